@@ -12,11 +12,11 @@
  * In a TP group, qkv and the first matrix of the MLP are split by columns, the other two by rows;
  * regions.c describes the communication between them. Norms and the stream use this rank's rows.
  *
- * A backward pass in two halves first does everything but the four products for the gradients of the
- * matrices; PASS_BACKWARD_WEIGHT does these. Between the halves live the operands of the products:
- * the inputs of the matrices (normed1, attn, normed2, act) and the gradients of their outputs (in
- * the buffers qkv and pre, d_mid and d_out); and the small gradients that the first half forms as
- * by-products (formed).
+ * A backward pass in two halves first does everything but the four products for the gradients of
+ * the matrices; PASS_BACKWARD_WEIGHT does these. Between the halves live the operands of the
+ * products: the inputs of the matrices (normed1, attn, normed2, act) and the gradients of their
+ * outputs (in the buffers qkv and pre, d_mid and d_out); and the small gradients that the first
+ * half forms as by-products (formed).
  */
 #include "model/model_impl.h"
 
@@ -33,7 +33,7 @@ enum {
     PRE,
     ACT,
     SCRATCH,
-    GATHERED, /* sequence parallel: the input of the next matrix, if the gathered form is not kept */
+    GATHERED, /* sequence parallel: the next matrix's input, if not kept gathered */
     PARTIAL,
     D_ROWS,
     D_ACT,   /* gated, if act is kept; otherwise the gradient overwrites act */
@@ -83,7 +83,8 @@ static int64_t formed_at(const struct block *k, int i)
     return at;
 }
 
-/* Buffers of a backward pass in two halves: what the second half needs of the first, and scratch. */
+/* Buffers of a backward pass in two halves: what the second half needs of the first, and
+ * scratch. */
 static void list_parts(const struct block *k, const struct ops *ops, struct unit_shape shape,
                        struct unit_buffer *list)
 {

@@ -87,8 +87,8 @@ static void gpt2_block_rebuild(const struct unit *unit, struct unit_run *run)
 }
 
 /* Where the biases of proj and out get their gradients. These are column sums of the stream's
- * gradient, which the second norm's backward pass reads and writes, so it can form them at no cost. In
- * a sequence-parallel run that pass sees only this rank's rows, and ops_linear_dw forms them. */
+ * gradient, which the second norm's backward pass reads and writes, so it can form them at no cost.
+ * In a sequence-parallel run that pass sees only this rank's rows, and ops_linear_dw forms them. */
 struct stream_biases {
     void *out, *proj;           /* for ops_norm_backward, or NULL */
     void *with_out, *with_proj; /* for ops_linear_dw, or NULL */

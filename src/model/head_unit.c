@@ -15,10 +15,10 @@
  *     gradient   (N, C)      PASS_LOSS: of the normed rows, then, in place, of the stream
  *
  * In a TP group each rank has some columns of the logits. The ranks exchange three numbers a row
- * (ops_cross_entropy_part), never the logits. In a sequence-parallel run a chunk consists of the same
- * own rows of every rank: each rank normalizes its own, they are gathered, and the gradient is summed
- * back to them. Only PASS_LOGITS assembles logits of all columns; it needs all rows of the stream on
- * every rank (shape.sequence 0).
+ * (ops_cross_entropy_part), never the logits. In a sequence-parallel run a chunk consists of the
+ * same own rows of every rank: each rank normalizes its own, they are gathered, and the gradient is
+ * summed back to them. Only PASS_LOGITS assembles logits of all columns; it needs all rows of the
+ * stream on every rank (shape.sequence 0).
  *
  * Letters: R rows, N of them this rank's, C width, V vocabulary.
  */

@@ -29,8 +29,8 @@ static void rebuild_act(const struct block *k, struct unit_run *run, const struc
         ops_swiglu(run->ops, run->stream, b->rows, k->down.in, b->pre, b->act);
 }
 
-/* The gradient of pre (R, 2F), which overwrites pre, from that of act; also recomputes act (R, F) if
- * it was not kept. */
+/* The gradient of pre (R, 2F), which overwrites pre, from that of act; also recomputes act (R, F)
+ * if it was not kept. */
 static void gate_backward(const struct block *k, struct unit_run *run,
                           const struct block_buffers *b)
 {

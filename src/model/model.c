@@ -132,8 +132,8 @@ static void add_gpt2_block(struct model *m, int64_t layer)
     snprintf(at, sizeof at, "transformer.h.%lld.", (long long)layer);
     add_piece(m, name);
     struct unit *unit = add_unit(m, name, &gpt2_block_type, &m->block);
-    /* A matrix is [in][out]: rows are dim 0, columns dim 1. The biases of proj and down are added once
-     * to the sum over the ranks, so every rank has their full gradient. */
+    /* A matrix is [in][out]: rows are dim 0, columns dim 1. The biases of proj and down are added
+     * once to the sum over the ranks, so every rank has their full gradient. */
     struct unit_split norm = norm_split(m), bias = part_repeated(&m->tp_group, false);
     add_vector(m, unit, at, "ln_1.weight", width, INIT_ONE, norm);
     add_vector(m, unit, at, "ln_1.bias", width, INIT_ZERO, norm);

@@ -29,8 +29,8 @@ struct model_config {
 
 extern const struct option_table model_options; /* model.* over struct model_config */
 
-/* Fill in what the user did not set, from the preset or derived, and check. Errors name the key, the
- * problem and a fix ("model.heads: 6 does not divide model.width 128; try 4 or 8"). */
+/* Fill in what the user did not set, from the preset or derived, and check. Errors name the key,
+ * the problem and a fix ("model.heads: 6 does not divide model.width 128; try 4 or 8"). */
 enum status model_resolve(struct env *env, const struct options *options,
                           struct model_config *config);
 /* Check a complete configuration (as read from a file). */
@@ -47,8 +47,8 @@ struct model_part {
                          more memory */
 };
 
-/* The first key (without "model.") whose size tp ranks cannot split, with that size; NULL if they can
- * split all. */
+/* The first key (without "model.") whose size tp ranks cannot split, with that size; NULL if they
+ * can split all. */
 const char *model_cannot_split(const struct model_config *config, int tp, int64_t *size);
 bool model_can_split(const struct model_config *config, int tp);
 /* Check a micro-batch: with `sequence` the ranks must divide its rows. The error suggests a fix. */

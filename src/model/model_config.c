@@ -89,8 +89,8 @@ static enum status check_size(struct env *env, const char *key, int64_t value, i
     return STATUS_OK;
 }
 
-/* `part` must divide `whole` into parts that are a multiple of `unit`. The error suggests the nearest
- * values that do. */
+/* `part` must divide `whole` into parts that are a multiple of `unit`. The error suggests the
+ * nearest values that do. */
 static enum status check_divides(struct env *env, const char *part_key, int64_t part,
                                  const char *whole_key, int64_t whole, int64_t unit)
 {

@@ -176,8 +176,8 @@ void block_attend_cached(const struct block *block, struct unit_run *run,
 void *block_attend_backward(const struct block *block, struct unit_run *run,
                             const struct block_buffers *b, void *dbias);
 
-/* y (N, C) = x W + bias for a matrix that is split by rows, x (R, in): the sum of the ranks' partial
- * products. Rank 0 adds the bias (NULL: none) to its partial product. */
+/* y (N, C) = x W + bias for a matrix that is split by rows, x (R, in): the sum of the ranks'
+ * partial products. Rank 0 adds the bias (NULL: none) to its partial product. */
 void block_row_linear(struct unit_run *run, const struct block_buffers *b, struct linear l,
                       const void *x, const void *w, const void *bias, void *y);
 /* PASS_REBUILD: once norm1.normed, and then norm2.normed, has been recomputed, begin to gather it
@@ -206,8 +206,8 @@ void block_gather_again(const struct block_buffers *b, const struct column *c);
 void *block_column_backward(struct unit_run *run, const struct block_buffers *b,
                             const struct column *c);
 void block_column_rest(struct unit_run *run, const struct block_buffers *b, const struct column *c);
-/* The same as two separate passes. The first does not change the input; it writes to d_normed, or to
- * `partial` if the ranks must sum. */
+/* The same as two separate passes. The first does not change the input; it writes to d_normed, or
+ * to `partial` if the ranks must sum. */
 void *block_column_input(struct unit_run *run, const struct block_buffers *b, struct linear l,
                          const void *dy, const void *w, void *d_normed);
 void block_column_weight(struct unit_run *run, const struct block_buffers *b,

@@ -1,5 +1,5 @@
-/* model_part -- how the tensors of a model are split among the ranks of a TP group, and which splits
- * are refused.
+/* model_part -- how the tensors of a model are split among the ranks of a TP group, and which
+ * splits are refused.
  *
  * Heads and the feed-forward width are split evenly: every rank does the same work in a block. With
  * fewer key/value heads than ranks, each is replicated on the neighbouring ranks whose query heads

@@ -15,18 +15,19 @@
  * adds in rank order, so the bits of a sum are the same in every run and on all ranks.
  *
  * A forward pass cannot overlap its calls: each product reads what the previous call brings, so the
- * calls run on the compute stream. In a backward pass a call is begun on the side stream and awaited
- * where its result is read. What it overlaps with:
+ * calls run on the compute stream. In a backward pass a call is begun on the side stream and
+ * awaited where its result is read. What it overlaps with:
  *
  *     gradient out     the products for the gradients of the weights
  *     gradient in      the same products where they can be delayed (Llama, sequence parallel)
- *     rows again       (regather) begun after `gradient in`; everything before the product that reads
+ *     rows again       (regather) begun after `gradient in`; all work before the product that reads
  *                      the rows
  *     loss             gradient out of a chunk of rows: the matrix's gradient
  *
  * When backward runs in two halves, the first half makes all these calls and has nothing to overlap
- * them with; the second half reuses what it gathered. Only rows that are not kept gathered (regather)
- * are gathered in the second half, which alone needs them, each during the product before it.
+ * them with; the second half reuses what it gathered. Only rows that are not kept gathered
+ * (regather) are gathered in the second half, which alone needs them, each during the product
+ * before it.
  */
 #include "comm/comm.h"
 #include "model/model_impl.h"

@@ -1,15 +1,15 @@
-/* ops -- the mathematics of a transformer on device buffers, forward and backward, with the back ends
- * "ref", "cpu" and "cuda".
+/* ops -- the mathematics of a transformer on device buffers, forward and backward, with the back
+ * ends "ref", "cpu" and "cuda".
  *
  * Every function enqueues on a stream, allocates nothing and waits for nothing. Tensors are dense
- * and row-major; comments give their shapes. A `void *` has the table's compute type (ops->type: f32
- * on the CPU, also f64 in "ref", f32, bf16 or f16 on a GPU). Statistics are always `float` and losses
- * `double`, so that they mean the same everywhere. Backward functions OVERWRITE the gradients they
- * write unless they say otherwise: only the store adds. An op takes its shape first; an op with many
- * buffers takes them in a struct of its own name.
+ * and row-major; comments give their shapes. A `void *` has the table's compute type (ops->type:
+ * f32 on the CPU, also f64 in "ref", f32, bf16 or f16 on a GPU). Statistics are always `float` and
+ * losses `double`, so that they mean the same everywhere. Backward functions OVERWRITE the
+ * gradients they write unless they say otherwise: only the store adds. An op takes its shape first;
+ * an op with many buffers takes them in a struct of its own name.
  *
- * "ref" is plain loops with double sums and defines the right result. A back end's table starts as a
- * copy of ref's and overrides what the machine does better, so no slot is empty.
+ * "ref" is plain loops with double sums and defines the right result. A back end's table starts as
+ * a copy of ref's and overrides what the machine does better, so no slot is empty.
  *
  * Bits: a result depends on the values and the shape, never on the number of threads
  * (docs/determinism.md), except after ops_be_fast.
@@ -36,24 +36,26 @@ struct ops {
     struct ops_meter *meter; /* borrowed; prices calls on a dry device (ops_price.h), or NULL */
 };
 
-/* `backend` "ref" (f32 or f64), "cpu" (f32) or "cuda" (f32, bf16, f16). The caller destroys *ops. */
+/* `backend` "ref" (f32 or f64), "cpu" (f32) or "cuda" (f32, bf16, f16). The caller destroys
+ * *ops. */
 enum status ops_create(struct device *device, const char *backend, enum dtype type,
                        struct ops **ops);
 void ops_destroy(struct ops *ops);
 /* Allow results to differ in their bits from run to run where that is faster; call it before the
- * first op. On "cuda", each product uses the algorithm that is fastest when its shape is first seen,
- * and attention's backward pass may add with atomics. The other back ends and the use of memory do
- * not change. */
+ * first op. On "cuda", each product uses the algorithm that is fastest when its shape is first
+ * seen, and attention's backward pass may add with atomics. The other back ends and the use of
+ * memory do not change. */
 void ops_be_fast(struct ops *ops);
 
-/* On a dry device with a meter, add the price of a call to the stream's clock. The ops themselves do
- * this. */
+/* On a dry device with a meter, add the price of a call to the stream's clock. The ops themselves
+ * do this. */
 void ops_spend(struct ops *ops, struct stream *stream, const struct ops_case *c);
 
 /* How many logits a head should compute at a time on this back end. */
 int64_t ops_chunk_logits(const struct ops *ops);
 
-/* Flat ranges are processed in whole blocks of this many elements; shards start at multiples of it. */
+/* Flat ranges are processed in whole blocks of this many elements; shards start at multiples of
+ * it. */
 #define OPS_BLOCK 64
 
 /* Values that change from step to step. Enqueued work reads them from device memory. */
@@ -83,7 +85,8 @@ struct linear_gelu {
 };
 void ops_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                      const struct linear_gelu *a);
-/* Whether ops_gelu(pre) reproduces the bits of y. If not, only running ops_linear_gelu again does. */
+/* Whether ops_gelu(pre) reproduces the bits of y. If not, only running ops_linear_gelu again
+ * does. */
 bool ops_gelu_remakes(const struct ops *ops);
 /* dx (R, in) = dy W^T, dy (R, out) */
 void ops_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
@@ -169,9 +172,9 @@ void ops_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, i
 struct attention {
     int64_t batch, tokens, heads, kv_heads, head_width; /* B T H G D */
 };
-/* The number of positions before the first row of a call: `count`, or, if `at` is not NULL, the value
- * that it points to in device memory when the work runs. The latter is for work that is recorded once
- * and replayed (device.h); `count` is then the current value. */
+/* The number of positions before the first row of a call: `count`, or, if `at` is not NULL, the
+ * value that it points to in device memory when the work runs. The latter is for work that is
+ * recorded once and replayed (device.h); `count` is then the current value. */
 struct past {
     int64_t count;
     const int64_t *at;
@@ -202,9 +205,9 @@ void ops_attention_backward(struct ops *ops, struct stream *stream, struct atten
                             const struct attention_backward *b);
 size_t ops_attention_scratch(const struct ops *ops,
                              struct attention a); /* bytes, for forward and backward */
-/* Decoding: a.tokens new positions after `past` earlier ones. Their keys and values are first stored
- * in the cache, at rows past .. past + T - 1; then each position attends to all rows up to its
- * own. */
+/* Decoding: a.tokens new positions after `past` earlier ones. Their keys and values are first
+ * stored in the cache, at rows past .. past + T - 1; then each position attends to all rows up to
+ * its own. */
 struct attention_cached {
     struct past past;
     int64_t room;            /* rows of the cache for one sequence */
@@ -220,8 +223,8 @@ void ops_attention_cached(struct ops *ops, struct stream *stream, struct attenti
 struct embedding {
     int64_t batch, tokens, width, vocab; /* B T C V */
     int64_t positions;                   /* rows of wpe; 0: no wpe */
-    /* The table may be a part of a larger one: its rows are the tokens first_id .. first_id + vocab -
-     * 1 of id_count tokens in all (0: the table is complete). Other tokens give rows of zeros and
+    /* The table may be a part of a larger one: its rows are the tokens first_id .. first_id + vocab
+     * - 1 of id_count tokens in all (0: the table is complete). Other tokens give rows of zeros and
      * have no gradient. */
     int64_t first_id, id_count;
 };
@@ -229,7 +232,8 @@ struct embedding {
 void ops_embedding(struct ops *ops, struct stream *stream, struct embedding e,
                    const int32_t *tokens, const void *wte, const void *wpe, struct past past,
                    void *out);
-/* dwte (V, C) and dwpe (positions, C) are overwritten completely; rows of dout are added in order. */
+/* dwte (V, C) and dwpe (positions, C) are overwritten completely; rows of dout are added in
+ * order. */
 void ops_embedding_backward(struct ops *ops, struct stream *stream, struct embedding e,
                             const int32_t *tokens, const void *dout, void *dwte, void *dwpe,
                             void *scratch);
@@ -246,12 +250,12 @@ struct cross_entropy {
 };
 void ops_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
                        const struct cross_entropy *a);
-/* The same in two halves, for ranks that hold some columns of the logits each: this rank's V columns
- * are the tokens from first_id. The first half describes these columns in parts (R, 3): for each row
- * the largest logit, the sum of exp(logit - largest), and the label's logit (0 where the label is
- * not among these columns). The second half joins the parts of all ranks, (ranks, R, 3), in rank
- * order: losses as above, with the same bits on every rank, and with `gradient` that of these
- * columns, in place. */
+/* The same in two halves, for ranks that hold some columns of the logits each: this rank's V
+ * columns are the tokens from first_id. The first half describes these columns in parts (R, 3): for
+ * each row the largest logit, the sum of exp(logit - largest), and the label's logit (0 where the
+ * label is not among these columns). The second half joins the parts of all ranks, (ranks, R, 3),
+ * in rank order: losses as above, with the same bits on every rank, and with `gradient` that of
+ * these columns, in place. */
 enum { OPS_LOSS_PART = 3 };
 void ops_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
                             int64_t first_id, const int32_t *labels, const void *logits,
@@ -259,12 +263,12 @@ void ops_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows
 void ops_cross_entropy_join(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
                             int64_t first_id, int ranks, const double *parts,
                             const struct cross_entropy *a);
-/* *sum = the sum of all values in the order of a binary tree: pairs of neighbours, then pairs of these
- * sums, and so on; a value without a neighbour moves up unchanged. No values: 0. */
+/* *sum = the sum of all values in the order of a binary tree: pairs of neighbours, then pairs of
+ * these sums, and so on; a value without a neighbour moves up unchanged. No values: 0. */
 void ops_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,
              double *sum);
-/* sums[i] = ops_sum of values[i << level] .. values[((i + 1) << level) - 1]. `count` is a multiple of
- * 1 << level. */
+/* sums[i] = ops_sum of values[i << level] .. values[((i + 1) << level) - 1]. `count` is a multiple
+ * of 1 << level. */
 void ops_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int level,
                    const double *values, double *sums);
 
@@ -286,8 +290,8 @@ void ops_square_sums(struct ops *ops, struct stream *stream, enum dtype type,
 void ops_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type, const void *x,
                         int64_t count, int64_t *first);
 
-/* AdamW, decoupled decay: g = grad * grad_scale; m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2;
- * p -= lr lr_mul (m / correction1 / (sqrt(v / correction2) + eps) + decay p). Computed in f32, except
+/* AdamW, decoupled decay: g = grad * grad_scale; m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p
+ * -= lr lr_mul (m / correction1 / (sqrt(v / correction2) + eps) + decay p). Computed in f32, except
  * that 1 - b is formed in double and rounded once: 1 - 0.999f would be off by 1e-5. */
 struct adamw {
     double beta1, beta2, eps;

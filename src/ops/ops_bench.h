@@ -18,9 +18,10 @@ struct ops_bench_result {
     int64_t calls;            /* number of timed calls */
 };
 
-/* Time a case for about `min_seconds` after one call that is not counted. The calls cycle through up to
- * `copies` copies of the tensors, fewer if these are large. With one copy a call finds its inputs in
- * the caches as far as they fit; with several, about as in a step, where other calls come between. */
+/* Time a case for about `min_seconds` after one call that is not counted. The calls cycle through
+ * up to `copies` copies of the tensors, fewer if these are large. With one copy a call finds its
+ * inputs in the caches as far as they fit; with several, about as in a step, where other calls come
+ * between. */
 enum { OPS_BENCH_LOCATIONS = 8 };
 enum status ops_bench_run(struct ops *ops, const struct ops_case *c, int copies, double min_seconds,
                           struct ops_bench_result *result);

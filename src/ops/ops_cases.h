@@ -1,8 +1,9 @@
 /* ops_cases -- one description of every op: its tensors, their random values, its call, its cost.
  *
  * The tests (agreement with ref, finite differences, equal bits), prices and timing (`sifr bench`)
- * all use it, so an op is described once. Describing a case (struct ops_case) lists its tensors in a
- * struct ops_call; ops_trial.h allocates them and runs the op. A tensor that is not listed is NULL.
+ * all use it, so an op is described once. Describing a case (struct ops_case) lists its tensors in
+ * a struct ops_call; ops_trial.h allocates them and runs the op. A tensor that is not listed is
+ * NULL.
  */
 #ifndef OPS_OPS_CASES_H
 #define OPS_OPS_CASES_H
@@ -52,8 +53,8 @@ struct ops_call {
 
 struct ops_op {
     const char *name;
-    /* The op whose tensors of the same name are inputs of this one, with the outputs that it computed.
-     * This op's gradients are gradients of that op. May be NULL. */
+    /* The op whose tensors of the same name are inputs of this one, with the outputs that it
+     * computed. This op's gradients are gradients of that op. May be NULL. */
     const char *forward;
     double bound; /* of ||a - b|| / ||b|| against ref in f64, for a back end in f32 */
     void (*describe)(const struct ops *ops, const struct ops_case *c, struct ops_call *call);

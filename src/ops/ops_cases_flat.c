@@ -121,8 +121,8 @@ OPS_RUN(cross_entropy_part)
                            ops_at(call, "logits"), ops_at(call, "parts"));
 }
 
-/* Both halves on two ranks: not an op, but the forward op of cross_entropy_join. Rank 0 has the other
- * columns. */
+/* Both halves on two ranks: not an op, but the forward op of cross_entropy_join. Rank 0 has the
+ * other columns. */
 OPS_DESCRIBE(cross_entropy_parts)
 {
     add_split_inputs(call, c, OPS_IN, ops->type);
@@ -208,8 +208,8 @@ OPS_DESCRIBE(square_sums)
     call->flops = 2 * (double)c->count;
 }
 
-/* Ranges of 1, 2, 4, ... blocks and the rest: with enough elements, more ranges than one kernel launch
- * takes. */
+/* Ranges of 1, 2, 4, ... blocks and the rest: with enough elements, more ranges than one kernel
+ * launch takes. */
 OPS_RUN(square_sums)
 {
     enum { MOST = 40 };

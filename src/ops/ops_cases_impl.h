@@ -41,7 +41,8 @@
     X(find_nonfinite, NULL, 0)                         \
     X(adamw, NULL, 1e-6)
 
-/* Each op has two functions: ops_describe_x lists its tensors, ops_run_x calls the face with them. */
+/* Each op has two functions: ops_describe_x lists its tensors, ops_run_x calls the face with
+ * them. */
 #define OPS_DESCRIBE(op) \
     void ops_describe_##op(const struct ops *ops, const struct ops_case *c, struct ops_call *call)
 #define OPS_RUN(op)                                                                     \

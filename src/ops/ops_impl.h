@@ -9,11 +9,12 @@ struct ops_backend {
     bool (*supports)(enum dtype type);
     /* It computes on host memory: it runs on the devices cpu and dry. */
     bool on_host;
-    /* Acquire what the back end needs (BLAS threads, library handles: ops->state). Not called on a dry
-     * device. NULL: nothing to do. */
+    /* Acquire what the back end needs (BLAS threads, library handles: ops->state). Not called on a
+     * dry device. NULL: nothing to do. */
     enum status (*open)(struct ops *ops);
     void (*close)(struct ops *ops); /* NULL: nothing to do */
-    /* Logits that a head should compute at a time: more rows make products faster and cost memory. */
+    /* Logits that a head should compute at a time: more rows make products faster and cost
+     * memory. */
     int64_t chunk_logits;
     size_t workspace_bytes; /* of ops->workspace; also allocated on a dry device, for `plan` */
 
@@ -90,7 +91,8 @@ static inline bool ops_rounds_at_random(const struct adamw *hyper, const struct 
     return hyper->places && s->copy && (s->copy_type == DTYPE_BF16 || s->copy_type == DTYPE_F16);
 }
 
-/* The back ends compiled in. ops_ref_fill fills the whole table, ops_cpu_fill overrides its slots. */
+/* The back ends compiled in. ops_ref_fill fills the whole table, ops_cpu_fill overrides its
+ * slots. */
 void ops_ref_fill(struct ops_backend *table, enum dtype type);
 void ops_cpu_fill(struct ops_backend *table);
 

@@ -1,5 +1,5 @@
-/* ops_price -- the price of a call: measured, scaled from the nearest measured call, or by rates; and
- * the meter, which remembers prices.
+/* ops_price -- the price of a call: measured, scaled from the nearest measured call, or by rates;
+ * and the meter, which remembers prices.
  *
  * Two calls are compared as lists of numbers: all fields of their cases. The nearest call has the
  * smallest sum of |log| of their ratios: twice the rows are as far away as half the columns.

@@ -4,8 +4,8 @@
  * and bytes. Its price in seconds is, in this order:
  *
  *   1. the measured time of exactly this call
- *   2. the measured time of the nearest call of the same op, scaled (attention_backward_rope without
- *      any measured call: the sum of attention_backward and rope_inverse)
+ *   2. the measured time of the nearest call of the same op, scaled (attention_backward_rope if
+ *      never measured: the sum of attention_backward and rope_inverse)
  *   3. call + max(operations / flops_per_second, bytes / bytes_per_second), with the rates of its
  *      kind; the rate of operations in f32 may be lower (f32_times)
  *
@@ -62,7 +62,8 @@ struct ops_meter;
 enum status ops_meter_create(struct env *env, const struct ops_prices *prices,
                              struct ops_meter **meter);
 void ops_meter_destroy(struct ops_meter *meter); /* NULL is fine */
-/* The number of different calls so far. *all is false if there were more than the meter can hold. */
+/* The number of different calls so far. *all is false if there were more than the meter can
+ * hold. */
 int ops_meter_count(const struct ops_meter *meter, bool *all);
 const struct ops_case *ops_meter_case(const struct ops_meter *meter, int i);
 

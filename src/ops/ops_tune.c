@@ -68,8 +68,8 @@ static bool has_rivals(const struct way *ways, int count)
     return false;
 }
 
-/* Every other round runs in reverse order, so that a rising or falling clock favours no way: the median
- * is the mean of the two middle rounds, one of each direction. */
+/* Every other round runs in reverse order, so that a rising or falling clock favours no way: the
+ * median is the mean of the two middle rounds, one of each direction. */
 static void time_round(struct way *ways, int count, int round, tune_time_fn *time, void *user)
 {
     for (int k = 0; k < count; k++) {

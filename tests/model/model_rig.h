@@ -1,5 +1,5 @@
-/* model_rig -- the minimum that runs a model's passes: params in one buffer each, shared or separate
- * activation buffers, no store and no engine.
+/* model_rig -- the minimum that runs a model's passes: params in one buffer each, shared or
+ * separate activation buffers, no store and no engine.
  *
  * Buffers that a recompute mode does not keep are shared by all units and filled with NaN before
  * PASS_REBUILD, and scratch is filled with NaN before every pass, so that reading stale data is

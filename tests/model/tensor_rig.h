@@ -1,5 +1,5 @@
-/* tensor_rig -- a tensor-parallel model whose ranks are threads; and the graph of a single rank, without
- * memory. */
+/* tensor_rig -- a tensor-parallel model whose ranks are threads; and the graph of a single rank,
+ * without memory. */
 #ifndef TESTS_MODEL_TENSOR_RIG_H
 #define TESTS_MODEL_TENSOR_RIG_H
 #include "comm/comm.h"

@@ -1,7 +1,7 @@
-/* Selective recomputation of GPT-2 on a back end that applies GELU to sums before they are rounded, as a
- * GPU does. The saved, rounded sums do not reproduce its bits, so the product with GELU runs again
- * (ops_gelu_remakes). Every gradient has the same bits as when everything is kept: on one rank and in a
- * TP group, with backward in one pass and in two halves.
+/* Selective recomputation of GPT-2 on a back end that applies GELU to sums before they are rounded,
+ * as a GPU does. The saved, rounded sums do not reproduce its bits, so the product with GELU runs
+ * again (ops_gelu_remakes). Every gradient has the same bits as when everything is kept: on one
+ * rank and in a TP group, with backward in one pass and in two halves.
  *
  * The test imitates such a back end on the host: its linear_gelu rounds the sums after GELU. */
 #include "model/tensor_rig.h"
@@ -139,8 +139,8 @@ static void test_several_ranks(void **state)
             check_parts(s);
 }
 
-/* The rounding is coarse enough to be detected: if only GELU is recomputed, the gradient of the next
- * matrix differs. */
+/* The rounding is coarse enough to be detected: if only GELU is recomputed, the gradient of the
+ * next matrix differs. */
 static void test_gelu_alone_differs(void **state)
 {
     (void)state;

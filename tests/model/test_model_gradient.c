@@ -1,5 +1,5 @@
-/* Tiny complete models: backward against finite differences, recomputation against keeping, decoding
- * against forward. */
+/* Tiny complete models: backward against finite differences, recomputation against keeping,
+ * decoding against forward. */
 #include "model/model_rig.h"
 
 static const struct unit_shape SHAPE = {2, 7, 0};
@@ -41,8 +41,8 @@ static double difference(struct rig *r, int p, int64_t i)
     return (8 * (f[2] - f[1]) - (f[3] - f[0])) / (12 * h) * r->scalars->loss_scale;
 }
 
-/* An element of a tensor. If the tensor has a row for each token, an element in a label's row: the others
- * have almost no gradient. */
+/* An element of a tensor. If the tensor has a row for each token, an element in a label's row: the
+ * others have almost no gradient. */
 static int64_t sample(const struct rig *r, const struct unit_tensor *tensor, uint64_t random)
 {
     int64_t elements = unit_tensor_count(tensor), i = (int64_t)(random % (uint64_t)elements);
@@ -110,8 +110,8 @@ static void copy_batch(const struct rig *from, int64_t first, struct rig *to)
     *to->scalars = *from->scalars;
 }
 
-/* A vocabulary so large that the loss is computed in chunks of rows: the gradient is the sum of those of
- * two halves of the batch, each of which is one chunk. */
+/* A vocabulary so large that the loss is computed in chunks of rows: the gradient is the sum of
+ * those of two halves of the batch, each of which is one chunk. */
 static void test_chunked_loss(void **state)
 {
     (void)state;

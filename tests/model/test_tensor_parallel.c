@@ -1,5 +1,5 @@
-/* Tensor-parallel models: losses, gradients and logits, assembled from the ranks' parts, against one
- * rank; equal bits with any recomputation and from run to run. */
+/* Tensor-parallel models: losses, gradients and logits, assembled from the ranks' parts, against
+ * one rank; equal bits with any recomputation and from run to run. */
 #include "model/tensor_rig.h"
 
 /* --- assembled results ---------------------------------------------------------------------- */
@@ -20,8 +20,8 @@ static int64_t whole_count(const struct unit_graph *g, int param)
     return count;
 }
 
-/* Add one rank's part of a tensor's gradient. Partial sums are added in rank order; complete replicas
- * must have equal bits. */
+/* Add one rank's part of a tensor's gradient. Partial sums are added in rank order; complete
+ * replicas must have equal bits. */
 static void join_tensor(const struct rig *r, const struct unit_tensor *t, const void *grad,
                         int64_t at, double *whole)
 {
@@ -121,8 +121,8 @@ static double relative(const double *a, const double *b, int64_t count)
     return sqrt(difference / norm);
 }
 
-/* Sums in another order differ by rounding errors, a few for each layer on the way to the loss and back
- * to the unit. */
+/* Sums in another order differ by rounding errors, a few for each layer on the way to the loss and
+ * back to the unit. */
 static double bound(const struct setting *s, const struct unit_graph *g, int unit)
 {
     int depth = 2 * g->unit_count - unit;

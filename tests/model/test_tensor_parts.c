@@ -1,5 +1,5 @@
-/* What each of several ranks has of a layer that they compute together: its part of every tensor, what is
- * repeated, what it keeps for the backward pass; and sizes that cannot be shared. */
+/* What each of several ranks has of a layer that they compute together: its part of every tensor,
+ * what is repeated, what it keeps for the backward pass; and sizes that cannot be shared. */
 #include "model/tensor_rig.h"
 
 /* Every element of the whole is on as many ranks as its tensor says, once on each. */

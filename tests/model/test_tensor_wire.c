@@ -1,5 +1,5 @@
-/* What ranks that compute a layer together send each other, to the byte: where they do, and on a rank of a
- * group that is not there. */
+/* What ranks that compute a layer together send each other, to the byte: where they do, and on a
+ * rank of a group that is not there. */
 #include "model/tensor_rig.h"
 
 /* In shares (t - 1) / t of an activation (R, C): a layer sends 8, or 10 when inputs are gathered

@@ -1,5 +1,5 @@
-/* AdamW in isolation against PyTorch's in double (tools/golden_model.py): given gradients from zero to
- * large, eps 1e-8, two segments with their own learning rate and decay.
+/* AdamW in isolation against PyTorch's in double (tools/golden_model.py): given gradients from zero
+ * to large, eps 1e-8, two segments with their own learning rate and decay.
  */
 #include <jansson.h>
 #include <math.h>

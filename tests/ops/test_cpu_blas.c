@@ -1,6 +1,6 @@
-/* test_cpu_blas -- BLAS and the threads allocate their memory when ops are created, so that they work
- * when the system later refuses more; and if the system refuses then, the result is an error, not a
- * hang. */
+/* test_cpu_blas -- BLAS and the threads allocate their memory when ops are created, so that they
+ * work when the system later refuses more; and if the system refuses then, the result is an error,
+ * not a hang. */
 #include <sys/resource.h>
 #include <unistd.h>
 #include "ops/op_rig.h"

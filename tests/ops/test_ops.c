@@ -102,7 +102,8 @@ static void test_dry(void **state)
     env_destroy(&env);
 }
 
-/* Without a GPU: the plugin's table is complete and works on a dry device; other devices reject it. */
+/* Without a GPU: the plugin's table is complete and works on a dry device; other devices reject
+ * it. */
 static void test_cuda(void **state)
 {
     (void)state;
@@ -219,8 +220,8 @@ static void test_adamw_random_copy(void **state)
     check_random_copy(*state, DTYPE_F16);
 }
 
-/* A constant parameter between two bf16 numbers: the mean of its copies is the parameter, while rounding
- * to nearest would always be off. */
+/* A constant parameter between two bf16 numbers: the mean of its copies is the parameter, while
+ * rounding to nearest would always be off. */
 static void test_adamw_random_mean(void **state)
 {
     enum { COUNT = 1000, UPDATES = 100 };

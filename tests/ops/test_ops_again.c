@@ -1,5 +1,5 @@
-/* test_ops_again -- a recomputed output of a linear layer with GELU has its original bits, by ops_gelu if
- * ops_gelu_remakes, else by the product.
+/* test_ops_again -- a recomputed output of a linear layer with GELU has its original bits, by
+ * ops_gelu if ops_gelu_remakes, else by the product.
  *
  * Without arguments on the CPU; `test_ops_again cuda` on a GPU, exit status 77 = no GPU. */
 #include "gpu.h"

@@ -1,13 +1,14 @@
 /* test_ops_agree -- every back end and compute type against the reference in double, on every
  * shape: values, memory, aliases, and equal bits for any number of threads and from run to run.
  *
- * Without arguments it tests the back ends that run on any machine. `test_ops_agree cuda [TYPE [OP]]`
- * tests a GPU on more shapes and exits with 77 if there is none; with OP, only ops whose name contains
- * it. `cuda-fast` tests only what fast mode changes. `cuda-once` runs every shape once and compares
- * nothing, for sanitizers, which are slow. SIFR_CUDA_ATTENTION=teams in the environment adds shapes for
- * that form of attention's backward pass; with SIFR_CUDA_EXACT=1, f32 has the bounds of fp32 everywhere.
- * The reference gets the inputs of the tested back end, already rounded to its type, so that the test
- * sees only the errors of its arithmetic. All disagreements are printed before the test fails.
+ * Without arguments it tests the back ends that run on any machine. `test_ops_agree cuda [TYPE
+ * [OP]]` tests a GPU on more shapes and exits with 77 if there is none; with OP, only ops whose
+ * name contains it. `cuda-fast` tests only what fast mode changes. `cuda-once` runs every shape
+ * once and compares nothing, for sanitizers, which are slow. SIFR_CUDA_ATTENTION=teams in the
+ * environment adds shapes for that form of attention's backward pass; with SIFR_CUDA_EXACT=1, f32
+ * has the bounds of fp32 everywhere. The reference gets the inputs of the tested back end, already
+ * rounded to its type, so that the test sees only the errors of its arithmetic. All disagreements
+ * are printed before the test fails.
  */
 #include <math.h>
 #include "gpu.h"
@@ -118,7 +119,8 @@ static double bound_computed(const struct subject *subject, const struct ops_op 
     return rounded ? depth_of(op) * unit : BOUND_STATISTICS;
 }
 
-/* `exact` is the same call in the reference: a tensor whose type differs there has the compute type. */
+/* `exact` is the same call in the reference: a tensor whose type differs there has the compute
+ * type. */
 static double bound_of(const struct subject *subject, const struct ops_op *op,
                        const struct ops_case *c, const struct ops_call *call,
                        const struct ops_call *exact, int tensor)

@@ -1,4 +1,5 @@
-/* Descriptions are complete: the tensors they name exist, costs add up, and case names are unique. */
+/* Descriptions are complete: the tensors they name exist, costs add up, and case names are
+ * unique. */
 #include "ops/op_rig.h"
 #include "ops/op_shapes.h"
 

@@ -1,8 +1,8 @@
-/* test_ops_cpu_threads -- with one thread only the caller works, however the linked BLAS is threaded;
- * with two, no third thread is ever created.
+/* test_ops_cpu_threads -- with one thread only the caller works, however the linked BLAS is
+ * threaded; with two, no third thread is ever created.
  *
- * The CPU clock of each thread shows which threads worked: it stops while a thread does not run, however
- * busy the machine is. A first test shows that the probe detects a threaded BLAS call. */
+ * The CPU clock of each thread shows which threads worked: it stops while a thread does not run,
+ * however busy the machine is. A first test shows that the probe detects a threaded BLAS call. */
 #include <dirent.h>
 #include <sched.h>
 #include <time.h>
@@ -20,8 +20,8 @@ struct others {
     int64_t ran[MOST_THREADS];
 };
 
-/* CPU time of a thread of this process; 0 if it has ended. The clock id is what pthread_getcpuclockid
- * would compute, but works for threads whose pthread_t we do not have. */
+/* CPU time of a thread of this process; 0 if it has ended. The clock id is what
+ * pthread_getcpuclockid would compute, but works for threads whose pthread_t we do not have. */
 static int64_t time_of_thread(int id)
 {
     enum { PER_THREAD = 4, SCHEDULED = 2 };
@@ -140,7 +140,8 @@ static void test_two_threads(void **state)
     rig_close(&rig);
 }
 
-/* The number of threads is set by the ops, not by the process's default, which a BLAS may change. */
+/* The number of threads is set by the ops, not by the process's default, which a BLAS may
+ * change. */
 static void test_team_is_ours(void **state)
 {
     (void)state;

@@ -28,8 +28,8 @@ static int index_of(const struct ops_call *call, const char *name)
     return (int)(t - call->tensors);
 }
 
-/* The terms of L from the forward op on its current images; returns their number. They are not summed,
- * so that unchanged terms cancel exactly in a difference. */
+/* The terms of L from the forward op on its current images; returns their number. They are not
+ * summed, so that unchanged terms cancel exactly in a difference. */
 static int64_t loss_terms(struct ops_trial *forward, struct ops_trial *backward, double *terms)
 {
     const struct ops_call *call = ops_trial_call(backward);

@@ -1,5 +1,5 @@
-/* The matrices on which product algorithms are compared: another order of addition changes nearly every
- * sum that cancels, even after rounding to 16 bits, and few of the others. */
+/* The matrices on which product algorithms are compared: another order of addition changes nearly
+ * every sum that cancels, even after rounding to 16 bits, and few of the others. */
 #include "base/dtype.h"
 #include "ops/ops_noise.h"
 #include "testing.h"

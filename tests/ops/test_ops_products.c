@@ -1,15 +1,15 @@
-/* test_ops_products -- on a GPU: products whose algorithm was chosen by timing, among those with the bits
- * of the first, have the same bits as products with the first algorithm: with every epilogue, aligned
- * and not, adding and not, in the first call of a shape and in later ones.
+/* test_ops_products -- on a GPU: products whose algorithm was chosen by timing, among those with
+ * the bits of the first, have the same bits as products with the first algorithm: with every
+ * epilogue, aligned and not, adding and not, in the first call of a shape and in later ones.
  *
  * `test_ops_products cuda`; exit status 77 = no GPU. Prints the choice for every shape. */
 #include "gpu.h"
 #include "ops/op_rig.h"
 #include "ops/op_shapes.h"
 
-/* Each has at least 10 GFLOP: smaller ones are not tuned. The second is not aligned, the third has sums
- * that may be split, and the weight's gradient of the fourth has tiles that fit 132 processors but that
- * the library does not suggest (cuda_product_fit.c). */
+/* Each has at least 10 GFLOP: smaller ones are not tuned. The second is not aligned, the third has
+ * sums that may be split, and the weight's gradient of the fourth has tiles that fit 132 processors
+ * but that the library does not suggest (cuda_product_fit.c). */
 #define LARGE_SHAPES(X)        \
     X(4096, 1024, 1280, false) \
     X(4099, 1030, 1301, true)  \

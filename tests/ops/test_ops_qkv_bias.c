@@ -1,5 +1,6 @@
-/* On the host, the column sums of dqkv from attention's backward pass have the bits of the bias gradient
- * from ops_linear_dw, and requesting them does not change dqkv. (A GPU may sum before it rounds.) */
+/* On the host, the column sums of dqkv from attention's backward pass have the bits of the bias
+ * gradient from ops_linear_dw, and requesting them does not change dqkv. (A GPU may sum before it
+ * rounds.) */
 #include "ops/op_rig.h"
 #include "ops/op_shapes.h"
 

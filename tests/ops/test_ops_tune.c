@@ -107,8 +107,8 @@ static void test_in_turn(void **state)
     }
 }
 
-/* With spikes of 50 %, noise and a clock that drifts by 20 % in either direction: among equal ways the
- * first stays, and a gain of 5 % is found. */
+/* With spikes of 50 %, noise and a clock that drifts by 20 % in either direction: among equal ways
+ * the first stays, and a gain of 5 % is found. */
 static void test_wavering(void **state)
 {
     (void)state;
@@ -210,8 +210,8 @@ static void test_none_the_same(void **state)
     assert_int_equal(clock.count[0], 2); /* nothing to compare it with */
 }
 
-/* The bits of a way that does not work are not compared; a way that fails while it is timed is dropped
- * for the next; if the first does not work, no way can be the same. */
+/* The bits of a way that does not work are not compared; a way that fails while it is timed is
+ * dropped for the next; if the first does not work, no way can be the same. */
 static void test_failures_and_bits(void **state)
 {
     (void)state;
@@ -233,8 +233,8 @@ static void test_failures_and_bits(void **state)
     assert_int_equal(clock.asked, 0);
 }
 
-/* The busiest processor: a started wave counts as a whole one, and so do tiles at the edges; parts of k
- * divide the work. */
+/* The busiest processor: a started wave counts as a whole one, and so do tiles at the edges; parts
+ * of k divide the work. */
 static void test_busiest(void **state)
 {
     (void)state;

@@ -1,9 +1,10 @@
-/* cpu_attention -- causal attention in blocks: of the T x T matrix, 64 queries by 256 keys exist at a
- * time.
+/* cpu_attention -- causal attention in blocks: of the T x T matrix, 64 queries by 256 keys exist at
+ * a time.
  *
- * Products are single-threaded sgemm calls directly on the packed qkv (strides, no copies). The block
- * of scores is in the thread's own scratch and stays in its L2 cache. Keys after a block's last query
- * are never read; in the block on the diagonal, masked scores become zeros after the exp.
+ * Products are single-threaded sgemm calls directly on the packed qkv (strides, no copies). The
+ * block of scores is in the thread's own scratch and stays in its L2 cache. Keys after a block's
+ * last query are never read; in the block on the diagonal, masked scores become zeros after the
+ * exp.
  *
  *   forward   per (batch, head, query block), over key blocks: S = scale Q K^T; running maximum m
  *             and sum l of each row; P = exp(S - m); O = O exp(m_old - m) + P V; at the end O / l
@@ -189,7 +190,7 @@ void cpu_attention(struct ops *ops, struct stream *stream, struct attention a, c
     IN_THREADS(ops->threads, forward_thread(a, qkv, out, lse, scratch, &next));
 }
 
-/* --- backward ------------------------------------------------------------------------------------ */
+/* --- backward ------------------------------------------------------------------------------- */
 
 struct head_gradient {
     const float *dout; /* strides as in struct head: out_stride, then q_stride and kv_stride */
@@ -197,8 +198,8 @@ struct head_gradient {
 };
 
 /* S becomes P = exp(S - lse), dP becomes dS = P (dP - delta); both are 0 where the query does not
- * see the key. A row is processed in whole vectors: the elements after its end are scratch, which is
- * cleared or never read. */
+ * see the key. A row is processed in whole vectors: the elements after its end are scratch, which
+ * is cleared or never read. */
 static void score_gradients(const struct head *h, int64_t t0, int64_t rows, int64_t k0,
                             int64_t keys, const float *delta, float *s, float *dp)
 {
@@ -293,7 +294,7 @@ void cpu_attention_backward(struct ops *ops, struct stream *stream, struct atten
                         g->dbias);
 }
 
-/* --- decoding ------------------------------------------------------------------------------------ */
+/* --- decoding ------------------------------------------------------------------------------- */
 
 static void keep_thread(struct attention a, const struct attention_cached *c)
 {

@@ -1,9 +1,10 @@
 /* cpu_blas -- makes OpenBLAS and OpenMP allocate their memory before the first product.
  *
- * OpenBLAS has one table of buffers for the process. A product uses a free buffer or maps a new one,
- * and retries forever if the system refuses: a run would hang in its first step. So opening the back
- * end allocates one buffer for each thread of all open ops at the same time, each after checking that
- * the system would grant it. The library keeps what it has mapped, so no later product maps any.
+ * OpenBLAS has one table of buffers for the process. A product uses a free buffer or maps a new
+ * one, and retries forever if the system refuses: a run would hang in its first step. So opening
+ * the back end allocates one buffer for each thread of all open ops at the same time, each after
+ * checking that the system would grant it. The library keeps what it has mapped, so no later
+ * product maps any.
  *
  * The library does not report the size of a buffer (Debian 12: 32 MiB on arm64, 128 MiB on x86-64).
  * OPS_BLAS_BUFFER_BYTES is an upper bound. A buffer is address space of which products touch a few
@@ -36,8 +37,8 @@ static size_t stack_bytes(void)
     return bytes;
 }
 
-/* Make the library map `count` buffers: allocate them together, then free them. The allocated buffers
- * form a list: each starts with the address of the previous one. */
+/* Make the library map `count` buffers: allocate them together, then free them. The allocated
+ * buffers form a list: each starts with the address of the previous one. */
 static bool reserve_buffers(int count)
 {
     void *held = NULL;
@@ -74,8 +75,8 @@ static bool reserve_memory(const struct ops *ops)
 enum status cpu_blas_open(struct ops *ops)
 {
     pthread_mutex_lock(&blas.lock);
-    /* Changing the number while another engine multiplies would break that engine's buffers, so only
-     * the first one to open changes it. */
+    /* Changing the number while another engine multiplies would break that engine's buffers, so
+     * only the first one to open changes it. */
     if (openblas_get_num_threads() != 1)
         openblas_set_num_threads(1);
     bool reserved = reserve_memory(ops);

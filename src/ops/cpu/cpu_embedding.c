@@ -1,13 +1,14 @@
 /* cpu_embedding -- rows of the token and position tables, and their gradients.
  *
- * The gradient of a table row is the sum of the rows that used it, in row order. One thread clears and
- * sums each chunk of the vocabulary and scans all tokens for it: a few thousand comparisons a chunk,
- * no scratch, no atomics.
+ * The gradient of a table row is the sum of the rows that used it, in row order. One thread clears
+ * and sums each chunk of the vocabulary and scans all tokens for it: a few thousand comparisons a
+ * chunk, no scratch, no atomics.
  */
 #include <string.h>
 #include "ops/cpu/cpu_impl.h"
 
-/* Enough for many threads. Frequent tokens cluster in a few chunks, so threads take the next free one */
+/* Enough for many threads. Frequent tokens cluster in a few chunks, so threads take the next free
+ * one */
 #define VOCAB_CHUNKS 64
 
 static void add_to(int64_t width, const float *restrict from, float *restrict to)

@@ -1,9 +1,9 @@
 /* cpu_flat -- arithmetic on flat ranges: casts, sums of squares, the search for non-finite values,
  * AdamW.
  *
- * Memory bandwidth limits all of them. Ranges are divided into chunks of a fixed number of elements.
- * The compiler vectorizes the plain loops, since every operation in them is exactly rounded. The
- * 16-bit casts are branch-free for that reason and have the bits of base/dtype.
+ * Memory bandwidth limits all of them. Ranges are divided into chunks of a fixed number of
+ * elements. The compiler vectorizes the plain loops, since every operation in them is exactly
+ * rounded. The 16-bit casts are branch-free for that reason and have the bits of base/dtype.
  */
 #include <math.h>
 #include "ops/cpu/cpu_impl.h"
@@ -91,8 +91,8 @@ static const float *as_f32(const void *x, enum dtype type, int64_t i, int64_t n,
     return room;
 }
 
-/* Builds the tree from the bottom up like a binary counter: a carry is a finished pair. The order is
- * that of the tree, and only one number for each level is stored. */
+/* Builds the tree from the bottom up like a binary counter: a carry is a finished pair. The order
+ * is that of the tree, and only one number for each level is stored. */
 static double tree_sum(const double *values, int level)
 {
     double node[64];
@@ -170,8 +170,8 @@ static bool finite_chunk(const void *x, enum dtype type, int64_t first, int64_t 
     return !bad;
 }
 
-/* *chunk becomes the start of the first chunk with a non-finite value. Chunks are taken in order, so
- * later ones are skipped once one is found. */
+/* *chunk becomes the start of the first chunk with a non-finite value. Chunks are taken in order,
+ * so later ones are skipped once one is found. */
 static void nonfinite_thread(enum dtype type, const void *x, int64_t count, int64_t *next,
                              int64_t *chunk)
 {

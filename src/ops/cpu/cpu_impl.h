@@ -1,10 +1,10 @@
 /* cpu_impl -- what the files of the cpu back end share: how work is divided among threads, and the
  * slots.
  *
- * The shape alone decides how work is divided into chunks, so the bits do not depend on which thread
- * computes a chunk. An op's slot calls IN_THREADS(threads, x_thread(...)): every thread calls
- * x_thread, which does its part of the chunks, by `omp for` with a static schedule or, where chunks
- * take unequal times, by next_chunk.
+ * The shape alone decides how work is divided into chunks, so the bits do not depend on which
+ * thread computes a chunk. An op's slot calls IN_THREADS(threads, x_thread(...)): every thread
+ * calls x_thread, which does its part of the chunks, by `omp for` with a static schedule or, where
+ * chunks take unequal times, by next_chunk.
  */
 #ifndef OPS_CPU_CPU_IMPL_H
 #define OPS_CPU_CPU_IMPL_H
@@ -46,9 +46,9 @@ static inline int cpu_threads(const struct ops *ops, int64_t elements)
     return elements < 8192 ? 1 : ops->threads;
 }
 
-/* The same for one token in decoding, where a step is a chain of short calls: threads pay off from about
- * 100 us of work on one thread. Just after the start of a program two threads may sit on one processor
- * for many calls, each waiting for the other. */
+/* The same for one token in decoding, where a step is a chain of short calls: threads pay off from
+ * about 100 us of work on one thread. Just after the start of a program two threads may sit on one
+ * processor for many calls, each waiting for the other. */
 static inline int cpu_threads_of_token(const struct ops *ops, int64_t elements)
 {
     return elements < 512 * 1024 ? 1 : ops->threads;
@@ -157,8 +157,8 @@ void cpu_square_sums(struct ops *ops, struct stream *stream, enum dtype type,
                      const struct square_range *ranges, int range_count);
 void cpu_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type, const void *x,
                         int64_t count, int64_t *first);
-/* cpu_round.c: copy = param rounded stochastically to a 16-bit type; n elements of a segment, starting
- * at its element `first`. */
+/* cpu_round.c: copy = param rounded stochastically to a 16-bit type; n elements of a segment,
+ * starting at its element `first`. */
 void cpu_round(const struct adamw_location *location, int64_t update, int64_t first, int64_t n,
                const float *param, enum dtype type, uint16_t *copy);
 

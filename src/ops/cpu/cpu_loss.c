@@ -1,11 +1,11 @@
 /* cpu_loss -- softmax cross-entropy over rows of logits, with its gradient written over them.
  *
- * A row is read three times while it is in cache: for its maximum; for exp(x - max), stored in place
- * if the gradient is requested, and its sum; for the scaling. Each element costs one exp. Sums are
- * float within a chunk of columns and double over the chunks, so that a loss over 50,000 columns is
- * accurate to 1e-7. If the columns of a row are split over ranks, each rank sums its own columns
- * relative to its own maximum, and needs a second exp for the gradient, relative to the maximum of
- * the whole row.
+ * A row is read three times while it is in cache: for its maximum; for exp(x - max), stored in
+ * place if the gradient is requested, and its sum; for the scaling. Each element costs one exp.
+ * Sums are float within a chunk of columns and double over the chunks, so that a loss over 50,000
+ * columns is accurate to 1e-7. If the columns of a row are split over ranks, each rank sums its own
+ * columns relative to its own maximum, and needs a second exp for the gradient, relative to the
+ * maximum of the whole row.
  */
 #include "ops/cpu/cpu_impl.h"
 #include "ops/cpu/cpu_vector.h"
@@ -82,8 +82,8 @@ void cpu_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows
                part_thread(rows, vocab, first_id, labels, logits, parts));
 }
 
-/* Join the parts of a row, which are `stride` apart: returns its loss; *max is its largest logit, *sum
- * the sum of exp(logit - *max). */
+/* Join the parts of a row, which are `stride` apart: returns its loss; *max is its largest logit,
+ * *sum the sum of exp(logit - *max). */
 static double join_parts(const double *part, int64_t stride, int ranks, double *max, double *sum)
 {
     double wanted = 0;

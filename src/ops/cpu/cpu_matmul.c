@@ -2,9 +2,9 @@
  * is in cache.
  *
  * The shape of a product alone decides how its output is divided into tiles, and each tile is one
- * single-threaded sgemm: the bits depend neither on the number of threads nor on the threading of the
- * BLAS library. A bias is written into the tile before the product adds to it. This costs nothing:
- * BLAS would have cleared the tile.
+ * single-threaded sgemm: the bits depend neither on the number of threads nor on the threading of
+ * the BLAS library. A bias is written into the tile before the product adds to it. This costs
+ * nothing: BLAS would have cleared the tile.
  *
  * Tile sizes, measured on a Neoverse-V1 (2 threads, OpenBLAS 0.3.21) as a fraction of the rate at
  * 2048^3, over the shapes of GPT-2 at widths 384 and 768: 512 rows 97-101 %, 256 rows 96-101 %, 128

@@ -2,8 +2,8 @@
  *
  * A row is added, summed and normalized while it is in the L1 cache. Row sums are those of
  * cpu_vector.h. The gradients of weight and bias are summed over blocks of rows into scratch, one
- * pair of partial sums for each block, and the partial sums are added in order. The blocks depend only
- * on the number of rows.
+ * pair of partial sums for each block, and the partial sums are added in order. The blocks depend
+ * only on the number of rows.
  */
 #include "ops/cpu/cpu_impl.h"
 #include "ops/cpu/cpu_vector.h"
@@ -23,7 +23,8 @@ size_t cpu_norm_scratch(const struct ops *ops, struct norm n, int64_t rows)
     return (size_t)(ceil_div(rows, block_rows(rows)) * 2 * n.width) * sizeof(float);
 }
 
-/* y = (x - mean) rstd weight + bias: the same expression in the forward pass and in recomputation */
+/* y = (x - mean) rstd weight + bias: the same expression in the forward pass and in
+ * recomputation */
 static void normalize(int64_t width, const float *x, float mean, float rstd, const float *weight,
                       const float *bias, float *y)
 {

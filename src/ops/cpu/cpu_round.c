@@ -1,16 +1,17 @@
-/* cpu_round -- 16-bit copies of parameters with stochastic rounding: the bits of base/dtype with the
- * random words of base/rng, many at a time.
+/* cpu_round -- 16-bit copies of parameters with stochastic rounding: the bits of base/dtype with
+ * the random words of base/rng, many at a time.
  *
- * Consecutive elements of the whole tensor use the words of consecutive blocks, which are computed a
- * strip at a time: one block is one lane of the compiler's vectors. All operations are branch-free and
- * exact, so the bits do not depend on the order or the grouping.
+ * Consecutive elements of the whole tensor use the words of consecutive blocks, which are computed
+ * a strip at a time: one block is one lane of the compiler's vectors. All operations are
+ * branch-free and exact, so the bits do not depend on the order or the grouping.
  */
 #include "ops/cpu/cpu_impl.h"
 
 enum { LANES = 8, STRIP = 512 };
 
-/* One round of every lane's block. The halves of the products are computed separately and for few lanes
- * at a time: other forms compile to shifts and sums or spill registers, and are three times slower. */
+/* One round of every lane's block. The halves of the products are computed separately and for few
+ * lanes at a time: other forms compile to shifts and sums or spill registers, and are three times
+ * slower. */
 static void mix_lanes(uint32_t *restrict x0, uint32_t *restrict x1, uint32_t *restrict x2,
                       uint32_t *restrict x3, uint32_t k0, uint32_t k1)
 {

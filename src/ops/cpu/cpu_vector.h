@@ -1,10 +1,10 @@
 /* cpu_vector -- the vector type of the machine, and exp and sigmoid on it.
  *
- * A vf is one register of floats: 4 lanes (NEON, SSE), 8 (AVX) or 16 (AVX-512), chosen by the build.
- * Everything here uses operations that IEEE 754 rounds exactly, so a value has the same bits in any
- * lane. A short tail is loaded with v_load_part, filled with a neutral value, and runs through the
- * same code. Sums over a row use four registers, then single registers, then the tail, and are folded
- * in a fixed tree: their bits depend only on the row's length.
+ * A vf is one register of floats: 4 lanes (NEON, SSE), 8 (AVX) or 16 (AVX-512), chosen by the
+ * build. Everything here uses operations that IEEE 754 rounds exactly, so a value has the same bits
+ * in any lane. A short tail is loaded with v_load_part, filled with a neutral value, and runs
+ * through the same code. Sums over a row use four registers, then single registers, then the tail,
+ * and are folded in a fixed tree: their bits depend only on the row's length.
  *
  * v_exp: within 2 ulp of exp, 1.3 with fma (tests/ops/test_ops_vmath.c); 0 below -87.7, inf above
  * 88.37 (2.4e38); NaN stays NaN. v_sigmoid: within 3 ulp.

@@ -79,9 +79,9 @@ static void REF(attention)(struct ops *ops, struct stream *stream, struct attent
     }
 }
 
-/* Gradients of query t of head h in one sequence. dk and dv (T, D) are added to, the query's columns
- * of dqkv are written; p and dp have room for T values. With P the probabilities: dv += P dout;
- * dP = dout . v; ds = P (dP - sum P dP) / sqrt(D); dq = ds k; dk += ds q. */
+/* Gradients of query t of head h in one sequence. dk and dv (T, D) are added to, the query's
+ * columns of dqkv are written; p and dp have room for T values. With P the probabilities: dv += P
+ * dout; dP = dout . v; ds = P (dP - sum P dP) / sqrt(D); dq = ds k; dk += ds q. */
 static void REF(attend_backward)(struct attention a, int64_t h, int64_t t, const REAL *qkv,
                                  const REAL *dout, REAL *dqkv, double *scratch)
 {

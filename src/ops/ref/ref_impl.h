@@ -5,7 +5,8 @@
 #include <math.h>
 #include "ops/ops_impl.h"
 
-/* The reference runs immediately on the caller's thread, so its slots do not use `ops` and `stream`. */
+/* The reference runs immediately on the caller's thread, so its slots do not use `ops` and
+ * `stream`. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 #define REF_GELU_CUBE 0.044715

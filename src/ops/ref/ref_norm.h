@@ -1,4 +1,5 @@
-/* ref_norm -- template: LayerNorm and RMSNorm with the residual add for one REAL, included by ref.c.
+/* ref_norm -- template: LayerNorm and RMSNorm with the residual add for one REAL, included by
+ * ref.c.
  *
  * The statistics that forward saves for backward are float by contract. Up to f32, both use the
  * rounded values, so that y can be recomputed with the same bits. In f64 this rounding would limit
