@@ -27,14 +27,14 @@ static void join_tensor(const struct rig *r, const struct unit_tensor *t, const 
 {
     const struct unit_split *split = &t->split;
     for (int64_t i = 0; i < unit_tensor_count(t); i++) {
-        double value = rig_get(r, grad, at + i), *place = &whole[unit_tensor_index(t, i, NULL)];
+        double value = rig_get(r, grad, at + i), *element = &whole[unit_tensor_index(t, i, NULL)];
         if (split->partial && !unit_tensor_answers(t))
-            *place += value;
+            *element += value;
         else if (unit_tensor_answers(t))
-            *place = value;
-        else if (memcmp(place, &value, sizeof value) != 0)
+            *element = value;
+        else if (memcmp(element, &value, sizeof value) != 0)
             fail_msg("%s[%lld]: %.17g on replica %d, not %.17g", t->name, (long long)i, value,
-                     split->replica, *place);
+                     split->replica, *element);
     }
 }
 

@@ -15,15 +15,15 @@ static void check_parts(const struct model_config *config, int tp)
         assert_non_null(held);
         for (int r = 0; r < tp; r++) {
             const struct unit_tensor *tensor = &lone[r].graph->tensors[t];
-            int64_t count = unit_tensor_count(tensor), run = 0, place = 0;
+            int64_t count = unit_tensor_count(tensor), run = 0, index = 0;
             assert_string_equal(tensor->name, first->name);
             assert_memory_equal(tensor->shape, first->shape, sizeof first->shape);
             for (int64_t i = 0; i < count; i += run) {
-                place = unit_tensor_index(tensor, i, &run);
+                index = unit_tensor_index(tensor, i, &run);
                 assert_true(run >= 1 && i + run <= count);
-                assert_int_equal(unit_tensor_index(tensor, i + run - 1, NULL), place + run - 1);
+                assert_int_equal(unit_tensor_index(tensor, i + run - 1, NULL), index + run - 1);
                 for (int64_t k = 0; k < run; k++)
-                    held[place + k]++;
+                    held[index + k]++;
             }
             answered += unit_tensor_answers(tensor) ? count : 0;
         }
@@ -65,7 +65,7 @@ static const struct unit_split *split_of(const struct lone *l, const char *name)
     return NULL;
 }
 
-/* What is repeated, and of what every rank has but a share of the gradient. */
+/* Replicated tensors, and those for which each rank has a partial sum of the gradient. */
 static void test_replicas(void **state)
 {
     (void)state;
@@ -120,7 +120,7 @@ static void test_kept(void **state)
     size_t whole = kept_bytes(&c, &(struct model_part){.tp = 1});
     for (int tp = 2; tp <= 4; tp *= 2) {
         struct model_part part = {.tp = tp, .sequence = true, .regather = true};
-        size_t share = (whole - 4 * activation - statistics) / (size_t)tp;
+        size_t split = (whole - 4 * activation - statistics) / (size_t)tp;
         assert_int_equal(kept_bytes(&c, &part), whole / (size_t)tp);
         part.regather = false;
         assert_int_equal(kept_bytes(&c, &part),
@@ -129,7 +129,7 @@ static void test_kept(void **state)
         /* act also holds the attention branch, of all rows */
         size_t act = (size_t)(c.ff / tp > 3 * c.width / tp ? c.ff : 3 * c.width) / (size_t)tp;
         size_t room = act < 16 ? (16 - act) * 2 * 8 * 4 : 0;
-        assert_int_equal(kept_bytes(&c, &part), 4 * activation + statistics + share + room);
+        assert_int_equal(kept_bytes(&c, &part), 4 * activation + statistics + split + room);
     }
 }
 

@@ -200,9 +200,10 @@ static void check_random_copy(const char *backend, enum dtype type)
     const float *param = ops_find_tensor(call, "param")->data;
     const uint16_t *copy = ops_find_tensor(call, "copy")->data;
     for (int64_t i = 0; i < COUNT; i++) {
-        const struct adamw_location *place = &ops_adamw_locations[i >= CUT];
-        int64_t element = ops_whole_element(place, i < CUT ? i : i - CUT);
-        uint32_t random = rng_word((struct rng){place->key}, (uint64_t)element, OPS_ADAMW_UPDATE);
+        const struct adamw_location *location = &ops_adamw_locations[i >= CUT];
+        int64_t element = ops_whole_element(location, i < CUT ? i : i - CUT);
+        uint32_t random =
+            rng_word((struct rng){location->key}, (uint64_t)element, OPS_ADAMW_UPDATE);
         bool bf16 = type == DTYPE_BF16;
         uint16_t nearest = bf16 ? f32_to_bf16(param[i]) : f32_to_f16(param[i]);
         assert_int_equal(copy[i], bf16 ? f32_to_bf16_random(param[i], random)
@@ -228,8 +229,8 @@ static void test_adamw_random_mean(void **state)
     static float param[COUNT], grad[COUNT], m[COUNT], v[COUNT];
     uint16_t copy[COUNT];
     struct rig rig;
-    struct adamw_location place = {rng_stream(1, "mean").key, 0, INT64_MAX, 0, 0};
-    struct adamw hyper = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .places = &place};
+    struct adamw_location location = {rng_stream(1, "mean").key, 0, INT64_MAX, 0, 0};
+    struct adamw hyper = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .places = &location};
     struct adamw_segment segment = {.count = COUNT,
                                     .param = param,
                                     .copy = copy,

@@ -214,7 +214,7 @@ static void run(struct rig *rig, struct ops_trial *trial, const char *name, stru
 
 /* The largest error of an op as a fraction of its bound. */
 struct worst {
-    double share, error;
+    double fraction, error;
 };
 
 static void agree_on(struct rig *tested, struct rig *reference, const struct ops_case *c,
@@ -236,7 +236,7 @@ static void agree_on(struct rig *tested, struct rig *reference, const struct ops
                                       exact->tensors[i].type, t->count);
         if (!(error <= bound))
             complain(verdict, "%s: %s is off by %.2e, more than %.1e", name, t->name, error, bound);
-        else if (bound > 0 && error / bound > worst[op - ops_ops].share)
+        else if (bound > 0 && error / bound > worst[op - ops_ops].fraction)
             worst[op - ops_ops] = (struct worst){error / bound, error};
     }
     ops_trial_destroy(a);
@@ -262,7 +262,7 @@ static void test_agree(void **state)
         if (is_meant(subject, ops_ops[op].name))
             print_message("%s %-24s worst error %.1e, %.0f%% of its bound\n",
                           dtype_name(subject->type), ops_ops[op].name, worst[op].error,
-                          100 * worst[op].share);
+                          100 * worst[op].fraction);
     free(worst);
     rig_close(&tested);
     rig_close(&reference);
@@ -272,24 +272,24 @@ static void test_agree(void **state)
 /* --- aliases -------------------------------------------------------------------------------- */
 
 /* Output `out` overwrites input `at`: all outputs must be as with separate buffers. */
-static void in_this_place(struct rig *rig, struct ops_trial *trial, int out, int at,
-                          const char *name, struct verdict *verdict)
+static void check_alias(struct rig *rig, struct ops_trial *trial, int out, int at, const char *name,
+                        struct verdict *verdict)
 {
     const struct ops_call *call = ops_trial_call(trial);
-    const char *place = call->tensors[at].name;
+    const char *input = call->tensors[at].name;
     void *expected[OPS_CALL_TENSORS] = {NULL};
     run(rig, trial, name, verdict);
     for (int i = 0; i < call->count; i++)
         if (is_output(&call->tensors[i]))
             expected[i] = copy_of(ops_trial_read(trial, i), tensor_bytes(&call->tensors[i]));
     ops_trial_reset(trial);
-    ops_trial_run_aliased(trial, out, place);
+    ops_trial_run_aliased(trial, out, input);
     for (int i = 0; i < call->count; i++) {
         const struct ops_tensor *t = &call->tensors[i];
         if (expected[i] &&
             memcmp(ops_trial_read(trial, i == out ? at : i), expected[i], tensor_bytes(t)) != 0)
-            complain(verdict, "%s: %s has other bits with %s in the place of %s", name, t->name,
-                     call->tensors[out].name, place);
+            complain(verdict, "%s: %s has other bits when %s overwrites %s", name, t->name,
+                     call->tensors[out].name, input);
         free(expected[i]);
     }
 }
@@ -301,11 +301,11 @@ static void in_place_on(struct rig *rig, const struct ops_case *c, struct verdic
     const struct ops_call *call = ops_trial_call(trial);
     ops_case_name(c, name);
     for (int j = 0; j < call->count * 2; j++) {
-        const char *place = call->tensors[j / 2].may_be[j % 2];
-        if (place == NULL)
+        const char *input = call->tensors[j / 2].may_be[j % 2];
+        if (input == NULL)
             continue;
-        int at = (int)(ops_find_tensor(call, place) - call->tensors);
-        in_this_place(rig, trial, j / 2, at, name, verdict);
+        int at = (int)(ops_find_tensor(call, input) - call->tensors);
+        check_alias(rig, trial, j / 2, at, name, verdict);
     }
     ops_trial_destroy(trial);
 }
