@@ -13,7 +13,8 @@ void sifr_linear_backward(const struct sifr_run *run, int64_t rows, int64_t in, 
                           float *dbias)
 {
     struct linear l = {in, out, true};
-    ops_linear_dw(run->context->ops, run->context->stream, l, rows, x, dy, false, dw, dbias);
+    ops_linear_dw(run->context->ops, run->context->stream, l, rows,
+                  &(struct linear_dw){.x = x, .dy = dy, .dw = dw, .dbias = dbias});
     if (dx)
         ops_linear_dx(run->context->ops, run->context->stream, l, rows, dy, w, dx);
 }
@@ -23,7 +24,11 @@ void sifr_cross_entropy(const struct sifr_run *run, int64_t vocab, float *logits
     struct step_scalars scalars = {.loss_scale = run->loss_scale};
     struct ops *ops = run->context->ops;
     struct stream *stream = run->context->stream;
-    ops_cross_entropy(ops, stream, run->rows, vocab, run->labels, run->gradient != NULL, &scalars,
-                      logits, losses);
+    ops_cross_entropy(ops, stream, run->rows, vocab,
+                      &(struct cross_entropy){.labels = run->labels,
+                                              .gradient = run->gradient != NULL,
+                                              .scalars = &scalars,
+                                              .logits = logits,
+                                              .losses = losses});
     ops_sum(ops, stream, run->rows, losses, run->loss);
 }

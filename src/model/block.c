@@ -1,21 +1,22 @@
-/* block -- what GPT-2's and Llama's blocks share: the buffers, the attention and its cache.
+/* block -- what GPT-2's and Llama's blocks share: buffers, norms, attention and its cache, and the
+ * matrices that are split over ranks.
  *
  *     residual, pending -> sum1 -> normed1 -> qkv -> attn -> sum2 -> normed2 -> pre -> act -> room
- *                          kept    cheap      dear   dear    dear    cheap      dear   cheap
+ *                          kept    cheap      costly costly  costly  cheap      costly cheap
  *
- * "cheap" is made again under selective recomputation (a norm with its statistics kept, an
- * activation), "dear" only under full. An act that the backward pass makes again by itself is never
- * kept. A block has no large scratch: places whose contents are
- * spent hold what comes next (model_impl.h says which), so two buffers are sized for the widest of
- * their tenants.
+ * Selective recomputation rebuilds what is cheap (a norm from its saved statistics, an activation);
+ * only full recomputation rebuilds what is costly. An act that the backward pass itself recomputes
+ * is never kept. A block has no large scratch: a buffer whose contents are no longer needed is
+ * reused (model_impl.h lists the users), so two buffers are sized for their largest user.
  *
- * Where ranks share a layer, qkv and the first matrix of the MLP are cut by columns, the other two
- * by rows; regions.c says what goes between them. Norms and the stream are on this rank's rows.
+ * In a TP group, qkv and the first matrix of the MLP are split by columns, the other two by rows;
+ * regions.c describes the communication between them. Norms and the stream use this rank's rows.
  *
- * In two parts, backward first does all but the four products for the matrices' gradients, which are
- * the second. Between the two live what those read: the inputs of the matrices (normed1, attn,
- * normed2, act) and the gradients of their outputs (in the places of qkv and pre; d_mid, d_out), and
- * the small gradients that are by-products of the first (formed).
+ * A backward pass in two halves first does everything but the four products for the gradients of
+ * the matrices; PASS_BACKWARD_WEIGHT does these. Between the halves live the operands of the
+ * products: the inputs of the matrices (normed1, attn, normed2, act) and the gradients of their
+ * outputs (in the buffers qkv and pre, d_mid and d_out); and the small gradients that the first
+ * half forms as by-products (formed).
  */
 #include "model/model_impl.h"
 
@@ -32,7 +33,7 @@ enum {
     PRE,
     ACT,
     SCRATCH,
-    GATHERED, /* sequence parallel: what the next matrix reads, where it is not kept */
+    GATHERED, /* sequence parallel: the next matrix's input, if not kept gathered */
     PARTIAL,
     D_ROWS,
     MEETING, /* scratch of the collectives */
@@ -58,8 +59,8 @@ static struct attention attention_of(const struct block *k, struct unit_shape sh
                               .head_width = k->head_width};
 }
 
-/* Elements of a gradient that is formed on the way: those of norms, and of biases that come with the
- * activation, with attention or with a norm. */
+/* Elements of a by-product gradient: those of the norms, and of the biases whose gradients the
+ * activation, attention or a norm forms. */
 static int64_t formed_count(const struct block *k, int i)
 {
     bool biases = k->norm.kind != NORM_RMS;
@@ -72,7 +73,7 @@ static int64_t formed_count(const struct block *k, int i)
     }
 }
 
-/* Where it begins; of FORMED_COUNT: where they end. */
+/* Its first element in the buffer FORMED; for FORMED_COUNT, the end of the last one. */
 static int64_t formed_at(const struct block *k, int i)
 {
     int64_t at = 0;
@@ -81,7 +82,8 @@ static int64_t formed_at(const struct block *k, int i)
     return at;
 }
 
-/* What the second part of a backward pass needs of the first; scratch of the first. */
+/* Buffers of a backward pass in two halves: what the second half needs of the first, and
+ * scratch. */
 static void list_parts(const struct block *k, const struct ops *ops, struct unit_shape shape,
                        struct unit_buffer *list)
 {
@@ -119,7 +121,7 @@ int block_list_buffers(const struct unit *unit, const struct ops *ops, struct un
     uint32_t backward = 1u << PASS_BACKWARD, input = 1u << PASS_BACKWARD_INPUT,
              weight = 1u << PASS_BACKWARD_WEIGHT;
     uint32_t passes = 1u << PASS_FORWARD | 1u << PASS_REBUILD | backward | 1u << PASS_DECODE;
-    uint32_t sums = sequence ? 0 : UNIT_PARTS; /* d_out and d_mid take their places */
+    uint32_t sums = sequence ? 0 : UNIT_PARTS; /* reused for d_out and d_mid */
 
     list[SUM1] = (struct unit_buffer){"sum 1", c, KEEP_ALWAYS, sums};
     list[STATS1] = (struct unit_buffer){"norm 1 statistics", stats, KEEP_UNLESS_FULL, 0};
@@ -161,24 +163,24 @@ struct block_buffers block_buffers_of(const struct block *k, const struct unit_r
     bool rms = k->norm.kind == NORM_RMS;
     float *stats1 = at[STATS1], *stats2 = at[STATS2];
     struct region region = region_of(&k->tp_group, run, k->norm.width, at[MEETING]);
-    bool again = region.sequence && k->tp_group.regather;
+    bool regather = region.sequence && k->tp_group.regather;
     struct block_buffers b = {
         .region = region,
         .rows = run->shape.batch * run->shape.tokens,
         .own = own,
-        .sum1 = at[SUM1],
-        .rstd1 = stats1,
-        .mean1 = rms ? NULL : stats1 + own,
-        .normed1 = again ? at[NORMED1] : region_own(&region, own, at[NORMED1]),
-        .full1 = again ? at[GATHERED] : at[NORMED1],
+        .norm1 = {.sum = at[SUM1],
+                  .rstd = stats1,
+                  .mean = rms ? NULL : stats1 + own,
+                  .normed = regather ? at[NORMED1] : region_own(&region, own, at[NORMED1]),
+                  .full = regather ? at[GATHERED] : at[NORMED1]},
         .qkv = at[QKV],
         .attn = at[ATTN],
         .lse = at[LSE],
-        .sum2 = at[SUM2],
-        .rstd2 = stats2,
-        .mean2 = rms ? NULL : stats2 + own,
-        .normed2 = again ? at[NORMED2] : region_own(&region, own, at[NORMED2]),
-        .full2 = again ? at[GATHERED] : at[NORMED2],
+        .norm2 = {.sum = at[SUM2],
+                  .rstd = stats2,
+                  .mean = rms ? NULL : stats2 + own,
+                  .normed = regather ? at[NORMED2] : region_own(&region, own, at[NORMED2]),
+                  .full = regather ? at[GATHERED] : at[NORMED2]},
         .d_normed = at[D_NORMED],
         .d_attn = run->pass == PASS_BACKWARD_INPUT ? at[D_NORMED] : at[NORMED2],
         .d_wide = at[D_WIDE],
@@ -211,7 +213,49 @@ int64_t block_work(const struct unit *unit, struct unit_shape shape)
            product_work(k->down, rows) + attention;
 }
 
-/* --- matrices whose rows or columns are spread over ranks ----------------------------------- */
+/* --- norms ---------------------------------------------------------------------------------- */
+
+void block_add_norm(const struct block *k, struct unit_run *run, const struct block_buffers *b,
+                    const struct block_norm *n, const void *residual, const void *branch,
+                    const void *weight, const void *bias)
+{
+    bool in_place = residual == n->sum && branch == NULL;
+    ops_add_norm(run->ops, run->stream, k->norm, b->own,
+                 &(struct add_norm){.residual = residual,
+                                    .branch = branch,
+                                    .weight = weight,
+                                    .bias = bias,
+                                    .sum = in_place ? NULL : n->sum,
+                                    .y = n->normed,
+                                    .mean = n->mean,
+                                    .rstd = n->rstd});
+}
+
+void block_norm_again(const struct block *k, struct unit_run *run, const struct block_buffers *b,
+                      const struct block_norm *n, const void *weight, const void *bias)
+{
+    ops_norm_apply(run->ops, run->stream, k->norm, b->own,
+                   &(struct norm_apply){.sum = n->sum,
+                                        .weight = weight,
+                                        .bias = bias,
+                                        .mean = n->mean,
+                                        .rstd = n->rstd,
+                                        .y = n->normed});
+}
+
+void block_norm_backward(const struct block *k, struct unit_run *run, const struct block_buffers *b,
+                         const struct block_norm *n, struct norm_backward a)
+{
+    a.sum = n->sum;
+    a.mean = n->mean;
+    a.rstd = n->rstd;
+    a.dsum = a.dsum_out = run->gradient;
+    a.scratch = b->scratch;
+    ops_norm_backward(run->ops, run->stream, k->norm, b->own, &a);
+}
+
+/* --- matrices that are split over ranks by rows or by columns -------------------------------- */
+
 void block_row_linear(struct unit_run *run, const struct block_buffers *b, struct linear l,
                       const void *x, const void *w, const void *bias, void *y)
 {
@@ -225,13 +269,13 @@ void block_row_linear(struct unit_run *run, const struct block_buffers *b, struc
 void block_gather_normed1(const struct block_buffers *b)
 {
     if (!b->region.tp_group->regather)
-        region_begin_enter(&b->region, REGION_STREAM, b->own, b->normed1, b->full1);
+        region_begin_enter(&b->region, REGION_STREAM, b->own, b->norm1.normed, b->norm1.full);
 }
 
 void block_gather_normed2(const struct block_buffers *b)
 {
     if (!b->region.tp_group->regather)
-        region_begin_enter(&b->region, REGION_AGAIN, b->own, b->normed2, b->full2);
+        region_begin_enter(&b->region, REGION_AGAIN, b->own, b->norm2.normed, b->norm2.full);
 }
 
 void block_await_normed(const struct block_buffers *b)
@@ -243,14 +287,14 @@ void block_await_normed(const struct block_buffers *b)
 const void *block_all_normed2(const struct block_buffers *b)
 {
     if (!b->region.tp_group->regather)
-        return b->full2;
-    return region_enter(&b->region, b->own, b->normed2, b->full2);
+        return b->norm2.full;
+    return region_enter(&b->region, b->own, b->norm2.normed, b->norm2.full);
 }
 
 void block_gather_again(const struct block_buffers *b, const struct column *c)
 {
     if (b->region.tp_group->regather)
-        region_begin_enter(&b->region, REGION_AGAIN, b->own, c->normed, c->full);
+        region_begin_enter(&b->region, REGION_AGAIN, b->own, c->input->normed, c->input->full);
 }
 
 void *block_column_input(struct unit_run *run, const struct block_buffers *b, struct linear l,
@@ -267,17 +311,18 @@ void block_column_weight(struct unit_run *run, const struct block_buffers *b,
                          const struct column *c)
 {
     region_await(&b->region, REGION_AGAIN);
-    ops_linear_dw(run->ops, run->stream, c->l, b->rows, c->full, c->dy, false, c->dw, c->dbias);
+    ops_linear_dw(run->ops, run->stream, c->l, b->rows,
+                  &(struct linear_dw){.x = c->input->full, .dy = c->dy, .dw = c->dw});
 }
 
 void *block_column_backward(struct unit_run *run, const struct block_buffers *b,
                             const struct column *c)
 {
     const struct region *r = &b->region;
-    if (!r->parallel) { /* the gradient takes the input's place */
+    if (!r->parallel) { /* the gradient overwrites the input */
         block_column_weight(run, b, c);
-        ops_linear_dx(run->ops, run->stream, c->l, b->rows, c->dy, c->w, c->normed);
-        return c->normed;
+        ops_linear_dx(run->ops, run->stream, c->l, b->rows, c->dy, c->w, c->input->normed);
+        return c->input->normed;
     }
     void *dx = region_own(r, b->own, b->partial);
     ops_linear_dx(run->ops, run->stream, c->l, b->rows, c->dy, c->w, b->partial);
@@ -295,7 +340,7 @@ void block_end_input(struct unit_run *run, const struct block_buffers *b)
 {
     size_t bytes = (size_t)(b->own * b->region.width) * dtype_bytes(run->ops->type);
     if (!b->region.sequence)
-        device_copy(run->stream, b->sum1, b->d_out, bytes);
+        device_copy(run->stream, b->norm1.sum, b->d_out, bytes);
 }
 
 void block_hand_over(const struct block *k, struct unit_run *run, const struct block_buffers *b,
@@ -335,8 +380,14 @@ void block_attend_cached(const struct block *k, struct unit_run *run, const stru
     size_t half = cache_half(k, run->ops, run->shape.batch, run->cache_tokens);
     if (k->rope)
         ops_rope(run->ops, run->stream, a, k->rope, run->past, false, b->qkv);
-    ops_attention_cached(run->ops, run->stream, a, run->past, run->cache_tokens, b->qkv, run->cache,
-                         (char *)run->cache + half, b->attn, b->scratch);
+    ops_attention_cached(run->ops, run->stream, a,
+                         &(struct attention_cached){.past = run->past,
+                                                    .room = run->cache_tokens,
+                                                    .qkv = b->qkv,
+                                                    .cache_k = run->cache,
+                                                    .cache_v = (char *)run->cache + half,
+                                                    .out = b->attn,
+                                                    .scratch = b->scratch});
 }
 
 void *block_attend_backward(const struct block *k, struct unit_run *run,
@@ -345,8 +396,15 @@ void *block_attend_backward(const struct block *k, struct unit_run *run,
     struct attention a = attention_of(k, run->shape);
     bool parts = run->pass == PASS_BACKWARD_INPUT;
     void *d_qkv = parts ? b->d_wide : b->act;
-    ops_attention_backward(run->ops, run->stream, a, k->rope, b->qkv, b->attn, b->lse, b->d_attn,
-                           d_qkv, dbias, b->scratch);
+    ops_attention_backward(run->ops, run->stream, a,
+                           &(struct attention_backward){.rope = k->rope,
+                                                        .qkv = b->qkv,
+                                                        .out = b->attn,
+                                                        .lse = b->lse,
+                                                        .dout = b->d_attn,
+                                                        .dqkv = d_qkv,
+                                                        .dbias = dbias,
+                                                        .scratch = b->scratch});
     if (!parts)
         return d_qkv;
     device_copy(run->stream, b->qkv, d_qkv,

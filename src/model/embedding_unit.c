@@ -1,21 +1,22 @@
 /* embedding_unit -- tokens to the residual stream: a row of wte, plus a row of wpe where positions
  * are learned.
  *
- * Its output lies in the engine's room and is copied by the first block into its own sum, so
- * nothing is kept. Backward reads no parameter and fills whole gradients: rows of tokens that did
- * not occur become zero.
+ * The output is in the engine's room, and the first block copies it into its own sum, so nothing is
+ * kept. Backward reads no parameter and writes whole gradients: rows of tokens that did not occur
+ * become zero.
  *
- * Where ranks share the model each has some rows of wte: what a rank does not have is zeros, rank 0
- * adds the positions, and the sum over the ranks has the bits that one rank would give. Backward
- * needs the gradient of all rows on every rank; wpe's is then the same on each.
+ * In a TP group each rank has some rows of wte. A rank writes zeros for the tokens that it does not
+ * have, rank 0 adds the positions, and the sum over the ranks has the same bits as on one rank.
+ * Backward needs the gradient of all rows on every rank; the gradient of wpe is then the same on
+ * each.
  *
- * There is no gradient of its input: in two parts, the first keeps the gradient of all rows, and the
- * second is the backward pass.
+ * The input, token ids, has no gradient. When backward runs in two halves, the first keeps the
+ * gradient of all rows and the second does the rest.
  */
 #include "model/model_impl.h"
 
 enum { WTE, WPE };
-enum { SCRATCH, ROWS /* (R, C): of all ranks */, MEETING, D_OUT /* (R, C) */, BUFFER_COUNT };
+enum { SCRATCH, ROWS /* (R, C) of all ranks */, MEETING, D_OUT /* (R, C) */, BUFFER_COUNT };
 
 static struct embedding shape_of(const struct unit *unit, struct unit_shape shape)
 {
@@ -59,10 +60,10 @@ static void look_up(const struct unit *unit, struct unit_run *run, struct past p
 {
     struct embedding e = shape_of(unit, run->shape);
     struct region region = region_here(unit, run);
-    bool places = e.positions != 0 && region.tp_group->rank == 0;
+    bool adds_positions = e.positions != 0 && region.tp_group->rank == 0;
     void *rows = region.sequence ? run->buffers[ROWS] : run->room;
     ops_embedding(run->ops, run->stream, e, run->tokens, run->params[WTE],
-                  places ? run->params[WPE] : NULL, past, rows);
+                  adds_positions ? run->params[WPE] : NULL, past, rows);
     region_leave(&region, unit_stream_rows(run->shape), rows, run->room);
     run->out_residual = run->room;
     run->out_pending = NULL;

@@ -1,15 +1,15 @@
 /* gpt2_block -- GPT-2's layer: LayerNorm, attention over one fused c_attn, LayerNorm, MLP with
  * GELU; biases everywhere.
  *
- * Matrices are [in][out]. Letters: R rows, N of them this rank's of the stream, C width, F
- * feed-forward width; H heads of width D = C / H.
+ * Matrices are [in][out]. Letters: R rows, N of them this rank's rows of the stream, C width,
+ * F feed-forward width; H heads of width D = C / H.
  */
 #include "model/model_impl.h"
 
 enum { LN1_W, LN1_B, QKV_W, QKV_B, PROJ_W, PROJ_B, LN2_W, LN2_B, FC_W, FC_B, OUT_W, OUT_B };
 #define BIT(use) (1u << (use))
 
-/* From attn to act: the second half of the block up to its last matrix. */
+/* From attn to act: the second half of the block without its last matrix. */
 static void project_and_expand(const struct block *k, struct unit_run *run,
                                const struct block_buffers *b)
 {
@@ -17,10 +17,11 @@ static void project_and_expand(const struct block *k, struct unit_run *run,
     struct stream *s = run->stream;
     const void *const *w = run->params;
     block_row_linear(run, b, k->proj, b->attn, w[PROJ_W], w[PROJ_B], b->act);
-    ops_add_norm(o, s, k->norm, b->own, b->sum1, b->act, w[LN2_W], w[LN2_B], b->sum2, b->normed2,
-                 b->mean2, b->rstd2);
-    const void *x = region_enter(&b->region, b->own, b->normed2, b->full2);
-    ops_linear_gelu(o, s, k->up, b->rows, x, w[FC_W], w[FC_B], b->pre, b->act);
+    block_add_norm(k, run, b, &b->norm2, b->norm1.sum, b->act, w[LN2_W], w[LN2_B]);
+    const void *x = region_enter(&b->region, b->own, b->norm2.normed, b->norm2.full);
+    ops_linear_gelu(
+        o, s, k->up, b->rows,
+        &(struct linear_gelu){.x = x, .w = w[FC_W], .bias = w[FC_B], .pre = b->pre, .y = b->act});
 }
 
 static void forward(const struct unit *unit, struct unit_run *run,
@@ -32,14 +33,13 @@ static void forward(const struct unit *unit, struct unit_run *run,
     struct ops *o = run->ops;
     struct stream *s = run->stream;
     const void *const *w = run->params;
-    ops_add_norm(o, s, k->norm, b.own, run->residual, run->pending, w[LN1_W], w[LN1_B], b.sum1,
-                 b.normed1, b.mean1, b.rstd1);
-    const void *x = region_enter(&b.region, b.own, b.normed1, b.full1);
+    block_add_norm(k, run, &b, &b.norm1, run->residual, run->pending, w[LN1_W], w[LN1_B]);
+    const void *x = region_enter(&b.region, b.own, b.norm1.normed, b.norm1.full);
     ops_linear(o, s, k->qkv, b.rows, x, w[QKV_W], w[QKV_B], b.qkv);
     attend(k, run, &b);
     project_and_expand(k, run, &b);
     block_row_linear(run, &b, k->down, b.act, w[OUT_W], w[OUT_B], run->room);
-    run->out_residual = b.sum2;
+    run->out_residual = b.norm2.sum;
     run->out_pending = run->room;
 }
 
@@ -61,36 +61,37 @@ static void gpt2_block_rebuild(const struct unit *unit, struct unit_run *run)
     struct stream *s = run->stream;
     const void *const *w = run->params;
     if (run->rebuild > KEEP_UNLESS_FULL) {
-        ops_norm_apply(o, s, k->norm, b.own, b.sum1, w[LN1_W], w[LN1_B], b.mean1, b.rstd1,
-                       b.normed1);
+        block_norm_again(k, run, &b, &b.norm1, w[LN1_W], w[LN1_B]);
         block_gather_normed1(&b);
-        ops_norm_apply(o, s, k->norm, b.own, b.sum2, w[LN2_W], w[LN2_B], b.mean2, b.rstd2,
-                       b.normed2);
+        block_norm_again(k, run, &b, &b.norm2, w[LN2_W], w[LN2_B]);
         block_gather_normed2(&b);
         if (ops_gelu_remakes(o)) {
             ops_gelu(o, s, b.rows * k->up.out, b.pre, b.act);
             block_await_normed(&b);
         } else {
             block_await_normed(&b);
-            ops_linear_gelu(o, s, k->up, b.rows, block_all_normed2(&b), w[FC_W], w[FC_B], b.pre,
-                            b.act);
+            ops_linear_gelu(o, s, k->up, b.rows,
+                            &(struct linear_gelu){.x = block_all_normed2(&b),
+                                                  .w = w[FC_W],
+                                                  .bias = w[FC_B],
+                                                  .pre = b.pre,
+                                                  .y = b.act});
         }
         return;
     }
-    ops_add_norm(o, s, k->norm, b.own, b.sum1, NULL, w[LN1_W], w[LN1_B], NULL, b.normed1, b.mean1,
-                 b.rstd1);
-    const void *x = region_enter(&b.region, b.own, b.normed1, b.full1);
+    block_add_norm(k, run, &b, &b.norm1, b.norm1.sum, NULL, w[LN1_W], w[LN1_B]);
+    const void *x = region_enter(&b.region, b.own, b.norm1.normed, b.norm1.full);
     ops_linear(o, s, k->qkv, b.rows, x, w[QKV_W], w[QKV_B], b.qkv);
     block_attend(k, run, &b);
     project_and_expand(k, run, &b);
 }
 
-/* The biases of the matrices that add to the stream: their gradients are column sums of the stream's,
- * which the second norm's backward pass reads and writes, and so forms in passing. Where ranks share
- * the rows it sees too few of them, and they come with the gradients of their matrices. */
+/* Where the biases of proj and out get their gradients. These are column sums of the stream's
+ * gradient, which the second norm's backward pass reads and writes, so it can form them at no cost.
+ * In a sequence-parallel run that pass sees only this rank's rows, and ops_linear_dw forms them. */
 struct stream_biases {
-    void *out, *proj;           /* for the norm; NULL: not by it */
-    void *with_out, *with_proj; /* for ops_linear_dw */
+    void *out, *proj;           /* for ops_norm_backward, or NULL */
+    void *with_out, *with_proj; /* for ops_linear_dw, or NULL */
 };
 
 static struct stream_biases stream_biases(const struct region *r, void *out, void *proj)
@@ -108,37 +109,53 @@ static void gpt2_block_backward(const struct unit *unit, struct unit_run *run)
     const struct region *r = &b.region;
     const void *const *w = run->params;
     void *const *d = run->grads;
-    void *g = run->gradient; /* (N, C): of the stream, first after the block, then before it */
+    void *g =
+        run->gradient; /* (N, C) of the stream: after the block, then between its halves, at last
+                                before it */
     struct stream_biases biases = stream_biases(r, d[OUT_B], d[PROJ_B]);
 
-    /* MLP: the gradient of pre takes act's place, so the last matrix's own cannot wait. */
+    /* MLP. The gradient of pre overwrites act, so the gradient of the last matrix comes first. */
     void *d_pre = b.act;
-    struct column up = {k->up, b.normed2, b.full2, d_pre, w[FC_W], d[FC_W], NULL};
+    struct column up = {.l = k->up, .input = &b.norm2, .dy = d_pre, .w = w[FC_W], .dw = d[FC_W]};
     const void *dy = region_enter(r, b.own, g, b.d_rows); /* (R, C) */
     block_gather_again(&b, &up);
-    ops_linear_dw(o, s, k->down, b.rows, b.act, dy, false, d[OUT_W], biases.with_out);
-    ops_linear_dx_dgelu(o, s, k->down, b.rows, dy, w[OUT_W], b.pre, d_pre, d[FC_B]);
+    ops_linear_dw(
+        o, s, k->down, b.rows,
+        &(struct linear_dw){.x = b.act, .dy = dy, .dw = d[OUT_W], .dbias = biases.with_out});
+    ops_linear_dx_dgelu(
+        o, s, k->down, b.rows,
+        &(struct linear_dx_dgelu){
+            .dy = dy, .w = w[OUT_W], .pre = b.pre, .dpre = d_pre, .dbias = d[FC_B]});
     void *d_normed = block_column_backward(run, &b, &up);
     block_column_rest(run, &b, &up);
     region_await(r, REGION_STREAM);
-    ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum2, w[LN2_W], b.mean2, b.rstd2, g, g,
-                      d[LN2_W], d[LN2_B], biases.out, biases.proj, b.scratch);
+    block_norm_backward(k, run, &b, &b.norm2,
+                        (struct norm_backward){.dy = d_normed,
+                                               .weight = w[LN2_W],
+                                               .dweight = d[LN2_W],
+                                               .dbias = d[LN2_B],
+                                               .dsum_columns = biases.out,
+                                               .out_columns = biases.proj});
 
-    /* Attention: the gradient of attn goes to normed2's place, that of qkv to act's. */
-    struct column qkv = {k->qkv, b.normed1, b.full1, NULL /* to come */, w[QKV_W], d[QKV_W], NULL};
+    /* Attention. The gradient of attn overwrites norm2.normed, that of qkv overwrites act. */
+    struct column qkv = {.l = k->qkv, .input = &b.norm1, .w = w[QKV_W], .dw = d[QKV_W]};
     dy = region_enter(r, b.own, g, b.d_rows);
     block_gather_again(&b, &qkv);
     ops_linear_dx(o, s, k->proj, b.rows, dy, w[PROJ_W], b.d_attn);
     qkv.dy = block_attend_backward(k, run, &b, d[QKV_B]);
     d_normed = block_column_backward(run, &b, &qkv);
-    ops_linear_dw(o, s, k->proj, b.rows, b.attn, dy, false, d[PROJ_W], biases.with_proj);
+    ops_linear_dw(
+        o, s, k->proj, b.rows,
+        &(struct linear_dw){.x = b.attn, .dy = dy, .dw = d[PROJ_W], .dbias = biases.with_proj});
     block_column_rest(run, &b, &qkv);
     region_await(r, REGION_STREAM);
-    ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum1, w[LN1_W], b.mean1, b.rstd1, g, g,
-                      d[LN1_W], d[LN1_B], NULL, NULL, b.scratch);
+    block_norm_backward(
+        k, run, &b, &b.norm1,
+        (struct norm_backward){
+            .dy = d_normed, .weight = w[LN1_W], .dweight = d[LN1_W], .dbias = d[LN1_B]});
 }
 
-/* --- the same in two parts ------------------------------------------------------------------ */
+/* --- backward in two halves ----------------------------------------------------------------- */
 
 static void gpt2_block_input(const struct unit *unit, struct unit_run *run)
 {
@@ -148,26 +165,40 @@ static void gpt2_block_input(const struct unit *unit, struct unit_run *run)
     struct stream *s = run->stream;
     const void *const *w = run->params;
     void *const *f = b.formed;
-    void *g = run->gradient; /* (N, C): of the stream, first after the block, then before it */
+    void *g =
+        run->gradient; /* (N, C) of the stream: after the block, then between its halves, at last
+                                before it */
     struct stream_biases biases = stream_biases(&b.region, f[FORMED_OUT_BIAS], f[FORMED_PROJ_BIAS]);
 
-    /* MLP: the gradient of pre takes its place. */
+    /* MLP. The gradient of pre overwrites pre. */
     region_keep(&b.region, b.own, g, b.d_out);
     void *d_pre = b.pre;
-    ops_linear_dx_dgelu(o, s, k->down, b.rows, b.d_out, w[OUT_W], b.pre, b.d_wide,
-                        f[FORMED_UP_BIAS]);
+    ops_linear_dx_dgelu(o, s, k->down, b.rows,
+                        &(struct linear_dx_dgelu){.dy = b.d_out,
+                                                  .w = w[OUT_W],
+                                                  .pre = b.pre,
+                                                  .dpre = b.d_wide,
+                                                  .dbias = f[FORMED_UP_BIAS]});
     device_copy(s, d_pre, b.d_wide, (size_t)(b.rows * k->up.out) * dtype_bytes(o->type));
     void *d_normed = block_column_input(run, &b, k->up, d_pre, w[FC_W], b.d_normed);
-    ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum2, w[LN2_W], b.mean2, b.rstd2, g, g,
-                      f[FORMED_NORM2], f[FORMED_BIAS2], biases.out, biases.proj, b.scratch);
+    block_norm_backward(k, run, &b, &b.norm2,
+                        (struct norm_backward){.dy = d_normed,
+                                               .weight = w[LN2_W],
+                                               .dweight = f[FORMED_NORM2],
+                                               .dbias = f[FORMED_BIAS2],
+                                               .dsum_columns = biases.out,
+                                               .out_columns = biases.proj});
 
-    /* Attention: the gradient of qkv takes its place. */
+    /* Attention. The gradient of qkv overwrites qkv. */
     region_keep(&b.region, b.own, g, b.d_mid);
     ops_linear_dx(o, s, k->proj, b.rows, b.d_mid, w[PROJ_W], b.d_attn);
     void *d_qkv = block_attend_backward(k, run, &b, f[FORMED_QKV_BIAS]);
     d_normed = block_column_input(run, &b, k->qkv, d_qkv, w[QKV_W], b.d_normed);
-    ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum1, w[LN1_W], b.mean1, b.rstd1, g, g,
-                      f[FORMED_NORM1], f[FORMED_BIAS1], NULL, NULL, b.scratch);
+    block_norm_backward(k, run, &b, &b.norm1,
+                        (struct norm_backward){.dy = d_normed,
+                                               .weight = w[LN1_W],
+                                               .dweight = f[FORMED_NORM1],
+                                               .dbias = f[FORMED_BIAS1]});
     block_end_input(run, &b);
 }
 
@@ -187,13 +218,17 @@ static void gpt2_block_weight(const struct unit *unit, struct unit_run *run)
                                       [FORMED_QKV_BIAS] = QKV_B,
                                       [FORMED_OUT_BIAS] = biases.out ? OUT_B : -1,
                                       [FORMED_PROJ_BIAS] = biases.proj ? PROJ_B : -1};
-    struct column up = {k->up, b.normed2, b.full2, b.pre, NULL, d[FC_W], NULL};
-    struct column qkv = {k->qkv, b.normed1, b.full1, b.qkv, NULL, d[QKV_W], NULL};
+    struct column up = {.l = k->up, .input = &b.norm2, .dy = b.pre, .dw = d[FC_W]};
+    struct column qkv = {.l = k->qkv, .input = &b.norm1, .dy = b.qkv, .dw = d[QKV_W]};
     block_gather_again(&b, &up);
-    ops_linear_dw(o, s, k->down, b.rows, b.act, b.d_out, false, d[OUT_W], biases.with_out);
+    ops_linear_dw(
+        o, s, k->down, b.rows,
+        &(struct linear_dw){.x = b.act, .dy = b.d_out, .dw = d[OUT_W], .dbias = biases.with_out});
     block_column_weight(run, &b, &up);
     block_gather_again(&b, &qkv);
-    ops_linear_dw(o, s, k->proj, b.rows, b.attn, b.d_mid, false, d[PROJ_W], biases.with_proj);
+    ops_linear_dw(o, s, k->proj, b.rows,
+                  &(struct linear_dw){
+                      .x = b.attn, .dy = b.d_mid, .dw = d[PROJ_W], .dbias = biases.with_proj});
     block_column_weight(run, &b, &qkv);
     block_hand_over(k, run, &b, formed);
 }

@@ -1,18 +1,24 @@
 /* head_unit -- the last norm, the matrix to the vocabulary and the loss, in chunks of rows.
  *
- * Logits never exist whole: a chunk of rows is normed, multiplied, turned into losses and (for
- * training) into its own gradient in place, from which come the chunk's share of the matrix's
- * gradient and the rows' gradient before the matrix. The chunks are a function of the shape and
- * the back end alone, so the order of every sum is. The norm's backward runs once over all rows.
+ * The full logits (R, V) never exist. For one chunk of rows at a time:
+ *
+ *     normed = norm(residual + pending)       (chunk, C)
+ *     logits = normed W^T                     (chunk, V)
+ *     losses, and for training the gradient of the logits in place
+ *     gradient of normed = d_logits W         (chunk, C)
+ *     dW += d_logits^T normed                 (V, C)
+ *
+ * The chunks depend only on the shape and the back end, and so does the order of every sum. The
+ * norm's backward runs once over all rows.
  *
  *     room       (N, C)      the sum of residual and pending, kept for the norm's backward
  *     gradient   (N, C)      PASS_LOSS: of the normed rows, then, in place, of the stream
  *
- * Where ranks share the model each has some columns of the logits, and what goes between them is
- * three numbers a row (ops_cross_entropy_part), never the logits. Under sequence parallel a chunk
- * is the same rows of every rank's own: normed there, gathered, and the gradient summed back to
- * them. Only PASS_LOGITS puts logits together; it wants all rows of the stream on every rank
- * (shape.sequence 0).
+ * In a TP group each rank has some columns of the logits. The ranks exchange three numbers a row
+ * (ops_cross_entropy_part), never the logits. In a sequence-parallel run a chunk consists of the
+ * same own rows of every rank: each rank normalizes its own, they are gathered, and the gradient is
+ * summed back to them. Only PASS_LOGITS assembles logits of all columns; it needs all rows of the
+ * stream on every rank (shape.sequence 0).
  *
  * Letters: R rows, N of them this rank's, C width, V vocabulary.
  */
@@ -25,18 +31,18 @@ enum {
     LOGITS,
     LOSSES,
     SCRATCH,
-    PARTS,    /* (ranks, chunk, 3) what each rank's columns say */
-    D_NORMED, /* sequence parallel: gradient of a chunk's normed rows, before it is summed */
-    LABELS,   /* sequence parallel: of a chunk */
-    SOME,     /* sequence parallel: losses of a chunk */
-    COLUMNS,  /* PASS_LOGITS: a few rows of every rank's logits */
+    PARTS,        /* (ranks, chunk, 3) parts of the loss from each rank's columns */
+    D_NORMED,     /* sequence parallel: gradient of a chunk's normed rows, before it is summed */
+    CHUNK_LABELS, /* sequence parallel */
+    CHUNK_LOSSES, /* sequence parallel */
+    COLUMNS,      /* PASS_LOGITS: a few rows of every rank's logits */
     MEETING,
     BUFFER_COUNT
 };
 
 enum {
-    CHUNK_MIN = 256,  /* fewer rows spend their time adding to the matrix's gradient */
-    COLUMNS_ROWS = 64 /* of logits put together at a time */
+    CHUNK_MIN = 256,  /* with fewer rows, adding to the matrix's gradient dominates */
+    COLUMNS_ROWS = 64 /* rows of logits that are assembled at a time */
 };
 
 int64_t head_chunk_rows(const struct ops *ops, int64_t rows, int64_t vocab)
@@ -56,26 +62,26 @@ static int64_t min2(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Ranks that a chunk has rows of. */
-static int64_t pieces_of(struct unit_shape shape)
+/* The number of ranks whose rows a chunk contains. */
+static int64_t row_ranks_of(struct unit_shape shape)
 {
     return shape.sequence != 0 ? shape.sequence : 1;
 }
 
-/* Rows of a chunk that are this rank's own: the same on every rank. */
+/* This rank's rows of a chunk: the same number on every rank. */
 static int64_t own_chunk(const struct head_unit *k, const struct ops *ops, struct unit_shape shape)
 {
-    int64_t pieces = pieces_of(shape);
-    return (head_chunk_rows(ops, shape.batch * shape.tokens, k->most) + pieces - 1) / pieces;
+    int64_t row_ranks = row_ranks_of(shape);
+    return (head_chunk_rows(ops, shape.batch * shape.tokens, k->most) + row_ranks - 1) / row_ranks;
 }
 
-/* The head of one run: sizes, params and places by name. */
+/* The head in one run: sizes, params and buffers by name. */
 struct head {
     const struct head_unit *k;
     struct unit_run *run;
     struct region region;
     size_t element;                     /* bytes of one value */
-    int64_t own, pieces;                /* N, and R / N */
+    int64_t own, row_ranks;             /* N, and R / N ranks */
     const void *weight, *bias, *matrix; /* bias NULL: none */
     int matrix_use;
     float *rstd, *mean;
@@ -93,7 +99,7 @@ static struct head head_of(const struct unit *unit, struct unit_run *run)
                              region_of(&k->tp_group, run, k->norm.width, run->buffers[MEETING]),
                          .element = dtype_bytes(run->ops->type),
                          .own = own,
-                         .pieces = pieces_of(run->shape),
+                         .row_ranks = row_ranks_of(run->shape),
                          .weight = run->params[0],
                          .bias = k->norm_bias ? run->params[1] : NULL,
                          .matrix = run->params[matrix_use],
@@ -102,12 +108,12 @@ static struct head head_of(const struct unit *unit, struct unit_run *run)
                          .mean = k->norm.kind == NORM_RMS ? NULL : stats + own};
 }
 
-/* Buffers that only several ranks need; of no bytes for one. */
+/* Buffers that only a TP group needs; with one rank they have 0 bytes. */
 static void list_shared(const struct head_unit *k, const struct ops *ops, struct unit_shape shape,
                         struct unit_buffer *list)
 {
     bool parallel = k->tp_group.size > 1, sequence = shape.sequence != 0;
-    int64_t chunk = own_chunk(k, ops, shape) * pieces_of(shape), few = min2(chunk, COLUMNS_ROWS);
+    int64_t chunk = own_chunk(k, ops, shape) * row_ranks_of(shape), few = min2(chunk, COLUMNS_ROWS);
     size_t element = dtype_bytes(ops->type), rows = (size_t)chunk, ranks = (size_t)k->tp_group.size;
     size_t part = OPS_LOSS_PART * sizeof(double), width = (size_t)k->norm.width;
     uint32_t losses = 1u << PASS_LOSS | 1u << PASS_EVAL, training = 1u << PASS_LOSS;
@@ -116,10 +122,10 @@ static void list_shared(const struct head_unit *k, const struct ops *ops, struct
                                        KEEP_NOT, losses};
     list[D_NORMED] = (struct unit_buffer){
         "head rows to be summed", sequence ? rows * width * element : 0, KEEP_NOT, training};
-    list[LABELS] = (struct unit_buffer){"labels of a chunk", sequence ? rows * sizeof(int32_t) : 0,
-                                        KEEP_NOT, losses};
-    list[SOME] = (struct unit_buffer){"losses of a chunk", sequence ? rows * sizeof(double) : 0,
-                                      KEEP_NOT, losses};
+    list[CHUNK_LABELS] = (struct unit_buffer){
+        "labels of a chunk", sequence ? rows * sizeof(int32_t) : 0, KEEP_NOT, losses};
+    list[CHUNK_LOSSES] = (struct unit_buffer){
+        "losses of a chunk", sequence ? rows * sizeof(double) : 0, KEEP_NOT, losses};
     list[COLUMNS] = (struct unit_buffer){
         "logits of all ranks", parallel ? (ranks + 1) * (size_t)(few * k->most) * element : 0,
         KEEP_NOT, 1u << PASS_LOGITS};
@@ -134,7 +140,7 @@ static int head_unit_buffers(const struct unit *unit, const struct ops *ops,
     const struct head_unit *k = unit->self;
     int64_t rows = shape.batch * shape.tokens, own = unit_stream_rows(shape);
     size_t element = dtype_bytes(ops->type),
-           chunk = (size_t)(own_chunk(k, ops, shape) * pieces_of(shape));
+           chunk = (size_t)(own_chunk(k, ops, shape) * row_ranks_of(shape));
     size_t stats = (size_t)(k->norm.kind == NORM_RMS ? own : 2 * own) * sizeof(float);
     uint32_t losses = 1u << PASS_LOSS | 1u << PASS_EVAL, all = losses | 1u << PASS_LOGITS;
 
@@ -157,39 +163,45 @@ static void *row_of(const struct head *h, const void *tensor, int64_t row)
 
 /* --- chunks: own rows first .. first + count - 1 of every rank ------------------------------ */
 
-/* Their sum to room, their norm to the chunk, (count pieces, C), which is returned. */
+/* Write the sum of these rows to room, and return their norm, (count x ranks, C). */
 static const void *chunk_normed(const struct head *h, int64_t first, int64_t count)
 {
     struct unit_run *run = h->run;
     void *normed = run->buffers[NORMED], *own = region_own(&h->region, count, normed);
-    ops_add_norm(run->ops, run->stream, h->k->norm, count, row_of(h, run->residual, first),
-                 row_of(h, run->pending, first), h->weight, h->bias, row_of(h, run->room, first),
-                 own, h->mean ? h->mean + first : NULL, h->rstd + first);
+    ops_add_norm(run->ops, run->stream, h->k->norm, count,
+                 &(struct add_norm){.residual = row_of(h, run->residual, first),
+                                    .branch = row_of(h, run->pending, first),
+                                    .weight = h->weight,
+                                    .bias = h->bias,
+                                    .sum = row_of(h, run->room, first),
+                                    .y = own,
+                                    .mean = h->mean ? h->mean + first : NULL,
+                                    .rstd = h->rstd + first});
     return region_enter(&h->region, count, own, normed);
 }
 
 static const int32_t *chunk_labels(const struct head *h, int64_t first, int64_t count)
 {
     struct unit_run *run = h->run;
-    int32_t *labels = run->buffers[LABELS];
+    int32_t *labels = run->buffers[CHUNK_LABELS];
     if (!h->region.sequence)
         return run->labels + first;
-    for (int64_t p = 0; p < h->pieces; p++)
+    for (int64_t p = 0; p < h->row_ranks; p++)
         device_copy(run->stream, labels + p * count, run->labels + p * h->own + first,
                     (size_t)count * sizeof *labels);
     return labels;
 }
 
-/* A chunk's losses to their places among all. */
-static void place_losses(const struct head *h, int64_t first, int64_t count, const double *some)
+/* Copy a chunk's losses into the losses of all rows. */
+static void copy_losses(const struct head *h, int64_t first, int64_t count, const double *some)
 {
     double *each = h->run->buffers[LOSSES];
-    for (int64_t p = 0; h->region.sequence && p < h->pieces; p++)
+    for (int64_t p = 0; h->region.sequence && p < h->row_ranks; p++)
         device_copy(h->run->stream, each + p * h->own + first, some + p * count,
                     (size_t)count * sizeof *each);
 }
 
-/* losses (rows) of a chunk; with `gradient`, that of the logits in place. */
+/* losses (rows) of a chunk; with `gradient`, also the gradient of the logits, in place. */
 static void chunk_losses(const struct head *h, int64_t rows, const int32_t *labels, bool gradient,
                          void *logits, double *losses)
 {
@@ -197,8 +209,12 @@ static void chunk_losses(const struct head *h, int64_t rows, const int32_t *labe
     struct unit_run *run = h->run;
     double *parts = run->buffers[PARTS];
     if (!h->region.parallel) {
-        ops_cross_entropy(run->ops, run->stream, rows, k->linear.out, labels, gradient,
-                          run->scalars, logits, losses);
+        ops_cross_entropy(run->ops, run->stream, rows, k->linear.out,
+                          &(struct cross_entropy){.labels = labels,
+                                                  .gradient = gradient,
+                                                  .scalars = run->scalars,
+                                                  .logits = logits,
+                                                  .losses = losses});
         return;
     }
     int64_t part = rows * OPS_LOSS_PART;
@@ -207,26 +223,33 @@ static void chunk_losses(const struct head *h, int64_t rows, const int32_t *labe
                            mine);
     comm_label(run->group, "parts of losses");
     comm_all_gather(run->group, mine, parts, part, DTYPE_F64, run->stream);
-    ops_cross_entropy_join(run->ops, run->stream, rows, k->linear.out, k->first_id, labels,
-                           k->tp_group.size, parts, gradient, run->scalars, logits, losses);
+    ops_cross_entropy_join(run->ops, run->stream, rows, k->linear.out, k->first_id,
+                           k->tp_group.size, parts,
+                           &(struct cross_entropy){.labels = labels,
+                                                   .gradient = gradient,
+                                                   .scalars = run->scalars,
+                                                   .logits = logits,
+                                                   .losses = losses});
 }
 
-/* From the gradient of a chunk's logits: that of the normed rows, and the matrix's. */
+/* From the gradient of a chunk's logits, the gradients of the normed rows and of the matrix. */
 static void chunk_gradients(const struct head *h, int64_t first, int64_t count, const void *normed,
                             const void *d_logits)
 {
     struct unit_run *run = h->run;
-    int64_t rows = count * h->pieces;
+    int64_t rows = count * h->row_ranks;
     void *own = row_of(h, run->gradient, first);
     void *partial = h->region.sequence ? run->buffers[D_NORMED] : own;
     ops_linear_dx(run->ops, run->stream, h->k->linear, rows, d_logits, h->matrix, partial);
     region_begin_leave(&h->region, count, partial, own);
-    ops_linear_dw(run->ops, run->stream, h->k->linear, rows, normed, d_logits, first > 0,
-                  run->grads[h->matrix_use], NULL);
+    ops_linear_dw(
+        run->ops, run->stream, h->k->linear, rows,
+        &(struct linear_dw){
+            .x = normed, .dy = d_logits, .add = first > 0, .dw = run->grads[h->matrix_use]});
     region_await(&h->region, REGION_STREAM);
 }
 
-/* Losses of all rows; with `gradient`, the matrix's gradient and that of the normed rows too. */
+/* Losses of all rows; with `gradient`, also the gradients of the matrix and of the normed rows. */
 static void losses(const struct head *h, bool gradient)
 {
     struct unit_run *run = h->run;
@@ -234,25 +257,32 @@ static void losses(const struct head *h, bool gradient)
     void *logits = run->buffers[LOGITS];
     double *each = run->buffers[LOSSES];
     for (int64_t first = 0; first < h->own; first += chunk) {
-        int64_t count = min2(chunk, h->own - first), rows = count * h->pieces;
-        double *some = h->region.sequence ? run->buffers[SOME] : each + first;
+        int64_t count = min2(chunk, h->own - first), rows = count * h->row_ranks;
+        double *some = h->region.sequence ? run->buffers[CHUNK_LOSSES] : each + first;
         const void *normed = chunk_normed(h, first, count);
         ops_linear(run->ops, run->stream, h->k->linear, rows, normed, h->matrix, NULL, logits);
         chunk_losses(h, rows, chunk_labels(h, first, count), gradient, logits, some);
-        place_losses(h, first, count, some);
+        copy_losses(h, first, count, some);
         if (gradient)
             chunk_gradients(h, first, count, normed, logits);
     }
-    ops_sum(run->ops, run->stream, h->own * h->pieces, each, run->loss);
+    ops_sum(run->ops, run->stream, h->own * h->row_ranks, each, run->loss);
 }
 
 static void head_unit_loss(const struct unit *unit, struct unit_run *run)
 {
     struct head h = head_of(unit, run);
     losses(&h, true);
-    ops_norm_backward(run->ops, run->stream, h.k->norm, h.own, run->gradient, run->room, h.weight,
-                      h.mean, h.rstd, NULL, run->gradient, run->grads[0],
-                      h.k->norm_bias ? run->grads[1] : NULL, NULL, NULL, run->buffers[SCRATCH]);
+    ops_norm_backward(run->ops, run->stream, h.k->norm, h.own,
+                      &(struct norm_backward){.dy = run->gradient,
+                                              .sum = run->room,
+                                              .weight = h.weight,
+                                              .mean = h.mean,
+                                              .rstd = h.rstd,
+                                              .dsum_out = run->gradient,
+                                              .dweight = run->grads[0],
+                                              .dbias = h.k->norm_bias ? run->grads[1] : NULL,
+                                              .scratch = run->buffers[SCRATCH]});
 }
 
 static void head_unit_eval(const struct unit *unit, struct unit_run *run)
@@ -263,9 +293,9 @@ static void head_unit_eval(const struct unit *unit, struct unit_run *run)
 
 /* --- logits --------------------------------------------------------------------------------- */
 
-/* A few rows of logits, (count, V), from every rank's columns: gathered as they lie, then copied row
- * by row to their places. */
-static void put_together(const struct head *h, int64_t count, const void *normed, char *logits)
+/* A few rows of logits, (count, V), from every rank's columns: gathered as one block per rank, then
+ * copied row by row. */
+static void assemble_logits(const struct head *h, int64_t count, const void *normed, char *logits)
 {
     const struct head_unit *k = h->k;
     struct unit_run *run = h->run;
@@ -298,7 +328,7 @@ static void head_unit_logits(const struct unit *unit, struct unit_run *run)
             char *logits = (char *)run->logits + (size_t)((b * last + t) * h.k->vocab) * h.element;
             const void *normed = chunk_normed(&h, row, count);
             if (h.region.parallel)
-                put_together(&h, count, normed, logits);
+                assemble_logits(&h, count, normed, logits);
             else
                 ops_linear(run->ops, run->stream, h.k->linear, count, normed, h.matrix, NULL,
                            logits);

@@ -1,8 +1,8 @@
 /* llama_block -- Llama's layer: RMSNorm, rotary attention with grouped queries, RMSNorm, SwiGLU.
  *
  * Matrices are [out][in]; q, k and v are one param, and so are gate and up. Letters: R rows, N of
- * them this rank's of the stream, C width, F feed-forward width; H query heads and G key/value heads
- * of width D.
+ * them this rank's rows of the stream, C width, F feed-forward width; H query heads and G key/value
+ * heads of width D.
  */
 #include "model/model_impl.h"
 
@@ -17,9 +17,8 @@ static void project_and_expand(const struct block *k, struct unit_run *run,
     struct stream *s = run->stream;
     const void *const *w = run->params;
     block_row_linear(run, b, k->proj, b->attn, w[PROJ], NULL, b->act);
-    ops_add_norm(o, s, k->norm, b->own, b->sum1, b->act, w[NORM2], NULL, b->sum2, b->normed2,
-                 b->mean2, b->rstd2);
-    const void *x = region_enter(&b->region, b->own, b->normed2, b->full2);
+    block_add_norm(k, run, b, &b->norm2, b->norm1.sum, b->act, w[NORM2], NULL);
+    const void *x = region_enter(&b->region, b->own, b->norm2.normed, b->norm2.full);
     ops_linear(o, s, k->up, b->rows, x, w[GATE_UP], NULL, b->pre);
 }
 
@@ -40,15 +39,14 @@ static void forward(const struct unit *unit, struct unit_run *run,
     struct ops *o = run->ops;
     struct stream *s = run->stream;
     const void *const *w = run->params;
-    ops_add_norm(o, s, k->norm, b.own, run->residual, run->pending, w[NORM1], NULL, b.sum1,
-                 b.normed1, b.mean1, b.rstd1);
-    const void *x = region_enter(&b.region, b.own, b.normed1, b.full1);
+    block_add_norm(k, run, &b, &b.norm1, run->residual, run->pending, w[NORM1], NULL);
+    const void *x = region_enter(&b.region, b.own, b.norm1.normed, b.norm1.full);
     ops_linear(o, s, k->qkv, b.rows, x, w[QKV], NULL, b.qkv);
     attend(k, run, &b);
     project_and_expand(k, run, &b);
     ops_swiglu(o, s, b.rows, k->down.in, b.pre, b.act);
     block_row_linear(run, &b, k->down, b.act, w[DOWN], NULL, run->room);
-    run->out_residual = b.sum2;
+    run->out_residual = b.norm2.sum;
     run->out_pending = run->room;
 }
 
@@ -70,16 +68,15 @@ static void llama_block_rebuild(const struct unit *unit, struct unit_run *run)
     struct stream *s = run->stream;
     const void *const *w = run->params;
     if (run->rebuild > KEEP_UNLESS_FULL) {
-        ops_norm_apply(o, s, k->norm, b.own, b.sum1, w[NORM1], NULL, b.mean1, b.rstd1, b.normed1);
+        block_norm_again(k, run, &b, &b.norm1, w[NORM1], NULL);
         block_gather_normed1(&b);
-        ops_norm_apply(o, s, k->norm, b.own, b.sum2, w[NORM2], NULL, b.mean2, b.rstd2, b.normed2);
+        block_norm_again(k, run, &b, &b.norm2, w[NORM2], NULL);
         block_gather_normed2(&b);
         block_await_normed(&b);
         return;
     }
-    ops_add_norm(o, s, k->norm, b.own, b.sum1, NULL, w[NORM1], NULL, NULL, b.normed1, b.mean1,
-                 b.rstd1);
-    const void *x = region_enter(&b.region, b.own, b.normed1, b.full1);
+    block_add_norm(k, run, &b, &b.norm1, b.norm1.sum, NULL, w[NORM1], NULL);
+    const void *x = region_enter(&b.region, b.own, b.norm1.normed, b.norm1.full);
     ops_linear(o, s, k->qkv, b.rows, x, w[QKV], NULL, b.qkv);
     block_attend(k, run, &b);
     project_and_expand(k, run, &b);
@@ -94,39 +91,44 @@ static void llama_block_backward(const struct unit *unit, struct unit_run *run)
     const struct region *r = &b.region;
     const void *const *w = run->params;
     void *const *d = run->grads;
-    void *g = run->gradient; /* (N, C): of the stream, first after the block, then before it */
+    void *g =
+        run->gradient; /* (N, C) of the stream: after the block, then between its halves, at last
+                                before it */
 
-    struct column up = {k->up, b.normed2, b.full2, b.pre, w[GATE_UP], d[GATE_UP], NULL};
+    struct column up = {
+        .l = k->up, .input = &b.norm2, .dy = b.pre, .w = w[GATE_UP], .dw = d[GATE_UP]};
     const void *dy = region_enter(r, b.own, g, b.d_rows); /* (R, C) */
     block_gather_again(&b, &up);
     ops_linear_dx(o, s, k->down, b.rows, dy, w[DOWN], b.act);
     gate_backward(k, run, &b);
     void *d_normed = block_column_backward(run, &b, &up);
-    ops_linear_dw(o, s, k->down, b.rows, b.act, dy, false, d[DOWN], NULL);
+    ops_linear_dw(o, s, k->down, b.rows, &(struct linear_dw){.x = b.act, .dy = dy, .dw = d[DOWN]});
     if (!r->sequence)
         block_column_rest(run, &b, &up);
     region_await(r, REGION_STREAM);
-    ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum2, w[NORM2], b.mean2, b.rstd2, g, g,
-                      d[NORM2], NULL, NULL, NULL, b.scratch);
+    block_norm_backward(
+        k, run, &b, &b.norm2,
+        (struct norm_backward){.dy = d_normed, .weight = w[NORM2], .dweight = d[NORM2]});
 
-    /* Attention: the gradient of attn goes to normed2's place, that of qkv to act's. */
+    /* Attention. The gradient of attn overwrites norm2.normed, that of qkv overwrites act. */
     dy = region_begin_enter(r, REGION_STREAM, b.own, g, b.d_rows);
     if (r->sequence)
         block_column_rest(run, &b, &up);
     region_await(r, REGION_STREAM);
-    struct column qkv = {k->qkv, b.normed1, b.full1, NULL /* to come */, w[QKV], d[QKV], NULL};
+    struct column qkv = {.l = k->qkv, .input = &b.norm1, .w = w[QKV], .dw = d[QKV]};
     block_gather_again(&b, &qkv);
     ops_linear_dx(o, s, k->proj, b.rows, dy, w[PROJ], b.d_attn);
     qkv.dy = block_attend_backward(k, run, &b, NULL);
     d_normed = block_column_backward(run, &b, &qkv);
-    ops_linear_dw(o, s, k->proj, b.rows, b.attn, dy, false, d[PROJ], NULL);
+    ops_linear_dw(o, s, k->proj, b.rows, &(struct linear_dw){.x = b.attn, .dy = dy, .dw = d[PROJ]});
     block_column_rest(run, &b, &qkv);
     region_await(r, REGION_STREAM);
-    ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum1, w[NORM1], b.mean1, b.rstd1, g, g,
-                      d[NORM1], NULL, NULL, NULL, b.scratch);
+    block_norm_backward(
+        k, run, &b, &b.norm1,
+        (struct norm_backward){.dy = d_normed, .weight = w[NORM1], .dweight = d[NORM1]});
 }
 
-/* --- the same in two parts ------------------------------------------------------------------ */
+/* --- backward in two halves ----------------------------------------------------------------- */
 
 static void llama_block_input(const struct unit *unit, struct unit_run *run)
 {
@@ -136,23 +138,27 @@ static void llama_block_input(const struct unit *unit, struct unit_run *run)
     struct stream *s = run->stream;
     const void *const *w = run->params;
     void *const *f = b.formed;
-    void *g = run->gradient; /* (N, C): of the stream, first after the block, then before it */
+    void *g =
+        run->gradient; /* (N, C) of the stream: after the block, then between its halves, at last
+                                before it */
 
-    /* MLP, as above. */
+    /* MLP. The gradient of pre overwrites pre. */
     region_keep(&b.region, b.own, g, b.d_out);
     ops_linear_dx(o, s, k->down, b.rows, b.d_out, w[DOWN], b.act);
     gate_backward(k, run, &b);
     void *d_normed = block_column_input(run, &b, k->up, b.pre, w[GATE_UP], b.d_normed);
-    ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum2, w[NORM2], b.mean2, b.rstd2, g, g,
-                      f[FORMED_NORM2], NULL, NULL, NULL, b.scratch);
+    block_norm_backward(
+        k, run, &b, &b.norm2,
+        (struct norm_backward){.dy = d_normed, .weight = w[NORM2], .dweight = f[FORMED_NORM2]});
 
-    /* Attention: the gradient of qkv takes its place. */
+    /* Attention. The gradient of qkv overwrites qkv. */
     region_keep(&b.region, b.own, g, b.d_mid);
     ops_linear_dx(o, s, k->proj, b.rows, b.d_mid, w[PROJ], b.d_attn);
     void *d_qkv = block_attend_backward(k, run, &b, NULL);
     d_normed = block_column_input(run, &b, k->qkv, d_qkv, w[QKV], b.d_normed);
-    ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum1, w[NORM1], b.mean1, b.rstd1, g, g,
-                      f[FORMED_NORM1], NULL, NULL, NULL, b.scratch);
+    block_norm_backward(
+        k, run, &b, &b.norm1,
+        (struct norm_backward){.dy = d_normed, .weight = w[NORM1], .dweight = f[FORMED_NORM1]});
     block_end_input(run, &b);
 }
 
@@ -167,13 +173,15 @@ static void llama_block_weight(const struct unit *unit, struct unit_run *run)
     struct ops *o = run->ops;
     struct stream *s = run->stream;
     void *const *d = run->grads;
-    struct column up = {k->up, b.normed2, b.full2, b.pre, NULL, d[GATE_UP], NULL};
-    struct column qkv = {k->qkv, b.normed1, b.full1, b.qkv, NULL, d[QKV], NULL};
+    struct column up = {.l = k->up, .input = &b.norm2, .dy = b.pre, .dw = d[GATE_UP]};
+    struct column qkv = {.l = k->qkv, .input = &b.norm1, .dy = b.qkv, .dw = d[QKV]};
     block_gather_again(&b, &up);
-    ops_linear_dw(o, s, k->down, b.rows, b.act, b.d_out, false, d[DOWN], NULL);
+    ops_linear_dw(o, s, k->down, b.rows,
+                  &(struct linear_dw){.x = b.act, .dy = b.d_out, .dw = d[DOWN]});
     block_column_weight(run, &b, &up);
     block_gather_again(&b, &qkv);
-    ops_linear_dw(o, s, k->proj, b.rows, b.attn, b.d_mid, false, d[PROJ], NULL);
+    ops_linear_dw(o, s, k->proj, b.rows,
+                  &(struct linear_dw){.x = b.attn, .dy = b.d_mid, .dw = d[PROJ]});
     block_column_weight(run, &b, &qkv);
     block_hand_over(k, run, &b, formed);
 }

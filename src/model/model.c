@@ -7,11 +7,10 @@
  *     block N    norms, attention, MLP                        block N
  *     head       the last norm; its own matrix if not tied    head
  *
- * The builder counts nothing beforehand: tables are sized for the most that a layer can have, and
- * filled by appending. Tensors have the names, shapes and orientation of Hugging Face files, also
- * where this rank has but a part of each: every tensor is added with its split (model_part.c).
- * Matrices that write into the stream start smaller by sqrt(2 layers), so that the stream's
- * variance does not grow with depth.
+ * Tables are sized for the maximum that a layer can need and filled by appending. Tensors have the
+ * names, shapes and orientation of Hugging Face files, even if this rank holds only a part of each:
+ * every tensor is added with its split (model_part.c). Matrices that write into the stream are
+ * initialized smaller by sqrt(2 layers), so that the stream's variance does not grow with depth.
  */
 #include "model/model.h"
 #include <math.h>
@@ -19,7 +18,7 @@
 #include <string.h>
 #include "model/model_impl.h"
 
-/* The most that a layer and the ends together can have. */
+/* Upper limits for one layer, and for embedding and head together. */
 enum {
     LAYER_TENSORS = 12,
     LAYER_PARAMS = 12,
@@ -82,7 +81,7 @@ static int add_param(struct model *m, struct unit *unit)
     return index;
 }
 
-/* A tensor of the last param: "<prefix><name>". columns 0: a vector of `rows`. */
+/* A tensor "<prefix><name>" of the last param. columns 0: a vector of `rows` values. */
 static void add_tensor(struct model *m, const char *prefix, const char *name, int64_t rows,
                        int64_t columns, enum unit_init init, double scale, struct unit_split split)
 {
@@ -133,8 +132,8 @@ static void add_gpt2_block(struct model *m, int64_t layer)
     snprintf(at, sizeof at, "transformer.h.%lld.", (long long)layer);
     add_piece(m, name);
     struct unit *unit = add_unit(m, name, &gpt2_block_type, &m->block);
-    /* Rows of a matrix [in][out] are dim 0, columns dim 1. The biases after a sum over ranks get
-     * their gradient from all rows. */
+    /* A matrix is [in][out]: rows are dim 0, columns dim 1. The biases of proj and down are added
+     * once to the sum over the ranks, so every rank has their full gradient. */
     struct unit_split norm = norm_split(m), bias = part_repeated(&m->tp_group, false);
     add_vector(m, unit, at, "ln_1.weight", width, INIT_ONE, norm);
     add_vector(m, unit, at, "ln_1.bias", width, INIT_ZERO, norm);
@@ -165,7 +164,7 @@ static void add_llama_block(struct model *m, int64_t layer)
     snprintf(at, sizeof at, "model.layers.%lld.", (long long)layer);
     add_piece(m, name);
     struct unit *unit = add_unit(m, name, &llama_block_type, &m->block);
-    /* Columns of a matrix [out][in] are dim 0, rows dim 1. */
+    /* A matrix is [out][in]: columns are dim 0, rows dim 1. */
     struct unit_split heads = part_of_units(&m->tp_group, 0, 1, c->heads);
     struct unit_split kv_heads = part_of_kv_heads(&m->tp_group, 0, c->kv_heads);
     struct unit_split ff = part_of_units(&m->tp_group, 0, 1, c->ff);
@@ -184,7 +183,7 @@ static void add_llama_block(struct model *m, int64_t layer)
                part_of_units(&m->tp_group, 1, 1, c->ff));
 }
 
-/* Returns wte's param. */
+/* Returns the param of wte. */
 static int add_embedding(struct model *m)
 {
     const struct model_config *c = &m->config;
@@ -219,7 +218,7 @@ static void add_head(struct model *m, int wte)
                    part_of_vocab(&m->tp_group, c->vocab, m->tp_group.rank));
 }
 
-/* The most rows of the vocabulary that a rank has. */
+/* The largest number of vocabulary rows on any rank. */
 static int64_t most_vocab(const struct model *m)
 {
     int64_t most = m->config.vocab;
@@ -230,7 +229,7 @@ static int64_t most_vocab(const struct model *m)
     return most;
 }
 
-/* What is here of each size. */
+/* This rank's part of each size. */
 static void fill_sizes(struct model *m)
 {
     const struct model_config *c = &m->config;

@@ -1,9 +1,9 @@
 /* model_config -- the keys model.*, how a preset and a few sizes become a complete configuration,
- * and what is refused.
+ * and its checks.
  *
- * Strength, weakest first: derived, preset, set by the user. A size of 0 is "not set" everywhere
- * but for the vocabulary after model_resolve, where it means "the tokenizer's": the trainer knows
- * that one and model_check insists on it.
+ * Precedence, lowest first: derived, preset, set by the user. A size of 0 means "not set", except
+ * for the vocabulary after model_resolve, where it means "the tokenizer's". The trainer fills it in
+ * later, and model_check requires it.
  */
 #include <inttypes.h>
 #include "model/model_impl.h"
@@ -15,7 +15,7 @@ static const char *const tied_names[] = {"no", "yes", "auto", NULL};
 static const char *const scaling_names[] = {"none", "linear", "llama3", NULL};
 enum { TIED_NO, TIED_YES, TIED_AUTO };
 
-/* Larger sizes are typing errors. Products are bounded by check_count. */
+/* Larger sizes are typing errors. check_count limits their products. */
 #define MAX_LAYERS  65536
 #define MAX_WIDTH   (1 << 20)
 #define MAX_CONTEXT (1 << 24)
@@ -78,15 +78,16 @@ const struct option_table model_options = {.title = "model",
 static enum status check_size(struct env *env, const char *key, int64_t value, int64_t most)
 {
     if (value < 1)
-        return FAIL(env, CONFIG, "model.%s: %" PRId64 " is not a size; give one of at least 1", key,
+        return FAIL(env, CONFIG, "model.%s: %" PRId64 " is not a size; set it to at least 1", key,
                     value);
     if (value > most)
-        return FAIL(env, CONFIG, "model.%s: %" PRId64 " is more than %" PRId64, key, value, most);
+        return FAIL(env, CONFIG, "model.%s: %" PRId64 " is too large; the limit is %" PRId64, key,
+                    value, most);
     return STATUS_OK;
 }
 
-/* `part` must divide `whole` into parts that are a multiple of `unit`; otherwise say which near
- * ones would do. */
+/* `part` must divide `whole` into parts that are a multiple of `unit`. The error suggests the
+ * nearest values that do. */
 static enum status check_divides(struct env *env, const char *part_key, int64_t part,
                                  const char *whole_key, int64_t whole, int64_t unit)
 {
@@ -124,13 +125,13 @@ static enum status check_gpt2(struct env *env, const struct model_config *c)
 {
     if (c->heads * c->head_width != c->width)
         return FAIL(env, CONFIG,
-                    "model.head_width: gpt2 has heads of width / heads; %" PRId64 " x %" PRId64
-                    " is not model.width %" PRId64,
+                    "model.head_width: gpt2 needs heads x head_width = width; %" PRId64
+                    " x %" PRId64 " is not model.width %" PRId64,
                     c->heads, c->head_width, c->width);
     if (c->kv_heads != c->heads)
         return FAIL(env, CONFIG,
-                    "model.kv_heads: gpt2 has as many as model.heads (%" PRId64 "), not %" PRId64
-                    "; leave it out or set model.arch to llama",
+                    "model.kv_heads: gpt2 needs model.heads (%" PRId64 ") of them, not %" PRId64
+                    "; omit it or set model.arch to llama",
                     c->heads, c->kv_heads);
     return STATUS_OK;
 }
@@ -140,15 +141,14 @@ static enum status check_llama(struct env *env, const struct model_config *c)
     TRY(check_divides(env, "kv_heads", c->kv_heads, "heads", c->heads, 1));
     if (c->head_width % 2)
         return FAIL(env, CONFIG,
-                    "model.head_width: %" PRId64 " is odd, and rotary positions need pairs; change "
+                    "model.head_width: %" PRId64 " is odd, but rotary positions need pairs; change "
                     "model.heads or model.width",
                     c->head_width);
     if (!(c->rope_theta > 0))
-        return FAIL(env, CONFIG, "model.rope_theta: %g is not a base; 10000 is usual",
+        return FAIL(env, CONFIG, "model.rope_theta: %g must be above 0; 10000 is usual",
                     c->rope_theta);
     if (c->rope_scaling != ROPE_PLAIN && !(c->rope_factor > 0))
-        return FAIL(env, CONFIG, "model.rope_factor: %g does not scale; give one above 0",
-                    c->rope_factor);
+        return FAIL(env, CONFIG, "model.rope_factor: %g must be above 0", c->rope_factor);
     if (c->rope_scaling == ROPE_LLAMA3 && !(c->rope_low > 0 && c->rope_low < c->rope_high))
         return FAIL(env, CONFIG, "model.rope_low: %g must be above 0 and below model.rope_high %g",
                     c->rope_low, c->rope_high);
@@ -157,7 +157,7 @@ static enum status check_llama(struct env *env, const struct model_config *c)
     return STATUS_OK;
 }
 
-/* Each size may be in range and their products still beyond counting. */
+/* Each size may be in range while the number of parameters overflows. */
 static enum status check_count(struct env *env, const struct model_config *c)
 {
     double query = (double)c->heads * (double)c->head_width;
@@ -166,16 +166,16 @@ static enum status check_count(struct env *env, const struct model_config *c)
     if (count > 1e14)
         return FAIL(env, CONFIG,
                     "model.width: with model.layers %" PRId64 " and model.ff %" PRId64
-                    " this is a model of %.1g parameters; take smaller sizes",
+                    " the model has %.1g parameters; use smaller sizes",
                     c->layers, c->ff, count);
     return STATUS_OK;
 }
 
-/* Everything but that the vocabulary is known. */
+/* All checks except that the vocabulary is known. */
 static enum status check(struct env *env, const struct model_config *c)
 {
     if (c->arch != MODEL_GPT2 && c->arch != MODEL_LLAMA)
-        return FAIL(env, CONFIG, "model.arch: %d is none of gpt2, llama", c->arch);
+        return FAIL(env, CONFIG, "model.arch: %d is neither gpt2 nor llama", c->arch);
     TRY(check_sizes(env, c));
     TRY(c->arch == MODEL_GPT2 ? check_gpt2(env, c) : check_llama(env, c));
     TRY(check_count(env, c));
@@ -190,9 +190,9 @@ enum status model_check(struct env *env, const struct model_config *c)
 {
     TRY(check(env, c));
     if (c->tied != TIED_NO && c->tied != TIED_YES)
-        return FAIL(env, CONFIG, "model.tied: not decided; set it to yes or no");
+        return FAIL(env, CONFIG, "model.tied: not set; set it to yes or no");
     if (c->vocab == 0)
-        return FAIL(env, CONFIG, "model.vocab: not known; give its size or a tokenizer");
+        return FAIL(env, CONFIG, "model.vocab: not set; give its size or a tokenizer");
     return check_size(env, "vocab", c->vocab, MAX_VOCAB);
 }
 
@@ -209,7 +209,7 @@ static void fill_real(double *value, double other)
         *value = other;
 }
 
-/* What belongs to the architecture is taken only where the user has left the preset's. */
+/* Sizes that belong to an architecture apply only if the user did not choose another one. */
 static void apply_preset(const struct options *options, struct model_config *c)
 {
     const struct model_preset *p = &model_presets[c->preset];
@@ -234,9 +234,9 @@ static void apply_preset(const struct options *options, struct model_config *c)
 static enum status demand(struct env *env, const char *key, int64_t value)
 {
     if (value == 0)
-        return FAIL(
-            env, CONFIG,
-            "model.%s: not set; give it, or choose a model.preset such as tiny or gpt2-124m", key);
+        return FAIL(env, CONFIG,
+                    "model.%s: not set; set it, or choose a model.preset such as tiny or gpt2-124m",
+                    key);
     return check_size(env, key, value, MAX_WIDTH);
 }
 
@@ -266,7 +266,7 @@ static enum status derive(struct env *env, struct model_config *c)
 enum status model_resolve(struct env *env, const struct options *options, struct model_config *c)
 {
     if (c->preset < 0 || c->preset >= model_preset_count)
-        return FAIL(env, CONFIG, "model.preset: there is no preset %d", c->preset);
+        return FAIL(env, CONFIG, "model.preset: no preset has index %d", c->preset);
     apply_preset(options, c);
     TRY(demand(env, "layers", c->layers));
     TRY(demand(env, "width", c->width));

@@ -1,59 +1,60 @@
 /* model_impl -- what the units of this folder share: their sizes, a block's buffers, and the
  * regions in which ranks compute parts of a layer.
  *
- * One struct for each unit type, borrowed by every unit of that type: the layers of a model differ
- * in their params only.
+ * There is one struct for each unit type, and all units of that type borrow it: the layers of a
+ * model differ only in their params.
  */
 #ifndef MODEL_MODEL_IMPL_H
 #define MODEL_MODEL_IMPL_H
 #include "model/model.h"
 
 /* --- tensor parallel ------------------------------------------------------------------------ */
-struct tp_group { /* of the ranks that compute each layer together */
+struct tp_group { /* the ranks that compute each layer together */
     int size, rank;
     bool regather; /* see model_part */
 };
 
-struct region { /* of one run; regions.c has the drawing */
+/* A meeting point of the ranks of a TP group, for one run; regions.c has the drawing. */
+struct region {
     const struct tp_group *tp_group;
     const struct unit_run *run;
     int64_t width; /* C */
-    bool parallel; /* there is more than this rank */
-    bool sequence; /* it has but a part of the stream's rows */
+    bool parallel; /* the group has more than one rank */
+    bool sequence; /* sequence parallel: this rank holds only a part of the stream's rows */
     void *scratch; /* region_scratch bytes */
 };
-/* `scratch` for its collectives; CHECKs that the run has the group. */
+/* `scratch` is for the collectives. CHECKs that the run has the group. */
 struct region region_of(const struct tp_group *tp_group, const struct unit_run *run, int64_t width,
                         void *scratch);
-/* Bytes of scratch for at most `rows` rows at a time, of all ranks together. */
+/* Bytes of scratch for calls of up to `rows` rows, counted over all ranks. */
 size_t region_scratch(const struct tp_group *tp_group, const struct ops *ops, bool sequence,
                       int64_t rows, int64_t width);
-/* This rank's `own` rows among those of all ranks: all of `full` unless the run is sequence
- * parallel. */
+/* This rank's `own` rows inside `full`, which has the rows of all ranks: a part of `full` in a
+ * sequence-parallel run, otherwise `full` itself. */
 void *region_own(const struct region *r, int64_t own, void *full);
-/* All rows, from this rank's `own` at `rows`: gathered into `full` where the run is sequence
- * parallel (rows may be region_own of it), else `rows` itself. */
+/* The rows of all ranks, given this rank's `own` rows. In a sequence-parallel run they are gathered
+ * into `full` (rows may be region_own of it), which is returned; otherwise `rows` is returned. */
 const void *region_enter(const struct region *r, int64_t own, const void *rows, void *full);
-/* The same, always into `full`, which is to outlive `rows`. */
+/* The same, but always into `full`, for rows that must outlive `rows`. */
 void region_keep(const struct region *r, int64_t own, const void *rows, void *full);
-/* The other way: the sum over the ranks of `partial` for this rank's own rows, to `rows`: which is
- * region_own of `partial`, or, where the run is sequence parallel, any other place. */
+/* The opposite: sum `partial` over the ranks and write this rank's rows of the sum to `rows`, which
+ * is region_own of `partial` or, in a sequence-parallel run, any other buffer. */
 void region_leave(const struct region *r, int64_t own, void *partial, void *rows);
 
-/* The same two begun, to go on while the stream computes: neither what they read may be written, nor
- * what they write be read, until the call has been waited for. One of each kind at a time. */
+/* Asynchronous forms, which overlap with compute on the side stream. Until region_await, do not
+ * write what the call reads and do not read what it writes. One call of each kind at a time. */
 enum region_call {
-    REGION_STREAM, /* of the stream's rows or their gradient */
-    REGION_AGAIN,  /* of rows that were gathered before */
+    REGION_STREAM, /* on the stream's rows or their gradient */
+    REGION_AGAIN,  /* on rows that were gathered before */
 };
 const void *region_begin_enter(const struct region *r, enum region_call call, int64_t own,
                                const void *rows, void *full);
-void region_begin_leave(const struct region *r, int64_t own, void *partial,
-                        void *rows); /* REGION_STREAM */
-/* What comes is done after it; nothing to do where none is under way. */
+/* A REGION_STREAM call. */
+void region_begin_leave(const struct region *r, int64_t own, void *partial, void *rows);
+/* Later work on the run's stream waits for the call. Does nothing if none was begun. */
 void region_await(const struct region *r, enum region_call call);
 
-/* model_part.c: how tensors are cut, and what is refused */
+/* model_part.c: how tensors are split, and which splits are refused */
 struct unit_split part_of_units(const struct tp_group *tp_group, int dim, int sections,
                                 int64_t units);
 struct unit_split part_of_kv_heads(const struct tp_group *tp_group, int dim, int64_t heads);
@@ -65,7 +66,7 @@ enum status model_part_check(struct env *env, const struct model_config *config,
 /* --- embedding: uses are wte and, for learned positions, wpe -------------------------------- */
 struct embedding_unit {
     struct tp_group tp_group;
-    int64_t width, vocab;       /* vocab: rows of wte that are here */
+    int64_t width, vocab;       /* vocab: this rank's rows of wte */
     int64_t first_id, id_count; /* as in struct embedding */
     int64_t positions;          /* rows of wpe, 0 = none */
 };
@@ -75,7 +76,7 @@ extern const struct unit_type embedding_unit_type;
 struct block {
     struct tp_group tp_group;
     struct norm norm;
-    int64_t heads, kv_heads, head_width; /* heads that are here, and so with all sizes but C */
+    int64_t heads, kv_heads, head_width; /* this rank's heads; all sizes but C are this rank's */
     struct linear qkv;                   /* C -> (H + 2G) D */
     struct linear proj;                  /* H D -> C */
     struct linear up;                    /* C -> F, or 2F where gate and up are one */
@@ -86,7 +87,7 @@ struct block {
 extern const struct unit_type gpt2_block_type;
 extern const struct unit_type llama_block_type;
 
-/* Gradients of params that the first part of a backward pass forms on its way. */
+/* Small gradients that PASS_BACKWARD_INPUT forms as by-products. */
 enum {
     FORMED_NORM1,
     FORMED_BIAS1,
@@ -94,40 +95,42 @@ enum {
     FORMED_BIAS2,
     FORMED_UP_BIAS,
     FORMED_QKV_BIAS,
-    FORMED_OUT_BIAS, /* this and the next where the stream has all rows */
+    FORMED_OUT_BIAS, /* this and the next only where the stream has all rows */
     FORMED_PROJ_BIAS,
     FORMED_COUNT
 };
 
-/* What a block sees of its buffers in one pass. Places are used twice, which saves every large
- * scratch buffer: the comments say by whom. Where backward is in two parts the first may not touch
- * what the second reads (normed, attn, act), and has scratch instead. */
+/* One of a block's two norms. */
+struct block_norm {
+    void *sum;          /* (N, C) its input, the stream; kept */
+    float *mean, *rstd; /* (N); mean is NULL for NORM_RMS */
+    void *normed;       /* (N, C) its output; backward overwrites it with its gradient */
+    void *full;         /* (R, C) the output on all ranks: `normed` itself where that has all rows;
+                           a larger buffer that contains `normed` where it is kept; else scratch */
+};
+
+/* What a block sees of its buffers in one pass. Buffers are reused within a pass, which saves every
+ * large scratch buffer; the comments name the users. PASS_BACKWARD_INPUT must not overwrite what
+ * PASS_BACKWARD_WEIGHT reads (normed, attn, act), and has scratch instead. */
 struct block_buffers {
     struct region region;
-    int64_t rows;         /* R = B T */
-    int64_t own;          /* N of them are this rank's rows of the stream */
-    void *sum1;           /* (N, C) the input stream; kept always */
-    float *mean1, *rstd1; /* (N); mean is NULL for NORM_RMS */
-    void *normed1;        /* (N, C); backward: its own gradient */
-    void *full1;          /* (R, C): normed1 of all ranks; normed1 itself where these are all rows,
-                             around it where it is kept, else a scratch place */
-    void *qkv;            /* (R, (H + 2G) D), rotated; PASS_BACKWARD_INPUT: then its gradient */
-    void *attn;           /* (R, H D) */
-    float *lse;           /* (B, H, T) */
-    void *sum2;           /* (N, C) the stream between attention and MLP */
-    float *mean2, *rstd2;
-    void *normed2, *full2; /* as normed1 and full1 */
-    void *d_normed;        /* (R, C) PASS_BACKWARD_INPUT: of normed1 and normed2, scratch */
-    void *d_attn; /* (R, H D); backward: in normed2's place; PASS_BACKWARD_INPUT: in d_normed's */
-    void *
-        d_wide; /* (R, max of pre and qkv) PASS_BACKWARD_INPUT: their gradients, on the way to their
-                              places; scratch */
-    void *d_out,
-        *d_mid; /* (R, C) PASS_BACKWARD_INPUT and PASS_BACKWARD_WEIGHT: gradients of the stream after the
-                            block and between its halves; where the stream has all rows, in the
-                            places of sum1 (at first in room) and sum2 */
+    int64_t rows;            /* R = B T */
+    int64_t own;             /* N: this rank's rows of the stream */
+    struct block_norm norm1; /* before attention; its sum is always kept */
+    void *qkv;               /* (R, (H + 2G) D), rotated; PASS_BACKWARD_INPUT: then its gradient */
+    void *attn;              /* (R, H D) */
+    float *lse;              /* (B, H, T) */
+    struct block_norm norm2; /* between attention and MLP */
+    void *d_normed;          /* (R, C) PASS_BACKWARD_INPUT, scratch: gradients of both normed */
+    void *d_attn;            /* (R, H D) backward: in norm2.normed; PASS_BACKWARD_INPUT: in
+                                 d_normed */
+    void *d_wide;            /* (R, max of pre and qkv) PASS_BACKWARD_INPUT, scratch: their
+                                 gradients before they overwrite pre and qkv */
+    void *d_out, *d_mid;     /* (R, C) PASS_BACKWARD_INPUT and PASS_BACKWARD_WEIGHT: gradients of
+                                 the stream after the block and between its halves; where the stream
+                                 has all rows, in norm1.sum (at first in room) and norm2.sum */
     void *formed[FORMED_COUNT]; /* PASS_BACKWARD_INPUT and PASS_BACKWARD_WEIGHT */
-    void *partial;              /* (R, C) where ranks meet: what is to be summed */
+    void *partial;              /* (R, C) tensor parallel: rows to be summed over the ranks */
     void *d_rows;               /* (R, C) sequence parallel, backward: a gathered gradient */
     void *pre;     /* (R, up.out) before the activation; PASS_BACKWARD_INPUT: then its gradient */
     void *act;     /* (R, F); forward: before that the attention branch (N, C);
@@ -137,61 +140,79 @@ struct block_buffers {
 };
 struct block_buffers block_buffers_of(const struct block *block, const struct unit_run *run);
 
-/* The slots `buffers` and `cache_bytes` of both block types. */
+/* The slots `work`, `buffers` and `cache_bytes` of both block types. */
 int64_t block_work(const struct unit *unit, struct unit_shape shape);
 int block_list_buffers(const struct unit *unit, const struct ops *ops, struct unit_shape shape,
                        struct unit_buffer *list);
 size_t block_cache_bytes(const struct unit *unit, const struct ops *ops, int64_t batch,
                          int64_t tokens);
 
-/* attn from qkv, which is rotated first where there is a rope table; the second through the
- * decoding cache of the run. */
+/* n->sum = residual + branch (branch NULL: residual); n->normed = norm(n->sum). */
+void block_add_norm(const struct block *block, struct unit_run *run, const struct block_buffers *b,
+                    const struct block_norm *n, const void *residual, const void *branch,
+                    const void *weight, const void *bias);
+/* Recompute n->normed from the saved sum and statistics. */
+void block_norm_again(const struct block *block, struct unit_run *run,
+                      const struct block_buffers *b, const struct block_norm *n, const void *weight,
+                      const void *bias);
+/* Add the gradient through the norm to run->gradient. The caller sets dy, weight and the gradients
+ * to be written in `a`; the rest is filled in here. */
+void block_norm_backward(const struct block *block, struct unit_run *run,
+                         const struct block_buffers *b, const struct block_norm *n,
+                         struct norm_backward a);
+
+/* attn from qkv, which is rotated first if there is a rope table. The second form uses the run's
+ * decoding cache. */
 void block_attend(const struct block *block, struct unit_run *run, const struct block_buffers *b);
 void block_attend_cached(const struct block *block, struct unit_run *run,
                          const struct block_buffers *b);
-/* Gradient of qkv from that of attn (in d_attn), turned back; its place, act's or (PASS_BACKWARD_INPUT) qkv's,
- * is returned. dbias: its column sums, of all rows also where the stream is cut; NULL: none. */
+/* Gradient of qkv before its rotation, from that of attn in d_attn. Returns the buffer that holds
+ * it: `act`, or `qkv` in PASS_BACKWARD_INPUT. dbias, if not NULL, gets its column sums over all R
+ * rows, in sequence-parallel runs too. */
 void *block_attend_backward(const struct block *block, struct unit_run *run,
                             const struct block_buffers *b, void *dbias);
 
-/* y (N, C) = x W + bias for a matrix cut by rows, x (R, in): the sum of what the ranks have of it.
- * Rank 0 adds the bias (NULL: none) to its share. */
+/* y (N, C) = x W + bias for a matrix that is split by rows, x (R, in): the sum of the ranks'
+ * partial products. Rank 0 adds the bias (NULL: none) to its partial product. */
 void block_row_linear(struct unit_run *run, const struct block_buffers *b, struct linear l,
                       const void *x, const void *w, const void *bias, void *y);
-/* normed1 and, after it, normed2 have been made again: begin to gather what is kept gathered. */
+/* PASS_REBUILD: once norm1.normed, and then norm2.normed, has been recomputed, begin to gather it
+ * where the gathered form is kept. */
 void block_gather_normed1(const struct block_buffers *b);
 void block_gather_normed2(const struct block_buffers *b);
 void block_await_normed(const struct block_buffers *b);
-/* After that, normed2 of all rows; where it is not kept gathered, it is now. */
+/* After block_await_normed: norm2.normed of all rows, gathered now if the gathered form is not
+ * kept. */
 const void *block_all_normed2(const struct block_buffers *b);
 
-/* A matrix cut by columns and what its backward pass needs. */
+/* A matrix that is split by columns, with what its backward pass needs. */
 struct column {
     struct linear l;
-    void *normed;   /* (N, C) its input, */
-    void *full;     /* (R, C) of all ranks */
-    const void *dy; /* (R, out) gradient of its output */
+    const struct block_norm *input; /* its input is input->normed (N, C), on all ranks ->full */
+    const void *dy;                 /* (R, out) gradient of its output */
     const void *w;
-    void *dw, *dbias; /* gradients to be written; dbias NULL: none */
+    void *dw; /* gradient to be written */
 };
-/* Begin to gather the input where it was not kept (regather): `full` is free, the weight's gradient
- * will wait for it. */
+/* If the gathered input was not kept (regather), begin to gather it again. `full` must be free; the
+ * weight's gradient will wait for it. */
 void block_gather_again(const struct block_buffers *b, const struct column *c);
-/* Backward: the gradient of this rank's rows of the input, returned; its sum over the ranks is under
- * way (REGION_STREAM) until the caller waits for it. In the meantime come block_column_rest, the
- * weight's gradient, and whatever else does not need it. */
+/* Backward: returns the gradient of this rank's rows of the input. Its sum over the ranks is in
+ * progress (REGION_STREAM) until the caller awaits it. Meanwhile the caller runs block_column_rest,
+ * which forms the weight's gradient, and other work that does not need the sum. */
 void *block_column_backward(struct unit_run *run, const struct block_buffers *b,
                             const struct column *c);
 void block_column_rest(struct unit_run *run, const struct block_buffers *b, const struct column *c);
-/* The two parts of it, one after the other. The first leaves `normed` as it is and writes to d_normed,
- * or where ranks meet. */
+/* The same as two separate passes. The first does not change the input; it writes to d_normed, or
+ * to `partial` if the ranks must sum. */
 void *block_column_input(struct unit_run *run, const struct block_buffers *b, struct linear l,
                          const void *dy, const void *w, void *d_normed);
 void block_column_weight(struct unit_run *run, const struct block_buffers *b,
                          const struct column *c);
-/* PASS_BACKWARD_INPUT, at last: sum1 is spent, and d_out comes to its place. */
+
+/* The last step of PASS_BACKWARD_INPUT: norm1.sum is no longer needed, so d_out moves there. */
 void block_end_input(struct unit_run *run, const struct block_buffers *b);
-/* PASS_BACKWARD_WEIGHT: what PASS_BACKWARD_INPUT has formed to the gradients of uses (FORMED_COUNT), -1: not there. */
+/* PASS_BACKWARD_WEIGHT: copy the by-products of PASS_BACKWARD_INPUT to the gradients of `uses`
+ * (FORMED_COUNT entries, -1: not formed). */
 void block_hand_over(const struct block *block, struct unit_run *run, const struct block_buffers *b,
                      const int *uses);
 
@@ -200,14 +221,14 @@ struct head_unit {
     struct tp_group tp_group;
     struct norm norm;
     bool norm_bias;
-    struct linear linear; /* C -> V, [out][in]; V columns of the logits that are here */
+    struct linear linear; /* C -> V, [out][in]; V: this rank's columns of the logits */
     int64_t vocab;        /* columns on all ranks */
-    int64_t first_id;     /* the token of the first one here */
-    int64_t most;         /* the most columns that a rank has */
+    int64_t first_id;     /* the token of this rank's first column */
+    int64_t most;         /* the largest number of columns on any rank */
 };
 extern const struct unit_type head_unit_type;
 
-/* Rows of logits that exist at once, for R rows in all. */
+/* Rows of logits that are in memory at a time, out of R rows. */
 int64_t head_chunk_rows(const struct ops *ops, int64_t rows, int64_t vocab);
 
 /* --- rotary table --------------------------------------------------------------------------- */

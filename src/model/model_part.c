@@ -1,10 +1,11 @@
-/* model_part -- how the tensors of a model are cut among tensor-parallel ranks, and what cannot be.
+/* model_part -- how the tensors of a model are split among the ranks of a TP group, and which
+ * splits are refused.
  *
- * Heads and the feed-forward width are cut evenly: every rank of a group does the same work in a
- * block. With fewer key/value heads than ranks each is held by several neighbours, those whose
- * query heads read it; each has a share of its gradient. The vocabulary is cut as evenly as it goes, in
- * blocks of rows where there are many: ranks need not have the same, since no collective carries
- * columns of logits, so nothing is padded.
+ * Heads and the feed-forward width are split evenly: every rank does the same work in a block. With
+ * fewer key/value heads than ranks, each is replicated on the neighbouring ranks whose query heads
+ * read it, and each of these ranks has a partial sum of its gradient. The vocabulary is split as
+ * evenly as possible, in blocks of rows if it is large. Ranks may have different numbers of rows,
+ * since no collective carries columns of logits; so nothing is padded.
  */
 #include <inttypes.h>
 #include "model/model_impl.h"
@@ -41,8 +42,8 @@ struct unit_split part_of_kv_heads(const struct tp_group *tp_group, int dim, int
 }
 
 enum {
-    VOCAB_BLOCK = 64,      /* rows: products of round sizes are faster */
-    VOCAB_BLOCKS_MIN = 64, /* a rank, so that one more or less is nothing */
+    VOCAB_BLOCK = 64,      /* rows: products are faster when sizes are multiples of it */
+    VOCAB_BLOCKS_MIN = 64, /* blocks of a rank, so that one more or less does not matter */
 };
 
 struct unit_split part_of_vocab(const struct tp_group *tp_group, int64_t vocab, int rank)
@@ -73,7 +74,7 @@ struct unit_split part_repeated(const struct tp_group *tp_group, bool partial)
         .replicas = tp_group->size, .replica = tp_group->rank, .partial = partial};
 }
 
-/* --- what is refused ------------------------------------------------------------------------ */
+/* --- checks --------------------------------------------------------------------------------- */
 
 const char *model_cannot_split(const struct model_config *c, int tp, int64_t *size)
 {
@@ -111,15 +112,14 @@ enum status model_part_check(struct env *env, const struct model_config *config,
         return STATUS_OK;
     int below = part->tp, above = part->tp;
     while (model_cannot_split(config, below, &other))
-        below--; /* one rank can */
+        below--; /* ends at one rank */
     while (above <= config->heads && model_cannot_split(config, above, &other))
         above++;
     if (above <= config->heads)
-        return FAIL(env, CONFIG,
-                    "parallel.tp: %d ranks cannot share model.%s %" PRId64 "; %d or %d could",
+        return FAIL(env, CONFIG, "parallel.tp=%d cannot split model.%s=%" PRId64 "; try %d or %d",
                     part->tp, key, size, below, above);
-    return FAIL(env, CONFIG, "parallel.tp: %d ranks cannot share model.%s %" PRId64 "; %d could",
-                part->tp, key, size, below);
+    return FAIL(env, CONFIG, "parallel.tp=%d cannot split model.%s=%" PRId64 "; try %d", part->tp,
+                key, size, below);
 }
 
 enum status model_part_check_rows(struct env *env, const struct model_part *part, int64_t batch,
@@ -133,9 +133,9 @@ enum status model_part_check_rows(struct env *env, const struct model_part *part
     while (fewer > 0 && fewer * tokens % part->tp != 0)
         fewer--;
     return FAIL(env, CONFIG,
-                "parallel.sequence: %d ranks cannot share the %" PRId64
+                "parallel.sequence: %d ranks do not divide the %" PRId64
                 " rows of a micro-batch of %" PRId64 " sequences of %" PRId64
-                " tokens; take %" PRId64 " sequences, a multiple of %d tokens, or no sequence "
-                "parallelism",
+                " tokens; use %" PRId64 " sequences, a multiple of %d tokens, or turn "
+                "parallel.sequence off",
                 part->tp, batch * tokens, batch, tokens, fewer > 0 ? fewer : more, part->tp);
 }

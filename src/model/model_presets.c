@@ -1,4 +1,4 @@
-/* model_presets -- the table behind model.preset. A size of 0 is left to the user or derived by
+/* model_presets -- the table behind model.preset. A size of 0 is set by the user or derived by
  * model_resolve: ff from the width, kv_heads from the heads, the vocabulary from the tokenizer. */
 #include "model/model_presets.h"
 

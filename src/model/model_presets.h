@@ -1,4 +1,4 @@
-/* model_presets -- sizes with a name. What a user sets by key is stronger than what stands here. */
+/* model_presets -- named sets of sizes. Keys that the user sets override them. */
 #ifndef MODEL_MODEL_PRESETS_H
 #define MODEL_MODEL_PRESETS_H
 #include "model/model.h"
@@ -7,7 +7,7 @@ struct model_preset {
     const char *name;
     int arch; /* enum model_arch */
     int64_t layers, width, heads, kv_heads, ff, context;
-    int64_t vocab; /* 0: the tokenizer's */
+    int64_t vocab; /* 0: from the tokenizer */
     int tied;
     double rope_theta;
 };

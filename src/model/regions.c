@@ -1,32 +1,33 @@
-/* regions -- where the ranks of a tensor-parallel group meet.
+/* regions -- where the ranks of a TP group exchange activations and gradients.
  *
- * Between two norms a layer is one region: a matrix cut by columns, something element by element or
- * head by head, a matrix cut by rows. Every rank needs all rows of its input and comes out with a
- * share of the sum of its output; in between nobody talks.
+ * Between two norms a layer is one region: a matrix split by columns, an element-wise or head-wise
+ * function, a matrix split by rows. Every rank needs all rows of the region's input and produces a
+ * partial sum of its output; inside the region the ranks do not communicate.
  *
  *     tensor parallel      every rank has all R rows of the stream
- *         forward          in: nothing                          out: all-reduce
- *         backward         the gradient comes in: nothing       goes out: all-reduce
+ *         forward          enter: nothing                       leave: all-reduce
+ *         backward         gradient in: nothing                 gradient out: all-reduce
  *     sequence parallel    every rank has N = R / ranks rows of the stream, in rank order
- *         forward          in: all-gather of the rows           out: reduce-scatter to the rows
- *         backward         the gradient comes in: all-gather    goes out: reduce-scatter
+ *         forward          enter: all-gather of the rows        leave: reduce-scatter to the rows
+ *         backward         gradient in: all-gather              gradient out: reduce-scatter
  *
- * An all-reduce is a reduce-scatter and an all-gather, so both send the same. What is summed is
- * summed in rank order (comm), hence the same bits from run to run, and on all ranks.
+ * An all-reduce is a reduce-scatter and an all-gather, so both send the same number of bytes. comm
+ * adds in rank order, so the bits of a sum are the same in every run and on all ranks.
  *
- * What needs a sum or rows at once waits for them: the call is on the stream that computes. That is
- * all of a forward pass, where each product reads what the last call brings. In backward a call is
- * begun on a stream beside it, and waited for where its result is read:
+ * A forward pass cannot overlap its calls: each product reads what the previous call brings, so the
+ * calls run on the compute stream. In a backward pass a call is begun on the side stream and
+ * awaited where its result is read. What it overlaps with:
  *
- *     gradient out     under the products for weights' gradients
- *     gradient in      under them where the weights can wait (Llama; sequence parallel)
- *     rows again       (regather) begun behind `gradient in`, under all that comes before the product
- *                      that reads them
- *     loss             gradient out of a chunk of rows, under the matrix's gradient
+ *     gradient out     the products for the gradients of the weights
+ *     gradient in      the same products where they can be delayed (Llama, sequence parallel)
+ *     rows again       (regather) begun after `gradient in`; all work before the product that reads
+ *                      the rows
+ *     loss             gradient out of a chunk of rows: the matrix's gradient
  *
- * Where backward is in two parts the first meets the others, and has nothing to hide it under; it
- * leaves what it has gathered to the second. Only rows that are not kept gathered (regather) are
- * gathered in the second, which alone needs them, each under the product before it.
+ * When backward runs in two halves, the first half makes all these calls and has nothing to overlap
+ * them with; the second half reuses what it gathered. Only rows that are not kept gathered
+ * (regather) are gathered in the second half, which alone needs them, each during the product
+ * before it.
  */
 #include "comm/comm.h"
 #include "model/model_impl.h"
@@ -48,7 +49,7 @@ struct region region_of(const struct tp_group *tp_group, const struct unit_run *
                            .scratch = scratch};
 }
 
-/* comm_reduce_scatter wants as much as there is, comm_all_reduce a margin more. */
+/* comm_reduce_scatter needs as much scratch as data, comm_all_reduce 64 elements a rank more. */
 size_t region_scratch(const struct tp_group *tp_group, const struct ops *ops, bool sequence,
                       int64_t rows, int64_t width)
 {
@@ -66,7 +67,7 @@ void *region_own(const struct region *r, int64_t own, void *full)
 
 /* --- calls ---------------------------------------------------------------------------------- */
 
-/* How the trace has it: labels are borrowed for ever. */
+/* The label in traces. comm keeps the pointer, so labels are string literals. */
 static const char *label_in(const struct region *r, int call)
 {
     if (call == REGION_AGAIN || r->run->pass == PASS_REBUILD)
@@ -102,8 +103,8 @@ static void add_up(const struct region *r, int64_t own, void *partial, void *row
         comm_all_reduce(group, rows, count, type, r->scratch, stream);
 }
 
-/* The stream that computes, for a call that holds it up. */
-static struct stream *alone(const struct region *r)
+/* The compute stream, for a call that does not overlap; no other call may be in progress. */
+static struct stream *compute_stream(const struct region *r)
 {
     CHECK(!r->run->side_stream || r->run->side_stream->open == 0);
     return r->run->stream;
@@ -113,7 +114,7 @@ const void *region_enter(const struct region *r, int64_t own, const void *rows, 
 {
     if (!r->sequence)
         return rows;
-    gather(r, REGION_STREAM, own, rows, full, alone(r));
+    gather(r, REGION_STREAM, own, rows, full, compute_stream(r));
     return full;
 }
 
@@ -127,12 +128,12 @@ void region_keep(const struct region *r, int64_t own, const void *rows, void *fu
 void region_leave(const struct region *r, int64_t own, void *partial, void *rows)
 {
     if (r->parallel)
-        add_up(r, own, partial, rows, alone(r));
+        add_up(r, own, partial, rows, compute_stream(r));
 }
 
-/* --- calls beside compute ------------------------------------------------------------------- */
+/* --- calls that overlap with compute -------------------------------------------------------- */
 
-/* The stream for one, which comes to it when compute has come to this point. */
+/* The stream for the call; it first waits for what is on the compute stream now. */
 static struct stream *begin(const struct region *r, enum region_call call)
 {
     struct unit_side_stream *side_stream = r->run->side_stream;

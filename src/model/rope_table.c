@@ -1,8 +1,8 @@
 /* rope_table -- cosines and sines of the rotary embedding, with the two scalings of long contexts.
  *
- * Pair i of a head turns by position * f(i), f(i) = theta^(-2i/D). "linear" divides every frequency
- * by the factor; "llama3" leaves the fast ones alone, divides the slow ones and blends in between.
- * Angles are formed in double: in fp32 they lose what they mean at large positions.
+ * Pair i of a head is rotated by position * f(i), f(i) = theta^(-2i/D). "linear" divides every
+ * frequency by the factor; "llama3" keeps high frequencies, divides low ones and blends in between.
+ * Angles are computed in double: fp32 is not precise enough at large positions.
  */
 #include "model/model_impl.h"
 #include <math.h>

@@ -1,23 +1,21 @@
 /* ops -- the faces: back ends by name, argument checks, and the call into the table.
  *
- * A face checks what is cheap to check (shapes, missing pointers, the stream's device) even on a
- * dry device, so that `sifr plan` finds a wrong shape too; then it does nothing on a stream that has
- * failed, and on a dry device it only takes time, if there is a meter. Values (tokens, labels) are for
- * the back ends to check.
+ * A face checks what is cheap to check (shapes, missing pointers, the stream's device), also on a
+ * dry device, so that `sifr plan` detects a wrong shape too. It then does nothing on a stream that
+ * has failed, and on a dry device it only spends time if there is a meter. Back ends check values
+ * (tokens, labels).
  */
 #include "ops/ops.h"
 #include <stdio.h>
 #include <string.h>
 #include "base/plugin.h"
 #include "ops/ops_impl.h"
-#include "ops/ops_price.h"
 
-/* The back ends, compiled in or in a plugin: the only place that knows their names. Each table begins
- * as ref's. */
+/* The back ends, compiled in or in a plugin. Each table starts as a copy of ref's. */
 static const struct {
     const char *name;
-    ops_fill_fn *fill; /* NULL: ref itself, or in the plugin of that name */
-    const char *entry;
+    ops_fill_fn *fill; /* NULL: ref itself, or from the plugin of that name */
+    const char *entry; /* of the plugin, or NULL */
 } backends[] = {
     {"ref", NULL, NULL},
     {"cpu", ops_cpu_fill, NULL},
@@ -39,7 +37,7 @@ static enum status fail_unknown(struct env *env, const char *name)
                                  backends[i].name);
         CHECK_LT(used, sizeof known);
     }
-    return FAIL(env, CONFIG, "there are no ops '%s'; there are: %s", name, known);
+    return FAIL(env, CONFIG, "unknown ops back end '%s'; use one of: %s", name, known);
 }
 
 static bool is_real(enum dtype type)
@@ -62,7 +60,7 @@ static enum status fill_table(struct env *env, const char *name, enum dtype type
     if (fill != NULL)
         fill(table);
     if (!table->supports(type))
-        return FAIL(env, CONFIG, "ops '%s' do not compute in %s", name, dtype_name(type));
+        return FAIL(env, CONFIG, "ops back end '%s' does not support %s", name, dtype_name(type));
     return STATUS_OK;
 }
 
@@ -70,8 +68,8 @@ static enum status check_device(const struct device *device, const struct ops_ba
 {
     if (device_is_dry(device) || device_on_host(device) == table->on_host)
         return STATUS_OK;
-    return FAIL(device_env(device), CONFIG, "ops '%s' do not run on the device '%s'", table->name,
-                device_backend(device));
+    return FAIL(device_env(device), CONFIG, "ops back end '%s' does not run on the device '%s'",
+                table->name, device_backend(device));
 }
 
 enum status ops_create(struct device *device, const char *backend, enum dtype type,
@@ -119,8 +117,15 @@ int64_t ops_chunk_logits(const struct ops *ops)
     return ops->backend->chunk_logits;
 }
 
-/* Whether a checked call is to be made; on a dry device it takes its time instead. */
-static bool ready(struct ops *ops, struct stream *stream, const struct ops_case *c)
+void ops_spend(struct ops *ops, struct stream *stream, const struct ops_case *c)
+{
+    if (ops->meter != NULL && !stream_failed(stream))
+        ops->meter->spend(ops, stream, c);
+}
+
+/* Returns true if the back end must run the call. On a dry device the call's time is spent instead,
+ * and on a stream that has failed nothing is done. */
+static bool run_or_spend(struct ops *ops, struct stream *stream, const struct ops_case *c)
 {
     CHECK(stream_device(stream) == ops->device);
     if (!device_is_dry(ops->device))
@@ -145,17 +150,18 @@ void ops_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t
 {
     check_linear(l, rows);
     CHECK(x && w && y);
-    if (ready(ops, stream, CASE("linear", .rows = rows, .linear = l, .bias = bias != NULL)))
+    if (run_or_spend(ops, stream, CASE("linear", .rows = rows, .linear = l, .bias = bias != NULL)))
         ops->backend->linear(ops, stream, l, rows, x, w, bias, y);
 }
 
 void ops_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                     const void *x, const void *w, const void *bias, void *pre, void *y)
+                     const struct linear_gelu *a)
 {
     check_linear(l, rows);
-    CHECK(x && w && pre && y);
-    if (ready(ops, stream, CASE("linear_gelu", .rows = rows, .linear = l, .bias = bias != NULL)))
-        ops->backend->linear_gelu(ops, stream, l, rows, x, w, bias, pre, y);
+    CHECK(a->x && a->w && a->pre && a->y);
+    if (run_or_spend(ops, stream,
+                     CASE("linear_gelu", .rows = rows, .linear = l, .bias = a->bias != NULL)))
+        ops->backend->linear_gelu(ops, stream, l, rows, a);
 }
 
 bool ops_gelu_remakes(const struct ops *ops)
@@ -168,28 +174,29 @@ void ops_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int6
 {
     check_linear(l, rows);
     CHECK(dy && w && dx);
-    if (ready(ops, stream, CASE("linear_dx", .rows = rows, .linear = l)))
+    if (run_or_spend(ops, stream, CASE("linear_dx", .rows = rows, .linear = l)))
         ops->backend->linear_dx(ops, stream, l, rows, dy, w, dx);
 }
 
 void ops_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                         const void *dy, const void *w, const void *pre, void *dpre, void *dbias)
+                         const struct linear_dx_dgelu *a)
 {
     check_linear(l, rows);
-    CHECK(dy && w && pre && dpre);
-    if (ready(ops, stream,
-              CASE("linear_dx_dgelu", .rows = rows, .linear = l, .bias = dbias != NULL)))
-        ops->backend->linear_dx_dgelu(ops, stream, l, rows, dy, w, pre, dpre, dbias);
+    CHECK(a->dy && a->w && a->pre && a->dpre);
+    if (run_or_spend(ops, stream,
+                     CASE("linear_dx_dgelu", .rows = rows, .linear = l, .bias = a->dbias != NULL)))
+        ops->backend->linear_dx_dgelu(ops, stream, l, rows, a);
 }
 
 void ops_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                   const void *x, const void *dy, bool add, void *dw, void *dbias)
+                   const struct linear_dw *a)
 {
     check_linear(l, rows);
-    CHECK(x && dy && dw);
-    if (ready(ops, stream,
-              CASE("linear_dw", .rows = rows, .linear = l, .add = add, .bias = dbias != NULL)))
-        ops->backend->linear_dw(ops, stream, l, rows, x, dy, add, dw, dbias);
+    CHECK(a->x && a->dy && a->dw);
+    if (run_or_spend(
+            ops, stream,
+            CASE("linear_dw", .rows = rows, .linear = l, .add = a->add, .bias = a->dbias != NULL)))
+        ops->backend->linear_dw(ops, stream, l, rows, a);
 }
 
 /* --- norms ---------------------------------------------------------------------------------- */
@@ -203,46 +210,41 @@ static void check_norm(struct norm n, int64_t rows)
 }
 
 void ops_add_norm(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
-                  const void *residual, const void *branch, const void *weight, const void *bias,
-                  void *sum, void *y, float *mean, float *rstd)
+                  const struct add_norm *a)
 {
     check_norm(n, rows);
-    CHECK(residual && weight && y && rstd);
-    CHECK(sum != NULL || branch == NULL);
-    CHECK(mean != NULL || n.kind == NORM_RMS);
-    if (ready(ops, stream,
-              CASE("add_norm", .rows = rows, .norm = n, .branch = branch != NULL,
-                   .bias = bias != NULL)))
-        ops->backend->add_norm(ops, stream, n, rows, residual, branch, weight, bias, sum, y, mean,
-                               rstd);
+    CHECK(a->residual && a->weight && a->y && a->rstd);
+    CHECK(a->sum != NULL || a->branch == NULL);
+    CHECK(a->mean != NULL || n.kind == NORM_RMS);
+    if (run_or_spend(ops, stream,
+                     CASE("add_norm", .rows = rows, .norm = n, .branch = a->branch != NULL,
+                          .bias = a->bias != NULL)))
+        ops->backend->add_norm(ops, stream, n, rows, a);
 }
 
 void ops_norm_apply(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
-                    const void *sum, const void *weight, const void *bias, const float *mean,
-                    const float *rstd, void *y)
+                    const struct norm_apply *a)
 {
     check_norm(n, rows);
-    CHECK(sum && weight && rstd && y);
-    CHECK(mean != NULL || n.kind == NORM_RMS);
-    if (ready(ops, stream, CASE("norm_apply", .rows = rows, .norm = n, .bias = bias != NULL)))
-        ops->backend->norm_apply(ops, stream, n, rows, sum, weight, bias, mean, rstd, y);
+    CHECK(a->sum && a->weight && a->rstd && a->y);
+    CHECK(a->mean != NULL || n.kind == NORM_RMS);
+    if (run_or_spend(ops, stream,
+                     CASE("norm_apply", .rows = rows, .norm = n, .bias = a->bias != NULL)))
+        ops->backend->norm_apply(ops, stream, n, rows, a);
 }
 
 void ops_norm_backward(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
-                       const void *dy, const void *sum, const void *weight, const float *mean,
-                       const float *rstd, const void *dsum, void *dsum_out, void *dweight,
-                       void *dbias, void *dsum_columns, void *out_columns, void *scratch)
+                       const struct norm_backward *a)
 {
-    bool columns = dsum_columns != NULL;
+    bool columns = a->dsum_columns != NULL;
     check_norm(n, rows);
-    CHECK(dy && sum && weight && rstd && dsum_out && scratch);
-    CHECK(mean != NULL || n.kind == NORM_RMS);
-    CHECK(columns == (out_columns != NULL) && (dsum != NULL || !columns));
-    if (ready(ops, stream,
-              CASE("norm_backward", .rows = rows, .norm = n, .branch = dsum != NULL,
-                   .bias = dbias != NULL, .columns = columns)))
-        ops->backend->norm_backward(ops, stream, n, rows, dy, sum, weight, mean, rstd, dsum,
-                                    dsum_out, dweight, dbias, dsum_columns, out_columns, scratch);
+    CHECK(a->dy && a->sum && a->weight && a->rstd && a->dsum_out && a->scratch);
+    CHECK(a->mean != NULL || n.kind == NORM_RMS);
+    CHECK(columns == (a->out_columns != NULL) && (a->dsum != NULL || !columns));
+    if (run_or_spend(ops, stream,
+                     CASE("norm_backward", .rows = rows, .norm = n, .branch = a->dsum != NULL,
+                          .bias = a->dbias != NULL, .columns = columns)))
+        ops->backend->norm_backward(ops, stream, n, rows, a);
 }
 
 size_t ops_norm_scratch(const struct ops *ops, struct norm n, int64_t rows)
@@ -256,7 +258,7 @@ void ops_add(struct ops *ops, struct stream *stream, int64_t count, const void *
 {
     CHECK_LE(0, count);
     CHECK(count == 0 || (a && b && sum));
-    if (count > 0 && ready(ops, stream, CASE("add", .count = count)))
+    if (count > 0 && run_or_spend(ops, stream, CASE("add", .count = count)))
         ops->backend->add(ops, stream, count, a, b, sum);
 }
 
@@ -266,7 +268,7 @@ void ops_gelu(struct ops *ops, struct stream *stream, int64_t count, const void 
 {
     CHECK_LE(0, count);
     CHECK(count == 0 || (pre && y));
-    if (count > 0 && ready(ops, stream, CASE("gelu", .count = count)))
+    if (count > 0 && run_or_spend(ops, stream, CASE("gelu", .count = count)))
         ops->backend->gelu(ops, stream, count, pre, y);
 }
 
@@ -275,7 +277,7 @@ void ops_gelu_backward(struct ops *ops, struct stream *stream, int64_t count, co
 {
     CHECK_LE(0, count);
     CHECK(count == 0 || (pre && dy && dpre));
-    if (count > 0 && ready(ops, stream, CASE("gelu_backward", .count = count)))
+    if (count > 0 && run_or_spend(ops, stream, CASE("gelu_backward", .count = count)))
         ops->backend->gelu_backward(ops, stream, count, pre, dy, dpre);
 }
 
@@ -285,7 +287,7 @@ void ops_swiglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff
     CHECK_LT(0, rows);
     CHECK_LT(0, ff);
     CHECK(gate_up && y);
-    if (ready(ops, stream, CASE("swiglu", .rows = rows, .width = ff)))
+    if (run_or_spend(ops, stream, CASE("swiglu", .rows = rows, .width = ff)))
         ops->backend->swiglu(ops, stream, rows, ff, gate_up, y);
 }
 
@@ -295,7 +297,8 @@ void ops_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, i
     CHECK_LT(0, rows);
     CHECK_LT(0, ff);
     CHECK(gate_up && dy && dgate_up);
-    if (ready(ops, stream, CASE("swiglu_backward", .rows = rows, .width = ff, .act = act != NULL)))
+    if (run_or_spend(ops, stream,
+                     CASE("swiglu_backward", .rows = rows, .width = ff, .act = act != NULL)))
         ops->backend->swiglu_backward(ops, stream, rows, ff, gate_up, dy, dgate_up, act);
 }
 
@@ -311,8 +314,8 @@ static void check_attention(struct attention a)
     CHECK_EQ(a.heads % a.kv_heads, 0);
 }
 
-/* The host reads for the back ends of the host, which do at once what they are told. */
-static struct past settled(const struct ops *ops, struct past past)
+/* Host back ends run immediately, so the value in memory is read here. */
+static struct past resolve_past(const struct ops *ops, struct past past)
 {
     return past.at && device_on_host(ops->device) ? (struct past){.count = *past.at} : past;
 }
@@ -324,9 +327,9 @@ void ops_rope(struct ops *ops, struct stream *stream, struct attention a, const 
     CHECK_EQ(a.head_width % 2, 0);
     CHECK_LE(0, past.count);
     CHECK(table && qkv);
-    if (ready(ops, stream,
-              CASE(inverse ? "rope_inverse" : "rope", .attention = a, .first = past.count)))
-        ops->backend->rope(ops, stream, a, table, settled(ops, past), inverse, qkv);
+    if (run_or_spend(ops, stream,
+                     CASE(inverse ? "rope_inverse" : "rope", .attention = a, .first = past.count)))
+        ops->backend->rope(ops, stream, a, table, resolve_past(ops, past), inverse, qkv);
 }
 
 void ops_attention(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
@@ -334,22 +337,20 @@ void ops_attention(struct ops *ops, struct stream *stream, struct attention a, c
 {
     check_attention(a);
     CHECK(qkv && out && lse && scratch);
-    if (ready(ops, stream, CASE("attention", .attention = a)))
+    if (run_or_spend(ops, stream, CASE("attention", .attention = a)))
         ops->backend->attention(ops, stream, a, qkv, out, lse, scratch);
 }
 
 void ops_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
-                            const float *rope, const void *qkv, const void *out, const float *lse,
-                            const void *dout, void *dqkv, void *dbias, void *scratch)
+                            const struct attention_backward *b)
 {
     check_attention(a);
-    CHECK(!rope || a.head_width % 2 == 0);
-    CHECK(qkv && out && lse && dout && dqkv && scratch);
-    if (ready(ops, stream,
-              CASE(rope ? "attention_backward_rope" : "attention_backward", .attention = a,
-                   .bias = dbias != NULL)))
-        ops->backend->attention_backward(ops, stream, a, rope, qkv, out, lse, dout, dqkv, dbias,
-                                         scratch);
+    CHECK(!b->rope || a.head_width % 2 == 0);
+    CHECK(b->qkv && b->out && b->lse && b->dout && b->dqkv && b->scratch);
+    if (run_or_spend(ops, stream,
+                     CASE(b->rope ? "attention_backward_rope" : "attention_backward",
+                          .attention = a, .bias = b->dbias != NULL)))
+        ops->backend->attention_backward(ops, stream, a, b);
 }
 
 size_t ops_attention_scratch(const struct ops *ops, struct attention a)
@@ -359,17 +360,19 @@ size_t ops_attention_scratch(const struct ops *ops, struct attention a)
 }
 
 void ops_attention_cached(struct ops *ops, struct stream *stream, struct attention a,
-                          struct past past, int64_t room, const void *qkv, void *cache_k,
-                          void *cache_v, void *out, void *scratch)
+                          const struct attention_cached *c)
 {
     check_attention(a);
-    CHECK_LE(0, past.count);
-    CHECK_LE(past.count + a.tokens, room);
-    CHECK(qkv && cache_k && cache_v && out && scratch);
-    if (ready(ops, stream,
-              CASE("attention_cached", .attention = a, .past = past.count, .room = room)))
-        ops->backend->attention_cached(ops, stream, a, settled(ops, past), room, qkv, cache_k,
-                                       cache_v, out, scratch);
+    CHECK_LE(0, c->past.count);
+    CHECK_LE(c->past.count + a.tokens, c->room);
+    CHECK(c->qkv && c->cache_k && c->cache_v && c->out && c->scratch);
+    if (!run_or_spend(
+            ops, stream,
+            CASE("attention_cached", .attention = a, .past = c->past.count, .room = c->room)))
+        return;
+    struct attention_cached call = *c;
+    call.past = resolve_past(ops, c->past);
+    ops->backend->attention_cached(ops, stream, a, &call);
 }
 
 /* --- embedding and loss --------------------------------------------------------------------- */
@@ -385,8 +388,8 @@ static void check_embedding(struct embedding e)
     CHECK(e.id_count == 0 ? e.first_id == 0 : e.first_id + e.vocab <= e.id_count);
 }
 
-/* As a case has it: without a table there are no positions. */
-static struct embedding positioned(struct embedding e, const void *wpe)
+/* The shape for a case: without wpe there are no positions. */
+static struct embedding case_embedding(struct embedding e, const void *wpe)
 {
     e.positions = wpe != NULL ? e.positions : 0;
     return e;
@@ -401,8 +404,9 @@ void ops_embedding(struct ops *ops, struct stream *stream, struct embedding e,
     CHECK_LE(0, past.count);
     if (wpe != NULL)
         CHECK_LE(past.count + e.tokens, e.positions);
-    if (ready(ops, stream, CASE("embedding", .embedding = positioned(e, wpe), .first = past.count)))
-        ops->backend->embedding(ops, stream, e, tokens, wte, wpe, settled(ops, past), out);
+    if (run_or_spend(ops, stream,
+                     CASE("embedding", .embedding = case_embedding(e, wpe), .first = past.count)))
+        ops->backend->embedding(ops, stream, e, tokens, wte, wpe, resolve_past(ops, past), out);
 }
 
 void ops_embedding_backward(struct ops *ops, struct stream *stream, struct embedding e,
@@ -413,7 +417,7 @@ void ops_embedding_backward(struct ops *ops, struct stream *stream, struct embed
     CHECK(tokens && dout && dwte && scratch);
     if (dwpe != NULL)
         CHECK_LE(e.tokens, e.positions);
-    if (ready(ops, stream, CASE("embedding_backward", .embedding = positioned(e, dwpe))))
+    if (run_or_spend(ops, stream, CASE("embedding_backward", .embedding = case_embedding(e, dwpe))))
         ops->backend->embedding_backward(ops, stream, e, tokens, dout, dwte, dwpe, scratch);
 }
 
@@ -423,19 +427,22 @@ size_t ops_embedding_scratch(const struct ops *ops, struct embedding e)
     return ops->backend->embedding_scratch(ops, e);
 }
 
-void ops_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
-                       const int32_t *labels, bool gradient, const struct step_scalars *scalars,
-                       void *logits, double *losses)
+static void check_cross_entropy(int64_t rows, int64_t vocab, const struct cross_entropy *a)
 {
     CHECK_LT(0, rows);
     CHECK_LT(0, vocab);
-    CHECK(labels && logits && losses);
-    CHECK(scalars != NULL || !gradient);
-    if (ready(ops, stream,
-              CASE(gradient ? "cross_entropy_gradient" : "cross_entropy", .rows = rows,
-                   .width = vocab)))
-        ops->backend->cross_entropy(ops, stream, rows, vocab, labels, gradient, scalars, logits,
-                                    losses);
+    CHECK(a->labels && a->logits && a->losses);
+    CHECK(a->scalars != NULL || !a->gradient);
+}
+
+void ops_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
+                       const struct cross_entropy *a)
+{
+    check_cross_entropy(rows, vocab, a);
+    if (run_or_spend(ops, stream,
+                     CASE(a->gradient ? "cross_entropy_gradient" : "cross_entropy", .rows = rows,
+                          .width = vocab)))
+        ops->backend->cross_entropy(ops, stream, rows, vocab, a);
 }
 
 void ops_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
@@ -446,24 +453,20 @@ void ops_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows
     CHECK_LT(0, vocab);
     CHECK_LE(0, first_id);
     CHECK(labels && logits && parts);
-    if (ready(ops, stream, CASE("cross_entropy_part", .rows = rows, .width = vocab)))
+    if (run_or_spend(ops, stream, CASE("cross_entropy_part", .rows = rows, .width = vocab)))
         ops->backend->cross_entropy_part(ops, stream, rows, vocab, first_id, labels, logits, parts);
 }
 
 void ops_cross_entropy_join(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
-                            int64_t first_id, const int32_t *labels, int ranks, const double *parts,
-                            bool gradient, const struct step_scalars *scalars, void *logits,
-                            double *losses)
+                            int64_t first_id, int ranks, const double *parts,
+                            const struct cross_entropy *a)
 {
-    CHECK_LT(0, rows);
-    CHECK_LT(0, vocab);
+    check_cross_entropy(rows, vocab, a);
     CHECK_LE(0, first_id);
     CHECK_LT(0, ranks);
-    CHECK(labels && parts && logits && losses);
-    CHECK(scalars != NULL || !gradient);
-    if (ready(ops, stream, CASE("cross_entropy_join", .rows = rows, .width = vocab)))
-        ops->backend->cross_entropy_join(ops, stream, rows, vocab, first_id, labels, ranks, parts,
-                                         gradient, scalars, logits, losses);
+    CHECK(parts);
+    if (run_or_spend(ops, stream, CASE("cross_entropy_join", .rows = rows, .width = vocab)))
+        ops->backend->cross_entropy_join(ops, stream, rows, vocab, first_id, ranks, parts, a);
 }
 
 void ops_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,
@@ -471,7 +474,7 @@ void ops_sum(struct ops *ops, struct stream *stream, int64_t count, const double
 {
     CHECK_LE(0, count);
     CHECK((count == 0 || values) && sum);
-    if (ready(ops, stream, CASE("sum", .count = count)))
+    if (run_or_spend(ops, stream, CASE("sum", .count = count)))
         ops->backend->sum(ops, stream, count, values, sum);
 }
 
@@ -482,7 +485,7 @@ void ops_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int le
     CHECK(level >= 0 && level < 63);
     CHECK_EQ(count & (((int64_t)1 << level) - 1), 0);
     CHECK(count == 0 || (values && sums));
-    if (count > 0 && ready(ops, stream, CASE("tree_sums", .count = count, .level = level)))
+    if (count > 0 && run_or_spend(ops, stream, CASE("tree_sums", .count = count, .level = level)))
         ops->backend->tree_sums(ops, stream, count, level, values, sums);
 }
 
@@ -495,11 +498,11 @@ void ops_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_
     CHECK(is_real(dst_type) && is_real(src_type));
     CHECK(count == 0 || (dst && src));
     if (count > 0 &&
-        ready(ops, stream, CASE("cast", .count = count, .from = src_type, .to = dst_type)))
+        run_or_spend(ops, stream, CASE("cast", .count = count, .from = src_type, .to = dst_type)))
         ops->backend->cast(ops, stream, dst, dst_type, src, src_type, count);
 }
 
-static bool is_single(enum dtype type) /* no wider than f32 */
+static bool is_f32_or_narrower(enum dtype type)
 {
     return is_real(type) && type != DTYPE_F64;
 }
@@ -509,13 +512,14 @@ void ops_square_sums(struct ops *ops, struct stream *stream, enum dtype type,
 {
     int64_t total = 0;
     CHECK_LE(0, range_count);
-    CHECK(is_single(type));
+    CHECK(is_f32_or_narrower(type));
     for (int i = 0; i < range_count; i++) {
         CHECK_LE(0, ranges[i].count);
         total += ranges[i].count;
         CHECK(ranges[i].count == 0 || (ranges[i].x && ranges[i].sums));
     }
-    if (range_count > 0 && ready(ops, stream, CASE("square_sums", .count = total, .from = type)))
+    if (range_count > 0 &&
+        run_or_spend(ops, stream, CASE("square_sums", .count = total, .from = type)))
         ops->backend->square_sums(ops, stream, type, ranges, range_count);
 }
 
@@ -523,9 +527,9 @@ void ops_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type,
                         int64_t count, int64_t *first)
 {
     CHECK_LE(0, count);
-    CHECK(is_single(type));
+    CHECK(is_f32_or_narrower(type));
     CHECK((count == 0 || x) && first);
-    if (ready(ops, stream, CASE("find_nonfinite", .count = count, .from = type, .bad = -1)))
+    if (run_or_spend(ops, stream, CASE("find_nonfinite", .count = count, .from = type, .bad = -1)))
         ops->backend->find_nonfinite(ops, stream, type, x, count, first);
 }
 
@@ -534,7 +538,7 @@ void ops_check_segment(const struct adamw_segment *segment)
     CHECK_LE(0, segment->count);
     CHECK(segment->count == 0 || (segment->param && segment->grad && segment->m && segment->v));
     CHECK(segment->copy == NULL || is_real(segment->copy_type));
-    CHECK(is_single(segment->grad_type));
+    CHECK(is_f32_or_narrower(segment->grad_type));
 }
 
 void ops_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,

@@ -1,17 +1,18 @@
-/* ops -- the mathematics of a transformer on device buffers, forward and backward; back ends "ref",
- * "cpu" and "cuda".
+/* ops -- the mathematics of a transformer on device buffers, forward and backward, with the back
+ * ends "ref", "cpu" and "cuda".
  *
  * Every function enqueues on a stream, allocates nothing and waits for nothing. Tensors are dense
- * and row-major. A `void *` is of the table's compute type (ops->type: f32 on the CPU, f64 too in
- * "ref", f32, bf16 or f16 on a GPU); statistics are always `float` and losses `double`, so that they mean the same everywhere.
- * Backward functions OVERWRITE the gradients they write unless they say otherwise: only the store
- * adds.
+ * and row-major; comments give their shapes. A `void *` has the table's compute type (ops->type:
+ * f32 on the CPU, also f64 in "ref", f32, bf16 or f16 on a GPU). Statistics are always `float` and
+ * losses `double`, so that they mean the same everywhere. Backward functions OVERWRITE the
+ * gradients they write unless they say otherwise: only the store adds. An op takes its shape first;
+ * an op with many buffers takes them in a struct of its own name.
  *
- * "ref" is plain loops with double sums and defines what is right. A back end's table is filled
- * from ref and then overridden with what the machine does better, so no slot is ever empty.
+ * "ref" is plain loops with double sums and defines the right result. A back end's table starts as
+ * a copy of ref's and overrides what the machine does better, so no slot is empty.
  *
  * Bits: a result depends on the values and the shape, never on the number of threads
- * (docs/determinism.md), unless somebody says otherwise: ops_be_fast.
+ * (docs/determinism.md), except after ops_be_fast.
  *
  * Letters: R rows (= B * T tokens), B batch, T tokens of a sequence, C width, V vocabulary, F
  * feed-forward width, H query heads, G key/value heads (H is a multiple of G), D head width.
@@ -21,72 +22,91 @@
 #include "device/device.h"
 
 struct ops_backend;
+struct ops_case;
 struct ops_meter;
 
 struct ops {
     const struct ops_backend *backend;
-    struct device *device; /* borrowed */
-    enum dtype type;       /* compute type */
-    int threads;           /* from the device's env */
-    bool fast;             /* see ops_be_fast */
-    void *state;           /* the back end's own */
-    void *workspace;       /* device memory for its libraries, NULL where they need none */
-    struct ops_meter
-        *meter; /* borrowed: on a dry device, what calls take (ops_price.h); NULL: no time
-                              */
+    struct device *device;   /* borrowed */
+    enum dtype type;         /* compute type */
+    int threads;             /* from the device's env */
+    bool fast;               /* see ops_be_fast */
+    void *state;             /* owned by the back end */
+    void *workspace;         /* device memory for its libraries, or NULL */
+    struct ops_meter *meter; /* borrowed; prices calls on a dry device (ops_price.h), or NULL */
 };
 
-/* `backend` "ref" (f32 or f64), "cpu" (f32) or "cuda" (f32, bf16, f16). The caller destroys *ops. */
+/* `backend` "ref" (f32 or f64), "cpu" (f32) or "cuda" (f32, bf16, f16). The caller destroys
+ * *ops. */
 enum status ops_create(struct device *device, const char *backend, enum dtype type,
                        struct ops **ops);
 void ops_destroy(struct ops *ops);
-/* Give up the same bits in every run where that is faster; before the first call. On "cuda" products
- * take the algorithm that is fastest when their shape is first met, whatever its bits, and attention's
- * backward pass may add by atomics. The others have nothing faster. Memory stays what it is. */
+/* Allow results to differ in their bits from run to run where that is faster; call it before the
+ * first op. On "cuda", each product uses the algorithm that is fastest when its shape is first
+ * seen, and attention's backward pass may add with atomics. The other back ends and the use of
+ * memory do not change. */
 void ops_be_fast(struct ops *ops);
 
-/* Logits that a head should have at once on this back end. */
+/* On a dry device with a meter, add the price of a call to the stream's clock. The ops themselves
+ * do this. */
+void ops_spend(struct ops *ops, struct stream *stream, const struct ops_case *c);
+
+/* How many logits a head should compute at a time on this back end. */
 int64_t ops_chunk_logits(const struct ops *ops);
 
-/* Elements of a flat range are worked on in whole blocks of this many: slices of shards start at
- * multiples of it. */
+/* Flat ranges are processed in whole blocks of this many elements; shards start at multiples of
+ * it. */
 #define OPS_BLOCK 64
 
-/* What changes from step to step and is read by enqueued work; one struct in device memory. */
+/* Values that change from step to step. Enqueued work reads them from device memory. */
 struct step_scalars {
     float loss_scale;  /* loss_scale / (count of valid labels): factor of the loss gradient */
     float lr;          /* of this step */
     float correction1; /* 1 - beta1^t */
     float correction2; /* 1 - beta2^t */
-    float
-        grad_scale; /* clipping times 1 / loss_scale: factor of the summed gradient before AdamW */
+    float grad_scale;  /* clipping / loss_scale: factor of the summed gradient before AdamW */
 };
 
-/* --- linear layers: y = x W + b. W is stored [out][in] (Llama, PyTorch's Linear) or [in][out]
- * (GPT-2's Conv1D) */
+/* --- linear layers -------------------------------------------------------------------------- */
+
+/* y = x W + b. W is stored [out][in] (Llama, PyTorch's Linear) or [in][out] (GPT-2's Conv1D). */
 struct linear {
     int64_t in, out;
     bool out_in; /* W is [out][in] */
 };
 void ops_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                const void *x, const void *w, const void *bias /* (out) or NULL */,
+                const void *x /* (R, in) */, const void *w, const void *bias /* (out) or NULL */,
                 void *y /* (R, out) */);
 /* pre = x W + b; y = gelu(pre) */
+struct linear_gelu {
+    const void *x, *w; /* (R, in); as for ops_linear */
+    const void *bias;  /* (out) or NULL */
+    void *pre, *y;     /* (R, out) */
+};
 void ops_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                     const void *x, const void *w, const void *bias, void *pre, void *y);
-/* Whether ops_gelu of that pre has the bits of that y. If not, the product alone makes them again. */
+                     const struct linear_gelu *a);
+/* Whether ops_gelu(pre) reproduces the bits of y. If not, only running ops_linear_gelu again
+ * does. */
 bool ops_gelu_remakes(const struct ops *ops);
-/* dx = dy W^T */
+/* dx (R, in) = dy W^T, dy (R, out) */
 void ops_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                    const void *dy, const void *w, void *dx);
-/* For a layer whose input was gelu(pre): dpre = (dy W^T) * gelu'(pre), (R, in); dbias = column sums
- * of dpre, (in) (NULL: none): the gradient of the bias in pre. */
+/* For a layer whose input was gelu(pre): dpre = (dy W^T) * gelu'(pre). */
+struct linear_dx_dgelu {
+    const void *dy, *w, *pre; /* (R, out); as for ops_linear; (R, in) */
+    void *dpre;               /* (R, in) */
+    void *dbias; /* (in) or NULL: column sums of dpre, the gradient of the bias in pre */
+};
 void ops_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                         const void *dy, const void *w, const void *pre, void *dpre, void *dbias);
-/* dw = x^T dy in W's own orientation, dbias = column sums of dy (NULL: none). `add` adds to dw and
- * dbias instead: for a unit that goes through its rows in chunks fixed by the shape. */
+                         const struct linear_dx_dgelu *a);
+/* dw = x^T dy in W's own orientation, dbias = column sums of dy. */
+struct linear_dw {
+    const void *x, *dy; /* (R, in), (R, out) */
+    bool add;           /* add to dw and dbias: for a unit that processes its rows in chunks */
+    void *dw, *dbias;   /* W's shape; (out) or NULL */
+};
 void ops_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                   const void *x, const void *dy, bool add, void *dw, void *dbias);
+                   const struct linear_dw *a);
 
 /* --- norms, fused with the residual add ----------------------------------------------------- */
 enum norm_kind { NORM_LAYER, NORM_RMS };
@@ -95,26 +115,42 @@ struct norm {
     int64_t width;
     double eps;
 };
-/* sum = residual + branch (branch NULL: sum = residual); y = norm(sum) * weight + bias. mean and
- * rstd are (R) and are kept for the backward pass (mean is not touched by NORM_RMS). `sum` may be
- * `residual`, and may be NULL when branch is NULL. The bits are those of: add, round to the compute
- * type, norm of the rounded sum. */
+/* sum = residual + branch; y = norm(sum) * weight + bias. The bits are those of: add, round to the
+ * compute type, normalize the rounded sum. */
+struct add_norm {
+    const void *residual; /* (R, C) */
+    const void *branch;   /* (R, C); NULL: sum = residual */
+    const void *weight;   /* (C) */
+    const void *bias;     /* (C) or NULL */
+    void *sum;            /* (R, C); may be `residual`; may be NULL when branch is NULL */
+    void *y;              /* (R, C) */
+    float *mean, *rstd;   /* (R), kept for the backward pass; NORM_RMS does not use `mean` */
+};
 void ops_add_norm(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
-                  const void *residual, const void *branch, const void *weight,
-                  const void *bias /* NULL: none */, void *sum, void *y, float *mean, float *rstd);
-/* y again from the kept sum, mean and rstd: the same bits as ops_add_norm gave. */
+                  const struct add_norm *a);
+/* Recompute y from the saved sum, mean and rstd: the same bits as from ops_add_norm. */
+struct norm_apply {
+    const void *sum, *weight, *bias; /* (R, C), (C), (C) or NULL */
+    const float *mean, *rstd;        /* (R) */
+    void *y;                         /* (R, C) */
+};
 void ops_norm_apply(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
-                    const void *sum, const void *weight, const void *bias, const float *mean,
-                    const float *rstd, void *y);
-/* dsum_out = dsum (NULL: 0) + gradient through the norm; dsum_out may be dsum or dy. dweight and
- * dbias (NULL: none) are summed over fixed blocks of rows in a fixed order, and so are the columns
- * of the gradients that go by (both or neither; NULL: not wanted): dsum_columns (C) of dsum as it
- * was read, out_columns (C) of dsum_out as it is written, which are the gradients of biases that
- * were added there. `scratch` has ops_norm_scratch bytes. */
+                    const struct norm_apply *a);
+/* dsum_out = dsum + gradient through the norm. The column sums dsum_columns and out_columns are the
+ * gradients of biases that were added to `sum` and to its sources; request both or neither. All
+ * sums over rows run over fixed blocks of rows in a fixed order. */
+struct norm_backward {
+    const void *dy, *sum, *weight; /* (R, C), (R, C), (C) */
+    const float *mean, *rstd;      /* (R) */
+    const void *dsum;              /* (R, C) or NULL: 0 */
+    void *dsum_out;                /* (R, C); may be `dsum` or `dy` */
+    void *dweight, *dbias;         /* (C) or NULL */
+    void *dsum_columns;            /* (C) or NULL: column sums of dsum as it was read */
+    void *out_columns;             /* (C) or NULL: column sums of dsum_out as it is written */
+    void *scratch;                 /* ops_norm_scratch bytes */
+};
 void ops_norm_backward(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
-                       const void *dy, const void *sum, const void *weight, const float *mean,
-                       const float *rstd, const void *dsum, void *dsum_out, void *dweight,
-                       void *dbias, void *dsum_columns, void *out_columns, void *scratch);
+                       const struct norm_backward *a);
 size_t ops_norm_scratch(const struct ops *ops, struct norm n, int64_t rows);
 void ops_add(struct ops *ops, struct stream *stream, int64_t count, const void *a, const void *b,
              void *sum);
@@ -127,101 +163,122 @@ void ops_gelu_backward(struct ops *ops, struct stream *stream, int64_t count, co
 /* gate_up (R, 2F): gate in the first F columns, up in the last; y = silu(gate) * up, (R, F) */
 void ops_swiglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
                 const void *gate_up, void *y);
-/* With `act` (R, F) also y again, the same bits as ops_swiglu gave, so that it need not be kept. */
+/* With `act` (R, F), also recomputes y with the bits of ops_swiglu, so that y need not be kept. */
 void ops_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
                          const void *gate_up, const void *dy, void *dgate_up /* may be gate_up */,
-                         void *act /* NULL: not wanted; may be dy */);
+                         void *act /* or NULL; may be dy */);
 
 /* --- attention ------------------------------------------------------------------------------ */
 struct attention {
     int64_t batch, tokens, heads, kv_heads, head_width; /* B T H G D */
 };
-/* Positions before the first row of a call: `count`, or what is at `at` in device memory when the
- * work is done. The second is for work that is recorded once and replayed (device.h), when `count` is
- * what stands there now. */
+/* The number of positions before the first row of a call: `count`, or, if `at` is not NULL, the
+ * value that it points to in device memory when the work runs. The latter is for work that is
+ * recorded once and replayed (device.h); `count` is then the current value. */
 struct past {
     int64_t count;
-    const int64_t *at; /* NULL: count */
+    const int64_t *at;
 };
 /* Rotate-half RoPE in place on the query and key columns of qkv (B, T, (H + 2G) D): pairs (i, i +
  * D/2). table (positions, D/2, 2) holds cos and sin; row t of a sequence uses table row past + t.
- * `inverse` turns the other way: the backward. */
+ * `inverse` rotates back: the backward pass. */
 void ops_rope(struct ops *ops, struct stream *stream, struct attention a, const float *table,
               struct past past, bool inverse, void *qkv);
 /* Causal softmax(q k^T / sqrt(D)) v. qkv (B, T, (H + 2G) D): all query heads, then key heads, then
  * value heads; query head h reads key head h / (H / G). out (B, T, H D); lse (B, H, T): log of the
- * softmax's denominator. The T x T matrix never exists. */
+ * softmax's denominator. The T x T matrix is never stored. */
 void ops_attention(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
                    void *out, float *lse, void *scratch);
-/* With `rope`, the table by which qkv was turned (past 0), dq and dk are turned back: dqkv is then
- * the gradient of what ops_rope was given. NULL: it is the gradient of qkv. dbias ((H + 2G) D), NULL:
- * not wanted, are the column sums of dqkv: the gradient of a bias that was added to every row. (A GPU
- * may form them of values that are not rounded yet.) */
+/* Gradient of the attention's qkv. */
+struct attention_backward {
+    const float *rope;     /* the table that rotated qkv, at past 0: dq and dk are rotated back, and
+                              dqkv is the gradient of what ops_rope was given; NULL: no rotation */
+    const void *qkv, *out; /* as for ops_attention */
+    const float *lse;
+    const void *dout; /* (B, T, H D) */
+    void *dqkv;       /* (B, T, (H + 2G) D) */
+    void *dbias;      /* ((H + 2G) D) or NULL: column sums of dqkv, the gradient of a bias that was
+                         added to every row; a GPU may sum values before they are rounded */
+    void *scratch;    /* ops_attention_scratch bytes */
+};
 void ops_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
-                            const float *rope, const void *qkv, const void *out, const float *lse,
-                            const void *dout, void *dqkv, void *dbias, void *scratch);
-size_t ops_attention_scratch(const struct ops *ops, struct attention a); /* enough for both */
-/* Decoding: a.tokens new positions after `past` old ones. Their keys and values are put into
- * cache_k and cache_v (B, room, G D) at rows past .. past + T - 1 first; then each attends to all
- * rows up to its own. */
+                            const struct attention_backward *b);
+size_t ops_attention_scratch(const struct ops *ops,
+                             struct attention a); /* bytes, for forward and backward */
+/* Decoding: a.tokens new positions after `past` earlier ones. Their keys and values are first
+ * stored in the cache, at rows past .. past + T - 1; then each position attends to all rows up to
+ * its own. */
+struct attention_cached {
+    struct past past;
+    int64_t room;            /* rows of the cache for one sequence */
+    const void *qkv;         /* (B, T, (H + 2G) D) */
+    void *cache_k, *cache_v; /* (B, room, G D) */
+    void *out;               /* (B, T, H D) */
+    void *scratch;           /* ops_attention_scratch bytes */
+};
 void ops_attention_cached(struct ops *ops, struct stream *stream, struct attention a,
-                          struct past past, int64_t room, const void *qkv, void *cache_k,
-                          void *cache_v, void *out, void *scratch);
+                          const struct attention_cached *c);
 
 /* --- embedding and loss --------------------------------------------------------------------- */
 struct embedding {
-    int64_t batch, tokens, width, vocab,
-        positions; /* positions: rows of wpe, 0 when there is none */
-    /* The table may be a part of a larger one: its rows are tokens first_id .. first_id + vocab - 1
-     * of id_count in all (0: it is the whole). Other tokens are rows of zeros and have no gradient.
-     */
+    int64_t batch, tokens, width, vocab; /* B T C V */
+    int64_t positions;                   /* rows of wpe; 0: no wpe */
+    /* The table may be a part of a larger one: its rows are the tokens first_id .. first_id + vocab
+     * - 1 of id_count tokens in all (0: the table is complete). Other tokens give rows of zeros and
+     * have no gradient. */
     int64_t first_id, id_count;
 };
-/* out (B, T, C) = wte[token] + wpe[past + t]; wpe NULL: none */
+/* out (B, T, C) = wte[token] + wpe[past + t]; wpe may be NULL */
 void ops_embedding(struct ops *ops, struct stream *stream, struct embedding e,
                    const int32_t *tokens, const void *wte, const void *wpe, struct past past,
                    void *out);
-/* dwte (V, C) and dwpe (positions, C) are overwritten whole; contributions are added in row order.
- */
+/* dwte (V, C) and dwpe (positions, C) are overwritten completely; rows of dout are added in
+ * order. */
 void ops_embedding_backward(struct ops *ops, struct stream *stream, struct embedding e,
                             const int32_t *tokens, const void *dout, void *dwte, void *dwpe,
                             void *scratch);
 size_t ops_embedding_scratch(const struct ops *ops, struct embedding e);
 /* losses[r] = -log softmax(logits[r])[labels[r]], 0 where the label is -1. With `gradient`, logits
  * become (softmax - onehot) * scalars->loss_scale (0 for a row whose label is -1); otherwise they
- * are left alone. */
+ * are not changed. */
+struct cross_entropy {
+    const int32_t *labels; /* (R) */
+    bool gradient;
+    const struct step_scalars *scalars; /* may be NULL without `gradient` */
+    void *logits;                       /* (R, V) */
+    double *losses;                     /* (R) */
+};
 void ops_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
-                       const int32_t *labels, bool gradient, const struct step_scalars *scalars,
-                       void *logits, double *losses);
-/* The same in two halves, for ranks that have some columns of the logits each: this one's V columns
- * are tokens first_id and on. The first half says what is here: parts (R, 3), for each row the
- * largest logit, the sum of exp(logit - largest), and the label's logit (0 where it is not among
- * these columns). The second joins the parts of all ranks (ranks, R, 3), in rank order: losses as
- * above, the same bits on every rank, and with `gradient` that of these columns in place. */
+                       const struct cross_entropy *a);
+/* The same in two halves, for ranks that hold some columns of the logits each: this rank's V
+ * columns are the tokens from first_id. The first half describes these columns in parts (R, 3): for
+ * each row the largest logit, the sum of exp(logit - largest), and the label's logit (0 where the
+ * label is not among these columns). The second half joins the parts of all ranks, (ranks, R, 3),
+ * in rank order: losses as above, with the same bits on every rank, and with `gradient` that of
+ * these columns, in place. */
 enum { OPS_LOSS_PART = 3 };
 void ops_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
                             int64_t first_id, const int32_t *labels, const void *logits,
                             double *parts);
 void ops_cross_entropy_join(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
-                            int64_t first_id, const int32_t *labels, int ranks, const double *parts,
-                            bool gradient, const struct step_scalars *scalars, void *logits,
-                            double *losses);
-/* *sum = all values as a binary tree over their numbers: pairs of neighbours, then pairs of these;
- * what has no neighbour goes up as it is. 0 of none. */
+                            int64_t first_id, int ranks, const double *parts,
+                            const struct cross_entropy *a);
+/* *sum = the sum of all values in the order of a binary tree: pairs of neighbours, then pairs of
+ * these sums, and so on; a value without a neighbour moves up unchanged. No values: 0. */
 void ops_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,
              double *sum);
-/* sums[i] = the same of values[i << level] .. values[((i + 1) << level) - 1]. `count` values, a
- * multiple of 1 << level. */
+/* sums[i] = ops_sum of values[i << level] .. values[((i + 1) << level) - 1]. `count` is a multiple
+ * of 1 << level. */
 void ops_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int level,
                    const double *values, double *sums);
 
-/* --- flat ranges: the store's arithmetic. Types are named because they are not
- * the compute type */
+/* --- flat ranges: the store's arithmetic, with types of their own ---------------------------- */
+
 void ops_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,
               const void *src, enum dtype src_type, int64_t count);
 /* For each range: sums[b] = sum of squares of elements 64 b .. 64 b + 63 in double (the last block
- * may be short). x is of `type`, f32, bf16 or f16; the same values give the same bits in any.
- * `ranges` is the host's, and read before the call returns. */
+ * may be short). x has the given type, f32, bf16 or f16; equal values give equal bits in all three.
+ * `ranges` is in host memory and is read before the call returns. */
 struct square_range {
     const void *x;
     int64_t count;
@@ -229,47 +286,74 @@ struct square_range {
 };
 void ops_square_sums(struct ops *ops, struct stream *stream, enum dtype type,
                      const struct square_range *ranges, int range_count);
-/* *first = index of the first element that is not finite, -1 when all are; `type` as above. */
+/* *first = index of the first element that is not finite, or -1; `type` as above. */
 void ops_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type, const void *x,
                         int64_t count, int64_t *first);
 
-/* AdamW, decoupled decay: g = grad * grad_scale; m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2;
- * p -= lr lr_mul (m / correction1 / (sqrt(v / correction2) + eps) + decay p). All of it in f32, but
- * 1 - b is formed in double and rounded once: 1 - 0.999f would be off by 1e-5. */
+/* AdamW, decoupled decay: g = grad * grad_scale; m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p
+ * -= lr lr_mul (m / correction1 / (sqrt(v / correction2) + eps) + decay p). Computed in f32, except
+ * that 1 - b is formed in double and rounded once: 1 - 0.999f would be off by 1e-5. */
 struct adamw {
     double beta1, beta2, eps;
-    const struct adamw_location
-        *places;    /* (segments) in device memory: 16-bit copies are rounded at
-                                         random; NULL: to nearest */
-    int64_t update; /* its number, which random bits follow from */
+    const struct adamw_location *places; /* (segments) in device memory: 16-bit copies are rounded
+                                            stochastically; NULL: to nearest */
+    int64_t update; /* the number of this update, from which the random bits are derived */
 };
-/* Where the elements of a segment are in their whole tensor, which is what their random bits follow
- * from: copy = round(param, rng_word(key, ops_whole_element(place, i), update)), with the
- * rounding of base/dtype.h. What is here of the tensor is runs of neighbours, all of one length. */
+/* Where a segment's elements are in their whole tensor. The random bits depend on it: copy =
+ * round(param, rng_word(key, ops_whole_element(location, i), update)), with the rounding of
+ * base/dtype.h. This rank's part of the tensor consists of runs of consecutive elements, all of the
+ * same length. */
 struct adamw_location {
     uint64_t key;              /* of a struct rng: seed and tensor */
-    int64_t first;             /* the segment's first element among those that are here */
-    int64_t run, apart, start; /* elements of a run; from one's start to the next one's in the
-                                  whole; where the first one starts */
+    int64_t first;             /* index of the segment's first element in this rank's part */
+    int64_t run, apart, start; /* elements of a run; distance between the starts of two runs in the
+                                  whole tensor; start of the first run */
 };
-static inline int64_t ops_whole_element(const struct adamw_location *place, int64_t i)
+static inline int64_t ops_whole_element(const struct adamw_location *l, int64_t i)
 {
-    int64_t local = place->first + i;
-    return local / place->run * place->apart + place->start + local % place->run;
+    int64_t local = l->first + i;
+    return local / l->run * l->apart + l->start + local % l->run;
 }
 struct adamw_segment {
     int64_t count;
-    float *param; /* fp32 master */
-    void *copy;   /* the parameter rounded to copy_type; NULL when param is all there is */
+    float *param;                    /* fp32 master */
+    void *copy;                      /* the parameter rounded to copy_type, or NULL */
     enum dtype copy_type, grad_type; /* of grad: f32, bf16 or f16 */
     const void *grad;
     float *m, *v;
     float lr_mul, decay; /* decay: weight_decay * wd_mul */
 };
-/* `scalars` and `segments` lie in device memory. On a dry device, where they cannot be read, it takes
- * no time: see ops_spend. */
+/* `scalars` and `segments` are in device memory. On a dry device they cannot be read, so the
+ * call takes no time: the caller describes the update to ops_spend. */
 void ops_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
                const struct step_scalars *scalars, const struct adamw_segment *segments,
                int segment_count);
+
+/* --- calls described -------------------------------------------------------------------------- */
+
+/* A call as the name of an op and a shape, for prices, tests and benchmarks. Only the fields that
+ * the op reads are set. */
+struct ops_case {
+    const char *op; /* "linear_dw" */
+    int64_t rows;   /* linear, norm, swiglu, cross_entropy */
+    struct linear linear;
+    struct norm norm;
+    struct attention attention; /* rope, attention */
+    struct embedding embedding;
+    int64_t count;          /* add, gelu, flat ranges */
+    int64_t width;          /* swiglu: F; cross_entropy: V */
+    int64_t first;          /* rope, embedding */
+    int64_t past, room;     /* attention_cached */
+    bool at;                /* rope, embedding, attention_cached: past is read from device memory */
+    int level;              /* tree_sums: each sum is over 1 << level values */
+    int64_t bad;            /* find_nonfinite: index of an infinity, NaN after it; -1: all finite */
+    enum dtype from, to;    /* cast; adamw: gradient and copy, F32 = no copy; square_sums,
+                               find_nonfinite: `from` */
+    bool bias, branch, add; /* linear, norm: whether there is one; linear_dw: add to dw;
+                               attention_backward: bias = column sums */
+    bool act;               /* swiglu_backward: also recompute y */
+    bool columns;           /* norm_backward: column sums of dsum and dsum_out */
+    bool random;            /* adamw: the copy is rounded stochastically */
+};
 
 #endif

@@ -1,5 +1,5 @@
-/* ops_bench -- timing over the same descriptions as the tests. A sample is as many calls as make
- * it longer than the clock's grain; the result is the median sample. */
+/* ops_bench -- timing with the same descriptions as the tests. A sample has enough calls to be
+ * longer than the clock's resolution; the result is the median sample. */
 #include "ops/ops_bench.h"
 #include <stdlib.h>
 #include "base/clock.h"
@@ -58,9 +58,9 @@ const struct ops_bench_case ops_bench_cases[] = {
 const int ops_bench_case_count = sizeof ops_bench_cases / sizeof ops_bench_cases[0];
 
 enum { SAMPLES_MIN = 3, SAMPLES_MAX = 25 };
-#define PLACES_BYTES 12e6 /* of all places together, about */
+#define COPIES_BYTES 12e6 /* of all copies together, about */
 
-/* The same case in some places of memory. */
+/* The same case in several copies. */
 struct bench {
     struct stream *stream;
     struct ops_trial *trials[OPS_BENCH_LOCATIONS];
@@ -88,7 +88,7 @@ static int by_size(const void *a, const void *b)
 static void measure(struct bench *bench, double min_seconds, struct ops_bench_result *result)
 {
     const struct ops_call *call = ops_trial_call(bench->trials[0]);
-    sample(bench, 1); /* what a back end loads or chooses once is not a call's time */
+    sample(bench, 1); /* do not count what a back end loads or chooses once */
     double samples[SAMPLES_MAX], first = sample(bench, 1) + 1e-9, spent = 0;
     int64_t calls = 1 + (int64_t)(min_seconds / SAMPLES_MAX / first);
     int count = 0;
@@ -104,24 +104,24 @@ static void measure(struct bench *bench, double min_seconds, struct ops_bench_re
                                         .calls = calls * count};
 }
 
-static enum status make_trials(struct ops *ops, const struct ops_case *c, int places,
+static enum status make_trials(struct ops *ops, const struct ops_case *c, int copies,
                                struct bench *bench)
 {
     double bytes = 0;
-    CHECK(1 <= places && places <= OPS_BENCH_LOCATIONS);
+    CHECK(1 <= copies && copies <= OPS_BENCH_LOCATIONS);
     do {
         TRY(ops_trial_create(ops, bench->stream, c, 1, &bench->trials[bench->count]));
         bytes += ops_call_bytes(ops_trial_call(bench->trials[bench->count++]));
-    } while (bench->count < places && bytes < PLACES_BYTES);
+    } while (bench->count < copies && bytes < COPIES_BYTES);
     return STATUS_OK;
 }
 
-enum status ops_bench_run(struct ops *ops, const struct ops_case *c, int places, double min_seconds,
+enum status ops_bench_run(struct ops *ops, const struct ops_case *c, int copies, double min_seconds,
                           struct ops_bench_result *result)
 {
     struct bench bench = {0};
     TRY(stream_create(ops->device, "bench", &bench.stream));
-    enum status st = make_trials(ops, c, places, &bench);
+    enum status st = make_trials(ops, c, copies, &bench);
     if (st == STATUS_OK) {
         measure(&bench, min_seconds, result);
         st = stream_sync(bench.stream);

@@ -81,7 +81,7 @@ void *ops_at(const struct ops_call *call, const char *name)
     return t != NULL ? t->data : NULL;
 }
 
-/* Append to a text of OPS_CASE_NAME bytes. */
+/* Append to a string of OPS_CASE_NAME bytes. */
 __attribute__((format(printf, 2, 3))) static void append(char *out, const char *format, ...)
 {
     size_t used = strlen(out);

@@ -1,50 +1,26 @@
-/* ops_cases -- one description of every op: its tensors, how they are drawn, its call, its cost.
+/* ops_cases -- one description of every op: its tensors, their random values, its call, its cost.
  *
- * Agreement with ref, finite differences, equal bits and timing (`sifr bench`) all follow from
- * it, so that an op is described once. A case is an op's name and a shape; describing a case
- * lists its tensors (ops_call); ops_trial.h puts them into memory and runs them. A tensor that is
- * not listed is NULL.
+ * The tests (agreement with ref, finite differences, equal bits), prices and timing (`sifr bench`)
+ * all use it, so an op is described once. Describing a case (struct ops_case) lists its tensors in
+ * a struct ops_call; ops_trial.h allocates them and runs the op. A tensor that is not listed is
+ * NULL.
  */
 #ifndef OPS_OPS_CASES_H
 #define OPS_OPS_CASES_H
 #include "ops/ops.h"
 
-/* An op by name and a shape; only the fields that the op reads need be set. */
-struct ops_case {
-    const char *op; /* "linear_dw" */
-    int64_t rows;   /* linear, norm, swiglu, cross_entropy */
-    struct linear linear;
-    struct norm norm;
-    struct attention attention; /* rope, attention */
-    struct embedding embedding;
-    int64_t count;          /* add, gelu, flat ranges */
-    int64_t width;          /* swiglu: F; cross_entropy: V */
-    int64_t first;          /* rope, embedding */
-    int64_t past, room;     /* attention_cached */
-    bool at;                /* rope, embedding, attention_cached: past is read from device memory */
-    int level;              /* tree_sums: each is over 1 << level values */
-    int64_t bad;            /* find_nonfinite: index of an infinity, NaN after it; -1: all finite */
-    enum dtype from, to;    /* cast; adamw: gradient and copy, F32 = no copy; square_sums,
-                               find_nonfinite: `from` */
-    bool bias, branch, add; /* linear, norm: is there one; linear_dw: add to dw; attention_backward:
-                               column sums are wanted */
-    bool act;               /* swiglu_backward: y again */
-    bool columns;           /* norm_backward: column sums of dsum and dsum_out */
-    bool random;            /* adamw: the copy is rounded at random */
-};
-
 enum ops_role { OPS_IN, OPS_OUT, OPS_IN_OUT, OPS_SCRATCH };
 
-/* How an input is drawn. All values are floats, so that every compute type sees the same. */
+/* How the values of an input are drawn. All are floats first, the same for every compute type. */
 enum ops_draw {
-    OPS_NORMAL,   /* mean `center`, deviation `scale` */
-    OPS_SQUARES,  /* squares of these: AdamW's v */
+    OPS_NORMAL,   /* mean `center`, standard deviation `scale` */
+    OPS_SQUARES,  /* squares of OPS_NORMAL: AdamW's v */
     OPS_CONSTANT, /* `center` */
     OPS_BELOW,    /* integers 0 .. bound-1: tokens */
-    OPS_LABELS,   /* the same, and about one in five -1; never all -1 */
+    OPS_LABELS,   /* the same, with about one in five -1; never all -1 */
     OPS_ANGLES,   /* pairs cos, sin of random angles */
     OPS_SCALARS,  /* a struct step_scalars */
-    OPS_NONFINITE /* normal, infinity at `bound`, NaN after it; none when bound is -1 */
+    OPS_NONFINITE /* normal, infinity at `bound`, NaN after it; bound -1: all finite */
 };
 
 struct ops_tensor {
@@ -57,13 +33,13 @@ struct ops_tensor {
     int64_t bound;
     const char *cogradient_of; /* before the call: dL / d this output of the forward op */
     const char *gradient_of;   /* after the call: dL / d this input of the forward op */
-    const char *may_be[2];     /* outputs: the inputs whose place it may take */
+    const char *may_be[2];     /* outputs: inputs that it may overwrite */
     void *data;                /* set by ops_trial */
 };
 
-#define OPS_LOSS_SCALE 0.375f /* what OPS_SCALARS draws as loss_scale */
+#define OPS_LOSS_SCALE 0.375f /* loss_scale of OPS_SCALARS */
 
-/* Of adamw's two segments, where their copies are random. */
+/* Of adamw's two segments, for stochastic rounding. */
 extern const struct adamw_location ops_adamw_locations[2];
 #define OPS_ADAMW_UPDATE 3
 
@@ -72,13 +48,13 @@ enum { OPS_CALL_TENSORS = 14 };
 struct ops_call {
     struct ops_tensor tensors[OPS_CALL_TENSORS];
     int count;
-    double flops; /* multiplications and additions; a transcendental function is one */
+    double flops; /* multiplications and additions; a transcendental function counts as one */
 };
 
 struct ops_op {
     const char *name;
-    /* The op whose tensors of the same name this one goes on with: outputs are taken as it
-     * computed them. Also what this op's gradients are gradients of. NULL: none. */
+    /* The op whose tensors of the same name are inputs of this one, with the outputs that it
+     * computed. This op's gradients are gradients of that op. May be NULL. */
     const char *forward;
     double bound; /* of ||a - b|| / ||b|| against ref in f64, for a back end in f32 */
     void (*describe)(const struct ops *ops, const struct ops_case *c, struct ops_call *call);
@@ -89,12 +65,12 @@ struct ops_op {
 extern const struct ops_op ops_ops[];
 extern const int ops_op_count;
 
-const struct ops_op *ops_find_op(const char *name); /* CHECKs that there is one */
+const struct ops_op *ops_find_op(const char *name); /* CHECKs that it exists */
 const struct ops_tensor *ops_find_tensor(const struct ops_call *call,
                                          const char *name); /* NULL: not listed */
-double ops_call_bytes(const struct ops_call *call); /* read and written, scratch not counted */
+double ops_call_bytes(const struct ops_call *call);         /* read and written, without scratch */
 enum { OPS_CASE_NAME = 160 };
-/* "linear_dw R7 13x5 [in][out] add" into out (OPS_CASE_NAME bytes); returns out. */
+/* Writes "linear_dw R7 13x5 [in][out] add" to out (OPS_CASE_NAME bytes) and returns it. */
 char *ops_case_name(const struct ops_case *c, char *out);
 
 #endif

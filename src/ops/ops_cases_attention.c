@@ -41,7 +41,7 @@ OPS_RUN(rope_inverse)
              ops_at(call, "dqkv"));
 }
 
-/* Of one of the two products of the forward pass, above the diagonal not counted. */
+/* Operations of one of the two products of the forward pass, without those above the diagonal. */
 static double attention_flops(struct attention a)
 {
     double tokens = (double)a.tokens;
@@ -75,15 +75,21 @@ OPS_DESCRIBE(attention_backward)
     if (c->bias)
         ops_add_tensor(call, "dbias", OPS_OUT, ops->type, qkv_count(a) / (a.batch * a.tokens));
     ops_add_scratch(call, ops_attention_scratch(ops, a));
-    call->flops = 5 * attention_flops(a); /* scores again, dv, dP, dq, dk */
+    call->flops = 5 * attention_flops(a); /* recomputed scores, dv, dP, dq, dk */
 }
 
-/* With "table" or without, with "dbias" or without. */
+/* "table" and "dbias" are optional. */
 OPS_RUN(attention_backward)
 {
-    ops_attention_backward(ops, stream, c->attention, ops_at(call, "table"), ops_at(call, "qkv"),
-                           ops_at(call, "out"), ops_at(call, "lse"), ops_at(call, "dout"),
-                           ops_at(call, "dqkv"), ops_at(call, "dbias"), ops_at(call, "scratch"));
+    ops_attention_backward(ops, stream, c->attention,
+                           &(struct attention_backward){.rope = ops_at(call, "table"),
+                                                        OPS_AT(qkv),
+                                                        OPS_AT(out),
+                                                        OPS_AT(lse),
+                                                        OPS_AT(dout),
+                                                        OPS_AT(dqkv),
+                                                        OPS_AT(dbias),
+                                                        OPS_AT(scratch)});
 }
 
 static void add_table(struct ops_call *call, struct attention a)
@@ -91,8 +97,7 @@ static void add_table(struct ops_call *call, struct attention a)
     ops_add_tensor(call, "table", OPS_IN, DTYPE_F32, a.tokens * a.head_width)->draw = OPS_ANGLES;
 }
 
-/* raw turned, then attention: no op of its own, but what attention_backward_rope is the gradient
- * of. */
+/* Rotation of raw, then attention: not an op, but attention_backward_rope is its gradient. */
 OPS_DESCRIBE(rope_attention)
 {
     struct attention a = c->attention;
@@ -144,7 +149,12 @@ OPS_DESCRIBE(attention_cached)
 
 OPS_RUN(attention_cached)
 {
-    ops_attention_cached(ops, stream, c->attention, ops_past(call, c->past), c->room,
-                         ops_at(call, "qkv"), ops_at(call, "cache_k"), ops_at(call, "cache_v"),
-                         ops_at(call, "out"), ops_at(call, "scratch"));
+    ops_attention_cached(ops, stream, c->attention,
+                         &(struct attention_cached){.past = ops_past(call, c->past),
+                                                    .room = c->room,
+                                                    OPS_AT(qkv),
+                                                    OPS_AT(cache_k),
+                                                    OPS_AT(cache_v),
+                                                    OPS_AT(out),
+                                                    OPS_AT(scratch)});
 }

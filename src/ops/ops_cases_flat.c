@@ -68,15 +68,15 @@ OPS_DESCRIBE(cross_entropy)
 
 OPS_RUN(cross_entropy)
 {
-    ops_cross_entropy(ops, stream, c->rows, c->width, ops_at(call, "labels"), false, NULL,
-                      ops_at(call, "logits"), ops_at(call, "losses"));
+    ops_cross_entropy(ops, stream, c->rows, c->width,
+                      &(struct cross_entropy){OPS_AT(labels), OPS_AT(logits), OPS_AT(losses)});
 }
 
 static void add_loss_gradients(struct ops_call *call, const struct ops_case *c)
 {
     ops_add_tensor(call, "scalars", OPS_IN, DTYPE_F32, sizeof(struct step_scalars) / sizeof(float))
         ->draw = OPS_SCALARS;
-    /* Not an argument: says what the gradient of each loss is. */
+    /* Not an argument: the gradient of each loss, for finite differences. */
     struct ops_tensor *dlosses = ops_add_tensor(call, "dlosses", OPS_IN, DTYPE_F64, c->rows);
     dlosses->draw = OPS_CONSTANT;
     dlosses->center = (double)OPS_LOSS_SCALE;
@@ -93,12 +93,13 @@ OPS_DESCRIBE(cross_entropy_gradient)
 
 OPS_RUN(cross_entropy_gradient)
 {
-    ops_cross_entropy(ops, stream, c->rows, c->width, ops_at(call, "labels"), true,
-                      ops_at(call, "scalars"), ops_at(call, "logits"),
-                      ops_at(call, "losses_again"));
+    ops_cross_entropy(ops, stream, c->rows, c->width,
+                      &(struct cross_entropy){OPS_AT(labels), .gradient = true, OPS_AT(scalars),
+                                              OPS_AT(logits),
+                                              .losses = ops_at(call, "losses_again")});
 }
 
-/* Columns before those of the case, which another rank has. */
+/* Columns of another rank, before those of the case. */
 enum { OTHERS = 5 };
 
 static void add_split_inputs(struct ops_call *call, const struct ops_case *c, enum ops_role role,
@@ -120,8 +121,8 @@ OPS_RUN(cross_entropy_part)
                            ops_at(call, "logits"), ops_at(call, "parts"));
 }
 
-/* Both halves on two ranks: no op of its own, but what cross_entropy_join goes on with. Rank 0 has
- * the other columns. */
+/* Both halves on two ranks: not an op, but the forward op of cross_entropy_join. Rank 0 has the
+ * other columns. */
 OPS_DESCRIBE(cross_entropy_parts)
 {
     add_split_inputs(call, c, OPS_IN, ops->type);
@@ -138,8 +139,9 @@ OPS_RUN(cross_entropy_parts)
     ops_cross_entropy_part(ops, stream, c->rows, OTHERS, 0, labels, others, parts);
     ops_cross_entropy_part(ops, stream, c->rows, c->width, OTHERS, labels, logits,
                            parts + c->rows * OPS_LOSS_PART);
-    ops_cross_entropy_join(ops, stream, c->rows, c->width, OTHERS, labels, 2, parts, false, NULL,
-                           logits, ops_at(call, "losses"));
+    ops_cross_entropy_join(
+        ops, stream, c->rows, c->width, OTHERS, 2, parts,
+        &(struct cross_entropy){.labels = labels, .logits = logits, OPS_AT(losses)});
 }
 
 OPS_DESCRIBE(cross_entropy_join)
@@ -152,9 +154,10 @@ OPS_DESCRIBE(cross_entropy_join)
 
 OPS_RUN(cross_entropy_join)
 {
-    ops_cross_entropy_join(ops, stream, c->rows, c->width, OTHERS, ops_at(call, "labels"), 2,
-                           ops_at(call, "parts"), true, ops_at(call, "scalars"),
-                           ops_at(call, "logits"), ops_at(call, "losses_again"));
+    ops_cross_entropy_join(ops, stream, c->rows, c->width, OTHERS, 2, ops_at(call, "parts"),
+                           &(struct cross_entropy){OPS_AT(labels), .gradient = true,
+                                                   OPS_AT(scalars), OPS_AT(logits),
+                                                   .losses = ops_at(call, "losses_again")});
 }
 
 OPS_DESCRIBE(sum)
@@ -205,7 +208,8 @@ OPS_DESCRIBE(square_sums)
     call->flops = 2 * (double)c->count;
 }
 
-/* Ranges of 1, 2, 4, ... blocks and the rest: more than one launch takes, where there is enough. */
+/* Ranges of 1, 2, 4, ... blocks and the rest: with enough elements, more ranges than one kernel
+ * launch takes. */
 OPS_RUN(square_sums)
 {
     enum { MOST = 40 };
@@ -236,8 +240,8 @@ OPS_RUN(find_nonfinite)
     ops_find_nonfinite(ops, stream, c->from, ops_at(call, "x"), c->count, ops_at(call, "first"));
 }
 
-/* All of a tensor, from a multiple of four on; runs of an odd length, which share blocks of random
- * bits. */
+/* A whole tensor that starts at a multiple of four; and runs of odd length, which share blocks of
+ * random bits. */
 const struct adamw_location ops_adamw_locations[2] = {
     {0x243f6a8885a308d3u, 1020, INT64_MAX, 0, 0},
     {0x13198a2e03707344u, 3, 101, 203, 5},
@@ -260,8 +264,8 @@ OPS_DESCRIBE(adamw)
     call->flops = 16 * (double)c->count;
 }
 
-/* Two segments with unequal factors, cut at a multiple of the block; their tables are made before
- * the call. */
+/* Two segments with different factors, split at a multiple of the block. Their tables are written
+ * before the call. */
 OPS_RUN(adamw)
 {
     int64_t cut = c->count / 2 / OPS_BLOCK * OPS_BLOCK;
@@ -273,11 +277,8 @@ OPS_RUN(adamw)
         {c->count - cut, param + cut, copy != NULL ? copy + skip : NULL, c->to, c->from,
          grad + grad_skip, m + cut, v + cut, 0.5f, 0.0f},
     };
-    struct adamw hyper = {.beta1 = 0.9,
-                          .beta2 = 0.95,
-                          .eps = 1e-8,
-                          .places = ops_at(call, "places"),
-                          .update = OPS_ADAMW_UPDATE};
+    struct adamw hyper = {
+        .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, OPS_AT(places), .update = OPS_ADAMW_UPDATE};
     device_copy(stream, ops_at(call, "segments"), segments, sizeof segments);
     if (hyper.places)
         device_copy(stream, ops_at(call, "places"), ops_adamw_locations,

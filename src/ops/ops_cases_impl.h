@@ -41,7 +41,8 @@
     X(find_nonfinite, NULL, 0)                         \
     X(adamw, NULL, 1e-6)
 
-/* An op is a pair: ops_describe_x lists its tensors, ops_run_x calls the face with them. */
+/* Each op has two functions: ops_describe_x lists its tensors, ops_run_x calls the face with
+ * them. */
 #define OPS_DESCRIBE(op) \
     void ops_describe_##op(const struct ops *ops, const struct ops_case *c, struct ops_call *call)
 #define OPS_RUN(op)                                                                     \
@@ -53,14 +54,16 @@
 OPS_LIST(X)
 #undef X
 
-/* A new tensor at the end of the list, drawn from the normal distribution unless changed. */
+/* Append a tensor. Its values are normally distributed unless the caller changes `draw`. */
 struct ops_tensor *ops_add_tensor(struct ops_call *call, const char *name, enum ops_role role,
                                   enum dtype type, int64_t count);
 void ops_add_scratch(struct ops_call *call, size_t bytes);
-/* What stands before the rows of a case, and the tensor that says it with c->at. */
+/* With c->at, append the tensor "past" with the value `count`; and the struct past of a call. */
 void ops_add_past(struct ops_call *call, const struct ops_case *c, int64_t count);
 struct past ops_past(const struct ops_call *call, int64_t count);
-/* The data of a tensor; NULL when it is not listed. */
+/* The data of a tensor, or NULL if it is not listed. */
 void *ops_at(const struct ops_call *call, const char *name);
+/* In the initializer of an op's arguments: the field gets the tensor of the same name. */
+#define OPS_AT(name) .name = ops_at(call, #name)
 
 #endif

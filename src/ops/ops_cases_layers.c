@@ -39,8 +39,9 @@ OPS_DESCRIBE(linear_gelu)
 
 OPS_RUN(linear_gelu)
 {
-    ops_linear_gelu(ops, stream, c->linear, c->rows, ops_at(call, "x"), ops_at(call, "w"),
-                    ops_at(call, "bias"), ops_at(call, "pre"), ops_at(call, "y"));
+    ops_linear_gelu(
+        ops, stream, c->linear, c->rows,
+        &(struct linear_gelu){OPS_AT(x), OPS_AT(w), OPS_AT(bias), OPS_AT(pre), OPS_AT(y)});
 }
 
 OPS_DESCRIBE(linear_dx)
@@ -58,7 +59,7 @@ OPS_RUN(linear_dx)
                   ops_at(call, "dx"));
 }
 
-/* y = gelu(pre) W: no op of its own, but what linear_dx_dgelu is the gradient of. */
+/* y = gelu(pre) W: not an op, but linear_dx_dgelu is its gradient. */
 OPS_DESCRIBE(gelu_linear)
 {
     struct linear l = c->linear;
@@ -90,8 +91,9 @@ OPS_DESCRIBE(linear_dx_dgelu)
 
 OPS_RUN(linear_dx_dgelu)
 {
-    ops_linear_dx_dgelu(ops, stream, c->linear, c->rows, ops_at(call, "dy"), ops_at(call, "w"),
-                        ops_at(call, "pre"), ops_at(call, "dpre"), ops_at(call, "dbias"));
+    ops_linear_dx_dgelu(
+        ops, stream, c->linear, c->rows,
+        &(struct linear_dx_dgelu){OPS_AT(dy), OPS_AT(w), OPS_AT(pre), OPS_AT(dpre), OPS_AT(dbias)});
 }
 
 OPS_DESCRIBE(linear_dw)
@@ -108,8 +110,9 @@ OPS_DESCRIBE(linear_dw)
 
 OPS_RUN(linear_dw)
 {
-    ops_linear_dw(ops, stream, c->linear, c->rows, ops_at(call, "x"), ops_at(call, "dy"), c->add,
-                  ops_at(call, "dw"), ops_at(call, "dbias"));
+    ops_linear_dw(
+        ops, stream, c->linear, c->rows,
+        &(struct linear_dw){OPS_AT(x), OPS_AT(dy), .add = c->add, OPS_AT(dw), OPS_AT(dbias)});
 }
 
 /* --- norms ---------------------------------------------------------------------------------- */
@@ -145,9 +148,9 @@ OPS_DESCRIBE(add_norm)
 
 OPS_RUN(add_norm)
 {
-    ops_add_norm(ops, stream, c->norm, c->rows, ops_at(call, "residual"), ops_at(call, "branch"),
-                 ops_at(call, "weight"), ops_at(call, "bias"), ops_at(call, "sum"),
-                 ops_at(call, "y"), ops_at(call, "mean"), ops_at(call, "rstd"));
+    ops_add_norm(ops, stream, c->norm, c->rows,
+                 &(struct add_norm){OPS_AT(residual), OPS_AT(branch), OPS_AT(weight), OPS_AT(bias),
+                                    OPS_AT(sum), OPS_AT(y), OPS_AT(mean), OPS_AT(rstd)});
 }
 
 OPS_DESCRIBE(norm_apply)
@@ -162,9 +165,9 @@ OPS_DESCRIBE(norm_apply)
 
 OPS_RUN(norm_apply)
 {
-    ops_norm_apply(ops, stream, c->norm, c->rows, ops_at(call, "sum"), ops_at(call, "weight"),
-                   ops_at(call, "bias"), ops_at(call, "mean"), ops_at(call, "rstd"),
-                   ops_at(call, "y"));
+    ops_norm_apply(ops, stream, c->norm, c->rows,
+                   &(struct norm_apply){OPS_AT(sum), OPS_AT(weight), OPS_AT(bias), OPS_AT(mean),
+                                        OPS_AT(rstd), OPS_AT(y)});
 }
 
 OPS_DESCRIBE(norm_backward)
@@ -193,11 +196,11 @@ OPS_DESCRIBE(norm_backward)
 
 OPS_RUN(norm_backward)
 {
-    ops_norm_backward(ops, stream, c->norm, c->rows, ops_at(call, "dy"), ops_at(call, "sum"),
-                      ops_at(call, "weight"), ops_at(call, "mean"), ops_at(call, "rstd"),
-                      ops_at(call, "dsum"), ops_at(call, "dsum_out"), ops_at(call, "dweight"),
-                      ops_at(call, "dbias"), ops_at(call, "dsum_columns"),
-                      ops_at(call, "out_columns"), ops_at(call, "scratch"));
+    ops_norm_backward(ops, stream, c->norm, c->rows,
+                      &(struct norm_backward){OPS_AT(dy), OPS_AT(sum), OPS_AT(weight), OPS_AT(mean),
+                                              OPS_AT(rstd), OPS_AT(dsum), OPS_AT(dsum_out),
+                                              OPS_AT(dweight), OPS_AT(dbias), OPS_AT(dsum_columns),
+                                              OPS_AT(out_columns), OPS_AT(scratch)});
 }
 
 OPS_DESCRIBE(add)

@@ -1,5 +1,5 @@
-/* ops_impl -- the slots of an ops back end; for src/ops only. Contracts are those of the faces in
- * ops/ops.h, one slot a face, with the same arguments. */
+/* ops_impl -- the slots of an ops back end; for src/ops only. There is one slot for each face in
+ * ops/ops.h, with the same contract and arguments. */
 #ifndef OPS_OPS_IMPL_H
 #define OPS_OPS_IMPL_H
 #include "ops/ops.h"
@@ -7,37 +7,35 @@
 struct ops_backend {
     const char *name;
     bool (*supports)(enum dtype type);
-    /* Whether its pointers are the host's: it runs on the devices cpu and dry. */
+    /* It computes on host memory: it runs on the devices cpu and dry. */
     bool on_host;
-    /* Get what the back end needs (BLAS threads, library handles: ops->state). Not called on a dry
-     * device. NULL: nothing to do. */
+    /* Acquire what the back end needs (BLAS threads, library handles: ops->state). Not called on a
+     * dry device. NULL: nothing to do. */
     enum status (*open)(struct ops *ops);
     void (*close)(struct ops *ops); /* NULL: nothing to do */
-    /* Logits that a head should have at once: more rows make better products, and cost memory. */
+    /* Logits that a head should compute at a time: more rows make products faster and cost
+     * memory. */
     int64_t chunk_logits;
-    size_t
-        workspace_bytes; /* of ops->workspace; taken on a dry device too, so that plans know it */
+    size_t workspace_bytes; /* of ops->workspace; also allocated on a dry device, for `plan` */
 
-    /* linear_gelu's y is gelu of sums that are not rounded yet, so that pre does not tell its bits. */
+    /* linear_gelu applies gelu to sums before they are rounded, so ops_gelu(pre) has other bits. */
     bool gelu_of_sums;
 
     void (*linear)(struct ops *, struct stream *, struct linear, int64_t, const void *,
                    const void *, const void *, void *);
-    void (*linear_gelu)(struct ops *, struct stream *, struct linear, int64_t, const void *,
-                        const void *, const void *, void *, void *);
+    void (*linear_gelu)(struct ops *, struct stream *, struct linear, int64_t,
+                        const struct linear_gelu *);
     void (*linear_dx)(struct ops *, struct stream *, struct linear, int64_t, const void *,
                       const void *, void *);
-    void (*linear_dx_dgelu)(struct ops *, struct stream *, struct linear, int64_t, const void *,
-                            const void *, const void *, void *, void *);
-    void (*linear_dw)(struct ops *, struct stream *, struct linear, int64_t, const void *,
-                      const void *, bool, void *, void *);
-    void (*add_norm)(struct ops *, struct stream *, struct norm, int64_t, const void *,
-                     const void *, const void *, const void *, void *, void *, float *, float *);
-    void (*norm_apply)(struct ops *, struct stream *, struct norm, int64_t, const void *,
-                       const void *, const void *, const float *, const float *, void *);
-    void (*norm_backward)(struct ops *, struct stream *, struct norm, int64_t, const void *,
-                          const void *, const void *, const float *, const float *, const void *,
-                          void *, void *, void *, void *, void *, void *);
+    void (*linear_dx_dgelu)(struct ops *, struct stream *, struct linear, int64_t,
+                            const struct linear_dx_dgelu *);
+    void (*linear_dw)(struct ops *, struct stream *, struct linear, int64_t,
+                      const struct linear_dw *);
+    void (*add_norm)(struct ops *, struct stream *, struct norm, int64_t, const struct add_norm *);
+    void (*norm_apply)(struct ops *, struct stream *, struct norm, int64_t,
+                       const struct norm_apply *);
+    void (*norm_backward)(struct ops *, struct stream *, struct norm, int64_t,
+                          const struct norm_backward *);
     size_t (*norm_scratch)(const struct ops *, struct norm, int64_t);
     void (*add)(struct ops *, struct stream *, int64_t, const void *, const void *, void *);
     void (*gelu)(struct ops *, struct stream *, int64_t, const void *, void *);
@@ -50,26 +48,24 @@ struct ops_backend {
                  void *);
     void (*attention)(struct ops *, struct stream *, struct attention, const void *, void *,
                       float *, void *);
-    void (*attention_backward)(struct ops *, struct stream *, struct attention, const float *,
-                               const void *, const void *, const float *, const void *, void *,
-                               void *, void *);
+    void (*attention_backward)(struct ops *, struct stream *, struct attention,
+                               const struct attention_backward *);
     size_t (*attention_scratch)(const struct ops *, struct attention);
-    /* The shape that is computed where tiles reach beyond the given one; NULL: that one. For prices. */
+    /* For prices: the shape rounded up to the tiles that are computed. NULL: no rounding. */
     struct attention (*attention_tiles)(const struct ops *, struct attention);
-    void (*attention_cached)(struct ops *, struct stream *, struct attention, struct past, int64_t,
-                             const void *, void *, void *, void *, void *);
+    void (*attention_cached)(struct ops *, struct stream *, struct attention,
+                             const struct attention_cached *);
     void (*embedding)(struct ops *, struct stream *, struct embedding, const int32_t *,
                       const void *, const void *, struct past, void *);
     void (*embedding_backward)(struct ops *, struct stream *, struct embedding, const int32_t *,
                                const void *, void *, void *, void *);
     size_t (*embedding_scratch)(const struct ops *, struct embedding);
-    void (*cross_entropy)(struct ops *, struct stream *, int64_t, int64_t, const int32_t *, bool,
-                          const struct step_scalars *, void *, double *);
+    void (*cross_entropy)(struct ops *, struct stream *, int64_t, int64_t,
+                          const struct cross_entropy *);
     void (*cross_entropy_part)(struct ops *, struct stream *, int64_t, int64_t, int64_t,
                                const int32_t *, const void *, double *);
-    void (*cross_entropy_join)(struct ops *, struct stream *, int64_t, int64_t, int64_t,
-                               const int32_t *, int, const double *, bool,
-                               const struct step_scalars *, void *, double *);
+    void (*cross_entropy_join)(struct ops *, struct stream *, int64_t, int64_t, int64_t, int,
+                               const double *, const struct cross_entropy *);
     void (*sum)(struct ops *, struct stream *, int64_t, const double *, double *);
     void (*tree_sums)(struct ops *, struct stream *, int64_t, int, const double *, double *);
     void (*cast)(struct ops *, struct stream *, void *, enum dtype, const void *, enum dtype,
@@ -82,19 +78,25 @@ struct ops_backend {
                   const struct adamw_segment *, int);
 };
 
-/* For back ends on the host, which can read the table: CHECKs one segment. */
+/* What the faces know of a meter (ops_price.c). */
+struct ops_meter {
+    void (*spend)(struct ops *ops, struct stream *stream, const struct ops_case *c);
+};
+
+/* CHECKs one segment; for host back ends, which can read the table. */
 void ops_check_segment(const struct adamw_segment *segment);
-/* Is the copy of a segment rounded at random? */
+/* Whether the copy of a segment is rounded stochastically. */
 static inline bool ops_rounds_at_random(const struct adamw *hyper, const struct adamw_segment *s)
 {
     return hyper->places && s->copy && (s->copy_type == DTYPE_BF16 || s->copy_type == DTYPE_F16);
 }
 
-/* The back ends compiled in. Each fills a whole table; cpu starts from ref's. */
+/* The back ends compiled in. ops_ref_fill fills the whole table, ops_cpu_fill overrides its
+ * slots. */
 void ops_ref_fill(struct ops_backend *table, enum dtype type);
-void ops_cpu_fill(struct ops_backend *table); /* overrides what it has */
+void ops_cpu_fill(struct ops_backend *table);
 
-/* The entry of libsifr-cuda for ops: fills every slot. */
+/* The entry point of libsifr-cuda for ops: overrides every slot. */
 #define OPS_CUDA_ENTRY "sifr_ops_cuda_fill"
 typedef void ops_fill_fn(struct ops_backend *table);
 

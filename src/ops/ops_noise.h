@@ -1,19 +1,19 @@
-/* ops_noise -- matrices on which two ways to form a product D = A B are compared.
+/* ops_noise -- matrices on which two algorithms for a product D = A B are compared.
  *
- * Two ways that add in another order differ in the last places of a float sum, and nearly all of
- * that is gone when the sum is rounded to 16 bits. So the sums of half of the columns of D are
- * made to cancel:
+ * Two algorithms that add in different orders differ in the last bits of a float sum, and rounding
+ * the sum to 16 bits hides nearly all of that. So the sums of half of the columns of D are made to
+ * cancel:
  *
  *     A(i, K-1-k) = -A(i, k)    and in even columns of B    B(K-1-k, j) = B(k, j)
  *
- * What is left of those sums is what was lost on the way, all of it, and another order loses
- * something else (tests/ops/test_ops_noise.c counts). The other columns have sums of a usual
- * size, for what an epilogue does with them; what is added to a product is nothing in even rows,
- * so that there what cancels is still seen. Numbers are the sum of four uniform ones, nearly
- * normal, times a power of two from 1 to 1/128: their products end far below the last place of
- * the sums that they go to, so that additions round.
+ * Such a sum consists only of rounding errors, and another order has other errors
+ * (tests/ops/test_ops_noise.c counts them). The other columns have sums of normal size, so that an
+ * epilogue is tested too. What is added to a product is zero in even rows, so that the errors stay
+ * visible there. Numbers are sums of four uniform numbers, nearly normal, times a power of two from
+ * 1 to 1/128: the last bits of their products are far below those of the sums, so that additions
+ * round.
  *
- * Seen by C and by CUDA C++ alike; includes nothing of sifr.
+ * C and CUDA C++ both include this header, so it includes nothing of sifr.
  */
 #ifndef OPS_OPS_NOISE_H
 #define OPS_OPS_NOISE_H
@@ -28,21 +28,21 @@
 #endif
 
 enum noise_kind {
-    NOISE_A,     /* a factor: its part of what cancels */
-    NOISE_B,     /* the other */
-    NOISE_PLAIN, /* no more than numbers */
-    NOISE_ADDED  /* to a product: nothing in even rows */
+    NOISE_A,     /* the first factor: its second half is the negative of the first, mirrored */
+    NOISE_B,     /* the second factor: even columns are mirrored */
+    NOISE_PLAIN, /* plain numbers */
+    NOISE_ADDED  /* added to a product: zero in even rows */
 };
 
 struct noise { /* a matrix */
     enum noise_kind kind;
     uint64_t seed;
-    int64_t rows, columns; /* columns one after the other */
-    bool down;             /* factors: k runs along a column */
+    int64_t rows, columns; /* stored column by column */
+    bool down;             /* factors: k runs down a column */
     float scale;
 };
 
-#define NOISE_DEVIATION 0.236f /* standard, of numbers with scale 1 */
+#define NOISE_DEVIATION 0.236f /* standard deviation of numbers with scale 1 */
 
 NOISE_INLINE uint64_t noise_mix(uint64_t x)
 {
@@ -66,9 +66,10 @@ NOISE_INLINE float noise_at(const struct noise *n, int64_t i)
     int64_t length = n->down ? n->rows : n->columns, k = n->down ? row : column;
     int64_t other = n->down ? column : row;
     bool cancels = n->kind == NOISE_A || (n->kind == NOISE_B && other % 2 == 0);
-    bool turned = cancels && 2 * k >= length;
-    float value = noise_number(n->seed, (uint64_t)(other * length + (turned ? length - 1 - k : k)));
-    if (turned && n->kind == NOISE_A)
+    bool mirrored = cancels && 2 * k >= length;
+    float value =
+        noise_number(n->seed, (uint64_t)(other * length + (mirrored ? length - 1 - k : k)));
+    if (mirrored && n->kind == NOISE_A)
         value = -value;
     return n->kind == NOISE_ADDED && row % 2 == 0 ? 0 : value * n->scale;
 }

@@ -1,14 +1,14 @@
-/* ops_price -- the price of a call: measured, or the nearest that was, or by rates.
+/* ops_price -- the price of a call: measured, scaled from the nearest measured call, or by rates;
+ * and the meter, which remembers prices.
  *
- * Two calls are compared as lists of numbers, all that a case has. The nearest is the one with the
- * smallest sum of |log| of their ratios: twice the rows are as far as half the columns.
+ * Two calls are compared as lists of numbers: all fields of their cases. The nearest call has the
+ * smallest sum of |log| of their ratios: twice the rows are as far away as half the columns.
  */
 #include "ops/ops_price.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "ops/ops_impl.h"
-#include "ops/ops_price_impl.h"
 
 /* --- kinds ---------------------------------------------------------------------------------- */
 
@@ -33,11 +33,13 @@ const char *ops_kind_word(enum ops_kind kind)
 
 /* --- cases as numbers ----------------------------------------------------------------------- */
 
-void ops_case_numbers(const struct ops_case *c, int64_t out[OPS_CASE_NUMBERS])
+enum { CASE_NUMBERS = 29 };
+
+static void case_numbers(const struct ops_case *c, int64_t out[CASE_NUMBERS])
 {
     const struct attention *a = &c->attention;
     const struct embedding *e = &c->embedding;
-    const int64_t numbers[OPS_CASE_NUMBERS] = {
+    const int64_t numbers[CASE_NUMBERS] = {
         c->rows,   c->linear.in, c->linear.out, c->linear.out_in, c->norm.kind,  c->norm.width,
         a->batch,  a->tokens,    a->heads,      a->kv_heads,      a->head_width, e->batch,
         e->tokens, e->width,     e->vocab,      e->positions,     e->id_count,   c->count,
@@ -49,13 +51,13 @@ void ops_case_numbers(const struct ops_case *c, int64_t out[OPS_CASE_NUMBERS])
 
 static int compare_cases(const struct ops_case *a, const struct ops_case *b)
 {
-    int64_t x[OPS_CASE_NUMBERS], y[OPS_CASE_NUMBERS];
+    int64_t x[CASE_NUMBERS], y[CASE_NUMBERS];
     int order = a->op == b->op ? 0 : strcmp(a->op, b->op);
     if (order != 0)
         return order;
-    ops_case_numbers(a, x);
-    ops_case_numbers(b, y);
-    for (int i = 0; i < OPS_CASE_NUMBERS; i++)
+    case_numbers(a, x);
+    case_numbers(b, y);
+    for (int i = 0; i < CASE_NUMBERS; i++)
         if (x[i] != y[i])
             return x[i] < y[i] ? -1 : 1;
     return 0;
@@ -68,11 +70,11 @@ bool ops_case_equal(const struct ops_case *a, const struct ops_case *b)
 
 static double distance(const struct ops_case *a, const struct ops_case *b)
 {
-    int64_t x[OPS_CASE_NUMBERS], y[OPS_CASE_NUMBERS];
+    int64_t x[CASE_NUMBERS], y[CASE_NUMBERS];
     double sum = 0.0;
-    ops_case_numbers(a, x);
-    ops_case_numbers(b, y);
-    for (int i = 0; i < OPS_CASE_NUMBERS; i++)
+    case_numbers(a, x);
+    case_numbers(b, y);
+    for (int i = 0; i < CASE_NUMBERS; i++)
         if (x[i] != y[i])
             sum += fabs(log((1.0 + (double)x[i]) / (1.0 + (double)y[i])));
     return sum;
@@ -123,7 +125,7 @@ static const struct ops_measured *find_nearest(const struct ops_prices *prices, 
 
 /* --- by rates ------------------------------------------------------------------------------- */
 
-/* What a call reads and writes: of a table of embeddings only the rows that are looked up. */
+/* Bytes that a call reads and writes; of an embedding table only the rows that are looked up. */
 static double bytes_of(const struct ops_case *c, const struct ops_call *call)
 {
     double bytes = ops_call_bytes(call);
@@ -134,17 +136,17 @@ static double bytes_of(const struct ops_case *c, const struct ops_call *call)
            (double)dtype_bytes(out->type);
 }
 
-/* Operations of a call, as if it were as large as the tiles that a back end computes. */
+/* Operations of a call, with its shape rounded up to the tiles that a back end computes. */
 static double flops_of(const struct ops *ops, const struct ops_case *c, const struct ops_call *call)
 {
     bool tiled = ops->backend->attention_tiles && c->attention.tokens > 0 && c->room == 0 &&
                  ops_kind_of(c->op) != OPS_KIND_MEMORY;
     if (!tiled)
         return call->flops;
-    struct ops_case whole = *c;
+    struct ops_case tiles = *c;
     struct ops_call larger = {0};
-    whole.attention = ops->backend->attention_tiles(ops, c->attention);
-    ops_find_op(c->op)->describe(ops, &whole, &larger);
+    tiles.attention = ops->backend->attention_tiles(ops, c->attention);
+    ops_find_op(c->op)->describe(ops, &tiles, &larger);
     return larger.flops;
 }
 
@@ -161,7 +163,8 @@ static double by_rates(const struct ops_rate *rate, double f32_times, const stru
     return rate->call + fmax(work, memory);
 }
 
-/* What calls of an op are scaled by: their price by rates, or, without any, what they do. */
+/* The measure by which prices of an op are scaled: the price by rates, or by default rates if the
+ * machine has none. */
 static double cost(const struct ops_prices *prices, const struct ops *ops, const struct ops_case *c)
 {
     static const struct ops_rate even = {.flops_per_second = 1e11, .bytes_per_second = 1e10};
@@ -192,4 +195,109 @@ double ops_price(const struct ops_prices *prices, const struct ops *ops, const s
         return by_rates(&prices->rates[kind], prices->f32_times[kind], ops, c);
     double of_measured = cost(prices, ops, &m->shape);
     return of_measured > 0 ? m->seconds * cost(prices, ops, c) / of_measured : m->seconds;
+}
+
+/* --- the meter ------------------------------------------------------------------------------ */
+
+enum { BUCKETS = 2048, MOST = BUCKETS / 2 }; /* a step has a few hundred different calls */
+
+struct noted {
+    struct ops_case call;
+    int64_t numbers[CASE_NUMBERS];
+    double seconds;
+};
+
+struct meter {
+    struct ops_meter base;
+    struct env *env;                 /* borrowed */
+    const struct ops_prices *prices; /* borrowed; NULL: calls take no time */
+    struct noted *noted;             /* (MOST) in the order of the first calls */
+    int16_t *buckets;                /* (BUCKETS) 1 + an index into noted; 0: empty */
+    int count;
+    bool full; /* a call was not noted */
+};
+
+static uint64_t hash(const char *op, const int64_t *numbers)
+{
+    uint64_t h = 0;
+    for (; *op != '\0'; op++)
+        h = h * 31 + (unsigned char)*op;
+    for (int i = 0; i < CASE_NUMBERS; i++)
+        h = (h ^ (uint64_t)numbers[i]) * 0x9e3779b97f4a7c15u;
+    return h >> 40;
+}
+
+static bool is_noted(const struct noted *noted, const char *op, const int64_t *numbers)
+{
+    return memcmp(noted->numbers, numbers, sizeof noted->numbers) == 0 &&
+           strcmp(noted->call.op, op) == 0;
+}
+
+/* The price of a call. A new call is noted if there is room. */
+static double noted_price(struct meter *meter, const struct ops *ops, const struct ops_case *c)
+{
+    int64_t numbers[CASE_NUMBERS];
+    case_numbers(c, numbers);
+    uint64_t bucket = hash(c->op, numbers) % BUCKETS;
+    for (; meter->buckets[bucket] != 0; bucket = (bucket + 1) % BUCKETS) {
+        const struct noted *found = &meter->noted[meter->buckets[bucket] - 1];
+        if (is_noted(found, c->op, numbers))
+            return found->seconds;
+    }
+    double seconds = meter->prices ? ops_price(meter->prices, ops, c) : 0.0;
+    if (meter->count == MOST) {
+        meter->full = true;
+        return seconds;
+    }
+    struct noted *new = &meter->noted[meter->count++];
+    *new = (struct noted){.call = *c, .seconds = seconds};
+    memcpy(new->numbers, numbers, sizeof numbers);
+    meter->buckets[bucket] = (int16_t)meter->count;
+    return seconds;
+}
+
+static void spend(struct ops *ops, struct stream *stream, const struct ops_case *c)
+{
+    stream_spend(stream, noted_price((struct meter *)ops->meter, ops, c));
+}
+
+enum status ops_meter_create(struct env *env, const struct ops_prices *prices,
+                             struct ops_meter **meter)
+{
+    enum status st;
+    struct meter *m;
+    TRY(mem_alloc(env, MEM_OTHER, "meter", sizeof *m, &m));
+    *m = (struct meter){.base = {spend}, .env = env, .prices = prices};
+    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "meter", MOST, sizeof *m->noted, &m->noted));
+    TRY_OR(undo,
+           mem_alloc_array(env, MEM_OTHER, "meter", BUCKETS, sizeof *m->buckets, &m->buckets));
+    *meter = &m->base;
+    return STATUS_OK;
+undo:
+    ops_meter_destroy(&m->base);
+    return st;
+}
+
+void ops_meter_destroy(struct ops_meter *meter)
+{
+    struct meter *m = (struct meter *)meter;
+    if (m == NULL)
+        return;
+    mem_free(m->env, m->buckets);
+    mem_free(m->env, m->noted);
+    mem_free(m->env, m);
+}
+
+int ops_meter_count(const struct ops_meter *meter, bool *all)
+{
+    const struct meter *m = (const struct meter *)meter;
+    *all = !m->full;
+    return m->count;
+}
+
+const struct ops_case *ops_meter_case(const struct ops_meter *meter, int i)
+{
+    const struct meter *m = (const struct meter *)meter;
+    CHECK(i >= 0 && i < m->count);
+    return &m->noted[i].call;
 }

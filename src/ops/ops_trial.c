@@ -1,4 +1,4 @@
-/* ops_trial -- drawing the tensors of a case, running it, and looking at what it did to memory. */
+/* ops_trial -- allocates and draws the tensors of a case, runs it, and checks what it wrote. */
 #include "ops/ops_trial.h"
 #include <math.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@ enum {
     GUARD_BYTE = 0xa5,
     POISON_REAL = 0xff, /* a NaN in every type of reals */
     POISON_INTEGER = 0x5a,
-    PERIOD = 65537, /* draws of a long tensor repeat after this many, a prime */
+    PERIOD = 65537, /* values of a long tensor repeat after this many, a prime */
 };
 
 struct ops_trial {
@@ -21,7 +21,7 @@ struct ops_trial {
     struct ops_case shape;
     struct ops_call call;           /* owns the data of its tensors, in device memory */
     char *images[OPS_CALL_TENSORS]; /* host; bytes of the tensor, then the guard */
-    char *host;                     /* where reads go; as long as the longest image */
+    char *host;                     /* target of reads; as long as the longest image */
 };
 
 static size_t tensor_bytes(const struct ops_tensor *t)
@@ -78,7 +78,7 @@ static int32_t draw_integer(const struct ops_tensor *t, struct rng rng, int64_t 
     return (int32_t)rng_below(rng, (uint64_t)i, (uint64_t)t->bound);
 }
 
-/* Every value is rounded to float first: the same for all compute types. */
+/* Every value is rounded to float first, so all compute types get the same values. */
 static void draw_tensor(const struct ops_tensor *t, uint64_t seed, char *image)
 {
     struct rng rng = rng_stream(seed, t->name);
@@ -114,7 +114,7 @@ static void draw_image(struct ops_trial *trial, int tensor, uint64_t seed)
     memset(image + bytes, GUARD_BYTE, GUARD);
 }
 
-/* --- life ----------------------------------------------------------------------------------- */
+/* --- create and destroy --------------------------------------------------------------------- */
 
 static enum status alloc_tensors(struct ops_trial *trial, uint64_t seed)
 {
@@ -130,7 +130,7 @@ static enum status alloc_tensors(struct ops_trial *trial, uint64_t seed)
     return mem_alloc(trial->env, MEM_OTHER, "trial images", longest, &trial->host);
 }
 
-/* Run the forward op and take the inputs that it has or makes. */
+/* Run the forward op and copy its tensors into the inputs of the same name. */
 static enum status take_from_forward(struct ops_trial *trial, uint64_t seed)
 {
     struct ops_case shape = trial->shape;
@@ -212,10 +212,10 @@ void ops_trial_run(struct ops_trial *trial)
     trial->op->run(trial->ops, trial->stream, &trial->shape, &trial->call);
 }
 
-void ops_trial_run_aliased(struct ops_trial *trial, int tensor, const char *place)
+void ops_trial_run_aliased(struct ops_trial *trial, int tensor, const char *input)
 {
     struct ops_call call = trial->call;
-    call.tensors[tensor].data = ops_find_tensor(&trial->call, place)->data;
+    call.tensors[tensor].data = ops_find_tensor(&trial->call, input)->data;
     trial->op->run(trial->ops, trial->stream, &trial->shape, &call);
 }
 
@@ -250,7 +250,7 @@ void ops_trial_take(struct ops_trial *trial, const struct ops_trial *from)
 
 /* --- soundness ------------------------------------------------------------------------------ */
 
-/* The first element whose bytes are still the poison; -1 when there is none. */
+/* The first element that still has its poison bytes, or -1. */
 static int64_t find_unwritten(const struct ops_tensor *t, const char *data, const char *image)
 {
     size_t width = dtype_bytes(t->type);
@@ -273,7 +273,7 @@ bool ops_trial_is_sound(struct ops_trial *trial, char *why)
         else if (t->role == OPS_IN && memcmp(data, image, bytes) != 0)
             snprintf(why, OPS_CASE_NAME, "the input %s was changed", t->name);
         else if (memcmp(data + bytes, image + bytes, GUARD) != 0)
-            snprintf(why, OPS_CASE_NAME, "something was written beyond the end of %s", t->name);
+            snprintf(why, OPS_CASE_NAME, "the call wrote beyond the end of %s", t->name);
         else
             continue;
         return false;

@@ -1,10 +1,9 @@
-/* ops_trial -- a case made real on one ops: its tensors in device memory, drawn, run and read
- * back.
+/* ops_trial -- one case with its tensors in device memory, ready to run and to read back.
  *
- * Every tensor has an image on the host of what it is before the call: inputs are drawn from the
+ * Every tensor has an image on the host: its contents before the call. Inputs are drawn from the
  * seed and the tensor's name (so every back end and compute type gets the same values), or come
- * from a run of the forward op; outputs and scratch are NaN (0x5a bytes for integers); a guard
- * follows each. Reset puts the images back.
+ * from a run of the forward op. Outputs and scratch are NaN (0x5a bytes for integers). A guard
+ * follows each tensor. Reset copies the images to the device again.
  */
 #ifndef OPS_OPS_TRIAL_H
 #define OPS_OPS_TRIAL_H
@@ -12,7 +11,7 @@
 
 struct ops_trial;
 
-/* `ops`, `stream` and what `c` points to are borrowed. The tensors are as after ops_trial_reset. */
+/* `ops`, `stream` and the strings of `c` are borrowed. The tensors are as after ops_trial_reset. */
 enum status ops_trial_create(struct ops *ops, struct stream *stream, const struct ops_case *c,
                              uint64_t seed, struct ops_trial **trial);
 void ops_trial_destroy(struct ops_trial *trial); /* NULL is fine */
@@ -22,20 +21,20 @@ const struct ops_call *ops_trial_call(const struct ops_trial *trial);
 
 void ops_trial_reset(struct ops_trial *trial);
 void ops_trial_run(struct ops_trial *trial); /* enqueues */
-/* The same with the output `tensor` (an index) in the place of the input named `place`. */
-void ops_trial_run_aliased(struct ops_trial *trial, int tensor, const char *place);
+/* The same, with the output of index `tensor` written over the input of that name. */
+void ops_trial_run_aliased(struct ops_trial *trial, int tensor, const char *input);
 
-/* Wait, and copy a tensor to the host; it lives until the next read. */
+/* Synchronize and copy a tensor to the host. The result is valid until the next read. */
 const void *ops_trial_read(struct ops_trial *trial, int tensor);
-/* The tensor's image, to read or change: it is there after the next reset. */
+/* The tensor's image, to read or change. Changes take effect with the next reset. */
 void *ops_trial_image(struct ops_trial *trial, int tensor);
 
-/* Give a trial the inputs of another one of the same case, converted to its types, and reset it: the
- * reference then judges what a 16-bit back end made of its own rounded inputs. */
+/* Copy the inputs of another trial of the same case, converted to this trial's types, and reset.
+ * With it the reference computes from the rounded inputs of a 16-bit back end. */
 void ops_trial_take(struct ops_trial *trial, const struct ops_trial *from);
 
-/* After a run: whether every output was written whole, every input left alone and every guard too.
- * If not, `why` (OPS_CASE_NAME bytes) says what. */
+/* After a run: whether every output was written completely, and no input or guard was changed. If
+ * not, `why` (OPS_CASE_NAME bytes) names the problem. */
 bool ops_trial_is_sound(struct ops_trial *trial, char *why);
 
 #endif

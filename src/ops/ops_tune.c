@@ -1,4 +1,4 @@
-/* ops_tune -- see the header. */
+/* ops_tune -- times candidates in rounds and compares their medians. */
 #include "ops/ops_tune.h"
 #include <math.h>
 #include <stdlib.h>
@@ -6,10 +6,10 @@
 
 struct way {
     bool works;
-    bool timed; /* it is worth it */
+    bool timed; /* still a candidate */
     int calls;  /* in a round */
     double seconds[TUNE_ROUNDS];
-    double median; /* of a call */
+    double median; /* seconds of a call */
 };
 
 static void fail(struct way *way)
@@ -18,8 +18,8 @@ static void fail(struct way *way)
     way->median = -1;
 }
 
-/* The first call may load what it needs, so the time is that of a second run. */
-static void look(struct way *way, int number, tune_time_fn *time, void *user)
+/* A first estimate. The first call may load code, so it is not timed. */
+static void estimate(struct way *way, int number, tune_time_fn *time, void *user)
 {
     enum { FEW = 2, MANY = 1000 };
     double warm = time(user, number, 1);
@@ -33,8 +33,8 @@ static void look(struct way *way, int number, tune_time_fn *time, void *user)
     way->calls = calls < 1 ? 1 : calls > MANY ? MANY : (int)calls;
 }
 
-/* Those that give something else than the first are out. */
-static void leave_same(struct way *ways, int count, tune_same_fn *same, void *user)
+/* Exclude the ways whose result differs from the first one's. */
+static void exclude_different(struct way *ways, int count, tune_same_fn *same, void *user)
 {
     for (int i = 1; i < count; i++)
         if (ways[i].works && !(ways[0].works && same(user, i)))
@@ -49,8 +49,8 @@ static int working(const struct way *ways, int count)
     return sum;
 }
 
-/* The first is timed in any case: the others are measured by it. */
-static void give_up_slow(struct way *ways, int count)
+/* Exclude ways that are clearly slow. The first stays: the others are compared with it. */
+static void exclude_slow(struct way *ways, int count)
 {
     double fastest = INFINITY;
     for (int i = 0; i < count; i++)
@@ -68,8 +68,8 @@ static bool has_rivals(const struct way *ways, int count)
     return false;
 }
 
-/* Every other round from the end, so that a clock which falls, or rises, favours none: the two in the
- * middle, whose mean the median is, are one of each. */
+/* Every other round runs in reverse order, so that a rising or falling clock favours no way: the
+ * median is the mean of the two middle rounds, one of each direction. */
 static void time_round(struct way *ways, int count, int round, tune_time_fn *time, void *user)
 {
     for (int k = 0; k < count; k++) {
@@ -92,7 +92,7 @@ static int compare(const void *a, const void *b)
 
 static double median_of(double *seconds)
 {
-    _Static_assert(TUNE_ROUNDS % 2 == 0, "as many there as back");
+    _Static_assert(TUNE_ROUNDS % 2 == 0, "equal numbers of rounds in both directions");
     qsort(seconds, TUNE_ROUNDS, sizeof *seconds, compare);
     return (seconds[TUNE_ROUNDS / 2 - 1] + seconds[TUNE_ROUNDS / 2]) / 2;
 }
@@ -112,11 +112,11 @@ struct tuned ops_tune(int count, tune_time_fn *time, tune_same_fn *same, void *u
     struct way ways[TUNE_WAYS];
     CHECK(0 < count && count <= TUNE_WAYS);
     for (int i = 0; i < count; i++)
-        look(&ways[i], i, time, user);
+        estimate(&ways[i], i, time, user);
     if (same)
-        leave_same(ways, count, same, user);
+        exclude_different(ways, count, same, user);
     int left = working(ways, count);
-    give_up_slow(ways, count);
+    exclude_slow(ways, count);
     if (!has_rivals(ways, count))
         return (struct tuned){0, left, ways[0].median, ways[0].median};
     for (int round = 0; round < TUNE_ROUNDS; round++)

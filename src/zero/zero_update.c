@@ -6,7 +6,7 @@
 #include <fnmatch.h>
 #include <math.h>
 
-#include "ops/ops_price.h"
+#include "ops/ops.h"
 
 /* --- segments ------------------------------------------------------------------------------- */
 

@@ -69,7 +69,7 @@ expect 4 'try .*engine.recompute=' "$sifr" plan run.yaml -n 4 --train.micro_batc
 expect 4 'no stage, recomputation, micro-batch or number of ranks' "$sifr" plan run.yaml -n 4 --memory=1000
 
 # Mistakes.
-expect 2 'model.vocab: not known' "$sifr" plan --model.preset=tiny
+expect 2 'model.vocab: not set' "$sifr" plan --model.preset=tiny
 expect 2 'zero.servers: 2 of 2 ranks leave no worker' "$sifr" plan run.yaml -n 2 --zero.servers=2
 expect 2 'zero.servers needs stage 1, 2 or 3' "$sifr" plan run.yaml -n 2 --zero.servers=1 --zero.stage=0
 expect 2 'zero.stage' "$sifr" plan run.yaml --zero.stage=4

@@ -163,7 +163,7 @@ expect 2 'parallel.tp=4 does not divide 14 ranks; try 2$' "$sifr" plan "${keys[@
 refused 'parallel.pp=2 does not divide 3 groups of parallel.tp=2; try 1 or 3$' 6 --parallel.tp=2 --parallel.pp=2
 refused 'parallel.pp=5 exceeds the 4 units of the model; try 1$' 10 --parallel.tp=2 --parallel.pp=5
 expect 2 'parallel.pp=4 does not divide 14 ranks; try 2$' "$sifr" plan "${keys[@]}" -n 14 --parallel.pp=4 # 7 divides them, but there are 4 units
-refused 'parallel.sequence: 4 ranks cannot share the 62 rows of a micro-batch of 2 sequences of 31 tokens; take 4 sequences, a multiple of 4 tokens' \
+refused 'parallel.sequence: 4 ranks do not divide the 62 rows of a micro-batch of 2 sequences of 31 tokens; use 4 sequences, a multiple of 4 tokens' \
     4 --parallel.tp=4 --parallel.sequence=true --train.context=31
 [ ! -e no ] || fail "a run that was refused has left a folder"
 finish

@@ -107,39 +107,34 @@ static void dx(struct ops *ops, struct stream *stream, struct linear l, int64_t 
 }
 
 static void dx_dgelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                     const void *dy, const void *w, const void *pre, void *d_pre, void *d_bias)
+                     const struct linear_dx_dgelu *a)
 {
     watch('x');
-    me->real->linear_dx_dgelu(ops, stream, l, rows, dy, w, pre, d_pre, d_bias);
+    me->real->linear_dx_dgelu(ops, stream, l, rows, a);
     done();
 }
 
-static void dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows, const void *x,
-               const void *dy, bool add, void *out, void *d_bias)
+static void dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+               const struct linear_dw *a)
 {
     watch('w');
-    me->real->linear_dw(ops, stream, l, rows, x, dy, add, out, d_bias);
+    me->real->linear_dw(ops, stream, l, rows, a);
     done();
 }
 
 static void norm_backward(struct ops *ops, struct stream *stream, struct norm norm, int64_t rows,
-                          const void *dy, const void *x, const void *w, const float *mean,
-                          const float *rstd, const void *add, void *out, void *dw_, void *db,
-                          void *add_columns, void *out_columns, void *scratch)
+                          const struct norm_backward *a)
 {
     watch('n');
-    me->real->norm_backward(ops, stream, norm, rows, dy, x, w, mean, rstd, add, out, dw_, db,
-                            add_columns, out_columns, scratch);
+    me->real->norm_backward(ops, stream, norm, rows, a);
     done();
 }
 
 static void attention_backward(struct ops *ops, struct stream *stream, struct attention a,
-                               const float *rope, const void *qkv, const void *out,
-                               const float *lse, const void *dy, void *d_qkv, void *d_bias,
-                               void *scratch)
+                               const struct attention_backward *b)
 {
     watch('a');
-    me->real->attention_backward(ops, stream, a, rope, qkv, out, lse, dy, d_qkv, d_bias, scratch);
+    me->real->attention_backward(ops, stream, a, b);
     done();
 }
 

@@ -1,10 +1,10 @@
-/* model_rig -- the least that runs a model's passes: params in one place each, buffers shared or
- * not, no store and no engine. Kept apart from the tests so that they read as what they check.
+/* model_rig -- the minimum that runs a model's passes: params in one buffer each, shared or
+ * separate activation buffers, no store and no engine.
  *
- * Buffers that a recompute mode does not keep are shared by all units and full of NaN before
- * PASS_REBUILD, and scratch is full of NaN before every pass: what a pass must not rely on cannot
- * go unseen. Where backward is in two parts, so is everything before the second that is not declared
- * to live until then.
+ * Buffers that a recompute mode does not keep are shared by all units and filled with NaN before
+ * PASS_REBUILD, and scratch is filled with NaN before every pass, so that reading stale data is
+ * noticed. When backward runs in two halves, buffers that are not declared to live until the second
+ * half are filled with NaN before it, too.
  */
 #ifndef TESTS_MODEL_MODEL_RIG_H
 #define TESTS_MODEL_MODEL_RIG_H
@@ -26,7 +26,7 @@ struct rig {
     struct comm *group; /* borrowed; NULL: one rank */
     struct unit_shape shape;
     enum keep rebuild; /* KEEP_NOT: everything is kept */
-    bool parts;        /* backward is in two */
+    bool parts;        /* backward in two halves */
 
     void *params[RIG_PARAMS];
     void *grads[RIG_UNITS][UNIT_MAX_USES];
@@ -65,7 +65,7 @@ static inline void rig_set(const struct rig *r, void *values, int64_t i, double 
 }
 
 /* Every tensor gets random values, biases and norms too, so that no gradient is zero by chance. A
- * value follows from the element of the whole tensor, whatever part of it is here. */
+ * value depends on the element's index in the whole tensor, not on this rank's part of it. */
 static inline void rig_fill_params(struct rig *r, double deviation)
 {
     for (int p = 0; p < r->graph->param_count; p++) {
@@ -83,7 +83,7 @@ static inline void rig_fill_params(struct rig *r, double deviation)
     }
 }
 
-/* Whether a buffer lives from one part of backward to the other. */
+/* Whether a buffer lives from one half of backward to the other. */
 static inline bool rig_lasts(const struct rig *r, int u, int b)
 {
     return r->parts && (r->list[u][b].passes & UNIT_PARTS) == UNIT_PARTS;
@@ -136,7 +136,7 @@ static inline void rig_open_part(struct rig *r, const struct model_config *confi
     r->loss = rig_block(r, sizeof *r->loss);
     r->scalars = rig_block(r, sizeof *r->scalars);
 
-    /* Tokens that repeat, labels some of which do not count. */
+    /* Repeated tokens, some masked labels. */
     struct rng rng = rng_stream(2, "batch");
     int64_t valid = 0;
     for (int64_t i = 0; i < rows; i++) {

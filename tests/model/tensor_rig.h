@@ -1,5 +1,5 @@
-/* tensor_rig -- a model whose layers several ranks compute together, as threads; and the graph of one of
- * them alone, without memory. */
+/* tensor_rig -- a tensor-parallel model whose ranks are threads; and the graph of a single rank,
+ * without memory. */
 #ifndef TESTS_MODEL_TENSOR_RIG_H
 #define TESTS_MODEL_TENSOR_RIG_H
 #include "comm/comm.h"
@@ -8,7 +8,7 @@
 
 enum { MOST_RANKS = 4, MODES = 3 };
 
-/* Tensor parallel; with sequence parallel, inputs kept gathered, or gathered again. */
+/* Tensor parallel; sequence parallel with inputs kept gathered, or gathered again. */
 static const struct {
     const char *name;
     bool sequence, regather;
@@ -21,8 +21,8 @@ struct setting {
     int64_t batch, tokens;
     int tp, mode;
     enum keep rebuild;
-    bool parts;   /* backward is in two */
-    double delay; /* the most, around calls */
+    bool parts;   /* backward in two halves */
+    double delay; /* maximum seconds around calls */
 };
 
 /* --- models: sizes that divide by 4, but for the vocabulary --------------------------------- */
@@ -60,7 +60,7 @@ static inline struct model_config model_at(int i)
     case 0: return gpt2();
     case 1: return untied(gpt2());
     case 2: return llama(4);
-    case 3: return llama(2); /* fewer than ranks */
+    case 3: return llama(2); /* fewer kv heads than ranks */
     default: return untied(llama(1));
     }
 }
@@ -157,7 +157,7 @@ static inline struct setting setting_of(struct model_config config, const char *
                             .rebuild = KEEP_NOT};
 }
 
-/* --- one of them alone --------------------------------------------------------------------- */
+/* --- a single rank -------------------------------------------------------------------------- */
 
 /* The graph of one rank, for names and sizes. */
 struct lone {

@@ -1,10 +1,9 @@
-/* Selective recomputation of GPT-2 on a back end whose GELU is of sums that are not rounded yet, as a
- * GPU's is: what is kept of the sums does not tell its bits, so the product with GELU is run again
- * (ops_gelu_remakes). Every gradient has the bits that it has when all is kept: on one rank and on
- * several that compute a layer together, with backward in one piece and in two.
+/* Selective recomputation of GPT-2 on a back end that applies GELU to sums before they are rounded,
+ * as a GPU does. The saved, rounded sums do not reproduce its bits, so the product with GELU runs
+ * again (ops_gelu_remakes). Every gradient has the same bits as when everything is kept: on one
+ * rank and in a TP group, with backward in one pass and in two halves.
  *
- * Here such a back end is one of the host's, whose linear_gelu rounds the sums once GELU has been
- * taken of them. */
+ * The test imitates such a back end on the host: its linear_gelu rounds the sums after GELU. */
 #include "model/tensor_rig.h"
 #include "ops/ops_impl.h"
 
@@ -20,13 +19,13 @@ static const struct rough *rough_of(const struct ops *ops)
 }
 
 static void rough_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                              const void *x, const void *w, const void *bias, void *pre, void *y)
+                              const struct linear_gelu *a)
 {
     const struct rough *rough = rough_of(ops);
     rough->rank->products++;
-    rough->real->linear_gelu(ops, stream, l, rows, x, w, bias, pre, y);
+    rough->real->linear_gelu(ops, stream, l, rows, a);
     for (int64_t i = 0; i < rows * l.out; i++) {
-        char *at = (char *)pre + (size_t)i * dtype_bytes(ops->type);
+        char *at = (char *)a->pre + (size_t)i * dtype_bytes(ops->type);
         uint16_t rounded;
         dtype_convert(&rounded, DTYPE_BF16, at, ops->type, 1);
         dtype_convert(at, ops->type, &rounded, DTYPE_BF16, 1);
@@ -41,7 +40,7 @@ static void counted_gelu(struct ops *ops, struct stream *stream, int64_t count, 
     rough->real->gelu(ops, stream, count, x, y);
 }
 
-/* Gradients by such a back end; `admits`: it says that it is one. */
+/* Gradients with such a back end; `admits`: it sets gelu_of_sums. */
 static void gradients_by_rough(struct rank *rank, bool admits)
 {
     struct ops *ops = rank->rig.ops;
@@ -82,7 +81,7 @@ static struct difference difference_of(const struct rig *a, const struct rig *b)
     return (struct difference){NULL, 0};
 }
 
-/* Everything kept, against what the setting keeps. */
+/* Compare keeping everything with what the setting keeps. */
 static void check_same_bits(const struct setting *s)
 {
     struct rank kept[MOST_RANKS], remade[MOST_RANKS];
@@ -129,7 +128,7 @@ static void test_one_rank(void **state)
     }
 }
 
-/* The input of the product is gathered first, where ranks have only rows of it. */
+/* Sequence parallel: the input of the product is gathered first. */
 static void test_several_ranks(void **state)
 {
     (void)state;
@@ -140,8 +139,8 @@ static void test_several_ranks(void **state)
             check_parts(s);
 }
 
-/* These sums are rounded so much that it shows: with GELU alone taken again, the gradient of the matrix
- * that reads it differs. */
+/* The rounding is coarse enough to be detected: if only GELU is recomputed, the gradient of the
+ * next matrix differs. */
 static void test_gelu_alone_differs(void **state)
 {
     (void)state;

@@ -1,18 +1,18 @@
 /* The graph: names, shapes, pieces and counts as the files have them; the rotary table; memory. */
 #include "model/model_rig.h"
 
-struct place {
+struct setup {
     struct fixture f;
     struct device *device;
 };
 
-static void open_place(struct place *p, const char *backend)
+static void open_setup(struct setup *p, const char *backend)
 {
     fixture_open(&p->f);
     assert_int_equal(device_create(&p->f.env, backend, 0, &p->device), STATUS_OK);
 }
 
-static void close_place(struct place *p)
+static void close_setup(struct setup *p)
 {
     device_destroy(p->device);
     fixture_close(&p->f);
@@ -43,10 +43,10 @@ static void check_tensor(const struct unit_graph *g, const char *name, int64_t r
 static void test_gpt2_graph(void **state)
 {
     (void)state;
-    struct place p;
+    struct setup p;
     struct model *model;
     struct model_config c = rig_gpt2();
-    open_place(&p, "cpu");
+    open_setup(&p, "cpu");
     assert_int_equal(model_create(p.device, &c, &model), STATUS_OK);
     const struct unit_graph *g = model_graph(model);
     check_tensor(g, "transformer.wte.weight", 13, 12, INIT_NORMAL, 0.02);
@@ -75,17 +75,17 @@ static void test_gpt2_graph(void **state)
     assert_int_equal(model_create(p.device, &c, &model), STATUS_OK);
     check_tensor(model_graph(model), "lm_head.weight", 13, 12, INIT_NORMAL, 0.02);
     model_destroy(model);
-    close_place(&p);
+    close_setup(&p);
 }
 
 static void test_llama_graph(void **state)
 {
     (void)state;
-    struct place p;
+    struct setup p;
     struct model *model;
     struct model_config c = rig_llama();
     c.tied = 0;
-    open_place(&p, "cpu");
+    open_setup(&p, "cpu");
     assert_int_equal(model_create(p.device, &c, &model), STATUS_OK);
     const struct unit_graph *g = model_graph(model);
     check_tensor(g, "model.embed_tokens.weight", 13, 12, INIT_NORMAL, 0.02);
@@ -104,10 +104,10 @@ static void test_llama_graph(void **state)
     assert_int_equal(g->piece_count, 4); /* wte, two blocks, head with its own matrix */
     assert_int_equal(unit_param_count(g, g->units[1].uses[1]), (12 + 4 + 4) * 12);
     model_destroy(model);
-    close_place(&p);
+    close_setup(&p);
 }
 
-/* The counts that the names of the presets promise. */
+/* Parameter counts match the names of the presets. */
 static void test_preset_counts(void **state)
 {
     (void)state;
@@ -119,8 +119,8 @@ static void test_preset_counts(void **state)
         {"gpt2-124m", 0, 124439808},  {"gpt2-350m", 0, 354823168},      {"gpt2-774m", 0, 774030080},
         {"gpt2-1.5b", 0, 1557611200}, {"llama-3b", 128256, 3212749824}, {"llama-8b", 0, 8030261248},
     };
-    struct place p;
-    open_place(&p, "dry");
+    struct setup p;
+    open_setup(&p, "dry");
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         struct model_config c = {.tied = 2};
         struct options *options;
@@ -136,7 +136,7 @@ static void test_preset_counts(void **state)
         model_destroy(model);
         options_destroy(options);
     }
-    close_place(&p);
+    close_setup(&p);
 }
 
 /* --- rotary table --------------------------------------------------------------------------- */
@@ -181,9 +181,9 @@ static void test_rope_table(void **state)
 static void test_every_allocation_may_fail(void **state)
 {
     (void)state;
-    struct place p;
+    struct setup p;
     struct model_config c = rig_llama();
-    open_place(&p, "cpu");
+    open_setup(&p, "cpu");
     size_t before = mem_total(p.f.env.mem);
     int64_t n = 1;
     for (;; n++) {
@@ -201,10 +201,10 @@ static void test_every_allocation_may_fail(void **state)
     }
     assert_true(n > 6);
     assert_int_equal(mem_total(p.f.env.mem), before);
-    close_place(&p);
+    close_setup(&p);
 }
 
-/* The blocks' buffers in units of R C: what a plan of memory counts on. */
+/* The blocks' buffers in units of R C, on which memory plans rely. */
 static void test_activation_bytes(void **state)
 {
     (void)state;

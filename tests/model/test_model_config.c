@@ -1,4 +1,4 @@
-/* Presets under keys, what is derived, and what is refused with which words. */
+/* Presets and keys, derived sizes, and error messages. */
 #include "base/fixture.h"
 #include "model/model.h"
 #include "model/model_presets.h"
@@ -64,7 +64,7 @@ static void test_presets(void **state)
         assert_int_equal(c.config.tied, model_presets[i].tied);
         if (c.config.vocab == 0) {
             assert_int_equal(model_check(&c.f.env, &c.config), STATUS_CONFIG);
-            assert_contains(c.f.heard.line, "model.vocab: not known");
+            assert_contains(c.f.heard.line, "model.vocab: not set");
             c.config.vocab = 1000;
         }
         assert_int_equal(model_check(&c.f.env, &c.config), STATUS_OK);
@@ -102,7 +102,7 @@ static void test_keys_over_preset(void **state)
     assert_int_equal(c.config.kv_heads, 8);
     done(&c);
 
-    /* Another architecture keeps the plain sizes and derives what is its own. */
+    /* Another architecture keeps the common sizes of the preset and derives its own. */
     resolved(&c, "preset=tiny arch=llama");
     assert_int_equal(c.config.arch, MODEL_LLAMA);
     assert_int_equal(c.config.ff, 512); /* 8/3 of 128 is 341.3, up to a multiple of 256 */
@@ -136,7 +136,7 @@ static void test_derived(void **state)
 static void test_refused(void **state)
 {
     (void)state;
-    refused("width=64 heads=4", "model.layers: not set; give it, or choose a model.preset");
+    refused("width=64 heads=4", "model.layers: not set; set it, or choose a model.preset");
     refused("preset=tiny heads=6", "model.heads: 6 does not divide model.width 128; try 4 or 8");
     refused("preset=tiny arch=llama heads=128",
             "model.heads: 128 leaves an odd part of model.width 128; try 64");
@@ -147,15 +147,15 @@ static void test_refused(void **state)
             "model.kv_heads: 3 does not divide model.heads 32; try 2 or 4");
     refused("preset=llama-1b kv_heads=64",
             "model.kv_heads: 64 does not divide model.heads 32; try 32");
-    refused("preset=tiny kv_heads=2", "model.kv_heads: gpt2 has as many as model.heads (4), not 2");
-    refused("preset=tiny head_width=16", "model.head_width: gpt2 has heads of width / heads");
+    refused("preset=tiny kv_heads=2", "model.kv_heads: gpt2 needs model.heads (4) of them, not 2");
+    refused("preset=tiny head_width=16", "model.head_width: gpt2 needs heads x head_width = width");
     refused("arch=llama layers=1 width=8 heads=2 head_width=3", "model.head_width: 3 is odd");
-    refused("layers=60000 width=1000000 heads=1 ff=9", "parameters; take smaller sizes");
+    refused("layers=60000 width=1000000 heads=1 ff=9", "parameters; use smaller sizes");
     refused("preset=llama-1b rope_scaling=llama3 rope_low=5",
             "model.rope_low: 5 must be above 0 and below model.rope_high 4");
 }
 
-/* Out of range where it is given: the table refuses it with its key. */
+/* Values out of range: the option table rejects them and names the key. */
 static void test_negative_sizes(void **state)
 {
     (void)state;
@@ -171,7 +171,7 @@ static void test_negative_sizes(void **state)
     done(&c);
 }
 
-/* What a file may hold: model_check refuses it by itself. */
+/* Values from a file: model_check rejects them without the option table. */
 static void test_check(void **state)
 {
     (void)state;
@@ -180,10 +180,14 @@ static void test_check(void **state)
     const struct model_config good = c.config;
     struct model_config bad[8];
     static const char *const words[8] = {
-        "model.layers: -1 is not a size",    "model.width: 1099511627776 is more",
-        "model.vocab: -3 is not a size",     "model.kv_heads: 5 does not divide",
-        "model.norm_eps: 0 must be above 0", "model.rope_theta: 0 is not a base",
-        "model.tied: not decided",           "model.arch: 9 is none of",
+        "model.layers: -1 is not a size",
+        "model.width: 1099511627776 is too large",
+        "model.vocab: -3 is not a size",
+        "model.kv_heads: 5 does not divide",
+        "model.norm_eps: 0 must be above 0",
+        "model.rope_theta: 0 must be above 0",
+        "model.tied: not set",
+        "model.arch: 9 is neither",
     };
     for (int i = 0; i < 8; i++)
         bad[i] = good;

@@ -1,11 +1,10 @@
-/* Whole tiny models: backward against finite differences, recomputation against keeping, decoding
- * against forward. */
+/* Tiny complete models: backward against finite differences, recomputation against keeping,
+ * decoding against forward. */
 #include "model/model_rig.h"
 
 static const struct unit_shape SHAPE = {2, 7, 0};
 
-/* Heads wider together than the stream: the buffers that serve twice are sized by their second
- * tenant. */
+/* The heads together are wider than the stream: reused buffers are sized by their second user. */
 static struct model_config wide_heads(void)
 {
     struct model_config c = rig_llama();
@@ -42,8 +41,8 @@ static double difference(struct rig *r, int p, int64_t i)
     return (8 * (f[2] - f[1]) - (f[3] - f[0])) / (12 * h) * r->scalars->loss_scale;
 }
 
-/* An element of a tensor; of one with a row for each token, in the row of a label: other rows have
- * next to no gradient. */
+/* An element of a tensor. If the tensor has a row for each token, an element in a label's row: the
+ * others have almost no gradient. */
 static int64_t sample(const struct rig *r, const struct unit_tensor *tensor, uint64_t random)
 {
     int64_t elements = unit_tensor_count(tensor), i = (int64_t)(random % (uint64_t)elements);
@@ -102,7 +101,7 @@ static void test_llama_gradients(void **state)
 
 /* --- the loss in chunks --------------------------------------------------------------------- */
 
-/* Sequences first .. of `from` into `to`, with the same share in the mean. */
+/* Copy sequences of `from`, starting at `first`, into `to`, with the same weight in the mean. */
 static void copy_batch(const struct rig *from, int64_t first, struct rig *to)
 {
     size_t bytes = (size_t)(to->shape.batch * to->shape.tokens) * sizeof(int32_t);
@@ -111,7 +110,7 @@ static void copy_batch(const struct rig *from, int64_t first, struct rig *to)
     *to->scalars = *from->scalars;
 }
 
-/* A vocabulary so large that the loss goes through its rows in chunks: the gradient is the sum of
+/* A vocabulary so large that the loss is computed in chunks of rows: the gradient is the sum of
  * those of two halves of the batch, each of which is one chunk. */
 static void test_chunked_loss(void **state)
 {
@@ -170,7 +169,7 @@ static void test_chunk_rows(void **state)
     rig_close(&rig);
 }
 
-/* --- recomputation, and backward in two parts ----------------------------------------------- */
+/* --- recomputation, and backward in two halves ---------------------------------------------- */
 static void check_same_bits(const struct model_config *config, const char *backend, enum dtype type,
                             enum keep rebuild, bool parts)
 {

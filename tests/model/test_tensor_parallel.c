@@ -1,8 +1,8 @@
-/* Models whose layers several ranks compute together: losses, gradients and logits, put together from the
- * parts, against one rank; the same bits whatever is recomputed and from run to run. */
+/* Tensor-parallel models: losses, gradients and logits, assembled from the ranks' parts, against
+ * one rank; equal bits with any recomputation and from run to run. */
 #include "model/tensor_rig.h"
 
-/* --- results put together ------------------------------------------------------------------- */
+/* --- assembled results ---------------------------------------------------------------------- */
 
 /* Gradients of the uses of a unit, tensor after tensor as wholes, and of the stream. */
 struct result {
@@ -20,21 +20,21 @@ static int64_t whole_count(const struct unit_graph *g, int param)
     return count;
 }
 
-/* One rank's share of a tensor's gradient. Shares are added, in rank order; what replicas have
- * whole must be the same bits. */
+/* Add one rank's part of a tensor's gradient. Partial sums are added in rank order; complete
+ * replicas must have equal bits. */
 static void join_tensor(const struct rig *r, const struct unit_tensor *t, const void *grad,
                         int64_t at, double *whole)
 {
     const struct unit_split *split = &t->split;
     for (int64_t i = 0; i < unit_tensor_count(t); i++) {
-        double value = rig_get(r, grad, at + i), *place = &whole[unit_tensor_index(t, i, NULL)];
+        double value = rig_get(r, grad, at + i), *element = &whole[unit_tensor_index(t, i, NULL)];
         if (split->partial && !unit_tensor_answers(t))
-            *place += value;
+            *element += value;
         else if (unit_tensor_answers(t))
-            *place = value;
-        else if (memcmp(place, &value, sizeof value) != 0)
+            *element = value;
+        else if (memcmp(element, &value, sizeof value) != 0)
             fail_msg("%s[%lld]: %.17g on replica %d, not %.17g", t->name, (long long)i, value,
-                     split->replica, *place);
+                     split->replica, *element);
     }
 }
 
@@ -121,8 +121,8 @@ static double relative(const double *a, const double *b, int64_t count)
     return sqrt(difference / norm);
 }
 
-/* Sums in other orders differ by roundings, a few for each layer that a value has gone through: up
- * to the loss and back to its unit. */
+/* Sums in another order differ by rounding errors, a few for each layer on the way to the loss and
+ * back to the unit. */
 static double bound(const struct setting *s, const struct unit_graph *g, int unit)
 {
     int depth = 2 * g->unit_count - unit;
@@ -193,7 +193,7 @@ static void test_agrees_with_one_rank(void **state)
     check_agreement("cpu", DTYPE_F32);
 }
 
-/* Three ranks, and rows and widths that fill no whole blocks. */
+/* Three ranks, with rows and widths that are no multiples of a block. */
 static void test_three_ranks(void **state)
 {
     (void)state;
@@ -221,7 +221,7 @@ static void test_three_ranks(void **state)
     }
 }
 
-/* A part for one rank is the model: the same bits, keys of parallelism or not. */
+/* A part for a single rank is the whole model: equal bits, with or without parallel keys. */
 static void test_one_rank(void **state)
 {
     (void)state;
@@ -237,8 +237,8 @@ static void test_one_rank(void **state)
     close_lone(&lone);
 }
 
-/* Recomputation, delays between ranks and a backward pass in two parts change no bit; nor does
- * another run. */
+/* Recomputation, delays between ranks, a backward pass in two halves and a second run change no
+ * bits. */
 static void test_same_bits(void **state)
 {
     (void)state;
@@ -265,7 +265,7 @@ static void test_same_bits(void **state)
         }
 }
 
-/* Several chunks of a loss: rows of all ranks in each under sequence parallel. */
+/* A loss in several chunks: under sequence parallel each has rows of all ranks. */
 static void test_chunked_loss(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* What each of several ranks has of a layer that they compute together: its part of every tensor, what is
- * repeated, what it keeps for the backward pass; and sizes that cannot be shared. */
+/* What each of several ranks has of a layer that they compute together: its part of every tensor,
+ * what is repeated, what it keeps for the backward pass; and sizes that cannot be shared. */
 #include "model/tensor_rig.h"
 
 /* Every element of the whole is on as many ranks as its tensor says, once on each. */
@@ -15,15 +15,15 @@ static void check_parts(const struct model_config *config, int tp)
         assert_non_null(held);
         for (int r = 0; r < tp; r++) {
             const struct unit_tensor *tensor = &lone[r].graph->tensors[t];
-            int64_t count = unit_tensor_count(tensor), run = 0, place = 0;
+            int64_t count = unit_tensor_count(tensor), run = 0, index = 0;
             assert_string_equal(tensor->name, first->name);
             assert_memory_equal(tensor->shape, first->shape, sizeof first->shape);
             for (int64_t i = 0; i < count; i += run) {
-                place = unit_tensor_index(tensor, i, &run);
+                index = unit_tensor_index(tensor, i, &run);
                 assert_true(run >= 1 && i + run <= count);
-                assert_int_equal(unit_tensor_index(tensor, i + run - 1, NULL), place + run - 1);
+                assert_int_equal(unit_tensor_index(tensor, i + run - 1, NULL), index + run - 1);
                 for (int64_t k = 0; k < run; k++)
-                    held[place + k]++;
+                    held[index + k]++;
             }
             answered += unit_tensor_answers(tensor) ? count : 0;
         }
@@ -65,7 +65,7 @@ static const struct unit_split *split_of(const struct lone *l, const char *name)
     return NULL;
 }
 
-/* What is repeated, and of what every rank has but a share of the gradient. */
+/* Replicated tensors, and those for which each rank has a partial sum of the gradient. */
 static void test_replicas(void **state)
 {
     (void)state;
@@ -120,7 +120,7 @@ static void test_kept(void **state)
     size_t whole = kept_bytes(&c, &(struct model_part){.tp = 1});
     for (int tp = 2; tp <= 4; tp *= 2) {
         struct model_part part = {.tp = tp, .sequence = true, .regather = true};
-        size_t share = (whole - 4 * activation - statistics) / (size_t)tp;
+        size_t split = (whole - 4 * activation - statistics) / (size_t)tp;
         assert_int_equal(kept_bytes(&c, &part), whole / (size_t)tp);
         part.regather = false;
         assert_int_equal(kept_bytes(&c, &part),
@@ -129,7 +129,7 @@ static void test_kept(void **state)
         /* act also holds the attention branch, of all rows */
         size_t act = (size_t)(c.ff / tp > 3 * c.width / tp ? c.ff : 3 * c.width) / (size_t)tp;
         size_t room = act < 16 ? (16 - act) * 2 * 8 * 4 : 0;
-        assert_int_equal(kept_bytes(&c, &part), 4 * activation + statistics + share + room);
+        assert_int_equal(kept_bytes(&c, &part), 4 * activation + statistics + split + room);
     }
 }
 
@@ -153,24 +153,24 @@ static void test_refusals(void **state)
 {
     (void)state;
     struct model_config c = gpt2(), odd = gpt2(), few = gpt2();
-    refused(c, 3, "parallel.tp: 3 ranks cannot share model.heads 4; 2 or 4 could");
-    refused(c, 8, "parallel.tp: 8 ranks cannot share model.heads 4; 4 could");
+    refused(c, 3, "parallel.tp=3 cannot split model.heads=4; try 2 or 4");
+    refused(c, 8, "parallel.tp=8 cannot split model.heads=4; try 4");
     odd.ff = 26;
-    refused(odd, 4, "4 ranks cannot share model.ff 26; 2 could");
+    refused(odd, 4, "parallel.tp=4 cannot split model.ff=26; try 2");
     few.vocab = 3;
-    refused(few, 4, "cannot share model.vocab 3");
+    refused(few, 4, "cannot split model.vocab=3");
     struct model_config three = llama(1);
     three.heads = 12;
     three.kv_heads = 6;
-    refused(three, 4, "4 ranks cannot share model.kv_heads 6; 2 could");
+    refused(three, 4, "parallel.tp=4 cannot split model.kv_heads=6; try 2");
 
     struct fixture f;
     struct model_part part = {.tp = 4, .sequence = true};
     fixture_open(&f);
     assert_int_equal(model_part_check_rows(&f.env, &part, 2, 6), STATUS_OK);
     assert_int_equal(model_part_check_rows(&f.env, &part, 3, 6), STATUS_CONFIG);
-    assert_contains(f.heard.line, "parallel.sequence: 4 ranks cannot share the 18 rows");
-    assert_contains(f.heard.line, "take 2 sequences, a multiple of 4 tokens");
+    assert_contains(f.heard.line, "parallel.sequence: 4 ranks do not divide the 18 rows");
+    assert_contains(f.heard.line, "use 2 sequences, a multiple of 4 tokens");
     part.sequence = false;
     assert_int_equal(model_part_check_rows(&f.env, &part, 3, 6), STATUS_OK);
     fixture_close(&f);

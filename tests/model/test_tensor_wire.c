@@ -1,20 +1,20 @@
-/* What ranks that compute a layer together send each other, to the byte: where they do, and on a rank of a
- * group that is not there. */
+/* The bytes that the ranks of a TP group send each other: in a real group, and planned for one rank
+ * without the others. */
 #include "model/tensor_rig.h"
 
-/* In shares (t - 1) / t of an activation (R, C): a layer sends 8, or 10 when inputs are gathered
- * again, the two ends together 4; and three doubles a row to every other rank for the loss. */
+/* In units of (t - 1) / t of an activation (R, C): a layer sends 8, or 10 if inputs are gathered
+ * again; embedding and head together 4; and three doubles a row to every other rank for the loss. */
 static void check_wire(const struct setting *s, const int64_t *bytes)
 {
     int64_t rows = s->batch * s->tokens, layers = s->config.layers, total = 0;
-    int64_t share = rows * s->config.width * (int64_t)dtype_bytes(s->type) / s->tp * (s->tp - 1);
+    int64_t sent = rows * s->config.width * (int64_t)dtype_bytes(s->type) / s->tp * (s->tp - 1);
     int64_t parts = rows * 3 * 8 * (s->tp - 1), a_layer = modes[s->mode].regather ? 10 : 8;
     bool sequence = modes[s->mode].sequence;
     for (int kind = 0; kind < COMM_KIND_COUNT; kind++)
         total += bytes[kind];
-    assert_int_equal(total, (a_layer * layers + 4) * share + parts);
-    assert_int_equal(bytes[COMM_ALL_REDUCE], sequence ? 0 : (4 * layers + 2) * 2 * share);
-    assert_int_equal(bytes[COMM_REDUCE_SCATTER], sequence ? (4 * layers + 2) * share : 0);
+    assert_int_equal(total, (a_layer * layers + 4) * sent + parts);
+    assert_int_equal(bytes[COMM_ALL_REDUCE], sequence ? 0 : (4 * layers + 2) * 2 * sent);
+    assert_int_equal(bytes[COMM_REDUCE_SCATTER], sequence ? (4 * layers + 2) * sent : 0);
 }
 
 static void test_wire(void **state)

@@ -1,5 +1,6 @@
-/* op_shapes -- the shapes on which every op is held against the reference: ordinary ones and odd
- * ones (widths that no vector divides, one token, one row, groups of heads, odd vocabularies). */
+/* op_shapes -- the shapes on which every op is compared with the reference: common ones and odd
+ * ones (widths that are no multiple of a vector, one token, one row, grouped heads, odd
+ * vocabularies). */
 #ifndef TESTS_OPS_OP_SHAPES_H
 #define TESTS_OPS_OP_SHAPES_H
 #include "ops/ops_cases.h"

@@ -1,5 +1,6 @@
-/* op_shapes_gpu -- more shapes for a GPU: those that its fast paths are for (widths that eight
- * divides, heads of 64 and 128, several blocks in every direction), small enough for the reference. */
+/* op_shapes_gpu -- more shapes for a GPU: those of its fast paths (widths that are multiples of
+ * eight, heads of 64 and 128, several blocks in every direction), small enough for the
+ * reference. */
 #ifndef TESTS_OPS_OP_SHAPES_GPU_H
 #define TESTS_OPS_OP_SHAPES_GPU_H
 #include "ops/op_shapes.h"
@@ -54,7 +55,7 @@
     X(1, 192, 2, 1, 128)        \
     X(1, 321, 3, 3, 128)
 
-/* Lengths that no tile divides, around its edges, and heads narrower than a tile's columns. */
+/* Lengths that are no multiple of a tile, around its edges, and heads narrower than a tile. */
 #define GPU_ODD_SHAPES(X) \
     X(3, 1, 2, 1, 64)     \
     X(3, 7, 2, 2, 128)    \
@@ -77,7 +78,7 @@
     X(1, 128, 2, 1, 60)   \
     X(3, 77, 2, 2, 30)
 
-/* Heads wider than 128, and the columns of every tile that heads are computed in, filled or not. */
+/* Heads wider than 128, and every tile width for heads, completely and partly filled. */
 #define GPU_WIDE_SHAPES(X) \
     X(2, 65, 2, 1, 136)    \
     X(1, 129, 3, 3, 160)   \
@@ -135,9 +136,10 @@ static const struct ops_case op_shapes_gpu[] = {
 };
 enum { OP_SHAPE_GPU_COUNT = sizeof op_shapes_gpu / sizeof op_shapes_gpu[0] };
 
-/* For teams of blocks in attention's backward pass (SIFR_CUDA_ATTENTION=teams), beside those above with
- * four tiles of 128 tokens: teams of three and of four blocks; then more items (a sequence and key head)
- * than the 66 teams of two that a GPU has, so that teams go from one to the next. */
+/* For block clusters in attention's backward pass (SIFR_CUDA_ATTENTION=teams), in addition to the
+ * shapes above with four tiles of 128 tokens: clusters of three and of four blocks; then more items
+ * (a sequence and key head) than the 66 clusters of two that a GPU has, so that a cluster processes
+ * several. */
 #define CLUSTERS_SHAPES(X) \
     X(1, 768, 4, 2, 64)    \
     X(2, 768, 3, 1, 128)   \

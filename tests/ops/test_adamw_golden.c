@@ -1,5 +1,5 @@
-/* AdamW alone against PyTorch's in double (tools/golden_model.py): given gradients from zero to
- * large, eps 1e-8, two segments with their own learning rate and decay.
+/* AdamW in isolation against PyTorch's in double (tools/golden_model.py): given gradients from zero
+ * to large, eps 1e-8, two segments with their own learning rate and decay.
  */
 #include <jansson.h>
 #include <math.h>
@@ -32,7 +32,7 @@ static void assert_near(const char *what, double tolerance, const json_t *list, 
         double b = json_number_value(json_array_get(list, i)), d = found[i] - b;
         difference += d * d;
         exact += b * b;
-        /* Each element too: the norm does not see those with small gradients (where m cancels). */
+        /* Also each element: the norm hides those with small gradients, where m cancels. */
         if (!(fabs(d) <= 10 * tolerance * fabs(b) + 1e-30))
             fail_msg("%s[%zu]: %.9g, exact %.9g", what, i, (double)found[i], b);
     }

@@ -1,5 +1,6 @@
-/* test_cpu_blas -- the memory of BLAS and of the team is taken when ops are opened: later the system
- * may refuse any more; and where it refuses then, that is an error and not a hang. */
+/* test_cpu_blas -- BLAS and the threads allocate their memory when ops are created, so that they
+ * work when the system later refuses more; and if the system refuses then, the result is an error,
+ * not a hang. */
 #include <sys/resource.h>
 #include <unistd.h>
 #include "ops/op_rig.h"
@@ -17,7 +18,7 @@ static size_t address_space(void)
     return pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* The process gets no more than `more` bytes beyond what it has. */
+/* Limit the process to `more` bytes beyond its present size. */
 static void limit(size_t more)
 {
     struct rlimit limit;
@@ -29,7 +30,7 @@ static void limit(size_t more)
 static void test_no_memory_at_the_start_is_an_error(void **state)
 {
     (void)state;
-    if (TESTING_SANITIZED) /* it takes memory of its own */
+    if (TESTING_SANITIZED) /* the sanitizer allocates memory of its own */
         skip();
     struct env env = testing_env(THREADS);
     struct device *device;
@@ -46,7 +47,7 @@ static void test_no_memory_at_the_start_is_an_error(void **state)
     env_destroy(&env);
 }
 
-/* Products by all threads, with nothing left to take. */
+/* Products by all threads when no memory can be allocated. */
 static void test_products_take_nothing(void **state)
 {
     (void)state;

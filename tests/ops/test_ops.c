@@ -1,5 +1,5 @@
-/* Ops are made by name, refuse what they do not have, do nothing on a failed stream or a dry
- * device, and keep the promises of ops.h that no single case shows. */
+/* Ops are created by name, reject what they do not support, do nothing on a failed stream or a dry
+ * device, and keep the contracts of ops.h that no single case covers. */
 #include <math.h>
 #include "base/plugin.h"
 #include "base/rng.h"
@@ -74,7 +74,7 @@ static void test_failed_stream(void **state)
     rig_close(&rig);
 }
 
-/* On a dry device everything is counted and nothing is touched. */
+/* On a dry device everything is counted and no memory is touched. */
 static void test_dry(void **state)
 {
     (void)state;
@@ -102,7 +102,8 @@ static void test_dry(void **state)
     env_destroy(&env);
 }
 
-/* Without a GPU: the plugin's table is whole and plans on a dry device; it is refused elsewhere. */
+/* Without a GPU: the plugin's table is complete and works on a dry device; other devices reject
+ * it. */
 static void test_cuda(void **state)
 {
     (void)state;
@@ -117,11 +118,11 @@ static void test_cuda(void **state)
     assert_int_equal(ops_create(host, "cuda", DTYPE_BF16, &ops), STATUS_CONFIG);
     bool there = plugin_look("cuda", "sifr_ops_cuda_fill", &entry, why, sizeof why);
     if (there)
-        assert_non_null(strstr(log_first_error(env.log), "do not run on the device 'cpu'"));
+        assert_non_null(strstr(log_first_error(env.log), "does not run on the device 'cpu'"));
     for (int t = 0; there && t < 3; t++) {
         assert_ok(ops_create(dry, "cuda", types[t], &ops));
         assert_true(ops_chunk_logits(ops) > 0);
-        for (int i = 0; i < OP_SHAPE_COUNT; i++) { /* scratch is asked for */
+        for (int i = 0; i < OP_SHAPE_COUNT; i++) { /* computes scratch sizes */
             struct ops_call call = {.count = 0};
             ops_find_op(op_shapes[i].op)->describe(ops, &op_shapes[i], &call);
             assert_true(call.count > 0);
@@ -154,7 +155,7 @@ static void test_empty_ranges(void **state)
     rig_close(&rig);
 }
 
-/* A sum is a tree: in the order of the numbers the ones would be lost. */
+/* A sum is a tree: added in sequence, the ones would be lost. */
 static void test_sum_is_a_tree(void **state)
 {
     struct rig rig;
@@ -169,7 +170,7 @@ static void test_sum_is_a_tree(void **state)
     rig_close(&rig);
 }
 
-/* The 16-bit copy is the master rounded to nearest, to the bit. */
+/* The 16-bit copy has exactly the bits of the master rounded to nearest. */
 static void test_adamw_copy(void **state)
 {
     struct rig rig;
@@ -185,7 +186,7 @@ static void test_adamw_copy(void **state)
     rig_close(&rig);
 }
 
-/* Rounded at random it has the bits of the definition, whatever the segments are of their tensors. */
+/* With stochastic rounding it has the bits of the definition, for any segments of a tensor. */
 static void check_random_copy(const char *backend, enum dtype type)
 {
     enum { COUNT = 5000, CUT = COUNT / 2 / OPS_BLOCK * OPS_BLOCK };
@@ -199,9 +200,10 @@ static void check_random_copy(const char *backend, enum dtype type)
     const float *param = ops_find_tensor(call, "param")->data;
     const uint16_t *copy = ops_find_tensor(call, "copy")->data;
     for (int64_t i = 0; i < COUNT; i++) {
-        const struct adamw_location *place = &ops_adamw_locations[i >= CUT];
-        int64_t element = ops_whole_element(place, i < CUT ? i : i - CUT);
-        uint32_t random = rng_word((struct rng){place->key}, (uint64_t)element, OPS_ADAMW_UPDATE);
+        const struct adamw_location *location = &ops_adamw_locations[i >= CUT];
+        int64_t element = ops_whole_element(location, i < CUT ? i : i - CUT);
+        uint32_t random =
+            rng_word((struct rng){location->key}, (uint64_t)element, OPS_ADAMW_UPDATE);
         bool bf16 = type == DTYPE_BF16;
         uint16_t nearest = bf16 ? f32_to_bf16(param[i]) : f32_to_f16(param[i]);
         assert_int_equal(copy[i], bf16 ? f32_to_bf16_random(param[i], random)
@@ -219,16 +221,16 @@ static void test_adamw_random_copy(void **state)
     check_random_copy(*state, DTYPE_F16);
 }
 
-/* A parameter between two numbers of bf16 that nothing moves: the mean of its copies is itself, where
- * nearest would always be off. */
+/* A constant parameter between two bf16 numbers: the mean of its copies is the parameter, while
+ * rounding to nearest would always be off. */
 static void test_adamw_random_mean(void **state)
 {
     enum { COUNT = 1000, UPDATES = 100 };
     static float param[COUNT], grad[COUNT], m[COUNT], v[COUNT];
     uint16_t copy[COUNT];
     struct rig rig;
-    struct adamw_location place = {rng_stream(1, "mean").key, 0, INT64_MAX, 0, 0};
-    struct adamw hyper = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .places = &place};
+    struct adamw_location location = {rng_stream(1, "mean").key, 0, INT64_MAX, 0, 0};
+    struct adamw hyper = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .places = &location};
     struct adamw_segment segment = {.count = COUNT,
                                     .param = param,
                                     .copy = copy,
@@ -252,7 +254,7 @@ static void test_adamw_random_mean(void **state)
     rig_close(&rig);
 }
 
-/* Sums of squares of 16-bit values have the bits of those of the same values in f32. */
+/* Sums of squares of 16-bit values have the same bits as those of the same values in f32. */
 static void test_squares_of_16_bits(void **state)
 {
     enum { COUNT = 1000, BLOCKS = (COUNT + OPS_BLOCK - 1) / OPS_BLOCK };
@@ -272,7 +274,7 @@ static void test_squares_of_16_bits(void **state)
     rig_close(&rig);
 }
 
-/* AdamW by hand: from m = v = 0 the first step is lr (sign g + decay p), whatever the gradient. */
+/* AdamW by hand: from m = v = 0 the first step is lr (sign g + decay p) for any gradient. */
 static void test_adamw_first_step(void **state)
 {
     struct rig rig;
@@ -291,7 +293,7 @@ static void test_adamw_first_step(void **state)
     rig_close(&rig);
 }
 
-/* Norm without a place for the sum gives the y of norm with one. */
+/* A norm that does not store the sum gives the same y as one that does. */
 static void test_norm_without_sum(void **state)
 {
     struct rig rig;
@@ -300,14 +302,19 @@ static void test_norm_without_sum(void **state)
     rig_open(&rig, *state, DTYPE_F32, 1);
     for (int i = 0; i < 14; i++)
         x[i] = (float)(i * i % 11), weight[i / 2] = 0.5f * (float)i;
-    ops_add_norm(rig.ops, rig.stream, n, 2, x, NULL, weight, NULL, sum, y, mean, rstd);
-    ops_add_norm(rig.ops, rig.stream, n, 2, x, NULL, weight, NULL, NULL, again, mean, rstd);
+    ops_add_norm(
+        rig.ops, rig.stream, n, 2,
+        &(struct add_norm){
+            .residual = x, .weight = weight, .sum = sum, .y = y, .mean = mean, .rstd = rstd});
+    ops_add_norm(rig.ops, rig.stream, n, 2,
+                 &(struct add_norm){
+                     .residual = x, .weight = weight, .y = again, .mean = mean, .rstd = rstd});
     assert_memory_equal(y, again, sizeof y);
     assert_memory_equal(x, sum, sizeof x);
     rig_close(&rig);
 }
 
-/* The activation that the backward pass makes again has the bits of the forward pass. */
+/* The activation that the backward pass recomputes has the bits of the forward pass. */
 static void test_swiglu_again(void **state)
 {
     enum { ROWS = 5, FF = 37 };
@@ -324,7 +331,7 @@ static void test_swiglu_again(void **state)
     rig_close(&rig);
 }
 
-/* Decoding a sequence piece by piece gives what attention over the whole gives. */
+/* Decoding a sequence in chunks gives the result of attention over the whole sequence. */
 static void test_decoding(void **state)
 {
     enum { T = 23, H = 4, G = 2, D = 10, WIDTH = (H + 2 * G) * D };
@@ -342,9 +349,15 @@ static void test_decoding(void **state)
     int64_t past = 0;
     for (int i = 0; i < 5; i++) {
         struct attention chunk = {1, chunks[i], H, G, D};
-        ops_attention_cached(rig.ops, rig.stream, chunk, (struct past){past, NULL}, T,
-                             qkv + past * WIDTH, cache_k, cache_v, out + past * H * D,
-                             ops_find_tensor(call, "scratch")->data);
+        ops_attention_cached(
+            rig.ops, rig.stream, chunk,
+            &(struct attention_cached){.past = (struct past){past, NULL},
+                                       .room = T,
+                                       .qkv = qkv + past * WIDTH,
+                                       .cache_k = cache_k,
+                                       .cache_v = cache_v,
+                                       .out = out + past * H * D,
+                                       .scratch = ops_find_tensor(call, "scratch")->data});
         past += chunks[i];
     }
     for (int i = 0; i < T * H * D; i++)

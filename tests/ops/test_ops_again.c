@@ -1,7 +1,7 @@
-/* test_ops_again -- what is made again from what was kept has the bits that it had: the output of a
- * linear layer with GELU, by ops_gelu where ops_gelu_remakes says so, else by the product.
+/* test_ops_again -- a recomputed output of a linear layer with GELU has its original bits, by
+ * ops_gelu if ops_gelu_remakes, else by the product.
  *
- * Without arguments on the CPU; `test_ops_again cuda` on a GPU, 77 = there is none. */
+ * Without arguments on the CPU; `test_ops_again cuda` on a GPU, exit status 77 = no GPU. */
 #include "gpu.h"
 #include "base/rng.h"
 #include "ops/op_rig.h"
@@ -21,7 +21,7 @@ static void *taken(struct rig *rig, int64_t count)
     return memory;
 }
 
-/* Numbers from -1 to 1, other ones for every name. */
+/* Numbers from -1 to 1, different for every name. */
 static void *filled(struct rig *rig, int64_t count, const char *name)
 {
     struct rng rng = rng_stream(3, name);
@@ -61,11 +61,14 @@ static void test_linear_gelu(void **state)
     void *x = filled(&rig, ROWS * IN, "x"), *w = filled(&rig, IN * OUT, "w");
     void *bias = filled(&rig, OUT, "bias"), *pre = taken(&rig, ROWS * OUT);
     void *y = taken(&rig, ROWS * OUT), *again = taken(&rig, ROWS * OUT);
-    ops_linear_gelu(rig.ops, rig.stream, l, ROWS, x, w, bias, pre, y);
+    ops_linear_gelu(rig.ops, rig.stream, l, ROWS,
+                    &(struct linear_gelu){.x = x, .w = w, .bias = bias, .pre = pre, .y = y});
     if (ops_gelu_remakes(rig.ops))
         ops_gelu(rig.ops, rig.stream, ROWS * OUT, pre, again);
     else
-        ops_linear_gelu(rig.ops, rig.stream, l, ROWS, x, w, bias, pre, again);
+        ops_linear_gelu(
+            rig.ops, rig.stream, l, ROWS,
+            &(struct linear_gelu){.x = x, .w = w, .bias = bias, .pre = pre, .y = again});
     same_bits(&rig, y, again, ROWS * OUT);
     void *all[] = {x, w, bias, pre, y, again};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)

@@ -1,15 +1,14 @@
 /* test_ops_agree -- every back end and compute type against the reference in double, on every
- * shape: values, memory, aliases, and the same bits whatever the number of threads and from run to
- * run.
+ * shape: values, memory, aliases, and equal bits for any number of threads and from run to run.
  *
- * Without arguments what runs on any machine is tested. `test_ops_agree cuda [TYPE [OP]]` tests a GPU,
- * on more shapes, and exits with 77 where there is none; with OP those ops alone that have it in their
- * names. `cuda-fast` in fast mode, and only what is otherwise there; `cuda-once` runs every shape once
- * and compares nothing, for sanitizers, under which all is slow. With SIFR_CUDA_ATTENTION=teams in the
- * environment there are shapes for that way of attention's backward pass, too; with SIFR_CUDA_EXACT=1 f32
- * has the bounds of fp32 throughout. The reference is given
- * the inputs that the tested back end had, which are numbers of its type, so only its own arithmetic is
- * judged. All that disagrees is told before the test fails.
+ * Without arguments it tests the back ends that run on any machine. `test_ops_agree cuda [TYPE
+ * [OP]]` tests a GPU on more shapes and exits with 77 if there is none; with OP, only ops whose
+ * name contains it. `cuda-fast` tests only what fast mode changes. `cuda-once` runs every shape
+ * once and compares nothing, for sanitizers, which are slow. SIFR_CUDA_ATTENTION=teams in the
+ * environment adds shapes for that form of attention's backward pass; with SIFR_CUDA_EXACT=1, f32
+ * has the bounds of fp32 everywhere. The reference gets the inputs of the tested back end, already
+ * rounded to its type, so that the test sees only the errors of its arithmetic. All disagreements
+ * are printed before the test fails.
  */
 #include <math.h>
 #include "gpu.h"
@@ -22,7 +21,7 @@ struct subject {
     const char *backend;
     enum dtype type;
     bool fast;        /* see ops_be_fast */
-    const char *part; /* of the names of the ops that are tested; NULL: all are */
+    const char *part; /* of the names of the ops to test; NULL: all */
 };
 
 /* --- shapes --------------------------------------------------------------------------------- */
@@ -38,7 +37,7 @@ static bool has_clusters(const struct subject *subject)
     return is_gpu(subject) && way && strcmp(way, "teams") == 0;
 }
 
-/* Shape i of all that a subject may be tested on; NULL behind the last. */
+/* Shape i of all shapes for a subject; NULL after the last. */
 static const struct ops_case *shape_at(const struct subject *subject, int i)
 {
     const struct {
@@ -53,7 +52,7 @@ static const struct ops_case *shape_at(const struct subject *subject, int i)
     return NULL;
 }
 
-/* Of all others fast mode changes nothing. */
+/* Fast mode does not change the other ops. */
 static bool differs_in_fast_mode(const char *op)
 {
     return strstr(op, "linear") != NULL || strstr(op, "attention_backward") != NULL;
@@ -65,7 +64,7 @@ static bool is_meant(const struct subject *subject, const char *op)
            (!subject->fast || differs_in_fast_mode(op));
 }
 
-/* The next shape of an op that is meant, from *i on, which is then behind it; NULL: there is none. */
+/* The next shape of an op under test, starting at *i, which advances past it; NULL: no more. */
 static const struct ops_case *next_shape(const struct subject *subject, int *i)
 {
     const struct ops_case *c;
@@ -77,11 +76,11 @@ static const struct ops_case *next_shape(const struct subject *subject, int *i)
 
 /* --- bounds --------------------------------------------------------------------------------- */
 
-/* 16-bit outputs of f32 ops may round to either side of a value that differs in the last place. */
+/* 16-bit outputs of f32 ops may round to either side if the f32 value differs in the last bit. */
 #define BOUND_16_BIT 4e-3
 /* Products of f32 on a GPU are TF32: factors of 11 bits, as those of fp16, and so is attention. */
 #define BOUND_TF32 2e-3
-/* f32 and f64 results of 16-bit inputs that were not rounded on the way. */
+/* f32 and f64 results of 16-bit inputs without intermediate rounding. */
 #define BOUND_STATISTICS 1e-4
 
 static bool has(const struct ops_op *op, const char *word)
@@ -89,14 +88,13 @@ static bool has(const struct ops_op *op, const char *word)
     return strstr(op->name, word) != NULL;
 }
 
-/* Roundings to the compute type that follow each other in an op, and some room for what the later
- * ones make of the earlier. */
+/* Consecutive roundings to the compute type in an op, with some margin for error propagation. */
 static double depth_of(const struct ops_op *op)
 {
     return has(op, "attention") || has(op, "gelu") ? 4 : has(op, "norm") ? 3 : 2;
 }
 
-/* Asked of a GPU: nothing is rounded to TF32. */
+/* SIFR_CUDA_EXACT=1: nothing is rounded to TF32. */
 static bool is_exact(void)
 {
     const char *asked = getenv("SIFR_CUDA_EXACT");
@@ -108,7 +106,7 @@ static bool is_16_bit(enum dtype type)
     return type == DTYPE_BF16 || type == DTYPE_F16;
 }
 
-/* Of a tensor of the compute type, or beside such tensors. */
+/* For a tensor of the compute type, or one computed from such tensors. */
 static double bound_computed(const struct subject *subject, const struct ops_op *op,
                              const struct ops_case *c, bool of_compute_type)
 {
@@ -121,7 +119,8 @@ static double bound_computed(const struct subject *subject, const struct ops_op 
     return rounded ? depth_of(op) * unit : BOUND_STATISTICS;
 }
 
-/* `exact` is the same call in the reference: what has another type there is of the compute type. */
+/* `exact` is the same call in the reference: a tensor whose type differs there has the compute
+ * type. */
 static double bound_of(const struct subject *subject, const struct ops_op *op,
                        const struct ops_case *c, const struct ops_call *call,
                        const struct ops_call *exact, int tensor)
@@ -175,7 +174,7 @@ static double relative_error(const void *a, enum dtype a_type, const void *b, en
     return sqrt(norm > 0 ? difference / norm : difference);
 }
 
-/* Cases that were wrong, told as they come. */
+/* Wrong cases, printed as they occur. */
 struct verdict {
     const struct subject *subject;
     int wrong;
@@ -199,7 +198,7 @@ static void assert_right(const struct verdict *verdict)
         fail_msg("%d wrong", verdict->wrong);
 }
 
-/* A GPU that has failed does nothing more: that ends the test. */
+/* After a failure a GPU does nothing more, so the test ends. */
 static void run(struct rig *rig, struct ops_trial *trial, const char *name, struct verdict *verdict)
 {
     char why[OPS_CASE_NAME];
@@ -213,9 +212,9 @@ static void run(struct rig *rig, struct ops_trial *trial, const char *name, stru
 
 /* --- agreement ------------------------------------------------------------------------------ */
 
-/* The largest share of its bound that an op has needed. */
+/* The largest error of an op as a fraction of its bound. */
 struct worst {
-    double share, error;
+    double fraction, error;
 };
 
 static void agree_on(struct rig *tested, struct rig *reference, const struct ops_case *c,
@@ -237,7 +236,7 @@ static void agree_on(struct rig *tested, struct rig *reference, const struct ops
                                       exact->tensors[i].type, t->count);
         if (!(error <= bound))
             complain(verdict, "%s: %s is off by %.2e, more than %.1e", name, t->name, error, bound);
-        else if (bound > 0 && error / bound > worst[op - ops_ops].share)
+        else if (bound > 0 && error / bound > worst[op - ops_ops].fraction)
             worst[op - ops_ops] = (struct worst){error / bound, error};
     }
     ops_trial_destroy(a);
@@ -263,34 +262,34 @@ static void test_agree(void **state)
         if (is_meant(subject, ops_ops[op].name))
             print_message("%s %-24s worst error %.1e, %.0f%% of its bound\n",
                           dtype_name(subject->type), ops_ops[op].name, worst[op].error,
-                          100 * worst[op].share);
+                          100 * worst[op].fraction);
     free(worst);
     rig_close(&tested);
     rig_close(&reference);
     assert_right(&verdict);
 }
 
-/* --- places --------------------------------------------------------------------------------- */
+/* --- aliases -------------------------------------------------------------------------------- */
 
-/* Output `out` goes to the place of input `at`: all outputs as when each has a place of its own. */
-static void in_this_place(struct rig *rig, struct ops_trial *trial, int out, int at,
-                          const char *name, struct verdict *verdict)
+/* Output `out` overwrites input `at`: all outputs must be as with separate buffers. */
+static void check_alias(struct rig *rig, struct ops_trial *trial, int out, int at, const char *name,
+                        struct verdict *verdict)
 {
     const struct ops_call *call = ops_trial_call(trial);
-    const char *place = call->tensors[at].name;
+    const char *input = call->tensors[at].name;
     void *expected[OPS_CALL_TENSORS] = {NULL};
     run(rig, trial, name, verdict);
     for (int i = 0; i < call->count; i++)
         if (is_output(&call->tensors[i]))
             expected[i] = copy_of(ops_trial_read(trial, i), tensor_bytes(&call->tensors[i]));
     ops_trial_reset(trial);
-    ops_trial_run_aliased(trial, out, place);
+    ops_trial_run_aliased(trial, out, input);
     for (int i = 0; i < call->count; i++) {
         const struct ops_tensor *t = &call->tensors[i];
         if (expected[i] &&
             memcmp(ops_trial_read(trial, i == out ? at : i), expected[i], tensor_bytes(t)) != 0)
-            complain(verdict, "%s: %s has other bits with %s in the place of %s", name, t->name,
-                     call->tensors[out].name, place);
+            complain(verdict, "%s: %s has other bits when %s overwrites %s", name, t->name,
+                     call->tensors[out].name, input);
         free(expected[i]);
     }
 }
@@ -302,16 +301,16 @@ static void in_place_on(struct rig *rig, const struct ops_case *c, struct verdic
     const struct ops_call *call = ops_trial_call(trial);
     ops_case_name(c, name);
     for (int j = 0; j < call->count * 2; j++) {
-        const char *place = call->tensors[j / 2].may_be[j % 2];
-        if (place == NULL)
+        const char *input = call->tensors[j / 2].may_be[j % 2];
+        if (input == NULL)
             continue;
-        int at = (int)(ops_find_tensor(call, place) - call->tensors);
-        in_this_place(rig, trial, j / 2, at, name, verdict);
+        int at = (int)(ops_find_tensor(call, input) - call->tensors);
+        check_alias(rig, trial, j / 2, at, name, verdict);
     }
     ops_trial_destroy(trial);
 }
 
-/* An output that may take the place of an input gives the same bits there, and the others do too. */
+/* If an output overwrites an input, it and all other outputs keep their bits. */
 static void test_in_place(void **state)
 {
     const struct subject *subject = *state;
@@ -352,7 +351,7 @@ static void equal_bits_on(struct rig *rigs, int rig_count, const struct ops_case
     ops_trial_destroy(first);
 }
 
-/* With one, two and three threads; a GPU has none, and is simply asked three times. */
+/* With one, two and three threads; a GPU has no threads and simply runs three times. */
 static void test_threads(void **state)
 {
     enum { RIGS = 3 };
@@ -389,7 +388,7 @@ static void apply_bits_on(struct rig *rig, struct ops_case shape, struct verdict
     ops_trial_destroy(forward);
 }
 
-/* Making y again from the kept sum and statistics gives the bits of the forward pass. */
+/* Recomputing y from the saved sum and statistics gives the bits of the forward pass. */
 static void test_norm_apply_bits(void **state)
 {
     const struct subject *subject = *state;
@@ -406,7 +405,7 @@ static void test_norm_apply_bits(void **state)
     assert_right(&verdict);
 }
 
-/* Nothing outside of its place is written, and the GPU reports nothing. */
+/* Nothing is written out of bounds, and the GPU reports no error. */
 static void test_once(void **state)
 {
     const struct subject *subject = *state;
@@ -427,7 +426,7 @@ static void test_once(void **state)
 
 /* --- the tests ------------------------------------------------------------------------------ */
 
-/* Every op that is described has a shape here. */
+/* Every described op has a shape in the list. */
 static void test_all_covered(void **state)
 {
     (void)state;
@@ -479,7 +478,7 @@ static int test_type_of_gpu(enum dtype type, const char *way, const char *part)
         fprintf(stderr, "no op has '%s' in its name\n", part);
         return 1;
     }
-    if (subject.fast) /* without equal bits there is only agreement */
+    if (subject.fast) /* fast mode does not promise equal bits */
         return test_single(subject, test_agree);
     return strcmp(way, "-once") == 0 ? test_single(subject, test_once) : test_subject(subject);
 }

@@ -1,4 +1,4 @@
-/* The timed cases have names of their own and a cost; timing gives figures that fit together. */
+/* The timed cases have unique names and a cost; the figures of a timing are consistent. */
 #include <math.h>
 #include "ops/op_rig.h"
 #include "ops/ops_bench.h"

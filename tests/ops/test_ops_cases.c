@@ -1,5 +1,5 @@
-/* Descriptions are whole: what they name exists, costs add up, and a case can be told by its
- * name. */
+/* Descriptions are complete: the tensors they name exist, costs add up, and case names are
+ * unique. */
 #include "ops/op_rig.h"
 #include "ops/op_shapes.h"
 
@@ -12,7 +12,7 @@ static void check_names(struct rig *rig, const struct ops_case *c)
         ops_find_op(op->forward)->describe(rig->ops, c, &forward);
     for (int i = 0; i < call.count; i++) {
         const struct ops_tensor *t = &call.tensors[i];
-        assert_ptr_equal(ops_find_tensor(&call, t->name), t); /* the name is its own */
+        assert_ptr_equal(ops_find_tensor(&call, t->name), t); /* names are unique */
         assert_true(t->count > 0);
         if (t->cogradient_of != NULL)
             assert_int_equal(ops_find_tensor(&forward, t->cogradient_of)->count, t->count);

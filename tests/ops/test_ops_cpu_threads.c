@@ -1,8 +1,8 @@
-/* test_ops_cpu_threads -- with one thread only the caller works, whatever way the linked BLAS runs
- * threads of its own; with two, no third is ever made.
+/* test_ops_cpu_threads -- with one thread only the caller works, however the linked BLAS is
+ * threaded; with two, no third thread is ever created.
  *
- * Who worked is read from the CPU clock of each thread, which stands still while the thread does not run,
- * however busy the machine is. A first test shows that the probe sees a threaded BLAS call. */
+ * The CPU clock of each thread shows which threads worked: it stops while a thread does not run,
+ * however busy the machine is. A first test shows that the probe detects a threaded BLAS call. */
 #include <dirent.h>
 #include <sched.h>
 #include <time.h>
@@ -14,14 +14,14 @@
 
 enum { MOST_THREADS = 256 };
 
-/* The other threads of this process, and the nanoseconds that each has run. */
+/* The other threads of this process, and the CPU time of each in nanoseconds. */
 struct others {
     int count, ids[MOST_THREADS];
     int64_t ran[MOST_THREADS];
 };
 
-/* CPU time of a thread of this process; 0 when it has ended. The number is what pthread_getcpuclockid
- * makes of an id, but for threads that are not ours to name. */
+/* CPU time of a thread of this process; 0 if it has ended. The clock id is what
+ * pthread_getcpuclockid would compute, but works for threads whose pthread_t we do not have. */
 static int64_t time_of_thread(int id)
 {
     enum { PER_THREAD = 4, SCHEDULED = 2 };
@@ -47,7 +47,7 @@ static struct others look_at_others(void)
     return others;
 }
 
-/* Nanoseconds that other threads have run since then, new ones included. */
+/* Nanoseconds that other threads, new ones included, have run since then. */
 static int64_t others_ran_since(const struct others *then)
 {
     struct others now = look_at_others();
@@ -61,7 +61,7 @@ static int64_t others_ran_since(const struct others *then)
     return ran;
 }
 
-/* The threads of a call wait in a spin for a while before they sleep. */
+/* After a call, its threads spin for a while before they sleep. */
 static struct others wait_until_others_sleep(void)
 {
     struct others before, now = look_at_others();
@@ -86,7 +86,7 @@ static const struct ops_case cases[] = {
 };
 #define CASE_COUNT (int)(sizeof cases / sizeof cases[0])
 
-/* Each once to set up, then once more: nanoseconds that others ran meanwhile. */
+/* Run each call once as warm-up, then again; returns the nanoseconds that other threads ran. */
 static int64_t run_all(struct rig *rig)
 {
     int64_t ran = 0;
@@ -140,7 +140,8 @@ static void test_two_threads(void **state)
     rig_close(&rig);
 }
 
-/* The size of the team is the ops' own, not the process's default, which a BLAS may change. */
+/* The number of threads is set by the ops, not by the process's default, which a BLAS may
+ * change. */
 static void test_team_is_ours(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* test_ops_cpu_tiles -- shapes that the cpu back end cuts into several tiles or blocks in every
- * direction, against the reference, and the same bits for any number of threads. */
+/* test_ops_cpu_tiles -- shapes with several tiles or blocks in every direction on the cpu back end:
+ * agreement with the reference, and equal bits for any number of threads. */
 #include <math.h>
 #include "ops/op_rig.h"
 

@@ -1,8 +1,8 @@
 /* test_ops_gradient -- the reference's backward ops against central differences in double.
  *
  * For a backward op, L = sum over its cogradients of <cogradient, output of the forward op>. Some
- * elements of each input that it has a gradient of are moved by +-STEP, the forward op is run
- * again, and (L+ - L-) / 2 STEP is held against what the backward op wrote there.
+ * elements of each input with a gradient are moved by +-STEP, the forward op runs again, and
+ * (L+ - L-) / 2 STEP is compared with the gradient that the backward op wrote.
  */
 #include <math.h>
 #include "base/rng.h"
@@ -28,8 +28,8 @@ static int index_of(const struct ops_call *call, const char *name)
     return (int)(t - call->tensors);
 }
 
-/* The terms of L, of the forward op on its present images; returns how many. They are kept apart
- * so that those that do not change cancel exactly in a difference. */
+/* The terms of L from the forward op on its current images; returns their number. They are not
+ * summed, so that unchanged terms cancel exactly in a difference. */
 static int64_t loss_terms(struct ops_trial *forward, struct ops_trial *backward, double *terms)
 {
     const struct ops_call *call = ops_trial_call(backward);
@@ -82,7 +82,7 @@ static double gradient_error(struct ops_trial *forward, struct ops_trial *backwa
         error += (found - expected) * (found - expected);
         norm += found * found;
     }
-    return sqrt(error / (norm + 1e-6)); /* gradients that are zero are held to 1e-10 */
+    return sqrt(error / (norm + 1e-6)); /* zero gradients must be below 1e-10 */
 }
 
 static void check_case(struct rig *rig, const struct ops_case *c)
@@ -125,7 +125,7 @@ static void test_gradients(void **state)
     rig_close(&rig);
 }
 
-/* The test can see a wrong gradient: with a cogradient changed after the backward op has run, the
+/* The test detects a wrong gradient: if a cogradient changes after the backward op has run, the
  * differences no longer agree. */
 static void test_sees_errors(void **state)
 {

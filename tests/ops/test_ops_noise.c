@@ -1,5 +1,5 @@
-/* The matrices on which algorithms of a product are compared: another order of addition shows in
- * nearly every sum that cancels, after it was rounded to 16 bits, and in few of the others. */
+/* The matrices on which product algorithms are compared: another order of addition changes nearly
+ * every sum that cancels, even after rounding to 16 bits, and few of the others. */
 #include "base/dtype.h"
 #include "ops/ops_noise.h"
 #include "testing.h"
@@ -23,7 +23,7 @@ static void read_line(const struct noise *n, int64_t line, int64_t length, enum 
         x[k] = rounded(noise_at(n, n->down ? line * length + k : k * n->rows + line), type);
 }
 
-/* What a GPU does: `block` products at once and exactly, then one addition of floats. */
+/* Models a GPU: adds `block` products exactly, then does one float addition. */
 static float sum(const float *a, const float *b, int64_t from, int64_t to, int64_t block)
 {
     volatile float total = 0;
@@ -88,7 +88,7 @@ static void test_other_orders_show(void **state)
     count_others(DTYPE_F16, 1600, true);
 }
 
-/* Deviation and mean; every power of two is there. */
+/* Standard deviation and mean; every power of two occurs. */
 static void test_numbers(void **state)
 {
     (void)state;
@@ -106,7 +106,7 @@ static void test_numbers(void **state)
     assert_true(small > COUNT / 20);
 }
 
-/* Nothing is added in even rows, something in odd ones, and no two columns are the same. */
+/* Zero is added in even rows, other numbers in odd ones, and no two columns are equal. */
 static void test_added(void **state)
 {
     (void)state;

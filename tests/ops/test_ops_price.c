@@ -1,4 +1,4 @@
-/* Prices of calls: what was measured, the nearest that was, rates; and the meter that spends them. */
+/* Prices of calls: measured, scaled from the nearest measured call, by rates; and the meter. */
 #include <math.h>
 #include "testing.h"
 #include "ops/ops_impl.h"
@@ -43,7 +43,7 @@ static void test_rates(void **state)
     assert_near(ops_price(&prices, f.ops, &product), 1.0 + 12000 / 100.0);
     const struct ops_case add = {.op = "add", .count = 5};
     assert_near(ops_price(&prices, f.ops, &add), 2.0 + 60 / 10.0);
-    /* A table is not read whole. */
+    /* Only the rows that are looked up are read. */
     const struct ops_case rows = {
         .op = "embedding", .embedding = {.batch = 1, .tokens = 4, .width = 2, .vocab = 1000}};
     assert_near(ops_price(&prices, f.ops, &rows), 2.0 + 64 / 10.0);
@@ -63,7 +63,7 @@ static struct attention tiles_of_64(const struct ops *ops, struct attention a)
     return a;
 }
 
-/* A length that tiles do not divide costs what the next does that they divide; decoding does not. */
+/* A length that is no multiple of a tile costs as much as the next multiple; not in decoding. */
 static void test_tiles_of_attention(void **state)
 {
     (void)state;
@@ -110,7 +110,7 @@ static void test_measured_lines_count_first(void **state)
     close_fixture(&f);
 }
 
-/* A profile without calls that turn has the two ops that such a call stands for. */
+/* Without a measured attention_backward_rope, its price is the sum of its two parts. */
 static void test_attention_that_turns(void **state)
 {
     (void)state;
@@ -130,7 +130,7 @@ static void test_attention_that_turns(void **state)
     prices.measured = lines;
     prices.measured_count = 1;
     assert_near(ops_price(&prices, f.ops, &turns), 5.0 + ops_price(&prices, f.ops, &rope));
-    prices.measured_count = 2; /* one that turns was measured: the nearest, half of it */
+    prices.measured_count = 2; /* with one measured, the nearest is scaled: half of it */
     ops_prices_sort(&prices);
     assert_near(ops_price(&prices, f.ops, &turns), 6.0);
     close_fixture(&f);
@@ -156,7 +156,7 @@ static void test_the_meter_notes_each_call_once(void **state)
     for (int i = 0; i < 3; i++) {
         ops_linear(f.ops, f.stream, product.linear, product.rows, x, w, NULL, y);
         ops_add(f.ops, f.stream, 100, x, w, y);
-        ops_add(f.ops, f.stream, 0, x, w, y); /* is no call */
+        ops_add(f.ops, f.stream, 0, x, w, y); /* an empty call is not noted */
     }
     ops_linear(f.ops, f.stream, product.linear, product.rows, x, w, x, y);
     assert_near(stream_clock(f.stream), 3 * 1.25 + 1.0);

@@ -1,15 +1,15 @@
-/* test_ops_products -- on a GPU: products whose algorithms were timed, of those with the bits of
- * the first, have the bits of products that took the first, with every epilogue, aligned and not,
- * added and not, when their shape is met and again.
+/* test_ops_products -- on a GPU: products whose algorithm was chosen by timing, among those with
+ * the bits of the first, have the same bits as products with the first algorithm: with every
+ * epilogue, aligned and not, adding and not, in the first call of a shape and in later ones.
  *
- * `test_ops_products cuda`; 77 = there is no GPU. Every shape's line of the choice is printed. */
+ * `test_ops_products cuda`; exit status 77 = no GPU. Prints the choice for every shape. */
 #include "gpu.h"
 #include "ops/op_rig.h"
 #include "ops/op_shapes.h"
 
-/* Each of at least 10 GFLOP: smaller ones are not tried. The second is not aligned, the third has
- * sums that may be split, the fourth a gradient of its weight for which tiles that the library does
- * not name fit 132 processors (cuda_product_fit.c). */
+/* Each has at least 10 GFLOP: smaller ones are not tuned. The second is not aligned, the third has
+ * sums that may be split, and the weight's gradient of the fourth has tiles that fit 132 processors
+ * but that the library does not suggest (cuda_product_fit.c). */
 #define LARGE_SHAPES(X)        \
     X(4096, 1024, 1280, false) \
     X(4099, 1030, 1301, true)  \
@@ -28,7 +28,7 @@ static void count_choices(void *user, enum log_level level, const char *line)
     print_message("%s\n", line);
 }
 
-/* `choices`: how many shapes were tried. */
+/* `choices`: the number of shapes that were tuned. */
 static void open_with(struct rig *rig, const char *way, enum dtype type, int *choices)
 {
     *choices = 0;
@@ -71,7 +71,7 @@ static void test_same_bits(void **state)
     enum dtype type = *(enum dtype *)*state;
     struct rig first, timed;
     int none, choices, wrong = 0;
-    void *ballast; /* a trial takes a part of what is in use */
+    void *ballast; /* a trial may use a fraction of the memory in use */
     open_with(&first, "first", type, &none);
     open_with(&timed, "same", type, &choices);
     assert_ok(device_alloc(first.device, MEM_SCRATCH, "ballast", (size_t)6 << 30, &ballast));
@@ -94,7 +94,7 @@ static void test_same_bits(void **state)
     assert_true(choices > 12);
 }
 
-/* A word that nobody knows is refused when ops are opened, whatever is chosen by it. */
+/* Creating ops fails if one of the variables has an unknown value. */
 static void test_unknown_word(void **state)
 {
     static const char *const expected[] = {

@@ -1,5 +1,5 @@
-/* On the host, the column sums that attention's backward pass forms of dqkv have the bits of what
- * ops_linear_dw gives as the bias's gradient, and dqkv has those without. (A GPU may sum before it
+/* On the host, the column sums of dqkv from attention's backward pass have the bits of the bias
+ * gradient from ops_linear_dw, and requesting them does not change dqkv. (A GPU may sum before it
  * rounds.) */
 #include "ops/op_rig.h"
 #include "ops/op_shapes.h"
@@ -18,16 +18,18 @@ static bool same_tensor(struct ops_trial *a, struct ops_trial *b, const char *na
                   (size_t)t->count * dtype_bytes(t->type)) == 0;
 }
 
-/* dbias of a product with dqkv as dy, over the same call's tensors: dw goes to qkv's place. */
+/* dbias of a product with dqkv as dy, on the same call's tensors: dw overwrites qkv. */
 static void sum_by_product(struct rig *rig, const struct ops_case *c, struct ops_trial *trial,
                            bool out_in)
 {
     struct attention a = c->attention;
     struct linear l = {1, (a.heads + 2 * a.kv_heads) * a.head_width, out_in};
     const struct ops_call *call = ops_trial_call(trial);
-    ops_linear_dw(rig->ops, rig->stream, l, a.batch * a.tokens, ops_find_tensor(call, "out")->data,
-                  ops_find_tensor(call, "dqkv")->data, false, ops_find_tensor(call, "qkv")->data,
-                  ops_find_tensor(call, "dbias")->data);
+    ops_linear_dw(rig->ops, rig->stream, l, a.batch * a.tokens,
+                  &(struct linear_dw){.x = ops_find_tensor(call, "out")->data,
+                                      .dy = ops_find_tensor(call, "dqkv")->data,
+                                      .dw = ops_find_tensor(call, "qkv")->data,
+                                      .dbias = ops_find_tensor(call, "dbias")->data});
 }
 
 static void compare(struct rig *rig, const struct ops_case *c, bool out_in)

@@ -1,5 +1,5 @@
-/* On the host, attention's backward pass with a table of rope has the bits of the two calls that it
- * stands for: the backward pass, and ops_rope the other way. (A GPU may turn before it rounds.) */
+/* On the host, attention's backward pass with a rope table has the bits of two separate calls: the
+ * backward pass without it and the inverse ops_rope. (A GPU may rotate before it rounds.) */
 #include "ops/op_rig.h"
 #include "ops/op_shapes.h"
 
@@ -9,12 +9,16 @@ static void *at(const struct ops_trial *trial, const char *name)
     return ops_find_tensor(ops_trial_call(trial), name)->data;
 }
 
-/* The two calls, in a trial of the one that turns. */
+/* The two calls, on the tensors of a trial of the combined one. */
 static void run_separately(struct rig *rig, const struct ops_case *c, const struct ops_trial *trial)
 {
-    ops_attention_backward(rig->ops, rig->stream, c->attention, NULL, at(trial, "qkv"),
-                           at(trial, "out"), at(trial, "lse"), at(trial, "dout"), at(trial, "dqkv"),
-                           NULL, at(trial, "scratch"));
+    ops_attention_backward(rig->ops, rig->stream, c->attention,
+                           &(struct attention_backward){.qkv = at(trial, "qkv"),
+                                                        .out = at(trial, "out"),
+                                                        .lse = at(trial, "lse"),
+                                                        .dout = at(trial, "dout"),
+                                                        .dqkv = at(trial, "dqkv"),
+                                                        .scratch = at(trial, "scratch")});
     ops_rope(rig->ops, rig->stream, c->attention, at(trial, "table"), (struct past){0}, true,
              at(trial, "dqkv"));
 }

@@ -1,5 +1,4 @@
-/* A trial draws the same values for every type, puts its images back, and sees what an op must not
- * do to memory. */
+/* A trial draws the same values for every type, restores its images, and detects invalid writes. */
 #include <math.h>
 #include "ops/op_rig.h"
 
@@ -69,13 +68,13 @@ static void test_soundness(void **state)
     assert_unsound(trial, "input w was changed");
     ops_trial_reset(trial);
     ops_trial_run(trial);
-    data_of(trial, "y")[12] = 0; /* one beyond the end */
+    data_of(trial, "y")[12] = 0; /* one element past the end */
     assert_unsound(trial, "beyond the end of y");
     ops_trial_destroy(trial);
     rig_close(&rig);
 }
 
-/* Inputs that the forward op makes are taken as it made them. */
+/* Inputs that the forward op computes are used as it computed them. */
 static void test_forward(void **state)
 {
     (void)state;

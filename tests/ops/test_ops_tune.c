@@ -1,17 +1,17 @@
-/* The choice among ways by times that waver: a clock of the test's own. */
+/* The choice among ways with fluctuating timings, on a simulated clock. */
 #include "base/rng.h"
 #include "ops/ops_tune.h"
 #include "testing.h"
 
 struct clock {
-    double seconds[TUNE_WAYS]; /* of a call, at full speed; negative: it does not work */
-    int dies_after[TUNE_WAYS]; /* so many measurements; 0 = never */
-    double noise;              /* a measurement is longer by up to this share */
-    double spike;              /* ... or, one in five, by this share */
-    double drift;              /* every measurement is slower than the one before by this share */
+    double seconds[TUNE_WAYS]; /* of a call at full speed; negative: does not work */
+    int dies_after[TUNE_WAYS]; /* this many measurements; 0 = never */
+    double noise;              /* a measurement is longer by up to this fraction */
+    double spike;              /* ... or, one in five, by this fraction */
+    double drift; /* every measurement is slower than the one before by this fraction */
     int measured;
     int count[TUNE_WAYS];    /* measurements of a way */
-    double least[TUNE_WAYS]; /* the shortest of them, but for the first two */
+    double least[TUNE_WAYS]; /* the shortest of them, without the first two */
     int first_of[4 * TUNE_WAYS * TUNE_ROUNDS];
     unsigned others; /* ways with other bits than the first */
     unsigned asked;  /* ways that were compared with it */
@@ -64,7 +64,7 @@ static void test_fastest(void **state)
     assert_float_equal(tuned.chosen, 0.9e-4, 1e-9);
 }
 
-/* One that gains less than three hundredths by itself may lose in a step. */
+/* A way that gains less than 3 % in isolation may lose in a step. */
 static void test_first_stays(void **state)
 {
     (void)state;
@@ -107,8 +107,8 @@ static void test_in_turn(void **state)
     }
 }
 
-/* Spikes of half the time, noise and a clock that falls, or rises, by 20 % meanwhile: with equal ways the first
- * stays, and 5 % are found. */
+/* With spikes of 50 %, noise and a clock that drifts by 20 % in either direction: among equal ways
+ * the first stays, and a gain of 5 % is found. */
 static void test_wavering(void **state)
 {
     (void)state;
@@ -129,7 +129,7 @@ static void test_wavering(void **state)
     assert_int_equal(ops_tune(6, measure, NULL, &clock).way, 4);
 }
 
-/* What is far behind is looked at and not timed; the first is, whatever it takes. */
+/* A way that is far behind is estimated and not timed; the first is always timed. */
 static void test_hopeless(void **state)
 {
     (void)state;
@@ -162,7 +162,7 @@ static void test_failures(void **state)
     assert_true(tuned.chosen < 0);
 }
 
-/* The fastest has other bits: it is not taken, and not timed either; the next is. */
+/* If the fastest has other bits, it is neither chosen nor timed; the next one is. */
 static void test_other_bits(void **state)
 {
     (void)state;
@@ -177,7 +177,7 @@ static void test_other_bits(void **state)
     assert_float_equal(tuned.chosen, 0.8e-3, 1e-9);
     assert_int_equal(clock.count[1], 2);
     assert_int_equal(clock.asked, 14);
-    clock = even_clock(4, 1e-3); /* and where any will do, it is taken */
+    clock = even_clock(4, 1e-3); /* if bits do not matter, it is chosen */
     clock.seconds[1] = 0.5e-3;
     clock.others = 1u << 1;
     tuned = ops_tune(4, measure, NULL, &clock);
@@ -186,7 +186,7 @@ static void test_other_bits(void **state)
     assert_int_equal(clock.asked, 0);
 }
 
-/* A way with other bits does not make those hopeless that are slower than it. */
+/* A fast way with other bits does not exclude slower ways with the same bits. */
 static void test_other_bits_far_ahead(void **state)
 {
     (void)state;
@@ -210,8 +210,8 @@ static void test_none_the_same(void **state)
     assert_int_equal(clock.count[0], 2); /* nothing to compare it with */
 }
 
-/* What does not work is not asked for its bits; one that fails while it is timed is left, and the
- * next taken; without the first nothing can be the same. */
+/* The bits of a way that does not work are not compared; a way that fails while it is timed is
+ * dropped for the next; if the first does not work, no way can be the same. */
 static void test_failures_and_bits(void **state)
 {
     (void)state;
@@ -233,8 +233,8 @@ static void test_failures_and_bits(void **state)
     assert_int_equal(clock.asked, 0);
 }
 
-/* The busiest processor: rounds that begin count whole, tiles at the edges too, and parts of k have
- * a share each. */
+/* The busiest processor: a started wave counts as a whole one, and so do tiles at the edges; parts
+ * of k divide the work. */
 static void test_busiest(void **state)
 {
     (void)state;

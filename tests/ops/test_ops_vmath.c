@@ -1,5 +1,6 @@
-/* test_ops_vmath -- the vector exp, sigmoid and GELU against libm in double, and their ends: what
- * cpu_vector.h promises. Values are every 101st float of all, so every exponent and both signs. */
+/* test_ops_vmath -- the vector exp, sigmoid and GELU against libm in double, and at their limits,
+ * within the bounds of cpu_vector.h. Values are every 101st float, so every exponent and both
+ * signs. */
 #include <float.h>
 #include <math.h>
 #include "testing.h"
@@ -10,8 +11,8 @@ static float lane(vf v)
     return v[0];
 }
 
-/* |got - right| in units of the last place of right; results under the smallest normal count as
- * right when they are within it */
+/* |got - right| in ulps of right; below the smallest normal number, an error smaller than it counts
+ * as 0 */
 static double ulps(float got, double right)
 {
     if (fabs(right) < FLT_MIN)

@@ -1,10 +1,10 @@
-/* cpu_attention -- causal attention in blocks: the T x T matrix exists 64 queries by 256 keys at a
- * time.
+/* cpu_attention -- causal attention in blocks: of the T x T matrix, 64 queries by 256 keys exist at
+ * a time.
  *
- * Products are single-threaded sgemm calls straight on the packed qkv (strides, no copies); the
- * block of scores lies in the thread's own scratch and stays in its second cache. Keys after a
- * block's last query are never touched; inside the block on the diagonal scores that must not be
- * seen become zeros after the exp.
+ * Products are single-threaded sgemm calls directly on the packed qkv (strides, no copies). The
+ * block of scores is in the thread's own scratch and stays in its L2 cache. Keys after a block's
+ * last query are never read; in the block on the diagonal, masked scores become zeros after the
+ * exp.
  *
  *   forward   per (batch, head, query block), over key blocks: S = scale Q K^T; running maximum m
  *             and sum l of each row; P = exp(S - m); O = O exp(m_old - m) + P V; at the end O / l
@@ -25,7 +25,7 @@
 
 #define QUERIES 64
 #define KEYS    256
-/* Of a row of scores: room for a whole vector behind the last key, and no power of two */
+/* Of a row of scores: room for a whole vector after the last key, and not a power of two */
 #define STRIDE (KEYS + 16)
 
 size_t cpu_attention_scratch(const struct ops *ops, struct attention a)
@@ -44,26 +44,44 @@ struct head {
     int64_t width, tokens, past;
     float scale;
     const float *q, *k, *v;
-    int64_t q_stride, kv_stride; /* floats from a row to the next */
+    int64_t q_stride, kv_stride; /* floats between the starts of two rows */
     float *out;
     int64_t out_stride;
     float *lse; /* (T) or NULL */
 };
 
-/* c (m, n) = alpha op(a) op(b) + beta c; ops given by 'N' and 'T' */
-static void product(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
-                    int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc)
+/* A factor of a product: rows `stride` floats apart */
+struct factor {
+    const float *x;
+    int64_t stride;
+    bool transposed;
+};
+#define AS_IS(x, stride)      ((struct factor){(x), (stride), false})
+#define TRANSPOSED(x, stride) ((struct factor){(x), (stride), true})
+
+struct result {
+    float *x;
+    int64_t stride;
+    bool add; /* to what is there */
+};
+#define TO(x, stride)     ((struct result){(x), (stride), false})
+#define ADD_TO(x, stride) ((struct result){(x), (stride), true})
+
+/* c (m, n) = alpha a b, with a (m, k) and b (k, n) as they are or transposed */
+static void product(int64_t m, int64_t n, int64_t k, float alpha, struct factor a, struct factor b,
+                    struct result c)
 {
-    if (m == 1 && tb == 'T') /* one query: K times it */
-        cblas_sgemv(CblasRowMajor, CblasNoTrans, (int)n, (int)k, alpha, b, (int)ldb, a, 1, beta, c,
-                    1);
-    else if (m == 1 && ta == 'N')
-        cblas_sgemv(CblasRowMajor, CblasTrans, (int)k, (int)n, alpha, b, (int)ldb, a, 1, beta, c,
-                    1);
+    float beta = c.add ? 1.0f : 0.0f;
+    if (m == 1 && b.transposed) /* one query: K times it */
+        cblas_sgemv(CblasRowMajor, CblasNoTrans, (int)n, (int)k, alpha, b.x, (int)b.stride, a.x, 1,
+                    beta, c.x, 1);
+    else if (m == 1 && !a.transposed)
+        cblas_sgemv(CblasRowMajor, CblasTrans, (int)k, (int)n, alpha, b.x, (int)b.stride, a.x, 1,
+                    beta, c.x, 1);
     else
-        cblas_sgemm(CblasRowMajor, ta == 'T' ? CblasTrans : CblasNoTrans,
-                    tb == 'T' ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, alpha, a,
-                    (int)lda, b, (int)ldb, beta, c, (int)ldc);
+        cblas_sgemm(CblasRowMajor, a.transposed ? CblasTrans : CblasNoTrans,
+                    b.transposed ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, alpha, a.x,
+                    (int)a.stride, b.x, (int)b.stride, beta, c.x, (int)c.stride);
 }
 
 /* Keys of the block k0 .. k0 + keys - 1 that query row t sees */
@@ -84,7 +102,7 @@ static void scale_row(int64_t n, float factor, float *x)
         x[i] *= factor;
 }
 
-/* Scores become exp(S - m); m, l and the rows of out so far follow the new maxima. */
+/* Scores become exp(S - m); m, l and the rows of out so far are rescaled to the new maxima. */
 static void soften(const struct head *h, int64_t t0, int64_t rows, int64_t k0, int64_t keys,
                    float *s, float *m, float *l)
 {
@@ -118,11 +136,12 @@ static void forward_block(const struct head *h, int64_t t0, float *s)
     }
     for (int64_t k0 = 0; k0 < seen; k0 += KEYS) {
         int64_t keys = min64(KEYS, seen - k0);
-        product('N', 'T', rows, keys, h->width, h->scale, h->q + t0 * h->q_stride, h->q_stride,
-                h->k + k0 * h->kv_stride, h->kv_stride, 0.0f, s, STRIDE);
+        const float *k = h->k + k0 * h->kv_stride, *v = h->v + k0 * h->kv_stride;
+        product(rows, keys, h->width, h->scale, AS_IS(h->q + t0 * h->q_stride, h->q_stride),
+                TRANSPOSED(k, h->kv_stride), TO(s, STRIDE));
         soften(h, t0, rows, k0, keys, s, m, l);
-        product('N', 'N', rows, h->width, keys, 1.0f, s, STRIDE, h->v + k0 * h->kv_stride,
-                h->kv_stride, k0 > 0 ? 1.0f : 0.0f, out, h->out_stride);
+        product(rows, h->width, keys, 1.0f, AS_IS(s, STRIDE), AS_IS(v, h->kv_stride),
+                (struct result){out, h->out_stride, .add = k0 > 0});
     }
     for (int64_t r = 0; r < rows; r++) {
         scale_row(h->width, 1.0f / l[r], out + r * h->out_stride);
@@ -148,8 +167,8 @@ static struct head packed_head(struct attention a, int64_t b, int64_t head, cons
     };
 }
 
-static void forward_share(struct attention a, const float *qkv, float *out, float *lse,
-                          void *scratch, int64_t *next)
+static void forward_thread(struct attention a, const float *qkv, float *out, float *lse,
+                           void *scratch, int64_t *next)
 {
     int64_t blocks = ceil_div(a.tokens, QUERIES), out_width = a.heads * a.head_width;
     float *s = thread_scratch(scratch);
@@ -159,7 +178,7 @@ static void forward_share(struct attention a, const float *qkv, float *out, floa
         h.out = out + b * a.tokens * out_width + head * a.head_width;
         h.out_stride = out_width;
         h.lse = lse + (b * a.heads + head) * a.tokens;
-        forward_block(&h, (blocks - 1 - chunk % blocks) * QUERIES, s); /* the long ones first */
+        forward_block(&h, (blocks - 1 - chunk % blocks) * QUERIES, s); /* longest first */
     }
 }
 
@@ -168,10 +187,10 @@ void cpu_attention(struct ops *ops, struct stream *stream, struct attention a, c
 {
     (void)stream;
     int64_t next = 0;
-    IN_THREADS(ops->threads, forward_share(a, qkv, out, lse, scratch, &next));
+    IN_THREADS(ops->threads, forward_thread(a, qkv, out, lse, scratch, &next));
 }
 
-/* --- backward ------------------------------------------------------------------------------------ */
+/* --- backward ------------------------------------------------------------------------------- */
 
 struct head_gradient {
     const float *dout; /* strides as in struct head: out_stride, then q_stride and kv_stride */
@@ -179,8 +198,8 @@ struct head_gradient {
 };
 
 /* S becomes P = exp(S - lse), dP becomes dS = P (dP - delta); both are 0 where the query does not
- * see the key. A row is worked on in whole vectors: what is beyond its end is scratch, and is
- * cleared or not looked at. */
+ * see the key. A row is processed in whole vectors: the elements after its end are scratch, which
+ * is cleared or never read. */
 static void score_gradients(const struct head *h, int64_t t0, int64_t rows, int64_t k0,
                             int64_t keys, const float *delta, float *s, float *dp)
 {
@@ -210,15 +229,16 @@ static void backward_block(const struct head *h, const struct head_gradient *g, 
     for (int64_t k0 = 0; k0 < seen; k0 += KEYS) {
         int64_t keys = min64(KEYS, seen - k0);
         const float *k = h->k + k0 * ks, *v = h->v + k0 * ks;
-        product('N', 'T', rows, keys, h->width, h->scale, q, qs, k, ks, 0.0f, s, STRIDE);
-        product('N', 'T', rows, keys, h->width, 1.0f, dout, h->out_stride, v, ks, 0.0f, dp, STRIDE);
+        product(rows, keys, h->width, h->scale, AS_IS(q, qs), TRANSPOSED(k, ks), TO(s, STRIDE));
+        product(rows, keys, h->width, 1.0f, AS_IS(dout, h->out_stride), TRANSPOSED(v, ks),
+                TO(dp, STRIDE));
         score_gradients(h, t0, rows, k0, keys, delta, s, dp);
-        product('T', 'N', keys, h->width, rows, 1.0f, s, STRIDE, dout, h->out_stride, 1.0f,
-                g->dv + k0 * ks, ks);
-        product('T', 'N', keys, h->width, rows, h->scale, dp, STRIDE, q, qs, 1.0f, g->dk + k0 * ks,
-                ks);
-        product('N', 'N', rows, h->width, keys, h->scale, dp, STRIDE, k, ks, k0 > 0 ? 1.0f : 0.0f,
-                g->dq + t0 * qs, qs);
+        product(keys, h->width, rows, 1.0f, TRANSPOSED(s, STRIDE), AS_IS(dout, h->out_stride),
+                ADD_TO(g->dv + k0 * ks, ks));
+        product(keys, h->width, rows, h->scale, TRANSPOSED(dp, STRIDE), AS_IS(q, qs),
+                ADD_TO(g->dk + k0 * ks, ks));
+        product(rows, h->width, keys, h->scale, AS_IS(dp, STRIDE), AS_IS(k, ks),
+                (struct result){g->dq + t0 * qs, qs, .add = k0 > 0});
     }
 }
 
@@ -229,16 +249,17 @@ static void clear_rows(int64_t rows, int64_t width, int64_t stride, float *x)
 }
 
 /* One query head of sequence b; the first of a group clears the group's dk and dv */
-static void backward_head(struct attention a, int64_t b, int64_t head, const float *qkv,
-                          const float *out, const float *lse, const float *dout, float *dqkv,
-                          float *s)
+static void backward_head(struct attention a, int64_t b, int64_t head,
+                          const struct attention_backward *all, float *s)
 {
+    const float *qkv = all->qkv; /* (B, T, (H + 2G) D), as dqkv */
+    float *dqkv = all->dqkv;
     int64_t out_width = a.heads * a.head_width, at = b * a.tokens * out_width + head * a.head_width;
     struct head h = packed_head(a, b, head, qkv);
-    h.out = (float *)out + at; /* only read here, as is lse */
+    h.out = (float *)all->out + at; /* only read here, as is lse */
     h.out_stride = out_width;
-    h.lse = (float *)lse + (b * a.heads + head) * a.tokens;
-    struct head_gradient g = {.dout = dout + at,
+    h.lse = (float *)all->lse + (b * a.heads + head) * a.tokens;
+    struct head_gradient g = {.dout = (const float *)all->dout + at,
                               .dq = dqkv + (h.q - qkv),
                               .dk = dqkv + (h.k - qkv),
                               .dv = dqkv + (h.v - qkv)};
@@ -250,73 +271,71 @@ static void backward_head(struct attention a, int64_t b, int64_t head, const flo
         backward_block(&h, &g, t0, s, s + QUERIES * STRIDE);
 }
 
-static void backward_share(struct attention a, const float *qkv, const float *out, const float *lse,
-                           const float *dout, float *dqkv, void *scratch, int64_t *next)
+static void backward_thread(struct attention a, const struct attention_backward *all, int64_t *next)
 {
     int64_t group = a.heads / a.kv_heads;
-    float *s = thread_scratch(scratch);
+    float *s = thread_scratch(all->scratch);
     for (int64_t chunk; (chunk = next_chunk(next)) < a.batch * a.kv_heads;) {
         int64_t b = chunk / a.kv_heads, first = chunk % a.kv_heads * group;
         for (int64_t head = first; head < first + group; head++)
-            backward_head(a, b, head, qkv, out, lse, dout, dqkv, s);
+            backward_head(a, b, head, all, s);
     }
 }
 
 void cpu_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
-                            const float *rope, const void *qkv, const void *out, const float *lse,
-                            const void *dout, void *dqkv, void *dbias, void *scratch)
+                            const struct attention_backward *g)
 {
     int64_t next = 0;
-    IN_THREADS(ops->threads, backward_share(a, qkv, out, lse, dout, dqkv, scratch, &next));
-    if (rope)
-        cpu_rope(ops, stream, a, rope, (struct past){0}, true, dqkv);
-    if (dbias)
-        cpu_column_sums(ops, a.batch * a.tokens, (a.heads + 2 * a.kv_heads) * a.head_width, dqkv,
-                        dbias);
+    IN_THREADS(ops->threads, backward_thread(a, g, &next));
+    if (g->rope)
+        cpu_rope(ops, stream, a, g->rope, (struct past){0}, true, g->dqkv);
+    if (g->dbias)
+        cpu_column_sums(ops, a.batch * a.tokens, (a.heads + 2 * a.kv_heads) * a.head_width, g->dqkv,
+                        g->dbias);
 }
 
-/* --- decoding ------------------------------------------------------------------------------------ */
+/* --- decoding ------------------------------------------------------------------------------- */
 
-static void keep_share(struct attention a, int64_t past, int64_t room, const float *qkv,
-                       float *cache_k, float *cache_v)
+static void keep_thread(struct attention a, const struct attention_cached *c)
 {
+    float *cache_k = c->cache_k, *cache_v = c->cache_v; /* (B, room, G D) */
     int64_t kv_width = a.kv_heads * a.head_width, q_width = a.heads * a.head_width;
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < a.batch * a.tokens; r++) {
-        const float *from = qkv + r * (q_width + 2 * kv_width) + q_width;
-        int64_t at = (r / a.tokens * room + past + r % a.tokens) * kv_width;
+        const float *from = (const float *)c->qkv + r * (q_width + 2 * kv_width) + q_width;
+        int64_t at = (r / a.tokens * c->room + c->past.count + r % a.tokens) * kv_width;
         memcpy(cache_k + at, from, (size_t)kv_width * sizeof(float));
         memcpy(cache_v + at, from + kv_width, (size_t)kv_width * sizeof(float));
     }
 }
 
-static void cached_share(struct attention a, int64_t past, int64_t room, const float *qkv,
-                         float *cache_k, float *cache_v, float *out, void *scratch, int64_t *next)
+static void cached_thread(struct attention a, const struct attention_cached *c, int64_t *next)
 {
     int64_t kv_width = a.kv_heads * a.head_width, out_width = a.heads * a.head_width;
     int64_t blocks = ceil_div(a.tokens, QUERIES);
-    float *s = thread_scratch(scratch);
-    keep_share(a, past, room, qkv, cache_k, cache_v); /* all rows are there when it returns */
+    float *s = thread_scratch(c->scratch);
+    keep_thread(a, c); /* ends with a barrier: all rows are in the cache when it returns */
     for (int64_t chunk; (chunk = next_chunk(next)) < a.batch * a.heads * blocks;) {
         int64_t b = chunk / blocks / a.heads, head = chunk / blocks % a.heads;
-        int64_t kv = head / (a.heads / a.kv_heads), at = b * room * kv_width + kv * a.head_width;
-        struct head h = packed_head(a, b, head, qkv);
-        h.past = past;
-        h.k = cache_k + at;
-        h.v = cache_v + at;
+        int64_t kv = head / (a.heads / a.kv_heads);
+        int64_t at = b * c->room * kv_width + kv * a.head_width;
+        struct head h = packed_head(a, b, head, c->qkv);
+        h.past = c->past.count;
+        h.k = (const float *)c->cache_k + at;
+        h.v = (const float *)c->cache_v + at;
         h.kv_stride = kv_width;
-        h.out = out + b * a.tokens * out_width + head * a.head_width;
+        h.out = (float *)c->out + b * a.tokens * out_width + head * a.head_width;
         h.out_stride = out_width;
         forward_block(&h, chunk % blocks * QUERIES, s);
     }
 }
 
 void cpu_attention_cached(struct ops *ops, struct stream *stream, struct attention a,
-                          struct past past, int64_t room, const void *qkv, void *cache_k,
-                          void *cache_v, void *out, void *scratch)
+                          const struct attention_cached *c)
 {
     (void)stream;
-    int64_t next = 0, work = a.batch * a.tokens * (past.count + a.tokens) * a.heads * a.head_width;
+    int64_t seen = c->past.count + a.tokens, next = 0;
+    int64_t work = a.batch * a.tokens * seen * a.heads * a.head_width;
     IN_THREADS(a.tokens == 1 ? cpu_threads_of_token(ops, work) : cpu_threads(ops, work),
-               cached_share(a, past.count, room, qkv, cache_k, cache_v, out, scratch, &next));
+               cached_thread(a, c, &next));
 }

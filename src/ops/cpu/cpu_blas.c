@@ -1,13 +1,14 @@
-/* cpu_blas -- makes OpenBLAS and the team take their memory before the first product.
+/* cpu_blas -- makes OpenBLAS and OpenMP allocate their memory before the first product.
  *
- * OpenBLAS has one table of buffers for the process. A product takes a free buffer or maps a new one,
- * and tries for ever when the system refuses: a run would hang in its first step. So ops that are
- * opened take, all at once, a buffer for each thread of all open ops, each after a look whether the
- * system would give it. The library keeps what it has mapped: no later product maps any.
+ * OpenBLAS has one table of buffers for the process. A product uses a free buffer or maps a new
+ * one, and retries forever if the system refuses: a run would hang in its first step. So opening
+ * the back end allocates one buffer for each thread of all open ops at the same time, each after
+ * checking that the system would grant it. The library keeps what it has mapped, so no later
+ * product maps any.
  *
- * The library does not say how large a buffer is (Debian 12: 32 MiB on arm64, 128 MiB on x86-64).
- * OPS_BLAS_BUFFER_BYTES is not less. A buffer is address space, of which products touch a few MiB, so it is
- * not in the account of memory; what is touched shows as memory of the runtime.
+ * The library does not report the size of a buffer (Debian 12: 32 MiB on arm64, 128 MiB on x86-64).
+ * OPS_BLAS_BUFFER_BYTES is an upper bound. A buffer is address space of which products touch a few
+ * MiB, so the memory account does not include it; the touched part shows as runtime memory.
  */
 #include <cblas.h>
 #include <pthread.h>
@@ -15,11 +16,11 @@
 #include "ops/cpu/cpu_impl.h"
 #include "ops/ops_info.h"
 
-/* Exported by OpenBLAS, in no header of it; another BLAS may have neither. */
+/* OpenBLAS exports these but declares them in no header; another BLAS may lack them. */
 extern void *blas_memory_alloc(int location) __attribute__((weak));
 extern void blas_memory_free(void *buffer) __attribute__((weak));
 
-/* The library's table and settings are the process's, and so is this. */
+/* The library's table and settings belong to the process, and so does this state. */
 static struct {
     pthread_mutex_t lock;
     int threads; /* of all open ops */
@@ -36,9 +37,9 @@ static size_t stack_bytes(void)
     return bytes;
 }
 
-/* Take `count` buffers and give them back to the library. Those that are held are a list: each
- * begins with the address of the one before. */
-static bool take_buffers(int count)
+/* Make the library map `count` buffers: allocate them together, then free them. The allocated
+ * buffers form a list: each starts with the address of the previous one. */
+static bool reserve_buffers(int count)
 {
     void *held = NULL;
     int taken = 0;
@@ -46,7 +47,7 @@ static bool take_buffers(int count)
     while (taken < count && (given = mem_is_there(OPS_BLAS_BUFFER_BYTES)) &&
            blas_memory_alloc != NULL) {
         void **buffer = blas_memory_alloc(0);
-        if (buffer == NULL) /* the table is full: there will never be more */
+        if (buffer == NULL) /* the table is full: no product can map more */
             break;
         *buffer = held;
         held = buffer;
@@ -60,35 +61,35 @@ static bool take_buffers(int count)
     return given;
 }
 
-/* Both libraries end or hang the process when they find no memory later. */
-static bool take_memory(const struct ops *ops)
+/* Without memory, both libraries would later end or hang the process. */
+static bool reserve_memory(const struct ops *ops)
 {
-    if (!take_buffers(blas.threads + ops->threads))
+    if (!reserve_buffers(blas.threads + ops->threads))
         return false;
     if (ops->threads > 1 && !mem_is_there((size_t)(ops->threads - 1) * stack_bytes()))
         return false;
-    IN_THREADS(ops->threads, (void)0); /* the team starts, and stays */
+    IN_THREADS(ops->threads, (void)0); /* starts the threads, which stay */
     return true;
 }
 
 enum status cpu_blas_open(struct ops *ops)
 {
     pthread_mutex_lock(&blas.lock);
-    /* To change it while another engine multiplies would break that engine's buffers: it is touched
-     * once, by the first who finds it otherwise. */
+    /* Changing the number while another engine multiplies would break that engine's buffers, so
+     * only the first one to open changes it. */
     if (openblas_get_num_threads() != 1)
         openblas_set_num_threads(1);
-    bool taken = take_memory(ops);
-    if (taken)
+    bool reserved = reserve_memory(ops);
+    if (reserved)
         blas.threads += ops->threads;
     pthread_mutex_unlock(&blas.lock);
     char human[32];
-    return taken
+    return reserved
                ? STATUS_OK
                : FAIL(
                      device_env(ops->device), MEMORY,
                      "out of memory for the BLAS library: each of %d thread%s needs a buffer of up "
-                     "to %s, and the system refuses; raise the limit of memory (ulimit -v, "
+                     "to %s, which the system refuses; raise the memory limit (ulimit -v, "
                      "vm.overcommit_memory) or lower run.threads",
                      ops->threads, ops->threads == 1 ? "" : "s",
                      text_human_bytes(human, (double)((size_t)128 << 20)));

@@ -1,13 +1,14 @@
 /* cpu_embedding -- rows of the token and position tables, and their gradients.
  *
- * The gradient of a table row is the sum of the rows that used it, in row order. Each piece of the
- * vocabulary is cleared and summed by one thread, which looks through all tokens: a few thousand
- * compares a piece, no scratch, no atomics.
+ * The gradient of a table row is the sum of the rows that used it, in row order. One thread clears
+ * and sums each chunk of the vocabulary and scans all tokens for it: a few thousand comparisons a
+ * chunk, no scratch, no atomics.
  */
 #include <string.h>
 #include "ops/cpu/cpu_impl.h"
 
-/* Enough for many threads; common tokens crowd in a few pieces, so threads take them in turn */
+/* Enough for many threads. Frequent tokens cluster in a few chunks, so threads take the next free
+ * one */
 #define VOCAB_CHUNKS 64
 
 static void add_to(int64_t width, const float *restrict from, float *restrict to)
@@ -16,8 +17,8 @@ static void add_to(int64_t width, const float *restrict from, float *restrict to
         to[c] += from[c];
 }
 
-static void rows_share(struct embedding e, const int32_t *tokens, const float *wte,
-                       const float *wpe, int64_t first, float *out)
+static void rows_thread(struct embedding e, const int32_t *tokens, const float *wte,
+                        const float *wpe, int64_t first, float *out)
 {
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < e.batch * e.tokens; r++) {
@@ -37,7 +38,7 @@ void cpu_embedding(struct ops *ops, struct stream *stream, struct embedding e,
 {
     (void)stream;
     IN_THREADS(cpu_threads(ops, e.batch * e.tokens * e.width),
-               rows_share(e, tokens, wte, wpe, past.count, out));
+               rows_thread(e, tokens, wte, wpe, past.count, out));
 }
 
 size_t cpu_embedding_scratch(const struct ops *ops, struct embedding e)
@@ -47,8 +48,8 @@ size_t cpu_embedding_scratch(const struct ops *ops, struct embedding e)
     return 0;
 }
 
-static void word_gradient(struct embedding e, const int32_t *tokens, const float *from, int64_t low,
-                          int64_t high, float *dwte)
+static void token_gradient(struct embedding e, const int32_t *tokens, const float *from,
+                           int64_t low, int64_t high, float *dwte)
 {
     memset(dwte + low * e.width, 0, (size_t)((high - low) * e.width) * sizeof(float));
     for (int64_t r = 0; r < e.batch * e.tokens; r++) {
@@ -58,7 +59,7 @@ static void word_gradient(struct embedding e, const int32_t *tokens, const float
     }
 }
 
-static void place_gradient(struct embedding e, const float *dout, int64_t t, float *row)
+static void position_gradient(struct embedding e, const float *dout, int64_t t, float *row)
 {
     if (t >= e.tokens) {
         memset(row, 0, (size_t)e.width * sizeof(float));
@@ -69,15 +70,15 @@ static void place_gradient(struct embedding e, const float *dout, int64_t t, flo
         add_to(e.width, dout + (b * e.tokens + t) * e.width, row);
 }
 
-static void gradient_share(struct embedding e, const int32_t *tokens, const float *dout,
-                           float *dwte, float *dwpe, int64_t *next)
+static void gradient_thread(struct embedding e, const int32_t *tokens, const float *dout,
+                            float *dwte, float *dwpe, int64_t *next)
 {
     int64_t chunk = ceil_div(e.vocab, VOCAB_CHUNKS), chunks = ceil_div(e.vocab, chunk);
     for (int64_t p; (p = next_chunk(next)) < chunks;)
-        word_gradient(e, tokens, dout, p * chunk, min64((p + 1) * chunk, e.vocab), dwte);
+        token_gradient(e, tokens, dout, p * chunk, min64((p + 1) * chunk, e.vocab), dwte);
 #pragma omp for schedule(static)
     for (int64_t t = 0; t < (dwpe ? e.positions : 0); t++)
-        place_gradient(e, dout, t, dwpe + t * e.width);
+        position_gradient(e, dout, t, dwpe + t * e.width);
 }
 
 void cpu_embedding_backward(struct ops *ops, struct stream *stream, struct embedding e,
@@ -88,5 +89,5 @@ void cpu_embedding_backward(struct ops *ops, struct stream *stream, struct embed
     (void)scratch;
     int64_t next = 0;
     IN_THREADS(cpu_threads(ops, e.vocab * e.width),
-               gradient_share(e, tokens, dout, dwte, dwpe, &next));
+               gradient_thread(e, tokens, dout, dwte, dwpe, &next));
 }

@@ -1,9 +1,9 @@
-/* cpu_flat -- arithmetic on flat ranges: casts, sums of squares, the search for what is not finite,
+/* cpu_flat -- arithmetic on flat ranges: casts, sums of squares, the search for non-finite values,
  * AdamW.
  *
- * All of it is bound by memory. Ranges are cut into chunks of a fixed number of elements; loops are
- * plain and left to the compiler's vectors, since every operation in them rounds in one way. The
- * 16-bit casts are written without branches for that reason and give the bits of base/dtype.
+ * Memory bandwidth limits all of them. Ranges are divided into chunks of a fixed number of
+ * elements. The compiler vectorizes the plain loops, since every operation in them is exactly
+ * rounded. The 16-bit casts are branch-free for that reason and have the bits of base/dtype.
  */
 #include <math.h>
 #include "ops/cpu/cpu_impl.h"
@@ -63,8 +63,8 @@ static void cast_chunk(void *dst, enum dtype dst_type, const void *src, enum dty
         dtype_convert(dst, dst_type, src, src_type, n);
 }
 
-static void cast_share(void *dst, enum dtype dst_type, const void *src, enum dtype src_type,
-                       int64_t count)
+static void cast_thread(void *dst, enum dtype dst_type, const void *src, enum dtype src_type,
+                        int64_t count)
 {
     size_t dst_bytes = dtype_bytes(dst_type), src_bytes = dtype_bytes(src_type);
 #pragma omp for schedule(static)
@@ -78,10 +78,10 @@ void cpu_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_
               const void *src, enum dtype src_type, int64_t count)
 {
     (void)stream;
-    IN_THREADS(cpu_threads(ops, count), cast_share(dst, dst_type, src, src_type, count));
+    IN_THREADS(cpu_threads(ops, count), cast_thread(dst, dst_type, src, src_type, count));
 }
 
-/* Elements i .. i + n - 1 of x in f32: in their place, or in `room` */
+/* Elements i .. i + n - 1 of x in f32: x itself, or converted into `room` */
 static const float *as_f32(const void *x, enum dtype type, int64_t i, int64_t n, float *room)
 {
     const void *at = (const char *)x + (size_t)i * dtype_bytes(type);
@@ -91,8 +91,8 @@ static const float *as_f32(const void *x, enum dtype type, int64_t i, int64_t n,
     return room;
 }
 
-/* The tree from the bottom up, as counting in binary: a carry is a finished pair. The order is that
- * of the tree itself, and the part of it that is kept is one number a level. */
+/* Builds the tree from the bottom up like a binary counter: a carry is a finished pair. The order
+ * is that of the tree, and only one number for each level is stored. */
 static double tree_sum(const double *values, int level)
 {
     double node[64];
@@ -107,7 +107,7 @@ static double tree_sum(const double *values, int level)
     return node[level];
 }
 
-static void tree_share(int64_t count, int level, const double *values, double *sums)
+static void tree_thread(int64_t count, int level, const double *values, double *sums)
 {
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < count >> level; i++)
@@ -118,7 +118,7 @@ void cpu_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int le
                    const double *values, double *sums)
 {
     (void)stream;
-    IN_THREADS(cpu_threads(ops, count), tree_share(count, level, values, sums));
+    IN_THREADS(cpu_threads(ops, count), tree_thread(count, level, values, sums));
 }
 
 /* Eight running sums of a block, folded in a fixed tree */
@@ -134,7 +134,7 @@ static double block_squares(const float *x, int64_t n)
     return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
 }
 
-static void squares_share(enum dtype type, const struct square_range *ranges, int range_count)
+static void squares_thread(enum dtype type, const struct square_range *ranges, int range_count)
 {
     float room[OPS_BLOCK];
     for (const struct square_range *r = ranges; r < ranges + range_count; r++) {
@@ -153,7 +153,7 @@ void cpu_square_sums(struct ops *ops, struct stream *stream, enum dtype type,
     int64_t count = 0;
     for (int i = 0; i < range_count; i++)
         count += ranges[i].count;
-    IN_THREADS(cpu_threads(ops, count), squares_share(type, ranges, range_count));
+    IN_THREADS(cpu_threads(ops, count), squares_thread(type, ranges, range_count));
 }
 
 static bool finite_chunk(const void *x, enum dtype type, int64_t first, int64_t n)
@@ -170,10 +170,10 @@ static bool finite_chunk(const void *x, enum dtype type, int64_t first, int64_t 
     return !bad;
 }
 
-/* *chunk becomes where the first chunk starts that has such a value; pieces are taken in order, so
- * later ones are left out once one is found */
-static void nonfinite_share(enum dtype type, const void *x, int64_t count, int64_t *next,
-                            int64_t *chunk)
+/* *chunk becomes the start of the first chunk with a non-finite value. Chunks are taken in order,
+ * so later ones are skipped once one is found. */
+static void nonfinite_thread(enum dtype type, const void *x, int64_t count, int64_t *next,
+                             int64_t *chunk)
 {
     for (int64_t i; (i = next_chunk(next) * FLAT_CHUNK) < count;) {
         int64_t found = __atomic_load_n(chunk, __ATOMIC_RELAXED);
@@ -190,14 +190,14 @@ void cpu_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type,
 {
     (void)stream;
     int64_t next = 0, chunk = INT64_MAX;
-    IN_THREADS(cpu_threads(ops, count), nonfinite_share(type, x, count, &next, &chunk));
+    IN_THREADS(cpu_threads(ops, count), nonfinite_thread(type, x, count, &next, &chunk));
     *first = -1;
     for (int64_t i = chunk; i < count && *first < 0; i++)
         if (!finite_chunk(x, type, i, 1))
             *first = i;
 }
 
-/* What a step makes of hyper-parameters, scalars and one segment's factors */
+/* The factors of one segment's update, from hyper-parameters and scalars */
 struct update {
     float beta1, beta2, rest1, rest2, eps, grad_scale, inverse1, inverse2, lr, decay;
 };
@@ -231,9 +231,9 @@ static struct update update_of(struct adamw hyper, const struct step_scalars *sc
                            .decay = s->decay};
 }
 
-/* `location` is NULL where copies are rounded to nearest */
-static void segment_share(struct update u, const struct adamw_segment *s,
-                          const struct adamw_location *location, int64_t number)
+/* `location` is NULL if copies are rounded to nearest. */
+static void segment_thread(struct update u, const struct adamw_segment *s,
+                           const struct adamw_location *location, int64_t number)
 {
     enum { CHUNK = FLAT_CHUNK / 4 }; /* the four arrays of a chunk stay in cache for the copy */
     float room[CHUNK];
@@ -251,14 +251,14 @@ static void segment_share(struct update u, const struct adamw_segment *s,
     }
 }
 
-static void adamw_share(struct adamw hyper, const struct step_scalars *scalars,
-                        const struct adamw_segment *segments, int segment_count)
+static void adamw_thread(struct adamw hyper, const struct step_scalars *scalars,
+                         const struct adamw_segment *segments, int segment_count)
 {
     for (int i = 0; i < segment_count; i++) {
         const struct adamw_segment *s = &segments[i];
         bool random = ops_rounds_at_random(&hyper, s);
-        segment_share(update_of(hyper, scalars, s), s, random ? &hyper.places[i] : NULL,
-                      hyper.update);
+        segment_thread(update_of(hyper, scalars, s), s, random ? &hyper.places[i] : NULL,
+                       hyper.update);
     }
 }
 
@@ -272,5 +272,5 @@ void cpu_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
         ops_check_segment(&segments[i]);
         elements += segments[i].count;
     }
-    IN_THREADS(cpu_threads(ops, elements), adamw_share(hyper, scalars, segments, segment_count));
+    IN_THREADS(cpu_threads(ops, elements), adamw_thread(hyper, scalars, segments, segment_count));
 }

@@ -1,16 +1,17 @@
-/* cpu_impl -- what the files of the cpu back end share: how work is cut and run by a team, and its
+/* cpu_impl -- what the files of the cpu back end share: how work is divided among threads, and the
  * slots.
  *
- * Work is cut by the shape alone; which thread does a piece never shows in the bits. An op's slot
- * says IN_THREADS(threads, share(...)): every thread of the team calls `share`, which takes its part
- * of the pieces, by `omp for` with a static schedule or, where pieces differ, by next_chunk.
+ * The shape alone decides how work is divided into chunks, so the bits do not depend on which
+ * thread computes a chunk. An op's slot calls IN_THREADS(threads, x_thread(...)): every thread
+ * calls x_thread, which does its part of the chunks, by `omp for` with a static schedule or, where
+ * chunks take unequal times, by next_chunk.
  */
 #ifndef OPS_CPU_CPU_IMPL_H
 #define OPS_CPU_CPU_IMPL_H
 #include <omp.h>
 #include "ops/ops_impl.h"
 
-/* Elements of a flat range given to a thread at a time; a multiple of OPS_BLOCK */
+/* Elements of a flat range that a thread takes at a time; a multiple of OPS_BLOCK */
 #define FLAT_CHUNK 16384
 
 static inline int64_t min64(int64_t a, int64_t b)
@@ -37,24 +38,25 @@ static inline float of_bits(uint32_t bits)
     return f;
 }
 
-/* How many threads for work over `elements` values: waking a team costs more than a few thousand
- * of them. Always one or all: the OpenMP library ends threads that a smaller team leaves out. */
+/* The number of threads for work on `elements` values: waking the threads costs more than a few
+ * thousand values. Always one or all: the OpenMP library ends threads that a smaller team leaves
+ * out. */
 static inline int cpu_threads(const struct ops *ops, int64_t elements)
 {
     return elements < 8192 ? 1 : ops->threads;
 }
 
-/* The same for one token, where a step is a chain of short calls: a team pays from some 100 us of one
- * thread on. A program that has just begun may have two threads on one processor for many of them, each
- * waiting for the other. */
+/* The same for one token in decoding, where a step is a chain of short calls: threads pay off from
+ * about 100 us of work on one thread. Just after the start of a program two threads may sit on one
+ * processor for many calls, each waiting for the other. */
 static inline int cpu_threads_of_token(const struct ops *ops, int64_t elements)
 {
     return elements < 512 * 1024 ? 1 : ops->threads;
 }
 
-/* Each thread of the team makes the call. The size is named, because BLAS libraries built on OpenMP
- * change the default; the default inside is one, because such a BLAS would start a team of its own
- * under a thread that is alone. One thread makes no region at all: that would take memory. */
+/* Each of `threads` threads makes the call. The number is explicit, because BLAS libraries built on
+ * OpenMP change the default. Inside, the default is one, because such a BLAS would otherwise start
+ * threads of its own. With one thread there is no parallel region: that would allocate memory. */
 #define IN_THREADS(threads, call)                              \
     do {                                                       \
         int thread_count_ = (threads);                         \
@@ -72,13 +74,13 @@ static inline int cpu_threads_of_token(const struct ops *ops, int64_t elements)
         }                                                      \
     } while (0)
 
-/* The next piece of work that no thread has taken; *next starts at 0. */
+/* The next chunk that no thread has taken; *next starts at 0. */
 static inline int64_t next_chunk(int64_t *next)
 {
     return __atomic_fetch_add(next, 1, __ATOMIC_RELAXED);
 }
 
-/* cpu_blas.c: memory that libraries need, before the first op */
+/* cpu_blas.c: reserve the memory that libraries need, before the first op */
 enum status cpu_blas_open(struct ops *ops);
 void cpu_blas_close(struct ops *ops);
 
@@ -86,27 +88,23 @@ void cpu_blas_close(struct ops *ops);
 void cpu_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                 const void *x, const void *w, const void *bias, void *y);
 void cpu_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                     const void *x, const void *w, const void *bias, void *pre, void *y);
+                     const struct linear_gelu *a);
 void cpu_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                    const void *dy, const void *w, void *dx);
 void cpu_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                         const void *dy, const void *w, const void *pre, void *dpre, void *dbias);
+                         const struct linear_dx_dgelu *a);
 void cpu_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                   const void *x, const void *dy, bool add, void *dw, void *dbias);
+                   const struct linear_dw *a);
 /* sums (width) of the columns of x (rows, width): the bits of cpu_linear_dw's dbias */
 void cpu_column_sums(struct ops *ops, int64_t rows, int64_t width, const float *x, float *sums);
 
 /* cpu_norm.c */
 void cpu_add_norm(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
-                  const void *residual, const void *branch, const void *weight, const void *bias,
-                  void *sum, void *y, float *mean, float *rstd);
+                  const struct add_norm *a);
 void cpu_norm_apply(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
-                    const void *sum, const void *weight, const void *bias, const float *mean,
-                    const float *rstd, void *y);
+                    const struct norm_apply *a);
 void cpu_norm_backward(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
-                       const void *dy, const void *sum, const void *weight, const float *mean,
-                       const float *rstd, const void *dsum, void *dsum_out, void *dweight,
-                       void *dbias, void *dsum_columns, void *out_columns, void *scratch);
+                       const struct norm_backward *a);
 size_t cpu_norm_scratch(const struct ops *ops, struct norm n, int64_t rows);
 
 /* cpu_pointwise.c */
@@ -126,12 +124,10 @@ void cpu_rope(struct ops *ops, struct stream *stream, struct attention a, const 
 void cpu_attention(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
                    void *out, float *lse, void *scratch);
 void cpu_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
-                            const float *rope, const void *qkv, const void *out, const float *lse,
-                            const void *dout, void *dqkv, void *dbias, void *scratch);
+                            const struct attention_backward *g);
 size_t cpu_attention_scratch(const struct ops *ops, struct attention a);
 void cpu_attention_cached(struct ops *ops, struct stream *stream, struct attention a,
-                          struct past past, int64_t room, const void *qkv, void *cache_k,
-                          void *cache_v, void *out, void *scratch);
+                          const struct attention_cached *c);
 
 /* cpu_embedding.c */
 void cpu_embedding(struct ops *ops, struct stream *stream, struct embedding e,
@@ -144,15 +140,13 @@ size_t cpu_embedding_scratch(const struct ops *ops, struct embedding e);
 
 /* cpu_loss.c */
 void cpu_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
-                       const int32_t *labels, bool gradient, const struct step_scalars *scalars,
-                       void *logits, double *losses);
+                       const struct cross_entropy *a);
 void cpu_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
                             int64_t first_id, const int32_t *labels, const void *logits,
                             double *parts);
 void cpu_cross_entropy_join(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
-                            int64_t first_id, const int32_t *labels, int ranks, const double *parts,
-                            bool gradient, const struct step_scalars *scalars, void *logits,
-                            double *losses);
+                            int64_t first_id, int ranks, const double *parts,
+                            const struct cross_entropy *a);
 
 /* cpu_flat.c */
 void cpu_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int level,
@@ -163,8 +157,8 @@ void cpu_square_sums(struct ops *ops, struct stream *stream, enum dtype type,
                      const struct square_range *ranges, int range_count);
 void cpu_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type, const void *x,
                         int64_t count, int64_t *first);
-/* cpu_round.c: copy = param rounded at random to a 16-bit type, n elements from `first` on of their
- * segment. */
+/* cpu_round.c: copy = param rounded stochastically to a 16-bit type; n elements of a segment,
+ * starting at its element `first`. */
 void cpu_round(const struct adamw_location *location, int64_t update, int64_t first, int64_t n,
                const float *param, enum dtype type, uint16_t *copy);
 

@@ -1,4 +1,4 @@
-/* cpu_info -- the BLAS library in its own words, and the instructions we were compiled for. */
+/* cpu_info -- what the BLAS library reports, and the instruction set we were compiled for. */
 #include <cblas.h>
 #include "ops/ops_info.h"
 

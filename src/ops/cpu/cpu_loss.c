@@ -1,17 +1,18 @@
 /* cpu_loss -- softmax cross-entropy over rows of logits, with its gradient written over them.
  *
- * A row is read three times while it is in cache: its maximum; exp(x - max), kept in place when the
- * gradient is wanted, and its sum; the scaling. Each element costs one exp. Sums run in floats over
- * pieces of a row and in double over the pieces, so that a loss over 50,000 columns is good to
- * 1e-7. Where a row's columns are spread over ranks, each sums its own relative to its own maximum,
- * and pays a second exp for the gradient, relative to the whole row's.
+ * A row is read three times while it is in cache: for its maximum; for exp(x - max), stored in
+ * place if the gradient is requested, and its sum; for the scaling. Each element costs one exp.
+ * Sums are float within a chunk of columns and double over the chunks, so that a loss over 50,000
+ * columns is accurate to 1e-7. If the columns of a row are split over ranks, each rank sums its own
+ * columns relative to its own maximum, and needs a second exp for the gradient, relative to the
+ * maximum of the whole row.
  */
 #include "ops/cpu/cpu_impl.h"
 #include "ops/cpu/cpu_vector.h"
 
 #define CHUNK 1024 /* columns summed in floats */
 
-/* The sum of exp(x - shift), which are put in place of x when they are to be kept. */
+/* The sum of exp(x - shift); with `keep`, these values overwrite x. */
 static double row_exp(int64_t vocab, float shift, bool keep, float *x)
 {
     double sum = 0;
@@ -33,39 +34,37 @@ static double row_loss(int64_t vocab, int32_t label, bool gradient, float loss_s
     return log(sum) + (double)max - (double)wanted;
 }
 
-static void loss_share(int64_t rows, int64_t vocab, const int32_t *labels, bool gradient,
-                       float loss_scale, float *logits, double *losses)
+static void loss_thread(int64_t rows, int64_t vocab, const struct cross_entropy *a)
 {
+    float loss_scale = a->gradient ? a->scalars->loss_scale : 0.0f;
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
-        if (labels[r] >= 0) {
-            losses[r] = row_loss(vocab, labels[r], gradient, loss_scale, logits + r * vocab);
+        float *x = (float *)a->logits + r * vocab; /* (V) */
+        if (a->labels[r] >= 0) {
+            a->losses[r] = row_loss(vocab, a->labels[r], a->gradient, loss_scale, x);
             continue;
         }
-        losses[r] = 0;
-        if (gradient)
-            memset(logits + r * vocab, 0, (size_t)vocab * sizeof(float));
+        a->losses[r] = 0;
+        if (a->gradient)
+            memset(x, 0, (size_t)vocab * sizeof(float));
     }
 }
 
 void cpu_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
-                       const int32_t *labels, bool gradient, const struct step_scalars *scalars,
-                       void *logits, double *losses)
+                       const struct cross_entropy *a)
 {
     (void)stream;
-    float loss_scale = gradient ? scalars->loss_scale : 0.0f;
-    IN_THREADS(cpu_threads(ops, rows * vocab),
-               loss_share(rows, vocab, labels, gradient, loss_scale, logits, losses));
+    IN_THREADS(cpu_threads(ops, rows * vocab), loss_thread(rows, vocab, a));
 }
 
-/* --- in two halves -------------------------------------------------------------------------- */
+/* --- in two halves, for columns that are split over ranks ----------------------------------- */
 
-static void part_share(int64_t rows, int64_t vocab, int64_t first_id, const int32_t *labels,
-                       const float *logits, double *parts)
+static void part_thread(int64_t rows, int64_t vocab, int64_t first_id, const int32_t *labels,
+                        const float *logits, double *parts)
 {
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
-        float *x = (float *)logits + r * vocab; /* is left alone */
+        float *x = (float *)logits + r * vocab; /* only read */
         float max = v_row_max(x, vocab);
         int64_t label = labels[r] - first_id;
         parts[r * OPS_LOSS_PART] = (double)max;
@@ -80,11 +79,11 @@ void cpu_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows
 {
     (void)stream;
     IN_THREADS(cpu_threads(ops, rows * vocab),
-               part_share(rows, vocab, first_id, labels, logits, parts));
+               part_thread(rows, vocab, first_id, labels, logits, parts));
 }
 
-/* What the parts of a row (stride apart) come to: its largest logit and its loss; *sum relative to
- * the largest. */
+/* Join the parts of a row, which are `stride` apart: returns its loss; *max is its largest logit,
+ * *sum the sum of exp(logit - *max). */
 static double join_parts(const double *part, int64_t stride, int ranks, double *max, double *sum)
 {
     double wanted = 0;
@@ -110,32 +109,28 @@ static void row_gradient(int64_t vocab, int64_t label, double max, double sum, f
         x[label] -= loss_scale;
 }
 
-static void join_share(int64_t rows, int64_t vocab, int64_t first_id, const int32_t *labels,
-                       int ranks, const double *parts, bool gradient, float loss_scale,
-                       float *logits, double *losses)
+static void join_thread(int64_t rows, int64_t vocab, int64_t first_id, int ranks,
+                        const double *parts, const struct cross_entropy *a)
 {
+    float loss_scale = a->gradient ? a->scalars->loss_scale : 0.0f;
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
         double max, sum;
-        float *x = logits + r * vocab;
+        float *x = (float *)a->logits + r * vocab; /* (V) */
         double loss =
             join_parts(parts + r * OPS_LOSS_PART, rows * OPS_LOSS_PART, ranks, &max, &sum);
-        losses[r] = labels[r] >= 0 ? loss : 0;
-        if (gradient && labels[r] >= 0)
-            row_gradient(vocab, labels[r] - first_id, max, sum, loss_scale, x);
-        else if (gradient)
+        a->losses[r] = a->labels[r] >= 0 ? loss : 0;
+        if (a->gradient && a->labels[r] >= 0)
+            row_gradient(vocab, a->labels[r] - first_id, max, sum, loss_scale, x);
+        else if (a->gradient)
             memset(x, 0, (size_t)vocab * sizeof(float));
     }
 }
 
 void cpu_cross_entropy_join(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
-                            int64_t first_id, const int32_t *labels, int ranks, const double *parts,
-                            bool gradient, const struct step_scalars *scalars, void *logits,
-                            double *losses)
+                            int64_t first_id, int ranks, const double *parts,
+                            const struct cross_entropy *a)
 {
     (void)stream;
-    float loss_scale = gradient ? scalars->loss_scale : 0.0f;
-    IN_THREADS(cpu_threads(ops, rows * vocab),
-               join_share(rows, vocab, first_id, labels, ranks, parts, gradient, loss_scale, logits,
-                          losses));
+    IN_THREADS(cpu_threads(ops, rows * vocab), join_thread(rows, vocab, first_id, ranks, parts, a));
 }

@@ -1,15 +1,15 @@
 /* cpu_matmul -- linear layers: products by OpenBLAS on tiles, with bias and GELU done while a tile
  * is in cache.
  *
- * A product's output is cut into tiles by its shape alone, and each tile is one single-threaded
- * sgemm: the bits depend neither on the number of threads nor on how the BLAS library runs threads
- * of its own. A bias is written into the tile before the product adds to it, which costs nothing:
- * BLAS would have cleared the tile.
+ * The shape of a product alone decides how its output is divided into tiles, and each tile is one
+ * single-threaded sgemm: the bits depend neither on the number of threads nor on the threading of
+ * the BLAS library. A bias is written into the tile before the product adds to it. This costs
+ * nothing: BLAS would have cleared the tile.
  *
- * Tile sizes, measured on a Neoverse-V1 (2 threads, OpenBLAS 0.3.21) as a share of the rate at
+ * Tile sizes, measured on a Neoverse-V1 (2 threads, OpenBLAS 0.3.21) as a fraction of the rate at
  * 2048^3, over the shapes of GPT-2 at widths 384 and 768: 512 rows 97-101 %, 256 rows 96-101 %, 128
  * rows 92-98 %, 64 rows 84-95 %; full width is best, 768 columns cost 1-2 %, 384 columns 3-4 %, 256
- * columns 5-7 %. Many tiles let many threads share the work and an odd count leaves one of two
+ * columns 5-7 %. Many tiles occupy many threads, and an odd number of tiles leaves one of two
  * threads idle at the end. So tiles start at 512 x 3072 and are halved while there are fewer than
  * 16, down to about 256 x 384, and further only to have two.
  */
@@ -17,16 +17,16 @@
 #include "ops/cpu/cpu_impl.h"
 #include "ops/cpu/cpu_vector.h"
 
-/* c (m, n) = op(a) op(b) + what c holds before; and what is done to a tile before and after */
+/* c (m, n) = op(a) op(b) (+ c), with what is fused before and after each tile */
 struct product {
     int64_t m, n, k;
     bool a_transposed, b_transposed;
     const float *a, *b;
     float *c;
     bool add;              /* c is added to, not overwritten */
-    const float *bias;     /* (n) or NULL: what c starts from */
-    float *gelu;           /* (m, n) or NULL: becomes gelu(c) */
-    const float *gelu_pre; /* (m, n) or NULL: c is multiplied by gelu'(of this) */
+    const float *bias;     /* (n) or NULL: added to every row of c */
+    float *gelu;           /* (m, n) or NULL: receives gelu(c) */
+    const float *gelu_pre; /* (m, n) or NULL: c is multiplied by gelu'(gelu_pre) */
 };
 
 struct tiles {
@@ -34,14 +34,14 @@ struct tiles {
     int64_t row_count, col_count;
 };
 
-/* Even pieces of n, each a multiple of 32 */
-static int64_t chunk(int64_t n, int64_t count)
+/* The size of `count` nearly equal parts of n, rounded up to a multiple of 32 */
+static int64_t tile_size(int64_t n, int64_t count)
 {
     return ceil_div(ceil_div(n, count), 32) * 32;
 }
 
-/* The tiles of an (m, n) output; see the head of the file */
-static struct tiles cut(int64_t m, int64_t n)
+/* The tiles of an (m, n) output */
+static struct tiles choose_tiles(int64_t m, int64_t n)
 {
     int64_t rc = ceil_div(m, 512), cc = ceil_div(n, 3072);
     for (;;) {
@@ -58,7 +58,7 @@ static struct tiles cut(int64_t m, int64_t n)
         else
             break;
     }
-    struct tiles t = {.rows = chunk(m, rc), .cols = chunk(n, cc)};
+    struct tiles t = {.rows = tile_size(m, rc), .cols = tile_size(n, cc)};
     t.row_count = ceil_div(m, t.rows);
     t.col_count = ceil_div(n, t.cols);
     return t;
@@ -97,7 +97,7 @@ static void multiply_tile(const struct product *p, int64_t i, int64_t j, int64_t
 }
 
 /* sums[j] (+)= x[0][j] + x[1][j] + ... for columns j .. j + cols - 1 of x (rows, width): four rows
- * at a time, in blocks of 64 rows, so that float sums over thousands of rows stay good */
+ * at a time, in blocks of 64 rows, so that float sums over thousands of rows stay accurate */
 static void column_sums(int64_t rows, int64_t width, const float *x, int64_t j, int64_t cols,
                         bool add, float *sums)
 {
@@ -125,8 +125,8 @@ static void column_sums(int64_t rows, int64_t width, const float *x, int64_t j, 
     }
 }
 
-/* The sums of all columns; a column's bits do not depend on how they are cut */
-static void sums_share(int64_t rows, int64_t width, const float *x, float *sums)
+/* The sums of all columns; the bits of a column do not depend on the strips */
+static void sums_thread(int64_t rows, int64_t width, const float *x, float *sums)
 {
     enum { STRIP = 256 };
 #pragma omp for schedule(static)
@@ -136,21 +136,21 @@ static void sums_share(int64_t rows, int64_t width, const float *x, float *sums)
 
 void cpu_column_sums(struct ops *ops, int64_t rows, int64_t width, const float *x, float *sums)
 {
-    IN_THREADS(cpu_threads(ops, rows * width), sums_share(rows, width, x, sums));
+    IN_THREADS(cpu_threads(ops, rows * width), sums_thread(rows, width, x, sums));
 }
 
-/* Column sums that ride on a product which reads the same columns */
+/* Column sums that are formed along with a product that reads the same columns */
 struct sums {
     const float *x; /* (k, n) of the product when over its columns, (k, m) when over its rows */
     bool over_rows;
-    float *out; /* NULL: none */
+    float *out; /* or NULL */
 };
 
-static void multiply_share(const struct product *p, const struct sums *s, struct tiles t,
-                           int64_t *next)
+static void multiply_thread(const struct product *p, const struct sums *s, struct tiles t,
+                            int64_t *next)
 {
     int64_t count = t.row_count * t.col_count;
-    bool rows_first = p->n >= p->m; /* neighbours in time share the larger operand's tile */
+    bool rows_first = p->n >= p->m; /* consecutive tiles use the same part of the larger operand */
     for (int64_t tile; (tile = next_chunk(next)) < count;) {
         int64_t ti = rows_first ? tile % t.row_count : tile / t.col_count;
         int64_t tj = rows_first ? tile / t.row_count : tile % t.col_count;
@@ -167,14 +167,14 @@ static void multiply_share(const struct product *p, const struct sums *s, struct
 static void multiply(struct ops *ops, const struct product *p, const struct sums *s)
 {
     int64_t next = 0;
-    struct tiles t = cut(p->m, p->n);
+    struct tiles t = choose_tiles(p->m, p->n);
     int64_t work = t.row_count * t.col_count > 1 ? p->m * p->n * p->k / 64 : 0;
-    IN_THREADS(cpu_threads(ops, work), multiply_share(p, s, t, &next));
+    IN_THREADS(cpu_threads(ops, work), multiply_thread(p, s, t, &next));
 }
 
-/* One row, as in decoding: W is read once, so the product runs at the speed of memory. */
-static void vector_share(struct linear l, const float *x, const float *w, const float *bias,
-                         float *y)
+/* One row, as in decoding: W is read once, so memory bandwidth limits the speed. */
+static void vector_thread(struct linear l, const float *x, const float *w, const float *bias,
+                          float *y)
 {
     enum { STRIP = 256 };
     float beta = bias ? 1.0f : 0.0f;
@@ -195,7 +195,7 @@ static void vector_share(struct linear l, const float *x, const float *w, const 
 static void multiply_vector(struct ops *ops, struct linear l, const float *x, const float *w,
                             const float *bias, float *y)
 {
-    IN_THREADS(cpu_threads_of_token(ops, l.in * l.out), vector_share(l, x, w, bias, y));
+    IN_THREADS(cpu_threads_of_token(ops, l.in * l.out), vector_thread(l, x, w, bias, y));
 }
 
 void cpu_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
@@ -219,58 +219,59 @@ void cpu_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t
 }
 
 void cpu_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                     const void *x, const void *w, const void *bias, void *pre, void *y)
+                     const struct linear_gelu *a)
 {
     if (rows == 1) {
-        multiply_vector(ops, l, x, w, bias, pre);
-        cpu_gelu(ops, stream, l.out, pre, y);
+        multiply_vector(ops, l, a->x, a->w, a->bias, a->pre);
+        cpu_gelu(ops, stream, l.out, a->pre, a->y);
         return;
     }
     multiply(ops,
              &(struct product){.m = rows,
                                .n = l.out,
                                .k = l.in,
-                               .a = x,
-                               .b = w,
+                               .a = a->x,
+                               .b = a->w,
                                .b_transposed = l.out_in,
-                               .c = pre,
-                               .bias = bias,
-                               .gelu = y},
+                               .c = a->pre,
+                               .bias = a->bias,
+                               .gelu = a->y},
              NULL);
 }
 
 void cpu_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                    const void *dy, const void *w, void *dx)
 {
-    cpu_linear_dx_dgelu(ops, stream, l, rows, dy, w, NULL, dx, NULL);
+    cpu_linear_dx_dgelu(ops, stream, l, rows,
+                        &(struct linear_dx_dgelu){.dy = dy, .w = w, .dpre = dx});
 }
 
 void cpu_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                         const void *dy, const void *w, const void *pre, void *dpre, void *dbias)
+                         const struct linear_dx_dgelu *a)
 {
     (void)stream;
     multiply(ops,
              &(struct product){.m = rows,
                                .n = l.in,
                                .k = l.out,
-                               .a = dy,
-                               .b = w,
+                               .a = a->dy,
+                               .b = a->w,
                                .b_transposed = !l.out_in,
-                               .c = dpre,
-                               .gelu_pre = pre},
+                               .c = a->dpre,
+                               .gelu_pre = a->pre},
              NULL);
-    if (dbias)
-        cpu_column_sums(ops, rows, l.in, dpre, dbias);
+    if (a->dbias)
+        cpu_column_sums(ops, rows, l.in, a->dpre, a->dbias);
 }
 
 void cpu_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                   const void *x, const void *dy, bool add, void *dw, void *dbias)
+                   const struct linear_dw *a)
 {
     (void)stream;
-    struct product p = {.k = rows, .a_transposed = true, .c = dw, .add = add};
+    struct product p = {.k = rows, .a_transposed = true, .c = a->dw, .add = a->add};
     p.m = l.out_in ? l.out : l.in;
     p.n = l.out_in ? l.in : l.out;
-    p.a = l.out_in ? dy : x;
-    p.b = l.out_in ? x : dy;
-    multiply(ops, &p, &(struct sums){.x = dy, .over_rows = l.out_in, .out = dbias});
+    p.a = l.out_in ? a->dy : a->x;
+    p.b = l.out_in ? a->x : a->dy;
+    multiply(ops, &p, &(struct sums){.x = a->dy, .over_rows = l.out_in, .out = a->dbias});
 }

@@ -1,14 +1,14 @@
 /* cpu_norm -- LayerNorm and RMSNorm, fused with the residual add, and their backward pass.
  *
- * A row is added, summed and normalised while it is in the first cache. Row sums are those of
+ * A row is added, summed and normalized while it is in the L1 cache. Row sums are those of
  * cpu_vector.h. The gradients of weight and bias are summed over blocks of rows into scratch, one
- * partial pair a block, and the partials are added in order: the cut is a function of the number of
- * rows only.
+ * pair of partial sums for each block, and the partial sums are added in order. The blocks depend
+ * only on the number of rows.
  */
 #include "ops/cpu/cpu_impl.h"
 #include "ops/cpu/cpu_vector.h"
 
-/* Row blocks at most: many threads have work, and the partials stay few */
+/* Maximum number of row blocks: enough work for many threads, few partial sums */
 #define NORM_BLOCKS 64
 
 static int64_t block_rows(int64_t rows)
@@ -23,8 +23,9 @@ size_t cpu_norm_scratch(const struct ops *ops, struct norm n, int64_t rows)
     return (size_t)(ceil_div(rows, block_rows(rows)) * 2 * n.width) * sizeof(float);
 }
 
-/* y = (x - mean) rstd weight + bias: one expression for the first time and for recomputation */
-static void normalise(int64_t width, const float *x, float mean, float rstd, const float *weight,
+/* y = (x - mean) rstd weight + bias: the same expression in the forward pass and in
+ * recomputation */
+static void normalize(int64_t width, const float *x, float mean, float rstd, const float *weight,
                       const float *bias, float *y)
 {
     if (bias)
@@ -41,10 +42,10 @@ static void add_row(int64_t width, const float *a, const float *b, float *sum)
         sum[c] = a[c] + b[c];
 }
 
-static void add_norm_share(struct norm n, int64_t rows, const float *residual, const float *branch,
-                           const float *weight, const float *bias, float *sum, float *y,
-                           float *mean, float *rstd)
+static void add_norm_thread(struct norm n, int64_t rows, const struct add_norm *a)
 {
+    const float *residual = a->residual, *branch = a->branch; /* (R, C) */
+    float *sum = a->sum, *y = a->y;                           /* (R, C) */
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
         int64_t at = r * n.width;
@@ -58,47 +59,52 @@ static void add_norm_share(struct norm n, int64_t rows, const float *residual, c
         float center = 0;
         if (n.kind == NORM_LAYER) {
             center = v_row_sum(x, n.width) / (float)n.width;
-            mean[r] = center;
+            a->mean[r] = center;
         }
         double variance = (double)v_row_squares(x, center, n.width) / (double)n.width;
-        rstd[r] = (float)(1.0 / sqrt(variance + n.eps));
-        normalise(n.width, x, center, rstd[r], weight, bias, y + at);
+        a->rstd[r] = (float)(1.0 / sqrt(variance + n.eps));
+        normalize(n.width, x, center, a->rstd[r], a->weight, a->bias, y + at);
     }
 }
 
 void cpu_add_norm(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
-                  const void *residual, const void *branch, const void *weight, const void *bias,
-                  void *sum, void *y, float *mean, float *rstd)
+                  const struct add_norm *a)
 {
     (void)stream;
-    IN_THREADS(cpu_threads(ops, rows * n.width),
-               add_norm_share(n, rows, residual, branch, weight, bias, sum, y, mean, rstd));
+    IN_THREADS(cpu_threads(ops, rows * n.width), add_norm_thread(n, rows, a));
 }
 
-static void apply_share(struct norm n, int64_t rows, const float *sum, const float *weight,
-                        const float *bias, const float *mean, const float *rstd, float *y)
+static void apply_thread(struct norm n, int64_t rows, const struct norm_apply *a)
 {
+    const float *sum = a->sum; /* (R, C) */
+    float *y = a->y;           /* (R, C) */
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; r++)
-        normalise(n.width, sum + r * n.width, n.kind == NORM_LAYER ? mean[r] : 0.0f, rstd[r],
-                  weight, bias, y + r * n.width);
+        normalize(n.width, sum + r * n.width, n.kind == NORM_LAYER ? a->mean[r] : 0.0f, a->rstd[r],
+                  a->weight, a->bias, y + r * n.width);
 }
 
 void cpu_norm_apply(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
-                    const void *sum, const void *weight, const void *bias, const float *mean,
-                    const float *rstd, void *y)
+                    const struct norm_apply *a)
 {
     (void)stream;
-    IN_THREADS(cpu_threads(ops, rows * n.width),
-               apply_share(n, rows, sum, weight, bias, mean, rstd, y));
+    IN_THREADS(cpu_threads(ops, rows * n.width), apply_thread(n, rows, a));
 }
 
-/* What one row adds: dweight += dy xhat, dbias += dy; *mean_g = mean of g = dy weight, *mean_gx =
- * mean of g xhat */
-static void row_sums(int64_t width, const float *dy, const float *x, const float *weight,
-                     float mean, float rstd, float *dweight, float *dbias, float *mean_g,
-                     float *mean_gx)
+/* One row of the backward pass: g = dy weight, xhat = (x - mean) rstd */
+struct row {
+    int64_t width;
+    const float *dy, *x, *weight; /* (C) */
+    float mean, rstd;
+    float mean_g, mean_gx; /* of g and of g xhat, from row_sums */
+};
+
+/* What a row adds: dweight += dy xhat, dbias += dy; and its means of g and of g xhat. */
+static void row_sums(struct row *row, float *dweight, float *dbias)
 {
+    const int64_t width = row->width;
+    const float *dy = row->dy, *x = row->x, *weight = row->weight, mean = row->mean,
+                rstd = row->rstd;
     vf sum_g[2] = {{0}}, sum_gx[2] = {{0}};
     int64_t c = 0;
     for (; c + 2 * LANES <= width; c += 2 * LANES)
@@ -121,16 +127,17 @@ static void row_sums(int64_t width, const float *dy, const float *x, const float
         v_store_part(dweight + c, v_fma(d, xhat, v_load_part(dweight + c, n, 0.0f)), n);
         v_store_part(dbias + c, v_load_part(dbias + c, n, 0.0f) + d, n);
     }
-    *mean_g = v_fold_sum(sum_g[0] + sum_g[1]) / (float)width;
-    *mean_gx = v_fold_sum(sum_gx[0] + sum_gx[1]) / (float)width;
+    row->mean_g = v_fold_sum(sum_g[0] + sum_g[1]) / (float)width;
+    row->mean_gx = v_fold_sum(sum_gx[0] + sum_gx[1]) / (float)width;
 }
 
 /* dx = rstd (g - mean_g - xhat mean_gx) (+ dsum); reads each element before it is written, so dx
  * may be any input */
-static void row_gradient(int64_t width, const float *dy, const float *x, const float *weight,
-                         float mean, float rstd, float mean_g, float mean_gx, const float *dsum,
-                         float *dx)
+static void row_gradient(const struct row *row, const float *dsum, float *dx)
 {
+    const int64_t width = row->width;
+    const float *dy = row->dy, *x = row->x, *weight = row->weight, mean = row->mean,
+                rstd = row->rstd, mean_g = row->mean_g, mean_gx = row->mean_gx;
     int64_t c = 0;
     for (; c + LANES <= width; c += LANES) {
         vf xhat = (v_load(x + c) - v_set(mean)) * v_set(rstd),
@@ -148,10 +155,11 @@ static void row_gradient(int64_t width, const float *dy, const float *x, const f
 }
 
 /* partials (blocks, 2, C): each block's sums of dweight and dbias */
-static void backward_share(struct norm n, int64_t rows, const float *dy, const float *x,
-                           const float *weight, const float *mean, const float *rstd,
-                           const float *dsum, float *dsum_out, float *partials)
+static void backward_thread(struct norm n, int64_t rows, const struct norm_backward *a,
+                            float *partials)
 {
+    const float *dy = a->dy, *x = a->sum, *dsum = a->dsum; /* (R, C), dsum or NULL */
+    float *dsum_out = a->dsum_out;                         /* (R, C) */
     int64_t step = block_rows(rows), width = n.width;
 #pragma omp for schedule(static)
     for (int64_t block = 0; block < ceil_div(rows, step); block++) {
@@ -159,12 +167,13 @@ static void backward_share(struct norm n, int64_t rows, const float *dy, const f
         memset(pw, 0, (size_t)(2 * width) * sizeof(float));
         for (int64_t r = block * step; r < min64((block + 1) * step, rows); r++) {
             int64_t at = r * width;
-            float center = n.kind == NORM_LAYER ? mean[r] : 0.0f, mean_g, mean_gx;
-            row_sums(width, dy + at, x + at, weight, center, rstd[r], pw, pb, &mean_g, &mean_gx);
+            struct row row = {.width = width, .dy = dy + at, .x = x + at, .weight = a->weight};
+            row.mean = n.kind == NORM_LAYER ? a->mean[r] : 0.0f;
+            row.rstd = a->rstd[r];
+            row_sums(&row, pw, pb);
             if (n.kind == NORM_RMS)
-                mean_g = 0;
-            row_gradient(width, dy + at, x + at, weight, center, rstd[r], mean_g, mean_gx,
-                         dsum ? dsum + at : NULL, dsum_out + at);
+                row.mean_g = 0;
+            row_gradient(&row, dsum ? dsum + at : NULL, dsum_out + at);
         }
     }
 }
@@ -177,20 +186,17 @@ static void sum_partials(int64_t blocks, int64_t width, const float *partials, f
 }
 
 void cpu_norm_backward(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
-                       const void *dy, const void *sum, const void *weight, const float *mean,
-                       const float *rstd, const void *dsum, void *dsum_out, void *dweight,
-                       void *dbias, void *dsum_columns, void *out_columns, void *scratch)
+                       const struct norm_backward *a)
 {
     (void)stream;
     int64_t blocks = ceil_div(rows, block_rows(rows));
-    float *partials = scratch;
-    if (dsum_columns)
-        cpu_column_sums(ops, rows, n.width, dsum, dsum_columns);
-    IN_THREADS(cpu_threads(ops, rows * n.width),
-               backward_share(n, rows, dy, sum, weight, mean, rstd, dsum, dsum_out, partials));
-    sum_partials(blocks, n.width, partials, dweight);
-    if (dbias)
-        sum_partials(blocks, n.width, partials + n.width, dbias);
-    if (out_columns)
-        cpu_column_sums(ops, rows, n.width, dsum_out, out_columns);
+    float *partials = a->scratch;
+    if (a->dsum_columns)
+        cpu_column_sums(ops, rows, n.width, a->dsum, a->dsum_columns);
+    IN_THREADS(cpu_threads(ops, rows * n.width), backward_thread(n, rows, a, partials));
+    sum_partials(blocks, n.width, partials, a->dweight);
+    if (a->dbias)
+        sum_partials(blocks, n.width, partials + n.width, a->dbias);
+    if (a->out_columns)
+        cpu_column_sums(ops, rows, n.width, a->dsum_out, a->out_columns);
 }

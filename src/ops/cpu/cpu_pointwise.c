@@ -1,12 +1,12 @@
-/* cpu_pointwise -- what is done to each element by itself: sums, activations, rotary embedding.
+/* cpu_pointwise -- element-wise ops: sums, activations, rotary embedding.
  *
- * Loops without exp are left to the compiler (every operation rounds in one way, so vector body and
- * scalar tail agree); those with exp run on cpu_vector.h, tails included.
+ * The compiler vectorizes loops without exp (every operation is exactly rounded, so vector body and
+ * scalar tail agree); loops with exp use cpu_vector.h, also for their tails.
  */
 #include "ops/cpu/cpu_impl.h"
 #include "ops/cpu/cpu_vector.h"
 
-static void add_share(int64_t count, const float *a, const float *b, float *sum)
+static void add_thread(int64_t count, const float *a, const float *b, float *sum)
 {
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < count; i += FLAT_CHUNK)
@@ -18,10 +18,10 @@ void cpu_add(struct ops *ops, struct stream *stream, int64_t count, const void *
              void *sum)
 {
     (void)stream;
-    IN_THREADS(cpu_threads(ops, count), add_share(count, a, b, sum));
+    IN_THREADS(cpu_threads(ops, count), add_thread(count, a, b, sum));
 }
 
-static void gelu_share(int64_t count, const float *pre, float *y)
+static void gelu_thread(int64_t count, const float *pre, float *y)
 {
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < count; i += FLAT_CHUNK)
@@ -31,10 +31,10 @@ static void gelu_share(int64_t count, const float *pre, float *y)
 void cpu_gelu(struct ops *ops, struct stream *stream, int64_t count, const void *pre, void *y)
 {
     (void)stream;
-    IN_THREADS(cpu_threads(ops, count), gelu_share(count, pre, y));
+    IN_THREADS(cpu_threads(ops, count), gelu_thread(count, pre, y));
 }
 
-static void gelu_backward_share(int64_t count, const float *pre, const float *dy, float *dpre)
+static void gelu_backward_thread(int64_t count, const float *pre, const float *dy, float *dpre)
 {
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < count; i += FLAT_CHUNK)
@@ -45,7 +45,7 @@ void cpu_gelu_backward(struct ops *ops, struct stream *stream, int64_t count, co
                        const void *dy, void *dpre)
 {
     (void)stream;
-    IN_THREADS(cpu_threads(ops, count), gelu_backward_share(count, pre, dy, dpre));
+    IN_THREADS(cpu_threads(ops, count), gelu_backward_thread(count, pre, dy, dpre));
 }
 
 static vf gated(vf gate, vf up)
@@ -53,7 +53,7 @@ static vf gated(vf gate, vf up)
     return gate * v_sigmoid(gate) * up;
 }
 
-static void swiglu_share(int64_t rows, int64_t ff, const float *gate_up, float *y)
+static void swiglu_thread(int64_t rows, int64_t ff, const float *gate_up, float *y)
 {
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
@@ -74,7 +74,7 @@ void cpu_swiglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff
                 const void *gate_up, void *y)
 {
     (void)stream;
-    IN_THREADS(cpu_threads(ops, rows * ff), swiglu_share(rows, ff, gate_up, y));
+    IN_THREADS(cpu_threads(ops, rows * ff), swiglu_thread(rows, ff, gate_up, y));
 }
 
 /* dgate = dy up s (1 + gate (1 - s)), dup = dy gate s, with s = sigmoid(gate) */
@@ -85,8 +85,8 @@ static void swiglu_gradient(vf gate, vf up, vf dy, vf *dgate, vf *dup)
     *dgate = dy * up * s * v_fma(gate, one - s, one);
 }
 
-static void swiglu_backward_share(int64_t rows, int64_t ff, const float *gate_up, const float *dy,
-                                  float *dgate_up, float *act)
+static void swiglu_backward_thread(int64_t rows, int64_t ff, const float *gate_up, const float *dy,
+                                   float *dgate_up, float *act)
 {
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
@@ -119,11 +119,11 @@ void cpu_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, i
 {
     (void)stream;
     IN_THREADS(cpu_threads(ops, rows * ff),
-               swiglu_backward_share(rows, ff, gate_up, dy, dgate_up, act));
+               swiglu_backward_thread(rows, ff, gate_up, dy, dgate_up, act));
 }
 
-static void rope_share(struct attention a, const float *table, int64_t first, bool inverse,
-                       float *qkv)
+static void rope_thread(struct attention a, const float *table, int64_t first, bool inverse,
+                        float *qkv)
 {
     int64_t half = a.head_width / 2, width = (a.heads + 2 * a.kv_heads) * a.head_width;
     float sign = inverse ? -1.0f : 1.0f;
@@ -146,5 +146,5 @@ void cpu_rope(struct ops *ops, struct stream *stream, struct attention a, const 
 {
     (void)stream;
     int64_t elements = a.batch * a.tokens * (a.heads + a.kv_heads) * a.head_width;
-    IN_THREADS(cpu_threads(ops, elements), rope_share(a, table, past.count, inverse, qkv));
+    IN_THREADS(cpu_threads(ops, elements), rope_thread(a, table, past.count, inverse, qkv));
 }

@@ -1,16 +1,17 @@
-/* cpu_round -- 16-bit copies of parameters, rounded at random: the bits of base/dtype with the
- * random words of base/rng, many at a time.
+/* cpu_round -- 16-bit copies of parameters with stochastic rounding: the bits of base/dtype with
+ * the random words of base/rng, many at a time.
  *
- * Elements that follow each other in the whole tensor use the words of neighbouring blocks, which
- * are made a strip at a time: one block is a lane of the compiler's vectors. Everything is without
- * branches and exact, so it has the same bits in any order and number.
+ * Consecutive elements of the whole tensor use the words of consecutive blocks, which are computed
+ * a strip at a time: one block is one lane of the compiler's vectors. All operations are
+ * branch-free and exact, so the bits do not depend on the order or the grouping.
  */
 #include "ops/cpu/cpu_impl.h"
 
 enum { LANES = 8, STRIP = 512 };
 
-/* One round of every lane's block. Halves of products apart, and few lanes at a time: other forms
- * become shifts and sums, or leave the registers, and take three times as long. */
+/* One round of every lane's block. The halves of the products are computed separately and for few
+ * lanes at a time: other forms compile to shifts and sums or spill registers, and are three times
+ * slower. */
 static void mix_lanes(uint32_t *restrict x0, uint32_t *restrict x1, uint32_t *restrict x2,
                       uint32_t *restrict x3, uint32_t k0, uint32_t k1)
 {
@@ -50,7 +51,7 @@ static void fill_lanes(uint64_t key, uint64_t turn, uint64_t block, uint32_t *re
     }
 }
 
-/* From the largest number on what is added rounds to nearest even. */
+/* From the largest finite number on, rounds to nearest even. */
 static uint16_t to_bf16(float f, uint32_t random)
 {
     uint32_t bits = bits_of(f), a = bits & 0x7fffffffu;
@@ -72,7 +73,7 @@ static uint16_t to_f16(float f, uint32_t random)
     return (uint16_t)(sign | h);
 }
 
-/* n <= STRIP elements that are neighbours in the whole, from `element` on */
+/* n <= STRIP consecutive elements of the whole tensor, starting at `element` */
 static void round_strip(uint64_t key, uint64_t turn, uint64_t element, int n,
                         const float *restrict param, enum dtype type, uint16_t *restrict copy)
 {

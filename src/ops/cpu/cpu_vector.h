@@ -1,10 +1,10 @@
 /* cpu_vector -- the vector type of the machine, and exp and sigmoid on it.
  *
- * A vf is one register of floats: 4 lanes (NEON, SSE), 8 (AVX) or 16 (AVX-512), a fact of the
- * build. Everything here is made of operations that IEEE 754 rounds in one way, so a lane has the
- * same bits wherever it stands; a short tail is loaded with v_load_part (a neutral value behind it)
- * and goes through the same code. Sums over a row run in four registers, then single registers,
- * then the tail, and are folded in a fixed tree: their bits depend on the row's length alone.
+ * A vf is one register of floats: 4 lanes (NEON, SSE), 8 (AVX) or 16 (AVX-512), chosen by the
+ * build. Everything here uses operations that IEEE 754 rounds exactly, so a value has the same bits
+ * in any lane. A short tail is loaded with v_load_part, filled with a neutral value, and runs
+ * through the same code. Sums over a row use four registers, then single registers, then the tail,
+ * and are folded in a fixed tree: their bits depend only on the row's length.
  *
  * v_exp: within 2 ulp of exp, 1.3 with fma (tests/ops/test_ops_vmath.c); 0 below -87.7, inf above
  * 88.37 (2.4e38); NaN stays NaN. v_sigmoid: within 3 ulp.
@@ -43,7 +43,7 @@ static inline void v_store(float *p, vf v)
     memcpy(p, &v, sizeof v);
 }
 
-/* The first `count` lanes (fewer than LANES), `fill` behind them. */
+/* The first `count` lanes (fewer than LANES), then `fill`. */
 static inline vf v_load_part(const float *p, int64_t count, float fill)
 {
     float lanes[LANES];
@@ -70,7 +70,7 @@ static inline vf v_from_bits(vi bits)
     return (vf)bits;
 }
 
-/* mask is all ones or all zeros in each lane: what comparisons give */
+/* mask is all ones or all zeros in each lane, as from a comparison */
 static inline vf v_select(vi mask, vf yes, vf no)
 {
     return v_from_bits((mask & (vi)yes) | (~mask & (vi)no));
@@ -245,7 +245,7 @@ static inline float v_row_max(const float *x, int64_t n)
     return max;
 }
 
-/* y[i] = exp(x[i] - shift), and their sum; y may be x, or NULL when only the sum is wanted */
+/* y[i] = exp(x[i] - shift); returns their sum. y may be x, or NULL for the sum alone. */
 static inline float v_row_exp(float *y, const float *x, float shift, int64_t n)
 {
     vf s[4] = {{0}}, c = v_set(shift);

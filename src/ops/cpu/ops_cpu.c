@@ -1,8 +1,8 @@
 /* ops_cpu -- the table of the cpu back end: f32, OpenBLAS for products, vectors for the rest.
  *
- * It overrides ref's table slot by slot; `sum` stays ref's, since its order is its contract. Each
- * file here holds one family of ops and says what it does about speed and bits; what they share is
- * in cpu_impl.h and cpu_vector.h.
+ * It overrides ref's table slot by slot. `sum` stays ref's, since its contract fixes the order.
+ * Each file here implements one family of ops and explains its speed and bits; cpu_impl.h and
+ * cpu_vector.h have what they share.
  */
 #include "ops/cpu/cpu_impl.h"
 

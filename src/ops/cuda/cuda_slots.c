@@ -50,42 +50,38 @@ _Static_assert((int)KERNEL_LOSS_PART == (int)OPS_LOSS_PART, "one stride");
 /* --- norms ---------------------------------------------------------------------------------- */
 
 static void cuda_add_norm(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
-                          const void *residual, const void *branch, const void *weight,
-                          const void *bias, void *sum, void *y, float *mean, float *rstd)
+                          const struct add_norm *a)
 {
-    ENQUEUE("add_norm", launch_add_norm(ON, n.kind == NORM_LAYER, n.width, n.eps, rows, residual,
-                                        branch, weight, bias, sum, y, mean, rstd));
+    ENQUEUE("add_norm",
+            launch_add_norm(ON, n.kind == NORM_LAYER, n.width, n.eps, rows, a->residual, a->branch,
+                            a->weight, a->bias, a->sum, a->y, a->mean, a->rstd));
 }
 
 static void cuda_norm_apply(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
-                            const void *sum, const void *weight, const void *bias,
-                            const float *mean, const float *rstd, void *y)
+                            const struct norm_apply *a)
 {
-    ENQUEUE("norm_apply", launch_norm_apply(ON, n.kind == NORM_LAYER, n.width, rows, sum, weight,
-                                            bias, mean, rstd, y));
+    ENQUEUE("norm_apply", launch_norm_apply(ON, n.kind == NORM_LAYER, n.width, rows, a->sum,
+                                            a->weight, a->bias, a->mean, a->rstd, a->y));
 }
 
 static void cuda_norm_backward(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
-                               const void *dy, const void *sum, const void *weight,
-                               const float *mean, const float *rstd, const void *dsum,
-                               void *dsum_out, void *dweight, void *dbias, void *dsum_columns,
-                               void *out_columns, void *scratch)
+                               const struct norm_backward *a)
 {
     struct kernel_norm_backward call = {.layer = n.kind == NORM_LAYER,
                                         .width = n.width,
                                         .rows = rows,
-                                        .dy = dy,
-                                        .sum = sum,
-                                        .weight = weight,
-                                        .mean = mean,
-                                        .rstd = rstd,
-                                        .dsum = dsum,
-                                        .dsum_out = dsum_out,
-                                        .dweight = dweight,
-                                        .dbias = dbias,
-                                        .dsum_columns = dsum_columns,
-                                        .out_columns = out_columns,
-                                        .scratch = scratch};
+                                        .dy = a->dy,
+                                        .sum = a->sum,
+                                        .weight = a->weight,
+                                        .mean = a->mean,
+                                        .rstd = a->rstd,
+                                        .dsum = a->dsum,
+                                        .dsum_out = a->dsum_out,
+                                        .dweight = a->dweight,
+                                        .dbias = a->dbias,
+                                        .dsum_columns = a->dsum_columns,
+                                        .out_columns = a->out_columns,
+                                        .scratch = a->scratch};
     ENQUEUE("norm_backward", launch_norm_backward(ON, call, cuda_ops_of(ops)->norm_hopper));
 }
 
@@ -170,17 +166,16 @@ static size_t cuda_embedding_scratch(const struct ops *ops, struct embedding e)
 }
 
 static void cuda_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
-                               const int32_t *labels, bool gradient,
-                               const struct step_scalars *scalars, void *logits, double *losses)
+                               const struct cross_entropy *a)
 {
-    const struct kernel_scalars *on_gpu = (const struct kernel_scalars *)scalars;
-    if (gradient && cuda_ops_of(ops)->loss_hopper &&
-        kernel_loss_hopper_takes(ops->type, vocab, logits))
-        ENQUEUE("cross_entropy",
-                launch_cross_entropy_hopper(ON, rows, vocab, labels, on_gpu, logits, losses));
+    const struct kernel_scalars *on_gpu = (const struct kernel_scalars *)a->scalars;
+    if (a->gradient && cuda_ops_of(ops)->loss_hopper &&
+        kernel_loss_hopper_takes(ops->type, vocab, a->logits))
+        ENQUEUE("cross_entropy", launch_cross_entropy_hopper(ON, rows, vocab, a->labels, on_gpu,
+                                                             a->logits, a->losses));
     else
-        ENQUEUE("cross_entropy",
-                launch_cross_entropy(ON, rows, vocab, labels, gradient, on_gpu, logits, losses));
+        ENQUEUE("cross_entropy", launch_cross_entropy(ON, rows, vocab, a->labels, a->gradient,
+                                                      on_gpu, a->logits, a->losses));
 }
 
 static void cuda_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows,
@@ -192,14 +187,13 @@ static void cuda_cross_entropy_part(struct ops *ops, struct stream *stream, int6
 }
 
 static void cuda_cross_entropy_join(struct ops *ops, struct stream *stream, int64_t rows,
-                                    int64_t vocab, int64_t first_id, const int32_t *labels,
-                                    int ranks, const double *parts, bool gradient,
-                                    const struct step_scalars *scalars, void *logits,
-                                    double *losses)
+                                    int64_t vocab, int64_t first_id, int ranks, const double *parts,
+                                    const struct cross_entropy *a)
 {
     ENQUEUE("cross_entropy_join",
-            launch_cross_entropy_join(ON, rows, vocab, first_id, labels, ranks, parts, gradient,
-                                      (const struct kernel_scalars *)scalars, logits, losses));
+            launch_cross_entropy_join(ON, rows, vocab, first_id, a->labels, ranks, parts,
+                                      a->gradient, (const struct kernel_scalars *)a->scalars,
+                                      a->logits, a->losses));
 }
 
 static void cuda_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,

@@ -1,9 +1,9 @@
-/* ref -- the reference back end: the definition of right, in f32, f64, bf16 and f16.
+/* ref -- the reference back end: the definition of the right result, in f32, f64, bf16 and f16.
  *
- * Plain loops with double sums, no threads, no cleverness. The maths is in templates
+ * Plain loops with double sums, no threads, no optimizations. The maths is in templates
  * (ref_linear.h, ref_norm.h, ref_attention.h, ref_loss.h) that are included here once for each
- * compute type; what has its types named in the contract is in ref_flat.c. A template reads a REAL
- * with GET and makes one with PUT: a 16-bit REAL is a struct, so that nothing else gets by.
+ * compute type; ops with types of their own are in ref_flat.c. A template reads a REAL with GET and
+ * makes one with PUT. A 16-bit REAL is a struct, so forgetting either does not compile.
  */
 #include "ops/ref/ref_impl.h"
 

@@ -1,10 +1,9 @@
-/* ref_attention -- template: rotary embedding and causal attention for one REAL. Included by
- * ref.c.
+/* ref_attention -- template: rotary embedding and causal attention for one REAL, included by ref.c.
  *
- * A row of qkv is (H + 2G) D wide: H query heads, G key heads, G value heads. The forward pass
- * goes over the keys twice a query (largest score, then weights and output), so no row of scores
- * is kept. The backward pass forms one row of probabilities at a time again from q and k, and
- * needs neither `out` nor `lse` (which is rounded to float).
+ * A row of qkv has (H + 2G) D elements: H query heads, G key heads, G value heads. The forward pass
+ * reads the keys twice for each query (largest score; weights and output), so no row of scores is
+ * stored. The backward pass recomputes one row of probabilities at a time from q and k, and needs
+ * neither `out` nor `lse`, which is rounded to float.
  */
 
 static double REF(dot)(const REAL *a, const REAL *b, int64_t width)
@@ -39,25 +38,25 @@ static void REF(rope)(struct ops *ops, struct stream *stream, struct attention a
 }
 
 /* One query q (D) over `count` keys and values, rows `stride` apart; out (D). Returns the log of
- * the softmax's denominator. The width is done in slices so that the sums fit on the stack. */
+ * the softmax's denominator. The width is processed in parts so that the sums fit on the stack. */
 static double REF(attend)(const REAL *q, const REAL *keys, const REAL *values, int64_t stride,
                           int64_t count, int64_t width, REAL *out)
 {
-    enum { SLICE = 64 };
+    enum { PART = 64 };
     double scale = 1 / sqrt((double)width), largest = -INFINITY, denominator = 0;
     for (int64_t j = 0; j < count; j++)
         largest = fmax(largest, scale * REF(dot)(q, keys + j * stride, width));
-    for (int64_t first = 0; first < width; first += SLICE) {
-        int64_t slice = first + SLICE < width ? SLICE : width - first;
-        double sums[SLICE] = {0};
+    for (int64_t first = 0; first < width; first += PART) {
+        int64_t part = first + PART < width ? PART : width - first;
+        double sums[PART] = {0};
         denominator = 0;
         for (int64_t j = 0; j < count; j++) {
             double p = exp(scale * REF(dot)(q, keys + j * stride, width) - largest);
             denominator += p;
-            for (int64_t d = 0; d < slice; d++)
+            for (int64_t d = 0; d < part; d++)
                 sums[d] += p * GET(values[j * stride + first + d]);
         }
-        for (int64_t d = 0; d < slice; d++)
+        for (int64_t d = 0; d < part; d++)
             out[first + d] = PUT(sums[d] / denominator);
     }
     return largest + log(denominator);
@@ -80,17 +79,23 @@ static void REF(attention)(struct ops *ops, struct stream *stream, struct attent
     }
 }
 
-/* Gradients of one query over its keys. dk and dv (T, D) are added to, dq (D) is written; p and dp
- * have room for `count`. With P the probabilities: dv += P dout; dP = dout . v;
- * ds = P (dP - sum P dP) / sqrt(D); dq = ds k; dk += ds q. */
-static void REF(attend_backward)(const REAL *q, const REAL *keys, const REAL *values,
-                                 int64_t stride, int64_t count, int64_t width, const REAL *dout,
-                                 double *p, double *dp, REAL *dq, double *dk, double *dv)
+/* Gradients of query t of head h in one sequence. dk and dv (T, D) are added to, the query's
+ * columns of dqkv are written; p and dp have room for T values. With P the probabilities: dv += P
+ * dout; dP = dout . v; ds = P (dP - sum P dP) / sqrt(D); dq = ds k; dk += ds q. */
+static void REF(attend_backward)(struct attention a, int64_t h, int64_t t, const REAL *qkv,
+                                 const REAL *dout, REAL *dqkv, double *scratch)
 {
-    double scale = 1 / sqrt((double)width), largest = -INFINITY, denominator = 0, mean = 0;
+    int64_t D = a.head_width, stride = REF(qkv_width)(a), count = t + 1; /* keys that t sees */
+    double *p = scratch, *dp = p + a.tokens, *dk = dp + a.tokens, *dv = dk + a.tokens * D;
+    const REAL *q = qkv + t * stride + h * D;                            /* (D) */
+    const REAL *keys = qkv + (a.heads + h / (a.heads / a.kv_heads)) * D; /* rows `stride` apart */
+    const REAL *values = keys + a.kv_heads * D;
+    REAL *dq = dqkv + t * stride + h * D;
+    double scale = 1 / sqrt((double)D), largest = -INFINITY, denominator = 0, mean = 0;
+    dout += (t * a.heads + h) * D;
     for (int64_t j = 0; j < count; j++) {
-        p[j] = scale * REF(dot)(q, keys + j * stride, width);
-        dp[j] = REF(dot)(dout, values + j * stride, width);
+        p[j] = scale * REF(dot)(q, keys + j * stride, D);
+        dp[j] = REF(dot)(dout, values + j * stride, D);
         largest = fmax(largest, p[j]);
     }
     for (int64_t j = 0; j < count; j++) {
@@ -101,49 +106,45 @@ static void REF(attend_backward)(const REAL *q, const REAL *keys, const REAL *va
         p[j] /= denominator;
         mean += p[j] * dp[j];
     }
-    for (int64_t d = 0; d < width; d++) {
+    for (int64_t d = 0; d < D; d++) {
         double sum = 0;
         for (int64_t j = 0; j < count; j++) {
             double ds = p[j] * (dp[j] - mean) * scale;
             sum += ds * GET(keys[j * stride + d]);
-            dk[j * width + d] += ds * GET(q[d]);
-            dv[j * width + d] += p[j] * GET(dout[d]);
+            dk[j * D + d] += ds * GET(q[d]);
+            dv[j * D + d] += p[j] * GET(dout[d]);
         }
         dq[d] = PUT(sum);
     }
 }
 
 static void REF(attention_backward)(struct ops *ops, struct stream *stream, struct attention a,
-                                    const float *rope, const void *qkv_, const void *out,
-                                    const float *lse, const void *dout_, void *dqkv_, void *dbias,
-                                    void *scratch)
+                                    const struct attention_backward *g)
 {
     int64_t D = a.head_width, T = a.tokens, stride = REF(qkv_width)(a);
     int64_t group = a.heads / a.kv_heads;
-    double *p = scratch, *dp = p + T, *dk = dp + T, *dv = dk + T * D; /* (T), (T), (T, D), (T, D) */
+    double *dk = (double *)g->scratch + 2 * T, *dv = dk + T * D; /* (T, D) each, after p and dp */
     for (int64_t b = 0; b < a.batch; b++) {
-        const REAL *qkv = (const REAL *)qkv_ + b * T * stride;
-        const REAL *dout = (const REAL *)dout_ + b * T * a.heads * D;
-        REAL *dqkv = (REAL *)dqkv_ + b * T * stride;
-        for (int64_t g = 0; g < a.kv_heads; g++) {
-            int64_t at_key = (a.heads + g) * D, at_value = at_key + a.kv_heads * D;
+        const REAL *qkv = (const REAL *)g->qkv + b * T * stride;        /* (T, (H + 2G) D) */
+        const REAL *dout = (const REAL *)g->dout + b * T * a.heads * D; /* (T, H D) */
+        REAL *dqkv = (REAL *)g->dqkv + b * T * stride;                  /* (T, (H + 2G) D) */
+        for (int64_t kv = 0; kv < a.kv_heads; kv++) {
+            int64_t at_key = (a.heads + kv) * D, at_value = at_key + a.kv_heads * D;
             for (int64_t i = 0; i < T * D; i++)
                 dk[i] = dv[i] = 0;
-            for (int64_t h = g * group; h < (g + 1) * group; h++)
+            for (int64_t h = kv * group; h < (kv + 1) * group; h++)
                 for (int64_t t = 0; t < T; t++)
-                    REF(attend_backward)
-            (qkv + t * stride + h * D, qkv + at_key, qkv + at_value, stride, t + 1, D,
-             dout + (t * a.heads + h) * D, p, dp, dqkv + t * stride + h * D, dk, dv);
+                    REF(attend_backward)(a, h, t, qkv, dout, dqkv, g->scratch);
             for (int64_t i = 0; i < T * D; i++) {
                 dqkv[i / D * stride + at_key + i % D] = PUT(dk[i]);
                 dqkv[i / D * stride + at_value + i % D] = PUT(dv[i]);
             }
         }
     }
-    if (rope)
-        REF(rope)(ops, stream, a, rope, (struct past){0}, true, dqkv_);
-    if (dbias)
-        REF(column_sums)(a.batch * T, stride, dqkv_, false, dbias);
+    if (g->rope)
+        REF(rope)(ops, stream, a, g->rope, (struct past){0}, true, g->dqkv);
+    if (g->dbias)
+        REF(column_sums)(a.batch * T, stride, g->dqkv, false, g->dbias);
 }
 
 static size_t REF(attention_scratch)(const struct ops *ops, struct attention a)
@@ -152,26 +153,25 @@ static size_t REF(attention_scratch)(const struct ops *ops, struct attention a)
 }
 
 static void REF(attention_cached)(struct ops *ops, struct stream *stream, struct attention a,
-                                  struct past past, int64_t room, const void *qkv_, void *cache_k,
-                                  void *cache_v, void *out_, void *scratch)
+                                  const struct attention_cached *c)
 {
     int64_t D = a.head_width, stride = REF(qkv_width)(a), kv_stride = a.kv_heads * D;
-    int64_t group = a.heads / a.kv_heads;
+    int64_t group = a.heads / a.kv_heads, past = c->past.count;
     for (int64_t b = 0; b < a.batch; b++) {
-        REAL *keys = (REAL *)cache_k + b * room * kv_stride; /* (room, G D) */
-        REAL *values = (REAL *)cache_v + b * room * kv_stride;
+        REAL *keys = (REAL *)c->cache_k + b * c->room * kv_stride; /* (room, G D) */
+        REAL *values = (REAL *)c->cache_v + b * c->room * kv_stride;
         for (int64_t t = 0; t < a.tokens; t++) {
-            const REAL *q = (const REAL *)qkv_ + (b * a.tokens + t) * stride;
-            REAL *out = (REAL *)out_ + (b * a.tokens + t) * a.heads * D; /* (H D) */
+            const REAL *q = (const REAL *)c->qkv + (b * a.tokens + t) * stride;
+            REAL *out = (REAL *)c->out + (b * a.tokens + t) * a.heads * D; /* (H D) */
             const REAL *k = q + a.heads * D, *v = k + kv_stride;
             for (int64_t i = 0; i < kv_stride; i++) {
-                keys[(past.count + t) * kv_stride + i] = k[i];
-                values[(past.count + t) * kv_stride + i] = v[i];
+                keys[(past + t) * kv_stride + i] = k[i];
+                values[(past + t) * kv_stride + i] = v[i];
             }
             for (int64_t h = 0; h < a.heads; h++)
                 REF(attend)
-            (q + h * D, keys + h / group * D, values + h / group * D, kv_stride, past.count + t + 1,
-             D, out + h * D);
+            (q + h * D, keys + h / group * D, values + h / group * D, kv_stride, past + t + 1, D,
+             out + h * D);
         }
     }
 }

@@ -1,9 +1,9 @@
-/* ref_flat -- the store's arithmetic on flat ranges, as the definition of right. The types are
- * named in the contract, so there is one version for every compute type. */
+/* ref_flat -- reference for the store's arithmetic on flat ranges. These ops have types of their
+ * own, so one version serves every compute type. */
 #include "base/rng.h"
 #include "ops/ref/ref_impl.h"
 
-/* The left side of a tree of one value and more is the largest that is full. */
+/* The left subtree is the largest full tree (of 2^n values) that leaves at least one value. */
 static double tree_sum(const double *values, int64_t count)
 {
     int64_t left = 1;
@@ -64,13 +64,13 @@ void ref_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type,
     *first = i < count ? i : -1;
 }
 
-static void copy_at_random(const struct adamw_segment *s, const struct adamw_location *place,
+static void copy_at_random(const struct adamw_segment *s, const struct adamw_location *location,
                            int64_t update)
 {
     uint16_t *copy = s->copy;
     for (int64_t i = 0; i < s->count; i++) {
-        uint32_t random = rng_word((struct rng){place->key}, (uint64_t)ops_whole_element(place, i),
-                                   (uint64_t)update);
+        uint32_t random = rng_word((struct rng){location->key},
+                                   (uint64_t)ops_whole_element(location, i), (uint64_t)update);
         copy[i] = s->copy_type == DTYPE_BF16 ? f32_to_bf16_random(s->param[i], random)
                                              : f32_to_f16_random(s->param[i], random);
     }

@@ -1,12 +1,12 @@
-/* ref_impl -- what the files of the reference share: scalar functions in double, and the slots
- * whose types do not follow the compute type. */
+/* ref_impl -- what the files of the reference share: scalar functions in double, and the slots that
+ * do not depend on the compute type. */
 #ifndef OPS_REF_REF_IMPL_H
 #define OPS_REF_REF_IMPL_H
 #include <math.h>
 #include "ops/ops_impl.h"
 
-/* Slots are all handed ops and stream; the reference runs at once on the caller's thread and needs
- * neither, hence this for the files that include us. */
+/* The reference runs immediately on the caller's thread, so its slots do not use `ops` and
+ * `stream`. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 #define REF_GELU_CUBE 0.044715
@@ -63,11 +63,11 @@ static inline struct ref_f16 ref_to_f16(float value)
     return (struct ref_f16){f32_to_f16(value)};
 }
 
-struct ref_statistics { /* of a row under a norm */
+struct ref_statistics { /* of one row of a norm */
     double mean, rstd;
 };
 
-struct ref_loss_row { /* of the whole row, from its parts */
+struct ref_loss_row { /* of a whole row of logits, joined from the parts of all ranks */
     double largest, denominator, wanted;
 };
 

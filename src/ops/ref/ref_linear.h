@@ -1,10 +1,9 @@
-/* ref_linear -- template: linear layers and activations for one REAL. Included by ref.c, once a
- * type.
+/* ref_linear -- template: linear layers and activations for one REAL, included by ref.c.
  *
- * R rows, I inputs, O outputs. Every sum is a double and is rounded to REAL once (GET and PUT: ref.c).
+ * Letters: R rows, I inputs, O outputs. Every sum is a double and is rounded to REAL once.
  */
 
-/* The element of W that joins input i with output o. */
+/* Index of the element of W that connects input i with output o. */
 static int64_t REF(weight)(struct linear l, int64_t i, int64_t o)
 {
     return l.out_in ? o * l.in + i : i * l.out + o;
@@ -44,10 +43,10 @@ static void REF(gelu_backward)(struct ops *ops, struct stream *stream, int64_t c
 }
 
 static void REF(linear_gelu)(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                             const void *x, const void *w, const void *bias, void *pre, void *y)
+                             const struct linear_gelu *a)
 {
-    REF(linear)(ops, stream, l, rows, x, w, bias, pre);
-    REF(gelu)(ops, stream, rows * l.out, pre, y);
+    REF(linear)(ops, stream, l, rows, a->x, a->w, a->bias, a->pre);
+    REF(gelu)(ops, stream, rows * l.out, a->pre, a->y);
 }
 
 static void REF(linear_dx)(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
@@ -65,7 +64,7 @@ static void REF(linear_dx)(struct ops *ops, struct stream *stream, struct linear
     }
 }
 
-/* sums[c] (+)= the sum of x[r][c] over the rows */
+/* sums[c] (+)= sum over r of x[r][c] */
 static void REF(column_sums)(int64_t rows, int64_t columns, const REAL *x, bool add, REAL *sums)
 {
     for (int64_t c = 0; c < columns; c++) {
@@ -77,31 +76,30 @@ static void REF(column_sums)(int64_t rows, int64_t columns, const REAL *x, bool 
 }
 
 static void REF(linear_dx_dgelu)(struct ops *ops, struct stream *stream, struct linear l,
-                                 int64_t rows, const void *dy, const void *w, const void *pre,
-                                 void *dpre, void *dbias)
+                                 int64_t rows, const struct linear_dx_dgelu *a)
 {
-    REF(linear_dx)(ops, stream, l, rows, dy, w, dpre);
-    REF(gelu_backward)(ops, stream, rows * l.in, pre, dpre, dpre);
-    if (dbias != NULL)
-        REF(column_sums)(rows, l.in, dpre, false, dbias);
+    REF(linear_dx)(ops, stream, l, rows, a->dy, a->w, a->dpre);
+    REF(gelu_backward)(ops, stream, rows * l.in, a->pre, a->dpre, a->dpre);
+    if (a->dbias != NULL)
+        REF(column_sums)(rows, l.in, a->dpre, false, a->dbias);
 }
 
 static void REF(linear_dw)(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                           const void *x_, const void *dy_, bool add, void *dw_, void *dbias_)
+                           const struct linear_dw *a)
 {
-    const REAL *x = x_ /* (R, I) */, *dy = dy_ /* (R, O) */;
-    REAL *dw = dw_, *dbias = dbias_ /* (O) or NULL */;
+    const REAL *x = a->x /* (R, I) */, *dy = a->dy /* (R, O) */;
+    REAL *dw = a->dw;
     for (int64_t i = 0; i < l.in; i++) {
         for (int64_t o = 0; o < l.out; o++) {
             REAL *to = &dw[REF(weight)(l, i, o)];
-            double sum = add ? (double)GET(*to) : 0;
+            double sum = a->add ? (double)GET(*to) : 0;
             for (int64_t r = 0; r < rows; r++)
                 sum += (double)GET(x[r * l.in + i]) * GET(dy[r * l.out + o]);
             *to = PUT(sum);
         }
     }
-    if (dbias != NULL)
-        REF(column_sums)(rows, l.out, dy, add, dbias);
+    if (a->dbias != NULL)
+        REF(column_sums)(rows, l.out, dy, a->add, a->dbias);
 }
 
 static void REF(swiglu)(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,

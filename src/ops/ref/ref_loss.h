@@ -1,6 +1,5 @@
-/* ref_loss -- template: embedding and softmax cross-entropy, the two ends of a model, for one
- * REAL. Included by ref.c. Tokens and labels outside the vocabulary are a broken invariant: the
- * loader has refused them before. */
+/* ref_loss -- template: embedding and softmax cross-entropy for one REAL, included by ref.c. Tokens
+ * and labels outside the vocabulary are a bug: the loader has rejected them before. */
 
 static void REF(embedding)(struct ops *ops, struct stream *stream, struct embedding e,
                            const int32_t *tokens, const void *wte_, const void *wpe_,
@@ -53,22 +52,22 @@ static size_t REF(embedding_scratch)(const struct ops *ops, struct embedding e)
 }
 
 static void REF(cross_entropy)(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
-                               const int32_t *labels, bool gradient,
-                               const struct step_scalars *scalars, void *logits, double *losses)
+                               const struct cross_entropy *a)
 {
     for (int64_t r = 0; r < rows; r++) {
-        REAL *x = (REAL *)logits + r * vocab; /* (V) */
-        bool valid = labels[r] != -1;
+        REAL *x = (REAL *)a->logits + r * vocab; /* (V) */
+        int64_t label = a->labels[r];
+        bool valid = label != -1;
         double largest = -INFINITY, denominator = 0;
-        CHECK(!valid || (labels[r] >= 0 && labels[r] < vocab));
+        CHECK(!valid || (label >= 0 && label < vocab));
         for (int64_t v = 0; v < vocab; v++)
             largest = GET(x[v]) > largest ? GET(x[v]) : largest;
         for (int64_t v = 0; v < vocab; v++)
             denominator += exp(GET(x[v]) - largest);
-        losses[r] = valid ? largest + log(denominator) - GET(x[labels[r]]) : 0;
-        for (int64_t v = 0; gradient && v < vocab; v++) {
-            double d = exp(GET(x[v]) - largest) / denominator - (v == labels[r] ? 1 : 0);
-            x[v] = PUT(valid ? d * scalars->loss_scale : 0);
+        a->losses[r] = valid ? largest + log(denominator) - GET(x[label]) : 0;
+        for (int64_t v = 0; a->gradient && v < vocab; v++) {
+            double d = exp(GET(x[v]) - largest) / denominator - (v == label ? 1 : 0);
+            x[v] = PUT(valid ? d * a->scalars->loss_scale : 0);
         }
     }
 }
@@ -92,20 +91,19 @@ static void REF(cross_entropy_part)(struct ops *ops, struct stream *stream, int6
 }
 
 static void REF(cross_entropy_join)(struct ops *ops, struct stream *stream, int64_t rows,
-                                    int64_t vocab, int64_t first_id, const int32_t *labels,
-                                    int ranks, const double *parts, bool gradient,
-                                    const struct step_scalars *scalars, void *logits,
-                                    double *losses)
+                                    int64_t vocab, int64_t first_id, int ranks, const double *parts,
+                                    const struct cross_entropy *a)
 {
     for (int64_t r = 0; r < rows; r++) {
-        REAL *x = (REAL *)logits + r * vocab; /* (V) */
-        bool valid = labels[r] != -1;
+        REAL *x = (REAL *)a->logits + r * vocab; /* (V) */
+        int64_t label = a->labels[r];
+        bool valid = label != -1;
         struct ref_loss_row row = ref_join_row(rows, r, ranks, parts);
-        losses[r] = valid ? row.largest + log(row.denominator) - row.wanted : 0;
-        for (int64_t v = 0; gradient && v < vocab; v++) {
-            double d = exp(GET(x[v]) - row.largest) / row.denominator -
-                       (first_id + v == labels[r] ? 1 : 0);
-            x[v] = PUT(valid ? d * scalars->loss_scale : 0);
+        a->losses[r] = valid ? row.largest + log(row.denominator) - row.wanted : 0;
+        for (int64_t v = 0; a->gradient && v < vocab; v++) {
+            double d =
+                exp(GET(x[v]) - row.largest) / row.denominator - (first_id + v == label ? 1 : 0);
+            x[v] = PUT(valid ? d * a->scalars->loss_scale : 0);
         }
     }
 }

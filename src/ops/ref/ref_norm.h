@@ -1,13 +1,13 @@
-/* ref_norm -- template: LayerNorm and RMSNorm with the residual add, for one REAL. Included by
+/* ref_norm -- template: LayerNorm and RMSNorm with the residual add for one REAL, included by
  * ref.c.
  *
- * The statistics handed from forward to backward are float by contract. Up to f32 they are rounded
- * first and then used, by forward and backward alike, so that y can be made again with the same
- * bits. In f64 that rounding would limit what finite differences can show, so there the kept ones
- * are written but never read: each use works them out again from the sum.
+ * The statistics that forward saves for backward are float by contract. Up to f32, both use the
+ * rounded values, so that y can be recomputed with the same bits. In f64 this rounding would limit
+ * the precision of finite differences, so there the saved values are never read: each use computes
+ * them again from the sum.
  */
 
-/* Of one row x (C). Biased variance; for RMSNorm the mean is taken as 0. */
+/* Statistics of one row x (C). The variance is biased; for RMSNorm the mean is 0. */
 static struct ref_statistics REF(measure)(struct norm n, const REAL *x)
 {
     double mean = 0, squares = 0;
@@ -24,7 +24,7 @@ static struct ref_statistics REF(measure)(struct norm n, const REAL *x)
     return (struct ref_statistics){mean, rstd};
 }
 
-/* Those of row r: kept ones up to f32, worked out again in f64. */
+/* Statistics of row r for backward: the saved ones up to f32, recomputed in f64. */
 static struct ref_statistics REF(recall)(struct norm n, int64_t r, const REAL *x, const float *mean,
                                          const float *rstd)
 {
@@ -42,11 +42,10 @@ static void REF(norm_row)(struct norm n, struct ref_statistics s, const REAL *x,
 }
 
 static void REF(add_norm)(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
-                          const void *residual_, const void *branch_, const void *weight,
-                          const void *bias, void *sum_, void *y_, float *mean, float *rstd)
+                          const struct add_norm *a)
 {
-    const REAL *residual = residual_, *branch = branch_; /* (R, C) */
-    REAL *sum = sum_, *y = y_;                           /* (R, C) */
+    const REAL *residual = a->residual, *branch = a->branch; /* (R, C) */
+    REAL *sum = a->sum, *y = a->y;                           /* (R, C) */
     for (int64_t r = 0; r < rows; r++) {
         const REAL *x = residual + r * n.width;
         for (int64_t c = 0; sum != NULL && c < n.width; c++)
@@ -55,30 +54,33 @@ static void REF(add_norm)(struct ops *ops, struct stream *stream, struct norm n,
         if (sum != NULL)
             x = sum + r * n.width;
         struct ref_statistics s = REF(measure)(n, x);
-        REF(norm_row)(n, s, x, weight, bias, y + r * n.width);
+        REF(norm_row)(n, s, x, a->weight, a->bias, y + r * n.width);
         if (n.kind == NORM_LAYER)
-            mean[r] = (float)s.mean;
-        rstd[r] = (float)s.rstd;
+            a->mean[r] = (float)s.mean;
+        a->rstd[r] = (float)s.rstd;
     }
 }
 
 static void REF(norm_apply)(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
-                            const void *sum, const void *weight, const void *bias,
-                            const float *mean, const float *rstd, void *y)
+                            const struct norm_apply *a)
 {
     for (int64_t r = 0; r < rows; r++) {
-        const REAL *x = (const REAL *)sum + r * n.width;
-        struct ref_statistics s = REF(recall)(n, r, x, mean, rstd);
-        REF(norm_row)(n, s, x, weight, bias, (REAL *)y + r * n.width);
+        const REAL *x = (const REAL *)a->sum + r * n.width;
+        struct ref_statistics s = REF(recall)(n, r, x, a->mean, a->rstd);
+        REF(norm_row)(n, s, x, a->weight, a->bias, (REAL *)a->y + r * n.width);
     }
 }
 
-/* One row: adds to dweight and dbias (C), and writes dout = dsum + gradient; dout may be dsum or
- * dy. */
-static void REF(norm_row_backward)(struct norm n, struct ref_statistics s, const REAL *dy,
-                                   const REAL *x, const REAL *weight, const REAL *dsum, REAL *dout,
+/* Row r: adds to dweight and dbias (C), and writes dsum_out = dsum + gradient, which may overwrite
+ * dsum or dy. */
+static void REF(norm_row_backward)(struct norm n, int64_t r, const struct norm_backward *a,
                                    double *dweight, double *dbias)
 {
+    const REAL *dy = (const REAL *)a->dy + r * n.width, *x = (const REAL *)a->sum + r * n.width;
+    const REAL *dsum = a->dsum != NULL ? (const REAL *)a->dsum + r * n.width : NULL;
+    const REAL *weight = a->weight;
+    REAL *dsum_out = (REAL *)a->dsum_out + r * n.width;
+    struct ref_statistics s = REF(recall)(n, r, x, a->mean, a->rstd);
     double mean_d = 0, mean_dx = 0; /* means of dhat and of dhat * xhat, dhat = dy * weight */
     for (int64_t c = 0; c < n.width; c++) {
         double xhat = (GET(x[c]) - s.mean) * s.rstd, dhat = (double)GET(dy[c]) * GET(weight[c]);
@@ -92,38 +94,29 @@ static void REF(norm_row_backward)(struct norm n, struct ref_statistics s, const
     for (int64_t c = 0; c < n.width; c++) {
         double xhat = (GET(x[c]) - s.mean) * s.rstd, dhat = (double)GET(dy[c]) * GET(weight[c]);
         double dx = s.rstd * (dhat - mean_d - xhat * mean_dx);
-        dout[c] = PUT(dsum != NULL ? GET(dsum[c]) + dx : dx);
+        dsum_out[c] = PUT(dsum != NULL ? GET(dsum[c]) + dx : dx);
     }
 }
 
 static void REF(norm_backward)(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
-                               const void *dy_, const void *sum_, const void *weight,
-                               const float *mean, const float *rstd, const void *dsum_,
-                               void *dsum_out_, void *dweight_, void *dbias_, void *dsum_columns,
-                               void *out_columns, void *scratch)
+                               const struct norm_backward *a)
 {
-    const REAL *dy = dy_, *sum = sum_, *dsum = dsum_;                 /* (R, C), dsum or NULL */
-    REAL *dsum_out = dsum_out_, *dweight = dweight_, *dbias = dbias_; /* (R, C), (C), (C) */
-    double *weight_sums = scratch, *bias_sums = weight_sums + n.width;
+    REAL *dweight = a->dweight, *dbias = a->dbias;                        /* (C) or NULL */
+    double *weight_sums = a->scratch, *bias_sums = weight_sums + n.width; /* (C) */
     for (int64_t c = 0; c < n.width; c++)
         weight_sums[c] = bias_sums[c] = 0;
-    if (dsum_columns != NULL)
-        REF(column_sums)(rows, n.width, dsum, false, dsum_columns); /* dsum_out may be dsum */
-    for (int64_t r = 0; r < rows; r++) {
-        int64_t at = r * n.width;
-        struct ref_statistics s = REF(recall)(n, r, sum + at, mean, rstd);
-        REF(norm_row_backward)
-        (n, s, dy + at, sum + at, weight, dsum != NULL ? dsum + at : NULL, dsum_out + at,
-         weight_sums, bias_sums);
-    }
+    if (a->dsum_columns != NULL) /* first: dsum_out may be dsum */
+        REF(column_sums)(rows, n.width, a->dsum, false, a->dsum_columns);
+    for (int64_t r = 0; r < rows; r++)
+        REF(norm_row_backward)(n, r, a, weight_sums, bias_sums);
     for (int64_t c = 0; c < n.width; c++) {
         if (dweight != NULL)
             dweight[c] = PUT(weight_sums[c]);
         if (dbias != NULL)
             dbias[c] = PUT(bias_sums[c]);
     }
-    if (out_columns != NULL)
-        REF(column_sums)(rows, n.width, dsum_out, false, out_columns);
+    if (a->out_columns != NULL)
+        REF(column_sums)(rows, n.width, a->dsum_out, false, a->out_columns);
 }
 
 static size_t REF(norm_scratch)(const struct ops *ops, struct norm n, int64_t rows)

@@ -400,9 +400,8 @@ static enum attention_pass backward_pass(const struct ops *ops)
 
 /* The sequences from `first` on of a whole batch `a`, as many as the plan takes. */
 static void backward_slice(struct ops *ops, struct stream *stream, const struct dnn_plan *plan,
-                           struct attention a, int64_t first, struct attention sub, const void *qkv,
-                           const void *out, const float *lse, const void *dout, void *dqkv,
-                           char *scratch)
+                           struct attention a, int64_t first, struct attention sub,
+                           const struct attention_backward *g)
 {
     const float scale = (float)(1 / sqrt((double)a.head_width)), masked = -INFINITY, one = 1;
     size_t element = dtype_bytes(ops->type);
@@ -410,14 +409,14 @@ static void backward_slice(struct ops *ops, struct stream *stream, const struct 
     size_t wide = row + 2 * (size_t)(a.kv_heads * a.head_width) * element;
     size_t token = (size_t)(first * a.tokens);
     bool fast = backward_pass(ops) == ATTENTION_BACKWARD_FAST;
-    char *dq = scratch + sums_bytes(sub);
+    char *dq = (char *)g->scratch + sums_bytes(sub);
     struct binding b = {0};
-    bind_parts(&b, Q, K, V, (const char *)qkv + token * wide, a, element);
-    bind_parts(&b, DQ, DK, DV, (const char *)dqkv + token * wide, a, element);
-    bind(&b, OUT, (const char *)out + token * row);
-    bind(&b, DOUT, (const char *)dout + token * row);
-    bind(&b, LSE, lse + token * (size_t)a.heads);
-    bind(&b, SUMS, scratch);
+    bind_parts(&b, Q, K, V, (const char *)g->qkv + token * wide, a, element);
+    bind_parts(&b, DQ, DK, DV, (const char *)g->dqkv + token * wide, a, element);
+    bind(&b, OUT, (const char *)g->out + token * row);
+    bind(&b, DOUT, (const char *)g->dout + token * row);
+    bind(&b, LSE, g->lse + token * (size_t)a.heads);
+    bind(&b, SUMS, g->scratch);
     bind(&b, SCALE, &scale);
     bind(&b, MASKED, &masked);
     bind(&b, ONE, &one);
@@ -428,8 +427,7 @@ static void backward_slice(struct ops *ops, struct stream *stream, const struct 
 
 /* By cuDNN: false when it does not do this. */
 static bool backward_cudnn(struct ops *ops, struct stream *stream, struct attention a,
-                           const void *qkv, const void *out, const float *lse, const void *dout,
-                           void *dqkv, void *scratch)
+                           const struct attention_backward *g)
 {
     enum attention_pass pass = backward_pass(ops);
     struct attention sub = sub_attention(a), last = sub;
@@ -437,43 +435,44 @@ static bool backward_cudnn(struct ops *ops, struct stream *stream, struct attent
     const struct dnn_plan *plan = find_plan(ops, stream, pass, sub), *last_plan = plan;
     if (plan && last.batch != sub.batch)
         last_plan = find_plan(ops, stream, pass, last);
-    if (!plan || !last_plan || !aligned(qkv, out, dout, dqkv) || !aligned(lse, scratch, NULL, NULL))
+    if (!plan || !last_plan || !aligned(g->qkv, g->out, g->dout, g->dqkv) ||
+        !aligned(g->lse, g->scratch, NULL, NULL))
         return false;
     for (int64_t first = 0; first < a.batch; first += sub.batch) {
         bool whole = first + sub.batch <= a.batch;
-        backward_slice(ops, stream, whole ? plan : last_plan, a, first, whole ? sub : last, qkv,
-                       out, lse, dout, dqkv, scratch);
+        backward_slice(ops, stream, whole ? plan : last_plan, a, first, whole ? sub : last, g);
     }
     return true;
 }
 
 /* By kernels that any GPU can run. */
 static void backward_own(struct ops *ops, struct stream *stream, struct attention a,
-                         const void *qkv, const void *out, const float *lse, const void *dout,
-                         void *dqkv, void *scratch)
+                         const struct attention_backward *g)
 {
     const struct cuda_heads heads = heads_of(a);
     cudaStream_t to = cuda_handle(stream);
     if (stream_failed(stream) || !cuda_on_gpu(ops, stream))
         return;
     if (cuda_ops_of(ops)->attention->matrix && does_matrix(ops->type, a)) {
-        cuda_enqueued(
-            stream,
-            cuda_attend_matrix_backward(ops->type, heads, qkv, out, lse, dout, dqkv, scratch, to),
-            "attention backward");
+        cuda_enqueued(stream,
+                      cuda_attend_matrix_backward(ops->type, heads, g->qkv, g->out, g->lse, g->dout,
+                                                  g->dqkv, g->scratch, to),
+                      "attention backward");
     } else {
         tell_slow(ops, a);
-        cuda_enqueued(
-            stream, cuda_attend_backward(ops->type, heads, qkv, out, lse, dout, dqkv, scratch, to),
-            "attention backward");
+        cuda_enqueued(stream,
+                      cuda_attend_backward(ops->type, heads, g->qkv, g->out, g->lse, g->dout,
+                                           g->dqkv, g->scratch, to),
+                      "attention backward");
     }
 }
 
 /* By our own kernel for Hopper: false when it is not for this GPU or shape, and nothing was done. */
 static bool backward_hopper(struct ops *ops, struct stream *stream, struct attention a,
-                            const float *rope, const void *qkv, const void *out, const float *lse,
-                            const void *dout, void *dqkv, void *dbias, void *scratch)
+                            const float *rope, void *dbias, const struct attention_backward *g)
 {
+    const void *qkv = g->qkv, *out = g->out, *dout = g->dout;
+    void *dqkv = g->dqkv, *scratch = g->scratch;
     const struct cuda_attention_state *state = cuda_ops_of(ops)->attention;
     const struct cuda_heads heads = hopper_heads(a);
     if (!state->hopper || !cuda_attend_hopper_takes(ops->type, heads, state->clusters) ||
@@ -497,7 +496,7 @@ static bool backward_hopper(struct ops *ops, struct stream *stream, struct atten
     if (cuda_on_gpu(ops, stream))
         cuda_enqueued(stream,
                       cuda_attend_backward_hopper(ops->type, heads, state->clusters, rope, qkv, out,
-                                                  lse, dout, to, dbias, scratch, processors,
+                                                  g->lse, dout, to, dbias, scratch, processors,
                                                   cuda_handle(stream)),
                       "attention backward");
     if (is_padded(a))
@@ -508,38 +507,34 @@ static bool backward_hopper(struct ops *ops, struct stream *stream, struct atten
 /* Column sums come out of the kernel for Hopper, where nothing is turned or padded, else they are a pass
  * of their own. So does rope at widths where that kernel turns. */
 static void cuda_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
-                                    const float *rope, const void *qkv, const void *out,
-                                    const float *lse, const void *dout, void *dqkv, void *dbias,
-                                    void *scratch)
+                                    const struct attention_backward *g)
 {
-    void *fused = rope || is_padded(a) ? NULL : dbias;
+    const float *rope = g->rope;
+    void *dbias = g->dbias, *fused = rope || is_padded(a) ? NULL : dbias;
     const float *turned = cuda_attend_hopper_turns(hopper_heads(a)) ? rope : NULL;
-    bool done =
-        cudnn_is_faster(a) && backward_cudnn(ops, stream, a, qkv, out, lse, dout, dqkv, scratch);
-    if (!done &&
-        backward_hopper(ops, stream, a, turned, qkv, out, lse, dout, dqkv, fused, scratch)) {
+    bool done = cudnn_is_faster(a) && backward_cudnn(ops, stream, a, g);
+    if (!done && backward_hopper(ops, stream, a, turned, fused, g)) {
         done = true;
         dbias = fused ? NULL : dbias;
         rope = turned ? NULL : rope;
     }
-    if (!done && !backward_cudnn(ops, stream, a, qkv, out, lse, dout, dqkv, scratch))
-        backward_own(ops, stream, a, qkv, out, lse, dout, dqkv, scratch);
+    if (!done && !backward_cudnn(ops, stream, a, g))
+        backward_own(ops, stream, a, g);
     if (rope)
-        ops->backend->rope(ops, stream, a, rope, (struct past){0}, true, dqkv);
+        ops->backend->rope(ops, stream, a, rope, (struct past){0}, true, g->dqkv);
     if (dbias)
         cuda_sum_columns(ops, stream, a.batch * a.tokens, (a.heads + 2 * a.kv_heads) * a.head_width,
-                         dqkv, false, dbias);
+                         g->dqkv, false, dbias);
 }
 
 static void cuda_attention_cached(struct ops *ops, struct stream *stream, struct attention a,
-                                  struct past past, int64_t room, const void *qkv, void *cache_k,
-                                  void *cache_v, void *out, void *scratch)
+                                  const struct attention_cached *c)
 {
     if (cuda_on_gpu(ops, stream))
         cuda_enqueued(stream,
                       cuda_attend_cached(ops->type, heads_of(a),
-                                         (struct kernel_past){past.count, past.at}, room, qkv,
-                                         cache_k, cache_v, out, scratch,
+                                         (struct kernel_past){c->past.count, c->past.at}, c->room,
+                                         c->qkv, c->cache_k, c->cache_v, c->out, c->scratch,
                                          cuda_ops_of(ops)->cached_arrived, cuda_handle(stream)),
                       "attention with a cache");
 }

@@ -88,15 +88,15 @@ static bool aux_fits(int64_t columns, const void *aux)
 
 /* One row, with a bias (or NULL) and a GELU of `pre` (or NULL); false: not of such a shape. */
 static bool try_row(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                    const void *x, const void *w, const void *bias, void *pre, void *y)
+                    const struct linear_gelu *a)
 {
     if (rows != 1 || !state_of(ops)->own_row ||
-        !kernel_linear_row_takes(ops->type, l.out_in, l.in, l.out, x, w))
+        !kernel_linear_row_takes(ops->type, l.out_in, l.in, l.out, a->x, a->w))
         return false;
     if (cuda_on_gpu(ops, stream))
         cuda_enqueued(stream,
-                      launch_linear_row(cuda_handle(stream), ops->type, l.out_in, l.in, l.out, x, w,
-                                        bias, pre, y),
+                      launch_linear_row(cuda_handle(stream), ops->type, l.out_in, l.in, l.out, a->x,
+                                        a->w, a->bias, a->pre, a->y),
                       "a product of one row");
     return true;
 }
@@ -108,7 +108,7 @@ static void cuda_linear(struct ops *ops, struct stream *stream, struct linear l,
 {
     struct product p = forward_product(l, rows);
     struct operands o = {.a = w, .b = x, .d = y, .bias = bias};
-    if (try_row(ops, stream, l, rows, x, w, bias, NULL, y))
+    if (try_row(ops, stream, l, rows, &(struct linear_gelu){.x = x, .w = w, .bias = bias, .y = y}))
         return;
     if (bias && state_of(ops)->fuse.bias && try_fused(ops, stream, p, CUBLASLT_EPILOGUE_BIAS, o))
         return;
@@ -119,19 +119,19 @@ static void cuda_linear(struct ops *ops, struct stream *stream, struct linear l,
 }
 
 static void cuda_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                             const void *x, const void *w, const void *bias, void *pre, void *y)
+                             const struct linear_gelu *a)
 {
-    struct operands o = {.a = w, .b = x, .d = y, .bias = bias, .aux = pre};
+    struct operands o = {.a = a->w, .b = a->x, .d = a->y, .bias = a->bias, .aux = a->pre};
     cublasLtEpilogue_t epilogue =
-        bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
-    if (try_row(ops, stream, l, rows, x, w, bias, pre, y))
+        a->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    if (try_row(ops, stream, l, rows, a))
         return;
-    if (state_of(ops)->fuse.gelu && aux_fits(l.out, pre) &&
+    if (state_of(ops)->fuse.gelu && aux_fits(l.out, a->pre) &&
         try_fused(ops, stream, forward_product(l, rows), epilogue, o))
         return;
-    cuda_linear(ops, stream, l, rows, x, w, bias, pre);
+    cuda_linear(ops, stream, l, rows, a->x, a->w, a->bias, a->pre);
     if (!stream_failed(stream))
-        ops->backend->gelu(ops, stream, rows * l.out, pre, y);
+        ops->backend->gelu(ops, stream, rows * l.out, a->pre, a->y);
 }
 
 static void cuda_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
@@ -153,37 +153,37 @@ void cuda_sum_columns(struct ops *ops, struct stream *stream, int64_t rows, int6
 }
 
 static void cuda_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l,
-                                 int64_t rows, const void *dy, const void *w, const void *pre,
-                                 void *dpre, void *dbias)
+                                 int64_t rows, const struct linear_dx_dgelu *a)
 {
     const struct fuse *fuse = &state_of(ops)->fuse;
     struct product p = dx_product(l, rows);
-    struct operands o = {.a = w, .b = dy, .d = dpre, .bias = dbias, .aux = pre};
-    bool fits = aux_fits(l.in, pre);
-    if (dbias && fits && fuse->dgelu_dbias &&
+    struct operands o = {.a = a->w, .b = a->dy, .d = a->dpre, .bias = a->dbias, .aux = a->pre};
+    bool fits = aux_fits(l.in, a->pre);
+    if (a->dbias && fits && fuse->dgelu_dbias &&
         try_fused(ops, stream, p, CUBLASLT_EPILOGUE_DGELU_BGRAD, o))
         return;
     if (!fits || !fuse->dgelu || !try_fused(ops, stream, p, CUBLASLT_EPILOGUE_DGELU, o)) {
-        run_plain(ops, stream, p, w, dy, dpre);
+        run_plain(ops, stream, p, a->w, a->dy, a->dpre);
         if (!stream_failed(stream))
-            ops->backend->gelu_backward(ops, stream, rows * l.in, pre, dpre, dpre);
+            ops->backend->gelu_backward(ops, stream, rows * l.in, a->pre, a->dpre, a->dpre);
     }
-    if (dbias)
-        cuda_sum_columns(ops, stream, rows, l.in, dpre, false, dbias);
+    if (a->dbias)
+        cuda_sum_columns(ops, stream, rows, l.in, a->dpre, false, a->dbias);
 }
 
 /* The epilogue overwrites dbias, so a call that adds sums the columns by itself. */
 static void cuda_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                           const void *x, const void *dy, bool add, void *dw, void *dbias)
+                           const struct linear_dw *a)
 {
-    struct product p = dw_product(l, rows, add);
-    struct operands o = {.a = l.out_in ? x : dy, .b = l.out_in ? dy : x, .d = dw, .bias = dbias};
+    struct product p = dw_product(l, rows, a->add);
+    struct operands o = {
+        .a = l.out_in ? a->x : a->dy, .b = l.out_in ? a->dy : a->x, .d = a->dw, .bias = a->dbias};
     cublasLtEpilogue_t epilogue = l.out_in ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_BGRADA;
-    if (dbias && !add && state_of(ops)->fuse.dbias && try_fused(ops, stream, p, epilogue, o))
+    if (a->dbias && !a->add && state_of(ops)->fuse.dbias && try_fused(ops, stream, p, epilogue, o))
         return;
-    run_plain(ops, stream, p, o.a, o.b, dw);
-    if (dbias)
-        cuda_sum_columns(ops, stream, rows, l.out, dy, add, dbias);
+    run_plain(ops, stream, p, o.a, o.b, a->dw);
+    if (a->dbias)
+        cuda_sum_columns(ops, stream, rows, l.out, a->dy, a->add, a->dbias);
 }
 
 /* --- opening -------------------------------------------------------------------------------- */
