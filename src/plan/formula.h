@@ -40,7 +40,7 @@ struct volume {
  * for the loss and one for the norm; exact where a sum cuts into slices of whole blocks of 64. Of
  * control there is no formula: 0. */
 double formula_sent(const struct roster *roster, int stage, const struct volume *volume,
-                    enum engine_way way);
+                    enum traffic_purpose purpose);
 
 /* --- ranks that compute a layer together ---------------------------------------------------- */
 /* What a rank has of the model, and how it computes it. */

@@ -1,4 +1,4 @@
-/* plan -- what a run takes and sends, before it: memory by category and volume by way, for every
+/* plan -- what a run takes and sends, before it: memory by category and volume by purpose, for every
  * stage.
  *
  * There is no second copy of the arithmetic: the store and the engine of the run are built on the
@@ -41,8 +41,8 @@ struct plan_rank {
     struct spread_counts part;
     size_t bytes[MEM_CATEGORY_COUNT], total_bytes; /* where it computes */
     size_t host_bytes;                             /* on the host beside a GPU; 0 = no GPU */
-    size_t runtime_bytes;      /* of a GPU: formula_gpu_runtime; 0 on the host, where it is small */
-    int64_t sent[ENGINE_WAYS]; /* bytes of a step, to other ranks */
+    size_t runtime_bytes; /* of a GPU: formula_gpu_runtime; 0 on the host, where it is small */
+    int64_t sent[TRAFFIC_PURPOSE_COUNT]; /* bytes of a step, to other ranks */
 };
 
 /* Build one rank of the request as it is, and walk a step. */
@@ -100,9 +100,9 @@ enum status plan_activations_make(struct env *env, const struct plan_request *re
                                   struct plan *plan);
 
 /* --- beside the formulas: plan_formula.c ---------------------------------------------------- */
-/* What the formulas say that this rank of the plan sends in a step, by way. */
+/* What the formulas say that this rank of the plan sends in a step, by purpose. */
 double plan_sent_formula(const struct plan_request *request, int64_t rounds,
-                         const struct plan_rank *rank, int stage, enum engine_way way);
+                         const struct plan_rank *rank, int stage, enum traffic_purpose purpose);
 /* And that a block keeps. */
 double plan_block_formula(const struct plan_request *request, int recompute);
 

@@ -17,9 +17,9 @@ struct plan_time {
     double compute;   /* of these, of the rank that computes most: passes and update */
     double in_flight; /* as in engine_traffic, of that rank */
     double waited;
-    double update;             /* after the last pass: norm, update, and what is sent with it */
-    double bubble;             /* idle / busy seconds of the pipeline: 0 without one */
-    int64_t sent[ENGINE_WAYS]; /* bytes of the rank that sends most */
+    double update; /* after the last pass: norm, update, and what is sent with it */
+    double bubble; /* idle / busy seconds of the pipeline: 0 without one */
+    int64_t sent[TRAFFIC_PURPOSE_COUNT]; /* bytes of the rank that sends most */
 };
 
 double

@@ -53,31 +53,26 @@ struct watcher {
 
 static struct plan_account read_account(const struct plan_parts *p)
 {
-    struct engine_traffic traffic = engine_traffic(p->engine);
     struct plan_account a = {.clock = stream_clock(p->stream),
                              .spent = stream_spent(p->stream),
-                             .in_flight = traffic.in_flight,
-                             .waited = traffic.waited - traffic.stalled};
-    memcpy(a.sent, traffic.sent, sizeof a.sent);
+                             .traffic = engine_traffic(p->engine)};
+    a.traffic.waited -= a.traffic.stalled;
     return a;
 }
 
-static void add(struct plan_account *sum, const struct plan_account *more, double sign)
+static void add(struct plan_account *sum, const struct plan_account *more, int sign)
 {
     sum->clock += sign * more->clock;
     sum->spent += sign * more->spent;
-    sum->in_flight += sign * more->in_flight;
-    sum->waited += sign * more->waited;
-    for (int way = 0; way < ENGINE_WAYS; way++)
-        sum->sent[way] += (int64_t)sign * more->sent[way];
+    traffic_add(&sum->traffic, &more->traffic, sign);
 }
 
 /* What has happened since the last point is put where it belongs; what follows belongs to `next`. */
 static void turn(struct watcher *w, struct plan_account *next)
 {
     struct plan_account now = read_account(w->parts);
-    add(w->so_far, &now, 1.0);
-    add(w->so_far, &w->last, -1.0);
+    add(w->so_far, &now, 1);
+    add(w->so_far, &w->last, -1);
     w->last = now;
     w->so_far = next;
 }
@@ -152,11 +147,11 @@ void plan_walk_free(struct env *env, struct plan_walk *walk)
 struct plan_account plan_walk_sum(const struct plan_walk *w)
 {
     struct plan_account sum = w->before;
-    add(&sum, &w->judge, 1.0);
-    add(&sum, &w->update, 1.0);
+    add(&sum, &w->judge, 1);
+    add(&sum, &w->update, 1);
     for (int verb = 0; verb < PLAN_VERBS; verb++)
         for (int chunk = 0; chunk < w->chunks; chunk++)
             for (int round = 0; round < w->rounds; round++)
-                add(&sum, &plan_walk_pass(w, verb, chunk, round)->share, 1.0);
+                add(&sum, &plan_walk_pass(w, verb, chunk, round)->share, 1);
     return sum;
 }

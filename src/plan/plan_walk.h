@@ -16,8 +16,8 @@ enum { PLAN_VERBS = TIMETABLE_WEIGHT + 1 }; /* of passes */
 
 /* What happens from one point to another, on one rank. */
 struct plan_account {
-    double clock, spent, in_flight, waited;
-    int64_t sent[ENGINE_WAYS];
+    double clock, spent;    /* seconds that passed, and those in which the rank computed */
+    struct traffic traffic; /* without what a pipeline stalls: waited is less `stalled` */
 };
 
 struct plan_pass {

@@ -52,8 +52,8 @@ struct trainer {
     struct resume_load load;
     struct checkpoint_progress done; /* up to the last step */
     double flops_per_token;
-    struct engine_traffic traffic; /* counted so far, whatever for */
-    struct engine_traffic carried; /* of a step, seen after its record: the new parameters */
+    struct traffic traffic; /* counted so far, whatever for */
+    struct traffic carried; /* of a step, seen after its record: the new parameters */
 };
 
 /* Files and what a person sees are the first rank's. */

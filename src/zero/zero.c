@@ -152,43 +152,6 @@ struct comm *zero_comm(const struct zero *zero)
     return zero->comm;
 }
 
-static void add_counters(const struct comm *comm, struct comm_counter *sum)
-{
-    for (int kind = 0; comm && kind < COMM_KIND_COUNT; kind++) {
-        struct comm_counter counter = comm_counted(comm, (enum comm_kind)kind);
-        sum->calls += counter.calls;
-        sum->bytes += counter.bytes;
-        sum->seconds += counter.seconds;
-        sum->blocked += counter.blocked;
-    }
-}
-
-struct comm_counter zero_counted(const struct zero *zero, enum zero_way way)
-{
-    struct comm_counter sum = {0};
-    switch (way) {
-    case ZERO_GATHER:
-        add_counters(zero->gather_comm, &sum);
-        add_counters(zero->replica_comm, &sum); /* sums, on their way to who updates with them */
-        add_counters(zero->lend_comm, &sum);
-        break;
-    case ZERO_REDUCE:
-        add_counters(zero->reduce_comm, &sum);
-        add_counters(zero->lent_comm, &sum);
-        break;
-    case ZERO_CONTROL:
-        add_counters(zero->comm, &sum);
-        add_counters(zero->pipe.comm, &sum);
-        break;
-    case ZERO_TENSOR:
-        add_counters(zero->tp_group.comm, &sum);
-        add_counters(zero->tp_group.replicas, &sum);
-        break;
-    case ZERO_WAY_COUNT: break;
-    }
-    return sum;
-}
-
 enum status zero_settle(struct zero *zero)
 {
     TRY(stream_sync(zero->stream));
@@ -198,36 +161,45 @@ enum status zero_settle(struct zero *zero)
     return stream_sync(zero->reduce_stream);
 }
 
-/* Among tensor-parallel ranks, but for what they agree upon. */
-static struct comm_counter tp_group_calls(const struct zero *zero)
+/* sum += all calls of a communicator, which may be NULL. */
+static void add_counters(const struct comm *comm, struct comm_counter *sum)
 {
-    struct comm_counter sum = zero_counted(zero, ZERO_TENSOR);
-    const struct comm *comms[] = {zero->tp_group.comm, zero->tp_group.replicas};
-    for (int i = 0; i < 2; i++) {
-        if (!comms[i])
-            continue;
-        struct comm_counter control = comm_counted(comms[i], COMM_CONTROL);
-        sum.seconds -= control.seconds;
-        sum.blocked -= control.blocked;
+    for (int kind = 0; comm && kind < COMM_KIND_COUNT; kind++) {
+        struct comm_counter counter = comm_counted(comm, (enum comm_kind)kind);
+        sum->bytes += counter.bytes;
+        sum->seconds += counter.seconds;
+        sum->blocked += counter.blocked;
     }
-    return sum;
 }
 
-struct zero_traffic zero_traffic(const struct zero *zero)
+struct traffic zero_traffic(const struct zero *zero)
 {
-    struct comm_counter gather = zero_counted(zero, ZERO_GATHER);
-    struct comm_counter reduce = zero_counted(zero, ZERO_REDUCE);
-    struct comm_counter tensor = tp_group_calls(zero);
+    struct comm_counter gather = {0}, reduce = {0}, tensor = {0}, control = {0};
+    const struct comm *tp_comms[] = {zero->tp_group.comm, zero->tp_group.replicas};
+    add_counters(zero->gather_comm, &gather);
+    add_counters(zero->replica_comm, &gather); /* summed gradients to the ranks that update */
+    add_counters(zero->lend_comm, &gather);
+    add_counters(zero->reduce_comm, &reduce);
+    add_counters(zero->lent_comm, &reduce);
+    for (int i = 0; i < 2; i++)
+        add_counters(tp_comms[i], &tensor);
+    for (int i = 0; i < 2 && tp_comms[i]; i++) { /* their bytes count, their time does not */
+        struct comm_counter agreed = comm_counted(tp_comms[i], COMM_CONTROL);
+        tensor.seconds -= agreed.seconds;
+        tensor.blocked -= agreed.blocked;
+    }
+    add_counters(zero->comm, &control);
+    add_counters(zero->pipe.comm, &control);
     bool waits = !zero_alone(zero) || zero->pipe.comm || zero->tp_group.comm;
-    return (struct zero_traffic){
-        .gather = gather.bytes,
-        .reduce = reduce.bytes,
-        .tensor = tensor.bytes,
-        .control = zero_counted(zero, ZERO_CONTROL).bytes,
+    return (struct traffic){
+        .sent = {[TRAFFIC_GATHER] = gather.bytes,
+                 [TRAFFIC_REDUCE] = reduce.bytes,
+                 [TRAFFIC_TENSOR] = tensor.bytes,
+                 [TRAFFIC_CONTROL] = control.bytes},
         .in_flight = gather.seconds + reduce.seconds + tensor.seconds,
         .waited = waits ? stream_waited(zero->stream) + zero->waited_for_sums + tensor.blocked : 0,
         .tensor_in_flight = tensor.seconds,
-        .tensor_blocked = tensor.blocked,
+        .tensor_waited = tensor.blocked,
     };
 }
 

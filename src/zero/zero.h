@@ -22,6 +22,7 @@
 #define ZERO_ZERO_H
 #include "base/options.h"
 #include "comm/comm.h"
+#include "comm/traffic.h"
 #include "unit/unit_cut.h"
 #include "zero/roster.h"
 
@@ -91,11 +92,6 @@ bool zero_wants_scaling(const struct zero *zero); /* small gradients would be lo
 struct comm *
 zero_comm(const struct zero *zero); /* for small exchanges of the host; NULL: one rank */
 
-/* What went over the wire so far: params to those who compute, gradients to their owners, all that
- * goes among the tensor-parallel ranks, and small exchanges of the host (counts, losses, norms,
- * agreements). Not collective. */
-enum zero_way { ZERO_GATHER, ZERO_REDUCE, ZERO_TENSOR, ZERO_CONTROL, ZERO_WAY_COUNT };
-struct comm_counter zero_counted(const struct zero *zero, enum zero_way way);
 /* Wait until all that this rank has enqueued is done: an update's gathers go on after it. Not
  * collective. */
 enum status zero_settle(struct zero *zero);
@@ -178,18 +174,9 @@ void zero_loss_scale(struct zero *zero, double scale, int64_t label_count);
 enum status zero_read_gradient(struct zero *zero, int tensor, int64_t first, int64_t count,
                                float *out);
 
-/* What this rank has sent to others since the start, by purpose, and what it cost. */
-struct zero_traffic {
-    int64_t gather;   /* bytes: parameters, and the summed gradient where it has several holders */
-    int64_t reduce;   /* gradients to their owners */
-    int64_t tensor;   /* activations, and shares of gradients, among tensor-parallel ranks */
-    int64_t control;  /* losses, norms, flags */
-    double in_flight; /* seconds that all these calls took, control left out */
-    double waited;    /* seconds of them that compute stood still for */
-    double tensor_in_flight; /* of in_flight, among tensor-parallel ranks; */
-    double tensor_blocked;   /* of these, in calls on the stream that computes */
-};
-struct zero_traffic zero_traffic(const struct zero *zero);
+/* What this store has sent to other ranks since it was created; sent[TRAFFIC_PIPE] and `stalled`
+ * are the engine's. Not collective. */
+struct traffic zero_traffic(const struct zero *zero);
 
 /* For tests: every gather of parameters takes so much longer. Only where there are any. */
 void zero_slow_gathers(struct zero *zero, double seconds);

@@ -11,8 +11,8 @@ struct trace {
     double eval; /* sum of the losses of EVALUATED micro-batches, after the steps */
     float *params;
     int64_t count;
-    size_t state;                /* bytes of params, grads and optimizer of rank 0 after start-up */
-    struct zero_traffic traffic; /* of all steps; what is published after the last may be missing */
+    size_t state;           /* bytes of params, grads and optimizer of rank 0 after start-up */
+    struct traffic traffic; /* of all steps; what is published after the last may be missing */
 };
 
 struct rank_job {

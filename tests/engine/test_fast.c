@@ -57,7 +57,8 @@ static bool run_both(struct rig_config config, int ranks, bool same_bits)
             assert_true(fabs(fast.loss[i] - plain.loss[i]) < 1e-5 * fabs(plain.loss[i]));
         for (int64_t i = 0; i < fast.count; i++)
             assert_true(fabsf(fast.params[i] - plain.params[i]) < 1e-3f);
-        assert_int_equal(fast.traffic.reduce, plain.traffic.reduce); /* bytes are the same */
+        assert_int_equal(fast.traffic.sent[TRAFFIC_REDUCE],
+                         plain.traffic.sent[TRAFFIC_REDUCE]); /* bytes are the same */
         free(fast.params);
     }
     free(plain.params);

@@ -36,10 +36,10 @@ struct member {
     struct ops_backend hooked;
     struct watched ops[MOST_OPS];
     int count;
-    double nap;                    /* that an operation under a call takes longer */
-    double napped;                 /* in all */
-    bool blocked;                  /* nothing goes beside compute */
-    struct engine_traffic traffic; /* of a step */
+    double nap;             /* that an operation under a call takes longer */
+    double napped;          /* in all */
+    bool blocked;           /* nothing goes beside compute */
+    struct traffic traffic; /* of a step */
     double seconds;
     float *params;
     int64_t param_count;
@@ -154,13 +154,6 @@ static void hook(struct member *member)
     member->rig.ops->backend = &member->hooked;
 }
 
-static struct engine_traffic less(struct engine_traffic a, struct engine_traffic b)
-{
-    a.in_flight -= b.in_flight, a.waited -= b.waited;
-    a.tensor_in_flight -= b.tensor_in_flight, a.tensor_waited -= b.tensor_waited;
-    return a;
-}
-
 /* One step; operations are as slow as the member says. */
 static void *member_main(void *argument)
 {
@@ -173,11 +166,12 @@ static void *member_main(void *argument)
     if (me->blocked)
         me->rig.engine->side_stream = NULL;
     assert_ok(zero_settle(me->rig.zero));
-    struct engine_traffic before = engine_traffic(me->rig.engine);
+    struct traffic before = engine_traffic(me->rig.engine);
     double start = clock_seconds();
     rig_step(&me->rig, 0);
     me->seconds = clock_seconds() - start;
-    me->traffic = less(engine_traffic(me->rig.engine), before);
+    me->traffic = engine_traffic(me->rig.engine);
+    traffic_add(&me->traffic, &before, -1);
     me->params = rig_params(&me->rig, &me->param_count);
     me->rig.engine->side_stream = side_stream;
     rig_destroy(&me->rig);
@@ -311,7 +305,7 @@ static void check_waited(int llama, int mode)
     struct member model = {.config = tp_config(llama, mode, 1), .nap = slow_product};
     struct member tp_group[TEAM], plain[TEAM];
     run_tp_group(&model, expected[llama][mode], tp_group);
-    const struct engine_traffic *t = &tp_group[0].traffic;
+    const struct traffic *t = &tp_group[0].traffic;
     assert_true(tp_group[0].napped >= 3 * slow_product);
     assert_true(t->tensor_waited > 0 &&
                 t->tensor_waited <= tp_group[0].seconds - tp_group[0].napped);
