@@ -72,7 +72,7 @@ void comm_mpi_library(char *out, size_t bytes);
 
 /* Whether sums of this type, in memory of the device, are formed by the library: such
  * reductions need no scratch. */
-bool comm_adds(const struct comm *comm, enum dtype type);
+bool comm_library_sums(const struct comm *comm, enum dtype type);
 
 /* A stream for calls of this communicator that go on beside compute: with a thread of its own,
  * unless calls only enqueue on the GPU. There one thread must make the calls of all communicators,
@@ -102,11 +102,11 @@ void comm_all_to_all_v(struct comm *comm, const void *send, const int64_t *send_
                        const int64_t *send_offsets, void *recv, const int64_t *recv_counts,
                        const int64_t *recv_offsets, enum dtype type, struct stream *stream);
 /* shard = sum over ranks r, in rank order, of full_r[me * count ..]; scratch: size * count
- * elements, or NULL where comm_adds. `shard` may lie in its place inside `full`. */
+ * elements, or NULL where comm_library_sums. `shard` may lie in its place inside `full`. */
 void comm_reduce_scatter(struct comm *comm, const void *full, void *shard, int64_t count,
                          enum dtype type, void *scratch, struct stream *stream);
 /* data = sum over ranks in rank order, the same bits everywhere; scratch: count + 64 * size
- * elements, or NULL where comm_adds. In place. */
+ * elements, or NULL where comm_library_sums. In place. */
 void comm_all_reduce(struct comm *comm, void *data, int64_t count, enum dtype type, void *scratch,
                      struct stream *stream);
 /* data of `root` = sum in rank order; others keep theirs. scratch at root: size * count
@@ -140,11 +140,11 @@ void comm_note(struct comm *comm, const char *what);
 /* The stream on which this rank computes, so that others can be told whether it is held up itself:
  * whoever waits for it then waits for longer, and the one who holds both up is named by who waits for
  * that one. Borrowed until it is set to NULL. */
-void comm_set_compute(struct comm *comm, const struct stream *stream);
+void comm_set_compute_stream(struct comm *comm, const struct stream *stream);
 
 /* Wait for a rank that answers however long it takes: for work whose length nobody knows, such as
  * files on a slow disk. One that does not answer, or has left, is found as always. */
-void comm_be_patient(struct comm *comm, bool patient);
+void comm_set_patient(struct comm *comm, bool patient);
 
 /* --- the trace ------------------------------------------------------------------------------ */
 /* Calls are drawn on `lane` (the host's, unless it is said) as "LANE LABEL": the label of the next

@@ -135,7 +135,7 @@ struct comm_job {
     double timeout;
     pthread_mutex_t lock;
     struct comm *comms;           /* newest first */
-    const struct stream *compute; /* borrowed; NULL: nobody has said; see comm_set_compute */
+    const struct stream *compute; /* borrowed; NULL: nobody has said; see comm_set_compute_stream */
     char note[COMM_NOTE_BYTES];
     _Atomic bool failed; /* the job has ended */
     bool told;           /* ... and this rank's log knows */
@@ -184,7 +184,7 @@ struct comm {
     struct env *env;       /* borrowed */
     struct device *device; /* borrowed */
     int rank, size;
-    bool patient;   /* set by who makes the calls; see comm_be_patient */
+    bool patient;   /* set by who makes the calls; see comm_set_patient */
     int *job_ranks; /* (size) for messages, and for who is asked */
     uint64_t id;    /* the same on all its ranks, and no other communicator's */
     int child_count;

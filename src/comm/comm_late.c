@@ -39,7 +39,7 @@ enum status comm_ended(struct comm_job *job)
     return first ? FAIL(job->env, COMM, "%s", job->failure) : STATUS_COMM;
 }
 
-void comm_set_compute(struct comm *comm, const struct stream *stream)
+void comm_set_compute_stream(struct comm *comm, const struct stream *stream)
 {
     pthread_mutex_lock(&comm->job->lock);
     comm->job->compute = stream;
@@ -201,7 +201,7 @@ enum status comm_late_at(struct comm *comm, const struct comm_position *mine, in
     return end_job(comm, text);
 }
 
-void comm_be_patient(struct comm *comm, bool patient)
+void comm_set_patient(struct comm *comm, bool patient)
 {
     comm->patient = patient;
 }

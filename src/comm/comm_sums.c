@@ -62,14 +62,14 @@ void comm_sums_close(struct comm *comm)
 
 /* --- by the library ------------------------------------------------------------------------- */
 
-bool comm_adds(const struct comm *comm, enum dtype type)
+bool comm_library_sums(const struct comm *comm, enum dtype type)
 {
     return comm->job->fast && comm->channel != NULL && (type == DTYPE_F32 || type == DTYPE_F64);
 }
 
 static bool library_adds(const struct comm_call *call)
 {
-    return call->count > 0 && call->on_channel && comm_adds(call->comm, call->type);
+    return call->count > 0 && call->on_channel && comm_library_sums(call->comm, call->type);
 }
 
 /* --- in rank order -------------------------------------------------------------------------- */

@@ -86,7 +86,7 @@ struct comm *engine_any_comm(const struct engine *engine)
 static void tell_compute(const struct engine *engine, const struct stream *stream)
 {
     if (engine_any_comm(engine))
-        comm_set_compute(engine_any_comm(engine), stream);
+        comm_set_compute_stream(engine_any_comm(engine), stream);
 }
 
 enum status engine_create(struct ops *ops, struct stream *stream, const struct unit_graph *graph,

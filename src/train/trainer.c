@@ -313,10 +313,10 @@ static enum status open_data(struct trainer *t)
 /* One rank of a host may encode the text while those of another wait for it. */
 static enum status agree_patiently(struct trainer *t)
 {
-    comm_be_patient(t->session.comm, true);
+    comm_set_patient(t->session.comm, true);
     enum status st = check_agreement(t);
     if (t->session.comm)
-        comm_be_patient(t->session.comm, false);
+        comm_set_patient(t->session.comm, false);
     return st;
 }
 

@@ -4,7 +4,7 @@
  * and workers that do not own, take part in the same call. What a rank keeps for itself is not on
  * the wire. Where a shard has several holders each sums a share of it, and they exchange shares.
  *
- * In fast mode the ranks' library may add as it brings shares to their owners (comm_adds): where all
+ * In fast mode the ranks' library may add as it brings shares to their owners (comm_library_sums): where all
  * ranks work and each sums the share of its own number, in a round in which none is idle.
  */
 #include "zero/zero_impl.h"
@@ -230,7 +230,7 @@ static void reduce_to_shards(struct zero *zero, int piece, const void *full, boo
 
 static bool library_adds(const struct zero *zero, int active)
 {
-    return comm_adds(zero->reduce_comm, zero->type) && roster_is_even(&zero->roster) &&
+    return comm_library_sums(zero->reduce_comm, zero->type) && roster_is_even(&zero->roster) &&
            active == zero->roster.workers;
 }
 

@@ -312,7 +312,7 @@ static bool is_sum(struct member *m, const void *data, enum dtype type, int64_t 
                    int64_t count)
 {
     int64_t differ = other_bits(m, data, type, first, count);
-    return comm_adds(m->comm, type) ? differ >= 0 : differ == 0;
+    return comm_library_sums(m->comm, type) ? differ >= 0 : differ == 0;
 }
 
 static const enum dtype sum_types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_F64};
@@ -394,7 +394,7 @@ static void case_who_adds(struct member *m)
         char *full = take(m, total * element), *x = take(m, N * element);
         char *scratch = take(m, 2 * (total + 64 * (size_t)m->size) * element);
         char *mine = full + (size_t)(N * m->rank) * element;
-        EXPECT(m, comm_adds(m->comm, type) == adds);
+        EXPECT(m, comm_library_sums(m->comm, type) == adds);
         contribute(m, full, type, 0, N * m->size);
         contribute(m, x, type, 0, N);
         comm_reduce_scatter(m->comm, full, mine, N, type, adds ? NULL : scratch, m->worker);

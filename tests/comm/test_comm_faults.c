@@ -155,7 +155,7 @@ static void wait_in_two(struct member *m, bool held_up)
     EXPECT(m, comm_dup(m->comm, "acts", &acts) == STATUS_OK);
     EXPECT(m, comm_dup(m->comm, "grads", &grads) == STATUS_OK);
     if (m->rank == 1) {
-        comm_set_compute(m->comm, m->direct);
+        comm_set_compute_stream(m->comm, m->direct);
         nap(0.3 * LATE);
         comm_recv(grads, y, 1, DTYPE_F32, 2, m->worker);
         if (held_up)
@@ -171,7 +171,7 @@ static void wait_in_two(struct member *m, bool held_up)
     while (comm_status(m->comm) == STATUS_OK)
         nap(0.01); /* until the others have given up */
     stream_sync(m->worker);
-    comm_set_compute(m->comm, NULL);
+    comm_set_compute_stream(m->comm, NULL);
     comm_destroy(grads);
     comm_destroy(acts);
 }
@@ -202,11 +202,11 @@ static void case_slow(struct member *m)
 static void case_patient(struct member *m)
 {
     char mine = 1, x[MOST_RANKS];
-    comm_be_patient(m->comm, true);
+    comm_set_patient(m->comm, true);
     if (m->size > 1 && m->rank == m->size / 2)
         nap(2.2 * LATE);
     EXPECT(m, comm_exchange(m->comm, &mine, 1, x) == STATUS_OK);
-    comm_be_patient(m->comm, false);
+    comm_set_patient(m->comm, false);
     EXPECT(m, comm_barrier(m->comm) == STATUS_OK);
 }
 

@@ -1,4 +1,4 @@
-/* The store where the library under the ranks adds (fast mode): linked with comm_adds and
+/* The store where the library under the ranks adds (fast mode): linked with comm_library_sums and
  * comm_reduce_scatter turned to the two below, which stand for such a library between threads. It adds
  * in rank order here, so a step of one round has the bits of any other; with more rounds the sum of a
  * round is added, and it is only near. */
@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 #include "engine/ranks.h"
 
-bool __wrap_comm_adds(const struct comm *comm, enum dtype type);
+bool __wrap_comm_library_sums(const struct comm *comm, enum dtype type);
 void __real_comm_reduce_scatter(struct comm *comm, const void *full, void *shard, int64_t count,
                                 enum dtype type, void *scratch, struct stream *stream);
 void __wrap_comm_reduce_scatter(struct comm *comm, const void *full, void *shard, int64_t count,
@@ -15,7 +15,7 @@ void __wrap_comm_reduce_scatter(struct comm *comm, const void *full, void *shard
 static bool adds;
 static _Atomic int64_t calls;
 
-bool __wrap_comm_adds(const struct comm *comm, enum dtype type)
+bool __wrap_comm_library_sums(const struct comm *comm, enum dtype type)
 {
     (void)comm;
     return adds && type == DTYPE_F32;

@@ -406,10 +406,10 @@ void checkpoint_write(const struct checkpoint_job *job, struct checkpoint_result
     *result = (struct checkpoint_result){.step = job->progress.step};
     output_forget();
     if (comm)
-        comm_be_patient(comm, true); /* disks differ */
+        comm_set_patient(comm, true); /* disks differ */
     enum status st = walk(&w);
     if (comm)
-        comm_be_patient(comm, false);
+        comm_set_patient(comm, false);
     result->saved = st == STATUS_OK;
     result->status = st;
     if (w.final)
