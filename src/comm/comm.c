@@ -67,21 +67,13 @@ static void close_job(struct comm_job *job)
     mem_free(job->env, job);
 }
 
-static void enlist(struct comm_job *job, struct comm *comm)
-{
-    pthread_mutex_lock(&job->lock);
-    comm->next = job->comms;
-    job->comms = comm;
-    pthread_mutex_unlock(&job->lock);
-}
-
 static void strike(struct comm_job *job, struct comm *comm)
 {
     pthread_mutex_lock(&job->lock);
-    struct comm **channel = &job->comms;
-    while (*channel != comm)
-        channel = &(*channel)->next;
-    *channel = comm->next;
+    struct comm **at = &job->comms;
+    while (*at != comm)
+        at = &(*at)->next;
+    *at = comm->next;
     pthread_mutex_unlock(&job->lock);
 }
 
@@ -136,11 +128,15 @@ undo_self:
 /* Enlisted before it is opened: another rank may be done first, and speak of it. */
 static enum status open_comm(struct comm *comm, struct comm *parent, int colour)
 {
+    struct comm_job *job = comm->job;
     comm->position.here = true;
-    enlist(comm->job, comm);
+    pthread_mutex_lock(&job->lock);
+    comm->next = job->comms;
+    job->comms = comm;
+    pthread_mutex_unlock(&job->lock);
     enum status st = comm->backend->open(comm, parent, colour);
     if (st != STATUS_OK) {
-        strike(comm->job, comm);
+        strike(job, comm);
         free_comm(comm);
     }
     return st;
@@ -234,9 +230,9 @@ enum status comm_create_dry(struct device *device, int rank, int size, bool boun
     return create(device_env(device), &comm_dry, COMM_NO_TRANSPORT, &member, &config, device, comm);
 }
 
-static void set_delays(struct comm *comm, double most_seconds, uint64_t seed)
+static void set_delays(struct comm *comm, double max_seconds, uint64_t seed)
 {
-    comm->most_delay = most_seconds;
+    comm->max_delay = max_seconds;
     comm->delay_seed = seed;
     comm->delays = rng_stream(seed + (uint64_t)comm->job->rank, comm->name);
 }
@@ -271,7 +267,7 @@ static enum status split(struct comm *comm, int colour, const int *known, const 
     }
     TRY_OR(undo_colours, make_comm(comm->job, comm->device, name, size, &c));
     c->id = child_id(comm->id, child, colour);
-    set_delays(c, comm->most_delay, comm->delay_seed);
+    set_delays(c, comm->max_delay, comm->delay_seed);
     for (int r = 0, member = 0; r < comm->size; r++) {
         if (r == comm->rank)
             c->rank = member;
@@ -340,17 +336,6 @@ enum status comm_stream_create(struct comm *comm, const char *name, struct strea
                                  : stream_create_worker(comm->device, name, stream);
 }
 
-const char *comm_kind_word(enum comm_kind kind)
-{
-    static const char *const words[] = {
-#define X(name, word) [COMM_##name] = word,
-        COMM_KINDS(X)
-#undef X
-    };
-    CHECK_LT((unsigned)kind, COMM_KIND_COUNT);
-    return words[kind];
-}
-
 struct comm_counter comm_counted(const struct comm *comm, enum comm_kind kind)
 {
     pthread_mutex_t *lock = (pthread_mutex_t *)&comm->lock;
@@ -361,11 +346,11 @@ struct comm_counter comm_counted(const struct comm *comm, enum comm_kind kind)
     return counter;
 }
 
-void comm_inject_delays(struct comm *comm, double most_seconds, uint64_t seed)
+void comm_inject_delays(struct comm *comm, double max_seconds, uint64_t seed)
 {
-    CHECK(most_seconds >= 0);
+    CHECK(max_seconds >= 0);
     comm_wait_idle(comm);
-    set_delays(comm, most_seconds, seed);
+    set_delays(comm, max_seconds, seed);
 }
 
 void comm_slow_down(struct comm *comm, double seconds)

@@ -30,11 +30,11 @@ bool comm_job_fail(struct comm_job *job, const char *text)
     return first;
 }
 
-enum status comm_ended(struct comm_job *job)
+enum status comm_job_ended(struct comm_job *job)
 {
     pthread_mutex_lock(&job->lock);
-    bool first = !job->told;
-    job->told = true;
+    bool first = !job->logged;
+    job->logged = true;
     pthread_mutex_unlock(&job->lock);
     return first ? FAIL(job->env, COMM, "%s", job->failure) : STATUS_COMM;
 }
@@ -85,7 +85,7 @@ void comm_note(struct comm *comm, const char *what)
 enum status comm_status(const struct comm *comm)
 {
     enum status st = (enum status)atomic_load(&comm->error);
-    return st == STATUS_OK && comm_job_failed(comm->job) ? comm_ended(comm->job) : st;
+    return st == STATUS_OK && comm_job_failed(comm->job) ? comm_job_ended(comm->job) : st;
 }
 
 void comm_abort(struct comm *comm, const char *reason)
@@ -94,13 +94,24 @@ void comm_abort(struct comm *comm, const char *reason)
     char text[COMM_FAILURE_BYTES];
     snprintf(text, sizeof text, "rank %d: %s", job->rank, reason);
     pthread_mutex_lock(&job->lock);
-    job->told = true; /* here the reason is known */
+    job->logged = true; /* here the reason is known */
     pthread_mutex_unlock(&job->lock);
     job->backend->spread(job, text);
 }
 
 /* How many timeouts a rank may be on its way: bytes on a slow network take long. */
 enum { PATIENCE = 10 };
+
+const char *comm_kind_word(enum comm_kind kind)
+{
+    static const char *const words[] = {
+#define X(name, word) [COMM_##name] = word,
+        COMM_KINDS(X)
+#undef X
+    };
+    CHECK_LT((unsigned)kind, COMM_KIND_COUNT);
+    return words[kind];
+}
 
 /* --- who is late ---------------------------------------------------------------------------- */
 
@@ -117,7 +128,7 @@ static bool is_on_its_way(const struct comm *comm, const struct comm_position *m
                           const struct comm_position *theirs)
 {
     bool there = theirs->inside || mine->on_gpu; /* what is on a GPU has been left by its rank */
-    if (mine->kind == COMM_SEND || mine->kind == COMM_RECV)
+    if (comm_is_pair(mine->kind))
         return there && theirs->peer == comm->rank &&
                theirs->kind == (mine->kind == COMM_SEND ? COMM_RECV : COMM_SEND);
     return theirs->number > mine->number ||
@@ -128,7 +139,7 @@ static bool is_on_its_way(const struct comm *comm, const struct comm_position *m
  * names itself. */
 static bool is_held_up(const struct comm_position *mine, const struct comm_position *theirs)
 {
-    bool pair = mine->kind == COMM_SEND || mine->kind == COMM_RECV;
+    bool pair = comm_is_pair(mine->kind);
     return theirs->held_up || (!pair && theirs->inside && theirs->number < mine->number);
 }
 
@@ -163,7 +174,7 @@ static void tell_own_position(struct comm_job *job, char *out, size_t bytes)
 static enum status end_job(struct comm *comm, const char *text)
 {
     comm->backend->spread(comm->job, text);
-    return comm_ended(comm->job);
+    return comm_job_ended(comm->job);
 }
 
 enum status comm_late(struct comm *comm, int peer, double seconds)
@@ -214,7 +225,7 @@ enum status comm_gone(struct comm *comm, int peer)
     return end_job(comm, text);
 }
 
-enum status comm_astray(struct comm *comm, int peer, const char *what)
+enum status comm_mismatch(struct comm *comm, int peer, const char *what)
 {
     char call[96], text[COMM_FAILURE_BYTES];
     name_call(comm, &comm->position, call, sizeof call);

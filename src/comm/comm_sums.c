@@ -118,7 +118,7 @@ enum status comm_do_reduce_scatter(const struct comm_call *call, struct stream *
     const char *full = call->src;
     char *scratch = call->scratch;
     if (library_adds(call))
-        return comm_transport_sum(call, stream);
+        return comm_swap_sum(call, stream);
     CHECK(scratch != NULL || call->count == 0);
     for (int r = 0; r < comm->size; r++) {
         if (r == comm->rank)
@@ -126,7 +126,7 @@ enum status comm_do_reduce_scatter(const struct comm_call *call, struct stream *
         comm_set_move(comm->sends, r, full + (size_t)r * part, part);
         comm_set_move(comm->recvs, r, scratch + (size_t)r * part, part);
     }
-    TRY(comm_swap(comm, call, 0, stream));
+    TRY(comm_swap(call, 0, stream));
     sum_parts(comm, stream, call->type, call->dst, full + (size_t)comm->rank * part, scratch, part,
               call->count);
     return STATUS_OK;
@@ -138,7 +138,7 @@ struct range {
     int64_t at, count;
 };
 
-static int64_t slice_count(int64_t count, int size)
+static int64_t shard_count(int64_t count, int size)
 {
     int64_t part = (count + size - 1) / size;
     return (part + 63) / 64 * 64;
@@ -146,7 +146,7 @@ static int64_t slice_count(int64_t count, int size)
 
 static struct range range_of(int64_t count, int size, int rank)
 {
-    int64_t part = slice_count(count, size), at = rank * part;
+    int64_t part = shard_count(count, size), at = rank * part;
     if (at > count)
         at = count;
     return (struct range){at, count - at < part ? count - at : part};
@@ -162,13 +162,13 @@ enum status comm_do_all_reduce(const struct comm_call *call, struct stream *stre
 {
     struct comm *comm = call->comm;
     size_t element = dtype_bytes(call->type);
-    size_t part = (size_t)slice_count(call->count, comm->size) * element;
+    size_t part = (size_t)shard_count(call->count, comm->size) * element;
     struct range mine = range_of(call->count, comm->size, comm->rank);
     char *data = call->dst, *scratch = call->scratch, *own = data + (size_t)mine.at * element;
     size_t own_bytes = (size_t)mine.count * element;
 
     if (library_adds(call))
-        return comm_transport_sum(call, stream);
+        return comm_swap_sum(call, stream);
     for (int r = 0; r < comm->size; r++) {
         struct range theirs = range_of(call->count, comm->size, r);
         if (r == comm->rank)
@@ -177,7 +177,7 @@ enum status comm_do_all_reduce(const struct comm_call *call, struct stream *stre
                       (size_t)theirs.count * element);
         comm_set_move(comm->recvs, r, scratch + (size_t)r * part, own_bytes);
     }
-    TRY(comm_swap(comm, call, 0, stream));
+    TRY(comm_swap(call, 0, stream));
     sum_parts(comm, stream, call->type, own, own, scratch, part, mine.count);
 
     for (int r = 0; r < comm->size; r++) {
@@ -188,7 +188,7 @@ enum status comm_do_all_reduce(const struct comm_call *call, struct stream *stre
         comm_set_move(comm->recvs, r, data + (size_t)theirs.at * element,
                       (size_t)theirs.count * element);
     }
-    return comm_swap(comm, call, 1, stream);
+    return comm_swap(call, 1, stream);
 }
 
 enum status comm_do_reduce(const struct comm_call *call, struct stream *stream)
@@ -196,16 +196,16 @@ enum status comm_do_reduce(const struct comm_call *call, struct stream *stream)
     struct comm *comm = call->comm;
     size_t bytes = (size_t)call->count * dtype_bytes(call->type);
     if (library_adds(call))
-        return comm_transport_sum(call, stream);
+        return comm_swap_sum(call, stream);
     if (comm->rank != call->peer) {
         comm_set_move(comm->sends, call->peer, call->dst, bytes);
-        return comm_swap(comm, call, 0, stream);
+        return comm_swap(call, 0, stream);
     }
     for (int r = 0; r < comm->size; r++) {
         if (r != comm->rank)
             comm_set_move(comm->recvs, r, (char *)call->scratch + (size_t)r * bytes, bytes);
     }
-    TRY(comm_swap(comm, call, 0, stream));
+    TRY(comm_swap(call, 0, stream));
     sum_parts(comm, stream, call->type, call->dst, call->dst, call->scratch, bytes, call->count);
     return STATUS_OK;
 }

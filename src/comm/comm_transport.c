@@ -156,28 +156,3 @@ void comm_transport_quit(struct comm_job *job)
     comm_watch_stop(job);
     event_destroy(job->issued);
 }
-
-/* `call` NULL: messages. */
-static enum status issue(struct comm *comm, const struct comm_call *call, struct stream *stream)
-{
-    struct comm_job *job = comm->job;
-    pthread_mutex_lock(&job->issue_lock);
-    stream_wait(stream, job->issued);
-    enum status st =
-        call != NULL ? job->transport->sum(call, stream) : job->transport->swap(comm, stream);
-    event_record(job->issued, stream);
-    pthread_mutex_unlock(&job->issue_lock);
-    if (st != STATUS_OK && !comm_job_failed(job))
-        comm_abort(comm, log_first_error(comm->env->log)); /* nobody may wait for this rank */
-    return st;
-}
-
-enum status comm_transport_swap(struct comm *comm, struct stream *stream)
-{
-    return issue(comm, NULL, stream);
-}
-
-enum status comm_transport_sum(const struct comm_call *call, struct stream *stream)
-{
-    return issue(call->comm, call, stream);
-}

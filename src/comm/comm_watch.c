@@ -98,7 +98,7 @@ void comm_flight_wait(struct comm *comm)
 static void fail_streams(struct comm *comm)
 {
     struct comm_flight *flight = &comm->flight;
-    enum status st = comm_ended(comm->job);
+    enum status st = comm_job_ended(comm->job);
     pthread_mutex_lock(&comm->lock);
     retire(comm);
     for (int64_t i = flight->passed; i < flight->begun; i++)
@@ -132,7 +132,7 @@ static void end_channels(struct comm *first)
 /* Ask everybody who takes part in the oldest call; the first who has not come ends the job. */
 static void ask(struct comm *comm, const struct comm_position *position, double seconds)
 {
-    bool pair = position->kind == COMM_SEND || position->kind == COMM_RECV;
+    bool pair = comm_is_pair(position->kind);
     for (int r = 0; r < comm->size; r++) {
         if (r == comm->rank || (pair && r != position->peer))
             continue;
@@ -221,10 +221,10 @@ void comm_watch_remove(struct comm *comm)
 {
     struct comm_watch *watch = &comm->job->watch;
     pthread_mutex_lock(&watch->lock);
-    struct comm **channel = &watch->comms;
-    while (*channel != comm)
-        channel = &(*channel)->next_watched;
-    *channel = comm->next_watched;
+    struct comm **at = &watch->comms;
+    while (*at != comm)
+        at = &(*at)->next_watched;
+    *at = comm->next_watched;
     pthread_mutex_unlock(&watch->lock);
     if (comm->flight.ended)
         pthread_join(comm->flight.ender, NULL);

@@ -72,7 +72,7 @@ enum status exchange_open_pp_stages(struct zero *zero)
 }
 
 /* Sums over the rows of the tables are the same on both sides: rank a sends to b what b expects. */
-static void fill_gather(const struct zero *zero, int piece, struct exchange *e)
+static void fill_gather(const struct zero *zero, int piece, struct comm_parts *e)
 {
     const struct roster *r = &zero->roster;
     int64_t count = zero_shard_count(zero, piece);
@@ -85,7 +85,7 @@ static void fill_gather(const struct zero *zero, int piece, struct exchange *e)
     }
 }
 
-static void fill_reduce(const struct zero *zero, int piece, int active, struct exchange *e)
+static void fill_reduce(const struct zero *zero, int piece, int active, struct comm_parts *e)
 {
     const struct roster *r = &zero->roster;
     int64_t count = zero_reduce_shard_count(zero, piece);
@@ -98,9 +98,9 @@ static void fill_reduce(const struct zero *zero, int piece, int active, struct e
     }
 }
 
-static struct exchange take(int64_t **counts, int size)
+static struct comm_parts take(int64_t **counts, int size)
 {
-    struct exchange e = {*counts, *counts + size, *counts + 2 * size, *counts + 3 * size};
+    struct comm_parts e = {*counts, *counts + size, *counts + 2 * size, *counts + 3 * size};
     *counts += 4 * size;
     return e;
 }
@@ -151,10 +151,9 @@ enum status exchange_tables_create(struct zero *zero)
 
 void shards_to_members(struct zero *zero, int piece, const void *shard, void *full)
 {
-    const struct exchange *e = &zero->pieces[piece].gather;
     comm_label(zero->gather_comm, zero->graph->pieces[piece].name);
-    comm_all_to_all_v(zero->gather_comm, shard, e->send_counts, e->send_offsets, full,
-                      e->recv_counts, e->recv_offsets, zero->type, zero->gather_stream);
+    comm_all_to_all_v(zero->gather_comm, shard, full, &zero->pieces[piece].gather, zero->type,
+                      zero->gather_stream);
 }
 
 void reduce_shards_to_replicas(struct zero *zero, int piece)
@@ -238,7 +237,7 @@ void reduce_shards_to_owners(struct zero *zero, int piece, const void *full, int
                              void *sum)
 {
     int active = roster_active(&zero->roster, zero->reductions, round);
-    const struct exchange *e = &zero->pieces[piece].reduce[active < zero->roster.workers];
+    const struct comm_parts *parts = &zero->pieces[piece].reduce[active < zero->roster.workers];
     struct stream *stream = zero->reduce_stream;
     event_record(zero->written, zero->stream);
     stream_wait(stream, zero->written);
@@ -247,8 +246,7 @@ void reduce_shards_to_owners(struct zero *zero, int piece, const void *full, int
         reduce_to_shards(zero, piece, full, round == 0, sum);
         return;
     }
-    comm_all_to_all_v(zero->reduce_comm, full, e->send_counts, e->send_offsets, zero->contributions,
-                      e->recv_counts, e->recv_offsets, zero->type, stream);
+    comm_all_to_all_v(zero->reduce_comm, full, zero->contributions, parts, zero->type, stream);
     if (zero->reduce_shard >= 0)
         add_contributions(zero, stream, sum, zero->contributions, active,
                           zero_reduce_shard_count(zero, piece), round == 0);

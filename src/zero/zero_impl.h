@@ -18,11 +18,6 @@
 #include "zero/slots.h"
 #include "zero/zero.h"
 
-/* Counts and offsets of an exchange between all ranks, (size) each; see comm_all_to_all_v. */
-struct exchange {
-    int64_t *send_counts, *send_offsets, *recv_counts, *recv_offsets;
-};
-
 /* One unit's gradient of a piece. */
 struct zero_use {
     int unit;
@@ -44,10 +39,10 @@ struct zero_piece {
     void *total;     /* (shard) the step's gradient: the sum of all uses, from all that sum it */
     struct zero_use *uses; /* in unit order */
     int use_count;
-    struct exchange gather;    /* the shards of a copy to its workers */
-    struct exchange reduce[2]; /* workers' shares to the owners: a whole round, the last one */
-    void *lent_sum;            /* (share) of a use on another stage, on its way to the sum */
-    struct event *published;   /* full has the owners' newest values */
+    struct comm_parts gather;    /* the shards of a copy to its workers */
+    struct comm_parts reduce[2]; /* workers' shares to the owners: a whole round, the last one */
+    void *lent_sum;              /* (share) of a use on another stage, on its way to the sum */
+    struct event *published;     /* full has the owners' newest values */
 };
 
 /* A node of the norm on its way to the first stage: its first block and level, both small enough to
@@ -69,7 +64,7 @@ struct zero_tp_group {
     int rank, size;
     struct comm *replicas; /* those of them that have the same parts, where not all have; or NULL */
     struct unit_split *splits; /* (ranks, tensors of the whole model) */
-    struct exchange swap;      /* (ranks) */
+    struct comm_parts swap;    /* (ranks) */
     float *mine, *all;         /* host: a chunk of elements of this rank, and of all */
     double *sums;              /* (ranks) */
     struct zero_range *wanted; /* (ranks) */
@@ -150,7 +145,7 @@ struct zero {
     struct step_scalars *scalars; /* device */
     float *staging;               /* host: a chunk of elements on their way in or out */
     float *rounding;              /* device: the same, where a store that only reads is 16-bit */
-    struct exchange range;        /* of zero_read */
+    struct comm_parts range;      /* of zero_read */
     void *collected;              /* device: a chunk of it, where it comes from several ranks */
 };
 

@@ -95,7 +95,8 @@ enum status tp_group_create(struct zero *zero)
     TRY(splits_alike(zero));
     TRY(open_replicas(zero));
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "team tables", 4 * size, sizeof *counts, &counts));
-    tp_group->swap = (struct exchange){counts, counts + size, counts + 2 * size, counts + 3 * size};
+    tp_group->swap =
+        (struct comm_parts){counts, counts + size, counts + 2 * size, counts + 3 * size};
     TRY(mem_alloc(zero->env, MEM_OTHER, "elements of parts", chunk, &tp_group->mine));
     TRY(mem_alloc(zero->env, MEM_OTHER, "elements of parts", chunk, &tp_group->all));
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "sums of a team", size, sizeof *tp_group->sums,
@@ -268,7 +269,7 @@ static struct zero_range sent_part(const struct unit_tensor *tensor, struct zero
 static enum status swap(struct zero *zero, int tensor, struct zero_range wanted, float *out)
 {
     struct zero_tp_group *tp_group = &zero->tp_group;
-    struct exchange *e = &tp_group->swap;
+    struct comm_parts *e = &tp_group->swap;
     int64_t taken = 0;
     for (int t = 0; t < tp_group->size; t++) {
         struct unit_tensor theirs = tp_group_tensor(zero, tensor, t);
@@ -278,8 +279,7 @@ static enum status swap(struct zero *zero, int tensor, struct zero_range wanted,
     }
     CHECK_EQ(taken, wanted.count);
     comm_label(tp_group->comm, "elements");
-    comm_all_to_all_v(tp_group->comm, tp_group->mine, e->send_counts, e->send_offsets,
-                      tp_group->all, e->recv_counts, e->recv_offsets, DTYPE_F32, zero->stream);
+    comm_all_to_all_v(tp_group->comm, tp_group->mine, tp_group->all, e, DTYPE_F32, zero->stream);
     TRY(stream_sync(zero->stream));
     TRY(comm_status(tp_group->comm));
     for (int t = 0; t < tp_group->size; t++) {

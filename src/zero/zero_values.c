@@ -144,7 +144,7 @@ static struct holders reduce_shard_holders(const struct zero *zero, int piece)
 static enum status collect(struct zero *zero, const struct holders *h, struct piece_range range,
                            const void *own, void *out)
 {
-    const struct exchange *e = &zero->range;
+    const struct comm_parts *e = &zero->range;
     int part = h->part(&zero->roster, zero->roster.rank);
     int64_t part_count = zero->partition.piece_count[range.piece] / h->parts;
     struct piece_range mine = {0};
@@ -161,8 +161,7 @@ static enum status collect(struct zero *zero, const struct holders *h, struct pi
         e->recv_offsets[i] = theirs.count > 0 ? theirs.first - range.first : 0;
     }
     TRY(stream_sync(zero->stream));
-    comm_all_to_all_v(h->comm, own, e->send_counts, e->send_offsets, zero->collected,
-                      e->recv_counts, e->recv_offsets, h->type, h->stream);
+    comm_all_to_all_v(h->comm, own, zero->collected, e, h->type, h->stream);
     device_copy(h->stream, out, zero->collected, (size_t)range.count * dtype_bytes(h->type));
     return stream_sync(h->stream);
 }

@@ -114,7 +114,8 @@ static void case_all_to_all_v(struct member *m)
         out_end += out_counts[r] + GAP;
         in_end += in_counts[r] + GAP;
     }
-    comm_all_to_all_v(m->comm, out, out_counts, out_at, in, in_counts, in_at, DTYPE_F32, m->worker);
+    comm_all_to_all_v(m->comm, out, in, &(struct comm_parts){out_counts, out_at, in_counts, in_at},
+                      DTYPE_F32, m->worker);
     EXPECT(m, stream_sync(m->worker) == STATUS_OK);
     for (int r = 0; r < m->size; r++) {
         EXPECT(m, holds(m, in + in_at[r], (size_t)in_counts[r] * 4, r, m->rank));
@@ -595,7 +596,7 @@ static void case_bytes(struct member *m)
     comm_all_gather(comm, x + me * N, x, N, DTYPE_F32, m->worker);
     comm_all_gather(comm, x + me * N, x, 10, DTYPE_U8, m->worker);
     comm_all_to_all(comm, x, y, N, DTYPE_F32, m->worker);
-    comm_all_to_all_v(comm, x, out, at, y, in, at, DTYPE_F32, m->worker);
+    comm_all_to_all_v(comm, x, y, &(struct comm_parts){out, at, in, at}, DTYPE_F32, m->worker);
     comm_reduce_scatter(comm, x, y, N, DTYPE_F32, scratch, m->worker);
     comm_all_reduce(comm, x, N, DTYPE_BF16, scratch, m->worker);
     comm_reduce(comm, x, N, DTYPE_F64, n - 1, scratch, m->worker);

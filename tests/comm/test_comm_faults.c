@@ -133,10 +133,12 @@ static void case_held_up(struct member *m)
         while (comm_status(m->comm) == STATUS_OK)
             nap(0.01); /* until the others have given up */
     }
-    comm_all_to_all_v(m->comm, x, m->rank == 2 ? to_1 : none, none, y, m->rank == 1 ? of_2 : none,
-                      none, DTYPE_F32, m->worker);
-    comm_all_to_all_v(m->comm, x, m->rank == 1 ? to_0 : none, none, y, m->rank == 0 ? of_1 : none,
-                      none, DTYPE_F32, m->worker);
+    struct comm_parts from_2_to_1 = {m->rank == 2 ? to_1 : none, none, m->rank == 1 ? of_2 : none,
+                                     none};
+    struct comm_parts from_1_to_0 = {m->rank == 1 ? to_0 : none, none, m->rank == 0 ? of_1 : none,
+                                     none};
+    comm_all_to_all_v(m->comm, x, y, &from_2_to_1, DTYPE_F32, m->worker);
+    comm_all_to_all_v(m->comm, x, y, &from_1_to_0, DTYPE_F32, m->worker);
     enum status st = stream_sync(m->worker);
     if (m->rank < 2) {
         EXPECT(m, st == STATUS_COMM);

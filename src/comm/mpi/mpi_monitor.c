@@ -23,11 +23,11 @@ static struct outgoing *free_entry(struct mpi_job *job)
     for (int i = 0; i < job->outbox_size; i++) {
         int done = 1;
         MPI_Status status;
-        struct outgoing *position = &job->outbox[i];
-        if (position->request != MPI_REQUEST_NULL)
-            MPI_Test(&position->request, &done, &status);
+        struct outgoing *entry = &job->outbox[i];
+        if (entry->request != MPI_REQUEST_NULL)
+            MPI_Test(&entry->request, &done, &status);
         if (done)
-            return position;
+            return entry;
     }
     return NULL;
 }
@@ -45,17 +45,17 @@ static void post(struct mpi_job *job, int to, const struct notice *notice)
 {
     double start = clock_seconds();
     pthread_mutex_lock(&job->lock);
-    struct outgoing *position = free_entry(job);
-    while (position == NULL && may_wait(job, start)) {
+    struct outgoing *entry = free_entry(job);
+    while (entry == NULL && may_wait(job, start)) {
         pthread_mutex_unlock(&job->lock);
         mpi_nap(1e-3);
         pthread_mutex_lock(&job->lock);
-        position = free_entry(job);
+        entry = free_entry(job);
     }
-    if (position != NULL) { /* otherwise nobody takes notices any more */
-        position->notice = *notice;
-        MPI_Isend(&position->notice, (int)sizeof position->notice, MPI_BYTE, to, NOTICE_TAG,
-                  job->wire, &position->request);
+    if (entry != NULL) { /* otherwise nobody takes notices any more */
+        entry->notice = *notice;
+        MPI_Isend(&entry->notice, (int)sizeof entry->notice, MPI_BYTE, to, NOTICE_TAG, job->wire,
+                  &entry->request);
     }
     pthread_mutex_unlock(&job->lock);
 }
@@ -262,10 +262,10 @@ static void open_question(struct mpi_job *job, struct question *question)
 static bool close_question(struct mpi_job *job, struct question *question)
 {
     pthread_mutex_lock(&job->lock);
-    struct question **channel = &job->questions;
-    while (*channel != question)
-        channel = &(*channel)->next;
-    *channel = question->next;
+    struct question **at = &job->questions;
+    while (*at != question)
+        at = &(*at)->next;
+    *at = question->next;
     bool answered = question->answered;
     pthread_mutex_unlock(&job->lock);
     return answered;

@@ -141,14 +141,15 @@ static enum status check_done(struct swap *swap, int index, MPI_Status *status, 
     if (failed && status->MPI_ERROR != MPI_SUCCESS) {
         int class = MPI_ERR_OTHER;
         MPI_Error_class(status->MPI_ERROR, &class);
-        return class == MPI_ERR_TRUNCATE ? comm_astray(comm, rank, "sends more bytes than expected")
-                                         : mpi_failed(comm->env, "MPI_Testsome", status->MPI_ERROR);
+        return class == MPI_ERR_TRUNCATE
+                   ? comm_mismatch(comm, rank, "sends more bytes than expected")
+                   : mpi_failed(comm->env, "MPI_Testsome", status->MPI_ERROR);
     }
     if (slot == SLOT_IN_BLOCKS || slot == SLOT_IN_REST) {
         struct cut parts = cut(comm->recvs[rank].bytes);
         MPI_Get_count(status, slot == SLOT_IN_BLOCKS ? swap->block : MPI_BYTE, &count);
         if (count != (slot == SLOT_IN_BLOCKS ? parts.blocks : parts.rest))
-            return comm_astray(comm, rank, "sends fewer bytes than expected");
+            return comm_mismatch(comm, rank, "sends fewer bytes than expected");
     }
     if (slot == SLOT_HELLO_IN) {
         swap->hellos--;
@@ -222,7 +223,7 @@ static bool has_left(const struct swap *swap, int rank)
     pthread_mutex_lock(&comm->job->lock);
     struct departure departure = swap->mpi->departures[rank];
     pthread_mutex_unlock(&comm->job->lock);
-    bool pair = comm->position.kind == COMM_SEND || comm->position.kind == COMM_RECV;
+    bool pair = comm_is_pair(comm->position.kind);
     return departure.left && clock_seconds() - departure.when > (pair ? 1 : 0) &&
            (pair || departure.number < comm->position.number);
 }
@@ -232,7 +233,7 @@ static enum status look_around(struct swap *swap)
 {
     struct comm_job *job = swap->comm->job;
     if (comm_job_failed(job))
-        return comm_ended(job);
+        return comm_job_ended(job);
     if (atomic_load_explicit(&swap->mpi->departure_count, memory_order_relaxed) > 0) {
         for (int r = waits_for(swap, 0); r >= 0; r = waits_for(swap, r + 1)) {
             if (has_left(swap, r))

@@ -189,10 +189,10 @@ static void threads_close(struct comm *comm)
         pthread_cond_signal(&group->members[r].bell);
     pthread_mutex_unlock(&group->lock);
     if (last) {
-        struct group **channel = &hub->groups;
-        while (*channel != group)
-            channel = &(*channel)->next;
-        *channel = group->next;
+        struct group **at = &hub->groups;
+        while (*at != group)
+            at = &(*at)->next;
+        *at = group->next;
         free_group(hub->env, group);
     }
     pthread_mutex_unlock(&hub->lock);
@@ -298,7 +298,7 @@ static enum status take(struct swap *swap, int peer)
     bool same_call = in->stamp == swap->stamp;
     if (!same_call || in->bytes != move->bytes) {
         pthread_mutex_unlock(&swap->group->lock);
-        enum status st = comm_astray(
+        enum status st = comm_mismatch(
             comm, peer, same_call ? "sends another number of bytes" : "makes another call");
         pthread_mutex_lock(&swap->group->lock);
         return st;
@@ -359,7 +359,7 @@ static enum status wait_for(struct swap *swap, int peer)
     enum status st = STATUS_OK;
     if (comm_job_failed(job) || swap->group->members[peer].left) {
         pthread_mutex_unlock(&swap->group->lock);
-        st = comm_job_failed(job) ? comm_ended(job) : comm_gone(swap->comm, peer);
+        st = comm_job_failed(job) ? comm_job_ended(job) : comm_gone(swap->comm, peer);
         pthread_mutex_lock(&swap->group->lock);
         return st;
     }
