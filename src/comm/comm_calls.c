@@ -1,13 +1,13 @@
-/* comm_calls -- the collectives: argument checks, the queue of a stream, and how each call is made of
- * swaps.
+/* comm_calls -- the collectives: argument checks, the queue of a stream, and how each call is made
+ * of swaps.
  *
  * A call is a struct that travels through the stream's ring and runs there. Around it are its
- * number, the rank's position (for ranks that ask), the clock, the counters, injected delays and the
- * sticky error. After an error every later call on the communicator does nothing and fails its
+ * number, the rank's position (for ranks that ask), the clock, the counters, injected delays and
+ * the sticky error. After an error every later call on the communicator does nothing and fails its
  * stream.
  *
- * Calls on a channel (comm_transport.c) are not tasks of the stream: they run when they are enqueued
- * on the GPU, and `run` returns as soon as they are. comm_watch.c sees them finish.
+ * Calls on a channel (comm_transport.c) are not tasks of the stream: they run when they are
+ * enqueued on the GPU, and `run` returns as soon as they are. comm_watch.c sees them finish.
  *
  * Bytes are counted as they are sent: a gather or an all-to-all sends n-1 parts; in a broadcast a
  * rank sends once to each of its children in a binomial tree. They are counted when a call is made,

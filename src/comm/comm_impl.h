@@ -102,9 +102,9 @@ struct comm_transport {
     void (*close)(struct comm_channel *channel);
 
     bool (*reaches)(const void *address); /* is it GPU memory? */
-    /* Call `issue` in the stream's order, on a thread that may enqueue on the stream: at once on the
-     * caller's thread, except for worker streams. Unlike a task, `issue` does not wait for earlier
-     * work on the stream. */
+    /* Call `issue` in the stream's order, on a thread that may enqueue on the stream: at once on
+     * the caller's thread, except for worker streams. Unlike a task, `issue` does not wait for
+     * earlier work on the stream. */
     void (*enqueue)(struct stream *stream, stream_task_fn *issue, const void *args, size_t bytes);
     /* Enqueue every message of comm->sends and comm->recvs, including this rank's to itself. */
     enum status (*swap)(struct comm *comm, struct stream *stream);
@@ -266,8 +266,8 @@ enum status comm_do_reduce(const struct comm_call *call, struct stream *stream);
 size_t comm_all_reduce_bytes(const struct comm *comm, int64_t count, enum dtype type);
 
 /* --- comm_swap.c ---------------------------------------------------------------------------- */
-/* Carry out the messages in comm->sends and comm->recvs, and clear both. `step` numbers the swaps of
- * one call. `stream` is the call's; NULL: all addresses are host memory. */
+/* Carry out the messages in comm->sends and comm->recvs, and clear both. `step` numbers the swaps
+ * of one call. `stream` is the call's; NULL: all addresses are host memory. */
 enum status comm_swap(const struct comm_call *call, int step, struct stream *stream);
 /* Enqueue the library's sum after all earlier swaps and sums of this rank. */
 enum status comm_swap_sum(const struct comm_call *call, struct stream *stream);

@@ -1,16 +1,16 @@
-/* comm_late -- how a job ends before its time: a rank that does not come, has left, goes astray,
- * or gives up.
+/* comm_late -- how a job ends before its time: a rank that does not come, has left, goes astray, or
+ * gives up.
  *
  * The first reason is written in the homes of all ranks, and every wait of the job ends with it, so
  * all ranks say the same. A rank that has waited too long asks the one it waits for where it is; if
  * that one is in the same call, or still in one before it, it is on its way, or waits for a third,
  * whom it will name itself.
  *
- * So does one that is held up in another communicator: along a pipeline all wait for the one next to
- * them, and only the last of them for who does not come. Calls that are asked for long before they
- * are needed hold nobody up. A rank is held up when the stream it computes on waits, when it has come
- * to a call on that stream or on the host, or when somebody there waits for the stream of a call. What
- * is on a GPU is not seen from here.
+ * So does one that is held up in another communicator: along a pipeline all wait for the one next
+ * to them, and only the last of them for who does not come. Calls that are asked for long before
+ * they are needed hold nobody up. A rank is held up when the stream it computes on waits, when it
+ * has come to a call on that stream or on the host, or when somebody there waits for the stream of
+ * a call. What is on a GPU is not seen from here.
  */
 #include <stdio.h>
 #include <string.h>

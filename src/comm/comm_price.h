@@ -1,13 +1,13 @@
 /* comm_price -- what calls between ranks take on a cluster, so that a step can be timed without
  * running it.
  *
- * A call is messages to some ranks of the own node and to some of others (ranks are neighbours: node
- * r / node has rank r). Both go at once, each at its rate:
+ * A call is messages to some ranks of the own node and to some of others (ranks are neighbours:
+ * node r / node has rank r). Both go at once, each at its rate:
  *
  *     latency + max over both of (messages * message + bytes / bytes_per_second)
  *
- * A reduce-scatter is that and the sum of what has come, an all-reduce that and a gather of as much; a
- * broadcast goes down its tree, a message after the other.
+ * A reduce-scatter is that and the sum of what has come, an all-reduce that and a gather of as
+ * much; a broadcast goes down its tree, a message after the other.
  */
 #ifndef COMM_COMM_PRICE_H
 #define COMM_COMM_PRICE_H
@@ -28,10 +28,10 @@ struct comm_prices {
     double sum_bytes_per_second; /* read, of sums in rank order inside a call */
 };
 
-/* Seconds of a call of `kind` by rank `rank` of the communicator's `size`, of which job_ranks (size,
- * ascending) are the numbers in the job. `bytes`: what this rank sends to the others in all, or
- * receives, if that is more; of a broadcast the data; of a pair's call its message, to or from rank
- * `peer`, which others do not look at. */
+/* Seconds of a call of `kind` by rank `rank` of the communicator's `size`, of which job_ranks
+ * (size, ascending) are the numbers in the job. `bytes`: what this rank sends to the others in all,
+ * or receives, if that is more; of a broadcast the data; of a pair's call its message, to or from
+ * rank `peer`, which others do not look at. */
 double comm_price(const struct comm_prices *prices, enum comm_kind kind, int size, int rank,
                   int peer, const int *job_ranks, double bytes);
 

@@ -7,8 +7,8 @@
  * -0 + x is x for every x, so adding to a block of -0 widens or rounds a value without another
  * operation.
  *
- * In fast mode the library adds where it loses nothing by it but the order: f32 and f64 over a link.
- * NCCL rounds a 16-bit sum at every rank that it passes, so these stay here.
+ * In fast mode the library adds where it loses nothing by it but the order: f32 and f64 over a
+ * link. NCCL rounds a 16-bit sum at every rank that it passes, so these stay here.
  *
  * An all-reduce is a reduce-scatter of slices (whole blocks of 64 elements, the last ones short or
  * empty) followed by a gather of the sums.

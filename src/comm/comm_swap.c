@@ -3,10 +3,10 @@
  *
  * Swaps and sums on channels are kernels that wait for each other across GPUs. Two of them that are
  * enqueued in a different order on another rank can block each other forever, whatever their
- * streams. So all swaps of a rank run one after the other, in the order in which they were enqueued:
- * each waits for the event of the one before. The order is the same on all ranks because one thread
- * enqueues them, the one that makes the calls, and all ranks make the same calls. That is why the
- * streams of such a communicator have no thread of their own (comm_stream_create).
+ * streams. So all swaps of a rank run one after the other, in the order in which they were
+ * enqueued: each waits for the event of the one before. The order is the same on all ranks because
+ * one thread enqueues them, the one that makes the calls, and all ranks make the same calls. That
+ * is why the streams of such a communicator have no thread of their own (comm_stream_create).
  */
 #include "base/progress.h"
 #include "comm/comm_impl.h"

@@ -5,12 +5,12 @@
  * their GPUs and whether the plugin is there, and all come to the same decision. From then on every
  * communicator has a link of its own, whose id its first rank makes and the back end passes round.
  *
- * Swaps on links, and sums, are kernels that wait for each other across GPUs, so two of them that come in
- * another order on another rank can hold each other up for ever, on whatever streams they are. So
- * all swaps of a rank run one after the other in the order in which they were enqueued: each waits
- * for the event of the one before. The order is the same on all ranks because one thread enqueues
- * them, the one that makes the calls, and all ranks make the same calls: that is why streams for
- * such a communicator have no thread of their own (comm_stream_create).
+ * Swaps on links, and sums, are kernels that wait for each other across GPUs, so two of them that
+ * come in another order on another rank can hold each other up for ever, on whatever streams they
+ * are. So all swaps of a rank run one after the other in the order in which they were enqueued:
+ * each waits for the event of the one before. The order is the same on all ranks because one thread
+ * enqueues them, the one that makes the calls, and all ranks make the same calls: that is why
+ * streams for such a communicator have no thread of their own (comm_stream_create).
  */
 #include <stdio.h>
 #include "base/plugin.h"
@@ -56,8 +56,8 @@ static void forget_calls(struct comm *comm)
     pthread_mutex_unlock(&comm->job->lock);
 }
 
-/* The path cannot be used: refused, or told. Ranks that are threads meet this often, in tests on one
- * GPU. */
+/* The path cannot be used: refused, or told. Ranks that are threads meet this often, in tests on
+ * one GPU. */
 static enum status do_without(struct comm_job *job, enum comm_wish wish, const char *why)
 {
     bool threads = job->backend == &comm_threads;
@@ -111,9 +111,9 @@ undo_offers:
     return st;
 }
 
-/* Ranks meet once more when all have their link: with ranks in one process, one that is done enqueues
- * a swap and may then wait in the driver for the others, with locks that they need for the memory
- * of their links. */
+/* Ranks meet once more when all have their link: with ranks in one process, one that is done
+ * enqueues a swap and may then wait in the driver for the others, with locks that they need for the
+ * memory of their links. */
 enum status comm_transport_open(struct comm *comm)
 {
     enum status st;

@@ -21,13 +21,13 @@ struct mesh {
     int rank, t, p, d;    /* this rank and its place */
 };
 
-/* The place of `rank` among `size`; dp is what tp and pp leave. STATUS_CONFIG when they do not divide
- * the ranks, with what would. */
+/* The place of `rank` among `size`; dp is what tp and pp leave. STATUS_CONFIG when they do not
+ * divide the ranks, with what would. */
 enum status mesh_of(struct env *env, int size, int rank, int tp, int pp, struct mesh *mesh);
 int mesh_rank(const struct mesh *mesh, int d, int p, int t);
 
-/* hosts (size): the name of the node each rank is on. STATUS_CONFIG unless each tensor-parallel group
- * is on one node; says which is not, and what would be. */
+/* hosts (size): the name of the node each rank is on. STATUS_CONFIG unless each tensor-parallel
+ * group is on one node; says which is not, and what would be. */
 enum status mesh_check_hosts(struct env *env, const struct mesh *mesh, const char *const *hosts);
 
 /* The groups that this rank is in: its number in them is t, p and d. */

@@ -4,8 +4,8 @@
  * and workers that do not own, take part in the same call. What a rank keeps for itself is not on
  * the wire. Where a shard has several holders each sums a share of it, and they exchange shares.
  *
- * In fast mode the ranks' library may add as it brings shares to their owners (comm_library_sums): where all
- * ranks work and each sums the share of its own number, in a round in which none is idle.
+ * In fast mode the ranks' library may add as it brings shares to their owners (comm_library_sums):
+ * where all ranks work and each sums the share of its own number, in a round in which none is idle.
  */
 #include "zero/zero_impl.h"
 

@@ -221,7 +221,8 @@ static inline int zero_own_tensor(const struct zero *zero, int tensor)
     return zero->pipe.cut ? zero->pipe.cut->own_tensor[tensor] : tensor;
 }
 
-/* What is summed of it is a share of the gradient: those of other tensor-parallel ranks are added. */
+/* What is summed of it is a share of the gradient: those of other tensor-parallel ranks are
+ * added. */
 static inline bool zero_is_partial(const struct zero *zero, int piece)
 {
     const struct unit_graph *graph = zero->graph;
@@ -242,8 +243,8 @@ static inline bool zero_is_learned(const struct zero *zero, int piece)
 }
 
 /* --- types of sums -------------------------------------------------------------------------- */
-/* Of a gradient's sum, to which others are added or not. Of one gradient alone the sum is that gradient, exact in its own
- * type. */
+/* Of a gradient's sum, to which others are added or not. Of one gradient alone the sum is that
+ * gradient, exact in its own type. */
 static inline enum dtype zero_type_of_sum(const struct zero *zero, bool added_to)
 {
     bool one = zero_alone(zero) && zero->reductions == 1 && !added_to;
@@ -303,7 +304,8 @@ enum status norm_of_sums(struct zero *zero, double *square_sum);
 /* --- zero_state.c --------------------------------------------------------------------------- */
 int64_t zero_snapshot_count(const struct zero *zero, int piece); /* elements of each state */
 
-/* --- zero_tp_group.c ---------------------------------------------------------------------------- */
+/* --- zero_tp_group.c
+ * ---------------------------------------------------------------------------- */
 enum status tp_group_create(struct zero *zero);
 void tp_group_free(struct zero *zero);
 /* Add up what the ranks have of partial gradients, in this rank's shares. */
@@ -314,8 +316,8 @@ enum status tp_group_add(struct zero *zero, double *value);
 struct unit_tensor tp_group_tensor(const struct zero *zero, int tensor, int t);
 /* What a part has of a range of the whole, as a range of the part. */
 struct zero_range tp_group_part(const struct unit_tensor *tensor, struct zero_range whole);
-/* `count` elements of a part from `local` on, out of values, which begin with element `first` of the
- * whole: where they are if they follow each other, otherwise in `room`. */
+/* `count` elements of a part from `local` on, out of values, which begin with element `first` of
+ * the whole: where they are if they follow each other, otherwise in `room`. */
 const float *tp_group_pack(const struct unit_tensor *tensor, int64_t local, int64_t count,
                            int64_t first, const float *values, float *room);
 /* Elements of a whole tensor, to all; `read` gives this rank's, of its own tensor. */

@@ -17,8 +17,8 @@
  * room for one share from every worker.
  *
  * Optimizer is momentum and variance in fp32, and the fp32 masters of 16-bit params. Where units
- * compute in fp32 beside 16-bit params, these are widened and gradients are written in fp32, for one
- * unit at a time.
+ * compute in fp32 beside 16-bit params, these are widened and gradients are written in fp32, for
+ * one unit at a time.
  */
 #include "zero/zero_impl.h"
 

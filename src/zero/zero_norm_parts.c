@@ -134,8 +134,8 @@ static void want_blocks(struct zero *zero, struct wanted *wanted, int piece, int
     }
 }
 
-/* What has been begun: sums that are wanted, how many of them are in zero->block_sums and become wide
- * parts, and where parts go next. */
+/* What has been begun: sums that are wanted, how many of them are in zero->block_sums and become
+ * wide parts, and where parts go next. */
 struct forming {
     struct wanted wanted;
     int64_t blocks;

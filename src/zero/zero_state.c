@@ -2,14 +2,14 @@
  * who writes and reads checkpoints; and a copy of this rank's part of it, to be written while the
  * run goes on.
  *
- * Every element of a tensor is in exactly one rank's share (roster.h), also where several ranks hold
- * it; so ranks that write their shares write each element once, and about the same number each. What
- * a rank must read is all that it holds. Padding is in no range.
+ * Every element of a tensor is in exactly one rank's share (roster.h), also where several ranks
+ * hold it; so ranks that write their shares write each element once, and about the same number
+ * each. What a rank must read is all that it holds. Padding is in no range.
  *
- * Where tensor-parallel ranks cut a tensor across, each has a short run of every line, and a file of
- * runs would be written in crumbs. The lines that a share has whole are dealt out instead: each rank
- * saves some of them from end to end, and gets the others' runs when the copy is made. What it has of
- * the lines at the ends of the share is saved as it is.
+ * Where tensor-parallel ranks cut a tensor across, each has a short run of every line, and a file
+ * of runs would be written in crumbs. The lines that a share has whole are dealt out instead: each
+ * rank saves some of them from end to end, and gets the others' runs when the copy is made. What it
+ * has of the lines at the ends of the share is saved as it is.
  *
  *     lines    rank 0    rank 1          a share of both from * on, up to +
  *     0        . . . *   . . . *         its own ends
@@ -21,8 +21,8 @@
 
 /* --- who saves and holds what --------------------------------------------------------------- */
 
-/* A rank's elements of a tensor: of its own part, and behind those, lines that it puts together with
- * its team. Ranges of the whole tensor. */
+/* A rank's elements of a tensor: of its own part, and behind those, lines that it puts together
+ * with its team. Ranges of the whole tensor. */
 struct reduce_shard {
     struct zero_range head, lines, tail;
     bool together;
@@ -229,7 +229,8 @@ int64_t zero_snapshot_count(const struct zero *zero, int piece)
     return copied_before(zero, piece, end);
 }
 
-/* Elements that lie behind each other on both sides are copied at once: a unit's tensors mostly do. */
+/* Elements that lie behind each other on both sides are copied at once: a unit's tensors mostly
+ * do. */
 struct copy_run {
     float *to;
     const float *from;

@@ -1,7 +1,7 @@
 /* What every back end must do: each call on every type and awkward sizes, in place and not, on
  * inline and worker streams, in groups, two communicators at once, under random delays; bytes are
- * counted exactly and sums have the bits of a sequential sum in rank order; or, in fast mode, where the
- * library adds, are as good as that one. */
+ * counted exactly and sums have the bits of a sequential sum in rank order; or, in fast mode, where
+ * the library adds, are as good as that one. */
 #include "comm/comm_impl.h"
 #include <math.h>
 #include "comm/comm_rig.h"
@@ -275,7 +275,8 @@ static void expected_sum(void *out, enum dtype type, int size, int64_t i)
         dtype_convert(out, type, &narrow, DTYPE_F32, 1);
 }
 
-/* In any order: each addition may lose half a unit of the last place of what all together could be. */
+/* In any order: each addition may lose half a unit of the last place of what all together could
+ * be. */
 static bool is_near(const void *element, enum dtype type, int size, int64_t i)
 {
     double exact = 0, most = 0, got;
@@ -383,7 +384,8 @@ static void case_reduce(struct member *m)
     }
 }
 
-/* Who adds: the library where it may, which shows from three ranks on; in place, without scratch. */
+/* Who adds: the library where it may, which shows from three ranks on; in place, without
+ * scratch. */
 static void case_who_adds(struct member *m)
 {
     enum { N = 700 };

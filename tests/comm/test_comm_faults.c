@@ -5,8 +5,8 @@
 #include "comm/comm_rig.h"
 
 enum { N = 5000 }; /* large enough that ranks say hello first */
-/* A loaded machine may hold a rank up for seconds: LATE is the timeout of jobs in which one does not
- * come, and SOON is long before the minute that all others have. */
+/* A loaded machine may hold a rank up for seconds: LATE is the timeout of jobs in which one does
+ * not come, and SOON is long before the minute that all others have. */
 enum { LATE = 3, SOON = 30 }; /* seconds */
 
 static double seconds_since(struct member *m, double start)
@@ -117,8 +117,8 @@ static void case_late(struct member *m)
     give(m, x);
 }
 
-/* Rank 0 waits for rank 1, which is a call behind because it waits for rank 2: that one is named, also
- * when rank 0 has waited for longer. */
+/* Rank 0 waits for rank 1, which is a call behind because it waits for rank 2: that one is named,
+ * also when rank 0 has waited for longer. */
 static void case_held_up(struct member *m)
 {
     float x[MOST_RANKS] = {0}, y[MOST_RANKS] = {0};
@@ -146,8 +146,8 @@ static void case_held_up(struct member *m)
     }
 }
 
-/* Rank 0 waits for rank 1 in one communicator, and that one for rank 2 in another: rank 2 is named. But a
- * call that is only under way while rank 1 computes is no excuse for it. */
+/* Rank 0 waits for rank 1 in one communicator, and that one for rank 2 in another: rank 2 is named.
+ * But a call that is only under way while rank 1 computes is no excuse for it. */
 static void wait_in_two(struct member *m, bool held_up)
 {
     struct comm *acts, *grads;

@@ -1,7 +1,7 @@
 /* Who gets which way between GPUs: ranks with a GPU each get NCCL, whether it was asked for or only
- * threads were; a job whose ranks share one is told so, by name, or goes through the host. Either way
- * it leaves nothing behind, and what is sent arrives. Needs a device `cuda` (SIFR_PLUGIN_FOLDER may name one
- * made of threads) with NCCL; 77 = there is none. */
+ * threads were; a job whose ranks share one is told so, by name, or goes through the host. Either
+ * way it leaves nothing behind, and what is sent arrives. Needs a device `cuda` (SIFR_PLUGIN_FOLDER
+ * may name one made of threads) with NCCL; 77 = there is none. */
 #include "base/plugin.h"
 #include "comm/comm_rig.h"
 
@@ -26,7 +26,8 @@ static void listen(void *user, enum log_level level, const char *line)
              level == LOG_DEBUG ? "debug" : "louder", line);
 }
 
-/* Every rank's number to every rank, on a stream beside and at once on a copy of the communicator. */
+/* Every rank's number to every rank, on a stream beside and at once on a copy of the
+ * communicator. */
 static void talk(struct thread_rank *thread_rank, struct device *device, struct comm *comm)
 {
     enum { COUNT = 1000 };

@@ -1,4 +1,5 @@
-/* What calls between ranks take: which wire, how many messages, sums; and that dry calls take it. */
+/* What calls between ranks take: which wire, how many messages, sums; and that dry calls take
+ * it. */
 #include <math.h>
 #include "testing.h"
 #include "comm/comm_price.h"

@@ -1,4 +1,5 @@
-/* The block of ranks: places, refusals, nodes, the map, and the groups of ranks that are threads. */
+/* The block of ranks: places, refusals, nodes, the map, and the groups of ranks that are
+ * threads. */
 #include <pthread.h>
 #include "comm/mesh.h"
 #include "testing.h"

@@ -45,8 +45,9 @@ struct outgoing {
     MPI_Request request;
 };
 
-/* Of a thread that waits for its answer. Several threads ask at once, each about its own communicator,
- * and an answer may come when nobody waits for it any more: so it names its question. */
+/* Of a thread that waits for its answer. Several threads ask at once, each about its own
+ * communicator, and an answer may come when nobody waits for it any more: so it names its
+ * question. */
 struct question {
     struct question *next;
     int64_t number;

@@ -247,10 +247,10 @@ static enum status look_around(struct swap *swap)
     return comm_late(swap->comm, waits_for(swap, 0), waited);
 }
 
-/* After an error: take back what can be taken back, so that MPI writes to no buffer of ours. A large
- * message that has been matched cannot be: MPI moves its bytes whenever anybody calls it, the monitor
- * for instance. Its buffer must outlive MPI then, so no memory is given back before the process ends,
- * which it is about to. */
+/* After an error: take back what can be taken back, so that MPI writes to no buffer of ours. A
+ * large message that has been matched cannot be: MPI moves its bytes whenever anybody calls it, the
+ * monitor for instance. Its buffer must outlive MPI then, so no memory is given back before the
+ * process ends, which it is about to. */
 static void abandon(struct swap *swap)
 {
     struct mpi_comm *mpi = swap->mpi;

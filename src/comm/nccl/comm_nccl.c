@@ -1,14 +1,14 @@
 /* comm_nccl -- NCCL as the way for memory of GPUs: links, swaps, marks and aborts.
  *
  * A link is an NCCL communicator. A swap is one group of sends and receives in bytes, enqueued on
- * the stream of the call; sums are formed by comm in rank order, so NCCL adds nothing, but in fast mode,
- * where a reduction is NCCL's own collective. Which swaps and sums follow which, and who waits how
- * long, is comm's business (comm_transport.c, comm_watch.c).
+ * the stream of the call; sums are formed by comm in rank order, so NCCL adds nothing, but in fast
+ * mode, where a reduction is NCCL's own collective. Which swaps and sums follow which, and who
+ * waits how long, is comm's business (comm_transport.c, comm_watch.c).
  *
  * NCCL lets one thread use a communicator at a time, but another may ask for its error, and abort
- * it. An abort frees the communicator: so whoever enqueues holds the link's lock, and an abort takes
- * it as well; if it does not get it soon, somebody is inside NCCL, waiting for other ranks, and the
- * abort is what lets him out.
+ * it. An abort frees the communicator: so whoever enqueues holds the link's lock, and an abort
+ * takes it as well; if it does not get it soon, somebody is inside NCCL, waiting for other ranks,
+ * and the abort is what lets him out.
  */
 #include <nccl.h>
 #include <stdio.h>
