@@ -25,7 +25,8 @@ static size_t part_bytes(const struct comm_call *call)
     return (size_t)call->count * dtype_bytes(call->type);
 }
 
-/* What a rank keeps goes along with what it sends where that is one enqueued piece of work. */
+/* A rank's message to itself: part of the swap on a channel, where a swap is one enqueued
+ * operation, and a copy otherwise. */
 static void move_own(const struct comm_call *call, struct stream *stream, void *dst,
                      const void *src, size_t bytes)
 {
@@ -80,8 +81,8 @@ static enum status do_all_to_all(const struct comm_call *call, struct stream *st
     return comm_swap(call, 0, stream);
 }
 
-/* The tree of a broadcast, in ranks counted from the root: a rank's parent is itself without its
- * lowest bit; its children are itself plus each power of two below that bit. */
+/* The tree of a broadcast, in ranks relative to the root: a rank's parent is the rank without its
+ * lowest set bit; its children are the rank plus each power of two below that bit. */
 static int relative_rank(const struct comm *comm, int root)
 {
     return (comm->rank - root + comm->size) % comm->size;
@@ -133,8 +134,8 @@ static enum status do_recv(const struct comm_call *call, struct stream *stream)
     return comm_swap(call, 0, stream);
 }
 
-/* The host's two calls. Without a destination it is a barrier: in round k every rank tells the one
- * 2^k further on, and hears from the one 2^k before. */
+/* comm_barrier and comm_exchange. Without a destination it is a barrier: in round k every rank
+ * sends to the rank 2^k above and receives from the one 2^k below. */
 static enum status do_control(const struct comm_call *call, struct stream *stream)
 {
     struct comm *comm = call->comm;
@@ -217,7 +218,7 @@ static void draw(struct comm *comm, const struct comm_call *call, double start)
               });
 }
 
-/* With the lock held, as all counting. */
+/* Counters change under the communicator's lock. */
 static void count_given(const struct comm_call *call)
 {
     call->comm->counters[call->kind].bytes += (int64_t)call->bytes_out;
@@ -233,7 +234,7 @@ static void count_done(struct comm *comm, const struct comm_call *call, const st
     counter->blocked += blocked ? seconds : 0;
 }
 
-/* Run a call on the thread that its turn has come to; stream NULL = the host's own. */
+/* Run a call on the thread that executes it; stream NULL: a call of the host. */
 static enum status run(const struct comm_call *call, struct stream *stream)
 {
     struct comm *comm = call->comm;
@@ -241,7 +242,8 @@ static enum status run(const struct comm_call *call, struct stream *stream)
     if (st == STATUS_OK && comm_job_failed(comm->job))
         st = comm_job_ended(comm->job);
     if (st == STATUS_OK && stream != NULL && stream_failed(stream)) {
-        comm_abort(comm, log_first_error(comm->env->log)); /* nobody may wait for this rank */
+        comm_abort(comm,
+                   log_first_error(comm->env->log)); /* do not let other ranks wait for this one */
         st = STATUS_COMM;
     }
     if (st == STATUS_OK) {

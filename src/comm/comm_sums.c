@@ -1,23 +1,23 @@
-/* comm_sums -- reductions: every contribution goes to the rank that needs the sum, and is added
+/* comm_sums -- the reductions: every contribution goes to the rank that needs the sum and is added
  * there in rank order.
  *
  * The sum of a block is formed in fp32 (fp64 for f64), ((c0 + c1) + c2) + ..., and rounded once to
- * the type. So its bits depend on the contributions alone: not on who came first, not on the
- * library, not on how ranges are cut. Copies and device_accumulate are all it takes, on any device:
- * -0 + x is x for every x, so adding to a block of -0 widens or rounds a value without another
+ * the type. So its bits depend only on the contributions: not on the order of arrival, the library,
+ * or how ranges are divided. Copies and device_accumulate are all that is needed, on any device: -0
+ * + x is x for every x, so adding to a block of -0 widens or rounds a value without a further
  * operation.
  *
- * In fast mode the library adds where it loses nothing by it but the order: f32 and f64 over a
- * link. NCCL rounds a 16-bit sum at every rank that it passes, so these stay here.
+ * In fast mode the library sums where only the order changes: f32 and f64 on a channel. NCCL rounds
+ * a 16-bit sum at every rank that it passes, so 16-bit sums stay here.
  *
- * An all-reduce is a reduce-scatter of slices (whole blocks of 64 elements, the last ones short or
- * empty) followed by a gather of the sums.
+ * An all-reduce is a reduce-scatter of shards (complete blocks of 64 elements; the last shards may
+ * be short or empty) followed by a gather of the sums.
  */
 #include "comm/comm_impl.h"
 
-enum { BLOCK = 8192 }; /* elements summed at a time: stays in the cache */
+enum { BLOCK = 8192 }; /* elements summed at a time: fits in the cache */
 
-/* A block of -0 of one width. */
+/* Allocate a block of -0 of one width. */
 static enum status make_zeros(struct comm *comm, size_t bytes, uint32_t pattern, void **block)
 {
     uint32_t fill[256];
@@ -74,8 +74,8 @@ static bool library_adds(const struct comm_call *call)
 
 /* --- in rank order -------------------------------------------------------------------------- */
 
-/* dst = c_0 + ... + c_(n-1), n elements of one block; contribution r of `type` at parts + r *
- * stride bytes, but this rank's own at `mine`. dst may be `mine`. */
+/* dst = c_0 + ... + c_(n-1), for n elements of one block. Contribution r of `type` is at parts + r
+ * * stride bytes, except this rank's own, which is at `mine`. dst may be `mine`. */
 static void sum_block(struct comm *comm, struct stream *stream, enum dtype type, char *dst,
                       const char *mine, const char *parts, size_t stride, int64_t n)
 {

@@ -20,7 +20,7 @@ struct thread_rank {
 static void listen(void *user, enum log_level level, const char *line)
 {
     struct thread_rank *thread_rank = user;
-    if (strstr(line, "messages go through the host") == NULL)
+    if (strstr(line, "messages between GPUs go through host memory") == NULL)
         return;
     snprintf(thread_rank->said, sizeof thread_rank->said, "%s: %s",
              level == LOG_DEBUG ? "debug" : "louder", line);
@@ -130,7 +130,8 @@ static void test_shared_gpu_staged(void **state)
     for (int r = 0; r < 3; r++) {
         assert_ok(ranks[r].status);
         assert_string_equal(ranks[r].name, "threads");
-        assert_non_null(strstr(ranks[r].said, "debug: messages go through the host: ranks 0 and"));
+        assert_non_null(strstr(ranks[r].said,
+                               "debug: messages between GPUs go through host memory: ranks 0 and"));
         assert_non_null(strstr(ranks[r].said, "share the GPU"));
     }
 }
