@@ -1,10 +1,10 @@
-/* comm -- the life of communicators: which back end, the home of a rank, copies and groups,
+/* comm -- jobs and communicators: choice of the back end, create, copy, split, destroy; and
  * counters.
  *
- * Every communicator has an id made from its parent's and from which child it is, so that all its
- * ranks give it the same one without asking. Making one is collective: ranks first meet in a
- * control call, which a rank that does not come ends by its timeout, and only then in the
- * library's own constructor, which would wait for ever.
+ * The id of a communicator is a hash of its parent's id and of its number among the parent's
+ * children, so all its ranks compute the same id without communicating. Creating one is collective:
+ * the ranks first meet in a control call, which fails by its timeout when a rank is missing, and
+ * only then in the library's own constructor, which would wait forever.
  */
 #include "comm/comm.h"
 #include <stdio.h>
@@ -12,14 +12,14 @@
 #include "comm/comm_impl.h"
 #include "comm/launcher.h"
 
-/* The back ends compiled in: the only place that knows their names. */
+/* The back ends compiled in. Their names appear nowhere else. */
 static const struct comm_backend *const backends[] = {&comm_self, &comm_threads, &comm_mpi};
 enum { BACKEND_COUNT = sizeof backends / sizeof backends[0] };
 enum { ROOT_ID = 1 };
 
 /* --- homes ---------------------------------------------------------------------------------- */
 
-/* What a name stands for: a back end, and whether memory of GPUs has a way of its own. */
+/* The back end that a name stands for, and whether GPU memory may use a transport. */
 static enum status find_backend(struct env *env, const char *name,
                                 const struct comm_backend **backend, enum comm_wish *wish)
 {
@@ -35,8 +35,8 @@ static enum status find_backend(struct env *env, const char *name,
             return STATUS_OK;
         }
     }
-    return FAIL(env, CONFIG,
-                "there is no comm.backend '%s'; there are: auto, self, threads, mpi, nccl", name);
+    return FAIL(env, CONFIG, "unknown comm.backend '%s'; use auto, self, threads, mpi or nccl",
+                name);
 }
 
 static enum status open_job(struct env *env, const struct comm_backend *backend, double timeout,
@@ -67,21 +67,13 @@ static void close_job(struct comm_job *job)
     mem_free(job->env, job);
 }
 
-static void enlist(struct comm_job *job, struct comm *comm)
-{
-    pthread_mutex_lock(&job->lock);
-    comm->next = job->comms;
-    job->comms = comm;
-    pthread_mutex_unlock(&job->lock);
-}
-
 static void strike(struct comm_job *job, struct comm *comm)
 {
     pthread_mutex_lock(&job->lock);
-    struct comm **channel = &job->comms;
-    while (*channel != comm)
-        channel = &(*channel)->next;
-    *channel = comm->next;
+    struct comm **at = &job->comms;
+    while (*at != comm)
+        at = &(*at)->next;
+    *at = comm->next;
     pthread_mutex_unlock(&job->lock);
 }
 
@@ -98,7 +90,7 @@ static void free_comm(struct comm *comm)
     mem_free(comm->env, comm);
 }
 
-/* Everything but the back end's part. */
+/* Everything except the back end's part. */
 static enum status make_comm(struct comm_job *job, struct device *device, const char *name,
                              int size, struct comm **comm)
 {
@@ -133,14 +125,19 @@ undo_self:
     return st;
 }
 
-/* Enlisted before it is opened: another rank may be done first, and speak of it. */
+/* The communicator is in the job's list before it is opened: a rank that is done first may ask
+ * about it. */
 static enum status open_comm(struct comm *comm, struct comm *parent, int colour)
 {
+    struct comm_job *job = comm->job;
     comm->position.here = true;
-    enlist(comm->job, comm);
+    pthread_mutex_lock(&job->lock);
+    comm->next = job->comms;
+    job->comms = comm;
+    pthread_mutex_unlock(&job->lock);
     enum status st = comm->backend->open(comm, parent, colour);
     if (st != STATUS_OK) {
-        strike(comm->job, comm);
+        strike(job, comm);
         free_comm(comm);
     }
     return st;
@@ -155,13 +152,13 @@ static void end_start(struct comm_job *job)
     job->backend->spread(job, text);
 }
 
-/* How memory of the device travels: along the path, or staged. */
+/* Prepare to move device memory: by a channel or by bounce buffers. */
 static enum status open_data(struct comm *comm)
 {
     return comm->job->transport != NULL ? comm_transport_open(comm) : comm_bounce_open(comm);
 }
 
-/* Take an open communicator apart; its home stays. */
+/* Close an open communicator; its job stays. */
 static void close_comm(struct comm *comm)
 {
     comm_transport_close(comm);
@@ -192,7 +189,7 @@ static enum status create(struct env *env, const struct comm_backend *backend, e
     TRY_OR(undo_comm, open_data(c));
     *comm = c;
     return STATUS_OK;
-undo_comm: /* the others are there by now: do not let them wait */
+undo_comm: /* the other ranks have joined: do not let them wait */
     end_start(job);
     close_comm(c);
     close_job(job);
@@ -211,7 +208,7 @@ enum status comm_create(const struct comm_config *config, struct device *device,
     TRY(find_backend(env, config->backend, &backend, &wish));
     if (backend == &comm_threads)
         return FAIL(env, CONFIG,
-                    "comm.backend 'threads' is for ranks that are threads of one process");
+                    "comm.backend=threads only connects threads of one process; use auto or mpi");
     return create(env, backend, wish, NULL, config, device, comm);
 }
 
@@ -234,22 +231,21 @@ enum status comm_create_dry(struct device *device, int rank, int size, bool boun
     return create(device_env(device), &comm_dry, COMM_NO_TRANSPORT, &member, &config, device, comm);
 }
 
-static void set_delays(struct comm *comm, double most_seconds, uint64_t seed)
+static void set_delays(struct comm *comm, double max_seconds, uint64_t seed)
 {
-    comm->most_delay = most_seconds;
+    comm->max_delay = max_seconds;
     comm->delay_seed = seed;
     comm->delays = rng_stream(seed + (uint64_t)comm->job->rank, comm->name);
 }
 
-/* A number that the ranks of a new communicator agree on, and nobody else has: a hash of where it
- * comes from. */
+/* The id of a new communicator: unique, and the same on all its ranks. */
 static uint64_t child_id(uint64_t parent, int child, int colour)
 {
     struct rng rng = rng_stream(parent, "comm");
     return rng_bits(rng, (uint64_t)(uint32_t)child << 32 | (uint32_t)colour);
 }
 
-/* `known` (NULL: not) are the colours of all. */
+/* `known`: the colours of all ranks, or NULL. */
 static enum status split(struct comm *comm, int colour, const int *known, const char *name,
                          struct comm **group)
 {
@@ -271,7 +267,7 @@ static enum status split(struct comm *comm, int colour, const int *known, const 
     }
     TRY_OR(undo_colours, make_comm(comm->job, comm->device, name, size, &c));
     c->id = child_id(comm->id, child, colour);
-    set_delays(c, comm->most_delay, comm->delay_seed);
+    set_delays(c, comm->max_delay, comm->delay_seed);
     for (int r = 0, member = 0; r < comm->size; r++) {
         if (r == comm->rank)
             c->rank = member;
@@ -340,17 +336,6 @@ enum status comm_stream_create(struct comm *comm, const char *name, struct strea
                                  : stream_create_worker(comm->device, name, stream);
 }
 
-const char *comm_kind_word(enum comm_kind kind)
-{
-    static const char *const words[] = {
-#define X(name, word) [COMM_##name] = word,
-        COMM_KINDS(X)
-#undef X
-    };
-    CHECK_LT((unsigned)kind, COMM_KIND_COUNT);
-    return words[kind];
-}
-
 struct comm_counter comm_counted(const struct comm *comm, enum comm_kind kind)
 {
     pthread_mutex_t *lock = (pthread_mutex_t *)&comm->lock;
@@ -361,11 +346,11 @@ struct comm_counter comm_counted(const struct comm *comm, enum comm_kind kind)
     return counter;
 }
 
-void comm_inject_delays(struct comm *comm, double most_seconds, uint64_t seed)
+void comm_inject_delays(struct comm *comm, double max_seconds, uint64_t seed)
 {
-    CHECK(most_seconds >= 0);
+    CHECK(max_seconds >= 0);
     comm_wait_idle(comm);
-    set_delays(comm, most_seconds, seed);
+    set_delays(comm, max_seconds, seed);
 }
 
 void comm_slow_down(struct comm *comm, double seconds)

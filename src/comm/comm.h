@@ -1,30 +1,34 @@
-/* comm -- collectives between the ranks of one job, or of a group of them; back ends "self",
- * "threads", "mpi" and "nccl".
+/* comm -- collectives between the ranks of a job, or of a group of them.
  *
- * Every collective enqueues on a stream and returns at once; buffers belong to the call until
- * the stream has passed it. All ranks of a communicator must make the same calls in the same
- * order; each call has a sequence number, and who is late is found by it. Counts are elements,
- * the same on every rank unless said otherwise. The first error sticks to the communicator: see
- * comm_status().
+ * Back ends: "self" (one rank), "threads" (ranks that are threads of one process), "mpi", and "dry"
+ * (one rank without the others: counts calls and moves nothing). "nccl" is one of these plus a
+ * transport that moves GPU memory from GPU to GPU.
  *
- * Reductions are an exchange plus sums in rank order on the receiving rank, so their bits do not
- * depend on timing or on the library underneath: to rank 0's contribution the others are added
- * one after the other in fp32 (fp64 for f64), and the sum is rounded once to the type. f32,
- * bf16, f16 and f64 can be summed; everything else moves any type.
+ * Calls. Every collective enqueues on a stream and returns at once; its buffers belong to the call
+ * until the stream has passed it. All ranks of a communicator must make the same calls in the same
+ * order. Calls are numbered, and a rank that falls behind is found by its number. Counts are in
+ * elements, and equal on all ranks unless stated otherwise. One stream at a time uses a
+ * communicator: gathers and reductions that overlap need two communicators (comm_dup) and two
+ * streams.
  *
- * In fast mode (comm_config) sums may be left to the library, in an order of its own: those of f32 and
- * f64 over "nccl". 16-bit sums are not, since NCCL rounds them again at every rank on the way; and
- * no other back end has anything faster, so they ignore the switch. Calls, their results up to the
- * order of the sum, and the bytes that are counted stay what they are.
+ * Sums. A reduction sends every contribution to the rank that needs the sum, and that rank adds
+ * them in rank order: to rank 0's contribution the others are added one by one in fp32 (fp64 for
+ * f64), and the sum is rounded once to the type. So the bits of a sum depend neither on timing nor
+ * on the library underneath. f32, bf16, f16 and f64 can be summed; all other calls move any type.
+ * In fast mode (comm_config.fast) NCCL may sum f32 and f64 in its own order. It never sums 16-bit
+ * types, because it would round them at every rank they pass. Without NCCL the mode has no effect.
+ * It changes neither the calls nor the bytes that are counted.
  *
- * Buffers are memory of the communicator's device, or of the host. What is summed is the device's.
- * Where the host cannot reach the device's memory (a GPU), messages go through pinned memory of
- * the host in pieces; with "nccl" they go from GPU to GPU. That is a way for memory of GPUs
- * beside another back end (mpi), which carries what is the host's: a call's buffers are then of one
- * kind on all ranks, and a pair's calls keep their place among the collectives, too.
+ * Memory. Buffers are in the memory of the communicator's device or in host memory; buffers that
+ * are summed are in device memory. Where the host cannot reach device memory (a GPU), messages go
+ * through pinned host memory in chunks, or, with "nccl", directly. NCCL carries GPU memory only and
+ * the back end carries host memory, so the buffers of a call must be of the same kind on all ranks.
+ * With NCCL, sends and receives also keep their order relative to the collectives.
  *
- * A communicator is used by one stream at a time: two directions (gathers, reductions) are two
- * communicators (comm_dup) on two streams. Nothing here knows of parameters or stages.
+ * Errors. The first error sticks to the communicator (comm_status): every later call does nothing
+ * and fails its stream.
+ *
+ * Nothing here knows of parameters or ZeRO stages.
  */
 #ifndef COMM_COMM_H
 #define COMM_COMM_H
@@ -35,120 +39,126 @@ struct comm;
 
 struct comm_config {
     const char *backend; /* "auto", "self", "threads", "mpi", "nccl" */
-    double
-        timeout; /* seconds until a rank that does not arrive is named and the job ends; 0 = never */
-    bool fast;   /* sums need not have the same bits again; the same on all ranks */
+    double timeout;      /* seconds after which a missing rank ends the job; 0 = never */
+    bool fast;           /* sums need not be reproducible to the bit; the same on all ranks */
 };
 
-/* Is this back end of use with that device ("cpu", "cuda")? STATUS_CONFIG says what to do. */
+/* STATUS_CONFIG, with what to change, unless the back end works with the device ("cpu", "cuda"). */
 enum status comm_check_device(struct env *env, const char *backend, const char *device);
 
-/* Join the job. Collective over the job's processes. "auto": self unless a launcher started several
- * ranks; then mpi, with nccl where every rank has a GPU of its own and NCCL is there. The caller destroys *comm; the device outlives it. */
+/* Join the job. Collective over all its processes. "auto" is self, unless a launcher started
+ * several ranks; then it is mpi, plus nccl where every rank has its own GPU and NCCL is available.
+ * The caller destroys *comm. The device must outlive it. */
 enum status comm_create(const struct comm_config *config, struct device *device,
                         struct comm **comm);
-/* Ranks as threads of this process: a hub shared by `size` threads, each of which joins with its
- * own env and device. Memory of GPUs goes by NCCL where several ranks have a GPU each and NCCL is
- * there, else through the host; config->backend "nccl" insists on it. */
+
+/* Ranks as threads of this process: `size` threads share a hub, and each joins with its own env and
+ * device. GPU memory goes by NCCL where every rank has its own GPU and NCCL is available, otherwise
+ * through the host. With config->backend "nccl" the second case is an error. */
 struct comm_hub;
 enum status comm_hub_create(struct env *env, int size, struct comm_hub **hub);
 void comm_hub_destroy(struct comm_hub *hub);
-/* End the job for the sake of a rank that will not join: comm_abort without a communicator. */
+/* comm_abort without a communicator: end the job because a rank will not join. */
 void comm_hub_abort(struct comm_hub *hub, int rank, const char *reason);
 enum status comm_join(struct comm_hub *hub, int rank, const struct comm_config *config,
                       struct device *device, struct comm **comm);
+
 /* Rank `rank` of `size` without the others, on a dry device: calls are counted and move nothing,
- * and in an exchange everybody says what this rank says. `bounced`: it stands for a device whose
- * memory the host cannot reach, so that messages go through memory of the host. */
+ * and comm_exchange returns this rank's bytes for every rank. `bounced`: the dry device stands for
+ * one whose memory the host cannot reach, so messages need bounce buffers. */
 enum status comm_create_dry(struct device *device, int rank, int size, bool bounced,
                             struct comm **comm);
-void comm_destroy(struct comm *comm); /* NULL is fine; waits for enqueued work. Collective. */
+void comm_destroy(struct comm *comm); /* accepts NULL; waits for enqueued work; collective */
 
 int comm_rank(const struct comm *comm);
 int comm_size(const struct comm *comm);
 const char *comm_backend_name(const struct comm *comm);
-/* The library under the back end mpi: "Open MPI v4.1.4". May be asked before anything is joined. */
+/* The MPI library, such as "Open MPI v4.1.4". Works before any communicator exists. */
 void comm_mpi_library(char *out, size_t bytes);
 
-/* Whether sums of this type, in memory of the device, are formed by the library: such
- * reductions need no scratch. */
-bool comm_adds(const struct comm *comm, enum dtype type);
+/* Whether the library underneath sums this type in device memory (fast mode). Such reductions need
+ * no scratch. */
+bool comm_library_sums(const struct comm *comm, enum dtype type);
 
-/* A stream for calls of this communicator that go on beside compute: with a thread of its own,
- * unless calls only enqueue on the GPU. There one thread must make the calls of all communicators,
- * in one order on every rank. */
+/* A side stream for calls that overlap with compute. It has a thread of its own, except with NCCL:
+ * there calls only enqueue on the GPU, and one thread must make the calls of all communicators in
+ * the same order on every rank. */
 enum status comm_stream_create(struct comm *comm, const char *name, struct stream **stream);
 
-/* The same ranks once more, for another stream. Collective. */
+/* A second communicator of the same ranks, for another stream. Collective. */
 enum status comm_dup(struct comm *comm, const char *name, struct comm **copy);
-/* The ranks with the same `colour`, ordered by rank. Collective over `comm`; colour < 0: *group is
- * NULL here. */
+/* A communicator of the ranks with the same `colour`, in rank order. Collective over `comm`. A rank
+ * with colour < 0 gets *group = NULL. */
 enum status comm_split(struct comm *comm, int colour, const char *name, struct comm **group);
-/* The same where everybody's colour is known, (size) of them: then it can be done dry. */
+/* The same where the colours (size) of all ranks are known: works dry, too. */
 enum status comm_split_known(struct comm *comm, const int *colours, const char *name,
                              struct comm **group);
 
 /* --- collectives ---------------------------------------------------------------------------- */
-/* full[r * count ..] = shard of rank r, on every rank. `shard` may lie in its place inside
+/* full[r * count ..] = shard of rank r, on every rank. `shard` may be this rank's range of
  * `full`. */
 void comm_all_gather(struct comm *comm, const void *shard, void *full, int64_t count,
                      enum dtype type, struct stream *stream);
-/* Rank r sends send[j * count ..] to rank j, which finds it at recv[r * count ..]. Not in place. */
+/* Rank r sends send[j * count ..] to rank j, which receives it at recv[r * count ..]. `send` and
+ * `recv` must not overlap. */
 void comm_all_to_all(struct comm *comm, const void *send, void *recv, int64_t count,
                      enum dtype type, struct stream *stream);
-/* The same with other counts for every pair: counts and offsets in elements, (size) each, borrowed
- * until the stream has passed the call. A count of 0 sends nothing. */
-void comm_all_to_all_v(struct comm *comm, const void *send, const int64_t *send_counts,
-                       const int64_t *send_offsets, void *recv, const int64_t *recv_counts,
-                       const int64_t *recv_offsets, enum dtype type, struct stream *stream);
-/* shard = sum over ranks r, in rank order, of full_r[me * count ..]; scratch: size * count
- * elements, or NULL where comm_adds. `shard` may lie in its place inside `full`. */
+/* The same with a count and an offset for every pair of ranks, in elements. Each array has `size`
+ * entries and is borrowed until the stream has passed the call; the struct itself is copied. A
+ * count of 0 sends nothing. */
+struct comm_parts {
+    int64_t *send_counts, *send_offsets, *recv_counts, *recv_offsets;
+};
+void comm_all_to_all_v(struct comm *comm, const void *send, void *recv,
+                       const struct comm_parts *parts, enum dtype type, struct stream *stream);
+/* shard = sum over ranks r, in rank order, of full_r[me * count ..]. scratch: size * count
+ * elements, or NULL where comm_library_sums. `shard` may be this rank's range of `full`. */
 void comm_reduce_scatter(struct comm *comm, const void *full, void *shard, int64_t count,
                          enum dtype type, void *scratch, struct stream *stream);
-/* data = sum over ranks in rank order, the same bits everywhere; scratch: count + 64 * size
- * elements, or NULL where comm_adds. In place. */
+/* data = sum over ranks in rank order, with the same bits on every rank. scratch: count + 64 * size
+ * elements, or NULL where comm_library_sums. */
 void comm_all_reduce(struct comm *comm, void *data, int64_t count, enum dtype type, void *scratch,
                      struct stream *stream);
-/* data of `root` = sum in rank order; others keep theirs. scratch at root: size * count
- * elements. */
+/* data of `root` = sum in rank order; the other ranks' data is unchanged. scratch, at the root:
+ * size * count elements. */
 void comm_reduce(struct comm *comm, void *data, int64_t count, enum dtype type, int root,
                  void *scratch, struct stream *stream);
-/* Down a binomial tree: a rank sends once to each of its children. */
+/* Uses a binomial tree: a rank sends once to each of its children. */
 void comm_broadcast(struct comm *comm, void *data, int64_t count, enum dtype type, int root,
                     struct stream *stream);
-/* A pair: calls of these two are matched in order, apart from collectives. A send may end before it
- * is received. */
+/* Sends and receives between two ranks match in order, independently of collectives. A send may
+ * complete before it is received. */
 void comm_send(struct comm *comm, const void *data, int64_t count, enum dtype type, int to,
                struct stream *stream);
 void comm_recv(struct comm *comm, void *data, int64_t count, enum dtype type, int from,
                struct stream *stream);
 
-/* --- on the host, at once: when the calls enqueued on this communicator are done ------------ */
+/* --- synchronous, on the host: wait for the calls enqueued on this communicator, then run ---- */
 enum status comm_barrier(struct comm *comm);
-/* all[r * bytes ..] = mine of rank r: a few bytes of control (losses, flags, agreements). */
+/* all[r * bytes ..] = mine of rank r. For a few bytes of control: losses, flags, agreements. */
 enum status comm_exchange(struct comm *comm, const void *mine, size_t bytes, void *all);
 
 /* --- failure -------------------------------------------------------------------------------- */
-enum status comm_status(const struct comm *comm); /* the first error, if any; has been logged */
-/* End the job: on every rank and every communicator, waits and later calls end with an error that
- * gives `reason` and this rank's number. The first reason stays. */
+enum status comm_status(const struct comm *comm); /* the first error, which has been logged */
+/* End the job: on every rank and every communicator, waits and later calls fail with an error that
+ * gives `reason` and this rank's number. Only the first reason counts. */
 void comm_abort(struct comm *comm, const char *reason);
-/* What this rank is doing, for the message when somebody waits for it: "step 12, block 3 backward".
- * Cheap; the text is copied. */
+/* What this rank is doing, such as "step 12, block 3 backward", for the message of a rank that has
+ * waited too long for it. Cheap; the text is copied. */
 void comm_note(struct comm *comm, const char *what);
 
-/* The stream on which this rank computes, so that others can be told whether it is held up itself:
- * whoever waits for it then waits for longer, and the one who holds both up is named by who waits for
- * that one. Borrowed until it is set to NULL. */
-void comm_set_compute(struct comm *comm, const struct stream *stream);
+/* The stream on which this rank computes. It tells a waiting rank whether this one is itself
+ * blocked by a third: then the waiting rank waits longer, and the third is named by the rank that
+ * waits for it directly. Borrowed until it is set to NULL. */
+void comm_set_compute_stream(struct comm *comm, const struct stream *stream);
 
-/* Wait for a rank that answers however long it takes: for work whose length nobody knows, such as
- * files on a slow disk. One that does not answer, or has left, is found as always. */
-void comm_be_patient(struct comm *comm, bool patient);
+/* Never time out on a rank that still answers: for work of unknown length, such as files on a slow
+ * disk. A rank that does not answer or has left still ends the job. */
+void comm_set_patient(struct comm *comm, bool patient);
 
 /* --- the trace ------------------------------------------------------------------------------ */
-/* Calls are drawn on `lane` (the host's, unless it is said) as "LANE LABEL": the label of the next
- * call is borrowed until the trace is written, NULL = the kind of call. */
+/* The trace shows calls on `lane` (the host's by default) as "LANE LABEL". comm_label sets the
+ * label of the next call: borrowed until the trace is written; NULL = the kind of call. */
 void comm_set_lane(struct comm *comm, enum trace_lane lane);
 void comm_label(struct comm *comm, const char *label);
 
@@ -174,17 +184,16 @@ const char *comm_kind_word(enum comm_kind kind);
 
 struct comm_counter {
     int64_t calls;  /* that have succeeded */
-    int64_t bytes;  /* to other ranks, of calls that were given: what it keeps is not counted */
-    double seconds; /* calls were in flight; with nccl, until they were enqueued on the GPU */
-    double blocked; /* of these, in calls that hold up their stream's caller: not on a worker's, nor
-                       enqueued on a GPU */
+    int64_t bytes;  /* sent to other ranks, counted when a call is made */
+    double seconds; /* that calls were in flight; with NCCL, until they were enqueued on the GPU */
+    double blocked; /* part of `seconds`: calls that blocked the thread that made them */
 };
 struct comm_counter comm_counted(const struct comm *comm, enum comm_kind kind);
 
-/* Wait up to so long before and after every call, drawn from `seed`, here and in all copies and
- * groups made of it later: for tests of order. */
-void comm_inject_delays(struct comm *comm, double most_seconds, uint64_t seed);
-/* Every call takes so much longer: for tests of what is hidden behind compute. */
+/* For tests of ordering: before and after every call, wait a random time of at most `max_seconds`,
+ * drawn from `seed`. Copies and groups made later inherit it. */
+void comm_inject_delays(struct comm *comm, double max_seconds, uint64_t seed);
+/* For tests of overlap: every call takes `seconds` longer. */
 void comm_slow_down(struct comm *comm, double seconds);
 
 #endif

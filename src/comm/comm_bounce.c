@@ -1,22 +1,22 @@
-/* comm_bounce -- swaps of memory that the host cannot reach: through pinned memory of the host.
+/* comm_bounce -- swaps of memory that the host cannot reach, through pinned bounce buffers.
  *
- * A back end moves bytes between addresses of the host. On a device with memory of its own a
- * message is brought out to a stage, swapped from there, and brought in at the other end. The stage
- * is small and taken at start-up, so messages go in rounds: round k moves bytes k * piece and on of
- * every message, and both ends of a message cut it alike, since a piece follows from the kind of
- * call and the number of ranks alone. The stage has two halves, each with a stream of its own, so
- * that copies go on beside the swap:
+ * A back end moves bytes between host addresses. For a device with memory of its own, a message is
+ * copied out to a bounce buffer, swapped from there, and copied in at the other end. The buffers
+ * are small and allocated at start-up, so messages move in rounds: round k moves the bytes from k *
+ * chunk of every message. Both ends cut a message alike, because the chunk size follows from the
+ * kind of call and the number of ranks alone. Each buffer has two halves with a stream each, so
+ * that copies overlap with the swap:
  *
  *     half 0     out 0 |  swap 0  | in 0   out 2 |  swap 2  | ...
  *     half 1     out 1 ...........|  swap 1  | in 1   out 3 | ...
  *
- * A half is synced before its round is swapped: then what goes out is there, and what came in two
- * rounds before has left. What goes to several ranks in one swap is brought out once. Addresses of
- * the host are copied too, by the host: they are few and small.
+ * A half is synchronized before its round is swapped: then the outgoing data is in it, and the data
+ * received two rounds before has been copied out of it. Data that goes to several ranks in one swap
+ * is copied out once. Host addresses are copied as well, by the host: they are few and small.
  */
 #include "comm/comm_impl.h"
 
-enum { BOUNCE_BYTES = 4 << 20 }; /* of one half, in each direction */
+enum { BOUNCE_BYTES = 4 << 20 }; /* size of one half, in each direction */
 
 enum status comm_bounce_open(struct comm *comm)
 {
@@ -25,17 +25,17 @@ enum status comm_bounce_open(struct comm *comm)
     size_t size = (size_t)comm->size;
     if (!comm->job->bounced || size == 1)
         return STATUS_OK;
-    TRY(mem_alloc_array(comm->env, MEM_OTHER, "stage", 2 * size, sizeof *bounce->sends,
+    TRY(mem_alloc_array(comm->env, MEM_OTHER, "bounce", 2 * size, sizeof *bounce->sends,
                         &bounce->sends));
     bounce->recvs = bounce->sends + size;
-    TRY_OR(undo, mem_alloc_array(comm->env, MEM_OTHER, "stage", 2 * size, sizeof(int),
+    TRY_OR(undo, mem_alloc_array(comm->env, MEM_OTHER, "bounce", 2 * size, sizeof(int),
                                  &bounce->out_slots));
     bounce->in_slots = bounce->out_slots + size;
     for (int i = 0; i < 2; i++) {
         struct bounce_half *half = &bounce->halves[i];
-        TRY_OR(undo, device_alloc_host(comm->device, MEM_COMM, "stage", BOUNCE_BYTES, &half->out));
-        TRY_OR(undo, device_alloc_host(comm->device, MEM_COMM, "stage", BOUNCE_BYTES, &half->in));
-        TRY_OR(undo, stream_create(comm->device, "stage", &half->stream));
+        TRY_OR(undo, device_alloc_host(comm->device, MEM_COMM, "bounce", BOUNCE_BYTES, &half->out));
+        TRY_OR(undo, device_alloc_host(comm->device, MEM_COMM, "bounce", BOUNCE_BYTES, &half->in));
+        TRY_OR(undo, stream_create(comm->device, "bounce", &half->stream));
     }
     return STATUS_OK;
 undo:
@@ -57,8 +57,8 @@ void comm_bounce_close(struct comm *comm)
 
 /* --- how messages are cut ------------------------------------------------------------------- */
 
-/* Both ends of a message must come to the same: a send, a receive and a broadcast have one message
- * in and one that differs out, everything else up to one for every other rank. */
+/* Both ends of a message must compute the same size. A send, a receive or a broadcast has one
+ * distinct message in each direction; every other call has up to one per other rank. */
 static size_t chunk_bytes(const struct comm *comm, enum comm_kind kind)
 {
     bool one = kind == COMM_SEND || kind == COMM_RECV || kind == COMM_BROADCAST;
@@ -67,11 +67,11 @@ static size_t chunk_bytes(const struct comm *comm, enum comm_kind kind)
     return chunk;
 }
 
-/* What moves in one round. */
+/* The part of a swap that one round moves. */
 struct round {
     struct comm *comm;
     struct bounce_half *half;
-    size_t chunk, at; /* bytes of a message before this round */
+    size_t chunk, at; /* at: offset of this round's chunk in every message */
 };
 
 static struct round round_of(struct comm *comm, size_t chunk, size_t number)
@@ -85,7 +85,7 @@ static size_t part_of(const struct round *round, const struct comm_move *move)
     return left < round->chunk ? left : round->chunk;
 }
 
-/* Places in the stage, one after the other; neighbours with the same bytes share one. */
+/* Give each message a slot in the buffer; adjacent ranks with the same data share one. */
 static void number_slots(const struct comm_move *moves, int size, int *slots)
 {
     const struct comm_move *last = NULL;
@@ -103,7 +103,7 @@ static void number_slots(const struct comm_move *moves, int size, int *slots)
 static size_t round_count(const struct comm *comm, size_t chunk)
 {
     size_t most = 0;
-    for (int i = 0; i < 2 * comm->size; i++) { /* recvs follow */
+    for (int i = 0; i < 2 * comm->size; i++) { /* recvs follow sends */
         size_t bytes = comm->bounce.sends[i].bytes;
         most = bytes > most ? bytes : most;
     }
@@ -149,7 +149,7 @@ static enum status swap_round(struct round round, uint64_t stamp)
     return comm->backend->swap(comm, stamp);
 }
 
-/* A copy that failed is this rank's own: nobody may wait for it. */
+/* A failed copy is this rank's own error: end the job, so that no rank waits for it. */
 static enum status sync_half(struct comm *comm, const struct bounce_half *half)
 {
     enum status st = stream_sync(half->stream);
@@ -178,7 +178,8 @@ enum status comm_bounce_swap(struct comm *comm, enum comm_kind kind, uint64_t st
         if (st == STATUS_OK)
             bring_in(round);
     }
-    for (int i = 0; i < 2; i++) { /* after an error as well: nobody writes to the caller's memory */
+    for (int i = 0; i < 2;
+         i++) { /* after an error, too: nothing may write to the caller's memory */
         enum status last = sync_half(comm, &bounce->halves[i]);
         st = st == STATUS_OK ? last : st;
     }

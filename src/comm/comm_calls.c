@@ -1,60 +1,22 @@
-/* comm_calls -- the collectives: argument checks, the way through a stream, and how each is made
+/* comm_calls -- the collectives: argument checks, the queue of a stream, and how each call is made
  * of swaps.
  *
- * A call is a struct that travels through the stream's ring and runs there. Around it: its number,
- * where the rank is (for who asks), the clock, the counters, injected delays and the sticky error.
- * After an error every later call on the communicator does nothing and fails its stream.
+ * A call is a struct that travels through the stream's ring and runs there. Around it are its
+ * number, the rank's position (for ranks that ask), the clock, the counters, injected delays and
+ * the sticky error. After an error every later call on the communicator does nothing and fails its
+ * stream.
  *
- * Calls on a link (comm_transport.c) are not tasks: their turn comes when they are enqueued on the GPU,
- * and `run` is over when they are. comm_watch.c sees them end.
+ * Calls on a channel (comm_transport.c) are not tasks of the stream: they run when they are
+ * enqueued on the GPU, and `run` returns as soon as they are. comm_watch.c sees them finish.
  *
- * Bytes are counted as they are sent: a gather or an all-to-all sends n-1 parts, a broadcast goes
- * down a binomial tree, so a rank sends once to each of its children. They are counted when a call
- * is given, not when it is done: what a step sends is then known at its end, though some of it is
- * still on its way.
+ * Bytes are counted as they are sent: a gather or an all-to-all sends n-1 parts; in a broadcast a
+ * rank sends once to each of its children in a binomial tree. They are counted when a call is made,
+ * not when it has finished, so the traffic of a step is known at its end even though part of it is
+ * still in flight.
  */
 #include <time.h>
 #include "base/clock.h"
-#include "base/progress.h"
 #include "comm/comm_impl.h"
-
-/* --- swaps ---------------------------------------------------------------------------------- */
-
-void comm_set_move(struct comm_move *moves, int rank, const void *data, size_t bytes)
-{
-    moves[rank] = (struct comm_move){(char *)data, bytes};
-}
-
-static bool is_pair(enum comm_kind kind)
-{
-    return kind == COMM_SEND || kind == COMM_RECV;
-}
-
-enum { STEPS = 32 }; /* swaps that one call can tell apart */
-
-enum status comm_swap(struct comm *comm, const struct comm_call *call, int step,
-                      struct stream *stream)
-{
-    enum status st = STATUS_OK;
-    bool any = false;
-    CHECK_LT(step, STEPS);
-    CHECK(call->on_channel || comm->sends[comm->rank].bytes + comm->recvs[comm->rank].bytes == 0);
-    for (int r = 0; r < comm->size; r++)
-        any = any || comm->sends[r].bytes > 0 || comm->recvs[r].bytes > 0;
-    uint64_t stamp =
-        is_pair(call->kind)
-            ? 0
-            : 1 + ((uint64_t)call->number * COMM_KIND_COUNT + call->kind) * STEPS + (uint64_t)step;
-    if (any && call->on_channel)
-        st = comm_transport_swap(comm, stream);
-    else if (any && stream != NULL && comm->bounce.halves[0].stream != NULL)
-        st = comm_bounce_swap(comm, call->kind, stamp);
-    else if (any)
-        st = comm->backend->swap(comm, stamp);
-    memset(comm->sends, 0, 2 * (size_t)comm->size * sizeof *comm->sends); /* recvs follow */
-    progress_add(comm->env);
-    return st;
-}
 
 /* --- how each collective is done ------------------------------------------------------------ */
 
@@ -63,7 +25,8 @@ static size_t part_bytes(const struct comm_call *call)
     return (size_t)call->count * dtype_bytes(call->type);
 }
 
-/* What a rank keeps goes along with what it sends where that is one enqueued piece of work. */
+/* A rank's message to itself: part of the swap on a channel, where a swap is one enqueued
+ * operation, and a copy otherwise. */
 static void move_own(const struct comm_call *call, struct stream *stream, void *dst,
                      const void *src, size_t bytes)
 {
@@ -90,19 +53,20 @@ static enum status do_all_gather(const struct comm_call *call, struct stream *st
     char *mine = full + (size_t)comm->rank * part;
     if (mine != call->src)
         move_own(call, stream, mine, call->src, part);
-    return comm_swap(comm, call, 0, stream);
+    return comm_swap(call, 0, stream);
 }
 
 static enum status do_all_to_all(const struct comm_call *call, struct stream *stream)
 {
     struct comm *comm = call->comm;
+    const struct comm_parts *parts = &call->parts;
     size_t element = dtype_bytes(call->type);
     for (int r = 0; r < comm->size; r++) {
-        bool even = call->send_counts == NULL; /* the same for every pair */
-        int64_t out = even ? call->count : call->send_counts[r];
-        int64_t in = even ? call->count : call->recv_counts[r];
-        int64_t out_at = even ? r * call->count : call->send_offsets[r];
-        int64_t in_at = even ? r * call->count : call->recv_offsets[r];
+        bool even = parts->send_counts == NULL; /* the same count for every pair */
+        int64_t out = even ? call->count : parts->send_counts[r];
+        int64_t in = even ? call->count : parts->recv_counts[r];
+        int64_t out_at = even ? r * call->count : parts->send_offsets[r];
+        int64_t in_at = even ? r * call->count : parts->recv_offsets[r];
         const char *src = out > 0 ? (const char *)call->src + (size_t)out_at * element : NULL;
         char *dst = in > 0 ? (char *)call->dst + (size_t)in_at * element : NULL;
         CHECK(out >= 0 && in >= 0);
@@ -114,11 +78,11 @@ static enum status do_all_to_all(const struct comm_call *call, struct stream *st
             comm_set_move(comm->recvs, r, dst, (size_t)in * element);
         }
     }
-    return comm_swap(comm, call, 0, stream);
+    return comm_swap(call, 0, stream);
 }
 
-/* The tree of a broadcast, in ranks counted from the root: a rank's parent is itself without its
- * lowest bit; its children are itself plus each power of two below that bit. */
+/* The tree of a broadcast, in ranks relative to the root: a rank's parent is the rank without its
+ * lowest set bit; its children are the rank plus each power of two below that bit. */
 static int relative_rank(const struct comm *comm, int root)
 {
     return (comm->rank - root + comm->size) % comm->size;
@@ -148,30 +112,30 @@ static enum status do_broadcast(const struct comm_call *call, struct stream *str
     if (relative > 0) {
         int parent = (relative - lowest + call->peer) % comm->size;
         comm_set_move(comm->recvs, parent, call->dst, bytes);
-        TRY(comm_swap(comm, call, 0, stream));
+        TRY(comm_swap(call, 0, stream));
     }
     for (int bit = lowest >> 1; bit > 0; bit >>= 1) {
         if (relative + bit < comm->size)
             comm_set_move(comm->sends, (relative + bit + call->peer) % comm->size, call->dst,
                           bytes);
     }
-    return comm_swap(comm, call, 0, stream);
+    return comm_swap(call, 0, stream);
 }
 
 static enum status do_send(const struct comm_call *call, struct stream *stream)
 {
     comm_set_move(call->comm->sends, call->peer, call->src, part_bytes(call));
-    return comm_swap(call->comm, call, 0, stream);
+    return comm_swap(call, 0, stream);
 }
 
 static enum status do_recv(const struct comm_call *call, struct stream *stream)
 {
     comm_set_move(call->comm->recvs, call->peer, call->dst, part_bytes(call));
-    return comm_swap(call->comm, call, 0, stream);
+    return comm_swap(call, 0, stream);
 }
 
-/* The host's two calls. Without a destination it is a barrier: in round k every rank tells the one
- * 2^k further on, and hears from the one 2^k before. */
+/* comm_barrier and comm_exchange. Without a destination it is a barrier: in round k every rank
+ * sends to the rank 2^k above and receives from the one 2^k below. */
 static enum status do_control(const struct comm_call *call, struct stream *stream)
 {
     struct comm *comm = call->comm;
@@ -182,7 +146,7 @@ static enum status do_control(const struct comm_call *call, struct stream *strea
             int step = 1 << k, n = comm->size;
             comm_set_move(comm->sends, (comm->rank + step) % n, &token, 1);
             comm_set_move(comm->recvs, (comm->rank - step + n) % n, &taken, 1);
-            TRY(comm_swap(comm, call, k, stream));
+            TRY(comm_swap(call, k, stream));
         }
         return STATUS_OK;
     }
@@ -196,7 +160,7 @@ static enum status do_control(const struct comm_call *call, struct stream *strea
         comm_set_move(comm->sends, r, call->src, part);
         comm_set_move(comm->recvs, r, position, part);
     }
-    return comm_swap(comm, call, 0, stream);
+    return comm_swap(call, 0, stream);
 }
 
 typedef enum status do_fn(const struct comm_call *call, struct stream *stream);
@@ -223,15 +187,8 @@ static void enter(struct comm *comm, const struct comm_call *call, const struct 
     comm->position.kind = call->kind;
     comm->position.peer = call->peer;
     comm->position.call = call->number;
-    if (!is_pair(call->kind))
+    if (!comm_is_pair(call->kind))
         comm->position.number = call->number;
-    pthread_mutex_unlock(&comm->job->lock);
-}
-
-static void leave(struct comm *comm)
-{
-    pthread_mutex_lock(&comm->job->lock);
-    comm->position.inside = false;
     pthread_mutex_unlock(&comm->job->lock);
 }
 
@@ -243,8 +200,8 @@ static void nap(double seconds)
 
 static void delay(struct comm *comm)
 {
-    if (comm->most_delay > 0)
-        nap(comm->most_delay * rng_uniform(comm->delays, comm->delay_count++));
+    if (comm->max_delay > 0)
+        nap(comm->max_delay * rng_uniform(comm->delays, comm->delay_count++));
 }
 
 static void draw(struct comm *comm, const struct comm_call *call, double start)
@@ -261,7 +218,7 @@ static void draw(struct comm *comm, const struct comm_call *call, double start)
               });
 }
 
-/* With the lock held, as all counting. */
+/* Counters change under the communicator's lock. */
 static void count_given(const struct comm_call *call)
 {
     call->comm->counters[call->kind].bytes += (int64_t)call->bytes_out;
@@ -277,15 +234,16 @@ static void count_done(struct comm *comm, const struct comm_call *call, const st
     counter->blocked += blocked ? seconds : 0;
 }
 
-/* Run a call on the thread that its turn has come to; stream NULL = the host's own. */
+/* Run a call on the thread that executes it; stream NULL: a call of the host. */
 static enum status run(const struct comm_call *call, struct stream *stream)
 {
     struct comm *comm = call->comm;
     enum status st = (enum status)atomic_load(&comm->error);
     if (st == STATUS_OK && comm_job_failed(comm->job))
-        st = comm_ended(comm->job);
+        st = comm_job_ended(comm->job);
     if (st == STATUS_OK && stream != NULL && stream_failed(stream)) {
-        comm_abort(comm, log_first_error(comm->env->log)); /* nobody may wait for this rank */
+        comm_abort(comm,
+                   log_first_error(comm->env->log)); /* do not let other ranks wait for this one */
         st = STATUS_COMM;
     }
     if (st == STATUS_OK) {
@@ -299,7 +257,9 @@ static enum status run(const struct comm_call *call, struct stream *stream)
         if (slot >= 0)
             comm_flight_mark(comm, slot, stream);
         delay(comm);
-        leave(comm);
+        pthread_mutex_lock(&comm->job->lock);
+        comm->position.inside = false;
+        pthread_mutex_unlock(&comm->job->lock);
         draw(comm, call, traced);
         double seconds =
             device_is_dry(comm->device) ? comm_spend(call, stream) : clock_seconds() - start;
@@ -327,21 +287,16 @@ static void run_task(struct stream *stream, const void *args)
 
 static int64_t next_number(struct comm *comm, enum comm_kind kind)
 {
-    return is_pair(kind) ? ++comm->pair_count : ++comm->collective_count;
-}
-
-/* A call's memory is the GPU's on all ranks, or the host's on all: one address tells. */
-static bool is_on_channel(const struct comm_call *call)
-{
-    const void *data = call->dst != NULL ? call->dst : call->src;
-    return call->comm->channel != NULL && data != NULL && call->comm->job->transport->reaches(data);
+    return comm_is_pair(kind) ? ++comm->pair_count : ++comm->collective_count;
 }
 
 static void enqueue(struct comm_call *call, struct stream *stream)
 {
     struct comm *comm = call->comm;
+    const void *data = call->dst != NULL ? call->dst : call->src;
     CHECK(call->count >= 0);
-    call->on_channel = is_on_channel(call);
+    /* The buffers are GPU memory on all ranks or on none, so one address decides. */
+    call->on_channel = comm->channel != NULL && data != NULL && comm->job->transport->reaches(data);
     call->number = next_number(comm, call->kind);
     call->label = comm->label;
     comm->label = NULL;
@@ -414,23 +369,19 @@ void comm_all_to_all(struct comm *comm, const void *send, void *recv, int64_t co
     enqueue(&call, stream);
 }
 
-void comm_all_to_all_v(struct comm *comm, const void *send, const int64_t *send_counts,
-                       const int64_t *send_offsets, void *recv, const int64_t *recv_counts,
-                       const int64_t *recv_offsets, enum dtype type, struct stream *stream)
+void comm_all_to_all_v(struct comm *comm, const void *send, void *recv,
+                       const struct comm_parts *parts, enum dtype type, struct stream *stream)
 {
     struct comm_call call = {.comm = comm,
                              .kind = COMM_ALL_TO_ALL,
                              .type = type,
                              .src = send,
                              .dst = recv,
-                             .send_counts = send_counts,
-                             .send_offsets = send_offsets,
-                             .recv_counts = recv_counts,
-                             .recv_offsets = recv_offsets};
+                             .parts = *parts};
     for (int r = 0; r < comm->size; r++) {
-        CHECK(send_counts[r] >= 0 && recv_counts[r] >= 0);
+        CHECK(parts->send_counts[r] >= 0 && parts->recv_counts[r] >= 0);
         if (r != comm->rank)
-            call.bytes_out += (size_t)send_counts[r] * dtype_bytes(type);
+            call.bytes_out += (size_t)parts->send_counts[r] * dtype_bytes(type);
     }
     enqueue(&call, stream);
 }

@@ -1,22 +1,27 @@
-/* comm_impl -- what a communicator is inside, and what a back end fills in; for src/comm only.
+/* comm_impl -- the inside of a communicator, and the interface of back ends; for src/comm only.
  *
- * A rank has one *home*: its note, its list of communicators, and the reason why the job ended, if
- * it did. Communicators (the root, its copies and groups) belong to the home. The face numbers
- * calls, counts bytes, waits for streams and builds every collective from one primitive, `swap`:
- * post some messages to and from other ranks, and wait for all of them. A back end moves bytes and
- * nothing else.
+ * A rank has one `struct comm_job`: its list of communicators, the note that says what it is doing,
+ * and the reason why the job ended, if it did. The communicators (the root, its copies and groups)
+ * belong to it. The code in this folder numbers calls, counts bytes, waits for streams and builds
+ * every collective from one primitive, the *swap*: post messages to and from other ranks, and wait
+ * for all of them. A back end moves bytes and nothing else.
  *
- *     comm.c           life of homes and communicators, counters
- *     comm_calls.c     the collectives, their queue and their numbers
- *     comm_sums.c      sums in rank order, or by the library
+ * The files, highest first; each calls only those below it:
+ *
+ *     comm.c            jobs and communicators: create, copy, split, destroy
+ *     comm_transport.c  agree on a transport between GPUs; open and close its channels
+ *     comm_calls.c      the collectives: queue, numbers, counters, and how most are made of swaps
+ *     comm_sums.c       the reductions: sums in rank order, or by the library
+ *     comm_swap.c       one swap: by the back end, by bounce buffers, or on a channel
  *     comm_bounce.c     swaps of memory that the host cannot reach
- *     comm_transport.c      a way from GPU to GPU beside the back end: which, and its links
- *     comm_watch.c     a thread that watches calls which are on GPUs
- *     comm_price.c     what calls take, where they are only counted
- *     comm_late.c      the end of a job: who is late, who left, who ended it
+ *     comm_watch.c      a thread that watches calls in flight on GPUs
+ *     comm_price.c      the time of calls that are only counted (dry)
+ *     comm_late.c       how a job ends early: ranks that are late, have left or gave up
  *
- * Locks, outermost first: a hub's, a home's, a communicator's or a group's. None is held while
- * bytes move.
+ * A back end (folders dry, mpi, self, threads) calls comm_late.c only.
+ *
+ * Locks, outermost first: a hub's, a job's, a communicator's or a group's. None is held while bytes
+ * move.
  */
 #ifndef COMM_COMM_IMPL_H
 #define COMM_COMM_IMPL_H
@@ -27,20 +32,20 @@
 
 enum { COMM_NAME_BYTES = 32, COMM_NOTE_BYTES = 96, COMM_FAILURE_BYTES = 384 };
 
-/* Where a rank is on one communicator, as another rank is told. */
+/* Where a rank is on one communicator, as it answers to another rank. */
 struct comm_position {
     bool here;           /* the communicator exists there */
     bool inside;         /* a call is running */
-    bool on_gpu;         /* the newest call is done by GPUs: over here when it is enqueued */
-    bool held_up;        /* it waits for other ranks itself, in another communicator */
+    bool on_gpu;         /* the newest call runs on GPUs: `inside` ends when it is enqueued */
+    bool held_up;        /* the rank itself waits for other ranks, in another communicator */
     enum comm_kind kind; /* of the newest call */
     int peer;            /* of a send or receive: the other rank */
-    int64_t call;        /* its number: collectives, and sends and receives, count apart */
-    int64_t number;      /* of the newest collective begun; 0 = none yet */
+    int64_t call;        /* its number; collectives and pairs (sends, receives) count separately */
+    int64_t number;      /* of the newest collective; 0 = none yet */
     char note[COMM_NOTE_BYTES];
 };
 
-/* One message of a swap; no bytes = no message. */
+/* One message of a swap; bytes 0 = no message. */
 struct comm_move {
     char *data;
     size_t bytes;
@@ -48,231 +53,211 @@ struct comm_move {
 
 struct comm_job;
 
-/* Where a rank joins; for the back ends that do not find out by themselves. */
+/* What a rank must be told to join, where the back end cannot find out: threads and dry. */
 struct comm_member {
-    struct comm_hub *hub; /* borrowed; threads */
+    struct comm_hub *hub; /* threads; borrowed */
     int rank;
     int size;     /* dry */
-    bool bounced; /* dry: as on a device whose memory the host cannot reach */
+    bool bounced; /* dry: stands for a device whose memory the host cannot reach */
 };
 
 struct comm_backend {
     const char *name;
-    size_t job_bytes;  /* of the back end's home struct, `struct comm_job` first */
-    size_t comm_bytes; /* of its communicator struct, `struct comm` first */
+    size_t job_bytes;  /* size of the back end's job struct, which begins with struct comm_job */
+    size_t comm_bytes; /* size of its communicator struct, which begins with struct comm */
 
-    /* Find the other ranks; set home->rank and home->size. `member` is NULL but for threads and
+    /* Find the other ranks; set job->rank and job->size. `member` is NULL except for threads and
      * dry. */
     enum status (*join)(struct comm_job *job, const struct comm_member *member);
     void (*quit)(struct comm_job *job); /* after the last communicator is closed */
-    /* `comm` is filled in and in its home's list; all its ranks come here. `parent` is NULL for the
-     * root. With `comm` NULL the rank takes part in making groups and is in none. */
+    /* Called by all ranks of `parent` (NULL for the root), with `comm` filled in and in its job's
+     * list. A rank that is in none of the new groups takes part with `comm` NULL. */
     enum status (*open)(struct comm *comm, struct comm *parent, int colour);
-    void (*close)(
-        struct comm *comm); /* not collective: whoever still waits for this rank is told */
+    /* Not collective: ranks that still wait for this one find out. */
+    void (*close)(struct comm *comm);
 
-    /* Every message of comm->sends and comm->recvs (indexed by rank; memory of the host), until all
-     * are there. Both ends of a message give the same `stamp`. Ends early when the home has failed. */
+    /* Move every message of comm->sends and comm->recvs (indexed by rank; host memory) and wait for
+     * all. Both ends of a message pass the same `stamp`. Returns early when the job has failed. */
     enum status (*swap)(struct comm *comm, uint64_t stamp);
-    /* Where is that rank? false = it does not answer. */
+    /* Ask a rank where it is; false = no answer. */
     bool (*ask)(struct comm *comm, int peer, struct comm_position *position);
-    /* Make every home of the job fail with `text`, this one too. */
+    /* Make the job fail with `text` on every rank, including this one. */
     void (*spread)(struct comm_job *job, const char *text);
 };
 
-/* A way for memory of the device from GPU to GPU (NCCL), in a plugin. It carries messages of
- * calls on streams and nothing else: ranks meet, speak, leave and end through the back end. A
- * communicator that uses it has a link, one of its own. */
+/* A direct way between GPUs (NCCL), implemented in a plugin. It carries the messages of calls on
+ * streams and nothing else: ranks join, agree, leave and fail through the back end. Each
+ * communicator that uses it has a channel of its own. */
 enum { COMM_ID_BYTES = 128, COMM_WATCHED = 32 };
 struct comm_channel;
 struct comm_call;
 
 struct comm_transport {
     const char *name;
-    /* Made by one rank of a new communicator and given to all of them; then all come to `open`. */
+    /* One rank of a new communicator makes the id and sends it to the others; all call `open`. */
     enum status (*make_id)(struct env *env, unsigned char id[COMM_ID_BYTES]);
     enum status (*open)(struct comm *comm, const unsigned char id[COMM_ID_BYTES],
                         struct comm_channel **channel);
-    void (*close)(
-        struct comm_channel *channel); /* waits for the other ranks, unless it was aborted */
+    /* Waits for the other ranks, unless the channel was aborted. */
+    void (*close)(struct comm_channel *channel);
 
-    bool (*reaches)(const void *address); /* memory of a GPU */
-    /* Call `issue` in the stream's order, on a thread that may enqueue on it: the caller's, at once,
-     * but for a worker. Unlike a task it does not wait for what is before it. */
+    bool (*reaches)(const void *address); /* is it GPU memory? */
+    /* Call `issue` in the stream's order, on a thread that may enqueue on the stream: at once on
+     * the caller's thread, except for worker streams. Unlike a task, `issue` does not wait for
+     * earlier work on the stream. */
     void (*enqueue)(struct stream *stream, stream_task_fn *issue, const void *args, size_t bytes);
-    /* Enqueue every message of comm->sends and comm->recvs, this rank's own to itself included. */
+    /* Enqueue every message of comm->sends and comm->recvs, including this rank's to itself. */
     enum status (*swap)(struct comm *comm, struct stream *stream);
-    /* Enqueue a reduction of f32 or f64 as the library does it, in an order of its own. */
+    /* Enqueue the library's own reduction of f32 or f64. */
     enum status (*sum)(const struct comm_call *call, struct stream *stream);
 
-    /* Calls in flight: `mark` the end of one, slot < COMM_WATCHED; has the GPU `passed` it? */
+    /* Calls in flight: `mark` records the end of a call in a slot < COMM_WATCHED; `passed` asks
+     * whether the GPU has reached it. */
     void (*mark)(struct comm_channel *channel, int slot, struct stream *stream);
     bool (*passed)(struct comm_channel *channel, int slot);
-    /* Any thread: has the library met an error since? The reason in `why`. */
+    /* Any thread: has the library reported an error? If so, `why` says which. */
     bool (*failed)(struct comm_channel *channel, char *why, size_t bytes);
-    /* Any thread: end what is on the GPU, and whoever is inside the library for this link. */
+    /* Any thread: end the channel's work on the GPU, and release threads inside the library. */
     void (*abort)(struct comm_channel *channel);
 };
-/* The entry of libsifr-cuda for comm: a const struct comm_transport. */
+/* The symbol in libsifr-cuda: a const struct comm_transport. */
 #define COMM_NCCL_ENTRY "sifr_comm_nccl"
 
-/* The thread that watches the links of a rank. */
+/* The thread that watches a rank's channels. */
 struct comm_watch {
     pthread_t thread;
     bool running;
     _Atomic bool stops;
-    pthread_mutex_t lock; /* of the list; outside every other */
-    struct comm *comms;   /* that have a link, newest first */
+    pthread_mutex_t lock; /* of the list; outside all other locks */
+    struct comm *comms;   /* with a channel, newest first */
 };
 
 struct comm_job {
     const struct comm_backend *backend;
-    const struct comm_transport *transport; /* NULL: everything goes through the back end */
+    const struct comm_transport *transport; /* NULL: the back end moves everything */
     struct env *env;                        /* borrowed */
     int rank, size;                         /* in the job */
-    bool bounced;                           /* the host cannot reach the device's memory */
-    bool fast;                              /* of the job's configuration */
+    bool bounced;                           /* the host cannot reach device memory */
+    bool fast;                              /* comm_config.fast */
     double timeout;
     pthread_mutex_t lock;
     struct comm *comms;           /* newest first */
-    const struct stream *compute; /* borrowed; NULL: nobody has said; see comm_set_compute */
+    const struct stream *compute; /* comm_set_compute_stream; borrowed, may be NULL */
     char note[COMM_NOTE_BYTES];
     _Atomic bool failed; /* the job has ended */
-    bool told;           /* ... and this rank's log knows */
+    bool logged;         /* ... and this rank has logged why */
     char failure[COMM_FAILURE_BYTES];
 
-    const struct comm_prices *prices; /* borrowed: of calls that are only counted; NULL: none */
+    const struct comm_prices *prices; /* dry: the time of calls; borrowed; NULL: they take none */
 
-    struct event *issued;       /* with a path: the newest swap of all communicators */
-    pthread_mutex_t issue_lock; /* of who enqueues one */
+    struct event *issued;       /* with a transport: the end of this rank's newest swap */
+    pthread_mutex_t issue_lock; /* held while a swap is enqueued */
     struct comm_watch watch;
 };
 
-/* Blocks for sums in rank order; see comm_sums.c. */
+/* Buffers for sums in rank order (comm_sums.c). */
 struct comm_sums {
     void *sum, *wide_zero, *narrow_zero;
 };
 
-/* Pinned memory for swaps of memory that the host cannot reach; see comm_bounce.c. */
+/* Pinned bounce buffers (comm_bounce.c). */
 struct bounce_half {
-    struct stream *stream; /* NULL: messages are not staged */
+    struct stream *stream; /* NULL: messages do not bounce */
     char *out, *in;
 };
 
 struct comm_bounce {
     struct bounce_half halves[2];
-    struct comm_move *sends, *recvs; /* (size) each; of the swap in progress, on the device */
-    int *out_slots, *in_slots;       /* (size) each: their places in a half */
+    struct comm_move *sends, *recvs; /* (size) each: the swap in progress, in device memory */
+    int *out_slots, *in_slots;       /* (size) each: index of a rank's message in a half */
 };
 
 /* Calls that the GPU has not finished, oldest first; under the communicator's lock. */
 struct comm_flight {
-    int64_t begun, passed; /* a call's slot is its number here modulo COMM_WATCHED */
+    int64_t begun, passed; /* counts of calls; call i uses slot i modulo COMM_WATCHED */
     bool marked[COMM_WATCHED];
     struct comm_position calls[COMM_WATCHED];
-    struct stream *streams[COMM_WATCHED]; /* borrowed: who ends one waits for what is on it */
-    double since; /* when the watch last saw something pass, or nothing in flight */
-    int asked;    /* how often since then late ranks were asked for */
-    bool ended;   /* with the job, by the watch */
+    struct stream *streams[COMM_WATCHED]; /* borrowed: a stream outlives the calls on it */
+    double since; /* when a call last passed, or the first of the current ones began */
+    int asked;    /* how often late ranks were asked since then */
+    bool ended;   /* the watch has aborted the channel, in thread `ender` */
     pthread_t ender;
 };
 
 struct comm {
     const struct comm_backend *backend;
-    struct comm_job *job;  /* shared by the communicators of a rank; the last frees it */
-    struct comm *next;     /* in the home's list */
+    struct comm_job *job;  /* shared by the rank's communicators; freed with the last */
+    struct comm *next;     /* in the job's list */
     struct env *env;       /* borrowed */
     struct device *device; /* borrowed */
     int rank, size;
-    bool patient;   /* set by who makes the calls; see comm_be_patient */
-    int *job_ranks; /* (size) for messages, and for who is asked */
-    uint64_t id;    /* the same on all its ranks, and no other communicator's */
+    bool patient;   /* comm_set_patient */
+    int *job_ranks; /* (size) ranks in the job, for messages and questions */
+    uint64_t id;    /* equal on all its ranks, unique among communicators */
     int child_count;
     char name[COMM_NAME_BYTES];
     struct comm_sums sums;
     struct comm_bounce bounce;
-    struct comm_channel *channel; /* NULL: no path */
+    struct comm_channel *channel; /* NULL: no transport */
     struct comm_flight flight;
     struct comm *next_watched;
-    struct comm_move *sends, *recvs; /* (size) each; of the swap in progress */
+    struct comm_move *sends, *recvs; /* (size) each, in one array: the swap in progress */
     _Atomic int error;               /* enum status of the first failure */
 
     int64_t collective_count, pair_count; /* numbers given so far */
-    struct comm_position position;        /* under the home's lock; its note is not used */
-    const struct stream *call_stream;     /* with it: of the call in progress; NULL = the host's */
+    struct comm_position position;        /* under the job's lock; its note is not used */
+    const struct stream *call_stream;     /* of the call in progress, under the same lock; NULL:
+                                             a call of the host */
     pthread_mutex_t lock;
     pthread_cond_t idle;
     int64_t pending; /* calls enqueued and not finished */
-    double idle_at;  /* where they are only counted: when the last of them is done */
+    double idle_at;  /* dry: when the last of them ends */
     struct comm_counter counters[COMM_KIND_COUNT];
 
     enum trace_lane lane;
-    const char *label; /* borrowed: of the next call */
+    const char *label; /* of the next call; borrowed */
 
-    double most_delay; /* 0 = none; as is the seed, what copies and groups begin with */
+    double max_delay; /* 0 = none; copies and groups inherit it and the seed */
     uint64_t delay_seed;
-    double slow; /* more seconds for every call */
     struct rng delays;
     uint64_t delay_count;
+    double slow; /* comm_slow_down: additional seconds per call */
 };
 
-/* One call, as it goes through a stream's ring. */
+/* One call, as it travels through a stream's ring. */
 struct comm_call {
     struct comm *comm;
     enum comm_kind kind;
     enum dtype type;
-    int peer; /* root of the tree, or the other end */
+    int peer; /* the root, or the other end of a pair */
     int64_t number, count;
     const void *src;
     void *dst, *scratch;
-    const int64_t *send_counts, *send_offsets, *recv_counts, *recv_offsets;
-    size_t bytes_out;  /* to other ranks, for the counter */
-    bool on_channel;   /* memory of the GPU, and there is a path for it */
-    const char *label; /* for the trace; NULL: none */
+    struct comm_parts parts; /* of comm_all_to_all_v; all NULL otherwise */
+    size_t bytes_out;        /* to other ranks, for the counter */
+    bool on_channel;         /* the transport moves its memory */
+    const char *label;       /* for the trace; NULL: none */
 };
 _Static_assert(sizeof(struct comm_call) <= STREAM_ARGS_BYTES, "a call fits in the ring");
 
-/* comm_calls.c: post what is in comm->sends and comm->recvs, wait, and clear both. `step` tells
- * apart the swaps of one call. `stream` is the call's: NULL = addresses of the host only. */
-enum status comm_swap(struct comm *comm, const struct comm_call *call, int step,
-                      struct stream *stream);
-void comm_set_move(struct comm_move *moves, int rank, const void *data, size_t bytes);
-/* Wait until no call is enqueued on `comm`. */
-void comm_wait_idle(struct comm *comm);
+/* Sends and receives: matched and numbered apart from collectives. */
+static inline bool comm_is_pair(enum comm_kind kind)
+{
+    return kind == COMM_SEND || kind == COMM_RECV;
+}
 
-/* comm_bounce.c: nothing is taken where the host reaches the device's memory. */
-enum status comm_bounce_open(struct comm *comm);
-void comm_bounce_close(struct comm *comm); /* of one that was not opened whole, too */
-/* backend->swap for messages in memory of the device; those of the host are fine, too. */
-enum status comm_bounce_swap(struct comm *comm, enum comm_kind kind, uint64_t stamp);
-
-/* comm_transport.c */
+/* --- comm_transport.c ----------------------------------------------------------------------- */
 enum comm_wish { COMM_NO_TRANSPORT, COMM_TRANSPORT_IF_POSSIBLE, COMM_TRANSPORT };
-/* Agree on the job's path, on the root: all ranks have met. Sets home->path. */
+/* Agree on job->transport. Collective over the root. */
 enum status comm_transport_choose(struct comm *root, enum comm_wish wish);
-enum status comm_transport_open(struct comm *comm); /* its link, if there is a path. Collective. */
+enum status comm_transport_open(struct comm *comm); /* its channel; collective */
 void comm_transport_close(struct comm *comm);
-void comm_transport_quit(struct comm_job *job); /* after the last link */
-/* Enqueue the swap, or the sum, after all earlier ones of this rank. */
-enum status comm_transport_swap(struct comm *comm, struct stream *stream);
-enum status comm_transport_sum(const struct comm_call *call, struct stream *stream);
+void comm_transport_quit(struct comm_job *job); /* after the last channel */
 
-/* comm_watch.c */
-enum status comm_watch_start(struct comm_job *job);
-void comm_watch_stop(struct comm_job *job);
-void comm_watch_add(struct comm *comm);
-void comm_watch_remove(struct comm *comm);
-/* A call on a link begins: its slot, -1 when too many are in flight already. */
-int comm_flight_begin(struct comm *comm, const struct comm_position *position,
-                      struct stream *stream);
-void comm_flight_mark(struct comm *comm, int slot, struct stream *stream);
-void comm_flight_wait(struct comm *comm); /* until none is in flight, or the job has ended */
+/* --- comm_calls.c --------------------------------------------------------------------------- */
+void comm_wait_idle(struct comm *comm); /* until no call is enqueued on it */
 
-/* comm_price.c: take a call's time, on its stream (NULL: the host's), and tell how much it was. Only
- * where calls are counted and not made. */
-double comm_spend(const struct comm_call *call, struct stream *stream);
-
-/* comm_sums.c */
+/* --- comm_sums.c ---------------------------------------------------------------------------- */
 enum status comm_sums_open(struct comm *comm);
 void comm_sums_close(struct comm *comm);
 enum status comm_do_reduce_scatter(const struct comm_call *call, struct stream *stream);
@@ -280,20 +265,56 @@ enum status comm_do_all_reduce(const struct comm_call *call, struct stream *stre
 enum status comm_do_reduce(const struct comm_call *call, struct stream *stream);
 size_t comm_all_reduce_bytes(const struct comm *comm, int64_t count, enum dtype type);
 
-/* comm_late.c: nothing has come from a peer of the call in progress for `seconds`, once more the
- * home's timeout. OK = it is on its way, wait on; otherwise the job ends, and everybody knows why.
- */
+/* --- comm_swap.c ---------------------------------------------------------------------------- */
+/* Carry out the messages in comm->sends and comm->recvs, and clear both. `step` numbers the swaps
+ * of one call. `stream` is the call's; NULL: all addresses are host memory. */
+enum status comm_swap(const struct comm_call *call, int step, struct stream *stream);
+/* Enqueue the library's sum after all earlier swaps and sums of this rank. */
+enum status comm_swap_sum(const struct comm_call *call, struct stream *stream);
+
+static inline void comm_set_move(struct comm_move *moves, int rank, const void *data, size_t bytes)
+{
+    moves[rank] = (struct comm_move){(char *)data, bytes};
+}
+
+/* --- comm_bounce.c -------------------------------------------------------------------------- */
+/* Allocates nothing where the host reaches device memory. */
+enum status comm_bounce_open(struct comm *comm);
+void comm_bounce_close(struct comm *comm); /* works after a failed open */
+/* backend->swap for messages in device memory; host memory works, too. */
+enum status comm_bounce_swap(struct comm *comm, enum comm_kind kind, uint64_t stamp);
+
+/* --- comm_watch.c --------------------------------------------------------------------------- */
+enum status comm_watch_start(struct comm_job *job);
+void comm_watch_stop(struct comm_job *job);
+void comm_watch_add(struct comm *comm);
+void comm_watch_remove(struct comm *comm);
+/* A call on a channel begins: returns its slot, or -1 when COMM_WATCHED are in flight already. */
+int comm_flight_begin(struct comm *comm, const struct comm_position *position,
+                      struct stream *stream);
+void comm_flight_mark(struct comm *comm, int slot, struct stream *stream);
+void comm_flight_wait(struct comm *comm); /* until none is in flight, or the job has ended */
+
+/* --- comm_price.c --------------------------------------------------------------------------- */
+/* Dry: spend a call's time on its stream (NULL: on the host's clock) and return it. */
+double comm_spend(const struct comm_call *call, struct stream *stream);
+
+/* --- comm_late.c ---------------------------------------------------------------------------- */
+/* A peer of the call in progress has sent nothing for `seconds`: called each time another timeout
+ * has passed. OK = it will come, keep waiting; otherwise the job has ended, and all ranks know
+ * why. */
 enum status comm_late(struct comm *comm, int peer, double seconds);
-/* The same for another call of this rank than the newest. */
+/* The same for a call of this rank that is not its newest. */
 enum status comm_late_at(struct comm *comm, const struct comm_position *mine, int peer,
                          double seconds);
-enum status comm_gone(struct comm *comm, int peer); /* the same for a peer that has left */
-/* The same for ranks that make different calls; `what` ends the sentence "rank N ...". */
-enum status comm_astray(struct comm *comm, int peer, const char *what);
-enum status comm_ended(struct comm_job *job); /* the job has ended: log that once a rank */
-/* Note the end of the job; false when it had ended before. For back ends, in `spread`. */
+/* End the job because a peer has left, or makes other calls than this rank; `what` completes the
+ * sentence "rank N ...". */
+enum status comm_gone(struct comm *comm, int peer);
+enum status comm_mismatch(struct comm *comm, int peer, const char *what);
+enum status comm_job_ended(struct comm_job *job); /* the error of an ended job; logs it once */
+/* For back ends, in `spread`: record the end of the job; false when it had ended before. */
 bool comm_job_fail(struct comm_job *job, const char *text);
-/* What `ask` answers on the side of the rank that is asked. */
+/* For back ends: the answer to another rank's `ask`. */
 void comm_job_position(struct comm_job *job, uint64_t id, struct comm_position *position);
 
 static inline bool comm_job_failed(const struct comm_job *job)

@@ -1,16 +1,15 @@
-/* comm_late -- how a job ends before its time: a rank that does not come, has left, goes astray,
- * or gives up.
+/* comm_late -- how a job ends early: a rank is late, has left, makes other calls, or gives up.
  *
- * The first reason is written in the homes of all ranks, and every wait of the job ends with it, so
- * all ranks say the same. A rank that has waited too long asks the one it waits for where it is; if
- * that one is in the same call, or still in one before it, it is on its way, or waits for a third,
- * whom it will name itself.
+ * The first reason is recorded in the comm_job of every rank and ends every wait of the job, so all
+ * ranks report the same. A rank that has waited too long asks the rank it waits for where that is.
+ * If it is in the same call, its data is on its way; if it is still in an earlier one, it waits for
+ * a third rank, which it will name itself.
  *
- * So does one that is held up in another communicator: along a pipeline all wait for the one next to
- * them, and only the last of them for who does not come. Calls that are asked for long before they
- * are needed hold nobody up. A rank is held up when the stream it computes on waits, when it has come
- * to a call on that stream or on the host, or when somebody there waits for the stream of a call. What
- * is on a GPU is not seen from here.
+ * The same holds for a rank that is held up in another communicator: along a pipeline every rank
+ * waits for its neighbour, and only the last of them for the missing rank. Calls that are posted
+ * long before they are needed hold up nobody. A rank counts as held up when its compute stream
+ * waits, when it is in a call on that stream or on the host, or when a thread of it waits for the
+ * stream of a call. Work on a GPU cannot be seen from here.
  */
 #include <stdio.h>
 #include <string.h>
@@ -30,23 +29,23 @@ bool comm_job_fail(struct comm_job *job, const char *text)
     return first;
 }
 
-enum status comm_ended(struct comm_job *job)
+enum status comm_job_ended(struct comm_job *job)
 {
     pthread_mutex_lock(&job->lock);
-    bool first = !job->told;
-    job->told = true;
+    bool first = !job->logged;
+    job->logged = true;
     pthread_mutex_unlock(&job->lock);
     return first ? FAIL(job->env, COMM, "%s", job->failure) : STATUS_COMM;
 }
 
-void comm_set_compute(struct comm *comm, const struct stream *stream)
+void comm_set_compute_stream(struct comm *comm, const struct stream *stream)
 {
     pthread_mutex_lock(&comm->job->lock);
     comm->job->compute = stream;
     pthread_mutex_unlock(&comm->job->lock);
 }
 
-/* With the home's lock held: does this rank wait for others, but for communicator `id`? */
+/* Does this rank wait for others, in a communicator other than `id`? Needs the job's lock. */
 static bool is_held_up_elsewhere(const struct comm_job *job, uint64_t id)
 {
     if (job->compute == NULL)
@@ -85,7 +84,7 @@ void comm_note(struct comm *comm, const char *what)
 enum status comm_status(const struct comm *comm)
 {
     enum status st = (enum status)atomic_load(&comm->error);
-    return st == STATUS_OK && comm_job_failed(comm->job) ? comm_ended(comm->job) : st;
+    return st == STATUS_OK && comm_job_failed(comm->job) ? comm_job_ended(comm->job) : st;
 }
 
 void comm_abort(struct comm *comm, const char *reason)
@@ -94,18 +93,29 @@ void comm_abort(struct comm *comm, const char *reason)
     char text[COMM_FAILURE_BYTES];
     snprintf(text, sizeof text, "rank %d: %s", job->rank, reason);
     pthread_mutex_lock(&job->lock);
-    job->told = true; /* here the reason is known */
+    job->logged = true; /* this rank knows the reason */
     pthread_mutex_unlock(&job->lock);
     job->backend->spread(job, text);
 }
 
-/* How many timeouts a rank may be on its way: bytes on a slow network take long. */
+/* Timeouts that a rank may take whose data is on its way: slow networks need long. */
 enum { PATIENCE = 10 };
+
+const char *comm_kind_word(enum comm_kind kind)
+{
+    static const char *const words[] = {
+#define X(name, word) [COMM_##name] = word,
+        COMM_KINDS(X)
+#undef X
+    };
+    CHECK_LT((unsigned)kind, COMM_KIND_COUNT);
+    return words[kind];
+}
 
 /* --- who is late ---------------------------------------------------------------------------- */
 
-/* `all_gather 1841 ("gather")`: a call of this rank; its newest is at comm->place, which our own
- * thread wrote. */
+/* Name a call of this rank: `all_gather 1841 ("gather")`. Its newest call is at comm->position,
+ * which this thread wrote. */
 static void name_call(const struct comm *comm, const struct comm_position *position, char *out,
                       size_t bytes)
 {
@@ -116,19 +126,19 @@ static void name_call(const struct comm *comm, const struct comm_position *posit
 static bool is_on_its_way(const struct comm *comm, const struct comm_position *mine,
                           const struct comm_position *theirs)
 {
-    bool there = theirs->inside || mine->on_gpu; /* what is on a GPU has been left by its rank */
-    if (mine->kind == COMM_SEND || mine->kind == COMM_RECV)
+    bool there = theirs->inside || mine->on_gpu; /* its thread has left a call that is on a GPU */
+    if (comm_is_pair(mine->kind))
         return there && theirs->peer == comm->rank &&
                theirs->kind == (mine->kind == COMM_SEND ? COMM_RECV : COMM_SEND);
     return theirs->number > mine->number ||
            (there && theirs->number == mine->number && theirs->kind == mine->kind);
 }
 
-/* It is held up in a call that we are done with, or in another communicator: by a third, whom it
- * names itself. */
+/* It is held up in a call that this rank has finished, or in another communicator: by a third rank,
+ * which it names itself. */
 static bool is_held_up(const struct comm_position *mine, const struct comm_position *theirs)
 {
-    bool pair = mine->kind == COMM_SEND || mine->kind == COMM_RECV;
+    bool pair = comm_is_pair(mine->kind);
     return theirs->held_up || (!pair && theirs->inside && theirs->number < mine->number);
 }
 
@@ -137,7 +147,7 @@ static void tell_position(const struct comm_position *position, char *out, size_
 {
     char call[64] = "";
     if (!position->here) {
-        snprintf(out, bytes, "it is not there any more, or not yet");
+        snprintf(out, bytes, "it has left, or has not joined yet");
         return;
     }
     if (position->inside)
@@ -150,7 +160,7 @@ static void tell_position(const struct comm_position *position, char *out, size_
                  call);
 }
 
-/* Who does not answer can't say where it is; it is not far from who waits for it. */
+/* A rank that does not answer cannot say where it is, but it is near the rank that waits for it. */
 static void tell_own_position(struct comm_job *job, char *out, size_t bytes)
 {
     out[0] = '\0';
@@ -163,7 +173,7 @@ static void tell_own_position(struct comm_job *job, char *out, size_t bytes)
 static enum status end_job(struct comm *comm, const char *text)
 {
     comm->backend->spread(comm->job, text);
-    return comm_ended(comm->job);
+    return comm_job_ended(comm->job);
 }
 
 enum status comm_late(struct comm *comm, int peer, double seconds)
@@ -188,8 +198,8 @@ enum status comm_late_at(struct comm *comm, const struct comm_position *mine, in
     } else if (position.here && is_on_its_way(comm, mine, &position)) {
         if (seconds < PATIENCE * comm->job->timeout)
             return STATUS_OK;
-        snprintf(text, sizeof text, "rank %d is in %s too, but nothing has come from it for %.3g s",
-                 who, call, seconds);
+        snprintf(text, sizeof text, "rank %d is also in %s, but has sent nothing for %.3g s", who,
+                 call, seconds);
     } else if (position.here && is_held_up(mine, &position) &&
                seconds < PATIENCE * comm->job->timeout) {
         return STATUS_OK;
@@ -201,7 +211,7 @@ enum status comm_late_at(struct comm *comm, const struct comm_position *mine, in
     return end_job(comm, text);
 }
 
-void comm_be_patient(struct comm *comm, bool patient)
+void comm_set_patient(struct comm *comm, bool patient)
 {
     comm->patient = patient;
 }
@@ -214,7 +224,7 @@ enum status comm_gone(struct comm *comm, int peer)
     return end_job(comm, text);
 }
 
-enum status comm_astray(struct comm *comm, int peer, const char *what)
+enum status comm_mismatch(struct comm *comm, int peer, const char *what)
 {
     char call[96], text[COMM_FAILURE_BYTES];
     name_call(comm, &comm->position, call, sizeof call);

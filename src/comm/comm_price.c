@@ -1,4 +1,5 @@
-/* comm_price -- what calls take by latency, messages and bytes; and taking it, on a dry device. */
+/* comm_price -- the time of a call by latency, messages and bytes; and spending it on a dry
+ * device. */
 #include "comm/comm_price.h"
 #include <math.h>
 #include "comm/comm_impl.h"
@@ -10,7 +11,8 @@ static int node_of(const struct comm_prices *prices, int job_rank)
     return prices->node > 0 ? job_rank / prices->node : 0;
 }
 
-/* Other ranks on the node of `rank`: neighbours, since ranks of a communicator are in order. */
+/* Other ranks on the node of `rank`: adjacent ones, because the ranks of a communicator are in
+ * order. */
 static int near_count(const struct comm_prices *prices, int size, int rank, const int *job_ranks)
 {
     int node = node_of(prices, job_ranks[rank]), first = rank, end = rank + 1;
@@ -29,7 +31,7 @@ static double on_wire(const struct comm_wire *wire, double messages, double byte
     return messages * wire->message + move;
 }
 
-/* A message to and from each of the others. */
+/* A message to and from each of the other ranks. */
 static double swap_price(const struct comm_prices *prices, int near, int far, double bytes)
 {
     double each = bytes / (near + far), latency = 0.0, seconds = 0.0;
@@ -61,7 +63,8 @@ double comm_price(const struct comm_prices *prices, enum comm_kind kind, int siz
                   int peer, const int *job_ranks, double bytes)
 {
     int near, far;
-    double full; /* bytes that the sum reads where others' shares are added to this rank's */
+    double
+        full; /* bytes that the sum reads, when the other ranks' parts are added to this rank's */
     if (size == 1)
         return 0.0;
     if (kind == COMM_CONTROL)
@@ -90,7 +93,7 @@ void comm_set_prices(struct comm *comm, const struct comm_prices *prices)
     comm->job->prices = prices;
 }
 
-/* As comm_price wants it. */
+/* The `bytes` of comm_price. */
 static double bytes_of(const struct comm_call *call)
 {
     const struct comm *comm = call->comm;
@@ -100,8 +103,8 @@ static double bytes_of(const struct comm_call *call)
         return (double)call->count * element;
     if (call->kind == COMM_REDUCE && comm->rank == call->peer)
         return (double)(comm->size - 1) * (double)call->count * element;
-    for (int r = 0; call->recv_counts != NULL && r < comm->size; r++)
-        in += r != comm->rank ? (double)call->recv_counts[r] * element : 0.0;
+    for (int r = 0; call->parts.recv_counts != NULL && r < comm->size; r++)
+        in += r != comm->rank ? (double)call->parts.recv_counts[r] * element : 0.0;
     return in > out ? in : out;
 }
 

@@ -1,23 +1,23 @@
-/* comm_sums -- reductions: every contribution goes to the rank that needs the sum, and is added
+/* comm_sums -- the reductions: every contribution goes to the rank that needs the sum and is added
  * there in rank order.
  *
  * The sum of a block is formed in fp32 (fp64 for f64), ((c0 + c1) + c2) + ..., and rounded once to
- * the type. So its bits depend on the contributions alone: not on who came first, not on the
- * library, not on how ranges are cut. Copies and device_accumulate are all it takes, on any device:
- * -0 + x is x for every x, so adding to a block of -0 widens or rounds a value without another
+ * the type. So its bits depend only on the contributions: not on the order of arrival, the library,
+ * or how ranges are divided. Copies and device_accumulate are all that is needed, on any device: -0
+ * + x is x for every x, so adding to a block of -0 widens or rounds a value without a further
  * operation.
  *
- * In fast mode the library adds where it loses nothing by it but the order: f32 and f64 over a link.
- * NCCL rounds a 16-bit sum at every rank that it passes, so these stay here.
+ * In fast mode the library sums where only the order changes: f32 and f64 on a channel. NCCL rounds
+ * a 16-bit sum at every rank that it passes, so 16-bit sums stay here.
  *
- * An all-reduce is a reduce-scatter of slices (whole blocks of 64 elements, the last ones short or
- * empty) followed by a gather of the sums.
+ * An all-reduce is a reduce-scatter of shards (complete blocks of 64 elements; the last shards may
+ * be short or empty) followed by a gather of the sums.
  */
 #include "comm/comm_impl.h"
 
-enum { BLOCK = 8192 }; /* elements summed at a time: stays in the cache */
+enum { BLOCK = 8192 }; /* elements summed at a time: fits in the cache */
 
-/* A block of -0 of one width. */
+/* Allocate a block of -0 of one width. */
 static enum status make_zeros(struct comm *comm, size_t bytes, uint32_t pattern, void **block)
 {
     uint32_t fill[256];
@@ -62,20 +62,20 @@ void comm_sums_close(struct comm *comm)
 
 /* --- by the library ------------------------------------------------------------------------- */
 
-bool comm_adds(const struct comm *comm, enum dtype type)
+bool comm_library_sums(const struct comm *comm, enum dtype type)
 {
     return comm->job->fast && comm->channel != NULL && (type == DTYPE_F32 || type == DTYPE_F64);
 }
 
 static bool library_adds(const struct comm_call *call)
 {
-    return call->count > 0 && call->on_channel && comm_adds(call->comm, call->type);
+    return call->count > 0 && call->on_channel && comm_library_sums(call->comm, call->type);
 }
 
 /* --- in rank order -------------------------------------------------------------------------- */
 
-/* dst = c_0 + ... + c_(n-1), n elements of one block; contribution r of `type` at parts + r *
- * stride bytes, but this rank's own at `mine`. dst may be `mine`. */
+/* dst = c_0 + ... + c_(n-1), for n elements of one block. Contribution r of `type` is at parts + r
+ * * stride bytes, except this rank's own, which is at `mine`. dst may be `mine`. */
 static void sum_block(struct comm *comm, struct stream *stream, enum dtype type, char *dst,
                       const char *mine, const char *parts, size_t stride, int64_t n)
 {
@@ -118,7 +118,7 @@ enum status comm_do_reduce_scatter(const struct comm_call *call, struct stream *
     const char *full = call->src;
     char *scratch = call->scratch;
     if (library_adds(call))
-        return comm_transport_sum(call, stream);
+        return comm_swap_sum(call, stream);
     CHECK(scratch != NULL || call->count == 0);
     for (int r = 0; r < comm->size; r++) {
         if (r == comm->rank)
@@ -126,7 +126,7 @@ enum status comm_do_reduce_scatter(const struct comm_call *call, struct stream *
         comm_set_move(comm->sends, r, full + (size_t)r * part, part);
         comm_set_move(comm->recvs, r, scratch + (size_t)r * part, part);
     }
-    TRY(comm_swap(comm, call, 0, stream));
+    TRY(comm_swap(call, 0, stream));
     sum_parts(comm, stream, call->type, call->dst, full + (size_t)comm->rank * part, scratch, part,
               call->count);
     return STATUS_OK;
@@ -138,7 +138,7 @@ struct range {
     int64_t at, count;
 };
 
-static int64_t slice_count(int64_t count, int size)
+static int64_t shard_count(int64_t count, int size)
 {
     int64_t part = (count + size - 1) / size;
     return (part + 63) / 64 * 64;
@@ -146,7 +146,7 @@ static int64_t slice_count(int64_t count, int size)
 
 static struct range range_of(int64_t count, int size, int rank)
 {
-    int64_t part = slice_count(count, size), at = rank * part;
+    int64_t part = shard_count(count, size), at = rank * part;
     if (at > count)
         at = count;
     return (struct range){at, count - at < part ? count - at : part};
@@ -162,13 +162,13 @@ enum status comm_do_all_reduce(const struct comm_call *call, struct stream *stre
 {
     struct comm *comm = call->comm;
     size_t element = dtype_bytes(call->type);
-    size_t part = (size_t)slice_count(call->count, comm->size) * element;
+    size_t part = (size_t)shard_count(call->count, comm->size) * element;
     struct range mine = range_of(call->count, comm->size, comm->rank);
     char *data = call->dst, *scratch = call->scratch, *own = data + (size_t)mine.at * element;
     size_t own_bytes = (size_t)mine.count * element;
 
     if (library_adds(call))
-        return comm_transport_sum(call, stream);
+        return comm_swap_sum(call, stream);
     for (int r = 0; r < comm->size; r++) {
         struct range theirs = range_of(call->count, comm->size, r);
         if (r == comm->rank)
@@ -177,7 +177,7 @@ enum status comm_do_all_reduce(const struct comm_call *call, struct stream *stre
                       (size_t)theirs.count * element);
         comm_set_move(comm->recvs, r, scratch + (size_t)r * part, own_bytes);
     }
-    TRY(comm_swap(comm, call, 0, stream));
+    TRY(comm_swap(call, 0, stream));
     sum_parts(comm, stream, call->type, own, own, scratch, part, mine.count);
 
     for (int r = 0; r < comm->size; r++) {
@@ -188,7 +188,7 @@ enum status comm_do_all_reduce(const struct comm_call *call, struct stream *stre
         comm_set_move(comm->recvs, r, data + (size_t)theirs.at * element,
                       (size_t)theirs.count * element);
     }
-    return comm_swap(comm, call, 1, stream);
+    return comm_swap(call, 1, stream);
 }
 
 enum status comm_do_reduce(const struct comm_call *call, struct stream *stream)
@@ -196,16 +196,16 @@ enum status comm_do_reduce(const struct comm_call *call, struct stream *stream)
     struct comm *comm = call->comm;
     size_t bytes = (size_t)call->count * dtype_bytes(call->type);
     if (library_adds(call))
-        return comm_transport_sum(call, stream);
+        return comm_swap_sum(call, stream);
     if (comm->rank != call->peer) {
         comm_set_move(comm->sends, call->peer, call->dst, bytes);
-        return comm_swap(comm, call, 0, stream);
+        return comm_swap(call, 0, stream);
     }
     for (int r = 0; r < comm->size; r++) {
         if (r != comm->rank)
             comm_set_move(comm->recvs, r, (char *)call->scratch + (size_t)r * bytes, bytes);
     }
-    TRY(comm_swap(comm, call, 0, stream));
+    TRY(comm_swap(call, 0, stream));
     sum_parts(comm, stream, call->type, call->dst, call->dst, call->scratch, bytes, call->count);
     return STATUS_OK;
 }

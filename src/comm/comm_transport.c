@@ -1,25 +1,18 @@
-/* comm_transport -- a way from GPU to GPU beside the back end: which one, and a link for each
- * communicator.
+/* comm_transport -- agree on a transport between GPUs, and give each communicator a channel.
  *
- * The root of a job is made with its back end (mpi, threads, self); then its ranks tell each other
- * their GPUs and whether the plugin is there, and all come to the same decision. From then on every
- * communicator has a link of its own, whose id its first rank makes and the back end passes round.
- *
- * Swaps on links, and sums, are kernels that wait for each other across GPUs, so two of them that come in
- * another order on another rank can hold each other up for ever, on whatever streams they are. So
- * all swaps of a rank run one after the other in the order in which they were enqueued: each waits
- * for the event of the one before. The order is the same on all ranks because one thread enqueues
- * them, the one that makes the calls, and all ranks make the same calls: that is why streams for
- * such a communicator have no thread of their own (comm_stream_create).
+ * The root of a job is created with its back end (mpi, threads, self). Then its ranks tell each
+ * other their GPUs and whether the plugin is available, and all come to the same decision. From
+ * then on every communicator has a channel of its own; its first rank makes the channel's id, and
+ * the back end distributes it. comm_swap.c says in which order swaps run on channels.
  */
 #include <stdio.h>
 #include "base/plugin.h"
 #include "comm/comm_impl.h"
 
-/* What a rank tells of itself. */
+/* What a rank tells the others about itself. */
 struct offer {
     char gpu[DEVICE_GPU_BYTES];
-    char why[256]; /* "" = the path can be used here */
+    char why[256]; /* why it cannot use the transport; "" = it can */
 };
 
 static void make_offer(struct comm *root, struct offer *mine)
@@ -30,7 +23,7 @@ static void make_offer(struct comm *root, struct offer *mine)
         root->job->transport = transport;
 }
 
-/* Why the ranks cannot use the path; "" = they can. The same text on all ranks. */
+/* Why the ranks cannot use the transport; "" = they can. The same text on all ranks. */
 static void judge(const struct offer *offers, int size, char *out, size_t bytes)
 {
     out[0] = '\0';
@@ -40,13 +33,13 @@ static void judge(const struct offer *offers, int size, char *out, size_t bytes)
         for (int other = 0; other < r && out[0] == '\0'; other++) {
             if (strcmp(offers[r].gpu, offers[other].gpu) == 0)
                 snprintf(out, bytes,
-                         "ranks %d and %d share the GPU %s, and NCCL needs one for each", other, r,
-                         offers[r].gpu);
+                         "ranks %d and %d share the GPU %s, but NCCL needs one GPU per rank", other,
+                         r, offers[r].gpu);
         }
     }
 }
 
-/* Only the calls of its users are numbered and counted. */
+/* Only the users' calls are numbered and counted. */
 static void forget_calls(struct comm *comm)
 {
     comm->counters[COMM_CONTROL] = (struct comm_counter){0};
@@ -56,19 +49,19 @@ static void forget_calls(struct comm *comm)
     pthread_mutex_unlock(&comm->job->lock);
 }
 
-/* The path cannot be used: refused, or told. Ranks that are threads meet this often, in tests on one
- * GPU. */
+/* The transport cannot be used: an error, or a log line. For ranks that are threads it is a debug
+ * line, because tests on one GPU meet it often. */
 static enum status do_without(struct comm_job *job, enum comm_wish wish, const char *why)
 {
     bool threads = job->backend == &comm_threads;
     job->transport = NULL;
     if (wish == COMM_TRANSPORT)
-        return FAIL(job->env, CONFIG, "%s; use comm.backend %s, which goes through the host", why,
-                    threads ? "threads" : "mpi");
+        return FAIL(job->env, CONFIG, "%s; use comm.backend=%s, which goes through host memory",
+                    why, threads ? "threads" : "mpi");
     if (threads)
-        log_debug(job->env, "messages go through the host: %s", why);
+        log_debug(job->env, "messages between GPUs go through host memory: %s", why);
     else
-        log_info(job->env, "messages go through the host: %s", why);
+        log_info(job->env, "messages between GPUs go through host memory: %s", why);
     return STATUS_OK;
 }
 
@@ -77,8 +70,8 @@ enum status comm_check_device(struct env *env, const char *backend, const char *
     if (strcmp(backend, "nccl") != 0 || strcmp(device, "cuda") == 0)
         return STATUS_OK;
     return FAIL(env, CONFIG,
-                "comm.backend 'nccl' moves memory of GPUs; the device is '%s': leave it at auto, "
-                "or give run.device=cuda",
+                "comm.backend=nccl needs GPUs, but the device is '%s'; set comm.backend=auto or "
+                "run.device=cuda",
                 device);
 }
 
@@ -111,9 +104,9 @@ undo_offers:
     return st;
 }
 
-/* Ranks meet once more when all have their link: with ranks in one process, one that is done enqueues
- * a swap and may then wait in the driver for the others, with locks that they need for the memory
- * of their links. */
+/* The ranks meet again when all have their channel. With ranks in one process, the first could
+ * otherwise enqueue a swap and wait in the driver for the others, holding locks that they need to
+ * allocate their channels. */
 enum status comm_transport_open(struct comm *comm)
 {
     enum status st;
@@ -131,14 +124,15 @@ enum status comm_transport_open(struct comm *comm)
     TRY_OR(undo_all, all[0].status);
     TRY_OR(undo_all, transport->open(comm, all[0].id, &comm->channel));
     comm_watch_add(comm);
-    comm_barrier(comm); /* who does not come has ended the job, and the next call tells */
+    comm_barrier(comm); /* a missing rank has ended the job, and the next call reports it */
     forget_calls(comm);
 undo_all:
     mem_free(comm->env, all);
     return st;
 }
 
-/* The library waits for the other ranks without end, so they first meet in a call that does not. */
+/* The library would wait for the other ranks forever, so they first meet in a call that can time
+ * out. */
 void comm_transport_close(struct comm *comm)
 {
     if (comm->channel == NULL)
@@ -155,29 +149,4 @@ void comm_transport_quit(struct comm_job *job)
 {
     comm_watch_stop(job);
     event_destroy(job->issued);
-}
-
-/* `call` NULL: messages. */
-static enum status issue(struct comm *comm, const struct comm_call *call, struct stream *stream)
-{
-    struct comm_job *job = comm->job;
-    pthread_mutex_lock(&job->issue_lock);
-    stream_wait(stream, job->issued);
-    enum status st =
-        call != NULL ? job->transport->sum(call, stream) : job->transport->swap(comm, stream);
-    event_record(job->issued, stream);
-    pthread_mutex_unlock(&job->issue_lock);
-    if (st != STATUS_OK && !comm_job_failed(job))
-        comm_abort(comm, log_first_error(comm->env->log)); /* nobody may wait for this rank */
-    return st;
-}
-
-enum status comm_transport_swap(struct comm *comm, struct stream *stream)
-{
-    return issue(comm, NULL, stream);
-}
-
-enum status comm_transport_sum(const struct comm_call *call, struct stream *stream)
-{
-    return issue(call->comm, call, stream);
 }

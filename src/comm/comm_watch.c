@@ -1,18 +1,18 @@
-/* comm_watch -- a thread a rank that watches calls which are on GPUs.
+/* comm_watch -- one thread per rank that watches calls in flight on GPUs.
  *
- * A call on a link is enqueued and its thread goes on; whoever then waits for the stream waits
- * inside the driver, where nobody can tell it that a rank has died. So a thread looks at every link
- * a few times a second:
+ * A call on a channel is enqueued, and its thread continues; whoever waits for the stream then
+ * waits inside the driver, where it cannot learn that a rank has died. So a thread checks every
+ * channel a few times a second:
  *
- *   - the library has met an error: the job ends, and the others are told why;
- *   - the job has ended: streams with calls in flight fail, and the links are aborted, so that
- *     kernels which wait for other GPUs return;
- *   - nothing has passed for the timeout: the ranks of the oldest call are asked where they are, and
- *     who has not come to it is named (comm_late.c).
+ *   - the library reports an error: the job ends, and the other ranks learn why;
+ *   - the job has ended: streams with calls in flight fail, and the channels are aborted, so that
+ *     kernels that wait for other GPUs return;
+ *   - no call has finished for the timeout: the ranks of the oldest call are asked where they are,
+ *     and a rank that has not reached it is named (comm_late.c).
  *
- * A call is in flight from when its thread comes to it, since the library may keep that thread
- * waiting for other ranks as well, until the GPU has passed its mark. At most COMM_WATCHED calls of
- * a communicator are kept: of more, the first are, and one that hangs is among the first.
+ * A call is in flight from the moment its thread reaches it, because the library may also block
+ * that thread until other ranks come, until the GPU has passed its mark. At most COMM_WATCHED calls
+ * of a communicator are recorded: the oldest ones, and a call that hangs is always among them.
  */
 #include <string.h>
 #include <time.h>
@@ -21,7 +21,7 @@
 #include "comm/comm_impl.h"
 
 static const double LOOK_EVERY = 0.02;
-static const double LONGEST_END = 5.0; /* seconds that an aborted link has to become quiet */
+static const double LONGEST_END = 5.0; /* seconds for an aborted channel to become quiet */
 
 static void nap(double seconds)
 {
@@ -31,7 +31,8 @@ static void nap(double seconds)
 
 /* --- calls in flight ------------------------------------------------------------------------ */
 
-/* Take out those that the GPU has passed, with the communicator's lock held; how many are left. */
+/* Remove the calls that the GPU has passed; returns the number left. Needs the communicator's
+ * lock. */
 static int64_t retire(struct comm *comm)
 {
     struct comm_flight *flight = &comm->flight;
@@ -94,11 +95,12 @@ void comm_flight_wait(struct comm *comm)
 
 /* --- the thread ----------------------------------------------------------------------------- */
 
-/* Streams with calls that will not be done fail: whoever waits for them learns it when they end. */
+/* Fail the streams of calls that will never finish, so that threads that wait for them get an
+ * error. */
 static void fail_streams(struct comm *comm)
 {
     struct comm_flight *flight = &comm->flight;
-    enum status st = comm_ended(comm->job);
+    enum status st = comm_job_ended(comm->job);
     pthread_mutex_lock(&comm->lock);
     retire(comm);
     for (int64_t i = flight->passed; i < flight->begun; i++)
@@ -113,8 +115,8 @@ static void *ender_main(void *arg)
     return NULL;
 }
 
-/* The job has ended: all calls on the GPU let go of it. Every link by a thread of its own, since an
- * abort waits for the GPU, and so for the other links. */
+/* The job has ended: abort all channels. Each has a thread of its own, because an abort waits for
+ * the GPU, and so for the other channels. */
 static void end_channels(struct comm *first)
 {
     for (struct comm *comm = first; comm != NULL; comm = comm->next_watched) {
@@ -122,17 +124,18 @@ static void end_channels(struct comm *first)
             continue;
         fail_streams(comm);
         if (pthread_create(&comm->flight.ender, NULL, ender_main, comm) != 0) {
-            log_warn(comm->env, "cannot start a thread to end \"%s\"", comm->name);
+            log_warn(comm->env, "cannot start a thread to abort \"%s\"", comm->name);
             continue;
         }
         comm->flight.ended = true;
     }
 }
 
-/* Ask everybody who takes part in the oldest call; the first who has not come ends the job. */
+/* Ask every rank that takes part in the oldest call. The first that has not reached it ends the
+ * job. */
 static void ask(struct comm *comm, const struct comm_position *position, double seconds)
 {
-    bool pair = position->kind == COMM_SEND || position->kind == COMM_RECV;
+    bool pair = comm_is_pair(position->kind);
     for (int r = 0; r < comm->size; r++) {
         if (r == comm->rank || (pair && r != position->peer))
             continue;
@@ -192,7 +195,7 @@ enum status comm_watch_start(struct comm_job *job)
         return STATUS_OK;
     pthread_mutex_destroy(&job->issue_lock);
     pthread_mutex_destroy(&watch->lock);
-    return FAIL(job->env, COMM, "cannot start the watch's thread: %s; see ulimit -u",
+    return FAIL(job->env, COMM, "cannot start the watch thread: %s; check ulimit -u",
                 strerror(error));
 }
 
@@ -221,10 +224,10 @@ void comm_watch_remove(struct comm *comm)
 {
     struct comm_watch *watch = &comm->job->watch;
     pthread_mutex_lock(&watch->lock);
-    struct comm **channel = &watch->comms;
-    while (*channel != comm)
-        channel = &(*channel)->next_watched;
-    *channel = comm->next_watched;
+    struct comm **at = &watch->comms;
+    while (*at != comm)
+        at = &(*at)->next_watched;
+    *at = comm->next_watched;
     pthread_mutex_unlock(&watch->lock);
     if (comm->flight.ended)
         pthread_join(comm->flight.ender, NULL);

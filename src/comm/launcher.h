@@ -1,5 +1,5 @@
-/* launcher -- which program started this process, and as which rank; from environment variables,
- * before any library is asked. */
+/* launcher -- which program started this process, and as which rank: from environment variables,
+ * before any library is initialized. */
 #ifndef COMM_LAUNCHER_H
 #define COMM_LAUNCHER_H
 #include <stdbool.h>
@@ -7,14 +7,14 @@
 struct launcher {
     const char *name; /* "Open MPI's mpirun", ...: for messages */
     int rank, size;
-    int local_rank; /* among the ranks of this machine; -1 = not said */
+    int local_rank; /* among the ranks of this machine; -1 = unknown */
 };
 
-/* false = started by hand. */
+/* false = not started by a launcher. */
 bool launcher_find(struct launcher *launcher);
 
-/* Which of the `count` GPUs of this machine a process uses when a launcher started it as one of
- * several ranks; otherwise the first. */
+/* The index, of the `count` GPUs of this machine, that this process uses: by local rank when a
+ * launcher started several ranks, otherwise 0. */
 int launcher_gpu(int count);
 
 #endif

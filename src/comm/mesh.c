@@ -1,4 +1,4 @@
-/* mesh -- arithmetic, and three splits by colours that everybody knows. */
+/* mesh -- the arithmetic of ranks, the three groups, and the printed map. */
 #include "comm/mesh.h"
 #include <stdio.h>
 #include <string.h>
@@ -22,16 +22,16 @@ static int divisor_above(int count, int least)
     return d;
 }
 
-/* One number does not divide `count`: what near it would. */
+/* A value does not divide `count`: say which nearby values do. */
 static enum status refuse(struct env *env, const char *key, int value, const char *what, int count)
 {
     int below = divisor_below(count, value);
     if (value > count)
         return FAIL(env, CONFIG,
-                    "%s is %d, but there %s only %d %s; start more (-n), or %d would fit", key,
-                    value, count == 1 ? "is" : "are", count, what, below);
-    return FAIL(env, CONFIG, "%s is %d, which does not divide %d %s; %d and %d would fit", key,
-                value, count, what, below, divisor_above(count, value));
+                    "%s=%d needs more than the %d %s of this job; start more (-n), or try %d", key,
+                    value, count, what, below);
+    return FAIL(env, CONFIG, "%s=%d does not divide %d %s; try %d or %d", key, value, count, what,
+                below, divisor_above(count, value));
 }
 
 enum status mesh_of(struct env *env, int size, int rank, int tp, int pp, struct mesh *mesh)
@@ -39,9 +39,9 @@ enum status mesh_of(struct env *env, int size, int rank, int tp, int pp, struct 
     char what[64];
     CHECK(size >= 1 && rank >= 0 && rank < size);
     if (tp < 1)
-        return FAIL(env, CONFIG, "parallel.tp is %d; it is at least 1", tp);
+        return FAIL(env, CONFIG, "parallel.tp=%d is out of range; use 1 or more", tp);
     if (pp < 1)
-        return FAIL(env, CONFIG, "parallel.pp is %d; it is at least 1", pp);
+        return FAIL(env, CONFIG, "parallel.pp=%d is out of range; use 1 or more", pp);
     if (size % tp != 0)
         return refuse(env, "parallel.tp", tp, size == 1 ? "rank" : "ranks", size);
     int groups = size / tp;
@@ -71,14 +71,14 @@ int mesh_rank(const struct mesh *mesh, int d, int p, int t)
 
 /* --- nodes ---------------------------------------------------------------------------------- */
 
-/* The largest group size that divides every run of ranks on one node (and so the ranks too). */
+/* The largest group size that divides every run of consecutive ranks on one node. */
 static int group_that_fits(const struct mesh *mesh, const char *const *hosts)
 {
     int fits = 0;
     for (int first = 0, r = 1; r <= mesh->size; r++) {
         if (r < mesh->size && strcmp(hosts[r], hosts[first]) == 0)
             continue;
-        for (int run = r - first; run != 0;) { /* fits = the greatest divisor of both */
+        for (int run = r - first; run != 0;) { /* fits = greatest common divisor of both */
             int rest = fits % run;
             fits = run;
             run = rest;
@@ -97,9 +97,8 @@ enum status mesh_check_hosts(struct env *env, const struct mesh *mesh, const cha
         int fits = divisor_below(group_that_fits(mesh, hosts), mesh->tp);
         return FAIL(
             env, CONFIG,
-            "parallel.tp is %d, and ranks %d to %d of one tensor-parallel group must be on "
-            "one node, but rank %d is on '%s' and rank %d on '%s'; as the ranks are placed, "
-            "%d would fit",
+            "parallel.tp=%d: ranks %d to %d form one TP group and must be on one node, but rank "
+            "%d is on '%s' and rank %d on '%s'; with this placement, try %d",
             mesh->tp, first, first + mesh->tp - 1, first, hosts[first], r, hosts[r], fits);
     }
     return STATUS_OK;
@@ -109,7 +108,7 @@ enum status mesh_check_hosts(struct env *env, const struct mesh *mesh, const cha
 
 enum axis { AXIS_TP, AXIS_PP, AXIS_DP };
 
-/* A number for each group along an axis: the place in the other two. */
+/* The number of a rank's group along an axis: its coordinates on the other two. */
 static int colour(const struct mesh *mesh, enum axis axis, int rank)
 {
     int t = rank % mesh->tp, p = rank / mesh->tp % mesh->pp, d = rank / mesh->tp / mesh->pp;
@@ -165,7 +164,8 @@ void mesh_groups_free(struct mesh_groups *groups)
 
 enum { MOST_ROWS = 16, MOST_COLUMNS = 8 };
 
-/* Of more than `most` the first few and the last are shown: 1 = it is, 0 = not, -1 = dots are. */
+/* Whether item i is shown, when at most `most` are: 1 = yes, 0 = no, -1 = dots in its place. The
+ * first few and the last are shown. */
 static int shown(int i, int count, int most)
 {
     if (count <= most || i < most - 2 || i == count - 1)

@@ -293,30 +293,15 @@ undo_wide:
 
 /* --- traffic ---------------------------------------------------------------- */
 
-const char *engine_way_word(enum engine_way way)
+struct traffic engine_traffic(const struct engine *engine)
 {
-    static const char *const words[ENGINE_WAYS] = {"gather", "reduce", "pipe", "tensor", "control"};
-    CHECK_LT((unsigned)way, ENGINE_WAYS);
-    return words[way];
-}
-
-struct engine_traffic engine_traffic(const struct engine *engine)
-{
-    struct zero_traffic store = zero_traffic(engine->zero);
-    struct engine_traffic all = {.sent = {[ENGINE_GATHER] = store.gather,
-                                          [ENGINE_REDUCE] = store.reduce,
-                                          [ENGINE_TENSOR] = store.tensor,
-                                          [ENGINE_CONTROL] = store.control},
-                                 .in_flight = store.in_flight,
-                                 .waited = store.waited,
-                                 .tensor_in_flight = store.tensor_in_flight,
-                                 .tensor_waited = store.tensor_blocked};
+    struct traffic all = zero_traffic(engine->zero);
     if (engine->side_stream)
         all.tensor_waited += engine->side_stream->waited;
     if (!engine->pipeline)
         return all;
     struct comm_counter pipe = pipeline_counted(engine->pipeline);
-    all.sent[ENGINE_PIPE] = pipe.bytes;
+    all.sent[TRAFFIC_PIPE] = pipe.bytes;
     all.in_flight += pipe.seconds;
     all.stalled = pipeline_stalled(engine->pipeline);
     return all;

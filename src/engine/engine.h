@@ -104,28 +104,7 @@ enum status engine_sum(struct engine *engine, int64_t mine, int64_t *sum);
 /* *sum = the sum over all ranks of the job: for votes of the training loop. Collective. */
 enum status engine_vote(struct engine *engine, int64_t mine, int64_t *sum);
 
-/* --- what goes over the wire ---------------------------------------------------------------- */
-enum engine_way {
-    ENGINE_GATHER,  /* params to who computes, and summed gradients where they have several holders;
-                       between stages: params that two of them use */
-    ENGINE_REDUCE,  /* gradients to their owners; between stages: those of such params */
-    ENGINE_PIPE,    /* activations and their gradients, from stage to stage */
-    ENGINE_TENSOR,  /* all that goes among tensor-parallel ranks */
-    ENGINE_CONTROL, /* counts, losses, norms, votes */
-    ENGINE_WAYS
-};
-const char *engine_way_word(enum engine_way way); /* "gather" */
-
-/* What this rank has sent to others since the start, and what it cost. */
-struct engine_traffic {
-    int64_t sent[ENGINE_WAYS]; /* bytes */
-    double in_flight;          /* seconds that calls took, control left out; a receive takes from
-                                  when it is asked for */
-    double waited;             /* seconds of them that compute stood still for */
-    double tensor_in_flight, tensor_waited; /* the same among tensor-parallel ranks alone */
-    double stalled; /* of these, for what a neighbour in the pipeline had not sent: the bubble, as
-                       far as it is not before the first pass or after the last */
-};
-struct engine_traffic engine_traffic(const struct engine *engine);
+/* What this rank has sent to others since the start. Not collective. */
+struct traffic engine_traffic(const struct engine *engine);
 
 #endif

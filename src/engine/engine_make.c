@@ -85,7 +85,7 @@ static struct comm *any_comm(const struct engine *engine)
 static void set_compute_stream(const struct engine *engine, const struct stream *stream)
 {
     if (engine->scopes.comm)
-        comm_set_compute(engine->scopes.comm, stream);
+        comm_set_compute_stream(engine->scopes.comm, stream);
 }
 
 enum status engine_create(struct ops *ops, struct stream *stream, const struct unit_graph *graph,

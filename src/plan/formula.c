@@ -70,23 +70,23 @@ static double sent_in_tp_group(const struct roster *roster, const struct volume 
 }
 
 double formula_sent(const struct roster *roster, int stage, const struct volume *volume,
-                    enum engine_way way)
+                    enum traffic_purpose purpose)
 {
     double gathers = sharding_of(stage).params ? 2.0 * (double)volume->rounds : 1.0;
     double shards = roster_shards(roster), owners = roster->owners;
-    switch (way) {
-    case ENGINE_GATHER:
+    switch (purpose) {
+    case TRAFFIC_GATHER:
         return volume->parameters *
                    (volume->value * gathers * gathered(roster) + volume->total * shared(roster)) +
                (is_owner(roster) ? volume->lent / shards * volume->value : 0.0);
-    case ENGINE_REDUCE:
+    case TRAFFIC_REDUCE:
         return volume->parameters * volume->value * (double)volume->reductions * reduced(roster) +
                (is_owner(roster) ? volume->borrowed / owners * volume->total : 0.0);
-    case ENGINE_PIPE:
+    case TRAFFIC_PIPE:
         return roster_is_worker(roster)
                    ? (double)volume->rounds * volume->messages * volume->message_bytes
                    : 0.0;
-    case ENGINE_TENSOR: return sent_in_tp_group(roster, volume);
+    case TRAFFIC_TENSOR: return sent_in_tp_group(roster, volume);
     default: return 0.0;
     }
 }

@@ -42,7 +42,7 @@ struct volume {
  * the loss and one for the norm. Exact where shards are whole blocks of 64. There is no formula for
  * control: 0. */
 double formula_sent(const struct roster *roster, int stage, const struct volume *volume,
-                    enum engine_way way);
+                    enum traffic_purpose purpose);
 
 /* --- TP groups ------------------------------------------------------------------------------ */
 /* What a rank has of the model, and how it computes it. */

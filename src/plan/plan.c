@@ -18,14 +18,14 @@
 static enum status run_step(const struct plan_parts *p, int loop_votes, struct plan_rank *result)
 {
     struct engine_result step;
-    struct engine_traffic before = engine_traffic(p->engine);
+    struct traffic before = engine_traffic(p->engine);
     int64_t sum;
     TRY(engine_step(p->engine, 1, 0.0, &step));
     for (int i = 0; i < loop_votes; i++)
         TRY(engine_vote(p->engine, 0, &sum));
-    struct engine_traffic after = engine_traffic(p->engine);
-    for (int way = 0; way < ENGINE_WAYS; way++)
-        result->sent[way] = after.sent[way] - before.sent[way];
+    struct traffic after = engine_traffic(p->engine);
+    for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++)
+        result->sent[purpose] = after.sent[purpose] - before.sent[purpose];
     return STATUS_OK;
 }
 
@@ -211,7 +211,7 @@ static enum status worst_of(struct env *env, const struct plan_request *request,
 {
     struct look first = {.traffic = traffic, .crew = crew}, other = {0};
     struct plan_rank rank;
-    int64_t sent[ENGINE_WAYS];
+    int64_t sent[TRAFFIC_PURPOSE_COUNT];
     TRY(look_at_rank(env, request, crew->first, &first, worst));
     memcpy(sent, worst->sent, sizeof sent);
     if (crew->last > crew->first) {

@@ -46,7 +46,7 @@ struct plan_rank {
     size_t host_bytes;                             /* on the host, if the rank computes on a GPU;
                                                       otherwise 0 */
     size_t runtime_bytes;      /* of a GPU: formula_gpu_runtime; 0 on a CPU, where it is small */
-    int64_t sent[ENGINE_WAYS]; /* bytes per step, to other ranks */
+    int64_t sent[TRAFFIC_PURPOSE_COUNT]; /* bytes per step, to other ranks */
 };
 
 /* Build one rank of the request and run a step. */
@@ -109,7 +109,7 @@ enum status plan_activations_make(struct env *env, const struct plan_request *re
 /* --- formulas for comparison: plan_formula.c ------------------------------------------------ */
 /* Bytes per step that the formulas predict for this rank, by purpose. */
 double plan_sent_formula(const struct plan_request *request, int64_t rounds,
-                         const struct plan_rank *rank, int stage, enum engine_way way);
+                         const struct plan_rank *rank, int stage, enum traffic_purpose purpose);
 /* Bytes that a block keeps, by formula. */
 double plan_block_formula(const struct plan_request *request, int recompute);
 

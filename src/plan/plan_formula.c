@@ -21,7 +21,7 @@ static void fill_tp_group(const struct plan_request *request, const struct plan_
 }
 
 double plan_sent_formula(const struct plan_request *request, int64_t rounds,
-                         const struct plan_rank *rank, int stage, enum engine_way way)
+                         const struct plan_rank *rank, int stage, enum traffic_purpose purpose)
 {
     const struct zero_config *store = &request->zero;
     double stream =
@@ -38,7 +38,7 @@ double plan_sent_formula(const struct plan_request *request, int64_t rounds,
                             .message_bytes = rows ? stream / plan_tp(request) : stream,
                             .stream_bytes = stream};
     fill_tp_group(request, rank, &volume);
-    return formula_sent(&rank->roster, stage, &volume, way);
+    return formula_sent(&rank->roster, stage, &volume, purpose);
 }
 
 double plan_block_formula(const struct plan_request *request, int recompute)

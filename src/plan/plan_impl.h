@@ -73,8 +73,8 @@ enum { PLAN_VERBS = TIMETABLE_WEIGHT + 1 }; /* kinds of passes */
 
 /* What one rank spends between two points of a step. */
 struct plan_account {
-    double clock, spent, in_flight, waited; /* seconds */
-    int64_t sent[ENGINE_WAYS];              /* bytes */
+    double clock, spent;    /* seconds that passed, and those in which the rank computed */
+    struct traffic traffic; /* `waited` without what the pipeline stalls */
 };
 
 struct plan_pass {

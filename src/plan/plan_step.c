@@ -39,23 +39,18 @@ struct watcher {
 
 static struct plan_account read_account(const struct plan_parts *p)
 {
-    struct engine_traffic traffic = engine_traffic(p->engine);
     struct plan_account a = {.clock = stream_clock(p->stream),
                              .spent = stream_spent(p->stream),
-                             .in_flight = traffic.in_flight,
-                             .waited = traffic.waited - traffic.stalled};
-    memcpy(a.sent, traffic.sent, sizeof a.sent);
+                             .traffic = engine_traffic(p->engine)};
+    a.traffic.waited -= a.traffic.stalled;
     return a;
 }
 
-static void add(struct plan_account *sum, const struct plan_account *more, double sign)
+static void add(struct plan_account *sum, const struct plan_account *more, int sign)
 {
     sum->clock += sign * more->clock;
     sum->spent += sign * more->spent;
-    sum->in_flight += sign * more->in_flight;
-    sum->waited += sign * more->waited;
-    for (int way = 0; way < ENGINE_WAYS; way++)
-        sum->sent[way] += (int64_t)sign * more->sent[way];
+    traffic_add(&sum->traffic, &more->traffic, sign);
 }
 
 /* Add what was spent since the last point to the current account, and make `next` the current one.
@@ -63,8 +58,8 @@ static void add(struct plan_account *sum, const struct plan_account *more, doubl
 static void turn(struct watcher *w, struct plan_account *next)
 {
     struct plan_account now = read_account(w->parts);
-    add(w->current, &now, 1.0);
-    add(w->current, &w->last, -1.0);
+    add(w->current, &now, 1);
+    add(w->current, &w->last, -1);
     w->last = now;
     w->current = next;
 }
@@ -140,11 +135,11 @@ void plan_step_free(struct env *env, struct plan_step *step)
 struct plan_account plan_step_sum(const struct plan_step *s)
 {
     struct plan_account sum = s->before;
-    add(&sum, &s->judge, 1.0);
-    add(&sum, &s->update, 1.0);
+    add(&sum, &s->judge, 1);
+    add(&sum, &s->update, 1);
     for (int verb = 0; verb < PLAN_VERBS; verb++)
         for (int chunk = 0; chunk < s->chunks; chunk++)
             for (int round = 0; round < s->rounds; round++)
-                add(&sum, &plan_step_pass(s, verb, chunk, round)->until_next, 1.0);
+                add(&sum, &plan_step_pass(s, verb, chunk, round)->until_next, 1);
     return sum;
 }

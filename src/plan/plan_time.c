@@ -108,8 +108,8 @@ static enum status lay_out(struct env *env, const struct plan_request *request, 
 static int64_t total_sent(const int64_t *sent)
 {
     int64_t sum = 0;
-    for (int way = 0; way < ENGINE_WAYS; way++)
-        sum += sent[way];
+    for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++)
+        sum += sent[purpose];
     return sum;
 }
 
@@ -118,11 +118,11 @@ static void take_most(const struct plan_account *rank, struct plan_time *time)
 {
     if (rank->spent >= time->compute) {
         time->compute = rank->spent;
-        time->in_flight = rank->in_flight;
-        time->waited = rank->waited;
+        time->in_flight = rank->traffic.in_flight;
+        time->waited = rank->traffic.waited;
     }
-    if (total_sent(rank->sent) >= total_sent(time->sent))
-        memcpy(time->sent, rank->sent, sizeof time->sent);
+    if (total_sent(rank->traffic.sent) >= total_sent(time->sent))
+        memcpy(time->sent, rank->traffic.sent, sizeof time->sent);
 }
 
 static enum status simulate(struct env *env, const struct plan_request *request,

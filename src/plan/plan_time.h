@@ -18,7 +18,7 @@ struct plan_time {
     double waited;
     double update;             /* after the last pass: norm, update, and their communication */
     double bubble;             /* idle / busy seconds of the pipeline: 0 without one */
-    int64_t sent[ENGINE_WAYS]; /* bytes of the rank that sends most */
+    int64_t sent[TRAFFIC_PURPOSE_COUNT]; /* bytes of the rank that sends most */
 };
 
 double

@@ -36,23 +36,25 @@ static enum part largest_part(const struct plan_time *slow, const struct plan_ti
     return most;
 }
 
-static enum engine_way largest_way(const struct plan_time *slow, const struct plan_time *fast)
+static enum traffic_purpose largest_purpose(const struct plan_time *slow,
+                                            const struct plan_time *fast)
 {
-    enum engine_way most = ENGINE_GATHER;
-    for (int way = 1; way < ENGINE_WAYS; way++)
-        if (slow->sent[way] - fast->sent[way] > slow->sent[most] - fast->sent[most])
-            most = (enum engine_way)way;
+    enum traffic_purpose most = TRAFFIC_GATHER;
+    for (int purpose = 1; purpose < TRAFFIC_PURPOSE_COUNT; purpose++)
+        if (slow->sent[purpose] - fast->sent[purpose] > slow->sent[most] - fast->sent[most])
+            most = (enum traffic_purpose)purpose;
     return most;
 }
 
-static const char *way_words(enum engine_way way)
+static const char *purpose_words(enum traffic_purpose purpose)
 {
-    static const char *const words[ENGINE_WAYS] = {[ENGINE_GATHER] = "parameters between copies",
-                                                   [ENGINE_REDUCE] = "gradients between copies",
-                                                   [ENGINE_PIPE] = "activations between stages",
-                                                   [ENGINE_TENSOR] = "parts of a layer",
-                                                   [ENGINE_CONTROL] = "counts and norms"};
-    return words[way];
+    static const char *const words[TRAFFIC_PURPOSE_COUNT] = {
+        [TRAFFIC_GATHER] = "parameters between copies",
+        [TRAFFIC_REDUCE] = "gradients between copies",
+        [TRAFFIC_PIPE] = "activations between stages",
+        [TRAFFIC_TENSOR] = "parts of a layer",
+        [TRAFFIC_CONTROL] = "counts and norms"};
+    return words[purpose];
 }
 
 /* Why the passes of `slow` take longer. */
@@ -76,7 +78,7 @@ static void compare(const struct search_layout *slow, const struct search_layout
     switch (largest_part(a, b)) {
     case PART_WAIT:
         snprintf(out, bytes, "waits longer for messages, most for %s",
-                 way_words(largest_way(a, b)));
+                 purpose_words(largest_purpose(a, b)));
         break;
     case PART_IDLE:
         snprintf(out, bytes, "idles %.1f %% of its passes in the pipeline, not %.1f %%",
@@ -164,7 +166,7 @@ static void explain_pp(const struct search_layout *first, struct text *text)
     text_printf(text,
                 "pp %-5d cuts the layers: stages send activations only, %s per step and rank; "
                 "%s idles %.1f %%\n",
-                (int)parallel->pp, text_human_bytes(word, (double)first->time.sent[ENGINE_PIPE]),
+                (int)parallel->pp, text_human_bytes(word, (double)first->time.sent[TRAFFIC_PIPE]),
                 timetable_words[parallel->schedule], 100 * first->time.bubble);
 }
 

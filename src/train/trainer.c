@@ -312,10 +312,10 @@ static enum status open_data(struct trainer *t)
 /* One host may still encode text while the ranks of another wait: no timeout meanwhile. */
 static enum status agree_patiently(struct trainer *t)
 {
-    comm_be_patient(t->session.comm, true);
+    comm_set_patient(t->session.comm, true);
     enum status st = check_agreement(t);
     if (t->session.comm)
-        comm_be_patient(t->session.comm, false);
+        comm_set_patient(t->session.comm, false);
     return st;
 }
 

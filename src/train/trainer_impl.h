@@ -52,8 +52,8 @@ struct trainer {
     struct resume_load load;
     struct checkpoint_progress done; /* up to the last step */
     double flops_per_token;
-    struct engine_traffic traffic; /* of the engine, at the last count */
-    struct engine_traffic carried; /* of a step, counted after its record: the new parameters */
+    struct traffic traffic; /* of the engine, at the last count */
+    struct traffic carried; /* of a step, counted after its record: the new parameters */
 };
 
 /* Only rank 0 writes files and calls back. */

@@ -131,40 +131,29 @@ static enum status note_skip(struct trainer *t, const struct engine_result *resu
                 t->done.skips_in_row, t->step, choose_advice(t, result, at_floor));
 }
 
-static void add_traffic(struct engine_traffic *sum, const struct engine_traffic *more, int sign)
-{
-    for (int way = 0; way < ENGINE_WAYS; way++)
-        sum->sent[way] += sign * more->sent[way];
-    sum->in_flight += sign * more->in_flight;
-    sum->waited += sign * more->waited;
-    sum->tensor_in_flight += sign * more->tensor_in_flight;
-    sum->tensor_waited += sign * more->tensor_waited;
-    sum->stalled += sign * more->stalled;
-}
-
 /* The traffic since the last count, added to that of the run's steps. */
-static struct engine_traffic count_traffic(struct trainer *t)
+static struct traffic count_traffic(struct trainer *t)
 {
-    struct engine_traffic now = engine_traffic(t->engine), more = now;
-    add_traffic(&more, &t->traffic, -1);
-    add_traffic(&t->summary->traffic, &more, 1);
+    struct traffic now = engine_traffic(t->engine), more = now;
+    traffic_add(&more, &t->traffic, -1);
+    traffic_add(&t->summary->traffic, &more, 1);
     t->traffic = now;
     return more;
 }
 
-static struct engine_traffic step_traffic(struct trainer *t)
+static struct traffic step_traffic(struct trainer *t)
 {
-    struct engine_traffic step = count_traffic(t);
-    add_traffic(&step, &t->carried, 1);
-    t->carried = (struct engine_traffic){0};
+    struct traffic step = count_traffic(t);
+    traffic_add(&step, &t->carried, 1);
+    t->carried = (struct traffic){0};
     return step;
 }
 
 enum status trainer_suspend_steps(struct trainer *t)
 {
     TRY(zero_settle(t->session.zero));
-    struct engine_traffic more = count_traffic(t);
-    add_traffic(&t->carried, &more, 1);
+    struct traffic more = count_traffic(t);
+    traffic_add(&t->carried, &more, 1);
     return STATUS_OK;
 }
 

@@ -1,18 +1,18 @@
-/* partition -- where each param lies in the flat range of its piece, and which slice of it each
- * owner has.
+/* partition -- the layout of pieces: where each param is in the flat range of its piece, and how
+ * the piece is divided among owners.
  *
- *     piece   | param 0 .....|pad| param 1 ...........|pad| ... |pad to 64 x owners|
- *     slices  |   owner 0    |   owner 1    |   owner 2    |    all of one length
+ *     piece    | param 0 .....|pad| param 1 ...........|pad| ... |pad to 64 x owners|
+ *     owners   |   owner 0    |   owner 1    |   owner 2    |    equal parts
  *
- * Params start at multiples of OPS_BLOCK, so blocks of 64 never straddle two params and slices are
- * whole blocks. Tensor-parallel ranks have the same layout: what one has less of is followed by more
- * padding there.
+ * Params start at multiples of OPS_BLOCK (64 elements), so no block spans two params, and every
+ * part consists of complete blocks. The ranks of a TP group have the same layout: where a rank's
+ * part of a param is smaller, more padding follows.
  */
 #ifndef ZERO_PARTITION_H
 #define ZERO_PARTITION_H
 #include "unit/unit.h"
 
-/* What a stage cuts into slices: the only place where stages are compared. */
+/* What a ZeRO stage shards. Only sharding_of compares stages. */
 struct sharding {
     bool optim, grads, params;
 };
@@ -21,26 +21,27 @@ struct sharding sharding_of(int stage);
 struct partition {
     const struct unit_graph *graph; /* borrowed */
     int owners;
-    int64_t *param_offset; /* (params) first element, in its piece */
-    int64_t *piece_used;   /* (pieces) elements up to the last param's last block */
-    int64_t *piece_count;  /* (pieces) elements with padding: a multiple of OPS_BLOCK * owners */
+    int64_t *param_offset; /* (params) index of its first element in its piece */
+    int64_t *piece_used;   /* (pieces) elements up to the end of the last param's last block */
+    int64_t
+        *piece_count; /* (pieces) elements including padding: a multiple of OPS_BLOCK * owners */
 };
 
 enum status partition_create(struct env *env, const struct unit_graph *graph, int owners,
                              struct partition *p);
 void partition_free(struct env *env, struct partition *p);
 
-int64_t partition_reduce_shard(const struct partition *p,
-                               int piece); /* elements of one owner's slice */
+/* Elements of a reduce shard: one owner's part of a piece. */
+int64_t partition_reduce_shard(const struct partition *p, int piece);
 
-/* Where tensor t is: its piece and first element there. */
+/* Consecutive elements of a piece; partition_tensor returns those of a tensor. */
 struct piece_range {
     int piece;
     int64_t first, count;
 };
 struct piece_range partition_tensor(const struct partition *p, int tensor);
-/* What of `range` lies in part `part` when its piece is cut into `parts` (a divisor of owners)
- * of one length; count 0 when nothing does. The second: `parts` = owners. */
+/* The elements of `range` that are in part `part`, when its piece is divided into `parts` equal
+ * parts (`parts` divides owners). count 0: none. partition_clip is the same with parts = owners. */
 struct piece_range partition_clip_part(const struct partition *p, struct piece_range range,
                                        int part, int parts);
 struct piece_range partition_clip(const struct partition *p, struct piece_range range, int owner);

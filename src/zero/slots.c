@@ -1,7 +1,9 @@
-/* slots -- simulates one walk and gives every residency the smallest place that is free by then. */
+/* slots -- simulates one walk and gives every residency the smallest slot that is free by then. */
 #include "zero/slots.h"
 
-enum { STAY = 2 }; /* entries a piece waits in its slot for its next use */
+enum {
+    STAY = 2
+}; /* a piece stays in its slot when its next use is at most this many entries away */
 
 static bool is_backward(enum pass pass)
 {
@@ -30,7 +32,7 @@ static int entry_unit(struct slot_walk walk, int entry)
     return walk.first + entry <= last ? walk.first + entry : 2 * last - walk.first - entry;
 }
 
-/* May `pass` run in this entry? The loss stands where the way back begins. */
+/* May `pass` run in this entry? The loss runs where the backward part begins. */
 static bool entry_has(struct slot_walk walk, int entry, enum pass pass)
 {
     switch (walk.way) {
@@ -79,8 +81,7 @@ static void add_uses(const struct unit_graph *graph, struct slot_table *t, int p
     }
 }
 
-/* A slot that nobody needs at `issue`: the smallest that is large enough, else the largest; -1:
- * none. */
+/* A slot that is free at `issue`: the smallest that is large enough, else the largest; -1: none. */
 static int choose_slot(const struct slot_table *t, const int *busy_until, int issue, int64_t count)
 {
     int best = -1;

@@ -1,5 +1,4 @@
-/* zero -- making the store: which part of everything this rank has, and what is refused; and
- * what it has sent.
+/* zero -- create and destroy the store: configuration checks and this rank's role; and its traffic.
  */
 #include "zero/zero_impl.h"
 
@@ -7,20 +6,21 @@
 
 /* --- construction --------------------------------------------------------------------------- */
 
-/* Which ranks are meant. */
+/* Says in messages which ranks are counted. */
 static const char *of_a_pp_stage(const struct zero_config *config)
 {
-    return config->pipe ? " with one stage of the pipeline" : "";
+    return config->pipe ? " of one PP stage" : "";
 }
 
 static enum status check_group(struct env *env, const struct zero_config *config, int size)
 {
     int group = config->shard_group;
     if (config->servers > 0)
-        return FAIL(env, CONFIG, "zero.shard_group does not go with zero.servers");
+        return FAIL(env, CONFIG,
+                    "zero.shard_group and zero.servers exclude each other; set one of them to 0");
     if (!sharding_of(config->stage).optim)
         return FAIL(env, CONFIG,
-                    "zero.shard_group needs stage 1, 2 or 3: in stage 0 nothing is cut");
+                    "zero.shard_group needs zero.stage 1, 2 or 3; stage 0 shards nothing");
     if (size % group == 0)
         return STATUS_OK;
     char divisors[128] = "";
@@ -28,20 +28,21 @@ static enum status check_group(struct env *env, const struct zero_config *config
     for (int d = 1; d <= size && used < sizeof divisors - 16; d++)
         if (size % d == 0)
             used += (size_t)snprintf(divisors + used, sizeof divisors - used, " %d", d);
-    return FAIL(env, CONFIG,
-                "zero.shard_group: groups of %d do not make up %d rank%s%s; these do:%s", group,
+    return FAIL(env, CONFIG, "zero.shard_group=%d does not divide %d rank%s%s; try one of%s", group,
                 size, size == 1 ? "" : "s", of_a_pp_stage(config), divisors);
 }
 
 static enum status check_config(struct env *env, const struct zero_config *config, int size)
 {
     if (config->servers > 0 && config->servers >= size)
-        return FAIL(env, CONFIG, "zero.servers: %d of %d rank%s%s %s no worker", config->servers,
-                    size, size == 1 ? "" : "s", of_a_pp_stage(config),
-                    config->servers == 1 ? "leaves" : "leave");
+        return FAIL(
+            env, CONFIG,
+            "zero.servers=%d leaves no worker among %d rank%s%s; use fewer servers or more ranks",
+            config->servers, size, size == 1 ? "" : "s", of_a_pp_stage(config));
     if (config->servers > 0 && !sharding_of(config->stage).optim)
-        return FAIL(env, CONFIG,
-                    "zero.servers needs stage 1, 2 or 3: in stage 0 every rank owns everything");
+        return FAIL(
+            env, CONFIG,
+            "zero.servers needs zero.stage 1, 2 or 3; in stage 0 every rank owns everything");
     if (config->sum_type != DTYPE_F32 && config->type == DTYPE_F32)
         return FAIL(env, CONFIG,
                     "precision.accumulate: bf16 needs precision.mode bf16 or fp16: fp32 gradients "
@@ -56,8 +57,8 @@ static int copies_of(const struct zero_config *config, int size)
     return config->shard_group > 0 ? size / config->shard_group : 1;
 }
 
-/* Which part of everything this rank has, and what it does. */
-static void find_place(struct zero *zero, int rank, int size)
+/* This rank's role: which shards it holds, sums and computes with. */
+static void find_role(struct zero *zero, int rank, int size)
 {
     struct zero_config *c = &zero->config;
     struct roster *r = &zero->roster;
@@ -69,11 +70,11 @@ static void find_place(struct zero *zero, int rank, int size)
     zero->reduce_shard = roster_reduce_shard(r, rank);
     zero->members = r->copies > 1 ? zero->shards : size;
     zero->first_member = r->copies > 1 ? rank / zero->shards * zero->shards : 0;
-    c->local = c->local && size > 1; /* what one rank does anyway */
+    c->local = c->local && size > 1; /* one rank sums its own anyway */
     zero->reductions = c->local && c->micro_batches > r->workers ? r->workers : c->micro_batches;
     zero->type = c->micro_batches > 0 ? c->type : zero->ops->type;
     zero->sum_type = c->micro_batches > 0 ? c->sum_type : DTYPE_F32;
-    /* One rank owns all there is: nothing is cut and nothing is held twice. */
+    /* One rank owns everything: nothing is sharded and nothing is held twice. */
     zero->sharding =
         size > 1 ? sharding_of(c->stage) : (struct sharding){.optim = true, .grads = true};
 }
@@ -97,7 +98,7 @@ enum status zero_create(struct ops *ops, struct stream *stream, struct comm *com
         z->tp_group.rank = comm_rank(config->tp_group);
         z->tp_group.size = comm_size(config->tp_group);
     }
-    find_place(z, rank, size);
+    find_role(z, rank, size);
     CHECK(ops->type == DTYPE_F32 || ops->type == z->type);
     enum status st = zero_memory_create(z);
     if (st != STATUS_OK) {
@@ -152,43 +153,6 @@ struct comm *zero_comm(const struct zero *zero)
     return zero->comm;
 }
 
-static void add_counters(const struct comm *comm, struct comm_counter *sum)
-{
-    for (int kind = 0; comm && kind < COMM_KIND_COUNT; kind++) {
-        struct comm_counter counter = comm_counted(comm, (enum comm_kind)kind);
-        sum->calls += counter.calls;
-        sum->bytes += counter.bytes;
-        sum->seconds += counter.seconds;
-        sum->blocked += counter.blocked;
-    }
-}
-
-struct comm_counter zero_counted(const struct zero *zero, enum zero_way way)
-{
-    struct comm_counter sum = {0};
-    switch (way) {
-    case ZERO_GATHER:
-        add_counters(zero->gather_comm, &sum);
-        add_counters(zero->replica_comm, &sum); /* sums, on their way to who updates with them */
-        add_counters(zero->lend_comm, &sum);
-        break;
-    case ZERO_REDUCE:
-        add_counters(zero->reduce_comm, &sum);
-        add_counters(zero->lent_comm, &sum);
-        break;
-    case ZERO_CONTROL:
-        add_counters(zero->comm, &sum);
-        add_counters(zero->pipe.comm, &sum);
-        break;
-    case ZERO_TENSOR:
-        add_counters(zero->tp_group.comm, &sum);
-        add_counters(zero->tp_group.replicas, &sum);
-        break;
-    case ZERO_WAY_COUNT: break;
-    }
-    return sum;
-}
-
 enum status zero_settle(struct zero *zero)
 {
     TRY(stream_sync(zero->stream));
@@ -198,36 +162,45 @@ enum status zero_settle(struct zero *zero)
     return stream_sync(zero->reduce_stream);
 }
 
-/* Among tensor-parallel ranks, but for what they agree upon. */
-static struct comm_counter tp_group_calls(const struct zero *zero)
+/* sum += all calls of a communicator, which may be NULL. */
+static void add_counters(const struct comm *comm, struct comm_counter *sum)
 {
-    struct comm_counter sum = zero_counted(zero, ZERO_TENSOR);
-    const struct comm *comms[] = {zero->tp_group.comm, zero->tp_group.replicas};
-    for (int i = 0; i < 2; i++) {
-        if (!comms[i])
-            continue;
-        struct comm_counter control = comm_counted(comms[i], COMM_CONTROL);
-        sum.seconds -= control.seconds;
-        sum.blocked -= control.blocked;
+    for (int kind = 0; comm && kind < COMM_KIND_COUNT; kind++) {
+        struct comm_counter counter = comm_counted(comm, (enum comm_kind)kind);
+        sum->bytes += counter.bytes;
+        sum->seconds += counter.seconds;
+        sum->blocked += counter.blocked;
     }
-    return sum;
 }
 
-struct zero_traffic zero_traffic(const struct zero *zero)
+struct traffic zero_traffic(const struct zero *zero)
 {
-    struct comm_counter gather = zero_counted(zero, ZERO_GATHER);
-    struct comm_counter reduce = zero_counted(zero, ZERO_REDUCE);
-    struct comm_counter tensor = tp_group_calls(zero);
+    struct comm_counter gather = {0}, reduce = {0}, tensor = {0}, control = {0};
+    const struct comm *tp_comms[] = {zero->tp_group.comm, zero->tp_group.replicas};
+    add_counters(zero->gather_comm, &gather);
+    add_counters(zero->replica_comm, &gather); /* summed gradients to the ranks that update */
+    add_counters(zero->lend_comm, &gather);
+    add_counters(zero->reduce_comm, &reduce);
+    add_counters(zero->lent_comm, &reduce);
+    for (int i = 0; i < 2; i++)
+        add_counters(tp_comms[i], &tensor);
+    for (int i = 0; i < 2 && tp_comms[i]; i++) { /* their bytes count, their time does not */
+        struct comm_counter agreed = comm_counted(tp_comms[i], COMM_CONTROL);
+        tensor.seconds -= agreed.seconds;
+        tensor.blocked -= agreed.blocked;
+    }
+    add_counters(zero->comm, &control);
+    add_counters(zero->pipe.comm, &control);
     bool waits = !zero_alone(zero) || zero->pipe.comm || zero->tp_group.comm;
-    return (struct zero_traffic){
-        .gather = gather.bytes,
-        .reduce = reduce.bytes,
-        .tensor = tensor.bytes,
-        .control = zero_counted(zero, ZERO_CONTROL).bytes,
+    return (struct traffic){
+        .sent = {[TRAFFIC_GATHER] = gather.bytes,
+                 [TRAFFIC_REDUCE] = reduce.bytes,
+                 [TRAFFIC_TENSOR] = tensor.bytes,
+                 [TRAFFIC_CONTROL] = control.bytes},
         .in_flight = gather.seconds + reduce.seconds + tensor.seconds,
         .waited = waits ? stream_waited(zero->stream) + zero->waited_for_sums + tensor.blocked : 0,
         .tensor_in_flight = tensor.seconds,
-        .tensor_blocked = tensor.blocked,
+        .tensor_waited = tensor.blocked,
     };
 }
 

@@ -1,31 +1,32 @@
-/* zero -- the store: parameters, gradients and optimizer state of a graph, cut among their
- * owners.
+/* zero -- the store: parameters, gradients and optimizer state of a model, sharded over ranks.
  *
- * The engine asks for the params of a unit before a pass and lets go of them after it, hands
- * gradients over when a pass has written them, and asks for the update when all micro-batches of
- * a step are in. Which rank holds what is decided here and seen nowhere else. All memory is
- * taken by zero_create; a step allocates nothing.
+ * Before a pass the engine acquires the params of a unit, and after it releases them. It hands over
+ * the gradients that a pass has written, and asks for the update when all micro-batches of a step
+ * are in. Only the store knows which rank holds what. zero_create allocates all memory; a step
+ * allocates nothing.
  *
- * `stage` says what is cut into slices: 0 nothing (replicas), 1 the optimizer state, 2 the
- * gradients too, 3 the parameters too. It changes who holds what and never a bit of the result.
+ * The ZeRO stage says what is sharded: 0 nothing (every rank is a replica), 1 the optimizer state,
+ * 2 also the gradients, 3 also the parameters. It decides who holds what and never changes a bit of
+ * the result.
  *
- * A step's gradient is the sum of its micro-batches in their order: the first is stored, the
- * others are added in fp32, one after the other. A param that several units use has one sum for
- * each use; the uses are added once, in unit order.
+ * A step's gradient is the sum of its micro-batches in their order: the first is stored, the others
+ * are added one after the other in fp32. A param that several units use has one sum for each use;
+ * the uses are added once per step, in unit order.
  *
- * With a 16-bit `type` parameters and gradients are stored and sent in 2 bytes, beside fp32 masters
- * at the owners. Where ops compute in that type, a pass reads params in place and writes gradients
- * where they are sent from. Where ops compute in fp32 all the same, params are widened for a pass,
- * and a micro-batch's gradient is rounded once, by one rank as by many.
+ * With a 16-bit `type`, parameters and gradients are stored and sent in 2 bytes, and the owners
+ * also hold fp32 masters. Where the ops compute in that type, a pass reads params in place and
+ * writes gradients where they are sent from. Where the ops compute in fp32, params are widened for
+ * each pass, and each micro-batch's gradient is rounded once, on one rank as on many.
  */
 #ifndef ZERO_ZERO_H
 #define ZERO_ZERO_H
 #include "base/options.h"
 #include "comm/comm.h"
+#include "comm/traffic.h"
 #include "unit/unit_cut.h"
 #include "zero/roster.h"
 
-struct zero_group {    /* optimizer.groups: the last that matches a tensor's name wins */
+struct zero_group {    /* optimizer.groups: the last group that matches a tensor's name applies */
     const char *match; /* glob */
     double lr_mul, wd_mul;
 };
@@ -34,16 +35,16 @@ struct zero_chunk { /* units first .. end-1 */
     int first, end;
 };
 
-/* Where the model is cut into pipeline stages: this one's part, which is the store's graph, and the
- * ranks that have the other stages of the same copy. Tensors are still those of the whole model,
- * everywhere below.
+/* The pipeline, where the model is cut into PP stages: the cut, whose part for this rank is the
+ * store's graph, and the ranks with the other PP stages of the same copy. Tensor indices in this
+ * header are always those of the whole model.
  *
- * Where ranks compute a model's layers together (tensor parallel), each has a store for its parts of
- * the tensors; elements below are still those of whole tensors. Rank (d * stages + p) * team + t of
- * the job is rank d of its store's communicator, has stage p, and is rank t of its team. */
+ * With tensor parallelism each rank has a store for its parts of the tensors; element indices in
+ * this header are always those of whole tensors. Rank (d * pp + p) * tp + t of the job is rank d of
+ * its store's communicator, has PP stage p, and is rank t of its TP group. */
 struct zero_pipe {
     const struct unit_cut *cut; /* borrowed */
-    struct comm *comm;          /* borrowed; ranks are stages */
+    struct comm *comm;          /* borrowed; rank p has PP stage p */
 };
 
 struct zero_config {
@@ -51,70 +52,64 @@ struct zero_config {
     double clip;                     /* of the global gradient norm; 0 = off */
     const struct zero_group *groups; /* borrowed */
     int group_count;
-    int64_t micro_batches; /* of a step, over all workers; 0 = the store only reads (evaluation,
+    int64_t micro_batches; /* per step, over all workers; 0 = a read-only store (evaluation,
                               sampling): no gradients, no optimizer */
-    int stage;             /* 0 to 3 */
-    int prefetch;          /* units whose gather is under way ahead of the one that computes */
-    int servers;     /* the last so many ranks own everything and compute nothing; 0 = all own */
-    int shard_group; /* so many neighbours hold one copy of the state, other groups another; 0 = all
-                        ranks hold one */
-    bool
-        local; /* each worker adds its own micro-batches and sends their sum: other bits for another
-                   number of workers */
-    enum dtype type;     /* of parameters and gradients: f32, bf16 or f16; that of ops, or ops are
-                            f32. A store that only reads has that of ops */
-    enum dtype sum_type; /* of the summed gradient: f32, or bf16 (a round's sum formed in f32 and
-                            rounded once; other bits for another number of workers) */
-    bool stochastic; /* 16-bit params are their masters rounded at random, by bits that follow */
-    uint64_t seed;   /* from this, name and element of the tensor, and the update's number */
+    int stage;             /* ZeRO stage, 0 to 3 */
+    int prefetch;          /* how many units ahead of compute params are gathered */
+    int servers;           /* the last `servers` ranks own all shards and compute nothing; 0 = all
+                              ranks own shards */
+    int shard_group;       /* ranks that together hold one copy of the state; 0 = all ranks */
+    bool local; /* each worker sums its own micro-batches and sends the sum: the bits then depend on
+                   the number of workers */
+    enum dtype type;     /* of parameters and gradients: f32, bf16 or f16. Ops have the same type or
+                            f32. A read-only store has the type of the ops */
+    enum dtype sum_type; /* of the summed gradient: f32, or bf16 (each round's sum is formed in f32
+                            and rounded once: the bits depend on the number of workers) */
+    bool stochastic;     /* round masters to 16-bit params at random; the random bits follow from */
+    uint64_t seed;       /* this seed, tensor name, element, and number of the update */
     const struct zero_pipe *pipe; /* borrowed; NULL: the graph is the whole model */
-    struct comm *tp_group;        /* borrowed: the tensor-parallel ranks, used by whoever computes
-                                        too, who is done with it at the end of a pass; NULL: this one alone */
-    const struct zero_chunk *chunks; /* borrowed: units that are walked there, and later back; */
-    int chunk_count;                 /* 0 = all units at once, there and back */
-    bool snapshot;                   /* room on the host for a copy of what this rank is to save */
+    struct comm *tp_group;        /* borrowed; NULL: no tensor parallelism. Passes use it, too, but
+                                     not beyond their end */
+    const struct zero_chunk *chunks; /* borrowed; units that are walked forward and, later, back */
+    int chunk_count;                 /* 0 = all units are walked forward and back at once */
+    bool snapshot;                   /* allocate host memory for zero_snapshot */
 };
 
 struct zero;
-/* `comm` is borrowed, NULL: one rank. Collective, as is everything below unless it says
+/* `comm` is borrowed; NULL: one rank. Collective, as is everything below unless stated
  * otherwise. */
 enum status zero_create(struct ops *ops, struct stream *stream, struct comm *comm,
                         const struct unit_graph *graph, const struct zero_config *config,
                         struct zero **zero);
 void zero_destroy(struct zero *zero);
 const struct roster *zero_roster(const struct zero *zero);
-bool zero_held_once(const struct zero *zero); /* no other rank reads what this one does of a file */
-/* Passes read params where they are for ever, whole and in the compute type: nothing is gathered,
- * widened or waited for between acquire and release, so that a pass may be recorded. */
+/* No other rank holds, and so reads from a file, what this one does. */
+bool zero_held_once(const struct zero *zero);
+/* Passes read params from where they always are, complete and in the compute type: nothing is
+ * gathered, widened or waited for between acquire and release, so a pass may be recorded. */
 bool zero_in_place(const struct zero *zero);
-bool zero_wants_scaling(const struct zero *zero); /* small gradients would be lost: type f16 */
-struct comm *
-zero_comm(const struct zero *zero); /* for small exchanges of the host; NULL: one rank */
-
-/* What went over the wire so far: params to those who compute, gradients to their owners, all that
- * goes among the tensor-parallel ranks, and small exchanges of the host (counts, losses, norms,
- * agreements). Not collective. */
-enum zero_way { ZERO_GATHER, ZERO_REDUCE, ZERO_TENSOR, ZERO_CONTROL, ZERO_WAY_COUNT };
-struct comm_counter zero_counted(const struct zero *zero, enum zero_way way);
-/* Wait until all that this rank has enqueued is done: an update's gathers go on after it. Not
+bool zero_wants_scaling(const struct zero *zero); /* type f16: small gradients would underflow */
+/* For small exchanges on the host; NULL: one rank. */
+struct comm *zero_comm(const struct zero *zero);
+/* Wait for everything this rank has enqueued, including the gathers that follow an update. Not
  * collective. */
 enum status zero_settle(struct zero *zero);
 
-/* --- parameters from and to outside: element ranges of one tensor, in fp32 on the host; where
- * there are masters, these; a 16-bit store that only reads rounds what is written ------------- */
+/* --- reading and writing parameters: element ranges of one tensor, in fp32 on the host. Where
+ * there are masters, these are meant; a read-only 16-bit store rounds what is written --------- */
 enum status zero_init(struct zero *zero, uint64_t seed); /* value = f(seed, tensor name, element) */
 enum status zero_read(struct zero *zero, int tensor, int64_t first, int64_t count, float *out);
-/* Each rank takes what it holds of it; zero_publish afterwards brings all that is made of it up to
- * date. `updates` is how many there have been: what is rounded at random has the bits that the last
- * of them gave it. */
+/* Each rank stores the part that it holds; call zero_publish afterwards to update everything that
+ * is derived from it. `updates` is the number of updates so far: randomly rounded params get the
+ * bits that the last update gave them. */
 enum status zero_write(struct zero *zero, int tensor, int64_t first, int64_t count,
                        const float *values);
 enum status zero_publish(struct zero *zero, int64_t updates);
 
-/* --- the whole state from and to outside, in fp32 on the host; a store that learns. Not
- * collective ---------------------------------------------------------------------------------- */
+/* --- reading and writing the whole state of a store that trains, in fp32 on the host. Not
+ * collective --------------------------------------------------------------------------------- */
 enum zero_state { ZERO_MASTER, ZERO_MOMENTUM, ZERO_VARIANCE, ZERO_STATES };
-struct zero_range { /* elements of a tensor; count 0: none, and first is 0 */
+struct zero_range { /* elements of a tensor; an empty range is {0, 0} */
     int64_t first, count;
 };
 enum { ZERO_RANGES = 3 };
@@ -122,76 +117,67 @@ struct zero_ranges {
     struct zero_range at[ZERO_RANGES]; /* in ascending order, none of them empty */
     int count;
 };
-/* What `rank` of the job is to save of a tensor: every element is one rank's. */
+/* What `rank` of the job saves of a tensor. Every element is saved by exactly one rank. */
 struct zero_ranges zero_state_to_save(const struct zero *zero, int tensor, int rank);
-/* What this rank must be given when the state is loaded: from the first to the last element that it
- * holds. */
+/* What this rank needs when the state is loaded: from the first to the last element it holds. */
 struct zero_range zero_state_held(const struct zero *zero, int tensor);
-/* Read a range that this rank holds; give it one, of which it takes what it holds. After writing,
- * zero_publish. */
+/* Read a range that this rank holds. Write a range: the rank stores the part that it holds; call
+ * zero_publish afterwards. */
 enum status zero_state_read(struct zero *zero, enum zero_state state, int tensor, int64_t first,
                             int64_t count, float *out);
 enum status zero_state_write(struct zero *zero, enum zero_state state, int tensor, int64_t first,
                              int64_t count, const float *values);
-/* Copy what this rank is to save (config.snapshot) and wait for it; then the address of an element
- * in the copy, which may be read by any thread until the next one is made. Tensor-parallel ranks
- * make it together, and it is the only way to what they are to save. */
+/* Copy what this rank saves (needs config.snapshot) and wait for the copy. zero_snapshot_at returns
+ * the address of an element in it; any thread may read it until the next snapshot. Collective over
+ * the TP group, and there the only way to read what each rank saves. */
 enum status zero_snapshot(struct zero *zero);
 const float *zero_snapshot_at(const struct zero *zero, enum zero_state state, int tensor,
                               int64_t first);
 
 /* --- inside a step, called by the engine ---------------------------------------------------- */
-/* A walk of one micro-batch over units first .. end-1 begins: those of a chunk there or back, or all
- * of them both ways where there are no chunks. There, it may end before the last of them. */
+/* Begin a walk of one micro-batch over units first .. end-1: over a chunk, forward or backward, or,
+ * without chunks, over all units in both directions. A forward walk may end before the last
+ * unit. */
 void zero_walk(struct zero *zero, int first, int end, enum walk_way way);
-/* Pointers to the params that `pass` of unit `u` reads, valid until the release. A rank that is
- * idle or a server makes the same calls; it gets no pointers it may use. */
+/* Set run->params for the params that `pass` of unit `u` reads; they are valid until the release.
+ * An idle worker or a server makes the same calls and gets no usable pointers. */
 void zero_acquire(struct zero *zero, int u, enum pass pass, struct unit_run *run);
 void zero_release(struct zero *zero, int u, enum pass pass);
-/* Places for the gradients that `pass` of unit `u` writes (not called by idle ranks); then, when
- * the pass is enqueued, hand them over (called by all) as part of `round` of the step. */
+/* Set run->grads for the gradients that `pass` of unit `u` writes (not called by idle ranks). When
+ * the pass is enqueued, zero_reduce hands them over as part of `round` (called by all ranks). */
 void zero_grads(struct zero *zero, int u, enum pass pass, int64_t round, struct unit_run *run);
 void zero_reduce(struct zero *zero, int u, enum pass pass, int64_t round);
 
 /* --- the end of a step ---------------------------------------------------------------------- */
 struct zero_verdict {
-    double grad_norm;  /* of the whole gradient, unscaled, before clipping; not finite when a
+    double grad_norm;  /* of the whole gradient, unscaled and before clipping; not finite when a
                           gradient is not */
-    int bad_tensor;    /* first tensor with a non-finite gradient, -1: none */
-    int64_t bad_index; /* and the element in it */
+    int bad_tensor;    /* first tensor with a non-finite gradient; -1: none */
+    int64_t bad_index; /* the first such element in it */
 };
-/* Sum the uses, form the norm, find what is not finite. `scale` is what the loss was multiplied
- * with. */
+/* Sum the uses, compute the norm, and find non-finite gradients. `scale` is the factor of the
+ * loss. */
 enum status zero_judge(struct zero *zero, double scale, struct zero_verdict *verdict);
 /* AdamW with clipping, for step t = 1, 2, ... (bias correction) and learning rate lr. Only after a
  * finite verdict. */
 enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
                         const struct zero_verdict *verdict);
 
-/* The step's scalars in device memory; zero_loss_scale sets the factor of the loss gradient for the
- * coming passes. */
+/* The step's scalars in device memory. zero_loss_scale sets the factor of the loss gradient for the
+ * following passes: scale / label_count. */
 const struct step_scalars *zero_scalars(const struct zero *zero);
 void zero_loss_scale(struct zero *zero, double scale, int64_t label_count);
 
-/* For tests and tools: the summed gradient of one tensor, as scaled (valid between zero_judge
- * and the next step). */
+/* For tests and tools: the summed gradient of one tensor, still multiplied by the loss scale. Valid
+ * between zero_judge and the next step. */
 enum status zero_read_gradient(struct zero *zero, int tensor, int64_t first, int64_t count,
                                float *out);
 
-/* What this rank has sent to others since the start, by purpose, and what it cost. */
-struct zero_traffic {
-    int64_t gather;   /* bytes: parameters, and the summed gradient where it has several holders */
-    int64_t reduce;   /* gradients to their owners */
-    int64_t tensor;   /* activations, and shares of gradients, among tensor-parallel ranks */
-    int64_t control;  /* losses, norms, flags */
-    double in_flight; /* seconds that all these calls took, control left out */
-    double waited;    /* seconds of them that compute stood still for */
-    double tensor_in_flight; /* of in_flight, among tensor-parallel ranks; */
-    double tensor_blocked;   /* of these, in calls on the stream that computes */
-};
-struct zero_traffic zero_traffic(const struct zero *zero);
+/* What this store has sent to other ranks since it was created; sent[TRAFFIC_PIPE] and `stalled`
+ * are the engine's. Not collective. */
+struct traffic zero_traffic(const struct zero *zero);
 
-/* For tests: every gather of parameters takes so much longer. Only where there are any. */
+/* For tests: every gather of params takes `seconds` longer. Only with more than one rank. */
 void zero_slow_gathers(struct zero *zero, double seconds);
 
 #endif

@@ -1,17 +1,19 @@
-/* zero_exchange -- the ways of a slice: from the members of the job to its owner, and back.
+/* zero_exchange -- shards to the ranks that compute with them, gradients to their owners.
  *
- * Both are one all-to-all over tables made at start-up, so that all ranks, owners that do not work
- * and workers that do not own, take part in the same call. What a rank keeps for itself is not on
- * the wire. Where a shard has several holders each sums a share of it, and they exchange shares.
+ * Both are one all-to-all over tables made at start-up, so all ranks take part in the same calls,
+ * including owners that are not workers and workers that are not owners. What a rank keeps for
+ * itself is not sent. Where several owners hold the same shard, each sums one reduce shard of it,
+ * and they then exchange their sums.
  *
- * In fast mode the ranks' library may add as it brings shares to their owners (comm_adds): where all
- * ranks work and each sums the share of its own number, in a round in which none is idle.
+ * In fast mode the communication library may add gradients while it moves them (comm_library_sums):
+ * where all ranks are workers, rank r sums reduce shard r, and no worker is idle in the round.
  */
 #include "zero/zero_impl.h"
 
 /* --- construction --------------------------------------------------------------------------- */
 
-/* Several copies: gathers stay among the ranks of one, sums go among the holders of one shard. */
+/* Several copies: gathers stay within a copy, and sums are exchanged between the owners of a
+ * shard. */
 static enum status split_comm(struct zero *zero)
 {
     int size = zero->roster.size, *colours;
@@ -71,21 +73,22 @@ enum status exchange_open_pp_stages(struct zero *zero)
     return STATUS_OK;
 }
 
-/* Sums over the rows of the tables are the same on both sides: rank a sends to b what b expects. */
-static void fill_gather(const struct zero *zero, int piece, struct exchange *e)
+/* The tables of two ranks agree: rank a sends to b what b expects from a. */
+static void fill_gather(const struct zero *zero, int piece, struct comm_parts *e)
 {
     const struct roster *r = &zero->roster;
     int64_t count = zero_shard_count(zero, piece);
     for (int member = 0; member < zero->members; member++) {
         int rank = zero->first_member + member, shard = roster_shard(r, rank);
-        bool other = rank != r->rank || zero->sharding.params; /* in place where params are whole */
+        bool other =
+            rank != r->rank || zero->sharding.params; /* params that are not sharded are in place */
         e->send_counts[member] = zero->shard >= 0 && rank < r->workers && other ? count : 0;
         e->recv_counts[member] = zero->worker && shard >= 0 && other ? count : 0;
         e->recv_offsets[member] = shard >= 0 ? shard * count : 0;
     }
 }
 
-static void fill_reduce(const struct zero *zero, int piece, int active, struct exchange *e)
+static void fill_reduce(const struct zero *zero, int piece, int active, struct comm_parts *e)
 {
     const struct roster *r = &zero->roster;
     int64_t count = zero_reduce_shard_count(zero, piece);
@@ -98,14 +101,14 @@ static void fill_reduce(const struct zero *zero, int piece, int active, struct e
     }
 }
 
-static struct exchange take(int64_t **counts, int size)
+static struct comm_parts take(int64_t **counts, int size)
 {
-    struct exchange e = {*counts, *counts + size, *counts + 2 * size, *counts + 3 * size};
+    struct comm_parts e = {*counts, *counts + size, *counts + 2 * size, *counts + 3 * size};
     *counts += 4 * size;
     return e;
 }
 
-/* The first piece with slices as long as those of piece i: their tables are the same. */
+/* The first piece with shards of the same length as those of piece i: their tables are equal. */
 static int alike(const struct zero *zero, int i)
 {
     int first = 0;
@@ -151,10 +154,9 @@ enum status exchange_tables_create(struct zero *zero)
 
 void shards_to_members(struct zero *zero, int piece, const void *shard, void *full)
 {
-    const struct exchange *e = &zero->pieces[piece].gather;
     comm_label(zero->gather_comm, zero->graph->pieces[piece].name);
-    comm_all_to_all_v(zero->gather_comm, shard, e->send_counts, e->send_offsets, full,
-                      e->recv_counts, e->recv_offsets, zero->type, zero->gather_stream);
+    comm_all_to_all_v(zero->gather_comm, shard, full, &zero->pieces[piece].gather, zero->type,
+                      zero->gather_stream);
 }
 
 void reduce_shards_to_replicas(struct zero *zero, int piece)
@@ -166,8 +168,8 @@ void reduce_shards_to_replicas(struct zero *zero, int piece)
     comm_all_gather(zero->replica_comm, mine, p->total, count, zero->sum_type, zero->gather_stream);
 }
 
-/* dst = src; adding to zero is exact, and rounds where dst is narrower. Ops are for compute's
- * stream alone. */
+/* dst = src. Adding to zero is exact, and rounds where dst is narrower. Ops may only use the
+ * compute stream. */
 static void store(struct zero *zero, struct stream *stream, void *dst, enum dtype dst_type,
                   const void *src, enum dtype src_type, int64_t count)
 {
@@ -184,8 +186,7 @@ static void store(struct zero *zero, struct stream *stream, void *dst, enum dtyp
     device_accumulate(stream, dst, dst_type, src, src_type, count);
 }
 
-/* sum (+)= gradients of workers 0 .. active-1 in their order, elements first .. + count, in
- * fp32. */
+/* sum (+)= gradients of workers 0 .. active-1 in their order, `count` elements, in fp32. */
 static void add_in_order(struct zero *zero, struct stream *stream, float *sum,
                          const void *gradients, int active, int64_t stride, int64_t count,
                          bool first)
@@ -216,7 +217,7 @@ void add_contributions(struct zero *zero, struct stream *stream, void *sum, cons
     }
 }
 
-/* Added on the way: the share arrives as one gradient. */
+/* The library adds, so the reduce shard arrives as a single gradient. */
 static void reduce_to_shards(struct zero *zero, int piece, const void *full, bool first, void *sum)
 {
     int64_t count = zero_reduce_shard_count(zero, piece);
@@ -230,7 +231,7 @@ static void reduce_to_shards(struct zero *zero, int piece, const void *full, boo
 
 static bool library_adds(const struct zero *zero, int active)
 {
-    return comm_adds(zero->reduce_comm, zero->type) && roster_is_even(&zero->roster) &&
+    return comm_library_sums(zero->reduce_comm, zero->type) && roster_is_even(&zero->roster) &&
            active == zero->roster.workers;
 }
 
@@ -238,7 +239,7 @@ void reduce_shards_to_owners(struct zero *zero, int piece, const void *full, int
                              void *sum)
 {
     int active = roster_active(&zero->roster, zero->reductions, round);
-    const struct exchange *e = &zero->pieces[piece].reduce[active < zero->roster.workers];
+    const struct comm_parts *parts = &zero->pieces[piece].reduce[active < zero->roster.workers];
     struct stream *stream = zero->reduce_stream;
     event_record(zero->written, zero->stream);
     stream_wait(stream, zero->written);
@@ -247,8 +248,7 @@ void reduce_shards_to_owners(struct zero *zero, int piece, const void *full, int
         reduce_to_shards(zero, piece, full, round == 0, sum);
         return;
     }
-    comm_all_to_all_v(zero->reduce_comm, full, e->send_counts, e->send_offsets, zero->contributions,
-                      e->recv_counts, e->recv_offsets, zero->type, stream);
+    comm_all_to_all_v(zero->reduce_comm, full, zero->contributions, parts, zero->type, stream);
     if (zero->reduce_shard >= 0)
         add_contributions(zero, stream, sum, zero->contributions, active,
                           zero_reduce_shard_count(zero, piece), round == 0);

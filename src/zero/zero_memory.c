@@ -1,24 +1,24 @@
-/* zero_memory -- what each rank holds by stage and role: taking the memory for it and giving it
- * back.
+/* zero_memory -- what each rank holds, by ZeRO stage and role, and its allocation.
  *
- *                      params        gradients          sums     optimizer
- *     stage 0 worker   whole         whole, one a use   share    whole
- *     stage 1 worker   whole         whole, one a use   share    shard
- *     stage 2 worker   whole         two slots          share    shard
- *     stage 3 worker   shard, slots  two slots          share    shard
- *     server           shard         -                  share    shard
- *     one rank         whole         (a slot)           whole    whole
+ *                      params        gradients             sums           optimizer
+ *     stage 0 worker   full          full, one per use     reduce shard   full
+ *     stage 1 worker   full          full, one per use     reduce shard   shard
+ *     stage 2 worker   full          two slots             reduce shard   shard
+ *     stage 3 worker   shard, slots  two slots             reduce shard   shard
+ *     server           shard         -                     reduce shard   shard
+ *     one rank         full          (a slot)              full           full
  *
- * A share is a shard, unless the shard has several holders (roster.h): they also have room for the
- * whole shard's sum. Stage 0 is one shard held by all. With one round a step the sums of stages 0
- * and 1 lie in the gradients when they are of one size. One rank with one micro-batch a step has no
- * gradients beside the sums where both are of one type: all but those of the first use of tied
- * pieces (zero_use_type). Workers that are not owners (beside servers) have no shards. Owners have
- * room for one share from every worker.
+ * A reduce shard is a shard, unless several owners hold the same shard (roster.h); these also have
+ * room for the sum of the whole shard. Stage 0 is one shard that all ranks hold. With one round per
+ * step, the sums of stages 0 and 1 are inside the gradients where both have the same element size.
+ * With one rank and one micro-batch per step, gradients and sums are the same memory where both
+ * have the same type, which is the case for all but the first use of tied pieces (zero_use_type).
+ * Workers that are not owners, in jobs with servers, have no shards. Owners have room for one
+ * reduce shard from every worker.
  *
- * Optimizer is momentum and variance in fp32, and the fp32 masters of 16-bit params. Where units
- * compute in fp32 beside 16-bit params, these are widened and gradients are written in fp32, for one
- * unit at a time.
+ * The optimizer state is momentum and variance in fp32, and the fp32 masters of 16-bit params.
+ * Where units compute in fp32 and params have 16 bits, params are widened and gradients written in
+ * fp32 for one unit at a time.
  */
 #include "zero/zero_impl.h"
 
@@ -26,7 +26,7 @@
 
 /* --- gradients' uses ------------------------------------------------------------------------ */
 
-/* The pieces that unit u writes gradients of, each once; returns how many. */
+/* The pieces that unit u writes gradients of, without duplicates; returns their number. */
 static int written_pieces(const struct unit_graph *graph, int u, int pieces[UNIT_MAX_USES])
 {
     int written = 0, count = unit_pieces(graph, u, pieces);
@@ -36,7 +36,7 @@ static int written_pieces(const struct unit_graph *graph, int u, int pieces[UNIT
     return written;
 }
 
-/* The uses of a piece are neighbours, in the order of their units. */
+/* The uses of a piece are consecutive, in unit order. */
 static enum status find_uses(struct zero *zero)
 {
     const struct unit_graph *graph = zero->graph;
@@ -113,11 +113,11 @@ static enum status alloc_snapshot(struct zero *zero, int i)
                           &piece->snapshot));
     if (device_on_host(zero->ops->device))
         device_zero(zero->stream, piece->snapshot,
-                    bytes); /* its pages are there before the first */
+                    bytes); /* touch its pages before the first snapshot */
     return STATUS_OK;
 }
 
-/* What a worker needs for its own gradient of a use. */
+/* Memory for a worker's own gradient of a use. */
 static enum status alloc_gradient(struct zero *zero, int i, const char *what, struct zero_use *use)
 {
     const char *piece = zero->graph->pieces[i].name;
@@ -131,8 +131,9 @@ static enum status alloc_gradient(struct zero *zero, int i, const char *what, st
     return use->full || use->local ? event_create(zero->ops->device, &use->free) : STATUS_OK;
 }
 
-/* Room for the sum of use k of piece i: a share, in the gradient where nothing of it is needed any
- * more; for the sum of all uses a whole shard where it has several holders. */
+/* Memory for the sum of use k of piece i: a reduce shard, inside the gradient where that is no
+ * longer needed. The first use, which becomes the sum of all uses, needs the whole shard where
+ * several owners hold it. */
 static enum status alloc_sum(struct zero *zero, int i, const char *what, int k)
 {
     struct zero_piece *piece = &zero->pieces[i];
@@ -188,7 +189,7 @@ static enum status alloc_piece(struct zero *zero, int i)
 
 /* --- slots ---------------------------------------------------------------------------------- */
 
-/* Elements of all pieces that one unit writes: they lie one after the other in a gradient slot. */
+/* Elements of all pieces that a unit writes: they are consecutive in a gradient slot. */
 static int64_t written_count(const struct zero *zero, int u)
 {
     int pieces[UNIT_MAX_USES];
@@ -198,8 +199,7 @@ static int64_t written_count(const struct zero *zero, int u)
     return count;
 }
 
-/* Are the gradients of a unit sent from a slot? One rank alone sends nothing, and has one for what
- * it adds. */
+/* Are the gradients of a unit sent from a slot? One rank sends nothing, but adds from a slot. */
 static bool needs_gradient_slot(const struct zero *zero, int u)
 {
     int pieces[UNIT_MAX_USES];
@@ -214,8 +214,8 @@ static bool needs_gradient_slot(const struct zero *zero, int u)
     return false;
 }
 
-/* Units take the slots in turn, so each slot is for the largest of its own units. One rank alone
- * has nothing under way: one place serves all. */
+/* Units take the slots in turn, so each slot has the size of the largest of its units. With one
+ * rank nothing is in flight, and one slot serves all units. */
 static enum status alloc_gradient_slots(struct zero *zero)
 {
     int slots = zero_alone(zero) ? 1 : GRADIENT_SLOTS;
@@ -234,7 +234,7 @@ static enum status alloc_gradient_slots(struct zero *zero)
     return STATUS_OK;
 }
 
-/* fp32 gradients of one unit, where they are not written where they are sent from. */
+/* fp32 gradients of one unit, where passes cannot write them where they are sent from. */
 static enum status alloc_gradient_work(struct zero *zero)
 {
     bool adds = zero->config.local && zero->config.micro_batches > zero->roster.workers;
@@ -322,7 +322,7 @@ static enum status alloc_slots(struct zero *zero)
 
 /* --- all of it ------------------------------------------------------------------------------ */
 
-/* A chunk of 16-bit sums in fp32, while they are added. */
+/* A chunk of 16-bit sums in fp32, while gradients are added to it. */
 static enum status alloc_round_sum(struct zero *zero)
 {
     if (zero->sum_type == DTYPE_F32 || zero->reduce_shard < 0)

@@ -1,21 +1,21 @@
-/* zero_norm -- the sum of squares of the whole gradient, the same bits however it is cut.
+/* zero_norm -- the sum of squares of the whole gradient, with bits that do not depend on sharding.
  *
  * Blocks of 64 elements are numbered through all learned pieces, in order, without the padding at
- * their ends. An owner forms the aligned nodes of the tree (norm_tree.h) that its shares cover.
- * Neighbouring shares of a piece lie side by side, so the nodes of neighbours are joined two by
- * two on the way to the first of them, who adds up what is left; the sum goes to all:
+ * their ends. An owner computes the aligned nodes of the tree (norm_tree.h) that its reduce shards
+ * cover. Adjacent reduce shards of a piece are contiguous, so the nodes of neighbours are merged
+ * two by two on the way to the owner of the first, which adds what is left; the sum then goes to
+ * all ranks:
  *
- *     shares   0   1   2   3   4          each sends its nodes once: a few for every piece,
- *              0 <-    2 <-    4          however many shares they stand for
- *              0  <-   2       4
- *              0      <-       4
+ *     reduce shards   0   1   2   3   4       each owner sends its nodes once: a few for every
+ *                     0 <-    2 <-    4       piece, however many reduce shards they stand for
+ *                     0  <-   2       4
+ *                     0      <-       4
  *
- * Tensor-parallel ranks have a tree each, over what they answer for: the other blocks are zero. The
- * sums of the trees are added in the order of the ranks.
+ * Each rank of a TP group has a tree of its own over the elements that it answers for; all other
+ * blocks are zero. The sums of these trees are added in rank order.
  *
- * Which nodes a share has follows from the partition, so that only their values travel.
- *
- * A rank's own nodes are formed in zero_norm_parts.c.
+ * Which nodes a rank has follows from the partition, so only their values are sent.
+ * zero_norm_parts.c computes a rank's own nodes.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -34,8 +34,8 @@ struct block_range norm_reduce_shard_blocks(const struct zero *zero, int piece, 
     return (struct block_range){number + first, number + end};
 }
 
-/* Nodes grow up to the last number with the highest bit in which the ends differ, and shrink from
- * there: one for each bit of both lengths. */
+/* The number of aligned nodes of a range: one for each bit of the lengths on both sides of the
+ * number in the range with the most trailing zeros. */
 static int node_count(struct block_range range)
 {
     uint64_t first = (uint64_t)range.first, end = (uint64_t)range.end;
@@ -46,7 +46,7 @@ static int node_count(struct block_range range)
     return __builtin_popcountll(middle - first) + __builtin_popcountll(end - middle);
 }
 
-/* The blocks of shares first .. end-1. */
+/* The blocks of reduce shards first .. end-1. */
 static struct block_range group_blocks(const struct zero *zero, int piece, int first, int end)
 {
     return (struct block_range){norm_reduce_shard_blocks(zero, piece, first).first,
@@ -62,14 +62,14 @@ static int64_t group_nodes(const struct zero *zero, int first, int end)
     return count;
 }
 
-/* --- the way to the first share ------------------------------------------------------------- */
+/* --- merging towards the first reduce shard -------------------------------------------------- */
 
-/* In step 1, 2, 4, ... share s holds what shares s .. s+step-1 have. Then it sends this to
- * s - step and is done, or takes what s + step has, if there is such a share. */
+/* At step 1, 2, 4, ... reduce shard s holds the nodes of reduce shards s .. s+step-1. Its owner
+ * then sends them to the owner of s - step and is done, or receives those of s + step, if that
+ * exists. */
 struct meeting {
     bool sends, takes;
-    int first, middle,
-        end; /* what is sent or held: first .. middle; what is taken: middle .. end */
+    int first, middle, end; /* held or sent: first .. middle; received: middle .. end */
 };
 
 static struct meeting meeting_of(const struct zero *zero, int step)
@@ -101,7 +101,8 @@ static int64_t most_nodes(const struct zero *zero)
 
 /* --- room for them -------------------------------------------------------------------------- */
 
-/* Blocks are numbered through what is learned: of the whole model, where this is a part of it. */
+/* Blocks are numbered through all learned pieces of the whole model, also where this rank has only
+ * a PP stage of it. */
 static enum status number_blocks(struct zero *zero)
 {
     int64_t next = 0;
@@ -114,7 +115,7 @@ static enum status number_blocks(struct zero *zero)
     return STATUS_OK;
 }
 
-/* Room for the nodes of the stage, at the first stage of all: each says how many it has. */
+/* Allocate room for nodes: each PP stage tells the first how many it has. */
 static enum status make_room_for_pp_stages(struct zero *zero)
 {
     struct comm *comm = zero->pipe.comm;
@@ -154,7 +155,7 @@ enum status norm_create(struct zero *zero)
 
 /* --- of all --------------------------------------------------------------------------------- */
 
-/* Nodes of one piece in the order of their blocks; two halves of a larger one become it. */
+/* Nodes of one piece in block order. Two halves of a larger node are replaced by it. */
 struct joined {
     struct block_range ranges[2 * 64];
     double values[2 * 64];
@@ -179,7 +180,7 @@ static void join_range(struct joined *joined, struct block_range range, const do
     }
 }
 
-/* What is held and what was taken, piece by piece. */
+/* Merge the nodes held with those received, piece by piece. */
 static void join_nodes(struct zero *zero, const struct meeting *m)
 {
     const double *held = zero->nodes, *taken = zero->nodes_taken;
@@ -210,7 +211,7 @@ static enum status settle(struct zero *zero, const struct comm *comm)
     return comm_status(comm);
 }
 
-/* Down to the first share, which then has the nodes of the whole. */
+/* Send nodes towards the owner of the first reduce shard, which ends with those of the whole. */
 static enum status gather_nodes(struct zero *zero, bool dry)
 {
     for (int step = 1; step < zero->roster.owners; step *= 2) {
@@ -232,7 +233,7 @@ static enum status gather_nodes(struct zero *zero, bool dry)
     return STATUS_OK;
 }
 
-/* What the first share of this stage has, in the order of its blocks. */
+/* The nodes of this PP stage, in block order; called by the owner of its first reduce shard. */
 static int64_t staged_nodes(const struct zero *zero, struct staged_node *out)
 {
     const double *values = zero->nodes;
@@ -256,7 +257,7 @@ static int compare_nodes(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* The nodes of all stages to the first one, behind its own. */
+/* Collect the nodes of all PP stages on the first, after its own. */
 static enum status gather_pp_stages(struct zero *zero, int64_t *count)
 {
     struct comm *comm = zero->pipe.comm;
@@ -270,7 +271,8 @@ static enum status gather_pp_stages(struct zero *zero, int64_t *count)
     return settle(zero, comm);
 }
 
-/* By the first share; at the first stage, the sum of everything. */
+/* Called by the owner of the first reduce shard; on the first PP stage it returns the complete
+ * sum. */
 static enum status add_up(struct zero *zero, bool dry, double *square_sum)
 {
     struct norm_tree tree = {0};

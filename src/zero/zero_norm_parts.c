@@ -1,14 +1,14 @@
-/* zero_norm_parts -- the nodes of the norm (zero_norm.c) that a rank's own shares cover.
+/* zero_norm_parts -- the nodes of the norm (zero_norm.c) that a rank's own reduce shards cover.
  *
- * They are made of parts that the device forms and the host reads in one copy: a range of blocks is
- * cut at multiples of 2^PART_LEVEL blocks; what lies between is one part for each of these, the
- * blocks before and after are a part each.
+ * Nodes are made of parts, which the device computes and the host reads in one copy. A range of
+ * blocks is cut at multiples of 2^PART_LEVEL blocks: each complete stretch between two cuts is one
+ * wide part, and each block before the first cut and after the last is a part of its own.
  *
  *     blocks    first . . . . | . . . . . . . . | . . . . . . . . | . . end
  *     parts     1 1 1 1 1 1 1   2^PART_LEVEL      2^PART_LEVEL      1 1
  *
- * The wide parts of all pieces lie one after the other, then the single blocks, so that what is
- * formed at once is as much as there is room for, and not a piece: fewer and larger calls.
+ * The wide parts of all pieces come first, then the single blocks. So each call processes as many
+ * blocks as there is room for, not one piece: fewer and larger calls.
  */
 #include "zero/zero_norm.h"
 
@@ -16,7 +16,7 @@
 
 enum { PART_LEVEL = 8, CHUNK_LEVEL = 20 /* blocks whose sums exist at once: 64 Mi elements */ };
 
-/* A range cut: blocks up to `middle` and from `tail` on are parts by themselves. */
+/* A range with its cuts: the blocks before `middle` and from `tail` are parts of their own. */
 struct cut {
     int64_t middle, tail;
 };
@@ -28,8 +28,8 @@ static struct cut cut_range(struct block_range range)
     return middle < tail ? (struct cut){middle, tail} : (struct cut){range.end, range.end};
 }
 
-/* The parts of this rank: zero->wide_count and part_count; returns the room that sums of blocks are
- * given, whole parts. */
+/* Count this rank's parts (zero->wide_count, zero->part_count); returns the room for block sums, a
+ * multiple of a wide part. */
 static int64_t count_parts(struct zero *zero)
 {
     int64_t most = 0;
@@ -59,7 +59,7 @@ enum status norm_parts_create(struct zero *zero)
 
 /* --- sums of blocks ------------------------------------------------------------------------- */
 
-/* Ranges whose block sums are to be formed together. */
+/* Ranges whose block sums are computed together. */
 struct wanted {
     enum dtype type; /* of the pieces' sums */
     struct square_range ranges[32];
@@ -81,7 +81,7 @@ static void want(struct zero *zero, struct wanted *wanted, const void *x, int64_
     wanted->ranges[wanted->count++] = (struct square_range){x, count, sums};
 }
 
-/* The first so many elements of a param are this rank's to answer for, the others are not. */
+/* The number of elements of a param, from its start, that this rank answers for. */
 static int64_t answered_count(const struct unit_graph *graph, int param)
 {
     const struct unit_param *p = &graph->params[param];
@@ -101,7 +101,7 @@ struct sum_range {
     double *sums;
 };
 
-/* Sums of what nobody answers for here: whole blocks from element `from` on, up to `to`. */
+/* Zero the sums of complete blocks from element `from` to `to`, which another rank answers for. */
 static void zero_blocks(struct zero *zero, const struct sum_range *b, int64_t from, int64_t to)
 {
     from = (from + OPS_BLOCK - 1) / OPS_BLOCK;
@@ -112,8 +112,8 @@ static void zero_blocks(struct zero *zero, const struct sum_range *b, int64_t fr
         device_zero(zero->stream, b->sums + from - b->first, (size_t)(to - from) * sizeof(double));
 }
 
-/* sums = those of blocks first .. end-1 of a piece, counted from its start. By param, so that
- * padding is skipped. */
+/* sums = those of blocks first .. end-1 of a piece, counted from its start. Param by param, to skip
+ * padding. */
 static void want_blocks(struct zero *zero, struct wanted *wanted, int piece, int64_t first,
                         int64_t end, double *sums)
 {
@@ -134,8 +134,8 @@ static void want_blocks(struct zero *zero, struct wanted *wanted, int piece, int
     }
 }
 
-/* What has been begun: sums that are wanted, how many of them are in zero->block_sums and become wide
- * parts, and where parts go next. */
+/* Work in progress: the sums that are wanted, the number of them in zero->block_sums that become
+ * wide parts, and where the next parts go. */
 struct forming {
     struct wanted wanted;
     int64_t blocks;
@@ -192,7 +192,7 @@ enum status norm_read_parts(struct zero *zero)
     return stream_sync(zero->stream);
 }
 
-/* A node over 2^level blocks from the parts it begins with; they are passed. */
+/* A node over 2^level blocks, made of the next parts; advances both pointers past them. */
 static double node_value(int level, const double **wide, const double **single)
 {
     int64_t count = 1ll << (level < PART_LEVEL ? level : level - PART_LEVEL);

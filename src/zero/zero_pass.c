@@ -1,20 +1,20 @@
-/* zero_pass -- what a pass gets and what becomes of what it wrote.
+/* zero_pass -- the params that a pass reads, and the gradients that it has written.
  *
  * Params that are not sharded are read in place, once the owners' newest values have arrived.
- * Sharded ones are gathered into slots ahead of their use, in the order of the slot table, and the
- * compute stream waits for them. Where units compute in fp32, 16-bit ones are widened into a slot
- * for the unit that computes. Gradients are written to a buffer of their own or a slot and sent to
- * their owners while the next unit computes. One rank alone writes its first micro-batch straight
- * into the sum where that has the same type; where there is no other the sum has it, but for the
- * first use of a tied piece.
+ * Sharded params are gathered into slots ahead of their use, in the order of the slot table, and
+ * the compute stream waits for them. Where units compute in fp32, 16-bit params are widened into a
+ * slot for the current unit. Gradients are written to a buffer of their own or to a slot, and sent
+ * to their owners while the next unit computes. With one rank, the first micro-batch is written
+ * directly into the sum where both have the same type. With a single micro-batch they do, except
+ * for the first use of a tied piece.
  *
- *     written by the pass            sent, in the wire's type
- *     where it is sent from          a whole gradient, or a slot       of one type
- *     gradient_work, fp32            the same, rounded once            computed in fp32, sent in 16 bits
- *     local (gradient_work after     once a step: local itself         local, fp32
- *     the first)
- *     where it is sent from, or      once a step: local, the fp32 sum  local, 16 bits
- *     gradient_work as above         of these, rounded
+ *     the pass writes to             then sent, in zero->type          when
+ *     where it is sent from          a full gradient, or a slot        ops and store have one type
+ *     gradient_work, fp32            the same, rounded once            ops fp32, store 16 bits
+ *     local (after the first round   once a step: local itself         config.local, store fp32
+ *     gradient_work)
+ *     where it is sent from, or      once a step: local, the fp32      config.local, store 16 bits
+ *     gradient_work as above         sum of these, rounded
  */
 #include "zero/zero_impl.h"
 
@@ -22,7 +22,8 @@
 
 /* --- params --------------------------------------------------------------------------------- */
 
-/* The table of a walk; one that turns early, or not at all, is the first part of it. */
+/* The table of a walk. A forward walk, also one that ends early, is the first part of a longer
+ * one. */
 static const struct slot_table *find_walk(const struct zero *zero, int first, int end,
                                           enum walk_way way)
 {
@@ -43,7 +44,7 @@ void zero_walk(struct zero *zero, int first, int end, enum walk_way way)
     zero->walk = find_walk(zero, first, end, way);
     zero->next_residency = 0;
     zero->last_entry = way == WALK_FORWARD ? end - 1 - first : zero->walk->entries - 1;
-    for (int s = 0; s < zero->slots; s++) /* also those that an unfinished walk held */
+    for (int s = 0; s < zero->slots; s++) /* also those that an unfinished walk left occupied */
         event_record(zero->slot_free[s], zero->stream);
 }
 
@@ -80,8 +81,8 @@ static const void *piece_params(struct zero *zero, int piece, int entry)
     return zero->slot_at[r->slot];
 }
 
-/* Where in the compute slot the params of `piece` begin when unit u computes: the pieces of a unit
- * lie one after the other. */
+/* Offset of the params of `piece` in the compute slot when unit u computes: the pieces of a unit
+ * are consecutive. */
 static int64_t compute_offset(const struct zero *zero, int piece, int u)
 {
     int pieces[UNIT_MAX_USES], count = unit_pieces(zero->graph, u, pieces);
@@ -139,7 +140,7 @@ void zero_acquire(struct zero *zero, int u, enum pass pass, struct unit_run *run
             bind_piece(zero, pieces[k], u, pass, compute_params(zero, pieces[k], u, entry), run);
 }
 
-/* In checked builds what is released is made unusable, so that reading it later shows. */
+/* In checked builds, make released memory unusable so that later reads show. */
 static void poison(struct zero *zero, void *at, size_t bytes)
 {
 #ifdef SIFR_CHECKED
@@ -157,7 +158,7 @@ static void free_slot(struct zero *zero, const struct residency *r)
     event_record(zero->slot_free[r->slot], zero->stream);
 }
 
-/* The walk ends with `entry`: all that is held. */
+/* The walk ends with `entry`: free every slot that is in use. */
 static void free_all_slots(struct zero *zero, int entry)
 {
     for (int i = 0; i < zero->walk->residency_count; i++) {
@@ -167,7 +168,7 @@ static void free_all_slots(struct zero *zero, int entry)
     }
 }
 
-/* What was held up to `entry`, that of unit u: pieces that it reads there. */
+/* Free the slots whose last use is `entry`, which is an entry of unit u. */
 static void free_last_slots(struct zero *zero, int u, int entry)
 {
     int pieces[UNIT_MAX_USES], count = unit_pieces(zero->graph, u, pieces);
@@ -201,7 +202,7 @@ static struct zero_use *find_use(struct zero *zero, int piece, int u)
     return NULL;
 }
 
-/* Where in a slot the gradient of `piece` begins: the pieces of a unit lie one after the other. */
+/* Offset of the gradient of `piece` in a slot: the pieces of a unit are consecutive. */
 static int64_t slot_offset(struct zero *zero, int piece, int u)
 {
     int pieces[UNIT_MAX_USES], count = unit_pieces(zero->graph, u, pieces);
@@ -217,13 +218,13 @@ static struct gradient_slot *slot_of_unit(struct zero *zero, int u)
     return &zero->gradient_slots[zero_alone(zero) ? 0 : u % GRADIENT_SLOTS];
 }
 
-/* A worker that adds its own micro-batches in fp32 sends the sum itself. */
+/* With config.local in fp32, a worker sends the sum of its own micro-batches itself. */
 static bool sends_local(const struct zero *zero, const struct zero_use *use)
 {
     return use->local && !zero_is_narrow(zero);
 }
 
-/* Where the gradient that unit u has of `piece` is sent from. */
+/* Where the gradient of `piece` by unit u is sent from. */
 static void *wire_address(struct zero *zero, int piece, int u)
 {
     struct zero_use *use = find_use(zero, piece, u);
@@ -241,8 +242,8 @@ static struct event *wire_free(struct zero *zero, const struct zero_use *use)
     return use->full || sends_local(zero, use) ? use->free : slot_of_unit(zero, use->unit)->free;
 }
 
-/* Where this rank's micro-batch of `round` writes the gradient that unit u has of `piece`, in the
- * compute type. */
+/* Where this rank's micro-batch of `round` writes the gradient of `piece` by unit u, in the compute
+ * type. */
 static void *gradient_address(struct zero *zero, int piece, int u, int64_t round)
 {
     struct zero_use *use = find_use(zero, piece, u);
@@ -281,8 +282,8 @@ static bool pass_writes_piece(const struct zero *zero, const struct unit *unit, 
     return false;
 }
 
-/* What this rank contributes: rounded once, where it is to be sent from. A pass in 16 bits has put
- * it there. */
+/* Round this rank's contribution once, to where it is sent from. Passes in 16 bits write it there
+ * themselves. */
 static void round_gradient(struct zero *zero, int piece, struct zero_use *use, int64_t round)
 {
     const void *from = use->local ? use->local : gradient_address(zero, piece, use->unit, round);
@@ -294,7 +295,7 @@ static void round_gradient(struct zero *zero, int piece, struct zero_use *use, i
              DTYPE_F32, zero->partition.piece_count[piece]);
 }
 
-/* One rank: the first micro-batch may be in its place already. */
+/* One rank: add to the sum. The first micro-batch may already be there. */
 static void add_alone(struct zero *zero, int piece, struct zero_use *use, int64_t round)
 {
     const void *from = zero_widens(zero) ? wire_address(zero, piece, use->unit)
@@ -317,7 +318,7 @@ static bool has_gradient(const struct zero *zero, int64_t round)
     return roster_micro_batch(&zero->roster, zero->config.micro_batches, round) >= 0;
 }
 
-/* A micro-batch's gradient to those before it; the first may be in its place already. */
+/* Add a micro-batch's gradient to the earlier ones. The first may already be there. */
 static void add_local(struct zero *zero, int piece, struct zero_use *use, int64_t round)
 {
     const void *from = gradient_address(zero, piece, use->unit, round);
@@ -330,8 +331,8 @@ static void add_local(struct zero *zero, int piece, struct zero_use *use, int64_
         device_accumulate(zero->stream, use->local, DTYPE_F32, from, zero->ops->type, count);
 }
 
-/* Gradients stay here until the last round. The sum of a worker's micro-batches is then sent as if
- * there were no other. */
+/* Gradients stay on the worker until the last round; then their sum is sent as if it were a single
+ * gradient. */
 static void reduce_local(struct zero *zero, int piece, struct zero_use *use, int64_t round)
 {
     bool last = round + 1 == roster_rounds(&zero->roster, zero->config.micro_batches);

@@ -2,11 +2,11 @@
  *
  *     params = round(master, f(seed, tensor's name, element of the whole tensor, updates so far))
  *
- * Who holds an element, and beside which others, is not in it: as with initial values, any rank can
- * make any element by itself. AdamW rounds what it has moved (ops.h), by a table of where its
- * segments are in their tensors. When masters come from outside, or are new, the same is done here,
- * on the host, with the number of the last update: so a run that goes on has the params of one that
- * was not interrupted. Params that nothing moves are rounded to nearest.
+ * The formula does not depend on which rank holds an element, so, as with initial values, any rank
+ * can compute any element alone. AdamW rounds the params it updates (ops.h), using a table of where
+ * its segments are in their tensors. When masters are loaded or initialized, this file does the
+ * same on the host, with the number of the last update; so a resumed run has the same params as one
+ * that was not interrupted. Params that are never updated are rounded to nearest.
  */
 #include "zero/zero_impl.h"
 
@@ -51,7 +51,7 @@ enum status zero_round_create(struct zero *zero)
     return st;
 }
 
-/* Elements of a tensor's part from `first` on, on the host. */
+/* Round `count` elements of a tensor's part, from `first`, on the host. */
 static void round_chunk(const struct zero *zero, int t, int64_t updates, int64_t first,
                         int64_t count, const float *masters, uint16_t *params)
 {
@@ -67,7 +67,7 @@ static void round_chunk(const struct zero *zero, int t, int64_t updates, int64_t
     }
 }
 
-/* The staging buffer has masters in its first half, params in the second. */
+/* The staging buffer holds masters in its first half and params in its second. */
 static enum status round_tensor(struct zero *zero, int t, struct piece_range mine, int64_t updates)
 {
     enum { CHUNK = ZERO_STAGING / 2 };

@@ -1,34 +1,36 @@
-/* zero_state -- the state as it is kept: masters, momentum and variance by tensor and element, for
- * who writes and reads checkpoints; and a copy of this rank's part of it, to be written while the
- * run goes on.
+/* zero_state -- the state in its saved form: masters, momentum and variance by tensor and element,
+ * for reading and writing checkpoints; and a snapshot of this rank's part, which is saved in the
+ * background.
  *
- * Every element of a tensor is in exactly one rank's share (roster.h), also where several ranks hold
- * it; so ranks that write their shares write each element once, and about the same number each. What
- * a rank must read is all that it holds. Padding is in no range.
+ * Every element of a tensor is in exactly one rank's reduce shard (roster.h), also where several
+ * ranks hold it. So when each rank saves its reduce shards, every element is saved once, and all
+ * ranks save about the same amount. On loading, a rank reads everything that it holds. Padding is
+ * in no range.
  *
- * Where tensor-parallel ranks cut a tensor across, each has a short run of every line, and a file of
- * runs would be written in crumbs. The lines that a share has whole are dealt out instead: each rank
- * saves some of them from end to end, and gets the others' runs when the copy is made. What it has of
- * the lines at the ends of the share is saved as it is.
+ * Where a TP group splits a tensor across its lines, each rank has a short run of every line, and
+ * saving the runs would write many tiny fragments. Instead, the lines that are complete in a reduce
+ * shard are distributed: each rank saves some of them from end to end, and receives the other
+ * ranks' runs when the snapshot is made. The incomplete lines at both ends of the reduce shard are
+ * saved by the rank that has them.
  *
- *     lines    rank 0    rank 1          a share of both from * on, up to +
- *     0        . . . *   . . . *         its own ends
+ *     lines    rank 0    rank 1          a reduce shard on both, from * to +
+ *     0        . . . *   . . . *         each saves its own end
  *     1        * * * *   * * * *         saved by rank 0
  *     2        * * * *   * * * *         saved by rank 1
- *     3        * + . .   * + . .         its own ends
+ *     3        * + . .   * + . .         each saves its own end
  */
 #include "zero/zero_impl.h"
 
 /* --- who saves and holds what --------------------------------------------------------------- */
 
-/* A rank's elements of a tensor: of its own part, and behind those, lines that it puts together with
- * its team. Ranges of the whole tensor. */
+/* The elements of a tensor that a rank saves: of its own part, and after those the lines that it
+ * assembles with its TP group. Ranges of the whole tensor. */
 struct reduce_shard {
     struct zero_range head, lines, tail;
     bool together;
 };
 
-/* Elements first .. end-1 of a part. They must follow each other in the whole. */
+/* Elements first .. end-1 of a part, which must be contiguous in the whole tensor. */
 static struct zero_range own_range(const struct unit_tensor *tensor, int64_t first, int64_t end)
 {
     if (first == end)
@@ -36,7 +38,7 @@ static struct zero_range own_range(const struct unit_tensor *tensor, int64_t fir
     return (struct zero_range){unit_tensor_index(tensor, first, NULL), end - first};
 }
 
-/* first .. end-1 of a part that is cut across: `run` elements of every line. */
+/* Elements first .. end-1 of a part that is split across lines: `run` elements of every line. */
 static struct reduce_shard part_of_lines(const struct unit_tensor *tensor, int64_t first,
                                          int64_t end, int64_t run, int t, int tp_group)
 {
@@ -53,7 +55,7 @@ static struct reduce_shard part_of_lines(const struct unit_tensor *tensor, int64
     return reduce_shard;
 }
 
-/* What rank t of a team saves of number `reduce_shard` of a tensor's shares. */
+/* What rank t of the TP group saves of reduce shard `reduce_shard` of a tensor. */
 static struct reduce_shard saved_part(const struct zero *zero, int tensor, int reduce_shard, int t)
 {
     const struct partition *partition = zero->pipe.cut ? &zero->whole : &zero->partition;
@@ -93,7 +95,7 @@ struct zero_ranges zero_state_to_save(const struct zero *zero, int tensor, int r
     return ranges;
 }
 
-/* Elements of its own part of a tensor of this graph. */
+/* The elements that this rank holds, of its own part of a tensor of this graph. */
 static struct zero_range held_range(const struct zero *zero, int own)
 {
     struct piece_range whole = partition_tensor(&zero->partition, own);
@@ -118,7 +120,7 @@ struct zero_range zero_state_held(const struct zero *zero, int tensor)
 
 /* --- reading and writing it ----------------------------------------------------------------- */
 
-/* (shard) of a piece, on the device. */
+/* A state of a piece: (shard), on the device. */
 static float *state_of(const struct zero_piece *piece, enum zero_state state)
 {
     switch (state) {
@@ -128,7 +130,7 @@ static float *state_of(const struct zero_piece *piece, enum zero_state state)
     }
 }
 
-/* Where elements of its own part of a tensor of this graph are, which this rank holds. */
+/* The address of elements that this rank holds, of its own part of a tensor of this graph. */
 static float *elements_at(const struct zero *zero, enum zero_state state, int own,
                           struct zero_range range)
 {
@@ -154,7 +156,7 @@ enum status zero_state_read(struct zero *zero, enum zero_state state, int tensor
     return stream_sync(zero->stream);
 }
 
-/* What of a range of the whole is held here, in elements of the own part. */
+/* The elements of a range of the whole tensor that this rank holds, as elements of its own part. */
 static struct zero_range held_part(const struct zero *zero, int own, struct zero_range whole)
 {
     struct zero_range part = tp_group_part(&zero->graph->tensors[own], whole);
@@ -186,7 +188,8 @@ enum status zero_state_write(struct zero *zero, enum zero_state state, int tenso
 
 /* --- a copy --------------------------------------------------------------------------------- */
 
-/* The copy of a piece has its tensors one after the other, of each what this rank is to save. */
+/* The snapshot of a piece holds its tensors one after the other, and of each the elements that this
+ * rank saves. */
 
 static int whole_tensor(const struct zero *zero, int own)
 {
@@ -200,7 +203,7 @@ static int64_t saved_count(const struct zero *zero, int own)
     return s.head.count + s.lines.count + s.tail.count;
 }
 
-/* The tensors of a piece are first .. end-1. */
+/* The tensors of a piece: first .. end-1. */
 static void tensors_of(const struct unit_graph *graph, int piece, int *first, int *end)
 {
     const struct unit_piece *p = &graph->pieces[piece];
@@ -209,7 +212,7 @@ static void tensors_of(const struct unit_graph *graph, int piece, int *first, in
     *end = last->first_tensor + last->tensor_count;
 }
 
-/* Elements of a piece's copy before those of tensor `own`. */
+/* Elements in the snapshot of a piece before those of tensor `own`. */
 static int64_t copied_before(const struct zero *zero, int piece, int own)
 {
     int first, end;
@@ -229,7 +232,7 @@ int64_t zero_snapshot_count(const struct zero *zero, int piece)
     return copied_before(zero, piece, end);
 }
 
-/* Elements that lie behind each other on both sides are copied at once: a unit's tensors mostly do. */
+/* Elements that are contiguous on both sides are copied in one call. Most tensors of a unit are. */
 struct copy_run {
     float *to;
     const float *from;
@@ -256,7 +259,7 @@ static void copy_own(struct zero *zero, enum zero_state state, int own, struct z
     run->count += range.count;
 }
 
-/* The lines of all shares of the team, as far as they are this rank's to save. */
+/* Copy the complete lines of the TP group's reduce shards that this rank saves. */
 static enum status copy_lines(struct zero *zero, enum zero_state state, int own, float *out)
 {
     int tensor = whole_tensor(zero, own);

@@ -1,17 +1,18 @@
-/* zero_tp_group -- what the stores of tensor-parallel ranks do together.
+/* zero_tp_group -- what the stores of a TP group do together.
  *
- * Each has a store of its own over its parts of the tensors (unit_split), all with the same layout:
- * what is at one place of a piece in one of them is there in all. Three things need the others:
+ * Each rank has a store of its own over its parts of the tensors (unit_split). All stores have the
+ * same layout: the same offset in a piece means the same thing in all of them. Three things need
+ * the other ranks:
  *
- *     gradients    where each has a share of a gradient (partial), the shares are added in the order
- *                  of the ranks, once a step
- *     elements     a range of a whole tensor is a range of every part: the parts are sent as they lie
- *                  and put together, run by run, by who wants the whole
- *     the norm     each has the squares of what it answers for; their sums are added in the order of
- *                  the ranks (zero_norm.c)
+ *     gradients    where each rank has a partial gradient, these are added in rank order, once
+ *                  per step
+ *     elements     a range of a whole tensor is a range of every part: each rank sends its part
+ *                  as it is stored, and the receiver assembles the whole, run by run
+ *     the norm     each rank has the squares of what it answers for; their sums are added in
+ *                  rank order (zero_norm.c)
  *
- * Which part the others have is told once, at start-up. Everything goes through chunks on the host,
- * but for the gradients.
+ * The ranks exchange their splits once, at start-up. Everything except the gradients goes through
+ * chunks in host memory.
  */
 #include <string.h>
 
@@ -24,7 +25,7 @@ static const struct unit_graph *whole_graph(const struct zero *zero)
     return zero->pipe.cut ? zero->pipe.cut->whole : zero->graph;
 }
 
-/* How many ranks share a partial gradient, where that is not all of them; 0: there is none. */
+/* The number of ranks that share a partial gradient, where that is not the whole group; 0: none. */
 static int find_replicas(const struct zero *zero)
 {
     int replicas = 0;
@@ -71,7 +72,7 @@ static enum status splits_alike(struct zero *zero)
     return st;
 }
 
-/* Elements of partial gradients that are added at once. */
+/* Elements of partial gradients that are added at a time. */
 static int64_t partial_count(const struct zero *zero)
 {
     int64_t count = 0;
@@ -94,20 +95,22 @@ enum status tp_group_create(struct zero *zero)
     comm_set_lane(tp_group->comm, TRACE_TENSOR);
     TRY(splits_alike(zero));
     TRY(open_replicas(zero));
-    TRY(mem_alloc_array(zero->env, MEM_OTHER, "team tables", 4 * size, sizeof *counts, &counts));
-    tp_group->swap = (struct exchange){counts, counts + size, counts + 2 * size, counts + 3 * size};
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "TP group tables", 4 * size, sizeof *counts,
+                        &counts));
+    tp_group->swap =
+        (struct comm_parts){counts, counts + size, counts + 2 * size, counts + 3 * size};
     TRY(mem_alloc(zero->env, MEM_OTHER, "elements of parts", chunk, &tp_group->mine));
     TRY(mem_alloc(zero->env, MEM_OTHER, "elements of parts", chunk, &tp_group->all));
-    TRY(mem_alloc_array(zero->env, MEM_OTHER, "sums of a team", size, sizeof *tp_group->sums,
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "sums of a TP group", size, sizeof *tp_group->sums,
                         &tp_group->sums));
-    TRY(mem_alloc_array(zero->env, MEM_OTHER, "ranges of a team", size, sizeof *tp_group->wanted,
-                        &tp_group->wanted));
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "ranges of a TP group", size,
+                        sizeof *tp_group->wanted, &tp_group->wanted));
     size_t partial = (size_t)(tp_group->partial_count = partial_count(zero));
     if (partial == 0)
         return STATUS_OK;
     size_t width = dtype_bytes(zero->sum_type);
-    TRY(device_alloc(device, MEM_COMM, "shares of gradients", partial * width, &tp_group->partial));
-    return device_alloc(device, MEM_COMM, "shares of gradients", (partial + 64 * size) * width,
+    TRY(device_alloc(device, MEM_COMM, "partial gradients", partial * width, &tp_group->partial));
+    return device_alloc(device, MEM_COMM, "partial gradients", (partial + 64 * size) * width,
                         &tp_group->scratch);
 }
 
@@ -136,7 +139,7 @@ struct unit_tensor tp_group_tensor(const struct zero *zero, int tensor, int t)
 
 /* --- gradients ------------------------------------------------------------------------------ */
 
-/* Stretches of sums whose shares are added by one call. */
+/* Stretches of sums that one call adds. */
 struct stretches {
     struct comm *comm;
     void *at[64];
@@ -158,7 +161,7 @@ static void add_stretches(struct zero *zero, struct stretches *s)
                         (size_t)s->counts[i] * width);
         if (way == 1)
             break;
-        comm_label(s->comm, "shares of gradients");
+        comm_label(s->comm, "partial gradients");
         comm_all_reduce(s->comm, tp_group->partial, s->elements, zero->sum_type, tp_group->scratch,
                         zero->stream);
     }
@@ -247,7 +250,7 @@ const float *tp_group_pack(const struct unit_tensor *tensor, int64_t local, int6
     return room;
 }
 
-/* out (the elements `whole`) gets those of a part. */
+/* Copy the elements of a part to `out`, which holds the elements `whole`. */
 static void unpack(const struct unit_tensor *tensor, struct zero_range part, const float *packed,
                    struct zero_range whole, float *out)
 {
@@ -264,11 +267,11 @@ static struct zero_range sent_part(const struct unit_tensor *tensor, struct zero
     return unit_tensor_answers(tensor) ? tp_group_part(tensor, whole) : (struct zero_range){0};
 }
 
-/* Parts of what this rank wants come in; what it sends has been set up. */
+/* Receive the parts of what this rank wants. The table of what it sends is already set. */
 static enum status swap(struct zero *zero, int tensor, struct zero_range wanted, float *out)
 {
     struct zero_tp_group *tp_group = &zero->tp_group;
-    struct exchange *e = &tp_group->swap;
+    struct comm_parts *e = &tp_group->swap;
     int64_t taken = 0;
     for (int t = 0; t < tp_group->size; t++) {
         struct unit_tensor theirs = tp_group_tensor(zero, tensor, t);
@@ -278,8 +281,7 @@ static enum status swap(struct zero *zero, int tensor, struct zero_range wanted,
     }
     CHECK_EQ(taken, wanted.count);
     comm_label(tp_group->comm, "elements");
-    comm_all_to_all_v(tp_group->comm, tp_group->mine, e->send_counts, e->send_offsets,
-                      tp_group->all, e->recv_counts, e->recv_offsets, DTYPE_F32, zero->stream);
+    comm_all_to_all_v(tp_group->comm, tp_group->mine, tp_group->all, e, DTYPE_F32, zero->stream);
     TRY(stream_sync(zero->stream));
     TRY(comm_status(tp_group->comm));
     for (int t = 0; t < tp_group->size; t++) {
@@ -311,7 +313,7 @@ enum status tp_group_read(struct zero *zero, int tensor, tp_group_read_fn *read,
     return STATUS_OK;
 }
 
-/* The next chunk of a range, `number` chunks of `most` after its start. */
+/* Chunk `number` of a range, in chunks of `most` elements. */
 static struct zero_range chunk_of(struct zero_range range, int64_t number, int64_t most)
 {
     int64_t done = number * most < range.count ? number * most : range.count;

@@ -1,5 +1,5 @@
-/* zero_update -- the end of a step: the uses of a tied piece are added, the verdict is formed,
- * AdamW moves the parameters, and whoever needs the new ones gets them.
+/* zero_update -- the end of a step: add the uses of tied pieces, form the verdict, update the
+ * parameters with AdamW, and send the new ones to the ranks that need them.
  */
 #include "zero/zero_impl.h"
 
@@ -48,7 +48,7 @@ static struct adamw_segment segment_of(const struct zero *zero, int t, struct pi
     };
 }
 
-/* A group that matches nothing is a mistake in the configuration. */
+/* A group that matches no tensor is a configuration error. */
 static enum status check_groups(const struct zero *zero)
 {
     const struct unit_graph *whole = zero->pipe.cut ? zero->pipe.cut->whole : zero->graph;
@@ -89,7 +89,7 @@ enum status zero_segments_create(struct zero *zero)
 
 /* --- the verdict ---------------------------------------------------------------------------- */
 
-/* Compute waits: counted, and seen in the trace. */
+/* A wait of the compute stream, which is counted and traced. */
 struct standstill {
     double start, traced;
 };
@@ -106,7 +106,7 @@ static void end_standstill(struct zero *zero, struct standstill still)
     trace_end(zero->env->trace, still.traced, &wait);
 }
 
-/* For what a worker has to do. */
+/* Wait for a worker stream while compute stands still. */
 static enum status stand_still(struct zero *zero, struct stream *worker)
 {
     struct standstill still = begin_standstill(zero);
@@ -126,8 +126,8 @@ static void add_uses(struct zero *zero)
     }
 }
 
-/* What another stage has of a piece that is at home here is added as the uses here are: last, since
- * its unit is. */
+/* Add the gradient that another PP stage has of a piece owned here. It comes last, as its unit
+ * does. */
 static enum status add_uses_of_pp_stages(struct zero *zero)
 {
     struct comm *comm = zero->lent_comm;
@@ -199,7 +199,7 @@ static enum status agree_on_bad(struct zero *zero, struct comm *comm, struct zer
     return STATUS_OK;
 }
 
-/* All ranks agree on the first of all. */
+/* All ranks agree on the first. */
 static enum status find_bad(struct zero *zero, struct zero_verdict *verdict)
 {
     TRY(find_own_bad(zero, verdict));
@@ -226,15 +226,16 @@ enum status zero_judge(struct zero *zero, double scale, struct zero_verdict *ver
 
 /* --- the update ----------------------------------------------------------------------------- */
 
-/* The factor that brings a gradient of this norm down to `clip`, as PyTorch has it; 1 when it is
- * small enough. */
+/* The factor that reduces a gradient of this norm to `clip`, as in PyTorch; 1 when it is small
+ * enough. */
 static double clip_factor(double clip, double norm)
 {
     double factor = clip / (norm + 1e-6);
     return clip > 0.0 && factor < 1.0 ? factor : 1.0;
 }
 
-/* Where a shard has several holders: what each has summed becomes the gradient of all of them. */
+/* Where several owners hold a shard: exchange their reduce shards, so that all have the whole
+ * sum. */
 static enum status reduce_shard_sums(struct zero *zero)
 {
     for (int i = 0; i < zero->graph->piece_count; i++) {
@@ -253,7 +254,7 @@ static enum status reduce_shard_sums(struct zero *zero)
     return stand_still(zero, zero->gather_stream);
 }
 
-/* The new shards to where they are borrowed. */
+/* Send the new shards to the PP stages that borrow them. */
 static enum status lend_params(struct zero *zero)
 {
     struct comm *comm = zero->lend_comm;
@@ -275,7 +276,7 @@ static enum status lend_params(struct zero *zero)
     return comm_status(comm);
 }
 
-/* The new shards to everybody who keeps all params. */
+/* Send the new shards to all ranks that keep full params. */
 static enum status publish_params(struct zero *zero)
 {
     if (zero->pipe.comm)
@@ -302,7 +303,7 @@ enum status zero_publish(struct zero *zero, int64_t updates)
     return publish_params(zero);
 }
 
-/* What AdamW takes: on a dry device nobody can read its segments. */
+/* The time of AdamW: on a dry device its segments cannot be read. */
 static void spend_update(struct zero *zero)
 {
     const struct ops_case update = {.op = "adamw",

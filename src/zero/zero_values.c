@@ -1,8 +1,8 @@
-/* zero_values -- parameters from and to outside: initial values, element ranges for files and
+/* zero_values -- reading and writing parameters: initial values, and element ranges for files and
  * tests.
  *
- * Everything goes through a staging buffer of one chunk, so that no tensor exists twice. What is
- * read comes from the owners, and every rank gets it.
+ * Everything goes through a staging buffer of one chunk, so no tensor exists twice. Values are read
+ * from their owners, and every rank gets them.
  */
 #include "zero/zero_impl.h"
 
@@ -10,7 +10,7 @@
 
 /* --- in ------------------------------------------------------------------------------------- */
 
-/* What of `range` this rank holds. */
+/* The part of `range` that this rank holds. */
 static struct piece_range held_part(const struct zero *zero, struct piece_range range)
 {
     if (zero->shard < 0)
@@ -30,7 +30,7 @@ static double initial_value(const struct unit_tensor *tensor, struct rng rng, in
     return 0.0;
 }
 
-/* The place of elements first .. first + count of a tensor in its piece. */
+/* Elements first .. first + count of a tensor, as a range of its piece. */
 static struct piece_range element_range(const struct zero *zero, int tensor, int64_t first,
                                         int64_t count)
 {
@@ -39,7 +39,7 @@ static struct piece_range element_range(const struct zero *zero, int tensor, int
     return (struct piece_range){range.piece, range.first + first, count};
 }
 
-/* dst = values, rounded, a chunk at a time. */
+/* dst = values, rounded, one chunk at a time. */
 static enum status write_rounded(struct zero *zero, void *dst, const float *values, int64_t count)
 {
     for (int64_t done = 0; done < count; done += ZERO_STAGING) {
@@ -52,13 +52,13 @@ static enum status write_rounded(struct zero *zero, void *dst, const float *valu
     return STATUS_OK;
 }
 
-/* Of a tensor of this graph. */
+/* For a tensor of this store's graph. */
 static enum status write_own(struct zero *zero, int tensor, int64_t first, int64_t count,
                              const float *values)
 {
     struct piece_range range = element_range(zero, tensor, first, count);
     struct piece_range mine = held_part(zero, range);
-    if (zero_borrowed_from(zero, range.piece) != UNIT_NO_STAGE) /* zero_publish brings it */
+    if (zero_borrowed_from(zero, range.piece) != UNIT_NO_STAGE) /* zero_publish sends it */
         return STATUS_OK;
     int64_t own_first = zero->shard * zero_shard_count(zero, range.piece);
     enum dtype type = zero_master_type(zero);
@@ -88,7 +88,7 @@ enum status zero_write(struct zero *zero, int tensor, int64_t first, int64_t cou
     return STATUS_OK;
 }
 
-/* The elements of a tensor that this rank holds, a chunk at a time. */
+/* Initialize the elements of a tensor that this rank holds, one chunk at a time. */
 static enum status init_tensor(struct zero *zero, int t, uint64_t seed)
 {
     const struct unit_tensor *tensor = &zero->graph->tensors[t];
@@ -117,11 +117,12 @@ enum status zero_init(struct zero *zero, uint64_t seed)
 
 /* --- out ------------------------------------------------------------------------------------ */
 
-/* Who has the parts of something: params and masters lie in shards, sums in shares. */
+/* Which ranks hold the parts of something: params and masters are in shards, sums in reduce
+ * shards. */
 struct holders {
     struct comm *comm;
     struct stream *stream;
-    int size, first_rank; /* of comm */
+    int size, first_rank; /* the ranks of comm */
     int parts;
     int (*part)(const struct roster *roster, int rank);
     enum dtype type;
@@ -140,11 +141,11 @@ static struct holders reduce_shard_holders(const struct zero *zero, int piece)
                             zero->roster.owners, roster_reduce_shard, zero_sum_type(zero, piece)};
 }
 
-/* A chunk of a piece from its holders; `own` is this rank's part. */
+/* Collect a chunk of a piece from its holders; `own` is this rank's part. */
 static enum status collect(struct zero *zero, const struct holders *h, struct piece_range range,
                            const void *own, void *out)
 {
-    const struct exchange *e = &zero->range;
+    const struct comm_parts *e = &zero->range;
     int part = h->part(&zero->roster, zero->roster.rank);
     int64_t part_count = zero->partition.piece_count[range.piece] / h->parts;
     struct piece_range mine = {0};
@@ -161,13 +162,12 @@ static enum status collect(struct zero *zero, const struct holders *h, struct pi
         e->recv_offsets[i] = theirs.count > 0 ? theirs.first - range.first : 0;
     }
     TRY(stream_sync(zero->stream));
-    comm_all_to_all_v(h->comm, own, e->send_counts, e->send_offsets, zero->collected,
-                      e->recv_counts, e->recv_offsets, h->type, h->stream);
+    comm_all_to_all_v(h->comm, own, zero->collected, e, h->type, h->stream);
     device_copy(h->stream, out, zero->collected, (size_t)range.count * dtype_bytes(h->type));
     return stream_sync(h->stream);
 }
 
-/* Elements of what the ranks have in parts, in fp32; `own` is NULL on ranks that have none. */
+/* Read elements that the ranks hold in parts, in fp32; `own` is NULL on ranks that hold none. */
 static enum status read_parts(struct zero *zero, const struct holders *h, struct piece_range range,
                               const void *own, float *out)
 {
@@ -206,7 +206,7 @@ static enum status read_own_gradient(struct zero *zero, int tensor, int64_t firs
     return read_parts(zero, &holders, range, piece->uses[0].sum, out);
 }
 
-/* From the stage that a tensor is at home at to all of them. */
+/* From the PP stage that owns a tensor to all of them. */
 static enum status from_owner_stage(struct zero *zero, int tensor, int64_t count, float *out)
 {
     struct comm *comm = zero->pipe.comm;

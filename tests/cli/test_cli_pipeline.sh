@@ -70,8 +70,8 @@ refused "parallel.pp=2 with 3 chunks per stage exceeds the 5 units of the model;
     2 --parallel.pp=2 --parallel.schedule=interleaved --parallel.chunks=3
 refused "parallel.chunks=2 conflicts with parallel.schedule=1f1b, which has one chunk per stage" 2 --parallel.pp=2 --parallel.chunks=2
 refused "parallel.eager conflicts with parallel.schedule=gpipe" 2 --parallel.pp=2 --parallel.schedule=gpipe --parallel.eager=true
-refused "zero.servers: 1 of 1 rank with one stage of the pipeline leaves no worker" 2 --parallel.pp=2 --zero.servers=1 --zero.stage=1
-refused "zero.shard_group: groups of 4 do not make up 2 ranks with one stage" 4 --parallel.pp=2 --zero.shard_group=4 --zero.stage=1
+refused "zero.servers=1 leaves no worker among 1 rank of one PP stage" 2 --parallel.pp=2 --zero.servers=1 --zero.stage=1
+refused "zero.shard_group=4 does not divide 2 ranks of one PP stage" 4 --parallel.pp=2 --zero.shard_group=4 --zero.stage=1
 expect 2 "parallel.schedule must be one of gpipe, 1f1b" "$sifr" plan "${run[@]}" -n 2 --parallel.pp=2 --parallel.schedule=2f2b
 expect 2 "parallel.pp must be a whole number from 1" "$sifr" plan "${run[@]}" -n 2 --parallel.pp=0
 finish

@@ -70,8 +70,8 @@ expect 4 'no stage, recomputation, micro-batch or number of ranks' "$sifr" plan 
 
 # Mistakes.
 expect 2 'model.vocab: not set' "$sifr" plan --model.preset=tiny
-expect 2 'zero.servers: 2 of 2 ranks leave no worker' "$sifr" plan run.yaml -n 2 --zero.servers=2
-expect 2 'zero.servers needs stage 1, 2 or 3' "$sifr" plan run.yaml -n 2 --zero.servers=1 --zero.stage=0
+expect 2 'zero.servers=2 leaves no worker among 2 ranks' "$sifr" plan run.yaml -n 2 --zero.servers=2
+expect 2 'zero.servers needs zero.stage 1, 2 or 3' "$sifr" plan run.yaml -n 2 --zero.servers=1 --zero.stage=0
 expect 2 'zero.stage' "$sifr" plan run.yaml --zero.stage=4
 
 # A vocabulary that is smaller than the tokenizer's is refused as in a run, where the tokenizer is here; where it is not, the plan stands.

@@ -103,10 +103,10 @@ expect 2 'lines is for one layout' "$sifr" plan "${keys[@]}" --gpus=8 --lines
 expect 2 'parallel.tp=3 does not divide 8' "$sifr" plan "${keys[@]}" --gpus=8 --parallel.tp=3
 expect 2 "unknown machine 'h1000'" "$sifr" plan "${keys[@]}" --gpus=8 --machine=h1000
 # Where the stage is open, groups and servers are not refused for stage 0.
-expect 2 'groups of 3 do not make up 8 ranks; these do: 1 2 4 8' "$sifr" plan "${keys[@]}" --gpus=8 --zero.shard_group=3
-expect 2 'groups of 8 do not make up 4 ranks' "$sifr" plan "${keys[@]}" --gpus=8 --zero.shard_group=8 --parallel.tp=2
-expect 2 'zero.servers: 8 of 8 ranks leave no worker' "$sifr" plan "${keys[@]}" --gpus=8 --zero.servers=8
-expect 2 'zero.shard_group needs stage 1, 2 or 3' "$sifr" plan "${keys[@]}" --gpus=8 --zero.shard_group=2 --zero.stage=0
+expect 2 'zero.shard_group=3 does not divide 8 ranks; try one of 1 2 4 8' "$sifr" plan "${keys[@]}" --gpus=8 --zero.shard_group=3
+expect 2 'zero.shard_group=8 does not divide 4 ranks' "$sifr" plan "${keys[@]}" --gpus=8 --zero.shard_group=8 --parallel.tp=2
+expect 2 'zero.servers=8 leaves no worker among 8 ranks' "$sifr" plan "${keys[@]}" --gpus=8 --zero.servers=8
+expect 2 'zero.shard_group needs zero.stage 1, 2 or 3' "$sifr" plan "${keys[@]}" --gpus=8 --zero.shard_group=2 --zero.stage=0
 # A file that is no profile, or can't be read, is a wrong configuration as a YAML file is.
 echo '{}' >none.json
 expect 2 "'none.json' is not a machine profile" "$sifr" plan "${keys[@]}" --gpus=8 --machine=none.json

@@ -30,7 +30,7 @@ ok timeout 60 "${train[@]}" -n 2 --dry-run
 expect 2 "no mpirun is looked for; install one, .*comm.backend=threads needs none" "${train[@]}" -n 2 --comm.backend=mpi --out=no
 expect 2 "no mpirun is looked for; install one" env SLURM_JOB_ID=7 SLURM_NNODES=2 "${train[@]}" -n 2 --out=no
 for n in 1 2; do
-    expect 2 "comm.backend 'nccl' moves memory of GPUs; the device is 'cpu': leave it at auto, or give run.device=cuda" \
+    expect 2 "comm.backend=nccl needs GPUs, but the device is 'cpu'; set comm.backend=auto or run.device=cuda" \
         "${train[@]}" -n $n --comm.backend=nccl --out=nccl
 done
 ok "$sifr" doctor
@@ -94,7 +94,7 @@ fake=${sifr%/sifr}/fake
 if [ -e "$fake/libsifr-cuda.so" ] && grep -q sifr_comm_nccl "$fake/libsifr-cuda.so"; then
     export SIFR_PLUGIN_FOLDER=$fake LD_LIBRARY_PATH=$fake/nvml${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     # There are sixteen: what shares one is named.
-    expect 2 "ranks 0 and 16 share the GPU .*, and NCCL needs one for each; use comm.backend threads, which goes through the host" \
+    expect 2 "ranks 0 and 16 share the GPU .*, but NCCL needs one GPU per rank; use comm.backend=threads, which goes through host memory" \
         timeout 60 "${train[@]}" -n 17 --train.global_batch=68 --comm.backend=nccl --run.device=cuda --out=shared
 fi
 

@@ -83,11 +83,10 @@ static void test_volume_of_a_stage(void **state)
 static void test_hidden_share(void **state)
 {
     (void)state;
-    assert_true(isnan(ranks_hidden(&(struct engine_traffic){0})));
-    assert_true(fabs(ranks_hidden(&(struct engine_traffic){.in_flight = 4, .waited = 1}) - 0.75) <
-                1e-12);
-    assert_true(ranks_hidden(&(struct engine_traffic){.in_flight = 1, .waited = 2}) == 0);
-    struct engine_traffic team = {
+    assert_true(isnan(ranks_hidden(&(struct traffic){0})));
+    assert_true(fabs(ranks_hidden(&(struct traffic){.in_flight = 4, .waited = 1}) - 0.75) < 1e-12);
+    assert_true(ranks_hidden(&(struct traffic){.in_flight = 1, .waited = 2}) == 0);
+    struct traffic team = {
         .in_flight = 4, .waited = 1, .tensor_in_flight = 2, .tensor_waited = 0.5};
     assert_true(fabs(ranks_tensor_hidden(&team) - 0.75) < 1e-12);
     team.tensor_in_flight = 0;

@@ -2,11 +2,12 @@
  *
  * Without arguments the binary runs every case on `self`, and on `threads` with 1 to 8 ranks. Under
  * mpirun it is one rank of the back end `mpi`: `test_comm mpi [CASE]`. `test_comm list` names the
- * cases. SIFR_TEST_DEVICE names another device than the cpu: buffers are then its memory, which cases
- * reach by `put` and `get`; 77 = there is none here. SIFR_TEST_COMM=nccl makes these go from GPU to
- * GPU, as far as there is one for each rank; under mpirun it is any comm.backend. SIFR_TEST_FAST=1 is
- * fast mode, where sums may be the library's. Ranks may be threads, so a case does not assert: it
- * EXPECTs, and the first thing that is wrong is kept and reported by the rank that saw it.
+ * cases. SIFR_TEST_DEVICE names another device than the cpu: buffers are then its memory, which
+ * cases reach by `put` and `get`; 77 = there is none here. SIFR_TEST_COMM=nccl makes these go from
+ * GPU to GPU, as far as there is one for each rank; under mpirun it is any comm.backend.
+ * SIFR_TEST_FAST=1 is fast mode, where sums may be the library's. Ranks may be threads, so a case
+ * does not assert: it EXPECTs, and the first thing that is wrong is kept and reported by the rank
+ * that saw it.
  */
 #ifndef TESTS_COMM_RIG_H
 #define TESTS_COMM_RIG_H

@@ -4,11 +4,11 @@
  * all its messages have been taken; messages between two ranks are matched in order; a GPU has room
  * for one group at a time, so that ranks which enqueue in different orders hold each other up for
  * ever; no group may be enqueued while another rank is still making its end of the communicator,
- * which takes memory of a GPU (in one process the driver has locks that both need); an abort lets go
- * of what is on the GPU and frees the communicator.
+ * which takes memory of a GPU (in one process the driver has locks that both need); an abort lets
+ * go of what is on the GPU and frees the communicator.
  *
- * Its reductions add from the last rank to the first: sums in an order of their own can be told from
- * sums in rank order.
+ * Its reductions add from the last rank to the first: sums in an order of their own can be told
+ * from sums in rank order.
  */
 #include <nccl.h>
 #include <pthread.h>
@@ -112,8 +112,8 @@ static void add_element(struct clique *clique, int size, bool wide, size_t i, ch
     memcpy(out, wide ? (void *)&total : (void *)&narrow, wide ? 8 : 4);
 }
 
-/* Who comes last adds for all; whether that was this rank. What is summed may be what is written, so
- * all sums are formed first. */
+/* Who comes last adds for all; whether that was this rank. What is summed may be what is written,
+ * so all sums are formed first. */
 static bool add_all(struct group *group)
 {
     ncclComm_t comm = group->comm;

@@ -1,7 +1,7 @@
 /* What every back end must do: each call on every type and awkward sizes, in place and not, on
  * inline and worker streams, in groups, two communicators at once, under random delays; bytes are
- * counted exactly and sums have the bits of a sequential sum in rank order; or, in fast mode, where the
- * library adds, are as good as that one. */
+ * counted exactly and sums have the bits of a sequential sum in rank order; or, in fast mode, where
+ * the library adds, are as good as that one. */
 #include "comm/comm_impl.h"
 #include <math.h>
 #include "comm/comm_rig.h"
@@ -114,7 +114,8 @@ static void case_all_to_all_v(struct member *m)
         out_end += out_counts[r] + GAP;
         in_end += in_counts[r] + GAP;
     }
-    comm_all_to_all_v(m->comm, out, out_counts, out_at, in, in_counts, in_at, DTYPE_F32, m->worker);
+    comm_all_to_all_v(m->comm, out, in, &(struct comm_parts){out_counts, out_at, in_counts, in_at},
+                      DTYPE_F32, m->worker);
     EXPECT(m, stream_sync(m->worker) == STATUS_OK);
     for (int r = 0; r < m->size; r++) {
         EXPECT(m, holds(m, in + in_at[r], (size_t)in_counts[r] * 4, r, m->rank));
@@ -274,7 +275,8 @@ static void expected_sum(void *out, enum dtype type, int size, int64_t i)
         dtype_convert(out, type, &narrow, DTYPE_F32, 1);
 }
 
-/* In any order: each addition may lose half a unit of the last place of what all together could be. */
+/* In any order: each addition may lose half a unit of the last place of what all together could
+ * be. */
 static bool is_near(const void *element, enum dtype type, int size, int64_t i)
 {
     double exact = 0, most = 0, got;
@@ -312,7 +314,7 @@ static bool is_sum(struct member *m, const void *data, enum dtype type, int64_t 
                    int64_t count)
 {
     int64_t differ = other_bits(m, data, type, first, count);
-    return comm_adds(m->comm, type) ? differ >= 0 : differ == 0;
+    return comm_library_sums(m->comm, type) ? differ >= 0 : differ == 0;
 }
 
 static const enum dtype sum_types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_F64};
@@ -382,7 +384,8 @@ static void case_reduce(struct member *m)
     }
 }
 
-/* Who adds: the library where it may, which shows from three ranks on; in place, without scratch. */
+/* Who adds: the library where it may, which shows from three ranks on; in place, without
+ * scratch. */
 static void case_who_adds(struct member *m)
 {
     enum { N = 700 };
@@ -394,7 +397,7 @@ static void case_who_adds(struct member *m)
         char *full = take(m, total * element), *x = take(m, N * element);
         char *scratch = take(m, 2 * (total + 64 * (size_t)m->size) * element);
         char *mine = full + (size_t)(N * m->rank) * element;
-        EXPECT(m, comm_adds(m->comm, type) == adds);
+        EXPECT(m, comm_library_sums(m->comm, type) == adds);
         contribute(m, full, type, 0, N * m->size);
         contribute(m, x, type, 0, N);
         comm_reduce_scatter(m->comm, full, mine, N, type, adds ? NULL : scratch, m->worker);
@@ -595,7 +598,7 @@ static void case_bytes(struct member *m)
     comm_all_gather(comm, x + me * N, x, N, DTYPE_F32, m->worker);
     comm_all_gather(comm, x + me * N, x, 10, DTYPE_U8, m->worker);
     comm_all_to_all(comm, x, y, N, DTYPE_F32, m->worker);
-    comm_all_to_all_v(comm, x, out, at, y, in, at, DTYPE_F32, m->worker);
+    comm_all_to_all_v(comm, x, y, &(struct comm_parts){out, at, in, at}, DTYPE_F32, m->worker);
     comm_reduce_scatter(comm, x, y, N, DTYPE_F32, scratch, m->worker);
     comm_all_reduce(comm, x, N, DTYPE_BF16, scratch, m->worker);
     comm_reduce(comm, x, N, DTYPE_F64, n - 1, scratch, m->worker);

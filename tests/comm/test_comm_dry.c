@@ -51,13 +51,14 @@ static void test_collectives_are_counted(void **state)
     (void)state;
     struct fixture f;
     float *data, *more;
-    const int64_t counts[SIZE] = {1, 2, 3, 4, 5}, offsets[SIZE] = {0};
+    int64_t counts[SIZE] = {1, 2, 3, 4, 5}, offsets[SIZE] = {0};
     open_fixture(&f);
     assert_ok(device_alloc(f.device, MEM_OTHER, "data", SIZE * COUNT * sizeof *data, &data));
     assert_ok(device_alloc(f.device, MEM_OTHER, "more", SIZE * COUNT * sizeof *more, &more));
     comm_all_gather(f.comm, data, more, COUNT, DTYPE_F32, f.stream);
     comm_reduce_scatter(f.comm, data, data, COUNT, DTYPE_F32, more, f.stream);
-    comm_all_to_all_v(f.comm, data, counts, offsets, more, counts, offsets, DTYPE_F32, f.stream);
+    comm_all_to_all_v(f.comm, data, more, &(struct comm_parts){counts, offsets, counts, offsets},
+                      DTYPE_F32, f.stream);
     assert_ok(stream_sync(f.stream));
     assert_ok(comm_status(f.comm));
     assert_int_equal(comm_counted(f.comm, COMM_ALL_GATHER).bytes, 4 * COUNT * sizeof *data);

@@ -5,8 +5,8 @@
 #include "comm/comm_rig.h"
 
 enum { N = 5000 }; /* large enough that ranks say hello first */
-/* A loaded machine may hold a rank up for seconds: LATE is the timeout of jobs in which one does not
- * come, and SOON is long before the minute that all others have. */
+/* A loaded machine may hold a rank up for seconds: LATE is the timeout of jobs in which one does
+ * not come, and SOON is long before the minute that all others have. */
 enum { LATE = 3, SOON = 30 }; /* seconds */
 
 static double seconds_since(struct member *m, double start)
@@ -117,8 +117,8 @@ static void case_late(struct member *m)
     give(m, x);
 }
 
-/* Rank 0 waits for rank 1, which is a call behind because it waits for rank 2: that one is named, also
- * when rank 0 has waited for longer. */
+/* Rank 0 waits for rank 1, which is a call behind because it waits for rank 2: that one is named,
+ * also when rank 0 has waited for longer. */
 static void case_held_up(struct member *m)
 {
     float x[MOST_RANKS] = {0}, y[MOST_RANKS] = {0};
@@ -133,10 +133,12 @@ static void case_held_up(struct member *m)
         while (comm_status(m->comm) == STATUS_OK)
             nap(0.01); /* until the others have given up */
     }
-    comm_all_to_all_v(m->comm, x, m->rank == 2 ? to_1 : none, none, y, m->rank == 1 ? of_2 : none,
-                      none, DTYPE_F32, m->worker);
-    comm_all_to_all_v(m->comm, x, m->rank == 1 ? to_0 : none, none, y, m->rank == 0 ? of_1 : none,
-                      none, DTYPE_F32, m->worker);
+    struct comm_parts from_2_to_1 = {m->rank == 2 ? to_1 : none, none, m->rank == 1 ? of_2 : none,
+                                     none};
+    struct comm_parts from_1_to_0 = {m->rank == 1 ? to_0 : none, none, m->rank == 0 ? of_1 : none,
+                                     none};
+    comm_all_to_all_v(m->comm, x, y, &from_2_to_1, DTYPE_F32, m->worker);
+    comm_all_to_all_v(m->comm, x, y, &from_1_to_0, DTYPE_F32, m->worker);
     enum status st = stream_sync(m->worker);
     if (m->rank < 2) {
         EXPECT(m, st == STATUS_COMM);
@@ -144,8 +146,8 @@ static void case_held_up(struct member *m)
     }
 }
 
-/* Rank 0 waits for rank 1 in one communicator, and that one for rank 2 in another: rank 2 is named. But a
- * call that is only under way while rank 1 computes is no excuse for it. */
+/* Rank 0 waits for rank 1 in one communicator, and that one for rank 2 in another: rank 2 is named.
+ * But a call that is only under way while rank 1 computes is no excuse for it. */
 static void wait_in_two(struct member *m, bool held_up)
 {
     struct comm *acts, *grads;
@@ -155,7 +157,7 @@ static void wait_in_two(struct member *m, bool held_up)
     EXPECT(m, comm_dup(m->comm, "acts", &acts) == STATUS_OK);
     EXPECT(m, comm_dup(m->comm, "grads", &grads) == STATUS_OK);
     if (m->rank == 1) {
-        comm_set_compute(m->comm, m->direct);
+        comm_set_compute_stream(m->comm, m->direct);
         nap(0.3 * LATE);
         comm_recv(grads, y, 1, DTYPE_F32, 2, m->worker);
         if (held_up)
@@ -171,7 +173,7 @@ static void wait_in_two(struct member *m, bool held_up)
     while (comm_status(m->comm) == STATUS_OK)
         nap(0.01); /* until the others have given up */
     stream_sync(m->worker);
-    comm_set_compute(m->comm, NULL);
+    comm_set_compute_stream(m->comm, NULL);
     comm_destroy(grads);
     comm_destroy(acts);
 }
@@ -202,11 +204,11 @@ static void case_slow(struct member *m)
 static void case_patient(struct member *m)
 {
     char mine = 1, x[MOST_RANKS];
-    comm_be_patient(m->comm, true);
+    comm_set_patient(m->comm, true);
     if (m->size > 1 && m->rank == m->size / 2)
         nap(2.2 * LATE);
     EXPECT(m, comm_exchange(m->comm, &mine, 1, x) == STATUS_OK);
-    comm_be_patient(m->comm, false);
+    comm_set_patient(m->comm, false);
     EXPECT(m, comm_barrier(m->comm) == STATUS_OK);
 }
 

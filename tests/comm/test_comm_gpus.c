@@ -1,7 +1,7 @@
 /* Who gets which way between GPUs: ranks with a GPU each get NCCL, whether it was asked for or only
- * threads were; a job whose ranks share one is told so, by name, or goes through the host. Either way
- * it leaves nothing behind, and what is sent arrives. Needs a device `cuda` (SIFR_PLUGIN_FOLDER may name one
- * made of threads) with NCCL; 77 = there is none. */
+ * threads were; a job whose ranks share one is told so, by name, or goes through the host. Either
+ * way it leaves nothing behind, and what is sent arrives. Needs a device `cuda` (SIFR_PLUGIN_FOLDER
+ * may name one made of threads) with NCCL; 77 = there is none. */
 #include "base/plugin.h"
 #include "comm/comm_rig.h"
 
@@ -20,13 +20,14 @@ struct thread_rank {
 static void listen(void *user, enum log_level level, const char *line)
 {
     struct thread_rank *thread_rank = user;
-    if (strstr(line, "messages go through the host") == NULL)
+    if (strstr(line, "messages between GPUs go through host memory") == NULL)
         return;
     snprintf(thread_rank->said, sizeof thread_rank->said, "%s: %s",
              level == LOG_DEBUG ? "debug" : "louder", line);
 }
 
-/* Every rank's number to every rank, on a stream beside and at once on a copy of the communicator. */
+/* Every rank's number to every rank, on a stream beside and at once on a copy of the
+ * communicator. */
 static void talk(struct thread_rank *thread_rank, struct device *device, struct comm *comm)
 {
     enum { COUNT = 1000 };
@@ -129,7 +130,8 @@ static void test_shared_gpu_staged(void **state)
     for (int r = 0; r < 3; r++) {
         assert_ok(ranks[r].status);
         assert_string_equal(ranks[r].name, "threads");
-        assert_non_null(strstr(ranks[r].said, "debug: messages go through the host: ranks 0 and"));
+        assert_non_null(strstr(ranks[r].said,
+                               "debug: messages between GPUs go through host memory: ranks 0 and"));
         assert_non_null(strstr(ranks[r].said, "share the GPU"));
     }
 }

@@ -1,4 +1,5 @@
-/* What calls between ranks take: which wire, how many messages, sums; and that dry calls take it. */
+/* What calls between ranks take: which wire, how many messages, sums; and that dry calls take
+ * it. */
 #include <math.h>
 #include "testing.h"
 #include "comm/comm_price.h"
@@ -65,8 +66,9 @@ static void test_dry_calls_take_it(void **state)
     assert_near(comm_counted(comm, COMM_ALL_GATHER).seconds, 0.43);
     assert_near(device_clock(device), 0.0);
     /* A rank that only receives takes as long as the bytes do. */
-    const int64_t none[4] = {0}, some[4] = {100, 100, 100, 100};
-    comm_all_to_all_v(comm, data, none, none, more, some, none, DTYPE_U8, stream);
+    int64_t none[4] = {0}, some[4] = {100, 100, 100, 100};
+    comm_all_to_all_v(comm, data, more, &(struct comm_parts){none, none, some, none}, DTYPE_U8,
+                      stream);
     assert_near(stream_clock(stream), 0.86);
     /* The host speaks when the calls of the communicator are done. */
     assert_ok(comm_exchange(comm, &mine, sizeof mine, others));

@@ -1,4 +1,5 @@
-/* The block of ranks: places, refusals, nodes, the map, and the groups of ranks that are threads. */
+/* The block of ranks: places, refusals, nodes, the map, and the groups of ranks that are
+ * threads. */
 #include <pthread.h>
 #include "comm/mesh.h"
 #include "testing.h"
@@ -36,16 +37,19 @@ static void test_refused(void **state)
         int size, tp, pp;
         const char *why;
     } cases[] = {
-        {8, 0, 1, "parallel.tp is 0; it is at least 1"},
-        {8, 1, -1, "parallel.pp is -1; it is at least 1"},
-        {12, 5, 1, "parallel.tp is 5, which does not divide 12 ranks; 4 and 6 would fit"},
-        {1, 2, 1, "parallel.tp is 2, but there is only 1 rank; start more (-n), or 1 would fit"},
-        {3, 1, 2, "parallel.pp is 2, which does not divide 3 ranks; 1 and 3 would fit"},
-        {1, 1, 2, "parallel.pp is 2, but there is only 1 rank; start more (-n), or 1 would fit"},
-        {24, 2, 5, "parallel.pp is 5, which does not divide 12 groups of tp 2 (24 ranks); 4 and 6"},
+        {8, 0, 1, "parallel.tp=0 is out of range; use 1 or more"},
+        {8, 1, -1, "parallel.pp=-1 is out of range; use 1 or more"},
+        {12, 5, 1, "parallel.tp=5 does not divide 12 ranks; try 4 or 6"},
+        {1, 2, 1,
+         "parallel.tp=2 needs more than the 1 rank of this job; start more (-n), or try 1"},
+        {3, 1, 2, "parallel.pp=2 does not divide 3 ranks; try 1 or 3"},
+        {1, 1, 2,
+         "parallel.pp=2 needs more than the 1 rank of this job; start more (-n), or try 1"},
+        {24, 2, 5, "parallel.pp=5 does not divide 12 groups of tp 2 (24 ranks); try 4 or 6"},
         {8, 4, 4,
-         "parallel.pp is 4, but there are only 2 groups of tp 4 (8 ranks); start more (-n), or 2 "
-         "would fit"},
+         "parallel.pp=4 needs more than the 2 groups of tp 4 (8 ranks) of this job; start more "
+         "(-n), "
+         "or try 2"},
     };
     struct env env = testing_env(1);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -92,10 +96,10 @@ static void test_nodes(void **state)
     assert_ok(check_hosts(&env, 1, "abababab"));
     assert_ok(check_hosts(&env, 2, "aabbaabb")); /* a node may come again */
     expect_refused(&env, 8, "aaaabbbb", "rank 0 is on 'node-a' and rank 4 on 'node-b'");
-    expect_refused(&env, 8, "aaaabbbb", "4 would fit");
-    expect_refused(&env, 4, "aaaaaabbbbbb", "ranks 4 to 7 of one tensor-parallel group");
-    expect_refused(&env, 4, "aaaaaabbbbbb", "3 would fit");
-    expect_refused(&env, 2, "abababab", "as the ranks are placed, 1 would fit");
+    expect_refused(&env, 8, "aaaabbbb", "try 4");
+    expect_refused(&env, 4, "aaaaaabbbbbb", "ranks 4 to 7 form one TP group");
+    expect_refused(&env, 4, "aaaaaabbbbbb", "try 3");
+    expect_refused(&env, 2, "abababab", "with this placement, try 1");
     env_destroy(&env);
 }
 

@@ -12,7 +12,7 @@ struct trace {
     float *params;
     int64_t count;
     size_t state;                /* bytes of params, grads and optimizer of rank 0 after start-up */
-    struct zero_traffic traffic; /* of all steps; the publishing of params after the last may be
+    struct traffic traffic; /* of all steps; the publishing of params after the last may be
                                     missing */
 };
 

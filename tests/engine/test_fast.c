@@ -1,4 +1,4 @@
-/* The store with sums formed by the communication library (fast mode): comm_adds and
+/* The store with sums formed by the communication library (fast mode): comm_library_sums and
  * comm_reduce_scatter are linked to the two functions below, which stand for such a library between
  * threads. This one adds in rank order, so a step of one round has the usual bits; with more rounds
  * the sum of each round is added, and results are only close. */
@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 #include "engine/ranks.h"
 
-bool __wrap_comm_adds(const struct comm *comm, enum dtype type);
+bool __wrap_comm_library_sums(const struct comm *comm, enum dtype type);
 void __real_comm_reduce_scatter(struct comm *comm, const void *full, void *shard, int64_t count,
                                 enum dtype type, void *scratch, struct stream *stream);
 void __wrap_comm_reduce_scatter(struct comm *comm, const void *full, void *shard, int64_t count,
@@ -15,7 +15,7 @@ void __wrap_comm_reduce_scatter(struct comm *comm, const void *full, void *shard
 static bool adds;
 static _Atomic int64_t calls;
 
-bool __wrap_comm_adds(const struct comm *comm, enum dtype type)
+bool __wrap_comm_library_sums(const struct comm *comm, enum dtype type)
 {
     (void)comm;
     return adds && type == DTYPE_F32;
@@ -58,7 +58,8 @@ static bool run_both(struct rig_config config, int ranks, bool same_bits)
             assert_true(fabs(fast.loss[i] - plain.loss[i]) < 1e-5 * fabs(plain.loss[i]));
         for (int64_t i = 0; i < fast.count; i++)
             assert_true(fabsf(fast.params[i] - plain.params[i]) < 1e-3f);
-        assert_int_equal(fast.traffic.reduce, plain.traffic.reduce); /* bytes are the same */
+        assert_int_equal(fast.traffic.sent[TRAFFIC_REDUCE],
+                         plain.traffic.sent[TRAFFIC_REDUCE]); /* bytes are the same */
         free(fast.params);
     }
     free(plain.params);

@@ -189,11 +189,12 @@ static void test_traffic_matches_the_paper(void **state)
             config.sum_type = DTYPE_BF16;
             struct trace trace = run(config, ranks);
             int64_t once = STEPS * 2 * padded_count(ranks) / ranks * (ranks - 1);
-            assert_int_equal(trace.traffic.reduce, once);
+            assert_int_equal(trace.traffic.sent[TRAFFIC_REDUCE], once);
             if (stage == 0)
-                assert_int_equal(trace.traffic.gather, once);
+                assert_int_equal(trace.traffic.sent[TRAFFIC_GATHER], once);
             if (stage == 3)
-                assert_true(trace.traffic.gather > once && trace.traffic.gather < 2 * once);
+                assert_true(trace.traffic.sent[TRAFFIC_GATHER] > once &&
+                            trace.traffic.sent[TRAFFIC_GATHER] < 2 * once);
             free(trace.params);
         }
 }
@@ -208,8 +209,9 @@ static void test_traffic_of_local_sums(void **state)
     config.local = true;
     struct trace local = run(config, 2);
     int64_t once = STEPS * 4 * padded_count(2) / 2;
-    assert_int_equal(local.traffic.reduce, once);
-    assert_int_equal(each.traffic.reduce, 3 * once); /* rank 0 has three of five micro-batches */
+    assert_int_equal(local.traffic.sent[TRAFFIC_REDUCE], once);
+    assert_int_equal(each.traffic.sent[TRAFFIC_REDUCE],
+                     3 * once); /* rank 0 has three of five micro-batches */
     free(local.params);
     free(each.params);
 }

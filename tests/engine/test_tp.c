@@ -144,7 +144,7 @@ static void test_state_divides(void **state)
     config.tp = 4;
     struct trace tp_group = run_tp_group(&config);
     assert_true((double)tp_group.state < 0.3 * (double)one.state);
-    assert_true(tp_group.traffic.tensor > 0 && one.traffic.tensor == 0);
+    assert_true(tp_group.traffic.sent[TRAFFIC_TENSOR] > 0 && one.traffic.sent[TRAFFIC_TENSOR] == 0);
     free(one.params);
     free(tp_group.params);
 }

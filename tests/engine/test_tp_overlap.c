@@ -40,7 +40,7 @@ struct member {
     double nap;                    /* extra seconds of an operation that overlaps with a call */
     double napped;                 /* in total */
     bool blocked;                  /* nothing overlaps with compute */
-    struct engine_traffic traffic; /* of a step */
+    struct traffic traffic; /* of a step */
     double seconds;
     float *params;
     int64_t param_count;
@@ -150,13 +150,6 @@ static void hook(struct member *member)
     member->rig.ops->backend = &member->hooked;
 }
 
-static struct engine_traffic less(struct engine_traffic a, struct engine_traffic b)
-{
-    a.in_flight -= b.in_flight, a.waited -= b.waited;
-    a.tensor_in_flight -= b.tensor_in_flight, a.tensor_waited -= b.tensor_waited;
-    return a;
-}
-
 /* One step; operations take as long as the member says. */
 static void *member_main(void *argument)
 {
@@ -169,11 +162,12 @@ static void *member_main(void *argument)
     if (me->blocked)
         me->rig.engine->side_stream = NULL;
     assert_ok(zero_settle(me->rig.zero));
-    struct engine_traffic before = engine_traffic(me->rig.engine);
+    struct traffic before = engine_traffic(me->rig.engine);
     double start = clock_seconds();
     rig_step(&me->rig, 0);
     me->seconds = clock_seconds() - start;
-    me->traffic = less(engine_traffic(me->rig.engine), before);
+    me->traffic = engine_traffic(me->rig.engine);
+    traffic_add(&me->traffic, &before, -1);
     me->params = rig_params(&me->rig, &me->param_count);
     me->rig.engine->side_stream = side_stream;
     rig_destroy(&me->rig);
@@ -308,7 +302,7 @@ static void check_waited(int llama, int mode)
     struct member model = {.config = tp_config(llama, mode, 1), .nap = slow_product};
     struct member tp_group[TEAM], plain[TEAM];
     run_tp_group(&model, expected[llama][mode], tp_group);
-    const struct engine_traffic *t = &tp_group[0].traffic;
+    const struct traffic *t = &tp_group[0].traffic;
     assert_true(tp_group[0].napped >= 3 * slow_product);
     assert_true(t->tensor_waited > 0 &&
                 t->tensor_waited <= tp_group[0].seconds - tp_group[0].napped);

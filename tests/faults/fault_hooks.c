@@ -114,23 +114,22 @@ static void spoil(const void *send, const int64_t *counts, const int64_t *offset
     }
 }
 
-void __real_comm_all_to_all_v(struct comm *comm, const void *send, const int64_t *send_counts,
-                              const int64_t *send_offsets, void *recv, const int64_t *recv_counts,
-                              const int64_t *recv_offsets, enum dtype type, struct stream *stream);
-void __wrap_comm_all_to_all_v(struct comm *comm, const void *send, const int64_t *send_counts,
-                              const int64_t *send_offsets, void *recv, const int64_t *recv_counts,
-                              const int64_t *recv_offsets, enum dtype type, struct stream *stream);
-void __wrap_comm_all_to_all_v(struct comm *comm, const void *send, const int64_t *send_counts,
-                              const int64_t *send_offsets, void *recv, const int64_t *recv_counts,
-                              const int64_t *recv_offsets, enum dtype type, struct stream *stream)
+void __real_comm_all_to_all_v(struct comm *comm, const void *send, void *recv,
+                              const struct comm_parts *parts, enum dtype type,
+                              struct stream *stream);
+void __wrap_comm_all_to_all_v(struct comm *comm, const void *send, void *recv,
+                              const struct comm_parts *parts, enum dtype type,
+                              struct stream *stream);
+void __wrap_comm_all_to_all_v(struct comm *comm, const void *send, void *recv,
+                              const struct comm_parts *parts, enum dtype type,
+                              struct stream *stream)
 {
     struct fault fault;
     if (strcmp(comm->name, "reduce") == 0 && fault_for(comm->job->rank, "nan", &fault)) {
         long long first = 0, last = 0;
         if (sscanf(fault.place, "reduce %lld %lld", &first, &last) == 2 &&
             comm->collective_count + 1 >= first && comm->collective_count + 1 <= last)
-            spoil(send, send_counts, send_offsets, comm->size, type);
+            spoil(send, parts->send_counts, parts->send_offsets, comm->size, type);
     }
-    __real_comm_all_to_all_v(comm, send, send_counts, send_offsets, recv, recv_counts, recv_offsets,
-                             type, stream);
+    __real_comm_all_to_all_v(comm, send, recv, parts, type, stream);
 }

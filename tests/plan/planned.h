@@ -54,12 +54,12 @@ static inline void *run_rank(void *argument)
     assert_ok(rig_create(&env, job->config, &rig));
     rig_step(&rig, 0);
     assert_ok(zero_settle(rig.zero));
-    struct engine_traffic before = engine_traffic(rig.engine);
+    struct traffic before = engine_traffic(rig.engine);
     rig_step(&rig, 1);
     assert_ok(zero_settle(rig.zero));
-    struct engine_traffic after = engine_traffic(rig.engine);
-    for (int way = 0; way < ENGINE_WAYS; way++)
-        m->sent[way] = after.sent[way] - before.sent[way];
+    struct traffic after = engine_traffic(rig.engine);
+    for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++)
+        m->sent[purpose] = after.sent[purpose] - before.sent[purpose];
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
         m->bytes[c] = mem_bytes(env.mem, c);
     rig_destroy(&rig);
@@ -79,11 +79,11 @@ static inline void compare(const struct rig_config *config, int ranks, int rank,
             fail_msg("%s: planned %zu, taken %zu; stage %d, rank %d of %d, %d servers",
                      mem_category_word(c), plan.bytes[c], run->bytes[c], config->stage, rank, ranks,
                      config->servers);
-    for (int way = 0; way < ENGINE_WAYS; way++)
-        if (plan.sent[way] != run->sent[way])
-            fail_msg("way %d: planned %lld, sent %lld; stage %d, rank %d of %d, %d servers", way,
-                     (long long)plan.sent[way], (long long)run->sent[way], config->stage, rank,
-                     ranks, config->servers);
+    for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++)
+        if (plan.sent[purpose] != run->sent[purpose])
+            fail_msg("purpose %d: planned %lld, sent %lld; stage %d, rank %d of %d, %d servers",
+                     purpose, (long long)plan.sent[purpose], (long long)run->sent[purpose],
+                     config->stage, rank, ranks, config->servers);
     env_destroy(&env);
 }
 

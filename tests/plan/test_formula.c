@@ -44,11 +44,11 @@ static void test_table1(void **state)
 }
 
 static double sent(const struct roster *roster, int stage, double parameters, int64_t rounds,
-                   enum engine_way way)
+                   enum traffic_purpose purpose)
 {
     struct volume volume = {
         .parameters = parameters, .rounds = rounds, .reductions = rounds, .value = 1, .total = 1};
-    return formula_sent(roster, stage, &volume, way);
+    return formula_sent(roster, stage, &volume, purpose);
 }
 
 static void test_volume(void **state)
@@ -58,10 +58,10 @@ static void test_volume(void **state)
     replicas.copies = 4;
     for (int stage = 0; stage <= 3; stage++) {
         const struct roster *r = stage == 0 ? &replicas : &roster;
-        assert_true(sent(r, stage, 400, 1, ENGINE_REDUCE) == 300);
-        assert_true(sent(r, stage, 400, 5, ENGINE_REDUCE) == 1500);
-        assert_true(sent(r, stage, 400, 5, ENGINE_GATHER) == (stage < 3 ? 300 : 3000));
-        assert_true(sent(r, stage, 400, 5, ENGINE_CONTROL) == 0);
+        assert_true(sent(r, stage, 400, 1, TRAFFIC_REDUCE) == 300);
+        assert_true(sent(r, stage, 400, 5, TRAFFIC_REDUCE) == 1500);
+        assert_true(sent(r, stage, 400, 5, TRAFFIC_GATHER) == (stage < 3 ? 300 : 3000));
+        assert_true(sent(r, stage, 400, 5, TRAFFIC_CONTROL) == 0);
     }
 }
 
@@ -77,10 +77,10 @@ static void test_stages(void **state)
                             .borrowed = 80,
                             .messages = 2,
                             .message_bytes = 100};
-    assert_true(formula_sent(&roster, 2, &volume, ENGINE_GATHER) == 10 * 2);
-    assert_true(formula_sent(&roster, 2, &volume, ENGINE_REDUCE) == 20 * 4);
-    assert_true(formula_sent(&roster, 2, &volume, ENGINE_PIPE) == 3 * 2 * 100);
-    assert_true(formula_sent(&server, 2, &volume, ENGINE_PIPE) == 0);
+    assert_true(formula_sent(&roster, 2, &volume, TRAFFIC_GATHER) == 10 * 2);
+    assert_true(formula_sent(&roster, 2, &volume, TRAFFIC_REDUCE) == 20 * 4);
+    assert_true(formula_sent(&roster, 2, &volume, TRAFFIC_PIPE) == 3 * 2 * 100);
+    assert_true(formula_sent(&server, 2, &volume, TRAFFIC_PIPE) == 0);
 }
 
 /* Each width is used where it belongs, and gradients that are added locally are sent once. */
@@ -91,9 +91,9 @@ static void test_widths(void **state)
     struct volume volume = {
         .parameters = 400, .rounds = 5, .reductions = 1, .value = 2, .total = 4};
     replicas.copies = 4;
-    assert_true(formula_sent(&replicas, 0, &volume, ENGINE_REDUCE) == 2 * 300);
-    assert_true(formula_sent(&replicas, 0, &volume, ENGINE_GATHER) == 4 * 300);
-    assert_true(formula_sent(&roster, 2, &volume, ENGINE_GATHER) == 2 * 300);
+    assert_true(formula_sent(&replicas, 0, &volume, TRAFFIC_REDUCE) == 2 * 300);
+    assert_true(formula_sent(&replicas, 0, &volume, TRAFFIC_GATHER) == 4 * 300);
+    assert_true(formula_sent(&roster, 2, &volume, TRAFFIC_GATHER) == 2 * 300);
 }
 
 /* Two copies on four ranks: a shard is half of everything, and gathers stay inside a pair. */
@@ -103,9 +103,9 @@ static void test_copies(void **state)
     struct roster roster = roster_of(3, 4, 0);
     roster.copies = 2;
     assert_true(formula_state(&roster, 3, 400, state_fp32) == 16 * 200);
-    assert_true(sent(&roster, 3, 400, 1, ENGINE_GATHER) == 2 * 200 + 100);
-    assert_true(sent(&roster, 2, 400, 1, ENGINE_GATHER) == 200 + 100);
-    assert_true(sent(&roster, 3, 400, 1, ENGINE_REDUCE) == 300);
+    assert_true(sent(&roster, 3, 400, 1, TRAFFIC_GATHER) == 2 * 200 + 100);
+    assert_true(sent(&roster, 2, 400, 1, TRAFFIC_GATHER) == 200 + 100);
+    assert_true(sent(&roster, 3, 400, 1, TRAFFIC_REDUCE) == 300);
 }
 
 /* A worker sends Psi per micro-batch; the servers together hold everything and send it to all. */
@@ -113,11 +113,11 @@ static void test_servers(void **state)
 {
     (void)state;
     struct roster worker = roster_of(0, 5, 2), server = roster_of(4, 5, 2);
-    assert_true(sent(&worker, 2, 100, 3, ENGINE_REDUCE) == 300);
-    assert_true(sent(&worker, 2, 100, 3, ENGINE_GATHER) == 0);
-    assert_true(sent(&server, 2, 100, 3, ENGINE_REDUCE) == 0);
-    assert_true(sent(&server, 2, 100, 3, ENGINE_GATHER) == 150);
-    assert_true(sent(&server, 3, 100, 3, ENGINE_GATHER) == 900);
+    assert_true(sent(&worker, 2, 100, 3, TRAFFIC_REDUCE) == 300);
+    assert_true(sent(&worker, 2, 100, 3, TRAFFIC_GATHER) == 0);
+    assert_true(sent(&server, 2, 100, 3, TRAFFIC_REDUCE) == 0);
+    assert_true(sent(&server, 2, 100, 3, TRAFFIC_GATHER) == 150);
+    assert_true(sent(&server, 3, 100, 3, TRAFFIC_GATHER) == 900);
     assert_true(formula_state(&worker, 1, 100, state_fp32) == 800);
     assert_true(formula_state(&worker, 2, 100, state_fp32) == 400);
     assert_true(formula_state(&worker, 3, 100, state_fp32) == 0);
@@ -179,12 +179,12 @@ static void test_tp_groups(void **state)
                             .loss_rows = 7,
                             .partial = 100,
                             .norms = true};
-    assert_true(formula_sent(&roster, 1, &volume, ENGINE_TENSOR) ==
+    assert_true(formula_sent(&roster, 1, &volume, TRAFFIC_TENSOR) ==
                 5 * (20 * 300 + 3 * 7 * 24) + 200 + 24);
     volume.norms = false;
-    assert_true(formula_sent(&server, 1, &volume, ENGINE_TENSOR) == 400);
+    assert_true(formula_sent(&server, 1, &volume, TRAFFIC_TENSOR) == 400);
     volume.tp = 1;
-    assert_true(formula_sent(&roster, 1, &volume, ENGINE_TENSOR) == 0);
+    assert_true(formula_sent(&roster, 1, &volume, TRAFFIC_TENSOR) == 0);
 }
 
 int main(void)

@@ -91,7 +91,7 @@ static void test_traffic_of_pp_stages_matches_the_formula(void **state)
             for (int p = 0; p < pp; p++) {
                 const struct plan_rank *worker = &plan.pipe.workers[p];
                 int boundaries = chunks * 2 - (p == 0) - (p == pp - 1); /* forward, and back */
-                assert_int_equal(worker->sent[ENGINE_PIPE], 4 * boundaries * stream);
+                assert_int_equal(worker->sent[TRAFFIC_PIPE], 4 * boundaries * stream);
                 parameters += worker->part.parameters - worker->part.borrowed;
             }
             assert_int_equal(parameters, plan.parameters);
@@ -143,8 +143,8 @@ static void test_traffic_matches_the_paper(void **state)
         for (int stage = 0; stage < PLAN_ZERO_STAGES; stage++) {
             const int64_t *sent = plan.stages[stage].worker.sent;
             int64_t gathered = sharding_of(stage).params ? 2 * all - once : all;
-            assert_int_equal(sent[ENGINE_REDUCE], all / ranks * part);
-            assert_int_equal(sent[ENGINE_GATHER], gathered / ranks * part);
+            assert_int_equal(sent[TRAFFIC_REDUCE], all / ranks * part);
+            assert_int_equal(sent[TRAFFIC_GATHER], gathered / ranks * part);
         }
         env_destroy(&env);
     }

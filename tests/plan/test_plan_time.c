@@ -182,9 +182,9 @@ static void test_rounds_that_are_not_simulated(void **state)
             assert_near(times[3].step - times[2].step, round);
             assert_near(times[3].in_flight - times[2].in_flight,
                         times[1].in_flight - times[0].in_flight);
-            for (int way = 0; way < ENGINE_CONTROL; way++)
-                assert_int_equal(times[3].sent[way] - times[2].sent[way],
-                                 times[1].sent[way] - times[0].sent[way]);
+            for (int purpose = 0; purpose < TRAFFIC_CONTROL; purpose++)
+                assert_int_equal(times[3].sent[purpose] - times[2].sent[purpose],
+                                 times[1].sent[purpose] - times[0].sent[purpose]);
         }
 }
 
@@ -204,11 +204,11 @@ static void test_traffic(void **state)
             int most = 0;
             for (int p = 0; p < pp; p++) {
                 assert_ok(plan_rank(&env, &r, p, &ranks[p]));
-                int64_t more = ranks[p].sent[ENGINE_REDUCE] - ranks[most].sent[ENGINE_REDUCE];
+                int64_t more = ranks[p].sent[TRAFFIC_REDUCE] - ranks[most].sent[TRAFFIC_REDUCE];
                 most = more > 0 ? p : most;
             }
-            for (int way = 0; way < ENGINE_CONTROL; way++)
-                assert_int_equal(time.sent[way], ranks[most].sent[way]);
+            for (int purpose = 0; purpose < TRAFFIC_CONTROL; purpose++)
+                assert_int_equal(time.sent[purpose], ranks[most].sent[purpose]);
         }
     env_destroy(&env);
 }

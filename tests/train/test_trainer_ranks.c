@@ -40,13 +40,14 @@ static void test_traffic_is_that_of_steps(void **state)
                  "zero.stage=%d",
                  stage);
         run_quietly(settings, &busy);
-        assert_true(plain.traffic.sent[ENGINE_GATHER] > 0 && plain.traffic.sent[ENGINE_REDUCE] > 0);
-        assert_int_equal(plain.traffic.sent[ENGINE_GATHER],
-                         2 * shorter.traffic.sent[ENGINE_GATHER]);
-        assert_int_equal(plain.traffic.sent[ENGINE_REDUCE],
-                         2 * shorter.traffic.sent[ENGINE_REDUCE]);
-        assert_int_equal(plain.traffic.sent[ENGINE_GATHER], busy.traffic.sent[ENGINE_GATHER]);
-        assert_int_equal(plain.traffic.sent[ENGINE_REDUCE], busy.traffic.sent[ENGINE_REDUCE]);
+        assert_true(plain.traffic.sent[TRAFFIC_GATHER] > 0 &&
+                    plain.traffic.sent[TRAFFIC_REDUCE] > 0);
+        assert_int_equal(plain.traffic.sent[TRAFFIC_GATHER],
+                         2 * shorter.traffic.sent[TRAFFIC_GATHER]);
+        assert_int_equal(plain.traffic.sent[TRAFFIC_REDUCE],
+                         2 * shorter.traffic.sent[TRAFFIC_REDUCE]);
+        assert_int_equal(plain.traffic.sent[TRAFFIC_GATHER], busy.traffic.sent[TRAFFIC_GATHER]);
+        assert_int_equal(plain.traffic.sent[TRAFFIC_REDUCE], busy.traffic.sent[TRAFFIC_REDUCE]);
     }
 }
 

@@ -49,7 +49,7 @@ static double tensor_bytes(const struct run_config *config, const struct trainer
         .loss_rows = part->last ? (double)(engine->micro_batch * engine->tokens) : 0,
         .partial = part->partial,
         .norms = roster_reduce_shard_rank(roster, 0) == 0};
-    return formula_sent(roster, config->ranks.stage, &volume, ENGINE_TENSOR);
+    return formula_sent(roster, config->ranks.stage, &volume, TRAFFIC_TENSOR);
 }
 
 struct ranks_volume ranks_formula(const struct run_config *config,
@@ -87,12 +87,12 @@ static double share_hidden(double in_flight, double waited)
     return waited < in_flight ? 1 - waited / in_flight : 0;
 }
 
-double ranks_hidden(const struct engine_traffic *traffic)
+double ranks_hidden(const struct traffic *traffic)
 {
     return share_hidden(traffic->in_flight, traffic->waited);
 }
 
-double ranks_tensor_hidden(const struct engine_traffic *traffic)
+double ranks_tensor_hidden(const struct traffic *traffic)
 {
     return share_hidden(traffic->tensor_in_flight, traffic->tensor_waited);
 }
@@ -148,7 +148,7 @@ static void describe_state(const struct run_config *config, const struct trainer
         snprintf(out, bytes, "a rank, against one that holds everything");
 }
 
-static void print_hidden(struct console *console, const struct engine_traffic *sent)
+static void print_hidden(struct console *console, const struct traffic *sent)
 {
     double hidden = ranks_hidden(sent);
     char a[32], b[32];
@@ -173,7 +173,7 @@ static void print_hidden(struct console *console, const struct engine_traffic *s
 void ranks_table_print(struct console *console, const struct run_config *config,
                        const struct trainer_summary *s)
 {
-    const struct engine_traffic *sent = &s->traffic;
+    const struct traffic *sent = &s->traffic;
     bool gpu = s->held.host_bytes > 0;
     const struct footprint *there = gpu ? &s->held.gpu : &s->held.process;
     struct ranks_volume formula = ranks_formula(config, s);
@@ -187,17 +187,17 @@ void ranks_table_print(struct console *console, const struct run_config *config,
                   (double)there->accounted_bytes + (double)there->runtime_bytes,
                   gpu ? "of its ranks, against their accounts and runtime"
                       : "a rank, against its account and runtime");
-    print_row(console, "parameters sent", (double)sent->sent[ENGINE_GATHER] / steps, formula.gather,
-              "a step");
-    print_row(console, "gradients sent", (double)sent->sent[ENGINE_REDUCE] / steps, formula.reduce,
+    print_row(console, "parameters sent", (double)sent->sent[TRAFFIC_GATHER] / steps,
+              formula.gather, "a step");
+    print_row(console, "gradients sent", (double)sent->sent[TRAFFIC_REDUCE] / steps, formula.reduce,
               "a step");
     if (config->parallel.pp > 1)
-        print_row(console, "to other stages", (double)sent->sent[ENGINE_PIPE] / steps, formula.pipe,
-                  "a step: activations and their gradients, of stage 0");
+        print_row(console, "to other stages", (double)sent->sent[TRAFFIC_PIPE] / steps,
+                  formula.pipe, "a step: activations and their gradients, of stage 0");
     if (config->parallel.tp > 1)
-        print_row(console, "to the TP group", (double)sent->sent[ENGINE_TENSOR] / steps,
+        print_row(console, "to the TP group", (double)sent->sent[TRAFFIC_TENSOR] / steps,
                   formula.tensor, "a step: activations, and parts of gradients");
-    print_row(console, "control sent", (double)sent->sent[ENGINE_CONTROL] / steps, 0, "a step");
+    print_row(console, "control sent", (double)sent->sent[TRAFFIC_CONTROL] / steps, 0, "a step");
     print_hidden(console, sent);
     console_line(console, "%s", "");
 }
@@ -205,7 +205,7 @@ void ranks_table_print(struct console *console, const struct run_config *config,
 void ranks_table_json(struct json_out *json, const struct run_config *config,
                       const struct trainer_summary *s)
 {
-    const struct engine_traffic *sent = &s->traffic;
+    const struct traffic *sent = &s->traffic;
     struct ranks_volume formula = ranks_formula(config, s);
     double steps = (double)(s->steps - s->first_step);
     json_out_open(json, "ranks", '{');
@@ -213,11 +213,11 @@ void ranks_table_json(struct json_out *json, const struct run_config *config,
     json_out_int(json, "state_bytes", (int64_t)s->state_bytes);
     json_out_int(json, "whole_state_bytes", (int64_t)s->whole_bytes);
     json_out_int(json, "state_rank", s->state_rank);
-    json_out_int(json, "sent_gather", sent->sent[ENGINE_GATHER]);
-    json_out_int(json, "sent_reduce", sent->sent[ENGINE_REDUCE]);
-    json_out_int(json, "sent_pipe", sent->sent[ENGINE_PIPE]);
-    json_out_int(json, "sent_tensor", sent->sent[ENGINE_TENSOR]);
-    json_out_int(json, "sent_control", sent->sent[ENGINE_CONTROL]);
+    json_out_int(json, "sent_gather", sent->sent[TRAFFIC_GATHER]);
+    json_out_int(json, "sent_reduce", sent->sent[TRAFFIC_REDUCE]);
+    json_out_int(json, "sent_pipe", sent->sent[TRAFFIC_PIPE]);
+    json_out_int(json, "sent_tensor", sent->sent[TRAFFIC_TENSOR]);
+    json_out_int(json, "sent_control", sent->sent[TRAFFIC_CONTROL]);
     json_out_real(json, "formula_gather", formula.gather * steps);
     json_out_real(json, "formula_reduce", formula.reduce * steps);
     json_out_real(json, "formula_pipe", formula.pipe * steps);

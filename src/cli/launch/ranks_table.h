@@ -13,8 +13,8 @@ struct ranks_volume {
 };
 struct ranks_volume ranks_formula(const struct run_config *config,
                                   const struct trainer_summary *summary);
-double ranks_hidden(const struct engine_traffic *traffic); /* share of communication; NAN: none */
-double ranks_tensor_hidden(const struct engine_traffic *traffic); /* ... only of TP groups */
+double ranks_hidden(const struct traffic *traffic); /* share of communication; NAN: none */
+double ranks_tensor_hidden(const struct traffic *traffic); /* ... only of TP groups */
 
 /* "4 (mpi), stage 3, prefetch 1" */
 void ranks_describe(const struct trainer_facts *facts, char *out, size_t bytes);

@@ -25,7 +25,7 @@ static void stage_line(const struct plan_pipe *pipe, int p, struct text *text)
     text_printf(text, "  %-6d %-14s %12s %12s %12s %12d\n", p, units,
                 text_human_count(a, (double)worker->part.parameters),
                 text_human_bytes(b, (double)worker->total_bytes),
-                text_human_bytes(c, (double)worker->sent[ENGINE_PIPE]), pipe->in_flight[p]);
+                text_human_bytes(c, (double)worker->sent[TRAFFIC_PIPE]), pipe->in_flight[p]);
 }
 
 static void describe_bubble(const struct plan_view *view, struct text *text)

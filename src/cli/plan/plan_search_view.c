@@ -187,11 +187,11 @@ static void sent(struct text *text, const struct search_layout *layout)
     char word[32];
     bool any = false;
     text_add(text, "\na rank of the first sends in a step:");
-    for (int way = 0; way < ENGINE_WAYS; way++) {
-        if (layout->time.sent[way] == 0)
+    for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++) {
+        if (layout->time.sent[purpose] == 0)
             continue;
-        text_printf(text, "%s %s %s", any ? "," : "", engine_way_word((enum engine_way)way),
-                    text_human_bytes(word, (double)layout->time.sent[way]));
+        text_printf(text, "%s %s %s", any ? "," : "", traffic_word((enum traffic_purpose)purpose),
+                    text_human_bytes(word, (double)layout->time.sent[purpose]));
         any = true;
     }
     text_add(text, any ? "\n" : " nothing\n");
@@ -270,8 +270,8 @@ static void json_layout(struct json_out *json, const struct plan_search_view *vi
         json_out_real(json, "bubble", time->bubble);
         json_out_real(json, "hidden", plan_time_hidden(time));
         json_out_open(json, "sent", '{');
-        for (int way = 0; way < ENGINE_WAYS; way++)
-            json_out_int(json, engine_way_word((enum engine_way)way), time->sent[way]);
+        for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++)
+            json_out_int(json, traffic_word((enum traffic_purpose)purpose), time->sent[purpose]);
         json_out_close(json, '}');
         json_out_string(json, "why", layout->why);
     }

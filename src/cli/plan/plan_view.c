@@ -14,7 +14,7 @@ static const struct plan_zero_stage *chosen_stage(const struct plan_view *view)
 
 static int64_t sent_bytes(const struct plan_rank *rank)
 {
-    return rank->sent[ENGINE_GATHER] + rank->sent[ENGINE_REDUCE] + rank->sent[ENGINE_PIPE];
+    return rank->sent[TRAFFIC_GATHER] + rank->sent[TRAFFIC_REDUCE] + rank->sent[TRAFFIC_PIPE];
 }
 
 /* What a stage borrows has its optimizer state elsewhere. */
@@ -30,9 +30,9 @@ static double state_formula(const struct plan_view *view, const struct plan_rank
 static double sent_formula(const struct plan_view *view, const struct plan_rank *rank, int stage)
 {
     double sent = 0;
-    for (int way = 0; way < ENGINE_TENSOR; way++)
-        sent +=
-            plan_sent_formula(view->request, view->plan->rounds, rank, stage, (enum engine_way)way);
+    for (int purpose = 0; purpose < TRAFFIC_TENSOR; purpose++)
+        sent += plan_sent_formula(view->request, view->plan->rounds, rank, stage,
+                                  (enum traffic_purpose)purpose);
     return sent;
 }
 
@@ -76,11 +76,11 @@ static double state_figure(const struct plan_view *view, const struct plan_rank 
     return formula ? state_formula(view, rank, stage) : (double)plan_state_bytes(rank);
 }
 
-static double way_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
-                         int way)
+static double purpose_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
+                             int purpose)
 {
     (void)view, (void)stage;
-    return (double)rank->sent[way];
+    return (double)rank->sent[purpose];
 }
 
 static double sent_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
@@ -93,7 +93,7 @@ static double tensor_figure(const struct plan_view *view, const struct plan_rank
                             int which)
 {
     (void)which;
-    return plan_sent_formula(view->request, view->plan->rounds, rank, stage, ENGINE_TENSOR);
+    return plan_sent_formula(view->request, view->plan->rounds, rank, stage, TRAFFIC_TENSOR);
 }
 
 static const struct plan_rank *rank_of(const struct plan_zero_stage *stage, bool server)
@@ -193,15 +193,16 @@ static void rank_tables(struct cli *cli, struct text *text, const struct plan_vi
     if (view->request->ranks == 1)
         return;
     heading(cli, text, view, "it sends in a step");
-    for (int way = 0; way < ENGINE_TENSOR; way++)
-        bytes_row(text, view, server, engine_way_word((enum engine_way)way), way_figure, way);
+    for (int purpose = 0; purpose < TRAFFIC_TENSOR; purpose++)
+        bytes_row(text, view, server, traffic_word((enum traffic_purpose)purpose), purpose_figure,
+                  purpose);
     bytes_row(text, view, server, "together", sent_figure, 0);
     bytes_row(text, view, server, "  by the formula", sent_figure, 1);
     if (view->request->parallel.tp > 1) {
-        bytes_row(text, view, server, engine_way_word(ENGINE_TENSOR), way_figure, ENGINE_TENSOR);
+        bytes_row(text, view, server, traffic_word(TRAFFIC_TENSOR), purpose_figure, TRAFFIC_TENSOR);
         bytes_row(text, view, server, "  by the formula", tensor_figure, 0);
     }
-    bytes_row(text, view, server, engine_way_word(ENGINE_CONTROL), way_figure, ENGINE_CONTROL);
+    bytes_row(text, view, server, traffic_word(TRAFFIC_CONTROL), purpose_figure, TRAFFIC_CONTROL);
 }
 
 /* --- around the table ----------------------------------------------------------------------- */
@@ -394,8 +395,8 @@ static void json_rank(struct json_out *json, const struct plan_view *view, const
     json_out_int(json, "state_bytes", (int64_t)plan_state_bytes(rank));
     json_out_real(json, "state_formula_bytes", state_formula(view, rank, stage));
     json_out_open(json, "sent", '{');
-    for (int way = 0; way < ENGINE_WAYS; way++)
-        json_out_int(json, engine_way_word((enum engine_way)way), rank->sent[way]);
+    for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++)
+        json_out_int(json, traffic_word((enum traffic_purpose)purpose), rank->sent[purpose]);
     json_out_close(json, '}');
     json_out_int(json, "sent_bytes", sent_bytes(rank));
     json_out_real(json, "sent_formula_bytes", sent_formula(view, rank, stage));

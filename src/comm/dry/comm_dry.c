@@ -1,9 +1,9 @@
-/* comm_dry -- a rank of a job of any size whose other ranks do not exist: `sifr plan` walks a step
- * on it.
+/* comm_dry -- one rank of a job of any size, without the other ranks: `sifr plan` walks a step on
+ * it.
  *
- * Collectives are enqueued on streams of a dry device, where nothing runs, and are counted by the
- * face. What the host does at once does come here: every other rank answers with what this rank
- * says, so that agreements agree.
+ * Collectives are enqueued on streams of a dry device, where nothing runs; comm_calls.c counts
+ * them. Only the synchronous calls of the host reach this back end: every other rank answers with
+ * what this rank sends, so that agreements agree.
  */
 #include <string.h>
 #include "comm/comm_impl.h"

@@ -1,8 +1,8 @@
-/* comm_mpi -- starting and ending MPI, and one MPI communicator for each of ours.
+/* comm_mpi -- initialize and finalize MPI, and one MPI communicator for each of ours.
  *
- * MPI is started when the back end is chosen and ended with the last communicator, unless somebody
- * else had started it. When a job ended badly and messages may still be under way, MPI is left as
- * it is: MPI_Finalize could wait for ever, and the process is about to end.
+ * MPI is initialized when the back end is chosen and finalized with the last communicator, unless
+ * the process had initialized it before. When a job failed and messages may still be in flight, MPI
+ * is not finalized: MPI_Finalize could wait forever, and the process is about to end.
  */
 #include <stdio.h>
 #include <time.h>
@@ -44,7 +44,7 @@ static enum status start_mpi(struct mpi_job *job)
     int running, over, level;
     MPI_TRY(env, MPI_Finalized(&over));
     if (over)
-        return FAIL(env, COMM, "MPI has been ended in this process and can't be started again");
+        return FAIL(env, COMM, "MPI was finalized in this process and cannot be initialized again");
     MPI_TRY(env, MPI_Initialized(&running));
     if (running)
         MPI_TRY(env, MPI_Query_thread(&level));
@@ -61,7 +61,7 @@ static enum status start_mpi(struct mpi_job *job)
     return STATUS_OK;
 }
 
-/* The commonest mistake: the mpirun of one library starts N processes of a program linked with
+/* The most common mistake: the mpirun of one library starts N processes of a program linked with
  * another, and each of them is alone. */
 static enum status check_launcher(const struct mpi_job *job)
 {
@@ -72,7 +72,7 @@ static enum status check_launcher(const struct mpi_job *job)
     comm_mpi_library(library, sizeof library);
     bool is_open = strncmp(library, "Open MPI", 8) == 0;
     return FAIL(job->base.env, CONFIG,
-                "started by %s as one of %d ranks, but linked with %s, which sees one; use %s",
+                "started by %s as one of %d ranks, but linked with %s, which sees only one; use %s",
                 launcher.name, launcher.size, library,
                 is_open ? "mpirun.openmpi" : "mpirun.mpich, or the mpirun of that library");
 }
@@ -95,7 +95,7 @@ static enum status mpi_join(struct comm_job *base, const struct comm_member *mem
     TRY_OR(undo_mpi, check_launcher(job));
     if (MPI_Type_contiguous(BLOCK_BYTES, MPI_BYTE, &job->block) != MPI_SUCCESS ||
         MPI_Type_commit(&job->block) != MPI_SUCCESS) {
-        st = FAIL(base->env, COMM, "MPI failed to make a type");
+        st = FAIL(base->env, COMM, "MPI failed to create a data type");
         goto undo_mpi;
     }
     TRY_OR(undo_type, mpi_monitor_start(job));

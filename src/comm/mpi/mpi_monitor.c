@@ -1,10 +1,10 @@
-/* mpi_monitor -- a thread a rank that speaks with the other ranks beside the calls: where are you,
- * I have left, the job ends, goodbye.
+/* mpi_monitor -- one thread per rank that exchanges notices with the other ranks during calls:
+ * where are you, I have left, the job ends, goodbye.
  *
  * It has its own communicator and looks for notices every few milliseconds, whatever the rest of
- * the rank does, so a rank that computes, hangs in a file system or waits elsewhere still answers;
- * one that is stopped or dead does not, and that is the answer. Notices are small and sent without
- * waiting from an outbox; those of one rank arrive in the order in which they were sent, and its
+ * the rank does. So a rank that computes, hangs in a file system or waits elsewhere still answers;
+ * a rank that is stopped or dead does not, and that is the answer. Notices are small and sent from
+ * an outbox without waiting; those of one rank arrive in the order in which they were sent, and its
  * goodbye is the last.
  */
 #include "base/clock.h"
@@ -17,24 +17,23 @@ static const double LAST_NOTICE_WITHIN = 1;
 
 /* --- sending -------------------------------------------------------------------------------- */
 
-/* With the lock held: a place in the outbox that MPI does not need; NULL = all are under way. */
+/* An entry of the outbox that MPI no longer uses; NULL = all are in flight. Needs the lock. */
 static struct outgoing *free_entry(struct mpi_job *job)
 {
     for (int i = 0; i < job->outbox_size; i++) {
         int done = 1;
         MPI_Status status;
-        struct outgoing *position = &job->outbox[i];
-        if (position->request != MPI_REQUEST_NULL)
-            MPI_Test(&position->request, &done, &status);
+        struct outgoing *entry = &job->outbox[i];
+        if (entry->request != MPI_REQUEST_NULL)
+            MPI_Test(&entry->request, &done, &status);
         if (done)
-            return position;
+            return entry;
     }
     return NULL;
 }
 
-/* Is it worth while to wait on for others to take notices? Many ranks on few processors are slow at
- * it, and a notice that is lost ends a job that was well; when the job has failed it matters
- * little. */
+/* May the caller keep waiting for other ranks to receive notices? Many ranks on few processors are
+ * slow, and a lost notice would end a healthy job. When the job has failed it matters little. */
 static bool may_wait(struct mpi_job *job, double start)
 {
     double limit = comm_job_failed(&job->base) ? LAST_NOTICE_WITHIN : job->base.timeout;
@@ -45,17 +44,17 @@ static void post(struct mpi_job *job, int to, const struct notice *notice)
 {
     double start = clock_seconds();
     pthread_mutex_lock(&job->lock);
-    struct outgoing *position = free_entry(job);
-    while (position == NULL && may_wait(job, start)) {
+    struct outgoing *entry = free_entry(job);
+    while (entry == NULL && may_wait(job, start)) {
         pthread_mutex_unlock(&job->lock);
         mpi_nap(1e-3);
         pthread_mutex_lock(&job->lock);
-        position = free_entry(job);
+        entry = free_entry(job);
     }
-    if (position != NULL) { /* otherwise nobody takes notices any more */
-        position->notice = *notice;
-        MPI_Isend(&position->notice, (int)sizeof position->notice, MPI_BYTE, to, NOTICE_TAG,
-                  job->wire, &position->request);
+    if (entry != NULL) { /* otherwise no rank receives notices any more */
+        entry->notice = *notice;
+        MPI_Isend(&entry->notice, (int)sizeof entry->notice, MPI_BYTE, to, NOTICE_TAG, job->wire,
+                  &entry->request);
     }
     pthread_mutex_unlock(&job->lock);
 }
@@ -66,7 +65,7 @@ static void post_to_all(struct mpi_job *job, const struct notice *notice)
         post(job, (job->base.rank + i) % job->base.size, notice);
 }
 
-/* Until everything posted is under way; true = it is. */
+/* Wait until everything posted has been sent; true = it has. */
 static bool drain(struct mpi_job *job)
 {
     double start = clock_seconds();
@@ -188,7 +187,7 @@ enum status mpi_monitor_start(struct mpi_job *job)
     }
     MPI_Comm_set_errhandler(job->wire, MPI_ERRORS_RETURN);
     if ((error = start_thread(job)) != 0) {
-        FAIL(env, COMM, "cannot start the monitor's thread: %s; see ulimit -u", strerror(error));
+        FAIL(env, COMM, "cannot start the monitor thread: %s; check ulimit -u", strerror(error));
         goto undo_wire;
     }
     return STATUS_OK;
@@ -209,7 +208,7 @@ static int bye_count(struct mpi_job *job)
     return count;
 }
 
-/* The others end too, sooner or later; when the job has failed, nobody waits long for them. */
+/* The other ranks end, too, sooner or later. When the job has failed, do not wait long for them. */
 static bool wait_for_byes(struct mpi_job *job)
 {
     double start = clock_seconds(), nap = 1e-4;
@@ -262,10 +261,10 @@ static void open_question(struct mpi_job *job, struct question *question)
 static bool close_question(struct mpi_job *job, struct question *question)
 {
     pthread_mutex_lock(&job->lock);
-    struct question **channel = &job->questions;
-    while (*channel != question)
-        channel = &(*channel)->next;
-    *channel = question->next;
+    struct question **at = &job->questions;
+    while (*at != question)
+        at = &(*at)->next;
+    *at = question->next;
     bool answered = question->answered;
     pthread_mutex_unlock(&job->lock);
     return answered;

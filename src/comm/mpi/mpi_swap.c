@@ -1,17 +1,17 @@
 /* mpi_swap -- messages between pairs of ranks, polled so that a waiting thread leaves its core to
- * who computes.
+ * threads that compute.
  *
- * A thread that waits inside MPI spins. So everything is posted without blocking and tested, and
+ * A thread that waits inside MPI spins. So everything is posted without blocking and tested;
  * between tests the thread first spins a little, then yields, then sleeps up to 100 us. But MPI
  * moves large messages only inside its calls: through shared memory 64 MiB take 5 ms when polled
  * all the time and 45 ms when polled every 100 us. So ranks that have a large message for each
- * other say hello first:
+ * other exchange hellos first:
  *
- *     post receives, small sends, hellos      wait for hellos: sleeping is right, somebody computes
- *     a hello came: post the large send       all hellos are there: bytes move, do not sleep
+ *     post receives, small sends, hellos    wait for hellos: may sleep, another rank still computes
+ *     a hello arrived: post the large send  all hellos are here: bytes move, do not sleep
  *
- * Small messages go at once and are their own hello. Messages above LARGE_BYTES are cut in blocks
- * of a derived type and a rest, since counts in MPI-3.1 are int.
+ * Small messages are sent at once and need no hello. Messages above LARGE_BYTES are cut into blocks
+ * of a derived type and a rest, because counts in MPI-3.1 are int.
  */
 #include <sched.h>
 #include "base/clock.h"
@@ -19,21 +19,21 @@
 
 #define SMALL_BYTES ((size_t)4096)
 #define LARGE_BYTES ((size_t)64 << 20)
-enum { TAGS = 16000 }; /* even tags for data, odd ones for hellos; MPI has 32767 at least */
+enum { TAGS = 16000 }; /* even tags for data, odd tags for hellos; MPI guarantees 32767 */
 
 struct swap {
     struct mpi_comm *mpi;
-    struct comm *comm; /* the same */
+    struct comm *comm; /* the same object */
     MPI_Datatype block;
     int tag;
     int hellos;     /* still to come */
     int64_t active; /* requests not done */
     size_t bytes;   /* of all messages */
-    double since;   /* the last time something was done */
-    double moving;  /* since when bytes have been moving; 0 = somebody has not come yet */
+    double since;   /* when something last completed */
+    double moving;  /* since when bytes have been moving; 0 = a rank has not arrived yet */
     int asked;      /* how often since then a late rank was asked */
-    int polls;      /* in vain, since then */
-    double sleep;   /* the next one */
+    int polls;      /* without result, since then */
+    double sleep;   /* seconds of the next sleep */
 };
 
 static MPI_Request *request(const struct swap *swap, enum mpi_slot slot, int rank)
@@ -48,7 +48,7 @@ static bool is_large_pair(const struct comm *comm, int rank)
 
 /* --- posting -------------------------------------------------------------------------------- */
 
-/* A message in blocks, if it is large, and the rest. */
+/* A large message in blocks and a rest. */
 struct cut {
     int blocks, rest;
 };
@@ -132,7 +132,7 @@ static enum status post_all(struct swap *swap)
 
 /* --- progress ------------------------------------------------------------------------------- */
 
-/* A request is done: was it what was expected? */
+/* A request has completed: check that it is what was expected. */
 static enum status check_done(struct swap *swap, int index, MPI_Status *status, bool failed)
 {
     struct comm *comm = swap->comm;
@@ -141,14 +141,15 @@ static enum status check_done(struct swap *swap, int index, MPI_Status *status, 
     if (failed && status->MPI_ERROR != MPI_SUCCESS) {
         int class = MPI_ERR_OTHER;
         MPI_Error_class(status->MPI_ERROR, &class);
-        return class == MPI_ERR_TRUNCATE ? comm_astray(comm, rank, "sends more bytes than expected")
-                                         : mpi_failed(comm->env, "MPI_Testsome", status->MPI_ERROR);
+        return class == MPI_ERR_TRUNCATE
+                   ? comm_mismatch(comm, rank, "sends more bytes than expected")
+                   : mpi_failed(comm->env, "MPI_Testsome", status->MPI_ERROR);
     }
     if (slot == SLOT_IN_BLOCKS || slot == SLOT_IN_REST) {
         struct cut parts = cut(comm->recvs[rank].bytes);
         MPI_Get_count(status, slot == SLOT_IN_BLOCKS ? swap->block : MPI_BYTE, &count);
         if (count != (slot == SLOT_IN_BLOCKS ? parts.blocks : parts.rest))
-            return comm_astray(comm, rank, "sends fewer bytes than expected");
+            return comm_mismatch(comm, rank, "sends fewer bytes than expected");
     }
     if (slot == SLOT_HELLO_IN) {
         swap->hellos--;
@@ -181,7 +182,7 @@ static enum status test(struct swap *swap)
 enum { SPINS = 50, YIELDS = 100 };
 static const double FIRST_SLEEP = 10e-6, LONGEST_SLEEP = 100e-6;
 
-/* While bytes move, yield: at least as long as a slow memory takes for them. */
+/* While bytes move, yield instead of sleeping: at least as long as a slow memory takes for them. */
 static bool may_yield(const struct swap *swap)
 {
     if (swap->moving == 0 || swap->bytes <= SMALL_BYTES)
@@ -203,7 +204,7 @@ static void back_off(struct swap *swap)
     swap->sleep = swap->sleep * 1.5 < LONGEST_SLEEP ? swap->sleep * 1.5 : LONGEST_SLEEP;
 }
 
-/* A rank with requests outstanding, from `first` on; -1 = none. */
+/* A rank with outstanding requests, from `first` on; -1 = none. */
 static int waits_for(const struct swap *swap, int first)
 {
     for (int r = first; r < swap->comm->size; r++) {
@@ -215,24 +216,24 @@ static int waits_for(const struct swap *swap, int first)
     return -1;
 }
 
-/* Has the rank left before this call? Its last message may still be on its way for a moment. */
+/* Did the rank leave before this call? Its last message may still arrive for a moment. */
 static bool has_left(const struct swap *swap, int rank)
 {
     struct comm *comm = swap->comm;
     pthread_mutex_lock(&comm->job->lock);
     struct departure departure = swap->mpi->departures[rank];
     pthread_mutex_unlock(&comm->job->lock);
-    bool pair = comm->position.kind == COMM_SEND || comm->position.kind == COMM_RECV;
+    bool pair = comm_is_pair(comm->position.kind);
     return departure.left && clock_seconds() - departure.when > (pair ? 1 : 0) &&
            (pair || departure.number < comm->position.number);
 }
 
-/* Every reason to stop waiting. */
+/* Check every reason to stop waiting. */
 static enum status look_around(struct swap *swap)
 {
     struct comm_job *job = swap->comm->job;
     if (comm_job_failed(job))
-        return comm_ended(job);
+        return comm_job_ended(job);
     if (atomic_load_explicit(&swap->mpi->departure_count, memory_order_relaxed) > 0) {
         for (int r = waits_for(swap, 0); r >= 0; r = waits_for(swap, r + 1)) {
             if (has_left(swap, r))
@@ -246,10 +247,10 @@ static enum status look_around(struct swap *swap)
     return comm_late(swap->comm, waits_for(swap, 0), waited);
 }
 
-/* After an error: take back what can be taken back, so that MPI writes to no buffer of ours. A large
- * message that has been matched cannot be: MPI moves its bytes whenever anybody calls it, the monitor
- * for instance. Its buffer must outlive MPI then, so no memory is given back before the process ends,
- * which it is about to. */
+/* After an error: cancel what can be cancelled, so that MPI writes to no buffer of ours. A large
+ * message that has been matched cannot be cancelled: MPI moves its bytes whenever any thread calls
+ * it, such as the monitor. Its buffer must then outlive MPI, so no memory is freed before the
+ * process ends, which it is about to. */
 static void abandon(struct swap *swap)
 {
     struct mpi_comm *mpi = swap->mpi;

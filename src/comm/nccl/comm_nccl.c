@@ -1,14 +1,14 @@
-/* comm_nccl -- NCCL as the way for memory of GPUs: links, swaps, marks and aborts.
+/* comm_nccl -- NCCL as the transport between GPUs: channels, swaps, marks and aborts.
  *
- * A link is an NCCL communicator. A swap is one group of sends and receives in bytes, enqueued on
- * the stream of the call; sums are formed by comm in rank order, so NCCL adds nothing, but in fast mode,
- * where a reduction is NCCL's own collective. Which swaps and sums follow which, and who waits how
- * long, is comm's business (comm_transport.c, comm_watch.c).
+ * A channel is an NCCL communicator. A swap is one group of sends and receives in bytes, enqueued
+ * on the stream of the call. comm sums in rank order, so NCCL adds nothing, except in fast mode,
+ * where a reduction is NCCL's own collective. The order of swaps and sums, and timeouts, are left
+ * to comm_swap.c and comm_watch.c.
  *
- * NCCL lets one thread use a communicator at a time, but another may ask for its error, and abort
- * it. An abort frees the communicator: so whoever enqueues holds the link's lock, and an abort takes
- * it as well; if it does not get it soon, somebody is inside NCCL, waiting for other ranks, and the
- * abort is what lets him out.
+ * NCCL lets one thread use a communicator at a time, but another thread may ask for its error and
+ * abort it. An abort frees the communicator. So a thread that enqueues holds the channel's lock,
+ * and an abort takes the lock as well; if it does not get it soon, a thread is inside NCCL, waiting
+ * for other ranks, and the abort is what releases that thread.
  */
 #include <nccl.h>
 #include <stdio.h>
@@ -23,8 +23,8 @@ struct comm_channel {
     struct env *env; /* borrowed */
     int gpu;
     ncclComm_t nccl;
-    pthread_mutex_t lock; /* of who is inside NCCL for this link */
-    _Atomic bool aborted; /* nccl is gone */
+    pthread_mutex_t lock; /* held by a thread inside NCCL for this channel */
+    _Atomic bool aborted; /* `nccl` has been freed */
     cudaEvent_t marks[COMM_WATCHED];
 };
 
@@ -32,7 +32,7 @@ static enum status nccl_failed(struct env *env, const char *what, ncclResult_t c
                                ncclComm_t nccl)
 {
     const char *more = ncclGetLastError(nccl);
-    return FAIL(env, COMM, "NCCL failed: %s: %s%s%s; NCCL_DEBUG=WARN tells more", what,
+    return FAIL(env, COMM, "NCCL failed: %s: %s%s%s; set NCCL_DEBUG=WARN for details", what,
                 ncclGetErrorString(code), more != NULL && more[0] != '\0' ? ": " : "",
                 more != NULL ? more : "");
 }
@@ -65,16 +65,16 @@ static enum status nccl_open(struct comm *comm, const unsigned char id[COMM_ID_B
     enum status st;
     ncclUniqueId unique;
     struct comm_channel *l;
-    TRY(mem_alloc(comm->env, MEM_OTHER, "links", sizeof *l, &l));
+    TRY(mem_alloc(comm->env, MEM_OTHER, "channels", sizeof *l, &l));
     l->env = comm->env;
     l->gpu = cuda_device_of(comm->device)->index;
     pthread_mutex_init(&l->lock, NULL);
     atomic_init(&l->aborted, false);
-    TRY_OR(undo_channel, cuda_status(l->env, cudaSetDevice(l->gpu), "the GPU of a link"));
+    TRY_OR(undo_channel, cuda_status(l->env, cudaSetDevice(l->gpu), "the GPU of a channel"));
     for (int i = 0; i < COMM_WATCHED; i++)
         TRY_OR(undo_channel,
                cuda_status(l->env, cudaEventCreateWithFlags(&l->marks[i], cudaEventDisableTiming),
-                           "an event of a link"));
+                           "an event of a channel"));
     memcpy(&unique, id, sizeof unique);
     ncclResult_t code = ncclCommInitRank(&l->nccl, comm->size, unique, comm->rank);
     if (code != ncclSuccess) {
@@ -107,8 +107,8 @@ static bool nccl_reaches(const void *address)
     return false;
 }
 
-/* Inside a group nothing is done: what is wrong with one message shows at once, the rest at the
- * end. */
+/* Inside a group nothing is executed: an invalid message fails at once, everything else at the end
+ * of the group. */
 static ncclResult_t post_all(const struct comm *comm, cudaStream_t handle)
 {
     ncclComm_t nccl = comm->channel->nccl;
@@ -134,7 +134,7 @@ static enum status swap_group(struct comm *comm, struct stream *stream)
     code = ncclGroupEnd();
     if (code == ncclSuccess)
         code = posted;
-    if (code != ncclSuccess && !comm_job_failed(comm->job)) /* else it was aborted */
+    if (code != ncclSuccess && !comm_job_failed(comm->job)) /* otherwise it was aborted */
         return nccl_failed(comm->env, "a group of messages", code, nccl);
     return code == ncclSuccess ? STATUS_OK : STATUS_COMM;
 }
@@ -150,7 +150,7 @@ static enum status nccl_swap(struct comm *comm, struct stream *stream)
     return st;
 }
 
-/* In place where comm's calls are; who is not the root of a reduction keeps what it has. */
+/* In place, like the calls of comm; ranks other than the root of a reduction keep their data. */
 static ncclResult_t post_sum(const struct comm_call *call, cudaStream_t handle)
 {
     ncclComm_t nccl = call->comm->channel->nccl;
@@ -179,7 +179,7 @@ static enum status nccl_sum(const struct comm_call *call, struct stream *stream)
     if (!aborted)
         code = post_sum(call, cuda_handle(stream));
     pthread_mutex_unlock(&channel->lock);
-    if (code != ncclSuccess && !comm_job_failed(comm->job)) /* else it was aborted */
+    if (code != ncclSuccess && !comm_job_failed(comm->job)) /* otherwise it was aborted */
         return nccl_failed(comm->env, "a sum", code, channel->nccl);
     if (aborted || code != ncclSuccess)
         return STATUS_COMM;
@@ -198,7 +198,7 @@ static bool nccl_passed(struct comm_channel *channel, int slot)
 {
     cudaSetDevice(channel->gpu);
     bool passed = cudaEventQuery(channel->marks[slot]) != cudaErrorNotReady;
-    (void)cudaGetLastError(); /* a failure is the stream's, and is told there */
+    (void)cudaGetLastError(); /* a failure belongs to the stream and is reported there */
     return passed;
 }
 
@@ -209,12 +209,12 @@ static bool nccl_channel_failed(struct comm_channel *channel, char *why, size_t 
         ncclCommGetAsyncError(channel->nccl, &code) != ncclSuccess || code == ncclSuccess ||
         code == ncclInProgress)
         return false;
-    snprintf(why, bytes, "NCCL failed: %s: %s; NCCL_DEBUG=WARN tells more",
+    snprintf(why, bytes, "NCCL failed: %s: %s; set NCCL_DEBUG=WARN for details",
              ncclGetErrorString(code), ncclGetLastError(channel->nccl));
     return true;
 }
 
-/* Up to a second: longer, and whoever has the lock is held up by other ranks. */
+/* Waits up to a second: after that, the thread that holds the lock waits for other ranks. */
 static bool lock_soon(struct comm_channel *channel)
 {
     struct timespec limit;

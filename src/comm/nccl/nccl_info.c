@@ -1,4 +1,4 @@
-/* nccl_info -- the version of the NCCL that is really loaded. */
+/* nccl_info -- the version of the NCCL library that is loaded. */
 #include <nccl.h>
 #include "device/cuda/cuda.h"
 #include "device/device_info.h"

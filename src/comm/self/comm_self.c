@@ -1,6 +1,6 @@
-/* comm_self -- one rank alone: no messages, no threads, no MPI.
+/* comm_self -- one rank: no messages, no threads, no MPI.
  *
- * Collectives of one rank move nothing between ranks, so there is never a swap, and nobody to ask.
+ * Collectives of one rank move nothing between ranks, so there is never a swap and no rank to ask.
  */
 #include "comm/comm_impl.h"
 

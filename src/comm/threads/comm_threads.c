@@ -1,22 +1,22 @@
-/* comm_threads -- ranks that are threads of one process: for tests, and for several ranks where
- * there is no MPI.
+/* comm_threads -- ranks that are threads of one process: for tests, and for several ranks without
+ * MPI.
  *
- * A hub is shared by the ranks; every communicator has a *group* in it, found by its id. A group
- * has a channel for each ordered pair of ranks, which holds one message: the sender puts the
- * address of its data there and waits until the channel is empty again, the receiver copies
- * straight from the sender's memory. So nothing is buffered, and a send ends when it is received.
+ * The ranks share a hub; every communicator has a *group* in it, found by its id. A group has a
+ * mailbox for each ordered pair of ranks, which holds one message: the sender puts the address of
+ * its data there and waits until the mailbox is empty again; the receiver copies directly from the
+ * sender's memory. So nothing is buffered, and a send ends when it is received.
  *
- *     channel [from][to]:   empty -> full (sender) -> being copied -> empty (receiver)
+ *     mailbox [from][to]:   empty -> full (sender) -> being copied -> empty (receiver)
  *
- * Each rank sleeps on its own bell, rung by whoever changes one of its channels, leaves, or ends
- * the job.
+ * Each rank sleeps on its own bell, which is rung by any rank that changes one of its mailboxes,
+ * leaves, or ends the job.
  */
 #include <stdio.h>
 #include <time.h>
 #include "base/clock.h"
 #include "comm/comm_impl.h"
 
-struct channel {
+struct mailbox {
     const char *data; /* borrowed from the sender; NULL = empty */
     size_t bytes;
     uint64_t stamp;
@@ -33,8 +33,8 @@ struct group {
     uint64_t id;
     int size, left_count;
     pthread_mutex_t lock;
-    struct channel *channels; /* (size, size): [from][to] */
-    struct member members[];  /* (size) */
+    struct mailbox *mailboxes; /* (size, size): [from][to] */
+    struct member members[];   /* (size) */
 };
 
 struct comm_hub {
@@ -81,7 +81,7 @@ static void free_group(struct env *env, struct group *group)
     for (int r = 0; r < group->size; r++)
         pthread_cond_destroy(&group->members[r].bell);
     pthread_mutex_destroy(&group->lock);
-    mem_free(env, group->channels);
+    mem_free(env, group->mailboxes);
     mem_free(env, group);
 }
 
@@ -92,7 +92,7 @@ void comm_hub_destroy(struct comm_hub *hub)
     for (int r = 0; r < hub->size; r++)
         CHECK(hub->jobs[r] == NULL);
     for (struct group *group = hub->groups, *next; group != NULL; group = next) {
-        next = group->next; /* some rank never came */
+        next = group->next; /* a rank never joined it */
         free_group(hub->env, group);
     }
     pthread_mutex_destroy(&hub->lock);
@@ -141,7 +141,7 @@ static enum status make_group(struct env *env, uint64_t id, int size, struct gro
     size_t n = (size_t)size;
     TRY(mem_alloc(env, MEM_OTHER, "groups", sizeof *g + n * sizeof *g->members, &g));
     TRY_OR(undo_self,
-           mem_alloc_array(env, MEM_OTHER, "groups", n * n, sizeof *g->channels, &g->channels));
+           mem_alloc_array(env, MEM_OTHER, "groups", n * n, sizeof *g->mailboxes, &g->mailboxes));
     g->id = id;
     g->size = size;
     pthread_mutex_init(&g->lock, NULL);
@@ -189,10 +189,10 @@ static void threads_close(struct comm *comm)
         pthread_cond_signal(&group->members[r].bell);
     pthread_mutex_unlock(&group->lock);
     if (last) {
-        struct group **channel = &hub->groups;
-        while (*channel != group)
-            channel = &(*channel)->next;
-        *channel = group->next;
+        struct group **at = &hub->groups;
+        while (*at != group)
+            at = &(*at)->next;
+        *at = group->next;
         free_group(hub->env, group);
     }
     pthread_mutex_unlock(&hub->lock);
@@ -244,18 +244,19 @@ static bool threads_ask(struct comm *comm, int peer, struct comm_position *posit
 
 /* --- swaps ---------------------------------------------------------------------------------- */
 
-/* A swap in progress, on the stack of its thread. The group's lock is held but where bytes move. */
+/* A swap in progress, on the stack of its thread. The group's lock is held except while bytes
+ * move. */
 struct swap {
     struct comm *comm;
     struct group *group;
     uint64_t stamp;
-    double since; /* the last time something moved */
+    double since; /* when something last moved */
     int asked;    /* how often since then a late rank was asked */
 };
 
-static struct channel *channel(const struct swap *swap, int from, int to)
+static struct mailbox *mailbox(const struct swap *swap, int from, int to)
 {
-    return &swap->group->channels[from * swap->group->size + to];
+    return &swap->group->mailboxes[from * swap->group->size + to];
 }
 
 static void ring(const struct swap *swap, int rank)
@@ -270,35 +271,35 @@ static void post_sends(const struct swap *swap)
         const struct comm_move *move = &comm->sends[r];
         if (move->bytes == 0)
             continue;
-        CHECK(channel(swap, comm->rank, r)->data == NULL);
-        *channel(swap, comm->rank, r) =
-            (struct channel){.data = move->data, .bytes = move->bytes, .stamp = swap->stamp};
+        CHECK(mailbox(swap, comm->rank, r)->data == NULL);
+        *mailbox(swap, comm->rank, r) =
+            (struct mailbox){.data = move->data, .bytes = move->bytes, .stamp = swap->stamp};
         ring(swap, r);
     }
 }
 
-/* After an error: nobody may copy from our memory any more. */
+/* After an error: make sure that no rank copies from our memory any more. */
 static void retract_sends(const struct swap *swap)
 {
     const struct comm *comm = swap->comm;
     for (int r = 0; r < comm->size; r++) {
-        struct channel *out = channel(swap, comm->rank, r);
+        struct mailbox *out = mailbox(swap, comm->rank, r);
         while (out->copying)
             pthread_cond_wait(&swap->group->members[comm->rank].bell, &swap->group->lock);
         out->data = NULL;
     }
 }
 
-/* Copy what lies in the channel from `peer`. */
+/* Copy the message in the mailbox from `peer`. */
 static enum status take(struct swap *swap, int peer)
 {
     struct comm *comm = swap->comm;
     struct comm_move *move = &comm->recvs[peer];
-    struct channel *in = channel(swap, peer, comm->rank);
+    struct mailbox *in = mailbox(swap, peer, comm->rank);
     bool same_call = in->stamp == swap->stamp;
     if (!same_call || in->bytes != move->bytes) {
         pthread_mutex_unlock(&swap->group->lock);
-        enum status st = comm_astray(
+        enum status st = comm_mismatch(
             comm, peer, same_call ? "sends another number of bytes" : "makes another call");
         pthread_mutex_lock(&swap->group->lock);
         return st;
@@ -314,18 +315,18 @@ static enum status take(struct swap *swap, int peer)
     return STATUS_OK;
 }
 
-/* Take what has come and note what has been taken; *moved = there was something. */
+/* Copy what has arrived and note what was taken; *moved = anything did. */
 static enum status advance(struct swap *swap, bool *moved)
 {
     struct comm *comm = swap->comm;
     *moved = false;
     for (int i = 1; i < comm->size; i++) {
         int r = (comm->rank + i) % comm->size;
-        if (comm->recvs[r].bytes > 0 && channel(swap, r, comm->rank)->data != NULL) {
+        if (comm->recvs[r].bytes > 0 && mailbox(swap, r, comm->rank)->data != NULL) {
             TRY(take(swap, r));
             *moved = true;
         }
-        if (comm->sends[r].bytes > 0 && channel(swap, comm->rank, r)->data == NULL) {
+        if (comm->sends[r].bytes > 0 && mailbox(swap, comm->rank, r)->data == NULL) {
             comm->sends[r].bytes = 0;
             *moved = true;
         }
@@ -337,7 +338,7 @@ static enum status advance(struct swap *swap, bool *moved)
     return STATUS_OK;
 }
 
-/* A rank with messages outstanding, one that has left before others; -1 = all is done. */
+/* A rank with outstanding messages, preferably one that has left; -1 = none. */
 static int waits_for(const struct swap *swap)
 {
     const struct comm *comm = swap->comm;
@@ -351,7 +352,7 @@ static int waits_for(const struct swap *swap)
     return rank;
 }
 
-/* Sleep until the bell; when that takes too long, ask. */
+/* Sleep until the bell rings; after a timeout, ask the peer where it is. */
 static enum status wait_for(struct swap *swap, int peer)
 {
     struct comm_job *job = swap->comm->job;
@@ -359,7 +360,7 @@ static enum status wait_for(struct swap *swap, int peer)
     enum status st = STATUS_OK;
     if (comm_job_failed(job) || swap->group->members[peer].left) {
         pthread_mutex_unlock(&swap->group->lock);
-        st = comm_job_failed(job) ? comm_ended(job) : comm_gone(swap->comm, peer);
+        st = comm_job_failed(job) ? comm_job_ended(job) : comm_gone(swap->comm, peer);
         pthread_mutex_lock(&swap->group->lock);
         return st;
     }
@@ -390,7 +391,7 @@ static enum status threads_swap(struct comm *comm, uint64_t stamp)
     post_sends(&swap);
     while (st == STATUS_OK && waits_for(&swap) >= 0) {
         st = advance(&swap, &moved);
-        if (st == STATUS_OK && !moved) /* copying lets go of the lock: bells may have been missed */
+        if (st == STATUS_OK && !moved) /* copying releases the lock: bells may have been missed */
             st = wait_for(&swap, waits_for(&swap));
     }
     if (st != STATUS_OK)

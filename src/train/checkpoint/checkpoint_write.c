@@ -408,10 +408,10 @@ void checkpoint_write(const struct checkpoint_job *job, struct checkpoint_result
     *result = (struct checkpoint_result){.step = job->progress.step};
     output_forget();
     if (comm)
-        comm_be_patient(comm, true); /* some disks are slower than others */
+        comm_set_patient(comm, true); /* some disks are slower than others */
     enum status st = save(&w);
     if (comm)
-        comm_be_patient(comm, false);
+        comm_set_patient(comm, false);
     result->saved = st == STATUS_OK;
     result->status = st;
     if (w.final)

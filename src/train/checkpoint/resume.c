@@ -324,11 +324,11 @@ enum status resume_run(struct env *env, const struct resume_source *source, stru
     TRY(mem_alloc_array(env, MEM_OTHER, "votes", (size_t)r.size, sizeof *votes, &votes));
     r.quiet.log = log_create(NULL, NULL, LOG_ERROR);
     if (comm)
-        comm_be_patient(comm, true); /* some ranks read more, or from a slower disk */
+        comm_set_patient(comm, true); /* some ranks read more, or from a slower disk */
     enum status st = r.quiet.log ? try_all(&r, votes, progress, load, found)
                                  : FAIL(env, MEMORY, "out of memory for a log");
     if (comm)
-        comm_be_patient(comm, false);
+        comm_set_patient(comm, false);
     log_destroy(r.quiet.log);
     mem_free(env, votes);
     return st;

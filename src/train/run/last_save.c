@@ -49,7 +49,7 @@ static bool is_first(const struct run_saves *saves)
 static void be_patient(struct run_saves *saves, bool patient)
 {
     if (saves->comm)
-        comm_be_patient(saves->comm, patient);
+        comm_set_patient(saves->comm, patient);
 }
 
 /* --- attempts ------------------------------------------------------------------------------- */

@@ -193,13 +193,13 @@ static void add_memory(struct text *line, const struct trainer_step *step)
 /* Bytes that the first rank sent, and seconds; empty for one rank. */
 static void add_traffic(struct text *line, const struct trainer_step *step)
 {
-    const struct engine_traffic *t = &step->traffic;
+    const struct traffic *t = &step->traffic;
     text_add(line, ",\"comm\":{");
     if (step->ranks > 1) {
         text_printf(line, "\"ranks\":%d", step->ranks);
-        for (int way = 0; way < ENGINE_WAYS; way++)
-            text_printf(line, ",\"%s\":%lld", engine_way_word((enum engine_way)way),
-                        (long long)t->sent[way]);
+        for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++)
+            text_printf(line, ",\"%s\":%lld", traffic_word((enum traffic_purpose)purpose),
+                        (long long)t->sent[purpose]);
         add_real(line, "in_flight", t->in_flight);
         add_real(line, "waited", t->waited);
         add_real(line, "stalled", t->stalled);

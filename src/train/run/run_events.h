@@ -52,7 +52,7 @@ struct trainer_step {
     size_t gpu_bytes;                   /* in use of its GPU so far; 0 = no GPU, or not known */
     struct device_gauges gauges;        /* of its GPU, of this step or one not long ago */
     int ranks;
-    struct engine_traffic traffic; /* of this step */
+    struct traffic traffic; /* of this step */
 };
 
 struct trainer_sample {
@@ -93,11 +93,11 @@ struct trainer_summary {
     char checkpoint[4096];       /* the newest; "" = there is none */
     struct trainer_save save;    /* the last; bytes 0 = none */
     int ranks;
-    size_t state_bytes;            /* params, grads and optimizer of the rank that holds most */
-    size_t whole_bytes;            /* the same on one rank that holds everything */
-    int state_rank;                /* which rank that is */
-    struct spread_counts part;     /* of the model, at this rank */
-    struct engine_traffic traffic; /* of this rank in the steps: not evaluations, not checkpoints */
+    size_t state_bytes;        /* params, grads and optimizer of the rank that holds most */
+    size_t whole_bytes;        /* the same on one rank that holds everything */
+    int state_rank;            /* which rank that is */
+    struct spread_counts part; /* of the model, at this rank */
+    struct traffic traffic;    /* of this rank in the steps: not evaluations, not checkpoints */
 };
 
 void trainer_summary_print(const struct trainer_summary *summary, struct text *text); /* JSON */

@@ -75,15 +75,15 @@ static void add_gpu(struct text *text, const struct trainer_summary *summary)
 
 static void add_ranks(struct text *text, const struct trainer_summary *summary)
 {
-    const struct engine_traffic *t = &summary->traffic;
+    const struct traffic *t = &summary->traffic;
     add_int(text, "ranks", summary->ranks);
     add_int(text, "state_bytes", (int64_t)summary->state_bytes);
     add_int(text, "whole_state_bytes", (int64_t)summary->whole_bytes);
     add_int(text, "state_rank", summary->state_rank);
     text_add(text, ",\n  \"sent\": {");
-    for (int way = 0; way < ENGINE_WAYS; way++)
-        text_printf(text, "%s\"%s\": %lld", way > 0 ? ", " : "",
-                    engine_way_word((enum engine_way)way), (long long)t->sent[way]);
+    for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++)
+        text_printf(text, "%s\"%s\": %lld", purpose > 0 ? ", " : "",
+                    traffic_word((enum traffic_purpose)purpose), (long long)t->sent[purpose]);
     text_add(text, "}");
     add_real(text, "comm_seconds", t->in_flight);
     add_real(text, "comm_waited", t->waited);

@@ -1,0 +1,22 @@
+/* traffic -- names and sums. */
+#include "comm/traffic.h"
+#include "base/status.h"
+
+const char *traffic_word(enum traffic_purpose purpose)
+{
+    static const char *const words[TRAFFIC_PURPOSE_COUNT] = {"gather", "reduce", "pipe", "tensor",
+                                                             "control"};
+    CHECK_LT((unsigned)purpose, TRAFFIC_PURPOSE_COUNT);
+    return words[purpose];
+}
+
+void traffic_add(struct traffic *sum, const struct traffic *more, int sign)
+{
+    for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++)
+        sum->sent[purpose] += sign * more->sent[purpose];
+    sum->in_flight += sign * more->in_flight;
+    sum->waited += sign * more->waited;
+    sum->tensor_in_flight += sign * more->tensor_in_flight;
+    sum->tensor_waited += sign * more->tensor_waited;
+    sum->stalled += sign * more->stalled;
+}

@@ -1,0 +1,34 @@
+/* traffic -- what a rank has sent to other ranks, by purpose, and what it cost.
+ *
+ * One struct for every layer: the store fills in what it sends, the engine adds what a pipeline
+ * sends, and the trainer, the planner and the commands subtract, add up and print it.
+ */
+#ifndef COMM_TRAFFIC_H
+#define COMM_TRAFFIC_H
+#include <stdint.h>
+
+enum traffic_purpose {
+    TRAFFIC_GATHER,  /* params to the ranks that compute with them, and summed gradients where
+                        several ranks hold them; between PP stages: tied params */
+    TRAFFIC_REDUCE,  /* gradients to their owners; between PP stages: those of tied params */
+    TRAFFIC_PIPE,    /* activations and their gradients, from PP stage to PP stage */
+    TRAFFIC_TENSOR,  /* everything within a TP group */
+    TRAFFIC_CONTROL, /* counts, losses, norms, votes */
+    TRAFFIC_PURPOSE_COUNT
+};
+const char *traffic_word(enum traffic_purpose purpose); /* "gather" */
+
+struct traffic {
+    int64_t sent[TRAFFIC_PURPOSE_COUNT]; /* bytes */
+    double in_flight; /* seconds that calls took, control excepted; a receive counts from the
+                         moment it is posted */
+    double waited;    /* seconds of in_flight during which compute stood still */
+    double tensor_in_flight, tensor_waited; /* the part of both within the TP group */
+    double stalled; /* seconds of waited for messages of a pipeline neighbour: the bubble, without
+                       the time before the first pass and after the last */
+};
+
+/* sum += sign * more, field by field; `sign` is 1 or -1. */
+void traffic_add(struct traffic *sum, const struct traffic *more, int sign);
+
+#endif
