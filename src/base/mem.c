@@ -21,7 +21,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include "base/env.h"
-#include "base/text.h"
+#include "base/printable.h"
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
