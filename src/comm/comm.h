@@ -149,7 +149,7 @@ void comm_be_patient(struct comm *comm, bool patient);
 /* --- the trace ------------------------------------------------------------------------------ */
 /* Calls are drawn on `lane` (the host's, unless it is said) as "LANE LABEL": the label of the next
  * call is borrowed until the trace is written, NULL = the kind of call. */
-void comm_set_lane(struct comm *comm, enum trace_lane lane);
+void comm_set_lane(struct comm *comm, const struct trace_lane *lane);
 void comm_label(struct comm *comm, const char *label);
 
 /* --- counters ------------------------------------------------------------------------------- */

@@ -206,7 +206,7 @@ struct comm {
     double idle_at;  /* where they are only counted: when the last of them is done */
     struct comm_counter counters[COMM_KIND_COUNT];
 
-    enum trace_lane lane;
+    const struct trace_lane *lane;
     const char *label; /* borrowed: of the next call */
 
     double most_delay; /* 0 = none; as is the seed, what copies and groups begin with */

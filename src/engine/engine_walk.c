@@ -62,7 +62,7 @@ void engine_note(struct engine *engine, const char *unit, const char *pass)
 void engine_draw(struct engine *engine, double start, const char *name, const char *object)
 {
     trace_end(engine->env->trace, start,
-              &(struct trace_span){.lane = TRACE_COMPUTE, .name = name, .object = object});
+              &(struct trace_span){.lane = &trace_lane_compute, .name = name, .object = object});
 }
 
 /* The pass itself, with what the run has been given of params and gradients. */

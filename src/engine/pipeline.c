@@ -90,7 +90,7 @@ static void end_pass(struct pipeline *p, double start, const char *name)
         engine_tell(p->engine, ENGINE_PASS_END, p->pass);
     if (name)
         trace_end(p->engine->env->trace, start,
-                  &(struct trace_span){.lane = TRACE_PP_STAGE, .name = name});
+                  &(struct trace_span){.lane = &pipeline_lanes[LANE_PASSES], .name = name});
 }
 
 void pipeline_forward(struct pipeline *p, struct chunk *chunk, int64_t round, bool idle,

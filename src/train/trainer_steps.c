@@ -31,7 +31,7 @@ void trainer_set_phase(struct trainer *t, const char *what)
 static void draw(struct trainer *t, double start, const char *name, int64_t number)
 {
     trace_end(t->env->trace, start,
-              &(struct trace_span){.lane = TRACE_HOST, .name = name, .number = number});
+              &(struct trace_span){.lane = &trace_lane_host, .name = name, .number = number});
 }
 
 /* --- one step ------------------------------------------------------------------------------- */
