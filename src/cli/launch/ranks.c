@@ -2,7 +2,6 @@
  * communicator, and rank 0 says it. */
 #include "cli/launch/ranks.h"
 #include <sched.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "cli/launch/launch.h"
@@ -11,19 +10,6 @@
 #include "comm/launcher.h"
 
 /* --- where they run ------------------------------------------------------------------------- */
-
-/* Ranks on this machine, as the launcher says. */
-static int joined_local_ranks(int size)
-{
-    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
-                                        "SLURM_STEP_TASKS_PER_NODE"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        const char *text = getenv(names[i]);
-        if (text && atoi(text) > 0)
-            return atoi(text);
-    }
-    return size;
-}
 
 /* A launcher that binds its ranks has itself more processors than each of them. */
 static bool is_bound(void)
@@ -39,21 +25,6 @@ static int share(int cpus, int ranks)
     return cpus > ranks ? cpus / ranks : 1;
 }
 
-/* srun may start ranks and give them nothing to find each other by; some libraries end the process
- * with pages about it. */
-static bool is_bare_srun(const struct launcher *launcher)
-{
-    static const char *const names[] = {"PMIX_RANK", "PMIX_NAMESPACE", "PMI_RANK", "PMI_FD",
-                                        "PMI_PORT"};
-    if (strcmp(launcher->name, "srun") != 0)
-        return false;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        if (getenv(names[i]))
-            return false;
-    }
-    return true;
-}
-
 static enum status find_joined(struct env *env, int64_t wanted, const char *backend,
                                const struct launcher *launcher, struct ranks_plan *plan)
 {
@@ -63,12 +34,12 @@ static enum status find_joined(struct env *env, int64_t wanted, const char *back
             env, USAGE, "-n %lld is not the %d rank%s that %s has started; leave -n away here",
             (long long)wanted, launcher->size, launcher->size == 1 ? "" : "s", launcher->name);
     bool alone = launcher->size == 1;
-    int local = joined_local_ranks(launcher->size);
+    int local = launcher_local_ranks(launcher->size);
     bool joins = strcmp(backend, "self") != 0 && strcmp(backend, "threads") != 0;
     if (!alone && !joins)
         return FAIL(env, CONFIG, "comm.backend '%s' can't join the %d ranks that %s has started",
                     backend, launcher->size, launcher->name);
-    if (!alone && is_bare_srun(launcher))
+    if (!alone && launcher_is_bare_srun(launcher))
         return FAIL(
             env, CONFIG,
             "started by srun as one of %d ranks, but without PMI, so they can't find each "
