@@ -4,19 +4,19 @@
  * You describe a model as an ordered list of units: each names its parameters, says how many
  * floats it wants to keep for every token, and has a forward and a backward function in plain C.
  * The last unit has a loss function instead. sifr calls them in the right order, sums gradients
- * over micro-batches, clips, and moves the parameters with AdamW. A unit never allocates, never
- * looks at another unit's parameters and never asks where they are kept: the same functions
- * serve however the state is cut.
+ * over micro-batches, clips, and updates the parameters with AdamW. A unit never allocates, never
+ * reads another unit's parameters and never depends on where they are kept: the same functions work
+ * however the state is sharded.
  *
- * The library prints nothing and never exits. Functions return 0 when all is well; otherwise
- * sifr_error() says what, where and what to do. A context and what is made from it belong to one
- * thread at a time; different contexts are independent.
+ * The library prints nothing and never exits. Functions return 0 on success; otherwise sifr_error()
+ * returns a message. A context and the objects created from it belong to one thread at a time;
+ * different contexts are independent.
  *
- * Files are read through memory maps. So that one which becomes shorter in the meantime is an error
- * and not the end of the process, the library handles SIGBUS from the first file on: faults in its
- * own maps; any other goes to the handler that was there before.
+ * Files are read through memory maps. The library installs a SIGBUS handler with the first file, so
+ * that a file which is truncated while mapped is an error and does not kill the process. Faults
+ * outside its own maps go to the previous handler.
  *
- *     examples/ngram.c   a small language model that is not a transformer, whole
+ *     examples/ngram.c   a complete small language model that is not a transformer
  */
 #ifndef SIFR_H
 #define SIFR_H
@@ -34,8 +34,7 @@ SIFR_API const char *sifr_version(void);
 /* --- context -------------------------------------------------------------------------------- */
 struct sifr_context;
 
-/* `threads` 0: as many as this process may use. `log` gets every line meant for a person, NULL:
- * none. */
+/* `threads` 0: all processors that this process may use. `log` receives every log line; or NULL. */
 SIFR_API int sifr_context_create(int threads, void (*log)(void *user, const char *line), void *user,
                                  struct sifr_context **context);
 SIFR_API void

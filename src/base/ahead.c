@@ -1,4 +1,4 @@
-/* ahead -- see the header. A ring of ranges and one lock; each counter only grows. */
+/* ahead -- a ring of ranges under one lock; each counter only grows. */
 #include "base/ahead.h"
 #include <errno.h>
 #include <pthread.h>
@@ -21,7 +21,7 @@ struct ahead {
     void *memory;
     pthread_t thread;
     pthread_mutex_t lock;
-    pthread_cond_t moved; /* one of the counters */
+    pthread_cond_t moved; /* a counter has changed */
     bool ending;
     uint64_t asked, read, taken;
     struct range ring[AHEAD_RANGES];
@@ -70,7 +70,8 @@ enum status ahead_create(struct env *env, size_t most_bytes, struct ahead **ahea
     pthread_cond_init(&a->moved, NULL);
     int error = thread_start(&a->thread, read_main, a);
     if (error != 0) {
-        st = FAIL(env, MEMORY, "cannot start a thread that reads: %s", strerror(error));
+        st =
+            FAIL(env, MEMORY, "cannot start a reader thread: %s; check ulimit -u", strerror(error));
         goto undo_lock;
     }
     *ahead = a;

@@ -1,10 +1,10 @@
-/* ahead -- ranges of a file read by a thread of its own, while what was read before is used.
+/* ahead -- reads ranges of a file in a background thread while the caller uses earlier ones.
  *
- *     asked for      | 4 | 3 |           the thread reads them in their order
+ *     requested      | 4 | 3 |           the thread reads them in order
  *     taken                  | 2 |       in use until the next call
  *
- * Whatever a disk and a processor can do at the same time they do, with a few ranges in memory. One
- * thread asks and takes.
+ * The disk and the processor work at the same time, with a few ranges in memory. Requests and takes
+ * come from one thread.
  */
 #ifndef BASE_AHEAD_H
 #define BASE_AHEAD_H
@@ -13,18 +13,20 @@
 #include <sys/types.h>
 #include "base/env.h"
 
-enum { AHEAD_RANGES = 3 }; /* that are in memory at once */
+enum { AHEAD_RANGES = 3 }; /* in memory at once */
 
 struct ahead;
 
-/* For ranges of at most `most_bytes`. */
+/* `most_bytes` is the largest range. */
 enum status ahead_create(struct env *env, size_t most_bytes, struct ahead **ahead);
-void ahead_destroy(struct ahead *ahead); /* NULL is fine; waits for what is being read */
+void ahead_destroy(struct ahead *ahead); /* NULL is fine; waits for a read in progress */
 
-/* Ask for a range; at most AHEAD_RANGES are not taken yet. The descriptor is used until it is. */
+/* Request a range. At most AHEAD_RANGES requests may be outstanding. `fd` must stay open until the
+ * range is taken. */
 void ahead_ask(struct ahead *ahead, int fd, uint64_t at, size_t bytes);
-/* The oldest that was asked for, as direct_read gives it (base/direct.h): memory at *data and before
- * it, back to a multiple of DIRECT_BLOCK, is the caller's until the next call. */
+/* Wait for the oldest request; the result is that of direct_read (base/direct.h). Memory from
+ * *data, and before it down to a multiple of DIRECT_BLOCK, belongs to the caller until the next
+ * call. */
 ssize_t ahead_take(struct ahead *ahead, void **data);
 
 #endif

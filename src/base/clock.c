@@ -1,4 +1,4 @@
-/* clock -- the system's two clocks as seconds. */
+/* clock -- clock_gettime as seconds. */
 #include "base/clock.h"
 #include <time.h>
 

@@ -1,4 +1,4 @@
-/* clock -- seconds that only go forward, and the wall clock. */
+/* clock -- the monotonic clock and the wall clock, in seconds. */
 #ifndef BASE_CLOCK_H
 #define BASE_CLOCK_H
 

@@ -1,4 +1,4 @@
-/* direct -- see the header. */
+/* direct -- a buffer in front of two descriptors of the same file. */
 #include "base/direct.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -9,7 +9,7 @@
 #include "base/input.h"
 #include "base/output.h"
 
-enum { PROBES = 64 }; /* places of a file by which is judged what the cache has of it */
+enum { PROBES = 64 }; /* pages of a file that are checked for being cached */
 
 static uint64_t block_at(uint64_t at)
 {
@@ -34,7 +34,7 @@ bool direct_open(struct env *env, const char *path, bool past_cache, void *room,
         return false;
     if (!past_cache || output_open(env, path, O_WRONLY | O_DIRECT, &file->whole))
         return true;
-    if (errno == EINVAL) /* not known here */
+    if (errno == EINVAL) /* no O_DIRECT here */
         return true;
     int reason = errno;
     direct_close(file);
@@ -42,7 +42,7 @@ bool direct_open(struct env *env, const char *path, bool past_cache, void *room,
     return false;
 }
 
-/* Bytes begin .. end of the file, which are in the room. */
+/* Write bytes begin .. end of the file from the buffer. */
 static bool put(struct direct *file, int fd, uint64_t begin, uint64_t end)
 {
     const char *from = file->room + (begin - block_at(file->begin));
@@ -53,16 +53,16 @@ static bool put_whole(struct direct *file, uint64_t begin, uint64_t end)
 {
     if (file->whole >= 0 && put(file, file->whole, begin, end))
         return true;
-    /* Some file systems refuse only now. */
+    /* Some file systems refuse O_DIRECT only now. */
     return (file->whole < 0 || errno == EINVAL) && put(file, file->cached, begin, end);
 }
 
-/* Empty the room. */
+/* Write the buffer out. */
 static bool flush(struct direct *file)
 {
     uint64_t begin = file->begin, end = file->end;
     uint64_t first = block_at(begin + DIRECT_BLOCK - 1), last = block_at(end);
-    first = first < end ? first : end; /* all of it may be in one block */
+    first = first < end ? first : end; /* the range may be in one block */
     last = last > first ? last : first;
     bool done = put(file, file->cached, begin, first) && put_whole(file, first, last) &&
                 put(file, file->cached, last, end);
@@ -114,7 +114,7 @@ bool direct_close(struct direct *file)
 
 /* --- reading -------------------------------------------------------------------------------- */
 
-/* Has the cache more than half of it? A file of somebody else's always seems to be there. */
+/* Is more than half of the file cached? mincore always says yes for a file of another user. */
 static bool is_cached(int fd)
 {
     struct stat info;
@@ -137,7 +137,7 @@ static bool is_cached(int fd)
 void direct_past_cache(int fd)
 {
     if (!is_cached(fd))
-        fcntl(fd, F_SETFL, O_DIRECT); /* where it is not known, as it was */
+        fcntl(fd, F_SETFL, O_DIRECT); /* no effect where O_DIRECT is not supported */
 }
 
 ssize_t direct_read(struct env *env, int fd, uint64_t at, size_t bytes, void *room, void **data)
@@ -148,7 +148,7 @@ ssize_t direct_read(struct env *env, int fd, uint64_t at, size_t bytes, void *ro
         ssize_t more =
             input_read_at(env, fd, begin + got, (char *)room + got, (size_t)(end - begin - got));
         if (more < 0 && errno == EINVAL && (fcntl(fd, F_GETFL) & O_DIRECT)) {
-            fcntl(fd, F_SETFL, 0); /* some file systems refuse only now, or after a short read */
+            fcntl(fd, F_SETFL, 0); /* refused only now, or after a short read */
             continue;
         }
         if (more < 0)

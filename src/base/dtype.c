@@ -1,8 +1,8 @@
 /* dtype -- names, sizes and rounding of the element types.
  *
- * Every conversion rounds once, to nearest even. From f64 to a 16-bit type it goes through f32
- * rounded to odd: an inexact f32 keeps its last bit set, so that the second rounding sees on which
- * side of a tie the value was.
+ * Every conversion rounds once, to nearest even. f64 to a 16-bit type goes through f32 rounded to
+ * odd: an inexact f32 has its last bit set, so the second rounding sees on which side of a tie the
+ * value was.
  */
 #include "base/dtype.h"
 #include <math.h>
@@ -82,7 +82,7 @@ uint16_t f32_to_f16(float f)
     return (uint16_t)(sign | (rebiased + 0xfffu + (rebiased >> 13 & 1u)) >> 13);
 }
 
-/* Random bits where the bits are that will be cut off: the carry out of them has the right chance. */
+/* Add random bits to those that are cut off: the carry out of them has the right probability. */
 uint16_t f32_to_bf16_random(float f, uint32_t random)
 {
     uint32_t bits = f32_bits(f);

@@ -1,5 +1,4 @@
-/* dtype -- the element types and exact conversions between them. A type is a value, never a build
- * flag. */
+/* dtype -- element types and their conversions. A type is a runtime value, never a build flag. */
 #ifndef BASE_DTYPE_H
 #define BASE_DTYPE_H
 #include <stdbool.h>
@@ -22,8 +21,8 @@ size_t dtype_bytes(enum dtype type);
 const char *dtype_name(enum dtype type);              /* "f32", "bf16", ... */
 bool dtype_parse(const char *name, enum dtype *type); /* false when unknown */
 
-/* dst[i] = src[i] rounded to nearest even; f32, bf16, f16 and f64 in any pair. Single-threaded, for
- * files and tests. */
+/* dst[i] = src[i], rounded once to nearest even, between any two of f32, bf16, f16 and f64.
+ * Single-threaded; for files and tests. */
 void dtype_convert(void *dst, enum dtype dst_type, const void *src, enum dtype src_type,
                    int64_t count);
 
@@ -47,10 +46,10 @@ static inline uint16_t f32_to_bf16(float f) /* to nearest even; NaN stays NaN */
 float f16_to_f32(uint16_t h);
 uint16_t f32_to_f16(float f);
 
-/* One of the two neighbours of f, the farther from zero with a chance in proportion to how near f is
- * to it: the mean over all `random` is f (below 2^-14 an f16 is off by less than 2^-44). What a type
- * has stays, and from its largest number on the rounding is to nearest: no other number becomes
- * infinite. */
+/* Stochastic rounding: one of the two neighbours of f, with a probability in proportion to how
+ * near f is to it, so that the mean over all `random` is f (below 2^-14 an f16 is off by less
+ * than 2^-44). Values that the type can represent stay unchanged. From the largest finite value
+ * up rounding is to nearest, so no other value becomes infinite. */
 uint16_t f32_to_bf16_random(float f, uint32_t random);
 uint16_t f32_to_f16_random(float f, uint32_t random);
 

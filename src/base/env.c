@@ -1,4 +1,4 @@
-/* env -- makes and unmakes the bundle that a rank hands down. */
+/* env -- creates and destroys the bundle. */
 #include "base/env.h"
 
 #include <sched.h>
@@ -24,7 +24,7 @@ void env_destroy(struct env *env)
     *env = (struct env){0};
 }
 
-/* A machine with more CPUs than cpu_set_t holds gives no mask: all that are online, then. */
+/* With more CPUs than cpu_set_t holds there is no mask; then count those online. */
 int env_available_threads(void)
 {
     cpu_set_t mask;

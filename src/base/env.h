@@ -1,8 +1,8 @@
-/* env -- what a rank has from its process: a log, an account of memory, a number of threads.
+/* env -- the log, memory account, trace and thread count of a rank.
  *
- * There is no process-wide mutable state: everything that allocates, logs or fails is handed its
- * rank's env, so that two ranks (or two engines) can live in one process. An env is shared by the
- * threads of one rank; log and mem lock inside.
+ * There is no process-wide mutable state: everything that allocates, logs or fails gets the env of
+ * its rank, so several ranks (or engines) can live in one process. The threads of a rank share an
+ * env; log and mem lock internally.
  */
 #ifndef BASE_ENV_H
 #define BASE_ENV_H
@@ -18,24 +18,23 @@ struct input_faults;
 struct env {
     struct log *log;
     struct mem *mem;
-    int threads;                  /* size of this rank's OpenMP team, at least 1 */
-    struct trace *trace;          /* borrowed; NULL: nothing is traced. See base/trace.h */
-    struct progress *progress;    /* borrowed; NULL: nobody watches. See base/progress.h */
-    struct output_faults *faults; /* borrowed; NULL: no write is made to fail. See base/output.h */
-    struct input_faults *input_faults; /* the same for reads. See base/input.h */
+    int threads;                       /* OpenMP threads of this rank, at least 1 */
+    struct trace *trace;               /* borrowed; NULL = no tracing */
+    struct progress *progress;         /* borrowed; NULL = no watcher */
+    struct output_faults *faults;      /* borrowed; for tests of writes (base/output.h); or NULL */
+    struct input_faults *input_faults; /* the same for reads (base/input.h) */
 };
 
-/* Fill `env` with a fresh log (to `sink`, from `level` up) and a fresh account. Returns
- * STATUS_MEMORY or STATUS_OK. */
+/* Create the log (to `sink`, from `level` up) and the account. STATUS_MEMORY or STATUS_OK. */
 enum status env_create(struct env *env, log_sink_fn *sink, void *user, enum log_level level,
                        int threads);
 void env_destroy(struct env *env);
 
 int env_available_threads(void); /* CPUs in this process's affinity mask, at least 1 */
 
-/* Who first knows of a failure says so: `return FAIL(env, IO, "cannot open '%s': %s", path,
- * strerror(errno));` Messages say what, where and what to do; they start in lower case and end
- * without a full stop or newline. */
+/* The function that first detects a failure reports it: `return FAIL(env, IO, "cannot open '%s':
+ * %s", path, strerror(errno));` A message says what happened, where, and what to do; it starts
+ * in lower case and has no full stop or newline at its end. */
 #define FAIL(env, code, ...) log_fail((env)->log, STATUS_##code, __FILE__, __LINE__, __VA_ARGS__)
 
 #endif

@@ -17,12 +17,11 @@
 #include "base/file_guard.h"
 #include "base/input.h"
 #include "base/output.h"
-#include "base/part_file.h"
 #include "base/text.h"
 
 /* --- reading -------------------------------------------------------------------------------- */
 
-/* The names of a process's open descriptors: to give one is to ask for what is behind it. */
+/* Names of this process's open descriptors: whoever passes one wants what is behind it. */
 static bool is_descriptor(const char *path)
 {
     return strcmp(path, "/dev/stdin") == 0 || strncmp(path, "/dev/fd/", 8) == 0 ||
@@ -49,7 +48,7 @@ static enum status fail_reading(struct env *env, const char *verb, const char *p
     return FAIL(env, IO, "cannot %s '%s': %s", verb, path, reason);
 }
 
-/* Is it what a file of this name may be? */
+/* Regular files, and with `pipes` anything but a folder behind an open descriptor. */
 static enum status check_kind(struct env *env, const char *path, bool pipes,
                               const struct stat *info)
 {
@@ -58,8 +57,8 @@ static enum status check_kind(struct env *env, const char *path, bool pipes,
     return FAIL(env, FORMAT, "cannot read '%s': it is %s, not a plain file", path, kind_of(info));
 }
 
-/* Looked at before it is opened, since that alone moves some devices; and after, since it may have been
- * replaced. */
+/* Checked before opening, since opening alone has effects on some devices; and after, since the
+ * file may have been replaced. */
 static enum status open_kind(struct env *env, const char *path, bool pipes, int *fd,
                              struct stat *info)
 {
@@ -112,19 +111,20 @@ enum status file_map_check(struct env *env, const char *path, const void *data)
     struct stat now;
     if (data == NULL || !file_guard_look(data, &news))
         return STATUS_OK;
-    /* Up to the end of a page that is still there a file that was cut reads as zeros: ask. No answer
-     * is no error, so no fault of a test is spent here, once for every sample. */
+    /* A truncated file reads as zeros up to the end of its last page without a signal, so
+     * compare the size. A failed stat is no error; env is NULL so that it does not consume an
+     * injected fault. */
     bool known =
         input_stat(NULL, path, &now) && now.st_dev == news.device && now.st_ino == news.inode;
     if (known && (size_t)now.st_size < news.bytes)
         return FAIL(env, IO,
-                    "cannot read '%s': it was cut from %zu to %lld bytes while it was in use; "
-                    "restore it and run the same command again",
+                    "cannot read '%s': it was truncated from %zu to %lld bytes while in use; "
+                    "restore it and rerun the same command",
                     path, news.bytes, (long long)now.st_size);
     if (news.failed)
         return FAIL(env, IO,
-                    "cannot read '%s' from byte %zu on: its device failed, or the file was cut, "
-                    "while it was in use",
+                    "cannot read '%s' from byte %zu on: its device failed, or the file was "
+                    "truncated, while in use; restore it and rerun the same command",
                     path, news.at);
     return STATUS_OK;
 }
@@ -144,8 +144,8 @@ static enum status fail_too_large(struct env *env, const char *path, size_t limi
                 text_human_bytes(human, (double)limit));
 }
 
-/* Read `fd` to its end into *text, which has `room` bytes and grows; a file may be longer than it
- * said. */
+/* Read `fd` to its end into *text, which has `room` bytes and grows: a file may be longer than its
+ * stat said. */
 static enum status read_to_end(struct env *env, int fd, const char *path, size_t limit, size_t room,
                                char **text, size_t *bytes)
 {
@@ -189,39 +189,6 @@ undo_open:
     return st;
 }
 
-/* --- writing -------------------------------------------------------------------------------- */
-
-enum status file_write_atomic(struct env *env, const char *path, const void *data, size_t bytes)
-{
-    struct part_file *file;
-    TRY(part_file_create(env, path, &file));
-    enum status st = part_file_write(file, 0, data, bytes);
-    if (st == STATUS_OK)
-        st = part_file_commit(file);
-    part_file_destroy(file);
-    return st;
-}
-
-enum status file_write_text(struct env *env, const char *path, const struct text *text)
-{
-    TRY(text->status);
-    return file_write_atomic(env, path, text_string(text), text->bytes);
-}
-
-enum status file_check_parent(struct env *env, const char *path)
-{
-    static const char some[4096];
-    struct part_file *file;
-    if (dir_exists(path))
-        return FAIL(env, IO, "cannot write '%s': it is a folder", path);
-    TRY(part_file_create(env, path, &file));
-    enum status st = part_file_write(file, 0, some, sizeof some);
-    if (st == STATUS_OK)
-        st = part_file_sync(file);
-    part_file_destroy(file);
-    return st;
-}
-
 /* --- folders and paths ---------------------------------------------------------------------- */
 
 bool dir_exists(const char *path)
@@ -230,7 +197,7 @@ bool dir_exists(const char *path)
     return input_stat(NULL, path, &info) && S_ISDIR(info.st_mode);
 }
 
-/* *made = it was not there before. */
+/* *made = it did not exist before. */
 static enum status make_folder(struct env *env, const char *path, bool *made)
 {
     struct stat info;
@@ -244,7 +211,7 @@ static enum status make_folder(struct env *env, const char *path, bool *made)
     bool known = input_stat(env, path, &info);
     if (known && S_ISDIR(info.st_mode))
         return STATUS_OK;
-    if (!known && reason == EEXIST && errno != ENOENT) /* it is there, and cannot be looked at */
+    if (!known && reason == EEXIST && errno != ENOENT) /* it exists and cannot be checked */
         reason = errno;
     return FAIL(env, IO, "cannot create folder '%s': %s", path, strerror(reason));
 }
@@ -302,7 +269,8 @@ enum status dir_sync(struct env *env, const char *path)
     int reason = errno;
     if (fd >= 0)
         close(fd);
-    if (synced || reason == EACCES) /* a folder that may be written but not read has no sync */
+    if (synced ||
+        reason == EACCES) /* a folder that is writable but not readable cannot be synced */
         return STATUS_OK;
     return FAIL(env, IO, "cannot sync folder '%s': %s", path, strerror(reason));
 }
@@ -422,7 +390,7 @@ undo_list:
 enum status path_glob(struct env *env, const char *pattern, struct path_list *list)
 {
     *list = (struct path_list){0};
-    if (file_exists(pattern)) /* a name that holds wildcard characters is still a name */
+    if (file_exists(pattern)) /* a file name may contain wildcard characters */
         return copy_paths(env, (char *const[]){(char *)pattern}, 1, list);
     glob_t found;
     if (!input_glob(env, pattern, &found))

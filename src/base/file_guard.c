@@ -1,9 +1,9 @@
-/* file_guard -- see the header.
+/* file_guard -- a SIGBUS handler and a process-wide table of maps.
  *
- * A signal's handler has the process, so the table is the process's too. The handler runs on the thread
- * that reads, at any moment: it takes no lock and allocates nothing. Places of the table are claimed by
- * their first word and become visible with it. No more maps than places can be: the system's own limit
- * (vm.max_map_count) is lower where nobody has raised it. The table is not touched beyond what is used.
+ * Signal handlers belong to the process, so the table does, too. The handler runs on the reading
+ * thread at any moment: it takes no lock and allocates nothing. An entry is claimed through its
+ * first word and becomes visible with it. The system's default limit of maps (vm.max_map_count) is
+ * below ENTRIES. Pages of the table that are not used are never touched.
  */
 #include "base/file_guard.h"
 #include <pthread.h>
@@ -13,20 +13,20 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { PLACES = 1 << 16 };
-enum { FREE = 0, CLAIMED = 1 }; /* of `begin`: no map is there */
+enum { ENTRIES = 1 << 16 };
+enum { FREE = 0, CLAIMED = 1 }; /* values of `begin` without a map */
 
 struct file_guard {
-    atomic_uintptr_t begin; /* FREE, CLAIMED, or where the map is; written last */
+    atomic_uintptr_t begin; /* FREE, CLAIMED, or the address of the map; written last */
     atomic_size_t bytes;
-    atomic_size_t good; /* bytes before the first that could not be read; SIZE_MAX: all */
+    atomic_size_t good; /* readable bytes from the start; SIZE_MAX = all */
     dev_t device;
     ino_t inode;
 };
 
-static struct file_guard table[PLACES];
-static atomic_uint used; /* places from the first on that were ever claimed */
-static atomic_uint next; /* where to look for a free one */
+static struct file_guard table[ENTRIES];
+static atomic_uint used; /* entries below this were claimed at some time */
+static atomic_uint next; /* where to start looking for a free entry */
 static size_t page_bytes;
 static struct sigaction before;
 
@@ -49,7 +49,7 @@ static struct file_guard *find(uintptr_t at)
 
 /* --- the handler ---------------------------------------------------------------------------- */
 
-/* Marked first: who reads zeros finds the mark. */
+/* The mark is set first, so a thread that read zeros finds it. */
 static bool fill_with_zeros(struct file_guard *guard, uintptr_t at)
 {
     uintptr_t begin = atomic_load(&guard->begin), page = at / page_bytes * page_bytes;
@@ -69,7 +69,7 @@ static void hand_on(int number, siginfo_t *info, void *context)
         before.sa_handler(number);
     } else {
         signal(SIGBUS, SIG_DFL);
-        if (info->si_code <= 0) /* it was sent: there is no read that would raise it again */
+        if (info->si_code <= 0) /* sent by a process: no read raises it again */
             raise(SIGBUS);
     }
 }
@@ -94,14 +94,14 @@ static void set_up(void)
 static struct file_guard *claim(void)
 {
     unsigned first = atomic_fetch_add(&next, 1);
-    for (unsigned i = 0; i < PLACES; i++) {
-        unsigned location = (first + i) % PLACES, count = atomic_load(&used);
+    for (unsigned i = 0; i < ENTRIES; i++) {
+        unsigned index = (first + i) % ENTRIES, count = atomic_load(&used);
         uintptr_t expected = FREE;
-        if (!atomic_compare_exchange_strong(&table[location].begin, &expected, CLAIMED))
+        if (!atomic_compare_exchange_strong(&table[index].begin, &expected, CLAIMED))
             continue;
-        while (count <= location && !atomic_compare_exchange_weak(&used, &count, location + 1))
+        while (count <= index && !atomic_compare_exchange_weak(&used, &count, index + 1))
             ;
-        return &table[location];
+        return &table[index];
     }
     return NULL;
 }

@@ -1,8 +1,9 @@
-/* file_guard -- mapped files that become shorter, or whose device fails, while they are read.
+/* file_guard -- survives truncation or device failure of mapped files.
  *
- * A read of such a page raises SIGBUS, which would end the process without a word. For files that are
- * guarded the rest of the map becomes zeros instead, and the map is marked: who has copied something
- * out asks file_map_check (base/file.h) before it is used. Faults elsewhere are handled as before.
+ * Reading a page that is gone raises SIGBUS, which would kill the process without a message. In a
+ * guarded map the handler replaces the rest of the map by zeros and marks it: callers that copied
+ * data out call file_map_check (base/file.h) before using it. Other faults go to the previous
+ * handler.
  */
 #ifndef BASE_FILE_GUARD_H
 #define BASE_FILE_GUARD_H
@@ -12,17 +13,17 @@
 
 struct file_guard;
 
-/* The file's map, of info->st_size bytes; NULL when too many are guarded. Valid until it is removed,
- * before the map is. */
+/* Guard a map of info->st_size bytes at `data`; NULL when too many maps are guarded. Remove the
+ * guard before unmapping. */
 struct file_guard *file_guard_add(const void *data, const struct stat *info);
 void file_guard_remove(struct file_guard *guard); /* NULL is fine */
 
-/* What is known of the map that has `data` in it; false where there is none. */
+/* The state of the map that contains `data`; false = no guarded map does. */
 struct file_guard_news {
-    bool failed;  /* a read was answered with zeros ... */
+    bool failed;  /* a read returned zeros ... */
     size_t at;    /* ... from this byte on */
-    size_t bytes; /* of the file when it was mapped */
-    dev_t device; /* which file it is */
+    size_t bytes; /* size of the file when it was mapped */
+    dev_t device; /* device and inode identify the file */
     ino_t inode;
 };
 bool file_guard_look(const void *data, struct file_guard_news *news);

@@ -1,5 +1,5 @@
-/* host -- reads /proc, /sys and the affinity mask. Containers show the host's processors and
- * memory there, so the control group's limits are read as well: they are what a run really has. */
+/* host -- reads /proc, /sys and the affinity mask. In a container these show the host's processors
+ * and memory, so the limits of the control group are read as well. */
 #include "base/host.h"
 #include <sched.h>
 #include <stdbool.h>
@@ -9,8 +9,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-/* The rest of the first line of `path` that begins with `name`, from its first character that is
- * not white or a colon. */
+/* The value of the first line of `path` that starts with `name`, after white space and colons. */
 static bool read_field(const char *path, const char *name, char *out, size_t bytes)
 {
     char line[512];

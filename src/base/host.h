@@ -1,16 +1,16 @@
-/* host -- what this process runs on: processors, memory, folders. Linux only; what cannot be
- * known is 0 or "". */
+/* host -- the machine of this process: processors, memory, disks. Linux only; unknown values are 0
+ * or "". */
 #ifndef BASE_HOST_H
 #define BASE_HOST_H
 #include <stddef.h>
 #include <stdint.h>
 
 struct machine {
-    char cpu[128];  /* as the kernel names it */
+    char cpu[128];  /* as in /proc/cpuinfo */
     int processors; /* online */
     int allowed;    /* in this process's affinity mask */
     char mask[128]; /* "0-3,8" */
-    double quota;   /* processors that the control group grants; 0 = no limit */
+    double quota;   /* processors granted by the control group; 0 = no limit */
     size_t memory_bytes, memory_free_bytes;
     size_t memory_limit_bytes; /* of the control group; 0 = none */
     size_t disk_free_bytes;    /* of the current folder */
@@ -19,11 +19,11 @@ struct machine {
 
 void machine_look(struct machine *machine);
 
-/* Bytes that processes can still have: what is free, or less where the control group has a
- * limit. */
+/* Bytes available to processes: free memory, or the limit of the control group where that is
+ * less. */
 size_t machine_memory(void);
 
-/* Threads for `wanted` (0 = one for each processor in the mask), at least 1. */
+/* `wanted`, or the number of processors in the affinity mask when it is 0; at least 1. */
 int machine_threads(int64_t wanted);
 
 #endif

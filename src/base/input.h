@@ -1,14 +1,13 @@
-/* input -- the system's calls by which files are read: each is tried again when the error may pass, and
- * each can be made to fail.
+/* input -- system calls that read files, with retries of transient errors and fault injection.
  *
- * A disk over a network loses its server for a moment, a process runs out of descriptors while
- * another thread gives some back: such an error says nothing about the file. It is tried
- * INPUT_TRIES times in all, with pauses that grow (INPUT_PAUSE_MS, then four times as long each,
- * 1.7 seconds together); only then is it an error. Everything else (no such file, no permission) is
- * one at once. All calls return false or -1 with errno set; the caller says which file it was.
+ * A network file system may lose its server for a moment, or a process may run out of descriptors
+ * until another thread closes some. Such errors are retried: INPUT_TRIES attempts in all, with
+ * pauses of INPUT_PAUSE_MS and then four times as long each (1.7 seconds together). Other errors
+ * (no such file, no permission) fail immediately. All calls return false or -1 with errno set; the
+ * caller reports which file it was.
  *
- * For tests an env may carry faults: `times` calls from the n-th on fail, without pauses between
- * them. `env` may be NULL: no faults.
+ * For tests an env may carry faults: `times` calls from the n-th on fail, without pauses. `env` may
+ * be NULL: no faults.
  */
 #ifndef BASE_INPUT_H
 #define BASE_INPUT_H
@@ -24,31 +23,31 @@
 enum { INPUT_TRIES = 5, INPUT_PAUSE_MS = 20 };
 
 struct input_faults {  /* open; borrowed by an env */
-    atomic_llong left; /* calls up to and with the first that fails */
-    long long times;   /* how many fail from there on, tries included; 0: none does */
-    int error;         /* what they fail with */
+    atomic_llong left; /* calls up to and including the first that fails */
+    long long times;   /* how many fail from there on, retries included; 0 = none */
+    int error;         /* their errno */
 };
 
-/* May the same call succeed a moment later? */
+/* Whether the error is transient: the same call may succeed a moment later. */
 bool input_may_pass(int error);
-/* What to say of an error: the system's words, and that it was tried several times where it was. */
+/* The text of an error for a message, with the number of attempts where it was retried. */
 const char *input_reason(int error, char *out, size_t bytes);
 
 bool input_stat(struct env *env, const char *path, struct stat *info);
-/* For reading; never waits for the other end of a pipe. Reads of *fd wait, as usual. */
+/* Open for reading without waiting for the other end of a pipe. Reads of *fd block as usual. */
 bool input_open(struct env *env, const char *path, int *fd, struct stat *info);
 ssize_t input_read(struct env *env, int fd, void *room, size_t bytes); /* one read() */
 ssize_t input_read_at(struct env *env, int fd, uint64_t at, void *room, size_t bytes);
 bool input_map(struct env *env, int fd, size_t bytes, void **data); /* read-only, shared */
 
-/* Every name in a folder but "." and "..", in any order. A listing that fails in the middle is begun
- * again, so a name may come twice. */
+/* Every name in a folder but "." and "..", in any order. A listing that fails in the middle starts
+ * over, so a name may be reported twice. */
 typedef void input_name_fn(void *user, const char *name);
 bool input_list(struct env *env, const char *folder, input_name_fn *name, void *user);
 
-/* The system's glob, unsorted; globfree *found when this is true, also where nothing matches. It knows
- * nothing of a folder that could not be read to its end: here that is an error, since files would be
- * missing. A folder that may not be read (EACCES) matches nothing. */
+/* glob(), unsorted. On success call globfree(found), also when nothing matches. Unlike glob(), a
+ * folder that could not be read to its end is an error, since files would be missing. A folder
+ * without read permission (EACCES) matches nothing. */
 bool input_glob(struct env *env, const char *pattern, glob_t *found);
 
 #endif

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "base/json_scan.h"
-#include "base/text.h"
+#include "base/printable.h"
 
 static enum status refuse(struct json_doc *doc, int64_t count, const char *what, int64_t most)
 {

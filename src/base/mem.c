@@ -1,17 +1,16 @@
-/* mem -- the account of memory, and the blocks that know which line of it they are on.
+/* mem -- the memory account, and blocks with a header that points to their line of it.
  *
  *     | header: bytes, mapped bytes, line, guard | the caller's block ...
  *     ^ 64-byte boundary                         ^ 64-byte boundary
  *
- * Every block carries its size and its line (place, category, name) in the 64 bytes before it, so
- * mem_free needs nothing but the pointer. Lines live in a hash table until mem_destroy: a
- * name that comes back finds its line, and a step that frees and takes the same names touches no
- * other memory. Small blocks come from the C library; from LARGE_BYTES up they are mapped, which
- * gives zero pages for nothing and lets the system use huge ones. Under AddressSanitizer all that
- * a machine can have comes from the C library, where overruns are seen.
+ * Every block carries its size and its line (location, category, name) in the 64 bytes before it,
+ * so mem_free needs only the pointer. Lines stay in a hash table until mem_destroy, so a step that
+ * frees and allocates the same names allocates no lines. Small blocks come from the C library; from
+ * LARGE_BYTES up they are mapped, which gives zeroed pages at no cost and allows huge pages. Under
+ * AddressSanitizer all blocks come from the C library, where overruns are detected.
  *
- * Invariant: totals == sum over categories == sum over places == sum over lines, and a line never
- * goes below zero (CHECKed).
+ * Invariant: totals == sum over categories == sum over locations == sum over lines, and a line
+ * never goes below zero (CHECKed).
  */
 #include "base/mem.h"
 #include <pthread.h>
@@ -21,7 +20,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include "base/env.h"
-#include "base/text.h"
+#include "base/printable.h"
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
@@ -47,7 +46,7 @@ struct line {
 
 struct header {
     size_t bytes;        /* the caller's */
-    size_t mapped_bytes; /* the whole mapping; 0 = from the C library */
+    size_t mapped_bytes; /* of the whole mapping; 0 = from the C library */
     union {
         struct line *line;        /* borrowed */
         struct header *next_kept; /* once it is freed */
@@ -125,8 +124,8 @@ static unsigned bucket_of(enum mem_location location, enum mem_category category
     return (hash ^ hash >> 16) % LINE_BUCKETS;
 }
 
-/* The line of (place, category, name), made when it is new and `make` is set; NULL = not there, or
- * no memory. */
+/* The line of (location, category, name), created when it is new and `make` is set; NULL = not
+ * found, or out of memory. */
 static struct line *find_line(struct mem *mem, enum mem_location location,
                               enum mem_category category, const char *name, bool make)
 {
@@ -159,8 +158,8 @@ static void account_move(struct account *account, enum mem_category category, si
     tally_move(&account->total, more, less);
 }
 
-/* Give back `less` bytes of the line and take `more`, at once: a resize shows only its growth in
- * the peak. */
+/* Subtract `less` bytes from the line and add `more` in one step, so that a resize raises the
+ * peak only by its growth. */
 static void line_move(struct mem *mem, struct line *line, size_t more, size_t less)
 {
     CHECK(less <= line->bytes);
@@ -169,7 +168,7 @@ static void line_move(struct mem *mem, struct line *line, size_t more, size_t le
     account_move(&mem->locations[line->location], line->category, more, less);
 }
 
-/* Every taking of memory passes here once; false = this one was chosen to fail. */
+/* Called once per allocation; false = this one was chosen to fail. */
 static bool admit(struct mem *mem)
 {
     mem->allocation_count++;
@@ -198,7 +197,7 @@ static struct header *header_of(void *block)
     return header;
 }
 
-/* A zeroed block with its header, not yet on any line; NULL = the system has none. */
+/* A zeroed block with its header, not yet on a line; NULL = out of memory. */
 static struct header *system_take(size_t bytes)
 {
     if (bytes > SIZE_MAX / 2)
@@ -231,7 +230,7 @@ static void system_give(struct header *header)
         free(header);
 }
 
-/* Blocks that were freed while they had to stay: reachable, so that they are no leak. */
+/* Blocks that were freed but must stay allocated; reachable, so not reported as leaks. */
 static _Atomic(struct header *) kept;
 
 static void give_or_keep(const struct mem *mem, struct header *header)

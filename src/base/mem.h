@@ -1,9 +1,8 @@
-/* mem -- memory by place, category and name: every block is counted, and the n-th allocation can be
- * made to fail.
+/* mem -- allocation with an account by location, category and name, and injected failures.
  *
- * All ordinary memory of the engine is taken here (device back ends count what they take through
- * mem_count). Blocks are zeroed and aligned to 64 bytes; blocks of a megabyte and more come from
- * the system page by page (huge pages where the system gives them). The account is thread-safe.
+ * All host memory of the engine is allocated here; device back ends report their own allocations
+ * with mem_count. Blocks are zeroed and aligned to 64 bytes. Blocks of a megabyte and more are
+ * mapped, with huge pages where the system provides them. The account is thread-safe.
  */
 #ifndef BASE_MEM_H
 #define BASE_MEM_H
@@ -32,7 +31,8 @@ enum mem_category {
         MEM_CATEGORY_COUNT
 };
 
-/* Where it is. A GPU's rank has memory in both, which are never added: each has its own end. */
+/* Where it is. A rank with a GPU has memory in both; each has its own limit, so they are not
+ * added. */
 enum mem_location {
     MEM_HOST, /* ordinary and pinned */
     MEM_GPU,
@@ -43,12 +43,12 @@ struct env;
 struct mem;
 
 struct mem *mem_create(void);
-void mem_destroy(struct mem *mem); /* NULL is fine; CHECKs that nothing is still counted */
+void mem_destroy(struct mem *mem); /* NULL is fine; CHECKs that nothing is left */
 const char *mem_category_word(enum mem_category category);
 
-/* *out = `bytes` zeroed bytes (at least one), counted under (category, name). `name` is copied. On
- * failure *out is NULL, the error says category, name and size, and STATUS_MEMORY comes back. `out`
- * is the address of any pointer. */
+/* *out = `bytes` zeroed bytes (at least one), counted under (category, name). `name` is copied.
+ * On failure *out is NULL, the error names category, name and size, and STATUS_MEMORY is
+ * returned. `out` is the address of any pointer. */
 enum status mem_alloc(struct env *env, enum mem_category category, const char *name, size_t bytes,
                       void *out);
 /* count * size with an overflow check. */
@@ -57,36 +57,36 @@ enum status mem_alloc_array(struct env *env, enum mem_category category, const c
 /* Grow *block to `bytes` (contents kept, new part zeroed), same category and name. On failure
  * *block is unchanged. */
 enum status mem_resize(struct env *env, void *block, size_t bytes);
-/* *array is NULL, and taken, or grows: to count * size bytes, checked as above. On failure it is
- * unchanged. */
+/* Allocate *array when it is NULL, else resize it, to count * size bytes with an overflow check. On
+ * failure it is unchanged. */
 enum status mem_grow_array(struct env *env, enum mem_category category, const char *name,
                            size_t count, size_t size, void *array);
 void mem_free(struct env *env, void *block); /* NULL is fine */
-/* From now on a block that is freed is no longer counted, but stays in memory until the process ends:
- * something outside, such as a message library, may still write to it. */
+/* From now on freed blocks leave the account but stay allocated until the process ends: a message
+ * library, say, may still write to them. */
 void mem_keep_freed(struct mem *mem);
 bool mem_keeps_freed(const struct mem *mem);
 enum status mem_strdup(struct env *env, const char *text, char **copy);
 
-/* Count or uncount bytes that a device back end has taken by itself. Subject to injected failure
- * like mem_alloc. */
+/* Count or uncount bytes that a device back end allocated itself. Injected failures apply as to
+ * mem_alloc. */
 enum status mem_count(struct env *env, enum mem_location location, enum mem_category category,
                       const char *name, size_t bytes);
 void mem_uncount(struct env *env, enum mem_location location, enum mem_category category,
                  const char *name, size_t bytes);
 
-/* The account of one place: as it is now, or the most so far, each figure by itself. */
+/* The account of one location: current, or the peak of each figure (`most`). */
 struct mem_sums {
     size_t bytes[MEM_CATEGORY_COUNT], total_bytes;
 };
 struct mem_sums mem_sums(const struct mem *mem, enum mem_location location, bool most);
 
-/* The account of all places together. */
+/* The account of all locations together. */
 size_t mem_bytes(const struct mem *mem, enum mem_category category); /* now */
-size_t mem_peak(const struct mem *mem, enum mem_category category);  /* largest so far */
+size_t mem_peak(const struct mem *mem, enum mem_category category);  /* peak */
 size_t mem_total(const struct mem *mem);
 size_t mem_total_peak(const struct mem *mem);
-int64_t mem_allocation_count(const struct mem *mem); /* how many so far */
+int64_t mem_allocation_count(const struct mem *mem); /* so far */
 struct mem_line {
     enum mem_location location;
     enum mem_category category;
@@ -94,10 +94,10 @@ struct mem_line {
     size_t bytes;
 };
 typedef void mem_visit_fn(void *user, const struct mem_line *line);
-void mem_visit(const struct mem *mem, mem_visit_fn *visit,
-               void *user); /* every (place, category, name) with bytes > 0 now */
+/* Every (location, category, name) with bytes > 0 now. */
+void mem_visit(const struct mem *mem, mem_visit_fn *visit, void *user);
 
-/* Would the system give that much now? For libraries that do not bear it when it does not. */
+/* Whether the system would grant that much now; for libraries that do not survive a failure. */
 bool mem_is_there(size_t bytes);
 
 /* Make the n-th allocation from now (1 = the next) fail; 0 turns it off. */

@@ -1,10 +1,7 @@
-/* options -- the object: which options are bound to which structs, and whose word stands.
+/* options -- binding tables to structs, and values from the environment and from callers.
  *
- * A binding ties one option of a table to the struct it fills and remembers the strongest source
- * that spoke. Values are parsed and checked always, also when they lose: a wrong key in a file is
- * an error even under a flag. Strings and lists handed out are kept until the object goes, so that
- * a pointer read early stays valid when the value is given again. What parses, reads and prints is
- * in the files listed in options_impl.h.
+ * A value is parsed and checked even when a stronger source overrides it: a wrong value in a file is
+ * an error although a flag sets the same key.
  */
 #include "base/options.h"
 #include <ctype.h>
@@ -14,103 +11,9 @@
 #include <unistd.h>
 #include "base/options_impl.h"
 
-enum status options_create(struct env *env, struct options **options)
-{
-    TRY(mem_alloc(env, MEM_OTHER, "options", sizeof **options, options));
-    (*options)->env = env;
-    return STATUS_OK;
-}
-
-void options_destroy(struct options *options)
-{
-    if (!options)
-        return;
-    struct env *env = options->env;
-    for (int i = 0; i < options->owned_count; i++)
-        mem_free(env, options->owned[i]);
-    mem_free(env, options->owned);
-    mem_free(env, options->bindings);
-    mem_free(env, options->keys);
-    mem_free(env, options);
-}
-
-/* --- what the object owns ------------------------------------------------------------------- */
-
-/* Make *array, of `room` elements, hold at least `needed`. */
-static enum status reserve(struct env *env, void *array, int needed, int room, size_t size)
-{
-    void *old;
-    memcpy(&old, array, sizeof old);
-    if (old && needed <= room)
-        return STATUS_OK;
-    return mem_grow_array(env, MEM_OTHER, "options", (size_t)needed, size, array);
-}
-
-enum status options_own(struct options *options, void *block)
-{
-    if (options->owned_count == options->owned_room) {
-        int room = options->owned_room ? 2 * options->owned_room : 64;
-        enum status st = reserve(options->env, &options->owned, room, options->owned_room,
-                                 sizeof *options->owned);
-        if (st != STATUS_OK) {
-            mem_free(options->env, block);
-            return st;
-        }
-        options->owned_room = room;
-    }
-    options->owned[options->owned_count++] = block;
-    return STATUS_OK;
-}
-
-enum status options_own_string(struct options *options, const char *text, size_t bytes,
-                               const char **copy)
-{
-    char *block;
-    TRY(mem_alloc(options->env, MEM_OTHER, "options", bytes + 1, &block));
-    memcpy(block, text, bytes);
-    TRY(options_own(options, block));
-    *copy = block;
-    return STATUS_OK;
-}
-
 /* --- binding -------------------------------------------------------------------------------- */
 
-struct binding *options_find(const struct options *options, const char *key)
-{
-    for (int i = 0; i < options->count; i++)
-        if (strcmp(options->keys[i], key) == 0)
-            return &options->bindings[i];
-    return NULL;
-}
-
-/* The default of one option; a default that does not parse is a mistake in the table. */
-static enum status set_default(struct options *options, const struct option *option, char *target)
-{
-    const struct option_site site = {.origin = "default", .key = option->key};
-    union option_value value;
-    if (option->removed)
-        return STATUS_OK;
-    memset(&value, 0, sizeof value);
-    if (option->type == OPTION_STRING)
-        value.string = option->fallback ? option->fallback : "";
-    else if (option->fallback) {
-        enum status st = options_parse(options, option, option->fallback, &site, &value);
-        CHECK(st == STATUS_OK || st == STATUS_MEMORY);
-        TRY(st);
-    }
-    memcpy(target + option->offset, &value, option_value_bytes(option));
-    return STATUS_OK;
-}
-
-enum status options_set_defaults(struct options *options, const struct option *table, int count,
-                                 void *target)
-{
-    for (int i = 0; i < count; i++)
-        TRY(set_default(options, &table[i], target));
-    return STATUS_OK;
-}
-
-/* What a table must keep to; broken, it is our mistake and not the user's. */
+/* The rules for tables. A table that breaks one is a bug in sifr, not a user error. */
 static void check_option(const struct options *options, const struct option *option)
 {
     CHECK_LT(strlen(option->key), OPTION_KEY_BYTES);
@@ -135,12 +38,13 @@ static void check_option(const struct options *options, const struct option *opt
 
 enum status options_bind(struct options *options, const struct option_table *table, void *target)
 {
-    int needed = options->count + table->count;
-    TRY(reserve(options->env, &options->bindings, needed, options->room,
-                sizeof *options->bindings));
-    TRY(reserve(options->env, &options->keys, needed, options->room, sizeof *options->keys));
-    options->room = needed > options->room ? needed : options->room;
-    TRY(options_set_defaults(options, table->options, table->count, target));
+    size_t needed = (size_t)(options->count + table->count);
+    TRY(mem_grow_array(options->env, MEM_OTHER, "options", needed, sizeof *options->bindings,
+                       &options->bindings));
+    TRY(mem_grow_array(options->env, MEM_OTHER, "options", needed, sizeof *options->keys,
+                       &options->keys));
+    for (int i = 0; i < table->count; i++)
+        TRY(options_set_default(options, &table->options[i], target));
     for (int i = 0; i < table->count; i++) {
         check_option(options, &table->options[i]);
         options->keys[options->count] = table->options[i].key;
@@ -150,35 +54,16 @@ enum status options_bind(struct options *options, const struct option_table *tab
     return STATUS_OK;
 }
 
-/* --- giving values -------------------------------------------------------------------------- */
-
-enum status options_assign(struct options *options, struct binding *binding,
-                           const struct option_site *site, const union option_value *value)
-{
-    if (site->source < binding->source)
-        return STATUS_OK;
-    char line[16] = "";
-    if (site->line > 0)
-        snprintf(line, sizeof line, ":%d", site->line);
-    size_t origin_bytes = strlen(site->origin), line_bytes = strlen(line);
-    char *origin;
-    TRY(mem_alloc(options->env, MEM_OTHER, "options", origin_bytes + line_bytes + 1, &origin));
-    memcpy(origin, site->origin, origin_bytes);
-    memcpy(origin + origin_bytes, line, line_bytes);
-    TRY(options_own(options, origin));
-    binding->origin = origin;
-    binding->source = site->source;
-    const struct option *option = binding->option;
-    if (!option->removed)
-        memcpy(binding->target + option->offset, value, option_value_bytes(option));
-    return STATUS_OK;
-}
+/* --- values --------------------------------------------------------------------------------- */
 
 enum status options_give(struct options *options, struct binding *binding, const char *text,
                          const struct option_site *site)
 {
     union option_value value;
-    TRY(options_parse(options, binding->option, text, site, &value));
+    if (binding->option->type == OPTION_LIST)
+        TRY(options_parse_list(options, binding->option, text, site, &value));
+    else
+        TRY(options_parse_scalar(options, binding->option, text, site, &value));
     return options_assign(options, binding, site, &value);
 }
 
@@ -193,11 +78,6 @@ enum status options_set(struct options *options, const char *key, const char *va
     site.key = NULL;
     return near ? options_fail(options, &site, "unknown key '%s' (did you mean '%s'?)", key, near)
                 : options_fail(options, &site, "unknown key '%s'", key);
-}
-
-enum status options_keep(struct options *options, const char *text, const char **copy)
-{
-    return options_own_string(options, text, strlen(text), copy);
 }
 
 enum { VARIABLE_BYTES = OPTION_KEY_BYTES + 8 };
@@ -243,8 +123,8 @@ const char *options_next_variable(const struct options *options, int *next, cons
     return NULL;
 }
 
-/* What one variable, "SIFR_X=...", is to a key: 2 = its own, 1 = of the same section, 0 = nothing;
- * and its distance, -1 = not near. */
+/* How the variable "SIFR_X=..." relates to a key: 2 = it is the key's variable, 1 = it names the
+ * same section, 0 = unrelated. *distance = edit distance of the names, -1 when not similar. */
 static int compare_variable(const char *variable, size_t bytes, const char *key, int *distance)
 {
     char name[VARIABLE_BYTES];
@@ -277,10 +157,10 @@ static void warn_variable(struct options *options, const char *variable)
     }
     char name[VARIABLE_BYTES];
     if (nearest)
-        log_warn(options->env, "the variable %.*s names no key (did you mean %s?)", (int)bytes,
-                 variable, variable_name(nearest, name));
+        log_warn(options->env, "environment variable %.*s matches no key (did you mean %s?)",
+                 (int)bytes, variable, variable_name(nearest, name));
     else if (section)
-        log_warn(options->env, "the variable %.*s names no key", (int)bytes, variable);
+        log_warn(options->env, "environment variable %.*s matches no key", (int)bytes, variable);
 }
 
 void options_warn_environment(struct options *options)

@@ -1,12 +1,11 @@
-/* options -- tables of options that give defaults, YAML keys, flags, environment, help, man page
- * and completion.
+/* options -- tables of options: one description for defaults, YAML keys, flags, environment
+ * variables, help, man page and completion.
  *
- * A layer describes its configuration once, as a const table of options over an open struct; a
- * command binds the tables it needs and the values arrive in the structs. Order of strength,
- * weakest first: default, YAML file, environment (SIFR_TRAIN_STEPS), flag (--train.steps=100),
- * whatever the order in which they are loaded. Unknown keys are errors with their place (file:line)
- * and the nearest known key. Values are checked against type, range and choices where they are
- * given.
+ * A layer describes its configuration once, as a const table over an open struct. A command binds
+ * the tables it needs, and values are written to the structs. Precedence, weakest first: default,
+ * YAML file, environment (SIFR_TRAIN_STEPS), flag (--train.steps=100), in whatever order they are
+ * loaded. An unknown key is an error with its location (file:line) and the nearest known key. Every
+ * value is checked against its type, range and choices.
  */
 #ifndef BASE_OPTIONS_H
 #define BASE_OPTIONS_H
@@ -22,8 +21,8 @@ enum option_type {
     OPTION_REAL,   /* double */
     OPTION_STRING, /* const char *, never NULL: "" when unset */
     OPTION_CHOICE, /* int: index into choices */
-    OPTION_LIST,   /* struct option_list of element structs described by `fields`; a flag takes YAML
-                      flow text */
+    /* struct option_list of elements described by `fields`; a flag takes YAML flow text */
+    OPTION_LIST,
 };
 
 struct option_list {
@@ -35,25 +34,25 @@ struct option {
     const char *key; /* "train.steps", or "out" for a flag without a section */
     enum option_type type;
     size_t offset;          /* offsetof(struct ..., field) */
-    const char *fallback;   /* the default as text; NULL = zero / "" / empty list */
+    const char *fallback;   /* the default as text; NULL = zero or ""; a list defaults to empty */
     const char *help;       /* one line, lower case, no full stop */
     const char *value_name; /* for help: "N", "DIR"; NULL = by type */
-    bool ranged;            /* numbers: min <= value <= max is required */
+    bool ranged;            /* for numbers: min <= value <= max */
     double min, max;
     const char *const *choices;  /* OPTION_CHOICE: NULL-terminated */
     const struct option *fields; /* OPTION_LIST */
     int field_count;
     size_t element_bytes;
-    char letter;         /* 'n' for -n N; 0 = none */
-    const char *also;    /* "threads": a shorter flag for the same, --threads=4; NULL = none */
-    bool hidden;         /* not in help: for tests */
-    bool flag_only;      /* --out, --json: not a YAML key, not in the printed configuration */
+    char letter;      /* 'n' for -n N; 0 = none */
+    const char *also; /* "threads": a shorter flag for the same option, --threads=4; or NULL */
+    bool hidden;      /* left out of help; for tests */
+    bool flag_only;   /* --out, --json: not a YAML key, not in the printed configuration */
     const char *removed; /* a key of earlier versions: its value is checked by type and ignored
                             (options_warn_removed prints this text); not in help or printed YAML */
 };
 
 struct option_table {
-    const char *title; /* heading in help: "training" */
+    const char *title; /* the heading in help: "training" */
     const struct option *options;
     int count;
 };
@@ -61,60 +60,58 @@ struct option_table {
 struct options;
 
 enum status options_create(struct env *env, struct options **options);
-void options_destroy(struct options *options); /* frees every string and list handed out */
+void options_destroy(struct options *options); /* frees all strings and lists */
 
-/* Bind a table to `target` and set its defaults. Tables and targets outlive the object. */
+/* Bind a table to `target` and set its defaults. Table and target must outlive the object. */
 enum status options_bind(struct options *options, const struct option_table *table, void *target);
 
-/* STATUS_CONFIG also when there is no such file. */
+/* A missing file is STATUS_CONFIG, too. */
 enum status options_load_yaml(struct options *options, const char *path);
-/* The same from memory, for the fuzzer and tests; `origin` stands for the path in messages. */
+/* The same from memory, for tests; `origin` replaces the path in messages. */
 enum status options_load_yaml_text(struct options *options, const char *text, size_t bytes,
                                    const char *origin);
-/* SIFR_SECTION_KEY for every bound option that is not flag_only; an empty variable counts as none.
- */
+/* Read SIFR_SECTION_KEY for every bound option that is not flag_only. Empty variables are ignored. */
 enum status options_load_environment(struct options *options);
-/* Warn about variables that look like a key and are none: near to one, or of a section that has
- * keys. */
+/* Warn about SIFR_ variables that match no key but are similar to one or name its section. */
 void options_warn_environment(struct options *options);
 /* Warn about removed keys that were given, one line each. */
 void options_warn_removed(const struct options *options);
-/* Arguments without the program's name. Flags: --key=value, --key value, bare --key for booleans
- * (and --no-key), -n 4 and -n4; "--" ends them. What is not a flag goes to `words` (at least argc
- * places). */
+/* Parse the arguments after the program's name. Flags: --key=value, --key value, bare --key for
+ * booleans (and --no-key), -n 4 and -n4; "--" ends them. Other arguments go to `words`, which has
+ * room for argc. */
 enum status options_load_flags(struct options *options, int argc, char *const *argv,
                                const char **words, int *word_count);
-/* Whether a flag as it stands in argv takes the next argument: "--key" and "-n", not "--key=value",
- * not booleans. */
+/* Whether a flag in argv takes the next argument: "--key" and "-n" do; "--key=value" and booleans do
+ * not. */
 bool options_takes_next(struct options *options, const char *argument);
-/* One value from anywhere, as text and as strong as a flag; `origin` for messages ("--train.steps",
- * "the checkpoint"). */
+/* Set one value from text, with the precedence of a flag. `origin` is for messages
+ * ("--train.steps", "the checkpoint"). */
 enum status options_set(struct options *options, const char *key, const char *value,
                         const char *origin);
 
-/* A copy of `text` that lives as long as the object, for a field whose value is worked out. */
+/* A copy of `text` owned by the object, for a field whose value is computed. */
 enum status options_keep(struct options *options, const char *text, const char **copy);
 
-bool options_is_set(const struct options *options,
-                    const char *key); /* given by anybody, not the default */
-const char *options_origin(const struct options *options,
-                           const char *key); /* "default", "tiny.yaml:12", "--x" */
+/* Whether any source but the default has set the key. */
+bool options_is_set(const struct options *options, const char *key);
+/* "default", "tiny.yaml:12", "--x" */
+const char *options_origin(const struct options *options, const char *key);
 
-/* Keys whose values are the environment's, one a call, in the order of the tables: the key, and the
- * variable's text; NULL after the last. *next begins with 0. */
+/* Iterate over the keys whose values come from the environment, in table order: returns the key and
+ * the variable's text, NULL after the last. *next starts at 0. */
 const char *options_next_variable(const struct options *options, int *next, const char **text);
 
-/* The resolved configuration as YAML that options_load_yaml reads back to the same values
- * (flag_only left out). */
+/* The resolved configuration as YAML, without flag_only options. options_load_yaml parses it back to
+ * the same values. */
 void options_print_yaml(const struct options *options, struct text *text);
-/* `width` columns; keys with their value names, help and default, grouped by table title. */
+/* Keys with value name, help and default, grouped by table title, wrapped at `width` columns. */
 void options_print_help(const struct options *options, struct text *text, int width);
-void options_print_man(const struct options *options,
-                       struct text *text); /* the OPTIONS section, troff man macros */
-void options_print_flags(const struct options *options,
-                         struct text *text); /* one flag a line, for completion */
+/* The OPTIONS section in troff man macros. */
+void options_print_man(const struct options *options, struct text *text);
+/* One flag per line, for shell completion. */
+void options_print_flags(const struct options *options, struct text *text);
 
-/* The candidate nearest to `word` by edit distance, NULL when none is near: "did you mean". */
+/* The candidate with the smallest edit distance to `word`, NULL when none is similar. */
 const char *options_nearest(const char *word, const char *const *candidates, int count);
 
 #endif

@@ -9,7 +9,6 @@
 #include <math.h>
 #include <string.h>
 #include <strings.h>
-#include "base/base64.h"
 #include "base/options_impl.h"
 
 /* Words and numbers that some YAML reader takes for another type. */
@@ -75,7 +74,7 @@ static void print_string(struct text *text, const char *string)
         print_quoted(text, string);
     } else {
         text_add(text, "!!binary \"");
-        base64_add(text, string, strlen(string));
+        text_base64(text, string, strlen(string));
         text_add(text, "\"");
     }
 }

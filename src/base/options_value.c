@@ -287,10 +287,20 @@ enum status options_parse_scalar(struct options *options, const struct option *o
     return read ? STATUS_OK : fail_text(options, option, site, text);
 }
 
-enum status options_parse(struct options *options, const struct option *option, const char *text,
-                          const struct option_site *site, union option_value *value)
+enum status options_set_default(struct options *options, const struct option *option, char *target)
 {
-    if (option->type == OPTION_LIST)
-        return options_parse_list(options, option, text, site, value);
-    return options_parse_scalar(options, option, text, site, value);
+    const struct option_site site = {.origin = "default", .key = option->key};
+    union option_value value;
+    if (option->removed)
+        return STATUS_OK;
+    memset(&value, 0, sizeof value);
+    if (option->type == OPTION_STRING)
+        value.string = option->fallback ? option->fallback : "";
+    else if (option->fallback) {
+        enum status st = options_parse_scalar(options, option, option->fallback, &site, &value);
+        CHECK(st == STATUS_OK || st == STATUS_MEMORY); /* the table is wrong otherwise */
+        TRY(st);
+    }
+    memcpy(target + option->offset, &value, option_value_bytes(option));
+    return STATUS_OK;
 }

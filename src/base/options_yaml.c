@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <yaml.h>
-#include "base/base64.h"
 #include "base/file.h"
 #include "base/options_impl.h"
 
@@ -172,7 +171,7 @@ static enum status read_binary(struct reader *reader, const struct option *optio
 {
     struct text text;
     text_init(&text, reader->options->env);
-    bool good = base64_decode(scalar(reader), &text);
+    bool good = text_base64_decode(&text, scalar(reader));
     enum status st = text.status;
     if (st == STATUS_OK && (!good || option->type != OPTION_STRING))
         st = options_fail(reader->options, site,
@@ -226,7 +225,8 @@ static enum status read_item(struct reader *reader, const struct option *list,
                              struct option_site site, char *item)
 {
     uint64_t seen = 0;
-    TRY(options_set_defaults(reader->options, list->fields, list->field_count, item));
+    for (int i = 0; i < list->field_count; i++)
+        TRY(options_set_default(reader->options, &list->fields[i], item));
     for (;;) {
         TRY(next(reader));
         site.line = reader->site.line;

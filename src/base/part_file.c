@@ -192,3 +192,36 @@ enum status part_file_commit(struct part_file *file)
         return fail_write(file);
     return dir_sync_parent(file->env, file->path);
 }
+
+/* --- whole files ---------------------------------------------------------------------------- */
+
+enum status file_write_atomic(struct env *env, const char *path, const void *data, size_t bytes)
+{
+    struct part_file *file;
+    TRY(part_file_create(env, path, &file));
+    enum status st = part_file_write(file, 0, data, bytes);
+    if (st == STATUS_OK)
+        st = part_file_commit(file);
+    part_file_destroy(file);
+    return st;
+}
+
+enum status file_write_text(struct env *env, const char *path, const struct text *text)
+{
+    TRY(text->status);
+    return file_write_atomic(env, path, text_string(text), text->bytes);
+}
+
+enum status file_check_parent(struct env *env, const char *path)
+{
+    static const char some[4096];
+    struct part_file *file;
+    if (dir_exists(path))
+        return FAIL(env, IO, "cannot write '%s': it is a folder", path);
+    TRY(part_file_create(env, path, &file));
+    enum status st = part_file_write(file, 0, some, sizeof some);
+    if (st == STATUS_OK)
+        st = part_file_sync(file);
+    part_file_destroy(file);
+    return st;
+}

@@ -1,25 +1,61 @@
-/* printable -- see the header. Nothing here allocates: running out of memory is reported this way. */
+/* printable -- nothing here allocates or logs: log.c and mem.c report a lack of memory with it. */
 #include "base/printable.h"
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "base/text.h"
 
-/* Joiners (U+200C, U+200D) stay: words and emoji are made of them, and they hide nothing. */
+/* --- UTF-8 ---------------------------------------------------------------------------------- */
+
+size_t text_utf8(const char *data, size_t bytes, uint32_t *code)
+{
+    /* By length; a smaller code point is an overlong form. */
+    static const uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
+    const uint8_t *s = (const uint8_t *)data;
+    if (bytes == 0 || (s[0] >= 0x80 && s[0] < 0xc2) || s[0] > 0xf4)
+        return 0;
+    size_t length = s[0] < 0x80 ? 1 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
+    if (length > bytes)
+        return 0;
+    *code = length == 1 ? s[0] : s[0] & (0x7fu >> length);
+    for (size_t i = 1; i < length; i++) {
+        if ((s[i] & 0xc0) != 0x80)
+            return 0;
+        *code = *code << 6 | (s[i] & 0x3fu);
+    }
+    bool surrogate = *code >= 0xd800 && *code < 0xe000;
+    return *code < smallest[length] || surrogate || *code > 0x10ffff ? 0 : length;
+}
+
+size_t text_unfinished(const char *data, size_t bytes)
+{
+    size_t back = 0;
+    while (back < bytes && back < 3 && (data[bytes - 1 - back] & 0xc0) == 0x80)
+        back++;
+    if (back == bytes)
+        return 0;
+    unsigned char lead = (unsigned char)data[bytes - 1 - back];
+    size_t wanted = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 1;
+    return back + 1 < wanted ? back + 1 : 0;
+}
+
+/* --- escapes -------------------------------------------------------------------------------- */
+
+/* Joiners (U+200C, U+200D) are allowed: words and emoji need them, and they hide nothing. */
 bool printable_refuses(uint32_t code)
 {
     static const uint32_t ranges[][2] = {
-        {0x00, 0x1f},       /* controls */
-        {0x7f, 0x9f},       /* ... and the second set of them */
-        {0x61c, 0x61c},     /* direction of text */
-        {0x200b, 0x200b},   /* no width */
-        {0x200e, 0x200f},   /* direction */
-        {0x2028, 0x202e},   /* ends of lines, direction */
-        {0x2060, 0x206f},   /* no width, direction */
-        {0xfeff, 0xfeff},   /* no width */
-        {0xfff9, 0xfffb},   /* text between lines */
-        {0xe0000, 0xe007f}, /* tags: not shown at all */
+        {0x00, 0x1f},       /* C0 controls */
+        {0x7f, 0x9f},       /* C1 controls */
+        {0x61c, 0x61c},     /* text direction */
+        {0x200b, 0x200b},   /* zero width */
+        {0x200e, 0x200f},   /* text direction */
+        {0x2028, 0x202e},   /* line ends, text direction */
+        {0x2060, 0x206f},   /* zero width, text direction */
+        {0xfeff, 0xfeff},   /* zero width */
+        {0xfff9, 0xfffb},   /* interlinear annotations */
+        {0xe0000, 0xe007f}, /* tags: invisible */
     };
-    if (code >= 0x20 && code < 0x7f) /* nearly all that is printed */
+    if (code >= 0x20 && code < 0x7f) /* the common case */
         return false;
     for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
         if (code >= ranges[i][0] && code <= ranges[i][1])
@@ -55,7 +91,7 @@ size_t printable_escape(const char *data, size_t bytes, char out[PRINTABLE_ESCAP
     return length ? length : 1;
 }
 
-/* Whole characters of `chunk` that fit in `room`. */
+/* Bytes of `chunk` that fit in `room` without splitting a character. */
 static size_t fitting(const char *chunk, size_t bytes, size_t room)
 {
     if (bytes <= room)
@@ -81,7 +117,7 @@ size_t printable_copy(char *out, size_t room, const char *data, size_t bytes)
         }
         bool last = taken == bytes;
         size_t left = (last ? room - 1 : most) - used;
-        if (chunk > left) { /* an escape is not cut */
+        if (chunk > left) { /* an escape is never split */
             chunk = from == escape ? 0 : fitting(from, chunk, most > used ? most - used : 0);
             memcpy(out + used, from, chunk);
             used += chunk;
@@ -95,4 +131,56 @@ size_t printable_copy(char *out, size_t room, const char *data, size_t bytes)
     }
     out[used] = 0;
     return used;
+}
+
+/* --- figures -------------------------------------------------------------------------------- */
+
+enum { HUMAN_BYTES = 32 };
+
+char *text_human_bytes(char *out, double bytes)
+{
+    static const char *const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    if (fabs(bytes) < 1023.5) {
+        snprintf(out, HUMAN_BYTES, "%.0f B", bytes);
+        return out;
+    }
+    int unit = 0;
+    for (bytes /= 1024; fabs(bytes) >= 1023.95 && unit < 5; unit++)
+        bytes /= 1024;
+    snprintf(out, HUMAN_BYTES, "%.1f %s", bytes, units[unit]);
+    return out;
+}
+
+char *text_human_count(char *out, double count)
+{
+    static const char units[] = "kMGTPE";
+    if (fabs(count) < 999.5) {
+        snprintf(out, HUMAN_BYTES, count == floor(count) ? "%.0f" : "%.1f", count);
+        return out;
+    }
+    int unit = 0;
+    for (count /= 1000; fabs(count) >= 999.95 && unit < 5; unit++)
+        count /= 1000;
+    snprintf(out, HUMAN_BYTES, "%.1f%c", count, units[unit]);
+    return out;
+}
+
+char *text_human_seconds(char *out, double seconds)
+{
+    if (!(seconds >= 0) || seconds > 1e9) {
+        snprintf(out, HUMAN_BYTES, "?");
+    } else if (seconds < 0.9995) {
+        snprintf(out, HUMAN_BYTES, "%.0fms", seconds * 1e3);
+    } else if (seconds < 59.95) {
+        snprintf(out, HUMAN_BYTES, "%.1fs", seconds);
+    } else {
+        long s = lround(seconds), m = s / 60, h = m / 60;
+        if (m < 60)
+            snprintf(out, HUMAN_BYTES, "%ldm%02lds", m, s % 60);
+        else if (h < 48)
+            snprintf(out, HUMAN_BYTES, "%ldh%02ldm", h, m % 60);
+        else
+            snprintf(out, HUMAN_BYTES, "%ldd%02ldh", h / 24, h % 24);
+    }
+    return out;
 }

@@ -1,9 +1,10 @@
-/* printable -- any bytes as a line that a terminal or a log can show.
+/* printable -- bytes and figures as people read them: UTF-8, escapes, "12.3 MiB". Allocates nothing.
  *
- * Names, values and texts come from files and from other people. Control characters (an escape sequence moves the
- * cursor, sets a title, clears the screen), bytes that are not UTF-8, and marks that turn or hide text are written
- * as what they are: \n, \x1b, \u202e. A backslash is left alone: this is for people, not to be read back.
- * log.c and the console pass everything through here, so no caller has to.
+ * Names, values and texts come from files and from other people. Control characters (an escape
+ * sequence can move the cursor, set a title or clear the screen), bytes that are not UTF-8, and
+ * marks that reverse or hide text are shown as escapes: \n, \x1b, \u202e. A backslash is left alone:
+ * the result is for people and cannot be parsed back. The log and the console pass every line
+ * through here, so no caller has to.
  */
 #ifndef BASE_PRINTABLE_H
 #define BASE_PRINTABLE_H
@@ -11,19 +12,27 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A code point that must not reach a terminal; newline and tab are such, too. */
+/* Length in bytes of the well-formed UTF-8 character at the start of `data`, and its code point;
+ * 0 = not well-formed. */
+size_t text_utf8(const char *data, size_t bytes, uint32_t *code);
+/* Bytes at the end of `data` that start a UTF-8 character but do not complete it. */
+size_t text_unfinished(const char *data, size_t bytes);
+
+/* A code point that must not reach a terminal. Includes newline and tab. */
 bool printable_refuses(uint32_t code);
-
-/* Bytes at the front of `data` that are shown as they are. */
+/* Bytes at the start of `data` that can be shown unchanged. */
 size_t printable_span(const char *data, size_t bytes);
-
-/* What stands at the front of `data` and is not: in `out` how it is written, NUL-terminated; returns the bytes it has in
- * `data`. `bytes` is at least 1. */
+/* The escape for the character (or invalid byte) at the start of `data`, NUL-terminated. Returns
+ * the bytes of `data` that it replaces. `bytes` is at least 1. */
 enum { PRINTABLE_ESCAPE = 12 };
 size_t printable_escape(const char *data, size_t bytes, char out[PRINTABLE_ESCAPE]);
-
-/* A whole string into `out` of `room` bytes (at least 16), NUL-terminated; what does not fit is cut and ends in "...".
- * Returns the bytes written. */
+/* A whole string into `out` of `room` bytes (at least 16), NUL-terminated. A longer result is
+ * truncated and ends in "...". Returns the bytes written. */
 size_t printable_copy(char *out, size_t room, const char *data, size_t bytes);
+
+/* "12.3 MiB", "79.5k", "12m54s". `out` holds at least 32 bytes and is returned. */
+char *text_human_bytes(char *out, double bytes);
+char *text_human_count(char *out, double count);
+char *text_human_seconds(char *out, double seconds);
 
 #endif

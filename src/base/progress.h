@@ -1,7 +1,7 @@
-/* progress -- whether a process still moves, and what it does, for who watches it.
+/* progress -- a counter and a note by which a watcher sees whether a process still makes progress.
  *
- * What may take long adds to a count; who asks twice and finds the same knows that nothing was done in
- * between. A signal's handler may ask, whatever the threads hold then: there are no locks here.
+ * Long operations increment the counter; a watcher that reads the same value twice knows that
+ * nothing was done in between. There are no locks, so a signal handler may read it at any time.
  */
 #ifndef BASE_PROGRESS_H
 #define BASE_PROGRESS_H
@@ -15,16 +15,16 @@ enum { PROGRESS_BYTES = 96 };
 
 struct progress {
     atomic_uint_fast64_t count;
-    atomic_char doing[PROGRESS_BYTES]; /* the words of the last note, to the first NUL */
-    atomic_llong expected_ms;          /* see progress_expect */
+    atomic_char doing[PROGRESS_BYTES]; /* the last note, up to the first NUL */
+    atomic_llong expected_ms;          /* the longest expected silence */
 };
 
-/* Something was done: a unit's pass, a piece of a file, a message to another rank. Nothing happens
- * where env->progress is NULL. */
+/* Something was done: a unit's pass, a chunk of a file, a message. No effect when env->progress is
+ * NULL. */
 void progress_add(const struct env *env);
-/* The same, and this is what follows: "step 12, block 3 forward". */
+/* The same, with a note of what comes next: "step 12, block 3 forward". */
 void progress_note(const struct env *env, const char *what);
-/* As long as this it may well take until something is done: the longest so far counts. */
+/* Announce that up to `seconds` may pass without progress; the largest value counts. */
 void progress_expect(const struct env *env, double seconds);
 
 uint64_t progress_count(const struct progress *progress);

@@ -1,28 +1,28 @@
-/* status -- one enum for everything that can go wrong in the world, with its text and exit code.
+/* status -- one enum for all failures that are not bugs, with text and exit code.
  *
- * Four kinds of failure have four answers: the world failed (return enum status; who first knows
- * says so with FAIL), enqueued work failed (it sticks to the stream and is asked for once a step),
- * we failed (CHECK prints and aborts), the user asked for what we do not do (STATUS_CONFIG at
- * start-up). FAIL is in base/env.h.
+ * There are four kinds of failure. The environment failed: return enum status; the function that
+ * detects it reports it with FAIL (base/env.h). Enqueued work failed: the error stays with the
+ * stream and is checked once per step. A bug: CHECK prints and aborts. An unsupported request:
+ * STATUS_CONFIG at start-up.
  */
 #ifndef BASE_STATUS_H
 #define BASE_STATUS_H
 
 /*    name       exit  text */
-#define STATUS_CODES(X)                                       \
-    X(OK, 0, "done")                                          \
-    X(IO, 1, "a file or folder could not be read or written") \
-    X(FORMAT, 1, "a file does not hold what it should")       \
-    X(MEMORY, 4, "out of memory")                             \
-    X(DEVICE, 1, "the device failed")                         \
-    X(COMM, 1, "another rank failed or did not answer")       \
-    X(STOPPED, 1, "stopped by a signal")                      \
-    X(SAVED, 75, "stopped early: the same command goes on")   \
-    X(INTERNAL, 1, "internal error")                          \
-    X(USAGE, 2, "wrong use of the command")                   \
-    X(CONFIG, 2, "wrong configuration")                       \
-    X(DIVERGED, 3, "training diverged")                       \
-    X(STALLED, 4, "no progress after it was asked to stop")   \
+#define STATUS_CODES(X)                                             \
+    X(OK, 0, "done")                                                \
+    X(IO, 1, "a file or folder could not be read or written")       \
+    X(FORMAT, 1, "a file does not hold what it should")             \
+    X(MEMORY, 4, "out of memory")                                   \
+    X(DEVICE, 1, "the device failed")                               \
+    X(COMM, 1, "another rank failed or did not answer")             \
+    X(STOPPED, 1, "stopped by a signal")                            \
+    X(SAVED, 75, "stopped early: rerun the same command to resume") \
+    X(INTERNAL, 1, "internal error")                                \
+    X(USAGE, 2, "wrong use of the command")                         \
+    X(CONFIG, 2, "wrong configuration")                             \
+    X(DIVERGED, 3, "training diverged")                             \
+    X(STALLED, 4, "no progress after it was asked to stop")         \
     X(FIT, 4, "does not fit in memory")
 
 enum status {
@@ -33,9 +33,9 @@ enum status {
 
 const char *status_name(enum status st); /* "IO" */
 const char *status_text(enum status st); /* "a file or folder could not be read or written" */
-int status_exit_code(enum status st);    /* what the command returns for it */
+int status_exit_code(enum status st);    /* of the command */
 
-/* Pass a failure on without a word: who first knew has said it. */
+/* Return a failure to the caller. It has been reported where it was detected. */
 #define TRY(call)                     \
     do {                              \
         enum status try_st_ = (call); \
@@ -43,7 +43,7 @@ int status_exit_code(enum status st);    /* what the command returns for it */
             return try_st_;           \
     } while (0)
 
-/* The same inside a constructor: needs a local `enum status st` and jumps to the label that undoes
+/* The same in a constructor: sets the local `enum status st` and jumps to the label that undoes
  * what was done. */
 #define TRY_OR(label, call)             \
     do {                                \

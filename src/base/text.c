@@ -1,15 +1,9 @@
-/* text -- the growing string, JSON pieces, and numbers for people.
- *
- * The block is always NUL-terminated and doubles as it grows. Once an allocation failed the text
- * keeps what it had and takes no more; text.status tells.
- */
+/* text -- the growing string, JSON and base64. The block is always NUL-terminated and doubles. */
 #include "base/text.h"
 #include <math.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "base/printable.h"
 
 enum { FIRST_ROOM = 256 };
 
@@ -24,7 +18,7 @@ void text_free(struct text *text)
     text_init(text, text->env);
 }
 
-/* Make place for `more` bytes and the final NUL; false once anything failed. */
+/* Ensure room for `more` bytes and the final NUL; false after any failure. */
 static bool reserve(struct text *text, size_t more)
 {
     if (text->status != STATUS_OK)
@@ -86,40 +80,6 @@ const char *text_string(const struct text *text)
     return text->data ? text->data : "";
 }
 
-/* --- UTF-8 ---------------------------------------------------------------------------------- */
-
-size_t text_utf8(const char *data, size_t bytes, uint32_t *code)
-{
-    static const uint32_t smallest[] = {0, 0, 0x80, 0x800,
-                                        0x10000}; /* below it: an overlong form */
-    const uint8_t *s = (const uint8_t *)data;
-    if (bytes == 0 || (s[0] >= 0x80 && s[0] < 0xc2) || s[0] > 0xf4)
-        return 0;
-    size_t length = s[0] < 0x80 ? 1 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
-    if (length > bytes)
-        return 0;
-    *code = length == 1 ? s[0] : s[0] & (0x7fu >> length);
-    for (size_t i = 1; i < length; i++) {
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-        *code = *code << 6 | (s[i] & 0x3fu);
-    }
-    bool surrogate = *code >= 0xd800 && *code < 0xe000;
-    return *code < smallest[length] || surrogate || *code > 0x10ffff ? 0 : length;
-}
-
-size_t text_unfinished(const char *data, size_t bytes)
-{
-    size_t back = 0;
-    while (back < bytes && back < 3 && (data[bytes - 1 - back] & 0xc0) == 0x80)
-        back++;
-    if (back == bytes)
-        return 0;
-    unsigned char lead = (unsigned char)data[bytes - 1 - back];
-    size_t wanted = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 1;
-    return back + 1 < wanted ? back + 1 : 0;
-}
-
 /* --- JSON ----------------------------------------------------------------------------------- */
 
 static void json_escape(struct text *text, uint32_t code)
@@ -156,7 +116,7 @@ void text_json_string(struct text *text, const char *data, size_t bytes)
     text_add(text, "\"");
 }
 
-/* Undo what printf adds: a locale's decimal comma, and "e+05", "e-05" for e5, e-5. */
+/* Normalize what printf wrote: a locale's decimal comma, and exponents such as "e+05". */
 static void tidy_number(char *number)
 {
     char *to = number;
@@ -171,7 +131,7 @@ static void tidy_number(char *number)
     *to = 0;
 }
 
-/* With `low` to `high` significant digits, the fewest that read back equal. */
+/* The fewest significant digits, from `low` to `high`, that parse back to the same value. */
 static void add_shortest(struct text *text, double value, int low, int high, bool single)
 {
     char number[40];
@@ -203,54 +163,46 @@ void text_json_float(struct text *text, float value)
     add_shortest(text, (double)value, 6, 9, true);
 }
 
-/* --- for people ----------------------------------------------------------------------------- */
+/* --- base64 --------------------------------------------------------------------------------- */
 
-enum { HUMAN_BYTES = 32 };
+static const char base64_digits[] =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-char *text_human_bytes(char *out, double bytes)
+void text_base64(struct text *text, const void *data, size_t bytes)
 {
-    static const char *const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-    if (fabs(bytes) < 1023.5) {
-        snprintf(out, HUMAN_BYTES, "%.0f B", bytes);
-        return out;
+    const unsigned char *from = data;
+    for (size_t i = 0; i < bytes; i += 3) {
+        size_t count = bytes - i < 3 ? bytes - i : 3;
+        uint32_t three = (uint32_t)from[i] << 16;
+        three |= count > 1 ? (uint32_t)from[i + 1] << 8 : 0;
+        three |= count > 2 ? from[i + 2] : 0;
+        char four[4] = {base64_digits[three >> 18], base64_digits[three >> 12 & 63], '=', '='};
+        if (count > 1)
+            four[2] = base64_digits[three >> 6 & 63];
+        if (count > 2)
+            four[3] = base64_digits[three & 63];
+        text_add_bytes(text, four, 4);
     }
-    int unit = 0;
-    for (bytes /= 1024; fabs(bytes) >= 1023.95 && unit < 5; unit++)
-        bytes /= 1024;
-    snprintf(out, HUMAN_BYTES, "%.1f %s", bytes, units[unit]);
-    return out;
 }
 
-char *text_human_count(char *out, double count)
+bool text_base64_decode(struct text *text, const char *code)
 {
-    static const char units[] = "kMGTPE";
-    if (fabs(count) < 999.5) {
-        snprintf(out, HUMAN_BYTES, count == floor(count) ? "%.0f" : "%.1f", count);
-        return out;
+    uint32_t bits = 0;
+    int count = 0, ends = 0;
+    for (; *code; code++) {
+        if (strchr(" \t\r\n", *code))
+            continue;
+        const char *digit = strchr(base64_digits, *code);
+        ends += *code == '=';
+        if (*code != '=' && (!digit || ends > 0))
+            return false;
+        bits = bits << 6 | (digit ? (uint32_t)(digit - base64_digits) : 0);
+        if (++count % 4 != 0)
+            continue;
+        const char three[3] = {(char)(bits >> 16), (char)(bits >> 8), (char)bits};
+        if (ends > 2)
+            return false;
+        text_add_bytes(text, three, 3 - (size_t)ends);
     }
-    int unit = 0;
-    for (count /= 1000; fabs(count) >= 999.95 && unit < 5; unit++)
-        count /= 1000;
-    snprintf(out, HUMAN_BYTES, "%.1f%c", count, units[unit]);
-    return out;
-}
-
-char *text_human_seconds(char *out, double seconds)
-{
-    if (!(seconds >= 0) || seconds > 1e9) {
-        snprintf(out, HUMAN_BYTES, "?");
-    } else if (seconds < 0.9995) {
-        snprintf(out, HUMAN_BYTES, "%.0fms", seconds * 1e3);
-    } else if (seconds < 59.95) {
-        snprintf(out, HUMAN_BYTES, "%.1fs", seconds);
-    } else {
-        long s = lround(seconds), m = s / 60, h = m / 60;
-        if (m < 60)
-            snprintf(out, HUMAN_BYTES, "%ldm%02lds", m, s % 60);
-        else if (h < 48)
-            snprintf(out, HUMAN_BYTES, "%ldh%02ldm", h, m % 60);
-        else
-            snprintf(out, HUMAN_BYTES, "%ldd%02ldh", h / 24, h % 24);
-    }
-    return out;
+    return count % 4 == 0;
 }

@@ -1,13 +1,13 @@
-/* thread -- threads that work for another, which is the one that hears signals.
+/* thread -- helper threads, which leave signals to the thread that started them.
  *
- * A fault is not for another thread to hear: one that is blocked where it is raised ends the process,
- * and the handler of file_guard.h would never run.
+ * Signals of faults stay unblocked: a fault whose signal is blocked in the faulting thread kills
+ * the process, and the handler of file_guard.h would never run.
  */
 #ifndef BASE_THREAD_H
 #define BASE_THREAD_H
 #include <pthread.h>
 
-/* pthread_create, with every signal blocked but those of faults; 0, or an error number. */
+/* pthread_create with all signals blocked except faults; returns 0 or an error number. */
 int thread_start(pthread_t *thread, void *(*run)(void *), void *user);
 
 #endif

@@ -1,8 +1,7 @@
-/* trace -- see trace.h.
+/* trace -- one array for all threads.
  *
- * One array serves all threads: who has a span to record takes the next place by an atomic count
- * and marks it as done when it is filled. The writer skips places that are not done, so a trace
- * can be written while workers still run.
+ * A thread claims the next element by an atomic counter and marks it done when it is filled. The
+ * writer skips elements that are not done, so a trace can be written while workers still run.
  */
 #include "base/trace.h"
 #include <stdatomic.h>
@@ -27,15 +26,10 @@ struct trace {
     struct event *events;
 };
 
-static const char *const lane_words[TRACE_LANE_COUNT] = {
-    "compute", "gather",   "reduce",   "host",      "stage",
-    "acts in", "acts out", "grads in", "grads out", "tensor"};
-
-const char *trace_lane_word(enum trace_lane lane)
-{
-    CHECK_LT((unsigned)lane, TRACE_LANE_COUNT);
-    return lane_words[lane];
-}
+const struct trace_lane trace_lane_compute = {.row = 0, .word = "compute"};
+const struct trace_lane trace_lane_gather = {.row = 1, .word = "gather", .collective = true};
+const struct trace_lane trace_lane_reduce = {.row = 2, .word = "reduce", .collective = true};
+const struct trace_lane trace_lane_host = {.row = 3, .word = "host"};
 
 enum status trace_create(struct env *env, int64_t spans, struct trace **trace)
 {
@@ -83,10 +77,10 @@ void trace_end(struct trace *trace, double start, const struct trace_span *span)
 {
     if (trace == NULL || start < 0)
         return;
-    int64_t location = atomic_fetch_add_explicit(&trace->taken, 1, memory_order_relaxed);
-    if (location >= trace->room)
+    int64_t index = atomic_fetch_add_explicit(&trace->taken, 1, memory_order_relaxed);
+    if (index >= trace->room)
         return;
-    struct event *event = &trace->events[location];
+    struct event *event = &trace->events[index];
     event->span = *span;
     event->start = start;
     event->end = clock_seconds();
@@ -109,59 +103,65 @@ static void add_name(struct text *text, const char *name, const char *object)
     text_json_string(text, both, bytes < (int)sizeof both ? (size_t)bytes : sizeof both - 1);
 }
 
-static void add_meta(struct text *text, int rank, int lane, const char *what, const char *name)
+static void add_meta(struct text *text, int rank, int row, const char *what, const char *name)
 {
     text_printf(text,
                 "{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\",\"args\":{\"name\":", rank,
-                lane, what);
+                row, what);
     text_json_string(text, name, strlen(name));
     text_add(text, "}},\n");
 }
 
-static void add_order(struct text *text, int rank, int lane, const char *what, int index)
+static void add_order(struct text *text, int rank, int row, const char *what, int index)
 {
     text_printf(text,
                 "{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\",\"args\":{\"sort_index\":%d}}"
                 ",\n",
-                rank, lane, what, index);
+                rank, row, what, index);
 }
 
-/* Some span is on a lane from first to last. */
-static bool has_lanes(const struct trace *trace, enum trace_lane first, enum trace_lane last)
+/* The lanes to name, by row. */
+static void find_lanes(const struct trace *trace, const struct trace_lane *lanes[TRACE_ROWS])
 {
+    static const struct trace_lane *const always[] = {&trace_lane_compute, &trace_lane_gather,
+                                                      &trace_lane_reduce, &trace_lane_host};
     int64_t taken = atomic_load(&trace->taken);
-    for (int64_t i = 0; i < taken && i < trace->room; i++)
-        if (atomic_load_explicit(&trace->events[i].done, memory_order_acquire) &&
-            trace->events[i].span.lane >= first && trace->events[i].span.lane <= last)
-            return true;
-    return false;
+    for (int i = 0; i < 4; i++)
+        lanes[i] = always[i];
+    for (int64_t i = 0; i < taken && i < trace->room; i++) {
+        if (!atomic_load_explicit(&trace->events[i].done, memory_order_acquire))
+            continue;
+        const struct trace_lane *lane = trace->events[i].span.lane;
+        CHECK_LT((unsigned)lane->row, TRACE_ROWS);
+        lanes[lane->row] = lane;
+        for (int k = 0; k < lane->group_count; k++)
+            lanes[lane->group[k].row] = &lane->group[k];
+    }
 }
 
 static void add_names(struct text *text, const struct trace *trace, int rank, const char *process)
 {
-    bool pipeline = has_lanes(trace, TRACE_PP_STAGE, TRACE_GRADS_OUT);
-    bool tensor = has_lanes(trace, TRACE_TENSOR, TRACE_TENSOR);
+    const struct trace_lane *lanes[TRACE_ROWS] = {0};
+    find_lanes(trace, lanes);
     add_meta(text, rank, 0, "process_name", process);
     add_order(text, rank, 0, "process_sort_index", rank);
-    for (int lane = 0; lane < TRACE_LANE_COUNT; lane++) {
-        if (lane >= TRACE_PP_STAGE && !(lane == TRACE_TENSOR ? tensor : pipeline))
+    for (int row = 0; row < TRACE_ROWS; row++) {
+        if (lanes[row] == NULL)
             continue;
-        add_meta(text, rank, lane, "thread_name", lane_words[lane]);
-        add_order(text, rank, lane, "thread_sort_index", lane);
+        add_meta(text, rank, row, "thread_name", lanes[row]->word);
+        add_order(text, rank, row, "thread_sort_index", row);
     }
 }
 
 static void add_event(struct text *text, int rank, const struct event *event, double origin)
 {
     const struct trace_span *span = &event->span;
-    bool collective =
-        span->lane == TRACE_GATHER || span->lane == TRACE_REDUCE || span->lane >= TRACE_ACTS_IN;
+    bool collective = span->lane->collective;
     text_add(text, "{\"name\":");
     add_name(text, span->name, span->object);
     text_printf(text, ",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d",
-                span->category ? span->category : lane_words[span->lane],
-                1e6 * (event->start - origin), 1e6 * (event->end - event->start), rank,
-                (int)span->lane);
+                span->category ? span->category : span->lane->word, 1e6 * (event->start - origin),
+                1e6 * (event->end - event->start), rank, span->lane->row);
     if (span->number > 0)
         text_printf(text, ",\"args\":{\"%s\":%lld", collective ? "seq" : "number",
                     (long long)span->number);
@@ -180,7 +180,7 @@ enum status trace_write(const struct trace *trace, int rank, const char *process
     for (int64_t i = 0; i < taken && i < trace->room; i++)
         if (atomic_load_explicit(&trace->events[i].done, memory_order_acquire))
             add_event(&text, rank, &trace->events[i], trace->origin);
-    if (text.status == STATUS_OK) /* the last comma goes */
+    if (text.status == STATUS_OK) /* drop the last comma */
         text.data[text.bytes - 2] = '\n';
     if (text.status == STATUS_OK)
         text.bytes--;

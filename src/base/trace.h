@@ -1,12 +1,13 @@
-/* trace -- what a rank did when: spans on a few lanes, written as a Chrome/Perfetto file.
+/* trace -- spans of what a rank does when, written as a Chrome/Perfetto file.
  *
- * A rank has one process in the picture and in it a lane for compute, gathers, reductions and the
- * host, and more of them in a pipeline and with tensor-parallel ranks. Spans are recorded while the trace is open, by any thread, into room taken at the start:
- * recording allocates nothing, and without a trace (NULL) or outside its window it costs a branch.
+ * A rank is a process in the picture, and its lanes are rows of it. Any thread records spans while
+ * the trace is open, into memory that is allocated at the start: recording allocates nothing, and
+ * without a trace (NULL) or outside its window it costs a branch.
  *
  *     double start = trace_begin(env->trace);
  *     ... the work ...
- *     trace_end(env->trace, start, &(struct trace_span){.lane = TRACE_COMPUTE, .name = "judge"});
+ *     trace_end(env->trace, start,
+ *               &(struct trace_span){.lane = &trace_lane_compute, .name = "judge"});
  */
 #ifndef BASE_TRACE_H
 #define BASE_TRACE_H
@@ -15,51 +16,52 @@
 #include <stdint.h>
 #include "base/env.h"
 
-enum trace_lane {
-    TRACE_COMPUTE,
-    TRACE_GATHER,
-    TRACE_REDUCE,
-    TRACE_HOST,
-    TRACE_PP_STAGE, /* from here on only where there is a pipeline: passes of its timetable, */
-    TRACE_ACTS_IN,
-    TRACE_ACTS_OUT,
-    TRACE_GRADS_IN,
-    TRACE_GRADS_OUT, /* and what goes between neighbours */
-    TRACE_TENSOR,    /* only where there are tensor-parallel ranks */
-    TRACE_LANE_COUNT
+/* A row of the picture. The file names the four lanes below always, any other lane only when a span
+ * is on it or on another lane of its group. A layer with lanes of its own defines them as constants
+ * with rows that no other lane has. */
+enum { TRACE_ROWS = 16 };
+struct trace_lane {
+    int row; /* from the top, less than TRACE_ROWS; the thread's id in the file */
+    const char *word;
+    bool collective; /* spans are calls between ranks: they show their bytes, and "seq" */
+    const struct trace_lane *group; /* the first of group_count lanes; NULL = the lane alone */
+    int group_count;
 };
-const char *trace_lane_word(enum trace_lane lane); /* "compute" */
+extern const struct trace_lane trace_lane_compute; /* row 0 */
+extern const struct trace_lane trace_lane_gather;  /* row 1 */
+extern const struct trace_lane trace_lane_reduce;  /* row 2 */
+extern const struct trace_lane trace_lane_host;    /* row 3 */
 
-/* Shown as "name object": the strings are borrowed until the trace is written. */
+/* Shown as "name object". All pointers are borrowed until the trace is written. */
 struct trace_span {
-    enum trace_lane lane;
-    const char *category; /* NULL: the lane's word */
+    const struct trace_lane *lane;
+    const char *category; /* NULL = the lane's word */
     const char *name;
-    const char *object; /* NULL: none */
-    int64_t number;     /* of a collective, or of a step; 0: none */
-    int64_t bytes;      /* sent; shown where there is a number on a lane of collectives */
+    const char *object; /* or NULL */
+    int64_t number;     /* of a collective or a step; 0 = none */
+    int64_t bytes;      /* sent; shown where a span of a collective lane has a number */
 };
 
 struct trace;
 
-/* Room for `spans` spans; what comes after them is counted and left out. Closed at first. */
+/* Allocates `spans` spans; later ones are counted and dropped. The trace starts closed. */
 enum status trace_create(struct env *env, int64_t spans, struct trace **trace);
 void trace_destroy(struct trace *trace); /* NULL is fine */
 
-/* Times are counted from this reading of clock_seconds: the same moment on every rank. */
+/* The time 0 of the file, as a value of clock_seconds: the same moment on every rank. */
 void trace_set_origin(struct trace *trace, double seconds);
-void trace_open(struct trace *trace, bool open); /* spans that begin now are kept, or not */
+void trace_open(struct trace *trace, bool open); /* whether spans that begin now are kept */
 
 double trace_clock(const struct trace *trace); /* now; negative when the trace is closed */
 static inline double trace_begin(const struct trace *trace)
 {
     return trace ? trace_clock(trace) : -1.0;
 }
-/* A span from `start`, which trace_begin gave, until now. */
+/* Records a span from `start`, which trace_begin returned, until now. */
 void trace_end(struct trace *trace, double start, const struct trace_span *span);
 
-int64_t trace_left_out(const struct trace *trace); /* spans for which there was no room */
-/* The spans that have ended, as JSON: one event a line, so that files are merged by lines. */
+int64_t trace_left_out(const struct trace *trace); /* spans dropped for lack of room */
+/* Writes the spans that have ended as JSON, one event per line, so files can be merged by lines. */
 enum status trace_write(const struct trace *trace, int rank, const char *process, const char *path);
 
 #endif

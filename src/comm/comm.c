@@ -108,7 +108,7 @@ static enum status make_comm(struct comm_job *job, struct device *device, const 
     c->env = env;
     c->device = device;
     c->size = size;
-    c->lane = TRACE_HOST;
+    c->lane = &trace_lane_host;
     snprintf(c->name, sizeof c->name, "%s", name);
     atomic_init(&c->error, STATUS_OK);
     TRY_OR(undo_moves, comm_sums_open(c));
@@ -362,7 +362,7 @@ void comm_slow_down(struct comm *comm, double seconds)
 
 /* --- the trace ------------------------------------------------------------------------------ */
 
-void comm_set_lane(struct comm *comm, enum trace_lane lane)
+void comm_set_lane(struct comm *comm, const struct trace_lane *lane)
 {
     comm_wait_idle(comm);
     comm->lane = lane;

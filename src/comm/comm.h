@@ -159,7 +159,7 @@ void comm_set_patient(struct comm *comm, bool patient);
 /* --- the trace ------------------------------------------------------------------------------ */
 /* The trace shows calls on `lane` (the host's by default) as "LANE LABEL". comm_label sets the
  * label of the next call: borrowed until the trace is written; NULL = the kind of call. */
-void comm_set_lane(struct comm *comm, enum trace_lane lane);
+void comm_set_lane(struct comm *comm, const struct trace_lane *lane);
 void comm_label(struct comm *comm, const char *label);
 
 /* --- counters ------------------------------------------------------------------------------- */

@@ -211,7 +211,7 @@ static void draw(struct comm *comm, const struct comm_call *call, double start)
               &(struct trace_span){
                   .lane = comm->lane,
                   .category = "comm",
-                  .name = named ? trace_lane_word(comm->lane) : comm_kind_word(call->kind),
+                  .name = named ? comm->lane->word : comm_kind_word(call->kind),
                   .object = call->label,
                   .number = call->number,
                   .bytes = (int64_t)call->bytes_out,

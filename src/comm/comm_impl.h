@@ -214,7 +214,7 @@ struct comm {
     double idle_at;  /* dry: when the last of them ends */
     struct comm_counter counters[COMM_KIND_COUNT];
 
-    enum trace_lane lane;
+    const struct trace_lane *lane;
     const char *label; /* of the next call; borrowed */
 
     double max_delay; /* 0 = none; copies and groups inherit it and the seed */

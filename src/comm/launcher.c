@@ -1,11 +1,12 @@
 /* launcher -- the variables by which launchers tell a process its rank.
  *
- * A Slurm batch script has SLURM_PROCID too, but only what srun starts has a step: a command run by
- * hand inside an allocation is not a rank.
+ * A Slurm batch script has SLURM_PROCID, too, but only processes that srun starts have a step: a
+ * command run by hand inside an allocation is not a rank.
  */
 #include "comm/launcher.h"
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const struct {
     const char *name, *needs, *rank, *size, *local_rank;
@@ -50,4 +51,41 @@ int launcher_gpu(int count)
     if (count < 2 || !launcher_find(&launcher))
         return 0;
     return (launcher.local_rank >= 0 ? launcher.local_rank : launcher.rank) % count;
+}
+
+int launcher_local_ranks(int size)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+                                        "SLURM_STEP_TASKS_PER_NODE"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *text = getenv(names[i]);
+        if (text && atoi(text) > 0)
+            return atoi(text);
+    }
+    return size;
+}
+
+bool launcher_is_bare_srun(const struct launcher *launcher)
+{
+    static const char *const names[] = {"PMIX_RANK", "PMIX_NAMESPACE", "PMI_RANK", "PMI_FD",
+                                        "PMI_PORT"};
+    if (strcmp(launcher->name, "srun") != 0)
+        return false;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (getenv(names[i]))
+            return false;
+    }
+    return true;
+}
+
+int launcher_slurm_nodes(void)
+{
+    const char *text = getenv("SLURM_JOB_ID") ? getenv("SLURM_NNODES") : NULL;
+    return text && atoi(text) > 1 ? atoi(text) : 1;
+}
+
+double launcher_slurm_end_time(void)
+{
+    const char *text = getenv("SLURM_JOB_END_TIME");
+    return text ? strtod(text, NULL) : 0;
 }

@@ -1,17 +1,17 @@
-/* device -- memory, streams, events and copies of the place where a rank computes; back ends "cpu",
- * "cuda", "dry" and "dry-gpu".
+/* device -- memory, streams, events and copies of the device that a rank computes on; back ends
+ * "cpu", "cuda", "dry" and "dry-gpu".
  *
- * Work on a stream runs in order. A plain CPU stream is *inline*: it runs each call before it
- * returns, on the caller's thread and its team; a *worker* stream has a thread of its own and runs
- * calls one after the other beside the caller; a plain CUDA stream enqueues on the GPU. Streams wait for each other
- * through events. Functions that enqueue return void: the first failure sticks to the stream with
- * its place, later work on it is skipped, and stream_sync tells. Memory is taken at start-up, by
- * category and name, and given back at the end; enqueueing allocates nothing.
+ * Work on a stream runs in order. A plain CPU stream is *inline*: each call runs before it returns,
+ * on the caller's OpenMP threads. A *worker* stream has a thread of its own and runs calls one
+ * after the other in the background. A plain CUDA stream enqueues on the GPU. Streams wait for each
+ * other through events. Functions that enqueue return void: the first failure stays with the
+ * stream, later work on it is skipped, and stream_sync returns the failure. Memory is allocated at
+ * start-up, by category and name, and freed at the end; enqueueing allocates nothing.
  *
- * The "dry" device counts memory and hands out addresses that must not be touched: `sifr plan`
- * builds the real engine on it, so that the plan and the run cannot drift apart. "dry-gpu" is the
- * same for a GPU: its memory is not the host's. Either can keep time (device_keep_time): then calls
- * take what they would, by clocks that nobody waits for.
+ * The "dry" device counts memory and returns addresses that must not be touched: `sifr plan` builds
+ * the real engine on it, so that plan and run cannot disagree. "dry-gpu" is the same for a GPU,
+ * whose memory is not the host's. Either can simulate time (device_keep_time): calls advance
+ * virtual clocks.
  */
 #ifndef DEVICE_DEVICE_H
 #define DEVICE_DEVICE_H
@@ -28,52 +28,51 @@ struct event;
 /* `index` picks among several GPUs. The device borrows `env`. */
 enum status device_create(struct env *env, const char *backend, int index, struct device **device);
 void device_destroy(
-    struct device *device); /* NULL is fine; everything allocated must be free by then */
+    struct device *device); /* NULL is fine; all blocks, streams and events must be destroyed */
 struct env *device_env(const struct device *device);
 const char *device_backend(const struct device *device); /* "cpu" */
 bool device_is_dry(const struct device *device);
 /* Whether the host may read and write device memory through its address; not on a dry device. */
 bool device_on_host(const struct device *device);
 
-/* Where blocks of device_alloc are accounted; those of device_alloc_host are the host's. */
+/* Where blocks of device_alloc are counted; those of device_alloc_host count as host memory. */
 enum mem_location device_memory(const struct device *device);
-/* Bytes of a GPU in use since the device was opened, whoever took them: what sifr accounts for,
- * and what driver and libraries take. What others, or this process, had by then is not in it where
- * the driver's management library tells; without it is all that is in use. Ranks on one GPU see
- * each other's. 0: not a GPU, or not known. */
+/* Bytes of the GPU that came into use since the device was opened: what sifr counts, and what
+ * driver and libraries allocate. Without NVML, which tells what was in use before, all bytes in
+ * use. Ranks on one GPU see each other's. 0 = not a GPU, or unknown. */
 size_t device_in_use(struct device *device);
 
-/* The GPU, by a name that no other of a job has: "0000:1b:00.0 of node3"; "" = the host. */
+/* A name of the GPU that is unique in a job: "0000:1b:00.0 of node3"; "" = the host. */
 enum { DEVICE_GPU_BYTES = 112 };
 const char *device_gpu(const struct device *device);
 
-/* What a GPU says of itself; 0: not known. */
+/* Sensors of a GPU; 0 = unknown. */
 struct device_gauges {
     double clock_mhz; /* of its multiprocessors, now */
     double watts;     /* drawn, over about a second */
     double celsius;
 };
-/* Takes up to a few milliseconds: not for every step. */
+/* Takes up to a few milliseconds: do not call it every step. */
 void device_read_gauges(struct device *device, struct device_gauges *gauges);
 
-/* What there is of a back end on this machine: asked before anything is opened, and never an error.
- * `index` -1: they are only counted. */
+/* The devices of a back end on this machine. Opens nothing and never fails. `index` -1: only counts
+ * them. */
 struct device_info {
-    bool loaded;                    /* the back end's code is here */
-    int count;                      /* devices; 0: none, and `why` says more */
+    bool loaded;                    /* the back end's code is available */
+    int count;                      /* devices; 0 = none, for the reason in `why` */
     char name[64];                  /* of device `index`: "NVIDIA H200"; "" = the host itself */
     char why[256];                  /* "" = there is one */
     size_t free_bytes, total_bytes; /* of its own memory; 0 = it has none, or it is not known */
 };
 void device_look(const char *backend, int index, struct device_info *info);
-/* Whether it is worth looking: the driver's library is there. Loads nothing that stays. */
+/* Whether the driver's library is installed. Loads nothing permanently. */
 bool device_has_driver(const char *backend);
 
 /* Zeroed memory on the device, aligned to 64 bytes at least. `out` is the address of any pointer.
  */
 enum status device_alloc(struct device *device, enum mem_category category, const char *name,
                          size_t bytes, void *out);
-/* The same in host memory that copies to and from the device go through fastest (pinned for CUDA). */
+/* The same in host memory that is fastest for copies to and from the device (pinned for CUDA). */
 enum status device_alloc_host(struct device *device, enum mem_category category, const char *name,
                               size_t bytes, void *out);
 void device_free(struct device *device, void *block); /* of either kind; NULL is fine */
@@ -81,16 +80,15 @@ void device_free(struct device *device, void *block); /* of either kind; NULL is
 /* --- streams -------------------------------------------------------------------------------- */
 
 enum status stream_create(struct device *device, const char *name, struct stream **stream);
-/* A stream with a thread of its own, for what must go on while the caller computes. A call returns
- * once its work is in the stream's ring; when the ring is full it waits for room. */
+/* A stream with a thread of its own, for work that overlaps with the caller's. A call returns
+ * once its work is in the stream's ring; it blocks while the ring is full. */
 enum status stream_create_worker(struct device *device, const char *name, struct stream **stream);
 void stream_destroy(struct stream *stream); /* NULL is fine; waits */
 struct device *stream_device(const struct stream *stream);
 bool stream_is_worker(const struct stream *stream); /* it has a thread of its own */
 enum status
 stream_sync(struct stream *stream); /* wait for everything enqueued; the first failure, if any */
-/* For back ends: note a failure on the stream unless there is one already; it has been logged by
- * FAIL. */
+/* For back ends: record a failure, which FAIL has logged, unless the stream has failed already. */
 void stream_fail(struct stream *stream, enum status st);
 bool stream_failed(const struct stream *stream);
 
@@ -138,22 +136,23 @@ void device_accumulate_parts(struct stream *stream, void *dst, enum dtype dst_ty
 /* --- recordings: work that is enqueued once and done many times ------------------------------ */
 
 struct recording;
-/* What is enqueued on a plain stream from here to the end of the recording is kept and not done: copies,
- * zeros, sums and work of ops; no tasks, no events, no other stream, nothing that waits. Copies are of
- * device memory and of device_alloc_host's, and read when they are replayed, as all of it is: what
- * changes from one time to the next stands in memory. false: the device records nothing, or not now;
- * then nothing has begun, and there is no end to call. */
+/* Work enqueued on a plain stream from here to the end of the recording is recorded and not
+ * executed: copies, zeros, sums and work of ops; no tasks, events, other streams or waits.
+ * Copies must be of memory from device_alloc or device_alloc_host. All memory is read when the
+ * recording is replayed, so values that change between replays must be in memory. false = the
+ * device cannot record, or not now; then do not call stream_record_end. */
 bool stream_record_begin(struct stream *stream);
-/* The recording, which the caller destroys; or NULL, when something could not be recorded: that has
- * been said, the stream is as it was before, and nothing has been done. */
+/* The recording, which the caller destroys; NULL when something could not be recorded: that has
+ * been logged, the stream is as before, and nothing was executed. */
 struct recording *stream_record_end(struct stream *stream);
-/* Enqueue all of it, on a stream of the same device. The memory it speaks of is still there. */
+/* Enqueue the recording on a stream of the same device. The memory it uses must still be
+ * allocated. */
 void stream_replay(struct stream *stream, struct recording *recording);
 void recording_destroy(struct device *device, struct recording *recording); /* NULL is fine */
 
 /* --- time on a dry device: src/device/dry/dry_time.c ----------------------------------------- */
 
-/* What work of the device itself takes. */
+/* The cost of the device's own work. */
 struct device_pace {
     double call;                  /* seconds of any copy, zero or accumulate */
     double copy_bytes_per_second; /* read and written by these; 0: they take none */
@@ -168,10 +167,10 @@ double device_clock(const struct device *device); /* the host's: 0 where no time
 /* The host does something itself, or waits until that time, if it is not past. */
 void device_spend(struct device *device, double seconds);
 void device_wait_until(struct device *device, double clock);
-/* Work on the stream takes so long. */
+/* Work on the stream takes `seconds`. */
 void stream_spend(struct stream *stream, double seconds);
-/* When all that is enqueued on the stream will be done: now, if it is. On a device that is not dry it
- * is clock_seconds(), for who takes differences. */
+/* When all that is enqueued on the stream will be done: now, if it is. On a device that is not
+ * dry it is clock_seconds(), for who takes differences. */
 double stream_clock(const struct stream *stream);
 double stream_spent(const struct stream *stream); /* seconds of work so far, on a dry device */
 

@@ -226,7 +226,8 @@ struct recording *stream_record_end(struct stream *stream)
         return recording;
     recording_destroy(stream->device, recording);
     atomic_store(&stream->error, STATUS_OK);
-    log_warn(stream->device->env, "work could not be recorded, and is enqueued piece by piece");
+    log_warn(stream->device->env,
+             "cannot record the work of a step; every call is enqueued separately instead");
     return NULL;
 }
 

@@ -55,7 +55,7 @@ void tickets_leave(struct tickets *tickets)
 
 /* Only compute is seen waiting: a worker has nothing better to do. */
 static const struct trace_span trace_wait = {
-    .lane = TRACE_COMPUTE, .category = "wait", .name = "wait"};
+    .lane = &trace_lane_compute, .category = "wait", .name = "wait"};
 
 static void sleep_until_passed(struct tickets *tickets, int64_t ticket, struct stream *stream)
 {

@@ -1,9 +1,9 @@
-/* tickets -- the part of an event that the host knows, whatever streams are made of.
+/* tickets -- the host's side of an event, for any kind of stream.
  *
- * A record takes the next ticket and, when its stream comes to it, passes it; a wait is for the
- * ticket that was newest when it was asked for. So an event that is recorded twice before anybody
- * came to it loses nothing. Records and waits that streams have not come to yet are the event's
- * users: it is closed when there are none. What passing a ticket means is the back end's.
+ * A record takes the next ticket and passes it when its stream reaches the record. A wait is for
+ * the ticket that was newest when it was enqueued, so recording an event twice before a stream
+ * reaches it loses nothing. Records and waits that streams have not reached yet are the event's
+ * users; closing waits until there are none. The back end defines what passing a ticket means.
  */
 #ifndef DEVICE_TICKETS_H
 #define DEVICE_TICKETS_H
@@ -14,20 +14,20 @@ struct tickets {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     int64_t recorded, passed; /* newest ticket taken, newest ticket passed */
-    int users;                /* records and waits that streams have not come to */
+    int users;                /* records and waits that streams have not reached */
 };
 
 void tickets_open(struct tickets *tickets);
 void tickets_close(struct tickets *tickets); /* waits until there are no users */
 
-/* The caller becomes a user: with a new ticket, or with the newest there is. */
+/* The caller becomes a user, with a new ticket or with the newest. */
 int64_t tickets_record(struct tickets *tickets);
 int64_t tickets_newest(struct tickets *tickets);
-/* A user's last words: its stream has come to the record, or is done with its wait. */
+/* End a use: the stream has reached the record, or its wait is over. */
 void tickets_pass(struct tickets *tickets, int64_t ticket);
 void tickets_leave(struct tickets *tickets);
-/* Sleep until the ticket has passed; at once when the stream has failed. The time counts as the
- * stream's wait. */
+/* Sleep until the ticket has passed; returns immediately when the stream has failed. The time
+ * counts as waiting time of the stream. */
 void tickets_await(struct tickets *tickets, int64_t ticket, struct stream *stream);
 
 #endif

@@ -172,7 +172,7 @@ static enum status gradients(struct engine *engine, struct engine_result *result
         forward_and_backward(engine, round);
     struct scope scope = {.kind = SCOPE_JUDGE,
                           .words = "gradient norm",
-                          .span = {.lane = TRACE_COMPUTE, .name = "judge"}};
+                          .span = {.lane = &trace_lane_compute, .name = "judge"}};
     scope_begin(&engine->scopes, &scope);
     TRY(zero_judge(engine->zero, engine->scale.scale, verdict));
     if (engine->side_stream)
@@ -209,7 +209,7 @@ enum status engine_step(struct engine *engine, int64_t t, double lr, struct engi
     TRY(gradients(engine, result, &verdict));
     if (!result->skipped) {
         struct scope scope = {.words = "optimizer update",
-                              .span = {.lane = TRACE_COMPUTE, .name = "optimizer"}};
+                              .span = {.lane = &trace_lane_compute, .name = "optimizer"}};
         scope_begin(&engine->scopes, &scope);
         TRY(zero_update(engine->zero, t, lr, result->loss_scale, &verdict));
         scope_end(&engine->scopes, &scope);

@@ -72,7 +72,7 @@ static void compute(struct engine *engine, int u, enum pass pass, struct walk *w
 {
     const struct unit *unit = &engine->graph->units[u];
     struct scope scope = {
-        .span = {.lane = TRACE_COMPUTE, .name = unit->name, .object = pass_word(pass)}};
+        .span = {.lane = &trace_lane_compute, .name = unit->name, .object = pass_word(pass)}};
     if (walk->idle)
         return;
     scope_begin(&engine->scopes, &scope);

@@ -150,7 +150,7 @@ static void act(struct pipeline *p, struct timetable_action a, const char *name)
     int peer =
         timetable_is_message(a.verb) ? timetable_peer(&p->table.shape, p->pp_stage, a.verb) : 0;
     struct scope scope = {
-        .kind = SCOPE_ACTION, .span = {.lane = TRACE_PP_STAGE, .name = name}, .action = &a};
+        .kind = SCOPE_ACTION, .span = {.lane = &pipeline_lanes[LANE_PASSES], .name = name}, .action = &a};
     if (idle && timetable_is_message(a.verb))
         return;
     switch (a.verb) {

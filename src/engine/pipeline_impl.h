@@ -46,6 +46,10 @@ struct chunk {
 
 enum { ACTS_IN, ACTS_OUT, GRADS_IN, GRADS_OUT, LINES };
 
+/* Lanes of the trace: one for each line, then the passes of the timetable. */
+enum { LANE_PASSES = LINES, LANES };
+extern const struct trace_lane pipeline_lanes[LANES];
+
 typedef char action_name[TIMETABLE_NAME_BYTES];
 
 /* One direction of one kind of message, to or from a neighbour. */

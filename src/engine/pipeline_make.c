@@ -97,9 +97,19 @@ static int copy_of_sender(const struct pipeline *p, int pp_stage)
     return pp_stage == pp_stages - 1 && pp_stages % 2 == 1 ? 2 : pp_stage % 2;
 }
 
+#define LANE(r, w, is_collective)                                                        \
+    {                                                                                    \
+        .row = (r), .word = (w), .collective = (is_collective), .group = pipeline_lanes, \
+        .group_count = LANES                                                             \
+    }
+const struct trace_lane pipeline_lanes[LANES] = {
+    [ACTS_IN] = LANE(5, "acts in", true),    [ACTS_OUT] = LANE(6, "acts out", true),
+    [GRADS_IN] = LANE(7, "grads in", true),  [GRADS_OUT] = LANE(8, "grads out", true),
+    [LANE_PASSES] = LANE(4, "stage", false),
+};
+
 static enum status open_lines(struct pipeline *p)
 {
-    static const char *const names[LINES] = {"acts in", "acts out", "grads in", "grads out"};
     int pp_stages = comm_size(p->comm), before = (p->pp_stage + pp_stages - 1) % pp_stages;
     int mine = copy_of_sender(p, p->pp_stage);
     const int copies[LINES] = {[ACTS_IN] = copy_of_sender(p, before),
@@ -110,8 +120,8 @@ static enum status open_lines(struct pipeline *p)
         TRY(comm_dup(p->comm, i < 3 ? "acts" : "grads", &p->copies[i]));
     for (int i = 0; i < LINES; i++) {
         p->lines[i].comm = p->copies[copies[i]];
-        comm_set_lane(p->lines[i].comm, (enum trace_lane)(TRACE_ACTS_IN + i));
-        TRY(comm_stream_create(p->comm, names[i], &p->lines[i].stream));
+        comm_set_lane(p->lines[i].comm, &pipeline_lanes[i]);
+        TRY(comm_stream_create(p->comm, pipeline_lanes[i].word, &p->lines[i].stream));
     }
     return STATUS_OK;
 }

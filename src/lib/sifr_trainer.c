@@ -97,10 +97,10 @@ static enum status load_batch(struct sifr_trainer *t, int64_t m, const int32_t *
     engine_batch(t->engine, m, &to_ids, &to_labels);
     for (int64_t i = 0; i < rows; i++) {
         if (ids[i] < 0 || ids[i] >= vocab)
-            return FAIL(env, FORMAT, "id %d at place %lld is outside the vocabulary of %lld",
+            return FAIL(env, FORMAT, "id %d at index %lld is outside the vocabulary of %lld",
                         ids[i], (long long)i, (long long)vocab);
         if (labels[i] < -1 || labels[i] >= vocab)
-            return FAIL(env, FORMAT, "label %d at place %lld is outside the vocabulary of %lld",
+            return FAIL(env, FORMAT, "label %d at index %lld is outside the vocabulary of %lld",
                         labels[i], (long long)i, (long long)vocab);
         to_ids[i] = ids[i];
         to_labels[i] = labels[i];
@@ -130,7 +130,7 @@ int sifr_eval(struct sifr_trainer *t, const int32_t *ids, const int32_t *labels,
     TRY(load_batch(t, 0, ids, labels));
     TRY(engine_eval(t->engine, engine_roster(t->engine)->workers, &sum, &count));
     if (count == 0)
-        return FAIL(&t->context->env, FORMAT, "no label of this batch counts: every one is masked");
+        return FAIL(&t->context->env, FORMAT, "all labels of this batch are masked");
     *loss = sum / (double)count;
     return STATUS_OK;
 }

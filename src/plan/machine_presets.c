@@ -9,17 +9,18 @@
  */
 #include "plan/machine_presets.h"
 #include <stdio.h>
+#include "device/gpu_facts.h"
 
 #define GIB 1073741824.0 /* memory is what such GPUs say that a program can have */
 
 const struct machine_preset machine_presets[] = {
-    {"h200", "8 H200 SXM of 141 GB, NVLink 4, a 400 Gb/s NIC a GPU", 139.8 * GIB, 989, 4.8e12,
+    {"h200", "8 H200 SXM of 141 GB, NVLink 4, a 400 Gb/s NIC a GPU", 139.8 * GIB, "H200", 4.8e12,
      370e9, 45e9, 8, true},
-    {"h100", "8 H100 SXM of 80 GB, NVLink 4, a 400 Gb/s NIC a GPU", 79.1 * GIB, 989, 3.35e12, 370e9,
-     45e9, 8, true},
-    {"a100-80g", "8 A100 SXM of 80 GB, NVLink 3, a 200 Gb/s NIC a GPU", 79.1 * GIB, 312, 2.04e12,
+    {"h100", "8 H100 SXM of 80 GB, NVLink 4, a 400 Gb/s NIC a GPU", 79.1 * GIB, "H100", 3.35e12,
+     370e9, 45e9, 8, true},
+    {"a100-80g", "8 A100 SXM of 80 GB, NVLink 3, a 200 Gb/s NIC a GPU", 79.1 * GIB, "A100", 2.04e12,
      240e9, 22e9, 8, false},
-    {"a100-40g", "8 A100 SXM of 40 GB, NVLink 3, a 200 Gb/s NIC a GPU", 39.4 * GIB, 312, 1.56e12,
+    {"a100-40g", "8 A100 SXM of 40 GB, NVLink 3, a 200 Gb/s NIC a GPU", 39.4 * GIB, "A100", 1.56e12,
      240e9, 22e9, 8, false},
 };
 const int machine_preset_count = sizeof machine_presets / sizeof machine_presets[0];
@@ -45,8 +46,8 @@ static void set_f32_times(const struct machine_preset *preset, double *times)
     times[OPS_KIND_MEMORY] = 1;
 }
 
-/* Seconds of calls on a GPU of so many TFLOP/s, in 16 bit. */
-static const double measured_tflops = 989;
+/* Seconds of calls on this GPU, in 16 bit. */
+static const char measured_gpu[] = "H200";
 #define ATTENTION(b, t, h, g, d) .attention = {(b), (t), (h), (g), (d)}
 #define GELU(r, c)                                                                      \
     {                                                                                   \
@@ -92,7 +93,9 @@ enum status machine_preset_profile(struct env *env, const struct machine_preset 
                                    struct machine_profile *profile)
 {
     static const enum dtype types[] = {DTYPE_BF16, DTYPE_F16}; /* equally fast */
-    double flops = preset->tflops * 1e12, stream = memory_share * preset->memory_rate;
+    double tflops = gpu_peak_tflops(preset->gpu), flops = tflops * 1e12;
+    double measured_tflops = gpu_peak_tflops(measured_gpu);
+    double stream = memory_share * preset->memory_rate;
     struct ops_measured *calls;
     int count = 0;
     TRY(mem_alloc_array(env, MEM_OTHER, "measured calls", 2 * MEASURED, sizeof *calls, &calls));
@@ -102,7 +105,7 @@ enum status machine_preset_profile(struct env *env, const struct machine_preset 
             calls[count++] = (struct ops_measured){.shape = measured[i / 2].shape,
                                                    .type = types[i % 2],
                                                    .seconds = measured[i / 2].seconds *
-                                                              measured_tflops / preset->tflops};
+                                                              measured_tflops / tflops};
     }
     *profile = (struct machine_profile){
         .gpu = true,

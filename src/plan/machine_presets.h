@@ -6,7 +6,7 @@
 struct machine_preset {
     const char *name, *words;
     double memory_bytes;
-    double tflops;       /* of dense 16-bit products, the maker's */
+    const char *gpu;     /* its name in device/gpu_facts.c, for the peak rate */
     double memory_rate;  /* bytes a second of the GPU's memory, the maker's */
     double link_rate;    /* from GPU to GPU of a node, each way, reached */
     double network_rate; /* of a GPU to other nodes, each way, reached */

@@ -23,7 +23,7 @@ struct scope trainer_begin_phase(struct trainer *t, const char *words, const cha
     struct scope phase = {.kind = SCOPE_PHASE,
                           .words = words,
                           .step = t->step,
-                          .span = {.lane = TRACE_HOST, .name = span}};
+                          .span = {.lane = &trace_lane_host, .name = span}};
     scope_begin(engine_scopes(t->engine), &phase);
     return phase;
 }
@@ -39,7 +39,7 @@ static enum status fill_batches(struct trainer *t)
 {
     double start = clock_seconds();
     const struct train_config *train = &t->config->train;
-    struct scope scope = {.span = {.lane = TRACE_HOST, .name = "batches"}};
+    struct scope scope = {.span = {.lane = &trace_lane_host, .name = "batches"}};
     uint64_t first = (uint64_t)t->done.samples;
     scope_begin(engine_scopes(t->engine), &scope);
     for (int64_t round = 0; round < engine_rounds(t->engine); round++) {

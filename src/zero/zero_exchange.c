@@ -55,10 +55,10 @@ enum status exchange_open(struct zero *zero)
     TRY(device_alloc(device, MEM_COMM, "elements of all ranks", ZERO_STAGING * sizeof(float),
                      &zero->collected));
     if (zero->gather_comm)
-        comm_set_lane(zero->gather_comm, TRACE_GATHER);
+        comm_set_lane(zero->gather_comm, &trace_lane_gather);
     if (zero->replica_comm)
-        comm_set_lane(zero->replica_comm, TRACE_GATHER);
-    comm_set_lane(zero->reduce_comm, TRACE_REDUCE);
+        comm_set_lane(zero->replica_comm, &trace_lane_gather);
+    comm_set_lane(zero->reduce_comm, &trace_lane_reduce);
     TRY(comm_stream_create(zero->comm, "gather", &zero->gather_stream));
     TRY(comm_stream_create(zero->comm, "reduce", &zero->reduce_stream));
     return event_create(device, &zero->written);
@@ -68,8 +68,8 @@ enum status exchange_open_pp_stages(struct zero *zero)
 {
     TRY(comm_dup(zero->pipe.comm, "lend", &zero->lend_comm));
     TRY(comm_dup(zero->pipe.comm, "lent", &zero->lent_comm));
-    comm_set_lane(zero->lend_comm, TRACE_GATHER);
-    comm_set_lane(zero->lent_comm, TRACE_REDUCE);
+    comm_set_lane(zero->lend_comm, &trace_lane_gather);
+    comm_set_lane(zero->lent_comm, &trace_lane_reduce);
     return STATUS_OK;
 }
 

@@ -18,6 +18,8 @@
 
 #include "zero/zero_impl.h"
 
+static const struct trace_lane lane_tensor = {.row = 9, .word = "tensor", .collective = true};
+
 /* --- construction --------------------------------------------------------------------------- */
 
 static const struct unit_graph *whole_graph(const struct zero *zero)
@@ -52,7 +54,7 @@ static enum status open_replicas(struct zero *zero)
     enum status st = comm_split_known(tp_group->comm, colours, "tp replicas", &tp_group->replicas);
     mem_free(zero->env, colours);
     if (st == STATUS_OK)
-        comm_set_lane(tp_group->replicas, TRACE_TENSOR);
+        comm_set_lane(tp_group->replicas, &lane_tensor);
     return st;
 }
 
@@ -92,7 +94,7 @@ enum status tp_group_create(struct zero *zero)
     int64_t *counts;
     if (!tp_group->comm)
         return STATUS_OK;
-    comm_set_lane(tp_group->comm, TRACE_TENSOR);
+    comm_set_lane(tp_group->comm, &lane_tensor);
     TRY(splits_alike(zero));
     TRY(open_replicas(zero));
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "TP group tables", 4 * size, sizeof *counts,

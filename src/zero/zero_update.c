@@ -101,7 +101,7 @@ static struct standstill begin_standstill(const struct zero *zero)
 
 static void end_standstill(struct zero *zero, struct standstill still)
 {
-    static const struct trace_span wait = {TRACE_COMPUTE, .category = "wait", .name = "wait"};
+    static const struct trace_span wait = {&trace_lane_compute, .category = "wait", .name = "wait"};
     zero->waited_for_sums += stream_clock(zero->stream) - still.start;
     trace_end(zero->env->trace, still.traced, &wait);
 }

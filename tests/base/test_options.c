@@ -214,10 +214,10 @@ static void test_unknown_variables(void **state)
         const char *variable, *line; /* NULL = not a word */
     } cases[] = {
         {"SIFR_TRAIN_STPES",
-         "the variable SIFR_TRAIN_STPES names no key (did you mean SIFR_TRAIN_STEPS?)"},
+         "environment variable SIFR_TRAIN_STPES matches no key (did you mean SIFR_TRAIN_STEPS?)"},
         {"SIFR_TRIAN_STEPS",
-         "the variable SIFR_TRIAN_STEPS names no key (did you mean SIFR_TRAIN_STEPS?)"},
-        {"SIFR_TRAIN_WINTERBOTTOM", "the variable SIFR_TRAIN_WINTERBOTTOM names no key"},
+         "environment variable SIFR_TRIAN_STEPS matches no key (did you mean SIFR_TRAIN_STEPS?)"},
+        {"SIFR_TRAIN_WINTERBOTTOM", "environment variable SIFR_TRAIN_WINTERBOTTOM matches no key"},
         {"SIFR_TRAIN_STEPS", NULL},
         {"SIFR_ELSEWHERE_KEY", NULL},
         {"SIFR_", NULL},

@@ -9,7 +9,7 @@
 
 enum { THREADS = 4, SPANS = 500 };
 
-static const struct trace_span judge = {.lane = TRACE_COMPUTE, .name = "judge"};
+static const struct trace_span judge = {.lane = &trace_lane_compute, .name = "judge"};
 
 static json_t *written(struct trace *trace)
 {
@@ -87,19 +87,20 @@ static void test_an_event_says_what_it_is(void **state)
     double start = trace_begin(trace);
     trace_set_origin(trace, start - 1.5);
     trace_end(trace, start,
-              &(struct trace_span){.lane = TRACE_GATHER,
+              &(struct trace_span){.lane = &trace_lane_gather,
                                    .category = "comm",
                                    .name = "gather",
                                    .object = "block 3",
                                    .number = 41,
                                    .bytes = 1024});
-    trace_end(trace, start,
-              &(struct trace_span){.lane = TRACE_COMPUTE, .name = "block 3", .object = "backward"});
+    trace_end(
+        trace, start,
+        &(struct trace_span){.lane = &trace_lane_compute, .name = "block 3", .object = "backward"});
     json_t *root = written(trace), *gather = find(root, "gather block 3"),
            *pass = find(root, "block 3 backward");
     assert_string_equal(json_string_value(json_object_get(gather, "cat")), "comm");
     assert_int_equal(json_integer_value(json_object_get(gather, "pid")), 3);
-    assert_int_equal(json_integer_value(json_object_get(gather, "tid")), TRACE_GATHER);
+    assert_int_equal(json_integer_value(json_object_get(gather, "tid")), trace_lane_gather.row);
     assert_true(json_number_value(json_object_get(gather, "ts")) == 1500000.0);
     assert_true(json_number_value(json_object_get(gather, "dur")) >= 0);
     json_t *args = json_object_get(gather, "args");
@@ -129,11 +130,15 @@ static bool has_lane(json_t *root, const char *name)
     return false;
 }
 
-/* Those of pipelines and tensor-parallel ranks, each only where something is on them. */
-static void test_lanes_that_are_used(void **state)
+/* Lanes of other layers are named only where a span is on them or on a lane of their group. */
+static void test_unused_lanes_are_not_named(void **state)
 {
-    static const struct trace_span tensor = {.lane = TRACE_TENSOR, .name = "tensor"};
-    static const struct trace_span stage = {.lane = TRACE_PP_STAGE, .name = "F0"};
+    static const struct trace_lane lane_tensor = {.row = 9, .word = "tensor"};
+    static const struct trace_lane lanes[2] = {
+        {.row = 4, .word = "stage", .group = lanes, .group_count = 2},
+        {.row = 8, .word = "grads out", .group = lanes, .group_count = 2}};
+    static const struct trace_span tensor = {.lane = &lane_tensor, .name = "tensor"};
+    static const struct trace_span stage = {.lane = &lanes[0], .name = "F0"};
     (void)state;
     for (int used = 0; used < 4; used++) {
         struct env env = testing_env(1);
@@ -191,7 +196,7 @@ int main(void)
         cmocka_unit_test(test_no_trace_costs_nothing),
         cmocka_unit_test(test_only_the_window_is_kept),
         cmocka_unit_test(test_an_event_says_what_it_is),
-        cmocka_unit_test(test_lanes_that_are_used),
+        cmocka_unit_test(test_unused_lanes_are_not_named),
         cmocka_unit_test(test_many_threads_and_no_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,7 +19,7 @@ cut_in_use() {
     truncate -s "$left" "$name.bin"
     wait $pid || code=$?
     [ $code = 1 ] || fail "$name: exit $code, not 1: $(tail -3 err)"
-    grep -q "error: .*cannot read '.*$name.bin': it was cut from $bytes to $left bytes" err || fail "$name: the file is not named: $(cat err)"
+    grep -q "error: .*cannot read '.*$name.bin': it was truncated from $bytes to $left bytes" err || fail "$name: the file is not named: $(cat err)"
     grep -q "stopped after step [0-9]*: saved in" err || fail "$name: not saved: $(cat err)"
 }
 
@@ -50,7 +50,7 @@ for left in 4096 inside; do
     truncate -s "$left" "$cache"
     wait $pid || code=$?
     [ $code = 1 ] || fail "$run: exit $code, not 1: $(tail -3 err)"
-    grep -q "error: .*cannot read '$cache': it was cut from $bytes to $left bytes" err || fail "$run: the cache is not named: $(cat err)"
+    grep -q "error: .*cannot read '$cache': it was truncated from $bytes to $left bytes" err || fail "$run: the cache is not named: $(cat err)"
     grep -q "stopped after step [0-9]*: saved in" err || fail "$run: not saved: $(cat err)"
 done
 

@@ -71,7 +71,7 @@ has "^sifr train: "
 expect 2 "no-such-model" "$sifr" sample no-such-model --prompt -h
 expect 2 "unknown flag '-hello'; a text that begins with '-' goes after --" "$sifr" sample no-such-model -hello
 expect 2 "no-such-model" "$sifr" sample no-such-model -- -hello
-expect 2 "SIFR_TRAIN_STPES names no key .did you mean SIFR_TRAIN_STEPS" env SIFR_TRAIN_STPES=3 "$sifr" train
+expect 2 "SIFR_TRAIN_STPES matches no key .did you mean SIFR_TRAIN_STEPS" env SIFR_TRAIN_STPES=3 "$sifr" train
 
 ok "$sifr" completion bash
 cp out completion

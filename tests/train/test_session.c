@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include "run_rig.h"
 #include "comm/launcher.h"
-#include "plan/peak.h"
+#include "device/gpu_facts.h"
 #include "train/session.h"
 
 static void test_ranks_take_gpus_in_turn(void **state)
@@ -43,19 +43,19 @@ static void test_what_there_is(void **state)
 static void test_peaks(void **state)
 {
     (void)state;
-    assert_true(peak_of_gpu("NVIDIA H200", DTYPE_BF16) == 989e12);
-    assert_true(peak_of_gpu("NVIDIA H100 80GB HBM3", DTYPE_BF16) == 989e12);
-    assert_true(peak_of_gpu("NVIDIA H100 PCIe", DTYPE_F16) == 756e12);
-    assert_true(peak_of_gpu("NVIDIA A100-SXM4-80GB", DTYPE_F32) == 156e12);
-    assert_true(peak_of_gpu("NVIDIA L40S", DTYPE_BF16) == 362e12);
-    assert_true(peak_of_gpu("NVIDIA L40", DTYPE_BF16) == 181e12);
-    assert_true(peak_of_gpu("NVIDIA L4", DTYPE_BF16) == 121e12);
-    assert_true(peak_of_gpu("NVIDIA A10", DTYPE_BF16) == 125e12);
-    assert_true(peak_of_gpu("NVIDIA H20", DTYPE_BF16) == 148e12);
-    assert_true(peak_of_gpu("NVIDIA GeForce RTX 4090", DTYPE_BF16) == 165e12);
-    assert_true(peak_of_gpu("NVIDIA RTX A4000", DTYPE_BF16) == 0); /* not an A40 */
-    assert_true(peak_of_gpu("NVIDIA Something", DTYPE_BF16) == 0);
-    assert_true(peak_of_gpu("", DTYPE_BF16) == 0);
+    assert_true(gpu_peak_flops("NVIDIA H200", DTYPE_BF16) == 989e12);
+    assert_true(gpu_peak_flops("NVIDIA H100 80GB HBM3", DTYPE_BF16) == 989e12);
+    assert_true(gpu_peak_flops("NVIDIA H100 PCIe", DTYPE_F16) == 756e12);
+    assert_true(gpu_peak_flops("NVIDIA A100-SXM4-80GB", DTYPE_F32) == 156e12);
+    assert_true(gpu_peak_flops("NVIDIA L40S", DTYPE_BF16) == 362e12);
+    assert_true(gpu_peak_flops("NVIDIA L40", DTYPE_BF16) == 181e12);
+    assert_true(gpu_peak_flops("NVIDIA L4", DTYPE_BF16) == 121e12);
+    assert_true(gpu_peak_flops("NVIDIA A10", DTYPE_BF16) == 125e12);
+    assert_true(gpu_peak_flops("NVIDIA H20", DTYPE_BF16) == 148e12);
+    assert_true(gpu_peak_flops("NVIDIA GeForce RTX 4090", DTYPE_BF16) == 165e12);
+    assert_true(gpu_peak_flops("NVIDIA RTX A4000", DTYPE_BF16) == 0); /* not an A40 */
+    assert_true(gpu_peak_flops("NVIDIA Something", DTYPE_BF16) == 0);
+    assert_true(gpu_peak_flops("", DTYPE_BF16) == 0);
 }
 
 /* The device of a run: as it is asked for, and what follows from it. */

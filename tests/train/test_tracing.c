@@ -24,7 +24,7 @@ static double number_of(json_t *event, const char *key)
     return json_number_value(json_object_get(event, key));
 }
 
-static int count_named(json_t *events, enum trace_lane lane, const char *name)
+static int count_named(json_t *events, const struct trace_lane *lane, const char *name)
 {
     size_t i;
     json_t *event;
@@ -32,7 +32,7 @@ static int count_named(json_t *events, enum trace_lane lane, const char *name)
     json_array_foreach(events, i, event)
     {
         count += strcmp(json_string_value(json_object_get(event, "name")), name) == 0 &&
-                 number_of(event, "tid") == lane;
+                 number_of(event, "tid") == lane->row;
     }
     return count;
 }
@@ -78,15 +78,16 @@ static void test_stage_3_over_ranks(void **state)
     for (int r = 0; r < RANKS; r++) {
         assert_int_equal(runs[r].status, STATUS_OK);
         json_t *events = read_events(&rig.scratch, "run", r);
-        assert_int_equal(count_named(events, TRACE_HOST, "step"), 2);
-        assert_int_equal(count_named(events, TRACE_HOST, "evaluation"), 1);
-        assert_int_equal(count_named(events, TRACE_COMPUTE, "block 1 backward"), 2);
-        assert_int_equal(count_named(events, TRACE_COMPUTE, "block 0 forward"), 3); /* and eval */
-        assert_int_equal(count_named(events, TRACE_COMPUTE, "head loss"), 2);
-        assert_int_equal(count_named(events, TRACE_COMPUTE, "judge"), 2);
-        assert_int_equal(count_named(events, TRACE_COMPUTE, "optimizer"), 2);
-        assert_int_equal(count_named(events, TRACE_REDUCE, "reduce block 1"), 2);
-        assert_int_equal(count_named(events, TRACE_GATHER, "gather block 0"), 5);
+        assert_int_equal(count_named(events, &trace_lane_host, "step"), 2);
+        assert_int_equal(count_named(events, &trace_lane_host, "evaluation"), 1);
+        assert_int_equal(count_named(events, &trace_lane_compute, "block 1 backward"), 2);
+        assert_int_equal(count_named(events, &trace_lane_compute, "block 0 forward"),
+                         3); /* and eval */
+        assert_int_equal(count_named(events, &trace_lane_compute, "head loss"), 2);
+        assert_int_equal(count_named(events, &trace_lane_compute, "judge"), 2);
+        assert_int_equal(count_named(events, &trace_lane_compute, "optimizer"), 2);
+        assert_int_equal(count_named(events, &trace_lane_reduce, "reduce block 1"), 2);
+        assert_int_equal(count_named(events, &trace_lane_gather, "gather block 0"), 5);
         check_lanes(events);
         json_decref(events);
     }
@@ -103,8 +104,8 @@ static void test_stage_1_to_the_last_step(void **state)
     rig_config(&rig, "train.steps=3 zero.stage=1 train.eval_batches=1");
     run_traced(&rig, "run", "3:9", runs);
     json_t *events = read_events(&rig.scratch, "run", 1);
-    assert_int_equal(count_named(events, TRACE_HOST, "step"), 1);
-    int gathers = count_named(events, TRACE_GATHER, "gather block 1");
+    assert_int_equal(count_named(events, &trace_lane_host, "step"), 1);
+    int gathers = count_named(events, &trace_lane_gather, "gather block 1");
     assert_true(gathers == 1 || gathers == 2); /* step 2's may begin after the window has opened */
     json_decref(events);
     rig_close(&rig);

@@ -22,6 +22,7 @@
 #include <unistd.h>
 #include "base/clock.h"
 #include "cli/launch/launch_impl.h"
+#include "comm/launcher.h"
 
 static const double TICK = 0.05;        /* seconds between two checks */
 static const double START_SECONDS = 10; /* after the first report: then a signal no longer waits for
@@ -36,9 +37,8 @@ enum { KEPT_BYTES = 1 << 16 };
 
 int launch_local_ranks(int ranks)
 {
-    const char *text = getenv("SLURM_JOB_ID") ? getenv("SLURM_NNODES") : NULL;
-    int nodes = text ? atoi(text) : 1;
-    return nodes > 1 ? (ranks + nodes - 1) / nodes : ranks;
+    int nodes = launcher_slurm_nodes();
+    return (ranks + nodes - 1) / nodes;
 }
 
 /* --- start ---------------------------------------------------------------------------------- */

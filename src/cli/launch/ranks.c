@@ -2,7 +2,6 @@
  * it. */
 #include "cli/launch/ranks.h"
 #include <sched.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "cli/launch/launch.h"
@@ -11,19 +10,6 @@
 #include "comm/launcher.h"
 
 /* --- where they run ------------------------------------------------------------------------- */
-
-/* Ranks on this machine, from the launcher. */
-static int joined_local_ranks(int size)
-{
-    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
-                                        "SLURM_STEP_TASKS_PER_NODE"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        const char *text = getenv(names[i]);
-        if (text && atoi(text) > 0)
-            return atoi(text);
-    }
-    return size;
-}
 
 /* A launcher that binds its ranks to CPUs has more CPUs than each of them. */
 static bool is_bound(void)
@@ -39,21 +25,6 @@ static int divide(int cpus, int ranks)
     return cpus > ranks ? cpus / ranks : 1;
 }
 
-/* srun may start ranks without PMI, by which they would find each other; some MPI libraries then abort
- * with pages of output. */
-static bool is_bare_srun(const struct launcher *launcher)
-{
-    static const char *const names[] = {"PMIX_RANK", "PMIX_NAMESPACE", "PMI_RANK", "PMI_FD",
-                                        "PMI_PORT"};
-    if (strcmp(launcher->name, "srun") != 0)
-        return false;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        if (getenv(names[i]))
-            return false;
-    }
-    return true;
-}
-
 static enum status find_joined(struct env *env, int64_t wanted, const char *backend,
                                const struct launcher *launcher, struct ranks_plan *plan)
 {
@@ -63,14 +34,14 @@ static enum status find_joined(struct env *env, int64_t wanted, const char *back
                     (long long)wanted, launcher->name, launcher->size,
                     launcher->size == 1 ? "" : "s");
     bool alone = launcher->size == 1;
-    int local = joined_local_ranks(launcher->size);
+    int local = launcher_local_ranks(launcher->size);
     bool joins = strcmp(backend, "self") != 0 && strcmp(backend, "threads") != 0;
     if (!alone && !joins)
         return FAIL(
             env, CONFIG,
             "comm.backend=%s cannot join the %d ranks that %s started; use auto, mpi or nccl",
             backend, launcher->size, launcher->name);
-    if (!alone && is_bare_srun(launcher))
+    if (!alone && launcher_is_bare_srun(launcher))
         return FAIL(env, CONFIG,
                     "srun started %d ranks without PMI, so they cannot find each other; use "
                     "srun --mpi=pmix (--mpi=pmi2 with MPICH), or sifr train -n %d in the "

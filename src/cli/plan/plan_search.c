@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "base/host.h"
 #include "cli/plan/plan_search_view.h"
-#include "plan/peak.h"
+#include "device/gpu_facts.h"
 
 /* --- what is open ----------------------------------------------------------------------------------- */
 
@@ -121,8 +121,8 @@ static double peak_of(const struct run_config *config, const struct machine_prof
     double told = config->machine.peak_tflops * 1e12;
     if (told > 0)
         return told;
-    double peak = peak_of_gpu(words, type);
-    return peak > 0 ? peak : peak_of_gpu(machine->name, type);
+    double peak = gpu_peak_flops(words, type);
+    return peak > 0 ? peak : gpu_peak_flops(machine->name, type);
 }
 
 /* --- the search ------------------------------------------------------------------------------------- */

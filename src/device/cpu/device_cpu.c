@@ -1,17 +1,34 @@
-/* device_cpu -- host memory, copies and sums: the table of the back end.
+/* device_cpu -- the CPU device: host memory, inline and worker streams, events, copies and sums.
  *
- * A call becomes a task of its stream (stream_cpu.c). On an inline stream it runs on the caller's
- * OpenMP team, on a worker stream by its thread alone. Work on long ranges is cut in pieces of a
- * fixed size, whole blocks of 64 elements, and threads take whole pieces. All of it is element by
- * element, so the bits do not depend on the number of threads.
+ * Everything enqueued is a task. An inline stream runs it immediately on the caller's OpenMP
+ * threads, and so does a worker's own thread (a task may use its own stream); from elsewhere it
+ * goes into the worker's ring and runs on its one thread. An event is its tickets, recorded on one
+ * stream at a time.
+ *
+ * Work on long ranges is cut into chunks of a fixed size, whole blocks of 64 elements, and threads
+ * take whole chunks. All work is element by element, so bits do not depend on the number of
+ * threads.
  */
 #include <string.h>
-#include "device/cpu/copy_far.h"
-#include "device/cpu/stream_cpu.h"
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+#include "device/tickets.h"
+#include "device/worker.h"
 
 enum {
-    PIECE = 64 * 1024,         /* elements that one thread takes at a time */
-    PIECE_BYTES = 1024 * 1024, /* the same for copies */
+    CHUNK = 64 * 1024,         /* elements that one thread takes at a time */
+    CHUNK_BYTES = 1024 * 1024, /* the same for copies */
+};
+
+struct cpu_stream {
+    struct stream base;
+    struct worker *worker; /* NULL on an inline stream */
+};
+
+struct cpu_event {
+    struct event base;
+    struct tickets tickets;
 };
 
 /* --- memory --------------------------------------------------------------------------------- */
@@ -26,14 +43,144 @@ static void cpu_free(struct device *device, const struct device_block *block)
     mem_free(device->env, block->address);
 }
 
-/* --- pieces --------------------------------------------------------------------------------- */
+/* --- streams -------------------------------------------------------------------------------- */
 
-/* One piece of a call: what starts at `at` (bytes, or elements). */
-typedef void piece_fn(const void *args, size_t at);
+static enum status cpu_stream_open(struct stream *stream, const char *name)
+{
+    struct cpu_stream *cpu = (struct cpu_stream *)stream;
+    return stream->worker ? worker_create(stream->device->env, name, stream, &cpu->worker)
+                          : STATUS_OK;
+}
 
-/* Every piece of `total`. A team of one is not made: a worker's thread has nothing to do with
- * OpenMP. */
-static void for_pieces(const struct stream *stream, piece_fn *run, const void *args, size_t total,
+static void cpu_stream_close(struct stream *stream)
+{
+    if (stream->worker)
+        worker_destroy(((struct cpu_stream *)stream)->worker);
+}
+
+static enum status cpu_stream_sync(struct stream *stream)
+{
+    if (stream->worker)
+        worker_drain(((struct cpu_stream *)stream)->worker);
+    return STATUS_OK;
+}
+
+static void cpu_enqueue(struct stream *stream, stream_task_fn *task, const void *args, size_t bytes)
+{
+    struct cpu_stream *cpu = (struct cpu_stream *)stream;
+    if (!stream->worker || worker_is_me(cpu->worker))
+        task(stream, args);
+    else
+        worker_add(cpu->worker, task, args, bytes);
+}
+
+/* --- events --------------------------------------------------------------------------------- */
+
+static struct tickets *tickets_of(struct event *event)
+{
+    return &((struct cpu_event *)event)->tickets;
+}
+
+static enum status cpu_event_open(struct event *event)
+{
+    tickets_open(tickets_of(event));
+    return STATUS_OK;
+}
+
+static void cpu_event_close(struct event *event)
+{
+    tickets_close(tickets_of(event));
+}
+
+/* The arguments of a record or a wait. */
+struct point {
+    struct tickets *tickets; /* borrowed */
+    int64_t ticket;
+};
+
+static void pass(struct stream *stream, const void *args)
+{
+    const struct point *point = args;
+    (void)stream;
+    tickets_pass(point->tickets, point->ticket);
+}
+
+static void await(struct stream *stream, const void *args)
+{
+    const struct point *point = args;
+    tickets_await(point->tickets, point->ticket, stream);
+    tickets_leave(point->tickets);
+}
+
+static void cpu_record(struct event *event, struct stream *stream)
+{
+    struct point point = {tickets_of(event), tickets_record(tickets_of(event))};
+    cpu_enqueue(stream, pass, &point, sizeof point);
+}
+
+static void cpu_wait(struct stream *stream, struct event *event)
+{
+    struct point point = {tickets_of(event), tickets_newest(tickets_of(event))};
+    cpu_enqueue(stream, await, &point, sizeof point);
+}
+
+/* --- long copies ---------------------------------------------------------------------------- */
+
+/* copy_far copies ranges that no cache would keep. On x86-64 it uses stores that bypass the
+ * caches: an ordinary store first reads what it overwrites, so a copy moves three bytes for one.
+ * memcpy does the same, but only for single calls of many MiB, and threads copy in chunks.
+ * Elsewhere it is memcpy. */
+#define COPY_FAR_FROM ((size_t)4 << 20) /* bytes of a whole copy from which it pays off */
+
+#ifdef __SSE2__
+
+enum { LINE = 64 };
+
+static void copy_lines(char *dst, const char *src, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += LINE) {
+        const __m128i *from = (const __m128i *)(const void *)(src + at);
+        __m128i *to = (__m128i *)(void *)(dst + at);
+        __m128i a = _mm_loadu_si128(from), b = _mm_loadu_si128(from + 1);
+        __m128i c = _mm_loadu_si128(from + 2), d = _mm_loadu_si128(from + 3);
+        _mm_stream_si128(to, a);
+        _mm_stream_si128(to + 1, b);
+        _mm_stream_si128(to + 2, c);
+        _mm_stream_si128(to + 3, d);
+    }
+    _mm_sfence(); /* streaming stores are not ordered with others */
+}
+
+static void copy_far(void *dst, const void *src, size_t bytes)
+{
+    size_t before = (LINE - (uintptr_t)dst % LINE) % LINE;
+    if (bytes < before + LINE) {
+        memcpy(dst, src, bytes);
+        return;
+    }
+    size_t lines = (bytes - before) / LINE * LINE, done = before + lines;
+    memcpy(dst, src, before);
+    copy_lines((char *)dst + before, (const char *)src + before, lines);
+    memcpy((char *)dst + done, (const char *)src + done, bytes - done);
+}
+
+#else
+
+static void copy_far(void *dst, const void *src, size_t bytes)
+{
+    memcpy(dst, src, bytes);
+}
+
+#endif
+
+/* --- chunks --------------------------------------------------------------------------------- */
+
+/* Runs the chunk of a call that starts at `at` (bytes or elements). */
+typedef void chunk_fn(const void *args, size_t at);
+
+/* Runs every chunk of `total`. A single thread starts no parallel region: a worker's thread
+ * never uses OpenMP. */
+static void for_chunks(const struct stream *stream, chunk_fn *run, const void *args, size_t total,
                        size_t chunk)
 {
     int threads = stream->worker || total <= chunk ? 1 : stream->device->env->threads;
@@ -60,10 +207,10 @@ struct range {
     size_t bytes;
 };
 
-static void fill_piece(const void *args, size_t at)
+static void fill_chunk(const void *args, size_t at)
 {
     const struct range *range = args;
-    size_t bytes = smaller(PIECE_BYTES, range->bytes - at);
+    size_t bytes = smaller(CHUNK_BYTES, range->bytes - at);
     if (range->src == NULL)
         memset(range->dst + at, 0, bytes);
     else if (range->bytes < COPY_FAR_FROM)
@@ -75,7 +222,7 @@ static void fill_piece(const void *args, size_t at)
 static void fill_task(struct stream *stream, const void *args)
 {
     if (!stream_failed(stream))
-        for_pieces(stream, fill_piece, args, ((const struct range *)args)->bytes, PIECE_BYTES);
+        for_chunks(stream, fill_chunk, args, ((const struct range *)args)->bytes, CHUNK_BYTES);
 }
 
 static void cpu_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
@@ -92,8 +239,8 @@ static void cpu_zero(struct stream *stream, void *dst, size_t bytes)
 
 /* --- accumulate ----------------------------------------------------------------------------- */
 
-/* Exact, and without branches so that compilers turn loops over it into vector code. Multiplying
- * by 2^112 moves the exponent from f16's bias to f32's and makes f16's subnormal numbers normal. */
+/* Exact, and without branches so that compilers vectorize loops over it. Multiplying by 2^112
+ * moves the exponent from f16's bias to f32's and makes subnormal f16 numbers normal. */
 static inline float widen_f16(uint16_t h)
 {
     uint32_t magnitude = (uint32_t)(h & 0x7fffu) << 13, sign = (uint32_t)(h & 0x8000u) << 16;
@@ -155,18 +302,18 @@ struct sum {
     size_t count;
 };
 
-static void sum_piece(const void *args, size_t at)
+static void sum_chunk(const void *args, size_t at)
 {
     const struct sum *sum = args;
     accumulators[sum->dst_type][sum->src_type](sum->dst + at * dtype_bytes(sum->dst_type),
                                                sum->src + at * dtype_bytes(sum->src_type),
-                                               (int64_t)smaller(PIECE, sum->count - at));
+                                               (int64_t)smaller(CHUNK, sum->count - at));
 }
 
 static void sum_task(struct stream *stream, const void *args)
 {
     if (!stream_failed(stream))
-        for_pieces(stream, sum_piece, args, ((const struct sum *)args)->count, PIECE);
+        for_chunks(stream, sum_chunk, args, ((const struct sum *)args)->count, CHUNK);
 }
 
 static void cpu_accumulate(struct stream *stream, void *dst, enum dtype dst_type, const void *src,

@@ -5,13 +5,14 @@
  * bisection. The arithmetic is in cuda_adamw.cuh; Hopper has a kernel of its own in
  * cuda_adamw_hopper.cu.
  */
+#include "device/gpu_facts.h"
 #include "ops/cuda/cuda_adamw.cuh"
 
 enum {
     THREADS = 256,
     ADAMW_DEPTH = 2,
     ADAMW_TILE = ADAMW_DEPTH * THREADS * 4,
-    ADAMW_BLOCKS = 132 * 8,
+    ADAMW_BLOCKS = GPU_HOPPER_PROCESSORS * 8,
     SEGMENTS_EACH = 4, /* a thread */
     SEGMENTS = SEGMENTS_EACH * THREADS
 };

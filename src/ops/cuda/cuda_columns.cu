@@ -9,13 +9,14 @@
  * of 132 multiprocessors holds at once. No atomics.
  */
 #include "ops/cuda/cuda_columns.h"
+#include "device/gpu_facts.h"
 #include "ops/cuda/common/vector.cuh"
 
 namespace
 {
 
 const int WARPS = 8, THREADS = WARPS * WARP;
-const int64_t BLOCKS = 132 * 6; /* of the first launch, about */
+const int64_t BLOCKS = GPU_HOPPER_PROCESSORS * 6; /* of the first launch, about */
 const int64_t ROWS = 8 * WARPS; /* of a block, at least and a multiple */
 const int RUNS = 16;
 

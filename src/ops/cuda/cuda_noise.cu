@@ -3,12 +3,13 @@
  * A fingerprint is two sums, mod 2^64, of hashes of every element and its place: in no order, and
  * equal by chance once in 2^128.
  */
+#include "device/gpu_facts.h"
 #include "ops/cuda/common/vector.cuh"
 
 namespace
 {
 
-const int THREADS = 256, MOST_BLOCKS = 132 * 8;
+const int THREADS = 256, MOST_BLOCKS = GPU_HOPPER_PROCESSORS * 8;
 
 template <typename T> __global__ void __launch_bounds__(THREADS) fill_noise(struct noise n, T *x)
 {

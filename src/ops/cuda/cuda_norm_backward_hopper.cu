@@ -22,6 +22,7 @@
  *
  * This file is compiled for sm_90a alone (cmake/cuda.cmake).
  */
+#include "device/gpu_facts.h"
 #include "ops/cuda/common/hopper.cuh"
 #include "ops/cuda/common/vector.cuh"
 
@@ -31,7 +32,7 @@ namespace
 using namespace hopper;
 
 enum {
-    BLOCKS = 132, /* at most; a constant, not the GPU's number */
+    BLOCKS = GPU_HOPPER_PROCESSORS, /* at most; a constant, not the GPU's number */
     WARPS = 8,    /* of a block */
     THREADS = WARPS * WARP,
     N = 8, /* elements of a pack */

@@ -12,7 +12,7 @@
 #include "train/weights/model_file.h"
 #include "train/models/model_tokenizer.h"
 #include "base/named.h"
-#include "plan/peak.h"
+#include "device/gpu_facts.h"
 #include "train/data/shard.h"
 
 enum status run_config_bind(struct options *options, struct run_config *config)
@@ -604,5 +604,5 @@ double run_peak(const struct run_config *config, int ranks)
 {
     if (config->machine.peak_tflops > 0)
         return config->machine.peak_tflops * 1e12;
-    return ranks * peak_of_gpu(config->device.name, run_compute(config).type);
+    return ranks * gpu_peak_flops(config->device.name, run_compute(config).type);
 }

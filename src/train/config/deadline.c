@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include "base/clock.h"
+#include "comm/launcher.h"
 
 static const double SPARE_SECONDS = 60; /* for what nobody has measured, before a job is ended */
 
@@ -41,8 +42,7 @@ bool deadline_parse(const char *text, double *seconds)
 struct deadline deadline_start(const char *max_time)
 {
     struct deadline deadline = {INFINITY, INFINITY};
-    const char *slurm = getenv("SLURM_JOB_END_TIME");
-    double seconds = 0, end = slurm ? strtod(slurm, NULL) : 0;
+    double seconds = 0, end = launcher_slurm_end_time();
     if (deadline_parse(max_time, &seconds) && seconds > 0)
         deadline.limit = clock_seconds() + seconds;
     if (end > clock_wall()) /* one that is over is another job's */

@@ -9,13 +9,14 @@
  */
 #ifndef OPS_CUDA_HOPPER_SHARES_CUH
 #define OPS_CUDA_HOPPER_SHARES_CUH
+#include "device/gpu_facts.h"
 #include "ops/cuda/attention/cuda_attention.h"
 #include "ops/cuda/attention/hopper_tiles.cuh"
 
 namespace hopper
 {
 
-const int64_t PROCESSORS = 132; /* of an H100 or H200 */
+const int64_t PROCESSORS = GPU_HOPPER_PROCESSORS;
 
 struct shares {
     int64_t tiles, group;

@@ -1,13 +1,10 @@
-/* peak -- see the header. The figures are the makers' for dense bf16 products with fp32 sums; TF32,
- * which fp32 products use, has half of it on all of these GPUs.
- */
-#include "plan/peak.h"
-
+/* gpu_facts -- peak rates as published by the manufacturer. */
+#include "device/gpu_facts.h"
 #include <ctype.h>
 #include <stdbool.h>
 #include <string.h>
 
-/* Words of what the driver says; the first that are found count. */
+/* Matched against the name that the driver reports; the first match counts. */
 static const struct {
     const char *words;
     double tflops;
@@ -22,7 +19,7 @@ static const struct {
     {"RTX 6000 Ada", 364},
 };
 
-/* Whether `words` stand in `name` as whole words. */
+/* Whether `name` contains `words` as whole words. */
 static bool has_words(const char *name, const char *words)
 {
     size_t bytes = strlen(words);
@@ -32,10 +29,15 @@ static bool has_words(const char *name, const char *words)
     return false;
 }
 
-double peak_of_gpu(const char *name, enum dtype type)
+double gpu_peak_tflops(const char *name)
 {
     for (size_t i = 0; i < sizeof gpus / sizeof *gpus; i++)
         if (has_words(name, gpus[i].words))
-            return gpus[i].tflops * 1e12 * (type == DTYPE_F32 ? 0.5 : 1.0);
+            return gpus[i].tflops;
     return 0.0;
+}
+
+double gpu_peak_flops(const char *name, enum dtype type)
+{
+    return gpu_peak_tflops(name) * 1e12 * (type == DTYPE_F32 ? 0.5 : 1.0);
 }
