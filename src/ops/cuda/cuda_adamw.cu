@@ -1,9 +1,9 @@
 /* cuda_adamw -- AdamW on any GPU: one launch for all segments, whose counts only the device knows.
  *
- * Segments are cut into tiles; a fixed number of blocks takes the tiles in turn, 1024 segments at a
- * time. Each block sums the segments' tiles in shared memory and finds the segment of a tile by
- * bisection. The arithmetic is in cuda_adamw.cuh; Hopper has a kernel of its own in
- * cuda_adamw_hopper.cu.
+ * Segments are cut into tiles. A fixed number of blocks takes the tiles in turn, for 1024 segments
+ * at a time: each block sums the tile counts of the segments in shared memory and finds the
+ * segment of a tile by bisection. The arithmetic is in cuda_adamw.cuh; Hopper has a kernel of its
+ * own in cuda_adamw_hopper.cu.
  */
 #include "ops/cuda/cuda_adamw.cuh"
 
@@ -12,11 +12,11 @@ enum {
     ADAMW_DEPTH = 2,
     ADAMW_TILE = ADAMW_DEPTH * THREADS * 4,
     ADAMW_BLOCKS = 132 * 8,
-    SEGMENTS_EACH = 4, /* a thread */
+    SEGMENTS_EACH = 4, /* per thread */
     SEGMENTS = SEGMENTS_EACH * THREADS
 };
 
-/* ends[i] = tiles of segments 0 .. i; returns those of all `count`. */
+/* ends[i] = tiles of segments 0 .. i; returns the tiles of all `count` segments. */
 static __device__ inline int64_t sum_tiles(const kernel_segment *segments, int count, int64_t *ends)
 {
     __shared__ int64_t warps[THREADS / WARP];

@@ -1,12 +1,11 @@
-/* ops_cuda -- the table of the cuda back end: which types, what an ops owns, and every slot.
+/* ops_cuda -- the table of the cuda back end: supported types, opening, closing, and every slot.
  *
- * Nothing is left as ref's: that would read device memory on the host. So the table is emptied
- * first, each family of ops puts its slots in, and a slot that is still empty is found here, at
- * start-up, and not in the middle of a step.
+ * No slot falls back to the ref back end, which would read device memory on the host. The table
+ * therefore starts empty, each family of ops adds its slots, and an empty slot is found here, at
+ * start-up, instead of in the middle of a step.
  *
- * Where the GPU is a Hopper, AdamW, the norms' backward pass and the loss with its gradient are
- * kernels made for it; for measuring, SIFR_CUDA_ADAMW=plain, SIFR_CUDA_NORM=plain and
- * SIFR_CUDA_LOSS=plain take those for all GPUs. The bits of AdamW and of the loss are the same.
+ * On Hopper, AdamW, the backward pass of norms, and the loss with its gradient have kernels of
+ * their own. AdamW and the loss have the same bits as the kernels for all GPUs; the norms do not.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +16,8 @@
 
 #define CHUNK_LOGITS ((int64_t)1 << 29) /* 1 GiB in 16 bits */
 
-/* ops->workspace: the products' part, then AdamW's count of tiles and the counts of attention with a
- * cache in bytes of their own. */
+/* ops->workspace: the part of the products, then AdamW's tile counter and the arrival counters of
+ * attention with a cache. */
 #define ADAMW_TAKEN    PRODUCTS_WORKSPACE
 #define CACHED_ARRIVED (ADAMW_TAKEN + 64)
 #define WORKSPACE      (CACHED_ARRIVED + CUDA_CACHED_ARRIVED * sizeof(unsigned))
@@ -115,7 +114,7 @@ static void cuda_ops_close(struct ops *ops)
     ops->state = NULL;
 }
 
-/* From the first op on the table is functions only. */
+/* All members from the first op on are function pointers. */
 static void check_whole(const struct ops_backend *table)
 {
     typedef void slot_fn(void);
