@@ -1,16 +1,19 @@
-/* cuda_trial -- see the header. */
+/* cuda_trial -- memory, operands and fingerprints of a trial. */
 #include "ops/cuda/product/cuda_trial.h"
 #include <math.h>
 
-enum { PLACE = 512 };               /* operands start at multiples of it, but for their alignment */
-enum { OF_FREE = 2, OF_USED = 40 }; /* a trial takes at most such a part of memory */
-#define DEVIATION         4         /* of D: what is lost, 2^-24 of it, shows in f16 too */
-#define DEVIATION_OF_SIDE 1         /* of bias, aux and what is added to */
-#define NOTHING           0xff      /* bytes of a NaN */
+enum { PLACE = 512 }; /* operands start at multiples of this, plus their alignment */
+enum {
+    OF_FREE = 2,
+    OF_USED = 40
+}; /* a trial takes at most 1/OF_FREE of the free and 1/OF_USED of the used memory */
+#define DEVIATION         4    /* of D: a loss of 2^-24 of it shows in f16 too */
+#define DEVIATION_OF_SIDE 1    /* of bias, aux and the sum that is added to */
+#define NOTHING           0xff /* bytes of a NaN */
 
 enum { SEED_A = 1, SEED_B, SEED_D, SEED_BIAS, SEED_AUX };
 
-/* --- what there is -------------------------------------------------------------------------- */
+/* --- which operands a product has ------------------------------------------------------------- */
 
 static int64_t bias_count(const struct product *p)
 {
@@ -38,8 +41,8 @@ static bool writes_aux(const struct product *p)
 
 /* --- memory --------------------------------------------------------------------------------- */
 
-/* The next place for `count` elements that is a multiple of `alignment` and, up to 256, of no
- * more. */
+/* Allocates `count` elements at an address that is a multiple of `alignment` but, below 256, of no
+ * higher power of two. */
 static void *place(uintptr_t *at, enum dtype type, int64_t count, int32_t alignment)
 {
     uintptr_t x = *at + (alignment < 256 ? (uintptr_t)alignment : 0);
@@ -47,7 +50,7 @@ static void *place(uintptr_t *at, enum dtype type, int64_t count, int32_t alignm
     return (void *)x;
 }
 
-/* Where each operand is in memory that starts there; returns its end. */
+/* Lays out the operands in memory that starts at `at`; returns its end. */
 static uintptr_t lay_out(struct trial *t, uintptr_t at, int32_t alignment, int32_t side_alignment)
 {
     const struct product *p = &t->product;
@@ -61,9 +64,9 @@ static uintptr_t lay_out(struct trial *t, uintptr_t at, int32_t alignment, int32
     return at;
 }
 
-/* From the GPU's pool, in the order of the stream: cudaMalloc and cudaFree would wait for all
- * streams, and so for messages to ranks that may be waiting for this one. No plan knows of it: so it is
- * little beside what is in use. */
+/* Allocates from the GPU's pool, in stream order: cudaMalloc and cudaFree would synchronize all
+ * streams, and so wait for messages to ranks that may be waiting for this one. `sifr plan` does
+ * not count this memory, so it is kept small compared with what is in use. */
 static bool take_memory(struct trial *t, int gpu, int32_t alignment, int32_t side_alignment)
 {
     size_t left, all, bytes = lay_out(t, 0, alignment, side_alignment);
@@ -83,7 +86,7 @@ void trial_close(struct trial *t)
     cudaMemPoolTrimTo(t->pool, 0);
 }
 
-/* --- numbers -------------------------------------------------------------------------------- */
+/* --- values ----------------------------------------------------------------------------------- */
 
 static bool fill(const struct trial *t, struct noise noise, double deviation, const void *x)
 {
@@ -114,7 +117,7 @@ static bool forget(const struct trial *t, const void *x, int64_t count)
     return cudaMemsetAsync((void *)x, NOTHING, bytes, t->stream) == cudaSuccess;
 }
 
-/* A bias and an aux that are read. */
+/* The bias and aux, if they are inputs. */
 static bool fill_sides(const struct trial *t)
 {
     const struct product *p = &t->product;
