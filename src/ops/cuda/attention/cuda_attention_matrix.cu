@@ -1,13 +1,14 @@
-/* cuda_attention_matrix -- attention on tensor cores by mma.sync, for what neither the kernels for Hopper
- * nor cuDNN do: f32 (in TF32), heads of up to 256 columns, any length, GPUs from compute capability 8.0
- * on. The kernels are those of matrix_attend.cuh, compiled by type in cuda_attention_matrix_*.cu.
+/* cuda_attention_matrix -- attention on tensor cores by mma.sync, for shapes that neither the
+ * Hopper kernels nor cuDNN support: f32 (in TF32), heads of up to 256 columns, any length, compute
+ * capability 8.0 and later. The kernels are in matrix_attend.cuh, compiled by type in
+ * cuda_attention_matrix_*.cu.
  */
 #include "base/dtype.h"
 #include "ops/cuda/attention/cuda_attend.cuh"
 #include "ops/cuda/attention/matrix_launch.cuh"
 
-static const int64_t widths[] = {32, 64, 128, 192, 256}; /* MATRIX_BY_WIDTH */
-static const int64_t LEAST_ROWS = 32;                    /* of a block */
+static const int64_t widths[] = {32, 64, 128, 192, 256}; /* as in MATRIX_BY_WIDTH */
+static const int64_t LEAST_ROWS = 32;                    /* per block */
 
 int64_t cuda_attend_matrix_width(int64_t width)
 {

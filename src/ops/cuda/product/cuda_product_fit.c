@@ -43,7 +43,7 @@ static uint32_t config_of(const cublasLtMatmulAlgo_t *algorithm,
 
 struct cost {
     const struct key *key;
-    int parts; /* parts of k, equal to those of the first algorithm, from which the others are derived */
+    int parts; /* parts of k, those of the first algorithm */
     int processors;
 };
 
