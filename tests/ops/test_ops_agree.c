@@ -5,7 +5,7 @@
  * Without arguments what runs on any machine is tested. `test_ops_agree cuda [TYPE [OP]]` tests a GPU,
  * on more shapes, and exits with 77 where there is none; with OP those ops alone that have it in their
  * names. `cuda-fast` in fast mode, and only what is otherwise there; `cuda-once` runs every shape once
- * and compares nothing, for sanitizers, under which all is slow. With SIFR_CUDA_ATTENTION=teams in the
+ * and compares nothing, for sanitizers, under which all is slow. With SIFR_CUDA_ATTENTION=clusters in the
  * environment there are shapes for that way of attention's backward pass, too; with SIFR_CUDA_EXACT=1 f32
  * has the bounds of fp32 throughout. The reference is given
  * the inputs that the tested back end had, which are numbers of its type, so only its own arithmetic is
@@ -35,7 +35,7 @@ static bool is_gpu(const struct subject *subject)
 static bool has_clusters(const struct subject *subject)
 {
     const char *way = getenv("SIFR_CUDA_ATTENTION");
-    return is_gpu(subject) && way && strcmp(way, "teams") == 0;
+    return is_gpu(subject) && way && strcmp(way, "clusters") == 0;
 }
 
 /* Shape i of all that a subject may be tested on; NULL behind the last. */

@@ -65,7 +65,7 @@ static __device__ inline int find_segment(const int64_t *ends, int count, int64_
 template <bool RANDOM>
 __global__ void __launch_bounds__(THREADS, 3)
     adamw(kernel_adamw hyper, const kernel_scalars *scalars, const kernel_segment *segments,
-          const kernel_location *places, int segment_count)
+          const kernel_location *locations, int segment_count)
 {
     __shared__ int64_t ends[SEGMENTS];
     const kernel_scalars now = *scalars;
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(THREADS, 3)
             u.lr = mul(now.lr, s.lr_mul);
             u.decay = s.decay;
             int64_t tile = turn - (i > 0 ? ends[i - 1] : 0);
-            const kernel_location *place = RANDOM ? &places[first + i] : nullptr;
+            const kernel_location *place = RANDOM ? &locations[first + i] : nullptr;
             update_tile<ADAMW_DEPTH, RANDOM>(u, s, place, tile * ADAMW_TILE, threadIdx.x, THREADS);
         }
         turn -= tiles;
@@ -92,9 +92,10 @@ __global__ void __launch_bounds__(THREADS, 3)
 cudaError_t launch_adamw(cudaStream_t stream, struct kernel_adamw hyper,
                          const struct kernel_scalars *scalars,
                          const struct kernel_segment *segments,
-                         const struct kernel_location *places, int segment_count)
+                         const struct kernel_location *locations, int segment_count)
 {
-    auto kernel = places ? adamw<true> : adamw<false>;
-    kernel<<<ADAMW_BLOCKS, THREADS, 0, stream>>>(hyper, scalars, segments, places, segment_count);
+    auto kernel = locations ? adamw<true> : adamw<false>;
+    kernel<<<ADAMW_BLOCKS, THREADS, 0, stream>>>(hyper, scalars, segments, locations,
+                                                 segment_count);
     return cudaGetLastError();
 }

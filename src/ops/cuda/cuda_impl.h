@@ -49,12 +49,11 @@ struct cuda_attention_state;
 struct cuda_ops {
     struct cuda_linear_state *linear;
     struct cuda_attention_state *attention;
-    bool adamw_hopper;               /* use cuda_adamw_hopper.cu */
-    unsigned long long *adamw_taken; /* its tile counter: device memory, in ops->workspace */
-    cudaEvent_t adamw_done;          /* recorded after each use of the counter */
+    bool is_hopper; /* use the *_hopper.cu kernels of AdamW, norms and the loss */
+    unsigned long long
+        *adamw_taken; /* tile counter of cuda_adamw_hopper.cu: device memory, in ops->workspace */
+    cudaEvent_t adamw_done;   /* recorded after each use of the counter */
     unsigned *cached_arrived; /* counters of cuda_cached.cu: device memory, in ops->workspace */
-    bool norm_hopper;         /* use cuda_norm_backward_hopper.cu */
-    bool loss_hopper;         /* use cuda_loss_hopper.cu where the gradient is wanted */
 };
 
 static inline struct cuda_ops *cuda_ops_of(const struct ops *ops)

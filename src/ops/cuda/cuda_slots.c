@@ -86,7 +86,7 @@ static void cuda_norm_backward(struct ops *ops, struct stream *stream, struct no
                                         .dsum_columns = dsum_columns,
                                         .out_columns = out_columns,
                                         .scratch = scratch};
-    ENQUEUE("norm_backward", launch_norm_backward(ON, call, cuda_ops_of(ops)->norm_hopper));
+    ENQUEUE("norm_backward", launch_norm_backward(ON, call, cuda_ops_of(ops)->is_hopper));
 }
 
 static size_t cuda_norm_scratch(const struct ops *ops, struct norm n, int64_t rows)
@@ -174,7 +174,7 @@ static void cuda_cross_entropy(struct ops *ops, struct stream *stream, int64_t r
                                const struct step_scalars *scalars, void *logits, double *losses)
 {
     const struct kernel_scalars *on_gpu = (const struct kernel_scalars *)scalars;
-    if (gradient && cuda_ops_of(ops)->loss_hopper &&
+    if (gradient && cuda_ops_of(ops)->is_hopper &&
         kernel_loss_hopper_takes(ops->type, vocab, logits))
         ENQUEUE("cross_entropy",
                 launch_cross_entropy_hopper(ON, rows, vocab, labels, on_gpu, logits, losses));
@@ -260,13 +260,13 @@ static void cuda_adamw(struct ops *ops, struct stream *stream, struct adamw hype
                                    .update = hyper.update};
     const struct kernel_scalars *now = (const struct kernel_scalars *)scalars;
     const struct kernel_segment *list = (const struct kernel_segment *)segments;
-    const struct kernel_location *places = (const struct kernel_location *)hyper.places;
-    if (cuda_ops_of(ops)->adamw_hopper && !places)
+    const struct kernel_location *locations = (const struct kernel_location *)hyper.places;
+    if (cuda_ops_of(ops)->is_hopper && !locations)
         ENQUEUE("adamw",
                 adamw_by_tiles(ops, cuda_handle(stream), rounded, now, list, segment_count));
     else
         ENQUEUE("adamw",
-                launch_adamw(cuda_handle(stream), rounded, now, list, places, segment_count));
+                launch_adamw(cuda_handle(stream), rounded, now, list, locations, segment_count));
 }
 
 void cuda_slots_fill(struct ops_backend *table)

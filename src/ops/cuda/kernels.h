@@ -175,7 +175,7 @@ struct kernel_adamw {
 cudaError_t launch_adamw(cudaStream_t stream, struct kernel_adamw hyper,
                          const struct kernel_scalars *scalars,
                          const struct kernel_segment *segments,
-                         const struct kernel_location *places, int segment_count);
+                         const struct kernel_location *locations, int segment_count);
 /* cuda_adamw_hopper.cu: the same bits on compute capability 9.0, rounded to nearest. `processors`:
  * the multiprocessors of the GPU. `taken` is in device memory and belongs to the launch while it
  * runs. */

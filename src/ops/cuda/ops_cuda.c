@@ -53,20 +53,8 @@ bool cuda_is_exact(void)
     return asked && !strcmp(asked, "1");
 }
 
-/* The GPU is a Hopper, and the variable does not ask for the kernels of all GPUs. */
-static enum status take_hopper(const struct ops *ops, const char *variable, bool *hopper)
-{
-    static const char *const words[] = {"plain", NULL};
-    int word;
-    TRY(cuda_word(device_env(ops->device), variable, words, &word));
-    *hopper = word < 0 && cuda_device_of(ops->device)->capability == 90;
-    return STATUS_OK;
-}
-
-/* Which AdamW, and what the one for Hopper needs. */
 static enum status adamw_open(struct ops *ops, struct cuda_ops *cuda)
 {
-    TRY(take_hopper(ops, "SIFR_CUDA_ADAMW", &cuda->adamw_hopper));
     cuda->adamw_taken = (unsigned long long *)((char *)ops->workspace + ADAMW_TAKEN);
     cudaSetDevice(cuda_device_of(ops->device)->index);
     return cuda_status(device_env(ops->device),
@@ -88,8 +76,7 @@ static enum status cuda_ops_open(struct ops *ops)
     TRY(mem_alloc(env, MEM_OTHER, "ops", sizeof *cuda, &cuda));
     ops->state = cuda;
     cuda->cached_arrived = (unsigned *)((char *)ops->workspace + CACHED_ARRIVED);
-    TRY_OR(undo_self, take_hopper(ops, "SIFR_CUDA_NORM", &cuda->norm_hopper));
-    TRY_OR(undo_self, take_hopper(ops, "SIFR_CUDA_LOSS", &cuda->loss_hopper));
+    cuda->is_hopper = cuda_device_of(ops->device)->capability == 90;
     TRY_OR(undo_self, adamw_open(ops, cuda));
     TRY_OR(undo_adamw, cuda_linear_open(ops, &cuda->linear));
     TRY_OR(undo_linear, cuda_attention_open(ops, &cuda->attention));

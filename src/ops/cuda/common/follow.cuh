@@ -18,8 +18,6 @@
 #ifndef OPS_CUDA_FOLLOW_CUH
 #define OPS_CUDA_FOLLOW_CUH
 #include <cuda_runtime.h>
-#include <stdlib.h>
-#include <string.h>
 #include "ops/cuda/kernels.h"
 
 /* May be called before follow_wait: it bypasses L1. */
@@ -55,8 +53,7 @@ static inline bool follow_overlaps(cudaStream_t stream)
     if (cudaStreamIsCapturing(stream, &status) != cudaSuccess ||
         status != cudaStreamCaptureStatusActive)
         return false;
-    const char *way = getenv("SIFR_CUDA_GRAPH");
-    return !(way && !strcmp(way, "serial")) && cudaGetDevice(&gpu) == cudaSuccess &&
+    return cudaGetDevice(&gpu) == cudaSuccess &&
            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu) == cudaSuccess &&
            major >= 9;
 }

@@ -35,21 +35,19 @@ struct product {
 struct operands {
     const void *a, *b;
     void *d;
-    const void *bias; /* of the epilogue: (m), read or written; (n) for BGRADB */
+    const void *bias; /* of the epilogue: (m) */
     const void *aux;  /* of the epilogue: m x n, the input of a GELU */
 };
 
-static inline bool product_has_bias(int epilogue) /* reads or writes a vector */
+static inline bool product_has_bias(int epilogue)
 {
-    return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ||
-           epilogue == CUBLASLT_EPILOGUE_BGRADA || epilogue == CUBLASLT_EPILOGUE_BGRADB ||
-           epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
+    return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
 }
 
 static inline bool product_has_aux(int epilogue)
 {
     return epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ||
-           epilogue == CUBLASLT_EPILOGUE_DGELU || epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
+           epilogue == CUBLASLT_EPILOGUE_DGELU;
 }
 
 struct products; /* the products of one ops */

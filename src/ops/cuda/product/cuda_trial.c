@@ -17,20 +17,12 @@ enum { SEED_A = 1, SEED_B, SEED_D, SEED_BIAS, SEED_AUX };
 
 static int64_t bias_count(const struct product *p)
 {
-    if (!product_has_bias(p->epilogue))
-        return 0;
-    return p->epilogue == CUBLASLT_EPILOGUE_BGRADB ? p->n : p->m;
+    return product_has_bias(p->epilogue) ? p->m : 0;
 }
 
 static int64_t aux_count(const struct product *p)
 {
     return product_has_aux(p->epilogue) ? p->m * p->n : 0;
-}
-
-static bool writes_bias(const struct product *p)
-{
-    return p->epilogue == CUBLASLT_EPILOGUE_BGRADA || p->epilogue == CUBLASLT_EPILOGUE_BGRADB ||
-           p->epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
 }
 
 static bool writes_aux(const struct product *p)
@@ -123,8 +115,7 @@ static bool fill_sides(const struct trial *t)
     const struct product *p = &t->product;
     struct noise bias = {.kind = NOISE_ADDED, .seed = SEED_BIAS, .rows = p->m, .columns = 1};
     struct noise aux = {.kind = NOISE_PLAIN, .seed = SEED_AUX, .rows = p->m, .columns = p->n};
-    return (bias_count(p) == 0 || writes_bias(p) ||
-            fill(t, bias, DEVIATION_OF_SIDE, t->operands.bias)) &&
+    return (bias_count(p) == 0 || fill(t, bias, DEVIATION_OF_SIDE, t->operands.bias)) &&
            (aux_count(p) == 0 || writes_aux(p) || fill(t, aux, DEVIATION_OF_SIDE, t->operands.aux));
 }
 
@@ -134,8 +125,7 @@ bool trial_reset(struct trial *t)
     struct noise d = {.kind = NOISE_ADDED, .seed = SEED_D, .rows = p->m, .columns = p->n};
     bool ready = p->add ? fill(t, d, DEVIATION_OF_SIDE, t->operands.d)
                         : forget(t, t->operands.d, p->m * p->n);
-    return ready && (!writes_bias(p) || forget(t, t->operands.bias, bias_count(p))) &&
-           (!writes_aux(p) || forget(t, t->operands.aux, aux_count(p)));
+    return ready && (!writes_aux(p) || forget(t, t->operands.aux, aux_count(p)));
 }
 
 bool trial_read(struct trial *t, struct fingerprint *fingerprint)
@@ -145,7 +135,6 @@ bool trial_read(struct trial *t, struct fingerprint *fingerprint)
         const void *x;
         int64_t count;
     } written[TRIAL_OUTPUTS] = {{t->operands.d, p->m * p->n},
-                                {t->operands.bias, writes_bias(p) ? bias_count(p) : 0},
                                 {t->operands.aux, writes_aux(p) ? aux_count(p) : 0}};
     cudaError_t error = cudaMemsetAsync(t->sums, 0, sizeof *fingerprint, t->stream);
     for (int i = 0; i < TRIAL_OUTPUTS && error == cudaSuccess; i++)

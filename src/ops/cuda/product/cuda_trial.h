@@ -19,9 +19,9 @@ struct trial {
     unsigned long long *sums; /* of a fingerprint */
 };
 
-enum { TRIAL_OUTPUTS = 3 };
-struct
-    fingerprint { /* of everything a product writes: D, bias, aux; zeros for what it does not write */
+enum { TRIAL_OUTPUTS = 2 };
+/* Of everything a product writes: D and aux; zeros for what it does not write. */
+struct fingerprint {
     unsigned long long sums[TRIAL_OUTPUTS][2];
 };
 
