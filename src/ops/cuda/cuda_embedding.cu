@@ -7,12 +7,12 @@
  *     order    rows, by token, then by row           tokens  7 7 7 9 9 ...
  *     starts   of each token's run in order          starts[v + 1] - starts[v] rows use v
  *
- * Then one block per token adds its run, or writes zeros. A run longer than PIECE is cut into
- * chunks of PIECE rows from its start; a block of its own sums each chunk into scratch, and the
+ * Then one block per token adds its run, or writes zeros. A run longer than CHUNK is cut into
+ * chunks of CHUNK rows from its start; a block of its own sums each chunk into scratch, and the
  * token's block adds the chunks in order. So a token's bits depend only on its own rows, and a
  * token that fills half of the batch delays no other.
  *
- * A window is PIECE consecutive entries of order. At most two chunks start in one: one that
+ * A window is CHUNK consecutive entries of order. At most two chunks start in one: one that
  * continues a run from before the window, and the first of a long run, which then reaches beyond
  * the window's end. That gives each chunk a slot without counting: 2 w for the first kind, 2 w + 1
  * for the second.

@@ -187,7 +187,7 @@ inline int warps_for(int64_t floats)
      : (type) == DTYPE_BF16 ? ((wide) ? CALL(__nv_bfloat16, true) : CALL(__nv_bfloat16, false)) \
                             : ((wide) ? CALL(__half, true) : CALL(__half, false)))
 
-inline bool pieces_of_16(int type, int64_t width, const void *a, const void *b)
+inline bool units_of_16(int type, int64_t width, const void *a, const void *b)
 {
     return width * (type == DTYPE_F32 ? 4 : 2) % 16 == 0 && (uintptr_t)a % 16 == 0 &&
            (uintptr_t)b % 16 == 0;

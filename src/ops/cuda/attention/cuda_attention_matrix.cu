@@ -28,7 +28,7 @@ bool cuda_attend_matrix_takes(struct cuda_heads a)
 cudaError_t cuda_attend_matrix_forward(int type, struct cuda_heads a, const void *qkv, void *out,
                                        float *lse, cudaStream_t stream)
 {
-    const bool chunks = attend::pieces_of_16(type, a.width, qkv, out);
+    const bool chunks = attend::units_of_16(type, a.width, qkv, out);
 #define CALL(T) matrix::run_forward<T>(a, chunks, qkv, out, lse, stream)
     return type == DTYPE_F32    ? CALL(float)
            : type == DTYPE_BF16 ? CALL(__nv_bfloat16)
@@ -40,8 +40,8 @@ cudaError_t cuda_attend_matrix_backward(int type, struct cuda_heads a, const voi
                                         const void *out, const float *lse, const void *dout,
                                         void *dqkv, float *sums, cudaStream_t stream)
 {
-    const bool chunks = attend::pieces_of_16(type, a.width, qkv, dout) &&
-                        attend::pieces_of_16(type, a.width, dqkv, dqkv);
+    const bool chunks = attend::units_of_16(type, a.width, qkv, dout) &&
+                        attend::units_of_16(type, a.width, dqkv, dqkv);
     const cudaError_t error = cuda_attend_sums(type, a, out, dout, sums, stream);
     if (error != cudaSuccess)
         return error;

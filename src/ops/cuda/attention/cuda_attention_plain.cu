@@ -251,7 +251,7 @@ cudaError_t cuda_attend_forward(int type, struct cuda_heads a, const void *qkv, 
                                 float *lse, cudaStream_t stream)
 {
 #define CALL(T, WIDE) run_forward<T, WIDE>(a, qkv, out, lse, stream)
-    return ATTEND_BY_TYPE(type, pieces_of_16(type, a.width, qkv, qkv), CALL);
+    return ATTEND_BY_TYPE(type, units_of_16(type, a.width, qkv, qkv), CALL);
 #undef CALL
 }
 
@@ -268,6 +268,6 @@ cudaError_t cuda_attend_backward(int type, struct cuda_heads a, const void *qkv,
                                  cudaStream_t stream)
 {
 #define CALL(T, WIDE) run_backward<T, WIDE>(a, qkv, out, lse, dout, dqkv, sums, stream)
-    return ATTEND_BY_TYPE(type, pieces_of_16(type, a.width, qkv, dout), CALL);
+    return ATTEND_BY_TYPE(type, units_of_16(type, a.width, qkv, dout), CALL);
 #undef CALL
 }

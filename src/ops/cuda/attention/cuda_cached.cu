@@ -144,7 +144,7 @@ cudaError_t cuda_attend_cached(int type, struct cuda_heads a, struct kernel_past
                                const void *qkv, void *cache_k, void *cache_v, void *out,
                                float *scratch, unsigned *arrived, cudaStream_t stream)
 {
-    bool wide = pieces_of_16(type, a.width, cache_k, cache_v) && (uintptr_t)qkv % 16 == 0;
+    bool wide = units_of_16(type, a.width, cache_k, cache_v) && (uintptr_t)qkv % 16 == 0;
     int64_t bytes = a.width * (type == DTYPE_F32 ? 4 : 2);
     cudaError_t error = cudaSuccess;
     if (takes_one(type, a, wide))

@@ -107,8 +107,7 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
         barrier_arrive(shared_address(&m.start));
 
     for (unsigned tile = 0;; tile++) {
-        float s[64], dp[64],
-            new_dq[32]; /* declared here, so that old values do not stay in registers */
+        float s[64], dp[64], new_dq[32]; /* here, so that old values do not stay in registers */
         uint32_t ds16[32];
 
         /* dP and dV start; finished results are written */

@@ -125,11 +125,8 @@ __device__ inline void query_finishes(memory<128> &m, const problem &p, T *dqkv,
 template <bool ROPE, bool SUMS, bool CLUSTER, typename T>
 __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
 {
-    constexpr bool LATE =
-        CLUSTER &&
-        IS_LATE<
-            128,
-            ROPE>; /* no dq is finished here; ptxas spills even if only the test for that is left out */
+    /* LATE: no dq is finished here; ptxas spills even if only the test for that is left out */
+    constexpr bool LATE = CLUSTER && IS_LATE<128, ROPE>;
     const place me = place_of((int)threadIdx.x - 128);
     const float scale = p.scale * LOG2_E;
     const int half = uniform(me.half);
@@ -165,8 +162,7 @@ __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
         barrier_arrive(shared_address(&m.start));
 
     for (unsigned tile = 0;; tile++) {
-        float s[32], dp[32],
-            dq[32]; /* declared here, so that old values do not stay in registers */
+        float s[32], dp[32], dq[32]; /* here, so that old values do not stay in registers */
         uint32_t ds16[16];
         const int now = place_of_two(tile), last = now ^ 1; /* buffers of dout and of dS */
         const unsigned sweep_before = sweep - (flags & FIRST ? 1 : 0);

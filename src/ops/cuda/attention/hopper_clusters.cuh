@@ -13,8 +13,8 @@
  * (cluster_walk::turn). Blocks start together and a later one reaches the same queries no sooner,
  * so a block waits for its predecessor once, at the beginning, and then runs a little behind it.
  *
- *     8 tiles, dq of queries 5:     keys  5  4 | 0  1  2  3       the first is put, the last takes the
- *                                   block 2  3 | 0  1  2  3       sum, adds its own and writes dq
+ *     8 tiles, dq of queries 5:  keys  5  4 | 0  1  2  3       the first is put, the last takes the
+ *                                block 2  3 | 0  1  2  3       sum, adds its own and writes dq
  *
  * At width 128 with rope no block takes the sum: rotated values go through both warpgroups there,
  * and the last block of a cluster, which has most of the last parts, would fall behind the others.
@@ -70,7 +70,7 @@ template <int WIDTH, bool LATE> struct cluster_walk : tile_of<WIDTH> {
         begin_item(p, cluster);
         begin_sweep(p.tiles - 1 - (int)blockIdx.x % p.cluster);
     }
-    /* Steps to the next tile; job is p.jobs or more after the last. True: the tile begins a sweep. */
+    /* Steps to the next tile; job is p.jobs or more after the last. True: a sweep begins. */
     __device__ inline bool step(const problem &p)
     {
         if (++query < queries(p))

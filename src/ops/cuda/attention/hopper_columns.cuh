@@ -1,11 +1,11 @@
 /* hopper_columns -- attention backward on Hopper: column sums of dqkv, which are the bias gradient
  * of the linear layer before attention, without reading dqkv again.
  *
- *     dk  Its sum over the keys is sum_i q_i sum_j dS_ij, and a row of dS sums to zero. (A bias of the
- *         keys shifts all scores of a query equally, and softmax ignores that.) The sum of rounded dk
- *         differs from zero by rounding only.
- *     dv  Its sum over the keys is sum_i dO_i sum_j P_ij, and a row of P sums to one: the sum of dout,
- *         which the statistics kernel reads anyway.
+ *     dk  Its sum over the keys is sum_i q_i sum_j dS_ij, and a row of dS sums to zero. (A bias
+ *         of the keys shifts all scores of a query equally, and softmax ignores that.) The sum of
+ *         rounded dk differs from zero by rounding only.
+ *     dv  Its sum over the keys is sum_i dO_i sum_j P_ij, and a row of P sums to one: the sum of
+ *         dout, which the statistics kernel reads anyway.
  *     dq  is summed as it is written, from the rounded values.
  *
  * A warp adds its 16 rows of 64 columns of dq, which pass through its registers in 16-byte units
@@ -41,7 +41,7 @@ struct columns {
 };
 
 /* Adds eight columns of one more row. */
-template <typename T> __device__ inline void add_piece(columns &c, uint4 chunk, bool first)
+template <typename T> __device__ inline void add_unit(columns &c, uint4 chunk, bool first)
 {
     const uint32_t bits[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
 #pragma unroll

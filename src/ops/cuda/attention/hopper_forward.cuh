@@ -11,8 +11,8 @@
  *
  * Timing. A tile's powers of two take about as long as its products at width 64, half as long at
  * 128. So they must overlap. An iteration of the loop, for tile t of the block's whole list,
- *     starts S(t + 1) and O += P(t) V(t), lets the next warpgroup start its own, and computes P(t + 1)
- *     while the second product runs;
+ *     starts S(t + 1) and O += P(t) V(t), lets the next warpgroup start its own, and computes
+ *     P(t + 1) while the second product runs;
  * the next item's first tile follows the last of this one without a gap, and results are written
  * meanwhile. Also tried on an H200: two warpgroups at width 64 (6 to 12 % slower), three at width
  * 128 with nothing overlapped by hand (2 % faster, other code), no turns (as fast or 3 % slower),

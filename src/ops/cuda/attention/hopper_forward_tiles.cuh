@@ -82,7 +82,7 @@ __device__ inline bool item_of(const problem &p, int n, item &it)
 
 /* An item, as the consumers see it. */
 struct order {
-    int row; /* row of the sequence where the queries begin; negative if the tile begins before the first */
+    int row;          /* where the queries begin in the sequence; may be negative */
     int last_key;     /* the tile of keys to begin with; -1: the end, no item */
     int64_t out, lse; /* offsets of the first query's elements */
 };

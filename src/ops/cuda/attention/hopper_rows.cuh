@@ -103,7 +103,7 @@ __device__ inline void write_rows(T *to, int64_t width, extent left, const float
         if (first + line < left.rows && FROM + column < left.columns)
             *reinterpret_cast<uint4 *>(to + line * width + column) = bits;
         if constexpr (S::wanted)
-            add_piece<T>(*sums, bits, k == 0);
+            add_unit<T>(*sums, bits, k == 0);
     }
     __syncwarp();
 }
@@ -141,7 +141,7 @@ __device__ inline int sum_offset(const place &me)
     return me.half * (64 * 64) + me.thread * 4;
 }
 
-__device__ inline void take_piece(float *d, const float *from)
+__device__ inline void take_four(float *d, const float *from)
 {
     asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
@@ -153,7 +153,7 @@ __device__ inline void take_sum(float (&d)[32], const float *from)
 {
 #pragma unroll
     for (int c = 0; c < 8; c++)
-        take_piece(d + 4 * c, from + c * 512);
+        take_four(d + 4 * c, from + c * 512);
 }
 
 /* The part of a tile of sums at width 128 that the thread rotates: 32 columns of the first half,
@@ -163,8 +163,8 @@ __device__ inline void take_pairs(float (&d)[32], const float *tile, const place
     const float *from = tile + me.half * (4 * 512) + me.thread * 4;
 #pragma unroll
     for (int c = 0; c < 4; c++) {
-        take_piece(d + 4 * c, from + c * 512);
-        take_piece(d + 4 * c + 16, from + 64 * 64 + c * 512);
+        take_four(d + 4 * c, from + c * 512);
+        take_four(d + 4 * c + 16, from + 64 * 64 + c * 512);
     }
 }
 

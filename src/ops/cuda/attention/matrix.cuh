@@ -10,6 +10,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <stdint.h>
+#include "ops/cuda/common/powers.cuh"
 
 namespace matrix
 {
@@ -104,20 +105,6 @@ MATRIX_MULTIPLY(__half, "m16n8k16", "f16")
 #undef MATRIX_MULTIPLY
 
 /* --- arithmetic ----------------------------------------------------------------------------- */
-
-__device__ inline float power_of_two(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-__device__ inline float logarithm_of_two(float x)
-{
-    float y;
-    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 
 } // namespace matrix
 

@@ -36,6 +36,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <stdint.h>
+#include "ops/cuda/common/powers.cuh"
 
 namespace hopper
 {
@@ -391,20 +392,6 @@ template <typename T> __device__ inline float2 unpacked(uint32_t both)
         return {__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u)};
     else
         return __half22float2(*reinterpret_cast<__half2 *>(&both));
-}
-
-__device__ inline float power_of_two(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-__device__ inline float logarithm_of_two(float x)
-{
-    float y;
-    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
 }
 
 } // namespace hopper
