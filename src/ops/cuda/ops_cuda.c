@@ -42,7 +42,8 @@ enum status cuda_word(struct env *env, const char *variable, const char *const *
     text_init(&known, env);
     for (int i = 0; words[i]; i++)
         text_printf(&known, "%s%s", i == 0 ? "" : words[i + 1] ? ", " : " or ", words[i]);
-    enum status st = FAIL(env, CONFIG, "%s=%s: %s", variable, asked, text_string(&known));
+    enum status st =
+        FAIL(env, CONFIG, "%s=%s: unknown value; use %s", variable, asked, text_string(&known));
     text_free(&known);
     return st;
 }

@@ -3,8 +3,9 @@
  *
  *     P = 2^(S scale - lse)      dS = P (dP - sums)      with recomputed scores S and dP = dout V^T
  *
- *     query_gradients   a block keeps queries, streams keys and values       dQ = dS K
- *     key_gradients     a block keeps keys, streams queries of its heads     dV = P^T dout, dK = dS^T Q
+ *     query_gradients   a block keeps queries and streams keys and values   dQ = dS K
+ *     key_gradients     a block keeps keys and streams the queries of its   dV = P^T dout,
+ *                       heads                                               dK = dS^T Q
  *
  * The second has keys down. If both sums of a warp do not fit its registers, it takes two
  * launches, one for each, and both recompute the scores. P and dS are rounded for the products; dq
