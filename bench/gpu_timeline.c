@@ -1,8 +1,8 @@
-/* gpu_timeline -- a library that CUDA loads into a program (CUDA_INJECTION64_PATH) and that writes
- * down when each kernel, copy and fill of the GPU began and ended: kernels as they run one after
- * the other at the GPU's own clock, not one by one as a profiler replays them.
+/* gpu_timeline -- a library that CUDA loads into a program (CUDA_INJECTION64_PATH). It logs when
+ * each kernel, copy and fill of the GPU began and ended, in the running program and at the GPU's own
+ * clock, unlike a profiler that replays kernels one by one.
  *
- * TIMELINE=PATH: a line each, "BEGIN,END,NAME", in nanoseconds. For bench/gpu-timeline.
+ * TIMELINE=PATH: the file, a line "BEGIN,END,NAME" each, in nanoseconds. For bench/gpu-timeline.
  */
 #include <cupti.h>
 #include <stdio.h>

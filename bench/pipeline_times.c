@@ -1,9 +1,9 @@
-/* pipeline_times -- the simulator of schedules as a command, for bench/bubble: how long a step takes
- * whose passes take as long as they are said to.
+/* pipeline_times -- the simulator of schedules as a command, for bench/bubble: the time of a step from
+ * the times of its passes.
  *
  *     pipeline_times SCHEDULE STAGES CHUNKS ROUNDS MESSAGE
  *
- * MESSAGE is the seconds of each. stdin has a line `STAGE PASS SECONDS` for every pass: "1 B3 0.25". Prints
+ * MESSAGE is the seconds of a message. stdin has a line `STAGE PASS SECONDS` for every pass: "1 B3 0.25". Prints
  * the seconds to the end of the last pass.
  */
 #include <stdio.h>

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""sifr's tokenizer beside the `tokenizers` package, one thread each, in one run. Prints one JSON object.
+"""sifr's tokenizer against the `tokenizers` package, one thread each, in one run. Prints one JSON object.
 
     python3 bench/tokenizer.py [--build build] [--text FILE] [--mb 8] [--vocab 16384]
 
 The text (by default: Python's own library and /usr/share/doc) is cut into documents of whole lines of about 4 KB. sifr learns
 a vocabulary from it; both encode the documents with that tokenizer.json, every round with an empty cache, and the ids must be
-equal. For `tokenizers` the fastest of its ways to encode counts. Both also learn a vocabulary of the same size. Seconds are CPU
+equal. For `tokenizers` its fastest way to encode counts. Both also learn a vocabulary of the same size. Seconds are CPU
 time, which a busy machine disturbs less.
 """
 import argparse

@@ -4,7 +4,7 @@
  * Without arguments it tests the back ends that run on any machine. `test_ops_agree cuda [TYPE
  * [OP]]` tests a GPU on more shapes and exits with 77 if there is none; with OP, only ops whose
  * name contains it. `cuda-fast` tests only what fast mode changes. `cuda-once` runs every shape
- * once and compares nothing, for sanitizers, which are slow. SIFR_CUDA_ATTENTION=teams in the
+ * once and compares nothing, for sanitizers, which are slow. SIFR_CUDA_ATTENTION=clusters in the
  * environment adds shapes for that form of attention's backward pass; with SIFR_CUDA_EXACT=1, f32
  * has the bounds of fp32 everywhere. The reference gets the inputs of the tested back end, already
  * rounded to its type, so that the test sees only the errors of its arithmetic. All disagreements
@@ -34,7 +34,7 @@ static bool is_gpu(const struct subject *subject)
 static bool has_clusters(const struct subject *subject)
 {
     const char *way = getenv("SIFR_CUDA_ATTENTION");
-    return is_gpu(subject) && way && strcmp(way, "teams") == 0;
+    return is_gpu(subject) && way && strcmp(way, "clusters") == 0;
 }
 
 /* Shape i of all shapes for a subject; NULL after the last. */

@@ -3,8 +3,7 @@
  * Capture takes what is enqueued on the stream and nothing else; calls that would wait or take memory
  * fail in it, and so does the capture. What memory the driver takes for a graph is its own.
  *
- * Environment, read at each recording, for measuring on a GPU: SIFR_CUDA_GRAPH=off records nothing;
- * =serial does, but no kernel begins before the one before has ended (src/ops/cuda/common/follow.cuh).
+ * Environment, read at each recording, for tests: SIFR_CUDA_GRAPH=off records nothing.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /* cuda_adamw -- AdamW on any GPU: one launch for all segments, whose counts only the device knows.
  *
- * Segments are cut into tiles; a fixed number of blocks takes the tiles in turn, 1024 segments at a
- * time. Each block sums the segments' tiles in shared memory and finds the segment of a tile by
- * bisection. The arithmetic is in cuda_adamw.cuh; Hopper has a kernel of its own in
- * cuda_adamw_hopper.cu.
+ * Segments are cut into tiles. A fixed number of blocks takes the tiles in turn, for 1024 segments
+ * at a time: each block sums the tile counts of the segments in shared memory and finds the
+ * segment of a tile by bisection. The arithmetic is in cuda_adamw.cuh; Hopper has a kernel of its
+ * own in cuda_adamw_hopper.cu.
  */
 #include "device/gpu_facts.h"
 #include "ops/cuda/cuda_adamw.cuh"
@@ -13,11 +13,11 @@ enum {
     ADAMW_DEPTH = 2,
     ADAMW_TILE = ADAMW_DEPTH * THREADS * 4,
     ADAMW_BLOCKS = GPU_HOPPER_PROCESSORS * 8,
-    SEGMENTS_EACH = 4, /* a thread */
+    SEGMENTS_EACH = 4, /* per thread */
     SEGMENTS = SEGMENTS_EACH * THREADS
 };
 
-/* ends[i] = tiles of segments 0 .. i; returns those of all `count`. */
+/* ends[i] = tiles of segments 0 .. i; returns the tiles of all `count` segments. */
 static __device__ inline int64_t sum_tiles(const kernel_segment *segments, int count, int64_t *ends)
 {
     __shared__ int64_t warps[THREADS / WARP];
@@ -66,7 +66,7 @@ static __device__ inline int find_segment(const int64_t *ends, int count, int64_
 template <bool RANDOM>
 __global__ void __launch_bounds__(THREADS, 3)
     adamw(kernel_adamw hyper, const kernel_scalars *scalars, const kernel_segment *segments,
-          const kernel_location *places, int segment_count)
+          const kernel_location *locations, int segment_count)
 {
     __shared__ int64_t ends[SEGMENTS];
     const kernel_scalars now = *scalars;
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(THREADS, 3)
             u.lr = mul(now.lr, s.lr_mul);
             u.decay = s.decay;
             int64_t tile = turn - (i > 0 ? ends[i - 1] : 0);
-            const kernel_location *place = RANDOM ? &places[first + i] : nullptr;
+            const kernel_location *place = RANDOM ? &locations[first + i] : nullptr;
             update_tile<ADAMW_DEPTH, RANDOM>(u, s, place, tile * ADAMW_TILE, threadIdx.x, THREADS);
         }
         turn -= tiles;
@@ -93,9 +93,10 @@ __global__ void __launch_bounds__(THREADS, 3)
 cudaError_t launch_adamw(cudaStream_t stream, struct kernel_adamw hyper,
                          const struct kernel_scalars *scalars,
                          const struct kernel_segment *segments,
-                         const struct kernel_location *places, int segment_count)
+                         const struct kernel_location *locations, int segment_count)
 {
-    auto kernel = places ? adamw<true> : adamw<false>;
-    kernel<<<ADAMW_BLOCKS, THREADS, 0, stream>>>(hyper, scalars, segments, places, segment_count);
+    auto kernel = locations ? adamw<true> : adamw<false>;
+    kernel<<<ADAMW_BLOCKS, THREADS, 0, stream>>>(hyper, scalars, segments, locations,
+                                                 segment_count);
     return cudaGetLastError();
 }

@@ -1,39 +1,38 @@
-/* cuda_adamw -- AdamW's arithmetic, four elements at a time, and the way of a tile straight from
- * device memory and back. How segments are cut and who takes which tile is in cuda_adamw.cu (any
- * GPU) and cuda_adamw_hopper.cu (through shared memory, by the copy engine).
+/* cuda_adamw -- AdamW's arithmetic, four elements at a time, and a tile's path from device memory
+ * to registers and back. How segments are cut and which block takes which tile is in cuda_adamw.cu
+ * (any GPU) and cuda_adamw_hopper.cu (through shared memory, by the copy engine).
  *
- * Bytes an element: 24 and the sizes of gradient and copy. An element's bits do not depend on where
- * it lies, on the kernel or on the grid: they are those of single operations rounded to nearest,
- * divisions and the root too.
+ * Bytes per element: 24 plus the sizes of gradient and copy. An element's bits do not depend on
+ * its position, the kernel or the grid: they are those of single operations rounded to nearest,
+ * including divisions and the root.
  *
- * The compiler's exact division looks at every pair of operands for exponents so far out that its
- * formula fails, and branches: nothing of one element runs beside another, and 60 instructions an
- * element are spent. Here four elements are looked at together, and the same formulas then run side
- * by side; where one of the four is unusual (zero, tiny, huge, not finite) the compiler's divisions
- * are used.
+ * The compiler's exact division checks every pair of operands for exponents so extreme that its
+ * formula fails, and branches. That serializes the elements and costs 60 instructions per element.
+ * Here four elements are checked together, and the same formulas then run interleaved; if one of
+ * the four is unusual (zero, tiny, huge, not finite), the compiler's divisions are used.
  *
  *     a / c:  r = 1 / c to half a unit; q = a r; q + (a - c q) r
  *     root:   y = 1 / root to a unit; s = x y; s + (x - s s) y / 2       all but q, s fused
  *
- * Of a quotient, only pairs with 2^k A - C M = j, |j| <= 6 (A, C the 24-bit mantissas, M that of a
- * midpoint, k 24 or 25) come so near to a midpoint that the last rounding could go wrong. With r = 1 / c
- * rounded (a correction, known beforehand) all 4.6e7 of them with |j| <= 8 were tried, and none does.
- * With r from the GPU's approximation and one step of Newton's, and for the root, the formulas are
- * those of __fdiv_rn and __fsqrt_rn themselves where those do not branch.
+ * For a quotient, only pairs with 2^k A - C M = j, |j| <= 6 (A, C the 24-bit mantissas, M that of
+ * a midpoint, k 24 or 25) come so close to a midpoint that the last rounding could go wrong. With
+ * r = 1 / c rounded (a correction, known in advance) all 4.6e7 such pairs with |j| <= 8 were
+ * tried, and none does. With r from the GPU's approximation and one Newton step, and for the root,
+ * the formulas are those of __fdiv_rn and __fsqrt_rn where those do not branch.
  */
 #ifndef OPS_CUDA_CUDA_ADAMW_CUH
 #define OPS_CUDA_CUDA_ADAMW_CUH
 #include "ops/cuda/common/cuda_round.cuh"
 
-/* What a step makes of hyper-parameters, scalars and one segment's factors. */
+/* Everything an update needs: hyper-parameters, the step's scalars, and one segment's factors. */
 struct update {
     kernel_adamw hyper;
     float grad_scale, correction1, correction2;
     float inverse1, inverse2; /* 1 / correction; NaN where correction or eps is unusual */
-    float lr, decay;          /* the segment's */
+    float lr, decay;          /* of the segment */
 };
 
-/* For no segment yet. */
+/* Everything except the segment's factors. */
 static __device__ inline update update_begin(const kernel_adamw &hyper, const kernel_scalars &now)
 {
     const float c1 = now.correction1, c2 = now.correction2, none = __uint_as_float(0x7fffffffu);
@@ -50,8 +49,8 @@ static __device__ inline update update_begin(const kernel_adamw &hyper, const ke
 
 /* --- arithmetic ----------------------------------------------------------------------------- */
 
-/* 2^-86 <= x <= 2^40, of what is divided by corrections: then no formula below meets a number that
- * is not normal, but (a - c q), which is a multiple of 2^-149 and so exact all the same. */
+/* 2^-86 <= x <= 2^40, for values that are divided by corrections. Then every intermediate below is
+ * a normal number, except (a - c q), which is a multiple of 2^-149 and therefore still exact. */
 static __device__ inline bool is_usual(float x)
 {
     const uint32_t low = (127 - 86) << 23, high = (127 + 40) << 23;
@@ -80,12 +79,12 @@ static __device__ inline float usual_root(float x)
     return fma_(fma_(-s, s, x), mul(y, 0.5f), s);
 }
 
-/* Four elements, all that is computed of them. */
+/* The whole update of four elements. */
 static __device__ inline void step_four(const update &u, const float (&grad)[4], float (&p)[4],
                                         float (&m)[4], float (&v)[4])
 {
     const kernel_adamw &h = u.hyper;
-    float mean[4], square[4], direction[4]; /* the first two: m and v over their corrections */
+    float mean[4], square[4], direction[4]; /* mean, square: m and v over their corrections */
     bool usual = true;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
@@ -115,7 +114,7 @@ static __device__ inline void step_four(const update &u, const float (&grad)[4],
         p[j] = sub(p[j], mul(u.lr, add(direction[j], mul(u.decay, p[j]))));
 }
 
-/* The parameter as its copy has it. */
+/* The parameter rounded to its copy's type. */
 template <typename T> static __device__ inline lump<T, 4> copy_four(const float (&p)[4])
 {
     lump<T, 4> to;
@@ -129,7 +128,7 @@ template <typename T> static __device__ inline lump<T, 4> copy_four(const float 
     return to;
 }
 
-/* --- straight from device memory ------------------------------------------------------------- */
+/* --- from device memory to registers and back ------------------------------------------------- */
 
 template <typename T>
 static __device__ inline void store_four(T *copy, const lump<T, 4> &to, int64_t n, bool wide)
@@ -176,7 +175,7 @@ static __device__ inline void store_random(const kernel_segment &s, const kernel
     store_four((uint16_t *)s.copy + i, to, n, wide);
 }
 
-/* The first n of four elements, zeros after them. */
+/* The first n of four elements, followed by zeros. */
 template <typename T>
 static __device__ inline lump<T, 4> load_four(const T *from, int64_t n, bool wide)
 {
@@ -193,7 +192,7 @@ static __device__ inline lump<T, 4> load_four(const T *from, int64_t n, bool wid
     return four;
 }
 
-/* Every array of the segment starts at a multiple of 16 bytes. */
+/* Every array of the segment is aligned to 16 bytes. */
 static __device__ inline bool is_wide_segment(const kernel_segment &s)
 {
     return ((uintptr_t)s.param | (uintptr_t)s.grad | (uintptr_t)s.m | (uintptr_t)s.v |
@@ -202,10 +201,10 @@ static __device__ inline bool is_wide_segment(const kernel_segment &s)
            0;
 }
 
-/* Elements `first` on of a segment whose gradient is of G, as far as there are so many: DEPTH fours
- * of each of `threads` threads, this one number `thread`. RANDOM: copies of 16 bits are rounded at
- * random, by `place`; an instance of its own, so that the other has neither its registers nor its
- * branches. */
+/* Updates elements of a segment from `first` on, up to its end: DEPTH groups of four for each of
+ * `threads` threads, of which this is number `thread`. G: the gradient's type. RANDOM: 16-bit
+ * copies are rounded stochastically, by `place`. RANDOM is a template parameter so that the other
+ * instance has neither its registers nor its branches. */
 template <typename G, int DEPTH, bool RANDOM>
 static __device__ inline void update_tile(const update &u, const kernel_segment &s,
                                           const kernel_location *place, int64_t first, int thread,

@@ -1,23 +1,23 @@
-/* cuda_adamw_hopper -- AdamW for GPUs of compute capability 9.0: tiles through shared memory, moved
- * by the copy engine.
+/* cuda_adamw_hopper -- AdamW for compute capability 9.0: tiles go through shared memory, moved by
+ * the copy engine.
  *
- * A block a processor. One warp moves: it takes tiles, asks for their parameters, moments and
- * gradients (8 KiB of an array at once), and sends back what has been computed; STAGES tiles are
- * under way, DRAIN of them on their way back. The other warps compute, in place.
+ * One block per multiprocessor. One warp moves data: it takes tiles, loads their parameters,
+ * moments and gradients (8 KiB of an array at once), and stores the results. STAGES tiles are in
+ * flight, DRAIN of them being stored. The other warps compute in place.
  *
  *     taken -> loads -> full[stage] -> computed in place -> done[stage] -> stores -> stage free
  *
- * Tiles are taken by a count in device memory that all blocks raise, so that who is fast takes more
- * (2.97e9 parameters on an H200: 19.9 ms, 4.17 TB/s; 21.1 ms where a block has every 132nd tile).
- * Which block has a tile changes from run to run, and the bits do not: tiles have nothing in common.
- * The launcher clears the count before each launch.
+ * Blocks take tiles from a shared counter in device memory, so that faster blocks take more
+ * (2.97e9 parameters on an H200: 19.9 ms, 4.17 TB/s; 21.1 ms where a block takes every 132nd
+ * tile). Which block gets a tile changes from run to run; the bits do not, since tiles are
+ * independent. The launcher clears the counter before each launch.
  *
- * Threads of the kernel in cuda_adamw.cu hold what they asked for in registers and wait for all of
- * it; here nobody waits as long as a tile is there. The arithmetic and so the bits are the same.
- * What the copy engine cannot move (a segment that does not start at a multiple of 16 bytes, its
- * last elements, a copy of more than 16 bits) goes straight from device memory and back.
+ * Threads of the kernel in cuda_adamw.cu hold their loads in registers and wait for all of them;
+ * here no thread waits as long as a tile is ready. The arithmetic, and so the bits, are the same.
+ * What the copy engine cannot move (a segment that is not aligned to 16 bytes, its last elements,
+ * a copy of more than 16 bits) is read and written directly.
  *
- * This file is compiled for sm_90a alone (cmake/cuda.cmake).
+ * This file is compiled for sm_90a only (cmake/cuda.cmake).
  */
 #include "ops/cuda/cuda_adamw.cuh"
 #include "ops/cuda/common/hopper.cuh"
@@ -35,16 +35,16 @@ enum {
     THREADS = COMPUTING + WARP
 };
 
-/* A tile and where it lies. */
+/* A tile and its location. */
 struct job {
     kernel_segment tile; /* the segment from the tile's first element on; count: of the tile */
-    int moved;           /* elements that the copy engine moves: the first ones */
+    int moved;           /* how many of its first elements the copy engine moves */
     float lr;
 };
 
 struct stage {
     float param[TILE], m[TILE], v[TILE];
-    float grad[TILE]; /* half of it for types of 16 bits */
+    float grad[TILE]; /* half of it used for 16-bit types */
     uint16_t copy[TILE];
 };
 
@@ -54,13 +54,13 @@ struct memory {
     uint64_t full[STAGES], done[STAGES];
 };
 
-/* --- the warp that moves: its first lane does, all walk the segments ------------------------- */
+/* --- the warp that moves data: its first lane issues, all lanes search the segments ----------- */
 
-/* The tiles that are this block's, each later than the one before. The count is far away: it is
- * asked one turn ahead. */
+/* The tiles of this block, in increasing order. The counter is slow to reach, so it is read one
+ * turn ahead. */
 struct taker {
-    unsigned long long *taken; /* by all blocks */
-    unsigned long long ahead;  /* the first lane's: the next turn's */
+    unsigned long long *taken; /* shared by all blocks */
+    unsigned long long ahead;  /* the next turn's value, in the first lane */
 
     __device__ inline void look_ahead()
     {
@@ -76,12 +76,13 @@ struct taker {
     }
 };
 
-/* The segment of a tile, for tiles that are asked for in order: each lane has one of 32 segments. */
+/* Finds the segment of a tile, for tiles in increasing order: each lane holds one of 32 segments.
+ */
 struct finder {
     const kernel_segment *segments;
-    int count, first; /* first: of the 32 */
-    int64_t before;   /* tiles of the segments before these */
-    int64_t end;      /* tiles up to this lane's segment and with it */
+    int count, first; /* first: of the 32 segments */
+    int64_t before;   /* tiles of all earlier segments */
+    int64_t end;      /* tiles up to and including this lane's segment */
 
     __device__ inline void look(int from, int64_t tiles)
     {
@@ -96,7 +97,7 @@ struct finder {
         end += tiles;
     }
 
-    /* The tile's segment and place in it; false: there are not so many tiles. */
+    /* The tile's segment and its index within it; false if there are fewer tiles. */
     __device__ inline bool find(int64_t turn, int *segment, int64_t *tile)
     {
         unsigned later;
@@ -150,7 +151,7 @@ __device__ inline void ask(memory &memory, int i, const job &j)
     load_bytes(shared_address(to.grad), j.tile.grad, halves, full);
 }
 
-/* Once the tile is computed. A group of stores, empty or not. */
+/* Stores a computed tile, as one group of stores (possibly empty). */
 __device__ inline void send_back(memory &memory, int i)
 {
     const stage &from = memory.stages[i];
@@ -172,8 +173,8 @@ __device__ inline void move(memory &memory, const kernel_scalars &now,
 {
     bool first_lane = threadIdx.x % WARP == 0, more = true;
     finder finder = {segments, segment_count, 0, 0, 0};
-    ring<STAGES> asked, back; /* back: the stage that is sent back next */
-    int known = -1, left = 0; /* left: asked for and not sent back */
+    ring<STAGES> asked, back; /* back: the stage to store next */
+    int known = -1, left = 0; /* left: tiles loaded but not yet stored */
     kernel_segment s = {};
     taker taker = {taken, 0};
     finder.look(0, 0);
@@ -196,14 +197,14 @@ __device__ inline void move(memory &memory, const kernel_scalars &now,
         if (!more)
             continue;
         if (first_lane) {
-            stores_read<DRAIN>(); /* of the stage that is asked for now */
+            stores_read<DRAIN>(); /* frees the stage that is loaded next */
             ask(memory, asked.stage, job_of(s, tile, now.lr));
         }
         __syncwarp();
         asked.step();
         left++;
     }
-    /* A tile of nothing ends the others' work. */
+    /* An empty tile tells the computing warps to stop. */
     if (first_lane) {
         memory.jobs[asked.stage].tile.count = 0;
         barrier_arrive(shared_address(&memory.full[asked.stage]));
@@ -211,7 +212,7 @@ __device__ inline void move(memory &memory, const kernel_scalars &now,
     }
 }
 
-/* --- the warps that compute ------------------------------------------------------------------ */
+/* --- the warps that compute ------------------------------------------------------------------- */
 
 __device__ inline void widen_four(const stage &stage, enum dtype type, int i, float (&g)[4])
 {

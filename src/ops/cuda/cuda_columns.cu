@@ -1,12 +1,11 @@
-/* cuda_columns -- see the header. Memory-bound: x is read once, 16 bytes a thread where the width
- * allows.
+/* cuda_columns -- memory-bound: x is read once, 16 bytes per thread where the width allows.
  *
- * Column sums go in two launches. In the first a block takes a strip of columns, a pack a lane, and
- * a run of rows: each of its warps every WARPS-th row, four of them in flight, then the warps are
- * added in order, and the result is the block's partial sum. In the second a warp's lanes are
- * columns, and its partial sums are added in order, by sixteen warps a run each and then run by
- * run. The cut depends on the shape (and the room for partial sums) alone: as many blocks as a GPU
- * of 132 multiprocessors holds at once. No atomics.
+ * Column sums take two launches. In the first, a block takes a strip of columns, one pack per
+ * lane, and a run of rows: each warp takes every WARPS-th row, four in flight, then the warps are
+ * added in order to the block's partial sum. In the second, each lane takes a column: sixteen
+ * warps add a run of partial sums each, in order, then the runs are added in order. The cut
+ * depends only on the shape (and the room for partial sums): as many blocks as fit on a GPU of 132
+ * multiprocessors at once. No atomics.
  */
 #include "ops/cuda/cuda_columns.h"
 #include "device/gpu_facts.h"
@@ -16,8 +15,8 @@ namespace
 {
 
 const int WARPS = 8, THREADS = WARPS * WARP;
-const int64_t BLOCKS = GPU_HOPPER_PROCESSORS * 6; /* of the first launch, about */
-const int64_t ROWS = 8 * WARPS; /* of a block, at least and a multiple */
+const int64_t BLOCKS = GPU_HOPPER_PROCESSORS * 6; /* of the first launch, approximately */
+const int64_t ROWS = 8 * WARPS; /* minimum rows of a block, and their unit */
 const int RUNS = 16;
 
 template <typename T>
@@ -37,13 +36,13 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* partial[blockIdx.y][column]; WIDE: rows are whole packs. */
+/* partial[blockIdx.y][column]. WIDE: rows consist of full packs. */
 template <typename T, bool WIDE>
 __global__ void __launch_bounds__(THREADS, 6)
     block_sums(int64_t rows, int64_t width, int64_t block_rows, const T *x, float *partial)
 {
     constexpr int N = PACK<T>;
-    __shared__ float shared[WARPS][N * WARP]; /* by element of a pack, then by lane */
+    __shared__ float shared[WARPS][N * WARP]; /* indexed by element of a pack, then by lane */
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int64_t strip = (int64_t)blockIdx.x * WARP * N, column = strip + lane * N;
     int64_t first = (int64_t)blockIdx.y * block_rows, end = min(first + block_rows, rows);

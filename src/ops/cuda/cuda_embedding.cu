@@ -1,23 +1,24 @@
 /* cuda_embedding -- rows of the token and position tables, and their gradients.
  *
  * The gradient of a table row is the sum of the rows that used it, in row order, in float, rounded
- * once. Rows are sorted by token first (a stable radix sort of their numbers, 8 bits a pass, whose
- * cut into tiles is fixed), so that each token has one run of rows:
+ * once. Rows are first sorted by token (a stable radix sort of their numbers, 8 bits per pass,
+ * with a fixed cut into tiles), so that each token has one run of rows:
  *
  *     order    rows, by token, then by row           tokens  7 7 7 9 9 ...
  *     starts   of each token's run in order          starts[v + 1] - starts[v] rows use v
  *
- * A block a token then adds its run, or writes zeros. A run longer than PIECE is cut into pieces of
- * PIECE rows from its start; each piece is summed by a block of its own into scratch, and the
- * token's block adds the pieces in order. So a token's bits depend on its own rows only, and one
- * that fills half of the batch holds nobody up.
+ * Then one block per token adds its run, or writes zeros. A run longer than CHUNK is cut into
+ * chunks of CHUNK rows from its start; a block of its own sums each chunk into scratch, and the
+ * token's block adds the chunks in order. So a token's bits depend only on its own rows, and a
+ * token that fills half of the batch delays no other.
  *
- * A window is PIECE places of order. At most two pieces start in one: one that goes on with a run
- * from before the window, and the first of a long run, which then reaches beyond the window's end.
- * That gives each piece a slot without counting: 2 w for the first kind, 2 w + 1 for the second.
+ * A window is CHUNK consecutive entries of order. At most two chunks start in one: one that
+ * continues a run from before the window, and the first of a long run, which then reaches beyond
+ * the window's end. That gives each chunk a slot without counting: 2 w for the first kind, 2 w + 1
+ * for the second.
  *
- * Where the table is a part of a larger one, a token that is not in it counts as number V, behind
- * all that are: it is sorted to the end and nobody adds it.
+ * Where the table is part of a larger one, a token outside it gets number V, above all that are
+ * inside: it is sorted to the end and ignored.
  *
  * Bytes: forward 2 R C elements; backward R C read for dwte and again for dwpe, V C + P C written.
  */
@@ -33,14 +34,14 @@ enum {
     CHUNK = 128,
 };
 
-/* A row's token, counted from the table's first; V for one that is not in it. */
+/* A row's token, counted from the table's first; V if the token is not in the table. */
 static __device__ inline int32_t id_at(const kernel_ids &ids, int64_t row)
 {
     int64_t id = ids.ids[row] - ids.first;
     return (int32_t)(ids.part && (id < 0 || id >= ids.vocab) ? ids.vocab : id);
 }
 
-/* --- forward: a block a row ------------------------------------------------------------------- */
+/* --- forward: one block per row --------------------------------------------------------------- */
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
@@ -82,7 +83,7 @@ cudaError_t launch_embedding(cudaStream_t stream, enum dtype type, int64_t rows,
     });
 }
 
-/* --- the sort: per pass, digits counted by tile, counts summed, rows put in their places ------ */
+/* --- the sort: each pass counts digits by tile, sums the counts, scatters the rows ------------ */
 
 /* Row number i of the input order; the first pass reads 0, 1, 2, ... */
 static __device__ inline int32_t row_at(const int32_t *from, int i)
@@ -106,7 +107,7 @@ __global__ void __launch_bounds__(THREADS)
     counts[threadIdx.x * gridDim.x + blockIdx.x] = seen[threadIdx.x];
 }
 
-/* counts become the sums of those before them; one block. */
+/* Replaces counts by exclusive prefix sums; one block. */
 __global__ void __launch_bounds__(SCAN_THREADS) sum_counts(int count, int32_t *counts)
 {
     __shared__ int32_t warps[SCAN_THREADS / WARP];
@@ -134,8 +135,8 @@ __global__ void __launch_bounds__(SCAN_THREADS) sum_counts(int count, int32_t *c
     }
 }
 
-/* Each row to its place. Within a tile: rounds in order, warps in order, lanes in order. `keys`
- * (last pass only) gets the tokens too. */
+/* Moves each row to its sorted position. Within a tile: rounds in order, warps in order, lanes in
+ * order. `keys` (last pass only) receives the tokens. */
 __global__ void __launch_bounds__(THREADS)
     scatter_rows(int rows, int shift, kernel_ids ids, const int32_t *from, const int32_t *counts,
                  int32_t *to, int32_t *keys)
@@ -148,7 +149,7 @@ __global__ void __launch_bounds__(THREADS)
         int i = blockIdx.x * TILE + k * THREADS + threadIdx.x;
         int32_t row = i < rows ? row_at(from, i) : 0, id = i < rows ? id_at(ids, row) : 0;
         int digit =
-            i < rows ? id >> shift & (DIGITS - 1) : DIGITS; /* past the end: a digit apart */
+            i < rows ? id >> shift & (DIGITS - 1) : DIGITS; /* past the end: a digit of its own */
         for (int w = 0; w < WARPS; w++)
             in_warp[w][threadIdx.x] = 0;
         __syncthreads();
@@ -159,7 +160,7 @@ __global__ void __launch_bounds__(THREADS)
             in_warp[warp][digit] = __popc(same);
         __syncthreads();
 
-        /* a thread a digit: where each warp's rows of this digit begin */
+        /* one thread per digit: where each warp's rows of this digit begin */
         int32_t next = place[threadIdx.x];
         for (int w = 0; w < WARPS; w++) {
             int32_t mine = in_warp[w][threadIdx.x];
@@ -179,7 +180,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* starts[v]: the first place in keys (sorted) that is not below v, v = 0 .. vocab. */
+/* starts[v]: the first index in keys (sorted) whose token is not below v, v = 0 .. vocab. */
 __global__ void __launch_bounds__(THREADS)
     find_starts(int rows, int64_t vocab, const int32_t *keys, int32_t *starts)
 {
@@ -215,7 +216,7 @@ static __device__ inline void add_rows(const T *dout, const int32_t *order, int 
     }
 }
 
-/* Block 2 w + kind sums the piece of that kind that starts in window w, if there is one. */
+/* Block 2 w + kind sums the chunk of that kind that starts in window w, if there is one. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS, 4)
     sum_chunks(int rows, int64_t width, int64_t vocab, bool wide, const T *__restrict__ dout,
@@ -230,7 +231,7 @@ __global__ void __launch_bounds__(THREADS, 4)
     int start = starts[id], end = starts[id + 1];
     if (end - start <= CHUNK || (start >= window) != is_first)
         return;
-    if (!is_first) /* the first piece at or after the window's begin */
+    if (!is_first) /* the first chunk at or after the window's start */
         start += (window - start + CHUNK - 1) / CHUNK * CHUNK;
     if (start >= min(end, window_end))
         return;
@@ -244,7 +245,7 @@ __global__ void __launch_bounds__(THREADS, 4)
     }
 }
 
-/* A block a token. */
+/* One block per token. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS, 4)
     sum_tokens(int64_t width, bool wide, const T *__restrict__ dout, const int32_t *order,
@@ -271,7 +272,7 @@ __global__ void __launch_bounds__(THREADS, 4)
     }
 }
 
-/* A block a position: the sum over the batch, in order. */
+/* One block per position: the sum over the batch, in order. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     sum_positions(int64_t batch, int64_t tokens, int64_t width, bool wide,
@@ -295,7 +296,7 @@ __global__ void __launch_bounds__(THREADS)
 
 /* --- scratch and launches --------------------------------------------------------------------- */
 
-struct parts { /* of scratch, in bytes from its start, each a multiple of 256 */
+struct parts { /* offsets in scratch, in bytes, each a multiple of 256 */
     size_t order, other, keys, starts, counts, chunks, end;
 };
 
@@ -321,7 +322,7 @@ size_t kernel_embedding_scratch(int64_t rows, int64_t width, int64_t vocab)
     return parts_of(rows, width, vocab).end;
 }
 
-/* Rows by token to `order` and the tokens to `keys`. */
+/* Sorts the rows by token into `order` and their tokens into `keys`. */
 static void sort_rows(cudaStream_t stream, int rows, struct kernel_ids ids, int32_t *order,
                       int32_t *other, int32_t *keys, int32_t *counts)
 {
@@ -334,7 +335,8 @@ static void sort_rows(cudaStream_t stream, int rows, struct kernel_ids ids, int3
     const int32_t *from = NULL;
     for (int pass = 0; pass < passes; pass++) {
         bool last = pass == passes - 1;
-        int32_t *to = (passes - 1 - pass) % 2 == 0 ? order : other; /* the last one is order */
+        int32_t *to =
+            (passes - 1 - pass) % 2 == 0 ? order : other; /* the last pass writes `order` */
         count_digits<<<tiles, THREADS, 0, stream>>>(rows, 8 * pass, ids, from, counts);
         sum_counts<<<1, SCAN_THREADS, 0, stream>>>(cells, counts);
         scatter_rows<<<tiles, THREADS, 0, stream>>>(rows, 8 * pass, ids, from, counts, to,

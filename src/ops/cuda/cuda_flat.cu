@@ -1,9 +1,9 @@
-/* cuda_flat -- arithmetic on flat ranges: casts, sums of squares, the search for what is not
- * finite. AdamW is in cuda_adamw.cu.
+/* cuda_flat -- arithmetic on flat ranges: casts, sums of squares, the search for non-finite
+ * values. AdamW is in cuda_adamw.cu.
  *
- * All of it is bound by memory. Bytes an element: cast the two sizes, square_sums and
- * find_nonfinite one. An element's bits do not depend on where it lies or on the grid: a part that
- * is not whole goes through the same arithmetic.
+ * All are memory-bound. Bytes per element: cast both sizes, square_sums and find_nonfinite one. An
+ * element's bits do not depend on its position or on the grid: partial packs use the same
+ * arithmetic.
  */
 #include <float.h>
 #include <type_traits>
@@ -11,10 +11,10 @@
 
 enum { THREADS = 256 };
 
-/* --- cast: rounded to nearest even, once; a NaN becomes the GPU's NaN ------------------------ */
+/* --- cast: rounded to nearest even, once; a NaN becomes the GPU's NaN ------------------------- */
 
-/* From f64 to 16 bits through f32 rounded to odd, so that the second rounding sees on which side of
- * a tie the value was. */
+/* f64 to 16 bits goes through f32 rounded to odd, so that the second rounding still sees on which
+ * side of a tie the value was. */
 static __device__ inline float narrow_odd(double x)
 {
     float toward_zero = __double2float_rz(x);
@@ -40,7 +40,7 @@ static __device__ inline void convert(double x, float *to)
     *to = __double2float_rn(x);
 }
 
-/* Values at once: 16 bytes of the larger type; and how many times that a thread has in flight. */
+/* Values per access: 16 bytes of the larger type; and how many accesses a thread has in flight. */
 template <typename To, typename From>
 constexpr int LUMP = 16 / (int)(sizeof(To) > sizeof(From) ? sizeof(To) : sizeof(From));
 template <typename To, typename From> constexpr int CAST_DEPTH = LUMP<To, From> > 2 ? 4 : 2;
@@ -114,11 +114,11 @@ cudaError_t launch_cast(cudaStream_t stream, void *dst, enum dtype dst_type, con
     }
 }
 
-/* --- sums of squares --------------------------------------------------------------------------
+/* --- sums of squares ---
  *
- * One launch for up to RANGES ranges, whose table is an argument. Four elements are summed in
- * order, then sixteen such sums as a tree: in a thread as far as a pack goes, so that the bits do
- * not depend on the type. */
+ * One launch covers up to RANGES ranges, whose table is a kernel argument. Four elements are
+ * summed in order, then sixteen such sums as a tree, within a thread as far as its pack reaches,
+ * so that the bits do not depend on the type. */
 
 enum { RANGES = 32, SQUARES_DEPTH = 4 };
 
@@ -170,7 +170,8 @@ __global__ void __launch_bounds__(THREADS) square_sums(const __grid_constant__ r
     }
 }
 
-/* The ranges from `from` on that one launch takes, empty ones left out; how many were seen. */
+/* Fills the table with the non-empty ranges that one launch covers; returns how many ranges it
+ * consumed. */
 template <typename T>
 static int fill_table(const struct kernel_range *ranges, int count, range_table *table,
                       unsigned *blocks)
@@ -205,9 +206,9 @@ cudaError_t launch_square_sums(cudaStream_t stream, enum dtype type,
     });
 }
 
-/* --- not finite ----------------------------------------------------------------------------------
+/* --- not finite ---
  *
- * -1 is the largest unsigned number: *first starts there and only falls. */
+ * -1 is the largest unsigned number: *first starts there and only decreases. */
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS)

@@ -1,19 +1,19 @@
 /* cuda_loss -- softmax cross-entropy over rows of logits with its gradient in place, and sums of
- * doubles in an order that is the contract.
+ * doubles whose order is part of the contract.
  *
- * A block a row. Its logits are read once, 16 bytes at a time, and kept in shared memory when they
- * fit (50304 of 2 bytes: 98 KB, two blocks a multiprocessor), else read a second time for the
- * gradient, mostly from L2. The arithmetic is cuda_loss.cuh's with and without the shared copy, so a
- * GPU with less of it gives the same bits; so does cuda_loss_hopper.cu.
+ * One block per row. Its logits are read once, 16 bytes at a time, and kept in shared memory if
+ * they fit (50304 of 2 bytes: 98 KB, two blocks per multiprocessor); otherwise they are read a
+ * second time for the gradient, mostly from L2. Both use the arithmetic of cuda_loss.cuh, so a GPU
+ * with less shared memory gives the same bits; so does cuda_loss_hopper.cu.
  *
- * A row starts anywhere when V is odd: the elements before its first and after its last 16-byte
- * boundary, at most 14, are the edge, one for each of the first threads.
+ * If V is odd, a row may start at any element. The elements before its first and after its last
+ * 16-byte boundary, at most 14, are the edge; the first threads take one each.
  *
  * Bytes: R V read, and R V written with the gradient.
  */
 #include "ops/cuda/cuda_loss.cuh"
 
-enum { THREADS = LOSS_THREADS, DEPTH = 4 /* packs in flight a thread */ };
+enum { THREADS = LOSS_THREADS, DEPTH = 4 /* packs in flight per thread */ };
 
 template <typename T> static __device__ void clear_row(int64_t vocab, T *x)
 {
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-/* Shared memory a block may have on the current GPU. */
+/* Shared memory available to a block on the current GPU. */
 static size_t shared_limit(void)
 {
     int device, limit;
@@ -110,7 +110,7 @@ static cudaError_t cross_entropy_in(cudaStream_t stream, int64_t rows, int64_t v
         auto kernel = cross_entropy<T, CACHED>;
         cudaError_t error =
             cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-        if (error == cudaSuccess) /* the first-level cache has no other use here */
+        if (error == cudaSuccess) /* prefer shared memory: L1 has no other use here */
             error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                          cudaSharedmemCarveoutMaxShared);
         if (error != cudaSuccess)
@@ -127,7 +127,7 @@ cudaError_t launch_cross_entropy(cudaStream_t stream, enum dtype type, int64_t r
 {
     return with_type(type, [=](auto zero) {
         using T = decltype(zero);
-        size_t fixed = 1024; /* more than the static shared memory */
+        size_t fixed = 1024; /* upper bound of the static shared memory */
         if (gradient && (size_t)vocab * sizeof(T) + fixed <= shared_limit())
             return cross_entropy_in<T, true>(stream, rows, vocab, labels, gradient, scalars,
                                              (T *)logits, losses);
@@ -136,7 +136,7 @@ cudaError_t launch_cross_entropy(cudaStream_t stream, enum dtype type, int64_t r
     });
 }
 
-/* --- columns spread over ranks: a plain pass a half, each row read from memory ---------------- */
+/* --- columns spread over ranks: a plain pass per half, each row read from memory -------------- */
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Every thread joins the few parts of its row for itself. */
+/* Every thread combines the few parts of its row. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     cross_entropy_join(int64_t vocab, int64_t first_id, const int32_t *labels, int ranks,
@@ -224,7 +224,7 @@ cudaError_t launch_cross_entropy_join(cudaStream_t stream, enum dtype type, int6
 
 enum { SUM_THREADS = 256 };
 
-/* Of 1 << LEVEL values: neighbours first. */
+/* Sum of 1 << LEVEL values: neighbours first. */
 template <int LEVEL> static __device__ inline double tree(const double *values)
 {
     if constexpr (LEVEL == 0)
@@ -233,7 +233,7 @@ template <int LEVEL> static __device__ inline double tree(const double *values)
         return tree<LEVEL - 1>(values) + tree<LEVEL - 1>(values + (1 << (LEVEL - 1)));
 }
 
-/* A thread a sum. */
+/* One thread per sum. */
 template <int LEVEL>
 __global__ void __launch_bounds__(SUM_THREADS)
     low_trees(int64_t sum_count, const double *values, double *sums)
@@ -245,8 +245,8 @@ __global__ void __launch_bounds__(SUM_THREADS)
 
 enum { LEAF = 3 /* levels in a thread */, WIDEST = 10 /* levels across a block's threads */ };
 
-/* A thread's part of a tree, of which there are `left` values more: those that are missing are -0,
- * which changes no sum, not even one of -0. */
+/* A thread's part of a tree of which `left` values remain. Missing values are -0, which changes no
+ * sum, not even one of -0. */
 static __device__ inline double leaf_tree(const double *values, int64_t left)
 {
     double x[1 << LEAF];
@@ -258,14 +258,14 @@ static __device__ inline double leaf_tree(const double *values, int64_t left)
     return tree<LEAF>(x);
 }
 
-/* A block a sum of 1 << level values, level > LEAF; the last may have fewer. Threads join LEAF
- * levels each and `wide` levels between them; above that, parts come one after the other and are
- * joined as bits carry. */
+/* One block per sum of 1 << level values, level > LEAF; the last may have fewer. Each thread joins
+ * LEAF levels and the threads join `wide` levels; above that, parts are processed one after the
+ * other and joined like carries of a binary counter. */
 __global__ void __launch_bounds__(1 << WIDEST)
     high_trees(int64_t count, int level, int wide, const double *values, double *sums)
 {
     __shared__ double warps[(1 << WIDEST) / WARP];
-    __shared__ double nodes[62]; /* thread 0's: the sum waiting at each level above a part */
+    __shared__ double nodes[62]; /* of thread 0: the sum waiting at each level above a part */
     int64_t parts = (int64_t)1 << (level - LEAF - wide);
     int64_t mine = ((int64_t)blockIdx.x << level) + ((int64_t)threadIdx.x << LEAF);
     double value = 0;
@@ -310,7 +310,7 @@ static void launch_high_trees(cudaStream_t stream, int64_t count, int level, con
     high_trees<<<blocks, threads, 0, stream>>>(count, level, wide, values, sums);
 }
 
-/* One tree, large enough. */
+/* A single tree that is large enough. */
 cudaError_t launch_sum(cudaStream_t stream, int64_t count, const double *values, double *sum)
 {
     int level = LEAF + 1;

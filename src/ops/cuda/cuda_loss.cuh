@@ -1,8 +1,8 @@
 /* cuda_loss.cuh -- the arithmetic of cross-entropy over a row, by a block of LOSS_THREADS.
  *
- * Each thread keeps the largest logit it has met and the sum of exponentials relative to it; these
- * pairs are combined in a fixed order, over threads in double. Thread t meets packs t, t +
- * LOSS_THREADS, ... of a row one after the other: whoever keeps to that has the same bits.
+ * Each thread keeps the largest logit it has seen and the sum of exponentials relative to it;
+ * these pairs are combined in a fixed order, across threads in double. Thread t visits packs t, t
+ * + LOSS_THREADS, ... of a row in order: a kernel that keeps this order has the same bits.
  */
 #ifndef OPS_CUDA_CUDA_LOSS_CUH
 #define OPS_CUDA_CUDA_LOSS_CUH
@@ -11,7 +11,7 @@
 
 enum { LOSS_THREADS = 512 };
 
-struct running { /* sum of exp(x - max) over what was met */
+struct running { /* sum of exp(x - max) over the logits seen */
     float max, sum;
 };
 
@@ -34,7 +34,7 @@ template <typename T, int N> __device__ inline void meet(running &r, const float
     r.sum = sum;
 }
 
-/* The whole block's, in every thread. */
+/* Combines the pairs of the whole block; the result is in every thread. */
 template <typename T> __device__ inline double combine(running mine, float *max)
 {
     __shared__ float largest[LOSS_THREADS / WARP];
@@ -53,7 +53,7 @@ template <typename T> __device__ inline double combine(running mine, float *max)
     return group_sum<LOSS_THREADS>((double)scaled, sums);
 }
 
-/* x (N) becomes its gradient; `label` counts from x. */
+/* Replaces x (N) by its gradient; `label` counts from x. */
 template <typename T, int N>
 __device__ inline void turn(float (&x)[N], float max, float factor, float loss_scale, int64_t label)
 {

@@ -1,15 +1,15 @@
-/* cuda_loss_hopper -- cross-entropy with its gradient for GPUs of compute capability 9.0: logits
- * through shared memory, moved by the copy engine. Types of 16 bits, rows of whole packs; the
- * arithmetic is cuda_loss.cuh's, so the bits are those of cuda_loss.cu.
+/* cuda_loss_hopper -- cross-entropy with its gradient for compute capability 9.0: logits go
+ * through shared memory, moved by the copy engine. 16-bit types, rows of full packs; the
+ * arithmetic is that of cuda_loss.cuh, so the bits are those of cuda_loss.cu.
  *
- * Two blocks a processor, each of which goes from row to row. A row is cut in chunks of 16 KB, of
- * which a block has a ring of 7, a row of 50304 logits: while their gradients are formed, those of the
- * next row take their places, so that memory does not wait for the arithmetic.
+ * Two blocks per multiprocessor, each looping over rows. A row is cut into chunks of 16 KB, of
+ * which a block has a ring of 7, enough for a row of 50304 logits: while its gradients are formed,
+ * chunks of the next row replace them, so that memory does not wait for the arithmetic.
  *
- *     chunk n:  asked for -> full -> met (sums of the row) -> turned into its gradient, which goes
- *               to memory -> the block meets -> its place is asked for chunk n + 7
+ *     chunk n:  loaded -> full -> summed -> replaced by its gradient, which is stored
+ *               -> block barrier -> its buffer is loaded with chunk n + 7
  *
- * Bytes: R V read and written once. This file is compiled for sm_90a alone (cmake/cuda.cmake).
+ * Bytes: R V read and written once. This file is compiled for sm_90a only (cmake/cuda.cmake).
  */
 #include "ops/cuda/cuda_loss.cuh"
 #include "ops/cuda/common/hopper.cuh"
@@ -21,10 +21,10 @@ using namespace hopper;
 
 enum {
     N = 8,                        /* elements of a pack */
-    DEPTH = 2,                    /* packs of a chunk a thread */
+    DEPTH = 2,                    /* packs of a chunk per thread */
     CHUNK = DEPTH * LOSS_THREADS, /* packs */
-    CHUNKS = 7,                   /* of the ring */
-    BLOCKS = 2                    /* of a processor */
+    CHUNKS = 7,                   /* in the ring */
+    BLOCKS = 2                    /* per multiprocessor */
 };
 
 template <typename T> struct loss_args {
@@ -38,7 +38,7 @@ template <typename T> struct loss_args {
 
 using place = ring<CHUNKS>;
 
-/* Thread 0's: what is asked for next. */
+/* What thread 0 loads next. */
 template <typename T> struct asker {
     int64_t row;
     int chunk; /* of the row */
@@ -144,7 +144,7 @@ template <typename T> cudaError_t launch(cudaStream_t stream, const loss_args<T>
     if (error == cudaSuccess)
         error =
             cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    if (error == cudaSuccess) /* the first-level cache has no other use here */
+    if (error == cudaSuccess) /* prefer shared memory: L1 has no other use here */
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                      cudaSharedmemCarveoutMaxShared);
     if (error != cudaSuccess)

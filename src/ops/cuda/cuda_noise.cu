@@ -1,7 +1,7 @@
-/* cuda_noise -- matrices of ops_noise.h, and what came of a product in a few numbers.
+/* cuda_noise -- the matrices of ops_noise.h, and the fingerprint of a product's result.
  *
- * A fingerprint is two sums, mod 2^64, of hashes of every element and its place: in no order, and
- * equal by chance once in 2^128.
+ * A fingerprint is two sums, mod 2^64, of hashes of every element and its index. It does not
+ * depend on the order, and two different results collide with probability 2^-128.
  */
 #include "device/gpu_facts.h"
 #include "ops/cuda/common/vector.cuh"

@@ -1,9 +1,9 @@
 /* cuda_norm -- LayerNorm and RMSNorm, fused with the residual add, and the norm applied again.
  *
- * A row is held in registers, in its own type (the rounded sum is what is normed, so nothing is
- * lost): by one warp when it is short, by one block when it is long, or the only one. Mean and
- * variance are two sums over what is held. A row that does not fit, or is not made of whole packs,
- * takes the plain kernels, which go over memory again for each sum.
+ * A row is held in registers, in its own type (the norm is of the rounded sum, so nothing is
+ * lost): by one warp if it is short, by one block if it is long or the only one. Mean and variance
+ * are two sums over the registers. A row that does not fit, or does not consist of full packs,
+ * takes the plain kernels, which read memory again for each sum.
  *
  * Bytes, of R C elements: add_norm 4 tensors (3 without a branch), apply 2. Backward is in
  * cuda_norm_backward.cu.
@@ -13,7 +13,7 @@
 
 enum { ANY_THREADS = 256 }; /* of the plain kernels */
 
-/* The one expression for y, for the first time and for recomputation. */
+/* The one expression for y, used by the first pass and by recomputation. */
 static __device__ inline float normalised(float x, float mean, float rstd, float weight, float bias)
 {
     return fma_(mul(sub(x, mean), rstd), weight, bias);
@@ -52,7 +52,7 @@ static __device__ inline void write_normalised(const pack<T> &x, float mean, flo
     store(y + c, narrow<T>(f));
 }
 
-/* GROUP threads a row (32, or the whole block), up to PACKS packs a thread. */
+/* GROUP threads per row (32, or the whole block), up to PACKS packs per thread. */
 template <typename T, int GROUP, int PACKS>
 __global__ void __launch_bounds__(GROUP == WARP ? 128 : GROUP) add_norm_rows(add_norm_args<T> a)
 {
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(GROUP == WARP ? 128 : GROUP) add_norm_rows(add
     }
 }
 
-/* Any width: a block a row, an element a thread at a time. */
+/* Any width: one block per row, one element per thread at a time. */
 template <typename T>
 __global__ void __launch_bounds__(ANY_THREADS) add_norm_any(add_norm_args<T> a)
 {
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(ANY_THREADS) add_norm_any(add_norm_args<T> a)
             a.sum[row + c] = x;
         total += widen(x);
     }
-    const T *sum = (a.sum ? a.sum : a.residual) + row; /* a thread reads what it wrote itself */
+    const T *sum = (a.sum ? a.sum : a.residual) + row; /* a thread reads back what it wrote */
     if (a.layer)
         mean = __fdiv_rn(group_sum<ANY_THREADS>(total, room), (float)a.width);
     for (int c = threadIdx.x; c < a.width; c += ANY_THREADS) {
@@ -180,8 +180,8 @@ static cudaError_t add_norm_in(cudaStream_t stream, const add_norm_args<T> &a)
                   stream, a);
 }
 
-/* Of one row, as when text is written token by token: packs of a thread come one after the other, and
- * nobody else needs the processors. False: the row is short or very long. */
+/* A single row, as in decoding: a thread's packs are consecutive, and the other multiprocessors
+ * are idle anyway. False: the row is short or very long. */
 template <typename T>
 static bool add_norm_one(cudaStream_t stream, const add_norm_args<T> &a, int packs,
                          cudaError_t *error)
@@ -195,7 +195,7 @@ static bool add_norm_one(cudaStream_t stream, const add_norm_args<T> &a, int pac
     return true;
 }
 
-/* The smallest group that holds the row in eight packs a thread. */
+/* The smallest group that holds the row in eight packs per thread. */
 template <typename T>
 static cudaError_t add_norm_typed(cudaStream_t stream, const add_norm_args<T> &a)
 {
@@ -254,7 +254,7 @@ cudaError_t launch_add_norm(cudaStream_t stream, enum dtype type, bool layer, in
     });
 }
 
-/* --- apply: a warp a row when packs are whole, else a block ----------------------------------- */
+/* --- apply: one warp per row of full packs, else one block ------------------------------------ */
 
 template <typename T>
 __global__ void __launch_bounds__(128)

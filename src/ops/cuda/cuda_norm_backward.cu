@@ -1,15 +1,15 @@
 /* cuda_norm_backward -- the backward pass of LayerNorm and RMSNorm.
  *
- * With xhat = (x - mean) rstd and g = dy weight:
- * dx = rstd (g - mean(g) - xhat mean(g xhat)), without mean(g) for RMSNorm.
+ * With xhat = (x - mean) rstd and g = dy weight: dx = rstd (g - mean(g) - xhat mean(g xhat)),
+ * without mean(g) for RMSNorm.
  *
- * A block goes over many rows and keeps its columns' share of dweight and dbias in registers. These
- * leave too few for the rows that must be on their way, so the next row is copied to shared memory
- * meanwhile (below 99 KiB a block, which every GPU has). Blocks, and the rows of each, are a
- * function of type and width and rows; their shares go to scratch (blocks, 2, C) and a second kernel
- * adds them in order. Rows that are too long, or not made of whole packs, take the plain kernel,
- * which adds to its share in scratch. Column sums of the gradients are passes of their own
- * (cuda_columns.cu). On Hopper the rows of most shapes are those of cuda_norm_backward_hopper.cu,
+ * A block loops over many rows and keeps the partial dweight and dbias of its columns in
+ * registers. That leaves too few registers for rows in flight, so the next row is copied to shared
+ * memory meanwhile (below 99 KiB per block, which every GPU has). The number of blocks, and the
+ * rows of each, depend on type, width and rows only; partial sums go to scratch (blocks, 2, C),
+ * and a second kernel adds them in order. Rows that are too long, or do not consist of full packs,
+ * take the plain kernel, which keeps its partial sums in scratch. Column sums of the gradients are
+ * separate passes (cuda_columns.cu). On Hopper most shapes take cuda_norm_backward_hopper.cu,
  * which forms these sums too.
  *
  * Bytes, of R C elements: 4 tensors (3 without dsum).
@@ -39,16 +39,17 @@ static __device__ inline float norm_gradient(float g, float xhat, float rstd, fl
     return fma_(rstd, fma_(-xhat, mean_gx, sub(g, mean_g)), dsum);
 }
 
-/* How rows are shared out: GROUP threads a row (a warp, or a whole block), up to PACKS packs each.
- * THREADS are a block's, PER_SM a multiprocessor's: as many as have registers for their sums and
- * shared memory for the rows on their way. */
+/* How rows are distributed: GROUP threads per row (a warp, or a whole block), up to PACKS packs
+ * each. THREADS per block, PER_SM per multiprocessor: as many as there are registers for their
+ * sums and shared memory for the rows in flight. */
 template <int GROUP, int PACKS> struct shape {
     static constexpr int THREADS = GROUP > WARP ? GROUP : PACKS <= 3 ? 256 : 128;
     static constexpr int PER_SM = PACKS <= 3 ? 512 : 384;
 };
 
-/* Rows on their way: a thread copies its own packs of dy, sum and dsum of the next row to shared
- * memory while it works on this one, and reads them from there, so nobody waits for anybody. */
+/* Rows in flight: a thread copies its own packs of dy, sum and dsum of the next row to shared
+ * memory while it works on this one, and reads them from there, so threads do not wait for each
+ * other. */
 enum { STAGES = 2, TENSORS = 3 };
 
 template <int THREADS, int PACKS> struct row_buffer {
@@ -77,7 +78,7 @@ static __device__ inline void fetch_row(const backward_args<T> &a, int64_t r, in
     }
 }
 
-/* The shares of the warps of a block, added in their order through shared memory (C). */
+/* Adds the partial sums of a block's warps in order, through shared memory (C). */
 template <typename T, int PACKS>
 static __device__ inline void add_warps(int width, const float (&sums)[PACKS][PACK<T>],
                                         float *shared, float *to)
@@ -102,7 +103,7 @@ static __device__ inline void add_warps(int width, const float (&sums)[PACKS][PA
         to[c] = shared[c];
 }
 
-/* A block's share of dweight or dbias. */
+/* Writes a block's partial dweight or dbias. */
 template <typename T, int GROUP, int PACKS>
 static __device__ inline void write_share(int width, const float (&sums)[PACKS][PACK<T>],
                                           float *shared, float *to)
@@ -122,7 +123,7 @@ static __device__ inline void write_share(int width, const float (&sums)[PACKS][
     }
 }
 
-/* GROUP threads a row at a time; BIAS: dbias is wanted. */
+/* GROUP threads per row; BIAS: dbias is wanted. */
 template <typename T, int GROUP, int PACKS, bool BIAS>
 __global__ void __launch_bounds__(shape<GROUP, PACKS>::THREADS,
                                   shape<GROUP, PACKS>::PER_SM / shape<GROUP, PACKS>::THREADS)
@@ -150,7 +151,7 @@ __global__ void __launch_bounds__(shape<GROUP, PACKS>::THREADS,
     for (; r < a.rows; r += stride, stage ^= 1) {
         float mean = next_mean, rstd = next_rstd;
         fetch(r + stride, stage ^ 1);
-        __pipeline_wait_prior(1); /* this row has come, the next may be on its way */
+        __pipeline_wait_prior(1); /* this row has arrived, the next may be in flight */
 
         float2 sums = {0, 0};
 #pragma unroll
@@ -171,7 +172,9 @@ __global__ void __launch_bounds__(shape<GROUP, PACKS>::THREADS,
                     dbias[k][i] = add(dbias[k][i], d[i]);
             }
         }
-        asm volatile("" ::: "memory"); /* read the packs again below instead of keeping them */
+        asm volatile(
+            "" ::
+                : "memory"); /* reload the packs below instead of keeping them in registers */
         sums.x = warp_sum(sums.x);
         sums.y = warp_sum(sums.y);
         if constexpr (GROUP > WARP) {
@@ -212,8 +215,8 @@ __global__ void __launch_bounds__(shape<GROUP, PACKS>::THREADS,
         write_share<T, GROUP, PACKS>(a.width, dbias, shared, to + a.width);
 }
 
-/* Any width: a block goes over its rows and adds to its share in scratch, each thread to its own
- * columns. */
+/* Any width: a block loops over its rows and adds to its partial sums in scratch, each thread to
+ * its own columns. */
 template <typename T>
 __global__ void __launch_bounds__(ANY_THREADS) backward_any(backward_args<T> a)
 {
@@ -246,11 +249,11 @@ __global__ void __launch_bounds__(ANY_THREADS) backward_any(backward_args<T> a)
     }
 }
 
-/* --- the blocks' shares added up -------------------------------------------------------------- */
+/* --- adding the partial sums of all blocks ---------------------------------------------------- */
 
-/* dweight, dbias and the columns' sums (blockIdx.y) from the blocks' shares (blocks, sums, C): 32
- * columns a block; each of its warps adds a run of shares in order, then the runs are added in
- * order. */
+/* dweight, dbias and the column sums (blockIdx.y) from the partial sums (blocks, sums, C): 32
+ * columns per block; each of its warps adds a run of partial sums in order, then the runs are
+ * added in order. */
 enum { RUNS = 16, SUMS = 4 };
 
 template <typename T> struct sums_of {
@@ -283,12 +286,12 @@ __global__ void __launch_bounds__(RUNS *WARP)
     }
 }
 
-/* --- how it is cut ---------------------------------------------------------------------------- */
+/* --- distribution over blocks ----------------------------------------------------------------- */
 
-/* How the backward pass is cut. The blocks are those that 132 multiprocessors hold at once; a
- * constant, not the GPU's number. */
+/* As many blocks as 132 multiprocessors hold at once: a constant, so that the bits do not depend
+ * on the GPU. */
 struct cut {
-    int group, packs; /* threads a row, packs a thread; packs 0: the plain kernel */
+    int group, packs; /* threads per row, packs per thread; packs 0: the plain kernel */
     int64_t blocks;
 };
 
@@ -299,7 +302,7 @@ static struct cut cut_of(enum dtype type, int64_t width, int64_t rows, bool alig
         return {ANY_THREADS, 0, rows < 264 ? rows : 264};
     int group = packs <= 6 * WARP ? WARP : packs <= 6 * 128 ? 128 : 256;
     int each = (int)div_up(packs, group);
-    int threads = group > WARP ? group : each <= 3 ? 256 : 128; /* struct shape */
+    int threads = group > WARP ? group : each <= 3 ? 256 : 128; /* as in struct shape */
     int64_t most = 132 * ((each <= 3 ? 512 : 384) / threads);
     int64_t blocks = div_up(rows, threads / group);
     return {group, each, blocks < most ? blocks : most};
@@ -361,7 +364,7 @@ static cudaError_t backward_typed(cudaStream_t stream, struct cut cut, bool bias
     return cudaErrorInvalidValue;
 }
 
-/* The first `sums` from the blocks' shares in scratch. */
+/* The first `sums` outputs from the partial sums in scratch. */
 static cudaError_t add_shares(cudaStream_t stream, enum dtype type, const kernel_norm_backward &n,
                               int64_t blocks, int sums)
 {
@@ -396,7 +399,7 @@ static cudaError_t launch_rows(cudaStream_t stream, enum dtype type, const kerne
     });
 }
 
-/* dsum_columns or out_columns, by a pass of its own. */
+/* dsum_columns or out_columns, by a separate pass. */
 static cudaError_t add_columns(cudaStream_t stream, enum dtype type, const kernel_norm_backward &n,
                                const void *x, void *sums)
 {

@@ -1,26 +1,29 @@
-/* cuda_norm_backward_hopper -- the backward pass of norms for GPUs of compute capability 9.0: rows
- * through shared memory, moved by the copy engine. Types of 16 bits; see cuda_norm_backward.cu for the
- * formula and for what is done with the shares.
+/* cuda_norm_backward_hopper -- the backward pass of norms for compute capability 9.0: rows go
+ * through shared memory, moved by the copy engine. 16-bit types. cuda_norm_backward.cu has the
+ * formula and adds the partial sums.
  *
- * One block a processor. A row belongs to a group of one, two, four or eight warps, and each group has
- * a ring of rows in shared memory (dy, sum and dsum): while it works on one, the others are on their
- * way. Its first thread asks for them; no thread waits for another group.
+ * One block per multiprocessor. A row belongs to a group of one, two, four or eight warps, and
+ * each group has a ring of rows in shared memory (dy, sum and dsum): while it works on one, the
+ * others are in flight. The group's first thread issues the loads; no thread waits for another
+ * group.
  *
- *     row n:  asked for -> full[stage] -> sums over the row -> the group meets -> gradient written
- *                                                              row n - 1 has been read by all: its
- *                                                              place is asked for row n - 1 + stages
+ *     row n:  loaded -> full[stage] -> sums over the row -> group barrier -> gradient written
+ *                                                           row n - 1 has been read by all threads:
+ *                                                           its buffer is loaded with row
+ *                                                           n - 1 + stages
  *
- * Arithmetic counts too: at the speed of memory a processor could issue some 57 instructions an
- * element, if its few warps never waited. So dhat = dy weight stays in registers until the gradient is
- * formed, and xhat = rstd x + shift is taken apart in
+ * Arithmetic matters too: at the speed of memory a multiprocessor could issue some 57 instructions
+ * per element, if its few warps never waited. So dhat = dy weight stays in registers until the
+ * gradient is formed, and xhat = rstd x + shift is expanded:
  *     dx = rstd dhat + of_x x + of_one     of_x = -rstd^2 mean(dhat xhat)
  *                                          of_one = -rstd (mean(dhat) + shift mean(dhat xhat)).
  *
- * Each thread keeps its columns' share of up to four sums in registers: dweight, dbias and the columns
- * of dsum and of dsum_out. At the end the groups' shares are added in order, and the block's go to
- * scratch (blocks, sums, C). Blocks, and the rows of each group, follow from width and rows alone.
+ * Each thread keeps partial sums of its columns in registers, up to four: dweight, dbias and the
+ * columns of dsum and of dsum_out. At the end those of the groups are added in order, and the
+ * block's go to scratch (blocks, sums, C). The number of blocks, and the rows of each group,
+ * depend on width and rows only.
  *
- * This file is compiled for sm_90a alone (cmake/cuda.cmake).
+ * This file is compiled for sm_90a only (cmake/cuda.cmake).
  */
 #include "device/gpu_facts.h"
 #include "ops/cuda/common/hopper.cuh"
@@ -32,8 +35,8 @@ namespace
 using namespace hopper;
 
 enum {
-    BLOCKS = GPU_HOPPER_PROCESSORS, /* at most; a constant, not the GPU's number */
-    WARPS = 8,    /* of a block */
+    BLOCKS = GPU_HOPPER_PROCESSORS, /* at most; a constant, so that the bits do not depend on the GPU */
+    WARPS = 8,                      /* per block */
     THREADS = WARPS * WARP,
     N = 8, /* elements of a pack */
     TENSORS = 3,
@@ -53,12 +56,12 @@ template <typename T> struct row_args {
     float *partials; /* (blocks, SUMS, C) */
 };
 
-/* W warps a row, PACKS packs a thread at most. */
+/* W warps per row, at most PACKS packs per thread. */
 template <int W, int PACKS> struct shape {
     static constexpr int LANES = W * WARP, GROUPS = WARPS / W;
-    static constexpr int APART = LANES + 4; /* floats from one element of a pack to the next: no
-                                               two lanes meet in a bank, by pack or by column */
-    static constexpr int SHARE = PACKS * N * APART; /* of a group, of a sum */
+    /* floats from one element of a pack to the next: no bank conflicts, by pack or by column */
+    static constexpr int APART = LANES + 4;
+    static constexpr int SHARE = PACKS * N * APART; /* per group and sum */
 };
 
 template <typename T>
@@ -73,10 +76,10 @@ __device__ inline void ask(const row_args<T> &a, int64_t row, T *to, uint64_t *f
         load_bytes(shared_address(to + 2 * a.width), a.dsum + row * a.width, bytes, barrier);
 }
 
-/* The sums over a row, in every thread of its group; all of them have come so far. `room` is free
- * again once they have met the next time. `met` counts threads: an arrival orders what its own
- * thread did, and compute-sanitizer takes that at its word. Not one of the numbered barriers, whose
- * parts of a block the tool does not follow. */
+/* The sums over a row, in every thread of its group; a barrier of the group. `room` is free again
+ * after the next such barrier. `met` counts threads rather than warps: an arrival orders only what
+ * its own thread did, and compute-sanitizer checks exactly that. A named barrier would do, but the
+ * tool does not track those for part of a block. */
 template <int W>
 __device__ inline float2 meet(float2 sums, int at, float2 *room, uint64_t *met, uint32_t parity)
 {
@@ -95,7 +98,7 @@ __device__ inline float2 meet(float2 sums, int at, float2 *room, uint64_t *met, 
     return sums;
 }
 
-/* The groups' shares added in order, through shared memory. */
+/* Adds the partial sums of the groups in order, through shared memory. */
 template <int W, int PACKS, int SUMS>
 __device__ inline void write_shares(int width, const float (&share)[SUMS][PACKS][N], float *shared,
                                     float *to /* (SUMS, C) */)
@@ -127,7 +130,7 @@ __device__ inline void write_shares(int width, const float (&share)[SUMS][PACKS]
     }
 }
 
-/* SUMS: 1 dweight, 2 and dbias, 4 and the columns of dsum and dsum_out. */
+/* SUMS: 1 dweight, 2 also dbias, 4 also the columns of dsum and dsum_out. */
 template <typename T, int W, int PACKS, int SUMS>
 __global__ void __launch_bounds__(THREADS, 1) backward_rows(const __grid_constant__ row_args<T> a)
 {
@@ -149,7 +152,7 @@ __global__ void __launch_bounds__(THREADS, 1) backward_rows(const __grid_constan
         store(weight + c, load(a.weight + c));
     __syncthreads();
 
-    /* The rows of this group, and as many as there is room for but one. */
+    /* The rows of this group; all but one buffer are loaded in advance. */
     int64_t stride = (int64_t)gridDim.x * GROUPS, r = (int64_t)group * gridDim.x + blockIdx.x;
     int64_t ahead = (a.stages - 1) * stride;
     for (int s = 0; at == 0 && s < a.stages - 1; s++)
@@ -165,12 +168,12 @@ __global__ void __launch_bounds__(THREADS, 1) backward_rows(const __grid_constan
         }
     };
     look(r);
-    int stage = 0, before = a.stages - 1; /* before: the stage of the row before */
+    int stage = 0, before = a.stages - 1; /* before: the stage of the previous row */
     uint32_t parity = 0, turn = 0;
     for (; r < a.rows; r += stride, turn ^= 1) {
         const T *dy = ring + stage * TENSORS * a.width, *x = dy + a.width, *dsum = x + a.width;
         float rstd = next_rstd, shift = mul(-next_mean, rstd);
-        float dhat[PACKS][N], g[2] = {}, gx[2] = {}; /* sums, by turns */
+        float dhat[PACKS][N], g[2] = {}, gx[2] = {}; /* two sums each, used alternately */
         look(r + stride);
         barrier_wait(shared_address(&full[group][stage]), parity);
 #pragma unroll

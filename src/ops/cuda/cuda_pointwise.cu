@@ -1,10 +1,10 @@
-/* cuda_pointwise -- what is done to each element by itself: sums, activations, rotary embedding.
+/* cuda_pointwise -- element-wise ops: sums, activations, rotary embedding.
  *
- * All of it is bound by memory: every input byte is read once and every output byte written once
- * (add: 3 tensors; gelu 2, its gradient 3; swiglu 3/2 of gate_up, its gradient 5/2, or 6/2 with y
- * again; rope twice the query and key columns). A thread has several packs in flight before it uses
- * the first. A pack that is not whole goes through the same arithmetic, with its missing elements
- * left out on the way in and out, so an element's bits do not depend on where it lies.
+ * All are memory-bound: every input byte is read once and every output byte written once (add: 3
+ * tensors; gelu 2, its gradient 3; swiglu 3/2 of gate_up, its gradient 5/2, or 6/2 when it
+ * recomputes y; rope twice the query and key columns). A thread has several packs in flight before
+ * it uses the first. A partial pack uses the same arithmetic and skips its missing elements on
+ * load and store, so an element's bits do not depend on its position.
  */
 #include "ops/cuda/common/follow.cuh"
 #include "ops/cuda/gelu.cuh"
@@ -27,7 +27,7 @@ struct gelu_of {
     }
 };
 
-/* With e the exponential and s = 1 / (1 + e): dy (s + x s (1 - s) 2 u'), and 1 - s is e s. */
+/* With e the exponential and s = 1 / (1 + e): dy (s + x s (1 - s) 2 u'), where 1 - s = e s. */
 struct gelu_slope_of {
     template <typename T> static __device__ float of(float x, float dy)
     {
@@ -98,7 +98,7 @@ cudaError_t launch_gelu_backward(cudaStream_t stream, enum dtype type, int64_t c
     return launch_map<gelu_slope_of, 2>(stream, type, count, pre, dy, dpre);
 }
 
-/* --- swiglu: a block a row -------------------------------------------------------------------- */
+/* --- swiglu: one block per row ---------------------------------------------------------------- */
 
 /* silu(gate) up, with e = exp(-gate) */
 static __device__ inline float gated(float gate, float up, float e)
@@ -185,7 +185,7 @@ cudaError_t launch_swiglu_backward(cudaStream_t stream, enum dtype type, int64_t
     });
 }
 
-/* --- rope: a block a row, a pack of both halves of a head a thread ---------------------------- */
+/* --- rope: one block per row, one pack of both halves of a head per thread -------------------- */
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS)

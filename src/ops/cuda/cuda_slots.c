@@ -1,12 +1,12 @@
-/* cuda_slots -- the slots of all ops but products and attention: shapes to launchers.
+/* cuda_slots -- the slots of all ops except products and attention: shapes to launchers.
  *
- * A slot makes the GPU current (the caller may be any thread), calls the launcher and hands its
- * error to the stream, where the first one sticks. Scratch sizes need no GPU: `sifr plan` asks for
- * them where there is none.
+ * A slot makes the GPU current (the caller may be any thread), calls the launcher and passes its
+ * error to the stream, which keeps the first one. Scratch sizes need no GPU: `sifr plan` asks for
+ * them without one.
  */
 #include "ops/cuda/cuda_impl.h"
 
-/* The structs that kernels read are those of ops.h under another name. */
+/* The structs that kernels read have the layout of their counterparts in ops.h. */
 #define SAME_PLACE(a, b, field)                                                          \
     _Static_assert(offsetof(struct a, field) == offsetof(struct b, field) &&             \
                        sizeof(((struct a *)0)->field) == sizeof(((struct b *)0)->field), \
@@ -39,7 +39,7 @@ SAME_PLACE(kernel_range, square_range, sums);
 _Static_assert(sizeof(struct kernel_range) == sizeof(struct square_range), "one stride");
 _Static_assert((int)KERNEL_LOSS_PART == (int)OPS_LOSS_PART, "one stride");
 
-/* Launch on the stream's GPU; `what` is named when it is refused. */
+/* Launches on the stream's GPU; `what` names the call in an error. */
 #define ENQUEUE(what, launch)                                                   \
     do {                                                                        \
         cudaError_t error_ = cudaSetDevice(cuda_device_of(ops->device)->index); \
@@ -82,7 +82,7 @@ static void cuda_norm_backward(struct ops *ops, struct stream *stream, struct no
                                         .dsum_columns = a->dsum_columns,
                                         .out_columns = a->out_columns,
                                         .scratch = a->scratch};
-    ENQUEUE("norm_backward", launch_norm_backward(ON, call, cuda_ops_of(ops)->norm_hopper));
+    ENQUEUE("norm_backward", launch_norm_backward(ON, call, cuda_ops_of(ops)->is_hopper));
 }
 
 static size_t cuda_norm_scratch(const struct ops *ops, struct norm n, int64_t rows)
@@ -169,7 +169,7 @@ static void cuda_cross_entropy(struct ops *ops, struct stream *stream, int64_t r
                                const struct cross_entropy *a)
 {
     const struct kernel_scalars *on_gpu = (const struct kernel_scalars *)a->scalars;
-    if (a->gradient && cuda_ops_of(ops)->loss_hopper &&
+    if (a->gradient && cuda_ops_of(ops)->is_hopper &&
         kernel_loss_hopper_takes(ops->type, vocab, a->logits))
         ENQUEUE("cross_entropy", launch_cross_entropy_hopper(ON, rows, vocab, a->labels, on_gpu,
                                                              a->logits, a->losses));
@@ -229,7 +229,7 @@ static void cuda_find_nonfinite(struct ops *ops, struct stream *stream, enum dty
     ENQUEUE("find_nonfinite", launch_find_nonfinite(cuda_handle(stream), type, x, count, first));
 }
 
-/* One count of tiles serves all streams of an ops: an update waits for the one before. */
+/* All streams of an ops share one tile counter, so an update waits for the previous one. */
 static cudaError_t adamw_by_tiles(struct ops *ops, cudaStream_t stream, struct kernel_adamw hyper,
                                   const struct kernel_scalars *scalars,
                                   const struct kernel_segment *segments, int segment_count)
@@ -254,13 +254,13 @@ static void cuda_adamw(struct ops *ops, struct stream *stream, struct adamw hype
                                    .update = hyper.update};
     const struct kernel_scalars *now = (const struct kernel_scalars *)scalars;
     const struct kernel_segment *list = (const struct kernel_segment *)segments;
-    const struct kernel_location *places = (const struct kernel_location *)hyper.places;
-    if (cuda_ops_of(ops)->adamw_hopper && !places)
+    const struct kernel_location *locations = (const struct kernel_location *)hyper.places;
+    if (cuda_ops_of(ops)->is_hopper && !locations)
         ENQUEUE("adamw",
                 adamw_by_tiles(ops, cuda_handle(stream), rounded, now, list, segment_count));
     else
         ENQUEUE("adamw",
-                launch_adamw(cuda_handle(stream), rounded, now, list, places, segment_count));
+                launch_adamw(cuda_handle(stream), rounded, now, list, locations, segment_count));
 }
 
 void cuda_slots_fill(struct ops_backend *table)

@@ -1,13 +1,13 @@
 /* kernels -- launchers of the CUDA kernels: extern "C", raw pointers, a CUDA stream.
  *
- * Seen by C and by CUDA C++ alike, so it includes nothing of sifr but dtype's numbers and what noise
- * is; the structs that kernels read from device memory are repeated here, and cuda_slots.c checks that
- * they are those of ops/ops.h. A launcher only enqueues and returns the launch's error. Contracts are
- * those of ops/ops.h; `type` is the compute type.
+ * C and CUDA C++ both include this header, so of sifr it includes dtype numbers and noise only.
+ * The structs that kernels read from device memory are repeated here; cuda_slots.c checks that
+ * they match ops/ops.h. A launcher only enqueues and returns the launch error. Contracts are those
+ * of ops/ops.h; `type` is the compute type.
  *
- * Buffers that start at multiples of 16 bytes (device_alloc gives 64) are read 16 bytes at a time;
- * others work too, slowly. Which kernel runs, and so the order of every sum, follows from the type,
- * the shape and that alignment, never from the GPU; but for `hopper`, where it is an argument.
+ * Buffers that are aligned to 16 bytes (device_alloc aligns to 64) are read 16 bytes at a time;
+ * others work too, more slowly. The type, the shape and that alignment choose the kernel, and with
+ * it the order of every sum. The GPU does not, except where `hopper` is an argument.
  */
 #ifndef OPS_CUDA_KERNELS_H
 #define OPS_CUDA_KERNELS_H
@@ -70,15 +70,17 @@ struct kernel_norm_backward { /* arguments of ops_norm_backward */
 cudaError_t launch_norm_backward(cudaStream_t stream, enum dtype type,
                                  struct kernel_norm_backward n, bool hopper);
 size_t kernel_norm_scratch(enum dtype type, int64_t width, int64_t rows); /* needs no GPU */
-/* cuda_norm_backward_hopper.cu: the blocks of its way, 0 where it takes no such rows; and the rows,
- * which must start at multiples of 16 bytes, with the first 1, 2 or 4 `sums` (dweight, dbias,
- * dsum_columns, out_columns) of each block to scratch (blocks, sums, C), floats. */
+/* cuda_norm_backward_hopper.cu. The first returns the number of blocks, 0 if the rows are not
+ * supported. The second needs rows aligned to 16 bytes; each block writes its first 1, 2 or 4
+ * `sums` (dweight, dbias, dsum_columns, out_columns) to scratch (blocks, sums, C), floats. */
 int kernel_norm_hopper_blocks(enum dtype type, int64_t width, int64_t rows);
 cudaError_t launch_norm_rows_hopper(cudaStream_t stream, enum dtype type,
                                     struct kernel_norm_backward n, int sums);
 
-/* --- cuda_row.cu: y (out) = x (in) times w + bias (NULL: none); with `pre` (NULL: not) that is pre,
- * and y its GELU. Only what the first takes ---------------------------------------------------- */
+/* --- cuda_row.cu ---
+ *
+ * y (out) = x (in) times w + bias (may be NULL). If `pre` is not NULL, it receives that result and
+ * y its GELU. Call the second only where the first returns true. */
 
 bool kernel_linear_row_takes(enum dtype type, bool out_in, int64_t in, int64_t out, const void *x,
                              const void *w);
@@ -98,18 +100,18 @@ cudaError_t launch_swiglu(cudaStream_t stream, enum dtype type, int64_t rows, in
                           const void *gate_up, void *y);
 cudaError_t launch_swiglu_backward(cudaStream_t stream, enum dtype type, int64_t rows, int64_t ff,
                                    const void *gate_up, const void *dy, void *dgate_up, void *act);
-/* `heads` of `head_width` are turned in each of `rows` rows, `row_width` apart; row r uses table
- * row past + r % tokens. */
+/* Rotates `heads` heads of `head_width` in each of `rows` rows, `row_width` apart; row r uses row
+ * past + r % tokens of the table. */
 cudaError_t launch_rope(cudaStream_t stream, enum dtype type, int64_t rows, int64_t tokens,
                         int64_t heads, int64_t head_width, int64_t row_width, const float *table,
                         struct kernel_past past, bool inverse, void *qkv);
 
 /* --- cuda_embedding.cu ---------------------------------------------------------------------- */
 
-struct kernel_ids { /* tokens of a table whose rows are tokens first .. first + vocab - 1 */
+struct kernel_ids { /* ids of a table whose rows are tokens first .. first + vocab - 1 */
     const int32_t *ids;
     int64_t first, vocab;
-    bool part; /* there are others */
+    bool part; /* the table is part of a larger one */
 };
 cudaError_t launch_embedding(cudaStream_t stream, enum dtype type, int64_t rows, int64_t tokens,
                              int64_t width, struct kernel_ids ids, const void *wte, const void *wpe,
@@ -126,8 +128,8 @@ cudaError_t launch_cross_entropy(cudaStream_t stream, enum dtype type, int64_t r
                                  const int32_t *labels, bool gradient,
                                  const struct kernel_scalars *scalars, void *logits,
                                  double *losses);
-/* cuda_loss_hopper.cu, with the gradient: for GPUs of compute capability 9.0, only what the first
- * takes; the same bits. */
+/* cuda_loss_hopper.cu, with the gradient, for compute capability 9.0: same bits. Call the second
+ * only where the first returns true. */
 bool kernel_loss_hopper_takes(enum dtype type, int64_t vocab, const void *logits);
 cudaError_t launch_cross_entropy_hopper(cudaStream_t stream, enum dtype type, int64_t rows,
                                         int64_t vocab, const int32_t *labels,
@@ -156,12 +158,15 @@ struct kernel_range { /* struct square_range */
     double *sums;
 };
 cudaError_t launch_square_sums(cudaStream_t stream, enum dtype type,
-                               const struct kernel_range *ranges /* the host's */, int range_count);
+                               const struct kernel_range *ranges /* host memory */,
+                               int range_count);
 cudaError_t launch_find_nonfinite(cudaStream_t stream, enum dtype type, const void *x,
                                   int64_t count, int64_t *first);
 
-/* --- cuda_adamw.cu; `segments` and `places` (NULL: copies are rounded to nearest) are in device
- * memory, `hyper` in host memory --------------------------------------------------------------- */
+/* --- cuda_adamw.cu ---
+ *
+ * `segments` and `locations` (NULL: copies are rounded to nearest) are in device memory, `hyper`
+ * in host memory. */
 
 struct kernel_adamw {
     float beta1, rest1, beta2, rest2, eps; /* rest: 1 - beta */
@@ -170,9 +175,10 @@ struct kernel_adamw {
 cudaError_t launch_adamw(cudaStream_t stream, struct kernel_adamw hyper,
                          const struct kernel_scalars *scalars,
                          const struct kernel_segment *segments,
-                         const struct kernel_location *places, int segment_count);
-/* cuda_adamw_hopper.cu: the same bits on a GPU of compute capability 9.0 with so many processors,
- * rounded to nearest; `taken`, in device memory, is the launch's while it runs */
+                         const struct kernel_location *locations, int segment_count);
+/* cuda_adamw_hopper.cu: the same bits on compute capability 9.0, rounded to nearest. `processors`:
+ * the multiprocessors of the GPU. `taken` is in device memory and belongs to the launch while it
+ * runs. */
 cudaError_t launch_adamw_hopper(cudaStream_t stream, struct kernel_adamw hyper,
                                 const struct kernel_scalars *scalars,
                                 const struct kernel_segment *segments, int segment_count,
@@ -181,7 +187,7 @@ cudaError_t launch_adamw_hopper(cudaStream_t stream, struct kernel_adamw hyper,
 /* --- cuda_noise.cu -------------------------------------------------------------------------- */
 
 cudaError_t launch_noise(cudaStream_t stream, enum dtype type, struct noise noise, void *x);
-/* Add the fingerprint of x to two sums in device memory. */
+/* Adds the fingerprint of x to two sums in device memory. */
 cudaError_t launch_fingerprint(cudaStream_t stream, enum dtype type, int64_t count, const void *x,
                                unsigned long long *sums);
 

@@ -1,12 +1,11 @@
-/* ops_cuda -- the table of the cuda back end: which types, what an ops owns, and every slot.
+/* ops_cuda -- the table of the cuda back end: supported types, opening, closing, and every slot.
  *
- * Nothing is left as ref's: that would read device memory on the host. So the table is emptied
- * first, each family of ops puts its slots in, and a slot that is still empty is found here, at
- * start-up, and not in the middle of a step.
+ * No slot falls back to the ref back end, which would read device memory on the host. The table
+ * therefore starts empty, each family of ops adds its slots, and an empty slot is found here, at
+ * start-up, instead of in the middle of a step.
  *
- * Where the GPU is a Hopper, AdamW, the norms' backward pass and the loss with its gradient are
- * kernels made for it; for measuring, SIFR_CUDA_ADAMW=plain, SIFR_CUDA_NORM=plain and
- * SIFR_CUDA_LOSS=plain take those for all GPUs. The bits of AdamW and of the loss are the same.
+ * On Hopper, AdamW, the backward pass of norms, and the loss with its gradient have kernels of
+ * their own. AdamW and the loss have the same bits as the kernels for all GPUs; the norms do not.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +16,8 @@
 
 #define CHUNK_LOGITS ((int64_t)1 << 29) /* 1 GiB in 16 bits */
 
-/* ops->workspace: the products' part, then AdamW's count of tiles and the counts of attention with a
- * cache in bytes of their own. */
+/* ops->workspace: the part of the products, then AdamW's tile counter and the arrival counters of
+ * attention with a cache. */
 #define ADAMW_TAKEN    PRODUCTS_WORKSPACE
 #define CACHED_ARRIVED (ADAMW_TAKEN + 64)
 #define WORKSPACE      (CACHED_ARRIVED + CUDA_CACHED_ARRIVED * sizeof(unsigned))
@@ -43,7 +42,8 @@ enum status cuda_word(struct env *env, const char *variable, const char *const *
     text_init(&known, env);
     for (int i = 0; words[i]; i++)
         text_printf(&known, "%s%s", i == 0 ? "" : words[i + 1] ? ", " : " or ", words[i]);
-    enum status st = FAIL(env, CONFIG, "%s=%s: %s", variable, asked, text_string(&known));
+    enum status st =
+        FAIL(env, CONFIG, "%s=%s: unknown value; use %s", variable, asked, text_string(&known));
     text_free(&known);
     return st;
 }
@@ -54,20 +54,8 @@ bool cuda_is_exact(void)
     return asked && !strcmp(asked, "1");
 }
 
-/* The GPU is a Hopper, and the variable does not ask for the kernels of all GPUs. */
-static enum status take_hopper(const struct ops *ops, const char *variable, bool *hopper)
-{
-    static const char *const words[] = {"plain", NULL};
-    int word;
-    TRY(cuda_word(device_env(ops->device), variable, words, &word));
-    *hopper = word < 0 && cuda_device_of(ops->device)->capability == 90;
-    return STATUS_OK;
-}
-
-/* Which AdamW, and what the one for Hopper needs. */
 static enum status adamw_open(struct ops *ops, struct cuda_ops *cuda)
 {
-    TRY(take_hopper(ops, "SIFR_CUDA_ADAMW", &cuda->adamw_hopper));
     cuda->adamw_taken = (unsigned long long *)((char *)ops->workspace + ADAMW_TAKEN);
     cudaSetDevice(cuda_device_of(ops->device)->index);
     return cuda_status(device_env(ops->device),
@@ -89,8 +77,7 @@ static enum status cuda_ops_open(struct ops *ops)
     TRY(mem_alloc(env, MEM_OTHER, "ops", sizeof *cuda, &cuda));
     ops->state = cuda;
     cuda->cached_arrived = (unsigned *)((char *)ops->workspace + CACHED_ARRIVED);
-    TRY_OR(undo_self, take_hopper(ops, "SIFR_CUDA_NORM", &cuda->norm_hopper));
-    TRY_OR(undo_self, take_hopper(ops, "SIFR_CUDA_LOSS", &cuda->loss_hopper));
+    cuda->is_hopper = cuda_device_of(ops->device)->capability == 90;
     TRY_OR(undo_self, adamw_open(ops, cuda));
     TRY_OR(undo_adamw, cuda_linear_open(ops, &cuda->linear));
     TRY_OR(undo_linear, cuda_attention_open(ops, &cuda->attention));
@@ -115,7 +102,7 @@ static void cuda_ops_close(struct ops *ops)
     ops->state = NULL;
 }
 
-/* From the first op on the table is functions only. */
+/* All members from the first op on are function pointers. */
 static void check_whole(const struct ops_backend *table)
 {
     typedef void slot_fn(void);

@@ -1,9 +1,10 @@
-/* cuda_attend -- a warp attends: what the attention kernels of our own share.
+/* cuda_attend -- attention by one warp, shared by the kernels without tensor cores.
  *
- * A warp has one query (or, in the backward pass, one key) as floats in shared memory and meets the
- * rows of the other side 32 at a time: first a row a lane, for the dot products, then an element a
- * lane, for the sums over these rows. Any width works; rows of 16-byte pieces are read as such. All
- * sums have an order fixed by the shape. Included by .cu files of this folder only.
+ * A warp holds one query (or, in the backward pass, one key) as floats in shared memory and visits
+ * the rows of the other side 32 at a time: first one row per lane, for the dot products, then one
+ * element per lane, for the sums over these rows. Any width works; rows of full 16-byte units are
+ * read as such. All sums have an order fixed by the shape. Included only by .cu files of this
+ * folder.
  */
 #ifndef OPS_CUDA_CUDA_ATTEND_CUH
 #define OPS_CUDA_CUDA_ATTEND_CUH
@@ -65,12 +66,12 @@ __device__ inline float warp_max(float x)
     return x;
 }
 
-template <typename T> struct alignas(16) pack { /* read at once */
+template <typename T> struct alignas(16) pack { /* read in one access */
     T x[16 / sizeof(T)];
 };
 
-/* a (width) in shared memory, b (width) in device memory. WIDE: b is aligned to 16 bytes and so is
- * its width. */
+/* a (width) in shared memory, b (width) in device memory. WIDE: b is aligned to 16 bytes, and its
+ * width is a multiple of 16 bytes. */
 template <typename T, bool WIDE> __device__ inline float dot(const float *a, const T *b, int width)
 {
     float sum = 0;
@@ -90,7 +91,7 @@ template <typename T, bool WIDE> __device__ inline float dot(const float *a, con
     return sum;
 }
 
-/* The calling warp's copy of a row, as floats in shared memory. */
+/* Copies a row to the calling warp's shared memory, as floats. */
 template <typename T> __device__ inline void fetch(float *dst, const T *src, int width, int lane)
 {
     for (int d = lane; d < width; d += LANES)
@@ -103,8 +104,8 @@ __device__ inline void clear(float *dst, int width, int lane)
         dst[d] = 0;
 }
 
-/* acc[d] += sum over `count` rows of factors[i] * rows[i][d], rows `stride` apart; EACH elements a lane
- * at a time, which changes no bit. */
+/* acc[d] += sum over `count` rows of factors[i] * rows[i][d], rows `stride` apart; EACH elements
+ * per lane at a time, which changes no bit. */
 template <typename T, int EACH>
 __device__ inline void add_rows_by(float *acc, const float *factors, const T *rows, int64_t stride,
                                    int count, int width, int lane)
@@ -130,7 +131,7 @@ __device__ inline void add_rows_by(float *acc, const float *factors, const T *ro
     }
 }
 
-/* WIDE: rows are pieces of 16 bytes. */
+/* WIDE: rows consist of 16-byte units. */
 template <typename T, bool WIDE>
 __device__ inline void add_rows(float *acc, const float *factors, const T *rows, int64_t stride,
                                 int count, int width, int lane)
@@ -141,12 +142,12 @@ __device__ inline void add_rows(float *acc, const float *factors, const T *rows,
         add_rows_by<T, WIDE ? 2 : 1>(acc, factors, rows, stride, count, width, lane);
 }
 
-struct softmax { /* so far */
+struct softmax { /* running values */
     float largest, sum;
 };
 
-/* Queries q over keys and values first .. last - 1, rows `stride` apart: acc (width), in units of
- * exp(largest), is added to. `weights` has room for 32. */
+/* Query q over keys and values first .. last - 1, rows `stride` apart: adds to acc (width), in
+ * units of exp(largest). `weights` has room for 32. */
 template <typename T, bool WIDE>
 __device__ inline softmax over_keys(const float *q, const T *keys, const T *values, int64_t stride,
                                     int64_t first, int64_t last, float scale, int width, int lane,
@@ -173,20 +174,20 @@ __device__ inline softmax over_keys(const float *q, const T *keys, const T *valu
     return so_far;
 }
 
-/* Warps of a block when each needs `floats` of shared memory; 0: too much for one. */
+/* Warps per block if each needs `floats` of shared memory; 0: one needs too much. */
 inline int warps_for(int64_t floats)
 {
     const int64_t room = 48 * 1024 / (int64_t)sizeof(float);
     return floats * 4 <= room ? 4 : floats <= room ? 1 : 0;
 }
 
-/* Calls CALL(T, WIDE) with the compute type and whether rows can be read in pieces of 16 bytes. */
+/* Calls CALL(T, WIDE) with the compute type and whether rows can be read in 16-byte units. */
 #define ATTEND_BY_TYPE(type, wide, CALL)                                                        \
     ((type) == DTYPE_F32    ? ((wide) ? CALL(float, true) : CALL(float, false))                 \
      : (type) == DTYPE_BF16 ? ((wide) ? CALL(__nv_bfloat16, true) : CALL(__nv_bfloat16, false)) \
                             : ((wide) ? CALL(__half, true) : CALL(__half, false)))
 
-inline bool pieces_of_16(int type, int64_t width, const void *a, const void *b)
+inline bool units_of_16(int type, int64_t width, const void *a, const void *b)
 {
     return width * (type == DTYPE_F32 ? 4 : 2) % 16 == 0 && (uintptr_t)a % 16 == 0 &&
            (uintptr_t)b % 16 == 0;

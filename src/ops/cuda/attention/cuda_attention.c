@@ -1,4 +1,5 @@
-/* cuda_attention -- the slots of attention. Of four ways the first that does the shape is taken:
+/* cuda_attention -- the slots of attention. A shape takes the first of four implementations that
+ * supports it:
  *
  *     Hopper   our kernels for compute capability 9.0, 16-bit types, heads of up to 128 columns
  *              (cuda_attention_forward_hopper.cu, cuda_attention_hopper.cu)
@@ -8,25 +9,21 @@
  *              (cuda_attention_plain.cu)
  *
  * On Hopper our forward pass is a fifth to a third faster than cuDNN's, and cuDNN's deterministic
- * backward pass writes dS out and reads it again, the half that is masked too. Only where our tiles are
- * wider than the heads cuDNN is before them (cudnn_is_faster).
+ * backward pass writes dS to memory and reads it again, including the masked half. cuDNN goes
+ * first only where our tiles are wider than the heads (cudnn_is_faster).
  *
- * A plan is made when a shape is first met and kept; later calls find it and allocate nothing on the
- * device. The workspace is the caller's scratch, whose size is answered without a GPU: a plan that
- * needs more than that bound is not taken (cuda_attention_graph.c).
+ * A plan is made when a shape is first seen and kept; later calls find it and allocate nothing on
+ * the device. The workspace is the caller's scratch, whose size is known without a GPU: a plan
+ * that needs more than that bound is not used (cuda_attention_graph.c).
  *
- * Bits: cuDNN's deterministic form of the backward pass keeps T x T elements a head in its workspace. To
- * bound that, the batch is done in slices (sequences do not meet) whose scores fit slice_bytes; the
- * slice depends on the shape alone. Rotary embedding is taken back by its own kernel, from rounded
- * dq and dk, but for the kernel for Hopper, which at widths 64 and 128 does it before they are rounded:
- * one way for a shape.
+ * Bits: cuDNN's deterministic form of the backward pass keeps T x T elements per head in its
+ * workspace. To bound that, the batch is split into sub-batches (sequences are independent) whose
+ * scores fit sub_batch_bytes; the split depends on the shape only. Rotary embedding is undone by
+ * its own kernel, from rounded dq and dk, except by the Hopper kernel at widths 64 and 128, which
+ * does it before rounding: a shape always takes the same one.
  *
- * In fast mode (ops_be_fast) what is left to cuDNN takes its other form, which adds by atomics: other bits
- * from run to run.
- *
- * For measuring, SIFR_CUDA_ATTENTION=cudnn leaves out the kernels for Hopper, =fast takes cuDNN's other
- * form of the backward pass in any case, =matrix and =plain only those kernels of ours. For testing, =teams
- * has the kernel for Hopper work in teams wherever they can, in small shapes too (hopper_shares.cuh).
+ * In fast mode (ops_be_fast) cuDNN uses its other form, which adds with atomics: bits differ from
+ * run to run.
  */
 #include "ops/cuda/attention/cuda_attention.h"
 #include <math.h>
@@ -44,19 +41,18 @@ struct attention_plan {
 
 struct cuda_attention_state {
     cudnnHandle_t handle;
-    struct attention_plan *plans; /* those made so far, newest first */
-    enum attention_pass backward; /* which of the two forms, but for fast mode */
-    bool cudnn;                   /* may be asked */
-    bool hopper;                  /* the GPU has what our kernels for it need */
-    bool matrix;                  /* likewise those for tensor cores of any GPU */
-    bool told;                    /* that a shape is slow */
-    enum cuda_clusters clusters;  /* of these */
+    struct attention_plan *plans; /* made so far, newest first */
+    bool cudnn;                   /* cuDNN may be used */
+    bool hopper;                  /* the Hopper kernels may be used */
+    bool matrix;                  /* the kernels for tensor cores of any GPU may be used */
+    bool warned;                  /* that a shape is slow */
+    enum cuda_clusters clusters;  /* of the Hopper kernels */
 };
 
-enum { WAY_CUDNN, WAY_FAST, WAY_MATRIX, WAY_PLAIN, WAY_CLUSTERS };
-static const char *const ways[] = {"cudnn", "fast", "matrix", "plain", "teams", NULL};
+enum { WAY_MATRIX, WAY_CLUSTERS };
+static const char *const ways[] = {"matrix", "clusters", NULL};
 
-/* Asked without a GPU, too: whether the word is known is seen at opening. */
+/* Called without a GPU, too; opening checks that the word is known. */
 static enum cuda_clusters clusters_asked(void)
 {
     const char *asked = getenv("SIFR_CUDA_ATTENTION");
@@ -66,10 +62,10 @@ static enum cuda_clusters clusters_asked(void)
 
 /* --- memory --------------------------------------------------------------------------------- */
 
-/* Larger slices fill the GPU better (gpt2-124m, 64 x 1024, H200: 2 GiB gave 1.1 % of a step over
- * 512 MiB). LEAST costs nothing: a head's chunk of logits takes as much of the same scratch. Beyond
- * it a slice may have what one layer keeps for its backward pass, about six times qkv. */
-static size_t slice_bytes(struct attention a)
+/* Larger sub-batches fill the GPU better (gpt2-124m, 64 x 1024, H200: 2 GiB gave 1.1 % of a step
+ * over 512 MiB). LEAST costs nothing: a head's chunk of logits takes as much of the same scratch.
+ * Beyond it a sub-batch may use what one layer keeps for its backward pass, about six times qkv. */
+static size_t sub_batch_bytes(struct attention a)
 {
     const size_t LEAST = (size_t)896 << 20, MOST = (size_t)2 << 30;
     size_t row = (size_t)((a.heads + 2 * a.kv_heads) * a.head_width) * 2;
@@ -77,14 +73,14 @@ static size_t slice_bytes(struct attention a)
     return layer < LEAST ? LEAST : layer < MOST ? layer : MOST;
 }
 
-/* Sequences that are done at once: as even as can be. */
+/* The sub-batch that is computed at once; sub-batches are as equal as possible. */
 static struct attention sub_attention(struct attention a)
 {
     struct attention one = a;
     one.batch = 1;
-    int64_t most = (int64_t)(slice_bytes(a) / attention_graph_scores(one));
-    int64_t slices = most < 1 ? a.batch : (a.batch + most - 1) / most;
-    a.batch = (a.batch + slices - 1) / slices;
+    int64_t most = (int64_t)(sub_batch_bytes(a) / attention_graph_scores(one));
+    int64_t parts = most < 1 ? a.batch : (a.batch + most - 1) / most;
+    a.batch = (a.batch + parts - 1) / parts;
     return a;
 }
 
@@ -93,7 +89,8 @@ static struct cuda_heads heads_of(struct attention a)
     return (struct cuda_heads){a.batch, a.tokens, a.heads, a.kv_heads, a.head_width, a.head_width};
 }
 
-/* What the kernels for Hopper are given: heads of whole 16 bytes. Others are copied to such and back. */
+/* What the Hopper kernels receive: heads of full 16-byte units. Others are copied to such heads
+ * and back. */
 static struct cuda_heads hopper_heads(struct attention a)
 {
     struct cuda_heads heads = heads_of(a);
@@ -106,7 +103,7 @@ static bool is_padded(struct attention a)
     return a.head_width % 8 != 0;
 }
 
-/* Of padded copies: so many heads a token, of a 16-bit type. */
+/* Bytes of a padded copy with `heads` heads per token, of a 16-bit type. */
 static size_t padded_bytes(struct attention a, int64_t heads)
 {
     size_t bytes = (size_t)(a.batch * a.tokens * heads * hopper_heads(a).width) * 2;
@@ -123,23 +120,23 @@ static size_t padded_out_bytes(struct attention a)
     return padded_bytes(a, a.heads);
 }
 
-/* Whether products may be those of tensor cores, and the shape is one of theirs. */
+/* Whether tensor cores may be used and support the shape. */
 static bool does_matrix(enum dtype type, struct attention a)
 {
     return !(type == DTYPE_F32 && cuda_is_exact()) && cuda_attend_matrix_takes(heads_of(a));
 }
 
-/* Heads of 96 at 16 x 1024 tokens (H200): a step takes 2 % less by cuDNN. At longer sequences its dS is
- * what costs most, and other lengths its deterministic form does not do. */
+/* Heads of 96 at 16 x 1024 tokens (H200): a step takes 2 % less with cuDNN. At longer sequences
+ * its dS dominates, and its deterministic form does not support other lengths. */
 static bool cudnn_is_faster(struct attention a)
 {
     return a.head_width > 64 && a.head_width < 128 && a.tokens % 128 == 0 && a.tokens <= 2048;
 }
 
-/* Scratch is: row sums of dout * out (B, H, T) for both ways; then, for cuDNN, an fp32 dq of a slice
- * (the fast form alone) and the workspace; or what the kernel for Hopper needs, since no GPU is asked.
- * What attention with a cache needs does not depend on the
- * number of tokens: a decoder has one scratch for all lengths. */
+/* Scratch is: row sums of dout * out (B, H, T); then, for cuDNN, an fp32 dq of a sub-batch (fast
+ * form only) and the workspace; or what the Hopper kernel needs, whichever is larger, since no GPU
+ * is consulted. What attention with a cache needs does not depend on the number of tokens: a
+ * decoder has one scratch for all lengths. */
 static size_t sums_bytes(struct attention a)
 {
     return ((size_t)(a.batch * a.heads * a.tokens) * sizeof(float) + 255) / 256 * 256;
@@ -168,7 +165,8 @@ static size_t cuda_attention_scratch(const struct ops *ops, struct attention a)
     return most > cached ? most : cached;
 }
 
-/* Without a GPU it is taken to be a Hopper. What cuDNN computes is not known, and taken to be like ours. */
+/* Without a GPU, Hopper is assumed. The tiles of cuDNN are not known and assumed to be like ours.
+ */
 static struct attention cuda_attention_tiles(const struct ops *ops, struct attention a)
 {
     if (cuda_attend_hopper_takes(ops->type, hopper_heads(a), clusters_asked())) {
@@ -183,7 +181,7 @@ static struct attention cuda_attention_tiles(const struct ops *ops, struct atten
 
 /* --- plans ---------------------------------------------------------------------------------- */
 
-/* bprop of cuDNN up to 9.15.0 is wrong, without a padding mask, where T is no multiple of 128. */
+/* bprop of cuDNN up to 9.15.0 is wrong, without a padding mask, if T is not a multiple of 128. */
 static bool trusted(enum attention_pass pass, struct attention a)
 {
     return pass == ATTENTION_FORWARD || a.tokens % 128 == 0 || cudnnGetVersion() > 91500;
@@ -201,7 +199,7 @@ static enum status add_plan(struct ops *ops, struct cuda_attention_state *state,
     if (!plan->dnn.plan)
         log_debug(env,
                   "cuDNN has no engine for attention with %lld heads of width %lld over %lld "
-                  "tokens: kernels of our own are used",
+                  "tokens: our own kernels are used",
                   (long long)a.heads, (long long)a.head_width, (long long)a.tokens);
     plan->pass = pass;
     plan->shape = a;
@@ -219,7 +217,7 @@ static bool same_shape(struct attention a, struct attention b)
            a.kv_heads == b.kv_heads && a.head_width == b.head_width;
 }
 
-/* The plan for a shape, made when it is first met. NULL: there is no engine for it, or the stream
+/* The plan for a shape, made when it is first seen. NULL: there is no engine for it, or the stream
  * has failed. */
 static const struct dnn_plan *find_plan(struct ops *ops, struct stream *stream,
                                         enum attention_pass pass, struct attention a)
@@ -286,7 +284,7 @@ static bool aligned(const void *a, const void *b, const void *c, const void *d)
     return ((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d) % 16 == 0;
 }
 
-/* `heads` of every token of a batch, from one width to another. */
+/* Copies `heads` heads of every token of a batch from one width to another. */
 static void resize(struct ops *ops, struct stream *stream, struct attention a, int64_t heads,
                    int64_t from_width, int64_t to_width, const void *from, void *to)
 {
@@ -309,7 +307,7 @@ static void unpad(struct ops *ops, struct stream *stream, struct attention a, in
     resize(ops, stream, a, heads, hopper_heads(a).width, a.head_width, from, to);
 }
 
-/* By our own kernel for Hopper: false when it does not do this, and nothing was done. */
+/* By our Hopper kernel. False: not supported, and nothing was done. */
 static bool forward_hopper(struct ops *ops, struct stream *stream, struct attention a,
                            const void *qkv, void *out, float *lse, char *scratch)
 {
@@ -334,7 +332,7 @@ static bool forward_hopper(struct ops *ops, struct stream *stream, struct attent
     return true;
 }
 
-/* By cuDNN: false when it does not do this. */
+/* By cuDNN. False: not supported. */
 static bool forward_cudnn(struct ops *ops, struct stream *stream, struct attention a,
                           const void *qkv, void *out, float *lse, void *scratch)
 {
@@ -352,15 +350,15 @@ static bool forward_cudnn(struct ops *ops, struct stream *stream, struct attenti
     return true;
 }
 
-/* Once for all shapes: the plain kernels were not asked for, and are used. */
-static void tell_slow(struct ops *ops, struct attention a)
+/* Warns once, for all shapes, if the plain kernels are used although tensor cores are available. */
+static void warn_slow(struct ops *ops, struct attention a)
 {
     struct cuda_attention_state *state = cuda_ops_of(ops)->attention;
-    if (state->matrix && !state->told && !(ops->type == DTYPE_F32 && cuda_is_exact())) {
-        state->told = true;
+    if (state->matrix && !state->warned && !(ops->type == DTYPE_F32 && cuda_is_exact())) {
+        state->warned = true;
         log_warn(device_env(ops->device),
                  "attention with heads of width %lld runs without tensor cores, 10 to 50 times "
-                 "slower: heads of up to 256 columns are fast",
+                 "slower; use heads of up to 256 columns",
                  (long long)a.head_width);
     }
 }
@@ -377,7 +375,7 @@ static void forward_own(struct ops *ops, struct stream *stream, struct attention
         cuda_enqueued(stream, cuda_attend_matrix_forward(ops->type, heads, qkv, out, lse, to),
                       "attention");
     } else {
-        tell_slow(ops, a);
+        warn_slow(ops, a);
         cuda_enqueued(stream, cuda_attend_forward(ops->type, heads, qkv, out, lse, to),
                       "attention");
     }
@@ -395,13 +393,13 @@ static void cuda_attention(struct ops *ops, struct stream *stream, struct attent
 
 static enum attention_pass backward_pass(const struct ops *ops)
 {
-    return ops->fast ? ATTENTION_BACKWARD_FAST : cuda_ops_of(ops)->attention->backward;
+    return ops->fast ? ATTENTION_BACKWARD_FAST : ATTENTION_BACKWARD;
 }
 
-/* The sequences from `first` on of a whole batch `a`, as many as the plan takes. */
-static void backward_slice(struct ops *ops, struct stream *stream, const struct dnn_plan *plan,
-                           struct attention a, int64_t first, struct attention sub,
-                           const struct attention_backward *g)
+/* The sequences of `a` from `first` on, as many as the plan takes. */
+static void backward_sub_batch(struct ops *ops, struct stream *stream, const struct dnn_plan *plan,
+                               struct attention a, int64_t first, struct attention sub,
+                               const struct attention_backward *g)
 {
     const float scale = (float)(1 / sqrt((double)a.head_width)), masked = -INFINITY, one = 1;
     size_t element = dtype_bytes(ops->type);
@@ -425,7 +423,7 @@ static void backward_slice(struct ops *ops, struct stream *stream, const struct 
     run(ops, stream, plan, &b, fast ? dq + dq_bytes(sub) : dq);
 }
 
-/* By cuDNN: false when it does not do this. */
+/* By cuDNN. False: not supported. */
 static bool backward_cudnn(struct ops *ops, struct stream *stream, struct attention a,
                            const struct attention_backward *g)
 {
@@ -440,7 +438,7 @@ static bool backward_cudnn(struct ops *ops, struct stream *stream, struct attent
         return false;
     for (int64_t first = 0; first < a.batch; first += sub.batch) {
         bool whole = first + sub.batch <= a.batch;
-        backward_slice(ops, stream, whole ? plan : last_plan, a, first, whole ? sub : last, g);
+        backward_sub_batch(ops, stream, whole ? plan : last_plan, a, first, whole ? sub : last, g);
     }
     return true;
 }
@@ -459,7 +457,7 @@ static void backward_own(struct ops *ops, struct stream *stream, struct attentio
                                                   g->dqkv, g->scratch, to),
                       "attention backward");
     } else {
-        tell_slow(ops, a);
+        warn_slow(ops, a);
         cuda_enqueued(stream,
                       cuda_attend_backward(ops->type, heads, g->qkv, g->out, g->lse, g->dout,
                                            g->dqkv, g->scratch, to),
@@ -467,7 +465,7 @@ static void backward_own(struct ops *ops, struct stream *stream, struct attentio
     }
 }
 
-/* By our own kernel for Hopper: false when it is not for this GPU or shape, and nothing was done. */
+/* By our Hopper kernel. False: this GPU or shape is not supported, and nothing was done. */
 static bool backward_hopper(struct ops *ops, struct stream *stream, struct attention a,
                             const float *rope, void *dbias, const struct attention_backward *g)
 {
@@ -504,8 +502,8 @@ static bool backward_hopper(struct ops *ops, struct stream *stream, struct atten
     return true;
 }
 
-/* Column sums come out of the kernel for Hopper, where nothing is turned or padded, else they are a pass
- * of their own. So does rope at widths where that kernel turns. */
+/* Column sums come from the Hopper kernel if nothing is rotated or padded, otherwise from a
+ * separate pass. The Hopper kernel also undoes rope, at the widths it supports. */
 static void cuda_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
                                     const struct attention_backward *g)
 {
@@ -551,12 +549,10 @@ enum status cuda_attention_open(struct ops *ops, struct cuda_attention_state **o
     TRY(cuda_status(env, cudaSetDevice(cuda_device_of(ops->device)->index), "choosing the GPU"));
     TRY(mem_alloc(env, MEM_OTHER, "attention plans", sizeof *state, &state));
     TRY_OR(undo_state, dnn_status(env, cudnnCreate(&state->handle), "cudnnCreate"));
-    state->backward = way == WAY_FAST ? ATTENTION_BACKWARD_FAST : ATTENTION_BACKWARD;
-    state->cudnn = way != WAY_PLAIN && way != WAY_MATRIX;
-    state->matrix = way != WAY_PLAIN && cuda_device_of(ops->device)->capability >= 80;
+    state->cudnn = way != WAY_MATRIX;
+    state->matrix = cuda_device_of(ops->device)->capability >= 80;
     state->clusters = clusters_asked();
-    state->hopper =
-        (way < 0 || way == WAY_CLUSTERS) && cuda_device_of(ops->device)->capability == 90;
+    state->hopper = way != WAY_MATRIX && cuda_device_of(ops->device)->capability == 90;
     *out = state;
     return STATUS_OK;
 undo_state:

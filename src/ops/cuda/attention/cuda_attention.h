@@ -1,7 +1,7 @@
-/* cuda_attention -- the kernels of attention that are our own, and the making of cuDNN's plans.
+/* cuda_attention -- launchers of our own attention kernels.
  *
- * The first part is seen by C and by CUDA C++ alike: launchers as in kernels.h, with the contracts
- * of ops/ops.h. The second is C only.
+ * C and CUDA C++ both include this header. Launchers are as in kernels.h, with the contracts of
+ * ops/ops.h.
  */
 #ifndef OPS_CUDA_CUDA_ATTENTION_H
 #define OPS_CUDA_CUDA_ATTENTION_H
@@ -15,14 +15,14 @@
 extern "C" {
 #endif
 
-/* B T H G D of struct attention; `type` is the compute type (enum dtype). Scores are divided by the root
- * of `scaled`: D as well, but where heads were padded to `width` with zeros. */
+/* B T H G D of struct attention; `type` is the compute type (enum dtype). Scores are divided by
+ * the root of `scaled`, which is D unless heads were padded to `width` with zeros. */
 struct cuda_heads {
     int64_t batch, tokens, heads, kv_heads, width, scaled;
 };
 
-/* cuda_attention_plain.cu: any type and width, fp32 inside, correct and not fast. `sums` has B H T
- * floats; cuda_attend_sums fills it with what the backward pass needs: rows of dout . out. */
+/* cuda_attention_plain.cu: any type and width, fp32 inside, correct but slow. `sums` has B H T
+ * floats; cuda_attend_sums fills it with row sums of dout . out for the backward pass. */
 cudaError_t cuda_attend_sums(int type, struct cuda_heads a, const void *out, const void *dout,
                              float *sums, cudaStream_t stream);
 cudaError_t cuda_attend_forward(int type, struct cuda_heads a, const void *qkv, void *out,
@@ -34,22 +34,25 @@ cudaError_t cuda_attend_backward(int type, struct cuda_heads a, const void *qkv,
 /* cuda_attention_matrix.cu: on the tensor cores of any GPU from compute capability 8.0 on, the same
  * contract; fp32 in TF32. */
 bool cuda_attend_matrix_takes(struct cuda_heads a);
-int64_t cuda_attend_matrix_width(int64_t width); /* what heads of this width are computed as */
+int64_t
+cuda_attend_matrix_width(int64_t width); /* the width that heads of this width are computed at */
 cudaError_t cuda_attend_matrix_forward(int type, struct cuda_heads a, const void *qkv, void *out,
                                        float *lse, cudaStream_t stream);
 cudaError_t cuda_attend_matrix_backward(int type, struct cuda_heads a, const void *qkv,
                                         const void *out, const float *lse, const void *dout,
                                         void *dqkv, float *sums, cudaStream_t stream);
 
-/* When teams of blocks do the backward pass on Hopper: for shapes so large that they are faster; or for
- * all that they can do, so that tests reach them with small ones. Other bits, and other scratch. */
+/* When groups of blocks ("clusters", see hopper_clusters.cuh) do the backward pass on Hopper: for
+ * shapes so large that they are faster, or wherever they can, so that tests reach them with small
+ * shapes. The choice changes bits and scratch. */
 enum cuda_clusters { CUDA_CLUSTERS_WHERE_FASTER, CUDA_CLUSTERS_WHERE_POSSIBLE };
 
-/* cuda_attention_hopper.cu: the backward pass on a GPU of compute capability 9.0 with so many
- * processors, for what it takes; the same contract otherwise. All pointers are multiples of 16. With
- * `rope` (NULL: none) dq and dk are turned back before they are rounded, at the widths that
- * cuda_attend_hopper_turns. Without it, `dbias` (NULL: not wanted) are column sums of dqkv, those of dk
- * and dv of what is not rounded; with both it fails. The same `clusters` for all three. */
+/* cuda_attention_hopper.cu: the backward pass on compute capability 9.0 with `processors`
+ * multiprocessors, for the shapes it takes; otherwise the same contract. All pointers are
+ * multiples of 16. With `rope` (may be NULL) dq and dk are rotated back before they are rounded,
+ * at the widths for which cuda_attend_hopper_turns returns true. Without it, `dbias` (may be NULL)
+ * receives column sums of dqkv, those of dk and dv from unrounded values; both together are an
+ * error. Pass the same `clusters` to all three. */
 bool cuda_attend_hopper_takes(int type, struct cuda_heads a, enum cuda_clusters clusters);
 bool cuda_attend_hopper_turns(struct cuda_heads a);
 size_t cuda_attend_hopper_scratch(struct cuda_heads a, enum cuda_clusters clusters);
@@ -58,20 +61,20 @@ cudaError_t cuda_attend_backward_hopper(int type, struct cuda_heads a, enum cuda
                                         const float *lse, const void *dout, void *dqkv, void *dbias,
                                         float *scratch, int processors, cudaStream_t stream);
 
-/* cuda_attention_forward_hopper.cu: the forward pass on such a GPU, likewise. The bits do not depend on
- * the number of processors. */
+/* cuda_attention_forward_hopper.cu: the forward pass, likewise. The bits do not depend on the
+ * number of multiprocessors. */
 bool cuda_attend_forward_hopper_takes(int type, struct cuda_heads a);
 cudaError_t cuda_attend_forward_hopper(int type, struct cuda_heads a, const void *qkv, void *out,
                                        float *lse, int processors, cudaStream_t stream);
 
-/* cuda_attention_pad.cu: so many heads of a 16-bit type, one after the other, from one width to another:
- * cut, or filled with zeros. Pointers are multiples of 16. */
+/* cuda_attention_pad.cu: copies `heads` consecutive heads of a 16-bit type from one width to
+ * another, truncated or filled with zeros. Pointers are multiples of 16. */
 cudaError_t cuda_resize_heads(int64_t heads, int64_t from_width, int64_t to_width, const void *from,
                               void *to, cudaStream_t stream);
 
 /* cuda_cached.cu: with a cache of keys and values (B, room, G D); scratch of
- * cuda_attend_cached_scratch bytes, enough for every shape of this width. `arrived`, in device memory,
- * are zeros before and after. */
+ * cuda_attend_cached_scratch bytes, enough for every shape of this width. `arrived` is in device
+ * memory and zero before and after. */
 enum { CUDA_CACHED_ARRIVED = 2048 };
 cudaError_t cuda_attend_cached(int type, struct cuda_heads a, struct kernel_past past, int64_t room,
                                const void *qkv, void *cache_k, void *cache_v, void *out,

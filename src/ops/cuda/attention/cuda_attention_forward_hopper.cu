@@ -1,9 +1,9 @@
-/* cuda_attention_forward_hopper -- attention's forward pass for GPUs of compute capability 9.0: heads
- * of width 8 to 128 in steps of 8, 16-bit types, any length. One launch, no scratch; a block a
- * processor, which works through its list (hopper_forward_tiles.cuh) with one warp that brings tiles
- * and some warpgroups that compute (hopper_forward.cuh).
+/* cuda_attention_forward_hopper -- the forward pass of attention for compute capability 9.0: heads
+ * of width 8 to 128 in steps of 8, 16-bit types, any length. One launch, no scratch. One block per
+ * multiprocessor works through its list (hopper_forward_tiles.cuh) with one warp that loads tiles
+ * and two or three warpgroups that compute (hopper_forward.cuh).
  *
- * This file is compiled for sm_90a alone (cmake/cuda.cmake): wgmma and setmaxnreg are nowhere else.
+ * This file is compiled for sm_90a only (cmake/cuda.cmake): no other GPU has wgmma and setmaxnreg.
  */
 #include <math.h>
 #include "base/dtype.h"
@@ -16,8 +16,8 @@ namespace
 
 using namespace hopper;
 
-/* The producer is one thread of the first warpgroup; the others have the registers that it does not
- * need. */
+/* The producer is one thread of the first warpgroup; the other warpgroups get the registers that
+ * it does not need. */
 template <class W, typename T>
 __global__ void __launch_bounds__(W::THREADS, 1)
     attend_forward(const __grid_constant__ CUtensorMap queries,
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(W::THREADS, 1)
     extern __shared__ __align__(1024) char raw[];
     forward::memory<W> &m = *reinterpret_cast<forward::memory<W> *>(raw);
     if (threadIdx.x == 0) {
-        if (shared_address(raw) % 1024) /* tiles are found by this */
+        if (shared_address(raw) % 1024) /* the layout of tiles relies on this */
             __trap();
         forward::init_barriers(m);
     }
@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(W::THREADS, 1)
     }
 }
 
-/* Rounds of whole heads. What is left over is dealt out by tiles; where that is little, or nothing, the
- * last round is too, so that the longest of few tiles does not stand alone at the end. */
+/* Rounds of whole heads. The remaining heads are distributed tile by tile; if they are few, or
+ * none, the last round is too, so that the GPU does not end with the longest of few tiles. */
 int rounds_of(int64_t heads, int64_t blocks)
 {
     const int64_t rounds = heads / blocks, left = heads % blocks;

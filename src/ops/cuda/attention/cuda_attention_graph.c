@@ -1,18 +1,19 @@
-/* cuda_attention_graph -- attention as cuDNN's flash engines want to see it.
+/* cuda_attention_graph -- attention in the form that cuDNN's flash engines recognize.
  *
- * What they match is fixed, down to the operations' order: fprop is product, scale, mask by row and
- * column index, softmax (largest, difference, exp, sum, quotient; lse = largest + log sum), product;
- * bprop is the chain from dout . out over the probabilities, formed again from lse, to dv, ds, dk
- * and dq. Tensors are views into qkv and dqkv, (B, T, (H + 2G) D); keys are handed over transposed,
- * and so are values in bprop. Intermediate values are float, but what goes into a second product is
- * of the compute type.
+ * They match a fixed pattern, including the order of operations: fprop is product, scale, mask by
+ * row and column index, softmax (largest, difference, exp, sum, quotient; lse = largest + log
+ * sum), product; bprop is the chain from dout . out over the probabilities, recomputed from lse,
+ * to dv, ds, dk and dq. Tensors are views into qkv and dqkv, (B, T, (H + 2G) D); keys are passed
+ * transposed, and so are values in bprop. Intermediate values are float, except the inputs of a
+ * second product, which have the compute type.
  *
- * The usual bprop adds to an fp32 copy of dq with atomics. The deterministic form is another graph:
- * dq is the product's own output, and cuDNN keeps dS in its workspace, T x T elements a head.
+ * The usual bprop adds to an fp32 copy of dq with atomics. The deterministic form is another
+ * graph: dq is the product's own output, and cuDNN keeps dS in its workspace, T x T elements per
+ * head.
  */
 #include "ops/cuda/attention/cuda_attention_graph.h"
 
-struct views { /* of one attention */
+struct views { /* the tensors of one attention */
     cudnnDataType_t type;
     struct dnn_shape q, kv, out;     /* (B, H, T, D), (B, G, T, D), (B, H, T, D) */
     struct dnn_shape scores, column; /* (B, H, T, T), (B, H, T, 1), dense */
@@ -73,8 +74,8 @@ static void build_forward(struct dnn_graph *g, struct views v)
     dnn_matmul(g, p, values, dnn_real(g, OUT, v.type, v.out));
 }
 
-/* The product of a transposed (T, T) and (T, D) by query head, as the gradient of a key or value:
- * summed over the query heads of a group where there are groups. */
+/* The product of a transposed (T, T) and (T, D) by query head, as the gradient of a key or value;
+ * summed over the query heads of a group, if there are groups. */
 static void to_group(struct dnn_graph *g, struct views v, dnn_tensor square, dnn_tensor rows,
                      enum attention_name gradient)
 {
@@ -96,7 +97,7 @@ static void build_backward(struct dnn_graph *g, struct views v, bool fast)
     dnn_tensor out = dnn_real(g, OUT, v.type, v.out), dout = dnn_real(g, DOUT, v.type, v.out);
     dnn_tensor scale = dnn_scalar(g, SCALE);
 
-    /* sums = dout . out; the engines look for the factor that dropout would put there */
+    /* sums = dout . out; the engines expect the factor that dropout would add here */
     dnn_tensor x = dnn_pointwise(g, CUDNN_POINTWISE_MUL, dout, out, floats(g, by_head_of(v)));
     x = dnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, x, floats(g, v.column));
     dnn_tensor sums = dnn_pointwise(g, CUDNN_POINTWISE_MUL, x, dnn_scalar(g, ONE),
@@ -156,7 +157,7 @@ size_t attention_graph_scores(struct attention a)
 
 size_t attention_graph_workspace(enum attention_pass pass, struct attention a)
 {
-    enum { SLACK = 4 << 20 }; /* 256 bytes were seen */
+    enum { SLACK = 4 << 20 }; /* 256 bytes observed */
     size_t by_head = (size_t)(a.batch * a.heads * a.tokens * a.head_width) * 2;
     size_t scores = pass == ATTENTION_BACKWARD ? attention_graph_scores(a) : 0;
     bool grouped = pass != ATTENTION_FORWARD && a.heads != a.kv_heads;

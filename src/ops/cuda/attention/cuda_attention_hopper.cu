@@ -1,22 +1,24 @@
-/* cuda_attention_hopper -- attention's backward pass for GPUs of compute capability 9.0: heads of
- * width 8 to 128 in steps of 8, 16-bit types, any length. The same bits in every run, without atomics
- * whose order is open and without the T x T matrix in memory.
+/* cuda_attention_hopper -- the backward pass of attention for compute capability 9.0: heads of
+ * width 8 to 128 in steps of 8, 16-bit types, any length. The same bits in every run, without
+ * atomics in random order and without the T x T matrix in memory.
  *
- * Three launches: statistics of the rows (dout . out, and lse in powers of two); the pass itself, a
- * block a processor (hopper_attend.cuh for width 64, hopper_attend_wide.cuh for 128, in the order of
- * hopper_tiles.cuh); and, when some items were cut, their dq from its parts. Long sequences are done by
- * teams of blocks (hopper_clusters.cuh), and nothing is cut; at width 128 with rope the last launch then
- * turns dq.
+ * Three launches: statistics of the rows (dout . out, and lse in powers of two); the pass itself,
+ * one block per multiprocessor (hopper_attend.cuh for width 64, hopper_attend_wide.cuh for 128, in
+ * the order of hopper_tiles.cuh); and, if some items were cut, the sum of their partial dq.
+ * Clusters of blocks do long sequences (hopper_clusters.cuh), and nothing is cut; at width 128
+ * with rope the last launch then rotates dq.
  *
- * Where the caller gives a table of rope, dq and dk are turned back on their way out
- * (hopper_rows.cuh), in kernels of their own (ROPE), so that those without are as fast as ever. And so
- * with column sums of dqkv (SUMS, hopper_columns.cuh), which take a last launch that adds them up.
+ * If the caller passes a rope table, dq and dk are rotated back before they are written
+ * (hopper_rows.cuh), in separate instances (ROPE), so that those without rope stay as fast. The
+ * same holds for column sums of dqkv (SUMS, hopper_columns.cuh), which take a last launch that
+ * adds them up.
  *
- * What is cut, and whether there are teams, depends on the shape alone, as if every GPU had 132
- * processors: so do the bits. On another number the work is only less even; but where a GPU, or the
- * part of one, has not even the processors of one team, its blocks work alone, with bits of their own.
+ * What is cut, and whether there are clusters, depends on the shape only, as if every GPU had 132
+ * multiprocessors: so do the bits. On another number the load is only less even. But if a GPU, or
+ * a part of one, has fewer multiprocessors than one cluster needs, its blocks work alone, with
+ * other bits.
  *
- * This file is compiled for sm_90a alone (cmake/cuda.cmake): wgmma and setmaxnreg are nowhere else.
+ * This file is compiled for sm_90a only (cmake/cuda.cmake): no other GPU has wgmma and setmaxnreg.
  */
 #include <math.h>
 #include <type_traits>
@@ -35,7 +37,7 @@ const int CONSUMERS = 2 * 128, THREADS = 128 + CONSUMERS;
 
 /* --- before and after ----------------------------------------------------------------------- */
 
-/* Eight columns of every lane of a row, added over the rows of a block: first those of a warp. */
+/* Sums of eight columns per lane over the rows of a block: first within each warp. */
 template <int WIDTH> __device__ void column_total(float (&added)[8], float *to)
 {
     __shared__ float warps[8][WIDTH];
@@ -56,8 +58,8 @@ template <int WIDTH> __device__ void column_total(float (&added)[8], float *to)
     to[threadIdx.x] = sum;
 }
 
-/* A block for a tile of a head, eight columns a lane; zeros where there are no rows or columns. SUMS:
- * with column sums of dout. And the words of teams, `words` of them, start from zero. */
+/* One block per tile of a head, eight columns per lane; zeros where there are no rows or columns.
+ * SUMS: also column sums of dout. Clears the `words` counters of clusters. */
 template <typename T, int WIDTH, bool SUMS>
 __global__ void __launch_bounds__(256)
     statistics(const __grid_constant__ problem p, const T *out, const T *dout, const float *lse,
@@ -109,10 +111,11 @@ __global__ void __launch_bounds__(256)
 }
 
 template <int WIDTH, bool CLUSTER, bool LATE>
-using order_of = std::conditional_t<CLUSTER, tp_walk<WIDTH, LATE>, walk<WIDTH>>;
+using order_of = std::conditional_t<CLUSTER, cluster_walk<WIDTH, LATE>, walk<WIDTH>>;
 
-/* A block a processor: a producer (one thread of the first warpgroup; of teams, two more that see to
- * its turns) and two warpgroups that compute, with the registers that the first does not need. */
+/* One block per multiprocessor: a producer (one thread of the first warpgroup; in clusters two
+ * more threads, which manage the turns) and two warpgroups that compute, with the registers that
+ * the first does not need. */
 template <typename T, int WIDTH, bool ROPE, bool SUMS, bool CLUSTER>
 __global__ void __launch_bounds__(THREADS, 1)
     attend_backward(const __grid_constant__ CUtensorMap qkv,
@@ -123,7 +126,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ __align__(1024) char raw[];
     memory<WIDTH> &m = *reinterpret_cast<memory<WIDTH> *>(raw);
     if (threadIdx.x == 0) {
-        if (shared_address(raw) % 1024) /* tiles are found by this */
+        if (shared_address(raw) % 1024) /* the layout of tiles relies on this */
             __trap();
         init_barriers(m);
     }
@@ -145,8 +148,9 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-/* dq of a cut item: a block adds the parts of a tile, in the order of the jobs. A job has a part of
- * every tile of queries from its first tile of keys on. Of teams that left their sums: one part. */
+/* dq of a cut item: a block adds the parts of a tile, in the order of the jobs. A job has a part
+ * for every tile of queries from its first tile of keys on. For clusters that left their sums: one
+ * part. */
 template <typename T, int WIDTH, bool ROPE, bool SUMS>
 __global__ void __launch_bounds__(CONSUMERS)
     gather_parts(const __grid_constant__ problem p, T *dqkv)
@@ -186,7 +190,7 @@ __global__ void __launch_bounds__(CONSUMERS)
 
 /* --- launching ------------------------------------------------------------------------------ */
 
-/* All but who does what; the scratch is laid out for every GPU alike. */
+/* Everything except the distribution; the layout of scratch does not depend on the GPU. */
 problem problem_of(struct cuda_heads a, const shares &s, const float *rope, float *scratch)
 {
     const int64_t place = s.place_bytes / (int64_t)sizeof(float);
@@ -228,7 +232,8 @@ template <typename F> cudaError_t allow_shared(F *kernel, size_t bytes)
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 
-/* Blocks of a team wait for each other: all must find room on the GPU, or fewer are sent. */
+/* The blocks of a cluster wait for each other: all must be resident at once, or fewer are
+ * launched. */
 template <typename T, int WIDTH, bool ROPE, bool SUMS>
 cudaError_t launch_pass(const CUtensorMap &qkv, const CUtensorMap &dout, problem *p, shares s,
                         T *dqkv, cudaStream_t stream)
@@ -308,8 +313,8 @@ template <typename T, typename... R> cudaError_t run_width(struct cuda_heads a, 
 
 } // namespace
 
-/* Few long items that are not cut, or not enough, leave so much of the GPU idle that cuDNN is faster,
- * where it has a form for the shape. */
+/* Few long items that are not cut, or not enough, leave so much of the GPU idle that cuDNN is
+ * faster, if it supports the shape. */
 bool cuda_attend_hopper_takes(int type, struct cuda_heads a, enum cuda_clusters clusters)
 {
     const struct cuda_heads tiled = in_tiles(a);
@@ -326,7 +331,8 @@ bool cuda_attend_hopper_takes(int type, struct cuda_heads a, enum cuda_clusters 
                                            : 2 * PROCESSORS * longest_of(s) <= 3 * tiles;
 }
 
-/* The planes of rope lie where the kernels look for them only if the head is as wide as they compute. */
+/* The columns that rope pairs are where the kernels expect them only if the head is as wide as
+ * they compute. */
 bool cuda_attend_hopper_turns(struct cuda_heads a)
 {
     return a.width == in_tiles(a).width && a.width == a.scaled;
@@ -338,7 +344,7 @@ static size_t scratch_of(struct cuda_heads a, const shares &s)
            (size_t)(place_count(s) * s.place_bytes) + (size_t)turn_count(a, s) * sizeof(uint32_t);
 }
 
-/* With rope, or without. */
+/* Enough with or without rope. */
 size_t cuda_attend_hopper_scratch(struct cuda_heads heads, enum cuda_clusters clusters)
 {
     const struct cuda_heads a = in_tiles(heads);

@@ -1,13 +1,14 @@
-/* cuda_attention_matrix -- attention on tensor cores by mma.sync, for what neither the kernels for Hopper
- * nor cuDNN do: f32 (in TF32), heads of up to 256 columns, any length, GPUs from compute capability 8.0
- * on. The kernels are those of matrix_attend.cuh, compiled by type in cuda_attention_matrix_*.cu.
+/* cuda_attention_matrix -- attention on tensor cores by mma.sync, for shapes that neither the
+ * Hopper kernels nor cuDNN support: f32 (in TF32), heads of up to 256 columns, any length, compute
+ * capability 8.0 and later. The kernels are in matrix_attend.cuh, compiled by type in
+ * cuda_attention_matrix_*.cu.
  */
 #include "base/dtype.h"
 #include "ops/cuda/attention/cuda_attend.cuh"
 #include "ops/cuda/attention/matrix_launch.cuh"
 
-static const int64_t widths[] = {32, 64, 128, 192, 256}; /* MATRIX_BY_WIDTH */
-static const int64_t LEAST_ROWS = 32;                    /* of a block */
+static const int64_t widths[] = {32, 64, 128, 192, 256}; /* as in MATRIX_BY_WIDTH */
+static const int64_t LEAST_ROWS = 32;                    /* per block */
 
 int64_t cuda_attend_matrix_width(int64_t width)
 {
@@ -27,7 +28,7 @@ bool cuda_attend_matrix_takes(struct cuda_heads a)
 cudaError_t cuda_attend_matrix_forward(int type, struct cuda_heads a, const void *qkv, void *out,
                                        float *lse, cudaStream_t stream)
 {
-    const bool chunks = attend::pieces_of_16(type, a.width, qkv, out);
+    const bool chunks = attend::units_of_16(type, a.width, qkv, out);
 #define CALL(T) matrix::run_forward<T>(a, chunks, qkv, out, lse, stream)
     return type == DTYPE_F32    ? CALL(float)
            : type == DTYPE_BF16 ? CALL(__nv_bfloat16)
@@ -39,8 +40,8 @@ cudaError_t cuda_attend_matrix_backward(int type, struct cuda_heads a, const voi
                                         const void *out, const float *lse, const void *dout,
                                         void *dqkv, float *sums, cudaStream_t stream)
 {
-    const bool chunks = attend::pieces_of_16(type, a.width, qkv, dout) &&
-                        attend::pieces_of_16(type, a.width, dqkv, dqkv);
+    const bool chunks = attend::units_of_16(type, a.width, qkv, dout) &&
+                        attend::units_of_16(type, a.width, dqkv, dqkv);
     const cudaError_t error = cuda_attend_sums(type, a, out, dout, sums, stream);
     if (error != cudaSuccess)
         return error;

@@ -1,14 +1,14 @@
-/* cuda_attention_pad -- heads of one width copied to heads of another, for the kernels that want rows of
- * whole 16 bytes. Four elements at a time where four divide both widths.
+/* cuda_attention_pad -- copies heads of one width to heads of another, for kernels that need rows
+ * of full 16-byte units. Four elements at a time if both widths are multiples of four.
  */
 #include "ops/cuda/attention/cuda_attention.h"
 
 namespace
 {
 
-const int THREADS = 256, HEADS = 64; /* of a block */
+const int THREADS = 256, HEADS = 64; /* per block */
 
-/* W is as many bits as are copied at a time; widths are counted in them. */
+/* W is the unit of copying; widths are in units. */
 template <typename W>
 __global__ void __launch_bounds__(THREADS)
     resize_heads(int64_t heads, int from_width, int to_width, const W *from, W *to)

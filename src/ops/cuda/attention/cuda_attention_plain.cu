@@ -1,8 +1,8 @@
-/* cuda_attention_plain -- causal attention for every type and width, a warp a row: the exact way for f32,
- * and the one for heads wider than 256. fp32 inside, no atomics; correct rather than fast.
+/* cuda_attention_plain -- causal attention for every type and width, one warp per row: used for
+ * exact f32 and for heads wider than 256. fp32 inside, no atomics; correct rather than fast.
  *
- * Backward: sums[b, h, t] = dout . out; then dq by a warp a query, dk and dv by a warp a key, each
- * forming the probabilities again from lse.
+ * Backward: sums[b, h, t] = dout . out; then dq with one warp per query, dk and dv with one warp
+ * per key, each recomputing the probabilities from lse.
  */
 #include "ops/cuda/attention/cuda_attend.cuh"
 
@@ -11,7 +11,7 @@ namespace
 
 using namespace attend;
 
-struct place { /* of one attention in memory, strides in elements */
+struct place { /* the layout of one attention, strides in elements */
     int64_t tokens, heads, kv_heads, group;
     int64_t row;     /* of qkv: (H + 2G) D */
     int64_t out_row; /* H D */
@@ -31,7 +31,7 @@ place place_of(struct cuda_heads a)
             (float)(1 / sqrt((double)a.width))};
 }
 
-/* The calling warp's item, and its share of the block's shared memory. */
+/* The calling warp's item, and its part of the block's shared memory. */
 __device__ int64_t item_of()
 {
     return (int64_t)blockIdx.x * (blockDim.x / LANES) + threadIdx.x / LANES;
@@ -251,7 +251,7 @@ cudaError_t cuda_attend_forward(int type, struct cuda_heads a, const void *qkv, 
                                 float *lse, cudaStream_t stream)
 {
 #define CALL(T, WIDE) run_forward<T, WIDE>(a, qkv, out, lse, stream)
-    return ATTEND_BY_TYPE(type, pieces_of_16(type, a.width, qkv, qkv), CALL);
+    return ATTEND_BY_TYPE(type, units_of_16(type, a.width, qkv, qkv), CALL);
 #undef CALL
 }
 
@@ -268,6 +268,6 @@ cudaError_t cuda_attend_backward(int type, struct cuda_heads a, const void *qkv,
                                  cudaStream_t stream)
 {
 #define CALL(T, WIDE) run_backward<T, WIDE>(a, qkv, out, lse, dout, dqkv, sums, stream)
-    return ATTEND_BY_TYPE(type, pieces_of_16(type, a.width, qkv, dout), CALL);
+    return ATTEND_BY_TYPE(type, units_of_16(type, a.width, qkv, dout), CALL);
 #undef CALL
 }

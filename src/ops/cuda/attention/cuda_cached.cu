@@ -1,8 +1,9 @@
-/* cuda_cached -- attention of a few new positions over a cache of keys and values, of any shape; one
- * position with heads as models have them is left to cuda_cached_one.cu, which is faster.
+/* cuda_cached -- attention of a few new positions over a cache of keys and values, of any shape.
+ * One position with common head widths takes cuda_cached_one.cu, which is faster.
  *
- * New keys and values go into the cache before. Of one new position the warps that come to it put it
- * there themselves: all heads of a group write the same bytes, and each reads what it wrote.
+ * New keys and values are written to the cache first. For a single new position the warps that
+ * reach it write it themselves: all heads of a group write the same bytes, and each reads what it
+ * wrote.
  */
 #include "ops/cuda/attention/cuda_cached.cuh"
 
@@ -12,7 +13,7 @@ namespace
 using namespace attend;
 using namespace cached;
 
-/* Unit is what is copied at a time; sizes here are in units. */
+/* Unit is the unit of copying; sizes here are in units. */
 template <typename Unit>
 __global__ void put(int64_t items, int64_t tokens, int64_t row, int64_t at, int64_t kv_row,
                     kernel_past past, int64_t room, const Unit *qkv, Unit *cache_k, Unit *cache_v)
@@ -73,7 +74,7 @@ __global__ void attend_cached(place p, kernel_past past_, const T *qkv, T *cache
     int64_t last = first + cut.part, count = past + token % p.tokens + 1;
     last = last < count ? last : count;
 
-    /* The wait is for q; keys and values of the past are there. */
+    /* The wait is for q; keys and values of the past are already in the cache. */
     int64_t at = b * p.room * p.kv_row + h / p.group * p.width;
     for (int64_t j = first + lane; p.tokens == 1 && j < last; j += LANES)
         fetch_row(cache_k + at + j * p.kv_row, cache_v + at + j * p.kv_row, p.width);
@@ -118,7 +119,7 @@ cudaError_t run(struct cuda_heads a, kernel_past past, int64_t room, const void 
 {
     int64_t queries = a.batch * a.tokens * a.heads;
     int warps = warps_for(query_floats((int)a.width));
-    if (queries > PARTS / 2) /* one part each */
+    if (queries > PARTS / 2) /* one part per query */
         warps = warps < 1 ? warps : 1;
     if (warps == 0)
         return cudaErrorInvalidConfiguration;
@@ -143,7 +144,7 @@ cudaError_t cuda_attend_cached(int type, struct cuda_heads a, struct kernel_past
                                const void *qkv, void *cache_k, void *cache_v, void *out,
                                float *scratch, unsigned *arrived, cudaStream_t stream)
 {
-    bool wide = pieces_of_16(type, a.width, cache_k, cache_v) && (uintptr_t)qkv % 16 == 0;
+    bool wide = units_of_16(type, a.width, cache_k, cache_v) && (uintptr_t)qkv % 16 == 0;
     int64_t bytes = a.width * (type == DTYPE_F32 ? 4 : 2);
     cudaError_t error = cudaSuccess;
     if (takes_one(type, a, wide))

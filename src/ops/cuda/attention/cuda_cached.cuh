@@ -1,12 +1,12 @@
-/* cuda_cached -- what kernels of attention over a cache share: how the past of a query is cut into
- * parts, and how what was found in each is put together.
+/* cuda_cached -- shared by the kernels of attention over a cache: how the past of a query is cut
+ * into parts, and how the partial results are combined.
  *
- * A warp attends to a part of the past for one query. How the past is cut depends on the shape and the
- * position alone (so do the bits): into many parts when there are few queries, as in decoding, into one
- * when there are enough of them to fill the GPU, as over a prompt. The position may stand in device
- * memory, so there are blocks for the longest past that there is room for, and those without a part
- * leave. The block that comes last of a query's puts together what they found, in their order, whoever
- * it is.
+ * A warp attends to one part of the past for one query. The cut, and so the bits, depend only on
+ * the shape and the position: many parts if there are few queries, as in decoding; one part if
+ * there are enough queries to fill the GPU, as over a prompt. The position may be in device
+ * memory, so the grid is sized for the longest past that fits the cache, and blocks without a part
+ * exit. The last block of a query to arrive combines the results, always in the order of the
+ * parts.
  */
 #ifndef OPS_CUDA_CUDA_CACHED_CUH
 #define OPS_CUDA_CUDA_CACHED_CUH
@@ -16,13 +16,13 @@
 namespace cached
 {
 
-const int PARTS = 4096; /* warps that fill the GPU: queries times parts is not more */
-const int MOST = 64;    /* parts of one query */
+const int PARTS = 4096; /* warps that fill the GPU: the upper limit of queries times parts */
+const int MOST = 64;    /* parts of one query, at most */
 
 struct place {
     int tokens, heads, group, width;
-    int parts;      /* of a query, at most */
-    int blocks;     /* of a query */
+    int parts;      /* per query, at most */
+    int blocks;     /* per query */
     int64_t row;    /* of qkv: (H + 2G) D elements */
     int64_t kv_row; /* of the cache: G D */
     int64_t room;
@@ -47,9 +47,9 @@ inline place place_of(struct cuda_heads a, int64_t room, int warps)
             (float)(1 / sqrt((double)a.width))};
 }
 
-/* Parts of whole rounds of a warp, 32 positions, and as many as that makes. */
+/* Parts of a whole number of 32 positions (one round of a warp), and the resulting counts. */
 struct cut {
-    int part; /* positions of one */
+    int part; /* positions per part */
     int parts, blocks;
 };
 
@@ -59,8 +59,8 @@ __device__ inline cut cut_of(const place &p, int rows, int warps)
     return {part, parts, (parts + warps - 1) / warps};
 }
 
-/* Of `count` parts, (largest, sum, acc (D)) each, the row of out, by the whole block. The first is
- * never empty, so the largest score is finite. */
+/* Combines `count` parts, (largest, sum, acc (D)) each, into the row of out, by the whole block.
+ * The first part is never empty, so the largest score is finite. */
 template <typename T>
 __device__ inline void put_together(const float *scratch, int count, int width, T *out)
 {
@@ -88,7 +88,8 @@ __device__ inline void put_together(const float *scratch, int count, int width, 
     }
 }
 
-/* Whether this block is the last of `blocks` that come here; what all of them wrote can then be read. */
+/* Whether this block is the last of `blocks` to arrive; if so, it can read what all of them wrote.
+ */
 __device__ inline bool comes_last(unsigned *arrived, int blocks)
 {
     __shared__ bool last;
@@ -104,8 +105,8 @@ __device__ inline bool comes_last(unsigned *arrived, int blocks)
     return last;
 }
 
-/* cuda_cached_one.cu: whether it is for this, one new position a sequence; `wide`: all rows are pieces
- * of 16 bytes. */
+/* cuda_cached_one.cu: whether it supports this case, one new position per sequence. `wide`: all
+ * rows consist of 16-byte units. */
 bool takes_one(int type, struct cuda_heads a, bool wide);
 cudaError_t attend_one(int type, struct cuda_heads a, kernel_past past, int64_t room,
                        const void *qkv, void *cache_k, void *cache_v, void *out, float *scratch,

@@ -1,14 +1,14 @@
-/* cuda_cached_one -- attention of one new position over a cache of keys and values, as when text is
- * written token by token.
+/* cuda_cached_one -- attention of one new position over a cache of keys and values, as in
+ * decoding.
  *
- * Here nothing counts but how long a chain of waits is. Of a round of 32 positions a warp has all keys
- * and values in registers, 16 bytes of a row a lane: in a recording (follow.cuh) those of the past come
- * while the kernel before is still at work, and q, the only thing to wait for, meets what is there.
- * Warps of a block put together what they found in shared memory. The parts of a long past lie in
- * several blocks: they meet in device memory (cuda_cached.cuh).
+ * Only the length of the chain of waits matters here. A warp holds all keys and values of a round
+ * of 32 positions in registers, 16 bytes of a row per lane: in a recording (follow.cuh) those of
+ * the past are loaded while the previous kernel is still running, and q is the only thing to wait
+ * for. The warps of a block combine their results in shared memory. The parts of a long past are
+ * spread over several blocks, which combine them in device memory (cuda_cached.cuh).
  *
- * The new position's key and value come from qkv; the first head of a group puts them into the cache,
- * and nobody reads them there before the next launch.
+ * The new position's key and value come from qkv. The first head of a group writes them to the
+ * cache, where nothing reads them before the next launch.
  */
 #include "ops/cuda/attention/cuda_cached.cuh"
 #include "ops/cuda/common/vector.cuh"
@@ -18,21 +18,21 @@ namespace
 
 using namespace cached;
 
-/* A row is LANES_A_ROW pieces of 16 bytes; keys and values of a round take eight times as many
- * registers of a thread. */
+/* A row is LANES_A_ROW units of 16 bytes; the keys and values of a round take eight times as many
+ * registers per thread. */
 template <int LANES_A_ROW> constexpr int WARPS = LANES_A_ROW <= 8 ? 16 : 8;
 
-/* What a warp has seen of a query's past, acc in units of exp(largest). */
+/* What a warp has accumulated of a query's past, acc in units of exp(largest). */
 template <typename T> struct found {
     float largest = -INFINITY, sum = 0, acc[PACK<T>] = {};
 };
 
-/* A round's keys and values: a lane has its piece of every ROWS-th of 32 rows. */
+/* A round's keys and values: a lane holds its 16 bytes of every ROWS-th of 32 rows. */
 template <typename T, int LANES_A_ROW> struct held {
     static constexpr int N = PACK<T>, ROWS = WARP / LANES_A_ROW, TIMES = LANES_A_ROW;
     pack<T> keys[TIMES], values[TIMES];
 
-    /* Rows from `first` on that are before `end`; past multiprocessors' caches, which may be older. */
+    /* Loads rows from `first` on that are before `end`, bypassing L1, which may be stale. */
     __device__ inline void load(const T *key, const T *value, int64_t stride, int first, int end,
                                 int lane)
     {
@@ -61,7 +61,7 @@ template <typename T, int LANES_A_ROW> struct held {
         }
     }
 
-    /* Rows before `end`, one at least. */
+    /* Accumulates the rows before `end`, at least one. */
     __device__ inline void meet(const float (&q)[N], float scale, int first, int end, int lane,
                                 found<T> &f)
     {
@@ -100,7 +100,7 @@ template <typename T, int LANES_A_ROW> struct held {
     }
 };
 
-/* Lanes with the same piece of other rows: each has all of it then. */
+/* Adds over the lanes that hold the same columns of other rows; each then has the total. */
 template <typename T, int LANES_A_ROW> __device__ inline void join_lanes(found<T> &f)
 {
 #pragma unroll

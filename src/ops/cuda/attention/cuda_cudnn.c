@@ -1,5 +1,6 @@
-/* cuda_cudnn -- see the header. cuDNN's descriptors are set attribute by attribute; `set` and
- * `finalize` carry the sticky error, everything else lists attributes. */
+/* cuda_cudnn -- cuDNN's descriptors are set attribute by attribute; `set` and `finalize` carry the
+ * sticky error, everything else lists attributes.
+ */
 #include "ops/cuda/attention/cuda_cudnn.h"
 #include <string.h>
 
@@ -144,7 +145,7 @@ dnn_tensor dnn_matmul(struct dnn_graph *graph, dnn_tensor a, dnn_tensor b, dnn_t
     return y;
 }
 
-/* `axis` is for GEN_INDEX alone, `mask` for BINARY_SELECT alone. */
+/* `axis` is for GEN_INDEX only, `mask` for BINARY_SELECT only. */
 static dnn_tensor pointwise(struct dnn_graph *graph, cudnnPointwiseMode_t mode,
                             cudnnDataType_t compute, int64_t axis, dnn_tensor x, dnn_tensor b,
                             dnn_tensor mask, dnn_tensor y)
@@ -217,9 +218,10 @@ dnn_tensor dnn_reshape(struct dnn_graph *graph, dnn_tensor x, dnn_tensor y)
 
 /* --- plans ---------------------------------------------------------------------------------- */
 
-enum { CONFIGS = 16 }; /* engine configurations looked at, best first */
+enum { CONFIGS = 16 }; /* engine configurations to try, best first */
 
-/* What cuDNN proposes for the graph, best first; descriptors belong to the graph. */
+/* The configurations that cuDNN proposes for the graph, best first; the graph owns the
+ * descriptors. */
 static int propose(struct dnn_graph *graph, cudnnHandle_t handle,
                    cudnnBackendDescriptor_t properties, cudnnBackendDescriptor_t *configs)
 {
@@ -245,7 +247,7 @@ static int propose(struct dnn_graph *graph, cudnnHandle_t handle,
         cudnnBackendGetAttribute(asked, CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                  CUDNN_TYPE_BACKEND_DESCRIPTOR, CONFIGS, &count,
                                  configs) != CUDNN_STATUS_SUCCESS)
-        return 0; /* it knows no engine for this graph */
+        return 0; /* no engine for this graph */
     return (int)(count < CONFIGS ? count : CONFIGS);
 }
 
@@ -267,7 +269,7 @@ static bool deterministic(struct dnn_graph *graph, cudnnBackendDescriptor_t conf
     return true;
 }
 
-/* One configuration as a plan, NULL when it is refused; *bytes of workspace. */
+/* A plan from one configuration, NULL if cuDNN rejects it; *bytes: its workspace. */
 static cudnnBackendDescriptor_t plan_of(cudnnBackendDescriptor_t config, cudnnHandle_t handle,
                                         cudnnBackendDescriptor_t properties, int64_t *bytes)
 {

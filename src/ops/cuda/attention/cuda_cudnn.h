@@ -1,9 +1,9 @@
-/* cuda_cudnn -- the graph API of cuDNN 9 (its C form) in the few words that attention needs.
+/* cuda_cudnn -- the part of cuDNN 9's graph API (C form) that attention needs.
  *
- * A graph is written down like a formula: tensors, then operations from tensor to tensor. The first
- * failure sticks to the graph and later calls do nothing, so that a builder reads straight; making
- * the plan reports it. A plan is a graph that an engine of cuDNN agreed to run; it is run with the
- * addresses of the tensors that have a name.
+ * A graph is written like a formula: tensors, then operations from tensor to tensor. The first
+ * failure sticks to the graph and later calls do nothing, so that builders need no error handling;
+ * making the plan reports it. A plan is a graph that a cuDNN engine agreed to run, with the
+ * addresses of the named tensors.
  *
  * Nothing newer than cuDNN 9.14 is used.
  */
@@ -23,7 +23,7 @@ struct dnn_shape {
 
 struct dnn_graph {
     struct env *env;   /* borrowed */
-    enum status error; /* the first failure, said already */
+    enum status error; /* the first failure, already logged */
     cudnnBackendDescriptor_t descriptors[DNN_DESCRIPTORS];
     cudnnBackendDescriptor_t operations[DNN_OPERATIONS]; /* among them */
     int descriptor_count, operation_count;
@@ -31,19 +31,19 @@ struct dnn_graph {
 };
 
 struct dnn_shape dnn_dense(int64_t batch, int64_t heads, int64_t rows, int64_t columns);
-struct dnn_shape dnn_transposed(struct dnn_shape shape); /* rows and columns change places */
+struct dnn_shape dnn_transposed(struct dnn_shape shape); /* swaps rows and columns */
 
 void dnn_graph_open(struct dnn_graph *graph, struct env *env);
 void dnn_graph_close(struct dnn_graph *graph);
 
-/* A tensor in memory, named by a number from 1 to 999; one that only passes from operation to
- * operation; a float of the host that is read when the plan is run. */
+/* A tensor in memory, named by a number from 1 to 999; an intermediate tensor; a float in host
+ * memory that is read when the plan runs. */
 dnn_tensor dnn_real(struct dnn_graph *graph, int64_t name, cudnnDataType_t type,
                     struct dnn_shape shape);
 dnn_tensor dnn_virtual(struct dnn_graph *graph, cudnnDataType_t type, struct dnn_shape shape);
 dnn_tensor dnn_scalar(struct dnn_graph *graph, int64_t name);
 
-/* Each adds an operation that writes `y` and returns it. */
+/* Each adds an operation that writes `y`, and returns `y`. */
 dnn_tensor dnn_matmul(struct dnn_graph *graph, dnn_tensor a, dnn_tensor b, dnn_tensor y);
 /* y = mode(x, b); b NULL where the mode takes one argument; broadcast where a size of b is 1. */
 dnn_tensor dnn_pointwise(struct dnn_graph *graph, cudnnPointwiseMode_t mode, dnn_tensor x,
@@ -53,7 +53,7 @@ dnn_tensor dnn_compare(struct dnn_graph *graph, cudnnPointwiseMode_t mode, dnn_t
 dnn_tensor dnn_index(struct dnn_graph *graph, int64_t axis, dnn_tensor x, dnn_tensor y);
 dnn_tensor dnn_select(struct dnn_graph *graph, dnn_tensor mask, dnn_tensor x, dnn_tensor otherwise,
                       dnn_tensor y);
-/* Over every axis where y has size 1 and x has not. */
+/* Reduces every axis where y has size 1 and x does not. */
 dnn_tensor dnn_reduce(struct dnn_graph *graph, cudnnReduceTensorOp_t op, dnn_tensor x,
                       dnn_tensor y);
 dnn_tensor dnn_reshape(struct dnn_graph *graph, dnn_tensor x, dnn_tensor y);
@@ -64,22 +64,23 @@ struct dnn_plan {
     size_t workspace_bytes;
 };
 
-/* Ask for an engine that runs the graph in at most `workspace_bytes`; with `exact` one that does not
- * note of itself that its results vary from run to run (that alone is no promise: 9.19 does not note
- * it of attention that adds with atomics). Takes over what the graph owns, in every case. STATUS_OK
- * with plan->plan NULL: no engine does (why is logged at level debug). For the GPU of `handle`;
- * without a handle for the one described by `properties`, a descriptor of type
- * CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR: so plans can be made without a GPU. */
+/* Finds an engine that runs the graph in at most `workspace_bytes`; with `exact`, one that does
+ * not declare its results to vary from run to run (no guarantee: 9.19 does not declare it for
+ * attention that adds with atomics). Takes ownership of the graph's resources in every case.
+ * STATUS_OK with plan->plan NULL: there is no engine (the reason is logged at level debug). The
+ * plan is for the GPU of `handle`, or without a handle for the one described by `properties`, a
+ * descriptor of type CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, so that plans can be made without a GPU.
+ */
 enum status dnn_plan_create(struct dnn_graph *graph, cudnnHandle_t handle,
                             cudnnBackendDescriptor_t properties, bool exact, size_t workspace_bytes,
                             struct dnn_plan *plan);
 void dnn_plan_destroy(struct dnn_plan *plan);
 
-/* Enqueue on the stream of the handle. */
+/* Enqueues on the stream of the handle. */
 enum status dnn_plan_run(const struct dnn_plan *plan, cudnnHandle_t handle, int count,
                          const int64_t *names, void *const *addresses, void *workspace);
 
-/* STATUS_OK or STATUS_DEVICE, said with cuDNN's words and `what`. */
+/* STATUS_OK, or STATUS_DEVICE with a message of cuDNN's text and `what`. */
 enum status dnn_status(struct env *env, cudnnStatus_t status, const char *what);
 
 #endif

@@ -1,30 +1,30 @@
 /* hopper_attend -- attention backward on Hopper: what two warpgroups do with the tiles of heads of
  * width 64.
  *
- * A warpgroup has 64 of a tile's 128 keys, and everything with keys down and queries across:
+ * A warpgroup has 64 of a tile's 128 keys, with keys down and queries across:
  *
  *     S^T  = K Q^T                   P^T  = 2^(S^T scale - lse)       (64, 128), in registers
  *     dP^T = V dO^T - sums           dS^T = P^T o dP^T
  *     dV  += P^T dO                  dK   += dS^T Q                   (64, 64), in registers
  *     dQ   = dS K                                                     (64, 64), half of the queries
  *
- * P^T and dS^T are A of the next products as they lie in the registers, rounded to the compute type.
- * dQ sums over all 128 keys: dS goes once through shared memory, turned, for both warpgroups.
+ * P^T and dS^T, rounded to the compute type, are A of the next products in their register layout.
+ * dQ sums over all 128 keys: dS goes through shared memory once, transposed, for both warpgroups.
  *
- * Time. Tensor cores, exponentials and the rest must overlap, but registers (240) hold little more
- * than two (64, 128) products. So a turn of the loop, for tile t, is:
- *     dP(t), dV(t) start; dQ of tile t - 2 leaves; dS(t) beside dV(t);
- *     dK(t), S(t + 1), dQ(t - 1) start; dS(t) to shared memory; P(t + 1) beside dK and dQ.
- * That dQ is a tile late lets the warpgroups run half a tile apart: one's exponentials beside the
- * other's products. The second starts later for that.
+ * Timing. Tensor cores, exponentials and the rest must overlap, but the registers (240) hold
+ * little more than two (64, 128) products. So an iteration of the loop, for tile t, is:
+ *     dP(t), dV(t) start; dQ of tile t - 2 is written; dS(t) overlaps dV(t);
+ *     dK(t), S(t + 1), dQ(t - 1) start; dS(t) to shared memory; P(t + 1) overlaps dK and dQ.
+ * Delaying dQ by a tile lets the warpgroups run half a tile apart, so that the exponentials of one
+ * overlap the products of the other. The second one starts later for that.
  *
- * With rope, dk and finished dq are turned back where the fewest registers are in use, at the end of a
- * turn, and leave in the next.
+ * With rope, dk and finished dq are rotated back at the end of an iteration, where the fewest
+ * registers are in use, and written in the next.
  *
- * ptxas is easily upset here: it runs products one by one (it says so, C75xx) when a product is in
- * flight over the end of the loop's turn, or when registers run short; and it moves arithmetic below a
- * wait unless a branch, such as that of barrier_wait, stands between. Look at what it says, and at the
- * places of WARPGROUP.DEPBAR, after every change.
+ * ptxas is fragile here: it serializes the products (and reports it, C75xx) if a product is in
+ * flight at the end of an iteration, or if registers run short; and it moves arithmetic below a
+ * wait unless a branch, such as that of barrier_wait, is in between. Check its messages and the
+ * positions of WARPGROUP.DEPBAR after every change.
  */
 #ifndef OPS_CUDA_HOPPER_ATTEND_CUH
 #define OPS_CUDA_HOPPER_ATTEND_CUH
@@ -70,8 +70,8 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
 {
     const place me = place_of((int)threadIdx.x - 128);
     const float scale = p.scale * LOG2_E;
-    const int half = me.half * (64 * 128); /* bytes to the warpgroup's rows of a tile */
-    const bool leader = me.lane == 0;      /* lets buffers go, for its warp */
+    const int half = me.half * (64 * 128); /* byte offset of the warpgroup's rows in a tile */
+    const bool leader = me.lane == 0;      /* releases buffers for its warp */
     ring<K_STAGES<64>> k;
     ring<1> v;
     ring<QUERY_STAGES> q;
@@ -79,10 +79,10 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
     float dk[32], dv[32], dq[32];
     uint32_t p16[32];                /* P of this tile */
     int before = PUT, older = PUT;   /* flags of the last two tiles */
-    int key_before = 0, key_now = 0; /* places of the keys of the last tile and this one */
+    int key_before = 0, key_now = 0; /* buffers of the keys of the last tile and this one */
     int64_t dq_at = 0;               /* where dq of tile - 2 goes */
 
-    /* P of the first tile; the second warpgroup waits until the first is through */
+    /* P of the first tile; the second warpgroup waits until the first has passed */
     barrier_wait(shared_address(&m.start), me.half ^ 1);
     barrier_wait(shared_address(&m.key_full[0]), 0);
     barrier_wait(shared_address(&m.query_full[0]), 0);
@@ -107,10 +107,10 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
         barrier_arrive(shared_address(&m.start));
 
     for (unsigned tile = 0;; tile++) {
-        float s[64], dp[64], new_dq[32]; /* in here, so that old values are not kept for nothing */
+        float s[64], dp[64], new_dq[32]; /* here, so that old values do not stay in registers */
         uint32_t ds16[32];
 
-        /* dP and dV start; what is finished leaves */
+        /* dP and dV start; finished results are written */
         start_slopes(dp, m.sums[d.stage], me);
         products_begin();
         product_tiles<T>(dp, tile_at(shared_address(m.value) + half),
@@ -124,7 +124,7 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
         if (tile > 1)
             query_leaves<SUMS, CLUSTER>(m, p, dqkv, older, dq_at, dq, tile - 2);
 
-        /* dS, beside dV */
+        /* dS, overlapping dV */
         products_wait<1>();
         hold(dp);
         if (flags & LAST && leader)
@@ -151,7 +151,7 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
             barrier_arrive(shared_address(&m.dout_empty[d.stage]));
         d.step();
 
-        /* dK, the next S and the last dQ start; after END the next S is of no matter */
+        /* dK, the next S and the last dQ start; after END the next S is not used */
         products_begin();
         product_tile<T>(dk, ds16, tile_at(shared_address(m.query[query_now])), !(flags & FIRST));
         product_tiles<T>(s, tile_at(shared_address(m.key[k.stage]) + half),
@@ -172,7 +172,7 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
         if (leader)
             barrier_arrive(shared_address(&m.ds_full[tile & 1]));
 
-        /* the next P, beside dK and dQ */
+        /* the next P, overlapping dK and dQ */
         dq_at = leaving_at(m.orders[(tile - 1) % ORDERS], before);
         const int next = m.orders[(tile + 1) % ORDERS].flags;
         const float4 ahead[2] = {stats_of(m.lse[q.stage], 0, me), stats_of(m.lse[q.stage], 1, me)};

@@ -1,29 +1,30 @@
-/* hopper_attend_wide -- attention backward on Hopper: what two warpgroups do with the tiles of heads of
- * width 128. The same products as in hopper_attend.cuh, cut otherwise: a tile has 128 keys and 64
- * queries, a warpgroup has 64 of the keys, and of dQ half of the columns:
+/* hopper_attend_wide -- attention backward on Hopper: what two warpgroups do with the tiles of
+ * heads of width 128. The products of hopper_attend.cuh, cut differently: a tile has 128 keys and
+ * 64 queries; a warpgroup has 64 of the keys and half of the columns of dQ:
  *
  *     S^T  = K Q^T                   P^T  = 2^(S^T scale - lse)       (64, 64), in registers
  *     dP^T = V dO^T - sums           dS^T = P^T o dP^T
  *     dV  += P^T dO                  dK   += dS^T Q                   (64, 128), in registers
  *     dQ   = dS K                    all 64 queries                   (64, 64), half of the columns
  *
- * Registers, of 240 a thread: dK and dV 64 each, S or dP 32, dQ 32, P or dS in 16 bits 16: 208, and
- * what addresses need. So nothing is kept from one turn of the loop to the next but dK, dV and P; places
- * are found again where they are used (place_again), and descriptors come from uniform registers.
+ * Registers, of 240 per thread: dK and dV 64 each, S or dP 32, dQ 32, P or dS in 16 bits 16: 208,
+ * plus addresses. So only dK, dV and P are kept from one iteration to the next; thread positions
+ * are recomputed where they are used (place_again), and descriptors come from uniform registers.
  *
- * Shared memory, of 227 KiB: keys 2 x 32, values 32, queries 3 x 16, dout 2 x 16, dS 2 x 16, rows on
- * their way out 16, which is 224, then statistics, orders and barriers, 1.7.
+ * Shared memory, of 227 KiB: keys 2 x 32, values 32, queries 3 x 16, dout 2 x 16, dS 2 x 16,
+ * outgoing rows 16, which is 224; statistics, orders and barriers take 1.7.
  *
- * Time. A tile is 5 x 512 cycles of tensor cores for both warpgroups. Operands in shared memory take 512
- * cycles of its 128 bytes a cycle for S, dP and dQ each, 256 for dV and dK, whose A is in registers; the
- * copies, 256, and dS, 128, come on top: 2432, little less. Exponentials are half of what they are at
- * width 64 for the same products, so it is enough that the warpgroups run half a tile apart:
- *     dP(t), dV(t) start; dS(t) beside dV(t);
- *     dK(t), S(t + 1), dQ(t - 1) start; dS(t) to shared memory; P(t + 1) beside dQ; dQ(t - 1) leaves.
- * What hopper_attend.cuh says of ptxas holds here too.
+ * Timing. A tile is 5 x 512 cycles of tensor cores for both warpgroups. At 128 bytes per cycle,
+ * operands in shared memory take 512 cycles each for S, dP and dQ, and 256 for dV and dK, whose A
+ * is in registers; copies add 256, and dS 128: 2432, little less. Exponentials are half of those
+ * at width 64 for the same products, so it is enough that the warpgroups run half a tile apart:
+ *     dP(t), dV(t) start; dS(t) overlaps dV(t);
+ *     dK(t), S(t + 1), dQ(t - 1) start; dS(t) to shared memory; P(t + 1) overlaps dQ;
+ *     dQ(t - 1) is written.
+ * The remarks on ptxas in hopper_attend.cuh hold here too.
  *
- * With rope, dq that is finished is put where the other warpgroup sees it, and turned and written two
- * turns later (query_finishes).
+ * With rope, finished dq is written where the other warpgroup sees it, and rotated and written to
+ * dqkv two iterations later (query_finishes).
  */
 #ifndef OPS_CUDA_HOPPER_ATTEND_WIDE_CUH
 #define OPS_CUDA_HOPPER_ATTEND_WIDE_CUH
@@ -34,7 +35,7 @@ namespace hopper
 
 /* --- products of tiles ---------------------------------------------------------------------- */
 
-/* Bytes from columns 0-63 to columns 64-127 of keys and values, of queries and dout. */
+/* Byte offset from columns 0-63 to columns 64-127, of keys and values, and of queries and dout. */
 const int KEY_COLUMNS = TILE * 128, QUERY_COLUMNS = 64 * 128;
 
 /* s (64 keys, 64 queries) = a b^T over 128, or +=: a of keys or values, b of queries or dout */
@@ -71,7 +72,7 @@ __device__ inline void product_columns(float (&dq)[32], uint32_t ds, uint32_t ke
 
 /* --- the loop ------------------------------------------------------------------------------- */
 
-/* Of two buffers in turn, the place and the parity of the n-th use. */
+/* The buffer and the parity of the n-th use of two buffers in turn. */
 __device__ inline int place_of_two(unsigned n)
 {
     return n & 1;
@@ -101,10 +102,11 @@ __device__ inline void query_goes(memory<128> &m, const problem &p, T *dqkv, uns
     }
 }
 
-/* With rope: turn and write dq of a tile, if it was finished, three turns after the tile's own. By then
- * the other warpgroup has put its columns, too: it puts those of tile t at the end of turn t + 1, and
- * tells with dS(t + 2), which is waited for in turn t + 3. And it puts nothing in their place before it
- * has waited for dS(t + 4), which is told after this: hence PAIR_STAGES. */
+/* With rope: rotates and writes dq of a tile, if it was finished, three iterations after the
+ * tile's own. By then the other warpgroup has stored its columns, too: it stores those of tile t
+ * at the end of iteration t + 1 and signals that with dS(t + 2), which is awaited in iteration t +
+ * 3. And it overwrites them only after it has waited for dS(t + 4), which is signalled after this:
+ * hence PAIR_STAGES. */
 template <typename T>
 __device__ inline void query_finishes(memory<128> &m, const problem &p, T *dqkv, unsigned tile)
 {
@@ -123,21 +125,20 @@ __device__ inline void query_finishes(memory<128> &m, const problem &p, T *dqkv,
 template <bool ROPE, bool SUMS, bool CLUSTER, typename T>
 __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
 {
-    constexpr bool LATE =
-        CLUSTER && IS_LATE<128, ROPE>; /* no dq is finished here; ptxas spills where
-                                                         even what asks for that is left out */
+    /* LATE: no dq is finished here; ptxas spills even if only the test for that is left out */
+    constexpr bool LATE = CLUSTER && IS_LATE<128, ROPE>;
     const place me = place_of((int)threadIdx.x - 128);
     const float scale = p.scale * LOG2_E;
     const int half = uniform(me.half);
-    const int rows = half * (64 * 128);     /* bytes to the warpgroup's keys in a tile */
-    const int columns = half * KEY_COLUMNS; /* and to its columns of dq */
-    const bool leader = me.lane == 0;       /* lets buffers go, for its warp */
+    const int rows = half * (64 * 128);     /* byte offset of the warpgroup's keys in a tile */
+    const int columns = half * KEY_COLUMNS; /* and of its columns of dq */
+    const bool leader = me.lane == 0;       /* releases buffers for its warp */
     ring<QUERY_STAGES> q;
     unsigned sweep = 0; /* of this tile */
     float dk[64], dv[64];
     uint32_t p16[16]; /* P of this tile */
 
-    /* P of the first tile; the second warpgroup waits until the first is through */
+    /* P of the first tile; the second warpgroup waits until the first has passed */
     barrier_wait(shared_address(&m.start), me.half ^ 1);
     barrier_wait(shared_address(&m.key_full[0]), 0);
     barrier_wait(shared_address(&m.query_full[0]), 0);
@@ -161,9 +162,9 @@ __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
         barrier_arrive(shared_address(&m.start));
 
     for (unsigned tile = 0;; tile++) {
-        float s[32], dp[32], dq[32]; /* in here, so that old values are not kept for nothing */
+        float s[32], dp[32], dq[32]; /* here, so that old values do not stay in registers */
         uint32_t ds16[16];
-        const int now = place_of_two(tile), last = now ^ 1; /* of dout, and of dS */
+        const int now = place_of_two(tile), last = now ^ 1; /* buffers of dout and of dS */
         const unsigned sweep_before = sweep - (flags & FIRST ? 1 : 0);
 
         /* dP and dV start */
@@ -174,7 +175,7 @@ __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
         product_keys<T>(dv, p16, shared_address(m.dout[now]), !(flags & FIRST));
         products_commit();
 
-        /* dS, beside dV */
+        /* dS, overlapping dV */
         products_wait<1>();
         hold(dp);
         if (flags & LAST && leader)
@@ -183,7 +184,7 @@ __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
         hold(dp);
         const int query_now = q.stage;
         q.step();
-        sweep += flags & LAST ? 1 : 0; /* of the next tile */
+        sweep += flags & LAST ? 1 : 0; /* now that of the next tile */
         if (!(flags & END)) {
             if (flags & LAST)
                 barrier_wait(shared_address(&m.key_full[place_of_two(sweep)]),
@@ -201,7 +202,7 @@ __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
         if (leader)
             barrier_arrive(shared_address(&m.dout_empty[now]));
 
-        /* dK, the next S and the last dQ start; after END the next S is of no matter */
+        /* dK, the next S and the last dQ start; after END the next S is not used */
         products_begin();
         product_keys<T>(dk, ds16, shared_address(m.query[query_now]), !(flags & FIRST));
         product_scores<T>(s, shared_address(m.key[place_of_two(sweep)]) + rows,
@@ -224,7 +225,7 @@ __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
         if (leader)
             barrier_arrive(shared_address(&m.ds_full[now]));
 
-        /* the next P, beside dK and dQ */
+        /* the next P, overlapping dK and dQ */
         const int next = uniform(m.orders[(tile + 1) % ORDERS].flags);
         const float4 ahead[1] = {stats_of(m.lse[q.stage], 0, here)};
         products_wait<1>();
@@ -254,7 +255,7 @@ __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
         if (CLUSTER && finished(before))
             end_turn(m, tile - 1, leader);
 
-        /* what is finished leaves */
+        /* finished results are written */
         if (tile)
             query_goes<ROPE, SUMS, CLUSTER>(m, p, dqkv, tile - 1, before, dq);
         if (ROPE && !LATE && tile > 2)

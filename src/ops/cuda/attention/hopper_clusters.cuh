@@ -1,32 +1,36 @@
-/* hopper_clusters -- attention backward on Hopper: blocks that do an item together, and take turns at dq.
+/* hopper_clusters -- attention backward on Hopper: clusters of blocks that do one item together
+ * and take turns at dq. (A cluster here is part of a cooperative launch, not a hardware cluster.)
  *
- * A block that does an item alone goes over all of its dq again for each tile of keys, and 132 such dq
- * are far more than the L2 cache holds when sequences are long. So a team of tiles / 2 blocks does one
- * item: block b has the tiles of keys tiles - 1 - b, then b, which is the same work for all, and what
- * they add to lies close together at any time. A team takes items team, team + teams ..., and puts the
- * dq of one after the other into p.places places: whoever is through with an item begins the next.
+ * A block that does an item alone visits all of its dq again for each tile of keys, and 132 such
+ * dq are far more than the L2 cache holds if sequences are long. So a cluster of tiles / 2 blocks
+ * does one item: block b has the tiles of keys tiles - 1 - b, then b, which is the same work for
+ * all, and at any time they add to neighbouring parts of dq. A cluster takes items cluster,
+ * cluster + clusters ..., and uses p.places buffers for their dq in turn: a block that is done
+ * with an item begins the next.
  *
- * Sums have one order all the same. Of the parts of dq of some queries, those of first sweeps come
- * first, keys downwards, then those of second sweeps, keys upwards: blocks in their order both times
- * (tp_walk::turn). Blocks start together and a later one reaches the same queries no sooner, so a block
- * waits for the one before once, at the beginning, and then runs a little behind it.
+ * Sums still have one order. Of the parts of dq of some queries, those of first sweeps come first,
+ * keys downwards, then those of second sweeps, keys upwards: blocks in order both times
+ * (cluster_walk::turn). Blocks start together and a later one reaches the same queries no sooner,
+ * so a block waits for its predecessor once, at the beginning, and then runs a little behind it.
  *
- *     8 tiles, dq of queries 5:     keys  5  4 | 0  1  2  3       the first is put, the last takes the
- *                                   block 2  3 | 0  1  2  3       sum, adds its own and writes dq
+ *     8 tiles, dq of queries 5:  keys  5  4 | 0  1  2  3       the first is put, the last takes the
+ *                                block 2  3 | 0  1  2  3       sum, adds its own and writes dq
  *
- * At width 128 with rope none takes the sum: what is turned there goes through both warpgroups, and the
- * last block of a team, which has most of the last parts, would be behind the others. Each item then has
- * a place of its own, and another launch takes the sums.
+ * At width 128 with rope no block takes the sum: rotated values go through both warpgroups there,
+ * and the last block of a cluster, which has most of the last parts, would fall behind the others.
+ * Each item then has a buffer of its own, and another launch takes the sums.
  *
- * A word of memory for each sum counts the parts that were added. Two threads of the warps beside the
- * producer attend to it, so that no fence stands in the way of the tensor cores: the waiter watches for
- * the turn and tells the consumers, the teller hears when they have had it and tells the others.
+ * A word of memory for each sum counts the parts that were added. Two threads of the warps next to
+ * the producer handle it, so that no fence delays the tensor cores: the waiter watches for the
+ * turn and signals the consumers, the teller hears when they are done and signals the other
+ * blocks.
  *
- *     waiter    p.turns has come to this turn      -> turn_come
+ *     waiter    p.turns has reached this turn      -> turn_come
  *     consumers turn_come; put, add or take        -> turn_over
  *     teller    turn_over; p.turns + 1, released   -> turn_come, of two tiles later
  *
- * That the teller has a hand in turn_come keeps the consumers from being two phases ahead of it.
+ * The teller also arrives at turn_come; that keeps the consumers from being two phases ahead of
+ * it.
  *
  * All blocks must run at the same time: a cooperative launch.
  */
@@ -37,14 +41,14 @@
 namespace hopper
 {
 
-/* Whether sums of dq stay where they are, each item's in a place of its own. */
+/* Whether sums of dq stay in memory, each item's in a buffer of its own. */
 template <int WIDTH, bool ROPE> constexpr bool IS_LATE = WIDTH == 128 && ROPE;
 
-template <int WIDTH, bool LATE> struct tp_walk : tile_of<WIDTH> {
+template <int WIDTH, bool LATE> struct cluster_walk : tile_of<WIDTH> {
     using tile_of<WIDTH>::job, tile_of<WIDTH>::batch, tile_of<WIDTH>::kv_head, tile_of<WIDTH>::key;
     using tile_of<WIDTH>::head, tile_of<WIDTH>::query, tile_of<WIDTH>::place;
     using tile_of<WIDTH>::first_query, tile_of<WIDTH>::queries, tile_of<WIDTH>::diagonal;
-    int round; /* items that the team did before */
+    int round; /* items that the cluster did before */
 
     __device__ inline void begin_sweep(int new_key)
     {
@@ -66,7 +70,7 @@ template <int WIDTH, bool LATE> struct tp_walk : tile_of<WIDTH> {
         begin_item(p, cluster);
         begin_sweep(p.tiles - 1 - (int)blockIdx.x % p.cluster);
     }
-    /* To the next tile; job is p.jobs or more after the last. True: that begins a sweep. */
+    /* Steps to the next tile; job is p.jobs or more after the last. True: a sweep begins. */
     __device__ inline bool step(const problem &p)
     {
         if (++query < queries(p))
@@ -88,10 +92,10 @@ template <int WIDTH, bool LATE> struct tp_walk : tile_of<WIDTH> {
         const int upper = diagonal() + 1 - p.cluster; /* parts of first sweeps */
         return key >= p.cluster ? diagonal() - key : key + (upper > 0 ? upper : 0);
     }
-    /* What p.turns says when that is so. Places are used again, and it goes on. */
+    /* The value of p.turns at that time. Buffers are reused, and the count continues. */
     __device__ inline uint32_t turn_number(const problem &p) const
     {
-        const int uses = LATE ? 0 : round >> (p.places - 1); /* of the place, before */
+        const int uses = LATE ? 0 : round >> (p.places - 1); /* earlier uses of the buffer */
         return (uint32_t)(uses * (diagonal() + 1) + turn(p));
     }
     __device__ inline int leaving(const problem &p) const
@@ -109,24 +113,24 @@ template <int WIDTH, bool LATE> struct tp_walk : tile_of<WIDTH> {
 
 /* --- turns ---------------------------------------------------------------------------------- */
 
-/* Before a tile's part of dq meets the sum. Tiles in order, each once. */
+/* Call before a tile's part of dq meets the sum. Tiles in order, each once. */
 template <int WIDTH> __device__ inline void await_turn(memory<WIDTH> &m, unsigned tile)
 {
     barrier_wait(shared_address(&m.turn_come[tile & 1]), tile >> 1 & 1);
 }
 
-/* After that: the leader of a warp whose lanes have met. */
+/* Call after that, with `leader` set for one lane of a warp that has synchronized. */
 template <int WIDTH> __device__ inline void end_turn(memory<WIDTH> &m, unsigned tile, bool leader)
 {
     if (leader)
         barrier_arrive(shared_address(&m.turn_over[tile & 1]));
 }
 
-/* One thread. */
+/* Run by one thread. */
 template <bool LATE, int WIDTH>
 __device__ inline void wait_for_turns(memory<WIDTH> &m, const problem &p)
 {
-    tp_walk<WIDTH, LATE> w;
+    cluster_walk<WIDTH, LATE> w;
     w.begin(p);
     for (unsigned tile = 0; w.job < p.jobs; tile++) {
         const uint32_t turn = w.turn_number(p);
@@ -135,17 +139,18 @@ __device__ inline void wait_for_turns(memory<WIDTH> &m, const problem &p)
             if (tries > 16)
                 __nanosleep(100);
         const uint32_t come = shared_address(&m.turn_come[tile & 1]);
-        barrier_wait(come, (tile >> 1 & 1) ^ 1); /* two tiles ago: the teller's was heard, too */
+        barrier_wait(come,
+                     (tile >> 1 & 1) ^ 1); /* two tiles ago: the teller's arrival was seen, too */
         barrier_arrive(come);
         w.step(p);
     }
 }
 
-/* One thread. */
+/* Run by one thread. */
 template <bool LATE, int WIDTH>
 __device__ inline void tell_turns(memory<WIDTH> &m, const problem &p)
 {
-    tp_walk<WIDTH, LATE> w;
+    cluster_walk<WIDTH, LATE> w;
     w.begin(p);
     barrier_arrive(shared_address(&m.turn_come[0]));
     barrier_arrive(shared_address(&m.turn_come[1]));

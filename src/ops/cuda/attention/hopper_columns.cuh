@@ -1,23 +1,24 @@
-/* hopper_columns -- attention backward on Hopper: column sums of dqkv, which are the gradient of the
- * bias of the matrix before attention, without reading dqkv again.
+/* hopper_columns -- attention backward on Hopper: column sums of dqkv, which are the bias gradient
+ * of the linear layer before attention, without reading dqkv again.
  *
- *     dk  Its sum over the keys is sum_i q_i sum_j dS_ij, and a row of dS sums to nothing: zero. (A bias
- *         of the keys moves all scores of a query alike, and softmax does not see it.) What the sum
- *         of rounded dk differs from it is rounding.
- *     dv  Its sum over the keys is sum_i dO_i sum_j P_ij, and a row of P sums to one: the sum of dout,
- *         which the statistics' kernel has in its hands.
- *     dq  is summed as it leaves, from the rounded values.
+ *     dk  Its sum over the keys is sum_i q_i sum_j dS_ij, and a row of dS sums to zero. (A bias
+ *         of the keys shifts all scores of a query equally, and softmax ignores that.) The sum of
+ *         rounded dk differs from zero by rounding only.
+ *     dv  Its sum over the keys is sum_i dO_i sum_j P_ij, and a row of P sums to one: the sum of
+ *         dout, which the statistics kernel reads anyway.
+ *     dq  is summed as it is written, from the rounded values.
  *
- * Of dq a warp adds its 16 rows of 64 columns, which pass through its registers as 16-byte pieces
- * anyway, and keeps a sum for each column in memory, in a place that no other warp writes, over the
- * tiles of an item: put for the first, added for the others, always by the same thread, as sums of dq
- * itself are (hopper_rows.cuh). An item that is cut has a place for every 128 queries, which the kernel
- * that adds up its dq puts; and so has one that a team does, put by the block that finishes them.
+ * A warp adds its 16 rows of 64 columns of dq, which pass through its registers in 16-byte units
+ * anyway, and keeps a sum for each column in memory, at an address that no other warp writes, over
+ * the tiles of an item: put for the first, added for the others, always by the same thread, like
+ * the sums of dq itself (hopper_rows.cuh). A cut item has an entry for every 128 queries, written
+ * by the kernel that adds up its dq; so has an item that a cluster does, written by the block that
+ * finishes them.
  *
- *     p.dq_columns (places, H / G, 8, WIDTH)   8 warps: a tile's 128 rows of dq are 16 a warp
- *     p.dout_columns (B, tiles, H, WIDTH)      a row for every tile
+ *     p.dq_columns (places, H / G, 8, WIDTH)   8 warps: a tile's 128 rows of dq are 16 per warp
+ *     p.dout_columns (B, tiles, H, WIDTH)      one row for every tile
  *
- * total_columns adds the rows in an order that only the shape decides.
+ * total_columns adds the rows in an order that depends on the shape only.
  */
 #ifndef OPS_CUDA_HOPPER_COLUMNS_CUH
 #define OPS_CUDA_HOPPER_COLUMNS_CUH
@@ -26,10 +27,10 @@
 namespace hopper
 {
 
-/* --- as rows pass --------------------------------------------------------------------------- */
+/* --- while rows are written ------------------------------------------------------------------- */
 
-/* What write_rows leaves of column sums: nothing, or the lane's own of eight columns, 8 (lane % 8) .. of
- * 64. */
+/* What write_rows returns as column sums: nothing, or the lane's sums of eight columns, 8 (lane %
+ * 8) .. of 64. */
 struct no_columns {
     static constexpr bool wanted = false;
 };
@@ -39,8 +40,8 @@ struct columns {
     float sums[8];
 };
 
-/* Eight columns of one more row. */
-template <typename T> __device__ inline void add_piece(columns &c, uint4 chunk, bool first)
+/* Adds eight columns of one more row. */
+template <typename T> __device__ inline void add_unit(columns &c, uint4 chunk, bool first)
 {
     const uint32_t bits[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
 #pragma unroll
@@ -51,8 +52,8 @@ template <typename T> __device__ inline void add_piece(columns &c, uint4 chunk, 
     }
 }
 
-/* The four lanes of the same columns have each a quarter of the rows: each keeps two columns, those
- * from pair_column on, and has their sum over all. */
+/* The four lanes of the same columns have a quarter of the rows each. Afterwards each holds the
+ * total of two columns, from pair_column on. */
 __device__ inline float2 columns_of_warp(const columns &c, int lane)
 {
     float half[4], pair[2];
@@ -73,8 +74,8 @@ __device__ inline int pair_column(int lane)
     return lane % 8 * 8 + lane / 16 * 4 + lane / 8 % 2 * 2;
 }
 
-/* dq's into row `row` of the eight, from column `column` on: put for the item's first tile (`begin`),
- * or added. */
+/* Writes the sums of dq to row `row` of the eight, from column `column` on: put for the item's
+ * first tile (`begin`), added otherwise. */
 template <int WIDTH>
 __device__ inline void columns_leave(const problem &p, float2 pair, int eight, int row, int column,
                                      bool begin, int lane)
@@ -90,8 +91,8 @@ __device__ inline void columns_leave(const problem &p, float2 pair, int eight, i
 
 const int COLUMN_RUNS = 32;
 
-/* Of a query head's column of dq: over the places of whole items first, then the tiles of cut ones. A
- * run has every COLUMN_RUNS-th row. */
+/* A column of a query head of dq: over the entries of whole items first, then the tiles of cut
+ * ones. A run has every COLUMN_RUNS-th row. */
 template <int WIDTH>
 __device__ inline float dq_column(const problem &p, int batch, int head, int column, int run)
 {
@@ -110,7 +111,7 @@ __device__ inline float dq_column(const problem &p, int batch, int head, int col
     return sum;
 }
 
-/* Of a key head's column of dv: over sequences, tiles and the group's query heads. */
+/* A column of a key head of dv: over sequences, tiles and the group's query heads. */
 template <int WIDTH>
 __device__ inline float dv_column(const problem &p, int batch, int kv_head, int column, int run)
 {
@@ -123,7 +124,7 @@ __device__ inline float dv_column(const problem &p, int batch, int kv_head, int 
     return sum;
 }
 
-/* sums (H + 2G, D): a warp's lanes are columns, and the runs are its warps, added warp by warp. */
+/* sums (H + 2G, D): the lanes of a warp are columns, the runs are its warps, added warp by warp. */
 template <typename T, int WIDTH>
 __global__ void __launch_bounds__(COLUMN_RUNS * 32)
     total_columns(const __grid_constant__ problem p, int batch, T *sums)

@@ -1,26 +1,26 @@
 /* hopper_forward -- attention forward on Hopper: what warpgroups do with the tiles.
  *
- * A warpgroup has 64 queries, and everything with queries down and keys across:
+ * A warpgroup has 64 queries, with queries down and keys across:
  *
  *     S = Q K^T                      P = 2^((S - most) scale)         (64, 128), in registers
  *     O = O 2^((old most - most) scale) + P V                         (64, D), in registers
  *
- * where most is a row's largest score so far, and scale has the logarithm of 2. P is A of the second
- * product as it lies in the registers, rounded to the compute type; a row's sum is of what is not
- * rounded. At the end O is divided by the sum, and lse is most and the sum's logarithm.
+ * where most is a row's largest score so far, and scale includes the logarithm of 2. P, rounded to
+ * the compute type, is A of the second product in its register layout; a row's sum is of unrounded
+ * values. At the end O is divided by the sum, and lse is most plus the logarithm of the sum.
  *
- * Time. A tile's powers of two take about as long as its products at width 64, half as long at 128. So
- * they must overlap. A turn of the loop, for tile t of the block's whole list,
- *     starts S(t + 1) and O += P(t) V(t), lets the next warpgroup start its own, and computes P(t + 1)
- *     beside the second product;
- * the next item's first tile follows the last of this one without a gap, and results leave meanwhile.
- * Tried as well on an H200: two warpgroups at width 64 (6 to 12 % slower), three at width 128 with nothing
- * overlapped by hand (2 % faster, other code), no turns (as fast or 3 % slower), some of the powers by
- * arithmetic (4 to 6 % slower).
+ * Timing. A tile's powers of two take about as long as its products at width 64, half as long at
+ * 128. So they must overlap. An iteration of the loop, for tile t of the block's whole list,
+ *     starts S(t + 1) and O += P(t) V(t), lets the next warpgroup start its own, and computes
+ *     P(t + 1) while the second product runs;
+ * the next item's first tile follows the last of this one without a gap, and results are written
+ * meanwhile. Also tried on an H200: two warpgroups at width 64 (6 to 12 % slower), three at width
+ * 128 with nothing overlapped by hand (2 % faster, other code), no turns (as fast or 3 % slower),
+ * some of the powers by arithmetic (4 to 6 % slower).
  *
- * What hopper_attend.cuh says of ptxas holds here too: no product in flight over the end of a turn, and
- * look at what it says; and powers must stand before the wait for the values (WARPGROUP.DEPBAR 0), not
- * behind it.
+ * The remarks on ptxas in hopper_attend.cuh hold here too: no product in flight at the end of an
+ * iteration, and check its messages; the powers must come before the wait for the values
+ * (WARPGROUP.DEPBAR 0), not after it.
  */
 #ifndef OPS_CUDA_HOPPER_FORWARD_CUH
 #define OPS_CUDA_HOPPER_FORWARD_CUH
@@ -32,7 +32,7 @@ namespace hopper::forward
 
 /* --- products of tiles ---------------------------------------------------------------------- */
 
-/* s (64, 128) = q k^T, the queries those from `query` on. */
+/* s (64, 128) = q k^T, for the queries from `query` on. */
 template <class W, typename T>
 __device__ inline void product_scores(float (&s)[64], uint32_t query, uint32_t key)
 {
@@ -55,14 +55,15 @@ __device__ inline void product_values(float (&o)[W::WIDTH / 2], const uint32_t (
         product_down<T>(o, p + 4 * k, further(b, 2048 * k), k > 0 ? 1 : add);
 }
 
-/* --- arithmetic on what a thread has -------------------------------------------------------- */
+/* --- arithmetic within a thread --------------------------------------------------------------- */
 
-/* Of a thread's two rows: the largest score, and its share of the sum of powers. */
+/* Of a thread's two rows: the largest score, and its partial sum of powers. */
 struct rows {
     float most[2], sum[2];
 };
 
-/* Keys after the query are not seen; the tile's keys begin at row `key`, the warpgroup's at `row`. */
+/* Masks keys after the query; the tile's keys begin at row `key`, the warpgroup's queries at
+ * `row`. */
 __device__ inline void mask(float (&s)[64], int row, int key, const place &me)
 {
     const int edge = row - key + me.warp * 16 + me.lane / 4 - me.lane % 4 * 2;
@@ -72,7 +73,7 @@ __device__ inline void mask(float (&s)[64], int row, int key, const place &me)
             s[i] = -INFINITY;
 }
 
-/* Of the four lanes that have a row. */
+/* The maximum over the four lanes that hold a row. */
 __device__ inline float most_of_row(float x)
 {
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
@@ -85,10 +86,10 @@ __device__ inline float sum_of_row(float x)
     return __fadd_rn(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
 
-/* Scores become powers; `factor` is what sums so far are to be multiplied with. */
+/* Replaces scores by powers; `factor` receives what earlier sums must be multiplied by. */
 __device__ inline void weigh(float (&s)[64], rows &r, float (&factor)[2], float scale)
 {
-    float most[4], sum[4]; /* two runs of a row, so that they need not wait for each other */
+    float most[4], sum[4]; /* two chains per row, so that they do not wait for each other */
     float minus[2];
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -113,7 +114,7 @@ __device__ inline void weigh(float (&s)[64], rows &r, float (&factor)[2], float 
         r.sum[h] = __fmaf_rn(r.sum[h], factor[h], __fadd_rn(sum[2 * h], sum[2 * h + 1]));
 }
 
-/* o's rows times a number each. */
+/* Multiplies each row of o by a number. */
 template <int N> __device__ inline void stretch(float (&o)[N], const float (&by)[2])
 {
 #pragma unroll
@@ -128,9 +129,10 @@ template <typename T> __device__ inline void round_powers(uint32_t (&to)[32], co
         to[i] = packed<T>(s[2 * i], s[2 * i + 1]);
 }
 
-/* --- leaving -------------------------------------------------------------------------------- */
+/* --- writing results -------------------------------------------------------------------------- */
 
-/* Found again at each call, so that nothing made of it is kept in registers over the loop. half: 0 */
+/* Recomputed at each call, so that nothing derived from it stays in registers over the loop. half
+ * is 0. */
 __device__ inline place place_in_group()
 {
     int thread;
@@ -138,7 +140,7 @@ __device__ inline place place_in_group()
     return place_of(thread % 128);
 }
 
-/* Rows of out and lse of an item; there are none before the first and after the last. */
+/* Writes rows of out and lse of an item; rows before the first and after the last are skipped. */
 template <class W, typename T>
 __device__ inline void leave(memory<W> &m, const problem &p, const order &order, int group, rows &r,
                              float (&o)[W::WIDTH / 2], float scale, T *out, float *lse)
@@ -169,15 +171,15 @@ __device__ inline void leave(memory<W> &m, const problem &p, const order &order,
 
 /* --- the loop ------------------------------------------------------------------------------- */
 
-/* Where a warpgroup is in the block's work. */
+/* The position of a warpgroup in the block's work. */
 struct course {
     unsigned n; /* item */
-    int row;    /* of the sequence, where its queries begin */
+    int row;    /* row of the sequence where its queries begin */
     int key;    /* tile */
-    bool first; /* tile of the item */
+    bool first; /* whether the tile is the item's first */
 
-    /* To the next tile, when its item is there; false after the last. `skipped`: the item's first
-     * tile of keys is beyond these queries, and the tile is the second. */
+    /* Steps to the next tile, once its item is there; false after the last. `skipped`: the item's
+     * first tile of keys is beyond these queries, and the tile is the second. */
     template <class W>
     __device__ inline bool step(const memory<W> &m, const ring<W::QUERY_STAGES> &q, int group,
                                 bool &skipped)
@@ -200,7 +202,7 @@ struct course {
     }
 };
 
-/* Tell the producer, for a warp, that a place is empty. */
+/* Tells the producer, for a warp, that a buffer is empty. */
 __device__ inline void let_go(uint64_t &empty)
 {
     if (threadIdx.x % 32 == 0)
@@ -212,7 +214,7 @@ __device__ inline void attend(memory<W> &m, const problem &p, T *out, float *lse
 {
     const int group = uniform((int)threadIdx.x / 128 - 1);
     const int turn = 2 + group, next_turn = group + 1 < W::GROUPS ? turn + 1 : 2;
-    const int half = group * (64 * 128); /* bytes to the warpgroup's queries */
+    const int half = group * (64 * 128); /* byte offset of the warpgroup's queries */
     const float scale = p.scale * 1.44269504088896340736f;
     ring<W::QUERY_STAGES> q;
     ring<W::KEY_STAGES> k, v;
@@ -227,7 +229,7 @@ __device__ inline void attend(memory<W> &m, const problem &p, T *out, float *lse
     if (group + 1 == W::GROUPS)
         turn_pass(next_turn);
     if (skipped) {
-        turn_wait(turn); /* all have as many: here the others do their second tile */
+        turn_wait(turn); /* all have equally many: here the others do their second tile */
         turn_pass(next_turn);
         barrier_wait(shared_address(&m.key_full[0]), 0);
         let_go(m.key_empty[0]);
@@ -273,7 +275,7 @@ __device__ inline void attend(memory<W> &m, const problem &p, T *out, float *lse
             barrier_wait(shared_address(&m.key_full[k.stage]), k.parity);
         }
 
-        /* the next S and this tile's values; after the last the next S is of no matter */
+        /* the next S and this tile's values; after the last the next S is not used */
         turn_wait(turn);
         products_begin();
         product_scores<W, T>(s, shared_address(m.query[q.stage]) + half,
@@ -283,7 +285,7 @@ __device__ inline void attend(memory<W> &m, const problem &p, T *out, float *lse
         products_commit();
         turn_pass(next_turn);
 
-        /* the next P, beside the values */
+        /* the next P, overlapping the values */
         products_wait<1>();
         hold(s);
         if (more) {
@@ -299,8 +301,8 @@ __device__ inline void attend(memory<W> &m, const problem &p, T *out, float *lse
         hold(s);
         const int value_now = v.stage;
         v.step();
-        /* A sum is never less than nothing. Asked here, it must be known before the wait for the
-         * values: ptxas moves the powers behind it otherwise. */
+        /* A sum is never negative. The test forces it to be known before the wait for the values:
+         * otherwise ptxas moves the powers behind it. */
         if (more && !(__fadd_rn(r.sum[0], r.sum[1]) < 0))
             barrier_wait(shared_address(&m.value_full[v.stage]), v.parity);
         products_wait<0>();

@@ -1,28 +1,31 @@
-/* hopper_forward_tiles -- attention forward on Hopper: which tile when, and the warp that brings it.
+/* hopper_forward_tiles -- attention forward on Hopper: the order of tiles, and the warp that loads
+ * them.
  *
- * A tile of queries is 64 rows a warpgroup; one block does it alone, over tiles of 128 keys from the
- * diagonal down to the first: so every sum has one order, whatever the GPU. The causal mask is only
- * ever in the first tile of keys that a warpgroup sees.
+ * A tile of queries is 64 rows per warpgroup; one block does it alone, over tiles of 128 keys from
+ * the diagonal down to the first: so every sum has one order, on any GPU. The causal mask applies
+ * only to the first tile of keys that a warpgroup sees.
  *
- * Rows are counted as if the sequence were a multiple of 64 (width 64) or 128 long: the tiles end
- * there, and what the first has too many lies before the first row. Rows before the first and after
- * the last are zeros and do not leave; keys after the last are masked for every query that does.
+ * Rows are counted as if the length of the sequence were a multiple of 64 (width 64) or 128: the
+ * last tile ends there, and the first tile may begin before the first row. Rows before the first
+ * and after the last are zeros and are not written; keys after the last are masked for every query
+ * that is.
  *
- * A block has a fixed list of such items. Heads in whole rounds come first: a head of a block's own, all
- * its tiles of queries, the longest first, so that its keys stay in the L2 cache. What is left over,
- * with the last round where that is little, is dealt out tile by tile, the longest first, to and fro
- * over the blocks, which leaves them about equally long. Neighbouring blocks have neighbouring heads,
- * which share keys.
+ * A block has a fixed list of such items. Whole rounds of heads come first: a head belongs to one
+ * block, with all its tiles of queries, the longest first, so that its keys stay in the L2 cache.
+ * The remaining heads, and the last round if these are few, are distributed tile by tile, the
+ * longest first, back and forth over the blocks, which balances them. Neighbouring blocks have
+ * neighbouring heads, which share keys.
  *
- * The producer walks the list, and puts an order beside the queries of an item: the consumers know
- * nothing of sequences and heads. Then come the tiles of keys, and the values of each after the next
- * tile's keys, as they are needed.
+ * The producer follows the list and puts an order next to the queries of an item: the consumers
+ * know nothing of sequences and heads. Then it loads the tiles of keys, and the values of each
+ * after the next tile's keys, as they are needed.
  *
- * Rotary embedding is not taken in here: queries and keys come to the tensor cores as the copy engine
- * puts them. It would take the queries through the registers of their warpgroup once an item (turned,
- * rounded, and back into the tile), and for the keys a warpgroup more that turns each tile between
- * "full" and a second barrier: for every tile of queries again, T / 256 times the work of the kernel
- * that turns them once. And the backward pass reads both turned: they would have to be written too.
+ * Rotary embedding is not applied here: queries and keys go to the tensor cores as the copy engine
+ * loads them. It would take the queries through the registers of their warpgroup once per item
+ * (rotated, rounded, and back into the tile), and one more warpgroup to rotate each tile of keys
+ * between "full" and a second barrier, again for every tile of queries: T / 256 times the work of
+ * the kernel that rotates them once. And the backward pass reads both rotated, so they would have
+ * to be written too.
  */
 #ifndef OPS_CUDA_HOPPER_FORWARD_TILES_CUH
 #define OPS_CUDA_HOPPER_FORWARD_TILES_CUH
@@ -33,12 +36,13 @@ namespace hopper::forward
 
 const int KEYS = 128; /* of a tile */
 
-/* How heads of a width are done: by how many warpgroups, with how much memory. */
+/* How heads of a width are computed: by how many warpgroups, with how much memory. */
 template <int WIDTH_> struct way {
     static constexpr int WIDTH = WIDTH_, GROUPS = WIDTH == 64 ? 3 : 2;
     static constexpr int QUERIES = 64 * GROUPS, THREADS = 128 * (GROUPS + 1);
     static constexpr int QUERY_BYTES = 2 * WIDTH * QUERIES, KEY_BYTES = 2 * WIDTH * KEYS;
-    static constexpr int STEP = GROUPS % 2 ? 64 : KEYS; /* rows of a sequence are counted by */
+    static constexpr int STEP =
+        GROUPS % 2 ? 64 : KEYS; /* the unit in which rows of a sequence are counted */
     static constexpr int QUERY_STAGES = 2, KEY_STAGES = WIDTH == 64 ? 4 : 2;
     /* Registers of a thread that computes, and of one that does not. */
     static constexpr int MORE = GROUPS == 3 ? 160 : 240, FEWER = GROUPS == 3 ? 32 : 24;
@@ -46,19 +50,19 @@ template <int WIDTH_> struct way {
 
 struct problem {
     int tokens, heads, kv_heads, group; /* T, H, G, H / G */
-    int width;                          /* D, of a way's WIDTH */
+    int width;                          /* D, of the WIDTH that is computed */
     int sequences;                      /* B */
     int tiles;                          /* of queries, in a sequence */
-    int spare;   /* rows that the first tile has too many, before the first */
-    int rounds;  /* of whole heads */
-    float scale; /* of the scores */
+    int spare;                          /* rows of the first tile that lie before the first row */
+    int rounds;                         /* of whole heads */
+    float scale;                        /* of the scores */
 };
 
 struct item {
-    int batch, head, query; /* query: which tile */
+    int batch, head, query; /* query: index of the tile */
 };
 
-/* The n-th of a block's list; false: there is none. */
+/* The n-th item of a block's list; false if there is none. */
 __device__ inline bool item_of(const problem &p, int n, item &it)
 {
     const int blocks = gridDim.x, block = blockIdx.x, round = n / p.tiles;
@@ -76,20 +80,20 @@ __device__ inline bool item_of(const problem &p, int n, item &it)
     return true;
 }
 
-/* An item, for the consumers. */
+/* An item, as the consumers see it. */
 struct order {
-    int row; /* of the sequence, where the queries begin; less than 0 where it has spare ones */
-    int last_key;     /* the tile of keys to begin with; -1: no item, the end */
-    int64_t out, lse; /* elements from theirs to the first query's */
+    int row;          /* where the queries begin in the sequence; may be negative */
+    int last_key;     /* the tile of keys to begin with; -1: the end, no item */
+    int64_t out, lse; /* offsets of the first query's elements */
 };
 
 const int ORDERS =
-    4; /* an order is read until its item leaves, a turn after its queries are let go */
+    4; /* an order is read until its item is written, an iteration after its queries are released */
 
 template <class W> struct memory {
     char query[W::QUERY_STAGES][W::QUERY_BYTES]; /* columns 0-63 of all rows, then 64-127 */
     char key[W::KEY_STAGES][W::KEY_BYTES], value[W::KEY_STAGES][W::KEY_BYTES];
-    char stage[4 * W::GROUPS][16 * 128]; /* a warp's rows on their way out */
+    char stage[4 * W::GROUPS][16 * 128]; /* a warp's outgoing rows */
     uint64_t query_full[W::QUERY_STAGES], query_empty[W::QUERY_STAGES];
     uint64_t key_full[W::KEY_STAGES], key_empty[W::KEY_STAGES];
     uint64_t value_full[W::KEY_STAGES], value_empty[W::KEY_STAGES];
@@ -97,7 +101,7 @@ template <class W> struct memory {
 };
 
 /* "full" is completed by the producer and its bytes, "empty" by the warps that compute; that of
- * queries, with which orders go, by every thread of them. */
+ * queries, which also covers the orders, by every thread of them. */
 template <class W> __device__ inline void init_barriers(memory<W> &m)
 {
     const int warps = 4 * W::GROUPS;
@@ -125,7 +129,7 @@ template <class W> __device__ inline order order_for(const problem &p, const ite
     return o;
 }
 
-/* Rows of a head into an empty place: boxes of 64 columns. */
+/* Loads rows of a head into an empty buffer: boxes of 64 columns. */
 template <int WIDTH, int BYTES>
 __device__ inline void bring(const char *to, const CUtensorMap *map, int head, int row,
                              int sequence, uint64_t &full)
@@ -137,7 +141,7 @@ __device__ inline void bring(const char *to, const CUtensorMap *map, int head, i
                   shared_address(&full));
 }
 
-/* Keys or values into the next place of theirs. */
+/* Loads keys or values into their next buffer. */
 template <class W>
 __device__ inline void bring_keys(char (&to)[W::KEY_STAGES][W::KEY_BYTES], const CUtensorMap *map,
                                   int head, int row, int sequence, uint64_t (&full)[W::KEY_STAGES],

@@ -1,4 +1,4 @@
-/* hopper_maps -- tensor maps, which tell the copy engine of Hopper where tiles lie, made on the host. */
+/* hopper_maps -- tensor maps, which describe tiles to Hopper's copy engine; made on the host. */
 #ifndef OPS_CUDA_HOPPER_MAPS_CUH
 #define OPS_CUDA_HOPPER_MAPS_CUH
 #include <cuda_runtime_api.h>
@@ -13,7 +13,7 @@ typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, vo
                               const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
                               CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-/* The driver's maker of tensor maps, without linking to the driver. */
+/* Finds the driver's cuTensorMapEncodeTiled without linking to the driver. */
 inline cudaError_t find_encode(encode_fn *encode)
 {
     void *entry = nullptr;
@@ -25,9 +25,9 @@ inline cudaError_t find_encode(encode_fn *encode)
                                                                         : cudaErrorSymbolNotFound;
 }
 
-/* (B, T, heads, D), to be read in boxes of 64 columns of a head and so many rows of a sequence. Each of
- * them is a dimension of its own, so that what a box has beyond the last row or column is read as
- * zeros. D is a multiple of 8. */
+/* (B, T, heads, D), to be read in boxes of 64 columns of a head and `box_rows` rows of a sequence.
+ * Each is a dimension of its own, so that the part of a box beyond the last row or column is read
+ * as zeros. D is a multiple of 8. */
 template <typename T>
 cudaError_t map_tiles(encode_fn encode, const void *base, struct cuda_heads a, int64_t heads,
                       int box_rows, CUtensorMap *map)

@@ -1,18 +1,19 @@
 /* hopper_rows -- attention backward on Hopper: how results leave the registers.
  *
- * A thread has its part of a product (64, 64), 32 floats, as hopper.cuh draws it. Finished rows of
- * dqkv go out as whole lines, by way of shared memory. Sums of dq never leave their order by thread:
- * of a tile of queries, piece c (four floats) of a thread lies at (half, c, thread), and it is always
- * the same thread that puts, adds and takes it, in program order. So additions in memory happen in
- * one order, without fences. Of a team (hopper_clusters.cuh) it is the thread of that number in each block,
- * when it is the block's turn.
+ * A thread has its part of a product (64, 64), 32 floats, as hopper.cuh describes it. Finished
+ * rows of dqkv are written as full lines, through shared memory. Sums of dq stay in their order by
+ * thread: in a tile of queries, group c (four floats) of a thread is at (half, c, thread), and the
+ * same thread always puts, adds and takes it, in program order. So additions in memory happen in
+ * one order, without fences. In a cluster (hopper_clusters.cuh) it is the thread of that number in
+ * each block, when it is the block's turn.
  *
  * Of dq a warpgroup has 64 queries of 128 at width 64, and 64 columns of 128 at width 128.
  *
- * Rotary embedding (rope) is taken back here, in fp32, before dq and dk are rounded: rows of them are
- * turned in the planes of columns i and i + D/2. A thread has both in its part of a product, D/4
- * floats apart, but for dq at width 128, whose columns 64-127 the other warpgroup has. There the
- * warpgroups finish other columns than they computed, 32 h .. and 64 + 32 h .., by way of memory.
+ * Rotary embedding (rope) is undone here, in fp32, before dq and dk are rounded: their rows are
+ * rotated in the planes of columns i and i + D/2. A thread has both in its part of a product, D/4
+ * floats apart, except for dq at width 128, whose columns 64-127 the other warpgroup has. There
+ * the warpgroups finish other columns than they computed, 32 h .. and 64 + 32 h .., and exchange
+ * them through memory.
  */
 #ifndef OPS_CUDA_HOPPER_ROWS_CUH
 #define OPS_CUDA_HOPPER_ROWS_CUH
@@ -21,9 +22,9 @@
 namespace hopper
 {
 
-struct place {              /* of a thread among the consumers */
+struct place {              /* position of a thread among the consumers */
     int half;               /* warpgroup: which 64 keys of a tile; of dq, queries or columns */
-    int warp, lane, thread; /* in the warpgroup */
+    int warp, lane, thread; /* within the warpgroup */
 };
 
 __device__ inline place place_of(int thread)
@@ -31,14 +32,15 @@ __device__ inline place place_of(int thread)
     return {thread / 128, thread / 32 % 4, thread % 32, thread % 128};
 }
 
-/* What there is of a tile's rows and columns: a tile may reach beyond the last of its sequence and of
- * its head. */
+/* The valid rows and columns of a tile, which may reach beyond the end of its sequence and of its
+ * head. */
 struct extent {
     int rows, columns;
 };
 
-/* Turn d back: a product of 64 rows, the first of them row `row` of the sequence, whose columns are
- * N / 2 from `column` on and those D/2 after them. Rows after the last are turned like that. */
+/* Rotates d back: a product of 64 rows, the first of them row `row` of the sequence, whose columns
+ * are N / 2 from `column` on and those D/2 after them. Rows after the last are rotated like the
+ * last. */
 template <int WIDTH, int N>
 __device__ inline void turn_back(float (&d)[N], const problem &p, int row, int column,
                                  const place &me)
@@ -59,8 +61,8 @@ __device__ inline void turn_back(float (&d)[N], const problem &p, int row, int c
     }
 }
 
-/* The same for a part of a tile that begins at row `row`: at width 64 of queries or keys, at width 128
- * what take_pairs takes. */
+/* The same for a part of a tile that begins at row `row`: at width 64 of queries or keys, at width
+ * 128 the columns of take_pairs. */
 template <int WIDTH>
 __device__ inline void turn_part(float (&d)[32], const problem &p, int row, const place &me)
 {
@@ -70,10 +72,10 @@ __device__ inline void turn_part(float (&d)[32], const problem &p, int row, cons
         turn_back<128>(d, p, row, me.half * 32, me);
 }
 
-/* The warp's 16 rows of d * scale into a tile of dqkv that starts at `to`, of which there is as much as
- * `left` says; `width` elements a row. Of d's columns, the 64 from FROM on; in dqkv GAP elements lie
- * between the first 32 and the others. With `sums`, also sums of the columns: what is not there is zero.
- */
+/* Writes the warp's 16 rows of d * scale to a tile of dqkv that starts at `to`, of which `left` is
+ * valid; `width` elements per row. Takes the 64 columns of d from FROM on; in dqkv, GAP elements
+ * lie between the first 32 and the others. With `sums`, also sums the columns, where invalid
+ * elements count as zero. */
 template <int FROM = 0, int GAP = 0, typename T, int N, typename S = no_columns>
 __device__ inline void write_rows(T *to, int64_t width, extent left, const float (&d)[N],
                                   float scale, char *stage, const place &me, S *sums = nullptr)
@@ -101,13 +103,13 @@ __device__ inline void write_rows(T *to, int64_t width, extent left, const float
         if (first + line < left.rows && FROM + column < left.columns)
             *reinterpret_cast<uint4 *>(to + line * width + column) = bits;
         if constexpr (S::wanted)
-            add_piece<T>(*sums, bits, k == 0);
+            add_unit<T>(*sums, bits, k == 0);
     }
     __syncwarp();
 }
 
-/* The warp's part of dq * scale into dqkv, whose tile of queries starts at `to` and at row `row` of the
- * sequence. PAIRED: the columns are those of take_pairs. */
+/* Writes the warp's part of dq * scale to dqkv, whose tile of queries starts at `to` and at row
+ * `row` of the sequence. PAIRED: the columns are those of take_pairs. */
 template <int WIDTH, bool PAIRED = false, typename T, typename S = no_columns>
 __device__ inline void write_query(T *to, const problem &p, int row, const float (&dq)[32],
                                    char *stage, const place &me, S *sums = nullptr)
@@ -123,7 +125,8 @@ __device__ inline void write_query(T *to, const problem &p, int row, const float
                    all_rows, sums);
 }
 
-/* Column sums of what write_query wrote; `lower`: of the second 64 queries at width 128. */
+/* Writes the column sums of what write_query wrote; `lower`: of the second 64 queries at width
+ * 128. */
 template <int WIDTH>
 __device__ inline void query_columns_leave(const problem &p, float2 pair, int eight, bool lower,
                                            bool begin, const place &me)
@@ -132,13 +135,13 @@ __device__ inline void query_columns_leave(const problem &p, float2 pair, int ei
     columns_leave<WIDTH>(p, pair, eight, row, WIDTH == 64 ? 0 : me.half * 64, begin, me.lane);
 }
 
-/* The calling thread's first piece of a tile of sums; the others follow 512 floats apart. */
+/* The calling thread's first group in a tile of sums; the others follow 512 floats apart. */
 __device__ inline int sum_offset(const place &me)
 {
     return me.half * (64 * 64) + me.thread * 4;
 }
 
-__device__ inline void take_piece(float *d, const float *from)
+__device__ inline void take_four(float *d, const float *from)
 {
     asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
@@ -150,18 +153,18 @@ __device__ inline void take_sum(float (&d)[32], const float *from)
 {
 #pragma unroll
     for (int c = 0; c < 8; c++)
-        take_piece(d + 4 * c, from + c * 512);
+        take_four(d + 4 * c, from + c * 512);
 }
 
-/* Of a tile of sums at width 128, what the thread turns: 32 columns of the first half, then those 64
- * after them. */
+/* The part of a tile of sums at width 128 that the thread rotates: 32 columns of the first half,
+ * then those 64 after them. */
 __device__ inline void take_pairs(float (&d)[32], const float *tile, const place &me)
 {
     const float *from = tile + me.half * (4 * 512) + me.thread * 4;
 #pragma unroll
     for (int c = 0; c < 4; c++) {
-        take_piece(d + 4 * c, from + c * 512);
-        take_piece(d + 4 * c + 16, from + 64 * 64 + c * 512);
+        take_four(d + 4 * c, from + c * 512);
+        take_four(d + 4 * c + 16, from + 64 * 64 + c * 512);
     }
 }
 

@@ -1,11 +1,11 @@
-/* hopper_shares -- attention backward on Hopper: how the work of a shape is dealt out, and the memory that
- * takes. On the host; hopper_tiles.cuh walks it.
+/* hopper_shares -- attention backward on Hopper: how the work of a shape is distributed over
+ * blocks, and the memory that takes. On the host; hopper_tiles.cuh follows it.
  *
- * An item (a sequence and key head) is done whole, by one block; or cut into jobs with parts of dq that
- * are added later, for the items left over when whole rounds are done; or, all of them, by teams of
- * blocks. The shape alone decides, for PROCESSORS, so that the bits follow from it, and the memory is
- * known without a GPU; but tests may ask for teams (enum cuda_clusters). What GPU there is only decides how
- * many work at a time (shares_on).
+ * An item (a sequence and key head) is done whole, by one block; or, for the items that remain
+ * after whole rounds, cut into jobs whose partial dq are added later; or all items are done by
+ * clusters of blocks. Only the shape decides, for PROCESSORS multiprocessors, so that it fixes the
+ * bits, and the memory is known without a GPU; but tests may ask for clusters (enum
+ * cuda_clusters). The actual GPU only decides how many blocks work at a time (shares_on).
  */
 #ifndef OPS_CUDA_HOPPER_SHARES_CUH
 #define OPS_CUDA_HOPPER_SHARES_CUH
@@ -20,15 +20,16 @@ const int64_t PROCESSORS = GPU_HOPPER_PROCESSORS;
 
 struct shares {
     int64_t tiles, group;
-    int64_t items, whole, rest; /* items = whole + rest, the rest cut */
-    int64_t cuts;               /* jobs of an item of the rest */
-    int64_t place_bytes;        /* of a place for dq */
-    int64_t cluster, clusters;  /* blocks of a team, teams; 0: items are done whole or cut */
-    int64_t places;             /* for dq, of a team; 0: an item has its own */
+    int64_t items, whole, rest; /* items = whole + rest; the rest is cut */
+    int64_t cuts;               /* jobs of a cut item */
+    int64_t place_bytes;        /* of a buffer for dq */
+    int64_t cluster,
+        clusters;   /* blocks of a cluster, number of clusters; 0: items are done whole or cut */
+    int64_t places; /* buffers for dq of a cluster; 0: each item has its own */
     int64_t blocks;
 };
 
-/* The same in whole tiles, at the width that is computed. */
+/* The same in full tiles, at the width that is computed. */
 inline struct cuda_heads in_tiles(struct cuda_heads a)
 {
     a.tokens = (a.tokens + TILE - 1) / TILE * TILE;
@@ -41,7 +42,8 @@ inline int64_t smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Tiles of the busiest block when `rest` items are cut: a tile of keys a job, the longest first. */
+/* Tiles of the busiest block if `rest` items are cut: one tile of keys per job, the longest first.
+ */
 inline int64_t longest_cut(int64_t rest, int64_t tiles)
 {
     int64_t sum = 0;
@@ -50,7 +52,7 @@ inline int64_t longest_cut(int64_t rest, int64_t tiles)
     return sum;
 }
 
-/* The last round is cut when that saves a quarter of it or more, and takes no more memory than so. */
+/* Cuts the last round if that saves at least a quarter of it and its memory stays within MOST. */
 inline void cut_by_tile(shares *s)
 {
     const int64_t MOST = (int64_t)256 << 20;
@@ -60,7 +62,7 @@ inline void cut_by_tile(shares *s)
         s->rest = 0;
 }
 
-/* Tiles of job c of an item: the lengths of its sweeps, as walk::next_key has them. */
+/* Tiles of job c of an item: the lengths of its sweeps, as in walk::next_key. */
 inline int64_t job_tiles(int64_t c, int64_t cuts, int64_t tiles)
 {
     int64_t sum = 0;
@@ -69,10 +71,10 @@ inline int64_t job_tiles(int64_t c, int64_t cuts, int64_t tiles)
     return sum;
 }
 
-/* In how many jobs: the least sum of the busiest block's tiles (the first block's: jobs come longest
- * first) and of the time to add the parts, about 1/256 of a tile's time on one processor for each
- * tile of a part on the whole GPU. The parts lie where a head's chunk of logits, or the workspace of
- * cuDNN, would take as much. */
+/* Chooses the number of jobs: the smallest sum of the busiest block's tiles (the first block's:
+ * jobs come longest first) and of the time to add the parts, about 1/256 of a tile's time on one
+ * multiprocessor for each tile of a part on the whole GPU. The parts use memory that a head's
+ * chunk of logits, or cuDNN's workspace, would need anyway. */
 inline void cut_to_and_fro(shares *s)
 {
     const int64_t MOST = (int64_t)768 << 20, PARTS = 256;
@@ -102,7 +104,7 @@ inline int64_t longest_of(const shares &s)
     return sum;
 }
 
-/* Places for dq that are used again, by blocks or teams; those of jobs of cut items follow. */
+/* Buffers for dq that blocks or clusters reuse; those of the jobs of cut items follow. */
 inline int64_t slot_count(const shares &s)
 {
     if (!s.cluster)
@@ -120,8 +122,8 @@ inline int64_t job_count(const shares &s)
     return s.whole + s.rest * s.cuts;
 }
 
-/* The same work, in the same memory, on so many processors: fewer teams; where not even one finds room,
- * blocks that work alone, no more than there are places. */
+/* The same work, in the same memory, on `processors` multiprocessors: fewer clusters; if not even
+ * one fits, blocks that work alone, no more than there are buffers. */
 inline shares shares_on(shares s, int64_t processors)
 {
     if (s.cluster && processors < s.cluster) {
@@ -137,8 +139,8 @@ inline shares shares_on(shares s, int64_t processors)
     return s;
 }
 
-/* Teams are faster where the dq of blocks that work alone would not stay in the L2 cache, and if they do
- * not leave too much of the GPU idle: trips to device memory cost an eighth. */
+/* Clusters are faster where the dq of blocks that work alone would not stay in the L2 cache, and
+ * if they do not leave too much of the GPU idle: access to device memory costs an eighth. */
 inline bool faster_by_clusters(const shares &alone, const shares &by_clusters)
 {
     const int64_t CACHE = (int64_t)40 << 20, LEAST = 8;
@@ -148,7 +150,7 @@ inline bool faster_by_clusters(const shares &alone, const shares &by_clusters)
 
 inline void share_by_clusters(shares *s, enum cuda_clusters clusters)
 {
-    const int64_t POSSIBLE = 4; /* tiles: teams of two blocks */
+    const int64_t POSSIBLE = 4; /* tiles: clusters of two blocks */
     shares t = *s;
     if (s->tiles % 2 || s->tiles < POSSIBLE || s->tiles > PROCESSORS)
         return;
@@ -162,7 +164,8 @@ inline void share_by_clusters(shares *s, enum cuda_clusters clusters)
         *s = t;
 }
 
-/* late: teams leave their sums of dq where they are. Here and below, `a` is in_tiles. */
+/* late: clusters leave their sums of dq in memory. Here and below, `a` is the result of in_tiles.
+ */
 inline shares shares_of(struct cuda_heads a, enum cuda_clusters clusters, bool late)
 {
     shares s = {a.tokens / TILE, a.heads / a.kv_heads, a.batch * a.kv_heads};
@@ -196,7 +199,7 @@ inline int64_t dout_column_count(struct cuda_heads a)
     return a.batch * (a.tokens / TILE) * a.heads * a.width;
 }
 
-/* For dq of width 128 on its way through rope; or column sums. There is never both. */
+/* For dq of width 128 on its way through rope; or for column sums. Never both. */
 inline int64_t late_count(struct cuda_heads a, const shares &s)
 {
     const int64_t pairs = a.width == 64 ? 0 : s.blocks * PAIR_STAGES * 64 * 128;

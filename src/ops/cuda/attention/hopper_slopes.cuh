@@ -1,7 +1,8 @@
-/* hopper_slopes -- attention backward on Hopper: what a thread does with its part of a tile between
- * the products, and where finished parts go. Shared by the loops of both widths.
+/* hopper_slopes -- attention backward on Hopper: what a thread does with its part of a tile
+ * between the products, and where finished parts go. Shared by the loops of both widths.
  *
- * N floats are a thread's part of a product of 64 keys and 2 N queries, as hopper.cuh draws it.
+ * N floats are a thread's part of a product of 64 keys and 2 N queries, as hopper.cuh describes
+ * it.
  */
 #ifndef OPS_CUDA_HOPPER_SLOPES_CUH
 #define OPS_CUDA_HOPPER_SLOPES_CUH
@@ -13,15 +14,15 @@ namespace hopper
 
 const float LOG2_E = 1.44269504088896340736f;
 
-/* --- arithmetic on what a thread has -------------------------------------------------------- */
+/* --- arithmetic within a thread --------------------------------------------------------------- */
 
-/* Of the statistics of a tile, those of columns 16 g ..: two of either eight. */
+/* The statistics of columns 16 g .. of a tile that this thread needs: two of each eight. */
 __device__ inline float4 stats_of(const float *stats, int g, const place &me)
 {
     return *reinterpret_cast<const float4 *>(stats + 16 * g + me.lane % 4 * 4);
 }
 
-/* Keys after the query are not seen; the tile's queries begin `above` after its keys. */
+/* Masks keys after the query; the tile's queries begin `above` after its keys. */
 template <int N> __device__ inline void mask(float (&s)[N], int above, const place &me)
 {
     int edge = me.half * 64 + me.warp * 16 + me.lane / 4 - me.lane % 4 * 2 - above;
@@ -33,7 +34,7 @@ template <int N> __device__ inline void mask(float (&s)[N], int above, const pla
     }
 }
 
-/* s becomes 2^(s scale - lse); the first of lse come as `ahead`. */
+/* s becomes 2^(s scale - lse); `ahead` holds the first values of lse. */
 template <int N, int AHEAD>
 __device__ inline void probabilities(float (&s)[N], const float4 (&ahead)[AHEAD], const float *lse,
                                      float scale, const place &me)
@@ -49,7 +50,7 @@ __device__ inline void probabilities(float (&s)[N], const float4 (&ahead)[AHEAD]
     }
 }
 
-/* dp starts as the sums, which are negative, so that the product adds to them. */
+/* dp starts as the (negative) sums, so that the product adds to them. */
 template <int N>
 __device__ inline void start_slopes(float (&dp)[N], const float *sums, const place &me)
 {
@@ -83,7 +84,7 @@ __device__ inline void round_all(uint32_t (&to)[N / 2], const float (&s)[N])
         to[i] = packed<T>(s[2 * i], s[2 * i + 1]);
 }
 
-/* ds^T of the warp's 16 keys into the warpgroup's tile (queries, 64 keys). */
+/* Stores ds^T of the warp's 16 keys to the warpgroup's tile (queries, 64 keys). */
 template <int N>
 __device__ inline void share_slopes(uint32_t tile, const uint32_t (&ds)[N], const place &me)
 {
@@ -94,9 +95,9 @@ __device__ inline void share_slopes(uint32_t tile, const uint32_t (&ds)[N], cons
         store_turned(at + k * 2048, ds[4 * k], ds[4 * k + 1], ds[4 * k + 2], ds[4 * k + 3]);
 }
 
-/* --- leaving -------------------------------------------------------------------------------- */
+/* --- writing results -------------------------------------------------------------------------- */
 
-/* Found again at each call, so that nothing made of it is kept in registers over the loop. */
+/* Recomputed at each call, so that nothing derived from it stays in registers over the loop. */
 __device__ inline place place_again()
 {
     int thread;
@@ -110,7 +111,8 @@ __device__ inline bool finished(int flags)
     return !(flags & (ADD | PUT));
 }
 
-/* To the sum at `to`, when it is its turn; but what is finished, and is put aside, has had that. */
+/* Puts dq to the sum at `to`, or adds it, when its turn comes; finished dq that is put aside has
+ * had its turn already. */
 template <bool CLUSTER, int WIDTH>
 __device__ inline void sum_leaves(memory<WIDTH> &m, float *to, int flags, const float (&dq)[32],
                                   unsigned tile)
@@ -127,7 +129,7 @@ __device__ inline void sum_leaves(memory<WIDTH> &m, float *to, int flags, const 
     }
 }
 
-/* Of the tile-th tile; `at` is what leaving_at says. */
+/* Writes dq of the tile-th tile; `at` is the result of leaving_at. */
 template <bool SUMS, bool CLUSTER, typename T, int WIDTH>
 __device__ inline void query_leaves(memory<WIDTH> &m, const problem &p, T *dqkv, int flags,
                                     int64_t at, const float (&dq)[32], unsigned tile)
@@ -153,7 +155,7 @@ __device__ inline int64_t leaving_at(const order &o, int flags)
     return flags & (ADD | PUT) ? o.sum : o.dq;
 }
 
-/* dk * scale of width 128, turned back: 32 columns and those 64 after them at a time. */
+/* Writes dk * scale of width 128, rotated back: 32 columns and those 64 after them at a time. */
 template <typename T>
 __device__ inline void write_turned(T *to, const float (&dk)[64], const problem &p, int row,
                                     char *stage, const place &me)
@@ -169,7 +171,7 @@ __device__ inline void write_turned(T *to, const float (&dk)[64], const problem 
     }
 }
 
-/* TURNED: dk of width 128 is turned back on the way; that of width 64 already is. */
+/* TURNED: dk of width 128 is rotated back here; that of width 64 already is. */
 template <bool TURNED = false, typename T, int WIDTH>
 __device__ inline void keys_leave(memory<WIDTH> &m, const problem &p, T *dqkv, const order &o,
                                   const float (&dk)[WIDTH / 2], const float (&dv)[WIDTH / 2])

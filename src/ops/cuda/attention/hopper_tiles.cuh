@@ -1,30 +1,33 @@
-/* hopper_tiles -- attention backward on Hopper: which tile when, and the warp that brings it.
+/* hopper_tiles -- attention backward on Hopper: the order of tiles, and the warp that loads them.
  *
- * Keys come in tiles of 128 rows, queries in tiles of 128 (heads of width 64) or 64 (of width 128). An
- * item is one sequence and key head; one block does it alone, so that every sum has one order:
+ * Keys come in tiles of 128 rows, queries in tiles of 128 (heads of width 64) or 64 (of width
+ * 128). An item is one sequence and key head; one block does it alone, so that every sum has one
+ * order:
  *
  *     for each tile of keys:                       a sweep; dk and dv stay in registers
  *         for each query head of the group:
  *             for each tile of queries from the diagonal on:     one order to the consumers
  *
- * dq is summed over the sweeps in memory. Every second sweep runs backwards, so that what the last
- * one left in the L2 cache is used first. A block takes items blockIdx, blockIdx + gridDim ...; the
- * memory for dq is the block's, and is used again by its next item.
+ * dq is summed over the sweeps in memory. Every second sweep runs backwards, so that it first uses
+ * what the previous one left in the L2 cache. A block takes items blockIdx, blockIdx + gridDim
+ * ...; its buffer for dq is reused by its next item.
  *
- * The items left over when whole rounds are done are cut into jobs where that ends sooner: each job
- * puts its dq into memory of its own, and they are added afterwards, in order. At width 64 a job is
- * one tile of keys. At width 128 an item is cut into p.cuts jobs, and job c has every p.cuts tiles one,
- * to and fro (of 16 tiles in 4 jobs the first has 0, 7, 8, 15), which makes them about equally long.
+ * The items that remain after whole rounds are cut into jobs where that finishes sooner: each job
+ * puts its dq into a buffer of its own, and they are added afterwards, in order. At width 64 a job
+ * is one tile of keys. At width 128 an item is cut into p.cuts jobs, and job c has one of every
+ * p.cuts tiles, back and forth (of 16 tiles in 4 jobs the first has 0, 7, 8, 15), which makes them
+ * about equally long.
  *
- * Where the dq of so many items at once is more than the L2 cache holds, a team of blocks does an item
- * together instead, each two of its sweeps, and all of them upwards: see hopper_clusters.cuh.
+ * If the dq of all items in work exceeds the L2 cache, a cluster of blocks does an item together
+ * instead, each two of its sweeps, all of them upwards: hopper_clusters.cuh.
  *
- * A sequence may end inside its last tile, and a head may be narrower than the width that is computed.
- * The copy engine brings zeros there: such queries have dout and statistics of zero, and so add nothing;
- * such keys are masked for all other queries; none of their rows and columns leaves (hopper_rows.cuh).
+ * A sequence may end inside its last tile, and a head may be narrower than the width that is
+ * computed. The copy engine fills the rest with zeros: such queries have zero dout and statistics,
+ * and so add nothing; such keys are masked for all other queries; their rows and columns are not
+ * written (hopper_rows.cuh).
  *
- * The producer walks this order, has the tiles copied into rings of buffers, and puts an order beside
- * each tile of queries: the consumers know nothing of sequences and heads.
+ * The producer follows this order, loads the tiles into rings of buffers, and puts an order next
+ * to each tile of queries: the consumers know nothing of sequences and heads.
  */
 #ifndef OPS_CUDA_HOPPER_TILES_CUH
 #define OPS_CUDA_HOPPER_TILES_CUH
@@ -48,22 +51,23 @@ struct problem {
     int tiles, heads, kv_heads, group; /* T / 128, rounded up, H, G, H / G */
     int tokens, width, row;            /* T, D, (H + 2G) D */
     int whole, rest;                   /* items done whole, items that are cut */
-    int jobs;                          /* whole + rest * (tiles or cuts); of teams, the items */
-    int slots;             /* places for dq that whole items use; those of the rest follow */
+    int jobs;              /* whole + rest * (tiles or cuts); with clusters, the items */
+    int slots;             /* buffers for dq that whole items use; those of the rest follow */
     float scale;           /* of the scores */
-    int cuts;              /* width 128: jobs of an item that is cut */
-    int cluster, clusters; /* blocks of a team, tiles / 2, and how many teams; 0: there are none */
-    int places; /* for dq, of a team, 1 or 2: its items use them in turn; 0: an item has its own */
-    uint32_t *turns; /* of teams, (places, H / G, tiles of queries): parts that were added */
-    const float *lse, *sums; /* (B, H, tiles): lse in powers of two, -dout . out; see stat_place */
-    float *dq;               /* places of (H / G, tiles), laid out as hopper_rows.cuh has it */
-    const float *rope; /* (T, D/2, 2), by which dq and dk are turned back; NULL: they are not */
-    float *pairs;      /* width 128 with rope: PAIR_STAGES tiles of dq a block */
-    float *dq_columns, *dout_columns; /* for column sums, as hopper_columns.cuh has it */
+    int cuts;              /* width 128: jobs of a cut item */
+    int cluster, clusters; /* blocks of a cluster (tiles / 2), number of clusters; 0: none */
+    int places; /* buffers for dq of a cluster, 1 or 2, used in turn; 0: each item has its own */
+    uint32_t *turns; /* with clusters, (places, H / G, tiles of queries): parts added so far */
+    const float *lse,
+        *sums;         /* (B, H, tiles): lse in powers of two, -dout . out; indexed by stat_place */
+    float *dq;         /* buffers of (H / G, tiles), laid out as in hopper_rows.cuh */
+    const float *rope; /* (T, D/2, 2), to rotate dq and dk back; NULL: no rope */
+    float *pairs;      /* width 128 with rope: PAIR_STAGES tiles of dq per block */
+    float *dq_columns, *dout_columns; /* column sums, laid out as in hopper_columns.cuh */
 };
 
-/* Where column c of a tile has its statistic: what a thread wants of 16 columns is together, columns
- * 2 (lane % 4) and the next of either eight. */
+/* The index of column c's statistic in a tile: what a thread needs of 16 columns is adjacent,
+ * columns 2 (lane % 4) and the next of each eight. */
 __host__ __device__ inline int stat_place(int c)
 {
     return c / 16 * 16 + c % 8 / 2 * 4 + c / 8 % 2 * 2 + c % 2;
@@ -73,20 +77,20 @@ __host__ __device__ inline int stat_place(int c)
 enum {
     FIRST = 1,    /* of a sweep: dk and dv start from zero */
     LAST = 2,     /* of a sweep: dk and dv are written */
-    DIAGONAL = 4, /* queries see part of the keys */
+    DIAGONAL = 4, /* queries see only part of the keys */
     END = 8,      /* of the block's work */
-    PUT = 16,     /* dq is put into its place in the sums, */
-    ADD = 32,     /* or added to it; otherwise it is complete and written: */
+    PUT = 16,     /* dq is put into the sums, */
+    ADD = 32,     /* or added to them; otherwise it is complete and is written, */
     TAKE = 64,    /* together with the sum */
     LOWER = 128,  /* width 128: the queries are the second 64 of their 128 */
-    BEGIN = 256,  /* finished dq is the first of its column sums */
+    BEGIN = 256,  /* finished dq is the first in its column sums */
 };
 
 /* A tile of an item. */
 template <int WIDTH> struct tile_of {
     static constexpr int width = WIDTH;
     int job, batch, kv_head, key, head, query;
-    int place; /* for dq */
+    int place; /* buffer for dq */
 
     __device__ inline int first_query() const
     {
@@ -96,12 +100,12 @@ template <int WIDTH> struct tile_of {
     {
         return p.tiles * QUERY_TILES<WIDTH>;
     }
-    /* The tile of keys at these queries. */
+    /* The tile of keys on the diagonal at these queries. */
     __device__ inline int diagonal() const
     {
         return query / QUERY_TILES<WIDTH>;
     }
-    /* The tile of queries among those of all places for dq. */
+    /* The index of the tile of queries among those of all buffers for dq. */
     __device__ inline int sum(const problem &p) const
     {
         return (place * p.group + head) * queries(p) + query;
@@ -127,7 +131,7 @@ template <int WIDTH> struct walk : tile_of<WIDTH> {
     __device__ inline void begin_job(const problem &p, int new_job)
     {
         job = new_job;
-        int cut = job - p.whole; /* jobs of a cut item lie `rest` apart: the longest come first */
+        int cut = job - p.whole; /* jobs of a cut item are `rest` apart: the longest come first */
         int item = cut < 0 ? job : p.whole + cut % p.rest;
         key = cut < 0 ? 0 : cut / p.rest;
         end = cut < 0 || WIDTH != 64 ? p.tiles : key + 1;
@@ -147,7 +151,7 @@ template <int WIDTH> struct walk : tile_of<WIDTH> {
             return key + 1;
         return 2 * (key / p.cuts + 1) * p.cuts - 1 - key;
     }
-    /* To the next tile; job is p.jobs after the last. True: that begins a sweep. */
+    /* Steps to the next tile; job is p.jobs after the last. True: the tile begins a sweep. */
     __device__ inline bool step(const problem &p)
     {
         if (backwards()) {
@@ -172,7 +176,7 @@ template <int WIDTH> struct walk : tile_of<WIDTH> {
             job = p.jobs;
         return true;
     }
-    /* What becomes of the tile's dq. */
+    /* What happens to the tile's dq. */
     __device__ inline int leaving(const problem &p) const
     {
         const bool whole = job < p.whole, on_diagonal = diagonal() == key;
@@ -181,7 +185,7 @@ template <int WIDTH> struct walk : tile_of<WIDTH> {
             return PUT;
         return again || !on_diagonal ? ADD : key > 0 ? TAKE : 0;
     }
-    /* Whether finished dq is the first of its column sums. */
+    /* Whether finished dq is the first in its column sums. */
     __device__ inline bool begins_columns() const
     {
         return key == 0;
@@ -189,51 +193,53 @@ template <int WIDTH> struct walk : tile_of<WIDTH> {
 };
 
 struct order {
-    int flags;      /* and from bit QUERY_AT on, which tile of queries it is */
-    int row;        /* of the sequence, where the keys begin */
+    int flags;      /* and from bit QUERY_AT on, the index of the tile of queries */
+    int row;        /* row of the sequence where the keys begin */
     int64_t sum;    /* elements from p.dq */
     int64_t dq, dk; /* elements from dqkv */
 };
 
 const int QUERY_AT = 16, MOST_TOKENS = 64 << (31 - QUERY_AT);
 
-/* Of the sequence, where the queries begin. */
+/* The row of the sequence where the queries begin. */
 template <int WIDTH> __device__ inline int query_row(int flags)
 {
     return (flags >> QUERY_AT) * QUERIES<WIDTH>;
 }
 
-const int ORDERS = 8; /* an order is read up to three tiles after its queries are let go */
+const int ORDERS = 8; /* an order is read up to three tiles after its queries are released */
 const int QUERY_STAGES = 3, DOUT_STAGES = 2;
 static_assert(QUERY_STAGES == DOUT_STAGES + 1, "sums come when the next queries may");
-const int PAIR_STAGES = 4; /* see query_finishes in hopper_attend_wide.cuh */
+const int PAIR_STAGES = 4; /* query_finishes in hopper_attend_wide.cuh explains the number */
 
-/* Keys have three places where the tile before, whose dq is still to be computed, this one and the
- * next can be of three sweeps; with two tiles of queries in the shortest sweep they are of two. */
+/* Keys have three buffers where the previous tile (whose dq is still to be computed), this one and
+ * the next can be of three sweeps; with two tiles of queries in the shortest sweep they are of
+ * two. */
 template <int WIDTH> constexpr int K_STAGES = QUERY_TILES<WIDTH> == 1 ? 3 : 2;
 
-/* The block's shared memory: 224 KiB of tiles, the same at both widths, and 2 or 3 more. */
+/* The block's shared memory: 224 KiB of tiles, the same at both widths, and 2 or 3 KiB more. */
 template <int WIDTH> struct memory {
     char key[K_STAGES<WIDTH>][KEY_BYTES<WIDTH>], value[KEY_BYTES<WIDTH>];
     char query[QUERY_STAGES][QUERY_BYTES<WIDTH>], dout[DOUT_STAGES][QUERY_BYTES<WIDTH>];
-    char ds[2][2 * SLOPE_BYTES<WIDTH>]; /* (queries, 64 keys) of either warpgroup, of two tiles */
-    char stage[8][16 * 128];            /* a warp's rows on their way out */
+    char ds[2][2 * SLOPE_BYTES<WIDTH>]; /* (queries, 64 keys) of each warpgroup, for two tiles */
+    char stage[8][16 * 128];            /* a warp's outgoing rows */
     float lse[QUERY_STAGES][QUERIES<WIDTH>], sums[DOUT_STAGES][QUERIES<WIDTH>];
     order orders[ORDERS];
     uint64_t key_full[K_STAGES<WIDTH>], key_empty[K_STAGES<WIDTH>], value_full, value_empty;
     uint64_t query_full[QUERY_STAGES], query_empty[QUERY_STAGES];
     uint64_t dout_full[DOUT_STAGES], dout_empty[DOUT_STAGES];
     uint64_t ds_full[2], ds_empty[2];
-    uint64_t start;        /* of the second warpgroup */
-    uint64_t turn_come[2]; /* of teams: this part of dq may be added, */
-    uint64_t turn_over[2]; /* and it was */
-    int columns[ORDERS];   /* beside an order: which eight rows are dq's column sums */
+    uint64_t start;        /* lets the second warpgroup start */
+    uint64_t turn_come[2]; /* with clusters: this part of dq may be added, */
+    uint64_t turn_over[2]; /* and it was added */
+    int columns[ORDERS];   /* with an order: which eight rows are dq's column sums */
 };
 
 static_assert(sizeof(memory<64>) <= 227 * 1024 && sizeof(memory<128>) <= 227 * 1024, "too much");
 
-/* "full" is completed by the producer and its bytes, "empty" by the eight warps of the consumers; that
- * of queries by every thread of them, for what they read by themselves: orders and statistics. */
+/* "full" is completed by the producer and its bytes, "empty" by the eight warps of the consumers;
+ * that of queries by every thread of them, because they read orders and statistics with ordinary
+ * loads. */
 template <int WIDTH> __device__ inline void init_barriers(memory<WIDTH> &m)
 {
     const int warps = 8, threads = warps * 32;
@@ -263,7 +269,7 @@ template <int WIDTH> __device__ inline void init_barriers(memory<WIDTH> &m)
     barrier_init_done();
 }
 
-/* All but LAST and END, which the next step tells. */
+/* All flags except LAST and END, which depend on the next step. */
 template <typename WALK>
 __device__ inline order order_for(const WALK &w, const problem &p, bool first)
 {
@@ -282,15 +288,15 @@ __device__ inline order order_for(const WALK &w, const problem &p, bool first)
     return o;
 }
 
-/* Which eight rows of column sums of dq (hopper_columns.cuh) a tile of an item has for its first query
- * head; those of the others follow. */
+/* Which eight rows of column sums of dq (hopper_columns.cuh) a tile of an item has for its first
+ * query head; those of the others follow. */
 __device__ inline int columns_of(const problem &p, int item, int tile)
 {
     const int cut = item - p.whole;
     return (cut < 0 ? item : p.whole + cut * p.tiles + tile) * p.group;
 }
 
-/* Rows of a head: boxes of the tensor map, 64 columns after 64 columns. */
+/* Loads rows of a head: boxes of the tensor map, 64 columns after 64 columns. */
 template <int WIDTH, int ROWS>
 __device__ inline void load_rows(uint32_t to, const CUtensorMap *map, int head, int first,
                                  int sequence, uint32_t full)
@@ -353,13 +359,13 @@ __device__ inline void produce(memory<WIDTH> &m, const problem &p, const CUtenso
         barrier_wait(shared_address(&m.dout_empty[d.stage]), d.parity ^ 1);
         barrier_expect(full, QUERY_BYTES<WIDTH> + stat_bytes);
         load_rows<WIDTH, queries>(shared_address(m.dout[d.stage]), dout, head, row, sequence, full);
-        /* threads have read the sums before these when they let the queries of that tile go, in
-         * whose place the next ones come */
+        /* threads have read the previous sums when they release the queries of that tile, whose
+         * buffer the next queries take */
         barrier_wait(shared_address(&m.query_empty[q.stage]), q.parity ^ 1);
         load_bytes(shared_address(m.sums[d.stage]), p.sums + stat, stat_bytes, full);
         d.step();
 
-        if (first) { /* last: their one place is free only near the end of the sweep before */
+        if (first) { /* last: their only buffer becomes free near the end of the previous sweep */
             full = shared_address(&m.value_full);
             barrier_wait(shared_address(&m.value_empty), v.parity ^ 1);
             barrier_expect(full, KEY_BYTES<WIDTH>);

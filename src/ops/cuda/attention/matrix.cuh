@@ -1,15 +1,16 @@
-/* matrix -- products of small matrices by one warp, as every GPU from compute capability 8.0 on has them
- * (mma.sync), and what brings their factors: asynchronous copies to shared memory, ldmatrix.
+/* matrix -- products of small matrices by one warp, available from compute capability 8.0 on
+ * (mma.sync), and the loading of their factors: asynchronous copies to shared memory, ldmatrix.
  *
- * A step of a product takes 32 bytes of each row: 8 floats (rounded to TF32) or 16 elements of a 16-bit
- * type. Of the accumulators of a tile (16, 8) lane l has rows l / 4 and l / 4 + 8, columns 2 (l % 4) and
- * the next: c[0], c[1] of the first row, c[2], c[3] of the second.
+ * A step of a product takes 32 bytes of each row: 8 floats (rounded to TF32) or 16 elements of a
+ * 16-bit type. Of the accumulators of a tile (16, 8) lane l has rows l / 4 and l / 4 + 8, columns
+ * 2 (l % 4) and the next: c[0], c[1] of the first row, c[2], c[3] of the second.
  */
 #ifndef OPS_CUDA_MATRIX_CUH
 #define OPS_CUDA_MATRIX_CUH
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <stdint.h>
+#include "ops/cuda/common/powers.cuh"
 
 namespace matrix
 {
@@ -21,7 +22,7 @@ __device__ inline uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* 16 bytes; zeros where there is nothing. */
+/* Copies 16 bytes, or zeros if not `there`. */
 __device__ inline void copy_16(void *to, const void *from, bool there)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
@@ -29,7 +30,7 @@ __device__ inline void copy_16(void *to, const void *from, bool there)
                  : "memory");
 }
 
-/* Those of the calling thread are there. */
+/* Waits for the calling thread's copies. */
 __device__ inline void copies_wait()
 {
     asm volatile("cp.async.wait_all;" ::: "memory");
@@ -37,8 +38,8 @@ __device__ inline void copies_wait()
 
 /* --- factors -------------------------------------------------------------------------------- */
 
-/* Four blocks of 8 rows of 16 bytes; lane l names row l % 8 of block l / 8, and gets 4 bytes of row
- * l / 4 of each, the (l % 4)-th. */
+/* Loads four blocks of 8 rows of 16 bytes; lane l gives the address of row l % 8 of block l / 8,
+ * and receives the (l % 4)-th 4 bytes of row l / 4 of each. */
 __device__ inline void load_blocks(uint32_t (&to)[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -47,7 +48,7 @@ __device__ inline void load_blocks(uint32_t (&to)[4], const void *row)
                  : "memory");
 }
 
-/* The same for 16-bit elements, each block turned: rows are columns. */
+/* The same for 16-bit elements, each block transposed. */
 __device__ inline void load_blocks_turned(uint32_t (&to)[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -56,7 +57,7 @@ __device__ inline void load_blocks_turned(uint32_t (&to)[4], const void *row)
                  : "memory");
 }
 
-/* To the nearest of TF32, ties away from zero: products would cut the other bits off. */
+/* Rounds to nearest TF32, ties away from zero: products would truncate. */
 __device__ inline float rounded_tf32(float x)
 {
     uint32_t bits;
@@ -104,20 +105,6 @@ MATRIX_MULTIPLY(__half, "m16n8k16", "f16")
 #undef MATRIX_MULTIPLY
 
 /* --- arithmetic ----------------------------------------------------------------------------- */
-
-__device__ inline float power_of_two(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-__device__ inline float logarithm_of_two(float x)
-{
-    float y;
-    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 
 } // namespace matrix
 

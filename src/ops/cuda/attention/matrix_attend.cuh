@@ -1,20 +1,22 @@
-/* matrix_attend -- causal attention by products of one warp (matrix.cuh): tiles in shared memory, and what
- * a warp does with them. The kernels are in matrix_forward.cuh and matrix_backward.cuh.
+/* matrix_attend -- causal attention by products of one warp (matrix.cuh): tiles in shared memory,
+ * and what a warp does with them. The kernels are in matrix_forward.cuh and matrix_backward.cuh.
  *
- * A block keeps some rows (queries or keys, 16 a warp) and lets the rows of the other side pass by, STEP
- * at a time, while the next are on their way. A warp has products (16, STEP) of its rows in registers,
- * which become powers or slopes there, and are the first factor of the next product as they lie:
+ * A block keeps some rows (queries or keys, 16 per warp) and streams the rows of the other side,
+ * STEP at a time, while the next are being loaded. A warp has products (16, STEP) of its rows in
+ * registers, turns them into powers or slopes there, and uses them in that layout as the first
+ * factor of the next product:
  *
  *     along   c (16, STEP)  += rows (16, D) others^T     both factors from shared memory
  *     down    c (16, D)     += x (16, STEP) others       the first from registers
  *
- * Rows of a tile are WIDTH elements and 16 bytes more, so that no two of eight that are read at once are in
- * the same banks. What is not there (tokens behind the last, columns behind the head's) is zeros.
+ * Rows of a tile are WIDTH elements plus 16 bytes, so that eight rows that are read at once do not
+ * share banks. Missing tokens and columns are zeros.
  *
- * Floats are rounded to TF32 once, in shared memory, by the thread that brought them. In `down` the
- * floats of a lane are four of a row, so columns of its products have an order of their own (column_of).
+ * Floats are rounded to TF32 once, in shared memory, by the thread that loaded them. In `down` a
+ * lane reads four consecutive floats of a row, so the columns of its products have an order of
+ * their own (column_of).
  *
- * All that depends on the type and the head width alone: tiles, and so the order of every sum.
+ * Tiles, and so the order of every sum, depend only on the type and the head width.
  */
 #ifndef OPS_CUDA_MATRIX_ATTEND_CUH
 #define OPS_CUDA_MATRIX_ATTEND_CUH
@@ -26,12 +28,12 @@ namespace matrix
 
 struct problem { /* strides in elements */
     int tokens, heads, kv_heads, group;
-    int width;       /* columns that are there */
+    int width;       /* valid columns */
     int sequences;   /* of the batch */
     int64_t row;     /* of qkv: (H + 2G) D */
     int64_t out_row; /* H D */
     float scale;
-    bool chunks; /* all rows are whole pieces of 16 bytes */
+    bool chunks; /* all rows consist of 16-byte units */
 };
 
 const float LOG2_E = 1.44269504088896340736f, LN_2 = 0.693147180559945309417f;
@@ -42,7 +44,7 @@ struct shape {
     int warps, step, stages;
 };
 
-/* Such that a block has room on every GPU: 99 KiB. */
+/* Sizes that fit into the shared memory of every GPU: 99 KiB per block. */
 constexpr shape forward_shape(int bytes, int width)
 {
     if (bytes == 4)
@@ -69,12 +71,13 @@ template <typename T, int W, bool BACKWARD> struct way {
         BACKWARD ? backward_shape(sizeof(T), W) : forward_shape(sizeof(T), W);
     static const int WIDTH = W;
     static const int THREADS = 32 * SHAPE.warps;
-    static const int ROWS = 16 * SHAPE.warps; /* that stay */
-    static const int STEP = SHAPE.step;       /* that pass at a time */
+    static const int ROWS = 16 * SHAPE.warps; /* rows that the block keeps */
+    static const int STEP = SHAPE.step;       /* rows that are streamed at a time */
     static const int STAGES = SHAPE.stages;
-    static const int BLOCKS = BACKWARD && W <= 64 ? 3 : 2; /* a processor has registers for */
-    static const int KEPT = BACKWARD ? 2 : 1;              /* matrices of those that stay */
-    static const int CHUNK = 16 / sizeof(T);               /* elements of 16 bytes */
+    static const int BLOCKS =
+        BACKWARD && W <= 64 ? 3 : 2;          /* blocks per multiprocessor, by registers */
+    static const int KEPT = BACKWARD ? 2 : 1; /* matrices that the block keeps */
+    static const int CHUNK = 16 / sizeof(T);  /* elements in 16 bytes */
     static const int STRIDE = W + CHUNK;
     static const int TILES = STEP / 8;        /* accumulators of (16, 8) in (16, STEP) */
     static const int COLUMNS = W / 8;         /* and in (16, D) */
@@ -94,7 +97,7 @@ template <typename T> __device__ inline T zero_of()
     return T(0.0f);
 }
 
-/* The rows of a tile, of which so many are there, to shared memory. */
+/* Copies a tile, of which `rows` rows are valid, to shared memory. */
 template <class W, int ROWS, typename T>
 __device__ inline void bring(T (&to)[ROWS][W::STRIDE], const T *from, int64_t stride, int rows,
                              const problem &p)
@@ -113,7 +116,7 @@ __device__ inline void bring(T (&to)[ROWS][W::STRIDE], const T *from, int64_t st
     }
 }
 
-/* Round what the calling thread has brought. */
+/* Rounds what the calling thread has loaded. */
 template <class W, int ROWS, typename T> __device__ inline void settle(T (&x)[ROWS][W::STRIDE])
 {
     if constexpr (sizeof(T) == 4) {
@@ -127,8 +130,8 @@ template <class W, int ROWS, typename T> __device__ inline void settle(T (&x)[RO
     }
 }
 
-/* Steps 0 .. steps - 1: bring_step(i, stage) sends for one, settle_step(i, stage) rounds it once it has
- * come, work(i, stage) meets it in shared memory. */
+/* Steps 0 .. steps - 1: bring_step(i, stage) starts loading one, settle_step(i, stage) rounds it
+ * once it has arrived, work(i, stage) uses it in shared memory. */
 template <class W, typename Bring, typename Settle, typename Work>
 __device__ inline void pass_by(int steps, Bring bring_step, Settle settle_step, Work work)
 {
@@ -193,8 +196,8 @@ __device__ inline void along(float (&c)[N][4], const T *rows, const T *others)
     }
 }
 
-/* Second factors of 32 columns and one step of rows. Of floats, rows 2 (l % 4) and the next are what the
- * lane has of its first factor, in this order. */
+/* The second factors of 32 columns and one step of rows. For floats, rows 2 (l % 4) and the next
+ * are what the lane has of its first factor, in this order. */
 template <class W, typename T>
 __device__ inline void load_down(uint32_t (&b)[4][2], const T *others, int lane)
 {
@@ -239,7 +242,7 @@ __device__ inline void down(float (&c)[W::COLUMNS][4], const uint32_t (&x)[W::DO
         }
 }
 
-/* Accumulators, rounded, as a first factor of `down`. */
+/* Rounds accumulators to a first factor of `down`. */
 template <class W>
 __device__ inline void as_factor(uint32_t (&x)[W::DOWN][4], const float (&c)[W::TILES][4])
 {
@@ -270,14 +273,14 @@ template <int N> __device__ inline void clear(float (&c)[N][4])
             c[n][i] = 0;
 }
 
-/* The column of accumulator i of tile n of what `down` has made. */
+/* The column of accumulator i of tile n of a result of `down`. */
 template <typename T> __device__ inline int column_of(int n, int i, int lane)
 {
     return sizeof(T) == 4 ? n / 4 * 32 + lane % 4 * 8 + i % 2 * 4 + n % 4
                           : n * 8 + lane % 4 * 2 + i % 2;
 }
 
-/* Rows of what `down` has made, of which so many are there, each times a number. */
+/* Writes the first `rows` rows of a result of `down`, each multiplied by a number. */
 template <class W, typename T>
 __device__ inline void leave(T *to, int64_t stride, int rows, const problem &p,
                              const float (&c)[W::COLUMNS][4], const float (&by)[2])

@@ -1,14 +1,15 @@
-/* matrix_backward -- the backward pass of matrix_attend.cuh, from what the forward pass has kept (lse) and
- * sums = rows of dout . out:
+/* matrix_backward -- the backward pass of matrix_attend.cuh, from lse, which the forward pass has
+ * kept, and sums = rows of dout . out:
  *
- *     P = 2^(S scale - lse)      dS = P (dP - sums)      of scores S and dP = dout V^T, formed again
+ *     P = 2^(S scale - lse)      dS = P (dP - sums)      with recomputed scores S and dP = dout V^T
  *
- *     query_gradients   a block has queries, keys and values pass by         dQ = dS K
- *     key_gradients     a block has keys, the queries of its heads pass by   dV = P^T dout, dK = dS^T Q
+ *     query_gradients   a block keeps queries and streams keys and values   dQ = dS K
+ *     key_gradients     a block keeps keys and streams the queries of its   dV = P^T dout,
+ *                       heads                                               dK = dS^T Q
  *
- * The second has everything with keys down. Where both sums of a warp do not fit its registers it is two
- * launches, one for each, and scores are formed in both. P and dS are rounded for the products, dq and dk
- * are multiplied with the scale at the end. No atomics.
+ * The second has keys down. If both sums of a warp do not fit its registers, it takes two
+ * launches, one for each, and both recompute the scores. P and dS are rounded for the products; dq
+ * and dk are multiplied by the scale at the end. No atomics.
  */
 #ifndef OPS_CUDA_MATRIX_BACKWARD_CUH
 #define OPS_CUDA_MATRIX_BACKWARD_CUH
@@ -104,7 +105,7 @@ __global__ void __launch_bounds__(W::THREADS, W::BLOCKS)
     extern __shared__ __align__(16) char raw[];
     memory<W> &m = *reinterpret_cast<memory<W> *>(raw);
     const item me = item_of(tiles_of(p.tokens, W::ROWS), p.kv_heads, p.sequences, false);
-    const int lane = lane_of(), first = me.tile * W::ROWS; /* key of the block */
+    const int lane = lane_of(), first = me.tile * W::ROWS; /* first key of the block */
     const int own = (int)threadIdx.x / 32 * 16, left = p.tokens - first - own;
     const int64_t token = me.sequence * (int64_t)p.tokens;
     const int64_t at_key = (token + first) * p.row + (p.heads + me.head) * (int64_t)p.width;
@@ -141,7 +142,7 @@ __global__ void __launch_bounds__(W::THREADS, W::BLOCKS)
         [&](int i, int stage) {
             const int head = me.head * p.group + i / steps;
             const int query = (skipped + i % steps) * W::STEP;
-            const int edge = first + own - query; /* the warp's first key less the first query */
+            const int edge = first + own - query; /* the warp's first key minus the first query */
             const int least = edge + 15 > 0 ? edge + lane / 4 - lane % 4 * 2 : -16;
             const int64_t stat = (me.sequence * (int64_t)p.heads + head) * p.tokens;
             float s[W::TILES][4];

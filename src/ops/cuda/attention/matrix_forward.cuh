@@ -1,9 +1,10 @@
-/* matrix_forward -- the forward pass of matrix_attend.cuh: a block has queries, keys and values pass by.
+/* matrix_forward -- the forward pass of matrix_attend.cuh: a block keeps queries and streams keys
+ * and values.
  *
  *     S = Q K^T      P = 2^((S - most) scale)      O = O 2^((old most - most) scale) + P V
  *
- * where most is a row's largest score so far, and scale has the logarithm of 2. P is rounded for the
- * product; a row's sum is of what is not rounded.
+ * where most is a row's largest score so far, and scale includes the logarithm of 2. P is rounded
+ * for the product; a row's sum is of unrounded values.
  */
 #ifndef OPS_CUDA_MATRIX_FORWARD_CUH
 #define OPS_CUDA_MATRIX_FORWARD_CUH
@@ -12,12 +13,12 @@
 namespace matrix
 {
 
-/* Of a lane's two rows: the largest score, and its share of the sum of powers. */
+/* Of a lane's two rows: the largest score, and its partial sum of powers. */
 struct softmax_rows {
     float most[2], sum[2];
 };
 
-/* Of the four lanes that have a row. */
+/* The maximum over the four lanes that hold a row. */
 __device__ inline float most_of_row(float x)
 {
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
@@ -30,7 +31,7 @@ __device__ inline float sum_of_row(float x)
     return __fadd_rn(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
 
-/* Keys after the query are not seen; `edge` is the warp's first query less the tile's first key. */
+/* Masks keys after the query; `edge` is the warp's first query minus the tile's first key. */
 template <int N> __device__ inline void mask(float (&s)[N][4], int edge)
 {
     const int lane = lane_of(), last = edge + lane / 4 - lane % 4 * 2;
@@ -42,7 +43,7 @@ template <int N> __device__ inline void mask(float (&s)[N][4], int edge)
                 s[n][i] = -INFINITY;
 }
 
-/* Scores become powers; `factor` is what sums so far are to be multiplied with. */
+/* Replaces scores by powers; `factor` receives what earlier sums must be multiplied by. */
 template <int N>
 __device__ inline void weigh(float (&s)[N][4], softmax_rows &r, float (&factor)[2], float scale)
 {
@@ -76,15 +77,15 @@ __global__ void __launch_bounds__(W::THREADS, W::BLOCKS)
     extern __shared__ __align__(16) char raw[];
     memory<W> &m = *reinterpret_cast<memory<W> *>(raw);
     const item me = item_of(tiles_of(p.tokens, W::ROWS), p.heads, p.sequences, true);
-    const int lane = lane_of(), first = me.tile * W::ROWS; /* query of the block */
-    const int own = (int)threadIdx.x / 32 * 16;            /* row of the warp */
+    const int lane = lane_of(), first = me.tile * W::ROWS; /* first query of the block */
+    const int own = (int)threadIdx.x / 32 * 16;            /* first row of the warp */
     const int end = first + W::ROWS < p.tokens ? first + W::ROWS : p.tokens;
     const T *queries = qkv + me.sequence * (int64_t)p.tokens * p.row + me.head * (int64_t)p.width;
     const T *keys = qkv + me.sequence * (int64_t)p.tokens * p.row +
                     (p.heads + me.head / p.group) * (int64_t)p.width;
     const T *values = keys + p.kv_heads * (int64_t)p.width;
     const float scale = __fmul_rn(p.scale, LOG2_E);
-    const bool HELD = W::ALONG <= 8; /* the queries, in registers */
+    const bool HELD = W::ALONG <= 8; /* queries stay in registers */
     uint32_t held[HELD ? W::ALONG : 1][4];
     float o[W::COLUMNS][4];
     softmax_rows r = {{-INFINITY, -INFINITY}, {0, 0}};

@@ -1,4 +1,4 @@
-/* matrix_run -- see matrix_launch.cuh: included by the file of each type. */
+/* matrix_run -- the launchers of matrix_launch.cuh, included by the file of each type. */
 #ifndef OPS_CUDA_MATRIX_RUN_CUH
 #define OPS_CUDA_MATRIX_RUN_CUH
 #include "ops/cuda/attention/matrix_backward.cuh"
@@ -24,7 +24,7 @@ inline problem problem_of(struct cuda_heads a, bool chunks)
     return p;
 }
 
-/* A block for each tile of each of so many heads. */
+/* One block for each tile of each of `heads` heads. */
 template <class W, typename... P, typename... A>
 cudaError_t launch(void (*kernel)(P...), const problem &p, int heads, cudaStream_t stream,
                    A... arguments)
@@ -67,7 +67,7 @@ cudaError_t backward_at(const problem &p, const void *qkv, statistics stats, con
     }
 }
 
-/* Calls CALL(WIDTH) with the narrowest that has room. */
+/* Calls CALL(WIDTH) with the smallest width that is large enough. */
 #define MATRIX_BY_WIDTH(width, CALL) \
     ((width) <= 32    ? CALL(32)     \
      : (width) <= 64  ? CALL(64)     \

@@ -1,10 +1,11 @@
-/* cuda_round -- rounding at random to 16 bits, as base/dtype.c and base/rng.c define it: the random
- * words of four elements of a segment, and one element with its word. */
+/* cuda_round -- stochastic rounding to 16 bits, as base/dtype.c and base/rng.c define it: the
+ * random words of four elements of a segment, and one element with its word.
+ */
 #ifndef OPS_CUDA_CUDA_ROUND_CUH
 #define OPS_CUDA_CUDA_ROUND_CUH
 #include "ops/cuda/common/vector.cuh"
 
-/* The block of random words of base/rng.c. */
+/* One block of random words, as in base/rng.c. */
 static __device__ inline uint4 random_block(uint64_t key, uint64_t block, uint64_t turn)
 {
     uint4 x = {(unsigned)block, (unsigned)(block >> 32), (unsigned)turn, (unsigned)(turn >> 32)};
@@ -20,8 +21,9 @@ static __device__ inline uint4 random_block(uint64_t key, uint64_t block, uint64
     return x;
 }
 
-/* The words of elements i .. i + 3 of a segment. They are one block's where the elements follow each
- * other in the whole tensor from a multiple of four on; otherwise blocks are made as they come. */
+/* The words of elements i .. i + 3 of a segment. They come from one block if the elements are
+ * consecutive in the whole tensor and start at a multiple of four; otherwise blocks are generated
+ * as needed. */
 static __device__ inline void random_four(const kernel_location &place, int64_t number, int64_t i,
                                           unsigned (&words)[4])
 {
@@ -54,7 +56,7 @@ static __device__ inline void random_four(const kernel_location &place, int64_t 
     } while (next >= 0);
 }
 
-/* f32_to_bf16_random and f32_to_f16_random of base/dtype.c */
+/* f32_to_bf16_random and f32_to_f16_random of base/dtype.c. */
 static __device__ inline uint16_t round_bf16(float f, unsigned random)
 {
     unsigned bits = __float_as_uint(f), a = bits & 0x7fffffffu;

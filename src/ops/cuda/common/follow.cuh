@@ -1,33 +1,32 @@
-/* follow -- kernels of a recording that begin before the one before them has ended.
+/* follow -- kernels of a recording that start before their predecessor has ended (programmatic
+ * dependent launch).
  *
- * A token of a small model is a chain of short kernels, and much of their time is the way from the end
- * of one to the beginning of the next. In a recording (device.h), on GPUs from 9.0 on, launches made
- * here overlap with the kernel before: blocks come to the GPU as soon as all blocks of that one have
- * said follow_let, and stop in follow_wait until all it wrote can be read. So a kernel
+ * A token of a small model is a chain of short kernels, and much of the time passes between the
+ * end of one and the start of the next. In a recording (device.h), on compute capability 9.0 and
+ * later, launches made here overlap with the previous kernel: blocks are scheduled as soon as all
+ * blocks of that kernel have called follow_let, and stop in follow_wait until everything it wrote
+ * is visible. So a kernel
  *
- *   - calls follow_wait in every thread, before it reads what may have been written on the stream, and
- *     before it writes anything. What no kernel of the recording writes may be read before: weights, and
- *     the position, which is copied before the first of them begins;
- *   - calls follow_let early: the next one waits for all of it in any case.
+ * - calls follow_wait in every thread before it reads anything that may have been written on the
+ * stream, and before it writes. It may read earlier what no kernel of the recording writes:
+ * weights, and the position, which is copied before the first of them starts;
+ * - calls follow_let early: the next kernel waits for all of it anyway.
  *
- * Since each waits for the one before, which did the same, all that is older has ended, too. Elsewhere
- * a launch is a plain one and the two calls are nothing. SIFR_CUDA_GRAPH=serial leaves it out.
+ * Since each kernel waits for its predecessor, which did the same, all older kernels have ended,
+ * too. Outside a recording a launch is ordinary and the two calls do nothing.
  */
 #ifndef OPS_CUDA_FOLLOW_CUH
 #define OPS_CUDA_FOLLOW_CUH
 #include <cuda_runtime.h>
-#include <stdlib.h>
-#include <string.h>
 #include "ops/cuda/kernels.h"
 
-/* May be called before follow_wait: it does not ask what lies near the multiprocessor. */
+/* May be called before follow_wait: it bypasses L1. */
 static __device__ inline int64_t past_of(const kernel_past &past)
 {
     return past.at ? __ldcg(past.at) : past.count;
 }
 
-/* The bytes around it come nearer, whoever will read them: before follow_wait, for what is read at the
- * end of a chain. */
+/* Prefetches to L2. Call it before follow_wait, for data that is read late in the kernel. */
 static __device__ inline void fetch_ahead(const void *at)
 {
     asm volatile("prefetch.L2 [%0];" ::"l"(at));
@@ -54,13 +53,13 @@ static inline bool follow_overlaps(cudaStream_t stream)
     if (cudaStreamIsCapturing(stream, &status) != cudaSuccess ||
         status != cudaStreamCaptureStatusActive)
         return false;
-    const char *way = getenv("SIFR_CUDA_GRAPH");
-    return !(way && !strcmp(way, "serial")) && cudaGetDevice(&gpu) == cudaSuccess &&
+    return cudaGetDevice(&gpu) == cudaSuccess &&
            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu) == cudaSuccess &&
            major >= 9;
 }
 
-/* kernel<<<blocks, threads, shared_bytes, stream>>>(args...), for a kernel that keeps the rules. */
+/* kernel<<<blocks, threads, shared_bytes, stream>>>(args...), for a kernel that follows the rules
+ * above. */
 template <typename... P, typename... A>
 static inline cudaError_t follow(void (*kernel)(P...), int64_t blocks, int threads,
                                  size_t shared_bytes, cudaStream_t stream, A... args)

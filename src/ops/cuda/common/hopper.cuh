@@ -1,31 +1,34 @@
-/* hopper -- the instructions of compute capability 9.0 that CUDA C++ has no words for.
+/* hopper -- instructions of compute capability 9.0 that CUDA C++ does not expose.
  *
- * Copies. One thread asks for a tile (through a tensor map made on the host) or a run of bytes, and
- * the copy engine puts it into shared memory and counts its bytes off at an mbarrier: a barrier in
- * shared memory that a phase of arrivals and bytes completes. Who waits names the phase's parity;
- * ring is the usual walk over a few buffers, each with a barrier for "full" and one for "empty".
+ * Copies. One thread requests a tile (through a tensor map made on the host) or a run of bytes;
+ * the copy engine writes it to shared memory and reports its bytes to an mbarrier, a barrier in
+ * shared memory whose phase completes after a number of arrivals and bytes. A waiting thread names
+ * the parity of the phase. ring steps through a few buffers, each with a "full" and an "empty"
+ * barrier.
  *
- * Products. wgmma is issued by a warpgroup (four warps) and runs beside it: D (64, N) += A (64, 16)
- * B (16, N), D in registers, 16 rows a warp, A in registers or shared memory, B in shared memory.
- * Groups of products are committed, and waited for by how many may still run. Until then their
- * registers belong to the tensor cores.
+ * Products. A warpgroup (four warps) issues wgmma, which runs asynchronously: D (64, N) += A (64,
+ * 16) B (16, N), D in registers, 16 rows per warp, A in registers or shared memory, B in shared
+ * memory. Products are committed in groups; a wait names how many groups may still be running.
+ * Until then their registers belong to the tensor cores.
  *
  *     A thread's part of D: for every 8 columns, four floats: columns 2 (lane % 4) and the next, of
  *     row lane / 4 of its warp's sixteen, then the same of row lane / 4 + 8. Two such fours in the
  *     compute type, two to a register, are its part of an A of 16 columns.
  *
- * Tiles in shared memory have rows of 128 bytes (64 elements), and are swizzled as the tensor maps
- * do it: 16-byte piece c of row r lies at piece c ^ (r % 8). They start at multiples of 1024 bytes.
- * A product may take its k along the row or down the rows:
+ * Tiles in shared memory have rows of 128 bytes (64 elements), swizzled like those of tensor maps:
+ * 16-byte unit c of row r is at unit c ^ (r % 8). They are aligned to 1024 bytes. The k dimension
+ * of a product runs along the rows of a tile or down its columns:
  *     along:  A or B^T (64 or N rows) with k = 16 columns of the tile; the next k is 32 bytes on
- *     down:   B with k = 16 rows of the tile and N = 64 columns; the next k is 16 rows, 2048 bytes on
- * The descriptor is the same for both: start, swizzle, and 1024 bytes from one eight rows to the next.
- * Rows of 128 elements are two such tiles, columns 0-63 and then 64-127: along, the fifth k is the
- * first of the second tile; down with N = 128, the descriptor has the bytes from one to the other.
+ *     down:   B with k = 16 rows of the tile and N = 64 columns; the next k is 2048 bytes on
+ * The descriptor is the same for both: start, swizzle, and a stride of 1024 bytes for eight rows.
+ * Rows of 128 elements are two such tiles, columns 0-63 and 64-127: along, the fifth k is the
+ * first of the second tile; down with N = 128, the descriptor has the offset from the first tile
+ * to the second.
  *
- * Shared memory has two faces: ordinary stores, and the copy engine and the tensor cores ("async").
- * What was stored and is then read by a product needs async_fence() by the storing threads, then a
- * barrier. Included only by files that are compiled for sm_90a alone (cmake/cuda.cmake).
+ * Shared memory is accessed through two proxies: ordinary loads and stores, and the copy engine
+ * and tensor cores ("async"). Data that is stored and then read by a product needs async_fence()
+ * by the storing threads, then a barrier. Include this only in files compiled for sm_90a
+ * (cmake/cuda.cmake).
  */
 #ifndef OPS_CUDA_HOPPER_CUH
 #define OPS_CUDA_HOPPER_CUH
@@ -33,6 +36,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <stdint.h>
+#include "ops/cuda/common/powers.cuh"
 
 namespace hopper
 {
@@ -50,28 +54,29 @@ __device__ inline void barrier_init(uint32_t barrier, int arrivals)
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
 }
 
-/* After barrier_init, before a barrier of the block: the copy engine sees them. */
+/* Call after barrier_init, before a block barrier: makes the barriers visible to the copy engine.
+ */
 __device__ inline void barrier_init_done()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/* Orders what this thread did before what they do who wait: where all threads of a warp read or
- * wrote by themselves, each arrives. For tiles that only products and copies touch one does, for its
- * warp. */
+/* Orders what this thread did before what waiting threads do next. Where all threads of a warp
+ * read or wrote with ordinary instructions, each must arrive; for tiles that only products and
+ * copies touch, one thread arrives for its warp. */
 __device__ inline void barrier_arrive(uint32_t barrier)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/* Arrive, and announce bytes that copies will bring. */
+/* Arrives and announces the bytes that copies will bring. */
 __device__ inline void barrier_expect(uint32_t barrier, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
 }
 
-/* Until the phase of this parity has ended (of a fresh barrier, parity 1 has). */
+/* Waits until the phase of this parity has ended (parity 1 has ended for a fresh barrier). */
 __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity)
 {
     asm volatile("{\n"
@@ -84,7 +89,7 @@ __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity)
                  : "memory");
 }
 
-/* Buffers in turn, and the parity of the turn. */
+/* Steps through the buffers, with the parity of the current pass. */
 template <int STAGES> struct ring {
     int stage = 0;
     uint32_t parity = 0;
@@ -99,13 +104,13 @@ template <int STAGES> struct ring {
 
 /* --- copies --------------------------------------------------------------------------------- */
 
-/* A place in (B, T, heads, D): a column of a head, a row of a sequence. */
+/* A position in (B, T, heads, D): a column of a head, a row of a sequence. */
 struct spot {
     int column, head, row, sequence;
 };
 
-/* The box of the tensor map that begins there. Rows and columns outside of the sequence and the head
- * come as zeros. */
+/* Loads the box of the tensor map that starts at `at`. Rows and columns outside the sequence or
+ * the head are filled with zeros. */
 __device__ inline void load_tile(uint32_t to, const CUtensorMap *map, const spot &at,
                                  uint32_t barrier)
 {
@@ -115,7 +120,7 @@ __device__ inline void load_tile(uint32_t to, const CUtensorMap *map, const spot
                  : "memory");
 }
 
-/* A multiple of 16 bytes, from and to multiples of 16. */
+/* bytes, from and to are multiples of 16. */
 __device__ inline void load_bytes(uint32_t to, const void *from, int bytes, uint32_t barrier)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -124,7 +129,7 @@ __device__ inline void load_bytes(uint32_t to, const void *from, int bytes, uint
                  : "memory");
 }
 
-/* The same from shared memory, in a group of the calling thread's. */
+/* The same from shared memory, in the calling thread's current group of stores. */
 __device__ inline void store_bytes(void *to, uint32_t from, int bytes)
 {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
@@ -138,13 +143,13 @@ __device__ inline void stores_commit()
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/* Until at most N of this thread's groups still read shared memory. */
+/* Waits until at most N of this thread's groups of stores still read shared memory. */
 template <int N> __device__ inline void stores_read()
 {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
 }
 
-/* Until all of them are in device memory. */
+/* Waits until all of them are in device memory. */
 __device__ inline void stores_done()
 {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
@@ -155,7 +160,7 @@ __device__ inline void async_fence()
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* Two floats to device memory, put or added: a thread's own are done in its order. */
+/* Stores or adds two floats in device memory. Those of one thread take effect in program order. */
 __device__ inline void put_pair(float *to, float x, float y)
 {
     asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x), "f"(y)
@@ -168,8 +173,8 @@ __device__ inline void add_pair(float *to, float x, float y)
                  : "memory");
 }
 
-/* A word in device memory by which blocks tell each other: what the storing thread did or knew of before
- * is seen after the load. */
+/* A word in device memory for signals between blocks. After the load, everything that the storing
+ * thread did or had observed before its store is visible. */
 __device__ inline uint32_t load_acquire(const uint32_t *from)
 {
     uint32_t word;
@@ -182,8 +187,8 @@ __device__ inline void store_release(uint32_t *to, uint32_t word)
     asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
 }
 
-/* Four 8 x 8 matrices from registers (held as a product's D is), each turned: what were columns
- * become rows of 16 bytes, at the addresses of lanes 0-7, 8-15, 16-23 and 24-31. */
+/* Stores four 8 x 8 matrices from registers (laid out like a product's D), each transposed:
+ * columns become rows of 16 bytes, at the addresses of lanes 0-7, 8-15, 16-23 and 24-31. */
 __device__ inline void store_turned(uint32_t row, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
 {
     asm volatile(
@@ -192,7 +197,7 @@ __device__ inline void store_turned(uint32_t row, uint32_t a, uint32_t b, uint32
         : "memory");
 }
 
-/* The same, not turned: rows stay rows. */
+/* The same, not transposed. */
 __device__ inline void store_matrices(uint32_t row, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
@@ -202,7 +207,8 @@ __device__ inline void store_matrices(uint32_t row, uint32_t a, uint32_t b, uint
 
 /* --- a block's warpgroups ------------------------------------------------------------------- */
 
-/* Give registers back, or take them, to have N a thread: the first thing a warpgroup's part does. */
+/* Releases registers, or claims them, to have N per thread. Must be the first thing a warpgroup's
+ * branch does. */
 template <int N> __device__ inline void fewer_registers()
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
@@ -213,14 +219,14 @@ template <int N> __device__ inline void more_registers()
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-/* The two warpgroups that compute wait for each other. */
+/* A barrier of the two warpgroups that compute. */
 __device__ inline void consumers_meet()
 {
     asm volatile("bar.sync 1, 256;" ::: "memory");
 }
 
-/* Warpgroups take turns: a turn, one of the barriers 2 .. 5, begins when another's 128 threads have
- * passed it on. */
+/* Warpgroups take turns. A turn, one of the barriers 2 .. 5, begins when the 128 threads of
+ * another warpgroup have passed it on. */
 __device__ inline void turn_wait(int turn)
 {
     asm volatile("bar.sync %0, 256;" ::"r"(turn) : "memory");
@@ -231,8 +237,8 @@ __device__ inline void turn_pass(int turn)
     asm volatile("bar.arrive %0, 256;" ::"r"(turn) : "memory");
 }
 
-/* What all lanes have the same, where the compiler does not see it: descriptors made of it need no
- * registers of the lanes. */
+/* A value that is equal in all lanes, where the compiler cannot see it: descriptors made of it
+ * need no per-lane registers. */
 __device__ inline int uniform(int x)
 {
     return __shfl_sync(0xffffffffu, x, 0);
@@ -240,7 +246,7 @@ __device__ inline int uniform(int x)
 
 /* --- products ------------------------------------------------------------------------------- */
 
-/* Before the first product after registers of one were written. */
+/* Call before the first product after ordinary code has written registers that it uses. */
 __device__ inline void products_begin()
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -251,13 +257,13 @@ __device__ inline void products_commit()
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Until at most N of the committed groups run. */
+/* Waits until at most N of the committed groups are still running. */
 template <int N> __device__ inline void products_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-/* The compiler may not move what it does with these registers over this place. */
+/* A compiler barrier for these registers. */
 template <int N> __device__ inline void hold(float (&d)[N])
 {
 #pragma unroll
@@ -272,14 +278,14 @@ template <int N> __device__ inline void hold(uint32_t (&d)[N])
         asm volatile("" : "+r"(d[i])::"memory");
 }
 
-/* A tile with swizzled rows of 128 bytes, from here on. */
+/* Descriptor of a tile with swizzled rows of 128 bytes. */
 __device__ inline uint64_t tile_at(uint32_t address)
 {
     const uint64_t swizzle_128 = 1, eight_rows = 1024 >> 4, unused = 1;
     return (uint64_t)(address >> 4) | unused << 16 | eight_rows << 32 | swizzle_128 << 62;
 }
 
-/* Two of them for B down with N = 128, the second `bytes` after the first. */
+/* Descriptor of two such tiles for B down with N = 128, the second `bytes` after the first. */
 __device__ inline uint64_t tiles_at(uint32_t address, int bytes)
 {
     const uint64_t swizzle_128 = 1, eight_rows = 1024 >> 4;
@@ -287,7 +293,7 @@ __device__ inline uint64_t tiles_at(uint32_t address, int bytes)
            swizzle_128 << 62;
 }
 
-/* The same, `bytes` further on. */
+/* The same descriptor, `bytes` later. */
 __device__ inline uint64_t further(uint64_t tile, int bytes)
 {
     return tile + (uint64_t)(bytes >> 4);
@@ -308,8 +314,9 @@ __device__ inline uint64_t further(uint64_t tile, int bytes)
 template <typename T> constexpr bool is_bf16 = false;
 template <> constexpr bool is_bf16<__nv_bfloat16> = true;
 
-/* A product of T, 64 rows and `columns`: `d`, `ab` and `add` are the numbers of its registers, `turned`
- * says which of a and b lie down (of b alone where a is in registers), the rest names the registers. */
+/* A product of T with 64 rows and `columns` columns. `d`, `ab` and `add` are its operand numbers;
+ * `turned` says which of a and b run down (b alone where a is in registers); the rest lists the
+ * operands. */
 #define HOPPER_PRODUCT_OF(type, columns, d, ab, add, turned, ...)                               \
     asm volatile("{\n"                                                                          \
                  ".reg .pred add;\n"                                                            \
@@ -385,20 +392,6 @@ template <typename T> __device__ inline float2 unpacked(uint32_t both)
         return {__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u)};
     else
         return __half22float2(*reinterpret_cast<__half2 *>(&both));
-}
-
-__device__ inline float power_of_two(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-__device__ inline float logarithm_of_two(float x)
-{
-    float y;
-    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
 }
 
 } // namespace hopper

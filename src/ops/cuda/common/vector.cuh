@@ -1,9 +1,9 @@
-/* vector -- what the kernels share: 16 bytes of a tensor at a time, float arithmetic that no
- * compiler changes, sums over warps and blocks, and the choice by type.
+/* vector -- shared by all kernels: 16-byte accesses to tensors, float arithmetic that the compiler
+ * does not change, sums over warps and blocks, and the dispatch by type.
  *
- * Tensors are float, bf16 or f16; a pack is 16 bytes of one. All arithmetic is in float, rounded to
- * the type once. mul, add, sub and fma are exact names for single operations: the compiler may not
- * fuse them, so that two kernels with the same expression give the same bits.
+ * Tensors are float, bf16 or f16; a pack is 16 bytes of one. All arithmetic is in float, rounded
+ * to the type once. mul, add, sub and fma_ are single operations that the compiler may not fuse,
+ * so that two kernels with the same expression give the same bits.
  */
 #ifndef OPS_CUDA_VECTOR_CUH
 #define OPS_CUDA_VECTOR_CUH
@@ -61,7 +61,7 @@ __device__ inline float fma_(float a, float b, float c)
     return __fmaf_rn(a, b, c);
 }
 
-/* e^x: good to the last places for float, to 1e-6 for the types that are rounded to 2^-9 anyway */
+/* e^x: accurate to the last places for float, to 1e-6 for types that are rounded to 2^-9 anyway */
 template <typename T> __device__ inline float exponential(float x)
 {
     if constexpr (sizeof(T) == sizeof(float))
@@ -73,12 +73,12 @@ template <typename T> __device__ inline float exponential(float x)
 
 /* --- packs ---------------------------------------------------------------------------------- */
 
-/* As four words, since halves of registers would be kept in registers of their own. */
+/* Four words, because the compiler would keep each 16-bit half in a register of its own. */
 template <typename T> struct pack {
     uint32_t word[4];
 };
 
-/* `from` is a multiple of 16 bytes. */
+/* `from` is aligned to 16 bytes. */
 template <typename T> __device__ inline pack<T> load(const T *from)
 {
     uint4 bits = *reinterpret_cast<const uint4 *>(from);
@@ -90,7 +90,7 @@ template <typename T> __device__ inline void store(T *to, const pack<T> &p)
     *reinterpret_cast<uint4 *>(to) = make_uint4(p.word[0], p.word[1], p.word[2], p.word[3]);
 }
 
-/* The first n elements, zeros after them; `wide`: `from` is a multiple of 16 bytes. */
+/* The first n elements, followed by zeros; `wide`: `from` is aligned to 16 bytes. */
 template <typename T> __device__ inline pack<T> load_some(const T *from, int64_t n, bool wide)
 {
     if (wide && n >= PACK<T>)
@@ -128,12 +128,12 @@ __device__ inline void store_some(T *to, const pack<T> &p, int64_t n, bool wide)
     }
 }
 
-/* N values of T, read and written at once. */
+/* N values of T, read and written in one access. */
 template <typename T, int N> struct alignas(sizeof(T) * N) lump {
     T v[N];
 };
 
-/* Two values of 16 bits, the first in the low half. */
+/* Two 16-bit values, the first in the low half. */
 __device__ inline float2 widen_word(uint32_t word, __nv_bfloat16)
 {
     return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
@@ -186,8 +186,8 @@ template <typename T> __device__ inline pack<T> narrow(const float (&f)[PACK<T>]
     return p;
 }
 
-/* Makes the compiler forget what it knows of p, so that it widens p again where it is used next
- * instead of keeping twice the registers. */
+/* Hides the value of p from the compiler, so that it widens p again at the next use instead of
+ * keeping twice the registers. */
 template <typename T> __device__ inline void keep_packed(pack<T> &p)
 {
     asm volatile("" : "+r"(p.word[0]), "+r"(p.word[1]), "+r"(p.word[2]), "+r"(p.word[3]));
@@ -204,7 +204,7 @@ template <typename V> __device__ inline V warp_sum(V value)
     return value;
 }
 
-/* Over a block of THREADS, the same bits in every thread; over the warp when THREADS is 32. `room`
+/* Over a block of THREADS, the same bits in every thread; over the warp if THREADS is 32. `room`
  * is shared memory for THREADS / 32 values; it is free again when the call returns. */
 template <int THREADS, typename V> __device__ inline V group_sum(V value, V *room)
 {
@@ -229,12 +229,12 @@ static inline int64_t div_up(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-static inline bool is_wide(const void *address) /* NULL too */
+static inline bool is_wide(const void *address) /* true for NULL */
 {
     return (uintptr_t)address % 16 == 0;
 }
 
-/* Threads of a block that goes over `packs` packs of a row. */
+/* Threads of a block that loops over `packs` packs of a row. */
 static inline unsigned row_threads(int64_t packs)
 {
     return packs >= 256 ? 256u : (unsigned)(div_up(packs, WARP) * WARP);

@@ -1,4 +1,4 @@
-/* cuda_product -- see the header. */
+/* cuda_product -- descriptors, runs and the table of products. */
 #include "ops/cuda/product/cuda_product.h"
 #include <string.h>
 #include "ops/cuda/product/cuda_product_impl.h"
@@ -157,8 +157,8 @@ struct entry *products_find(struct products *x, const struct key *key)
     return &x->table[at];
 }
 
-/* The place of a key: its entry, or the free one to make it in. When the table has become full (only
- * lengths that change for ever do that) it starts again. */
+/* The entry of a key, or the free one to create it in. If the table is full (only ever-changing
+ * lengths do that), it is cleared. */
 static struct entry *place_of(struct products *x, const struct key *key)
 {
     if (x->count > PRODUCTS_TABLE * 3 / 4)

@@ -1,32 +1,30 @@
-/* cuda_product -- matrix products by cuBLASLt, in its own view of memory: columns one after the
- * other.
+/* cuda_product -- matrix products by cuBLASLt, which sees memory as column-major.
  *
- * The descriptors and the algorithm of a product are made when its shape is first met and kept in
- * a table; the next call only sets pointers.
+ * The descriptors and the algorithm of a product are made when its shape is first seen and kept in
+ * a table; later calls only set pointers.
  *
- * Bits: they are those of the first algorithm that the heuristic names, which depends on shape,
- * types, alignment and GPU. Allowed are one pass over k, and split k with partial sums of the
- * compute type that are added in a second step, in order (weight gradients need it: m x n is
- * small, k is all rows). Not allowed are split k in place, and partial sums rounded to the output
- * type.
+ * Bits: those of the first algorithm that the heuristic names, which depends on shape, types,
+ * alignment and GPU. Allowed are one pass over k, and split k with partial sums in the compute
+ * type that a second step adds in order (weight gradients need it: m x n is small, k is all rows).
+ * Not allowed are split k in place, and partial sums rounded to the output type.
  *
- * Which algorithm forms them is another matter (cuda_product_tune.c): many differ in tiles and in
- * the order of blocks alone, and add up each sum alike. Products large enough to matter take the
- * fastest of those that give the same bits as the first on operands made to show a difference
- * (cuda_trial.h).
+ * The algorithm that runs may be another one (cuda_product_tune.c): many differ only in tiles and
+ * in the order of blocks, and form each sum in the same order. Products large enough to matter
+ * take the fastest of those that give the same bits as the first, on operands made to reveal a
+ * difference (cuda_trial.h).
  *
- * In fast mode (ops_be_fast) it is the fastest of all that the heuristic names, timed on the
- * operands with which the shape is first met (ops_tune.h): the same for the rest of a run, but by
- * chance, so another run may have other bits. A product that adds can't be run again and again:
- * it takes what was chosen for the same product without adding, where that has come first (a
- * head's first chunk).
+ * In fast mode (ops_be_fast) a product takes the fastest algorithm that the heuristic names, timed
+ * on the operands of the first call with that shape (ops_tune.h). It stays the same for the rest
+ * of a run, but timing decides, so another run may have other bits. A product that adds cannot be
+ * repeated for timing: it takes the choice of the same product without adding, if that came first
+ * (a head's first chunk).
  */
 #ifndef OPS_CUDA_CUDA_PRODUCT_H
 #define OPS_CUDA_CUDA_PRODUCT_H
 #include <cublasLt.h>
 #include "ops/cuda/cuda_impl.h"
 
-/* D = op(A) op(B), m x n, over k; dense: the leading dimension is the number of rows. */
+/* D = op(A) op(B), m x n, over k. Dense: the leading dimension is the number of rows. */
 struct product {
     int64_t m, n, k;
     bool turn_a, turn_b; /* A is k x m, B is n x k */
@@ -37,46 +35,43 @@ struct product {
 struct operands {
     const void *a, *b;
     void *d;
-    const void *bias; /* of the epilogue: (m), read or written; (n) of BGRADB */
+    const void *bias; /* of the epilogue: (m) */
     const void *aux;  /* of the epilogue: m x n, the input of a GELU */
 };
 
-static inline bool product_has_bias(int epilogue) /* reads or writes a vector */
+static inline bool product_has_bias(int epilogue)
 {
-    return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ||
-           epilogue == CUBLASLT_EPILOGUE_BGRADA || epilogue == CUBLASLT_EPILOGUE_BGRADB ||
-           epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
+    return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
 }
 
 static inline bool product_has_aux(int epilogue)
 {
     return epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ||
-           epilogue == CUBLASLT_EPILOGUE_DGELU || epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
+           epilogue == CUBLASLT_EPILOGUE_DGELU;
 }
 
-struct products; /* those of one ops */
+struct products; /* the products of one ops */
 
 enum products_choice {
     PRODUCTS_BY_MODE, /* fastest in fast mode, else same */
-    PRODUCTS_FIRST,   /* what the heuristic names first */
-    PRODUCTS_SAME,    /* the fastest with its bits */
-    PRODUCTS_FASTEST  /* of all */
+    PRODUCTS_FIRST,   /* the first that the heuristic names */
+    PRODUCTS_SAME,    /* the fastest with the bits of the first */
+    PRODUCTS_FASTEST  /* the fastest, whatever its bits */
 };
 
-/* `exact`: f32 in f32, not in TF32. Where algorithms are timed each shape has a line at level
- * debug. */
+/* `exact`: f32 products in fp32, not TF32. Each shape that is timed logs a line at level debug. */
 enum status products_create(struct ops *ops, bool exact, enum products_choice choice,
                             struct products **products);
-void products_destroy(struct products *products); /* NULL is fine */
+void products_destroy(struct products *products); /* may be NULL */
 
-/* Enqueue; false: cuBLASLt has no algorithm with this epilogue, and nothing was done. A failure is
- * the stream's, and true. */
+/* Enqueues the product. False: cuBLASLt has no algorithm with this epilogue, and nothing was done.
+ * On failure the stream fails and the result is true. */
 bool products_run(struct products *products, struct stream *stream, struct product product,
                   struct operands operands);
-/* Bytes of ops->workspace, for one product at a time: all linear layers are on one stream. cuBLASLt
- * asks for 32 MiB on Hopper. */
+/* Bytes of ops->workspace, for one product at a time: all linear layers run on one stream.
+ * cuBLASLt asks for 32 MiB on Hopper. */
 #define PRODUCTS_WORKSPACE ((size_t)64 << 20)
-/* The same memory, for others on that stream after a product. */
+/* The same memory, for other work on that stream after a product. */
 void *products_workspace(struct products *products, size_t *bytes);
 
 #endif

@@ -1,11 +1,11 @@
-/* cuda_product_fit -- tiles that cuBLASLt's heuristic does not name.
+/* cuda_product_fit -- tile sizes that cuBLASLt's heuristic does not propose.
  *
- * The gradient of a weight is a product of few tiles, and the last of them may leave most of the GPU
- * idle: 5632 x 2048 is 352 tiles of 128 x 256, on 132 processors two rounds of all and a third of
- * two thirds, while 128 x 176 takes four that are full, of tiles that are a third smaller. The
- * heuristic knows few sizes; the library has one for every multiple of 8. What they cost is counted
- * (ops_tune_busiest), and those that promise most are tried with what it has named: whether they
- * have the same bits, and are faster, is found out there.
+ * The gradient of a weight is a product of few tiles, and the last round of them may leave most of
+ * the GPU idle: 5632 x 2048 is 352 tiles of 128 x 256; 132 multiprocessors take two full rounds
+ * and a third that is two thirds full, while 128 x 176 takes four full rounds of tiles that are a
+ * third smaller. The heuristic knows few sizes; the library has one for every multiple of 8.
+ * ops_tune_busiest estimates their cost, and the most promising are tried together with the
+ * heuristic's own: that trial decides whether they have the same bits and are faster.
  */
 #include <math.h>
 #include "ops/cuda/product/cuda_product_impl.h"
@@ -39,11 +39,11 @@ static uint32_t config_of(const cublasLtMatmulAlgo_t *algorithm,
                : 0;
 }
 
-/* --- what tiles cost ------------------------------------------------------------------------ */
+/* --- the cost of tiles ------------------------------------------------------------------------ */
 
 struct cost {
     const struct key *key;
-    int parts; /* of k, as the first has them, of which the others are made */
+    int parts; /* parts of k, those of the first algorithm */
     int processors;
 };
 
@@ -52,7 +52,7 @@ static double cost_of(const struct cost *c, const struct tile *tile)
     return ops_tune_busiest(c->key->m, c->key->n, tile->m, tile->n, c->parts, c->processors);
 }
 
-/* The least of those that were named; infinite where none of their tiles is known here. */
+/* The lowest cost among the named algorithms; infinite if none of their tiles is known here. */
 static double least_named(const struct cost *c, const cublasLtMatmulHeuristicResult_t *found,
                           int count)
 {
@@ -72,7 +72,7 @@ static double least_of_all(const struct cost *c)
     return least;
 }
 
-/* --- algorithms with them ------------------------------------------------------------------- */
+/* --- algorithms with these tiles -------------------------------------------------------------- */
 
 static bool set(cublasLtMatmulAlgo_t *algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute,
                 const void *value, size_t bytes)
@@ -81,7 +81,7 @@ static bool set(cublasLtMatmulAlgo_t *algorithm, cublasLtMatmulAlgoConfigAttribu
            CUBLAS_STATUS_SUCCESS;
 }
 
-/* `option` is one that the library does not explain; false: it has no such algorithm. */
+/* `option` is one that the library does not document. False: there is no such algorithm. */
 static bool make_algorithm(struct products *x, const struct entry *p, cublasLtMatmulAlgo_t first,
                            const struct tile *tile, uint16_t cluster, uint32_t option,
                            cublasLtMatmulHeuristicResult_t *found)

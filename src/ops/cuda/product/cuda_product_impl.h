@@ -1,6 +1,6 @@
-/* cuda_product_impl -- the table of products, between cuda_product.c, which makes its entries and
- * runs them, cuda_product_tune.c, which chooses their algorithms, and cuda_product_fit.c, which
- * knows some more. */
+/* cuda_product_impl -- the table of products: cuda_product.c creates and runs its entries,
+ * cuda_product_tune.c chooses their algorithms, cuda_product_fit.c proposes further ones.
+ */
 #ifndef OPS_CUDA_CUDA_PRODUCT_IMPL_H
 #define OPS_CUDA_CUDA_PRODUCT_IMPL_H
 #include "ops/cuda/product/cuda_product.h"
@@ -15,7 +15,7 @@ struct key { /* compared as bytes */
 };
 
 struct entry {
-    struct key key; /* m 0: free */
+    struct key key; /* m 0: free entry */
     cublasLtMatmulDesc_t how;
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulAlgo_t algorithm;
@@ -28,19 +28,19 @@ struct products {
     cublasLtHandle_t handle;
     bool exact;
     enum products_choice choice;
-    int tried; /* shapes on operands of their own */
+    int tried; /* shapes tried so far on operands of their own */
     int count;
     struct entry table[PRODUCTS_TABLE]; /* open addressing */
 };
 
 /* --- cuda_product.c ------------------------------------------------------------------------- */
 
-/* The entry of a key, or the free one where it would be. */
+/* The entry of a key, or the free one where it would be created. */
 struct entry *products_find(struct products *products, const struct key *key);
-/* The epilogue's operands, before a call. */
+/* Sets the epilogue's operands, before a call. */
 enum status products_point(struct env *env, struct entry *entry, const struct operands *operands);
-/* Up to `most` that the heuristic names, best first; *count 0: it knows none. The epilogue's
- * operands are set already, since it looks at their alignment. */
+/* Up to `most` algorithms that the heuristic names, best first; *count 0: none. The epilogue's
+ * operands must be set, since the heuristic looks at their alignment. */
 enum status products_candidates(struct products *products, const struct entry *entry, int most,
                                 cublasLtMatmulHeuristicResult_t *found, int *count);
 cublasStatus_t products_multiply(struct products *products, const struct entry *entry,
@@ -49,15 +49,15 @@ cublasStatus_t products_multiply(struct products *products, const struct entry *
 
 /* --- cuda_product_tune.c -------------------------------------------------------------------- */
 
-/* The algorithm of a new entry for a call with these operands, and whether there is one. The
+/* Chooses the algorithm of a new entry for a call with these operands, if there is one. The
  * entry's operands may be others afterwards. */
 enum status products_choose(struct products *products, struct entry *entry,
                             const struct operands *operands, cudaStream_t stream);
 
 /* --- cuda_product_fit.c --------------------------------------------------------------------- */
 
-/* After `count` that the heuristic has named, up to `most` in all: the first of them in tiles that
- * it did not name, where these fill the GPU's processors more evenly. */
+/* Appends to the `count` algorithms in `found`, up to `most` in all: the first one with tile sizes
+ * that the heuristic did not name, where these load the multiprocessors more evenly. */
 void products_add_fitting(struct products *products, const struct entry *entry, int most,
                           cublasLtMatmulHeuristicResult_t *found, int *count);
 

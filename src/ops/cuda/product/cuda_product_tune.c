@@ -1,14 +1,13 @@
-/* cuda_product_tune -- which of cuBLASLt's algorithms a product takes: see cuda_product.h.
+/* cuda_product_tune -- chooses the cuBLASLt algorithm of a product (policy: cuda_product.h).
  *
- * The same bits: the reference is what the heuristic names when it is asked for one algorithm.
- * Those that it names when it is asked for more, and some that it does not name
- * (cuda_product_fit.c), are run on a trial's operands, and are timed, there too, when all that
- * they write has the reference's fingerprint. Sums that cancel show
- * every other order of addition (ops_noise.h), so whichever is chosen, by whatever times, on
- * whatever rank and day, the bits are the reference's, and ranks need not agree on the choice. A
- * shape is tried once, in the first step that has it; small products are not (a kernel's start is
- * most of their time, and tests have many of them), nor is any after the first TRIED_MOST, since
- * lengths may change for ever.
+ * Same bits: the reference is the algorithm that the heuristic names when asked for one. Those
+ * that it names when asked for more, and some that it does not name (cuda_product_fit.c), run on
+ * the operands of a trial, and are timed there if everything they write has the reference's
+ * fingerprint. Sums that cancel reveal any other order of addition (ops_noise.h). So whichever is
+ * chosen, whatever the timings, rank or day, the bits are the reference's, and ranks need not
+ * agree on the choice. A shape is tried once, in the first step that has it. Small products are
+ * not tried (launching dominates their time, and tests have many of them), nor is any after the
+ * first TRIED_MOST, since lengths may keep changing.
  */
 #include <string.h>
 #include "base/clock.h"
@@ -17,7 +16,7 @@
 #include "ops/ops_tune.h"
 
 enum { CANDIDATES = TUNE_WAYS, NAMED = 16, TRIED_MOST = 64 };
-#define TRIED_FLOPS 1e10 /* a product has at least, to be tried: about 15 us on an H200 */
+#define TRIED_FLOPS 1e10 /* the smallest product that is tried: about 15 us on an H200 */
 
 static enum products_choice choice_of(const struct products *x)
 {
@@ -35,9 +34,9 @@ struct timing {
     const struct operands *operands;
     cudaStream_t stream;
     cudaEvent_t from, to;
-    struct trial *trial; /* NULL: on the call's own operands, and no bits are compared */
+    struct trial *trial; /* NULL: use the call's own operands and compare no bits */
     struct fingerprint first;
-    bool known; /* the first's fingerprint is */
+    bool known; /* the fingerprint of the first is known */
 };
 
 static double time_of(void *user, int way, int calls)
@@ -83,7 +82,7 @@ static void tell(const struct products *x, const struct key *key, struct tuned t
               work / tuned.chosen, tuned.way, count, tuned.same, 1e3 * seconds);
 }
 
-/* The index of the candidate to take; with a trial, of those with the first one's bits. */
+/* The index of the candidate to use; with a trial, among those with the bits of the first. */
 static int fastest(struct timing timing, int count)
 {
     double start = clock_seconds();
@@ -119,7 +118,7 @@ static struct product product_of(const struct key *key)
                             .epilogue = (cublasLtEpilogue_t)key->epilogue};
 }
 
-/* After the first, which is there, the others that the heuristic names. */
+/* Appends the other algorithms that the heuristic names to the first. */
 static enum status add_named(struct products *x, const struct entry *p,
                              cublasLtMatmulHeuristicResult_t *found, int *count)
 {
@@ -161,13 +160,14 @@ undo_trial:
 
 /* --- fast mode ------------------------------------------------------------------------------ */
 
-/* Whether a product may be run again and again on the call's own buffers with one result. */
+/* Whether the product can be repeated on the call's own buffers with the same result. */
 static bool repeats(const struct entry *p, const struct operands *o)
 {
     return !p->key.add && o->d != o->a && o->d != o->b && o->d != o->aux;
 }
 
-/* For a product that adds: what was chosen for the same without, if it is there and fits. */
+/* For a product that adds: takes the choice of the same product without adding, if that exists and
+ * fits. */
 static bool take_twin(struct products *x, struct entry *p)
 {
     struct key key = p->key;
@@ -211,6 +211,6 @@ enum status products_choose(struct products *x, struct entry *p, const struct op
         choose_fastest(x, p, found, count, o, stream);
     else if (choice == PRODUCTS_SAME && is_worth_it(x, &p->key))
         st = choose_same(x, p, found, count, stream);
-    (void)cudaGetLastError(); /* of a candidate that does not work, or memory that is not there */
+    (void)cudaGetLastError(); /* clears the error of a candidate that failed, or of an allocation */
     return st;
 }

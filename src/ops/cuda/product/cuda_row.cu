@@ -1,17 +1,18 @@
-/* cuda_row -- a linear layer of one row: a matrix times a vector, as fast as the matrix comes from
- * memory. Sums are in float, in an order fixed by the shape, and rounded once; bias and GELU ride along.
+/* cuda_row -- a linear layer of one row: matrix times vector, at the speed of memory. Sums are in
+ * float, in an order fixed by the shape, and rounded once; bias and GELU are fused.
  *
- * [out][in]: a warp has one to four rows of the matrix and goes along them, a pack a lane. Few rows a
- * warp make many warps, many rows read x seldom; how many there are follows from the shape and changes
- * no bit.
+ * [out][in]: a warp takes one to four rows of the matrix, one pack per lane at a time. Fewer rows
+ * per warp give more warps, more rows read x less often; the number follows from the shape and
+ * changes no bit.
  *
- * [in][out]: a block has a strip of 64 bytes of columns, which is what memory gives at least, and all
- * rows: four threads a row, then their sums over the warp and over the warps in order. Narrow strips make
- * enough blocks to fill a GPU without cutting the sum. (32 bytes and half as many threads: a fifth
- * slower on an H200; 128 bytes, with the rows cut among the blocks of a cluster: no faster.)
+ * [in][out]: a block takes a strip of 64 bytes of columns, the smallest unit that memory delivers,
+ * and all rows: four threads per row, then the sums over the warp and over the warps in order.
+ * Narrow strips give enough blocks to fill a GPU without splitting the sum. (32 bytes and half as
+ * many threads: a fifth slower on an H200; 128 bytes, with the rows split over the blocks of a
+ * cluster: no faster.)
  *
- * Four or eight packs a thread are on their way at a time, and the first of them, as the bias, before the
- * wait for x.
+ * Each thread has four or eight packs in flight; the first of them, and the bias, are loaded
+ * before the wait for x.
  */
 #include "ops/cuda/common/follow.cuh"
 #include "ops/cuda/gelu.cuh"
@@ -27,7 +28,7 @@ template <typename T> struct row_args {
     T *pre, *y; /* pre NULL: no GELU */
 };
 
-/* Weights are read once a token: they need not stay near. */
+/* Weights are read once per token, so they bypass the caches. */
 template <typename T> __device__ inline pack<T> load_once(const T *from)
 {
     uint4 bits = __ldcs(reinterpret_cast<const uint4 *>(from));
@@ -51,7 +52,7 @@ __device__ inline void finish(const row_args<T> &a, int column, float sum, float
     a.y[column] = value;
 }
 
-/* --- [out][in]: ROWS rows of the matrix a warp ------------------------------------------------- */
+/* --- [out][in]: ROWS rows of the matrix per warp ---------------------------------------------- */
 
 template <typename T, int ROWS>
 __global__ void __launch_bounds__(ROW_THREADS) along_rows(row_args<T> a)
@@ -60,7 +61,7 @@ __global__ void __launch_bounds__(ROW_THREADS) along_rows(row_args<T> a)
     int lane = threadIdx.x % WARP, packs = a.in / N;
     int64_t first = ((int64_t)blockIdx.x * (ROW_THREADS / WARP) + threadIdx.x / WARP) * ROWS;
     const T *rows = a.w + first * a.in;
-    float sums[ROWS][2] = {}; /* of even and of odd elements */
+    float sums[ROWS][2] = {}; /* even and odd elements */
     follow_let();
     float bias = lane < ROWS ? bias_of(a, first + lane) : 0.0f;
     for (int at = lane; at - lane < packs; at += DEPTH * WARP) {
@@ -105,7 +106,7 @@ template <typename T, int ROWS> cudaError_t run_rows(cudaStream_t stream, const 
                   stream, a);
 }
 
-/* --- [in][out]: a strip of four packs a block -------------------------------------------------- */
+/* --- [in][out]: one strip of four packs per block --------------------------------------------- */
 
 template <typename T> constexpr int STRIP = STRIP_LANES *PACK<T>;
 
@@ -120,7 +121,7 @@ template <typename T> __global__ void __launch_bounds__(STRIP_THREADS) down_stri
     const T *at = a.w + (int64_t)line * a.out + first + side * N;
     float sums[N] = {};
     follow_let();
-    int column = threadIdx.x; /* of the strip, in the end */
+    int column = threadIdx.x; /* of the strip, for the final sum */
     float bias = column < STRIP<T> ? bias_of(a, first + column) : 0.0f;
     for (int i = line; i - line < a.in; i += DEPTH * LINES) {
         pack<T> w[DEPTH] = {};

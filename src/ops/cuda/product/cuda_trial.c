@@ -1,33 +1,28 @@
-/* cuda_trial -- see the header. */
+/* cuda_trial -- memory, operands and fingerprints of a trial. */
 #include "ops/cuda/product/cuda_trial.h"
 #include <math.h>
 
-enum { PLACE = 512 };               /* operands start at multiples of it, but for their alignment */
-enum { OF_FREE = 2, OF_USED = 40 }; /* a trial takes at most such a part of memory */
-#define DEVIATION         4         /* of D: what is lost, 2^-24 of it, shows in f16 too */
-#define DEVIATION_OF_SIDE 1         /* of bias, aux and what is added to */
-#define NOTHING           0xff      /* bytes of a NaN */
+enum { PLACE = 512 }; /* operands start at multiples of this, plus their alignment */
+enum {
+    OF_FREE = 2,
+    OF_USED = 40
+}; /* a trial takes at most 1/OF_FREE of the free and 1/OF_USED of the used memory */
+#define DEVIATION         4    /* of D: a loss of 2^-24 of it shows in f16 too */
+#define DEVIATION_OF_SIDE 1    /* of bias, aux and the sum that is added to */
+#define NOTHING           0xff /* bytes of a NaN */
 
 enum { SEED_A = 1, SEED_B, SEED_D, SEED_BIAS, SEED_AUX };
 
-/* --- what there is -------------------------------------------------------------------------- */
+/* --- which operands a product has ------------------------------------------------------------- */
 
 static int64_t bias_count(const struct product *p)
 {
-    if (!product_has_bias(p->epilogue))
-        return 0;
-    return p->epilogue == CUBLASLT_EPILOGUE_BGRADB ? p->n : p->m;
+    return product_has_bias(p->epilogue) ? p->m : 0;
 }
 
 static int64_t aux_count(const struct product *p)
 {
     return product_has_aux(p->epilogue) ? p->m * p->n : 0;
-}
-
-static bool writes_bias(const struct product *p)
-{
-    return p->epilogue == CUBLASLT_EPILOGUE_BGRADA || p->epilogue == CUBLASLT_EPILOGUE_BGRADB ||
-           p->epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
 }
 
 static bool writes_aux(const struct product *p)
@@ -38,8 +33,8 @@ static bool writes_aux(const struct product *p)
 
 /* --- memory --------------------------------------------------------------------------------- */
 
-/* The next place for `count` elements that is a multiple of `alignment` and, up to 256, of no
- * more. */
+/* Allocates `count` elements at an address that is a multiple of `alignment` but, below 256, of no
+ * higher power of two. */
 static void *place(uintptr_t *at, enum dtype type, int64_t count, int32_t alignment)
 {
     uintptr_t x = *at + (alignment < 256 ? (uintptr_t)alignment : 0);
@@ -47,7 +42,7 @@ static void *place(uintptr_t *at, enum dtype type, int64_t count, int32_t alignm
     return (void *)x;
 }
 
-/* Where each operand is in memory that starts there; returns its end. */
+/* Lays out the operands in memory that starts at `at`; returns its end. */
 static uintptr_t lay_out(struct trial *t, uintptr_t at, int32_t alignment, int32_t side_alignment)
 {
     const struct product *p = &t->product;
@@ -61,9 +56,9 @@ static uintptr_t lay_out(struct trial *t, uintptr_t at, int32_t alignment, int32
     return at;
 }
 
-/* From the GPU's pool, in the order of the stream: cudaMalloc and cudaFree would wait for all
- * streams, and so for messages to ranks that may be waiting for this one. No plan knows of it: so it is
- * little beside what is in use. */
+/* Allocates from the GPU's pool, in stream order: cudaMalloc and cudaFree would synchronize all
+ * streams, and so wait for messages to ranks that may be waiting for this one. `sifr plan` does
+ * not count this memory, so it is kept small compared with what is in use. */
 static bool take_memory(struct trial *t, int gpu, int32_t alignment, int32_t side_alignment)
 {
     size_t left, all, bytes = lay_out(t, 0, alignment, side_alignment);
@@ -83,7 +78,7 @@ void trial_close(struct trial *t)
     cudaMemPoolTrimTo(t->pool, 0);
 }
 
-/* --- numbers -------------------------------------------------------------------------------- */
+/* --- values ----------------------------------------------------------------------------------- */
 
 static bool fill(const struct trial *t, struct noise noise, double deviation, const void *x)
 {
@@ -114,14 +109,13 @@ static bool forget(const struct trial *t, const void *x, int64_t count)
     return cudaMemsetAsync((void *)x, NOTHING, bytes, t->stream) == cudaSuccess;
 }
 
-/* A bias and an aux that are read. */
+/* The bias and aux, if they are inputs. */
 static bool fill_sides(const struct trial *t)
 {
     const struct product *p = &t->product;
     struct noise bias = {.kind = NOISE_ADDED, .seed = SEED_BIAS, .rows = p->m, .columns = 1};
     struct noise aux = {.kind = NOISE_PLAIN, .seed = SEED_AUX, .rows = p->m, .columns = p->n};
-    return (bias_count(p) == 0 || writes_bias(p) ||
-            fill(t, bias, DEVIATION_OF_SIDE, t->operands.bias)) &&
+    return (bias_count(p) == 0 || fill(t, bias, DEVIATION_OF_SIDE, t->operands.bias)) &&
            (aux_count(p) == 0 || writes_aux(p) || fill(t, aux, DEVIATION_OF_SIDE, t->operands.aux));
 }
 
@@ -131,8 +125,7 @@ bool trial_reset(struct trial *t)
     struct noise d = {.kind = NOISE_ADDED, .seed = SEED_D, .rows = p->m, .columns = p->n};
     bool ready = p->add ? fill(t, d, DEVIATION_OF_SIDE, t->operands.d)
                         : forget(t, t->operands.d, p->m * p->n);
-    return ready && (!writes_bias(p) || forget(t, t->operands.bias, bias_count(p))) &&
-           (!writes_aux(p) || forget(t, t->operands.aux, aux_count(p)));
+    return ready && (!writes_aux(p) || forget(t, t->operands.aux, aux_count(p)));
 }
 
 bool trial_read(struct trial *t, struct fingerprint *fingerprint)
@@ -142,7 +135,6 @@ bool trial_read(struct trial *t, struct fingerprint *fingerprint)
         const void *x;
         int64_t count;
     } written[TRIAL_OUTPUTS] = {{t->operands.d, p->m * p->n},
-                                {t->operands.bias, writes_bias(p) ? bias_count(p) : 0},
                                 {t->operands.aux, writes_aux(p) ? aux_count(p) : 0}};
     cudaError_t error = cudaMemsetAsync(t->sums, 0, sizeof *fingerprint, t->stream);
     for (int i = 0; i < TRIAL_OUTPUTS && error == cudaSuccess; i++)
