@@ -60,11 +60,22 @@ extern const struct command command_train, command_plan, command_eval, command_s
 extern const struct command *const commands[];
 extern const int command_count;
 const struct command *command_find(const char *name); /* NULL = no such command */
+
+/* Words after `sifr` that print a page about the command itself (help.c). They have no option tables. */
+struct page_command {
+    const char *name, *usage, *summary, *examples;
+    int most_words; /* after the name */
+};
+extern const struct page_command page_commands[];
+extern const int page_command_count;
+const struct page_command *page_command_find(const char *name); /* NULL = no such page */
+
 /* FAIL with the nearest command's name; STATUS_USAGE. */
 enum status command_unknown(struct env *env, const char *name);
 
 /* An options object with the command's tables and those that every command has; `settings` is
  * the command's struct. Both are freed by command_close. */
+#define COMMAND_GENERAL "general" /* title of the options that every command has */
 struct command_general {
     bool help, verbose;
 };

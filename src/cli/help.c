@@ -10,41 +10,26 @@
 
 enum { WIDTH_MAX = 100 };
 
-static const char about[] = "trains GPT-2 and Llama language models, in C, on one rank or many";
+static const char about[] = "train GPT-2 and Llama language models in C, on one rank or many";
 
 static const char overview_examples[] =
-    "  sifr train configs/tiny.yaml --data.path=notes.txt     train a small model on a text file\n"
-    "  sifr sample runs/tiny \"Once upon a time\"               let it write\n"
-    "  sifr train --help                                      every key, with its default\n";
+    "  sifr train configs/tiny.yaml --data.path=notes.txt     # train a small model on a text "
+    "file\n"
+    "  sifr sample runs/tiny \"Once upon a time\"               # generate text with it\n"
+    "  sifr train --help                                      # every configuration key\n";
 
 static const struct {
     const char *code, *meaning;
 } exit_codes[] = {
-    {"0", "done"},
-    {"1", "failed, or ended at once; also a file that cannot be read, is empty or damaged"},
+    {"0", "success"},
+    {"1", "failure, or terminated without saving; also an unreadable, empty or damaged file"},
     {"2",
-     "wrong usage or configuration; also a name where nothing is, settings that do not fit the "
-     "data"},
-    {"3", "training diverged, or a model gives numbers that are not finite"},
-    {"4", "does not fit in memory"},
-    {"75", "stopped by a signal or a limit: the same command goes on"},
+     "wrong usage or configuration; also a missing file, or settings that do not fit the data"},
+    {"3", "training diverged, or the model produced values that are not finite"},
+    {"4", "not enough memory, or no progress after a signal to stop"},
+    {"75", "stopped early by a signal or a limit; rerun the same command to resume"},
 };
 enum { EXIT_CODE_COUNT = sizeof exit_codes / sizeof exit_codes[0] };
-
-static const struct {
-    const char *name, *usage, *summary, *examples;
-} other_commands[] = {
-    {"help", "help COMMAND", "the page of one command",
-     "  sifr help train\n"
-     "  sifr train --help                                  the same\n"},
-    {"man", "man", "the manual page: sifr man | man -l -",
-     "  sifr man | man -l -                                read it\n"
-     "  sifr man > ~/.local/share/man/man1/sifr.1          from then on: man sifr\n"},
-    {"completion", "completion bash", "for the shell: source <(sifr completion bash)",
-     "  source <(sifr completion bash)                     in this shell\n"
-     "  echo 'source <(sifr completion bash)' >> ~/.bashrc in every new one\n"},
-};
-enum { OTHER_COUNT = sizeof other_commands / sizeof other_commands[0] };
 
 static int page_width(const struct cli *cli)
 {
@@ -80,13 +65,13 @@ enum status help_overview(struct cli *cli)
     heading(cli, &text, "Commands");
     for (int i = 0; i < command_count; i++)
         text_printf(&text, "  %-16s %s\n", commands[i]->name, commands[i]->summary);
-    for (int i = 0; i < OTHER_COUNT; i++)
-        text_printf(&text, "  %-16s %s\n", other_commands[i].usage, other_commands[i].summary);
+    for (int i = 0; i < page_command_count; i++)
+        text_printf(&text, "  %-16s %s\n", page_commands[i].usage, page_commands[i].summary);
     heading(cli, &text, "Examples");
     text_add(&text, overview_examples);
     heading(cli, &text, "Exit codes");
     for (int i = 0; i < EXIT_CODE_COUNT; i++)
-        text_printf(&text, "  %s  %s\n", exit_codes[i].code, exit_codes[i].meaning);
+        text_printf(&text, "  %-3s %s\n", exit_codes[i].code, exit_codes[i].meaning);
     return show(cli, &text);
 }
 
@@ -98,6 +83,25 @@ enum status help_version(struct cli *cli)
 
 /* --- one command ---------------------------------------------------------------------------- */
 
+/* Paragraphs, which end with a blank line, broken to `width` columns; their own line breaks are spaces. */
+static void wrap(struct text *text, const char *words, int width)
+{
+    int at = 0;
+    while (*words) {
+        int bytes = (int)strcspn(words, " \n");
+        const char *separator = at == 0 ? "" : at + 1 + bytes > width ? "\n" : " ";
+        at = *separator == ' ' ? at + 1 + bytes : bytes;
+        text_printf(text, "%s%.*s", separator, bytes, words);
+        words += bytes;
+        if (strncmp(words, "\n\n", 2) == 0) {
+            text_add(text, "\n\n");
+            at = 0;
+        }
+        words += strspn(words, " \n");
+    }
+    text_add(text, "\n");
+}
+
 enum status help_command(struct cli *cli, const struct command_call *call)
 {
     const struct command *command = call->command;
@@ -106,7 +110,8 @@ enum status help_command(struct cli *cli, const struct command_call *call)
     text_printf(&text, "%ssifr %s%s: %s\n", console_style(cli->console, STYLE_BOLD), command->name,
                 console_style(cli->console, STYLE_PLAIN), command->summary);
     heading(cli, &text, "Usage");
-    text_printf(&text, "  sifr %s %s\n\n%s", command->name, command->usage, command->description);
+    text_printf(&text, "  sifr %s %s\n\n", command->name, command->usage);
+    wrap(&text, command->description, page_width(cli));
     heading(cli, &text, "Examples");
     text_add(&text, command->examples);
     text_add(&text, "\n");
@@ -114,29 +119,17 @@ enum status help_command(struct cli *cli, const struct command_call *call)
     return show(cli, &text);
 }
 
-static void show_other(struct cli *cli, int i)
+enum status help_page(struct cli *cli, const struct page_command *page)
 {
     struct text text;
     text_init(&text, cli->env);
-    text_printf(&text, "%ssifr %s%s: %s\n", console_style(cli->console, STYLE_BOLD),
-                other_commands[i].name, console_style(cli->console, STYLE_PLAIN),
-                other_commands[i].summary);
+    text_printf(&text, "%ssifr %s%s: %s\n", console_style(cli->console, STYLE_BOLD), page->name,
+                console_style(cli->console, STYLE_PLAIN), page->summary);
     heading(cli, &text, "Usage");
-    text_printf(&text, "  sifr %s\n", other_commands[i].usage);
+    text_printf(&text, "  sifr %s\n", page->usage);
     heading(cli, &text, "Examples");
-    text_add(&text, other_commands[i].examples);
-    show(cli, &text);
-}
-
-bool help_other(struct cli *cli, const char *name)
-{
-    for (int i = 0; i < OTHER_COUNT; i++) {
-        if (strcmp(other_commands[i].name, name) == 0) {
-            show_other(cli, i);
-            return true;
-        }
-    }
-    return false;
+    text_add(&text, page->examples);
+    return show(cli, &text);
 }
 
 /* --- man page ------------------------------------------------------------------------------- */
@@ -211,8 +204,8 @@ enum status help_man(struct cli *cli)
                     "[\\fB\\-\\-section.key=\\fR\\fIvalue\\fR ...]\n.SH COMMANDS\n");
     for (int i = 0; i < command_count; i++)
         man_entry(&text, commands[i]->name, commands[i]->summary);
-    for (int i = 0; i < OTHER_COUNT; i++)
-        man_entry(&text, other_commands[i].usage, other_commands[i].summary);
+    for (int i = 0; i < page_command_count; i++)
+        man_entry(&text, page_commands[i].usage, page_commands[i].summary);
     text_add(&text, ".SH EXAMPLES\n");
     man_example(&text, overview_examples);
     for (int i = 0; i < command_count; i++) {
@@ -225,10 +218,110 @@ enum status help_man(struct cli *cli)
     text_add(&text, ".SH \"EXIT STATUS\"\n");
     for (int i = 0; i < EXIT_CODE_COUNT; i++)
         man_entry(&text, exit_codes[i].code, exit_codes[i].meaning);
-    text_add(&text, ".SH ENVIRONMENT\nEvery key is also a variable: \\fBSIFR_TRAIN_STEPS\\fR for "
-                    "\\fBtrain.steps\\fR. It stands against a file and yields to a flag. "
-                    "\\fBNO_COLOR\\fR turns colours off.\n");
+    text_add(&text,
+             ".SH ENVIRONMENT\nEvery key is also an environment variable: "
+             "\\fBSIFR_TRAIN_STEPS\\fR for \\fBtrain.steps\\fR. It overrides a "
+             "configuration file; a flag overrides it. \\fBNO_COLOR\\fR turns colours off.\n");
     return show(cli, &text);
+}
+
+/* --- reference ------------------------------------------------------------------------------ */
+
+static const char reference_start[] =
+    "# Reference\n\n"
+    "<!-- Written by `sifr man --markdown`; do not edit. To update: `sifr man --markdown > "
+    "docs/reference.md` -->\n\n"
+    "Every configuration key and every command. `sifr man --markdown` writes this page from the "
+    "tables that parse the\noptions.\n\n"
+    "## Configuration keys\n\n"
+    "A key can be set in three ways; each overrides the ones before it:\n\n"
+    "| where | example |\n|---|---|\n"
+    "| configuration file | `train:` and, indented below it, `steps: 2000` |\n"
+    "| environment | `SIFR_TRAIN_STEPS=2000` |\n"
+    "| command line | `--train.steps=2000` |\n\n"
+    "Integers may be written `2k`, `4M`, `1G`, `1e9` or `1_000`. A boolean key is a flag: "
+    "`--data.special`, `--no-checkpoint.async`.\n"
+    "Run folders contain the resolved configuration of their run in `config.yaml`.\n\n";
+
+/* Lines without their indent of two columns, as a block of shell commands. */
+static void reference_examples(struct text *text, const char *lines)
+{
+    text_add(text, "```sh\n");
+    while (*lines) {
+        lines += strncmp(lines, "  ", 2) == 0 ? 2 : 0;
+        size_t bytes = strcspn(lines, "\n") + 1;
+        text_add_bytes(text, lines, bytes);
+        lines += bytes;
+    }
+    text_add(text, "```\n\n");
+}
+
+static enum status reference_command(struct cli *cli, const struct command *command, int all_keys,
+                                     struct text *text)
+{
+    struct command_call call;
+    const char *title;
+    TRY(command_open(cli->env, command, &call));
+    text_printf(text, "### sifr %s\n\n`sifr %s %s`\n\n%c%s.\n\n%s\n", command->name, command->name,
+                command->usage, toupper((unsigned char)command->summary[0]), command->summary + 1,
+                command->description);
+    reference_examples(text, command->examples);
+    for (int next = 0; (title = options_next_title(call.options, OPTIONS_FLAGS, &next));) {
+        if (strcmp(title, COMMAND_GENERAL) != 0)
+            options_print_markdown(call.options, OPTIONS_FLAGS, title, text);
+    }
+    int keys = options_count_keys(call.options);
+    if (keys == all_keys)
+        text_add(text, "Also takes every [configuration key](#configuration-keys).\n\n");
+    else if (keys > 0)
+        options_print_markdown(call.options, OPTIONS_KEYS, NULL, text);
+    command_close(cli->env, &call);
+    return STATUS_OK;
+}
+
+static enum status reference(struct cli *cli, struct text *text)
+{
+    struct command_call train;
+    const char *title;
+    text_add(text, reference_start);
+    TRY(command_open(cli->env, &command_train, &train));
+    for (int next = 0; (title = options_next_title(train.options, OPTIONS_KEYS, &next));) {
+        text_printf(text, "### %c%s\n\n", toupper((unsigned char)title[0]), title + 1);
+        options_print_markdown(train.options, OPTIONS_KEYS, title, text);
+    }
+    int all_keys = options_count_keys(train.options);
+    text_add(text, "## Commands\n\n| command | purpose |\n|---|---|\n");
+    for (int i = 0; i < command_count; i++)
+        text_printf(text, "| [`sifr %s`](#sifr-%s) | %s |\n", commands[i]->name, commands[i]->name,
+                    commands[i]->summary);
+    for (int i = 0; i < page_command_count; i++)
+        text_printf(text, "| [`sifr %s`](#sifr-%s) | %s |\n", page_commands[i].name,
+                    page_commands[i].name, page_commands[i].summary);
+    text_add(text, "\nEvery command also takes:\n\n");
+    options_print_markdown(train.options, OPTIONS_FLAGS, COMMAND_GENERAL, text);
+    command_close(cli->env, &train);
+    for (int i = 0; i < command_count; i++)
+        TRY(reference_command(cli, commands[i], all_keys, text));
+    for (int i = 0; i < page_command_count; i++) {
+        text_printf(text, "### sifr %s\n\n`sifr %s`\n\n", page_commands[i].name,
+                    page_commands[i].usage);
+        reference_examples(text, page_commands[i].examples);
+    }
+    text_add(text, "## Exit codes\n\n| code | meaning |\n|---|---|\n");
+    for (int i = 0; i < EXIT_CODE_COUNT; i++)
+        text_printf(text, "| %s | %s |\n", exit_codes[i].code, exit_codes[i].meaning);
+    return STATUS_OK;
+}
+
+enum status help_reference(struct cli *cli)
+{
+    struct text text;
+    text_init(&text, cli->env);
+    enum status st = reference(cli, &text);
+    if (st == STATUS_OK)
+        return show(cli, &text);
+    text_free(&text);
+    return st;
 }
 
 /* --- completion ----------------------------------------------------------------------------- */
@@ -263,7 +356,9 @@ enum status help_completion_bash(struct cli *cli)
                     "        COMPREPLY=($(compgen -W \"--help --version");
     for (int i = 0; i < command_count; i++)
         text_printf(&text, " %s", commands[i]->name);
-    text_add(&text, " help completion man\" -- \"$cur\"))\n"
+    for (int i = 0; i < page_command_count; i++)
+        text_printf(&text, " %s", page_commands[i].name);
+    text_add(&text, "\" -- \"$cur\"))\n"
                     "        return\n"
                     "    fi\n"
                     "    case ${COMP_WORDS[1]} in\n");
@@ -279,6 +374,7 @@ enum status help_completion_bash(struct cli *cli)
         text_printf(&text, "%s ", commands[i]->name);
     text_add(&text, "\" ;;\n"
                     "    completion) words=bash ;;\n"
+                    "    man) words=--markdown ;;\n"
                     "    esac\n"
                     "    if [[ $cur == -* || ${COMP_WORDS[1]} == @(help|completion) ]]; then\n"
                     "        COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"

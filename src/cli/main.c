@@ -241,7 +241,7 @@ static enum status check_words(struct env *env, const struct command *command,
                                const char *const *words, int count)
 {
     if (count > command->most_words)
-        return FAIL(env, USAGE, "'%s' is one argument too many; usage: sifr %s %s",
+        return FAIL(env, USAGE, "unexpected argument '%s'; usage: sifr %s %s",
                     words[command->most_words], command->name, command->usage);
     if (count < command->least_words)
         return FAIL(env, USAGE, "an argument is missing; usage: sifr %s %s", command->name,
@@ -322,8 +322,9 @@ static enum status run_help(struct cli *cli, const char *name)
     if (!name)
         return help_overview(cli);
     const struct command *command = command_find(name);
+    const struct page_command *page = page_command_find(name);
     if (!command)
-        return help_other(cli, name) ? STATUS_OK : command_unknown(cli->env, name);
+        return page ? help_page(cli, page) : command_unknown(cli->env, name);
     TRY(command_open(cli->env, command, &call));
     enum status st = help_command(cli, &call);
     command_close(cli->env, &call);
@@ -357,15 +358,21 @@ static enum status dispatch(struct cli *cli, int argc, char *const *argv)
         return help_version(cli);
     if (asks_help(word) || strcmp(word, "help") == 0)
         return run_help(cli, next && asks_help(next) ? NULL : next);
-    if (next && asks_help(next) && help_other(cli, word))
-        return STATUS_OK;
-    bool man = strcmp(word, "man") == 0, completion = strcmp(word, "completion") == 0;
-    if (!man && !completion)
+    const struct page_command *page = page_command_find(word);
+    if (!page)
         return command_unknown(cli->env, word);
-    if (argc > (man ? 2 : 3))
-        return FAIL(cli->env, USAGE, "'%s' is one argument too many; usage: sifr %s",
-                    argv[man ? 2 : 3], man ? "man" : "completion bash");
-    return man ? help_man(cli) : run_completion(cli, next);
+    if (next && asks_help(next))
+        return help_page(cli, page);
+    if (argc > 2 + page->most_words)
+        return FAIL(cli->env, USAGE, "unexpected argument '%s'; usage: sifr %s",
+                    argv[2 + page->most_words], page->usage);
+    if (strcmp(word, "completion") == 0)
+        return run_completion(cli, next);
+    if (!next)
+        return help_man(cli);
+    if (strcmp(next, "--markdown") == 0)
+        return help_reference(cli);
+    return FAIL(cli->env, USAGE, "unexpected argument '%s'; usage: sifr %s", next, page->usage);
 }
 
 /* A file that is opened must not become number 0, 1 or 2: what is printed would land in it. */
