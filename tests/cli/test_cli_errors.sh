@@ -45,7 +45,7 @@ head -c 3000 tokens/train.bin >short.bin
 expect 1 "short.bin.*(truncated|cut|tokens|bytes)" train --data.path=short.bin
 head -c 500 tokens/train.bin >header.bin
 expect 1 "header.bin" train --data.path=header.bin
-expect 1 "'text.txt' is no checkpoint \(state.json\) and no run that has one" "$sifr" inspect --verify text.txt
+expect 1 "'text.txt' is neither a checkpoint \(no state.json\) nor a run folder with checkpoints" "$sifr" inspect --verify text.txt
 # bench step: what is wrong is said before anything is measured
 expect 2 "which model" "$sifr" bench step
 [ ! -s out ] || fail "bench step: measured before it was refused: $(cat out)"

@@ -111,7 +111,7 @@ expect 1 "differ in 84 of 84" "$sifr" inspect --diff run smaller
 has 'transformer.wpe.weight: \[32, 32\], \[16, 32\]$'
 expect 2 "error: there is no 'nowhere'" "$sifr" inspect --diff run nowhere
 expect 2 "takes two models" "$sifr" inspect --diff run
-expect 2 "one argument too many" "$sifr" inspect run plain
-expect 2 "one by one" "$sifr" inspect run plain --diff --verify
+expect 2 "unexpected argument" "$sifr" inspect run plain
+expect 2 "cannot be combined" "$sifr" inspect run plain --diff --verify
 
 finish

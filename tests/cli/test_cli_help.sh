@@ -5,7 +5,7 @@
 commands="train plan eval sample tokenize export inspect bench doctor"
 ok "$sifr"
 for command in $commands; do has "^  $command "; done
-has '^  2  wrong usage'
+has '^  2   wrong usage'
 cp out overview
 ok "$sifr" --help
 cmp -s out overview || fail "sifr and sifr --help differ"

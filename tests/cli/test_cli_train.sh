@@ -146,7 +146,7 @@ has '"kind": "safetensors"'
 cp run/checkpoints/step-30/tokenizer.json t.dat
 ok "$sifr" inspect t.dat
 has 'vocab +257'
-expect 1 "cannot tell what 'text.txt' is" "$sifr" inspect text.txt
+expect 1 "cannot recognize 'text.txt'" "$sifr" inspect text.txt
 
 # threads have one name and a short one, wherever something is computed
 for flag in --threads=3 --run.threads=3 '--threads 3' '--run.threads=1 --threads=3' '--threads=1 --run.threads=3'; do
