@@ -12,7 +12,7 @@ step=run/checkpoints/step-5 narrow=narrow/checkpoints/step-5
 
 # as it is: the same bytes of every tensor, the same tokenizer
 ok sifr export run plain
-has '^plain: .* parameters in f32, 1 file, .*hashes of the checkpoint are right$'
+has '^plain: .* parameters in f32, 1 file, .*the hashes of the checkpoint match$'
 for name in tokenizer.json tokenizer_config.json generation_config.json config.json; do
     cmp -s "$step/$name" "plain/$name" || fail "$name is not what it was"
 done
@@ -25,7 +25,7 @@ cmp -s out text-1 || fail "the copy writes another text"
 
 cp -r plain bare
 rm bare/tokenizer.json
-expect 2 "there is no tokenizer.json beside the model in 'bare'; name one with --tokenizer" "$sifr" sample bare The
+expect 2 "no tokenizer.json in the model folder 'bare'; name one with --tokenizer" "$sifr" sample bare The
 expect 2 "--tokenizer: no file matches 'no-such'" "$sifr" sample bare The --tokenizer=no-such
 ok sifr sample bare --tokens=2 -q The --tokenizer=plain
 expect 2 "data.val: there is no held-out data; give a file or a quoted glob" "$sifr" eval plain

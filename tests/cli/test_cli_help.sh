@@ -41,7 +41,7 @@ expect 2 "'--train.stepz' \(did you mean '--train.steps'\?\)" "$sifr" train --tr
 expect 2 "unknown flag '--jsom' \(did you mean '--json'" "$sifr" doctor --jsom
 expect 2 "an argument is missing; usage: sifr inspect PATH" "$sifr" inspect
 expect 2 "unexpected argument 'b'" "$sifr" inspect a b
-expect 2 "which model\? usage: sifr sample MODEL" "$sifr" sample
+expect 2 "missing argument MODEL; usage: sifr sample MODEL" "$sifr" sample
 expect 2 "wants a value: --train.steps=N" "$sifr" train --train.steps
 expect 2 "completion exists for bash" "$sifr" completion fish
 expect 2 "unexpected argument '--zzz'; usage: sifr man" "$sifr" man --zzz
