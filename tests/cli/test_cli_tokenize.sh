@@ -24,7 +24,7 @@ ok "$sifr" inspect tokens --json
 is_json out
 has '"shards": \[\{"path": "tokens/train.bin", "tokens": [0-9]+, "token_bits": 16, "vocab": 300\}, \{"path": "tokens/val.bin"'
 mkdir nothing-here
-expect 2 "neither a run .* nor a model .*, and has no token shards" "$sifr" inspect nothing-here
+expect 2 "cannot recognize the folder 'nothing-here'" "$sifr" inspect nothing-here
 
 ok "$sifr" tokenize text.txt --tokenizer=bytes --out=bytes --json --split=0
 is_json out
@@ -75,7 +75,7 @@ expect 2 "tokens/train.bin' already exists" "$sifr" tokenize short.txt --out=tok
 diff -r tokens kept || fail "a refused call changed the folder"
 
 # messages speak of this command's flags
-expect 2 "^sifr: error: --vocab: 5 is too few" "$sifr" tokenize text.txt --vocab=5 --out=no
+expect 2 "^sifr: error: --vocab=5 is too small" "$sifr" tokenize text.txt --vocab=5 --out=no
 expect 1 "'text.txt' has no token shard header; if it holds bare token ids, add --format=u16" "$sifr" tokenize --decode text.txt
 expect 2 "has a header that tells its format; omit --format" "$sifr" tokenize --decode tokens/train.bin --format=u16
 expect 2 "has a header that tells its format; omit --format" "$sifr" inspect tokens/train.bin --format=u16
