@@ -1,4 +1,4 @@
-/* command -- the list of commands, and the options object of one. */
+/* command -- the list of commands, and the options of one call. */
 #include "cli/command.h"
 #include <string.h>
 

@@ -25,8 +25,8 @@ struct eval_settings {
 
 /* --- configuration: the run's own, then the command line ------------------------------------ */
 
-/* The config.yaml of the run folder `path`, or of the run of the checkpoint `path`. *yaml is NULL when
- * there is none; the caller frees it. */
+/* The config.yaml of the run folder `path`, or of the run of the checkpoint `path`. *yaml is NULL
+ * when there is none; the caller frees it. */
 static enum status find_run_yaml(struct env *env, const char *path, char **yaml)
 {
     static const char *const names[] = {"config.yaml", "../../config.yaml"};

@@ -1,8 +1,8 @@
 /* command_sample -- generates text: streams it to stdout and reports speed on stderr.
  *
- * A token may end in the middle of a UTF-8 character. Such bytes are held back until the character is
- * complete, so a terminal never receives half of one. Bytes that never complete a character are written
- * at the end, unchanged.
+ * A token may end in the middle of a UTF-8 character. Such bytes are held back until the character
+ * is complete, so a terminal never receives half of one. Bytes that never complete a character are
+ * written at the end, unchanged.
  */
 #include <string.h>
 #include "base/file.h"

@@ -1,7 +1,8 @@
-/* command_tokenize -- encodes text as token shards, optionally with a new vocabulary, and decodes them.
+/* command_tokenize -- encodes text as token shards, optionally with a new vocabulary, and decodes
+ * them.
  *
- * train/data/encode.c and the tokenizer do the work. This file has the options, the progress bar, the
- * report, and the rule that all output files appear or none.
+ * train/data/encode.c and the tokenizer do the work. This file has the options, the progress bar,
+ * the report, and the rule that all output files appear or none.
  */
 #include <stdlib.h>
 #include <string.h>

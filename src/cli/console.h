@@ -1,10 +1,10 @@
 /* console -- what a person sees: kept lines, one live line that is rewritten, errors in red.
  *
  * Data and progress go to stdout, errors and warnings to stderr. Whether a stream is a terminal
- * decides: colours and the live line exist on terminals only, a file never gets an escape
- * sequence or a carriage return. What is printed passes base/printable.h on its way out: a name from
- * a file can't steer the terminal. NO_COLOR and TERM=dumb turn colours off. A locale that is set and
- * is not UTF-8 gets pictures in ASCII.
+ * decides: colours and the live line exist on terminals only, a file never gets an escape sequence
+ * or a carriage return. What is printed passes base/printable.h on its way out: a name from a file
+ * can't steer the terminal. NO_COLOR and TERM=dumb turn colours off. A locale that is set and is
+ * not UTF-8 gets pictures in ASCII.
  *
  * In a job of several ranks only rank 0 is heard; the others' lines are shown with --verbose, each
  * with its rank. A supervisor passes on what a rank prints: CONSOLE_VARIABLE tells the rank where
@@ -47,20 +47,21 @@ struct console {
 /* `launched`: by an mpirun, which may hand a rank a terminal of its own making. */
 void console_open(struct console *console, int rank, bool launched, bool verbose);
 
-/* A mark in what console_line and console_write print, which becomes the escape sequence of a style on
- * stdout; "" without colour. It holds a number of this process, so that no name can hold one.
+/* A mark in what console_line and console_write print, which becomes the escape sequence of a style
+ * on stdout; "" without colour. It holds a number of this process, so that no name can hold one.
  * STYLE_PLAIN ends what another began. */
 const char *console_style(const struct console *console, enum console_style style);
 
-/* A kept line to stdout (the newline is added; others may stand at both ends of `format`); a live line
- * is cleared first. Flushed when stdout is a terminal. */
+/* A kept line to stdout (the newline is added; others may stand at both ends of `format`); a live
+ * line is cleared first. Flushed when stdout is a terminal. */
 void console_line(struct console *console, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* "  name      value": on a terminal that is too narrow the value goes on below itself. */
 void console_fact(struct console *console, const char *name, const char *value);
 /* Lines of ours to stdout: newlines and tabs stay. */
 void console_write(struct console *console, const char *data, size_t bytes);
-/* What a model writes, characters whole: newlines and tabs stay, all else that console_line would escape is U+FFFD. */
+/* What a model writes, characters whole: newlines and tabs stay, all else that console_line would
+ * escape is U+FFFD. */
 void console_text(struct console *console, const char *data, size_t bytes);
 /* The same to a terminal; byte for byte into a file or pipe. */
 void console_data(struct console *console, const char *data, size_t bytes);
@@ -81,7 +82,8 @@ void console_flush(struct console *console);
 
 /* A log_sink_fn; `user` is the console. */
 void console_log(void *user, enum log_level level, const char *line);
-/* The same from a signal's handler: it only writes, and on a terminal behind what is shown there (^C). */
+/* The same from a signal's handler: it only writes, and on a terminal behind what is shown there
+ * (^C). */
 void console_signal_line(const struct console *console, enum log_level level, const char *line);
 /* An error that a rank other than 0 has to say itself; nothing when it has been shown. */
 void console_rank_error(struct console *console, const char *line);

@@ -1,5 +1,5 @@
-/* help -- every page about the command itself, generated from the option tables: overview, commands,
- * man page, reference, completion. */
+/* help -- every page about the command itself, generated from the option tables: overview,
+ * commands, man page, reference, completion. */
 #ifndef CLI_HELP_H
 #define CLI_HELP_H
 #include "cli/command.h"

@@ -2,10 +2,10 @@
  *
  * One book of lines that ranks append to: one when a rank starts, one when it ends, and before that
  * one when its first step begins, and when it knows that it has failed, or that all is saved. The
- * order of the lines is the order of events, so the first failure is known, whatever the launcher in
- * between makes of exit codes. A rank whose process is gone without a last line was killed. The book
- * is in the supervisor's memory and is opened through /proc, so nothing is left behind; ranks on
- * other machines can't write in it, and there is only the launcher's word for them.
+ * order of the lines is the order of events, so the first failure is known, whatever the launcher
+ * in between makes of exit codes. A rank whose process is gone without a last line was killed. The
+ * book is in the supervisor's memory and is opened through /proc, so nothing is left behind; ranks
+ * on other machines can't write in it, and there is only the launcher's word for them.
  */
 #ifndef CLI_RANK_REPORT_H
 #define CLI_RANK_REPORT_H

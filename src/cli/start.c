@@ -1,11 +1,11 @@
 /* start -- checks that there is memory for OpenBLAS before it is initialized.
  *
- * When it is loaded, OpenBLAS starts a thread for each processor, or allocates a buffer for itself, and
- * retries for ever when memory is short: the command would hang before main, or at exit. Functions in
- * .preinit_array run before the constructors of libraries. libc is not initialized yet, so only system
- * calls are allowed here. When memory is short, the command executes itself again with one OpenBLAS
- * thread; it does not use the others. When there is not enough memory even for one buffer, it reports
- * that and exits.
+ * When it is loaded, OpenBLAS starts a thread for each processor, or allocates a buffer for itself,
+ * and retries for ever when memory is short: the command would hang before main, or at exit.
+ * Functions in .preinit_array run before the constructors of libraries. libc is not initialized
+ * yet, so only system calls are allowed here. When memory is short, the command executes itself
+ * again with one OpenBLAS thread; it does not use the others. When there is not enough memory even
+ * for one buffer, it reports that and exits.
  */
 #include <sched.h>
 #include <string.h>

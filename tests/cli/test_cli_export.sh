@@ -55,7 +55,7 @@ expect 2 "'plain' exists and is not an empty folder" "$sifr" export run plain
 expect 2 "'text.txt' exists and is not an empty folder" "$sifr" export run text.txt
 expect 2 "error: there is no 'nowhere'" "$sifr" export nowhere x
 expect 2 "is no model directory" "$sifr" export tokens x
-expect 2 "an argument is missing; usage: sifr export" "$sifr" export run
+expect 2 "missing argument; usage: sifr export" "$sifr" export run
 expect 2 "dtype" "$sifr" export run x --dtype=f64
 mkdir empty
 ok sifr export run empty

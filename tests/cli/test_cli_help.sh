@@ -39,11 +39,11 @@ expect 2 "unknown command 'xyzzy'; .sifr --help. lists the commands" "$sifr" xyz
 expect 2 "did you mean 'inspect'" "$sifr" help inspekt
 expect 2 "'--train.stepz' \(did you mean '--train.steps'\?\)" "$sifr" train --train.stepz=3
 expect 2 "unknown flag '--jsom' \(did you mean '--json'" "$sifr" doctor --jsom
-expect 2 "an argument is missing; usage: sifr inspect PATH" "$sifr" inspect
+expect 2 "missing argument; usage: sifr inspect PATH" "$sifr" inspect
 expect 2 "unexpected argument 'b'" "$sifr" inspect a b
 expect 2 "missing argument MODEL; usage: sifr sample MODEL" "$sifr" sample
 expect 2 "wants a value: --train.steps=N" "$sifr" train --train.steps
-expect 2 "completion exists for bash" "$sifr" completion fish
+expect 2 "completion supports only bash" "$sifr" completion fish
 expect 2 "unexpected argument '--zzz'; usage: sifr man" "$sifr" man --zzz
 expect 2 "unexpected argument 'more'" "$sifr" completion bash more
 for word in help man completion; do

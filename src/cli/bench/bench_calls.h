@@ -1,8 +1,9 @@
-/* bench_calls -- calls of the ops timed on all ranks at once, and the figures of ops_price.h that come
- * nearest to them.
+/* bench_calls -- calls of the ops timed on all ranks at once, and the figures of ops_price.h that
+ * come nearest to them.
  *
- * Ranks of one machine share its memory and more, so each call is made by all of them together, with
- * the threads that each would have. Given a run they are exactly the calls that its step makes.
+ * Ranks of one machine share its memory and more, so each call is made by all of them together,
+ * with the threads that each would have. Given a run they are exactly the calls that its step
+ * makes.
  */
 #ifndef CLI_BENCH_CALLS_H
 #define CLI_BENCH_CALLS_H
@@ -30,8 +31,8 @@ struct bench_calls_result {
     double copy_bytes_per_second;
 };
 
-/* Collective over the session's ranks (comm NULL: it is one). The same result on all, up to who frees
- * it: bench_calls_free. */
+/* Collective over the session's ranks (comm NULL: it is one). The same result on all, up to who
+ * frees it: bench_calls_free. */
 enum status bench_calls_run(struct session *session, const struct bench_calls *config,
                             struct bench_calls_result *result);
 void bench_calls_free(struct env *env, struct bench_calls_result *result);

@@ -1,8 +1,8 @@
 /* bench_comm -- see the header. The calls are in bench_comm_calls.c, what they take from compute in
  * bench_comm_overlap.c, what is shown in bench_comm_view.c.
  *
- * Those inside a node and those between nodes are timed in groups of their own, all groups at once, so
- * that what ranks share (a memory, a NIC) is shared.
+ * Those inside a node and those between nodes are timed in groups of their own, all groups at once,
+ * so that what ranks share (a memory, a NIC) is shared.
  */
 #include "cli/bench/bench_comm.h"
 #include <string.h>
@@ -37,8 +37,8 @@ static void position_by_name(const char *names, int rank, int size, struct node_
     }
 }
 
-/* By the names of the hosts; with --node as if each host had so many. Ranks that were given something
- * else to measure would wait for each other. */
+/* By the names of the hosts; with --node as if each host had so many. Ranks that were given
+ * something else to measure would wait for each other. */
 static enum status find_position(struct env *env, struct comm *comm,
                                  const struct bench_comm_config *config,
                                  struct node_position *position)
@@ -99,7 +99,8 @@ static bool moves_only(const struct bench_comm_line *line)
     return strcmp(line->what, "all_gather") == 0 || strcmp(line->what, "all_to_all") == 0;
 }
 
-/* Calls that only move bytes; a pair, which sends one way at a time, says what a single message costs. */
+/* Calls that only move bytes; a pair, which sends one way at a time, says what a single message
+ * costs. */
 static double fit_group(const struct bench_comm_result *result, bool between,
                         struct comm_wire *wire)
 {

@@ -1,8 +1,8 @@
 /* bench_comm -- how fast ranks talk: every kind of call at sizes of gradients and of votes, and the
  * figures of comm_price.h that come nearest to them.
  *
- * Beside each stands a plain copy of as many bytes, made on all ranks at once in the same run: what a
- * machine can do at best with its memory.
+ * Beside each stands a plain copy of as many bytes, made on all ranks at once in the same run: what
+ * a machine can do at best with its memory.
  */
 #ifndef CLI_BENCH_COMM_H
 #define CLI_BENCH_COMM_H

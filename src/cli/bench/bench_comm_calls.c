@@ -98,8 +98,8 @@ static enum status time_once(const struct bench_rig *rig, bench_call_fn *call, i
     return STATUS_OK;
 }
 
-/* Between two calls there is a barrier: one that only sends may return early, and those that receive
- * say how long it took. */
+/* Between two calls there is a barrier: one that only sends may return early, and those that
+ * receive say how long it took. */
 enum status bench_time_call(const struct bench_rig *rig, bench_call_fn *call, int64_t count,
                             double *seconds)
 {

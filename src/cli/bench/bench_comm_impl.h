@@ -1,5 +1,5 @@
-/* bench_comm_impl -- what the files of bench_comm share: a group of ranks with memory for its calls,
- * and how one is timed. */
+/* bench_comm_impl -- what the files of bench_comm share: a group of ranks with memory for its
+ * calls, and how one is timed. */
 #ifndef CLI_BENCH_COMM_IMPL_H
 #define CLI_BENCH_COMM_IMPL_H
 #include "cli/bench/bench_comm.h"
@@ -39,8 +39,8 @@ enum status bench_time_group(struct bench_rig *rig, const struct bench_comm_conf
 int64_t bench_gather_count(int size, double bytes);
 bench_call_fn bench_call_gather;
 
-/* Seconds of compute that each second of gathers beside it takes, where `node` ranks share a machine:
- * bench_comm_overlap.c. */
+/* Seconds of compute that each second of gathers beside it takes, where `node` ranks share a
+ * machine: bench_comm_overlap.c. */
 enum status bench_time_theft(struct session *session, const struct bench_rig *rig, int node,
                              double *theft);
 /* Bytes a second that are read by sums in rank order, as calls make them. */

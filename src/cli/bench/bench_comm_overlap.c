@@ -1,5 +1,5 @@
-/* bench_comm_overlap -- what calls between ranks take from the rank's own work: sums inside them, and
- * the processors that move their bytes. */
+/* bench_comm_overlap -- what calls between ranks take from the rank's own work: sums inside them,
+ * and the processors that move their bytes. */
 #include <math.h>
 #include <string.h>
 #include <time.h>

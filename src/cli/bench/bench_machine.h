@@ -1,5 +1,5 @@
-/* bench_machine -- `sifr bench comm`, and `sifr bench ops` where it is for the profile of a machine:
- * measure on all ranks, show, and save the half that was measured. */
+/* bench_machine -- `sifr bench comm`, and `sifr bench ops` where it is for the profile of a
+ * machine: measure on all ranks, show, and save the half that was measured. */
 #ifndef CLI_BENCH_MACHINE_H
 #define CLI_BENCH_MACHINE_H
 #include "cli/bench/bench_comm.h"

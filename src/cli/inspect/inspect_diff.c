@@ -1,5 +1,5 @@
-/* inspect_diff -- differences between two models or checkpoints. The lines list the tensors that differ;
- * the JSON object lists all tensors. */
+/* inspect_diff -- differences between two models or checkpoints. The lines list the tensors that
+ * differ; the JSON object lists all tensors. */
 #include <inttypes.h>
 #include "cli/inspect/inspect.h"
 #include "train/models/model_diff.h"

@@ -35,8 +35,8 @@ static void print_value(struct inspection *in, const char *name, const json_t *v
         inspect_real(in, name, json_real_value(value));
 }
 
-/* The last checkpoint. Unless it was saved in checkpoint.fallback, it is named relative to this folder:
- * the run may have been moved or copied since. */
+/* The last checkpoint. Unless it was saved in checkpoint.fallback, it is named relative to this
+ * folder: the run may have been moved or copied since. */
 static void print_newest(struct inspection *in, const char *written)
 {
     const char *slash = strrchr(written, '/');

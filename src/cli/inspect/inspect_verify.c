@@ -1,5 +1,5 @@
-/* inspect_verify -- compares every byte of a checkpoint, or of all checkpoints of a run, with the hashes
- * that were stored when it was written. */
+/* inspect_verify -- compares every byte of a checkpoint, or of all checkpoints of a run, with the
+ * hashes that were stored when it was written. */
 #include <inttypes.h>
 #include <string.h>
 #include "base/file.h"

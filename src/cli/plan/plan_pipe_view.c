@@ -1,5 +1,5 @@
-/* plan_pipe_view -- a pipeline for people: a line a stage, how long they stand idle, the map of ranks
- * and a picture of a step. */
+/* plan_pipe_view -- a pipeline for people: a line a stage, how long they stand idle, the map of
+ * ranks and a picture of a step. */
 #include <stdio.h>
 #include "cli/plan/plan_view.h"
 

@@ -6,7 +6,8 @@
 #include "cli/plan/plan_search_view.h"
 #include "plan/peak.h"
 
-/* --- what is open ----------------------------------------------------------------------------------- */
+/* --- what is open
+ * ----------------------------------------------------------------------------------- */
 
 static struct search_fixed fixed_by(const struct options *options)
 {
@@ -75,7 +76,8 @@ static enum status choose_batch(struct options *options, const struct run_config
     return STATUS_OK;
 }
 
-/* --- the machine ------------------------------------------------------------------------------------ */
+/* --- the machine
+ * ------------------------------------------------------------------------------------ */
 
 static const char *words_of_preset(const char *name)
 {
@@ -101,8 +103,8 @@ static enum status check_machine(struct cli *cli, const struct machine_profile *
     return STATUS_OK;
 }
 
-/* Ranks that compute on the CPU have the threads with which they were measured, unless they are told
- * how many. */
+/* Ranks that compute on the CPU have the threads with which they were measured, unless they are
+ * told how many. */
 static int choose_threads(const struct options *options, const struct machine_profile *machine,
                           struct run_config *config)
 {
@@ -125,7 +127,8 @@ static double peak_of(const struct run_config *config, const struct machine_prof
     return peak > 0 ? peak : peak_of_gpu(machine->name, type);
 }
 
-/* --- the search ------------------------------------------------------------------------------------- */
+/* --- the search
+ * ------------------------------------------------------------------------------------- */
 
 /* The table stands in any case; that nothing fits is said after it, and is the exit code. */
 static enum status show(struct cli *cli, const struct plan_search_view *view, bool json)

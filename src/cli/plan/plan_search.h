@@ -1,5 +1,5 @@
-/* plan_search -- `sifr plan --gpus`: what a person has given becomes a space of layouts, is searched,
- * and shown by plan_search_view.c. */
+/* plan_search -- `sifr plan --gpus`: what a person has given becomes a space of layouts, is
+ * searched, and shown by plan_search_view.c. */
 #ifndef CLI_PLAN_SEARCH_H
 #define CLI_PLAN_SEARCH_H
 #include "cli/command.h"

@@ -1,16 +1,17 @@
 /* plan_search_line -- the command that runs a layout, ready to be copied.
  *
- * It is the user's own command with `train -n N` for `plan --gpus N`: flags that only plan knows are
- * left out, and keys that do nothing in this layout, of which a run would warn (what a file has stays:
- * the file is named); keys that were in the environment, and those of the layout that were open, are
- * put in.
+ * It is the user's own command with `train -n N` for `plan --gpus N`: flags that only plan knows
+ * are left out, and keys that do nothing in this layout, of which a run would warn (what a file has
+ * stays: the file is named); keys that were in the environment, and those of the layout that were
+ * open, are put in.
  */
 #include <string.h>
 
 #include "cli/command_line.h"
 #include "cli/plan/plan_search_view.h"
 
-/* --- keys ----------------------------------------------------------------------------------------- */
+/* --- keys
+ * ----------------------------------------------------------------------------------------- */
 
 static void key_word(const struct plan_search_view *view, struct text *text, const char *key,
                      const char *value, const char *by_default)
@@ -61,7 +62,8 @@ void plan_search_keys(const struct plan_search_view *view, const struct search_l
     key_word(view, text, "engine.recompute", recompute_word(request->engine.recompute), "none");
 }
 
-/* --- the line ------------------------------------------------------------------------------------- */
+/* --- the line
+ * ------------------------------------------------------------------------------------- */
 
 /* Flags of plan that a run does not have, without their dashes; the first ones take a value. */
 enum { WITH_VALUE = 5 };

@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include "cli/json_out.h"
 
-/* --- figures -------------------------------------------------------------------------------------- */
+/* --- figures
+ * -------------------------------------------------------------------------------------- */
 
 static double tokens_of(const struct plan_search_view *view)
 {
@@ -55,7 +56,8 @@ void plan_search_say(const struct search_layout *layout, struct text *text)
         text_printf(text, ", %s", say_schedule(word, request));
 }
 
-/* --- the table ------------------------------------------------------------------------------------ */
+/* --- the table
+ * ------------------------------------------------------------------------------------ */
 
 /* Keys that were given, and so are the same in every layout. */
 static void describe_given(struct text *text, const struct search_fixed *fixed)
@@ -83,7 +85,8 @@ static void describe_given(struct text *text, const struct search_fixed *fixed)
         text_add(text, ": not searched\n");
 }
 
-/* Ranks that share a machine in another way than those that were measured are as fast only at best. */
+/* Ranks that share a machine in another way than those that were measured are as fast only at
+ * best. */
 static void describe_measured(struct text *text, const struct plan_search_view *view)
 {
     const struct machine_profile *machine = view->space->machine;
@@ -238,7 +241,8 @@ enum status plan_search_view_table(struct cli *cli, const struct plan_search_vie
     return st;
 }
 
-/* --- JSON ----------------------------------------------------------------------------------------- */
+/* --- JSON
+ * ----------------------------------------------------------------------------------------- */
 
 static void json_layout(struct json_out *json, const struct plan_search_view *view, const char *key,
                         const struct search_layout *layout, bool timed)

@@ -1,5 +1,5 @@
-/* plan_search_view -- the layouts that were found as a table for people and as one JSON object, with
- * the command that runs the first. */
+/* plan_search_view -- the layouts that were found as a table for people and as one JSON object,
+ * with the command that runs the first. */
 #ifndef CLI_PLAN_SEARCH_VIEW_H
 #define CLI_PLAN_SEARCH_VIEW_H
 #include "cli/command.h"
@@ -26,7 +26,8 @@ enum status plan_search_view_json(struct cli *cli, const struct plan_search_view
 /* "tp 8, pp 16, dp 128, stage 1, micro-batch 1, recompute full, interleaved in 4": appended. */
 void plan_search_say(const struct search_layout *layout, struct text *text);
 
-/* --- plan_search_line.c --------------------------------------------------------------------------- */
+/* --- plan_search_line.c
+ * --------------------------------------------------------------------------- */
 /* The keys of a layout that nobody has given and that are not what they are by default:
  * " --parallel.tp=8 --zero.stage=1". */
 void plan_search_keys(const struct plan_search_view *view, const struct search_layout *layout,
