@@ -12,11 +12,11 @@
 
 /* Answers to the first signal, during steps and before them; the addition for Ctrl-C; and the
  * answers to the second Ctrl-C. */
-#define CLI_STOPPING       "stopping after this step, and all of it will be saved"
+#define CLI_STOPPING       "stopping after this step; the run will be saved"
 #define CLI_STOPPING_EARLY "stopping before the first step"
-#define CLI_AGAIN          "; Ctrl-C again to stop at once"
-#define CLI_ENDED          "ended at once"
-#define CLI_ENDED_SAVED    CLI_ENDED "; all was saved before: the same command goes on"
+#define CLI_AGAIN          "; press Ctrl-C again to terminate immediately"
+#define CLI_ENDED          "terminated by a signal"
+#define CLI_ENDED_SAVED    CLI_ENDED " after everything was saved; rerun the same command to resume"
 
 /* A SIGINT within this time counts as the same one: timeout(1) sends it to the process and to its
  * group. */

@@ -98,9 +98,8 @@ static _Noreturn void end_stalled(void)
         end_at_once();
     progress_words(&progress, doing);
     snprintf(line, sizeof line,
-             "no progress for %d s after the signal to stop%s%s: ended without saving, so the "
-             "steps since "
-             "the last checkpoint are lost; rerun the same command to resume from it",
+             "no progress for %d s after the signal to stop%s%s: terminated without saving, so the "
+             "steps since the last checkpoint are lost; rerun the same command to resume from it",
              watch_limit_ms() / 1000, *doing ? ", in " : "", doing);
     console_signal_line(answers, LOG_ERROR, line);
     if (rank_report_wanted())

@@ -115,7 +115,7 @@ wait_for interrupt $pid # until it hears
 code=0
 wait $pid || code=$?
 [ $code = 1 ] || fail "bench, Ctrl-C: exit $code, not 1: $(cat err)"
-[ "$(tail -n 1 err)" = 'sifr: error: ended at once' ] || fail "bench, Ctrl-C: not said: $(cat err)"
+[ "$(tail -n 1 err)" = 'sifr: error: terminated by a signal' ] || fail "bench, Ctrl-C: not said: $(cat err)"
 ! grep saved err || fail "bench, Ctrl-C: what is saved?"
 [ -z "$(ls -A | grep '\.tmp$')" ] || fail "a trial file is left: $(ls -A)"
 

@@ -60,7 +60,7 @@ wait_for takes_signals $pid
 kill -INT $pid
 code=0
 wait $pid || code=$?
-[ $code = 1 ] && [ "$(tail -n 1 err)" = 'sifr: error: ended at once' ] || fail "bench comm, Ctrl-C: exit $code: $(cat err)"
+[ $code = 1 ] && [ "$(tail -n 1 err)" = 'sifr: error: terminated by a signal' ] || fail "bench comm, Ctrl-C: exit $code: $(cat err)"
 
 # --- a rank that hangs takes the process with it ---------------------------------------------------------------------
 faulty=${sifr}_faults
