@@ -7,14 +7,14 @@ kinds='all_gather all_to_all reduce_scatter all_reduce broadcast send_recv excha
 
 # --- between ranks ---------------------------------------------------------------------------------------------------
 ok timeout 120 "$sifr" bench comm -n 2 "${brief[@]}" --save=here.json
-has '^2 ranks, 2 on a node$'
+has '^2 ranks, 2 per node$'
 for kind in $kinds; do
     has "^$kind +inside +[0-9.]+ (KiB|B) +[0-9.]+ +[0-9.]+"
 done
 ! grep -q between out || fail "one host, and calls between hosts: $(cat out)"
-has '^  inside +latency [0-9.]+ us, [0-9.]+ us a message, [0-9.]+ GB/s'
+has '^  inside +latency [0-9.]+ us, [0-9.]+ us per message, [0-9.]+ GB/s'
 has '^  theft +[0-9.]+ s of compute'
-has '^saved in here.json$'
+has '^saved to here.json$'
 tr -d "\n" <here.json >flat.json
 is_json flat.json
 grep -q '"node": 0, "exchange": [0-9.e-]*, "theft": [0-9.e-]*, "sum_bytes_per_second": [0-9.]*}' here.json || fail "no comm half: $(cat here.json)"
@@ -49,7 +49,7 @@ fi
 # The calls of a run, on two ranks at once, beside what is in the file.
 printf 'model:\n  layers: 2\n  width: 32\n  heads: 2\n  context: 32\n  vocab: 96\n' >run.yaml
 ok timeout 120 "$sifr" bench ops run.yaml --train.micro_batch=3 -n 2 --threads=1 --seconds=0.001 --save=here.json
-has '^2 ranks at once, 1 thread each$'
+has '^2 ranks, 1 thread each$'
 has '^linear R96 32x96 \[in\]\[out\] bias +[0-9.]+'
 has '^attention B3 T32 H2 G2 D16 '
 has '^  attention_backward +[0-9.]+ +[0-9.]+ +[0-9.]+'
@@ -85,15 +85,15 @@ ok timeout 120 "$sifr" bench comm -n 2 --comm.backend=threads "${brief[@]}" --sa
 ! cmp -s here.json before.json || fail "nothing was written"
 
 # --- what is refused -------------------------------------------------------------------------------------------------
-expect 2 "one rank has nobody to talk to; say how many with -n" "$sifr" bench comm
+expect 2 "bench comm needs at least 2 ranks; add -n 2" "$sifr" bench comm
 expect 2 "-n must be a whole number from 1" "$sifr" bench comm -n 0
-expect 2 "-n is for bench ops and bench comm" "$sifr" bench step -n 3 --model.preset=tiny
-expect 2 "--save is for bench ops and bench comm" "$sifr" bench step --save=x.json --model.preset=tiny
+expect 2 "-n works only with bench ops and bench comm" "$sifr" bench step -n 3 --model.preset=tiny
+expect 2 "--save works only with bench ops and bench comm" "$sifr" bench step --save=x.json --model.preset=tiny
 expect 2 "--save is empty: name a file" "$sifr" bench ops --save=
-expect 2 "there is no bench 'com'; there are: ops, step, all, comm" "$sifr" bench com
-expect 2 "only bench ops takes the file of a run" "$sifr" bench comm run.yaml -n 2
+expect 2 "unknown benchmark 'com'; choose ops, step, all or comm" "$sifr" bench com
+expect 2 "only bench ops takes a configuration file" "$sifr" bench comm run.yaml -n 2
 expect 2 "no.yaml" "$sifr" bench ops no.yaml -n 2
-expect 2 "measured with cpu or cuda, not ref" "$sifr" bench ops --backend=ref --save=x.json
+expect 2 "--backend=ref cannot measure a machine" "$sifr" bench ops --backend=ref --save=x.json
 expect 2 "model.heads: 3" timeout 60 "$sifr" bench ops run.yaml --model.heads=3 -n 2
 echo 'my notes' >notes.txt
 expect 2 "'notes.txt' line 1" "$sifr" bench comm -n 2 --save=notes.txt
