@@ -64,12 +64,12 @@ ok "${plan[@]}" --gpus=2
 has '^  sifr train -n 2 run.yaml --train.micro_batch=3 --run.device=cpu --run.threads=1 '
 ok "${plan[@]}" --gpus=1
 has '^cluster  1 rank on nodes of 1, '
-expect 2 "run.device is cuda, but --machine 'here.json' computes on the CPU" "${plan[@]}" --gpus=2 --run.device=cuda
+expect 2 "run.device=cuda, but --machine=here.json computes on the CPU" "${plan[@]}" --gpus=2 --run.device=cuda
 expect 4 'no layout of 1 rank fits' "${plan[@]}" --gpus=1 --memory=1k
 ok "${plan[@]}" --gpus=2 --run.threads=2
-has '^note     run.threads is 2, but times are of ranks with 1: sifr bench ops --threads=2 measures them so$'
+has '^note     run.threads=2, but the profile was measured with 1; to measure it: sifr bench ops --threads=2$'
 ok "${plan[@]}" --gpus=4
-has '^note     4 ranks are taken to be on one machine'
+has '^note     assuming that 4 ranks on one machine'
 export SIFR_RUN_THREADS=1
 # Calls that others measured stay beside new ones, and that is said.
 cp here.json mixed.json
