@@ -108,6 +108,15 @@ void options_print_yaml(const struct options *options, struct text *text);
 void options_print_help(const struct options *options, struct text *text, int width);
 /* The OPTIONS section in troff man macros. */
 void options_print_man(const struct options *options, struct text *text);
+/* For the reference: configuration keys, or options that are only flags; hidden ones are left out. */
+enum option_kind { OPTIONS_KEYS, OPTIONS_FLAGS };
+/* Titles of tables that have options of this kind, one per call; NULL after the last. *next starts at
+ * 0. */
+const char *options_next_title(const struct options *options, enum option_kind kind, int *next);
+/* A Markdown table of the options of this kind under one title, or under all titles (NULL). */
+void options_print_markdown(const struct options *options, enum option_kind kind, const char *title,
+                            struct text *text);
+int options_count_keys(const struct options *options);
 /* One flag per line, for shell completion. */
 void options_print_flags(const struct options *options, struct text *text);
 

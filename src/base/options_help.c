@@ -27,8 +27,8 @@ static void describe_flag(const struct option *option, char *out, size_t bytes)
              boolean ? "" : option_value_name(option));
 }
 
-/* "how the rate moves; one of constant, linear, cosine [cosine]" */
-static void describe_help(const struct option *option, struct text *help)
+/* "how the rate moves; one of constant, linear, cosine" */
+static void describe_meaning(const struct option *option, struct text *help)
 {
     const char *before = option->help ? "; " : "";
     text_add(help, option->help ? option->help : "");
@@ -39,6 +39,12 @@ static void describe_help(const struct option *option, struct text *help)
         option_describe_fields(option, fields, sizeof fields);
         text_printf(help, "%sa list of %s", before, fields);
     }
+}
+
+/* "how the rate moves: constant, linear or cosine [cosine]" */
+static void describe_help(const struct option *option, struct text *help)
+{
+    describe_meaning(option, help);
     bool shown = option->fallback && *option->fallback;
     if (shown && !(option->type == OPTION_BOOL && strcmp(option->fallback, "false") == 0))
         text_printf(help, "%s[%s]", help->bytes ? " " : "", option->fallback);
@@ -226,6 +232,108 @@ void options_print_man(const struct options *options, struct text *text)
         text_add(text, "\n");
         each_of_group(options, i, print_man_entry, text);
     }
+}
+
+/* --- Markdown ------------------------------------------------------------------------------- */
+
+/* `special`: the characters that Markdown would not show in a cell of a table. */
+static void print_markdown(struct text *text, const char *string, const char *special)
+{
+    for (; *string; string++) {
+        if (strchr(special, *string))
+            text_add(text, "\\");
+        text_add_bytes(text, string, 1);
+    }
+}
+
+static void print_markdown_type(struct text *text, const struct option *option)
+{
+    char fields[256];
+    switch (option->type) {
+    case OPTION_BOOL: text_add(text, "boolean"); break;
+    case OPTION_INT: text_add(text, "integer"); break;
+    case OPTION_REAL: text_add(text, "number"); break;
+    case OPTION_STRING: text_add(text, "string"); break;
+    case OPTION_CHOICE:
+        for (int i = 0; option->choices[i]; i++)
+            text_printf(text, "%s`%s`", i ? ", " : "", option->choices[i]);
+        break;
+    case OPTION_LIST:
+        option_describe_fields(option, fields, sizeof fields);
+        text_printf(text, "list of `%s`", fields);
+        break;
+    }
+}
+
+/* A key has a column for its type. A flag shows it in its name, as --help does. */
+static void print_markdown_row(const struct option *option, enum option_kind kind,
+                               struct text *text)
+{
+    char flag[LEFT_BYTES];
+    struct text meaning;
+    const char *fallback = option->fallback;
+    text_init(&meaning, text->env);
+    text_add(text, "| ");
+    if (kind == OPTIONS_KEYS) {
+        text_printf(text, "`%s` | ", option->key);
+        print_markdown_type(text, option);
+        text_add(&meaning, option->help ? option->help : "");
+        if (!fallback && option->type != OPTION_STRING && option->type != OPTION_LIST)
+            fallback = option->type == OPTION_BOOL ? "false" : "0";
+    } else {
+        describe_flag(option, flag, sizeof flag);
+        if (option->letter)
+            text_printf(text, "`-%c`, ", option->letter);
+        text_add(text, "`");
+        print_markdown(text, flag, "|");
+        text_add(text, "`");
+        describe_meaning(option, &meaning);
+    }
+    text_printf(text, fallback && *fallback ? " | `%s` | " : " | %s | ", fallback ? fallback : "");
+    print_markdown(text, text_string(&meaning), "|*<\\");
+    text_add(text, " |\n");
+    if (meaning.status != STATUS_OK)
+        text->status = meaning.status;
+    text_free(&meaning);
+}
+
+static bool is_listed(const struct binding *binding, enum option_kind kind, const char *title)
+{
+    return !binding->option->hidden && binding->option->flag_only == (kind == OPTIONS_FLAGS) &&
+           (!title || strcmp(binding->title, title) == 0);
+}
+
+const char *options_next_title(const struct options *options, enum option_kind kind, int *next)
+{
+    while (*next < options->count) {
+        int i = (*next)++, j = 0;
+        const char *title = options->bindings[i].title;
+        while (j < i && !is_listed(&options->bindings[j], kind, title))
+            j++;
+        if (j == i && is_listed(&options->bindings[i], kind, title))
+            return title;
+    }
+    return NULL;
+}
+
+void options_print_markdown(const struct options *options, enum option_kind kind, const char *title,
+                            struct text *text)
+{
+    text_add(text, kind == OPTIONS_KEYS ? "| key | type | default | meaning |\n|---|---|---|---|\n"
+                                        : "| option | default | meaning |\n|---|---|---|\n");
+    for (int i = 0; i < options->count; i++) {
+        if (is_listed(&options->bindings[i], kind, title))
+            print_markdown_row(options->bindings[i].option, kind, text);
+    }
+    text_add(text, "\n");
+}
+
+int options_count_keys(const struct options *options)
+{
+    int count = 0;
+    for (int i = 0; i < options->count; i++)
+        count += is_listed(&options->bindings[i], OPTIONS_KEYS, NULL);
+    return count;
 }
 
 /* --- completion ----------------------------------------------------------------------------- */

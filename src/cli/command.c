@@ -1,4 +1,4 @@
-/* command -- the list of commands, and the options object of one. */
+/* command -- the list of commands, and the options of one call. */
 #include "cli/command.h"
 #include <string.h>
 
@@ -9,9 +9,23 @@ const struct command *const commands[] = {
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 const int command_count = COMMAND_COUNT;
 
-/* Words that are no commands of the list but are understood in its place. */
-static const char *const other_words[] = {"help", "completion", "man"};
-enum { OTHER_COUNT = sizeof other_words / sizeof other_words[0] };
+const struct page_command page_commands[] = {
+    {"help", "help [COMMAND]", "print the overview, or the page of one command",
+     "  sifr help train\n"
+     "  sifr train --help                                  # the same page\n",
+     1},
+    {"man", "man [--markdown]", "print the manual page, or the reference as Markdown",
+     "  sifr man | man -l -                                # read it\n"
+     "  sifr man > ~/.local/share/man/man1/sifr.1          # install it for `man sifr`\n"
+     "  sifr man --markdown > docs/reference.md            # the reference as Markdown\n",
+     1},
+    {"completion", "completion bash", "print the completion script of bash",
+     "  source <(sifr completion bash)                     # for this shell\n"
+     "  echo 'source <(sifr completion bash)' >> ~/.bashrc # for every new shell\n",
+     1},
+};
+enum { PAGE_COUNT = sizeof page_commands / sizeof page_commands[0] };
+const int page_command_count = PAGE_COUNT;
 
 const struct command *command_find(const char *name)
 {
@@ -22,17 +36,26 @@ const struct command *command_find(const char *name)
     return NULL;
 }
 
+const struct page_command *page_command_find(const char *name)
+{
+    for (int i = 0; i < PAGE_COUNT; i++) {
+        if (strcmp(page_commands[i].name, name) == 0)
+            return &page_commands[i];
+    }
+    return NULL;
+}
+
 enum status command_unknown(struct env *env, const char *name)
 {
-    const char *candidates[COMMAND_COUNT + OTHER_COUNT];
+    const char *candidates[COMMAND_COUNT + PAGE_COUNT];
     for (int i = 0; i < COMMAND_COUNT; i++)
         candidates[i] = commands[i]->name;
-    for (int i = 0; i < OTHER_COUNT; i++)
-        candidates[COMMAND_COUNT + i] = other_words[i];
-    const char *near = options_nearest(name, candidates, COMMAND_COUNT + OTHER_COUNT);
+    for (int i = 0; i < PAGE_COUNT; i++)
+        candidates[COMMAND_COUNT + i] = page_commands[i].name;
+    const char *near = options_nearest(name, candidates, COMMAND_COUNT + PAGE_COUNT);
     if (near)
-        return FAIL(env, USAGE, "there is no command '%s'; did you mean '%s'?", name, near);
-    return FAIL(env, USAGE, "there is no command '%s'; `sifr --help` lists them", name);
+        return FAIL(env, USAGE, "unknown command '%s'; did you mean '%s'?", name, near);
+    return FAIL(env, USAGE, "unknown command '%s'; `sifr --help` lists the commands", name);
 }
 
 /* --- the options of a call ------------------------------------------------------------------ */
@@ -49,9 +72,9 @@ static const struct option general_list[] = {
      .type = OPTION_BOOL,
      .flag_only = true,
      .offset = offsetof(struct command_general, verbose),
-     .help = "print more on stderr, and the source location of every error"},
+     .help = "log details to stderr, and where in the source an error was raised"},
 };
-static const struct option_table general_options = {"general", general_list,
+static const struct option_table general_options = {COMMAND_GENERAL, general_list,
                                                     sizeof general_list / sizeof general_list[0]};
 
 enum status command_open(struct env *env, const struct command *command, struct command_call *call)

@@ -1,8 +1,8 @@
-/* command -- what a word after `sifr` stands for, and what every command is handed.
+/* command -- the description of a command, and the context that every command receives.
  *
- * A command says what it takes as option tables (bind) and what it does (run). Help, man page,
- * completion and parsing are made from that by help.c and main.c, so a command cannot have an
- * option that its help does not show.
+ * A command declares its options as tables (bind) and its work as a function (run). help.c and
+ * main.c generate help, man page, reference, completion and parsing from the tables, so a command
+ * cannot have an option that its help does not show.
  */
 #ifndef CLI_COMMAND_H
 #define CLI_COMMAND_H
@@ -10,45 +10,45 @@
 #include "base/options.h"
 #include "cli/console.h"
 
-/* What the first signal is answered with, at once: while steps are made, and before; with what the
- * first Ctrl-C adds; and the second. */
-#define CLI_STOPPING       "stopping after this step, and all of it will be saved"
+/* Answers to the first signal, during steps and before them; the addition for Ctrl-C; and the
+ * answers to the second Ctrl-C. */
+#define CLI_STOPPING       "stopping after this step; the run will be saved"
 #define CLI_STOPPING_EARLY "stopping before the first step"
-#define CLI_AGAIN          "; Ctrl-C again to stop at once"
-#define CLI_ENDED          "ended at once"
-#define CLI_ENDED_SAVED    CLI_ENDED "; all was saved before: the same command goes on"
+#define CLI_AGAIN          "; press Ctrl-C again to terminate immediately"
+#define CLI_ENDED          "terminated by a signal"
+#define CLI_ENDED_SAVED    CLI_ENDED " after everything was saved; rerun the same command to resume"
 
-/* Sooner than this after the first Ctrl-C, another is the same one: timeout(1) sends it to the process
- * and to its group. */
+/* A SIGINT within this time counts as the same one: timeout(1) sends it to the process and to its
+ * group. */
 enum { CLI_SAME_CTRL_C_MS = 100 };
 
 struct cli {
     struct env *env;
     struct console *console;
-    const volatile sig_atomic_t *stop; /* not 0: end in good order */
-    volatile sig_atomic_t *stepping;   /* set: steps are under way, and a stop waits for one */
-    volatile sig_atomic_t *saved; /* set: whoever ends the process now loses nothing; or NULL */
-    int argc;                     /* the command's name and what follows it */
+    const volatile sig_atomic_t *stop; /* not 0 = stop gracefully */
+    volatile sig_atomic_t *stepping; /* set = steps are running; a stop waits for the current one */
+    volatile sig_atomic_t *saved; /* set = all is saved, terminating loses nothing; may be NULL */
+    int argc;                     /* argv[0] is the name of the command */
     char *const *argv;
-    /* A stop that has been asked for, or will be, must come on: after `seconds` without progress the process
-     * ends. 0 = it may take any time. */
+    /* Limit how long a stop may take, now or later: after `seconds` without progress the process
+     * exits. 0 = no limit. */
     void (*watch)(struct cli *cli, int rank, double seconds);
-    /* End the process though threads of it run on and hold what is theirs: after a failure that has
-     * been said, when a rank does not come back. Does not return. */
+    /* Exit the process while other threads still run: after a reported failure, when a rank that is
+     * a thread does not return. Does not return. */
     void (*quit)(struct cli *cli, enum status st);
 };
 
 struct command {
     const char *name;
-    const char *usage;       /* what follows the name: "[FILE.yaml] [--section.key=value ...]" */
+    const char *usage;       /* after the name: "[FILE.yaml] [--section.key=value ...]" */
     const char *summary;     /* one line, lower case, no full stop */
-    const char *description; /* sentences; a newline ends a paragraph's line */
+    const char *description; /* sentences; a blank line ends a paragraph; help wraps the lines */
     const char *examples;    /* lines */
-    size_t settings_bytes;   /* of the struct that bind and run get; zeroed */
+    size_t settings_bytes;   /* size of the struct for bind and run; starts zeroed */
     int least_words, most_words;
     bool config_file; /* the first word is a YAML file with the configuration */
-    bool graceful;    /* signals only ask it to stop; otherwise they end it ... */
-    bool says_end;    /* ... in words, as they do where it has several ranks */
+    bool graceful;    /* signals ask it to stop; otherwise they terminate it ... */
+    bool says_end;    /* ... and a line says so, as a supervisor of several ranks does */
     enum status (*bind)(struct options *options, void *settings);
     enum status (*run)(struct cli *cli, struct options *options, void *settings,
                        const char *const *words, int word_count);
@@ -60,11 +60,23 @@ extern const struct command command_train, command_plan, command_eval, command_s
 extern const struct command *const commands[];
 extern const int command_count;
 const struct command *command_find(const char *name); /* NULL = no such command */
+
+/* Words after `sifr` that print a page about the command itself (help.c). They have no option
+ * tables. */
+struct page_command {
+    const char *name, *usage, *summary, *examples;
+    int most_words; /* after the name */
+};
+extern const struct page_command page_commands[];
+extern const int page_command_count;
+const struct page_command *page_command_find(const char *name); /* NULL = no such page */
+
 /* FAIL with the nearest command's name; STATUS_USAGE. */
 enum status command_unknown(struct env *env, const char *name);
 
-/* An options object with the command's tables and those that every command has; `settings` is
- * the command's struct. Both are freed by command_close. */
+/* One call of a command: an options object with its tables and the general options, and its
+ * settings. command_close frees both. */
+#define COMMAND_GENERAL "general" /* title of the options that every command has */
 struct command_general {
     bool help, verbose;
 };

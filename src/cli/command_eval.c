@@ -1,8 +1,7 @@
 /* command_eval -- loss, perplexity and bits per byte of a model on held-out data.
  *
- * A run folder knows its own data: what config.yaml says there is used unless a key says
- * otherwise, so that `sifr eval runs/tiny` repeats the evaluation of the run, over all held-out
- * data.
+ * The config.yaml of a run folder supplies the data; keys on the command line override it. So `sifr
+ * eval runs/tiny` repeats the evaluation of the run, over all held-out data.
  */
 #include <math.h>
 #include <string.h>
@@ -24,15 +23,15 @@ struct eval_settings {
     bool json;
 };
 
-/* --- the configuration: the run's own, then what was said here ------------------------------ */
+/* --- configuration: the run's own, then the command line ------------------------------------ */
 
-/* config.yaml of the run that `path` is, or is a checkpoint of. *yaml is NULL when there is
- * none; mem_free it. */
+/* The config.yaml of the run folder `path`, or of the run of the checkpoint `path`. *yaml is NULL
+ * when there is none; the caller frees it. */
 static enum status find_run_yaml(struct env *env, const char *path, char **yaml)
 {
-    static const char *const places[] = {"config.yaml", "../../config.yaml"};
+    static const char *const names[] = {"config.yaml", "../../config.yaml"};
     for (int i = 0; i < 2; i++) {
-        TRY(path_join(env, path, places[i], yaml));
+        TRY(path_join(env, path, names[i], yaml));
         if (file_exists(*yaml))
             return STATUS_OK;
         mem_free(env, *yaml);
@@ -54,7 +53,7 @@ static size_t field_bytes(const struct option *option)
     return sizeof(const char *);
 }
 
-/* Fields of a table that were given in this call, over those of the run. */
+/* Copy the fields of a table that the command line or the environment sets. */
 static void take_given(const struct options *given, const struct option_table *table,
                        const void *from, void *to)
 {
@@ -80,7 +79,7 @@ static enum status load_config(struct cli *cli, const struct options *given,
     TRY(options_set(all, "model.path", path, "the model"));
     take_given(given, &data_options, &settings->data, &config->data);
     take_given(given, &place_options, &settings->machine, &config->machine);
-    config->machine.device = settings->machine.device; /* where the run was made does not matter */
+    config->machine.device = settings->machine.device; /* the device of the run does not matter */
     if (settings->batch)
         config->train.micro_batch = settings->batch;
     if (settings->context)
@@ -99,7 +98,7 @@ static bool on_batch(void *user, int64_t done, int64_t total, enum status read)
 {
     enum { CELLS = 24 };
     struct progress *progress = user;
-    (void)read; /* it will come back */
+    (void)read; /* evaluate_model returns it */
     double now = clock_seconds(), share = total ? (double)done / (double)total : 1;
     if (now - progress->shown > 0.1) {
         char bar[3 * CELLS + 1], eta[32], line[160];
@@ -113,7 +112,7 @@ static bool on_batch(void *user, int64_t done, int64_t total, enum status read)
     return true;
 }
 
-/* What was read: it may come from the run's own configuration. */
+/* Names the data, which may come from the configuration of the run. */
 static void describe_data(const struct data_config *data, char *out, size_t bytes)
 {
     if (data->mix.count > 0)
@@ -168,7 +167,8 @@ static enum status run_eval(struct cli *cli, struct options *options, void *user
     struct progress progress = {cli, clock_seconds(), 0};
     enum status st;
     if (!model)
-        return FAIL(cli->env, USAGE, "which model? usage: sifr eval %s", command_eval.usage);
+        return FAIL(cli->env, USAGE, "missing argument MODEL; usage: sifr eval %s",
+                    command_eval.usage);
     TRY(options_create(cli->env, &all));
     TRY_OR(undo_options, load_config(cli, options, settings, model, all, &config));
     config.train.eval_batches = settings->batches;
@@ -182,7 +182,7 @@ static enum status run_eval(struct cli *cli, struct options *options, void *user
         print_lines(cli, data, &evaluation);
     if (st == STATUS_OK && !isfinite(evaluation.loss))
         st = FAIL(cli->env, DIVERGED,
-                  "the loss of '%s' is not finite; look at its weights: " MODEL_BAD_WEIGHTS, model);
+                  "the loss of '%s' is not finite; check its weights: " MODEL_BAD_WEIGHTS, model);
 undo_options:
     options_destroy(all);
     return st;
@@ -199,14 +199,14 @@ static const struct option eval_list[] = {
      .flag_only = true,
      .offset = offsetof(struct eval_settings, model),
      .value_name = "DIR",
-     .help = "the model, when it is not the argument"},
+     .help = "the model, instead of the argument MODEL"},
     {FIELD(batch, INT), .letter = 'b', .fallback = "0", .ranged = true, .min = 0, .max = 1e6,
-     .help = "sequences computed at once; 0 = as in training"},
+     .help = "sequences per batch; 0 = as in training"},
     {FIELD(batches, INT), .fallback = "0", .ranged = true, .min = 0, .max = 1e12,
-     .help = "stop after so many batches; 0 = all held-out data"},
+     .help = "number of batches; 0 = all held-out data"},
     {FIELD(context, INT), .fallback = "0", .ranged = true, .min = 0, .max = 1e7,
-     .help = "tokens of a sequence; 0 = as in training"},
-    {FIELD(json, BOOL), .help = "one JSON object"},
+     .help = "tokens per sequence; 0 = as in training"},
+    {FIELD(json, BOOL), .help = "print one JSON object"},
 };
 #undef FIELD
 static const struct option_table eval_options = {"eval", eval_list,
@@ -223,11 +223,11 @@ static enum status bind_eval(struct options *options, void *settings)
 const struct command command_eval = {
     .name = "eval",
     .usage = "MODEL [--data.val=FILE] [--data.tokenizer=FILE]",
-    .summary = "loss, perplexity and bits per byte of a model on held-out text",
+    .summary = "measure loss, perplexity and bits per byte of a model on held-out text",
     .description =
-        "MODEL is a run folder (its newest checkpoint that is whole and its own data are "
-        "used), a checkpoint or a\n"
-        "Hugging Face directory.\n",
+        "MODEL is a run folder, a checkpoint or a Hugging Face directory. A run folder stands for "
+        "its newest complete checkpoint, evaluated on the held-out data of the run unless "
+        "--data.val or another key says otherwise.\n",
     .examples = "  sifr eval runs/tiny\n"
                 "  sifr eval runs/tiny --data.val=other.txt\n"
                 "  sifr eval gpt2/ --data.val=news.txt --batch=4 --json\n",

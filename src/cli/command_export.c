@@ -1,5 +1,4 @@
-/* command_export -- a model as a Hugging Face directory, in the type and the number of files that
- * somebody else wants. */
+/* command_export -- writes a model as a Hugging Face directory, in a chosen type and file size. */
 #include <stdio.h>
 #include "cli/command.h"
 #include "cli/json_out.h"
@@ -38,7 +37,7 @@ static enum status report(struct cli *cli, const struct export_settings *setting
                  result->files, result->files == 1 ? "" : "s",
                  text_human_bytes(bytes, (double)result->bytes),
                  result->master ? "; from the fp32 masters" : "",
-                 result->verified ? "; hashes of the checkpoint are right" : "");
+                 result->verified ? "; the hashes of the checkpoint match" : "");
     return STATUS_OK;
 }
 
@@ -64,7 +63,7 @@ static const struct option export_list[] = {
      .offset = offsetof(struct export_settings, type),
      .fallback = "keep",
      .choices = type_words,
-     .help = "of the weights that are written; f32 of a run in 16 bits are its fp32 masters"},
+     .help = "type of the exported weights; f32 exports the fp32 masters of a run in bf16 or fp16"},
     {.key = "shard-size",
      .type = OPTION_INT,
      .flag_only = true,
@@ -74,12 +73,13 @@ static const struct option export_list[] = {
      .min = 1,
      .max = 1e18,
      .value_name = "BYTES",
-     .help = "above which the weights are cut into several files with an index"},
+     .help =
+         "largest size of a weight file; more weights are split into several files with an index"},
     {.key = "json",
      .type = OPTION_BOOL,
      .flag_only = true,
      .offset = offsetof(struct export_settings, json),
-     .help = "one JSON object"},
+     .help = "print one JSON object"},
 };
 static const struct option_table export_options = {"export", export_list,
                                                    sizeof export_list / sizeof export_list[0]};
@@ -92,14 +92,13 @@ static enum status bind_export(struct options *options, void *settings)
 const struct command command_export = {
     .name = "export",
     .usage = "MODEL OUT [--dtype=f32|bf16|f16] [--shard-size=BYTES]",
-    .summary = "write a model as a Hugging Face directory, in any type",
+    .summary = "write a model as a Hugging Face directory, in f32, bf16 or f16",
     .description =
-        "MODEL is a run folder (its newest checkpoint that is whole is used), a checkpoint or a "
-        "Hugging Face\n"
-        "directory. OUT gets config.json, the weights and the tokenizer's files; it must not exist "
-        "or be empty, and\n"
-        "appears whole or not at all. A checkpoint is compared with its hashes before it is "
-        "believed.\n",
+        "MODEL is a run folder (its newest complete checkpoint is used), a checkpoint or a Hugging "
+        "Face directory. OUT must not exist, or be an empty folder. The command writes "
+        "config.json, "
+        "the weights and the tokenizer to it, all or nothing. The hashes of a checkpoint are "
+        "verified first.\n",
     .examples = "  sifr export runs/tiny tiny-hf\n"
                 "  sifr export runs/tiny tiny-bf16 --dtype=bf16\n"
                 "  sifr export runs/tiny/checkpoints/step-200 parts --dtype=f32 --shard-size=1G\n",

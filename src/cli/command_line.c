@@ -1,12 +1,12 @@
-/* command_line -- see the header. A rank is started with arguments that its supervisor has added to,
- * so it is told the supervisor's own. */
+/* command_line -- prints the command for the user to repeat. A supervisor starts its ranks with
+ * extra arguments, so it passes its own command line to them in COMMAND_LINE_VARIABLE. */
 #include "cli/command_line.h"
 #include <stdlib.h>
 #include <string.h>
 #include "cli/rank_report.h"
 #include "comm/launcher.h"
 
-enum { MOST_BYTES = 1 << 14 }; /* of a variable; a longer one may be refused by the system */
+enum { MOST_BYTES = 1 << 14 }; /* the system may reject a longer environment variable */
 
 void command_line_add_word(struct text *text, const char *word)
 {
@@ -27,7 +27,7 @@ void command_line_add_word(struct text *text, const char *word)
     text_add(text, "'");
 }
 
-/* It has done its work. */
+/* --fresh must not be repeated: it would start over. */
 static bool is_fresh(const char *word)
 {
     return strcmp(word, "--fresh") == 0 || strncmp(word, "--fresh=", 8) == 0;

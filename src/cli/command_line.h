@@ -1,17 +1,17 @@
-/* command_line -- a command as a person would type it to go on with a run. */
+/* command_line -- the command that a user would type to resume a run. */
 #ifndef CLI_COMMAND_LINE_H
 #define CLI_COMMAND_LINE_H
 #include "cli/command.h"
 
-#define COMMAND_LINE_VARIABLE "SIFR_LAUNCH_COMMAND" /* the supervisor's, for its ranks */
+#define COMMAND_LINE_VARIABLE "SIFR_LAUNCH_COMMAND" /* set by a supervisor for its ranks */
 
-/* A word, and a space before it; in quotes where a shell would read something else. */
+/* Append a space and the word, quoted where a shell needs it. */
 void command_line_add_word(struct text *text, const char *word);
 
-/* This command without --fresh, in one line for a shell; "" = not known: somebody else has started
- * the ranks. */
+/* Append this command without --fresh, as one line for a shell. Appends nothing under another
+ * launcher, whose command line is not known. */
 void command_line_again(const struct cli *cli, struct text *text);
-/* Put it in the environment of ranks that will be started. */
+/* Store the command line in the environment, for ranks that will be started. */
 enum status command_line_hand_on(const struct cli *cli);
 
 #endif

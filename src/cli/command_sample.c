@@ -1,8 +1,8 @@
-/* command_sample -- lets a model write: text to stdout as it comes, figures to stderr.
+/* command_sample -- generates text: streams it to stdout and reports speed on stderr.
  *
- * A token may end in the middle of a UTF-8 character; such bytes are held back until the
- * character is whole, so that a terminal never sees half of one. What never becomes a character
- * is written at the end as it is.
+ * A token may end in the middle of a UTF-8 character. Such bytes are held back until the character
+ * is complete, so a terminal never receives half of one. Bytes that never complete a character are
+ * written at the end, unchanged.
  */
 #include <string.h>
 #include "base/file.h"
@@ -22,7 +22,7 @@ struct sample_settings {
     bool json, quiet, raw;
 };
 
-/* In which parameters are held and computed with on a GPU. */
+/* Type of parameters and arithmetic on a GPU. */
 static const char *const compute_words[] = {"bf16", "fp16", "fp32", NULL};
 static const enum dtype compute_types[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
 
@@ -30,13 +30,13 @@ static const enum dtype compute_types[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
 
 struct stream_out {
     struct cli *cli;
-    const char *prompt; /* goes before the first token; NULL: it does not, or no more */
-    struct text whole;  /* all that the model wrote: any bytes, also NUL */
+    const char *prompt; /* printed before the first token; NULL = not printed, or printed already */
+    struct text whole;  /* all generated text; may contain any byte, NUL included */
     bool print;
-    size_t shown; /* bytes of `whole` that are printed: the rest is the beginning of a character */
+    size_t shown; /* bytes of `whole` that are printed; the rest begins a character */
 };
 
-/* Only when there is a text: a prompt may be refused. */
+/* Called with the first token, not before: generation may reject the prompt. */
 static void write_prompt(struct stream_out *out)
 {
     if (out->prompt)
@@ -71,7 +71,7 @@ static enum status report(struct cli *cli, const struct sample_settings *setting
                           const struct stream_out *out, const struct generate_config *config,
                           const struct generate_result *result)
 {
-    /* the first token is chosen from the prompt's logits; the others are decoded */
+    /* The first token comes from the prompt's logits; only the others are decoded. */
     double decode_rate = rate(result->tokens > 1 ? result->tokens - 1 : 0, result->decode_seconds);
     if (settings->json) {
         struct json_out json;
@@ -93,7 +93,7 @@ static enum status report(struct cli *cli, const struct sample_settings *setting
                  (long long)result->tokens, result->tokens == 1 ? "" : "s", decode_rate,
                  (long long)result->prompt_tokens, result->prompt_tokens == 1 ? "" : "s",
                  rate(result->prompt_tokens, result->prefill_seconds), (long long)config->seed,
-                 result->ended                     ? "; ended by itself"
+                 result->ended                     ? "; reached the end-of-text token"
                  : result->tokens < config->tokens ? "; the context is full"
                                                    : "");
     return STATUS_OK;
@@ -130,9 +130,10 @@ static enum status choose_model(struct env *env, const char *given, const char *
 {
     int first = *given ? 0 : 1;
     if (!*given && word_count == 0)
-        return FAIL(env, USAGE, "which model? usage: sifr sample %s", command_sample.usage);
+        return FAIL(env, USAGE, "missing argument MODEL; usage: sifr sample %s",
+                    command_sample.usage);
     if (word_count > first + 1)
-        return FAIL(env, USAGE, "'%s' is one argument too many: --model.path names the model",
+        return FAIL(env, USAGE, "unexpected argument '%s': --model.path already names the model",
                     words[first + 1]);
     *model = *given ? given : words[0];
     if (word_count > first)
@@ -140,31 +141,31 @@ static enum status choose_model(struct env *env, const char *given, const char *
     return STATUS_OK;
 }
 
-/* Where to compute, which must have room for the model. */
-static enum status find_place(struct env *env, const struct sample_settings *settings,
-                              const struct model_source *source, struct compute_config *place)
+/* Choose the device and check that the model fits in its memory. */
+static enum status choose_compute(struct env *env, const struct sample_settings *settings,
+                                  const struct model_source *source, struct compute_config *compute)
 {
     int device = settings->device;
     struct device_info info;
     TRY(run_device_find(env, false, &device, &info));
-    *place = run_device_compute(device, compute_types[settings->compute]);
-    return run_fit_model(env, source->folder, place->type,
+    *compute = run_device_compute(device, compute_types[settings->compute]);
+    return run_fit_model(env, source->folder, compute->type,
                          info.total_bytes > 0 ? info.free_bytes : machine_memory());
 }
 
-/* --tokenizer, or the one beside the model. */
+/* --tokenizer, or tokenizer.json in the folder of the model. */
 static enum status check_tokenizer(struct env *env, const char *named,
                                    const struct model_source *source)
 {
-    char *beside;
+    char *path;
     if (*named)
         return named_tokenizer(env, "--tokenizer", named);
-    TRY(model_source_path(source, "tokenizer.json", &beside));
-    bool there = file_exists(beside);
-    mem_free(env, beside);
-    return there ? STATUS_OK
+    TRY(model_source_path(source, "tokenizer.json", &path));
+    bool found = file_exists(path);
+    mem_free(env, path);
+    return found ? STATUS_OK
                  : FAIL(env, CONFIG,
-                        "there is no tokenizer.json beside the model in '%s'; name one with "
+                        "no tokenizer.json in the model folder '%s'; name one with "
                         "--tokenizer",
                         source->folder);
 }
@@ -172,11 +173,11 @@ static enum status check_tokenizer(struct env *env, const char *named,
 static enum status write_all(struct cli *cli, const struct sample_settings *settings,
                              const struct model_source *source, struct generate_config config)
 {
-    struct compute_config place;
+    struct compute_config compute;
     struct generator *generator;
-    TRY(find_place(cli->env, settings, source, &place));
+    TRY(choose_compute(cli->env, settings, source, &compute));
     TRY(check_tokenizer(cli->env, settings->tokenizer, source));
-    TRY(generator_create(cli->env, place, source, settings->tokenizer, &generator));
+    TRY(generator_create(cli->env, compute, source, settings->tokenizer, &generator));
     enum status st = STATUS_OK;
     for (int64_t i = 0; i < settings->count && st == STATUS_OK; i++, config.seed++)
         st = write_one(cli, generator, settings, &config);
@@ -210,34 +211,34 @@ static enum status run_sample(struct cli *cli, struct options *options, void *us
 #define RANGE(low, high) .ranged = true, .min = (low), .max = (high)
 static const struct option sample_list[] = {
     {FLAG("model.path", model, STRING), .value_name = "DIR",
-     .help = "the model, when it is not the first argument"},
+     .help = "the model, instead of the argument MODEL"},
     {FLAG("prompt", generate.prompt, STRING), .letter = 'p',
-     .help = "what the text begins with; also the second argument"},
+     .help = "the prompt, instead of the argument PROMPT"},
     {FLAG("tokens", generate.tokens, INT), .letter = 'n', .fallback = "200", RANGE(0, 1e9),
-     .help = "how many to write at most; 0 = until the context is full"},
+     .help = "largest number of tokens to generate; 0 = until the context is full"},
     {FLAG("temperature", generate.temperature, REAL), .letter = 't', .fallback = "0.8",
-     RANGE(0, 100), .help = "higher is wilder; 0 = always the likeliest token"},
-    {FLAG("top-k", generate.top_k, INT), .fallback = "0", RANGE(0, 1e9),
-     .help = "choose among so many tokens; 0 = all"},
+     RANGE(0, 100),
+     .help = "sampling temperature; higher is more random, 0 = always the most likely token"},
+    {FLAG("top-k", generate.top_k, INT), .value_name = "K", .fallback = "0", RANGE(0, 1e9),
+     .help = "sample from the K most likely tokens; 0 = all"},
     {FLAG("top-p", generate.top_p, REAL), .fallback = "0.95", RANGE(1e-6, 1),
-     .help = "choose among the likeliest tokens with this share; 1 = all"},
+     .help = "sample from the most likely tokens that together have this probability; 1 = all"},
     {FLAG("seed", generate.seed, INT), .letter = 's', .fallback = "1", RANGE(0, 9e18),
-     .help = "the same seed gives the same text"},
-    {FLAG("ignore-eot", generate.ignore_eot, BOOL), .help = "go on after the end-of-text token"},
+     .help = "random seed; the same seed generates the same text"},
+    {FLAG("ignore-eot", generate.ignore_eot, BOOL), .help = "continue after the end-of-text token"},
     {FLAG("count", count, INT), .letter = 'c', .fallback = "1", RANGE(1, 1e9),
-     .help = "texts to write, each with the next seed"},
+     .help = "number of texts; each uses the next seed"},
     {FLAG("tokenizer", tokenizer, STRING), .value_name = "FILE",
-     .help = "a tokenizer.json; default: the one beside the model"},
+     .help = "a tokenizer.json; default: the one in the folder of the model"},
     {FLAG("run.device", device, CHOICE), .fallback = "auto", .choices = run_device_words,
-     .help = "where to compute; auto = cuda where there is a GPU"},
+     .help = "device to compute on; auto = cuda if there is a GPU"},
     {FLAG("precision.mode", compute, CHOICE), .fallback = "bf16", .choices = compute_words,
-     .help = "in which a GPU computes; a CPU computes in fp32"},
+     .help = "arithmetic of a GPU; a CPU always computes in fp32"},
     {FLAG("run.threads", threads, INT), .also = "threads", .fallback = "0", RANGE(0, 4096),
-     .help = "0 = as many as the process may run on"},
-    {FLAG("raw", raw, BOOL),
-     .help = "only the new text: without the prompt and the last line's end"},
-    {FLAG("quiet", quiet, BOOL), .letter = 'q', .help = "no figures on stderr"},
-    {FLAG("json", json, BOOL), .help = "one JSON object a text"},
+     .help = "CPU threads; 0 = all that this process may use"},
+    {FLAG("raw", raw, BOOL), .help = "print only the generated text: no prompt, no final newline"},
+    {FLAG("quiet", quiet, BOOL), .letter = 'q', .help = "do not report speed on stderr"},
+    {FLAG("json", json, BOOL), .help = "print one JSON object per text"},
 };
 #undef FLAG
 #undef RANGE
@@ -252,11 +253,10 @@ static enum status bind_sample(struct options *options, void *settings)
 const struct command command_sample = {
     .name = "sample",
     .usage = "MODEL [PROMPT] [--tokens=N] [--temperature=X]",
-    .summary = "let a model write text",
+    .summary = "generate text with a model",
     .description =
-        "MODEL is a run folder (its newest checkpoint that is whole is used), a checkpoint or a "
-        "Hugging Face\n"
-        "directory. The text goes to stdout as it comes, tokens per second to stderr.\n",
+        "MODEL is a run folder (its newest complete checkpoint is used), a checkpoint or a Hugging "
+        "Face directory. The text is streamed to stdout; the speed is reported on stderr.\n",
     .examples = "  sifr sample runs/tiny \"Once upon a time\"\n"
                 "  sifr sample runs/tiny --temperature=0 --tokens=50 --prompt=\"The\"\n"
                 "  sifr sample runs/tiny --count=3 --json\n",

@@ -1,7 +1,8 @@
-/* command_tokenize -- text to token shards, with a vocabulary learnt from it if asked; and back.
+/* command_tokenize -- encodes text as token shards, optionally with a new vocabulary, and decodes
+ * them.
  *
- * The work is in encode.c and in the tokenizer; here are the options, the progress bar and the
- * report.
+ * train/data/encode.c and the tokenizer do the work. This file has the options, the progress bar,
+ * the report, and the rule that all output files appear or none.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -56,7 +57,7 @@ static bool on_learn(void *user, int done, int total)
     char figure[64];
     snprintf(figure, sizeof figure, "%d of %d tokens", done, total);
     show_progress(user, (double)done / total, figure);
-    return true; /* a signal ends this command by itself */
+    return true; /* a signal terminates this command, so it never has to be cancelled */
 }
 
 static void on_encode(void *user, size_t done, size_t total)
@@ -74,21 +75,21 @@ static enum status check_flags(struct env *env, const struct tokenize_settings *
 {
     if (settings->vocab > 0 && *settings->tokenizer)
         return FAIL(env, USAGE,
-                    "--vocab learns a tokenizer and --tokenizer names one; give one of them");
+                    "--vocab and --tokenizer cannot be combined: --vocab trains a new tokenizer");
     if (settings->vocab > 0 && settings->vocab < DATA_LEARNT_MIN)
         return FAIL(env, USAGE,
-                    "--vocab: %lld is too few: the bytes and the end of a text are %d tokens",
+                    "--vocab=%lld is too small: the bytes and the end-of-text token need %d",
                     (long long)settings->vocab, DATA_LEARNT_MIN);
     return *settings->tokenizer ? named_tokenizer(env, "--tokenizer", settings->tokenizer)
                                 : STATUS_OK;
 }
 
-/* What data_tokenizer_create reads: the same files, the same cut. */
+/* With --vocab, train on the files to encode, without the part held out for val.bin. */
 static enum status make_tokenizer(struct cli *cli, const struct tokenize_settings *settings,
                                   const char *const *words, int word_count,
                                   struct tokenizer **tokenizer)
 {
-    struct progress progress = {cli->console, "learning a vocabulary", clock_seconds(), 0};
+    struct progress progress = {cli->console, "training a tokenizer", clock_seconds(), 0};
     char learnt[32];
     if (settings->vocab == 0)
         return tokenizer_load(cli->env, *settings->tokenizer ? settings->tokenizer : "bytes",
@@ -113,7 +114,7 @@ static enum status make_tokenizer(struct cli *cli, const struct tokenize_setting
     return st;
 }
 
-#define PARTIAL_NAME ".sifr-partial" /* in the folder, until all is written */
+#define PARTIAL_NAME ".sifr-partial" /* inside --out, until all files are written */
 
 enum { OUTPUTS = 3 };
 static const char *const output_names[OUTPUTS] = {"train.bin", "val.bin", "tokenizer.json"};
@@ -186,16 +187,16 @@ static void print_tokenized(struct cli *cli, const struct tokenized *done)
     print_next(cli, done);
 }
 
-/* Files of another text would be lost, or one that is not written now would stay beside the new. */
-static enum status check_place(struct env *env, const struct tokenize_settings *settings,
-                               const struct tokenized *done)
+/* Never overwrite, and never mix files of two calls in one folder. */
+static enum status check_output_free(struct env *env, const struct tokenize_settings *settings,
+                                     const struct tokenized *done)
 {
     const char *const paths[] = {done->path[0], done->path[1], done->tokenizer_path};
     TRY(named_out(env, "--out", settings->out));
     for (int i = 0; i < 3; i++)
         if (!path_is_free(paths[i]))
             return FAIL(env, CONFIG,
-                        "'%s' is there already, and nothing is overwritten; choose another --out",
+                        "'%s' already exists and is not overwritten; choose another --out",
                         paths[i]);
     return STATUS_OK;
 }
@@ -225,7 +226,7 @@ static enum status write_tokens(struct cli *cli, const struct tokenize_settings 
     return tokenizer_save(tokenizer, paths[2]);
 }
 
-/* All files appear in the folder, or none does. */
+/* Write to a partial folder, then move: all files appear in --out, or none. */
 static enum status write_files(struct cli *cli, const struct tokenize_settings *settings,
                                const char *const *words, int word_count,
                                const struct tokenizer *tokenizer, struct tokenized *done)
@@ -249,7 +250,7 @@ undo:
     return st;
 }
 
-/* One at a time writes to a folder. */
+/* Only one process may write to a folder at a time. */
 static enum status lock_folder(struct env *env, const char *folder, struct lock_file **lock)
 {
     const struct lock_words words = {
@@ -261,13 +262,13 @@ static enum status lock_folder(struct env *env, const char *folder, struct lock_
     return st;
 }
 
-/* Write all files; the caller holds the lock of the folder. */
+/* The caller holds the lock of the folder. */
 static enum status fill_folder(struct cli *cli, const struct tokenize_settings *settings,
                                const char *const *words, int word_count, struct tokenized *done)
 {
     struct tokenizer *tokenizer;
     double begin = clock_seconds();
-    TRY(check_place(cli->env, settings, done)); /* another may have ended just now */
+    TRY(check_output_free(cli->env, settings, done)); /* again: another process may have written */
     TRY(make_tokenizer(cli, settings, words, word_count, &tokenizer));
     done->learn_seconds = clock_seconds() - begin;
     enum status st = write_files(cli, settings, words, word_count, tokenizer, done);
@@ -303,7 +304,7 @@ static enum status tokenize(struct cli *cli, const struct tokenize_settings *set
     TRY_OR(undo, path_join(env, settings->out, output_names[2], &done.tokenizer_path));
     TRY_OR(undo, path_join(env, settings->out, output_names[0], &done.path[0]));
     TRY_OR(undo, path_join(env, settings->out, output_names[1], &done.path[1]));
-    TRY_OR(undo, check_place(env, settings, &done));
+    TRY_OR(undo, check_output_free(env, settings, &done));
     TRY_OR(undo, make_folder(cli, settings, words, word_count, &done));
     if (settings->json)
         st = print_tokenized_json(cli, &done);
@@ -335,13 +336,13 @@ static enum status find_tokenizer(struct env *env, const char *named, const char
     enum status st =
         file_exists(path)
             ? tokenizer_load(env, path, tokenizer)
-            : FAIL(env, USAGE, "there is no tokenizer.json beside '%s'; name one with --tokenizer",
+            : FAIL(env, USAGE, "no tokenizer.json in the folder of '%s'; name one with --tokenizer",
                    shard_path);
     mem_free(env, path);
     return st;
 }
 
-/* What ends in the middle of a character stays in `text`, unless this is the last. */
+/* Keep an incomplete character in `text` for the next call, unless this is the last one. */
 static void print_whole(struct console *console, struct text *text, bool last)
 {
     char rest[4];
@@ -390,8 +391,7 @@ static enum status decode_shard(struct cli *cli, const struct tokenize_settings 
     if (shard_fingerprint(shard) &&
         shard_fingerprint(shard) != source_tokenizer_fingerprint(tokenizer))
         log_warn(cli->env,
-                 "'%s' was not made with this tokenizer: the text is not the one that was encoded",
-                 path);
+                 "'%s' was encoded with another tokenizer: the decoded text will be wrong", path);
     st = print_shard(cli, shard, tokenizer);
 undo:
     tokenizer_destroy(tokenizer);
@@ -421,7 +421,7 @@ static enum status run_tokenize(struct cli *cli, struct options *options, void *
     (void)options;
     const struct tokenize_settings *tokens = settings;
     if (!*tokens->out)
-        return FAIL(cli->env, USAGE, "--out is empty: name a folder, or leave it away");
+        return FAIL(cli->env, USAGE, "--out is empty: name a folder, or omit --out");
     return tokens->decode ? decode(cli, tokens, words, word_count)
                           : tokenize(cli, tokens, words, word_count);
 }
@@ -438,7 +438,7 @@ static const struct option tokenize_list[] = {
     {FIELD(out), .type = OPTION_STRING, .letter = 'o', .fallback = "tokens", .value_name = "DIR",
      .help = "folder for train.bin, val.bin and tokenizer.json"},
     {FIELD(vocab), .type = OPTION_INT, .fallback = "0", .ranged = true, .min = 0, .max = 1e6,
-     .help = "learn a vocabulary of so many tokens from the training text; 0 = use --tokenizer"},
+     .help = "train a tokenizer with this many tokens on the text; 0 = use --tokenizer"},
     {.key = "max-text",
      .type = OPTION_INT,
      .flag_only = true,
@@ -448,19 +448,18 @@ static const struct option tokenize_list[] = {
      .max = 9e18,
      .offset = offsetof(struct tokenize_settings, max_text),
      .value_name = "BYTES",
-     .help = "--vocab: bytes of text to learn from at most; of more text parts are read, evenly "
-             "spread; 0 = all of it"},
+     .help = "with --vocab: bytes of text to train on, sampled evenly from a larger text; 0 = all"},
     {FIELD(tokenizer), .type = OPTION_STRING, .value_name = "FILE",
-     .help = "a tokenizer.json, a folder with one, or 'bytes' (which is also the default)"},
+     .help = "a tokenizer.json, a folder that contains one, or 'bytes'; default: bytes"},
     {FIELD(split), .type = OPTION_REAL, .fallback = "0.05", .ranged = true, .min = 0, .max = 0.9,
-     .help = "share of the text, at its end, that goes to val.bin"},
+     .help = "fraction of the text, taken from its end, for val.bin"},
     {FIELD(format), .type = OPTION_CHOICE, .choices = formats, .fallback = "auto",
-     .help = "what the files hold; u16 and u32 are for --decode"},
+     .help = "format of the files; u16 and u32 (bare token ids) only with --decode"},
     {FIELD(special), .type = OPTION_BOOL,
-     .help = "encode special tokens that are written out in the text"},
+     .help = "encode special tokens that occur literally in the text, such as <|endoftext|>"},
     {FIELD(decode), .type = OPTION_BOOL, .letter = 'd',
-     .help = "print the text of token shards instead"},
-    {FIELD(json), .type = OPTION_BOOL, .help = "report as one JSON object"},
+     .help = "decode token shards to text on stdout"},
+    {FIELD(json), .type = OPTION_BOOL, .help = "print the report as one JSON object"},
 };
 #undef FIELD
 static const struct option_table tokenize_options = {
@@ -474,12 +473,13 @@ static enum status bind_tokenize(struct options *options, void *settings)
 const struct command command_tokenize = {
     .name = "tokenize",
     .usage = "FILE ... [--out=DIR] [--vocab=N | --tokenizer=FILE]",
-    .summary = "turn text or JSONL into token shards, with a vocabulary of its own if asked",
-    .description = "Files (or quoted globs) of text, or of JSON lines with a \"text\" each, become "
-                   "train.bin and val.bin in\n"
-                   "llm.c's format, beside the tokenizer.json that made them. With --decode shards "
-                   "become text again. Of the three\n"
-                   "files none may be in the folder before.\n",
+    .summary = "encode text or JSONL as token shards, optionally with a new vocabulary",
+    .description =
+        "FILE is a text file, a JSONL file whose objects have a \"text\" field, or a quoted glob. "
+        "The "
+        "command writes train.bin and val.bin in the format of llm.c, and the tokenizer.json that "
+        "encoded them, to the folder --out. It never overwrites files. --decode turns token shards "
+        "back into text.\n",
     .examples = "  sifr tokenize book.txt --vocab=4096 --out=data/book\n"
                 "  sifr tokenize 'corpus/*.jsonl' --tokenizer=gpt2/tokenizer.json --split=0.01\n"
                 "  sifr tokenize --decode data/book/val.bin | head\n",

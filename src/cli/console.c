@@ -1,6 +1,5 @@
-/* console -- see the header. The live line is remembered only as "there is one": it is cleared
- * with one escape sequence before anything else is written, and whoever owns it writes it again
- * when it next has news. */
+/* console -- output to terminals and files. Of the live line only its existence is stored: it is
+ * cleared before anything else is written, and its owner writes it again with its next update. */
 #include "cli/console.h"
 #include <errno.h>
 #include <poll.h>
@@ -25,8 +24,9 @@ static int terminal_width(void)
     return size.ws_col == 0 ? PLAIN_WIDTH : size.ws_col < LEAST_WIDTH ? LEAST_WIDTH : size.ws_col;
 }
 
-/* Where a supervisor's own output goes: false = there is none. What the launcher in between gives
- * us (a pipe, or a terminal of its own) tells nothing. */
+/* Use the properties of the supervisor's output; false = there is no supervisor. The launcher in
+ * between gives this process a pipe or a terminal of its own, which says nothing about the real
+ * output. */
 static bool ask_supervisor(struct console *console)
 {
     const char *text = getenv(CONSOLE_VARIABLE);
@@ -35,7 +35,7 @@ static bool ask_supervisor(struct console *console)
         return false;
     console->out_terminal = out_terminal;
     console->out_colour = out_colour;
-    console->err_terminal = false; /* stderr comes there line by line */
+    console->err_terminal = false; /* the supervisor passes stderr on line by line */
     console->err_colour = err_colour;
     console->width = width < LEAST_WIDTH ? PLAIN_WIDTH : width;
     console->fixed_width = true;
@@ -68,7 +68,7 @@ static const char *escape_of(enum console_style style)
     return escapes[style];
 }
 
-/* "\033[", a number that nobody knows, the style, "m". */
+/* "\033[", a random number, ";", the style, "m". */
 static void make_marks(struct console *console)
 {
     uint32_t number;
@@ -106,24 +106,24 @@ const char *console_style(const struct console *console, enum console_style styl
     return console->marks[style];
 }
 
-/* --- the way out ------------------------------------------------------------------------------ */
+/* --- filtered output -------------------------------------------------------------------------- */
 
-/* What is printed where. */
-struct way {
+/* Where to print, and what passes the filter. */
+struct sink {
     const struct console *console;
     FILE *stream;
-    bool lines;  /* newlines and tabs stay */
-    bool passed; /* styles came as escape sequences, from a rank */
-    bool
-        foreign; /* there are no styles, and an escape says less than U+FFFD: what a model writes */
+    bool lines;   /* keep newlines and tabs */
+    bool passed;  /* from a rank: styles are escape sequences already */
+    bool foreign; /* text of a model: no styles, and U+FFFD in place of an escaped byte */
 };
 
-/* The style whose mark, or escape sequence, `data` begins with; STYLE_COUNT = none. */
-static enum console_style style_at(const struct way *way, const char *data, size_t bytes,
+/* The style whose mark or escape sequence `data` begins with; STYLE_COUNT = none. */
+static enum console_style style_at(const struct sink *sink, const char *data, size_t bytes,
                                    size_t *length)
 {
-    for (int i = 0; i < STYLE_COUNT && *data == '\033' && !way->foreign; i++) {
-        const char *mark = way->passed ? escape_of((enum console_style)i) : way->console->marks[i];
+    for (int i = 0; i < STYLE_COUNT && *data == '\033' && !sink->foreign; i++) {
+        const char *mark =
+            sink->passed ? escape_of((enum console_style)i) : sink->console->marks[i];
         *length = strlen(mark);
         if (*length > 0 && *length <= bytes && memcmp(data, mark, *length) == 0)
             return (enum console_style)i;
@@ -131,33 +131,33 @@ static enum console_style style_at(const struct way *way, const char *data, size
     return STYLE_COUNT;
 }
 
-/* One character, or mark, that is not printed as it is; returns its bytes. */
-static size_t put_special(const struct way *way, const char *data, size_t bytes)
+/* Print one character or mark that is not printable as it is; returns its length in bytes. */
+static size_t put_special(const struct sink *sink, const char *data, size_t bytes)
 {
     char escape[PRINTABLE_ESCAPE];
     size_t length;
-    enum console_style style = style_at(way, data, bytes, &length);
+    enum console_style style = style_at(sink, data, bytes, &length);
     if (style != STYLE_COUNT) {
-        fputs(escape_of(style), way->stream);
+        fputs(escape_of(style), sink->stream);
         return length;
     }
-    if (way->lines && (*data == '\n' || *data == '\t')) {
-        putc(*data, way->stream);
+    if (sink->lines && (*data == '\n' || *data == '\t')) {
+        putc(*data, sink->stream);
         return 1;
     }
     length = printable_escape(data, bytes, escape);
-    fputs(way->foreign ? TEXT_REPLACEMENT : escape, way->stream);
+    fputs(sink->foreign ? TEXT_REPLACEMENT : escape, sink->stream);
     return length;
 }
 
-static void put(const struct way *way, const char *data, size_t bytes)
+static void put(const struct sink *sink, const char *data, size_t bytes)
 {
     while (bytes > 0) {
         size_t done = printable_span(data, bytes);
         if (done > 0)
-            fwrite(data, 1, done, way->stream);
+            fwrite(data, 1, done, sink->stream);
         else
-            done = put_special(way, data, bytes);
+            done = put_special(sink, data, bytes);
         data += done;
         bytes -= done;
     }
@@ -176,22 +176,22 @@ int console_finish(struct console *console)
     return console->write_error == EPIPE ? 0 : console->write_error;
 }
 
-/* Newlines at the ends of `format` are ours; those inside come with a value, and are escaped. */
+/* Newlines at both ends of `format` are printed; others come from a value and are escaped. */
 static void put_line(struct console *console, const char *format, const char *line, size_t bytes)
 {
-    const struct way way = {.console = console, .stream = stdout};
+    const struct sink sink = {.console = console, .stream = stdout};
     size_t front = strspn(format, "\n"), back = 0;
     while (front + back < strlen(format) && format[strlen(format) - 1 - back] == '\n')
         back++;
     fwrite(line, 1, front, stdout);
-    put(&way, line + front, bytes - front - back);
+    put(&sink, line + front, bytes - front - back);
     fwrite(line + bytes - back, 1, back, stdout);
     putc('\n', stdout);
 }
 
 void console_line(struct console *console, const char *format, ...)
 {
-    char room[4096], *line = room; /* more only for long JSON: a step allocates nothing */
+    char room[4096], *line = room; /* only long JSON needs more; a step must not allocate */
     va_list args;
     console_live_clear(console);
     va_start(args, format);
@@ -214,9 +214,9 @@ void console_line(struct console *console, const char *format, ...)
 
 void console_write(struct console *console, const char *data, size_t bytes)
 {
-    const struct way way = {.console = console, .stream = stdout, .lines = true};
+    const struct sink sink = {.console = console, .stream = stdout, .lines = true};
     console_live_clear(console);
-    put(&way, data, bytes);
+    put(&sink, data, bytes);
     console_flush(console);
 }
 
@@ -229,9 +229,9 @@ void console_pass(struct console *console, const char *data, size_t bytes)
 
 void console_text(struct console *console, const char *data, size_t bytes)
 {
-    const struct way way = {.console = console, .stream = stdout, .lines = true, .foreign = true};
+    const struct sink sink = {.console = console, .stream = stdout, .lines = true, .foreign = true};
     console_live_clear(console);
-    put(&way, data, bytes);
+    put(&sink, data, bytes);
     console_flush(console);
 }
 
@@ -245,9 +245,9 @@ void console_data(struct console *console, const char *data, size_t bytes)
 
 void console_pass_errors(const struct console *console, const char *lines)
 {
-    const struct way way = {
+    const struct sink sink = {
         .console = console, .stream = stderr, .lines = true, .passed = console->err_colour};
-    put(&way, lines, strlen(lines));
+    put(&sink, lines, strlen(lines));
 }
 
 /* Bytes of `line` that fit in `columns`, counting a UTF-8 character as one column. */
@@ -299,8 +299,8 @@ static const enum console_style level_styles[] = {[LOG_ERROR] = STYLE_RED,
                                                   [LOG_INFO] = STYLE_PLAIN,
                                                   [LOG_DEBUG] = STYLE_DIM};
 
-/* --verbose is for who looks for something: it is stronger than --quiet. */
-static bool is_kept_back(const struct console *console, enum log_level level)
+/* --verbose overrides --quiet. */
+static bool is_suppressed(const struct console *console, enum log_level level)
 {
     return console->quiet && !console->verbose && level > LOG_NOTICE;
 }
@@ -311,7 +311,7 @@ void console_log(void *user, enum log_level level, const char *line)
     char rank[32] = "";
     if (level == LOG_ERROR)
         rank_report_error(console->rank);
-    if ((console->rank > 0 && !console->verbose) || is_kept_back(console, level))
+    if ((console->rank > 0 && !console->verbose) || is_suppressed(console, level))
         return;
     if (console->rank > 0)
         snprintf(rank, sizeof rank, "rank %d: ", console->rank);
@@ -325,7 +325,7 @@ void console_signal_line(const struct console *console, enum log_level level, co
 {
     char whole[1024], *to = whole;
     bool colour = console->err_colour && level_styles[level] != STYLE_PLAIN;
-    if (console->rank > 0 || strlen(line) > sizeof whole / 2 || is_kept_back(console, level))
+    if (console->rank > 0 || strlen(line) > sizeof whole / 2 || is_suppressed(console, level))
         return;
     to = stpcpy(to, console->err_terminal ? "\nsifr: " : "sifr: ");
     to = stpcpy(to, colour ? escape_of(level_styles[level]) : "");
@@ -335,9 +335,9 @@ void console_signal_line(const struct console *console, enum log_level level, co
     *to++ = '\n';
     struct pollfd err = {.fd = STDERR_FILENO, .events = POLLOUT};
     if (poll(&err, 1, 0) != 1 || !(err.revents & POLLOUT))
-        return; /* nobody reads, and who wants to end must not wait for that */
+        return; /* a full pipe must not delay the exit */
     ssize_t said = write(STDERR_FILENO, whole, (size_t)(to - whole));
-    (void)said; /* nobody may read it */
+    (void)said; /* the reader may be gone */
 }
 
 void console_rank_error(struct console *console, const char *line)
@@ -365,11 +365,11 @@ char *console_bar(const struct console *console, char *out, int width, double sh
     return out;
 }
 
-/* --- facts ----------------------------------------------------------------------------------- */
+/* --- name and value -------------------------------------------------------------------------- */
 
 enum { FACT_INDENT = 12 };
 
-/* Bytes of `value` up to the last space in `columns`; a word that is longer stays whole. */
+/* Bytes of `value` up to the last space within `columns`; a longer word is not broken. */
 static size_t fitting_words(const char *value, int columns)
 {
     size_t bytes = strlen(value), cut = (size_t)columns;

@@ -1,4 +1,3 @@
-/* curve -- see the header. */
 #include "cli/curve.h"
 #include <math.h>
 #include <string.h>

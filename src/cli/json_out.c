@@ -1,4 +1,3 @@
-/* json_out -- commas, keys and the pieces of base/text. */
 #include "cli/json_out.h"
 #include <inttypes.h>
 #include <string.h>

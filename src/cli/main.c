@@ -1,19 +1,21 @@
-/* main -- the command `sifr`: finds the command word, loads its options, runs it, and turns a
- * status into an exit code.
+/* main -- the program `sifr`: finds the command, loads its options, runs it, and turns its status
+ * into an exit code.
  *
- * This is the only file that ends the process, and the only one with process-wide mutable state:
- * the flag that signals set. Help, version and completion are answered before anything else is
- * looked at, so that they work with any other arguments.
+ * This is the only file that exits the process, and the only one with process-wide mutable state:
+ * the flags that signal handlers set. --help is handled before other arguments are parsed, so it
+ * works whatever they are.
  *
- * Signals: a command that can stop in good order is asked to by SIGINT, SIGTERM, SIGUSR1, SIGUSR2
- * and SIGHUP (unless that is ignored from the start: nohup), any number of them; only a second SIGINT
- * ends the process at once (exit 1, or 75 where all is saved by then), and the first one says so.
- * launch.c does the same for ranks that have a supervisor. Such a rank stops by those signals too, and
- * with it the whole job; but not by a SIGINT, SIGTERM or SIGHUP of its parent, the launcher: that comes
- * when another rank has died, which this one will notice.
+ * Signals: SIGINT, SIGTERM, SIGUSR1, SIGUSR2 and SIGHUP (unless it was ignored at the start, as
+ * under nohup) ask a graceful command to stop, however often they arrive. Only a second SIGINT
+ * terminates the process immediately (exit code 1, or 75 when everything is saved); the answer to
+ * the first one says so. launch.c does the same for ranks that have a supervisor. Such a rank also
+ * stops on these signals, and the whole job with it, except on SIGINT, SIGTERM or SIGHUP from its
+ * parent, the launcher: those mean that another rank has died, which this rank will notice by
+ * itself.
  *
- * The first signal also starts a watch: a run that makes no progress after it, for run.stop_timeout, is
- * ended (exit 4). The watch is a timer's signal, so it needs nothing of the threads that hang.
+ * The first signal also starts a watchdog: a run that makes no progress for run.stop_timeout after
+ * it is terminated (exit code 4). The watchdog is a timer signal, so it does not depend on threads
+ * that hang.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -31,18 +33,18 @@
 #include "comm/launcher.h"
 
 static volatile sig_atomic_t stop_signal;
-static volatile sig_atomic_t stepping; /* the first step has begun, or is about to */
-static volatile sig_atomic_t saved;    /* all of the run, before it ends */
-static atomic_int interrupted_ms;      /* when the first SIGINT came; 0 = none has */
-static const struct console *answers;  /* where a handler says what it does */
-static bool is_joined;                 /* by a launcher, which has signals of its own to send */
+static volatile sig_atomic_t stepping; /* the first step has begun or is about to */
+static volatile sig_atomic_t saved;    /* the run is completely saved and about to exit */
+static atomic_int interrupted_ms;      /* time of the first SIGINT; 0 = none yet */
+static const struct console *answers;  /* where signal handlers print */
+static bool is_joined;                 /* started by a launcher, which sends signals of its own */
 static struct progress progress;       /* of this process */
 static struct {
-    atomic_int limit_ms; /* without progress; 0 = any time */
+    atomic_int limit_ms; /* longest time without progress; 0 = no limit */
     atomic_bool runs;
-    int rank;      /* whose report it is */
-    uint64_t seen; /* of the progress; this and the next are the handler's */
-    int silent_looks;
+    int rank;         /* for the report */
+    uint64_t seen;    /* progress at the last check; used only by the handler, like the next */
+    int silent_looks; /* checks without progress, in a row */
 } watched;
 
 /* --- signals -------------------------------------------------------------------------------- */
@@ -61,9 +63,9 @@ static _Noreturn void end_at_once(void)
     _exit(status_exit_code(kept ? STATUS_SAVED : STATUS_STOPPED));
 }
 
-/* --- the watch ------------------------------------------------------------------------------ */
+/* --- the watchdog --------------------------------------------------------------------------- */
 
-enum { WATCH_LOOKS = 4 }; /* in the time without progress */
+enum { WATCH_LOOKS = 4 }; /* checks within the time limit */
 
 static int watch_limit_ms(void)
 {
@@ -79,7 +81,7 @@ static void look_later(void)
     setitimer(ITIMER_REAL, &span, NULL);
 }
 
-/* After a signal to stop; any number of times, also from its handler. */
+/* Called after a signal to stop, any number of times, also from its handler. */
 static void start_watch(void)
 {
     if (atomic_load(&watched.limit_ms) == 0 || atomic_exchange(&watched.runs, true))
@@ -88,7 +90,7 @@ static void start_watch(void)
     look_later();
 }
 
-/* Threads may hold any lock: nothing here takes one. */
+/* Runs in a signal handler while other threads may hold any lock: must not take one. */
 static _Noreturn void end_stalled(void)
 {
     char line[RANK_ERROR_BYTES], doing[PROGRESS_BYTES];
@@ -96,9 +98,8 @@ static _Noreturn void end_stalled(void)
         end_at_once();
     progress_words(&progress, doing);
     snprintf(line, sizeof line,
-             "no progress for %d s after the signal to stop%s%s: ended without saving, so the "
-             "steps since "
-             "the last checkpoint are lost; rerun the same command to resume from it",
+             "no progress for %d s after the signal to stop%s%s: terminated without saving, so the "
+             "steps since the last checkpoint are lost; rerun the same command to resume from it",
              watch_limit_ms() / 1000, *doing ? ", in " : "", doing);
     console_signal_line(answers, LOG_ERROR, line);
     if (rank_report_wanted())
@@ -135,9 +136,9 @@ static void watch(struct cli *cli, int rank, double seconds)
         start_watch();
 }
 
-/* --- the answers ---------------------------------------------------------------------------- */
+/* --- handlers ------------------------------------------------------------------------------- */
 
-/* Two threads may be here at a time; the clock goes round. */
+/* Two threads may be in here at once. The clock wraps around, so only differences count. */
 static void on_interrupt(void)
 {
     int first = 0, now = handler_clock_ms();
@@ -148,8 +149,9 @@ static void on_interrupt(void)
         end_at_once();
 }
 
-/* Answered from here, at once: a step may take minutes. But mpirun sends SIGTERM to ranks of a job that
- * has failed: then whoever hears of it first says what it means (train_view.c). */
+/* The handler answers immediately, because a step may take minutes. It does not answer SIGTERM
+ * under a launcher: mpirun sends SIGTERM to the ranks of a failed job, and train_view.c explains
+ * it. */
 static void on_signal(int number)
 {
     int before = errno;
@@ -158,13 +160,14 @@ static void on_signal(int number)
     } else if (!stop_signal && !is_joined) {
         console_signal_line(answers, LOG_INFO, stepping ? CLI_STOPPING : CLI_STOPPING_EARLY);
     }
-    if (stop_signal != SIGINT) /* a supervisor that begins after it counts it as the first */
+    if (stop_signal != SIGINT) /* a supervisor that starts later counts a SIGINT as the first */
         stop_signal = number;
     start_watch();
     errno = before;
 }
 
-/* For a rank that has a supervisor: it is the supervisor who answers, and who quits at once. */
+/* For a rank with a supervisor. The supervisor answers, and terminates the job on a second
+ * SIGINT. */
 static void on_rank_signal(int number, siginfo_t *info, void *context)
 {
     (void)context;
@@ -177,14 +180,14 @@ static void on_rank_signal(int number, siginfo_t *info, void *context)
     errno = before;
 }
 
-/* For a command that has nothing to save. */
+/* For commands that have nothing to save. */
 static void on_end_signal(int number)
 {
     (void)number;
     end_at_once();
 }
 
-/* nohup ignores SIGHUP for what it starts, and means all of it. */
+/* nohup ignores SIGHUP for its child, and that must hold for the child's ranks too. */
 static bool is_left_ignored(int number)
 {
     struct sigaction action;
@@ -215,11 +218,11 @@ static void catch_signals(const struct cli *cli)
         sigaction(numbers[i], &action, NULL);
         sigaddset(&listened, numbers[i]);
     }
-    sigprocmask(SIG_UNBLOCK, &listened, NULL); /* whoever started us may have blocked some */
-    signal(SIGPIPE, SIG_IGN); /* whoever reads our lines may leave before the run ends */
+    sigprocmask(SIG_UNBLOCK, &listened, NULL); /* the parent may have blocked some */
+    signal(SIGPIPE, SIG_IGN);                  /* a run must survive the reader of its output */
 }
 
-/* As a supervisor of several ranks ends them; the ranks of one just end. */
+/* Print a line when a signal terminates the command. Ranks under a launcher stay silent. */
 static void say_when_ended(const struct cli *cli)
 {
     static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP};
@@ -228,7 +231,7 @@ static void say_when_ended(const struct cli *cli)
     if (launcher_find(&launcher))
         return;
     answers = cli->console;
-    sigfillset(&action.sa_mask); /* it is said once */
+    sigfillset(&action.sa_mask); /* print the line once */
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         if (!is_left_ignored(numbers[i]))
             sigaction(numbers[i], &action, NULL);
@@ -241,16 +244,16 @@ static enum status check_words(struct env *env, const struct command *command,
                                const char *const *words, int count)
 {
     if (count > command->most_words)
-        return FAIL(env, USAGE, "'%s' is one argument too many; usage: sifr %s %s",
+        return FAIL(env, USAGE, "unexpected argument '%s'; usage: sifr %s %s",
                     words[command->most_words], command->name, command->usage);
     if (count < command->least_words)
-        return FAIL(env, USAGE, "an argument is missing; usage: sifr %s %s", command->name,
+        return FAIL(env, USAGE, "missing argument; usage: sifr %s %s", command->name,
                     command->usage);
     return STATUS_OK;
 }
 
-/* Flags come first because the file's name is among them; their word stands against the file's
- * all the same. */
+/* Flags are loaded before the configuration file because the file is one of the words between them.
+ * They override the file whatever the order. */
 static enum status load_options(struct env *env, struct command_call *call, int argc,
                                 char *const *argv, const char **words, int *word_count)
 {
@@ -275,7 +278,7 @@ static bool asks_help(const char *word)
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }
 
-/* Also beside mistakes; but what another flag takes is that flag's. */
+/* --help wins over mistakes in other arguments, but not where it is the value of another flag. */
 static bool help_is_asked(struct options *options, int argc, char *const *argv)
 {
     for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++) {
@@ -318,7 +321,7 @@ undo_call:
     return st;
 }
 
-/* --- the words in a command's place --------------------------------------------------------- */
+/* --- commands that print a page ------------------------------------------------------------- */
 
 static enum status run_help(struct cli *cli, const char *name)
 {
@@ -326,8 +329,9 @@ static enum status run_help(struct cli *cli, const char *name)
     if (!name)
         return help_overview(cli);
     const struct command *command = command_find(name);
+    const struct page_command *page = page_command_find(name);
     if (!command)
-        return help_other(cli, name) ? STATUS_OK : command_unknown(cli->env, name);
+        return page ? help_page(cli, page) : command_unknown(cli->env, name);
     TRY(command_open(cli->env, command, &call));
     enum status st = help_command(cli, &call);
     command_close(cli->env, &call);
@@ -338,10 +342,10 @@ static enum status run_completion(struct cli *cli, const char *shell)
 {
     if (shell && strcmp(shell, "bash") == 0)
         return help_completion_bash(cli);
-    return FAIL(cli->env, USAGE, "completion exists for bash: source <(sifr completion bash)");
+    return FAIL(cli->env, USAGE, "completion supports only bash: source <(sifr completion bash)");
 }
 
-/* Before the command and its flags are known: an early guess. */
+/* An early guess, before the command and its flags are known. */
 static bool verbose_is_asked(int argc, char *const *argv)
 {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
@@ -361,18 +365,24 @@ static enum status dispatch(struct cli *cli, int argc, char *const *argv)
         return help_version(cli);
     if (asks_help(word) || strcmp(word, "help") == 0)
         return run_help(cli, next && asks_help(next) ? NULL : next);
-    if (next && asks_help(next) && help_other(cli, word))
-        return STATUS_OK;
-    bool man = strcmp(word, "man") == 0, completion = strcmp(word, "completion") == 0;
-    if (!man && !completion)
+    const struct page_command *page = page_command_find(word);
+    if (!page)
         return command_unknown(cli->env, word);
-    if (argc > (man ? 2 : 3))
-        return FAIL(cli->env, USAGE, "'%s' is one argument too many; usage: sifr %s",
-                    argv[man ? 2 : 3], man ? "man" : "completion bash");
-    return man ? help_man(cli) : run_completion(cli, next);
+    if (next && asks_help(next))
+        return help_page(cli, page);
+    if (argc > 2 + page->most_words)
+        return FAIL(cli->env, USAGE, "unexpected argument '%s'; usage: sifr %s",
+                    argv[2 + page->most_words], page->usage);
+    if (strcmp(word, "completion") == 0)
+        return run_completion(cli, next);
+    if (!next)
+        return help_man(cli);
+    if (strcmp(next, "--markdown") == 0)
+        return help_reference(cli);
+    return FAIL(cli->env, USAGE, "unexpected argument '%s'; usage: sifr %s", next, page->usage);
 }
 
-/* A file that is opened must not become number 0, 1 or 2: what is printed would land in it. */
+/* A file opened later must not become descriptor 0, 1 or 2: output would be written to it. */
 static void open_standard_files(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
@@ -392,7 +402,8 @@ static void quit(struct cli *cli, enum status st)
 int main(int argc, char **argv)
 {
     open_standard_files();
-    signal(SIGXFSZ, SIG_IGN); /* a file over the limit is a write that fails, not the end */
+    signal(SIGXFSZ,
+           SIG_IGN); /* a file above the size limit fails the write instead of the process */
     struct console console;
     struct env env;
     struct cli cli = {.env = &env,

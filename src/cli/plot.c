@@ -1,9 +1,9 @@
 /* plot -- dots of a curve, packed into braille characters.
  *
- *     6.91 ┤⡇                        y range: that of the curve and the marks
+ *     6.91 ┤⡇                        y range: all points and marks
  *          │⢣
- *     3.28 ┤ ⠑⠢⣀⣀●⠤⠤⠤⠤⠤⠤●           a column of dots has the mean of its points; neighbours are
- *          └─────────────────        joined by a vertical stroke: the line has no holes
+ *     3.28 ┤ ⠑⠢⣀⣀●⠤⠤⠤⠤⠤⠤●           a column of dots shows the mean of its points;
+ *          └─────────────────        vertical strokes join neighbours, so the line has no gaps
  *           1            2000
  *
  * Without UTF-8 the same cells are stars and spaces. A braille character is U+2800 plus eight
@@ -18,7 +18,7 @@ enum { LABEL = 9, CELLS_MAX = 200, ROWS_MAX = 50, DOTS_X = 2, DOTS_Y = 4, MARK =
 
 struct canvas {
     int cells, rows;                    /* of characters */
-    double x0, x1, y0, y1;              /* what they show */
+    double x0, x1, y0, y1;              /* range of values */
     uint16_t cell[ROWS_MAX][CELLS_MAX]; /* dot bits, or MARK */
 };
 
@@ -28,7 +28,7 @@ static void stretch(double value, double *low, double *high)
     *high = value > *high ? value : *high;
 }
 
-/* The range of everything that will be drawn; false when that is less than two points. */
+/* The range of everything to draw; false with fewer than two points on the line. */
 static bool find_range(const struct plot *plot, struct canvas *c)
 {
     int count = 0;
@@ -67,7 +67,7 @@ static void set_dot(struct canvas *c, int x, int y)
     c->cell[y / DOTS_Y][x / DOTS_X] |= bits[y % DOTS_Y][x % DOTS_X];
 }
 
-/* From the height of the column before to this one's, all in this column. */
+/* In column x, from the height of the column before to this one's. */
 static void draw_stroke(struct canvas *c, int x, int from, int to)
 {
     int step = to > from ? 1 : -1;
@@ -90,7 +90,7 @@ static void draw_line(struct canvas *c, const struct plot_point *points, int cou
         }
         if (n == 0)
             continue;
-        /* columns between two points lie on the straight line from one to the other */
+        /* Columns between two points are on the straight line between them. */
         int target_y = dot_y(c, sum / n), from_x = last_x, from_y = last_y;
         for (int x = last_x < 0 ? target_x : last_x + 1; x <= target_x; x++) {
             int y = x == target_x
@@ -127,7 +127,7 @@ static void print_cell(const struct plot *plot, uint16_t cell, struct text *text
     }
 }
 
-/* What fits before the axis, for losses of any size. */
+/* Fits before the axis for values of any size. */
 static void print_label(double y, struct text *text)
 {
     double size = fabs(y);

@@ -6,7 +6,7 @@
 #include "base/text.h"
 
 struct plot_point {
-    double x, y; /* points whose y is not finite are left out */
+    double x, y; /* points whose y is not finite are skipped */
 };
 
 struct plot {
@@ -19,8 +19,8 @@ struct plot {
     bool ascii;                          /* a star for each cell of dots, o for marks */
 };
 
-/* Append the picture; each row ends in a newline. With fewer than two points on the line nothing
- * is drawn. */
+/* Append the picture; each row ends in a newline. Draws nothing with fewer than two points on the
+ * line. */
 void plot_draw(const struct plot *plot, struct text *text);
 
 #endif

@@ -1,11 +1,11 @@
-/* rank_report -- see the header. A line is one write to a book opened for appending:
+/* rank_report -- each line of the book is one write to a file opened for appending:
  *
  *     start RANK PID HOST
  *     stepping RANK
  *     saved RANK
  *     error RANK
  *     end RANK STATUS text of the first error
- *     fall RANK STATUS text of the first error         (before it has met the others)
+ *     fall RANK STATUS text of the first error         (before it joined the others)
  */
 #include "cli/rank_report.h"
 #include <errno.h>
@@ -49,9 +49,9 @@ static void append(const char *line, size_t bytes)
         return;
     int file = open(path + 1, O_WRONLY | O_APPEND | O_CLOEXEC);
     if (file < 0)
-        return; /* the supervisor is gone */
+        return; /* the supervisor has exited */
     ssize_t written = write(file, line, bytes);
-    (void)written; /* it must not end a rank; without a line it counts as killed */
+    (void)written; /* must not fail the rank; without its line it counts as killed */
     close(file);
 }
 
@@ -113,10 +113,10 @@ struct rank_book {
     struct env *env; /* borrowed */
     char address[HOST_BYTES + 64], host[HOST_BYTES];
     int file;       /* in memory */
-    int deaths;     /* an epoll of the ranks' processes */
+    int deaths;     /* epoll of the processes of the ranks */
     int *processes; /* (size) descriptors, or UNWATCHED, or DEAD */
-    int size, started, places, looks;
-    struct text lines;           /* read, from the first that is not complete */
+    int size, started, exits, looks;
+    struct text lines;           /* read but incomplete */
     struct rank_entry entries[]; /* (size) */
 };
 
@@ -183,7 +183,8 @@ const struct rank_entry *rank_book_entry(const struct rank_book *book, int rank)
     return &book->entries[rank];
 }
 
-/* Deaths come in their order: a launcher ends the other ranks at once when one is killed. */
+/* epoll reports deaths in their order, which matters: a launcher kills the other ranks immediately
+ * when one dies. */
 static void watch_process(struct rank_book *book, struct rank_entry *entry)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)entry->rank};
@@ -232,7 +233,7 @@ static void take_line(struct rank_book *book, const char *line)
         entry->ended = true;
         entry->met = line[0] == 'e';
         entry->gone = false;
-        entry->place = ++book->places;
+        entry->exit_order = ++book->exits;
         entry->look = book->looks;
         entry->status = status_of_name(word);
         snprintf(entry->error, sizeof entry->error, "%s", line + used + (line[used] == ' '));
@@ -271,12 +272,12 @@ static void note_death(struct rank_book *book, struct rank_entry *entry)
     if (book->processes[entry->rank] >= 0)
         close(book->processes[entry->rank]);
     book->processes[entry->rank] = DEAD;
-    if (!entry->ended) /* its last line may have come after we had read */
+    if (!entry->ended) /* its last line may be newer than the last read */
         read_lines(book);
     if (entry->ended || entry->gone)
         return;
     entry->gone = true;
-    entry->place = ++book->places;
+    entry->exit_order = ++book->exits;
     entry->look = book->looks;
 }
 
@@ -290,7 +291,7 @@ void rank_book_update(struct rank_book *book)
         for (int i = 0; i < count; i++)
             note_death(book, &book->entries[events[i].data.u32]);
     }
-    for (int r = 0; r < book->size; r++) { /* those that could not be watched */
+    for (int r = 0; r < book->size; r++) { /* ranks without a process descriptor */
         struct rank_entry *entry = &book->entries[r];
         if (entry->local && !entry->ended && !has_process(book, entry))
             note_death(book, entry);
@@ -302,14 +303,14 @@ bool rank_entry_stopped(const struct rank_entry *entry)
     return entry->ended && (entry->status == STATUS_STOPPED || entry->status == STATUS_SAVED);
 }
 
-/* One that stops before it has met the others fails them. */
+/* A rank that stops before it joined the others makes them fail. */
 static bool has_failed(const struct rank_entry *entry)
 {
     return entry->ended && entry->status != STATUS_OK &&
            (!rank_entry_stopped(entry) || !entry->met);
 }
 
-/* The look that first heard of a failure. */
+/* The update that first learnt of a failure. */
 static int first_failure(const struct rank_book *book)
 {
     int first = INT_MAX;
@@ -322,8 +323,9 @@ static int first_failure(const struct rank_book *book)
     return first;
 }
 
-/* 0 = did not fail; the smaller, the nearer to the cause. A death that others speak of is found by
- * the look that reads their lines, or before: one found later was the launcher's doing. */
+/* 0 = did not fail; otherwise a smaller number is nearer to the cause. A death that made others
+ * fail is found by the update that reads their lines, or earlier; a death found later was caused by
+ * the launcher. */
 static int blame(const struct rank_entry *entry, int failure)
 {
     if (entry->gone)
@@ -341,7 +343,7 @@ const struct rank_entry *rank_book_verdict(const struct rank_book *book)
         const struct rank_entry *entry = &book->entries[r];
         int own = blame(entry, failure);
         if (own == 0 || (worst && own > most) ||
-            (worst && own == most && entry->place > worst->place))
+            (worst && own == most && entry->exit_order > worst->exit_order))
             continue;
         worst = entry;
         most = own;
@@ -371,9 +373,9 @@ void rank_book_signal(const struct rank_book *book, int number)
 {
     for (int r = 0; r < book->size; r++) {
         int process = book->processes[r];
-        if (process >= 0) /* its number may be another's by now */
+        if (process >= 0) /* the pid may have been reused by now */
             syscall(SYS_pidfd_send_signal, process, number, NULL, 0);
-        else if (has_process(book, &book->entries[r])) /* without a descriptor there is only that */
+        else if (has_process(book, &book->entries[r])) /* no descriptor: the pid is all we have */
             kill(book->entries[r].pid, number);
     }
 }

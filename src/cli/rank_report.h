@@ -1,11 +1,11 @@
-/* rank_report -- how the ranks of a job tell the supervisor that started them how they fare.
+/* rank_report -- how the ranks of a job report their state to the supervisor that started them.
  *
- * One book of lines that ranks append to: one when a rank starts, one when it ends, and before that
- * one when its first step begins, and when it knows that it has failed, or that all is saved. The
- * order of the lines is the order of events, so the first failure is known, whatever the launcher in
- * between makes of exit codes. A rank whose process is gone without a last line was killed. The book
- * is in the supervisor's memory and is opened through /proc, so nothing is left behind; ranks on
- * other machines can't write in it, and there is only the launcher's word for them.
+ * The ranks append lines to a shared book: when they start, when the first step begins, when they
+ * have failed, when everything is saved, and when they end. The order of the lines is the order of
+ * events, so the first failure is known whatever exit code the launcher in between returns. A rank
+ * whose process is gone without a last line was killed. The book is memory of the supervisor,
+ * opened through /proc, so no file is left behind. Ranks on other machines cannot write to it; for
+ * them the supervisor knows only the exit code of the launcher.
  */
 #ifndef CLI_RANK_REPORT_H
 #define CLI_RANK_REPORT_H
@@ -13,40 +13,40 @@
 #include <sys/types.h>
 #include "base/env.h"
 
-/* --- a rank's side: nothing happens in a process that no supervisor started ----------------- */
+/* --- for ranks; these do nothing in a process without a supervisor ------------------------- */
 
 #define RANK_REPORT_VARIABLE "SIFR_LAUNCH_STATUS" /* "HOST PATH" of the book */
-#define RANK_NOHUP_VARIABLE  "SIFR_LAUNCH_NOHUP"  /* set: the supervisor ignores SIGHUP */
+#define RANK_NOHUP_VARIABLE  "SIFR_LAUNCH_NOHUP"  /* set = the supervisor ignores SIGHUP */
 bool rank_report_wanted(void);
-/* Also makes the process end when its parent does. Signals are to be in place by now: the
- * supervisor may send them from here on. */
+/* Also makes the process exit with its parent. Signal handlers must be installed before: the
+ * supervisor may send signals from here on. */
 void rank_report_start(int rank);
 /* The first step is about to begin. */
 void rank_report_stepping(int rank);
-/* All of the run is saved, and the ranks are about to end, which may take them a while. */
+/* The run is completely saved; the ranks are about to exit, which may take a while. */
 void rank_report_saved(int rank);
-/* This rank has failed, and is about to end: said at once, for ending may take it seconds. */
+/* This rank has failed. Reported immediately, because exiting may take seconds. */
 void rank_report_error(int rank);
-/* `error`: the first one of this rank, "" = none. `met`: it had set out to meet the others, who
- * know of its failure from itself; else they still wait for it. */
+/* `error`: the first error of this rank, "" = none. `met`: it had begun to join the others, so they
+ * learn of its failure; otherwise they still wait for it. */
 void rank_report_end(int rank, enum status st, const char *error, bool met);
 
-/* --- the supervisor's side ------------------------------------------------------------------ */
+/* --- for the supervisor --------------------------------------------------------------------- */
 
 enum { RANK_ERROR_BYTES = 1024 };
 struct rank_entry {
     int rank;
     pid_t pid;          /* 0 = has not started */
     bool local;         /* on this machine */
-    bool ended;         /* told us so */
-    bool stepping;      /* told us that it makes steps */
-    bool saved;         /* told us that the run is */
-    bool gone;          /* has no process any more, and said nothing */
-    int place;          /* 1, 2, ... in the order in which ranks ended or were found gone */
-    bool met;           /* of `ended`: the others know */
-    int look;           /* the update that found this */
-    int failed_look;    /* the update that learnt that it has failed; 0 = none */
-    enum status status; /* of `ended` */
+    bool ended;         /* reported its end */
+    bool stepping;      /* reported its first step */
+    bool saved;         /* reported that the run is saved */
+    bool gone;          /* its process is gone without a report */
+    int exit_order;     /* 1, 2, ... in the order in which ranks ended or were found gone */
+    bool met;           /* with `ended`: the others know of it */
+    int look;           /* number of the update that found the end */
+    int failed_look;    /* number of the update that learnt of the failure; 0 = none */
+    enum status status; /* with `ended` */
     char error[RANK_ERROR_BYTES];
 };
 
@@ -55,19 +55,19 @@ enum status rank_book_create(struct env *env, int size, struct rank_book **book)
 void rank_book_destroy(struct rank_book *book);              /* NULL is fine */
 const char *rank_book_address(const struct rank_book *book); /* for the ranks' environment */
 
-void rank_book_update(struct rank_book *book); /* read what is new; look who is gone */
+void rank_book_update(struct rank_book *book); /* read new lines; find dead processes */
 int rank_book_started(const struct rank_book *book);
 const struct rank_entry *rank_book_entry(const struct rank_book *book, int rank);
-/* The rank that made the job fail: the first that failed by itself or was killed, or stopped before
- * it had met the others, who wait for it; else the first that ended because of another (a launcher
- * kills those that have not ended by then), else the first that was stopped; NULL = all is well. */
+/* The rank that made the job fail: the first that failed itself, was killed, or stopped before it
+ * joined the others; otherwise the first that ended because of another (a launcher kills the
+ * remaining ranks); otherwise the first that was stopped. NULL = no failure. */
 const struct rank_entry *rank_book_verdict(const struct rank_book *book);
-bool rank_entry_stopped(const struct rank_entry *entry); /* told us that it was asked to stop */
-/* Local ranks that still have a process; of them, those that have told nothing of an end or an
- * error. */
+bool rank_entry_stopped(const struct rank_entry *entry); /* ended because of a request to stop */
+/* Number of local ranks that still have a process; and of those that have not reported an end or an
+ * error either. */
 int rank_book_alive(const struct rank_book *book);
 int rank_book_silent(const struct rank_book *book);
-/* To local ranks that still have a process. */
+/* Send a signal to all local ranks that still have a process. */
 void rank_book_signal(const struct rank_book *book, int number);
 
 #endif

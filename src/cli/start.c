@@ -1,10 +1,11 @@
-/* start -- before the libraries that the command is linked to are set up: is there memory for them?
+/* start -- checks that there is memory for OpenBLAS before it is initialized.
  *
- * When it is loaded, OpenBLAS starts a thread for each processor or takes a buffer for itself, and what
- * finds no memory tries for ever: the command would hang before main, or when it ends. Functions of
- * .preinit_array run before all that, and libc is not set up either: only system calls here. Where
- * memory is short the command starts itself again without those threads, which it does not use;
- * where there is too little even for one buffer it says so and ends.
+ * When it is loaded, OpenBLAS starts a thread for each processor, or allocates a buffer for itself,
+ * and retries for ever when memory is short: the command would hang before main, or at exit.
+ * Functions in .preinit_array run before the constructors of libraries. libc is not initialized
+ * yet, so only system calls are allowed here. When memory is short, the command executes itself
+ * again with one OpenBLAS thread; it does not use the others. When there is not enough memory even
+ * for one buffer, it reports that and exits.
  */
 #include <sched.h>
 #include <string.h>
@@ -31,13 +32,13 @@ static int find_own(char *const *environment, bool *alone)
     return count;
 }
 
-/* Returns when it cannot: nothing is worse than before. */
+/* Returns when execve fails; the command then continues as it is. */
 static void start_again(char *const *argv, char *const *environment, int count)
 {
     char *longer[MOST_VARIABLES];
     if (count + 2 > MOST_VARIABLES)
         return;
-    longer[0] = ALONE; /* of two the first counts */
+    longer[0] = ALONE; /* of two settings of a variable the first one counts */
     memcpy(longer + 1, environment, ((size_t)count + 1) * sizeof *longer);
     execve("/proc/self/exe", argv, longer);
 }
@@ -46,7 +47,7 @@ static void check_memory(int argc, char *const *argv, char *const *environment)
 {
     static const char words[] =
         "sifr: error: out of memory: the BLAS library needs a buffer of up to 128 "
-        "MiB and the system refuses; raise the limit of memory (ulimit -v, "
+        "MiB and the system refuses it; raise the memory limit (ulimit -v, "
         "vm.overcommit_memory)\n";
     bool alone;
     int count = find_own(environment, &alone);

@@ -1,4 +1,3 @@
-/* token_file -- see the header. */
 #include "cli/token_file.h"
 #include "base/file.h"
 #include "base/named.h"
@@ -12,12 +11,12 @@ enum status token_file_open(struct env *env, const char *path, enum shard_format
     bool headed = shard_is_llmc(map.data, map.bytes);
     file_map_close(&map);
     if (headed && format != SHARD_LLMC)
-        return FAIL(env, USAGE, "'%s' has a header that says what it holds; leave --format out",
-                    path);
+        return FAIL(env, USAGE, "'%s' has a header that tells its format; omit --format", path);
     if (!headed && format == SHARD_LLMC)
-        return FAIL(env, FORMAT,
-                    "'%s' has no token shard header; if it holds bare token numbers, give "
-                    "--format=u16 or u32",
-                    path);
+        return FAIL(
+            env, FORMAT,
+            "'%s' has no token shard header; if it holds bare token ids, add --format=u16 or "
+            "--format=u32",
+            path);
     return shard_open(env, path, format, shard);
 }

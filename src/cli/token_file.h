@@ -1,5 +1,5 @@
-/* token_file -- a token shard that a command was given, with or without its --format: opened, and
- * what does not fit said in that flag's name. */
+/* token_file -- opens a token shard for a command that has --format, and checks that the flag and
+ * the file agree. */
 #ifndef CLI_TOKEN_FILE_H
 #define CLI_TOKEN_FILE_H
 #include "train/data/shard.h"

@@ -132,7 +132,7 @@ ends_by_two() {
     wait_for test -e "$folder/config.yaml"
     sleep 0.5
     kill -INT $pid
-    wait_for grep -q '^sifr: stopping after this step, .*; Ctrl-C again to stop at once$' err # at once, and not when the step has ended
+    wait_for grep -q '^sifr: stopping after this step; .*; press Ctrl-C again to terminate immediately$' err # at once, and not when the step has ended
     grep -q 'stopping after this step' err || fail "$folder: the first Ctrl-C is not answered: $(cat err)"
     has_ended $pid && fail "$folder: the step had ended: the test shows nothing"
     sleep "$seconds"
@@ -145,7 +145,7 @@ ends_by_two() {
     wait $pid || code=$?
     [ $code = 1 ] || fail "$folder: Ctrl-C twice: exit $code, not 1"
     [ ! -e "$folder/summary.json" ] || fail "$folder: Ctrl-C twice: it did not quit at once"
-    [ "$(tail -n 1 err)" = 'sifr: error: ended at once' ] || fail "$folder: Ctrl-C twice: not said: $(cat err)"
+    [ "$(tail -n 1 err)" = 'sifr: error: terminated by a signal' ] || fail "$folder: Ctrl-C twice: not said: $(cat err)"
     [ "$(grep -c 'stopping' err)" = 1 ] || fail "$folder: Ctrl-C twice: not answered once: $(cat err)"
 }
 

@@ -7,14 +7,14 @@ kinds='all_gather all_to_all reduce_scatter all_reduce broadcast send_recv excha
 
 # --- between ranks ---------------------------------------------------------------------------------------------------
 ok timeout 120 "$sifr" bench comm -n 2 "${brief[@]}" --save=here.json
-has '^2 ranks, 2 on a node$'
+has '^2 ranks, 2 per node$'
 for kind in $kinds; do
     has "^$kind +inside +[0-9.]+ (KiB|B) +[0-9.]+ +[0-9.]+"
 done
 ! grep -q between out || fail "one host, and calls between hosts: $(cat out)"
-has '^  inside +latency [0-9.]+ us, [0-9.]+ us a message, [0-9.]+ GB/s'
+has '^  inside +latency [0-9.]+ us, [0-9.]+ us per message, [0-9.]+ GB/s'
 has '^  theft +[0-9.]+ s of compute'
-has '^saved in here.json$'
+has '^saved to here.json$'
 tr -d "\n" <here.json >flat.json
 is_json flat.json
 grep -q '"node": 0, "exchange": [0-9.e-]*, "theft": [0-9.e-]*, "sum_bytes_per_second": [0-9.]*}' here.json || fail "no comm half: $(cat here.json)"
@@ -49,7 +49,7 @@ fi
 # The calls of a run, on two ranks at once, beside what is in the file.
 printf 'model:\n  layers: 2\n  width: 32\n  heads: 2\n  context: 32\n  vocab: 96\n' >run.yaml
 ok timeout 120 "$sifr" bench ops run.yaml --train.micro_batch=3 -n 2 --threads=1 --seconds=0.001 --save=here.json
-has '^2 ranks at once, 1 thread each$'
+has '^2 ranks, 1 thread each$'
 has '^linear R96 32x96 \[in\]\[out\] bias +[0-9.]+'
 has '^attention B3 T32 H2 G2 D16 '
 has '^  attention_backward +[0-9.]+ +[0-9.]+ +[0-9.]+'
@@ -64,12 +64,12 @@ ok "${plan[@]}" --gpus=2
 has '^  sifr train -n 2 run.yaml --train.micro_batch=3 --run.device=cpu --run.threads=1 '
 ok "${plan[@]}" --gpus=1
 has '^cluster  1 rank on nodes of 1, '
-expect 2 "run.device is cuda, but --machine 'here.json' computes on the CPU" "${plan[@]}" --gpus=2 --run.device=cuda
+expect 2 "run.device=cuda, but --machine=here.json computes on the CPU" "${plan[@]}" --gpus=2 --run.device=cuda
 expect 4 'no layout of 1 rank fits' "${plan[@]}" --gpus=1 --memory=1k
 ok "${plan[@]}" --gpus=2 --run.threads=2
-has '^note     run.threads is 2, but times are of ranks with 1: sifr bench ops --threads=2 measures them so$'
+has '^note     run.threads=2, but the profile was measured with 1; to measure it: sifr bench ops --threads=2$'
 ok "${plan[@]}" --gpus=4
-has '^note     4 ranks are taken to be on one machine'
+has '^note     assuming that 4 ranks on one machine'
 export SIFR_RUN_THREADS=1
 # Calls that others measured stay beside new ones, and that is said.
 cp here.json mixed.json
@@ -85,15 +85,15 @@ ok timeout 120 "$sifr" bench comm -n 2 --comm.backend=threads "${brief[@]}" --sa
 ! cmp -s here.json before.json || fail "nothing was written"
 
 # --- what is refused -------------------------------------------------------------------------------------------------
-expect 2 "one rank has nobody to talk to; say how many with -n" "$sifr" bench comm
+expect 2 "bench comm needs at least 2 ranks; add -n 2" "$sifr" bench comm
 expect 2 "-n must be a whole number from 1" "$sifr" bench comm -n 0
-expect 2 "-n is for bench ops and bench comm" "$sifr" bench step -n 3 --model.preset=tiny
-expect 2 "--save is for bench ops and bench comm" "$sifr" bench step --save=x.json --model.preset=tiny
+expect 2 "-n works only with bench ops and bench comm" "$sifr" bench step -n 3 --model.preset=tiny
+expect 2 "--save works only with bench ops and bench comm" "$sifr" bench step --save=x.json --model.preset=tiny
 expect 2 "--save is empty: name a file" "$sifr" bench ops --save=
-expect 2 "there is no bench 'com'; there are: ops, step, all, comm" "$sifr" bench com
-expect 2 "only bench ops takes the file of a run" "$sifr" bench comm run.yaml -n 2
+expect 2 "unknown benchmark 'com'; choose ops, step, all or comm" "$sifr" bench com
+expect 2 "only bench ops takes a configuration file" "$sifr" bench comm run.yaml -n 2
 expect 2 "no.yaml" "$sifr" bench ops no.yaml -n 2
-expect 2 "measured with cpu or cuda, not ref" "$sifr" bench ops --backend=ref --save=x.json
+expect 2 "--backend=ref cannot measure a machine" "$sifr" bench ops --backend=ref --save=x.json
 expect 2 "model.heads: 3" timeout 60 "$sifr" bench ops run.yaml --model.heads=3 -n 2
 echo 'my notes' >notes.txt
 expect 2 "'notes.txt' line 1" "$sifr" bench comm -n 2 --save=notes.txt
@@ -115,7 +115,7 @@ wait_for interrupt $pid # until it hears
 code=0
 wait $pid || code=$?
 [ $code = 1 ] || fail "bench, Ctrl-C: exit $code, not 1: $(cat err)"
-[ "$(tail -n 1 err)" = 'sifr: error: ended at once' ] || fail "bench, Ctrl-C: not said: $(cat err)"
+[ "$(tail -n 1 err)" = 'sifr: error: terminated by a signal' ] || fail "bench, Ctrl-C: not said: $(cat err)"
 ! grep saved err || fail "bench, Ctrl-C: what is saved?"
 [ -z "$(ls -A | grep '\.tmp$')" ] || fail "a trial file is left: $(ls -A)"
 

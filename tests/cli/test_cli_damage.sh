@@ -51,7 +51,7 @@ expect 1 "hf-2/model.safetensors" "$sifr" eval hf-2 --data.path=text.txt
 ok "$sifr" export run nan
 head -c 4000 /dev/zero | tr '\0' '\377' |
     dd of=nan/model.safetensors bs=1 seek="$(($(stat -c %s nan/model.safetensors) - 4000))" conv=notrunc status=none
-expect 3 "error: the loss of 'nan' is not finite; look at its weights" "$sifr" eval nan --data.path=text.txt
+expect 3 "error: the loss of 'nan' is not finite; check its weights" "$sifr" eval nan --data.path=text.txt
 has '^loss +-?nan$'
 expect 3 "error: the loss of 'nan' is not finite" "$sifr" eval nan --data.path=text.txt --json
 is_json out

@@ -84,7 +84,7 @@ ok "$sifr" "${plan[@]}" --dry-run --json
 ok "$sifr" plan "${run[@]}" --data.path=text.txt
 has '^data     about '
 ok "$sifr" inspect plan
-has 'cache .* of tokens in 2 files; may be deleted'
+has 'cache .* of encoded text in 2 files; safe to delete'
 
 # --- changed data -----------------------------------------------------------------------------------------------------
 life 75 changed --data.path=text.txt --train.stop_at=2

@@ -45,15 +45,15 @@ head -c 3000 tokens/train.bin >short.bin
 expect 1 "short.bin.*(truncated|cut|tokens|bytes)" train --data.path=short.bin
 head -c 500 tokens/train.bin >header.bin
 expect 1 "header.bin" train --data.path=header.bin
-expect 1 "'text.txt' is no checkpoint \(state.json\) and no run that has one" "$sifr" inspect --verify text.txt
+expect 1 "'text.txt' is neither a checkpoint \(no state.json\) nor a run folder with checkpoints" "$sifr" inspect --verify text.txt
 # bench step: what is wrong is said before anything is measured
-expect 2 "which model" "$sifr" bench step
+expect 2 "no model: set --model.preset" "$sifr" bench step
 [ ! -s out ] || fail "bench step: measured before it was refused: $(cat out)"
 if [ -e "${sifr%/sifr}/libsifr-cuda.so" ] && ! /sbin/ldconfig -p | grep -q 'libcuda\.so\.1'; then # a build for GPUs on a machine that has none
     SIFR_PLUGIN_FOLDER=${sifr%/sifr} expect 2 "run.device: cuda: no NVIDIA driver is on this machine \(libcuda.so.1 was not found\): install one, or use the device 'cpu'" train --data.path=text.txt --run.device=cuda
 fi
-expect 2 "run.deterministic: false changes nothing in a step on the CPU" "$sifr" bench step --model.preset=tiny --run.deterministic=false
-expect 2 "100000 is more than model.context" "$sifr" bench step --model.preset=tiny --context=100000
+expect 2 "run.deterministic=false has no effect on the CPU" "$sifr" bench step --model.preset=tiny --run.deterministic=false
+expect 2 "100000 is larger than model.context" "$sifr" bench step --model.preset=tiny --context=100000
 [ ! -s out ] || fail "bench step: measured before it was refused: $(cat out)"
 expect 2 "not '16GB' \(did you mean '16G'\?\)" "$sifr" plan --model.preset=tiny --model.vocab=300 --memory=16GB
 expect 2 "not '16GiB' \(did you mean '16G'\?\)" "$sifr" plan --model.preset=tiny --model.vocab=300 --memory=16GiB

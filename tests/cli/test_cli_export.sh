@@ -12,7 +12,7 @@ step=run/checkpoints/step-5 narrow=narrow/checkpoints/step-5
 
 # as it is: the same bytes of every tensor, the same tokenizer
 ok sifr export run plain
-has '^plain: .* parameters in f32, 1 file, .*hashes of the checkpoint are right$'
+has '^plain: .* parameters in f32, 1 file, .*the hashes of the checkpoint match$'
 for name in tokenizer.json tokenizer_config.json generation_config.json config.json; do
     cmp -s "$step/$name" "plain/$name" || fail "$name is not what it was"
 done
@@ -25,7 +25,7 @@ cmp -s out text-1 || fail "the copy writes another text"
 
 cp -r plain bare
 rm bare/tokenizer.json
-expect 2 "there is no tokenizer.json beside the model in 'bare'; name one with --tokenizer" "$sifr" sample bare The
+expect 2 "no tokenizer.json in the model folder 'bare'; name one with --tokenizer" "$sifr" sample bare The
 expect 2 "--tokenizer: no file matches 'no-such'" "$sifr" sample bare The --tokenizer=no-such
 ok sifr sample bare --tokens=2 -q The --tokenizer=plain
 expect 2 "data.val: there is no held-out data; give a file or a quoted glob" "$sifr" eval plain
@@ -55,7 +55,7 @@ expect 2 "'plain' exists and is not an empty folder" "$sifr" export run plain
 expect 2 "'text.txt' exists and is not an empty folder" "$sifr" export run text.txt
 expect 2 "error: there is no 'nowhere'" "$sifr" export nowhere x
 expect 2 "is no model directory" "$sifr" export tokens x
-expect 2 "an argument is missing; usage: sifr export" "$sifr" export run
+expect 2 "missing argument; usage: sifr export" "$sifr" export run
 expect 2 "dtype" "$sifr" export run x --dtype=f64
 mkdir empty
 ok sifr export run empty
@@ -111,7 +111,7 @@ expect 1 "differ in 84 of 84" "$sifr" inspect --diff run smaller
 has 'transformer.wpe.weight: \[32, 32\], \[16, 32\]$'
 expect 2 "error: there is no 'nowhere'" "$sifr" inspect --diff run nowhere
 expect 2 "takes two models" "$sifr" inspect --diff run
-expect 2 "one argument too many" "$sifr" inspect run plain
-expect 2 "one by one" "$sifr" inspect run plain --diff --verify
+expect 2 "unexpected argument" "$sifr" inspect run plain
+expect 2 "cannot be combined" "$sifr" inspect run plain --diff --verify
 
 finish

@@ -10,10 +10,10 @@ keys=("${small[@]}" --model.vocab=256 --train.global_batch=8 --train.micro_batch
 
 ok "$sifr" plan "${keys[@]}" -n 2 --run.device=cuda --lines
 has '^machine  cuda \(a GPU made of threads\)'
-has '^memory   15.7 GiB for a rank' # of 16, less what others hold
-has '^  runtime, about +541.0 MiB +541.0 MiB'
+has '^memory   15.7 GiB per rank' # of 16, less what others hold
+has '^  runtime \(estimate\) +541.0 MiB +541.0 MiB'
 has '^  on the host +[0-9.]+ MiB'
-has "^the table is of the GPU's memory; its runtime, as seen on an H200: CUDA's context, cuBLASLt and cuDNN 541.0 MiB"
+has "^the table shows GPU memory; runtime as measured on an H200: CUDA's context, cuBLASLt and cuDNN 541.0 MiB"
 has '^  other +[0-9.]+ MiB  on the host: stream stage$'
 has '^  comm +[0-9.]+ MiB  on the host: stage$'
 ! grep -q '^  params .*on the host' out || fail "parameters are on the host"
@@ -35,12 +35,12 @@ expect 2 'run.deterministic: false changes nothing here' \
 ok "$sifr" plan "${keys[@]}" -n 2 --run.device=cpu --run.deterministic=false --zero.accumulate=local
 
 # Runtime counts for what fits; 500 MiB are not enough for the smallest model.
-expect 4 'stage 0 needs 54[0-9]\.[0-9] MiB for a rank and there is 500.0 MiB' \
+expect 4 'ZeRO stage 0 needs 54[0-9]\.[0-9] MiB per rank, and only 500.0 MiB' \
     "$sifr" plan "${keys[@]}" --run.device=cuda --memory=524288000
-expect 4 'run.device=cuda fits on the GPU here, a GPU made of threads; on the CPU ' \
+expect 4 'the GPU of this machine, a GPU made of threads, has enough memory: set run.device=cuda; on the CPU ' \
     "$sifr" plan "${keys[@]}" --run.device=cpu --memory=100k
 unset SIFR_PLUGIN_FOLDER
-SIFR_PLUGIN_FOLDER=$work/no-plugin expect 4 'there is 97\.7 KiB.*; (try|no stage)' \
+SIFR_PLUGIN_FOLDER=$work/no-plugin expect 4 'only 97\.7 KiB.*; (try|no ZeRO stage)' \
     "$sifr" plan "${keys[@]}" --run.device=cpu --memory=100k
 
 finish

@@ -5,7 +5,7 @@
 commands="train plan eval sample tokenize export inspect bench doctor"
 ok "$sifr"
 for command in $commands; do has "^  $command "; done
-has '^  2  wrong usage'
+has '^  2   wrong usage'
 cp out overview
 ok "$sifr" --help
 cmp -s out overview || fail "sifr and sifr --help differ"
@@ -34,18 +34,18 @@ for key in model.preset model.kv_heads data.path data.mix train.steps train.eval
     has "--(\[no-\])?$key\b"
 done
 
-expect 2 "no command 'trian'; did you mean 'train'\?" "$sifr" trian
-expect 2 "no command 'xyzzy'; .sifr --help. lists them" "$sifr" xyzzy
+expect 2 "unknown command 'trian'; did you mean 'train'\?" "$sifr" trian
+expect 2 "unknown command 'xyzzy'; .sifr --help. lists the commands" "$sifr" xyzzy
 expect 2 "did you mean 'inspect'" "$sifr" help inspekt
 expect 2 "'--train.stepz' \(did you mean '--train.steps'\?\)" "$sifr" train --train.stepz=3
 expect 2 "unknown flag '--jsom' \(did you mean '--json'" "$sifr" doctor --jsom
-expect 2 "an argument is missing; usage: sifr inspect PATH" "$sifr" inspect
-expect 2 "'b' is one argument too many" "$sifr" inspect a b
-expect 2 "which model\? usage: sifr sample MODEL" "$sifr" sample
+expect 2 "missing argument; usage: sifr inspect PATH" "$sifr" inspect
+expect 2 "unexpected argument 'b'" "$sifr" inspect a b
+expect 2 "missing argument MODEL; usage: sifr sample MODEL" "$sifr" sample
 expect 2 "wants a value: --train.steps=N" "$sifr" train --train.steps
-expect 2 "completion exists for bash" "$sifr" completion fish
-expect 2 "'--zzz' is one argument too many; usage: sifr man" "$sifr" man --zzz
-expect 2 "'more' is one argument too many" "$sifr" completion bash more
+expect 2 "completion supports only bash" "$sifr" completion fish
+expect 2 "unexpected argument '--zzz'; usage: sifr man" "$sifr" man --zzz
+expect 2 "unexpected argument 'more'" "$sifr" completion bash more
 for word in help man completion; do
     ok "$sifr" $word --help
     [ $word = help ] || has "^sifr $word"

@@ -53,7 +53,7 @@ ok "$sifr" tokenize text.txt --vocab=300 --out=shards
 ok "$sifr" train "${small[@]}" --model.layers=1 --data.path=shards/train.bin --model.vocab=1000 --train.steps=1 --out=wordless
 ok "$sifr" sample wordless --tokens=1 -q --tokenizer=bytes a
 grep -q "warning: the tokenizer 'bytes' has 257 tokens and the model in '.*' 1000: it is hardly the one" err || fail "a smaller one: not said: $(cat err)"
-expect 1 "warning: 'shards/train.bin' was not made with this tokenizer" "$sifr" tokenize --decode shards/train.bin --tokenizer=bytes
+expect 1 "warning: 'shards/train.bin' was encoded with another tokenizer" "$sifr" tokenize --decode shards/train.bin --tokenizer=bytes
 
 # --- a path that is not UTF-8 -----------------------------------------------------------------------------------------
 odd=$(printf 'caf\351 "x".txt')

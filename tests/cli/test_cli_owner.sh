@@ -111,7 +111,7 @@ rm tokens/train.bin.partial
 [ "$(ls -A tokens | tr '\n' ' ')" = "tokenizer.json train.bin val.bin " ] || fail "other files: $(ls -A tokens)"
 mkdir links
 ln -s "$PWD/nothing" links/val.bin
-expect 2 "'links/val.bin' is there already" "$sifr" tokenize text.txt --out=links
+expect 2 "'links/val.bin' already exists" "$sifr" tokenize text.txt --out=links
 is_link links/val.bin
 mkdir held
 hold held/.sifr-lock

@@ -46,10 +46,10 @@ done
 grep -q '"name":"acts in a0<0"' traced/trace-rank-1.json || fail "the trace of rank 1 receives nothing"
 grep -q '"cat":"wait"' traced/trace-rank-1.json || fail "rank 1 waits for nothing"
 ok "$sifr" plan "${run[@]}" -n 4 --parallel.pp=2 --zero.stage=1
-has '^  pipeline stage +[01] +[01] +[01] +[01]$'
+has '^  PP stage +[01] +[01] +[01] +[01]$'
 has '^  pipe +[0-9.]+ KiB'
 has '^  0 +0-[12] +[0-9.]+k +[0-9.]+ MiB +[0-9.]+ KiB +2$'
-has '^schedule 1f1b: idle [0-9.]+ % of the time in passes.* \(p-1\)/m is 33.3 %$'
+has '^schedule 1f1b: ranks are idle [0-9.]+ % of the time of the passes.* \(p-1\)/m is 33.3 %$'
 has '^4 ranks = dp 2 x pp 2 x tp 1$'
 has '^replica 1 +2 +3$'
 has '^rank 1 +\.+0+a+1+b+'

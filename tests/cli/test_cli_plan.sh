@@ -6,22 +6,22 @@ keys=("${small[@]}" --model.vocab=256)
 
 # Every stage is a column, the chosen one is marked; no data is needed.
 ok "$sifr" plan "${keys[@]}" -n 3 --zero.stage=2 --train.global_batch=12
-has '^a rank takes +stage 0 +stage 1 +\[stage 2\] +stage 3$'
+has '^memory of a rank +stage 0 +stage 1 +\[stage 2\] +stage 3$'
 has '^  optimizer +[0-9.]+ KiB'
 has '^    by the formula +[0-9.]+ KiB'
-has '^it sends in a step'
-has '^ranks    3; 3 micro-batches a step, 1 for a rank$'
-has '^engine.recompute +activations +a block keeps +by the formula$'
+has '^traffic per step'
+has '^ranks    3; 3 micro-batches per step, 1 per rank$'
+has '^engine.recompute +activations +per block +by the formula$'
 has '^  selective +[0-9.]+ [KMG]iB +[0-9.]+ [KMG]iB +[0-9.]+ [KMG]iB$'
 ok "$sifr" plan "${keys[@]}" -n 3 --zero.stage=3 --zero.servers=1
 has '^ranks    3: 2 compute, 1 server;'
-has '^a server takes +stage 0 +stage 1'
+has '^memory of a server +stage 0 +stage 1'
 has 'none for 1 of them in the last round'
 # A GPU that is not here can be planned for: in its compute type, and it is said whose scratch it is.
 ok "$sifr" plan "${keys[@]}" --run.device=cuda --precision.mode=bf16 --memory=80G --lines
 has '^machine  cuda, computing in bf16'
-has '^memory   74.5 GiB \(80.0G bytes\) for a rank;' # in the unit in which it was told, too
-has '^scratch  is that of the back end ref: libsifr-cuda.so is not there'
+has '^memory   74.5 GiB \(80.0G bytes\) per rank;' # in the unit in which it was told, too
+has "^scratch  is that of the back end 'ref', because libsifr-cuda.so is not there"
 ! grep -q 'params of a unit' out || fail "params are widened on a GPU"
 ok "$sifr" plan "${keys[@]}" --precision.mode=bf16 --lines
 has 'params of a unit'
@@ -62,11 +62,11 @@ need() { # bytes that a rank takes in stage $1 of 4
     "$sifr" plan run.yaml -n 4 --json | sed 's/.*"stage": '"$1"', "fits": [a-z]*, "rank": {"mem": {[^}]*}, "mem_bytes": \([0-9]*\).*/\1/'
 }
 memory=$(need 2)
-expect 4 'stage 0 needs .* for a rank and there is .*; try zero.stage=[12]$' \
+expect 4 'ZeRO stage 0 needs .* per rank, and only .* is available; try zero.stage=[12]$' \
     "$sifr" plan run.yaml -n 4 --zero.stage=0 --memory="$memory"
 has '^  fits +no +(no|yes) +yes'
 expect 4 'try .*engine.recompute=' "$sifr" plan run.yaml -n 4 --train.micro_batch=64 --memory=40M
-expect 4 'no stage, recomputation, micro-batch or number of ranks' "$sifr" plan run.yaml -n 4 --memory=1000
+expect 4 'no ZeRO stage, recomputation, micro-batch or number of ranks' "$sifr" plan run.yaml -n 4 --memory=1000
 
 # Mistakes.
 expect 2 'model.vocab: not set' "$sifr" plan --model.preset=tiny
@@ -113,9 +113,9 @@ has '^params   1.0T'
 
 # What the table leaves out.
 ok "$sifr" plan "${small[@]}" --model.vocab=257
-has '^memory   .* for a rank; the data is not counted, nor 16.1 MiB while a checkpoint is written$'
+has '^memory   .* per rank; not counted: the data, and 16.1 MiB while a checkpoint is written$'
 # On one rank a stage changes nothing, and is not advised.
-expect 4 'a rank and there is [^;]*; try engine.recompute=selective$' \
+expect 4 'per rank, and only [^;]*; try engine.recompute=selective$' \
     "$sifr" plan --model.layers=1000 --model.width=64 --model.heads=2 --model.vocab=256 --memory=24G
 
 # As many layers as nobody has: the time grows with them, not with their square (37 s).

@@ -10,14 +10,14 @@ keys=("${model[@]}" --train.global_batch=32)
 
 ok "$sifr" plan "${keys[@]}" --gpus=8 --machine=h100
 has '^cluster  8 ranks on nodes of 8, h100: 8 H100'
-has '^search   [0-9]+ layouts: [0-9]+ do not fit, [0-9]+ cannot be faster, [0-9]+ walked'
+has '^search   [0-9]+ layouts: [0-9]+ do not fit, [0-9]+ cannot be faster, [0-9]+ simulated'
 has '^    tp   pp    dp  stage'
 has '^ 1 +[1248] +[1248] +[1248] '
 has '^fit      one copy of the model'
 has '^next     tp [0-9]+ pp [0-9]+ dp [0-9]+ takes '
 has '^  sifr train -n 8 .*--train.global_batch=32 --run.device=cuda --train.micro_batch='
 ! grep -qE -- '^  sifr train.*--(gpus|machine)' out || fail "the command has flags of plan"
-has '^note     no data was given: add --data.path=FILE to run it$'
+has '^note     no data is set: add --data.path=FILE$'
 # The command is one that plan takes as it is, and no rank needs more than was said.
 command=$(sed -n 's/^  sifr train //p' out)
 eval "ok \"\$sifr\" plan $command --memory=80G"
@@ -52,7 +52,7 @@ assert s["walked"] >= 1 and s["walked"] + s["bounded"] + s["too_large"] + s["ref
 PY
 fi
 ok "$sifr" plan "${keys[@]}" --gpus=2 --top=1 --zero.stage=1 --parallel.tp=1
-has '^given    parallel.tp, zero.stage: not searched$'
+has '^fixed    parallel.tp, zero.stage$'
 ok "$sifr" plan "${keys[@]}" --gpus=2 --top=1
 [ "$(grep -cE '^ [0-9] +[0-9]+ +[0-9]+ +[0-9]+ ' out)" = 1 ] || fail "--top=1 shows others"
 # A given key that does nothing in any layout is told of; one that an open key may give a meaning to is not.
@@ -81,7 +81,7 @@ has "^  sifr train -n 2 'a b.yaml' --model.arch=llama"
 
 # Keys of the environment are in the command, which so makes the same plan without it; words behind "--" stay behind it.
 ok env SIFR_ZERO_STAGE=2 SIFR_TRAIN_CONTEXT=256 SIFR_DATA_PATH='my text.txt' "$sifr" plan "${keys[@]}" --gpus=8 --top=1
-! grep -q 'no data was given' out || fail "data was given"
+! grep -q 'no data is set' out || fail "data was given"
 has "^  sifr train -n 8 .* '--data.path=my text.txt' --train.context=256 --zero.stage=2 --run.device=cuda"
 ok env SIFR_ZERO_STAGE=2 "$sifr" plan "${keys[@]}" --gpus=8 --zero.stage=1 --top=1 # a flag is stronger
 ! grep -q -- '--zero.stage=2' out || fail "a variable that lost is in the command"
@@ -89,17 +89,17 @@ ok "$sifr" plan "${model[@]}" --gpus=2 --top=1 --lines=false -- 'a b.yaml'
 has "^  sifr train -n 2 --model.arch=llama .*--train.micro_batch=[0-9]+.* -- 'a b.yaml'$"
 
 # Nothing fits: exit 4, with the nearest and what it lacks.
-expect 4 'no layout of 8 ranks fits; the nearest, tp [0-9]+, pp [0-9]+, .*, needs .* for a rank and there is .*: .* more' \
+expect 4 'no layout of 8 ranks fits in memory: the smallest, tp [0-9]+, pp [0-9]+, .*, needs .* per rank and there is .*; add .* per rank' \
     "$sifr" plan "${keys[@]}" --gpus=8 --memory=600M
-has '^search   .* do not fit, 0 cannot be faster, 0 walked'
+has '^search   .* do not fit, 0 cannot be faster, 0 simulated'
 expect 4 'no layout' "$sifr" plan "${keys[@]}" --gpus=8 --memory=600M --json
 is_json out
 has '"fits": false, "layouts": \[\], "nearest": \{"tp": '
 
 # Mistakes.
-expect 2 'give one of them' "$sifr" plan "${keys[@]}" --gpus=8 -n 8
-expect 2 '\-\-machine goes with --gpus' "$sifr" plan "${keys[@]}" -n 8 --machine=h100
-expect 2 'lines is for one layout' "$sifr" plan "${keys[@]}" --gpus=8 --lines
+expect 2 '-n and --gpus cannot be combined' "$sifr" plan "${keys[@]}" --gpus=8 -n 8
+expect 2 '\-\-machine works only with --gpus' "$sifr" plan "${keys[@]}" -n 8 --machine=h100
+expect 2 'lines needs a single layout' "$sifr" plan "${keys[@]}" --gpus=8 --lines
 expect 2 'parallel.tp=3 does not divide 8' "$sifr" plan "${keys[@]}" --gpus=8 --parallel.tp=3
 expect 2 "unknown machine 'h1000'" "$sifr" plan "${keys[@]}" --gpus=8 --machine=h1000
 # Where the stage is open, groups and servers are not refused for stage 0.
@@ -120,7 +120,7 @@ cat >half.json <<JSON
  "ops": {"rates": {"product": $rate, "attention": $rate, "attention_backward": $rate, "memory": $rate},
   "copy_bytes_per_second": 1e10, "measured": []}}
 JSON
-expect 2 "'half.json' does not say how fast ranks talk; add that with sifr bench comm -n 2 --save=half.json," \
+expect 2 "machine=half.json has no speed of communication; measure it with: sifr bench comm -n 2 --save=half.json" \
     "$sifr" plan "${keys[@]}" --gpus=2 --machine=half.json
 advised=$(grep -oE 'bench comm [^,]*' err)
 ok "$sifr" $advised --largest=64K --seconds=0.001
@@ -129,14 +129,14 @@ ok "$sifr" plan "${keys[@]}" --gpus=2 --top=1 --machine=half.json
 # Without memory in the profile nothing is too large, and that is said; control characters stay off the terminal.
 sed 's/"memory_bytes": [0-9]*/"memory_bytes": 0/' half.json >boundless.json
 ok "$sifr" plan "${keys[@]}" --gpus=2 --top=1 --machine=boundless.json
-has '^note     .* has memory_bytes 0: no layout is too large; --memory says what a rank has$'
+has '^note     the profile .* has memory_bytes 0: every layout fits; set --memory to the memory of a rank$'
 ok "$sifr" plan "${keys[@]}" --gpus=2 --top=1 --machine=boundless.json --memory=80G
 ! grep -q 'memory_bytes' out || fail "memory is told"
 sed 's/"name": "[^"]*"/"name": "\\u001b[31mred"/' half.json >red.json
 expect 2 "'red.json': \"name\" has control characters" "$sifr" plan "${keys[@]}" --gpus=2 --machine=red.json
-expect 2 'parallel.chunks is 2, but the schedule .gpipe. has one chunk' "$sifr" plan "${keys[@]}" --gpus=8 --parallel.chunks=2 --parallel.schedule=gpipe
-expect 2 '\-\-gpus: how many' "$sifr" plan "${keys[@]}" --gpus=0
-expect 2 'run.device is cpu, but --machine .h100. computes on GPUs' "$sifr" plan "${keys[@]}" --gpus=8 --run.device=cpu
+expect 2 'parallel.chunks=2, but parallel.schedule=gpipe has one chunk' "$sifr" plan "${keys[@]}" --gpus=8 --parallel.chunks=2 --parallel.schedule=gpipe
+expect 2 '\-\-gpus=0 is too few' "$sifr" plan "${keys[@]}" --gpus=0
+expect 2 'run.device=cpu, but --machine=h100 computes on GPUs' "$sifr" plan "${keys[@]}" --gpus=8 --run.device=cpu
 
 # Chunks alone mean interleaved pipelines; copies without work are told.
 ok "$sifr" plan "${keys[@]}" --gpus=8 --parallel.chunks=2 --parallel.pp=2
@@ -144,10 +144,10 @@ has '^  sifr train .*--parallel.chunks=2 --parallel.pp=2 .*--parallel.schedule=i
 ok "$sifr" plan "${keys[@]}" --gpus=64 --parallel.tp=1 --parallel.pp=1
 has '^dp 64 +copies: 32 micro-batches of 1, at most 1 each'
 has '^note     32 of 64 copies have nothing to compute: a step has 32 micro-batches; raise train.global_batch or use fewer ranks$'
-! grep -q 'was not given' out || fail "the batch was given"
+! grep -q 'is not set' out || fail "the batch was given"
 # Nobody has said how large a step is.
 ok "$sifr" plan "${model[@]}" --gpus=16 --top=1 --parallel.tp=1 --parallel.pp=1
-has '^note     train.global_batch was not given: planned for 8 sequences a step$'
+has '^note     train.global_batch is not set: planned for 8 sequences per step$'
 has '^note     8 of 16 copies have nothing to compute: a step has 8 micro-batches;'
 ok "$sifr" plan "${model[@]}" --gpus=2 --top=1 --parallel.tp=1 --parallel.pp=1 --train.global_batch=1
 has '^note     1 of 2 copies has nothing to compute: a step has 1 micro-batch;'
@@ -157,5 +157,5 @@ has '[-][-]gpus=64'
 example=$(sed -nE "s/^build\/sifr (plan .*--gpus .*)/\1/p" "$root/README.md" | head -n 1)
 [ -n "$example" ] || fail "README has no example"
 ok "$sifr" ${example/--gpus 64/--gpus 4} --top=1 # fewer ranks: sooner
-! grep -E '^given|was not given' out || fail "the example of the README"
+! grep -E '^fixed|is not set' out || fail "the example of the README"
 finish

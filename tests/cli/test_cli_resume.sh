@@ -42,7 +42,7 @@ printf 'x' | dd of=hurt/checkpoints/step-30/optimizer/variance.safetensors bs=1 
 expect 1 "step-30/optimizer/variance.safetensors': bytes .*: hash mismatch" "$sifr" inspect --verify hurt
 has 'optimizer/variance.safetensors +DAMAGED'
 has 'optimizer/momentum.safetensors +good'
-expect 1 "is no checkpoint" "$sifr" inspect --verify .
+expect 1 "is neither a checkpoint" "$sifr" inspect --verify .
 
 # the one before is used, and the end is the same
 life 0 hurt 2 --zero.stage=3

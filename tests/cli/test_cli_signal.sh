@@ -20,7 +20,7 @@ for signal in INT TERM USR1 HUP '-n2 INT' '-n2 TERM' '-n2 HUP'; do
     wait $pid || code=$?
     [ $code = 75 ] || fail "$signal: exit $code, not 75: $(tail -3 err)"
     grep -q "stopped after step [0-9]*: saved in .*; rerun the same command to resume" err || fail "$signal: not said: $(tail -3 err)"
-    [ "$(grep -c '^sifr: stopping after this step, and all of it will be saved' err)" = 1 ] || fail "$signal $ranks: not answered once: $(cat err)"
+    [ "$(grep -c '^sifr: stopping after this step; the run will be saved' err)" = 1 ] || fail "$signal $ranks: not answered once: $(cat err)"
     [ "$(grep -c '^sifr: stop' err)" = 1 ] || fail "$signal $ranks: answered in two ways: $(cat err)"
     grep -q '"end": "stopped"' "run-$signal/summary.json" || fail "$signal: no summary.json that says stopped"
     ok "$sifr" sample "run-$signal" "The" --tokens=3
@@ -120,7 +120,7 @@ start=$SECONDS code=0
 kill -INT $pid
 wait $pid || code=$?
 [ $code = 75 ] || fail "learning: exit $code, not 75: $(tail -3 err)"
-[ "$(grep -vc '^sifr: stopping before the first step; Ctrl-C again to stop at once$' err)" = 1 ] && grep -q 'stopped while a vocabulary was learnt: nothing is saved' err || fail "learning: not one clear line: $(cat err)"
+[ "$(grep -vc '^sifr: stopping before the first step; press Ctrl-C again to terminate immediately$' err)" = 1 ] && grep -q 'stopped while a vocabulary was learnt: nothing is saved' err || fail "learning: not one clear line: $(cat err)"
 [ $((SECONDS - start)) -le 30 ] || fail "learning: took $((SECONDS - start)) s to stop"
 [ ! -e learning ] || fail "learning: a folder was left: $(ls learning)"
 rm noise.txt
@@ -143,6 +143,6 @@ for signal in INT TERM HUP; do
     code=0
     kill -$signal $pid
     wait $pid || code=$?
-    [ $code = 1 ] && [ "$(cat err)" = 'sifr: error: ended at once' ] || fail "bench ops, $signal: exit $code: $(cat err)"
+    [ $code = 1 ] && [ "$(cat err)" = 'sifr: error: terminated by a signal' ] || fail "bench ops, $signal: exit $code: $(cat err)"
 done
 finish

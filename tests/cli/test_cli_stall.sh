@@ -23,7 +23,7 @@ ends() { # CODE PATTERN WHAT: within a minute
     [ -z "$2" ] || grep -qE -- "$2" err || fail "$3: no '$2' in: $(cat err)"
 }
 
-words='error: .*no progress for 1 s after the signal to stop, in step 4, block 1 backward: ended'
+words='error: .*no progress for 1 s after the signal to stop, in step 4, block 1 backward: terminated'
 FAULT='-1 hang step 4, block 1 backward' hangs one --run.stop_timeout=1
 kill -TERM $pid
 sleep 0.3
@@ -48,12 +48,12 @@ has_ended $pid && fail "run.stop_timeout=0: it has ended: $(cat err)"
 kill -INT $pid
 sleep 0.3
 kill -INT $pid
-ends 1 'error: ended at once' "Ctrl-C twice in a hang"
+ends 1 'error: terminated by a signal' "Ctrl-C twice in a hang"
 FAULT='1 hang step 4, block 1 backward' hangs never-two -n2 --run.stop_timeout=0
 kill -INT $pid
 sleep 0.5
 kill -INT $pid
-ends 1 'error: ended at once' "Ctrl-C twice in a hang, -n2"
+ends 1 'error: terminated by a signal' "Ctrl-C twice in a hang, -n2"
 [ -z "$(processes_in "$work")" ] || fail "processes are left: $(processes_in "$work")"
 
 # ... also when nobody reads what it says: a pipe that is full

@@ -34,7 +34,7 @@ for n in 1 2; do
         "${train[@]}" -n $n --comm.backend=nccl --out=nccl
 done
 ok "$sifr" doctor
-has '^  ranks +threads of one process; no processes: SIFR_MPIRUN is .none.'
+has '^  ranks +threads of one process; not processes: SIFR_MPIRUN is .none.'
 ok "$sifr" doctor --json
 has '"launcher": ?""'
 # With one that is there, processes as ever; the wrong one is refused, also where threads would do.
@@ -49,7 +49,7 @@ has '"launcher": ?""'
 SIFR_MPIRUN=/bin/true expect 2 "SIFR_MPIRUN is '/bin/true', which is no launcher of" "${train[@]}" -n 2 --out=no
 [ ! -e no ] || fail "a mistaken start made a folder"
 SIFR_MPIRUN=/nowhere/mpirun ok "$sifr" doctor
-has "^! SIFR_MPIRUN is '/nowhere/mpirun', which cannot be run, .*: sifr -n will be refused"
+has "^! SIFR_MPIRUN is '/nowhere/mpirun', which cannot be run, .*: .sifr train -n. cannot start ranks"
 
 # --- signals: as ranks that are processes take them ------------------------------------------------------------------
 stops_by "TERM INT TERM" stopped -n2
@@ -60,7 +60,7 @@ wait_for takes_signals $pid
 kill -INT $pid
 code=0
 wait $pid || code=$?
-[ $code = 1 ] && [ "$(tail -n 1 err)" = 'sifr: error: ended at once' ] || fail "bench comm, Ctrl-C: exit $code: $(cat err)"
+[ $code = 1 ] && [ "$(tail -n 1 err)" = 'sifr: error: terminated by a signal' ] || fail "bench comm, Ctrl-C: exit $code: $(cat err)"
 
 # --- a rank that hangs takes the process with it ---------------------------------------------------------------------
 faulty=${sifr}_faults

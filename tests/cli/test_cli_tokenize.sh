@@ -24,7 +24,7 @@ ok "$sifr" inspect tokens --json
 is_json out
 has '"shards": \[\{"path": "tokens/train.bin", "tokens": [0-9]+, "token_bits": 16, "vocab": 300\}, \{"path": "tokens/val.bin"'
 mkdir nothing-here
-expect 2 "neither a run .* nor a model .*, and has no token shards" "$sifr" inspect nothing-here
+expect 2 "cannot recognize the folder 'nothing-here'" "$sifr" inspect nothing-here
 
 ok "$sifr" tokenize text.txt --tokenizer=bytes --out=bytes --json --split=0
 is_json out
@@ -67,20 +67,20 @@ printf 'short' >short.txt
 cp -r tokens kept
 for there in train.bin val.bin tokenizer.json; do
     mkdir -p mixed && cp tokens/$there mixed
-    expect 2 "'mixed/$there' is there already, and nothing is overwritten; choose another --out" "$sifr" tokenize short.txt --out=mixed
+    expect 2 "'mixed/$there' already exists and is not overwritten; choose another --out" "$sifr" tokenize short.txt --out=mixed
     [ "$(ls mixed)" = $there ] && cmp -s mixed/$there kept/$there || fail "$there: the folder is another: $(ls mixed)"
     rm -r mixed
 done
-expect 2 "tokens/train.bin' is there already" "$sifr" tokenize short.txt --out=tokens
+expect 2 "tokens/train.bin' already exists" "$sifr" tokenize short.txt --out=tokens
 diff -r tokens kept || fail "a refused call changed the folder"
 
 # messages speak of this command's flags
-expect 2 "^sifr: error: --vocab: 5 is too few" "$sifr" tokenize text.txt --vocab=5 --out=no
-expect 1 "'text.txt' has no token shard header; if it holds bare token numbers, give --format=u16" "$sifr" tokenize --decode text.txt
-expect 2 "has a header that says what it holds; leave --format out" "$sifr" tokenize --decode tokens/train.bin --format=u16
-expect 2 "has a header that says what it holds; leave --format out" "$sifr" inspect tokens/train.bin --format=u16
+expect 2 "^sifr: error: --vocab=5 is too small" "$sifr" tokenize text.txt --vocab=5 --out=no
+expect 1 "'text.txt' has no token shard header; if it holds bare token ids, add --format=u16" "$sifr" tokenize --decode text.txt
+expect 2 "has a header that tells its format; omit --format" "$sifr" tokenize --decode tokens/train.bin --format=u16
+expect 2 "has a header that tells its format; omit --format" "$sifr" inspect tokens/train.bin --format=u16
 
-expect 2 "give one of them" "$sifr" tokenize text.txt --vocab=300 --tokenizer=bytes
+expect 2 "--vocab and --tokenizer cannot be combined" "$sifr" tokenize text.txt --vocab=300 --tokenizer=bytes
 expect 2 "--vocab.*-3" "$sifr" tokenize text.txt --vocab=-3
 expect 2 "no-such.txt" "$sifr" tokenize no-such.txt --out=nothing
 [ ! -e nothing ] || fail "a folder was made for a file that is not there"
@@ -100,7 +100,7 @@ expect 1 "'text.bin' has no token shard header" "$sifr" tokenize text.bin --voca
 [ ! -e again ] || fail "something was made of what was refused"
 ok "$sifr" tokenize text.bin --format=text --vocab=300 --split=0.1 --out=again
 cmp again/train.bin tokens/train.bin || fail "a name makes other tokens"
-expect 2 "no tokenizer.json beside" "$sifr" tokenize --decode "$(cp tokens/val.bin v.bin && echo v.bin)"
+expect 2 "no tokenizer.json in the folder of" "$sifr" tokenize --decode "$(cp tokens/val.bin v.bin && echo v.bin)"
 # No room for the last of the three files: none is left, so that the same command works when there is.
 printf 'a short text' >short.txt
 (ulimit -f 4; expect 1 "cannot write 'no-room/.*tokenizer.json'" "$sifr" tokenize short.txt --split=0.5 --out=no-room; exit $failures) ||

@@ -146,7 +146,7 @@ has '"kind": "safetensors"'
 cp run/checkpoints/step-30/tokenizer.json t.dat
 ok "$sifr" inspect t.dat
 has 'vocab +257'
-expect 1 "cannot tell what 'text.txt' is" "$sifr" inspect text.txt
+expect 1 "cannot recognize 'text.txt'" "$sifr" inspect text.txt
 
 # threads have one name and a short one, wherever something is computed
 for flag in --threads=3 --run.threads=3 '--threads 3' '--run.threads=1 --threads=3' '--threads=1 --run.threads=3'; do
@@ -176,6 +176,6 @@ has '"peak": {"params": [0-9]+'
 ok "$sifr" bench step --model.layers=1 --model.width=32 --model.heads=2 --model.context=32 --model.vocab=64 --steps=2 --peak-tflops=1
 has 'mfu +[0-9.]+% of 1 TFLOP/s'
 expect 2 "run.device: cuda: libsifr-cuda.so is not there" "$sifr" bench step --device=cuda --model.preset=tiny
-expect 2 "there is no bench 'opz'" "$sifr" bench opz
-expect 2 "model.preset: which model" "$sifr" bench step
+expect 2 "unknown benchmark 'opz'" "$sifr" bench opz
+expect 2 "no model: set --model.preset" "$sifr" bench step
 finish

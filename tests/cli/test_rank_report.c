@@ -151,7 +151,7 @@ static void deaths_have_an_order(void **state)
     rank_book_update(scene.book);
     for (int i = 0; i < RANKS; i++) {
         assert_true(rank_book_entry(scene.book, order[i])->gone);
-        assert_int_equal(rank_book_entry(scene.book, order[i])->place, i + 1);
+        assert_int_equal(rank_book_entry(scene.book, order[i])->exit_order, i + 1);
     }
     assert_int_equal(rank_book_verdict(scene.book)->rank, 2);
     assert_int_equal(rank_book_verdict(scene.book)->pid, pids[2]);

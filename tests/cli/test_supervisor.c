@@ -285,7 +285,7 @@ static void one_ctrl_c_that_comes_twice_is_one(void **state)
         outcome = run_told("twice", 0, SIGTERM, true);
         assert_int_equal(outcome.status, STATUS_STOPPED);
     }
-    assert_string_equal(outcome.error, ""); /* it was not ended at once */
+    assert_string_equal(outcome.error, ""); /* it was not terminated */
 }
 
 /* It gives up because of another, who hears nothing any more. */

@@ -1,4 +1,3 @@
-/* bench_calls -- see the header. */
 #include "cli/bench/bench_calls.h"
 #include <string.h>
 #include "base/clock.h"
@@ -8,7 +7,7 @@
 
 /* --- which calls ---------------------------------------------------------------------------- */
 
-/* So small that what is left is the call itself. */
+/* So small that the time is that of the call itself. */
 #define TINY 64
 static const struct ops_case tiny_calls[] = {
     {.op = "linear", .rows = 4, .linear = {TINY, TINY, false}},
@@ -20,7 +19,8 @@ static const struct ops_case tiny_calls[] = {
 };
 enum { TINY_CALLS = sizeof tiny_calls / sizeof tiny_calls[0] };
 
-/* A usual step's, at the sizes of `sifr bench ops`; a GPU is given as much more as fills it. */
+/* The calls of a typical step, at the sizes of `sifr bench ops`; a GPU needs 16 times as much to be
+ * busy. */
 static enum status usual_calls(struct env *env, bool gpu, struct ops_case **cases, int *count)
 {
     TRY(mem_alloc_array(env, MEM_OTHER, "calls", (size_t)ops_bench_case_count, sizeof **cases,
@@ -50,7 +50,7 @@ static enum status list_calls(struct session *session, const struct bench_calls 
 
 /* --- timing --------------------------------------------------------------------------------- */
 
-/* The median of what the ranks measured. */
+/* Replace *value by the median over all ranks. */
 static enum status agree(struct session *session, double *value)
 {
     struct env *env = device_env(session->device);
@@ -89,7 +89,7 @@ static enum status time_copy(struct session *session, double *rate)
     double samples[COPIES];
     char *room;
     TRY(device_alloc(device, MEM_OTHER, "bench copy", 2 * bytes, &room));
-    device_zero(session->stream, room, 2 * bytes); /* memory that nobody has written is not there */
+    device_zero(session->stream, room, 2 * bytes); /* untouched pages are not backed by memory */
     enum status st = session->comm ? comm_barrier(session->comm) : STATUS_OK;
     for (int i = 0; i < COPIES && st == STATUS_OK; i++) {
         double start = clock_seconds();
@@ -102,7 +102,7 @@ static enum status time_copy(struct session *session, double *rate)
     TRY(st);
     double seconds = machine_fit_median(samples, COPIES);
     TRY(agree(session, &seconds));
-    *rate = 3 * (double)bytes / seconds; /* read and written */
+    *rate = 3 * (double)bytes / seconds; /* two reads and a write */
     return STATUS_OK;
 }
 
@@ -123,7 +123,7 @@ static enum status time_all(struct session *session, const struct bench_calls *c
 
 /* --- fitting -------------------------------------------------------------------------------- */
 
-/* Of its table only some rows are read: bytes that it lists say nothing. */
+/* An embedding reads only some rows of its table, so its bytes are not comparable. */
 static bool is_lookup(const struct bench_calls_line *line)
 {
     return strcmp(line->measured.shape.op, "embedding") == 0;
@@ -192,7 +192,7 @@ enum status bench_calls_profile(struct env *env, const struct bench_calls_result
     return STATUS_OK;
 }
 
-/* --- what is shown -------------------------------------------------------------------------- */
+/* --- output --------------------------------------------------------------------------------- */
 
 void bench_calls_table(struct console *console, const struct bench_calls_result *result)
 {
@@ -205,8 +205,8 @@ void bench_calls_table(struct console *console, const struct bench_calls_result 
                      ops_case_name(&line->measured.shape, name), 1e6 * seconds,
                      line->flops / seconds / 1e9, line->bytes / seconds / 1e9);
     }
-    console_line(console, "\n%-20s %10s %10s %8s %10s", "fitted", "us a call", "GFLOP/s", "GB/s",
-                 "most off");
+    console_line(console, "\n%-20s %10s %10s %8s %10s", "fitted", "us/call", "GFLOP/s", "GB/s",
+                 "error");
     for (int k = 0; k < OPS_KIND_COUNT; k++) {
         const struct ops_rate *rate = &result->rates[k];
         console_line(console, "  %-18s %10.1f %10.1f %8.1f %9.2fx", ops_kind_word((enum ops_kind)k),

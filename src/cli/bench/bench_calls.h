@@ -1,8 +1,8 @@
-/* bench_calls -- calls of the ops timed on all ranks at once, and the figures of ops_price.h that come
- * nearest to them.
+/* bench_calls -- ops timed on all ranks at once, and the prices of ops_price.h fitted to them.
  *
- * Ranks of one machine share its memory and more, so each call is made by all of them together, with
- * the threads that each would have. Given a run they are exactly the calls that its step makes.
+ * Ranks of one machine compete for its memory, so all of them make each call at the same time, with
+ * the threads that each would have in a run. With the configuration of a run, the calls are exactly
+ * those of its step.
  */
 #ifndef CLI_BENCH_CALLS_H
 #define CLI_BENCH_CALLS_H
@@ -12,9 +12,9 @@
 #include "train/session.h"
 
 struct bench_calls {
-    const struct plan_request *request; /* NULL: calls of a usual step */
-    double seconds;                     /* for each call */
-    struct console *console;            /* where progress is shown; NULL: nowhere */
+    const struct plan_request *request; /* NULL = the calls of a typical step */
+    double seconds;                     /* time for each call */
+    struct console *console;            /* for the live line; NULL = none */
 };
 
 struct bench_calls_line {
@@ -26,16 +26,16 @@ struct bench_calls_result {
     struct bench_calls_line *lines;
     int count;
     struct ops_rate rates[OPS_KIND_COUNT];
-    double errors[OPS_KIND_COUNT]; /* at the worst: 1.2 = 20 % */
+    double errors[OPS_KIND_COUNT]; /* of the worst call: 1.2 = off by 20 % */
     double copy_bytes_per_second;
 };
 
-/* Collective over the session's ranks (comm NULL: it is one). The same result on all, up to who frees
- * it: bench_calls_free. */
+/* Collective over the ranks of the session (comm NULL = a single rank). All ranks get the same
+ * result and free it with bench_calls_free. */
 enum status bench_calls_run(struct session *session, const struct bench_calls *config,
                             struct bench_calls_result *result);
 void bench_calls_free(struct env *env, struct bench_calls_result *result);
-/* Its half of a profile. The caller frees profile. */
+/* Fill the ops half of a profile. The caller frees the profile. */
 enum status bench_calls_profile(struct env *env, const struct bench_calls_result *result,
                                 struct machine_profile *profile);
 

@@ -1,8 +1,8 @@
-/* bench_comm -- see the header. The calls are in bench_comm_calls.c, what they take from compute in
- * bench_comm_overlap.c, what is shown in bench_comm_view.c.
+/* bench_comm -- groups the ranks, times them and fits the prices. bench_comm_calls.c has the calls,
+ * bench_comm_overlap.c their cost for concurrent compute, bench_comm_view.c the output.
  *
- * Those inside a node and those between nodes are timed in groups of their own, all groups at once, so
- * that what ranks share (a memory, a NIC) is shared.
+ * Calls within a node and calls between nodes are timed in separate groups. All groups run at the
+ * same time, so that they compete for memory and NICs as in a real step.
  */
 #include "cli/bench/bench_comm.h"
 #include <string.h>
@@ -11,10 +11,10 @@
 
 enum { HOST_BYTES = 64 };
 
-/* --- where the ranks are -------------------------------------------------------------------- */
+/* --- nodes ---------------------------------------------------------------------------------- */
 
 struct node_position {
-    int node, index; /* which node, and which of its ranks */
+    int node, index; /* the node, and the index of this rank in it */
     int most;        /* ranks of the largest node */
     int nodes;
 };
@@ -37,8 +37,8 @@ static void position_by_name(const char *names, int rank, int size, struct node_
     }
 }
 
-/* By the names of the hosts; with --node as if each host had so many. Ranks that were given something
- * else to measure would wait for each other. */
+/* Nodes are hosts, or groups of --node ranks. Collective. Fails when the ranks have different
+ * settings: they would wait for each other. */
 static enum status find_position(struct env *env, struct comm *comm,
                                  const struct bench_comm_config *config,
                                  struct node_position *position)
@@ -62,9 +62,8 @@ static enum status find_position(struct env *env, struct comm *comm,
     for (int r = 0; r < size; r++) {
         memcpy(names + r * HOST_BYTES, all[r].host, HOST_BYTES);
         if (memcmp(&all[r].largest, &mine.largest, 3 * sizeof(double)) != 0)
-            st = FAIL(env, USAGE,
-                      "rank %d was given another --largest, --seconds or --node than rank %d", r,
-                      rank);
+            st = FAIL(env, USAGE, "rank %d has another --largest, --seconds or --node than rank %d",
+                      r, rank);
     }
     position_by_name(names, rank, size, position);
 undo_names:
@@ -92,14 +91,15 @@ undo_group:
     return st;
 }
 
-/* --- what it comes to ----------------------------------------------------------------------- */
+/* --- fitting -------------------------------------------------------------------------------- */
 
 static bool moves_only(const struct bench_comm_line *line)
 {
     return strcmp(line->what, "all_gather") == 0 || strcmp(line->what, "all_to_all") == 0;
 }
 
-/* Calls that only move bytes; a pair, which sends one way at a time, says what a single message costs. */
+/* Fits the calls that only move bytes. A small send_recv, one direction at a time, adds the cost of
+ * a single message. */
 static double fit_group(const struct bench_comm_result *result, bool between,
                         struct comm_wire *wire)
 {
@@ -119,10 +119,11 @@ static double fit_group(const struct bench_comm_result *result, bool between,
 static void call_exchange(const struct bench_rig *rig, int64_t count)
 {
     (void)count;
-    comm_exchange(rig->comm, rig->said, sizeof(double), rig->said); /* what failed, sticks */
+    comm_exchange(rig->comm, rig->said, sizeof(double),
+                  rig->said); /* a failure shows in comm_status */
 }
 
-/* Small, on the host, and of all ranks: votes, losses, norms. */
+/* A small exchange between the hosts of all ranks, as for votes, losses and norms. */
 static enum status time_exchange(struct bench_rig *rig, struct bench_comm_result *result)
 {
     struct bench_comm_line *line = &result->lines[result->count++];
@@ -136,7 +137,7 @@ static enum status time_exchange(struct bench_rig *rig, struct bench_comm_result
     return comm_status(rig->comm);
 }
 
-/* What all ranks do together. */
+/* Measurements over all ranks. */
 static enum status time_all(struct session *session, const struct bench_comm_config *config,
                             struct bench_comm_result *result)
 {
@@ -156,7 +157,7 @@ undo_comm:
     return st;
 }
 
-/* --- all of it ------------------------------------------------------------------------------ */
+/* --- the benchmark -------------------------------------------------------------------------- */
 
 enum status bench_comm_run(struct session *session, const struct bench_comm_config *config,
                            struct bench_comm_result *result)

@@ -1,6 +1,6 @@
-/* bench_comm_calls -- the calls between ranks that are timed, and how.
+/* bench_comm_calls -- the timed calls between ranks, and how they are timed.
  *
- * They go through a worker's stream, one at a time, as a run's do.
+ * Calls are enqueued on a stream of the communicator, one at a time, as in a run.
  */
 #include <math.h>
 #include "base/clock.h"
@@ -8,7 +8,7 @@
 
 enum { LEAST_CALLS = 5, MOST_CALLS = 51 };
 
-/* --- the calls: `count` elements ------------------------------------------------------------ */
+/* --- the calls, each with `count` elements -------------------------------------------------- */
 
 void bench_call_gather(const struct bench_rig *rig, int64_t count)
 {
@@ -35,7 +35,7 @@ static void call_broadcast(const struct bench_rig *rig, int64_t count)
     comm_broadcast(rig->comm, rig->a, count, DTYPE_F32, 0, rig->stream);
 }
 
-/* There and back between neighbours. */
+/* A round trip between neighbours. */
 static void call_pair(const struct bench_rig *rig, int64_t count)
 {
     int rank = comm_rank(rig->comm), other = rank ^ 1;
@@ -50,9 +50,9 @@ static void call_pair(const struct bench_rig *rig, int64_t count)
 
 static const struct kind {
     const char *word;
-    enum comm_kind kind; /* by which its bytes are counted */
+    enum comm_kind kind; /* the counter of its bytes */
     bench_call_fn *call;
-    double parts_less_one, ends; /* elements for a byte sent: see count_for */
+    double parts_less_one, ends; /* for count_for */
 } kinds[BENCH_COMM_KINDS] = {
     {"all_gather", COMM_ALL_GATHER, bench_call_gather, 1, 0},
     {"all_to_all", COMM_ALL_TO_ALL, call_all_to_all, 1, 0},
@@ -98,8 +98,8 @@ static enum status time_once(const struct bench_rig *rig, bench_call_fn *call, i
     return STATUS_OK;
 }
 
-/* Between two calls there is a barrier: one that only sends may return early, and those that receive
- * say how long it took. */
+/* A barrier separates the calls: a rank that only sends may return early, and the ranks that
+ * receive measure the real time. */
 enum status bench_time_call(const struct bench_rig *rig, bench_call_fn *call, int64_t count,
                             double *seconds)
 {
@@ -121,7 +121,7 @@ static void copy_bytes(const struct bench_rig *rig, int64_t count)
     device_copy(rig->stream, rig->a, rig->b, (size_t)count * sizeof(float));
 }
 
-/* Bytes of a call, on the rank that sends most: counted, not reckoned. */
+/* Bytes that this rank sent per call, as counted by the communicator. */
 static double sent_by(struct comm_counter before, struct comm_counter after)
 {
     int64_t calls = after.calls - before.calls;
@@ -165,7 +165,7 @@ enum status bench_time_group(struct bench_rig *rig, const struct bench_comm_conf
     return STATUS_OK;
 }
 
-/* --- a group and its memory ----------------------------------------------------------------- */
+/* --- a group and its buffers ---------------------------------------------------------------- */
 
 void bench_rig_close(struct session *session, struct bench_rig *rig)
 {
@@ -187,7 +187,7 @@ static enum status fill_rig(struct session *session, struct bench_rig *rig)
     return comm_stream_create(rig->comm, "bench", &rig->stream);
 }
 
-/* Room for a part of every rank. */
+/* Each buffer has room for the parts of all ranks. */
 enum status bench_rig_open(struct session *session, struct comm *comm,
                            const struct bench_comm_config *config, struct bench_rig *rig)
 {

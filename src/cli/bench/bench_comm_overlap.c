@@ -1,5 +1,6 @@
-/* bench_comm_overlap -- what calls between ranks take from the rank's own work: sums inside them, and
- * the processors that move their bytes. */
+/* bench_comm_overlap -- what communication costs the compute of a rank: the sums within
+ * collectives, and the processors that move the bytes. The planner uses both (comm_prices.theft,
+ * sum_bytes_per_second). */
 #include <math.h>
 #include <string.h>
 #include <time.h>
@@ -17,7 +18,7 @@ struct sums {
     int64_t count;
 };
 
-/* A copy of the first part, the others added, and a copy of the sum: block by block. */
+/* Block by block: copy the first part, add the others, copy the sum. */
 static void sum_parts(struct stream *stream, const void *args)
 {
     const struct sums *sums = args;
@@ -49,71 +50,72 @@ enum status bench_time_sums(const struct bench_rig *rig, double *rate)
 
 /* --- theft ----------------------------------------------------------------------------------
  *
- * Products in a loop, alone and beside gathers. On a GPU: how much longer they take. On processors,
- * which other programs may use too: how much more processor time this process takes, which is taken
- * from the products as far as there is no processor left for the thread that makes the calls.
+ * Times matrix products in a loop, alone and with concurrent gathers. On a GPU it measures how much
+ * longer they take. On a CPU, which other programs may use too, it measures how much more processor
+ * time this process uses; that time is lost for the products as far as no processor is left for the
+ * thread that makes the calls.
  */
 
 enum { ROUNDS = 9, MOST_PRODUCTS = 10000, AHEAD = 16 };
 
-struct beside {
+struct overlap {
     struct session *session;
     const struct bench_rig *rig;
     struct ops_trial *trial;
     int64_t count; /* elements of a gather */
     bool gpu;
-    double processors; /* of those that the calls keep busy, how many would compute: 0 .. 1 */
+    double processors; /* share of the calls' processor time that is lost for compute: 0 .. 1 */
 };
 
-static double seconds_used(const struct beside *b)
+static double seconds_used(const struct overlap *o)
 {
     struct timespec used;
-    if (b->gpu)
+    if (o->gpu)
         return clock_seconds();
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
     return (double)used.tv_sec + 1e-9 * (double)used.tv_nsec;
 }
 
-/* Both to their end; gathers are enqueued as they come off, for there is little room in a ring. */
-static enum status time_both(const struct beside *b, int products, int gathers, double *seconds)
+/* Run both to their end. Gathers are enqueued as others complete, because the queue is short. */
+static enum status time_both(const struct overlap *o, int products, int gathers, double *seconds)
 {
-    int64_t before = comm_counted(b->rig->comm, COMM_ALL_GATHER).calls;
+    int64_t before = comm_counted(o->rig->comm, COMM_ALL_GATHER).calls;
     int made = 0;
-    TRY(comm_barrier(b->rig->comm));
-    double start = seconds_used(b);
+    TRY(comm_barrier(o->rig->comm));
+    double start = seconds_used(o);
     for (int i = 0; i < products; i++) {
-        int64_t done = comm_counted(b->rig->comm, COMM_ALL_GATHER).calls - before;
+        int64_t done = comm_counted(o->rig->comm, COMM_ALL_GATHER).calls - before;
         for (; made < gathers && made - done < AHEAD; made++)
-            bench_call_gather(b->rig, b->count);
-        ops_trial_run(b->trial);
+            bench_call_gather(o->rig, o->count);
+        ops_trial_run(o->trial);
     }
     for (; made < gathers; made++)
-        bench_call_gather(b->rig, b->count);
-    TRY(stream_sync(b->session->stream));
-    TRY(stream_sync(b->rig->stream));
-    *seconds = seconds_used(b) - start;
-    return comm_barrier(b->rig->comm);
+        bench_call_gather(o->rig, o->count);
+    TRY(stream_sync(o->session->stream));
+    TRY(stream_sync(o->rig->stream));
+    *seconds = seconds_used(o) - start;
+    return comm_barrier(o->rig->comm);
 }
 
-static enum status theft_round(const struct beside *b, double *theft)
+static enum status theft_round(const struct overlap *o, double *theft)
 {
-    const struct bench_rig *rig = b->rig;
+    const struct bench_rig *rig = o->rig;
     double alone, both, quiet, product;
     bool shared = strcmp(comm_backend_name(rig->comm), "threads") == 0;
-    TRY(bench_time_call(rig, bench_call_gather, b->count, &quiet));
-    TRY(time_both(b, 1, 0, &product));
+    TRY(bench_time_call(rig, bench_call_gather, o->count, &quiet));
+    TRY(time_both(o, 1, 0, &product));
     TRY(bench_agree(rig, &product));
     int products = (int)fmin(MOST_PRODUCTS, 1 + rig->budget / product);
-    TRY(time_both(b, products, 0, &alone));
+    TRY(time_both(o, products, 0, &alone));
     int gathers = 1 + (int)(products * product / 2 / quiet);
-    TRY(time_both(b, products, gathers, &both));
-    *theft = b->processors * (both - alone) / (gathers * quiet);
-    if (shared && !b->gpu) /* the process is all ranks */
+    TRY(time_both(o, products, gathers, &both));
+    *theft = o->processors * (both - alone) / (gathers * quiet);
+    if (shared && !o->gpu) /* the processor time is that of all ranks */
         *theft /= comm_size(rig->comm);
     return STATUS_OK;
 }
 
-/* A rank's share of the processors, less its threads, is free for its calls. */
+/* Processors of a rank that its compute threads do not use are free for its calls. */
 static double busy_processors(const struct session *session, int ranks)
 {
     struct machine host;
@@ -131,7 +133,7 @@ enum status bench_time_theft(struct session *session, const struct bench_rig *ri
     int side = gpu ? 4096 : 512, size = comm_size(rig->comm);
     const struct ops_case product = {
         .op = "linear", .rows = gpu ? 4096 : 256, .linear = {.in = side, .out = side}};
-    struct beside beside = {
+    struct overlap overlap = {
         .session = session,
         .rig = rig,
         .count = bench_gather_count(size, fmin((double)rig->most / size, 1 << 20)),
@@ -140,10 +142,10 @@ enum status bench_time_theft(struct session *session, const struct bench_rig *ri
     };
     double rounds[ROUNDS];
     enum status st = STATUS_OK;
-    TRY(ops_trial_create(session->ops, session->stream, &product, 1, &beside.trial));
+    TRY(ops_trial_create(session->ops, session->stream, &product, 1, &overlap.trial));
     for (int i = 0; st == STATUS_OK && i < ROUNDS; i++)
-        st = theft_round(&beside, &rounds[i]);
-    ops_trial_destroy(beside.trial);
+        st = theft_round(&overlap, &rounds[i]);
+    ops_trial_destroy(overlap.trial);
     TRY(st);
     *theft = fmax(0, machine_fit_median(rounds, ROUNDS));
     return bench_agree(rig, theft);

@@ -1,5 +1,5 @@
-/* bench_comm_view -- what `sifr bench comm` shows: a line for each kind of call and size, and the
- * figures that were fitted. */
+/* bench_comm_view -- the output of `sifr bench comm`: a line for each kind of call and size, and
+ * the fitted prices. */
 #include "cli/bench/bench_comm.h"
 
 static void show_line(struct console *console, const struct bench_comm_line *line)
@@ -18,15 +18,15 @@ static void show_line(struct console *console, const struct bench_comm_line *lin
 static void show_wire(struct console *console, const char *name, const struct comm_wire *wire,
                       double error)
 {
-    console_line(console,
-                 "  %-10s latency %.1f us, %.1f us a message, %.2f GB/s; at most %.2f x off", name,
-                 1e6 * wire->latency, 1e6 * wire->message, wire->bytes_per_second / 1e9, error);
+    console_line(
+        console, "  %-10s latency %.1f us, %.1f us per message, %.2f GB/s; largest error %.2f x",
+        name, 1e6 * wire->latency, 1e6 * wire->message, wire->bytes_per_second / 1e9, error);
 }
 
 void bench_comm_table(struct console *console, const struct bench_comm_result *result)
 {
     const struct comm_prices *prices = &result->prices;
-    console_line(console, "%d ranks, %d on a node\n", result->ranks, result->node);
+    console_line(console, "%d ranks, %d per node\n", result->ranks, result->node);
     console_line(console, "%-15s %-8s %10s %12s %10s %10s %9s", "call", "ranks", "sent", "us",
                  "GB/s", "copy GB/s", "of copy");
     for (int i = 0; i < result->count; i++)
@@ -36,9 +36,8 @@ void bench_comm_table(struct console *console, const struct bench_comm_result *r
         show_wire(console, "inside", &prices->inside, result->inside_error);
     if (result->node < result->ranks)
         show_wire(console, "between", &prices->between, result->between_error);
-    console_line(console, "  exchange   %.1f us for each doubling of the ranks",
-                 1e6 * prices->exchange);
-    console_line(console, "  theft      %.2f s of compute for a second of a call beside it",
+    console_line(console, "  exchange   %.1f us per doubling of the ranks", 1e6 * prices->exchange);
+    console_line(console, "  theft      %.2f s of compute lost per second of concurrent calls",
                  prices->theft);
     console_line(console, "  sums       %.2f GB/s", prices->sum_bytes_per_second / 1e9);
 }

@@ -1,4 +1,3 @@
-/* bench_machine -- see the header. */
 #include "cli/bench/bench_machine.h"
 #include <string.h>
 #include "cli/bench/bench_calls.h"
@@ -11,10 +10,10 @@ struct job {
     struct options *options;
     const struct bench_machine *order;
     struct bench_ranks ranks;
-    struct plan_request request; /* where it is of a run */
+    struct plan_request request; /* if order->configured */
 };
 
-/* --- what a profile says beside its halves -------------------------------------------------- */
+/* --- the profile ---------------------------------------------------------------------------- */
 
 static void describe(const struct job *job, struct machine_profile *profile)
 {
@@ -39,7 +38,7 @@ static enum status save(const struct job *job, const struct machine_profile *pro
         return STATUS_OK;
     TRY(machine_profile_save(job->cli->env, profile, job->order->save));
     if (!job->order->json)
-        console_line(job->cli->console, "\nsaved in %s", job->order->save);
+        console_line(job->cli->console, "\nsaved to %s", job->order->save);
     return STATUS_OK;
 }
 
@@ -90,8 +89,8 @@ static enum status show_calls(const struct job *job, const struct bench_calls_re
         bench_calls_json(&json, result);
         st = json_out_print(&json, job->cli->console);
     } else {
-        console_line(job->cli->console, "%d rank%s at once, %d thread%s each\n",
-                     job->ranks.plan.size, job->ranks.plan.size == 1 ? "" : "s", env->threads,
+        console_line(job->cli->console, "%d rank%s, %d thread%s each\n", job->ranks.plan.size,
+                     job->ranks.plan.size == 1 ? "" : "s", env->threads,
                      env->threads == 1 ? "" : "s");
         bench_calls_table(job->cli->console, result);
     }
@@ -116,7 +115,7 @@ static enum status be_ops(void *user, struct session *session)
 
 /* --- all ranks ------------------------------------------------------------------------------ */
 
-/* A run's own place, and the threads of a rank of it. */
+/* Resolve the configuration of the run, with the threads that a rank has here. */
 static enum status resolve(struct job *job)
 {
     struct run_config *config = job->order->config;
@@ -131,7 +130,7 @@ static enum status resolve(struct job *job)
     return STATUS_OK;
 }
 
-/* A place that the profile can't go to is known before anything is measured. */
+/* Fail before anything is measured when the profile could not be saved. */
 static enum status check_file(const struct job *job, const bool *gpu)
 {
     if (!*job->order->save || job->ranks.plan.rank != 0)
@@ -166,8 +165,7 @@ enum status bench_machine_run(struct cli *cli, struct options *options,
                                 .quiet = order->json}};
     TRY(bench_ranks_find(cli, order->n, order->threads, &job.ranks));
     if (order->comm && job.ranks.plan.size < 2)
-        return FAIL(cli->env, USAGE,
-                    "one rank has nobody to talk to; say how many with -n, at least 2");
+        return FAIL(cli->env, USAGE, "bench comm needs at least 2 ranks; add -n 2");
     TRY(check_file(&job, NULL));
     enum status st =
         bench_ranks_run(cli, &job.ranks, prepare, order->comm ? be_comm : be_ops, &job);

@@ -1,5 +1,5 @@
-/* bench_machine -- `sifr bench comm`, and `sifr bench ops` where it is for the profile of a machine:
- * measure on all ranks, show, and save the half that was measured. */
+/* bench_machine -- `sifr bench comm`, and `sifr bench ops` for a machine profile: measures on all
+ * ranks, prints the results, and saves its half of the profile. */
 #ifndef CLI_BENCH_MACHINE_H
 #define CLI_BENCH_MACHINE_H
 #include "cli/bench/bench_comm.h"
@@ -8,13 +8,13 @@
 
 struct bench_machine {
     struct run_config *config; /* bound, not resolved */
-    bool comm;                 /* else ops */
-    bool configured;           /* ops: the calls of this run, else usual ones */
-    int device;                /* enum run_device, where the run does not say */
+    bool comm;                 /* bench comm; otherwise bench ops */
+    bool configured;           /* ops: the calls of `config`; otherwise those of a typical step */
+    int device;                /* enum run_device, unless the configuration sets one */
     int64_t n, threads;        /* 0 = not given */
-    double seconds;            /* for each call; 0 = not given */
+    double seconds;            /* time for each call; 0 = not given */
     struct bench_comm_config calls;
-    const char *save; /* "" = nowhere */
+    const char *save; /* file of the profile; "" = do not save */
     bool json;
 };
 

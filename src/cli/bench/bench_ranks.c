@@ -1,5 +1,5 @@
-/* bench_ranks -- see the header. A rank that is a process is this program with the same arguments,
- * and the threads that it has. */
+/* bench_ranks -- starts or joins ranks. A rank that is a process runs this program with the same
+ * arguments and --threads. */
 #include "cli/bench/bench_ranks.h"
 #include <errno.h>
 #include <string.h>
@@ -25,12 +25,12 @@ static enum status start_ranks(struct cli *cli, const struct bench_ranks *ranks,
     struct launch_end end = {0};
     ssize_t bytes = readlink("/proc/self/exe", program, sizeof program - 1);
     if (bytes < 0)
-        return FAIL(cli->env, IO, "cannot find this program's file: %s", strerror(errno));
+        return FAIL(cli->env, IO, "cannot find the executable of sifr: %s", strerror(errno));
     program[bytes] = 0;
     snprintf(threads, sizeof threads, "--threads=%d", cli->env->threads);
     argv[0] = program;
     argv[1] = cli->argv[0];
-    argv[2] = threads; /* the user's own, if there is one, is the same and stands after it */
+    argv[2] = threads; /* a --threads of the user has the same value and follows */
     for (int i = 1; i < cli->argc; i++)
         argv[i + 2] = cli->argv[i];
     struct launch_order order = {.ranks = ranks->plan.size,
@@ -71,7 +71,7 @@ static enum status be_rank(void *user, struct env *env, const struct session_ran
     struct session session;
     TRY(session_join(env, job->place, ranks, &session));
     enum status st = job->work(job->user, &session);
-    if (st != STATUS_OK && session.comm) { /* nobody may wait for this rank */
+    if (st != STATUS_OK && session.comm) { /* the others must not wait for this rank */
         if (ranks->failing)
             ranks->failing(ranks->rank, st, log_first_error(env->log));
         comm_abort(session.comm, log_first_error(env->log));

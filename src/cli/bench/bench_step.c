@@ -1,6 +1,6 @@
-/* bench_step -- the real engine on random tokens, others at every step: a model that has learned
- * its batch by heart has small gradients, and a GPU's power, so its clock, depends on the data.
- * They are drawn between the steps, by all threads, so that a GPU does not rest for long. */
+/* bench_step -- times the real engine on random tokens. Every step has new tokens: a model that has
+ * memorized its batch has small gradients, and the power of a GPU, hence its clock, depends on the
+ * data. All threads draw the tokens between the steps, so that a GPU is not idle for long. */
 #include "cli/bench/bench_step.h"
 #include <stdlib.h>
 #include "base/clock.h"
@@ -52,7 +52,7 @@ static enum status time_steps(struct env *env, struct engine *engine,
     return STATUS_OK;
 }
 
-/* Nothing is taken after the first step: what is in use now is the most. */
+/* Steps after the first allocate nothing, so the memory in use now is the peak. */
 static void look_at_gpu(struct device *device, struct bench_step_result *result)
 {
     struct footprints found;
@@ -75,7 +75,7 @@ static enum status run(struct env *env, const struct bench_step_config *config,
     return st;
 }
 
-/* With an account of memory of its own, so that its peak is the step's alone. */
+/* `env` has a memory account of its own, so that the peak is that of the step. */
 static enum status run_in(struct env *env, const struct bench_step_config *config,
                           struct bench_step_result *result)
 {

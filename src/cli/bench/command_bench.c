@@ -1,9 +1,9 @@
-/* command_bench -- how fast this machine computes: the operations one by one, and a whole
- * training step. How fast its ranks talk, and its profile for plans, is bench_machine.c's.
+/* command_bench -- times single operations and whole training steps. Communication and machine
+ * profiles are in bench_machine.c.
  *
- * Every figure stands beside the rate of a large matrix product measured in the same run (2048
- * cubed), because that is what the machine can do at best: the share tells more than the figure.
- * On a GPU a step stands beside the maker's figure for dense products instead (mfu).
+ * Every rate is also printed as a share of a large matrix product (2048 cubed) measured in the same
+ * run, which is about the best that the machine can do. For a step on a GPU it is a share of the
+ * vendor's peak for dense products instead (MFU).
  */
 #include <math.h>
 #include <string.h>
@@ -17,7 +17,7 @@
 #include "train/run/gauges.h"
 
 struct bench_settings {
-    struct run_config run; /* model, engine and precision; for the profile of a machine all of it */
+    struct run_config run; /* model, engine and precision; all of it for a machine profile */
     int device;            /* enum run_device */
     int64_t batch, micro_batches, context, steps;
     int64_t n, largest, node;
@@ -30,8 +30,8 @@ struct bench_settings {
 struct bench {
     struct cli *cli;
     const struct bench_settings *settings;
-    struct run_config place;       /* device, precision and peak alone */
-    struct bench_step_config step; /* where one is asked for */
+    struct run_config place;       /* only device, precision and peak */
+    struct bench_step_config step; /* with `step` and `all` */
     double sgemm_gflops;           /* 0 = not measured */
     struct json_out json;
 };
@@ -41,7 +41,7 @@ static bool ops_on_gpu(const struct bench *bench)
     return strcmp(bench->settings->backend, "cuda") == 0;
 }
 
-/* Rows, inputs and outputs of the product that stands for what the machine can do at best. */
+/* Rows, inputs and outputs of the reference matrix product. */
 static int product_side(const struct bench *bench)
 {
     return ops_on_gpu(bench) ? 8192 : 2048;
@@ -123,7 +123,7 @@ static bool on_gpu(const struct bench *bench)
     return bench->place.machine.device == RUN_DEVICE_CUDA;
 }
 
-/* What the GPU has in use beside what is accounted there, its clock and power. */
+/* Memory in use on the GPU, accounted memory, clock and power. */
 static void gpu_json(struct bench *bench, const struct bench_step_result *r)
 {
     json_out_int(&bench->json, "gpu_bytes", (int64_t)r->gpu.held_bytes);
@@ -137,7 +137,7 @@ static void gpu_lines(struct console *console, const struct bench_step_result *r
 {
     double excess = 100 * footprint_excess(&r->gpu);
     char a[32], b[32], gauges[96];
-    console_line(console, "  GPU       %s in use: %.1f %% %s than that with %s of runtime",
+    console_line(console, "  GPU        %s in use: %.1f %% %s than this total plus %s of runtime",
                  text_human_bytes(a, (double)r->gpu.held_bytes), fabs(excess),
                  excess < 0 ? "less" : "more", text_human_bytes(b, (double)r->gpu.runtime_bytes));
     if (*gauges_words(&r->gauges, gauges, sizeof gauges))
@@ -220,11 +220,10 @@ static enum status resolve_step(struct bench *bench, const struct options *optio
                                        .steps = settings->steps};
     if (!bench->place.machine.deterministic && !config.place.fast)
         return FAIL(bench->cli->env, CONFIG,
-                    "run.deterministic: false changes nothing in a step on the CPU; leave the key "
-                    "out");
+                    "run.deterministic=false has no effect on the CPU; omit it");
     if (config.model.preset == 0 && config.model.layers == 0)
         return FAIL(bench->cli->env, CONFIG,
-                    "model.preset: which model? Give --model.preset=gpt2-124m, or sizes by key");
+                    "no model: set --model.preset, such as gpt2-124m, or the sizes of the model");
     TRY(model_resolve(bench->cli->env, options, &config.model));
     if (config.model.vocab == 0)
         config.model.vocab = 50304;
@@ -233,7 +232,7 @@ static enum status resolve_step(struct bench *bench, const struct options *optio
     config.engine.micro_batches = settings->micro_batches;
     config.engine.tokens = settings->context ? settings->context : config.model.context;
     if (config.engine.tokens > config.model.context)
-        return FAIL(bench->cli->env, CONFIG, "--context: %lld is more than model.context %lld",
+        return FAIL(bench->cli->env, CONFIG, "--context=%lld is larger than model.context=%lld",
                     (long long)config.engine.tokens, (long long)config.model.context);
     bench->step = config;
     return STATUS_OK;
@@ -248,9 +247,9 @@ static enum status measure_step(struct bench *bench)
     return STATUS_OK;
 }
 
-/* --- both ----------------------------------------------------------------------------------- */
+/* --- the command's work --------------------------------------------------------------------- */
 
-/* What is wrong is said before anything is measured. */
+/* Check the settings before anything is measured. */
 static enum status measure(struct bench *bench, const struct options *options, const char *what)
 {
     struct env *env = bench->cli->env;
@@ -258,7 +257,7 @@ static enum status measure(struct bench *bench, const struct options *options, c
     bool step_alone = strcmp(what, "step") == 0;
     if (all || step_alone)
         TRY(resolve_step(bench, options));
-    if (step_alone && on_gpu(bench) && !ops_on_gpu(bench)) /* the CPU's rate says nothing */
+    if (step_alone && on_gpu(bench) && !ops_on_gpu(bench)) /* the rate of the CPU is irrelevant */
         return measure_step(bench);
     TRY(with_ops(bench, measure_sgemm));
     if (bench->settings->json) {
@@ -277,16 +276,16 @@ static enum status measure(struct bench *bench, const struct options *options, c
     return STATUS_OK;
 }
 
-#define MACHINE_SECONDS 0.07 /* for each call, unless --seconds says more: there are many */
+#define MACHINE_SECONDS 0.07 /* default of --seconds for a profile, which has many calls */
 
-/* Does it say of which run? */
+/* Is the configuration of a run given? */
 static bool names_run(const struct options *options, int word_count)
 {
     return word_count > 1 || options_is_set(options, "model.preset") ||
            options_is_set(options, "model.layers") || options_is_set(options, "model.path");
 }
 
-/* A measurement of the machine, on several ranks or for a file. */
+/* Measure for a machine profile, or on several ranks. */
 static enum status measure_machine(struct cli *cli, struct options *options,
                                    struct bench_settings *settings, bool comm, bool configured)
 {
@@ -306,7 +305,7 @@ static enum status measure_machine(struct cli *cli, struct options *options,
         .json = settings->json,
     };
     if (strcmp(settings->backend, "ref") == 0)
-        return FAIL(cli->env, USAGE, "--backend: a machine is measured with cpu or cuda, not ref");
+        return FAIL(cli->env, USAGE, "--backend=ref cannot measure a machine; use cpu or cuda");
     return bench_machine_run(cli, options, &order);
 }
 
@@ -318,21 +317,22 @@ static enum status run_bench(struct cli *cli, struct options *options, void *use
     const char *what = word_count ? words[0] : "ops";
     bool comm = strcmp(what, "comm") == 0, ops = strcmp(what, "ops") == 0;
     if (!comm && !ops && strcmp(what, "step") != 0 && strcmp(what, "all") != 0)
-        return FAIL(cli->env, USAGE, "there is no bench '%s'; there are: ops, step, all, comm",
-                    what);
+        return FAIL(cli->env, USAGE, "unknown benchmark '%s'; choose ops, step, all or comm", what);
     if (word_count > 1 && !ops)
-        return FAIL(cli->env, USAGE, "'%s': only bench ops takes the file of a run", words[1]);
+        return FAIL(cli->env, USAGE,
+                    "unexpected argument '%s': only bench ops takes a configuration file",
+                    words[1]);
     if (word_count > 1) {
         TRY(options_load_yaml(options, words[1]));
         options_warn_removed(options);
     }
     if (options_is_set(options, "save") && !*settings->save)
-        return FAIL(cli->env, USAGE, "--save is empty: name a file, or leave it away");
+        return FAIL(cli->env, USAGE, "--save is empty: name a file, or omit --save");
     bool configured = ops && names_run(options, word_count);
     if (comm || (ops && (settings->n > 0 || *settings->save || configured)))
         return measure_machine(cli, options, settings, comm, configured);
     if (settings->n > 0 || *settings->save)
-        return FAIL(cli->env, USAGE, "%s is for bench ops and bench comm",
+        return FAIL(cli->env, USAGE, "%s works only with bench ops and bench comm",
                     settings->n > 0 ? "-n" : "--save");
     cli->env->threads = machine_threads(bench.settings->run.machine.threads);
     bench.place = bench.settings->run;
@@ -356,41 +356,43 @@ static enum status run_bench(struct cli *cli, struct options *options, void *use
 #define RANGE(low, high) .ranged = true, .min = (low), .max = (high)
 static const struct option bench_list[] = {
     {FIELD(batch, INT), .letter = 'b', .fallback = "4", RANGE(1, 1e6),
-     .help = "step: sequences computed at once"},
+     .help = "step: sequences per micro-batch"},
     {.key = "micro-batches",
      .type = OPTION_INT,
      .flag_only = true,
      .offset = offsetof(struct bench_settings, micro_batches),
      .fallback = "1",
      RANGE(1, 1e6),
-     .help = "step: micro-batches of a step"},
+     .help = "step: micro-batches per step"},
     {FIELD(context, INT), .letter = 'T', .fallback = "0", RANGE(0, 1e7),
-     .help = "step: tokens of a sequence; 0 = model.context"},
-    {FIELD(steps, INT), .fallback = "5", RANGE(1, 1e6), .help = "step: how many are timed"},
+     .help = "step: tokens per sequence; 0 = model.context"},
+    {FIELD(steps, INT), .fallback = "5", RANGE(1, 1e6), .help = "step: number of timed steps"},
     {FIELD(seconds, REAL), .fallback = "0.2", RANGE(0.001, 3600),
-     .help = "ops, comm: time for each; 0.07 where a machine is measured"},
+     .help = "ops, comm: seconds for each measurement; default with --save, -n or a model: 0.07"},
     {FIELD(backend, STRING), .fallback = "cpu", .value_name = "NAME",
-     .help = "ops: cpu, ref for comparison, or cuda (in precision.mode)"},
-    {FIELD(device, CHOICE), .fallback = "auto", .choices = run_device_words,
      .help =
-         "step, comm, and ops of a machine: where to compute; auto = cuda where there is a GPU"},
+         "ops: implementation to time: cpu, cuda (in precision.mode), or ref, the plain reference"},
+    {FIELD(device, CHOICE), .fallback = "auto", .choices = run_device_words,
+     .help = "step, comm, and ops with --save or -n: device to compute on; auto = cuda if there is "
+             "a GPU"},
     {.key = "peak-tflops",
      .type = OPTION_REAL,
      .flag_only = true,
      .offset = offsetof(struct bench_settings, peak_tflops),
      .fallback = "0",
      RANGE(0, 1e9),
-     .help = "step: what mfu is a share of; 0 = by the GPU's name"},
+     .help = "step: peak rate for the MFU; 0 = known from the name of the GPU"},
     {FIELD(n, INT), .letter = 'n', RANGE(1, 65536), .value_name = "RANKS",
-     .help = "ops, comm: ranks that measure at once; under mpirun or srun: leave it away"},
+     .help = "ops, comm: ranks that measure at the same time; omit it under mpirun or srun"},
     {FIELD(save, STRING), .value_name = "FILE",
      .help =
-         "ops, comm: put what was measured into the profile of a machine, beside what is there"},
+         "ops, comm: save the result in a machine profile for `sifr plan --machine`; ops and comm "
+         "each replace their half of the file"},
     {FIELD(largest, INT), .fallback = "67108864", RANGE(1024, 1e11), .value_name = "BYTES",
-     .help = "comm: what a rank sends in a call, at most"},
+     .help = "comm: largest number of bytes that a rank sends in a call"},
     {FIELD(node, INT), .fallback = "0", RANGE(0, 65536), .value_name = "RANKS",
-     .help = "comm: ranks of a node; 0 = those on one host"},
-    {FIELD(json, BOOL), .help = "one JSON object"},
+     .help = "comm: ranks per node; 0 = the ranks of a host"},
+    {FIELD(json, BOOL), .help = "print one JSON object"},
 };
 #undef FIELD
 #undef RANGE
@@ -408,22 +410,20 @@ const struct command command_bench = {
     .name = "bench",
     .usage =
         "[ops | step | all | comm] [FILE.yaml] [--section.key=value ...] [-n RANKS] [--save=FILE]",
-    .summary = "time operations, a training step, and calls between ranks; measure a machine",
+    .summary = "time operations, training steps and communication; measure a machine for plan",
     .description =
-        "`ops` times every operation at the sizes of a training step, `step` a whole step of the "
-        "given model on\n"
-        "random tokens. Shares are of a 2048 cubed matrix product measured in the same run; on a "
-        "GPU a step's\n"
-        "share is of the maker's figure for dense products (mfu, with 6 N + 12 L C T operations a "
-        "token).\n"
-        "`comm` times every kind of call between -n ranks beside a plain copy of as many bytes. "
-        "With "
-        "--save it puts\n"
-        "what ranks can expect of each other into the profile of a machine, for sifr plan; `ops "
-        "--save` puts there\n"
-        "how fast it computes: with the file or the keys of a run exactly the calls that its step "
-        "makes, on -n ranks\n"
-        "at once.\n",
+        "`ops` times every operation at the sizes of a training step. `step` times whole steps of "
+        "a "
+        "model on random tokens. `all` does both. `comm` times every kind of call between -n "
+        "ranks, "
+        "and a plain copy of as many bytes for comparison.\n\n"
+        "Rates are also printed as a share of a matrix product of 2048 x 2048 x 2048 measured in "
+        "the "
+        "same run. For a step on a GPU the share is the MFU: of the vendor's peak for dense "
+        "products, with 6 N + 12 L C T operations per token.\n\n"
+        "--save writes a machine profile for `sifr plan --machine`: `comm` adds how fast ranks "
+        "communicate, `ops` how fast they compute. With a configuration file or model keys, `ops` "
+        "times exactly the calls of a step of that run, on all -n ranks at the same time.\n",
     .examples = "  sifr bench\n"
                 "  sifr bench step --model.preset=gpt2-124m --batch=4 --context=256 --json\n"
                 "  sifr bench step --device=cuda --precision.mode=bf16 --model.preset=gpt2-124m "

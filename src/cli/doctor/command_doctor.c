@@ -1,8 +1,8 @@
-/* command_doctor -- this machine, this build and what would hurt: everything that decides speed
- * before a run is started.
+/* command_doctor -- reports on this machine and this build, and finds problems that would slow a
+ * run.
  *
- * Facts are gathered once and shown as lines or as one JSON object; findings are things to do,
- * the worst first.
+ * Facts are collected once and printed as lines or as one JSON object. Findings are problems with
+ * their fix, the worst first.
  */
 #include <math.h>
 #include <stdarg.h>
@@ -29,7 +29,7 @@ struct checkup {
     struct ops_info ops;
     struct device_cuda_info cuda;
     struct mpi_launcher launcher;
-    char no_launcher[MPI_LAUNCHER_WHY]; /* why there is no mpirun; "" = there is one */
+    char no_launcher[MPI_LAUNCHER_WHY]; /* why mpirun cannot be used; "" = it can */
     int finding_count;
     char findings[FINDINGS_MAX][FINDING_BYTES];
 };
@@ -66,21 +66,23 @@ __attribute__((format(printf, 2, 3))) static void find(struct checkup *checkup, 
     va_end(args);
 }
 
-/* A driver means that somebody wants to use its GPUs. */
+/* An installed driver means that the user wants to use GPUs. */
 static void examine_cuda(struct checkup *checkup)
 {
     const struct device_cuda_info *cuda = &checkup->cuda;
     if (cuda->missing[0] && access("/proc/driver/nvidia/version", R_OK) == 0)
-        find(checkup, "this machine has an NVIDIA driver and this build cannot use it");
+        find(checkup, "this machine has an NVIDIA driver, but this build has no CUDA support; "
+                      "rebuild with CUDA");
     else if (cuda->driver > 0 && cuda->driver / 1000 < cuda->runtime / 1000)
-        find(checkup, "the NVIDIA driver is for CUDA up to %d.%d and this build needs %d.%d",
+        find(checkup,
+             "the NVIDIA driver supports CUDA %d.%d, but this build needs %d.%d; update the driver",
              cuda->driver / 1000, cuda->driver / 10 % 100, cuda->runtime / 1000,
              cuda->runtime / 10 % 100);
     else if (cuda->driver > 0 && cuda->gpu_count == 0)
-        find(checkup, "the NVIDIA driver sees no GPU: look at CUDA_VISIBLE_DEVICES");
+        find(checkup, "the NVIDIA driver finds no GPU; check CUDA_VISIBLE_DEVICES");
     else if (cuda->driver > 0 && !cuda->nvml)
-        find(checkup, "libnvidia-ml.so.1, a part of the NVIDIA driver, is not there: runs will not "
-                      "tell clock and power of a GPU");
+        find(checkup, "libnvidia-ml.so.1 of the NVIDIA driver is missing: runs cannot report clock "
+                      "and power of a GPU");
 }
 
 static void examine(struct checkup *checkup)
@@ -93,30 +95,30 @@ static void examine(struct checkup *checkup)
 
     if (m->allowed < m->processors)
         find(checkup,
-             "this process may use %d of %d processors (mask %s); a launcher or taskset has bound "
-             "it",
+             "this process may use only %d of %d processors (mask %s); check taskset or the "
+             "binding of the launcher",
              m->allowed, m->processors, m->mask);
     if (m->quota > 0 && m->quota < m->allowed)
-        find(checkup, "the container is granted %.1f processors of %d: set --run.threads=%.0f",
+        find(checkup, "the container may use only %.1f of %d processors; set --run.threads=%.0f",
              m->quota, m->allowed, ceil(m->quota));
     if (free_bytes && free_bytes < (size_t)1 << 30)
         find(checkup,
-             "only %s of memory is free: try a smaller train.micro_batch or engine.recompute=full",
+             "only %s of memory is free; try a smaller train.micro_batch or engine.recompute=full",
              text_human_bytes(human, (double)free_bytes));
     if (m->disk_free_bytes < (size_t)1 << 30)
-        find(checkup, "only %s is free on the disk of this folder: give --out another place",
+        find(checkup, "only %s is free on the disk of this folder; choose --out on another disk",
              text_human_bytes(human, (double)m->disk_free_bytes));
     if (!checkup->libraries.pcre2_jit)
-        find(checkup,
-             "PCRE2 was built without its JIT: tokenizing will be about four times slower");
+        find(checkup, "PCRE2 was built without its JIT: tokenizing is about four times slower");
     if (build_kind[0] == 'c' || build_kind[sizeof "release" - 1])
-        find(checkup, "this build is for finding mistakes (%s) and is slow", build_kind);
+        find(checkup, "this is a slow debug build (%s); use a release build for training",
+             build_kind);
     if (checkup->launcher.named && checkup->no_launcher[0])
-        find(checkup, "%s: sifr -n will be refused", checkup->no_launcher);
+        find(checkup, "%s: `sifr train -n` cannot start ranks", checkup->no_launcher);
     examine_cuda(checkup);
 }
 
-/* --- showing -------------------------------------------------------------------------------- */
+/* --- output --------------------------------------------------------------------------------- */
 
 static void fact(struct console *console, const char *name, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -131,7 +133,7 @@ static void fact(struct console *console, const char *name, const char *format, 
                  console_style(console, STYLE_PLAIN), value);
 }
 
-/* "9.14.0" of 91400, as cuBLAS, cuDNN and NCCL number themselves; "none" of 0. */
+/* "9.14.0" for 91400, the numbering of cuBLAS, cuDNN and NCCL; "none" for 0. */
 static const char *version_text(int version, char *out, size_t bytes)
 {
     if (version > 0)
@@ -152,30 +154,31 @@ static void print_cuda(struct console *console, const struct device_cuda_info *c
          cuda->runtime / 10 % 100, version_text(cuda->cublas, a, sizeof a),
          version_text(cuda->cudnn, b, sizeof b), version_text(cuda->nccl, c, sizeof c));
     if (cuda->driver == 0)
-        fact(console, "", "no NVIDIA driver here");
+        fact(console, "", "no NVIDIA driver");
     else
-        fact(console, "", "the driver%s%s is for CUDA up to %d.%d and sees %d GPUs; NVML is %s",
+        fact(console, "", "driver%s%s supports CUDA %d.%d; %d GPU%s; NVML %s",
              cuda->release[0] ? " " : "", cuda->release, cuda->driver / 1000,
-             cuda->driver / 10 % 100, cuda->gpu_count, cuda->nvml ? "there" : "not there");
+             cuda->driver / 10 % 100, cuda->gpu_count, cuda->gpu_count == 1 ? "" : "s",
+             cuda->nvml ? "available" : "missing");
     for (int i = 0; i < cuda->gpu_count && i < DEVICE_GPUS; i++)
         fact(console, "", "GPU %d: %s, %s, capability %d.%d", i, cuda->gpus[i].name,
              text_human_bytes(a, (double)cuda->gpus[i].bytes), cuda->gpus[i].capability / 10,
              cuda->gpus[i].capability % 10);
 }
 
-/* The ways of several ranks: who they are, and how memory of GPUs goes between them. */
+/* How several ranks can be started, and how GPUs exchange data. */
 static void print_ranks(struct console *console, const struct checkup *checkup)
 {
     const struct mpi_launcher *launcher = &checkup->launcher;
     const struct device_cuda_info *cuda = &checkup->cuda;
     if (checkup->no_launcher[0])
-        fact(console, "ranks", "threads of one process; no processes: %s", checkup->no_launcher);
+        fact(console, "ranks", "threads of one process; not processes: %s", checkup->no_launcher);
     else
         fact(console, "ranks", "processes, started with %s (%s), or threads of one process",
              launcher->mpi, launcher->path);
     if (!cuda->missing[0])
-        fact(console, "", "memory of GPUs: %sthrough the host",
-             cuda->nccl > 0 ? "by NCCL with a GPU for each rank, else " : "");
+        fact(console, "", "between GPUs: %sthrough host memory",
+             cuda->nccl > 0 ? "NCCL with one GPU per rank, otherwise " : "");
 }
 
 static void print_facts(struct console *console, const struct checkup *checkup)
@@ -187,17 +190,17 @@ static void print_facts(struct console *console, const struct checkup *checkup)
     fact(console, "sifr", "%s, %s build, %s", SIFR_VERSION, build_kind, compiler);
     fact(console, "back ends", "device cpu%s; ops cpu%s, ref",
          checkup->cuda.missing[0] ? "" : ", cuda", checkup->cuda.missing[0] ? "" : ", cuda");
-    fact(console, "cpu", "%s, vectors %s", m->cpu[0] ? m->cpu : ops->core, ops->vectors);
+    fact(console, "cpu", "%s, %s vectors", m->cpu[0] ? m->cpu : ops->core, ops->vectors);
     fact(console, "threads", "%d (of %d processors, mask %s), OpenMP %d", m->allowed, m->processors,
          m->mask, ops->openmp);
     fact(console, "blas", "%s", ops->blas);
-    fact(console, "", "%s flavour, kept to one thread inside our team", ops->flavour);
+    fact(console, "", "%s flavour, limited to one thread within a parallel region", ops->flavour);
     fact(console, "memory", "%s free of %s", text_human_bytes(a, (double)m->memory_free_bytes),
          text_human_bytes(b, (double)m->memory_bytes));
     if (m->memory_limit_bytes)
-        fact(console, "", "%s allowed by the container",
+        fact(console, "", "limited to %s by the container",
              text_human_bytes(a, (double)m->memory_limit_bytes));
-    fact(console, "disk", "%s free here, /dev/shm %s",
+    fact(console, "disk", "%s free in this folder, /dev/shm %s",
          text_human_bytes(a, (double)m->disk_free_bytes),
          text_human_bytes(b, (double)m->shm_bytes));
     print_cuda(console, &checkup->cuda);
@@ -213,7 +216,7 @@ static void print_findings(struct console *console, const struct checkup *checku
         console_line(console, "%s!%s %s", console_style(console, STYLE_YELLOW),
                      console_style(console, STYLE_PLAIN), checkup->findings[i]);
     if (checkup->finding_count == 0)
-        console_line(console, "nothing to complain about");
+        console_line(console, "no problems found");
 }
 
 static void add_cuda(struct json_out *json, const struct device_cuda_info *cuda)
@@ -308,7 +311,7 @@ static const struct option doctor_list[] = {
      .type = OPTION_BOOL,
      .flag_only = true,
      .offset = offsetof(struct doctor_settings, json),
-     .help = "one JSON object"},
+     .help = "print one JSON object"},
 };
 static const struct option_table doctor_options = {"output", doctor_list, 1};
 
@@ -320,11 +323,11 @@ static enum status bind_doctor(struct options *options, void *settings)
 const struct command command_doctor = {
     .name = "doctor",
     .usage = "[--json]",
-    .summary = "what this machine and this build have, and what would slow a run down",
-    .description = "Versions, processors and affinity mask, threads, BLAS flavour, GPUs, memory, "
-                   "disk, what was compiled in,\n"
-                   "how several ranks can be started;\n"
-                   "then what should be changed, if anything.\n",
+    .summary = "check this machine and this build for problems that would slow a run",
+    .description =
+        "Prints versions, processors and affinity mask, threads, BLAS flavour, GPUs, memory, disk, "
+        "back ends, and how several ranks can be started; then the problems it found, with their "
+        "fix.\n",
     .examples = "  sifr doctor\n"
                 "  sifr doctor --json | jq .blas\n",
     .settings_bytes = sizeof(struct doctor_settings),

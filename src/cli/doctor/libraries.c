@@ -1,4 +1,3 @@
-/* libraries -- nothing but questions of version: the parsing is done elsewhere. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "cli/doctor/libraries.h"
 #include <jansson.h>

@@ -1,5 +1,5 @@
-/* command_inspect -- what is in a file or folder. What it is is told by its content, never by
- * its name alone:
+/* command_inspect -- shows what is in a file or folder. The content decides what it is, never the
+ * name alone:
  *
  *     folder with config.yaml, metrics.jsonl or summary.json     a run
  *     folder with config.json                                    a model
@@ -8,7 +8,7 @@
  *     a length and then '{'                                      safetensors
  *     '{'                                                        tokenizer.json
  *
- * Bare token numbers look like anything and are read only when --format says so.
+ * Bare token ids have no header to recognize; --format=u16 or u32 says that a file holds them.
  */
 #include <stdio.h>
 #include <string.h>
@@ -24,60 +24,7 @@ struct inspect_settings {
     bool verify, diff, json;
 };
 
-/* --- lines or JSON -------------------------------------------------------------------------- */
-
-static void line(struct inspection *in, const char *name, const char *value)
-{
-    struct console *console = in->cli->console;
-    if (!in->headed)
-        console_line(console, "%s%s%s", console_style(console, STYLE_BOLD), in->path,
-                     console_style(console, STYLE_PLAIN));
-    in->headed = true;
-    console_line(console, "  %s%-20s%s %s", console_style(console, STYLE_DIM), name,
-                 console_style(console, STYLE_PLAIN), value);
-}
-
-void inspect_string(struct inspection *in, const char *name, const char *value)
-{
-    if (in->json)
-        json_out_string(in->json, name, value);
-    else
-        line(in, name, value);
-}
-
-void inspect_int(struct inspection *in, const char *name, int64_t value)
-{
-    char number[64], human[32];
-    if (in->json) {
-        json_out_int(in->json, name, value);
-        return;
-    }
-    snprintf(number, sizeof number, value < 10000 ? "%lld" : "%lld (%s)", (long long)value,
-             text_human_count(human, (double)value));
-    line(in, name, number);
-}
-
-void inspect_bytes(struct inspection *in, const char *name, size_t bytes)
-{
-    char human[32];
-    if (in->json)
-        json_out_int(in->json, name, (int64_t)bytes);
-    else
-        line(in, name, text_human_bytes(human, (double)bytes));
-}
-
-void inspect_real(struct inspection *in, const char *name, double value)
-{
-    char number[32];
-    if (in->json) {
-        json_out_real(in->json, name, value);
-        return;
-    }
-    snprintf(number, sizeof number, "%.5g", value);
-    line(in, name, number);
-}
-
-/* --- what is it? ---------------------------------------------------------------------------- */
+/* --- recognize the content ------------------------------------------------------------------ */
 
 static bool folder_holds(struct env *env, const char *folder, const char *name)
 {
@@ -99,15 +46,16 @@ static enum status inspect_folder(struct inspection *in)
         return inspect_run(in);
     if (folder_holds(env, in->path, "train.bin") || folder_holds(env, in->path, "val.bin"))
         return inspect_shards(in);
-    return FAIL(env, CONFIG,
-                "the folder '%s' is neither a run (config.yaml) nor a model (config.json), and has "
-                "no token shards (train.bin)",
-                in->path);
+    return FAIL(
+        env, CONFIG,
+        "cannot recognize the folder '%s': no config.yaml (a run), no config.json (a model) "
+        "and no train.bin (token shards) in it",
+        in->path);
 }
 
 static enum status inspect_file(struct inspection *in, enum inspect_format format)
 {
-    unsigned char head[512] = {0}; /* the last stays 0 */
+    unsigned char head[512] = {0}; /* the last byte stays 0, as the end of a string */
     struct env *env = in->cli->env;
     struct file_map map;
     if (format != FORMAT_AUTO)
@@ -120,7 +68,8 @@ static enum status inspect_file(struct inspection *in, enum inspect_format forma
     size_t white = strspn((const char *)head, " \t\r\n");
     if (bytes >= 4 && shard_is_llmc(head, bytes))
         return inspect_shard(in, SHARD_LLMC);
-    if (bytes > 8 && head[8] == '{' && head[7] == 0) /* a length; no JSON has a zero byte */
+    if (bytes > 8 && head[8] == '{' &&
+        head[7] == 0) /* a little-endian length; no JSON has a zero byte */
         return inspect_safetensors(in);
     if (white < sizeof head && head[white] == '{')
         return inspect_tokenizer(in);
@@ -128,9 +77,8 @@ static enum status inspect_file(struct inspection *in, enum inspect_format forma
     if (mistaken)
         return FAIL(env, FORMAT, "'%s' is %s", in->path, mistaken);
     return FAIL(env, FORMAT,
-                "cannot tell what '%s' is: not safetensors, not a token shard with a header, not a "
-                "tokenizer.json; "
-                "for bare token numbers give --format=u16 or u32",
+                "cannot recognize '%s': not safetensors, not a token shard with a header, not a "
+                "tokenizer.json; for bare token ids add --format=u16 or --format=u32",
                 in->path);
 }
 
@@ -138,12 +86,13 @@ static enum status check_use(struct env *env, const struct inspect_settings *set
                              const char *const *words, int word_count)
 {
     if (settings->diff && settings->verify)
-        return FAIL(env, USAGE, "--diff and --verify are two questions: ask them one by one");
+        return FAIL(env, USAGE,
+                    "--diff and --verify cannot be combined; run them one after the other");
     if (settings->diff && word_count != 2)
         return FAIL(env, USAGE, "--diff takes two models or checkpoints; usage: sifr inspect %s",
                     command_inspect.usage);
     if (!settings->diff && word_count == 2)
-        return FAIL(env, USAGE, "'%s' is one argument too many; usage: sifr inspect %s", words[1],
+        return FAIL(env, USAGE, "unexpected argument '%s'; usage: sifr inspect %s", words[1],
                     command_inspect.usage);
     return STATUS_OK;
 }
@@ -173,8 +122,9 @@ static enum status run_inspect(struct cli *cli, struct options *options, void *u
     json_out_begin(&json, cli->env);
     json_out_string(&json, "path", words[0]);
     enum status st = inspect(&in, settings, word_count > 1 ? words[1] : NULL);
-    bool told = st == STATUS_OK || settings->verify || in.differs; /* also what is damaged */
-    if (told && settings->json) {
+    /* A failed --verify or --diff has a report too. */
+    bool reported = st == STATUS_OK || settings->verify || in.differs;
+    if (reported && settings->json) {
         enum status printed = json_out_print(&json, cli->console);
         return st != STATUS_OK ? st : printed;
     }
@@ -192,22 +142,23 @@ static const struct option inspect_list[] = {
      .offset = offsetof(struct inspect_settings, format),
      .fallback = "auto",
      .choices = formats,
-     .help = "u16 and u32 are bare token numbers; everything else is told by its content"},
+     .help = "format of a file without a header: u16 and u32 are bare token ids; auto recognizes "
+             "the rest"},
     {.key = "verify",
      .type = OPTION_BOOL,
      .flag_only = true,
      .offset = offsetof(struct inspect_settings, verify),
-     .help = "read every byte of a checkpoint, or of all of a run's, and compare the hashes"},
+     .help = "compare every byte of a checkpoint, or of all checkpoints of a run, with its hashes"},
     {.key = "diff",
      .type = OPTION_BOOL,
      .flag_only = true,
      .offset = offsetof(struct inspect_settings, diff),
-     .help = "compare two models or checkpoints tensor by tensor; exit 1 when they differ"},
+     .help = "compare two models or checkpoints tensor by tensor; exit code 1 when they differ"},
     {.key = "json",
      .type = OPTION_BOOL,
      .flag_only = true,
      .offset = offsetof(struct inspect_settings, json),
-     .help = "one JSON object"},
+     .help = "print one JSON object"},
 };
 static const struct option_table inspect_options = {"inspect", inspect_list,
                                                     sizeof inspect_list / sizeof inspect_list[0]};
@@ -220,15 +171,14 @@ static enum status bind_inspect(struct options *options, void *settings)
 const struct command command_inspect = {
     .name = "inspect",
     .usage = "PATH [--verify] [--diff OTHER] [--json]",
-    .summary = "what is in a file or folder: tensors, tokens, a tokenizer, a run",
-    .description = "PATH is a safetensors file, a Hugging Face directory, a token shard or a "
-                   "folder of them, a tokenizer.json\n"
-                   "or a run folder; which one is told by its content. Names, shapes, types and "
-                   "sizes are printed, and a "
-                   "run's loss curve.\n"
-                   "--diff compares two runs, checkpoints, Hugging Face directories or safetensors "
-                   "files; of two\n"
-                   "checkpoints also masters, momentum and variance.\n",
+    .summary = "show what is in a file or folder: tensors, tokens, a tokenizer, a run",
+    .description =
+        "PATH is a run folder, a checkpoint, a Hugging Face directory, a safetensors file, a "
+        "tokenizer.json, a token shard or a folder of token shards; the content decides which. For "
+        "models the command prints names, types, shapes and sizes of all tensors, for runs the "
+        "summary and the loss curve.\n\n"
+        "--diff compares two runs, checkpoints, Hugging Face directories or safetensors files. For "
+        "two checkpoints it also compares fp32 masters and optimizer state.\n",
     .examples = "  sifr inspect runs/tiny\n"
                 "  sifr inspect runs/tiny/checkpoints/step-200/model.safetensors\n"
                 "  sifr inspect runs/tiny --verify\n"

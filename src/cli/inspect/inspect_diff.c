@@ -1,5 +1,5 @@
-/* inspect_diff -- what is not the same in two models or checkpoints. People get a line for each
- * tensor that differs; JSON has all of them. */
+/* inspect_diff -- differences between two models or checkpoints. The lines list the tensors that
+ * differ; the JSON object lists all tensors. */
 #include <inttypes.h>
 #include "cli/inspect/inspect.h"
 #include "train/models/model_diff.h"
@@ -42,13 +42,8 @@ static void print_line(struct inspection *in, const struct diff_tensor *t)
 static void add_side(struct json_out *json, const char *key, const struct safetensor *t)
 {
     json_out_open(json, key, '{');
-    if (t) {
-        json_out_string(json, "dtype", safetensors_type_word(t->type));
-        json_out_open(json, "shape", '[');
-        for (int i = 0; i < t->rank; i++)
-            json_out_int(json, NULL, t->shape[i]);
-        json_out_close(json, ']');
-    }
+    if (t)
+        inspect_shape_json(json, t);
     json_out_close(json, '}');
 }
 
@@ -87,8 +82,7 @@ enum status inspect_diff(struct inspection *in, const char *other)
         json_out_open(in->json, "list", '[');
     }
     enum status st = model_diff(in->cli->env, in->path, other, show, in, &totals);
-    if (in->json)
-        json_out_close(in->json, ']');
+    inspect_close_list(in);
     TRY(st);
     inspect_int(in, "tensors", totals.tensors);
     inspect_int(in, "equal", totals.equal);

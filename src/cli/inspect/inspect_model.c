@@ -1,5 +1,4 @@
-/* inspect_model -- tensors of safetensors files, and model directories made of them. */
-#include <inttypes.h>
+/* inspect_model -- the tensors of safetensors files and of Hugging Face directories. */
 #include <stdio.h>
 #include <string.h>
 #include "base/file.h"
@@ -14,26 +13,12 @@ struct totals {
     size_t bytes;
 };
 
-void inspect_shape(const struct safetensor *t, char *out, size_t bytes)
-{
-    size_t used = (size_t)snprintf(out, bytes, "[");
-    for (int i = 0; i < t->rank && used < bytes; i++)
-        used +=
-            (size_t)snprintf(out + used, bytes - used, "%s%" PRId64, i ? ", " : "", t->shape[i]);
-    if (used < bytes)
-        snprintf(out + used, bytes - used, "]");
-}
-
 static void print_tensor(struct inspection *in, const struct safetensor *t, int name_width)
 {
     if (in->json) {
         json_out_open(in->json, NULL, '{');
         json_out_string(in->json, "name", t->name);
-        json_out_string(in->json, "dtype", safetensors_type_word(t->type));
-        json_out_open(in->json, "shape", '[');
-        for (int i = 0; i < t->rank; i++)
-            json_out_int(in->json, NULL, t->shape[i]);
-        json_out_close(in->json, ']');
+        inspect_shape_json(in->json, t);
         json_out_int(in->json, "bytes", (int64_t)t->bytes);
         json_out_close(in->json, '}');
         return;
@@ -80,12 +65,10 @@ enum status inspect_safetensors(struct inspection *in)
     struct safetensors *file;
     TRY(safetensors_open(in->cli->env, in->path, &file));
     inspect_string(in, "kind", "safetensors");
-    if (in->json)
-        json_out_open(in->json, "list", '[');
+    inspect_open_list(in, "list");
     print_tensors(in, file, &totals);
     safetensors_close(file);
-    if (in->json)
-        json_out_close(in->json, ']');
+    inspect_close_list(in);
     print_totals(in, &totals);
     return STATUS_OK;
 }
@@ -120,8 +103,7 @@ enum status inspect_model(struct inspection *in)
     st = path_glob(env, pattern, &files);
     mem_free(env, pattern);
     TRY(st);
-    if (in->json)
-        json_out_open(in->json, "list", '[');
+    inspect_open_list(in, "list");
     for (int i = 0; i < files.count; i++) {
         struct safetensors *file;
         if ((st = safetensors_open(env, files.paths[i], &file)) != STATUS_OK)
@@ -131,8 +113,7 @@ enum status inspect_model(struct inspection *in)
     }
     path_list_free(env, &files);
     TRY(st);
-    if (in->json)
-        json_out_close(in->json, ']');
+    inspect_close_list(in);
     print_totals(in, &totals);
     return STATUS_OK;
 }

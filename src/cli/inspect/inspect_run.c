@@ -1,5 +1,5 @@
-/* inspect_run -- a run folder: how it ended, its loss curve, its checkpoints. Works on a run
- * that is still going. */
+/* inspect_run -- a run folder: its summary, loss curve, checkpoints and cache. The run may still be
+ * running. */
 #include <stdio.h>
 #include <string.h>
 #include "base/file.h"
@@ -12,7 +12,7 @@
 enum { SUMMARY_BYTES = 1 << 20, MARKS = 256 };
 static const struct json_rules RULES = {.values = 1000000, .lists = 100000};
 
-/* --- summary.json: every plain value of it -------------------------------------------------- */
+/* --- summary.json --------------------------------------------------------------------------- */
 
 static bool is_bytes(const char *name)
 {
@@ -35,8 +35,8 @@ static void print_value(struct inspection *in, const char *name, const json_t *v
         inspect_real(in, name, json_real_value(value));
 }
 
-/* The last checkpoint. One of the run's own is looked for in the folder at hand: a run may have been
- * moved or copied. */
+/* The last checkpoint. Unless it was saved in checkpoint.fallback, it is named relative to this
+ * folder: the run may have been moved or copied since. */
 static void print_newest(struct inspection *in, const char *written)
 {
     const char *slash = strrchr(written, '/');
@@ -78,7 +78,7 @@ static enum status print_summary(struct inspection *in)
     enum status st;
     TRY(path_join(env, in->path, "summary.json", &path));
     if (!file_exists(path)) {
-        inspect_string(in, "end", "not yet: there is no summary.json");
+        inspect_string(in, "end", "not finished: there is no summary.json");
         mem_free(env, path);
         return STATUS_OK;
     }
@@ -88,7 +88,7 @@ static enum status print_summary(struct inspection *in)
         print_object(in, doc.root, "");
     else if (st == STATUS_OK || st == STATUS_FORMAT)
         st = FAIL(env, FORMAT, "%s:%d: %s", path, st == STATUS_OK ? 1 : doc.error.line,
-                  st == STATUS_OK ? "it is not an object" : doc.error.text);
+                  st == STATUS_OK ? "must be a JSON object" : doc.error.text);
     json_doc_close(&doc);
     mem_free(env, text);
 undo_path:
@@ -96,7 +96,7 @@ undo_path:
     return st;
 }
 
-/* --- metrics.jsonl: the curve --------------------------------------------------------------- */
+/* --- metrics.jsonl: the loss curve ---------------------------------------------------------- */
 
 struct history {
     struct curve losses;
@@ -105,7 +105,7 @@ struct history {
     int64_t lines;
 };
 
-/* A line that is no record is left out. */
+/* Lines that are not JSON are skipped. */
 static enum status read_record(struct env *env, struct history *history, const char *line,
                                size_t bytes)
 {
@@ -127,7 +127,7 @@ static enum status read_record(struct env *env, struct history *history, const c
     return STATUS_OK;
 }
 
-/* A last line that is still being written is left out. */
+/* A last line without a newline is still being written and is skipped. */
 static enum status read_history(struct env *env, struct history *history,
                                 const struct file_map *map)
 {
@@ -201,8 +201,7 @@ static enum status print_checkpoints(struct inspection *in)
     enum status st = path_join(env, folder, "step-*", &pattern);
     mem_free(env, folder);
     TRY(st);
-    if (in->json)
-        json_out_open(in->json, "checkpoints", '[');
+    inspect_open_list(in, "checkpoints");
     if (!none && (st = path_glob(env, pattern, &list)) == STATUS_OK) {
         for (int i = 0; i < list.count; i++) {
             if (in->json)
@@ -212,13 +211,12 @@ static enum status print_checkpoints(struct inspection *in)
         }
         path_list_free(env, &list);
     }
-    if (in->json)
-        json_out_close(in->json, ']');
+    inspect_close_list(in);
     mem_free(env, pattern);
     return st;
 }
 
-/* Tokens of text that the run has kept. */
+/* The cache of encoded text. */
 static enum status print_cache(struct inspection *in)
 {
     char *folder, human[32], line[96];
@@ -232,7 +230,7 @@ static enum status print_cache(struct inspection *in)
         inspect_int(in, "cache_bytes", (int64_t)bytes);
         return STATUS_OK;
     }
-    snprintf(line, sizeof line, "%s of tokens in %d file%s; may be deleted",
+    snprintf(line, sizeof line, "%s of encoded text in %d file%s; safe to delete",
              text_human_bytes(human, (double)bytes), files, files == 1 ? "" : "s");
     inspect_string(in, "cache", line);
     return STATUS_OK;

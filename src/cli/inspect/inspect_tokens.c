@@ -1,4 +1,4 @@
-/* inspect_tokens -- token shards, folders of them, and tokenizers. */
+/* inspect_tokens -- token shards, folders of token shards, and tokenizers. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,8 +22,7 @@ static void print_first_tokens(struct inspection *in, const struct shard *shard)
     int64_t shown = shard_count(shard) < SHOWN ? shard_count(shard) : SHOWN;
     char line[SHOWN * 12];
     size_t used = 0;
-    if (in->json)
-        json_out_open(in->json, "first", '[');
+    inspect_open_list(in, "first");
     for (int64_t i = 0; i < shown; i++) {
         if (in->json)
             json_out_int(in->json, NULL, token_at(shard, i));
@@ -31,9 +30,8 @@ static void print_first_tokens(struct inspection *in, const struct shard *shard)
             used += (size_t)snprintf(line + used, sizeof line - used, "%s%" PRId64, i ? " " : "",
                                      token_at(shard, i));
     }
-    if (in->json)
-        json_out_close(in->json, ']');
-    else
+    inspect_close_list(in);
+    if (!in->json)
         inspect_string(in, "first", line);
 }
 
@@ -50,7 +48,7 @@ enum status inspect_shard(struct inspection *in, enum shard_format format)
         return st;
     }
     inspect_string(in, "kind",
-                   format == SHARD_LLMC ? "token shard (llm.c)" : "token shard (bare numbers)");
+                   format == SHARD_LLMC ? "token shard (llm.c)" : "token shard (bare ids)");
     inspect_int(in, "tokens", shard_count(shard));
     inspect_int(in, "token_bits", 8 * shard_token_bytes(shard));
     inspect_int(in, "largest", largest);
@@ -98,13 +96,11 @@ enum status inspect_shards(struct inspection *in)
     enum status st = path_glob(env, pattern, &list);
     mem_free(env, pattern);
     TRY(st);
-    inspect_string(in, "kind", "folder of token shards; `sifr inspect FILE` says more of each");
-    if (in->json)
-        json_out_open(in->json, "shards", '[');
+    inspect_string(in, "kind", "folder of token shards; `sifr inspect FILE` shows one");
+    inspect_open_list(in, "shards");
     for (int i = 0; i < list.count && st == STATUS_OK; i++)
         st = print_one(in, list.paths[i]);
-    if (in->json)
-        json_out_close(in->json, ']');
+    inspect_close_list(in);
     path_list_free(env, &list);
     return st;
 }
@@ -130,7 +126,7 @@ enum status inspect_tokenizer(struct inspection *in)
     inspect_int(in, "vocab", vocab);
     inspect_int(in, "end_of_text", eot);
     inspect_real(in, "mean_bytes", (double)all / vocab);
-    /* quoted, so that line ends and other controls in it can be seen */
+    /* Quoted, so that newlines and control characters are visible. */
     const void *token = tokenizer_token(tokenizer, longest_id, &bytes);
     text_init(&text, in->cli->env);
     text_json_string(&text, token, bytes);

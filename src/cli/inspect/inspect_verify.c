@@ -1,5 +1,5 @@
-/* inspect_verify -- every byte of a checkpoint, or of all checkpoints of a run, against the hashes
- * that were taken when it was written. */
+/* inspect_verify -- compares every byte of a checkpoint, or of all checkpoints of a run, with the
+ * hashes that were stored when it was written. */
 #include <inttypes.h>
 #include <string.h>
 #include "base/file.h"
@@ -20,7 +20,7 @@ static void show_file(void *user, const struct checkpoint_entry *entry, enum sta
         json_out_close(in->json, '}');
         return;
     }
-    snprintf(line, sizeof line, "%s, %s in %" PRId64 " piece%s",
+    snprintf(line, sizeof line, "%s, %s in %" PRId64 " chunk%s",
              st == STATUS_OK ? "good" : "DAMAGED", text_human_bytes(human, (double)entry->bytes),
              entry->chunk_count, entry->chunk_count == 1 ? "" : "s");
     inspect_string(in, entry->name, line);
@@ -53,7 +53,7 @@ static enum status verify_one(struct inspection *in, const char *folder)
     return st;
 }
 
-/* From the newest to the oldest; the first failure comes back, after all have been looked at. */
+/* Newest first. All checkpoints are verified; the first failure is returned. */
 static enum status verify_run(struct inspection *in, const char *checkpoints)
 {
     struct env *env = in->cli->env;
@@ -70,8 +70,10 @@ static enum status verify_run(struct inspection *in, const char *checkpoints)
         first = first != STATUS_OK ? first : st;
     }
     if (count == 0)
-        return FAIL(env, FORMAT, "'%s' is no checkpoint (state.json) and no run that has one",
-                    in->path);
+        return FAIL(
+            env, FORMAT,
+            "'%s' is neither a checkpoint (no state.json) nor a run folder with checkpoints",
+            in->path);
     return first;
 }
 
@@ -82,11 +84,9 @@ enum status inspect_verify(struct inspection *in)
     enum status st;
     TRY(path_join(env, in->path, "state.json", &state));
     TRY_OR(undo_state, path_join(env, in->path, "checkpoints", &checkpoints));
-    if (in->json)
-        json_out_open(in->json, "checkpoints", '[');
+    inspect_open_list(in, "checkpoints");
     st = file_exists(state) ? verify_one(in, in->path) : verify_run(in, checkpoints);
-    if (in->json)
-        json_out_close(in->json, ']');
+    inspect_close_list(in);
     mem_free(env, checkpoints);
 undo_state:
     mem_free(env, state);

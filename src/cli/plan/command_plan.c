@@ -1,6 +1,6 @@
-/* command_plan -- what a run would take and send, for every stage, without running it; with --gpus,
- * which layout of it is fastest (plan_search.c). What it shows is in plan_view.c, plan_table1.c and
- * plan_search_view.c. */
+/* command_plan -- predicts memory and traffic of a run for every ZeRO stage; with --gpus it
+ * searches the fastest layout (plan_search.c). plan_view.c, plan_table1.c and plan_search_view.c
+ * print the results. */
 #include <stdio.h>
 #include "cli/launch/launch.h"
 #include "base/host.h"
@@ -14,18 +14,21 @@ struct plan_settings {
     bool table1, lines, json;
 };
 
-/* A GPU that nobody has asked for may be what the run needs. */
+/* The run may fit on a GPU that is here but was not chosen. */
 static enum status advise_gpu(struct cli *cli, const struct plan_view *view, struct text *advice)
 {
     char name[64];
     TRY(run_gpu_that_fits(cli->env, view->config, view->request->ranks,
                           launch_local_ranks(view->request->ranks), name, sizeof name));
     if (name[0] != '\0')
-        text_printf(advice, "run.device=cuda fits on the GPU here, %s; on the CPU ", name);
+        text_printf(
+            advice,
+            "the GPU of this machine, %s, has enough memory: set run.device=cuda; on the CPU ",
+            name);
     return STATUS_OK;
 }
 
-/* The table stands in any case; that it does not fit is said after it, and is the exit code. */
+/* The table is printed in any case; a layout that does not fit is an error after it. */
 static enum status show(struct cli *cli, const struct plan_view *view, bool json)
 {
     const struct plan_zero_stage *stage = &view->plan->stages[view->request->zero.stage];
@@ -38,10 +41,10 @@ static enum status show(struct cli *cli, const struct plan_view *view, bool json
     text_init(&advice, cli->env);
     TRY(advise_gpu(cli, view, &advice));
     plan_view_advice(view, &advice);
-    enum status st = FAIL(cli->env, FIT, "stage %d needs %s for a rank and there is %s; %s",
-                          view->request->zero.stage,
-                          text_human_bytes(a, (double)(worker > server ? worker : server)),
-                          plan_view_memory(view, b), text_string(&advice));
+    enum status st = FAIL(
+        cli->env, FIT, "ZeRO stage %d needs %s per rank, and only %s is available; %s",
+        view->request->zero.stage, text_human_bytes(a, (double)(worker > server ? worker : server)),
+        plan_view_memory(view, b), text_string(&advice));
     text_free(&advice);
     return st;
 }
@@ -76,7 +79,7 @@ static enum status plan_and_show(struct cli *cli, const struct plan_settings *se
     return st;
 }
 
-/* As the launch of such a run does it: the CPUs here, shared out. */
+/* Divide the processors of this machine among the ranks, as the launch of the run would. */
 static enum status share_threads(struct options *options, int local_ranks)
 {
     char text[16];
@@ -87,21 +90,22 @@ static enum status share_threads(struct options *options, int local_ranks)
     return options_set(options, "run.threads", text, "the number of ranks");
 }
 
-/* A layout that is given is planned, or one is looked for: not both at once. */
+/* Either a given layout is planned (-n), or the best one is searched (--gpus). */
 static enum status check_mode(struct cli *cli, const struct options *options,
                               const struct plan_settings *settings)
 {
     static const char *const own[] = {"machine", "node", "top"};
     if (settings->gpus == 0 && options_is_set(options, "gpus"))
-        return FAIL(cli->env, USAGE, "--gpus: how many? A layout is for 1 rank or more");
+        return FAIL(cli->env, USAGE, "--gpus=0 is too few; give at least 1");
     if (settings->gpus > 0 && options_is_set(options, "n"))
-        return FAIL(cli->env, USAGE,
-                    "-n plans the layout that is given, --gpus looks for one: give one of them");
+        return FAIL(
+            cli->env, USAGE,
+            "-n and --gpus cannot be combined: -n plans the given layout, --gpus searches one");
     if (settings->gpus > 0 && settings->lines)
-        return FAIL(cli->env, USAGE, "--lines is for one layout: give -n in place of --gpus");
+        return FAIL(cli->env, USAGE, "--lines needs a single layout: use -n instead of --gpus");
     for (size_t i = 0; settings->gpus == 0 && i < sizeof own / sizeof *own; i++)
         if (options_is_set(options, own[i]))
-            return FAIL(cli->env, USAGE, "--%s goes with --gpus, which looks for a layout", own[i]);
+            return FAIL(cli->env, USAGE, "--%s works only with --gpus", own[i]);
     return STATUS_OK;
 }
 
@@ -142,23 +146,25 @@ static enum status run_plan(struct cli *cli, struct options *options, void *user
     .offset = offsetof(struct plan_settings, name)
 static const struct option plan_list[] = {
     {FLAG(n, INT), .letter = 'n', .fallback = "1", .ranged = true, .min = 1, .max = 65536,
-     .value_name = "RANKS", .help = "ranks that share the work"},
+     .value_name = "RANKS", .help = "number of ranks"},
     {FLAG(memory, INT), .fallback = "0", .ranged = true, .min = 0, .max = 9e18,
      .value_name = "BYTES",
-     .help = "memory of one rank, 80G for instance; 0 = what is free here, divided by the ranks; "
-             "with --gpus: what the machine's GPUs have"},
+     .help =
+         "memory of a rank, such as 80G; 0 = free memory of this machine divided by its ranks, or "
+         "with --gpus the memory of the machine's GPUs"},
     {FLAG(gpus, INT), .fallback = "0", .ranged = true, .min = 0, .max = 1e6, .value_name = "RANKS",
-     .help = "look for the fastest layout that fits so many ranks; keys that are given stay"},
+     .help = "search the fastest layout for this many ranks; given keys stay fixed"},
     {FLAG(machine, STRING), .fallback = "h100", .value_name = "NAME|FILE",
-     .help = "--gpus: how fast they are: h100, h200, a100-80g, a100-40g, or a file that sifr bench "
-             "--save has written"},
+     .help =
+         "with --gpus: machine profile: h100, h200, a100-80g, a100-40g, or a file written by `sifr "
+         "bench --save`"},
     {FLAG(node, INT), .fallback = "0", .ranged = true, .min = 0, .max = 4096, .value_name = "RANKS",
-     .help = "--gpus: ranks of a node, which tp does not leave; 0 = as the machine has them"},
+     .help = "with --gpus: ranks per node, which a TP group never leaves; 0 = from the profile"},
     {FLAG(top, INT), .fallback = "5", .ranged = true, .min = 1, .max = 1000, .value_name = "K",
-     .help = "--gpus: how many layouts to show, of each tp and pp the best"},
-    {FLAG(lines, BOOL), .help = "list every buffer of rank 0 in the chosen stage too"},
-    {FLAG(table1, BOOL), .help = "print Table 1 of the ZeRO paper, exactly, and stop there"},
-    {FLAG(json, BOOL), .help = "one JSON object"},
+     .help = "with --gpus: number of layouts to print, the best of each combination of tp and pp"},
+    {FLAG(lines, BOOL), .help = "also list every buffer of rank 0 in the chosen ZeRO stage"},
+    {FLAG(table1, BOOL), .help = "print Table 1 of the ZeRO paper with exact figures, and exit"},
+    {FLAG(json, BOOL), .help = "print one JSON object"},
 };
 #undef FLAG
 static const struct option_table plan_flags = {"plan", plan_list,
@@ -173,37 +179,31 @@ static enum status bind_plan(struct options *options, void *user_settings)
 const struct command command_plan = {
     .name = "plan",
     .usage = "[FILE.yaml] [-n RANKS | --gpus RANKS] [--section.key=value ...]",
-    .summary =
-        "print the memory and traffic of a run before it, or the fastest layout for a cluster",
+    .summary = "predict memory and traffic of a run, or search the fastest layout for a cluster",
     .description =
-        "The store and the engine of the run are built on a device that only counts, and one step "
-        "is walked:\n"
-        "nothing is allocated, and no data is needed when the size of the vocabulary is known. "
-        "The chosen stage\n"
-        "is marked; the exit code is 4 when it does not fit.\n"
-        "Of the rows, params, grads and optimizer are the model state; slots hold gathered "
+        "Builds the run on a device that only counts, and simulates one step: nothing is "
+        "allocated, "
+        "and no data is needed when model.vocab is set. The table has a column for each ZeRO "
+        "stage; "
+        "the chosen one is in brackets. The exit code is 4 when it does not fit in memory.\n\n"
+        "The rows params, grads and optimizer are the model state. slots holds gathered parameters "
+        "and gradients that are being sent, comm what arrives from other ranks, loader the "
+        "batches. "
+        "The data has its own line: its tokens are mapped from files, once for all ranks of a "
+        "host, "
+        "and are not part of the total. Neither is runtime, the memory of MPI and BLAS, or of CUDA "
+        "and its libraries: a plan estimates it, a run measures it. Traffic is split into "
         "parameters "
-        "and gradients\n"
-        "on their way, comm what arrives from other ranks, loader the batches. Data that is here "
-        "has a "
-        "line of its own:\n"
-        "its tokens are mapped from files, once for all ranks of a host, and in no rank's total.\n"
-        "The total also leaves out runtime: the memory that MPI and BLAS, or on a GPU CUDA and its "
-        "libraries, use.\n"
-        "A plan estimates it, and a run measures it.\n"
-        "A run sends parameters (gather), gradients (reduce), and losses, norms and votes "
-        "(control); "
-        "a "
-        "formula is the\n"
-        "ZeRO paper's.\n"
-        "With --gpus the layout is what is looked for: tp, pp, ZeRO stage, micro-batch, "
-        "recomputation and schedule that\n"
-        "take the least time for a step of train.global_batch sequences and fit. Every key that is "
-        "given stays as it\n"
-        "is; the rest is searched, and none that is faster is left out. Each layout is timed by "
-        "the same walk, on a\n"
-        "device that keeps the time of a machine: a preset, or a file with what was measured "
-        "(sifr bench).\n",
+        "(gather), gradients (reduce), and losses, norms and votes (control). Formulas are those "
+        "of "
+        "the ZeRO paper.\n\n"
+        "--gpus searches the layout (tp, pp, ZeRO stage, micro-batch, recomputation, schedule) "
+        "with "
+        "the shortest time for a step of train.global_batch sequences that fits in memory. Keys "
+        "that "
+        "you set stay fixed; the search covers all values of the others. Each layout is timed by "
+        "simulating a step on the chosen machine: a preset, or a profile measured with `sifr "
+        "bench`.\n",
     .examples = "  sifr plan configs/gpt2-124m.yaml -n 4 --zero.stage=2\n"
                 "  sifr plan configs/llama-1b.yaml --model.vocab=32000 -n 8 --memory=16G\n"
                 "  sifr plan --table1\n"

@@ -1,4 +1,3 @@
-/* plan_lines -- see the header. */
 #include "cli/plan/plan_lines.h"
 #include <stdio.h>
 #include <stdlib.h>

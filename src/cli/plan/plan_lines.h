@@ -1,4 +1,4 @@
-/* plan_lines -- every buffer of a planned rank by name, in an order for reading. */
+/* plan_lines -- every buffer of a planned rank, sorted for reading. */
 #ifndef CLI_PLAN_LINES_H
 #define CLI_PLAN_LINES_H
 #include "plan/plan.h"
@@ -12,13 +12,13 @@ struct plan_line {
 };
 
 struct plan_lines {
-    struct text room; /* of the array */
+    struct text room; /* memory of the array */
     const struct plan_line *line;
     int count;
 };
 
-/* The lines of rank 0 as the request has it: the GPU first, by category, the largest first. Free
- * them in any case. */
+/* The buffers of rank 0: GPU before host, by category, largest first. Free them also after a
+ * failure. */
 enum status plan_lines_collect(struct env *env, const struct plan_request *request,
                                struct plan_lines *lines);
 void plan_lines_free(struct plan_lines *lines);

@@ -1,9 +1,9 @@
-/* plan_pipe_view -- a pipeline for people: a line a stage, how long they stand idle, the map of ranks
+/* plan_pipe_view -- prints a pipeline: a line for each PP stage, the idle time, the map of ranks
  * and a picture of a step. */
 #include <stdio.h>
 #include "cli/plan/plan_view.h"
 
-enum { MOST_LINES = 16 }; /* of stages; of more, the first and the last */
+enum { MOST_LINES = 16 }; /* with more PP stages, the middle ones are left out */
 
 /* "0-3", or with several chunks "0-1, 4-5". */
 static void describe_units(const struct plan_pipe *pipe, int p, char *out, size_t bytes)
@@ -31,11 +31,12 @@ static void stage_line(const struct plan_pipe *pipe, int p, struct text *text)
 static void describe_bubble(const struct plan_view *view, struct text *text)
 {
     const struct plan_pipe *pipe = &view->plan->pipe;
-    text_printf(text,
-                "schedule %s: idle %.1f %% of the time in passes, if these take as long as their "
-                "arithmetic; (p-1)/m is %.1f %%\n",
-                timetable_words[view->request->parallel.schedule], 100 * pipe->bubble,
-                100.0 * (pipe->pp - 1) / (double)view->plan->rounds);
+    text_printf(
+        text,
+        "schedule %s: ranks are idle %.1f %% of the time of the passes, estimated from their "
+        "floating-point operations; (p-1)/m is %.1f %%\n",
+        timetable_words[view->request->parallel.schedule], 100 * pipe->bubble,
+        100.0 * (pipe->pp - 1) / (double)view->plan->rounds);
 }
 
 enum status plan_view_pipe(struct cli *cli, const struct plan_view *view, struct text *text)

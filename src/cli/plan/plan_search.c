@@ -1,4 +1,3 @@
-/* plan_search -- see the header. */
 #include "cli/plan/plan_search.h"
 #include <string.h>
 #include "base/clock.h"
@@ -6,7 +5,7 @@
 #include "cli/plan/plan_search_view.h"
 #include "device/gpu_facts.h"
 
-/* --- what is open ----------------------------------------------------------------------------------- */
+/* --- fixed and open keys ------------------------------------------------------------------ */
 
 static struct search_fixed fixed_by(const struct options *options)
 {
@@ -24,7 +23,7 @@ static struct search_fixed fixed_by(const struct options *options)
     };
 }
 
-/* Keys that no layout could have together. */
+/* Reject combinations of keys that no layout can satisfy. */
 static enum status check_keys(struct cli *cli, const struct run_config *config,
                               const struct search_fixed *fixed)
 {
@@ -32,13 +31,13 @@ static enum status check_keys(struct cli *cli, const struct run_config *config,
     if (fixed->chunks && parallel->chunks > 1 && fixed->schedule &&
         parallel->schedule != TIMETABLE_INTERLEAVED)
         return FAIL(cli->env, CONFIG,
-                    "parallel.chunks is %lld, but the schedule '%s' has one chunk a rank; take "
-                    "parallel.schedule=interleaved or leave it open",
+                    "parallel.chunks=%lld, but parallel.schedule=%s has one chunk per rank; set "
+                    "parallel.schedule=interleaved or omit it",
                     (long long)parallel->chunks, timetable_words[parallel->schedule]);
     return STATUS_OK;
 }
 
-/* Keys that do nothing in any layout: an open one may be what they need. */
+/* Warn of keys that have no effect in any layout. An open key may take the value that they need. */
 static void tell_unused(struct cli *cli, const struct run_config *config,
                         const struct search_fixed *fixed, int64_t gpus)
 {
@@ -52,22 +51,24 @@ static void tell_unused(struct cli *cli, const struct run_config *config,
     spread_warn_unused(cli->env, &best);
 }
 
-/* A machine with GPUs is computed on with them, another one without. */
+/* The machine profile decides between GPU and CPU. */
 static enum status choose_device(struct cli *cli, struct options *options,
                                  const struct machine_profile *machine, const char *name,
                                  const struct run_config *config, const char **device)
 {
     int given = config->machine.device, own = machine->gpu ? RUN_DEVICE_CUDA : RUN_DEVICE_CPU;
     if (given != RUN_DEVICE_AUTO && given != own)
-        return FAIL(cli->env, CONFIG,
-                    "run.device is %s, but --machine '%s' computes on %s; give another machine, "
-                    "or leave run.device out",
-                    run_device_words[given], name, machine->gpu ? "GPUs" : "the CPU");
+        return FAIL(
+            cli->env, CONFIG,
+            "run.device=%s, but --machine=%s computes on %s; choose another machine, or omit "
+            "run.device",
+            run_device_words[given], name, machine->gpu ? "GPUs" : "the CPU");
     *device = given == RUN_DEVICE_AUTO ? run_device_words[own] : NULL;
     return *device ? options_set(options, "run.device", *device, "--machine") : STATUS_OK;
 }
 
-/* A batch that is given is cut as it goes; without one it is a micro-batch, as in a run. */
+/* A given global batch is split into micro-batches by the search; without one it is a single
+ * micro-batch, as in a run. */
 static enum status choose_batch(struct options *options, const struct run_config *config)
 {
     if (!options_is_set(options, "train.micro_batch") && config->train.global_batch > 0)
@@ -75,7 +76,7 @@ static enum status choose_batch(struct options *options, const struct run_config
     return STATUS_OK;
 }
 
-/* --- the machine ------------------------------------------------------------------------------------ */
+/* --- the machine -------------------------------------------------------------------------- */
 
 static const char *words_of_preset(const char *name)
 {
@@ -89,20 +90,21 @@ static enum status check_machine(struct cli *cli, const struct machine_profile *
                                  const char *name, int64_t gpus)
 {
     if (!machine->has_ops)
-        return FAIL(cli->env, CONFIG,
-                    "--machine: '%s' does not say how fast ops are; add that with sifr bench ops "
-                    "--save=%s",
-                    name, name);
+        return FAIL(
+            cli->env, CONFIG,
+            "--machine=%s has no speed of computation; measure it with: sifr bench ops --save=%s",
+            name, name);
     if (!machine->has_comm && gpus > 1)
-        return FAIL(cli->env, CONFIG,
-                    "--machine: '%s' does not say how fast ranks talk; add that with sifr bench "
-                    "comm -n 2 --save=%s, or as many ranks as there will be on a machine",
-                    name, name);
+        return FAIL(
+            cli->env, CONFIG,
+            "--machine=%s has no speed of communication; measure it with: sifr bench comm -n 2 "
+            "--save=%s, with -n for the ranks of a machine",
+            name, name);
     return STATUS_OK;
 }
 
-/* Ranks that compute on the CPU have the threads with which they were measured, unless they are told
- * how many. */
+/* CPU ranks get as many threads as the measured ranks, unless run.threads is set. Returns the
+ * number, 0 if it was not changed. */
 static int choose_threads(const struct options *options, const struct machine_profile *machine,
                           struct run_config *config)
 {
@@ -113,7 +115,7 @@ static int choose_threads(const struct options *options, const struct machine_pr
     return measured;
 }
 
-/* Of a rank, at best: told, or by the GPU's name. */
+/* Peak rate of a rank: run.peak_tflops, or known from the name of the GPU. */
 static double peak_of(const struct run_config *config, const struct machine_profile *machine,
                       const char *words)
 {
@@ -125,9 +127,9 @@ static double peak_of(const struct run_config *config, const struct machine_prof
     return peak > 0 ? peak : gpu_peak_flops(machine->name, type);
 }
 
-/* --- the search ------------------------------------------------------------------------------------- */
+/* --- the search --------------------------------------------------------------------------- */
 
-/* The table stands in any case; that nothing fits is said after it, and is the exit code. */
+/* The table is printed in any case; when nothing fits, an error follows it. */
 static enum status show(struct cli *cli, const struct plan_search_view *view, bool json)
 {
     const struct search_layout *nearest = &view->result->nearest;
@@ -139,13 +141,14 @@ static enum status show(struct cli *cli, const struct plan_search_view *view, bo
     text_init(&words, cli->env);
     plan_search_say(nearest, &words);
     double memory = (double)view->space->memory, needed = (double)nearest->needed_bytes;
-    enum status st = FAIL(
-        cli->env, FIT,
-        "no layout of %d rank%s fits; the nearest, %s, needs %s for a rank and there is %s: %s "
-        "more, or more ranks, or a smaller train.global_batch or context",
-        view->space->request->ranks, view->space->request->ranks == 1 ? "" : "s",
-        text_string(&words), text_human_bytes(a, needed), text_human_bytes(b, memory),
-        text_human_bytes(c, needed - memory));
+    enum status st =
+        FAIL(cli->env, FIT,
+             "no layout of %d rank%s fits in memory: the smallest, %s, needs %s per rank and there "
+             "is %s; "
+             "add %s per rank or more ranks, or reduce train.global_batch or train.context",
+             view->space->request->ranks, view->space->request->ranks == 1 ? "" : "s",
+             text_string(&words), text_human_bytes(a, needed), text_human_bytes(b, memory),
+             text_human_bytes(c, needed - memory));
     text_free(&words);
     return st;
 }
@@ -180,7 +183,7 @@ static enum status search_on(struct cli *cli, struct options *options,
     view.threads = choose_threads(options, machine, config);
     const struct plan_request request = run_plan_request(config, (int)asked->gpus);
     int node = asked->node > 0 ? (int)asked->node : machine->comm.node;
-    struct machine_profile cluster = *machine; /* whose nodes are as large as was told */
+    struct machine_profile cluster = *machine; /* with the given node size */
     cluster.comm.node = node > 0 ? node : (int)asked->gpus;
     view.alone = node == 0;
     struct search_space space = {.request = &request,

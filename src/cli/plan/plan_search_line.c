@@ -1,16 +1,16 @@
 /* plan_search_line -- the command that runs a layout, ready to be copied.
  *
- * It is the user's own command with `train -n N` for `plan --gpus N`: flags that only plan knows are
- * left out, and keys that do nothing in this layout, of which a run would warn (what a file has stays:
- * the file is named); keys that were in the environment, and those of the layout that were open, are
- * put in.
+ * It is the user's command with `train -n N` in place of `plan --gpus N`. Flags of plan are
+ * dropped, and so are keys that have no effect in this layout, of which a run would warn (keys of a
+ * configuration file stay, because the command names the file). Keys from the environment and the
+ * open keys of the layout are added.
  */
 #include <string.h>
 
 #include "cli/command_line.h"
 #include "cli/plan/plan_search_view.h"
 
-/* --- keys ----------------------------------------------------------------------------------------- */
+/* --- keys --------------------------------------------------------------------------------- */
 
 static void key_word(const struct plan_search_view *view, struct text *text, const char *key,
                      const char *value, const char *by_default)
@@ -27,7 +27,7 @@ static void key_int(const struct plan_search_view *view, struct text *text, cons
     key_word(view, text, key, word, by_default);
 }
 
-/* plan itself gives a micro-batch where there is none: it is always said unless it was fixed. */
+/* plan sets train.micro_batch itself when it is open, so options_is_set cannot tell. */
 static void key_batch(const struct plan_search_view *view, struct text *text, int64_t value)
 {
     if (!view->space->fixed.micro_batch)
@@ -61,9 +61,9 @@ void plan_search_keys(const struct plan_search_view *view, const struct search_l
     key_word(view, text, "engine.recompute", recompute_word(request->engine.recompute), "none");
 }
 
-/* --- the line ------------------------------------------------------------------------------------- */
+/* --- the command -------------------------------------------------------------------------- */
 
-/* Flags of plan that a run does not have, without their dashes; the first ones take a value. */
+/* Flags that only plan has, without their dashes; the first WITH_VALUE of them take a value. */
 enum { WITH_VALUE = 5 };
 static const char *const plans_own[] = {"gpus", "node", "memory", "machine",
                                         "top",  "json", "lines",  "table1"};
@@ -100,7 +100,7 @@ static bool is_useless(const struct parallel_config *layout, const char *argumen
     return !spread_has_use(layout, argument + 2, bytes);
 }
 
-/* The user's own words: those before a "--" that ends flags, or those from there on. */
+/* The user's arguments: those before "--", or those from "--" on. */
 static void add_words(struct text *text, const struct cli *cli,
                       const struct parallel_config *layout, bool behind)
 {
@@ -116,7 +116,7 @@ static void add_words(struct text *text, const struct cli *cli,
     }
 }
 
-/* Keys that the plan has from the environment: a run may be started in another. */
+/* Keys from the environment: the run may be started in another one. */
 static void add_variables(struct text *text, struct cli *cli, const struct options *options,
                           const struct parallel_config *layout)
 {

@@ -1,17 +1,17 @@
-/* plan_search_view -- a layout is a row; what the first sends, why it is first and how to run it
- * follow. */
+/* plan_search_view -- prints a row for each layout, then the traffic of the best one, why it is
+ * best, and the command that runs it. */
 #include "cli/plan/plan_search_view.h"
 #include <stdio.h>
 #include "cli/json_out.h"
 
-/* --- figures -------------------------------------------------------------------------------------- */
+/* --- figures ------------------------------------------------------------------------------ */
 
 static double tokens_of(const struct plan_search_view *view)
 {
     return (double)(view->space->global_batch * view->space->request->engine.tokens);
 }
 
-/* Share of the peak of all ranks; 0 = not known. */
+/* Share of the peak rate of all ranks; 0 = not known. */
 static double mfu_of(const struct plan_search_view *view, const struct search_layout *layout)
 {
     double peak = view->peak * view->space->request->ranks;
@@ -55,9 +55,9 @@ void plan_search_say(const struct search_layout *layout, struct text *text)
         text_printf(text, ", %s", say_schedule(word, request));
 }
 
-/* --- the table ------------------------------------------------------------------------------------ */
+/* --- the table ---------------------------------------------------------------------------- */
 
-/* Keys that were given, and so are the same in every layout. */
+/* Keys that the user set, which are the same in every layout. */
 static void describe_given(struct text *text, const struct search_fixed *fixed)
 {
     const struct {
@@ -73,17 +73,17 @@ static void describe_given(struct text *text, const struct search_fixed *fixed)
                 {fixed->shard_group, "zero.shard_group"},
                 {fixed->micro_batch, "train.micro_batch"},
                 {fixed->recompute, "engine.recompute"}};
-    const char *before = "given    ";
+    const char *before = "fixed    ";
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (keys[i].given) {
             text_printf(text, "%s%s", before, keys[i].key);
             before = ", ";
         }
     if (before[0] == ',')
-        text_add(text, ": not searched\n");
+        text_add(text, "\n");
 }
 
-/* Ranks that share a machine in another way than those that were measured are as fast only at best. */
+/* Warn when the profile was measured with other ranks or threads than planned. */
 static void describe_measured(struct text *text, const struct plan_search_view *view)
 {
     const struct machine_profile *machine = view->space->machine;
@@ -92,24 +92,26 @@ static void describe_measured(struct text *text, const struct plan_search_view *
     bool measured = machine->ops_ranks.ranks == ranks && machine->comm_ranks.ranks == ranks;
     if (view->alone && ranks > 1 && !measured)
         text_printf(text,
-                    "note     %d ranks are taken to be on one machine, each as fast as those that "
-                    "were measured:\n"
-                    "         sifr bench with -n %d measures them so\n",
+                    "note     assuming that %d ranks on one machine are each as fast as measured "
+                    "with other "
+                    "ranks;\n"
+                    "         to measure it: sifr bench with -n %d\n",
                     ranks, ranks);
     if (!request->gpu && threads > 0 && threads != request->threads)
-        text_printf(text,
-                    "note     run.threads is %d, but times are of ranks with %d: sifr bench ops "
-                    "--threads=%d measures them so\n",
-                    request->threads, threads, request->threads);
+        text_printf(
+            text,
+            "note     run.threads=%d, but the profile was measured with %d; to measure it: sifr "
+            "bench ops --threads=%d\n",
+            request->threads, threads, request->threads);
 }
 
-/* A run without it has one micro-batch a step, which says little of a cluster. */
+/* Without train.global_batch a step has one micro-batch, which says little about a cluster. */
 static void describe_batch(struct text *text, const struct plan_search_view *view)
 {
     int64_t batch = view->space->global_batch;
     if (!options_is_set(view->options, "train.global_batch"))
         text_printf(
-            text, "note     train.global_batch was not given: planned for %lld sequence%s a step\n",
+            text, "note     train.global_batch is not set: planned for %lld sequence%s per step\n",
             (long long)batch, batch == 1 ? "" : "s");
 }
 
@@ -117,8 +119,9 @@ static void describe_memory(struct text *text, const struct plan_search_view *vi
 {
     if (view->space->memory == 0)
         text_printf(text,
-                    "note     %s has memory_bytes 0: no layout is too large; --memory says what a "
-                    "rank has\n",
+                    "note     the profile %s has memory_bytes 0: every layout fits; set --memory "
+                    "to the memory "
+                    "of a rank\n",
                     view->space->machine->name);
 }
 
@@ -136,15 +139,16 @@ static void describe(struct text *text, const struct plan_search_view *view)
                 space->request->ranks == 1 ? "" : "s", space->node, space->machine->name,
                 view->machine_words[0] ? ": " : "", view->machine_words);
     if (space->memory > 0)
-        text_printf(text, "; %s (%s bytes) for a rank", text_human_bytes(a, (double)space->memory),
+        text_printf(text, "; %s (%s bytes) per rank", text_human_bytes(a, (double)space->memory),
                     text_human_count(b, (double)space->memory));
     text_printf(text, "\nstep     %lld sequences of %lld tokens\n", (long long)space->global_batch,
                 (long long)space->request->engine.tokens);
-    text_printf(text,
-                "search   %lld layouts: %lld do not fit, %lld cannot be faster, %lld walked; %.1f "
-                "s\n",
-                (long long)result->possible, (long long)result->too_large,
-                (long long)result->bounded, (long long)result->timed, view->seconds);
+    text_printf(
+        text,
+        "search   %lld layouts: %lld do not fit, %lld cannot be faster, %lld simulated; %.1f "
+        "s\n",
+        (long long)result->possible, (long long)result->too_large, (long long)result->bounded,
+        (long long)result->timed, view->seconds);
     describe_given(text, &space->fixed);
     if (space->request->gpu && space->request->zero.type == DTYPE_F32)
         text_add(text, "note     precision.mode is fp32; GPUs are faster in bf16\n");
@@ -186,7 +190,7 @@ static void sent(struct text *text, const struct search_layout *layout)
 {
     char word[32];
     bool any = false;
-    text_add(text, "\na rank of the first sends in a step:");
+    text_add(text, "\ntraffic of a rank per step in layout 1:");
     for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++) {
         if (layout->time.sent[purpose] == 0)
             continue;
@@ -219,11 +223,11 @@ static void write_table(struct cli *cli, const struct plan_search_view *view, st
     text_add(text, "\n");
     search_explain(view->space, result, text);
     others(text, result);
-    text_add(text, "\nthe first, as a command:\n  ");
+    text_add(text, "\nto run layout 1:\n  ");
     plan_search_command(cli, view, &result->layouts[0], text);
     text_add(text, "\n");
     if (!data_is_given(&view->config->data))
-        text_add(text, "note     no data was given: add --data.path=FILE to run it\n");
+        text_add(text, "note     no data is set: add --data.path=FILE\n");
 }
 
 enum status plan_search_view_table(struct cli *cli, const struct plan_search_view *view)
@@ -238,7 +242,7 @@ enum status plan_search_view_table(struct cli *cli, const struct plan_search_vie
     return st;
 }
 
-/* --- JSON ----------------------------------------------------------------------------------------- */
+/* --- JSON --------------------------------------------------------------------------------- */
 
 static void json_layout(struct json_out *json, const struct plan_search_view *view, const char *key,
                         const struct search_layout *layout, bool timed)

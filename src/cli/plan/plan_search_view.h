@@ -1,38 +1,38 @@
-/* plan_search_view -- the layouts that were found as a table for people and as one JSON object, with
- * the command that runs the first. */
+/* plan_search_view -- prints the layouts of a search as a table or as one JSON object, with the
+ * command that runs the best one. */
 #ifndef CLI_PLAN_SEARCH_VIEW_H
 #define CLI_PLAN_SEARCH_VIEW_H
 #include "cli/command.h"
 #include "plan/search.h"
 #include "train/run_plan.h"
 
-struct plan_search_view { /* what is shown; all borrowed */
+struct plan_search_view { /* all borrowed */
     const struct run_config *config;
     const struct options *options;
     const struct search_space *space;
     const struct search_result *result;
-    const char *machine_words; /* of the preset, "" */
-    double peak;               /* floating-point operations a second of a rank; 0 = not known */
-    double seconds;            /* that the search took */
-    const char *device;        /* where the machine computes, if nobody has said so; NULL */
-    int threads;               /* of a rank, as it was measured, if nobody has said how many; 0 */
-    bool alone;                /* the machine is one node, of whatever ranks there are */
+    const char *machine_words; /* description of the preset; "" = a file */
+    double peak;               /* floating-point operations per second of a rank; 0 = not known */
+    double seconds;            /* duration of the search */
+    const char *device;        /* run.device of the machine; NULL = the user set it */
+    int threads;               /* run.threads of the profile; 0 = not changed */
+    bool alone;                /* the profile has no node size: all ranks are on one node */
 };
 
-/* Both say nothing about what does not fit: that is for who called. */
+/* The caller reports when nothing fits. */
 enum status plan_search_view_table(struct cli *cli, const struct plan_search_view *view);
 enum status plan_search_view_json(struct cli *cli, const struct plan_search_view *view);
 
-/* "tp 8, pp 16, dp 128, stage 1, micro-batch 1, recompute full, interleaved in 4": appended. */
+/* Append "tp 8, pp 16, dp 128, stage 1, micro-batch 1, recompute full, interleaved 4". */
 void plan_search_say(const struct search_layout *layout, struct text *text);
 
-/* --- plan_search_line.c --------------------------------------------------------------------------- */
-/* The keys of a layout that nobody has given and that are not what they are by default:
+/* --- plan_search_line.c ------------------------------------------------------------------- */
+/* Append the keys of a layout that the user did not set and that differ from their defaults:
  * " --parallel.tp=8 --zero.stage=1". */
 void plan_search_keys(const struct plan_search_view *view, const struct search_layout *layout,
                       struct text *text);
-/* "sifr train -n 64 configs/a.yaml ...": what stood after `plan`, less its own flags and what does
- * nothing in this layout, and these. */
+/* Append "sifr train -n 64 configs/a.yaml ...": the arguments of `plan` without its own flags and
+ * without keys that have no effect in this layout, then the keys of the layout. */
 void plan_search_command(struct cli *cli, const struct plan_search_view *view,
                          const struct search_layout *layout, struct text *text);
 

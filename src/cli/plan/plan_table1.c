@@ -1,6 +1,6 @@
-/* plan_table1 -- Table 1 of the ZeRO paper (Rajbhandari et al. 2020): bytes of model state on a
- * device with 16-bit mixed precision, for three models, by the formula that plans are held against.
- * The paper rounds some figures and cuts others short; these are exact.
+/* plan_table1 -- Table 1 of the ZeRO paper (Rajbhandari et al. 2020): bytes of model state per
+ * device in 16-bit mixed precision, for three models, by the formula that plans are compared with.
+ * The paper rounds some figures and truncates others; these are exact.
  */
 #include <stdio.h>
 #include "cli/json_out.h"
@@ -45,9 +45,9 @@ static enum status print_json(struct cli *cli)
 static void write_lines(struct text *text)
 {
     char word[32];
-    text_add(text, "model state on a device, 16-bit mixed precision with Adam (2 + 2 + 12 bytes a "
+    text_add(text, "model state per device, 16-bit mixed precision with Adam (2 + 2 + 12 bytes per "
                    "parameter), in 10^9 bytes;\n"
-                   "P_os is stage 1, P_os+g stage 2, P_os+g+p stage 3\n");
+                   "P_os is ZeRO stage 1, P_os+g stage 2, P_os+g+p stage 3\n");
     for (int m = 0; m < MODELS; m++) {
         snprintf(word, sizeof word, "%s on", models[m].name);
         text_printf(text, "\n%-8s", word);

@@ -1,4 +1,5 @@
-/* plan_view -- stages are columns; what a rank takes, what it sends and what would fit are rows. */
+/* plan_view -- prints a plan: a column for each ZeRO stage; rows for memory, traffic and whether it
+ * fits. */
 #include "cli/plan/plan_view.h"
 #include <stdio.h>
 #include "cli/json_out.h"
@@ -17,7 +18,7 @@ static int64_t sent_bytes(const struct plan_rank *rank)
     return rank->sent[TRAFFIC_GATHER] + rank->sent[TRAFFIC_REDUCE] + rank->sent[TRAFFIC_PIPE];
 }
 
-/* What a stage borrows has its optimizer state elsewhere. */
+/* Params that a PP stage borrows have their optimizer state in another PP stage. */
 static double state_formula(const struct plan_view *view, const struct plan_rank *rank, int stage)
 {
     struct state_widths own = view->request->zero.type == DTYPE_F32 ? state_fp32 : state_mixed;
@@ -38,7 +39,7 @@ static double sent_formula(const struct plan_view *view, const struct plan_rank 
 
 /* --- the table ------------------------------------------------------------------------------ */
 
-/* A row of the table: one figure a stage, of a worker or of a server. */
+/* The figure of a row of the table, for one ZeRO stage and a worker or a server. */
 typedef double figure_fn(const struct plan_view *view, const struct plan_rank *rank, int stage,
                          int which);
 
@@ -106,7 +107,7 @@ static void cell(struct text *text, const char *word)
     text_printf(text, " %12s", word);
 }
 
-/* Rows of nothing but zeros are left out. */
+/* Rows of zeros are left out. */
 static void bytes_row(struct text *text, const struct plan_view *view, bool server,
                       const char *label, figure_fn *figure, int which)
 {
@@ -151,11 +152,11 @@ static void share_row(struct text *text, const struct plan_view *view, bool serv
     text_add(text, "\n");
 }
 
-/* Of the pipeline: the figures below are those of the one that takes most memory. */
+/* The PP stage that needs most memory; the rows below are about it. */
 static void stage_row(struct text *text, const struct plan_view *view, bool server)
 {
     char word[32];
-    text_printf(text, "  %-18s", "pipeline stage");
+    text_printf(text, "  %-18s", "PP stage");
     for (int s = 0; s < PLAN_ZERO_STAGES; s++) {
         const struct plan_zero_stage *stage = &view->plan->stages[s];
         snprintf(word, sizeof word, "%d", rank_of(stage, server)->p);
@@ -177,13 +178,13 @@ static void fits_row(struct text *text, const struct plan_view *view)
 static void rank_tables(struct cli *cli, struct text *text, const struct plan_view *view,
                         bool server)
 {
-    heading(cli, text, view, server ? "a server takes" : "a rank takes");
+    heading(cli, text, view, server ? "memory of a server" : "memory of a rank");
     if (view->plan->pipe.pp > 1)
         stage_row(text, view, server);
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
         bytes_row(text, view, server, mem_category_word((enum mem_category)c), category_figure, c);
     bytes_row(text, view, server, "total", total_figure, 0);
-    bytes_row(text, view, server, "runtime, about", runtime_figure, 0);
+    bytes_row(text, view, server, "runtime (estimate)", runtime_figure, 0);
     bytes_row(text, view, server, "on the host", host_figure, 0);
     bytes_row(text, view, server, "model state", state_figure, 0);
     bytes_row(text, view, server, "  by the formula", state_figure, 1);
@@ -192,11 +193,11 @@ static void rank_tables(struct cli *cli, struct text *text, const struct plan_vi
         fits_row(text, view);
     if (view->request->ranks == 1)
         return;
-    heading(cli, text, view, "it sends in a step");
+    heading(cli, text, view, "traffic per step");
     for (int purpose = 0; purpose < TRAFFIC_TENSOR; purpose++)
         bytes_row(text, view, server, traffic_word((enum traffic_purpose)purpose), purpose_figure,
                   purpose);
-    bytes_row(text, view, server, "together", sent_figure, 0);
+    bytes_row(text, view, server, "sum", sent_figure, 0);
     bytes_row(text, view, server, "  by the formula", sent_figure, 1);
     if (view->request->parallel.tp > 1) {
         bytes_row(text, view, server, traffic_word(TRAFFIC_TENSOR), purpose_figure, TRAFFIC_TENSOR);
@@ -216,12 +217,12 @@ static void describe_ranks(struct text *text, const struct plan_view *view)
     if (servers > 0)
         text_printf(text, ": %d compute, %d server%s", request->ranks - servers, servers,
                     servers == 1 ? "" : "s");
-    text_printf(text, "; %lld micro-batch%s a step, %lld for a %s",
+    text_printf(text, "; %lld micro-batch%s per step, %lld per %s",
                 (long long)request->engine.micro_batches,
                 request->engine.micro_batches == 1 ? "" : "es", (long long)plan->rounds,
                 plan->pipe.pp > 1 ? "pipeline" : "rank");
     if (plan->idle_workers > 0)
-        text_printf(text, ", and none for %lld of them in the last round: raise train.global_batch",
+        text_printf(text, ", but none for %lld of them in the last round: raise train.global_batch",
                     (long long)plan->idle_workers);
     text_add(text, "\n");
 }
@@ -243,11 +244,11 @@ static void describe_memory(struct text *text, const struct plan_view *view)
     char a[PLAN_VIEW_MEMORY], b[32];
     if (view->memory_bytes == 0)
         return;
-    text_printf(text, "memory   %s for a rank", plan_view_memory(view, a));
+    text_printf(text, "memory   %s per rank", plan_view_memory(view, a));
     if (view->shared_bytes > 0 && view->request->ranks > 1)
-        text_printf(text, ": %s free here, shared out (--memory tells another)",
+        text_printf(text, ": %s free on this machine, divided by its ranks (--memory overrides)",
                     text_human_bytes(b, (double)view->shared_bytes));
-    text_printf(text, "; the data is not counted, nor %s while a checkpoint is written\n",
+    text_printf(text, "; not counted: the data, and %s while a checkpoint is written\n",
                 text_human_bytes(b, (double)checkpoint_write_bytes()));
 }
 
@@ -263,19 +264,20 @@ static void describe_data(struct text *text, const struct plan_view *view)
 static void describe_gpu(struct text *text)
 {
     char word[32];
-    text_add(text, "\nthe table is of the GPU's memory; its runtime, as seen on an H200:");
+    text_add(text, "\nthe table shows GPU memory; runtime as measured on an H200:");
     for (const struct gpu_part *part = formula_gpu_parts; part->library != NULL; part++)
         text_printf(text, "%s %s %s", part == formula_gpu_parts ? "" : ",", part->library,
                     text_human_bytes(word, part->bytes));
     text_add(text, "\n");
 }
 
-/* Of a pipeline those of the stage that keeps most; of a block what the formula is about. */
+/* Activations of the rank (of a pipeline: of the PP stage) that keeps most, and of one block, which
+ * the formula describes. */
 static void describe_recompute(struct text *text, const struct plan_view *view)
 {
     char all[32], block[32], formula[32];
-    text_printf(text, "\n%-18s %14s %14s %14s\n", "engine.recompute", "activations",
-                "a block keeps", "by the formula");
+    text_printf(text, "\n%-18s %14s %14s %14s\n", "engine.recompute", "activations", "per block",
+                "by the formula");
     for (int r = 0; r < PLAN_RECOMPUTES; r++)
         text_printf(text, "  %-16s %14s %14s %14s\n", recompute_word(r),
                     text_human_bytes(all, (double)view->plan->activation_bytes[r]),
@@ -289,8 +291,8 @@ void plan_view_advice(const struct plan_view *view, struct text *text)
     const struct plan_advice *advice = view->advice;
     char word[PLAN_VIEW_MEMORY];
     if (!advice->found) {
-        text_add(text, "no stage, recomputation, micro-batch or number of ranks that was tried "
-                       "fits; take a smaller model, a shorter context, or more ranks with a larger "
+        text_add(text, "no ZeRO stage, recomputation, micro-batch or number of ranks fits; use a "
+                       "smaller model, a shorter context, or more ranks with a larger "
                        "train.global_batch");
         return;
     }
@@ -306,10 +308,10 @@ void plan_view_advice(const struct plan_view *view, struct text *text)
     if (advice->micro_batch != request->engine.micro_batch)
         text_printf(text, " train.micro_batch=%lld", (long long)advice->micro_batch);
     if (advice->ranks != request->ranks)
-        text_printf(text, " -n %d with %s each", advice->ranks, plan_view_memory(view, word));
+        text_printf(text, " -n %d with %s per rank", advice->ranks, plan_view_memory(view, word));
 }
 
-static bool on_host_beside_gpu(const struct plan_view *view, const struct plan_line *line)
+static bool on_host_of_gpu(const struct plan_view *view, const struct plan_line *line)
 {
     return view->request->gpu && line->location == MEM_HOST;
 }
@@ -319,17 +321,17 @@ static enum status list_lines(struct cli *cli, struct text *text, const struct p
     struct plan_lines lines;
     char word[32];
     enum status st = plan_lines_collect(cli->env, view->request, &lines);
-    text_printf(text, "\nrank 0 in stage %d, line by line\n", view->request->zero.stage);
+    text_printf(text, "\nbuffers of rank 0 in ZeRO stage %d\n", view->request->zero.stage);
     for (int i = 0; i < lines.count; i++)
         text_printf(text, "  %-12s %10s  %s%s\n", mem_category_word(lines.line[i].category),
                     text_human_bytes(word, (double)lines.line[i].bytes),
-                    on_host_beside_gpu(view, &lines.line[i]) ? "on the host: " : "",
+                    on_host_of_gpu(view, &lines.line[i]) ? "on the host: " : "",
                     lines.line[i].name);
     plan_lines_free(&lines);
     return st;
 }
 
-/* One gradient a step is its own sum, in its own type, where it has one use. */
+/* With one gradient per step, a param with one use needs no sum in another type. */
 static bool nothing_to_add(const struct plan_view *view)
 {
     return view->request->ranks == 1 && view->request->engine.micro_batches == 1;
@@ -339,14 +341,14 @@ static enum status write_table(struct cli *cli, const struct plan_view *view, st
 {
     char a[32], b[32];
     run_config_describe(view->config, text);
-    text_printf(text, "params   %s, %s floating-point operations a token\n",
+    text_printf(text, "params   %s, %s floating-point operations per token\n",
                 text_human_count(a, (double)view->plan->parameters),
                 text_human_count(b, view->plan->flops_per_token));
     describe_ranks(text, view);
     describe_data(text, view);
     describe_memory(text, view);
     if (!view->config->device.loaded)
-        text_printf(text, "scratch  is that of the back end %s: %s\n", view->request->ops,
+        text_printf(text, "scratch  is that of the back end '%s', because %s\n", view->request->ops,
                     view->config->device.why);
     rank_tables(cli, text, view, false);
     if (view->request->zero.servers > 0)
@@ -354,8 +356,8 @@ static enum status write_table(struct cli *cli, const struct plan_view *view, st
     if (view->request->zero.type != view->request->zero.sum_type)
         text_printf(
             text,
-            "\nthe formula has 2-byte sums of gradients (precision.accumulate=bf16); %s fp32\n",
-            nothing_to_add(view) ? "those of tied parameters are" : "these are");
+            "\nthe formula assumes 2-byte gradient sums (precision.accumulate=bf16); %s fp32\n",
+            nothing_to_add(view) ? "here those of tied parameters are" : "here they are");
     if (view->request->gpu)
         describe_gpu(text);
     describe_recompute(text, view);
@@ -365,7 +367,7 @@ static enum status write_table(struct cli *cli, const struct plan_view *view, st
         TRY(list_lines(cli, text, view));
     if (plan_fits(chosen_stage(view), view->memory_bytes) && view->advice->found &&
         view->advice->stage < view->request->zero.stage)
-        text_printf(text, "zero.stage=%d is enough here\n", view->advice->stage);
+        text_printf(text, "zero.stage=%d is enough\n", view->advice->stage);
     return text->status;
 }
 
