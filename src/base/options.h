@@ -43,10 +43,10 @@ struct option {
     const struct option *fields; /* OPTION_LIST */
     int field_count;
     size_t element_bytes;
-    char letter;      /* 'n' for -n N; 0 = none */
-    const char *also; /* "threads": a shorter flag for the same option, --threads=4; or NULL */
-    bool hidden;      /* left out of help; for tests */
-    bool flag_only;   /* --out, --json: not a YAML key, not in the printed configuration */
+    char letter;         /* 'n' for -n N; 0 = none */
+    const char *also;    /* "threads": a shorter flag for the same option, --threads=4; or NULL */
+    bool hidden;         /* left out of help; for tests */
+    bool flag_only;      /* --out, --json: not a YAML key, not in the printed configuration */
     const char *removed; /* a key of earlier versions: its value is checked by type and ignored
                             (options_warn_removed prints this text); not in help or printed YAML */
 };

@@ -299,7 +299,7 @@ static void print_markdown_row(const struct option *option, enum option_kind kin
 
 static bool is_listed(const struct binding *binding, enum option_kind kind, const char *title)
 {
-    return !binding->option->hidden && binding->option->flag_only == (kind == OPTIONS_FLAGS) &&
+    return is_shown(binding->option) && binding->option->flag_only == (kind == OPTIONS_FLAGS) &&
            (!title || strcmp(binding->title, title) == 0);
 }
 

@@ -149,8 +149,9 @@ static void act(struct pipeline *p, struct timetable_action a, const char *name)
     bool idle = engine_micro_batch(p->engine, a.round) < 0;
     int peer =
         timetable_is_message(a.verb) ? timetable_peer(&p->table.shape, p->pp_stage, a.verb) : 0;
-    struct scope scope = {
-        .kind = SCOPE_ACTION, .span = {.lane = &pipeline_lanes[LANE_PASSES], .name = name}, .action = &a};
+    struct scope scope = {.kind = SCOPE_ACTION,
+                          .span = {.lane = &pipeline_lanes[LANE_PASSES], .name = name},
+                          .action = &a};
     if (idle && timetable_is_message(a.verb))
         return;
     switch (a.verb) {

@@ -45,7 +45,7 @@ struct plan_rank {
     size_t bytes[MEM_CATEGORY_COUNT], total_bytes; /* where the rank computes */
     size_t host_bytes;                             /* on the host, if the rank computes on a GPU;
                                                       otherwise 0 */
-    size_t runtime_bytes;      /* of a GPU: formula_gpu_runtime; 0 on a CPU, where it is small */
+    size_t runtime_bytes; /* of a GPU: formula_gpu_runtime; 0 on a CPU, where it is small */
     int64_t sent[TRAFFIC_PURPOSE_COUNT]; /* bytes per step, to other ranks */
 };
 

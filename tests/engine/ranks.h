@@ -11,7 +11,7 @@ struct trace {
     double eval; /* sum of the losses of EVALUATED micro-batches, after the steps */
     float *params;
     int64_t count;
-    size_t state;                /* bytes of params, grads and optimizer of rank 0 after start-up */
+    size_t state;           /* bytes of params, grads and optimizer of rank 0 after start-up */
     struct traffic traffic; /* of all steps; the publishing of params after the last may be
                                     missing */
 };

@@ -37,9 +37,9 @@ struct member {
     struct ops_backend hooked;
     struct watched ops[MOST_OPS];
     int count;
-    double nap;                    /* extra seconds of an operation that overlaps with a call */
-    double napped;                 /* in total */
-    bool blocked;                  /* nothing overlaps with compute */
+    double nap;             /* extra seconds of an operation that overlaps with a call */
+    double napped;          /* in total */
+    bool blocked;           /* nothing overlaps with compute */
     struct traffic traffic; /* of a step */
     double seconds;
     float *params;

@@ -13,7 +13,7 @@ struct ranks_volume {
 };
 struct ranks_volume ranks_formula(const struct run_config *config,
                                   const struct trainer_summary *summary);
-double ranks_hidden(const struct traffic *traffic); /* share of communication; NAN: none */
+double ranks_hidden(const struct traffic *traffic);        /* share of communication; NAN: none */
 double ranks_tensor_hidden(const struct traffic *traffic); /* ... only of TP groups */
 
 /* "4 (mpi), stage 3, prefetch 1" */

@@ -16,7 +16,7 @@ namespace
 
 const int WARPS = 8, THREADS = WARPS * WARP;
 const int64_t BLOCKS = GPU_HOPPER_PROCESSORS * 6; /* of the first launch, approximately */
-const int64_t ROWS = 8 * WARPS; /* minimum rows of a block, and their unit */
+const int64_t ROWS = 8 * WARPS;                   /* minimum rows of a block, and their unit */
 const int RUNS = 16;
 
 template <typename T>

@@ -35,8 +35,9 @@ namespace
 using namespace hopper;
 
 enum {
-    BLOCKS = GPU_HOPPER_PROCESSORS, /* at most; a constant, so that the bits do not depend on the GPU */
-    WARPS = 8,                      /* per block */
+    BLOCKS =
+        GPU_HOPPER_PROCESSORS, /* at most; a constant, so that the bits do not depend on the GPU */
+    WARPS = 8,                 /* per block */
     THREADS = WARPS * WARP,
     N = 8, /* elements of a pack */
     TENSORS = 3,
