@@ -62,10 +62,10 @@ ok sifr export run empty
 [ -f empty/model.safetensors ] || fail "an empty folder is not filled"
 cp -r "$narrow" damaged
 printf x | dd of=damaged/optimizer/master.safetensors bs=1 seek=5000 conv=notrunc status=none
-expect 1 "damaged/optimizer/master.safetensors': bytes .* .the hash differs" "$sifr" export damaged x --dtype=f32
+expect 1 "damaged/optimizer/master.safetensors': bytes .*: hash mismatch" "$sifr" export damaged x --dtype=f32
 ok sifr export damaged unharmed # its weights are right
 printf x | dd of=damaged/tokenizer.json bs=1 seek=50 conv=notrunc status=none
-expect 1 "damaged/tokenizer.json': bytes .* .the hash differs" "$sifr" export damaged x
+expect 1 "damaged/tokenizer.json': bytes .*: hash mismatch" "$sifr" export damaged x
 cp -r plain short
 truncate -s -1 short/model.safetensors
 expect 1 "short/model.safetensors" "$sifr" export short x

@@ -15,7 +15,7 @@ has '^  runtime \(estimate\) +541.0 MiB +541.0 MiB'
 has '^  on the host +[0-9.]+ MiB'
 has "^the table shows GPU memory; runtime as measured on an H200: CUDA's context, cuBLASLt and cuDNN 541.0 MiB"
 has '^  other +[0-9.]+ MiB  on the host: stream stage$'
-has '^  comm +[0-9.]+ MiB  on the host: stage$'
+has '^  comm +[0-9.]+ MiB  on the host: bounce$'
 ! grep -q '^  params .*on the host' out || fail "parameters are on the host"
 ok "$sifr" plan "${keys[@]}" -n 2 --run.device=cuda --json
 has '"runtime_estimate_bytes": ?567279616'

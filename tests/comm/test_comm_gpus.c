@@ -117,7 +117,7 @@ static void test_shared_gpu(void **state)
         assert_int_not_equal(ranks[r].status, STATUS_OK);
         assert_non_null(strstr(ranks[r].error, count > 1 ? "ranks 0 and 2 share the GPU"
                                                          : "ranks 0 and 1 share the GPU"));
-        assert_non_null(strstr(ranks[r].error, "use comm.backend threads"));
+        assert_non_null(strstr(ranks[r].error, "use comm.backend=threads"));
     }
 }
 

@@ -174,7 +174,7 @@ static void test_ids_outside_the_vocabulary_are_refused(void **state)
     int32_t ids[TOKENS] = {0, 1, 2, VOCAB, 0}, labels[TOKENS] = {0, 0, 0, 0, 0};
     assert_int_equal(sifr_trainer_create(context, &good, &options, &trainer), 0);
     assert_int_not_equal(sifr_step(trainer, ids, labels, 1e-3, &result), 0);
-    assert_non_null(strstr(sifr_error(context), "id 11 at place 3"));
+    assert_non_null(strstr(sifr_error(context), "id 11 at index 3"));
     ids[3] = 3;
     labels[1] = -2;
     assert_int_not_equal(sifr_step(trainer, ids, labels, 1e-3, &result), 0);

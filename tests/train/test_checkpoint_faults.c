@@ -181,7 +181,7 @@ static void test_the_last_save_fails(void **state)
     rig.callbacks = NULL;
     memset(rig.faults, 0, sizeof rig.faults);
     assert_int_equal(save_train(&rig, "run", 1, "train.steps=4"), STATUS_OK);
-    save_expect_line(&rig, "there is no checkpoint in");
+    save_expect_line(&rig, "no checkpoint in");
     size_t bytes;
     char *lines = save_read(&rig, "run/metrics.jsonl.1", &bytes);
     assert_int_equal(count_lines(lines, "\n"), 4);
