@@ -21,7 +21,7 @@
 
 /* --- reading -------------------------------------------------------------------------------- */
 
-/* Names of this process's open descriptors: whoever passes one wants what is behind it. */
+/* Paths of this process's open descriptors. A user who names one wants what it refers to. */
 static bool is_descriptor(const char *path)
 {
     return strcmp(path, "/dev/stdin") == 0 || strncmp(path, "/dev/fd/", 8) == 0 ||
@@ -269,8 +269,7 @@ enum status dir_sync(struct env *env, const char *path)
     int reason = errno;
     if (fd >= 0)
         close(fd);
-    if (synced ||
-        reason == EACCES) /* a folder that is writable but not readable cannot be synced */
+    if (synced || reason == EACCES) /* a folder without read permission cannot be synced */
         return STATUS_OK;
     return FAIL(env, IO, "cannot sync folder '%s': %s", path, strerror(reason));
 }
