@@ -35,7 +35,7 @@ static enum status check_plain(struct env *env, const char *key, const char *pat
     struct stat info;
     if (leads_nowhere(path))
         return FAIL(env, CONFIG, "%s%s'%s' is a link that leads nowhere", key, colon(key), path);
-    if (stat(path, &info) != 0 || S_ISREG(info.st_mode)) /* other errors: on opening */
+    if (stat(path, &info) != 0 || S_ISREG(info.st_mode)) /* stat errors are reported on opening */
         return STATUS_OK;
     return FAIL(env, CONFIG, "%s%s'%s' is %s; name plain files", key, colon(key), path,
                 S_ISDIR(info.st_mode) ? "a folder" : "not a plain file");
