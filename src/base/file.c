@@ -111,9 +111,9 @@ enum status file_map_check(struct env *env, const char *path, const void *data)
     struct stat now;
     if (data == NULL || !file_guard_look(data, &news))
         return STATUS_OK;
-    /* A truncated file reads as zeros up to the end of its last page without a signal, so
-     * compare the size. A failed stat is no error; env is NULL so that it does not consume an
-     * injected fault. */
+    /* A truncated file reads as zeros up to the end of its last page without a signal, so compare
+     * the size. A failed stat is not an error; env is NULL so that it does not consume an injected
+     * fault. */
     bool known =
         input_stat(NULL, path, &now) && now.st_dev == news.device && now.st_ino == news.inode;
     if (known && (size_t)now.st_size < news.bytes)

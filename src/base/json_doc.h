@@ -31,7 +31,7 @@ struct json_doc {
  * file and doc->error. STATUS_MEMORY has been logged. */
 enum status json_doc_open(struct env *env, const char *text, size_t bytes,
                           const struct json_rules *rules, struct json_doc *doc);
-/* "not valid JSON" or "too large", for a message that goes on with doc->error.text. */
+/* "not valid JSON" or "too large", for a message that continues with doc->error.text. */
 const char *json_doc_fault(const struct json_doc *doc);
 void json_doc_close(struct json_doc *doc); /* also after a failure, and for an all-zero doc */
 

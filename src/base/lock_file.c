@@ -83,8 +83,8 @@ static enum status refuse(struct env *env, int fd, const struct lock_words *word
 
 /* --- locking -------------------------------------------------------------------------------- */
 
-/* A shared lock is enough: on NFS, a file that is open for reading cannot be locked otherwise, and
- * two processes that check at the same time do not see each other. */
+/* A shared lock is enough to detect a holder. On NFS, a file that is open read-only cannot be
+ * locked exclusively, and two processes that check at the same time do not refuse each other. */
 static bool is_taken(int fd)
 {
     return flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;

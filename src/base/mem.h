@@ -31,8 +31,8 @@ enum mem_category {
         MEM_CATEGORY_COUNT
 };
 
-/* Where it is. A rank with a GPU has memory in both; each has its own limit, so they are not
- * added. */
+/* Where memory is. A rank with a GPU uses both locations; each has its own limit, so they are not
+ * added up. */
 enum mem_location {
     MEM_HOST, /* ordinary and pinned */
     MEM_GPU,

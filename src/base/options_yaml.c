@@ -494,7 +494,7 @@ enum status options_load_yaml(struct options *options, const char *path)
     char *text;
     size_t bytes;
     enum status st = file_read(options->env, path, FILE_BYTES, &text, &bytes);
-    if (st == STATUS_IO || st == STATUS_FORMAT) /* it was named as a configuration */
+    if (st == STATUS_IO || st == STATUS_FORMAT) /* the user named it as a configuration */
         return STATUS_CONFIG;
     TRY(st);
     st = options_load_yaml_text(options, text, bytes, path);

@@ -1,7 +1,7 @@
 /* part_file -- pwrite to a temporary file, then rename.
  *
- * Invariants: before commit has renamed, `path` is untouched; after any failure no file of ours
- * stays on the disk; only a file that is proven to be ours is removed.
+ * Invariants: `path` is untouched until commit renames; after any failure no file of ours stays on
+ * the disk; only a file that is proven to be ours is removed.
  *
  * A leftover is removed while holding its lock. So a new temporary file is valid only if its name
  * still refers to it once its writer has the lock; otherwise another process has removed it as a

@@ -29,8 +29,8 @@ enum status part_folder_name(struct env *env, const char *stem, int number, char
 
 /* The temporary path; NULL after the rename, even if the commit failed later. */
 const char *part_folder_path(const struct part_folder *folder);
-/* Sync the folder, rename it to `goal` (which must not exist or be an empty folder), remove the
- * marker, sync the parent. Only destroy may follow. */
+/* Sync the folder, rename it to `goal` (which is missing or an empty folder), remove the marker,
+ * sync the parent. Only destroy may follow. */
 enum status part_folder_commit(struct part_folder *folder, const char *goal);
 
 /* Move the named files, where they exist, into the folder `goal` and sync it: all of them, or none

@@ -1,6 +1,6 @@
 /* trace -- one array for all threads.
  *
- * A thread claims the next element by an atomic counter and marks it done when it is filled. The
+ * A thread claims the next element with an atomic counter and marks it done when it is filled. The
  * writer skips elements that are not done, so a trace can be written while workers still run.
  */
 #include "base/trace.h"
