@@ -1,16 +1,16 @@
-/* ngram -- a language model that is not a transformer, trained through include/sifr.h alone.
+/* ngram -- a language model that is not a transformer, trained only through include/sifr.h.
  *
- * The bytes before a position are looked up in an embedding and laid side by side, two hidden
- * layers with a residual mix them, and a softmax guesses the next byte. Three kinds of units,
- * each a forward and a backward function in plain C:
+ * The last bytes up to each position are embedded and concatenated, two hidden layers with a
+ * residual mix them, and a softmax predicts the next byte. There are three kinds of units, each a
+ * forward and a backward function in plain C:
  *
  *     recall    output[t] = [ E[id t], E[id t-1], ..., E[id t-7] ]          parameter: E (256, 12)
  *     mix       output = input + tanh(input W1^T + b1) W2^T                 parameters: W1, b1, W2
  *     guess     logits = input W^T + b, cross-entropy with the next byte    parameters: W, b
  *
- * Usage: example_ngram [TEXT FILE]. Without a file it learns its own source code. It checks that
- * the loss has fallen, that keeping activations and making them again give the same bits, and
- * exits 1 otherwise.
+ * Usage: example_ngram [TEXT FILE]. Without a file it trains on its own source code. It exits with
+ * 1 unless the loss falls to less than 0.7 of its first value and is bitwise the same with kept and
+ * with recomputed activations.
  */
 #include <math.h>
 #include <stdio.h>
@@ -36,7 +36,7 @@ static void recall_forward(void *user, const struct sifr_run *run)
     for (int64_t row = 0; row < run->rows; row++)
         for (int64_t back = 0; back < REACH; back++) {
             float *to = run->output + row * WIDTH + back * LETTERS;
-            int inside = row % run->tokens >= back; /* nothing is before a sequence's start */
+            int inside = row % run->tokens >= back; /* before the sequence: zeros */
             for (int i = 0; i < LETTERS; i++)
                 to[i] = inside ? table[run->ids[row - back] * LETTERS + i] : 0.0f;
         }
@@ -46,8 +46,8 @@ static void recall_backward(void *user, const struct sifr_run *run)
 {
     float *table = run->grads[0];
     (void)user;
-    memset(table, 0,
-           VOCAB * LETTERS * sizeof *table); /* gradients are overwritten, never added to */
+    /* Gradients are overwritten, never added to. */
+    memset(table, 0, VOCAB * LETTERS * sizeof *table);
     for (int64_t row = 0; row < run->rows; row++)
         for (int64_t back = 0; back < REACH && back <= row % run->tokens; back++)
             for (int i = 0; i < LETTERS; i++)
@@ -85,7 +85,7 @@ static void mix_backward(void *user, const struct sifr_run *run)
     sifr_linear_backward(run, run->rows, WIDTH, HIDDEN, run->input, run->params[MIX_W1], dhidden,
                          dinput, run->grads[MIX_W1], run->grads[MIX_B1]);
     for (int64_t i = 0; i < run->rows * WIDTH; i++)
-        run->gradient[i] += dinput[i]; /* the residual path adds to what came in */
+        run->gradient[i] += dinput[i]; /* it already holds the residual path's gradient */
 }
 
 /* --- guess: softmax over the next byte ------------------------------------------------------ */
@@ -106,7 +106,7 @@ static void guess_loss(void *user, const struct sifr_run *run)
     double *losses = user;
     sifr_linear(run, run->rows, WIDTH, VOCAB, run->input, run->params[0], run->params[1], logits);
     sifr_cross_entropy(run, VOCAB, logits, losses);
-    if (run->gradient) /* NULL: evaluation, the loss is all that is wanted */
+    if (run->gradient) /* NULL in evaluation, which needs only the loss */
         sifr_linear_backward(run, run->rows, WIDTH, VOCAB, run->input, run->params[0], logits,
                              run->gradient, run->grads[0], run->grads[1]);
 }
@@ -140,7 +140,7 @@ static char *read_text(const char *path, size_t *bytes)
     return text;
 }
 
-/* Windows of the text at places that depend on the step alone. */
+/* Windows of the text whose positions depend only on the step. */
 static void fill(const char *text, size_t bytes, int step, int32_t *ids, int32_t *labels)
 {
     for (int s = 0; s < STEP_ROWS / TOKENS; s++) {
@@ -152,7 +152,7 @@ static void fill(const char *text, size_t bytes, int step, int32_t *ids, int32_t
     }
 }
 
-/* Train from the same start; returns the last loss, or a negative number. */
+/* Train from the same initial state; returns the last loss, negative = failed. */
 static double train(struct sifr_context *context, const struct sifr_model *model, int recompute,
                     const char *text, size_t bytes, double *first)
 {

@@ -114,7 +114,8 @@ bool direct_close(struct direct *file)
 
 /* --- reading -------------------------------------------------------------------------------- */
 
-/* Is more than half of the file cached? mincore always says yes for a file of another user. */
+/* Whether more than half of the file is cached. For a file of another user mincore always says
+ * yes. */
 static bool is_cached(int fd)
 {
     struct stat info;

@@ -1,8 +1,8 @@
 /* direct -- writes and reads that bypass the page cache, for ranges at any offset and of any
  * length.
  *
- * Through the cache a file of many gigabytes is copied once more, evicts the pages of others, and
- * is accepted from one writer at a time. O_DIRECT accepts only whole blocks from aligned memory. So
+ * Writing a file of many gigabytes through the page cache costs an extra copy, evicts the pages of
+ * others, and serializes its writers. O_DIRECT accepts only whole blocks from aligned memory. So
  * consecutive ranges are collected in a buffer, which is written as
  *
  *     |...edge|  whole blocks, with O_DIRECT   |edge...|        each | a multiple of DIRECT_BLOCK
@@ -47,7 +47,7 @@ bool direct_close(struct direct *file); /* always closes; unsynced data may be l
 
 /* --- reading -------------------------------------------------------------------------------- */
 
-/* Use O_DIRECT for reads from now on, unless most of the file is cached already. */
+/* Use O_DIRECT for reads from now on, unless most of the file is already cached. */
 void direct_past_cache(int fd);
 /* Read bytes at .. at + bytes into `room`, which is aligned and has 2 * DIRECT_BLOCK extra
  * bytes; *data = the first of them. Returns the bytes read, fewer at the end of the file; -1

@@ -82,7 +82,7 @@ uint16_t f32_to_f16(float f)
     return (uint16_t)(sign | (rebiased + 0xfffu + (rebiased >> 13 & 1u)) >> 13);
 }
 
-/* Add random bits to those that are cut off: the carry out of them has the right probability. */
+/* Add random bits to those that are dropped: the carry out of them has the right probability. */
 uint16_t f32_to_bf16_random(float f, uint32_t random)
 {
     uint32_t bits = f32_bits(f);

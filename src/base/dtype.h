@@ -46,10 +46,10 @@ static inline uint16_t f32_to_bf16(float f) /* to nearest even; NaN stays NaN */
 float f16_to_f32(uint16_t h);
 uint16_t f32_to_f16(float f);
 
-/* Stochastic rounding: one of the two neighbours of f, with a probability in proportion to how
- * near f is to it, so that the mean over all `random` is f (below 2^-14 an f16 is off by less
- * than 2^-44). Values that the type can represent stay unchanged. From the largest finite value
- * up rounding is to nearest, so no other value becomes infinite. */
+/* Stochastic rounding: one of the two neighbours of f, each with a probability proportional to its
+ * nearness to f, so that the mean over all `random` is f (below 2^-14 an f16 is off by less than
+ * 2^-44). Representable values stay unchanged. From the largest finite value up, rounding is to
+ * nearest, so no other value becomes infinite. */
 uint16_t f32_to_bf16_random(float f, uint32_t random);
 uint16_t f32_to_f16_random(float f, uint32_t random);
 

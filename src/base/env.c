@@ -24,7 +24,7 @@ void env_destroy(struct env *env)
     *env = (struct env){0};
 }
 
-/* With more CPUs than cpu_set_t holds there is no mask; then count those online. */
+/* With more CPUs than cpu_set_t can represent there is no mask; then count those online. */
 int env_available_threads(void)
 {
     cpu_set_t mask;

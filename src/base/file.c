@@ -21,7 +21,7 @@
 
 /* --- reading -------------------------------------------------------------------------------- */
 
-/* Names of this process's open descriptors: whoever passes one wants what is behind it. */
+/* Paths of this process's open descriptors. A user who names one wants what it refers to. */
 static bool is_descriptor(const char *path)
 {
     return strcmp(path, "/dev/stdin") == 0 || strncmp(path, "/dev/fd/", 8) == 0 ||
@@ -111,9 +111,9 @@ enum status file_map_check(struct env *env, const char *path, const void *data)
     struct stat now;
     if (data == NULL || !file_guard_look(data, &news))
         return STATUS_OK;
-    /* A truncated file reads as zeros up to the end of its last page without a signal, so
-     * compare the size. A failed stat is no error; env is NULL so that it does not consume an
-     * injected fault. */
+    /* A truncated file reads as zeros up to the end of its last page without a signal, so compare
+     * the size. A failed stat is not an error; env is NULL so that it does not consume an injected
+     * fault. */
     bool known =
         input_stat(NULL, path, &now) && now.st_dev == news.device && now.st_ino == news.inode;
     if (known && (size_t)now.st_size < news.bytes)
@@ -269,8 +269,7 @@ enum status dir_sync(struct env *env, const char *path)
     int reason = errno;
     if (fd >= 0)
         close(fd);
-    if (synced ||
-        reason == EACCES) /* a folder that is writable but not readable cannot be synced */
+    if (synced || reason == EACCES) /* a folder without read permission cannot be synced */
         return STATUS_OK;
     return FAIL(env, IO, "cannot sync folder '%s': %s", path, strerror(reason));
 }

@@ -1,5 +1,5 @@
 /* file -- whole files: mapped reads, atomic writes, folders, globs. Errors name the path and the
- * reason of the system. */
+ * system's reason. */
 #ifndef BASE_FILE_H
 #define BASE_FILE_H
 #include <stdbool.h>
@@ -25,7 +25,7 @@ struct file_map {
 /* Maps the whole file read-only. */
 enum status file_map_open(struct env *env, const char *path, struct file_map *map);
 void file_map_close(struct file_map *map);
-/* Whether all reads from the map that contains `data` were good. Call it after copying bytes out
+/* Whether all reads from the map that contains `data` succeeded. Call it after copying bytes out
  * and before using them: if the file is truncated while it is mapped, or its device fails, reads
  * return zeros. STATUS_OK where `data` is in no map, or NULL. Allocates nothing. */
 enum status file_map_check(struct env *env, const char *path, const void *data);
@@ -58,7 +58,7 @@ enum status dir_sync_parent(struct env *env, const char *path); /* the folder th
 /* A file or folder, following links. Also true when a transient error prevents the check:
  * opening the file will report it. */
 bool file_exists(const char *path);
-/* Whether `name` ("a" or "a/b") is certainly missing: the folder was listed and does not have
+/* Whether `name` ("a" or "a/b") is certainly missing: the folder was listed and does not contain
  * it. */
 bool file_is_missing(struct env *env, const char *folder, const char *name);
 bool path_is_free(const char *path); /* no entry of that name, not even a dangling link */
@@ -68,7 +68,7 @@ bool path_is_link(const char *path); /* a symbolic link */
 bool file_is_at(int fd, int folder, const char *name);
 bool dir_exists(const char *path);   /* follows links */
 bool dir_is_empty(const char *path); /* also when it does not exist */
-/* Both results are for mem_free; the parent of a plain name is ".". */
+/* Both results must be freed with mem_free; the parent of a plain name is ".". */
 enum status path_join(struct env *env, const char *folder, const char *name, char **path);
 enum status path_parent(struct env *env, const char *path, char **folder);
 

@@ -1,9 +1,9 @@
 /* file_guard -- a SIGBUS handler and a process-wide table of maps.
  *
- * Signal handlers belong to the process, so the table does, too. The handler runs on the reading
+ * Signal handlers belong to the process, and so does the table. The handler can run on the reading
  * thread at any moment: it takes no lock and allocates nothing. An entry is claimed through its
  * first word and becomes visible with it. The system's default limit of maps (vm.max_map_count) is
- * below ENTRIES. Pages of the table that are not used are never touched.
+ * below ENTRIES. Unused pages of the table are never touched.
  */
 #include "base/file_guard.h"
 #include <pthread.h>

@@ -1,9 +1,9 @@
 /* file_guard -- survives truncation or device failure of mapped files.
  *
- * Reading a page that is gone raises SIGBUS, which would kill the process without a message. In a
- * guarded map the handler replaces the rest of the map by zeros and marks it: callers that copied
- * data out call file_map_check (base/file.h) before using it. Other faults go to the previous
- * handler.
+ * Reading a page that no longer exists raises SIGBUS, which would kill the process without a
+ * message. In a guarded map the handler replaces the rest of the map by zeros and marks it: callers
+ * that copied data out call file_map_check (base/file.h) before using it. Other faults go to the
+ * previous handler.
  */
 #ifndef BASE_FILE_GUARD_H
 #define BASE_FILE_GUARD_H

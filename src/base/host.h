@@ -1,5 +1,5 @@
-/* host -- the machine of this process: processors, memory, disks. Linux only; unknown values are 0
- * or "". */
+/* host -- the machine that this process runs on: processors, memory, disks. Linux only; unknown
+ * values are 0 or "". */
 #ifndef BASE_HOST_H
 #define BASE_HOST_H
 #include <stddef.h>

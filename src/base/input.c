@@ -1,4 +1,4 @@
-/* input -- see the header. */
+/* input -- every system call in a loop that injects faults and retries transient errors. */
 #include "base/input.h"
 #include <dirent.h>
 #include <errno.h>
@@ -9,9 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum {
-    INTERRUPTS = 100
-}; /* that one call puts up with: a signal is no fault, but it may be stuck */
+enum { INTERRUPTS = 100 }; /* per call: EINTR is not an error, but a call must not loop forever */
 
 struct tries {
     int failed, interrupted;
@@ -31,7 +29,7 @@ static bool is_failed(struct env *env)
     return true;
 }
 
-/* --- trying again --------------------------------------------------------------------------- */
+/* --- retries -------------------------------------------------------------------------------- */
 
 bool input_may_pass(int error)
 {
@@ -56,7 +54,7 @@ const char *input_reason(int error, char *out, size_t bytes)
     return out;
 }
 
-/* After a call that failed: pause, and true where it is to be made again. errno stays. */
+/* After a failed call: pause, and return whether to retry it. Preserves errno. */
 static bool again(const struct env *env, struct tries *tries)
 {
     int error = errno;
@@ -170,11 +168,11 @@ bool input_list(struct env *env, const char *folder, input_name_fn *name, void *
     return false;
 }
 
-/* --- patterns ------------------------------------------------------------------------------- */
+/* --- globs ---------------------------------------------------------------------------------- */
 
-static _Thread_local struct { /* glob's calls have no place for it */
+static _Thread_local struct { /* glob's callbacks have no user argument */
     struct env *env;
-    int error; /* that hides names; 0 = none has */
+    int error; /* the first error that hid names; 0 = none */
 } globbing;
 
 static void note_hidden(void)

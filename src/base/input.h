@@ -2,9 +2,9 @@
  *
  * A network file system may lose its server for a moment, or a process may run out of descriptors
  * until another thread closes some. Such errors are retried: INPUT_TRIES attempts in all, with
- * pauses of INPUT_PAUSE_MS and then four times as long each (1.7 seconds together). Other errors
- * (no such file, no permission) fail immediately. All calls return false or -1 with errno set; the
- * caller reports which file it was.
+ * pauses of INPUT_PAUSE_MS at first and four times as long each time (1.7 seconds in total). Other
+ * errors (no such file, no permission) fail immediately. All calls return false or -1 with errno
+ * set; the caller reports which file it was.
  *
  * For tests an env may carry faults: `times` calls from the n-th on fail, without pauses. `env` may
  * be NULL: no faults.

@@ -1,4 +1,4 @@
-/* json_doc -- see the header. */
+/* json_doc -- counts a text, checks that the memory is available, then parses it with jansson. */
 #include "base/json_doc.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -23,9 +23,9 @@ static enum status fail_memory(struct env *env, size_t bytes, size_t tree_bytes)
                 text_human_bytes(human[1], (double)tree_bytes));
 }
 
-/* Is there memory for the whole tree now? jansson takes it in small blocks, and has a place where it does not
- * look whether it got one (the room for a string that grows): such a string would be cut without a
- * word. So a lack of memory is to be found before. */
+/* Whether the whole tree fits in memory now. jansson allocates small blocks and does not check one
+ * of them (the buffer of a growing string), so a failure there would silently truncate the string.
+ * Therefore lack of memory must be found before parsing. */
 static bool is_room(size_t bytes)
 {
     void *volatile room = malloc(bytes);
@@ -33,8 +33,8 @@ static bool is_room(size_t bytes)
     return room != NULL;
 }
 
-/* Has jansson run out of memory? It says so, or nothing at all, or, where a string could not be kept,
- * that the syntax is wrong when it is not. */
+/* Whether jansson ran out of memory. It reports that, or nothing at all, or, where a string could
+ * not be stored, a syntax error in a valid text. */
 static bool is_out_of_memory(const struct json_doc *doc, const char *text, size_t bytes)
 {
     switch (json_error_code(&doc->error)) {

@@ -1,12 +1,12 @@
-/* json_scan -- see the header. */
+/* json_scan -- one pass that counts, and a validator of the grammar without recursion. */
 #include "base/json_scan.h"
 #include <string.h>
 
-enum { DEPTH_MAX = 2048 }; /* jansson's own */
+enum { DEPTH_MAX = 2048 }; /* same as jansson's limit */
 
 /* --- counting ------------------------------------------------------------------------------- */
 
-/* The end of a string whose first quote is before `at`: behind its last one. */
+/* `at` is after the opening quote of a string; returns the position after its closing quote. */
 static const char *string_end(const char *at, const char *end)
 {
     for (; at < end && *at != '"'; at++)
@@ -28,7 +28,7 @@ struct json_count json_scan_count(const char *text, size_t bytes)
             break;
         case '{':
             count.objects++;
-            count.values++; /* the first inside; the others have commas before them */
+            count.values++; /* its first element; the others follow commas */
             break;
         case '[':
             count.arrays++;
@@ -47,8 +47,9 @@ static int64_t at_least_none(int64_t n)
     return n > 0 ? n : 0;
 }
 
-/* Each with what the allocator adds. A list doubles its table, an object its buckets and the reader its room
- * for a string, while the old ones are still there. */
+/* All sizes include the allocator's overhead. While an array grows its table, an object its
+ * buckets, or the parser its string buffer, the old block still exists next to one of twice its
+ * size. */
 size_t json_scan_tree_bytes(const struct json_count *count)
 {
     int64_t words = at_least_none(count->strings - count->keys);
@@ -63,10 +64,10 @@ size_t json_scan_tree_bytes(const struct json_count *count)
 struct cursor {
     const char *at, *end;
     int depth;
-    char close[DEPTH_MAX]; /* of every list and object that is open: ']' or '}' */
+    char close[DEPTH_MAX]; /* closing bracket of every open array and object: ']' or '}' */
 };
 
-/* The next character that counts, 0 at the end; it stays. */
+/* The next character after white space, not consumed; 0 at the end. */
 static char peek(struct cursor *c)
 {
     while (c->at < c->end && (*c->at == ' ' || *c->at == '\t' || *c->at == '\n' || *c->at == '\r'))
@@ -90,7 +91,7 @@ static bool take_word(struct cursor *c, const char *word)
     return true;
 }
 
-/* The four digits of an escape; -1 = they are none. */
+/* The four hex digits of an escape; -1 = not four hex digits. */
 static int take_code(struct cursor *c)
 {
     static const char digits[] = "0123456789abcdefABCDEF";
@@ -109,7 +110,7 @@ static bool is_half(int code, int first)
     return code >= first && code < first + 0x400;
 }
 
-/* What follows a backslash: halves of a surrogate pair come in twos. */
+/* The rest of an escape after the backslash. Surrogates must come in pairs. */
 static bool take_escape(struct cursor *c)
 {
     if (c->at == c->end || !memchr("\"\\/bfnrtu", *c->at, 9))
@@ -178,8 +179,8 @@ static bool take_key(struct cursor *c)
     return take_string(c) && take(c, ':');
 }
 
-/* What stands where a value may: a scalar, or the opening of a list or object. *open = the next is a value
- * again. */
+/* A scalar, or the opening of an array or object (with the first key of an object). *open = a value
+ * must follow. */
 static bool take_value(struct cursor *c, bool *open)
 {
     char first = peek(c);
@@ -196,7 +197,8 @@ static bool take_value(struct cursor *c, bool *open)
     return first == '[' || take_key(c);
 }
 
-/* Behind a value: what closes, then a comma, or the end of the text. *more = another value follows. */
+/* After a value: closing brackets, then a comma (with the next key of an object) or the end of the
+ * text. *more = another value must follow. */
 static bool take_rest(struct cursor *c, bool *more)
 {
     while (c->depth > 0 && take(c, c->close[c->depth - 1]))

@@ -1,5 +1,5 @@
-/* lock_file -- flock on a file that its holder removes. So a lock counts only when the name still
- * stands for the file that was locked, and is taken again otherwise. */
+/* lock_file -- flock on a file that its holder removes. So a lock is valid only if `path` still
+ * names the locked file; otherwise locking is retried. */
 #include "base/lock_file.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -11,19 +11,20 @@
 #include "base/file.h"
 #include "base/input.h"
 
-enum { HOST_BYTES = 65, OWNER_BYTES = HOST_BYTES + 32 }; /* the system's limit, and the end */
-enum { ATTEMPTS = 1000 }; /* each has lost to a holder who left, or the disk does not answer */
+enum { HOST_BYTES = 65, OWNER_BYTES = HOST_BYTES + 32 }; /* the system's limit, and a NUL */
+/* Each attempt lost to a holder that removed the file, or the file could not be checked. */
+enum { ATTEMPTS = 1000 };
 
 struct lock_file {
     struct env *env; /* borrowed */
     char *path;
-    int fd; /* -1: not open */
+    int fd; /* -1 = not open */
 };
 
-/* --- whose file it is ----------------------------------------------------------------------- */
+/* --- recognizing a lock file ---------------------------------------------------------------- */
 
-/* "12 host\n", or "12\n" of the first versions, or nothing, or the zeros that a crash of the
- * machine may leave. The text has a zero behind its bytes. */
+/* The content is "12 host\n", "12\n" (first versions), empty, or zeros (after a machine crash). The
+ * text is NUL-terminated. */
 static bool is_owner(const char *text, size_t bytes)
 {
     size_t end = strspn(text, "0123456789");
@@ -33,7 +34,7 @@ static bool is_owner(const char *text, size_t bytes)
     return zeros || (end > 0 && text[end] == '\n' && end + 1 == bytes);
 }
 
-/* *ours = it is a lock file; false: it cannot be known, see errno. */
+/* *ours = it is a lock file. Returns false, with errno, when that cannot be determined. */
 static bool look_at(struct env *env, int fd, bool *ours)
 {
     struct stat info;
@@ -54,7 +55,7 @@ static enum status refuse_other(struct env *env, const char *path, const struct 
                 path, words->advice);
 }
 
-/* Any file that is open but a lock file is refused. */
+/* Refuses an open file that is not a lock file. */
 static enum status check_kind(struct env *env, const char *path, int fd,
                               const struct lock_words *words)
 {
@@ -66,7 +67,7 @@ static enum status check_kind(struct env *env, const char *path, int fd,
     return ours ? STATUS_OK : refuse_other(env, path, words);
 }
 
-/* The id and the host are for people, and may be missing. */
+/* Process id and host are informational and may be missing. */
 static enum status refuse(struct env *env, int fd, const struct lock_words *words)
 {
     char text[OWNER_BYTES] = "", host[HOST_BYTES] = "", who[HOST_BYTES + 64] = "";
@@ -80,10 +81,10 @@ static enum status refuse(struct env *env, int fd, const struct lock_words *word
                 words->writer, words->output, who, words->advice, words->writer);
 }
 
-/* --- taking --------------------------------------------------------------------------------- */
+/* --- locking -------------------------------------------------------------------------------- */
 
-/* A shared lock shows enough: over NFS a file that was opened for reading gets no other, and two
- * processes that check at the same time do not see each other. */
+/* A shared lock is enough to detect a holder. On NFS, a file that is open read-only cannot be
+ * locked exclusively, and two processes that check at the same time do not refuse each other. */
 static bool is_taken(int fd)
 {
     return flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
@@ -114,7 +115,7 @@ static enum status open_file(struct lock_file *lock, const struct lock_words *wo
     return FAIL(lock->env, IO, "cannot open '%s': %s", lock->path, strerror(errno));
 }
 
-/* *reason = why there is no lock but a file all the same, 0: there is one. */
+/* *reason = errno when the file is open but locks do not work here; 0 = locked. */
 static enum status hold_once(struct lock_file *lock, const struct lock_words *words, int *reason)
 {
     TRY(open_file(lock, words));
@@ -138,7 +139,7 @@ static enum status hold(struct lock_file *lock, const struct lock_words *words)
     return STATUS_OK;
 }
 
-/* For people; the lock holds without it. */
+/* Informational; the lock is valid without it. */
 static void write_owner(const struct lock_file *lock)
 {
     char text[OWNER_BYTES], host[HOST_BYTES] = "";

@@ -1,7 +1,7 @@
 /* lock_file -- one writer at a time for an output: a lock on a file, held by the writing process
- * and released however it ends. The file holds the id and the host of that process.
+ * and released however it ends. The file contains the process id and the host.
  *
- * The lock is flock's. On NFS, Linux turns it into a lock of the server, so other hosts are
+ * The lock is flock's. On NFS, Linux turns it into a lock on the server, so other hosts are
  * refused, too, unless the folder is mounted with local locks (nolock, local_lock=flock). The lock
  * of a host that dies is released when the server notices: with NFS 4, within its lease.
  *

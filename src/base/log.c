@@ -1,7 +1,7 @@
-/* log -- formats a line on the stack, filters by level, hands it to the sink under the lock.
+/* log -- formats a line on the stack, filters by level, and passes it to the sink under the lock.
  *
- * Nothing here allocates after log_create, so that running out of memory can still be reported; a
- * line longer than LINE_BYTES is cut and ends in "...". The first error keeps its place until it is
+ * Nothing here allocates after log_create, so that lack of memory can still be reported. A line
+ * longer than LINE_BYTES is truncated and ends in "...". The first error is kept until it is
  * cleared; later ones are only logged.
  */
 #include "base/log.h"
@@ -17,7 +17,7 @@ enum { LINE_BYTES = 4096 };
 
 struct log {
     pthread_mutex_t lock;
-    log_sink_fn *sink; /* NULL = nobody listens */
+    log_sink_fn *sink; /* NULL = discard */
     void *user;        /* borrowed */
     enum log_level level;
     bool failed;
@@ -44,11 +44,12 @@ void log_destroy(struct log *log)
     free(log);
 }
 
-/* Format into `line`; returns the bytes used. What does not fit is cut, visibly. Names and values in it come from
- * anywhere: it is made printable here, for every sink and for who asks for the first error. */
+/* Format into `line`; returns the bytes used. Longer lines are truncated and end in "...". Names
+ * and values may come from anywhere, so the line is made printable here, for every sink and for
+ * log_first_error. */
 static size_t format_line(char *line, const char *format, va_list args)
 {
-    char raw[LINE_BYTES + 1]; /* a longer one is cut below */
+    char raw[LINE_BYTES + 1]; /* printable_copy truncates longer ones */
     int length = vsnprintf(raw, sizeof raw, format, args);
     if (length < 0)
         length = snprintf(raw, sizeof raw, "(a message that could not be formatted: %s)", format);

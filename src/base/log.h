@@ -1,6 +1,6 @@
-/* log -- lines with a level for one sink. The text of the first error is kept.
+/* log -- lines with a level, sent to one sink. The text of the first error is kept.
  *
- * A log belongs to one rank. The library prints nothing itself: the sink decides (the command's
+ * A log belongs to one rank. The library itself prints nothing: the sink decides (the command's
  * sink writes to stderr).
  */
 #ifndef BASE_LOG_H

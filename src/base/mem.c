@@ -1,4 +1,4 @@
-/* mem -- the memory account, and blocks with a header that points to their line of it.
+/* mem -- the memory account, and blocks with a header that points to their line in it.
  *
  *     | header: bytes, mapped bytes, line, guard | the caller's block ...
  *     ^ 64-byte boundary                         ^ 64-byte boundary
@@ -49,7 +49,7 @@ struct header {
     size_t mapped_bytes; /* of the whole mapping; 0 = from the C library */
     union {
         struct line *line;        /* borrowed */
-        struct header *next_kept; /* once it is freed */
+        struct header *next_kept; /* after the block was freed */
     };
     uint64_t guard;
 };
@@ -377,7 +377,7 @@ void mem_uncount(struct env *env, enum mem_location location, enum mem_category 
     pthread_mutex_unlock(&env->mem->lock);
 }
 
-/* --- questions ------------------------------------------------------------------------------ */
+/* --- queries -------------------------------------------------------------------------------- */
 
 static struct tally read_tally(const struct mem *mem, const struct tally *tally)
 {

@@ -31,8 +31,8 @@ enum mem_category {
         MEM_CATEGORY_COUNT
 };
 
-/* Where it is. A rank with a GPU has memory in both; each has its own limit, so they are not
- * added. */
+/* Where memory is. A rank with a GPU uses both locations; each has its own limit, so they are not
+ * added up. */
 enum mem_location {
     MEM_HOST, /* ordinary and pinned */
     MEM_GPU,
@@ -63,7 +63,7 @@ enum status mem_grow_array(struct env *env, enum mem_category category, const ch
                            size_t count, size_t size, void *array);
 void mem_free(struct env *env, void *block); /* NULL is fine */
 /* From now on freed blocks leave the account but stay allocated until the process ends: a message
- * library, say, may still write to them. */
+ * library, for example, may still write to them. */
 void mem_keep_freed(struct mem *mem);
 bool mem_keeps_freed(const struct mem *mem);
 enum status mem_strdup(struct env *env, const char *text, char **copy);
@@ -97,7 +97,8 @@ typedef void mem_visit_fn(void *user, const struct mem_line *line);
 /* Every (location, category, name) with bytes > 0 now. */
 void mem_visit(const struct mem *mem, mem_visit_fn *visit, void *user);
 
-/* Whether the system would grant that much now; for libraries that do not survive a failure. */
+/* Whether the system would grant `bytes` now; for libraries that do not survive a failed
+ * allocation. */
 bool mem_is_there(size_t bytes);
 
 /* Make the n-th allocation from now (1 = the next) fail; 0 turns it off. */

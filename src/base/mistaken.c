@@ -1,4 +1,4 @@
-/* mistaken -- see the header. */
+/* mistaken -- compares the first bytes with a table of known beginnings. */
 #include "base/mistaken.h"
 #include <string.h>
 #include <strings.h>

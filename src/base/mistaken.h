@@ -1,9 +1,10 @@
-/* mistaken -- what a file is that was taken for one of a model: a page that a browser saved, a pointer that git left. */
+/* mistaken -- recognizes files that are often mistaken for model files, such as a saved HTML page
+ * or a Git LFS pointer. */
 #ifndef BASE_MISTAKEN_H
 #define BASE_MISTAKEN_H
 #include <stddef.h>
 
-/* "an HTML page; ..." with what to do; NULL when these bytes tell nothing. */
+/* "an HTML page; ...", with what to do; NULL when the bytes are not recognized. */
 const char *mistaken_for(const void *data, size_t bytes);
 
 #endif

@@ -1,4 +1,4 @@
-/* named -- see the header. */
+/* named -- stat, glob and lstat, with a message that names the option. */
 #include "base/named.h"
 #include <errno.h>
 #include <limits.h>
@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "base/input.h"
 
-/* "data.path: ", or nothing */
+/* The separator after the key in a message; nothing without a key. */
 static const char *colon(const char *key)
 {
     return *key ? ": " : "";
@@ -22,20 +22,20 @@ enum status path_exists(struct env *env, const char *key, const char *path)
     return FAIL(env, CONFIG, "%s%sthere is no '%s'", key, colon(key), path);
 }
 
-/* A link to what is not there? */
+/* A dangling link. */
 static bool leads_nowhere(const char *path)
 {
     struct stat info;
     return !file_exists(path) && lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
 }
 
-/* Data is mapped, and may be read several times. */
+/* Data files are mapped and may be read several times, so they must be regular files. */
 static enum status check_plain(struct env *env, const char *key, const char *path)
 {
     struct stat info;
     if (leads_nowhere(path))
         return FAIL(env, CONFIG, "%s%s'%s' is a link that leads nowhere", key, colon(key), path);
-    if (stat(path, &info) != 0 || S_ISREG(info.st_mode)) /* what else is wrong, who opens it says */
+    if (stat(path, &info) != 0 || S_ISREG(info.st_mode)) /* stat errors are reported on opening */
         return STATUS_OK;
     return FAIL(env, CONFIG, "%s%s'%s' is %s; name plain files", key, colon(key), path,
                 S_ISDIR(info.st_mode) ? "a folder" : "not a plain file");
@@ -88,7 +88,8 @@ enum status named_tokenizer(struct env *env, const char *key, const char *name)
                         colon(key), name);
 }
 
-/* Is it there, and no folder? Not where that cannot be known: who makes the folder says why. */
+/* Whether it exists and is not a folder. false when that is unknown: creating the folder will
+ * report why. */
 static bool is_no_folder(struct env *env, const char *path)
 {
     struct stat info;

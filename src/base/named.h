@@ -1,19 +1,21 @@
-/* named -- files and folders that a user names: are they there, and of the kind that is wanted?
+/* named -- checks of files and folders that the user names: do they exist, and are they of the
+ * right kind?
  *
- * What is wrong with a name is wrong usage (STATUS_CONFIG, exit code 2), known before anything is
- * done; what is wrong with the content of a file is said by who reads it. `key` is what the name was
- * given as ("data.path", "--out"); "" for an argument.
+ * A wrong name is a usage error (STATUS_CONFIG, exit code 2), found before any work starts. Errors
+ * in a file's content are reported by its reader. `key` is the option that gave the name
+ * ("data.path", "--out"); "" for an argument.
  */
 #ifndef BASE_NAMED_H
 #define BASE_NAMED_H
 #include "base/env.h"
 
 enum status path_exists(struct env *env, const char *key, const char *path);
-/* A file, or a glob that matches some: no folder, no pipe, no dead link. */
+/* A file, or a glob with at least one match. Folders, pipes and dangling links are errors. */
 enum status named_files(struct env *env, const char *key, const char *pattern);
 /* 'bytes', a file, or a folder with tokenizer.json. */
 enum status named_tokenizer(struct env *env, const char *key, const char *name);
-/* A folder to write to: it, or what of its parents is there, is no file and no dead link. */
+/* A folder to write to: it, or its nearest existing parent, must be neither a file nor a dangling
+ * link. */
 enum status named_out(struct env *env, const char *key, const char *path);
 
 #endif

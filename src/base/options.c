@@ -1,7 +1,7 @@
 /* options -- binding tables to structs, and values from the environment and from callers.
  *
- * A value is parsed and checked even when a stronger source overrides it: a wrong value in a file is
- * an error although a flag sets the same key.
+ * A value is parsed and checked even when a stronger source overrides it: a wrong value in a file
+ * is an error although a flag sets the same key.
  */
 #include "base/options.h"
 #include <ctype.h>
@@ -184,7 +184,7 @@ void options_warn_removed(const struct options *options)
     }
 }
 
-/* --- questions ------------------------------------------------------------------------------ */
+/* --- queries -------------------------------------------------------------------------------- */
 
 bool options_is_set(const struct options *options, const char *key)
 {

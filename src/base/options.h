@@ -70,7 +70,8 @@ enum status options_load_yaml(struct options *options, const char *path);
 /* The same from memory, for tests; `origin` replaces the path in messages. */
 enum status options_load_yaml_text(struct options *options, const char *text, size_t bytes,
                                    const char *origin);
-/* Read SIFR_SECTION_KEY for every bound option that is not flag_only. Empty variables are ignored. */
+/* Read SIFR_SECTION_KEY for every bound option that is not flag_only. Empty variables are
+ * ignored. */
 enum status options_load_environment(struct options *options);
 /* Warn about SIFR_ variables that match no key but are similar to one or name its section. */
 void options_warn_environment(struct options *options);
@@ -81,8 +82,8 @@ void options_warn_removed(const struct options *options);
  * room for argc. */
 enum status options_load_flags(struct options *options, int argc, char *const *argv,
                                const char **words, int *word_count);
-/* Whether a flag in argv takes the next argument: "--key" and "-n" do; "--key=value" and booleans do
- * not. */
+/* Whether a flag in argv takes the next argument: "--key" and "-n" do; "--key=value" and booleans
+ * do not. */
 bool options_takes_next(struct options *options, const char *argument);
 /* Set one value from text, with the precedence of a flag. `origin` is for messages
  * ("--train.steps", "the checkpoint"). */
@@ -101,17 +102,18 @@ const char *options_origin(const struct options *options, const char *key);
  * the variable's text, NULL after the last. *next starts at 0. */
 const char *options_next_variable(const struct options *options, int *next, const char **text);
 
-/* The resolved configuration as YAML, without flag_only options. options_load_yaml parses it back to
- * the same values. */
+/* The resolved configuration as YAML, without flag_only options. options_load_yaml parses it back
+ * to the same values. */
 void options_print_yaml(const struct options *options, struct text *text);
 /* Keys with value name, help and default, grouped by table title, wrapped at `width` columns. */
 void options_print_help(const struct options *options, struct text *text, int width);
 /* The OPTIONS section in troff man macros. */
 void options_print_man(const struct options *options, struct text *text);
-/* For the reference: configuration keys, or options that are only flags; hidden ones are left out. */
+/* For the reference: configuration keys, or options that are only flags; hidden ones are left
+ * out. */
 enum option_kind { OPTIONS_KEYS, OPTIONS_FLAGS };
-/* Titles of tables that have options of this kind, one per call; NULL after the last. *next starts at
- * 0. */
+/* Titles of tables that have options of this kind, one per call; NULL after the last. *next starts
+ * at 0. */
 const char *options_next_title(const struct options *options, enum option_kind kind, int *next);
 /* A Markdown table of the options of this kind under one title, or under all titles (NULL). */
 void options_print_markdown(const struct options *options, enum option_kind kind, const char *title,

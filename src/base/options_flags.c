@@ -2,10 +2,10 @@
  *
  *     --key=value   --key value   --key   --no-key   -n 4   -n4   -jn4   word   -- word word
  *
- * Some keys have a shorter flag beside their own: --threads=4 is --run.threads=4.
- * A boolean takes no following word; every other flag takes the next one unless it begins with
- * "--", so that a forgotten value is said and not swallowed. In a flag '-' may stand for '_'
- * (--train.eval-every). The last of several wins.
+ * Some keys also have a shorter flag: --threads=4 is --run.threads=4. A boolean does not take the
+ * next argument. Every other flag takes it unless it starts with "--", so that a forgotten value is
+ * reported and does not swallow the next flag. In a flag '-' may replace '_' (--train.eval-every).
+ * If a flag is repeated, the last one wins.
  */
 #include <stdio.h>
 #include <string.h>
@@ -35,7 +35,7 @@ static struct binding *find_also(const struct options *options, const char *name
     return NULL;
 }
 
-/* Find the option of a flag's name as written; '-' for '_' when it is not known as it stands. */
+/* Find the option of a flag as written, then with '-' replaced by '_'. */
 static struct binding *find_flag(struct options *options, const char *name)
 {
     char key[OPTION_KEY_BYTES];
@@ -50,7 +50,7 @@ static struct binding *find_flag(struct options *options, const char *name)
     return options_find(options, key);
 }
 
-/* A flag that may have been meant; NULL: none is near. */
+/* The most similar flag, for "did you mean"; NULL = none is similar. */
 static const char *nearest_flag(const struct options *options, const char *name)
 {
     const char *near = options_nearest(name, options->keys, options->count);
@@ -61,7 +61,7 @@ static const char *nearest_flag(const struct options *options, const char *name)
     return near;
 }
 
-/* The next argument as the value of `flag`, which is as it was typed. */
+/* The next argument as the value of `flag`, which is spelled as typed. */
 static enum status take_value(struct arguments *args, const struct option *option, const char *flag,
                               const char **value)
 {
@@ -119,7 +119,7 @@ static struct binding *find_letter(const struct options *options, char letter)
     return NULL;
 }
 
-/* -n4, -n 4, and booleans run together: -jn4 */
+/* -n4, -n 4, and combined booleans: -jn4 */
 static enum status read_letters(struct arguments *args, const char *argument)
 {
     for (const char *c = argument + 1; *c; c++) {

@@ -1,13 +1,13 @@
-/* options_help -- the tables for people: --help, the man page's OPTIONS, and the words for
- * completion.
+/* options_help -- the tables in readable form: --help, the OPTIONS section of the man page, the
+ * reference in Markdown, and flags for shell completion.
  *
  *     Training:
  *       -n, --train.steps=N        optimizer steps to take [1000]
  *           --train.schedule=NAME  how the learning rate moves; one of constant, linear,
  *                                  cosine, wsd [cosine]
  *
- * Tables with the same title are one group, in the order of binding. The help column is the same
- * for the whole page; a flag that is too long for it stands on a line of its own.
+ * Tables with the same title form one group, in the order of binding. The help column is the same
+ * for the whole page; a flag that is too long for it gets a line of its own.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -41,7 +41,7 @@ static void describe_meaning(const struct option *option, struct text *help)
     }
 }
 
-/* "how the rate moves: constant, linear or cosine [cosine]" */
+/* "how the rate moves; one of constant, linear, cosine [cosine]" */
 static void describe_help(const struct option *option, struct text *help)
 {
     describe_meaning(option, help);
@@ -55,7 +55,7 @@ static bool is_shown(const struct option *option)
     return !option->hidden && !option->removed;
 }
 
-/* Is binding `i` the first that shows its title? */
+/* Whether binding `i` is the first shown option with its title. */
 static bool opens_group(const struct options *options, int i)
 {
     if (!is_shown(options->bindings[i].option))
@@ -69,7 +69,7 @@ static bool opens_group(const struct options *options, int i)
 
 typedef void visit_fn(void *user, const struct option *option);
 
-/* Visit the options of binding `first`'s group in order. */
+/* Visit the options in the group of binding `first`, in order. */
 static void each_of_group(const struct options *options, int first, visit_fn *visit, void *user)
 {
     for (int i = first; i < options->count; i++)
@@ -82,9 +82,9 @@ static void each_of_group(const struct options *options, int first, visit_fn *vi
 
 struct page {
     struct text *text;
-    struct text help; /* of the option at hand */
+    struct text help; /* of the current option */
     int width, column;
-    bool letters; /* some option has one: leave place */
+    bool letters; /* some option has a letter: reserve a column */
 };
 
 static int describe_left(const struct page *page, const struct option *option, char *out)
@@ -96,7 +96,7 @@ static int describe_left(const struct page *page, const struct option *option, c
     return snprintf(out, LEFT_BYTES, "  %s%s", page->letters ? "    " : "", flag);
 }
 
-/* Bytes of the next piece that is not broken: a word, or "name: VALUE". */
+/* Bytes up to the next possible line break: a word, or "name: VALUE". */
 static int chunk_bytes(const char *words)
 {
     size_t bytes = strcspn(words, " ");
@@ -105,7 +105,7 @@ static int chunk_bytes(const char *words)
     return (int)bytes;
 }
 
-/* Add words from `column` on, a new line before a piece that would pass the width. */
+/* Print text from `column` on, wrapped at the page width. */
 static void print_wrapped(struct page *page, const char *words)
 {
     int at = page->column;
@@ -176,7 +176,7 @@ void options_print_help(const struct options *options, struct text *text, int wi
 
 /* --- man page ------------------------------------------------------------------------------- */
 
-/* Text that troff shows as it stands. */
+/* Text with troff's special characters escaped. */
 static void print_troff(struct text *text, const char *string)
 {
     if (*string == '.' || *string == '\'')
@@ -236,7 +236,7 @@ void options_print_man(const struct options *options, struct text *text)
 
 /* --- Markdown ------------------------------------------------------------------------------- */
 
-/* `special`: the characters that Markdown would not show in a cell of a table. */
+/* Text with Markdown's special characters escaped. */
 static void print_markdown(struct text *text, const char *string, const char *special)
 {
     for (; *string; string++) {
@@ -265,7 +265,7 @@ static void print_markdown_type(struct text *text, const struct option *option)
     }
 }
 
-/* A key has a column for its type. A flag shows it in its name, as --help does. */
+/* The row of a key has a column for its type. A flag shows the type in its name, as in --help. */
 static void print_markdown_row(const struct option *option, enum option_kind kind,
                                struct text *text)
 {

@@ -8,7 +8,7 @@
  *     options.c           binding tables, the environment
  *     options_flags.c     the command line
  *     options_print.c     the resolved configuration as YAML
- *     options_help.c      help, man page, completion
+ *     options_help.c      help, man page, reference, completion
  */
 #ifndef BASE_OPTIONS_IMPL_H
 #define BASE_OPTIONS_IMPL_H

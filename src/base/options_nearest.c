@@ -1,9 +1,9 @@
-/* options_nearest -- which known word was meant.
+/* options_nearest -- the known word that was probably meant.
  *
- * Edit distance with swaps of neighbours counted once ("stpes" is one step from "steps"). Near
- * means at most a third of the word, so that short words do not attract everything. A key whose
- * last part is right but whose section is wrong or missing ("steps", "model.steps") counts as one
- * step away.
+ * Edit distance where swapping two neighbours counts as one edit ("stpes" is one edit from
+ * "steps"). Words are similar when the distance is at most a third of the word, so that short words
+ * do not match everything. A key whose last part is right but whose section is wrong or missing
+ * ("steps", "model.steps") counts as one edit.
  */
 #include <string.h>
 #include "base/options_impl.h"
@@ -15,8 +15,8 @@ static int smaller(int a, int b)
     return a < b ? a : b;
 }
 
-/* Three rows of the usual table are enough: this one, the one before, and the one before that for
- * swaps. */
+/* Three rows of the usual table are enough: the current one and the last two, since swaps need the
+ * row before the last. */
 static int edit_distance(const char *a, int a_bytes, const char *b, int b_bytes)
 {
     int rows[3][LONGEST + 1];

@@ -1,7 +1,7 @@
 /* options_object -- the object itself: what it owns, its bindings by key, and assignment.
  *
- * Strings and lists that were handed out are freed with the object, so a pointer that was read early
- * stays valid when the value is replaced.
+ * Strings and lists are freed only with the object, so a pointer that was read early stays valid
+ * when the value is replaced.
  */
 #include <stdio.h>
 #include <string.h>
@@ -27,7 +27,7 @@ void options_destroy(struct options *options)
     mem_free(env, options);
 }
 
-/* --- what the object owns ------------------------------------------------------------------- */
+/* --- ownership ------------------------------------------------------------------------------ */
 
 enum status options_own(struct options *options, void *block)
 {

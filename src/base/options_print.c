@@ -1,9 +1,9 @@
 /* options_print -- the resolved configuration as YAML.
  *
- * Keys are grouped by section in the order of the tables; lists are written as blocks. Reading the
- * text back gives the same values: reals in their shortest exact form, strings quoted where YAML
- * would read something else. YAML is text: a string that is not UTF-8, such as the name of a file
- * in another encoding, is written as !!binary in base64, which gives back its bytes.
+ * Keys are grouped by section in the order of the tables; lists are written in block style. Parsing
+ * the text gives the same values: reals are in their shortest exact form, and strings are quoted
+ * where YAML would read another type. YAML is UTF-8 text, so a string that is not UTF-8, such as a
+ * file name in another encoding, is written as !!binary in base64, which preserves its bytes.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -11,7 +11,7 @@
 #include <strings.h>
 #include "base/options_impl.h"
 
-/* Words and numbers that some YAML reader takes for another type. */
+/* Words and numbers that some YAML parser reads as another type. */
 static bool looks_typed(const char *text)
 {
     static const char *const words[] = {"null", "true", "false", "yes", "no",
@@ -29,7 +29,7 @@ static bool is_plain(const char *text)
     return *text && !strchr("-.+", *text) && text[strspn(text, safe)] == 0 && !looks_typed(text);
 }
 
-/* What may stand inside double quotes as it is: printable, and no line break for YAML. */
+/* Characters that need no escape inside double quotes: printable, and not a line break in YAML. */
 static bool stands_quoted(uint32_t code)
 {
     if (code < 0x7f)
@@ -131,7 +131,7 @@ static void print_binding(struct text *text, const struct binding *binding, cons
     text_add(text, "\n");
 }
 
-/* Bytes of the section's name, 0 for a key without one. */
+/* Length of the section's name; 0 = the key has no section. */
 static size_t section_bytes(const char *key)
 {
     size_t bytes = strcspn(key, ".");
@@ -149,7 +149,7 @@ static bool is_printed(const struct option *option)
     return !option->flag_only && !option->removed;
 }
 
-/* Print the whole section of binding `first`, if it is the first of its section. */
+/* Print the whole section of binding `first`, if that is the first one printed of its section. */
 static void print_section(const struct options *options, struct text *text, int first)
 {
     const char *key = options->keys[first];

@@ -1,8 +1,8 @@
-/* options_value -- from text to a value of the option's type, checked; or a message that says what
- * is allowed.
+/* options_value -- converts text to a checked value of the option's type, or reports what is
+ * allowed.
  *
- * Values of every source pass here, so a flag, a YAML key and a variable obey one grammar. Numbers
- * are read in the C locale whatever the program's is.
+ * Values from all sources are parsed here, so flags, YAML keys and variables have the same grammar.
+ * Numbers are parsed as in the C locale, whatever the program's locale is.
  */
 #include <locale.h>
 #include <math.h>
@@ -15,7 +15,7 @@
 
 enum { MESSAGE_BYTES = 1024 };
 
-/* snprintf at the end of what `out` holds; what does not fit is dropped. */
+/* snprintf at the end of the string in `out`; text that does not fit is dropped. */
 __attribute__((format(printf, 3, 4))) static void append(char *out, size_t bytes,
                                                          const char *format, ...)
 {
@@ -35,7 +35,7 @@ enum status options_fail(struct options *options, const struct option_site *site
     append(message, sizeof message, "%s", site->origin);
     if (site->line > 0)
         append(message, sizeof message, ":%d", site->line);
-    /* A flag or variable is its own name; a file needs the key as well. */
+    /* A flag or variable identifies the option; a file needs the key as well. */
     bool named = site->source == SOURCE_ENVIRONMENT || site->origin[0] == '-';
     if (!site->key)
         append(message, sizeof message, ": ");
@@ -82,7 +82,7 @@ void option_describe_fields(const struct option *option, char *out, size_t bytes
 
 static void describe_range(const struct option *option, char *out, size_t bytes)
 {
-    /* From 2^63 up an int64 has no bound. */
+    /* A bound of 2^63 or more does not limit an int64. */
     bool low = option->ranged && option->min > -0x1p63,
          high = option->ranged && option->max < 0x1p63;
     if (low && high)
@@ -125,7 +125,7 @@ enum status options_fail_type(struct options *options, const struct option *opti
 
 static bool read_integer(const char *text, int64_t *value);
 
-/* "16GB" and "16GiB" are "16G" with a unit that is not written. */
+/* "16GB" and "16GiB" were probably meant as "16G": units are not accepted. */
 static void suggest_integer(const char *text, char *given, size_t bytes)
 {
     char plain[32];
@@ -158,7 +158,7 @@ static enum status fail_text(struct options *options, const struct option *optio
     return options_fail_type(options, option, site, given);
 }
 
-/* --- reading -------------------------------------------------------------------------------- */
+/* --- parsing -------------------------------------------------------------------------------- */
 
 static bool read_bool(const char *text, bool *value)
 {
@@ -177,7 +177,7 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* The power of ten at the end of a number, to which *c is moved: k, M, G, e9 or e+9; 0 = none. */
+/* The power of ten of a suffix at *c: k, M, G, e9 or e+9; 0 = none. Advances *c past it. */
 static int read_power(const char **c)
 {
     int power = **c == 'k' || **c == 'K' ? 3 : **c == 'M' ? 6 : **c == 'G' ? 9 : 0;
@@ -191,8 +191,8 @@ static int read_power(const char **c)
     return power;
 }
 
-/* [+-] digits, single underscores between them, then a power of ten; with one, also a fraction
- * that it makes whole: 1.5M, 2.5e4. */
+/* [+-] digits, with single underscores between them, then an optional power of ten. With one, a
+ * fraction is allowed when the result is an integer: 1.5M, 2.5e4. */
 static bool read_integer(const char *text, int64_t *value)
 {
     bool negative = *text == '-', overflow = false;
@@ -298,7 +298,7 @@ enum status options_set_default(struct options *options, const struct option *op
         value.string = option->fallback ? option->fallback : "";
     else if (option->fallback) {
         enum status st = options_parse_scalar(options, option, option->fallback, &site, &value);
-        CHECK(st == STATUS_OK || st == STATUS_MEMORY); /* the table is wrong otherwise */
+        CHECK(st == STATUS_OK || st == STATUS_MEMORY); /* otherwise the table is wrong */
         TRY(st);
     }
     memcpy(target + option->offset, &value, option_value_bytes(option));

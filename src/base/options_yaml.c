@@ -1,10 +1,11 @@
-/* options_yaml -- configuration files, and the flow text of lists, through libyaml's events.
+/* options_yaml -- configuration files, and lists as YAML flow text, parsed from libyaml's events.
  *
- * The tables say what may come next, so the reader walks them and the events together: a key is an
- * option (then its value follows), a section (then a mapping follows) or an error. Nesting is as
- * deep as the known keys are and no deeper, a file has at most FILE_BYTES and a list at most
- * ITEMS_MAX items: what a hostile file can cost is bounded before it is read. Anchors, aliases and
- * tags are refused, except !!binary before a text that is not UTF-8; a key may be given once in a file, be it nested or written with its dots.
+ * The tables say what may come next, so the reader follows tables and events together: a key is an
+ * option (then its value follows), a section (then a mapping follows) or an error. Nesting is never
+ * deeper than the known keys, a file has at most FILE_BYTES and a list at most ITEMS_MAX items, so
+ * the cost of a hostile file is bounded before it is read. Anchors, aliases and tags are refused,
+ * except !!binary for a string that is not UTF-8. A key may occur once per file, whether nested or
+ * written with dots.
  */
 #include <stdio.h>
 #include <string.h>
@@ -18,23 +19,23 @@ static const char YAML_BINARY[] = "tag:yaml.org,2002:binary";
 struct reader {
     struct options *options;
     yaml_parser_t parser;
-    yaml_event_t event;      /* the one being looked at; YAML_NO_EVENT before the first */
-    struct option_site site; /* its place */
-    bool lines;              /* places have line numbers */
-    const char *text;        /* all of it, borrowed */
+    yaml_event_t event;      /* the current event; YAML_NO_EVENT before the first */
+    struct option_site site; /* where the current event is */
+    bool lines;              /* sites have line numbers */
+    const char *text;        /* the whole text, borrowed */
     size_t bytes;
 };
 
 /* --- events --------------------------------------------------------------------------------- */
 
-/* YAML allows no control character but tab and the ends of lines. */
+/* YAML allows no control characters except tab and line ends. */
 static bool is_readable(uint32_t code)
 {
     return code == '\t' || code == '\n' || code == '\r' || code == 0x85 ||
            (code >= 0x20 && code != 0x7f && (code < 0x80 || code >= 0xa0));
 }
 
-/* The first byte that YAML can't read at all, in a text that has one. */
+/* Report the first byte that YAML cannot read, in a text that has one. */
 static enum status fail_unreadable(struct reader *reader, struct option_site *site)
 {
     size_t at = 0, length;
@@ -59,7 +60,7 @@ static enum status fail_unreadable(struct reader *reader, struct option_site *si
         (unsigned char)reader->text[at]);
 }
 
-/* The column of a tab that indents line `line`, counted from 1; 0 = none does. */
+/* The column, from 1, of a tab that indents line `line`; 0 = no tab. */
 static int tab_column(const struct reader *reader, size_t line)
 {
     const char *s = reader->text, *end = s + reader->bytes;
@@ -99,7 +100,7 @@ static bool is_binary(const yaml_event_t *event)
     return tag && strcmp(tag, YAML_BINARY) == 0;
 }
 
-/* The anchor or tag of an event, NULL when it has none. */
+/* What is forbidden about an event: an alias, anchor or tag; NULL = nothing. */
 static const char *forbidden(const yaml_event_t *event)
 {
     switch (event->type) {
@@ -144,7 +145,7 @@ static const char *scalar(const struct reader *reader)
     return (const char *)reader->event.data.scalar.value;
 }
 
-/* A plain scalar that YAML reads as "no value". */
+/* A plain scalar that YAML defines as null. */
 static bool is_null(const struct reader *reader)
 {
     const char *text = scalar(reader);
@@ -165,7 +166,7 @@ static const char *event_word(const struct reader *reader)
 
 /* --- values --------------------------------------------------------------------------------- */
 
-/* A text that is not UTF-8, as options_print writes it. */
+/* A string that is not UTF-8, as written by options_print. */
 static enum status read_binary(struct reader *reader, const struct option *option,
                                const struct option_site *site, union option_value *value)
 {
@@ -185,7 +186,7 @@ static enum status read_binary(struct reader *reader, const struct option *optio
     return st;
 }
 
-/* The looked-at event as the value of an option that is not a list. */
+/* The current event as the value of an option that is not a list. */
 static enum status read_scalar(struct reader *reader, const struct option *option,
                                const struct option_site *site, union option_value *value)
 {
@@ -220,7 +221,7 @@ static enum status fail_unknown_field(struct reader *reader, const struct option
     return options_fail(reader->options, site, "has no field '%.64s': an item is %s", word, fields);
 }
 
-/* One {field: value, ...} into `item`; the mapping's start is being looked at. */
+/* One {field: value, ...} into `item`; the current event starts the mapping. */
 static enum status read_item(struct reader *reader, const struct option *list,
                              struct option_site site, char *item)
 {
@@ -254,7 +255,7 @@ static enum status read_item(struct reader *reader, const struct option *list,
     }
 }
 
-/* Place for one more element, zeroed. */
+/* Room for one more element, zeroed. */
 static enum status grow_items(struct reader *reader, const struct option *list,
                               struct option_list *items, int *room)
 {
@@ -287,7 +288,7 @@ static enum status read_items(struct reader *reader, const struct option *list,
     }
 }
 
-/* The looked-at event as the value of a list option. */
+/* The current event as the value of a list option. */
 static enum status read_list(struct reader *reader, const struct option *list,
                              const struct option_site *site, union option_value *value)
 {
@@ -317,7 +318,7 @@ static enum status read_value(struct reader *reader, const struct option *option
 
 /* --- keys and sections ---------------------------------------------------------------------- */
 
-/* The first binding below section `key`, NULL when there is no such section. */
+/* The first binding of section `key`; NULL = there is no such section. */
 static struct binding *find_section(const struct options *options, const char *key)
 {
     size_t bytes = strlen(key);
@@ -350,7 +351,7 @@ static enum status fail_unknown_key(struct reader *reader, const char *key)
 
 static enum status read_mapping(struct reader *reader, const char *prefix);
 
-/* What follows the name of a section: a mapping, or nothing. */
+/* The value of a section: a mapping, or nothing. */
 static enum status read_section(struct reader *reader, struct binding *first, const char *key)
 {
     struct option_site site = reader->site;
@@ -388,7 +389,7 @@ static enum status read_option(struct reader *reader, struct binding *binding)
     return options_assign(reader->options, binding, &site, &value);
 }
 
-/* The keys of a mapping whose start is being looked at, all below `prefix` ("" at the top).
+/* The keys of a mapping, all below `prefix` ("" at the top); the current event starts the mapping.
  * Recursion is bounded by the dots in the known keys: an unknown section is an error before it is
  * entered. */
 static enum status read_mapping(struct reader *reader, const char *prefix)
@@ -434,7 +435,7 @@ static void reader_close(struct reader *reader)
     yaml_parser_delete(&reader->parser);
 }
 
-/* Go to the root of the only document; *empty = there is none. */
+/* Advance to the root of the first document; *empty = there is none. */
 static enum status enter_document(struct reader *reader, bool *empty)
 {
     TRY(next(reader));
@@ -493,7 +494,7 @@ enum status options_load_yaml(struct options *options, const char *path)
     char *text;
     size_t bytes;
     enum status st = file_read(options->env, path, FILE_BYTES, &text, &bytes);
-    if (st == STATUS_IO || st == STATUS_FORMAT) /* it was named for a configuration and is none */
+    if (st == STATUS_IO || st == STATUS_FORMAT) /* the user named it as a configuration */
         return STATUS_CONFIG;
     TRY(st);
     st = options_load_yaml_text(options, text, bytes, path);

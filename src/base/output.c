@@ -1,4 +1,5 @@
-/* output -- see the header. */
+/* output -- each system call with an injected fault, retries of EINTR, and a note of a full
+ * disk. */
 #include "base/output.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -12,13 +13,13 @@
 
 /* --- faults --------------------------------------------------------------------------------- */
 
-/* Is this call the one? */
+/* Whether the injected fault hits this call. */
 static bool is_struck(const struct env *env)
 {
     return env->faults && atomic_fetch_sub(&env->faults->left, 1) == 1;
 }
 
-/* For calls that take nothing by halves. */
+/* For calls that cannot be short. */
 static bool is_failed(const struct env *env)
 {
     if (!is_struck(env) || env->faults->error == 0)
@@ -31,7 +32,7 @@ static bool is_failed(const struct env *env)
 
 static _Thread_local bool ran_out;
 
-/* Pass on what came of a call. */
+/* Remember lack of space; returns `done` unchanged. */
 static bool noted(bool done)
 {
     if (!done && (errno == ENOSPC || errno == EDQUOT))
@@ -49,7 +50,7 @@ void output_forget(void)
     ran_out = false;
 }
 
-/* The folder above, in place; false: there is none. */
+/* Replace the path by its parent; false = it has none. */
 static bool go_up(char *path)
 {
     char *slash = strrchr(path, '/');
@@ -75,7 +76,7 @@ bool output_free(struct env *env, const char *path, uint64_t *bytes)
         if (errno != ENOENT || !go_up(folder))
             return false;
     *bytes = (uint64_t)disk.f_bavail * disk.f_frsize;
-    return disk.f_blocks > 0; /* some systems have no figures */
+    return disk.f_blocks > 0; /* some file systems report no figures */
 }
 
 /* --- calls ---------------------------------------------------------------------------------- */
@@ -91,7 +92,7 @@ bool output_open(struct env *env, const char *path, int flags, int *fd)
     return noted(*fd >= 0);
 }
 
-/* `at` < 0: where the file stands. */
+/* at < 0: write at the current position. */
 static bool write_all(struct env *env, int fd, int64_t at, const void *data, size_t bytes)
 {
     const char *from = data;
@@ -108,7 +109,7 @@ static bool write_all(struct env *env, int fd, int64_t at, const void *data, siz
         if (done < 0 && errno == EINTR)
             continue;
         if (done == 0)
-            errno = EIO; /* a disk that takes nothing would be asked for ever */
+            errno = EIO; /* avoid an endless loop */
         if (done <= 0)
             return false;
         progress_add(env);
@@ -121,14 +122,14 @@ static bool write_all(struct env *env, int fd, int64_t at, const void *data, siz
 
 bool output_append(int fd, const void *data, size_t bytes)
 {
-    struct env calm = {0}; /* no faults */
+    struct env calm = {0}; /* without faults */
     struct stat before;
     bool known = fstat(fd, &before) == 0 && S_ISREG(before.st_mode);
     if (write_all(&calm, fd, -1, data, bytes))
         return true;
     int error = errno;
     known = known && ftruncate(fd, before.st_size) == 0;
-    errno = error; /* the first reason is the better one */
+    errno = error; /* report the original error */
     return false;
 }
 
@@ -161,14 +162,14 @@ bool output_sync(struct env *env, int fd)
         result = fsync(fd);
     while (result < 0 && errno == EINTR);
     progress_add(env);
-    return noted(result == 0 || errno == EINVAL); /* EINVAL: a place that cannot be synced */
+    return noted(result == 0 || errno == EINVAL); /* EINVAL: cannot be synced here */
 }
 
 bool output_close(struct env *env, int fd)
 {
     bool failed = is_failed(env);
     int reason = errno;
-    bool closed = close(fd) == 0 || errno == EINTR; /* interrupted: it is closed all the same */
+    bool closed = close(fd) == 0 || errno == EINTR; /* closed even after EINTR */
     if (failed)
         errno = reason;
     return noted(closed && !failed);

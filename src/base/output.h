@@ -21,12 +21,12 @@ struct output_faults { /* open; borrowed by an env */
 };
 
 bool output_open(struct env *env, const char *path, int flags, int *fd); /* mode 0666 */
-/* Append to a file that has no other writer: all or nothing, a partial write is truncated again.
+/* Append to a file that has no other writer: all or nothing, since a partial write is truncated.
  * Injected faults do not apply. */
 bool output_append(int fd, const void *data, size_t bytes);
 bool output_write_at(struct env *env, int fd, uint64_t at, const void *data, size_t bytes);
-/* Set the length and reserve the blocks, so that a full disk shows before the work. Where blocks
- * cannot be reserved, only the length is set. */
+/* Set the length and reserve the blocks, so that a full disk is found before the work starts. Where
+ * blocks cannot be reserved, only the length is set. */
 bool output_reserve(struct env *env, int fd, uint64_t bytes);
 bool output_sync(struct env *env, int fd); /* succeeds where fsync is not supported */
 bool output_close(struct env *env, int fd);
@@ -35,8 +35,8 @@ bool output_rename(struct env *env, const char *from, const char *to);
  * atomically, existence is checked first. */
 bool output_rename_new(struct env *env, const char *from, const char *to);
 bool output_mkdir(struct env *env, const char *path);
-/* Remove the entry `name` of an open folder (AT_FDCWD: a path): an empty folder, or anything
- * else. Of a link, the link itself. */
+/* Remove the entry `name` of an open folder (AT_FDCWD: a path): an empty folder, or anything else.
+ * A link is removed, not its target. */
 bool output_remove_at(struct env *env, int folder, const char *name, bool is_folder);
 
 /* *bytes = free space of the disk where `path` is or will be; false = unknown. */

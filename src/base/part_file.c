@@ -1,11 +1,11 @@
 /* part_file -- pwrite to a temporary file, then rename.
  *
- * The invariants: until commit has renamed, `path` is untouched; after any failure nothing of ours
- * stays on the disk; only a file that is proven to be ours is removed.
+ * Invariants: `path` is untouched until commit renames; after any failure no file of ours stays on
+ * the disk; only a file that is proven to be ours is removed.
  *
- * A leftover is removed under its lock. So a new temporary file counts only if its name still
- * stands for it once its writer has the lock: otherwise another process took it for a leftover in
- * between.
+ * A leftover is removed while holding its lock. So a new temporary file is valid only if its name
+ * still refers to it once its writer has the lock; otherwise another process has removed it as a
+ * leftover in between.
  */
 #include "base/part_file.h"
 #include <dirent.h>
@@ -21,14 +21,14 @@
 #include "base/output.h"
 #include "base/text.h"
 
-enum { ATTEMPTS = 1000, NAME_BYTES = 200 }; /* of the goal's name in the temporary one */
+enum { ATTEMPTS = 1000, NAME_BYTES = 200 }; /* bytes of the target's name in the temporary name */
 
 struct part_file {
     struct env *env; /* borrowed */
     char *path;
     struct text partial; /* path of the temporary file */
-    int fd;              /* -1: closed */
-    int hold;            /* the same file once more: keeps the lock until it has its name; -1 */
+    int fd;              /* -1 = closed */
+    int hold;            /* a duplicate of fd that keeps the lock until the rename; -1 = none */
 };
 
 /* --- leftovers ------------------------------------------------------------------------------ */
@@ -72,7 +72,8 @@ static void clear_left(struct env *env, const char *folder, const char *name)
 
 /* --- the file ------------------------------------------------------------------------------- */
 
-/* Lock the new file; false: it is no longer there. Without locks it counts all the same. */
+/* Lock the new file; false = it was removed in between. On a file system without locks the file is
+ * valid, too. */
 static bool is_held(const struct part_file *file)
 {
     bool taken = flock(file->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
@@ -133,7 +134,7 @@ undo_self:
     return st;
 }
 
-/* Let go of the lock, and of the file if it still has its temporary name. */
+/* Release the lock, and remove the file if it still has its temporary name. */
 static void let_go(struct part_file *file)
 {
     int fd = file->hold >= 0 ? file->hold : file->fd;

@@ -19,7 +19,8 @@ struct part_file;
 enum status part_file_create(struct env *env, const char *path, struct part_file **file);
 void part_file_destroy(struct part_file *file); /* NULL is fine; removes an uncommitted file */
 
-/* Set the length and reserve the blocks, so that a full disk shows before the work. Optional. */
+/* Set the length and reserve the blocks, so that a full disk is found before the work starts.
+ * Optional. */
 enum status part_file_reserve(struct part_file *file, uint64_t bytes);
 enum status part_file_write(struct part_file *file, uint64_t at, const void *data, size_t bytes);
 enum status part_file_sync(struct part_file *file); /* fsync */

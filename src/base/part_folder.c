@@ -14,7 +14,7 @@ enum { ATTEMPTS = 1000 };
 
 struct part_folder {
     struct env *env; /* borrowed */
-    char *path;      /* of the folder, under its temporary name; NULL: there is none */
+    char *path;      /* temporary path; NULL = none, or renamed */
     int number;
     struct lock_file *marker;
 };
@@ -30,7 +30,7 @@ enum status part_folder_name(struct env *env, const char *stem, int number, char
     return STATUS_OK;
 }
 
-/* --- being filled --------------------------------------------------------------------------- */
+/* --- filling a folder ----------------------------------------------------------------------- */
 
 static enum status make_folder(struct part_folder *folder, const char *stem)
 {
@@ -87,7 +87,8 @@ int part_folder_number(const struct part_folder *folder)
     return folder->number;
 }
 
-/* The marker goes last, and is closed before: over NFS a file that is open keeps its folder. */
+/* Removes the marker last. The marker is closed before: on NFS, an open file keeps its folder from
+ * being removed. */
 static enum status remove_marked(struct env *env, const char *path)
 {
     return tree_remove(env, path, NULL, PART_FOLDER_MARKER);
@@ -105,7 +106,8 @@ void part_folder_destroy(struct part_folder *folder)
     mem_free(env, folder);
 }
 
-/* It has its name: from here on nothing is undone. A marker that cannot be removed does no harm. */
+/* The folder has its final name: nothing is undone from here on. A marker that cannot be removed
+ * does no harm. */
 static void unmark(struct part_folder *folder, const char *goal)
 {
     char *path;
@@ -130,7 +132,7 @@ enum status part_folder_commit(struct part_folder *folder, const char *goal)
     return dir_sync_parent(env, goal);
 }
 
-/* --- files of it ---------------------------------------------------------------------------- */
+/* --- moving files out ----------------------------------------------------------------------- */
 
 struct move {
     char *from, *to;
@@ -148,14 +150,14 @@ static enum status make_move(struct env *env, struct move *move)
 {
     move->moved = output_rename_new(env, move->from, move->to);
     if (move->moved ||
-        errno == ENOENT) /* that file was not made, or the sync of `goal` will fail */
+        errno == ENOENT) /* the file was not created, or `goal` is missing and its sync fails */
         return STATUS_OK;
     if (errno == EEXIST)
         return FAIL(env, CONFIG, "'%s' is there already, and nothing is overwritten", move->to);
     return FAIL(env, IO, "cannot write '%s': %s", move->to, strerror(errno));
 }
 
-/* What cannot be taken back stays: it is complete. */
+/* A file that cannot be moved back stays where it is: it is complete. */
 static void take_back(struct env *env, const struct move *move)
 {
     if (move->moved && !output_rename(env, move->to, move->from))
@@ -211,7 +213,7 @@ enum status part_folder_clear(struct env *env, const char *path)
     char *marker;
     if (path_is_free(path))
         return STATUS_OK;
-    if (output_remove_at(env, AT_FDCWD, path, true)) /* it was empty: nothing is lost */
+    if (output_remove_at(env, AT_FDCWD, path, true)) /* it was empty */
         return STATUS_OK;
     TRY(path_join(env, path, PART_FOLDER_MARKER, &marker));
     bool ours = !path_is_link(path) && lock_file_is_left(marker);

@@ -1,7 +1,7 @@
-/* plugin -- dlopen and its words.
+/* plugin -- dlopen, with messages that say what to do.
  *
- * SIFR_BUILD is the version and a digest of the headers that both sides compile (CMakeLists.txt):
- * a plugin of other sources would read structs wrongly, so it is refused.
+ * SIFR_BUILD is the version and a digest of the headers that both sides compile (CMakeLists.txt). A
+ * plugin from other sources would misread structs, so it is refused.
  */
 #include "base/plugin.h"
 #include <dlfcn.h>
@@ -24,7 +24,8 @@ const char *plugin_version(void)
     return SIFR_BUILD;
 }
 
-/* The loader's message begins with the file that it could not open: ours, or one that ours needs. */
+/* The loader's message starts with the file that it could not open: the plugin, or a library that
+ * it needs. */
 static void explain(const char *file, char *why, size_t bytes)
 {
     const char *words = dlerror();
@@ -53,8 +54,8 @@ static bool check_version(void *object, const char *name, const char *file, char
     return false;
 }
 
-/* A plain name, which the loader looks for in our RUNPATH, or a path in SIFR_PLUGIN_FOLDER. That must be
- * absolute: code is never taken from wherever the process happens to be. */
+/* A plain name, which the loader searches in our RUNPATH, or a path in SIFR_PLUGIN_FOLDER. The
+ * folder must be absolute: code is never loaded relative to the current folder. */
 static bool name_file(const char *name, char file[FILE_BYTES], char *why, size_t bytes)
 {
     const char *folder = getenv("SIFR_PLUGIN_FOLDER");

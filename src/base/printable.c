@@ -1,4 +1,4 @@
-/* printable -- nothing here allocates or logs: log.c and mem.c report a lack of memory with it. */
+/* printable -- allocates and logs nothing: log.c and mem.c use it to report lack of memory. */
 #include "base/printable.h"
 #include <math.h>
 #include <stdio.h>

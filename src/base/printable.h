@@ -1,10 +1,10 @@
-/* printable -- bytes and figures as people read them: UTF-8, escapes, "12.3 MiB". Allocates nothing.
+/* printable -- bytes and figures in readable form: UTF-8, escapes, "12.3 MiB". Allocates nothing.
  *
  * Names, values and texts come from files and from other people. Control characters (an escape
  * sequence can move the cursor, set a title or clear the screen), bytes that are not UTF-8, and
- * marks that reverse or hide text are shown as escapes: \n, \x1b, \u202e. A backslash is left alone:
- * the result is for people and cannot be parsed back. The log and the console pass every line
- * through here, so no caller has to.
+ * marks that reverse or hide text are shown as escapes: \n, \x1b, \u202e. Backslashes are not
+ * escaped: the result is for people and cannot be parsed back. The log and the console pass every
+ * line through here, so no caller has to.
  */
 #ifndef BASE_PRINTABLE_H
 #define BASE_PRINTABLE_H

@@ -1,4 +1,4 @@
-/* progress -- see the header. */
+/* progress -- relaxed atomic stores, which a signal handler may read at any time. */
 #include "base/progress.h"
 #include "base/env.h"
 
@@ -8,7 +8,7 @@ void progress_add(const struct env *env)
         atomic_fetch_add_explicit(&env->progress->count, 1, memory_order_relaxed);
 }
 
-/* Ranks that are threads have one place for words: two that write at a time may mix theirs. */
+/* Ranks that are threads share one note; when two write at the same time, their texts may mix. */
 void progress_note(const struct env *env, const char *what)
 {
     if (env->progress == NULL)

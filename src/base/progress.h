@@ -1,4 +1,4 @@
-/* progress -- a counter and a note by which a watcher sees whether a process still makes progress.
+/* progress -- a counter and a note that show a watcher whether a process still makes progress.
  *
  * Long operations increment the counter; a watcher that reads the same value twice knows that
  * nothing was done in between. There are no locks, so a signal handler may read it at any time.

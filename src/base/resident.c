@@ -1,12 +1,12 @@
-/* resident -- see the header. The system keeps no high-water mark of these two figures (VmHWM has
- * pages of files in it), so who wants the largest asks when most is held. */
+/* resident -- reads /proc/self/status. The system keeps no peak of RssAnon + RssShmem (VmHWM
+ * includes file pages), so a caller that wants the peak must ask when usage is highest. */
 #include "base/resident.h"
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* The figure of "NAME:   1234 kB", in bytes. */
+/* The value of a line "NAME: 1234 kB", in bytes. */
 static size_t field_bytes(const char *status, const char *name)
 {
     const char *at = strstr(status, name);

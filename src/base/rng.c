@@ -2,11 +2,11 @@
  * 2011).
  *
  * One block turns a 128-bit counter and a 64-bit key into 128 random bits. The counter is (index,
- * attempt): attempt is 0 except where rng_below must draw again to stay unbiased. The permutation
- * does not use blocks: a Feistel network over the smallest domain of 2^(2h) places that holds
- * `count`, walked until it lands inside. As the network is a bijection of the domain and a walk
- * follows one of its cycles, the result is a bijection of 0 .. count-1; fewer than four steps are
- * taken on average.
+ * attempt); attempt is 0 unless rng_below must draw again to stay unbiased. The permutation does
+ * not use blocks. It is a Feistel network over the smallest domain of 2^(2h) values that contains 0
+ * .. count-1, applied repeatedly until the value is below `count` (cycle walking). The network is a
+ * bijection of its domain and each walk follows one of its cycles, so the result is a bijection of
+ * 0 .. count-1. A walk takes fewer than four steps on average.
  */
 #include "base/rng.h"
 #include <math.h>
@@ -40,7 +40,7 @@ static struct pair draw(struct rng rng, uint64_t index, uint32_t attempt)
     return (struct pair){x[0] | (uint64_t)x[1] << 32, x[2] | (uint64_t)x[3] << 32};
 }
 
-/* A bijection of 64 bits in which every bit of the input moves about half of the output. */
+/* A bijection of 64 bits in which each input bit flips about half of the output bits. */
 static uint64_t mix(uint64_t x)
 {
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
@@ -69,7 +69,7 @@ double rng_uniform(struct rng rng, uint64_t index)
 double rng_normal(struct rng rng, uint64_t index)
 {
     struct pair bits = draw(rng, index, 0);
-    double radius = ((double)(bits.a >> 11) + 1) * 0x1p-53; /* (0, 1]: the logarithm is finite */
+    double radius = ((double)(bits.a >> 11) + 1) * 0x1p-53; /* (0, 1], so the logarithm is finite */
     double turn = (double)(bits.b >> 11) * 0x1p-53;
     return sqrt(-2 * log(radius)) * cos(6.283185307179586 * turn);
 }
@@ -77,8 +77,8 @@ double rng_normal(struct rng rng, uint64_t index)
 uint64_t rng_below(struct rng rng, uint64_t index, uint64_t bound)
 {
     CHECK(bound >= 1);
-    /* The high word of bits * bound; low words under 2^64 mod bound would make some values
-     * likelier. */
+    /* The result is the high word of bits * bound. Low words below 2^64 mod bound are rejected:
+     * they would make some values more likely. */
     uint64_t unfair = -bound % bound;
     for (uint32_t attempt = 0;; attempt++) {
         unsigned __int128 product = (unsigned __int128)draw(rng, index, attempt).a * bound;

@@ -1,4 +1,4 @@
-/* status -- the texts of the status codes, and the end of a process whose invariants broke. */
+/* status -- the texts of the status codes, and the abort after a failed CHECK. */
 #include "base/status.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* thread -- helper threads, which leave signals to the thread that started them.
  *
- * Signals of faults stay unblocked: a fault whose signal is blocked in the faulting thread kills
- * the process, and the handler of file_guard.h would never run.
+ * Fault signals stay unblocked: a fault whose signal is blocked in the faulting thread kills the
+ * process, and the handler of file_guard.h would never run.
  */
 #ifndef BASE_THREAD_H
 #define BASE_THREAD_H

@@ -1,6 +1,6 @@
 /* trace -- one array for all threads.
  *
- * A thread claims the next element by an atomic counter and marks it done when it is filled. The
+ * A thread claims the next element with an atomic counter and marks it done when it is filled. The
  * writer skips elements that are not done, so a trace can be written while workers still run.
  */
 #include "base/trace.h"
@@ -120,7 +120,7 @@ static void add_order(struct text *text, int rank, int row, const char *what, in
                 rank, row, what, index);
 }
 
-/* The lanes to name, by row. */
+/* The lanes to name in the file, by row. */
 static void find_lanes(const struct trace *trace, const struct trace_lane *lanes[TRACE_ROWS])
 {
     static const struct trace_lane *const always[] = {&trace_lane_compute, &trace_lane_gather,

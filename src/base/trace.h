@@ -1,4 +1,4 @@
-/* trace -- spans of what a rank does when, written as a Chrome/Perfetto file.
+/* trace -- time spans of a rank's work, written as a Chrome/Perfetto file.
  *
  * A rank is a process in the picture, and its lanes are rows of it. Any thread records spans while
  * the trace is open, into memory that is allocated at the start: recording allocates nothing, and
@@ -16,14 +16,14 @@
 #include <stdint.h>
 #include "base/env.h"
 
-/* A row of the picture. The file names the four lanes below always, any other lane only when a span
- * is on it or on another lane of its group. A layer with lanes of its own defines them as constants
- * with rows that no other lane has. */
+/* A row of the picture. The file always names the four lanes below, and any other lane only when it
+ * or another lane of its group has a span. A layer with lanes of its own defines them as constants,
+ * in rows that no other lane uses. */
 enum { TRACE_ROWS = 16 };
 struct trace_lane {
     int row; /* from the top, less than TRACE_ROWS; the thread's id in the file */
     const char *word;
-    bool collective; /* spans are calls between ranks: they show their bytes, and "seq" */
+    bool collective; /* spans are collectives: they show their bytes and number ("seq") */
     const struct trace_lane *group; /* the first of group_count lanes; NULL = the lane alone */
     int group_count;
 };
@@ -48,7 +48,7 @@ struct trace;
 enum status trace_create(struct env *env, int64_t spans, struct trace **trace);
 void trace_destroy(struct trace *trace); /* NULL is fine */
 
-/* The time 0 of the file, as a value of clock_seconds: the same moment on every rank. */
+/* Time 0 of the file as a clock_seconds value: the same moment on every rank. */
 void trace_set_origin(struct trace *trace, double seconds);
 void trace_open(struct trace *trace, bool open); /* whether spans that begin now are kept */
 

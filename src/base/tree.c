@@ -1,4 +1,4 @@
-/* tree -- one walk that looks or removes. */
+/* tree -- one recursive walk, which either looks for a stranger or removes. */
 #include "base/tree.h"
 #include <dirent.h>
 #include <errno.h>
@@ -11,13 +11,13 @@
 
 struct walk {
     struct env *env;
-    tree_member_fn *member; /* NULL: all */
-    const char *last;       /* of the top; NULL: none */
-    bool removes;           /* or looks for a stranger */
+    tree_member_fn *member; /* NULL = every entry */
+    const char *last;       /* entry of the top folder to remove last; NULL = none */
+    bool removes;           /* false: look for a stranger */
     char *stranger;
     dev_t device;
-    size_t top;                 /* bytes of `path` up to the names inside the folder */
-    char path[TREE_PATH_BYTES]; /* of the entry at hand */
+    size_t top;                 /* offset in `path` of names relative to the folder */
+    char path[TREE_PATH_BYTES]; /* of the current entry */
 };
 
 static enum status fail(const struct walk *walk, const char *what, int reason)
@@ -30,7 +30,7 @@ static bool is_dots(const char *name)
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }
 
-/* Is it a kind and a name that a member has? */
+/* Whether the kind and name of the entry are those of a member. */
 static bool is_member(const struct walk *walk, const struct stat *info)
 {
     if (!walk->member)
@@ -41,7 +41,7 @@ static bool is_member(const struct walk *walk, const struct stat *info)
 
 static enum status walk_folder(struct walk *walk, int folder, size_t bytes);
 
-/* The entry whose path is in `walk`, of `bytes`. */
+/* Visit the entry whose path, of `bytes` bytes, is walk->path. */
 static enum status visit(struct walk *walk, int folder, const char *name, size_t bytes)
 {
     struct stat info;
@@ -65,7 +65,7 @@ static enum status visit(struct walk *walk, int folder, const char *name, size_t
     return fail(walk, "remove", errno);
 }
 
-/* Every entry of the open folder, which is closed; its path is in `walk`, of `bytes`. */
+/* Visit every entry of the open folder, whose path, of `bytes` bytes, is walk->path. Closes it. */
 static enum status walk_folder(struct walk *walk, int folder, size_t bytes)
 {
     struct stat info;
@@ -92,7 +92,7 @@ static enum status walk_folder(struct walk *walk, int folder, size_t bytes)
     return st;
 }
 
-/* *folder = -1: there is none. */
+/* *folder = -1 when it does not exist. */
 static enum status open_top(struct walk *walk, const char *path, int *folder)
 {
     struct stat info;
@@ -123,7 +123,7 @@ enum status tree_find_stranger(struct env *env, const char *path, tree_member_fn
     return folder < 0 ? STATUS_OK : walk_folder(&walk, folder, walk.top - 1);
 }
 
-/* `last`, and then the folder itself, which is empty now. */
+/* Remove `last`, then the folder itself, which is empty now. */
 static enum status remove_rest(struct walk *walk, const char *path, int folder)
 {
     if (walk->last && !output_remove_at(walk->env, folder, walk->last, false) && errno != ENOENT) {

@@ -1,8 +1,8 @@
-/* tree -- a folder removed with what is in it, by open descriptors: no symbolic link is ever
- * followed, at the top or below, and nothing on another file system is touched.
+/* tree -- removes a folder with its content through open descriptors: never follows a symbolic
+ * link, at the top or below, and never touches another file system.
  *
- * A name does not tell who made a file. The caller proves first that the folder is ours; `member`
- * then says which of the entries are, by their names inside the folder ("optimizer/master.x").
+ * A name does not prove who created a file. The caller first proves that the folder is ours;
+ * `member` then decides which entries are, by their names inside the folder ("optimizer/master.x").
  */
 #ifndef BASE_TREE_H
 #define BASE_TREE_H
@@ -11,15 +11,16 @@
 
 typedef bool tree_member_fn(const char *name, bool is_folder);
 
-/* *stranger = path of the first entry that is no member, "" if there is none. Anything but a plain
- * file or a folder is none: a link, say. */
+/* *stranger = path of the first entry that is not a member, "" when all are. Only regular files and
+ * folders can be members; a link, for example, is not. */
 enum { TREE_PATH_BYTES = 4096 };
 enum status tree_find_stranger(struct env *env, const char *path, tree_member_fn *member,
                                char stranger[TREE_PATH_BYTES]);
 
-/* Remove the members (NULL: everything, links as links), then the entry `last` of the folder itself
- * (NULL: none), then the folder. So what proves that it is ours is there until all else is gone.
- * Fails, and leaves them, if there are other entries. Fine when there is no such folder. */
+/* Remove the members (NULL: everything; links themselves, not their targets), then the entry `last`
+ * directly inside the folder (NULL: none), then the folder. So the entry that proves the folder to
+ * be ours exists until everything else is gone. Other entries are kept and make it fail. A missing
+ * folder is fine. */
 enum status tree_remove(struct env *env, const char *path, tree_member_fn *member,
                         const char *last);
 

@@ -1,9 +1,9 @@
 /* device -- back ends by name and the table of blocks; streams and events are in stream.c.
  *
- * Every block is in the device's table from device_alloc to device_free, so a block freed twice,
- * freed on the wrong device or forgotten is found at once. A model of many layers has tens of
- * thousands of blocks, freed in any order: they are found by their address. A device is allocated
- * from and freed to by one thread at a time; its streams may be used by different threads.
+ * Every block is in the device's table from device_alloc to device_free, so a block that is freed
+ * twice, freed on the wrong device or never freed is detected. A model with many layers has tens of
+ * thousands of blocks, freed in any order, so the table is hashed by address. One thread at a time
+ * allocates from or frees to a device; its streams may be used by different threads.
  */
 #include "device/device.h"
 #include <stdio.h>
@@ -11,12 +11,12 @@
 #include "base/plugin.h"
 #include "device/device_impl.h"
 
-/* The back ends, compiled in or in a plugin: the only place that knows their names. */
+/* All back ends, compiled in or in a plugin. Only this table knows their names. */
 static const struct {
     const char *name;
-    const struct device_backend *table; /* NULL: in the plugin of that name */
+    const struct device_backend *table; /* NULL = in the plugin of that name */
     const char *entry;
-    const char *driver; /* without this library there is nothing to find; NULL: needs none */
+    const char *driver; /* library without which there can be no device; NULL = needs none */
 } backends[] = {
     {"cpu", &device_cpu, NULL, NULL},
     {"cuda", NULL, DEVICE_CUDA_ENTRY, "libcuda.so.1"},
@@ -155,9 +155,9 @@ void device_look(const char *backend, int index, struct device_info *info)
 
 /* --- memory --------------------------------------------------------------------------------- */
 
-/* A GPU's driver gives blocks of 1 MiB and more in whole pages of 2 MiB, and keeps smaller ones
- * together. Seen on an H200: with this rule what it had in use beside the account was the same to 2
- * MiB for models of 22 to 62 GiB in 102 to 318 blocks. */
+/* A GPU's driver allocates blocks of 1 MiB and more in whole pages of 2 MiB, and packs smaller ones
+ * together. Measured on an H200: with this rule, the memory in use beyond the account was constant
+ * to within 2 MiB for models of 22 to 62 GiB in 102 to 318 blocks. */
 static size_t page_rest(size_t bytes)
 {
     const size_t page = (size_t)2 << 20;
@@ -199,7 +199,7 @@ void device_uncount_block(struct device *device, const struct device_block *bloc
         mem_uncount(device->env, location, MEM_OTHER, page_line, rest);
 }
 
-/* Where the list of blocks begins that one at this address is on. */
+/* Head of the hash list for this address. */
 static struct device_block **list_of(struct device *device, const void *address)
 {
     uint64_t hash = (uint64_t)(uintptr_t)address * 0x9e3779b97f4a7c15u;
@@ -252,7 +252,7 @@ void device_free(struct device *device, void *address)
     while (*link != NULL && (*link)->address != address)
         link = &(*link)->next;
     struct device_block *block = *link;
-    CHECK(block != NULL); /* not ours, or already freed */
+    CHECK(block != NULL); /* not a block of this device, or already freed */
     *link = block->next;
     device->block_count--;
     device->backend->free(device, block);

@@ -1,8 +1,8 @@
-/* device_impl -- what a device back end fills in; for src/device only.
+/* device_impl -- what a device back end implements; for src/device only.
  *
- * The face in device.c owns the objects, the table of blocks and the sticky error of a stream, and
- * checks arguments; a back end is one const table over structs that begin with `struct device` and
- * `struct stream`.
+ * device.c and stream.c own the objects, the table of blocks and the sticky error of a stream, and
+ * check arguments. A back end is one const table over structs that begin with `struct device`,
+ * `struct stream` and `struct event`.
  */
 #ifndef DEVICE_DEVICE_IMPL_H
 #define DEVICE_DEVICE_IMPL_H
@@ -13,32 +13,32 @@ struct device_block;
 
 struct device_backend {
     const char *name;
-    bool dry;                   /* addresses must not be touched: work takes time at most */
-    bool on_host;               /* the host may touch them */
-    enum mem_location location; /* of its own blocks */
+    bool dry;                   /* addresses must not be touched; work at most takes virtual time */
+    bool on_host;               /* the host may access device memory */
+    enum mem_location location; /* of device_alloc's blocks */
     size_t device_bytes;        /* of the back end's device struct, `struct device` first */
     size_t stream_bytes;        /* of its stream struct, `struct stream` first */
     size_t event_bytes;         /* of its event struct, `struct event` first */
 
-    /* Fill in count and why, and name and bytes of `index` where there is one of that number. NULL:
-     * one device, the host itself. */
+    /* Set count and why, and name and bytes if GPU `index` exists. NULL: there is one device, the
+     * host itself. */
     void (*look)(int index, struct device_info *info);
     enum status (*open)(struct device *device, int index); /* NULL: nothing to do */
     void (*close)(struct device *device);                  /* NULL: nothing to do */
-    /* What is in use of the device's memory, as device_in_use tells; NULL: it is not known. */
+    /* As device_in_use; NULL: unknown. */
     size_t (*in_use)(struct device *device);
-    /* NULL: nothing is known. */
+    /* NULL: no sensors. */
     void (*read_gauges)(struct device *device, struct device_gauges *gauges);
-    /* Take block->bytes zeroed bytes (see block->host), counted by device_count_block; set
-     * block->address. */
+    /* Allocate block->bytes zeroed bytes, on the host or device (block->host), counted with
+     * device_count_block; set block->address. */
     enum status (*alloc)(struct device *device, struct device_block *block);
     void (*free)(struct device *device, const struct device_block *block);
 
-    enum status (*stream_open)(struct stream *stream,
-                               const char *name); /* sees stream->worker; NULL: nothing to do */
-    void (*stream_close)(struct stream *stream);  /* NULL: nothing to do */
-    enum status (*stream_sync)(
-        struct stream *stream); /* NULL: work is done when its call returns */
+    /* stream->worker is already set. NULL: nothing to do. */
+    enum status (*stream_open)(struct stream *stream, const char *name);
+    void (*stream_close)(struct stream *stream); /* NULL: nothing to do */
+    /* NULL: work is done when its call returns. */
+    enum status (*stream_sync)(struct stream *stream);
 
     enum status (*event_open)(struct event *event); /* NULL: nothing to do */
     void (*event_close)(struct event *event); /* waits until no stream needs it; NULL: nothing */
@@ -53,12 +53,13 @@ struct device_backend {
     void (*zero)(struct stream *stream, void *dst, size_t bytes);
     void (*accumulate)(struct stream *stream, void *dst, enum dtype dst_type, const void *src,
                        enum dtype src_type, int64_t count);
-    /* Many ranges at once; NULL: by `accumulate`, one by one. */
+    /* All ranges in one call; NULL: `accumulate` is called for each range. */
     void (*accumulate_parts)(struct stream *stream, void *dst, enum dtype dst_type, const void *src,
                              enum dtype src_type, int64_t count, int64_t stride, int parts);
 
-    /* Recordings; NULL, all of them: there are none. `record_end` gives NULL after a failure, which it
-     * has said; `forget` destroys what it gave, which is the back end's own and not accounted. */
+    /* Recordings; all NULL: not supported. `record_end` returns NULL after a failure, which it has
+     * logged. `forget` destroys a recording. Memory of recordings belongs to the back end and is
+     * not accounted. */
     bool (*record_begin)(struct stream *stream);
     struct recording *(*record_end)(struct stream *stream);
     void (*replay)(struct stream *stream, struct recording *recording);
@@ -67,10 +68,10 @@ struct device_backend {
 
 /* One allocation. */
 struct device_block {
-    struct device_block *next; /* in its list */
+    struct device_block *next; /* in its hash list */
     void *address;
     size_t bytes; /* at least 1 */
-    bool host;    /* memory of the host that the device reaches fast */
+    bool host;    /* host memory with fast access for the device */
     enum mem_category category;
     char name[];
 };
@@ -80,11 +81,11 @@ enum { DEVICE_LISTS = 1024 }; /* a power of two */
 struct device {
     const struct device_backend *backend;
     struct env *env;                           /* borrowed */
-    struct device_block *blocks[DEVICE_LISTS]; /* what is allocated now, by address */
-    int64_t block_count;                       /* of all lists */
-    int stream_count;                          /* streams that exist now */
-    int event_count;                           /* events that exist now */
-    char gpu[DEVICE_GPU_BYTES];                /* see device_gpu; for `open` to fill in */
+    struct device_block *blocks[DEVICE_LISTS]; /* current blocks, hashed by address */
+    int64_t block_count;                       /* in all lists */
+    int stream_count;                          /* existing streams */
+    int event_count;                           /* existing events */
+    char gpu[DEVICE_GPU_BYTES];                /* as device_gpu; set by `open` */
 };
 
 struct stream {
@@ -92,7 +93,7 @@ struct stream {
     bool worker;               /* has a thread of its own */
     _Atomic int error;         /* enum status of the first failure */
     _Atomic int64_t waited_ns; /* spent waiting for events */
-    _Atomic bool waiting;      /* for one now */
+    _Atomic bool waiting;      /* in a wait for an event now */
     _Atomic int syncs;         /* threads in stream_sync */
 };
 
@@ -100,17 +101,18 @@ struct event {
     struct device *device; /* borrowed */
 };
 
-/* Count a block where it is, under its category and name; on a GPU to the end of its page. */
+/* Count a block in its location, under its category and name; on a GPU with the unused end of its
+ * last page. */
 enum status device_count_block(struct device *device, const struct device_block *block);
 void device_uncount_block(struct device *device, const struct device_block *block);
 
-/* Pinned memory of a plain stream of a GPU. */
+/* Pinned staging buffer of a plain stream of a GPU. */
 enum { DEVICE_STREAM_STAGE = 2 << 20 };
 
 extern const struct device_backend device_cpu;
 extern const struct device_backend device_dry;
 extern const struct device_backend device_dry_gpu;
-/* The entry of libsifr-cuda for device: a const struct device_backend. */
+/* The symbol in libsifr-cuda: a const struct device_backend. */
 #define DEVICE_CUDA_ENTRY "sifr_device_cuda"
 
 #endif

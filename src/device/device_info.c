@@ -1,4 +1,4 @@
-/* device_info -- asks the plugin, if there is one; it alone sees CUDA. */
+/* device_info -- asks the plugin, if available: only the plugin links CUDA. */
 #include "device/device_info.h"
 #include "base/plugin.h"
 

@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* Matched against the name that the driver reports; the first match counts. */
+/* Matched against the name that the driver reports; the first match wins. */
 static const struct {
     const char *words;
     double tflops;

@@ -1,4 +1,4 @@
-/* gpu_facts -- published figures of GPUs: the only table of them. */
+/* gpu_facts -- the table of published GPU figures. All code takes them from here. */
 #ifndef DEVICE_GPU_FACTS_H
 #define DEVICE_GPU_FACTS_H
 #include "base/dtype.h"

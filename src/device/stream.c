@@ -1,8 +1,8 @@
-/* stream -- the faces of streams and events: sticky errors, waits, argument checks.
+/* stream -- the public functions of streams and events: sticky errors, waits, argument checks.
  *
- * A back end sees only work that is to be done: copies, sums and waits are dropped here once the
- * stream has failed. A worker may fail after work was put in its ring, so back ends ask again when
- * they come to it.
+ * A back end sees only work that must be done: once a stream has failed, copies, sums and waits are
+ * dropped here. A worker may fail after work was put in its ring, so back ends check again when
+ * they reach the work.
  */
 #include "device/device.h"
 #include "device/device_impl.h"
@@ -217,7 +217,7 @@ bool stream_record_begin(struct stream *stream)
            backend->record_begin(stream);
 }
 
-/* What failed was not done, so the stream need not carry it. */
+/* The failed work was not executed, so the stream's error is cleared. */
 struct recording *stream_record_end(struct stream *stream)
 {
     const struct device_backend *backend = stream->device->backend;

@@ -1,4 +1,4 @@
-/* tickets -- a counter behind a condition variable; see the header. */
+/* tickets -- counters behind a condition variable. */
 #include "device/tickets.h"
 #include "base/clock.h"
 #include "base/trace.h"
@@ -53,7 +53,7 @@ void tickets_leave(struct tickets *tickets)
     tickets_pass(tickets, 0);
 }
 
-/* Only compute is seen waiting: a worker has nothing better to do. */
+/* Only waits of compute are traced: a worker has nothing else to do. */
 static const struct trace_span trace_wait = {
     .lane = &trace_lane_compute, .category = "wait", .name = "wait"};
 

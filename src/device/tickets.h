@@ -1,7 +1,7 @@
-/* tickets -- the host's side of an event, for any kind of stream.
+/* tickets -- the host side of an event, for any kind of stream.
  *
  * A record takes the next ticket and passes it when its stream reaches the record. A wait is for
- * the ticket that was newest when it was enqueued, so recording an event twice before a stream
+ * the newest ticket at the time the wait was enqueued, so recording an event twice before a stream
  * reaches it loses nothing. Records and waits that streams have not reached yet are the event's
  * users; closing waits until there are none. The back end defines what passing a ticket means.
  */

@@ -2,11 +2,11 @@
  *
  *     done            added
  *      v               v
- *     | running | ... | free ...         a task keeps its place until it is done, so `added - done`
- *                                        tasks are in the ring and arguments stay where they are
+ *     | running | ... | free ...         a task keeps its slot until it is done, so `added - done`
+ *                                        tasks are in the ring and arguments stay in place
  *
  * One lock guards both counters. The thread sleeps on `work`, producers and drainers on `moved`,
- * which is rung only when somebody sleeps there.
+ * which is signalled only when a thread sleeps there.
  */
 #include "device/worker.h"
 #include <pthread.h>
@@ -23,9 +23,9 @@ struct worker {
     struct stream *stream; /* borrowed */
     pthread_t thread;
     pthread_mutex_t lock;
-    pthread_cond_t work;  /* a task was added, or the end was asked for */
+    pthread_cond_t work;  /* a task was added, or `ending` was set */
     pthread_cond_t moved; /* a task is done */
-    int sleepers;         /* on `moved` */
+    int sleepers;         /* threads that wait on `moved` */
     bool ending;
     uint64_t added, done;
     struct task ring[WORKER_RING];
@@ -104,7 +104,7 @@ bool worker_is_me(const struct worker *worker)
     return pthread_equal(pthread_self(), worker->thread);
 }
 
-/* With the lock held: until `done` has reached `target`. */
+/* With the lock held: sleep until `done` has reached `target`. */
 static void wait_done(struct worker *worker, uint64_t target)
 {
     worker->sleepers++;

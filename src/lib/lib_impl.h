@@ -1,4 +1,4 @@
-/* lib_impl -- what the files of the public library share. */
+/* lib_impl -- shared by the files of the public library. */
 #ifndef LIB_LIB_IMPL_H
 #define LIB_LIB_IMPL_H
 #include "engine/engine.h"
@@ -13,9 +13,9 @@ struct sifr_context {
     struct stream *stream;
 };
 
-/* A user's unit as sifr's own: struct unit.self points to one. */
+/* A user's unit; struct unit.self points to it. */
 struct user_unit {
-    struct sifr_unit unit;        /* its tables are not used after building the graph */
+    struct sifr_unit unit;        /* its tables are not used after the graph is built */
     struct sifr_context *context; /* borrowed */
     int64_t width;
     int kept_count;
@@ -30,8 +30,8 @@ struct user_graph {
     struct user_unit *users;
 };
 
-/* Tables for a user's model; errors name the unit or parameter. On failure nothing is left
- * behind. */
+/* Build the tables for a user's model; errors name the unit or parameter. On failure everything is
+ * freed. */
 enum status user_graph_create(struct sifr_context *context, const struct sifr_model *model,
                               int64_t tokens, struct user_graph *graph);
 void user_graph_free(struct sifr_context *context, struct user_graph *graph);

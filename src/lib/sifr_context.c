@@ -1,5 +1,4 @@
-/* sifr_context -- the public library's context: an env, a device, a table of operations, a
- * stream. */
+/* sifr_context -- the public library's context: an env, a device, its ops, a stream. */
 #include <stdlib.h>
 
 #include "lib/lib_impl.h"
@@ -27,7 +26,7 @@ static enum status open_device(struct sifr_context *context)
 int sifr_context_create(int threads, void (*log)(void *user, const char *line), void *user,
                         struct sifr_context **context)
 {
-    struct sifr_context *c = calloc(1, sizeof *c); /* before there is an env to count it */
+    struct sifr_context *c = calloc(1, sizeof *c); /* there is no env yet to count it */
     if (!c)
         return STATUS_MEMORY;
     c->log = log;

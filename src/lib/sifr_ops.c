@@ -1,4 +1,4 @@
-/* sifr_ops -- operations lent to users' units. */
+/* sifr_ops -- ops for users' units. */
 #include "lib/lib_impl.h"
 
 void sifr_linear(const struct sifr_run *run, int64_t rows, int64_t in, int64_t out, const float *x,

@@ -1,5 +1,5 @@
-/* sifr_trainer -- the public trainer: a user's graph with a store and an engine, and parameters
- * by name. */
+/* sifr_trainer -- the public trainer: a user's graph with a store and an engine, and access to
+ * parameters by name. */
 #include <string.h>
 
 #include "lib/lib_impl.h"

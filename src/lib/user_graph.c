@@ -1,9 +1,9 @@
-/* user_graph -- a user's units behind the unit contract.
+/* user_graph -- a user's units behind the unit interface.
  *
- * The stream between user units is one plain tensor: a unit's input is copied into a buffer of
- * its own (kept in every mode, so that forward can be run again from it), its output goes to the
- * engine's room. A parameter named by two units is one param and a piece of its own; the others
- * of a unit form one piece.
+ * User units pass one tensor from unit to unit. A unit's input is copied into a buffer of its own,
+ * which is kept in every mode, so that forward can be rerun from it. Its output goes to the
+ * engine's room. A parameter that two units name is one param and a piece of its own; the other
+ * parameters of a unit form one piece.
  */
 #include <stdio.h>
 #include <string.h>
@@ -154,7 +154,7 @@ static enum status check_unit(struct env *env, const struct sifr_unit *unit, boo
     return STATUS_OK;
 }
 
-/* How many units name this parameter: one named by several is tied. */
+/* How many units name this parameter; if several, it is tied. */
 static int count_users(const struct sifr_model *model, const char *name)
 {
     int users = 0;
@@ -204,8 +204,8 @@ static bool same_shape(const struct unit_tensor *a, const struct sifr_param *b)
     return true;
 }
 
-/* New parameters of a unit: first those it has alone, as one piece, then each tied one as a
- * piece of its own. */
+/* Add the new parameters of a unit: first those that only this unit uses, as one piece, then each
+ * tied one as a piece of its own. */
 static enum status add_params(struct env *env, struct user_graph *g, const struct sifr_model *model,
                               const struct sifr_unit *unit)
 {
@@ -248,7 +248,8 @@ static enum status build(struct sifr_context *context, const struct sifr_model *
         snprintf(to->name, sizeof to->name, "%s", from->name);
         TRY(add_params(env, g, model, from));
         for (int i = 0; i < from->param_count; i++)
-            to->uses[i] = find_tensor(&g->graph, from->params[i].name); /* one tensor a param */
+            to->uses[i] =
+                find_tensor(&g->graph, from->params[i].name); /* each param has one tensor */
         g->graph.unit_count++;
     }
     return g->graph.param_count > 0 ? STATUS_OK : FAIL(env, CONFIG, "the model has no parameters");

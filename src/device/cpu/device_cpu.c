@@ -175,7 +175,7 @@ static void copy_far(void *dst, const void *src, size_t bytes)
 
 /* --- chunks --------------------------------------------------------------------------------- */
 
-/* Runs the chunk of a call that starts at `at` (bytes or elements). */
+/* Runs the chunk that starts at `at` (in bytes or elements). */
 typedef void chunk_fn(const void *args, size_t at);
 
 /* Runs every chunk of `total`. A single thread starts no parallel region: a worker's thread

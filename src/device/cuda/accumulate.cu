@@ -1,8 +1,8 @@
-/* accumulate -- dst[i] += src[i], formed in fp32 (fp64 when dst is) and rounded once: element by
- * element, so the bits are those of the CPU (a NaN stays one, with the GPU's payload).
+/* accumulate -- dst[i] += src[i], formed in fp32 (fp64 when dst is) and rounded once. It works
+ * element by element, so the bits are those of the CPU (a NaN stays NaN, with the GPU's payload).
  *
- * Bound by memory: a thread takes eight elements, in loads of 16 bytes, where both ranges are
- * aligned to 16 bytes; the last few elements, and ranges that are not aligned, go one by one.
+ * Memory-bound: where both ranges are aligned to 16 bytes, a thread handles eight elements with
+ * 16-byte loads. The last few elements, and unaligned ranges, are handled one by one.
  */
 #include "device/cuda/accumulate.h"
 #include <cuda_bf16.h>
@@ -61,7 +61,7 @@ template <class D, class S> __device__ inline D add(D d, S s)
     return narrow<D>(sum(widen(d)) + sum(widen(s)));
 }
 
-/* The first `groups` groups by vectors, what follows one by one. */
+/* The first `groups` groups use vector loads; the rest is handled element by element. */
 template <class D, class S>
 __global__ void __launch_bounds__(THREADS)
     accumulate(D *__restrict__ dst, const S *__restrict__ src, int64_t groups, int64_t count)

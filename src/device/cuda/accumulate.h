@@ -1,4 +1,4 @@
-/* accumulate -- the one kernel of the device layer; seen by C and by CUDA C++. */
+/* accumulate -- the only kernel of the device layer; included by C and CUDA C++. */
 #ifndef DEVICE_CUDA_ACCUMULATE_H
 #define DEVICE_CUDA_ACCUMULATE_H
 #include <cuda_runtime_api.h>
@@ -12,7 +12,7 @@ extern "C" {
 /* device_accumulate on a CUDA stream; returns the launch's error. */
 cudaError_t cuda_accumulate(cudaStream_t stream, void *dst, enum dtype dst_type, const void *src,
                             enum dtype src_type, int64_t count);
-/* Whether this build has code for the current GPU: success, or why not. */
+/* Whether this build has code for the current GPU: cudaSuccess, or the error. */
 cudaError_t cuda_probe(void);
 
 #ifdef __cplusplus

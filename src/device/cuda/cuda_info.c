@@ -1,4 +1,4 @@
-/* cuda_info -- versions and GPUs, asked of the driver and the libraries that are really loaded. */
+/* cuda_info -- versions and GPUs, from the driver and the loaded libraries. */
 #include <cublasLt.h>
 #include <cudnn.h>
 #include <stdio.h>

@@ -1,10 +1,11 @@
-/* device_cuda -- a GPU: opening it, its memory, copies and sums; the table of the back end.
+/* device_cuda -- a GPU: opening it, its memory, copies and sums; the back end's table.
  *
- * The GPU is made current for the thread that opens the device and for the threads of its worker
- * streams; other threads that use a device make it current themselves. Blocks are cudaMalloc's own,
- * zeroed and waited for, since streams here do not wait for the default stream. Copies look at
- * where their pointers are: from ordinary host memory they go through the stream's stage, between
- * two places of the host they are made by the host (stream_cuda.c says what is promised).
+ * The GPU is current in the thread that opens the device and in the threads of its worker streams;
+ * other threads that use the device make it current themselves. Each block is a cudaMalloc, zeroed
+ * and synchronized, since our streams do not wait for the default stream. Copies depend on where
+ * their pointers are: on a plain stream, copies from ordinary host memory go through the stream's
+ * staging buffer; copies between host memory are done by the host. stream_cuda.c describes the
+ * guarantees.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@ enum { LEAST_CAPABILITY = 80 };
 
 /* --- opening -------------------------------------------------------------------------------- */
 
-/* How many there are; 0, and why there is none. */
+/* The number of GPUs; 0 = none, with the reason in `why`. */
 static int count_gpus(char *why, size_t bytes)
 {
     int count = 0, driver = 0, runtime = 0;
@@ -48,8 +49,7 @@ static int count_gpus(char *why, size_t bytes)
     return 0;
 }
 
-/* By NVML, to which it makes no difference whether the GPU is open in this process; the runtime must
- * open it. */
+/* From NVML, which does not need the GPU to be opened; the runtime would open it. */
 static cudaError_t look_at_memory(int index, struct device_info *info)
 {
     struct nvml nvml;
@@ -108,7 +108,7 @@ static void cuda_close(struct device *device)
     nvml_close(&cuda_device_of(device)->nvml);
 }
 
-/* Before there is a context of ours on the GPU. */
+/* Must be called before this process has a context on the GPU. */
 static void look_at_others(struct cuda_device *cuda, int index)
 {
     size_t left;
@@ -116,7 +116,7 @@ static void look_at_others(struct cuda_device *cuda, int index)
         cuda->others_bytes = 0;
 }
 
-/* By the machine and the place on its bus. */
+/* The name consists of PCI bus id and host. */
 static enum status name_gpu(struct env *env, struct cuda_device *cuda)
 {
     char host[64] = "", bus[32] = "";
@@ -160,7 +160,7 @@ undo_nvml:
     return st;
 }
 
-/* --- what the GPU says --------------------------------------------------------------------- */
+/* --- sensors -------------------------------------------------------------------------------- */
 
 static size_t cuda_in_use(struct device *device)
 {
@@ -242,7 +242,7 @@ static enum status cuda_alloc(struct device *device, struct device_block *block)
 static void cuda_free(struct device *device, const struct device_block *block)
 {
     cudaSetDevice(cuda_device_of(device)->index);
-    if (!block->host || !mem_keeps_freed(device->env->mem)) /* MPI knows memory of the host only */
+    if (!block->host || !mem_keeps_freed(device->env->mem)) /* MPI only uses host memory */
         give_back(block);
     device_uncount_block(device, block);
 }

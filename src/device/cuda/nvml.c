@@ -1,9 +1,9 @@
-/* nvml -- see the header.
+/* nvml -- calls the library through dlsym.
  *
- * The toolkit's header is a package of its own and often missing, so what is used of the library's
- * interface is written down here: a GPU is a pointer, 0 is success, and structs begin with their
- * size and version. Functions are looked up by name at every call: there are few calls, and a
- * library without one of them leaves that figure unknown. Once loaded it stays, as plugins do.
+ * The toolkit's header is a separate package and often missing, so the part of the interface that
+ * we use is declared here: a GPU is a pointer, 0 is success, and structs begin with their size and
+ * version. Functions are looked up by name at every call: there are few calls, and if the library
+ * lacks one of them, only that figure is unknown. The library is never unloaded.
  */
 #include "device/cuda/nvml.h"
 #include <cuda_runtime_api.h>
@@ -24,7 +24,7 @@ typedef int memory_fn(void *gpu, struct nvml_memory_v2 *memory);
 typedef int figure_fn(void *gpu, unsigned *figure);
 typedef int kind_fn(void *gpu, int kind, unsigned *figure);
 
-/* *out = the function of that name; `out` is the address of a pointer to it. */
+/* *out = the function `name`; `out` is the address of a function pointer. */
 static bool look_up(const struct nvml *nvml, const char *name, void *out)
 {
     void *address = nvml->object != NULL ? dlsym(nvml->object, name) : NULL;

@@ -1,9 +1,9 @@
 /* record_cuda -- recordings: a CUDA graph, captured from a plain stream.
  *
- * Capture takes what is enqueued on the stream and nothing else; calls that would wait or take memory
- * fail in it, and so does the capture. What memory the driver takes for a graph is its own.
+ * Only work enqueued on the stream is captured. A call that would wait or allocate fails, and so
+ * does the capture. Memory that the driver allocates for a graph is not in our account.
  *
- * Environment, read at each recording, for tests: SIFR_CUDA_GRAPH=off records nothing.
+ * Environment, read at each recording, for tests: SIFR_CUDA_GRAPH=off disables recordings.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@ bool cuda_record_begin(struct stream *stream)
     return begun;
 }
 
-/* What was captured, ready to be launched. */
+/* Instantiate the captured graph and upload it. */
 static enum status make(struct stream *stream, cudaGraph_t captured, cudaGraphExec_t *graph)
 {
     struct env *env = stream->device->env;
@@ -34,7 +34,7 @@ static enum status make(struct stream *stream, cudaGraph_t captured, cudaGraphEx
     return cuda_status(env, error, "a graph on its way to the GPU");
 }
 
-/* A recording is the driver's object itself. */
+/* A recording is the driver's graph object itself. */
 struct recording *cuda_record_end(struct stream *stream)
 {
     cudaGraph_t captured = NULL;

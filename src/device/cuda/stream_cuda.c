@@ -1,29 +1,31 @@
 /* stream_cuda -- plain and worker streams of a GPU, and events between them.
  *
- * A plain stream is a CUDA stream: work is enqueued on it by its caller, who goes on. A worker
- * stream is a thread with a ring of tasks and a CUDA stream of its own: its thread comes to copies
- * and sums in the ring's order and enqueues them on that CUDA stream. Tasks are functions of the
- * host that read and write bytes (MPI staged through host memory), so the rules are:
+ * A plain stream is a CUDA stream on which the caller enqueues work without waiting. A worker
+ * stream is a thread with a ring of tasks and a CUDA stream of its own: the thread takes copies and
+ * sums from the ring in order and enqueues them on that CUDA stream. Tasks are host functions that
+ * read and write bytes (MPI through bounce buffers), so these rules hold:
  *
- *   - before a task the CUDA stream of its stream is empty: whoever runs the task waits first;
- *   - inside a task, work on its own stream is done when the call returns;
- *   - everything else only enqueues.
+ *     - before a task runs, the CUDA stream of its stream is empty: the thread that runs it waits;
+ *     - inside a task, work on its own stream is done when the call returns;
+ *     - everything else only enqueues.
  *
- * An event is recorded and waited for on CUDA streams, but a worker comes to its record later than
- * the call; a ticket says when it has. So a wait has two parts. Until the ticket has passed, who
- * waits sleeps: the thread of a worker, or the caller of a plain stream. Then the CUDA stream of
- * the waiter is made to wait for the CUDA event. By the first rule tasks of a worker that follow
- * a wait start after it, too. Between plain streams nobody sleeps: a ticket passes in the call.
+ * Events are recorded and waited for on CUDA streams, but a worker reaches its record later than
+ * the call, and the ticket tells when. So a wait has two parts. First, the waiting thread (a
+ * worker's thread, or the caller of a plain stream) sleeps until the ticket has passed. Then its
+ * CUDA stream waits for the CUDA event. By the first rule, tasks of a worker that follow a wait
+ * also start after the event. Between plain streams no thread sleeps: the ticket passes in the
+ * call.
  *
- * Nothing can hang: work that is on the GPU waits only for work that is on the GPU. For the same
- * reason it is harmless when a CUDA event has been recorded again by the time a waiter comes to it
- * (it waits longer than it must); several CUDA events an event, taken in turn, make that rare.
+ * Deadlock is impossible, because work on the GPU only waits for work that is already on the GPU.
+ * For the same reason it is harmless when a CUDA event has been recorded again before a waiter
+ * reaches it: the waiter only waits longer than necessary. Each event has several CUDA events, used
+ * in rotation, which makes that rare.
  *
- * What is relied upon of copies: one from pinned host memory reads it later, so that belongs to the
- * stream until it has passed; of ordinary memory CUDA promises nothing either way ("might be
- * synchronous"), so on plain streams we read it ourselves, through the stage: two halves of pinned
- * memory, filled in turn, each again only after the GPU has read it. A copy to host memory is there
- * after stream_sync.
+ * Copies. A copy from pinned host memory reads it later, so the memory belongs to the stream until
+ * the stream has passed the copy. For ordinary memory CUDA guarantees nothing ("might be
+ * synchronous"), so on plain streams we read it ourselves, through a staging buffer: two halves of
+ * pinned memory, filled alternately, each reused only after the GPU has read it. A copy to host
+ * memory is complete after stream_sync.
  */
 #include "device/cuda/stream_cuda.h"
 #include <stdio.h>
@@ -39,7 +41,7 @@ static struct cuda_stream *own(struct stream *stream)
 
 /* --- errors --------------------------------------------------------------------------------- */
 
-/* A failure shows at the next call, or at the next wait: name what was enqueued last. */
+/* A failure shows at the next call or wait, so the message lists what was enqueued last. */
 static enum status fail(struct stream *stream, cudaError_t error, const char *what)
 {
     struct cuda_stream *cuda = own(stream);
@@ -56,7 +58,7 @@ static enum status fail(struct stream *stream, cudaError_t error, const char *wh
                 what, cuda_device_of(stream->device)->index, cudaGetErrorString(error), noted);
 }
 
-/* Whether a call was accepted; a refusal sticks to the stream. */
+/* Whether a call succeeded; a failure sticks to the stream. */
 static bool accepted(struct stream *stream, cudaError_t error, const char *what)
 {
     if (error != cudaSuccess && !stream_failed(stream))
@@ -252,7 +254,7 @@ void cuda_event_close(struct event *event)
         cudaEventDestroy(cuda->points[i]);
 }
 
-/* What a record or a wait takes along. */
+/* The arguments of a record or a wait. */
 struct point {
     struct cuda_event *event; /* borrowed */
     int64_t ticket;

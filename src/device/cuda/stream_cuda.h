@@ -1,11 +1,11 @@
-/* stream_cuda -- streams and events of the CUDA device, for its table. */
+/* stream_cuda -- streams and events of the CUDA device, for the back end's table. */
 #ifndef DEVICE_CUDA_STREAM_CUDA_H
 #define DEVICE_CUDA_STREAM_CUDA_H
 #include "device/cuda/cuda.h"
 #include "device/tickets.h"
 
-/* A ticket goes with one of a few CUDA events, taken in turn, and has passed when that event has
- * been handed to the driver. */
+/* Each ticket belongs to one of a few CUDA events, used in rotation, and has passed when that CUDA
+ * event has been enqueued. */
 enum { CUDA_EVENT_POINTS = 8 };
 
 struct cuda_event {
@@ -29,14 +29,14 @@ struct recording *cuda_record_end(struct stream *stream);
 void cuda_replay(struct stream *stream, struct recording *recording);
 void cuda_forget(struct device *device, struct recording *recording);
 
-/* Work of the device: `work` enqueues on the stream's CUDA stream. It is called at once on a plain
- * stream and by the thread of a worker; inside a task it is also waited for. */
+/* Device work: `work` enqueues on the stream's CUDA stream. It is called immediately on a plain
+ * stream, and by the thread of a worker. Inside a task, cuda_work also waits for the work. */
 void cuda_work(struct stream *stream, stream_task_fn *work, const void *args, size_t bytes);
 
-/* For a copy from ordinary host memory on a plain stream: enqueues it piece by piece through pinned
- * memory, so that `src` has been read when the call returns. */
+/* A copy from ordinary host memory on a plain stream: enqueued in chunks through pinned memory, so
+ * that `src` has been read when the call returns. */
 void cuda_copy_staged(struct stream *stream, char *dst, const char *src, size_t bytes);
-/* Wait for what is on the CUDA stream; a failure sticks to the stream. */
+/* Wait for everything on the CUDA stream; a failure sticks to the stream. */
 void cuda_settle(struct stream *stream);
 
 #endif

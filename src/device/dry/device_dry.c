@@ -1,11 +1,11 @@
-/* device_dry -- devices that count memory and have none: `sifr plan` builds the real engine on
+/* device_dry -- devices that count memory without allocating: `sifr plan` builds the real engine on
  * them.
  *
- * Addresses come from a counter that starts where no process has memory on any machine we know
- * (above 52 bits of address, below the bits that arm64 ignores), so arithmetic on them is fine and
- * touching them faults at once. Bytes are counted in the same place, under the same category and
- * name as on the device that is planned for: the CPU, or a GPU, whose plain streams take pinned
- * memory. What work takes, where time is kept, is in dry_time.c.
+ * Addresses come from a counter that starts where no process has memory on any known machine (above
+ * 52 address bits, below the bits that arm64 ignores). So address arithmetic works, and touching
+ * memory faults immediately. Bytes are counted in the same location, under the same category and
+ * name, as on the planned device: the CPU, or a GPU, whose plain streams have pinned staging
+ * buffers. Simulated time is in dry_time.c.
  */
 #include "device/dry/dry_impl.h"
 

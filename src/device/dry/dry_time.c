@@ -1,18 +1,20 @@
-/* dry_time -- the clocks of a dry device: what would take how long, and who would wait for whom.
+/* dry_time -- the clocks of a dry device: how long work would take, and who would wait for whom.
  *
- *     host      a clock of its own. On "dry" it computes: its plain streams have no other clock
- *     stream    the end of what is enqueued. Work begins then, or when it is enqueued, if that is later
- *     event     the stream's clock when it is recorded; who waits for it goes on then, if not later
+ *     host      has a clock. On "dry" the host computes, so plain streams share its clock
+ *     stream    clock = when everything enqueued is done. Work starts then, or when it is enqueued,
+ *               whichever is later
+ *     event     clock of the stream when it was recorded; a waiter continues at that time or later
  *
- * So time passes in the order of the calls, and nobody has to come back to what was before.
+ * Time advances in the order of the calls, so the simulation never has to revisit an earlier time.
  *
- * Where workers use the cores of those who compute (pace.theft), what they take is owed: a second
- * on a worker adds `theft`, and plain streams pay it when they next work, at most as much as they
- * would lose if it went on beside all of that work. While they wait nothing is taken from them: idle
- * time is set off against the debt. So the order inside a step is coarse, and its sum is right.
+ * Where workers use the cores that compute (pace.theft), the time they take is a debt. Each second
+ * on a worker adds `theft` seconds to it, and plain streams pay when they next work, at most what
+ * they would lose if workers were busy during all of that work. While plain streams are idle they
+ * lose nothing, so idle time reduces the debt. The order within a step is therefore approximate,
+ * but the total is right.
  *
- * A GPU's host sleeps, too, when it waits for a worker's event (stream_cuda.c). That is left out
- * here: it would only be late to enqueue what waits for that event anyway.
+ * On a GPU the host also sleeps while it waits for a worker's event (stream_cuda.c). This is not
+ * simulated: it would only delay enqueueing work that waits for that event anyway.
  */
 #include <math.h>
 #include "base/clock.h"
@@ -24,7 +26,7 @@ static struct dry_device *own(const struct device *device)
     return (struct dry_device *)device;
 }
 
-/* The host itself runs what is on it. */
+/* The stream runs on the host and shares its clock. */
 static bool is_inline(const struct stream *stream)
 {
     return !stream->worker && stream->device->backend->location == MEM_HOST;
@@ -83,7 +85,7 @@ static void set_clock(struct stream *stream, double clock)
         ((struct dry_stream *)stream)->now = clock;
 }
 
-/* What a plain stream loses to workers while it works, after it was idle. */
+/* Seconds that a plain stream, idle before, loses to workers during `seconds` of work. */
 static double pay(struct dry_device *dry, double idle, double seconds)
 {
     double theft = dry->pace.theft;
@@ -119,7 +121,7 @@ enum status dry_stream_sync(struct stream *stream)
 
 void dry_enqueue(struct stream *stream, stream_task_fn *task, const void *args, size_t bytes)
 {
-    (void)stream, (void)task, (void)args, (void)bytes; /* it would touch what is not there */
+    (void)stream, (void)task, (void)args, (void)bytes; /* it would touch memory */
 }
 
 /* --- events --------------------------------------------------------------------------------- */
@@ -166,7 +168,7 @@ void dry_accumulate(struct stream *stream, void *dst, enum dtype dst_type, const
     dry_accumulate_parts(stream, dst, dst_type, src, src_type, count, count, 1);
 }
 
-/* A walk of a hundred thousand ranks adds as many parts: as long as they take, at once. */
+/* One call for all parts: a plan for a hundred thousand ranks adds that many. */
 void dry_accumulate_parts(struct stream *stream, void *dst, enum dtype dst_type, const void *src,
                           enum dtype src_type, int64_t count, int64_t stride, int parts)
 {
