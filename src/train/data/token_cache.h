@@ -76,9 +76,9 @@ const char *token_cache_writer_refusal(const struct token_cache_writer *writer);
 
 /* --- the folder ----------------------------------------------------------------------------- */
 
-/* Take an exclusive flock on FOLDER/lock, waiting for it. So only one of all ranks that share the
- * folder encodes; the others then find its file. *fd = -1 if the lock file cannot be opened: the
- * caller continues without a lock. */
+/* Wait for an exclusive flock on FOLDER/lock, so that only one of the ranks that share the folder
+ * encodes and the others find its file. If the lock file cannot be opened (*fd = -1) or the file
+ * system has no locks, the caller continues without one. */
 enum status token_cache_lock(struct env *env, const char *folder, int *fd);
 void token_cache_unlock(int fd);
 
