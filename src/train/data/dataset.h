@@ -20,7 +20,7 @@
 #include "train/tokenizer/tokenizer.h"
 
 struct data_config {
-    const char *path; /* file or glob; "" when mix is used */
+    const char *path; /* file or glob; "" if mix is used */
     const char *val;  /* file or glob of held-out data, or a fraction such as 0.1; "" = split */
     const char *tokenizer;  /* tokenizer.json, its folder, "bytes", "train:4096"; "" = not set */
     int format;             /* enum data_format, of path and val */
@@ -76,8 +76,8 @@ void dataset_destroy(struct dataset *dataset); /* NULL is fine */
 int64_t dataset_train_tokens(const struct dataset *dataset); /* of all sources; 0 = held-out only */
 int64_t dataset_train_windows(const struct dataset *dataset); /* of one epoch of all sources */
 
-uint64_t
-dataset_mapped_bytes(const struct dataset *dataset); /* mapped files, not in the memory account */
+/* Bytes of mapped files, which the memory account does not include. */
+uint64_t dataset_mapped_bytes(const struct dataset *dataset);
 
 /* A digest of the files of all sources. */
 enum status dataset_digest(const struct dataset *dataset, struct data_digest *digest);

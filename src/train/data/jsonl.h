@@ -11,9 +11,8 @@
 
 #define JSONL_LINE_BYTES_MAX ((size_t)64 << 20)
 
-struct jsonl_document {
-    const char
-        *prompt; /* NULL if the line has "text"; all strings are valid during the visit only */
+struct jsonl_document { /* strings are valid during the visit only */
+    const char *prompt; /* NULL if the line has "text" */
     size_t prompt_bytes;
     const char *text; /* "text" or "completion" */
     size_t text_bytes;

@@ -49,12 +49,12 @@ struct shard_writer;
 
 enum status shard_writer_create(struct env *env, const char *path, int64_t vocab,
                                 uint64_t fingerprint, struct shard_writer **writer);
-void shard_writer_destroy(
-    struct shard_writer *writer); /* NULL is fine; deletes an unfinished file */
+/* NULL is fine; deletes an unfinished file. */
+void shard_writer_destroy(struct shard_writer *writer);
 enum status shard_writer_add(struct shard_writer *writer, const int32_t *tokens, int64_t count);
 int64_t shard_writer_count(const struct shard_writer *writer);
-enum status
-shard_writer_finish(struct shard_writer *writer); /* commits the file; destroy the writer next */
+/* Write the header and commit the file. No tokens may be added afterwards. */
+enum status shard_writer_finish(struct shard_writer *writer);
 
 #define SHARD_COUNT_MAX INT32_MAX /* tokens per file: the header stores an int32 */
 

@@ -56,8 +56,8 @@ const char *source_path(const struct source *source);
 uint64_t source_fingerprint(const struct source *source); /* of the tokenizer; 0 = unknown */
 int source_token_bytes(const struct source *source);      /* of llm.c shards; 0 = other kinds */
 
-uint64_t
-source_mapped_bytes(const struct source *source); /* mapped files, not in the memory account */
+/* Bytes of mapped files, which the memory account does not include. */
+uint64_t source_mapped_bytes(const struct source *source);
 
 /* The digest of its files, and their kind. For token shards this reads the samples, or every byte
  * of a small source. */

@@ -62,8 +62,8 @@ enum status token_cache_writer_create(struct env *env, const char *folder,
 void token_cache_writer_destroy(struct token_cache_writer *writer); /* NULL is fine */
 enum status token_cache_writer_add(struct token_cache_writer *writer, const int32_t *tokens,
                                    int64_t count, bool masked);
-void token_cache_writer_hold_out(
-    struct token_cache_writer *writer); /* tokens added from now on are held out */
+/* Tokens added from now on are held out. */
+void token_cache_writer_hold_out(struct token_cache_writer *writer);
 /* Number of tokens so far in the part that is being written. */
 int64_t token_cache_writer_count(const struct token_cache_writer *writer);
 int64_t token_cache_writer_total(const struct token_cache_writer *writer); /* in both parts */
