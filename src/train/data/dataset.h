@@ -37,7 +37,7 @@ struct data_mix_item {
     int format;
 };
 
-extern const struct option_table data_options; /* data.* over struct data_config */
+extern const struct option_table data_options; /* data.*, for struct data_config */
 
 /* --- before the model's size is known ------------------------------------------------------- */
 

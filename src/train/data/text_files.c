@@ -159,7 +159,7 @@ static size_t cut_after(const struct file_map *map, size_t from, bool whole_line
 static void place_cut(struct text_files *files, double split, bool whole_lines)
 {
     size_t validation = (size_t)((double)files->bytes * split);
-    size_t target = files->bytes - validation, before = 0; /* bytes in the files before */
+    size_t target = files->bytes - validation, before = 0; /* bytes in earlier files */
     for (int i = 0; i < files->count; i++) {
         struct text_file *file = &files->files[i];
         if (before + file->map.bytes <= target)

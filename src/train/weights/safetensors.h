@@ -36,7 +36,7 @@ enum status safetensors_open_header(struct env *env, const void *data, size_t he
 void safetensors_close(struct safetensors *file); /* NULL is fine */
 
 int safetensors_count(const struct safetensors *file);
-const struct safetensor *safetensors_at(const struct safetensors *file, int i); /* in byte order */
+const struct safetensor *safetensors_at(const struct safetensors *file, int i); /* by offset */
 const struct safetensor *safetensors_find(const struct safetensors *file, const char *name);
 const char *safetensors_metadata(const struct safetensors *file, const char *key); /* or NULL */
 
