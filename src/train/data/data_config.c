@@ -1,5 +1,4 @@
-/* data_config.c -- the data.* keys, and what they say together: which sources, and what is held
- * out. */
+/* data_config.c -- the data.* keys, and the sources and held-out data that they describe. */
 #include <stddef.h>
 #include <stdlib.h>
 #include "base/file.h"
@@ -87,7 +86,7 @@ static const struct option OPTIONS[] = {
 const struct option_table data_options = {
     .title = "data", .options = OPTIONS, .count = sizeof OPTIONS / sizeof *OPTIONS};
 
-/* data.val: a share, or files. */
+/* data.val is a fraction, or a file or glob. */
 static enum status read_val(struct env *env, const char *text, struct data_plan *plan)
 {
     char *end;
@@ -97,7 +96,7 @@ static enum status read_val(struct env *env, const char *text, struct data_plan 
         plan->split = value;
         return STATUS_OK;
     }
-    if (number && !file_exists(text)) /* a file may be named 2024 */
+    if (number && !file_exists(text)) /* a file name may be a number, such as 2024 */
         return FAIL(env, CONFIG,
                     "data.val: %s is neither a file nor a share; a share is at least 0 and below 1 "
                     "(0.1 = the last tenth)",

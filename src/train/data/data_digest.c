@@ -1,14 +1,13 @@
-/* data_digest -- see the header. */
 #include "train/data/data_digest.h"
 #include <inttypes.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <xxhash.h>
 
-/* --- taking one ----------------------------------------------------------------------------- */
+/* --- computing ------------------------------------------------------------------------------ */
 
-/* Bytes at .. at + DATA_DIGEST_SAMPLE_BYTES of all pieces, across their joints; what is beyond the
- * end is zero. */
+/* Copy DATA_DIGEST_SAMPLE_BYTES from offset `at` of all files taken as one, across their
+ * boundaries. Bytes beyond the end are zero. */
 static void read_sample(const struct data_span *spans, int count, uint64_t at, uint8_t *out)
 {
     size_t used = 0;
@@ -62,7 +61,7 @@ static uint64_t hash_whole(const struct data_span *spans, int count, uint64_t by
         return XXH3_64bits(spans[0].data, bytes);
     XXH3_state_t *state = XXH3_createState();
     if (!state)
-        return 0; /* then the hash of no other run is the same, which is said */
+        return 0; /* matches no other hash: the data is reported as different */
     XXH3_64bits_reset(state);
     for (int i = 0; i < count; i++)
         XXH3_64bits_update(state, spans[i].data, spans[i].bytes);
@@ -112,7 +111,7 @@ void data_digest_join(struct data_digest *all, const struct data_digest *source,
     all->times = join_hash(all->times, source->times);
 }
 
-/* --- comparing two -------------------------------------------------------------------------- */
+/* --- comparing ------------------------------------------------------------------------------ */
 
 static void describe(const struct data_digest *digest, bool more, struct text *text)
 {

@@ -4,8 +4,9 @@
  *     a source of up to 256 MiB, and all text     every byte is hashed
  *     a larger source of tokens                   the size, and samples at fixed positions
  *
- * File names do not matter and, for tokens, neither does the way they are divided into files. If
- * modification times differ, more samples are compared; the times alone are not a difference.
+ * File names do not matter. For tokens, neither does the way they are divided into files. If
+ * modification times differ, more samples are compared; different times alone do not count as
+ * different data.
  */
 #ifndef TRAIN_DATA_DIGEST_H
 #define TRAIN_DATA_DIGEST_H
@@ -14,40 +15,42 @@
 #include <stdint.h>
 #include "base/text.h"
 
-#define DATA_DIGEST_WHOLE ((uint64_t)256 << 20) /* bytes of a source that are hashed whole */
+#define DATA_DIGEST_WHOLE ((uint64_t)256 << 20) /* larger sources are sampled */
 enum { DATA_DIGEST_SAMPLES = 2048, DATA_DIGEST_MORE = 8192, DATA_DIGEST_SAMPLE_BYTES = 4096 };
 
-struct data_digest {      /* open; all zero: not known */
-    uint64_t kinds;       /* what the sources are: only of the same can bytes be compared */
-    int64_t files;        /* of all sources */
-    uint64_t whole_bytes; /* hashed whole */
-    uint64_t sampled_bytes;
-    int64_t samples;      /* taken of these, in the first look */
-    uint64_t hash;        /* of what was hashed whole, and of the samples */
-    uint64_t more, times; /* of more samples, of the files' times; 0 where there are no samples */
+struct data_digest {        /* public fields; all zero = unknown */
+    uint64_t kinds;         /* of the sources, hashed; must be equal for digests to be compared */
+    int64_t files;          /* of all sources */
+    uint64_t whole_bytes;   /* bytes of the sources that are hashed completely */
+    uint64_t sampled_bytes; /* bytes of the sources that are sampled */
+    int64_t samples;        /* DATA_DIGEST_SAMPLES for each sampled source */
+    uint64_t hash;          /* of the bytes that are hashed completely, and of the samples */
+    uint64_t more, times;   /* of more samples, of modification times; 0 = nothing is sampled */
 };
 
-/* The content of a source: pieces in order, as if they were one. */
+/* A file of a source. The files of a source are hashed as one sequence of bytes. */
 struct data_span {
     const void *data;
     uint64_t bytes;
-    const char *path; /* for its time */
+    const char *path; /* for the modification time */
 };
-/* `whole` is DATA_DIGEST_WHOLE but in tests. */
+/* A source of up to `whole` bytes is hashed completely; only tests pass a value other than
+ * DATA_DIGEST_WHOLE. */
 void data_digest_compute(const struct data_span *spans, int count, uint64_t whole,
                          struct data_digest *digest);
-/* Of a source that has been hashed whole already. */
+/* The digest of a source whose complete hash is already known. */
 struct data_digest data_digest_hashed(int files, uint64_t bytes, uint64_t hash);
 
-/* One more source, of a kind. */
+/* Add the digest of a source of kind `kind` to `all`. */
 void data_digest_join(struct data_digest *all, const struct data_digest *source, int kind);
 
 enum data_verdict {
     DATA_SAME,
     DATA_DIFFERS,
-    DATA_UNKNOWN, /* they cannot be compared */
+    DATA_UNKNOWN, /* the two cannot be compared */
 };
-/* Appends to `compared` in words what was: "3 files, 154.0 KiB hashed whole". */
+/* Compare the digest of a checkpoint (`there`) with the current one (`here`). Appends to `compared`
+ * what was compared: "3 files, 154.0 KiB hashed whole". */
 enum data_verdict data_digest_compare(const struct data_digest *there,
                                       const struct data_digest *here, struct text *compared);
 

@@ -1,5 +1,5 @@
-/* data_paths -- see the header. A run's config.yaml is read again from other folders, where a
- * relative name would lead to nothing or, worse, to another file. */
+/* data_paths.c -- paths are made absolute because a run's config.yaml may be read again from
+ * another folder, where a relative path would lead to no file or, worse, to a different one. */
 #include "train/data/data_paths.h"
 #include <errno.h>
 #include <limits.h>
@@ -10,9 +10,9 @@
 #include "train/data/dataset_impl.h"
 #include "base/named.h"
 
-/* --- there? --------------------------------------------------------------------------------- */
+/* --- existence ------------------------------------------------------------------------------ */
 
-/* data.tokenizer may be no file at all. */
+/* data.tokenizer does not always name a file. */
 static bool is_tokenizer_file(const char *name)
 {
     return *name && strcmp(name, "bytes") != 0 && strncmp(name, "train:", 6) != 0;
@@ -48,7 +48,7 @@ enum status data_paths_held_out(struct env *env, struct data_config *config)
     return STATUS_OK;
 }
 
-/* --- absolute names ------------------------------------------------------------------------- */
+/* --- absolute paths ------------------------------------------------------------------------- */
 
 enum status path_make_absolute(struct env *env, struct options *options, const char **path)
 {

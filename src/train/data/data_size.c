@@ -1,4 +1,3 @@
-/* data_size -- see the header. */
 #include "train/data/data_size.h"
 #include <string.h>
 #include "base/file.h"
@@ -7,8 +6,8 @@
 #include "train/data/source_impl.h"
 #include "train/data/token_packer.h"
 
-enum { PLACES = 16, PLACE_BYTES = 1 << 16 };
-#define LEARNT_RATE 0.3 /* tokens a byte, of a vocabulary that is still to be learnt */
+enum { PLACES = 16, PLACE_BYTES = 1 << 16 }; /* samples of the text, maximum bytes of each */
+#define LEARNT_RATE 0.3 /* tokens per byte for a tokenizer that is not trained yet */
 
 /* --- text that has not been encoded --------------------------------------------------------- */
 
@@ -28,7 +27,8 @@ static enum status sample_document(void *user, const struct jsonl_document *docu
     return tokenizer_encode(s->encoder, document->text, document->text_bytes, s->special, &s->ids);
 }
 
-/* Whole lines of a file near a place; *bytes of them. */
+/* Encode a sample of a file near offset `at`; *bytes = its length. It begins with a line if one
+ * begins there; for JSONL it also ends with a line. */
 static enum status sample_place(struct env *env, struct text_sampling *s,
                                 const struct text_file *file, size_t at, bool jsonl, size_t *bytes)
 {

@@ -1,8 +1,7 @@
-/* data_tokenizer.c -- the tokenizer that data.tokenizer names, learnt from the training text when
- * it says so.
+/* data_tokenizer.c -- loads the tokenizer that data.tokenizer names, or trains one on the training
+ * text.
  *
- * Learning reads the same cut of the same files as the sources will (text_files.h), so held-out
- * text has no part in it.
+ * Training cuts the files as the sources will (text_files.h), so it never sees held-out text.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -11,27 +10,27 @@
 #include "train/data/jsonl.h"
 #include "train/data/text_files.h"
 
-#define STRIPE_BYTES ((size_t)1 << 20) /* of text, read in one piece where not all of it is */
+#define STRIPE_BYTES ((size_t)1 << 20) /* of consecutive text, where the text is sampled */
 
-/* Text beyond data.max_text adds little to a vocabulary: of more, stripes at even distances are read,
- * the same in every run. */
+/* Text beyond data.max_text adds little to a vocabulary. If there is more, only evenly spaced
+ * stripes are read, the same ones in every run. */
 struct gathering {
-    struct tokenizer_learner *learner; /* NULL: only measure */
+    struct tokenizer_learner *learner; /* NULL = only count bytes */
     size_t limit;                      /* 0 = none */
-    size_t total, read;                /* bytes of training text in all files; learnt from */
-    size_t base;                       /* bytes of the files before this one */
+    size_t total, read;                /* bytes of training text in all files, bytes read so far */
+    size_t base;                       /* bytes of training text in the files before this one */
     size_t cut;                        /* of the file that is being read */
-    int64_t documents;                 /* learnt from */
+    int64_t documents;                 /* read so far */
 };
 
-/* --- which text ----------------------------------------------------------------------------- */
+/* --- choosing the text ---------------------------------------------------------------------- */
 
 static bool is_sampled(const struct gathering *g)
 {
     return g->limit > 0 && g->total > g->limit;
 }
 
-/* Bytes from the begin of a stripe to the begin of the next. */
+/* Bytes from the start of a stripe to the start of the next. */
 static double stripe_period(const struct gathering *g)
 {
     return (double)STRIPE_BYTES * (double)g->total / (double)g->limit;
@@ -42,11 +41,11 @@ static enum status gather(struct gathering *g, const void *data, size_t bytes)
     g->read += bytes;
     g->documents++;
     TRY(tokenizer_learner_add(g->learner, data, bytes));
-    return tokenizer_learner_add(g->learner, "\n", 1); /* documents do not run together */
+    return tokenizer_learner_add(g->learner, "\n", 1); /* keep documents apart */
 }
 
-/* The begin of the first line at or after `from`, where there is one before `end`; else `from`, or
- * the next character. */
+/* The start of the first line in [from, end). If no line starts there, the start of the first
+ * character at or after `from`. */
 static size_t line_after(const uint8_t *text, size_t from, size_t end)
 {
     const uint8_t *newline = from > 0 ? memchr(text + from - 1, '\n', end - from) : text;
@@ -70,7 +69,7 @@ static enum status gather_stripes(struct gathering *g, const uint8_t *text, size
         if (begin >= end)
             continue;
         begin = line_after(text, begin, end);
-        if (end < bytes) /* up to the line that the stripe ends in */
+        if (end < bytes) /* extend the stripe to the end of its last line */
             end = line_after(text, end, end + STRIPE_BYTES < bytes ? end + STRIPE_BYTES : bytes);
         if (begin < end)
             TRY(gather(g, text + begin, end - begin));
@@ -140,7 +139,7 @@ static enum status gather_sources(struct env *env, const struct data_config *con
     return STATUS_OK;
 }
 
-/* --- learning ------------------------------------------------------------------------------- */
+/* --- training ------------------------------------------------------------------------------- */
 
 bool data_tokenizer_is_learnt(const struct data_config *config)
 {
@@ -175,7 +174,7 @@ static void tell_sampling(struct env *env, const struct gathering *g)
                  text_human_count(a, (double)dropped.words), (long long)dropped.most);
 }
 
-/* `speaks`: of several ranks that learn the same, one tells how. */
+/* All ranks train the same tokenizer; `speaks` is set on the one that logs how. */
 static enum status learn(struct env *env, const struct data_config *config, bool speaks,
                          struct gathering *g, struct tokenizer **tokenizer)
 {

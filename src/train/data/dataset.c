@@ -1,15 +1,16 @@
-/* dataset.c -- which window is sample n.
+/* dataset.c -- maps sample n to a window.
  *
- *     n --mix--> (source, k)   a table of MIX_SLOTS slots, repeated: each source has slots by its
- *                              weight, scattered by the seed; k counts the source's own samples
- *     k --pass-> (pass, i)     pass = k / windows, i = k mod windows
- *       --order> window        a permutation of the windows, another one in every pass
- *       --place> first token   offset of the pass + window * context
+ *     n --mix----> (source, k)   a table of MIX_SLOTS slots, repeated: the number of slots of a
+ *                                source follows its weight, and the seed scatters them; k counts
+ *                                the samples of the source
+ *     k --epoch--> (epoch, i)    epoch = k / windows, i = k mod windows
+ *       --order--> window        a permutation of the windows, different in every epoch
+ *       --range--> first token   offset of the epoch + window * context
  *
- * A stream of N tokens has P = N - 1 predictions and W = max(1, (P - T + 1) / T) windows of T: so
- * many that they fit whatever the offset of the pass, which is at most T - 1 (less when the stream
- * is shorter than two windows). A pass thus leaves out fewer than 2 T predictions, others each
- * time.
+ * A stream of N tokens has P = N - 1 predictions and W = max(1, (P - T + 1) / T) windows of T
+ * tokens. They fit with any offset of the epoch, which is at most T - 1 (less if the stream is
+ * shorter than two windows). So an epoch omits fewer than 2 T predictions, and which ones changes
+ * with every epoch.
  */
 #include "train/data/dataset.h"
 #include <stdio.h>
@@ -24,14 +25,14 @@ struct member { /* a training source */
     const struct token_stream *stream;
     double weight;
     int64_t slots;   /* of MIX_SLOTS */
-    int64_t windows; /* of a pass */
-    int64_t offsets; /* how many different offsets a pass may have */
+    int64_t windows; /* per epoch */
+    int64_t offsets; /* number of possible offsets of an epoch */
     struct rng order, offset;
 };
 
 struct slot {
     uint16_t member;
-    uint16_t rank; /* slots of this member before it */
+    uint16_t rank; /* number of earlier slots of the same member */
 };
 
 struct held_out { /* a stream to evaluate on */
@@ -49,12 +50,12 @@ struct dataset {
     struct source *val;
     struct held_out *held_out;
     int held_out_count;
-    uint32_t *token_lengths; /* bytes of text by token; NULL = not known */
+    uint32_t *token_lengths; /* bytes of text of each token; NULL = unknown */
 };
 
 /* --- the mix -------------------------------------------------------------------------------- */
 
-/* Slots by weight: each slot in turn goes to who is furthest behind its share. */
+/* Assign slots by weight: each slot goes to the member that is furthest below its share. */
 static enum status share_slots(struct dataset *set)
 {
     double sum = 0;
@@ -89,7 +90,7 @@ static enum status mix_create(struct dataset *set, uint64_t seed)
     for (int m = 0; m < set->member_count; m++)
         for (int64_t i = 0; i < set->members[m].slots; i++)
             set->mix[rng_permute(scatter, next++, MIX_SLOTS)].member = (uint16_t)m;
-    /* Ranks in the order of the table, so that a source's samples come in order. */
+    /* Ranks follow the order of the table, so that the samples of a source occur in order. */
     for (int m = 0; m < set->member_count; m++)
         for (int slot = 0, rank = 0; slot < MIX_SLOTS; slot++)
             if (set->mix[slot].member == m)
@@ -172,11 +173,11 @@ static enum status load_val(struct dataset *set, const struct data_config *confi
     return STATUS_OK;
 }
 
-/* Every source that knows its tokenizer must know the same one, and it must be the run's. */
+/* All sources with a known tokenizer must have the same one, and it must be that of the run. */
 static enum status check_tokenizers(const struct dataset *set, const struct tokenizer *tokenizer)
 {
     uint64_t fingerprint = tokenizer ? source_tokenizer_fingerprint(tokenizer) : 0;
-    const char *first = NULL; /* the source that said it; NULL = data.tokenizer */
+    const char *first = NULL; /* the source of the fingerprint; NULL = data.tokenizer */
     int token_bytes = 0;
     for (int i = 0; i <= set->member_count; i++) {
         const struct source *source = i < set->member_count ? set->members[i].source : set->val;

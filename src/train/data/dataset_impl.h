@@ -1,12 +1,13 @@
-/* dataset_impl -- the data.* keys read together. For data_*.c and dataset.c only. */
+/* dataset_impl -- the sources that all data.* keys together describe. For data_*.c and dataset.c
+ * only. */
 #ifndef TRAIN_DATASET_IMPL_H
 #define TRAIN_DATASET_IMPL_H
 #include "train/data/dataset.h"
 
 struct data_plan {
     int count;       /* training sources */
-    double split;    /* share of each that is held out */
-    const char *val; /* path of held-out data, or NULL */
+    double split;    /* fraction of each source that is held out */
+    const char *val; /* path of held-out data; NULL = none */
 };
 
 enum status data_plan_make(struct env *env, const struct data_config *config,

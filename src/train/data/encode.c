@@ -1,9 +1,8 @@
-/* encode -- see the header.
+/* encode.c -- encodes long text in chunks of about 1 MiB.
  *
- * Long text is encoded in pieces of about a megabyte. A piece ends between a letter and a line's
- * end: the patterns in use never join the two. Whether that holds for the tokenizer at hand is
- * tried on a few examples first; where it does not (a prefix space is added, say) every document
- * is encoded in one piece.
+ * A chunk ends between a letter and a newline, because the usual pre-tokenizer patterns never join
+ * the two. A few examples are encoded first to test whether this holds for the given tokenizer. If
+ * it does not, for example because a prefix space is added, every document is encoded at once.
  */
 #include "train/data/encode.h"
 #include <string.h>
@@ -21,11 +20,11 @@ struct encoding {
     struct token_list tokens; /* scratch */
     struct shard_writer *writers[PARTS];
     bool cut_allowed;
-    size_t total_bytes, done_bytes; /* of text in all files */
+    size_t total_bytes, done_bytes; /* of text: in all files, encoded so far */
     const struct text_file *file;   /* the JSONL file that is being read */
 };
 
-/* --- may text be cut between a letter and a line's end? ------------------------------------- */
+/* --- may text be cut between a letter and a newline? ---------------------------------------- */
 
 static enum status encode_joined(struct encoding *e, const char *text, size_t cut, bool apart)
 {
@@ -78,7 +77,7 @@ static enum status add_end(struct encoding *e, int part)
     return eot < 0 ? STATUS_OK : shard_writer_add(e->writers[part], &eot, 1);
 }
 
-/* Shards are begun when they get their first text. */
+/* A shard is created when its first text arrives. */
 static enum status open_part(struct encoding *e, int part)
 {
     const struct encode_job *job = e->job;
@@ -145,7 +144,7 @@ static enum status find_format(const struct encode_job *job, const char *pattern
     return STATUS_OK;
 }
 
-/* With `count_only` just find out how much there is. */
+/* With `count_only`, only count the bytes and log warnings about the files. */
 static enum status walk_pattern(struct encoding *e, const char *pattern, bool count_only)
 {
     const struct encode_job *job = e->job;

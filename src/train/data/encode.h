@@ -1,14 +1,14 @@
-/* encode -- text and JSONL files into two token shards, a piece at a time: no file is ever held
- * whole as tokens.
+/* encode -- encodes text and JSONL files into two token shards, one chunk of text at a time: the
+ * tokens of a file are never all in memory.
  *
- * The tokens are those that a run would make of the same files: each stream begins with the
- * end-of-text token and every document is followed by one.
+ * The tokens are the same as those a run would train on, given the same files: each stream begins
+ * with the end-of-text token, and one follows every document.
  */
 #ifndef TRAIN_ENCODE_H
 #define TRAIN_ENCODE_H
 #include "train/data/source.h"
 
-/* Called now and then: `done` of `total` bytes of text are encoded. */
+/* Called after every chunk: `done` of `total` bytes of text are encoded. */
 typedef void encode_progress_fn(void *user, size_t done, size_t total);
 
 struct encode_job {
@@ -17,15 +17,15 @@ struct encode_job {
     const char *const *patterns; /* files or globs */
     int pattern_count;
     enum data_format format; /* DATA_AUTO, DATA_TEXT or DATA_JSONL */
-    double split;            /* share that goes to the second shard */
+    double split;            /* fraction of the text that goes to the second shard */
     bool special;
-    const char *path[2];          /* train, val; val is not written when nothing is held out */
+    const char *path[2];          /* train, val; a file without text is not written */
     encode_progress_fn *progress; /* may be NULL */
     void *user;
 };
 
 struct encode_result {
-    int64_t tokens[2]; /* of train and val; 0 = that file was not written */
+    int64_t tokens[2]; /* in train and val; 0 = that file was not written */
     size_t bytes[2];   /* of text */
     double seconds;
 };

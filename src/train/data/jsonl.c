@@ -1,8 +1,8 @@
-/* jsonl.c -- one JSON object a line, parsed strictly: a key twice, a wrong type or a missing key is
- * an error.
+/* jsonl.c -- parses one JSON object per line, strictly: a duplicate key, a wrong type or a missing
+ * key is an error.
  *
- * A line is bounded in length; the parser bounds its own depth. Strings may hold any character,
- * U+0000 too.
+ * The length of a line is limited, and the parser limits the depth. Strings may contain any
+ * character, including U+0000.
  */
 #include "train/data/jsonl.h"
 #include <stdbool.h>
@@ -84,13 +84,13 @@ enum status jsonl_parse(struct env *env, const char *data, size_t bytes, const c
     struct place place = {.env = env, .origin = origin};
     const char *start = data, *end = data + bytes;
     if (bytes >= 3 && memcmp(data, "\xef\xbb\xbf", 3) == 0)
-        data += 3; /* a byte order mark */
+        data += 3; /* skip the byte order mark */
     while (data < end) {
         const char *newline = memchr(data, '\n', (size_t)(end - data));
         size_t length = (size_t)((newline ? newline : end) - data);
         place.line++;
         place.offset = (size_t)(data - start);
-        if (newline == NULL) /* what cannot be read is zeros to the end */
+        if (newline == NULL) /* a failed read returns zeros up to the end of the file */
             TRY(file_map_check(env, origin, data));
         if (!is_blank(data, length))
             TRY(line_parse(&place, data, length, visit, user));

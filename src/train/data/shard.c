@@ -1,11 +1,13 @@
-/* shard.c -- reading token shards.
+/* shard.c -- reads token shards.
  *
- *     llm.c:  256 x int32 header, then tokens
+ *     llm.c:  header of 256 x int32, then tokens
  *             {magic, version, token count, vocab*, fingerprint low*, high*, 0 ...}
- *     bare:   tokens
+ *     raw:    tokens
  *
- * (* is ours, 0 in the files of other writers.) The size of the file must be exactly what the
- * header says: a truncated shard is the usual end of a broken download.
+ *     * only in our files; 0 in those of other writers
+ *
+ * The size of the file must match the header exactly: an interrupted download leaves a truncated
+ * shard.
  */
 #include "train/data/shard.h"
 #include <string.h>
@@ -16,7 +18,7 @@
 struct shard {
     struct env *env; /* borrowed */
     char *path;
-    struct file_map map; /* empty when opened from memory */
+    struct file_map map; /* empty if opened from memory */
     const uint8_t *tokens;
     int64_t count;
     int token_bytes;
@@ -33,7 +35,7 @@ bool shard_is_llmc(const void *data, size_t bytes)
     return magic == SHARD_MAGIC_U16 || magic == SHARD_MAGIC_U32;
 }
 
-/* --- what the file holds -------------------------------------------------------------------- */
+/* --- parsing -------------------------------------------------------------------------------- */
 
 static enum status parse_llmc(struct shard *shard, const uint8_t *data, size_t bytes)
 {

@@ -1,4 +1,4 @@
-/* shard_header -- the words at the head of an llm.c token shard, for its reader and its writer. */
+/* shard_header -- constants of an llm.c token shard's header, for reader and writer. */
 #ifndef TRAIN_SHARD_HEADER_H
 #define TRAIN_SHARD_HEADER_H
 

@@ -1,7 +1,7 @@
-/* shard_writer.c -- writing llm.c token shards, through a fixed buffer.
+/* shard_writer.c -- writes llm.c token shards through a fixed buffer.
  *
- * The header is written last, when the count is known; until finish the file has a temporary
- * name.
+ * The header is written last, when the number of tokens is known. The file has a temporary name
+ * until shard_writer_finish.
  */
 #include <string.h>
 #include "base/part_file.h"

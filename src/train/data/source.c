@@ -1,4 +1,4 @@
-/* source.c -- what the kinds of sources share: detection, fingerprints, the end. */
+/* source.c -- the code common to all kinds of sources: detection, fingerprints, digests. */
 #include "train/data/source.h"
 #include <string.h>
 #include <xxhash.h>
@@ -6,7 +6,7 @@
 #include "train/data/source_impl.h"
 #include "train/data/text_files.h"
 
-/* --- what a path holds ---------------------------------------------------------------------- */
+/* --- detection ------------------------------------------------------------------------------ */
 
 static bool ends_with(const char *path, const char *tail)
 {
@@ -14,7 +14,7 @@ static bool ends_with(const char *path, const char *tail)
     return bytes >= tail_bytes && strcmp(path + bytes - tail_bytes, tail) == 0;
 }
 
-/* An object or an array: what stands before the first word. */
+/* Is the first character, after a byte order mark and white space, that of an object or array? */
 static bool begins_json(const struct file_map *map)
 {
     size_t at = map->bytes >= 3 && memcmp(map->data, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
@@ -30,7 +30,7 @@ static enum status detect_bytes(struct env *env, const char *path, const struct 
         *found = DATA_TOKENS;
         return STATUS_OK;
     }
-    if (ends_with(path, ".bin")) /* bare numbers, or anything: nobody should guess */
+    if (ends_with(path, ".bin")) /* may be raw ids or anything else: do not guess */
         return FAIL(env, FORMAT,
                     "'%s' has no token shard header; say data.format u16 or u32 if it holds bare "
                     "numbers, text or jsonl if it is that (sifr tokenize: --format)",
@@ -43,7 +43,7 @@ static enum status detect_bytes(struct env *env, const char *path, const struct 
                     path);
     bool jsonl = ends_with(path, ".jsonl") || ends_with(path, ".ndjson");
     *found = jsonl ? DATA_JSONL : DATA_TEXT;
-    return text_file_check(env, path, map); /* its name is no reason to take it for text */
+    return text_file_check(env, path, map); /* do not trust the name alone */
 }
 
 static enum status detect_file(struct env *env, const char *path, enum data_format *found)
@@ -181,7 +181,7 @@ uint64_t source_mapped_bytes(const struct source *source)
     return bytes;
 }
 
-/* Tokens of other widths are other bytes. */
+/* The kind for digests: tokens of different widths have different bytes and cannot be compared. */
 static int kind_of(const struct source *source)
 {
     if (source->format == DATA_TEXT || source->format == DATA_JSONL)

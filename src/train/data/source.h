@@ -1,16 +1,16 @@
-/* source -- one origin of training tokens: text, token shards or JSONL, found by a path or glob.
+/* source -- one source of tokens: text, JSONL or token shards, given by a path or glob.
  *
- * Whatever it is, it becomes two token streams: one to train on and one held out (empty when
- * `split` is 0). How the three kinds become streams:
+ * A source provides two token streams: one to train on and one held out (empty if `split` is 0).
+ * How they are made depends on the kind of source:
  *
- *   text    every file is a document: encoded, and followed by the end-of-text token; the stream
- *           begins with that token too, so that the first word is predicted from something.
+ *   text    Every file is a document. It is encoded, and the end-of-text token follows. The stream
+ *           also begins with that token, so that the first word has a context.
  *           Held out: the end of the text, cut after a line.
- *   jsonl   every line is a document, laid out in the same way; tokens of a prompt are masked
- *           (never predicted), those of its completion and the end-of-text token after it are
- *           not. Lines with nothing to encode are passed over. Held out: the last lines.
- *   tokens  the files in the order of their names, joined; a window may run from one file into
- *           the next as it may from one document into the next. Held out: the last tokens.
+ *   jsonl   Every line is a document, encoded in the same way. The tokens of a prompt are masked
+ *           (never predicted); those of its completion and the end-of-text token after it are
+ *           not. Lines without text are skipped. Held out: the last lines.
+ *   tokens  The files are joined in the order of their names. A window may cross from one file into
+ *           the next, as it may from one document into the next. Held out: the last tokens.
  */
 #ifndef TRAIN_SOURCE_H
 #define TRAIN_SOURCE_H
@@ -21,18 +21,19 @@
 #include "train/tokenizer/tokenizer.h"
 
 enum data_format {
-    DATA_AUTO, /* tokens by their header, JSONL by the name *.jsonl, *.bin not at all, else text */
+    DATA_AUTO, /* detect: tokens by their header, JSONL by its name (*.jsonl, *.ndjson), otherwise
+                  text; *.bin without a header is an error */
     DATA_TEXT,
     DATA_TOKENS,
     DATA_JSONL,
-    DATA_U16, /* bare numbers, as nanoGPT writes them */
+    DATA_U16, /* raw token ids, as nanoGPT writes them */
     DATA_U32,
 };
 
 struct source_spec {
-    const char *path; /* or glob */
+    const char *path; /* file or glob */
     enum data_format format;
-    double split;                      /* share held out, 0 <= split < 1 */
+    double split;                      /* fraction held out, 0 <= split < 1 */
     bool special;                      /* encode special tokens found in text */
     const struct tokenizer *tokenizer; /* needed for text and JSONL only */
     int64_t vocab;                     /* every token must be below it */
@@ -41,8 +42,8 @@ struct source_spec {
 
 struct source;
 
-/* Find out what the files of `path` hold; several kinds are an error. Any format but DATA_AUTO comes
- * back as it is, and no file is looked at. */
+/* Detect what the files of `path` contain. Files of different kinds are an error. Any format other
+ * than DATA_AUTO is returned unchanged, without reading a file. */
 enum status source_detect(struct env *env, const char *path, enum data_format format,
                           enum data_format *found);
 
@@ -52,18 +53,20 @@ void source_destroy(struct source *source); /* NULL is fine */
 const struct token_stream *source_train(const struct source *source);
 const struct token_stream *source_held_out(const struct source *source); /* count 0 = none */
 const char *source_path(const struct source *source);
-uint64_t source_fingerprint(const struct source *source); /* of the tokenizer; 0 = not known */
-int source_token_bytes(const struct source *source);      /* of llm.c shards; 0 = not such */
+uint64_t source_fingerprint(const struct source *source); /* of the tokenizer; 0 = unknown */
+int source_token_bytes(const struct source *source);      /* of llm.c shards; 0 = other kinds */
 
-uint64_t source_mapped_bytes(const struct source *source); /* of files, in no rank's account */
+/* Bytes of mapped files, which the memory account does not include. */
+uint64_t source_mapped_bytes(const struct source *source);
 
-/* What its files hold, and as which kind of source. Reads what a source of tokens samples. */
+/* The digest of its files, and their kind. For token shards this reads the samples, or every byte
+ * of a small source. */
 enum status source_digest(const struct source *source, struct data_digest *digest, int *kind);
 
-/* The key of its file in the cache; false = it has none. */
+/* The key of its file in the token cache; false = it has none. */
 bool source_cache_key(const struct source *source, struct token_cache_key *key);
 
-/* A number that two tokenizers share only when every token is the same; never 0. */
+/* A hash of all tokens, in order; never 0. */
 uint64_t source_tokenizer_fingerprint(const struct tokenizer *tokenizer);
 
 #endif

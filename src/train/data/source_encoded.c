@@ -1,18 +1,18 @@
-/* source_encoded.c -- text and JSONL as tokens, encoded once and found again.
+/* source_encoded.c -- encodes text and JSONL once, and keeps the tokens in a cache.
  *
- *     hash the text -> look for its tokens in the cache -> encode into the cache, one rank of all
- *                                                          that see the folder; the others wait
+ *     hash the text -> look for its tokens in the cache -> if missing, one of the ranks that share
+ *                                                          the folder encodes; the others wait
  *
- * The hash is of every byte of the text: XXH3 reads faster than a disk does. A cache that cannot be
- * written is said, and the tokens are made in this rank's own memory instead, just as narrow. That is
- * also where they are made for who has no run folder.
+ * Every byte of the text is hashed: XXH3 is faster than a disk. If the cache cannot be written, a
+ * warning is logged and the tokens are kept in this rank's memory, in the same narrow type.
+ * Commands without a run folder also keep them in memory.
  *
- * While encoding, no more than some thousand tokens are in memory at a time, and the text is mapped.
+ * While encoding, only a few thousand tokens are in memory at a time, and the text is mapped.
  */
 #include <xxhash.h>
 #include "train/data/source_impl.h"
 
-/* --- what the loaders call ------------------------------------------------------------------ */
+/* --- called by the loaders ------------------------------------------------------------------ */
 
 struct passing {
     struct token_cache_writer *writer;
@@ -47,7 +47,7 @@ enum status source_encode_begin(struct source_encoding *e, int part)
 
 /* --- the key -------------------------------------------------------------------------------- */
 
-enum { ENCODING_VERSION = 1 }; /* raised when the same text becomes other tokens */
+enum { ENCODING_VERSION = 1 }; /* increment if the same text gives different tokens */
 
 struct token_cache_key source_text_key(const struct source_spec *spec, bool jsonl,
                                        const struct text_files *files)
@@ -77,7 +77,8 @@ static enum status encode_all(struct source_encoding *e, bool jsonl, const struc
     return token_cache_writer_finish(e->writer, cache);
 }
 
-/* `folder` NULL = in memory. *refused: the folder could not be written to, and this was said. */
+/* `folder` NULL = in memory. *refused = the folder could not be written to, and a warning was
+ * logged. */
 static enum status encode(struct source *source, const struct source_spec *spec, bool jsonl,
                           const struct text_files *files, const char *folder, bool *refused)
 {
@@ -101,7 +102,7 @@ undo_encoder:
     return st;
 }
 
-/* Only one rank of all that see the folder comes here without a cache. */
+/* Called with the lock held: only the first of the ranks that share the folder has to encode. */
 static enum status find_or_encode(struct source *source, const struct source_spec *spec, bool jsonl,
                                   const struct text_files *files)
 {

@@ -1,4 +1,4 @@
-/* source_jsonl.c -- JSONL documents packed into one stream, with the prompts masked. */
+/* source_jsonl.c -- packs JSONL documents into one stream, with the prompts masked. */
 #include "train/data/jsonl.h"
 #include "train/data/source_impl.h"
 
@@ -6,7 +6,7 @@ static enum status pack_document(void *user, const struct jsonl_document *docume
 {
     struct source_encoding *e = user;
     if (document->prompt_bytes + document->text_bytes == 0)
-        return STATUS_OK; /* as an empty file: `sifr tokenize` passes over it too */
+        return STATUS_OK; /* skipped like an empty file, as `sifr tokenize` does */
     TRY(source_encode_begin(e, document->offset >= e->file->cut));
     if (document->prompt)
         TRY(source_encode_tokens(e, document->prompt, document->prompt_bytes, true));

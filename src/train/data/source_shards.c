@@ -1,7 +1,8 @@
-/* source_shards.c -- token shards by glob, mapped and joined into one stream.
+/* source_shards.c -- maps the token shards of a glob and joins them into one stream.
  *
- * The first shard is read through once and checked against the vocabulary; the others are checked
- * window by window as they are used, so that terabytes need not be read before the first step.
+ * All tokens of the first shard are compared with the vocabulary at startup. Those of the other
+ * shards are compared window by window as they are used, so that terabytes need not be read before
+ * the first step.
  */
 #include "base/file.h"
 #include "train/data/source_impl.h"
@@ -46,8 +47,8 @@ static enum status open_all(struct source *source, const struct path_list *paths
     return STATUS_OK;
 }
 
-/* Held out are the last tokens; the one before them is their first context and is never
- * predicted there. */
+/* The last tokens are held out. The held-out stream begins one token earlier: that token is context
+ * only and is never predicted there. */
 static void cut_stream(struct source *source, double split)
 {
     const struct token_span *last = &source->spans[source->shard_count - 1];
@@ -72,7 +73,7 @@ enum status source_load_shards(struct source *source, const struct source_spec *
     TRY(st);
     TRY(shard_check(source->shards[0], spec->vocab));
     if (format != SHARD_LLMC)
-        source->token_bytes = 0; /* bare files do not say what they are: nothing to compare */
+        source->token_bytes = 0; /* raw files have no header to compare */
     cut_stream(source, spec->split);
     return STATUS_OK;
 }

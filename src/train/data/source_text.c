@@ -1,7 +1,7 @@
-/* source_text.c -- text files as tokens.
+/* source_text.c -- encodes text files.
  *
- * A stream begins with end-of-text, and every document that ends in it is followed by end-of-text;
- * the training part of the file that holds the cut does not end there.
+ * A stream begins with end-of-text, and end-of-text follows every document that ends in the stream.
+ * The document that the cut divides does not end in the training stream.
  */
 #include "train/data/source_impl.h"
 

@@ -1,17 +1,17 @@
-/* text_files.c -- mapping the files of a pattern, a look at whether they are text, and placing the
- * cut. */
+/* text_files.c -- maps the files of a pattern, checks that they are text, and finds the cut. */
 #include "train/data/text_files.h"
 #include <stdio.h>
 #include <string.h>
 #include "base/text.h"
 #include "train/data/shard.h"
 
-#define LOOK_BYTES ((size_t)64 << 10) /* of a file, for NUL bytes */
-#define UTF8_BYTES ((size_t)16 << 20) /* ... and for what is not UTF-8: milliseconds */
+#define LOOK_BYTES ((size_t)64 << 10) /* of a file, searched for NUL bytes */
+#define UTF8_BYTES ((size_t)16 << 20) /* of a file, checked for UTF-8; takes milliseconds */
 
-/* --- text? ---------------------------------------------------------------------------------- */
+/* --- is it text? ---------------------------------------------------------------------------- */
 
-/* What text often comes in or beside. No text has these bytes at that place. */
+/* Formats that text is often packed in or stored next to. Text never has these bytes at this
+ * offset. */
 static const struct packing {
     size_t at;
     const char *magic;
@@ -28,7 +28,7 @@ static const struct packing {
     {MAGIC("PK\3\4"), "a zip archive", "unpack it first (unzip)"},
     {MAGIC("7z\xbc\xaf\x27\x1c"), "a 7z archive", "unpack it first (7z x)"},
     {MAGIC_AT(257, "ustar\0"), "a tar archive", "unpack it first (tar xf)"},
-    {MAGIC_AT(257, "ustar  \0"), "a tar archive", "unpack it first (tar xf)"}, /* GNU's */
+    {MAGIC_AT(257, "ustar  \0"), "a tar archive", "unpack it first (tar xf)"}, /* GNU tar */
     {MAGIC("!<arch>\n"), "an ar archive", "unpack it first (ar x)"},
     {MAGIC("PAR1\x15"), "a Parquet file", "write what it holds as JSON lines first"},
     {MAGIC("ARROW1\0\0"), "an Arrow file", "write what it holds as JSON lines first"},
@@ -56,7 +56,8 @@ enum status text_file_check(struct env *env, const char *path, const struct file
     return STATUS_OK;
 }
 
-/* The first byte that begins no UTF-8 character; `bytes` when there is none. One that is cut at the end is none. */
+/* Offset of the first byte that is not UTF-8; `bytes` = none. A character that the end cuts off is
+ * accepted. */
 static size_t first_not_utf8(const uint8_t *data, size_t bytes)
 {
     const char *text = (const char *)data;
@@ -95,7 +96,7 @@ static enum status look(struct env *env, const struct text_file *file, struct te
 {
     const struct file_map *map = &file->map;
     TRY(text_file_check(env, file->path, map));
-    if (shard_is_llmc(map->data, map->bytes)) /* by data.format */
+    if (shard_is_llmc(map->data, map->bytes)) /* data.format=text or jsonl was given */
         return FAIL(env, FORMAT, "'%s' is a token shard, and is not read as text; name it apart",
                     file->path);
     size_t bytes = map->bytes < LOOK_BYTES ? map->bytes : LOOK_BYTES;
@@ -139,8 +140,8 @@ void text_files_tell_binary(struct env *env, const struct text_files *files)
 
 /* --- the cut -------------------------------------------------------------------------------- */
 
-/* The first place at or after `from` where a line begins; else, where characters may be cut, a
- * character; else the end. */
+/* The first offset at or after `from` where a line begins. If there is none, the end of the file
+ * with `whole_lines`, otherwise the first offset where a character begins. */
 static size_t cut_after(const struct file_map *map, size_t from, bool whole_lines)
 {
     if (from == 0)
@@ -149,8 +150,7 @@ static size_t cut_after(const struct file_map *map, size_t from, bool whole_line
     size_t cut = newline ? (size_t)(newline - map->data) + 1 : map->bytes;
     if (cut < map->bytes || whole_lines)
         return cut;
-    /* The last line has no end, or only the file's own: a continuation byte of UTF-8 is no place
-     * to cut. */
+    /* No line begins after `from`. Skip UTF-8 continuation bytes, so that no character is cut. */
     while (from < map->bytes && (map->data[from] & 0xc0) == 0x80)
         from++;
     return from;
@@ -159,7 +159,7 @@ static size_t cut_after(const struct file_map *map, size_t from, bool whole_line
 static void place_cut(struct text_files *files, double split, bool whole_lines)
 {
     size_t validation = (size_t)((double)files->bytes * split);
-    size_t target = files->bytes - validation, before = 0; /* bytes in the files before */
+    size_t target = files->bytes - validation, before = 0; /* bytes in earlier files */
     for (int i = 0; i < files->count; i++) {
         struct text_file *file = &files->files[i];
         if (before + file->map.bytes <= target)

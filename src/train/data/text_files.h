@@ -1,8 +1,8 @@
-/* text_files -- the mapped files of one pattern, each cut into a training part and a validation
- * part.
+/* text_files -- the mapped text files that a pattern matches, each cut into a training part and a
+ * validation part.
  *
- * The validation part is the end of all the files taken together, cut after a line so that no line
- * (and no JSONL document) is in both. The cut depends on the files and the fraction alone: a
+ * The validation part is the end of all files taken together. The cut is after a line, so that no
+ * line (and no JSONL document) is in both parts. It depends on the files and the fraction only: a
  * tokenizer can be trained on the training part before anything is encoded.
  */
 #ifndef TRAIN_TEXT_FILES_H
@@ -25,22 +25,23 @@ struct text_files {
     int count;
     size_t bytes;       /* of all files */
     const char *binary; /* the first file with NUL bytes in its first 64 KiB; NULL = none */
-    int binary_count;   /* of such files */
-    const char *latin;  /* the first other file whose beginning is not UTF-8; NULL = none */
-    size_t latin_at;    /* where in it, and which byte */
-    uint8_t latin_byte;
-    int latin_count; /* of such files */
+    int binary_count;   /* number of such files */
+    const char *latin;  /* the first other file whose first 16 MiB are not UTF-8; NULL = none */
+    size_t latin_at;    /* offset of its first byte that is not UTF-8 */
+    uint8_t latin_byte; /* that byte */
+    int latin_count;    /* number of such files */
 };
 
-/* `split` of the bytes, 0 to 1, go to validation. With `whole_lines` text without a line's end
- * is not cut at all; else it is cut between characters. All files empty is an error, and
- * so is one that is known as compressed, an archive, a token shard or otherwise no text. */
+/* A fraction `split` of the bytes, 0 to 1, is for validation. Text without a line end is cut
+ * between characters, or not at all with `whole_lines`. It is an error if all files are empty, or
+ * if one is recognized as compressed, an archive, a token shard or something else that is not
+ * text. */
 enum status text_files_open(struct env *env, const char *pattern, double split, bool whole_lines,
                             struct text_files *files);
-/* An error for a file that is known as compressed, an archive or otherwise no text. */
+/* Fail if the file is recognized as compressed, an archive or something else that is not text. */
 enum status text_file_check(struct env *env, const char *path, const struct file_map *map);
-/* A warning where files have NUL bytes, and one where they are not UTF-8: plain bytes are tokens of what is no text,
- * too. */
+/* Warn if files have NUL bytes, and if files are not UTF-8. Neither is an error: a byte-level
+ * tokenizer can encode any bytes. */
 void text_files_tell_binary(struct env *env, const struct text_files *files);
 void text_files_close(struct env *env, struct text_files *files);
 

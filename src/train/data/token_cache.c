@@ -1,7 +1,7 @@
-/* token_cache -- see the header.
+/* token_cache.c -- reads and writes a token cache.
  *
- * The tokens are written as they come. The mask follows them in the file, so it is kept in memory
- * until then: a bit for each token, only for sources with prompts.
+ * Tokens are written as they arrive. The mask follows them in the file, so it is kept in memory
+ * until the end: one bit per token, only for sources with prompts.
  */
 #include "train/data/token_cache.h"
 #include <errno.h>
@@ -20,15 +20,15 @@
 
 enum { HEADER_BYTES = 4096, VERSION = 1 };
 
-struct header { /* little-endian, as it stands in the file */
+struct header { /* as in the file; little-endian */
     char magic[8];
     uint32_t version, token_bytes;
     struct token_cache_key key;
     int64_t train, held_out;
     uint64_t mask_bytes;
-    uint32_t masked[2]; /* has this part masked tokens? */
+    uint32_t masked[2]; /* does this part have masked tokens? */
     uint64_t tokens_hash, mask_hash;
-    uint64_t hash; /* of what stands before */
+    uint64_t hash; /* of all fields above */
 };
 
 static uint64_t header_hash(const struct header *header)
@@ -46,7 +46,7 @@ static enum status name_file(struct env *env, const char *folder, struct token_c
 
 /* --- reading -------------------------------------------------------------------------------- */
 
-/* Do the parts fill `bytes`? No sum here can overflow. */
+/* Do tokens and mask fill exactly `bytes`? No sum here can overflow. */
 static bool has_size(const struct header *header, uint64_t bytes)
 {
     uint64_t train = (uint64_t)header->train, held_out = (uint64_t)header->held_out;
@@ -59,7 +59,7 @@ static bool has_size(const struct header *header, uint64_t bytes)
            left / header->token_bytes == tokens;
 }
 
-/* What is wrong with the header of a file of so many bytes; NULL = nothing. */
+/* What is wrong with the header of a file of `bytes` bytes; NULL = nothing. */
 static const char *judge_header(const struct header *header, size_t bytes,
                                 struct token_cache_key key)
 {
@@ -212,15 +212,15 @@ bool token_cache_peek(struct env *env, const char *folder, struct token_cache_ke
 
 struct token_cache_writer {
     struct env *env;  /* borrowed */
-    struct env quiet; /* for the file: errors of the disk are not the run's */
+    struct env quiet; /* for the file: a disk error is not an error of the run */
     struct part_file *file;
     char *folder; /* NULL = in memory */
     int fd;       /* of the file in memory, -1 = none */
     struct token_cache_key key;
-    int64_t train; /* tokens before those held out; -1 = none is held out yet */
+    int64_t train; /* number of tokens to train on; -1 = still counting them */
     uint8_t *mask;
-    size_t mask_room; /* bytes */
-    bool masked[2];   /* tokens of this part are */
+    size_t mask_room; /* bytes allocated */
+    bool masked[2];   /* does this part have masked tokens? */
     XXH3_state_t *hash;
     char refusal[512];
     struct token_packer packer;
@@ -233,7 +233,8 @@ static enum status refuse(struct token_cache_writer *w, const char *why)
     return STATUS_IO;
 }
 
-/* What became of the file is a reason to do without it, unless memory is missing. */
+/* If an operation on the file fails, record why: the caller continues without the cache. Out of
+ * memory is returned as it is. */
 static enum status judge_file(struct token_cache_writer *w, enum status st)
 {
     st = token_cache_blame(w->env, &w->quiet, st);
@@ -275,7 +276,7 @@ static enum status open_file(struct token_cache_writer *w)
     if (st == STATUS_OK)
         st = judge_file(w, part_file_create(&w->quiet, path, &w->file));
     mem_free(env, path);
-    return st == STATUS_IO ? STATUS_OK : st; /* the next call says so */
+    return st == STATUS_IO ? STATUS_OK : st; /* the next call fails */
 }
 
 enum status token_cache_writer_create(struct env *env, const char *folder,
@@ -322,7 +323,7 @@ void token_cache_writer_destroy(struct token_cache_writer *w)
     mem_free(env, w);
 }
 
-/* Mark the next `count` tokens. The mask is as long as its last mark asks for. */
+/* Mask the next `count` tokens. The mask only grows as far as the last masked token. */
 static enum status mark(struct token_cache_writer *w, int64_t count)
 {
     int64_t first = w->packer.count;
@@ -382,7 +383,7 @@ static enum status write_rest(struct token_cache_writer *w)
     header.held_out = packer->count - header.train;
     if (w->mask)
         header.mask_bytes = (uint64_t)(packer->count + 7) / 8;
-    if (header.mask_bytes > w->mask_room) { /* the last tokens are not masked */
+    if (header.mask_bytes > w->mask_room) { /* the last tokens are unmasked */
         TRY(mem_grow_array(w->env, MEM_LOADER, "label mask", header.mask_bytes, 1, &w->mask));
         w->mask_room = header.mask_bytes;
     }
@@ -396,7 +397,7 @@ static enum status write_rest(struct token_cache_writer *w)
     return write_at(w, 0, block, sizeof block);
 }
 
-/* The file in memory has a name as long as it is open here. */
+/* The file in memory has a path only while the writer has it open. */
 static enum status open_memory(struct token_cache_writer *w, struct token_cache **cache)
 {
     char path[64];
@@ -405,7 +406,7 @@ static enum status open_memory(struct token_cache_writer *w, struct token_cache 
     TRY(open_path(w->env, &w->quiet, path, w->key, cache));
     if (!*cache)
         return FAIL(w->env, IO, "cannot map the tokens that were made in memory");
-    mem_free(w->env, (*cache)->path); /* the number will be another file's */
+    mem_free(w->env, (*cache)->path); /* the fd will be closed and reused */
     (*cache)->path = NULL;
     enum status st = mem_count(w->env, MEM_HOST, MEM_LOADER, "tokens", (*cache)->bytes);
     (*cache)->private = st == STATUS_OK;

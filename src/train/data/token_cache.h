@@ -1,17 +1,17 @@
-/* token_cache -- the tokens of one text source, made once and kept in a file that all ranks map.
+/* token_cache -- the tokens of one text source, encoded once and kept in a file that all ranks map.
  *
- *     RUN/cache/tokens-TEXT-HOW.bin      named by a hash of the text and one of what made tokens of it
+ *     RUN/cache/tokens-TEXT-HOW.bin   TEXT = hash of the text, HOW = hash of how it was encoded
  *
- *     header     4096 bytes: sizes, the key again, hashes of the two parts below and of itself
+ *     header     4096 bytes: sizes, the key, hashes of the tokens, of the mask and of the header
  *     tokens     2 or 4 bytes each: those to train on, then those held out
- *     mask       a bit for each token, when any is masked
+ *     mask       one bit per token, if any token is masked
  *
- * A file appears complete or not at all (part_file.h), and every byte is compared with its hash
- * when it is opened: one that is damaged is made again. Whoever has it open keeps it mapped, so it
- * may be deleted at any time. Its pages are the system's page cache, once for all ranks of a host.
+ * A file appears complete or not at all (part_file.h). Opening it compares every byte with the
+ * hashes; a damaged file is rebuilt. A rank that has the file open keeps it mapped, so the file may
+ * be deleted at any time. Its pages are in the system's page cache, once for all ranks of a host.
  *
- * The same without a folder is a file in memory that only this process has; it is counted in the
- * account, as loader.
+ * Without a folder, the file is in memory and private to this process; the memory account counts it
+ * under MEM_LOADER.
  */
 #ifndef TRAIN_TOKEN_CACHE_H
 #define TRAIN_TOKEN_CACHE_H
@@ -23,30 +23,30 @@
 
 struct token_cache_key {
     uint64_t text; /* hash of the text */
-    uint64_t how;  /* hash of the tokenizer and of all else that the tokens depend on */
+    uint64_t how;  /* hash of the tokenizer and of everything else that determines the tokens */
 };
 
 /* --- reading -------------------------------------------------------------------------------- */
 
-struct token_cache { /* open; token_cache_close it */
+struct token_cache { /* public fields; release with token_cache_close */
     struct env *env; /* borrowed */
     const void *tokens;
     int token_bytes;
-    int64_t train, held_out; /* tokens of each */
-    const uint8_t *mask;     /* a bit for each token of both; NULL = none is masked */
-    bool masked[2];          /* are there any in this part? */
+    int64_t train, held_out; /* number of tokens in each part */
+    const uint8_t *mask;     /* one bit per token of both parts; NULL = none is masked */
+    bool masked[2];          /* does this part have masked tokens? */
     size_t bytes;            /* of the whole file */
-    bool private;            /* it is in this process's memory, and counted */
+    bool private;            /* in memory of this process, and in its memory account */
     struct file_map map;
-    char *path; /* of the file; NULL = it has no name */
+    char *path; /* NULL = the file is in memory */
 };
 
-/* *cache = NULL when there is no such file, or it is damaged: that gives a warning. */
+/* *cache = NULL if there is no such file, or if it is damaged, which also logs a warning. */
 enum status token_cache_open(struct env *env, const char *folder, struct token_cache_key key,
                              struct token_cache **cache);
 void token_cache_close(struct token_cache *cache); /* NULL is fine */
 
-/* What the header of a file says, for plans: false when there is none of this key. */
+/* Read only the header, for plans. False if there is no valid file with this key. */
 bool token_cache_peek(struct env *env, const char *folder, struct token_cache_key key,
                       int64_t *tokens, size_t *bytes);
 
@@ -54,39 +54,41 @@ bool token_cache_peek(struct env *env, const char *folder, struct token_cache_ke
 
 struct token_cache_writer;
 
-/* `folder` is made when it is not there; NULL = in memory. A folder that cannot be written to does
- * not fail here: the next call does, and token_cache_writer_refusal has the reason. */
+/* `folder` is created if it does not exist; NULL = in memory. If the folder cannot be written to,
+ * the next call fails instead of this one, and token_cache_writer_refusal gives the reason. */
 enum status token_cache_writer_create(struct env *env, const char *folder,
                                       struct token_cache_key key, int64_t vocab,
                                       struct token_cache_writer **writer);
 void token_cache_writer_destroy(struct token_cache_writer *writer); /* NULL is fine */
 enum status token_cache_writer_add(struct token_cache_writer *writer, const int32_t *tokens,
                                    int64_t count, bool masked);
-void token_cache_writer_hold_out(struct token_cache_writer *writer); /* what follows is */
-/* Tokens so far of the part that is being written. */
+/* Tokens added from now on are held out. */
+void token_cache_writer_hold_out(struct token_cache_writer *writer);
+/* Number of tokens so far in the part that is being written. */
 int64_t token_cache_writer_count(const struct token_cache_writer *writer);
-int64_t token_cache_writer_total(const struct token_cache_writer *writer); /* of both parts */
-/* Complete the file and open it. At least one token was added. */
+int64_t token_cache_writer_total(const struct token_cache_writer *writer); /* in both parts */
+/* Complete the file and open it. At least one token must have been added. */
 enum status token_cache_writer_finish(struct token_cache_writer *writer,
                                       struct token_cache **cache);
-/* Why the file could not be written, "" = it could: a failure has another cause, which was said. */
+/* Why the file could not be written. "" = writing has not failed: any failure has another cause,
+ * which is already logged. */
 const char *token_cache_writer_refusal(const struct token_cache_writer *writer);
 
 /* --- the folder ----------------------------------------------------------------------------- */
 
-/* Wait until nobody else makes tokens in this folder, and keep others waiting: flock's lock on
- * FOLDER/lock, so one rank of all that see the folder works, the others find its file. *fd = -1
- * where there are no locks. */
+/* Wait for an exclusive flock on FOLDER/lock, so that only one of the ranks that share the folder
+ * encodes and the others find its file. If the lock file cannot be opened (*fd = -1) or the file
+ * system has no locks, the caller continues without one. */
 enum status token_cache_lock(struct env *env, const char *folder, int *fd);
 void token_cache_unlock(int fd);
 
-/* Remove the files of this kind, by name and content, that have none of the keys. */
+/* Remove all token caches, recognized by name and content, except those with one of the keys. */
 void token_cache_prune(const char *folder, const struct token_cache_key *keys, int key_count);
-/* Remove all of them, the lock, and the folder when nothing else is in it. */
+/* Remove all token caches and the lock, and the folder if it is then empty. */
 void token_cache_discard(const char *folder);
-/* Move all files of this kind from one folder to another. Those that cannot be moved stay. */
+/* Move all token caches from one folder to another. Files that cannot be moved stay. */
 void token_cache_move(struct env *env, const char *from, const char *to);
-/* How many files of this kind there are, and their size. */
+/* The number of token caches, and their total size. */
 int token_cache_list(const char *folder, uint64_t *bytes);
 
 #endif

@@ -1,7 +1,7 @@
-/* token_cache_folder -- the folder of token caches: who writes in it, and what in it is ours.
+/* token_cache_folder.c -- the folder of token caches: its lock and its files.
  *
- * A file is ours by its name and, when it is complete, by its first bytes. Nothing else in the folder
- * is ever moved or removed, and no link is followed.
+ * A token cache is recognized by its name and its first bytes. Nothing else in the folder is ever
+ * moved or removed, and symbolic links are not followed.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -17,7 +17,7 @@
 
 /* --- the lock ------------------------------------------------------------------------------- */
 
-/* A folder that cannot be made is the writer's to tell. */
+/* Ignore a folder that cannot be created: the writer reports it. */
 static enum status make_folder(struct env *env, const char *folder)
 {
     struct env quiet;
@@ -48,7 +48,7 @@ void token_cache_unlock(int fd)
         close(fd);
 }
 
-/* --- what is ours --------------------------------------------------------------------------- */
+/* --- recognizing token caches --------------------------------------------------------------- */
 
 static bool is_hash(const char *text)
 {
@@ -79,7 +79,7 @@ static bool is_ours(int folder, const char *name, uint64_t *bytes)
     return ours;
 }
 
-/* Visit every file of ours. */
+/* Called for every token cache in the folder. */
 typedef void visit_fn(void *user, int folder, const char *name, uint64_t bytes);
 
 static void visit(const char *folder, visit_fn *each, void *user)
@@ -133,7 +133,7 @@ void token_cache_discard(const char *folder)
         info.st_size == 0)
         unlinkat(fd, "lock", 0);
     close(fd);
-    rmdir(folder); /* it stays if anything is in it */
+    rmdir(folder); /* fails if the folder is not empty */
 }
 
 static void move_one(void *user, int folder, const char *name, uint64_t bytes)

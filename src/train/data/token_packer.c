@@ -1,4 +1,3 @@
-/* token_packer -- see the header. */
 #include "train/data/token_packer.h"
 #include <string.h>
 

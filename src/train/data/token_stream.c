@@ -1,11 +1,11 @@
-/* token_stream.c -- copying ranges out of pieces of 16- and 32-bit tokens. */
+/* token_stream.c -- copies ranges out of spans of 16- and 32-bit tokens. */
 #include "train/data/token_stream.h"
 #include <string.h>
 #include "base/file.h"
 
 static int find_span(const struct token_stream *stream, int64_t position)
 {
-    int low = 0, high = stream->span_count - 1; /* the last piece that starts at or before it */
+    int low = 0, high = stream->span_count - 1; /* find the last span with start <= position */
     while (low < high) {
         int middle = low + (high - low + 1) / 2;
         if (stream->spans[middle].start <= position)

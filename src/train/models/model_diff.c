@@ -1,14 +1,14 @@
-/* model_diff -- see the header.
+/* model_diff.c -- compares values by their bits.
  *
- * Values are brought to 64 bits without loss: floating types as doubles, integers as int64_t. Bits
- * are compared there, and only where they differ are they looked at as numbers.
+ * Values are widened to 64 bits without loss: floating types to double, integers to int64_t. Their
+ * bits are compared; only values with different bits are compared as numbers.
  */
 #include "train/models/model_diff.h"
 #include <math.h>
 #include <string.h>
 #include "train/models/weight_files.h"
 
-enum { CHUNK = 1 << 18 }; /* elements looked at at once */
+enum { CHUNK = 1 << 18 }; /* elements read at once */
 
 struct side {
     struct env *env; /* borrowed */
@@ -27,7 +27,7 @@ struct diff {
 
 /* --- a side --------------------------------------------------------------------------------- */
 
-/* What is damaged may be compared: of a checkpoint only state.json must be good. */
+/* Damaged checkpoints can be compared: only state.json is verified. */
 static enum status open_side(struct side *side, const char *path)
 {
     const struct model_want want = {.depth = MODEL_DEPTH_STATE};
@@ -44,7 +44,7 @@ static void close_side(struct side *side)
     model_source_close(side->source);
 }
 
-/* The tensor of this name, or else one that is called so but for a prefix. */
+/* The tensor with this name or, if there is none, one whose name differs only in the prefix. */
 static struct weight_found find_alike(const struct weight_files *weights, const char *name)
 {
     const char *bare = weight_files_bare(name);

@@ -1,10 +1,10 @@
-/* model_export -- the steps of an export.
+/* model_export.c -- the steps of an export:
  *
- *     find the source; when it is a checkpoint, what will be read has been hashed
- *     config.json -> the model's tables (on a dry device) -> the layout of the files
+ *     open the source; the files of a checkpoint that will be read are verified
+ *     read config.json, create the model on a dry device for its graph, lay out the files
  *     lock OUT.sifr-lock; remove what killed exports to OUT have left
- *     OUT.sifr-partial: tensors, index, config.json, the tokenizer's files as they are
- *     rename to OUT
+ *     write tensors, index and config.json to OUT.sifr-partial, and copy the tokenizer's files
+ *     rename OUT.sifr-partial to OUT
  */
 #include "train/models/model_export.h"
 #include <stdio.h>
@@ -20,7 +20,7 @@
 
 #define COPY_BYTES_MAX ((size_t)1 << 30)
 
-/* Copied through byte by byte, where they are. */
+/* Files that are copied unchanged, if they exist. */
 static const char *const copied[] = {
     "generation_config.json",
     "tokenizer.json",
@@ -50,7 +50,7 @@ struct export
     struct checkpoint_layout layout;
 };
 
-/* --- where from and where to ---------------------------------------------------------------- */
+/* --- source and target ---------------------------------------------------------------------- */
 
 static enum status check_target(struct export *e)
 {
@@ -64,7 +64,7 @@ static enum status check_target(struct export *e)
     return STATUS_OK;
 }
 
-/* The target's path with a suffix. */
+/* *path = the target's path with a suffix. */
 static enum status name_near(struct export *e, const char *suffix, char **path)
 {
     size_t room = strlen(e->to) + strlen(suffix) + 1;
@@ -83,7 +83,7 @@ static enum status name_target(struct export *e)
     return name_near(e, ".sifr-partial", &e->stem);
 }
 
-/* One export at a time to this target. */
+/* Make sure that no other export writes to this target. */
 static enum status lock_target(struct export *e)
 {
     const struct lock_words words = {
@@ -97,7 +97,7 @@ static enum status lock_target(struct export *e)
     st = lock_file_take(e->env, path, &words, &e->lock);
     mem_free(e->env, path);
     TRY(st);
-    return check_target(e); /* the export before may have ended just now */
+    return check_target(e); /* another export may just have finished */
 }
 
 static enum status inside(struct export *e, const char *name, char **path)
@@ -105,7 +105,7 @@ static enum status inside(struct export *e, const char *name, char **path)
     return path_join(e->env, part_folder_path(e->folder), name, path);
 }
 
-/* *there = the folder has such a file; its path is to be freed either way. */
+/* Does the source folder have such a file? The caller frees its path either way. */
 static enum status look(struct export *e, const char *name, char **path, bool *there)
 {
     TRY(model_source_path(e->source, name, path));
@@ -137,7 +137,7 @@ static enum status read_config(struct export *e)
 
 /* --- the weights ---------------------------------------------------------------------------- */
 
-/* What config.json says of the type is not always so: the tensors themselves tell. */
+/* The type in config.json is not always right, so use that of the first tensor. */
 static enum dtype type_of_weights(const struct export *e)
 {
     return weight_files_find(&e->weights, model_graph(e->model)->tensors[0].name).tensor->type;
@@ -245,7 +245,8 @@ static enum status write_texts(struct export *e)
         hf_config_print(&e->config, &text);
         st = write_text(e, "config.json", &text);
     }
-    if (st == STATUS_OK && e->config.bos >= 0 && e->config.eos >= 0) { /* unless one is copied */
+    if (st == STATUS_OK && e->config.bos >= 0 && e->config.eos >= 0) {
+        /* copy_file overwrites this one if the source has its own. */
         text_clear(&text);
         text_printf(&text, "{\n  \"bos_token_id\": %lld,\n  \"eos_token_id\": %lld\n}\n",
                     (long long)e->config.bos, (long long)e->config.eos);
@@ -255,7 +256,7 @@ static enum status write_texts(struct export *e)
     return st;
 }
 
-/* --- all of it ------------------------------------------------------------------------------ */
+/* --- the export ----------------------------------------------------------------------------- */
 
 static enum status write_folder(struct export *e)
 {
@@ -266,7 +267,7 @@ static enum status write_folder(struct export *e)
     TRY(write_texts(e));
     for (int i = 0; i < COPIED; i++)
         TRY(copy_file(e, copied[i]));
-    return part_folder_commit(e->folder, e->to); /* also over an empty folder */
+    return part_folder_commit(e->folder, e->to); /* OUT may be an empty folder */
 }
 
 static enum status run_export(struct export *e)

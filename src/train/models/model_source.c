@@ -1,4 +1,3 @@
-/* model_source -- see the header. */
 #include "train/models/model_source.h"
 #include <stdio.h>
 #include <string.h>
@@ -35,8 +34,7 @@ static enum status has(struct env *env, const char *folder, const char *name, bo
 
 /* --- one checkpoint ------------------------------------------------------------------------- */
 
-/* Also one that has lost its state.json, or never had it: what is half a checkpoint is no plain
- * directory. */
+/* True also without state.json: an incomplete checkpoint must not pass as a plain directory. */
 static enum status is_checkpoint(struct env *env, const char *folder, bool *found)
 {
     static const char *const signs[] = {"state.json", "COMPLETE", "optimizer"};
@@ -46,7 +44,7 @@ static enum status is_checkpoint(struct env *env, const char *folder, bool *foun
     return STATUS_OK;
 }
 
-/* Which of its files are the weights that are wanted; config.json is good. */
+/* Choose which files of the checkpoint to read as weights. config.json is already verified. */
 static enum status choose_role(struct env *env, const char *folder, const struct model_want *want,
                                const struct checkpoint *checkpoint, enum checkpoint_role *role)
 {
@@ -74,7 +72,7 @@ static enum status check(struct env *env, const char *folder, const struct model
     return want->depth < MODEL_DEPTH_ALL ? STATUS_OK : checkpoint_verify_role(checkpoint, *role);
 }
 
-/* *checkpoint = the one in this folder, and what is wanted of it is good. */
+/* Open the checkpoint in this folder and verify the files that are wanted. */
 static enum status open_checked(struct env *env, const char *folder, const struct model_want *want,
                                 struct checkpoint **checkpoint, enum checkpoint_role *role)
 {
@@ -90,8 +88,8 @@ static enum status open_checked(struct env *env, const char *folder, const struc
 
 /* --- a run ---------------------------------------------------------------------------------- */
 
-/* Is it good? The reason goes to `quiet`'s log. Out of memory, a read
- * that fails and the like is no damage. */
+/* Is the checkpoint in this folder undamaged? If not, the reason is in the log of `quiet`. Other
+ * failures, such as out of memory or a failed read, are not damage and are returned. */
 static enum status try_one(struct env *env, struct env *quiet, const char *folder,
                            const struct model_want *want, bool *good)
 {
@@ -121,7 +119,7 @@ static enum status fail_none(struct env *env, const char *path, int64_t tried, c
                 path);
 }
 
-/* *folder = the newest good one's; mem_free it. */
+/* *folder = the folder of the newest undamaged checkpoint; free it with mem_free. */
 static enum status find_newest(struct env *env, struct env *quiet, const char *path,
                                const struct model_want *want, char **folder)
 {
@@ -129,7 +127,7 @@ static enum status find_newest(struct env *env, struct env *quiet, const char *p
     int64_t step = INT64_MAX, tried = 0;
     bool good = false;
     enum status st = path_join(env, path, "checkpoints", &checkpoints);
-    if (st == STATUS_OK && !file_exists(checkpoints)) /* `path` may be any file */
+    if (st == STATUS_OK && !file_exists(checkpoints)) /* `path` may be any folder or file */
         st = fail_none(env, path, 0, "");
     for (; st == STATUS_OK && !good; tried++) {
         TRY_OR(done, checkpoint_keep_newest(env, checkpoints, step, &step));
@@ -149,7 +147,8 @@ done:
     return st;
 }
 
-/* A run whose disk was full ends with an older checkpoint in its own folder. */
+/* If the disk was full at the end of a run, its last checkpoint is in the fallback folder, and the
+ * run folder has only older ones. */
 static enum status tell_of_newer(const struct model_source *source, const char *run)
 {
     char *last;
@@ -166,7 +165,7 @@ static enum status tell_of_newer(const struct model_source *source, const char *
 static enum status open_run(struct model_source *source, const char *path,
                             const struct model_want *want)
 {
-    const struct model_want seen = {.depth = MODEL_DEPTH_STATE}; /* all else has been looked at */
+    const struct model_want seen = {.depth = MODEL_DEPTH_STATE}; /* the rest is verified already */
     struct env quiet = *source->env;
     quiet.log = log_create(NULL, NULL, LOG_ERROR);
     if (quiet.log == NULL)
@@ -187,7 +186,7 @@ static bool is_weights(const char *path)
     return bytes > suffix && strcmp(path + bytes - suffix, ".safetensors") == 0;
 }
 
-/* The file alone is read; its folder says what the model is, and may be a checkpoint. */
+/* Only this file is read as weights. Its folder has config.json, and may be a checkpoint. */
 static enum status open_file(struct model_source *source, const char *path,
                              const struct model_want *want)
 {

@@ -1,15 +1,15 @@
-/* model_tokenizer -- see the header. */
 #include "train/models/model_tokenizer.h"
 #include "base/file.h"
 #include "train/data/source.h"
 
 struct own_tokenizer {
-    bool found; /* false: there is none, or it can't be read, which may be why another was named */
+    bool found; /* false: missing or unreadable, which may be why the user gave another one */
     int vocab;
     uint64_t print;
 };
 
-/* Look at the tokenizer next to the model. It borrows the quiet env, so it does not outlive it. */
+/* Fingerprint the tokenizer in the model's folder. The loaded tokenizer borrows `quiet`, so it must
+ * be destroyed here. */
 static enum status load_own(struct env *env, const struct model_source *source,
                             struct own_tokenizer *own_tokenizer)
 {
@@ -46,7 +46,7 @@ enum status model_tokenizer_compare(struct env *env, const struct model_source *
                  "tokens): its tokens mean something else to the model; leave it out to use "
                  "the model's own",
                  name, size, source->folder, own.vocab);
-    else if (!own.found && size < model_vocab - model_vocab / 10) /* some are padding */
+    else if (!own.found && size < model_vocab - model_vocab / 10) /* a vocabulary may be padded */
         log_warn(
             env,
             "the tokenizer '%s' has %d tokens and the model in '%s' %lld: it is hardly the one "

@@ -1,15 +1,14 @@
-/* model_weights -- the tensors of a model directory into the store, and a fingerprint of them. */
 #include <string.h>
 #include <xxhash.h>
 #include "base/file.h"
 #include "train/models/model_weights.h"
 #include "train/models/weight_files.h"
 
-enum { CHUNK = 1 << 20 };                       /* elements brought over at once */
-enum { PRINT_WINDOWS = 16, PRINT_COUNT = 256 }; /* of a tensor, for its fingerprint; elements */
+enum { CHUNK = 1 << 20 };                       /* elements copied at once */
+enum { PRINT_WINDOWS = 16, PRINT_COUNT = 256 }; /* of a fingerprint, elements of each */
 #define CONFIG_BYTES_MAX ((size_t)64 << 20)
 
-/* --- bringing them over --------------------------------------------------------------------- */
+/* --- loading -------------------------------------------------------------------------------- */
 
 static int64_t smaller(int64_t a, int64_t b)
 {
@@ -54,11 +53,12 @@ enum status model_weights_load(struct env *env, const struct model_source *sourc
 
 /* --- a fingerprint -------------------------------------------------------------------------- */
 
-/* Name, type, shape, and windows at even distances: all of a small tensor. */
+/* Hash name, type, shape and evenly spaced windows of elements; these cover all of a small
+ * tensor. */
 static enum status print_tensor(const struct safetensors *file, const struct safetensor *tensor,
                                 uint64_t *print)
 {
-    uint64_t window[PRINT_COUNT]; /* of any type */
+    uint64_t window[PRINT_COUNT]; /* large enough for every type */
     int64_t step = tensor->count / PRINT_WINDOWS;
     step = step > PRINT_COUNT ? step : PRINT_COUNT;
     *print = XXH3_64bits_withSeed(tensor->name, strlen(tensor->name), *print + tensor->type);

@@ -1,4 +1,3 @@
-/* weight_files -- see the header. */
 #include "train/models/weight_files.h"
 #include <stdio.h>
 #include <string.h>
@@ -78,7 +77,7 @@ undo_single:
     return st;
 }
 
-/* Of a checkpoint the files that its state.json lists: no others have been looked at. */
+/* Open only files that state.json lists, because only those are verified. */
 enum status weight_files_open_role(struct weight_files *weights, const struct model_source *source,
                                    enum checkpoint_role role)
 {
@@ -141,13 +140,13 @@ static bool ends_with(const char *name, const char *end)
     return bytes >= tail && strcmp(name + bytes - tail, end) == 0;
 }
 
-static bool is_constant(const char *name) /* masks and frequencies in old files */
+static bool is_constant(const char *name) /* masks and rope frequencies in old files */
 {
     return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
            ends_with(name, ".rotary_emb.inv_freq");
 }
 
-/* --- the differences, in words -------------------------------------------------------------- */
+/* --- reporting differences ------------------------------------------------------------------ */
 
 struct differences {
     struct text missing, unexpected, shapes;
@@ -232,14 +231,14 @@ static enum status match_names(const struct weight_files *weights, const struct 
     return st;
 }
 
-/* --- a head that is there twice ------------------------------------------------------------- */
+/* --- a tied head that is stored twice ------------------------------------------------------- */
 
 static int64_t smaller(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
 
-/* A tied head that the file holds all the same must be the embedding. */
+/* If a tied head is stored nevertheless, it must equal the embedding. */
 static enum status check_head(const struct weight_files *weights, const struct unit_graph *graph,
                               float *chunk)
 {

@@ -1,7 +1,7 @@
-/* hf_config.c -- reading and writing config.json.
+/* hf_config.c -- reads and writes config.json.
  *
- * The getters share a cursor whose first error sticks, so that the two architectures read as lists
- * of their keys.
+ * The getters share a cursor that keeps the first error, so that the code for each architecture is
+ * a plain list of its keys.
  */
 #include "train/weights/hf_config.h"
 #include <math.h>
@@ -28,8 +28,8 @@ static const json_t *get(const struct cursor *c, const json_t *object, const cha
     return json_is_null(value) ? NULL : value;
 }
 
-/* A positive size under `key`, or under `alias` (which may be NULL), or the default, which may have
- * been derived from another size and is checked like it. */
+/* The positive size of `key` or, if missing, of `alias` (may be NULL), or else the default. The
+ * default is checked as well, because it may be computed from another size. */
 static int64_t get_size(struct cursor *c, const char *key, const char *alias, int64_t fallback)
 {
     const json_t *value = get(c, c->root, key);
@@ -75,7 +75,7 @@ static const char *get_string(struct cursor *c, const json_t *object, const char
     return json_string_value(value);
 }
 
-/* A token id, the first of a list of ids, or -1. */
+/* A token id, or the first of a list of ids; -1 = none. */
 static int64_t get_token(struct cursor *c, const char *key, int64_t fallback)
 {
     const json_t *value = json_object_get(c->root, key);
@@ -160,7 +160,8 @@ static void read_rope_llama3(struct cursor *c, const json_t *rope, struct hf_con
                          c->origin);
 }
 
-/* The newer object wins; where it is missing the older one and the top-level theta hold. */
+/* rope_parameters (transformers 5) takes precedence over rope_scaling and the top-level rope_theta
+ * (transformers 4). */
 static void read_rope(struct cursor *c, struct hf_config *config)
 {
     const json_t *rope = get(c, c->root, "rope_parameters");
@@ -271,8 +272,8 @@ enum status hf_config_read(struct env *env, const char *path, struct hf_config *
 
 /* --- writing -------------------------------------------------------------------------------- */
 
-/* Always with a point or an exponent: transformers wants a float where it expects one, and 8 is
- * an int there. */
+/* Always print a decimal point or an exponent: transformers reads 8 as an int, and rejects an int
+ * where it expects a float. */
 static void print_real(struct text *text, double value)
 {
     size_t before = text->bytes;
@@ -322,7 +323,7 @@ static void print_gpt2(const struct hf_config *config, struct text *text)
     add_word(text, "scale_attn_weights", "true");
 }
 
-/* The numbers of a rope object after its type. */
+/* The parameters of a rope object, which follow its type. */
 static void print_rope_numbers(const struct hf_config *config, struct text *text)
 {
     if (config->rope == HF_ROPE_PLAIN)

@@ -1,9 +1,10 @@
-/* hf_config -- the config.json of a Hugging Face model directory, for GPT-2 and Llama.
+/* hf_config -- reads and writes the config.json of a Hugging Face model directory, for GPT-2 and
+ * Llama.
  *
- * Both generations of keys are read (`rope_theta` + `rope_scaling` of transformers 4,
- * `rope_parameters` of 5; `torch_dtype` and `dtype`) and both are written, because a reader of the
- * other generation would silently fall back to its defaults. What we do not compute is refused by
- * its name: other architectures, activations, rope types, biases in Llama.
+ * Both generations of keys are read (`rope_theta` and `rope_scaling` of transformers 4,
+ * `rope_parameters` of transformers 5; `torch_dtype` and `dtype`). Both are written, because a
+ * reader of the other generation would silently use its defaults. Unsupported features are errors
+ * that name the key: other architectures, activations or rope types, biases in Llama.
  */
 #ifndef TRAIN_HF_CONFIG_H
 #define TRAIN_HF_CONFIG_H
@@ -23,22 +24,22 @@ struct hf_config {
     double eps;
     double init_std; /* initializer_range */
     bool tied;
-    double rope_theta; /* Llama only, as are the next three lines */
+    double rope_theta; /* this and all other rope fields: Llama only */
     enum hf_rope rope;
     double rope_factor;         /* linear and llama3 */
     double rope_low, rope_high; /* llama3: low_freq_factor, high_freq_factor */
     int64_t rope_original;      /* llama3: original_max_position_embeddings */
-    int64_t bos, eos;           /* -1 = none; of several end tokens the first */
+    int64_t bos, eos;           /* -1 = none; the first one if the file lists several */
     enum dtype type;            /* of the weights: f32, bf16 or f16 */
 };
 
-/* Parse the text of a config.json; `origin` stands for the path in messages. Missing keys get
- * transformers' defaults. */
+/* Parse the text of a config.json; `origin` is the file name in messages. Missing keys have the
+ * defaults of transformers. */
 enum status hf_config_parse(struct env *env, const char *json, size_t bytes, const char *origin,
                             struct hf_config *config);
 enum status hf_config_read(struct env *env, const char *path, struct hf_config *config);
 
-/* The text of a config.json that hf_config_parse reads back to the same values. */
+/* Append the text of a config.json, from which hf_config_parse reads the same values. */
 void hf_config_print(const struct hf_config *config, struct text *text);
 enum status hf_config_write(struct env *env, const char *path, const struct hf_config *config);
 

@@ -1,13 +1,13 @@
-/* model_file -- describing and writing a model directory; where one is found is in model_source.c,
- * reading weights in model_weights.c.
+/* model_file.c -- writes a model directory. model_source.c finds one, and model_weights.c reads its
+ * weights.
  *
- *     DIR/config.json              sizes, both generations of keys
- *     DIR/model.safetensors        fp32, Hugging Face names and orientation
- *     DIR/tokenizer.json           byte for byte what was loaded or learnt
- *     DIR/tokenizer_config.json    what transformers needs to pick the right class
- *     DIR/generation_config.json   where a text ends
+ *     DIR/config.json              sizes, with both generations of keys
+ *     DIR/model.safetensors        fp32, with the names and orientation of Hugging Face
+ *     DIR/tokenizer.json           byte for byte as loaded, or as trained
+ *     DIR/tokenizer_config.json    the class that transformers must use
+ *     DIR/generation_config.json   the end-of-text token
  *
- * All of it is written to DIR.partial and renamed at the end.
+ * All files are written to DIR.sifr-partial, which is renamed at the end.
  */
 #include "train/weights/model_file.h"
 #include <errno.h>
@@ -117,7 +117,7 @@ static enum status fill_from_store(void *user, int i, int64_t first, int64_t cou
     return zero_read(user, i, first, count, out);
 }
 
-/* `folder` NULL: another rank writes, this one takes part. */
+/* `folder` NULL = another rank writes; this rank only takes part in gathering. */
 static enum status write_weights(struct env *env, const char *folder,
                                  const struct unit_graph *graph, struct zero *zero, int64_t step)
 {

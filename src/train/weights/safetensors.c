@@ -1,12 +1,12 @@
-/* safetensors.c -- the header of a safetensors file, believed only after every check.
+/* safetensors.c -- parses and validates the header of a safetensors file.
  *
  *     u64 N | N bytes of JSON | the tensors' bytes
  *             {"name": {"dtype": .., "shape": [..], "data_offsets": [begin, end]}, ..}
  *
- * The order of the checks is that of the reference reader: sizes, JSON, no holes between tensors,
- * shapes against bytes, nothing behind the last tensor. After that every tensor's range lies inside
- * the map, and reading needs no test of it. Tensors need not be aligned, so elements are copied out
- * and never reached through a cast pointer.
+ * The checks are in the order of the reference reader: sizes, JSON, no gaps between tensors, shapes
+ * against bytes, nothing after the last tensor. They guarantee that every tensor's range is inside
+ * the map, so reading does not check it again. Tensors need not be aligned, so elements are copied
+ * with memcpy and never accessed through a cast pointer.
  */
 #include "train/weights/safetensors.h"
 #include <limits.h>
@@ -18,19 +18,19 @@
 
 #define HEADER_BYTES_MAX 100000000u
 #define CHUNK_ELEMENTS   512
-/* A tensor is an object and two lists, and has up to 15 values: 100,000 tensors and more. */
+/* A tensor is one object with two lists and up to 15 values: this allows over 100,000 tensors. */
 static const struct json_rules HEADER_RULES = {
     .values = 2000000, .lists = 400000, .flags = JSON_REJECT_DUPLICATES};
 
 struct safetensors {
     struct env *env; /* borrowed */
     char *origin;
-    struct file_map map; /* empty when opened from memory */
+    struct file_map map; /* empty if opened from memory */
     const uint8_t *data;
     size_t bytes;
     struct json_doc header;      /* owns the names */
-    struct safetensor *tensors;  /* by place */
-    struct safetensor **by_name; /* into tensors */
+    struct safetensor *tensors;  /* sorted by offset */
+    struct safetensor **by_name; /* pointers into tensors, sorted by name */
     int count;
 };
 
@@ -126,8 +126,8 @@ static enum status shape_parse(const struct safetensors *file, const json_t *sha
     return STATUS_OK;
 }
 
-/* One entry as it stands; begin and bytes are still what the header claims, relative to the
- * tensor bytes. */
+/* Parse one entry. begin and bytes are not validated yet, and begin is relative to the end of the
+ * header. */
 static enum status tensor_parse(const struct safetensors *file, const char *name,
                                 const json_t *entry, struct safetensor *tensor)
 {
@@ -187,7 +187,7 @@ static enum status tensors_parse(struct safetensors *file)
     return STATUS_OK;
 }
 
-/* Check 5: elements times width is the number of bytes. */
+/* Check 5: elements times width must equal the number of bytes. */
 static enum status tensor_check_size(const struct safetensors *file, struct safetensor *tensor)
 {
     int64_t count = 1, bytes;
@@ -206,7 +206,7 @@ static enum status tensor_check_size(const struct safetensors *file, struct safe
     return STATUS_OK;
 }
 
-/* Checks 4 to 6. Afterwards begin counts from the start of the file. */
+/* Checks 4 to 6. Afterwards begin is an offset from the start of the file. */
 static enum status tensors_check(struct safetensors *file, uint64_t header_bytes)
 {
     uint64_t next = 0, room = file->bytes - 8 - header_bytes;

@@ -1,9 +1,8 @@
-/* safetensors -- reading tensors by name from a file whose header is checked whole before anything
- * is believed.
+/* safetensors -- reads tensors by name from a safetensors file, after validating its whole header.
  *
- * A file is mapped, never copied: reading a range of one tensor touches that range only, so a rank
- * may take just its own slice. The checks are those of the format's reference reader, in its order;
- * types we have no name for are refused by name. Writing is in safetensors_write.h.
+ * A file is mapped, not copied: reading a range of a tensor touches that range only, so a rank can
+ * read just its own part. The checks are those of the reference reader, in the same order. An
+ * unsupported type is an error that names it. safetensors_write.h writes files.
  */
 #ifndef TRAIN_SAFETENSORS_H
 #define TRAIN_SAFETENSORS_H
@@ -20,29 +19,29 @@ struct safetensor {
     int rank;
     int64_t shape[SAFETENSORS_RANK_MAX];
     int64_t count;  /* elements */
-    uint64_t begin; /* bytes from the start of the file */
+    uint64_t begin; /* offset in the file, in bytes */
     size_t bytes;
 };
 
 struct safetensors; /* one open file */
 
 enum status safetensors_open(struct env *env, const char *path, struct safetensors **file);
-/* The same over a block that outlives it; `origin` stands for the path in messages. */
+/* The same for a file in memory, which must outlive `file`; `origin` is its name in messages. */
 enum status safetensors_open_memory(struct env *env, const void *data, size_t bytes,
                                     const char *origin, struct safetensors **file);
-/* The same over the first `header_bytes` of a file of `bytes`, which must be its header and no more:
- * tensors can be found and not read. */
+/* The same for the header alone: `data` has the first `header_bytes` of a file of `bytes`, exactly
+ * its header. Tensors can be looked up but not read. */
 enum status safetensors_open_header(struct env *env, const void *data, size_t header_bytes,
                                     uint64_t bytes, const char *origin, struct safetensors **file);
 void safetensors_close(struct safetensors *file); /* NULL is fine */
 
 int safetensors_count(const struct safetensors *file);
-const struct safetensor *safetensors_at(const struct safetensors *file, int i); /* in byte order */
+const struct safetensor *safetensors_at(const struct safetensors *file, int i); /* by offset */
 const struct safetensor *safetensors_find(const struct safetensors *file, const char *name);
 const char *safetensors_metadata(const struct safetensors *file, const char *key); /* or NULL */
 
-/* out[0 .. count) = elements first .. first+count of the tensor in C order, as `type`: any
- * floating type as any other, an integer type only as itself. The range must lie inside the
+/* out[0 .. count) = elements [first, first + count) of the tensor in C order, converted to `type`:
+ * any floating type to any other, an integer type only to itself. The range must be inside the
  * tensor. */
 enum status safetensors_read(const struct safetensors *file, const struct safetensor *tensor,
                              int64_t first, int64_t count, enum dtype type, void *out);

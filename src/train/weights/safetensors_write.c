@@ -1,8 +1,8 @@
 /* safetensors_write.c -- the layout of a safetensors file, and a writer that streams into it.
  *
- * Tensors are ordered as the reference writer does, widest type first and then by name, so that
- * each is aligned to its own width; the header is padded with spaces to a multiple of 8. The same
- * list gives the same bytes as the reference.
+ * Tensors are in the order of the reference writer, widest type first and then by name, so that
+ * each is aligned to its width. The header is padded with spaces to a multiple of 8 bytes. The
+ * result has the same bytes as that of the reference writer.
  */
 #include "train/weights/safetensors_write.h"
 #include <stdlib.h>
@@ -12,10 +12,10 @@
 
 #define CHUNK_BYTES (4u << 20)
 
-struct place {
-    const struct safetensors_entry *entry; /* borrowed; only while the layout is made */
-    int index;                             /* as given */
-    uint64_t begin;                        /* bytes from the start of the file */
+struct place {                             /* one tensor in the file */
+    const struct safetensors_entry *entry; /* borrowed; NULL once the layout is complete */
+    int index;                             /* of the caller's entry */
+    uint64_t begin;                        /* offset in the file, in bytes */
     int64_t count;
     enum dtype type;
 };
@@ -24,12 +24,13 @@ struct safetensors_layout {
     struct env *env; /* borrowed */
     struct text header;
     struct place *places; /* in file order */
-    int *position;        /* entry -> place */
+    int *position;        /* index of an entry -> index in places */
     int count;
     uint64_t file_bytes;
 };
 
-/* The reference orders types by an enum of its own, widest last; this is that order for ours. */
+/* The reference writer orders types by the values of its own enum, widest last. This maps our types
+ * to that order. */
 static int type_order(enum dtype type)
 {
     static const int order[DTYPE_COUNT] = {
@@ -114,7 +115,7 @@ static void header_add_tensor(struct text *text, const struct place *place, uint
                 (unsigned long long)(begin + place_bytes(place)));
 }
 
-/* Write the header and give every place its byte. */
+/* Write the header text and set the offset of every tensor. */
 static enum status layout_fill(struct safetensors_layout *layout,
                                const struct safetensors_pair *metadata, int metadata_count)
 {
@@ -214,7 +215,7 @@ int64_t safetensors_layout_count(const struct safetensors_layout *layout, int i)
 
 /* --- writing -------------------------------------------------------------------------------- */
 
-/* `file` NULL: only ask for the elements. */
+/* `file` NULL = only call `fill`. */
 static enum status write_tensor(struct part_file *file, const struct place *place,
                                 safetensors_fill_fn *fill, void *user, void *chunk)
 {

@@ -1,4 +1,3 @@
-/* tensor_names -- see the header. */
 #include "train/weights/tensor_names.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* weight_index -- see the header. */
+/* weight_index.c -- parses the index, with limits for untrusted input. */
 #include "train/weights/weight_index.h"
 #include <limits.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* A name for each tensor becomes a name for each file. */
+/* The map has one file name per tensor: sort the names and remove duplicates. */
 static void keep_each_once(struct weight_index *index)
 {
     int kept = 0;
