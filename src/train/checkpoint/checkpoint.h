@@ -8,8 +8,8 @@
  *
  * A save is collective. Rank 0 creates the files with their headers and full length. Every rank
  * writes its part of every tensor and syncs. When all have succeeded, rank 0 writes state.json and
- * COMPLETE, syncs, and renames the folder to step-N. A failure before the rename, on any rank, leaves
- * the existing checkpoints untouched: a folder step-N is always complete.
+ * COMPLETE, syncs, and renames the folder to step-N. A failure before the rename, on any rank,
+ * leaves the existing checkpoints untouched: a folder step-N is always complete.
  *
  * docs/checkpoints.md describes the format and the reasons for it.
  */
@@ -104,9 +104,9 @@ bool checkpoint_has(const struct checkpoint *checkpoint,
                     enum checkpoint_role role); /* such files */
 
 /* Read the masters, momentum and variance of this rank's shards into the store. Names, types and
- * shapes must match the graph; every chunk that is read is compared with its hash. `direct` bypasses
- * the page cache where that helps. Not collective; call zero_publish afterwards. After a failure the
- * store is partly overwritten. */
+ * shapes must match the graph; every chunk that is read is compared with its hash. `direct`
+ * bypasses the page cache where that helps. Not collective; call zero_publish afterwards. After a
+ * failure the store is partly overwritten. */
 enum status checkpoint_load(struct checkpoint *checkpoint, const struct unit_graph *graph,
                             bool direct, struct zero *zero);
 

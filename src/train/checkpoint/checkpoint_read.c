@@ -1,13 +1,13 @@
 /* checkpoint_read -- opening, loading and verifying a checkpoint.
  *
- * Files are read, not mapped, so that a failing disk gives an error and not a signal. STATUS_FORMAT is
- * damage (wrong content or a missing file); STATUS_IO and STATUS_MEMORY say nothing about the
+ * Files are read, not mapped, so that a failing disk gives an error and not a signal. STATUS_FORMAT
+ * is damage (wrong content or a missing file); STATUS_IO and STATUS_MEMORY say nothing about the
  * checkpoint.
  *
- * To read a range of a file, the chunks that cover it are read in full and compared with their hashes
- * before any byte is used. A load lists the chunks that it needs of a file, then reads a few of them
- * ahead (base/ahead.h) while one is verified and stored. The header of a file of tensors is read in
- * the same way. The buffers exist only during a call.
+ * To read a range of a file, the chunks that cover it are read in full and compared with their
+ * hashes before any byte is used. A load lists the chunks that it needs of a file, then reads a few
+ * of them ahead (base/ahead.h) while one is verified and stored. The header of a file of tensors is
+ * read in the same way. The buffers exist only during a call.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -37,8 +37,8 @@ struct checkpoint {
 
 /* --- opening -------------------------------------------------------------------------------- */
 
-/* What the system says of a file is no damage, unless it is certain that the file is gone: the folder can
- * be listed, and does not have it. */
+/* What the system says of a file is no damage, unless it is certain that the file is gone: the
+ * folder can be listed, and does not have it. */
 static enum status judge(const struct checkpoint *c, const char *name, enum status st)
 {
     return st == STATUS_IO && file_is_missing(c->env, c->folder, name) ? STATUS_FORMAT : st;

@@ -46,7 +46,8 @@ static int64_t multiples(int64_t every, int64_t step, int64_t steps)
     return every > 0 && steps > step ? (steps - 1) / every - step / every : 0;
 }
 
-/* The most checkpoints that there will be beside those of now: old ones go when a new one is there. */
+/* The most checkpoints that there will be beside those of now: old ones go when a new one is
+ * there. */
 static int64_t most_more(const struct checkpoint_room_need *need, const struct census *now)
 {
     const struct checkpoint_config *c = need->config;

@@ -10,8 +10,8 @@
 
 static const char FORMAT_WORD[] = "sifr checkpoint";
 
-/* The most that a counter may say. A run adds to it and multiplies with it: it must stay far from where
- * 64 bits overflow. */
+/* The most that a counter may say. A run adds to it and multiplies with it: it must stay far from
+ * where 64 bits overflow. */
 static const int64_t MOST_STEPS = 1000000000000; /* as train.steps */
 static const int64_t MOST_SAMPLES = (int64_t)1 << 60;
 static const int64_t MOST_WORKERS = 1 << 24;

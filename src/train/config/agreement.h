@@ -1,10 +1,11 @@
-/* agreement -- checks that all ranks have the same program, configuration, data and model, or ends all
- * of them before they begin.
+/* agreement -- checks that all ranks have the same program, configuration, data and model, or ends
+ * all of them before they begin.
  *
- * Each rank computes four fingerprints: of the binary, of the resolved configuration (without keys that
- * may differ: threads, log interval, time limits), of the data (its sizes and a sample of its windows,
- * all of them if the data is small) and of the files of model.path (likewise). They are exchanged before
- * anything is built; the message names what differs and on which ranks, and for a key both values.
+ * Each rank computes four fingerprints: of the binary, of the resolved configuration (without keys
+ * that may differ: threads, log interval, time limits), of the data (its sizes and a sample of its
+ * windows, all of them if the data is small) and of the files of model.path (likewise). They are
+ * exchanged before anything is built; the message names what differs and on which ranks, and for a
+ * key both values.
  */
 #ifndef TRAIN_AGREEMENT_H
 #define TRAIN_AGREEMENT_H

@@ -160,7 +160,8 @@ static enum status resolve_tokenizer(struct env *env, tokenizer_progress_fn *pro
     return has_text ? tokenizer_bytes(env, &config->tokenizer) : STATUS_OK;
 }
 
-/* A text may have fewer tokens than data.tokenizer asks for: a run finds out, a plan can only say. */
+/* A text may have fewer tokens than data.tokenizer asks for: a run finds out, a plan can only
+ * say. */
 static enum status plan_learnt_vocab(struct env *env, struct run_config *config)
 {
     struct model_config *model = &config->model;

@@ -91,19 +91,20 @@ extern const struct option_table ranks_options;     /* zero.*, comm.* over struc
 extern const struct option_table machine_options;   /* run.* over struct machine_config */
 extern const struct option_table place_options;     /* of these run.device and run.threads */
 
-/* Bind every table. The second is for commands that only read a model: model.path is then
- * required, and what belongs to training is accepted (so that a run's config.yaml may be given)
- * and not looked at. The third is for plans: data and tokenizer are looked at where the size
- * of the vocabulary must come from them; else they may be elsewhere, and a tokenizer that is here must
+/* Bind every table. The second is for commands that only read a model: model.path is then required,
+ * and what belongs to training is accepted (so that a run's config.yaml may be given) and not
+ * looked at. The third is for plans: data and tokenizer are looked at where the size of the
+ * vocabulary must come from them; else they may be elsewhere, and a tokenizer that is here must
  * fit. */
 enum status run_config_bind(struct options *options, struct run_config *config);
 enum status run_config_bind_reading(struct options *options, struct run_config *config);
 enum status run_config_bind_planning(struct options *options, struct run_config *config);
 
 /* Fill in what is derived and refuse what does not fit together; sets env->threads. Finds what
- * model.path stands for, checks it (a plan needs no weights), reads its config.json, and makes the tokenizer: data.tokenizer, else the one beside
- * model.path, else plain bytes when the data is text. Names of files become absolute. `progress`
- * (NULL: none) is called while a vocabulary is learnt. Messages name the keys. */
+ * model.path stands for, checks it (a plan needs no weights), reads its config.json, and makes the
+ * tokenizer: data.tokenizer, else the one beside model.path, else plain bytes when the data is
+ * text. Names of files become absolute. `progress` (NULL: none) is called while a vocabulary is
+ * learnt. Messages name the keys. */
 enum status run_config_resolve(struct env *env, struct options *options,
                                tokenizer_progress_fn *progress, void *user,
                                struct run_config *config);

@@ -14,9 +14,10 @@
  *                GPU, which is slower to query, after the first step only.
  *     accounted  the account at that moment.
  *
- * A run allocates nothing after its first step, so held should be accounted + runtime; anything above is
- * unplanned. Ranks that are threads share one process, so their own footprints are not known. Ranks that
- * share a GPU are counted as one: the sum of their accounts against all bytes in use.
+ * A run allocates nothing after its first step, so held should be accounted + runtime; anything
+ * above is unplanned. Ranks that are threads share one process, so their own footprints are not
+ * known. Ranks that share a GPU are counted as one: the sum of their accounts against all bytes in
+ * use.
  */
 #ifndef TRAIN_FOOTPRINT_H
 #define TRAIN_FOOTPRINT_H
@@ -52,7 +53,8 @@ struct footprint_worst {
     struct footprint process; /* of the rank whose process holds the most */
     struct footprint gpu;     /* of the GPU of which most is in use */
 };
-/* Compare the current accounts, or with `most` their maxima. `comm` is NULL for one rank. Collective. */
+/* Compare the current accounts, or with `most` their maxima. `comm` is NULL for one rank.
+ * Collective. */
 enum status footprint_compare(const struct footprints *own, bool most, struct device *device,
                               struct comm *comm, struct footprint_worst *worst);
 

@@ -1,7 +1,8 @@
 /* gauges -- clock, power and temperature of a rank's GPU over a run.
  *
- * They are read between steps, at most once a second: a query takes up to a few milliseconds, in which
- * the GPU idles, and power is a mean over about a second anyway. A reading is valid until the next.
+ * They are read between steps, at most once a second: a query takes up to a few milliseconds, in
+ * which the GPU idles, and power is a mean over about a second anyway. A reading is valid until the
+ * next.
  */
 #ifndef TRAIN_GAUGES_H
 #define TRAIN_GAUGES_H

@@ -141,8 +141,8 @@ static void nap(double seconds)
 static enum status save_when_there_is_room(struct attempt *a)
 {
     struct run_saves *saves = a->saves;
-    /* One that was asked to stop before waits all the same: only a new request ends the wait, and a second
-     * Ctrl-C does that without us. */
+    /* One that was asked to stop before waits all the same: only a new request ends the wait, and a
+     * second Ctrl-C does that without us. */
     bool asked = wants_stop(saves);
     char need[32], time[32];
     double seconds;

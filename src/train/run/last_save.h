@@ -1,5 +1,5 @@
-/* last_save -- the last checkpoint of a run, which is not given up easily: without it the steps since
- * the one before are lost.
+/* last_save -- the last checkpoint of a run, which is not given up easily: without it the steps
+ * since the one before are lost.
  *
  *     the run's folder          as every other
  *     checkpoint.fallback       if it is given, whatever the reason
@@ -14,8 +14,8 @@
 #define TRAIN_LAST_SAVE_H
 #include "train/run/run_saves.h"
 
-/* Collective. What came of it is in the result, with the reason of the first failure; the status is that
- * of the device or communicator. */
+/* Collective. What came of it is in the result, with the reason of the first failure; the status is
+ * that of the device or communicator. */
 enum status last_save(struct run_saves *saves, const struct checkpoint_progress *progress,
                       struct checkpoint_result *result);
 

@@ -1,5 +1,5 @@
-/* line_file -- appends lines with O_APPEND and one write each, and removes those that a run wrote after
- * the step from which it resumes. */
+/* line_file -- appends lines with O_APPEND and one write each, and removes those that a run wrote
+ * after the step from which it resumes. */
 #include "train/run/line_file.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -98,8 +98,8 @@ static enum status check_json(struct env *env, const char *line, size_t bytes, b
     return st == STATUS_FORMAT ? STATUS_OK : st;
 }
 
-/* Are these bytes, which are not valid JSON, the beginning of one record? Then the parser fails only at
- * their end, or up to three bytes before it, where a UTF-8 character was cut. */
+/* Are these bytes, which are not valid JSON, the beginning of one record? Then the parser fails
+ * only at their end, or up to three bytes before it, where a UTF-8 character was cut. */
 static enum status check_cut_off(struct env *env, const char *line, size_t bytes, bool *cut_off)
 {
     struct json_doc doc;
@@ -116,8 +116,8 @@ static enum status check_cut_off(struct env *env, const char *line, size_t bytes
     return STATUS_OK;
 }
 
-/* *kept = the end of the last record of `step` or an earlier step, *last = its step. That record may
- * lack its newline. */
+/* *kept = the end of the last record of `step` or an earlier step, *last = its step. That record
+ * may lack its newline. */
 static enum status find_cut(struct env *env, const char *data, size_t bytes, int64_t step,
                             size_t *kept, int64_t *last)
 {
@@ -139,8 +139,9 @@ static enum status find_cut(struct env *env, const char *data, size_t bytes, int
     return STATUS_OK;
 }
 
-/* From the lines behind `kept`, collect those that stay: everything but complete records, which the run
- * writes again, and a record that the end of the run has cut off. *dropped: one of these was there. */
+/* From the lines behind `kept`, collect those that stay: everything but complete records, which the
+ * run writes again, and a record that the end of the run has cut off. *dropped: one of these was
+ * there. */
 static enum status collect_rest(struct env *env, const struct file_map *map, size_t kept,
                                 struct text *rest, bool *dropped)
 {
@@ -252,9 +253,9 @@ done:
 
 /* --- looking -------------------------------------------------------------------------------- */
 
-/* Does a line begin with the keys that every version of metrics.c has written first in the record of a
- * step? Other programs write steps and losses too, but not these keys in this order. A record that was
- * cut off (`cut_off`) has only the first of them. */
+/* Does a line begin with the keys that every version of metrics.c has written first in the record
+ * of a step? Other programs write steps and losses too, but not these keys in this order. A record
+ * that was cut off (`cut_off`) has only the first of them. */
 static bool is_step_record(const char *line, size_t bytes, bool cut_off)
 {
     static const char *const keys[] = {"{\"step\":",
@@ -278,8 +279,8 @@ static bool is_step_record(const char *line, size_t bytes, bool cut_off)
     return step_of(line, bytes) >= 0;
 }
 
-/* Looks for a record behind a damaged first line. A first line that is JSON decides: the file is not
- * ours. */
+/* Looks for a record behind a damaged first line. A first line that is JSON decides: the file is
+ * not ours. */
 static enum status find_record(struct env *env, const struct file_map *map, bool *found)
 {
     const char *data = (const char *)map->data;

@@ -35,8 +35,8 @@ struct metrics {
 
 /* --- creation ------------------------------------------------------------------------------- */
 
-/* Every step has a record, written before its checkpoint: those of a run that goes on after `step` end
- * there, unless they were lost. */
+/* Every step has a record, written before its checkpoint: those of a run that goes on after `step`
+ * end there, unless they were lost. */
 static void tell_missing(struct env *env, const char *path, int64_t last, int64_t step)
 {
     char first[32] = "";

@@ -1,5 +1,5 @@
-/* run_events -- what a trainer tells while it runs, and its summary: for the log files, the console and
- * other callers. */
+/* run_events -- what a trainer tells while it runs, and its summary: for the log files, the console
+ * and other callers. */
 #ifndef TRAIN_RUN_EVENTS_H
 #define TRAIN_RUN_EVENTS_H
 #include "train/config/config.h"

@@ -19,8 +19,8 @@ static enum status has(struct env *env, const char *path, const char *name, bool
     return STATUS_OK;
 }
 
-/* Did sifr make a run here? One begins with metrics.jsonl, before any other file of its own, and has
- * it until the lines are set aside; a copied one may have its checkpoints only. */
+/* Did sifr make a run here? One begins with metrics.jsonl, before any other file of its own, and
+ * has it until the lines are set aside; a copied one may have its checkpoints only. */
 static enum status is_ours(struct env *env, const char *path, bool *ours)
 {
     static const char *const names[] = {"metrics.jsonl", "metrics.jsonl.1"};

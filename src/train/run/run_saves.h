@@ -1,6 +1,6 @@
-/* run_saves -- the checkpoints of a run as its loop sees them: begun between steps, and what came of
- * each told to the user. A save that fails in the middle is a loud line, the last one an error, when
- * nothing has helped (last_save.h). */
+/* run_saves -- the checkpoints of a run as its loop sees them: begun between steps, and what came
+ * of each told to the user. A save that fails in the middle is a loud line, the last one an error,
+ * when nothing has helped (last_save.h). */
 #ifndef TRAIN_RUN_SAVES_H
 #define TRAIN_RUN_SAVES_H
 #include "train/checkpoint/checkpoint.h"
