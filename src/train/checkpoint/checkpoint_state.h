@@ -3,8 +3,8 @@
  *
  *     {"format": "sifr checkpoint", "version": 1, "step": 10, "updates": 10, "samples": 80, ...,
  *      "loss_scale": null, "config": "...", "config_xxh3": "...", "data_xxh3": "...", "workers": 2,
- *      "data_files": {"kinds": "...", "files": 1, "whole_bytes": 154000, "sampled_bytes": 0, "samples": 0,
- *                     "xxh3": "...", "more_xxh3": "...", "times_xxh3": "..."},
+ *      "data_files": {"kinds": "...", "files": 1, "whole_bytes": 154000, "sampled_bytes": 0,
+ *                     "samples": 0, "xxh3": "...", "more_xxh3": "...", "times_xxh3": "..."},
  *      "machine": {"binary": "...", "cpu": "...", "blas": "...", "device": "..."},
  *      "files": [{"name": "model.safetensors", "role": "model", "bytes": 1234,
  *                 "pieces": [[1000, "0123456789abcdef"], [234, "fedcba9876543210"]]}, ...]}

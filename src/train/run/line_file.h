@@ -1,7 +1,7 @@
-/* line_file -- a file that grows by whole lines: metrics.jsonl, samples.jsonl.
+/* line_file -- a file that grows by complete lines: metrics.jsonl, samples.jsonl.
  *
- * A line is one write at the end of the file: a concurrent reader sees whole lines, a crash of the
- * process loses none, and a full disk leaves no part of one.
+ * A line is one write at the end of the file: a concurrent reader sees only complete lines, a crash
+ * of the process loses none, and a full disk leaves no partial line.
  */
 #ifndef TRAIN_LINE_FILE_H
 #define TRAIN_LINE_FILE_H
@@ -15,7 +15,7 @@ struct line_file;
 enum status line_file_open(struct env *env, const char *path, struct line_file **file);
 void line_file_close(struct line_file *file); /* NULL is fine */
 
-/* `line` ends with its own newline. STATUS_IO is not logged: errno has the reason, and the file is
+/* `line` ends with a newline. STATUS_IO is not logged: errno has the reason, and the file is
  * unchanged. */
 enum status line_file_add(struct line_file *file, const char *line, size_t bytes);
 
