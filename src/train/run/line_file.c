@@ -251,7 +251,7 @@ done:
     return st;
 }
 
-/* --- looking -------------------------------------------------------------------------------- */
+/* --- reading -------------------------------------------------------------------------------- */
 
 /* Does a line begin with the keys that every version of metrics.c has written first in the record
  * of a step? Other programs write steps and losses too, but not these keys in this order. A record
