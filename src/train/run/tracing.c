@@ -40,8 +40,8 @@ static bool parse_steps(const char *text, int64_t *first, int64_t *last)
            *first <= *last;
 }
 
-/* A generous upper bound of the number of spans: passes, waits and collectives of the traced steps,
- * and an evaluation. */
+/* A generous estimate of the number of spans, limited to most_spans: passes, waits and collectives
+ * of the traced steps, and an evaluation. */
 static int64_t span_room(const struct run_config *config, int64_t steps)
 {
     int64_t units = config->model.layers + 2;
