@@ -8,8 +8,8 @@
  *
  * A save is collective. Rank 0 creates the files with their headers and full length. Every rank
  * writes its part of every tensor and syncs. When all have succeeded, rank 0 writes state.json and
- * COMPLETE, syncs, and renames the folder to step-N. A failure before the rename, on any rank, leaves
- * the existing checkpoints untouched: a folder step-N is always complete.
+ * COMPLETE, syncs, and renames the folder to step-N. A failure before the rename, on any rank,
+ * leaves the existing checkpoints untouched: a folder step-N is always complete.
  *
  * docs/checkpoints.md describes the format and the reasons for it.
  */
@@ -24,7 +24,7 @@ struct checkpoint_config {
     int64_t every;      /* steps between two checkpoints; 0 = only at the end */
     int64_t keep;       /* number of newest checkpoints to keep */
     int64_t major;      /* multiples of this step are saved too and never removed; 0 = none */
-    int64_t file_bytes; /* size limit of a file of tensors */
+    int64_t file_bytes; /* size limit of a tensor file */
     bool async;         /* save in the background while the run continues */
     bool direct;        /* bypass the page cache when writing and reading, where possible */
     /* When the last checkpoint cannot be saved (last_save.h): */
@@ -85,8 +85,8 @@ enum status checkpoint_saver_save(struct checkpoint_saver *saver,
                                   const struct checkpoint_progress *progress);
 /* Save to this folder (borrowed) from now on. No save may be in progress. */
 void checkpoint_saver_set_folder(struct checkpoint_saver *saver, const char *folder);
-uint64_t
-checkpoint_saver_bytes(const struct checkpoint_saver *saver); /* disk space of a checkpoint */
+/* Disk space that a checkpoint needs. */
+uint64_t checkpoint_saver_bytes(const struct checkpoint_saver *saver);
 /* Fetch the result of the last save, once; false if it is still in progress or was already fetched.
  * `wait` waits for its end. Not collective. */
 bool checkpoint_saver_result(struct checkpoint_saver *saver, bool wait,
@@ -100,13 +100,13 @@ struct checkpoint; /* an open checkpoint, whose state.json matches COMPLETE */
 enum status checkpoint_open(struct env *env, const char *folder, struct checkpoint **checkpoint);
 void checkpoint_close(struct checkpoint *checkpoint); /* NULL is fine */
 const struct checkpoint_state *checkpoint_state(const struct checkpoint *checkpoint);
-bool checkpoint_has(const struct checkpoint *checkpoint,
-                    enum checkpoint_role role); /* such files */
+/* Does the checkpoint have files of this role? */
+bool checkpoint_has(const struct checkpoint *checkpoint, enum checkpoint_role role);
 
 /* Read the masters, momentum and variance of this rank's shards into the store. Names, types and
- * shapes must match the graph; every chunk that is read is compared with its hash. `direct` bypasses
- * the page cache where that helps. Not collective; call zero_publish afterwards. After a failure the
- * store is partly overwritten. */
+ * shapes must match the graph; every chunk that is read is compared with its hash. `direct`
+ * bypasses the page cache where that helps. Not collective; call zero_publish afterwards. After a
+ * failure the store is partly overwritten. */
 enum status checkpoint_load(struct checkpoint *checkpoint, const struct unit_graph *graph,
                             bool direct, struct zero *zero);
 

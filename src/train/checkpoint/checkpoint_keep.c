@@ -1,4 +1,4 @@
-/* checkpoint_keep -- names, leftovers, and which checkpoints stay. */
+/* checkpoint_keep -- names, cleanup, and removal of old checkpoints. */
 #include "train/checkpoint/checkpoint_keep.h"
 #include <dirent.h>
 #include <errno.h>
@@ -23,9 +23,9 @@ enum status checkpoint_keep_path(struct env *env, const char *folder, const char
     return path_join(env, folder, name, path);
 }
 
-/* --- looking -------------------------------------------------------------------------------- */
+/* --- listing -------------------------------------------------------------------------------- */
 
-/* The N of a folder's name "step-N", -1 for any other name. */
+/* The N of a folder name "step-N"; -1 for any other name. */
 static int64_t step_of(const char *name)
 {
     char *end;
@@ -65,7 +65,7 @@ enum status checkpoint_keep_newest(struct env *env, const char *folder, int64_t 
 
 /* --- leftovers ------------------------------------------------------------------------------ */
 
-/* PREFIX N SUFFIX, or the same with a number behind it: "-2". */
+/* Is the name PREFIX N SUFFIX, or that followed by a number such as "-2"? */
 static bool is_numbered(const char *name, const char *prefix, const char *suffix)
 {
     char stem[64];
@@ -76,7 +76,7 @@ static bool is_numbered(const char *name, const char *prefix, const char *suffix
     return digits > 0 && digits < 20 && part_folder_is_name(name, stem);
 }
 
-/* One whose removal was cut short. */
+/* Remove a checkpoint whose removal was interrupted. */
 static enum status clear_old(struct env *env, const char *path)
 {
     char stranger[TREE_PATH_BYTES];
@@ -89,7 +89,8 @@ static enum status clear_old(struct env *env, const char *path)
     return STATUS_OK;
 }
 
-/* A process was killed between the name and the removal of the marker. */
+/* Remove the marker of a process that was killed after it renamed the folder to step-N and before
+ * it removed the marker. */
 static enum status clear_marker(struct env *env, const char *path)
 {
     char *marker;
@@ -130,8 +131,8 @@ enum status checkpoint_keep_clear(struct env *env, const char *folder)
 
 /* --- keeping -------------------------------------------------------------------------------- */
 
-/* Rename the folder to the first that is free of PREFIX step-N SUFFIX, and the same with -2, -3,
- * ...; mem_free *to. */
+/* Rename step-N to {PREFIX}step-N{SUFFIX}, or, if that exists, to the first free name with -2, -3,
+ * ... appended. The caller frees *to with mem_free. */
 static enum status rename_free(struct env *env, const char *folder, int64_t step,
                                const char *prefix, const char *suffix, char **to)
 {
@@ -166,8 +167,8 @@ static enum status remove_step(struct env *env, const char *folder, int64_t step
     return st;
 }
 
-/* Does it count as one of those that are kept? Not a link, nor another folder of that name: what a
- * user has put there must not cost a checkpoint. */
+/* Does step-N count towards `keep`? Symbolic links and foreign folders do not: what a user has put
+ * there must not cause the removal of a checkpoint. */
 static enum status counts(struct env *env, const char *folder, int64_t step, bool *ours)
 {
     char *path;
@@ -194,13 +195,13 @@ enum status checkpoint_keep_prune(struct env *env, const char *folder, int64_t k
         if (major > 0 && step % major == 0)
             continue;
         enum status removed = remove_step(env, folder, step);
-        if (removed != STATUS_OK && removed != STATUS_CONFIG) /* CONFIG: that one is kept */
+        if (removed != STATUS_OK && removed != STATUS_CONFIG) /* CONFIG: it is kept; continue */
             return removed;
         st = st == STATUS_OK ? removed : st;
     }
 }
 
-/* Only a real folder gets another name. */
+/* Fail if anything called step-N above `step` is not a real folder: only those may be renamed. */
 static enum status check_folders(struct env *env, const char *folder, int64_t step)
 {
     for (int64_t above = INT64_MAX;;) {

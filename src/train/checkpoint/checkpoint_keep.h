@@ -1,37 +1,38 @@
-/* checkpoint_keep -- the folder of a run's checkpoints: which there are, which stay, and what is
- * left over.
+/* checkpoint_keep -- manages the folder of a run's checkpoints: lists them, removes old ones, and
+ * cleans up after interrupted runs.
  *
- *     checkpoints/step-N             complete, always: a folder gets this name when it is
+ *     checkpoints/step-N             complete; a folder gets this name only when it is complete
  *     checkpoints/.step-N.tmp        being written (part_folder.h)
  *     checkpoints/.old-step-N        being removed
- *     checkpoints/step-N.damaged     passed over when a run went on from an earlier one; kept for a
- *                                    person to look at
+ *     checkpoints/step-N.damaged     skipped when a run resumed from an earlier checkpoint; kept
+ *                                    for the user to inspect
  *
- * A folder is renamed before the first file in it is removed, so a checkpoint under its own name is
- * whole or is not there. Only what sifr made is renamed or removed (checkpoint_own.h).
+ * A folder is renamed before the first file in it is removed, so a folder step-N is either complete
+ * or absent. Only what sifr created is renamed or removed (checkpoint_own.h).
  */
 #ifndef TRAIN_CHECKPOINT_KEEP_H
 #define TRAIN_CHECKPOINT_KEEP_H
 #include <stdint.h>
 #include "base/text.h"
 
-/* *step = the largest N below `below` with a folder step-N; -1 = none, also when there is no
- * folder at all. */
+/* *step = the largest N below `below` with a folder step-N; -1 = none, also if `folder` does not
+ * exist. */
 enum status checkpoint_keep_newest(struct env *env, const char *folder, int64_t below,
                                    int64_t *step);
-/* Remove what earlier runs left half written or half removed, where it is proven to be ours; warn
- * of the rest. The caller holds the run's lock. */
+/* Remove partly written and partly removed checkpoints of earlier runs if they provably belong to
+ * sifr; warn about others. The caller holds the run's lock. */
 enum status checkpoint_keep_clear(struct env *env, const char *folder);
-/* Remove all but the newest `keep` and those whose N is a multiple of `major` (0 = none). One that
- * holds anything but a checkpoint's files stays: the others are removed all the same, and the
- * first such is the failure that comes back. Links and other folders of that name stay too, and
- * are not counted. */
+/* Remove all checkpoints but the newest `keep` and those whose N is a multiple of `major` (0 =
+ * none). A checkpoint that contains foreign files is kept. This does not stop the removal of
+ * others; the first such failure is returned at the end. Symbolic links and foreign folders called
+ * step-N are kept too and do not count towards `keep`. */
 enum status checkpoint_keep_prune(struct env *env, const char *folder, int64_t keep, int64_t major);
-/* Those above `step` get other names: the run resumes from there and will write them again. Refused
- * (STATUS_CONFIG) before anything is renamed if one of them is not a real folder. */
+/* Rename all checkpoints above `step` to step-N.damaged: the run resumes from `step` and will write
+ * them again. If one of them is not a real folder, fails with STATUS_CONFIG before anything is
+ * renamed. */
 enum status checkpoint_keep_set_aside(struct env *env, const char *folder, int64_t step);
 
-/* folder/PREFIX step-N SUFFIX; mem_free it. */
+/* *path = FOLDER/{PREFIX}step-N{SUFFIX}; the caller frees it with mem_free. */
 enum status checkpoint_keep_path(struct env *env, const char *folder, const char *prefix,
                                  int64_t step, const char *suffix, char **path);
 

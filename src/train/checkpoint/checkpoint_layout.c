@@ -1,4 +1,4 @@
-/* checkpoint_layout -- see the header; arithmetic only. */
+/* checkpoint_layout -- computes the layout; does no I/O. */
 #include "train/checkpoint/checkpoint_layout.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -24,8 +24,8 @@ static int param_at(const struct unit_graph *graph, int tensor)
     return q;
 }
 
-/* The end of the file that begins with `tensor`: whole pieces of the model, as many as fit, at
- * least one. */
+/* The first tensor after the file that begins with `tensor`. A file contains as many complete
+ * pieces of the model as fit, and at least one. */
 static int file_end(const struct unit_graph *graph, int tensor, enum dtype type, int64_t most_bytes)
 {
     int64_t bytes = 0;
@@ -181,7 +181,7 @@ void checkpoint_layout_index(const struct checkpoint_layout *layout, const struc
 
 /* --- parts ---------------------------------------------------------------------------------- */
 
-/* A range of a tensor, cut at multiples of a piece from the tensor's start. */
+/* Visit a range of a tensor, split at multiples of the chunk size from the tensor's start. */
 static enum status visit_range(const struct checkpoint_layout *layout, int f, int i,
                                struct zero_range range, checkpoint_part_fn *visit, void *user)
 {

@@ -1,19 +1,19 @@
-/* checkpoint_layout -- which files of tensors a checkpoint has, and which bytes of them each rank
- * writes.
+/* checkpoint_layout -- decides which tensor files a checkpoint has, and which bytes of them each
+ * rank writes.
  *
- *     model.safetensors                  parameters in the type of the run, for everybody
- *     optimizer/master.safetensors       the same in fp32, where the run's type is narrower
+ *     model.safetensors                  parameters in the type of the run, for any reader
+ *     optimizer/master.safetensors       the same in fp32, if the run's type is narrower
  *     optimizer/momentum.safetensors     fp32
  *     optimizer/variance.safetensors     fp32
  *
- * Above a limit a file is cut between pieces of the model (embedding, blocks, head) into
- * model-00001-of-00003.safetensors and so on. Optimizer files are in a folder of their own because
- * they hold the same names: a program that takes every safetensors file of a folder for weights
- * does not find them.
+ * A file above the size limit is split between pieces of the model (embedding, blocks, head) into
+ * model-00001-of-00003.safetensors and so on. Optimizer files contain the same tensor names as the
+ * model, so they have a folder of their own: a program that loads every safetensors file of a
+ * folder as weights does not find them.
  *
- * All of it is a function of the model's tables and the type, so every rank knows it. A tensor is
- * written in pieces of at most CHECKPOINT_CHUNK bytes, cut at multiples of that from the tensor's
- * start and where one rank's share ends.
+ * The layout depends only on the model graph, the type and the size limit, so every rank computes
+ * the same one. A tensor is written in chunks of at most CHECKPOINT_CHUNK bytes. Chunks end at
+ * multiples of that from the tensor's start, and where one rank's range ends.
  */
 #ifndef TRAIN_CHECKPOINT_LAYOUT_H
 #define TRAIN_CHECKPOINT_LAYOUT_H
@@ -23,7 +23,7 @@
 
 enum { CHECKPOINT_CHUNK = 4 << 20, CHECKPOINT_NAME = 96 };
 
-/* What a file is for. */
+/* What a file contains. */
 #define CHECKPOINT_ROLE_LIST(X) \
     X(PLAIN, "plain")           \
     X(MODEL, "model")           \
@@ -40,7 +40,7 @@ enum checkpoint_role {
 const char *checkpoint_role_word(enum checkpoint_role role);
 
 struct checkpoint_file {
-    char name[CHECKPOINT_NAME]; /* below the checkpoint's folder */
+    char name[CHECKPOINT_NAME]; /* relative to the checkpoint's folder */
     enum checkpoint_role role;
     enum dtype type;
     int first_tensor, tensor_count; /* of the graph */
@@ -54,30 +54,32 @@ struct checkpoint_layout { /* open */
     uint64_t bytes; /* of all files */
 };
 
-/* `type` is that of the parameters; `most_bytes` the limit of a file. */
+/* `type` is the type of the parameters, `most_bytes` the size limit of a file. */
 enum status checkpoint_layout_create(struct env *env, const struct unit_graph *graph,
                                      enum dtype type, int64_t most_bytes,
                                      struct checkpoint_layout *layout);
 void checkpoint_layout_free(struct checkpoint_layout *layout); /* zeroed is fine */
 
-int checkpoint_layout_model_files(const struct checkpoint_layout *layout); /* the first so many */
-/* Is it the name of a file of tensors of some layout? */
+/* The number of model files; they are the first entries of `files`. */
+int checkpoint_layout_model_files(const struct checkpoint_layout *layout);
+/* Could this be the name of a tensor file, in any layout? */
 bool checkpoint_layout_is_name(const char *name);
-/* The text of model.safetensors.index.json; nothing where the model is in one file. */
+/* Append the content of model.safetensors.index.json; nothing if the model is in one file. */
 void checkpoint_layout_index(const struct checkpoint_layout *layout, const struct unit_graph *graph,
                              struct text *text);
 
-struct checkpoint_part { /* of a tensor in a file: one write and one hash */
+struct checkpoint_part { /* a chunk of a tensor: one write and one hash */
     int file, tensor;
     int64_t first, count; /* elements of the tensor */
     uint64_t begin;       /* bytes of the file */
     size_t bytes;
 };
 typedef enum status checkpoint_part_fn(void *user, const struct checkpoint_part *part);
-/* What `rank` writes, in an order that all ranks know. */
+/* Visit the parts that `rank` writes, in the same order on all ranks. */
 enum status checkpoint_layout_visit(const struct checkpoint_layout *layout, const struct zero *zero,
                                     int rank, checkpoint_part_fn *visit, void *user);
+/* The number of these parts. */
 int64_t checkpoint_layout_parts(const struct checkpoint_layout *layout, const struct zero *zero,
-                                int rank); /* how many these are */
+                                int rank);
 
 #endif

@@ -1,4 +1,4 @@
-/* checkpoint_list -- see the header. */
+
 #include "train/checkpoint/checkpoint_list.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,17 +8,17 @@
 
 enum { HASHES_AT_ONCE = 1024 };
 
-/* Files of a checkpoint that hold no tensors, where they are there. */
+/* Files of a checkpoint without tensors; each is optional. */
 static const char *const plain[] = {"config.json", "tokenizer.json", "tokenizer_config.json",
                                     "generation_config.json", "model.safetensors.index.json"};
 enum { PLAIN = sizeof plain / sizeof *plain };
 
-struct checkpoint_listed { /* a piece of a file */
+struct checkpoint_listed { /* a chunk of a file */
     int file;
     struct checkpoint_chunk chunk;
 };
 
-/* --- what there is -------------------------------------------------------------------------- */
+/* --- chunks --------------------------------------------------------------------------------- */
 
 static enum status list_part(void *user, const struct checkpoint_part *part)
 {
@@ -65,7 +65,8 @@ size_t checkpoint_list_room(int ranks)
     return (size_t)ranks * HASHES_AT_ONCE * sizeof(uint64_t);
 }
 
-/* `all` (ranks, HASHES_AT_ONCE): number `done` and those after it of every rank. */
+/* Store one batch of hashes. `all` (ranks, HASHES_AT_ONCE) has those of every rank from its hash
+ * number `done` on. */
 static void take_hashes(struct checkpoint_list *list, int64_t done, const uint64_t *all)
 {
     for (int r = 0; r < list->ranks; r++, all += HASHES_AT_ONCE) {
@@ -101,7 +102,7 @@ static int64_t chunks_of(uint64_t bytes)
     return (int64_t)((bytes + CHECKPOINT_CHUNK - 1) / CHECKPOINT_CHUNK);
 }
 
-/* Hash `bytes` from the start of a file in whole pieces. */
+/* Hash the first `bytes` of a file in full chunks. */
 static void add_chunks(struct checkpoint_entry *entry, const void *data, uint64_t bytes)
 {
     for (uint64_t begin = 0, part; begin < bytes; begin += part) {
@@ -111,7 +112,7 @@ static void add_chunks(struct checkpoint_entry *entry, const void *data, uint64_
     }
 }
 
-/* A file of tensors: the header's pieces, then the ranks'. */
+/* Add a tensor file: the chunks of its header, then those that the ranks wrote. */
 static enum status add_tensors(const struct checkpoint_list *list, int f, int64_t *next,
                                struct checkpoint_state *state)
 {

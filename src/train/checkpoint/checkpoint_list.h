@@ -1,19 +1,19 @@
-/* checkpoint_list -- every piece of every file of a checkpoint that has been written, with its hash,
- * at the first rank.
+/* checkpoint_list -- lists all chunks of a checkpoint that was just written, with their hashes.
  *
- * Which parts a rank writes, and in which order, everybody knows; so only the hashes are sent. */
+ * Every rank knows which chunks the others have written, and in which order, so only the hashes are
+ * sent. */
 #ifndef TRAIN_CHECKPOINT_LIST_H
 #define TRAIN_CHECKPOINT_LIST_H
 #include "comm/comm.h"
 #include "train/checkpoint/checkpoint_state.h"
 
 struct checkpoint_listed;
-struct checkpoint_list { /* open; checkpoint_list_free it, also when create has failed */
+struct checkpoint_list { /* open; checkpoint_list_free it, also after a failed create */
     struct env *env;     /* borrowed */
     const struct checkpoint_layout *layout; /* borrowed */
     int ranks;
-    struct checkpoint_listed *items; /* those of a rank lie together */
-    int64_t *first;                  /* (ranks + 1) */
+    struct checkpoint_listed *items; /* grouped by rank; sorted by file after gather */
+    int64_t *first;                  /* (ranks + 1): the first item of each rank */
     int64_t count;
 };
 
@@ -22,15 +22,17 @@ enum status checkpoint_list_create(struct env *env, const struct checkpoint_layo
                                    struct checkpoint_list *list);
 void checkpoint_list_free(struct checkpoint_list *list);
 
-/* The hashes of all ranks' parts into the list; `room` has checkpoint_list_room bytes. Collective;
- * `comm` NULL: one rank. */
+/* Fill in the hashes of all ranks. `hashes` are those of this rank's parts; `room` is a buffer of
+ * checkpoint_list_room bytes. Collective; `comm` is NULL for one rank. */
 enum status checkpoint_list_gather(struct checkpoint_list *list, struct comm *comm,
                                    const uint64_t *hashes, int64_t hash_count, void *room);
 size_t checkpoint_list_room(int ranks);
 
-/* The files of the layout, and those beside them in `folder`, which are read for it. */
+/* Fill in state->entries: the tensor files, and the plain files found in `folder`, which are read
+ * and hashed. */
 enum status checkpoint_list_entries(const struct checkpoint_list *list, const char *folder,
                                     struct checkpoint_state *state);
-bool checkpoint_list_is_plain(const char *name); /* Is it the name of one of those? */
+/* Is this the name of a plain file, one without tensors? */
+bool checkpoint_list_is_plain(const char *name);
 
 #endif

@@ -1,4 +1,4 @@
-/* checkpoint_own -- by COMPLETE, and by the names of files. */
+/* checkpoint_own -- recognizes checkpoints by COMPLETE and by file names. */
 #include "train/checkpoint/checkpoint_own.h"
 #include <fcntl.h>
 #include <string.h>
@@ -17,7 +17,7 @@ static bool is_member(const char *name, bool is_folder)
            checkpoint_layout_is_name(name);
 }
 
-/* The file that is open at `fd`. */
+/* Does the open file contain what sifr writes to COMPLETE? */
 static bool is_marker(int fd)
 {
     struct stat info;

@@ -1,25 +1,26 @@
-/* checkpoint_own -- what of a folder of checkpoints sifr made, and may therefore rename or remove.
+/* checkpoint_own -- decides whether sifr created a checkpoint and may therefore rename or remove
+ * it.
  *
- * A name is no proof: a checkpoint may have been replaced by a link to an archive, and a folder may
- * hold files of the user's. A checkpoint is ours if it is a real folder with a COMPLETE that sifr
- * wrote, and a file in it is ours if a checkpoint has a file of that name. COMPLETE goes last, so
- * what is left of a removal that was cut short is still known.
+ * The name alone proves nothing: a checkpoint may have been replaced by a link to an archive, and a
+ * folder may contain the user's files. A checkpoint is ours if it is a real folder with a COMPLETE
+ * file that sifr wrote. A file in it is ours if its name is one that checkpoints use. COMPLETE is
+ * removed last, so the remains of an interrupted removal are still recognized.
  */
 #ifndef TRAIN_CHECKPOINT_OWN_H
 #define TRAIN_CHECKPOINT_OWN_H
 #include <stdbool.h>
 #include "base/tree.h"
 
+/* Is the folder a checkpoint that sifr wrote? */
 bool checkpoint_own_is(const char *path);
-/* The first entry that is not of a checkpoint; see tree_find_stranger. */
+/* Find the first foreign entry in a checkpoint, as tree_find_stranger; "" = none. */
 enum status checkpoint_own_stranger(struct env *env, const char *path,
                                     char stranger[TREE_PATH_BYTES]);
 
-/* Fails, naming it, if there is anything in the checkpoint that is not of it, or if the folder
- * itself is not ours. */
+/* STATUS_CONFIG if the folder is not ours or contains a foreign entry; the message names it. */
 enum status checkpoint_own_check(struct env *env, const char *path);
 
-/* Remove the files of a checkpoint that is ours, and its folder. */
+/* Remove the files and the folder of a checkpoint that is ours. */
 enum status checkpoint_own_remove(struct env *env, const char *path);
 
 #endif

@@ -1,13 +1,13 @@
 /* checkpoint_read -- opening, loading and verifying a checkpoint.
  *
- * Files are read, not mapped, so that a failing disk gives an error and not a signal. STATUS_FORMAT is
- * damage (wrong content or a missing file); STATUS_IO and STATUS_MEMORY say nothing about the
+ * Files are read, not mapped, so that a failing disk gives an error and not a signal. STATUS_FORMAT
+ * is damage (wrong content or a missing file); STATUS_IO and STATUS_MEMORY say nothing about the
  * checkpoint.
  *
- * To read a range of a file, the chunks that cover it are read in full and compared with their hashes
- * before any byte is used. A load lists the chunks that it needs of a file, then reads a few of them
- * ahead (base/ahead.h) while one is verified and stored. The header of a file of tensors is read in
- * the same way. The buffers exist only during a call.
+ * To read a range of a file, the chunks that cover it are read in full and compared with their
+ * hashes before any byte is used. A load lists the chunks that it needs of a file, then reads a few
+ * of them ahead (base/ahead.h) while one is verified and stored. The header of a tensor file is
+ * read in the same way. The buffers exist only during a call.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -29,16 +29,16 @@ struct checkpoint {
     struct env *env; /* borrowed */
     char *folder;
     struct checkpoint_state state;
-    struct ahead *ahead; /* reads pieces; NULL between two calls */
-    bool direct;         /* past the system's cache */
-    int fd;              /* of `entry`; -1: none is open */
+    struct ahead *ahead; /* reads chunks ahead; NULL between calls */
+    bool direct;         /* bypass the page cache */
+    int fd;              /* of `entry`; -1 = no file is open */
     const struct checkpoint_entry *entry;
 };
 
 /* --- opening -------------------------------------------------------------------------------- */
 
-/* What the system says of a file is no damage, unless it is certain that the file is gone: the folder can
- * be listed, and does not have it. */
+/* A system error is not damage, unless the file is certainly missing: the folder can be listed and
+ * does not contain it. */
 static enum status judge(const struct checkpoint *c, const char *name, enum status st)
 {
     return st == STATUS_IO && file_is_missing(c->env, c->folder, name) ? STATUS_FORMAT : st;
@@ -54,7 +54,7 @@ static enum status read_whole(const struct checkpoint *c, const char *name, size
     return st;
 }
 
-/* COMPLETE says what state.json is. */
+/* COMPLETE has the size and hash of state.json. */
 static enum status check_marker(struct checkpoint *c, const char *json, size_t bytes)
 {
     char expected[CHECKPOINT_MARKER], *marker;
@@ -106,7 +106,8 @@ static void close_file(struct checkpoint *c)
     c->fd = -1;
 }
 
-/* The end of a call that has read: nothing is under way, read_chunks has taken all it asked for. */
+/* Free the buffers at the end of a call. No read is in flight: read_chunks has taken every chunk
+ * that it asked for. */
 static enum status end_reading(struct checkpoint *c, enum status st)
 {
     close_file(c);
@@ -138,7 +139,7 @@ bool checkpoint_has(const struct checkpoint *checkpoint, enum checkpoint_role ro
     return false;
 }
 
-/* --- pieces --------------------------------------------------------------------------------- */
+/* --- chunks --------------------------------------------------------------------------------- */
 
 static enum status fail_chunk(const struct checkpoint *c, const struct checkpoint_chunk *chunk,
                               const char *reason)
@@ -168,7 +169,7 @@ static enum status open_file(struct checkpoint *c, const struct checkpoint_entry
     return st;
 }
 
-/* `got` bytes were read of it, or none: errno. */
+/* `got` is the number of bytes read, or -1 with the reason in errno. */
 static enum status check_chunk(const struct checkpoint *c, const struct checkpoint_chunk *chunk,
                                const void *data, ssize_t got)
 {
@@ -184,11 +185,11 @@ static enum status check_chunk(const struct checkpoint *c, const struct checkpoi
     return STATUS_OK;
 }
 
-/* Who reads pieces of a file says which, in order, and is given each when it has been checked;
- * `data` is its own until the next comes. */
+/* A sequence of chunks to read. `chunk` returns the i-th one; `take` receives its content after the
+ * hash was verified, and may use and modify `data` until it returns. */
 struct chunk_reader {
     const struct checkpoint_chunk *(*chunk)(const void *user, int64_t i);
-    enum status (*take)(void *user, int64_t i, char *data); /* NULL: checking is all */
+    enum status (*take)(void *user, int64_t i, char *data); /* NULL = only verify */
 };
 
 static enum status read_chunks(struct checkpoint *c, const struct chunk_reader *reader, void *user,
@@ -235,7 +236,7 @@ static enum status take_start(void *user, int64_t i, char *data)
     return STATUS_OK;
 }
 
-/* The first `bytes` of a file to `out`. */
+/* Read the first `bytes` of a file into `out`. */
 static enum status read_start(struct checkpoint *c, const struct checkpoint_entry *entry,
                               uint64_t bytes, void *out)
 {
@@ -249,7 +250,7 @@ static enum status read_start(struct checkpoint *c, const struct checkpoint_entr
     return read_chunks(c, &reader, &start, count);
 }
 
-/* --- a file of tensors ---------------------------------------------------------------------- */
+/* --- a tensor file -------------------------------------------------------------------------- */
 
 static enum status open_tensors(struct checkpoint *c, const struct checkpoint_entry *entry,
                                 struct safetensors **file)
@@ -279,11 +280,11 @@ undo_path:
 
 /* --- loading -------------------------------------------------------------------------------- */
 
-struct want { /* a part of a tensor that is in one piece of the file */
+struct want { /* a part of a tensor that is inside one chunk of the file */
     const struct checkpoint_chunk *chunk;
     uint64_t begin, bytes; /* in the file */
     int tensor;
-    int64_t first; /* element of the tensor that it begins with */
+    int64_t first; /* its first element in the tensor */
 };
 
 struct load {
@@ -295,11 +296,11 @@ struct load {
     struct tensor_names names;
     bool *seen; /* (tensors) */
 
-    struct want *wants; /* of the file that is being read */
+    struct want *wants; /* of the current file */
     int64_t want_count;
 };
 
-/* The piece that holds byte `at`. */
+/* The index of the chunk that contains byte `at`. */
 static int64_t find_chunk(const struct checkpoint_entry *entry, uint64_t at)
 {
     int64_t low = 0, high = entry->chunk_count - 1;
@@ -313,7 +314,8 @@ static int64_t find_chunk(const struct checkpoint_entry *entry, uint64_t at)
     return low;
 }
 
-/* `count` elements from `first` on of a tensor that begins at byte `begin` of the file. */
+/* Add the chunks of a range of elements of a tensor that begins at byte `tensor_begin` of the
+ * file. */
 static enum status want_elements(struct load *load, const struct checkpoint_entry *entry,
                                  int tensor, uint64_t tensor_begin, struct zero_range range)
 {
@@ -348,7 +350,7 @@ static enum status take_want(void *user, int64_t i, char *data)
     const struct want *want = &load->wants[i];
     data += want->begin - want->chunk->begin;
     size_t off = (uintptr_t)data % sizeof(float);
-    if (off != 0) /* memory for a piece begins aligned: there is place before it */
+    if (off != 0) /* the buffer is aligned, so there is space before `data` */
         data = memmove(data - off, data, want->bytes);
     return zero_state_write(load->zero, load->state, want->tensor, want->first,
                             (int64_t)(want->bytes / sizeof(float)), (const float *)data);
@@ -389,7 +391,7 @@ static enum status load_file(struct load *load, const struct checkpoint_entry *e
     enum status st = open_tensors(c, entry, &file);
     if (st != STATUS_OK)
         return st;
-    /* A tensor ends in the middle of a piece, at most. */
+    /* At most one want per chunk, plus one per tensor, which may end in the middle of a chunk. */
     TRY_OR(undo_file, mem_alloc_array(c->env, MEM_OTHER, "checkpoint chunks",
                                       (size_t)(entry->chunk_count + safetensors_count(file)),
                                       sizeof *load->wants, &load->wants));
@@ -423,9 +425,9 @@ enum status checkpoint_load(struct checkpoint *checkpoint, const struct unit_gra
 {
     struct env *env = checkpoint->env;
     struct load load = {.checkpoint = checkpoint, .graph = graph, .zero = zero};
-    /* Where others read the same, the cache has it for all of them. */
+    /* If other ranks read the same bytes, the page cache serves all of them. */
     checkpoint->direct = direct && zero_held_once(zero);
-    /* In fp32 the model's file holds the masters. */
+    /* In fp32 the model file contains the masters. */
     enum checkpoint_role roles[ZERO_STATES] = {
         checkpoint_has(checkpoint, CHECKPOINT_MASTER) ? CHECKPOINT_MASTER : CHECKPOINT_MODEL,
         CHECKPOINT_MOMENTUM, CHECKPOINT_VARIANCE};
@@ -446,7 +448,7 @@ undo_seen:
 
 /* --- verifying ------------------------------------------------------------------------------ */
 
-/* Pieces first, first + step, ... of a file. */
+/* Chunks first, first + step, ... of a file. */
 struct dealt {
     const struct checkpoint_entry *entry;
     int64_t first, step;
@@ -489,7 +491,7 @@ enum status checkpoint_verify_part(struct checkpoint *checkpoint, enum checkpoin
                                    int64_t part, int64_t parts)
 {
     enum status st = STATUS_OK;
-    int64_t number = 0; /* of a file's first piece, through all files of the role */
+    int64_t number = 0; /* of the file's first chunk, counted over all files of the role */
     for (int i = 0; st == STATUS_OK && i < checkpoint->state.entry_count; i++) {
         const struct checkpoint_entry *entry = &checkpoint->state.entries[i];
         if (entry->role != role)

@@ -1,11 +1,11 @@
-/* checkpoint_room -- see the header. */
+
 #include "train/checkpoint/checkpoint_room.h"
 #include <inttypes.h>
 #include "base/output.h"
 #include "train/checkpoint/checkpoint_keep.h"
 #include "train/checkpoint/checkpoint_layout.h"
 
-/* Blocks, folders and small files beside the tensors, on a disk that is nearly full. */
+/* Margin for file-system blocks, folders and small files, on a disk that is nearly full. */
 static const uint64_t SPARE_BYTES = 1 << 20;
 
 uint64_t checkpoint_room_bytes(const struct checkpoint_layout *layout)
@@ -13,12 +13,12 @@ uint64_t checkpoint_room_bytes(const struct checkpoint_layout *layout)
     return layout->bytes + SPARE_BYTES;
 }
 
-/* --- what there is -------------------------------------------------------------------------- */
+/* --- existing checkpoints ------------------------------------------------------------------- */
 
 struct census {
-    int64_t count;   /* all of them */
-    int64_t passing; /* those that are no multiple of checkpoint.major */
-    int64_t may_go;  /* of these, all but the newest of the folder */
+    int64_t count;   /* all checkpoints */
+    int64_t passing; /* those that are not multiples of checkpoint.major */
+    int64_t may_go;  /* of these, all but the newest checkpoint of the folder */
     int64_t newest;  /* -1 = none */
 };
 
@@ -40,20 +40,21 @@ static enum status take_census(struct env *env, const char *folder, int64_t majo
 
 /* --- at the start --------------------------------------------------------------------------- */
 
-/* Multiples of `every` (0 = none) between `step` and `steps`, both left out. */
+/* The number of multiples of `every` (0 = none) strictly between `step` and `steps`. */
 static int64_t multiples(int64_t every, int64_t step, int64_t steps)
 {
     return every > 0 && steps > step ? (steps - 1) / every - step / every : 0;
 }
 
-/* The most checkpoints that there will be beside those of now: old ones go when a new one is there. */
+/* The largest number of checkpoints that will exist at once in addition to the current ones. An old
+ * one is removed only after a new one is complete. */
 static int64_t most_more(const struct checkpoint_room_need *need, const struct census *now)
 {
     const struct checkpoint_config *c = need->config;
     int64_t staying = multiples(c->major, need->step, need->steps);
-    int64_t passing = multiples(c->every, need->step, need->steps) + 1; /* the last */
+    int64_t passing = multiples(c->every, need->step, need->steps) + 1; /* plus the last one */
     if (c->major > 0 && c->every > 0 && c->every % c->major == 0)
-        passing = 1; /* each of the others stays */
+        passing = 1; /* all others are major and are kept */
     else if (c->every > 0 && c->major % c->every == 0)
         passing -= staying;
     int64_t at_once = passing + now->passing < c->keep + 1 ? passing + now->passing : c->keep + 1;
@@ -61,7 +62,7 @@ static int64_t most_more(const struct checkpoint_room_need *need, const struct c
     return more > 1 ? more : 1;
 }
 
-/* Is there another way to save the last one? */
+/* Is there another way to save the last checkpoint? */
 static bool has_way_out(struct env *env, const struct checkpoint_room_need *need,
                         const struct census *now, uint64_t room)
 {
@@ -78,7 +79,7 @@ enum status checkpoint_room_check(struct env *env, const struct checkpoint_room_
     char needed[32], there[32], all[32];
     uint64_t room;
     if (!output_free(env, need->folder, &room))
-        return STATUS_OK; /* not known */
+        return STATUS_OK; /* the free space is not known */
     if (!need->empty)
         TRY(take_census(env, need->folder, need->config->major, &now));
     int64_t more = most_more(need, &now);
@@ -129,7 +130,7 @@ enum status checkpoint_room_make(struct env *env, const char *folder, int64_t ma
     if (before.may_go == 0)
         return STATUS_OK;
     TRY(verify(env, folder, before.newest));
-    /* Fewer and fewer stay, until one has gone. */
+    /* Lower `keep` until a checkpoint has been removed. */
     for (int64_t keep = before.count - 1; keep > 0 && !*made; keep--) {
         TRY(checkpoint_keep_prune(env, folder, keep, major));
         TRY(take_census(env, folder, major, &after));

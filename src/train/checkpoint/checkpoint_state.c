@@ -1,4 +1,4 @@
-/* checkpoint_state -- see the header. */
+
 #include "train/checkpoint/checkpoint_state.h"
 #include <inttypes.h>
 #include <math.h>
@@ -10,8 +10,8 @@
 
 static const char FORMAT_WORD[] = "sifr checkpoint";
 
-/* The most that a counter may say. A run adds to it and multiplies with it: it must stay far from where
- * 64 bits overflow. */
+/* The largest accepted values. A run adds to counters and multiplies them, so they must stay far
+ * below the overflow of 64 bits. */
 static const int64_t MOST_STEPS = 1000000000000; /* as train.steps */
 static const int64_t MOST_SAMPLES = (int64_t)1 << 60;
 static const int64_t MOST_WORKERS = 1 << 24;
@@ -248,9 +248,9 @@ static enum status read_config(const struct reader *r, const json_t *root,
     return mem_strdup(r->env, config, &state->config);
 }
 
-/* --- its files ------------------------------------------------------------------------------ */
+/* --- parsing: files ------------------------------------------------------------------------- */
 
-/* "model.safetensors" or "optimizer/momentum.safetensors": nothing outside the folder. */
+/* Is the name inside the folder, like "model.safetensors" or "optimizer/momentum.safetensors"? */
 static bool is_inside(const char *name)
 {
     const char *slash = strchr(name, '/');
@@ -333,7 +333,7 @@ static enum status read_entries(const struct reader *r, const json_t *list,
     return STATUS_OK;
 }
 
-/* --- all of it ------------------------------------------------------------------------------ */
+/* --- parsing: the document ------------------------------------------------------------------ */
 
 static enum status read_all(const struct reader *r, const json_t *root,
                             struct checkpoint_state *state)
@@ -349,7 +349,7 @@ static enum status read_all(const struct reader *r, const json_t *root,
                     version, CHECKPOINT_VERSION);
     TRY(read_progress(r, root, &state->progress));
     TRY(read_config(r, root, state));
-    if (json_object_get(root, "workers")) /* the first checkpoints had it not */
+    if (json_object_get(root, "workers")) /* missing in checkpoints of early versions */
         TRY(read_count(r, root, "workers", MOST_WORKERS, &state->workers));
     if (json_object_get(root, "data_files"))
         TRY(read_data(r, json_object_get(root, "data_files"), &state->files));
@@ -361,7 +361,7 @@ enum status checkpoint_state_parse(struct env *env, const char *data, size_t byt
                                    const char *origin, struct checkpoint_state *state)
 {
     struct reader r = {env, origin};
-    /* A piece is a list: 32 TiB of checkpoint in pieces of 4 MiB. */
+    /* Each chunk is a JSON list: enough for 32 TiB in chunks of 4 MiB. */
     static const struct json_rules rules = {
         .values = 32000000, .lists = 8500000, .flags = JSON_REJECT_DUPLICATES};
     struct json_doc doc;

@@ -3,15 +3,15 @@
  *
  *     {"format": "sifr checkpoint", "version": 1, "step": 10, "updates": 10, "samples": 80, ...,
  *      "loss_scale": null, "config": "...", "config_xxh3": "...", "data_xxh3": "...", "workers": 2,
- *      "data_files": {"kinds": "...", "files": 1, "whole_bytes": 154000, "sampled_bytes": 0, "samples": 0,
- *                     "xxh3": "...", "more_xxh3": "...", "times_xxh3": "..."},
+ *      "data_files": {"kinds": "...", "files": 1, "whole_bytes": 154000, "sampled_bytes": 0,
+ *                     "samples": 0, "xxh3": "...", "more_xxh3": "...", "times_xxh3": "..."},
  *      "machine": {"binary": "...", "cpu": "...", "blas": "...", "device": "..."},
  *      "files": [{"name": "model.safetensors", "role": "model", "bytes": 1234,
  *                 "pieces": [[1000, "0123456789abcdef"], [234, "fedcba9876543210"]]}, ...]}
  *
- * "pieces" are the chunks of a file, consecutive from its first byte to its last. None is longer than
- * CHECKPOINT_CHUNK, so that a range can be read and verified by the chunks that cover it. The parser
- * trusts nothing: names must stay inside the folder, lengths must add up.
+ * "pieces" are the chunks of a file, consecutive from its first byte to its last. None is longer
+ * than CHECKPOINT_CHUNK, so that a range can be read and verified by the chunks that cover it. The
+ * parser trusts nothing: names must stay inside the folder, lengths must add up.
  */
 #ifndef TRAIN_CHECKPOINT_STATE_H
 #define TRAIN_CHECKPOINT_STATE_H
@@ -22,15 +22,15 @@
 
 enum { CHECKPOINT_VERSION = 1 };
 
-/* Where a run stands after a step: with the tensors, all that the next step depends on. */
+/* The progress of a run after a step. Together with the tensors it determines the next step. */
 struct checkpoint_progress {
     int64_t step;    /* steps done */
-    int64_t updates; /* of them, that moved the parameters */
-    int64_t samples; /* of the dataset used up: the next step begins with this one */
+    int64_t updates; /* of these, steps that changed the parameters */
+    int64_t samples; /* samples of the dataset used so far: index of the next one */
     int64_t tokens;
     int64_t skipped, skips_in_row;
     double loss; /* of the last step that was not skipped; NAN = none */
-    bool scaled; /* fp16: `scale` counts */
+    bool scaled; /* fp16: `scale` is valid */
     struct loss_scale scale;
 };
 
@@ -50,24 +50,24 @@ struct checkpoint_state { /* open; checkpoint_state_free it */
     struct env *env;      /* borrowed */
     struct checkpoint_progress progress;
     char *config;             /* the resolved configuration, YAML */
-    uint64_t data;            /* of the data: some of the windows that the model is shown */
-    struct data_digest files; /* and of its files; all zero = it does not say */
-    int64_t workers;          /* ranks that computed; 0 = it does not say */
+    uint64_t data;            /* hash of sampled windows of the data */
+    struct data_digest files; /* digest of the data files; all zero = not recorded */
+    int64_t workers;          /* ranks that computed; 0 = not recorded */
     struct fingerprint print; /* of the machine */
     struct checkpoint_entry *entries;
     int entry_count;
 };
 
 void checkpoint_state_print(const struct checkpoint_state *state, struct text *text);
-/* `origin` stands for the path in messages. On failure nothing is left to free. */
+/* `origin` is the path for messages. After a failure there is nothing to free. */
 enum status checkpoint_state_parse(struct env *env, const char *data, size_t bytes,
                                    const char *origin, struct checkpoint_state *state);
 void checkpoint_state_free(struct checkpoint_state *state); /* zeroed is fine */
 
-/* The text of COMPLETE for such a state.json. */
+/* The content of COMPLETE for this state.json. */
 enum { CHECKPOINT_MARKER = 96 };
 void checkpoint_marker(const char *state_json, size_t bytes, char out[CHECKPOINT_MARKER]);
-/* Is it such a text, for any state.json and of any version? */
+/* Is this the content of a COMPLETE file, for any state.json and any version? */
 bool checkpoint_marker_is(const char *text);
 
 #endif

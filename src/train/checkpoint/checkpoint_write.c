@@ -113,7 +113,7 @@ static enum status check_room(struct write *w)
     uint64_t bytes = checkpoint_room_bytes(w->job->layout), room;
     char needed[32], there[32];
     if (!output_free(w->env, folder, &room) || room >= bytes)
-        return STATUS_OK; /* if the free space is unknown, a write will fail */
+        return STATUS_OK; /* if the free space is unknown, a full disk fails a write later */
     w->no_space = true;
     return FAIL(w->env, IO, "'%s': a checkpoint needs %s and the disk has room for %s", folder,
                 text_human_bytes(needed, (double)bytes), text_human_bytes(there, (double)room));

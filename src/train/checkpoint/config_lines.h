@@ -1,5 +1,5 @@
-/* config_lines -- a resolved configuration as lines "section.key: value", and the changes between two
- * configurations. */
+/* config_lines -- a resolved configuration as lines "section.key: value", and the changes between
+ * two configurations. */
 #ifndef TRAIN_CONFIG_LINES_H
 #define TRAIN_CONFIG_LINES_H
 #include <stdbool.h>

@@ -1,5 +1,5 @@
-/* fingerprint -- what the bits of a run depend on besides its configuration: the program, the kind of
- * CPU, the BLAS library and the device. Every checkpoint has it; a run that is resumed elsewhere
+/* fingerprint -- what the bits of a run depend on besides its configuration: the program, the kind
+ * of CPU, the BLAS library and the device. Every checkpoint has it; a run that is resumed elsewhere
  * reports the differences. */
 #ifndef TRAIN_FINGERPRINT_H
 #define TRAIN_FINGERPRINT_H

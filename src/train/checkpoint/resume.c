@@ -49,8 +49,8 @@ static enum status refuse_shapes(struct resume *r, const struct checkpoint_state
     return st;
 }
 
-/* Do the reported changes include a key that decides which samples are drawn? Then different samples
- * need no warning of their own. */
+/* Do the reported changes include a key that decides which samples are drawn? Then different
+ * samples need no warning of their own. */
 static bool explains_data(const char *changes)
 {
     return strstr(changes, "train.seed:") || strstr(changes, "train.context:") ||
@@ -153,8 +153,8 @@ static enum status tell_step(struct resume *r, int64_t *step, struct vote *votes
     return STATUS_OK;
 }
 
-/* The newest checkpoint below `below` in either folder. If both have the same step, the run's own is
- * tried first, and the other one after it. */
+/* The newest checkpoint below `below` in either folder. If both have the same step, the run's own
+ * is tried first, and the other one after it. */
 static enum status find_newest(struct resume *r, int64_t below, int64_t *step)
 {
     int64_t second = -1;

@@ -1,6 +1,6 @@
-/* agreement -- see agreement.h. What most ranks have is taken for right (the lowest rank's, when
- * there are as many of each), and the others are named. Only when configurations differ are their
- * texts exchanged, to find the key.
+/* agreement -- the value of the majority counts as correct (in a tie, that of the lowest rank), and
+ * the message names the other ranks. The texts of configurations are exchanged only if they differ,
+ * to find the key.
  */
 #include "train/config/agreement.h"
 #include <stdio.h>
@@ -14,7 +14,7 @@ enum { MOST_WINDOWS = 1024, MOST_LISTED = 8 };
 
 /* --- fingerprints --------------------------------------------------------------------------- */
 
-/* Ranks may differ in the others. */
+/* Must this key be the same on all ranks? */
 static bool is_bound(const char *key)
 {
     static const char *const keys[] = {"run.threads:",     "run.peak_tflops:", "run.stop_timeout:",
@@ -25,7 +25,7 @@ static bool is_bound(const char *key)
     return true;
 }
 
-/* Windows at even distances of the first pass over the data, and of what is held out. */
+/* Hash evenly spaced windows of the first epoch, and of the held-out data. */
 static enum status print_windows(const struct dataset *data, int64_t context, int32_t *room,
                                  uint64_t *print)
 {
@@ -91,9 +91,9 @@ void agreement_free(struct agreement *agreement)
     *agreement = (struct agreement){0};
 }
 
-/* --- who differs ---------------------------------------------------------------------------- */
+/* --- which ranks differ --------------------------------------------------------------------- */
 
-/* The lowest of the ranks that have what most have; -1: all have the same. */
+/* The lowest rank with the most common value; -1 = all are the same. */
 static int find_model(const uint64_t (*all)[AGREEMENT_PARTS], int size, int part)
 {
     int best = 0, most = 0;
@@ -107,7 +107,7 @@ static int find_model(const uint64_t (*all)[AGREEMENT_PARTS], int size, int part
     return most == size ? -1 : best;
 }
 
-/* "rank 2 has", "ranks 1, 2, 3 and 9 more have" */
+/* Format "rank 2 has" or "ranks 1, 2, 3 and 9 more have"; *first = the first of these ranks. */
 static void name_ranks(const uint64_t (*all)[AGREEMENT_PARTS], int size, int part, int model,
                        char *out, size_t bytes, int *first)
 {
@@ -129,7 +129,7 @@ static void name_ranks(const uint64_t (*all)[AGREEMENT_PARTS], int size, int par
 
 /* --- what differs --------------------------------------------------------------------------- */
 
-/* The first line that the two do not share, of each. */
+/* Format the first line in which the two texts differ. */
 static void first_difference(const char *a, const char *b, char *out, size_t bytes)
 {
     while (*a && *b) {
@@ -143,7 +143,7 @@ static void first_difference(const char *a, const char *b, char *out, size_t byt
              b);
 }
 
-/* Everybody's configuration to everybody: `out` gets the line in which `there` and `model`
+/* Exchange all configurations. `out` receives the line in which ranks `there` and `model`
  * differ. */
 static enum status find_key(const struct agreement *mine, struct comm *comm, int there, int model,
                             char *out, size_t bytes)
@@ -210,7 +210,7 @@ enum status agreement_check(const struct agreement *mine, struct comm *comm)
             st = explain(mine, comm, part, (const uint64_t(*)[AGREEMENT_PARTS])all, model);
     }
     if (st == STATUS_CONFIG)
-        comm_barrier(comm); /* nobody goes before all have seen it; the status stays */
+        comm_barrier(comm); /* no rank leaves before all have the result; the status is kept */
     mem_free(env, all);
     return st;
 }

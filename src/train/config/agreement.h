@@ -1,10 +1,11 @@
-/* agreement -- checks that all ranks have the same program, configuration, data and model, or ends all
- * of them before they begin.
+/* agreement -- checks that all ranks have the same program, configuration, data and model; if not,
+ * all of them fail before they begin.
  *
- * Each rank computes four fingerprints: of the binary, of the resolved configuration (without keys that
- * may differ: threads, log interval, time limits), of the data (its sizes and a sample of its windows,
- * all of them if the data is small) and of the files of model.path (likewise). They are exchanged before
- * anything is built; the message names what differs and on which ranks, and for a key both values.
+ * Each rank computes four fingerprints: of the binary, of the resolved configuration (without keys
+ * that may differ: threads, log interval, time limits), of the data (its sizes and a sample of its
+ * windows, all of them if the data is small) and of the files of model.path (likewise). They are
+ * exchanged before anything is built; the message names what differs and on which ranks, and for a
+ * key both values.
  */
 #ifndef TRAIN_AGREEMENT_H
 #define TRAIN_AGREEMENT_H
@@ -23,7 +24,7 @@ enum agreement_part {
 
 struct agreement { /* open; agreement_free it */
     uint64_t prints[AGREEMENT_PARTS];
-    struct text config; /* one "section.key: value" a line */
+    struct text config; /* lines "section.key: value" */
 };
 
 struct agreement_facts {     /* borrowed for the call */
@@ -31,7 +32,7 @@ struct agreement_facts {     /* borrowed for the call */
     const char *trace;       /* the steps to trace; NULL = none */
     const char *gpu;         /* name of the GPU of this rank; "" = it computes on the CPU */
     const struct dataset *data;
-    int64_t context;                  /* tokens of a window */
+    int64_t context;                  /* tokens per window */
     const struct model_source *model; /* NULL if the model is initialized at random */
 };
 enum status agreement_make(struct env *env, const struct agreement_facts *facts,

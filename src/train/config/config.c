@@ -1,6 +1,6 @@
-/* config -- see config.h. Resolving goes from the machine to the model to the batches; each part
- * fills in its own fields and refuses what does not fit, so that by its end every field has its
- * final value and the printed configuration makes the same run again.
+/* config -- resolves the machine, then the model, then the batches. Each part fills in its own
+ * fields and rejects conflicts. At the end every field has its final value, so the printed
+ * configuration reproduces the run.
  */
 #include "train/config/config.h"
 #include <string.h>
@@ -56,7 +56,7 @@ void run_config_release(struct run_config *config)
 
 enum status run_device_find(struct env *env, bool planning, int *device, struct device_info *info)
 {
-    /* A plugin and its libraries take some 90 MiB: not where they can be of no use. */
+    /* A plugin and its libraries need about 90 MiB: do not load them without a driver. */
     bool hopeless = *device == RUN_DEVICE_AUTO && !device_has_driver("cuda");
     if (*device != RUN_DEVICE_CPU && !hopeless) {
         device_look("cuda", -1, info);
@@ -82,7 +82,7 @@ struct compute_config run_device_compute(int device, enum dtype type)
     return (struct compute_config){.backend = "cpu", .type = DTYPE_F32};
 }
 
-/* Also of a run with one rank, which joins no others that could find out. */
+/* Also needed for one rank, which creates no communicator that would check it. */
 static enum status check_backend(struct env *env, const struct run_config *config)
 {
     return comm_check_device(env, comm_backend_words[config->ranks.backend],
@@ -114,8 +114,8 @@ static enum status resolve_source(struct env *env, struct run_config *config)
 
 /* --- the tokenizer -------------------------------------------------------------------------- */
 
-/* The folder of model.path has a tokenizer of its own? Then *path is it; NULL otherwise. mem_free
- * it. */
+/* *path = tokenizer.json in the folder of model.path; NULL if there is none. The caller frees it
+ * with mem_free. */
 static enum status tokenizer_of_model(const struct model_source *source, char **path)
 {
     TRY(model_source_path(source, "tokenizer.json", path));
@@ -160,7 +160,8 @@ static enum status resolve_tokenizer(struct env *env, tokenizer_progress_fn *pro
     return has_text ? tokenizer_bytes(env, &config->tokenizer) : STATUS_OK;
 }
 
-/* A text may have fewer tokens than data.tokenizer asks for: a run finds out, a plan can only say. */
+/* Learning may find fewer tokens than data.tokenizer asks for. Only a run finds out; a plan assumes
+ * the requested number. */
 static enum status plan_learnt_vocab(struct env *env, struct run_config *config)
 {
     struct model_config *model = &config->model;
@@ -176,7 +177,7 @@ static enum status plan_learnt_vocab(struct env *env, struct run_config *config)
     return STATUS_OK;
 }
 
-/* Is what a run would make its tokens with on this machine? */
+/* *here: does the tokenizer that a run would use exist on this machine? */
 static enum status find_planned_tokenizer(const struct run_config *config, bool *here)
 {
     const struct data_config *data = &config->data;
@@ -195,8 +196,9 @@ static enum status find_planned_tokenizer(const struct run_config *config, bool 
     return STATUS_OK;
 }
 
-/* A plan reads no more than it must, and learns no vocabulary. Where its size is told, files may be
- * elsewhere; a tokenizer that is here is compared with it, as in a run. */
+/* A plan reads as little as possible and learns no vocabulary. If the vocabulary size is
+ * configured, the files may be missing; a tokenizer that exists is compared with it, as in a
+ * run. */
 static enum status resolve_planned_vocab(struct env *env, struct run_config *config)
 {
     bool told = config->model.vocab > 0 || *config->model.path;
@@ -214,7 +216,7 @@ static enum status resolve_planned_vocab(struct env *env, struct run_config *con
 
 /* --- the model ------------------------------------------------------------------------------ */
 
-/* A size that was asked for and is not the file's. */
+/* Reject a size that was set and differs from the model file's. */
 static enum status refuse_size(struct env *env, const struct options *options, const char *key,
                                int64_t asked, int64_t file, const char *path)
 {
@@ -257,7 +259,7 @@ static enum status resolve_model_from_file(struct env *env, const struct options
     return model_check(env, model);
 }
 
-/* The vocabulary that the first token file says it was made with; 0 when it does not say. */
+/* *vocab = the vocabulary size recorded in the first token file; 0 = not recorded. */
 static enum status vocab_of_shards(struct env *env, const struct data_config *data, int64_t *vocab)
 {
     const struct data_mix_item *mix = data->mix.items;
@@ -280,7 +282,7 @@ static enum status vocab_of_shards(struct env *env, const struct data_config *da
     return st;
 }
 
-/* Every token of the text must be one of the model's. */
+/* The model's vocabulary must cover all tokens of the tokenizer. */
 static enum status check_vocab(struct env *env, const struct run_config *config)
 {
     int64_t vocab = config->model.vocab;
@@ -347,7 +349,7 @@ static enum status resolve_batches(struct env *env, struct run_config *config)
     return STATUS_OK;
 }
 
-/* A run's own config.yaml has the default among its keys: that is nobody's wish. */
+/* No warning for the default value: a run's config.yaml lists it, although nobody asked for it. */
 static void tell_decay(struct env *env, const struct train_config *train, int64_t fallback)
 {
     if (train->decay >= 0 && train->decay != fallback && train->schedule != SCHEDULE_WSD)
@@ -396,7 +398,8 @@ static enum status resolve_samples(struct env *env, const struct run_config *con
     return STATUS_OK;
 }
 
-/* What a GPU may do otherwise: by the configuration, since nobody knows of other ranks here. */
+/* Warn about what may change bits on a GPU, judged by the configuration alone: the number of ranks
+ * is not known here. */
 static void tell_fast(struct env *env, const struct run_config *config)
 {
     bool wide = config->precision == RUN_PRECISION_FP32;
@@ -409,7 +412,8 @@ static void tell_fast(struct env *env, const struct run_config *config)
                  : "");
 }
 
-/* What gives up equal bits must be asked for twice, and asking for nothing by it is a mistake. */
+/* Options that give up equal bits also need run.deterministic=false; setting that alone, where it
+ * has no effect, is an error. */
 static enum status check_bits(struct env *env, const struct run_config *config)
 {
     bool local = config->ranks.accumulate == RUN_ACCUMULATE_LOCAL;
@@ -432,7 +436,7 @@ static enum status check_bits(struct env *env, const struct run_config *config)
     return STATUS_OK;
 }
 
-/* A configuration may be shared by runs in several precisions. */
+/* Only a warning: a configuration may be shared by runs in several precisions. */
 static void tell_rounding(struct env *env, const struct run_config *config)
 {
     if (config->rounding == RUN_ROUNDING_STOCHASTIC && config->precision == RUN_PRECISION_FP32)
@@ -450,9 +454,9 @@ static enum status check_groups(struct env *env, const struct option_list *group
     return STATUS_OK;
 }
 
-/* --- all of it ------------------------------------------------------------------------------ */
+/* --- everything ----------------------------------------------------------------------------- */
 
-/* Nothing to read with the model. What is no model needs to be told that first. */
+/* There is no held-out data. If model.path is not a model, report that first. */
 static enum status fail_no_held_out(struct env *env, const char *path)
 {
     const struct model_want want = {.depth = MODEL_DEPTH_SMALL};
@@ -467,7 +471,7 @@ static enum status resolve(struct env *env, struct options *options,
 {
     if (config->reading && *config->model.path == '\0')
         return FAIL(env, CONFIG, "model.path: which model? Give a model directory or a run folder");
-    if (*config->model.path) /* who reads gives it bare */
+    if (*config->model.path) /* reading commands take it as an argument without a key */
         TRY(path_exists(env, config->reading ? "" : "model.path", config->model.path));
     if (!data_is_given(&config->data) && config->reading && *config->data.val == '\0')
         return fail_no_held_out(env, config->model.path);

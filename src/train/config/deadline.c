@@ -1,4 +1,4 @@
-/* deadline -- see the header. */
+
 #include "train/config/deadline.h"
 #include <ctype.h>
 #include <math.h>
@@ -6,7 +6,8 @@
 #include "base/clock.h"
 #include "comm/launcher.h"
 
-static const double SPARE_SECONDS = 60; /* for what nobody has measured, before a job is ended */
+static const double SPARE_SECONDS =
+    60; /* margin before the end of a job, for everything that is not measured */
 
 static double unit_seconds(char unit)
 {
@@ -21,7 +22,7 @@ static double unit_seconds(char unit)
 
 bool deadline_parse(const char *text, double *seconds)
 {
-    double last = INFINITY; /* units come from the largest to the smallest */
+    double last = INFINITY; /* units must be in descending order */
     *seconds = 0;
     while (*text) {
         char *end;
@@ -45,7 +46,7 @@ struct deadline deadline_start(const char *max_time)
     double seconds = 0, end = launcher_slurm_end_time();
     if (deadline_parse(max_time, &seconds) && seconds > 0)
         deadline.limit = clock_seconds() + seconds;
-    if (end > clock_wall()) /* one that is over is another job's */
+    if (end > clock_wall()) /* a time in the past belongs to another job */
         deadline.end = clock_seconds() + end - clock_wall();
     return deadline;
 }

@@ -1,19 +1,20 @@
-/* deadline -- when a run has to stop by itself: train.max_time, and the end of a Slurm job. */
+/* deadline -- when a run must save and stop: train.max_time, or the end of a Slurm job. */
 #ifndef TRAIN_DEADLINE_H
 #define TRAIN_DEADLINE_H
 #include <stdbool.h>
 
-struct deadline { /* open; by clock_seconds, INFINITY = none */
-    double limit; /* train.max_time is over */
-    double end;   /* the process will be ended: what is left to do must be done before */
+struct deadline { /* open; times of clock_seconds, INFINITY = none */
+    double limit; /* end of train.max_time: no step starts after it */
+    double end;   /* end of the Slurm job: the last step and save must be finished by then */
 };
 
-/* "90", "90s", "2h30m", "1d"; "" is 0: none. False: it is no time. */
+/* Parse "90", "90s", "2h30m" or "1d"; "" gives 0. False if `text` is not a duration. */
 bool deadline_parse(const char *text, double *seconds);
 
-/* `max_time` has been parsed before; SLURM_JOB_END_TIME is looked at. */
+/* Start the clock. `max_time` was already checked with deadline_parse. The end of the job comes
+ * from SLURM_JOB_END_TIME. */
 struct deadline deadline_start(const char *max_time);
-/* Is it time to stop, when a step and a save take `seconds` more? */
+/* Must the run stop now, if another step and a save take `seconds`? */
 bool deadline_over(const struct deadline *deadline, double seconds);
 
 #endif

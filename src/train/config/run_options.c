@@ -1,5 +1,5 @@
-/* run_options -- the tables of train.*, checkpoint.*, optimizer.*, precision.* and run.*: keys,
- * defaults, ranges, help. */
+/* run_options -- option tables of train.*, checkpoint.*, optimizer.*, precision.*, zero.*, comm.*
+ * and run.*: keys, defaults, ranges, help. */
 #include <stddef.h>
 #include "train/config/config.h"
 
@@ -208,7 +208,7 @@ const struct option_table ranks_options = {
     .title = "ranks", .options = ranks_list, .count = COUNT(ranks_list)};
 
 const char *const run_device_words[] = {"auto", "cpu", "cuda", NULL};
-enum { PLACE_KEYS = 2 }; /* of the machine, the first: device and threads */
+enum { PLACE_KEYS = 2 }; /* the first options of machine_list: device and threads */
 static const struct option machine_list[] = {
     {RUN(device, CHOICE), .fallback = "auto", .choices = run_device_words,
      .help = "device; auto = cuda if there is a GPU"},

@@ -1,6 +1,5 @@
-/* schedule -- see schedule.h. The ends are written out, not left to rounding: t = warmup gives
- * lr itself and t = steps gives min_lr itself, so that a printed curve starts and ends on the
- * numbers of the configuration.
+/* schedule -- the end points are exact, not subject to rounding: t = warmup gives lr and t = steps
+ * gives min_lr, so a printed curve has the numbers of the configuration.
  */
 #include "train/config/schedule.h"
 #include <math.h>
@@ -10,13 +9,13 @@ const char *const schedule_words[] = {"constant", "linear", "cosine", "wsd", NUL
 
 static const double pi = 3.14159265358979323846;
 
-/* From `from` at share 0 to `to` at share 1, exact at both. */
+/* Linear interpolation: `from` at share 0, `to` at share 1, exact at both ends. */
 static double mix(double from, double to, double share)
 {
     return share <= 0 ? from : share >= 1 ? to : from + (to - from) * share;
 }
 
-/* How far t is on the way from `first` to `last`. */
+/* The position of t between `first` and `last`, 0 to 1. */
 static double share_between(int64_t first, int64_t last, int64_t t)
 {
     if (t <= first)
@@ -31,7 +30,7 @@ double schedule_lr(const struct schedule *s, int64_t t)
     if (t < s->warmup)
         return s->lr * ((double)t / (double)s->warmup);
 
-    int64_t top = s->warmup > 1 ? s->warmup : 1; /* the step that has lr itself */
+    int64_t top = s->warmup > 1 ? s->warmup : 1; /* the step with the peak rate */
     switch (s->kind) {
     case SCHEDULE_LINEAR: return mix(s->lr, s->min_lr, share_between(top, s->steps, t));
     case SCHEDULE_COSINE: {

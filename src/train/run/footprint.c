@@ -11,7 +11,7 @@ double footprint_excess(const struct footprint *footprint)
     return footprint->held_bytes > 0 ? (double)footprint->held_bytes / planned - 1 : NAN;
 }
 
-/* --- of one rank ---------------------------------------------------------------------------- */
+/* --- one rank ------------------------------------------------------------------------------- */
 
 static size_t accounted(const struct mem *mem, enum mem_location place)
 {
@@ -52,9 +52,9 @@ void footprints_look(struct footprints *own, const struct mem *mem, struct devic
         note(&own->gpu, device_in_use(device), accounted(mem, MEM_GPU));
 }
 
-/* --- of all ranks --------------------------------------------------------------------------- */
+/* --- all ranks ------------------------------------------------------------------------------ */
 
-/* What a rank tells the others. */
+/* What a rank sends to the others. */
 struct report {
     struct footprint_worst held;
     char gpu[DEVICE_GPU_BYTES];
@@ -100,7 +100,8 @@ static void take_worse(struct footprint_worst *worst, const struct footprint_wor
         worst->gpu = other->gpu;
 }
 
-/* The GPU of rank `r` with all its ranks: who opened it first sees most of it. */
+/* The GPU of rank `r`, summed over all ranks that share it. Bytes in use are the maximum of what
+ * they saw: the rank that opened the GPU first sees the most. */
 static struct footprint whole_gpu(const struct report *all, size_t size, size_t r)
 {
     struct footprint gpu = {0};
@@ -134,7 +135,7 @@ enum status footprint_compare(const struct footprints *own, bool most, struct de
     *worst = mine.held;
     if (!comm)
         return STATUS_OK;
-    worst->state_bytes = 0; /* the first of equals */
+    worst->state_bytes = 0; /* so that the first of equal ranks is reported */
     size_t size = (size_t)comm_size(comm);
     TRY(mem_alloc_array(env, MEM_OTHER, "footprints", size, sizeof *all, &all));
     enum status st = comm_exchange(comm, &mine, sizeof mine, all);

@@ -8,7 +8,7 @@
 #include "train/config/deadline.h"
 #include "train/checkpoint/fallback.h"
 
-static const double LOOK_EVERY = 1.0; /* seconds */
+static const double LOOK_EVERY = 1.0; /* seconds between two checks for free space */
 
 struct attempt {
     struct run_saves *saves;
@@ -19,8 +19,8 @@ struct attempt {
 /* --- between ranks -------------------------------------------------------------------------- */
 
 struct word {
-    uint64_t first; /* what the first rank says counts */
-    int64_t any;    /* what anybody says does */
+    uint64_t first; /* the value of rank 0 */
+    int64_t any;    /* bitwise or over all ranks */
 };
 
 static enum status exchange(struct run_saves *saves, struct word *word)
@@ -45,7 +45,7 @@ static bool is_first(const struct run_saves *saves)
     return !saves->comm || comm_rank(saves->comm) == 0;
 }
 
-/* Others wait for the first rank, which reads or removes files. */
+/* Suspend the timeout while ranks wait for rank 0, which reads or removes files. */
 static void be_patient(struct run_saves *saves, bool patient)
 {
     if (saves->comm)
@@ -84,7 +84,7 @@ static enum status save_to_fallback(struct attempt *a)
     return st;
 }
 
-/* Remove an old one; *made: there is more room now. */
+/* Remove an old checkpoint. *made tells whether one was removed. */
 static enum status make_room(struct run_saves *saves, bool *made)
 {
     struct word word = {0};
@@ -93,7 +93,7 @@ static enum status make_room(struct run_saves *saves, bool *made)
     if (is_first(saves)) {
         if (checkpoint_room_make(saves->env, saves->folder, saves->config->major, made) !=
             STATUS_OK)
-            log_error_clear(saves->env->log); /* it has been said; the save is what matters */
+            log_error_clear(saves->env->log); /* already logged; only the save matters */
         word.first = *made;
     }
     enum status st = exchange(saves, &word);
@@ -141,8 +141,8 @@ static void nap(double seconds)
 static enum status save_when_there_is_room(struct attempt *a)
 {
     struct run_saves *saves = a->saves;
-    /* One that was asked to stop before waits all the same: only a new request ends the wait, and a second
-     * Ctrl-C does that without us. */
+    /* A run that was already asked to stop waits all the same. Then only a second Ctrl-C, which
+     * ends the process, ends the wait. */
     bool asked = wants_stop(saves);
     char need[32], time[32];
     double seconds;
@@ -158,20 +158,21 @@ static enum status save_when_there_is_room(struct attempt *a)
                  saves->folder, text_human_seconds(time, seconds));
     for (double end = clock_seconds() + seconds; !a->result->saved && a->result->no_space;) {
         nap(LOOK_EVERY);
-        progress_add(saves->env); /* it is asked for, and has an end of its own */
+        progress_add(saves->env); /* this wait is intended and has its own limit */
         struct word word = {
             .first = is_first(saves) ? (uint64_t)(clock_seconds() >= end) * 2 + has_room(saves) : 0,
             .any = !asked && wants_stop(saves)};
         TRY(exchange(saves, &word));
         if (word.first & 1)
             TRY(save_in(a, saves->folder));
-        if (word.any || word.first >= 2) /* also where the figures say room and writes find none */
+        if (word.any || word.first >= 2) /* the limit holds even if writes keep failing */
             return STATUS_OK;
     }
     return STATUS_OK;
 }
 
-/* Did it fail by something that a second attempt may not meet? All ranks say the same. */
+/* Was the failure possibly transient, so that a second attempt may succeed? The same on all
+ * ranks. */
 static bool may_pass(const struct checkpoint_result *result)
 {
     return !result->saved && !result->no_space &&
@@ -191,7 +192,7 @@ enum status last_save(struct run_saves *saves, const struct checkpoint_progress 
         TRY(save_in(&a, saves->folder));
     }
     const struct checkpoint_result first = *result;
-    /* It is in the fallback already, and would only be copied back. */
+    /* If the fallback already has this step, this attempt only tried to copy it back. */
     if (first.saved || first.status != STATUS_IO ||
         (saves->apart && saves->last_step == first.step))
         return STATUS_OK;

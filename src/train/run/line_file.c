@@ -1,5 +1,5 @@
-/* line_file -- appends lines with O_APPEND and one write each, and removes those that a run wrote after
- * the step from which it resumes. */
+/* line_file -- appends lines with O_APPEND and one write each, and removes those that a run wrote
+ * after the step from which it resumes. */
 #include "train/run/line_file.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -98,8 +98,8 @@ static enum status check_json(struct env *env, const char *line, size_t bytes, b
     return st == STATUS_FORMAT ? STATUS_OK : st;
 }
 
-/* Are these bytes, which are not valid JSON, the beginning of one record? Then the parser fails only at
- * their end, or up to three bytes before it, where a UTF-8 character was cut. */
+/* Are these bytes, which are not valid JSON, the beginning of one record? Then the parser fails
+ * only at their end, or up to three bytes before it, where a UTF-8 character was cut. */
 static enum status check_cut_off(struct env *env, const char *line, size_t bytes, bool *cut_off)
 {
     struct json_doc doc;
@@ -116,8 +116,8 @@ static enum status check_cut_off(struct env *env, const char *line, size_t bytes
     return STATUS_OK;
 }
 
-/* *kept = the end of the last record of `step` or an earlier step, *last = its step. That record may
- * lack its newline. */
+/* *kept = the end of the last record of `step` or an earlier step, *last = its step. That record
+ * may lack its newline. */
 static enum status find_cut(struct env *env, const char *data, size_t bytes, int64_t step,
                             size_t *kept, int64_t *last)
 {
@@ -139,8 +139,9 @@ static enum status find_cut(struct env *env, const char *data, size_t bytes, int
     return STATUS_OK;
 }
 
-/* From the lines behind `kept`, collect those that stay: everything but complete records, which the run
- * writes again, and a record that the end of the run has cut off. *dropped: one of these was there. */
+/* Collect the lines after `kept` that stay in the file: everything but complete records, which the
+ * run writes again, and an incomplete record at the end. *dropped is set if there was such a
+ * record. */
 static enum status collect_rest(struct env *env, const struct file_map *map, size_t kept,
                                 struct text *rest, bool *dropped)
 {
@@ -163,7 +164,7 @@ static enum status collect_rest(struct env *env, const struct file_map *map, siz
     return rest->status;
 }
 
-/* The last line lacks its newline: add it, so that the next record starts a line of its own. */
+/* Add the missing newline of the last line, so that the next record starts a new line. */
 static enum status end_line(struct env *env, const char *path)
 {
     struct line_file *file = NULL;
@@ -175,7 +176,7 @@ static enum status end_line(struct env *env, const char *path)
     return st;
 }
 
-/* Leave in the file its first `kept` bytes and the lines behind them that stay. */
+/* Keep the first `kept` bytes of the file and the lines of collect_rest. */
 static enum status cut(struct env *env, const char *path, const struct file_map *map, size_t kept)
 {
     struct text rest, all;
@@ -250,11 +251,11 @@ done:
     return st;
 }
 
-/* --- looking -------------------------------------------------------------------------------- */
+/* --- reading -------------------------------------------------------------------------------- */
 
-/* Does a line begin with the keys that every version of metrics.c has written first in the record of a
- * step? Other programs write steps and losses too, but not these keys in this order. A record that was
- * cut off (`cut_off`) has only the first of them. */
+/* Does a line begin with the keys that every version of metrics.c has written first in the record
+ * of a step? Other programs write steps and losses too, but not these keys in this order. A record
+ * that was cut off (`cut_off`) has only the first of them. */
 static bool is_step_record(const char *line, size_t bytes, bool cut_off)
 {
     static const char *const keys[] = {"{\"step\":",
@@ -278,7 +279,7 @@ static bool is_step_record(const char *line, size_t bytes, bool cut_off)
     return step_of(line, bytes) >= 0;
 }
 
-/* Looks for a record behind a damaged first line. A first line that is JSON decides: the file is not
+/* Look for a record after a damaged first line. If the first line is valid JSON, the file is not
  * ours. */
 static enum status find_record(struct env *env, const struct file_map *map, bool *found)
 {
@@ -299,7 +300,7 @@ static enum status find_record(struct env *env, const struct file_map *map, bool
 
 enum status line_file_is_ours(struct env *env, const char *path, bool *ours)
 {
-    char begin[1024], reason[128]; /* the keys of a record are in it */
+    char begin[1024], reason[128]; /* enough for the keys of a record */
     struct stat info;
     struct file_map map;
     uint64_t whole;

@@ -1,5 +1,5 @@
-/* metrics -- see metrics.h. Numbers are printed so that they read back to the same bits: two
- * runs are compared by comparing lines. Room for the longest line is taken at the start.
+/* metrics -- numbers are printed so that they parse to the same bits: two runs can be compared line
+ * by line. The buffer for the longest line is allocated at creation.
  */
 #include "train/run/metrics.h"
 #include <errno.h>
@@ -14,7 +14,7 @@
 
 enum { LINE_BYTES = 4096 };
 
-/* What goes to a file of its own, which may be full while another is not. */
+/* Kinds of records. Each has its own file, and one may fail while others succeed. */
 enum part { PART_STEPS, PART_SAMPLES, PART_EVENTS, PART_COUNT };
 
 static const struct {
@@ -30,13 +30,13 @@ struct metrics {
     struct line_file *steps, *samples;
     struct tfevents *events;
     struct text line;
-    int64_t lost[PART_COUNT]; /* records in a row that could not be written */
+    int64_t lost[PART_COUNT]; /* consecutive records that could not be written */
 };
 
 /* --- creation ------------------------------------------------------------------------------- */
 
-/* Every step has a record, written before its checkpoint: those of a run that goes on after `step` end
- * there, unless they were lost. */
+/* Every step has a record, written before the step's checkpoint. So the records of a run that
+ * resumes after `step` reach at least to `step`, unless some were lost. */
 static void tell_missing(struct env *env, const char *path, int64_t last, int64_t step)
 {
     char first[32] = "";
@@ -51,7 +51,7 @@ static void tell_missing(struct env *env, const char *path, int64_t last, int64_
              first, step, path, one ? "it" : "them");
 }
 
-/* Which steps had a sample is not known for sure; but a run makes the file when it begins. */
+/* Which steps had a sample is not certain, but a run creates the file when it begins. */
 static enum status tell_no_samples(struct env *env, const char *folder, int64_t sampled)
 {
     char *path;
@@ -81,7 +81,7 @@ static enum status open_lines(struct env *env, const char *folder, enum part par
     return st;
 }
 
-/* Grow the text once, while it may. */
+/* Grow the buffer now: later nothing may be allocated. */
 static enum status reserve(struct text *text, size_t bytes)
 {
     static const char blank[64] = {0};
@@ -94,7 +94,7 @@ static enum status reserve(struct text *text, size_t bytes)
 static enum status open_all(struct metrics *metrics, const char *folder, int64_t step,
                             int64_t sampled, const char *config_yaml, size_t sample_bytes)
 {
-    /* A byte of a sample may become six: \u001b. */
+    /* JSON may turn one byte of a sample into six: \u001b. */
     TRY(reserve(&metrics->line, LINE_BYTES + 6 * sample_bytes));
     TRY(open_lines(metrics->env, folder, PART_STEPS, step, &metrics->steps));
     TRY(tell_no_samples(metrics->env, folder, sampled));
@@ -133,9 +133,10 @@ void metrics_destroy(struct metrics *metrics)
     mem_free(metrics->env, metrics);
 }
 
-/* --- a disk that is full ---------------------------------------------------------------------- */
+/* --- a full disk ---------------------------------------------------------------------------- */
 
-/* How a record of `step` was written: only what writing another time cannot mend ends the run. */
+/* Handle the status of writing a record of `step`. An I/O error is a warning, since later records
+ * may succeed; other errors end the run. */
 static enum status settle(struct metrics *metrics, enum part part, int64_t step, enum status st)
 {
     int64_t *lost = &metrics->lost[part];
@@ -171,8 +172,8 @@ static void add_known(struct text *line, const char *key, double value)
         add_real(line, key, value);
 }
 
-/* By category where it computes, of the rank that holds the most; on the host beside a GPU; and all
- * that the first rank's process and its GPU have held. */
+/* The account of the worst rank by category, on its device; host memory if there is a GPU; and the
+ * maxima of rank 0's GPU and process. */
 static void add_memory(struct text *line, const struct trainer_step *step)
 {
     text_add(line, ",\"mem\":{");
@@ -190,7 +191,7 @@ static void add_memory(struct text *line, const struct trainer_step *step)
         text_printf(line, ",\"resident\":%zu", step->resident_bytes);
 }
 
-/* Bytes that the first rank sent, and seconds; empty for one rank. */
+/* Bytes that rank 0 sent, and seconds; empty for one rank. */
 static void add_traffic(struct text *line, const struct trainer_step *step)
 {
     const struct traffic *t = &step->traffic;
@@ -222,7 +223,8 @@ static enum status write_step(struct metrics *metrics, const struct trainer_step
 {
     struct text *line = &metrics->line;
     text_clear(line);
-    /* By these, up to mfu, line_file_is_ours knows the file of a run: they stay as they are. */
+    /* line_file_is_ours recognizes the file of a run by the keys up to mfu: never change them or
+     * their order. */
     text_printf(line, "{\"step\":%lld,\"tokens\":%lld", (long long)step->step,
                 (long long)step->tokens);
     add_real(line, "loss", step->loss);

@@ -1,7 +1,7 @@
-/* pace -- see pace.h. Times of steps are kept for the median; when the room is full every second
- * one is dropped and from then on only every second one is taken, so that what is kept is always
- * spread over the whole run. The end is foretold from the wall clock, evaluations and samples
- * included, because they come again.
+/* pace -- the median is computed from stored step times. When the array is full, every second one
+ * is dropped, and the sampling interval doubles; so the stored times always cover the whole run
+ * evenly. The remaining time is estimated from elapsed time, which includes evaluations and text
+ * samples, because they will recur.
  */
 #include "train/run/pace.h"
 #include <math.h>
@@ -12,9 +12,9 @@ enum { ROOM = 4096 };
 struct pace {
     struct env *env; /* borrowed */
     int64_t steps;   /* seen */
-    int64_t stride;  /* one in so many is kept */
+    int64_t stride;  /* one in `stride` steps is stored */
     int count;
-    double start; /* when the warm-up was over */
+    double start; /* end of the warm-up */
     double kept[ROOM];
     double sorted[ROOM];
 };

@@ -1,4 +1,4 @@
-/* run_folder -- nothing that was there is ever written over or removed. */
+/* run_folder -- never overwrites or removes existing files. */
 #include "train/run/run_folder.h"
 #include <errno.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "train/run/line_file.h"
 #include "train/data/token_cache.h"
 
-/* Is there a file or folder `name` in the folder? */
+/* Does the folder contain a file or folder `name`? */
 static enum status has(struct env *env, const char *path, const char *name, bool *found)
 {
     char *inside;
@@ -19,8 +19,8 @@ static enum status has(struct env *env, const char *path, const char *name, bool
     return STATUS_OK;
 }
 
-/* Did sifr make a run here? One begins with metrics.jsonl, before any other file of its own, and has
- * it until the lines are set aside; a copied one may have its checkpoints only. */
+/* Does the folder contain a run of sifr? A run creates metrics.jsonl before its other files, and it
+ * is later at most renamed to metrics.jsonl.1. A copied run may have only checkpoints. */
 static enum status is_ours(struct env *env, const char *path, bool *ours)
 {
     static const char *const names[] = {"metrics.jsonl", "metrics.jsonl.1"};
@@ -43,7 +43,8 @@ static enum status is_ours(struct env *env, const char *path, bool *ours)
     return st;
 }
 
-/* Files that are somebody's own, and that a run would write over or be taken for a part of. */
+/* Reject a folder with files of the user that a run would overwrite, or that would be mistaken for
+ * part of the run. */
 static enum status refuse_others(struct env *env, const char *path)
 {
     static const char *const names[] = {"config.yaml",   "summary.json", "metrics.jsonl",
@@ -69,7 +70,7 @@ static enum status holds_run(struct env *env, const char *path, bool *found)
     return has(env, path, "checkpoints", found);
 }
 
-/* Bytes of the path without slashes at its end. */
+/* The length of the path without trailing slashes. */
 static size_t name_end(const char *path)
 {
     size_t bytes = strlen(path);
@@ -78,7 +79,7 @@ static size_t name_end(const char *path)
     return bytes;
 }
 
-/* "." and ".." have no name beside which there could be another. */
+/* "." and ".." cannot be renamed to NAME.1. */
 static enum status check_name(struct env *env, const char *path)
 {
     size_t end = name_end(path), begin = end;
@@ -101,7 +102,8 @@ static enum status move_lock(struct env *env, const char *folder, struct lock_fi
     return st;
 }
 
-/* Tokens of text are no part of a run: they stay for the next one, which may have them mapped. */
+/* Cached tokens do not belong to one run: move them to the new folder for the next run, which may
+ * already have them mapped. */
 static enum status keep_cache(struct env *env, const char *old, const char *path)
 {
     char *from = NULL, *to = NULL;
@@ -115,7 +117,7 @@ done:
     return st;
 }
 
-/* Rename DIR to the first DIR.n that is free; `old` gets that name, and the lock moves with it. */
+/* Rename DIR to the first free DIR.n; `old` receives that name, and the lock moves along. */
 static enum status move_aside(struct env *env, const char *path, struct lock_file *lock,
                               struct text *old)
 {
@@ -138,7 +140,8 @@ static enum status move_aside(struct env *env, const char *path, struct lock_fil
     return st;
 }
 
-/* Known now, not after hours of training: also that there is room for as much as config.yaml. */
+/* Report now, not after hours of training, if the folder is not writable or has no room even for
+ * config.yaml. */
 static enum status check_writable(struct env *env, const char *path)
 {
     char *probe;
@@ -172,7 +175,7 @@ done:
     return st;
 }
 
-/* The folder is ours: nobody else comes or goes while the earlier run is moved. */
+/* Called with the lock held, so no other run can interfere while the earlier run is moved. */
 static enum status settle(struct env *env, const char *path, bool fresh, struct lock_file **lock)
 {
     bool found;

@@ -1,18 +1,20 @@
-/* run_folder -- the folder of one run: made, gone on with, or an earlier run in it moved aside. */
+/* run_folder -- prepares the folder of a run: creates it, reuses it to resume, or moves an earlier
+ * run out of it. */
 #ifndef TRAIN_RUN_FOLDER_H
 #define TRAIN_RUN_FOLDER_H
 #include <stdbool.h>
 #include "train/run/run_lock.h"
 
-/* Refuse (STATUS_CONFIG) a folder that another run is writing to, or that has files which a run would
- * write over and no run wrote, or a model; and say whether it holds a run: metrics.jsonl or
- * checkpoints. With `fresh` a run that cannot be moved because the folder is named "." or ".." is
- * refused too. Changes nothing: for a word before the long part of starting up. */
+/* STATUS_CONFIG if another run is writing to the folder, or if it contains a model or files that a
+ * run would overwrite and that no run wrote. With `fresh`, also if it contains a run that cannot be
+ * moved because the path ends in "." or "..". *holds tells whether it contains a run: metrics.jsonl
+ * or checkpoints. Changes nothing; meant to report errors before the slow part of starting up. */
 enum status run_folder_check(struct env *env, const char *path, bool fresh, bool *holds);
 
-/* Make the folder with its parents and see that it can be written to; one that was made now and cannot
- * is removed again. With `fresh` a run that is in it is renamed to DIR.1, DIR.2, ... first. The caller
- * releases the lock when nothing more is written there; until then every other run is refused. */
+/* Create the folder with its parents, check that it is writable, and lock it. After a failure,
+ * newly created folders are removed again. With `fresh`, an existing run is first renamed to DIR.1,
+ * DIR.2, ... The caller releases the lock after the last write; until then no other run can use the
+ * folder. */
 enum status run_folder_prepare(struct env *env, const char *path, bool fresh,
                                struct lock_file **lock);
 

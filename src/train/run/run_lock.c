@@ -1,4 +1,4 @@
-/* run_lock -- the name and the words of a run's lock. */
+/* run_lock -- the file name and the message texts of a run's lock. */
 #include "train/run/run_lock.h"
 #include "base/file.h"
 

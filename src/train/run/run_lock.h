@@ -3,11 +3,11 @@
 #define TRAIN_RUN_LOCK_H
 #include "base/lock_file.h"
 
-/* Refuse (STATUS_CONFIG) a folder that another run is writing to, or that has a DIR/lock which no
- * run wrote; makes nothing. */
+/* STATUS_CONFIG if another run is writing to the folder, or if DIR/lock exists and no run wrote it.
+ * Creates nothing. */
 enum status run_lock_check(struct env *env, const char *folder);
 
-/* Lock the folder, which exists. STATUS_CONFIG where run_lock_check says so. */
+/* Lock an existing folder. STATUS_CONFIG in the cases of run_lock_check. */
 enum status run_lock_take(struct env *env, const char *folder, struct lock_file **lock);
 
 #endif

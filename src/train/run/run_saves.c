@@ -67,7 +67,7 @@ void run_saves_look(struct run_saves *saves)
         tell(saves, &result);
 }
 
-/* Wait for a save that is under way. */
+/* Wait for a save in progress and report it. */
 static void await(struct run_saves *saves)
 {
     struct checkpoint_result result;
@@ -81,7 +81,7 @@ enum status run_saves_begin(struct run_saves *saves, const struct checkpoint_pro
     return checkpoint_saver_save(saves->saver, progress);
 }
 
-/* What a failure of the last save costs, and what to do. */
+/* Describe what is lost when the last save fails, and what to do. */
 static void say_loss(const struct run_saves *saves, const struct checkpoint_result *result,
                      char *out, size_t bytes)
 {

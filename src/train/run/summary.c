@@ -1,5 +1,5 @@
-/* summary -- summary.json: how a run ended, in one object. Written once, atomically, at the end
- * of every run that began. */
+/* summary -- writes summary.json: how a run ended, in one object. Written once, atomically, at the
+ * end of every run that started. */
 #include <string.h>
 #include "base/file.h"
 #include "train/run/run_events.h"
@@ -34,7 +34,7 @@ static void add_int(struct text *text, const char *key, int64_t value)
     text_printf(text, ",\n  \"%s\": %lld", key, (long long)value);
 }
 
-/* Of the worst rank. */
+/* The memory of the worst rank. */
 static void add_memory(struct text *text, const struct footprint_worst *held)
 {
     const struct footprint *process = &held->process;
@@ -56,7 +56,7 @@ static void add_known(struct text *text, const char *key, double value)
         add_real(text, key, value);
 }
 
-/* What is in use of the fullest GPU, and its rest: what plan has an estimate for. */
+/* Bytes in use on the fullest GPU, and the difference to the account, which `plan` estimates. */
 static void add_gpu(struct text *text, const struct trainer_summary *summary)
 {
     const struct footprint *gpu = &summary->held.gpu;

@@ -1,10 +1,10 @@
-/* tfevents.c -- protocol-buffer messages by hand, in TFRecord frames.
+/* tfevents -- encodes protocol-buffer messages by hand, in TFRecord frames.
  *
  *     frame:  u64 length | u32 masked crc of it | data | u32 masked crc of the data
  *     data:   Event { 1: double wall_time  2: varint step  3: version  5: Summary { 1: Value } }
  *             Value { 1: tag  2: float }  or  Value { 1: tag  8: TensorProto  9: metadata }
  *
- * A message's length stands before it, so every message is built in a text of its own, innermost
+ * A message is preceded by its length, so every message is built in its own buffer, innermost
  * first.
  */
 #include "train/run/tfevents.h"
@@ -37,7 +37,7 @@ struct tfevents {
     struct env *env; /* borrowed */
     char *path;
     int fd;
-    struct text event, summary, value, tensor; /* kept, so that a step need not allocate */
+    struct text event, summary, value, tensor; /* reused, so that a step need not allocate */
 };
 
 /* --- framing -------------------------------------------------------------------------------- */
@@ -60,7 +60,8 @@ static uint32_t masked_crc(const void *data, size_t bytes)
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
-#define FRAME_HEAD 12 /* bytes in front of the data; the text begins with room for them */
+/* Bytes of length and CRC before the data; reserved at the start of the buffer. */
+#define FRAME_HEAD 12
 
 static void event_begin(struct text *event)
 {
@@ -118,7 +119,7 @@ static void add_event_head(struct text *event, double wall_time, int64_t step)
     add_key(event, EVENT_WALL_TIME);
     text_add_bytes(event, &wall_time, sizeof wall_time);
     if (step == 0)
-        return; /* zero is what a missing field means */
+        return; /* a missing field means zero */
     add_key(event, EVENT_STEP);
     add_varint(event, (uint64_t)step);
 }
@@ -208,7 +209,7 @@ enum status tfevents_create(struct env *env, const char *folder, struct tfevents
     char host[128] = "localhost", name[256], *path;
     double now = clock_wall();
     gethostname(host, sizeof host - 1);
-    /* The last number tells apart files that one process begins within a second. */
+    /* The last number distinguishes files that one process creates within a second. */
     for (int n = 0;; n++) {
         snprintf(name, sizeof name, "events.out.tfevents.%010lld.%s.%d.%d", (long long)now, host,
                  (int)getpid(), n);

@@ -1,8 +1,6 @@
-/* tracing -- see tracing.h.
- *
- * Clocks: every rank reads its own after each of a few barriers. All leave a barrier at about the
- * same moment, so the differences to rank 0's readings are the clocks' offset plus noise; their
- * median is the offset.
+/* tracing -- aligns clocks with barriers: every rank reads its own clock after each of BARRIERS
+ * barriers. All ranks leave a barrier at about the same time, so the difference to rank 0's reading
+ * is the clock offset plus noise. The median of the differences is used as the offset.
  */
 #include "train/run/tracing.h"
 #include <errno.h>
@@ -17,7 +15,7 @@
 enum { BARRIERS = 9 };
 static const int64_t most_spans = 1 << 19;
 
-/* --- which steps ---------------------------------------------------------------------------- */
+/* --- range of steps ------------------------------------------------------------------------- */
 
 static bool parse_step(const char *text, char end, const char **rest, int64_t *step)
 {
@@ -42,7 +40,8 @@ static bool parse_steps(const char *text, int64_t *first, int64_t *last)
            *first <= *last;
 }
 
-/* Passes, waits and collectives of the window, with plenty to spare; an evaluation after each. */
+/* A generous estimate of the number of spans, limited to most_spans: passes, waits and collectives
+ * of the traced steps, and an evaluation. */
 static int64_t span_room(const struct run_config *config, int64_t steps)
 {
     int64_t units = config->model.layers + 2;
@@ -113,7 +112,7 @@ enum status tracing_align(struct tracing *tracing, struct comm *comm)
     return st;
 }
 
-/* --- the window ----------------------------------------------------------------------------- */
+/* --- recording ------------------------------------------------------------------------------ */
 
 void tracing_step_begins(struct tracing *tracing, int64_t step)
 {

@@ -1,8 +1,8 @@
-/* tracing -- the steps of a run that are traced, and the file that comes of them.
+/* tracing -- traces some steps of a run and writes the trace file.
  *
- * `--trace 5:8` records steps 5 to 8 on every rank, with the evaluations and samples that belong
- * to them, and writes trace-rank-R.json into the run folder when step 9 is done (so that what step
- * 8 left under way is in it), or at the end of the run. Ranks count time from one barrier.
+ * `--trace 5:8` records steps 5 to 8 on every rank, with their evaluations and samples. It writes
+ * trace-rank-R.json into the run folder after step 9, so that work still in flight at the end of
+ * step 8 is included, or at the end of the run. All ranks count time from the same barrier.
  */
 #ifndef TRAIN_TRACING_H
 #define TRAIN_TRACING_H
@@ -17,18 +17,18 @@ struct tracing { /* open; zeroed = off */
     bool written;
 };
 
-/* "A:B" or "A" with 1 <= A <= B and A <= train.steps; "" or NULL: off. Otherwise STATUS_CONFIG.
- * Sets env->trace: before anything that uses the env starts a thread. */
+/* `steps` is "A:B" or "A" with 1 <= A <= B and A <= train.steps, or "" or NULL for no trace;
+ * otherwise STATUS_CONFIG. Sets env->trace, so call it before any thread uses the env. */
 enum status tracing_start(struct env *env, const char *steps, const struct run_config *config,
                           struct tracing *tracing);
-void tracing_stop(struct tracing *tracing); /* after the last user of the env's trace */
+void tracing_stop(struct tracing *tracing); /* after the last use of env->trace */
 
-/* Agree on when time begins. Collective; comm NULL: one rank. */
+/* Agree on time zero. Collective; `comm` is NULL for one rank. */
 enum status tracing_align(struct tracing *tracing, struct comm *comm);
 
 void tracing_step_begins(struct tracing *tracing, int64_t step);
-void tracing_close(struct tracing *tracing); /* no step follows: nothing more is recorded */
-/* Also at the end of the run, with `over` set. */
+void tracing_close(struct tracing *tracing); /* stop recording: no step follows */
+/* Write the file when it is due. Also called at the end of the run, with `over` set. */
 enum status tracing_step_ends(struct tracing *tracing, int64_t step, bool over, int rank,
                               const char *folder);
 
