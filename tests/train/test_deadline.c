@@ -29,8 +29,8 @@ static void test_a_run_stops_in_time(void **state)
     unsetenv("SLURM_JOB_END_TIME");
     struct deadline none = deadline_start(""), soon = deadline_start("1000");
     assert_false(deadline_over(&none, 1e9));
-    assert_false(deadline_over(&soon, 1e9)); /* a save may exceed train.max_time: nobody ends the
-                                                process */
+    /* A save may exceed train.max_time: nobody ends the process. */
+    assert_false(deadline_over(&soon, 1e9));
     soon.limit = clock_seconds() - 1;
     assert_true(deadline_over(&soon, 0));
 
