@@ -1,6 +1,6 @@
 # To be sourced. check_runpath FOLDER checks every program and shared library below FOLDER and
-# reports those whose RUNPATH (or RPATH) has an empty or relative element. The loader resolves these against
-# the current folder, so anybody who can write there could inject code.
+# reports those whose RUNPATH (or RPATH) has an empty or relative element. The loader resolves these
+# against the current folder, so anybody who can write there could inject code.
 check_runpath() {
     local file list element found=0 bad=0
     while IFS= read -r -d '' file; do

@@ -34,4 +34,4 @@ SIFR_MPIRUN=launcher-of-somebody PATH=:.:$PATH "$build/sifr" doctor >doctor 2>&1
 grep -q "SIFR_MPIRUN is 'launcher-of-somebody', which cannot be run" doctor || { echo "doctor does not report it: $(cat doctor)"; exit 1; }
 SIFR_MPIRUN=./launcher-of-somebody "$build/sifr" doctor >doctor 2>&1 || true # a path is used as given
 [ -e planted ] || { echo "a launcher given by its path was not run: $(cat doctor)"; exit 1; }
-echo "nothing is loaded or run from the current folder"
+echo "nothing is taken from the current folder"
