@@ -1,19 +1,21 @@
-/* bits_runs -- which runs tests/bits/run-bits makes: prints one a line, as words KEY=VALUE.
+/* bits_runs -- the runs that tests/bits/run-bits makes: prints one per line, as words KEY=VALUE.
  *
  *     bits_runs pairs [SEED]     every pair of values that can occur in one run occurs in some run
- *     bits_runs product [SEED]   tp x pp x schedules x ZeRO stages x 1 to 3 copies x recomputation x
- *                                models x tied, as far as there are ranks for it; the rest drawn
- *     bits_runs ranks [SEED]     stages x ranks x back ends x precisions, the rest drawn
+ *     bits_runs product [SEED]   tp x pp x schedules x ZeRO stages x 1 to 3 copies x recomputation
+ *                                x models x tied, as far as there are ranks for it; other values
+ *                                are drawn at random
+ *     bits_runs ranks [SEED]     ZeRO stages x ranks x back ends x precisions, the others drawn
  *
- * `pairs` takes of all combinations the one with the most pairs that no run has yet, until there are
- * none: among equals the seed decides, by where the walk over the combinations begins. How many new
- * pairs a combination has only falls, so those that had fewer before need not be looked at again.
+ * `pairs` repeatedly picks the combination with the most pairs that no run has yet, until there are
+ * none. Among equals the seed decides, by where the iteration over the combinations starts. The
+ * number of new pairs of a combination never grows, so combinations that had fewer in an earlier
+ * count need not be counted again.
  *
- * A pair with zero.prefetch counts where something is gathered ahead, in stage 3; one with
- * parallel.sequence where ranks compute layers together. What a configuration may not contain is left
- * out, by the rules of zero_create; with pipelines and tensor parallelism they hold for the ranks
- * with one stage and part. Stochastic rounding goes by what ranks have of tensors, not of rows: it is
- * left out with parallel.sequence. `ranks` are those of all together.
+ * A pair with zero.prefetch counts only where pieces are gathered ahead, in stage 3; a pair with
+ * parallel.sequence only with tensor parallelism. Invalid configurations are left out, by the rules
+ * of zero_create; with pipelines and tensor parallelism these apply to the ranks with the same PP
+ * stage and part. Stochastic rounding depends on the parts of tensors that ranks hold, not of rows:
+ * it is left out with parallel.sequence. `ranks` is the number of ranks of the job.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -39,7 +41,7 @@ enum factor {
     TIED,
     FACTORS
 };
-enum { MOST_VALUES = 11, MOST_RUNS = 4000, STRIDE = 7919 }; /* a prime: the walk meets all */
+enum { MOST_VALUES = 11, MOST_RUNS = 4000, STRIDE = 7919 }; /* prime: visits all combinations */
 
 static const struct {
     const char *key;
@@ -63,12 +65,12 @@ static const struct {
 };
 
 struct run {
-    int value[FACTORS]; /* indices */
+    int value[FACTORS]; /* indices of values */
 };
 
 /* --- combinations --------------------------------------------------------------------------- */
 
-/* What is asked a million times: how many values a factor has, and the numbers they are. */
+/* Looked up a million times: the number of values of a factor, and the values as numbers. */
 static struct {
     int count, numbers[MOST_VALUES];
 } known[FACTORS];
@@ -108,7 +110,8 @@ static int number(const struct run *run, enum factor f)
     return known[f].numbers[run->value[f]];
 }
 
-/* Two chunks a stage of the six units of the models; without a pipeline there is one way. */
+/* Interleaved schedules need two chunks per PP stage, of the six units of the models. Without a
+ * pipeline there is only one schedule. */
 static bool has_schedule(const struct run *run, int pp)
 {
     bool interleaved = strcmp(factors[SCHEDULE].values[run->value[SCHEDULE]], "interleaved") == 0;
@@ -143,7 +146,7 @@ static void print_run(const struct run *run)
 
 /* --- pairs ---------------------------------------------------------------------------------- */
 
-/* The pairs of values that some run has. */
+/* The pairs of values that occur in some run. */
 struct pairs {
     bool has[FACTORS][MOST_VALUES][FACTORS][MOST_VALUES];
 };
@@ -156,7 +159,7 @@ static bool counts(const struct run *run, int f, int g)
     return !ahead || f == STAGE || g == STAGE || number(run, STAGE) == 3;
 }
 
-/* How many pairs of `run` are new; with `add` they are no more. */
+/* Number of new pairs of `run`; `add` marks them as present. */
 static int new_pairs(struct pairs *pairs, const struct run *run, bool add)
 {
     int fresh = 0;
@@ -171,7 +174,7 @@ static int new_pairs(struct pairs *pairs, const struct run *run, bool add)
     return fresh;
 }
 
-/* A combination that may be a run, and its new pairs when they were last counted. */
+/* A combination that may be a run, and the number of its new pairs when last counted. */
 struct candidate {
     int32_t combination, most;
 };
@@ -217,7 +220,7 @@ static int choose_pairs(uint64_t seed, struct run *runs)
     return count;
 }
 
-/* Counted again from the list itself; false: a pair that could occur does not. */
+/* Count again from the list of runs; false: a possible pair is missing. */
 static bool check_pairs(const struct run *runs, int count)
 {
     static struct pairs possible, found;
@@ -242,7 +245,8 @@ static uint64_t next_random(uint64_t *state) /* splitmix64 */
     return z ^ z >> 31;
 }
 
-/* A run with these values of some factors, the others drawn; false: there is none. */
+/* A run with the wanted values of the fixed factors, the others drawn at random; false: there is
+ * none. */
 static bool draw(uint64_t *seed, const struct run *wanted, const enum factor *fixed, int count,
                  struct run *run)
 {
@@ -256,7 +260,7 @@ static bool draw(uint64_t *seed, const struct run *wanted, const enum factor *fi
     return false;
 }
 
-/* The next combination of these factors alone; false: that was the last. */
+/* Advance to the next combination of these factors; false: that was the last. */
 static bool next(struct run *run, const enum factor *fixed, int count)
 {
     for (int k = 0; k < count; k++) {
@@ -278,7 +282,7 @@ static int choose_ranks(uint64_t seed, struct run *runs)
     return count;
 }
 
-/* The value of a factor that is this number; -1: none. */
+/* Index of the value of a factor that is this number; -1: none. */
 static int value_of(enum factor f, int wanted)
 {
     for (int v = 0; v < value_count(f); v++)
@@ -287,7 +291,8 @@ static int value_of(enum factor f, int wanted)
     return -1;
 }
 
-/* Servers and groups are for the others: with one to three copies there is little to choose. */
+/* Servers and groups are left to the other lists: with one to three copies there is little
+ * choice. */
 static int choose_product(uint64_t seed, struct run *runs)
 {
     static const enum factor all[] = {TP,    PP,   SCHEDULE, STAGE, RECOMPUTE,

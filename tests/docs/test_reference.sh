@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# docs/reference.md is what `sifr man --markdown` prints. To update it: build/sifr man --markdown > docs/reference.md
+# docs/reference.md equals the output of `sifr man --markdown`. To update it:
+# build/sifr man --markdown > docs/reference.md
 set -u
 build=$(cd "${1:?usage: test_reference.sh BUILD}" && pwd)
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -14,4 +15,4 @@ if ! diff -u "$root/docs/reference.md" "$work/reference.md"; then
 fi
 keys=$(grep -c '^| `[a-z]*\.[a-z0-9_]*` |' "$work/reference.md")
 echo "$keys rows of configuration keys"
-[ "$keys" -ge 80 ] # the tables are lost
+[ "$keys" -ge 80 ] # otherwise the tables are missing

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs every command of docs/tutorial.md, in order, as printed: each line of a block marked `sh`. Exit code 75 (stopped
-# early) counts as success only for a command that asks to be stopped.
+# Runs every command of docs/tutorial.md in order, as printed: each line of a block marked `sh`.
+# Exit code 75 (stopped early) is expected exactly from commands that ask to be stopped.
 set -u
 build=$(cd "${1:?usage: test_tutorial.sh BUILD}" && pwd)
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -9,7 +9,7 @@ trap 'rm -rf "$work"' EXIT
 cp -r "$root/configs" "$root/docs" "$root/README.md" "$work"
 ln -s "$build" "$work/build"
 cd "$work" || exit 1
-export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0} # MPI leaves some
+export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0} # MPI leaks memory
 
 count=0
 while IFS= read -r command; do
@@ -25,4 +25,4 @@ while IFS= read -r command; do
 done < <(sed -n '/^```sh$/,/^```$/ { /^```/! p }' "$root/docs/tutorial.md")
 
 echo "$count commands"
-[ $count -ge 12 ] # the page lost its commands, or they are no longer marked
+[ $count -ge 12 ] # otherwise commands are missing or no longer marked

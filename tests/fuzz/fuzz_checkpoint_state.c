@@ -1,5 +1,5 @@
-/* Any bytes as a checkpoint's state.json: it is refused, or every name stays inside the folder, the
- * pieces cover their files, and what is printed of it reads back. */
+/* Any bytes as a checkpoint's state.json: they are refused, or every name stays inside the folder,
+ * the chunks cover their files, and the printed state parses again. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -16,10 +16,10 @@ static void check_entry(const struct checkpoint_entry *entry)
 {
     uint64_t next = 0;
     CHECK(*entry->name && *entry->name != '/' && strstr(entry->name, "..") == NULL);
-    for (int64_t i = 0; i < entry->piece_count; i++) {
-        CHECK(entry->pieces[i].begin == next && entry->pieces[i].bytes > 0);
-        CHECK(entry->pieces[i].bytes <= CHECKPOINT_CHUNK);
-        next += entry->pieces[i].bytes;
+    for (int64_t i = 0; i < entry->chunk_count; i++) {
+        CHECK(entry->chunks[i].begin == next && entry->chunks[i].bytes > 0);
+        CHECK(entry->chunks[i].bytes <= CHECKPOINT_CHUNK);
+        next += entry->chunks[i].bytes;
     }
     CHECK(next == entry->bytes);
 }

@@ -1,4 +1,4 @@
-/* Any bytes as a config.json: refused, or written out and read back to the same sizes. */
+/* Any bytes as a config.json: they are refused, or the printed config parses to the same sizes. */
 #include <stddef.h>
 #include <stdint.h>
 #include "base/env.h"

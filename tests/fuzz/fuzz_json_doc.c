@@ -1,5 +1,5 @@
-/* Any bytes as JSON: a tree has no more values than were counted, and bad syntax is never taken for a lack of
- * memory. */
+/* Any bytes as JSON: a tree has no more values than were counted, and bad syntax is never reported
+ * as a lack of memory. */
 #include <stddef.h>
 #include <stdint.h>
 #include "base/json_doc.h"

@@ -1,5 +1,5 @@
-/* Any bytes as JSON lines: refused with a line number, or visited in order with strings that end
- * where they say. */
+/* Any bytes as JSON lines: they are refused with a line number, or visited in order, with strings
+ * of the stated length. */
 #include <stddef.h>
 #include <stdint.h>
 #include "base/env.h"

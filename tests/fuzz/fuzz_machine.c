@@ -1,5 +1,5 @@
-/* Any bytes as the profile of a machine: it is refused, or its figures can be reckoned with, its calls
- * can be described, and what is printed of it reads back. */
+/* Any bytes as the profile of a machine: they are refused, or the figures can be used in
+ * calculations, the calls have names, and the printed profile parses again. */
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -14,7 +14,7 @@ static void ignore_line(void *user, enum log_level level, const char *line)
     (void)user, (void)level, (void)line;
 }
 
-/* It has a price by itself, and is a measure for its neighbours. */
+/* The measured call has a price, and so has a similar call that was not measured. */
 static void check_call(const struct ops_prices *prices, const struct ops *ops,
                        const struct ops_measured *call)
 {

@@ -1,5 +1,5 @@
-/* fuzz_options_yaml -- any bytes as a configuration: refused with a message, or taken and then
- * printed to a text that is read back and printed again the same. */
+/* Any bytes as a configuration: they are refused with a message, or accepted; then the printed form
+ * parses again and prints the same. */
 #include <string.h>
 #include "../base/options_case.h"
 

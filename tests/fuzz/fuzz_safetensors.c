@@ -1,4 +1,4 @@
-/* Any bytes as a safetensors file: it is refused, or every tensor can be read to its last
+/* Any bytes as a safetensors file: they are refused, or every tensor can be read to its last
  * element. */
 #include <stddef.h>
 #include <stdint.h>

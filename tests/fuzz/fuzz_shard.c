@@ -1,5 +1,5 @@
-/* Any bytes as a token shard of any format: it is refused, or its windows can be read. The first
- * byte picks the format. */
+/* Any bytes as a token shard of any format: they are refused, or reading token by token gives the
+ * same status as checking the whole shard. The first byte selects the format. */
 #include <stddef.h>
 #include <stdint.h>
 #include "base/env.h"
@@ -17,11 +17,11 @@ static void ignore_line(void *user, enum log_level level, const char *line)
 
 static void read_shard(struct env *env, const struct shard *shard)
 {
-    struct token_span piece = {.tokens = shard_tokens(shard),
-                               .token_bytes = shard_token_bytes(shard),
-                               .count = shard_count(shard),
-                               .origin = shard_path(shard)};
-    struct token_stream stream = {.pieces = &piece, .piece_count = 1, .count = piece.count};
+    struct token_span span = {.tokens = shard_tokens(shard),
+                              .token_bytes = shard_token_bytes(shard),
+                              .count = shard_count(shard),
+                              .origin = shard_path(shard)};
+    struct token_stream stream = {.spans = &span, .span_count = 1, .count = span.count};
     enum status all = shard_check(shard, VOCAB), windows = STATUS_OK;
     for (int64_t i = 0; i < stream.count && windows == STATUS_OK; i++) {
         int32_t token;

@@ -1,5 +1,5 @@
-/* Any bytes as a tokenizer.json: refused with a message, or a tokenizer whose decode undoes its
- * encode. */
+/* Any bytes as a tokenizer.json: they are refused with a message, or give a tokenizer whose decode
+ * inverts its encode. */
 #include "base/status.h"
 #include "train/tokenizer/tokenizer_impl.h"
 

@@ -1,5 +1,5 @@
-/* Any bytes as a model.safetensors.index.json: it is refused, or every file that it names lies in its
- * folder and is named once. */
+/* Any bytes as a model.safetensors.index.json: they are refused, or every file in the index is
+ * inside the folder and is listed once. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>

@@ -1,19 +1,20 @@
 /* preload -- a library for LD_PRELOAD that does for tests/inject/run what strace cannot.
  *
- * A transfer that moves only half of its bytes: the kernel may always do that, and the caller must ask
- * for the rest. strace can only replace a call (the bytes would be missing from the file, which no
- * kernel does), so the call is made here, with half of the bytes.
+ * Short transfers: the kernel may transfer fewer bytes than asked for, and the caller must then ask
+ * for the rest. strace can only replace a call, and the bytes would be missing from the file, which
+ * no kernel does. This library makes the call with half of the bytes.
  *
  *     SHORT_TRANSFER="CALL N"   the N-th CALL (read, pread64, write, pwrite64) of the process on a
- *                               file in the folder below, over all threads
+ *                               file in the folder below, counted over all threads
  *     SHORT_FOLDER=FOLDER       an absolute path
- *     SHORT_RECORD=FILE         made when the call was shortened
+ *     SHORT_RECORD=FILE         created when the call was shortened
  *
- * Calls counted from main() on: strace counts the calls of each thread, and those of the first thread
- * begin with hundreds of the dynamic loader's, which must not fail. So strace attaches when all is
- * loaded, and main() runs in a child, whose count begins at zero.
+ * Counting from main() on: strace counts the calls of each thread, and those of the first thread
+ * begin with hundreds of calls of the dynamic loader, which must not fail. So strace attaches when
+ * everything is loaded, and main() runs in a child, whose count begins at zero.
  *
- *     INJECT_TRACER="strace ..."   for sh, which adds -p PID; it must follow forks (-f)
+ *     INJECT_TRACER="strace ..."   a command for sh, to which -p PID is appended; it must follow
+ *                                  forks (-f)
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -27,7 +28,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* --- from main() on ------------------------------------------------------------------------- */
+/* --- counting from main() on ---------------------------------------------------------------- */
 
 static bool is_traced(void)
 {
@@ -46,7 +47,7 @@ static pid_t start_tracer(const char *tracer)
 {
     char command[8192];
     snprintf(command, sizeof command, "exec %s -p %d", tracer, (int)getpid());
-    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY); /* of Yama: a child may trace its parent */
+    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY); /* for Yama: a child may trace its parent */
     pid_t child = fork();
     if (child != 0)
         return child;
@@ -62,7 +63,7 @@ __attribute__((constructor)) static void run_main_in_a_child(void)
     if (!tracer)
         return;
     pid_t strace = start_tracer(tracer);
-    unsetenv("INJECT_TRACER"); /* not for what the command starts */
+    unsetenv("INJECT_TRACER"); /* not for processes that the command starts */
     while (!is_traced()) {
         if (strace < 0 || waitpid(strace, NULL, WNOHANG) != 0)
             _exit(126);
@@ -74,7 +75,7 @@ __attribute__((constructor)) static void run_main_in_a_child(void)
         return;
     }
     waitpid(child, &how, 0);
-    kill(strace, SIGTERM); /* it lets go of us, and its output is complete */
+    kill(strace, SIGTERM); /* strace detaches, and its output is complete */
     waitpid(strace, NULL, 0);
     _exit(WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how));
 }
@@ -108,7 +109,7 @@ static void record(void)
         close(fd);
 }
 
-/* How many of `count` bytes this call is to move. */
+/* How many of `count` bytes this call transfers. */
 static size_t part_of(enum call call, int fd, size_t count)
 {
     static atomic_int made;
@@ -120,10 +121,12 @@ static size_t part_of(enum call call, int fd, size_t count)
         return count;
     record();
     size_t half = count / 2;
-    return count % 512 == 0 && half >= 512 ? half - half % 512 : half; /* O_DIRECT moves blocks */
+    /* O_DIRECT transfers whole blocks */
+    return count % 512 == 0 && half >= 512 ? half - half % 512 : half;
 }
 
-/* dlsym returns a pointer to data; ISO C converts it to a function only by its bytes. */
+/* dlsym returns an object pointer, which ISO C can turn into a function pointer only by copying its
+ * bytes. */
 #define FIND(type, variable, name)               \
     type variable;                               \
     do {                                         \

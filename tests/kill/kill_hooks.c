@@ -1,18 +1,18 @@
-/* kill_hooks -- part of sifr_faults (tests/faults/fault_hooks.c): `kill -9` at the n-th call of a
- * kind by which files are written, renamed or removed, and a record of what a run has done so far.
+/* kill_hooks -- part of sifr_faults (tests/faults/fault_hooks.c): sends SIGKILL at the n-th call of
+ * a kind that writes, renames or removes files, and records what a run has done so far.
  *
  *     KILL="WHO RANK CALL N WHEN"
- *         WHO   rank: this process; launcher: the supervisor that has started it, or itself where
+ *         WHO   rank: this process; launcher: the supervisor that started it, or this process if
  *               there is none; mpirun: the process between the two
- *         RANK  acts, at its N-th CALL (open, write_at, reserve, sync, close, rename, mkdir,
- *               unlink, rmdir; publish: a rename to step-N; retire: one to .old-step-N); ranks that
- *               are threads are rank 0
- *         WHEN  before, after, or half: of a write, half of it is done
+ *         RANK  the rank that sends the signal, at its N-th CALL (open, write_at, reserve, sync,
+ *               close, rename, mkdir, unlink, rmdir; publish: a rename to step-N; retire: a rename
+ *               to .old-step-N); ranks that are threads count as rank 0
+ *         WHEN  before, after, or half: after half of a write
  *     KILL_RECORD=PATH
- *         PATH        a line for each checkpoint that has got its name: "complete N"; and
+ *         PATH        a line "complete N" for each checkpoint that got its final name, and a line
  *                     "killed CALL WHEN PATH"
- *         PATH.fired  there when it has struck: it does so once, also when ranks start again
- *         PATH.R      what rank R is in: "PID step 3, block 0 forward", for kills from outside
+ *         PATH.fired  exists once the signal was sent: it is sent once, also when ranks restart
+ *         PATH.R      what rank R is doing: "PID step 3, block 0 forward", for kills from outside
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -82,7 +82,7 @@ void kill_hooks_note(const char *what)
     (void)written;
 }
 
-/* Once in all the attempts of a run. */
+/* True once in all attempts of a run. */
 static bool is_first(void)
 {
     char path[PATH_BYTES];
@@ -119,7 +119,7 @@ static pid_t find_victim(const char *who)
     return getpid();
 }
 
-/* Is this call the one? `number` of its kind. */
+/* Is this call, the `number`-th of its kind, the one to strike at? */
 static bool strikes(enum call call, int number, const char *when)
 {
     struct order order;
@@ -215,7 +215,7 @@ bool __wrap_output_close(struct env *env, int fd)
     return done;
 }
 
-/* The N of a name PREFIX N; -1 = it is another. */
+/* The N of a name PREFIX N; -1 = the name has another form. */
 static int step_of(const char *path, const char *prefix)
 {
     const char *name = strrchr(path, '/');
@@ -226,7 +226,7 @@ static int step_of(const char *path, const char *prefix)
     return sscanf(name, "%d%n", &step, &used) == 1 && name[used] == 0 ? step : -1;
 }
 
-/* The name that makes a checkpoint count. */
+/* Record that a checkpoint got its final name and so is complete. */
 static void note_complete(int step)
 {
     char line[64];

@@ -1,5 +1,6 @@
-# Sourced: check_runpath FOLDER finds every program and shared library below FOLDER and prints those whose RUNPATH (or RPATH) has an
-# element that is empty or relative. The loader takes both as the current folder: whoever can write there would run code of their own.
+# To be sourced. check_runpath FOLDER checks every program and shared library below FOLDER and
+# reports those whose RUNPATH (or RPATH) has an empty or relative element. The loader resolves these
+# against the current folder, so anybody who can write there could inject code.
 check_runpath() {
     local file list element found=0 bad=0
     while IFS= read -r -d '' file; do
@@ -14,6 +15,6 @@ check_runpath() {
             esac
         done < <(tr ':' '\n' <<<"$list")
     done < <(find "$1" -name CMakeFiles -prune -o -type f \( -perm -u+x -o -name '*.so*' \) -print0)
-    [ "$found" -gt 0 ] || { echo "$1: no program and no shared library is there" >&2; bad=1; }
+    [ "$found" -gt 0 ] || { echo "$1: no programs or shared libraries found" >&2; bad=1; }
     [ "$bad" = 0 ]
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tests/lib/test_install.sh BUILD: what `cmake --install` puts somewhere is enough to build a program, shared and static,
-# and the shared library shows nothing but its public names.
+# tests/lib/test_install.sh BUILD: the files from `cmake --install` are enough to build programs,
+# linked dynamically and statically, and the shared library exports nothing but its public names.
 set -eu
 build=$1
 work=$(mktemp -d)
@@ -27,8 +27,8 @@ int main(void)
 }
 C
 cc -Wall -Wextra -Werror "$work/program.c" $(pkg-config --cflags --libs sifr) -o "$work/shared"
-LD_LIBRARY_PATH=$libdir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$work/shared" # what sifr needs may lie there
-libs=$(pkg-config --static --libs sifr | sed 's/-lsifr//') # with -L: it may lie in folders of its own
+LD_LIBRARY_PATH=$libdir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$work/shared" # for libraries that sifr needs
+libs=$(pkg-config --static --libs sifr | sed 's/-lsifr//') # with -L for libraries in other folders
 cc "$work/program.c" $(pkg-config --cflags sifr) "$libdir/libsifr.a" $libs -o "$work/static"
 "$work/static"
 nm -D --defined-only "$libdir/libsifr.so" >"$work/names"

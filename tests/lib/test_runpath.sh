@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tests/lib/test_runpath.sh BUILD: nothing that is built loads a library, and nothing that sifr starts is looked for, in the current folder.
-# (tests/lib/test_install.sh reads the RUNPATH of what is installed.)
+# tests/lib/test_runpath.sh BUILD: no built file loads a library from the current folder, and sifr
+# starts no program from there. (tests/lib/test_install.sh checks the RUNPATH of installed files.)
 set -eu
 build=$(cd "$1" && pwd)
 . "$(dirname "$0")/runpath.sh"
@@ -25,12 +25,13 @@ unset LD_LIBRARY_PATH
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0}
 said=$("$build/sifr" --version) || { echo "a library in the current folder was loaded: $said"; exit 1; }
 
-# A launcher with a plain name is looked for in the absolute folders of PATH; an empty element is none of them.
+# A launcher named without a path is searched in the absolute folders of PATH; an empty element is
+# ignored.
 printf '#!/bin/sh\ntouch planted\necho "mpirun (Open MPI) HYDRA"\n' >launcher-of-somebody
 chmod +x launcher-of-somebody
 SIFR_MPIRUN=launcher-of-somebody PATH=:.:$PATH "$build/sifr" doctor >doctor 2>&1 || true
 [ ! -e planted ] || { echo "a program in the current folder was run"; exit 1; }
-grep -q "SIFR_MPIRUN is 'launcher-of-somebody', which cannot be run" doctor || { echo "not said: $(cat doctor)"; exit 1; }
-SIFR_MPIRUN=./launcher-of-somebody "$build/sifr" doctor >doctor 2>&1 || true # by a path it is meant
-[ -e planted ] || { echo "a launcher that is named by its path is not run: $(cat doctor)"; exit 1; }
+grep -q "SIFR_MPIRUN is 'launcher-of-somebody', which cannot be run" doctor || { echo "doctor does not report it: $(cat doctor)"; exit 1; }
+SIFR_MPIRUN=./launcher-of-somebody "$build/sifr" doctor >doctor 2>&1 || true # a path is used as given
+[ -e planted ] || { echo "a launcher given by its path was not run: $(cat doctor)"; exit 1; }
 echo "nothing is taken from the current folder"

@@ -1,5 +1,5 @@
-/* The public library: what it refuses and what it says; tied parameters; saving.
- * examples/ngram.c shows learning. */
+/* The public library: errors and their messages, tied parameters, saving. examples/ngram.c shows
+ * training. */
 #include "testing.h"
 #include <sys/stat.h>
 #include <unistd.h>
@@ -32,7 +32,7 @@ static void head_loss(void *user, const struct sifr_run *run)
                              run->gradient, run->grads[0], NULL);
 }
 
-/* Embedding and head share one table: tied by its name. */
+/* Embedding and head share one table, tied by its name. */
 static const struct sifr_param table[] = {{.name = "table",
                                            .dims = 2,
                                            .shape = {VOCAB, WIDTH},
@@ -70,7 +70,8 @@ static struct sifr_context *open_context(void)
     return context;
 }
 
-/* One table for embedding and head: both uses count, or the loss would not halve so fast. */
+/* One table for embedding and head: both uses contribute to the gradient, otherwise the loss would
+ * not halve so fast. */
 static void test_tied_parameters_learn(void **state)
 {
     (void)state;
@@ -93,7 +94,7 @@ static void test_tied_parameters_learn(void **state)
     sifr_context_destroy(context);
 }
 
-static void test_parameters_by_name_and_saving(void **state)
+static void test_parameters_are_read_by_name_and_saved(void **state)
 {
     (void)state;
     struct sifr_context *context = open_context();
@@ -133,7 +134,7 @@ static void assert_refused(struct sifr_context *context, const struct sifr_model
         fail_msg("expected '%s' in '%s'", message, sifr_error(context));
 }
 
-static void test_what_is_refused(void **state)
+static void test_wrong_models_are_refused(void **state)
 {
     (void)state;
     struct sifr_context *context = open_context();
@@ -189,8 +190,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tied_parameters_learn),
-        cmocka_unit_test(test_parameters_by_name_and_saving),
-        cmocka_unit_test(test_what_is_refused),
+        cmocka_unit_test(test_parameters_are_read_by_name_and_saved),
+        cmocka_unit_test(test_wrong_models_are_refused),
         cmocka_unit_test(test_ids_outside_the_vocabulary_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

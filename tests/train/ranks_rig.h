@@ -1,4 +1,4 @@
-/* ranks_rig -- a training run over ranks that are threads, each with an env of its own. */
+/* ranks_rig -- a training run on ranks that are threads, each with its own env. */
 #ifndef TESTS_TRAIN_RANKS_RIG_H
 #define TESTS_TRAIN_RANKS_RIG_H
 #include <stdatomic.h>
@@ -11,11 +11,11 @@ struct rank_run {
     const struct run_config *config;
     struct trainer_target place;
     struct trainer_callbacks callbacks;
-    double timeout; /* 0 = a minute */
+    double timeout; /* seconds; 0 = 60 */
     struct session_ranks ranks;
 
     atomic_bool has_ended;
-    enum status status; /* what came of it */
+    enum status status; /* how the run ended */
     char error[512];
     struct trainer_summary summary;
 };
@@ -33,7 +33,7 @@ static inline void *rank_run_main(void *argument)
     return NULL;
 }
 
-/* `runs` have their config and place; they get seats in one job. */
+/* Train on `count` ranks of one job. The caller has set config and place of each run. */
 static inline void rank_runs(struct env *env, struct rank_run *runs, int count)
 {
     struct comm_hub *hub;

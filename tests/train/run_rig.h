@@ -1,5 +1,5 @@
-/* run_rig -- a small training run for tests: text to learn, a configuration by "key=value", a
- * folder to run in. */
+/* run_rig -- a small training run for tests: a text to learn, a configuration from "key=value"
+ * settings, a folder to run in. */
 #ifndef TESTS_TRAIN_RUN_RIG_H
 #define TESTS_TRAIN_RUN_RIG_H
 #include "scratch.h"
@@ -14,7 +14,7 @@ struct run_rig {
     struct text yaml;
 };
 
-/* Sentences of few words in a few patterns: a model of a few thousand parameters learns them. */
+/* Sentences from few words and few patterns, which a model of a few thousand parameters learns. */
 static inline const char *rig_text(struct scratch *s, const char *name, int sentences)
 {
     static const char *const who[] = {"the cat", "a dog", "my sister", "the old man", "nobody"};
@@ -39,7 +39,8 @@ static inline void rig_open(struct run_rig *rig)
     scratch_open(&rig->scratch);
 }
 
-/* Forget the configuration that was there and bind a fresh one with what every test here wants. */
+/* Drop the previous configuration, if any, and bind a fresh one with the settings common to all
+ * tests. */
 static inline void rig_bind(struct run_rig *rig)
 {
     struct env *env = &rig->scratch.env;
@@ -69,7 +70,7 @@ static inline enum status rig_set(struct run_rig *rig, const char *setting)
     return options_set(rig->options, key, equals + 1, "the test");
 }
 
-/* A space-free list "key=value key=value ..."; then resolve. */
+/* Apply settings "key=value key=value ..." (no spaces inside a value), then resolve. */
 static inline enum status rig_resolve(struct run_rig *rig, const char *settings)
 {
     char copy[2048];
@@ -84,7 +85,7 @@ static const char rig_small[] =
     "model.context=24 train.micro_batch=4 train.global_batch=8 train.lr=1e-2 run.threads=1 "
     "run.device=cpu ";
 
-/* Bind, resolve rig_small over `settings`, with the text as data. */
+/* Bind, then resolve rig_small and `settings` on top of it, with the text as data. */
 static inline void rig_config(struct run_rig *rig, const char *settings)
 {
     char all[2048];

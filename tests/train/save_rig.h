@@ -1,5 +1,5 @@
-/* save_rig -- runs over ranks that are threads, one after the other in one folder, for tests of
- * checkpoints. Lines that the first rank's run would show are kept. */
+/* save_rig -- consecutive runs in one folder, on ranks that are threads, for tests of checkpoints.
+ * The rig keeps the log lines of the first rank. */
 #ifndef TESTS_TRAIN_SAVE_RIG_H
 #define TESTS_TRAIN_SAVE_RIG_H
 #include <errno.h>
@@ -18,24 +18,24 @@ struct save_rig {
     struct run_rig run;
     char lines[1 << 16]; /* of the last run */
     struct trainer_summary summary;
-    struct output_faults faults[SAVE_MOST_RANKS];      /* of each rank's writes */
+    struct output_faults faults[SAVE_MOST_RANKS];      /* injected into each rank's writes */
     struct input_faults input_faults[SAVE_MOST_RANKS]; /* and reads */
-    struct progress progress;                          /* of all ranks */
-    const struct trainer_callbacks *callbacks; /* NULL = none; their user gets the rank's seat */
+    struct progress progress;                          /* shared by all ranks */
+    const struct trainer_callbacks *callbacks; /* NULL = none; `user` is the rank's save_seat */
 };
 
-struct save_seat { /* what a callback is given */
+struct save_seat { /* the `user` of callbacks */
     struct save_rig *rig;
     int rank;
-    int asked; /* should_stop, so often */
+    int asked; /* number of calls of should_stop */
 
     struct comm_hub *hub;
     const char *folder;
     enum status status;
 };
 
-/* In memory where there is room: these tests make thousands of fsyncs, and a slow disk takes long
- * for each. */
+/* Uses a folder in memory if there is room: these tests call fsync thousands of times, which is
+ * slow on some disks. */
 static inline void save_open(struct save_rig *rig)
 {
     struct statvfs disk;
@@ -82,7 +82,7 @@ static inline void *save_rank(void *argument)
     return NULL;
 }
 
-/* Train or go on with `settings` in this folder; the first rank's status. */
+/* Start or resume a run with `settings` in this folder; returns the first rank's status. */
 static inline enum status save_train(struct save_rig *rig, const char *folder, int ranks,
                                      const char *settings)
 {
@@ -131,7 +131,7 @@ static inline void save_expect_same(struct save_rig *rig, const char *a, const c
         mem_free(&rig->run.scratch.env, texts[i]);
 }
 
-/* Every byte of it, without a word. */
+/* Verify every byte of a checkpoint, without logging. */
 static inline enum status save_verify(struct save_rig *rig, const char *name)
 {
     struct checkpoint *checkpoint;

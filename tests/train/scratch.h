@@ -1,5 +1,5 @@
-/* scratch -- what the tests of files share: an env that keeps the last error, a folder of their
- * own, bytes to a file. */
+/* scratch -- shared by tests that use files: an env that keeps the last error, a temporary folder,
+ * a function that writes a file. */
 #ifndef TESTS_TRAIN_SCRATCH_H
 #define TESTS_TRAIN_SCRATCH_H
 #include "testing.h"
@@ -8,7 +8,7 @@
 struct scratch {
     struct env env;
     char folder[64];
-    char path[128]; /* of the last scratch_path */
+    char path[128]; /* result of the last scratch_path */
 };
 
 static void scratch_sink(void *user, enum log_level level, const char *line)
@@ -25,7 +25,7 @@ static inline void scratch_open(struct scratch *s)
     assert_non_null(mkdtemp(s->folder));
 }
 
-/* Removes the folder with the files in it; env_destroy checks that all memory was given back. */
+/* Removes the folder with all files in it; env_destroy checks that all memory was freed. */
 static inline void scratch_close(struct scratch *s)
 {
     char command[128];
@@ -55,7 +55,7 @@ static inline const char *scratch_text(struct scratch *s, const char *name, cons
     return scratch_write(s, name, text, strlen(text));
 }
 
-/* The first error since the last call holds `part`. */
+/* The first error since the last call contains `part`. */
 static inline void scratch_expect(struct scratch *s, const char *part)
 {
     const char *error = log_first_error(s->env.log);

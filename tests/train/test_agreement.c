@@ -1,14 +1,14 @@
-/* Ranks with another configuration, binary, model or data are named on every rank before training;
- * what may differ may. */
+/* A rank whose configuration, binary, model or data differs is reported on every rank before
+ * training starts. Settings that may differ are accepted. */
 #include "ranks_rig.h"
 #include "train/config/agreement.h"
 
 enum { RANKS = 3 };
 
-/* --- through the training loop -------------------------------------------------------------- */
+/* --- in a training run ---------------------------------------------------------------------- */
 
-/* Rank 1 has its own settings, and `odd_text` in the place of the others' text (NULL: the same).
- * Every rank ends with `st`, and its error holds `part`. */
+/* Rank 1 has `odd_settings`, and `odd_text` in place of the others' text (NULL: the same text).
+ * Every rank ends with `st` and an error that contains `part`. */
 static void run_odd(const char *settings, const char *odd_settings, const char *odd_text,
                     enum status st, const char *part)
 {
@@ -20,7 +20,7 @@ static void run_odd(const char *settings, const char *odd_settings, const char *
     rig_config(&rig, settings);
     rig_config(&odd, odd_settings);
     const char *odd_path = odd.config.data.path;
-    odd.config.data.path = rig.config.data.path; /* a path that means something else there */
+    odd.config.data.path = rig.config.data.path; /* the same path, with other content on rank 1 */
     text_clear(&odd.yaml);
     options_print_yaml(odd.options, &odd.yaml);
     if (odd_text != NULL) {
@@ -44,7 +44,7 @@ static void run_odd(const char *settings, const char *odd_settings, const char *
     rig_close(&rig);
 }
 
-static void test_configuration(void **state)
+static void test_a_different_configuration_is_reported(void **state)
 {
     (void)state;
     run_odd("train.steps=2", "train.steps=2 train.beta1=0.8", NULL, STATUS_CONFIG,
@@ -54,14 +54,14 @@ static void test_configuration(void **state)
             "'zero.stage: \"2\"' there");
 }
 
-static void test_what_may_differ(void **state)
+static void test_some_keys_may_differ(void **state)
 {
     (void)state;
     run_odd("train.steps=2", "train.steps=2 train.log_every=7 run.peak_tflops=2", NULL, STATUS_OK,
             "");
 }
 
-static void test_data(void **state)
+static void test_different_data_is_reported(void **state)
 {
     (void)state;
     run_odd("train.steps=2", "train.steps=2",
@@ -70,8 +70,8 @@ static void test_data(void **state)
             STATUS_CONFIG, "rank 1 has other data than rank 0");
 }
 
-/* A path that holds another model on rank 1, of the same sizes. */
-static void test_model(void **state)
+/* The model path of rank 1 holds another model of the same sizes. */
+static void test_a_different_model_is_reported(void **state)
 {
     (void)state;
     struct run_rig rig;
@@ -116,8 +116,8 @@ static void test_model(void **state)
     rig_close(&rig);
 }
 
-/* Data that one rank alone cannot use: all hear that rank's reason. */
-static void test_bad_data_on_one_rank(void **state)
+/* One rank cannot use its data: all ranks report that rank's reason. */
+static void test_bad_data_on_one_rank_is_reported_by_all(void **state)
 {
     (void)state;
     struct run_rig rig;
@@ -144,7 +144,7 @@ static void test_bad_data_on_one_rank(void **state)
     rig_close(&rig);
 }
 
-/* --- by itself ------------------------------------------------------------------------------ */
+/* --- in isolation --------------------------------------------------------------------------- */
 
 struct seat {
     struct agreement mine;
@@ -197,7 +197,7 @@ static void check_prints(const uint64_t (*prints)[AGREEMENT_PARTS], int count, e
     scratch_close(&s);
 }
 
-static void test_the_most_are_right(void **state)
+static void test_the_minority_is_reported(void **state)
 {
     (void)state;
     const uint64_t same[][AGREEMENT_PARTS] = {{1, 2, 3}, {1, 2, 3}, {1, 2, 3}};
@@ -213,12 +213,12 @@ static void test_the_most_are_right(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_configuration),
-        cmocka_unit_test(test_what_may_differ),
-        cmocka_unit_test(test_data),
-        cmocka_unit_test(test_model),
-        cmocka_unit_test(test_bad_data_on_one_rank),
-        cmocka_unit_test(test_the_most_are_right),
+        cmocka_unit_test(test_a_different_configuration_is_reported),
+        cmocka_unit_test(test_some_keys_may_differ),
+        cmocka_unit_test(test_different_data_is_reported),
+        cmocka_unit_test(test_a_different_model_is_reported),
+        cmocka_unit_test(test_bad_data_on_one_rank_is_reported_by_all),
+        cmocka_unit_test(test_the_minority_is_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,9 @@
-/* Checkpoints that are damaged at many places: whoever reads one sees it, says which file it is, and
- * nothing of it is used. A run goes on from the one before, and the one before is what is read of it.
+/* Damages checkpoints at many offsets. Every reader detects the damage, names the file, and uses
+ * nothing from that checkpoint. A run resumes from the previous checkpoint, and readers of the
+ * run's model fall back to it.
  *
- * SIFR_TEST_DAMAGE is the number of places in each kind of file, 20 unless it says otherwise (6 under a
- * sanitizer).
+ * SIFR_TEST_DAMAGE is the number of offsets in each kind of file; default 20, under a
+ * sanitizer 6.
  */
 #include <sys/stat.h>
 #include <unistd.h>
@@ -16,7 +17,7 @@ static const char SETTINGS[] =
     "train.steps=9 train.eval_batches=1 model.layers=1 model.width=16 model.heads=2 "
     "model.kv_heads=1 checkpoint.every=2 precision.mode=bf16 ";
 
-/* --- ways to hurt a file -------------------------------------------------------------------- */
+/* --- ways to damage a file ------------------------------------------------------------------ */
 
 static void write_file(const char *path, const char *data, size_t bytes)
 {
@@ -26,8 +27,9 @@ static void write_file(const char *path, const char *data, size_t bytes)
     fclose(file);
 }
 
-/* One bit, the end, a byte too many, or the whole file. `data` has room for one byte more. */
-static void hurt(const char *path, char *data, size_t bytes, int way, uint64_t draw)
+/* Flip a bit, cut the file, append a byte, or remove the file. `data` has room for one more
+ * byte. */
+static void damage_file(const char *path, char *data, size_t bytes, int way, uint64_t draw)
 {
     size_t at = (size_t)(draw % bytes);
     char kept = data[at];
@@ -52,7 +54,7 @@ static void flip(const char *path, uint64_t draw)
     size_t bytes;
     assert_int_equal(env_create(&s.env, scratch_sink, NULL, LOG_ERROR, 1), STATUS_OK);
     assert_int_equal(file_read(&s.env, path, 1 << 26, &data, &bytes), STATUS_OK);
-    hurt(path, data, bytes, 1, draw);
+    damage_file(path, data, bytes, 1, draw);
     mem_free(&s.env, data);
     env_destroy(&s.env);
 }
@@ -66,15 +68,15 @@ static void copy_run(struct save_rig *rig, const char *from, const char *to)
     assert_int_equal(system(command), 0);
 }
 
-/* --- who reads a checkpoint ----------------------------------------------------------------- */
+/* --- readers of a checkpoint ---------------------------------------------------------------- */
 
 struct readers {
     struct save_rig rig;
-    struct env env; /* keeps its lines */
+    struct env env; /* its log is kept in `lines` */
     char lines[4096];
     struct session session;
-    char run[128], newest[160]; /* step-4; step-2 is the one before */
-    const char *name;           /* of the file that is damaged, below `newest` */
+    char run[128], newest[160]; /* step-4; the previous checkpoint is step-2 */
+    const char *name;           /* path of the damaged file inside `newest` */
     int way;
 };
 
@@ -86,7 +88,8 @@ static void keep_line(void *user, enum log_level level, const char *line)
     snprintf(r->lines + used, sizeof r->lines - used, "%s\n", line);
 }
 
-/* The file is in what was said. COMPLETE and state.json speak of each other. */
+/* The log names the damaged file. COMPLETE holds the hash of state.json, so an error about one of
+ * them names both. */
 static void expect_named(struct readers *r, const char *who)
 {
     if (!strstr(r->lines, r->name))
@@ -104,7 +107,7 @@ static void expect_verify(struct readers *r)
         checkpoint_close(checkpoint);
     }
     if (st != STATUS_FORMAT && st != STATUS_IO)
-        fail_msg("verify: '%s' is damaged (%d) and nobody sees it", r->name, r->way);
+        fail_msg("verify: damage of '%s' (%d) was not detected", r->name, r->way);
     expect_named(r, "verify");
 }
 
@@ -113,7 +116,8 @@ static bool is_kind(const struct readers *r, const char *start)
     return strncmp(r->name, start, strlen(start)) == 0;
 }
 
-/* eval, sample, export, model.path: what is read of the newest one is damaged, or it is good. */
+/* eval, sample, export and model.path read only some files of the newest checkpoint: they fall back
+ * to the previous one exactly if one of these files is damaged. */
 static void expect_model(struct readers *r, const enum dtype *type)
 {
     const struct model_want want = {.depth = MODEL_DEPTH_ALL, .type = type};
@@ -124,14 +128,14 @@ static void expect_model(struct readers *r, const enum dtype *type)
                     : masters && is_kind(r, "model") && !strstr(r->name, "index");
     assert_int_equal(model_source_open(&r->env, r->run, &want, &source), STATUS_OK);
     if (!strstr(source->folder, good ? "/step-4" : "/step-2"))
-        fail_msg("'%s' is damaged (%d), and '%s' is taken", r->name, r->way, source->folder);
+        fail_msg("'%s' is damaged (%d), but '%s' was used", r->name, r->way, source->folder);
     model_source_close(source);
     if (good)
         return;
     expect_named(r, "the run");
     enum status st = model_source_open(&r->env, r->newest, &want, &source);
     if (st != STATUS_FORMAT && st != STATUS_IO)
-        fail_msg("'%s' is damaged (%d), and its checkpoint is taken", r->name, r->way);
+        fail_msg("'%s' is damaged (%d), but its checkpoint was used", r->name, r->way);
     expect_named(r, "the checkpoint");
 }
 
@@ -149,8 +153,8 @@ static void expect_resume(struct readers *r)
                                 r->session.zero, &progress, &load, &found),
                      STATUS_OK);
     if (!found || progress.step != 2)
-        fail_msg("'%s' is damaged (%d), and the run goes on from it", r->name, r->way);
-    expect_named(r, "going on");
+        fail_msg("'%s' is damaged (%d), but the run resumed from it", r->name, r->way);
+    expect_named(r, "resume");
 }
 
 static void expect_all(struct readers *r)
@@ -201,10 +205,11 @@ static void damage_kind(struct readers *r, const char *name, int places)
     size_t bytes;
     struct rng rng = rng_stream(3, name);
     snprintf(path, sizeof path, "%s/%s", r->newest, name);
-    assert_int_equal(file_read(&r->env, path, 1 << 26, &data, &bytes), STATUS_OK); /* and a NUL */
+    /* file_read appends a NUL: the extra byte that damage_file needs */
+    assert_int_equal(file_read(&r->env, path, 1 << 26, &data, &bytes), STATUS_OK);
     r->name = name;
     for (r->way = 0; r->way < places; r->way++) {
-        hurt(path, data, bytes, r->way, rng_bits(rng, (uint64_t)r->way));
+        damage_file(path, data, bytes, r->way, rng_bits(rng, (uint64_t)r->way));
         expect_all(r);
     }
     write_file(path, data, bytes);
@@ -220,11 +225,12 @@ static void damage_kinds(const char *settings, const char *const *names)
     for (; names[kinds]; kinds++)
         damage_kind(&r, names[kinds], places);
     printf("%d kinds of files, %d places in each\n", kinds, places);
-    assert_int_equal(save_verify(&r.rig, "run/checkpoints/step-4"), STATUS_OK); /* all is undone */
+    /* all damage has been undone */
+    assert_int_equal(save_verify(&r.rig, "run/checkpoints/step-4"), STATUS_OK);
     readers_close(&r);
 }
 
-static void test_every_kind_of_file(void **state)
+static void test_damage_is_found_in_every_kind_of_file(void **state)
 {
     (void)state;
     static const char *const names[] = {"model.safetensors",
@@ -241,7 +247,7 @@ static void test_every_kind_of_file(void **state)
     damage_kinds("", names);
 }
 
-static void test_every_kind_of_shard(void **state)
+static void test_damage_is_found_in_split_files(void **state)
 {
     (void)state;
     static const char *const names[] = {"model-00001-of-00003.safetensors",
@@ -254,10 +260,10 @@ static void test_every_kind_of_shard(void **state)
     damage_kinds("checkpoint.file_size=2000", names);
 }
 
-/* --- whole runs ----------------------------------------------------------------------------- */
+/* --- complete runs -------------------------------------------------------------------------- */
 
-/* Over ranks, and to the end: the same bits as without the damage. */
-static void test_the_one_before_is_used(void **state)
+/* Resumed on several ranks, the run ends with the same bits as one without damage. */
+static void test_the_previous_checkpoint_is_used(void **state)
 {
     (void)state;
     static const char *const names[] = {"optimizer/master.safetensors",
@@ -294,8 +300,8 @@ static void test_the_one_before_is_used(void **state)
     rig_close(&rig.run);
 }
 
-/* None is good: an error, and everything is as it was. */
-static void test_none_is_good(void **state)
+/* All checkpoints are damaged: the run fails and changes nothing. */
+static void test_a_run_without_a_good_checkpoint_fails(void **state)
 {
     (void)state;
     struct save_rig rig = {0};
@@ -324,8 +330,9 @@ static void test_none_is_good(void **state)
     rig_close(&rig.run);
 }
 
-/* Out of memory while one is read: it is not to blame, and the one before is not taken for it. */
-static void test_out_of_memory_is_no_damage(void **state)
+/* Running out of memory while reading a checkpoint is not damage: the run does not fall back to the
+ * previous one. */
+static void test_out_of_memory_is_not_damage(void **state)
 {
     (void)state;
     static struct readers r;
@@ -371,11 +378,11 @@ static void test_out_of_memory_is_no_damage(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_kind_of_file),
-        cmocka_unit_test(test_every_kind_of_shard),
-        cmocka_unit_test(test_the_one_before_is_used),
-        cmocka_unit_test(test_none_is_good),
-        cmocka_unit_test(test_out_of_memory_is_no_damage),
+        cmocka_unit_test(test_damage_is_found_in_every_kind_of_file),
+        cmocka_unit_test(test_damage_is_found_in_split_files),
+        cmocka_unit_test(test_the_previous_checkpoint_is_used),
+        cmocka_unit_test(test_a_run_without_a_good_checkpoint_fails),
+        cmocka_unit_test(test_out_of_memory_is_not_damage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

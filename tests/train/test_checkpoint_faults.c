@@ -1,6 +1,5 @@
-/* Saves that fail at every write they make, on one rank or another: the run goes on, the message names
- * the file, and what was complete before is whole and is gone on from.
- */
+/* Every write of a save fails once, on one rank or another: the run continues, the message names
+ * the file, and the newest complete checkpoint stays intact and can be resumed from. */
 #include <inttypes.h>
 #include "save_rig.h"
 #include "train/checkpoint/checkpoint_keep.h"
@@ -8,17 +7,17 @@
 /* --- writes that fail ----------------------------------------------------------------------- */
 
 struct plan {     /* shared with the callbacks; one test at a time */
-    int rank;     /* whose writes fail */
-    int error;    /* with what; -1: one after the other */
+    int rank;     /* the rank whose writes fail */
+    int error;    /* errno of the failure; -1: several in turn */
     int from;     /* the save after step `from` is the first that fails */
-    int until;    /* from this step on none does; 0 = they go on */
-    int calls;    /* that a save makes when none fails */
-    int saved;    /* told by the callback */
-    int verified; /* that the last complete one is */
+    int until;    /* saves succeed again from this step on; 0 = never */
+    int calls;    /* number of writing calls of a save without failures */
+    int saved;    /* number of successful saves, counted by the callback */
+    int verified; /* number of times the newest complete checkpoint was verified */
 };
 static struct plan plan;
 
-/* Before step k + 1 the k-th save has been made: its call number k - from fails. */
+/* Called before step s: call number s - from + 1 of the save after step s fails. */
 static bool on_ask(void *user)
 {
     static const int reasons[] = {ENOSPC, EIO, EROFS};
@@ -27,7 +26,8 @@ static bool on_ask(void *user)
     int step = ++seat->asked; /* the step that follows */
     long long call = plan.until > 0 && step >= plan.until ? 0 : step - plan.from + 1;
     if (seat->rank == plan.rank) {
-        long long made = -atomic_load(&rig->faults[seat->rank].left); /* since none was to fail */
+        /* calls since failures were disabled */
+        long long made = -atomic_load(&rig->faults[seat->rank].left);
         plan.calls = step == plan.from ? (int)made : plan.calls;
         rig->faults[seat->rank].error = plan.error < 0 ? reasons[step % 3] : plan.error;
         atomic_store(&rig->faults[seat->rank].left, call > 0 ? call : 0);
@@ -42,7 +42,7 @@ static void on_saved(void *user, const struct checkpoint_result *result)
     assert_true(result->bytes > 0 && result->seconds >= result->stood);
 }
 
-/* The newest one is whole, whatever has failed since. */
+/* The newest checkpoint is intact, whatever has failed since it was saved. */
 static void on_step(void *user, const struct trainer_step *step)
 {
     struct save_seat *seat = user;
@@ -74,11 +74,12 @@ static int count_lines(const char *lines, const char *part)
     return count;
 }
 
-/* What is said when an old checkpoint cannot be removed. */
+/* The message when an old checkpoint cannot be removed. */
 static const char NOTED[] = "checkpoints: cannot ";
 
-/* Calls of the first rank whose failure does not lose the save: the last ones, which open and sync the
- * folder that has the new name, rename the old checkpoint and remove each of its files and folders. */
+/* Number of the first rank's calls whose failure does not lose the save: the last ones, which open
+ * and sync the folder with the new name, rename the old checkpoint and remove each of its files and
+ * folders. */
 static int count_harmless(struct save_rig *rig)
 {
     int removed = 0;
@@ -92,7 +93,7 @@ static int count_harmless(struct save_rig *rig)
     return 3 + removed;
 }
 
-/* One save a step, each failing one call later than the one before, until none does. */
+/* One save per step, each failing one call later than the previous one, until none fails. */
 static void fail_every_write(int ranks, int rank, int error, const char *settings, int most)
 {
     static const struct trainer_callbacks callbacks = {
@@ -114,9 +115,9 @@ static void fail_every_write(int ranks, int rank, int error, const char *setting
            ranks, plan.calls, lost, harmless);
     assert_true(plan.calls > 10 && plan.calls < most - plan.from);
     assert_int_equal(lost, error == 0 ? 0 : plan.calls - harmless);
-    assert_true(noted > 10 || rank > 0 || error == 0); /* the old one is still there */
+    assert_true(noted > 10 || rank > 0 || error == 0); /* the old checkpoint is still there */
     assert_true(count_lines(rig.lines, "/checkpoints") >= lost + noted); /* each names a file */
-    /* And what is there goes on. */
+    /* The run resumes from what is left. */
     rig.callbacks = NULL;
     memset(rig.faults, 0, sizeof rig.faults);
     snprintf(all + strlen(all), sizeof all - strlen(all), " train.steps=%d", most + 2);
@@ -125,32 +126,32 @@ static void fail_every_write(int ranks, int rank, int error, const char *setting
     rig_close(&rig.run);
 }
 
-static void test_every_write_of_one_rank(void **state)
+static void test_every_write_of_a_single_rank_may_fail(void **state)
 {
     (void)state;
     fail_every_write(1, 0, -1, "", 190);
 }
 
-static void test_every_write_of_the_first_rank(void **state)
+static void test_every_write_of_the_first_rank_may_fail(void **state)
 {
     (void)state;
     fail_every_write(2, 0, -1, "zero.stage=3 precision.mode=bf16 checkpoint.file_size=8000", 400);
 }
 
-static void test_every_write_of_the_second_rank(void **state)
+static void test_every_write_of_the_second_rank_may_fail(void **state)
 {
     (void)state;
     fail_every_write(2, 1, -1, "zero.stage=3 precision.mode=bf16", 110);
 }
 
-static void test_short_writes(void **state)
+static void test_short_writes_are_completed(void **state)
 {
     (void)state;
     fail_every_write(2, 0, 0, "zero.stage=1", 170);
 }
 
-/* In the background the line comes a step later, and the run is the same. */
-static void test_failure_in_the_background(void **state)
+/* In the background the warning comes a step later, and the run is the same. */
+static void test_a_background_failure_is_reported(void **state)
 {
     (void)state;
     static const struct trainer_callbacks callbacks = {.should_stop = on_ask};
@@ -165,19 +166,19 @@ static void test_failure_in_the_background(void **state)
     rig_close(&rig.run);
 }
 
-/* The last one counts. */
-static void test_the_last_save_fails(void **state)
+/* A failure of the last save ends the run with an error. */
+static void test_a_failed_last_save_is_an_error(void **state)
 {
     (void)state;
     static const struct trainer_callbacks callbacks = {.should_stop = on_ask};
     struct save_rig rig = {.callbacks = &callbacks};
-    plan = (struct plan){.rank = 0, .error = ENOSPC, .from = -15}; /* its 20th call */
+    plan = (struct plan){.rank = 0, .error = ENOSPC, .from = -15}; /* its 20th call fails */
     save_open(&rig);
     assert_int_equal(save_train(&rig, "run", 1, "train.steps=4 checkpoint.wait_for_space=0"),
                      STATUS_IO);
     save_expect_line(&rig, "the checkpoint of step 4 was not saved");
     assert_string_equal(rig.summary.end, "failed");
-    /* it begins again, and what it had to tell is kept */
+    /* the run starts again, and its earlier records are kept */
     rig.callbacks = NULL;
     memset(rig.faults, 0, sizeof rig.faults);
     assert_int_equal(save_train(&rig, "run", 1, "train.steps=4"), STATUS_OK);
@@ -189,8 +190,8 @@ static void test_the_last_save_fails(void **state)
     rig_close(&rig.run);
 }
 
-/* A file of the user's where the folder would be: it stays, and the save takes another name. */
-static void test_a_file_in_the_way(void **state)
+/* A user's file has the name of the temporary folder: it stays, and the save uses another name. */
+static void test_a_file_with_the_folders_name_is_kept(void **state)
 {
     (void)state;
     struct save_rig rig = {0};
@@ -212,13 +213,13 @@ static void test_a_file_in_the_way(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_write_of_one_rank),
-        cmocka_unit_test(test_every_write_of_the_first_rank),
-        cmocka_unit_test(test_every_write_of_the_second_rank),
-        cmocka_unit_test(test_short_writes),
-        cmocka_unit_test(test_failure_in_the_background),
-        cmocka_unit_test(test_the_last_save_fails),
-        cmocka_unit_test(test_a_file_in_the_way),
+        cmocka_unit_test(test_every_write_of_a_single_rank_may_fail),
+        cmocka_unit_test(test_every_write_of_the_first_rank_may_fail),
+        cmocka_unit_test(test_every_write_of_the_second_rank_may_fail),
+        cmocka_unit_test(test_short_writes_are_completed),
+        cmocka_unit_test(test_a_background_failure_is_reported),
+        cmocka_unit_test(test_a_failed_last_save_is_an_error),
+        cmocka_unit_test(test_a_file_with_the_folders_name_is_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

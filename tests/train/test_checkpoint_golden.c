@@ -1,5 +1,5 @@
-/* A checkpoint of format version 1 that was written once and is kept in the tree: whatever the
- * format becomes, it can be read, and is what it was: the same bits on the CPU and on a GPU. */
+/* A checkpoint of format version 1, kept in the tree: every later version must read it with the
+ * same bits, on the CPU and on a GPU. */
 #include <xxhash.h>
 #include "gpu.h"
 #include "scratch.h"
@@ -10,7 +10,7 @@
 
 static const char GOLDEN[] = "tests/train/golden/checkpoint-1";
 
-/* Of all elements of a state, tensor after tensor. */
+/* Hash of all elements of a state, tensor after tensor. */
 static uint64_t hash_state(struct session *session, enum zero_state state)
 {
     const struct unit_graph *graph = model_graph(session->model);
@@ -37,7 +37,7 @@ static void expect_state(struct session *session)
                      (unsigned long long)hash_state(session, (enum zero_state)i));
 }
 
-/* A session on this device, with the state that a checkpoint has. */
+/* Open a session on this device and load the state of a checkpoint. */
 static void open_session(struct scratch *s, const char *device, const char *folder,
                          struct session *session, struct checkpoint_progress *progress)
 {
@@ -61,7 +61,7 @@ static void open_session(struct scratch *s, const char *device, const char *fold
     checkpoint_close(checkpoint);
 }
 
-static void test_reads_version_1(void **state)
+static void test_version_1_is_read(void **state)
 {
     (void)state;
     struct scratch s;
@@ -74,7 +74,7 @@ static void test_reads_version_1(void **state)
     assert_true(p.loss == 5.5707035264375735 && p.scaled && p.scale.scale == 65536);
     expect_state(&session);
 
-    /* and it is a model that anybody reads */
+    /* the checkpoint can also be read as a model */
     const struct model_want want = {.depth = MODEL_DEPTH_ALL};
     struct model_source *source;
     assert_int_equal(model_source_open(&s.env, GOLDEN, &want, &source), STATUS_OK);
@@ -84,7 +84,7 @@ static void test_reads_version_1(void **state)
     scratch_close(&s);
 }
 
-/* The state of a session goes to a new checkpoint, and from there to a session on this device. */
+/* Save the state of a session to a new checkpoint, and load it into a session on this device. */
 static void move_session(struct scratch *s, const char *name, const char *device,
                          struct session *session, struct checkpoint_progress *progress)
 {
@@ -108,8 +108,8 @@ static void move_session(struct scratch *s, const char *name, const char *device
     open_session(s, device, result.path, session, progress);
 }
 
-/* From the device of the test to the CPU and back: the bits of everything stored stay. */
-static void test_moves_between_devices(void **state)
+/* From the device of the test to the CPU and back: no stored bit changes. */
+static void test_state_moves_between_devices(void **state)
 {
     (void)state;
     struct scratch s;
@@ -132,7 +132,7 @@ int main(void)
 {
     if (test_device_missing())
         return 77;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_reads_version_1),
-                                       cmocka_unit_test(test_moves_between_devices)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_version_1_is_read),
+                                       cmocka_unit_test(test_state_moves_between_devices)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Checkpoints that are removed or renamed are those that sifr made: links, files of the user's and
- * other folders stay, wherever they are. */
+/* Only checkpoints that sifr made are removed or renamed: links, a user's files and other folders
+ * stay, wherever they are. */
 #include <unistd.h>
 #include "scratch.h"
 #include "base/part_folder.h"
@@ -34,7 +34,7 @@ static bool is_there(struct scratch *s, const char *name)
     return !path_is_free(at(s, name));
 }
 
-/* The files that a checkpoint has, in a folder of this name. */
+/* Create the files of a checkpoint in a folder of this name. */
 static void make_checkpoint(struct scratch *s, const char *folder)
 {
     char marker[CHECKPOINT_MARKER], optimizer[64];
@@ -85,12 +85,12 @@ static enum status prune(struct scratch *s, int64_t keep)
     return checkpoint_keep_prune(&s->env, folder, keep, 0);
 }
 
-static void test_prune(void **state)
+static void test_old_checkpoints_are_removed(void **state)
 {
     (void)state;
     struct scratch s;
     make_run(&s);
-    put(&s, "step-1", PART_FOLDER_MARKER, "1 host\n"); /* a process was killed before it was gone */
+    put(&s, "step-1", PART_FOLDER_MARKER, "1 host\n"); /* a process was killed while removing it */
     assert_int_equal(prune(&s, 1), STATUS_OK);
     assert_true(is_there(&s, "step-3/COMPLETE"));
     assert_false(is_there(&s, "step-2") || is_there(&s, "step-1"));
@@ -98,8 +98,8 @@ static void test_prune(void **state)
     close_run(&s);
 }
 
-/* An archive that replaced a checkpoint by a link. */
-static void test_a_checkpoint_that_is_a_link(void **state)
+/* A user archived a checkpoint and left a link in its place. */
+static void test_a_linked_checkpoint_is_kept(void **state)
 {
     (void)state;
     struct scratch s;
@@ -113,11 +113,11 @@ static void test_a_checkpoint_that_is_a_link(void **state)
     assert_true(path_is_link(at(&s, "step-2")));
     assert_true(file_exists(scratch_path(&s, "archive/optimizer/momentum.safetensors")));
     assert_true(file_exists(scratch_path(&s, "archive/COMPLETE")));
-    assert_false(is_there(&s, "step-1")); /* the others are removed all the same */
+    assert_false(is_there(&s, "step-1")); /* the others are removed nevertheless */
     close_run(&s);
 }
 
-static void test_files_of_the_user(void **state)
+static void test_a_checkpoint_with_foreign_files_is_kept(void **state)
 {
     (void)state;
     static const char *const names[] = {"notes.txt", "optimizer/notes.txt", "model.safetensors.bak",
@@ -137,7 +137,7 @@ static void test_files_of_the_user(void **state)
     }
 }
 
-static void test_a_file_that_is_a_link(void **state)
+static void test_a_checkpoint_with_a_linked_file_is_kept(void **state)
 {
     (void)state;
     struct scratch s;
@@ -150,8 +150,8 @@ static void test_a_file_that_is_a_link(void **state)
     close_run(&s);
 }
 
-/* Names that a user gave do not count among those that are kept. */
-static void test_names_do_not_count(void **state)
+/* Folders and links with a user's names do not count toward the number of checkpoints to keep. */
+static void test_foreign_names_do_not_count(void **state)
 {
     (void)state;
     struct scratch s;
@@ -175,8 +175,8 @@ static void clear(struct scratch *s)
     assert_int_equal(checkpoint_keep_clear(&s->env, folder), STATUS_OK);
 }
 
-/* What is proven to be of a killed run goes. */
-static void test_leftovers(void **state)
+/* Folders that provably belong to a killed run are removed. */
+static void test_leftovers_are_removed(void **state)
 {
     (void)state;
     struct scratch s;
@@ -189,7 +189,7 @@ static void test_leftovers(void **state)
     link_to(&s, "precious", ".step-4.tmp/link");
     assert_int_equal(dir_create(&s.env, at(&s, ".step-5.tmp-2")), STATUS_OK);
     put(&s, "step-3", PART_FOLDER_MARKER, "1 host\n");
-    make_checkpoint(&s, ".old-step-2-mine"); /* a name that sifr does not give */
+    make_checkpoint(&s, ".old-step-2-mine"); /* a name that sifr never uses */
     clear(&s);
     assert_true(is_there(&s, ".old-step-2-mine/COMPLETE"));
     assert_string_equal(warned, "");
@@ -200,8 +200,8 @@ static void test_leftovers(void **state)
     close_run(&s);
 }
 
-/* The rest stays, and is named. */
-static void test_what_is_left_alone(void **state)
+/* Everything else stays, with a warning. */
+static void test_foreign_leftovers_are_kept(void **state)
 {
     (void)state;
     static const char *const names[] = {".step-4.tmp", ".old-step-2"};
@@ -238,19 +238,19 @@ static void test_what_is_left_alone(void **state)
     }
 }
 
-static void test_set_aside(void **state)
+static void test_damaged_checkpoints_are_set_aside(void **state)
 {
     (void)state;
     struct scratch s;
     char folder[128];
     make_run(&s);
     strcpy(folder, scratch_path(&s, "c"));
-    link_to(&s, "nothing", "step-3.damaged"); /* a name that is taken */
+    link_to(&s, "nothing", "step-3.damaged"); /* this name is taken */
     assert_int_equal(checkpoint_keep_set_aside(&s.env, folder, 2), STATUS_OK);
     assert_true(is_there(&s, "step-3.damaged-2/COMPLETE"));
     assert_true(path_is_link(at(&s, "step-3.damaged")));
 
-    link_to(&s, "precious", "step-4"); /* and nothing is renamed before it is known */
+    link_to(&s, "precious", "step-4"); /* nothing is renamed before this is detected */
     make_checkpoint(&s, "step-5");
     assert_int_equal(checkpoint_keep_set_aside(&s.env, folder, 2), STATUS_CONFIG);
     scratch_expect(&s, "step-4' is not a folder that sifr made");
@@ -261,14 +261,14 @@ static void test_set_aside(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_prune),
-        cmocka_unit_test(test_a_checkpoint_that_is_a_link),
-        cmocka_unit_test(test_files_of_the_user),
-        cmocka_unit_test(test_a_file_that_is_a_link),
-        cmocka_unit_test(test_names_do_not_count),
-        cmocka_unit_test(test_leftovers),
-        cmocka_unit_test(test_what_is_left_alone),
-        cmocka_unit_test(test_set_aside),
+        cmocka_unit_test(test_old_checkpoints_are_removed),
+        cmocka_unit_test(test_a_linked_checkpoint_is_kept),
+        cmocka_unit_test(test_a_checkpoint_with_foreign_files_is_kept),
+        cmocka_unit_test(test_a_checkpoint_with_a_linked_file_is_kept),
+        cmocka_unit_test(test_foreign_names_do_not_count),
+        cmocka_unit_test(test_leftovers_are_removed),
+        cmocka_unit_test(test_foreign_leftovers_are_kept),
+        cmocka_unit_test(test_damaged_checkpoints_are_set_aside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

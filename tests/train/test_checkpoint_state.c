@@ -1,4 +1,4 @@
-/* state.json: what is printed reads back the same, and what is wrong with it is said. */
+/* state.json: printed and parsed it is the same; errors are reported by name. */
 #include <math.h>
 #include "scratch.h"
 #include "train/checkpoint/checkpoint_state.h"
@@ -41,7 +41,7 @@ static struct checkpoint_state sample(struct checkpoint_chunk *pieces,
         .entry_count = 2};
 }
 
-static void test_reads_back(void **state)
+static void test_printed_state_parses_to_the_same(void **state)
 {
     (void)state;
     struct scratch s;
@@ -82,7 +82,7 @@ static void test_reads_back(void **state)
         checkpoint_state_free(&b);
     }
     a.progress.loss = NAN;
-    a.workers = 0; /* not said */
+    a.workers = 0; /* not recorded */
     text_clear(&text);
     checkpoint_state_print(&a, &text);
     assert_int_equal(checkpoint_state_parse(&s.env, text.data, text.bytes, "state.json", &b),
@@ -93,7 +93,7 @@ static void test_reads_back(void **state)
     scratch_close(&s);
 }
 
-/* The text with the first `old` in it replaced. */
+/* `whole` with the first `old` replaced by `new`. */
 static void replace(struct text *text, const char *whole, const char *old, const char *new)
 {
     const char *at = strstr(whole, old);
@@ -104,7 +104,7 @@ static void replace(struct text *text, const char *whole, const char *old, const
     text_add(text, at + strlen(old));
 }
 
-static void test_refuses(void **state)
+static void test_wrong_states_are_refused(void **state)
 {
     (void)state;
     static const struct {
@@ -163,8 +163,8 @@ static void test_refuses(void **state)
     scratch_close(&s);
 }
 
-/* More lists than any checkpoint has pieces: refused before there is a tree of them. */
-static void test_too_many_lists(void **state)
+/* More lists than a checkpoint can have chunks: refused before the tree is built. */
+static void test_too_many_lists_are_refused(void **state)
 {
     (void)state;
     struct scratch s;
@@ -187,9 +187,9 @@ static void test_too_many_lists(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reads_back),
-        cmocka_unit_test(test_too_many_lists),
-        cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_printed_state_parses_to_the_same),
+        cmocka_unit_test(test_too_many_lists_are_refused),
+        cmocka_unit_test(test_wrong_states_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* The run's configuration: what is derived, what is refused and in which words, and that it
- * prints to itself. */
+/* The configuration of a run: derived values, errors and their messages, and that the printed form
+ * parses to the same configuration. */
 #include "run_rig.h"
 
 static void expect_refusal(const char *settings, enum status expected, const char *words)
@@ -16,13 +16,13 @@ static void expect_refusal(const char *settings, enum status expected, const cha
     rig_close(&rig);
 }
 
-static void test_derives(void **state)
+static void test_missing_values_are_derived(void **state)
 {
     (void)state;
     struct run_rig rig;
     rig_open(&rig);
     rig_config(&rig, "train.steps=400 train.schedule=wsd");
-    assert_int_equal(rig.config.model.vocab, 257); /* plain bytes and end of text */
+    assert_int_equal(rig.config.model.vocab, 257); /* all bytes and end of text */
     assert_int_equal(rig.config.train.context, 24);
     assert_true(rig.config.train.min_lr == rig.config.train.lr / 10);
     assert_int_equal(rig.config.train.warmup, 20);
@@ -40,7 +40,7 @@ static void test_derives(void **state)
     rig_close(&rig);
 }
 
-static void test_threads_from_the_mask(void **state)
+static void test_zero_threads_means_the_cpu_mask(void **state)
 {
     (void)state;
     struct run_rig rig;
@@ -52,7 +52,7 @@ static void test_threads_from_the_mask(void **state)
     rig_close(&rig);
 }
 
-static void test_prints_to_itself(void **state)
+static void test_printed_configuration_parses_to_the_same(void **state)
 {
     (void)state;
     struct run_rig rig, again;
@@ -75,7 +75,7 @@ static void test_prints_to_itself(void **state)
     rig_close(&rig);
 }
 
-static void test_vocabulary(void **state)
+static void test_the_vocabulary_comes_from_the_tokenizer(void **state)
 {
     (void)state;
     struct run_rig rig;
@@ -89,14 +89,14 @@ static void test_vocabulary(void **state)
                    "model.vocab: 100 is smaller than the tokenizer's 257");
 }
 
-static void test_refusals(void **state)
+static void test_wrong_settings_are_refused(void **state)
 {
     (void)state;
     expect_refusal("train.global_batch=6", STATUS_CONFIG,
                    "train.global_batch: 6 is not a multiple of train.micro_batch 4; try 8");
     expect_refusal("train.steps=-5", STATUS_USAGE, "train.steps");
     expect_refusal("train.micro_batch=0", STATUS_USAGE, "train.micro_batch");
-    expect_refusal("train.stpes=5", STATUS_USAGE, "train.steps"); /* did you mean */
+    expect_refusal("train.stpes=5", STATUS_USAGE, "train.steps"); /* "did you mean" */
     expect_refusal("model.heads=5", STATUS_CONFIG, "model.heads: 5 does not divide model.width 32");
     expect_refusal("train.context=25", STATUS_CONFIG,
                    "train.context: 25 is more than model.context 24");
@@ -129,7 +129,8 @@ static void listen(void *user, enum log_level level, const char *line)
     snprintf(said + strlen(said), 2048 - strlen(said), "%s\n", line);
 }
 
-/* Who may give up equal bits, and what is then told. A plan needs no GPU to be for one. */
+/* Which configurations may give up equal bits, and the warning for each. Planning for a GPU needs
+ * no GPU. */
 static void expect_bits(bool planning, const char *settings, enum status expected, bool fast,
                         const char *words)
 {
@@ -152,7 +153,7 @@ static void expect_bits(bool planning, const char *settings, enum status expecte
     rig_close(&rig);
 }
 
-static void test_equal_bits(void **state)
+static void test_giving_up_equal_bits_is_explicit(void **state)
 {
     (void)state;
     expect_bits(false, "run.device=cpu", STATUS_OK, false, NULL);
@@ -207,12 +208,12 @@ static void test_help_lists_the_keys(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_derives),
-        cmocka_unit_test(test_threads_from_the_mask),
-        cmocka_unit_test(test_vocabulary),
-        cmocka_unit_test(test_prints_to_itself),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_equal_bits),
+        cmocka_unit_test(test_missing_values_are_derived),
+        cmocka_unit_test(test_zero_threads_means_the_cpu_mask),
+        cmocka_unit_test(test_the_vocabulary_comes_from_the_tokenizer),
+        cmocka_unit_test(test_printed_configuration_parses_to_the_same),
+        cmocka_unit_test(test_wrong_settings_are_refused),
+        cmocka_unit_test(test_giving_up_equal_bits_is_explicit),
         cmocka_unit_test(test_reading_needs_a_model),
         cmocka_unit_test(test_help_lists_the_keys),
     };

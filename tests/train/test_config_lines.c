@@ -1,4 +1,4 @@
-/* What has changed between two configurations, and what it means. */
+/* The differences between two configurations, and what they affect. */
 #include "scratch.h"
 #include "train/checkpoint/config_lines.h"
 
@@ -8,7 +8,7 @@ static const char THERE[] =
     "      lr_mul: 2\n    - match: \"*b*\"\n      lr_mul: 3\nrun:\n"
     "  threads: 1\n";
 
-static void test_lines(void **state)
+static void test_one_line_per_key(void **state)
 {
     (void)state;
     struct scratch s;
@@ -34,7 +34,7 @@ static void expect_changes(struct scratch *s, const char *here, enum config_weig
     text_free(&text);
 }
 
-static void test_changes(void **state)
+static void test_changes_are_grouped_by_effect(void **state)
 {
     (void)state;
     static const char here[] =
@@ -56,8 +56,9 @@ static void test_changes(void **state)
     scratch_close(&s);
 }
 
-/* An item more or less is a change as well, and so is a difference far behind in a long value. */
-static void test_lists_and_long_values(void **state)
+/* An added or removed list item is a change, and so is a difference near the end of a long
+ * value. */
+static void test_lists_and_long_values_are_compared(void **state)
 {
     (void)state;
     struct scratch s;
@@ -80,7 +81,7 @@ static void test_lists_and_long_values(void **state)
     scratch_close(&s);
 }
 
-static void test_weights(void **state)
+static void test_every_key_has_its_effect(void **state)
 {
     (void)state;
     static const char *const names[][7] = {
@@ -103,10 +104,10 @@ static void test_weights(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lines),
-        cmocka_unit_test(test_changes),
-        cmocka_unit_test(test_lists_and_long_values),
-        cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_one_line_per_key),
+        cmocka_unit_test(test_changes_are_grouped_by_effect),
+        cmocka_unit_test(test_lists_and_long_values_are_compared),
+        cmocka_unit_test(test_every_key_has_its_effect),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 #include "train/scratch.h"
 #include "train/data/dataset.h"
 
-static void keys_arrive_in_the_struct(void **state)
+static void test_keys_reach_the_struct(void **state)
 {
     static const char yaml[] = "data:\n"
                                "  val: 0.1\n"
@@ -38,6 +38,6 @@ static void keys_arrive_in_the_struct(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(keys_arrive_in_the_struct)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_keys_reach_the_struct)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Prints of data: one byte anywhere in what is hashed whole, any sample of what is not; times alone are
- * no difference. */
+/* Digests of data: a change of any byte is found in data that is hashed whole, and a change in any
+ * sample of larger data. Different file times alone are not a difference. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -45,7 +45,7 @@ static void end(struct scratch *s)
     scratch_close(s);
 }
 
-static void sees_every_byte_of_small_data(void **state)
+static void test_every_byte_of_small_data_counts(void **state)
 {
     struct scratch s;
     (void)state;
@@ -59,22 +59,22 @@ static void sees_every_byte_of_small_data(void **state)
     }
     here = take("elsewhere", 0, DATA_DIGEST_WHOLE);
     expect(&s, &there, &here, DATA_SAME, "1 file, 12.0 MiB hashed whole");
-    here = take(s.path, 1000001, DATA_DIGEST_WHOLE); /* cut into files elsewhere */
+    here = take(s.path, 1000001, DATA_DIGEST_WHOLE); /* the same data, cut into files differently */
     expect(&s, &there, &here, DATA_SAME, "2 files, 12.0 MiB hashed whole");
     end(&s);
 }
 
 #define LOOKED "1 file, 12.0 MiB by size and 2048 samples of 4 KiB"
 
-static void samples_large_data(void **state)
+static void test_large_data_is_sampled(void **state)
 {
     const struct timespec times[2] = {{1000, 0}, {1000, 0}};
     struct scratch s;
     (void)state;
     begin(&s);
     struct data_digest there = take(s.path, 0, BYTES - 1), here;
-    size_t gap = (BYTES - 4096) / 2047 + 1; /* from a sample to the next */
-    data[7 * gap + 10] ^= 1;                /* in one */
+    size_t gap = (BYTES - 4096) / 2047 + 1; /* distance between samples */
+    data[7 * gap + 10] ^= 1;                /* inside a sample */
     here = take(s.path, 0, BYTES - 1);
     expect(&s, &there, &here, DATA_DIFFERS, LOOKED);
     data[7 * gap + 10] ^= 1;
@@ -82,7 +82,8 @@ static void samples_large_data(void **state)
     here.times = there.times;
     expect(&s, &there, &here, DATA_SAME, "2 files, 12.0 MiB by size and 2048 samples of 4 KiB");
 
-    /* between two samples: only the second look finds it, and only a new time asks for it */
+    /* Between two samples: only the second, denser set of samples finds it, and it is read only if
+     * file times have changed. */
     size_t between = 7 * gap + 4096 + (gap - 4096) / 2;
     data[between] ^= 1;
     here = take(s.path, 0, BYTES - 1);
@@ -98,7 +99,7 @@ static void samples_large_data(void **state)
     end(&s);
 }
 
-static void does_not_compare_what_cannot_be(void **state)
+static void test_incomparable_digests_are_unknown(void **state)
 {
     struct scratch s;
     struct data_digest none = {0}, other = {0};
@@ -116,9 +117,9 @@ static void does_not_compare_what_cannot_be(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sees_every_byte_of_small_data),
-        cmocka_unit_test(samples_large_data),
-        cmocka_unit_test(does_not_compare_what_cannot_be),
+        cmocka_unit_test(test_every_byte_of_small_data_counts),
+        cmocka_unit_test(test_large_data_is_sampled),
+        cmocka_unit_test(test_incomparable_digests_are_unknown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* The files that data.* names: missed by key, left out, made absolute. */
+/* The files that data.* names: missing ones are reported by key, unused ones are left out, paths
+ * are made absolute. */
 #include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,7 +13,7 @@ struct rig {
     char back[PATH_MAX];
 };
 
-/* In a folder with a.txt, b.txt and t.json, which is the current one. */
+/* Create a.txt, b.txt and t.json in a folder and make it the current one. */
 static void rig_open(struct rig *rig)
 {
     assert_non_null(getcwd(rig->back, sizeof rig->back));
@@ -54,7 +55,7 @@ static void test_missing_files_are_named_by_key(void **state)
     assert_int_equal(data_paths_check(&rig.s.env, &rig.config), STATUS_OK);
     set(&rig, "data.path", "*.csv");
     expect_missing(&rig, "data.path: no file matches '*.csv', seen from '/");
-    assert_int_equal(mkdir("c.csv", 0777), 0); /* what a glob matches is to be a file too */
+    assert_int_equal(mkdir("c.csv", 0777), 0); /* a match of the glob that is not a file */
     expect_missing(&rig, "data.path: 'c.csv' is a folder; name plain files");
     assert_int_equal(rmdir("c.csv"), 0);
     assert_int_equal(mkfifo("c.csv", 0666), 0);
@@ -82,7 +83,7 @@ static void expect_inside(const char *path, const char *name)
     assert_string_equal(path, wanted);
 }
 
-static void test_absolute(void **state)
+static void test_paths_are_made_absolute(void **state)
 {
     (void)state;
     struct rig rig;
@@ -99,7 +100,7 @@ static void test_absolute(void **state)
     expect_inside(rig.config.tokenizer, "t.json");
     assert_string_equal(rig.config.path, "");
 
-    set(&rig, "data.val", "0.1"); /* a share and a learnt tokenizer are no files */
+    set(&rig, "data.val", "0.1"); /* a fraction and a learnt tokenizer are not files */
     set(&rig, "data.tokenizer", "train:300");
     assert_int_equal(data_paths_make_absolute(env, rig.options, &rig.config), STATUS_OK);
     assert_string_equal(rig.config.val, "0.1");
@@ -107,7 +108,7 @@ static void test_absolute(void **state)
     rig_close(&rig);
 }
 
-static void test_held_out_files_alone(void **state)
+static void test_only_held_out_files_are_needed(void **state)
 {
     (void)state;
     struct rig rig;
@@ -115,7 +116,7 @@ static void test_held_out_files_alone(void **state)
     set(&rig, "data.path", "gone.txt");
     set(&rig, "data.val", "0.1");
     assert_int_equal(data_paths_held_out(&rig.s.env, &rig.config), STATUS_OK);
-    assert_string_equal(rig.config.path, "gone.txt"); /* a share is cut from it */
+    assert_string_equal(rig.config.path, "gone.txt"); /* the held-out fraction is cut from it */
     set(&rig, "data.val", "b.txt");
     assert_int_equal(data_paths_held_out(&rig.s.env, &rig.config), STATUS_OK);
     assert_string_equal(rig.config.path, "");
@@ -127,8 +128,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_missing_files_are_named_by_key),
-        cmocka_unit_test(test_absolute),
-        cmocka_unit_test(test_held_out_files_alone),
+        cmocka_unit_test(test_paths_are_made_absolute),
+        cmocka_unit_test(test_only_held_out_files_are_needed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,7 +22,7 @@ static bool knows(const struct tokenizer *tokenizer, const char *word)
     return false;
 }
 
-static void names_what_is_meant(void **state)
+static void test_specifications_are_parsed(void **state)
 {
     struct scratch s;
     struct tokenizer *t;
@@ -41,7 +41,7 @@ static void names_what_is_meant(void **state)
 }
 
 /* The held-out end of the text must not shape the vocabulary. */
-static void learns_from_the_training_part_only(void **state)
+static void test_only_training_text_is_learnt_from(void **state)
 {
     struct scratch s;
     struct tokenizer *t;
@@ -78,8 +78,8 @@ static bool show_nothing(void *user, int done, int total)
     return true;
 }
 
-/* 8 MiB, another word in each MiB; two of them are read. */
-static void reads_even_parts_of_long_text(void **state)
+/* 8 MiB with a different word in each MiB; two of them are read. */
+static void test_long_text_is_sampled_evenly(void **state)
 {
     static const char *const words[] = {"first", "b", "c", "d", "middle", "f", "g", "h"};
     (void)state;
@@ -112,7 +112,7 @@ static void reads_even_parts_of_long_text(void **state)
     }
 }
 
-static void learns_from_documents(void **state)
+static void test_jsonl_documents_are_learnt_from(void **state)
 {
     struct scratch s;
     struct tokenizer *t;
@@ -139,10 +139,10 @@ static void learns_from_documents(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_what_is_meant),
-        cmocka_unit_test(learns_from_the_training_part_only),
-        cmocka_unit_test(reads_even_parts_of_long_text),
-        cmocka_unit_test(learns_from_documents),
+        cmocka_unit_test(test_specifications_are_parsed),
+        cmocka_unit_test(test_only_training_text_is_learnt_from),
+        cmocka_unit_test(test_long_text_is_sampled_evenly),
+        cmocka_unit_test(test_jsonl_documents_are_learnt_from),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

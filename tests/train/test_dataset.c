@@ -1,5 +1,5 @@
-/* Samples: every window once in a pass, shares by weight, pure functions; held-out tokens once
- * each. */
+/* Samples: every window once per pass, sources in proportion to their weights, no hidden state;
+ * every held-out token once. */
 #include "train/scratch.h"
 #include "train/data/dataset.h"
 
@@ -25,7 +25,7 @@ static void end(struct fixture *f)
     scratch_close(&f->s);
 }
 
-/* A bare 16-bit file of tokens first, first+1, ... */
+/* A file of 16-bit tokens without a header: first, first+1, ... */
 static const char *numbers(struct fixture *f, int index, uint16_t first, int count)
 {
     static uint16_t tokens[70000];
@@ -56,7 +56,7 @@ static int first_of(struct fixture *f, uint64_t sample)
     return tokens[0];
 }
 
-static void a_pass_has_every_window_once(void **state)
+static void test_a_pass_has_every_window_once(void **state)
 {
     struct fixture f;
     (void)state;
@@ -81,7 +81,7 @@ static void a_pass_has_every_window_once(void **state)
     }
 }
 
-static void passes_differ_and_seeds_differ(void **state)
+static void test_passes_and_seeds_differ(void **state)
 {
     struct fixture f;
     int order[2][200], same_pass = 0, same_seed = 0, offsets = 0;
@@ -108,7 +108,7 @@ static void passes_differ_and_seeds_differ(void **state)
     end(&f);
 }
 
-static void sources_come_by_weight(void **state)
+static void test_sources_are_drawn_by_weight(void **state)
 {
     struct fixture f;
     int counts[3] = {0}, seen[3][300] = {{0}};
@@ -128,7 +128,7 @@ static void sources_come_by_weight(void **state)
     assert_in_range(counts[0], 2559, 2561);
     assert_in_range(counts[1], 5119, 5121);
     assert_in_range(counts[2], 511, 513);
-    /* In the first pass of each source its windows come once each, also in a mix. */
+    /* In its first pass a source yields each window once, also in a mix. */
     for (int w = 0; w < 20; w++)
         assert_true(seen[1][w] <= 1 && seen[0][w] <= 1 && seen[2][w] <= 1);
     items[2].weight = 1e-6;
@@ -137,8 +137,8 @@ static void sources_come_by_weight(void **state)
     end(&f);
 }
 
-/* Every held-out token is predicted once, in order, whatever the number of tokens. */
-static void held_out_tokens_are_predicted_once(void **state)
+/* Every held-out token is predicted once, in order, however many there are. */
+static void test_held_out_tokens_are_predicted_once(void **state)
 {
     struct fixture f;
     (void)state;
@@ -170,7 +170,7 @@ static void held_out_tokens_are_predicted_once(void **state)
     }
 }
 
-static void held_out_bytes_are_those_of_the_text(void **state)
+static void test_held_out_bytes_are_counted_in_the_text(void **state)
 {
     static const char line[] = "The quick brown fox, \xc3\xa9t\xc3\xa9.\n";
     struct fixture f;
@@ -209,7 +209,7 @@ static void refuse(struct fixture *f, const struct tokenizer *tokenizer, int64_t
     scratch_expect(&f->s, message);
 }
 
-static void refuses_what_cannot_be(void **state)
+static void test_impossible_datasets_are_refused(void **state)
 {
     struct fixture f;
     struct tokenizer *tokenizer;
@@ -238,8 +238,8 @@ static void refuses_what_cannot_be(void **state)
     end(&f);
 }
 
-/* The first shard is read at the start, later ones when a sample meets them. */
-static void a_bad_token_in_a_later_shard_is_found(void **state)
+/* The first shard is checked at the start, later ones when a sample reaches them. */
+static void test_a_bad_token_in_a_later_shard_is_found(void **state)
 {
     struct fixture f;
     int32_t tokens[T], labels[T];
@@ -260,7 +260,7 @@ static void a_bad_token_in_a_later_shard_is_found(void **state)
     end(&f);
 }
 
-static void sampling_allocates_nothing(void **state)
+static void test_sampling_allocates_nothing(void **state)
 {
     struct fixture f;
     int64_t bytes;
@@ -284,7 +284,7 @@ static void sampling_allocates_nothing(void **state)
     end(&f);
 }
 
-static void unwinds_from_every_failed_allocation(void **state)
+static void test_every_allocation_may_fail(void **state)
 {
     struct fixture f;
     (void)state;
@@ -309,15 +309,15 @@ static void unwinds_from_every_failed_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_pass_has_every_window_once),
-        cmocka_unit_test(passes_differ_and_seeds_differ),
-        cmocka_unit_test(sources_come_by_weight),
-        cmocka_unit_test(held_out_tokens_are_predicted_once),
-        cmocka_unit_test(held_out_bytes_are_those_of_the_text),
-        cmocka_unit_test(refuses_what_cannot_be),
-        cmocka_unit_test(a_bad_token_in_a_later_shard_is_found),
-        cmocka_unit_test(sampling_allocates_nothing),
-        cmocka_unit_test(unwinds_from_every_failed_allocation),
+        cmocka_unit_test(test_a_pass_has_every_window_once),
+        cmocka_unit_test(test_passes_and_seeds_differ),
+        cmocka_unit_test(test_sources_are_drawn_by_weight),
+        cmocka_unit_test(test_held_out_tokens_are_predicted_once),
+        cmocka_unit_test(test_held_out_bytes_are_counted_in_the_text),
+        cmocka_unit_test(test_impossible_datasets_are_refused),
+        cmocka_unit_test(test_a_bad_token_in_a_later_shard_is_found),
+        cmocka_unit_test(test_sampling_allocates_nothing),
+        cmocka_unit_test(test_every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Evaluation: the trainer's figure again from the saved model, any micro-batch, part of the
- * data, and stopping. */
+/* Evaluation of a saved model gives the trainer's loss, with any micro-batch; it can use part of
+ * the data and be stopped. */
 #include "run_rig.h"
 #include <math.h>
 #include "train/evaluate.h"
@@ -11,7 +11,7 @@ static int train_small(struct run_rig *rig, struct trainer_summary *summary)
     return rig_train(rig, "run", false, NULL, summary);
 }
 
-/* A configuration that reads the run of `trained`, beginning with that run's own config.yaml. */
+/* A configuration for reading the run of `trained`, based on that run's config.yaml. */
 static enum status open_reading(struct run_rig *eval, struct run_rig *trained, const char *settings)
 {
     char all[1024], run[128];
@@ -27,7 +27,7 @@ static enum status open_reading(struct run_rig *eval, struct run_rig *trained, c
     return rig_resolve(eval, all);
 }
 
-static void test_saved_model_gives_the_same_figure(void **state)
+static void test_saved_model_gives_the_trainers_loss(void **state)
 {
     (void)state;
     struct run_rig rig, eval;
@@ -46,7 +46,7 @@ static void test_saved_model_gives_the_same_figure(void **state)
         evaluation.loss / log(2) * (double)evaluation.tokens / (double)evaluation.bytes, 1e-12);
     rig_close(&eval);
 
-    /* The last micro-batch is filled up with rows that do not count. */
+    /* The last micro-batch is padded with rows that do not count. */
     assert_int_equal(open_reading(&eval, &rig, "train.eval_batches=0 train.micro_batch=7"),
                      STATUS_OK);
     assert_int_equal(
@@ -66,7 +66,7 @@ static bool stop_at_two(void *user, int64_t done, int64_t total, enum status rea
     return done < 2;
 }
 
-static void test_part_and_stop(void **state)
+static void test_evaluation_can_be_partial_and_stopped(void **state)
 {
     (void)state;
     struct run_rig rig, eval;
@@ -89,7 +89,7 @@ static void test_part_and_stop(void **state)
     rig_close(&rig);
 }
 
-static void test_nothing_held_out(void **state)
+static void test_evaluation_needs_held_out_data(void **state)
 {
     (void)state;
     struct run_rig rig, eval;
@@ -105,7 +105,7 @@ static void test_nothing_held_out(void **state)
     rig_close(&rig);
 }
 
-static void test_json(void **state)
+static void test_json_has_null_for_unknown_values(void **state)
 {
     (void)state;
     struct scratch s;
@@ -122,8 +122,9 @@ static void test_json(void **state)
     scratch_close(&s);
 }
 
-/* Of a model with a large context: memory, and so work, are those of the data, and the loss is the same. */
-static void test_no_more_rows_than_data(void **state)
+/* A model with a large context and little data: memory and work follow the data, and the loss is
+ * the same. */
+static void test_memory_follows_the_data(void **state)
 {
     (void)state;
     struct run_rig rig, eval;
@@ -141,7 +142,8 @@ static void test_no_more_rows_than_data(void **state)
     assert_int_equal(
         evaluate_model(&eval.scratch.env, &eval.config, (size_t)256 << 20, NULL, NULL, &large),
         STATUS_OK);
-    assert_int_equal(eval.config.engine.tokens, 65536); /* the caller's is not changed */
+    assert_int_equal(eval.config.engine.tokens, 65536); /* the caller's configuration is
+                                                           unchanged */
     rig_close(&eval);
     snprintf(settings, sizeof settings,
              "train.context=16384 train.micro_batch=1 data.path= data.val=%s",
@@ -149,7 +151,7 @@ static void test_no_more_rows_than_data(void **state)
     assert_int_equal(open_reading(&eval, &rig, settings), STATUS_OK);
     assert_int_equal(evaluate_model(&eval.scratch.env, &eval.config, SIZE_MAX, NULL, NULL, &small),
                      STATUS_OK);
-    assert_int_equal(small.batches, 1); /* one window: the two see the same text */
+    assert_int_equal(small.batches, 1); /* one window: both see the same text */
     assert_int_equal(small.tokens, large.tokens);
     assert_true(small.loss == large.loss);
     rig_close(&eval);
@@ -159,11 +161,11 @@ static void test_no_more_rows_than_data(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_saved_model_gives_the_same_figure),
-        cmocka_unit_test(test_part_and_stop),
-        cmocka_unit_test(test_nothing_held_out),
-        cmocka_unit_test(test_no_more_rows_than_data),
-        cmocka_unit_test(test_json),
+        cmocka_unit_test(test_saved_model_gives_the_trainers_loss),
+        cmocka_unit_test(test_evaluation_can_be_partial_and_stopped),
+        cmocka_unit_test(test_evaluation_needs_held_out_data),
+        cmocka_unit_test(test_memory_follows_the_data),
+        cmocka_unit_test(test_json_has_null_for_unknown_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

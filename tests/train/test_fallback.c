@@ -1,10 +1,11 @@
-/* A run's folder in the fallback: by its name, and by the first line of its metrics. */
+/* A run's folder inside checkpoint.fallback, identified by the run's name and the first line of its
+ * metrics. */
 #include <errno.h>
 #include "base/input.h"
 #include "train/checkpoint/fallback.h"
 #include "train/scratch.h"
 
-static void test_an_error_that_passes(void **state)
+static void test_a_transient_error_is_retried(void **state)
 {
     (void)state;
     struct scratch s;
@@ -15,7 +16,7 @@ static void test_an_error_that_passes(void **state)
     uint64_t id = fallback_id(&s.env, s.folder);
     assert_true(id != 0);
     s.env.input_faults = &faults;
-    for (int call = 1; call <= 2; call++) { /* the open and the read */
+    for (int call = 1; call <= 2; call++) { /* the open, then the read */
         atomic_store(&faults.left, call);
         assert_true(fallback_id(&s.env, s.folder) == id);
         assert_true(atomic_load(&faults.left) < 1);
@@ -24,7 +25,7 @@ static void test_an_error_that_passes(void **state)
     scratch_close(&s);
 }
 
-static void test_the_name(void **state)
+static void test_folders_have_the_runs_name_and_id(void **state)
 {
     static const char *const runs[][2] = {{"/a/run", "f/run-00000000000000ff"},
                                           {"run//", "f/run-00000000000000ff"},
@@ -45,8 +46,8 @@ static void test_the_name(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_an_error_that_passes),
-        cmocka_unit_test(test_the_name),
+        cmocka_unit_test(test_a_transient_error_is_retried),
+        cmocka_unit_test(test_folders_have_the_runs_name_and_id),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

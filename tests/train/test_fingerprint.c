@@ -1,10 +1,10 @@
-/* A program that cannot be read is an error of the disk, not another program. */
+/* An executable that cannot be read is an I/O error, not a different executable. */
 #include <errno.h>
 #include "base/input.h"
 #include "train/checkpoint/fingerprint.h"
 #include "train/scratch.h"
 
-static void test_a_program_that_cannot_be_read(void **state)
+static void test_an_unreadable_executable_is_an_error(void **state)
 {
     (void)state;
     struct scratch s;
@@ -27,7 +27,7 @@ static void test_a_program_that_cannot_be_read(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_program_that_cannot_be_read),
+        cmocka_unit_test(test_an_unreadable_executable_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

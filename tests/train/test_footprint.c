@@ -1,5 +1,5 @@
-/* Runtime, the most that was seen, and the worst of several ranks; with the word GPUs: on several
- * of them, which fake_gpu has. */
+/* Memory of the runtime, peak memory, and the worst of several ranks. With the argument "gpus": on
+ * several GPUs, which fake_gpu simulates. */
 #include <math.h>
 #include "scratch.h"
 #include "threads.h"
@@ -7,7 +7,7 @@
 
 enum { RANKS = 3, MIB = 1 << 20 };
 
-static void test_a_process(void **state)
+static void test_process_memory_is_accounted(void **state)
 {
     (void)state;
     struct scratch s;
@@ -38,7 +38,7 @@ static void test_a_process(void **state)
     scratch_close(&s);
 }
 
-static void test_nothing_is_known(void **state)
+static void test_unknown_memory_is_zero(void **state)
 {
     (void)state;
     struct scratch s;
@@ -59,7 +59,7 @@ struct seat {
     struct footprint_worst now, most;
 };
 
-/* Rank r has 2r + 1 MiB of params, 3 - r of gradients, and the largest process is rank 1's. */
+/* Rank r has 2r + 1 MiB of params and 3 - r MiB of gradients; rank 1 has the largest process. */
 static void *rank_main(void *argument)
 {
     struct seat *seat = argument;
@@ -95,7 +95,7 @@ static void run_seats(struct scratch *s, struct seat *seats, void *(*body)(void 
     threads_run(body, seats, RANKS, sizeof *seats);
 }
 
-static void test_the_worst_rank(void **state)
+static void test_every_rank_sees_the_worst_rank(void **state)
 {
     (void)state;
     struct scratch s;
@@ -109,7 +109,7 @@ static void test_the_worst_rank(void **state)
         for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
             sum += now->bytes[c];
         assert_int_equal(now->rank, 2);
-        assert_int_equal(now->total_bytes, sum); /* of one rank, not the most of several */
+        assert_int_equal(now->total_bytes, sum); /* of one rank, not the maximum of each category */
         assert_int_equal(now->bytes[MEM_PARAMS], 5 * MIB);
         assert_int_equal(now->bytes[MEM_GRADS], 1 * MIB);
         assert_int_equal(now->state_bytes, 6 * MIB);
@@ -122,7 +122,8 @@ static void test_the_worst_rank(void **state)
     scratch_close(&s);
 }
 
-/* Two of three ranks share a GPU: it holds what both have, and who opened it first sees all. */
+/* Two of three ranks share a GPU: it holds the memory of both, and the rank that opened it first
+ * sees all of it. */
 static void *gpu_main(void *argument)
 {
     struct seat *seat = argument;
@@ -143,7 +144,7 @@ static void *gpu_main(void *argument)
     return NULL;
 }
 
-static void test_a_shared_gpu(void **state)
+static void test_a_shared_gpu_counts_all_its_ranks(void **state)
 {
     (void)state;
     struct scratch s;
@@ -162,8 +163,8 @@ static void test_a_shared_gpu(void **state)
     scratch_close(&s);
 }
 
-/* What is in use beside the account is not forgotten when it is freed. */
-static void test_a_gpu(void **state)
+/* The peak includes memory that has been freed since. */
+static void test_gpu_memory_keeps_its_peak(void **state)
 {
     (void)state;
     struct scratch s;
@@ -191,16 +192,16 @@ static void test_a_gpu(void **state)
 int main(int count, char **words)
 {
     const struct CMUnitTest gpu_tests[] = {
-        cmocka_unit_test(test_a_gpu),
-        cmocka_unit_test(test_a_shared_gpu),
+        cmocka_unit_test(test_gpu_memory_keeps_its_peak),
+        cmocka_unit_test(test_a_shared_gpu_counts_all_its_ranks),
     };
     if (count > 1 && strcmp(words[1], "gpus") == 0)
         return cmocka_run_group_tests(gpu_tests, NULL, NULL);
 
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_process),
-        cmocka_unit_test(test_nothing_is_known),
-        cmocka_unit_test(test_the_worst_rank),
+        cmocka_unit_test(test_process_memory_is_accounted),
+        cmocka_unit_test(test_unknown_memory_is_zero),
+        cmocka_unit_test(test_every_rank_sees_the_worst_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
-/* Readings of a GPU: at most one a second, the newest, the mean, and their words. */
+/* Readings of a GPU: at most one per second, the newest, the mean, and how they are printed. */
 #include "testing.h"
 #include "train/run/gauges.h"
 
-static void test_words(void **state)
+static void test_unknown_values_are_not_printed(void **state)
 {
     (void)state;
     char out[64];
@@ -16,8 +16,8 @@ static void test_words(void **state)
     assert_true(gauges_known(&(struct device_gauges){.celsius = 40}));
 }
 
-/* A device that tells nothing is asked, and nothing becomes known. */
-static void test_nothing_to_read(void **state)
+/* A device without sensors is queried, and all values stay unknown. */
+static void test_a_cpu_has_no_readings(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
@@ -32,7 +32,7 @@ static void test_nothing_to_read(void **state)
     env_destroy(&env);
 }
 
-static void test_mean(void **state)
+static void test_readings_are_averaged(void **state)
 {
     (void)state;
     const struct gauges gauges = {.sum = {3000, 1000, 70}, .readings = 2};
@@ -40,8 +40,8 @@ static void test_mean(void **state)
     assert_true(whole.clock_mhz == 1500 && whole.watts == 500 && whole.celsius == 70);
 }
 
-/* On a GPU whose figures are fixed (fake_nvml): the second look within a second reads nothing. */
-static void test_a_gpu(void **state)
+/* On a GPU with fixed values (fake_nvml): a second call within a second reads nothing. */
+static void test_a_gpu_is_read_once_per_second(void **state)
 {
     (void)state;
     if (getenv("SIFR_TEST_NVML") == NULL)
@@ -68,10 +68,10 @@ static void test_a_gpu(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_words),
-        cmocka_unit_test(test_nothing_to_read),
-        cmocka_unit_test(test_mean),
-        cmocka_unit_test(test_a_gpu),
+        cmocka_unit_test(test_unknown_values_are_not_printed),
+        cmocka_unit_test(test_a_cpu_has_no_readings),
+        cmocka_unit_test(test_readings_are_averaged),
+        cmocka_unit_test(test_a_gpu_is_read_once_per_second),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

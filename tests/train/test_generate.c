@@ -1,12 +1,12 @@
 /* Text from a trained model: it has learnt something, the same settings give the same text, and
- * limits are kept. */
+ * limits are respected. */
 #include "run_rig.h"
 #include "train/generate.h"
 
 struct out {
     char text[1024];
     size_t bytes;
-    int64_t tokens, most; /* most: stop after so many, 0 = never */
+    int64_t tokens, most; /* most: stop after that many tokens; 0 = never */
 };
 
 static bool collect(void *user, int32_t token, const void *bytes, size_t byte_count)
@@ -19,7 +19,7 @@ static bool collect(void *user, int32_t token, const void *bytes, size_t byte_co
     return ++out->tokens != out->most;
 }
 
-/* One model for all tests of this file. */
+/* One model, shared by all tests of this file. */
 struct fixture {
     struct run_rig rig;
     struct generator *generator;
@@ -58,7 +58,7 @@ static int tidy_up(void **state)
 static const struct generate_config greedy = {
     .prompt = "the cat ", .tokens = 12, .temperature = 0, .top_p = 1, .seed = 1};
 
-static void test_it_has_learnt(void **state)
+static void test_text_has_been_learnt(void **state)
 {
     static const char *const verbs[] = {"sees ", "likes ", "follows ", "forgets "};
     struct fixture *f = *state;
@@ -76,7 +76,7 @@ static void test_it_has_learnt(void **state)
     assert_memory_equal(&out, &again, sizeof out);
 }
 
-static void test_seed_decides(void **state)
+static void test_the_seed_decides_the_text(void **state)
 {
     struct fixture *f = *state;
     struct generate_config config = greedy;
@@ -104,14 +104,14 @@ static void test_top_k_of_one_is_greedy(void **state)
     assert_memory_equal(&a, &b, sizeof a);
 }
 
-static void test_limits(void **state)
+static void test_limits_end_the_text(void **state)
 {
     struct fixture *f = *state;
     struct generate_config config = greedy;
     struct generate_result result;
     struct out out = {0}, stopped = {.most = 3};
     config.ignore_eot = true;
-    config.tokens = 0; /* to the end of the context: the last token need not be fed */
+    config.tokens = 0; /* up to the end of the context; the last token is not fed */
     assert_int_equal(generator_run(f->generator, &config, collect, &out, &result), STATUS_OK);
     assert_int_equal(result.tokens, 24 - 8 + 1);
     assert_int_equal(generator_run(f->generator, &config, collect, &stopped, &result), STATUS_OK);
@@ -121,7 +121,7 @@ static void test_limits(void **state)
     scratch_expect(&f->rig.scratch, "does not fit the context of 24");
 }
 
-static void test_empty_prompt_begins_a_text(void **state)
+static void test_an_empty_prompt_begins_a_text(void **state)
 {
     struct fixture *f = *state;
     struct generate_config config = greedy;
@@ -132,8 +132,8 @@ static void test_empty_prompt_begins_a_text(void **state)
     assert_int_equal(result.prompt_tokens, 1);
 }
 
-/* A folder without a tokenizer: nothing is left of the generator. */
-static void test_no_tokenizer(void **state)
+/* A model folder without a tokenizer: creating the generator fails and frees everything. */
+static void test_a_model_without_a_tokenizer_is_refused(void **state)
 {
     struct fixture *f = *state;
     struct scratch *s = &f->rig.scratch;
@@ -151,12 +151,12 @@ static void test_no_tokenizer(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_it_has_learnt),
-        cmocka_unit_test(test_seed_decides),
+        cmocka_unit_test(test_text_has_been_learnt),
+        cmocka_unit_test(test_the_seed_decides_the_text),
         cmocka_unit_test(test_top_k_of_one_is_greedy),
-        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_empty_prompt_begins_a_text),
-        cmocka_unit_test(test_no_tokenizer),
+        cmocka_unit_test(test_limits_end_the_text),
+        cmocka_unit_test(test_an_empty_prompt_begins_a_text),
+        cmocka_unit_test(test_a_model_without_a_tokenizer_is_refused),
     };
     return cmocka_run_group_tests(tests, set_up, tidy_up);
 }

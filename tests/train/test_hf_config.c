@@ -6,7 +6,7 @@ static enum status parse(struct scratch *s, const char *json, struct hf_config *
     return hf_config_parse(&s->env, json, strlen(json), "x/config.json", config);
 }
 
-static void reads_gpt2_with_defaults_and_aliases(void **state)
+static void test_gpt2_defaults_and_aliases_are_read(void **state)
 {
     struct scratch s;
     struct hf_config c;
@@ -42,7 +42,7 @@ static void reads_gpt2_with_defaults_and_aliases(void **state)
     "\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0," \
     "\"original_max_position_embeddings\":8192"
 
-static void reads_both_generations_of_rope(void **state)
+static void test_both_generations_of_rope_are_read(void **state)
 {
     struct scratch s;
     struct hf_config c;
@@ -81,7 +81,7 @@ static void refuse(struct scratch *s, const char *json, const char *message)
     scratch_expect(s, message);
 }
 
-static void refuses_by_name(void **state)
+static void test_refusals_name_the_key(void **state)
 {
     struct scratch s;
     (void)state;
@@ -96,7 +96,7 @@ static void refuses_by_name(void **state)
     refuse(&s, "{\"model_type\":\"gpt2\",\"n_head\":5}", "5 heads do not divide the width 768");
     refuse(&s, "{\"model_type\":\"gpt2\",\"n_layer\":-2}", "n_layer is not a size");
     refuse(&s, "{\"model_type\":\"gpt2\",\"n_embd\":1182186612}",
-           "n_inner is not a size"); /* 4 times */
+           "n_inner is not a size"); /* n_inner = 4 n_embd overflows */
     refuse(&s, "{\"model_type\":\"gpt2\",\"n_layer\":2.5}", "n_layer is not a size");
     refuse(&s, "{" LLAMA ",\"hidden_act\":\"gelu\"}", "'gelu'");
     refuse(&s, "{" LLAMA ",\"attention_bias\":true}", "attention_bias true is not supported");
@@ -136,7 +136,7 @@ static void expect_round_trip(struct scratch *s, const struct hf_config *c)
     assert_true(back.rope_low == c->rope_low && back.rope_high == c->rope_high);
 }
 
-static void what_is_written_reads_back(void **state)
+static void test_printed_config_parses_to_the_same(void **state)
 {
     struct scratch s;
     (void)state;
@@ -184,8 +184,8 @@ static void what_is_written_reads_back(void **state)
     scratch_close(&s);
 }
 
-/* A reader of either generation must find its own keys. */
-static void both_generations_are_written(void **state)
+/* Readers of old and of new transformers versions must each find their keys. */
+static void test_both_generations_are_written(void **state)
 {
     static const char *const keys[] = {"\"rope_theta\": 10000.0", "\"rope_scaling\": null",
                                        "\"rope_parameters\": {", "\"torch_dtype\": \"float32\"",
@@ -207,11 +207,11 @@ static void both_generations_are_written(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_gpt2_with_defaults_and_aliases),
-        cmocka_unit_test(reads_both_generations_of_rope),
-        cmocka_unit_test(refuses_by_name),
-        cmocka_unit_test(what_is_written_reads_back),
-        cmocka_unit_test(both_generations_are_written),
+        cmocka_unit_test(test_gpt2_defaults_and_aliases_are_read),
+        cmocka_unit_test(test_both_generations_of_rope_are_read),
+        cmocka_unit_test(test_refusals_name_the_key),
+        cmocka_unit_test(test_printed_config_parses_to_the_same),
+        cmocka_unit_test(test_both_generations_are_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,7 +21,7 @@ static enum status parse(struct scratch *s, const char *text, struct seen *seen)
     return jsonl_parse(&s->env, text, strlen(text), "x.jsonl", note, seen);
 }
 
-static void visits_documents_in_order(void **state)
+static void test_documents_are_visited_in_order(void **state)
 {
     struct scratch s;
     struct seen seen;
@@ -47,7 +47,7 @@ static void refuse(struct scratch *s, const char *text, const char *message)
     scratch_expect(s, message);
 }
 
-static void errors_name_the_line(void **state)
+static void test_errors_name_the_line(void **state)
 {
     struct scratch s;
     (void)state;
@@ -68,8 +68,8 @@ static void errors_name_the_line(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(visits_documents_in_order),
-        cmocka_unit_test(errors_name_the_line),
+        cmocka_unit_test(test_documents_are_visited_in_order),
+        cmocka_unit_test(test_errors_name_the_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

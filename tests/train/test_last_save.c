@@ -1,6 +1,5 @@
-/* A disk that is too small: known at the start, and at the end nothing is lost that could be saved: in
- * another folder, in room that old checkpoints leave, or later.
- */
+/* A disk that is too small is detected at the start. At the end of a run, everything that can be
+ * saved is saved: in another folder, in space freed by removing old checkpoints, or later. */
 #include <dirent.h>
 #include <sys/stat.h>
 #include "base/clock.h"
@@ -8,18 +7,18 @@
 
 static const uint64_t PLENTY = (uint64_t)1 << 40;
 
-/* What disks say; one test at a time. */
+/* What the simulated disk reports; one test at a time. */
 struct disk {
-    uint64_t at_start, at_end; /* free for the run, before and after its last step */
-    int asks;                  /* after the last step, of the first rank, */
-    int room_after;            /* so many later there is room; 0 = never */
-    uint64_t moved;            /* the progress when it was asked before */
-    bool stood_still;          /* there was none between two questions */
-    const char *in_the_way;    /* there is room when this is gone; NULL = no matter */
-    int quota;                 /* so many questions later writes find the room that was said */
-    int stop_rank;             /* wants to stop after the last step; -1 = none does */
+    uint64_t at_start, at_end; /* free space for the run before and after its last step */
+    int asks;                  /* number of queries after the last step */
+    int room_after;            /* from this query on there is space; 0 = never */
+    uint64_t moved;            /* progress at the previous query */
+    bool stood_still;          /* no progress was made between two queries */
+    const char *in_the_way;    /* there is space once this path is gone; NULL = ignored */
+    int quota;                 /* until this query, writes fail although the disk reports space */
+    int stop_rank;             /* this rank asks to stop after the last step; -1 = none */
     _Atomic bool over;         /* the last step is done */
-    int64_t steps, last;       /* of the run; after which disk.over is */
+    int64_t steps, last;       /* steps of the run; the step after which `over` is set */
     struct save_rig *rig;
 };
 static struct disk disk;
@@ -82,7 +81,7 @@ static enum status train(struct save_rig *rig, int ranks, const char *more)
     return save_train(rig, "run", ranks, all);
 }
 
-/* The one folder in `fallback`, below the test's; "" = none. */
+/* Path of `name` in the only folder inside `fallback`, relative to the test's folder; "" = none. */
 static const char *in_fallback(struct save_rig *rig, const char *name)
 {
     static char path[64];
@@ -108,7 +107,7 @@ static const char *with_fallback(struct save_rig *rig, const char *more)
 
 /* --- at the start --------------------------------------------------------------------------- */
 
-static void test_refused_at_the_start(void **state)
+static void test_a_disk_without_space_is_refused_at_the_start(void **state)
 {
     (void)state;
     struct save_rig rig;
@@ -120,7 +119,7 @@ static void test_refused_at_the_start(void **state)
     rig_close(&rig.run);
 }
 
-static void test_warned_at_the_start(void **state)
+static void test_a_small_disk_is_reported_at_the_start(void **state)
 {
     (void)state;
     struct save_rig rig;
@@ -128,11 +127,11 @@ static void test_warned_at_the_start(void **state)
     assert_int_equal(train(&rig, 1, "checkpoint.every=1 checkpoint.keep=2"), STATUS_OK);
     save_expect_line(&rig, "up to 3 more checkpoints at once");
     assert_int_equal(train(&rig, 1, "train.steps=5 checkpoint.every=1 checkpoint.keep=2"),
-                     STATUS_OK); /* two are there: one more */
+                     STATUS_OK); /* two exist: one more */
     assert_false(strstr(rig.lines, "more checkpoints at once"));
     rig_close(&rig.run);
     open_rig(&rig, 2500000, PLENTY);
-    assert_int_equal(train(&rig, 1, ""), STATUS_OK); /* only the last */
+    assert_int_equal(train(&rig, 1, ""), STATUS_OK); /* only the last checkpoint */
     assert_false(strstr(rig.lines, "more checkpoints at once"));
     rig_close(&rig.run);
     open_rig(&rig, 2500000, PLENTY);
@@ -141,14 +140,14 @@ static void test_warned_at_the_start(void **state)
     rig_close(&rig.run);
 }
 
-/* --- another folder ------------------------------------------------------------------------- */
+/* --- the fallback folder -------------------------------------------------------------------- */
 
 static void save_to_fallback(int ranks, const char *keys)
 {
     struct save_rig rig;
     char apart[64], from[128], to[128], stopping[128];
     open_rig(&rig, PLENTY, 0);
-    disk.steps = 6; /* it stops after 4 */
+    disk.steps = 6; /* the run stops after 4 */
     snprintf(stopping, sizeof stopping, "train.stop_at=4 %s", keys);
     assert_int_equal(train(&rig, ranks, with_fallback(&rig, stopping)), STATUS_SAVED);
     save_expect_line(&rig, "could not be saved");
@@ -158,16 +157,16 @@ static void save_to_fallback(int ranks, const char *keys)
     assert_true(save_there(&rig, apart));
     assert_non_null(strstr(rig.summary.checkpoint, apart));
 
-    /* It goes on from there, on another number of ranks, with the same bits. */
+    /* The run resumes from there on another number of ranks, with the same bits. */
     disk.at_end = PLENTY;
     assert_int_equal(train(&rig, 3 - ranks, with_fallback(&rig, keys)), STATUS_OK);
     save_expect_line(&rig, "resuming after step 4 from");
     save_expect_line(&rig, apart);
     assert_int_equal(rig.summary.first_step, 4);
     assert_true(save_there(&rig, "run/checkpoints/step-6"));
-    assert_true(save_there(&rig, apart)); /* nobody removes it */
+    assert_true(save_there(&rig, apart)); /* the copy in the fallback is never removed */
 
-    /* A run in a folder of the same name is another. */
+    /* A new run in a folder of the same name does not use it. */
     snprintf(from, sizeof from, "%s", scratch_path(&rig.run.scratch, "run"));
     snprintf(to, sizeof to, "%s", scratch_path(&rig.run.scratch, "before"));
     assert_int_equal(rename(from, to), 0);
@@ -178,21 +177,21 @@ static void save_to_fallback(int ranks, const char *keys)
     rig_close(&rig.run);
 }
 
-static void test_another_folder(void **state)
+static void test_the_fallback_is_used(void **state)
 {
     (void)state;
     save_to_fallback(1, "");
     save_to_fallback(2, "zero.stage=3 checkpoint.async=true checkpoint.every=3");
 }
 
-/* Once there is room, the same command brings it home. */
-static void test_home_again(void **state)
+/* Once there is space, rerunning the command copies the checkpoint into the run folder. */
+static void test_the_fallback_is_copied_back(void **state)
 {
     (void)state;
     struct save_rig rig;
     open_rig(&rig, PLENTY, 0);
     assert_int_equal(train(&rig, 2, with_fallback(&rig, "")), STATUS_OK);
-    disk.at_start = 0; /* complete, and still no room */
+    disk.at_start = 0; /* complete, and still no space */
     assert_int_equal(train(&rig, 1, with_fallback(&rig, "")), STATUS_OK);
     save_expect_line(&rig, "still only in");
     assert_false(save_there(&rig, "run/checkpoints/step-4"));
@@ -201,7 +200,7 @@ static void test_home_again(void **state)
     assert_true(save_there(&rig, "run/checkpoints/step-4/COMPLETE"));
     save_expect_same(&rig, "run/checkpoints/step-4/model.safetensors",
                      in_fallback(&rig, "step-4/model.safetensors"));
-    /* and when that one is damaged, the other is still there */
+    /* and if that copy is damaged, the one in the fallback is used */
     scratch_text(&rig.run.scratch, "run/checkpoints/step-4/config.json", "{}");
     assert_int_equal(train(&rig, 2, with_fallback(&rig, "train.steps=5")), STATUS_OK);
     save_expect_line(&rig, "skipped the damaged checkpoint");
@@ -210,7 +209,8 @@ static void test_home_again(void **state)
     rig_close(&rig.run);
 }
 
-/* Any failure, not only want of space: where the folder should be there is a file. */
+/* The fallback is used after any failure, not only a full disk: here a file has the name of the
+ * checkpoints folder. */
 static void on_step_block(void *user, const struct trainer_step *step)
 {
     on_step(user, step);
@@ -218,14 +218,15 @@ static void on_step_block(void *user, const struct trainer_step *step)
         scratch_text(&disk.rig->run.scratch, "run/checkpoints", "");
 }
 
-static void test_a_broken_folder(void **state)
+static void test_the_fallback_is_used_after_any_failure(void **state)
 {
     (void)state;
     static const struct trainer_callbacks blocking = {.step = on_step_block};
     struct save_rig rig;
     open_rig(&rig, PLENTY, PLENTY);
     rig.callbacks = &blocking;
-    assert_int_equal(train(&rig, 1, "checkpoint.wait_for_space=10m"), STATUS_IO); /* at once */
+    /* without waiting */
+    assert_int_equal(train(&rig, 1, "checkpoint.wait_for_space=10m"), STATUS_IO);
     save_expect_line(&rig, "set checkpoint.fallback to a folder on another disk");
     rig_close(&rig.run);
     open_rig(&rig, PLENTY, PLENTY);
@@ -235,7 +236,7 @@ static void test_a_broken_folder(void **state)
     rig_close(&rig.run);
 }
 
-/* What was learnt is saved: that there is no summary is no failure. */
+/* A run whose model is saved succeeds even if summary.json cannot be written. */
 static void on_step_no_summary(void *user, const struct trainer_step *step)
 {
     on_step(user, step);
@@ -243,7 +244,7 @@ static void on_step_no_summary(void *user, const struct trainer_step *step)
         assert_int_equal(mkdir(scratch_path(&disk.rig->run.scratch, "run/summary.json"), 0777), 0);
 }
 
-static void test_no_summary(void **state)
+static void test_a_missing_summary_is_not_a_failure(void **state)
 {
     (void)state;
     static const struct trainer_callbacks blocking = {.step = on_step_no_summary};
@@ -255,7 +256,7 @@ static void test_no_summary(void **state)
     rig_close(&rig.run);
 }
 
-/* --- room that is made ---------------------------------------------------------------------- */
+/* --- making room ---------------------------------------------------------------------------- */
 
 static const char four[] = "checkpoint.every=1 checkpoint.keep=3 checkpoint.major=2 ";
 
@@ -289,19 +290,19 @@ static void make_room(int ranks, const char *in_the_way, enum status expected, c
     rig_close(&rig.run);
 }
 
-static void test_room_is_made(void **state)
+static void test_old_checkpoints_make_room(void **state)
 {
     (void)state;
     make_room(1, "run/checkpoints/step-3", STATUS_IO, "2345", "");
     make_room(1, "run/checkpoints/step-3", STATUS_OK, "2456", "checkpoint.make_room=true");
     make_room(2, "run/checkpoints/step-3", STATUS_OK, "2456",
               "checkpoint.make_room=true zero.stage=2");
-    /* The newest and those of checkpoint.major stay, whatever it costs. */
+    /* The newest checkpoint and those of checkpoint.major are never removed. */
     make_room(1, "run/checkpoints/step-5", STATUS_IO, "245", "checkpoint.make_room=true");
     make_room(1, "run/checkpoints/step-4", STATUS_IO, "245", "checkpoint.make_room=true");
 }
 
-/* Nothing is removed for the sake of one that cannot be read. */
+/* Nothing is removed if the newest checkpoint is damaged. */
 static void on_step_damage(void *user, const struct trainer_step *step)
 {
     on_step(user, step);
@@ -309,7 +310,7 @@ static void on_step_damage(void *user, const struct trainer_step *step)
         scratch_text(&disk.rig->run.scratch, "run/checkpoints/step-5/config.json", "{}");
 }
 
-static void test_the_newest_is_damaged(void **state)
+static void test_a_damaged_newest_checkpoint_keeps_the_others(void **state)
 {
     (void)state;
     static const struct trainer_callbacks damaging = {.step = on_step_damage};
@@ -326,23 +327,24 @@ static void test_the_newest_is_damaged(void **state)
 
 /* --- waiting -------------------------------------------------------------------------------- */
 
-static void test_space_comes(void **state)
+static void test_a_save_waits_for_space(void **state)
 {
     (void)state;
     for (int ranks = 1; ranks <= 2; ranks++) {
         struct save_rig rig;
         open_rig(&rig, PLENTY, 0);
-        disk.room_after = 3; /* the save itself asks too */
+        disk.room_after = 3; /* the save itself queries, too */
         assert_int_equal(train(&rig, ranks, "checkpoint.wait_for_space=10m"), STATUS_OK);
         save_expect_line(&rig, "waiting 10m00s");
         assert_true(save_there(&rig, "run/checkpoints/step-4"));
-        assert_false(disk.stood_still); /* the watch after a signal would end the process */
+        /* Otherwise the watchdog that a signal starts would end the process. */
+        assert_false(disk.stood_still);
         rig_close(&rig.run);
     }
 }
 
-/* A write of any rank that finds no space, where the disk has said that there is: it is tried again. One
- * that fails for another reason is tried once more, without a wait. */
+/* A write of any rank fails for lack of space although the disk reported space: the save is tried
+ * again after a wait. After any other error it is tried once more, without a wait. */
 static int failing_rank, failing_error;
 static void on_step_fail(void *user, const struct trainer_step *step)
 {
@@ -369,7 +371,7 @@ static void fail_once(int rank, int error, enum status expected)
     rig_close(&rig.run);
 }
 
-static void test_a_write_finds_no_space(void **state)
+static void test_a_failed_write_is_tried_again(void **state)
 {
     (void)state;
     fail_once(0, ENOSPC, STATUS_OK);
@@ -378,7 +380,7 @@ static void test_a_write_finds_no_space(void **state)
     fail_once(1, EIO, STATUS_OK);
 }
 
-static void test_the_wait_ends(void **state)
+static void test_the_wait_has_a_limit(void **state)
 {
     (void)state;
     struct save_rig rig;
@@ -388,21 +390,21 @@ static void test_the_wait_ends(void **state)
     rig_close(&rig.run);
 }
 
-/* A quota: the disk has room, and every save finds none. */
-static void test_the_wait_ends_though_there_seems_to_be_room(void **state)
+/* A quota: the disk reports space, but every save fails. */
+static void test_the_wait_has_a_limit_under_a_quota(void **state)
 {
     (void)state;
     struct save_rig rig;
     open_rig(&rig, PLENTY, PLENTY);
-    disk.quota = 20; /* two in a second */
+    disk.quota = 20; /* two queries per second */
     assert_int_equal(train(&rig, 1, "checkpoint.wait_for_space=2s"), STATUS_IO);
     save_expect_line(&rig, "waiting 2");
     assert_false(save_there(&rig, "run/checkpoints/step-4"));
     rig_close(&rig.run);
 }
 
-/* Rank 1 is asked to stop while all wait; this one is asked from its first question on, which is when
- * the wait has begun. */
+/* Rank 1 is asked to stop while all ranks wait: from its second call of should_stop after the last
+ * step on, when the wait has begun. */
 static bool on_late_ask(void *user)
 {
     struct save_seat *seat = user;
@@ -428,19 +430,19 @@ static void test_a_stop_ends_the_wait(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused_at_the_start),
-        cmocka_unit_test(test_warned_at_the_start),
-        cmocka_unit_test(test_another_folder),
-        cmocka_unit_test(test_home_again),
-        cmocka_unit_test(test_a_broken_folder),
-        cmocka_unit_test(test_room_is_made),
-        cmocka_unit_test(test_space_comes),
-        cmocka_unit_test(test_the_wait_ends),
-        cmocka_unit_test(test_the_wait_ends_though_there_seems_to_be_room),
+        cmocka_unit_test(test_a_disk_without_space_is_refused_at_the_start),
+        cmocka_unit_test(test_a_small_disk_is_reported_at_the_start),
+        cmocka_unit_test(test_the_fallback_is_used),
+        cmocka_unit_test(test_the_fallback_is_copied_back),
+        cmocka_unit_test(test_the_fallback_is_used_after_any_failure),
+        cmocka_unit_test(test_old_checkpoints_make_room),
+        cmocka_unit_test(test_a_save_waits_for_space),
+        cmocka_unit_test(test_the_wait_has_a_limit),
+        cmocka_unit_test(test_the_wait_has_a_limit_under_a_quota),
         cmocka_unit_test(test_a_stop_ends_the_wait),
-        cmocka_unit_test(test_a_write_finds_no_space),
-        cmocka_unit_test(test_the_newest_is_damaged),
-        cmocka_unit_test(test_no_summary),
+        cmocka_unit_test(test_a_failed_write_is_tried_again),
+        cmocka_unit_test(test_a_damaged_newest_checkpoint_keeps_the_others),
+        cmocka_unit_test(test_a_missing_summary_is_not_a_failure),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,11 @@
-/* Appending lines, cutting a file back to a step, setting it aside, finding the last step. */
+/* Appending lines, cutting a file back to a step, renaming an earlier file, finding the last
+ * step. */
 #include <errno.h>
 #include <unistd.h>
 #include "train/scratch.h"
 #include "train/run/line_file.h"
 
-static void lines_are_appended_at_once(void **state)
+static void test_lines_are_appended_at_once(void **state)
 {
     struct scratch s;
     struct line_file *file;
@@ -23,7 +24,7 @@ static void lines_are_appended_at_once(void **state)
     scratch_close(&s);
 }
 
-static void failures_are_named(void **state)
+static void test_failures_name_the_file(void **state)
 {
     struct scratch s;
     struct line_file *file;
@@ -45,10 +46,10 @@ static void failures_are_named(void **state)
     scratch_close(&s);
 }
 
-static void lines_of_later_steps_are_dropped(void **state)
+static void test_lines_of_later_steps_are_dropped(void **state)
 {
     static const struct {
-        const char *before, *after; /* cut back to step 2 */
+        const char *before, *after; /* before and after a cut back to step 2 */
         int64_t last;
     } cases[] = {
         {"", "", 0},
@@ -71,7 +72,7 @@ static void lines_of_later_steps_are_dropped(void **state)
         /* JSON before the last record stays, even with a later step */
         {"{\"note\":0}\n{\"step\":2}\n", "{\"note\":0}\n{\"step\":2}\n", 2},
         {"{\"step\":91}\n{\"step\":2}\n", "{\"step\":91}\n{\"step\":2}\n", 2},
-        /* JSON that is not a record stays everywhere */
+        /* JSON that is not a record always stays */
         {"{\"step\":2}\n{\"note\":0}", "{\"step\":2}\n{\"note\":0}\n", 2},
         {"{\"step\":3}\n[]\n{\"step\":4}\n[1]", "[]\n[1]\n", 0},
         {"{\"step\":2}\n{\"step\":3}\n{\"step\":-1}\n{\"step\":\"7\"}\n{\"st",
@@ -115,19 +116,19 @@ static void expect_content(struct scratch *s, const char *name, const void *cont
     unlink(path);
 }
 
-/* Only records that the run writes again and an incomplete last record are dropped: notes and damaged
- * lines of any kind stay where they are. */
-static void other_lines_stay(void **state)
+/* Only records of steps that the run repeats and an incomplete last record are dropped: notes and
+ * damaged lines of any kind stay where they are. */
+static void test_other_lines_stay(void **state)
 {
     static const struct {
-        const char *before, *after; /* cut back to step 2 */
+        const char *before, *after; /* before and after a cut back to step 2 */
     } cases[] = {
         /* between records */
         {"{\"step\":1}\n{\"step\":2,\"a\n{\"step\":2}\n",
          "{\"step\":1}\n{\"step\":2,\"a\n{\"step\":2}\n"},
         {"x\n{\"a\":0}\ny\n\n{\"step\":2}\n", "x\n{\"a\":0}\ny\n\n{\"step\":2}\n"},
         {"{\"step\":7x}\n{\"step\":2}\n", "{\"step\":7x}\n{\"step\":2}\n"},
-        /* behind the last record */
+        /* after the last record */
         {"{\"step\":2}\n{\"step\":3}\n{\"step\":4", "{\"step\":2}\n"},
         {"{\"step\":2}\n{\"step\":3}\n\001\002", "{\"step\":2}\n\001\002\n"},
         {"{\"step\":2}\nmy own note", "{\"step\":2}\nmy own note\n"},
@@ -160,7 +161,7 @@ static void other_lines_stay(void **state)
 }
 
 /* If the file cannot be cut, it is unchanged. */
-static void a_failed_cut_changes_nothing(void **state)
+static void test_a_failed_cut_changes_nothing(void **state)
 {
     static const char content[] = "{\"step\":2}\n{\"step\":3}\nx\n";
     struct scratch s;
@@ -180,7 +181,7 @@ static void a_failed_cut_changes_nothing(void **state)
 }
 
 /* A record may be cut off at any byte. */
-static void an_incomplete_record_is_dropped(void **state)
+static void test_an_incomplete_record_is_dropped(void **state)
 {
     static const char record[] =
         "{\"step\":3,\"loss\":2.5e-07,\"mfu\":null,\"skipped\":true,\"comm\":{}"
@@ -199,7 +200,7 @@ static void an_incomplete_record_is_dropped(void **state)
     scratch_close(&s);
 }
 
-static void an_earlier_file_is_set_aside(void **state)
+static void test_an_earlier_file_is_set_aside(void **state)
 {
     struct scratch s;
     char *text;
@@ -228,7 +229,7 @@ static void an_earlier_file_is_set_aside(void **state)
     scratch_close(&s);
 }
 
-static void the_last_step_is_found(void **state)
+static void test_the_last_step_is_found(void **state)
 {
     static const struct {
         const char *text;
@@ -259,14 +260,14 @@ static void the_last_step_is_found(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lines_are_appended_at_once),
-        cmocka_unit_test(failures_are_named),
-        cmocka_unit_test(lines_of_later_steps_are_dropped),
-        cmocka_unit_test(other_lines_stay),
-        cmocka_unit_test(a_failed_cut_changes_nothing),
-        cmocka_unit_test(an_incomplete_record_is_dropped),
-        cmocka_unit_test(an_earlier_file_is_set_aside),
-        cmocka_unit_test(the_last_step_is_found),
+        cmocka_unit_test(test_lines_are_appended_at_once),
+        cmocka_unit_test(test_failures_name_the_file),
+        cmocka_unit_test(test_lines_of_later_steps_are_dropped),
+        cmocka_unit_test(test_other_lines_stay),
+        cmocka_unit_test(test_a_failed_cut_changes_nothing),
+        cmocka_unit_test(test_an_incomplete_record_is_dropped),
+        cmocka_unit_test(test_an_earlier_file_is_set_aside),
+        cmocka_unit_test(test_the_last_step_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

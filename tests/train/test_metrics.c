@@ -1,5 +1,5 @@
-/* Metrics on a disk that is full for a while: records are lost, loudly, and the run goes on. And what a
- * run that goes on says about records that it does not find. */
+/* Metrics on a disk that is full for a while: records are lost with a warning, and the run
+ * continues. A resumed run reports missing records. */
 #include <math.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -10,7 +10,7 @@
 
 enum { SAID_BYTES = 2048 };
 
-/* No file may grow beyond `bytes`: what a full disk is to one that grows. */
+/* Limit the size of files to `bytes`: a growing file then fails as on a full disk. */
 static void limit_files(rlim_t bytes)
 {
     struct rlimit limit;
@@ -48,7 +48,7 @@ static void keep_lines(void *user, enum log_level level, const char *line)
     snprintf(said + used, SAID_BYTES - used, "%s\n", line);
 }
 
-static void a_full_disk_costs_records_only(void **state)
+static void test_a_full_disk_costs_only_records(void **state)
 {
     struct scratch s;
     struct metrics *metrics;
@@ -63,14 +63,14 @@ static void a_full_disk_costs_records_only(void **state)
     assert_ok(write_step(metrics, 1));
     off_t whole = size_of(path);
 
-    limit_files((rlim_t)whole + 20); /* there is room for a part of the next line */
+    limit_files((rlim_t)whole + 20); /* room for part of the next line */
     assert_ok(write_step(metrics, 2));
     assert_non_null(strstr(said, "THE METRICS OF STEP 2 ARE NOT WRITTEN: File too large"));
     limit_files(1);
     assert_ok(write_step(metrics, 3));
     said[0] = 0;
     assert_ok(write_step(metrics, 4));
-    assert_string_equal(said, ""); /* once */
+    assert_string_equal(said, ""); /* reported once */
     assert_int_equal(size_of(path), whole);
 
     limit_files(RLIM_INFINITY);
@@ -93,8 +93,8 @@ static void a_full_disk_costs_records_only(void **state)
     scratch_close(&s);
 }
 
-/* A file that takes its record says nothing about another that does not. */
-static void every_file_counts_its_own_losses(void **state)
+/* A file whose record was written says nothing about another file whose record was lost. */
+static void test_every_file_counts_its_own_lost_records(void **state)
 {
     struct scratch s;
     struct metrics *metrics;
@@ -134,7 +134,7 @@ static void every_file_counts_its_own_losses(void **state)
     scratch_close(&s);
 }
 
-/* What a run that goes on after step 12 says about the file that it finds. */
+/* The message of a run that resumes after step 12 about the file it finds. */
 static void expect_missing(const char *content, const char *steps)
 {
     struct scratch s;
@@ -156,7 +156,7 @@ static void expect_missing(const char *content, const char *steps)
     scratch_close(&s);
 }
 
-static void steps_without_a_record_are_named(void **state)
+static void test_steps_without_a_record_are_reported(void **state)
 {
     (void)state;
     expect_missing("{\"step\":11}\n{\"step\":12}\n", "");
@@ -169,8 +169,8 @@ static void steps_without_a_record_are_named(void **state)
     expect_missing(NULL, "steps 1 to 12");
 }
 
-/* Samples are not taken after every step: only that there is no file at all says that some are lost. */
-static void a_file_of_samples_that_is_gone_is_told_of(void **state)
+/* Samples are not taken after every step, so only a missing file proves that some are lost. */
+static void test_a_missing_file_of_samples_is_reported(void **state)
 {
     static const struct {
         const char *samples; /* NULL: there is no file */
@@ -189,7 +189,7 @@ static void a_file_of_samples_that_is_gone_is_told_of(void **state)
         if (cases[i].samples)
             scratch_text(&s, "samples.jsonl", cases[i].samples);
         assert_ok(env_create(&env, keep_lines, said, LOG_INFO, 1));
-        for (int again = 0; again < 2; again++) { /* once: then there is one */
+        for (int again = 0; again < 2; again++) { /* reported once: after that the file exists */
             assert_ok(
                 metrics_create(&env, s.folder, 12, cases[i].sampled, "train: {}", 16, &metrics));
             metrics_destroy(metrics);
@@ -209,10 +209,10 @@ int main(void)
 {
     signal(SIGXFSZ, SIG_IGN); /* as the command does */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_full_disk_costs_records_only),
-        cmocka_unit_test(every_file_counts_its_own_losses),
-        cmocka_unit_test(steps_without_a_record_are_named),
-        cmocka_unit_test(a_file_of_samples_that_is_gone_is_told_of),
+        cmocka_unit_test(test_a_full_disk_costs_only_records),
+        cmocka_unit_test(test_every_file_counts_its_own_lost_records),
+        cmocka_unit_test(test_steps_without_a_record_are_reported),
+        cmocka_unit_test(test_a_missing_file_of_samples_is_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

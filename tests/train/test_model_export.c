@@ -1,5 +1,5 @@
-/* Exports and comparisons that fail at any allocation or write: an error, nothing left on the disk,
- * no memory lost; and what they do when nothing fails. */
+/* Exports and comparisons that fail at any allocation or write return an error and leave no files
+ * and no memory behind. Also their results when nothing fails. */
 #include <errno.h>
 #include <math.h>
 #include "base/output.h"
@@ -22,7 +22,7 @@ static void expect_nothing(struct scratch *s)
     assert_true(dir_is_empty(s->folder));
 }
 
-static void test_every_allocation_can_fail(void **state)
+static void test_every_allocation_may_fail(void **state)
 {
     (void)state;
     struct scratch s;
@@ -42,7 +42,7 @@ static void test_every_allocation_can_fail(void **state)
     scratch_close(&s);
 }
 
-/* The folder is whole, or it is not there. */
+/* The folder is complete, or it does not exist. */
 static void expect_whole_or_nothing(struct scratch *s, const char *to, enum status st)
 {
     char command[256];
@@ -61,7 +61,7 @@ static void expect_whole_or_nothing(struct scratch *s, const char *to, enum stat
     expect_nothing(s);
 }
 
-static void test_every_write_can_fail(void **state)
+static void test_every_write_may_fail(void **state)
 {
     (void)state;
     struct scratch s;
@@ -82,7 +82,7 @@ static void test_every_write_can_fail(void **state)
         log_error_clear(s.env.log);
     }
     assert_true(failures > 20);
-    assert_true(passed <= 3); /* folders that are there already, and the last one */
+    assert_true(passed <= 3); /* calls that create an existing folder, and the last round */
     scratch_close(&s);
 }
 
@@ -100,7 +100,7 @@ static void hear(void *user, const struct diff_tensor *tensor)
     heard->last = *tensor;
 }
 
-static void test_comparing_can_fail_anywhere(void **state)
+static void test_every_allocation_of_a_comparison_may_fail(void **state)
 {
     (void)state;
     struct scratch s;
@@ -165,7 +165,7 @@ static struct diff_tensor compare(const void *a, const void *b, int64_t count, e
     return heard.last;
 }
 
-static void test_bits_and_numbers(void **state)
+static void test_bits_and_values_are_compared(void **state)
 {
     (void)state;
     const float a[] = {3, -0.0f, NAN, INFINITY, 4}, b[] = {3, 0.0f, NAN, INFINITY, 4.5f};
@@ -195,10 +195,10 @@ static void test_bits_and_numbers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_allocation_can_fail),
-        cmocka_unit_test(test_every_write_can_fail),
-        cmocka_unit_test(test_comparing_can_fail_anywhere),
-        cmocka_unit_test(test_bits_and_numbers),
+        cmocka_unit_test(test_every_allocation_may_fail),
+        cmocka_unit_test(test_every_write_may_fail),
+        cmocka_unit_test(test_every_allocation_of_a_comparison_may_fail),
+        cmocka_unit_test(test_bits_and_values_are_compared),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* A model directory and back: the same bits; other people's habits of naming; and every
- * difference said by name. */
+/* A model directory, written and read back, has the same bits; naming conventions of other programs
+ * are accepted; every difference is reported by name. */
 #include "scratch.h"
 #include "train/weights/model_file.h"
 #include "train/models/model_weights.h"
@@ -51,7 +51,7 @@ static void session_open(struct scratch *s, const struct model_config *config, u
     assert_int_equal(zero_init(session->zero, seed), STATUS_OK);
 }
 
-/* What is at `path`, whatever that is. */
+/* Load whatever is at `path`. */
 static enum status load(struct scratch *s, const char *path, struct session *session)
 {
     const struct model_want want = {.depth = MODEL_DEPTH_ALL};
@@ -78,24 +78,24 @@ static bool same_values(struct session *a, struct session *b)
     return same;
 }
 
-/* --- writing a file as somebody else would -------------------------------------------------- */
+/* --- writing a file as other programs do ---------------------------------------------------- */
 
 enum habit {
     NO_PREFIX = 1,  /* names without "transformer." or "model." */
     MASKS = 2,      /* constant buffers */
     HEAD = 4,       /* lm_head.weight although tied */
-    OTHER_HEAD = 8, /* and not equal */
+    OTHER_HEAD = 8, /* and not equal to the embedding */
     LOSE_ONE = 16,  /* the last tensor is missing */
-    ADD_ONE = 32,   /* a tensor nobody knows */
-    BEND_ONE = 64,  /* the first has one row too few */
-    ODD_ONLY = 128, /* only tensors with an odd number */
+    ADD_ONE = 32,   /* an unknown tensor */
+    BEND_ONE = 64,  /* the first tensor has one row too few */
+    ODD_ONLY = 128, /* only tensors with an odd index */
     EVEN_ONLY = 256,
 };
 
 struct writing {
     struct session *session;
     int habits;
-    int source[64]; /* tensor behind each entry, -1 = zeros */
+    int source[64]; /* index of each entry's tensor, -1 = zeros */
     enum dtype type;
 };
 
@@ -220,21 +220,21 @@ static void expect_round_trip(const struct model_config *config)
     scratch_close(&s);
 }
 
-static void test_round_trip_gpt2(void **state)
+static void test_gpt2_reads_back(void **state)
 {
     (void)state;
     expect_round_trip(&gpt2);
 }
 
-static void test_round_trip_llama(void **state)
+static void test_llama_reads_back(void **state)
 {
     (void)state;
     expect_round_trip(&llama);
 }
 
-/* --- other habits --------------------------------------------------------------------------- */
+/* --- conventions of other programs ---------------------------------------------------------- */
 
-/* Write a model in the given manner and read it; *same tells whether the values came over. */
+/* Write a model with the given conventions and read it; *same: the values are unchanged. */
 static enum status try_model(struct scratch *s, const struct model_config *config, int habits,
                              enum dtype type, bool *same)
 {
@@ -254,7 +254,7 @@ static enum status try_habits(struct scratch *s, int habits, enum dtype type, bo
     return try_model(s, &gpt2, habits, type, same);
 }
 
-static void test_habits_that_are_fine(void **state)
+static void test_common_conventions_are_accepted(void **state)
 {
     (void)state;
     static const int fine[] = {0, NO_PREFIX, MASKS, HEAD, NO_PREFIX | MASKS | HEAD};
@@ -273,7 +273,7 @@ static void test_habits_that_are_fine(void **state)
     scratch_close(&s);
 }
 
-static void test_bf16_is_exact_widening(void **state)
+static void test_bf16_is_widened_exactly(void **state)
 {
     (void)state;
     struct scratch s;
@@ -336,7 +336,7 @@ static enum status load_indexed(struct scratch *s, const char *index, bool *same
     return st;
 }
 
-static void test_several_files_by_index(void **state)
+static void test_several_files_are_found_by_their_index(void **state)
 {
     (void)state;
     struct scratch s;
@@ -368,7 +368,7 @@ static void test_several_files_by_index(void **state)
     scratch_close(&s);
 }
 
-/* Whatever allocation fails while saving or loading, everything is given back. */
+/* Whatever allocation fails while saving or loading, everything is freed. */
 static void test_every_allocation_may_fail(void **state)
 {
     (void)state;
@@ -402,12 +402,12 @@ static void test_every_allocation_may_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip_gpt2),
-        cmocka_unit_test(test_round_trip_llama),
-        cmocka_unit_test(test_habits_that_are_fine),
-        cmocka_unit_test(test_bf16_is_exact_widening),
+        cmocka_unit_test(test_gpt2_reads_back),
+        cmocka_unit_test(test_llama_reads_back),
+        cmocka_unit_test(test_common_conventions_are_accepted),
+        cmocka_unit_test(test_bf16_is_widened_exactly),
         cmocka_unit_test(test_differences_are_listed),
-        cmocka_unit_test(test_several_files_by_index),
+        cmocka_unit_test(test_several_files_are_found_by_their_index),
         cmocka_unit_test(test_every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* What a path stands for: a directory, a file, a checkpoint, a run; and what is no model at all.
- * Damage at many places is in test_checkpoint_damage.c. */
+/* What a path may stand for: a directory, a file, a checkpoint, a run; and paths without a model.
+ * test_checkpoint_damage.c covers damage. */
 #include <unistd.h>
 #include "save_rig.h"
 #include "train/models/model_source.h"
@@ -39,7 +39,7 @@ static void command(struct scratch *s, const char *format)
     assert_int_equal(system(text), 0);
 }
 
-static void test_plain(void **state)
+static void test_directories_and_files_are_found(void **state)
 {
     (void)state;
     struct scratch s;
@@ -57,8 +57,8 @@ static void test_plain(void **state)
     scratch_close(&s);
 }
 
-/* Folders of a run that look like a checkpoint and are none. */
-static void test_a_run(void **state)
+/* Folders of a run that look like checkpoints but are not. */
+static void test_the_newest_checkpoint_of_a_run_is_found(void **state)
 {
     (void)state;
     struct save_rig rig = {0};
@@ -79,7 +79,7 @@ static void test_a_run(void **state)
     expect_refused(s, "run/checkpoints/.step-500.tmp", &all, STATUS_FORMAT, ".tmp/state.json");
     expect_found(s, "run/checkpoints/step-200", &all, "run/checkpoints/step-200", false);
 
-    /* who looks at damage gets what is there */
+    /* a reader that only wants state.json gets the newest checkpoint even if it is damaged */
     command(s, "cd run/checkpoints && rm -r step-100 step-200 step-300 && : >step-9/config.json");
     expect_found(s, "run", &all, "run/checkpoints/step-8", true);
     expect_found(s, "run", &state_only, "run/checkpoints/step-9", true);
@@ -92,8 +92,8 @@ static void test_a_run(void **state)
     rig_close(&rig.run);
 }
 
-/* One that is open holds no room to read with: it may be open as long as a run. */
-static void test_room(void **state)
+/* An open source holds no read buffers: it may stay open as long as a run. */
+static void test_an_open_source_holds_little_memory(void **state)
 {
     (void)state;
     struct save_rig rig = {0};
@@ -108,8 +108,8 @@ static void test_room(void **state)
     rig_close(&rig.run);
 }
 
-/* Weights that are in the folder and not in state.json are not those of the checkpoint. */
-static void test_a_stray_file(void **state)
+/* A weight file that is in the folder but not in state.json is not part of the checkpoint. */
+static void test_a_stray_file_is_ignored(void **state)
 {
     (void)state;
     struct save_rig rig = {0};
@@ -132,10 +132,10 @@ static void test_a_stray_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain),
-        cmocka_unit_test(test_a_run),
-        cmocka_unit_test(test_room),
-        cmocka_unit_test(test_a_stray_file),
+        cmocka_unit_test(test_directories_and_files_are_found),
+        cmocka_unit_test(test_the_newest_checkpoint_of_a_run_is_found),
+        cmocka_unit_test(test_an_open_source_holds_little_memory),
+        cmocka_unit_test(test_a_stray_file_is_ignored),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,10 @@
-/* Median and prediction of step times, for short runs and for runs longer than what is kept. */
+/* Median and prediction of step times, for short runs and for runs with more steps than are
+ * kept. */
 #include "scratch.h"
 #include <math.h>
 #include "train/run/pace.h"
 
-static void test_nothing_is_known_at_first(void **state)
+static void test_the_pace_is_unknown_at_first(void **state)
 {
     (void)state;
     struct scratch s;
@@ -60,7 +61,7 @@ static void test_long_runs_are_sampled_evenly(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing_is_known_at_first),
+        cmocka_unit_test(test_the_pace_is_unknown_at_first),
         cmocka_unit_test(test_warm_up_does_not_count),
         cmocka_unit_test(test_long_runs_are_sampled_evenly),
     };

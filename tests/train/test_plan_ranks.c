@@ -1,12 +1,11 @@
-/* What every rank of a run takes is what the plan says of it, to the byte, in odd layouts: a run over
- * ranks that are threads against each rank built on nothing. The rank that the plan shows is the
- * one that takes the most.
- */
+/* The memory of every rank equals the plan to the byte, also in unusual layouts: a run on ranks
+ * that are threads is compared with each rank built on the dry back end. The rank that the plan
+ * shows is the one that needs the most memory. */
 #include "ranks_rig.h"
 #include "train/run_plan.h"
 
 enum { MOST_RANKS = 8, KEYS = 320 };
-enum { BOOKKEEPING = 512 }; /* lists of what a rank owns: a few bytes more on one or another */
+enum { BOOKKEEPING = 512 }; /* lists of owned pieces: a few bytes more on some ranks */
 
 struct layout {
     int ranks;
@@ -15,10 +14,10 @@ struct layout {
 
 struct seat {
     struct rank_run run;
-    size_t bytes[MEM_CATEGORY_COUNT]; /* the most of each */
+    size_t bytes[MEM_CATEGORY_COUNT]; /* peak of each category */
 };
 
-/* A run takes nothing after it is built but for files, so the most is what was built. */
+/* After it is built, a run allocates only for files, so the peak is what was built. */
 static void *seat_main(void *argument)
 {
     struct seat *seat = argument;
@@ -50,7 +49,7 @@ static void run_seats(struct run_rig *rig, int ranks, struct seat *seats)
     comm_hub_destroy(hub);
 }
 
-/* The loader has the data, which a plan does not read; `other` has files and names. */
+/* A plan does not read the data, which the loader holds; `other` holds files and names. */
 static bool is_planned(int category)
 {
     return category != MEM_LOADER && category != MEM_OTHER;
@@ -79,7 +78,7 @@ static int compare(const struct layout *layout, const struct plan_request *reque
     size_t shown = worst.worker.total_bytes > worst.server.total_bytes ? worst.worker.total_bytes
                                                                        : worst.server.total_bytes;
     if (shown > most || most - shown > BOOKKEEPING) {
-        print_error("%d ranks, %s: a rank takes %zu, the plan shows %zu\n", layout->ranks,
+        print_error("%d ranks, %s: a rank needs %zu, the plan shows %zu\n", layout->ranks,
                     layout->keys, most, shown);
         bad++;
     }
@@ -116,7 +115,7 @@ static void try_layouts(const struct layout *layouts, size_t count)
     rig_close(&rig);
 }
 
-static void test_stages(void **state)
+static void test_zero_stages_match_their_plan(void **state)
 {
     static const int ranks[] = {1, 2, 3, 5, 6, 7};
     char keys[64];
@@ -133,7 +132,7 @@ static void test_stages(void **state)
     rig_close(&rig);
 }
 
-static void test_without_a_copy(void **state)
+static void test_runs_without_a_snapshot_match_their_plan(void **state)
 {
     static const struct layout layouts[] = {
         {1, "checkpoint.every=0"},
@@ -146,7 +145,7 @@ static void test_without_a_copy(void **state)
     try_layouts(layouts, sizeof layouts / sizeof *layouts);
 }
 
-static void test_servers_and_groups(void **state)
+static void test_servers_and_groups_match_their_plan(void **state)
 {
     static const struct layout layouts[] = {
         {7, "zero.stage=1 zero.servers=2 checkpoint.every=1"},
@@ -160,7 +159,7 @@ static void test_servers_and_groups(void **state)
     try_layouts(layouts, sizeof layouts / sizeof *layouts);
 }
 
-static void test_meshes(void **state)
+static void test_meshes_match_their_plan(void **state)
 {
     static const struct layout layouts[] = {
         {3, "parallel.tp=3 model.heads=6 model.width=48 checkpoint.every=1"},
@@ -182,10 +181,10 @@ static void test_meshes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stages),
-        cmocka_unit_test(test_without_a_copy),
-        cmocka_unit_test(test_servers_and_groups),
-        cmocka_unit_test(test_meshes),
+        cmocka_unit_test(test_zero_stages_match_their_plan),
+        cmocka_unit_test(test_runs_without_a_snapshot_match_their_plan),
+        cmocka_unit_test(test_servers_and_groups_match_their_plan),
+        cmocka_unit_test(test_meshes_match_their_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

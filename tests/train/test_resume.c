@@ -1,7 +1,6 @@
-/* A run that is stopped and goes on elsewhere has the bits of one that is not: over ranks, stages,
- * servers and groups, in every precision, written at once or in the background, in one file or in
- * several. And what is kept, refused and said.
- */
+/* A run that is stopped and resumed in another layout has the bits of an uninterrupted one: for
+ * ranks, ZeRO stages, servers and groups, in every precision, saved in the background or not, in
+ * one file or in several. Also which checkpoints are kept, and what is refused and reported. */
 #include "save_rig.h"
 #include <dirent.h>
 #include <math.h>
@@ -9,7 +8,7 @@
 static const char *const STATE_FILES[] = {"model.safetensors", "optimizer/momentum.safetensors",
                                           "optimizer/variance.safetensors"};
 
-/* The losses of metrics.jsonl, with their lines in order. */
+/* The losses in metrics.jsonl, checking that steps are in order. */
 static int read_losses(struct save_rig *rig, const char *name, double *losses)
 {
     size_t bytes;
@@ -44,7 +43,7 @@ static void expect_same_runs(struct save_rig *rig, const char *a, const char *b,
 }
 
 /* The state is the mode. */
-static void test_precision(void **state)
+static void test_a_resumed_run_has_the_same_bits(void **state)
 {
     static const struct {
         int ranks, stop;
@@ -76,14 +75,14 @@ static void test_precision(void **state)
         if (i > 0)
             save_expect_line(&rig, "resuming after step");
         if (strstr(rig.lines, "differ"))
-            fail_msg("a word too many: %s", rig.lines);
+            fail_msg("unexpected report of a difference: %s", rig.lines);
     }
     expect_same_runs(&rig, "plain", "cut", 20);
     assert_int_equal(save_verify(&rig, "cut/checkpoints/step-20"), STATUS_OK);
     rig_close(&rig.run);
 }
 
-static void test_stochastic_rounding_of_parts(void **state)
+static void test_stochastic_rounding_is_resumed_with_tp(void **state)
 {
     (void)state;
     struct save_rig rig = {0};
@@ -107,7 +106,7 @@ static void test_stochastic_rounding_of_parts(void **state)
     rig_close(&rig.run);
 }
 
-/* An overflow before the stop must be remembered after it: the scale, and how patient it is. */
+/* The loss scale after an overflow, and the number of good steps since, survive the stop. */
 static void check_loss_scale(const char *rounding)
 {
     struct save_rig rig = {0};
@@ -118,7 +117,7 @@ static void check_loss_scale(const char *rounding)
              rounding);
     save_open(&rig);
     assert_int_equal(save_train(&rig, "plain", 1, all), STATUS_OK);
-    assert_true(rig.summary.skipped > 1); /* or there is nothing to see here */
+    assert_true(rig.summary.skipped > 1); /* otherwise this tests nothing */
     int64_t skipped = rig.summary.skipped;
     for (int stop = 3; stop <= 12; stop += 3) {
         snprintf(settings, sizeof settings, "%s train.stop_at=%d", all, stop);
@@ -129,15 +128,15 @@ static void check_loss_scale(const char *rounding)
     rig_close(&rig.run);
 }
 
-static void test_loss_scale_goes_on(void **state)
+static void test_the_loss_scale_is_resumed(void **state)
 {
     (void)state;
     check_loss_scale("nearest");
     check_loss_scale("stochastic");
 }
 
-/* Stored in one precision, gone on with in another: the masters are what counts. */
-static void test_other_precision(void **state)
+/* Saved in one precision and resumed in another: the masters are what is restored. */
+static void test_another_precision_resumes_from_the_masters(void **state)
 {
     (void)state;
     struct save_rig rig = {0};
@@ -156,8 +155,8 @@ static void test_other_precision(void **state)
     rig_close(&rig.run);
 }
 
-/* Several files, and an index for who reads the model. */
-static void test_files_are_cut(void **state)
+/* A model in several files, with an index for its readers. */
+static void test_a_model_may_have_several_files(void **state)
 {
     (void)state;
     struct save_rig rig = {0};
@@ -176,7 +175,7 @@ static void test_files_are_cut(void **state)
     assert_int_equal(save_train(&rig, "plain", 1, "train.steps=6"), STATUS_OK);
     expect_same_runs(&rig, "plain", "run", 6);
 
-    /* another run begins with the model in several files */
+    /* another run starts from the model in several files */
     assert_int_equal(save_train(&rig, "cut", 1, "train.steps=6 checkpoint.file_size=20000"),
                      STATUS_OK);
     char settings[160];
@@ -203,7 +202,7 @@ static int count_folders(struct save_rig *rig, const char *name)
     return count;
 }
 
-static void test_which_are_kept(void **state)
+static void test_the_configured_checkpoints_are_kept(void **state)
 {
     (void)state;
     struct save_rig rig = {0};
@@ -224,9 +223,9 @@ static void test_which_are_kept(void **state)
     rig_close(&rig.run);
 }
 
-/* What a killed run leaves is cleared; a run without a checkpoint begins again; lines of steps that
- * are done again are dropped. */
-static void test_left_overs(void **state)
+/* Leftovers of a killed run are removed; a run without a checkpoint starts again; records of
+ * repeated steps are dropped. */
+static void test_leftovers_are_removed(void **state)
 {
     (void)state;
     struct save_rig rig = {0};
@@ -257,7 +256,7 @@ static void test_left_overs(void **state)
     rig_close(&rig.run);
 }
 
-static void test_a_changed_configuration(void **state)
+static void test_a_changed_configuration_is_reported(void **state)
 {
     (void)state;
     struct save_rig rig = {0};
@@ -269,7 +268,7 @@ static void test_a_changed_configuration(void **state)
         assert_int_equal(st, STATUS_CONFIG);
         save_expect_line(&rig, "model.layers: 2 -> 3");
     }
-    char *yaml = save_read(&rig, "run/config.yaml", &bytes); /* as it was */
+    char *yaml = save_read(&rig, "run/config.yaml", &bytes); /* unchanged */
     assert_non_null(strstr(yaml, "layers: 2"));
     mem_free(&rig.run.scratch.env, yaml);
     assert_int_equal(save_train(&rig, "run", 1,
@@ -278,11 +277,11 @@ static void test_a_changed_configuration(void **state)
                      STATUS_SAVED);
     save_expect_line(&rig, "train.lr: 0.01 -> 0.001");
     save_expect_line(&rig, "train.seed: 1 -> 2");
-    assert_null(strstr(rig.lines, "the data is not that")); /* other samples are no news */
+    assert_null(strstr(rig.lines, "the data is not that")); /* the data is the same */
     assert_null(strstr(rig.lines, "log_every"));
     assert_null(strstr(rig.lines, "checkpoint.every"));
 
-    /* a larger batch goes on with the first sample that was not used */
+    /* a larger batch continues with the first unused sample */
     assert_int_equal(save_train(&rig, "run", 1,
                                 "train.steps=9 train.stop_at=5 train.lr=1e-3 "
                                 "train.min_lr=1e-3 train.seed=2 "
@@ -295,8 +294,9 @@ static void test_a_changed_configuration(void **state)
     rig_close(&rig.run);
 }
 
-/* Where sums are made by worker, another number of them is a change; elsewhere it is none. */
-static void test_another_number_of_workers(void **state)
+/* Where each worker sums its own micro-batches, another number of workers is reported as a change;
+ * elsewhere it is not. */
+static void test_another_number_of_workers_is_reported(void **state)
 {
     (void)state;
     static const char *const sums[] = {"zero.accumulate=local run.deterministic=false zero.stage=2",
@@ -314,15 +314,15 @@ static void test_another_number_of_workers(void **state)
                      sums[i], servers[life]);
             assert_int_equal(save_train(&rig, folder, ranks[life], settings), STATUS_SAVED);
             bool told = strstr(rig.lines, "2 -> 1 workers") != NULL;
-            assert_int_equal(told, i < 2 && life == 2); /* a server is no worker */
+            assert_int_equal(told, i < 2 && life == 2); /* a server is not a worker */
             assert_int_equal(strstr(rig.lines, "differ") != NULL, told);
         }
     }
     rig_close(&rig.run);
 }
 
-/* Bits that were given up, and are wanted again. */
-static void test_equal_bits_again(void **state)
+/* Equal bits were given up and are requested again. */
+static void test_a_return_to_equal_bits_is_reported(void **state)
 {
     (void)state;
     struct save_rig rig = {0};
@@ -367,25 +367,32 @@ static void test_a_complete_run_is_left_alone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        {.name = "fp32", .test_func = test_precision, .initial_state = "fp32"},
-        {.name = "bf16", .test_func = test_precision, .initial_state = "bf16"},
-        {.name = "fp16", .test_func = test_precision, .initial_state = "fp16"},
-        /* Made again as the last update made them, which after skipped steps is not the last step. */
+        {.name = "fp32",
+         .test_func = test_a_resumed_run_has_the_same_bits,
+         .initial_state = "fp32"},
+        {.name = "bf16",
+         .test_func = test_a_resumed_run_has_the_same_bits,
+         .initial_state = "bf16"},
+        {.name = "fp16",
+         .test_func = test_a_resumed_run_has_the_same_bits,
+         .initial_state = "fp16"},
+        /* Resuming restores the random rounding of the last update, which after skipped steps is
+         * not the last step. */
         {.name = "bf16, rounded at random",
-         .test_func = test_precision,
+         .test_func = test_a_resumed_run_has_the_same_bits,
          .initial_state = "bf16 optimizer.rounding=stochastic"},
         {.name = "fp16, rounded at random",
-         .test_func = test_precision,
+         .test_func = test_a_resumed_run_has_the_same_bits,
          .initial_state = "fp16 optimizer.rounding=stochastic"},
-        cmocka_unit_test(test_stochastic_rounding_of_parts),
-        cmocka_unit_test(test_loss_scale_goes_on),
-        cmocka_unit_test(test_other_precision),
-        cmocka_unit_test(test_files_are_cut),
-        cmocka_unit_test(test_which_are_kept),
-        cmocka_unit_test(test_left_overs),
-        cmocka_unit_test(test_a_changed_configuration),
-        cmocka_unit_test(test_another_number_of_workers),
-        cmocka_unit_test(test_equal_bits_again),
+        cmocka_unit_test(test_stochastic_rounding_is_resumed_with_tp),
+        cmocka_unit_test(test_the_loss_scale_is_resumed),
+        cmocka_unit_test(test_another_precision_resumes_from_the_masters),
+        cmocka_unit_test(test_a_model_may_have_several_files),
+        cmocka_unit_test(test_the_configured_checkpoints_are_kept),
+        cmocka_unit_test(test_leftovers_are_removed),
+        cmocka_unit_test(test_a_changed_configuration_is_reported),
+        cmocka_unit_test(test_another_number_of_workers_is_reported),
+        cmocka_unit_test(test_a_return_to_equal_bits_is_reported),
         cmocka_unit_test(test_a_complete_run_is_left_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
-/* A run that resumes while its reads fail in turn, on one rank or another: it stops or
- * resumes from the newest checkpoint, and no checkpoint is passed over or renamed.
+/* A run that resumes while its reads fail in turn, on one rank or another: it stops or resumes from
+ * the newest checkpoint, and no checkpoint is skipped or renamed.
  *
- * One read in SIFR_TEST_READS fails, one in 5 unless it says otherwise (one in 25 under a sanitizer).
+ * One read in SIFR_TEST_READS fails; default one in 5, under a sanitizer one in 25.
  */
 #include <dirent.h>
 #include "save_rig.h"
@@ -11,7 +11,7 @@ static const char SETTINGS[] =
     "model.heads=2 model.kv_heads=1 checkpoint.every=2 checkpoint.async=false checkpoint.keep=3 "
     "zero.stage=3 precision.mode=bf16";
 
-/* step-2 and step-4 are there under their names, and nothing else is. */
+/* step-2 and step-4 exist under their names, and nothing else does. */
 static void expect_untouched(struct save_rig *rig)
 {
     int entries = 0;
@@ -26,8 +26,8 @@ static void expect_untouched(struct save_rig *rig)
     assert_null(strstr(rig->lines, "skipped the damaged"));
 }
 
-/* Resume with `times` reads of one rank failing from its read number `call` on; false = it makes
- * fewer. */
+/* Resume with `times` reads of one rank failing, beginning with its read number `call`; false = it
+ * makes fewer. */
 static bool resume_failing(struct save_rig *rig, int ranks, int rank, int call, int times,
                            enum status *st)
 {
@@ -41,7 +41,7 @@ static bool resume_failing(struct save_rig *rig, int ranks, int rank, int call, 
     return atomic_load(&faults->left) <= 0;
 }
 
-/* Odd, so that both errors have their turn. */
+/* Odd, so that both errors occur. */
 static int read_stride(void)
 {
     const char *told = getenv("SIFR_TEST_READS");
@@ -74,26 +74,26 @@ static void fail_every_read(int ranks, int rank)
     rig_close(&rig.run);
 }
 
-static void test_every_read_of_one_rank(void **state)
+static void test_every_read_of_a_single_rank_may_fail(void **state)
 {
     (void)state;
     fail_every_read(1, 0);
 }
 
-static void test_every_read_of_the_first_rank(void **state)
+static void test_every_read_of_the_first_rank_may_fail(void **state)
 {
     (void)state;
     fail_every_read(2, 0);
 }
 
-static void test_every_read_of_the_second_rank(void **state)
+static void test_every_read_of_the_second_rank_may_fail(void **state)
 {
     (void)state;
     fail_every_read(2, 1);
 }
 
-/* An error that passes costs nothing. */
-static void test_every_read_fails_for_a_moment(void **state)
+/* A transient error has no effect. */
+static void test_transient_errors_have_no_effect(void **state)
 {
     (void)state;
     struct save_rig rig = {0};
@@ -111,10 +111,10 @@ static void test_every_read_fails_for_a_moment(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_read_of_one_rank),
-        cmocka_unit_test(test_every_read_of_the_first_rank),
-        cmocka_unit_test(test_every_read_of_the_second_rank),
-        cmocka_unit_test(test_every_read_fails_for_a_moment),
+        cmocka_unit_test(test_every_read_of_a_single_rank_may_fail),
+        cmocka_unit_test(test_every_read_of_the_first_rank_may_fail),
+        cmocka_unit_test(test_every_read_of_the_second_rank_may_fail),
+        cmocka_unit_test(test_transient_errors_have_no_effect),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

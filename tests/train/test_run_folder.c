@@ -1,5 +1,5 @@
-/* A run's folder: made, gone on with, moved aside; what was there is never lost. One run at a time has
- * it, also where locks are those of a server. */
+/* A run folder is created, resumed or moved aside, and nothing in it is ever lost. Only one run at
+ * a time uses it, also where a server manages the locks. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -10,7 +10,7 @@
 #include "scratch.h"
 #include "train/run/run_folder.h"
 
-/* As sifr writes them. */
+/* Records as sifr writes them. */
 #define BEGIN "{\"step\":1,\"tokens\":8,\"loss\":2.5,\"grad_norm\":null,\"lr\":0.1,\"seconds\":1"
 #define LINE \
     BEGIN ",\"tokens_per_second\":null,\"mfu\":null,\"skipped\":true,\"mem\":{},\"comm\":{}}\n"
@@ -19,8 +19,8 @@
 
 static enum { LOCKS_HERE, LOCKS_NFS, LOCKS_NONE } locks;
 
-/* In the place of the C library's. Over NFS the system asks the server for a lock of all bytes, which
- * a file must be open for: reading for a shared one, writing for the other. */
+/* Replaces the C library's flock. Over NFS the kernel asks the server for a lock of all bytes, for
+ * which the file must be open for reading (shared lock) or for writing (exclusive lock). */
 int flock(int fd, int operation)
 {
     struct flock range = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
@@ -34,7 +34,7 @@ int flock(int fd, int operation)
         range.l_type = F_WRLCK;
     else if (operation & LOCK_SH)
         range.l_type = F_RDLCK;
-    return fcntl(fd, F_OFD_SETLK, &range); /* EAGAIN is EWOULDBLOCK, EBADF what NFS says too */
+    return fcntl(fd, F_OFD_SETLK, &range); /* EAGAIN is EWOULDBLOCK; NFS fails with EBADF, too */
 }
 
 /* A run that ends at once. */
@@ -46,13 +46,13 @@ static enum status prepare(struct scratch *s, const char *path, bool fresh)
     return st;
 }
 
-static void test_made_with_parents(void **state)
+static void test_a_folder_is_created_with_its_parents(void **state)
 {
     (void)state;
     struct scratch s;
     scratch_open(&s);
     assert_int_equal(prepare(&s, scratch_path(&s, "a/b/c"), false), STATUS_OK);
-    assert_true(dir_is_empty(scratch_path(&s, "a/b/c"))); /* the probe is gone */
+    assert_true(dir_is_empty(scratch_path(&s, "a/b/c"))); /* the probe file is gone */
     assert_int_equal(prepare(&s, scratch_path(&s, "a/b/c"), false), STATUS_OK);
     scratch_text(&s, "a/b/c/notes.txt", "mine");
     assert_int_equal(prepare(&s, scratch_path(&s, "a/b/c"), false), STATUS_OK);
@@ -60,7 +60,7 @@ static void test_made_with_parents(void **state)
     scratch_close(&s);
 }
 
-/* A folder "run" with notes of somebody's in it. */
+/* A folder "run" with somebody's notes in it. */
 static void make_folder(struct scratch *s)
 {
     scratch_open(s);
@@ -68,7 +68,7 @@ static void make_folder(struct scratch *s)
     scratch_text(s, "run/notes.txt", "x");
 }
 
-static void test_each_sign_of_a_run_is_seen(void **state)
+static void test_every_sign_of_a_run_is_recognized(void **state)
 {
     (void)state;
     static const char *const signs[][2] = {{"metrics.jsonl", LINE},
@@ -79,7 +79,7 @@ static void test_each_sign_of_a_run_is_seen(void **state)
                                            {"metrics.jsonl", "\001\002\n" LINE},
                                            {"metrics.jsonl", "oss\":1}\n" LINE "{\"step\":2,\"to"},
                                            {"metrics.jsonl", BEGIN "\n" LINE},
-                                           /* and cut off */
+                                           /* cut off */
                                            {"metrics.jsonl", BEGIN},
                                            {"metrics.jsonl", "{\"step\":1"},
                                            {"metrics.jsonl.1", "\n\n" LINE}};
@@ -99,13 +99,13 @@ static void test_each_sign_of_a_run_is_seen(void **state)
                          STATUS_OK);
         assert_true(holds);
         assert_int_equal(prepare(&s, scratch_path(&s, "run"), false), STATUS_OK);
-        assert_true(file_exists(scratch_path(&s, path))); /* it is gone on with */
+        assert_true(file_exists(scratch_path(&s, path))); /* the run is resumed */
         scratch_close(&s);
     }
 }
 
-/* What no run wrote is neither written over nor moved. */
-static void test_files_of_others(void **state)
+/* Files that no run wrote are neither overwritten nor moved. */
+static void test_foreign_files_are_kept(void **state)
 {
     (void)state;
     static const char *const files[][2] = {
@@ -116,7 +116,7 @@ static void test_files_of_others(void **state)
         {"config.json", "mine"},
         {"model.safetensors", "mine"},
         {"metrics.jsonl", "mine\n{\"step\":1,\"tok\n"},
-        /* as others may write them */
+        /* records of other programs */
         {"metrics.jsonl", "{\"config\":\"mine\"}\n" LINE},
         {"metrics.jsonl", "{\"step\":1,\"loss\":2.5}\n"},
         {"metrics.jsonl", "{\"step\":1,\"loss\":2.5}\n" LINE},
@@ -133,7 +133,7 @@ static void test_files_of_others(void **state)
         make_folder(&s);
         assert_int_equal(run_folder_check(&s.env, scratch_path(&s, "run"), false, &holds),
                          STATUS_OK);
-        assert_true(holds); /* checkpoints, if none yet */
+        assert_true(holds); /* its folder `checkpoints` marks a run */
         snprintf(path, sizeof path, "run/%s", files[i][0]);
         scratch_text(&s, path, files[i][1]);
         assert_int_equal(run_folder_check(&s.env, scratch_path(&s, "run"), false, &holds),
@@ -149,14 +149,14 @@ static void test_files_of_others(void **state)
     }
 }
 
-static void test_fresh_moves_aside(void **state)
+static void test_fresh_moves_the_old_run_aside(void **state)
 {
     (void)state;
     struct scratch s;
     char name[64], content[sizeof LINE] = LINE;
     scratch_open(&s);
     for (int i = 1; i <= 3; i++) {
-        /* A slash at the end must not put the old run inside the new one. */
+        /* With a slash at the end, the old run must not end up inside the new one. */
         assert_int_equal(prepare(&s, scratch_path(&s, i == 2 ? "run/" : "run"), true), STATUS_OK);
         assert_true(dir_is_empty(scratch_path(&s, "run")));
         content[strlen("{\"step\":")] = (char)('0' + i);
@@ -173,8 +173,8 @@ static void test_fresh_moves_aside(void **state)
     scratch_close(&s);
 }
 
-/* There is nothing beside "." that could have its name with a number. */
-static void test_fresh_without_a_name(void **state)
+/* A path that ends in "." or ".." cannot get a numbered name. */
+static void test_fresh_refuses_paths_without_a_name(void **state)
 {
     (void)state;
     static const char *const names[] = {"run/.", "run/./", "run/checkpoints/.."};
@@ -190,13 +190,14 @@ static void test_fresh_without_a_name(void **state)
         assert_int_equal(prepare(&s, scratch_path(&s, names[i]), true), STATUS_CONFIG);
         scratch_expect(&s, "--out=../NAME");
         assert_int_equal(dir_create(&s.env, scratch_path(&s, ".../checkpoints")), STATUS_OK);
-        assert_int_equal(prepare(&s, scratch_path(&s, "..."), true), STATUS_OK); /* a name */
+        /* an ordinary name */
+        assert_int_equal(prepare(&s, scratch_path(&s, "..."), true), STATUS_OK);
         assert_true(file_exists(scratch_path(&s, "....1/checkpoints")));
         scratch_close(&s);
     }
 }
 
-static void test_a_file_in_the_way(void **state)
+static void test_a_file_is_not_a_folder(void **state)
 {
     (void)state;
     struct scratch s;
@@ -209,8 +210,8 @@ static void test_a_file_in_the_way(void **state)
     scratch_close(&s);
 }
 
-/* No file may grow, as on a disk that is full: a folder that was made for nothing is gone again. */
-static void test_a_full_disk(void **state)
+/* No file may grow, as on a full disk: a folder that was created for nothing is removed. */
+static void test_a_full_disk_leaves_no_folder(void **state)
 {
     (void)state;
     struct scratch s;
@@ -255,7 +256,7 @@ static void expect_one_run(void)
     lock_file_release(lock);
     assert_false(file_exists(scratch_path(&s, "run/lock")));
 
-    /* The next one has the folder, and the lock did not stay with the old one. */
+    /* The next run gets the folder, and no lock stays in the old one. */
     assert_int_equal(run_folder_prepare(&s.env, scratch_path(&s, "run"), true, &lock), STATUS_OK);
     assert_true(file_exists(scratch_path(&s, "run.1/metrics.jsonl")));
     assert_false(file_exists(scratch_path(&s, "run.1/lock")));
@@ -265,13 +266,13 @@ static void expect_one_run(void)
     scratch_close(&s);
 }
 
-static void test_one_run_at_a_time(void **state)
+static void test_one_run_uses_a_folder_at_a_time(void **state)
 {
     (void)state;
     expect_one_run();
 }
 
-static void test_one_run_over_nfs(void **state)
+static void test_one_run_uses_a_folder_at_a_time_over_nfs(void **state)
 {
     (void)state;
     locks = LOCKS_NFS;
@@ -285,8 +286,8 @@ static void keep_line(void *user, enum log_level level, const char *line)
         snprintf(user, 512, "%s", line);
 }
 
-/* A file system without locks: said, and the run begins. */
-static void test_no_locks(void **state)
+/* A file system without locks: there is a warning, and the run starts. */
+static void test_a_file_system_without_locks_is_reported(void **state)
 {
     (void)state;
     struct scratch s;
@@ -304,8 +305,8 @@ static void test_no_locks(void **state)
     scratch_close(&s);
 }
 
-/* What a killed run leaves behind locks nothing. */
-static void test_a_left_lock_file(void **state)
+/* A lock file that a killed run left behind locks nothing. */
+static void test_a_stale_lock_file_is_replaced(void **state)
 {
     (void)state;
     static const char *const left[] = {"1\n", "1 host\n", "1 \n", ""};
@@ -317,7 +318,7 @@ static void test_a_left_lock_file(void **state)
         assert_int_equal(prepare(&s, scratch_path(&s, "run"), false), STATUS_OK);
         assert_false(file_exists(scratch_path(&s, "run/lock")));
     }
-    scratch_write(&s, "run/lock", (const char[8]){0}, 8); /* the machine crashed */
+    scratch_write(&s, "run/lock", (const char[8]){0}, 8); /* after a crash of the machine */
     assert_int_equal(prepare(&s, scratch_path(&s, "run"), false), STATUS_OK);
     scratch_write(&s, "run/lock", "\0\0mine", 6);
     assert_int_equal(prepare(&s, scratch_path(&s, "run"), false), STATUS_CONFIG);
@@ -325,8 +326,8 @@ static void test_a_left_lock_file(void **state)
     scratch_close(&s);
 }
 
-/* A file of that name that no run wrote: it stays as it is, also where the folder holds a run. */
-static void test_a_lock_of_others(void **state)
+/* A file named `lock` that no run wrote stays unchanged, even if the folder holds a run. */
+static void test_a_foreign_lock_file_is_kept(void **state)
 {
     (void)state;
     static const char *const others[] = {"mine\n", "\n",         "12",         "12 host",
@@ -357,15 +358,15 @@ static void test_a_lock_of_others(void **state)
     scratch_close(&s);
 }
 
-/* A link is somebody's own, wherever it leads: it is not followed, and stays. */
-static void test_a_lock_that_is_a_link(void **state)
+/* A link belongs to the user, wherever it points: it is not followed, and stays. */
+static void test_a_linked_lock_file_is_kept(void **state)
 {
     (void)state;
     static const char *const targets[] = {"precious", "nothing"};
     struct scratch s;
     char target[128];
     scratch_open(&s);
-    scratch_text(&s, "precious", ""); /* an empty file would pass for a lock */
+    scratch_text(&s, "precious", ""); /* an empty file counts as a lock file */
     assert_int_equal(dir_create(&s.env, scratch_path(&s, "run")), STATUS_OK);
     for (int i = 0; i < 2; i++) {
         strcpy(target, scratch_path(&s, targets[i]));
@@ -381,8 +382,8 @@ static void test_a_lock_that_is_a_link(void **state)
     scratch_close(&s);
 }
 
-/* The probe whether a folder can be written to has no name that a user's file could have. */
-static void test_files_of_any_name_stay(void **state)
+/* The probe for write access must not overwrite a user's file. */
+static void test_the_probe_overwrites_nothing(void **state)
 {
     (void)state;
     struct scratch s;
@@ -399,8 +400,8 @@ static void test_files_of_any_name_stay(void **state)
     scratch_close(&s);
 }
 
-/* Of a folder that cannot be used, the parents that were made for it are gone too. */
-static void test_parents_go_again(void **state)
+/* If a folder cannot be used, the parents created for it are removed, too. */
+static void test_unused_parents_are_removed(void **state)
 {
     (void)state;
     struct scratch s;
@@ -421,21 +422,21 @@ static void test_parents_go_again(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_made_with_parents),
-        cmocka_unit_test(test_each_sign_of_a_run_is_seen),
-        cmocka_unit_test(test_files_of_others),
-        cmocka_unit_test(test_fresh_moves_aside),
-        cmocka_unit_test(test_fresh_without_a_name),
-        cmocka_unit_test(test_a_file_in_the_way),
-        cmocka_unit_test(test_a_full_disk),
-        cmocka_unit_test(test_one_run_at_a_time),
-        cmocka_unit_test(test_one_run_over_nfs),
-        cmocka_unit_test(test_no_locks),
-        cmocka_unit_test(test_a_left_lock_file),
-        cmocka_unit_test(test_a_lock_of_others),
-        cmocka_unit_test(test_a_lock_that_is_a_link),
-        cmocka_unit_test(test_files_of_any_name_stay),
-        cmocka_unit_test(test_parents_go_again),
+        cmocka_unit_test(test_a_folder_is_created_with_its_parents),
+        cmocka_unit_test(test_every_sign_of_a_run_is_recognized),
+        cmocka_unit_test(test_foreign_files_are_kept),
+        cmocka_unit_test(test_fresh_moves_the_old_run_aside),
+        cmocka_unit_test(test_fresh_refuses_paths_without_a_name),
+        cmocka_unit_test(test_a_file_is_not_a_folder),
+        cmocka_unit_test(test_a_full_disk_leaves_no_folder),
+        cmocka_unit_test(test_one_run_uses_a_folder_at_a_time),
+        cmocka_unit_test(test_one_run_uses_a_folder_at_a_time_over_nfs),
+        cmocka_unit_test(test_a_file_system_without_locks_is_reported),
+        cmocka_unit_test(test_a_stale_lock_file_is_replaced),
+        cmocka_unit_test(test_a_foreign_lock_file_is_kept),
+        cmocka_unit_test(test_a_linked_lock_file_is_kept),
+        cmocka_unit_test(test_the_probe_overwrites_nothing),
+        cmocka_unit_test(test_unused_parents_are_removed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
-/* What does not fit is refused before a byte of it is taken. */
+/* A run or model that does not fit is refused before anything is allocated. */
 #include "run_rig.h"
 #include "train/run_plan.h"
 
-static void test_a_run_that_fits(void **state)
+static void test_a_run_that_fits_is_accepted(void **state)
 {
     (void)state;
     struct run_rig rig;
@@ -11,11 +11,12 @@ static void test_a_run_that_fits(void **state)
     struct env *env = &rig.scratch.env;
     struct run_ranks alone = {1, 0, 1};
     assert_int_equal(run_fit_check(env, &rig.config, &alone, (size_t)1 << 30), STATUS_OK);
-    assert_int_equal(run_fit_check(env, &rig.config, &alone, 0), STATUS_OK); /* not known */
+    /* memory size unknown */
+    assert_int_equal(run_fit_check(env, &rig.config, &alone, 0), STATUS_OK);
     rig_close(&rig);
 }
 
-static void test_a_run_that_does_not(void **state)
+static void test_a_run_that_does_not_fit_is_refused(void **state)
 {
     (void)state;
     struct run_rig rig;
@@ -30,8 +31,8 @@ static void test_a_run_that_does_not(void **state)
     rig_close(&rig);
 }
 
-/* Ranks of one machine share it; those of a high stage need less each. */
-static void test_ranks(void **state)
+/* Ranks on one machine share its memory; with a higher ZeRO stage each needs less. */
+static void test_ranks_share_a_machine(void **state)
 {
     (void)state;
     struct run_rig rig;
@@ -53,7 +54,7 @@ static void test_ranks(void **state)
     rig_close(&rig);
 }
 
-static void test_a_model(void **state)
+static void test_a_model_that_does_not_fit_is_refused(void **state)
 {
     (void)state;
     struct scratch s;
@@ -72,10 +73,10 @@ static void test_a_model(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_run_that_fits),
-        cmocka_unit_test(test_a_run_that_does_not),
-        cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_a_model),
+        cmocka_unit_test(test_a_run_that_fits_is_accepted),
+        cmocka_unit_test(test_a_run_that_does_not_fit_is_refused),
+        cmocka_unit_test(test_ranks_share_a_machine),
+        cmocka_unit_test(test_a_model_that_does_not_fit_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

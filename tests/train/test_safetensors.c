@@ -1,7 +1,7 @@
 #include "train/scratch.h"
 #include "train/weights/safetensors.h"
 
-/* A file from its header text and a number of zero bytes. */
+/* A file with this header, followed by zero bytes. */
 struct sample {
     uint8_t data[1024];
     size_t bytes;
@@ -32,7 +32,7 @@ static void refuse_header(struct scratch *s, const char *header, size_t tail, co
     refuse(s, &f, message);
 }
 
-static void reads_the_smallest_file(void **state)
+static void test_the_smallest_file_is_read(void **state)
 {
     struct scratch s;
     struct safetensors *file;
@@ -59,7 +59,7 @@ static void reads_the_smallest_file(void **state)
     scratch_close(&s);
 }
 
-static void reads_ranges_unaligned_and_converted(void **state)
+static void test_unaligned_ranges_are_read_and_converted(void **state)
 {
     struct scratch s;
     struct safetensors *file;
@@ -98,7 +98,7 @@ static void reads_ranges_unaligned_and_converted(void **state)
 
 #define T(offsets) "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":" offsets "}}"
 
-static void refuses_what_is_wrong(void **state)
+static void test_wrong_files_are_refused(void **state)
 {
     struct scratch s;
     struct sample f;
@@ -139,7 +139,7 @@ static void refuses_what_is_wrong(void **state)
     scratch_close(&s);
 }
 
-static void unwinds_from_every_failed_allocation(void **state)
+static void test_every_allocation_may_fail(void **state)
 {
     struct scratch s;
     struct safetensors *file;
@@ -159,10 +159,10 @@ static void unwinds_from_every_failed_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_the_smallest_file),
-        cmocka_unit_test(reads_ranges_unaligned_and_converted),
-        cmocka_unit_test(refuses_what_is_wrong),
-        cmocka_unit_test(unwinds_from_every_failed_allocation),
+        cmocka_unit_test(test_the_smallest_file_is_read),
+        cmocka_unit_test(test_unaligned_ranges_are_read_and_converted),
+        cmocka_unit_test(test_wrong_files_are_refused),
+        cmocka_unit_test(test_every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

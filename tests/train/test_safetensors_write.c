@@ -2,7 +2,7 @@
 #include "train/scratch.h"
 #include "train/weights/safetensors_write.h"
 
-#define BIG 2500000 /* elements: more than one piece */
+#define BIG 2500000 /* elements: more than one buffer */
 
 static const struct safetensors_entry ENTRIES[] = {
     {.name = "z", .type = DTYPE_F32, .rank = 2, .shape = {2, 3}},
@@ -46,7 +46,7 @@ static struct safetensors_layout *lay_out(struct scratch *s)
     return layout;
 }
 
-static void written_files_read_back(void **state)
+static void test_written_files_read_back(void **state)
 {
     struct scratch s;
     struct safetensors *file;
@@ -85,8 +85,9 @@ static void written_files_read_back(void **state)
     scratch_close(&s);
 }
 
-/* Widest type first, then by name; the header padded to 8: as the reference writes it. */
-static void header_is_the_references(void **state)
+/* As the reference implementation writes it: widest type first, then by name; the header padded to
+ * 8 bytes. */
+static void test_the_header_is_that_of_the_reference(void **state)
 {
     static const char wanted[] =
         "{\"__metadata__\":{\"format\":\"pt\"},"
@@ -117,7 +118,7 @@ static void header_is_the_references(void **state)
     scratch_close(&s);
 }
 
-static void a_failed_write_leaves_what_was_there(void **state)
+static void test_a_failed_write_keeps_the_old_file(void **state)
 {
     struct scratch s;
     char *text;
@@ -131,12 +132,12 @@ static void a_failed_write_leaves_what_was_there(void **state)
     assert_string_equal(text, "old");
     mem_free(&s.env, text);
     assert_int_equal(unlink(path), 0);
-    assert_true(dir_is_empty(s.folder)); /* nothing is left of the temporary file */
+    assert_true(dir_is_empty(s.folder)); /* the temporary file is gone */
     safetensors_layout_destroy(layout);
     scratch_close(&s);
 }
 
-static void one_name_twice_is_refused(void **state)
+static void test_a_repeated_name_is_refused(void **state)
 {
     static const struct safetensors_entry entries[] = {
         {.name = "a", .type = DTYPE_F16, .rank = 1, .shape = {1}},
@@ -153,7 +154,7 @@ static void one_name_twice_is_refused(void **state)
     scratch_close(&s);
 }
 
-static void unwinds_from_every_failed_allocation(void **state)
+static void test_every_allocation_may_fail(void **state)
 {
     struct scratch s;
     struct safetensors_layout *layout;
@@ -172,11 +173,11 @@ static void unwinds_from_every_failed_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(written_files_read_back),
-        cmocka_unit_test(header_is_the_references),
-        cmocka_unit_test(a_failed_write_leaves_what_was_there),
-        cmocka_unit_test(one_name_twice_is_refused),
-        cmocka_unit_test(unwinds_from_every_failed_allocation),
+        cmocka_unit_test(test_written_files_read_back),
+        cmocka_unit_test(test_the_header_is_that_of_the_reference),
+        cmocka_unit_test(test_a_failed_write_keeps_the_old_file),
+        cmocka_unit_test(test_a_repeated_name_is_refused),
+        cmocka_unit_test(test_every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* Choosing by classes of logits gives the token that sorting them gives: over temperatures, k, p,
- * random numbers, and logits that are equal, far away or nothing. What is not finite gives none. */
+/* Choosing a token by classes of logits gives the same token as sorting: for all temperatures, k,
+ * p, random numbers, and for logits that are equal, extreme or -inf. Other values that are not
+ * finite give no token. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -7,7 +8,7 @@
 #include "testing.h"
 #include "train/sampling.h"
 
-/* --- what is right: ids off a heap, one by one, masses added in that order -------------------- */
+/* --- the reference: pops ids off a heap, one by one, and adds masses in that order ------------ */
 
 static bool before(const float *logits, int32_t a, int32_t b)
 {
@@ -36,7 +37,7 @@ static int32_t greedy(const float *logits, int64_t vocab)
     return best;
 }
 
-/* The mass of all ids that may be chosen, relative to exp(top). */
+/* Mass of all ids that may be chosen, relative to exp(top). */
 static double total_mass(const float *logits, int64_t vocab, double top, double temperature)
 {
     double mass = 0.0;
@@ -57,8 +58,8 @@ static int32_t by_heap(const struct sampling *s, const float *logits, int64_t vo
     for (int64_t i = vocab / 2 - 1; i >= 0; i--)
         sift_down(logits, order, vocab, i);
 
-    /* Take ids off the heap, one at least, until k of them or the share p is reached; they end up at
-     * the end of `order`, best last. */
+    /* Pop ids off the heap, at least one, until k of them or the share p is reached; they are
+     * stored at the end of `order`, the best one last. */
     int64_t most = s->top_k > 0 && s->top_k < vocab ? s->top_k : vocab;
     double limit = s->top_p < 1.0
                        ? s->top_p * total_mass(logits, vocab, logits[best], s->temperature)
@@ -132,7 +133,7 @@ static void fill(double spread, double step)
     }
 }
 
-static void test_spread_and_peaked(void **state)
+static void test_spread_and_peaked_logits_match_the_reference(void **state)
 {
     (void)state;
     for (double spread = 1e-6; spread < 1e4; spread *= 100) {
@@ -143,18 +144,18 @@ static void test_spread_and_peaked(void **state)
     compare(logits, 2);
 }
 
-static void test_ties(void **state)
+static void test_equal_logits_match_the_reference(void **state)
 {
     (void)state;
-    fill(5, 0.25); /* as in bf16: many of each */
+    fill(5, 0.25); /* as in bf16: many of each value */
     compare(logits, VOCAB);
-    fill(0, 0); /* all of them: every comparison is of whole numbers, so of equal ones, too */
+    fill(0, 0); /* all equal: masses are whole numbers, so a mass may equal its target */
     compare(logits, VOCAB);
     fill(3, 6); /* two values */
     compare(logits, VOCAB);
 }
 
-static void test_infinite(void **state)
+static void test_infinite_logits(void **state)
 {
     (void)state;
     fill(4, 0);
@@ -171,7 +172,7 @@ static void test_infinite(void **state)
     expect_no_choice();
 }
 
-static void test_not_numbers(void **state)
+static void test_nan_gives_no_token(void **state)
 {
     (void)state;
     fill(4, 0);
@@ -183,7 +184,7 @@ static void test_not_numbers(void **state)
     expect_no_choice();
 }
 
-static void test_zeros_of_both_signs(void **state)
+static void test_zeros_of_both_signs_are_equal(void **state)
 {
     (void)state;
     fill(4, 0);
@@ -192,15 +193,16 @@ static void test_zeros_of_both_signs(void **state)
     compare(logits, VOCAB);
 }
 
-/* A quarter of a random number's range each, so that targets are exactly where a mass ends. */
-static void test_targets_on_the_border(void **state)
+/* Each id has a quarter of the random number's range, so targets fall exactly on the end of a
+ * mass. */
+static void test_targets_on_the_border_match_the_reference(void **state)
 {
     (void)state;
     const float equal[] = {1, 1, 1, 1};
     compare(equal, 4);
 }
 
-static void test_greedy_takes_the_largest_and_the_lowest_of_equals(void **state)
+static void test_greedy_picks_the_largest_and_then_the_lowest_id(void **state)
 {
     (void)state;
     const float some[] = {0.0f, 3.0f, 1.0f, 3.0f};
@@ -243,15 +245,15 @@ static void test_frequencies_follow_the_probabilities(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_greedy_takes_the_largest_and_the_lowest_of_equals),
+        cmocka_unit_test(test_greedy_picks_the_largest_and_then_the_lowest_id),
         cmocka_unit_test(test_top_k_and_top_p_cut_the_tail),
         cmocka_unit_test(test_frequencies_follow_the_probabilities),
-        cmocka_unit_test(test_spread_and_peaked),
-        cmocka_unit_test(test_ties),
-        cmocka_unit_test(test_infinite),
-        cmocka_unit_test(test_not_numbers),
-        cmocka_unit_test(test_zeros_of_both_signs),
-        cmocka_unit_test(test_targets_on_the_border),
+        cmocka_unit_test(test_spread_and_peaked_logits_match_the_reference),
+        cmocka_unit_test(test_equal_logits_match_the_reference),
+        cmocka_unit_test(test_infinite_logits),
+        cmocka_unit_test(test_nan_gives_no_token),
+        cmocka_unit_test(test_zeros_of_both_signs_are_equal),
+        cmocka_unit_test(test_targets_on_the_border_match_the_reference),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

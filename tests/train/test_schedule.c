@@ -1,4 +1,4 @@
-/* The learning rate: exact at the ends, right in the middle, monotonic, and sane for runs of one
+/* The learning rate: exact at both ends, right in the middle, monotonic, and sane for runs of one
  * or two steps. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,7 +31,7 @@ static void test_ends_are_exact(void **state)
             }
 }
 
-static void test_warmup_is_a_line(void **state)
+static void test_warmup_is_linear(void **state)
 {
     (void)state;
     struct schedule s = make(SCHEDULE_COSINE, 100, 10);
@@ -39,7 +39,7 @@ static void test_warmup_is_a_line(void **state)
     assert_float_equal(schedule_lr(&s, 5), 1.5e-4, 1e-18);
 }
 
-static void test_middles(void **state)
+static void test_the_middle_is_right(void **state)
 {
     (void)state;
     struct schedule s = make(SCHEDULE_COSINE, 110, 10);
@@ -58,7 +58,7 @@ static void test_middles(void **state)
     assert_float_equal(schedule_lr(&s, 100), middle, 1e-15);
 }
 
-static void test_falls_after_warmup(void **state)
+static void test_the_rate_falls_after_warmup(void **state)
 {
     (void)state;
     for (int kind = SCHEDULE_CONSTANT; kind <= SCHEDULE_WSD; kind++) {
@@ -71,13 +71,13 @@ static void test_falls_after_warmup(void **state)
     }
 }
 
-static void test_short_runs(void **state)
+static void test_short_runs_have_a_sane_rate(void **state)
 {
     (void)state;
     for (int kind = SCHEDULE_CONSTANT; kind <= SCHEDULE_WSD; kind++) {
         struct schedule s = make(kind, 1, 0);
-        assert_true(schedule_lr(&s, 1) == s.lr); /* one step: the rate that was asked for */
-        s = make(kind, 4, 4);                    /* warm-up to the very end */
+        assert_true(schedule_lr(&s, 1) == s.lr); /* one step: the configured rate */
+        s = make(kind, 4, 4);                    /* warm-up until the end */
         assert_true(schedule_lr(&s, 4) == s.lr);
     }
 }
@@ -85,9 +85,11 @@ static void test_short_runs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ends_are_exact), cmocka_unit_test(test_warmup_is_a_line),
-        cmocka_unit_test(test_middles),        cmocka_unit_test(test_falls_after_warmup),
-        cmocka_unit_test(test_short_runs),
+        cmocka_unit_test(test_ends_are_exact),
+        cmocka_unit_test(test_warmup_is_linear),
+        cmocka_unit_test(test_the_middle_is_right),
+        cmocka_unit_test(test_the_rate_falls_after_warmup),
+        cmocka_unit_test(test_short_runs_have_a_sane_rate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

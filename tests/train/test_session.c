@@ -1,4 +1,5 @@
-/* Where a rank computes: which GPU of its machine, what there is, and what a GPU can do. */
+/* Where a rank computes: its GPU on the machine, the available devices, and the peak rate of a
+ * GPU. */
 #include <stdlib.h>
 #include "run_rig.h"
 #include "comm/launcher.h"
@@ -23,7 +24,7 @@ static void test_ranks_take_gpus_in_turn(void **state)
     unsetenv("OMPI_COMM_WORLD_RANK");
 }
 
-static void test_what_there_is(void **state)
+static void test_devices_are_described(void **state)
 {
     (void)state;
     struct device_info info;
@@ -40,7 +41,7 @@ static void test_what_there_is(void **state)
     assert_non_null(strstr(info.why, "libsifr-cuda.so is not there"));
 }
 
-static void test_peaks(void **state)
+static void test_peak_rates_are_found_by_name(void **state)
 {
     (void)state;
     assert_true(gpu_peak_flops("NVIDIA H200", DTYPE_BF16) == 989e12);
@@ -58,8 +59,8 @@ static void test_peaks(void **state)
     assert_true(gpu_peak_flops("", DTYPE_BF16) == 0);
 }
 
-/* The device of a run: as it is asked for, and what follows from it. */
-static void test_of_a_run(void **state)
+/* The device of a run: as configured, and what follows from it. */
+static void test_the_device_of_a_run_is_resolved(void **state)
 {
     (void)state;
     struct run_rig rig;
@@ -70,7 +71,7 @@ static void test_of_a_run(void **state)
     assert_string_equal(run_compute(&rig.config).backend, "cpu");
     assert_int_equal(run_compute(&rig.config).type, DTYPE_F32);
     assert_true(run_peak(&rig.config, 1) == 0);
-    rig.config.machine.device = RUN_DEVICE_CUDA; /* as if there were one */
+    rig.config.machine.device = RUN_DEVICE_CUDA; /* as if there were a GPU */
     snprintf(rig.config.device.name, sizeof rig.config.device.name, "NVIDIA H200");
     assert_int_equal(run_compute(&rig.config).type, DTYPE_BF16);
     assert_true(run_peak(&rig.config, 2) == 2 * 989e12);
@@ -88,9 +89,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_take_gpus_in_turn),
-        cmocka_unit_test(test_what_there_is),
-        cmocka_unit_test(test_peaks),
-        cmocka_unit_test(test_of_a_run),
+        cmocka_unit_test(test_devices_are_described),
+        cmocka_unit_test(test_peak_rates_are_found_by_name),
+        cmocka_unit_test(test_the_device_of_a_run_is_resolved),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

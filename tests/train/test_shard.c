@@ -32,7 +32,7 @@ static void refuse(struct scratch *s, const void *data, size_t bytes, enum shard
     refuse_with(s, data, bytes, format, STATUS_FORMAT, message);
 }
 
-static void reads_both_kinds(void **state)
+static void test_both_kinds_are_read(void **state)
 {
     struct scratch s;
     struct shard *shard;
@@ -61,7 +61,7 @@ static void reads_both_kinds(void **state)
     scratch_close(&s);
 }
 
-static void reads_bare_numbers_when_told(void **state)
+static void test_bare_numbers_are_read_when_configured(void **state)
 {
     struct scratch s;
     struct shard *shard;
@@ -79,7 +79,7 @@ static void reads_bare_numbers_when_told(void **state)
     scratch_close(&s);
 }
 
-static void refuses_what_is_wrong(void **state)
+static void test_wrong_files_are_refused(void **state)
 {
     struct scratch s;
     struct sample f = make(20240520, 1, 4, NARROW, sizeof NARROW);
@@ -94,7 +94,7 @@ static void refuses_what_is_wrong(void **state)
     refuse(&s, NULL, 0, SHARD_LLMC, "no token shard header");
     refuse(&s, NULL, 0, SHARD_U16, "empty");
     refuse(&s, NARROW, 3, SHARD_U16, "no whole number");
-    /* there is nothing wrong with the file */
+    /* the file is fine, the configured format is not */
     refuse_with(&s, &f, 1024 + 8, SHARD_U16, STATUS_CONFIG, "has an llm.c header");
     f.header[1] = 2;
     refuse(&s, &f, 1024 + 8, SHARD_LLMC, "version 2");
@@ -116,9 +116,9 @@ static void refuses_what_is_wrong(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_both_kinds),
-        cmocka_unit_test(reads_bare_numbers_when_told),
-        cmocka_unit_test(refuses_what_is_wrong),
+        cmocka_unit_test(test_both_kinds_are_read),
+        cmocka_unit_test(test_bare_numbers_are_read_when_configured),
+        cmocka_unit_test(test_wrong_files_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

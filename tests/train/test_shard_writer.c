@@ -1,7 +1,7 @@
 #include "train/scratch.h"
 #include "train/data/shard.h"
 
-/* Write `count` tokens i * 7 % vocab in odd pieces, read them back. */
+/* Write `count` tokens i * 7 % vocab in parts of odd sizes, and read them back. */
 static void round_trip(int64_t vocab, int token_bytes, int64_t count)
 {
     struct scratch s;
@@ -36,7 +36,7 @@ static void round_trip(int64_t vocab, int token_bytes, int64_t count)
     scratch_close(&s);
 }
 
-static void writes_the_kind_the_vocabulary_needs(void **state)
+static void test_the_vocabulary_decides_the_kind(void **state)
 {
     (void)state;
     round_trip(65536, 2, 300001);
@@ -44,7 +44,7 @@ static void writes_the_kind_the_vocabulary_needs(void **state)
     round_trip(257, 2, 1);
 }
 
-static void refuses_tokens_beyond_the_vocabulary(void **state)
+static void test_tokens_beyond_the_vocabulary_are_refused(void **state)
 {
     struct scratch s;
     struct shard_writer *writer;
@@ -67,8 +67,8 @@ static void refuses_tokens_beyond_the_vocabulary(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(writes_the_kind_the_vocabulary_needs),
-        cmocka_unit_test(refuses_tokens_beyond_the_vocabulary),
+        cmocka_unit_test(test_the_vocabulary_decides_the_kind),
+        cmocka_unit_test(test_tokens_beyond_the_vocabulary_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,10 @@
-/* The three kinds of sources become the streams that source.h draws. */
+/* The three kinds of sources become the token streams drawn in source.h. */
 #include "train/scratch.h"
 #include "train/data/shard.h"
 #include "train/data/source.h"
 #include "train/learn.h"
 
-#define EOT 256 /* of plain bytes */
+#define EOT 256 /* of the byte tokenizer */
 
 struct fixture {
     struct scratch s;
@@ -49,7 +49,7 @@ static void expect_stream(struct fixture *f, const struct token_stream *stream, 
     assert_string_equal(text, wanted);
 }
 
-static void text_is_surrounded_by_ends(void **state)
+static void test_text_is_surrounded_by_end_of_text(void **state)
 {
     struct fixture f;
     (void)state;
@@ -67,7 +67,7 @@ static void text_is_surrounded_by_ends(void **state)
     end(&f);
 }
 
-static void jsonl_masks_prompts(void **state)
+static void test_jsonl_masks_prompts(void **state)
 {
     struct fixture f;
     (void)state;
@@ -100,7 +100,7 @@ static void write_shard(struct fixture *f, const char *name, const char *text, i
     shard_writer_destroy(writer);
 }
 
-static void shards_are_joined(void **state)
+static void test_shards_are_joined(void **state)
 {
     struct fixture f;
     (void)state;
@@ -117,7 +117,7 @@ static void shards_are_joined(void **state)
     end(&f);
 }
 
-static void bare_shards_need_to_be_named(void **state)
+static void test_bare_shards_need_a_configured_format(void **state)
 {
     static const uint16_t tokens[] = {'a', 'b', 'c'};
     struct fixture f;
@@ -131,7 +131,7 @@ static void bare_shards_need_to_be_named(void **state)
     end(&f);
 }
 
-static void mixed_shards_are_refused(void **state)
+static void test_mixed_shards_are_refused(void **state)
 {
     struct fixture f;
     (void)state;
@@ -151,7 +151,7 @@ static void mixed_shards_are_refused(void **state)
     end(&f);
 }
 
-static void text_needs_a_tokenizer(void **state)
+static void test_text_needs_a_tokenizer(void **state)
 {
     struct fixture f;
     (void)state;
@@ -162,7 +162,7 @@ static void text_needs_a_tokenizer(void **state)
     end(&f);
 }
 
-static void lines_without_text_are_no_data(void **state)
+static void test_lines_without_text_are_not_data(void **state)
 {
     struct fixture f;
     (void)state;
@@ -182,7 +182,7 @@ static void lines_without_text_are_no_data(void **state)
     end(&f);
 }
 
-static void fingerprints_differ_with_the_tokens(void **state)
+static void test_fingerprints_depend_on_the_tokens(void **state)
 {
     struct fixture f;
     struct tokenizer *trained;
@@ -197,7 +197,7 @@ static void fingerprints_differ_with_the_tokens(void **state)
     end(&f);
 }
 
-static void unwinds_from_every_failed_allocation(void **state)
+static void test_every_allocation_may_fail(void **state)
 {
     static const char *const names[] = {"a.txt", "a.jsonl", "a.bin"};
     struct fixture f;
@@ -226,15 +226,15 @@ static void unwinds_from_every_failed_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(text_is_surrounded_by_ends),
-        cmocka_unit_test(jsonl_masks_prompts),
-        cmocka_unit_test(shards_are_joined),
-        cmocka_unit_test(bare_shards_need_to_be_named),
-        cmocka_unit_test(mixed_shards_are_refused),
-        cmocka_unit_test(text_needs_a_tokenizer),
-        cmocka_unit_test(lines_without_text_are_no_data),
-        cmocka_unit_test(fingerprints_differ_with_the_tokens),
-        cmocka_unit_test(unwinds_from_every_failed_allocation),
+        cmocka_unit_test(test_text_is_surrounded_by_end_of_text),
+        cmocka_unit_test(test_jsonl_masks_prompts),
+        cmocka_unit_test(test_shards_are_joined),
+        cmocka_unit_test(test_bare_shards_need_a_configured_format),
+        cmocka_unit_test(test_mixed_shards_are_refused),
+        cmocka_unit_test(test_text_needs_a_tokenizer),
+        cmocka_unit_test(test_lines_without_text_are_not_data),
+        cmocka_unit_test(test_fingerprints_depend_on_the_tokens),
+        cmocka_unit_test(test_every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,4 @@
-/* Text is encoded once: the next one to open it maps the tokens, and they are the same however they
- * came. */
+/* Text is encoded once: later readers map the tokens. The tokens are the same either way. */
 #include <errno.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -91,7 +90,7 @@ static void expect_same_source(struct fixture *f, const struct source *a, const 
     expect_same(f, source_held_out(a), source_held_out(b));
 }
 
-static void is_encoded_once_and_then_mapped(void **state)
+static void test_text_is_encoded_once_and_then_mapped(void **state)
 {
     struct fixture f;
     (void)state;
@@ -103,7 +102,7 @@ static void is_encoded_once_and_then_mapped(void **state)
     int64_t allocations = mem_allocation_count(f.s.env.mem);
     struct source *second = load(&f, f.cache, "a.txt", 0.1);
     assert_int_equal(cache_files(&f), 1);
-    /* no encoder was made, and no token is in this rank's own memory */
+    /* no encoder was created, and this rank allocated no tokens */
     assert_true(mem_allocation_count(f.s.env.mem) - allocations < 20);
     assert_true(mem_bytes(f.s.env.mem, MEM_LOADER) - before < 2048);
     expect_same_source(&f, plain, first);
@@ -115,7 +114,7 @@ static void is_encoded_once_and_then_mapped(void **state)
     end(&f);
 }
 
-static void has_a_file_for_all_that_changes_tokens(void **state)
+static void test_whatever_changes_tokens_has_its_own_file(void **state)
 {
     struct fixture f;
     struct tokenizer *bytes, *learnt;
@@ -131,7 +130,7 @@ static void has_a_file_for_all_that_changes_tokens(void **state)
     f.tokenizer = learnt;
     tokenizer_destroy(bytes);
     assert_int_equal(cache_files(&f), 3);
-    FILE *file = fopen(scratch_path(&f.s, "a.txt"), "r+b"); /* one byte in the middle */
+    FILE *file = fopen(scratch_path(&f.s, "a.txt"), "r+b"); /* change one byte in the middle */
     assert_non_null(file);
     assert_int_equal(fseek(file, TEXT_BYTES / 2, SEEK_SET), 0);
     fputc('~', file);
@@ -141,7 +140,7 @@ static void has_a_file_for_all_that_changes_tokens(void **state)
     end(&f);
 }
 
-static void jsonl_keeps_its_mask(void **state)
+static void test_jsonl_keeps_its_mask(void **state)
 {
     struct fixture f;
     (void)state;
@@ -163,8 +162,8 @@ static void jsonl_keeps_its_mask(void **state)
     end(&f);
 }
 
-/* Whatever fails when the file is written is said, and the tokens are in memory. */
-static void does_without_a_folder(void **state)
+/* If the cache cannot be written, there is a warning, and the tokens are kept in memory. */
+static void test_tokens_stay_in_memory_without_a_cache(void **state)
 {
     struct fixture f;
     struct output_faults faults = {.error = ENOSPC};
@@ -187,7 +186,7 @@ static void does_without_a_folder(void **state)
         assert_true(n < 100);
     }
     assert_string_equal(log_first_error(f.s.env.log), "");
-    /* a file stands where the folder should be */
+    /* a file has the name of the folder */
     scratch_text(&f.s, "taken", "");
     char taken[96];
     snprintf(taken, sizeof taken, "%s/taken/cache", f.s.folder);
@@ -199,7 +198,7 @@ static void does_without_a_folder(void **state)
     end(&f);
 }
 
-static void damage_is_repaired(void **state)
+static void test_a_damaged_cache_is_replaced(void **state)
 {
     struct fixture f;
     char command[256];
@@ -247,7 +246,7 @@ static void *rank_load(void *user)
     return NULL;
 }
 
-static void one_rank_encodes_for_all(void **state)
+static void test_one_rank_encodes_for_all(void **state)
 {
     struct fixture f;
     struct rank ranks[4];
@@ -272,9 +271,9 @@ static void one_rank_encodes_for_all(void **state)
     end(&f);
 }
 
-/* It is the cache that is named, also where only part of a page is gone and reads as zeros; and a map
- * that was closed is no longer guarded: another file may be mapped there. */
-static void a_cut_cache_is_noticed(void **state)
+/* The error names the cache file, also where only part of a page is cut off and reads as zeros. A
+ * closed map is no longer guarded: another file may be mapped at its address. */
+static void test_a_truncated_cache_is_reported(void **state)
 {
     struct fixture f;
     struct file_guard_news news;
@@ -296,7 +295,7 @@ static void a_cut_cache_is_noticed(void **state)
     end(&f);
 }
 
-static void unwinds_from_every_failed_allocation(void **state)
+static void test_every_allocation_may_fail(void **state)
 {
     struct fixture f;
     struct source *source = NULL;
@@ -320,7 +319,7 @@ static void unwinds_from_every_failed_allocation(void **state)
         assert_true(st == STATUS_OK || *log_first_error(f.s.env.log));
         log_error_clear(f.s.env.log);
     }
-    assert_string_equal(f.warning, ""); /* memory that is missing is not the folder's fault */
+    assert_string_equal(f.warning, ""); /* running out of memory is not blamed on the folder */
     source_destroy(source);
     end(&f);
 }
@@ -328,14 +327,14 @@ static void unwinds_from_every_failed_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(is_encoded_once_and_then_mapped),
-        cmocka_unit_test(has_a_file_for_all_that_changes_tokens),
-        cmocka_unit_test(jsonl_keeps_its_mask),
-        cmocka_unit_test(does_without_a_folder),
-        cmocka_unit_test(damage_is_repaired),
-        cmocka_unit_test(a_cut_cache_is_noticed),
-        cmocka_unit_test(one_rank_encodes_for_all),
-        cmocka_unit_test(unwinds_from_every_failed_allocation),
+        cmocka_unit_test(test_text_is_encoded_once_and_then_mapped),
+        cmocka_unit_test(test_whatever_changes_tokens_has_its_own_file),
+        cmocka_unit_test(test_jsonl_keeps_its_mask),
+        cmocka_unit_test(test_tokens_stay_in_memory_without_a_cache),
+        cmocka_unit_test(test_a_damaged_cache_is_replaced),
+        cmocka_unit_test(test_a_truncated_cache_is_reported),
+        cmocka_unit_test(test_one_rank_encodes_for_all),
+        cmocka_unit_test(test_every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,7 @@ static size_t cut_of(struct scratch *s, const char *text, double split, bool who
     return cut;
 }
 
-static void cuts_after_a_line(void **state)
+static void test_text_is_cut_after_a_line(void **state)
 {
     struct scratch s;
     (void)state;
@@ -24,7 +24,7 @@ static void cuts_after_a_line(void **state)
     scratch_close(&s);
 }
 
-static void cuts_text_without_lines_between_characters(void **state)
+static void test_text_without_lines_is_cut_between_characters(void **state)
 {
     struct scratch s;
     (void)state;
@@ -35,7 +35,7 @@ static void cuts_text_without_lines_between_characters(void **state)
     scratch_close(&s);
 }
 
-static void cuts_the_end_of_all_files_together(void **state)
+static void test_the_end_of_all_files_together_is_cut(void **state)
 {
     struct scratch s;
     struct text_files files;
@@ -56,7 +56,7 @@ static void cuts_the_end_of_all_files_together(void **state)
     scratch_close(&s);
 }
 
-static void refuses_nothing_at_all(void **state)
+static void test_empty_data_is_refused(void **state)
 {
     struct scratch s;
     struct text_files files;
@@ -71,7 +71,7 @@ static void refuses_nothing_at_all(void **state)
     scratch_close(&s);
 }
 
-static void refuses_what_is_packed(void **state)
+static void test_packed_files_are_refused(void **state)
 {
     static const struct {
         size_t at;
@@ -113,7 +113,7 @@ static void refuses_what_is_packed(void **state)
                          STATUS_FORMAT);
         scratch_expect(&s, cases[i].message);
     }
-    /* words that begin like it are words */
+    /* text that begins like a packed format is text */
     static const char *const texts[] = {"PAR1\n", "BZh9", "PK", "7z is a format", "ARROW1", "\x1f"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         cut_of(&s, texts[i], 0, false);
@@ -131,8 +131,8 @@ static void count_warnings(void *user, enum log_level level, const char *line)
     *count += level == LOG_WARN && strstr(line, "2.dat' and 1 more have NUL bytes in their first");
 }
 
-/* They are data of a model of bytes, but hardly of one of text. */
-static void warns_once_of_nul_bytes(void **state)
+/* Such files suit a model of bytes, but hardly one of text. */
+static void test_nul_bytes_are_reported_once(void **state)
 {
     struct scratch s;
     struct env env;
@@ -161,12 +161,12 @@ static void warns_once_of_nul_bytes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cuts_after_a_line),
-        cmocka_unit_test(cuts_text_without_lines_between_characters),
-        cmocka_unit_test(cuts_the_end_of_all_files_together),
-        cmocka_unit_test(refuses_nothing_at_all),
-        cmocka_unit_test(refuses_what_is_packed),
-        cmocka_unit_test(warns_once_of_nul_bytes),
+        cmocka_unit_test(test_text_is_cut_after_a_line),
+        cmocka_unit_test(test_text_without_lines_is_cut_between_characters),
+        cmocka_unit_test(test_the_end_of_all_files_together_is_cut),
+        cmocka_unit_test(test_empty_data_is_refused),
+        cmocka_unit_test(test_packed_files_are_refused),
+        cmocka_unit_test(test_nul_bytes_are_reported_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,14 @@
 #include "train/scratch.h"
 #include "train/run/tfevents.h"
 
-static void crc_has_its_check_value(void **state)
+static void test_crc_has_its_check_value(void **state)
 {
     (void)state;
     assert_true(tfevents_crc32c("123456789", 9) == 0xe3069283u);
     assert_true(tfevents_crc32c("", 0) == 0);
 }
 
-static void bytes_are_exact(void **state)
+static void test_bytes_are_exact(void **state)
 {
     static const uint8_t wanted[] = {
         0x18, 0,    0,    0,    0,    0,    0,    0,    0xa3, 0x7f, 0x4b, 0x22, 0x09, 0,    0,
@@ -36,7 +36,7 @@ static void bytes_are_exact(void **state)
     scratch_close(&s);
 }
 
-/* Walk the frames: lengths and both checksums must hold to the end of the file. */
+/* Walk the frames: lengths and both checksums must be right up to the end of the file. */
 static int count_records(const uint8_t *data, size_t bytes)
 {
     int records = 0;
@@ -57,7 +57,7 @@ static int count_records(const uint8_t *data, size_t bytes)
     return records;
 }
 
-static void folders_get_a_file_of_their_own(void **state)
+static void test_every_writer_has_its_own_file(void **state)
 {
     struct scratch s;
     struct tfevents *one, *two;
@@ -91,7 +91,7 @@ static void folders_get_a_file_of_their_own(void **state)
     scratch_close(&s);
 }
 
-static void unwinds_from_every_failed_allocation(void **state)
+static void test_every_allocation_may_fail(void **state)
 {
     struct scratch s;
     struct tfevents *events;
@@ -110,10 +110,10 @@ static void unwinds_from_every_failed_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(crc_has_its_check_value),
-        cmocka_unit_test(bytes_are_exact),
-        cmocka_unit_test(folders_get_a_file_of_their_own),
-        cmocka_unit_test(unwinds_from_every_failed_allocation),
+        cmocka_unit_test(test_crc_has_its_check_value),
+        cmocka_unit_test(test_bytes_are_exact),
+        cmocka_unit_test(test_every_writer_has_its_own_file),
+        cmocka_unit_test(test_every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

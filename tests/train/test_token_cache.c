@@ -1,4 +1,4 @@
-/* A token cache comes back as it was written, is believed only whole, and touches nothing else. */
+/* A token cache reads back as written, is used only if it is intact, and touches no other files. */
 #include <unistd.h>
 #include "base/file_guard.h"
 #include "train/scratch.h"
@@ -15,7 +15,7 @@ static void begin(struct scratch *s)
     snprintf(folder, sizeof folder, "%s/cache", s->folder);
 }
 
-/* 20 tokens to train on, of which 3 .. 5 are masked, and `held_out` more. */
+/* 20 training tokens, of which 3 .. 5 are masked, and `held_out` more. */
 static struct token_cache *write_cache(struct scratch *s, const char *where, int64_t vocab,
                                        int held_out)
 {
@@ -49,7 +49,7 @@ static void expect(const struct token_cache *cache, int token_bytes, int held_ou
     }
 }
 
-static void comes_back_as_it_was_written(void **state)
+static void test_a_cache_reads_back(void **state)
 {
     struct scratch s;
     struct token_cache *cache;
@@ -61,7 +61,7 @@ static void comes_back_as_it_was_written(void **state)
         token_cache_close(cache);
         assert_int_equal(token_cache_open(&s.env, folder, KEY, &cache), STATUS_OK);
         expect(cache, wide ? 4 : 2, 9);
-        assert_int_equal(unlink(scratch_path(&s, NAME)), 0); /* it stays mapped */
+        assert_int_equal(unlink(scratch_path(&s, NAME)), 0); /* the cache stays mapped */
         expect(cache, wide ? 4 : 2, 9);
         token_cache_close(cache);
         assert_int_equal(token_cache_open(&s.env, folder, KEY, &cache), STATUS_OK);
@@ -70,8 +70,8 @@ static void comes_back_as_it_was_written(void **state)
     scratch_close(&s);
 }
 
-/* Otherwise another file that is mapped there later would be taken for this one. */
-static void gives_up_the_guard_of_its_map(void **state)
+/* Otherwise another file mapped later at the same address would be mistaken for this one. */
+static void test_a_closed_map_is_not_guarded(void **state)
 {
     struct scratch s;
     struct file_guard_news news;
@@ -87,7 +87,7 @@ static void gives_up_the_guard_of_its_map(void **state)
     scratch_close(&s);
 }
 
-static void is_counted_only_in_memory(void **state)
+static void test_only_memory_is_accounted(void **state)
 {
     struct scratch s;
     (void)state;
@@ -104,7 +104,7 @@ static void is_counted_only_in_memory(void **state)
     scratch_close(&s);
 }
 
-static void is_not_believed_when_damaged(void **state)
+static void test_a_damaged_cache_is_not_used(void **state)
 {
     struct scratch s;
     struct token_cache *cache;
@@ -128,14 +128,14 @@ static void is_not_believed_when_damaged(void **state)
         assert_int_equal(token_cache_open(&s.env, folder, KEY, &cache), STATUS_OK);
         assert_null(cache);
     }
-    cache = write_cache(&s, folder, 1000, 9); /* made again in its place */
+    cache = write_cache(&s, folder, 1000, 9); /* replaces the damaged file */
     expect(cache, 2, 9);
     token_cache_close(cache);
     mem_free(&s.env, text);
     scratch_close(&s);
 }
 
-static void removes_and_moves_only_its_own(void **state)
+static void test_foreign_files_are_kept(void **state)
 {
     static const char *const others[] = {
         "cache/notes.txt", "cache/tokens-0123456789abcdef-0000000000000000.bin",
@@ -172,11 +172,11 @@ static void removes_and_moves_only_its_own(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(comes_back_as_it_was_written),
-        cmocka_unit_test(gives_up_the_guard_of_its_map),
-        cmocka_unit_test(is_counted_only_in_memory),
-        cmocka_unit_test(is_not_believed_when_damaged),
-        cmocka_unit_test(removes_and_moves_only_its_own),
+        cmocka_unit_test(test_a_cache_reads_back),
+        cmocka_unit_test(test_a_closed_map_is_not_guarded),
+        cmocka_unit_test(test_only_memory_is_accounted),
+        cmocka_unit_test(test_a_damaged_cache_is_not_used),
+        cmocka_unit_test(test_foreign_files_are_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

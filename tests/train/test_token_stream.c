@@ -9,7 +9,7 @@ static const struct token_span PIECES[] = {
     {WIDE + 2, 4, 2, 4, "tail", NULL},
 };
 
-static void reads_across_joints(void **state)
+static void test_reads_cross_spans(void **state)
 {
     struct scratch s;
     struct token_stream stream = {.spans = PIECES, .span_count = 3, .count = 6};
@@ -29,7 +29,7 @@ static void reads_across_joints(void **state)
     scratch_close(&s);
 }
 
-static void names_the_place_of_a_bad_token(void **state)
+static void test_a_bad_token_is_reported_with_its_position(void **state)
 {
     static const struct token_span pieces[] = {{NARROW, 2, 3, 0, "good", NULL},
                                                {WIDE, 4, 4, 3, "bad", NULL}};
@@ -43,7 +43,7 @@ static void names_the_place_of_a_bad_token(void **state)
     scratch_close(&s);
 }
 
-static void windows_hide_masked_labels(void **state)
+static void test_windows_hide_masked_labels(void **state)
 {
     static const uint8_t mask[] = {0x24}; /* tokens 2 and 5 */
     struct scratch s;
@@ -63,9 +63,9 @@ static void windows_hide_masked_labels(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_across_joints),
-        cmocka_unit_test(names_the_place_of_a_bad_token),
-        cmocka_unit_test(windows_hide_masked_labels),
+        cmocka_unit_test(test_reads_cross_spans),
+        cmocka_unit_test(test_a_bad_token_is_reported_with_its_position),
+        cmocka_unit_test(test_windows_hide_masked_labels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Plain bytes, loading by path, saving byte for byte, decoding, ids without a token. */
+/* The byte tokenizer, loading from a path, saving byte for byte, decoding, ids without a token. */
 #include <sys/stat.h>
 #include <unistd.h>
 #include "testing.h"
@@ -7,7 +7,7 @@
 
 #define GOLDEN "tests/train/golden/tokenizer/"
 
-static void test_bytes(void **state)
+static void test_every_byte_is_a_token(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
@@ -108,7 +108,7 @@ static void test_decode_names_unknown_ids(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_every_byte_is_a_token),
         cmocka_unit_test(test_save_writes_the_same_file),
         cmocka_unit_test(test_decode_names_unknown_ids),
     };

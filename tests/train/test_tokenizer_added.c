@@ -18,7 +18,7 @@ static void make_set(struct added_set *set, struct added *list, struct vocab *vo
     added_set_finish(set, vocab);
 }
 
-static void test_find(void **state)
+static void test_the_leftmost_and_longest_token_is_found(void **state)
 {
     (void)state;
     static const char *const contents[] = {"<b>", "<a>", "<aa>", "<",
@@ -56,7 +56,7 @@ static void test_find(void **state)
 }
 
 /* Every White_Space character, and similar characters that are not white space. */
-static void test_spaces(void **state)
+static void test_all_white_space_is_stripped(void **state)
 {
     (void)state;
     static const char spaces[] =
@@ -87,6 +87,8 @@ static void test_spaces(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_find), cmocka_unit_test(test_spaces)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_leftmost_and_longest_token_is_found),
+        cmocka_unit_test(test_all_white_space_is_stripped)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

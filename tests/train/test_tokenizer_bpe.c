@@ -74,7 +74,7 @@ static size_t merge_by_definition(const struct toy *toy, int32_t *ids, size_t co
     return count;
 }
 
-static void test_against_definition(void **state)
+static void test_merging_follows_its_definition(void **state)
 {
     (void)state;
     static struct toy toy;
@@ -109,7 +109,7 @@ static void test_against_definition(void **state)
     }
 }
 
-static void test_whole_words(void **state)
+static void test_whole_words_skip_merges(void **state)
 {
     (void)state;
     uint8_t blob[] = "abababXaX";
@@ -147,7 +147,7 @@ static void test_whole_words(void **state)
 
 /* More distinct pre-tokens than the cache can hold: it is emptied, memory stays bounded, and the
  * ids stay correct. */
-static void test_cache_overflow(void **state)
+static void test_a_full_cache_keeps_ids_correct(void **state)
 {
     (void)state;
     static struct toy toy;
@@ -166,7 +166,7 @@ static void test_cache_overflow(void **state)
         assert_int_equal(out.count, sizeof pretoken);
         for (size_t i = 0; i < sizeof pretoken; i++)
             if (out.ids[i] != pretoken[i] - 'a')
-                fail_msg("pretoken %u", n);
+                fail_msg("wrong ids for pre-token %u", n);
     }
     assert_true(mem_total_peak(toy.env.mem) < (size_t)110 << 20);
     token_list_free(&toy.env, &out);
@@ -176,7 +176,7 @@ static void test_cache_overflow(void **state)
 }
 
 /* A pre-token of a megabyte takes n log n steps, not n squared. */
-static void test_long_pretoken(void **state)
+static void test_a_long_pretoken_takes_n_log_n(void **state)
 {
     (void)state;
     static struct toy toy;
@@ -204,10 +204,10 @@ static void test_long_pretoken(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_against_definition),
-        cmocka_unit_test(test_whole_words),
-        cmocka_unit_test(test_cache_overflow),
-        cmocka_unit_test(test_long_pretoken),
+        cmocka_unit_test(test_merging_follows_its_definition),
+        cmocka_unit_test(test_whole_words_skip_merges),
+        cmocka_unit_test(test_a_full_cache_keeps_ids_correct),
+        cmocka_unit_test(test_a_long_pretoken_takes_n_log_n),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

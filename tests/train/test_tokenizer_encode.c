@@ -52,7 +52,7 @@ static void random_bytes(struct rng rng, uint8_t *text, size_t bytes, uint64_t k
                             : (uint8_t)alphabet[rng_below(rng, i, sizeof alphabet - 1)];
 }
 
-static void test_any_bytes(void **state)
+static void test_any_bytes_decode_to_themselves(void **state)
 {
     (void)state;
     static const char *const files[] = {"bytes", GOLDEN "gpt2.json", GOLDEN "llama3.json"};
@@ -116,7 +116,7 @@ static void *encode_alone(void *user)
     return NULL;
 }
 
-static void test_threads(void **state)
+static void test_threads_share_a_tokenizer(void **state)
 {
     (void)state;
     enum { THREADS = 4 };
@@ -149,9 +149,9 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_any_bytes),
+        cmocka_unit_test(test_any_bytes_decode_to_themselves),
         cmocka_unit_test(test_special_is_ordinary_text_by_default),
-        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_threads_share_a_tokenizer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

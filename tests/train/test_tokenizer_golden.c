@@ -66,19 +66,19 @@ static void check_file(const char *tokenizer, const char *vectors, bool exact_te
     env_destroy(&g.env);
 }
 
-static void test_gpt2(void **state)
+static void test_gpt2_ids_match(void **state)
 {
     (void)state;
     check_file(FOLDER "gpt2.json", FOLDER "gpt2-vectors.json", true, 0);
 }
 
-static void test_llama3(void **state)
+static void test_llama3_ids_match(void **state)
 {
     (void)state;
     check_file(FOLDER "llama3.json", FOLDER "llama3-vectors.json", false, 1301);
 }
 
-static void test_prefixed(void **state)
+static void test_prefixed_ids_match(void **state)
 {
     (void)state;
     check_file(FOLDER "prefixed.json", FOLDER "prefixed-vectors.json", false, 0);
@@ -87,9 +87,9 @@ static void test_prefixed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpt2),
-        cmocka_unit_test(test_llama3),
-        cmocka_unit_test(test_prefixed),
+        cmocka_unit_test(test_gpt2_ids_match),
+        cmocka_unit_test(test_llama3_ids_match),
+        cmocka_unit_test(test_prefixed_ids_match),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

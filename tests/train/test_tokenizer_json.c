@@ -80,7 +80,7 @@ static const struct {
     {WITH_ADDED("{\"id\":7,\"content\":\"x\",\"special\":\"yes\"}"), STATUS_FORMAT, "'special'"},
 };
 
-static void test_refusals(void **state)
+static void test_wrong_files_are_refused(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
@@ -119,7 +119,7 @@ static void check_encode(const char *json, const char *text, const char *expecte
     env_destroy(&env);
 }
 
-static void test_both_forms_of_merges(void **state)
+static void test_both_forms_of_merges_are_read(void **state)
 {
     (void)state;
     check_encode(WITH_MODEL(VOCAB("\"a\":0,\"b\":1,\"ab\":2,\"aab\":3",
@@ -138,7 +138,7 @@ static void test_both_forms_of_merges(void **state)
                  "aabab", "0,2,2,");
 }
 
-static void test_whole_words(void **state)
+static void test_ignore_merges_keeps_whole_words(void **state)
 {
     (void)state;
 #define WORDS(ignore)                                        \
@@ -150,7 +150,7 @@ static void test_whole_words(void **state)
 
 /* The bytes of an added token are its content; the vocabulary entry of the same name need not be
  * spelled in the byte alphabet. */
-static void test_added_contents(void **state)
+static void test_added_tokens_have_their_content(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
@@ -179,7 +179,7 @@ static void test_added_contents(void **state)
     env_destroy(&env);
 }
 
-static void test_end_of_text_by_name(void **state)
+static void test_end_of_text_is_found_by_name(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
@@ -194,7 +194,7 @@ static void test_end_of_text_by_name(void **state)
 
 /* Every allocation fails once: nothing leaks (env_destroy checks), and the result is STATUS_MEMORY,
  * except in the JIT compiler of regexes, without which matching still works. */
-static void test_no_memory(void **state)
+static void test_every_allocation_may_fail(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
@@ -228,12 +228,12 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_both_forms_of_merges),
-        cmocka_unit_test(test_whole_words),
-        cmocka_unit_test(test_added_contents),
-        cmocka_unit_test(test_end_of_text_by_name),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_wrong_files_are_refused),
+        cmocka_unit_test(test_both_forms_of_merges_are_read),
+        cmocka_unit_test(test_ignore_merges_keeps_whole_words),
+        cmocka_unit_test(test_added_tokens_have_their_content),
+        cmocka_unit_test(test_end_of_text_is_found_by_name),
+        cmocka_unit_test(test_every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

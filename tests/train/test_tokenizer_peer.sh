@@ -1,5 +1,6 @@
 #!/bin/bash
-# A vocabulary learnt by sifr gives the same ids and merges in Hugging Face `tokenizers`. Skipped without the package.
+# A vocabulary learnt by sifr gives the same ids and merges in Hugging Face `tokenizers`. Skipped if
+# the package is not installed.
 set -eu
 if ! command -v python3 >/dev/null; then
     echo "SKIPPED: python3 is not installed"

@@ -1,5 +1,5 @@
-/* Pre-tokens: concatenated they are the text; regexes match as in Oniguruma; every invalid byte is a
- * pre-token. */
+/* Pre-tokens: concatenated they are the text; regexes match as in Oniguruma; every invalid byte is
+ * a pre-token. */
 #include "testing.h"
 #include "base/rng.h"
 #include "train/tokenizer/tokenizer_impl.h"
@@ -13,7 +13,7 @@ static enum status collect(void *user, const uint8_t *pretoken, size_t bytes)
     return text->status;
 }
 
-/* Up to two regexes in turn. */
+/* Apply one or two regexes, one after the other. */
 static enum status split(struct env *env, const char *first, const char *second, const char *text,
                          size_t bytes, struct text *out)
 {
@@ -44,7 +44,7 @@ static void check_split(const char *first, const char *second, const char *text,
     env_destroy(&env);
 }
 
-static void test_gpt2(void **state)
+static void test_gpt2_regex(void **state)
 {
     (void)state;
     check_split(SPLIT_GPT2, NULL, "it's  12 o'clock,  ok\n\n x",
@@ -53,7 +53,7 @@ static void test_gpt2(void **state)
     check_split(SPLIT_GPT2, NULL, "", "");
 }
 
-static void test_white_space(void **state)
+static void test_white_space_is_that_of_oniguruma(void **state)
 {
     (void)state;
     /* U+180E is not a space, U+0085 and U+2028 are; inside sets, outside, and negated */
@@ -69,32 +69,32 @@ static void test_white_space(void **state)
     check_split("[[:digit:]x]+", NULL, "a1x b", "a|1x| b|");
 }
 
-static void test_words_and_scripts(void **state)
+static void test_words_and_scripts_are_those_of_oniguruma(void **state)
 {
     (void)state;
     check_split("\\w+", NULL, "e\xcc\x81t\xc3\xa9-\xe2\x80\xbf!",
                 "e\xcc\x81t\xc3\xa9|-|\xe2\x80\xbf|!|"); /* marks, Pc */
     check_split("[\\w!]+", NULL, "a! b", "a!| |b|");
     check_split("\\W+", NULL, "a! b", "a|! |b|");
-    /* U+3001 is shared by several scripts and of none */
+    /* U+3001 is used by several scripts and belongs to none */
     check_split("\\p{Han}+", NULL, "\xe4\xb8\x80\xe3\x80\x81\xe4\xba\x8c",
                 "\xe4\xb8\x80|\xe3\x80\x81|\xe4\xba\x8c|");
     check_split("\\P{Han}+", NULL, "a\xe4\xb8\x80\xe3\x80\x81", "a|\xe4\xb8\x80|\xe3\x80\x81|");
     check_split("\\w+", NULL, "x\xc2\xb2\xe2\x81\xb4",
-                "x\xc2\xb2|\xe2\x81\xb4|");                  /* Latin-1's digits only */
-    check_split("[\\w]+", NULL, "x\xc2\xb2", "x|\xc2\xb2|"); /* and not in a set */
+                "x\xc2\xb2|\xe2\x81\xb4|");                  /* only the digits of Latin-1 */
+    check_split("[\\w]+", NULL, "x\xc2\xb2", "x|\xc2\xb2|"); /* but not inside a set */
     check_split("\\b", NULL, "e\xcc\x81t b.", "e\xcc\x81t| |b|.|");
     check_split("\\B.", NULL, "ab", "a|b|");
     check_split("[x[yz]w]+[\\b]?", NULL, "axywz]", "a|xywz|]|"); /* a union */
     check_split(" ?[^(\\s|[.,])]+", NULL, "ab c, d|e", "ab| c|,| d|\x7c|e|");
-    check_split("^a$", NULL, "a\na\nb", "a|\n|a|\nb|"); /* lines */
+    check_split("^a$", NULL, "a\na\nb", "a|\n|a|\nb|"); /* ^ and $ match at lines */
 }
 
 static void test_nothing_is_dropped(void **state)
 {
     (void)state;
     check_split("b", NULL, "abcb", "a|b|c|b|");
-    check_split("x*", NULL, "a\xc3\xa9xxb", "a|\xc3\xa9|xx|b|"); /* empty matches cut too */
+    check_split("x*", NULL, "a\xc3\xa9xxb", "a|\xc3\xa9|xx|b|"); /* empty matches split, too */
     check_split("zzz", NULL, "abc", "abc|");
     check_split("\\p{N}{1,3}", "[a-z]+", "ab12345cd.e", "ab|123|45|cd|.|e|");
     check_split("b", "^c", "abc", "a|b|c|"); /* the second regex sees one part at a time */
@@ -125,7 +125,7 @@ static void test_invalid_bytes_are_pretokens(void **state)
 }
 
 /* Random text, part of it invalid UTF-8: the pre-tokens without the separators are the text. */
-static void test_random(void **state)
+static void test_random_text_is_preserved(void **state)
 {
     (void)state;
     static const char *const atoms[] = {
@@ -152,7 +152,7 @@ static void test_random(void **state)
     env_destroy(&env);
 }
 
-static void test_refusals(void **state)
+static void test_unsupported_regexes_are_refused(void **state)
 {
     (void)state;
     static const struct {
@@ -180,8 +180,8 @@ static void test_refusals(void **state)
     env_destroy(&env);
 }
 
-/* A regex that backtracks forever is stopped; one that needs more than the JIT's stack still runs. */
-static void test_limits(void **state)
+/* A regex that backtracks forever is stopped; one that exceeds the JIT's stack still runs. */
+static void test_backtracking_is_limited(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
@@ -205,7 +205,7 @@ static void test_limits(void **state)
 }
 
 /* Out of memory is reported as such: the regex is neither refused nor rewritten differently. */
-static void test_every_allocation_fails(void **state)
+static void test_every_allocation_may_fail(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
@@ -227,15 +227,15 @@ static void test_every_allocation_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpt2),
-        cmocka_unit_test(test_white_space),
-        cmocka_unit_test(test_words_and_scripts),
+        cmocka_unit_test(test_gpt2_regex),
+        cmocka_unit_test(test_white_space_is_that_of_oniguruma),
+        cmocka_unit_test(test_words_and_scripts_are_those_of_oniguruma),
         cmocka_unit_test(test_nothing_is_dropped),
         cmocka_unit_test(test_invalid_bytes_are_pretokens),
-        cmocka_unit_test(test_random),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_every_allocation_fails),
+        cmocka_unit_test(test_random_text_is_preserved),
+        cmocka_unit_test(test_unsupported_regexes_are_refused),
+        cmocka_unit_test(test_backtracking_is_limited),
+        cmocka_unit_test(test_every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

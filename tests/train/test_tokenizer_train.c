@@ -61,7 +61,7 @@ static void naive_merge(struct naive *n, int left, int right, int result)
              n->tokens[right]);
 }
 
-static void test_against_definition(void **state)
+static void test_learning_follows_its_definition(void **state)
 {
     (void)state;
     static struct naive naive;
@@ -127,7 +127,7 @@ static size_t fill_words(char *text, size_t bytes)
     return used;
 }
 
-static void test_parts_make_no_difference(void **state)
+static void test_cutting_the_text_makes_no_difference(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
@@ -187,7 +187,7 @@ static bool stop_at_once(void *user, int done, int total)
     return false;
 }
 
-static void test_progress_can_stop(void **state)
+static void test_the_callback_can_stop_learning(void **state)
 {
     (void)state;
     static const char text[] = "the cat and the dog and the cat and the dog";
@@ -202,7 +202,7 @@ static void test_progress_can_stop(void **state)
 }
 
 /* Small and unusual texts. */
-static void test_small_texts(void **state)
+static void test_small_texts_are_learnt(void **state)
 {
     (void)state;
     static char run[20000];
@@ -233,7 +233,7 @@ static void test_small_texts(void **state)
     env_destroy(&env);
 }
 
-static void test_no_memory(void **state)
+static void test_every_allocation_may_fail(void **state)
 {
     (void)state;
     static char text[6000];
@@ -260,12 +260,12 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_against_definition),
-        cmocka_unit_test(test_small_texts),
-        cmocka_unit_test(test_parts_make_no_difference),
+        cmocka_unit_test(test_learning_follows_its_definition),
+        cmocka_unit_test(test_small_texts_are_learnt),
+        cmocka_unit_test(test_cutting_the_text_makes_no_difference),
         cmocka_unit_test(test_rare_words_are_dropped),
-        cmocka_unit_test(test_progress_can_stop),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_the_callback_can_stop_learning),
+        cmocka_unit_test(test_every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* The tokenizer on real text. Without arguments this is a test: learn, save, load, encode and decode
- * a source file of this tree. With arguments it is the workbench that bench/tokenizer.py and
+/* The tokenizer on real text. Without arguments this is a test: learn, save, load, encode and
+ * decode a source file of this tree. With arguments it is the workbench that bench/tokenizer.py and
  * tools/tokenizer_peer.py run, and prints one JSON object:
  *
  *   test_tokenizer_workbench encode TOKENIZER TEXT IDS    encode documents, write int32 ids
@@ -85,7 +85,7 @@ static int bench_train(const char *text_path, int vocab, const char *tokenizer_p
     return 0;
 }
 
-static void test_own_sources(void **state)
+static void test_a_source_file_round_trips(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
@@ -126,6 +126,6 @@ int main(int argc, char **argv)
         return bench_encode(argv[2], argv[3], argv[4]);
     if (argc == 5 && strcmp(argv[1], "train") == 0)
         return bench_train(argv[2], atoi(argv[3]), argv[4]);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_own_sources)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_source_file_round_trips)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,7 +4,7 @@
 #include "testing.h"
 #include "train/tokenizer/tokenizer_impl.h"
 
-static void test_fields(void **state)
+static void test_the_file_has_all_fields(void **state)
 {
     (void)state;
     /* byte b has id 255 - b: " " is 223, "a" 158, "\"" 221, "\\" 163, 0xff 0 */
@@ -53,6 +53,6 @@ static void test_fields(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fields)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_file_has_all_fields)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* A traced run over two ranks: a file each, with the passes, collectives and waits of the steps
- * that were asked for and of no others; and ranges that are refused. */
+/* A traced run on two ranks writes one file per rank with the passes, collectives and waits of the
+ * requested steps and no others. Wrong ranges are refused. */
 #include <jansson.h>
 #include "ranks_rig.h"
 #include "train/run/tracing.h"
@@ -37,7 +37,7 @@ static int count_named(json_t *events, const struct trace_lane *lane, const char
     return count;
 }
 
-/* Perfetto does not draw spans that overlap on one lane; one inside another is fine. */
+/* Perfetto does not draw spans that overlap on one lane; nested spans are fine. */
 static void check_lanes(json_t *events)
 {
     size_t i, j;
@@ -67,7 +67,7 @@ static void run_traced(struct run_rig *rig, const char *folder, const char *trac
     rank_runs(&rig->scratch.env, runs, RANKS);
 }
 
-static void test_stage_3_over_ranks(void **state)
+static void test_stage_3_is_traced(void **state)
 {
     struct run_rig rig;
     struct rank_run runs[RANKS];
@@ -82,7 +82,7 @@ static void test_stage_3_over_ranks(void **state)
         assert_int_equal(count_named(events, &trace_lane_host, "evaluation"), 1);
         assert_int_equal(count_named(events, &trace_lane_compute, "block 1 backward"), 2);
         assert_int_equal(count_named(events, &trace_lane_compute, "block 0 forward"),
-                         3); /* and eval */
+                         3); /* and evaluation */
         assert_int_equal(count_named(events, &trace_lane_compute, "head loss"), 2);
         assert_int_equal(count_named(events, &trace_lane_compute, "judge"), 2);
         assert_int_equal(count_named(events, &trace_lane_compute, "optimizer"), 2);
@@ -94,8 +94,9 @@ static void test_stage_3_over_ranks(void **state)
     rig_close(&rig);
 }
 
-/* What the last traced step leaves under way is in the file: stage 1 sends the new parameters. */
-static void test_stage_1_to_the_last_step(void **state)
+/* The trace includes what the last traced step leaves in flight: in stage 1, the gathers of the new
+ * parameters. */
+static void test_stage_1_is_traced_to_the_last_gather(void **state)
 {
     struct run_rig rig;
     struct rank_run runs[RANKS];
@@ -106,12 +107,12 @@ static void test_stage_1_to_the_last_step(void **state)
     json_t *events = read_events(&rig.scratch, "run", 1);
     assert_int_equal(count_named(events, &trace_lane_host, "step"), 1);
     int gathers = count_named(events, &trace_lane_gather, "gather block 1");
-    assert_true(gathers == 1 || gathers == 2); /* step 2's may begin after the window has opened */
+    assert_true(gathers == 1 || gathers == 2); /* step 2's may begin inside the window */
     json_decref(events);
     rig_close(&rig);
 }
 
-static void test_ranges(void **state)
+static void test_wrong_ranges_are_refused(void **state)
 {
     static const char *const bad[] = {"x", "5:", ":8", "8:5", "0:3", "-1:3", "1:2:3", "1: 2", "21"};
     struct run_rig rig;
@@ -136,9 +137,9 @@ static void test_ranges(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stage_3_over_ranks),
-        cmocka_unit_test(test_stage_1_to_the_last_step),
-        cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_stage_3_is_traced),
+        cmocka_unit_test(test_stage_1_is_traced_to_the_last_gather),
+        cmocka_unit_test(test_wrong_ranges_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

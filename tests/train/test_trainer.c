@@ -1,13 +1,12 @@
 /* The training loop on small models: it learns, records what it did, gives the same bits for any
- * number of threads and any recomputation, stops in good order, and refuses what it should.
- */
+ * number of threads and any recomputation, stops cleanly, and refuses wrong configurations. */
 #include "run_rig.h"
 #include "threads.h"
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 
-/* --- reading back --------------------------------------------------------------------------- */
+/* --- reading records ------------------------------------------------------------------------ */
 
 static char *read_file(struct run_rig *rig, const char *name, size_t *bytes)
 {
@@ -23,7 +22,7 @@ struct record {
     bool skipped;
 };
 
-/* Every line is a JSON object with the fields it should have; returns how many. */
+/* Every line is a JSON object with the expected fields; returns the number of lines. */
 static int read_metrics(struct run_rig *rig, const char *name, struct record *records)
 {
     size_t bytes;
@@ -120,7 +119,7 @@ static struct trainer_callbacks watch(struct seen *seen)
 
 /* --- tests ---------------------------------------------------------------------------------- */
 
-static void test_learns_and_records(void **state)
+static void test_a_run_learns_and_records(void **state)
 {
     (void)state;
     struct run_rig rig;
@@ -136,7 +135,7 @@ static void test_learns_and_records(void **state)
     assert_int_equal(read_metrics(&rig, "run/metrics.jsonl", records), 400);
     assert_true(records[0].loss > 5.0 && records[0].loss < 6.5); /* about log 257 */
     assert_true(summary.loss < 1.2);
-    assert_true(summary.loss == records[399].loss); /* read back to the same bits */
+    assert_true(summary.loss == records[399].loss); /* reads back to the same bits */
     assert_true(records[399].lr == rig.config.train.min_lr && records[19].lr == 1e-2);
     assert_true(!isnan(records[149].val) && !isnan(records[299].val) &&
                 records[399].val == summary.val.loss);
@@ -163,7 +162,7 @@ static void test_learns_and_records(void **state)
     rig_close(&rig);
 }
 
-/* Loss column and weights of one run with `settings`. */
+/* Losses and weights of one run with `settings`. */
 static int train_for_bits(struct run_rig *rig, const char *settings, struct record *records,
                           char **weights, size_t *bytes)
 {
@@ -204,20 +203,20 @@ static void expect_equal_bits(const char *model)
     rig_close(&rig);
 }
 
-static void test_equal_bits_llama(void **state)
+static void test_llama_has_equal_bits(void **state)
 {
     (void)state;
     expect_equal_bits("");
 }
 
-static void test_equal_bits_gpt2(void **state)
+static void test_gpt2_has_equal_bits(void **state)
 {
     (void)state;
     expect_equal_bits("model.arch=gpt2 model.kv_heads=4 model.width=36 model.ff=50");
 }
 
-/* How the global batch is cut changes rounding, not meaning. */
-static void test_micro_batches_agree(void **state)
+/* How the global batch is split changes rounding only. */
+static void test_micro_batch_sizes_agree(void **state)
 {
     (void)state;
     struct run_rig rig;
@@ -240,7 +239,7 @@ static bool stop_now(void *user)
     return true;
 }
 
-/* Parameters that were never trained are no model to keep. */
+/* Parameters that were never trained are not saved. */
 static void test_stop_before_the_first_step_saves_nothing(void **state)
 {
     (void)state;
@@ -282,7 +281,7 @@ static void keep_line(void *user, enum log_level level, const char *line)
         snprintf(kept, 512, "%s", line);
 }
 
-static void test_divergence_is_named(void **state)
+static void test_divergence_is_reported(void **state)
 {
     (void)state;
     struct run_rig rig;
@@ -309,7 +308,7 @@ static void test_divergence_is_named(void **state)
                      3);
     assert_int_equal(step, summary.steps);
     assert_string_equal(tensor, "model.embed_tokens.weight");
-    /* ... and where the loss was none, whose it was. */
+    /* For a loss that is not finite, it also names the samples. */
     char origin[128];
     const struct train_config *train = &rig.config.train;
     int64_t sample = (step - 1) * train->global_batch;
@@ -321,12 +320,12 @@ static void test_divergence_is_named(void **state)
     int count = read_metrics(&rig, "run/metrics.jsonl", records);
     assert_int_equal(count, summary.steps);
     assert_true(records[count - 1].skipped && records[count - 3].skipped);
-    assert_string_equal(summary.checkpoint, ""); /* what was saved before is worth more */
+    assert_string_equal(summary.checkpoint, ""); /* earlier checkpoints are worth more */
     rig_close(&rig);
 }
 
-/* Lowering the loss scale is not enough: the run ends all the same. */
-static void test_divergence_ends_fp16(void **state)
+/* Lowering the loss scale is not enough: the run ends nevertheless. */
+static void test_divergence_ends_an_fp16_run(void **state)
 {
     (void)state;
     struct run_rig rig;
@@ -339,8 +338,8 @@ static void test_divergence_ends_fp16(void **state)
     rig_close(&rig);
 }
 
-/* The scale of each step is on record in fp16, and in fp16 alone. */
-static void test_loss_scale_on_record(void **state)
+/* Metrics record the loss scale of each step in fp16, and only in fp16. */
+static void test_the_loss_scale_is_recorded(void **state)
 {
     (void)state;
     struct run_rig rig;
@@ -359,7 +358,7 @@ static void test_loss_scale_on_record(void **state)
     }
 }
 
-static void test_folder_rules(void **state)
+static void test_fresh_runs_keep_old_folders(void **state)
 {
     (void)state;
     struct run_rig rig;
@@ -367,7 +366,8 @@ static void test_folder_rules(void **state)
     rig_open(&rig);
     rig_config(&rig, "train.steps=1");
     assert_int_equal(rig_train(&rig, "run", false, NULL, &summary), STATUS_OK);
-    assert_int_equal(rig_train(&rig, "run", false, NULL, &summary), STATUS_OK); /* it is complete */
+    /* already complete */
+    assert_int_equal(rig_train(&rig, "run", false, NULL, &summary), STATUS_OK);
     assert_int_equal(summary.steps, 1);
     assert_int_equal(summary.first_step, 1);
     assert_int_equal(rig_train(&rig, "run/", true, NULL, &summary), STATUS_OK);
@@ -376,8 +376,8 @@ static void test_folder_rules(void **state)
     assert_true(file_exists(scratch_path(&rig.scratch, "run.2/summary.json")));
     assert_true(file_exists(scratch_path(&rig.scratch, "run/summary.json")));
 
-    /* A file where a folder should be: known before the first step (root may write anywhere
-     * else). */
+    /* A file in place of a folder is detected before the first step. (Permissions would not do:
+     * root may write anywhere.) */
     scratch_text(&rig.scratch, "taken", "");
     assert_int_equal(rig_train(&rig, "taken/run", false, NULL, &summary), STATUS_IO);
     scratch_expect(&rig.scratch, "taken");
@@ -385,7 +385,7 @@ static void test_folder_rules(void **state)
     rig_close(&rig);
 }
 
-static void test_data_too_short(void **state)
+static void test_too_little_data_is_refused(void **state)
 {
     (void)state;
     struct run_rig rig;
@@ -400,7 +400,7 @@ static void test_data_too_short(void **state)
     rig_close(&rig);
 }
 
-static void test_start_from_a_model(void **state)
+static void test_a_run_starts_from_a_model(void **state)
 {
     (void)state;
     struct run_rig rig, next;
@@ -439,7 +439,7 @@ static void test_start_from_a_model(void **state)
     rig_close(&rig);
 }
 
-/* --- two at once ---------------------------------------------------------------------------- */
+/* --- two runs at once ----------------------------------------------------------------------- */
 
 struct pair {
     struct run_rig rig;
@@ -455,7 +455,7 @@ static void *train_in_thread(void *user)
     return NULL;
 }
 
-static void test_two_trainers_at_once(void **state)
+static void test_two_trainers_run_at_once(void **state)
 {
     (void)state;
     struct pair pairs[2] = {{.settings = "train.steps=10"},
@@ -476,7 +476,7 @@ static void test_two_trainers_at_once(void **state)
     }
 }
 
-/* Whatever allocation fails, the run ends with STATUS_MEMORY and everything is given back. */
+/* Whatever allocation fails, the run ends with STATUS_MEMORY and frees everything. */
 static void test_every_allocation_may_fail(void **state)
 {
     (void)state;
@@ -492,7 +492,7 @@ static void test_every_allocation_may_fail(void **state)
         enum status st = rig_train(&rig, "run", true, NULL, &summary);
         mem_fail_at(rig.scratch.env.mem, 0);
         failed = *log_first_error(rig.scratch.env.log) != '\0';
-        assert_true(st == STATUS_MEMORY || st == STATUS_OK); /* OK: it could do without */
+        assert_true(st == STATUS_MEMORY || st == STATUS_OK); /* OK: the run does not depend on it */
         assert_int_equal(mem_total(rig.scratch.env.mem), before);
         log_error_clear(rig.scratch.env.log);
     }
@@ -503,19 +503,19 @@ static void test_every_allocation_may_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_learns_and_records),
-        cmocka_unit_test(test_equal_bits_llama),
-        cmocka_unit_test(test_equal_bits_gpt2),
-        cmocka_unit_test(test_micro_batches_agree),
+        cmocka_unit_test(test_a_run_learns_and_records),
+        cmocka_unit_test(test_llama_has_equal_bits),
+        cmocka_unit_test(test_gpt2_has_equal_bits),
+        cmocka_unit_test(test_micro_batch_sizes_agree),
         cmocka_unit_test(test_stop_saves_the_model),
         cmocka_unit_test(test_stop_before_the_first_step_saves_nothing),
-        cmocka_unit_test(test_divergence_is_named),
-        cmocka_unit_test(test_divergence_ends_fp16),
-        cmocka_unit_test(test_loss_scale_on_record),
-        cmocka_unit_test(test_folder_rules),
-        cmocka_unit_test(test_data_too_short),
-        cmocka_unit_test(test_start_from_a_model),
-        cmocka_unit_test(test_two_trainers_at_once),
+        cmocka_unit_test(test_divergence_is_reported),
+        cmocka_unit_test(test_divergence_ends_an_fp16_run),
+        cmocka_unit_test(test_the_loss_scale_is_recorded),
+        cmocka_unit_test(test_fresh_runs_keep_old_folders),
+        cmocka_unit_test(test_too_little_data_is_refused),
+        cmocka_unit_test(test_a_run_starts_from_a_model),
+        cmocka_unit_test(test_two_trainers_run_at_once),
         cmocka_unit_test(test_every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

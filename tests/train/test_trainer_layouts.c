@@ -1,6 +1,5 @@
-/* Whole runs on ranks that are threads: losses, evaluations, text samples and the model that is
- * saved are those of one rank, in every precision and however the state is cut.
- */
+/* Complete runs on ranks that are threads: losses, evaluations, text samples and the saved model
+ * equal those of one rank, in every precision and every layout. */
 #include "run_rig.h"
 #include "threads.h"
 
@@ -36,7 +35,7 @@ static void *train_rank(void *argument)
     return NULL;
 }
 
-/* Train with `settings` on so many ranks, in a folder of that name. */
+/* Train with `settings` on this number of ranks, in a folder of this name. */
 static struct trainer_summary train(struct run_rig *rig, const char *folder, int ranks,
                                     const char *settings)
 {
@@ -78,7 +77,7 @@ static void expect_same_file(struct run_rig *rig, const char *a, const char *b, 
 }
 
 /* The state is the mode. */
-static void test_precision(void **state)
+static void test_every_layout_has_equal_bits(void **state)
 {
     static const struct {
         int ranks;
@@ -111,9 +110,9 @@ static void test_precision(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        {.name = "fp32", .test_func = test_precision, .initial_state = "fp32"},
-        {.name = "bf16", .test_func = test_precision, .initial_state = "bf16"},
-        {.name = "fp16", .test_func = test_precision, .initial_state = "fp16"},
+        {.name = "fp32", .test_func = test_every_layout_has_equal_bits, .initial_state = "fp32"},
+        {.name = "bf16", .test_func = test_every_layout_has_equal_bits, .initial_state = "bf16"},
+        {.name = "fp16", .test_func = test_every_layout_has_equal_bits, .initial_state = "fp16"},
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,7 @@
-/* After its first step a run takes no memory from the system: malloc and its kin are counted by
- * standing in front of the C library's, in every thread, through steps, evaluations, text
- * samples and the records they write. (The sanitizers stand in the same place; there the test
- * only trains.)
- */
+/* After its first step a run allocates nothing. This file replaces malloc and related functions of
+ * the C library and counts their calls in every thread, through steps, evaluations, text samples
+ * and the records they write. (Sanitizers replace the same functions; with them the test only
+ * trains.) */
 #include "run_rig.h"
 #include <errno.h>
 #include <malloc.h>
@@ -95,8 +94,8 @@ static void expect_no_allocation(const char *settings)
     rig_close(&rig);
 }
 
-/* The counter must see what it is meant to see. */
-static void test_counts(void **state)
+/* The counter must see allocations. */
+static void test_allocations_are_counted(void **state)
 {
     (void)state;
     atomic_store(&calls, 0);
@@ -109,7 +108,7 @@ static void test_counts(void **state)
     assert_int_equal(atomic_load(&calls), 2 * COUNTING);
 }
 
-static void test_plain_steps(void **state)
+static void test_steps_allocate_nothing(void **state)
 {
     (void)state;
     expect_no_allocation("train.steps=30 run.threads=1");
@@ -117,7 +116,7 @@ static void test_plain_steps(void **state)
     expect_no_allocation("train.steps=30 run.threads=2 engine.recompute=full");
 }
 
-static void test_with_evaluation_and_samples(void **state)
+static void test_evaluation_and_samples_allocate_nothing(void **state)
 {
     (void)state;
     expect_no_allocation(
@@ -128,9 +127,9 @@ static void test_with_evaluation_and_samples(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_plain_steps),
-        cmocka_unit_test(test_with_evaluation_and_samples),
+        cmocka_unit_test(test_allocations_are_counted),
+        cmocka_unit_test(test_steps_allocate_nothing),
+        cmocka_unit_test(test_evaluation_and_samples_allocate_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

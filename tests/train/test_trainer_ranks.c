@@ -1,5 +1,5 @@
-/* Training over ranks, as the loop sees it: who is late is named with what it does, and what steps
- * send is counted apart from everything else. */
+/* Training on ranks, as the loop sees it: a late rank is named together with what it is doing, and
+ * the traffic of steps is counted separately from all other traffic. */
 #include <time.h>
 #include "ranks_rig.h"
 
@@ -25,7 +25,7 @@ static void run_quietly(const char *settings, struct trainer_summary *summary)
     rig_close(&rig);
 }
 
-static void test_traffic_is_that_of_steps(void **state)
+static void test_traffic_counts_steps_only(void **state)
 {
     (void)state;
     for (int stage = 0; stage <= 3; stage++) {
@@ -51,7 +51,7 @@ static void test_traffic_is_that_of_steps(void **state)
     }
 }
 
-/* Rank 0 is held up when step 2 is done, until the rank that waits for it has ended. */
+/* Hold up rank 0 after step 2 until the rank that waits for it has ended. */
 static void dawdle(void *user, const struct trainer_step *step)
 {
     struct rank_run *other = user;
@@ -73,7 +73,7 @@ static void test_a_late_rank_is_named_with_its_step(void **state)
             .config = &rig.config,
             .place = {.folder = path, .config_yaml = text_string(&rig.yaml)},
             .callbacks = {.step = dawdle, .user = &runs[1]},
-            .timeout = 5, /* that no other call takes so long on a busy machine */
+            .timeout = 5, /* seconds; no other call takes that long, even on a busy machine */
         };
     rank_runs(&rig.scratch.env, runs, RANKS);
     assert_int_equal(runs[1].status, STATUS_COMM);
@@ -87,7 +87,7 @@ static void test_a_late_rank_is_named_with_its_step(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_traffic_is_that_of_steps),
+        cmocka_unit_test(test_traffic_counts_steps_only),
         cmocka_unit_test(test_a_late_rank_is_named_with_its_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* model.safetensors.index.json: its files, each once; what leads elsewhere is refused by name. */
+/* model.safetensors.index.json: its files are listed once each; names that lead outside the folder
+ * are refused. */
 #include "scratch.h"
 #include "train/weights/weight_index.h"
 
@@ -28,7 +29,7 @@ static void test_files_are_listed_once(void **state)
     scratch_close(&s);
 }
 
-static void test_refuses(void **state)
+static void test_wrong_indexes_are_refused(void **state)
 {
     (void)state;
     static const char *const bad[][2] = {
@@ -64,7 +65,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_files_are_listed_once),
-        cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_wrong_indexes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
