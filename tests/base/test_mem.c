@@ -241,7 +241,7 @@ static void test_leak_is_named(void **state)
 
 /* After mem_keep_freed, freed blocks stay mapped and are never reused: someone outside may still
  * write to them. */
-static void test_kept(void **state)
+static void test_freed_blocks_are_kept(void **state)
 {
     (void)state;
     struct fixture f;
@@ -304,11 +304,16 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_blocks),        cmocka_unit_test(test_account),
-        cmocka_unit_test(test_locations),     cmocka_unit_test(test_resize),
-        cmocka_unit_test(test_grow_array),    cmocka_unit_test(test_failure),
-        cmocka_unit_test(test_leak_is_named), cmocka_unit_test(test_strdup),
-        cmocka_unit_test(test_kept),          cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_account),
+        cmocka_unit_test(test_locations),
+        cmocka_unit_test(test_resize),
+        cmocka_unit_test(test_grow_array),
+        cmocka_unit_test(test_failure),
+        cmocka_unit_test(test_leak_is_named),
+        cmocka_unit_test(test_strdup),
+        cmocka_unit_test(test_freed_blocks_are_kept),
+        cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,8 +9,8 @@
  *   that allocates GPU memory, and within one process the driver has locks that both need.
  * - An abort cancels the work on the GPU and frees the communicator.
  *
- * Reductions add from the last rank to the first, so that its sums can be told from sums in rank
- * order.
+ * Reductions add from the last rank to the first, so that tests can tell these sums from sums in
+ * rank order.
  */
 #include <nccl.h>
 #include <pthread.h>
@@ -237,7 +237,7 @@ static ncclResult_t begin(struct group *group)
     pthread_mutex_lock(&lock);
     group->comm->groups++;
     if (group->comm->clique->made < group->comm->size) {
-        fprintf(stderr, "fake_nccl: messages of rank %d, while others make the communicator\n",
+        fprintf(stderr, "fake_nccl: rank %d sends while others still create the communicator\n",
                 group->comm->rank);
         abort();
     }

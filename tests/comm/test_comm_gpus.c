@@ -123,7 +123,7 @@ static void test_shared_gpu(void **state)
 }
 
 /* NCCL was not requested: messages go through host memory, and only the debug log says so. */
-static void test_shared_gpu_staged(void **state)
+static void test_shared_gpu_through_host(void **state)
 {
     struct thread_rank ranks[3];
     int count = rig_gpus();
@@ -249,8 +249,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shared_gpu),
-        {"test_shared_gpu_staged threads", test_shared_gpu_staged, NULL, NULL, "threads"},
-        {"test_shared_gpu_staged auto", test_shared_gpu_staged, NULL, NULL, "auto"},
+        {"test_shared_gpu_through_host threads", test_shared_gpu_through_host, NULL, NULL,
+         "threads"},
+        {"test_shared_gpu_through_host auto", test_shared_gpu_through_host, NULL, NULL, "auto"},
         {"test_one_gpu_each nccl", test_one_gpu_each, NULL, NULL, "nccl"},
         {"test_one_gpu_each threads", test_one_gpu_each, NULL, NULL, "threads"},
         {"test_one_gpu_each auto", test_one_gpu_each, NULL, NULL, "auto"},

@@ -175,7 +175,7 @@ static void *run_member(void *argument)
     struct mesh mesh;
     struct mesh_groups groups = {0};
     assert_ok(device_create(&env, "cpu", 0, &device));
-    snprintf(m->wrong, sizeof m->wrong, "rank %d did not come so far", m->rank);
+    snprintf(m->wrong, sizeof m->wrong, "rank %d did not finish", m->rank);
     if (comm_join(m->hub, m->rank, &config, device, &world) == STATUS_OK &&
         mesh_of(&env, m->size, m->rank, m->tp, m->pp, &mesh) == STATUS_OK &&
         mesh_groups_create(world, &mesh, &groups) == STATUS_OK) {

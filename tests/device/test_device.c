@@ -366,7 +366,7 @@ static void test_aborts(void **state)
         int status;
         assert_int_equal(waitpid(child, &status, 0), child);
         if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGABRT)
-            fail_msg("wrong use %zu was not noticed", i);
+            fail_msg("misuse %zu was not detected", i);
     }
 }
 
