@@ -1,5 +1,4 @@
-/* GPU -- where tests compute: on the CPU, or on the device that they are told or that the variable
- * SIFR_TEST_DEVICE names ("cuda"). */
+/* gpu -- the device of a test: the CPU, or the one that SIFR_TEST_DEVICE names ("cuda"). */
 #ifndef TESTS_GPU_H
 #define TESTS_GPU_H
 #include "testing.h"
@@ -16,7 +15,7 @@ static inline bool test_on_cpu(void)
     return strcmp(test_device(), "cpu") == 0;
 }
 
-/* There is nothing to test on: main then returns 77, which is neither passed nor failed. */
+/* True if there is no such device: main then returns 77, which counts as skipped. */
 static inline bool test_missing(const char *device)
 {
     struct device_info info;

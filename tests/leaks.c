@@ -1,9 +1,9 @@
-/* leaks -- whether a test that ends under AddressSanitizer is worth a search for leaks.
+/* leaks -- decides whether LeakSanitizer needs to search for leaks at the end of a test.
  *
- * A search takes three seconds on arm64, whatever the test has done: the sanitizer walks the map of
- * the whole address space. So allocations and releases are counted while main runs, and where they
- * come out even there is nothing to search for. What libraries keep for the life of the process makes
- * a difference, and then the search decides, as it would without this file. */
+ * A search takes three seconds on arm64 for any test, because the sanitizer scans the map of the
+ * whole address space. So this file counts allocations and frees while main runs. If they balance,
+ * there is nothing to search for. Memory that libraries keep until the process ends breaks the
+ * balance; then the search runs, as it would without this file. */
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -11,35 +11,35 @@
 #include <sanitizer/allocator_interface.h>
 #include <sanitizer/lsan_interface.h>
 
-static atomic_long taken;          /* blocks that are not given back yet */
-static atomic_bool even;           /* when main had ended */
-static char stdout_buffer[BUFSIZ]; /* the one block that every test would keep */
+static atomic_long live_blocks;    /* blocks that have not been freed */
+static atomic_bool balanced;       /* the counts balanced when main returned */
+static char stdout_buffer[BUFSIZ]; /* else every test would keep this one block */
 
 static void on_malloc(const volatile void *block, size_t bytes)
 {
     (void)bytes;
-    taken += block != NULL;
+    live_blocks += block != NULL;
 }
 
 static void on_free(const volatile void *block)
 {
-    taken -= block != NULL;
+    live_blocks -= block != NULL;
 }
 
 static void note_balance(void)
 {
-    even = taken == 0;
+    balanced = live_blocks == 0;
 }
 
 __attribute__((constructor)) static void count_blocks(void)
 {
     setvbuf(stdout, stdout_buffer, _IOLBF, sizeof stdout_buffer);
     __sanitizer_install_malloc_and_free_hooks(on_malloc, on_free);
-    atexit(note_balance); /* before libraries release what they took ahead of main */
+    atexit(note_balance); /* before libraries free what they allocated before main */
 }
 
-/* Asked by the sanitizer before it searches. */
+/* Called by the sanitizer before a search. */
 int __lsan_is_turned_off(void)
 {
-    return even;
+    return balanced;
 }

@@ -1,5 +1,5 @@
-/* testing -- what every test needs before cmocka: its headers in the right order, and an env
- * whose log is kept. */
+/* testing -- what every test needs: the headers for cmocka in the right order, and an env with a
+ * quiet log. */
 #ifndef TESTS_TESTING_H
 #define TESTS_TESTING_H
 #include <setjmp.h>
@@ -13,7 +13,7 @@
 
 #include "base/env.h"
 
-/* Under a sanitizer memory and time are not the program's own. */
+/* Under a sanitizer, measured memory and time are not those of the program. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define TESTING_SANITIZED 1
 #elif defined(__has_feature)
@@ -25,14 +25,14 @@
 #define TESTING_SANITIZED 0
 #endif
 
-/* End this test function as skipped; scripts/test collects the reasons. */
+/* Skip this test function; scripts/test collects the reasons. */
 #define testing_skip(reason)               \
     do {                                   \
         printf("SKIPPED: %s\n", (reason)); \
         skip();                            \
     } while (0)
 
-/* Errors are expected in tests: they are kept by the log (log_first_error) and not printed. */
+/* Tests expect errors: the log records them (log_first_error) but does not print them. */
 static inline void testing_quiet(void *user, enum log_level level, const char *line)
 {
     (void)user, (void)level, (void)line;
@@ -45,8 +45,8 @@ static inline struct env testing_env(int threads)
     return env;
 }
 
-/* Each allocation of `build` fails in turn, until none does: it leaves nothing behind. How many there are,
- * and one. */
+/* Run `build` again and again, with allocation 1, 2, ... failing, until it succeeds. It must free
+ * everything each time. Returns its number of allocations plus one. */
 static inline int64_t testing_fail_each(enum status (*build)(struct env *env, const char *with),
                                         const char *with)
 {

@@ -1,5 +1,5 @@
-/* threads -- some jobs at once, a thread each: ranks of one process, mostly; and whether a thread of this
- * process stands still, so that a test need not guess how long that takes. */
+/* threads -- run jobs concurrently, one thread each (mostly the ranks of one process), and find out
+ * whether a thread sleeps, so that a test need not guess how long that takes. */
 #ifndef TESTS_THREADS_H
 #define TESTS_THREADS_H
 #include <pthread.h>
@@ -11,7 +11,7 @@
 
 enum { THREADS_MOST = 64 };
 
-/* body(&jobs[i]) for each of `count` jobs of `bytes` each; returns when all have ended. */
+/* Run body(&jobs[i]) for each of `count` jobs of `bytes` bytes; returns when all have ended. */
 static inline void threads_run(void *(*body)(void *), void *jobs, int count, size_t bytes)
 {
     pthread_t threads[THREADS_MOST];
@@ -34,7 +34,7 @@ static inline void threads_nap(double seconds)
     nanosleep(&span, NULL);
 }
 
-/* It waits in the kernel for something, as the system sees it. */
+/* Whether the thread is blocked in the kernel. */
 static inline bool threads_is_asleep(int id)
 {
     char path[64], state = 0;

@@ -17,7 +17,7 @@ static const struct comm_backend *const backends[] = {&comm_self, &comm_threads,
 enum { BACKEND_COUNT = sizeof backends / sizeof backends[0] };
 enum { ROOT_ID = 1 };
 
-/* --- homes ---------------------------------------------------------------------------------- */
+/* --- jobs ----------------------------------------------------------------------------------- */
 
 /* The back end that a name stands for, and whether GPU memory may use a transport. */
 static enum status find_backend(struct env *env, const char *name,
@@ -313,7 +313,7 @@ void comm_destroy(struct comm *comm)
         close_job(job);
 }
 
-/* --- questions ------------------------------------------------------------------------------ */
+/* --- queries -------------------------------------------------------------------------------- */
 
 int comm_rank(const struct comm *comm)
 {

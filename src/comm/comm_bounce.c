@@ -55,7 +55,7 @@ void comm_bounce_close(struct comm *comm)
     mem_free(comm->env, bounce->sends);
 }
 
-/* --- how messages are cut ------------------------------------------------------------------- */
+/* --- cutting messages into chunks ----------------------------------------------------------- */
 
 /* Both ends of a message must compute the same size. A send, a receive or a broadcast has one
  * distinct message in each direction; every other call has up to one per other rank. */
@@ -110,7 +110,7 @@ static size_t round_count(const struct comm *comm, size_t chunk)
     return (most + chunk - 1) / chunk;
 }
 
-/* --- a round -------------------------------------------------------------------------------- */
+/* --- one round of chunks -------------------------------------------------------------------- */
 
 static void bring_out(struct round round)
 {

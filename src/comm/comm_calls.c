@@ -18,7 +18,7 @@
 #include "base/clock.h"
 #include "comm/comm_impl.h"
 
-/* --- how each collective is done ------------------------------------------------------------ */
+/* --- the collectives ------------------------------------------------------------------------ */
 
 static size_t part_bytes(const struct comm_call *call)
 {
@@ -176,7 +176,7 @@ static do_fn *const doers[] = {
     [COMM_CONTROL] = do_control,
 };
 
-/* --- around a call -------------------------------------------------------------------------- */
+/* --- running a call ------------------------------------------------------------------------- */
 
 static void enter(struct comm *comm, const struct comm_call *call, const struct stream *stream)
 {
@@ -325,7 +325,7 @@ void comm_wait_idle(struct comm *comm)
         comm_flight_wait(comm);
 }
 
-/* --- the faces ------------------------------------------------------------------------------ */
+/* --- the public functions ------------------------------------------------------------------- */
 
 static size_t to_others(const struct comm *comm, int64_t count, enum dtype type)
 {
@@ -471,7 +471,7 @@ void comm_recv(struct comm *comm, void *data, int64_t count, enum dtype type, in
     enqueue(&call, stream);
 }
 
-/* --- on the host ---------------------------------------------------------------------------- */
+/* --- synchronous calls on the host ---------------------------------------------------------- */
 
 static enum status run_now(struct comm_call *call)
 {

@@ -15,7 +15,7 @@
 #include <string.h>
 #include "comm/comm_impl.h"
 
-/* --- homes ---------------------------------------------------------------------------------- */
+/* --- jobs ----------------------------------------------------------------------------------- */
 
 bool comm_job_fail(struct comm_job *job, const char *text)
 {
@@ -112,7 +112,7 @@ const char *comm_kind_word(enum comm_kind kind)
     return words[kind];
 }
 
-/* --- who is late ---------------------------------------------------------------------------- */
+/* --- naming the late rank ------------------------------------------------------------------- */
 
 /* Name a call of this rank: `all_gather 1841 ("gather")`. Its newest call is at comm->position,
  * which this thread wrote. */

@@ -85,7 +85,7 @@ double comm_price(const struct comm_prices *prices, enum comm_kind kind, int siz
     }
 }
 
-/* --- in place of calls ---------------------------------------------------------------------- */
+/* --- dry calls ------------------------------------------------------------------------------ */
 
 void comm_set_prices(struct comm *comm, const struct comm_prices *prices)
 {

@@ -60,7 +60,7 @@ void comm_sums_close(struct comm *comm)
     device_free(comm->device, comm->sums.narrow_zero);
 }
 
-/* --- by the library ------------------------------------------------------------------------- */
+/* --- sums by the library -------------------------------------------------------------------- */
 
 bool comm_library_sums(const struct comm *comm, enum dtype type)
 {
@@ -72,7 +72,7 @@ static bool library_adds(const struct comm_call *call)
     return call->count > 0 && call->on_channel && comm_library_sums(call->comm, call->type);
 }
 
-/* --- in rank order -------------------------------------------------------------------------- */
+/* --- sums in rank order --------------------------------------------------------------------- */
 
 /* dst = c_0 + ... + c_(n-1), for n elements of one block. Contribution r of `type` is at parts + r
  * * stride bytes, except this rank's own, which is at `mine`. dst may be `mine`. */

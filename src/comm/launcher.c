@@ -1,7 +1,7 @@
-/* launcher -- the variables by which launchers tell a process its rank.
+/* launcher -- the environment variables in which launchers pass a process its rank.
  *
- * A Slurm batch script has SLURM_PROCID, too, but only processes that srun starts have a step: a
- * command run by hand inside an allocation is not a rank.
+ * A Slurm batch script also has SLURM_PROCID, but only processes that srun starts have a step ID.
+ * So a command run by hand inside an allocation is not taken for a rank.
  */
 #include "comm/launcher.h"
 #include <limits.h>

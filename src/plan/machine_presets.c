@@ -1,17 +1,17 @@
-/* machine_presets -- see the header.
+/* machine_presets -- the vendor figures of known GPUs, scaled by measurements on an H200.
  *
- * One H200 has been measured in five steps (docs/benchmarks.md, "One H200"): products without an
- * activation reach 0.70 to 0.72 of the maker's rate at the GPU's power limit, kernels that stream
- * 0.84 of the memory's; a call costs some microseconds beside its work. Attention and products with
- * GELU depend on the shape, so they are lines of measured calls: what a kind took in a step, over its
- * calls. Other GPUs are taken to reach the same shares of their makers' figures, but for attention's
- * backward pass, which is cuDNN's where the GPU is no Hopper.
+ * One H200 was measured in five steps (docs/benchmarks.md, "One H200"). Products without an
+ * activation reach 0.70 to 0.72 of the vendor's rate at the GPU's power limit. Streaming kernels
+ * reach 0.84 of the memory rate. A call costs a few microseconds in addition to its work. Attention
+ * and products with GELU depend on the shape, so they are listed as measured calls: the time of a
+ * kind in a step, divided by its number of calls. Other GPUs are assumed to reach the same shares
+ * of their vendors' figures, except in attention's backward pass: without Hopper it is cuDNN's.
  */
 #include "plan/machine_presets.h"
 #include <stdio.h>
 #include "device/gpu_facts.h"
 
-#define GIB 1073741824.0 /* memory is what such GPUs say that a program can have */
+#define GIB 1073741824.0 /* memory sizes are what such GPUs report as available to a program */
 
 const struct machine_preset machine_presets[] = {
     {"h200", "8 H200 SXM of 141 GB, NVLink 4, a 400 Gb/s NIC a GPU", 139.8 * GIB, "H200", 4.8e12,
@@ -25,7 +25,7 @@ const struct machine_preset machine_presets[] = {
 };
 const int machine_preset_count = sizeof machine_presets / sizeof machine_presets[0];
 
-/* Shares of the makers' figures that were reached. */
+/* Shares of the vendor figures that were achieved. */
 static const double product_share = 0.705, attention_share = 0.3, memory_share = 0.87,
                     copy_share = 0.84;
 static const double call = 4e-6;
@@ -34,9 +34,9 @@ static double backward_share(const struct machine_preset *preset)
     return preset->hopper ? 0.31 : 0.21;
 }
 
-/* In f32, products use TF32 at half of the 16-bit rate, and so does attention, in kernels that need
- * nothing special to Hopper. Measured on an H200 with heads of 64 at T 1024: 87 TFLOP/s forward, 52
- * backward, of 989 in 16 bit. */
+/* In f32, products use TF32 at half of the 16-bit rate. So does attention, in kernels that use no
+ * Hopper features. Measured on an H200 with heads of 64 at T 1024: 87 TFLOP/s forward and 52
+ * backward, against 989 in 16 bit. */
 static const double f32_attention_share = 0.088, f32_backward_share = 0.053;
 static void set_f32_times(const struct machine_preset *preset, double *times)
 {
@@ -46,7 +46,7 @@ static void set_f32_times(const struct machine_preset *preset, double *times)
     times[OPS_KIND_MEMORY] = 1;
 }
 
-/* Seconds of calls on this GPU, in 16 bit. */
+/* The GPU whose 16-bit call times are listed below. */
 static const char measured_gpu[] = "H200";
 #define ATTENTION(b, t, h, g, d) .attention = {(b), (t), (h), (g), (d)}
 #define GELU(r, c)                                                                      \

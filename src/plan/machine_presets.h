@@ -1,4 +1,4 @@
-/* machine_presets -- nodes of known GPUs: from the makers' figures, and what is reached of them. */
+/* machine_presets -- nodes of known GPUs: vendor figures, and the share of them that is reached. */
 #ifndef PLAN_MACHINE_PRESETS_H
 #define PLAN_MACHINE_PRESETS_H
 #include "plan/machine.h"
@@ -6,12 +6,12 @@
 struct machine_preset {
     const char *name, *words;
     double memory_bytes;
-    const char *gpu;     /* its name in device/gpu_facts.c, for the peak rate */
-    double memory_rate;  /* bytes a second of the GPU's memory, the maker's */
-    double link_rate;    /* from GPU to GPU of a node, each way, reached */
-    double network_rate; /* of a GPU to other nodes, each way, reached */
-    int node;            /* GPUs of one */
-    bool hopper;         /* attention's backward pass is our own there, else cuDNN's */
+    const char *gpu;     /* the GPU's name in device/gpu_facts.c, for the peak rate */
+    double memory_rate;  /* the vendor's figure for GPU memory, bytes/s */
+    double link_rate;    /* achieved between two GPUs of a node, bytes/s each way */
+    double network_rate; /* achieved between a GPU and other nodes, bytes/s each way */
+    int node;            /* GPUs per node */
+    bool hopper;         /* attention's backward pass uses sifr's own kernels, otherwise cuDNN's */
 };
 extern const struct machine_preset machine_presets[];
 extern const int machine_preset_count;

@@ -1,4 +1,4 @@
-/* loss_scale -- see loss_scale.h. */
+/* loss_scale -- growing and shrinking the scale. */
 #include "zero/loss_scale.h"
 
 struct loss_scale loss_scale_start(void)

@@ -1,8 +1,8 @@
 /* loss_scale -- the factor of the loss that keeps fp16 gradients between underflow and overflow.
  *
- * It doubles after a window of steps without overflow and is halved by steps whose gradient is
- * not finite, from the second on since it last grew: one alone is taken for an accident. Pure
- * arithmetic over an open struct, so that a checkpoint can keep it.
+ * The scale doubles after a window of steps without overflow. A step whose gradient is not finite
+ * halves it, except for the first such step since the scale last grew: a single overflow may be an
+ * accident. Pure arithmetic on a public struct, so a checkpoint can save it.
  */
 #ifndef ZERO_LOSS_SCALE_H
 #define ZERO_LOSS_SCALE_H
@@ -10,18 +10,18 @@
 
 struct loss_scale {
     double scale;
-    int good_steps; /* without overflow, since the scale last changed or a gradient overflowed */
-    int patience;   /* overflows to go until the scale is halved */
+    int good_steps; /* finite steps since the scale last changed or a gradient last overflowed */
+    int patience;   /* the scale is halved at overflow number `patience` from now */
 };
 
 enum { LOSS_SCALE_WINDOW = 1000, LOSS_SCALE_HYSTERESIS = 2 };
 #define LOSS_SCALE_FIRST   65536.0
 #define LOSS_SCALE_FLOOR   1.0
-#define LOSS_SCALE_CEILING 0x1p60 /* where nothing ever overflows it must stay a float */
+#define LOSS_SCALE_CEILING 0x1p60 /* the scale must fit a float even if nothing ever overflows */
 
 struct loss_scale loss_scale_start(void);
-/* After a step that used `scale`. True when a gradient that was not finite is explained by the
- * scale: it was above the floor. */
+/* Call after a step that used `scale`. Returns true when the scale explains a non-finite gradient,
+ * because it was above the floor. */
 bool loss_scale_update(struct loss_scale *s, bool overflow);
 
 #endif

@@ -1,4 +1,4 @@
-/* norm_tree -- adding leaves in order is counting in binary: a carry is a finished pair. */
+/* norm_tree -- adding leaves in order is counting in binary: a carry is a complete pair. */
 #include "zero/norm_tree.h"
 
 #include "base/status.h"

@@ -1,9 +1,9 @@
-/* slots -- simulates one walk and gives every residency the smallest slot that is free by then. */
+/* slots -- simulates one walk and gives every residency the best slot that is free by then. */
 #include "zero/slots.h"
 
 enum {
     STAY = 2
-}; /* a piece stays in its slot when its next use is at most this many entries away */
+}; /* a piece stays in its slot when its next use is at most this many entries later */
 
 static bool is_backward(enum pass pass)
 {
@@ -32,7 +32,7 @@ static int entry_unit(struct slot_walk walk, int entry)
     return walk.first + entry <= last ? walk.first + entry : 2 * last - walk.first - entry;
 }
 
-/* May `pass` run in this entry? The loss runs where the backward part begins. */
+/* Whether `pass` can run in this entry. The loss runs where the backward part begins. */
 static bool entry_has(struct slot_walk walk, int entry, enum pass pass)
 {
     switch (walk.way) {
@@ -42,7 +42,7 @@ static bool entry_has(struct slot_walk walk, int entry, enum pass pass)
     }
 }
 
-/* Does the unit read a param of `piece` in any of the passes of this entry? */
+/* Whether the unit reads a param of `piece` in any pass of this entry. */
 static bool entry_reads(const struct unit_graph *graph, struct slot_walk walk, int entry, int piece)
 {
     const struct unit *unit = &graph->units[entry_unit(walk, entry)];

@@ -163,7 +163,7 @@ struct zero {
 enum { ZERO_CHUNK_BLOCKS = 1 << 12, ZERO_STAGING = ZERO_CHUNK_BLOCKS * OPS_BLOCK };
 enum { TP_GROUP_PARTIAL = 1 << 16 }; /* elements of gradients that are added at a time */
 
-/* --- elements of a type that is a value ----------------------------------------------------- */
+/* --- addresses of elements ------------------------------------------------------------------ */
 static inline void *zero_at(const void *base, enum dtype type, int64_t index)
 {
     return (char *)base + (size_t)index * dtype_bytes(type);
@@ -198,7 +198,7 @@ static inline enum dtype zero_master_type(const struct zero *zero)
     return zero_has_masters(zero) ? DTYPE_F32 : zero->type;
 }
 
-/* --- lengths -------------------------------------------------------------------------------- */
+/* --- sizes ---------------------------------------------------------------------------------- */
 static inline int64_t zero_shard_count(const struct zero *zero, int piece)
 {
     return zero->partition.piece_count[piece] / zero->shards;
@@ -214,7 +214,7 @@ static inline bool zero_alone(const struct zero *zero)
     return zero->roster.size == 1;
 }
 
-/* --- pieces of several stages --------------------------------------------------------------- */
+/* --- pieces of several PP stages ------------------------------------------------------------ */
 /* The PP stage that borrows the piece, or that lends it; UNIT_NO_STAGE: none. */
 static inline int zero_lent_to(const struct zero *zero, int piece)
 {
@@ -314,8 +314,7 @@ enum status norm_of_sums(struct zero *zero, double *square_sum);
 /* --- zero_state.c --------------------------------------------------------------------------- */
 int64_t zero_snapshot_count(const struct zero *zero, int piece); /* elements of each state */
 
-/* --- zero_tp_group.c
- * ---------------------------------------------------------------------------- */
+/* --- zero_tp_group.c ------------------------------------------------------------------------ */
 enum status tp_group_create(struct zero *zero);
 void tp_group_free(struct zero *zero);
 /* Add the ranks' partial gradients, for this rank's reduce shards. */

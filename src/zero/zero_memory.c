@@ -24,7 +24,7 @@
 
 #include <stdio.h>
 
-/* --- gradients' uses ------------------------------------------------------------------------ */
+/* --- uses of gradients ---------------------------------------------------------------------- */
 
 /* The pieces that unit u writes gradients of, without duplicates; returns their number. */
 static int written_pieces(const struct unit_graph *graph, int u, int pieces[UNIT_MAX_USES])
@@ -320,7 +320,7 @@ static enum status alloc_slots(struct zero *zero)
     return alloc_gradient_slots(zero);
 }
 
-/* --- all of it ------------------------------------------------------------------------------ */
+/* --- all memory of a store ------------------------------------------------------------------ */
 
 /* A chunk of 16-bit sums in fp32, while gradients are added to it. */
 static enum status alloc_round_sum(struct zero *zero)
@@ -364,7 +364,7 @@ enum status zero_memory_create(struct zero *zero)
     return zero_segments_create(zero);
 }
 
-/* --- the end -------------------------------------------------------------------------------- */
+/* --- freeing -------------------------------------------------------------------------------- */
 
 static void free_piece(struct zero *zero, struct zero_piece *piece)
 {

@@ -22,7 +22,7 @@
 
 #include "zero/zero_norm.h"
 
-/* --- whose nodes ---------------------------------------------------------------------------- */
+/* --- which nodes a reduce shard has --------------------------------------------------------- */
 
 struct block_range norm_reduce_shard_blocks(const struct zero *zero, int piece, int reduce_shard)
 {
@@ -62,7 +62,7 @@ static int64_t group_nodes(const struct zero *zero, int first, int end)
     return count;
 }
 
-/* --- merging towards the first reduce shard -------------------------------------------------- */
+/* --- merging towards the first reduce shard ------------------------------------------------- */
 
 /* At step 1, 2, 4, ... reduce shard s holds the nodes of reduce shards s .. s+step-1. Its owner
  * then sends them to the owner of s - step and is done, or receives those of s + step, if that
@@ -99,7 +99,7 @@ static int64_t most_nodes(const struct zero *zero)
     return most;
 }
 
-/* --- room for them -------------------------------------------------------------------------- */
+/* --- buffers -------------------------------------------------------------------------------- */
 
 /* Blocks are numbered through all learned pieces of the whole model, also where this rank has only
  * a PP stage of it. */
@@ -153,7 +153,7 @@ enum status norm_create(struct zero *zero)
                            &zero->all_bad);
 }
 
-/* --- of all --------------------------------------------------------------------------------- */
+/* --- the norm of the model ------------------------------------------------------------------ */
 
 /* Nodes of one piece in block order. Two halves of a larger node are replaced by it. */
 struct joined {

@@ -12,7 +12,7 @@
  */
 #include "zero/zero_norm.h"
 
-/* --- how a range is cut --------------------------------------------------------------------- */
+/* --- cutting a range into parts ------------------------------------------------------------- */
 
 enum { PART_LEVEL = 8, CHUNK_LEVEL = 20 /* blocks whose sums exist at once: 64 Mi elements */ };
 

@@ -21,7 +21,7 @@
  */
 #include "zero/zero_impl.h"
 
-/* --- who saves and holds what --------------------------------------------------------------- */
+/* --- which rank saves and holds what -------------------------------------------------------- */
 
 /* The elements of a tensor that a rank saves: of its own part, and after those the lines that it
  * assembles with its TP group. Ranges of the whole tensor. */
@@ -118,7 +118,7 @@ struct zero_range zero_state_held(const struct zero *zero, int tensor)
     return (struct zero_range){first, last + 1 - first};
 }
 
-/* --- reading and writing it ----------------------------------------------------------------- */
+/* --- reading and writing state -------------------------------------------------------------- */
 
 /* A state of a piece: (shard), on the device. */
 static float *state_of(const struct zero_piece *piece, enum zero_state state)
@@ -186,7 +186,7 @@ enum status zero_state_write(struct zero *zero, enum zero_state state, int tenso
     return stream_sync(zero->stream);
 }
 
-/* --- a copy --------------------------------------------------------------------------------- */
+/* --- snapshots ------------------------------------------------------------------------------ */
 
 /* The snapshot of a piece holds its tensors one after the other, and of each the elements that this
  * rank saves. */

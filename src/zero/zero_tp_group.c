@@ -229,7 +229,7 @@ enum status tp_group_add(struct zero *zero, double *value)
     return STATUS_OK;
 }
 
-/* --- elements ------------------------------------------------------------------------------- */
+/* --- ranges of elements --------------------------------------------------------------------- */
 
 struct zero_range tp_group_part(const struct unit_tensor *tensor, struct zero_range whole)
 {

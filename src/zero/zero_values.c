@@ -8,7 +8,7 @@
 
 #include "base/rng.h"
 
-/* --- in ------------------------------------------------------------------------------------- */
+/* --- writing -------------------------------------------------------------------------------- */
 
 /* The part of `range` that this rank holds. */
 static struct piece_range held_part(const struct zero *zero, struct piece_range range)
@@ -115,7 +115,7 @@ enum status zero_init(struct zero *zero, uint64_t seed)
     return zero_publish(zero, 0);
 }
 
-/* --- out ------------------------------------------------------------------------------------ */
+/* --- reading -------------------------------------------------------------------------------- */
 
 /* Which ranks hold the parts of something: params and masters are in shards, sums in reduce
  * shards. */

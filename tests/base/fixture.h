@@ -1,4 +1,4 @@
-/* fixture -- an env whose log is kept, for the tests of base. */
+/* fixture -- an env with a recorded log, for the tests of base. */
 #ifndef TESTS_BASE_FIXTURE_H
 #define TESTS_BASE_FIXTURE_H
 #include <setjmp.h>
@@ -37,7 +37,7 @@ static inline struct env *fixture_open(struct fixture *fixture)
     return &fixture->env;
 }
 
-/* Fails the test when anything is still allocated. */
+/* Fails the test if anything is still allocated. */
 static inline void fixture_close(struct fixture *fixture)
 {
     assert_int_equal(mem_total(fixture->env.mem), 0);

@@ -1,4 +1,4 @@
-/* options_case -- two tables with every type of option, bound, for the tests and the fuzzer of
+/* options_case -- two bound tables with every type of option, for the tests and the fuzzer of
  * options. */
 #ifndef TESTS_BASE_OPTIONS_CASE_H
 #define TESTS_BASE_OPTIONS_CASE_H

@@ -1,4 +1,5 @@
-/* options_fixture -- the bound case tables with an env, as setup and teardown of a test. */
+/* options_fixture -- the bound tables of options_case and an env, as setup and teardown of a
+ * test. */
 #ifndef TESTS_BASE_OPTIONS_FIXTURE_H
 #define TESTS_BASE_OPTIONS_FIXTURE_H
 #include "base/fixture.h"

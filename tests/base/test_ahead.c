@@ -1,4 +1,4 @@
-/* Ranges come in the order in which they were asked for, each whole, and errors with them. */
+/* Ranges are delivered complete and in the order of the requests; errors keep their position. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -44,14 +44,14 @@ static void close_scene(struct scene *s)
     env_destroy(&s->env);
 }
 
-static uint64_t place(int i)
+static uint64_t offset_of(int i)
 {
     return rng_below(rng_stream(2, "place"), (uint64_t)i, FILE_BYTES);
 }
 
 static size_t length(int i)
 {
-    uint64_t left = FILE_BYTES - place(i), most = left < MOST_BYTES ? left : MOST_BYTES;
+    uint64_t left = FILE_BYTES - offset_of(i), most = left < MOST_BYTES ? left : MOST_BYTES;
     return 1 + (size_t)rng_below(rng_stream(3, "length"), (uint64_t)i, most);
 }
 
@@ -63,7 +63,7 @@ static int open_to_read(const char *path)
     return fd;
 }
 
-/* With 1 to AHEAD_RANGES of them on their way. */
+/* With 1 to AHEAD_RANGES requests in flight. */
 static void test_order(void **state)
 {
     (void)state;
@@ -74,16 +74,16 @@ static void test_order(void **state)
         for (int i = 0, asked = 0; i < RANGES; i++) {
             char *data;
             for (; asked < RANGES && asked < i + depth; asked++)
-                ahead_ask(s.ahead, fd, place(asked), length(asked));
+                ahead_ask(s.ahead, fd, offset_of(asked), length(asked));
             assert_int_equal(ahead_take(s.ahead, (void **)&data), length(i));
-            assert_memory_equal(data, s.content + place(i), length(i));
-            memset(data - place(i) % DIRECT_BLOCK, 0, length(i)); /* all of it is ours */
+            assert_memory_equal(data, s.content + offset_of(i), length(i));
+            memset(data - offset_of(i) % DIRECT_BLOCK, 0, length(i)); /* the buffer is ours */
         }
     close(fd);
     close_scene(&s);
 }
 
-static void test_errors_in_their_turn(void **state)
+static void test_errors_keep_their_position(void **state)
 {
     (void)state;
     struct scene s;
@@ -97,12 +97,12 @@ static void test_errors_in_their_turn(void **state)
     assert_int_equal(ahead_take(s.ahead, &data), -1);
     assert_int_equal(errno, EBADF);
     assert_int_equal(ahead_take(s.ahead, &data), 4);
-    ahead_ask(s.ahead, fd, 0, 10); /* and one that nobody takes */
+    ahead_ask(s.ahead, fd, 0, 10); /* a request that is never taken */
     close_scene(&s);
     close(fd);
 }
 
-static void test_no_memory(void **state)
+static void test_failing_allocations(void **state)
 {
     (void)state;
     struct env env;
@@ -120,8 +120,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order),
-        cmocka_unit_test(test_errors_in_their_turn),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_errors_keep_their_position),
+        cmocka_unit_test(test_failing_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* The clocks go, forward, and in seconds. */
+/* The clocks run, never go backward, and count seconds. */
 #include <time.h>
 #include "base/clock.h"
 #include "base/fixture.h"

@@ -1,5 +1,5 @@
-/* Ranges of every place and length come out as they went in, from several writers of one file, past
- * the cache and through it; every call fails in its turn; what is read is what is there. */
+/* Ranges of any offset and length are read back as written, with several writers per file, with and
+ * without the page cache. Failures are injected into every call. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -22,8 +22,8 @@ struct scene {
     struct env env;
     struct output_faults faults;
     char folder[32], path[64];
-    char *memory[WRITERS + 1]; /* rooms, not aligned */
-    char *content;             /* what the file should have */
+    char *memory[WRITERS + 1]; /* buffers, not aligned */
+    char *content;             /* expected content of the file */
 };
 
 static uint64_t pick(uint64_t number, uint64_t below)
@@ -41,7 +41,7 @@ static void make_file(struct scene *s)
 
 static void open_scene(struct scene *s)
 {
-    *s = (struct scene){.folder = "sifr-direct-XXXXXX"}; /* here: not every /tmp is a disk */
+    *s = (struct scene){.folder = "sifr-direct-XXXXXX"}; /* not in /tmp, which may be in memory */
     assert_int_equal(env_create(&s->env, NULL, NULL, LOG_ERROR, 1), STATUS_OK);
     assert_non_null(mkdtemp(s->folder));
     snprintf(s->path, sizeof s->path, "%s/file", s->folder);
@@ -76,7 +76,8 @@ static void expect_content(struct scene *s)
     mem_free(&s->env, data);
 }
 
-/* Runs of the file go to writers in turn, each run in several ranges. False: a call failed. */
+/* Several writers take turns writing consecutive runs of the file, each run in several ranges.
+ * Returns false if a call failed. */
 static bool write_runs(struct scene *s, bool past_cache, uint64_t seed)
 {
     struct direct files[WRITERS];
@@ -119,7 +120,8 @@ static void test_writers_of_one_file(void **state)
     close_scene(&s);
 }
 
-/* A range on a block's edge, in one block, of nothing, and back where the last one ended. */
+/* Ranges that start on a block boundary, lie within a block, are empty, and continue an earlier
+ * range. */
 static void test_edges(void **state)
 {
     (void)state;
@@ -156,7 +158,7 @@ static void test_every_call_fails(void **state)
         assert_int_equal(errno, s.faults.error);
     }
     assert_true(failed > 4 * WRITERS);
-    for (int n = 1; n <= failed; n++) { /* and takes half at first */
+    for (int n = 1; n <= failed; n++) { /* now call n transfers only half at first */
         make_file(&s);
         s.faults.error = 0;
         atomic_store(&s.faults.left, n);
@@ -197,7 +199,7 @@ static void test_reading(void **state)
         assert_int_equal(direct_read(&s.env, fd, at, bytes, direct_align(s.memory[0]), &data),
                          bytes);
         assert_memory_equal(data, s.content + at, bytes);
-        /* The file ends before. */
+        /* A range past the end of the file is cut. */
         assert_int_equal(
             direct_read(&s.env, fd, FILE_BYTES - 9, 20, direct_align(s.memory[0]), &data), 9);
         assert_memory_equal(data, s.content + FILE_BYTES - 9, 9);

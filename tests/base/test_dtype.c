@@ -1,4 +1,4 @@
-/* Conversions against exact definitions: every 16-bit pattern, every tie and its neighbours. */
+/* Conversions match their exact definitions: every 16-bit pattern, every tie and its neighbours. */
 #include <float.h>
 #include <math.h>
 #include "base/dtype.h"
@@ -23,7 +23,7 @@ static void test_names(void **state)
     assert_false(dtype_parse("", &type));
 }
 
-/* The value of a 16-bit pattern by its definition, with `digits` bits of fraction. */
+/* The value of a 16-bit pattern by definition, with `digits` fraction bits. */
 static double value_of(uint16_t h, int exponent_bits, int digits)
 {
     int exponent = h >> digits & ((1 << exponent_bits) - 1), bias = (1 << (exponent_bits - 1)) - 1;
@@ -63,8 +63,8 @@ static void test_every_pattern(void **state)
     }
 }
 
-/* Between neighbours low < high: the tie goes to the even one, anything else to the nearer. From
- * f64 the least step off the tie must count, which shows that no conversion rounds twice. */
+/* Between neighbours low < high, a tie rounds to the even one, anything else to the nearer. From
+ * f64, the smallest step off the tie must count, which shows that no conversion rounds twice. */
 static void check_between(enum dtype type, uint16_t low, double low_value, double high_value)
 {
     double tie = (low_value + high_value) / 2;
@@ -125,12 +125,12 @@ static void test_edges(void **state)
     dtype_convert(half, DTYPE_F16, wide, DTYPE_F64, 0);
 }
 
-/* --- at random ------------------------------------------------------------------------------ */
+/* --- stochastic rounding -------------------------------------------------------------------- */
 
 typedef uint16_t random_fn(float f, uint32_t random);
 
-/* Over all values of the `used` high bits, f goes up so often, and otherwise down; with a sign it is
- * the same. The low bits do not matter. */
+/* Over all values of the `used` high random bits, f rounds up exactly `ups` times and otherwise
+ * down, and -f does the same. The low random bits have no effect. */
 static void check_chance(random_fn *round, float f, int used, uint16_t down, uint32_t ups)
 {
     uint32_t count = 0, low = ~0u >> used;
@@ -167,16 +167,17 @@ static void test_random_chances(void **state)
                          part);
         }
     static const struct {
-        double units; /* of 2^-24 */
+        double units; /* in units of 2^-24 */
         uint16_t down;
-        uint32_t ups; /* of 2^20 */
+        uint32_t ups; /* out of 2^20 */
     } small[] = {{0.25, 0, 1 << 18}, {1023.75, 1023, 3 << 18}, {0x1p-20, 0, 1}, {0x1.8p-21, 0, 0}};
     for (int i = 0; i < 4; i++)
         check_chance(f32_to_f16_random, (float)(small[i].units * 0x1p-24), 20, small[i].down,
                      small[i].ups);
 }
 
-/* What there is stays; what nearest keeps finite does; what it does not, does not. */
+/* Values that are exact in 16 bits do not change. Overflow to infinity happens for the same values
+ * as with round-to-nearest. */
 static void test_random_edges(void **state)
 {
     (void)state;
@@ -191,7 +192,7 @@ static void test_random_edges(void **state)
         assert_int_equal(f32_to_f16_random(-nextafterf(65520, 0), random), 0xfbff);
         assert_int_equal(f32_to_f16_random(65520, random), 0x7c00);
         assert_int_equal(f32_to_f16_random(FLT_MAX, random), 0x7c00);
-        float tie = ldexpf(511, 119); /* between bf16's largest number and infinity */
+        float tie = ldexpf(511, 119); /* between bf16's largest finite number and infinity */
         assert_int_equal(f32_to_bf16_random(nextafterf(tie, 0), random), 0x7f7f);
         assert_int_equal(f32_to_bf16_random(tie, random), 0x7f80);
         assert_int_equal(f32_to_bf16_random(-FLT_MAX, random), 0xff80);
@@ -205,7 +206,7 @@ static void test_pairs(void **state)
 {
     (void)state;
     static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_F64};
-    const double values[] = {0, 1, -2.5, 0.0078125, 240}; /* exact in all of them */
+    const double values[] = {0, 1, -2.5, 0.0078125, 240}; /* exact in all types */
     for (int a = 0; a < 4; a++) {
         for (int b = 0; b < 4; b++) {
             char first[40], second[40];

@@ -1,7 +1,7 @@
-/* Two envs live side by side in one process and know nothing of each other. */
+/* Two envs in one process are independent. */
 #include "base/fixture.h"
 
-static void test_apart(void **state)
+static void test_independent(void **state)
 {
     (void)state;
     struct fixture a, b;
@@ -18,11 +18,11 @@ static void test_apart(void **state)
     fixture_close(&a);
     fixture_close(&b);
     assert_null(first->log);
-    env_destroy(first); /* an empty one is fine */
+    env_destroy(first); /* destroying an empty env is allowed */
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_apart)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_independent)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Files in a folder of our own under /tmp: maps, reads, atomic writes and their failures, folders,
+/* Files in a temporary folder under /tmp: maps, reads, atomic writes and their failures, folders,
  * globs. */
 #include <dirent.h>
 #include <errno.h>
@@ -93,7 +93,7 @@ static void test_write_text(void **state)
     text_add(&text, "words");
     assert_int_equal(file_write_text(env, at(folder, "a"), &text), STATUS_OK);
     text_add(&text, " and more");
-    text.status = STATUS_MEMORY; /* something is missing: the old file stays */
+    text.status = STATUS_MEMORY; /* the text is incomplete: the old file stays */
     assert_int_equal(file_write_text(env, at(folder, "a"), &text), STATUS_MEMORY);
     assert_int_equal(file_read(env, at(folder, "a"), 5, &back, &bytes), STATUS_OK);
     assert_string_equal(back, "words");
@@ -107,7 +107,7 @@ static void test_read_special(void **state)
     struct env *env = folder->env;
     char *text;
     size_t bytes;
-    /* A file that does not tell its size beforehand. */
+    /* A file that does not report its size in advance. */
     assert_int_equal(file_read(env, "/proc/self/status", 1 << 20, &text, &bytes), STATUS_OK);
     assert_true(bytes > 10 && strlen(text) == bytes);
     mem_free(env, text);
@@ -140,7 +140,7 @@ static void test_map(void **state)
     assert_int_equal(file_map_open(env, folder->root, &map), STATUS_FORMAT);
 }
 
-/* Nobody has the other end open: who waited for it would wait for ever. */
+/* Nobody has the other end open, so waiting for it would hang. */
 static void test_pipes_and_sockets(void **state)
 {
     struct folder *folder = *state;
@@ -161,8 +161,8 @@ static void test_pipes_and_sockets(void **state)
     assert_contains(folder->f.heard.line, "it is a socket");
 }
 
-/* An open descriptor that is named is what was asked for; a link to one is not. */
-static void test_a_pipe_that_is_asked_for(void **state)
+/* A descriptor named explicitly (/dev/fd/N) may be a pipe; a link to one may not. */
+static void test_named_descriptor(void **state)
 {
     struct folder *folder = *state;
     struct env *env = folder->env;
@@ -181,7 +181,7 @@ static void test_a_pipe_that_is_asked_for(void **state)
     close(ends[0]);
 }
 
-/* Only what a listing shows to be gone is missing. */
+/* A file counts as missing only if a directory listing proves it. */
 static void test_missing(void **state)
 {
     struct folder *folder = *state;
@@ -199,7 +199,7 @@ static void test_missing(void **state)
     assert_false(file_is_missing(env, folder->root, "link"));
     assert_int_equal(file_write_atomic(env, at(folder, "plain"), "x", 1), STATUS_OK);
     assert_true(file_is_missing(env, folder->root, "plain/c"));
-    env->input_faults = &faults; /* a listing that fails, from its start and in the middle */
+    env->input_faults = &faults; /* a listing that fails, at its start and in the middle */
     for (int call = 1; call <= 2; call++) {
         faults.left = call;
         assert_false(file_is_missing(env, folder->root, "b"));
@@ -214,12 +214,12 @@ static void test_write_fails(void **state)
     assert_int_equal(file_write_atomic(env, at(folder, "no/such"), "x", 1), STATUS_IO);
     assert_contains(log_first_error(env->log), "no/such");
 
-    /* Over a folder: the temporary file goes again. */
+    /* The target is a folder: the temporary file is removed. */
     assert_int_equal(dir_create(env, at(folder, "dir/below")), STATUS_OK);
     assert_int_equal(file_write_atomic(env, at(folder, "dir"), "x", 1), STATUS_IO);
     assert_int_equal(count_entries(folder->root), 1);
 
-    /* A full disk, as a limit on the size of files: the old file stays. */
+    /* A full disk, simulated by a file size limit: the old file stays. */
     assert_int_equal(file_write_atomic(env, at(folder, "old"), "old", 3), STATUS_OK);
     struct rlimit before, small;
     getrlimit(RLIMIT_FSIZE, &before);
@@ -239,7 +239,7 @@ static void test_write_fails(void **state)
     assert_string_equal(text, "old");
     mem_free(env, text);
 
-    /* Every allocation in turn. */
+    /* Each allocation fails in turn. */
     st = STATUS_MEMORY;
     for (int n = 1; st != STATUS_OK; n++) {
         assert_true(n < 20);
@@ -283,7 +283,7 @@ static void test_folders(void **state)
     assert_int_equal(dir_create(env, at(folder, "file/below")), STATUS_IO);
     assert_contains(folder->f.heard.line, "cannot create folder");
     assert_int_equal(dir_create(env, ""), STATUS_IO);
-    /* one that is there and cannot be looked at: why, not that it exists */
+    /* a folder that exists but cannot be read: the message gives the reason, not "exists" */
     struct input_faults faults = {.times = 2 * INPUT_TRIES, .error = EIO};
     atomic_store(&faults.left, 1);
     env->input_faults = &faults;
@@ -350,7 +350,7 @@ int main(void)
         FILE_TEST(test_read_special),
         FILE_TEST(test_map),
         FILE_TEST(test_pipes_and_sockets),
-        FILE_TEST(test_a_pipe_that_is_asked_for),
+        FILE_TEST(test_named_descriptor),
         FILE_TEST(test_missing),
         FILE_TEST(test_write_fails),
         FILE_TEST(test_relative),

@@ -1,5 +1,5 @@
-/* test_file_guard -- a mapped file becomes shorter: reads go on, and file_map_check says so; faults
- * elsewhere end the process as before, or are the handler's that was there. */
+/* test_file_guard -- when a mapped file is truncated, reads continue and file_map_check reports it.
+ * Other faults still end the process or reach the handler that was installed before. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -37,8 +37,8 @@ static size_t count_zeros(const struct file_map *map)
     return zeros;
 }
 
-/* In a process of its own, in which nothing is guarded yet: cmocka has handlers, which a process without it
- * has not, and sets them again for every test. */
+/* Run `what` in a process of its own, where no file has been guarded yet. cmocka installs signal
+ * handlers again for every test, which sifr does not have. */
 static int end_of(void (*what)(void))
 {
     int status;
@@ -52,7 +52,7 @@ static int end_of(void (*what)(void))
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-static void a_cut_is_noticed(void)
+static void truncation_is_detected(void)
 {
     struct env env = testing_env(1);
     struct file_map map, other;
@@ -71,7 +71,7 @@ static void a_cut_is_noticed(void)
     assert_int_equal(file_map_check(&env, path, map.data + map.bytes - 1), STATUS_IO);
     assert_non_null(strstr(log_first_error(env.log), path));
 
-    /* also when it is long again, or gone: it was not read */
+    /* still reported when the file has its old length again or is gone: its content was not read */
     assert_int_equal(truncate(path, (off_t)(PAGES * page)), 0);
     assert_int_equal(file_map_check(&env, path, map.data), STATUS_IO);
     unlink(path);
@@ -86,8 +86,8 @@ static void a_cut_is_noticed(void)
     env_destroy(&env);
 }
 
-/* Up to the end of its last page such a file reads as zeros, and no signal tells it. */
-static void a_cut_inside_a_page_is_noticed(void)
+/* Such a file reads as zeros up to the end of its last page, without any signal. */
+static void truncation_inside_a_page_is_detected(void)
 {
     struct env env = testing_env(1);
     struct file_map map;
@@ -100,8 +100,8 @@ static void a_cut_inside_a_page_is_noticed(void)
     env_destroy(&env);
 }
 
-/* A file that another has taken the name of is still the one that is mapped. */
-static void a_file_that_was_replaced_is_whole(void)
+/* After another file has taken the name, the map still shows the original file. */
+static void replaced_file_stays_complete(void)
 {
     struct env env = testing_env(1);
     struct file_map map;
@@ -130,7 +130,7 @@ static void *open_and_close(void *user)
     return NULL;
 }
 
-static void threads_open_files_while_one_is_cut(void)
+static void threads_open_files_during_truncation(void)
 {
     struct env env = testing_env(1);
     pthread_t threads[4];
@@ -154,9 +154,9 @@ static void threads_open_files_while_one_is_cut(void)
     env_destroy(&env);
 }
 
-/* --- faults elsewhere ----------------------------------------------------------------------- */
+/* --- other faults --------------------------------------------------------------------------- */
 
-static _Noreturn void read_a_foreign_map(void)
+static _Noreturn void read_unguarded_map(void)
 {
     make_file("foreign");
     int fd = open(path, O_RDWR);
@@ -171,7 +171,7 @@ static void on_own_handler(int number)
     _exit(42);
 }
 
-static void guard_something(void)
+static void guard_a_file(void)
 {
     struct env env = testing_env(1);
     struct file_map map;
@@ -179,31 +179,31 @@ static void guard_something(void)
     assert_ok(file_map_open(&env, path, &map));
 }
 
-static void fault_by_default(void)
+static void fault_without_handler(void)
 {
-    guard_something();
-    read_a_foreign_map();
+    guard_a_file();
+    read_unguarded_map();
 }
 
-static void signal_by_default(void)
+static void signal_without_handler(void)
 {
-    guard_something();
+    guard_a_file();
     raise(SIGBUS);
 }
 
-static void fault_with_a_handler(void)
+static void fault_with_handler(void)
 {
     signal(SIGBUS, on_own_handler);
-    guard_something();
-    read_a_foreign_map();
+    guard_a_file();
+    read_unguarded_map();
 }
 
-static void test_other_faults_are_as_before(void **state)
+static void test_other_faults_are_unaffected(void **state)
 {
     (void)state;
-    assert_int_equal(end_of(fault_with_a_handler), 42);
-    assert_int_equal(end_of(fault_by_default), 128 + SIGBUS);
-    assert_int_equal(end_of(signal_by_default), 128 + SIGBUS);
+    assert_int_equal(end_of(fault_with_handler), 42);
+    assert_int_equal(end_of(fault_without_handler), 128 + SIGBUS);
+    assert_int_equal(end_of(signal_without_handler), 128 + SIGBUS);
 }
 
 #define TEST(body)                         \
@@ -212,19 +212,19 @@ static void test_other_faults_are_as_before(void **state)
         (void)state;                       \
         assert_int_equal(end_of(body), 0); \
     }
-TEST(a_cut_is_noticed)
-TEST(a_cut_inside_a_page_is_noticed)
-TEST(a_file_that_was_replaced_is_whole)
-TEST(threads_open_files_while_one_is_cut)
+TEST(truncation_is_detected)
+TEST(truncation_inside_a_page_is_detected)
+TEST(replaced_file_stays_complete)
+TEST(threads_open_files_during_truncation)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_other_faults_are_as_before),
-        cmocka_unit_test(test_a_cut_is_noticed),
-        cmocka_unit_test(test_a_cut_inside_a_page_is_noticed),
-        cmocka_unit_test(test_a_file_that_was_replaced_is_whole),
-        cmocka_unit_test(test_threads_open_files_while_one_is_cut),
+        cmocka_unit_test(test_other_faults_are_unaffected),
+        cmocka_unit_test(test_truncation_is_detected),
+        cmocka_unit_test(test_truncation_inside_a_page_is_detected),
+        cmocka_unit_test(test_replaced_file_stays_complete),
+        cmocka_unit_test(test_threads_open_files_during_truncation),
     };
     page = (size_t)sysconf(_SC_PAGESIZE);
     assert_non_null(mkdtemp(folder));

@@ -1,4 +1,4 @@
-/* Errors that may pass are tried again, so often and no more; others come back at once. */
+/* Transient errors are retried a limited number of times; all others are returned at once. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -132,7 +132,7 @@ static bool fail_some(struct scene *s, size_t call, int error, int times)
     return calls[call](s);
 }
 
-static void test_errors_that_may_pass(void **state)
+static void test_transient_errors(void **state)
 {
     static const int errors[] = {EIO, ETIMEDOUT, ESTALE, EAGAIN, EMFILE, ENFILE, ENOMEM};
     struct scene *s = *state;
@@ -144,15 +144,15 @@ static void test_errors_that_may_pass(void **state)
             assert_int_equal(atomic_load(&s->faults.left), 1 - INPUT_TRIES);
         }
         assert_true(fail_some(s, call, EINTR, 50));
-        assert_false(fail_some(s, call, EINTR, 1 << 20)); /* not for ever */
+        assert_false(fail_some(s, call, EINTR, 1 << 20)); /* not retried forever */
     }
 }
 
-static void test_errors_that_do_not(void **state)
+static void test_permanent_errors(void **state)
 {
     static const int errors[] = {ENOENT, ENOTDIR, EACCES, ELOOP, EISDIR};
     struct scene *s = *state;
-    for (size_t call = 0; call < GLOB; call++) /* to glob they are folders like any other */
+    for (size_t call = 0; call < GLOB; call++) /* glob treats such folders like any other */
         for (size_t e = 0; e < sizeof errors / sizeof *errors; e++) {
             assert_false(fail_some(s, call, errors[e], 1));
             assert_int_equal(errno, errors[e]);
@@ -160,7 +160,7 @@ static void test_errors_that_do_not(void **state)
         }
 }
 
-/* A listing that breaks off has not shown all names: it is no listing. */
+/* An incomplete listing is an error, not a shorter listing. */
 static void test_broken_listing(void **state)
 {
     struct scene *s = *state;
@@ -177,7 +177,7 @@ static void test_broken_listing(void **state)
     assert_int_equal(errno, EACCES);
 }
 
-/* Wherever it breaks off, all names are found or it fails. */
+/* Wherever a listing fails, glob finds all names or fails. */
 static void test_broken_pattern(void **state)
 {
     struct scene *s = *state;
@@ -206,8 +206,8 @@ static void test_words(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_errors_that_may_pass, open_scene, close_scene),
-        cmocka_unit_test_setup_teardown(test_errors_that_do_not, open_scene, close_scene),
+        cmocka_unit_test_setup_teardown(test_transient_errors, open_scene, close_scene),
+        cmocka_unit_test_setup_teardown(test_permanent_errors, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_broken_listing, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_broken_pattern, open_scene, close_scene),
         cmocka_unit_test(test_words),

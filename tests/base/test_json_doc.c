@@ -1,5 +1,5 @@
-/* Trees within limits, whose bytes are in the account; and out of memory is never bad syntax, whichever of
- * jansson's allocations it is that fails. */
+/* Parsed trees respect limits and are counted in the memory account. Running out of memory is never
+ * reported as bad syntax, whichever of jansson's allocations fails. */
 #include <jansson.h>
 #include <malloc.h>
 #include <setjmp.h>
@@ -20,8 +20,8 @@ static const struct json_rules wide = {
 /* --- jansson's memory ----------------------------------------------------------------------- */
 
 static struct {
-    long left;         /* allocations up to the one that fails; 0 = none does */
-    size_t held, most; /* bytes, with what the C library adds */
+    long left;         /* countdown to the allocation that fails; 0 = none */
+    size_t held, most; /* bytes, including the C library's overhead */
 } heap;
 
 static void *heap_take(size_t bytes)
@@ -59,15 +59,15 @@ static void test_every_allocation_fails(void **state)
         enum status st = json_doc_open(env, SAMPLE, strlen(SAMPLE), &wide, &doc);
         failed = heap.left == 0;
         if (st != STATUS_OK && st != STATUS_MEMORY)
-            fail_msg("allocation %ld fails, and the text is called bad: %s", calls + 1,
+            fail_msg("allocation %ld failed, but the text was called invalid: %s", calls + 1,
                      doc.error.text);
         unseen += failed && st == STATUS_OK;
         json_doc_close(&doc);
         assert_int_equal(mem_total(env->mem), 0);
     }
     heap.left = 0;
-    assert_true(unseen <=
-                1); /* the growth of the room for a string, which jansson does not look at */
+    /* jansson does not check the allocation that grows its string buffer */
+    assert_true(unseen <= 1);
     printf("%ld allocations\n", calls);
     assert_true(calls > 50);
     assert_int_equal(heap.held, 0);
@@ -75,7 +75,8 @@ static void test_every_allocation_fails(void **state)
     fixture_close(&f);
 }
 
-/* What is counted is what a tree takes at most, and not many times that. */
+/* The counted bytes are an upper bound of what a tree allocates, and at most three times as
+ * much. */
 static void expect_counted(struct env *env, const char *unit, int times)
 {
     struct text text;
@@ -90,10 +91,10 @@ static void expect_counted(struct env *env, const char *unit, int times)
     heap.held = heap.most = 0;
     assert_int_equal(json_doc_open(env, text_string(&text), text.bytes, &wide, &doc), STATUS_OK);
     size_t counted = mem_total(env->mem) - before;
-    printf("%-40s %4.1f times its bytes: %zu counted, %zu taken\n", unit,
+    printf("%-40s %4.1f times its bytes: %zu counted, %zu allocated\n", unit,
            (double)heap.most / (double)text.bytes, counted, heap.most);
     if (counted < heap.most || counted > 3 * heap.most)
-        fail_msg("%s: %zu bytes are counted, and %zu are taken", unit, counted, heap.most);
+        fail_msg("%s: %zu bytes counted, %zu allocated", unit, counted, heap.most);
     json_doc_close(&doc);
     assert_int_equal(mem_total(env->mem), before);
     text_free(&text);

@@ -1,4 +1,4 @@
-/* Counts are upper bounds of what is there, and the grammar is that of jansson. */
+/* Counts are upper bounds of the real numbers, and the grammar accepted is jansson's. */
 #include <jansson.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,11 +24,11 @@ static void test_counts(void **state)
     (void)state;
     expect_count("[1, 2, 3]", 4, 1, 0);
     expect_count("[[1, 2], {\"a\": 1}]", 6, 3, 1);
-    expect_count("[{}, {}, []]", 7, 4, 0); /* what is empty counts one more */
+    expect_count("[{}, {}, []]", 7, 4, 0); /* an empty list or object counts one extra value */
     expect_count("[\"{[,:\\\"{\"]", 2, 1, 0);
     expect_count("[\"\\\\\", {}]", 4, 2, 0);
     expect_count("", 1, 0, 0);
-    expect_count("\"[[[", 1, 0, 0); /* it never ends */
+    expect_count("\"[[[", 1, 0, 0); /* not terminated */
     expect_count("\"\\", 1, 0, 0);
 }
 
@@ -108,11 +108,11 @@ static void test_grammar(void **state)
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (json_scan_is_valid(texts[i], strlen(texts[i])) !=
             jansson_accepts(texts[i], strlen(texts[i])))
-            fail_msg("'%s': not as jansson has it", texts[i]);
+            fail_msg("'%s': jansson disagrees", texts[i]);
     assert_false(json_scan_is_valid("[1\0]", 4));
 }
 
-/* Texts of pieces of JSON in any order, some of which are JSON. */
+/* Random sequences of JSON fragments; some of them are valid JSON. */
 static void test_random_texts(void **state)
 {
     static const char *const parts[] = {"{",     "}", "[",    "]", ",",   ":",
@@ -128,7 +128,7 @@ static void test_random_texts(void **state)
         strcat(text, n % 2 ? "]" : "}");
         bool is = json_scan_is_valid(text, strlen(text));
         if (is != jansson_accepts(text, strlen(text)))
-            fail_msg("'%s': not as jansson has it", text);
+            fail_msg("'%s': jansson disagrees", text);
         valid += is;
     }
     assert_true(valid > 1000);

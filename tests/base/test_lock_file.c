@@ -1,5 +1,5 @@
-/* One writer at a time: held by a process, gone with it, and no file but a lock file is ever
- * touched. */
+/* One writer at a time: a lock is held by a process, ends with it, and no file other than a lock
+ * file is ever touched. */
 #include <errno.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -17,7 +17,7 @@ static enum status take(struct scratch *s, struct lock_file **lock)
     return lock_file_take(&s->env, scratch_path(s, "lock"), &words, lock);
 }
 
-/* A process that takes the lock, says so and waits to be killed. */
+/* Start a process that takes the lock, reports it and waits to be killed. */
 static pid_t start_holder(struct scratch *s)
 {
     int ends[2];
@@ -61,7 +61,7 @@ static void test_another_process(void **state)
     scratch_close(&s);
 }
 
-static void test_files_of_others(void **state)
+static void test_foreign_files(void **state)
 {
     (void)state;
     struct scratch s;
@@ -83,14 +83,15 @@ static void test_files_of_others(void **state)
         assert_int_equal(lock_file_check(&s.env, s.path, &words), STATUS_CONFIG);
         scratch_expect(&s, "is not a lock file of sifr");
         assert_false(lock_file_is_left(s.path));
-        assert_int_equal(remove(scratch_path(&s, "lock")), 0); /* it was still there */
+        assert_int_equal(remove(scratch_path(&s, "lock")), 0); /* the file was left in place */
     }
     assert_int_equal(stat(target, &info), 0);
     assert_int_equal(info.st_size, 0);
     scratch_close(&s);
 }
 
-/* The folder it is in gets another name; and one that is gone is not missed. */
+/* The lock file is renamed with its folder. Releasing a lock whose file was replaced leaves the new
+ * file alone. */
 static void test_moved(void **state)
 {
     (void)state;
@@ -112,7 +113,7 @@ static void test_moved(void **state)
     scratch_close(&s);
 }
 
-/* The answer of a disk that fails from here on. */
+/* Simulates a disk that fails from now on. */
 static bool disk_fails;
 
 bool __real_file_is_at(int fd, int folder, const char *name);
@@ -122,17 +123,17 @@ bool __wrap_file_is_at(int fd, int folder, const char *name)
     return !disk_fails && __real_file_is_at(fd, folder, name);
 }
 
-static void test_a_disk_that_fails(void **state)
+static void test_failing_disk(void **state)
 {
     (void)state;
     struct scratch s;
     struct lock_file *lock = NULL;
     scratch_open(&s);
     disk_fails = true;
-    assert_int_equal(take(&s, &lock), STATUS_IO); /* it ends */
+    assert_int_equal(take(&s, &lock), STATUS_IO); /* and it does not retry forever */
     scratch_expect(&s, "cannot tell that it is still there");
     disk_fails = false;
-    /* a read that fails says nothing of whose file it is */
+    /* a failed read does not prove that the file belongs to someone else */
     struct input_faults faults = {.times = INPUT_TRIES, .error = EIO};
     atomic_store(&faults.left, 1);
     s.env.input_faults = &faults;
@@ -140,7 +141,7 @@ static void test_a_disk_that_fails(void **state)
     scratch_expect(&s, "Input/output error");
     faults.times = 1;
     atomic_store(&faults.left, 1);
-    assert_int_equal(take(&s, &lock), STATUS_OK); /* once does not matter */
+    assert_int_equal(take(&s, &lock), STATUS_OK); /* a single failure is retried */
     s.env.input_faults = NULL;
     lock_file_release(lock);
     assert_int_equal(take(&s, &lock), STATUS_OK);
@@ -152,9 +153,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_another_process),
-        cmocka_unit_test(test_files_of_others),
+        cmocka_unit_test(test_foreign_files),
         cmocka_unit_test(test_moved),
-        cmocka_unit_test(test_a_disk_that_fails),
+        cmocka_unit_test(test_failing_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

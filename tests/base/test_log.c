@@ -1,4 +1,4 @@
-/* Levels, the first error kept, long lines cut, many threads and one line at a time. */
+/* Levels, the recorded first error, truncation of long lines, concurrent writers. */
 #include <pthread.h>
 #include "base/fixture.h"
 
@@ -36,7 +36,7 @@ static void test_first_error(void **state)
     fixture_close(&f);
 }
 
-static void test_place_when_debugging(void **state)
+static void test_source_location_when_debugging(void **state)
 {
     (void)state;
     struct heard heard = {0};
@@ -66,7 +66,7 @@ static void test_long_line(void **state)
     fixture_close(&f);
 }
 
-static void test_nobody_listens(void **state)
+static void test_no_listener(void **state)
 {
     (void)state;
     struct log *log = log_create(NULL, NULL, LOG_DEBUG);
@@ -88,7 +88,7 @@ static void *write_lines(void *user)
 static void test_threads(void **state)
 {
     (void)state;
-    struct heard heard = {0}; /* counts without a lock of its own: the log's must do */
+    struct heard heard = {0}; /* counts without a lock: the log's lock must suffice */
     struct log *log = log_create(hear, &heard, LOG_ERROR);
     pthread_t threads[THREADS];
     for (int i = 0; i < THREADS; i++)
@@ -104,8 +104,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_levels),    cmocka_unit_test(test_first_error),
-        cmocka_unit_test(test_long_line), cmocka_unit_test(test_place_when_debugging),
-        cmocka_unit_test(test_threads),   cmocka_unit_test(test_nobody_listens),
+        cmocka_unit_test(test_long_line), cmocka_unit_test(test_source_location_when_debugging),
+        cmocka_unit_test(test_threads),   cmocka_unit_test(test_no_listener),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

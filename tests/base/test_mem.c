@@ -1,5 +1,5 @@
-/* Blocks are zeroed, aligned and counted; the n-th fails when told; leaks are named; threads may
- * share an account. */
+/* Blocks are zeroed, aligned and counted; the n-th allocation fails on request; leaks are named;
+ * threads can share an account. */
 #include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -58,7 +58,7 @@ static void test_account(void **state)
     char name[] = "a";
     mem_alloc(env, MEM_SLOTS, name, 10, &a);
     mem_alloc(env, MEM_SLOTS, name, 20, &a2);
-    name[0] = 'b'; /* the account has its own copy of the name */
+    name[0] = 'b'; /* the account keeps its own copy of the name */
     mem_alloc(env, MEM_SLOTS, name, 5, &b);
     assert_int_equal(mem_count(env, MEM_GPU, MEM_SLOTS, "c", 100), STATUS_OK);
 
@@ -85,8 +85,8 @@ static void test_account(void **state)
     fixture_close(&f);
 }
 
-/* What lies on a GPU is not the host's, whatever it is called. */
-static void test_places(void **state)
+/* GPU memory is not counted as host memory, even under the same name. */
+static void test_locations(void **state)
 {
     (void)state;
     struct fixture f;
@@ -186,7 +186,7 @@ static void test_failure(void **state)
     mem_uncount(env, MEM_GPU, MEM_PARAMS, "device", 8);
     mem_free(env, a);
 
-    /* What no machine has, and what does not fit a size_t. */
+    /* More than any machine has, and more than fits a size_t. */
     assert_int_equal(mem_alloc(env, MEM_OTHER, "all", SIZE_MAX, &b), STATUS_MEMORY);
     assert_int_equal(mem_alloc(env, MEM_OTHER, "all", SIZE_MAX / 4, &b), STATUS_MEMORY);
     b = &a;
@@ -239,8 +239,9 @@ static void test_leak_is_named(void **state)
     assert_contains(said, "77 bytes of comm 'ring'");
 }
 
-/* What somebody outside may still write to stays, and is nobody else's. */
-static void test_kept(void **state)
+/* After mem_keep_freed, freed blocks stay mapped and are never reused: someone outside may still
+ * write to them. */
+static void test_freed_blocks_are_kept(void **state)
 {
     (void)state;
     struct fixture f;
@@ -303,11 +304,16 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_blocks),        cmocka_unit_test(test_account),
-        cmocka_unit_test(test_places),        cmocka_unit_test(test_resize),
-        cmocka_unit_test(test_grow_array),    cmocka_unit_test(test_failure),
-        cmocka_unit_test(test_leak_is_named), cmocka_unit_test(test_strdup),
-        cmocka_unit_test(test_kept),          cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_account),
+        cmocka_unit_test(test_locations),
+        cmocka_unit_test(test_resize),
+        cmocka_unit_test(test_grow_array),
+        cmocka_unit_test(test_failure),
+        cmocka_unit_test(test_leak_is_named),
+        cmocka_unit_test(test_strdup),
+        cmocka_unit_test(test_freed_blocks_are_kept),
+        cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Defaults, values and their checks, strength of sources, the environment, "did you mean", every
- * allocation failing. */
+/* Defaults, values and their checks, precedence of sources, the environment, "did you mean", and
+ * failure of every allocation. */
 #include "base/options_fixture.h"
 
 static enum status set(struct options_fixture *o, const char *key, const char *value)
@@ -126,7 +126,7 @@ static void test_choices(void **state)
         "the test: train.schedule must be one of constant, linear, cosine, wsd, not 'a\\nb'");
 }
 
-static void test_strings_stay(void **state)
+static void test_strings_are_copied(void **state)
 {
     struct options_fixture *o = *state;
     char value[] = "first";
@@ -171,7 +171,7 @@ static void test_lists(void **state)
     assert_contains(o->f.heard.line, "--optimizer.groups: not valid YAML: ");
 }
 
-static void test_strength(void **state)
+static void test_precedence(void **state)
 {
     struct options_fixture *o = *state;
     char *flags[] = {"--train.steps=3"};
@@ -191,12 +191,12 @@ static void test_strength(void **state)
     assert_string_equal(options_origin(o->options, "train.steps"), "--train.steps");
     assert_string_equal(options_origin(o->options, "train.seed"), "SIFR_TRAIN_SEED");
     assert_string_equal(options_origin(o->options, "data.cache.deep"), "c.yaml:2");
-    const char *text; /* of the variables the one that was not outdone */
+    const char *text; /* the only variable that was not overridden */
     int next = 0;
     assert_string_equal(options_next_variable(o->options, &next, &text), "train.seed");
     assert_string_equal(text, "2");
     assert_null(options_next_variable(o->options, &next, &text));
-    /* What loses is checked all the same. */
+    /* Overridden values are checked, too. */
     assert_int_equal(load(o, "train.steps: x"), STATUS_CONFIG);
     setenv("SIFR_TRAIN_SEED", "x", 1);
     assert_refused(o, options_load_environment(o->options), CONFIG,
@@ -211,7 +211,7 @@ static void test_unknown_variables(void **state)
 {
     struct options_fixture *o = *state;
     static const struct {
-        const char *variable, *line; /* NULL = not a word */
+        const char *variable, *line; /* NULL = no warning */
     } cases[] = {
         {"SIFR_TRAIN_STPES",
          "environment variable SIFR_TRAIN_STPES matches no key (did you mean SIFR_TRAIN_STEPS?)"},
@@ -293,7 +293,7 @@ static void test_every_allocation_fails(void **state)
     fixture_close(&f);
 }
 
-/* A key of an earlier version is accepted from every source and changes nothing. */
+/* Keys of earlier versions are accepted from every source and have no effect. */
 static void test_removed_keys(void **state)
 {
     static const struct option list[] = {
@@ -329,8 +329,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         OPTIONS_TEST(test_defaults),     OPTIONS_TEST(test_integers),
         OPTIONS_TEST(test_reals),        OPTIONS_TEST(test_booleans),
-        OPTIONS_TEST(test_choices),      OPTIONS_TEST(test_strings_stay),
-        OPTIONS_TEST(test_lists),        OPTIONS_TEST(test_strength),
+        OPTIONS_TEST(test_choices),      OPTIONS_TEST(test_strings_are_copied),
+        OPTIONS_TEST(test_lists),        OPTIONS_TEST(test_precedence),
         OPTIONS_TEST(test_nearest),      OPTIONS_TEST(test_unknown_variables),
         OPTIONS_TEST(test_removed_keys), cmocka_unit_test(test_every_allocation_fails),
     };

@@ -1,4 +1,4 @@
-/* The command line in all its forms, and what it refuses. */
+/* All forms of the command line, and what it rejects. */
 #include "base/options_fixture.h"
 
 enum { WORDS = 16 };
@@ -57,7 +57,7 @@ static void test_letters(void **state)
     assert_string_equal(options_origin(o->options, "train.steps"), "-n");
 }
 
-/* The shorter flag of a key: the last of both stands, and both are the key's. */
+/* A key's short flag: the last of both flags wins, and both set the key. */
 static void test_short_forms(void **state)
 {
     struct options_fixture *o = *state;
@@ -78,7 +78,7 @@ static void test_short_forms(void **state)
                    "--seed must be a whole number, not 'x'");
     assert_refused(o, flags(o, &line, ARGS("--sead=1")), USAGE,
                    "unknown flag '--sead' (did you mean '--seed'?)");
-    /* it is a flag, and no key */
+    /* the short name is a flag, not a key */
     assert_int_equal(options_load_yaml_text(o->options, yaml, strlen(yaml), "t.yaml"),
                      STATUS_CONFIG);
 }

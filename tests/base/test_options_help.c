@@ -1,4 +1,4 @@
-/* The help page to the letter, its width, the man page and the words for completion. */
+/* The exact help page, its width, the man page and the words for completion. */
 #include "base/options_fixture.h"
 
 static void test_page(void **state)

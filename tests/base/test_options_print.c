@@ -1,4 +1,4 @@
-/* What is printed reads back to the same values: by example, and for random ones. */
+/* Printed options read back to the same values: examples and random values. */
 #include "base/options_fixture.h"
 #include "base/rng.h"
 
@@ -131,7 +131,7 @@ static void test_strings(void **state)
         assert_int_equal(options_set(o->options, "data.path", strings[i], "-"), STATUS_OK);
         assert_round_trip(o);
     }
-    /* Bytes that are no UTF-8 have no form as text: YAML's !!binary gives them back. */
+    /* Bytes that are not UTF-8 cannot be written as text; they are printed as YAML's !!binary. */
     static const char *const others[] = {"a\xff",        "\xe9",         "caf\xe9 \"x\".txt",
                                          "\x80\x81\x82", "\xed\xa0\x80", "/data/\xc3"};
     struct text text;
@@ -145,7 +145,7 @@ static void test_strings(void **state)
     text_free(&text);
 }
 
-/* A random string of up to 12 characters: ASCII of every kind, some beyond. */
+/* A random string of up to 12 characters: all kinds of ASCII, some non-ASCII. */
 static void random_string(struct rng rng, uint64_t index, char *out)
 {
     static const char *const beyond[] = {"\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80",

@@ -1,4 +1,4 @@
-/* Files: nested and dotted keys, lists in both styles, and every refusal with its place. */
+/* Files: nested and dotted keys, lists in both styles, and the location in every error. */
 #include <unistd.h>
 #include "base/options_fixture.h"
 
@@ -31,7 +31,7 @@ static void test_nested_and_flat(void **state)
     assert_int_equal(o->v.train.deep, 5);
 }
 
-static void test_nothing(void **state)
+static void test_empty_files(void **state)
 {
     struct options_fixture *o = *state;
     static const char *const empty[] = {
@@ -104,7 +104,7 @@ static void test_twice(void **state)
                    "c.yaml:2: data.cache is given twice in this file");
     assert_refused(o, load(o, "optimizer.groups: [{first: 1, first: 2}]"), CONFIG,
                    "c.yaml:1: optimizer.groups[0].first is given twice");
-    /* But a second file may say it again. */
+    /* But a second file may set it again. */
     assert_int_equal(load(o, "train.seed: 4"), STATUS_OK);
     assert_int_equal(load(o, "train.seed: 5"), STATUS_OK);
     assert_int_equal(o->v.train.seed, 5);
@@ -154,7 +154,7 @@ static void test_refused_features(void **state)
     assert_contains(log_first_error(o->env->log), "c.yaml:1: not valid YAML: ");
 }
 
-/* What is wrong, and in which line. */
+/* The message gives the problem and its line. */
 static void test_unreadable(void **state)
 {
     struct options_fixture *o = *state;
@@ -191,7 +191,7 @@ static void test_binary(void **state)
                    "c.yaml:1: train.steps is no text: !!binary does not go with it");
 }
 
-/* A text of `count` times `part` between `head` and `tail`; the caller frees it. */
+/* `count` copies of `part` between `head` and `tail`; the caller frees the result. */
 static char *repeat(const char *head, const char *part, int count, const char *tail)
 {
     size_t bytes = strlen(part);
@@ -203,7 +203,7 @@ static char *repeat(const char *head, const char *part, int count, const char *t
     return text;
 }
 
-static void test_hostile(void **state)
+static void test_hostile_files(void **state)
 {
     struct options_fixture *o = *state;
     char *deep = repeat("train.seed: ", "[", 500000, "");
@@ -245,10 +245,10 @@ static void test_from_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        OPTIONS_TEST(test_nested_and_flat), OPTIONS_TEST(test_nothing),
+        OPTIONS_TEST(test_nested_and_flat), OPTIONS_TEST(test_empty_files),
         OPTIONS_TEST(test_lists),           OPTIONS_TEST(test_unknown),
         OPTIONS_TEST(test_twice),           OPTIONS_TEST(test_wrong_shape),
-        OPTIONS_TEST(test_hostile),         OPTIONS_TEST(test_refused_features),
+        OPTIONS_TEST(test_hostile_files),   OPTIONS_TEST(test_refused_features),
         OPTIONS_TEST(test_unreadable),      OPTIONS_TEST(test_binary),
         OPTIONS_TEST(test_from_file),
     };

@@ -1,5 +1,5 @@
-/* Writes that fail on request: each call fails in its turn, half a transfer is finished, and an
- * atomic write leaves the old file or the new one. */
+/* Injected write failures: every call fails in turn, partial transfers are completed, and an atomic
+ * write leaves either the old file or the new one. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -32,7 +32,7 @@ static void open_scene(struct scene *s)
 static void close_scene(struct scene *s)
 {
     unlink(s->path);
-    assert_int_equal(rmdir(s->folder), 0); /* nothing else was left there */
+    assert_int_equal(rmdir(s->folder), 0); /* nothing else was left behind */
     env_destroy(&s->env);
 }
 
@@ -64,18 +64,18 @@ static void test_every_call_of_an_atomic_write(void **state)
         if (n <= 5) /* open, write, fsync, close, rename */
             expect_content(&s, "old");
     }
-    assert_int_equal(failed, 7); /* and the folder's open and fsync */
+    assert_int_equal(failed, 7); /* five calls, and open and fsync of the folder */
     expect_content(&s, "new");
     close_scene(&s);
 }
 
-static void test_half_a_transfer(void **state)
+static void test_partial_transfer(void **state)
 {
     (void)state;
     struct scene s;
     int fd;
     open_scene(&s);
-    for (int n = 1; n <= 5; n++) { /* wherever it strikes */
+    for (int n = 1; n <= 5; n++) { /* whichever call is cut short */
         atomic_store(&s.faults.left, n);
         assert_true(output_open(&s.env, s.path, O_WRONLY | O_CREAT | O_TRUNC, &fd));
         assert_true(output_reserve(&s.env, fd, 9));
@@ -105,7 +105,7 @@ static void test_removing(void **state)
     snprintf(folder, sizeof folder, "%s/below", s.folder);
     assert_true(output_mkdir(&s.env, folder));
     assert_int_equal(symlink(folder, s.path), 0);
-    assert_false(output_remove_at(&s.env, AT_FDCWD, s.path, true)); /* not what it leads to */
+    assert_false(output_remove_at(&s.env, AT_FDCWD, s.path, true)); /* the target stays */
     int above = open(s.folder, O_RDONLY | O_DIRECTORY);
     assert_true(output_remove_at(&s.env, above, "file", false));
     assert_true(dir_exists(folder));
@@ -114,7 +114,7 @@ static void test_removing(void **state)
     close_scene(&s);
 }
 
-/* The name of each folder that is made is synced in the folder above; of those that are there, none. */
+/* Each new folder is synced in its parent folder; existing folders are not. */
 static void test_new_folders_are_synced(void **state)
 {
     (void)state;
@@ -123,7 +123,7 @@ static void test_new_folders_are_synced(void **state)
     open_scene(&s);
     snprintf(path, sizeof path, "%s/a/b", s.folder);
     s.faults.error = EIO;
-    for (int n = 1; n <= 7; n++) { /* twice mkdir, open, fsync */
+    for (int n = 1; n <= 7; n++) { /* mkdir, open and fsync, twice */
         struct dir_made made;
         atomic_store(&s.faults.left, n);
         assert_int_equal(dir_make(&s.env, path, &made), n <= 6 ? STATUS_IO : STATUS_OK);
@@ -132,7 +132,7 @@ static void test_new_folders_are_synced(void **state)
         if (n == 7)
             assert_int_equal(dir_create(&s.env, path), STATUS_OK);
         if (n == 7)
-            assert_int_equal(atomic_load(&s.faults.left), 0); /* no call */
+            assert_int_equal(atomic_load(&s.faults.left), 0); /* no call was made */
         dir_unmake(&s.env, path, &made);
         assert_true(dir_is_empty(s.folder));
     }
@@ -169,7 +169,7 @@ static void test_free_space(void **state)
     snprintf(deeper, sizeof deeper, "%s/not/there/yet", s.folder);
     assert_true(output_free(&s.env, deeper, &there));
     assert_true(here > 0 && there > 0);
-    assert_true(output_free(&s.env, "no-such-folder", &there)); /* that of the current one */
+    assert_true(output_free(&s.env, "no-such-folder", &there)); /* that of the current folder */
     assert_false(output_free(&s.env, "", &there));
     s.faults.free_bytes = say_seven;
     assert_true(output_free(&s.env, s.folder, &there) && there == 7);
@@ -203,7 +203,7 @@ int main(void)
         cmocka_unit_test(test_free_space),
         cmocka_unit_test(test_out_of_space),
         cmocka_unit_test(test_every_call_of_an_atomic_write),
-        cmocka_unit_test(test_half_a_transfer),
+        cmocka_unit_test(test_partial_transfer),
         cmocka_unit_test(test_removing),
         cmocka_unit_test(test_new_folders_are_synced),
         cmocka_unit_test(test_a_read_only_file),

@@ -1,5 +1,5 @@
-/* A file that appears whole or not at all, whatever else has its names: links, leftovers of
- * processes that were killed, other writers. */
+/* A file appears complete or not at all, whatever else uses its names: links, leftovers of killed
+ * processes, other writers. */
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,7 +15,7 @@ static void expect_content(struct scratch *s, const char *path, const char *want
     mem_free(&s->env, text);
 }
 
-static void appears_whole_when_committed(void **state)
+static void appears_complete_when_committed(void **state)
 {
     struct scratch s;
     struct part_file *file;
@@ -35,7 +35,7 @@ static void appears_whole_when_committed(void **state)
     scratch_close(&s);
 }
 
-static void leaves_nothing_when_given_up(void **state)
+static void leaves_nothing_when_abandoned(void **state)
 {
     struct scratch s;
     struct part_file *file;
@@ -60,7 +60,7 @@ static void names_what_it_cannot_create(void **state)
     scratch_close(&s);
 }
 
-/* A link at the goal is replaced, and a link at a temporary name is nobody's business. */
+/* A link at the target path is replaced; a link at a temporary name is left alone. */
 static void follows_no_link(void **state)
 {
     struct scratch s;
@@ -86,7 +86,7 @@ static void follows_no_link(void **state)
     scratch_close(&s);
 }
 
-/* Two at once: each has a file of its own, and the last to commit wins whole. */
+/* Two concurrent writers have separate files, and the last to commit wins completely. */
 static void two_writers_do_not_mix(void **state)
 {
     struct scratch s;
@@ -110,7 +110,7 @@ static void two_writers_do_not_mix(void **state)
     scratch_close(&s);
 }
 
-/* A process that makes its temporary file, says so and waits to be killed. */
+/* Start a process that creates its temporary file, reports it and waits to be killed. */
 static pid_t start_writer(struct scratch *s, const char *goal)
 {
     int ends[2];
@@ -135,7 +135,7 @@ static void write_once(struct scratch *s, const char *goal)
     assert_int_equal(file_write_atomic(&s->env, goal, "new", 3), STATUS_OK);
 }
 
-static void what_a_killed_writer_left_is_removed(void **state)
+static void removes_leftovers_of_killed_writers(void **state)
 {
     struct scratch s;
     char goal[128], name[64];
@@ -144,14 +144,14 @@ static void what_a_killed_writer_left_is_removed(void **state)
     strcpy(goal, scratch_path(&s, "a"));
     pid_t pid = start_writer(&s, goal);
     snprintf(name, sizeof name, ".a.%d-0.tmp", (int)pid);
-    write_once(&s, goal); /* it lives: its file stays */
+    write_once(&s, goal); /* the writer is alive: its file stays */
     assert_true(file_exists(scratch_path(&s, name)));
     assert_int_equal(kill(pid, SIGKILL), 0);
     assert_int_equal(waitpid(pid, NULL, 0), pid);
     write_once(&s, goal);
     assert_false(file_exists(scratch_path(&s, name)));
 
-    /* not of this goal, or not such a name: a user's */
+    /* another target's file, or a name of another form: a user's file */
     static const char *const others[] = {".b.1-0.tmp", ".a.1-0.tmp.old", ".a.x-0.tmp", ".a.1-.tmp",
                                          ".a.-0.tmp",  "a.1-0.tmp",      ".a.tmp"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
@@ -182,12 +182,12 @@ static void unwinds_from_every_failed_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(appears_whole_when_committed),
-        cmocka_unit_test(leaves_nothing_when_given_up),
+        cmocka_unit_test(appears_complete_when_committed),
+        cmocka_unit_test(leaves_nothing_when_abandoned),
         cmocka_unit_test(names_what_it_cannot_create),
         cmocka_unit_test(follows_no_link),
         cmocka_unit_test(two_writers_do_not_mix),
-        cmocka_unit_test(what_a_killed_writer_left_is_removed),
+        cmocka_unit_test(removes_leftovers_of_killed_writers),
         cmocka_unit_test(unwinds_from_every_failed_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,4 @@
-/* A folder that appears whole or not at all, and what becomes of those that killed processes left.
- * */
+/* A folder appears complete or not at all, and leftovers of killed processes are handled. */
 #include <errno.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -35,7 +34,7 @@ static struct part_folder *begin(struct scratch *s, const char *stem)
     return folder;
 }
 
-static void test_whole_or_nothing(void **state)
+static void test_complete_or_absent(void **state)
 {
     (void)state;
     struct scratch s;
@@ -50,15 +49,15 @@ static void test_whole_or_nothing(void **state)
     assert_true(file_exists(scratch_path(&s, "out/file")));
     assert_true(path_is_free(scratch_path(&s, "out/" PART_FOLDER_MARKER)));
     assert_true(path_is_free(scratch_path(&s, "out.part")));
-    folder = begin(&s, "out.part"); /* what is there is not replaced */
+    folder = begin(&s, "out.part"); /* an existing folder is not replaced */
     assert_int_equal(part_folder_commit(folder, scratch_path(&s, "out")), STATUS_IO);
     part_folder_destroy(folder);
     assert_true(path_is_free(scratch_path(&s, "out.part")));
     scratch_close(&s);
 }
 
-/* Whatever has the name stays, and another name is taken. */
-static void test_a_name_that_is_taken(void **state)
+/* An existing entry of that name stays, and the next free name is used. */
+static void test_existing_name(void **state)
 {
     (void)state;
     struct scratch s;
@@ -83,7 +82,7 @@ static void test_a_name_that_is_taken(void **state)
     scratch_close(&s);
 }
 
-/* A process that has filled its folder in part, says so and waits to be killed. */
+/* Start a process that fills its folder partly, reports it and waits to be killed. */
 static pid_t start_writer(struct scratch *s)
 {
     int ends[2];
@@ -103,14 +102,14 @@ static pid_t start_writer(struct scratch *s)
     return pid;
 }
 
-static void test_what_a_killed_process_left(void **state)
+static void test_leftovers_of_killed_processes(void **state)
 {
     (void)state;
     struct scratch s;
     open_scene(&s);
     pid_t pid = start_writer(&s);
     assert_int_equal(part_folder_clear_all(&s.env, scratch_path(&s, "out.part")), STATUS_OK);
-    assert_true(file_exists(scratch_path(&s, "out.part/file"))); /* it lives */
+    assert_true(file_exists(scratch_path(&s, "out.part/file"))); /* the process is alive */
     assert_non_null(strstr(warned, "out.part' is left as it is"));
     *warned = '\0';
     assert_int_equal(kill(pid, SIGKILL), 0);
@@ -122,8 +121,8 @@ static void test_what_a_killed_process_left(void **state)
     scratch_close(&s);
 }
 
-/* Without a marker of ours it is a user's, or of a version that wrote none. */
-static void test_what_is_left_alone(void **state)
+/* A folder without sifr's marker belongs to a user, or to a version that wrote no marker. */
+static void test_foreign_folders_are_left_alone(void **state)
 {
     (void)state;
     static const char *const markers[] = {NULL, "my own notes\n", "12 host\nmore\n"};
@@ -140,7 +139,7 @@ static void test_what_is_left_alone(void **state)
         assert_non_null(strstr(warned, "out.part' is left as it is"));
         scratch_close(&s);
     }
-    /* a link, though it leads to a folder with a marker */
+    /* a link is left alone, even if it leads to a folder with a marker */
     open_scene(&s);
     assert_int_equal(dir_create(&s.env, scratch_path(&s, "precious")), STATUS_OK);
     strcpy(precious, s.path);
@@ -154,9 +153,9 @@ static void test_what_is_left_alone(void **state)
     scratch_close(&s);
 }
 
-/* Every write and every allocation can fail: the goal is whole or not there, and nothing else
- * stays. */
-static void test_everything_can_fail(void **state)
+/* Every write and every allocation fails in turn: the target is complete or absent, and nothing
+ * else stays. */
+static void test_every_call_fails(void **state)
 {
     (void)state;
     enum status st = STATUS_IO;
@@ -193,7 +192,7 @@ static void test_everything_can_fail(void **state)
     }
 }
 
-/* --- files of it ---------------------------------------------------------------------------- */
+/* --- single files of a folder --------------------------------------------------------------- */
 
 static const char *const files[] = {"file", "missing", "other"};
 
@@ -207,7 +206,7 @@ static struct part_folder *begin_files(struct scratch *s)
     return folder;
 }
 
-static void test_files_are_handed_over_or_none_is(void **state)
+static void test_all_files_are_handed_over_or_none(void **state)
 {
     (void)state;
     struct scratch s;
@@ -232,7 +231,7 @@ static void test_files_are_handed_over_or_none_is(void **state)
     scratch_close(&s);
 }
 
-static void test_files_replace_nothing(void **state)
+static void test_handed_over_files_replace_nothing(void **state)
 {
     (void)state;
     struct scratch s;
@@ -252,13 +251,13 @@ static void test_files_replace_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole_or_nothing),
-        cmocka_unit_test(test_a_name_that_is_taken),
-        cmocka_unit_test(test_what_a_killed_process_left),
-        cmocka_unit_test(test_what_is_left_alone),
-        cmocka_unit_test(test_everything_can_fail),
-        cmocka_unit_test(test_files_are_handed_over_or_none_is),
-        cmocka_unit_test(test_files_replace_nothing),
+        cmocka_unit_test(test_complete_or_absent),
+        cmocka_unit_test(test_existing_name),
+        cmocka_unit_test(test_leftovers_of_killed_processes),
+        cmocka_unit_test(test_foreign_folders_are_left_alone),
+        cmocka_unit_test(test_every_call_fails),
+        cmocka_unit_test(test_all_files_are_handed_over_or_none),
+        cmocka_unit_test(test_handed_over_files_replace_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* A plugin that is missing, broken or of another build is refused with the reason and what to do. */
+/* A plugin that is missing, broken or from another build is refused with the reason and the fix. */
 #include "base/plugin.h"
 #include <dlfcn.h>
 #include <math.h>
@@ -59,7 +59,7 @@ static void test_broken(void **state)
     assert_refused("LD_LIBRARY_PATH");
 }
 
-/* A folder that depends on where the process is: refused before anything is loaded. */
+/* A relative folder depends on the current directory: refused before anything is loaded. */
 static void test_relative_folder(void **state)
 {
     (void)state;
@@ -70,7 +70,7 @@ static void test_relative_folder(void **state)
     }
 }
 
-/* Any other library will do: it does not say which build it is of. */
+/* Any other library will do, since it does not report which build it is from. */
 static void test_other_build(void **state)
 {
     const struct folder *folder = *state;

@@ -1,4 +1,4 @@
-/* What reaches a terminal: text as it is, and of all that would steer it a name in letters. */
+/* What reaches a terminal: text unchanged, and control characters as escapes. */
 #include "base/printable.h"
 #include <stdio.h>
 #include <string.h>
@@ -14,17 +14,17 @@ static void assert_shown(const char *from, size_t bytes, const char *to)
 
 #define SHOWN(from, to) assert_shown(from, sizeof(from) - 1, to)
 
-static void test_text_stays(void **state)
+static void test_text_is_unchanged(void **state)
 {
     (void)state;
     SHOWN("", "");
     SHOWN("model.layers.0 'a b' \\n", "model.layers.0 'a b' \\n");
     SHOWN("\xc3\xa9\xe2\x82\xac\xf0\x9f\x99\x82 \xd7\xa9",
           "\xc3\xa9\xe2\x82\xac\xf0\x9f\x99\x82 \xd7\xa9");
-    SHOWN("\xe2\x80\x8d", "\xe2\x80\x8d"); /* a joiner: emoji are made with it */
+    SHOWN("\xe2\x80\x8d", "\xe2\x80\x8d"); /* a joiner, needed for emoji */
 }
 
-static void test_what_steers_a_terminal(void **state)
+static void test_control_characters(void **state)
 {
     (void)state;
     SHOWN("\x1b[2J\x1b]0;title\x07", "\\x1b[2J\\x1b]0;title\\x07");
@@ -32,16 +32,16 @@ static void test_what_steers_a_terminal(void **state)
     SHOWN("\0\x7f", "\\x00\\x7f");
     SHOWN("\xc2\x9b"
           "31m",
-          "\\u009b31m"); /* ESC [ in one character */
+          "\\u009b31m"); /* the one-character form of ESC [ */
     SHOWN("\x9b"
           "31m\xff",
           "\\x9b31m\\xff");
     SHOWN("\xe2\x80\xae\xe2\x81\xa6\xe2\x80\x8f\xef\xbb\xbf", "\\u202e\\u2066\\u200f\\ufeff");
     SHOWN("\xf3\xa0\x80\x81", "\\U000e0001");
-    SHOWN("x\xc3", "x\\xc3"); /* cut short */
+    SHOWN("x\xc3", "x\\xc3"); /* truncated */
 }
 
-/* No byte, and no pair of bytes after an ESC, gets through as a control. */
+/* No byte, and no pair of bytes after an ESC, passes through as a control character. */
 static void test_every_byte(void **state)
 {
     (void)state;
@@ -84,8 +84,8 @@ static void test_messages(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text_stays), cmocka_unit_test(test_what_steers_a_terminal),
-        cmocka_unit_test(test_every_byte), cmocka_unit_test(test_too_long),
+        cmocka_unit_test(test_text_is_unchanged), cmocka_unit_test(test_control_characters),
+        cmocka_unit_test(test_every_byte),        cmocka_unit_test(test_too_long),
         cmocka_unit_test(test_messages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* test_progress -- what is counted, and the words that a watcher reads. */
+/* test_progress -- what is counted, and the text that a watcher reads. */
 #include "testing.h"
 #include "base/output.h"
 #include "base/progress.h"
@@ -11,7 +11,7 @@ static void test_notes_and_counts(void **state)
     static struct progress progress;
     struct env env = testing_env(1);
     char words[PROGRESS_BYTES], lengthy[3 * PROGRESS_BYTES];
-    progress_add(&env); /* nobody watches */
+    progress_add(&env); /* without a watcher */
     progress_note(&env, "step 1");
     env.progress = &progress;
     assert_int_equal(progress_count(&progress), 0);
@@ -31,7 +31,7 @@ static void test_notes_and_counts(void **state)
     env_destroy(&env);
 }
 
-static void test_the_longest_is_expected(void **state)
+static void test_longest_expectation_counts(void **state)
 {
     (void)state;
     static struct progress progress;
@@ -44,7 +44,7 @@ static void test_the_longest_is_expected(void **state)
     env_destroy(&env);
 }
 
-/* A save that comes on is seen to: every piece counts. */
+/* A save counts as progress: each of its chunks is counted. */
 static void test_writes_are_progress(void **state)
 {
     (void)state;
@@ -65,7 +65,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_notes_and_counts),
-        cmocka_unit_test(test_the_longest_is_expected),
+        cmocka_unit_test(test_longest_expectation_counts),
         cmocka_unit_test(test_writes_are_progress),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* The system's figure grows with what is touched, not with what is taken. */
+/* Resident memory grows when memory is touched, not when it is allocated. */
 #include <string.h>
 #include <sys/mman.h>
 #include "base/resident.h"
@@ -20,7 +20,7 @@ static void test_touched(void **state)
     assert_true(resident_bytes() < before + slack);
 }
 
-/* Memory that processes share is held by each that has touched it. */
+/* Shared memory counts for every process that has touched it. */
 static void test_shared(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Known answers of Philox, moments of the distributions, independence of streams, bijections. */
+/* Known answers of Philox, moments of the distributions, independence of streams, permutations. */
 #include <math.h>
 #include "base/fixture.h"
 #include "base/rng.h"
@@ -35,14 +35,14 @@ static void test_streams(void **state)
     assert_true(a.key != rng_stream(1, "order").key);
     assert_true(rng_bits(a, 0) != rng_bits(a, 1));
     assert_true(rng_bits(a, 1) != rng_bits(a, (uint64_t)1 << 32));
-    /* Half of the bits differ between neighbours. */
+    /* Half of the bits differ between consecutive numbers. */
     int differ = 0;
     for (uint64_t i = 0; i < 1000; i++)
         differ += __builtin_popcountll(rng_bits(a, i) ^ rng_bits(a, i + 1));
     assert_true(differ > 31000 && differ < 33000);
 }
 
-/* Four neighbours share a block; other turns are other blocks. */
+/* Four consecutive words share a block; another turn uses another block. */
 static void test_words(void **state)
 {
     (void)state;
@@ -95,7 +95,7 @@ static void test_below(void **state)
     }
     for (int i = 0; i < 7; i++)
         assert_true(abs(counts[i] - 10000) < 500);
-    /* Here three quarters of a naive draw's values would be twice as likely. */
+    /* With this bound, a naive modulo would draw the lowest third of the values twice as often. */
     uint64_t bound = ((uint64_t)1 << 63) + ((uint64_t)1 << 62);
     int low = 0;
     for (uint64_t i = 0; i < 9000; i++)
@@ -139,7 +139,7 @@ static void test_permutation_large(void **state)
     }
     free(seen);
     assert_true(fixed < 12);
-    /* Where one goes says nothing of where it came from. */
+    /* Positions before and after are uncorrelated. */
     assert_true(fabs(products / COUNT / (COUNT * (double)COUNT / 12)) < 5 / sqrt(COUNT));
     assert_true(rng_permute(rng, 5, COUNT) != rng_permute(rng_stream(10, "order"), 5, COUNT));
 

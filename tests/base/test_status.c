@@ -1,4 +1,4 @@
-/* Every status has a name, a text and an exit code; TRY and CHECK do what they say. */
+/* Every status has a name, a text and an exit code; TRY and CHECK work as documented. */
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -67,7 +67,7 @@ static void break_condition(void)
     CHECK(zero > 1);
 }
 
-/* Run `broken` in a child: it must abort, and say why on stderr. */
+/* Run `broken` in a child process: it must abort with a reason on stderr. */
 static void expect_abort(void (*broken)(void), const char *part)
 {
     int ends[2];

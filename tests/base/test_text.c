@@ -1,4 +1,5 @@
-/* The growing string, JSON escapes, shortest numbers that read back, numbers for people. */
+/* The growing string, JSON escapes, shortest numbers that read back exactly, human-readable
+ * numbers. */
 #include <float.h>
 #include <math.h>
 #include "base/fixture.h"
@@ -22,7 +23,7 @@ static void test_growth(void **state)
     text_add_bytes(&text, "defgh", 2);
     text_add(&text, "");
     assert_string_equal(text_string(&text), "abcde");
-    /* Around the edges of the room. */
+    /* Around the boundaries of the buffer. */
     for (size_t bytes = 250; bytes < 260; bytes++) {
         char block[300];
         memset(block, 'x', sizeof block);
@@ -70,11 +71,11 @@ static void test_json_string(void **state)
     assert_string_equal(json(&text, "a\"b\\c\n\t\r\b\f\x01", 11),
                         "\"a\\\"b\\\\c\\n\\t\\r\\b\\f\\u0001\"");
     assert_string_equal(json(&text, "\0x", 2), "\"\\u0000x\"");
-    /* what would steer a terminal, also as one character */
+    /* terminal control characters, also in their one-character form */
     assert_string_equal(json(&text, "\x1b[2J\x7f\xc2\x9b\xe2\x80\xae\xf3\xa0\x80\x81", 14),
                         "\"\\u001b[2J\\u007f\\u009b\\u202e\\udb40\\udc01\"");
     assert_string_equal(json(&text, "\xc3\xa9\xf0\x9f\x98\x80", 6), "\"\xc3\xa9\xf0\x9f\x98\x80\"");
-    /* Alone, overlong, surrogate, beyond U+10FFFF, cut short: each bad byte becomes U+FFFD. */
+    /* Stray, overlong, surrogate, beyond U+10FFFF, truncated: each bad byte becomes U+FFFD. */
 #define BAD "\xef\xbf\xbd"
     assert_string_equal(json(&text, "a\x80z", 3), "\"a" BAD "z\"");
     assert_string_equal(json(&text, "\xc0\xaf", 2), "\"" BAD BAD "\"");

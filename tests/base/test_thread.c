@@ -1,4 +1,4 @@
-/* test_thread -- a started thread hears no signal of the process, but its faults are handled. */
+/* test_thread -- a new thread receives no signals of the process, but its faults are handled. */
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -7,13 +7,13 @@
 #include "base/file.h"
 #include "base/thread.h"
 
-static void *take_mask(void *user)
+static void *read_mask(void *user)
 {
     pthread_sigmask(SIG_SETMASK, NULL, user);
     return NULL;
 }
 
-static void test_only_faults_are_heard(void **state)
+static void test_only_faults_are_unblocked(void **state)
 {
     (void)state;
     static const int blocked[] = {SIGINT, SIGTERM, SIGHUP, SIGALRM, SIGUSR1, SIGUSR2, SIGCHLD};
@@ -21,7 +21,7 @@ static void test_only_faults_are_heard(void **state)
     sigset_t mask, before, after;
     pthread_t thread;
     pthread_sigmask(SIG_SETMASK, NULL, &before);
-    assert_int_equal(thread_start(&thread, take_mask, &mask), 0);
+    assert_int_equal(thread_start(&thread, read_mask, &mask), 0);
     pthread_join(thread, NULL);
     pthread_sigmask(SIG_SETMASK, NULL, &after);
     for (size_t i = 0; i < sizeof blocked / sizeof *blocked; i++) {
@@ -38,7 +38,7 @@ static void *read_first(void *user)
     return map->data[0] == 0 ? user : NULL;
 }
 
-/* In a process of its own: one that dies of it fails the test alone. */
+/* Run in a process of its own, so that a fatal signal fails only this test. */
 static int read_cut_file(const char *path)
 {
     struct env env = testing_env(1);
@@ -52,7 +52,7 @@ static int read_cut_file(const char *path)
     return good ? 0 : 1;
 }
 
-static void test_a_file_that_is_cut(void **state)
+static void test_truncated_file(void **state)
 {
     (void)state;
     char path[] = "/tmp/sifr-thread.XXXXXX";
@@ -71,8 +71,8 @@ static void test_a_file_that_is_cut(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_only_faults_are_heard),
-        cmocka_unit_test(test_a_file_that_is_cut),
+        cmocka_unit_test(test_only_faults_are_unblocked),
+        cmocka_unit_test(test_truncated_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

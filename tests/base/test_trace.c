@@ -1,5 +1,5 @@
-/* A trace keeps what ends after it was opened, in the order of its lanes, and writes JSON that a
- * parser reads. */
+/* A trace records spans that begin while it is open, in the order of its lanes, and writes valid
+ * JSON. */
 #include <jansson.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -26,7 +26,7 @@ static json_t *written(struct trace *trace)
     return root;
 }
 
-/* Events that are spans, not names. */
+/* Counts spans, not the events that name lanes. */
 static int span_count(json_t *root)
 {
     int count = 0;
@@ -48,11 +48,11 @@ static json_t *find(json_t *root, const char *name)
         if (strcmp(json_string_value(json_object_get(event, "name")), name) == 0)
             return event;
     }
-    fail_msg("there is no '%s'", name);
+    fail_msg("no event '%s'", name);
     return NULL;
 }
 
-static void test_no_trace_costs_nothing(void **state)
+static void test_without_a_trace(void **state)
 {
     (void)state;
     assert_true(trace_begin(NULL) < 0);
@@ -65,11 +65,11 @@ static void test_only_the_window_is_kept(void **state)
     struct env env = testing_env(1);
     struct trace *trace;
     assert_ok(trace_create(&env, 8, &trace));
-    trace_end(trace, trace_begin(trace), &judge); /* closed */
+    trace_end(trace, trace_begin(trace), &judge); /* while the trace is closed */
     trace_open(trace, true);
     double start = trace_begin(trace);
     trace_open(trace, false);
-    trace_end(trace, start, &judge); /* begun inside */
+    trace_end(trace, start, &judge); /* begun while the trace was open */
     json_t *root = written(trace);
     assert_int_equal(span_count(root), 1);
     json_decref(root);
@@ -77,7 +77,7 @@ static void test_only_the_window_is_kept(void **state)
     env_destroy(&env);
 }
 
-static void test_an_event_says_what_it_is(void **state)
+static void test_event_fields(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
@@ -130,7 +130,7 @@ static bool has_lane(json_t *root, const char *name)
     return false;
 }
 
-/* Lanes of other layers are named only where a span is on them or on a lane of their group. */
+/* Lanes of other layers are named only if they, or a lane of their group, have a span. */
 static void test_unused_lanes_are_not_named(void **state)
 {
     static const struct trace_lane lane_tensor = {.row = 9, .word = "tensor"};
@@ -168,7 +168,7 @@ static void *record(void *argument)
     return NULL;
 }
 
-static void test_many_threads_and_no_room(void **state)
+static void test_many_threads_and_a_full_trace(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
@@ -193,11 +193,11 @@ static void test_many_threads_and_no_room(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_trace_costs_nothing),
+        cmocka_unit_test(test_without_a_trace),
         cmocka_unit_test(test_only_the_window_is_kept),
-        cmocka_unit_test(test_an_event_says_what_it_is),
+        cmocka_unit_test(test_event_fields),
         cmocka_unit_test(test_unused_lanes_are_not_named),
-        cmocka_unit_test(test_many_threads_and_no_room),
+        cmocka_unit_test(test_many_threads_and_a_full_trace),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

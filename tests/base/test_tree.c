@@ -1,4 +1,5 @@
-/* Folders removed with what is in them: links are not followed, members only, the proof last. */
+/* Removing folders with their content: links are not followed, only members are removed, and the
+ * proof file goes last. */
 #include <errno.h>
 #include <unistd.h>
 #include "train/scratch.h"
@@ -35,7 +36,7 @@ static void expect_precious(struct scratch *s)
     assert_true(file_exists(scratch_path(s, "precious/below/file")));
 }
 
-static void test_a_link_at_the_top(void **state)
+static void test_link_at_the_top(void **state)
 {
     (void)state;
     struct scratch s;
@@ -50,7 +51,7 @@ static void test_a_link_at_the_top(void **state)
     scratch_close(&s);
 }
 
-/* Where everything goes, a link goes as a link. */
+/* When everything is removed, a link is removed as a link. */
 static void test_links_below(void **state)
 {
     (void)state;
@@ -65,7 +66,7 @@ static void test_links_below(void **state)
     scratch_close(&s);
 }
 
-/* What is not a member is named, and stays. */
+/* A file that is not a member is named and stays. */
 static void test_strangers(void **state)
 {
     (void)state;
@@ -79,11 +80,11 @@ static void test_strangers(void **state)
         assert_string_equal(stranger, "");
         if (i < 3) {
             strcpy(path, scratch_text(&s, strangers[i], "mine"));
-        } else if (i == 3) { /* a link with the name of a member */
+        } else if (i == 3) { /* a link with a member's name */
             assert_int_equal(unlink(scratch_path(&s, "tree/a")), 0);
             link_to_precious(&s, "tree/a");
             strcpy(path, s.path);
-        } else { /* a folder with the name of a file */
+        } else { /* a folder with a file's name */
             assert_int_equal(unlink(scratch_path(&s, "tree/a")), 0);
             assert_int_equal(dir_create(&s.env, s.path), STATUS_OK);
             strcpy(path, s.path);
@@ -101,8 +102,8 @@ static void test_strangers(void **state)
     }
 }
 
-/* Wherever a removal fails, the proof is there as long as anything else is; the next one ends it.
- * */
+/* Whichever removal fails, the proof file exists as long as anything else does, and the next
+ * attempt completes the removal. */
 static void test_every_removal_can_fail(void **state)
 {
     (void)state;
@@ -129,7 +130,7 @@ static void test_every_removal_can_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_link_at_the_top),
+        cmocka_unit_test(test_link_at_the_top),
         cmocka_unit_test(test_links_below),
         cmocka_unit_test(test_strangers),
         cmocka_unit_test(test_every_removal_can_fail),

@@ -1,13 +1,16 @@
 /* comm_rig -- one suite for every back end: a case is a function that each rank runs.
  *
  * Without arguments the binary runs every case on `self`, and on `threads` with 1 to 8 ranks. Under
- * mpirun it is one rank of the back end `mpi`: `test_comm mpi [CASE]`. `test_comm list` names the
- * cases. SIFR_TEST_DEVICE names another device than the cpu: buffers are then its memory, which
- * cases reach by `put` and `get`; 77 = there is none here. SIFR_TEST_COMM=nccl makes these go from
- * GPU to GPU, as far as there is one for each rank; under mpirun it is any comm.backend.
- * SIFR_TEST_FAST=1 is fast mode, where sums may be the library's. Ranks may be threads, so a case
- * does not assert: it EXPECTs, and the first thing that is wrong is kept and reported by the rank
- * that saw it.
+ * mpirun it is one rank of the back end `mpi`: `test_comm mpi [CASE]`. `test_comm list` prints the
+ * names of the cases.
+ *
+ * SIFR_TEST_DEVICE selects a device other than the CPU. Buffers are then in its memory, which cases
+ * access through `put` and `get`. Exit code 77 = no such device here. SIFR_TEST_COMM=nccl sends
+ * messages from GPU to GPU, with as many ranks as there are GPUs; under mpirun it may be any
+ * comm.backend. SIFR_TEST_FAST=1 selects fast mode, in which the library may do the sums.
+ *
+ * Ranks may be threads, so a case does not assert: it uses EXPECT, which records the first failure
+ * of a rank, and the rank reports it.
  */
 #ifndef TESTS_COMM_RIG_H
 #define TESTS_COMM_RIG_H
@@ -20,14 +23,14 @@
 
 enum { MOST_RANKS = 8 };
 
-/* One rank, while it runs a case. */
+/* A rank that runs a case. */
 struct member {
     struct env env;
     struct device *device;
     struct stream *direct, *worker, *other; /* an inline stream and two workers */
     struct comm *comm;
     int rank, size;
-    char wrong[1024]; /* the first thing that is; "" = nothing */
+    char wrong[1024]; /* the first failure; "" = none */
 };
 
 typedef void case_fn(struct member *m);
@@ -35,8 +38,8 @@ typedef void case_fn(struct member *m);
 struct comm_case {
     const char *name;
     case_fn *run;
-    double timeout; /* of its job; 0 = a minute */
-    bool alone;     /* ends its job: has one to itself */
+    double timeout; /* the job's timeout in seconds; 0 = a minute */
+    bool alone;     /* ends its job, so it needs a job of its own */
 };
 
 #define EXPECT(m, condition)                                                                     \
@@ -83,7 +86,7 @@ static inline int rig_gpus(void)
     return info.count;
 }
 
-/* Streams as comm_stream_create makes them. */
+/* The streams are of the kind that comm_stream_create makes. */
 static inline void member_open(struct member *m, int gpu)
 {
     enum status (*make)(struct device *, const char *, struct stream **) =
@@ -111,7 +114,7 @@ static inline void member_run(struct member *m, const struct comm_case *c)
     c->run(m);
 }
 
-/* --- buffers of the device ------------------------------------------------------------------ */
+/* --- device buffers ------------------------------------------------------------------------- */
 
 static inline void *take(struct member *m, size_t bytes)
 {
@@ -125,7 +128,7 @@ static inline void give(struct member *m, void *block)
     device_free(m->device, block);
 }
 
-/* From and to memory of the host, at once. */
+/* Synchronous copies from and to host memory. */
 static inline void put(struct member *m, void *dst, const void *src, size_t bytes)
 {
     device_copy(m->direct, dst, src, bytes);
@@ -153,7 +156,7 @@ static inline void run_on_self(void **state)
     member_close(&m);
 }
 
-struct recruit {
+struct rig_thread {
     pthread_t thread;
     struct comm_hub *hub;
     const struct comm_case *c;
@@ -161,14 +164,14 @@ struct recruit {
     struct member member;
 };
 
-static inline void *recruit_main(void *arg)
+static inline void *rig_thread_main(void *arg)
 {
-    struct recruit *recruit = arg;
-    struct comm_config config = rig_config(recruit->c, rig_nccl() ? "nccl" : "threads");
-    struct member *m = &recruit->member;
-    member_open(m, recruit->gpu);
-    if (comm_join(recruit->hub, recruit->rank, &config, m->device, &m->comm) == STATUS_OK)
-        member_run(m, recruit->c);
+    struct rig_thread *rig_thread = arg;
+    struct comm_config config = rig_config(rig_thread->c, rig_nccl() ? "nccl" : "threads");
+    struct member *m = &rig_thread->member;
+    member_open(m, rig_thread->gpu);
+    if (comm_join(rig_thread->hub, rig_thread->rank, &config, m->device, &m->comm) == STATUS_OK)
+        member_run(m, rig_thread->c);
     else
         EXPECT(m, !"joined");
     comm_destroy(m->comm);
@@ -176,58 +179,60 @@ static inline void *recruit_main(void *arg)
     return NULL;
 }
 
-/* The ranks of one job, as threads of this process. */
-struct team {
-    struct recruit recruits[MOST_RANKS];
+/* A job whose ranks are threads of this process. */
+struct rig_job {
+    struct rig_thread threads[MOST_RANKS];
     struct env env;
     struct comm_hub *hub;
     int size;
 };
 
-static inline void team_start(struct team *team, const struct comm_case *c, int size, int first_gpu)
+static inline void rig_job_start(struct rig_job *job, const struct comm_case *c, int size,
+                                 int first_gpu)
 {
-    *team = (struct team){.env = testing_env(1), .size = size};
-    assert_ok(comm_hub_create(&team->env, size, &team->hub));
+    *job = (struct rig_job){.env = testing_env(1), .size = size};
+    assert_ok(comm_hub_create(&job->env, size, &job->hub));
     for (int r = 0; r < size; r++) {
-        struct recruit *recruit = &team->recruits[r];
-        *recruit = (struct recruit){.hub = team->hub, .c = c, .rank = r, .gpu = first_gpu + r};
-        assert_int_equal(pthread_create(&recruit->thread, NULL, recruit_main, recruit), 0);
+        struct rig_thread *rig_thread = &job->threads[r];
+        *rig_thread = (struct rig_thread){.hub = job->hub, .c = c, .rank = r, .gpu = first_gpu + r};
+        assert_int_equal(pthread_create(&rig_thread->thread, NULL, rig_thread_main, rig_thread), 0);
     }
 }
 
-/* How many of its ranks saw something wrong. */
-static inline int team_end(struct team *team)
+/* Returns the number of ranks that failed. */
+static inline int rig_job_end(struct rig_job *job)
 {
     int wrong = 0;
-    for (int r = 0; r < team->size; r++)
-        pthread_join(team->recruits[r].thread, NULL);
-    for (int r = 0; r < team->size; r++) {
-        if (team->recruits[r].member.wrong[0] == '\0')
+    for (int r = 0; r < job->size; r++)
+        pthread_join(job->threads[r].thread, NULL);
+    for (int r = 0; r < job->size; r++) {
+        if (job->threads[r].member.wrong[0] == '\0')
             continue;
-        print_error("rank %d of %d: %s\n", r, team->size, team->recruits[r].member.wrong);
+        print_error("rank %d of %d: %s\n", r, job->size, job->threads[r].member.wrong);
         wrong++;
     }
-    comm_hub_destroy(team->hub);
-    env_destroy(&team->env);
+    comm_hub_destroy(job->hub);
+    env_destroy(&job->env);
     return wrong;
 }
 
-/* What ends a job waits for seconds: with fewer sizes, and all of them at once; then on other GPUs,
- * since kernels that wait for each other would hold up those of another job. */
+/* Cases that end their job wait for seconds, so they run with fewer sizes, and all sizes at once.
+ * With NCCL each of these jobs needs its own GPUs: kernels that wait for each other would block
+ * those of another job. */
 static inline void run_on_threads(void **state)
 {
     const struct comm_case *c = *state;
-    struct team teams[MOST_RANKS];
+    struct rig_job jobs[MOST_RANKS];
     int most = rig_nccl() && rig_gpus() < MOST_RANKS ? rig_gpus() : MOST_RANKS;
     int count = 0, wrong = 0, gpu = 0;
     for (int size = 1; size <= most; size += c->alone && size > 2 ? size - 1 : 1) {
         bool at_once = c->alone && (!rig_nccl() || gpu + size <= rig_gpus());
-        team_start(&teams[count++], c, size, at_once ? gpu : 0);
+        rig_job_start(&jobs[count++], c, size, at_once ? gpu : 0);
         gpu += at_once ? size : 0;
-        wrong += at_once ? 0 : team_end(&teams[--count]);
+        wrong += at_once ? 0 : rig_job_end(&jobs[--count]);
     }
     while (count > 0)
-        wrong += team_end(&teams[--count]);
+        wrong += rig_job_end(&jobs[--count]);
     assert_int_equal(wrong, 0);
 }
 

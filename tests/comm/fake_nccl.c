@@ -1,14 +1,16 @@
-/* fake_nccl -- as much of NCCL as comm/nccl calls, between GPUs made of threads (fake_gpu.c).
+/* fake_nccl -- the part of NCCL that comm/nccl calls, between GPUs simulated by threads
+ * (fake_gpu.c).
  *
- * It is as strict as the real one may be: a group is one piece of work on a stream that ends when
- * all its messages have been taken; messages between two ranks are matched in order; a GPU has room
- * for one group at a time, so that ranks which enqueue in different orders hold each other up for
- * ever; no group may be enqueued while another rank is still making its end of the communicator,
- * which takes memory of a GPU (in one process the driver has locks that both need); an abort lets
- * go of what is on the GPU and frees the communicator.
+ * It is as strict as the real library may be:
+ * - A group is one item of work on a stream and ends when all its messages have been received.
+ * - Messages between two ranks match in order.
+ * - A GPU runs one group at a time, so ranks that enqueue in different orders deadlock.
+ * - No group may be enqueued while another rank is still creating its side of the communicator:
+ *   that allocates GPU memory, and within one process the driver has locks that both need.
+ * - An abort cancels the work on the GPU and frees the communicator.
  *
- * Its reductions add from the last rank to the first: sums in an order of their own can be told
- * from sums in rank order.
+ * Reductions add from the last rank to the first, so that tests can tell these sums from sums in
+ * rank order.
  */
 #include <nccl.h>
 #include <pthread.h>
@@ -21,7 +23,7 @@
 
 enum { MOST_RANKS = 8, MOST_MESSAGES = 2 * MOST_RANKS };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of everything */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects everything */
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static bool busy[FAKE_GPUS];
 static int newest_id;
@@ -37,26 +39,26 @@ struct message {
 struct sum {
     enum { REDUCE_SCATTER, ALL_REDUCE, REDUCE } kind;
     const char *from;
-    char *to; /* NULL: not wanted here */
+    char *to; /* NULL: no result on this rank */
     size_t count;
     bool wide; /* f64 */
     int root;
     bool done;
 };
 
-/* All ranks of a communicator. */
+/* A communicator, shared by all its ranks. */
 struct clique {
     struct clique *next;
     int id, joined, left;
-    int made;                                             /* ranks that have their end of it */
+    int made;                                             /* ranks that have created their side */
     const struct message *offers[MOST_RANKS][MOST_RANKS]; /* [from][to], NULL = none */
-    struct sum *sums[MOST_RANKS]; /* of the reduction under way; NULL = none */
+    struct sum *sums[MOST_RANKS]; /* of the reduction in progress; NULL = none */
 };
 static struct clique *cliques;
 
 struct ncclComm {
     struct clique *clique;
-    int rank, size, gpu, groups; /* on the GPU */
+    int rank, size, gpu, groups; /* `groups`: not yet finished on the GPU */
     bool aborted;
 };
 
@@ -65,21 +67,22 @@ struct group {
     cudaStream_t stream;
     int count;
     struct message messages[MOST_MESSAGES];
-    bool sums; /* a reduction, and no messages */
+    bool sums; /* a reduction, which has no messages */
     struct sum sum;
 };
 static _Thread_local struct group *open_group;
 
-/* --- a group on a GPU ---------------------------------------------------------------------- */
+/* --- running a group on a GPU --------------------------------------------------------------- */
 
-/* Offer what is sent, take what is offered; false = nothing could be done. */
+/* Offer a message that is sent, or receive one that is offered. Returns false if nothing could be
+ * done. */
 static bool advance(struct group *group, struct message *message, bool *offered)
 {
     ncclComm_t comm = group->comm;
     int from = message->sends ? comm->rank : message->peer;
     int to = message->sends ? message->peer : comm->rank;
     const struct message **position = &comm->clique->offers[from][to];
-    if (message->bytes == 0) /* done */
+    if (message->bytes == 0) /* already received */
         return false;
     if (message->sends && !*offered && *position == NULL) {
         *position = message;
@@ -89,14 +92,14 @@ static bool advance(struct group *group, struct message *message, bool *offered)
     if (message->sends || *position == NULL)
         return false;
     if ((*position)->bytes != message->bytes)
-        abort(); /* the real one would hang, or write where it should not */
+        abort(); /* the real library would hang or write out of bounds */
     memcpy(fake_gpu_bytes(message->data), fake_gpu_bytes((*position)->data), message->bytes);
     ((struct message *)*position)->bytes = message->bytes = 0;
     *position = NULL;
     return true;
 }
 
-/* Element i of what all ranks have. */
+/* The sum of element i over all ranks. */
 static void add_element(struct clique *clique, int size, bool wide, size_t i, char *out)
 {
     double total = 0;
@@ -112,8 +115,8 @@ static void add_element(struct clique *clique, int size, bool wide, size_t i, ch
     memcpy(out, wide ? (void *)&total : (void *)&narrow, wide ? 8 : 4);
 }
 
-/* Who comes last adds for all; whether that was this rank. What is summed may be what is written,
- * so all sums are formed first. */
+/* The last rank to arrive adds for all ranks. Returns whether that was this rank. Results may
+ * overwrite inputs, so all sums are computed first. */
 static bool add_all(struct group *group)
 {
     ncclComm_t comm = group->comm;
@@ -125,7 +128,7 @@ static bool add_all(struct group *group)
             return false;
         if (sums[r]->kind != mine->kind || sums[r]->count != mine->count ||
             sums[r]->wide != mine->wide || sums[r]->root != mine->root)
-            abort(); /* the real one would hang, or write where it should not */
+            abort(); /* the real library would hang or write out of bounds */
     }
     char *all = malloc(count * width + 1);
     for (size_t i = 0; i < count; i++)
@@ -182,7 +185,7 @@ static void run_group(void *arg)
         else
             pthread_cond_wait(&changed, &lock);
     }
-    for (int i = 0; i < group->count; i++) { /* after an abort: nobody takes it any more */
+    for (int i = 0; i < group->count; i++) { /* after an abort: withdraw the offers */
         const struct message **position =
             &comm->clique->offers[comm->rank][group->messages[i].peer];
         if (*position == &group->messages[i])
@@ -198,7 +201,7 @@ static void run_group(void *arg)
     free(group);
 }
 
-ncclResult_t ncclGroupStart(void); /* nccl.h has them without (void) */
+ncclResult_t ncclGroupStart(void); /* nccl.h declares these without (void) */
 ncclResult_t ncclGroupEnd(void);
 
 ncclResult_t ncclGroupStart(void)
@@ -234,7 +237,7 @@ static ncclResult_t begin(struct group *group)
     pthread_mutex_lock(&lock);
     group->comm->groups++;
     if (group->comm->clique->made < group->comm->size) {
-        fprintf(stderr, "fake_nccl: messages of rank %d, while others make the communicator\n",
+        fprintf(stderr, "fake_nccl: rank %d sends while others still create the communicator\n",
                 group->comm->rank);
         abort();
     }
@@ -326,7 +329,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int size, ncclUniqueId id, int r
     return ncclSuccess;
 }
 
-/* With the lock held, when nothing is on the GPU. */
+/* Called with the lock held, when the GPU runs none of the communicator's groups. */
 static void leave(ncclComm_t comm)
 {
     struct clique *clique = comm->clique, **channel = &cliques;

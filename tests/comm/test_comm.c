@@ -1,7 +1,7 @@
-/* What every back end must do: each call on every type and awkward sizes, in place and not, on
- * inline and worker streams, in groups, two communicators at once, under random delays; bytes are
- * counted exactly and sums have the bits of a sequential sum in rank order; or, in fast mode, where
- * the library adds, are as good as that one. */
+/* What every back end must do: each call with every type and awkward sizes, in place and not, on
+ * inline and worker streams, in groups, on two communicators at once, under random delays. Bytes
+ * are counted exactly. Sums have the bits of a sequential sum in rank order; where the library adds
+ * (fast mode), they are as accurate as that. */
 #include "comm/comm_impl.h"
 #include <math.h>
 #include "comm/comm_rig.h"
@@ -9,13 +9,13 @@
 static const int64_t counts[] = {0, 1, 7, 64, 65, 1001};
 enum { COUNTS = sizeof counts / sizeof counts[0], MOST = 1001 };
 
-/* Byte i of what rank `from` has for rank `to`. */
+/* Byte i of the message from rank `from` to rank `to`. */
 static unsigned char pattern(int from, int to, size_t i)
 {
     return (unsigned char)(31 * from + 17 * to + (int)(i % 251) + 1);
 }
 
-/* The case's own memory: a call must not allocate, and is asked whether it did. */
+/* Memory of the test itself, not counted: cases check that calls do not allocate. */
 static void *borrow(size_t bytes)
 {
     void *block = malloc(bytes + 1);
@@ -48,7 +48,7 @@ static struct stream *nth_stream(struct member *m, int n)
     return n % 2 == 0 ? m->direct : m->worker;
 }
 
-/* --- moving --------------------------------------------------------------------------------- */
+/* --- moving data ---------------------------------------------------------------------------- */
 
 static void gather_once(struct member *m, struct comm *comm, int64_t count, enum dtype type,
                         bool in_place, struct stream *stream)
@@ -92,7 +92,7 @@ static void case_all_to_all(struct member *m)
     }
 }
 
-/* Elements that `from` sends to `to`: some pairs send nothing, some one way only. */
+/* Elements that `from` sends to `to`: some pairs send nothing, some in one direction only. */
 static int64_t uneven(int from, int to)
 {
     return (from * 5 + to * 3) % 7 < 2 ? 0 : (from * 5 + to * 3) % 7 * 300 + to;
@@ -142,7 +142,7 @@ static void case_broadcast(struct member *m)
     give(m, data);
 }
 
-/* Every ordered pair in turn. */
+/* Every ordered pair of ranks. */
 static void case_send_recv(struct member *m)
 {
     char *out = take(m, MOST * 2), *in = take(m, MOST * 2);
@@ -175,7 +175,7 @@ static void case_host(struct member *m)
     for (int r = 0; r < m->size; r++)
         EXPECT(m, all[3 * r] == r && all[3 * r + 1] == 10 * r && all[3 * r + 2] == 7);
     EXPECT(m, comm_exchange(m->comm, NULL, 0, &nothing) == STATUS_OK);
-    for (int late = 0; late < m->size; late++) { /* nobody passes before the last has come */
+    for (int late = 0; late < m->size; late++) { /* no rank passes before the last has arrived */
         double start = clock_seconds(), came[MOST_RANKS];
         if (m->rank == late)
             nap(0.02);
@@ -189,7 +189,7 @@ static void case_host(struct member *m)
     }
 }
 
-/* An exchange on the host keeps its place after what is enqueued. */
+/* An exchange on the host runs after the calls that were enqueued before it. */
 static void case_host_after_stream(struct member *m)
 {
     char *data = take(m, 1 << 20), all[MOST_RANKS];
@@ -210,7 +210,7 @@ static void case_large(struct member *m)
     gather_once(m, m->comm, (3 << 20) + 77, DTYPE_F32, false, m->worker);
     if (m->size == 1 || strcmp(comm_backend_name(m->comm), "mpi") != 0)
         return;
-    size_t bytes = ((size_t)65 << 20) + 4097; /* blocks and a rest */
+    size_t bytes = ((size_t)65 << 20) + 4097; /* several blocks and a remainder */
     char *data = take(m, bytes);
     for (int i = 0; i < 2; i++) {
         fill(m, data, bytes, m->rank == i ? i : 99, 0);
@@ -223,7 +223,7 @@ static void case_large(struct member *m)
 
 /* --- sums ----------------------------------------------------------------------------------- */
 
-/* Element i that `rank` contributes: sizes differ so much that the order of a sum shows. */
+/* Element i that `rank` contributes. Magnitudes differ so much that the order of a sum matters. */
 static double value(int rank, int64_t i, enum dtype type)
 {
     struct rng rng = rng_stream(5, "contributions");
@@ -246,7 +246,7 @@ static void contribution(void *data, enum dtype type, int rank, int64_t first, i
     }
 }
 
-/* The same in memory of the device. */
+/* The same, in device memory. */
 static void contribute(struct member *m, void *data, enum dtype type, int64_t first, int64_t count)
 {
     size_t bytes = (size_t)count * dtype_bytes(type);
@@ -256,7 +256,7 @@ static void contribute(struct member *m, void *data, enum dtype type, int64_t fi
     free(host);
 }
 
-/* The definition: in rank order, in fp32 (fp64), rounded once. */
+/* The definition: added in rank order in fp32 (fp64), rounded once. */
 static void expected_sum(void *out, enum dtype type, int size, int64_t i)
 {
     unsigned char part[8];
@@ -275,8 +275,8 @@ static void expected_sum(void *out, enum dtype type, int size, int64_t i)
         dtype_convert(out, type, &narrow, DTYPE_F32, 1);
 }
 
-/* In any order: each addition may lose half a unit of the last place of what all together could
- * be. */
+/* For any order of summation: each addition may lose half a unit in the last place of the sum of
+ * absolute values. */
 static bool is_near(const void *element, enum dtype type, int size, int64_t i)
 {
     double exact = 0, most = 0, got;
@@ -292,9 +292,9 @@ static bool is_near(const void *element, enum dtype type, int size, int64_t i)
     return fabs(got - exact) <= size * most * (type == DTYPE_F64 ? 0x1p-52 : 0x1p-24);
 }
 
-/* Elements whose bits are not those of the sum in rank order; -1: one is not even near. */
-static int64_t other_bits(struct member *m, const void *data, enum dtype type, int64_t first,
-                          int64_t count)
+/* The number of elements whose bits differ from the sum in rank order; -1: an element is wrong. */
+static int64_t count_other_bits(struct member *m, const void *data, enum dtype type, int64_t first,
+                                int64_t count)
 {
     size_t element = dtype_bytes(type);
     unsigned char expected[8], *host = borrow((size_t)count * element);
@@ -313,7 +313,7 @@ static int64_t other_bits(struct member *m, const void *data, enum dtype type, i
 static bool is_sum(struct member *m, const void *data, enum dtype type, int64_t first,
                    int64_t count)
 {
-    int64_t differ = other_bits(m, data, type, first, count);
+    int64_t differ = count_other_bits(m, data, type, first, count);
     return comm_library_sums(m->comm, type) ? differ >= 0 : differ == 0;
 }
 
@@ -384,9 +384,9 @@ static void case_reduce(struct member *m)
     }
 }
 
-/* Who adds: the library where it may, which shows from three ranks on; in place, without
+/* The library adds where it may, which is visible with three ranks or more; in place, without
  * scratch. */
-static void case_who_adds(struct member *m)
+static void case_library_sums(struct member *m)
 {
     enum { N = 700 };
     bool may = getenv("SIFR_TEST_FAST") != NULL && strcmp(comm_backend_name(m->comm), "nccl") == 0;
@@ -403,8 +403,8 @@ static void case_who_adds(struct member *m)
         comm_reduce_scatter(m->comm, full, mine, N, type, adds ? NULL : scratch, m->worker);
         comm_all_reduce(m->comm, x, N, type, adds ? NULL : scratch, m->worker);
         EXPECT(m, stream_sync(m->worker) == STATUS_OK);
-        int64_t scattered = other_bits(m, mine, type, N * m->rank, N);
-        int64_t reduced = other_bits(m, x, type, 0, N);
+        int64_t scattered = count_other_bits(m, mine, type, N * m->rank, N);
+        int64_t reduced = count_other_bits(m, x, type, 0, N);
         EXPECT(m, adds && m->size > 2 ? scattered > 20 && reduced > 20
                                       : scattered == 0 && reduced == 0);
         give(m, full);
@@ -413,8 +413,8 @@ static void case_who_adds(struct member *m)
     }
 }
 
-/* The contributions of these tests do tell orders apart. */
-static void case_order_shows(struct member *m)
+/* The contributions of these tests do make the order of a sum visible. */
+static void case_order_matters(struct member *m)
 {
     int differ = 0;
     for (int64_t i = 0; i < 500; i++) {
@@ -454,8 +454,8 @@ static void case_split(struct member *m)
     comm_destroy(rest);
 }
 
-/* Gathers and sums go on beside each other on two streams, under random delays, and neither
- * disturbs the other. */
+/* Gathers and sums run concurrently on two streams, under random delays, without disturbing each
+ * other. */
 static void case_two_streams(struct member *m)
 {
     enum { ROUNDS = 12, N = 700 };
@@ -475,7 +475,7 @@ static void case_two_streams(struct member *m)
                         m->worker);
         comm_all_reduce(reduce, sums + i * N, N, DTYPE_F32, scratch, m->other);
     }
-    EXPECT(m, comm_barrier(m->comm) == STATUS_OK); /* a third one at the same time */
+    EXPECT(m, comm_barrier(m->comm) == STATUS_OK); /* a third communicator at the same time */
     EXPECT(m, stream_sync(m->worker) == STATUS_OK);
     EXPECT(m, stream_sync(m->other) == STATUS_OK);
     EXPECT(m, mem_allocation_count(m->env.mem) == allocations);
@@ -495,7 +495,7 @@ static void case_two_streams(struct member *m)
     give(m, scratch);
 }
 
-/* Every kind in turn, results looked at once at the end: order is kept under delays. */
+/* Every kind of call in turn, with results checked only at the end: order is kept under delays. */
 static void case_delays(struct member *m)
 {
     enum { ROUNDS = 6, N = 64 };
@@ -511,7 +511,7 @@ static void case_delays(struct member *m)
         comm_all_gather(m->comm, x, full, N, DTYPE_F64, m->worker);              /* v, v, ... */
         comm_reduce_scatter(m->comm, full, x, N, DTYPE_F64, scratch, m->worker); /* n * v */
         comm_all_reduce(m->comm, x, N, DTYPE_F64, scratch, m->worker);           /* n * n * v */
-        if (m->size > 1 && m->rank < 2) { /* there and back */
+        if (m->size > 1 && m->rank < 2) { /* rank 0 sends to rank 1 and back */
             if (m->rank == 0)
                 comm_send(m->comm, x, N, DTYPE_F64, 1, m->worker);
             comm_recv(m->comm, x, N, DTYPE_F64, 1 - m->rank, m->worker);
@@ -531,7 +531,7 @@ static void case_delays(struct member *m)
     give(m, scratch);
 }
 
-/* Who delays a communicator delays what is made of it: 20 calls wait 40 times 2.5 ms on average. */
+/* Injected delays are inherited by copies and groups: 20 calls wait 40 times, 2.5 ms on average. */
 static void case_delayed_children(struct member *m)
 {
     enum { CALLS = 20 };
@@ -553,9 +553,9 @@ static void case_delayed_children(struct member *m)
 
 /* --- counters ------------------------------------------------------------------------------- */
 
-/* What was given counts although it is still on its way: who asks at the end of a step has the
- * step's bytes, and not by chance some of them. */
-static void case_bytes_on_their_way(struct member *m)
+/* Bytes are counted when a call is made, even while it is in flight, so that the count at the end
+ * of a step is exact. */
+static void case_bytes_in_flight(struct member *m)
 {
     enum { N = 100 };
     struct comm *slow;
@@ -623,7 +623,7 @@ static void case_bytes(struct member *m)
     give(m, scratch);
 }
 
-/* Each rank but the root receives a broadcast once, so n - 1 copies are sent in all. */
+/* Each rank except the root receives a broadcast once, so n - 1 copies are sent in total. */
 static void case_broadcast_bytes(struct member *m)
 {
     char data[10] = {0};
@@ -638,11 +638,11 @@ static void case_broadcast_bytes(struct member *m)
     }
 }
 
-/* Several threads of a rank ask another where it is, each on its own communicator, at once. */
+/* Several threads of a rank query another rank's position at once, each on its own communicator. */
 struct asker {
     struct comm *comm;
     int peer;
-    int64_t number; /* of its calls so far: what the answer must say */
+    int64_t number; /* calls so far, which the answer must report */
     int wrong;
 };
 
@@ -696,13 +696,13 @@ static const struct comm_case cases[] = {
     {.name = "reduce_scatter", .run = case_reduce_scatter},
     {.name = "all_reduce", .run = case_all_reduce},
     {.name = "reduce", .run = case_reduce},
-    {.name = "who_adds", .run = case_who_adds},
-    {.name = "order_shows", .run = case_order_shows},
+    {.name = "library_sums", .run = case_library_sums},
+    {.name = "order_matters", .run = case_order_matters},
     {.name = "split", .run = case_split},
     {.name = "two_streams", .run = case_two_streams},
     {.name = "delays", .run = case_delays},
     {.name = "delayed_children", .run = case_delayed_children},
-    {.name = "bytes_on_their_way", .run = case_bytes_on_their_way},
+    {.name = "bytes_in_flight", .run = case_bytes_in_flight},
     {.name = "bytes", .run = case_bytes},
     {.name = "broadcast_bytes", .run = case_broadcast_bytes},
     {.name = "questions", .run = case_questions},

@@ -1,4 +1,4 @@
-/* Which back end a communicator has; one that cannot be made leaves nothing behind; on a dry device
+/* Which back end a communicator gets; a failed creation leaves nothing behind; on a dry device
  * calls are counted and nothing moves. */
 #include "comm/comm.h"
 #include "testing.h"
@@ -39,7 +39,7 @@ static void test_backends(void **state)
     env_destroy(&env);
 }
 
-/* The same with a copy, on threads: the hub's part can fail too. */
+/* Creates a communicator and a copy on threads: the hub's allocations can fail, too. */
 static enum status join_threads(struct env *env)
 {
     enum status st;
@@ -82,7 +82,7 @@ static void test_failing_allocations(void **state)
     env_destroy(&env);
 }
 
-/* A dry device moves nothing and counts calls. */
+/* A dry device counts calls and moves nothing. */
 static void test_dry(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* A rank of a job without the others: calls are counted as on any back end, and agreements
- * agree. */
+/* One rank of a job without the others: calls are counted as on any back end, and exchanges return
+ * this rank's bytes. */
 #include "testing.h"
 #include "comm/comm.h"
 
@@ -84,8 +84,8 @@ static void test_groups(void **state)
     close_fixture(&f);
 }
 
-/* On a GPU messages go through a stage: it is in the plan, and only there. */
-static void test_stage_is_counted(void **state)
+/* On a GPU messages go through bounce buffers, which a plan counts without allocating them. */
+static void test_bounce_buffers_are_counted(void **state)
 {
     (void)state;
     struct fixture f;
@@ -94,12 +94,12 @@ static void test_stage_is_counted(void **state)
     size_t before = mem_bytes(f.env.mem, MEM_COMM);
     assert_ok(comm_create_dry(f.device, RANK, SIZE, true, &bounced));
     size_t bounce = mem_bytes(f.env.mem, MEM_COMM) - 2 * before;
-    assert_int_equal(bounce, 16 << 20); /* two halves, both directions */
+    assert_int_equal(bounce, 16 << 20); /* two halves, for both directions */
     assert_ok(comm_dup(bounced, "copy", &copy));
     assert_int_equal(mem_bytes(f.env.mem, MEM_COMM), 3 * before + 2 * bounce);
     comm_destroy(copy);
     comm_destroy(bounced);
-    assert_ok(comm_create_dry(f.device, 0, 1, true, &bounced)); /* nobody to send to */
+    assert_ok(comm_create_dry(f.device, 0, 1, true, &bounced)); /* no other rank to send to */
     assert_int_equal(mem_bytes(f.env.mem, MEM_COMM), 2 * before);
     comm_destroy(bounced);
     close_fixture(&f);
@@ -111,7 +111,7 @@ int main(void)
         cmocka_unit_test(test_host_calls),
         cmocka_unit_test(test_collectives_are_counted),
         cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_stage_is_counted),
+        cmocka_unit_test(test_bounce_buffers_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,12 @@
-/* How jobs end before their time, on every back end: aborted, a rank late, gone, astray, stopped,
- * or failed elsewhere. Every other rank ends with the same words, and nothing hangs. */
+/* How jobs fail, on every back end: an abort, a rank that is late, has left, makes other calls, is
+ * stopped, or failed elsewhere. All other ranks end with the same message, and nothing hangs. */
 #include <signal.h>
 #include <unistd.h>
 #include "comm/comm_rig.h"
 
-enum { N = 5000 }; /* large enough that ranks say hello first */
-/* A loaded machine may hold a rank up for seconds: LATE is the timeout of jobs in which one does
- * not come, and SOON is long before the minute that all others have. */
+enum { N = 5000 }; /* large enough that ranks exchange hellos first (mpi_swap.c) */
+/* A loaded machine can delay a rank for seconds. LATE is the timeout of jobs in which a rank never
+ * arrives; SOON is well below the minute that all other jobs have. */
 enum { LATE = 3, SOON = 30 }; /* seconds */
 
 static double seconds_since(struct member *m, double start)
@@ -16,8 +16,8 @@ static double seconds_since(struct member *m, double start)
     return seconds;
 }
 
-/* The last rank: a word from every other. */
-static void hear_from_all(struct member *m)
+/* Called by the last rank: receive a message from every other rank. */
+static void recv_from_all(struct member *m)
 {
     for (int from = 0; from < m->size - 1; from++) {
         int32_t done = 0;
@@ -26,14 +26,14 @@ static void hear_from_all(struct member *m)
     }
 }
 
-static void tell_last(struct member *m)
+static void send_to_last(struct member *m)
 {
     int32_t done = 1;
     comm_send(m->comm, &done, 1, DTYPE_I32, m->size - 1, m->other);
     EXPECT(m, stream_sync(m->other) == STATUS_OK);
 }
 
-/* After the end: every communicator refuses, at once, and so do streams. */
+/* After a failure every communicator and every stream fails at once. */
 static void expect_ended(struct member *m, struct comm *comm, struct stream *stream)
 {
     float x[MOST_RANKS] = {0};
@@ -47,7 +47,8 @@ static void expect_ended(struct member *m, struct comm *comm, struct stream *str
     seconds_since(m, start);
 }
 
-/* The last rank gives up while others wait in two communicators on two streams and on the host. */
+/* The last rank aborts while the others wait in two communicators, on two streams and on the
+ * host. */
 static void case_abort(struct member *m)
 {
     struct comm *gather, *reduce;
@@ -58,12 +59,12 @@ static void case_abort(struct member *m)
     EXPECT(m, comm_dup(m->comm, "reduce", &reduce) == STATUS_OK);
     double start = clock_seconds();
     if (m->rank == last) {
-        hear_from_all(m); /* all have both */
+        recv_from_all(m); /* every rank has both communicators */
         nap(0.1);
         comm_abort(m->comm, "the disk is full");
         comm_abort(m->comm, "a second reason");
     } else {
-        tell_last(m);
+        send_to_last(m);
         comm_all_gather(gather, x + m->rank * N, x, N, DTYPE_F32, m->worker);
         comm_all_gather(gather, x + m->rank * N, x, N, DTYPE_F32, m->worker);
         comm_all_reduce(reduce, y, N, DTYPE_F32, y + N, m->other);
@@ -77,14 +78,14 @@ static void case_abort(struct member *m)
     expect_ended(m, gather, m->worker);
     expect_ended(m, reduce, m->other);
     if (m->rank == last)
-        EXPECT(m, log_first_error(m->env.log)[0] == '\0'); /* who aborts has said why before */
+        EXPECT(m, log_first_error(m->env.log)[0] == '\0'); /* the caller has logged the reason */
     comm_destroy(gather);
     comm_destroy(reduce);
     give(m, x);
     give(m, y);
 }
 
-/* A rank does not come: it is named, with where it is, on all ranks alike. */
+/* A rank does not arrive: all ranks name it and say what it is doing. */
 static void case_late(struct member *m)
 {
     struct comm *gather;
@@ -117,14 +118,14 @@ static void case_late(struct member *m)
     give(m, x);
 }
 
-/* Rank 0 waits for rank 1, which is a call behind because it waits for rank 2: that one is named,
- * also when rank 0 has waited for longer. */
+/* Rank 0 waits for rank 1, which is one call behind because it waits for rank 2. Rank 2 is named,
+ * even though rank 0 has waited longer. */
 static void case_held_up(struct member *m)
 {
     float x[MOST_RANKS] = {0}, y[MOST_RANKS] = {0};
     int64_t none[MOST_RANKS] = {0}, to_1[MOST_RANKS] = {0, 1}, of_2[MOST_RANKS] = {0, 0, 1};
     int64_t to_0[MOST_RANKS] = {1}, of_1[MOST_RANKS] = {0, 1};
-    if (m->size < 3 || rig_nccl()) /* its buffers are of the host */
+    if (m->size < 3 || rig_nccl()) /* this test's buffers are in host memory */
         return;
     if (m->rank == 1)
         nap(0.3 * LATE);
@@ -146,13 +147,13 @@ static void case_held_up(struct member *m)
     }
 }
 
-/* Rank 0 waits for rank 1 in one communicator, and that one for rank 2 in another: rank 2 is named.
- * But a call that is only under way while rank 1 computes is no excuse for it. */
+/* Rank 0 waits for rank 1 in one communicator, and rank 1 for rank 2 in another: rank 2 is named.
+ * But if rank 1 computes while its own call is merely in flight, rank 1 is named. */
 static void wait_in_two(struct member *m, bool held_up)
 {
     struct comm *acts, *grads;
     float x[1] = {0}, y[1] = {0};
-    if (m->size != 3 || rig_nccl()) /* its buffers are of the host */
+    if (m->size != 3 || rig_nccl()) /* this test's buffers are in host memory */
         return;
     EXPECT(m, comm_dup(m->comm, "acts", &acts) == STATUS_OK);
     EXPECT(m, comm_dup(m->comm, "grads", &grads) == STATUS_OK);
@@ -188,7 +189,7 @@ static void case_computes(struct member *m)
     wait_in_two(m, false);
 }
 
-/* Slow is not late: a rank that comes within the timeout, again and again. */
+/* A rank that is slow, but always within the timeout, is not late. */
 static void case_slow(struct member *m)
 {
     char x[MOST_RANKS];
@@ -200,7 +201,7 @@ static void case_slow(struct member *m)
     }
 }
 
-/* A rank that has something to do for many timeouts is waited for where that was asked for. */
+/* In patient mode, a rank that is busy for several timeouts is waited for. */
 static void case_patient(struct member *m)
 {
     char mine = 1, x[MOST_RANKS];
@@ -212,8 +213,8 @@ static void case_patient(struct member *m)
     EXPECT(m, comm_barrier(m->comm) == STATUS_OK);
 }
 
-/* A rank leaves a communicator while others still use it. To a GPU that does not show: there it is
- * late. */
+/* A rank leaves a communicator that others still use. With NCCL this cannot be seen: the rank is
+ * late instead. */
 static void case_leave(struct member *m)
 {
     struct comm *gather;
@@ -230,7 +231,8 @@ static void case_leave(struct member *m)
     comm_all_gather(gather, x + m->rank * N, x, N, DTYPE_F32, m->worker);
     EXPECT(m, stream_sync(m->worker) == STATUS_OK);
     if (m->rank == last) {
-        hear_from_all(m); /* a barrier would not do: it may end here before it ends elsewhere */
+        /* a barrier is not enough: it may return here before it returns elsewhere */
+        recv_from_all(m);
         comm_destroy(gather);
     } else {
         comm_send(m->comm, &done, 1, DTYPE_I32, last, m->other);
@@ -245,9 +247,9 @@ static void case_leave(struct member *m)
     give(m, x);
 }
 
-/* Ranks that do different things are told so, at the latest when the time is up; GPUs take one
- * message for another. */
-static void case_astray(struct member *m)
+/* Ranks that make different calls get an error, at the latest at the timeout. Not with NCCL, which
+ * takes one message for another. */
+static void case_different_calls(struct member *m)
 {
     float *x = take(m, MOST_RANKS * N * sizeof *x);
     double start = clock_seconds();
@@ -268,7 +270,7 @@ static void case_astray(struct member *m)
     give(m, x);
 }
 
-/* A rank sends less than another expects. */
+/* A rank sends fewer bytes than another expects. */
 static void case_short(struct member *m)
 {
     char x[MOST_RANKS * 16] = {0};
@@ -285,7 +287,7 @@ static void fail_task(struct stream *stream, const void *args)
     stream_fail(stream, FAIL(env, DEVICE, "a kernel failed"));
 }
 
-/* A stream that failed for another reason makes no calls: the others do not wait for it. */
+/* A stream that failed for another reason makes no calls. The other ranks do not wait for it. */
 static void case_failed_stream(struct member *m)
 {
     float *x = take(m, MOST_RANKS * N * sizeof *x);
@@ -304,7 +306,7 @@ static void case_failed_stream(struct member *m)
     give(m, x);
 }
 
-/* A process that does not run at all does not answer. */
+/* A stopped process does not answer. */
 static void case_stopped(struct member *m)
 {
     int pids[MOST_RANKS], pid = (int)getpid(), last = m->size - 1;
@@ -315,7 +317,7 @@ static void case_stopped(struct member *m)
     EXPECT(m, comm_exchange(m->comm, &pid, sizeof pid, pids) == STATUS_OK);
     if (m->rank == last) {
         raise(SIGSTOP);
-        return; /* woken by the first when all is over */
+        return; /* rank 0 continues this process at the end */
     }
     EXPECT(m, comm_barrier(m->comm) == STATUS_COMM);
     snprintf(expected, sizeof expected, "rank %d does not answer", last);
@@ -334,7 +336,7 @@ static const struct comm_case cases[] = {
     {.name = "slow", .run = case_slow, .timeout = 10, .alone = true},
     {.name = "patient", .run = case_patient, .timeout = LATE, .alone = true},
     {.name = "leave", .run = case_leave, .alone = true},
-    {.name = "astray", .run = case_astray, .timeout = LATE, .alone = true},
+    {.name = "different_calls", .run = case_different_calls, .timeout = LATE, .alone = true},
     {.name = "short", .run = case_short, .alone = true},
     {.name = "failed_stream", .run = case_failed_stream, .alone = true},
     {.name = "stopped", .run = case_stopped, .timeout = LATE, .alone = true},

@@ -1,7 +1,7 @@
-/* Who gets which way between GPUs: ranks with a GPU each get NCCL, whether it was asked for or only
- * threads were; a job whose ranks share one is told so, by name, or goes through the host. Either
- * way it leaves nothing behind, and what is sent arrives. Needs a device `cuda` (SIFR_PLUGIN_FOLDER
- * may name one made of threads) with NCCL; 77 = there is none. */
+/* Which transport ranks on GPUs get. Ranks with a GPU each use NCCL, whether `nccl` or only
+ * `threads` was requested. Ranks that share a GPU get an error that names them, or use host memory.
+ * Either way nothing is left allocated and messages arrive. Needs a device `cuda` with NCCL
+ * (SIFR_PLUGIN_FOLDER may select one simulated by threads); exit code 77 = there is none. */
 #include "base/plugin.h"
 #include "comm/comm_rig.h"
 
@@ -11,10 +11,10 @@ struct thread_rank {
     const char *backend;
     int rank, gpu;
     enum status status;
-    bool wrong; /* what came was not what was sent */
+    bool wrong; /* the received data differs from what was sent */
     char name[16], copy_name[16], error[512];
-    char said[512]; /* about the way, with what only a debugger reads; "" = nothing */
-    size_t left;    /* bytes that were not given back */
+    char said[512]; /* the log line about the transport, with its level; "" = none */
+    size_t left;    /* bytes that were not freed */
 };
 
 static void listen(void *user, enum log_level level, const char *line)
@@ -26,9 +26,10 @@ static void listen(void *user, enum log_level level, const char *line)
              level == LOG_DEBUG ? "debug" : "louder", line);
 }
 
-/* Every rank's number to every rank, on a stream beside and at once on a copy of the
+/* Every rank sends its number to every rank, on a side stream, and concurrently on a copy of the
  * communicator. */
-static void talk(struct thread_rank *thread_rank, struct device *device, struct comm *comm)
+static void exchange_numbers(struct thread_rank *thread_rank, struct device *device,
+                             struct comm *comm)
 {
     enum { COUNT = 1000 };
     int size = comm_size(comm);
@@ -47,7 +48,7 @@ static void talk(struct thread_rank *thread_rank, struct device *device, struct 
     assert_ok(stream_sync(plain));
     for (int k = 0; k < 2; k++) {
         assert_ok(device_alloc(device, MEM_SCRATCH, "full", (size_t)size * sizeof mine, &full[k]));
-        assert_ok(comm_stream_create(comms[k], "beside", &streams[k]));
+        assert_ok(comm_stream_create(comms[k], "side", &streams[k]));
     }
     for (int k = 0; k < 2; k++)
         comm_all_gather(comms[k], shard, full[k], COUNT, DTYPE_F32, streams[k]);
@@ -65,7 +66,7 @@ static void talk(struct thread_rank *thread_rank, struct device *device, struct 
     comm_destroy(comms[1]);
 }
 
-static void *sit(void *arg)
+static void *run_rank(void *arg)
 {
     struct thread_rank *thread_rank = arg;
     struct env env;
@@ -77,7 +78,7 @@ static void *sit(void *arg)
     thread_rank->status = comm_join(thread_rank->hub, thread_rank->rank, &config, device, &comm);
     if (comm != NULL) {
         snprintf(thread_rank->name, sizeof thread_rank->name, "%s", comm_backend_name(comm));
-        talk(thread_rank, device, comm);
+        exchange_numbers(thread_rank, device, comm);
     }
     snprintf(thread_rank->error, sizeof thread_rank->error, "%s", log_first_error(env.log));
     comm_destroy(comm);
@@ -94,7 +95,7 @@ static void join_on(const char *backend, const int *gpus, struct thread_rank *ra
     assert_ok(comm_hub_create(&env, size, &hub));
     for (int r = 0; r < size; r++) {
         ranks[r] = (struct thread_rank){.hub = hub, .backend = backend, .rank = r, .gpu = gpus[r]};
-        assert_int_equal(pthread_create(&ranks[r].thread, NULL, sit, &ranks[r]), 0);
+        assert_int_equal(pthread_create(&ranks[r].thread, NULL, run_rank, &ranks[r]), 0);
     }
     for (int r = 0; r < size; r++)
         pthread_join(ranks[r].thread, NULL);
@@ -121,8 +122,8 @@ static void test_shared_gpu(void **state)
     }
 }
 
-/* Nobody has insisted: through the host, and only who asks for every word is told. */
-static void test_shared_gpu_staged(void **state)
+/* NCCL was not requested: messages go through host memory, and only the debug log says so. */
+static void test_shared_gpu_through_host(void **state)
 {
     struct thread_rank ranks[3];
     int count = rig_gpus();
@@ -136,7 +137,7 @@ static void test_shared_gpu_staged(void **state)
     }
 }
 
-static void test_gpus_of_their_own(void **state)
+static void test_one_gpu_each(void **state)
 {
     struct thread_rank ranks[4];
     bool insists = strcmp(*state, "nccl") == 0;
@@ -145,12 +146,12 @@ static void test_gpus_of_their_own(void **state)
     for (int r = 0; r < size; r++) {
         assert_ok(ranks[r].status);
         assert_string_equal(ranks[r].name, size > 1 || insists ? "nccl" : "threads");
-        assert_string_equal(ranks[r].said, ""); /* one rank has no messages */
+        assert_string_equal(ranks[r].said, ""); /* a single rank has no messages */
     }
 }
 
 /* Job after job in one process, each with its own ids and threads. */
-static void test_again(void **state)
+static void test_many_jobs(void **state)
 {
     struct thread_rank ranks[2];
     (void)state;
@@ -162,8 +163,9 @@ static void test_again(void **state)
     }
 }
 
-/* The job's first call: what ranks said to each other when they met is not taken for it. */
-static void *come_late(void *arg)
+/* The first call of a job: the messages that ranks exchanged when they joined do not count as
+ * arrival. */
+static void *run_late_rank(void *arg)
 {
     struct thread_rank *thread_rank = arg;
     struct env env = testing_env(1);
@@ -174,7 +176,7 @@ static void *come_late(void *arg)
     float *x;
     assert_ok(device_create(&env, "cuda", thread_rank->gpu, &device));
     assert_ok(comm_join(thread_rank->hub, thread_rank->rank, &config, device, &comm));
-    assert_ok(comm_stream_create(comm, "beside", &stream));
+    assert_ok(comm_stream_create(comm, "side", &stream));
     assert_ok(device_alloc(device, MEM_SCRATCH, "x", 2 * sizeof *x, &x));
     double start = clock_seconds();
     for (int i = 0; thread_rank->rank == 1 && comm_status(comm) == STATUS_OK && i < 1000; i++)
@@ -182,7 +184,7 @@ static void *come_late(void *arg)
     comm_all_gather(comm, x + thread_rank->rank, x, 1, DTYPE_F32, stream);
     thread_rank->status = stream_sync(stream);
     thread_rank->wrong =
-        clock_seconds() - start > 8; /* ten timeouts, if it seemed to be on its way */
+        clock_seconds() - start > 8; /* ten timeouts would pass if rank 1 seemed to be on its way */
     snprintf(thread_rank->error, sizeof thread_rank->error, "%s", log_first_error(env.log));
     stream_destroy(stream);
     comm_destroy(comm);
@@ -192,7 +194,7 @@ static void *come_late(void *arg)
     return NULL;
 }
 
-static void test_late_at_first(void **state)
+static void test_late_in_first_call(void **state)
 {
     struct env env = testing_env(1);
     struct comm_hub *hub;
@@ -203,7 +205,7 @@ static void test_late_at_first(void **state)
     assert_ok(comm_hub_create(&env, 2, &hub));
     for (int r = 0; r < 2; r++) {
         ranks[r] = (struct thread_rank){.hub = hub, .rank = r, .gpu = r};
-        assert_int_equal(pthread_create(&ranks[r].thread, NULL, come_late, &ranks[r]), 0);
+        assert_int_equal(pthread_create(&ranks[r].thread, NULL, run_late_rank, &ranks[r]), 0);
     }
     for (int r = 0; r < 2; r++)
         pthread_join(ranks[r].thread, NULL);
@@ -216,7 +218,7 @@ static void test_late_at_first(void **state)
     env_destroy(&env);
 }
 
-/* Every constructor on the way fails in turn. */
+/* Every allocation of the constructors fails in turn. */
 static void test_failing_allocations(void **state)
 {
     struct env env = testing_env(1);
@@ -247,13 +249,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shared_gpu),
-        {"test_shared_gpu_staged threads", test_shared_gpu_staged, NULL, NULL, "threads"},
-        {"test_shared_gpu_staged auto", test_shared_gpu_staged, NULL, NULL, "auto"},
-        {"test_gpus_of_their_own nccl", test_gpus_of_their_own, NULL, NULL, "nccl"},
-        {"test_gpus_of_their_own threads", test_gpus_of_their_own, NULL, NULL, "threads"},
-        {"test_gpus_of_their_own auto", test_gpus_of_their_own, NULL, NULL, "auto"},
-        cmocka_unit_test(test_again),
-        cmocka_unit_test(test_late_at_first),
+        {"test_shared_gpu_through_host threads", test_shared_gpu_through_host, NULL, NULL,
+         "threads"},
+        {"test_shared_gpu_through_host auto", test_shared_gpu_through_host, NULL, NULL, "auto"},
+        {"test_one_gpu_each nccl", test_one_gpu_each, NULL, NULL, "nccl"},
+        {"test_one_gpu_each threads", test_one_gpu_each, NULL, NULL, "threads"},
+        {"test_one_gpu_each auto", test_one_gpu_each, NULL, NULL, "auto"},
+        cmocka_unit_test(test_many_jobs),
+        cmocka_unit_test(test_late_in_first_call),
         cmocka_unit_test(test_failing_allocations),
     };
     struct device_info info;

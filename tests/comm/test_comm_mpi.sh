@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# test_comm_mpi.sh BUILD: the suites of comm on the back end mpi, with the mpirun of the library that BUILD is linked with.
-# Oversubscribed and as root, as in CI. Cases that end their job have one each. Leaks are MPI's own business.
+# test_comm_mpi.sh BUILD: the suites of comm on the back end mpi, with the mpirun of the library
+# that BUILD is linked with. Oversubscribed and as root, as in CI. Each case that ends its job gets
+# a job of its own. Leak checking is off because MPI libraries leak.
 set -u
 build=$1
 library=$(ldd "$build/test_comm" | grep -oE 'libmpi(ch)?\.so' | head -n 1)
@@ -13,10 +14,10 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_
 export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none
 export ASAN_OPTIONS=detect_leaks=0:${ASAN_OPTIONS:-} UCX_LOG_LEVEL=fatal
 failed=0
-words=$(mktemp -d /tmp/sifr-comm.XXXXXX) # what jobs in the background have to say
+words=$(mktemp -d /tmp/sifr-comm.XXXXXX) # output of jobs in the background
 trap 'rm -rf "$words"' EXIT
 
-# try RANKS COMMAND...: whether every rank said that its cases are ok; `out` and `status` tell the rest.
+# try RANKS COMMAND...: succeeds if every rank reports its cases as ok; sets `out` and `status`.
 try() {
     local ranks=$1
     shift
@@ -25,18 +26,19 @@ try() {
     [ $status -eq 0 ] && [ "$(grep -c 'cases ok on rank' <<<"$out")" -eq "$ranks" ]
 }
 
-# run NAME RANKS COMMAND...: a fault ends the job, and an mpirun may end a rank that was about to say so: it has a second try.
+# run NAME RANKS COMMAND...: faults get a second try, because a fault ends the job, and mpirun may
+# then terminate a rank before it reports its result.
 run() {
     local name=$1 ranks=$2 out status
     shift 2
     try "$ranks" "$@" && return
-    echo "$name on $ranks ranks: exit $status"; echo "$out" | tail -n 20
+    echo "$name on $ranks ranks: exit code $status"; echo "$out" | tail -n 20
     if [[ $name == fault* ]]; then
-        echo "once more"
+        echo "trying again"
         try "$ranks" "$@" && { echo "SECOND TRY: $name on $ranks ranks"; return; }
         echo "$out" | tail -n 20
     fi
-    echo "FAIL $name on $ranks ranks (exit $status)"
+    echo "FAIL $name on $ranks ranks (exit code $status)"
     failed=$((failed + 1))
 }
 
@@ -44,7 +46,7 @@ for ranks in 1 2 3 5; do
     run comm $ranks $mpirun -n $ranks "$build/test_comm" mpi
 done
 OMPI_MCA_btl_vader_single_copy_mechanism=none run "comm without single copy" 2 $mpirun -n 2 "$build/test_comm" mpi
-# A fault is waited for, for seconds each: four jobs at a time.
+# Each fault takes seconds to be detected, so four jobs run at a time.
 for fault in $("$build/test_comm_faults" list); do
     for ranks in 2 3; do
         [ "$(jobs -rp | wc -l)" -lt 4 ] || wait -n
@@ -55,11 +57,12 @@ wait
 failed=$((failed + $(cat "$words"/* | grep -c '^FAIL')))
 cat "$words"/*
 
-# On GPUs made of threads, all ranks on the first: staged, and NCCL says why it cannot be used.
+# On simulated GPUs, with all ranks on the first one: messages use bounce buffers, and NCCL is
+# refused with a reason.
 if [ -e "$build/fake/libsifr-cuda.so" ]; then
     export SIFR_PLUGIN_FOLDER=$build/fake SIFR_TEST_DEVICE=cuda
-    run "comm staged" 3 $mpirun -n 3 "$build/test_comm" mpi
-    SIFR_TEST_COMM=auto run "comm by itself" 2 $mpirun -n 2 "$build/test_comm" mpi
+    run "comm through bounce buffers" 3 $mpirun -n 3 "$build/test_comm" mpi
+    SIFR_TEST_COMM=auto run "comm with backend auto" 2 $mpirun -n 2 "$build/test_comm" mpi
     out=$(SIFR_TEST_COMM=nccl timeout 60 $mpirun -n 2 "$build/test_comm" mpi host 2>&1)
     if ! grep -qE 'ranks 0 and 1 share the GPU|has no NCCL' <<<"$out"; then
         echo "FAIL two ranks on one GPU were not refused"; echo "$out" | tail -n 20
@@ -70,11 +73,11 @@ else
     echo "SKIPPED: ranks on simulated GPUs: this build has no CUDA back ends"
 fi
 
-# The mpirun of the other library: each process is alone, and says so.
+# With the mpirun of the other MPI library, each process is alone and must report the mismatch.
 if command -v $other >/dev/null; then
     out=$(timeout 60 $other -n 2 "$build/test_comm" mpi host 2>&1)
     if ! grep -q 'as one of 2 ranks, but linked with' <<<"$out"; then
-        echo "FAIL a mix-up of libraries was not recognised"; echo "$out" | tail -n 20
+        echo "FAIL a mismatch of MPI libraries was not detected"; echo "$out" | tail -n 20
         failed=$((failed + 1))
     fi
 else

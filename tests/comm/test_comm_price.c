@@ -1,5 +1,5 @@
-/* What calls between ranks take: which wire, how many messages, sums; and that dry calls take
- * it. */
+/* The predicted time of calls between ranks: inside and between nodes, number of messages, sums.
+ * Dry calls spend that time. */
 #include <math.h>
 #include "testing.h"
 #include "comm/comm_price.h"
@@ -19,11 +19,11 @@ static double price(enum comm_kind kind, int size, int rank, int peer, double by
     return comm_price(&prices, kind, size, rank, peer, all, bytes);
 }
 
-static void test_two_wires_at_once(void **state)
+static void test_inside_and_between_nodes(void **state)
 {
     (void)state;
     assert_near(price(COMM_ALL_GATHER, 4, 1, 0, 300), 0.1 + 3 * 0.01 + 0.3);
-    /* 100 bytes to each of 3 and of 4: those of other nodes take longer. */
+    /* 100 bytes to each of 3 ranks of this node and 4 of another: the latter take longer. */
     assert_near(price(COMM_ALL_TO_ALL, 8, 1, 0, 700), 0.5 + 4 * 0.02 + 4.0);
     assert_near(price(COMM_ALL_TO_ALL, 1, 0, 0, 0), 0.0);
     const int spread[3] = {0, 4, 8};
@@ -42,7 +42,7 @@ static void test_kinds(void **state)
     assert_near(price(COMM_CONTROL, 5, 3, 0, 100), 0.75);
 }
 
-static void test_dry_calls_take_it(void **state)
+static void test_dry_calls_spend_time(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
@@ -65,12 +65,12 @@ static void test_dry_calls_take_it(void **state)
     assert_near(stream_clock(stream), 0.43);
     assert_near(comm_counted(comm, COMM_ALL_GATHER).seconds, 0.43);
     assert_near(device_clock(device), 0.0);
-    /* A rank that only receives takes as long as the bytes do. */
+    /* A rank that only receives takes as long as its bytes. */
     int64_t none[4] = {0}, some[4] = {100, 100, 100, 100};
     comm_all_to_all_v(comm, data, more, &(struct comm_parts){none, none, some, none}, DTYPE_U8,
                       stream);
     assert_near(stream_clock(stream), 0.86);
-    /* The host speaks when the calls of the communicator are done. */
+    /* The host's exchange starts when the calls of the communicator are done. */
     assert_ok(comm_exchange(comm, &mine, sizeof mine, others));
     assert_near(device_clock(device), 0.86 + 0.5);
     assert_near(comm_counted(comm, COMM_CONTROL).seconds, 0.5);
@@ -85,9 +85,9 @@ static void test_dry_calls_take_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_two_wires_at_once),
+        cmocka_unit_test(test_inside_and_between_nodes),
         cmocka_unit_test(test_kinds),
-        cmocka_unit_test(test_dry_calls_take_it),
+        cmocka_unit_test(test_dry_calls_spend_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Who started this process: each launcher's variables are understood, half of them are not. */
+/* Which launcher started this process: each launcher's variables are recognized, incomplete sets
+ * are not. */
 #include "comm/launcher.h"
 #include "testing.h"
 
@@ -13,7 +14,7 @@ static const char *const variables[] = {"OMPI_COMM_WORLD_SIZE",
                                         "SLURM_STEP_NUM_TASKS",
                                         "SLURM_LOCALID"};
 
-static int by_hand(void **state)
+static int clear_variables(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++)
@@ -21,7 +22,7 @@ static int by_hand(void **state)
     return 0;
 }
 
-static void test_nobody(void **state)
+static void test_no_launcher(void **state)
 {
     (void)state;
     struct launcher launcher;
@@ -60,7 +61,7 @@ static void test_hydra(void **state)
     assert_int_equal(launcher.rank + launcher.local_rank, 2);
 }
 
-/* Inside an allocation, but not started by srun. */
+/* A process inside an allocation that srun did not start is not a rank. */
 static void test_srun(void **state)
 {
     (void)state;
@@ -77,10 +78,10 @@ static void test_srun(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_nobody, by_hand),
-        cmocka_unit_test_setup(test_mpirun, by_hand),
-        cmocka_unit_test_setup(test_hydra, by_hand),
-        cmocka_unit_test_setup(test_srun, by_hand),
+        cmocka_unit_test_setup(test_no_launcher, clear_variables),
+        cmocka_unit_test_setup(test_mpirun, clear_variables),
+        cmocka_unit_test_setup(test_hydra, clear_variables),
+        cmocka_unit_test_setup(test_srun, clear_variables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,14 @@
-/* The block of ranks: places, refusals, nodes, the map, and the groups of ranks that are
- * threads. */
+/* The mesh of ranks: coordinates, invalid meshes, nodes, the printed map, and the groups, with
+ * threads as ranks. */
 #include <pthread.h>
 #include "comm/mesh.h"
 #include "testing.h"
 
 enum { MOST_RANKS = 16 };
 
-/* --- places --------------------------------------------------------------------------------- */
+/* --- coordinates ---------------------------------------------------------------------------- */
 
-static void test_places(void **state)
+static void test_coordinates(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
@@ -94,7 +94,7 @@ static void test_nodes(void **state)
     assert_ok(check_hosts(&env, 4, "aaaabbbb"));
     assert_ok(check_hosts(&env, 2, "aaaabbcc"));
     assert_ok(check_hosts(&env, 1, "abababab"));
-    assert_ok(check_hosts(&env, 2, "aabbaabb")); /* a node may come again */
+    assert_ok(check_hosts(&env, 2, "aabbaabb")); /* a node may appear twice */
     expect_refused(&env, 8, "aaaabbbb", "rank 0 is on 'node-a' and rank 4 on 'node-b'");
     expect_refused(&env, 8, "aaaabbbb", "try 4");
     expect_refused(&env, 4, "aaaaaabbbbbb", "ranks 4 to 7 form one TP group");
@@ -119,7 +119,7 @@ static void test_map(void **state)
                                             "replica 0                 0-1            2-3\n"
                                             "replica 1                 4-5            6-7\n");
     text_clear(&text);
-    assert_ok(mesh_of(&env, 131072, 0, 8, 64, &mesh)); /* a large one stays readable */
+    assert_ok(mesh_of(&env, 131072, 0, 8, 64, &mesh)); /* the map of a large mesh stays readable */
     mesh_print(&mesh, &text);
     assert_true(text.bytes < 4000);
     assert_non_null(strstr(text_string(&text), "131072 ranks = dp 256 x pp 64 x tp 8\n"));
@@ -138,9 +138,9 @@ struct member {
     char wrong[256];
 };
 
-/* The ranks in `group`, asked of each, are those of the mesh along this axis. */
-static void look_at(struct member *m, struct comm *group, const char *axis, const int *expected,
-                    int count)
+/* Check that the ranks of `group` are those of the mesh along this axis. */
+static void check_group(struct member *m, struct comm *group, const char *axis, const int *expected,
+                        int count)
 {
     int all[MOST_RANKS];
     if (comm_size(group) != count ||
@@ -150,18 +150,19 @@ static void look_at(struct member *m, struct comm *group, const char *axis, cons
                  m->size, m->tp, m->pp, axis);
 }
 
-static void look_at_all(struct member *m, const struct mesh *mesh, const struct mesh_groups *groups)
+static void check_groups(struct member *m, const struct mesh *mesh,
+                         const struct mesh_groups *groups)
 {
     int expected[MOST_RANKS];
     for (int t = 0; t < mesh->tp; t++)
         expected[t] = mesh_rank(mesh, mesh->d, mesh->p, t);
-    look_at(m, groups->tp, "tp", expected, mesh->tp);
+    check_group(m, groups->tp, "tp", expected, mesh->tp);
     for (int p = 0; p < mesh->pp; p++)
         expected[p] = mesh_rank(mesh, mesh->d, p, mesh->t);
-    look_at(m, groups->pp, "pp", expected, mesh->pp);
+    check_group(m, groups->pp, "pp", expected, mesh->pp);
     for (int d = 0; d < mesh->dp; d++)
         expected[d] = mesh_rank(mesh, d, mesh->p, mesh->t);
-    look_at(m, groups->dp, "dp", expected, mesh->dp);
+    check_group(m, groups->dp, "dp", expected, mesh->dp);
 }
 
 static void *run_member(void *argument)
@@ -174,12 +175,12 @@ static void *run_member(void *argument)
     struct mesh mesh;
     struct mesh_groups groups = {0};
     assert_ok(device_create(&env, "cpu", 0, &device));
-    snprintf(m->wrong, sizeof m->wrong, "rank %d did not come so far", m->rank);
+    snprintf(m->wrong, sizeof m->wrong, "rank %d did not finish", m->rank);
     if (comm_join(m->hub, m->rank, &config, device, &world) == STATUS_OK &&
         mesh_of(&env, m->size, m->rank, m->tp, m->pp, &mesh) == STATUS_OK &&
         mesh_groups_create(world, &mesh, &groups) == STATUS_OK) {
         m->wrong[0] = '\0';
-        look_at_all(m, &mesh, &groups);
+        check_groups(m, &mesh, &groups);
     }
     mesh_groups_free(&groups);
     comm_destroy(world);
@@ -218,7 +219,7 @@ static void test_groups(void **state)
     env_destroy(&env);
 }
 
-/* Any rank of a large job, without the others; and an allocation that fails leaves nothing. */
+/* Any rank of a large job, without the others; a failed allocation leaves nothing behind. */
 static void test_dry_groups(void **state)
 {
     (void)state;
@@ -256,9 +257,9 @@ static void test_dry_groups(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_places), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_nodes),  cmocka_unit_test(test_map),
-        cmocka_unit_test(test_groups), cmocka_unit_test(test_dry_groups),
+        cmocka_unit_test(test_coordinates), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_nodes),       cmocka_unit_test(test_map),
+        cmocka_unit_test(test_groups),      cmocka_unit_test(test_dry_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,10 @@
-/* fake_gpu -- a GPU made of threads: as much of the CUDA runtime as device/cuda calls, so that the
- * order of its streams, events, tasks and copies is tested where there is no GPU.
+/* fake_gpu -- a GPU simulated by threads: the part of the CUDA runtime that device/cuda calls, so
+ * that the order of its streams, events, tasks and copies is tested without a GPU.
  *
- * A stream is a thread that takes its work from a list, and sleeps a little before each piece, at
- * random, so that whoever forgets to wait is found out. Memory of the GPU has addresses that nobody
- * may touch, as on a real one, and its bytes elsewhere; pinned memory is the host's with a note. The
- * kernel is a loop. Linked with the sources of device/cuda into a libsifr-cuda.so of its own, which
+ * A stream is a thread with a queue of work. It sleeps for a short random time before each item, so
+ * that a missing wait shows. As on a real GPU, the host cannot access device addresses; their bytes
+ * are stored elsewhere. Pinned memory is host memory that is marked as pinned. The kernel is a
+ * loop. Linked with the sources of device/cuda into a separate libsifr-cuda.so, which
  * test_device_gpu and the suites of comm load.
  */
 #include <cuda_runtime_api.h>
@@ -17,24 +17,24 @@
 #include <time.h>
 #include "device/fake_gpu.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of everything */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects everything */
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
 /* --- memory --------------------------------------------------------------------------------- */
 
 struct block {
     struct block *next;
-    char *address; /* as it is known outside */
-    char *data;    /* the bytes */
+    char *address; /* as callers see it */
+    char *data;    /* where the bytes are stored */
     size_t bytes;
     enum cudaMemoryType type;
     int gpu;
 };
 static struct block *blocks;
 static bool has_context[FAKE_GPUS];
-static _Thread_local int current; /* GPU */
+static _Thread_local int current; /* the thread's current GPU */
 
-/* The block that has that address, with the lock held. */
+/* The block that contains the address. Called with the lock held. */
 static const struct block *find(const void *address)
 {
     const char *at = address;
@@ -44,7 +44,7 @@ static const struct block *find(const void *address)
     return b;
 }
 
-/* Where its bytes are. */
+/* Where the bytes behind an address are stored. */
 static char *bytes_of(const void *address)
 {
     pthread_mutex_lock(&lock);
@@ -118,7 +118,7 @@ cudaError_t cudaMemset(void *address, int value, size_t bytes)
     return cudaSuccess;
 }
 
-/* As the driver does it: large blocks in pages of 2 MiB, small ones together. */
+/* As the driver counts it: large blocks in pages of 2 MiB, small blocks packed together. */
 size_t fake_gpu_in_use(int index)
 {
     const size_t page = (size_t)2 << 20;
@@ -166,7 +166,7 @@ struct work {
     enum kind kind;
     char *dst;
     const char *src;
-    size_t count; /* bytes, or elements */
+    size_t count; /* in bytes or elements */
     enum dtype dst_type, src_type;
     cudaEvent_t event;
     long ticket;
@@ -174,16 +174,16 @@ struct work {
     void *arg;
 };
 
-struct CUgraph_st { /* also a CUgraphExec */
+struct CUgraph_st { /* also used as a CUgraphExec */
     struct work *first, **last;
-    bool broken; /* something that cannot be captured */
+    bool broken; /* contains something that cannot be captured */
 };
 
 struct CUstream_st {
     pthread_t thread;
-    cudaGraph_t capture; /* what is put goes there; NULL: it is done */
+    cudaGraph_t capture; /* records the work instead of running it; NULL: not capturing */
     struct work *first, **last;
-    int waiting; /* pieces of work not done */
+    int waiting; /* unfinished items of work */
     bool ending;
 };
 
@@ -330,7 +330,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     return cudaSuccess;
 }
 
-/* The real one waits for work that still needs the event; here it is left to the process's end. */
+/* The real function waits for work that still needs the event; this one leaves the event allocated
+ * until the process ends. */
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
     (void)event;
@@ -380,7 +381,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
     return passed ? cudaSuccess : cudaErrorNotReady;
 }
 
-/* --- graphs: lists of work ------------------------------------------------------------------- */
+/* --- graphs: recorded lists of work --------------------------------------------------------- */
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
 {

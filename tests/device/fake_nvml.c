@@ -1,6 +1,6 @@
-/* fake_nvml -- a management library for the GPU made of threads: as much of libnvidia-ml.so.1 as
- * device/cuda/nvml.c calls. It sees what the GPU has in use (the GPU is asked, if it is loaded),
- * what others hold beside it, and fixed figures. */
+/* fake_nvml -- a management library for the simulated GPU: the part of libnvidia-ml.so.1 that
+ * device/cuda/nvml.c calls. It reports what the simulated GPU uses (if that is loaded), memory held
+ * by other processes, and fixed gauges. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ EXPORT int nvmlDeviceGetTemperature(void *gpu, int sensor, unsigned *celsius);
 
 enum { INVALID = 2 };
 
-/* Who opens and does not close, or asks while it is not open, is told. */
+/* Detects shutdowns without init, and queries while the library is not initialized. */
 static int open_count;
 
 int nvmlInit_v2(void)
@@ -45,7 +45,7 @@ int nvmlSystemGetDriverVersion(char *version, unsigned bytes)
     return open_count > 0 ? 0 : INVALID;
 }
 
-/* A GPU is its number and one. */
+/* The handle of a GPU is its index plus one. */
 int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **gpu)
 {
     unsigned index;

@@ -1,5 +1,5 @@
-/* A device counts its memory and gives it back; the dry one counts the same; the first failure
- * sticks to a stream; accumulate rounds once, for every pair of types and any number of threads. */
+/* A device counts its memory and frees it; the dry device counts the same; the first failure sticks
+ * to a stream; accumulate rounds once, for every pair of types and any number of threads. */
 #include <math.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -26,7 +26,7 @@ static void test_create(void **state)
     env_destroy(&env);
 }
 
-/* What is counted after the same allocations on a back end. */
+/* The memory account after the same allocations on a back end. */
 struct account {
     size_t params, grads, total;
 };
@@ -67,7 +67,7 @@ static void test_accounts(void **state)
     assert_int_equal(dry.total, cpu.total);
 }
 
-/* A dry device plans what no machine has, and touches nothing. */
+/* A dry device accepts allocations that no machine has room for, and touches no memory. */
 static void test_dry(void **state)
 {
     (void)state;
@@ -94,8 +94,8 @@ static void test_dry(void **state)
     env_destroy(&env);
 }
 
-/* A deep model's blocks are freed in the order in which they were taken: to look for each among all
- * others would take minutes. */
+/* The blocks of a deep model are freed in allocation order. A linear search for each of them would
+ * take minutes. */
 static void test_many_blocks(void **state)
 {
     (void)state;
@@ -137,7 +137,7 @@ undo_device:
 
 static void test_failing_allocations(void **state)
 {
-    assert_int_equal(testing_fail_each(build, *state), 7); /* device, stream, two for a block */
+    assert_int_equal(testing_fail_each(build, *state), 7); /* device, stream, two per block */
 }
 
 static void test_sticky_error(void **state)
@@ -202,7 +202,7 @@ static void test_copy(void **state)
     b[BYTES] = 9;
     device_copy(rig.stream, b, a, BYTES);
     assert_memory_equal(a, b, BYTES);
-    device_copy(rig.stream, b + 3, a + 10, BYTES - 10); /* from and to odd addresses */
+    device_copy(rig.stream, b + 3, a + 10, BYTES - 10); /* from and to unaligned addresses */
     assert_memory_equal(a, b, 3);
     assert_memory_equal(a + 10, b + 3, BYTES - 10);
     assert_memory_equal(a + BYTES - 7, b + BYTES - 7, 7);
@@ -218,7 +218,7 @@ static void test_copy(void **state)
 
 enum { COUNT = 150011 };
 
-/* Ordinary values, and at the start what is hard: subnormal numbers, ties, infinities. */
+/* Ordinary values, preceded by hard cases: subnormal numbers, ties, infinities. */
 static void fill(void *data, enum dtype type, const char *name)
 {
     static const double hard[] = {0,     -0.0,   1e-7,     6e-8, -5.9604644775390625e-08,
@@ -230,7 +230,7 @@ static void fill(void *data, enum dtype type, const char *name)
     }
 }
 
-/* The sum by the definition: formed in float (double when the target is), rounded once. */
+/* The sum by definition: computed in float (in double if the target is double), rounded once. */
 static void expect(void *dst, enum dtype dst_type, const void *src, enum dtype src_type, int64_t i)
 {
     char *d = (char *)dst + (size_t)i * dtype_bytes(dst_type);
@@ -242,7 +242,7 @@ static void expect(void *dst, enum dtype dst_type, const void *src, enum dtype s
         double sum = a + b;
         memcpy(d, &sum, sizeof sum);
     } else {
-        float sum = (float)(a + b); /* the double sum is exact enough: one rounding to float */
+        float sum = (float)(a + b); /* in effect rounded once: the double sum is accurate enough */
         dtype_convert(d, dst_type, &sum, DTYPE_F32, 1);
     }
 }
@@ -288,7 +288,7 @@ static void test_accumulate(void **state)
         rig_close(&rigs[r]);
 }
 
-/* Every f16 number, to the bit: the vector code has a widening of its own. */
+/* Every f16 number, to the bit: the vector code does its own widening. */
 static void test_accumulate_f16(void **state)
 {
     (void)state;
@@ -366,7 +366,7 @@ static void test_aborts(void **state)
         int status;
         assert_int_equal(waitpid(child, &status, 0), child);
         if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGABRT)
-            fail_msg("wrong use %zu was not noticed", i);
+            fail_msg("misuse %zu was not detected", i);
     }
 }
 

@@ -1,8 +1,8 @@
-/* test_device_gpu -- what every device promises, tested without touching its memory from the host:
- * copies, sums, and the order of work and tasks on plain and worker streams.
+/* test_device_gpu -- what every device guarantees, tested without touching its memory from the
+ * host: copies, sums, and the order of work and tasks on plain and worker streams.
  *
- * Without arguments the CPU is tested, `test_device_gpu cuda` tests a GPU and exits with 77 where
- * there is none. */
+ * Without arguments it tests the CPU. `test_device_gpu cuda` tests a GPU and exits with 77 if there
+ * is none. */
 #include <math.h>
 #include "base/rng.h"
 #include "device/device.h"
@@ -59,7 +59,7 @@ static void test_memory(void **state)
     char *found = on_host(BYTES), *pinned;
     rig_open(&rig, *state);
     size_t before = mem_total(rig.env.mem);
-    for (int round = 0; round < 3; round++) { /* a block that was used comes back zeroed */
+    for (int round = 0; round < 3; round++) { /* reused memory is zeroed again */
         char *block = on_device(&rig, BYTES);
         assert_int_equal((uintptr_t)block % 64, 0);
         assert_int_equal(mem_bytes(rig.env.mem, MEM_SCRATCH), BYTES);
@@ -83,7 +83,7 @@ static void test_memory(void **state)
     rig_close(&rig);
 }
 
-/* What no device has is refused with its name and size, and nothing stays counted. */
+/* An impossible allocation fails with its name and size in the message, and is not counted. */
 static void test_out_of_memory(void **state)
 {
     struct rig rig;
@@ -96,7 +96,7 @@ static void test_out_of_memory(void **state)
     assert_non_null(strstr(log_first_error(rig.env.log), "too much"));
     assert_non_null(strstr(log_first_error(rig.env.log), "64.0 TiB"));
     assert_int_equal(mem_total(rig.env.mem), before);
-    block = on_device(&rig, 1000); /* and the device goes on */
+    block = on_device(&rig, 1000); /* the device still works */
     device_zero(rig.compute, block, 1000);
     assert_ok(stream_sync(rig.compute));
     device_free(rig.device, block);
@@ -133,7 +133,8 @@ static void test_failing_allocations(void **state)
 
 /* --- copies and sums ------------------------------------------------------------------------ */
 
-/* Ordinary memory may be changed as soon as the call is back; pieces meet without a gap. */
+/* Ordinary source memory may be changed as soon as the call returns. Chunks of a copy join without
+ * a gap. */
 static void test_copy(void **state)
 {
     enum { BYTES = (9 << 20) + 77, ROUNDS = 3, SMALL = 1000 };
@@ -156,7 +157,7 @@ static void test_copy(void **state)
                 fail_msg("byte %d is %d, not %d", i, found[i], expected);
         }
     }
-    for (int i = 0; i < SMALL; i++) { /* many small ones from one place */
+    for (int i = 0; i < SMALL; i++) { /* many small copies from one address */
         int value = 3 * i;
         device_copy(rig.compute, a + (size_t)i * sizeof value, &value, sizeof value);
     }
@@ -176,7 +177,7 @@ static void test_copy(void **state)
 
 enum { COUNT = 70011 };
 
-/* Ordinary values, and at the start what is hard: subnormal numbers, ties, infinities. */
+/* Ordinary values, preceded by hard cases: subnormal numbers, ties, infinities. */
 static void fill(void *data, enum dtype type, const char *name)
 {
     static const double hard[] = {0,     -0.0,   1e-7,     6e-8, -5.9604644775390625e-08,
@@ -188,13 +189,13 @@ static void fill(void *data, enum dtype type, const char *name)
     }
 }
 
-/* The sum by the definition: formed in float (double when the target is), rounded once. */
+/* The sum by definition: computed in float (in double if the target is double), rounded once. */
 static void expect(char *dst, enum dtype dst_type, const char *src, enum dtype src_type)
 {
     double a, b;
     dtype_convert(&a, DTYPE_F64, dst, dst_type, 1);
     dtype_convert(&b, DTYPE_F64, src, src_type, 1);
-    double sum = a + b; /* exact enough: one rounding to float */
+    double sum = a + b; /* accurate enough for one rounding to float */
     float single = (float)sum;
     if (dst_type == DTYPE_F64)
         memcpy(dst, &sum, sizeof sum);
@@ -202,7 +203,7 @@ static void expect(char *dst, enum dtype dst_type, const char *src, enum dtype s
         dtype_convert(dst, dst_type, &single, DTYPE_F32, 1);
 }
 
-/* Elements skip .. COUNT - 1 - skip; the others stay as they are. */
+/* Adds elements skip .. COUNT - 1 - skip; the others must not change. */
 static void accumulate_pair(struct rig *rig, enum dtype dst_type, enum dtype src_type, int64_t skip)
 {
     size_t width = dtype_bytes(dst_type), src_width = dtype_bytes(src_type);
@@ -246,7 +247,7 @@ static void test_accumulate(void **state)
 
 /* --- order ---------------------------------------------------------------------------------- */
 
-/* A chain of sums that each double a long range, one stream handing over to the other. */
+/* A chain of sums that each double a long range, alternating between two streams. */
 static void test_plain_events(void **state)
 {
     enum { LENGTH = 1 << 20, TURNS = 20 };
@@ -275,7 +276,7 @@ static void test_plain_events(void **state)
     rig_close(&rig);
 }
 
-/* A task of the worker: what was copied to `in` before it, plus one, goes to `out`. */
+/* A task of the worker: out = in + 1, where `in` was copied before it. */
 struct relay {
     const float *in;
     float *out;
@@ -290,8 +291,8 @@ static void add_one(struct stream *stream, const void *args)
         relay->out[i] = relay->in[i] + 1;
 }
 
-/* Compute doubles x on the device; the worker takes it to the host, adds one there and brings it
- * back; compute goes on with that. Only events keep the order. */
+/* Compute doubles x on the device. The worker copies it to the host, adds one there and copies it
+ * back, and compute continues with the result. Only events keep the order. */
 static void test_worker_events(void **state)
 {
     enum { LENGTH = 300000, TURNS = 40 };
@@ -335,7 +336,7 @@ static void test_worker_events(void **state)
     rig_close(&rig);
 }
 
-/* Many records before the worker comes to its waits: each wait is for its own record. */
+/* Many records are made before the worker reaches its waits: each wait is for its own record. */
 static void test_lagging_worker(void **state)
 {
     enum { TURNS = 100 };
@@ -362,7 +363,8 @@ static void test_lagging_worker(void **state)
     rig_close(&rig);
 }
 
-/* Inside a task, on either kind of stream, work on its own stream is done when the call returns. */
+/* Inside a task, on either kind of stream, work on the task's own stream is done when the call
+ * returns. */
 struct inner {
     float *device, *host;
     int *right;
@@ -410,7 +412,7 @@ static void count_up(struct stream *stream, const void *args)
     ++**(int *const *)args;
 }
 
-/* A failed stream does no work, still runs tasks, and holds nobody up. */
+/* A failed stream skips work, still runs tasks, and blocks no other stream. */
 static void test_failed(void **state)
 {
     struct rig rig;
@@ -434,10 +436,10 @@ static void test_failed(void **state)
     rig_close(&rig);
 }
 
-/* --- what the GPU says --------------------------------------------------------------------- */
+/* --- memory use and gauges ------------------------------------------------------------------ */
 
-/* What is taken shows, in whole pages, on the account and on the GPU; what libraries and others
- * took before does not change that. */
+/* Allocations show in whole pages, both in the account and on the GPU, whatever libraries and other
+ * processes have allocated before. */
 static void test_in_use(void **state)
 {
     enum { MIB = 1 << 20 };
@@ -461,8 +463,8 @@ static void test_in_use(void **state)
     rig_close(&rig);
 }
 
-/* Every plain stream has pinned memory of its own, on the GPU that is planned for as well. */
-static void test_stream_stage(void **state)
+/* Every plain stream has a pinned bounce buffer, also on a dry GPU. */
+static void test_stream_bounce_buffer(void **state)
 {
     const char *const backends[] = {*state, "dry-gpu"};
     for (int i = 0; i < 2; i++) {
@@ -483,8 +485,8 @@ static void test_stream_stage(void **state)
     }
 }
 
-/* With the management library others are told apart, and looking opens no context: the first test,
- * since a context stays. */
+/* With the management library, memory of other processes is reported separately, and device_look
+ * creates no context. This test runs first, because a context cannot be undone. */
 static void test_management(void **state)
 {
     const size_t others = (size_t)300 << 20, context = (size_t)64 << 20, whole = (size_t)16 << 30;
@@ -522,11 +524,9 @@ static void test_no_such_gpu(void **state)
     env_destroy(&env);
 }
 
-/* --- the tests ------------------------------------------------------------------------------ */
-
 /* --- recordings ----------------------------------------------------------------------------- */
 
-/* A GPU records and says the same twice, of what is in memory then; the CPU says no. */
+/* A GPU can record work and replay it on the current memory; the CPU refuses. */
 static void test_recording(void **state)
 {
     struct rig rig;
@@ -543,7 +543,7 @@ static void test_recording(void **state)
         struct recording *recording = stream_record_end(rig.compute);
         assert_non_null(recording);
         assert_ok(stream_sync(rig.compute));
-        assert_true(pinned[1] == 0); /* nothing was done */
+        assert_true(pinned[1] == 0); /* recording does not run the work */
         for (int i = 1; i <= 4; i++) {
             pinned[0] = (float)i;
             stream_replay(rig.compute, recording);
@@ -559,23 +559,23 @@ static void test_recording(void **state)
     rig_close(&rig);
 }
 
-static void wait_for_all(struct stream *stream, const void *args)
+static void try_to_record(struct stream *stream, const void *args)
 {
     (void)args;
-    assert_false(stream_record_begin(stream)); /* nor inside a task */
+    assert_false(stream_record_begin(stream)); /* not inside a task either */
 }
 
-/* A recording that cannot be leaves the stream as it was. */
-static void test_broken_recording(void **state)
+/* A failed recording leaves the stream usable. */
+static void test_failed_recording(void **state)
 {
     struct rig rig;
     float value = 3, *block;
     rig_open(&rig, *state);
     block = on_device(&rig, sizeof *block);
-    stream_enqueue(rig.compute, wait_for_all, NULL, 0);
+    stream_enqueue(rig.compute, try_to_record, NULL, 0);
     if (stream_record_begin(rig.compute)) {
         device_zero(rig.compute, block, sizeof *block);
-        stream_sync(rig.compute); /* what must not be done in one */
+        stream_sync(rig.compute); /* not allowed while recording */
         assert_null(stream_record_end(rig.compute));
     }
     assert_false(stream_failed(rig.compute));
@@ -603,12 +603,12 @@ int main(int count, char **words)
         cmocka_unit_test_prestate(test_inside_task, backend),
         cmocka_unit_test_prestate(test_failed, backend),
         cmocka_unit_test_prestate(test_recording, backend),
-        cmocka_unit_test_prestate(test_broken_recording, backend),
+        cmocka_unit_test_prestate(test_failed_recording, backend),
     };
     const struct CMUnitTest gpu_tests[] = {
         cmocka_unit_test_prestate(test_out_of_memory, backend),
         cmocka_unit_test_prestate(test_in_use, backend),
-        cmocka_unit_test_prestate(test_stream_stage, backend),
+        cmocka_unit_test_prestate(test_stream_bounce_buffer, backend),
         cmocka_unit_test(test_no_such_gpu),
     };
     const struct CMUnitTest first_tests[] = {cmocka_unit_test_prestate(test_management, backend)};

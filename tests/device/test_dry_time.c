@@ -1,5 +1,4 @@
-/* Time on a dry device: who works when, who waits for whom, and what calls beside compute take from
- * it. */
+/* Time on a dry device: when streams work and wait, and how overlapping calls slow compute down. */
 #include <math.h>
 #include "testing.h"
 #include "device/device.h"
@@ -32,7 +31,7 @@ static void close_fixture(struct fixture *f)
 
 #define assert_near(a, b) assert_true(fabs((a) - (b)) < 1e-6)
 
-static void test_no_time_unless_it_is_kept(void **state)
+static void test_no_time_without_a_pace(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
@@ -47,8 +46,9 @@ static void test_no_time_unless_it_is_kept(void **state)
     env_destroy(&env);
 }
 
-/* A plain stream of the CPU is the host: a worker begins no earlier than its work was enqueued. */
-static void test_the_host_computes(void **state)
+/* A plain stream of the CPU is the host itself. A worker starts no earlier than its work was
+ * enqueued. */
+static void test_cpu_compute_blocks_the_host(void **state)
 {
     (void)state;
     struct fixture f;
@@ -74,32 +74,32 @@ static void test_the_host_computes(void **state)
     close_fixture(&f);
 }
 
-/* A worker waits for compute: its work starts when the event is passed. */
-static void test_a_worker_waits(void **state)
+/* A worker waits for compute: its work starts when the event has passed. */
+static void test_worker_waits(void **state)
 {
     (void)state;
     struct fixture f;
     open_fixture(&f, "dry", (struct device_pace){0});
-    stream_wait(f.worker, f.event); /* never recorded: nothing */
+    stream_wait(f.worker, f.event); /* never recorded: no effect */
     stream_spend(f.compute, 2.0);
     event_record(f.event, f.compute);
     stream_spend(f.compute, 2.0);
-    stream_wait(f.worker, f.event); /* enqueued at 4, when 2 is past */
+    stream_wait(f.worker, f.event); /* enqueued at 4; the event passed at 2 */
     assert_near(stream_waited(f.worker), 0.0);
     stream_spend(f.worker, 1.0);
     assert_near(stream_clock(f.worker), 5.0);
     close_fixture(&f);
 }
 
-/* All streams of a GPU run beside the host, which waits only when it says so. */
-static void test_a_gpu_computes_beside_the_host(void **state)
+/* All streams of a GPU overlap with the host, which blocks only when it synchronizes. */
+static void test_gpu_overlaps_with_the_host(void **state)
 {
     (void)state;
     struct fixture f;
     open_fixture(&f, "dry-gpu", (struct device_pace){0});
     stream_spend(f.compute, 3.0);
     assert_near(device_clock(f.device), 0.0);
-    stream_spend(f.worker, 2.0); /* at once: 0 .. 2 */
+    stream_spend(f.worker, 2.0); /* 0 .. 2: overlaps with compute */
     event_record(f.event, f.worker);
     stream_wait(f.compute, f.event);
     assert_near(stream_waited(f.compute), 0.0);
@@ -108,7 +108,7 @@ static void test_a_gpu_computes_beside_the_host(void **state)
     stream_spend(f.worker, 1.0); /* 3 .. 4 */
     assert_near(stream_clock(f.worker), 4.0);
     assert_near(stream_waited(f.worker), 1.0);
-    device_spend(f.device, 0.5); /* the host does something itself, as the GPU goes on */
+    device_spend(f.device, 0.5); /* the host works while the GPU computes */
     stream_spend(f.compute, 1.0);
     assert_near(stream_clock(f.compute), 4.0);
     assert_ok(stream_sync(f.compute));
@@ -116,7 +116,7 @@ static void test_a_gpu_computes_beside_the_host(void **state)
     close_fixture(&f);
 }
 
-static void test_work_of_the_device(void **state)
+static void test_device_work_takes_time(void **state)
 {
     (void)state;
     struct fixture f;
@@ -135,8 +135,8 @@ static void test_work_of_the_device(void **state)
     close_fixture(&f);
 }
 
-/* The same cores do both: together they take as long as one after the other. */
-static void test_theft_of_all(void **state)
+/* Both streams use the same cores: together they take as long as one after the other. */
+static void test_full_theft(void **state)
 {
     (void)state;
     struct fixture f;
@@ -152,16 +152,16 @@ static void test_theft_of_all(void **state)
     close_fixture(&f);
 }
 
-/* What goes on while compute waits takes nothing from it; nor can it lose more than goes on beside
- * it. */
-static void test_theft_of_some(void **state)
+/* Work that overlaps with a wait of compute does not slow it down, and compute cannot lose more
+ * time than it overlaps. */
+static void test_partial_theft(void **state)
 {
     (void)state;
     struct fixture f;
     open_fixture(&f, "dry", (struct device_pace){.theft = 0.5});
     stream_spend(f.worker, 10.0);
     event_record(f.event, f.worker);
-    stream_spend(f.compute, 1.0); /* at half speed beside it */
+    stream_spend(f.compute, 1.0); /* at half speed, overlapping with the worker */
     assert_near(stream_clock(f.compute), 2.0);
     stream_wait(f.compute, f.event); /* 2 .. 10 */
     assert_near(stream_waited(f.compute), 8.0);
@@ -173,13 +173,13 @@ static void test_theft_of_some(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_time_unless_it_is_kept),
-        cmocka_unit_test(test_the_host_computes),
-        cmocka_unit_test(test_a_worker_waits),
-        cmocka_unit_test(test_a_gpu_computes_beside_the_host),
-        cmocka_unit_test(test_work_of_the_device),
-        cmocka_unit_test(test_theft_of_all),
-        cmocka_unit_test(test_theft_of_some),
+        cmocka_unit_test(test_no_time_without_a_pace),
+        cmocka_unit_test(test_cpu_compute_blocks_the_host),
+        cmocka_unit_test(test_worker_waits),
+        cmocka_unit_test(test_gpu_overlaps_with_the_host),
+        cmocka_unit_test(test_device_work_takes_time),
+        cmocka_unit_test(test_full_theft),
+        cmocka_unit_test(test_partial_theft),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Streams keep their order, workers run beside the caller, a full ring makes the caller wait,
- * events hold one stream back for another, a failed stream stops working and holds nobody. */
+/* Streams keep their order, workers overlap with the caller, a full ring blocks the caller, events
+ * make one stream wait for another, a failed stream stops working and blocks no other stream. */
 #include <stdatomic.h>
 #include "device/device.h"
 #include "testing.h"
@@ -82,7 +82,7 @@ static void open_gate(struct gate *gate)
     pthread_mutex_unlock(&gate->lock);
 }
 
-static void close_behind(struct stream *stream, struct gate *gate)
+static void enqueue_gate(struct stream *stream, struct gate *gate)
 {
     stream_enqueue(stream, pass_gate, &gate, sizeof gate);
 }
@@ -113,7 +113,7 @@ static void test_order(void **state)
     rig_close(&rig);
 }
 
-/* Arguments up to the limit arrive whole, and no arguments are fine. */
+/* Arguments arrive complete, up to the maximum size; a task may have no arguments. */
 static void sum_args(struct stream *stream, const void *args)
 {
     const unsigned char *bytes = args;
@@ -139,14 +139,14 @@ static void test_arguments(void **state)
     memset(bytes, 1, sizeof bytes);
     memcpy(bytes, &pointer, sizeof pointer);
     stream_enqueue(rig.worker, sum_args, bytes, sizeof bytes);
-    memset(bytes, 9, sizeof bytes); /* they were copied */
+    memset(bytes, 9, sizeof bytes); /* the arguments were copied */
     stream_enqueue(rig.worker, do_nothing, NULL, 0);
     assert_ok(stream_sync(rig.worker));
     assert_int_equal(sum, STREAM_ARGS_BYTES - sizeof pointer);
     rig_close(&rig);
 }
 
-/* Copies, zeros and sums keep their place among tasks; a task may use its own stream. */
+/* Copies, zeros and sums keep their order among tasks; a task may use its own stream. */
 static void add_in_task(struct stream *stream, const void *args)
 {
     float *const *pair = args;
@@ -166,7 +166,7 @@ static void test_work_on_worker(void **state)
     for (int i = 0; i < COUNT; i++)
         a[i] = b[i] = (float)i;
     float *pair[2] = {b, a};
-    close_behind(rig.worker, &gate);
+    enqueue_gate(rig.worker, &gate);
     device_zero(rig.worker, b, COUNT * sizeof *b);
     device_accumulate(rig.worker, b, DTYPE_F32, a, DTYPE_F32, COUNT); /* b = a */
     device_accumulate(rig.worker, b, DTYPE_F32, a, DTYPE_F32, COUNT); /* b = 2a */
@@ -174,7 +174,7 @@ static void test_work_on_worker(void **state)
     device_accumulate(rig.worker, c, DTYPE_F64, b, DTYPE_F32, COUNT);
     device_copy(rig.worker, a, b, COUNT * sizeof *a);
     assert_true(b[5] == 5); /* nothing has run yet */
-    b[0] = 7;               /* zeroed before it counts */
+    b[0] = 7;               /* must be overwritten by the zeroing */
     a[0] = 1;
     open_gate(&gate);
     assert_ok(stream_sync(rig.worker));
@@ -198,7 +198,7 @@ static void test_f64_sum(void **state)
     rig_close(&rig);
 }
 
-/* --- beside the caller ---------------------------------------------------------------------- */
+/* --- overlap with the caller ---------------------------------------------------------------- */
 
 static void meet(struct stream *stream, const void *args)
 {
@@ -206,7 +206,7 @@ static void meet(struct stream *stream, const void *args)
     pthread_barrier_wait(*(pthread_barrier_t *const *)args);
 }
 
-/* Two workers and the caller wait for each other: one after the other, none would come further. */
+/* Two workers and the caller wait for each other, which would deadlock without overlap. */
 static void test_overlap(void **state)
 {
     (void)state;
@@ -253,12 +253,12 @@ static void test_ring_full(void **state)
     int64_t allocations = mem_allocation_count(rig.env.mem);
     struct flood flood = {.stream = rig.worker, .log = log, .used = &used};
     pthread_t thread;
-    close_behind(rig.worker, &gate);
+    enqueue_gate(rig.worker, &gate);
     assert_int_equal(pthread_create(&thread, NULL, flood_main, &flood), 0);
     while (atomic_load(&flood.id) == 0)
         threads_nap(0.001);
     int before, now = -1;
-    do { /* until it stands still, in a call */
+    do { /* until the thread blocks in a call */
         before = now;
         threads_wait_until_asleep(atomic_load(&flood.id));
         now = atomic_load(&flood.enqueued);
@@ -294,7 +294,7 @@ static void test_destroy_waits(void **state)
 
 /* --- events --------------------------------------------------------------------------------- */
 
-static const double held = 0.02; /* seconds, from when who waits stands still */
+static const double held = 0.02; /* seconds, counted from when the waiting thread sleeps */
 
 static void write_id(struct stream *stream, const void *args)
 {
@@ -311,7 +311,7 @@ static void test_event_between_workers(void **state)
     int log[2], used = 0;
     struct step first = {log, &used, 1}, second = {log, &used, 2};
     rig_open(&rig, "cpu");
-    close_behind(rig.worker, &gate);
+    enqueue_gate(rig.worker, &gate);
     stream_enqueue(rig.worker, write_step, &first, sizeof first);
     event_record(rig.event, rig.worker);
     stream_enqueue(rig.other, write_id, &id_place, sizeof id_place);
@@ -319,7 +319,7 @@ static void test_event_between_workers(void **state)
     stream_enqueue(rig.other, write_step, &second, sizeof second);
     while (atomic_load(&id) == 0)
         threads_nap(0.001);
-    threads_wait_until_asleep(atomic_load(&id)); /* it has nothing else to wait for */
+    threads_wait_until_asleep(atomic_load(&id)); /* it waits for nothing else */
     threads_nap(held);
     open_gate(&gate);
     assert_ok(stream_sync(rig.other));
@@ -336,7 +336,7 @@ struct caller {
     atomic_bool waits; /* its next call is the wait */
 };
 
-static void hold_caller(struct stream *stream, const void *args)
+static void block_caller(struct stream *stream, const void *args)
 {
     struct caller *caller = *(struct caller *const *)args;
     (void)stream;
@@ -346,17 +346,17 @@ static void hold_caller(struct stream *stream, const void *args)
     threads_nap(held);
 }
 
-static void test_event_holds_caller(void **state)
+static void test_event_blocks_caller(void **state)
 {
     (void)state;
     struct rig rig;
-    struct caller caller = {.id = threads_own_id()}, *place = &caller;
+    struct caller caller = {.id = threads_own_id()}, *pointer = &caller;
     int log[1], used = 0;
     struct step step = {log, &used, 1};
     rig_open(&rig, "cpu");
     stream_wait(rig.direct, rig.event); /* never recorded */
     assert_true(stream_waited(rig.direct) == 0);
-    stream_enqueue(rig.worker, hold_caller, &place, sizeof place);
+    stream_enqueue(rig.worker, block_caller, &pointer, sizeof pointer);
     stream_enqueue(rig.worker, write_step, &step, sizeof step);
     event_record(rig.event, rig.worker);
     atomic_store(&caller.waits, true);
@@ -364,13 +364,13 @@ static void test_event_holds_caller(void **state)
     assert_int_equal(used, 1);
     assert_true(stream_waited(rig.direct) >= held);
     double waited = stream_waited(rig.direct);
-    stream_wait(rig.direct, rig.event); /* has passed */
+    stream_wait(rig.direct, rig.event); /* already passed */
     assert_true(stream_waited(rig.direct) == waited);
     rig_close(&rig);
 }
 
-/* A wait is for the newest record at the time of the wait; recording again resets the event. */
-static void test_event_again(void **state)
+/* A wait is for the latest record at the time of the wait; recording again resets the event. */
+static void test_event_recorded_again(void **state)
 {
     (void)state;
     struct rig rig;
@@ -388,8 +388,8 @@ static void test_event_again(void **state)
     rig_close(&rig);
 }
 
-/* A wait enqueued before a later record is not held by it. */
-static void test_event_old_point(void **state)
+/* A later record does not delay a wait that was enqueued before it. */
+static void test_event_earlier_record(void **state)
 {
     (void)state;
     struct rig rig;
@@ -397,7 +397,7 @@ static void test_event_old_point(void **state)
     rig_open(&rig, "cpu");
     event_record(rig.event, rig.worker);
     stream_wait(rig.other, rig.event);
-    close_behind(rig.worker, &gate);
+    enqueue_gate(rig.worker, &gate);
     event_record(rig.event, rig.worker);
     assert_ok(stream_sync(rig.other));
     open_gate(&gate);
@@ -428,7 +428,7 @@ static void fail_task(struct stream *stream, const void *args)
     stream_fail(stream, STATUS_DEVICE);
 }
 
-/* After a failure work and waits are skipped, tasks and records are not, and nothing hangs. */
+/* After a failure, work and waits are skipped, tasks and records are not, and nothing hangs. */
 static void test_failed(void **state)
 {
     (void)state;
@@ -439,8 +439,8 @@ static void test_failed(void **state)
     rig_open(&rig, "cpu");
     assert_ok(event_create(rig.device, &never));
     struct step step = {log, &used, 1};
-    close_behind(rig.other, &gate);
-    event_record(never, rig.other); /* passes when the test is over */
+    enqueue_gate(rig.other, &gate);
+    event_record(never, rig.other); /* passes at the end of the test */
     stream_enqueue(rig.worker, fail_task, NULL, 0);
     device_copy(rig.worker, &to, &from, sizeof to);
     stream_wait(rig.worker, never);
@@ -516,9 +516,9 @@ int main(void)
         cmocka_unit_test(test_ring_full),
         cmocka_unit_test(test_destroy_waits),
         cmocka_unit_test(test_event_between_workers),
-        cmocka_unit_test(test_event_holds_caller),
-        cmocka_unit_test(test_event_again),
-        cmocka_unit_test(test_event_old_point),
+        cmocka_unit_test(test_event_blocks_caller),
+        cmocka_unit_test(test_event_recorded_again),
+        cmocka_unit_test(test_event_earlier_record),
         cmocka_unit_test(test_event_destroy_waits),
         cmocka_unit_test(test_failed),
         cmocka_unit_test(test_dry),

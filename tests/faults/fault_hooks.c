@@ -1,19 +1,19 @@
-/* fault_hooks -- a sifr in which one rank meets with an accident at a place that is said before.
+/* fault_hooks -- a sifr in which one rank suffers a fault at a chosen point.
  *
- * `sifr_faults` is the command built from the same objects; the linker turns a few calls between
- * them (--wrap) to the functions below, which act and go on. So the moment is exact, and the
- * command itself knows nothing of accidents.
+ * `sifr_faults` is the command linked from the same objects, with a few calls between them
+ * redirected (--wrap) to the functions below, which inject the fault and then call the original. So
+ * the point is exact, and the command itself contains no fault code.
  *
- *     FAULT="RANK ACTION PLACE"
- *     FAULT_ONCE=FILE: only while there is no such file, which the accident makes
+ *     FAULT="RANK ACTION POINT"
+ *     FAULT_ONCE=FILE: only if FILE does not exist; the fault creates it
  *
- * kill, stop: a signal to this process; hang: this thread goes no further, deaf to signals; where
- *     PLACE is what the rank tells the others of itself: "step 3, block 0 backward", or
- *     "in NAME N": inside call N of the communicator NAME, before it has sent anything.
- *     RANK -1: this process, which may be a run of one rank that has nobody to tell.
- * slow: with rank -1: a nap of 0.4 s before whatever it turns to, and at PLACE a SIGTERM to itself.
- * nan: PLACE is "reduce A B": what calls A to B of the communicator "reduce" hand over begins with
- *     a NaN; a call is one micro-batch's gradient of one piece.
+ * kill, stop: send this process SIGKILL or SIGSTOP; hang: block this thread, ignoring signals.
+ *     POINT is what the rank notes that it is doing, such as "step 3, block 0 backward", or
+ *     "in NAME N": inside call N of the communicator NAME, before anything is sent.
+ *     RANK -1: this process, which may be a single-rank run that notes only its progress.
+ * slow: with rank -1: sleep 0.4 s at every note, and raise SIGTERM at POINT.
+ * nan: POINT is "reduce A B": calls A to B of the communicator "reduce" send a NaN as their first
+ *     element; a call is one micro-batch's gradient of one piece.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -25,19 +25,19 @@
 
 struct fault {
     int rank;
-    char action[8], place[COMM_NOTE_BYTES];
+    char action[8], point[COMM_NOTE_BYTES];
 };
 
 static bool fault_for(int rank, const char *action, struct fault *fault)
 {
     const char *text = getenv("FAULT");
     return text &&
-           sscanf(text, "%d %7s %95[^\n]", &fault->rank, fault->action, fault->place) == 3 &&
+           sscanf(text, "%d %7s %95[^\n]", &fault->rank, fault->action, fault->point) == 3 &&
            fault->rank == rank && (action == NULL || strcmp(action, fault->action) == 0);
 }
 
-/* So that a run which is started again gets past the place. */
-static bool has_been(void)
+/* Lets a restarted run get past the point. */
+static bool has_happened(void)
 {
     const char *file = getenv("FAULT_ONCE");
     int made = file ? open(file, O_CREAT | O_EXCL | O_WRONLY, 0666) : -1;
@@ -48,7 +48,7 @@ static bool has_been(void)
 
 static void act(const struct fault *fault)
 {
-    if (has_been())
+    if (has_happened())
         return;
     if (strcmp(fault->action, "kill") == 0)
         raise(SIGKILL);
@@ -68,7 +68,7 @@ void __wrap_comm_note(struct comm *comm, const char *what)
     struct fault fault;
     __real_comm_note(comm, what);
     kill_hooks_note(what);
-    if (fault_for(comm->job->rank, NULL, &fault) && strcmp(fault.place, what) == 0)
+    if (fault_for(comm->job->rank, NULL, &fault) && strcmp(fault.point, what) == 0)
         act(&fault);
 }
 
@@ -80,7 +80,7 @@ void __wrap_progress_note(const struct env *env, const char *what)
     __real_progress_note(env, what);
     if (!fault_for(-1, NULL, &fault))
         return;
-    if (strcmp(fault.place, what) == 0)
+    if (strcmp(fault.point, what) == 0)
         act(&fault);
     if (strcmp(fault.action, "slow") == 0)
         usleep(400000);
@@ -93,12 +93,12 @@ enum status __wrap_mpi_swap(struct comm *comm, uint64_t stamp)
     struct fault fault;
     char here[COMM_NOTE_BYTES];
     snprintf(here, sizeof here, "in %s %lld", comm->name, (long long)comm->position.call);
-    if (fault_for(comm->job->rank, NULL, &fault) && strcmp(fault.place, here) == 0)
+    if (fault_for(comm->job->rank, NULL, &fault) && strcmp(fault.point, here) == 0)
         act(&fault);
     return __real_mpi_swap(comm, stamp);
 }
 
-/* The first element that is sent; compute is done when a call is enqueued. */
+/* Write a NaN to the first element that is sent. Compute is done when the call is enqueued. */
 static void spoil(const void *send, const int64_t *counts, const int64_t *offsets, int size,
                   enum dtype type)
 {
@@ -127,7 +127,7 @@ void __wrap_comm_all_to_all_v(struct comm *comm, const void *send, void *recv,
     struct fault fault;
     if (strcmp(comm->name, "reduce") == 0 && fault_for(comm->job->rank, "nan", &fault)) {
         long long first = 0, last = 0;
-        if (sscanf(fault.place, "reduce %lld %lld", &first, &last) == 2 &&
+        if (sscanf(fault.point, "reduce %lld %lld", &first, &last) == 2 &&
             comm->collective_count + 1 >= first && comm->collective_count + 1 <= last)
             spoil(send, parts->send_counts, parts->send_offsets, comm->size, type);
     }

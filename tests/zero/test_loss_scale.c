@@ -27,14 +27,14 @@ static void test_first_overflow_is_forgiven(void **state)
     struct loss_scale s = loss_scale_start();
     assert_true(loss_scale_update(&s, true));
     assert_true(s.scale == 65536.0);
-    good_steps(&s, 10); /* no amnesty before the scale has grown */
+    good_steps(&s, 10); /* a second overflow before the scale has grown is not forgiven */
     assert_true(loss_scale_update(&s, true));
     assert_true(s.scale == 32768.0);
     assert_true(loss_scale_update(&s, true));
     assert_true(s.scale == 16384.0);
 }
 
-static void test_overflow_begins_the_window_anew(void **state)
+static void test_overflow_restarts_the_window(void **state)
 {
     (void)state;
     struct loss_scale s = loss_scale_start();
@@ -44,7 +44,7 @@ static void test_overflow_begins_the_window_anew(void **state)
     assert_true(s.scale == 65536.0);
     good_steps(&s, 1);
     assert_true(s.scale == 131072.0);
-    loss_scale_update(&s, true); /* forgiven again */
+    loss_scale_update(&s, true); /* the first overflow after the growth is forgiven */
     assert_true(s.scale == 131072.0);
 }
 
@@ -55,7 +55,7 @@ static void test_floor(void **state)
     for (int i = 0; i < 1 + 16; i++)
         assert_true(loss_scale_update(&s, true));
     assert_true(s.scale == 1.0);
-    assert_false(loss_scale_update(&s, true)); /* the scale cannot be blamed any more */
+    assert_false(loss_scale_update(&s, true)); /* the floor does not explain an overflow */
     assert_true(s.scale == 1.0);
 }
 
@@ -72,7 +72,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_starts_and_grows_after_a_window),
         cmocka_unit_test(test_first_overflow_is_forgiven),
-        cmocka_unit_test(test_overflow_begins_the_window_anew),
+        cmocka_unit_test(test_overflow_restarts_the_window),
         cmocka_unit_test(test_floor),
         cmocka_unit_test(test_ceiling),
     };

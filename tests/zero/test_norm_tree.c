@@ -1,5 +1,5 @@
-/* The tree sum: the same bits however the leaves are grouped into aligned nodes, and not those
- * of a plain loop. */
+/* The tree sum has the same bits however the leaves are grouped into aligned nodes, and other bits
+ * than a plain loop. */
 #include "testing.h"
 #include "base/rng.h"
 #include "zero/norm_tree.h"
@@ -54,7 +54,7 @@ static void test_nodes_give_the_bits_of_their_leaves(void **state)
     }
 }
 
-static void test_a_node_of_many_is_their_tree(void **state)
+static void test_node_over_many_values(void **state)
 {
     (void)state;
     double leaves[512];
@@ -78,7 +78,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_agrees_with_the_definition),
         cmocka_unit_test(test_nodes_give_the_bits_of_their_leaves),
-        cmocka_unit_test(test_a_node_of_many_is_their_tree),
+        cmocka_unit_test(test_node_over_many_values),
         cmocka_unit_test(test_empty_is_zero),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

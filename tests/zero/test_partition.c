@@ -1,4 +1,4 @@
-/* The layout of pieces: aligned, disjoint, covered by the owners' slices for any number of
+/* The layout of pieces: aligned, disjoint, and covered by the owners' shards for any number of
  * owners. */
 #include "testing.h"
 #include "zero/partition.h"

@@ -1,4 +1,4 @@
-/* Who owns which shard and sums which share. */
+/* Which rank owns which shard and sums which reduce shard. */
 #include "testing.h"
 #include "zero/roster.h"
 
@@ -25,7 +25,7 @@ static void test_servers_own(void **state)
     assert_false(roster_is_even(&r));
 }
 
-/* Every share is summed once, and lies in the shard that its rank holds. */
+/* Every reduce shard is summed by one rank, and is part of the shard that this rank holds. */
 static void test_copies(void **state)
 {
     (void)state;

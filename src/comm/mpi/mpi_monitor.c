@@ -156,7 +156,7 @@ static void *monitor_main(void *arg)
     return NULL;
 }
 
-/* --- its life ------------------------------------------------------------------------------- */
+/* --- starting and stopping ------------------------------------------------------------------ */
 
 static int start_thread(struct mpi_job *job)
 {
@@ -248,7 +248,7 @@ bool mpi_monitor_stop(struct mpi_job *job)
     return clean;
 }
 
-/* --- for the back end's table --------------------------------------------------------------- */
+/* --- entries of the back end's table -------------------------------------------------------- */
 
 static void open_question(struct mpi_job *job, struct question *question)
 {

@@ -37,7 +37,7 @@ static enum status nccl_failed(struct env *env, const char *what, ncclResult_t c
                 more != NULL ? more : "");
 }
 
-/* --- links ---------------------------------------------------------------------------------- */
+/* --- channels ------------------------------------------------------------------------------- */
 
 static enum status nccl_make_id(struct env *env, unsigned char id[COMM_ID_BYTES])
 {
