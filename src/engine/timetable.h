@@ -88,7 +88,7 @@ void timetable_free(struct env *env, struct timetable *t);
  * rounds in flight than timetable_in_flight says. STATUS_INTERNAL with what is wrong and where. */
 enum status timetable_check(struct env *env, const struct timetable *t);
 
-/* --- questions about a shape ---------------------------------------------------------------- */
+/* --- properties of a shape ------------------------------------------------------------------ */
 
 static inline int timetable_pp_stages(const struct timetable_shape *shape)
 {
@@ -121,7 +121,7 @@ bool timetable_has(const struct timetable_shape *shape, int p, int verb, int chu
  * earlier: see timetable_peaks.held. */
 int timetable_in_flight(const struct timetable_shape *shape, int p, int chunk);
 
-/* --- questions about lists ------------------------------------------------------------------ */
+/* --- properties of lists -------------------------------------------------------------------- */
 
 /* The largest numbers of rounds of rank p's chunk at the same time. */
 struct timetable_peaks {

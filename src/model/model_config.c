@@ -53,7 +53,7 @@ static const struct option options_model[] = {
     SIZE(context, MAX_CONTEXT, "maximum tokens of a sequence; 0 = 1024"),
     SIZE(vocab, MAX_VOCAB, "size of the vocabulary; 0 = that of the tokenizer"),
     CHOICE(tied, tied_names, "auto",
-           "head shares its matrix with the embedding; auto = as in the preset, else yes"),
+           "head shares its matrix with the embedding; auto = as in the preset; yes without one"),
     REAL(norm_eps, "0", 1, "epsilon of the norms; 0 = 1e-5"),
     REAL(init_std, "0.02", 10, "standard deviation of the initial weights"),
     REAL(rope_theta, "0", 1e12, "base of the rotary frequencies; 0 = as in the preset, else 10000"),

@@ -153,7 +153,7 @@ static const struct option plan_list[] = {
          "memory of a rank, such as 80G; 0 = free memory of this machine divided by its ranks, or "
          "with --gpus the memory of the machine's GPUs"},
     {FLAG(gpus, INT), .fallback = "0", .ranged = true, .min = 0, .max = 1e6, .value_name = "RANKS",
-     .help = "search the fastest layout for this many ranks; given keys stay fixed"},
+     .help = "search for the fastest layout for this many ranks; given keys stay fixed"},
     {FLAG(machine, STRING), .fallback = "h100", .value_name = "NAME|FILE",
      .help =
          "with --gpus: machine profile: h100, h200, a100-80g, a100-40g, or a file written by `sifr "
@@ -179,7 +179,8 @@ static enum status bind_plan(struct options *options, void *user_settings)
 const struct command command_plan = {
     .name = "plan",
     .usage = "[FILE.yaml] [-n RANKS | --gpus RANKS] [--section.key=value ...]",
-    .summary = "predict memory and traffic of a run, or search the fastest layout for a cluster",
+    .summary =
+        "predict memory and traffic of a run, or search for the fastest layout for a cluster",
     .description =
         "Builds the run on a device that only counts, and simulates one step: nothing is "
         "allocated, "

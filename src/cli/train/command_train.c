@@ -353,7 +353,7 @@ const struct command command_train = {
         "run at once, without saving;\n"
         "a repeated SIGTERM does nothing more. If a stopping run makes no progress for "
         "run.stop_timeout (10 minutes),\n"
-        "it ends with exit code 4. SIGHUP stays ignored under nohup.\n",
+        "it ends with exit code 4. Under nohup, SIGHUP is ignored.\n",
     .examples = "  sifr train configs/tiny.yaml --data.path=notes.txt\n"
                 "  sifr train --model.preset=tiny --data.path=notes.txt "
                 "--data.tokenizer=train:2048 --out=runs/notes\n"

@@ -175,7 +175,7 @@ static const struct option ranks_list[] = {
      RANKS(shard_group),
      .fallback = "0",
      RANGE(0, 1e6),
-     .help = "adjacent ranks that hold one copy of the state; 0 = all ranks"},
+     .help = "number of adjacent ranks that share one copy of the state; 0 = all ranks"},
     {.key = "zero.accumulate",
      .type = OPTION_CHOICE,
      RANKS(accumulate),
@@ -213,7 +213,8 @@ static const struct option machine_list[] = {
     {RUN(device, CHOICE), .fallback = "auto", .choices = run_device_words,
      .help = "device; auto = cuda if there is a GPU"},
     {RUN(threads, INT), .also = "threads", .fallback = "0", RANGE(0, 4096),
-     .help = "CPU threads per rank; 0 = all CPUs of the process"},
+     .help =
+         "CPU threads per rank; 0 = the CPUs of the process, divided among the ranks of a machine"},
     {RUN(deterministic, BOOL), .fallback = "true",
      .help = "same bits in every run and for any number of threads and ranks; false = faster on "
              "a GPU (matrix products chosen by timing, sums by NCCL)"},
