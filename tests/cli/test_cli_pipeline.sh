@@ -9,11 +9,11 @@ run=(--model.layers=3 --model.width=40 --model.heads=5 --model.context=37 --trai
     --train.steps=12 --train.eval_every=4 --train.eval_batches=5 --train.lr=3e-3 --train.sample_every=6 --train.sample_tokens=5
     --data.path=text.txt --data.tokenizer=train:300)
 
-# --- any layout goes on with any other ------------------------------------------------------------
+# --- any layout resumes from any other ------------------------------------------------------------
 figures() { losses "$1"; grep -o '"val":{"loss":[^,]*' "$1/metrics.jsonl"; }
-same() { # FOLDER: what it has come to is what `whole` has
-    cmp -s <(figures whole) <(figures "$1") || fail "$1: other losses: $(paste <(figures whole) <(figures "$1") | head -2)"
-    cmp -s whole/samples.jsonl "$1/samples.jsonl" || fail "$1: other samples"
+same() { # FOLDER: its results must equal those of `whole`
+    cmp -s <(figures whole) <(figures "$1") || fail "$1: losses differ: $(paste <(figures whole) <(figures "$1") | head -2)"
+    cmp -s whole/samples.jsonl "$1/samples.jsonl" || fail "$1: samples differ"
     same_state whole "$1" 12 "$1"
 }
 life() { # CODE FOLDER RANKS keys...
@@ -34,7 +34,7 @@ life 75 other 4 --parallel.pp=2 --parallel.schedule=interleaved --zero.stage=1 -
 life 0 other 2 --parallel.pp=2 --checkpoint.async=false --checkpoint.every=1 --engine.recompute=full
 same other
 
-# Groups of the optimizer may match tensors of one stage only.
+# An optimizer group may match tensors of a single PP stage only.
 printf 'optimizer:\n  groups:\n    - match: "transformer.wpe*"\n      lr_mul: 0.5\n' >groups.yaml
 "$sifr" train --help | grep -q 'parallel.pp' || fail "--help does not have parallel.pp"
 ok "$sifr" train groups.yaml "${run[@]}" --train.steps=2 --train.sample_every=0 --quiet --out=groups -n 2 --parallel.pp=2
