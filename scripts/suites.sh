@@ -1,10 +1,10 @@
-# Sourced by scripts/test: run suites, print their table, and list what was skipped or passed only on the
-# second try. `jobs` is the number of CPUs.
+# Sourced by scripts/test: run suites, print their table, and list what was skipped or passed only
+# on the second try. `jobs` is the number of CPUs.
 passed=0 failed=0 skipped=0
 rows=() skips=() second_tries=()
 
-# suite NAME COMMAND...: run it, keep the log, record seconds and outcome. Exit code 77: the whole suite was
-# skipped. Two kinds of lines in the log are collected:
+# suite NAME COMMAND...: run it, keep the log, record seconds and outcome. Exit code 77: the whole
+# suite was skipped. Two kinds of lines in the log are collected:
 #     SKIPPED: reason     a part that cannot run on this machine
 #     SECOND TRY: test    a test that failed at first
 suite() {

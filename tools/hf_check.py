@@ -105,7 +105,7 @@ def load(folder, dtype="float32"):
     return model.eval()
 
 
-# --- sifr exports ---------------------------------------------------------------------------------------------------------------
+# --- sifr exports ---------------------------------------------------------------------------------
 
 TRAINED = {
     "gpt2 tied": ["--model.arch=gpt2", "--model.tied=yes"],
@@ -147,7 +147,7 @@ def check_exports(bench):
         bench.check(f"export {name}, tokenizer", ids == bench.tokenizer(PROMPT)["input_ids"], f"{len(ids)} ids")
 
 
-# --- transformers saves ---------------------------------------------------------------------------------------------------------
+# --- transformers saves ---------------------------------------------------------------------------
 
 def rope_keys(rope):
     """Config keys of the installed transformers: one object since version 5, before that base and scaling."""
@@ -221,7 +221,8 @@ def check_saved(bench):
             folder = bench.path(f"saved {name} {dtype}")
             rounded.save_pretrained(folder)
             bench.tokenizer.save_pretrained(folder)
-            # load it again instead of rounded.to(float32), in which the rope frequencies are rounded, too
+            # load it again instead of rounded.to(float32), in which the rope frequencies are
+            # rounded, too
             bench.compare(f"load {name} {str(dtype)[6:]}", folder, load(folder))
             back = folder + " back"
             bench.sifr("export", folder, back)
