@@ -16,22 +16,22 @@ same() { # FOLDER: its results must equal those of `whole`
     cmp -s whole/samples.jsonl "$1/samples.jsonl" || fail "$1: samples differ"
     same_state whole "$1" 12 "$1"
 }
-life() { # CODE FOLDER RANKS keys...
+train() { # CODE FOLDER RANKS keys...
     local code=$1 folder=$2 ranks=$3 got=0
     shift 3
     timeout 300 "$sifr" train "${run[@]}" --quiet --out="$folder" -n "$ranks" "$@" >out 2>err || got=$?
     [ $got = "$code" ] || fail "$folder, -n $ranks $*: exit $got, not $code: $(head -c 400 err)"
     ! grep -qE '(will|may) differ' err || fail "$folder, $*: $(cat err)"
 }
-life 0 whole 1
-life 75 cut 4 --parallel.pp=2 --zero.stage=3 --train.stop_at=4
+train 0 whole 1
+train 75 cut 4 --parallel.pp=2 --zero.stage=3 --train.stop_at=4
 cp -r cut other
-life 75 cut 3 --parallel.pp=3 --train.stop_at=8 --parallel.schedule=gpipe
-life 0 cut 1
+train 75 cut 3 --parallel.pp=3 --train.stop_at=8 --parallel.schedule=gpipe
+train 0 cut 1
 same cut
-life 75 other 1 --train.stop_at=7
-life 75 other 4 --parallel.pp=2 --parallel.schedule=interleaved --zero.stage=1 --train.stop_at=9 --comm.backend=threads
-life 0 other 2 --parallel.pp=2 --checkpoint.async=false --checkpoint.every=1 --engine.recompute=full
+train 75 other 1 --train.stop_at=7
+train 75 other 4 --parallel.pp=2 --parallel.schedule=interleaved --zero.stage=1 --train.stop_at=9 --comm.backend=threads
+train 0 other 2 --parallel.pp=2 --checkpoint.async=false --checkpoint.every=1 --engine.recompute=full
 same other
 
 # An optimizer group may match tensors of a single PP stage only.

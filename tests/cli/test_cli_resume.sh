@@ -12,7 +12,7 @@ same() { # A B WHAT: the results of two runs of 30 steps must be equal
     cmp -s <(losses "$1") <(losses "$2") || fail "$3: losses differ: $(paste <(losses "$1") <(losses "$2") | head -2)"
     same_state "$1" "$2" 30 "$3"
 }
-life() { # CODE FOLDER RANKS keys...
+train() { # CODE FOLDER RANKS keys...
     local code=$1 folder=$2 ranks=$3 got=0
     shift 3
     timeout 300 "$sifr" train "${run[@]}" --out="$folder" -n "$ranks" "$@" >out 2>err || got=$?
@@ -21,15 +21,15 @@ life() { # CODE FOLDER RANKS keys...
 }
 
 for mode in fp32 bf16 fp16; do
-    life 0 "$mode" 1 --precision.mode=$mode
-    life 75 "cut-$mode" 3 --precision.mode=$mode --zero.stage=3 --train.stop_at=10
+    train 0 "$mode" 1 --precision.mode=$mode
+    train 75 "cut-$mode" 3 --precision.mode=$mode --zero.stage=3 --train.stop_at=10
     grep -q "stopped after step 10: saved in 'cut-$mode/checkpoints/step-10'" err || fail "no message about the stop: $(cat err)"
-    life 75 "cut-$mode" 2 --precision.mode=$mode --zero.stage=1 --train.stop_at=20 --checkpoint.every=4 --comm.backend=threads
+    train 75 "cut-$mode" 2 --precision.mode=$mode --zero.stage=1 --train.stop_at=20 --checkpoint.every=4 --comm.backend=threads
     grep -q "resuming after step 10 from 'cut-$mode/checkpoints/step-10'" err || fail "no message about resuming: $(cat err)"
-    life 75 "cut-$mode" 4 --precision.mode=$mode --zero.stage=2 --train.stop_at=23 --comm.backend=threads
-    [ $mode != fp32 ] || life 75 "cut-$mode" 3 --precision.mode=$mode --zero.stage=2 --zero.servers=1 --train.stop_at=25 --checkpoint.every=1
-    [ $mode != fp32 ] || life 75 "cut-$mode" 4 --precision.mode=$mode --zero.stage=3 --zero.shard_group=2 --train.stop_at=27 --comm.backend=threads
-    life 0 "cut-$mode" 1 --precision.mode=$mode --checkpoint.async=false --checkpoint.every=2
+    train 75 "cut-$mode" 4 --precision.mode=$mode --zero.stage=2 --train.stop_at=23 --comm.backend=threads
+    [ $mode != fp32 ] || train 75 "cut-$mode" 3 --precision.mode=$mode --zero.stage=2 --zero.servers=1 --train.stop_at=25 --checkpoint.every=1
+    [ $mode != fp32 ] || train 75 "cut-$mode" 4 --precision.mode=$mode --zero.stage=3 --zero.shard_group=2 --train.stop_at=27 --comm.backend=threads
+    train 0 "cut-$mode" 1 --precision.mode=$mode --checkpoint.async=false --checkpoint.every=2
     same "$mode" "cut-$mode" "$mode"
 done
 
@@ -46,14 +46,14 @@ has 'optimizer/momentum.safetensors +good'
 expect 1 "is neither a checkpoint" "$sifr" inspect --verify .
 
 # the previous checkpoint is used, and the result is the same
-life 0 hurt 2 --zero.stage=3
+train 0 hurt 2 --zero.stage=3
 grep -q "skipped the damaged checkpoint 'hurt/checkpoints/step-30': .*variance.safetensors" err || fail "the damaged checkpoint was not skipped: $(cat err)"
 same fp32 hurt "after damage"
 [ -d hurt/checkpoints/step-30.damaged ] || fail "the damaged checkpoint was not renamed"
 
 # --- a complete run, and changed keys -------------------------------------------------------------
 cp fp32/summary.json before
-life 0 fp32 2
+train 0 fp32 2
 grep -q "the run in 'fp32' is complete: step 30 of 30" err || fail "no message: $(cat err)"
 cmp -s before fp32/summary.json || fail "a complete run was changed"
 expect 2 "another model .*model.width: 40 -> 80" "$sifr" train "${run[@]}" --model.width=80 --out=fp32

@@ -128,7 +128,7 @@ assert 0 < step["tensor_waited"] and 0 < step["tensor_in_flight"] == step["in_fl
 PY
 
 # A key without effect gets a warning, from plan and from train.
-told() { # LINE keys...
+warns() { # LINE keys...: each command must print exactly this warning
     local line=$1
     shift
     for command in "plan" "train --dry-run" "train --quiet --out=told-$((++told_count)) --train.steps=1"; do
@@ -138,10 +138,10 @@ told() { # LINE keys...
 }
 told_count=0
 for key in schedule=interleaved schedule=zero-bubble chunks=2 eager=true; do
-    told "parallel.${key%=*} has no effect: it needs parallel.pp above 1" --parallel.$key
+    warns "parallel.${key%=*} has no effect: it needs parallel.pp above 1" --parallel.$key
 done
-told 'parallel.sequence has no effect: it needs parallel.tp above 1' --parallel.sequence=true
-told 'parallel.regather has no effect: it needs parallel.sequence and parallel.tp above 1' --parallel.tp=2 --parallel.regather=true
+warns 'parallel.sequence has no effect: it needs parallel.tp above 1' --parallel.sequence=true
+warns 'parallel.regather has no effect: it needs parallel.sequence and parallel.tp above 1' --parallel.tp=2 --parallel.regather=true
 ok "$sifr" plan "${keys[@]}" -n 4 --parallel.tp=2 --parallel.sequence=true --parallel.regather=true --parallel.pp=2 --parallel.schedule=interleaved
 ! grep -q 'does nothing' err || fail "a warning although all keys have an effect: $(cat err)"
 

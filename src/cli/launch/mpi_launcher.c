@@ -188,8 +188,7 @@ static bool is_ours(const char *variable)
     return strncmp(variable, "SIFR_", 5) == 0 && strchr(variable, '=');
 }
 
-/* "-x NAME" for each SIFR_ variable: Open MPI passes only named ones to other
- * machines. */
+/* "-x NAME" for each SIFR_ variable: Open MPI passes only named ones to other machines. */
 static size_t add_variables(char **all)
 {
     size_t used = 0;
