@@ -1,8 +1,9 @@
 /* gpu_timeline -- a library that CUDA loads into a program (CUDA_INJECTION64_PATH). It logs when
- * each kernel, copy and fill of the GPU began and ended, in the running program and at the GPU's own
- * clock, unlike a profiler that replays kernels one by one.
+ * each kernel, copy and fill of the GPU began and ended, in the running program and at the GPU's
+ * own clock, unlike a profiler that replays kernels one by one.
  *
- * TIMELINE=PATH: the file, a line "BEGIN,END,NAME" each, in nanoseconds. For bench/gpu-timeline.
+ * TIMELINE=PATH names the file, which has a line "BEGIN,END,NAME" for each, in nanoseconds. Used by
+ * bench/gpu-timeline.
  */
 #include <cupti.h>
 #include <stdio.h>

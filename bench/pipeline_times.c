@@ -1,10 +1,10 @@
-/* pipeline_times -- the simulator of schedules as a command, for bench/bubble: the time of a step from
- * the times of its passes.
+/* pipeline_times -- runs the simulator of schedules for bench/bubble: the time of a step from the
+ * times of its passes.
  *
  *     pipeline_times SCHEDULE STAGES CHUNKS ROUNDS MESSAGE
  *
- * MESSAGE is the seconds of a message. stdin has a line `STAGE PASS SECONDS` for every pass: "1 B3 0.25". Prints
- * the seconds to the end of the last pass.
+ * MESSAGE is the time of a message in seconds. stdin has a line `STAGE PASS SECONDS` for every
+ * pass: "1 B3 0.25". Prints the seconds until the end of the last pass.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ static int schedule_of(const char *word)
     return -1;
 }
 
-/* Put the seconds of a pass where it stands in the lists. */
+/* Set each[] of a pass, which is found by its name in the timetable of PP stage p. */
 static bool place(const struct timetable *t, int p, const char *pass, double seconds, double *each)
 {
     char name[TIMETABLE_NAME_BYTES];

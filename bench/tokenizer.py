@@ -3,10 +3,10 @@
 
     python3 bench/tokenizer.py [--build build] [--text FILE] [--mb 8] [--vocab 16384]
 
-The text (by default: Python's own library and /usr/share/doc) is cut into documents of whole lines of about 4 KB. sifr learns
-a vocabulary from it; both encode the documents with that tokenizer.json, every round with an empty cache, and the ids must be
-equal. For `tokenizers` its fastest way to encode counts. Both also learn a vocabulary of the same size. Seconds are CPU
-time, which a busy machine disturbs less.
+The text (by default: Python's own library and /usr/share/doc) is split into documents of whole lines of about 4 KB.
+sifr learns a vocabulary from it. Both encode the documents with that tokenizer.json, with an empty cache in every
+round, and the ids must be equal. For `tokenizers` its fastest encoding function counts. Both also learn a vocabulary
+of the same size. Seconds are CPU time, which depends less on other load of the machine.
 """
 import argparse
 import array
@@ -26,7 +26,7 @@ ROUNDS = 3
 
 
 def gather(limit):
-    """Valid UTF-8 without NUL, from text that any machine has."""
+    """Valid UTF-8 without NUL, from text that every machine has."""
     out = bytearray()
     for pattern in (sysconfig.get_path("stdlib") + "/**/*.py", "/usr/share/doc/**/*"):
         for path in sorted(glob.glob(pattern, recursive=True)):
@@ -52,7 +52,7 @@ def sifr(build, *arguments):
 
 
 def peer_encode(path, docs):
-    """The best seconds over the package's ways to encode, and the ids."""
+    """The best seconds over the encoding functions of the package, and the ids."""
     from tokenizers import Tokenizer
     ways = {
         "encode": lambda t: [t.encode(d, add_special_tokens=False) for d in docs],

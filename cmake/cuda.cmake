@@ -1,8 +1,9 @@
 # cuda -- libsifr-cuda.so: the CUDA back ends of device and ops, and comm over NCCL.
 #
-# A plugin that the command loads when a run asks for a GPU, so that the command needs neither driver nor toolkit
-# (src/base/plugin.h). It is built where nvcc, cuBLASLt and cuDNN are found; NCCL is optional. It has its own copies of
-# base and device and exports its entries only. Nothing here happens with SIFR_CUDA=OFF, or in builds with sanitizers.
+# A plugin that the command loads when a run uses a GPU, so that the command needs neither driver
+# nor toolkit (src/base/plugin.h). It is built if nvcc, cuBLASLt and cuDNN are found; NCCL is
+# optional. It has its own copies of base and device and exports only its entry points. It is not
+# built with SIFR_CUDA=OFF or with sanitizers.
 
 function(sifr_cuda_missing what)
     if(SIFR_CUDA STREQUAL "ON")
@@ -26,7 +27,7 @@ endif()
 enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
 
-# By full name too: packages for Python come without the plain .so links.
+# Also search by full name: Python packages have no plain .so links.
 set(hints HINTS ${CUDAToolkit_LIBRARY_DIR} $ENV{CUDNN_ROOT} PATH_SUFFIXES lib lib64)
 find_library(SIFR_CUBLASLT_LIBRARY NAMES cublasLt libcublasLt.so.13 libcublasLt.so.12 ${hints})
 find_path(SIFR_CUBLASLT_INCLUDE_DIR cublasLt.h HINTS ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES include)
@@ -58,17 +59,19 @@ if(SIFR_NCCL_LIBRARY AND SIFR_NCCL_INCLUDE_DIR)
 endif()
 message(STATUS "CUDA back ends: toolkit ${CUDAToolkit_VERSION}, cuDNN ${SIFR_CUDNN_LIBRARY}, ${with_nccl}, for ${SIFR_CUDA_ARCHITECTURES}")
 
-# C under the same flags as everything else; the toolkit's headers are not ours to warn about.
+# C files have the usual flags; the toolkit's headers are SYSTEM, so that they give no warnings.
 add_library(cuda_slots OBJECT ${cuda_sources})
 target_link_libraries(cuda_slots PRIVATE sifr_flags)
 target_include_directories(cuda_slots SYSTEM PRIVATE ${SIFR_CUDA_INCLUDES})
 set_property(SOURCE src/device/cuda/device_cuda.c APPEND PROPERTY COMPILE_DEFINITIONS SIFR_BUILD="${SIFR_BUILD}")
 
-# Kernels: as in C, no contraction and no fast-math, so that one formula has the same bits in every kernel that has it
-# (a norm and the norm made again); where a fused multiply-add is wanted it is written.
+# Kernels: as in C, no contraction and no fast-math, so that a formula gives the same bits in every
+# kernel that uses it (a norm and its recomputation). Fused multiply-adds are explicit in the
+# source.
 #
-# Files named *_hopper.cu have instructions of sm_90a, which no other GPU has, later ones neither: they are compiled
-# for it alone, whatever GPUs are asked for, and their callers look at the GPU first.
+# Files named *_hopper.cu use instructions of sm_90a, which no other GPU has, not even later ones.
+# They are compiled only for sm_90a, whatever SIFR_CUDA_ARCHITECTURES says, and their callers check
+# the GPU first.
 set(cuda_hopper ${cuda_kernels})
 list(FILTER cuda_hopper INCLUDE REGEX "_hopper\\.cu$")
 list(FILTER cuda_kernels EXCLUDE REGEX "_hopper\\.cu$")
@@ -81,12 +84,13 @@ foreach(kernels cuda_kernels cuda_hopper)
     set_target_properties(${kernels} PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_VISIBILITY_PRESET hidden)
 endforeach()
 
-# An archive, so that only what the back ends use of base and device comes along.
+# An archive, so that only those objects of base and device are linked that the back ends use.
 add_library(cuda_base STATIC $<TARGET_OBJECTS:layer_base> $<TARGET_OBJECTS:layer_device>)
 add_library(sifr_cuda SHARED $<TARGET_OBJECTS:cuda_slots> $<TARGET_OBJECTS:cuda_kernels> $<TARGET_OBJECTS:cuda_hopper>)
 target_link_libraries(sifr_cuda PRIVATE cuda_base ${SIFR_CUDA_LIBRARIES} OpenMP::OpenMP_C Threads::Threads m ${CMAKE_DL_LIBS})
 target_link_options(sifr_cuda PRIVATE -Wl,-z,defs -Wl,--as-needed)
-# The libraries are looked for where they were found: the toolkit's folder is seldom in the loader's list.
+# Put the folders of the libraries into the RUNPATH: the toolkit's folder is rarely in the loader's
+# path.
 set(folders "")
 foreach(library IN LISTS SIFR_CUDA_LIBRARIES)
     get_filename_component(folder ${library} DIRECTORY)

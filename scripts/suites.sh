@@ -1,10 +1,12 @@
-# Sourced by scripts/test: suites, their table, and what in them was skipped or needed a second try. `jobs` is the number of CPUs.
+# Sourced by scripts/test: run suites, print their table, and list what was skipped or passed only
+# on the second try. `jobs` is the number of CPUs.
 passed=0 failed=0 skipped=0
 rows=() skips=() second_tries=()
 
-# suite NAME COMMAND...: run it, keep the log, note seconds and outcome. Exit 77 is a suite that is skipped. Lines of its log:
-#     SKIPPED: reason     a part that cannot run here
-#     SECOND TRY: test    it failed at first
+# suite NAME COMMAND...: run it, keep the log, record seconds and outcome. Exit code 77: the whole
+# suite was skipped. Two kinds of lines in the log are collected:
+#     SKIPPED: reason     a part that cannot run on this machine
+#     SECOND TRY: test    a test that failed at first
 suite() {
     local name=$1 start=$SECONDS log outcome=ok reason= status=0 parts tries
     shift
@@ -30,14 +32,14 @@ suite() {
     echo "${rows[-1]}"
 }
 
-run_ctest() { # FOLDER ctest arguments: two tests may be among those that mostly wait (CMakeLists.txt)
+run_ctest() { # FOLDER ctest arguments: two more jobs than CPUs, because some tests mostly wait (CMakeLists.txt)
     local folder=$1 failures=$1/Testing/Temporary/LastTestsFailed.log status=0 first
     shift
     rm -f "$failures"
     ctest --test-dir "$folder" --no-tests=error --output-on-failure -j $((jobs + 2)) "$@" || status=$?
     list_notes "$folder"
     [ $status != 0 ] || return 0
-    [ -s "$failures" ] || return 1 # no test failed: there were none
+    [ -s "$failures" ] || return 1 # no test failed: none was found
     mapfile -t first < <(sed 's/^[0-9]*://' "$failures")
     echo "--- what failed next to other tests is tried once more, alone: ${first[*]}"
     ctest --test-dir "$folder" --no-tests=error --rerun-failed --output-on-failure "$@" || return 1
@@ -45,19 +47,19 @@ run_ctest() { # FOLDER ctest arguments: two tests may be among those that mostly
     printf 'SECOND TRY: %s\n' "${first[@]}"
 }
 
-list_notes() { # FOLDER: tests of the last ctest, and parts of them, that were skipped or tried twice, with their names
+list_notes() { # FOLDER: tests of the last ctest, and parts of them, that were skipped or run twice
     awk '/^[0-9]+\/[0-9]+ Test: / { name = $3; said = 0 }
         /^(SKIPPED|SECOND TRY): / { note = $0; sub(/: .*/, "", note); sub(/^[A-Z ]*: /, ""); print note ": " name ": " $0; said = 1 }
         /^\[  SKIPPED \] / && !/test\(s\)/ && !said { print "SKIPPED: " name ": " $NF }' "$1/Testing/Temporary/LastTest.log" | sort -u
 }
 
-list() { # HEAD ITEM...: nothing where there are none
+list() { # HEAD ITEM...: prints nothing without items
     [ $# -gt 1 ] || return 0
     echo "$(($# - 1)) $1:"
     printf '  %s\n' "${@:2}"
 }
 
-report() { # LOG of ctest: the table, and the lines that close it; whether nothing failed
+report() { # LOG of ctest: print the table and the last lines; true if nothing failed
     echo
     printf '%s\n' "${rows[@]}"
     grep -hE '^[0-9]+% tests passed' "$1" 2>/dev/null

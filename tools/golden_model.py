@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Golden numbers of tiny models and of AdamW, from PyTorch in double precision.
+"""Golden values of tiny models and of AdamW, from PyTorch in double precision.
 
     python3 tools/golden_model.py            writes tests/engine/golden/ and tests/ops/golden/
 
-For each model: NAME.safetensors holds init/* (F32: exactly what the engine is given), and in F64 logits (of the first
-micro-batch of the first step), grad/* (of the first step, before clipping) and final/* (parameters after all steps);
-NAME.json holds the sizes, the tokens and labels of every micro-batch, the hyper-parameters, losses and gradient norms.
-The models are written out here in plain tensor code; where the transformers package is installed, its own models must
-give the same logits. Needs torch and numpy.
+For each model, NAME.safetensors has init/* (F32: exactly the engine's input) and, in F64, logits (of the first
+micro-batch of the first step), grad/* (of the first step, before clipping) and final/* (parameters after all steps).
+NAME.json has the sizes, the tokens and labels of every micro-batch, the hyper-parameters, losses and gradient norms.
+The models are plain tensor code in this file; if the transformers package is installed, its models must give the same
+logits. Needs torch and numpy.
 """
 import json
 import math
@@ -43,7 +43,7 @@ CASES = {
 }
 
 
-# --- the models: p is a dict of parameters by file name -----------------------------------------------------------------
+# --- models: p is a dict of parameters by tensor name ---------------------------------------------
 
 def gpt2_shapes(c):
     C, f = c["width"], c["ff"]
@@ -78,7 +78,7 @@ def llama_shapes(c):
 
 
 def attend(q, k, v):
-    """(B, heads, T, D) each, causal."""
+    """Causal attention; q, k and v are (B, heads, T, D)."""
     T = q.shape[2]
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
     future = torch.ones(T, T, dtype=torch.bool).triu(1)
@@ -155,7 +155,7 @@ SHAPES = dict(gpt2=gpt2_shapes, llama=llama_shapes)
 LOGITS = dict(gpt2=gpt2_logits, llama=llama_logits)
 
 
-# --- the same logits from the transformers package, where there is one -------------------------------------------------
+# --- the same logits from the transformers package, if it is installed ----------------------------
 
 def peer_model(c):
     import transformers
@@ -193,7 +193,7 @@ def check_peer(name, c, params, tokens, logits):
     assert error < 2e-6, "the models disagree"          # its rotary tables are fp32
 
 
-# --- data, training, files ------------------------------------------------------------------------------------------------
+# --- data, training, files ------------------------------------------------------------------------
 
 def initial_params(c, generator):
     params = {}
@@ -208,7 +208,7 @@ def initial_params(c, generator):
 
 
 def batches(c, generator):
-    """tokens, labels: (STEPS, MICRO_BATCHES, BATCH, TOKENS); the more labels count the later the micro-batch."""
+    """tokens, labels: (STEPS, MICRO_BATCHES, BATCH, TOKENS); later micro-batches have more valid labels."""
     shape = (STEPS, MICRO_BATCHES, BATCH, TOKENS)
     tokens = torch.randint(0, c["vocab"], shape, generator=generator)
     labels = torch.randint(0, c["vocab"], shape, generator=generator)
@@ -237,7 +237,7 @@ def optimizer(c, params):
 
 
 def step_loss(c, params, tokens, labels):
-    """Mean over the valid labels of all micro-batches of the step."""
+    """The mean over the valid labels of all micro-batches of the step."""
     total = sum(F.cross_entropy(LOGITS[c["arch"]](c, params, t).flatten(0, 1), l.flatten(),
                                 ignore_index=-1, reduction="sum") for t, l in zip(tokens, labels))
     return total / (labels >= 0).sum()
@@ -301,7 +301,7 @@ def write_model(folder, name, c, seed):
                     tokens=tokens.flatten(2).tolist(), labels=labels.flatten(2).tolist()))
 
 
-# --- AdamW alone ----------------------------------------------------------------------------------------------------------
+# --- AdamW in isolation ---------------------------------------------------------------------------
 
 def write_adamw(folder):
     """Two segments with their own learning rate and decay; gradients from zero to large, so that eps = 1e-8 matters."""

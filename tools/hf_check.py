@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Models of sifr in the hands of transformers, and the other way round.
+"""Exchanges models between sifr and transformers, in both directions.
 
     python3 tools/hf_check.py BUILD
 
-What sifr exports is loaded by transformers, with no tensor missing or left over, and gives the same loss and the same greedy
-text; what transformers saves is loaded by sifr, and does so too. GPT-2 and Llama with grouped heads, head tied or not, one file
-or several, F32, BF16 and F16, config keys of transformers 4 and 5, tensor names with and without their prefix, three kinds of
-rope. Prints a line for each case; ends with 1 when one of them fails, with 0 and a word when a package is missing.
+transformers loads what sifr exports, with no missing or unexpected tensor, and has the same loss and the same greedy
+text; sifr loads what transformers saves, with the same checks. Cases: GPT-2 and Llama with grouped heads, tied and
+untied heads, one or several files, F32, BF16 and F16, config keys of transformers 4 and 5, tensor names with and
+without their prefix, three kinds of rope. Prints a line for each case. Exit code 1: a case failed; 0 with a message:
+a package is missing.
 """
 import glob
 import json
@@ -23,7 +24,7 @@ PROMPT = "static enum status "
 
 
 class Bench:
-    """The command, a place to work in, and the tokens of which the loss is taken."""
+    """The command, a working folder, and the tokens on which the loss is measured."""
 
     def __init__(self, build, folder):
         self.sifr_path, self.folder, self.failed, self.count, self.worst = os.path.join(build, "sifr"), folder, 0, 0, 0.0
@@ -46,7 +47,7 @@ class Bench:
         done = subprocess.run([self.sifr_path, *words], capture_output=True)
         if done.returncode != 0:
             raise RuntimeError(f"sifr {' '.join(words)}: exit {done.returncode}: {done.stderr.decode()}")
-        return done.stdout.decode(errors="replace")  # a text may be of bytes that are no UTF-8
+        return done.stdout.decode(errors="replace")  # generated text may be invalid UTF-8
 
     def sifr_loss(self, model):
         got = json.loads(self.sifr("eval", model, f"--data.val={self.val}", "--data.format=u16", f"--context={CONTEXT}", "--json"))
@@ -79,7 +80,7 @@ class Bench:
         print(f"{'ok    ' if ok else 'FAILED'}  {what}: {words}", flush=True)
 
     def compare(self, what, sifr_model, peer):
-        """Loss and greedy text of a directory in both hands."""
+        """Compare loss and greedy text of a model in sifr and in transformers."""
         try:
             ours, theirs = self.sifr_loss(sifr_model), self.peer_loss(peer)
             ours_text, theirs_text = self.sifr_text(sifr_model), self.peer_text(peer)
@@ -93,7 +94,7 @@ class Bench:
 
 
 def load(folder, dtype="float32"):
-    """By transformers, strictly."""
+    """Load with transformers; any missing or unexpected tensor is an error."""
     import torch
     from transformers import AutoModelForCausalLM
     model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype) if dtype != "auto" else dtype,
@@ -104,7 +105,7 @@ def load(folder, dtype="float32"):
     return model.eval()
 
 
-# --- sifr exports ---------------------------------------------------------------------------------------------------------------
+# --- sifr exports ---------------------------------------------------------------------------------
 
 TRAINED = {
     "gpt2 tied": ["--model.arch=gpt2", "--model.tied=yes"],
@@ -116,7 +117,7 @@ TRAINED = {
 
 
 def check_types(bench, name, run, wide):
-    """In 16 bits: transformers finds the type by itself, and the values are the fp32 ones, rounded."""
+    """16-bit exports: transformers detects the type, and the values are the rounded fp32 ones."""
     import torch
     for word, dtype in (("bf16", torch.bfloat16), ("f16", torch.float16)):
         out = f"{wide}-{word}"
@@ -146,10 +147,10 @@ def check_exports(bench):
         bench.check(f"export {name}, tokenizer", ids == bench.tokenizer(PROMPT)["input_ids"], f"{len(ids)} ids")
 
 
-# --- transformers saves ---------------------------------------------------------------------------------------------------------
+# --- transformers saves ---------------------------------------------------------------------------
 
 def rope_keys(rope):
-    """For a config of this transformers: one object since 5, before it the base and what scales it."""
+    """Config keys of the installed transformers: one object since version 5, before that base and scaling."""
     import transformers
     if int(transformers.__version__.split(".")[0]) >= 5:
         return {"rope_parameters": rope}
@@ -158,7 +159,7 @@ def rope_keys(rope):
 
 
 def made(name):
-    """A model of transformers, with weights large enough that the likeliest token is clear."""
+    """A transformers model with weights large enough for the most likely token to be unambiguous."""
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
     torch.manual_seed(1)
@@ -188,7 +189,7 @@ def made(name):
 
 
 def as_transformers_4(folder):
-    """The config.json that 4.x would have written."""
+    """Rewrite config.json as transformers 4.x writes it."""
     path = os.path.join(folder, "config.json")
     config = json.load(open(path, encoding="utf-8"))
     config["torch_dtype"] = config.pop("dtype", "float32")
@@ -202,7 +203,7 @@ def as_transformers_4(folder):
 
 
 def strip_prefix(folder):
-    """Names as a body saved without its head has them."""
+    """Rename tensors as in a model that was saved without its head."""
     from safetensors.torch import load_file, save_file
     path = os.path.join(folder, "model.safetensors")
     tensors = {k.removeprefix("transformer.").removeprefix("model."): v for k, v in load_file(path).items()}
@@ -220,7 +221,8 @@ def check_saved(bench):
             folder = bench.path(f"saved {name} {dtype}")
             rounded.save_pretrained(folder)
             bench.tokenizer.save_pretrained(folder)
-            # loaded again, not rounded.to(float32): the frequencies of the rope were rounded with the weights there
+            # load it again instead of rounded.to(float32), in which the rope frequencies are
+            # rounded, too
             bench.compare(f"load {name} {str(dtype)[6:]}", folder, load(folder))
             back = folder + " back"
             bench.sifr("export", folder, back)

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""A vocabulary learnt by sifr in the hands of the `tokenizers` package.
+"""Checks a vocabulary learned by sifr with the `tokenizers` package.
 
     python3 tools/tokenizer_peer.py BUILD [TEXT]
 
-sifr learns a vocabulary from TEXT (by default the golden texts and this tree's sources) and writes tokenizer.json; the package
-loads it, and must give the same ids, decode them to the same text, and, asked to learn from the same text, the same merges in
-the same order. Prints what was compared; ends with 1 at the first difference, with 77 when the package is missing.
+sifr learns a vocabulary from TEXT (by default the golden texts and the sources of this repository) and writes
+tokenizer.json. The package loads it and must produce the same ids and decode them to the same text. Trained on the
+same text, it must find the same merges in the same order. Prints what was compared. Exit code 1: a difference;
+77: the package is missing.
 """
 import array
 import glob
@@ -28,7 +29,7 @@ def own_text():
 
 
 def documents(text):
-    """As tests/train/test_tokenizer_workbench.c cuts them."""
+    """Split like tests/train/test_tokenizer_workbench.c."""
     at = 0
     while at < len(text):
         end = text.find(b"\n", at + 4095) + 1 if len(text) - at > 4096 else 0

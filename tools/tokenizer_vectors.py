@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Makes the golden vectors of the tokenizer with the `tokenizers` package.
+"""Writes the golden vectors of the tokenizer with the `tokenizers` package.
 
     python3 tools/tokenizer_vectors.py [tests/train/golden/tokenizer]
 
-Two small tokenizers are trained on the text below: one split as GPT-2 does (ByteLevel with its regex, merges as strings),
-one as Llama 3 does (Split by regex, ByteLevel without, ignore_merges, merges as pairs). For each, NAME.json is the
-tokenizer and NAME-vectors.json what it makes of the texts: ids with special tokens cut out ("special") and with them read as
-ordinary text ("ordinary"). tests/train/test_tokenizer_golden.c holds the C code against them.
+Three small tokenizers are trained on the text below: one that splits like GPT-2 (ByteLevel with its regex, merges as
+strings), one like Llama 3 (Split by regex, ByteLevel without, ignore_merges, merges as pairs), and one like RoBERTa
+(add_prefix_space). For each, NAME.json is the tokenizer and NAME-vectors.json has the ids of the texts: with special
+tokens recognized ("special") and with special tokens read as ordinary text ("ordinary").
+tests/train/test_tokenizer_golden.c compares the C code with them.
 """
 import json
 import random
@@ -60,7 +61,7 @@ ADDED = [
 
 
 def noise(random_, count):
-    """Strings of characters drawn from everywhere, so that no rule is met only in tidy text."""
+    """Strings of random characters from many scripts, so that every rule is also tested outside of clean text."""
     ranges = [(0x20, 0x7e), (0x20, 0x7e), (0xa0, 0x24f), (0x370, 0x3ff), (0x400, 0x4ff), (0x590, 0x6ff), (0x900, 0x97f), (0xe00, 0xe7f), (0x1f00, 0x1fff),
               (0x2000, 0x206f), (0x20a0, 0x22ff), (0x3000, 0x30ff), (0x4e00, 0x4fff), (0xac00, 0xad00), (0xff00, 0xff60), (0x10330, 0x1034a), (0x1d7ce, 0x1d7ff), (0x1f300, 0x1f64f)]
     for _ in range(count):
@@ -115,7 +116,7 @@ def llama3():
 
 
 def prefixed():
-    """ByteLevel with add_prefix_space, as RoBERTa has it."""
+    """ByteLevel with add_prefix_space, like RoBERTa."""
     tokenizer = make(pre_tokenizers.ByteLevel(add_prefix_space=True), 400, False, ["</s>"])
     tokenizer.add_tokens(["tool:call"])
     return tokenizer

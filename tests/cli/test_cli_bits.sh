@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The law: the same bits of the losses and of the weights for 1 and 2 threads, every recompute mode, and every run.
+# Losses and weights are equal to the bit for 1 and 2 threads, every recompute mode, and every run.
 . "$(dirname "$0")/common.sh" "$@"
 make_text >text.txt
 
-# Odd sizes on purpose; two micro-batches a step, so that sums are formed.
+# Odd sizes on purpose; two micro-batches per step, so that gradients are summed.
 train() { # FOLDER keys...
     local folder=$1
     shift
@@ -13,8 +13,8 @@ train() { # FOLDER keys...
     sed 's/.*"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2/' "$folder/metrics.jsonl" >"$folder.loss"
 }
 same() { # A B WHAT
-    cmp -s "$1.loss" "$2.loss" || fail "$3: other losses: $(paste "$1.loss" "$2.loss" | head -2)"
-    cmp -s "$1/checkpoints/step-6/model.safetensors" "$2/checkpoints/step-6/model.safetensors" || fail "$3: other weights"
+    cmp -s "$1.loss" "$2.loss" || fail "$3: losses differ: $(paste "$1.loss" "$2.loss" | head -2)"
+    cmp -s "$1/checkpoints/step-6/model.safetensors" "$2/checkpoints/step-6/model.safetensors" || fail "$3: weights differ"
 }
 
 for arch in gpt2 llama; do
@@ -34,21 +34,22 @@ for arch in gpt2 llama; do
     ! cmp -s $arch-base.loss $arch-other.loss || fail "$arch: another seed gave the same losses"
 done
 
-# In fp32 nothing is rounded, at random or not; that is said once.
+# In fp32 nothing is rounded, so stochastic rounding has no effect: one warning.
 train random --model.arch=gpt2 --run.threads=2 --optimizer.rounding=stochastic
-[ "$(grep -c 'warning: optimizer.rounding: stochastic does nothing with precision.mode: fp32' err)" = 1 ] ||
-    fail "no word on rounding in fp32: $(head -c 400 err)"
+[ "$(grep -c 'warning: optimizer.rounding=stochastic has no effect with precision.mode=fp32' err)" = 1 ] ||
+    fail "no warning about rounding in fp32: $(head -c 400 err)"
 same gpt2-base random "stochastic rounding in fp32"
 
-# Nor does a cosine have a decay of its own; the run's own config.yaml, which has all keys, is not warned about.
+# train.decay has no effect with a cosine schedule: one warning. There is none about the run's own
+# config.yaml, which has all keys.
 ok "$sifr" plan random/config.yaml --train.decay=99
-[ "$(grep -c 'warning: train.decay: 99 does nothing with train.schedule: cosine; it is for wsd' err)" = 1 ] ||
-    fail "no word on a decay without use: $(head -c 400 err)"
+[ "$(grep -c 'warning: train.decay=99 has no effect with train.schedule=cosine; it is for wsd' err)" = 1 ] ||
+    fail "no warning about train.decay: $(head -c 400 err)"
 for keys in '' '--train.schedule=wsd --train.decay=1'; do
     ok "$sifr" plan random/config.yaml $keys
-    ! grep 'train.decay' err || fail "a word on train.decay: $keys"
+    ! grep 'train.decay' err || fail "a warning about train.decay: $keys"
 done
-# a key of an earlier version, in a configuration and in the folder of a run: accepted with one line, the same bits
+# a removed key, in a configuration and in a run folder: accepted with one line, the same bits
 removed='engine.keep_swiglu was removed and is ignored'
 printf 'engine:\n  keep_swiglu: true\n' >old.yaml
 train llama-old --model.arch=llama --model.kv_heads=1 --model.tied=no --model.ff=100 --run.threads=2 old.yaml

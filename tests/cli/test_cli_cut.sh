@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A file becomes shorter while it is mapped: an error that names it, the state of the last step is saved, and no zeros get into it.
+# A data file is truncated while it is mapped: the error names it, the state of the last step is
+# saved, and the run never trains on the zeros behind the end.
 . "$(dirname "$0")/common.sh" "$@"
 make_text >text.txt
 ok "$sifr" tokenize text.txt --out=tokens
@@ -8,7 +9,7 @@ whole=$(find tokens -name '*.bin' -size +8k | head -1)
 bytes=$(stat -c %s "$whole")
 train=("$sifr" train "${small[@]}" --train.steps=1000000 --train.global_batch=8 --data.split=0 --checkpoint.every=0)
 
-# cut_in_use NAME BYTES FLAGS...: the file is cut to BYTES in the middle of a run
+# cut_in_use NAME BYTES FLAGS...: truncate the file to BYTES in the middle of a run
 cut_in_use() {
     local name=$1 left=$2 pid code=0
     shift 2
@@ -24,21 +25,21 @@ cut_in_use() {
 }
 
 cut_in_use none 0 -n1
-# with the file as it was, the run goes on, with the bits of one that was never interrupted
+# with the file restored, the run resumes, with the bits of an uninterrupted run
 cp "$whole" none.bin
 last=$(sed -n 's/.*"steps": \([0-9]*\).*/\1/p' run-none/summary.json | head -1)
 stop=$((last + 2))
 expect 75 "resuming after step $last from" "${train[@]}" --data.path=none.bin --train.stop_at=$stop --out=run-none
 expect 75 'stopped' "${train[@]}" --data.path=none.bin --train.stop_at=$stop --out=run-sound
 cmp run-none/checkpoints/step-$stop/model.safetensors run-sound/checkpoints/step-$stop/model.safetensors ||
-    fail "a run whose data was cut for a while has other weights"
+    fail "the run whose data was truncated and restored has other weights"
 
 cut_in_use half $((bytes / 2)) -n1
 cut_in_use inside-a-page $((bytes - 2)) -n1 # the rest of the page reads as zeros, without a signal
 cut_in_use two $((bytes / 2)) -n2
 cut_in_use threads 0 -n2 --comm.backend=threads
 
-# The tokens of text are in a file of the run folder: it is named, not the text, and no zeros are trained on.
+# The tokens of text are in a cache file of the run folder: the error names that file, not the text.
 for left in 4096 inside; do
     run=run-cache-$left
     "${train[@]}" -n1 --data.path=text.txt --out=$run >out 2>err &

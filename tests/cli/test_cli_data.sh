@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Text becomes tokens once, in the run folder, with the bits that it had without; and a change of the data between two
-# parts of a run is found wherever it is, with words for what was compared.
+# Text is encoded once, into a cache in the run folder, and trains with the same bits as without a
+# cache. Data that changed between two parts of a run is detected wherever the change is, and the
+# message says what was compared.
 . "$(dirname "$0")/common.sh" "$@"
 export SIFR_RUN_THREADS=1
 for _ in 1 2 3 4; do make_text; done >text.txt # about 130 kB
@@ -11,104 +12,104 @@ for _ in 1 2 3 4; do make_text; done >text.txt # about 130 kB
 run=(--model.layers=1 --model.width=16 --model.heads=2 --model.context=16 --train.micro_batch=2 --train.global_batch=4 --train.steps=6
     --train.eval_every=3 --data.tokenizer=train:300)
 cached() { find "$1/cache" -name 'tokens-*.bin' | wc -l; }
-life() { # CODE FOLDER keys...: with the words of the run in `err`
+train() { # CODE FOLDER keys...: train; messages go to `err`
     local code=$1 folder=$2 got=0
     shift 2
     timeout 120 "$sifr" train "${run[@]}" --out="$folder" "$@" >out 2>err || got=$?
     [ $got = "$code" ] || fail "$folder $*: exit $got, not $code: $(head -c 400 err)"
 }
 same() { # A B WHAT
-    cmp -s <(losses "$1") <(losses "$2") || fail "$3: other losses"
+    cmp -s <(losses "$1") <(losses "$2") || fail "$3: losses differ"
     same_state "$1" "$2" 6 "$3"
 }
 
-# --- one file for all ranks, found again, made again ------------------------------------------------------------------
+# --- one cache file per source for all ranks: reused, rebuilt -------------------------------------
 both="[{path: $work/text.txt, weight: 2}, {path: $work/pairs.jsonl, weight: 1}]"
-life 0 one --data.mix="$both"
-[ "$(cached one)" = 2 ] || fail "not a file for each source: $(ls one/cache)"
-life 0 four -n 4 --comm.backend=threads --zero.stage=3 --data.mix="$both"
+train 0 one --data.mix="$both"
+[ "$(cached one)" = 2 ] || fail "not one file per source: $(ls one/cache)"
+train 0 four -n 4 --comm.backend=threads --zero.stage=3 --data.mix="$both"
 same one four "four ranks"
-[ "$(cached four)" = 2 ] || fail "not a file for each source: $(ls four/cache)"
-life 75 cut --data.mix="$both" --train.stop_at=2
+[ "$(cached four)" = 2 ] || fail "not one file per source: $(ls four/cache)"
+train 75 cut --data.mix="$both" --train.stop_at=2
 stat -c '%i %Y' cut/cache/tokens-* >before
-life 75 cut --data.mix="$both" --train.stop_at=4
-stat -c '%i %Y' cut/cache/tokens-* | cmp -s - before || fail "the tokens were made again"
-rm -r cut/cache # nobody misses it
-life 0 cut --data.mix="$both"
-[ "$(cached cut)" = 2 ] || fail "the tokens were not made again: $(ls cut)"
+train 75 cut --data.mix="$both" --train.stop_at=4
+stat -c '%i %Y' cut/cache/tokens-* | cmp -s - before || fail "the cache was rebuilt"
+rm -r cut/cache # it can be rebuilt
+train 0 cut --data.mix="$both"
+[ "$(cached cut)" = 2 ] || fail "the cache was not rebuilt: $(ls cut)"
 same one cut "without its cache"
 
-# damage is found and repaired; tokens of another text go; what is not ours stays
-life 75 hurt --data.path=text.txt --train.stop_at=2
+# damage is detected and repaired; caches of other text are removed; the user's files stay
+train 75 hurt --data.path=text.txt --train.stop_at=2
 printf 'x' | dd of="$(echo hurt/cache/tokens-*)" bs=1 seek=6000 conv=notrunc status=none
 echo mine >hurt/cache/notes
-life 75 hurt --data.path=text.txt --train.stop_at=3
+train 75 hurt --data.path=text.txt --train.stop_at=3
 grep -q "rebuilding the token cache 'hurt/cache/tokens-.*': its content does not match its hash" err || fail "damage: $(cat err)"
-life 75 hurt --data.path=text.txt --train.stop_at=4 --data.split=0.2
-[ "$(cached hurt)" = 1 ] || fail "tokens that nobody uses: $(ls hurt/cache)"
-[ "$(cat hurt/cache/notes)" = mine ] || fail "a file of somebody's is gone"
+train 75 hurt --data.path=text.txt --train.stop_at=4 --data.split=0.2
+[ "$(cached hurt)" = 1 ] || fail "an unused cache is left: $(ls hurt/cache)"
+[ "$(cat hurt/cache/notes)" = mine ] || fail "a file of the user is gone"
 
-# --fresh moves the run and leaves the tokens
-life 0 one --fresh --data.mix="$both"
+# --fresh renames the run and keeps the cache
+train 0 one --fresh --data.mix="$both"
 [ -d one.1 ] && [ "$(cached one)" = 2 ] || fail "--fresh: $(ls one one.1)"
 same one four "--fresh"
 
-# a folder that takes no tokens: that is said, and the run is the same
-life 75 full --data.mix="$both" --train.stop_at=1
+# a cache that cannot be written: a message, and the same bits
+train 75 full --data.mix="$both" --train.stop_at=1
 rm -r full/cache
 echo 'in the way' >full/cache
-life 0 full --data.mix="$both"
-grep -q "cannot be kept in 'full/cache': .*; this rank holds its own copy in memory" err || fail "not said: $(cat err)"
+train 0 full --data.mix="$both"
+grep -q "cannot be kept in 'full/cache': .*; this rank holds its own copy in memory" err || fail "no message: $(cat err)"
 same one full "tokens in memory"
-[ "$(cat full/cache)" = 'in the way' ] || fail "a file of somebody's is gone"
+[ "$(cat full/cache)" = 'in the way' ] || fail "a file of the user is gone"
 
 # a start that fails leaves nothing
 expect 2 "longer than the data" "$sifr" train "${run[@]}" --out=none --data.path=text.txt --data.split=0.9 \
     --model.context=16000 --train.context=16000
-[ ! -e none ] || fail "a start that failed left $(find none)"
+[ ! -e none ] || fail "a failed start left $(find none)"
 
-# --- the plan knows what is mapped: about, before the text is encoded, and then to the byte ---------------------------
+# --- the plan shows mapped bytes: an estimate before the text is encoded, then the exact number ---
 figure() { sed -n "s/.*\"$1\": \([a-z0-9]*\).*/\1/p" out | head -1; }
 plan=(train "${run[@]}" --out=plan --data.path=text.txt --data.val=pairs.jsonl)
 ok "$sifr" "${plan[@]}" --dry-run
 has '^data     about [0-9.]+k tokens in [0-9.]+ KiB, mapped: one copy for all ranks of a host$'
 ok "$sifr" "${plan[@]}" --dry-run --json
 about=$(figure data_bytes)
-[ ! -e plan ] || fail "a plan has made $(find plan)"
+[ ! -e plan ] || fail "a plan created $(find plan)"
 ok "$sifr" "${plan[@]}" --json
 exactly=$(figure data_bytes)
-[ "$exactly" = "$(cat plan/cache/tokens-* | wc -c)" ] || fail "$exactly bytes are mapped, and there are: $(ls -l plan/cache)"
-[ $((about * 10)) -gt $((exactly * 9)) ] && [ $((about * 10)) -lt $((exactly * 11)) ] || fail "about $about bytes are $exactly"
+[ "$exactly" = "$(cat plan/cache/tokens-* | wc -c)" ] || fail "$exactly bytes are mapped, but the files are: $(ls -l plan/cache)"
+[ $((about * 10)) -gt $((exactly * 9)) ] && [ $((about * 10)) -lt $((exactly * 11)) ] || fail "estimated $about bytes, actual $exactly"
 ok "$sifr" "${plan[@]}" --dry-run --json
-[ "$(figure data_exact) $(figure data_bytes)" = "true $exactly" ] || fail "the plan does not know the tokens: $(cat out)"
+[ "$(figure data_exact) $(figure data_bytes)" = "true $exactly" ] || fail "the plan does not use the cache: $(cat out)"
 ok "$sifr" plan "${run[@]}" --data.path=text.txt
 has '^data     about '
 ok "$sifr" inspect plan
 has 'cache .* of encoded text in 2 files; safe to delete'
 
-# --- changed data -----------------------------------------------------------------------------------------------------
-life 75 changed --data.path=text.txt --train.stop_at=2
-grep -qE 'compared' err && fail "nothing was there to compare: $(cat err)"
+# --- changed data ---------------------------------------------------------------------------------
+train 75 changed --data.path=text.txt --train.stop_at=2
+grep -qE 'compared' err && fail "compared, although there was no checkpoint: $(cat err)"
 touch -d '2001-01-01' text.txt
-life 75 changed --data.path=text.txt --train.stop_at=3
-grep -qE 'sifr: the data matches the checkpoint \(compared: 1 file, 1[0-9.]+ KiB hashed whole\)$' err || fail "not said: $(cat err)"
-! grep -q differ err || fail "a time is a difference: $(cat err)"
+train 75 changed --data.path=text.txt --train.stop_at=3
+grep -qE 'sifr: the data matches the checkpoint \(compared: 1 file, 1[0-9.]+ KiB hashed whole\)$' err || fail "no message: $(cat err)"
+! grep -q differ err || fail "a new modification time counts as a difference: $(cat err)"
 cp text.txt good.txt
 printf '%0100d' 0 | dd of=text.txt bs=1 seek=70000 conv=notrunc status=none # 100 bytes in the middle
-life 75 changed --data.path=text.txt --train.stop_at=4 --data.tokenizer="$work/changed/checkpoints/step-3/tokenizer.json"
+train 75 changed --data.path=text.txt --train.stop_at=4 --data.tokenizer="$work/changed/checkpoints/step-3/tokenizer.json"
 grep -qE 'warning: the data does not match the checkpoint \(compared: 1 file, 1[0-9.]+ KiB hashed whole\)' err ||
-    fail "100 bytes in the middle are not noticed: $(cat err)"
+    fail "100 changed bytes in the middle are not detected: $(cat err)"
 cp good.txt text.txt
 
-# the same of tokens, where a window may not see it
+# the same for token shards, at offsets that sampling could miss
 "$sifr" tokenize text.txt --out=shards --tokenizer=bytes >out 2>err || fail "tokenize: $(cat err)"
 shards=(--data.path=shards/train.bin --data.val=shards/val.bin --data.tokenizer=shards/tokenizer.json)
-life 75 tokens "${shards[@]}" --train.stop_at=2
-life 75 tokens "${shards[@]}" --train.stop_at=3
-grep -q 'the data matches the checkpoint (compared: 2 files, ' err || fail "not said: $(cat err)"
+train 75 tokens "${shards[@]}" --train.stop_at=2
+train 75 tokens "${shards[@]}" --train.stop_at=3
+grep -q 'the data matches the checkpoint (compared: 2 files, ' err || fail "no message: $(cat err)"
 for at in 50000 90000 130001; do # even bytes: the other half of a token is 0
     printf 'Z' | dd of=shards/train.bin bs=1 seek=$((at / 2 * 2)) conv=notrunc status=none
 done
-life 75 tokens "${shards[@]}" --train.stop_at=4
-grep -q 'warning: the data does not match the checkpoint (compared: 2 files, .* hashed whole)' err || fail "not noticed: $(cat err)"
+train 75 tokens "${shards[@]}" --train.stop_at=4
+grep -q 'warning: the data does not match the checkpoint (compared: 2 files, .* hashed whole)' err || fail "the change is not detected: $(cat err)"
 finish

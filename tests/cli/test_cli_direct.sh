@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Past the system's cache and through it, a checkpoint has the same bytes, and is gone on from by any number of ranks. The
-# tensors are long enough that each rank has whole blocks of them.
+# Checkpoints written with direct I/O and through the page cache have the same bytes, and any number
+# of ranks resumes from them. The tensors are long enough for each rank to have whole blocks of
+# them.
 . "$(dirname "$0")/common.sh" "$@"
 make_text >text.txt
 export SIFR_RUN_THREADS=1
@@ -14,7 +15,7 @@ train() { # CODE FOLDER keys...
 same() { # A B
     local file count=0
     for file in $(cd "$1" && echo *.safetensors optimizer/*.safetensors); do
-        cmp "$1/$file" "$2/$file" || fail "$1 and $2 have another $file"
+        cmp "$1/$file" "$2/$file" || fail "$file differs between $1 and $2"
         count=$((count + 1))
     done
     [ $count -ge 3 ] || fail "$1 has only $count files"
@@ -29,7 +30,8 @@ for mode in fp32 bf16; do
             same $mode-true-true/checkpoints/step-3 $mode-$direct-$async/checkpoints/step-3
         done
     done
-    # Out of the disk, out of the cache, and through it; each rank a part, or all of them everything.
+    # Read from disk, from the page cache, and without direct I/O; each rank reads a part, or all
+    # ranks read everything.
     sync $mode-true-true/checkpoints/step-3/*.safetensors $mode-true-true/checkpoints/step-3/optimizer/*
     for file in $mode-true-true/checkpoints/step-3/*.safetensors $mode-true-true/checkpoints/step-3/optimizer/*; do
         dd if="$file" iflag=nocache count=0 status=none

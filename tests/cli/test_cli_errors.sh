@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Bad input: each gives one clear message and the right exit code, and nothing that was there is destroyed.
+# Bad input: each mistake gives one clear message and the right exit code, and no existing file is
+# damaged.
 . "$(dirname "$0")/common.sh" "$@"
 make_text >text.txt
 ok "$sifr" tokenize text.txt --vocab=300 --out=tokens
@@ -15,7 +16,7 @@ expect 2 "error: there is no 'no-such'" "$sifr" sample no-such
 expect 2 "error: model.path: there is no 'no-such'" train --data.path=text.txt --model.path=no-such
 expect 2 "data.tokenizer: .*no-such.json" train --data.path=text.txt --data.tokenizer=no-such.json
 expect 2 "data.path" train
-# a name that is not there, or of the wrong kind, is wrong usage, whoever is given it
+# a path that does not exist or has the wrong kind is wrong usage (exit code 2) in every command
 expect 2 "data.path: '/' is a folder; name a file, or several by a quoted glob: '/\*.txt'" train --data.path=/
 expect 2 "data.tokenizer: there is no tokenizer.json in the folder '/'" train --data.path=text.txt --data.tokenizer=/
 for command in "sample no-such" "eval no-such" "export no-such to" "inspect no-such" "inspect --verify no-such" \
@@ -40,25 +41,25 @@ for out in dead dead/ dead/run; do
     expect 2 "--out: 'dead' is a link that leads nowhere" "$sifr" tokenize text.txt --out=$out
 done
 rm dead
-[ ! -e no ] && [ ! -e to ] || fail "a folder was made for a wrong name"
+[ ! -e no ] && [ ! -e to ] || fail "a folder was created for a wrong path"
 head -c 3000 tokens/train.bin >short.bin
 expect 1 "short.bin.*(truncated|cut|tokens|bytes)" train --data.path=short.bin
 head -c 500 tokens/train.bin >header.bin
 expect 1 "header.bin" train --data.path=header.bin
 expect 1 "'text.txt' is neither a checkpoint \(no state.json\) nor a run folder with checkpoints" "$sifr" inspect --verify text.txt
-# bench step: what is wrong is said before anything is measured
+# bench step: mistakes are reported before anything is measured
 expect 2 "no model: set --model.preset" "$sifr" bench step
-[ ! -s out ] || fail "bench step: measured before it was refused: $(cat out)"
-if [ -e "${sifr%/sifr}/libsifr-cuda.so" ] && ! /sbin/ldconfig -p | grep -q 'libcuda\.so\.1'; then # a build for GPUs on a machine that has none
+[ ! -s out ] || fail "bench step: measured before the error: $(cat out)"
+if [ -e "${sifr%/sifr}/libsifr-cuda.so" ] && ! /sbin/ldconfig -p | grep -q 'libcuda\.so\.1'; then # a build with CUDA on a machine without a driver
     SIFR_PLUGIN_FOLDER=${sifr%/sifr} expect 2 "run.device: cuda: no NVIDIA driver is on this machine \(libcuda.so.1 was not found\): install one, or use the device 'cpu'" train --data.path=text.txt --run.device=cuda
 fi
 expect 2 "run.deterministic=false has no effect on the CPU" "$sifr" bench step --model.preset=tiny --run.deterministic=false
 expect 2 "100000 is larger than model.context" "$sifr" bench step --model.preset=tiny --context=100000
-[ ! -s out ] || fail "bench step: measured before it was refused: $(cat out)"
+[ ! -s out ] || fail "bench step: measured before the error: $(cat out)"
 expect 2 "not '16GB' \(did you mean '16G'\?\)" "$sifr" plan --model.preset=tiny --model.vocab=300 --memory=16GB
 expect 2 "not '16GiB' \(did you mean '16G'\?\)" "$sifr" plan --model.preset=tiny --model.vocab=300 --memory=16GiB
 expect 1 "noise.safetensors" "$sifr" inspect "$(printf '\010\0\0\0\0\0\0\0{"a": 1}' >noise.safetensors && echo noise.safetensors)"
-# what is wrong with the content of data ends with 1, whoever reads it; with its name, or with a setting beside it, 2
+# wrong content of a data file gives exit code 1 in every command; a wrong path or setting gives 2
 : >empty.txt
 : >empty.jsonl
 printf '\n\n' >blank.jsonl
@@ -76,7 +77,7 @@ expect_data() { # CODE PATTERN FILE [FORMAT]
     expect "$1" "$2" train --data.path=text.txt --data.val="$3" --data.format="${4:-auto}" --model.vocab=300
     expect "$1" "$2" "$sifr" eval good --data.val="$3" --data.format="${4:-auto}"
     [ $# = 4 ] || [ "$3" = short.bin ] || expect "$1" "$2" "$sifr" tokenize "$3" --out=no
-    [ ! -e no ] && [ ! -e run ] || fail "$3: something was made of it"
+    [ ! -e no ] && [ ! -e run ] || fail "$3: a failed command left a folder"
 }
 expect_data 1 "empty.txt' is empty" empty.txt
 expect_data 1 "empty.jsonl' is empty" empty.jsonl
@@ -100,7 +101,7 @@ ok train --data.path=text.txt --data.val=2024 --out=file-2024
 ln -s no-such.txt dead.log
 expect_data 2 "'dead.log' is a link that leads nowhere" dead.log
 expect_data 2 "'dead.log' is a link that leads nowhere" 'd*.log'
-# files of several kinds, whichever is the first; what no kind holds is told for what it is
+# files of several kinds, in any order; a file that is of no supported kind is named as what it is
 mkdir mixed
 printf '{"text": "a line"}\n' | tee mixed/b.jsonl >mixed/z.jsonl
 cp text.txt mixed/a.txt
@@ -117,7 +118,7 @@ expect 1 "odd.bin' is truncated" "$sifr" eval good --data.val=odd.bin --data.for
 expect 2 "train.bin' has an llm.c header; read it with data.format tokens" "$sifr" eval good --data.val=tokens/train.bin --data.format=u16
 expect 2 "no file matches 'no-such.txt'" "$sifr" plan "${small[@]}" --data.path=no-such.txt
 
-# what may not be text is said once, by each that reads it
+# a file that may not be text: one warning from every command that reads it
 printf 'a\0b\0c' | cat - text.txt >nul.txt
 once() { # COMMAND...
     ok "$@"
@@ -158,7 +159,7 @@ expect 1 "cut.json" train --data.path=text.txt --data.tokenizer=cut.json
 printf '{"version": "1.0", "model": {"type": "Unigram", "vocab": []}}' >other.json
 expect 2 "other.json: .*not supported" train --data.path=text.txt --data.tokenizer=other.json
 
-# folders that cannot be written to; nothing may be left where it should not be
+# folders that cannot be written to
 : >file
 expect 2 "file" "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=2 --quiet --out=file/run
 expect 1 "/proc/sifr" "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=2 --quiet --out=/proc/sifr
@@ -173,9 +174,9 @@ expect 2 "model_type 'bert' is not supported" "$sifr" sample broken
 [ ! -e run ] || fail "a refused run left a folder: $(ls -R run | head -5)"
 
 expect 2 "--out is empty; name a folder, or omit --out" "$sifr" train "${small[@]}" --data.path=text.txt --out=
-[ ! -e runs ] || fail "an empty --out made a folder"
+[ ! -e runs ] || fail "an empty --out created a folder"
 
-# training that diverges stops with 3 and names a tensor or the loss
+# training that diverges ends with exit code 3
 expect 3 "skipped" "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=50 --train.lr=900 --train.clip=0 \
     --train.warmup=0 --train.weight_decay=900 --train.max_skips=2 --quiet --out=diverged
 grep -q '"end": "diverged"' diverged/summary.json || fail "summary.json does not say diverged"

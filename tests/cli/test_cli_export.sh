@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# sifr export: a Hugging Face directory in any type, in one file or several, from a run, a checkpoint or such a directory;
-# whole or not at all, and never from bytes that are not what was written. sifr inspect --diff says what differs.
+# sifr export: a Hugging Face directory in any type, in one or several files, from a run, a
+# checkpoint or another such directory. An export is complete or absent, and never made from damaged
+# files. sifr inspect --diff shows what differs.
 . "$(dirname "$0")/common.sh" "$@"
 sifr() { "$sifr" "$@"; }
 make_text >text.txt
@@ -10,18 +11,18 @@ ok sifr train "${small[@]}" --model.arch=llama --model.kv_heads=1 --model.tied=n
     --data.tokenizer=tokens/tokenizer.json --train.steps=5 --out=narrow
 step=run/checkpoints/step-5 narrow=narrow/checkpoints/step-5
 
-# as it is: the same bytes of every tensor, the same tokenizer
+# without conversion: the same bytes of every tensor, the same tokenizer
 ok sifr export run plain
 has '^plain: .* parameters in f32, 1 file, .*the hashes of the checkpoint match$'
 for name in tokenizer.json tokenizer_config.json generation_config.json config.json; do
-    cmp -s "$step/$name" "plain/$name" || fail "$name is not what it was"
+    cmp -s "$step/$name" "plain/$name" || fail "$name has changed"
 done
 [ "$(LC_ALL=C ls plain | tr '\n' ' ')" = 'config.json generation_config.json model.safetensors tokenizer.json tokenizer_config.json ' ] ||
     fail "other files: $(ls plain)"
 ok sifr sample plain --tokens=8 --temperature=0 --raw -q The
 mv out text-1
 ok sifr sample run --tokens=8 --temperature=0 --raw -q The
-cmp -s out text-1 || fail "the copy writes another text"
+cmp -s out text-1 || fail "the exported model samples another text"
 
 cp -r plain bare
 rm bare/tokenizer.json
@@ -30,15 +31,15 @@ expect 2 "--tokenizer: no file matches 'no-such'" "$sifr" sample bare The --toke
 ok sifr sample bare --tokens=2 -q The --tokenizer=plain
 expect 2 "data.val: there is no held-out data; give a file or a quoted glob" "$sifr" eval plain
 
-# several files, and one again
+# to several files, and back to one
 ok sifr export "$step" parts --shard-size=20k --json
 is_json out
 has '"files": [3-9],.*"verified": true, "master": false'
 [ -f parts/model.safetensors.index.json ] && [ ! -e parts/model.safetensors ] || fail "no index: $(ls parts)"
 ok sifr export parts/ again/
-cmp -s again/model.safetensors plain/model.safetensors || fail "there and back gives other bytes"
+cmp -s again/model.safetensors plain/model.safetensors || fail "the round trip changed bytes"
 
-# fp32 of a run in bf16 are its masters; in bf16 they are its weights
+# of a bf16 run, an f32 export has the masters, and a bf16 export has the weights
 ok sifr export narrow wide --dtype=f32
 has 'in f32, .*from the fp32 masters'
 grep -q '"torch_dtype": "float32"' wide/config.json || fail "dtype: $(cat wide/config.json)"
@@ -50,7 +51,7 @@ cmp -s rounded/model.safetensors kept/model.safetensors || fail "rounded masters
 ok sifr export wide half --dtype=f16
 ok sifr sample half --tokens=3 -q The
 
-# nothing is overwritten, nothing is left of what failed
+# nothing is overwritten, and a failed export leaves nothing
 expect 2 "'plain' exists and is not an empty folder" "$sifr" export run plain
 expect 2 "'text.txt' exists and is not an empty folder" "$sifr" export run text.txt
 expect 2 "error: there is no 'nowhere'" "$sifr" export nowhere x
@@ -69,14 +70,14 @@ expect 1 "damaged/tokenizer.json': bytes .*: hash mismatch" "$sifr" export damag
 cp -r plain short
 truncate -s -1 short/model.safetensors
 expect 1 "short/model.safetensors" "$sifr" export short x
-[ ! -e x ] && [ ! -e x.sifr-partial ] || fail "something is left of what failed"
+[ ! -e x ] && [ ! -e x.sifr-partial ] || fail "a failed export left files"
 mkdir -p late.sifr-partial
 echo old >late.sifr-partial/old
 echo "1 host" >late.sifr-partial/.sifr-lock # the marker of an export that was killed
 ok sifr export run late
-[ ! -e late/old ] && [ "$(ls -d late*)" = late ] || fail "an old export's file is in the new one"
+[ ! -e late/old ] && [ "$(ls -d late*)" = late ] || fail "a file of the killed export is in the new one"
 
-# two of a kind
+# equal models
 ok sifr inspect --diff run plain
 has '^  tensors +28$'
 has '^  equal +28$'
@@ -88,7 +89,7 @@ is_json out
 has '"part": "master".*"part": "variance"'
 has '"differing": 0, "only_first": 0, "only_second": 0, "largest": 0'
 
-# one element, one type, one name, one shape
+# models that differ in an element, a type, a name, a shape
 cp -r plain other
 at=$(($(stat -c %s other/model.safetensors) - 8)) # the second element from the end of the last tensor
 printf '\0\0\200?' | dd of=other/model.safetensors bs=1 seek=$at conv=notrunc status=none
@@ -100,7 +101,7 @@ is_json out
 has '"name": "transformer.wte.weight", "equal": false, .*"elements": 9600, "differing": 1, "first": 9598,'
 expect 1 "differ in " "$sifr" inspect --diff wide kept
 has 'F32, BF16; [0-9]+ of [0-9]+ elements, largest'
-ok sifr export kept kept-wide --dtype=f32 # no element differs, and all of the types do
+ok sifr export kept kept-wide --dtype=f32 # no element differs, but all types do
 expect 1 "differ in " "$sifr" inspect --diff kept kept-wide
 has 'BF16, F32; 0 of [0-9]+ elements, largest 0, rms 0 relative$'
 expect 1 "differ in " "$sifr" inspect --diff plain wide

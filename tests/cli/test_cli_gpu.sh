@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What is planned for a GPU, on one made of threads (tests/device/fake_gpu.c): its memory and the host's apart, its
-# runtime, and that a run which is too large for the CPU is sent there.
+# Plans for a GPU, on a fake one made of threads (tests/device/fake_gpu.c): GPU and host memory are
+# separate, the runtime is counted, and a run that is too large for the CPU is advised to use the
+# GPU.
 . "$(dirname "$0")/common.sh" "$@"
 
 fake=${sifr%/sifr}/fake
@@ -10,7 +11,7 @@ keys=("${small[@]}" --model.vocab=256 --train.global_batch=8 --train.micro_batch
 
 ok "$sifr" plan "${keys[@]}" -n 2 --run.device=cuda --lines
 has '^machine  cuda \(a GPU made of threads\)'
-has '^memory   15.7 GiB per rank' # of 16, less what others hold
+has '^memory   15.7 GiB per rank' # of 16, minus what other processes hold
 has '^  runtime \(estimate\) +541.0 MiB +541.0 MiB'
 has '^  on the host +[0-9.]+ MiB'
 has "^the table shows GPU memory; runtime as measured on an H200: CUDA's context, cuBLASLt and cuDNN 541.0 MiB"
@@ -23,18 +24,18 @@ has '"host_bytes": ?[1-9][0-9]{6}'
 ok "$sifr" plan "${keys[@]}" -n 2 --run.device=cpu --json
 has '"host_bytes": ?0[,}]'
 
-# Fast mode is a GPU's: told once, and the same memory and bytes on the wire.
+# Fast mode works only on GPUs: one message, the same memory and traffic.
 ok "$sifr" plan "${keys[@]}" -n 2 --run.device=cuda --json
 mv out exact
 ok "$sifr" plan "${keys[@]}" -n 2 --run.device=cuda --run.deterministic=false --json
-cmp -s out exact || fail "a plan in fast mode says something else"
+cmp -s out exact || fail "the plan differs in fast mode"
 [ "$(grep -c 'run.deterministic: false: the same run may give other bits: products take .*NCCL' err)" = 1 ] ||
-    fail "what fast mode gives up: $(cat err)"
+    fail "no message about fast mode: $(cat err)"
 expect 2 'run.deterministic: false changes nothing here' \
     "$sifr" plan "${keys[@]}" -n 2 --run.device=cpu --run.deterministic=false
 ok "$sifr" plan "${keys[@]}" -n 2 --run.device=cpu --run.deterministic=false --zero.accumulate=local
 
-# Runtime counts for what fits; 500 MiB are not enough for the smallest model.
+# The runtime counts: 500 MiB are not enough for the smallest model.
 expect 4 'ZeRO stage 0 needs 54[0-9]\.[0-9] MiB per rank, and only 500.0 MiB' \
     "$sifr" plan "${keys[@]}" --run.device=cuda --memory=524288000
 expect 4 'the GPU of this machine, a GPU made of threads, has enough memory: set run.device=cuda; on the CPU ' \

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Help, version, man page and completion work with nothing else and list what there is; unknown words are answered.
+# Help, version, man page and completion need no other arguments and list everything; unknown words
+# get a suggestion.
 . "$(dirname "$0")/common.sh" "$@"
 
 commands="train plan eval sample tokenize export inspect bench doctor"
@@ -23,9 +24,9 @@ for command in $commands; do
     cp out page
     ok "$sifr" help "$command"
     cmp -s out page || fail "help $command and $command --help differ"
-    # help comes first, whatever else is there
+    # --help wins over all other arguments, even invalid ones
     ok "$sifr" "$command" --no.such.key=1 --help
-    cmp -s out page || fail "$command --help looked at other arguments"
+    cmp -s out page || fail "$command --help depends on other arguments"
     awk 'length($0) > 120 { exit 1 }' page || fail "help of $command has lines over 120 columns"
 done
 ok "$sifr" train --help
@@ -55,7 +56,7 @@ for word in help man completion; do
     has '^Examples$'
     has "^  (source <\()?sifr $word"
 done
-# what is needed, and what no value stands for
+# required keys, and the meaning of empty values
 COLUMNS=300 ok "$sifr" train --help
 tr -s ' \n' ' ' <out >words
 for line in "model.layers=N number of transformer blocks; required without model.preset or model.path" \
@@ -67,7 +68,7 @@ ok "$sifr" train --help
 
 ok "$sifr" train -qh
 has "^sifr train: "
-# what another flag takes is no call for help
+# -h as the value of another flag does not print help
 expect 2 "no-such-model" "$sifr" sample no-such-model --prompt -h
 expect 2 "unknown flag '-hello'; a text that begins with '-' goes after --" "$sifr" sample no-such-model -hello
 expect 2 "no-such-model" "$sifr" sample no-such-model -- -hello
@@ -75,7 +76,7 @@ expect 2 "SIFR_TRAIN_STPES matches no key .did you mean SIFR_TRAIN_STEPS" env SI
 
 ok "$sifr" completion bash
 cp out completion
-bash -n completion || fail "the completion is no bash"
+bash -n completion || fail "the completion is not valid bash"
 (
     . ./completion
     compopt() { :; }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a run folder says of itself: units, and a last checkpoint that is in checkpoint.fallback.
+# sifr inspect of a run folder: units, and a last checkpoint in checkpoint.fallback.
 . "$(dirname "$0")/common.sh" "$@"
 make_text >text.txt
 keys=("${small[@]}" --data.path=text.txt --quiet --checkpoint.every=2)
@@ -14,7 +14,7 @@ mv run moved
 ok "$sifr" inspect moved
 has '^  checkpoint +moved/checkpoints/step-4$'
 
-# as a run ends whose disk was too full for its last checkpoint
+# the state after a run whose disk was too full for its last checkpoint
 mkdir -p other/run-0123456789abcdef
 mv moved/checkpoints/step-4 other/run-0123456789abcdef/
 sed -i 's|"checkpoint": ".*"|"checkpoint": "other/run-0123456789abcdef/step-4"|' moved/summary.json
@@ -24,17 +24,17 @@ for command in "sample moved x --tokens=2" "eval moved" "export moved hf"; do
     expect 0 "'moved/checkpoints/step-2' is not the last checkpoint of the run: that is 'other/run-0123456789abcdef/step-4'" "$sifr" $command
 done
 ok "$sifr" sample other/run-0123456789abcdef/step-4 x --tokens=2
-! grep -q 'not the last' err || fail "the last checkpoint is called another: $(cat err)"
-# resumed without checkpoint.fallback: said, and the same bits in the end
+! grep -q 'not the last' err || fail "a warning although this is the last checkpoint: $(cat err)"
+# resumed without checkpoint.fallback: a message, and the same bits in the end
 cp -r moved again
 expect 0 "the last checkpoint of the run, 'other/run-0123456789abcdef/step-4', is not used; set checkpoint.fallback" "$sifr" train "${keys[@]}" --train.steps=4 --out=again
 cmp again/checkpoints/step-4/model.safetensors other/run-0123456789abcdef/step-4/model.safetensors || fail "resumed with other bits"
 ok "$sifr" sample again x --tokens=2
-! grep -q 'not the last' err || fail "an older checkpoint is called the last: $(cat err)"
+! grep -q 'not the last' err || fail "a warning about an outdated checkpoint in the fallback folder: $(cat err)"
 mv other/run-0123456789abcdef gone
 ok "$sifr" sample moved x --tokens=2
-! grep -q 'not the last' err || fail "a checkpoint that is not there is named: $(cat err)"
+! grep -q 'not the last' err || fail "a warning about a checkpoint that does not exist: $(cat err)"
 
-# a fallback that cannot be one is wrong usage
+# a fallback that is not a folder is wrong usage
 expect 2 "checkpoint.fallback: 'text.txt' is a file" "$sifr" train "${keys[@]}" --train.steps=4 --checkpoint.fallback=text.txt --out=never
 finish

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# JSON that would take many times its size in memory is refused with its count and the limit, in every kind of file; what is
-# as large as the largest real files is read.
+# JSON that would need many times its size in memory is refused, with its count and the limit, in
+# every kind of file. Files as large as the largest real ones are read.
 . "$(dirname "$0")/common.sh" "$@"
 make_text >text.txt
 keys=("${small[@]}" --data.path=text.txt --checkpoint.every=2 --train.steps=4 --data.tokenizer=train:300)
@@ -16,7 +16,7 @@ words() { # COUNT KEY: a list of short words
     yes '"ab",' | head -n "$1" | tr -d '\n'
     printf '0]}\n'
 }
-header() { # FILE: as the header of a safetensors file
+header() { # FILE: print it as the header of a safetensors file
     local bytes byte
     bytes=$(stat -c %s "$1")
     for byte in 0 8 16 24 32 40 48 56; do printf "\\x$(printf %02x $((bytes >> byte & 255)))"; done
@@ -42,14 +42,14 @@ for file in config.json model.safetensors.index.json; do
 done
 hollow 300000 >run/summary.json
 expect 1 "summary.json.*it has 300002 lists and objects" "$sifr" inspect run
-[ ! -e never ] || fail "something was made"
+[ ! -e never ] || fail "a failed command left a folder"
 
-# a line of metrics.jsonl that is not a record stays
+# a line of metrics.jsonl that is not a record is kept
 cat hollow.json >>run/metrics.jsonl
 ok "$sifr" train "${keys[@]}" --train.steps=6 --quiet --out=run
 cmp -s <(cat hollow.json) <(sed -n 5p run/metrics.jsonl) || fail "the line is lost"
 
-# as large as real ones: 100,000 tensors in one file
+# as large as a real file: 100,000 tensors
 {
     printf '{'
     for i in $(seq 0 99999); do
@@ -64,10 +64,10 @@ cmp -s <(cat hollow.json) <(sed -n 5p run/metrics.jsonl) || fail "the line is lo
 ok "$sifr" inspect many.safetensors
 has '100001'
 
-# a length that begins with the byte of a brace
+# a header length whose first byte is '{'
 printf '%-123s' '{"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}' >brace.json
 header brace.json >brace.safetensors
-[ "$(head -c 1 brace.safetensors)" = '{' ] || fail "another length"
+[ "$(head -c 1 brace.safetensors)" = '{' ] || fail "the header length does not begin with a brace"
 ok "$sifr" inspect brace.safetensors
 has 'F32|f32'
 finish

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A limit on memory that is too low for the libraries: exit 4 and a message, whatever OpenBLAS does when it gets none; no hang.
+# A memory limit that is too low for the libraries: exit code 4 and a message, no hang, whatever
+# OpenBLAS does when an allocation fails.
 . "$(dirname "$0")/common.sh" "$@"
 make_text >text.txt
 
@@ -16,10 +17,10 @@ if ! limited 1000000 "$sifr" --version >/dev/null 2>&1; then
 fi
 for kb in 40000 60000 80000 100000 130000; do
     expect 4 'out of memory.*BLAS.*ulimit -v' limited $kb "${train[@]}" --out=run-$kb
-    [ ! -e run-$kb/checkpoints ] || fail "$kb: something was saved"
+    [ ! -e run-$kb/checkpoints ] || fail "$kb: a checkpoint was saved"
 done
 
-# above that: it runs, or says what does not fit, in order
+# with more memory: the command runs, or exits with 4 and a message
 for kb in 150000 200000 250000 300000 1000000; do
     code=0
     limited $kb "${train[@]}" --out=run-$kb >out 2>err || code=$?

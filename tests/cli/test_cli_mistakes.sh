@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Files that are not what they were taken for are named, with what is wrong; paths in any encoding are kept; a finished run says so.
+# Files of an unexpected kind are named with what is wrong; paths in any encoding are preserved; a
+# finished run says so.
 . "$(dirname "$0")/common.sh" "$@"
 make_text >text.txt
 run=("$sifr" train "${small[@]}" --model.layers=1 --data.tokenizer=bytes --train.steps=2)
 
-# --- a tab, a page, a pointer -----------------------------------------------------------------------------------------
+# --- a tab in YAML, an HTML page, a Git LFS pointer -----------------------------------------------
 printf 'model:\n\tlayers: 2\n' >tab.yaml
 expect 2 'tab.yaml:2: a tab in column 1 indents this line: YAML takes spaces only' "$sifr" plan tab.yaml
 printf '\n<!DOCTYPE html>\n<html><body>Not found</body></html>\n' >page.html
@@ -20,55 +21,55 @@ expect 1 "'pointer.safetensors' is a Git LFS pointer" "$sifr" inspect pointer.sa
 printf '{"version": "1.0",\n' >half.json
 expect 1 'half.json: not a tokenizer.json: line [12]' "$sifr" tokenize text.txt --tokenizer=half.json --out=no
 
-# --- data that is no plain text ---------------------------------------------------------------------------------------
+# --- data that is not plain text ------------------------------------------------------------------
 { printf '[\n'; sed 's/.*/{"text": "&"},/' text.txt; printf '{}]\n'; } >list.json
 expect 1 "list.json' is JSON and is not read as text" "${run[@]}" --data.path=list.json --out=no
 expect 1 "'list.json' is JSON and is not read as text" "$sifr" tokenize list.json --tokenizer=bytes --out=no
-[ ! -e no ] || fail "refused, and a folder is there"
-ok "${run[@]}" --data.path=list.json --data.format=text --out=as-text # asked for
+[ ! -e no ] || fail "a refused command left a folder"
+ok "${run[@]}" --data.path=list.json --data.format=text --out=as-text # explicitly requested
 sed 's/.*/{"text": "&"}/' text.txt >lines.json
 ok "${run[@]}" --data.path=lines.json --data.format=jsonl --out=as-lines
 { printf 'x%.0s' $(seq 1 1000); printf 'caf\351\n'; cat text.txt; } >latin.txt
 ok "${run[@]}" --data.path=latin.txt --out=latin
-grep -q "warning: .*latin.txt' is not UTF-8: byte 0xe9 at offset 1003; " err || fail "not said: $(cat err)"
-[ "$(grep -c 'is not UTF-8' err)" = 1 ] || fail "not said once: $(cat err)"
+grep -q "warning: .*latin.txt' is not UTF-8: byte 0xe9 at offset 1003; " err || fail "no warning: $(cat err)"
+[ "$(grep -c 'is not UTF-8' err)" = 1 ] || fail "not exactly one warning: $(cat err)"
 { cat text.txt; printf 'caf\303\251 \342\202\254 \360\237\231\202\n'; } >utf8.txt
 ok "$sifr" tokenize utf8.txt --tokenizer=bytes --out=utf8
-! grep -q 'not UTF-8' err || fail "UTF-8 is complained about: $(cat err)"
+! grep -q 'not UTF-8' err || fail "a warning about valid UTF-8: $(cat err)"
 
-# --- a tokenizer that is not the model's ------------------------------------------------------------------------------
+# --- a tokenizer that is not the model's ----------------------------------------------------------
 ok "${run[@]}" --data.path=text.txt --out=run
 ok "$sifr" tokenize text.txt --vocab=257 --out=other
 ok "$sifr" sample run --tokens=2 -q --tokenizer=other/tokenizer.json a
-grep -q "warning: the tokenizer 'other/tokenizer.json' (257 tokens) is not the one beside the model" err || fail "not said: $(cat err)"
+grep -q "warning: the tokenizer 'other/tokenizer.json' (257 tokens) is not the one beside the model" err || fail "no warning: $(cat err)"
 ok "$sifr" eval run --data.tokenizer=other/tokenizer.json
-grep -q "warning: the tokenizer .*other/tokenizer.json' (257 tokens) is not the one beside the model" err || fail "eval: not said: $(cat err)"
+grep -q "warning: the tokenizer .*other/tokenizer.json' (257 tokens) is not the one beside the model" err || fail "eval: no warning: $(cat err)"
 for same in bytes run/checkpoints/step-2/tokenizer.json; do
     ok "$sifr" sample run --tokens=2 -q --tokenizer=$same a
-    [ ! -s err ] || fail "the same tokenizer: $(cat err)"
+    [ ! -s err ] || fail "a message about the same tokenizer: $(cat err)"
 done
 ok "$sifr" eval run
 [ ! -s err ] || fail "eval with its own tokenizer: $(cat err)"
 ok "$sifr" tokenize text.txt --vocab=300 --out=shards
 ok "$sifr" train "${small[@]}" --model.layers=1 --data.path=shards/train.bin --model.vocab=1000 --train.steps=1 --out=wordless
 ok "$sifr" sample wordless --tokens=1 -q --tokenizer=bytes a
-grep -q "warning: the tokenizer 'bytes' has 257 tokens and the model in '.*' 1000: it is hardly the one" err || fail "a smaller one: not said: $(cat err)"
+grep -q "warning: the tokenizer 'bytes' has 257 tokens and the model in '.*' 1000: it is hardly the one" err || fail "a smaller tokenizer: no warning: $(cat err)"
 expect 1 "warning: 'shards/train.bin' was encoded with another tokenizer" "$sifr" tokenize --decode shards/train.bin --tokenizer=bytes
 
-# --- a path that is not UTF-8 -----------------------------------------------------------------------------------------
+# --- a path that is not UTF-8 ---------------------------------------------------------------------
 odd=$(printf 'caf\351 "x".txt')
 if cp text.txt "$odd" 2>/dev/null; then
     ok "${run[@]}" --data.path="$odd" --out=odd
     grep -q '^  path: !!binary "' odd/config.yaml || fail "the path is not in config.yaml: $(grep path odd/config.yaml)"
-    ok "$sifr" train odd/config.yaml --train.steps=4 --out=odd # by config.yaml alone: the same file
-    [ "$(wc -l <odd/metrics.jsonl)" = 4 ] || fail "it did not go on"
-    ! grep -qE 'data.path|data is not that' err || fail "other data: $(cat err)"
+    ok "$sifr" train odd/config.yaml --train.steps=4 --out=odd # by config.yaml alone: resumes with the same file
+    [ "$(wc -l <odd/metrics.jsonl)" = 4 ] || fail "the run did not resume"
+    ! grep -qE 'data.path|data does not match' err || fail "a message about changed data: $(cat err)"
     ok "$sifr" eval odd
     ok "${run[@]}" --train.steps=4 --data.path="$odd" --out=odd
-    ! grep -qE 'data.path|data is not that' err || fail "other data: $(cat err)"
+    ! grep -qE 'data.path|data does not match' err || fail "a message about changed data: $(cat err)"
 fi
 
-# --- a finished run ---------------------------------------------------------------------------------------------------
+# --- a finished run -------------------------------------------------------------------------------
 ok "${run[@]}" --data.path=text.txt --out=run -q
 [ "$(cat err)" = "sifr: the run in 'run' is complete: step 2 of 2" ] || fail "-q on a finished run: $(cat err)"
 [ ! -s out ] || fail "-q on a finished run: $(cat out)"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One rank whose files are not there, or not good: all ranks end at once, and the message is that rank's.
+# One rank whose data file is missing or invalid: all ranks end soon, with the message of that rank.
 . "$(dirname "$0")/common.sh" "$@"
 make_text >text.txt
 printf 'too short' >short.txt
@@ -10,7 +10,7 @@ case $(ldd "$sifr" | grep -oE 'libmpi(ch)?\.so' | head -n 1) in
 esac
 command -v $mine >/dev/null || skip_all "$mine is not installed"
 
-# A launcher whose rank 1 has $ODD_DATA for its data: it puts `rank` in front of the program.
+# A launcher that runs the program through `rank`, which gives $ODD_DATA to rank 1.
 cat >rank <<'R'
 #!/bin/sh
 eval "number=\$RANK_VARIABLE"
@@ -32,13 +32,13 @@ chmod +x rank launcher
 odd() { # DATA PATTERN
     expect 2 "$2" env SIFR_MPIRUN="$work/launcher" SIFR_DATA_PATH=text.txt ODD_DATA="$1" timeout 120 "$sifr" train "${small[@]}" \
         --train.global_batch=12 --train.steps=2 --out=run -n 3
-    [ "$(grep -c error err)" = 1 ] || fail "$1: not one message: $(cat err)"
+    [ "$(grep -c error err)" = 1 ] || fail "$1: not exactly one message: $(cat err)"
     # a rank that is killed while it writes the token cache cannot remove it
-    [ "$(ls -A run 2>/dev/null)" = "" ] || [ "$(ls -A run)" = cache ] || fail "$1: a run was begun: $(ls -A run)"
+    [ "$(ls -A run 2>/dev/null)" = "" ] || [ "$(ls -A run)" = cache ] || fail "$1: a run was started: $(ls -A run)"
     rm -rf run
 }
-for i in 1 2 3; do                                             # who ends first is chance
-    odd nope.txt "error: rank 1: data.path: no file matches 'nope.txt'" # before the ranks have met
-    odd short.txt "error: rank 1: .*short.txt' has 11 tokens" # after that
+for i in 1 2 3; do # the order in which ranks end varies
+    odd nope.txt "error: rank 1: data.path: no file matches 'nope.txt'" # before the ranks join
+    odd short.txt "error: rank 1: .*short.txt' has 11 tokens" # after they have joined
 done
 finish

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Nothing of the user's is removed, overwritten or renamed, whatever names it has: symbolic links and files in the place of outputs,
-# temporary files and checkpoints. Two writers to one output: the second is refused. What killed writers left is cleaned up.
+# Files of the user are never removed, overwritten or renamed, whatever their names: symbolic links
+# and files in place of outputs, temporary files and checkpoints. Of two writers to one output the
+# second is refused. Leftovers of killed writers are cleaned up.
 . "$(dirname "$0")/common.sh" "$@"
 faulty=$(dirname "$sifr")/sifr_faults
 make_text >text.txt
@@ -8,16 +9,16 @@ mkdir -p precious/below
 echo mine >precious/file
 echo mine >precious/below/file
 cp -r precious kept
-same() { diff -r precious kept >/dev/null || { fail "$1: what the link leads to has changed"; rm -rf precious; cp -r kept precious; }; }
+same() { diff -r precious kept >/dev/null || { fail "$1: the target of the link has changed"; rm -rf precious; cp -r kept precious; }; }
 is_link() { [ -L "$1" ] || fail "the link $1 is gone"; }
-killed() { # ORDER COMMAND...: it ends by kill -9 at that call (tests/kill/kill_hooks.c)
+killed() { # ORDER COMMAND...: run it, with a kill -9 at that call (tests/kill/kill_hooks.c)
     local order=$1 got=0
     shift
     rm -f record*
     { KILL=$order KILL_RECORD=$work/record "$faulty" "$@" >out 2>err || got=$?; } 2>/dev/null
     [ $got = 137 ] || fail "exit $got, not killed at $order: $*: $(head -c 400 err)"
 }
-hold() { # FILE: as a live process 4242 would
+hold() { # FILE: lock it as a live process 4242 would
     echo "4242 there" >"$1"
     exec 9<>"$1"
     flock 9
@@ -26,8 +27,9 @@ hold() { # FILE: as a live process 4242 would
 train=("$sifr" train "${small[@]}" --data.path=text.txt --train.steps=8 --checkpoint.every=2 --checkpoint.keep=1 --checkpoint.async=false --out=run)
 expect 75 "" "${train[@]}" --train.stop_at=4
 
-# --- checkpoints ---------------------------------------------------------------------------------------------------------
-# an archive took the place of a checkpoint, a note is in another, and links have the names of temporary folders
+# --- checkpoints ----------------------------------------------------------------------------------
+# one checkpoint is a link to an archive, another has a note in it, and links have the names of
+# temporary folders
 ln -s "$PWD/precious" run/checkpoints/.step-6.tmp
 ln -s "$PWD/precious" run/checkpoints/.old-step-4
 mkdir -p notes && cp -r run/checkpoints/step-4 notes/step-4
@@ -45,22 +47,22 @@ is_link run/checkpoints/step-2
 diff -r archive archived || fail "an archived checkpoint has changed"
 [ "$(cat run/checkpoints/step-4/notes.txt)" = mine ] || fail "a note in a checkpoint is lost: $(ls -R run/checkpoints)"
 [ "$(grep -c "checkpoints: 'run/checkpoints/step-4' is kept: 'notes.txt' in it is not part of the checkpoint" err)" = 1 ] ||
-    fail "the note is not named once: $(cat err)"
-[ "$(grep -c "'run/checkpoints/.step-6.tmp' is left as it is" err)" = 1 ] || fail "the link is not named once: $(cat err)"
+    fail "not exactly one message about the note: $(cat err)"
+[ "$(grep -c "'run/checkpoints/.step-6.tmp' is left as it is" err)" = 1 ] || fail "not exactly one message about the link: $(cat err)"
 [ -e run/checkpoints/step-8/COMPLETE ] && [ ! -e run/checkpoints/step-6 ] || fail "not pruned: $(ls -A run/checkpoints)"
 ok "$sifr" inspect --verify run
 
-# records go to files of the run's own
+# records are not written through a link
 cp run/metrics.jsonl precious.jsonl
 mv run/metrics.jsonl moved && ln -s "$PWD/precious.jsonl" run/metrics.jsonl
 expect 2 "'run/metrics.jsonl' is a symbolic link" "${train[@]}" --train.steps=10
-cmp -s precious.jsonl moved || fail "what metrics.jsonl leads to was written to"
+cmp -s precious.jsonl moved || fail "the target of metrics.jsonl was written to"
 rm run/metrics.jsonl && mv moved run/metrics.jsonl
 
-# --- export --------------------------------------------------------------------------------------------------------------
+# --- export ---------------------------------------------------------------------------------------
 ln -s "$PWD/precious" x.sifr-partial
 ok "$sifr" export run x
-grep -q "'x.sifr-partial' is left as it is" err || fail "the link is not named: $(cat err)"
+grep -q "'x.sifr-partial' is left as it is" err || fail "no message about the link: $(cat err)"
 same "export"
 is_link x.sifr-partial
 [ -f x/model.safetensors ] && [ "$(ls -A x | grep -c sifr)" = 0 ] || fail "not exported: $(ls -A x)"
@@ -71,9 +73,9 @@ ln -s "$PWD/nothing" dangling
 expect 2 "'dangling' is a symbolic link: nothing is overwritten" "$sifr" export run dangling
 echo mine >y.sifr-lock
 expect 2 "'y.sifr-lock' is not a lock file of sifr, and nothing is overwritten; choose another OUT" "$sifr" export run y
-[ "$(cat y.sifr-lock)" = mine ] && [ ! -e y ] || fail "a file was taken for a lock"
+[ "$(cat y.sifr-lock)" = mine ] && [ ! -e y ] || fail "a file of the user was used as a lock"
 
-# one at a time; what a killed one left is removed by the next
+# one writer at a time; leftovers of a killed export are removed by the next
 hold z.sifr-lock
 expect 2 "another export is writing to 'z' \(process 4242 on there\); choose another OUT" "$sifr" export run z
 [ ! -e z ] && [ "$(cat z.sifr-lock)" = "4242 there" ] || fail "a refused export changed something: $(ls -d z*)"
@@ -85,9 +87,9 @@ for call in "mkdir 1 after" "write_at 2 before" "rename 2 after" "close 3 after"
     [ -e z.sifr-lock ] && [ -d z.sifr-partial ] || fail "$call: the kill left nothing: $(ls -d z*)"
     ok "$sifr" export run z
     [ "$(ls -d z*)" = z ] || fail "$call: left over: $(ls -d z*)"
-    diff -r x z || fail "$call: another export"
+    diff -r x z || fail "$call: the export differs"
 done
-! grep -q 'left as it is' err || fail "its own leftover is not known: $(cat err)"
+! grep -q 'left as it is' err || fail "a leftover of sifr is taken for a file of the user: $(cat err)"
 rm -rf z
 "$sifr" export run z >out.1 2>err.1 & first=$!
 "$sifr" export run z --dtype=bf16 >out.2 2>err.2 & second=$!
@@ -101,7 +103,7 @@ case $a$b in
 esac
 [ "$(ls -d z*)" = z ] || fail "two exports at once: left over: $(ls -d z*)"
 
-# --- tokenize ------------------------------------------------------------------------------------------------------------
+# --- tokenize -------------------------------------------------------------------------------------
 mkdir tokens
 ln -s "$PWD/precious/file" tokens/train.bin.partial
 ok "$sifr" tokenize text.txt --split=0.1 --out=tokens
@@ -119,7 +121,7 @@ expect 2 "another tokenize is writing to 'held' \(process 4242 on there\); choos
 [ "$(ls -A held)" = .sifr-lock ] || fail "a refused tokenize changed something: $(ls -A held)"
 exec 9>&-
 ok "$sifr" tokenize text.txt --split=0.1 --out=held
-diff -r tokens held || fail "other tokens"
+diff -r tokens held || fail "the tokens differ"
 for call in "open 2 after" "write_at 1 after" "sync 2 before" "rename 1 before" "rename 2 before" "rename 3 before"; do
     rm -rf held
     killed "rank 0 $call" tokenize text.txt --split=0.1 --out=held
@@ -140,8 +142,8 @@ case $a$b in
     *) fail "two at once: exit $a and $b: $(cat err.1 err.2)" ;;
 esac
 expect 2 "no-such-tokenizer" "$sifr" tokenize text.txt --tokenizer=no-such-tokenizer --out=new/below
-[ ! -e new ] || fail "a folder was made for nothing"
+[ ! -e new ] || fail "a failed command left a folder"
 printf '{"text": \n' >bad.jsonl
 expect 1 "'bad.jsonl' line 1" "$sifr" tokenize bad.jsonl --out=new/below
-[ ! -e new ] || fail "a folder was made for nothing"
+[ ! -e new ] || fail "a failed command left a folder"
 finish

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Pipelines from the command line: stopped in one layout and gone on with in others, with samples and evaluations, the bits
-# are those of one rank; the plan shows stages and times; a trace has the lanes of a stage; what does not go is refused.
+# Pipelines from the command line: a run that is stopped in one layout and resumed in others, with
+# samples and evaluations, has the bits of one rank. The plan shows PP stages and times, a trace has
+# the lanes of a PP stage, and invalid layouts are refused.
 . "$(dirname "$0")/common.sh" "$@"
 make_text >text.txt
 export SIFR_RUN_THREADS=1
@@ -8,43 +9,43 @@ run=(--model.layers=3 --model.width=40 --model.heads=5 --model.context=37 --trai
     --train.steps=12 --train.eval_every=4 --train.eval_batches=5 --train.lr=3e-3 --train.sample_every=6 --train.sample_tokens=5
     --data.path=text.txt --data.tokenizer=train:300)
 
-# --- any layout goes on with any other --------------------------------------------------------------------------------
+# --- any layout resumes from any other ------------------------------------------------------------
 figures() { losses "$1"; grep -o '"val":{"loss":[^,]*' "$1/metrics.jsonl"; }
-same() { # FOLDER: what it has come to is what `whole` has
-    cmp -s <(figures whole) <(figures "$1") || fail "$1: other losses: $(paste <(figures whole) <(figures "$1") | head -2)"
-    cmp -s whole/samples.jsonl "$1/samples.jsonl" || fail "$1: other samples"
+same() { # FOLDER: its results must equal those of `whole`
+    cmp -s <(figures whole) <(figures "$1") || fail "$1: losses differ: $(paste <(figures whole) <(figures "$1") | head -2)"
+    cmp -s whole/samples.jsonl "$1/samples.jsonl" || fail "$1: samples differ"
     same_state whole "$1" 12 "$1"
 }
-life() { # CODE FOLDER RANKS keys...
+train() { # CODE FOLDER RANKS keys...
     local code=$1 folder=$2 ranks=$3 got=0
     shift 3
     timeout 300 "$sifr" train "${run[@]}" --quiet --out="$folder" -n "$ranks" "$@" >out 2>err || got=$?
     [ $got = "$code" ] || fail "$folder, -n $ranks $*: exit $got, not $code: $(head -c 400 err)"
     ! grep -qE '(will|may) differ' err || fail "$folder, $*: $(cat err)"
 }
-life 0 whole 1
-life 75 cut 4 --parallel.pp=2 --zero.stage=3 --train.stop_at=4
+train 0 whole 1
+train 75 cut 4 --parallel.pp=2 --zero.stage=3 --train.stop_at=4
 cp -r cut other
-life 75 cut 3 --parallel.pp=3 --train.stop_at=8 --parallel.schedule=gpipe
-life 0 cut 1
+train 75 cut 3 --parallel.pp=3 --train.stop_at=8 --parallel.schedule=gpipe
+train 0 cut 1
 same cut
-life 75 other 1 --train.stop_at=7
-life 75 other 4 --parallel.pp=2 --parallel.schedule=interleaved --zero.stage=1 --train.stop_at=9 --comm.backend=threads
-life 0 other 2 --parallel.pp=2 --checkpoint.async=false --checkpoint.every=1 --engine.recompute=full
+train 75 other 1 --train.stop_at=7
+train 75 other 4 --parallel.pp=2 --parallel.schedule=interleaved --zero.stage=1 --train.stop_at=9 --comm.backend=threads
+train 0 other 2 --parallel.pp=2 --checkpoint.async=false --checkpoint.every=1 --engine.recompute=full
 same other
 
-# Groups of the optimizer may match tensors of one stage only.
+# An optimizer group may match tensors of a single PP stage only.
 printf 'optimizer:\n  groups:\n    - match: "transformer.wpe*"\n      lr_mul: 0.5\n' >groups.yaml
 "$sifr" train --help | grep -q 'parallel.pp' || fail "--help does not have parallel.pp"
 ok "$sifr" train groups.yaml "${run[@]}" --train.steps=2 --train.sample_every=0 --quiet --out=groups -n 2 --parallel.pp=2
 
-# --- the trace and the plan -------------------------------------------------------------------------------------------
+# --- the trace and the plan -----------------------------------------------------------------------
 ok "$sifr" train "${run[@]}" --train.steps=3 --train.sample_every=0 --quiet --out=traced -n 2 --parallel.pp=2 --trace=2:3
 for name in '"stage"' '"acts out"' '"grads in"' '"F0"' '"B5"' '"acts out a5>1"' '"grads in g5<1"'; do
     grep -q "$name" traced/trace-rank-0.json || fail "the trace of rank 0 has no $name"
 done
-grep -q '"name":"acts in a0<0"' traced/trace-rank-1.json || fail "the trace of rank 1 receives nothing"
-grep -q '"cat":"wait"' traced/trace-rank-1.json || fail "rank 1 waits for nothing"
+grep -q '"name":"acts in a0<0"' traced/trace-rank-1.json || fail "the trace of rank 1 has no receive"
+grep -q '"cat":"wait"' traced/trace-rank-1.json || fail "the trace of rank 1 has no wait"
 ok "$sifr" plan "${run[@]}" -n 4 --parallel.pp=2 --zero.stage=1
 has '^  PP stage +[01] +[01] +[01] +[01]$'
 has '^  pipe +[0-9.]+ KiB'
@@ -55,13 +56,13 @@ has '^replica 1 +2 +3$'
 has '^rank 1 +\.+0+a+1+b+'
 ok "$sifr" train "${run[@]}" -n 2 --parallel.pp=2 --dry-run
 
-# --- what does not go -------------------------------------------------------------------------------------------------
-refused() { # PATTERN RANKS keys...: by the plan, and by the run before it writes anything
+# --- invalid layouts ------------------------------------------------------------------------------
+refused() { # PATTERN RANKS keys...: plan refuses it, and train before it writes anything
     local pattern=$1 ranks=$2
     shift 2
     expect 2 "$pattern" "$sifr" plan "${run[@]}" -n "$ranks" "$@"
     expect 2 "$pattern" "$sifr" train "${run[@]}" --out=refused -n "$ranks" "$@"
-    [ ! -e refused ] || fail "refused, and a folder is there: $*"
+    [ ! -e refused ] || fail "a refused run left a folder: $*"
 }
 refused "parallel.pp=2 does not divide 3 ranks; try 1 or 3" 3 --parallel.pp=2
 refused "parallel.pp=4 needs more than 2 ranks; start more ranks" 2 --parallel.pp=4

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A pipe that nobody writes to, under the name of any file that is read: it is refused by its name, and never waited for. A
-# pipe that is asked for, as an open descriptor, is read.
+# A pipe without a writer in place of any file that is read: the error names it, and no command
+# waits for it. A pipe that is given as an open descriptor is read.
 . "$(dirname "$0")/common.sh" "$@"
 make_text >text.txt
 head -n 40 text.txt | sed 's/.*/{"text": "&"}/' >lines.jsonl
@@ -11,7 +11,7 @@ ok "$sifr" tokenize text.txt --out=shards
 mkfifo pipe
 pipe='it is a pipe, not a plain file'
 
-refused_as() { # KIND CODES FILE PATTERN -- command...: with a pipe (fifo) or a link to one (link) in the file's place
+refused_as() { # KIND CODES FILE PATTERN -- command...: replace FILE by a pipe (fifo) or a link to one (link)
     local kind=$1 codes=$2 file=$3 pattern=$4
     shift 5
     mv "$file" kept
@@ -21,7 +21,7 @@ refused_as() { # KIND CODES FILE PATTERN -- command...: with a pipe (fifo) or a 
     rm "$file"
     mv kept "$file"
 }
-refused() { # CODES FILE [PATTERN] -- command...: either is refused in the same words
+refused() { # CODES FILE [PATTERN] -- command...: both kinds are refused with the same message
     local codes=$1 file=$2 pattern="$(basename "$2").*not a plain file" kind
     shift 2
     [ "$1" = -- ] || { pattern=$1; shift; }
@@ -41,13 +41,13 @@ for file in state.json COMPLETE config.json tokenizer.json model.safetensors; do
 done
 refused 0 run/checkpoints/step-4/state.json "skipped the damaged checkpoint .*state.json.*$pipe" -- "$sifr" eval run
 refused 1 run/checkpoints/step-4/optimizer/momentum.safetensors -- "$sifr" inspect --verify run/checkpoints/step-4
-# it is written to as well, so that a link is refused before it is known where it leads
+# metrics.jsonl is also written to, so a link is refused whatever its target is
 refused_as fifo 1 run/metrics.jsonl "metrics.jsonl.*$pipe" -- "$sifr" train "${keys[@]}" --train.steps=6 --out=run
 refused_as link 2 run/metrics.jsonl "'run/metrics.jsonl' is a symbolic link" -- "$sifr" train "${keys[@]}" --train.steps=6 --out=run
 refused 1 run/summary.json -- "$sifr" inspect run
 refused '1|2' run/config.yaml -- "$sifr" eval run
 
-# files that are named
+# files named on the command line
 refused '1|2' text.txt -- "$sifr" train "${keys[@]}" --quiet --out=never
 refused '1|2' lines.jsonl -- "$sifr" train "${small[@]}" --data.path=lines.jsonl --quiet --out=never
 refused '1|2' shards/train.bin -- "$sifr" train "${small[@]}" --data.path=shards/train.bin --data.tokenizer=bytes --quiet --out=never
@@ -58,9 +58,9 @@ expect '1|2' "pipe.*not a plain file" timeout 20 "$sifr" plan "${small[@]}" --gp
 expect '1|2' "pipe.*not a plain file" timeout 20 "$sifr" train "${keys[@]}" --data.tokenizer=pipe --quiet --out=never
 expect '1|2' "not a plain file" timeout 20 "$sifr" train "${keys[@]}" --data.tokenizer=/dev/zero --quiet --out=never
 expect '1|2' "not a plain file" timeout 20 "$sifr" train /dev/tty --quiet --out=never </dev/null
-[ ! -e never ] || fail "something was made"
+[ ! -e never ] || fail "a refused command left a folder"
 
-# asked for
+# open descriptors
 printf 'train:\n  steps: 2\n' >two.yaml
 ok "$sifr" train <(cat two.yaml) "${small[@]}" --data.path=text.txt --quiet --out=substituted
 [ "$(wc -l <substituted/metrics.jsonl)" = 2 ] || fail "<(...) was not read"

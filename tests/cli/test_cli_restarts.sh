@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# --restarts: ranks that die are restarted and reach the same bits; other failures are not restarted; when it gives up.
+# --restarts: ranks that die are restarted and reach the same bits; other failures are not
+# restarted; when it gives up.
 . "$(dirname "$0")/common.sh" "$@"
 make_text >text.txt
 export SIFR_RUN_THREADS=1
@@ -7,12 +8,12 @@ faulty=$(dirname "$sifr")/sifr_faults
 run=("${small[@]}" --train.global_batch=12 --data.path=text.txt --train.steps=30 --checkpoint.every=4 --quiet)
 
 same() { # FOLDER WHAT
-    cmp -s <(losses calm) <(losses "$1") || fail "$2: other losses"
+    cmp -s <(losses calm) <(losses "$1") || fail "$2: losses differ"
     ok "$sifr" inspect --diff calm "$1"
 }
 ok "$sifr" train "${run[@]}" --out=calm
 
-# --- killed once, while a checkpoint is written: ranks as processes, as threads, one rank -----------------------------
+# --- killed once, while a checkpoint is written: ranks as processes, as threads, one rank ---------
 export KILL_RECORD=$work/record
 killed() { # WHAT KILL PATTERN keys...
     local what=$1 kill=$2 pattern=$3
@@ -39,7 +40,7 @@ same again "--fresh"
 [ -e again.1 ] && [ ! -e again.2 ] || fail "--fresh: not renamed exactly once: $(ls -d again*)"
 unset KILL_RECORD
 
-# --- killed at the same step each time: it gives up -----------------------------------------------------------------------
+# --- killed at the same step each time: it gives up -----------------------------------------------
 FAULT="1 kill step 11, block 0 forward" expect 1 "; giving up: 3 restarts in a row made no progress after step 10$" \
     timeout 300 "$faulty" train "${run[@]}" -n 2 --restarts=9 --checkpoint.async=false --out=stuck # so the last save is always the same
 [ "$(grep -c RESTART err)" = 3 ] || fail "not three restarts: $(cat err)"
@@ -53,7 +54,7 @@ FAULT="1 stop step 11, block 0 forward" expect 1 "RESTART 1 of 1: rank 1 does no
     timeout 300 "$faulty" train "${run[@]}" -n 2 --restarts=1 --comm.timeout=1 --out=stuck
 tail -1 err | grep -q 'giving up: all 1 restarts' || fail "the end of a run that hangs twice: $(cat err)"
 
-# --- failures that are not a death -------------------------------------------------------------------------------------------------
+# --- failures that are not a death ----------------------------------------------------------------
 never() { ! grep -q RESTART err || fail "$1 was followed by a restart: $(cat err)"; }
 expect 2 "no file matches" timeout 300 "$sifr" train "${run[@]}" --data.path=nope.txt -n 2 --restarts=3 --out=none
 never "a wrong configuration"
@@ -73,11 +74,11 @@ for n in 1 2; do
     never "SIGTERM"
 done
 
-# --- a flag of an earlier version: accepted with one line ----------------------------------------------------------------
+# --- a flag of an earlier version: accepted with one line -----------------------------------------
 ok "$sifr" train "${run[@]}" -n 2 --restarts=1 --fewer --out=calm
 [ "$(grep -c -- '--fewer was removed and is ignored: .*-n' err)" = 1 ] || fail "--fewer: not one line: $(cat err)"
 
-# --- wrong uses ----------------------------------------------------------------------------------------------------------
+# --- wrong uses -----------------------------------------------------------------------------------
 expect 2 "--restarts needs ranks that sifr starts" \
     env PMI_RANK=0 PMI_SIZE=2 "$sifr" train "${run[@]}" --restarts=2 --out=joined
 expect 2 "restarts" "$sifr" train "${run[@]}" --restarts=-1

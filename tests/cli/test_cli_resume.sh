@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# Stopped anywhere, gone on with anywhere: the losses and the files of a run that is not interrupted, over numbers of
-# ranks, stages, servers, groups, and processes or threads. What stops a run, and what is said when it goes on.
+# A run that is stopped in one layout and resumed in another has the losses and files of an
+# uninterrupted run: over numbers of ranks, ZeRO stages, servers, shard groups, and processes or
+# threads. Also: what stops a run, and the messages when it resumes.
 . "$(dirname "$0")/common.sh" "$@"
 make_text >text.txt
 export SIFR_RUN_THREADS=1
 run=(--model.layers=2 --model.width=40 --model.heads=5 --model.context=37 --train.micro_batch=3 --train.global_batch=12
     --train.steps=30 --train.eval_every=10 --train.eval_batches=2 --train.lr=3e-3 --data.path=text.txt --data.tokenizer=train:300)
 
-same() { # A B WHAT: what two runs of 30 steps have come to
-    cmp -s <(losses "$1") <(losses "$2") || fail "$3: other losses: $(paste <(losses "$1") <(losses "$2") | head -2)"
+same() { # A B WHAT: the results of two runs of 30 steps must be equal
+    cmp -s <(losses "$1") <(losses "$2") || fail "$3: losses differ: $(paste <(losses "$1") <(losses "$2") | head -2)"
     same_state "$1" "$2" 30 "$3"
 }
-life() { # CODE FOLDER RANKS keys...
+train() { # CODE FOLDER RANKS keys...
     local code=$1 folder=$2 ranks=$3 got=0
     shift 3
     timeout 300 "$sifr" train "${run[@]}" --out="$folder" -n "$ranks" "$@" >out 2>err || got=$?
@@ -20,19 +21,19 @@ life() { # CODE FOLDER RANKS keys...
 }
 
 for mode in fp32 bf16 fp16; do
-    life 0 "$mode" 1 --precision.mode=$mode
-    life 75 "cut-$mode" 3 --precision.mode=$mode --zero.stage=3 --train.stop_at=10
-    grep -q "stopped after step 10: saved in 'cut-$mode/checkpoints/step-10'" err || fail "the stop is not said: $(cat err)"
-    life 75 "cut-$mode" 2 --precision.mode=$mode --zero.stage=1 --train.stop_at=20 --checkpoint.every=4 --comm.backend=threads
-    grep -q "resuming after step 10 from 'cut-$mode/checkpoints/step-10'" err || fail "nothing about going on: $(cat err)"
-    life 75 "cut-$mode" 4 --precision.mode=$mode --zero.stage=2 --train.stop_at=23 --comm.backend=threads
-    [ $mode != fp32 ] || life 75 "cut-$mode" 3 --precision.mode=$mode --zero.stage=2 --zero.servers=1 --train.stop_at=25 --checkpoint.every=1
-    [ $mode != fp32 ] || life 75 "cut-$mode" 4 --precision.mode=$mode --zero.stage=3 --zero.shard_group=2 --train.stop_at=27 --comm.backend=threads
-    life 0 "cut-$mode" 1 --precision.mode=$mode --checkpoint.async=false --checkpoint.every=2
+    train 0 "$mode" 1 --precision.mode=$mode
+    train 75 "cut-$mode" 3 --precision.mode=$mode --zero.stage=3 --train.stop_at=10
+    grep -q "stopped after step 10: saved in 'cut-$mode/checkpoints/step-10'" err || fail "no message about the stop: $(cat err)"
+    train 75 "cut-$mode" 2 --precision.mode=$mode --zero.stage=1 --train.stop_at=20 --checkpoint.every=4 --comm.backend=threads
+    grep -q "resuming after step 10 from 'cut-$mode/checkpoints/step-10'" err || fail "no message about resuming: $(cat err)"
+    train 75 "cut-$mode" 4 --precision.mode=$mode --zero.stage=2 --train.stop_at=23 --comm.backend=threads
+    [ $mode != fp32 ] || train 75 "cut-$mode" 3 --precision.mode=$mode --zero.stage=2 --zero.servers=1 --train.stop_at=25 --checkpoint.every=1
+    [ $mode != fp32 ] || train 75 "cut-$mode" 4 --precision.mode=$mode --zero.stage=3 --zero.shard_group=2 --train.stop_at=27 --comm.backend=threads
+    train 0 "cut-$mode" 1 --precision.mode=$mode --checkpoint.async=false --checkpoint.every=2
     same "$mode" "cut-$mode" "$mode"
 done
 
-# --- every byte is checked when it is asked for ----------------------------------------------------------------------
+# --- inspect --verify checks every byte -----------------------------------------------------------
 ok "$sifr" inspect --verify cut-fp32
 has 'optimizer/momentum.safetensors +good'
 ok "$sifr" inspect --verify cut-fp32/checkpoints/step-30 --json
@@ -44,60 +45,60 @@ has 'optimizer/variance.safetensors +DAMAGED'
 has 'optimizer/momentum.safetensors +good'
 expect 1 "is neither a checkpoint" "$sifr" inspect --verify .
 
-# the one before is used, and the end is the same
-life 0 hurt 2 --zero.stage=3
-grep -q "skipped the damaged checkpoint 'hurt/checkpoints/step-30': .*variance.safetensors" err || fail "not passed over: $(cat err)"
+# the previous checkpoint is used, and the result is the same
+train 0 hurt 2 --zero.stage=3
+grep -q "skipped the damaged checkpoint 'hurt/checkpoints/step-30': .*variance.safetensors" err || fail "the damaged checkpoint was not skipped: $(cat err)"
 same fp32 hurt "after damage"
-[ -d hurt/checkpoints/step-30.damaged ] || fail "the damaged one is not there any more"
+[ -d hurt/checkpoints/step-30.damaged ] || fail "the damaged checkpoint was not renamed"
 
-# --- a complete run, and what is changed -----------------------------------------------------------------------------
+# --- a complete run, and changed keys -------------------------------------------------------------
 cp fp32/summary.json before
-life 0 fp32 2
-grep -q "the run in 'fp32' is complete: step 30 of 30" err || fail "not said: $(cat err)"
-cmp -s before fp32/summary.json || fail "a complete run was touched"
+train 0 fp32 2
+grep -q "the run in 'fp32' is complete: step 30 of 30" err || fail "no message: $(cat err)"
+cmp -s before fp32/summary.json || fail "a complete run was changed"
 expect 2 "another model .*model.width: 40 -> 80" "$sifr" train "${run[@]}" --model.width=80 --out=fp32
 expect 0 "has done 30 steps and train.steps is 20: there is nothing left to do" "$sifr" train "${run[@]}" --train.steps=20 --out=fp32
-! grep -q differ err || fail "a run that does nothing differs: $(cat err)"
+! grep -q differ err || fail "a warning about a difference although nothing runs: $(cat err)"
 expect 0 "will differ from an uninterrupted one: .*train.steps: 30 -> 31" "$sifr" train "${run[@]}" --train.steps=31 --out=fp32
 
-# data that was moved is the same data; other data under the same name is not
+# data that was moved is the same data; other data under the same name is not the same
 moved=("$sifr" train "${run[@]}" --train.steps=6 --out=moved)
 expect 75 "stopped after step 2" "${moved[@]}" --train.stop_at=2
 cp text.txt elsewhere.txt
 expect 75 "sifr: the data matches the checkpoint \(compared: 1 file, [0-9.]+ KiB hashed whole\) under other names: data.path: .*/text.txt -> .*/elsewhere.txt" "${moved[@]}" --train.stop_at=3 --data.path=elsewhere.txt
-! grep -q differ err || fail "moved data: $(cat err)"
+! grep -q differ err || fail "a warning about moved data: $(cat err)"
 tac text.txt >elsewhere.txt
 expect 75 "warning: .*: the run will differ from an uninterrupted one" "${moved[@]}" --train.stop_at=4 --data.path=elsewhere.txt
-grep -q "the data does not match the checkpoint" err || fail "other data is not told: $(cat err)"
+grep -q "the data does not match the checkpoint" err || fail "no message about other data: $(cat err)"
 expect 75 "warning: .* so the run will differ .*: data.path: .*/elsewhere.txt -> .*/text.txt" "${moved[@]}" --train.stop_at=5
 
-# --- --quiet: warnings and errors ------------------------------------------------------------------------------------
+# --- --quiet: warnings and errors -----------------------------------------------------------------
 quiet=("$sifr" train "${run[@]}" --train.steps=4 --quiet --out=quiet)
 expect 75 "stopped after step 2" "${quiet[@]}" --train.stop_at=2
 truncate -s -20 quiet/metrics.jsonl
 expect 0 "metrics.jsonl has no record of step 2: 'quiet/metrics.jsonl' was cut off" "${quiet[@]}"
-[ "$(wc -l <err)" = 1 ] || fail "--quiet: more than a warning: $(cat err)"
-[ "$(sed 's/,.*//' quiet/metrics.jsonl | tr -d '\n')" = '{"step":1{"step":3{"step":4' ] || fail "other records: $(cut -c1-40 quiet/metrics.jsonl)"
-# a line in the middle that a crash of the machine has damaged stays as it is
+[ "$(wc -l <err)" = 1 ] || fail "--quiet: not exactly one warning: $(cat err)"
+[ "$(sed 's/,.*//' quiet/metrics.jsonl | tr -d '\n')" = '{"step":1{"step":3{"step":4' ] || fail "wrong records: $(cut -c1-40 quiet/metrics.jsonl)"
+# a line in the middle that was damaged by a crash of the machine is kept as it is
 torn=("$sifr" train "${run[@]}" --train.steps=6 --quiet --out=torn)
 expect 75 "stopped after step 4" "${torn[@]}" --train.stop_at=4
 sed -i '2s/"loss".*/"lo/' torn/metrics.jsonl
 sed -n 2p torn/metrics.jsonl >damaged
 ok "${torn[@]}"
 cmp -s damaged <(sed -n 2p torn/metrics.jsonl) || fail "a damaged line is not kept: $(cut -c1-40 torn/metrics.jsonl)"
-[ "$(sed 's/,.*//' torn/metrics.jsonl | tr -d '\n')" = '{"step":1{"step":2{"step":3{"step":4{"step":5{"step":6' ] || fail "other records: $(cut -c1-40 torn/metrics.jsonl)"
+[ "$(sed 's/,.*//' torn/metrics.jsonl | tr -d '\n')" = '{"step":1{"step":2{"step":3{"step":4{"step":5{"step":6' ] || fail "wrong records: $(cut -c1-40 torn/metrics.jsonl)"
 ok "$sifr" inspect torn
 # missing text samples: a warning if some were due
 lost=("$sifr" train "${run[@]}" --train.steps=8 --train.sample_every=3 --train.sample_tokens=2 --quiet --out=lost)
 expect 75 "stopped after step 2" "${lost[@]}" --train.stop_at=2
 rm lost/samples.jsonl
 expect 75 "stopped after step 4" "${lost[@]}" --train.stop_at=4
-[ "$(wc -l <err)" = 1 ] || fail "samples that were not yet due: $(cat err)"
+[ "$(wc -l <err)" = 1 ] || fail "a warning about samples that were not yet due: $(cat err)"
 rm lost/samples.jsonl
 expect 75 "there is no 'lost/samples.jsonl': if the run made text samples up to step 3, they are lost" "${lost[@]}" --train.stop_at=5
 ok "${lost[@]}"
-[ ! -s err ] || fail "a second warning of lost samples: $(cat err)"
-# samples that lost their newlines, and a note without one, are not an incomplete record: they stay
+[ ! -s err ] || fail "a second warning about lost samples: $(cat err)"
+# samples without newlines, and a note without one, are not an incomplete record: they are kept
 tr -d '\n' <lost/samples.jsonl >joined
 [ "$(grep -o '{"step":' joined | wc -l)" = 2 ] || fail "not two samples: $(cat joined)"
 printf 'my own note' | cat lost/samples.jsonl - >noted
@@ -108,24 +109,25 @@ ok "${lost[@]}" --train.steps=9
 cmp -s <(head -1 lost/samples.jsonl) <(cat joined && echo) || fail "samples without newlines are lost: $(cat lost/samples.jsonl)"
 ok "${lost[@]}" --train.steps=9 --out=lost-note
 grep -qx "my own note" lost-note/samples.jsonl || fail "a note is lost: $(cat lost-note/samples.jsonl)"
-# a complete run says so in one line, because nothing else would show that no step was done
+# a complete run says so in one line even with --quiet: nothing else would show that no step was
+# done
 complete="sifr: the run in 'quiet' is complete: step 4 of 4"
 ok "${quiet[@]}"
-[ "$(cat err)" = "$complete" ] || fail "--quiet, a complete run: not its one line on stderr: $(cat err)"
-[ ! -s out ] || fail "--quiet, a complete run: something on stdout: $(cat out)"
+[ "$(cat err)" = "$complete" ] || fail "--quiet, a complete run: not exactly its line on stderr: $(cat err)"
+[ ! -s out ] || fail "--quiet, a complete run: output on stdout: $(cat out)"
 ok "${quiet[@]}" --fresh
-[ ! -s err ] || fail "--quiet --fresh: something on stderr: $(cat err)"
+[ ! -s err ] || fail "--quiet --fresh: output on stderr: $(cat err)"
 ok "${quiet[@]}" --verbose
-grep -q "the run in 'quiet' is complete" err || fail "--quiet --verbose: not said: $(cat err)"
+grep -q "the run in 'quiet' is complete" err || fail "--quiet --verbose: no message: $(cat err)"
 
-# --- what stops a run ------------------------------------------------------------------------------------------------
+# --- what stops a run -----------------------------------------------------------------------------
 expect 75 "stopped after step" timeout 300 "$sifr" train "${run[@]}" --train.steps=100000000 --train.max_time=2s --quiet --out=timed -n 2
 expect 75 "stopped after step" env SLURM_JOB_END_TIME=$(($(date +%s) + 62)) timeout 300 "$sifr" train "${run[@]}" --train.steps=100000000 --quiet --out=slurm
 expect 2 "train.max_time: '5 parsecs' is not a time" "$sifr" train "${run[@]}" --train.max_time='5 parsecs' --out=none
 "$sifr" train "${run[@]}" --train.steps=100000000 --train.log_every=1000000 --checkpoint.every=20 --out=signal -n 2 >out 2>err &
 pid=$!
 wait_for is_under_way signal $pid
-# a second run in the same folder is refused while the first is there
+# a second run in the same folder is refused while the first is running
 wait_for test -e signal/lock
 expect 2 "another run is writing to 'signal' \(process [0-9]+ on $(hostname)\)" "$sifr" train "${run[@]}" --train.steps=100000000 --out=signal
 kill -TERM $pid
@@ -136,10 +138,10 @@ ok "$sifr" inspect --verify signal
 stop=$(ls signal/checkpoints | sed 's/step-//' | sort -n | tail -1)
 [ "$(wc -l <signal/metrics.jsonl)" = "$stop" ] || fail "metrics.jsonl does not end with the last step"
 expect 75 "resuming after step $stop" "$sifr" train "${run[@]}" --train.steps=100000000 --train.stop_at=$((stop + 3)) --out=signal
-[ "$(wc -l <signal/metrics.jsonl)" = $((stop + 3)) ] || fail "metrics.jsonl does not go on"
+[ "$(wc -l <signal/metrics.jsonl)" = $((stop + 3)) ] || fail "metrics.jsonl does not continue"
 
-# --- four times the layers take four times as long, and not sixteen ----------------------------------------------------
-resume_time() { # LAYERS: seconds = CPU seconds in which a run of so many goes on, the best of three
+# --- resuming takes time that is linear in the layers, not quadratic ------------------------------
+resume_time() { # LAYERS: set `seconds` to the CPU time of resuming such a run, the best of three
     local i deep=(--model.layers="$1" --model.width=16 --model.heads=1 --model.context=8 --train.micro_batch=1 --data.path=text.txt
         --data.tokenizer=bytes --train.steps=100 --quiet --run.threads=1 --out="deep-$1")
     expect 75 'stopped after step 1' "$sifr" train "${deep[@]}" --train.stop_at=1
@@ -152,5 +154,5 @@ resume_time 500
 few=$seconds
 resume_time 2000
 many=$seconds
-awk -v few="$few" -v many="$many" 'BEGIN { exit !(many < 8 * few) }' || fail "going on: $few s for 500 layers, $many for 2000"
+awk -v few="$few" -v many="$many" 'BEGIN { exit !(many < 8 * few) }' || fail "resuming takes $few s with 500 layers, $many s with 2000"
 finish

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Names and texts that come from files: what would steer a terminal is printed in letters, in messages, lines and JSON; a model's text
-# is whole in JSON and in files, NUL bytes and long tokens too.
+# Control characters in names and texts that come from files are escaped in messages, tables and
+# JSON. Generated text is complete in JSON and in files, including NUL bytes and long tokens.
 . "$(dirname "$0")/common.sh" "$@"
 
-no_control() { # FILE WHAT: only printable bytes and newlines, and no C1 or direction marks in UTF-8
+no_control() { # FILE WHAT: only printable bytes and newlines, no C1 controls or direction marks
     ! LC_ALL=C grep -qP '[\x00-\x09\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\x8e\x8f\xaa-\xae]' "$1" || fail "$2: a control character: $(cat -v "$1" | head -c 400)"
 }
 
-# safetensors NAME JSON BYTES: a file with that header and so many bytes of data
+# safetensors NAME JSON BYTES: create a file with that header and BYTES bytes of data
 safetensors() {
     local bytes
     bytes=$(printf %s "$2" | wc -c)
@@ -48,23 +48,23 @@ printf 'a\nb%s: [1\n' "$esc" >bad.yaml
 expect 2 '' "$sifr" train bad.yaml
 no_control err "a YAML file"
 
-# the same on a terminal: its own colours are there, nothing of the names
+# on a terminal: sifr's own colours are there, but no control characters from names
 if command -v script >/dev/null && script -qec true /dev/null >/dev/null 2>&1; then
     NO_COLOR= TERM=xterm script -qec "$sifr inspect names.safetensors" /dev/null >tty 2>&1 </dev/null || true
     grep -q $'\033\[1m' tty || fail "no colours on a terminal: $(cat -v tty)"
     sed 's/\x1b\[[0-9;]*m//g; s/\r$//' tty >plain
     no_control plain "inspect on a terminal"
-    ! grep -q $'\033\[[0-9a-f]\{8\}' tty || fail "marks on a terminal: $(cat -v tty)"
+    ! grep -q $'\033\[[0-9a-f]\{8\}' tty || fail "control characters on a terminal: $(cat -v tty)"
 fi
 
-# A model that has learnt one token, id 98, and tokenizers that give it other bytes.
+# A model that has learned a single token, id 98, and tokenizers that map this id to other bytes.
 for i in $(seq 1 1500); do printf cbbbbbbbbbbbbbbb; done >b.txt
 ok "$sifr" train --model.layers=1 --model.width=32 --model.heads=2 --model.context=32 --train.micro_batch=4 --train.lr=1e-2 --data.path=b.txt \
     --data.tokenizer=bytes --train.steps=15 --out=run
 bytes=$(echo run/checkpoints/step-*/tokenizer.json)
 sample=("$sifr" sample run --temperature=0 --tokens=3 c)
 ok "${sample[@]}" --raw -q
-[ "$(cat out)" = bbb ] || fail "it has not learnt the token: $(cat -v out)"
+[ "$(cat out)" = bbb ] || fail "the model has not learned the token: $(cat -v out)"
 
 # id 98 is a NUL byte, "b" is id 0
 sed 's/"Ā": 0,/"b": 0,/; s/"b": 98,/"Ā": 98,/' "$bytes" >nul.json

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Text to shards and back, the same tokens as a run makes by itself, JSONL, several files, and what is refused.
+# Text to shards and back, the same tokens as a run produces from text, JSONL, several files, and
+# invalid input.
 . "$(dirname "$0")/common.sh" "$@"
 make_text >text.txt
 printf 'naïve café – 漢字 🙂\t\n\n  x\n' >>text.txt
@@ -9,9 +10,9 @@ has '^tokenizer +tokens/tokenizer.json: 300 tokens'
 has '^next +sifr train --model.preset=tiny --data.path=tokens/train.bin --data.val=tokens/val.bin'
 ! grep -q $'\r' out err || fail "carriage returns in a file"
 "$sifr" tokenize --decode tokens/train.bin tokens/val.bin | sed 's/<|endoftext|>//g' >back.txt
-cmp -s back.txt text.txt || fail "decoded text is not the text"
+cmp -s back.txt text.txt || fail "the decoded text differs"
 ok "$sifr" tokenize --decode 'tokens/*.bin'
-sed 's/<|endoftext|>//g' out | cmp -s - text.txt || fail "of a glob, decoded text is not the text"
+sed 's/<|endoftext|>//g' out | cmp -s - text.txt || fail "the decoded text of a glob differs"
 ok "$sifr" inspect tokens/train.bin
 has 'vocab +300'
 for folder in tokens tokens/; do
@@ -31,13 +32,13 @@ is_json out
 has '"vocab": 257, "train": \{"path": "bytes/train.bin", "tokens": [0-9]+'
 [ ! -e bytes/val.bin ] || fail "val.bin without held-out text"
 
-# a run from text and one from its shards see the same tokens: the same losses
+# a run on text and a run on its shards see the same tokens and have the same weights
 run=("${small[@]}" --train.steps=4 --train.eval_every=2 --quiet)
 ok "$sifr" train "${run[@]}" --data.path=text.txt --data.split=0.1 --data.tokenizer=tokens/tokenizer.json --out=a
 ok "$sifr" train "${run[@]}" --data.path=tokens/train.bin --data.val=tokens/val.bin --data.tokenizer=tokens --out=b
-cmp -s a/checkpoints/step-4/model.safetensors b/checkpoints/step-4/model.safetensors || fail "text and shards train differently"
+cmp -s a/checkpoints/step-4/model.safetensors b/checkpoints/step-4/model.safetensors || fail "text and shards give different weights"
 
-# of a copied run, the checkpoints of the copy
+# inspect of a copied run shows the checkpoints of the copy
 cp -r a copied
 for folder in copied copied/; do
     ok "$sifr" inspect $folder
@@ -57,24 +58,24 @@ printf '{"prompt": "a", "completion": "b"}\n' >c.jsonl
 expect 1 "c.jsonl:1 has a prompt and a completion" "$sifr" tokenize c.jsonl --out=no
 printf '{"text": "one"}\n{"text": \n' >d.jsonl
 expect 1 "'d.jsonl' line 2: not valid JSON" "$sifr" tokenize d.jsonl --out=no
-[ ! -e no ] || fail "a folder, or a shard in it, was left behind"
+[ ! -e no ] || fail "a failed command left a folder"
 mkdir mine
 expect 1 "'d.jsonl' line 2: not valid JSON" "$sifr" tokenize d.jsonl --out=mine
-[ -d mine ] && [ "$(ls -A mine)" = "" ] || fail "the user's own folder is another: $(ls -A mine)"
+[ -d mine ] && [ "$(ls -A mine)" = "" ] || fail "a folder of the user has changed: $(ls -A mine)"
 
-# two texts are never mixed in a folder, and nothing that was there is lost
+# two texts are never mixed in a folder, and existing files are kept
 printf 'short' >short.txt
 cp -r tokens kept
 for there in train.bin val.bin tokenizer.json; do
     mkdir -p mixed && cp tokens/$there mixed
     expect 2 "'mixed/$there' already exists and is not overwritten; choose another --out" "$sifr" tokenize short.txt --out=mixed
-    [ "$(ls mixed)" = $there ] && cmp -s mixed/$there kept/$there || fail "$there: the folder is another: $(ls mixed)"
+    [ "$(ls mixed)" = $there ] && cmp -s mixed/$there kept/$there || fail "$there: the folder has changed: $(ls mixed)"
     rm -r mixed
 done
 expect 2 "tokens/train.bin' already exists" "$sifr" tokenize short.txt --out=tokens
 diff -r tokens kept || fail "a refused call changed the folder"
 
-# messages speak of this command's flags
+# messages name the flags of this command
 expect 2 "^sifr: error: --vocab=5 is too small" "$sifr" tokenize text.txt --vocab=5 --out=no
 expect 1 "'text.txt' has no token shard header; if it holds bare token ids, add --format=u16" "$sifr" tokenize --decode text.txt
 expect 2 "has a header that tells its format; omit --format" "$sifr" tokenize --decode tokens/train.bin --format=u16
@@ -83,10 +84,10 @@ expect 2 "has a header that tells its format; omit --format" "$sifr" inspect tok
 expect 2 "--vocab and --tokenizer cannot be combined" "$sifr" tokenize text.txt --vocab=300 --tokenizer=bytes
 expect 2 "--vocab.*-3" "$sifr" tokenize text.txt --vocab=-3
 expect 2 "no-such.txt" "$sifr" tokenize no-such.txt --out=nothing
-[ ! -e nothing ] || fail "a folder was made for a file that is not there"
+[ ! -e nothing ] || fail "a folder was created for a missing file"
 expect 2 "--out is empty: name a folder" "$sifr" tokenize text.txt --out=
 expect 2 "holds tokens already" "$sifr" tokenize tokens/train.bin --out=again
-# what holds tokens is said by the header, not by the name
+# the header decides whether a file holds tokens, not its name
 cp tokens/train.bin shard.txt
 expect 2 "'shard.txt' holds tokens already" "$sifr" tokenize shard.txt --out=again
 cp tokens/train.bin mixed-2.txt
@@ -97,14 +98,14 @@ expect 1 "'shard.txt' is a token shard" "$sifr" tokenize shard.txt --format=text
 cp text.txt text.bin
 expect 1 "'text.bin' has no token shard header; say .* text or jsonl if it is that \(sifr tokenize: --format\)" "$sifr" tokenize text.bin --out=again
 expect 1 "'text.bin' has no token shard header" "$sifr" tokenize text.bin --vocab=300 --out=again
-[ ! -e again ] || fail "something was made of what was refused"
+[ ! -e again ] || fail "a refused command left a folder"
 ok "$sifr" tokenize text.bin --format=text --vocab=300 --split=0.1 --out=again
-cmp again/train.bin tokens/train.bin || fail "a name makes other tokens"
+cmp again/train.bin tokens/train.bin || fail "the file name changes the tokens"
 expect 2 "no tokenizer.json in the folder of" "$sifr" tokenize --decode "$(cp tokens/val.bin v.bin && echo v.bin)"
-# No room for the last of the three files: none is left, so that the same command works when there is.
+# No room for the last of the three files: none is left, so that the same command works later.
 printf 'a short text' >short.txt
 (ulimit -f 4; expect 1 "cannot write 'no-room/.*tokenizer.json'" "$sifr" tokenize short.txt --split=0.5 --out=no-room; exit $failures) ||
-    fail "no message of the tokenizer that could not be written"
+    fail "no message about the tokenizer that could not be written"
 [ ! -e no-room ] || fail "left behind: $(ls -A no-room)"
 ok "$sifr" tokenize short.txt --split=0.5 --out=no-room
 

@@ -1,5 +1,5 @@
-/* console -- bars of every length have the width they should have; names and texts steer no terminal, and our colours
- * work. */
+/* console -- bars have the right width; control characters in names and texts are escaped, and our
+ * own colours work. */
 #include <unistd.h>
 #include "testing.h"
 #include "cli/console.h"
@@ -25,9 +25,9 @@ static void bars_have_their_width(void **state)
     assert_string_equal(console_bar(&plain, bar, 4, 0.625), "##  ");
 }
 
-/* --- what is printed ------------------------------------------------------------------------- */
+/* --- printing ------------------------------------------------------------------------------- */
 
-/* What `print` writes to stdout. */
+/* `print` must write exactly `want` to stdout. */
 static void assert_printed(struct console *console, void print(struct console *), const char *want)
 {
     char got[4096] = "";
@@ -96,13 +96,13 @@ static void lines_keep_styles_and_no_other_escapes(void **state)
     strcpy(want + 2999, "\\x1b");
     memset(want + 3003, 'x', 2999);
     strcpy(want + 6002, "\n");
-    want[4095] = 0; /* as much as is read back */
+    want[4095] = 0; /* assert_printed reads no more */
     assert_printed(&plain, print_long_line, want);
 }
 
 #define BAD "\xef\xbf\xbd"
 
-static void texts_are_clean_on_terminals_and_exact_in_files(void **state)
+static void texts_are_escaped_on_terminals_and_exact_in_files(void **state)
 {
     (void)state;
     struct console file = {.width = 80}, terminal = {.width = 80, .out_terminal = true};
@@ -117,7 +117,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bars_have_their_width),
         cmocka_unit_test(lines_keep_styles_and_no_other_escapes),
-        cmocka_unit_test(texts_are_clean_on_terminals_and_exact_in_files),
+        cmocka_unit_test(texts_are_escaped_on_terminals_and_exact_in_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* json_out -- commas, nesting and numbers; an object again in the same room. */
+/* json_out -- commas, nesting and numbers; a second object that reuses the memory of the first. */
 #include <math.h>
 #include "testing.h"
 #include "cli/json_out.h"

@@ -1,4 +1,4 @@
-/* plot -- a known curve dot by dot, and curves that must not be drawn or must not break it. */
+/* plot -- a known curve dot by dot, curves that are not drawn, and extreme values and sizes. */
 #include <math.h>
 #include "testing.h"
 #include "cli/plot.h"
@@ -24,7 +24,7 @@ static void a_straight_line_falls_from_corner_to_corner(void **state)
     struct plot_point points[20];
     for (int i = 0; i < 20; i++)
         points[i] = (struct plot_point){i, 11 - i * 11.0 / 19};
-    /* 10 cells of 2 dots, 3 rows of 4: every column of dots has one dot or two */
+    /* 10 cells of 2 dots, 3 rows of 4: every column has one or two dots */
     const char *picture =
         draw((struct plot){.width = 19, .height = 5, .line = points, .line_count = 20});
     assert_string_equal(picture, " 11.000 ┤⠑⠢⢄⡀\n"
@@ -34,7 +34,7 @@ static void a_straight_line_falls_from_corner_to_corner(void **state)
                                  "         0       19\n");
 }
 
-static void marks_lie_over_the_line(void **state)
+static void marks_are_drawn_over_the_line(void **state)
 {
     (void)state;
     struct plot_point points[] = {{1, 2}, {2, 1}}, mark = {2, 1};
@@ -90,7 +90,7 @@ static void points_that_are_not_finite_are_left_out(void **state)
     assert_non_null(strstr(picture, "2.000"));
 }
 
-static void less_than_two_points_are_nothing(void **state)
+static void fewer_than_two_points_draw_nothing(void **state)
 {
     (void)state;
     struct plot_point points[] = {{1, 3}, {2, NAN}};
@@ -127,11 +127,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_straight_line_falls_from_corner_to_corner),
-        cmocka_unit_test(marks_lie_over_the_line),
+        cmocka_unit_test(marks_are_drawn_over_the_line),
         cmocka_unit_test(without_utf8_it_is_ascii),
         cmocka_unit_test(every_label_ends_before_the_axis),
         cmocka_unit_test(points_that_are_not_finite_are_left_out),
-        cmocka_unit_test(less_than_two_points_are_nothing),
+        cmocka_unit_test(fewer_than_two_points_draw_nothing),
         cmocka_unit_test(any_size_is_drawn),
     };
     return cmocka_run_group_tests(tests, open_env, close_env);

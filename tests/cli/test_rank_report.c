@@ -1,4 +1,5 @@
-/* rank_report -- children play ranks: what they report, who is found dead, who is to blame. */
+/* rank_report -- child processes act as ranks: their reports, which died, which one is the
+ * cause. */
 #include "testing.h"
 #include <signal.h>
 #include <sys/syscall.h>
@@ -8,11 +9,12 @@
 
 enum { RANKS = 4 };
 
-/* In libc's place: signals by number, which may be another's when they arrive, are counted. */
-static int by_number;
+/* Replaces libc's kill to count signals sent by pid: a pid may belong to another process by the
+ * time the signal arrives. */
+static int by_pid;
 int kill(pid_t pid, int number)
 {
-    by_number++;
+    by_pid++;
     return (int)syscall(SYS_kill, pid, number);
 }
 
@@ -35,7 +37,7 @@ static void close_scene(struct scene *scene)
     env_destroy(&scene->env);
 }
 
-/* A rank that ends with `st`, or, with `silent`, lives until it is killed. */
+/* Start a rank that ends with `st` or, if `silent`, lives until it is killed. */
 static pid_t play(int rank, enum status st, const char *error, bool silent)
 {
     pid_t child = fork();
@@ -65,7 +67,7 @@ static void wait_for_starts(struct rank_book *book, int count)
     assert_int_equal(rank_book_started(book), count);
 }
 
-static void all_is_well(void **state)
+static void no_rank_fails(void **state)
 {
     (void)state;
     struct scene scene;
@@ -83,7 +85,7 @@ static void all_is_well(void **state)
     close_scene(&scene);
 }
 
-/* Who was told by another ends first here, and is not to blame all the same. */
+/* The rank that failed because of another ends first here, but is not the cause. */
 static void the_cause_is_found(void **state)
 {
     (void)state;
@@ -101,8 +103,9 @@ static void the_cause_is_found(void **state)
     close_scene(&scene);
 }
 
-/* Before it has met the others they can't know: usage errors, in this play. */
-static void who_fell_before_the_others_met_it(void **state)
+/* Other ranks cannot learn of a failure before the ranks have met. In this test, a usage error
+ * means that the rank had not met the others. */
+static void a_failure_before_the_ranks_met_is_the_cause(void **state)
 {
     (void)state;
     struct scene scene;
@@ -118,7 +121,7 @@ static void who_fell_before_the_others_met_it(void **state)
     close_scene(&scene);
 }
 
-static void stopped_is_the_mildest(void **state)
+static void any_failure_outranks_a_stop(void **state)
 {
     (void)state;
     struct scene scene;
@@ -132,7 +135,7 @@ static void stopped_is_the_mildest(void **state)
     close_scene(&scene);
 }
 
-/* Killed one after the other, but found dead at one look: the first is named. */
+/* Ranks killed one after the other and found dead by a single update: the first is named. */
 static void deaths_have_an_order(void **state)
 {
     (void)state;
@@ -158,10 +161,10 @@ static void deaths_have_an_order(void **state)
     close_scene(&scene);
 }
 
-/* A rank that hung is killed by the launcher when the others have given up: they say why, and have
- * said that they would a while before they end. One that was killed before they gave up is the cause,
- * also when a single look finds all of it. */
-static void a_late_death_is_no_cause(void **state)
+/* A rank that hung is killed by the launcher after the others gave up: their error, which they
+ * announce before they end, is the cause. A rank that was killed before the others gave up is the
+ * cause itself, even if a single update finds both. */
+static void a_late_death_is_not_the_cause(void **state)
 {
     (void)state;
     for (int hung = 0; hung < 3; hung++) {
@@ -184,7 +187,7 @@ static void a_late_death_is_no_cause(void **state)
     }
 }
 
-static void those_left_are_killed(void **state)
+static void remaining_ranks_are_killed(void **state)
 {
     (void)state;
     struct scene scene;
@@ -192,16 +195,16 @@ static void those_left_are_killed(void **state)
     int status;
     pid_t pid = play(1, STATUS_OK, "", true);
     wait_for_starts(scene.book, 1);
-    by_number = 0;
+    by_pid = 0;
     rank_book_signal(scene.book, SIGKILL);
-    assert_int_equal(by_number, 0); /* the book holds a descriptor of each */
+    assert_int_equal(by_pid, 0); /* the book uses a pidfd of each */
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
     close_scene(&scene);
 }
 
-/* The same path may be somebody else's file on another machine. */
-static void other_machines_are_silent(void **state)
+/* On another machine the same path may be an unrelated file. */
+static void ranks_on_other_machines_do_not_report(void **state)
 {
     (void)state;
     struct scene scene;
@@ -216,7 +219,7 @@ static void other_machines_are_silent(void **state)
     close_scene(&scene);
 }
 
-static void nobody_asked(void **state)
+static void without_a_supervisor_reports_do_nothing(void **state)
 {
     (void)state;
     unsetenv(RANK_REPORT_VARIABLE);
@@ -244,15 +247,15 @@ static void every_allocation_may_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_is_well),
+        cmocka_unit_test(no_rank_fails),
         cmocka_unit_test(the_cause_is_found),
-        cmocka_unit_test(who_fell_before_the_others_met_it),
-        cmocka_unit_test(stopped_is_the_mildest),
+        cmocka_unit_test(a_failure_before_the_ranks_met_is_the_cause),
+        cmocka_unit_test(any_failure_outranks_a_stop),
         cmocka_unit_test(deaths_have_an_order),
-        cmocka_unit_test(a_late_death_is_no_cause),
-        cmocka_unit_test(those_left_are_killed),
-        cmocka_unit_test(other_machines_are_silent),
-        cmocka_unit_test(nobody_asked),
+        cmocka_unit_test(a_late_death_is_not_the_cause),
+        cmocka_unit_test(remaining_ranks_are_killed),
+        cmocka_unit_test(ranks_on_other_machines_do_not_report),
+        cmocka_unit_test(without_a_supervisor_reports_do_nothing),
         cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

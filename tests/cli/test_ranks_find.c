@@ -1,4 +1,5 @@
-/* Where ranks run: from -n, comm.backend, a launcher's variables, and whether there is an mpirun. */
+/* ranks_find -- where ranks run, from -n, comm.backend, a launcher's variables, and whether there
+ * is an mpirun. */
 #include "cli/launch/ranks.h"
 #include "testing.h"
 
@@ -24,14 +25,14 @@ static void test_one(void **state)
 static void test_with_mpirun(void **state)
 {
     (void)state;
-    unsetenv("SIFR_MPIRUN"); /* the one that was there when sifr was configured */
+    unsetenv("SIFR_MPIRUN"); /* use the mpirun found when sifr was configured */
     assert_int_equal(find(3, "auto").way, RANKS_LAUNCH);
     assert_int_equal(find(3, "nccl").way, RANKS_LAUNCH);
     assert_int_equal(find(3, "mpi").way, RANKS_LAUNCH);
     assert_int_equal(find(3, "threads").way, RANKS_THREADS);
     assert_string_equal(find(3, "threads").why_threads, "");
     assert_string_equal(find(3, "auto").why_threads, "");
-    setenv("SIFR_MPIRUN", "/bin/true", 1); /* named, and wrong: the launch will say so */
+    setenv("SIFR_MPIRUN", "/bin/true", 1); /* named but wrong: the launch reports it */
     assert_int_equal(find(3, "auto").way, RANKS_LAUNCH);
 }
 
@@ -46,11 +47,11 @@ static void test_without_mpirun(void **state)
         assert_int_equal(plan.local, 3);
         assert_non_null(strstr(plan.why_threads, "no mpirun is looked for"));
     }
-    assert_int_equal(find(3, "mpi").way, RANKS_LAUNCH); /* asked for: to be refused there */
+    assert_int_equal(find(3, "mpi").way, RANKS_LAUNCH); /* requested: the launch fails */
     assert_string_equal(find(3, "threads").why_threads, "");
 }
 
-/* Threads of one process cannot be what several machines were given for. */
+/* Threads of one process cannot span several machines. */
 static void test_several_machines(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* The formulas of the table at the end of a run, and the share that is hidden. */
+/* ranks_table -- the formulas of the table at the end of a run, and the share of hidden
+ * communication. */
 #include <math.h>
 #include "cli/launch/ranks_table.h"
 #include "testing.h"
@@ -20,12 +21,12 @@ static void expect(struct ranks_volume volume, double gather, double reduce)
 static void test_volume(void **state)
 {
     (void)state;
-    for (int stage = 0; stage <= 2; stage++) /* 2 Psi, 4 bytes each, less the own quarter */
+    for (int stage = 0; stage <= 2; stage++) /* 2 Psi of 4 bytes, minus the own quarter */
         expect(formula(stage, 4, 0, 4), 3000, 3000);
     expect(formula(3, 4, 0, 4), 6000, 3000);  /* 3 Psi */
     expect(formula(1, 4, 0, 8), 3000, 6000);  /* two rounds send gradients twice */
-    expect(formula(3, 4, 0, 5), 12000, 6000); /* the second round is short: rank 0 is in it */
-    expect(formula(2, 4, 1, 3), 0, 4000);     /* a worker sends all of it to the server */
+    expect(formula(3, 4, 0, 5), 12000, 6000); /* the second round has only rank 0 */
+    expect(formula(2, 4, 1, 3), 0, 4000);     /* a worker sends all gradients to the server */
 }
 
 static void test_volume_of_copies_and_16_bit(void **state)
@@ -35,15 +36,15 @@ static void test_volume_of_copies_and_16_bit(void **state)
                                 .precision = RUN_PRECISION_BF16};
     struct trainer_summary summary = {.ranks = 4, .parameters = 1000};
     (void)state;
-    /* half of it twice in 2 bytes, and sums of a quarter to the other copy in 4 */
+    /* half of the params twice in 2 bytes, and sums of a quarter in 4 bytes to the other copy */
     expect(ranks_formula(&config, &summary), 2000 + 1000, 1500);
     config.engine.micro_batches = 8;
     config.ranks.accumulate = RUN_ACCUMULATE_LOCAL;
     expect(ranks_formula(&config, &summary), 4000 + 1000, 1500);
 }
 
-/* Two copies of what two ranks compute together: the formulas are those of a part. */
-static void test_volume_of_a_team(void **state)
+/* Two copies of a TP group of two ranks: the formulas are those of a part. */
+static void test_volume_of_a_tp_group(void **state)
 {
     struct run_config config = {.ranks = {.stage = 1},
                                 .parallel = {.tp = 2, .sequence = true},
@@ -56,14 +57,14 @@ static void test_volume_of_a_team(void **state)
     (void)state;
     struct ranks_volume volume = ranks_formula(&config, &summary);
     expect(volume, 4 * 260, 4 * 260 * 3);
-    /* half of the stream 8 times a layer and 4 at its ends, three numbers a row, half of the shares
-     * in 4 bytes, and a norm */
+    /* half of the residual stream 8 times per layer and 4 times at the ends, three numbers per row,
+     * half of the partial gradients in 4 bytes, and a norm */
     double stream = 2 * 5 * 10 * 4;
     assert_true(volume.tensor == 3 * (28 * stream / 2 + 10 * 24) + 20 * 4 + 8);
 }
 
-/* Two copies of a pipeline of two stages: the formulas are those of stage 0. */
-static void test_volume_of_a_stage(void **state)
+/* Two copies of a pipeline of two PP stages: the formulas are those of PP stage 0. */
+static void test_volume_of_a_pp_stage(void **state)
 {
     struct run_config config = {.ranks = {.stage = 1},
                                 .parallel = {.pp = 2, .schedule = TIMETABLE_1F1B},
@@ -72,10 +73,10 @@ static void test_volume_of_a_stage(void **state)
     struct trainer_summary summary = {
         .ranks = 4, .parameters = 1000, .part = {.parameters = 600, .lent = 100}};
     (void)state;
-    /* half of 600, and of the 100 that the other stage uses */
+    /* half of 600, and half of the 100 that the other PP stage uses */
     struct ranks_volume volume = ranks_formula(&config, &summary);
     expect(volume, 4 * (300 + 50), 4 * 300 * 3);
-    assert_true(volume.pipe == 3 * 2 * 5 * 10 * 4); /* three micro-batches to the next stage */
+    assert_true(volume.pipe == 3 * 2 * 5 * 10 * 4); /* three micro-batches to the next PP stage */
     summary.part = (struct spread_counts){.parameters = 500, .borrowed = 100};
     expect(ranks_formula(&config, &summary), 4 * 250, 4 * (250 * 3 + 50));
 }
@@ -86,11 +87,11 @@ static void test_hidden_share(void **state)
     assert_true(isnan(ranks_hidden(&(struct traffic){0})));
     assert_true(fabs(ranks_hidden(&(struct traffic){.in_flight = 4, .waited = 1}) - 0.75) < 1e-12);
     assert_true(ranks_hidden(&(struct traffic){.in_flight = 1, .waited = 2}) == 0);
-    struct traffic team = {
+    struct traffic tp_group = {
         .in_flight = 4, .waited = 1, .tensor_in_flight = 2, .tensor_waited = 0.5};
-    assert_true(fabs(ranks_tensor_hidden(&team) - 0.75) < 1e-12);
-    team.tensor_in_flight = 0;
-    assert_true(isnan(ranks_tensor_hidden(&team)));
+    assert_true(fabs(ranks_tensor_hidden(&tp_group) - 0.75) < 1e-12);
+    tp_group.tensor_in_flight = 0;
+    assert_true(isnan(ranks_tensor_hidden(&tp_group)));
 }
 
 static void test_description(void **state)
@@ -119,9 +120,12 @@ static void test_description(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_volume),           cmocka_unit_test(test_volume_of_copies_and_16_bit),
-        cmocka_unit_test(test_volume_of_a_team), cmocka_unit_test(test_volume_of_a_stage),
-        cmocka_unit_test(test_hidden_share),     cmocka_unit_test(test_description),
+        cmocka_unit_test(test_volume),
+        cmocka_unit_test(test_volume_of_copies_and_16_bit),
+        cmocka_unit_test(test_volume_of_a_tp_group),
+        cmocka_unit_test(test_volume_of_a_pp_stage),
+        cmocka_unit_test(test_hidden_share),
+        cmocka_unit_test(test_description),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

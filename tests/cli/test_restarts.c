@@ -1,4 +1,5 @@
-/* restarts -- simulated attempts: each writes to the folder what its scene says, and dies or ends. */
+/* restarts -- simulated attempts: each writes the results of its scene to the run folder, then dies
+ * or ends. */
 #include "testing.h"
 #include <dirent.h>
 #include <sys/stat.h>
@@ -118,7 +119,7 @@ static void only_a_death_is_followed_by_a_restart(void **state)
     assert_int_equal(run(&stage, (struct restarts_order){.most = 0}), STATUS_COMM);
     assert_int_equal(stage.count, 1);
     assert_string_equal(log_first_error(stage.env.log), "rank 1 fell");
-    stage.scenes[0].said = true; /* by a rank: not twice */
+    stage.scenes[0].said = true; /* a rank has logged it: not logged again */
     assert_int_equal(run(&stage, (struct restarts_order){.most = 0}), STATUS_COMM);
     assert_string_equal(log_first_error(stage.env.log), "");
     close_stage(&stage);
@@ -176,7 +177,7 @@ static void an_earlier_run_is_renamed_once(void **state)
     const struct scene earlier = {.step = 50, .saved = 40};
     open_stage(&stage);
     write_run(stage.folder, &earlier);
-    stage.scenes[0] = (struct scene){.status = STATUS_COMM, .died = true}; /* too early */
+    stage.scenes[0] = (struct scene){.status = STATUS_COMM, .died = true}; /* no rename yet */
     stage.scenes[1] = (struct scene)DEATH(3, 2);
     stage.scenes[1].moves = true;
     stage.scenes[2] = (struct scene)DEATH(5, 4);
@@ -217,7 +218,7 @@ static void the_time_of_all_attempts_is_limited(void **state)
     close_stage(&stage);
 }
 
-static void who_was_asked_to_stop_does_not_begin_again(void **state)
+static void no_restart_after_a_request_to_stop(void **state)
 {
     (void)state;
     struct stage stage;
@@ -240,7 +241,7 @@ int main(void)
         cmocka_unit_test(an_earlier_run_is_renamed_once),
         cmocka_unit_test(a_new_run_is_never_renamed),
         cmocka_unit_test(the_time_of_all_attempts_is_limited),
-        cmocka_unit_test(who_was_asked_to_stop_does_not_begin_again),
+        cmocka_unit_test(no_restart_after_a_request_to_stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# How scripts/test reports its suites: tests and parts that are skipped, tests that pass on the second try, and the closing lines.
+# The report of scripts/test: skipped tests and parts, tests that pass on the second try, the last
+# lines.
 root=$(cd "$(dirname "$0")/../.." && pwd)
 . "$(dirname "$0")/common.sh" "$@"
 

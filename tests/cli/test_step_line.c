@@ -1,4 +1,4 @@
-/* step_line -- the line as it is promised, with and without what is not known. */
+/* step_line -- the documented line, with and without figures that may be unknown. */
 #include <math.h>
 #include "testing.h"
 #include "cli/train/step_line.h"
@@ -26,7 +26,7 @@ static void the_whole_line(void **state)
     assert_non_null(strstr(step_line(line, &step), "| mfu 41.2% | 1755 MHz, 640 W | mem 23.1"));
 }
 
-static void what_is_not_known_is_left_out(void **state)
+static void unknown_figures_are_omitted(void **state)
 {
     (void)state;
     char line[STEP_LINE_BYTES];
@@ -45,7 +45,7 @@ static void what_is_not_known_is_left_out(void **state)
                                                 "skipped");
 }
 
-static void extreme_values_stay_inside(void **state)
+static void extreme_values_fit_the_buffer(void **state)
 {
     (void)state;
     char line[STEP_LINE_BYTES];
@@ -65,8 +65,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_whole_line),
-        cmocka_unit_test(what_is_not_known_is_left_out),
-        cmocka_unit_test(extreme_values_stay_inside),
+        cmocka_unit_test(unknown_figures_are_omitted),
+        cmocka_unit_test(extreme_values_fit_the_buffer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

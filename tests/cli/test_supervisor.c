@@ -1,5 +1,5 @@
-/* launch -- this program launches itself: ranks that end well, fail, are killed, abort, or say
- * nothing, without any training in them. */
+/* launch -- this program launches itself as ranks that succeed, fail, are killed, abort, or do not
+ * report, without any training. */
 #include "testing.h"
 #include <signal.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include "cli/rank_report.h"
 #include "comm/launcher.h"
 
-enum { RANKS = 3, SOON = 25 /* seconds: ranks that are not told wait for 30 */ };
+enum { RANKS = 3, SOON = 25 /* seconds: a rank without a signal waits for 30 */ };
 
 /* --- a rank --------------------------------------------------------------------------------- */
 
@@ -19,7 +19,7 @@ static void on_signal(int number)
     told = number;
 }
 
-/* What the rank whose number is `who` does; the others wait to be ended, or to be told. */
+/* Rank `who` acts as `part` says; the others wait for a signal, or to be killed. */
 static int play(int rank, const char *part, int who)
 {
     signal(SIGUSR1, on_signal);
@@ -27,13 +27,13 @@ static int play(int rank, const char *part, int who)
     if (strcmp(part, "mute") == 0)
         return rank == who ? 7 : 0;
     rank_report_start(rank);
-    if (rank == who) /* not before all are there and have been seen */
+    if (rank == who) /* after all ranks have started and have been seen */
         usleep(500000);
     if (rank == who && strcmp(part, "fail") == 0) {
         rank_report_end(rank, STATUS_FIT, "it does not fit", true);
         return 4;
     }
-    if (rank == who && strcmp(part, "fall") == 0) { /* in good order, so that no launcher helps */
+    if (rank == who && strcmp(part, "fall") == 0) { /* exit code 0: mpirun does not end the rest */
         rank_report_end(rank, STATUS_IO, "no file", false);
         return 0;
     }
@@ -55,7 +55,7 @@ static int play(int rank, const char *part, int who)
     bool waits = strcmp(part, "end") != 0;
     for (int i = 0; waits && !told && i < 300; i++)
         usleep(100000);
-    if (strcmp(part, "twice") == 0) { /* as timeout(1) does: soon, but not as one */
+    if (strcmp(part, "twice") == 0) { /* as timeout(1) does: two signals in quick succession */
         kill(getppid(), SIGINT);
         usleep(20000);
         kill(getppid(), SIGINT);
@@ -63,7 +63,7 @@ static int play(int rank, const char *part, int who)
     }
     bool tidies = strcmp(part, "tidy") == 0;
     if (strcmp(part, "linger") == 0 ||
-        tidies) { /* all is saved, and two Ctrl-C come before it ends */
+        tidies) { /* all is saved, and two Ctrl-C arrive before the end */
         if (tidies)
             rank_report_saved(rank);
         else
@@ -72,7 +72,7 @@ static int play(int rank, const char *part, int who)
             kill(getppid(), SIGINT);
             usleep(200000);
         }
-        for (int i = 0; i < 300; i++) /* a signal cuts one short, not all */
+        for (int i = 0; i < 300; i++) /* a signal interrupts one sleep, not all */
             usleep(100000);
     }
     rank_report_end(rank, told ? STATUS_STOPPED : STATUS_OK, "", true);
@@ -86,11 +86,11 @@ static char program[4096];
 struct outcome {
     enum status status;
     struct launch_end end;
-    char error[512]; /* that was said, or is to be */
+    char error[512]; /* logged, or for the caller to log */
     double seconds;
 };
 
-/* `signal`: came before the launch, 0 = none. */
+/* `signal`: received before the launch; 0 = none. */
 static struct outcome run_told(const char *part, int who, int signal, bool alone)
 {
     struct outcome outcome;
@@ -118,7 +118,7 @@ static struct outcome run(const char *part, int who)
     return run_told(part, who, 0, false);
 }
 
-static void all_end_well(void **state)
+static void all_ranks_succeed(void **state)
 {
     (void)state;
     struct outcome outcome = run("end", 0);
@@ -135,13 +135,13 @@ static void a_failure_is_named(void **state)
         snprintf(expected, sizeof expected, "rank %d: it does not fit", who);
         assert_int_equal(outcome.status, STATUS_FIT);
         assert_string_equal(outcome.error, expected);
-        assert_false(outcome.end.died); /* it would be the same again */
+        assert_false(outcome.end.died); /* a restart would fail again */
         assert_true(outcome.seconds < SOON);
     }
 }
 
-/* The others wait for it (half a minute, in this play) and can't know. */
-static void who_falls_alone_ends_all_at_once(void **state)
+/* The others wait for it (half a minute in this test) and cannot learn of its failure. */
+static void a_failure_before_the_ranks_met_ends_all_soon(void **state)
 {
     (void)state;
     struct outcome outcome = run("fall", 1);
@@ -173,8 +173,8 @@ static void a_broken_invariant_is_named(void **state)
     assert_ptr_equal(strstr(outcome.error, "rank 1 (pid "), outcome.error);
 }
 
-/* Ranks that report nothing: there is the launcher's word. */
-static void silence_is_not_success(void **state)
+/* Ranks that report nothing: the exit code of the launcher counts. */
+static void missing_reports_are_not_success(void **state)
 {
     (void)state;
     struct outcome outcome = run("mute", 1);
@@ -182,7 +182,8 @@ static void silence_is_not_success(void **state)
     assert_non_null(strstr(outcome.error, "failed (exit 7)"));
 }
 
-/* Until that process keeps the signal for itself to read: it supervises. */
+/* Wait until that process blocks the signal: it then reads it from a descriptor, as a
+ * supervisor. */
 static void wait_until_blocked(pid_t pid, int number)
 {
     char path[32], line[128];
@@ -198,8 +199,8 @@ static void wait_until_blocked(pid_t pid, int number)
     }
 }
 
-/* A signal for us, before the ranks are there: they are told when they are, and end in good order.
- */
+/* A signal to the supervisor before the ranks have started: they get it when they have, and
+ * stop. */
 static void a_signal_stops_all(void **state)
 {
     (void)state;
@@ -220,7 +221,8 @@ static void a_signal_stops_all(void **state)
     }
 }
 
-/* Whoever started us had them blocked, and that is inherited: ranks hear them all the same. */
+/* Signals that our parent blocked stay blocked in children by default; ranks receive them all the
+ * same. */
 static void a_blocked_signal_stops_all(void **state)
 {
     sigset_t blocked, before;
@@ -235,8 +237,8 @@ static void a_blocked_signal_stops_all(void **state)
     assert_true(outcome.seconds < SOON);
 }
 
-/* The handler that is in place before us has taken it. */
-static void a_signal_before_all_stops_them(void **state)
+/* The signal came before the launch, and an earlier handler noted it. */
+static void a_signal_before_the_launch_stops_all(void **state)
 {
     (void)state;
     struct outcome outcome = run_told("wait", 0, SIGTERM, false);
@@ -245,7 +247,7 @@ static void a_signal_before_all_stops_them(void **state)
 }
 
 /* All ranks in one process, without a launcher in between. */
-static void one_process_is_watched_too(void **state)
+static void a_single_process_is_supervised(void **state)
 {
     (void)state;
     struct outcome outcome = run_told("end", 0, 0, true);
@@ -263,8 +265,8 @@ static void one_process_is_watched_too(void **state)
     assert_int_equal(outcome.status, STATUS_STOPPED);
 }
 
-/* The second Ctrl-C ends at once what is saved already. */
-static void a_saved_run_is_saved_when_it_is_ended_at_once(void **state)
+/* A second Ctrl-C after the save ends the run immediately; the outcome is still "saved". */
+static void a_second_ctrl_c_after_the_save_keeps_the_outcome(void **state)
 {
     (void)state;
     static const char *const parts[] = {"linger", "tidy"};
@@ -276,8 +278,8 @@ static void a_saved_run_is_saved_when_it_is_ended_at_once(void **state)
     }
 }
 
-/* On a machine that is busy the two may be far apart after all: not three times. */
-static void one_ctrl_c_that_comes_twice_is_one(void **state)
+/* On a busy machine the two signals may arrive far apart, so there are three tries. */
+static void a_duplicated_ctrl_c_counts_once(void **state)
 {
     (void)state;
     struct outcome outcome = {.error = "none"};
@@ -288,7 +290,7 @@ static void one_ctrl_c_that_comes_twice_is_one(void **state)
     assert_string_equal(outcome.error, ""); /* it was not terminated */
 }
 
-/* It gives up because of another, who hears nothing any more. */
+/* The other ranks give up because of one that no longer reacts to anything. */
 static void a_hung_rank_is_ended_soon(void **state)
 {
     (void)state;
@@ -299,8 +301,8 @@ static void a_hung_rank_is_ended_soon(void **state)
     assert_true(outcome.seconds < SOON);
 }
 
-/* One is asked to stop while the others wait for it: that is a stop, and nobody died. */
-static void a_stop_before_they_met_ends_all(void **state)
+/* One rank is asked to stop while the others wait for it: the job stopped, and no rank died. */
+static void a_stop_before_the_ranks_met_ends_all(void **state)
 {
     (void)state;
     struct outcome outcome = run("leave", 1);
@@ -328,20 +330,20 @@ int main(int argc, char **argv)
     ssize_t bytes = readlink("/proc/self/exe", program, sizeof program - 1);
     program[bytes > 0 ? bytes : 0] = 0;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_end_well),
+        cmocka_unit_test(all_ranks_succeed),
         cmocka_unit_test(a_failure_is_named),
-        cmocka_unit_test(who_falls_alone_ends_all_at_once),
+        cmocka_unit_test(a_failure_before_the_ranks_met_ends_all_soon),
         cmocka_unit_test(a_killed_rank_is_named),
         cmocka_unit_test(a_broken_invariant_is_named),
-        cmocka_unit_test(silence_is_not_success),
+        cmocka_unit_test(missing_reports_are_not_success),
         cmocka_unit_test(a_signal_stops_all),
         cmocka_unit_test(a_blocked_signal_stops_all),
-        cmocka_unit_test(a_signal_before_all_stops_them),
-        cmocka_unit_test(one_process_is_watched_too),
-        cmocka_unit_test(a_saved_run_is_saved_when_it_is_ended_at_once),
-        cmocka_unit_test(one_ctrl_c_that_comes_twice_is_one),
+        cmocka_unit_test(a_signal_before_the_launch_stops_all),
+        cmocka_unit_test(a_single_process_is_supervised),
+        cmocka_unit_test(a_second_ctrl_c_after_the_save_keeps_the_outcome),
+        cmocka_unit_test(a_duplicated_ctrl_c_counts_once),
         cmocka_unit_test(a_hung_rank_is_ended_soon),
-        cmocka_unit_test(a_stop_before_they_met_ends_all),
+        cmocka_unit_test(a_stop_before_the_ranks_met_ends_all),
         cmocka_unit_test(a_wrong_launcher_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -277,7 +277,7 @@ static void test_a_changed_configuration_is_reported(void **state)
                      STATUS_SAVED);
     save_expect_line(&rig, "train.lr: 0.01 -> 0.001");
     save_expect_line(&rig, "train.seed: 1 -> 2");
-    assert_null(strstr(rig.lines, "the data is not that")); /* the data is the same */
+    assert_null(strstr(rig.lines, "the data does not match")); /* the data is the same */
     assert_null(strstr(rig.lines, "log_every"));
     assert_null(strstr(rig.lines, "checkpoint.every"));
 

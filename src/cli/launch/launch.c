@@ -4,12 +4,12 @@
  *          ^------- stdout and stderr, two pipes ----------'
  *          ^------- start and end of each rank: rank_report.h
  *
- * If all ranks are one process, that process takes the position of mpirun.
+ * If all ranks are one process, that process takes the place of mpirun.
  *
- * stdout is forwarded as it comes, except for a final banner. On stderr, lines that begin with "sifr: "
- * come from ranks and are forwarded; the others come from the launcher and are held back: they are
- * printed if nothing else explains how the job ended. Signals are read from a descriptor, so nothing
- * happens inside a handler.
+ * stdout is forwarded as it comes, except for a final banner. On stderr, lines that begin with
+ * "sifr: " come from ranks and are forwarded; the others come from the launcher and are held back:
+ * they are printed if nothing else explains how the job ended. Signals are read from a descriptor,
+ * so nothing happens inside a handler.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -30,7 +30,8 @@ static const double START_SECONDS = 10; /* after the first report: then a signal
 static const double SILENT_SECONDS = 60; /* the same from the start, if no rank reports */
 static const double END_SECONDS = 8;     /* for the other ranks to end after the first failure */
 static const double HUNG_SECONDS = 1;    /* the same, if one rank does not respond */
-static const double FALL_SECONDS = 1;    /* the same, if ranks have not joined: they cannot know */
+static const double FALL_SECONDS = 1;    /* the same, if the failed rank had not joined: the others
+                                            cannot learn of its failure */
 static const double TERM_SECONDS = 3;    /* from SIGTERM to SIGKILL of the launcher */
 static const double GONE_SECONDS = 10;   /* from SIGKILL to the end of the last rank */
 enum { KEPT_BYTES = 1 << 16 };
@@ -88,7 +89,7 @@ static _Noreturn void become_launcher(struct job *job, int out, int err, const s
     dup2(out, STDOUT_FILENO);
     dup2(err, STDERR_FILENO);
     signal(SIGPIPE, SIG_DFL);
-    sigprocmask(SIG_UNBLOCK, taken, NULL); /* also those blocked before us: ranks handle them */
+    sigprocmask(SIG_UNBLOCK, taken, NULL); /* even if our parent blocked them: ranks need them */
     setenv(RANK_REPORT_VARIABLE, rank_book_address(job->book), 1);
     if (is_ignored(SIGHUP)) /* a launcher may reset that for its ranks */
         setenv(RANK_NOHUP_VARIABLE, "1", 1);
@@ -126,7 +127,7 @@ static enum status start(struct job *job, const sigset_t *taken)
     return job->pid > 0 ? STATUS_OK : FAIL(env, IO, "cannot fork: %s", strerror(errno));
 }
 
-/* --- output of the ranks and the launcher ---------------------------------------------------- */
+/* --- output of the ranks and the launcher --------------------------------------------------- */
 
 /* Keep the beginning, where the cause is. */
 static void keep(struct text *text, const char *line)
@@ -159,7 +160,8 @@ static void take_lines(struct job *job, const char *data, size_t bytes)
     }
 }
 
-/* The bytes of `data` that come from ranks: Hydra prints its banner about a failed job on stdout. */
+/* The bytes of `data` that come from ranks: Hydra prints its banner about a failed job on
+ * stdout. */
 static size_t ranks_part(struct job *job, const char *data, size_t bytes)
 {
     static const char words[] = "=   BAD TERMINATION OF ONE OF YOUR APPLICATION";
@@ -202,8 +204,8 @@ static void kill_job(struct job *job)
     job->ending = job->ending ? job->ending : clock_seconds();
 }
 
-/* Has rank 0 begun its first step? On another machine it cannot report, and is assumed to have begun
- * after START_SECONDS. */
+/* Has rank 0 begun its first step? On another machine it cannot report, and is assumed to have
+ * begun after START_SECONDS. */
 static bool is_stepping(struct job *job, double now)
 {
     rank_book_update(job->book);
@@ -211,7 +213,7 @@ static bool is_stepping(struct job *job, double now)
     return first->stepping || (first->pid == 0 && now - job->started > START_SECONDS);
 }
 
-/* As the handler in main.c does for a process without a supervisor, with the same messages. */
+/* Does what the handler in main.c does without a supervisor, with the same messages. */
 static void take_signal(struct job *job)
 {
     struct signalfd_siginfo info;
@@ -236,8 +238,9 @@ static void take_signal(struct job *job)
     job->stop_wanted = true;
 }
 
-/* Send SIGUSR1 when all ranks have started: it would kill a rank without a handler. mpirun forwards it to
- * all machines; ranks of this machine also get it directly, and receiving it twice is harmless. */
+/* Send SIGUSR1 when all ranks have started: it would kill a rank without a handler. mpirun forwards
+ * it to all machines; ranks of this machine also get it directly, and receiving it twice is
+ * harmless. */
 static void send_stop(struct job *job)
 {
     int there = rank_book_started(job->book);
@@ -255,10 +258,10 @@ static void send_stop(struct job *job)
     job->stop_sent = true;
 }
 
-/* --- watching the job ------------------------------------------------------------------------------ */
+/* --- watching the job ----------------------------------------------------------------------- */
 
-/* A rank reports its end as soon as it gives up, before it cleans up. So if ranks give up because of
- * another, that other is the one without a report. */
+/* A rank reports its end as soon as it gives up, before it cleans up. So if ranks give up because
+ * of another, that other is the one without a report. */
 static bool one_hangs(const struct job *job, const struct rank_entry *verdict)
 {
     return verdict->ended && verdict->status == STATUS_COMM && rank_book_silent(job->book) > 0;
@@ -282,7 +285,7 @@ static void look(struct job *job)
     if (verdict && !in_order && job->failed == 0)
         job->failed = now;
     if (job->failed > 0 && now - job->failed > patience(job, verdict)) {
-        if (one_hangs(job, verdict)) /* it may not react to anything else */
+        if (one_hangs(job, verdict)) /* only SIGKILL ends it for certain */
             rank_book_signal(job->book, SIGKILL);
         kill_job(job);
     }
@@ -320,8 +323,8 @@ static void wait_for_ends(struct job *job)
     }
 }
 
-/* Until mpirun has ended and its pipes are empty. A process that inherited them may hold them open: wait
- * at most half a second for that. */
+/* Watch until mpirun has ended and its pipes are empty. A process that inherited the pipes may hold
+ * them open, so wait at most half a second for their end. */
 static void watch(struct job *job)
 {
     while (!job->done) {
@@ -336,7 +339,7 @@ static void watch(struct job *job)
     wait_for_ends(job);
 }
 
-/* --- the whole job ------------------------------------------------------------------------------ */
+/* --- the whole job -------------------------------------------------------------------------- */
 
 static enum status supervise(struct job *job, struct launch_end *end)
 {

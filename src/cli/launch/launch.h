@@ -1,11 +1,11 @@
 /* launch -- starts the ranks of a job with the MPI library's own mpirun, or as one process, and
  * stays as their supervisor.
  *
- * The supervisor hides what mpirun does to a job that is stopped or fails (it kills the ranks a second
- * after SIGTERM, returns 1 and prints a banner). SIGINT, SIGTERM and SIGUSR1 become SIGUSR1 for the
- * ranks, which stop and save; a second SIGINT kills them. The outcome is that of the first rank that
- * failed, with one message. If the supervisor dies, the ranks die. restarts.h decides what to do about
- * a rank that died.
+ * The supervisor hides what mpirun does to a job that is stopped or fails (it kills the ranks a
+ * second after SIGTERM, returns 1 and prints a banner). SIGINT, SIGTERM and SIGUSR1 become SIGUSR1
+ * for the ranks, which stop and save; a second SIGINT kills them. The outcome is that of the first
+ * rank that failed, with one message. If the supervisor dies, the ranks die. restarts.h decides
+ * what to do about a rank that died.
  */
 #ifndef CLI_LAUNCH_H
 #define CLI_LAUNCH_H

@@ -1,5 +1,5 @@
-/* launch_impl -- a job and its supervisor: launch.c starts and watches the job, launch_outcome.c finds
- * out how it ended. */
+/* launch_impl -- a job and its supervisor: launch.c starts and watches the job, launch_outcome.c
+ * finds out how it ended. */
 #ifndef CLI_LAUNCH_IMPL_H
 #define CLI_LAUNCH_IMPL_H
 #include "cli/launch/launch.h"

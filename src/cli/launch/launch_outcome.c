@@ -1,13 +1,13 @@
-/* launch_outcome -- which rank ended a job, and the message about it. The rank book has the order of
- * events; the output of the launcher has what the book cannot know: the number of a signal, and ranks
- * on other machines. */
+/* launch_outcome -- which rank ended a job, and the message about it. The rank book has the order
+ * of events; the output of the launcher has what the book cannot know: the number of a signal, and
+ * ranks on other machines. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include "cli/launch/launch_impl.h"
 
-/* The signal that ended a rank, from the output of the launcher; 0 = not there. */
+/* The signal that ended a rank, from the output of the launcher; 0 = not found. */
 static int named_signal(const struct job *job, const struct rank_entry *rank)
 {
     bool is_open = job->launcher.kind == MPI_KIND_OPEN;
@@ -56,8 +56,8 @@ static enum status killed(const struct job *job, const struct rank_entry *rank,
     return died(job, STATUS_COMM, end);
 }
 
-/* Open MPI names a killed rank of another machine, which is not in the book. That is the cause; reports of
- * other ranks are its consequences. */
+/* Open MPI names a killed rank of another machine, which is not in the book. That is the cause;
+ * reports of other ranks are its consequences. */
 static bool killed_elsewhere(const struct job *job, struct launch_end *end)
 {
     int rank, pid, number;
@@ -75,7 +75,7 @@ static bool killed_elsewhere(const struct job *job, struct launch_end *end)
     return true;
 }
 
-/* By another process; the ranks end with it. */
+/* mpirun was killed, but not by the supervisor; the ranks end with it. */
 static bool launcher_was_killed(const struct job *job)
 {
     return WIFSIGNALED(job->wait_status) && job->ending == 0;

@@ -1,12 +1,12 @@
-/* mpi_launcher -- see the header.
+/* mpi_launcher -- the most common mistake is the mpirun of another MPI library: it starts N
+ * processes that do not find each other. Debian's /usr/bin/mpirun belongs to the library with the
+ * highest priority among those installed. So the name tells nothing, and `--version` is read
+ * instead.
  *
- * The mpirun of one library starts N processes of a program linked with another, each alone: the
- * commonest mistake. Debian's /usr/bin/mpirun is whichever was installed with the higher priority,
- * so a name says nothing and `--version` is asked.
- *
- * What is set for Open MPI is set only where the user has not: it refuses root, refuses more ranks
- * than slots, binds every rank to one core when there are two of them (where all threads of a rank
- * would share it), and copies between processes in a way that containers forbid.
+ * Four defaults of Open MPI do not suit us; each is changed unless the user has set it. Open MPI
+ * refuses to run as root, refuses more ranks than slots, binds each rank to one core if there are
+ * two ranks (so that all threads of a rank share that core), and copies between processes in a way
+ * that containers forbid.
  */
 #include "cli/launch/mpi_launcher.h"
 #include <errno.h>
@@ -25,7 +25,7 @@
 
 enum { ANSWER_BYTES = 512 };
 
-/* --- which one ------------------------------------------------------------------------------ */
+/* --- finding the launcher ------------------------------------------------------------------- */
 
 /* "Open MPI v4.1.4" and "MPICH Version: 4.0.2" become a name and a number. */
 static void name_mpi(struct mpi_launcher *launcher)
@@ -44,8 +44,8 @@ static void name_mpi(struct mpi_launcher *launcher)
              *number ? " " : "", number);
 }
 
-/* The path of a program. A plain name is looked for in PATH as a shell does, but in its absolute folders only: an empty or
- * relative one is wherever the process happens to be. */
+/* The path of a program. A name without a slash is searched in PATH as a shell does, but only in
+ * absolute folders: an empty or relative entry depends on the current folder. */
 static bool find_program(const char *name, char path[MPI_LAUNCHER_PATH])
 {
     const char *folders = getenv("PATH");
@@ -64,7 +64,7 @@ static bool find_program(const char *name, char path[MPI_LAUNCHER_PATH])
     return false;
 }
 
-/* What `PROGRAM --version` prints, the beginning of it. */
+/* The beginning of what `PROGRAM --version` prints. */
 static bool ask_version(const char *program, char *answer)
 {
     int ends[2];
@@ -93,7 +93,8 @@ static bool ask_version(const char *program, char *answer)
     return child > 0 && used > 0;
 }
 
-/* Is the program `name` a launcher of our MPI? Its path is then in `launcher`. *runs: it has answered. */
+/* Is the program `name` a launcher of our MPI? Sets launcher->path. *runs: it could be run and
+ * printed a version. */
 static bool belongs(struct mpi_launcher *launcher, const char *name, bool *runs)
 {
     char answer[ANSWER_BYTES];
@@ -105,7 +106,7 @@ static bool belongs(struct mpi_launcher *launcher, const char *name, bool *runs)
     return strstr(answer, "HYDRA") || strstr(answer, "Intel(R) MPI");
 }
 
-/* The one that SIFR_MPIRUN names, and no other. */
+/* Try only the launcher that SIFR_MPIRUN names. */
 static bool look_at_named(const char *chosen, struct mpi_launcher *launcher, char *why,
                           size_t bytes)
 {
@@ -157,9 +158,9 @@ enum status mpi_launcher_find(struct env *env, struct mpi_launcher *launcher)
                 why);
 }
 
-/* --- how it is called ----------------------------------------------------------------------- */
+/* --- calling the launcher ------------------------------------------------------------------- */
 
-/* May a process read another's memory at all? Containers often forbid the call itself. */
+/* May a process read another's memory? Containers often forbid the system call. */
 static bool may_copy_across(void)
 {
     char from = 1, to = 0;
@@ -187,7 +188,7 @@ static bool is_ours(const char *variable)
     return strncmp(variable, "SIFR_", 5) == 0 && strchr(variable, '=');
 }
 
-/* "-x NAME" for each variable of ours: Open MPI keeps the others' to this machine. */
+/* "-x NAME" for each SIFR_ variable: Open MPI passes only named ones to other machines. */
 static size_t add_variables(char **all)
 {
     size_t used = 0;
@@ -215,12 +216,12 @@ void mpi_launcher_exec(const struct mpi_launcher *launcher, int ranks, char *con
     all[used++] = (char *)launcher->path;
     all[used++] = "-n";
     all[used++] = count;
-    if (launcher->kind == MPI_KIND_OPEN) { /* Hydra binds nothing and hands on everything */
+    if (launcher->kind == MPI_KIND_OPEN) { /* Hydra binds no ranks and passes on all variables */
         prepare_open_mpi();
         all[used++] = "--bind-to";
         all[used++] = "none";
         used += add_variables(all + used);
     }
     memcpy(all + used, argv, given * sizeof *all);
-    execv(launcher->path, all); /* what was allocated goes with the process */
+    execv(launcher->path, all); /* exec frees what was allocated */
 }

@@ -1,5 +1,5 @@
-/* ranks -- only rank 0 prints: the communicator spreads the failure of another rank, and rank 0 prints
- * it. */
+/* ranks -- only rank 0 prints: the communicator spreads the failure of another rank, and rank 0
+ * prints it. */
 #include "cli/launch/ranks.h"
 #include <sched.h>
 #include <string.h>
@@ -9,9 +9,9 @@
 #include "cli/rank_report.h"
 #include "comm/launcher.h"
 
-/* --- where they run ------------------------------------------------------------------------- */
+/* --- where the ranks run -------------------------------------------------------------------- */
 
-/* A launcher that binds its ranks to CPUs has more CPUs than each of them. */
+/* If the launcher binds ranks to CPUs, this process has other CPUs than its parent. */
 static bool is_bound(void)
 {
     cpu_set_t mine, parents;
@@ -57,8 +57,9 @@ static enum status find_joined(struct env *env, int64_t wanted, const char *back
     return STATUS_OK;
 }
 
-/* Should ranks that are started here be processes? Unless processes were asked for, a missing mpirun is no
- * error: ranks become threads, and `why` tells. Threads cannot span machines. */
+/* Should ranks that are started here be processes? A missing mpirun is an error only if the user
+ * asked for processes; otherwise ranks become threads, and `why` has the reason. Threads cannot
+ * span machines. */
 static bool become_processes(int size, const char *backend, char *why, size_t bytes)
 {
     struct mpi_launcher launcher;
@@ -108,6 +109,6 @@ enum status ranks_leave(struct cli *cli, const struct ranks_plan *plan, enum sta
     rank_report_end(plan->rank, st, error, met);
     if (plan->rank > 0 && !elsewhere && !rank_report_wanted())
         console_rank_error(cli->console, error);
-    /* A launcher ends the others when one rank's exit code is not 0, also while they write. */
+    /* A launcher kills the other ranks when one's exit code is not 0, even while they write. */
     return ranks_is_orderly(st) && rank_report_wanted() ? STATUS_OK : st;
 }

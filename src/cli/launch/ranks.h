@@ -8,40 +8,41 @@ enum ranks_way {
     RANKS_ONE,     /* this process alone, without MPI */
     RANKS_JOIN,    /* one rank of a job that a launcher started */
     RANKS_THREADS, /* all ranks, as threads of this process */
-    RANKS_LAUNCH,  /* none of them: it starts and supervises them */
+    RANKS_LAUNCH,  /* no rank: this process starts and supervises them */
 };
 
 struct ranks_plan {
     enum ranks_way way;
     int size;
-    int rank;              /* of this process, from its launcher; 0 unless joined */
-    int local;             /* ranks on this machine */
-    int threads;           /* default per rank: the CPUs of the process, divided */
-    char why_threads[640]; /* why ranks are threads although nobody asked for it; else "" */
+    int rank;    /* of this process, from its launcher; 0 unless joined */
+    int local;   /* ranks on this machine */
+    int threads; /* default per rank: the CPUs of the process, divided */
+    char why_threads
+        [640]; /* why ranks are threads although comm.backend is not "threads"; else "" */
 };
 
-/* Decide from -n (0 = not given), comm.backend, the launcher's variables, and whether there is an mpirun:
- * without one, "auto" and "nccl" run ranks as threads. */
+/* Decide from -n (0 = not given), comm.backend, the launcher's variables, and whether there is an
+ * mpirun: without one, "auto" and "nccl" run ranks as threads. */
 enum status ranks_find(struct env *env, int64_t wanted, const char *backend,
                        struct ranks_plan *plan);
 /* Log one line if the ranks are threads because there is no mpirun. */
 void ranks_say_choice(struct env *env, const struct ranks_plan *plan);
 
-/* Ends that all ranks reach together. */
+/* Outcomes that all ranks reach together. */
 static inline bool ranks_is_orderly(enum status st)
 {
     return st == STATUS_OK || st == STATUS_STOPPED || st == STATUS_SAVED || st == STATUS_DIVERGED;
 }
 
-/* End a rank that is a process: report to its supervisor, if there is one, which then sets the exit code
- * (the returned status is for the launcher); otherwise a rank other than 0 prints an error that only it
- * knows. `met`: it had begun to join the others. */
+/* End a rank that is a process. With a supervisor, report to it: it sets the exit code of the job,
+ * and the returned status is for the launcher. Without one, a rank other than 0 prints an error
+ * that only it knows. `met`: the rank had begun to join the others. */
 enum status ranks_leave(struct cli *cli, const struct ranks_plan *plan, enum status st, bool met);
 
 typedef enum status ranks_main_fn(void *user, struct env *env, const struct session_ranks *ranks);
-/* Run `main` in each of `size` threads, rank 0 with the caller's env. Logs of the others are printed only
- * with --verbose. `member` is copied for every rank, except for hub and rank. Returns the first failure;
- * if a rank does not return after it, the process ends (cli->quit). */
+/* Run `main` in each of `size` threads, rank 0 with the caller's env. Logs of the others are
+ * printed only with --verbose. `member` is copied for every rank, except for hub and rank. Returns
+ * the first failure; if a rank does not return after it, the process ends (cli->quit). */
 enum status ranks_run_threads(struct cli *cli, int size, const struct session_ranks *member,
                               ranks_main_fn *main, void *user);
 

@@ -1,8 +1,6 @@
-/* ranks_table -- see the header.
- *
- * Per step, with R rounds of micro-batches (one where every worker has one, or adds up its own), b
- * bytes an element on the wire and c of a sum, and Psi parameters in N/G copies over G ranks each
- * (stage 0: G = 1):
+/* ranks_table -- bytes sent per step. There are Psi parameters in N/G copies over G ranks each
+ * (ZeRO stage 0: G = 1) and R rounds (one if every worker has one micro-batch, or sums its own). An
+ * element has b bytes on the wire and c bytes in a sum.
  *
  *                     parameters                gradients            sums between copies
  *     stage 0         -                         (N-1)/N Psi b R      (N-1)/N Psi c
@@ -10,10 +8,10 @@
  *     stage 3         (G-1)/G Psi b 2R          (N-1)/N Psi b R      (N/G-1)/N Psi c
  *     with servers    - (they send)             Psi b R              -
  *
- * In a pipeline all of it is so among the N ranks that have one stage, whose parameters are Psi. What
- * two stages use goes from one to the other as well: a shard of the parameters, and a share of the
- * sums. And every micro-batch sends B T C elements over every boundary, there and back. What
- * tensor-parallel ranks send is in plan/formula.h.
+ * In a pipeline this holds for the N ranks with the same PP stage, whose parameters are Psi. A
+ * piece that two PP stages use is also sent from one to the other: a shard of the parameters, and a
+ * reduce shard of the sums. Every micro-batch sends B T C elements over every boundary, forward and
+ * backward. plan/formula.h has the traffic of TP groups.
  */
 #include "cli/launch/ranks_table.h"
 #include <math.h>
@@ -25,7 +23,7 @@ static int tp_of(const struct run_config *config)
     return config->parallel.tp > 1 ? (int)config->parallel.tp : 1;
 }
 
-/* Of the whole stream of a micro-batch. */
+/* The whole residual stream of a micro-batch. */
 static double stream_bytes(const struct run_config *config)
 {
     const struct engine_config *engine = &config->engine;
@@ -136,7 +134,7 @@ static void print_row(struct console *console, const char *name, double bytes, d
                  note);
 }
 
-/* Whose model state it is. */
+/* Which rank the row about model state describes. */
 static void describe_state(const struct run_config *config, const struct trainer_summary *s,
                            char *out, size_t bytes)
 {

@@ -1,24 +1,24 @@
-/* ranks_threads -- all ranks of a job as threads of this process; the calling thread waits for them.
+/* ranks_threads -- all ranks of a job as threads of this process; the caller waits for them.
  *
- * Ranks that are processes have a supervisor, which ends one that hangs. A thread cannot be ended by
- * another, so when the job has failed and a rank does not come back in time, it is the process that
- * ends: the rank may be inside a driver or a library that waits for another GPU. */
+ * Ranks that are processes have a supervisor, which kills a rank that hangs. A thread cannot be
+ * killed by another: it may be inside a driver or a library that waits for another GPU. So if the
+ * job has failed and a rank does not return in time, the whole process ends. */
 #include <pthread.h>
 #include <string.h>
 #include <time.h>
 #include "base/clock.h"
 #include "cli/launch/ranks.h"
 
-static const double END_SECONDS = 8; /* for the others to end after the first failure */
+static const double END_SECONDS = 8; /* for the other ranks to return after the first failure */
 
 struct crew;
 
 struct thread_rank {
     struct crew *crew; /* borrowed */
     struct session_ranks member;
-    struct env own, *env; /* `env` is &own but for rank 0 */
+    struct env own, *env; /* `env` is &own, except for rank 0, which has the caller's */
     pthread_t thread;
-    bool back; /* under the team's lock, as is the status until then */
+    bool back; /* it has returned; both fields are guarded by the crew's lock */
     enum status status;
 };
 
@@ -28,9 +28,9 @@ struct crew {
     void *user;
     int size, started;
     pthread_mutex_t lock;
-    pthread_cond_t news;       /* somebody is back */
-    struct thread_rank *first; /* who failed first; NULL = nobody */
-    double failed;             /* ... and when */
+    pthread_cond_t news;       /* a rank has returned */
+    struct thread_rank *first; /* the rank that failed first; NULL = none */
+    double failed;             /* the time of that failure */
     struct thread_rank *ranks; /* (size) */
 };
 
@@ -39,7 +39,7 @@ struct crew {
 static void log_thread(void *user, enum log_level level, const char *line)
 {
     const struct thread_rank *rank = user;
-    (void)level; /* whoever is asked to say more hears the others too */
+    (void)level; /* only used with --verbose, which prints all levels */
     fprintf(stderr, "sifr: rank %d: %s\n", rank->member.rank, line);
 }
 
@@ -75,7 +75,7 @@ static void *rank_main(void *arg)
 {
     struct thread_rank *rank = arg;
     enum status st = rank->crew->main(rank->crew->user, rank->env, &rank->member);
-    if (!ranks_is_orderly(st)) { /* it may have failed before it joined */
+    if (!ranks_is_orderly(st)) { /* the rank may have failed before it joined the hub */
         const char *error = log_first_error(rank->env->log);
         comm_hub_abort(rank->member.hub, rank->member.rank, *error ? error : status_text(st));
     }
@@ -83,7 +83,7 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
-/* --- all of them ---------------------------------------------------------------------------- */
+/* --- all ranks ------------------------------------------------------------------------------ */
 
 static enum status start(struct crew *crew)
 {
@@ -102,7 +102,7 @@ static enum status start(struct crew *crew)
     return st;
 }
 
-/* One that is not back, with the lock held; NULL = all are. */
+/* A rank that has not returned; NULL = all have. The caller holds the lock. */
 static struct thread_rank *find_absent(struct crew *crew)
 {
     for (int r = 0; r < crew->started; r++) {
@@ -112,7 +112,7 @@ static struct thread_rank *find_absent(struct crew *crew)
     return NULL;
 }
 
-/* Until all are back, or some are not in time after a failure. */
+/* Wait until all ranks have returned (true), or until END_SECONDS after a failure. */
 static bool wait_for_all(struct crew *crew)
 {
     bool late = false;
@@ -132,7 +132,7 @@ static bool wait_for_all(struct crew *crew)
     return all;
 }
 
-/* What rank 0 knows it has said. */
+/* End the process. If rank 0 has returned, it has already printed the error. */
 static void give_up(struct crew *crew)
 {
     struct env *env = crew->cli->env;
@@ -142,7 +142,7 @@ static void give_up(struct crew *crew)
     bool said = crew->ranks[0].back;
     pthread_mutex_unlock(&crew->lock);
     log_debug(env, "rank %d does not come back, so the process ends", absent);
-    if (!said && first->status == STATUS_COMM) /* it speaks of ranks by their numbers */
+    if (!said && first->status == STATUS_COMM) /* such a message already names ranks */
         FAIL(env, COMM, "%s", log_first_error(first->env->log));
     else if (!said)
         log_fail(env->log, first->status, __FILE__, __LINE__, "rank %d: %s", first->member.rank,
@@ -150,7 +150,7 @@ static void give_up(struct crew *crew)
     crew->cli->quit(crew->cli, first->status);
 }
 
-/* The cause rather than its effect. */
+/* The status of the rank that caused the failure, not of those that failed with it. */
 static enum status outcome(const struct crew *crew)
 {
     enum status st = crew->ranks[0].status;

@@ -1,5 +1,6 @@
-/* restarts -- the progress of a run is read from its folder: the newest checkpoint and the last line of
- * metrics.jsonl. A restart cuts that file back, so the largest step of all attempts is kept here. */
+/* restarts -- progress is read from the run folder: the newest checkpoint and the last line of
+ * metrics.jsonl. A restart truncates metrics.jsonl to its checkpoint, so the largest step of all
+ * attempts is kept here. */
 #include "cli/launch/restarts.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -23,12 +24,12 @@ struct restarts {
     double began;
     struct reach reach; /* of all attempts */
     int64_t count;      /* restarts so far */
-    int idle;           /* the last of them, without progress */
+    int idle;           /* how many of the last restarts made no progress */
     bool moves;         /* an earlier run has to be renamed ... */
     struct stat before; /* ... which is this folder */
 };
 
-/* --- progress, from the run folder --------------------------------------------------------------- */
+/* --- progress, from the run folder ---------------------------------------------------------- */
 
 static enum status look(struct restarts *r, struct reach *reach)
 {

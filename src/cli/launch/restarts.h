@@ -1,9 +1,8 @@
-/* restarts -- starts the ranks of a run again, from its last complete checkpoint, after one of them has
- * died.
+/* restarts -- restarts the ranks of a run from its last complete checkpoint after one of them died.
  *
  * Only deaths count (launch.h): a rank that was killed, crashed, or hung and was killed. A stop, a
- * refused configuration, divergence or a full disk would only happen again. After three restarts in a
- * row without progress (no larger step, no newer checkpoint) there is no further one.
+ * refused configuration, divergence or a full disk would only happen again. After three restarts in
+ * a row without progress (no larger step, no newer checkpoint) there is no further one.
  */
 #ifndef CLI_RESTARTS_H
 #define CLI_RESTARTS_H
@@ -25,8 +24,8 @@ struct restarts_attempt {
 typedef enum status restarts_start_fn(void *user, const struct restarts_attempt *attempt,
                                       struct launch_end *end);
 
-/* Call `start` until an attempt ends otherwise than by a death, or no restart is left. Logs one line
- * for each restart, and one for the failure that ends the run. */
+/* Call `start` until an attempt ends otherwise than by a death, or no restart is left. Logs one
+ * line for each restart, and one for the failure that ends the run. */
 enum status restarts_run(struct cli *cli, const struct restarts_order *order,
                          restarts_start_fn *start, void *user);
 

@@ -1,8 +1,8 @@
 /* command_train -- from a configuration to a trained model in a run folder, on one rank or several.
  *
  * A process has one of five modes (enum train_mode): it prints the plan, supervises ranks that are
- * other processes, or is one or all of the ranks itself. train_view.c prints the progress, launch.c and
- * ranks.c start the ranks, restarts.c starts them again. */
+ * other processes, or is one or all of the ranks itself. train_view.c prints the progress, launch.c
+ * and ranks.c start the ranks, restarts.c restarts them. */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -45,7 +45,7 @@ struct train_job {
     const char *folder;
     struct ranks_plan plan;
     enum train_mode mode;
-    bool met; /* the other ranks, or is about to: from here on they learn of a failure */
+    bool met; /* the ranks have met, or are about to: a failure now reaches the other ranks */
 };
 
 /* A configuration from an open descriptor, such as <(...), has no name of its own. */
@@ -183,8 +183,9 @@ undo_view:
 
 /* --- ranks that are other processes --------------------------------------------------------- */
 
-/* One attempt: this program again, with the same arguments and what was decided here. The added flags
- * go before a "--" that ends flags, and after the user's: the last of several flags wins. */
+/* One attempt: run this program with the same arguments plus the values decided here. The added
+ * flags come after the user's, because the last of several equal flags wins, and before a "--",
+ * which ends the flags. */
 static enum status start_ranks(void *user, const struct restarts_attempt *attempt,
                                struct launch_end *end)
 {
@@ -238,7 +239,7 @@ static enum status supervise(struct train_job *job)
     struct restarts_order order = {
         .folder = job->folder, .most = settings->restarts, .fresh = settings->fresh};
     if (!deadline_parse(settings->config.train.max_time, &order.max_seconds))
-        order.max_seconds = 0; /* the ranks will refuse it */
+        order.max_seconds = 0; /* invalid: the ranks report the error */
     TRY(command_line_hand_on(job->cli));
     return restarts_run(job->cli, &order, start_ranks, job);
 }

@@ -29,7 +29,7 @@ static enum status make_plan(struct cli *cli, const struct run_config *config, i
                           &plan->data);
 }
 
-/* --- showing it ----------------------------------------------------------------------------- */
+/* --- printing ------------------------------------------------------------------------------- */
 
 static bool fits(const struct figures *plan)
 {

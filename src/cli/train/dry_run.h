@@ -4,8 +4,8 @@
 #include "cli/command.h"
 #include "train/config/config.h"
 
-/* Print the plan of a resolved configuration for one of `ranks` ranks, as JSON if `json`. STATUS_FIT if
- * memory is too small. */
+/* Print the plan of a resolved configuration for one of `ranks` ranks, as JSON if `json`.
+ * STATUS_FIT if memory is too small. */
 enum status dry_run(struct cli *cli, const struct run_config *config, int ranks, const char *folder,
                     bool json);
 

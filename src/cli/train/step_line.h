@@ -11,8 +11,8 @@
 
 enum { STEP_LINE_BYTES = 320 };
 
-/* Format a step into `out` (STEP_LINE_BYTES), without figures that are not known (mfu, eta). Returns
- * out. */
+/* Format a step into `out` (STEP_LINE_BYTES), without figures that are not known (mfu, eta).
+ * Returns out. */
 char *step_line(char *out, const struct trainer_step *step);
 
 #endif

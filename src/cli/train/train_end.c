@@ -9,9 +9,9 @@ enum { PLOT_HEIGHT = 14, PLOT_WIDTH_MAX = 96 };
 
 /* --- memory --------------------------------------------------------------------------------- */
 
-/* "1.2 GiB, with files being read or written 1.3 GiB; the process held 1.3 GiB where 1.2 GiB and 41.2 MiB
- * of runtime were counted: 0.4 % more". The first figure is the plan's; only buffers for files may add
- * to it. */
+/* "1.2 GiB, with files being read or written 1.3 GiB; the process held 1.3 GiB where 1.2 GiB and
+ * 41.2 MiB of runtime were counted: 0.4 % more". The first figure is the plan's; only buffers for
+ * files may add to it. */
 static void describe_held(const struct trainer_summary *s, char *out, size_t bytes)
 {
     const struct footprint_worst *held = &s->held;
@@ -36,7 +36,7 @@ static void describe_held(const struct trainer_summary *s, char *out, size_t byt
                  text_human_bytes(a, (double)held->host_bytes));
 }
 
-/* --- for programs ---------------------------------------------------------------------------- */
+/* --- for programs --------------------------------------------------------------------------- */
 
 static void print_json(struct train_view *view, const struct trainer_summary *s, const char *folder)
 {
@@ -80,7 +80,7 @@ static void print_json(struct train_view *view, const struct trainer_summary *s,
     json_out_flush(json, view->cli->console);
 }
 
-/* --- for people ------------------------------------------------------------------------------ */
+/* --- for people ----------------------------------------------------------------------------- */
 
 static void draw_curve(struct train_view *view)
 {
@@ -133,7 +133,7 @@ static void print_resume(struct train_view *view, const struct trainer_summary *
 static void print_sample(struct train_view *view, const struct trainer_summary *s,
                          const char *folder)
 {
-    size_t bytes = strlen(folder); /* a checkpoint in the fallback is not in it */
+    size_t bytes = strlen(folder); /* a checkpoint in the fallback folder is outside */
     const char *model = strncmp(s->checkpoint, folder, bytes) == 0 ? folder : s->checkpoint;
     struct text command;
     text_init(&command, view->cli->env);

@@ -1,5 +1,5 @@
-/* train_view -- the callback of a step allocates nothing: lines are formatted in place, and the JSON
- * record reuses its memory. */
+/* train_view -- the callback of a step allocates nothing: lines are formatted in place, and the
+ * JSON record reuses its memory. */
 #include "cli/train/train_view.h"
 #include <math.h>
 #include <string.h>
@@ -42,7 +42,7 @@ bool train_view_learning(void *user, int done, int total)
 
 /* --- before the first step ------------------------------------------------------------------ */
 
-/* The lines of run_config_describe, each a name and its value. */
+/* Print the lines of run_config_describe; each is a name and a value. */
 static void describe_config(struct console *console, struct env *env,
                             const struct run_config *config)
 {
@@ -62,7 +62,8 @@ static void describe_config(struct console *console, struct env *env,
     text_free(&text);
 }
 
-/* What matters of the account of the rank that holds the most, and what libraries hold beside it. */
+/* The main entries of the memory account of the rank that holds the most, and what libraries hold
+ * in addition. */
 static void describe_memory(const struct footprint_worst *held, int ranks, char *out, size_t bytes)
 {
     char human[32], who[48] = "";
@@ -346,8 +347,8 @@ static bool is_acknowledged(int signal)
     return signal == SIGINT || !launcher_find(&launcher);
 }
 
-/* From here on a signal stops the run after the current step. An earlier signal is seen by the check
- * that follows. */
+/* From here on a signal stops the run after the current step. An earlier signal is seen by the
+ * check that follows. */
 static void note_stepping(struct train_view *view)
 {
     if (*view->cli->stepping)

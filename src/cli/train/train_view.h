@@ -1,8 +1,8 @@
 /* train_view -- what `sifr train` prints while a run lasts: header, steps, evaluations, samples,
  * checkpoints. train_end.h prints the end.
  *
- * There are three formats: for a terminal (a live line for steps), for a file (plain lines), and for
- * programs (--json: one object per line, each with an "event").
+ * There are three formats: for a terminal (a live line for steps), for a file (plain lines), and
+ * for programs (--json: one object per line, each with an "event").
  */
 #ifndef CLI_TRAIN_VIEW_H
 #define CLI_TRAIN_VIEW_H
@@ -18,7 +18,7 @@ struct train_view {
     bool json, quiet;
     int64_t log_every;
     struct curve losses;
-    struct plot_point evals[VIEW_EVALS]; /* the last ones */
+    struct plot_point evals[VIEW_EVALS]; /* the most recent ones */
     int eval_count;
     char line[STEP_LINE_BYTES]; /* of the last step */
     int64_t line_step;
@@ -38,7 +38,7 @@ void train_view_close(struct train_view *view);
 struct trainer_callbacks train_view_callbacks(struct train_view *view);
 /* A progress function for run_config_resolve, while a vocabulary is learned. `user` is the view. */
 bool train_view_learning(void *user, int done, int total);
-/* Print the line of the last step, unless it is printed. */
+/* Print the line of the last step, unless it has been printed. */
 void train_view_keep_line(struct train_view *view);
 
 static inline bool train_view_for_people(const struct train_view *view)

@@ -353,7 +353,7 @@ static enum status resolve_batches(struct env *env, struct run_config *config)
 static void tell_decay(struct env *env, const struct train_config *train, int64_t fallback)
 {
     if (train->decay >= 0 && train->decay != fallback && train->schedule != SCHEDULE_WSD)
-        log_warn(env, "train.decay: %lld does nothing with train.schedule: %s; it is for wsd",
+        log_warn(env, "train.decay=%lld has no effect with train.schedule=%s; it is for wsd",
                  (long long)train->decay, schedule_words[train->schedule]);
 }
 
@@ -440,9 +440,8 @@ static enum status check_bits(struct env *env, const struct run_config *config)
 static void tell_rounding(struct env *env, const struct run_config *config)
 {
     if (config->rounding == RUN_ROUNDING_STOCHASTIC && config->precision == RUN_PRECISION_FP32)
-        log_warn(env,
-                 "optimizer.rounding: stochastic does nothing with precision.mode: fp32, whose "
-                 "parameters are not rounded");
+        log_warn(env, "optimizer.rounding=stochastic has no effect with precision.mode=fp32, whose "
+                      "parameters are not rounded");
 }
 
 static enum status check_groups(struct env *env, const struct option_list *groups)

@@ -111,8 +111,8 @@ static const struct option optimizer_list[] = {
      .offset = offsetof(struct run_config, rounding),
      .fallback = "nearest",
      .choices = rounding_words,
-     .help = "rounding of fp32 masters to 16-bit parameters; stochastic = up or down with a "
-             "probability by distance"},
+     .help = "rounding of fp32 masters to 16-bit parameters; stochastic = up or down at random, "
+             "in proportion to the distance"},
     {.key = "optimizer.groups",
      .type = OPTION_LIST,
      .offset = offsetof(struct run_config, groups),
