@@ -110,8 +110,8 @@ enum status named_out(struct env *env, const char *key, const char *path)
                   key, part, key);
     else if (is_no_folder(env, part))
         st = FAIL(env, CONFIG,
-                  "%s: '%s' is a file, and a folder is to be written; choose another %s", key, part,
-                  key);
+                  "%s: '%s' is a file, but a folder will be written there; choose another %s", key,
+                  part, key);
     mem_free(env, part);
     return st;
 }

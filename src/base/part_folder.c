@@ -153,7 +153,7 @@ static enum status make_move(struct env *env, struct move *move)
         errno == ENOENT) /* the file was not created, or `goal` is missing and its sync fails */
         return STATUS_OK;
     if (errno == EEXIST)
-        return FAIL(env, CONFIG, "'%s' is there already, and nothing is overwritten", move->to);
+        return FAIL(env, CONFIG, "'%s' exists already and is not overwritten", move->to);
     return FAIL(env, IO, "cannot write '%s': %s", move->to, strerror(errno));
 }
 

@@ -36,7 +36,7 @@ static enum status fail_unknown(struct env *env, const char *name)
                                  backends[i].name);
         CHECK_LT(used, sizeof known);
     }
-    return FAIL(env, CONFIG, "there is no device '%s'; there are: %s", name, known);
+    return FAIL(env, CONFIG, "unknown device '%s'; use one of: %s", name, known);
 }
 
 static int backend_number(const char *name)

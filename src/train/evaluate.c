@@ -128,8 +128,7 @@ enum status evaluate_model(struct env *env, const struct run_config *given, size
     struct zero_config reads_only = {0};
     TRY(open_data(env, &config, config.train.context, &set));
     if (dataset_eval_count(set) == 0) {
-        st = FAIL(env, CONFIG,
-                  "there is no held-out data; set data.val to a file, or set data.split");
+        st = FAIL(env, CONFIG, "no held-out data; set data.val to a file, or set data.split");
         goto undo_set;
     }
     TRY_OR(undo_set, fit_to_data(env, &config, &set));

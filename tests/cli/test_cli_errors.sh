@@ -33,7 +33,7 @@ mkdir bare
 cp text.txt bare/x.safetensors
 expect 2 "'bare/config.json' is not there, which says what the model beside it is; name a model directory" "$sifr" sample bare/x.safetensors
 expect 2 "'text.txt' is no model directory" "$sifr" eval text.txt
-expect 2 "--out: 'text.txt' is a file, and a folder is to be written; choose another --out" train --data.path=text.txt --out=text.txt
+expect 2 "--out: 'text.txt' is a file, but a folder will be written there; choose another --out" train --data.path=text.txt --out=text.txt
 expect 2 "--out: 'text.txt' is a file" "$sifr" tokenize text.txt --out=text.txt
 ln -s no dead
 for out in dead dead/ dead/run; do
@@ -81,8 +81,8 @@ expect_data() { # CODE PATTERN FILE [FORMAT]
 }
 expect_data 1 "empty.txt' is empty" empty.txt
 expect_data 1 "empty.jsonl' is empty" empty.jsonl
-expect_data 1 "there is no text in .*blank.jsonl'" blank.jsonl
-expect_data 1 "there is no text in .*hollow.jsonl'" hollow.jsonl
+expect_data 1 "no text in .*blank.jsonl'" blank.jsonl
+expect_data 1 "no text in .*hollow.jsonl'" hollow.jsonl
 expect_data 1 "bad.jsonl' line 2" bad.jsonl
 expect_data 1 "text.txt.gz' is compressed by gzip, and is not read as text; unpack it first \(gunzip -k\)" text.txt.gz
 expect_data 1 "text.tar' is a tar archive, and is not read as text; unpack it first \(tar xf\)" text.tar

@@ -29,7 +29,7 @@ rm bare/tokenizer.json
 expect 2 "no tokenizer.json in the model folder 'bare'; name one with --tokenizer" "$sifr" sample bare The
 expect 2 "--tokenizer: no file matches 'no-such'" "$sifr" sample bare The --tokenizer=no-such
 ok sifr sample bare --tokens=2 -q The --tokenizer=plain
-expect 2 "data.val: there is no held-out data; give a file or a quoted glob" "$sifr" eval plain
+expect 2 "data.val: no held-out data; give a file or a quoted glob" "$sifr" eval plain
 
 # to several files, and back to one
 ok sifr export "$step" parts --shard-size=20k --json

@@ -121,7 +121,7 @@ start=$SECONDS code=0
 kill -INT $pid
 wait $pid || code=$?
 [ $code = 75 ] || fail "learning: exit $code, not 75: $(tail -3 err)"
-[ "$(grep -vc '^sifr: stopping before the first step; press Ctrl-C again to terminate immediately$' err)" = 1 ] && grep -q 'stopped while a vocabulary was learnt: nothing is saved' err || fail "learning: not one clear line: $(cat err)"
+[ "$(grep -vc '^sifr: stopping before the first step; press Ctrl-C again to terminate immediately$' err)" = 1 ] && grep -q 'stopped while training a vocabulary: nothing was saved' err || fail "learning: not one clear line: $(cat err)"
 [ $((SECONDS - start)) -le 30 ] || fail "learning: took $((SECONDS - start)) s to stop"
 [ ! -e learning ] || fail "learning: a folder was left: $(ls learning)"
 rm noise.txt

@@ -93,7 +93,7 @@ expect 2 "'shard.txt' holds tokens already" "$sifr" tokenize shard.txt --out=aga
 cp tokens/train.bin mixed-2.txt
 cp text.txt mixed-1.txt
 expect 2 "'mixed-1.txt' is text, 'mixed-2.txt' is a token shard; name every kind apart" "$sifr" tokenize 'mixed-?.txt' --out=again
-expect 1 "'mixed-2.txt' is a token shard, and is not read as text; name it apart" "$sifr" tokenize 'mixed-?.txt' --format=text --out=again
+expect 1 "'mixed-2.txt' is a token shard and is not read as text; name it separately" "$sifr" tokenize 'mixed-?.txt' --format=text --out=again
 expect 1 "'shard.txt' is a token shard" "$sifr" tokenize shard.txt --format=text --out=again
 cp text.txt text.bin
 expect 1 "'text.bin' has no token shard header; say .* text or jsonl if it is that \(sifr tokenize: --format\)" "$sifr" tokenize text.bin --out=again

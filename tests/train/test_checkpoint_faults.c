@@ -161,7 +161,7 @@ static void test_a_background_failure_is_reported(void **state)
     assert_int_equal(save_train(&rig, "run", 2, "train.steps=12 checkpoint.every=1 zero.stage=2"),
                      STATUS_OK);
     save_expect_line(&rig, "rank 1: ");
-    save_expect_line(&rig, "the run goes on, and the one before is there");
+    save_expect_line(&rig, "the run continues, and the previous checkpoint is intact");
     assert_int_equal(save_verify(&rig, "run/checkpoints/step-12"), STATUS_OK);
     rig_close(&rig.run);
 }

@@ -111,7 +111,7 @@ static void test_wrong_settings_are_refused(void **state)
     expect_refusal("precision.accumulate=bf16", STATUS_CONFIG, "precision.mode");
     expect_refusal("precision.mode=fp8", STATUS_USAGE, "precision.mode");
     expect_refusal("optimizer.rounding=up", STATUS_USAGE, "one of nearest, stochastic");
-    expect_refusal("data.path=", STATUS_CONFIG, "data.path: there is no data");
+    expect_refusal("data.path=", STATUS_CONFIG, "data.path: no data");
     expect_refusal("data.path=/nowhere/x.txt", STATUS_CONFIG,
                    "data.path: no file matches '/nowhere/x.txt'");
     expect_refusal("data.val=nowhere.txt", STATUS_CONFIG,

@@ -172,7 +172,7 @@ static void test_lines_without_text_are_not_data(void **state)
     for (int i = 0; i < 2; i++) {
         const char *path = scratch_text(&f.s, "a.jsonl", lines[i]);
         assert_int_equal(load(&f, path, DATA_AUTO, 0), STATUS_FORMAT);
-        scratch_expect(&f.s, "there is no text in '");
+        scratch_expect(&f.s, "no text in '");
     }
     const char *path = scratch_text(&f.s, "a.jsonl",
                                     "{\"text\":\"\"}\n{\"text\":\"ab\"}\n{\"text\":\"\"}\n"

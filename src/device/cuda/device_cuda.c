@@ -150,8 +150,7 @@ static enum status cuda_open(struct device *device, int index)
     if (count == 0)
         return FAIL(env, DEVICE, "%s", why);
     if (index < 0 || index >= count)
-        return FAIL(env, CONFIG, "there is no GPU %d: this machine shows %d, numbered from 0",
-                    index, count);
+        return FAIL(env, CONFIG, "no GPU %d: this machine shows %d, numbered from 0", index, count);
     look_at_others(cuda_device_of(device), index);
     TRY_OR(undo_nvml, open_gpu(env, index, cuda_device_of(device)));
     return STATUS_OK;

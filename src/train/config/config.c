@@ -152,11 +152,10 @@ static enum status resolve_tokenizer(struct env *env, tokenizer_progress_fn *pro
     bool has_text = false;
     TRY(data_has_text(env, &config->data, &has_text));
     if (has_text && *config->model.path)
-        return FAIL(
-            env, CONFIG,
-            "data.tokenizer: there is no tokenizer.json beside the model at '%s'; name one, or "
-            "'bytes'",
-            config->model.path);
+        return FAIL(env, CONFIG,
+                    "data.tokenizer: no tokenizer.json next to the model at '%s'; name one, or "
+                    "'bytes'",
+                    config->model.path);
     return has_text ? tokenizer_bytes(env, &config->tokenizer) : STATUS_OK;
 }
 
@@ -304,8 +303,7 @@ static enum status resolve_model(struct env *env, const struct options *options,
 {
     struct model_config *model = &config->model;
     if (*model->path && model->preset != 0 && !config->reading)
-        return FAIL(env, CONFIG,
-                    "model.preset and model.path both say what the model is; give one");
+        return FAIL(env, CONFIG, "model.preset and model.path both define the model; give one");
     if (config->source)
         TRY(resolve_model_from_file(env, options, config->source, model));
     else {
@@ -462,7 +460,7 @@ static enum status fail_no_held_out(struct env *env, const char *path)
     struct model_source *source;
     TRY(model_source_open(env, path, &want, &source));
     model_source_close(source);
-    return FAIL(env, CONFIG, "data.val: there is no held-out data; give a file or a quoted glob");
+    return FAIL(env, CONFIG, "data.val: no held-out data; give a file or a quoted glob");
 }
 
 static enum status resolve(struct env *env, struct options *options,
@@ -475,7 +473,7 @@ static enum status resolve(struct env *env, struct options *options,
     if (!data_is_given(&config->data) && config->reading && *config->data.val == '\0')
         return fail_no_held_out(env, config->model.path);
     if (!data_is_given(&config->data) && !config->planning && !config->reading)
-        return FAIL(env, CONFIG, "data.path: there is no data; give a file or a quoted glob");
+        return FAIL(env, CONFIG, "data.path: no data; give a file or a quoted glob");
 
     TRY(resolve_machine(env, config));
     if (!config->reading && !config->planning)

@@ -129,7 +129,7 @@ static enum status gather_sources(struct env *env, const struct data_config *con
         enum data_format format;
         TRY(source_detect(env, item.path, (enum data_format)item.format, &format));
         if (format != DATA_TEXT && format != DATA_JSONL)
-            return FAIL(env, CONFIG, "a vocabulary is learnt from text, but '%s' holds tokens",
+            return FAIL(env, CONFIG, "a vocabulary is trained from text, but '%s' holds tokens",
                         item.path);
         TRY(text_files_open(env, item.path, plan.split, format == DATA_JSONL, &files));
         enum status st = gather_files(env, &files, format == DATA_JSONL, g);
@@ -164,7 +164,7 @@ static void tell_sampling(struct env *env, const struct gathering *g)
     char a[32], b[32];
     if (is_sampled(g))
         log_info(env,
-                 "the vocabulary is learnt from %s of %s of text, evenly spread; data.max_text "
+                 "the vocabulary is trained from %s of %s of text, evenly spread; data.max_text "
                  "(sifr tokenize: --max-text) sets how much is read",
                  text_human_bytes(a, (double)g->read), text_human_bytes(b, (double)g->total));
     if (dropped.words > 0)
@@ -180,8 +180,7 @@ static enum status learn(struct env *env, const struct data_config *config, bool
 {
     TRY(gather_sources(env, config, g));
     if (g->documents == 0)
-        return FAIL(env, CONFIG,
-                    "there is no training text that a vocabulary could be learnt from");
+        return FAIL(env, CONFIG, "no training text to train a vocabulary from");
     if (speaks)
         tell_sampling(env, g);
     return tokenizer_learner_finish(g->learner, tokenizer);
@@ -197,7 +196,7 @@ static enum status train(struct env *env, const struct data_config *config,
     TRY(tokenizer_learner_create(env, (int)vocab, NULL, progress, user, &g.learner));
     enum status st = learn(env, config, progress != NULL, &g, tokenizer);
     if (st == STATUS_MEMORY)
-        log_warn(env, "a vocabulary is learnt in less memory from less text: lower data.max_text "
+        log_warn(env, "training a vocabulary takes less memory with less text: lower data.max_text "
                       "(sifr tokenize: --max-text), or name a tokenizer.json");
     tokenizer_learner_destroy(g.learner);
     return st;

@@ -171,7 +171,7 @@ static enum status walk(struct encoding *e)
     for (int i = 0; i < e->job->pattern_count; i++)
         TRY(walk_pattern(e, e->job->patterns[i], false));
     if (!e->writers[0] && !e->writers[1])
-        return FAIL(e->job->env, FORMAT, "there is no text in '%s'%s", e->job->patterns[0],
+        return FAIL(e->job->env, FORMAT, "no text in '%s'%s", e->job->patterns[0],
                     e->job->pattern_count > 1 ? " and the other files" : "");
     for (int part = 0; part < PARTS; part++) {
         if (!e->writers[part])

@@ -42,9 +42,10 @@ static enum status parse_llmc(struct shard *shard, const uint8_t *data, size_t b
     struct env *env = shard->env;
     int32_t header[SHARD_HEADER_WORDS];
     if (!shard_is_llmc(data, bytes))
-        return FAIL(env, FORMAT,
-                    "'%s' has no token shard header; for bare numbers say data.format u16 or u32",
-                    shard->path);
+        return FAIL(
+            env, FORMAT,
+            "'%s' has no token shard header; for raw token ids set data.format to u16 or u32",
+            shard->path);
     if (bytes < sizeof header)
         return FAIL(env, FORMAT, "'%s' is truncated: %zu bytes, the header alone has %zu",
                     shard->path, bytes, sizeof header);
@@ -83,8 +84,7 @@ static enum status parse_bare(struct shard *shard, const uint8_t *data, size_t b
             shard->path);
     if (bytes % (size_t)token_bytes != 0)
         return FAIL(shard->env, FORMAT,
-                    "'%s' is truncated: %zu bytes are no whole number of "
-                    "tokens of %d bytes",
+                    "'%s' is truncated: %zu bytes is not a multiple of %d, the bytes of a token",
                     shard->path, bytes, token_bytes);
     shard->tokens = data;
     shard->token_bytes = token_bytes;

@@ -73,7 +73,7 @@ static enum status encode_all(struct source_encoding *e, bool jsonl, const struc
     TRY(jsonl ? source_encode_jsonl(e, files) : source_encode_text(e, files));
     token_cache_writer_hold_out(e->writer);
     if (token_cache_writer_total(e->writer) == 0)
-        return FAIL(e->env, FORMAT, "there is no text in '%s'", e->spec->path);
+        return FAIL(e->env, FORMAT, "no text in '%s'", e->spec->path);
     return token_cache_writer_finish(e->writer, cache);
 }
 

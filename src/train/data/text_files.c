@@ -97,7 +97,8 @@ static enum status look(struct env *env, const struct text_file *file, struct te
     const struct file_map *map = &file->map;
     TRY(text_file_check(env, file->path, map));
     if (shard_is_llmc(map->data, map->bytes)) /* data.format=text or jsonl was given */
-        return FAIL(env, FORMAT, "'%s' is a token shard, and is not read as text; name it apart",
+        return FAIL(env, FORMAT,
+                    "'%s' is a token shard and is not read as text; name it separately",
                     file->path);
     size_t bytes = map->bytes < LOOK_BYTES ? map->bytes : LOOK_BYTES;
     if (bytes == 0 || !memchr(map->data, 0, bytes))

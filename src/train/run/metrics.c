@@ -46,8 +46,9 @@ static void tell_missing(struct env *env, const char *path, int64_t last, int64_
     if (!one)
         snprintf(first, sizeof first, "s %" PRId64 " to", last + 1);
     log_warn(env,
-             "metrics.jsonl has no record of step%s %" PRId64 ": '%s' was cut off, damaged or "
-             "removed, or its disk was full; the run goes on, and does not write %s again",
+             "metrics.jsonl has no record of step%s %" PRId64
+             ": '%s' was truncated, damaged or removed, or its disk was full; the run continues "
+             "without writing %s again",
              first, step, path, one ? "it" : "them");
 }
 
@@ -58,8 +59,8 @@ static enum status tell_no_samples(struct env *env, const char *folder, int64_t 
     TRY(path_join(env, folder, parts[PART_SAMPLES].file, &path));
     if (sampled > 0 && !file_exists(path))
         log_warn(env,
-                 "there is no '%s': if the run made text samples up to step %" PRId64 ", they are "
-                 "lost; it goes on, and does not write them again",
+                 "there is no '%s': if the run made text samples up to step %" PRId64
+                 ", they are lost; the run continues and does not write them again",
                  path, sampled);
     mem_free(env, path);
     return STATUS_OK;
@@ -143,8 +144,8 @@ static enum status settle(struct metrics *metrics, enum part part, int64_t step,
     if (st == STATUS_IO) {
         if ((*lost)++ == 0)
             log_warn(metrics->env,
-                     "THE %s OF STEP %lld ARE NOT WRITTEN: %s; the run goes on, and later ones are "
-                     "tried again",
+                     "THE %s OF STEP %lld ARE NOT WRITTEN: %s; the run continues and will try to "
+                     "write later ones",
                      parts[part].loud, (long long)step, strerror(errno));
         return STATUS_OK;
     }

@@ -52,10 +52,11 @@ static void tell(struct run_saves *saves, const struct checkpoint_result *result
     if (!saves->speaks)
         return;
     if (!result->saved)
-        log_warn(
-            saves->env, "THE CHECKPOINT OF STEP %" PRId64 " WAS NOT SAVED: %s; the run goes on, %s",
-            result->step, result->error,
-            saves->last_step >= 0 ? "and the one before is there" : "and there is none before it");
+        log_warn(saves->env,
+                 "THE CHECKPOINT OF STEP %" PRId64 " WAS NOT SAVED: %s; the run continues, %s",
+                 result->step, result->error,
+                 saves->last_step >= 0 ? "and the previous checkpoint is intact"
+                                       : "without an earlier checkpoint");
     else if (saves->callbacks->saved)
         saves->callbacks->saved(saves->callbacks->user, result);
 }

@@ -27,7 +27,7 @@ enum status learner_report(const struct tokenizer_learner *t)
 {
     if (!t->progress || t->progress(t->user, 257 + t->merge_count, 257 + t->wanted))
         return STATUS_OK;
-    log_warn(t->env, "stopped while a vocabulary was learnt: nothing is saved");
+    log_warn(t->env, "stopped while training a vocabulary: nothing was saved");
     return STATUS_STOPPED;
 }
 
