@@ -90,10 +90,10 @@ static void test_wrong_files_are_refused(void **state)
            "truncated: 1031 bytes, but 4 tokens of 2 bytes need 1032");
     refuse(&s, &f, 1024 + 9, SHARD_LLMC, "too long");
     refuse(&s, &f, 100, SHARD_LLMC, "truncated");
-    refuse(&s, NARROW, sizeof NARROW, SHARD_LLMC, "data.format u16 or u32");
+    refuse(&s, NARROW, sizeof NARROW, SHARD_LLMC, "data.format to u16 or u32");
     refuse(&s, NULL, 0, SHARD_LLMC, "no token shard header");
     refuse(&s, NULL, 0, SHARD_U16, "empty");
-    refuse(&s, NARROW, 3, SHARD_U16, "no whole number");
+    refuse(&s, NARROW, 3, SHARD_U16, "is not a multiple of 2");
     /* the file is fine, the configured format is not */
     refuse_with(&s, &f, 1024 + 8, SHARD_U16, STATUS_CONFIG, "has an llm.c header");
     f.header[1] = 2;
