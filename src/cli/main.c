@@ -160,7 +160,7 @@ static void on_signal(int number)
     } else if (!stop_signal && !is_joined) {
         console_signal_line(answers, LOG_INFO, stepping ? CLI_STOPPING : CLI_STOPPING_EARLY);
     }
-    if (stop_signal != SIGINT) /* a supervisor that starts later counts a SIGINT as the first */
+    if (stop_signal != SIGINT) /* a supervisor that starts later counts it as the first Ctrl-C */
         stop_signal = number;
     start_watch();
     errno = before;

@@ -22,14 +22,16 @@ static const struct option options[] = {
      .type = OPTION_BOOL,
      .offset = offsetof(struct parallel_config, sequence),
      .fallback = "false",
-     .help = "sequence parallelism: each rank of a TP group has a part of the tokens between "
-             "the matrices; needs parallel.tp"},
+     .help = "sequence parallelism: between matrix products, each rank of a TP group holds only "
+             "part of the tokens; needs parallel.tp"},
     {.key = "parallel.regather",
      .type = OPTION_BOOL,
      .offset = offsetof(struct parallel_config, regather),
      .fallback = "false",
-     .help = "with parallel.sequence: gather the inputs of matrices again in the backward pass "
-             "instead of keeping them"},
+     .help =
+         "with parallel.sequence: gather the inputs of matrix products again in the backward pass "
+         ""
+         "instead of keeping them"},
     {.key = "parallel.pp",
      .type = OPTION_INT,
      .offset = offsetof(struct parallel_config, pp),
@@ -43,8 +45,8 @@ static const struct option options[] = {
      .offset = offsetof(struct parallel_config, schedule),
      .fallback = "1f1b",
      .choices = timetable_words,
-     .help = "pipeline schedule; 1f1b keeps fewer activations than gpipe, "
-             "interleaved and zero-bubble idle less"},
+     .help = "pipeline schedule: 1f1b keeps fewer activations than gpipe; interleaved and "
+             "zero-bubble spend less time idle"},
     {.key = "parallel.chunks",
      .type = OPTION_INT,
      .offset = offsetof(struct parallel_config, chunks),

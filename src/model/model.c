@@ -69,7 +69,7 @@ static void use(struct unit *unit, int param)
     unit->uses[unit->use_count++] = param;
 }
 
-/* A new param without tensors in the last piece, used by `unit`. */
+/* Add a param, still without tensors, to the last piece; `unit` uses it. */
 static int add_param(struct model *m, struct unit *unit)
 {
     struct unit_graph *g = &m->graph;

@@ -43,7 +43,7 @@ struct unit_split part_of_kv_heads(const struct tp_group *tp_group, int dim, int
 
 enum {
     VOCAB_BLOCK = 64,      /* rows: products are faster when sizes are multiples of it */
-    VOCAB_BLOCKS_MIN = 64, /* blocks of a rank, so that one more or less does not matter */
+    VOCAB_BLOCKS_MIN = 64, /* minimum blocks per rank: an imbalance of one is negligible */
 };
 
 struct unit_split part_of_vocab(const struct tp_group *tp_group, int64_t vocab, int rank)

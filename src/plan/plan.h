@@ -3,7 +3,7 @@
  *
  * There is no second copy of the arithmetic. The run's own store and engine are built on a dry
  * device, which only counts memory, with a dry communicator, which only counts bytes, and one step
- * is run. So a plan cannot drift from what runs. The closed formulas (formula.h) are for
+ * is run. So a plan cannot drift from what runs. The closed-form formulas (formula.h) are for
  * comparison.
  */
 #ifndef PLAN_PLAN_H

@@ -11,8 +11,8 @@ struct session_ranks {
     struct comm_hub *hub;    /* borrowed; NULL if ranks are processes: comm.backend decides */
     int rank;                /* of this thread or process */
     double delay; /* for tests: longest random wait before and after every call, seconds */
-    /* Called before the other ranks learn of a failure: they end then, and a launcher may kill this
-     * rank with them. May be NULL. */
+    /* Called before the other ranks learn of a failure: they exit then, and a launcher may kill
+     * this rank too. May be NULL. */
     void (*failing)(int rank, enum status st, const char *error);
 };
 

@@ -321,7 +321,7 @@ static const struct option train_list[] = {
     {FIELD(trace, STRING), .value_name = "A:B",
      .help = "timeline of steps A to B for Perfetto: trace-rank-R.json in the run folder"},
     {FIELD(quiet, BOOL), .letter = 'q',
-     .help = "print only warnings, errors, and that a run is already complete"},
+     .help = "print only warnings and errors, and a note if the run is already complete"},
     {FIELD(json, BOOL),
      .help = "print one JSON object per line: start, steps, evaluations, samples, end"},
 };
@@ -358,8 +358,10 @@ const struct command command_train = {
     .examples = "  sifr train configs/tiny.yaml --data.path=notes.txt\n"
                 "  sifr train --model.preset=tiny --data.path=notes.txt "
                 "--data.tokenizer=train:2048 --out=runs/notes\n"
-                "  sifr train configs/tiny.yaml --data.path=notes.txt -n 4 --zero.stage=3\n"
-                "  sifr train configs/tiny.yaml --data.path=notes.txt -n 4 --restarts=5\n"
+                "  sifr train configs/tiny.yaml --data.path=notes.txt --train.global_batch=64 -n 4 "
+                "--zero.stage=3\n"
+                "  sifr train configs/tiny.yaml --data.path=notes.txt --train.global_batch=64 -n 4 "
+                "--restarts=5\n"
                 "  sifr train configs/gpt2-124m.yaml --data.path=notes.txt --dry-run\n",
     .settings_bytes = sizeof(struct train_settings),
     .most_words = 1,

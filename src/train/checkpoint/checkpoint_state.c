@@ -361,7 +361,7 @@ enum status checkpoint_state_parse(struct env *env, const char *data, size_t byt
                                    const char *origin, struct checkpoint_state *state)
 {
     struct reader r = {env, origin};
-    /* Each chunk is a JSON list: enough for 32 TiB in chunks of 4 MiB. */
+    /* Each chunk of 4 MiB is one JSON list: these limits allow checkpoints of 32 TiB. */
     static const struct json_rules rules = {
         .values = 32000000, .lists = 8500000, .flags = JSON_REJECT_DUPLICATES};
     struct json_doc doc;

@@ -42,7 +42,7 @@ static const struct option train_list[] = {
      .help = "skipped steps in a row after which the run ends"},
     {TRAIN(max_time, STRING), .fallback = "", .value_name = "TIME",
      .help = "time limit after which the run saves and stops: seconds, or 2h30m; empty or 0 = "
-             "none; the end of a Slurm job is always respected"},
+             "none; the time limit of a Slurm job always applies too"},
     {TRAIN(stop_at, INT), .fallback = "0", RANGE(0, 1e12),
      .help = "step after which the run saves and stops; raise or omit it to resume; 0 = none"},
     {TRAIN(log_every, INT), .fallback = "10", RANGE(1, 1e12),
@@ -112,7 +112,7 @@ static const struct option optimizer_list[] = {
      .fallback = "nearest",
      .choices = rounding_words,
      .help = "rounding of fp32 masters to 16-bit parameters; stochastic = up or down at random, "
-             "in proportion to the distance"},
+             "the nearer value with the higher probability"},
     {.key = "optimizer.groups",
      .type = OPTION_LIST,
      .offset = offsetof(struct run_config, groups),
@@ -140,8 +140,8 @@ static const struct option precision_list[] = {
      .offset = offsetof(struct run_config, precision_sums),
      .fallback = "fp32",
      .choices = sum_words,
-     .help = "type of summed gradients in bf16 and fp16 runs; with bf16, results depend on the "
-             "number of ranks"},
+     .help = "type of summed gradients in bf16 and fp16 runs; if this is bf16, results depend on "
+             "the number of ranks"},
 };
 const struct option_table precision_options = {
     .title = "precision", .options = precision_list, .count = COUNT(precision_list)};
@@ -217,12 +217,12 @@ static const struct option machine_list[] = {
          "CPU threads per rank; 0 = the CPUs of the process, divided among the ranks of a machine"},
     {RUN(deterministic, BOOL), .fallback = "true",
      .help = "same bits in every run and for any number of threads and ranks; false = faster on "
-             "a GPU (matrix products chosen by timing, sums by NCCL)"},
+             "a GPU (matrix-product algorithms chosen by timing, sums by NCCL)"},
     {RUN(peak_tflops, REAL), .fallback = "0", RANGE(0, 1e9),
-     .help = "peak TFLOP/s of this machine, for MFU; 0 = by GPU name, none for a CPU"},
+     .help = "peak TFLOP/s of this machine, for MFU; 0 = looked up by GPU name; no MFU on a CPU"},
     {RUN(stop_timeout, REAL), .fallback = "600", RANGE(0, 1e6),
-     .help = "seconds without progress after a stop signal (at least three times the longest "
-             "step) before the process ends with exit code 4; 0 = never"},
+     .help = "seconds without progress after a stop signal before the process ends with exit "
+             "code 4, or three times the longest step if that is longer; 0 = never"},
 };
 const struct option_table machine_options = {
     .title = "machine", .options = machine_list, .count = COUNT(machine_list)};

@@ -37,8 +37,8 @@ static const struct option OPTIONS[] = {
     {.key = "data.val",
      .type = OPTION_STRING,
      .offset = offsetof(struct data_config, val),
-     .help = "held-out data: a file or glob, or a fraction such as 0.1 of the end of every "
-             "source",
+     .help = "held-out data: a file or glob, or a fraction, such as 0.1, to hold out from the "
+             "end of every source",
      .value_name = "GLOB"},
     {.key = "data.split",
      .type = OPTION_REAL,
