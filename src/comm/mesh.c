@@ -186,7 +186,7 @@ static void print_cell(const struct mesh *mesh, int d, int p, struct text *text)
 
 static void print_row(const struct mesh *mesh, int d, struct text *text)
 {
-    text_printf(text, "replica %-6d", d);
+    text_printf(text, "copy %-9d", d);
     for (int p = 0; p < mesh->pp; p++) {
         int show = shown(p, mesh->pp, MOST_COLUMNS);
         if (show > 0)

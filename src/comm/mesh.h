@@ -1,14 +1,14 @@
-/* mesh -- the ranks of a job as a dp x pp x tp mesh: replicas of pipelines of TP groups.
+/* mesh -- the ranks of a job as a dp x pp x tp mesh: copies of pipelines of TP groups.
  *
  *     rank = (d * pp + p) * tp + t           t is innermost: TP ranks are adjacent, on one node
  *
  *     tp 2, pp 2, dp 2     stage 0   stage 1
- *         replica 0          0-1       2-3        TP groups 0-1, 2-3, 4-5, 6-7
- *         replica 1          4-5       6-7        PP groups 0 2, 1 3, 4 6, 5 7
+ *         copy 0             0-1       2-3        TP groups 0-1, 2-3, 4-5, 6-7
+ *         copy 1             4-5       6-7        PP groups 0 2, 1 3, 4 6, 5 7
  *                                                 DP groups 0 4, 1 5, 2 6, 3 7
  *
  * Tensor parallelism communicates most and waits for every message, pipelines communicate little,
- * and replicas once per step, so t gets the fastest links.
+ * and copies once per step, so t gets the fastest links.
  */
 #ifndef COMM_MESH_H
 #define COMM_MESH_H
@@ -38,7 +38,7 @@ enum status mesh_groups_create(struct comm *world, const struct mesh *mesh,
                                struct mesh_groups *groups);
 void mesh_groups_free(struct mesh_groups *groups); /* collective, like comm_destroy */
 
-/* Print the map of ranks, one line per replica. The middle of a large map is omitted. */
+/* Print the map of ranks, one line per copy. The middle of a large map is omitted. */
 void mesh_print(const struct mesh *mesh, struct text *text);
 
 #endif

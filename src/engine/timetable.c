@@ -29,7 +29,7 @@ enum status timetable_validate(struct env *env, const struct timetable_shape *sh
     if (shape->rounds < 1 || shape->rounds > MOST_ROUNDS)
         return FAIL(
             env, CONFIG,
-            "%d micro-batches per replica is out of range: a pipeline takes 1 to %d per step",
+            "%d micro-batches per copy is out of range: a pipeline takes 1 to %d per step",
             shape->rounds, MOST_ROUNDS);
     if (shape->chunks < 1 || shape->chunks > MOST_CHUNKS)
         return FAIL(env, CONFIG, "parallel.chunks=%d is out of range: a stage has 1 to %d",

@@ -52,7 +52,7 @@ has '^  pipe +[0-9.]+ KiB'
 has '^  0 +0-[12] +[0-9.]+k +[0-9.]+ MiB +[0-9.]+ KiB +2$'
 has '^schedule 1f1b: ranks are idle [0-9.]+ % of the time of the passes.* \(p-1\)/m is 33.3 %$'
 has '^4 ranks = dp 2 x pp 2 x tp 1$'
-has '^replica 1 +2 +3$'
+has '^copy 1 +2 +3$'
 has '^rank 1 +\.+0+a+1+b+'
 ok "$sifr" train "${run[@]}" -n 2 --parallel.pp=2 --dry-run
 

@@ -116,8 +116,8 @@ static void test_map(void **state)
     mesh_print(&mesh, &text);
     assert_string_equal(text_string(&text), "8 ranks = dp 2 x pp 2 x tp 2\n"
                                             "                      stage 0        stage 1\n"
-                                            "replica 0                 0-1            2-3\n"
-                                            "replica 1                 4-5            6-7\n");
+                                            "copy 0                    0-1            2-3\n"
+                                            "copy 1                    4-5            6-7\n");
     text_clear(&text);
     assert_ok(mesh_of(&env, 131072, 0, 8, 64, &mesh)); /* the map of a large mesh stays readable */
     mesh_print(&mesh, &text);
