@@ -136,7 +136,7 @@ static void test_refused_shapes(void **state)
         const char *why;
     } cases[] = {
         {{TIMETABLE_1F1B, 0, 1, 1, false}, "parallel.pp=0 is out of range"},
-        {{TIMETABLE_1F1B, 2, 1, 0, false}, "0 micro-batches per replica"},
+        {{TIMETABLE_1F1B, 2, 1, 0, false}, "0 micro-batches per copy"},
         {{TIMETABLE_INTERLEAVED, 2, 0, 1, false}, "parallel.chunks=0 is out of range"},
         {{TIMETABLE_GPIPE, 2, 2, 1, false}, "parallel.schedule=gpipe, which has one chunk"},
         {{TIMETABLE_ZERO_BUBBLE, 2, 2, 1, false},
