@@ -157,7 +157,7 @@ static enum status open_folder(struct trainer *t)
     TRY(checkpoint_keep_set_aside(t->env, t->checkpoints, t->saves.last_step - t->saves.apart));
     /* metrics.jsonl first: it marks the config.yaml as that of a run */
     TRY(metrics_create(t->env, t->target->folder, t->step, sampled, t->target->config_yaml,
-                       sampler_text_bytes(t->sampler), &t->metrics));
+                       text_sampler_bytes(t->sampler), &t->metrics));
     return write_config(t);
 }
 
@@ -359,7 +359,7 @@ static enum status build_parts(struct trainer *t)
                       &engine, &t->engine));
     TRY(fill_state(t, holds));
     if (config->train.sample_every > 0)
-        TRY(sampler_create(t->env, config, &t->session, &t->sampler));
+        TRY(text_sampler_create(t->env, config, &t->session, &t->sampler));
     TRY(pace_create(t->env, &t->pace));
     TRY(open_saves(t));
     return open_folder(t);
@@ -390,7 +390,7 @@ static void tear_down(struct trainer *t)
     lock_file_release(t->lock);
     mem_free(t->env, t->checkpoints);
     pace_destroy(t->pace);
-    sampler_destroy(t->sampler);
+    text_sampler_destroy(t->sampler);
     engine_destroy(t->engine);
     session_destroy(&t->session);
     dataset_destroy(t->data);

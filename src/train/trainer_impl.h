@@ -8,7 +8,7 @@
 #include "train/run/pace.h"
 #include "train/run/run_lock.h"
 #include "train/run/run_saves.h"
-#include "train/sampler.h"
+#include "train/text_sampler.h"
 #include "train/session.h"
 #include "train/run/tracing.h"
 #include "train/trainer.h"
@@ -25,8 +25,8 @@ struct trainer {
     struct dataset *data;
     struct session session;
     struct engine *engine;
-    struct sampler *sampler; /* NULL = no text samples */
-    bool sample_stopped;     /* a sample has failed, and a warning was logged */
+    struct text_sampler *sampler; /* NULL = no text samples */
+    bool sample_stopped;          /* a sample has failed, and a warning was logged */
     struct metrics *metrics;
     struct lock_file *lock; /* of the folder; NULL on ranks other than 0 */
     struct pace *pace;

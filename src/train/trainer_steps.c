@@ -289,7 +289,7 @@ static enum status sample_text(struct trainer *t)
     int64_t stopped;
     trainer_begin_phase(t, "text sample after step", NULL);
     TRY(trainer_suspend_steps(t));
-    TRY(sampler_run(t->sampler, t->step, &sample, &stopped));
+    TRY(text_sampler_run(t->sampler, t->step, &sample, &stopped));
     trainer_look(t);
     trainer_resume_steps(t);
     if (!trainer_speaks(t))

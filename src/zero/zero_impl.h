@@ -7,8 +7,8 @@
  *     zero_norm.c        the norm of the gradient over all ranks
  *     zero_norm_parts.c  this rank's part of the norm
  *     zero_update.c      the end of a step: judge and update
- *     zero_round.c       16-bit params that are rounded at random
- *     zero_values.c      reading and writing parameters
+ *     zero_stochastic.c       16-bit params that are rounded at random
+ *     zero_params.c      reading and writing parameters
  *     zero_state.c       reading and writing the whole state, and its snapshot
  *     zero_tp_group.c    what the ranks of a TP group do together
  *
@@ -347,7 +347,7 @@ enum status zero_segments_create(struct zero *zero);
 /* The part of a tensor that this rank updates, in elements of its piece; count 0: none. */
 struct piece_range zero_updated_part(const struct zero *zero, int t);
 
-/* --- zero_round.c --------------------------------------------------------------------------- */
+/* --- zero_stochastic.c --------------------------------------------------------------------------- */
 /* Fill zero->segment_locations, one for each of zero->segments. */
 enum status zero_round_create(struct zero *zero);
 /* All updated params = their masters, rounded at random as in update number `updates`. */

@@ -1,4 +1,4 @@
-/* zero_values -- reading and writing parameters: initial values, and element ranges for files and
+/* zero_params -- reading and writing parameters: initial values, and element ranges for files and
  * tests.
  *
  * Everything goes through a staging buffer of one chunk, so no tensor exists twice. Values are read

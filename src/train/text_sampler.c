@@ -1,9 +1,9 @@
-#include "train/sampler.h"
+#include "train/text_sampler.h"
 #include "train/generate.h"
 
 enum { TOKEN_BYTES = 16 }; /* reserved for the text of a token; the mean is about 4 */
 
-struct sampler {
+struct text_sampler {
     struct env *env; /* borrowed */
     struct generate_config settings;
     struct generate_parts parts; /* decoder and order are owned here */
@@ -11,7 +11,7 @@ struct sampler {
     struct text text;
 };
 
-static enum status create_parts(struct sampler *s, const struct run_config *config,
+static enum status create_parts(struct text_sampler *s, const struct run_config *config,
                                 const struct session *session)
 {
     const struct model_config *model = &config->model;
@@ -27,7 +27,7 @@ static enum status create_parts(struct sampler *s, const struct run_config *conf
         .tokenizer = config->tokenizer, .vocab = model->vocab, .context = room};
     TRY(mem_alloc_array(s->env, MEM_OTHER, "order of tokens", (size_t)model->vocab,
                         sizeof *s->parts.order, &s->parts.order));
-    text_printf(&s->text, "%*s", (int)sampler_text_bytes(s), ""); /* reserve a sample */
+    text_printf(&s->text, "%*s", (int)text_sampler_bytes(s), ""); /* reserve a sample */
     TRY(s->text.status);
     const struct decoder_config decoder = {.pipe = spread_pipe(&session->spread),
                                            .group = spread_tp_group(&session->spread),
@@ -37,11 +37,11 @@ static enum status create_parts(struct sampler *s, const struct run_config *conf
                           &decoder, &s->parts.decoder);
 }
 
-enum status sampler_create(struct env *env, const struct run_config *config,
-                           const struct session *session, struct sampler **sampler)
+enum status text_sampler_create(struct env *env, const struct run_config *config,
+                                const struct session *session, struct text_sampler **sampler)
 {
     const struct train_config *train = &config->train;
-    struct sampler *s;
+    struct text_sampler *s;
     TRY(mem_alloc(env, MEM_OTHER, "sampler", sizeof *s, &s));
     s->env = env;
     s->settings = (struct generate_config){.prompt = train->sample_prompt,
@@ -55,11 +55,11 @@ enum status sampler_create(struct env *env, const struct run_config *config,
     if (st == STATUS_OK)
         *sampler = s;
     else
-        sampler_destroy(s);
+        text_sampler_destroy(s);
     return st;
 }
 
-void sampler_destroy(struct sampler *s)
+void text_sampler_destroy(struct text_sampler *s)
 {
     if (s == NULL)
         return;
@@ -70,7 +70,7 @@ void sampler_destroy(struct sampler *s)
     mem_free(s->env, s);
 }
 
-size_t sampler_text_bytes(const struct sampler *s)
+size_t text_sampler_bytes(const struct text_sampler *s)
 {
     return s == NULL ? 0 : (size_t)s->settings.tokens * TOKEN_BYTES;
 }
@@ -83,8 +83,8 @@ static bool collect(void *user, int32_t token, const void *bytes, size_t byte_co
     return text->status == STATUS_OK;
 }
 
-enum status sampler_run(struct sampler *s, int64_t step, struct trainer_sample *sample,
-                        int64_t *stopped)
+enum status text_sampler_run(struct text_sampler *s, int64_t step, struct trainer_sample *sample,
+                             int64_t *stopped)
 {
     struct generate_result result;
     text_clear(&s->text);

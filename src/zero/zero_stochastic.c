@@ -1,4 +1,4 @@
-/* zero_round -- 16-bit params that are rounded at random from their masters.
+/* zero_stochastic -- 16-bit params that are rounded at random from their masters.
  *
  *     params = round(master, f(seed, tensor's name, element of the whole tensor, updates so far))
  *
