@@ -49,8 +49,8 @@ bool direct_close(struct direct *file); /* always closes; unsynced data may be l
 
 /* Use O_DIRECT for reads from now on, unless most of the file is already cached. */
 void direct_past_cache(int fd);
-/* Read bytes at .. at + bytes into `room`, which is aligned and has 2 * DIRECT_BLOCK extra
- * bytes; *data points to the byte at offset `at`. Returns the bytes read, fewer at the end of the file; -1
+/* Read bytes at .. at + bytes into `room`, which is aligned and has 2 * DIRECT_BLOCK extra bytes;
+ * *data points to the byte at offset `at`. Returns the bytes read, fewer at the end of the file; -1
  * with errno. */
 ssize_t direct_read(struct env *env, int fd, uint64_t at, size_t bytes, void *room, void **data);
 

@@ -19,8 +19,7 @@ struct device_cuda_info {
     int runtime;       /* the CUDA version that the back ends were built with */
     int cublas, cudnn; /* versions of the loaded libraries: 91400 = 9.14.0 */
     int nccl;          /* 0 = built without */
-    bool
-        nvml; /* libnvidia-ml.so.1 is available: clock, power, temperature and memory in use of a GPU */
+    bool nvml;        /* libnvidia-ml.so.1 is available: clock, power, temperature, memory in use */
     char release[80]; /* version of the driver: "580.95.05"; "" = unknown */
     int gpu_count;    /* all GPUs; at most DEVICE_GPUS of them are described */
     struct device_gpu gpus[DEVICE_GPUS];

@@ -27,10 +27,9 @@ enum status timetable_validate(struct env *env, const struct timetable_shape *sh
         return FAIL(env, CONFIG, "parallel.pp=%d is out of range: a pipeline has 1 to %d stages",
                     shape->pp, MOST_RANKS);
     if (shape->rounds < 1 || shape->rounds > MOST_ROUNDS)
-        return FAIL(
-            env, CONFIG,
-            "%d micro-batches per copy is out of range: a pipeline takes 1 to %d per step",
-            shape->rounds, MOST_ROUNDS);
+        return FAIL(env, CONFIG,
+                    "%d micro-batches per copy is out of range: a pipeline takes 1 to %d per step",
+                    shape->rounds, MOST_ROUNDS);
     if (shape->chunks < 1 || shape->chunks > MOST_CHUNKS)
         return FAIL(env, CONFIG, "parallel.chunks=%d is out of range: a stage has 1 to %d",
                     shape->chunks, MOST_CHUNKS);

@@ -22,8 +22,8 @@ static void project_and_expand(const struct block *k, struct unit_run *run,
     ops_linear(o, s, k->up, b->rows, x, w[GATE_UP], NULL, b->pre);
 }
 
-/* From the gradient of act, in act's buffer, to that of pre, in pre's buffer; act itself is not kept
- * and is computed again on the way. */
+/* From the gradient of act, in act's buffer, to that of pre, in pre's buffer; act itself is not
+ * kept and is computed again on the way. */
 static void gate_backward(const struct block *k, struct unit_run *run,
                           const struct block_buffers *b)
 {

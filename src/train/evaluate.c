@@ -1,8 +1,7 @@
-/* evaluate -- loss sums and label counts are added window by window, in order, so the result does not
- * depend on the number of threads; the size of a micro-batch only groups windows. Bits per byte divide
- * by the bytes of text that the labels stand for, which makes models with different vocabularies
- * comparable.
- */
+/* evaluate -- loss sums and label counts are added window by window, in order, so the result does
+ * not depend on the number of threads; the size of a micro-batch only groups windows. Bits per byte
+ * divide by the bytes of text that the labels stand for, which makes models with different
+ * vocabularies comparable. */
 #include "train/evaluate.h"
 #include <math.h>
 #include "base/clock.h"
@@ -10,8 +9,9 @@
 #include "train/run_plan.h"
 #include "train/session.h"
 
-/* Fill the batch of a round with windows first .. first + micro_batch - 1. All labels of a row are masked
- * if it has no window or its window cannot be read. Adds the bytes of their text to *bytes. */
+/* Fill the batch of a round with windows first .. first + micro_batch - 1. All labels of a row are
+ * masked if it has no window or its window cannot be read. Adds the bytes of their text to *bytes.
+ */
 static enum status fill(struct engine *engine, int64_t round, const struct dataset *set,
                         int64_t first, int64_t micro_batch, int64_t context, int64_t *bytes)
 {
@@ -99,9 +99,10 @@ static enum status open_data(struct env *env, const struct run_config *config, i
                           (uint64_t)config->train.seed, set);
 }
 
-/* Shrink the micro-batch to the number of windows and the context to the longest window: a model with a
- * large context would compute mostly padding. A token depends only on those before it in its row, so
- * the bits of the loss stay. A GPU may use other algorithms for other shapes, so there nothing changes. */
+/* Shrink the micro-batch to the number of windows and the context to the longest window: a model
+ * with a large context would compute mostly padding. A token depends only on those before it in its
+ * row, so the bits of the loss stay. A GPU may use other algorithms for other shapes, so there
+ * nothing changes. */
 static enum status fit_to_data(struct env *env, struct run_config *config, struct dataset **set)
 {
     struct engine_config *engine = &config->engine;

@@ -3,8 +3,9 @@
 #define TRAIN_EVALUATE_H
 #include "train/run/run_events.h"
 
-/* Called after each round of batches; return false to stop the evaluation with STATUS_STOPPED. `read` is
- * the status of reading this rank's data; if it is not OK, the evaluation ends after the call. */
+/* Called after each round of batches; return false to stop the evaluation with STATUS_STOPPED.
+ * `read` is the status of reading this rank's data; if it is not OK, the evaluation ends after the
+ * call. */
 typedef bool evaluate_progress_fn(void *user, int64_t done, int64_t total, enum status read);
 
 /* Evaluate the held-out windows of `set` in order: the first `batches` micro-batches, 0 = all. The
@@ -13,9 +14,9 @@ enum status evaluate_dataset(struct env *env, struct engine *engine, const struc
                              int64_t micro_batch, int64_t context, int64_t batches,
                              evaluate_progress_fn *progress, void *user, struct evaluation *result);
 
-/* For `sifr eval`: the model of model.path on data.val, or on what data.split holds out of data.path; all
- * of it unless train.eval_batches is set. `config` is resolved. STATUS_FIT if more than `memory` bytes
- * are needed. `progress` may be NULL. */
+/* For `sifr eval`: the model of model.path on data.val, or on what data.split holds out of
+ * data.path; all of it unless train.eval_batches is set. `config` is resolved. STATUS_FIT if more
+ * than `memory` bytes are needed. `progress` may be NULL. */
 enum status evaluate_model(struct env *env, const struct run_config *config, size_t memory,
                            evaluate_progress_fn *progress, void *user, struct evaluation *result);
 

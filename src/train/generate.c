@@ -9,7 +9,8 @@
 
 /* --- one text ------------------------------------------------------------------------------- */
 
-/* The most tokens to generate after a prompt of `prompt` tokens. The last one is not fed to the model. */
+/* The most tokens to generate after a prompt of `prompt` tokens. The last one is not fed to the
+ * model. */
 static int64_t most_tokens(const struct generate_parts *parts, int64_t prompt, int64_t asked)
 {
     int64_t left = parts->context - prompt + 1;

@@ -1,8 +1,7 @@
 /* generate -- text from a model, one token at a time.
  *
- * Token i is chosen with the random number f(seed, "sample", i), so a text depends only on the model,
- * the prompt, the settings and the seed.
- */
+ * Token i is chosen with the random number f(seed, "sample", i), so a text depends only on the
+ * model, the prompt, the settings and the seed. */
 #ifndef TRAIN_GENERATE_H
 #define TRAIN_GENERATE_H
 #include "engine/decoder.h"

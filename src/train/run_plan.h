@@ -4,22 +4,22 @@
 #include "plan/plan.h"
 #include "train/config/config.h"
 
-/* `config` is resolved and outlives the request. If run.device is cuda and its back end is not loaded
- * (config->device.loaded), the scratch memory of the reference back end is planned. */
+/* `config` is resolved and outlives the request. If run.device is cuda and its back end is not
+ * loaded (config->device.loaded), the scratch memory of the reference back end is planned. */
 struct plan_request run_plan_request(const struct run_config *config, int ranks);
 
-/* Bytes for each of `local` ranks on this machine: of its GPU, or of `host_bytes` of free host memory;
- * 0 = not known. */
+/* Bytes for each of `local` ranks on this machine: of its GPU, or of `host_bytes` of free host
+ * memory; 0 = not known. */
 size_t run_memory(const struct run_config *config, size_t host_bytes, int local);
 
 /* For a run on the CPU: the name of a GPU of this machine on which it would fit; "" = none. */
 enum status run_gpu_that_fits(struct env *env, const struct run_config *config, int ranks,
                               int local, char *name, size_t bytes);
 
-/* Refuse with STATUS_FIT, before anything is allocated, a run whose ranks on this machine need more than
- * their GPU has, or on the CPU more than `available` bytes (0 = not known). One rank is built on the dry
- * device and stands for each of the `local` ones; mapped tokens are not counted. A config that was bound
- * for reading is checked as an evaluation. */
+/* Refuse with STATUS_FIT, before anything is allocated, a run whose ranks on this machine need more
+ * than their GPU has, or on the CPU more than `available` bytes (0 = not known). One rank is built
+ * on the dry device and stands for each of the `local` ones; mapped tokens are not counted. A
+ * config that was bound for reading is checked as an evaluation. */
 struct run_ranks {
     int size, rank, local;
 };

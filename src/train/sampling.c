@@ -75,8 +75,8 @@ static int32_t pick_exact(const struct sampling *s, const float *logits, int64_t
         all += mass_of(s, logits[id], top);
     make_heap(logits, order, vocab);
 
-    /* Pop at least one id, until there are k or their mass reaches p of all; they end up at the end of
-     * `order`, the best last. */
+    /* Pop at least one id, until there are k or their mass reaches p of all; they end up at the end
+     * of `order`, the best last. */
     double limit = s->top_p < 1.0 ? s->top_p * all : INFINITY;
     for (; left == vocab || (vocab - left < most && mass < limit); left--)
         mass += mass_of(s, logits[take_first(logits, order, left)], top);
@@ -122,7 +122,8 @@ static double near_one(double x)
     return 1 + x * (1 + x * (1.0 / 2 + x * (1.0 / 6 + x * (1.0 / 24))));
 }
 
-/* The mass of an id is exp at the start of its class times a factor near 1. Returns the whole mass. */
+/* The mass of an id is exp at the start of its class times a factor near 1. Returns the whole mass.
+ */
 static double fill_classes(struct classes *c)
 {
     double all = 0.0, per_degree = 1 / c->sampling->temperature;

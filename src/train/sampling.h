@@ -3,8 +3,9 @@
 #define TRAIN_SAMPLING_H
 #include <stdint.h>
 
-/* temperature 0 is greedy; top_k 0 and top_p 1 are off. `random` is in [0, 1). Ties go to the lowest id.
- * `order` has room for `vocab` ids. Returns -1 if a logit is NaN or the largest is not finite. */
+/* temperature 0 is greedy; top_k 0 and top_p 1 are off. `random` is in [0, 1). Ties go to the
+ * lowest id. `order` has room for `vocab` ids. Returns -1 if a logit is NaN or the largest is not
+ * finite. */
 struct sampling {
     double temperature, top_p;
     int64_t top_k;

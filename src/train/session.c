@@ -26,7 +26,8 @@ static enum status join_ranks(const struct session_ranks *ranks, bool fast, stru
     return STATUS_OK;
 }
 
-/* The memory that each library takes on a GPU; plan's estimate of the runtime was made from these. */
+/* The memory that each library takes on a GPU; plan's estimate of the runtime was made from these.
+ */
 static void log_in_use(struct session *session, const char *after)
 {
     char human[32];

@@ -1,4 +1,5 @@
-/* session -- a device with a model on it: the common start of training, evaluation and generation. */
+/* session -- a device with a model on it: the common start of training, evaluation and generation.
+ */
 #ifndef TRAIN_SESSION_H
 #define TRAIN_SESSION_H
 #include "engine/spread.h"
@@ -26,8 +27,9 @@ struct session { /* open */
     struct zero *zero;
 };
 
-/* Create the device, the communicator (none if `ranks` is NULL) and ops; all libraries are initialized
- * then. The ranks of a machine use its GPUs in turn. On failure nothing is left behind. */
+/* Create the device, the communicator (none if `ranks` is NULL) and ops; all libraries are
+ * initialized then. The ranks of a machine use its GPUs in turn. On failure nothing is left behind.
+ */
 enum status session_join(struct env *env, struct compute_config compute,
                          const struct session_ranks *ranks, struct session *session);
 /* How a model is spread over the ranks, and the micro-batch for which PP stages are balanced. */
@@ -35,8 +37,8 @@ struct session_spread {
     struct parallel_config parallel;
     struct unit_shape shape;
 };
-/* Create the model and the store; parameters are zero. Without `spread` every rank has the whole model.
- * On failure the session is unchanged. */
+/* Create the model and the store; parameters are zero. Without `spread` every rank has the whole
+ * model. On failure the session is unchanged. */
 enum status session_fill(const struct model_config *model, const struct zero_config *store,
                          const struct session_spread *spread, struct session *session);
 /* Both, for one rank with the whole model. */

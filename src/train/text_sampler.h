@@ -1,5 +1,5 @@
-/* text_sampler -- the text samples of a training run. Every sample has the same prompt and the same random
- * numbers, so that only the model differs. */
+/* text_sampler -- the text samples of a training run. Every sample has the same prompt and the same
+ * random numbers, so that only the model differs. */
 #ifndef TRAIN_TEXT_SAMPLER_H
 #define TRAIN_TEXT_SAMPLER_H
 #include "train/config/config.h"

@@ -1,6 +1,6 @@
-/* trainer -- how a run begins and ends: ranks join, everything a step needs is created, the state is
- * loaded from a checkpoint or initialized, and at the end it is saved. trainer_steps.c has the steps.
- */
+/* trainer -- how a run begins and ends: ranks join, everything a step needs is created, the state
+ * is loaded from a checkpoint or initialized, and at the end it is saved. trainer_steps.c has the
+ * steps. */
 #include "train/trainer.h"
 #include <inttypes.h>
 #include <math.h>
@@ -21,8 +21,8 @@
 
 /* --- creation ------------------------------------------------------------------------------- */
 
-/* Are checkpoints written from a copy of the state? Background saves need one, and so do TP ranks, which
- * assemble in it what each of them writes. */
+/* Are checkpoints written from a copy of the state? Background saves need one, and so do TP ranks,
+ * which assemble in it what each of them writes. */
 static bool saves_copies(const struct run_config *config)
 {
     return config->parallel.tp > 1 ||
@@ -91,8 +91,8 @@ static enum status agree(struct trainer *t, enum status st)
     return engine_vote(t->engine, 0, &failures);
 }
 
-/* A resumed run locks the folder before its checkpoints are read; a new run creates it when all else has
- * succeeded (open_folder). */
+/* A resumed run locks the folder before its checkpoints are read; a new run creates it when all
+ * else has succeeded (open_folder). */
 static enum status lock_folder(struct trainer *t, bool *holds)
 {
     *holds = false;
@@ -201,7 +201,8 @@ static void note_resumed(struct trainer *t, const char *folder)
              t->step);
 }
 
-/* Warn if the last checkpoint is in a fallback that is no longer configured: its steps are repeated. */
+/* Warn if the last checkpoint is in a fallback that is no longer configured: its steps are
+ * repeated. */
 static enum status warn_of_newer(struct trainer *t, const char *second)
 {
     char *last;
@@ -294,8 +295,8 @@ static enum status check_agreement(struct trainer *t)
     return st;
 }
 
-/* The run folder caches the tokens of text; nothing is written into a folder that the run will refuse.
- * Every rank checks it, because another host may see another folder. */
+/* The run folder caches the tokens of text; nothing is written into a folder that the run will
+ * refuse. Every rank checks it, because another host may see another folder. */
 static enum status open_data(struct trainer *t)
 {
     const struct run_config *config = t->config;
@@ -513,7 +514,8 @@ static void write_summary(struct trainer *t)
     log_destroy(quiet.log);
 }
 
-/* Save, unless the run failed within a step or diverged: earlier checkpoints are worth more then. */
+/* Save, unless the run failed within a step or diverged: earlier checkpoints are worth more then.
+ */
 static enum status finish(struct trainer *t, enum status st, double seconds)
 {
     bool sound = st == STATUS_OK || st == STATUS_STOPPED || st == STATUS_DIVERGED;

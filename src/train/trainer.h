@@ -26,9 +26,10 @@ struct trainer_target {
 /* The configuration of the store. */
 struct zero_config trainer_store_config(const struct run_config *config);
 
-/* Train with the resolved `config`, starting from the newest checkpoint in the folder. STATUS_SAVED if
- * should_stop, train.max_time or train.stop_at ended the run and its last step is saved, or no step was
- * done; STATUS_DIVERGED after train.max_skips skipped steps in a row. *summary is always filled in. */
+/* Train with the resolved `config`, starting from the newest checkpoint in the folder. STATUS_SAVED
+ * if should_stop, train.max_time or train.stop_at ended the run and its last step is saved, or no
+ * step was done; STATUS_DIVERGED after train.max_skips skipped steps in a row. *summary is always
+ * filled in. */
 enum status trainer_run(struct env *env, const struct run_config *config,
                         const struct session_ranks *ranks, const struct trainer_target *target,
                         const struct trainer_callbacks *callbacks, struct trainer_summary *summary);

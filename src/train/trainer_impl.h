@@ -1,5 +1,5 @@
-/* trainer_impl -- shared by trainer.c, which begins and ends a run, and trainer_steps.c, which runs its
- * steps. */
+/* trainer_impl -- shared by trainer.c, which begins and ends a run, and trainer_steps.c, which runs
+ * its steps. */
 #ifndef TRAIN_TRAINER_IMPL_H
 #define TRAIN_TRAINER_IMPL_H
 #include "train/config/deadline.h"
@@ -77,12 +77,12 @@ static inline int64_t trainer_step_tokens(const struct trainer *t)
 bool trainer_at_stop(const struct trainer *t); /* train.stop_at is reached */
 /* Run all steps that are left; STATUS_STOPPED if the run was asked to stop before. */
 enum status trainer_loop(struct trainer *t);
-/* Begin a phase of the run (engine/scope.h). `words`, followed by the step, tell other ranks what this
- * one does: "evaluation after step 12". `span` is its name in the trace; NULL: it is not drawn, and
- * need not be ended. */
+/* Begin a phase of the run (engine/scope.h). `words`, followed by the step, tell other ranks what
+ * this one does: "evaluation after step 12". `span` is its name in the trace; NULL: it is not
+ * drawn, and need not be ended. */
 struct scope trainer_begin_phase(struct trainer *t, const char *words, const char *span);
-/* Before and after anything but a step: wait for what the step has left in flight. Traffic in between is
- * not counted for steps. */
+/* Before and after anything but a step: wait for what the step has left in flight. Traffic in
+ * between is not counted for steps. */
 enum status trainer_suspend_steps(struct trainer *t);
 void trainer_resume_steps(struct trainer *t);
 enum status trainer_write_trace(struct trainer *t, bool over);

@@ -1,11 +1,10 @@
-/* trainer_steps -- the loop. A step reads the next global_batch samples of the dataset, in order, as
- * micro-batches of the engine. Everything else (evaluation, text samples, records, checkpoints) only
- * reads the state. So the weights after a step depend on the configuration alone, and `struct
+/* trainer_steps -- the loop. A step reads the next global_batch samples of the dataset, in order,
+ * as micro-batches of the engine. Everything else (evaluation, text samples, records, checkpoints)
+ * only reads the state. So the weights after a step depend on the configuration alone, and `struct
  * checkpoint_progress` with the state of the store is all that a run needs to resume.
  *
  * A skipped step consumes its samples and its step of the schedule, but is no update: AdamW's bias
- * correction counts updates.
- */
+ * correction counts updates. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -59,8 +58,8 @@ static enum status fill_batches(struct trainer *t)
     return STATUS_OK;
 }
 
-/* ", first in micro-batch 5, samples 40 to 47, of rank 1": where the loss of the last step was not finite
- * first; "" if micro_batch < 0. */
+/* ", first in micro-batch 5, samples 40 to 47, of rank 1": where the loss of the last step was not
+ * finite first; "" if micro_batch < 0. */
 static const char *describe_origin(const struct trainer *t, int64_t micro_batch, char *out,
                                    size_t bytes)
 {
@@ -80,8 +79,8 @@ static const char *describe_origin(const struct trainer *t, int64_t micro_batch,
     return out;
 }
 
-/* Skipped steps change nothing: if all were skipped, the weights are still those of model.path, and no
- * setting of this run is to blame. */
+/* Skipped steps change nothing: if all were skipped, the weights are still those of model.path, and
+ * no setting of this run is to blame. */
 static bool weights_are_given(const struct trainer *t)
 {
     return t->config->source && t->done.skipped == t->step;
@@ -268,7 +267,8 @@ static enum status evaluate(struct trainer *t, struct evaluation *val)
     return STATUS_OK;
 }
 
-/* An incomplete text is not recorded. The run continues: skipped steps decide whether it has failed. */
+/* An incomplete text is not recorded. The run continues: skipped steps decide whether it has
+ * failed. */
 static void warn_no_sample(struct trainer *t, int64_t stopped)
 {
     if (t->sample_stopped)
@@ -354,8 +354,8 @@ bool trainer_at_stop(const struct trainer *t)
     return stop > 0 && t->step >= stop;
 }
 
-/* The data of a step is read before the ranks vote on the step: if one rank cannot read it, all ranks
- * still have the complete state of the last step, and save it. */
+/* The data of a step is read before the ranks vote on the step: if one rank cannot read it, all
+ * ranks still have the complete state of the last step, and save it. */
 enum status trainer_loop(struct trainer *t)
 {
     while (t->step < t->config->train.steps) {

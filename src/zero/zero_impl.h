@@ -347,7 +347,7 @@ enum status zero_segments_create(struct zero *zero);
 /* The part of a tensor that this rank updates, in elements of its piece; count 0: none. */
 struct piece_range zero_updated_part(const struct zero *zero, int t);
 
-/* --- zero_stochastic.c --------------------------------------------------------------------------- */
+/* --- zero_stochastic.c ---------------------------------------------------------------------- */
 /* Fill zero->segment_locations, one for each of zero->segments. */
 enum status zero_round_create(struct zero *zero);
 /* All updated params = their masters, rounded at random as in update number `updates`. */

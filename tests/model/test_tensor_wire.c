@@ -3,7 +3,8 @@
 #include "model/tensor_rig.h"
 
 /* In units of (t - 1) / t of an activation (R, C): a layer sends 8, or 10 if inputs are gathered
- * again; embedding and head together 4; and three doubles a row to every other rank for the loss. */
+ * again; embedding and head together 4; and three doubles a row to every other rank for the loss.
+ */
 static void check_wire(const struct setting *s, const int64_t *bytes)
 {
     int64_t rows = s->batch * s->tokens, layers = s->config.layers, total = 0;

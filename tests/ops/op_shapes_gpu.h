@@ -136,10 +136,10 @@ static const struct ops_case op_shapes_gpu[] = {
 };
 enum { OP_SHAPE_GPU_COUNT = sizeof op_shapes_gpu / sizeof op_shapes_gpu[0] };
 
-/* For block clusters in attention's backward pass (SIFR_CUDA_ATTENTION=clusters), in addition to the
- * shapes above with four tiles of 128 tokens: clusters of three and of four blocks; then more items
- * (a sequence and key head) than the 66 clusters of two that a GPU has, so that a cluster processes
- * several. */
+/* For block clusters in attention's backward pass (SIFR_CUDA_ATTENTION=clusters), in addition to
+ * the shapes above with four tiles of 128 tokens: clusters of three and of four blocks; then more
+ * items (a sequence and key head) than the 66 clusters of two that a GPU has, so that a cluster
+ * processes several. */
 #define CLUSTERS_SHAPES(X) \
     X(1, 768, 4, 2, 64)    \
     X(2, 768, 3, 1, 128)   \

@@ -87,7 +87,8 @@ static bool may_restart(enum status st)
     return st == STATUS_COMM || st == STATUS_DEVICE || st == STATUS_INTERNAL;
 }
 
-/* A rank that stopped because another one failed may have logged the cause: it is not printed again. */
+/* A rank that stopped because another one failed may have logged the cause: it is not printed
+ * again. */
 static enum status failed(const struct job *job, const struct rank_entry *rank,
                           struct launch_end *end)
 {

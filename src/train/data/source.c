@@ -181,8 +181,8 @@ uint64_t source_mapped_bytes(const struct source *source)
     return bytes;
 }
 
-/* The kind stored with a digest. The width of tokens is part of it: digests of different widths cannot
- * be compared. */
+/* The kind stored with a digest. The width of tokens is part of it: digests of different widths
+ * cannot be compared. */
 static int kind_of(const struct source *source)
 {
     if (source->format == DATA_TEXT || source->format == DATA_JSONL)

@@ -14,8 +14,8 @@ struct metrics;
 /* Open the three files in `folder`. Records of steps after `step` are dropped, since the run will
  * write them again; a warning names earlier steps without a record. `sampled` is the last step up
  * to `step` after which a text sample was due (0 = none): if one was due and samples.jsonl is
- * missing, a warning is logged. The files of an earlier run without a checkpoint are renamed. `config_yaml` is
- * shown in TensorBoard. `sample_bytes` is the expected size of a sample. */
+ * missing, a warning is logged. The files of an earlier run without a checkpoint are renamed.
+ * `config_yaml` is shown in TensorBoard. `sample_bytes` is the expected size of a sample. */
 enum status metrics_create(struct env *env, const char *folder, int64_t step, int64_t sampled,
                            const char *config_yaml, size_t sample_bytes, struct metrics **metrics);
 void metrics_destroy(struct metrics *metrics); /* NULL is fine */

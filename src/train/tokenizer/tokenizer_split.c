@@ -314,8 +314,8 @@ static size_t utf8_run(const uint8_t *text, size_t bytes)
             continue;
         }
         uint8_t c = text[at];
-        /* Some first bytes narrow the range of the second: no overlong forms, no surrogates, nothing
-         * above U+10FFFF. */
+        /* Some first bytes narrow the range of the second: no overlong forms, no surrogates,
+         * nothing above U+10FFFF. */
         uint8_t low = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80;
         uint8_t high = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
         size_t length = c < 0x80   ? 1

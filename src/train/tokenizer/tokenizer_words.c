@@ -1,10 +1,9 @@
 /* tokenizer_words -- counts the words of a text that arrives in parts, in bounded memory.
  *
- * The text is split as it arrives, up to a position that no pre-token crosses, and is not kept; each
- * distinct word is stored once. Only the table of words grows. When it is full, the rarest words are
- * dropped until half of the table is free. While the merges are learnt a word needs some 200 bytes
- * with its symbols and pairs: about 1 GiB for a full table.
- */
+ * The text is split as it arrives, up to a position that no pre-token crosses, and is not kept;
+ * each distinct word is stored once. Only the table of words grows. When it is full, the rarest
+ * words are dropped until half of the table is free. While the merges are learnt a word needs some
+ * 200 bytes with its symbols and pairs: about 1 GiB for a full table. */
 #include "train/tokenizer/tokenizer_train_impl.h"
 
 #define CHUNK_BYTES          ((size_t)1 << 20) /* of text that is split at a time */

@@ -63,8 +63,9 @@ static enum cuda_clusters clusters_asked(void)
 /* --- memory --------------------------------------------------------------------------------- */
 
 /* Larger sub-batches fill the GPU better (gpt2-124m, 64 x 1024, H200: 2 GiB made a step 1.1 %
- * faster than 512 MiB). LEAST costs nothing: the output head's chunk of logits needs that much of the
- * same scratch anyway. Above LEAST a sub-batch may use what one layer keeps for its backward pass, about six times qkv. */
+ * faster than 512 MiB). LEAST costs nothing: the output head's chunk of logits needs that much of
+ * the same scratch anyway. Above LEAST a sub-batch may use what one layer keeps for its backward
+ * pass, about six times qkv. */
 static size_t sub_batch_bytes(struct attention a)
 {
     const size_t LEAST = (size_t)896 << 20, MOST = (size_t)2 << 30;
