@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "base/json_scan.h"
 #include "base/printable.h"
 
@@ -45,11 +46,26 @@ static bool is_out_of_memory(const struct json_doc *doc, const char *text, size_
     }
 }
 
+/* JSON has no NUL bytes, but jansson accepts one after a number. */
+static bool has_nul(struct json_doc *doc, const char *text, size_t bytes)
+{
+    const char *nul = bytes > 0 ? memchr(text, 0, bytes) : NULL;
+    if (!nul)
+        return false;
+    doc->error = (json_error_t){.line = 1, .position = (int)(nul - text)};
+    for (const char *at = text; at < nul; at++)
+        doc->error.line += *at == '\n';
+    snprintf(doc->error.text, sizeof doc->error.text - 1, "it has a NUL byte");
+    return true;
+}
+
 enum status json_doc_open(struct env *env, const char *text, size_t bytes,
                           const struct json_rules *rules, struct json_doc *doc)
 {
     struct json_count count = json_scan_count(text, bytes);
     *doc = (struct json_doc){.env = env};
+    if (has_nul(doc, text, bytes))
+        return STATUS_FORMAT;
     if (count.arrays + count.objects > rules->lists)
         return refuse(doc, count.arrays + count.objects, "lists and objects", rules->lists);
     if (count.values > rules->values)

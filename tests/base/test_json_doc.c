@@ -119,6 +119,19 @@ static void test_counted(void **state)
 
 /* --- limits --------------------------------------------------------------------------------- */
 
+static void test_nul_bytes_are_refused(void **state)
+{
+    (void)state;
+    static const char text[] = "{\n\"a\": 5\0}"; /* jansson alone accepts this */
+    struct fixture f;
+    struct env *env = fixture_open(&f);
+    struct json_doc doc;
+    assert_int_equal(json_doc_open(env, text, sizeof text - 1, &wide, &doc), STATUS_FORMAT);
+    assert_int_equal(doc.error.line, 2);
+    assert_string_equal(doc.error.text, "it has a NUL byte");
+    fixture_close(&f);
+}
+
 static void test_limits(void **state)
 {
     (void)state;
@@ -145,8 +158,8 @@ static void test_limits(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_allocation_fails),
-                                       cmocka_unit_test(test_counted),
-                                       cmocka_unit_test(test_limits)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_allocation_fails), cmocka_unit_test(test_counted),
+        cmocka_unit_test(test_limits), cmocka_unit_test(test_nul_bytes_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
