@@ -76,7 +76,7 @@ expect 75 "warning: .* so the run will differ .*: data.path: .*/elsewhere.txt ->
 quiet=("$sifr" train "${run[@]}" --train.steps=4 --quiet --out=quiet)
 expect 75 "stopped after step 2" "${quiet[@]}" --train.stop_at=2
 truncate -s -20 quiet/metrics.jsonl
-expect 0 "metrics.jsonl has no record of step 2: 'quiet/metrics.jsonl' was cut off" "${quiet[@]}"
+expect 0 "metrics.jsonl has no record of step 2: 'quiet/metrics.jsonl' was truncated" "${quiet[@]}"
 [ "$(wc -l <err)" = 1 ] || fail "--quiet: not exactly one warning: $(cat err)"
 [ "$(sed 's/,.*//' quiet/metrics.jsonl | tr -d '\n')" = '{"step":1{"step":3{"step":4' ] || fail "wrong records: $(cut -c1-40 quiet/metrics.jsonl)"
 # a line in the middle that was damaged by a crash of the machine is kept as it is
