@@ -18,3 +18,9 @@ double clock_wall(void)
 {
     return seconds(CLOCK_REALTIME);
 }
+
+void clock_sleep(double seconds)
+{
+    struct timespec span = {(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))};
+    nanosleep(&span, NULL);
+}

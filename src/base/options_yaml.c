@@ -435,7 +435,7 @@ static void reader_close(struct reader *reader)
     yaml_parser_delete(&reader->parser);
 }
 
-/* Advance to the root of the first document; *empty = there is none. */
+/* Advance to the root of the first document; *empty = the file has no document. */
 static enum status enter_document(struct reader *reader, bool *empty)
 {
     TRY(next(reader));

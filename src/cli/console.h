@@ -36,7 +36,7 @@ struct console {
     bool out_terminal, err_terminal;
     bool out_colour, err_colour;
     bool ascii;       /* pictures without UTF-8 */
-    int width;        /* columns of the terminal; 80 when there is none */
+    int width;        /* columns of the terminal; 80 without a terminal */
     bool fixed_width; /* the terminal is a supervisor's: its width cannot be read again */
     FILE *live;       /* stream that shows a live line; NULL = none */
     int write_error;  /* errno of the first failed write to stdout */

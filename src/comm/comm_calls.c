@@ -192,16 +192,10 @@ static void enter(struct comm *comm, const struct comm_call *call, const struct 
     pthread_mutex_unlock(&comm->job->lock);
 }
 
-static void nap(double seconds)
-{
-    struct timespec span = {(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))};
-    nanosleep(&span, NULL);
-}
-
 static void delay(struct comm *comm)
 {
     if (comm->max_delay > 0)
-        nap(comm->max_delay * rng_uniform(comm->delays, comm->delay_count++));
+        clock_sleep(comm->max_delay * rng_uniform(comm->delays, comm->delay_count++));
 }
 
 static void draw(struct comm *comm, const struct comm_call *call, double start)
@@ -252,7 +246,7 @@ static enum status run(const struct comm_call *call, struct stream *stream)
         int slot = call->on_channel ? comm_flight_begin(comm, &comm->position, stream) : -1;
         delay(comm);
         if (comm->slow > 0)
-            nap(comm->slow);
+            clock_sleep(comm->slow);
         st = doers[call->kind](call, stream);
         if (slot >= 0)
             comm_flight_mark(comm, slot, stream);

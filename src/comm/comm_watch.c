@@ -1,6 +1,6 @@
 /* comm_watch -- one thread per rank that watches calls in flight on GPUs.
  *
- * A call on a channel is enqueued, and its thread continues; whoever waits for the stream then
+ * A call on a channel is enqueued, and its thread continues. A thread that waits for the stream then
  * waits inside the driver, where it cannot learn that a rank has died. So a thread checks every
  * channel a few times a second:
  *
@@ -22,12 +22,6 @@
 
 static const double LOOK_EVERY = 0.02;
 static const double LONGEST_END = 5.0; /* seconds for an aborted channel to become quiet */
-
-static void nap(double seconds)
-{
-    struct timespec span = {0, (long)(1e9 * seconds)};
-    nanosleep(&span, NULL);
-}
 
 /* --- calls in flight ------------------------------------------------------------------------ */
 
@@ -89,7 +83,7 @@ void comm_flight_wait(struct comm *comm)
                 return;
         }
         if (left > 0)
-            nap(50e-6);
+            clock_sleep(50e-6);
     }
 }
 
@@ -178,7 +172,7 @@ static void *watch_main(void *arg)
         if (comm_job_failed(job))
             end_channels(watch->comms);
         pthread_mutex_unlock(&watch->lock);
-        nap(LOOK_EVERY);
+        clock_sleep(LOOK_EVERY);
     }
     return NULL;
 }

@@ -42,7 +42,7 @@ typedef void scope_watch_fn(void *user, const struct scope *scope, bool begins);
 struct scopes {
     struct env *env;       /* borrowed: its progress and its trace */
     struct comm *comm;     /* borrowed: any communicator of the job; NULL: one rank */
-    bool silent;           /* words are told to nobody */
+    bool silent;           /* on a dry device: no words are sent */
     char phase[64];        /* "step 12" */
     scope_watch_fn *watch; /* NULL: none. Called on the thread that steps */
     void *user;            /* borrowed */

@@ -18,12 +18,6 @@ enum status mpi_failed(struct env *env, const char *call, int code)
     return FAIL(env, COMM, "MPI failed: %s: %s", call, text);
 }
 
-void mpi_nap(double seconds)
-{
-    struct timespec span = {(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))};
-    nanosleep(&span, NULL);
-}
-
 /* --- the job -------------------------------------------------------------------------------- */
 
 void comm_mpi_library(char *out, size_t bytes)

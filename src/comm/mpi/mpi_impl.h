@@ -114,6 +114,4 @@ bool mpi_monitor_ask(struct comm *comm, int peer, struct comm_position *position
 void mpi_monitor_spread(struct comm_job *job, const char *text);
 void mpi_monitor_left(struct comm *comm);
 
-void mpi_nap(double seconds);
-
 #endif

@@ -47,7 +47,7 @@ static void post(struct mpi_job *job, int to, const struct notice *notice)
     struct outgoing *entry = free_entry(job);
     while (entry == NULL && may_wait(job, start)) {
         pthread_mutex_unlock(&job->lock);
-        mpi_nap(1e-3);
+        clock_sleep(1e-3);
         pthread_mutex_lock(&job->lock);
         entry = free_entry(job);
     }
@@ -82,7 +82,7 @@ static bool drain(struct mpi_job *job)
         pthread_mutex_unlock(&job->lock);
         if (!busy || !may_wait(job, start))
             return !busy;
-        mpi_nap(1e-3);
+        clock_sleep(1e-3);
     }
 }
 
@@ -147,7 +147,7 @@ static void *monitor_main(void *arg)
         int there = 0;
         MPI_Iprobe(MPI_ANY_SOURCE, NOTICE_TAG, job->wire, &there, &status);
         if (!there) {
-            mpi_nap(LOOK_EVERY);
+            clock_sleep(LOOK_EVERY);
         } else if (MPI_Recv(&notice, (int)sizeof notice, MPI_BYTE, status.MPI_SOURCE, NOTICE_TAG,
                             job->wire, &status) == MPI_SUCCESS) {
             take(job, status.MPI_SOURCE, &notice);
@@ -221,7 +221,7 @@ static bool wait_for_byes(struct mpi_job *job)
                          job->base.size - 1 - bye_count(job), job->base.size - 1, limit);
             return false;
         }
-        mpi_nap(nap);
+        clock_sleep(nap);
         nap = nap < LOOK_EVERY ? nap * 1.5 : LOOK_EVERY;
     }
     return true;
@@ -287,7 +287,7 @@ bool mpi_monitor_ask(struct comm *comm, int peer, struct comm_position *position
     post(job, comm->job_ranks[peer],
          &(struct notice){.what = NOTICE_ASK, .id = comm->id, .number = question.number});
     do
-        mpi_nap(1e-3);
+        clock_sleep(1e-3);
     while (!is_answered(job, &question) && clock_seconds() < limit);
     if (!close_question(job, &question))
         return false;

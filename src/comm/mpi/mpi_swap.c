@@ -200,7 +200,7 @@ static void back_off(struct swap *swap)
         swap->sleep = FIRST_SLEEP;
         return;
     }
-    mpi_nap(swap->sleep);
+    clock_sleep(swap->sleep);
     swap->sleep = swap->sleep * 1.5 < LONGEST_SLEEP ? swap->sleep * 1.5 : LONGEST_SLEEP;
 }
 
