@@ -304,6 +304,8 @@ static enum status open_data(struct trainer *t)
     bool holds;
     TRY(run_folder_check(t->env, t->target->folder, t->target->fresh, &holds));
     t->folder_is_new = !file_exists(t->target->folder);
+    if (t->session.comm)
+        TRY(comm_barrier(t->session.comm)); /* every rank has looked: now it may be created */
     TRY(path_join(t->env, t->target->folder, "cache", &t->cache));
     data.cache = t->cache;
     return dataset_create(t->env, &data, config->tokenizer, config->model.vocab,
