@@ -23,11 +23,6 @@
 
 /* --- messages ------------------------------------------------------------------------------- */
 
-static int64_t stream_count(const struct pipeline *p)
-{
-    return (int64_t)(engine_stream_bytes(p->engine) / dtype_bytes(p->engine->ops->type));
-}
-
 /* Compute waits for a message; the time counts as stalled. */
 static void await(struct pipeline *p, struct event *ready)
 {
@@ -38,22 +33,22 @@ static void await(struct pipeline *p, struct event *ready)
 }
 
 void pipeline_receive(struct pipeline *p, int line, int from, struct ring *ring, int i,
-                      const char *name)
+                      int64_t elements, const char *name)
 {
     struct stream *stream = p->lines[line].stream;
     stream_wait(stream, ring->spent[i]);
     comm_label(p->lines[line].comm, name);
-    comm_recv(p->lines[line].comm, ring->at[i], stream_count(p), p->engine->ops->type, from,
-              stream);
+    comm_recv(p->lines[line].comm, ring->at[i], elements, p->engine->ops->type, from, stream);
     event_record(ring->ready[i], stream);
 }
 
-void pipeline_send(struct pipeline *p, int line, int to, struct ring *ring, int i, const char *name)
+void pipeline_send(struct pipeline *p, int line, int to, struct ring *ring, int i, int64_t elements,
+                   const char *name)
 {
     struct stream *stream = p->lines[line].stream;
     stream_wait(stream, ring->ready[i]);
     comm_label(p->lines[line].comm, name);
-    comm_send(p->lines[line].comm, ring->at[i], stream_count(p), p->engine->ops->type, to, stream);
+    comm_send(p->lines[line].comm, ring->at[i], elements, p->engine->ops->type, to, stream);
     event_record(ring->spent[i], stream);
 }
 
@@ -65,14 +60,15 @@ static int forward_end(const struct chunk *chunk)
 }
 
 /* Write residual + pending, as the next unit would form it. */
-static void put_out(struct pipeline *p, struct walk *walk, void *out)
+static void put_out(struct pipeline *p, const struct chunk *chunk, struct walk *walk, void *out)
 {
     struct engine *engine = p->engine;
+    int64_t count = chunk->out_elements;
     if (walk->run.pending)
-        ops_add(engine->ops, engine->stream, stream_count(p), walk->run.residual, walk->run.pending,
-                out);
+        ops_add(engine->ops, engine->stream, count, walk->run.residual, walk->run.pending, out);
     else
-        device_copy(engine->stream, out, walk->run.residual, engine_stream_bytes(engine));
+        device_copy(engine->stream, out, walk->run.residual,
+                    (size_t)count * dtype_bytes(engine->ops->type));
 }
 
 void pipeline_forward(struct pipeline *p, struct chunk *chunk, int64_t round, bool idle,
@@ -93,7 +89,7 @@ void pipeline_forward(struct pipeline *p, struct chunk *chunk, int64_t round, bo
     if (idle)
         return;
     stream_wait(engine->stream, chunk->out.spent[out]);
-    put_out(p, &walk, chunk->out.at[out]);
+    put_out(p, chunk, &walk, chunk->out.at[out]);
     event_record(chunk->out.ready[out], engine->stream);
     if (chunk->has_input)
         event_record(chunk->in.spent[in], engine->stream);
@@ -160,17 +156,20 @@ static void act(struct pipeline *p, struct timetable_action a, const char *name)
     case TIMETABLE_INPUT: backward(p, chunk, a.round, idle, &scope); break;
     case TIMETABLE_WEIGHT: weight(p, chunk, a.round, idle, &scope); break;
     case TIMETABLE_RECV_ACTIVATION:
-        pipeline_receive(p, ACTS_IN, peer, &chunk->in, a.round % chunk->in.count, name);
+        pipeline_receive(p, ACTS_IN, peer, &chunk->in, a.round % chunk->in.count,
+                         chunk->in_elements, name);
         break;
     case TIMETABLE_SEND_ACTIVATION:
-        pipeline_send(p, ACTS_OUT, peer, &chunk->out, a.round % chunk->out.count, name);
+        pipeline_send(p, ACTS_OUT, peer, &chunk->out, a.round % chunk->out.count,
+                      chunk->out_elements, name);
         break;
     case TIMETABLE_RECV_GRADIENT:
         pipeline_receive(p, GRADS_IN, peer, &chunk->gradient, a.round % chunk->gradient.count,
-                         name);
+                         chunk->out_elements, name);
         break;
     default:
-        pipeline_send(p, GRADS_OUT, peer, &chunk->gradient, a.round % chunk->gradient.count, name);
+        pipeline_send(p, GRADS_OUT, peer, &chunk->gradient, a.round % chunk->gradient.count,
+                      chunk->in_elements, name);
         break;
     }
 }
@@ -204,6 +203,17 @@ enum status pipeline_sum(struct pipeline *p, int64_t mine, int64_t *sum)
     *sum = 0;
     for (int pp_stage = 0; pp_stage < comm_size(p->comm); pp_stage++)
         *sum += all[pp_stage];
+    return STATUS_OK;
+}
+
+enum status pipeline_add(struct pipeline *p, float *values, int64_t count, float *all)
+{
+    TRY(comm_exchange(p->comm, values, (size_t)count * sizeof *values, all));
+    for (int64_t i = 0; i < count; i++) {
+        values[i] = 0.0f;
+        for (int pp_stage = 0; pp_stage < comm_size(p->comm); pp_stage++)
+            values[i] += all[pp_stage * count + i];
+    }
     return STATUS_OK;
 }
 

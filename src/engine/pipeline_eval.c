@@ -35,7 +35,7 @@ static void eval_receive(const struct eval *eval, int64_t i)
     int pp_stages = comm_size(p->comm);
     if (chunk->has_input && !is_idle(eval, round))
         pipeline_receive(p, ACTS_IN, (p->pp_stage + pp_stages - 1) % pp_stages, &chunk->in,
-                         (int)(round % chunk->in.count), NULL);
+                         (int)(round % chunk->in.count), chunk->in_elements, NULL);
 }
 
 static void eval_loss(struct pipeline *p, struct chunk *chunk, int64_t round, bool idle)
@@ -64,7 +64,7 @@ void pipeline_eval(struct pipeline *p, int64_t rounds, int64_t count)
         pipeline_forward(p, chunk, round, idle, &(struct scope){0});
         if (chunk->has_output && !idle)
             pipeline_send(p, ACTS_OUT, (p->pp_stage + 1) % pp_stages, &chunk->out,
-                          (int)(round % chunk->out.count), NULL);
+                          (int)(round % chunk->out.count), chunk->out_elements, NULL);
         if (chunk->has_loss)
             eval_loss(p, chunk, round, idle);
     }

@@ -23,6 +23,8 @@ void pipeline_eval(struct pipeline *p, int64_t rounds, int64_t count);
 enum status pipeline_share(struct pipeline *p, double *value);
 /* *sum = the sum over the stages. Collective. */
 enum status pipeline_sum(struct pipeline *p, int64_t mine, int64_t *sum);
+/* values (count) = the sum over the stages, in their order. all (stages, count). Collective. */
+enum status pipeline_add(struct pipeline *p, float *values, int64_t count, float *all);
 struct comm *pipeline_comm(const struct pipeline *p); /* of the stages, for small exchanges */
 /* Messages to other stages, and how long the calls took. */
 struct comm_counter pipeline_counted(const struct pipeline *p);
@@ -41,6 +43,7 @@ struct ring {
 struct chunk {
     int first, end; /* units first .. end-1 */
     bool has_input, has_output, has_loss;
+    int64_t in_elements, out_elements; /* of its input, and of its output or what the loss reads */
     struct ring in, out, gradient;
 };
 
@@ -77,9 +80,9 @@ struct pipeline {
 /* --- pipeline.c ----------------------------------------------------------------------------- */
 /* Receive into buffer i once it may be written. `name` is for the trace, and may be NULL. */
 void pipeline_receive(struct pipeline *p, int line, int from, struct ring *ring, int i,
-                      const char *name);
+                      int64_t elements, const char *name);
 /* Send buffer i once compute has written it. */
-void pipeline_send(struct pipeline *p, int line, int to, struct ring *ring, int i,
+void pipeline_send(struct pipeline *p, int line, int to, struct ring *ring, int i, int64_t elements,
                    const char *name);
 /* All units of a chunk but the loss, from its input to its output. `scope` begins when the input
  * has arrived; an idle rank does not begin it. */

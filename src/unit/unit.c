@@ -173,6 +173,18 @@ bool unit_writes_piece(const struct unit_graph *graph, int u, int piece)
     return false;
 }
 
+int64_t unit_in_width(const struct unit_graph *graph, int u)
+{
+    int64_t width = graph->units[u].in_width;
+    return width > 0 ? width : graph->stream_width;
+}
+
+int64_t unit_out_width(const struct unit_graph *graph, int u)
+{
+    int64_t width = graph->units[u].out_width;
+    return width > 0 ? width : graph->stream_width;
+}
+
 bool unit_has_parts(const struct unit *unit)
 {
     return unit->type->run[PASS_BACKWARD_INPUT] != NULL;
