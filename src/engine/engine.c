@@ -146,8 +146,8 @@ static enum status sum_counts(struct engine *engine, int64_t rounds, int64_t cou
     double *mine = engine->losses_host; /* free at this point */
     int64_t labels = 0;
     for (int64_t round = 0; round < rounds; round++) {
-        mine[round] =
-            roster_micro_batch(roster, count, round) < 0 ? 0.0 : count_round(engine, round);
+        bool idle = roster_micro_batch(roster, count, round) < 0;
+        mine[round] = idle || device_is_dry(engine->ops->device) ? 0.0 : count_round(engine, round);
         labels += (int64_t)mine[round];
     }
     *sum = 0.0;

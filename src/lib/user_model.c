@@ -308,7 +308,6 @@ static enum status add_unit(struct sifr_context *context, struct user_model *m,
     struct user_unit *user = &m->users[u];
     struct unit *to = &m->units[u];
     int64_t in = u == 0 ? 0 : m->users[u - 1].unit.width;
-    TRY(check_unit(env, &from, in, u == model->unit_count - 1));
     *user = (struct user_unit){.unit = from,
                                .buffers = m->buffers + u * SIFR_MAX_BUFFERS,
                                .context = context,
@@ -366,6 +365,11 @@ static enum status build(struct sifr_context *context, const struct sifr_model *
     TRY(alloc_tables(env, model->unit_count, m));
     TRY(add_inputs(env, m, model, options->tokens));
     m->graph.stream_width = 1;
+    for (int u = 0; u < model->unit_count; u++) { /* all are checked before any is used */
+        struct sifr_unit unit = unit_at(model, u);
+        int64_t in = u == 0 ? 0 : unit_at(model, u - 1).width;
+        TRY(check_unit(env, &unit, in, u == model->unit_count - 1));
+    }
     for (int u = 0; u < model->unit_count; u++)
         TRY(add_unit(context, m, model, u));
     return m->graph.param_count > 0 ? STATUS_OK : FAIL(env, CONFIG, "the model has no parameters");

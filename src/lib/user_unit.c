@@ -96,6 +96,7 @@ static struct sifr_call public_call(const struct user_unit *user, enum sifr_pass
                                     const struct unit_run *run)
 {
     const struct user_model *m = user->model;
+    bool scaled = run->scalars && !device_is_dry(run->ops->device);
     return (struct sifr_call){
         .size = sizeof(struct sifr_call),
         .pass = pass,
@@ -109,7 +110,7 @@ static struct sifr_call public_call(const struct user_unit *user, enum sifr_pass
         .params = run->params,
         .buffers = run->buffers + BUFFER_FIRST,
         .input = user->in_width > 0 ? run->buffers[BUFFER_INPUT] : NULL,
-        .loss_scale = run->scalars ? run->scalars->loss_scale : 0.0f,
+        .loss_scale = scaled ? run->scalars->loss_scale : 0.0f,
         .loss = run->loss,
         .statistic = run->statistic,
         .context = user->context,
