@@ -371,7 +371,8 @@ SIFR_API void sifr_fail(const struct sifr_call *call, const char *message);
 /* y (rows, out) = x (rows, in) w^T + bias; w is [out][in], bias may be NULL. */
 SIFR_API void sifr_linear(const struct sifr_call *call, int64_t rows, int64_t in, int64_t out,
                           const void *x, const void *w, const void *bias, void *y);
-/* dx = dy w, dw = dy^T x, dbias = column sums of dy; NULL: not wanted. dbias needs dw. dx may be x. */
+/* dx = dy w, dw = dy^T x, dbias = column sums of dy, which needs dw; NULL: not wanted. dx may be
+ * x. */
 SIFR_API void sifr_linear_backward(const struct sifr_call *call, int64_t rows, int64_t in,
                                    int64_t out, const void *x, const void *w, const void *dy,
                                    void *dx, void *dw, void *dbias);
