@@ -104,7 +104,7 @@ enum sifr_lifetime {
 struct sifr_buffer {
     const char *name;
     int64_t per_row; /* elements per row */
-    int64_t fixed;   /* elements in addition */
+    int64_t fixed;   /* elements in addition; both 0: no memory, such as scratch of 0 bytes */
     enum sifr_type type;
     enum sifr_lifetime lifetime;
 };
@@ -371,7 +371,8 @@ SIFR_API void sifr_fail(const struct sifr_call *call, const char *message);
 /* y (rows, out) = x (rows, in) w^T + bias; w is [out][in], bias may be NULL. */
 SIFR_API void sifr_linear(const struct sifr_call *call, int64_t rows, int64_t in, int64_t out,
                           const void *x, const void *w, const void *bias, void *y);
-/* dx = dy w, dw = dy^T x, dbias = column sums of dy; NULL: not wanted. */
+/* dx = dy w, dw = dy^T x, dbias = column sums of dy, which needs dw; NULL: not wanted. dx may be
+ * x. */
 SIFR_API void sifr_linear_backward(const struct sifr_call *call, int64_t rows, int64_t in,
                                    int64_t out, const void *x, const void *w, const void *dy,
                                    void *dx, void *dw, void *dbias);

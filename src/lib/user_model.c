@@ -117,8 +117,7 @@ static enum status check_widths(struct env *env, const struct sifr_unit *unit, i
 static enum status check_buffer(struct env *env, const char *unit, const struct sifr_buffer *b)
 {
     TRY(check_name(env, "a buffer", unit, b->name));
-    if (b->per_row < 0 || b->fixed < 0 || b->per_row > INT32_MAX || b->fixed > INT64_C(1) << 40 ||
-        b->per_row + b->fixed == 0)
+    if (b->per_row < 0 || b->fixed < 0 || b->per_row > INT32_MAX || b->fixed > INT64_C(1) << 40)
         return FAIL(env, CONFIG, "unit '%s', buffer '%s': %lld elements per row and %lld more",
                     unit, b->name, (long long)b->per_row, (long long)b->fixed);
     if (b->type < SIFR_F32 || b->type > SIFR_F64 || b->lifetime < SIFR_KEEP ||

@@ -198,7 +198,7 @@ static void run_checked(const struct user_unit *user, struct unit_run *run, user
     if (call->output) {
         c = add_checked(list, &count, &next, "output", call->output,
                         stream_bytes(user->unit.width, run->shape));
-        c->must_write = true;
+        c->must_write = call->pass != SIFR_RECOMPUTE; /* its output is not used */
         call->output = c->from;
     }
     if (call->gradient) {
