@@ -1,6 +1,7 @@
 /* host -- reads /proc, /sys and the affinity mask. In a container these show the host's processors
  * and memory, so the limits of the control group are read as well. */
 #include "base/host.h"
+#include <fcntl.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -100,11 +101,36 @@ size_t machine_memory(void)
     return limit && limit < machine.memory_free_bytes ? limit : machine.memory_free_bytes;
 }
 
+/* With more CPUs than cpu_set_t can represent there is no mask; then count those online. */
 int machine_threads(int64_t wanted)
 {
     cpu_set_t mask;
     if (wanted > 0)
         return (int)wanted;
-    return sched_getaffinity(0, sizeof mask, &mask) == 0 && CPU_COUNT(&mask) > 0 ? CPU_COUNT(&mask)
-                                                                                 : 1;
+    long count = sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask)
+                                                               : sysconf(_SC_NPROCESSORS_ONLN);
+    return count > 0 ? (int)count : 1;
+}
+
+/* The value of a line "NAME: 1234 kB", in bytes. */
+static size_t field_bytes(const char *status, const char *name)
+{
+    const char *at = strstr(status, name);
+    return at ? strtoull(at + strlen(name), NULL, 10) * 1024 : 0;
+}
+
+/* The system keeps no peak of RssAnon + RssShmem (VmHWM includes file pages), so a caller that wants
+ * the peak must ask when usage is highest. */
+size_t resident_bytes(void)
+{
+    char status[4096];
+    int file = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return 0;
+    ssize_t bytes = read(file, status, sizeof status - 1);
+    close(file);
+    if (bytes <= 0)
+        return 0;
+    status[bytes] = '\0';
+    return field_bytes(status, "\nRssAnon:") + field_bytes(status, "\nRssShmem:");
 }

@@ -7,7 +7,7 @@
  * still refers to it once its writer has the lock; otherwise another process has removed it as a
  * leftover in between.
  */
-#include "base/part_file.h"
+#include "base/file.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,6 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "base/file.h"
 #include "base/output.h"
 #include "base/text.h"
 

@@ -8,7 +8,6 @@
 #include "base/file.h"
 #include "base/lock_file.h"
 #include "base/output.h"
-#include "base/tree.h"
 
 enum { ATTEMPTS = 1000 };
 

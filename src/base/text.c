@@ -131,36 +131,24 @@ static void tidy_number(char *number)
     *to = 0;
 }
 
-/* The fewest significant digits, from `low` to `high`, that parse back to the same value. */
-static void add_shortest(struct text *text, double value, int low, int high, bool single)
+void text_json_real(struct text *text, double value)
 {
     char number[40];
     if (!isfinite(value)) {
         text_add(text, "null");
         return;
     }
-    if (value == floor(value) && fabs(value) < (single ? 1e7 : 1e15)) {
-        snprintf(number, sizeof number, "%.0f", value);
-        text_add(text, number);
+    if (value == floor(value) && fabs(value) < 1e15) {
+        text_printf(text, "%.0f", value);
         return;
     }
-    for (int digits = low; digits <= high; digits++) {
+    for (int digits = 15; digits <= 17; digits++) {
         snprintf(number, sizeof number, "%.*g", digits, value);
-        if (single ? strtof(number, NULL) == (float)value : strtod(number, NULL) == value)
+        if (strtod(number, NULL) == value)
             break;
     }
     tidy_number(number);
     text_add(text, number);
-}
-
-void text_json_real(struct text *text, double value)
-{
-    add_shortest(text, value, 15, 17, false);
-}
-
-void text_json_float(struct text *text, float value)
-{
-    add_shortest(text, (double)value, 6, 9, true);
 }
 
 /* --- base64 --------------------------------------------------------------------------------- */

@@ -28,9 +28,8 @@ const char *text_string(const struct text *text); /* "" when empty */
 /* A quoted JSON string. Invalid UTF-8 bytes become U+FFFD; code points that base/printable.h
  * refuses become escapes such as \u001b. */
 void text_json_string(struct text *text, const char *data, size_t bytes);
-/* The shortest decimal that parses back to the same double (or float); null when not finite. */
+/* The shortest decimal that parses back to the same double; null when not finite. */
 void text_json_real(struct text *text, double value);
-void text_json_float(struct text *text, float value);
 
 #define TEXT_REPLACEMENT "\xef\xbf\xbd" /* U+FFFD, shown for invalid UTF-8 */
 

@@ -1,5 +1,5 @@
 /* tree -- one recursive walk, which either looks for a stranger or removes. */
-#include "base/tree.h"
+#include "base/file.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,7 @@
 /* sifr_context -- the public library's context: an env, a device, its ops, a stream. */
 #include <stdlib.h>
 
+#include "base/host.h"
 #include "lib/lib_impl.h"
 
 const char *sifr_version(void)
@@ -31,8 +32,7 @@ int sifr_context_create(int threads, void (*log)(void *user, const char *line), 
         return STATUS_MEMORY;
     c->log = log;
     c->user = user;
-    enum status st = env_create(&c->env, forward_line, c, LOG_INFO,
-                                threads > 0 ? threads : env_available_threads());
+    enum status st = env_create(&c->env, forward_line, c, LOG_INFO, machine_threads(threads));
     if (st != STATUS_OK) {
         free(c);
         return st;

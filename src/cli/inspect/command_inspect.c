@@ -13,9 +13,8 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/file.h"
-#include "cli/inspect/inspect.h"
 #include "base/named.h"
-#include "base/mistaken.h"
+#include "cli/inspect/inspect.h"
 
 enum inspect_format { FORMAT_AUTO, FORMAT_U16, FORMAT_U32 };
 

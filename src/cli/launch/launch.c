@@ -21,6 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "base/clock.h"
+#include "base/host.h"
 #include "cli/launch/launch_impl.h"
 #include "comm/launcher.h"
 
@@ -47,7 +48,7 @@ int launch_local_ranks(int ranks)
 static void say_choice(const struct job *job)
 {
     const struct launch_order *order = job->order;
-    int cpus = env_available_threads();
+    int cpus = machine_threads(0);
     bool crowded = launch_local_ranks(order->ranks) * order->threads > cpus;
     bool is_root = geteuid() == 0 && job->launcher.kind == MPI_KIND_OPEN;
     char notes[96] = "";

@@ -9,7 +9,7 @@
 #ifndef TRAIN_CHECKPOINT_OWN_H
 #define TRAIN_CHECKPOINT_OWN_H
 #include <stdbool.h>
-#include "base/tree.h"
+#include "base/file.h"
 
 /* Is the folder a checkpoint that sifr wrote? */
 bool checkpoint_own_is(const char *path);

@@ -6,7 +6,7 @@
  *
  * To read a range of a file, the chunks that cover it are read in full and compared with their
  * hashes before any byte is used. A load lists the chunks that it needs of a file, then reads a few
- * of them ahead (base/ahead.h) while one is verified and stored. The header of a tensor file is
+ * of them ahead (base/direct.h) while one is verified and stored. The header of a tensor file is
  * read in the same way. The buffers exist only during a call.
  */
 #include <errno.h>
@@ -15,7 +15,6 @@
 #include <string.h>
 #include <unistd.h>
 #include <xxhash.h>
-#include "base/ahead.h"
 #include "base/direct.h"
 #include "base/file.h"
 #include "base/input.h"

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/clock.h"
-#include "base/resident.h"
+#include "base/host.h"
 #include "train/checkpoint/checkpoint_keep.h"
 #include "train/checkpoint/config_lines.h"
 

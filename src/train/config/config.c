@@ -5,6 +5,7 @@
 #include "train/config/config.h"
 #include <string.h>
 #include "base/file.h"
+#include "base/host.h"
 #include "comm/launcher.h"
 #include "comm/comm.h"
 #include "train/data/data_paths.h"
@@ -92,7 +93,7 @@ static enum status check_backend(struct env *env, const struct run_config *confi
 static enum status resolve_machine(struct env *env, struct run_config *config)
 {
     struct machine_config *machine = &config->machine;
-    int available = env_available_threads();
+    int available = machine_threads(0);
     if (machine->threads == 0)
         machine->threads = available;
     else if (machine->threads > available)

@@ -4,7 +4,7 @@
  * until shard_writer_finish.
  */
 #include <string.h>
-#include "base/part_file.h"
+#include "base/file.h"
 #include "train/data/shard.h"
 #include "train/data/shard_header.h"
 #include "train/data/token_packer.h"

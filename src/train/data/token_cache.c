@@ -14,7 +14,6 @@
 #include <xxhash.h>
 #include "base/file.h"
 #include "base/output.h"
-#include "base/part_file.h"
 #include "train/data/token_cache_impl.h"
 #include "train/data/token_packer.h"
 

@@ -6,7 +6,7 @@
  *     tokens     2 or 4 bytes each: those to train on, then those held out
  *     mask       one bit per token, if any token is masked
  *
- * A file appears complete or not at all (part_file.h). Opening it compares every byte with the
+ * A file appears complete or not at all (base/file.h). Opening it compares every byte with the
  * hashes; a damaged file is rebuilt. A rank that has the file open keeps it mapped, so the file may
  * be deleted at any time. Its pages are in the system's page cache, once for all ranks of a host.
  *

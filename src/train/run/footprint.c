@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "base/resident.h"
+#include "base/host.h"
 #include "plan/formula.h"
 
 double footprint_excess(const struct footprint *footprint)

@@ -9,8 +9,8 @@
  * those of its two parts, concatenated. Round trips depend on both.
  */
 #include "base/json_doc.h"
+#include "base/named.h"
 #include "train/tokenizer/tokenizer_impl.h"
-#include "base/mistaken.h"
 
 struct reader {
     struct env *env;             /* borrowed */

@@ -8,7 +8,7 @@
 #include <string.h>
 #include "base/file.h"
 #include "base/json_doc.h"
-#include "base/mistaken.h"
+#include "base/named.h"
 
 #define CONFIG_BYTES_MAX ((size_t)16 << 20)
 #define SIZE_MAX_VALUE   ((int64_t)1 << 31)

@@ -14,7 +14,7 @@
 #include <string.h>
 #include "base/file.h"
 #include "base/json_doc.h"
-#include "base/mistaken.h"
+#include "base/named.h"
 
 #define HEADER_BYTES_MAX 100000000u
 #define CHUNK_ELEMENTS   512

@@ -7,8 +7,8 @@
 #include "train/weights/safetensors_write.h"
 #include <stdlib.h>
 #include <string.h>
+#include "base/file.h"
 #include "base/text.h"
-#include "base/part_file.h"
 
 #define CHUNK_BYTES (4u << 20)
 

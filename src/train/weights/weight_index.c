@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/json_doc.h"
-#include "base/mistaken.h"
+#include "base/named.h"
 
 static enum status check_name(struct env *env, const char *origin, const char *name)
 {
