@@ -166,7 +166,7 @@ ssize_t direct_read(struct env *env, int fd, uint64_t at, size_t bytes, void *ro
     return (ssize_t)(got < bytes ? got : bytes);
 }
 
-/* --- reading ahead ---------------------------------------------------------------------------- */
+/* --- reading ahead -------------------------------------------------------------------------- */
 
 struct range {
     int fd;

@@ -54,7 +54,7 @@ void direct_past_cache(int fd);
  * with errno. */
 ssize_t direct_read(struct env *env, int fd, uint64_t at, size_t bytes, void *room, void **data);
 
-/* --- reading ahead ---------------------------------------------------------------------------- */
+/* --- reading ahead -------------------------------------------------------------------------- */
 
 enum { AHEAD_RANGES = 3 }; /* in memory at once */
 

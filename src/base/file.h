@@ -1,5 +1,5 @@
-/* file -- whole files: mapped reads, atomic writes, writes in parts, folders, globs. Errors name the
- * path and the system's reason. */
+/* file -- whole files: mapped reads, atomic writes, writes in parts, folders, globs. Errors name
+ * the path and the system's reason. */
 #ifndef BASE_FILE_H
 #define BASE_FILE_H
 #include <stdbool.h>
@@ -80,12 +80,12 @@ struct path_list {
 enum status path_glob(struct env *env, const char *pattern, struct path_list *list);
 void path_list_free(struct env *env, struct path_list *list);
 
-/* --- files written in parts ------------------------------------------------------------------- */
+/* --- files written in parts ----------------------------------------------------------------- */
 
 /* A file that is written in parts and appears complete or not at all. Bytes go to a temporary file
- * in the same folder, at any offset and in any order; commit syncs and renames it. An existing file,
- * which another process may have mapped, is never truncated. If the target path is a symbolic link,
- * the rename replaces the link and does not touch its target.
+ * in the same folder, at any offset and in any order; commit syncs and renames it. An existing
+ * file, which another process may have mapped, is never truncated. If the target path is a symbolic
+ * link, the rename replaces the link and does not touch its target.
  *
  * The temporary file `.NAME.PID-N.tmp` is always new (O_EXCL), so two writers never share one, and
  * it is locked (flock) while its writer lives. An unlocked one was left by a killed process; the
@@ -99,16 +99,15 @@ void part_file_destroy(struct part_file *file); /* NULL is fine; removes an unco
  * Optional. */
 enum status part_file_reserve(struct part_file *file, uint64_t bytes);
 enum status part_file_write(struct part_file *file, uint64_t at, const void *data, size_t bytes);
-enum status part_file_sync(struct part_file *file); /* fsync */
 /* Sync, rename, sync the folder. Only destroy may follow. */
 enum status part_file_commit(struct part_file *file);
 
-/* --- removing folders ------------------------------------------------------------------------- */
+/* --- removing folders ----------------------------------------------------------------------- */
 
 /* Removes a folder with its content through open descriptors: never follows a symbolic link, at the
- * top or below, and never touches another file system. A name does not prove who created a file. The
- * caller first proves that the folder is ours; `member` then decides which entries are, by their
- * names inside the folder ("optimizer/master.x"). */
+ * top or below, and never touches another file system. A name does not prove who created a file.
+ * The caller first proves that the folder is ours; `member` then decides which entries are, by
+ * their names inside the folder ("optimizer/master.x"). */
 typedef bool tree_member_fn(const char *name, bool is_folder);
 
 /* *stranger = path of the first entry that is not a member, "" when all are. Only regular files and

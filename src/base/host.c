@@ -72,21 +72,16 @@ static void look_at_processors(struct machine *machine)
         machine->quota = granted / period;
 }
 
-static void look_at_memory(struct machine *machine)
+void machine_look(struct machine *machine)
 {
+    struct statvfs folder;
     char limit[64];
+    *machine = (struct machine){0};
+    look_at_processors(machine);
     machine->memory_bytes = meminfo_bytes("MemTotal");
     machine->memory_free_bytes = meminfo_bytes("MemAvailable");
     if (read_field("/sys/fs/cgroup/memory.max", "", limit, sizeof limit))
         machine->memory_limit_bytes = strtoull(limit, NULL, 10); /* "max" reads as 0 */
-}
-
-void machine_look(struct machine *machine)
-{
-    struct statvfs folder;
-    *machine = (struct machine){0};
-    look_at_processors(machine);
-    look_at_memory(machine);
     if (statvfs(".", &folder) == 0)
         machine->disk_free_bytes = (size_t)folder.f_bavail * folder.f_frsize;
     if (statvfs("/dev/shm", &folder) == 0)
@@ -119,8 +114,8 @@ static size_t field_bytes(const char *status, const char *name)
     return at ? strtoull(at + strlen(name), NULL, 10) * 1024 : 0;
 }
 
-/* The system keeps no peak of RssAnon + RssShmem (VmHWM includes file pages), so a caller that wants
- * the peak must ask when usage is highest. */
+/* The system keeps no peak of RssAnon + RssShmem (VmHWM includes file pages), so a caller that
+ * wants the peak must ask when usage is highest. */
 size_t resident_bytes(void)
 {
     char status[4096];

@@ -52,10 +52,10 @@ static int64_t at_least_none(int64_t n)
     return n > 0 ? n : 0;
 }
 
-/* All sizes include the allocator's overhead. While an array grows its table, an object its
- * buckets, or the parser its string buffer, the old block still exists next to one of twice its
- * size. */
-size_t json_scan_tree_bytes(const struct json_count *count)
+/* Upper bound of the bytes that jansson allocates for the tree, including what it needs while
+ * parsing (64-bit, with glibc's overhead). While an array grows its table, an object its buckets,
+ * or the parser its string buffer, the old block still exists next to one of twice its size. */
+static size_t tree_bytes_of(const struct json_count *count)
 {
     int64_t words = at_least_none(count->strings - count->keys);
     int64_t numbers = at_least_none(count->values - count->arrays - count->objects - words);
@@ -227,7 +227,7 @@ bool json_scan_is_valid(const char *text, size_t bytes)
     return true;
 }
 
-/* --- documents -------------------------------------------------------------------------------- */
+/* --- documents ------------------------------------------------------------------------------ */
 
 static enum status refuse(struct json_doc *doc, int64_t count, const char *what, int64_t most)
 {
@@ -244,16 +244,6 @@ static enum status fail_memory(struct env *env, size_t bytes, size_t tree_bytes)
     return FAIL(env, MEMORY, "out of memory: JSON of %s may take %s",
                 text_human_bytes(human[0], (double)bytes),
                 text_human_bytes(human[1], (double)tree_bytes));
-}
-
-/* Whether the whole tree fits in memory now. jansson allocates small blocks and does not check one
- * of them (the buffer of a growing string), so a failure there would silently truncate the string.
- * Therefore lack of memory must be found before parsing. */
-static bool is_room(size_t bytes)
-{
-    void *volatile room = malloc(bytes);
-    free(room);
-    return room != NULL;
 }
 
 /* Whether jansson ran out of memory. It reports that, or nothing at all, or, where a string could
@@ -292,10 +282,15 @@ enum status json_doc_open(struct env *env, const char *text, size_t bytes,
         return refuse(doc, count.arrays + count.objects, "lists and objects", rules->lists);
     if (count.values > rules->values)
         return refuse(doc, count.values, "values", rules->values);
-    size_t tree_bytes = json_scan_tree_bytes(&count);
+    size_t tree_bytes = tree_bytes_of(&count);
     TRY(mem_count(env, MEM_HOST, MEM_OTHER, "json", tree_bytes));
     doc->counted = tree_bytes;
-    if (!is_room(tree_bytes)) {
+    /* jansson allocates small blocks and does not check one of them (the buffer of a growing
+     * string), so a failure there would silently truncate the string. Therefore lack of memory must
+     * be found before parsing. */
+    void *volatile room = malloc(tree_bytes);
+    free(room);
+    if (room == NULL) {
         json_doc_close(doc);
         return fail_memory(env, bytes, tree_bytes);
     }

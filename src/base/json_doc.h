@@ -35,12 +35,12 @@ enum status json_doc_open(struct env *env, const char *text, size_t bytes,
 const char *json_doc_fault(const struct json_doc *doc);
 void json_doc_close(struct json_doc *doc); /* also after a failure, and for an all-zero doc */
 
-/* --- scanning --------------------------------------------------------------------------------- */
+/* --- scanning ------------------------------------------------------------------------------- */
 
 /* The memory that a text would need as a tree, and whether it is valid, without building the tree:
- * a tree takes up to 77 times the bytes of its text ("{}," is three bytes and becomes a hash table).
- * One pass, without allocating. Every count is an upper bound for any bytes, JSON or not: a parser
- * that stops at an error has created no more than that. */
+ * a tree takes up to 77 times the bytes of its text ("{}," is three bytes and becomes a hash
+ * table). One pass, without allocating. Every count is an upper bound for any bytes, JSON or not: a
+ * parser that stops at an error has created no more than that. */
 struct json_count {
     int64_t values; /* of any kind, including arrays and objects */
     int64_t arrays, objects;
@@ -50,9 +50,6 @@ struct json_count {
 };
 
 struct json_count json_scan_count(const char *text, size_t bytes);
-/* Upper bound of the bytes that jansson allocates for the tree, including what it needs while
- * parsing (64-bit, with glibc's overhead). */
-size_t json_scan_tree_bytes(const struct json_count *count);
 /* Whether the text is one array or object by the grammar. Strings need not be UTF-8, and numbers
  * may be out of range. */
 bool json_scan_is_valid(const char *text, size_t bytes);

@@ -26,8 +26,7 @@ enum status path_exists(struct env *env, const char *key, const char *path)
 /* A dangling link. */
 static bool leads_nowhere(const char *path)
 {
-    struct stat info;
-    return !file_exists(path) && lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
+    return !file_exists(path) && path_is_link(path);
 }
 
 /* Data files are mapped and may be read several times, so they must be regular files. */
@@ -89,16 +88,9 @@ enum status named_tokenizer(struct env *env, const char *key, const char *name)
                         colon(key), name);
 }
 
-/* Whether it exists and is not a folder. false when that is unknown: creating the folder will
- * report why. */
-static bool is_no_folder(struct env *env, const char *path)
-{
-    struct stat info;
-    return input_stat(env, path, &info) && !S_ISDIR(info.st_mode);
-}
-
 enum status named_out(struct env *env, const char *key, const char *path)
 {
+    struct stat info;
     char *part, *slash;
     enum status st = STATUS_OK;
     TRY(mem_strdup(env, path, &part));
@@ -109,7 +101,7 @@ enum status named_out(struct env *env, const char *key, const char *path)
                   "%s: '%s' is a link that leads nowhere; make the folder that it leads to, or "
                   "choose another %s",
                   key, part, key);
-    else if (is_no_folder(env, part))
+    else if (input_stat(env, part, &info) && !S_ISDIR(info.st_mode))
         st = FAIL(env, CONFIG,
                   "%s: '%s' is a file, but a folder will be written there; choose another %s", key,
                   part, key);

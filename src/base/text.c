@@ -1,6 +1,7 @@
 /* text -- the growing string, JSON and base64. The block is always NUL-terminated and doubles. */
 #include "base/text.h"
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,9 +49,10 @@ void text_add(struct text *text, const char *string)
     text_add_bytes(text, string, strlen(string));
 }
 
-void text_vprintf(struct text *text, const char *format, va_list args)
+void text_printf(struct text *text, const char *format, ...)
 {
-    va_list again;
+    va_list args, again;
+    va_start(args, format);
     va_copy(again, args);
     int length = vsnprintf(NULL, 0, format, args);
     if (length > 0 && reserve(text, (size_t)length)) {
@@ -58,13 +60,6 @@ void text_vprintf(struct text *text, const char *format, va_list args)
         text->bytes += (size_t)length;
     }
     va_end(again);
-}
-
-void text_printf(struct text *text, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    text_vprintf(text, format, args);
     va_end(args);
 }
 

@@ -2,7 +2,6 @@
  * text.status; nothing is added after it. */
 #ifndef BASE_TEXT_H
 #define BASE_TEXT_H
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -21,7 +20,6 @@ void text_free(struct text *text);
 void text_add(struct text *text, const char *string);
 void text_add_bytes(struct text *text, const void *data, size_t bytes);
 void text_printf(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void text_vprintf(struct text *text, const char *format, va_list args);
 void text_clear(struct text *text);               /* makes it empty; keeps the allocation */
 const char *text_string(const struct text *text); /* "" when empty */
 
