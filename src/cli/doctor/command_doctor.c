@@ -14,7 +14,7 @@
 #include "cli/doctor/libraries.h"
 #include "base/host.h"
 #include "cli/launch/mpi_launcher.h"
-#include "device/device_info.h"
+#include "device/device.h"
 #include "ops/ops_info.h"
 
 struct doctor_settings {

@@ -34,7 +34,7 @@
  *                                             (cuda_product.h)
  *     SIFR_CUDA_ATTENTION=matrix|clusters     attention on the kernels for any GPU; the Hopper
  *                                             backward pass in clusters wherever it can
- *     SIFR_CUDA_GRAPH=off                     record no graphs (device/cuda/record_cuda.c)
+ *     SIFR_CUDA_GRAPH=off                     record no graphs (device/cuda/stream_cuda.c)
  */
 #ifndef OPS_CUDA_CUDA_IMPL_H
 #define OPS_CUDA_CUDA_IMPL_H
