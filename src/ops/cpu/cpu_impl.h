@@ -11,6 +11,9 @@
 #include <omp.h>
 #include "ops/ops_impl.h"
 
+/* Work is done when a slot returns, so most slots do not use `stream`. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
 /* Elements of a flat range that a thread takes at a time; a multiple of OPS_BLOCK */
 #define FLAT_CHUNK 16384
 

@@ -201,7 +201,6 @@ static void multiply_vector(struct ops *ops, struct linear l, const float *x, co
 void cpu_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                 const void *x, const void *w, const void *bias, void *y)
 {
-    (void)stream;
     if (rows == 1) {
         multiply_vector(ops, l, x, w, bias, y);
         return;
@@ -249,7 +248,6 @@ void cpu_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int6
 void cpu_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                          const struct linear_dx_dgelu *a)
 {
-    (void)stream;
     multiply(ops,
              &(struct product){.m = rows,
                                .n = l.in,
@@ -267,7 +265,6 @@ void cpu_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l
 void cpu_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                    const struct linear_dw *a)
 {
-    (void)stream;
     struct product p = {.k = rows, .a_transposed = true, .c = a->dw, .add = a->add};
     p.m = l.out_in ? l.out : l.in;
     p.n = l.out_in ? l.in : l.out;
