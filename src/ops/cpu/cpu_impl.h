@@ -151,7 +151,7 @@ void cpu_cross_entropy_join(struct ops *ops, struct stream *stream, int64_t rows
                             int64_t first_id, int ranks, const double *parts,
                             const struct cross_entropy *a);
 
-/* cpu_flat.c */
+/* cpu_optimizer.c */
 void cpu_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int level,
                    const double *values, double *sums);
 void cpu_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,

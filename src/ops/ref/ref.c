@@ -1,9 +1,9 @@
 /* ref -- the reference back end: the definition of the right result, in f32, f64, bf16 and f16.
  *
  * Plain loops with double sums, no threads, no optimizations. The maths is in templates
- * (ref_layers.h, ref_attention.h, ref_loss.h) that are included here once for each
- * compute type; ops with types of their own are in ref_flat.c. A template reads a REAL with GET and
- * makes one with PUT. A 16-bit REAL is a struct, so forgetting either does not compile.
+ * (ref_layers.h, ref_attention.h, ref_loss.h) that are included here once for each compute type;
+ * ops with types of their own are in ref_optimizer.c. A template reads a REAL with GET and makes
+ * one with PUT. A 16-bit REAL is a struct, so forgetting either does not compile.
  */
 #include "ops/ref/ref_impl.h"
 

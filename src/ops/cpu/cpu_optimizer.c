@@ -1,5 +1,5 @@
-/* cpu_flat -- arithmetic on flat ranges: casts, sums of squares, the search for non-finite values,
- * AdamW.
+/* cpu_optimizer -- what an update does on flat ranges: casts, sums of squares, the search for
+ * non-finite values, AdamW.
  *
  * Memory bandwidth limits all of them. Ranges are divided into chunks of a fixed number of
  * elements. The compiler vectorizes the plain loops, since every operation in them is exactly
