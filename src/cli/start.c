@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include "base/mem.h"
 #include "base/status.h"
-#include "ops/ops_info.h"
+#include "ops/ops.h"
 
 #define ALONE "OPENBLAS_NUM_THREADS=1"
 

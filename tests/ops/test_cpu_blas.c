@@ -4,7 +4,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 #include "ops/op_rig.h"
-#include "ops/ops_info.h"
 
 enum { THREADS = 3, LIMIT_SECONDS = 60 };
 

@@ -1,7 +1,7 @@
 #include "cli/bench/bench_calls.h"
 #include <string.h>
 #include "base/clock.h"
-#include "ops/ops_bench.h"
+#include "ops/ops_trial.h"
 #include "plan/machine_fit.h"
 #include "plan/plan_time.h"
 

@@ -12,7 +12,7 @@
 #include "cli/command.h"
 #include "cli/json_out.h"
 #include "base/host.h"
-#include "ops/ops_bench.h"
+#include "ops/ops_trial.h"
 #include "train/config/config.h"
 #include "train/run/gauges.h"
 

@@ -15,7 +15,7 @@
 #include "base/host.h"
 #include "cli/launch/mpi_launcher.h"
 #include "device/device.h"
-#include "ops/ops_info.h"
+#include "ops/ops.h"
 
 struct doctor_settings {
     bool json;

@@ -18,7 +18,6 @@
  *     cuda_norm.cu, cuda_norm_backward.cu, cuda_pointwise.cu, cuda_embedding.cu, cuda_loss.cu,
  *     cuda_flat.cu         their kernels; *_hopper.cu: variants for Hopper
  *     cuda_adamw.cu, cuda_adamw_hopper.cu, cuda_adamw.cuh     AdamW: two data paths, one arithmetic
- *     cuda_round.cuh       stochastic rounding of AdamW's copies
  *     follow.cuh           kernels of a recording that start before their predecessor has ended
  *     ops_cuda.c           the table, opening and closing
  *

@@ -1,5 +1,5 @@
-/* ref_flat -- reference for the store's arithmetic on flat ranges. These ops have types of their
- * own, so one version serves every compute type. */
+/* ref_optimizer -- reference for the store's arithmetic on flat ranges. These ops have types of
+ * their own, so one version serves every compute type. */
 #include "base/rng.h"
 #include "ops/ref/ref_impl.h"
 
