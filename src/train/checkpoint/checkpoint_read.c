@@ -20,7 +20,6 @@
 #include "base/file.h"
 #include "base/input.h"
 #include "train/checkpoint/checkpoint.h"
-#include "train/weights/tensor_names.h"
 
 #define STATE_BYTES_MAX  ((size_t)1 << 30)
 #define HEADER_BYTES_MAX ((uint64_t)100000000)

@@ -1,12 +1,12 @@
 #include "train/data/data_size.h"
 #include <string.h>
 #include "base/file.h"
-#include "train/data/dataset_impl.h"
 #include "train/data/jsonl.h"
-#include "train/data/source_impl.h"
+#include "train/data/shard.h"
+#include "train/data/text_files.h"
 #include "train/data/token_packer.h"
 
-enum { PLACES = 16, PLACE_BYTES = 1 << 16 }; /* samples of the text, maximum bytes of each */
+enum { SAMPLES = 16, SAMPLE_BYTES = 1 << 16 }; /* samples of the text, maximum bytes of each */
 #define LEARNT_RATE 0.3 /* tokens per byte for a tokenizer that is not trained yet */
 
 /* --- text that has not been encoded --------------------------------------------------------- */
@@ -29,11 +29,11 @@ static enum status sample_document(void *user, const struct jsonl_document *docu
 
 /* Encode a sample of a file near offset `at`; *bytes = its length. It begins with a line if one
  * begins there; for JSONL it also ends with a line. */
-static enum status sample_place(struct env *env, struct text_sampling *s,
-                                const struct text_file *file, size_t at, bool jsonl, size_t *bytes)
+static enum status encode_sample(struct env *env, struct text_sampling *s,
+                                 const struct text_file *file, size_t at, bool jsonl, size_t *bytes)
 {
     const uint8_t *text = file->map.data;
-    size_t end = file->map.bytes - at > PLACE_BYTES ? at + PLACE_BYTES : file->map.bytes;
+    size_t end = file->map.bytes - at > SAMPLE_BYTES ? at + SAMPLE_BYTES : file->map.bytes;
     const uint8_t *line = at > 0 ? memchr(text + at, '\n', end - at) : NULL;
     size_t begin = line ? (size_t)(line - text) + 1 : at;
     if (jsonl && end < file->map.bytes)
@@ -49,13 +49,13 @@ static enum status sample_rate(struct env *env, const struct source_spec *spec, 
                                const struct text_files *files, double *rate)
 {
     struct text_sampling s = {.special = spec->special};
-    size_t total = 0, bytes = 0, before = 0, step = files->bytes / PLACES + 1, next = 0;
+    size_t total = 0, bytes = 0, before = 0, step = files->bytes / SAMPLES + 1, next = 0;
     enum status st = STATUS_OK;
     TRY(encoder_create(env, spec->tokenizer, &s.encoder));
     for (int i = 0; i < files->count && st == STATUS_OK; i++) {
         size_t end = before + files->files[i].map.bytes;
         for (; next < end && st == STATUS_OK; next += step) {
-            st = sample_place(env, &s, &files->files[i], next - before, jsonl, &bytes);
+            st = encode_sample(env, &s, &files->files[i], next - before, jsonl, &bytes);
             total += bytes;
         }
         before = end;

@@ -3,10 +3,10 @@
  *
  * Training cuts the files as the sources will (text_files.h), so it never sees held-out text.
  */
+#include "train/data/dataset.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "train/data/dataset_impl.h"
 #include "train/data/jsonl.h"
 #include "train/data/text_files.h"
 

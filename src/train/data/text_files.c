@@ -157,7 +157,7 @@ static size_t cut_after(const struct file_map *map, size_t from, bool whole_line
     return from;
 }
 
-static void place_cut(struct text_files *files, double split, bool whole_lines)
+static void set_cuts(struct text_files *files, double split, bool whole_lines)
 {
     size_t validation = (size_t)((double)files->bytes * split);
     size_t target = files->bytes - validation, before = 0; /* bytes in earlier files */
@@ -197,7 +197,7 @@ enum status text_files_open(struct env *env, const char *pattern, double split, 
     struct text_files f = {0};
     enum status st;
     TRY_OR(undo_files, map_all(env, pattern, &f));
-    place_cut(&f, split, whole_lines);
+    set_cuts(&f, split, whole_lines);
     *files = f;
     return STATUS_OK;
 undo_files:

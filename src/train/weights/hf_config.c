@@ -394,13 +394,3 @@ void hf_config_print(const struct hf_config *config, struct text *text)
     add_word(text, "dtype", type);
     text_add(text, "\n}\n");
 }
-
-enum status hf_config_write(struct env *env, const char *path, const struct hf_config *config)
-{
-    struct text text;
-    text_init(&text, env);
-    hf_config_print(config, &text);
-    enum status st = file_write_text(env, path, &text);
-    text_free(&text);
-    return st;
-}
