@@ -1,5 +1,5 @@
-
-#include "train/checkpoint/checkpoint_list.h"
+/* checkpoint_list -- the chunks of a checkpoint and their hashes. */
+#include "train/checkpoint/checkpoint_write.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

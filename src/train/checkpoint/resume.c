@@ -49,14 +49,6 @@ static enum status refuse_shapes(struct resume *r, const struct checkpoint_state
     return st;
 }
 
-/* Do the reported changes include a key that decides which samples are drawn? Then different
- * samples need no warning of their own. */
-static bool explains_data(const char *changes)
-{
-    return strstr(changes, "train.seed:") || strstr(changes, "train.context:") ||
-           strstr(changes, "data.");
-}
-
 struct comparison {
     enum data_verdict files;
     bool same;            /* the files and the sampled tokens match */
@@ -79,11 +71,12 @@ static void compare_data(struct resume *r, const struct checkpoint_state *state,
 }
 
 /* Do the reported changes already explain why the data differs? Another seed draws other samples;
- * other files have other names. */
+ * other files have other names. Then the data needs no warning of its own. */
 static bool is_explained(const struct comparison *comparison, const char *changes)
 {
     if (comparison->files != DATA_DIFFERS)
-        return explains_data(changes);
+        return strstr(changes, "train.seed:") || strstr(changes, "train.context:") ||
+               strstr(changes, "data.");
     return strstr(changes, "data.path:") || strstr(changes, "data.val:") ||
            strstr(changes, "data.mix:");
 }
