@@ -157,29 +157,25 @@ static enum status clear_marker(struct env *env, const char *path)
     return STATUS_OK;
 }
 
-static enum status clear_entry(struct env *env, const char *folder, const char *name)
-{
-    enum status st = STATUS_OK;
-    char *path;
-    TRY(path_join(env, folder, name, &path));
-    if (is_numbered(name, ".step-", ".tmp"))
-        st = part_folder_clear(env, path);
-    else if (is_numbered(name, ".old-step-", ""))
-        st = clear_old(env, path);
-    else if (step_of(name) >= 0)
-        st = clear_marker(env, path);
-    mem_free(env, path);
-    return st;
-}
-
 enum status checkpoint_keep_clear(struct env *env, const char *folder)
 {
     enum status st = STATUS_OK;
     DIR *dir = opendir(folder);
     if (!dir)
         return STATUS_OK;
-    for (const struct dirent *entry; st == STATUS_OK && (entry = readdir(dir));)
-        st = clear_entry(env, folder, entry->d_name);
+    for (const struct dirent *entry; st == STATUS_OK && (entry = readdir(dir));) {
+        const char *name = entry->d_name;
+        char *path;
+        TRY_OR(done, path_join(env, folder, name, &path));
+        if (is_numbered(name, ".step-", ".tmp"))
+            st = part_folder_clear(env, path);
+        else if (is_numbered(name, ".old-step-", ""))
+            st = clear_old(env, path);
+        else if (step_of(name) >= 0)
+            st = clear_marker(env, path);
+        mem_free(env, path);
+    }
+done:
     closedir(dir);
     return st;
 }

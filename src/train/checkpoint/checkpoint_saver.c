@@ -6,7 +6,6 @@
  * nothing and cannot fail the run, which fetches the result between steps.
  */
 #include <pthread.h>
-#include <stdio.h>
 #include "base/clock.h"
 #include "train/checkpoint/checkpoint_write.h"
 

@@ -14,10 +14,8 @@
 #include "train/checkpoint/checkpoint_write.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 #include <xxhash.h>
 #include "base/clock.h"
 #include "base/direct.h"
@@ -164,28 +162,23 @@ static enum status make_file(struct write *w, const struct checkpoint_file *file
     return st;
 }
 
-/* Write the index that maps tensors to files, if the model has several files. */
-static enum status write_index(struct write *w)
-{
-    struct text text;
-    text_init(&text, w->env);
-    checkpoint_layout_index(w->job->layout, model_graph(w->job->setup->model), &text);
-    enum status st = text.status;
-    if (st == STATUS_OK && text.bytes > 0)
-        st = write_inside(w, "model.safetensors.index.json", text.data, text.bytes);
-    text_free(&text);
-    return st;
-}
-
 static enum status make_files(struct write *w)
 {
     const struct checkpoint_setup *setup = w->job->setup;
+    struct text index;
     if (w->rank != 0)
         return STATUS_OK;
     TRY(make_folders(w));
     for (int i = 0; i < w->job->layout->file_count; i++)
         TRY(make_file(w, &w->job->layout->files[i]));
-    TRY(write_index(w));
+    /* The index maps tensors to files, if the model has several files. */
+    text_init(&index, w->env);
+    checkpoint_layout_index(w->job->layout, model_graph(setup->model), &index);
+    enum status st = index.status;
+    if (st == STATUS_OK && index.bytes > 0)
+        st = write_inside(w, "model.safetensors.index.json", index.data, index.bytes);
+    text_free(&index);
+    TRY(st);
     return model_file_describe(w->env, w->partial, setup->model, setup->type, setup->tokenizer);
 }
 
@@ -229,38 +222,27 @@ static enum status switch_file(struct write *w, int file)
     return st;
 }
 
-/* The elements of a part in the type of the file. */
-static enum status fetch(struct write *w, const struct checkpoint_part *part, const void **data)
+static enum status write_part(void *user, const struct checkpoint_part *part)
 {
+    struct write *w = user;
     const struct checkpoint_file *file = &w->job->layout->files[part->file];
     struct zero *zero = w->job->setup->zero;
     enum zero_state state = file->role == CHECKPOINT_MOMENTUM   ? ZERO_MOMENTUM
                             : file->role == CHECKPOINT_VARIANCE ? ZERO_VARIANCE
                                                                 : ZERO_MASTER;
-    const float *from = w->chunk;
+    const void *data = w->chunk;
+    TRY(switch_file(w, part->file));
     if (w->job->setup->from_snapshot)
-        from = zero_snapshot_at(zero, state, part->tensor, part->first);
+        data = zero_snapshot_at(zero, state, part->tensor, part->first);
     else
         TRY(zero_state_read(zero, state, part->tensor, part->first, part->count, w->chunk));
-    *data = from;
-    if (file->type == DTYPE_F32)
-        return STATUS_OK;
-    void *narrow = (char *)w->chunk + WIDE_BYTES;
-    dtype_convert(narrow, file->type, from, DTYPE_F32, part->count);
-    *data = narrow;
-    return STATUS_OK;
-}
-
-static enum status write_part(void *user, const struct checkpoint_part *part)
-{
-    struct write *w = user;
-    const void *data;
-    TRY(switch_file(w, part->file));
-    TRY(fetch(w, part, &data));
+    if (file->type != DTYPE_F32) {
+        void *narrow = (char *)w->chunk + WIDE_BYTES;
+        dtype_convert(narrow, file->type, data, DTYPE_F32, part->count);
+        data = narrow;
+    }
     w->hashes[w->hash_count++] = XXH3_64bits(data, part->bytes);
-    if (!direct_write(&w->out, part->begin, data, part->bytes))
-        return fail_file(w);
-    return STATUS_OK;
+    return direct_write(&w->out, part->begin, data, part->bytes) ? STATUS_OK : fail_file(w);
 }
 
 static enum status write_parts(struct write *w)

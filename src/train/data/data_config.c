@@ -118,8 +118,12 @@ static enum status read_val(struct env *env, const char *text, struct data_plan 
     return STATUS_OK;
 }
 
-static enum status check_mix(struct env *env, const struct data_config *config)
+enum status data_plan_make(struct env *env, const struct data_config *config,
+                           struct data_plan *plan)
 {
+    *plan = (struct data_plan){.split = config->split};
+    if (*config->path && config->mix.count > 0)
+        return FAIL(env, CONFIG, "give data.path or data.mix, not both");
     for (int i = 0; i < config->mix.count; i++) {
         const struct data_mix_item *item = (const struct data_mix_item *)config->mix.items + i;
         if (!*item->path)
@@ -127,16 +131,6 @@ static enum status check_mix(struct env *env, const struct data_config *config)
         if (!(item->weight > 0))
             return FAIL(env, CONFIG, "data.mix: the weight of '%s' must be above 0", item->path);
     }
-    return STATUS_OK;
-}
-
-enum status data_plan_make(struct env *env, const struct data_config *config,
-                           struct data_plan *plan)
-{
-    *plan = (struct data_plan){.split = config->split};
-    if (*config->path && config->mix.count > 0)
-        return FAIL(env, CONFIG, "give data.path or data.mix, not both");
-    TRY(check_mix(env, config));
     plan->count = *config->path ? 1 : config->mix.count;
     if (*config->val)
         TRY(read_val(env, config->val, plan));

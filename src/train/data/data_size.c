@@ -66,36 +66,27 @@ static enum status sample_rate(struct env *env, const struct source_spec *spec, 
     return st;
 }
 
-static enum status estimate(struct env *env, const struct source_spec *spec, bool jsonl,
-                            const struct text_files *files, struct data_size *size)
-{
-    double rate = LEARNT_RATE;
-    if (spec->tokenizer)
-        TRY(sample_rate(env, spec, jsonl, files, &rate));
-    int64_t tokens = (int64_t)((double)files->bytes * rate) + files->count + 1;
-    size->tokens += tokens;
-    size->bytes += (uint64_t)tokens * (uint64_t)token_packer_width(spec->vocab) + 4096;
-    size->exact = false;
-    return STATUS_OK;
-}
-
 static enum status add_text(struct env *env, const struct source_spec *spec, bool jsonl,
                             struct data_size *size)
 {
     struct text_files files;
     int64_t tokens;
     size_t bytes;
+    double rate = LEARNT_RATE;
     enum status st = STATUS_OK;
     TRY(text_files_open(env, spec->path, spec->split, jsonl, &files));
-    bool cached =
-        spec->cache && spec->tokenizer && dir_exists(spec->cache) &&
-        token_cache_peek(env, spec->cache, source_text_key(spec, jsonl, &files), &tokens, &bytes);
-    if (cached) {
-        size->tokens += tokens;
-        size->bytes += bytes;
-    } else {
-        st = estimate(env, spec, jsonl, &files, size);
+    if (!spec->cache || !spec->tokenizer || !dir_exists(spec->cache) ||
+        !token_cache_peek(env, spec->cache, source_text_key(spec, jsonl, &files), &tokens,
+                          &bytes)) {
+        if (spec->tokenizer)
+            TRY_OR(done, sample_rate(env, spec, jsonl, &files, &rate));
+        tokens = (int64_t)((double)files.bytes * rate) + files.count + 1;
+        bytes = (size_t)tokens * (size_t)token_packer_width(spec->vocab) + 4096;
+        size->exact = false;
     }
+    size->tokens += tokens;
+    size->bytes += bytes;
+done:
     text_files_close(env, &files);
     return st;
 }

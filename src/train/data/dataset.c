@@ -188,18 +188,6 @@ static enum status check_tokenizers(const struct dataset *set, const struct toke
     return STATUS_OK;
 }
 
-static enum status measure_tokens(struct dataset *set, const struct tokenizer *tokenizer)
-{
-    TRY(mem_alloc_array(set->env, MEM_LOADER, "token lengths", (size_t)set->vocab,
-                        sizeof *set->token_lengths, &set->token_lengths));
-    for (int32_t id = 0; id < tokenizer_vocab(tokenizer); id++) {
-        size_t bytes = 0;
-        if (id != tokenizer_eot(tokenizer) && tokenizer_token(tokenizer, id, &bytes))
-            set->token_lengths[id] = (uint32_t)bytes;
-    }
-    return STATUS_OK;
-}
-
 static enum status load(struct dataset *set, const struct data_config *config,
                         const struct tokenizer *tokenizer, uint64_t seed)
 {
@@ -222,7 +210,16 @@ static enum status load(struct dataset *set, const struct data_config *config,
         add_held_out(set, &set->val->train);
     }
     TRY(check_tokenizers(set, tokenizer));
-    return tokenizer ? measure_tokens(set, tokenizer) : STATUS_OK;
+    if (!tokenizer)
+        return STATUS_OK;
+    TRY(mem_alloc_array(set->env, MEM_LOADER, "token lengths", (size_t)set->vocab,
+                        sizeof *set->token_lengths, &set->token_lengths));
+    for (int32_t id = 0; id < tokenizer_vocab(tokenizer); id++) {
+        size_t bytes = 0;
+        if (id != tokenizer_eot(tokenizer) && tokenizer_token(tokenizer, id, &bytes))
+            set->token_lengths[id] = (uint32_t)bytes;
+    }
+    return STATUS_OK;
 }
 
 enum status dataset_create(struct env *env, const struct data_config *config,
@@ -316,16 +313,6 @@ int64_t dataset_train_windows(const struct dataset *set)
     return windows;
 }
 
-/* The first token of a member's k-th sample. */
-static int64_t sample_start(const struct member *member, int64_t context, uint64_t k)
-{
-    uint64_t windows = (uint64_t)member->windows, pass = k / windows;
-    struct rng order = {.key = rng_bits(member->order, pass)};
-    uint64_t window = rng_permute(order, k % windows, windows);
-    uint64_t offset = rng_below(member->offset, pass, (uint64_t)member->offsets);
-    return (int64_t)(offset + window * (uint64_t)context);
-}
-
 enum status dataset_sample(const struct dataset *set, uint64_t sample, int32_t *tokens,
                            int32_t *labels)
 {
@@ -337,8 +324,13 @@ enum status dataset_sample(const struct dataset *set, uint64_t sample, int32_t *
         member = &set->members[slot.member];
         k = sample / MIX_SLOTS * (uint64_t)member->slots + slot.rank;
     }
-    return token_stream_window(member->stream, set->env, sample_start(member, set->context, k),
-                               set->context, set->vocab, tokens, labels);
+    uint64_t windows = (uint64_t)member->windows, epoch = k / windows;
+    struct rng order = {.key = rng_bits(member->order, epoch)};
+    uint64_t window = rng_permute(order, k % windows, windows);
+    uint64_t offset = rng_below(member->offset, epoch, (uint64_t)member->offsets);
+    int64_t first = (int64_t)(offset + window * (uint64_t)set->context);
+    return token_stream_window(member->stream, set->env, first, set->context, set->vocab, tokens,
+                               labels);
 }
 
 /* --- held-out windows ----------------------------------------------------------------------- */

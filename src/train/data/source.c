@@ -193,7 +193,7 @@ static enum status load(struct source *source, const struct source_spec *spec)
         return FAIL(source->env, CONFIG, "'%s' is text: it needs a tokenizer (data.tokenizer)",
                     spec->path);
     source->fingerprint = source_tokenizer_fingerprint(spec->tokenizer);
-    return source_load_encoded(source, spec, format == DATA_JSONL);
+    return source_load_encoded(source, spec);
 }
 
 enum status source_create(struct env *env, const struct source_spec *spec, struct source **source)
@@ -234,19 +234,13 @@ uint64_t source_mapped_bytes(const struct source *source)
     return bytes;
 }
 
-/* The kind stored with a digest. The width of tokens is part of it: digests of different widths
- * cannot be compared. */
-static int kind_of(const struct source *source)
-{
-    if (source->format == DATA_TEXT || source->format == DATA_JSONL)
-        return (int)source->format;
-    return source->spans[0].token_bytes == 2 ? DATA_U16 : DATA_U32;
-}
-
 enum status source_digest(const struct source *source, struct data_digest *digest, int *kind)
 {
     struct data_span *spans;
-    *kind = kind_of(source);
+    /* The width of tokens is part of the kind: digests of different widths cannot be compared. */
+    *kind = source->shard_count == 0            ? (int)source->format
+            : source->spans[0].token_bytes == 2 ? DATA_U16
+                                                : DATA_U32;
     *digest = source->digest;
     if (source->shard_count == 0)
         return STATUS_OK;

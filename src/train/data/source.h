@@ -83,7 +83,7 @@ uint64_t source_tokenizer_fingerprint(const struct tokenizer *tokenizer);
 
 /* Text and JSONL: load the tokens from the cache in spec->cache. If they are not there, encode the
  * text, and store the tokens in the cache if it is writable. */
-enum status source_load_encoded(struct source *source, const struct source_spec *spec, bool jsonl);
+enum status source_load_encoded(struct source *source, const struct source_spec *spec);
 
 struct text_files;
 struct token_cache_key source_text_key(const struct source_spec *spec, bool jsonl,

@@ -128,7 +128,7 @@ static enum status encode_all(struct encoding *e, bool jsonl, const struct text_
 
 /* `folder` NULL = in memory. *refused = the folder could not be written to, and a warning was
  * logged. */
-static enum status encode(struct source *source, const struct source_spec *spec, bool jsonl,
+static enum status encode(struct source *source, const struct source_spec *spec,
                           const struct text_files *files, const char *folder, bool *refused)
 {
     struct env *env = source->env;
@@ -138,7 +138,7 @@ static enum status encode(struct source *source, const struct source_spec *spec,
     TRY(encoder_create(env, spec->tokenizer, &e.encoder));
     TRY_OR(undo_encoder, token_cache_writer_create(env, folder, source->key,
                                                    tokenizer_vocab(spec->tokenizer), &e.writer));
-    st = encode_all(&e, jsonl, files, &source->cache);
+    st = encode_all(&e, source->format == DATA_JSONL, files, &source->cache);
     *refused = st != STATUS_OK && *token_cache_writer_refusal(e.writer);
     if (*refused)
         log_warn(env,
@@ -151,32 +151,24 @@ undo_encoder:
     return st;
 }
 
-/* Called with the lock held: only the first of the ranks that share the folder has to encode. */
-static enum status find_or_encode(struct source *source, const struct source_spec *spec, bool jsonl,
-                                  const struct text_files *files)
-{
-    bool refused = false;
-    enum status st = token_cache_open(source->env, spec->cache, source->key, &source->cache);
-    if (st == STATUS_OK && !source->cache)
-        st = encode(source, spec, jsonl, files, spec->cache, &refused);
-    return refused ? STATUS_OK : st;
-}
-
-static enum status take_tokens(struct source *source, const struct source_spec *spec, bool jsonl,
+static enum status take_tokens(struct source *source, const struct source_spec *spec,
                                const struct text_files *files)
 {
     struct env *env = source->env;
-    bool refused;
+    bool refused = false;
     int lock;
-    source->key = source_text_key(spec, jsonl, files);
+    source->key = source_text_key(spec, source->format == DATA_JSONL, files);
     source->digest = data_digest_hashed(files->count, files->bytes, source->key.text);
     if (spec->cache && *spec->cache) {
-        TRY(token_cache_lock(env, spec->cache, &lock));
-        enum status st = find_or_encode(source, spec, jsonl, files);
+        TRY(token_cache_lock(env, spec->cache, &lock)); /* only the first rank has to encode */
+        enum status st = token_cache_open(env, spec->cache, source->key, &source->cache);
+        if (st == STATUS_OK && !source->cache)
+            st = encode(source, spec, files, spec->cache, &refused);
         token_cache_unlock(lock);
-        TRY(st);
+        if (!refused)
+            TRY(st);
     }
-    return source->cache ? STATUS_OK : encode(source, spec, jsonl, files, NULL, &refused);
+    return source->cache ? STATUS_OK : encode(source, spec, files, NULL, &refused);
 }
 
 static void make_streams(struct source *source)
@@ -196,12 +188,13 @@ static void make_streams(struct source *source)
     source->held_out.mask = cache->masked[1] ? cache->mask : NULL;
 }
 
-enum status source_load_encoded(struct source *source, const struct source_spec *spec, bool jsonl)
+enum status source_load_encoded(struct source *source, const struct source_spec *spec)
 {
     struct text_files files;
-    TRY(text_files_open(source->env, spec->path, spec->split, jsonl, &files));
+    TRY(text_files_open(source->env, spec->path, spec->split, source->format == DATA_JSONL,
+                        &files));
     text_files_tell_binary(source->env, &files);
-    enum status st = take_tokens(source, spec, jsonl, &files);
+    enum status st = take_tokens(source, spec, &files);
     if (st == STATUS_OK)
         make_streams(source);
     text_files_close(source->env, &files);

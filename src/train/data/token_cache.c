@@ -5,7 +5,6 @@
  */
 #include "train/data/token_cache.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -73,14 +72,6 @@ static const char *read_header(const struct file_map *map, struct token_cache_ke
     return has_size(header, map->bytes - HEADER_BYTES) ? NULL : "its length is wrong";
 }
 
-static bool has_hashes(const struct file_map *map, const struct header *header)
-{
-    const uint8_t *tokens = map->data + HEADER_BYTES;
-    size_t bytes = map->bytes - HEADER_BYTES - header->mask_bytes;
-    return XXH3_64bits(tokens, bytes) == header->tokens_hash &&
-           XXH3_64bits(tokens + bytes, header->mask_bytes) == header->mask_hash;
-}
-
 static enum status take_map(struct env *env, const char *path, const struct file_map *map,
                             const struct header *header, struct token_cache **cache)
 {
@@ -130,8 +121,13 @@ static enum status open_path(struct env *env, struct env *quiet, const char *pat
         return STATUS_OK;
     }
     const char *wrong = read_header(&map, key, &header);
-    if (!wrong && !has_hashes(&map, &header))
-        wrong = "its content does not match its hash";
+    if (!wrong) {
+        const uint8_t *tokens = map.data + HEADER_BYTES;
+        size_t bytes = map.bytes - HEADER_BYTES - header.mask_bytes;
+        if (XXH3_64bits(tokens, bytes) != header.tokens_hash ||
+            XXH3_64bits(tokens + bytes, header.mask_bytes) != header.mask_hash)
+            wrong = "its content does not match its hash";
+    }
     st = wrong ? STATUS_OK : take_map(env, path, &map, &header, cache);
     if (wrong)
         log_warn(env, "rebuilding the token cache '%s': %s", path, wrong);

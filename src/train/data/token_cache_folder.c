@@ -49,18 +49,13 @@ static bool is_hash(const char *text)
     return strspn(text, "0123456789abcdef") >= 16;
 }
 
-/* "tokens-0123456789abcdef-0123456789abcdef.bin" */
-static bool is_name(const char *name)
-{
-    return strlen(name) == 44 && strncmp(name, "tokens-", 7) == 0 && is_hash(name + 7) &&
-           name[23] == '-' && is_hash(name + 24) && strcmp(name + 40, ".bin") == 0;
-}
-
 static bool is_ours(int folder, const char *name, uint64_t *bytes)
 {
     char magic[sizeof TOKEN_CACHE_MAGIC - 1];
     struct stat info;
-    if (!is_name(name))
+    /* "tokens-0123456789abcdef-0123456789abcdef.bin" */
+    if (strlen(name) != 44 || strncmp(name, "tokens-", 7) != 0 || !is_hash(name + 7) ||
+        name[23] != '-' || !is_hash(name + 24) || strcmp(name + 40, ".bin") != 0)
         return false;
     int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)

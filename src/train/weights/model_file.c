@@ -104,20 +104,13 @@ static enum status write_text(struct env *env, const char *folder, const char *n
     return st;
 }
 
-static void print_end_tokens(const struct tokenizer *tokenizer, struct text *text)
-{
-    static const char *const roles[] = {"bos_token", "eos_token", "unk_token"};
-    size_t bytes;
-    const char *name = tokenizer_token(tokenizer, tokenizer_eot(tokenizer), &bytes);
-    for (int i = 0; name != NULL && i < 3; i++) {
-        text_printf(text, ",\n  \"%s\": ", roles[i]);
-        text_json_string(text, name, bytes);
-    }
-}
-
 static enum status write_tokenizer(struct env *env, const char *folder, int64_t context,
                                    const struct tokenizer *tokenizer)
 {
+    static const char *const roles[] = {"bos_token", "eos_token", "unk_token"};
+    int eot = tokenizer_eot(tokenizer);
+    size_t bytes;
+    const char *name = eot >= 0 ? tokenizer_token(tokenizer, eot, &bytes) : NULL;
     char *path;
     struct text text;
     TRY(path_join(env, folder, "tokenizer.json", &path));
@@ -131,14 +124,15 @@ static enum status write_tokenizer(struct env *env, const char *folder, int64_t 
                 "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n"
                 "  \"model_max_length\": %lld,\n  \"clean_up_tokenization_spaces\": false",
                 (long long)context);
-    if (tokenizer_eot(tokenizer) >= 0)
-        print_end_tokens(tokenizer, &text);
+    for (int i = 0; name != NULL && i < 3; i++) {
+        text_printf(&text, ",\n  \"%s\": ", roles[i]);
+        text_json_string(&text, name, bytes);
+    }
     text_add(&text, "\n}\n");
     st = write_text(env, folder, "tokenizer_config.json", &text);
-    if (st == STATUS_OK && tokenizer_eot(tokenizer) >= 0) {
+    if (st == STATUS_OK && eot >= 0) {
         text_clear(&text);
-        text_printf(&text, "{\n  \"bos_token_id\": %d,\n  \"eos_token_id\": %d\n}\n",
-                    tokenizer_eot(tokenizer), tokenizer_eot(tokenizer));
+        text_printf(&text, "{\n  \"bos_token_id\": %d,\n  \"eos_token_id\": %d\n}\n", eot, eot);
         st = write_text(env, folder, "generation_config.json", &text);
     }
     text_free(&text);

@@ -44,16 +44,6 @@ const char *safetensors_type_word(enum dtype type)
     return TYPE_WORDS[type];
 }
 
-static bool type_parse(const char *word, enum dtype *type)
-{
-    for (int i = 0; i < DTYPE_COUNT; i++)
-        if (strcmp(word, TYPE_WORDS[i]) == 0) {
-            *type = (enum dtype)i;
-            return true;
-        }
-    return false;
-}
-
 /* --- the header ----------------------------------------------------------------------------- */
 
 /* Checks 1 to 3: sizes, then JSON. *header_bytes is N. */
@@ -134,16 +124,20 @@ static enum status tensor_parse(const struct safetensors *file, const char *name
     const char *word = json_string_value(json_object_get(entry, "dtype"));
     const json_t *offsets = json_object_get(entry, "data_offsets");
     const json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
+    int type = 0;
     tensor->name = name;
     if (!word)
         return FAIL(file->env, FORMAT, "'%s': tensor '%s' has no dtype", file->origin, name);
-    if (!type_parse(word, &tensor->type))
+    while (type < DTYPE_COUNT && strcmp(word, TYPE_WORDS[type]) != 0)
+        type++;
+    if (type == DTYPE_COUNT)
         return FAIL(file->env, FORMAT, "'%s': tensor '%s' has type %s, which is not supported",
                     file->origin, name, word);
     if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end) ||
         json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin))
         return FAIL(file->env, FORMAT, "'%s': tensor '%s': data_offsets is not [begin, end]",
                     file->origin, name);
+    tensor->type = (enum dtype)type;
     tensor->begin = (uint64_t)json_integer_value(begin);
     tensor->bytes = (size_t)(json_integer_value(end) - json_integer_value(begin));
     return shape_parse(file, json_object_get(entry, "shape"), tensor);

@@ -83,18 +83,6 @@ static void header_add_string(struct text *text, const char *string)
     text_json_string(text, string, strlen(string));
 }
 
-static void header_add_metadata(struct text *text, const struct safetensors_pair *pairs, int count)
-{
-    text_add(text, "{\"__metadata__\":{\"format\":\"pt\"");
-    for (int i = 0; i < count; i++) {
-        text_add(text, ",");
-        header_add_string(text, pairs[i].key);
-        text_add(text, ":");
-        header_add_string(text, pairs[i].value);
-    }
-    text_add(text, "}");
-}
-
 static void header_add_tensor(struct text *text, const struct location *location, uint64_t begin)
 {
     text_add(text, ",");
@@ -113,7 +101,14 @@ static enum status layout_fill(struct safetensors_layout *layout,
     struct text *text = &layout->header;
     uint64_t next = 0;
     text_add_bytes(text, "\0\0\0\0\0\0\0", 8);
-    header_add_metadata(text, metadata, metadata_count);
+    text_add(text, "{\"__metadata__\":{\"format\":\"pt\"");
+    for (int i = 0; i < metadata_count; i++) {
+        text_add(text, ",");
+        header_add_string(text, metadata[i].key);
+        text_add(text, ":");
+        header_add_string(text, metadata[i].value);
+    }
+    text_add(text, "}");
     for (int i = 0; i < layout->count; i++) {
         header_add_tensor(text, &layout->locations[i], next);
         layout->locations[i].begin = next;
@@ -136,28 +131,6 @@ static enum status layout_fill(struct safetensors_layout *layout,
 
 /* --- the layout ----------------------------------------------------------------------------- */
 
-static enum status layout_build(struct safetensors_layout *layout,
-                                const struct safetensors_entry *entries,
-                                const struct safetensors_pair *metadata, int metadata_count)
-{
-    struct env *env = layout->env;
-    struct location *locations;
-    size_t count = (size_t)layout->count;
-    TRY(mem_alloc_array(env, MEM_OTHER, "safetensors layout", count, sizeof *locations,
-                        &layout->locations));
-    locations = layout->locations;
-    TRY(mem_alloc_array(env, MEM_OTHER, "safetensors layout", count, sizeof *layout->position,
-                        &layout->position));
-    for (int i = 0; i < layout->count; i++)
-        TRY(location_init(env, &entries[i], i, &locations[i]));
-    qsort(locations, count, sizeof *locations, compare_names);
-    for (int i = 1; i < layout->count; i++)
-        if (compare_names(&locations[i - 1], &locations[i]) == 0)
-            return FAIL(env, FORMAT, "two tensors are called '%s'", locations[i].entry->name);
-    qsort(locations, count, sizeof *locations, compare_locations);
-    return layout_fill(layout, metadata, metadata_count);
-}
-
 enum status safetensors_layout_create(struct env *env, const struct safetensors_entry *entries,
                                       int count, const struct safetensors_pair *metadata,
                                       int metadata_count, struct safetensors_layout **layout)
@@ -168,7 +141,20 @@ enum status safetensors_layout_create(struct env *env, const struct safetensors_
     l->env = env;
     l->count = count;
     text_init(&l->header, env);
-    TRY_OR(undo_layout, layout_build(l, entries, metadata, metadata_count));
+    TRY_OR(undo_layout, mem_alloc_array(env, MEM_OTHER, "safetensors layout", (size_t)count,
+                                        sizeof *l->locations, &l->locations));
+    TRY_OR(undo_layout, mem_alloc_array(env, MEM_OTHER, "safetensors layout", (size_t)count,
+                                        sizeof *l->position, &l->position));
+    for (int i = 0; i < count; i++)
+        TRY_OR(undo_layout, location_init(env, &entries[i], i, &l->locations[i]));
+    qsort(l->locations, (size_t)count, sizeof *l->locations, compare_names);
+    for (int i = 1; i < count; i++)
+        if (compare_names(&l->locations[i - 1], &l->locations[i]) == 0) {
+            st = FAIL(env, FORMAT, "two tensors are called '%s'", l->locations[i].entry->name);
+            goto undo_layout;
+        }
+    qsort(l->locations, (size_t)count, sizeof *l->locations, compare_locations);
+    TRY_OR(undo_layout, layout_fill(l, metadata, metadata_count));
     *layout = l;
     return STATUS_OK;
 undo_layout:
