@@ -11,7 +11,7 @@
 #include "base/file.h"
 #include "base/named.h"
 #include "train/checkpoint/checkpoint_keep.h"
-#include "train/checkpoint/checkpoint_room.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/fallback.h"
 #include "train/checkpoint/resume.h"
 #include "train/config/agreement.h"

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include "cli/json_out.h"
 #include "cli/plan/plan_lines.h"
-#include "train/checkpoint/checkpoint_write.h"
+#include "train/checkpoint/checkpoint.h"
 
 static const struct plan_zero_stage *chosen_stage(const struct plan_view *view)
 {

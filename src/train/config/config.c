@@ -8,7 +8,7 @@
 #include "base/host.h"
 #include "comm/launcher.h"
 #include "comm/comm.h"
-#include "train/data/data_paths.h"
+#include "train/data/data_config.h"
 #include "train/config/deadline.h"
 #include "train/weights/model_file.h"
 #include "train/models/model_tokenizer.h"

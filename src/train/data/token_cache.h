@@ -15,9 +15,9 @@
  */
 #ifndef TRAIN_TOKEN_CACHE_H
 #define TRAIN_TOKEN_CACHE_H
+#include <inttypes.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 #include "base/env.h"
 #include "base/file.h"
 
@@ -90,5 +90,17 @@ void token_cache_discard(const char *folder);
 void token_cache_move(struct env *env, const char *from, const char *to);
 /* The number of token caches, and their total size. */
 int token_cache_list(const char *folder, uint64_t *bytes);
+
+/* --- for token_cache*.c only ---------------------------------------------------------------- */
+
+#define TOKEN_CACHE_MAGIC "sifrtok\n"
+#define TOKEN_CACHE_NAME  "tokens-%016" PRIx64 "-%016" PRIx64 ".bin"
+
+/* Copy `env` with a log that prints nothing: a failure of the cache is not an error of the run,
+ * because the cache is rebuilt or not used. The caller destroys quiet->log. */
+enum status token_cache_quiet(struct env *env, struct env *quiet);
+/* Repeat an out-of-memory error of `quiet` in the log of `env`: it is not a failure of the cache.
+ * Returns `st`. */
+enum status token_cache_blame(struct env *env, const struct env *quiet, enum status st);
 
 #endif

@@ -3,7 +3,6 @@
 #include <string.h>
 #include "base/file.h"
 #include "base/text.h"
-#include "train/weights/tensor_names.h"
 #include "train/weights/weight_index.h"
 
 enum { CHUNK = 1 << 20 }; /* elements compared at once */

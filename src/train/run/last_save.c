@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "base/output.h"
 #include "base/progress.h"
-#include "train/checkpoint/checkpoint_room.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/config/deadline.h"
 #include "train/checkpoint/fallback.h"
 
