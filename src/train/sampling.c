@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "train/sampling.h"
+#include "train/generate.h"
 
 /* --- the order ------------------------------------------------------------------------------ */
 

@@ -96,7 +96,7 @@ static enum status agree(struct trainer *t, enum status st)
 static enum status lock_folder(struct trainer *t, bool *holds)
 {
     *holds = false;
-    if (!trainer_speaks(t))
+    if (!trainer_is_first(t))
         return STATUS_OK;
     TRY(run_folder_check(t->env, t->target->folder, t->target->fresh, holds));
     *holds = *holds && !t->target->fresh;
@@ -141,7 +141,7 @@ static enum status open_folder(struct trainer *t)
 {
     int64_t every = t->config->train.sample_every;
     int64_t sampled = every > 0 ? t->step / every * every : 0;
-    if (!trainer_speaks(t))
+    if (!trainer_is_first(t))
         return STATUS_OK;
     bool held = t->lock != NULL;
     if (held)
@@ -154,7 +154,8 @@ static enum status open_folder(struct trainer *t)
     if (is_complete(t)) /* only the clean-up of old checkpoints may have been left over */
         return STATUS_OK;
     /* of two checkpoints of one step, the run has resumed from the one in the fallback */
-    TRY(checkpoint_keep_set_aside(t->env, t->checkpoints, t->saves.last_step - t->saves.apart));
+    TRY(checkpoint_keep_set_aside(t->env, t->checkpoints,
+                                  t->saves.last_step - t->saves.in_fallback));
     /* metrics.jsonl first: it marks the config.yaml as that of a run */
     TRY(metrics_create(t->env, t->target->folder, t->step, sampled, t->target->config_yaml,
                        text_sampler_bytes(t->sampler), &t->metrics));
@@ -190,7 +191,7 @@ static enum status find_fallback(struct trainer *t, bool wanted, char **folder)
 static void note_resumed(struct trainer *t, const char *folder)
 {
     t->step = t->first_step = t->saves.last_step = t->done.step;
-    t->saves.apart = t->load.in_fallback;
+    t->saves.in_fallback = t->load.in_fallback;
     if (t->done.scaled)
         engine_set_loss_scale(t->engine, t->done.scale);
     t->summary->steps = t->summary->first_step = t->step;
@@ -206,7 +207,7 @@ static void note_resumed(struct trainer *t, const char *folder)
 static enum status warn_of_newer(struct trainer *t, const char *second)
 {
     char *last;
-    if (!trainer_speaks(t))
+    if (!trainer_is_first(t))
         return STATUS_OK;
     TRY(fallback_newer(t->env, t->target->folder, t->summary->checkpoint, &last));
     if (last && (!second || strncmp(last, second, strlen(second)) != 0))
@@ -275,7 +276,7 @@ static enum status open_saves(struct trainer *t)
         .print = t->print,
         .from_snapshot = saves_copies(config),
         .background = checkpoint_in_background(&config->checkpoint, config->train.steps)};
-    return run_saves_open(t->env, &setup, trainer_speaks(t), t->callbacks, t->summary, &t->saves);
+    return run_saves_open(t->env, &setup, t->callbacks, t->summary, &t->saves);
 }
 
 static enum status check_agreement(struct trainer *t)
@@ -331,9 +332,9 @@ static enum status join_ranks(struct trainer *t)
     TRY(open_data(t));
     if (t->session.comm)
         TRY(agree_patiently(t));
-    if (trainer_speaks(t))
+    if (trainer_is_first(t))
         TRY(dataset_prune_cache(t->data, t->cache));
-    if (trainer_speaks(t)) {
+    if (trainer_is_first(t)) {
         TRY(fingerprint_take(t->env, run_compute(config).backend, config->device.name, &t->print));
         TRY(agreement_print_data(t->env, t->data, config->train.context, &t->data_hash));
         TRY(dataset_digest(t->data, &t->data_files));
@@ -436,11 +437,11 @@ static void report_ready(struct trainer *t)
                                   .comm = t->session.comm ? comm_backend_name(t->session.comm) : "",
                                   .device = device_backend(t->session.device),
                                   .gpu = t->config->device.name};
-    if (trainer_speaks(t)) {
+    if (trainer_is_first(t)) {
         warn_of_idle(t);
         spread_warn_unused(t->env, &t->config->parallel);
     }
-    if (trainer_speaks(t) && t->callbacks->ready != NULL)
+    if (trainer_is_first(t) && t->callbacks->ready != NULL)
         t->callbacks->ready(t->callbacks->user, &facts);
 }
 
@@ -537,7 +538,7 @@ static enum status finish(struct trainer *t, enum status st, double seconds)
     bool stopped = st == STATUS_STOPPED && saved == STATUS_OK;
     if (stopped) /* a rank that could not read its data tells the others */
         saved = agree(t, t->data_status);
-    if (stopped && trainer_speaks(t) && (begun || saved == STATUS_OK))
+    if (stopped && trainer_is_first(t) && (begun || saved == STATUS_OK))
         log_stop(t, begun);
     if (st == STATUS_STOPPED)
         st = STATUS_SAVED;
@@ -545,7 +546,7 @@ static enum status finish(struct trainer *t, enum status st, double seconds)
     if (saved != STATUS_OK || st == STATUS_OK)
         st = saved != STATUS_OK ? saved : traced;
     note_end(t, st, seconds);
-    if (!trainer_speaks(t) || (t->first_step > 0 && !moved)) /* keep the earlier summary */
+    if (!trainer_is_first(t) || (t->first_step > 0 && !moved)) /* keep the earlier summary */
         return st;
     write_summary(t);
     return st;
@@ -577,7 +578,7 @@ enum status trainer_run(struct env *env, const struct run_config *config,
             st = zero_settle(t.session.zero); /* the first parameters may still be in flight */
         trainer_resume_steps(&t);
         double start = clock_seconds();
-        if (st == STATUS_OK && is_complete(&t) && trainer_speaks(&t))
+        if (st == STATUS_OK && is_complete(&t) && trainer_is_first(&t))
             log_complete(&t);
         st = st == STATUS_OK ? trainer_loop(&t) : st;
         st = finish(&t, st, clock_seconds() - start);

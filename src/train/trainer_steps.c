@@ -218,14 +218,14 @@ static enum status run_step(struct trainer *t, struct engine_result *result,
     phase.span.number = t->step;
     end_scope(t, &phase);
     footprints_look(&t->footprints, t->env->mem, is_first ? t->session.device : NULL);
-    if (trainer_speaks(t))
+    if (trainer_is_first(t))
         gauges_look(&t->gauges, t->session.device);
     note_progress(t, result);
     describe_step(t, result, lr, start, clock_seconds(), step);
     t->longest_step = step->seconds > t->longest_step ? step->seconds : t->longest_step;
     progress_expect(t->env,
                     3 * t->longest_step); /* the work of a whole step is queued on a GPU at once */
-    if (trainer_speaks(t) && t->callbacks->step != NULL)
+    if (trainer_is_first(t) && t->callbacks->step != NULL)
         t->callbacks->step(t->callbacks->user, step);
     return STATUS_OK;
 }
@@ -262,7 +262,7 @@ static enum status evaluate(struct trainer *t, struct evaluation *val)
     trainer_look(t);
     trainer_resume_steps(t);
     t->summary->val = *val;
-    if (trainer_speaks(t) && t->callbacks->eval != NULL)
+    if (trainer_is_first(t) && t->callbacks->eval != NULL)
         t->callbacks->eval(t->callbacks->user, t->step, val);
     return STATUS_OK;
 }
@@ -292,7 +292,7 @@ static enum status sample_text(struct trainer *t)
     TRY(text_sampler_run(t->sampler, t->step, &sample, &stopped));
     trainer_look(t);
     trainer_resume_steps(t);
-    if (!trainer_speaks(t))
+    if (!trainer_is_first(t))
         return STATUS_OK;
     if (stopped > 0) {
         warn_no_sample(t, stopped);
@@ -319,7 +319,7 @@ static enum status advance(struct trainer *t)
     }
     /* The record of a step is written even if its evaluation failed. */
     enum status written =
-        trainer_speaks(t) ? metrics_step(t->metrics, &step, evaluated ? &val : NULL) : STATUS_OK;
+        trainer_is_first(t) ? metrics_step(t->metrics, &step, evaluated ? &val : NULL) : STATUS_OK;
     TRY(st);
     TRY(written);
     if (t->sampler != NULL && due(t, t->config->train.sample_every))

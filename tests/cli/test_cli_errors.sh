@@ -31,7 +31,7 @@ expect 2 "'tokens' is a folder; name a file" "$sifr" tokenize tokens --out=no
 expect 2 "'text.txt' is no model directory" "$sifr" sample text.txt
 mkdir bare
 cp text.txt bare/x.safetensors
-expect 2 "'bare/config.json' is not there, which says what the model beside it is; name a model directory" "$sifr" sample bare/x.safetensors
+expect 2 "'bare/config.json' is missing, which describes the model in that folder; name a model directory" "$sifr" sample bare/x.safetensors
 expect 2 "'text.txt' is no model directory" "$sifr" eval text.txt
 expect 2 "--out: 'text.txt' is a file, but a folder will be written there; choose another --out" train --data.path=text.txt --out=text.txt
 expect 2 "--out: 'text.txt' is a file" "$sifr" tokenize text.txt --out=text.txt

@@ -1,7 +1,7 @@
 /* Durations as people write them, and when a run has to stop. */
 #include "base/clock.h"
 #include "scratch.h"
-#include "train/config/deadline.h"
+#include "train/config/schedule.h"
 
 static void test_durations_are_parsed(void **state)
 {

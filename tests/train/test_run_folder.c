@@ -345,11 +345,8 @@ static void test_a_foreign_lock_file_is_kept(void **state)
         scratch_expect(&s, "run/lock' is not a lock file of sifr");
         for (int fresh = 0; fresh < 2; fresh++) {
             assert_int_equal(prepare(&s, scratch_path(&s, "run"), fresh), STATUS_CONFIG);
-            scratch_expect(&s, "is not a lock file of sifr");
+            scratch_expect(&s, "choose another folder with --out");
         }
-        struct lock_file *lock = NULL;
-        assert_int_equal(run_lock_take(&s.env, scratch_path(&s, "run"), &lock), STATUS_CONFIG);
-        scratch_expect(&s, "choose another folder with --out");
         assert_int_equal(file_read(&s.env, scratch_path(&s, "run/lock"), 100, &text, &bytes),
                          STATUS_OK);
         assert_string_equal(text, others[i]);

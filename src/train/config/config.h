@@ -32,7 +32,7 @@ struct train_config {
     double sample_temperature, sample_top_p;
     int64_t sample_top_k;
     int64_t max_skips;
-    const char *max_time; /* a duration as in deadline.h; "" = none */
+    const char *max_time; /* a duration for deadline_parse; "" = none */
     int64_t stop_at;      /* save and stop after this step; 0 = none */
     int64_t log_every;
 };

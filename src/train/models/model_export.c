@@ -16,7 +16,7 @@
 #include "train/checkpoint/checkpoint.h"
 #include "train/weights/hf_config.h"
 #include "train/weights/model_file.h"
-#include "train/models/weight_files.h"
+#include "train/models/model_weights.h"
 
 #define COPY_BYTES_MAX ((size_t)1 << 30)
 

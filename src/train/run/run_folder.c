@@ -9,6 +9,20 @@
 #include "train/run/line_file.h"
 #include "train/data/token_cache.h"
 
+/* Lock the folder. If `lock` is NULL, only check that no other run has locked it and that DIR/lock is
+ * not somebody else's file. */
+static enum status lock_folder(struct env *env, const char *folder, struct lock_file **lock)
+{
+    const struct lock_words words = {
+        .writer = "run", .output = folder, .advice = "choose another folder with --out"};
+    char *path;
+    TRY(path_join(env, folder, "lock", &path));
+    enum status st =
+        lock ? lock_file_take(env, path, &words, lock) : lock_file_check(env, path, &words);
+    mem_free(env, path);
+    return st;
+}
+
 /* Does the folder contain a file or folder `name`? */
 static enum status has(struct env *env, const char *path, const char *name, bool *found)
 {
@@ -153,7 +167,7 @@ static enum status check_writable(struct env *env, const char *path)
 
 enum status run_folder_check(struct env *env, const char *path, bool fresh, bool *holds)
 {
-    TRY(run_lock_check(env, path));
+    TRY(lock_folder(env, path, NULL));
     TRY(holds_run(env, path, holds));
     return *holds && fresh ? check_name(env, path) : STATUS_OK;
 }
@@ -169,7 +183,7 @@ static enum status begin_again(struct env *env, const char *path, struct lock_fi
     lock_file_release(*lock);
     *lock = NULL;
     TRY_OR(done, st);
-    st = run_lock_take(env, path, lock);
+    st = lock_folder(env, path, lock);
 done:
     text_free(&old);
     return st;
@@ -192,10 +206,10 @@ enum status run_folder_prepare(struct env *env, const char *path, bool fresh,
 {
     struct lock_file *held = NULL;
     struct dir_made made;
-    TRY(run_lock_check(env, path));
+    TRY(lock_folder(env, path, NULL));
     enum status st = dir_make(env, path, &made);
     if (st == STATUS_OK)
-        st = run_lock_take(env, path, &held);
+        st = lock_folder(env, path, &held);
     if (st == STATUS_OK)
         st = settle(env, path, fresh, &held);
     if (st == STATUS_OK) {

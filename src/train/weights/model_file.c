@@ -86,7 +86,7 @@ enum status model_file_config(struct env *env, const char *folder, struct model_
     enum status st = file_exists(file)
                          ? hf_config_read(env, file, &hf)
                          : FAIL(env, CONFIG,
-                                "'%s' is not there, which says what the model beside it is; name a "
+                                "'%s' is missing, which describes the model in that folder; name a "
                                 "model directory, a run or a checkpoint",
                                 file);
     mem_free(env, file);
