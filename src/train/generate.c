@@ -2,6 +2,7 @@
 #include <string.h>
 #include "base/clock.h"
 #include "base/rng.h"
+#include "engine/decoder.h"
 #include "train/weights/model_file.h"
 #include "train/models/model_weights.h"
 #include "train/models/model_source.h"
@@ -103,27 +104,21 @@ struct generator {
     int32_t *order;
 };
 
-static enum status load_tokenizer(struct generator *g, const struct model_source *source,
-                                  const char *named)
-{
-    const char *path = *named ? named : source->folder;
-    TRY(tokenizer_load(g->env, path, &g->tokenizer));
-    int64_t vocab = model_config(g->session.model)->vocab;
-    if (tokenizer_vocab(g->tokenizer) > vocab)
-        return FAIL(g->env, CONFIG, "the tokenizer at '%s' has %d tokens, but the model only %lld",
-                    path, tokenizer_vocab(g->tokenizer), (long long)vocab);
-    return *named ? model_tokenizer_compare(g->env, source, vocab, g->tokenizer, named) : STATUS_OK;
-}
-
 static enum status load(struct generator *g, struct compute_config compute,
                         const struct model_source *source, const char *tokenizer)
 {
     struct model_config sizes = {.path = ""};
     struct zero_config reads_only = {0};
+    const char *path = *tokenizer ? tokenizer : source->folder;
     TRY(model_file_config(g->env, source->folder, &sizes));
     TRY(model_check(g->env, &sizes));
     TRY(session_create(g->env, compute, &sizes, &reads_only, &g->session));
-    TRY(load_tokenizer(g, source, tokenizer));
+    TRY(tokenizer_load(g->env, path, &g->tokenizer));
+    if (tokenizer_vocab(g->tokenizer) > sizes.vocab)
+        return FAIL(g->env, CONFIG, "the tokenizer at '%s' has %d tokens, but the model only %lld",
+                    path, tokenizer_vocab(g->tokenizer), (long long)sizes.vocab);
+    if (*tokenizer)
+        TRY(model_tokenizer_compare(g->env, source, sizes.vocab, g->tokenizer, tokenizer));
     TRY(model_weights_load(g->env, source, g->session.model, g->session.zero));
     TRY(mem_alloc_array(g->env, MEM_OTHER, "order of tokens", (size_t)sizes.vocab, sizeof *g->order,
                         &g->order));

@@ -4,7 +4,6 @@
  * model, the prompt, the settings and the seed. */
 #ifndef TRAIN_GENERATE_H
 #define TRAIN_GENERATE_H
-#include "engine/decoder.h"
 #include "model/model.h"
 #include "train/models/model_source.h"
 #include "train/run/run_events.h"

@@ -118,8 +118,6 @@ int64_t run_micro_batches(const struct run_config *config); /* per step */
 struct schedule run_schedule(const struct run_config *config);
 enum dtype run_type(const struct run_config *config); /* of parameters and gradients */
 enum dtype run_sum_type(const struct run_config *config);
-/* May equal bits be traded for speed? True for training on a GPU without run.deterministic. */
-bool run_is_fast(const struct run_config *config);
 /* Where and how a rank computes. */
 struct compute_config {
     const char *backend; /* of device and ops: "cpu" */

@@ -142,12 +142,6 @@ static bool ends_with(const char *name, const char *end)
     return bytes >= tail && strcmp(name + bytes - tail, end) == 0;
 }
 
-static bool is_constant(const char *name) /* masks and rope frequencies in old files */
-{
-    return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
-           ends_with(name, ".rotary_emb.inv_freq");
-}
-
 /* --- reporting differences ------------------------------------------------------------------ */
 
 struct differences {
@@ -194,7 +188,10 @@ static void collect(const struct weight_files *weights, const struct unit_graph 
         for (int i = 0; i < safetensors_count(weights->files[f]); i++) {
             const char *name = safetensors_at(weights->files[f], i)->name;
             bool second_head = tied && strcmp(name, "lm_head.weight") == 0;
-            if (!second_head && !is_constant(name) && tensor_names_find(names, name) < 0)
+            bool constant = ends_with(name, ".attn.bias") || /* in old files */
+                            ends_with(name, ".attn.masked_bias") ||
+                            ends_with(name, ".rotary_emb.inv_freq");
+            if (!second_head && !constant && tensor_names_find(names, name) < 0)
                 add_name(&d->unexpected, &d->unexpected_count, name);
         }
 }
@@ -279,16 +276,6 @@ enum status weight_files_match(const struct weight_files *weights, const struct 
 
 /* --- loading -------------------------------------------------------------------------------- */
 
-static enum status load_tensor(struct zero *zero, int i, struct weight_found found, float *chunk)
-{
-    for (int64_t first = 0; first < found.tensor->count; first += CHUNK) {
-        int64_t count = smaller(CHUNK, found.tensor->count - first);
-        TRY(safetensors_read(found.file, found.tensor, first, count, DTYPE_F32, chunk));
-        TRY(zero_write(zero, i, first, count, chunk));
-    }
-    return STATUS_OK;
-}
-
 static enum status load_all(const struct weight_files *weights, const struct model *model,
                             struct zero *zero, const char *path)
 {
@@ -298,8 +285,15 @@ static enum status load_all(const struct weight_files *weights, const struct mod
     TRY(mem_alloc_array(weights->env, MEM_OTHER, "weights on their way", CHUNK, sizeof *chunk,
                         &chunk));
     enum status st = STATUS_OK;
-    for (int i = 0; st == STATUS_OK && i < graph->tensor_count; i++)
-        st = load_tensor(zero, i, weight_files_find(weights, graph->tensors[i].name), chunk);
+    for (int i = 0; i < graph->tensor_count; i++) {
+        struct weight_found found = weight_files_find(weights, graph->tensors[i].name);
+        for (int64_t first = 0; st == STATUS_OK && first < found.tensor->count; first += CHUNK) {
+            int64_t count = smaller(CHUNK, found.tensor->count - first);
+            st = safetensors_read(found.file, found.tensor, first, count, DTYPE_F32, chunk);
+            if (st == STATUS_OK)
+                st = zero_write(zero, i, first, count, chunk);
+        }
+    }
     mem_free(weights->env, chunk);
     return st == STATUS_OK ? zero_publish(zero, 0) : st;
 }
@@ -336,26 +330,19 @@ static enum status print_tensor(const struct safetensors *file, const struct saf
     return STATUS_OK;
 }
 
-static enum status print_config(struct env *env, const struct model_source *source, uint64_t *print)
-{
-    char *file, *text = NULL;
-    size_t bytes = 0;
-    TRY(path_join(env, source->folder, "config.json", &file));
-    enum status st = file_read(env, file, JSON_BYTES_MAX, &text, &bytes);
-    if (st == STATUS_OK)
-        *print = XXH3_64bits_withSeed(text, bytes, *print);
-    mem_free(env, text);
-    mem_free(env, file);
-    return st;
-}
-
 enum status model_weights_fingerprint(struct env *env, const struct model_source *source,
                                       uint64_t *print)
 {
     struct weight_files weights = {.env = env};
-    *print = 0;
-    TRY(print_config(env, source, print));
-    enum status st = weight_files_open(&weights, source);
+    char *path, *text = NULL;
+    size_t bytes = 0;
+    TRY(path_join(env, source->folder, "config.json", &path));
+    enum status st = file_read(env, path, JSON_BYTES_MAX, &text, &bytes);
+    mem_free(env, path);
+    TRY(st);
+    *print = XXH3_64bits_withSeed(text, bytes, 0);
+    mem_free(env, text);
+    st = weight_files_open(&weights, source);
     for (int f = 0; st == STATUS_OK && f < weights.count; f++)
         for (int i = 0; st == STATUS_OK && i < safetensors_count(weights.files[f]); i++)
             st = print_tensor(weights.files[f], safetensors_at(weights.files[f], i), print);

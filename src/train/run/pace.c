@@ -35,14 +35,6 @@ void pace_destroy(struct pace *pace)
         mem_free(pace->env, pace);
 }
 
-static void thin_out(struct pace *pace)
-{
-    for (int i = 0; i < ROOM / 2; i++)
-        pace->kept[i] = pace->kept[2 * i];
-    pace->count = ROOM / 2;
-    pace->stride *= 2;
-}
-
 void pace_add(struct pace *pace, double seconds, double now)
 {
     int64_t counted = pace->steps++ - PACE_WARMUP;
@@ -52,8 +44,12 @@ void pace_add(struct pace *pace, double seconds, double now)
     }
     if (counted % pace->stride != 0)
         return;
-    if (pace->count == ROOM)
-        thin_out(pace);
+    if (pace->count == ROOM) { /* drop every second one */
+        for (int i = 0; i < ROOM / 2; i++)
+            pace->kept[i] = pace->kept[2 * i];
+        pace->count = ROOM / 2;
+        pace->stride *= 2;
+    }
     if (counted % pace->stride == 0)
         pace->kept[pace->count++] = seconds;
 }
