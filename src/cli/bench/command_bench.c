@@ -14,7 +14,7 @@
 #include "base/host.h"
 #include "ops/ops_trial.h"
 #include "train/config/config.h"
-#include "train/run/gauges.h"
+#include "train/run/pace.h"
 
 struct bench_settings {
     struct run_config run; /* model, engine and precision; all of it for a machine profile */

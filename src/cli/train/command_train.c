@@ -15,7 +15,7 @@
 #include "cli/launch/ranks.h"
 #include "cli/launch/restarts.h"
 #include "cli/train/train_end.h"
-#include "train/config/deadline.h"
+#include "train/config/schedule.h"
 #include "base/named.h"
 #include "train/run_plan.h"
 #include "train/trainer.h"

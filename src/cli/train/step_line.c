@@ -4,7 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include "train/run/gauges.h"
+#include "train/run/pace.h"
 
 __attribute__((format(printf, 2, 3))) static void append(char *out, const char *format, ...)
 {

@@ -3,7 +3,7 @@
 #include <string.h>
 #include "cli/command_line.h"
 #include "cli/launch/ranks_table.h"
-#include "train/run/gauges.h"
+#include "train/run/pace.h"
 
 enum { PLOT_HEIGHT = 14, PLOT_WIDTH_MAX = 96 };
 
