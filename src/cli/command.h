@@ -89,4 +89,27 @@ struct command_call {
 enum status command_open(struct env *env, const struct command *command, struct command_call *call);
 void command_close(struct env *env, struct command_call *call);
 
+/* --- help.c: pages about the command itself, from the option tables --------------------------- */
+
+enum status help_overview(struct cli *cli);
+enum status help_version(struct cli *cli);
+enum status help_command(struct cli *cli, const struct command_call *call);
+enum status help_page(struct cli *cli, const struct page_command *page);
+enum status help_man(struct cli *cli);       /* troff with the man macros */
+enum status help_reference(struct cli *cli); /* Markdown: docs/reference.md */
+enum status help_completion_bash(struct cli *cli);
+
+/* --- the command that a user would type to resume a run --------------------------------------- */
+
+#define COMMAND_LINE_VARIABLE "SIFR_LAUNCH_COMMAND" /* set by a supervisor for its ranks */
+
+/* Append a space and the word, quoted where a shell needs it. */
+void command_line_add_word(struct text *text, const char *word);
+
+/* Append this command without --fresh, as one line for a shell. Appends nothing under another
+ * launcher, whose command line is not known. */
+void command_line_again(const struct cli *cli, struct text *text);
+/* Store the command line in the environment, for ranks that will be started. */
+enum status command_line_hand_on(const struct cli *cli);
+
 #endif

@@ -12,7 +12,6 @@
 #include "base/lock_file.h"
 #include "base/part_folder.h"
 #include "cli/command.h"
-#include "cli/command_line.h"
 #include "train/data/encode.h"
 #include "cli/json_out.h"
 #include "cli/token_file.h"

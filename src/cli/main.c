@@ -28,7 +28,6 @@
 #include <unistd.h>
 #include "base/progress.h"
 #include "cli/command.h"
-#include "cli/help.h"
 #include "cli/rank_report.h"
 #include "comm/launcher.h"
 

@@ -3,7 +3,6 @@
 #include <string.h>
 #include "base/file.h"
 #include "plan/machine_file.h"
-#include "plan/machine_presets.h"
 
 const char *machine_preset_name(int index)
 {

@@ -1,6 +1,6 @@
 /* machine_fit -- coordinate descent: one figure at a time is multiplied or divided by a factor,
  * which shrinks. There are at most three figures, and the sums are short. */
-#include "plan/machine_fit.h"
+#include "plan/machine.h"
 #include <math.h>
 #include <stdlib.h>
 

@@ -38,8 +38,7 @@ static void print_nothing(void *user, enum log_level level, const char *line)
     (void)user, (void)level, (void)line;
 }
 
-/* --- the list of the best -----------------------------------------------------------------------
- */
+/* --- the list of the best --------------------------------------------------------------------- */
 
 static int compare_best(const struct best *a, const struct best *b)
 {
@@ -85,8 +84,7 @@ static enum status insert(struct search *s, const struct best *new)
     return STATUS_OK;
 }
 
-/* --- one layout ---------------------------------------------------------------------------------
- */
+/* --- one layout ------------------------------------------------------------------------------- */
 
 /* Turn a refusal into *refused; pass other errors on. */
 static enum status judge(struct search *s, enum status st, bool *refused)
@@ -171,8 +169,7 @@ static enum status simulate_point(struct search *s, const struct search_point *p
     return slower ? STATUS_OK : insert(s, &new);
 }
 
-/* --- all of them --------------------------------------------------------------------------------
- */
+/* --- all of them ------------------------------------------------------------------------------ */
 
 static bool is_before(const struct search_point *a, const struct search_point *b)
 {

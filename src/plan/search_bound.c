@@ -270,8 +270,7 @@ void bound_layout(const struct search_space *space, const struct bound_pp_stages
     point->bytes = (size_t)(bytes + (space->request->gpu ? formula_gpu_runtime() : 0));
 }
 
-/* --- the lists of a pipeline --------------------------------------------------------------------
- */
+/* --- the lists of a pipeline ------------------------------------------------------------------ */
 
 enum { MOST_PASSES = 200000 }; /* for longer lists the sums are close enough */
 

@@ -120,8 +120,7 @@ static enum status look_at(struct enumeration *w, struct search_point *point, bo
     return add(w, point);
 }
 
-/* --- the loops, from the inside ----------------------------------------------------------------
- */
+/* --- the loops, from the inside --------------------------------------------------------------- */
 
 /* Copies of the model on a node, if sharding among these alone makes a different layout; otherwise
  * 0. */

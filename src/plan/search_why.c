@@ -9,8 +9,7 @@
 #include "plan/search_impl.h"
 #include "zero/partition.h"
 
-/* --- two layouts -------------------------------------------------------------------------------
- */
+/* --- two layouts ------------------------------------------------------------------------------ */
 
 enum part { PART_COMPUTE, PART_WAIT, PART_IDLE, PART_UPDATE, PART_COUNT };
 
@@ -113,8 +112,7 @@ void search_say_why(const struct search_space *space, struct search_result *resu
     snprintf(first->why, sizeof first->why, "the next, %s, %s", mesh, words);
 }
 
-/* --- the first, part by part --------------------------------------------------------------------
- */
+/* --- the first, part by part ------------------------------------------------------------------ */
 
 static void explain_fit(const struct search_space *space, const struct search_result *result,
                         struct text *text)

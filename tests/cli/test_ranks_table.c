@@ -1,7 +1,7 @@
 /* ranks_table -- the formulas of the table at the end of a run, and the share of hidden
  * communication. */
 #include <math.h>
-#include "cli/launch/ranks_table.h"
+#include "cli/train/train_view.h"
 #include "testing.h"
 
 static struct ranks_volume formula(int stage, int ranks, int servers, int64_t micro_batches)

@@ -5,7 +5,7 @@
 #include <unistd.h>
 #include "base/file.h"
 #include "plan/machine_file.h"
-#include "plan/machine_fit.h"
+#include "plan/machine.h"
 
 struct rig {
     struct env env;

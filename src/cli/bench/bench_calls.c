@@ -1,8 +1,8 @@
-#include "cli/bench/bench_calls.h"
+#include "cli/bench/bench.h"
 #include <string.h>
 #include "base/clock.h"
 #include "ops/ops_bench.h"
-#include "plan/machine_fit.h"
+#include "plan/machine.h"
 #include "plan/plan_time.h"
 
 /* --- which calls ---------------------------------------------------------------------------- */

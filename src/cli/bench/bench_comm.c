@@ -4,7 +4,7 @@
  * Calls within a node and calls between nodes are timed in separate groups. All groups run at the
  * same time, so that they compete for memory and NICs as in a real step.
  */
-#include "cli/bench/bench_comm.h"
+#include "cli/bench/bench.h"
 #include <string.h>
 #include <unistd.h>
 #include "cli/bench/bench_comm_impl.h"

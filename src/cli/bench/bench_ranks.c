@@ -1,6 +1,6 @@
 /* bench_ranks -- starts or joins ranks. A rank that is a process runs this program with the same
  * arguments and --threads. */
-#include "cli/bench/bench_ranks.h"
+#include "cli/bench/bench.h"
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>

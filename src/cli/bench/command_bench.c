@@ -7,8 +7,7 @@
  */
 #include <math.h>
 #include <string.h>
-#include "cli/bench/bench_machine.h"
-#include "cli/bench/bench_step.h"
+#include "cli/bench/bench.h"
 #include "cli/command.h"
 #include "cli/json_out.h"
 #include "base/host.h"

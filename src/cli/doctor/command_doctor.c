@@ -4,16 +4,20 @@
  * Facts are collected once and printed as lines or as one JSON object. Findings are problems with
  * their fix, the worst first.
  */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <jansson.h>
 #include <math.h>
+#include <pcre2.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <unistd.h>
+#include <xxhash.h>
+#include <yaml.h>
 #include "base/env.h"
 #include "cli/command.h"
 #include "cli/json_out.h"
-#include "cli/doctor/libraries.h"
 #include "base/host.h"
-#include "cli/launch/mpi_launcher.h"
+#include "cli/launch/launch.h"
 #include "device/device_info.h"
 #include "ops/ops_info.h"
 
@@ -22,6 +26,12 @@ struct doctor_settings {
 };
 
 enum { FINDINGS_MAX = 8, FINDING_BYTES = 256 };
+
+/* Versions of the loaded libraries, as they report them. */
+struct libraries {
+    char jansson[32], yaml[32], pcre2[64], xxhash[32];
+    bool pcre2_jit; /* without it the tokenizer is several times slower */
+};
 
 struct checkup {
     struct machine machine;
@@ -33,6 +43,20 @@ struct checkup {
     int finding_count;
     char findings[FINDINGS_MAX][FINDING_BYTES];
 };
+
+static void libraries_look(struct libraries *libraries)
+{
+    *libraries = (struct libraries){0};
+    snprintf(libraries->jansson, sizeof libraries->jansson, "%s", jansson_version_str());
+    snprintf(libraries->yaml, sizeof libraries->yaml, "%s", yaml_get_version_string());
+    unsigned xxhash = XXH_versionNumber();
+    snprintf(libraries->xxhash, sizeof libraries->xxhash, "%u.%u.%u", xxhash / 10000,
+             xxhash / 100 % 100, xxhash % 100);
+    if (pcre2_config(PCRE2_CONFIG_VERSION, NULL) <= (int)sizeof libraries->pcre2)
+        pcre2_config(PCRE2_CONFIG_VERSION, libraries->pcre2);
+    uint32_t jit = 0;
+    libraries->pcre2_jit = pcre2_config(PCRE2_CONFIG_JIT, &jit) >= 0 && jit == 1;
+}
 
 #if defined(__clang__)
 static const char compiler[] = __VERSION__;

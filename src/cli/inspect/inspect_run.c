@@ -4,7 +4,7 @@
 #include <string.h>
 #include "base/file.h"
 #include "base/json_doc.h"
-#include "cli/curve.h"
+#include "cli/plot.h"
 #include "cli/inspect/inspect.h"
 #include "train/checkpoint/fallback.h"
 #include "train/data/token_cache.h"

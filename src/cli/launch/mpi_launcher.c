@@ -8,7 +8,7 @@
  * two ranks (so that all threads of a rank share that core), and copies between processes in a way
  * that containers forbid.
  */
-#include "cli/launch/mpi_launcher.h"
+#include "cli/launch/launch.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

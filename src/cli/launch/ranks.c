@@ -5,7 +5,6 @@
 #include <string.h>
 #include <unistd.h>
 #include "cli/launch/launch.h"
-#include "cli/launch/mpi_launcher.h"
 #include "cli/rank_report.h"
 #include "comm/launcher.h"
 

@@ -1,7 +1,7 @@
 /* restarts -- progress is read from the run folder: the newest checkpoint and the last line of
  * metrics.jsonl. A restart truncates metrics.jsonl to its checkpoint, so the largest step of all
  * attempts is kept here. */
-#include "cli/launch/restarts.h"
+#include "cli/launch/launch.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "cli/plan/plan_lines.h"
+#include "cli/plan/plan_view.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,6 @@
 #include <string.h>
 #include "base/clock.h"
 #include "base/host.h"
-#include "cli/plan/plan_search_view.h"
 #include "device/gpu_facts.h"
 
 /* --- fixed and open keys ------------------------------------------------------------------ */

@@ -1,5 +1,5 @@
 /* plan_search -- `sifr plan --gpus`: turns the given keys into a space of layouts, searches it, and
- * prints the result with plan_search_view.c. */
+ * prints the result, with the command that runs the best layout. */
 #ifndef CLI_PLAN_SEARCH_H
 #define CLI_PLAN_SEARCH_H
 #include "cli/command.h"
@@ -15,5 +15,37 @@ struct plan_search_asked {
 /* Resolves `config`, after open keys have got values to start with. The caller releases it. */
 enum status plan_search(struct cli *cli, struct options *options,
                         const struct plan_search_asked *asked, struct run_config *config);
+
+/* --- plan_search_view.c: the layouts as a table or as one JSON object ------------------------- */
+
+struct plan_search_view { /* all borrowed */
+    const struct run_config *config;
+    const struct options *options;
+    const struct search_space *space;
+    const struct search_result *result;
+    const char *machine_words; /* description of the preset; "" = a file */
+    double peak;               /* floating-point operations per second of a rank; 0 = not known */
+    double seconds;            /* duration of the search */
+    const char *device;        /* run.device of the machine; NULL = the user set it */
+    int threads;               /* run.threads of the profile; 0 = not changed */
+    bool alone;                /* the profile has no node size: all ranks are on one node */
+};
+
+/* The caller reports when nothing fits. */
+enum status plan_search_view_table(struct cli *cli, const struct plan_search_view *view);
+enum status plan_search_view_json(struct cli *cli, const struct plan_search_view *view);
+
+/* Append "tp 8, pp 16, dp 128, stage 1, micro-batch 1, recompute full, interleaved 4". */
+void plan_search_say(const struct search_layout *layout, struct text *text);
+
+/* --- plan_search_line.c ------------------------------------------------------------------- */
+/* Append the keys of a layout that the user did not set and that differ from their defaults:
+ * " --parallel.tp=8 --zero.stage=1". */
+void plan_search_keys(const struct plan_search_view *view, const struct search_layout *layout,
+                      struct text *text);
+/* Append "sifr train -n 64 configs/a.yaml ...": the arguments of `plan` without its own flags and
+ * without keys that have no effect in this layout, then the keys of the layout. */
+void plan_search_command(struct cli *cli, const struct plan_search_view *view,
+                         const struct search_layout *layout, struct text *text);
 
 #endif

@@ -7,8 +7,8 @@
  */
 #include <string.h>
 
-#include "cli/command_line.h"
-#include "cli/plan/plan_search_view.h"
+#include "cli/command.h"
+#include "cli/plan/plan_search.h"
 
 /* --- keys --------------------------------------------------------------------------------- */
 

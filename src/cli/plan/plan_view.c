@@ -3,7 +3,6 @@
 #include "cli/plan/plan_view.h"
 #include <stdio.h>
 #include "cli/json_out.h"
-#include "cli/plan/plan_lines.h"
 #include "train/checkpoint/checkpoint_write.h"
 
 static const struct plan_zero_stage *chosen_stage(const struct plan_view *view)

@@ -30,4 +30,25 @@ enum status plan_view_pipe(struct cli *cli, const struct plan_view *view, struct
 
 enum status plan_view_table1(struct cli *cli, bool json);
 
+/* --- plan_lines.c: every buffer of a planned rank, sorted for reading ------------------------- */
+
+struct plan_line {
+    enum mem_location location;
+    enum mem_category category;
+    size_t bytes;
+    char name[112];
+};
+
+struct plan_lines {
+    struct text room; /* memory of the array */
+    const struct plan_line *line;
+    int count;
+};
+
+/* The buffers of rank 0: GPU before host, by category, largest first. Free them also after a
+ * failure. */
+enum status plan_lines_collect(struct env *env, const struct plan_request *request,
+                               struct plan_lines *lines);
+void plan_lines_free(struct plan_lines *lines);
+
 #endif

@@ -7,14 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 #include "cli/command.h"
-#include "cli/command_line.h"
-#include "cli/train/dry_run.h"
 #include "cli/launch/launch.h"
 #include "base/host.h"
 #include "cli/rank_report.h"
 #include "cli/launch/ranks.h"
-#include "cli/launch/restarts.h"
-#include "cli/train/train_end.h"
+#include "cli/train/train_view.h"
 #include "train/config/deadline.h"
 #include "base/named.h"
 #include "train/run_plan.h"

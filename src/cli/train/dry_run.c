@@ -1,4 +1,4 @@
-#include "cli/train/dry_run.h"
+#include "cli/train/train_view.h"
 #include "cli/json_out.h"
 #include "base/host.h"
 #include "train/data/data_size.h"

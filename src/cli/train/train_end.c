@@ -1,8 +1,7 @@
-#include "cli/train/train_end.h"
+#include "cli/train/train_view.h"
 #include <math.h>
 #include <string.h>
-#include "cli/command_line.h"
-#include "cli/launch/ranks_table.h"
+#include "cli/command.h"
 #include "train/run/gauges.h"
 
 enum { PLOT_HEIGHT = 14, PLOT_WIDTH_MAX = 96 };

@@ -13,7 +13,7 @@
  * reduce shard of the sums. Every micro-batch sends B T C elements over every boundary, forward and
  * backward. plan/formula.h has the traffic of TP groups.
  */
-#include "cli/launch/ranks_table.h"
+#include "cli/train/train_view.h"
 #include <math.h>
 #include <stdio.h>
 #include "plan/formula.h"
