@@ -220,6 +220,15 @@ void console_write(struct console *console, const char *data, size_t bytes)
     console_flush(console);
 }
 
+enum status console_print(struct console *console, struct text *text)
+{
+    enum status st = text->status;
+    if (st == STATUS_OK)
+        console_write(console, text_string(text), text->bytes);
+    text_free(text);
+    return st;
+}
+
 void console_pass(struct console *console, const char *data, size_t bytes)
 {
     console_live_clear(console);

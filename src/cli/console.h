@@ -59,6 +59,8 @@ void console_line(struct console *console, const char *format, ...)
 void console_fact(struct console *console, const char *name, const char *value);
 /* Print our own text to stdout: keeps newlines and tabs. */
 void console_write(struct console *console, const char *data, size_t bytes);
+/* The same for a text, which is freed. Prints nothing and returns its status if it is incomplete. */
+enum status console_print(struct console *console, struct text *text);
 /* Print text of a model, in complete characters: keeps newlines and tabs, prints U+FFFD where
  * console_line would escape. */
 void console_text(struct console *console, const char *data, size_t bytes);

@@ -36,16 +36,6 @@ static int page_width(const struct cli *cli)
     return cli->console->width < WIDTH_MAX ? cli->console->width : WIDTH_MAX;
 }
 
-/* Print and free. */
-static enum status show(struct cli *cli, struct text *text)
-{
-    enum status st = text->status;
-    if (st == STATUS_OK)
-        console_write(cli->console, text_string(text), text->bytes);
-    text_free(text);
-    return st;
-}
-
 static void heading(struct cli *cli, struct text *text, const char *title)
 {
     text_printf(text, "\n%s%s%s\n", console_style(cli->console, STYLE_BOLD), title,
@@ -72,7 +62,7 @@ enum status help_overview(struct cli *cli)
     heading(cli, &text, "Exit codes");
     for (int i = 0; i < EXIT_CODE_COUNT; i++)
         text_printf(&text, "  %-3s %s\n", exit_codes[i].code, exit_codes[i].meaning);
-    return show(cli, &text);
+    return console_print(cli->console, &text);
 }
 
 enum status help_version(struct cli *cli)
@@ -117,7 +107,7 @@ enum status help_command(struct cli *cli, const struct command_call *call)
     text_add(&text, command->examples);
     text_add(&text, "\n");
     options_print_help(call->options, &text, page_width(cli));
-    return show(cli, &text);
+    return console_print(cli->console, &text);
 }
 
 enum status help_page(struct cli *cli, const struct page_command *page)
@@ -130,7 +120,7 @@ enum status help_page(struct cli *cli, const struct page_command *page)
     text_printf(&text, "  sifr %s\n", page->usage);
     heading(cli, &text, "Examples");
     text_add(&text, page->examples);
-    return show(cli, &text);
+    return console_print(cli->console, &text);
 }
 
 /* --- man page ------------------------------------------------------------------------------- */
@@ -221,7 +211,7 @@ enum status help_man(struct cli *cli)
              ".SH ENVIRONMENT\nEvery key is also an environment variable: "
              "\\fBSIFR_TRAIN_STEPS\\fR for \\fBtrain.steps\\fR. It overrides a "
              "configuration file; a flag overrides it. \\fBNO_COLOR\\fR turns colours off.\n");
-    return show(cli, &text);
+    return console_print(cli->console, &text);
 }
 
 /* --- reference ------------------------------------------------------------------------------ */
@@ -318,7 +308,7 @@ enum status help_reference(struct cli *cli)
     text_init(&text, cli->env);
     enum status st = reference(cli, &text);
     if (st == STATUS_OK)
-        return show(cli, &text);
+        return console_print(cli->console, &text);
     text_free(&text);
     return st;
 }
@@ -381,5 +371,5 @@ enum status help_completion_bash(struct cli *cli)
                     "    fi\n"
                     "}\n"
                     "complete -o default -F _sifr sifr\n");
-    return show(cli, &text);
+    return console_print(cli->console, &text);
 }

@@ -174,11 +174,7 @@ static void report_step(struct bench *bench, const struct bench_step_config *con
         json_out_real(&bench->json, "gflops", r->gflops);
         json_out_real(&bench->json, "sgemm_share", share);
         json_out_int(&bench->json, "peak_bytes", (int64_t)r->held.total_bytes);
-        json_out_open(&bench->json, "peak", '{');
-        for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
-            json_out_int(&bench->json, mem_category_word((enum mem_category)c),
-                         (int64_t)r->held.bytes[c]);
-        json_out_close(&bench->json, '}');
+        json_out_mem(&bench->json, "peak", r->held.bytes);
         if (r->gpu.held_bytes > 0)
             gpu_json(bench, r);
         json_out_real(&bench->json, "loss", r->loss);

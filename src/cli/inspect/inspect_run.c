@@ -156,10 +156,7 @@ static enum status draw(struct inspection *in, const struct history *history)
                         .ascii = console->ascii};
     text_init(&text, in->cli->env);
     plot_draw(&plot, &text);
-    enum status st = text.status;
-    console_write(console, text_string(&text), text.bytes);
-    text_free(&text);
-    return st;
+    return console_print(console, &text);
 }
 
 static enum status print_history(struct inspection *in)

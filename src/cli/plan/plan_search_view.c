@@ -235,11 +235,7 @@ enum status plan_search_view_table(struct cli *cli, const struct plan_search_vie
     struct text text;
     text_init(&text, cli->env);
     write_table(cli, view, &text);
-    enum status st = text.status;
-    if (st == STATUS_OK)
-        console_write(cli->console, text_string(&text), text.bytes);
-    text_free(&text);
-    return st;
+    return console_print(cli->console, &text);
 }
 
 /* --- JSON --------------------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* plan_view -- prints a plan as a table or as one JSON object, and Table 1 of the ZeRO paper. */
+/* plan_view -- prints a plan as a table or as one JSON object. */
 #ifndef CLI_PLAN_VIEW_H
 #define CLI_PLAN_VIEW_H
 #include "cli/command.h"
@@ -27,28 +27,5 @@ void plan_view_advice(const struct plan_view *view, struct text *text);
 
 /* Append the PP stages of a pipeline. */
 enum status plan_view_pipe(struct cli *cli, const struct plan_view *view, struct text *text);
-
-enum status plan_view_table1(struct cli *cli, bool json);
-
-/* --- plan_lines.c: every buffer of a planned rank, sorted for reading ------------------------- */
-
-struct plan_line {
-    enum mem_location location;
-    enum mem_category category;
-    size_t bytes;
-    char name[112];
-};
-
-struct plan_lines {
-    struct text room; /* memory of the array */
-    const struct plan_line *line;
-    int count;
-};
-
-/* The buffers of rank 0: GPU before host, by category, largest first. Free them also after a
- * failure. */
-enum status plan_lines_collect(struct env *env, const struct plan_request *request,
-                               struct plan_lines *lines);
-void plan_lines_free(struct plan_lines *lines);
 
 #endif
