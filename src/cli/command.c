@@ -66,21 +66,10 @@ enum status command_unknown(struct env *env, const char *name)
 /* --- the options of a call ------------------------------------------------------------------ */
 
 static const struct option general_list[] = {
-    {.key = "help",
-     .letter = 'h',
-     .type = OPTION_BOOL,
-     .flag_only = true,
-     .offset = offsetof(struct command_general, help),
-     .help = "print this help"},
-    {.key = "verbose",
-     .letter = 'v',
-     .type = OPTION_BOOL,
-     .flag_only = true,
-     .offset = offsetof(struct command_general, verbose),
+    {COMMAND_FLAG("help", command_general, help, BOOL), .letter = 'h', .help = "print this help"},
+    {COMMAND_FLAG("verbose", command_general, verbose, BOOL), .letter = 'v',
      .help = "log details to stderr, and where in the source an error was raised"},
 };
-static const struct option_table general_options = {COMMAND_GENERAL, general_list,
-                                                    sizeof general_list / sizeof general_list[0]};
 
 enum status command_open(struct env *env, const struct command *command, struct command_call *call)
 {
@@ -88,8 +77,11 @@ enum status command_open(struct env *env, const struct command *command, struct 
     *call = (struct command_call){.command = command};
     TRY(mem_alloc(env, MEM_OTHER, "settings", command->settings_bytes, &call->settings));
     TRY_OR(undo, options_create(env, &call->options));
-    TRY_OR(undo, command->bind(call->options, call->settings));
-    TRY_OR(undo, options_bind(call->options, &general_options, &call->general));
+    TRY_OR(undo, options_bind(call->options, command->flags, call->settings));
+    if (command->bind)
+        TRY_OR(undo, command->bind(call->options, call->settings));
+    TRY_OR(undo, options_bind(call->options, COMMAND_FLAGS(COMMAND_GENERAL, general_list),
+                              &call->general));
     return STATUS_OK;
 undo:
     command_close(env, call);

@@ -49,10 +49,23 @@ struct command {
     bool config_file; /* the first word is a YAML file with the configuration */
     bool graceful;    /* signals ask it to stop; otherwise they terminate it ... */
     bool says_end;    /* ... and a line says so, as a supervisor of several ranks does */
+    const struct option_table *flags; /* COMMAND_FLAGS; bound to the settings */
+    /* Bind further tables; may be NULL. */
     enum status (*bind)(struct options *options, void *settings);
     enum status (*run)(struct cli *cli, struct options *options, void *settings,
                        const char *const *words, int word_count);
 };
+
+/* A struct option begins with the flag --word, which is stored in a field of struct `settings`. */
+#define COMMAND_FLAG(word, settings, field, kind)          \
+    .key = word, .type = OPTION_##kind, .flag_only = true, \
+    .offset = offsetof(struct settings, field)
+#define COMMAND_RANGE(low, high) .ranged = true, .min = (low), .max = (high)
+#define COMMAND_FLAGS(title, list)                  \
+    &(const struct option_table)                    \
+    {                                               \
+        title, list, sizeof(list) / sizeof(list)[0] \
+    }
 
 extern const struct command command_train, command_plan, command_eval, command_sample,
     command_tokenize, command_export, command_inspect, command_bench, command_doctor;

@@ -401,3 +401,17 @@ void console_fact(struct console *console, const char *name, const char *value)
         name = "";
     } while (*value);
 }
+
+void console_progress(struct console_progress *progress, double share, const char *figure)
+{
+    enum { CELLS = 24 };
+    char line[256], bar[3 * CELLS + 1], eta[32];
+    double now = clock_seconds(), elapsed = now - progress->begin;
+    if (now - progress->shown < 0.1)
+        return;
+    progress->shown = now;
+    text_human_seconds(eta, share > 0 ? elapsed / share - elapsed : -1);
+    snprintf(line, sizeof line, "%s %s %3.0f%%%s | eta %s", progress->what,
+             console_bar(progress->console, bar, CELLS, share), 100 * share, figure, eta);
+    console_live(progress->console, stderr, line);
+}

@@ -88,6 +88,15 @@ void console_signal_line(const struct console *console, enum log_level level, co
 /* Print an error of a rank other than 0, unless --verbose has shown it already. */
 void console_rank_error(struct console *console, const char *line);
 
+/* The live line of a long task on stderr, rewritten ten times a second at most. */
+struct console_progress {
+    struct console *console;
+    const char *what;
+    double begin, shown; /* times of the start and of the last line */
+};
+/* `figure` follows the percentage: " | 2 MiB/s"; "" = none. */
+void console_progress(struct console_progress *progress, double share, const char *figure);
+
 /* A bar of `width` cells filled to `share` (0 .. 1), for live lines. `out` has 3 * width + 1
  * bytes. */
 char *console_bar(const struct console *console, char *out, int width, double share);

@@ -9,9 +9,18 @@ const char *machine_preset_name(int index)
     return index < machine_preset_count ? machine_presets[index].name : NULL;
 }
 
-const char *machine_preset_words(int index)
+static const struct machine_preset *find_preset(const char *name)
 {
-    return index < machine_preset_count ? machine_presets[index].words : NULL;
+    for (int i = 0; i < machine_preset_count; i++)
+        if (strcmp(machine_presets[i].name, name) == 0)
+            return &machine_presets[i];
+    return NULL;
+}
+
+const char *machine_preset_words(const char *name)
+{
+    const struct machine_preset *preset = find_preset(name);
+    return preset ? preset->words : "";
 }
 
 static enum status load_file(struct env *env, const char *path, struct machine_profile *profile)
@@ -49,10 +58,9 @@ enum status machine_profile_load(struct env *env, const char *name_or_path,
                                  struct machine_profile *profile)
 {
     *profile = (struct machine_profile){0};
-    for (int i = 0; i < machine_preset_count; i++) {
-        if (strcmp(machine_presets[i].name, name_or_path) == 0)
-            return machine_preset_profile(env, &machine_presets[i], profile);
-    }
+    const struct machine_preset *preset = find_preset(name_or_path);
+    if (preset)
+        return machine_preset_profile(env, preset, profile);
     if (!strchr(name_or_path, '/') && !file_exists(name_or_path))
         return refuse_name(env, name_or_path);
     return load_named(env, name_or_path, profile);

@@ -44,7 +44,7 @@ void machine_profile_free(struct env *env, struct machine_profile *profile);
 
 /* "h100", "h200", ...; NULL after the last */
 const char *machine_preset_name(int index);
-const char *machine_preset_words(int index); /* its description, for a list */
+const char *machine_preset_words(const char *name); /* its description; "" = no such preset */
 
 /* --- machine_fit.c: fits the few figures of a profile to measurements ------------------------- */
 

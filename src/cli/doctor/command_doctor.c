@@ -331,18 +331,8 @@ static enum status run_doctor(struct cli *cli, struct options *options, void *se
 /* --- the command ---------------------------------------------------------------------------- */
 
 static const struct option doctor_list[] = {
-    {.key = "json",
-     .type = OPTION_BOOL,
-     .flag_only = true,
-     .offset = offsetof(struct doctor_settings, json),
-     .help = "print one JSON object"},
+    {COMMAND_FLAG("json", doctor_settings, json, BOOL), .help = "print one JSON object"},
 };
-static const struct option_table doctor_options = {"output", doctor_list, 1};
-
-static enum status bind_doctor(struct options *options, void *settings)
-{
-    return options_bind(options, &doctor_options, settings);
-}
 
 const struct command command_doctor = {
     .name = "doctor",
@@ -355,6 +345,6 @@ const struct command command_doctor = {
     .examples = "  sifr doctor\n"
                 "  sifr doctor --json | jq .blas\n",
     .settings_bytes = sizeof(struct doctor_settings),
-    .bind = bind_doctor,
+    .flags = COMMAND_FLAGS("output", doctor_list),
     .run = run_doctor,
 };

@@ -111,3 +111,8 @@ enum status ranks_leave(struct cli *cli, const struct ranks_plan *plan, enum sta
     /* A launcher kills the other ranks when one's exit code is not 0, even while they write. */
     return ranks_is_orderly(st) && rank_report_wanted() ? STATUS_OK : st;
 }
+
+void ranks_report_failure(int rank, enum status st, const char *error)
+{
+    rank_report_end(rank, st, error, true);
+}

@@ -184,19 +184,6 @@ static enum status check_mode(struct cli *cli, const struct options *options,
     return STATUS_OK;
 }
 
-static enum status search(struct cli *cli, struct options *options, struct plan_settings *settings)
-{
-    const struct plan_search_asked asked = {.gpus = settings->gpus,
-                                            .node = settings->node,
-                                            .memory = settings->memory,
-                                            .top = settings->top,
-                                            .machine = settings->machine,
-                                            .json = settings->json};
-    enum status st = plan_search(cli, options, &asked, &settings->config);
-    run_config_release(&settings->config);
-    return st;
-}
-
 static enum status run_plan(struct cli *cli, struct options *options, void *user_settings,
                             const char *const *words, int word_count)
 {
@@ -205,49 +192,54 @@ static enum status run_plan(struct cli *cli, struct options *options, void *user
     if (settings->table1)
         return show_table1(cli, settings->json);
     TRY(check_mode(cli, options, settings));
-    if (settings->gpus > 0)
-        return search(cli, options, settings);
+    enum status st;
+    if (settings->gpus > 0) {
+        const struct plan_search_asked asked = {.gpus = settings->gpus,
+                                                .node = settings->node,
+                                                .memory = settings->memory,
+                                                .top = settings->top,
+                                                .machine = settings->machine,
+                                                .json = settings->json};
+        st = plan_search(cli, options, &asked, &settings->config);
+        run_config_release(&settings->config);
+        return st;
+    }
     TRY(share_threads(options, launch_local_ranks((int)settings->n)));
     TRY(run_config_resolve(cli->env, options, NULL, NULL, &settings->config));
-    enum status st = plan_and_show(cli, settings);
+    st = plan_and_show(cli, settings);
     run_config_release(&settings->config);
     return st;
 }
 
 /* --- the command ---------------------------------------------------------------------------- */
 
-#define FLAG(name, kind)                                    \
-    .key = #name, .type = OPTION_##kind, .flag_only = true, \
-    .offset = offsetof(struct plan_settings, name)
+#define FLAG(name, kind) COMMAND_FLAG(#name, plan_settings, name, kind)
 static const struct option plan_list[] = {
-    {FLAG(n, INT), .letter = 'n', .fallback = "1", .ranged = true, .min = 1, .max = 65536,
-     .value_name = "RANKS", .help = "number of ranks"},
-    {FLAG(memory, INT), .fallback = "0", .ranged = true, .min = 0, .max = 9e18,
-     .value_name = "BYTES",
+    {FLAG(n, INT), .letter = 'n', .fallback = "1", COMMAND_RANGE(1, 65536), .value_name = "RANKS",
+     .help = "number of ranks"},
+    {FLAG(memory, INT), .fallback = "0", COMMAND_RANGE(0, 9e18), .value_name = "BYTES",
      .help =
          "memory of a rank, such as 80G; 0 = free memory of this machine divided by its ranks, or "
          "with --gpus the memory of the machine's GPUs"},
-    {FLAG(gpus, INT), .fallback = "0", .ranged = true, .min = 0, .max = 1e6, .value_name = "RANKS",
+    {FLAG(gpus, INT), .fallback = "0", COMMAND_RANGE(0, 1e6), .value_name = "RANKS",
      .help = "search for the fastest layout for this many ranks; given keys stay fixed"},
     {FLAG(machine, STRING), .fallback = "h100", .value_name = "NAME|FILE",
      .help =
          "with --gpus: machine profile: h100, h200, a100-80g, a100-40g, or a file written by `sifr "
          "bench --save`"},
-    {FLAG(node, INT), .fallback = "0", .ranged = true, .min = 0, .max = 4096, .value_name = "RANKS",
+    {FLAG(node, INT), .fallback = "0", COMMAND_RANGE(0, 4096), .value_name = "RANKS",
      .help = "with --gpus: ranks per node, which a TP group never leaves; 0 = from the profile"},
-    {FLAG(top, INT), .fallback = "5", .ranged = true, .min = 1, .max = 1000, .value_name = "K",
+    {FLAG(top, INT), .fallback = "5", COMMAND_RANGE(1, 1000), .value_name = "K",
      .help = "with --gpus: number of layouts to print, the best of each combination of tp and pp"},
     {FLAG(lines, BOOL), .help = "also list every buffer of rank 0 in the chosen ZeRO stage"},
     {FLAG(table1, BOOL), .help = "print Table 1 of the ZeRO paper with exact figures, and exit"},
     {FLAG(json, BOOL), .help = "print one JSON object"},
 };
 #undef FLAG
-static const struct option_table plan_flags = {"plan", plan_list,
-                                               sizeof plan_list / sizeof plan_list[0]};
+
 static enum status bind_plan(struct options *options, void *user_settings)
 {
     struct plan_settings *settings = user_settings;
-    TRY(options_bind(options, &plan_flags, settings));
     return run_config_bind_planning(options, &settings->config);
 }
 
@@ -290,6 +282,7 @@ const struct command command_plan = {
     .settings_bytes = sizeof(struct plan_settings),
     .most_words = 1,
     .config_file = true,
+    .flags = COMMAND_FLAGS("plan", plan_list),
     .bind = bind_plan,
     .run = run_plan,
 };

@@ -39,9 +39,7 @@ static void describe_held(const struct trainer_summary *s, char *out, size_t byt
 
 static void print_json(struct train_view *view, const struct trainer_summary *s, const char *folder)
 {
-    struct json_out *json = &view->record;
-    json_out_restart(json);
-    json_out_string(json, "event", "end");
+    struct json_out *json = train_view_event(view, "end");
     json_out_string(json, "end", s->end);
     json_out_string(json, "folder", folder);
     json_out_string(json, "checkpoint", s->checkpoint);

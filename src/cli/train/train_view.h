@@ -38,6 +38,8 @@ void train_view_close(struct train_view *view);
 struct trainer_callbacks train_view_callbacks(struct train_view *view);
 /* A progress function for run_config_resolve, while a vocabulary is learned. `user` is the view. */
 bool train_view_learning(void *user, int done, int total);
+/* Begin a JSON record; the caller adds fields and flushes it. */
+struct json_out *train_view_event(struct train_view *view, const char *event);
 /* Print the line of the last step, unless it has been printed. */
 void train_view_keep_line(struct train_view *view);
 
