@@ -78,32 +78,27 @@ static int largest_copy(const struct plan_parts *p, const struct plan_crew *crew
     return best;
 }
 
-static enum status measure(struct env *own, const struct plan_request *request, int rank,
-                           struct look *look, struct plan_rank *result, struct plan_parts *parts)
-{
-    *result = (struct plan_rank){.rank = rank};
-    TRY(plan_parts_build(own, request, rank, NULL, parts));
-    result->roster = *zero_roster(parts->zero);
-    result->p = parts->spread.mesh.p;
-    result->part = spread_count(&parts->spread);
-    if (look->traffic && request->ranks > 1)
-        TRY(run_step(parts, request->loop_votes, result));
-    read_account(own->mem, request->gpu, result);
-    if (look->visit)
-        mem_visit(own->mem, look->visit, look->user);
-    if (look->crew)
-        look->largest_copy =
-            request->zero.snapshot ? largest_copy(parts, look->crew) : look->crew->first;
-    return STATUS_OK;
-}
-
 static enum status look_at_rank(struct env *env, const struct plan_request *request, int rank,
                                 struct look *look, struct plan_rank *result)
 {
     struct env own;
     struct plan_parts parts = {0};
+    enum status st;
     TRY(plan_account_open(env, request->threads, &own));
-    enum status st = measure(&own, request, rank, look, result, &parts);
+    *result = (struct plan_rank){.rank = rank};
+    TRY_OR(undo, plan_parts_build(&own, request, rank, NULL, &parts));
+    result->roster = *zero_roster(parts.zero);
+    result->p = parts.spread.mesh.p;
+    result->part = spread_count(&parts.spread);
+    if (look->traffic && request->ranks > 1)
+        TRY_OR(undo, run_step(&parts, request->loop_votes, result));
+    read_account(own.mem, request->gpu, result);
+    if (look->visit)
+        mem_visit(own.mem, look->visit, look->user);
+    if (look->crew)
+        look->largest_copy =
+            request->zero.snapshot ? largest_copy(&parts, look->crew) : look->crew->first;
+undo:
     plan_parts_free(&parts);
     mem_destroy(own.mem);
     return st;
@@ -316,16 +311,6 @@ static enum status find_activations(struct env *env, const struct plan_request *
 
 /* --- a whole plan ----------------------------------------------------------------------------- */
 
-/* The request for one rank alone, with one micro-batch per step. */
-static struct plan_request alone(struct plan_request request)
-{
-    request.ranks = 1;
-    request.parallel = (struct parallel_config){.pp = 1};
-    request.zero.servers = request.zero.shard_group = 0;
-    request.engine.micro_batches = 1;
-    return request;
-}
-
 static enum status fill(struct env *env, const struct plan_request *request, struct plan *plan)
 {
     TRY(plan_check_parallel(env, &request->model, request->ranks, &request->parallel));
@@ -342,8 +327,10 @@ static enum status fill(struct env *env, const struct plan_request *request, str
         if (result->possible || chosen) /* the store reports why a chosen stage is impossible */
             TRY(worst_of_all(env, &one, true, chosen ? plan->pipe.workers : NULL, result));
     }
-    struct plan_request single = alone(*request);
+    struct plan_request single = *request;
     struct plan_rank rank;
+    single.parallel = (struct parallel_config){0};
+    single = one_tp_group(single);
     TRY(plan_rank_memory(env, &single, 0, NULL, NULL, &rank));
     plan->unsharded_bytes = plan_state_bytes(&rank);
     return find_activations(env, request, plan);
@@ -378,20 +365,6 @@ static double rows_of(const struct plan_request *request)
     return (double)(request->engine.micro_batch * request->engine.tokens);
 }
 
-/* Calls among the rank's TP group, and the partial gradients it sends. */
-static void fill_tp_group(const struct plan_request *request, const struct plan_rank *rank,
-                          struct volume *volume)
-{
-    const struct spread_counts *part = &rank->part;
-    const struct layers layers =
-        formula_layers(part, &request->parallel, request->engine.recompute);
-    volume->tp = plan_tp(request);
-    volume->meetings = formula_meetings(&layers);
-    volume->loss_rows = part->last ? rows_of(request) : 0.0;
-    volume->partial = part->partial;
-    volume->norms = part->first && rank->roster.rank == roster_reduce_shard_rank(&rank->roster, 0);
-}
-
 double plan_sent_formula(const struct plan_request *request, int64_t rounds,
                          const struct plan_rank *rank, int stage, enum traffic_purpose purpose)
 {
@@ -399,17 +372,25 @@ double plan_sent_formula(const struct plan_request *request, int64_t rounds,
     double stream =
         rows_of(request) * (double)request->model.width * (double)dtype_bytes(request->compute);
     bool rows = request->parallel.sequence && plan_tp(request) > 1;
-    struct volume volume = {.parameters = (double)rank->part.parameters,
-                            .rounds = rounds,
-                            .reductions = store->local ? 1 : rounds,
-                            .value = (double)dtype_bytes(store->type),
-                            .total = (double)dtype_bytes(store->sum_type),
-                            .borrowed = (double)rank->part.borrowed,
-                            .lent = (double)rank->part.lent,
-                            .messages = spread_messages(&request->parallel, rank->p),
-                            .message_bytes = rows ? stream / plan_tp(request) : stream,
-                            .stream_bytes = stream};
-    fill_tp_group(request, rank, &volume);
+    const struct spread_counts *part = &rank->part;
+    const struct layers layers =
+        formula_layers(part, &request->parallel, request->engine.recompute);
+    const struct volume volume = {
+        .parameters = (double)part->parameters,
+        .rounds = rounds,
+        .reductions = store->local ? 1 : rounds,
+        .value = (double)dtype_bytes(store->type),
+        .total = (double)dtype_bytes(store->sum_type),
+        .borrowed = (double)part->borrowed,
+        .lent = (double)part->lent,
+        .messages = spread_messages(&request->parallel, rank->p),
+        .message_bytes = rows ? stream / plan_tp(request) : stream,
+        .tp = plan_tp(request),
+        .meetings = formula_meetings(&layers),
+        .stream_bytes = stream,
+        .loss_rows = part->last ? rows_of(request) : 0.0,
+        .partial = part->partial,
+        .norms = part->first && rank->roster.rank == roster_reduce_shard_rank(&rank->roster, 0)};
     return formula_sent(&rank->roster, stage, &volume, purpose);
 }
 

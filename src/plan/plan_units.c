@@ -18,14 +18,28 @@ struct bench {
     struct unit_side_stream *side_stream; /* NULL: one rank */
 };
 
+/* The buffers of a unit, to be freed together. */
+struct taken {
+    struct device *device;
+    void *buffers[UNIT_MAX_BUFFERS + 2 * UNIT_MAX_USES + 8];
+    int count;
+};
+
+static enum status take(struct taken *taken, size_t bytes, void **buffer)
+{
+    TRY(device_alloc(taken->device, MEM_OTHER, "unit", bytes, buffer));
+    taken->buffers[taken->count++] = *buffer;
+    return STATUS_OK;
+}
+
 /* Allocate everything that a pass may be given. Nothing is ever stored there. */
 static enum status fill_run(const struct bench *b, const struct unit *unit,
-                            const struct unit_buffer *buffers, int count, struct unit_run *run)
+                            const struct unit_buffer *buffers, int count, struct taken *taken,
+                            struct unit_run *run)
 {
-    struct device *device = b->parts->device;
     size_t rows = (size_t)(b->shape.batch * b->shape.tokens);
     size_t stream = rows * (size_t)b->graph->stream_width * dtype_bytes(b->parts->ops->type);
-    void *residual, *pending, *tokens, *labels, *scalars;
+    void *param, *residual, *pending, *tokens, *labels, *scalars, *loss;
     *run = (struct unit_run){.ops = b->parts->ops,
                              .stream = b->parts->stream,
                              .group = b->parts->comm,
@@ -33,48 +47,28 @@ static enum status fill_run(const struct bench *b, const struct unit *unit,
                              .shape = b->shape,
                              .rebuild = b->own_below};
     for (int i = 0; i < count; i++)
-        TRY(device_alloc(device, MEM_OTHER, "unit", buffers[i].bytes, &run->buffers[i]));
+        TRY(take(taken, buffers[i].bytes, &run->buffers[i]));
     for (int i = 0; i < unit->use_count; i++) {
         size_t bytes = (size_t)unit_param_room(b->graph, unit->uses[i]) * sizeof(double);
-        void *param;
-        TRY(device_alloc(device, MEM_OTHER, "unit", bytes, &param));
-        TRY(device_alloc(device, MEM_OTHER, "unit", bytes, &run->grads[i]));
+        TRY(take(taken, bytes, &param));
+        TRY(take(taken, bytes, &run->grads[i]));
         run->params[i] = param;
     }
-    TRY(device_alloc(device, MEM_OTHER, "unit", stream, &residual));
-    TRY(device_alloc(device, MEM_OTHER, "unit", stream, &pending));
-    TRY(device_alloc(device, MEM_OTHER, "unit", stream, &run->room));
-    TRY(device_alloc(device, MEM_OTHER, "unit", stream, &run->gradient));
-    TRY(device_alloc(device, MEM_OTHER, "unit", rows * sizeof(int32_t), &tokens));
-    TRY(device_alloc(device, MEM_OTHER, "unit", rows * sizeof(int32_t), &labels));
-    TRY(device_alloc(device, MEM_OTHER, "unit", sizeof(struct step_scalars), &scalars));
-    TRY(device_alloc(device, MEM_OTHER, "unit", sizeof(double), &run->loss));
+    TRY(take(taken, stream, &residual));
+    TRY(take(taken, stream, &pending));
+    TRY(take(taken, stream, &run->room));
+    TRY(take(taken, stream, &run->gradient));
+    TRY(take(taken, rows * sizeof(int32_t), &tokens));
+    TRY(take(taken, rows * sizeof(int32_t), &labels));
+    TRY(take(taken, sizeof(struct step_scalars), &scalars));
+    TRY(take(taken, sizeof(double), &loss));
     run->residual = residual;
     run->pending = pending;
     run->tokens = tokens;
     run->labels = labels;
     run->scalars = scalars;
+    run->loss = loss;
     return STATUS_OK;
-}
-
-static void free_run(const struct bench *b, const struct unit *unit, int count,
-                     struct unit_run *run)
-{
-    struct device *device = b->parts->device;
-    for (int i = 0; i < count; i++)
-        device_free(device, run->buffers[i]);
-    for (int i = 0; i < unit->use_count; i++) {
-        device_free(device, (void *)run->params[i]);
-        device_free(device, run->grads[i]);
-    }
-    device_free(device, (void *)run->residual);
-    device_free(device, (void *)run->pending);
-    device_free(device, run->room);
-    device_free(device, run->gradient);
-    device_free(device, (void *)run->tokens);
-    device_free(device, (void *)run->labels);
-    device_free(device, (void *)run->scalars);
-    device_free(device, run->loss);
 }
 
 /* Seconds of a pass; 0 if the unit has no such pass. */
@@ -94,6 +88,7 @@ static enum status time_unit(const struct bench *b, const struct unit *unit,
 {
     struct unit_buffer buffers[UNIT_MAX_BUFFERS];
     struct unit_run run;
+    struct taken taken = {.device = b->parts->device};
     int count = unit->type->buffers(unit, b->parts->ops, b->shape, buffers);
     bool rebuilds = false;
     size_t kept = 0;
@@ -101,7 +96,7 @@ static enum status time_unit(const struct bench *b, const struct unit *unit,
         rebuilds = rebuilds || (buffers[i].keep >= b->own_below && buffers[i].keep != KEEP_NOT);
         kept += buffers[i].keep < b->own_below ? buffers[i].bytes : 0;
     }
-    enum status st = fill_run(b, unit, buffers, count, &run);
+    enum status st = fill_run(b, unit, buffers, count, &taken, &run);
     if (st == STATUS_OK) {
         cost->activation_bytes = kept;
         cost->forward = time_pass(b, unit, PASS_FORWARD, &run);
@@ -113,7 +108,8 @@ static enum status time_unit(const struct bench *b, const struct unit *unit,
             parts ? before + time_pass(b, unit, PASS_BACKWARD_INPUT, &run) : cost->backward;
         cost->weight = parts ? time_pass(b, unit, PASS_BACKWARD_WEIGHT, &run) : 0.0;
     }
-    free_run(b, unit, count, &run);
+    for (int i = 0; i < taken.count; i++)
+        device_free(taken.device, taken.buffers[i]);
     return st;
 }
 

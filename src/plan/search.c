@@ -95,25 +95,19 @@ static enum status judge(struct search *s, enum status st, bool *refused)
     return log_fail(s->env->log, st, __FILE__, __LINE__, "%s", log_first_error(s->quiet.log));
 }
 
-static enum status needed_at(struct search *s, const struct plan_request *request, int p,
-                             size_t *needed)
-{
-    struct plan_rank rank;
-    int tp = (int)request->parallel.tp;
-    TRY(plan_rank_memory(&s->quiet, request, p * tp, NULL, NULL, &rank));
-    *needed = plan_needed_bytes(&rank) > *needed ? plan_needed_bytes(&rank) : *needed;
-    return STATUS_OK;
-}
-
-/* The memory of the ranks that usually need the most. */
+/* The memory of the ranks that usually need the most: of the first and the last PP stage. */
 static enum status needed_at_ends(struct search *s, const struct plan_request *request,
                                   size_t *needed)
 {
-    int pp = plan_pp_stages(request);
+    int last = plan_pp_stages(request) - 1;
     *needed = 0;
-    TRY(needed_at(s, request, 0, needed));
-    if (pp > 1 && (s->space->memory == 0 || *needed <= s->space->memory))
-        TRY(needed_at(s, request, pp - 1, needed));
+    for (int p = 0; p <= last; p += last > 0 ? last : 1) {
+        struct plan_rank rank;
+        if (s->space->memory > 0 && *needed > s->space->memory)
+            break;
+        TRY(plan_rank_memory(&s->quiet, request, p * (int)request->parallel.tp, NULL, NULL, &rank));
+        *needed = plan_needed_bytes(&rank) > *needed ? plan_needed_bytes(&rank) : *needed;
+    }
     return STATUS_OK;
 }
 
@@ -278,7 +272,7 @@ static enum status finish(struct search *s)
     out->count = count;
     for (int i = 0; i < count; i++)
         out->layouts[i] = layout_of(s->space, &s->best[i]);
-    search_say_why(s->space, out);
+    search_say_why(out);
     return STATUS_OK;
 }
 

@@ -94,6 +94,6 @@ int64_t search_rounds(const struct search_space *space, const struct search_poin
 int search_simpler(const struct search_point *a, const struct search_point *b);
 
 /* --- search_why.c ----------------------------------------------------------------------------- */
-void search_say_why(const struct search_space *space, struct search_result *result);
+void search_say_why(struct search_result *result);
 
 #endif

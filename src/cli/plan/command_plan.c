@@ -5,7 +5,6 @@
 #include "cli/launch/launch.h"
 #include "base/host.h"
 #include "cli/json_out.h"
-#include "cli/plan/plan_search.h"
 #include "cli/plan/plan_view.h"
 
 struct plan_settings {

@@ -1,4 +1,4 @@
-#include "cli/plan/plan_search.h"
+#include "cli/plan/plan_view.h"
 #include <string.h>
 #include "base/clock.h"
 #include "base/host.h"

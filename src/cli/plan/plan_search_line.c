@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "cli/command.h"
-#include "cli/plan/plan_search.h"
+#include "cli/plan/plan_view.h"
 
 /* --- keys --------------------------------------------------------------------------------- */
 

@@ -1,6 +1,6 @@
 /* plan_search_view -- prints a row for each layout, then the traffic of the best one, why it is
  * best, and the command that runs it. */
-#include "cli/plan/plan_search.h"
+#include "cli/plan/plan_view.h"
 #include <stdio.h>
 #include "cli/json_out.h"
 
