@@ -118,17 +118,12 @@ void command_line_add_word(struct text *text, const char *word)
     text_add(text, "'");
 }
 
-/* --fresh must not be repeated: it would start over. */
-static bool is_fresh(const char *word)
-{
-    return strcmp(word, "--fresh") == 0 || strncmp(word, "--fresh=", 8) == 0;
-}
-
 static void print(const struct cli *cli, struct text *text)
 {
     text_add(text, "sifr");
     for (int i = 0; i < cli->argc; i++) {
-        if (!is_fresh(cli->argv[i]))
+        /* --fresh must not be repeated: it would start over. */
+        if (strcmp(cli->argv[i], "--fresh") != 0 && strncmp(cli->argv[i], "--fresh=", 8) != 0)
             command_line_add_word(text, cli->argv[i]);
     }
 }

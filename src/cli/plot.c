@@ -217,3 +217,21 @@ int curve_points(const struct curve *curve, struct plot_point *out)
         out[count++] = pending_mean(curve);
     return count;
 }
+
+void curve_draw(const struct curve *curve, const struct plot_point *marks, int mark_count,
+                const struct console *console, struct text *text)
+{
+    enum { HEIGHT = 14, WIDTH_MAX = 96 };
+    struct plot_point points[CURVE_POINTS];
+    struct plot plot = {.width = console->width < WIDTH_MAX ? console->width : WIDTH_MAX,
+                        .height = HEIGHT,
+                        .line = points,
+                        .line_count = curve_points(curve, points),
+                        .marks = marks,
+                        .mark_count = mark_count,
+                        .line_on = console_style(console, STYLE_CYAN),
+                        .mark_on = console_style(console, STYLE_YELLOW),
+                        .off = console_style(console, STYLE_PLAIN),
+                        .ascii = console->ascii};
+    plot_draw(&plot, text);
+}

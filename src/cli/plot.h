@@ -3,7 +3,7 @@
 #ifndef CLI_PLOT_H
 #define CLI_PLOT_H
 #include <stdbool.h>
-#include "base/text.h"
+#include "cli/console.h"
 
 struct plot_point {
     double x, y; /* points whose y is not finite are skipped */
@@ -38,5 +38,8 @@ struct curve { /* starts as { 0 } */
 void curve_add(struct curve *curve, double x, double y); /* skips y that is not finite */
 /* All points, the incomplete last one included; returns their number, at most CURVE_POINTS. */
 int curve_points(const struct curve *curve, struct plot_point *out);
+/* Append the picture of a curve and marks, in the width and colours of the console. */
+void curve_draw(const struct curve *curve, const struct plot_point *marks, int mark_count,
+                const struct console *console, struct text *text);
 
 #endif

@@ -157,55 +157,45 @@ static enum status build(struct env *env, const struct plan_request *request,
     return stream_create(p->device, "compute", &p->stream);
 }
 
-static enum status measure(struct env *env, struct env *own, const struct plan_request *request,
-                           const struct plan_clock *clock, struct plan_parts *parts,
-                           struct plan_unit_cost **costs, int *count)
+enum status plan_unit_costs(struct env *env, const struct plan_request *request,
+                            const struct machine_profile *machine, struct plan_unit_cost **costs,
+                            int *count)
 {
-    *costs = NULL;
-    TRY(build(own, request, clock, parts));
     const struct engine_config *engine = &request->engine;
-    const struct unit_graph *graph = model_graph(parts->model);
+    struct env own = {0};
+    struct plan_parts parts = {0};
+    struct plan_clock clock = {.machine = machine};
     struct bench bench = {.request = request,
-                          .parts = parts,
-                          .graph = graph,
-                          .shape = {.batch = engine->micro_batch,
-                                    .tokens = engine->tokens,
-                                    .sequence = graph->sequence},
+                          .parts = &parts,
+                          .shape = {.batch = engine->micro_batch, .tokens = engine->tokens},
                           .own_below = recompute_keeps_below(engine->recompute)};
-    if (parts->comm)
-        TRY(unit_side_stream_create(parts->device, parts->comm, &bench.side_stream));
     bool *used = NULL;
-    enum status st = mem_alloc_array(env, MEM_OTHER, "unit costs", (size_t)graph->unit_count,
-                                     sizeof **costs, costs);
-    if (st == STATUS_OK)
-        st = mem_alloc_array(env, MEM_OTHER, "params used", (size_t)graph->param_count,
-                             sizeof *used, &used);
-    if (st == STATUS_OK)
-        st = time_units(&bench, used, *costs);
+    enum status st;
+    *costs = NULL;
+    TRY(ops_meter_create(env, &machine->ops, &clock.meter));
+    TRY_OR(undo_meter, plan_account_open(env, request->threads, &own));
+    TRY_OR(undo_parts, build(&own, request, &clock, &parts));
+    bench.graph = model_graph(parts.model);
+    bench.shape.sequence = bench.graph->sequence;
+    *count = bench.graph->unit_count;
+    if (parts.comm)
+        TRY_OR(undo_parts, unit_side_stream_create(parts.device, parts.comm, &bench.side_stream));
+    TRY_OR(undo_stream,
+           mem_alloc_array(env, MEM_OTHER, "unit costs", (size_t)*count, sizeof **costs, costs));
+    TRY_OR(undo_stream, mem_alloc_array(env, MEM_OTHER, "params used",
+                                        (size_t)bench.graph->param_count, sizeof *used, &used));
+    st = time_units(&bench, used, *costs);
+undo_stream:
     mem_free(env, used);
     if (st != STATUS_OK) {
         mem_free(env, *costs);
         *costs = NULL;
     }
-    *count = graph->unit_count;
-    unit_side_stream_destroy(parts->device, bench.side_stream);
-    return st;
-}
-
-enum status plan_unit_costs(struct env *env, const struct plan_request *request,
-                            const struct machine_profile *machine, struct plan_unit_cost **costs,
-                            int *count)
-{
-    struct env own;
-    struct plan_parts parts = {0};
-    struct plan_clock clock = {.machine = machine};
-    TRY(ops_meter_create(env, &machine->ops, &clock.meter));
-    enum status st = plan_account_open(env, request->threads, &own);
-    if (st == STATUS_OK) {
-        st = measure(env, &own, request, &clock, &parts, costs, count);
-        plan_parts_free(&parts);
-        mem_destroy(own.mem);
-    }
+    unit_side_stream_destroy(parts.device, bench.side_stream);
+undo_parts:
+    plan_parts_free(&parts);
+    mem_destroy(own.mem);
+undo_meter:
     ops_meter_destroy(clock.meter);
     return st;
 }

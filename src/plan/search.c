@@ -276,16 +276,6 @@ static enum status finish(struct search *s)
     return STATUS_OK;
 }
 
-static enum status run(struct search *s)
-{
-    bool refused;
-    TRY(plan_model(s->env, s->space->request, &s->out->parameters, &s->out->flops_per_token));
-    TRY(judge(s, search_points_make(&s->quiet, s->space, &s->points), &refused));
-    if (!refused)
-        TRY(simulate_points(s));
-    return finish(s);
-}
-
 enum status search_layouts(struct env *env, const struct search_space *space,
                            struct search_result *result)
 {
@@ -295,7 +285,14 @@ enum status search_layouts(struct env *env, const struct search_space *space,
     s.quiet.log = log_create(print_nothing, NULL, LOG_ERROR);
     if (!s.quiet.log)
         return STATUS_MEMORY;
-    enum status st = run(&s);
+    bool refused = false;
+    enum status st;
+    TRY_OR(undo, plan_model(env, space->request, &result->parameters, &result->flops_per_token));
+    TRY_OR(undo, judge(&s, search_points_make(&s.quiet, space, &s.points), &refused));
+    if (!refused)
+        TRY_OR(undo, simulate_points(&s));
+    st = finish(&s);
+undo:
     search_points_free(&s.quiet, &s.points);
     mem_free(env, s.best);
     log_destroy(s.quiet.log);

@@ -273,13 +273,6 @@ static enum status measure(struct bench *bench, const struct options *options, c
 
 #define MACHINE_SECONDS 0.07 /* default of --seconds for a profile, which has many calls */
 
-/* Is the configuration of a run given? */
-static bool names_run(const struct options *options, int word_count)
-{
-    return word_count > 1 || options_is_set(options, "model.preset") ||
-           options_is_set(options, "model.layers") || options_is_set(options, "model.path");
-}
-
 /* Measure for a machine profile, or on several ranks. */
 static enum status measure_machine(struct cli *cli, struct options *options,
                                    struct bench_settings *settings, bool comm, bool configured)
@@ -323,7 +316,9 @@ static enum status run_bench(struct cli *cli, struct options *options, void *use
     }
     if (options_is_set(options, "save") && !*settings->save)
         return FAIL(cli->env, USAGE, "--save is empty: name a file, or omit --save");
-    bool configured = ops && names_run(options, word_count);
+    bool configured =
+        ops && (word_count > 1 || options_is_set(options, "model.preset") ||
+                options_is_set(options, "model.layers") || options_is_set(options, "model.path"));
     if (comm || (ops && (settings->n > 0 || *settings->save || configured)))
         return measure_machine(cli, options, settings, comm, configured);
     if (settings->n > 0 || *settings->save)

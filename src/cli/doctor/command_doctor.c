@@ -233,16 +233,6 @@ static void print_facts(struct console *console, const struct checkup *checkup)
     fact(console, "", "PCRE2 %s, %s JIT", l->pcre2, l->pcre2_jit ? "with" : "without");
 }
 
-static void print_findings(struct console *console, const struct checkup *checkup)
-{
-    console_line(console, "%s", "");
-    for (int i = 0; i < checkup->finding_count; i++)
-        console_line(console, "%s!%s %s", console_style(console, STYLE_YELLOW),
-                     console_style(console, STYLE_PLAIN), checkup->findings[i]);
-    if (checkup->finding_count == 0)
-        console_line(console, "no problems found");
-}
-
 static void add_cuda(struct json_out *json, const struct device_cuda_info *cuda)
 {
     json_out_open(json, "cuda", '{');
@@ -324,7 +314,12 @@ static enum status run_doctor(struct cli *cli, struct options *options, void *se
     if (doctor->json)
         return print_json(cli, &checkup);
     print_facts(cli->console, &checkup);
-    print_findings(cli->console, &checkup);
+    console_line(cli->console, "%s", "");
+    for (int i = 0; i < checkup.finding_count; i++)
+        console_line(cli->console, "%s!%s %s", console_style(cli->console, STYLE_YELLOW),
+                     console_style(cli->console, STYLE_PLAIN), checkup.findings[i]);
+    if (checkup.finding_count == 0)
+        console_line(cli->console, "no problems found");
     return STATUS_OK;
 }
 

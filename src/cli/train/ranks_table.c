@@ -18,11 +18,6 @@
 #include <stdio.h>
 #include "train/run_plan.h"
 
-static int tp_of(const struct run_config *config)
-{
-    return config->parallel.tp > 1 ? (int)config->parallel.tp : 1;
-}
-
 struct ranks_volume ranks_formula(const struct run_config *config,
                                   const struct trainer_summary *summary)
 {
@@ -101,18 +96,6 @@ static void print_row(struct console *console, const char *name, double bytes, d
                  note);
 }
 
-/* Which rank the row about model state describes. */
-static void describe_state(const struct run_config *config, const struct trainer_summary *s,
-                           char *out, size_t bytes)
-{
-    int pp = (int)config->parallel.pp;
-    if (pp > 1)
-        snprintf(out, bytes, "a rank of stage %d, which has most, against one with everything",
-                 s->state_rank / tp_of(config) % pp);
-    else
-        snprintf(out, bytes, "a rank, against one that holds everything");
-}
-
 static void print_hidden(struct console *console, const struct traffic *sent)
 {
     double hidden = ranks_hidden(sent);
@@ -143,8 +126,12 @@ void ranks_table_print(struct console *console, const struct run_config *config,
     const struct footprint *there = gpu ? &s->held.gpu : &s->held.process;
     struct ranks_volume formula = ranks_formula(config, s);
     double steps = (double)(s->steps - s->first_step);
-    char whose[96];
-    describe_state(config, s, whose, sizeof whose);
+    char whose[96] = "a rank, against one that holds everything";
+    int pp = (int)config->parallel.pp, tp = config->parallel.tp > 1 ? (int)config->parallel.tp : 1;
+    if (pp > 1)
+        snprintf(whose, sizeof whose,
+                 "a rank of stage %d, which has most, against one with everything",
+                 s->state_rank / tp % pp);
     console_line(console, "\n  %-16s %12s %12s %8s", "over ranks", "measured", "formula", "ratio");
     print_row(console, "model state", (double)s->state_bytes, (double)s->whole_bytes, whose);
     if (there->held_bytes > 0)

@@ -4,8 +4,6 @@
 #include "cli/command.h"
 #include "train/run/gauges.h"
 
-enum { PLOT_HEIGHT = 14, PLOT_WIDTH_MAX = 96 };
-
 /* --- memory --------------------------------------------------------------------------------- */
 
 /* "1.2 GiB, with files being read or written 1.3 GiB; the process held 1.3 GiB where 1.2 GiB and
@@ -82,22 +80,9 @@ static void print_json(struct train_view *view, const struct trainer_summary *s,
 static void draw_curve(struct train_view *view)
 {
     struct console *console = view->cli->console;
-    struct plot_point points[CURVE_POINTS];
     struct text text;
-    struct plot plot = {
-        .width = console->width < PLOT_WIDTH_MAX ? console->width : PLOT_WIDTH_MAX,
-        .height = PLOT_HEIGHT,
-        .line = points,
-        .line_count = curve_points(&view->losses, points),
-        .marks = view->evals,
-        .mark_count = view->eval_count,
-        .line_on = console_style(console, STYLE_CYAN),
-        .mark_on = console_style(console, STYLE_YELLOW),
-        .off = console_style(console, STYLE_PLAIN),
-        .ascii = console->ascii,
-    };
     text_init(&text, view->cli->env);
-    plot_draw(&plot, &text);
+    curve_draw(&view->losses, view->evals, view->eval_count, console, &text);
     if (text.bytes) {
         console_line(console, "\nloss by step%s",
                      view->eval_count == 0 ? ""
