@@ -6,7 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 #include "cli/launch/launch.h"
-#include "cli/launch/mpi_launcher.h"
 #include "cli/rank_report.h"
 #include "comm/launcher.h"
 
@@ -112,4 +111,9 @@ enum status ranks_leave(struct cli *cli, const struct ranks_plan *plan, enum sta
         console_rank_error(cli->console, error);
     /* A launcher kills the other ranks when one's exit code is not 0, even while they write. */
     return ranks_is_orderly(st) && rank_report_wanted() ? STATUS_OK : st;
+}
+
+void ranks_report_failure(int rank, enum status st, const char *error)
+{
+    rank_report_end(rank, st, error, true);
 }
