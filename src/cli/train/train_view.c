@@ -9,7 +9,7 @@
 #include "base/host.h"
 #include "cli/rank_report.h"
 #include "comm/launcher.h"
-#include "train/run/gauges.h"
+#include "train/run/pace.h"
 
 enum { BAR_CELLS = 10 };
 

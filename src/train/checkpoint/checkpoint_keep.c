@@ -14,7 +14,6 @@
 #include "base/lock_file.h"
 #include "base/output.h"
 #include "base/part_folder.h"
-#include "base/tree.h"
 #include "train/checkpoint/checkpoint_write.h"
 
 enum status checkpoint_keep_path(struct env *env, const char *folder, const char *prefix,

@@ -13,7 +13,6 @@
 #include "train/data/shard.h"
 #include <string.h>
 #include "base/file.h"
-#include "base/part_file.h"
 #include "train/data/token_packer.h"
 #include "train/data/token_stream.h"
 

@@ -4,7 +4,7 @@
 #include <xxhash.h>
 #include "base/file.h"
 #include "base/text.h"
-#include "train/weights/tensor_names.h"
+#include "train/weights/safetensors.h"
 #include "train/weights/weight_index.h"
 
 enum { CHUNK = 1 << 20 };                       /* elements compared or copied at once */
