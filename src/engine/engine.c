@@ -9,7 +9,7 @@
  * The number of valid labels of the whole step is known before the first backward pass, and the
  * loss gradient is divided by it at once, so there is no average of averages. Losses are added in
  * the order of the micro-batches. In fp16 the loss gradient is also multiplied by a scale
- * (zero/loss_scale.h), which judgement and update divide out again.
+ * (struct loss_scale), which judgement and update divide out again.
  */
 #include <math.h>
 #include <string.h>
@@ -201,6 +201,29 @@ enum status engine_gradients(struct engine *engine, struct engine_result *result
 {
     struct zero_verdict verdict;
     return gradients(engine, result, &verdict);
+}
+
+struct loss_scale loss_scale_start(void)
+{
+    return (struct loss_scale){.scale = LOSS_SCALE_FIRST, .patience = LOSS_SCALE_HYSTERESIS};
+}
+
+bool loss_scale_update(struct loss_scale *s, bool overflow)
+{
+    bool explained = overflow && s->scale > LOSS_SCALE_FLOOR;
+    if (overflow) {
+        s->good_steps = 0;
+        if (s->patience > 1)
+            s->patience--;
+        else
+            s->scale = s->scale / 2 > LOSS_SCALE_FLOOR ? s->scale / 2 : LOSS_SCALE_FLOOR;
+    } else if (++s->good_steps >= LOSS_SCALE_WINDOW) {
+        s->good_steps = 0;
+        s->patience = LOSS_SCALE_HYSTERESIS;
+        if (s->scale < LOSS_SCALE_CEILING)
+            s->scale *= 2;
+    }
+    return explained;
 }
 
 enum status engine_step(struct engine *engine, int64_t t, double lr, struct engine_result *result)

@@ -1,5 +1,11 @@
-/* pp_cut -- dynamic programming over (stage, first unit), from the last stage to the first.
+/* pp_cut -- cuts the units of a model into the stages of a pipeline.
  *
+ * The slowest stage sets the pace of all. Among all cuts that fit the memory, pp_cut takes the one
+ * whose slowest stage is fastest; among these the most even one (the least sum of squares); among
+ * these the one with the fewest units in the first stages, which have the most rounds in flight.
+ * Costs are integers (operations, nanoseconds), so every rank and every machine finds the same cut.
+ *
+ * Dynamic programming over (stage, first unit), from the last stage to the first.
  * One recursion answers three questions: the smallest possible largest cost; with that as a limit,
  * the least sum of squares; and, when nothing fits, the smallest possible largest memory. Values
  * are doubles that hold integers exactly; squares are rounded, in the same way everywhere.
@@ -8,10 +14,9 @@
  * so a stage of the best cut can begin only at a few units. Only these are examined, and thousands
  * of units take no time.
  */
-#include "engine/pp_cut.h"
 #include <math.h>
-#include <stdbool.h>
-#include "base/text.h"
+
+#include "engine/spread.h"
 
 enum question { LARGEST_COST, SUM_OF_SQUARES, LARGEST_BYTES };
 

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "base/options.h"
-#include "engine/pp_cut.h"
 
 static const struct option options[] = {
     {.key = "parallel.tp",

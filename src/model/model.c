@@ -289,7 +289,40 @@ static void build(struct model *m)
     unit_graph_check(&m->graph);
 }
 
-/* --- the rotary table on the device --------------------------------------------------------- */
+/* --- the rotary table -----------------------------------------------------------------------
+ * Pair i of a head is rotated by position * f(i), f(i) = theta^(-2i/D). "linear" divides every
+ * frequency by the factor; "llama3" keeps high frequencies, divides low ones and blends in between.
+ * Angles are computed in double: fp32 is not precise enough at large positions. */
+static double scaled_frequency(const struct model_config *c, double f)
+{
+    static const double two_pi = 6.283185307179586476925286766559;
+    if (c->rope_scaling == ROPE_LINEAR)
+        return f / c->rope_factor;
+    if (c->rope_scaling != ROPE_LLAMA3)
+        return f;
+    double turns = (double)c->rope_original * f / two_pi; /* over the original context */
+    if (turns > c->rope_high)
+        return f;
+    if (turns < c->rope_low)
+        return f / c->rope_factor;
+    double blend = (turns - c->rope_low) / (c->rope_high - c->rope_low);
+    return (1 - blend) * f / c->rope_factor + blend * f;
+}
+
+void rope_table_fill(const struct model_config *c, float *table)
+{
+    int64_t half = c->head_width / 2;
+    for (int64_t i = 0; i < half; i++) {
+        double f = pow(c->rope_theta, -2.0 * (double)i / (double)c->head_width);
+        f = scaled_frequency(c, f);
+        for (int64_t t = 0; t < c->context; t++) {
+            float *pair = table + 2 * (t * half + i);
+            pair[0] = (float)cos((double)t * f);
+            pair[1] = (float)sin((double)t * f);
+        }
+    }
+}
+
 static enum status copy_to_device(struct device *device, void *dst, const void *src, size_t bytes)
 {
     struct stream *stream;
