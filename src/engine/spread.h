@@ -94,8 +94,8 @@ struct pp_cut_task {
 enum status pp_cut(struct env *env, const struct pp_cut_task *task, int *first);
 
 /* Set the fields of the store's and the engine's configuration that follow from the spread. */
-void spread_tell_store(const struct spread *spread, struct zero_config *config);
-void spread_tell_engine(const struct spread *spread, struct engine_config *config);
+void spread_configure_store(const struct spread *spread, struct zero_config *config);
+void spread_configure_engine(const struct spread *spread, struct engine_config *config);
 const struct engine_pipe *spread_pipe(const struct spread *spread); /* NULL: no pipeline */
 struct comm *spread_tp_group(const struct spread *spread);          /* NULL: tp is 1 */
 

@@ -290,8 +290,6 @@ void zero_memory_free(struct zero *zero);
 
 /* --- zero_exchange.c ------------------------------------------------------------------------ */
 enum status exchange_open(struct zero *zero);
-/* The same between the PP stages of a pipeline. */
-enum status exchange_open_pp_stages(struct zero *zero);
 enum status exchange_tables_create(struct zero *zero);
 /* full (on every worker) = the shards of its copy. Enqueued on the gather stream; the caller has
  * made that stream wait for the shards and for `full`. */

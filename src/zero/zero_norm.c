@@ -138,20 +138,6 @@ static int64_t most_nodes(const struct zero *zero)
 
 /* --- buffers -------------------------------------------------------------------------------- */
 
-/* Blocks are numbered through all learned pieces of the whole model, also where this rank has only
- * a PP stage of it. */
-static enum status number_blocks(struct zero *zero)
-{
-    int64_t next = 0;
-    TRY(mem_alloc_array(zero->env, MEM_OTHER, "norm blocks", (size_t)zero->graph->piece_count,
-                        sizeof *zero->first_block, &zero->first_block));
-    for (int i = 0; i < zero->graph->piece_count; i++) {
-        zero->first_block[i] = zero->pipe.cut ? zero->pipe.cut->first_block[i] : next;
-        next += zero_is_learned(zero, i) ? zero->partition.piece_used[i] / OPS_BLOCK : 0;
-    }
-    return STATUS_OK;
-}
-
 /* Allocate room for nodes: each PP stage tells the first how many it has. */
 static enum status make_room_for_pp_stages(struct zero *zero)
 {
@@ -172,7 +158,13 @@ static enum status make_room_for_pp_stages(struct zero *zero)
 
 enum status norm_create(struct zero *zero)
 {
-    TRY(number_blocks(zero));
+    int64_t next = 0;
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "norm blocks", (size_t)zero->graph->piece_count,
+                        sizeof *zero->first_block, &zero->first_block));
+    for (int i = 0; i < zero->graph->piece_count; i++) {
+        zero->first_block[i] = zero->pipe.cut ? zero->pipe.cut->first_block[i] : next;
+        next += zero_is_learned(zero, i) ? zero->partition.piece_used[i] / OPS_BLOCK : 0;
+    }
     size_t room = (size_t)(zero->node_room = most_nodes(zero)), ranks = (size_t)zero->roster.size;
     if (zero->pipe.comm && (size_t)comm_size(zero->pipe.comm) > ranks)
         ranks = (size_t)comm_size(zero->pipe.comm);
