@@ -310,20 +310,6 @@ static enum status report_cycle(const struct check *c)
     return st;
 }
 
-static enum status check_lists(const struct check *c)
-{
-    int pp = c->t->shape.pp;
-    for (int p = 0; p < pp; p++)
-        TRY(check_rank(c, p));
-    for (int p = 0; p < pp && pp > 1; p++) {
-        TRY(check_pair(c, p, (p + 1) % pp));
-        if (pp > 2) /* with two ranks both neighbours are the same rank */
-            TRY(check_pair(c, p, (p + pp - 1) % pp));
-    }
-    TRY(timetable_execute(c->env, c->t, NULL, NULL, c->at));
-    return timetable_executed(c->t, c->at) ? STATUS_OK : report_cycle(c);
-}
-
 enum status timetable_check(struct env *env, const struct timetable *t)
 {
     enum status st;
@@ -333,7 +319,17 @@ enum status timetable_check(struct env *env, const struct timetable *t)
     TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "timetable", cells, sizeof(int64_t), &c.position));
     TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "timetable", (size_t)t->shape.pp, sizeof(int64_t),
                                  &c.at));
-    st = check_lists(&c);
+    int pp = t->shape.pp;
+    for (int p = 0; p < pp; p++)
+        TRY_OR(undo, check_rank(&c, p));
+    for (int p = 0; p < pp && pp > 1; p++) {
+        TRY_OR(undo, check_pair(&c, p, (p + 1) % pp));
+        if (pp > 2) /* with two ranks both neighbours are the same rank */
+            TRY_OR(undo, check_pair(&c, p, (p + pp - 1) % pp));
+    }
+    TRY_OR(undo, timetable_execute(env, t, NULL, NULL, c.at));
+    if (!timetable_executed(t, c.at))
+        st = report_cycle(&c);
 undo:
     mem_free(env, c.position);
     mem_free(env, c.at);

@@ -136,17 +136,6 @@ static enum status check_divides(struct env *env, const char *part_key, int64_t 
                 part_key, part, why, whole_key, whole, whole_key);
 }
 
-static enum status check_sizes(struct env *env, const struct model_config *c)
-{
-    TRY(check_size(env, "layers", c->layers, MAX_LAYERS));
-    TRY(check_size(env, "width", c->width, MAX_WIDTH));
-    TRY(check_size(env, "heads", c->heads, MAX_WIDTH));
-    TRY(check_size(env, "kv_heads", c->kv_heads, MAX_WIDTH));
-    TRY(check_size(env, "head_width", c->head_width, MAX_WIDTH));
-    TRY(check_size(env, "ff", c->ff, MAX_WIDTH));
-    return check_size(env, "context", c->context, MAX_CONTEXT);
-}
-
 static enum status check_gpt2(struct env *env, const struct model_config *c)
 {
     if (c->heads * c->head_width != c->width)
@@ -202,7 +191,13 @@ static enum status check(struct env *env, const struct model_config *c)
 {
     if (c->arch != MODEL_GPT2 && c->arch != MODEL_LLAMA)
         return FAIL(env, CONFIG, "model.arch: %d is neither gpt2 nor llama", c->arch);
-    TRY(check_sizes(env, c));
+    TRY(check_size(env, "layers", c->layers, MAX_LAYERS));
+    TRY(check_size(env, "width", c->width, MAX_WIDTH));
+    TRY(check_size(env, "heads", c->heads, MAX_WIDTH));
+    TRY(check_size(env, "kv_heads", c->kv_heads, MAX_WIDTH));
+    TRY(check_size(env, "head_width", c->head_width, MAX_WIDTH));
+    TRY(check_size(env, "ff", c->ff, MAX_WIDTH));
+    TRY(check_size(env, "context", c->context, MAX_CONTEXT));
     TRY(c->arch == MODEL_GPT2 ? check_gpt2(env, c) : check_llama(env, c));
     TRY(check_count(env, c));
     if (!(c->norm_eps > 0))
