@@ -35,5 +35,6 @@ struct user_graph {
 enum status user_graph_create(struct sifr_context *context, const struct sifr_model *model,
                               int64_t tokens, struct user_graph *graph);
 void user_graph_free(struct sifr_context *context, struct user_graph *graph);
+int user_graph_find(const struct unit_graph *graph, const char *name); /* the tensor; -1: none */
 
 #endif

@@ -1,4 +1,5 @@
-/* sifr_context -- the public library's context: an env, a device, its ops, a stream. */
+/* sifr_context -- the public library's context: an env, a device, its ops for users' units, a
+ * stream. */
 #include <stdlib.h>
 
 #include "base/host.h"
@@ -60,4 +61,38 @@ void sifr_context_destroy(struct sifr_context *context)
 const char *sifr_error(const struct sifr_context *context)
 {
     return log_first_error(context->env.log);
+}
+
+/* --- ops for users' units ------------------------------------------------------------------- */
+
+void sifr_linear(const struct sifr_run *run, int64_t rows, int64_t in, int64_t out, const float *x,
+                 const float *w, const float *bias, float *y)
+{
+    struct linear l = {in, out, true};
+    ops_linear(run->context->ops, run->context->stream, l, rows, x, w, bias, y);
+}
+
+void sifr_linear_backward(const struct sifr_run *run, int64_t rows, int64_t in, int64_t out,
+                          const float *x, const float *w, const float *dy, float *dx, float *dw,
+                          float *dbias)
+{
+    struct linear l = {in, out, true};
+    ops_linear_dw(run->context->ops, run->context->stream, l, rows,
+                  &(struct linear_dw){.x = x, .dy = dy, .dw = dw, .dbias = dbias});
+    if (dx)
+        ops_linear_dx(run->context->ops, run->context->stream, l, rows, dy, w, dx);
+}
+
+void sifr_cross_entropy(const struct sifr_run *run, int64_t vocab, float *logits, double *losses)
+{
+    struct step_scalars scalars = {.loss_scale = run->loss_scale};
+    struct ops *ops = run->context->ops;
+    struct stream *stream = run->context->stream;
+    ops_cross_entropy(ops, stream, run->rows, vocab,
+                      &(struct cross_entropy){.labels = run->labels,
+                                              .gradient = run->gradient != NULL,
+                                              .scalars = &scalars,
+                                              .logits = logits,
+                                              .losses = losses});
+    ops_sum(ops, stream, run->rows, losses, run->loss);
 }

@@ -26,17 +26,6 @@ struct sifr_options sifr_options_default(void)
                                  .clip = 1.0};
 }
 
-static enum status check_options(struct env *env, const struct sifr_options *o)
-{
-    if (o->batch < 1 || o->tokens < 1 || o->micro_batches < 1)
-        return FAIL(env, CONFIG, "options: batch, tokens and micro_batches must be at least 1");
-    if (!(o->beta1 >= 0 && o->beta1 < 1 && o->beta2 >= 0 && o->beta2 < 1 && o->eps > 0))
-        return FAIL(env, CONFIG,
-                    "options: beta1 and beta2 must be in [0, 1) and eps above 0; start from "
-                    "sifr_options_default()");
-    return STATUS_OK;
-}
-
 static enum status open_trainer(struct sifr_trainer *t, const struct sifr_model *model)
 {
     struct sifr_context *c = t->context;
@@ -51,7 +40,12 @@ static enum status open_trainer(struct sifr_trainer *t, const struct sifr_model 
                                    .micro_batch = o->batch,
                                    .tokens = o->tokens,
                                    .micro_batches = o->micro_batches};
-    TRY(check_options(&c->env, o));
+    if (o->batch < 1 || o->tokens < 1 || o->micro_batches < 1)
+        return FAIL(&c->env, CONFIG, "options: batch, tokens and micro_batches must be at least 1");
+    if (!(o->beta1 >= 0 && o->beta1 < 1 && o->beta2 >= 0 && o->beta2 < 1 && o->eps > 0))
+        return FAIL(&c->env, CONFIG,
+                    "options: beta1 and beta2 must be in [0, 1) and eps above 0; start from "
+                    "sifr_options_default()");
     TRY(user_graph_create(c, model, o->tokens, &t->model));
     TRY(zero_create(c->ops, c->stream, NULL, &t->model.graph, &zero, &t->zero));
     TRY(engine_create(c->ops, c->stream, &t->model.graph, t->zero, &engine, &t->engine));
@@ -142,10 +136,8 @@ static enum status find_param(struct sifr_trainer *t, const char *name, int64_t 
     struct env *env = &t->context->env;
     const struct unit_graph *graph = &t->model.graph;
     log_error_clear(env->log);
-    for (*tensor = 0; *tensor < graph->tensor_count; (*tensor)++)
-        if (strcmp(graph->tensors[*tensor].name, name) == 0)
-            break;
-    if (*tensor == graph->tensor_count)
+    *tensor = user_graph_find(graph, name);
+    if (*tensor < 0)
         return FAIL(env, CONFIG, "the model has no parameter '%s'", name);
     int64_t elements = unit_tensor_whole(&graph->tensors[*tensor]);
     if (elements != count)

@@ -44,23 +44,15 @@ static const float *take_input(const struct user_unit *user, struct unit_run *ru
     return run->buffers[BUFFER_INPUT];
 }
 
+/* PASS_FORWARD and PASS_REBUILD, which finds its input in the buffer. */
 static void user_forward(const struct unit *unit, struct unit_run *run)
 {
     const struct user_unit *user = unit->self;
     struct sifr_run view = public_run(user, run);
-    view.input = take_input(user, run);
+    view.input = run->pass == PASS_REBUILD ? run->buffers[BUFFER_INPUT] : take_input(user, run);
     view.output = run->room;
     user->unit.forward(user->unit.user, &view);
     run->out_residual = run->room;
-}
-
-static void user_rebuild(const struct unit *unit, struct unit_run *run)
-{
-    const struct user_unit *user = unit->self;
-    struct sifr_run view = public_run(user, run);
-    view.input = run->buffers[BUFFER_INPUT];
-    view.output = run->room;
-    user->unit.forward(user->unit.user, &view);
 }
 
 static void user_backward(const struct unit *unit, struct unit_run *run)
@@ -105,7 +97,7 @@ static const struct unit_type inner_type = {
               [PASS_BACKWARD] = UNIT_ALL_USES},
     .writes = {[PASS_BACKWARD] = UNIT_ALL_USES},
     .run = {[PASS_FORWARD] = user_forward,
-            [PASS_REBUILD] = user_rebuild,
+            [PASS_REBUILD] = user_forward,
             [PASS_BACKWARD] = user_backward},
     .buffers = user_buffers,
 };
@@ -164,7 +156,7 @@ static int count_users(const struct sifr_model *model, const char *name)
     return users;
 }
 
-static int find_tensor(const struct unit_graph *graph, const char *name)
+int user_graph_find(const struct unit_graph *graph, const char *name)
 {
     for (int t = 0; t < graph->tensor_count; t++)
         if (strcmp(graph->tensors[t].name, name) == 0)
@@ -213,7 +205,7 @@ static enum status add_params(struct env *env, struct user_graph *g, const struc
     for (int tied = 0; tied < 2; tied++)
         for (int i = 0; i < unit->param_count; i++) {
             const struct sifr_param *param = &unit->params[i];
-            int known = find_tensor(&g->graph, param->name);
+            int known = user_graph_find(&g->graph, param->name);
             if ((count_users(model, param->name) > 1) != tied)
                 continue;
             if (known >= 0 && !same_shape(&g->tensors[known], param))
@@ -249,7 +241,7 @@ static enum status build(struct sifr_context *context, const struct sifr_model *
         TRY(add_params(env, g, model, from));
         for (int i = 0; i < from->param_count; i++)
             to->uses[i] =
-                find_tensor(&g->graph, from->params[i].name); /* each param has one tensor */
+                user_graph_find(&g->graph, from->params[i].name); /* each param has one tensor */
         g->graph.unit_count++;
     }
     return g->graph.param_count > 0 ? STATUS_OK : FAIL(env, CONFIG, "the model has no parameters");

@@ -295,8 +295,8 @@ void ops_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type,
  * that 1 - b is formed in double and rounded once: 1 - 0.999f would be off by 1e-5. */
 struct adamw {
     double beta1, beta2, eps;
-    const struct adamw_location *places; /* (segments) in device memory: 16-bit copies are rounded
-                                            stochastically; NULL: to nearest */
+    const struct adamw_location *locations; /* (segments) in device memory: 16-bit copies are
+                                               rounded stochastically; NULL: to nearest */
     int64_t update; /* the number of this update, from which the random bits are derived */
 };
 /* Where a segment's elements are in their whole tensor. The random bits depend on it: copy =

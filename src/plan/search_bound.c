@@ -17,7 +17,7 @@
 #include <math.h>
 
 #include "device/device.h"
-#include "engine/pp_cut.h"
+#include "engine/spread.h"
 #include "plan/plan_impl.h"
 #include "zero/partition.h"
 

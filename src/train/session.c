@@ -70,7 +70,7 @@ enum status session_fill(const struct model_config *model, const struct zero_con
     TRY_OR(undo_model,
            spread_create(device_env(session->device), session->comm, model_graph(session->model),
                          spread->shape, &spread->parallel, &session->spread));
-    spread_tell_store(&session->spread, &local);
+    spread_configure_store(&session->spread, &local);
     TRY_OR(undo_spread, zero_create(session->ops, session->stream, session->spread.copies,
                                     session->spread.graph, &local, &session->zero));
     return STATUS_OK;

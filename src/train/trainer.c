@@ -333,7 +333,7 @@ static enum status build_parts(struct trainer *t)
     TRY(path_join(t->env, t->target->folder, "checkpoints", &t->checkpoints));
     TRY(lock_folder(t, &holds));
     TRY(session_fill(&config->model, &store, &spread, &t->session));
-    spread_tell_engine(&t->session.spread, &engine);
+    spread_configure_engine(&t->session.spread, &engine);
     TRY(engine_create(t->session.ops, t->session.stream, t->session.spread.graph, t->session.zero,
                       &engine, &t->engine));
     TRY(fill_state(t, holds));

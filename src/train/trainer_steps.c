@@ -13,7 +13,6 @@
 #include "train/models/model_weights.h"
 #include "train/evaluate.h"
 #include "train/trainer_impl.h"
-#include "zero/loss_scale.h"
 
 /* --- phase and trace ------------------------------------------------------- */
 

@@ -253,7 +253,7 @@ static void adamw_thread(struct adamw hyper, const struct step_scalars *scalars,
     for (int i = 0; i < segment_count; i++) {
         const struct adamw_segment *s = &segments[i];
         bool random = ops_rounds_at_random(&hyper, s);
-        segment_thread(update_of(hyper, scalars, s), s, random ? &hyper.places[i] : NULL,
+        segment_thread(update_of(hyper, scalars, s), s, random ? &hyper.locations[i] : NULL,
                        hyper.update);
     }
 }
