@@ -75,6 +75,12 @@ const char *text_string(const struct text *text)
     return text->data ? text->data : "";
 }
 
+bool text_ends_with(const char *string, const char *end)
+{
+    size_t bytes = strlen(string), tail = strlen(end);
+    return bytes >= tail && strcmp(string + bytes - tail, end) == 0;
+}
+
 /* --- JSON ----------------------------------------------------------------------------------- */
 
 static void json_escape(struct text *text, uint32_t code)

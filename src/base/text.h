@@ -22,6 +22,7 @@ void text_add_bytes(struct text *text, const void *data, size_t bytes);
 void text_printf(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void text_clear(struct text *text);               /* makes it empty; keeps the allocation */
 const char *text_string(const struct text *text); /* "" when empty */
+bool text_ends_with(const char *string, const char *end);
 
 /* A quoted JSON string. Invalid UTF-8 bytes become U+FFFD; code points that base/printable.h
  * refuses become escapes such as \u001b. */

@@ -52,6 +52,8 @@ static enum status run_export(struct cli *cli, struct options *options, void *us
                                      .type = types[settings->type],
                                      .file_bytes = settings->file_bytes};
     struct export_result result;
+    if (!*request.to)
+        return FAIL(cli->env, USAGE, "OUT is empty; name the folder to write");
     TRY(model_export(cli->env, &request, &result));
     return report(cli, settings, &request, &result);
 }

@@ -245,6 +245,18 @@ static enum status check_words(struct env *env, const struct command *command,
     return STATUS_OK;
 }
 
+/* A text is easily given in place of a configuration. */
+static enum status refuse_data(struct env *env, const char *path)
+{
+    static const char *const endings[] = {".txt", ".md", ".jsonl", ".bin", ".gz"};
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        if (text_ends_with(path, endings[i]))
+            return FAIL(env, USAGE,
+                        "'%s' is no configuration (FILE.yaml); to train on it, use --data.path=%s",
+                        path, path);
+    return STATUS_OK;
+}
+
 /* Flags are loaded before the configuration file because the file is one of the words between them.
  * They override the file whatever the order. */
 static enum status load_options(struct env *env, struct command_call *call, int argc,
@@ -255,8 +267,10 @@ static enum status load_options(struct env *env, struct command_call *call, int 
     if (call->general.help) /* -qh */
         return STATUS_OK;
     TRY(check_words(env, command, words, *word_count));
-    if (command->config_file && *word_count > 0)
+    if (command->config_file && *word_count > 0) {
+        TRY(refuse_data(env, words[0]));
         TRY(options_load_yaml(call->options, words[0]));
+    }
     bool warns = !rank_report_wanted(); /* else the supervisor has warned */
     if (warns)
         options_warn_environment(call->options);

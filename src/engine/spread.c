@@ -22,7 +22,7 @@ static const struct option options[] = {
      .offset = offsetof(struct parallel_config, sequence),
      .fallback = "false",
      .help = "sequence parallelism: between matrix products, each rank of a TP group holds only "
-             "part of the tokens; needs parallel.tp"},
+             "part of the tokens; no effect unless parallel.tp is above 1"},
     {.key = "parallel.regather",
      .type = OPTION_BOOL,
      .offset = offsetof(struct parallel_config, regather),

@@ -190,9 +190,33 @@ static void test_fresh_refuses_paths_without_a_name(void **state)
         assert_int_equal(prepare(&s, scratch_path(&s, names[i]), true), STATUS_CONFIG);
         scratch_expect(&s, "--out=../NAME");
         assert_int_equal(dir_create(&s.env, scratch_path(&s, ".../checkpoints")), STATUS_OK);
+        scratch_text(&s, ".../metrics.jsonl", LINE);
         /* an ordinary name */
         assert_int_equal(prepare(&s, scratch_path(&s, "..."), true), STATUS_OK);
         assert_true(file_exists(scratch_path(&s, "....1/checkpoints")));
+        scratch_close(&s);
+    }
+}
+
+/* A folder `checkpoints`, even with a step-N in it, may be another program's. */
+static void test_fresh_moves_only_runs(void **state)
+{
+    (void)state;
+    static const char *const files[] = {NULL, "run/checkpoints/w.pt",
+                                        "run/checkpoints/step-20/COMPLETE"};
+    for (int i = 0; i < 3; i++) {
+        struct scratch s;
+        bool holds;
+        make_folder(&s);
+        assert_int_equal(dir_create(&s.env, scratch_path(&s, "run/checkpoints/step-20")),
+                         STATUS_OK);
+        if (files[i])
+            scratch_text(&s, files[i], "x");
+        assert_int_equal(run_folder_check(&s.env, scratch_path(&s, "run"), true, &holds),
+                         STATUS_CONFIG);
+        scratch_expect(&s, "--fresh moves only runs aside");
+        assert_int_equal(prepare(&s, scratch_path(&s, "run"), true), STATUS_CONFIG);
+        assert_true(file_exists(scratch_path(&s, "run/notes.txt")));
         scratch_close(&s);
     }
 }
@@ -418,6 +442,7 @@ int main(void)
         cmocka_unit_test(test_foreign_files_are_kept),
         cmocka_unit_test(test_fresh_moves_the_old_run_aside),
         cmocka_unit_test(test_fresh_refuses_paths_without_a_name),
+        cmocka_unit_test(test_fresh_moves_only_runs),
         cmocka_unit_test(test_a_file_is_not_a_folder),
         cmocka_unit_test(test_a_full_disk_leaves_no_folder),
         cmocka_unit_test(test_one_run_uses_a_folder_at_a_time),

@@ -320,10 +320,9 @@ const struct command command_train = {
     .usage = "[FILE.yaml] [--section.key=value ...] [--out=DIR] [-n RANKS]",
     .summary = "train a model from a configuration file, from keys, or both",
     .description =
-        "A key is read from the file, from the environment (SIFR_TRAIN_STEPS for "
-        "train.steps) or from the\n"
-        "command line; the command line wins, then the environment. Whole numbers accept "
-        "2k, 4M, 1G and 1e9.\n"
+        "A key is read from the command line, else from the environment (SIFR_TRAIN_STEPS for "
+        "train.steps), else\n"
+        "from the file. Whole numbers accept 2k, 4M, 1G and 1e9.\n"
         "The run folder holds the resolved configuration, metrics, samples and "
         "checkpoints; each checkpoint is a\n"
         "Hugging Face directory.\n"

@@ -6,8 +6,8 @@
 
 /* --- memory --------------------------------------------------------------------------------- */
 
-/* "1.2 GiB, with files being read or written 1.3 GiB; the process held 1.3 GiB where 1.2 GiB and
- * 41.2 MiB of runtime were counted: 0.4 % more". The first figure is the plan's; only buffers for
+/* "1.2 GiB, with files being read or written 1.3 GiB; process 1.3 GiB, counted 1.2 GiB + 41.2 MiB
+ * of runtime: 0.4 % more". The first figure is the plan's; only buffers for
  * files may add to it. */
 static void describe_held(const struct trainer_summary *s, char *out, size_t bytes)
 {
@@ -22,8 +22,7 @@ static void describe_held(const struct trainer_summary *s, char *out, size_t byt
             (size_t)snprintf(out + used, bytes - used, ", with files being read or written %s", b);
     if (isfinite(excess))
         used += (size_t)snprintf(
-            out + used, bytes - used,
-            "; the %s held %s where %s and %s%s of runtime were counted: %.1f %% %s",
+            out + used, bytes - used, "; %s %s, counted %s + %s%s of runtime: %.1f %% %s",
             gpu ? "GPU" : "process", text_human_bytes(a, (double)there->held_bytes),
             text_human_bytes(b, (double)there->accounted_bytes), gpu ? "about " : "",
             text_human_bytes(c, (double)there->runtime_bytes), fabs(excess),

@@ -26,6 +26,9 @@ static struct {
     int threads; /* of all open ops */
 } blas = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
+/* Products of more threads at once overrun the library's tables, and the process crashes. */
+enum { MOST_THREADS = 512 };
+
 static size_t stack_bytes(void)
 {
     size_t bytes = 0;
@@ -79,11 +82,17 @@ enum status cpu_blas_open(struct ops *ops)
      * only the first one to open changes it. */
     if (openblas_get_num_threads() != 1)
         openblas_set_num_threads(1);
-    bool reserved = reserve_memory(ops);
+    int threads = blas.threads + ops->threads;
+    bool reserved = threads <= MOST_THREADS && reserve_memory(ops);
     if (reserved)
-        blas.threads += ops->threads;
+        blas.threads = threads;
     pthread_mutex_unlock(&blas.lock);
     char human[32];
+    if (threads > MOST_THREADS)
+        return FAIL(device_env(ops->device), CONFIG,
+                    "run.threads: the BLAS library cannot multiply in %d threads at once; use at "
+                    "most %d in all ranks of a process",
+                    threads, MOST_THREADS);
     return reserved
                ? STATUS_OK
                : FAIL(

@@ -94,6 +94,21 @@ static bool is_own(const char *path)
     return ours;
 }
 
+enum status checkpoint_keep_newest_own(struct env *env, const char *folder, int64_t *step)
+{
+    bool own = false;
+    for (*step = INT64_MAX; !own && *step >= 0;) {
+        char *path;
+        TRY(checkpoint_keep_newest(env, folder, *step, step));
+        if (*step < 0)
+            break;
+        TRY(checkpoint_keep_path(env, folder, "", *step, "", &path));
+        own = is_own(path);
+        mem_free(env, path);
+    }
+    return STATUS_OK;
+}
+
 /* Fail if the folder is not ours or contains a foreign entry. */
 static enum status check_own(struct env *env, const char *path)
 {

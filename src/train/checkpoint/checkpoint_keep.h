@@ -23,6 +23,8 @@
  * exist. */
 enum status checkpoint_keep_newest(struct env *env, const char *folder, int64_t below,
                                    int64_t *step);
+/* The same for the newest one that sifr provably wrote. */
+enum status checkpoint_keep_newest_own(struct env *env, const char *folder, int64_t *step);
 /* Remove partly written and partly removed checkpoints of earlier runs if they provably belong to
  * sifr; warn about others. The caller holds the run's lock. */
 enum status checkpoint_keep_clear(struct env *env, const char *folder);

@@ -7,17 +7,12 @@
 #include "train/data/source.h"
 #include <string.h>
 #include <xxhash.h>
+#include "base/text.h"
 #include "base/file.h"
 #include "train/data/shard.h"
 #include "train/data/text_files.h"
 
 /* --- detection ------------------------------------------------------------------------------ */
-
-static bool ends_with(const char *path, const char *tail)
-{
-    size_t bytes = strlen(path), tail_bytes = strlen(tail);
-    return bytes >= tail_bytes && strcmp(path + bytes - tail_bytes, tail) == 0;
-}
 
 /* Is the first character, after a byte order mark and white space, that of an object or array? */
 static bool begins_json(const struct file_map *map)
@@ -35,18 +30,18 @@ static enum status detect_bytes(struct env *env, const char *path, const struct 
         *found = DATA_TOKENS;
         return STATUS_OK;
     }
-    if (ends_with(path, ".bin")) /* may be raw ids or anything else: do not guess */
+    if (text_ends_with(path, ".bin")) /* may be raw ids or anything else: do not guess */
         return FAIL(env, FORMAT,
                     "'%s' has no token shard header; set data.format=u16 or u32 for raw token ids, "
                     "or data.format=text or jsonl (sifr tokenize: --format)",
                     path);
-    if (ends_with(path, ".json") && begins_json(map))
+    if (text_ends_with(path, ".json") && begins_json(map))
         return FAIL(env, FORMAT,
                     "'%s' is JSON and is not read as text: if every line is an object, set "
                     "data.format=jsonl; to train on the JSON itself, set data.format=text (sifr "
                     "tokenize: --format)",
                     path);
-    bool jsonl = ends_with(path, ".jsonl") || ends_with(path, ".ndjson");
+    bool jsonl = text_ends_with(path, ".jsonl") || text_ends_with(path, ".ndjson");
     *found = jsonl ? DATA_JSONL : DATA_TEXT;
     return text_file_check(env, path, map); /* do not trust the name alone */
 }

@@ -136,12 +136,6 @@ static bool same_shape(const struct unit_tensor *ours, const struct safetensor *
     return same;
 }
 
-static bool ends_with(const char *name, const char *end)
-{
-    size_t bytes = strlen(name), tail = strlen(end);
-    return bytes >= tail && strcmp(name + bytes - tail, end) == 0;
-}
-
 /* --- reporting differences ------------------------------------------------------------------ */
 
 struct differences {
@@ -188,9 +182,9 @@ static void collect(const struct weight_files *weights, const struct unit_graph 
         for (int i = 0; i < safetensors_count(weights->files[f]); i++) {
             const char *name = safetensors_at(weights->files[f], i)->name;
             bool second_head = tied && strcmp(name, "lm_head.weight") == 0;
-            bool constant = ends_with(name, ".attn.bias") || /* in old files */
-                            ends_with(name, ".attn.masked_bias") ||
-                            ends_with(name, ".rotary_emb.inv_freq");
+            bool constant = text_ends_with(name, ".attn.bias") || /* in old files */
+                            text_ends_with(name, ".attn.masked_bias") ||
+                            text_ends_with(name, ".rotary_emb.inv_freq");
             if (!second_head && !constant && tensor_names_find(names, name) < 0)
                 add_name(&d->unexpected, &d->unexpected_count, name);
         }

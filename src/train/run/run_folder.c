@@ -34,8 +34,9 @@ static enum status has(struct env *env, const char *path, const char *name, bool
 }
 
 /* Does the folder contain a run of sifr? A run creates metrics.jsonl before its other files, and it
- * is later at most renamed to metrics.jsonl.1. A copied run may have only checkpoints. */
-static enum status is_ours(struct env *env, const char *path, bool *ours)
+ * is later at most renamed to metrics.jsonl.1. A copied run may have only checkpoints; `proven`
+ * demands that sifr wrote one of them. */
+static enum status is_ours(struct env *env, const char *path, bool proven, bool *ours)
 {
     static const char *const names[] = {"metrics.jsonl", "metrics.jsonl.1"};
     enum status st = STATUS_OK;
@@ -51,7 +52,8 @@ static enum status is_ours(struct env *env, const char *path, bool *ours)
     if (*ours)
         return STATUS_OK;
     TRY(path_join(env, path, "checkpoints", &inside));
-    st = checkpoint_keep_newest(env, inside, INT64_MAX, &step);
+    st = proven ? checkpoint_keep_newest_own(env, inside, &step)
+                : checkpoint_keep_newest(env, inside, INT64_MAX, &step);
     mem_free(env, inside);
     *ours = st == STATUS_OK && step >= 0;
     return st;
@@ -77,11 +79,24 @@ static enum status refuse_others(struct env *env, const char *path)
 
 static enum status holds_run(struct env *env, const char *path, bool *found)
 {
-    TRY(is_ours(env, path, found));
+    TRY(is_ours(env, path, false, found));
     if (*found)
         return STATUS_OK;
     TRY(refuse_others(env, path));
     return has(env, path, "checkpoints", found);
+}
+
+/* --fresh renames the whole folder, so it must hold a run and not merely look like one. */
+static enum status check_proof(struct env *env, const char *path)
+{
+    bool ours;
+    TRY(is_ours(env, path, true, &ours));
+    if (ours)
+        return STATUS_OK;
+    return FAIL(env, CONFIG,
+                "'%s' has a folder 'checkpoints' but no run of sifr, and --fresh moves only runs "
+                "aside; choose another folder with --out",
+                path);
 }
 
 /* The length of the path without trailing slashes. */
@@ -132,7 +147,10 @@ enum status run_folder_check(struct env *env, const char *path, bool fresh, bool
 {
     TRY(lock_folder(env, path, NULL));
     TRY(holds_run(env, path, holds));
-    return *holds && fresh ? check_name(env, path) : STATUS_OK;
+    if (!*holds || !fresh)
+        return STATUS_OK;
+    TRY(check_name(env, path));
+    return check_proof(env, path);
 }
 
 /* Move an earlier run aside and create the folder anew, with its lock. */
@@ -170,6 +188,7 @@ static enum status settle(struct env *env, const char *path, bool fresh, struct 
     TRY(holds_run(env, path, &found));
     if (found && fresh) {
         TRY(check_name(env, path));
+        TRY(check_proof(env, path));
         TRY(begin_again(env, path, lock));
     }
     /* Report now, not after hours of training, if the folder is not writable or has no room even
