@@ -30,8 +30,6 @@ enum status env_create(struct env *env, log_sink_fn *sink, void *user, enum log_
                        int threads);
 void env_destroy(struct env *env);
 
-int env_available_threads(void); /* CPUs in this process's affinity mask, at least 1 */
-
 /* The function that first detects a failure reports it: `return FAIL(env, IO, "cannot open '%s':
  * %s", path, strerror(errno));` A message says what happened, where, and what to do; it starts
  * in lower case and has no full stop or newline at its end. */

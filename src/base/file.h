@@ -1,5 +1,5 @@
-/* file -- whole files: mapped reads, atomic writes, folders, globs. Errors name the path and the
- * system's reason. */
+/* file -- whole files: mapped reads, atomic writes, writes in parts, folders, globs. Errors name
+ * the path and the system's reason. */
 #ifndef BASE_FILE_H
 #define BASE_FILE_H
 #include <stdbool.h>
@@ -35,7 +35,7 @@ enum status file_map_check(struct env *env, const char *path, const void *data);
  * <(...)). */
 enum status file_read(struct env *env, const char *path, size_t limit, char **text, size_t *bytes);
 
-/* Write a temporary file (part_file.h), fsync, rename it to `path`, fsync the folder: a reader sees
+/* Write a temporary file (part_file), fsync, rename it to `path`, fsync the folder: a reader sees
  * the old file or the new one. A symbolic link at `path` is replaced; its target is not touched. */
 enum status file_write_atomic(struct env *env, const char *path, const void *data, size_t bytes);
 /* The same for a text. A text that failed to grow is not written; its status is returned. */
@@ -79,5 +79,48 @@ struct path_list {
 };
 enum status path_glob(struct env *env, const char *pattern, struct path_list *list);
 void path_list_free(struct env *env, struct path_list *list);
+
+/* --- files written in parts ----------------------------------------------------------------- */
+
+/* A file that is written in parts and appears complete or not at all. Bytes go to a temporary file
+ * in the same folder, at any offset and in any order; commit syncs and renames it. An existing
+ * file, which another process may have mapped, is never truncated. If the target path is a symbolic
+ * link, the rename replaces the link and does not touch its target.
+ *
+ * The temporary file `.NAME.PID-N.tmp` is always new (O_EXCL), so two writers never share one, and
+ * it is locked (flock) while its writer lives. An unlocked one was left by a killed process; the
+ * next writer of the same path removes it. On a file system without locks it stays. */
+struct part_file;
+
+enum status part_file_create(struct env *env, const char *path, struct part_file **file);
+void part_file_destroy(struct part_file *file); /* NULL is fine; removes an uncommitted file */
+
+/* Set the length and reserve the blocks, so that a full disk is found before the work starts.
+ * Optional. */
+enum status part_file_reserve(struct part_file *file, uint64_t bytes);
+enum status part_file_write(struct part_file *file, uint64_t at, const void *data, size_t bytes);
+/* Sync, rename, sync the folder. Only destroy may follow. */
+enum status part_file_commit(struct part_file *file);
+
+/* --- removing folders ----------------------------------------------------------------------- */
+
+/* Removes a folder with its content through open descriptors: never follows a symbolic link, at the
+ * top or below, and never touches another file system. A name does not prove who created a file.
+ * The caller first proves that the folder is ours; `member` then decides which entries are, by
+ * their names inside the folder ("optimizer/master.x"). */
+typedef bool tree_member_fn(const char *name, bool is_folder);
+
+/* *stranger = path of the first entry that is not a member, "" when all are. Only regular files and
+ * folders can be members; a link, for example, is not. */
+enum { TREE_PATH_BYTES = 4096 };
+enum status tree_find_stranger(struct env *env, const char *path, tree_member_fn *member,
+                               char stranger[TREE_PATH_BYTES]);
+
+/* Remove the members (NULL: everything; links themselves, not their targets), then the entry `last`
+ * directly inside the folder (NULL: none), then the folder. So the entry that proves the folder to
+ * be ours exists until everything else is gone. Other entries are kept and make it fail. A missing
+ * folder is fine. */
+enum status tree_remove(struct env *env, const char *path, tree_member_fn *member,
+                        const char *last);
 
 #endif

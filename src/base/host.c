@@ -1,6 +1,7 @@
 /* host -- reads /proc, /sys and the affinity mask. In a container these show the host's processors
  * and memory, so the limits of the control group are read as well. */
 #include "base/host.h"
+#include <fcntl.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -71,21 +72,16 @@ static void look_at_processors(struct machine *machine)
         machine->quota = granted / period;
 }
 
-static void look_at_memory(struct machine *machine)
+void machine_look(struct machine *machine)
 {
+    struct statvfs folder;
     char limit[64];
+    *machine = (struct machine){0};
+    look_at_processors(machine);
     machine->memory_bytes = meminfo_bytes("MemTotal");
     machine->memory_free_bytes = meminfo_bytes("MemAvailable");
     if (read_field("/sys/fs/cgroup/memory.max", "", limit, sizeof limit))
         machine->memory_limit_bytes = strtoull(limit, NULL, 10); /* "max" reads as 0 */
-}
-
-void machine_look(struct machine *machine)
-{
-    struct statvfs folder;
-    *machine = (struct machine){0};
-    look_at_processors(machine);
-    look_at_memory(machine);
     if (statvfs(".", &folder) == 0)
         machine->disk_free_bytes = (size_t)folder.f_bavail * folder.f_frsize;
     if (statvfs("/dev/shm", &folder) == 0)
@@ -100,11 +96,36 @@ size_t machine_memory(void)
     return limit && limit < machine.memory_free_bytes ? limit : machine.memory_free_bytes;
 }
 
+/* With more CPUs than cpu_set_t can represent there is no mask; then count those online. */
 int machine_threads(int64_t wanted)
 {
     cpu_set_t mask;
     if (wanted > 0)
         return (int)wanted;
-    return sched_getaffinity(0, sizeof mask, &mask) == 0 && CPU_COUNT(&mask) > 0 ? CPU_COUNT(&mask)
-                                                                                 : 1;
+    long count = sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask)
+                                                               : sysconf(_SC_NPROCESSORS_ONLN);
+    return count > 0 ? (int)count : 1;
+}
+
+/* The value of a line "NAME: 1234 kB", in bytes. */
+static size_t field_bytes(const char *status, const char *name)
+{
+    const char *at = strstr(status, name);
+    return at ? strtoull(at + strlen(name), NULL, 10) * 1024 : 0;
+}
+
+/* The system keeps no peak of RssAnon + RssShmem (VmHWM includes file pages), so a caller that
+ * wants the peak must ask when usage is highest. */
+size_t resident_bytes(void)
+{
+    char status[4096];
+    int file = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return 0;
+    ssize_t bytes = read(file, status, sizeof status - 1);
+    close(file);
+    if (bytes <= 0)
+        return 0;
+    status[bytes] = '\0';
+    return field_bytes(status, "\nRssAnon:") + field_bytes(status, "\nRssShmem:");
 }

@@ -26,4 +26,9 @@ size_t machine_memory(void);
 /* `wanted`, or the number of processors in the affinity mask when it is 0; at least 1. */
 int machine_threads(int64_t wanted);
 
+/* RssAnon + RssShmem of this process now, in bytes; 0 = unknown. Allocates nothing. The account
+ * (mem.h) counts what sifr allocates; this figure also includes libraries (MPI with its shared
+ * segments, BLAS, the C library), but not file pages or memory that was never touched. */
+size_t resident_bytes(void);
+
 #endif

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
+#include "base/clock.h"
 
 enum { INTERRUPTS = 100 }; /* per call: EINTR is not an error, but a call must not loop forever */
 
@@ -62,10 +62,8 @@ static bool again(const struct env *env, struct tries *tries)
         return true;
     if (!input_may_pass(error) || ++tries->failed >= INPUT_TRIES)
         return false;
-    long long ms = (long long)INPUT_PAUSE_MS << 2 * (tries->failed - 1);
-    struct timespec pause = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
     if (!env || !env->input_faults)
-        nanosleep(&pause, NULL); /* a signal may shorten it */
+        clock_sleep(1e-3 * (INPUT_PAUSE_MS << 2 * (tries->failed - 1)));
     errno = error;
     return true;
 }

@@ -83,13 +83,6 @@ static enum status refuse(struct env *env, int fd, const struct lock_words *word
 
 /* --- locking -------------------------------------------------------------------------------- */
 
-/* A shared lock is enough to detect a holder. On NFS, a file that is open read-only cannot be
- * locked exclusively, and two processes that check at the same time do not refuse each other. */
-static bool is_taken(int fd)
-{
-    return flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-}
-
 enum status lock_file_check(struct env *env, const char *path, const struct lock_words *words)
 {
     enum status st;
@@ -97,7 +90,9 @@ enum status lock_file_check(struct env *env, const char *path, const struct lock
     if (fd < 0)
         return errno == ELOOP ? refuse_other(env, path, words) : STATUS_OK;
     st = check_kind(env, path, fd, words);
-    if (st == STATUS_OK && is_taken(fd))
+    /* A shared lock is enough to detect a holder. On NFS, a file that is open read-only cannot be
+     * locked exclusively; and two processes that check at the same time refuse neither. */
+    if (st == STATUS_OK && flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         st = refuse(env, fd, words);
     close(fd);
     return st;
@@ -115,22 +110,17 @@ static enum status open_file(struct lock_file *lock, const struct lock_words *wo
     return FAIL(lock->env, IO, "cannot open '%s': %s", lock->path, strerror(errno));
 }
 
-/* *reason = errno when the file is open but locks do not work here; 0 = locked. */
-static enum status hold_once(struct lock_file *lock, const struct lock_words *words, int *reason)
-{
-    TRY(open_file(lock, words));
-    *reason = flock(lock->fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
-    return *reason == EWOULDBLOCK ? refuse(lock->env, lock->fd, words) : STATUS_OK;
-}
-
 static enum status hold(struct lock_file *lock, const struct lock_words *words)
 {
-    int reason = 0, attempt = 0;
+    int reason = 0, attempt = 0; /* reason: errno when locks do not work here; 0 = locked */
     do {
         if (attempt++ == ATTEMPTS)
             return FAIL(lock->env, IO, "cannot lock '%s': cannot tell that it is still there",
                         lock->path);
-        TRY(hold_once(lock, words, &reason));
+        TRY(open_file(lock, words));
+        reason = flock(lock->fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+        if (reason == EWOULDBLOCK)
+            return refuse(lock->env, lock->fd, words);
     } while (!file_is_at(lock->fd, AT_FDCWD, lock->path));
     TRY(check_kind(lock->env, lock->path, lock->fd, words));
     if (reason != 0 && !words->quiet)
@@ -150,16 +140,6 @@ static void write_owner(const struct lock_file *lock)
         log_debug(lock->env, "cannot write '%s': %s", lock->path, strerror(errno));
 }
 
-static enum status create(struct env *env, const char *path, struct lock_file **lock)
-{
-    TRY(mem_alloc(env, MEM_OTHER, "lock file", sizeof **lock, lock));
-    **lock = (struct lock_file){.env = env, .fd = -1};
-    enum status st = mem_strdup(env, path, &(*lock)->path);
-    if (st != STATUS_OK)
-        mem_free(env, *lock);
-    return st;
-}
-
 void lock_file_leave(struct lock_file *lock)
 {
     if (!lock)
@@ -174,15 +154,17 @@ enum status lock_file_take(struct env *env, const char *path, const struct lock_
                            struct lock_file **lock)
 {
     struct lock_file *l;
-    TRY(create(env, path, &l));
-    enum status st = hold(l, words);
-    if (st != STATUS_OK) {
-        lock_file_leave(l);
-        return st;
-    }
+    enum status st;
+    TRY(mem_alloc(env, MEM_OTHER, "lock file", sizeof *l, &l));
+    *l = (struct lock_file){.env = env, .fd = -1};
+    TRY_OR(undo_self, mem_strdup(env, path, &l->path));
+    TRY_OR(undo_self, hold(l, words));
     write_owner(l);
     *lock = l;
     return STATUS_OK;
+undo_self:
+    lock_file_leave(l);
+    return st;
 }
 
 bool lock_file_is_left(const char *path)

@@ -220,28 +220,23 @@ static struct header *system_take(size_t bytes)
     return header;
 }
 
-static void system_give(struct header *header)
-{
-    size_t mapped = header->mapped_bytes;
-    header->guard = 0;
-    if (mapped)
-        munmap(header, mapped);
-    else
-        free(header);
-}
-
 /* Blocks that were freed but must stay allocated; reachable, so not reported as leaks. */
 static _Atomic(struct header *) kept;
 
 static void give_or_keep(const struct mem *mem, struct header *header)
 {
-    if (!mem_keeps_freed(mem)) {
-        system_give(header);
+    size_t mapped = header->mapped_bytes;
+    if (mem_keeps_freed(mem)) {
+        header->next_kept = atomic_load(&kept);
+        while (!atomic_compare_exchange_weak(&kept, &header->next_kept, header))
+            continue;
         return;
     }
-    header->next_kept = atomic_load(&kept);
-    while (!atomic_compare_exchange_weak(&kept, &header->next_kept, header))
-        continue;
+    header->guard = 0;
+    if (mapped)
+        munmap(header, mapped);
+    else
+        free(header);
 }
 
 void mem_keep_freed(struct mem *mem)

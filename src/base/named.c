@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/file.h"
@@ -25,8 +26,7 @@ enum status path_exists(struct env *env, const char *key, const char *path)
 /* A dangling link. */
 static bool leads_nowhere(const char *path)
 {
-    struct stat info;
-    return !file_exists(path) && lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
+    return !file_exists(path) && path_is_link(path);
 }
 
 /* Data files are mapped and may be read several times, so they must be regular files. */
@@ -88,16 +88,9 @@ enum status named_tokenizer(struct env *env, const char *key, const char *name)
                         colon(key), name);
 }
 
-/* Whether it exists and is not a folder. false when that is unknown: creating the folder will
- * report why. */
-static bool is_no_folder(struct env *env, const char *path)
-{
-    struct stat info;
-    return input_stat(env, path, &info) && !S_ISDIR(info.st_mode);
-}
-
 enum status named_out(struct env *env, const char *key, const char *path)
 {
+    struct stat info;
     char *part, *slash;
     enum status st = STATUS_OK;
     TRY(mem_strdup(env, path, &part));
@@ -108,10 +101,39 @@ enum status named_out(struct env *env, const char *key, const char *path)
                   "%s: '%s' is a link that leads nowhere; make the folder that it leads to, or "
                   "choose another %s",
                   key, part, key);
-    else if (is_no_folder(env, part))
+    else if (input_stat(env, part, &info) && !S_ISDIR(info.st_mode))
         st = FAIL(env, CONFIG,
                   "%s: '%s' is a file, but a folder will be written there; choose another %s", key,
                   part, key);
     mem_free(env, part);
     return st;
+}
+
+const char *mistaken_for(const void *data, size_t bytes)
+{
+    static const struct {
+        const char *begin, *what;
+    } kinds[] = {
+#define PAGE                                                                             \
+    "an HTML page, not the file itself; download that (on Hugging Face the address has " \
+    "/resolve/, not /blob/)"
+        {"<!doctype html", PAGE},
+        {"<html", PAGE},
+        {"<head", PAGE},
+        {"<!--", PAGE},
+        {"<?xml", "XML, not the file itself; download that"},
+        {"version https://git-lfs", "a Git LFS pointer, not the file itself; run git lfs pull"},
+#undef PAGE
+    };
+    const char *text = data, *end = text + bytes;
+    if (bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0)
+        text += 3;
+    while (text < end && memchr(" \t\r\n", *text, 4))
+        text++;
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        size_t length = strlen(kinds[i].begin);
+        if ((size_t)(end - text) >= length && strncasecmp(text, kinds[i].begin, length) == 0)
+            return kinds[i].what;
+    }
+    return NULL;
 }

@@ -7,6 +7,7 @@
  */
 #ifndef BASE_NAMED_H
 #define BASE_NAMED_H
+#include <stddef.h>
 #include "base/env.h"
 
 enum status path_exists(struct env *env, const char *key, const char *path);
@@ -17,5 +18,9 @@ enum status named_tokenizer(struct env *env, const char *key, const char *name);
 /* A folder to write to: it, or its nearest existing parent, must be neither a file nor a dangling
  * link. */
 enum status named_out(struct env *env, const char *key, const char *path);
+
+/* Files that are often mistaken for model files, such as a saved HTML page or a Git LFS pointer:
+ * "an HTML page; ...", with what to do; NULL when the bytes are not recognized. */
+const char *mistaken_for(const void *data, size_t bytes);
 
 #endif

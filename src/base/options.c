@@ -19,7 +19,7 @@ static void check_option(const struct options *options, const struct option *opt
     CHECK_LT(strlen(option->key), OPTION_KEY_BYTES);
     CHECK(options_find(options, option->key) == NULL);
     CHECK(option->type != OPTION_CHOICE || option->choices != NULL);
-    CHECK_LE(option->field_count, 64);
+    CHECK_LE(option->field_count, OPTION_FIELDS);
     int dots = 0;
     for (const char *c = option->key; *c; c++)
         dots += *c == '.';

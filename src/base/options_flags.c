@@ -25,23 +25,16 @@ static enum status fail_usage(struct options *options, const char *flag, const c
     return FAIL(options->env, USAGE, "%s '%.80s'", what, flag);
 }
 
-static struct binding *find_also(const struct options *options, const char *name)
-{
-    for (int i = 0; i < options->count; i++) {
-        const char *also = options->bindings[i].option->also;
-        if (also && strcmp(also, name) == 0)
-            return &options->bindings[i];
-    }
-    return NULL;
-}
-
 /* Find the option of a flag as written, then with '-' replaced by '_'. */
 static struct binding *find_flag(struct options *options, const char *name)
 {
     char key[OPTION_KEY_BYTES];
     struct binding *binding = options_find(options, name);
-    if (!binding)
-        binding = find_also(options, name);
+    for (int i = 0; !binding && i < options->count; i++) {
+        const char *also = options->bindings[i].option->also;
+        if (also && strcmp(also, name) == 0)
+            binding = &options->bindings[i];
+    }
     if (binding || strlen(name) >= sizeof key)
         return binding;
     for (int i = 0; (key[i] = name[i]); i++)

@@ -15,6 +15,7 @@
 #include "base/options.h"
 
 enum { OPTION_KEY_BYTES = 128 }; /* longest key, with its NUL */
+enum { OPTION_FIELDS = 64 };     /* most fields of a list */
 
 /* Sources by precedence, weakest first. A weaker source never replaces the value of a stronger one,
  * whatever the order of the calls. */

@@ -56,19 +56,27 @@ enum status options_fail(struct options *options, const struct option_site *site
     return FAIL(options->env, CONFIG, "%s", message);
 }
 
+/* By type: the value's name in help, what a value must be, and its size in the target. */
+static const struct {
+    const char *value_name, *wanted;
+    size_t bytes;
+} types[] = {
+    [OPTION_BOOL] = {"BOOL", "true or false", sizeof(bool)},
+    [OPTION_INT] = {"N", "a whole number", sizeof(int64_t)},
+    [OPTION_REAL] = {"X", "a number", sizeof(double)},
+    [OPTION_STRING] = {"TEXT", "a text", sizeof(const char *)},
+    [OPTION_CHOICE] = {"NAME", "one of ", sizeof(int)},
+    [OPTION_LIST] = {"LIST", "a list of ", sizeof(struct option_list)},
+};
+
 const char *option_value_name(const struct option *option)
 {
-    if (option->value_name)
-        return option->value_name;
-    switch (option->type) {
-    case OPTION_BOOL: return "BOOL";
-    case OPTION_INT: return "N";
-    case OPTION_REAL: return "X";
-    case OPTION_STRING: return "TEXT";
-    case OPTION_CHOICE: return "NAME";
-    case OPTION_LIST: return "LIST";
-    }
-    return "VALUE";
+    return option->value_name ? option->value_name : types[option->type].value_name;
+}
+
+size_t option_value_bytes(const struct option *option)
+{
+    return types[option->type].bytes;
 }
 
 void option_describe_fields(const struct option *option, char *out, size_t bytes)
@@ -93,33 +101,19 @@ static void describe_range(const struct option *option, char *out, size_t bytes)
         append(out, bytes, " of at most %.15g", option->max);
 }
 
-static void describe(const struct option *option, char *out, size_t bytes)
-{
-    char fields[256];
-    switch (option->type) {
-    case OPTION_BOOL: snprintf(out, bytes, "true or false"); break;
-    case OPTION_INT: snprintf(out, bytes, "a whole number"); break;
-    case OPTION_REAL: snprintf(out, bytes, "a number"); break;
-    case OPTION_STRING: snprintf(out, bytes, "a text"); break;
-    case OPTION_CHOICE:
-        snprintf(out, bytes, "one of ");
-        for (int i = 0; option->choices[i]; i++)
-            append(out, bytes, "%s%s", i ? ", " : "", option->choices[i]);
-        break;
-    case OPTION_LIST:
-        option_describe_fields(option, fields, sizeof fields);
-        snprintf(out, bytes, "a list of %s", fields);
-        break;
-    }
-    if (option->type == OPTION_INT || option->type == OPTION_REAL)
-        describe_range(option, out, bytes);
-}
-
 enum status options_fail_type(struct options *options, const struct option *option,
                               const struct option_site *site, const char *given)
 {
-    char wanted[512];
-    describe(option, wanted, sizeof wanted);
+    char wanted[512], fields[256];
+    snprintf(wanted, sizeof wanted, "%s", types[option->type].wanted);
+    for (int i = 0; option->type == OPTION_CHOICE && option->choices[i]; i++)
+        append(wanted, sizeof wanted, "%s%s", i ? ", " : "", option->choices[i]);
+    if (option->type == OPTION_LIST) {
+        option_describe_fields(option, fields, sizeof fields);
+        append(wanted, sizeof wanted, "%s", fields);
+    }
+    if (option->type == OPTION_INT || option->type == OPTION_REAL)
+        describe_range(option, wanted, sizeof wanted);
     return options_fail(options, site, "must be %s, not %s", wanted, given);
 }
 
@@ -253,20 +247,6 @@ static bool read_choice(const char *text, const char *const *choices, int *value
 static bool in_range(const struct option *option, double value)
 {
     return !option->ranged || (option->min <= value && value <= option->max);
-}
-
-size_t option_value_bytes(const struct option *option)
-{
-    switch (option->type) {
-    case OPTION_BOOL: return sizeof(bool);
-    case OPTION_INT: return sizeof(int64_t);
-    case OPTION_REAL: return sizeof(double);
-    case OPTION_STRING: return sizeof(const char *);
-    case OPTION_CHOICE: return sizeof(int);
-    case OPTION_LIST: return sizeof(struct option_list);
-    }
-    CHECK(!"an option has a type");
-    return 0;
 }
 
 enum status options_parse_scalar(struct options *options, const struct option *option,

@@ -203,16 +203,10 @@ static enum status read_scalar(struct reader *reader, const struct option *optio
 static enum status fail_unknown_field(struct reader *reader, const struct option *list,
                                       const struct option_site *site)
 {
-    const char *near = NULL, *word = scalar(reader);
-    int near_distance = 0;
-    for (int i = 0; i < list->field_count; i++) {
-        const char *key = list->fields[i].key;
-        int distance = options_near(word, strlen(word), key, strlen(key));
-        if (distance >= 0 && (!near || distance < near_distance)) {
-            near = key;
-            near_distance = distance;
-        }
-    }
+    const char *keys[OPTION_FIELDS], *word = scalar(reader);
+    for (int i = 0; i < list->field_count; i++)
+        keys[i] = list->fields[i].key;
+    const char *near = options_nearest(word, keys, list->field_count);
     if (near)
         return options_fail(reader->options, site, "has no field '%.64s' (did you mean '%s'?)",
                             word, near);
@@ -255,19 +249,6 @@ static enum status read_item(struct reader *reader, const struct option *list,
     }
 }
 
-/* Room for one more element, zeroed. */
-static enum status grow_items(struct reader *reader, const struct option *list,
-                              struct option_list *items, int *room)
-{
-    if (items->count < *room)
-        return STATUS_OK;
-    int wanted = *room ? 2 * *room : 4;
-    TRY(mem_grow_array(reader->options->env, MEM_OTHER, "options", (size_t)wanted,
-                       list->element_bytes, &items->items));
-    *room = wanted;
-    return STATUS_OK;
-}
-
 static enum status read_items(struct reader *reader, const struct option *list,
                               struct option_site site, struct option_list *items)
 {
@@ -280,7 +261,11 @@ static enum status read_items(struct reader *reader, const struct option *list,
             return options_fail_type(reader->options, list, &site, "a list of something else");
         if (items->count == ITEMS_MAX)
             return options_fail(reader->options, &site, "has more than %d items", ITEMS_MAX);
-        TRY(grow_items(reader, list, items, &room));
+        if (items->count == room) {
+            room = room ? 2 * room : 4;
+            TRY(mem_grow_array(reader->options->env, MEM_OTHER, "options", (size_t)room,
+                               list->element_bytes, &items->items));
+        }
         site.item = items->count;
         char *item = (char *)items->items + (size_t)items->count * list->element_bytes;
         TRY(read_item(reader, list, site, item));
@@ -307,13 +292,6 @@ static enum status read_list(struct reader *reader, const struct option *list,
         TRY(options_own(reader->options, items.items));
     value->list = items;
     return STATUS_OK;
-}
-
-static enum status read_value(struct reader *reader, const struct option *option,
-                              const struct option_site *site, union option_value *value)
-{
-    return option->type == OPTION_LIST ? read_list(reader, option, site, value)
-                                       : read_scalar(reader, option, site, value);
 }
 
 /* --- keys and sections ---------------------------------------------------------------------- */
@@ -385,7 +363,8 @@ static enum status read_option(struct reader *reader, struct binding *binding)
     union option_value value;
     TRY(next(reader));
     site.line = reader->site.line;
-    TRY(read_value(reader, binding->option, &site, &value));
+    TRY(binding->option->type == OPTION_LIST ? read_list(reader, binding->option, &site, &value)
+                                             : read_scalar(reader, binding->option, &site, &value));
     return options_assign(reader->options, binding, &site, &value);
 }
 

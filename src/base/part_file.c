@@ -7,7 +7,7 @@
  * still refers to it once its writer has the lock; otherwise another process has removed it as a
  * leftover in between.
  */
-#include "base/part_file.h"
+#include "base/file.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,6 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "base/file.h"
 #include "base/output.h"
 #include "base/text.h"
 
@@ -72,14 +71,6 @@ static void clear_left(struct env *env, const char *folder, const char *name)
 
 /* --- the file ------------------------------------------------------------------------------- */
 
-/* Lock the new file; false = it was removed in between. On a file system without locks the file is
- * valid, too. */
-static bool is_held(const struct part_file *file)
-{
-    bool taken = flock(file->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    return !taken && file_is_at(file->fd, AT_FDCWD, text_string(&file->partial));
-}
-
 static enum status open_new(struct part_file *file, const char *folder, const char *name)
 {
     struct env *env = file->env;
@@ -94,7 +85,9 @@ static enum status open_new(struct part_file *file, const char *folder, const ch
                 continue;
             break;
         }
-        if (is_held(file))
+        /* It may have been removed in between. On a file system without locks it is valid, too. */
+        bool taken = flock(file->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+        if (!taken && file_is_at(file->fd, AT_FDCWD, text_string(&file->partial)))
             return STATUS_OK;
         close(file->fd);
         file->fd = -1;
@@ -134,25 +127,19 @@ undo_self:
     return st;
 }
 
-/* Release the lock, and remove the file if it still has its temporary name. */
-static void let_go(struct part_file *file)
-{
-    int fd = file->hold >= 0 ? file->hold : file->fd;
-    const char *partial = text_string(&file->partial);
-    if (fd >= 0 && file_is_at(fd, AT_FDCWD, partial))
-        output_remove_at(file->env, AT_FDCWD, partial, false);
-    if (file->fd >= 0)
-        close(file->fd);
-    if (file->hold >= 0)
-        close(file->hold);
-}
-
 void part_file_destroy(struct part_file *file)
 {
     if (!file)
         return;
     struct env *env = file->env;
-    let_go(file);
+    int fd = file->hold >= 0 ? file->hold : file->fd;
+    const char *partial = text_string(&file->partial);
+    if (fd >= 0 && file_is_at(fd, AT_FDCWD, partial)) /* it still has its temporary name */
+        output_remove_at(env, AT_FDCWD, partial, false);
+    if (file->fd >= 0)
+        close(file->fd);
+    if (file->hold >= 0)
+        close(file->hold);
     text_free(&file->partial);
     mem_free(env, file->path);
     mem_free(env, file);
@@ -179,14 +166,14 @@ enum status part_file_write(struct part_file *file, uint64_t at, const void *dat
     return done ? STATUS_OK : fail_write(file);
 }
 
-enum status part_file_sync(struct part_file *file)
+static enum status sync_file(struct part_file *file)
 {
     return output_sync(file->env, file->fd) ? STATUS_OK : fail_write(file);
 }
 
 enum status part_file_commit(struct part_file *file)
 {
-    TRY(part_file_sync(file));
+    TRY(sync_file(file));
     bool closed = output_close(file->env, file->fd);
     file->fd = -1;
     if (!closed || !output_rename(file->env, text_string(&file->partial), file->path))
@@ -222,7 +209,7 @@ enum status file_check_parent(struct env *env, const char *path)
     TRY(part_file_create(env, path, &file));
     enum status st = part_file_write(file, 0, some, sizeof some);
     if (st == STATUS_OK)
-        st = part_file_sync(file);
+        st = sync_file(file);
     part_file_destroy(file);
     return st;
 }

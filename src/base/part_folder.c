@@ -8,7 +8,6 @@
 #include "base/file.h"
 #include "base/lock_file.h"
 #include "base/output.h"
-#include "base/tree.h"
 
 enum { ATTEMPTS = 1000 };
 
@@ -139,29 +138,15 @@ struct move {
     bool moved;
 };
 
-static enum status name_move(struct part_folder *folder, const char *goal, const char *name,
-                             struct move *move)
-{
-    TRY(path_join(folder->env, folder->path, name, &move->from));
-    return path_join(folder->env, goal, name, &move->to);
-}
-
 static enum status make_move(struct env *env, struct move *move)
 {
     move->moved = output_rename_new(env, move->from, move->to);
-    if (move->moved ||
-        errno == ENOENT) /* the file was not created, or `goal` is missing and its sync fails */
+    /* ENOENT: the file was not created, or `goal` is missing and its sync fails. */
+    if (move->moved || errno == ENOENT)
         return STATUS_OK;
     if (errno == EEXIST)
         return FAIL(env, CONFIG, "'%s' exists already and is not overwritten", move->to);
     return FAIL(env, IO, "cannot write '%s': %s", move->to, strerror(errno));
-}
-
-/* A file that cannot be moved back stays where it is: it is complete. */
-static void take_back(struct env *env, const struct move *move)
-{
-    if (move->moved && !output_rename(env, move->to, move->from))
-        log_warn(env, "'%s' is left there: %s", move->to, strerror(errno));
 }
 
 enum status part_folder_hand_over(struct part_folder *folder, const char *goal,
@@ -171,15 +156,19 @@ enum status part_folder_hand_over(struct part_folder *folder, const char *goal,
     struct move *moves;
     TRY(mem_alloc_array(env, MEM_OTHER, "moves", (size_t)count, sizeof *moves, &moves));
     enum status st = STATUS_OK;
-    for (int i = 0; i < count && st == STATUS_OK; i++)
-        st = name_move(folder, goal, names[i], &moves[i]);
+    for (int i = 0; i < count && st == STATUS_OK; i++) {
+        st = path_join(env, folder->path, names[i], &moves[i].from);
+        if (st == STATUS_OK)
+            st = path_join(env, goal, names[i], &moves[i].to);
+    }
     for (int i = 0; i < count && st == STATUS_OK; i++)
         st = make_move(env, &moves[i]);
     if (st == STATUS_OK)
         st = dir_sync(env, goal);
     for (int i = count - 1; i >= 0; i--) {
-        if (st != STATUS_OK)
-            take_back(env, &moves[i]);
+        /* A file that cannot be moved back stays where it is: it is complete. */
+        if (st != STATUS_OK && moves[i].moved && !output_rename(env, moves[i].to, moves[i].from))
+            log_warn(env, "'%s' is left there: %s", moves[i].to, strerror(errno));
         mem_free(env, moves[i].to);
         mem_free(env, moves[i].from);
     }

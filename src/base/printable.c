@@ -137,31 +137,31 @@ size_t printable_copy(char *out, size_t room, const char *data, size_t bytes)
 
 enum { HUMAN_BYTES = 32 };
 
+/* One decimal and a unit, for a value of at least one `base`. */
+static char *scale(char *out, double value, double base, const char *const *units)
+{
+    int unit = 0;
+    for (value /= base; fabs(value) >= base - 0.05 && unit < 5; unit++)
+        value /= base;
+    snprintf(out, HUMAN_BYTES, "%.1f%s", value, units[unit]);
+    return out;
+}
+
 char *text_human_bytes(char *out, double bytes)
 {
-    static const char *const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-    if (fabs(bytes) < 1023.5) {
-        snprintf(out, HUMAN_BYTES, "%.0f B", bytes);
-        return out;
-    }
-    int unit = 0;
-    for (bytes /= 1024; fabs(bytes) >= 1023.95 && unit < 5; unit++)
-        bytes /= 1024;
-    snprintf(out, HUMAN_BYTES, "%.1f %s", bytes, units[unit]);
+    static const char *const units[] = {" KiB", " MiB", " GiB", " TiB", " PiB", " EiB"};
+    if (!(fabs(bytes) < 1023.5))
+        return scale(out, bytes, 1024, units);
+    snprintf(out, HUMAN_BYTES, "%.0f B", bytes);
     return out;
 }
 
 char *text_human_count(char *out, double count)
 {
-    static const char units[] = "kMGTPE";
-    if (fabs(count) < 999.5) {
-        snprintf(out, HUMAN_BYTES, count == floor(count) ? "%.0f" : "%.1f", count);
-        return out;
-    }
-    int unit = 0;
-    for (count /= 1000; fabs(count) >= 999.95 && unit < 5; unit++)
-        count /= 1000;
-    snprintf(out, HUMAN_BYTES, "%.1f%c", count, units[unit]);
+    static const char *const units[] = {"k", "M", "G", "T", "P", "E"};
+    if (!(fabs(count) < 999.5))
+        return scale(out, count, 1000, units);
+    snprintf(out, HUMAN_BYTES, count == floor(count) ? "%.0f" : "%.1f", count);
     return out;
 }
 

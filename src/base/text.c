@@ -1,6 +1,7 @@
 /* text -- the growing string, JSON and base64. The block is always NUL-terminated and doubles. */
 #include "base/text.h"
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,9 +49,10 @@ void text_add(struct text *text, const char *string)
     text_add_bytes(text, string, strlen(string));
 }
 
-void text_vprintf(struct text *text, const char *format, va_list args)
+void text_printf(struct text *text, const char *format, ...)
 {
-    va_list again;
+    va_list args, again;
+    va_start(args, format);
     va_copy(again, args);
     int length = vsnprintf(NULL, 0, format, args);
     if (length > 0 && reserve(text, (size_t)length)) {
@@ -58,13 +60,6 @@ void text_vprintf(struct text *text, const char *format, va_list args)
         text->bytes += (size_t)length;
     }
     va_end(again);
-}
-
-void text_printf(struct text *text, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    text_vprintf(text, format, args);
     va_end(args);
 }
 
@@ -78,6 +73,12 @@ void text_clear(struct text *text)
 const char *text_string(const struct text *text)
 {
     return text->data ? text->data : "";
+}
+
+bool text_ends_with(const char *string, const char *end)
+{
+    size_t bytes = strlen(string), tail = strlen(end);
+    return bytes >= tail && strcmp(string + bytes - tail, end) == 0;
 }
 
 /* --- JSON ----------------------------------------------------------------------------------- */
@@ -131,36 +132,24 @@ static void tidy_number(char *number)
     *to = 0;
 }
 
-/* The fewest significant digits, from `low` to `high`, that parse back to the same value. */
-static void add_shortest(struct text *text, double value, int low, int high, bool single)
+void text_json_real(struct text *text, double value)
 {
     char number[40];
     if (!isfinite(value)) {
         text_add(text, "null");
         return;
     }
-    if (value == floor(value) && fabs(value) < (single ? 1e7 : 1e15)) {
-        snprintf(number, sizeof number, "%.0f", value);
-        text_add(text, number);
+    if (value == floor(value) && fabs(value) < 1e15) {
+        text_printf(text, "%.0f", value);
         return;
     }
-    for (int digits = low; digits <= high; digits++) {
+    for (int digits = 15; digits <= 17; digits++) {
         snprintf(number, sizeof number, "%.*g", digits, value);
-        if (single ? strtof(number, NULL) == (float)value : strtod(number, NULL) == value)
+        if (strtod(number, NULL) == value)
             break;
     }
     tidy_number(number);
     text_add(text, number);
-}
-
-void text_json_real(struct text *text, double value)
-{
-    add_shortest(text, value, 15, 17, false);
-}
-
-void text_json_float(struct text *text, float value)
-{
-    add_shortest(text, (double)value, 6, 9, true);
 }
 
 /* --- base64 --------------------------------------------------------------------------------- */

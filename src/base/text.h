@@ -2,7 +2,6 @@
  * text.status; nothing is added after it. */
 #ifndef BASE_TEXT_H
 #define BASE_TEXT_H
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -21,16 +20,15 @@ void text_free(struct text *text);
 void text_add(struct text *text, const char *string);
 void text_add_bytes(struct text *text, const void *data, size_t bytes);
 void text_printf(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void text_vprintf(struct text *text, const char *format, va_list args);
 void text_clear(struct text *text);               /* makes it empty; keeps the allocation */
 const char *text_string(const struct text *text); /* "" when empty */
+bool text_ends_with(const char *string, const char *end);
 
 /* A quoted JSON string. Invalid UTF-8 bytes become U+FFFD; code points that base/printable.h
  * refuses become escapes such as \u001b. */
 void text_json_string(struct text *text, const char *data, size_t bytes);
-/* The shortest decimal that parses back to the same double (or float); null when not finite. */
+/* The shortest decimal that parses back to the same double; null when not finite. */
 void text_json_real(struct text *text, double value);
-void text_json_float(struct text *text, float value);
 
 #define TEXT_REPLACEMENT "\xef\xbf\xbd" /* U+FFFD, shown for invalid UTF-8 */
 

@@ -95,28 +95,17 @@ int64_t trace_left_out(const struct trace *trace)
 
 /* --- the file ------------------------------------------------------------------------------- */
 
-static void add_name(struct text *text, const char *name, const char *object)
+/* The name of a process or thread ("process", "thread") and its position in the picture. */
+static void add_meta(struct text *text, int rank, int row, const char *what, const char *name,
+                     int index)
 {
-    char both[256];
-    int bytes =
-        snprintf(both, sizeof both, "%s%s%s", name, object ? " " : "", object ? object : "");
-    text_json_string(text, both, bytes < (int)sizeof both ? (size_t)bytes : sizeof both - 1);
-}
-
-static void add_meta(struct text *text, int rank, int row, const char *what, const char *name)
-{
-    text_printf(text,
-                "{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\",\"args\":{\"name\":", rank,
-                row, what);
+    text_printf(
+        text, "{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s_name\",\"args\":{\"name\":", rank,
+        row, what);
     text_json_string(text, name, strlen(name));
-    text_add(text, "}},\n");
-}
-
-static void add_order(struct text *text, int rank, int row, const char *what, int index)
-{
     text_printf(text,
-                "{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\",\"args\":{\"sort_index\":%d}}"
-                ",\n",
+                "}},\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s_sort_index\",\"args\":{"
+                "\"sort_index\":%d}},\n",
                 rank, row, what, index);
 }
 
@@ -143,13 +132,10 @@ static void add_names(struct text *text, const struct trace *trace, int rank, co
 {
     const struct trace_lane *lanes[TRACE_ROWS] = {0};
     find_lanes(trace, lanes);
-    add_meta(text, rank, 0, "process_name", process);
-    add_order(text, rank, 0, "process_sort_index", rank);
+    add_meta(text, rank, 0, "process", process, rank);
     for (int row = 0; row < TRACE_ROWS; row++) {
-        if (lanes[row] == NULL)
-            continue;
-        add_meta(text, rank, row, "thread_name", lanes[row]->word);
-        add_order(text, rank, row, "thread_sort_index", row);
+        if (lanes[row] != NULL)
+            add_meta(text, rank, row, "thread", lanes[row]->word, row);
     }
 }
 
@@ -157,8 +143,11 @@ static void add_event(struct text *text, int rank, const struct event *event, do
 {
     const struct trace_span *span = &event->span;
     bool collective = span->lane->collective;
+    char name[256];
+    int bytes = snprintf(name, sizeof name, "%s%s%s", span->name, span->object ? " " : "",
+                         span->object ? span->object : "");
     text_add(text, "{\"name\":");
-    add_name(text, span->name, span->object);
+    text_json_string(text, name, bytes < (int)sizeof name ? (size_t)bytes : sizeof name - 1);
     text_printf(text, ",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d",
                 span->category ? span->category : span->lane->word, 1e6 * (event->start - origin),
                 1e6 * (event->end - event->start), rank, span->lane->row);

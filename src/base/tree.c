@@ -1,5 +1,5 @@
 /* tree -- one recursive walk, which either looks for a stranger or removes. */
-#include "base/tree.h"
+#include "base/file.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -25,20 +25,6 @@ static enum status fail(const struct walk *walk, const char *what, int reason)
     return FAIL(walk->env, IO, "cannot %s '%s': %s", what, walk->path, strerror(reason));
 }
 
-static bool is_dots(const char *name)
-{
-    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
-}
-
-/* Whether the kind and name of the entry are those of a member. */
-static bool is_member(const struct walk *walk, const struct stat *info)
-{
-    if (!walk->member)
-        return true;
-    return (S_ISDIR(info->st_mode) || S_ISREG(info->st_mode)) &&
-           walk->member(walk->path + walk->top, S_ISDIR(info->st_mode));
-}
-
 static enum status walk_folder(struct walk *walk, int folder, size_t bytes);
 
 /* Visit the entry whose path, of `bytes` bytes, is walk->path. */
@@ -47,12 +33,14 @@ static enum status visit(struct walk *walk, int folder, const char *name, size_t
     struct stat info;
     if (fstatat(folder, name, &info, AT_SYMLINK_NOFOLLOW) != 0)
         return errno == ENOENT ? STATUS_OK : fail(walk, "look at", errno);
-    if (!is_member(walk, &info)) {
+    bool is_folder = S_ISDIR(info.st_mode);
+    if (walk->member && !((is_folder || S_ISREG(info.st_mode)) &&
+                          walk->member(walk->path + walk->top, is_folder))) {
         if (walk->stranger && !*walk->stranger)
             snprintf(walk->stranger, TREE_PATH_BYTES, "%s", walk->path);
         return STATUS_OK;
     }
-    if (S_ISDIR(info.st_mode)) {
+    if (is_folder) {
         int below = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (below < 0)
             return fail(walk, "open", errno);
@@ -60,7 +48,7 @@ static enum status visit(struct walk *walk, int folder, const char *name, size_t
     }
     if (!walk->removes || (walk->last && strcmp(walk->path + walk->top, walk->last) == 0))
         return STATUS_OK;
-    if (output_remove_at(walk->env, folder, name, S_ISDIR(info.st_mode)) || errno == ENOENT)
+    if (output_remove_at(walk->env, folder, name, is_folder) || errno == ENOENT)
         return STATUS_OK;
     return fail(walk, "remove", errno);
 }
@@ -80,7 +68,7 @@ static enum status walk_folder(struct walk *walk, int folder, size_t bytes)
     }
     enum status st = STATUS_OK;
     for (const struct dirent *entry; st == STATUS_OK && (entry = readdir(dir));) {
-        if (is_dots(entry->d_name))
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
             continue;
         int more = snprintf(walk->path + bytes, sizeof walk->path - bytes, "/%s", entry->d_name);
         st = (size_t)more < sizeof walk->path - bytes

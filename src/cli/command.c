@@ -1,6 +1,11 @@
-/* command -- the list of commands, and the options of one call. */
+/* command -- the list of commands, the options of one call, and the command for the user to repeat.
+ * A supervisor starts its ranks with extra arguments, so it passes its own command line to them in
+ * COMMAND_LINE_VARIABLE. */
 #include "cli/command.h"
+#include <stdlib.h>
 #include <string.h>
+#include "cli/rank_report.h"
+#include "comm/launcher.h"
 
 const struct command *const commands[] = {
     &command_train,  &command_plan,    &command_eval,  &command_sample, &command_tokenize,
@@ -61,21 +66,10 @@ enum status command_unknown(struct env *env, const char *name)
 /* --- the options of a call ------------------------------------------------------------------ */
 
 static const struct option general_list[] = {
-    {.key = "help",
-     .letter = 'h',
-     .type = OPTION_BOOL,
-     .flag_only = true,
-     .offset = offsetof(struct command_general, help),
-     .help = "print this help"},
-    {.key = "verbose",
-     .letter = 'v',
-     .type = OPTION_BOOL,
-     .flag_only = true,
-     .offset = offsetof(struct command_general, verbose),
+    {COMMAND_FLAG("help", command_general, help, BOOL), .letter = 'h', .help = "print this help"},
+    {COMMAND_FLAG("verbose", command_general, verbose, BOOL), .letter = 'v',
      .help = "log details to stderr, and where in the source an error was raised"},
 };
-static const struct option_table general_options = {COMMAND_GENERAL, general_list,
-                                                    sizeof general_list / sizeof general_list[0]};
 
 enum status command_open(struct env *env, const struct command *command, struct command_call *call)
 {
@@ -83,8 +77,11 @@ enum status command_open(struct env *env, const struct command *command, struct 
     *call = (struct command_call){.command = command};
     TRY(mem_alloc(env, MEM_OTHER, "settings", command->settings_bytes, &call->settings));
     TRY_OR(undo, options_create(env, &call->options));
-    TRY_OR(undo, command->bind(call->options, call->settings));
-    TRY_OR(undo, options_bind(call->options, &general_options, &call->general));
+    TRY_OR(undo, options_bind(call->options, command->flags, call->settings));
+    if (command->bind)
+        TRY_OR(undo, command->bind(call->options, call->settings));
+    TRY_OR(undo, options_bind(call->options, COMMAND_FLAGS(COMMAND_GENERAL, general_list),
+                              &call->general));
     return STATUS_OK;
 undo:
     command_close(env, call);
@@ -96,4 +93,59 @@ void command_close(struct env *env, struct command_call *call)
     options_destroy(call->options);
     mem_free(env, call->settings);
     *call = (struct command_call){0};
+}
+
+/* --- the command to repeat -------------------------------------------------------------------- */
+
+enum { MOST_BYTES = 1 << 14 }; /* the system may reject a longer environment variable */
+
+void command_line_add_word(struct text *text, const char *word)
+{
+    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+                                "_./:=,+@%-";
+    text_add(text, " ");
+    if (*word && word[strspn(word, plain)] == 0) {
+        text_add(text, word);
+        return;
+    }
+    text_add(text, "'");
+    for (; *word; word++) {
+        if (*word == '\'')
+            text_add(text, "'\\''");
+        else
+            text_add_bytes(text, word, 1);
+    }
+    text_add(text, "'");
+}
+
+static void print(const struct cli *cli, struct text *text)
+{
+    text_add(text, "sifr");
+    for (int i = 0; i < cli->argc; i++) {
+        /* --fresh must not be repeated: it would start over. */
+        if (strcmp(cli->argv[i], "--fresh") != 0 && strncmp(cli->argv[i], "--fresh=", 8) != 0)
+            command_line_add_word(text, cli->argv[i]);
+    }
+}
+
+void command_line_again(const struct cli *cli, struct text *text)
+{
+    struct launcher launcher;
+    const char *handed = getenv(COMMAND_LINE_VARIABLE);
+    if (rank_report_wanted())
+        text_add(text, handed ? handed : "");
+    else if (!launcher_find(&launcher) || launcher.size == 1)
+        print(cli, text);
+}
+
+enum status command_line_hand_on(const struct cli *cli)
+{
+    struct text text;
+    text_init(&text, cli->env);
+    print(cli, &text);
+    enum status st = text.status;
+    if (st == STATUS_OK && text.bytes < MOST_BYTES)
+        setenv(COMMAND_LINE_VARIABLE, text_string(&text), 1);
+    text_free(&text);
+    return st;
 }

@@ -49,10 +49,23 @@ struct command {
     bool config_file; /* the first word is a YAML file with the configuration */
     bool graceful;    /* signals ask it to stop; otherwise they terminate it ... */
     bool says_end;    /* ... and a line says so, as a supervisor of several ranks does */
+    const struct option_table *flags; /* COMMAND_FLAGS; bound to the settings */
+    /* Bind further tables; may be NULL. */
     enum status (*bind)(struct options *options, void *settings);
     enum status (*run)(struct cli *cli, struct options *options, void *settings,
                        const char *const *words, int word_count);
 };
+
+/* A struct option begins with the flag --word, which is stored in a field of struct `settings`. */
+#define COMMAND_FLAG(word, settings, field, kind)          \
+    .key = word, .type = OPTION_##kind, .flag_only = true, \
+    .offset = offsetof(struct settings, field)
+#define COMMAND_RANGE(low, high) .ranged = true, .min = (low), .max = (high)
+#define COMMAND_FLAGS(title, list)                  \
+    &(const struct option_table)                    \
+    {                                               \
+        title, list, sizeof(list) / sizeof(list)[0] \
+    }
 
 extern const struct command command_train, command_plan, command_eval, command_sample,
     command_tokenize, command_export, command_inspect, command_bench, command_doctor;
@@ -88,5 +101,28 @@ struct command_call {
 };
 enum status command_open(struct env *env, const struct command *command, struct command_call *call);
 void command_close(struct env *env, struct command_call *call);
+
+/* --- help.c: pages about the command itself, from the option tables --------------------------- */
+
+enum status help_overview(struct cli *cli);
+enum status help_version(struct cli *cli);
+enum status help_command(struct cli *cli, const struct command_call *call);
+enum status help_page(struct cli *cli, const struct page_command *page);
+enum status help_man(struct cli *cli);       /* troff with the man macros */
+enum status help_reference(struct cli *cli); /* Markdown: docs/reference.md */
+enum status help_completion_bash(struct cli *cli);
+
+/* --- the command that a user would type to resume a run --------------------------------------- */
+
+#define COMMAND_LINE_VARIABLE "SIFR_LAUNCH_COMMAND" /* set by a supervisor for its ranks */
+
+/* Append a space and the word, quoted where a shell needs it. */
+void command_line_add_word(struct text *text, const char *word);
+
+/* Append this command without --fresh, as one line for a shell. Appends nothing under another
+ * launcher, whose command line is not known. */
+void command_line_again(const struct cli *cli, struct text *text);
+/* Store the command line in the environment, for ranks that will be started. */
+enum status command_line_hand_on(const struct cli *cli);
 
 #endif

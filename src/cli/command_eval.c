@@ -89,26 +89,10 @@ static enum status load_config(struct cli *cli, const struct options *given,
 
 /* --- running -------------------------------------------------------------------------------- */
 
-struct progress {
-    struct cli *cli;
-    double begin, shown;
-};
-
 static bool on_batch(void *user, int64_t done, int64_t total, enum status read)
 {
-    enum { CELLS = 24 };
-    struct progress *progress = user;
     (void)read; /* evaluate_model returns it */
-    double now = clock_seconds(), share = total ? (double)done / (double)total : 1;
-    if (now - progress->shown > 0.1) {
-        char bar[3 * CELLS + 1], eta[32], line[160];
-        snprintf(
-            line, sizeof line, "evaluating %s %3.0f%% | eta %s",
-            console_bar(progress->cli->console, bar, CELLS, share), 100 * share,
-            text_human_seconds(eta, share > 0 ? (now - progress->begin) * (1 / share - 1) : -1));
-        console_live(progress->cli->console, stderr, line);
-        progress->shown = now;
-    }
+    console_progress(user, total ? (double)done / (double)total : 1, "");
     return true;
 }
 
@@ -164,7 +148,7 @@ static enum status run_eval(struct cli *cli, struct options *options, void *user
     struct run_config config = {0};
     struct evaluation evaluation;
     char data[4200];
-    struct progress progress = {cli, clock_seconds(), 0};
+    struct console_progress progress = {cli->console, "evaluating", clock_seconds(), 0};
     enum status st;
     if (!model)
         return FAIL(cli->env, USAGE, "missing argument MODEL; usage: sifr eval %s",
@@ -190,32 +174,23 @@ undo_options:
 
 /* --- the command ---------------------------------------------------------------------------- */
 
-#define FIELD(name, kind)                                   \
-    .key = #name, .type = OPTION_##kind, .flag_only = true, \
-    .offset = offsetof(struct eval_settings, name)
+#define FIELD(name, kind) COMMAND_FLAG(#name, eval_settings, name, kind)
 static const struct option eval_list[] = {
-    {.key = "model.path",
-     .type = OPTION_STRING,
-     .flag_only = true,
-     .offset = offsetof(struct eval_settings, model),
-     .value_name = "DIR",
+    {COMMAND_FLAG("model.path", eval_settings, model, STRING), .value_name = "DIR",
      .help = "the model, instead of the argument MODEL"},
-    {FIELD(batch, INT), .letter = 'b', .fallback = "0", .ranged = true, .min = 0, .max = 1e6,
+    {FIELD(batch, INT), .letter = 'b', .fallback = "0", COMMAND_RANGE(0, 1e6),
      .help = "sequences per batch; 0 = as in training"},
-    {FIELD(batches, INT), .fallback = "0", .ranged = true, .min = 0, .max = 1e12,
+    {FIELD(batches, INT), .fallback = "0", COMMAND_RANGE(0, 1e12),
      .help = "number of batches; 0 = all held-out data"},
-    {FIELD(context, INT), .fallback = "0", .ranged = true, .min = 0, .max = 1e7,
+    {FIELD(context, INT), .fallback = "0", COMMAND_RANGE(0, 1e7),
      .help = "tokens per sequence; 0 = as in training"},
     {FIELD(json, BOOL), .help = "print one JSON object"},
 };
 #undef FIELD
-static const struct option_table eval_options = {"eval", eval_list,
-                                                 sizeof eval_list / sizeof eval_list[0]};
 
 static enum status bind_eval(struct options *options, void *settings)
 {
     struct eval_settings *eval = settings;
-    TRY(options_bind(options, &eval_options, eval));
     TRY(options_bind(options, &data_options, &eval->data));
     return options_bind(options, &place_options, &eval->machine);
 }
@@ -233,6 +208,7 @@ const struct command command_eval = {
                 "  sifr eval gpt2/ --data.val=news.txt --batch=4 --json\n",
     .settings_bytes = sizeof(struct eval_settings),
     .most_words = 1,
+    .flags = COMMAND_FLAGS("eval", eval_list),
     .bind = bind_eval,
     .run = run_eval,
 };

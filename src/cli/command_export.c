@@ -52,42 +52,22 @@ static enum status run_export(struct cli *cli, struct options *options, void *us
                                      .type = types[settings->type],
                                      .file_bytes = settings->file_bytes};
     struct export_result result;
+    if (!*request.to)
+        return FAIL(cli->env, USAGE, "OUT is empty; name the folder to write");
     TRY(model_export(cli->env, &request, &result));
     return report(cli, settings, &request, &result);
 }
 
 static const struct option export_list[] = {
-    {.key = "dtype",
-     .type = OPTION_CHOICE,
-     .flag_only = true,
-     .offset = offsetof(struct export_settings, type),
-     .fallback = "keep",
+    {COMMAND_FLAG("dtype", export_settings, type, CHOICE), .fallback = "keep",
      .choices = type_words,
      .help = "type of the exported weights; f32 exports the fp32 masters of a run in bf16 or fp16"},
-    {.key = "shard-size",
-     .type = OPTION_INT,
-     .flag_only = true,
-     .offset = offsetof(struct export_settings, file_bytes),
-     .fallback = "5G",
-     .ranged = true,
-     .min = 1,
-     .max = 1e18,
-     .value_name = "BYTES",
+    {COMMAND_FLAG("shard-size", export_settings, file_bytes, INT), .fallback = "5G",
+     COMMAND_RANGE(1, 1e18), .value_name = "BYTES",
      .help =
          "largest size of a weight file; more weights are split into several files with an index"},
-    {.key = "json",
-     .type = OPTION_BOOL,
-     .flag_only = true,
-     .offset = offsetof(struct export_settings, json),
-     .help = "print one JSON object"},
+    {COMMAND_FLAG("json", export_settings, json, BOOL), .help = "print one JSON object"},
 };
-static const struct option_table export_options = {"export", export_list,
-                                                   sizeof export_list / sizeof export_list[0]};
-
-static enum status bind_export(struct options *options, void *settings)
-{
-    return options_bind(options, &export_options, settings);
-}
 
 const struct command command_export = {
     .name = "export",
@@ -105,6 +85,6 @@ const struct command command_export = {
     .settings_bytes = sizeof(struct export_settings),
     .least_words = 2,
     .most_words = 2,
-    .bind = bind_export,
+    .flags = COMMAND_FLAGS("export", export_list),
     .run = run_export,
 };

@@ -205,28 +205,25 @@ static enum status run_sample(struct cli *cli, struct options *options, void *us
 
 /* --- the command ---------------------------------------------------------------------------- */
 
-#define FLAG(word, field, kind)                            \
-    .key = word, .type = OPTION_##kind, .flag_only = true, \
-    .offset = offsetof(struct sample_settings, field)
-#define RANGE(low, high) .ranged = true, .min = (low), .max = (high)
+#define FLAG(word, field, kind) COMMAND_FLAG(word, sample_settings, field, kind)
 static const struct option sample_list[] = {
     {FLAG("model.path", model, STRING), .value_name = "DIR",
      .help = "the model, instead of the argument MODEL"},
     {FLAG("prompt", generate.prompt, STRING), .letter = 'p',
      .help = "the prompt, instead of the argument PROMPT"},
-    {FLAG("tokens", generate.tokens, INT), .letter = 'n', .fallback = "200", RANGE(0, 1e9),
+    {FLAG("tokens", generate.tokens, INT), .letter = 'n', .fallback = "200", COMMAND_RANGE(0, 1e9),
      .help = "largest number of tokens to generate; 0 = until the context is full"},
     {FLAG("temperature", generate.temperature, REAL), .letter = 't', .fallback = "0.8",
-     RANGE(0, 100),
+     COMMAND_RANGE(0, 100),
      .help = "sampling temperature; higher is more random, 0 = always the most likely token"},
-    {FLAG("top-k", generate.top_k, INT), .value_name = "K", .fallback = "0", RANGE(0, 1e9),
+    {FLAG("top-k", generate.top_k, INT), .value_name = "K", .fallback = "0", COMMAND_RANGE(0, 1e9),
      .help = "sample from the K most likely tokens; 0 = all"},
-    {FLAG("top-p", generate.top_p, REAL), .fallback = "0.95", RANGE(1e-6, 1),
+    {FLAG("top-p", generate.top_p, REAL), .fallback = "0.95", COMMAND_RANGE(1e-6, 1),
      .help = "sample from the most likely tokens that together have this probability; 1 = all"},
-    {FLAG("seed", generate.seed, INT), .letter = 's', .fallback = "1", RANGE(0, 9e18),
+    {FLAG("seed", generate.seed, INT), .letter = 's', .fallback = "1", COMMAND_RANGE(0, 9e18),
      .help = "random seed; the same seed generates the same text"},
     {FLAG("ignore-eot", generate.ignore_eot, BOOL), .help = "continue after the end-of-text token"},
-    {FLAG("count", count, INT), .letter = 'c', .fallback = "1", RANGE(1, 1e9),
+    {FLAG("count", count, INT), .letter = 'c', .fallback = "1", COMMAND_RANGE(1, 1e9),
      .help = "number of texts; each uses the next seed"},
     {FLAG("tokenizer", tokenizer, STRING), .value_name = "FILE",
      .help = "a tokenizer.json; default: the one in the folder of the model"},
@@ -234,21 +231,13 @@ static const struct option sample_list[] = {
      .help = "device to compute on; auto = cuda if there is a GPU"},
     {FLAG("precision.mode", compute, CHOICE), .fallback = "bf16", .choices = compute_words,
      .help = "arithmetic of a GPU; a CPU always computes in fp32"},
-    {FLAG("run.threads", threads, INT), .also = "threads", .fallback = "0", RANGE(0, 4096),
+    {FLAG("run.threads", threads, INT), .also = "threads", .fallback = "0", COMMAND_RANGE(0, 4096),
      .help = "CPU threads; 0 = all that this process may use"},
     {FLAG("raw", raw, BOOL), .help = "print only the generated text: no prompt, no final newline"},
     {FLAG("quiet", quiet, BOOL), .letter = 'q', .help = "do not report speed on stderr"},
     {FLAG("json", json, BOOL), .help = "print one JSON object per text"},
 };
 #undef FLAG
-#undef RANGE
-static const struct option_table sample_options = {"sample", sample_list,
-                                                   sizeof sample_list / sizeof sample_list[0]};
-
-static enum status bind_sample(struct options *options, void *settings)
-{
-    return options_bind(options, &sample_options, settings);
-}
 
 const struct command command_sample = {
     .name = "sample",
@@ -262,6 +251,6 @@ const struct command command_sample = {
                 "  sifr sample runs/tiny --count=3 --json\n",
     .settings_bytes = sizeof(struct sample_settings),
     .most_words = 2,
-    .bind = bind_sample,
+    .flags = COMMAND_FLAGS("sample", sample_list),
     .run = run_sample,
 };

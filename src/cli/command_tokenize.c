@@ -12,7 +12,6 @@
 #include "base/lock_file.h"
 #include "base/part_folder.h"
 #include "cli/command.h"
-#include "cli/command_line.h"
 #include "train/data/encode.h"
 #include "cli/json_out.h"
 #include "cli/token_file.h"
@@ -21,7 +20,7 @@
 #include "train/data/shard.h"
 #include "train/data/source.h"
 
-enum { DECODE_TOKENS = 1024, WORDS_MAX = 1 << 20, BAR_CELLS = 24 };
+enum { DECODE_TOKENS = 1024, WORDS_MAX = 1 << 20 };
 
 struct tokenize_settings {
     const char *out, *tokenizer;
@@ -33,40 +32,21 @@ struct tokenize_settings {
 
 /* --- progress ------------------------------------------------------------------------------- */
 
-struct progress {
-    struct console *console;
-    const char *what;
-    double begin, shown;
-};
-
-static void show_progress(struct progress *progress, double share, const char *figure)
-{
-    char line[256], bar[3 * BAR_CELLS + 1], eta[32];
-    double now = clock_seconds(), elapsed = now - progress->begin;
-    if (now - progress->shown < 0.1)
-        return;
-    progress->shown = now;
-    text_human_seconds(eta, share > 0 ? elapsed / share - elapsed : -1);
-    snprintf(line, sizeof line, "%s %s %3.0f%% | %s | eta %s", progress->what,
-             console_bar(progress->console, bar, BAR_CELLS, share), 100 * share, figure, eta);
-    console_live(progress->console, stderr, line);
-}
-
 static bool on_learn(void *user, int done, int total)
 {
     char figure[64];
-    snprintf(figure, sizeof figure, "%d of %d tokens", done, total);
-    show_progress(user, (double)done / total, figure);
+    snprintf(figure, sizeof figure, " | %d of %d tokens", done, total);
+    console_progress(user, (double)done / total, figure);
     return true; /* a signal terminates this command, so it never has to be cancelled */
 }
 
 static void on_encode(void *user, size_t done, size_t total)
 {
-    struct progress *progress = user;
+    struct console_progress *progress = user;
     char figure[64], human[32];
-    snprintf(figure, sizeof figure, "%s/s",
+    snprintf(figure, sizeof figure, " | %s/s",
              text_human_bytes(human, (double)done / (clock_seconds() - progress->begin + 1e-9)));
-    show_progress(progress, (double)done / (double)total, figure);
+    console_progress(progress, (double)done / (double)total, figure);
 }
 
 /* --- text to tokens ------------------------------------------------------------------------- */
@@ -89,7 +69,7 @@ static enum status make_tokenizer(struct cli *cli, const struct tokenize_setting
                                   const char *const *words, int word_count,
                                   struct tokenizer **tokenizer)
 {
-    struct progress progress = {cli->console, "training a tokenizer", clock_seconds(), 0};
+    struct console_progress progress = {cli->console, "training a tokenizer", clock_seconds(), 0};
     char learnt[32];
     if (settings->vocab == 0)
         return tokenizer_load(cli->env, *settings->tokenizer ? settings->tokenizer : "bytes",
@@ -120,7 +100,7 @@ enum { OUTPUTS = 3 };
 static const char *const output_names[OUTPUTS] = {"train.bin", "val.bin", "tokenizer.json"};
 
 struct tokenized {
-    char *tokenizer_path, *path[2];
+    char *paths[OUTPUTS]; /* in the order of output_names */
     int vocab;
     double learn_seconds;
     struct encode_result result;
@@ -131,13 +111,13 @@ static enum status print_tokenized_json(struct cli *cli, const struct tokenized 
     static const char *const names[] = {"train", "val"};
     struct json_out json;
     json_out_begin(&json, cli->env);
-    json_out_string(&json, "tokenizer", done->tokenizer_path);
+    json_out_string(&json, "tokenizer", done->paths[2]);
     json_out_int(&json, "vocab", done->vocab);
     for (int part = 0; part < 2; part++) {
         if (done->result.tokens[part] == 0)
             continue;
         json_out_open(&json, names[part], '{');
-        json_out_string(&json, "path", done->path[part]);
+        json_out_string(&json, "path", done->paths[part]);
         json_out_int(&json, "tokens", done->result.tokens[part]);
         json_out_int(&json, "bytes", (int64_t)done->result.bytes[part]);
         json_out_close(&json, '}');
@@ -161,10 +141,10 @@ static void print_next(struct cli *cli, const struct tokenized *done)
     struct text command;
     text_init(&command, cli->env);
     text_add(&command, "sifr train --model.preset=tiny");
-    add_flag(&command, "--data.path", done->path[0]);
+    add_flag(&command, "--data.path", done->paths[0]);
     if (done->result.tokens[1])
-        add_flag(&command, "--data.val", done->path[1]);
-    add_flag(&command, "--data.tokenizer", done->tokenizer_path);
+        add_flag(&command, "--data.val", done->paths[1]);
+    add_flag(&command, "--data.tokenizer", done->paths[2]);
     console_line(cli->console, "next       %s", text_string(&command));
     text_free(&command);
 }
@@ -174,11 +154,11 @@ static void print_tokenized(struct cli *cli, const struct tokenized *done)
     static const char *const names[] = {"train", "val"};
     const struct encode_result *r = &done->result;
     char a[32], b[32];
-    console_line(cli->console, "tokenizer  %s: %d tokens", done->tokenizer_path, done->vocab);
+    console_line(cli->console, "tokenizer  %s: %d tokens", done->paths[2], done->vocab);
     for (int part = 0; part < 2; part++) {
         if (r->tokens[part])
             console_line(cli->console, "%-10s %s: %s tokens, %.2f bytes of text each", names[part],
-                         done->path[part], text_human_count(a, (double)r->tokens[part]),
+                         done->paths[part], text_human_count(a, (double)r->tokens[part]),
                          (double)r->bytes[part] / (double)r->tokens[part]);
     }
     console_line(cli->console, "speed      %s/s, %s in all",
@@ -191,13 +171,12 @@ static void print_tokenized(struct cli *cli, const struct tokenized *done)
 static enum status check_output_free(struct env *env, const struct tokenize_settings *settings,
                                      const struct tokenized *done)
 {
-    const char *const paths[] = {done->path[0], done->path[1], done->tokenizer_path};
     TRY(named_out(env, "--out", settings->out));
-    for (int i = 0; i < 3; i++)
-        if (!path_is_free(paths[i]))
+    for (int i = 0; i < OUTPUTS; i++)
+        if (!path_is_free(done->paths[i]))
             return FAIL(env, CONFIG,
                         "'%s' already exists and is not overwritten; choose another --out",
-                        paths[i]);
+                        done->paths[i]);
     return STATUS_OK;
 }
 
@@ -206,7 +185,7 @@ static enum status write_tokens(struct cli *cli, const struct tokenize_settings 
                                 const struct tokenizer *tokenizer, char *const paths[OUTPUTS],
                                 struct tokenized *done)
 {
-    struct progress progress = {cli->console, "encoding", clock_seconds(), 0};
+    struct console_progress progress = {cli->console, "encoding", clock_seconds(), 0};
     struct encode_job job = {
         .env = cli->env,
         .tokenizer = tokenizer,
@@ -250,45 +229,33 @@ undo:
     return st;
 }
 
-/* Only one process may write to a folder at a time. */
-static enum status lock_folder(struct env *env, const char *folder, struct lock_file **lock)
-{
-    const struct lock_words words = {
-        .writer = "tokenize", .output = folder, .advice = "choose another --out"};
-    char *path;
-    TRY(path_join(env, folder, PART_FOLDER_MARKER, &path));
-    enum status st = lock_file_take(env, path, &words, lock);
-    mem_free(env, path);
-    return st;
-}
-
-/* The caller holds the lock of the folder. */
-static enum status fill_folder(struct cli *cli, const struct tokenize_settings *settings,
-                               const char *const *words, int word_count, struct tokenized *done)
-{
-    struct tokenizer *tokenizer;
-    double begin = clock_seconds();
-    TRY(check_output_free(cli->env, settings, done)); /* again: another process may have written */
-    TRY(make_tokenizer(cli, settings, words, word_count, &tokenizer));
-    done->learn_seconds = clock_seconds() - begin;
-    enum status st = write_files(cli, settings, words, word_count, tokenizer, done);
-    tokenizer_destroy(tokenizer);
-    return st;
-}
-
+/* Create the folder and fill it. Only one process may write to a folder at a time. */
 static enum status make_folder(struct cli *cli, const struct tokenize_settings *settings,
                                const char *const *words, int word_count, struct tokenized *done)
 {
+    const struct lock_words lock_words = {
+        .writer = "tokenize", .output = settings->out, .advice = "choose another --out"};
+    struct env *env = cli->env;
     struct lock_file *lock = NULL;
+    struct tokenizer *tokenizer = NULL;
     struct dir_made made;
-    enum status st = dir_make(cli->env, settings->out, &made);
-    if (st == STATUS_OK)
-        st = lock_folder(cli->env, settings->out, &lock);
-    if (st == STATUS_OK)
-        st = fill_folder(cli, settings, words, word_count, done);
+    char *marker = NULL;
+    enum status st;
+    TRY_OR(undo, dir_make(env, settings->out, &made));
+    TRY_OR(undo, path_join(env, settings->out, PART_FOLDER_MARKER, &marker));
+    TRY_OR(undo, lock_file_take(env, marker, &lock_words, &lock));
+    double begin = clock_seconds();
+    TRY_OR(undo,
+           check_output_free(env, settings, done)); /* again: another process may have written */
+    TRY_OR(undo, make_tokenizer(cli, settings, words, word_count, &tokenizer));
+    done->learn_seconds = clock_seconds() - begin;
+    st = write_files(cli, settings, words, word_count, tokenizer, done);
+undo:
+    tokenizer_destroy(tokenizer);
     lock_file_release(lock);
+    mem_free(env, marker);
     if (st != STATUS_OK)
-        dir_unmake(cli->env, settings->out, &made);
+        dir_unmake(env, settings->out, &made);
     return st;
 }
 
@@ -301,9 +268,8 @@ static enum status tokenize(struct cli *cli, const struct tokenize_settings *set
     TRY(check_flags(env, settings));
     for (int i = 0; i < word_count; i++)
         TRY(named_files(env, "", words[i]));
-    TRY_OR(undo, path_join(env, settings->out, output_names[2], &done.tokenizer_path));
-    TRY_OR(undo, path_join(env, settings->out, output_names[0], &done.path[0]));
-    TRY_OR(undo, path_join(env, settings->out, output_names[1], &done.path[1]));
+    for (int i = 0; i < OUTPUTS; i++)
+        TRY_OR(undo, path_join(env, settings->out, output_names[i], &done.paths[i]));
     TRY_OR(undo, check_output_free(env, settings, &done));
     TRY_OR(undo, make_folder(cli, settings, words, word_count, &done));
     if (settings->json)
@@ -311,9 +277,8 @@ static enum status tokenize(struct cli *cli, const struct tokenize_settings *set
     else
         print_tokenized(cli, &done);
 undo:
-    mem_free(env, done.path[1]);
-    mem_free(env, done.path[0]);
-    mem_free(env, done.tokenizer_path);
+    for (int i = 0; i < OUTPUTS; i++)
+        mem_free(env, done.paths[i]);
     return st;
 }
 
@@ -432,43 +397,27 @@ static const char *const formats[] = {
     [DATA_AUTO] = "auto", [DATA_TEXT] = "text", [DATA_TOKENS] = "tokens", [DATA_JSONL] = "jsonl",
     [DATA_U16] = "u16",   [DATA_U32] = "u32",   [DATA_U32 + 1] = NULL};
 
-#define FIELD(name) \
-    .key = #name, .flag_only = true, .offset = offsetof(struct tokenize_settings, name)
+#define FIELD(name, kind) COMMAND_FLAG(#name, tokenize_settings, name, kind)
 static const struct option tokenize_list[] = {
-    {FIELD(out), .type = OPTION_STRING, .letter = 'o', .fallback = "tokens", .value_name = "DIR",
+    {FIELD(out, STRING), .letter = 'o', .fallback = "tokens", .value_name = "DIR",
      .help = "folder for train.bin, val.bin and tokenizer.json"},
-    {FIELD(vocab), .type = OPTION_INT, .fallback = "0", .ranged = true, .min = 0, .max = 1e6,
+    {FIELD(vocab, INT), .fallback = "0", COMMAND_RANGE(0, 1e6),
      .help = "train a tokenizer with this many tokens on the text; 0 = use --tokenizer"},
-    {.key = "max-text",
-     .type = OPTION_INT,
-     .flag_only = true,
-     .fallback = "512M",
-     .ranged = true,
-     .min = 0,
-     .max = 9e18,
-     .offset = offsetof(struct tokenize_settings, max_text),
-     .value_name = "BYTES",
+    {COMMAND_FLAG("max-text", tokenize_settings, max_text, INT), .fallback = "512M",
+     COMMAND_RANGE(0, 9e18), .value_name = "BYTES",
      .help = "with --vocab: bytes of text to train on, sampled evenly from a larger text; 0 = all"},
-    {FIELD(tokenizer), .type = OPTION_STRING, .value_name = "FILE",
+    {FIELD(tokenizer, STRING), .value_name = "FILE",
      .help = "a tokenizer.json, a folder that contains one, or 'bytes'; default: bytes"},
-    {FIELD(split), .type = OPTION_REAL, .fallback = "0.05", .ranged = true, .min = 0, .max = 0.9,
+    {FIELD(split, REAL), .fallback = "0.05", COMMAND_RANGE(0, 0.9),
      .help = "fraction of the text, taken from its end, for val.bin"},
-    {FIELD(format), .type = OPTION_CHOICE, .choices = formats, .fallback = "auto",
+    {FIELD(format, CHOICE), .choices = formats, .fallback = "auto",
      .help = "format of the files; u16 and u32 (bare token ids) only with --decode"},
-    {FIELD(special), .type = OPTION_BOOL,
+    {FIELD(special, BOOL),
      .help = "encode special tokens that occur literally in the text, such as <|endoftext|>"},
-    {FIELD(decode), .type = OPTION_BOOL, .letter = 'd',
-     .help = "decode token shards to text on stdout"},
-    {FIELD(json), .type = OPTION_BOOL, .help = "print the report as one JSON object"},
+    {FIELD(decode, BOOL), .letter = 'd', .help = "decode token shards to text on stdout"},
+    {FIELD(json, BOOL), .help = "print the report as one JSON object"},
 };
 #undef FIELD
-static const struct option_table tokenize_options = {
-    "tokenize", tokenize_list, sizeof tokenize_list / sizeof tokenize_list[0]};
-
-static enum status bind_tokenize(struct options *options, void *settings)
-{
-    return options_bind(options, &tokenize_options, settings);
-}
 
 const struct command command_tokenize = {
     .name = "tokenize",
@@ -486,6 +435,6 @@ const struct command command_tokenize = {
     .settings_bytes = sizeof(struct tokenize_settings),
     .least_words = 1,
     .most_words = WORDS_MAX,
-    .bind = bind_tokenize,
+    .flags = COMMAND_FLAGS("tokenize", tokenize_list),
     .run = run_tokenize,
 };

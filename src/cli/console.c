@@ -68,25 +68,6 @@ static const char *escape_of(enum console_style style)
     return escapes[style];
 }
 
-/* "\033[", a random number, ";", the style, "m". */
-static void make_marks(struct console *console)
-{
-    uint32_t number;
-    if (getrandom(&number, sizeof number, GRND_NONBLOCK) != sizeof number)
-        number = (uint32_t)(uintptr_t)&number ^ (uint32_t)clock_seconds() ^ (uint32_t)getpid();
-    for (int i = 0; i < STYLE_COUNT; i++)
-        snprintf(console->marks[i], sizeof console->marks[i], "\033[%08x;%dm", number, i);
-}
-
-static void choose_width_and_colours(struct console *console)
-{
-    if (ask_supervisor(console))
-        return;
-    console->out_colour = console->out_terminal && colours_wanted();
-    console->err_colour = console->err_terminal && colours_wanted();
-    console->width = terminal_width();
-}
-
 void console_open(struct console *console, int rank, bool launched, bool verbose)
 {
     *console = (struct console){
@@ -96,9 +77,18 @@ void console_open(struct console *console, int rank, bool launched, bool verbose
         .err_terminal = !launched && isatty(STDERR_FILENO),
         .ascii = is_ascii_locale(),
     };
-    choose_width_and_colours(console);
-    if (console->out_colour)
-        make_marks(console);
+    if (!ask_supervisor(console)) {
+        console->out_colour = console->out_terminal && colours_wanted();
+        console->err_colour = console->err_terminal && colours_wanted();
+        console->width = terminal_width();
+    }
+    if (!console->out_colour)
+        return;
+    uint32_t number;
+    if (getrandom(&number, sizeof number, GRND_NONBLOCK) != sizeof number)
+        number = (uint32_t)(uintptr_t)&number ^ (uint32_t)clock_seconds() ^ (uint32_t)getpid();
+    for (int i = 0; i < STYLE_COUNT; i++) /* "\033[", a random number, ";", the style, "m" */
+        snprintf(console->marks[i], sizeof console->marks[i], "\033[%08x;%dm", number, i);
 }
 
 const char *console_style(const struct console *console, enum console_style style)
@@ -218,6 +208,15 @@ void console_write(struct console *console, const char *data, size_t bytes)
     console_live_clear(console);
     put(&sink, data, bytes);
     console_flush(console);
+}
+
+enum status console_print(struct console *console, struct text *text)
+{
+    enum status st = text->status;
+    if (st == STATUS_OK)
+        console_write(console, text_string(text), text->bytes);
+    text_free(text);
+    return st;
 }
 
 void console_pass(struct console *console, const char *data, size_t bytes)
@@ -391,4 +390,18 @@ void console_fact(struct console *console, const char *name, const char *value)
         value += strspn(value, " ");
         name = "";
     } while (*value);
+}
+
+void console_progress(struct console_progress *progress, double share, const char *figure)
+{
+    enum { CELLS = 24 };
+    char line[256], bar[3 * CELLS + 1], eta[32];
+    double now = clock_seconds(), elapsed = now - progress->begin;
+    if (now - progress->shown < 0.1)
+        return;
+    progress->shown = now;
+    text_human_seconds(eta, share > 0 ? elapsed / share - elapsed : -1);
+    snprintf(line, sizeof line, "%s %s %3.0f%%%s | eta %s", progress->what,
+             console_bar(progress->console, bar, CELLS, share), 100 * share, figure, eta);
+    console_live(progress->console, stderr, line);
 }

@@ -59,6 +59,8 @@ void console_line(struct console *console, const char *format, ...)
 void console_fact(struct console *console, const char *name, const char *value);
 /* Print our own text to stdout: keeps newlines and tabs. */
 void console_write(struct console *console, const char *data, size_t bytes);
+/* The same for a text, which is freed. Prints nothing and returns its status if it is incomplete. */
+enum status console_print(struct console *console, struct text *text);
 /* Print text of a model, in complete characters: keeps newlines and tabs, prints U+FFFD where
  * console_line would escape. */
 void console_text(struct console *console, const char *data, size_t bytes);
@@ -85,6 +87,15 @@ void console_log(void *user, enum log_level level, const char *line);
 void console_signal_line(const struct console *console, enum log_level level, const char *line);
 /* Print an error of a rank other than 0, unless --verbose has shown it already. */
 void console_rank_error(struct console *console, const char *line);
+
+/* The live line of a long task on stderr, rewritten ten times a second at most. */
+struct console_progress {
+    struct console *console;
+    const char *what;
+    double begin, shown; /* times of the start and of the last line */
+};
+/* `figure` follows the percentage: " | 2 MiB/s"; "" = none. */
+void console_progress(struct console_progress *progress, double share, const char *figure);
 
 /* A bar of `width` cells filled to `share` (0 .. 1), for live lines. `out` has 3 * width + 1
  * bytes. */

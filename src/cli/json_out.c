@@ -56,6 +56,14 @@ void json_out_real(struct json_out *json, const char *key, double value)
     text_json_real(&json->text, value);
 }
 
+void json_out_mem(struct json_out *json, const char *key, const size_t bytes[MEM_CATEGORY_COUNT])
+{
+    json_out_open(json, key, '{');
+    for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
+        json_out_int(json, mem_category_word((enum mem_category)c), (int64_t)bytes[c]);
+    json_out_close(json, '}');
+}
+
 static void known(struct json_out *json, const char *key, double value)
 {
     if (value > 0)

@@ -25,6 +25,8 @@ void json_out_bytes(struct json_out *json, const char *key, const char *value, s
 void json_out_int(struct json_out *json, const char *key, int64_t value);
 void json_out_real(struct json_out *json, const char *key,
                    double value); /* null when it is not finite */
+/* An object with the bytes of each category. */
+void json_out_mem(struct json_out *json, const char *key, const size_t bytes[MEM_CATEGORY_COUNT]);
 /* Those of clock_mhz, power_w and temperature_c that are known. */
 void json_out_gauges(struct json_out *json, const struct device_gauges *gauges);
 void json_out_bool(struct json_out *json, const char *key, bool value);

@@ -28,10 +28,10 @@
 #include <unistd.h>
 #include "base/progress.h"
 #include "cli/command.h"
-#include "cli/help.h"
 #include "cli/rank_report.h"
 #include "comm/launcher.h"
 
+static const int stop_signals[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP};
 static volatile sig_atomic_t stop_signal;
 static volatile sig_atomic_t stepping; /* the first step has begun or is about to */
 static volatile sig_atomic_t saved;    /* the run is completely saved and about to exit */
@@ -48,13 +48,6 @@ static struct {
 } watched;
 
 /* --- signals -------------------------------------------------------------------------------- */
-
-static int handler_clock_ms(void)
-{
-    struct timespec now = {0};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int)(now.tv_sec % 1000000 * 1000 + now.tv_nsec / 1000000) + 1;
-}
 
 static _Noreturn void end_at_once(void)
 {
@@ -141,7 +134,9 @@ static void watch(struct cli *cli, int rank, double seconds)
 /* Two threads may be in here at once. The clock wraps around, so only differences count. */
 static void on_interrupt(void)
 {
-    int first = 0, now = handler_clock_ms();
+    struct timespec clock = {0};
+    clock_gettime(CLOCK_MONOTONIC, &clock);
+    int first = 0, now = (int)(clock.tv_sec % 1000000 * 1000 + clock.tv_nsec / 1000000) + 1;
     if (atomic_compare_exchange_strong(&interrupted_ms, &first, now))
         console_signal_line(answers, LOG_INFO,
                             stepping ? CLI_STOPPING CLI_AGAIN : CLI_STOPPING_EARLY CLI_AGAIN);
@@ -200,7 +195,6 @@ static bool is_left_ignored(int number)
 
 static void catch_signals(const struct cli *cli)
 {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP};
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     struct launcher launcher;
     answers = cli->console;
@@ -212,11 +206,11 @@ static void catch_signals(const struct cli *cli)
     }
     sigset_t listened;
     sigemptyset(&listened);
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
-        if (is_left_ignored(numbers[i]))
+    for (size_t i = 0; i < sizeof stop_signals / sizeof *stop_signals; i++) {
+        if (is_left_ignored(stop_signals[i]))
             continue;
-        sigaction(numbers[i], &action, NULL);
-        sigaddset(&listened, numbers[i]);
+        sigaction(stop_signals[i], &action, NULL);
+        sigaddset(&listened, stop_signals[i]);
     }
     sigprocmask(SIG_UNBLOCK, &listened, NULL); /* the parent may have blocked some */
     signal(SIGPIPE, SIG_IGN);                  /* a run must survive the reader of its output */
@@ -225,16 +219,15 @@ static void catch_signals(const struct cli *cli)
 /* Print a line when a signal terminates the command. Ranks under a launcher stay silent. */
 static void say_when_ended(const struct cli *cli)
 {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP};
     struct launcher launcher;
     struct sigaction action = {.sa_handler = on_end_signal};
     if (launcher_find(&launcher))
         return;
     answers = cli->console;
     sigfillset(&action.sa_mask); /* print the line once */
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
-        if (!is_left_ignored(numbers[i]))
-            sigaction(numbers[i], &action, NULL);
+    for (size_t i = 0; i < sizeof stop_signals / sizeof *stop_signals; i++) {
+        if (!is_left_ignored(stop_signals[i]))
+            sigaction(stop_signals[i], &action, NULL);
     }
 }
 
@@ -252,6 +245,18 @@ static enum status check_words(struct env *env, const struct command *command,
     return STATUS_OK;
 }
 
+/* A text is easily given in place of a configuration. */
+static enum status refuse_data(struct env *env, const char *path)
+{
+    static const char *const endings[] = {".txt", ".md", ".jsonl", ".bin", ".gz"};
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        if (text_ends_with(path, endings[i]))
+            return FAIL(env, USAGE,
+                        "'%s' is no configuration (FILE.yaml); to train on it, use --data.path=%s",
+                        path, path);
+    return STATUS_OK;
+}
+
 /* Flags are loaded before the configuration file because the file is one of the words between them.
  * They override the file whatever the order. */
 static enum status load_options(struct env *env, struct command_call *call, int argc,
@@ -262,8 +267,10 @@ static enum status load_options(struct env *env, struct command_call *call, int 
     if (call->general.help) /* -qh */
         return STATUS_OK;
     TRY(check_words(env, command, words, *word_count));
-    if (command->config_file && *word_count > 0)
+    if (command->config_file && *word_count > 0) {
+        TRY(refuse_data(env, words[0]));
         TRY(options_load_yaml(call->options, words[0]));
+    }
     bool warns = !rank_report_wanted(); /* else the supervisor has warned */
     if (warns)
         options_warn_environment(call->options);
@@ -338,13 +345,6 @@ static enum status run_help(struct cli *cli, const char *name)
     return st;
 }
 
-static enum status run_completion(struct cli *cli, const char *shell)
-{
-    if (shell && strcmp(shell, "bash") == 0)
-        return help_completion_bash(cli);
-    return FAIL(cli->env, USAGE, "completion supports only bash: source <(sifr completion bash)");
-}
-
 /* An early guess, before the command and its flags are known. */
 static bool verbose_is_asked(int argc, char *const *argv)
 {
@@ -374,7 +374,10 @@ static enum status dispatch(struct cli *cli, int argc, char *const *argv)
         return FAIL(cli->env, USAGE, "unexpected argument '%s'; usage: sifr %s",
                     argv[2 + page->most_words], page->usage);
     if (strcmp(word, "completion") == 0)
-        return run_completion(cli, next);
+        return next && strcmp(next, "bash") == 0
+                   ? help_completion_bash(cli)
+                   : FAIL(cli->env, USAGE,
+                          "completion supports only bash: source <(sifr completion bash)");
     if (!next)
         return help_man(cli);
     if (strcmp(next, "--markdown") == 0)

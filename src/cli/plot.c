@@ -172,3 +172,66 @@ void plot_draw(const struct plot *plot, struct text *text)
     draw_marks(&canvas, plot->marks, plot->mark_count);
     print_canvas(plot, &canvas, text);
 }
+
+/* --- curves in fixed memory ------------------------------------------------------------------- */
+
+static void halve(struct curve *curve)
+{
+    for (int i = 0; i < CURVE_POINTS / 2; i++) {
+        const struct plot_point *a = &curve->points[2 * i], *b = a + 1;
+        curve->points[i] = (struct plot_point){(a->x + b->x) / 2, (a->y + b->y) / 2};
+    }
+    curve->count = CURVE_POINTS / 2;
+    curve->stride *= 2;
+}
+
+static struct plot_point pending_mean(const struct curve *curve)
+{
+    return (struct plot_point){curve->sum.x / (double)curve->pending,
+                               curve->sum.y / (double)curve->pending};
+}
+
+void curve_add(struct curve *curve, double x, double y)
+{
+    if (!isfinite(y))
+        return;
+    if (curve->stride == 0)
+        curve->stride = 1;
+    curve->sum.x += x;
+    curve->sum.y += y;
+    if (++curve->pending < curve->stride)
+        return;
+    struct plot_point mean = pending_mean(curve);
+    curve->sum = (struct plot_point){0};
+    curve->pending = 0;
+    if (curve->count == CURVE_POINTS)
+        halve(curve);
+    curve->points[curve->count++] = mean;
+}
+
+int curve_points(const struct curve *curve, struct plot_point *out)
+{
+    int count = curve->count;
+    memcpy(out, curve->points, (size_t)count * sizeof *out);
+    if (curve->pending && count < CURVE_POINTS)
+        out[count++] = pending_mean(curve);
+    return count;
+}
+
+void curve_draw(const struct curve *curve, const struct plot_point *marks, int mark_count,
+                const struct console *console, struct text *text)
+{
+    enum { HEIGHT = 14, WIDTH_MAX = 96 };
+    struct plot_point points[CURVE_POINTS];
+    struct plot plot = {.width = console->width < WIDTH_MAX ? console->width : WIDTH_MAX,
+                        .height = HEIGHT,
+                        .line = points,
+                        .line_count = curve_points(curve, points),
+                        .marks = marks,
+                        .mark_count = mark_count,
+                        .line_on = console_style(console, STYLE_CYAN),
+                        .mark_on = console_style(console, STYLE_YELLOW),
+                        .off = console_style(console, STYLE_PLAIN),
+                        .ascii = console->ascii};
+    plot_draw(&plot, text);
+}

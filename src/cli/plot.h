@@ -3,7 +3,7 @@
 #ifndef CLI_PLOT_H
 #define CLI_PLOT_H
 #include <stdbool.h>
-#include "base/text.h"
+#include "cli/console.h"
 
 struct plot_point {
     double x, y; /* points whose y is not finite are skipped */
@@ -22,5 +22,24 @@ struct plot {
 /* Append the picture; each row ends in a newline. Draws nothing with fewer than two points on the
  * line. */
 void plot_draw(const struct plot *plot, struct text *text);
+
+/* A loss curve in fixed memory: when it is full, neighbours are averaged and the resolution
+ * halves. */
+enum { CURVE_POINTS = 1024 };
+
+struct curve { /* starts as { 0 } */
+    struct plot_point points[CURVE_POINTS];
+    int count;
+    int64_t stride;        /* values per point; 0 before the first */
+    struct plot_point sum; /* of the values not yet in a point */
+    int64_t pending;
+};
+
+void curve_add(struct curve *curve, double x, double y); /* skips y that is not finite */
+/* All points, the incomplete last one included; returns their number, at most CURVE_POINTS. */
+int curve_points(const struct curve *curve, struct plot_point *out);
+/* Append the picture of a curve and marks, in the width and colours of the console. */
+void curve_draw(const struct curve *curve, const struct plot_point *marks, int mark_count,
+                const struct console *console, struct text *text);
 
 #endif

@@ -12,25 +12,11 @@
 #include <unistd.h>
 #include "base/mem.h"
 #include "base/status.h"
-#include "ops/ops_info.h"
+#include "ops/ops.h"
 
 #define ALONE "OPENBLAS_NUM_THREADS=1"
 
 enum { MOST_VARIABLES = 4096 };
-
-static int processors(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
-static int find_own(char *const *environment, bool *alone)
-{
-    int count = 0;
-    for (*alone = false; environment[count] != NULL; count++)
-        *alone = *alone || strcmp(environment[count], ALONE) == 0;
-    return count;
-}
 
 /* Returns when execve fails; the command then continues as it is. */
 static void start_again(char *const *argv, char *const *environment, int count)
@@ -49,11 +35,15 @@ static void check_memory(int argc, char *const *argv, char *const *environment)
         "sifr: error: out of memory: the BLAS library needs a buffer of up to 128 "
         "MiB and the system refuses it; raise the memory limit (ulimit -v, "
         "vm.overcommit_memory)\n";
-    bool alone;
-    int count = find_own(environment, &alone);
+    cpu_set_t set;
+    int processors = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    bool alone = false;
+    int count = 0;
     (void)argc;
-    if (mem_is_there((size_t)processors() * OPS_BLAS_BUFFER_BYTES))
+    if (mem_is_there((size_t)processors * OPS_BLAS_BUFFER_BYTES))
         return;
+    for (; environment[count] != NULL; count++)
+        alone = alone || strcmp(environment[count], ALONE) == 0;
     if (!alone)
         start_again(argv, environment, count);
     if (mem_is_there(OPS_BLAS_BUFFER_BYTES))

@@ -62,7 +62,8 @@ undo_self:
 static void close_job(struct comm_job *job)
 {
     comm_transport_quit(job);
-    job->backend->quit(job);
+    if (job->backend->quit != NULL)
+        job->backend->quit(job);
     pthread_mutex_destroy(&job->lock);
     mem_free(job->env, job);
 }
@@ -135,7 +136,8 @@ static enum status open_comm(struct comm *comm, struct comm *parent, int colour)
     comm->next = job->comms;
     job->comms = comm;
     pthread_mutex_unlock(&job->lock);
-    enum status st = comm->backend->open(comm, parent, colour);
+    enum status st =
+        comm->backend->open != NULL ? comm->backend->open(comm, parent, colour) : STATUS_OK;
     if (st != STATUS_OK) {
         strike(job, comm);
         free_comm(comm);
@@ -149,7 +151,7 @@ static void end_start(struct comm_job *job)
     char text[COMM_FAILURE_BYTES];
     snprintf(text, sizeof text, "rank %d could not start: %s", job->rank,
              log_first_error(job->env->log));
-    job->backend->spread(job, text);
+    comm_job_end(job, text);
 }
 
 /* Prepare to move device memory: by a channel or by bounce buffers. */
@@ -163,7 +165,8 @@ static void close_comm(struct comm *comm)
 {
     comm_transport_close(comm);
     strike(comm->job, comm);
-    comm->backend->close(comm);
+    if (comm->backend->close != NULL)
+        comm->backend->close(comm);
     free_comm(comm);
 }
 
@@ -238,13 +241,6 @@ static void set_delays(struct comm *comm, double max_seconds, uint64_t seed)
     comm->delays = rng_stream(seed + (uint64_t)comm->job->rank, comm->name);
 }
 
-/* The id of a new communicator: unique, and the same on all its ranks. */
-static uint64_t child_id(uint64_t parent, int child, int colour)
-{
-    struct rng rng = rng_stream(parent, "comm");
-    return rng_bits(rng, (uint64_t)(uint32_t)child << 32 | (uint32_t)colour);
-}
-
 /* `known`: the colours of all ranks, or NULL. */
 static enum status split(struct comm *comm, int colour, const int *known, const char *name,
                          struct comm **group)
@@ -261,12 +257,14 @@ static enum status split(struct comm *comm, int colour, const int *known, const 
     for (int r = 0; r < comm->size; r++)
         size += colours[r] == colour;
     if (colour < 0) {
-        TRY_OR(undo_colours, comm->backend->open(NULL, comm, colour));
+        if (comm->backend->open != NULL)
+            TRY_OR(undo_colours, comm->backend->open(NULL, comm, colour));
         mem_free(comm->env, colours);
         return STATUS_OK;
     }
     TRY_OR(undo_colours, make_comm(comm->job, comm->device, name, size, &c));
-    c->id = child_id(comm->id, child, colour);
+    c->id =
+        rng_bits(rng_stream(comm->id, "comm"), (uint64_t)(uint32_t)child << 32 | (uint32_t)colour);
     set_delays(c, comm->max_delay, comm->delay_seed);
     for (int r = 0, member = 0; r < comm->size; r++) {
         if (r == comm->rank)

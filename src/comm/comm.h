@@ -119,10 +119,6 @@ void comm_reduce_scatter(struct comm *comm, const void *full, void *shard, int64
  * elements, or NULL where comm_library_sums. */
 void comm_all_reduce(struct comm *comm, void *data, int64_t count, enum dtype type, void *scratch,
                      struct stream *stream);
-/* data of `root` = sum in rank order; the other ranks' data is unchanged. scratch, at the root:
- * size * count elements. */
-void comm_reduce(struct comm *comm, void *data, int64_t count, enum dtype type, int root,
-                 void *scratch, struct stream *stream);
 /* Uses a binomial tree: a rank sends once to each of its children. */
 void comm_broadcast(struct comm *comm, void *data, int64_t count, enum dtype type, int root,
                     struct stream *stream);
@@ -168,7 +164,6 @@ void comm_label(struct comm *comm, const char *label);
     X(ALL_TO_ALL, "all_to_all")         \
     X(REDUCE_SCATTER, "reduce_scatter") \
     X(ALL_REDUCE, "all_reduce")         \
-    X(REDUCE, "reduce")                 \
     X(BROADCAST, "broadcast")           \
     X(SEND, "send")                     \
     X(RECV, "recv")                     \

@@ -14,7 +14,6 @@
  * not when it has finished, so the traffic of a step is known at its end even though part of it is
  * still in flight.
  */
-#include <time.h>
 #include "base/clock.h"
 #include "comm/comm_impl.h"
 
@@ -169,7 +168,6 @@ static do_fn *const doers[] = {
     [COMM_ALL_TO_ALL] = do_all_to_all,
     [COMM_REDUCE_SCATTER] = comm_do_reduce_scatter,
     [COMM_ALL_REDUCE] = comm_do_all_reduce,
-    [COMM_REDUCE] = comm_do_reduce,
     [COMM_BROADCAST] = do_broadcast,
     [COMM_SEND] = do_send,
     [COMM_RECV] = do_recv,
@@ -213,11 +211,6 @@ static void draw(struct comm *comm, const struct comm_call *call, double start)
 }
 
 /* Counters change under the communicator's lock. */
-static void count_given(const struct comm_call *call)
-{
-    call->comm->counters[call->kind].bytes += (int64_t)call->bytes_out;
-}
-
 static void count_done(struct comm *comm, const struct comm_call *call, const struct stream *stream,
                        double seconds)
 {
@@ -297,7 +290,7 @@ static void enqueue(struct comm_call *call, struct stream *stream)
     bool dry = device_is_dry(comm->device);
     double seconds = dry ? comm_spend(call, stream) : 0.0;
     pthread_mutex_lock(&comm->lock);
-    count_given(call);
+    comm->counters[call->kind].bytes += (int64_t)call->bytes_out;
     if (dry)
         count_done(comm, call, stream, seconds);
     else
@@ -321,6 +314,13 @@ void comm_wait_idle(struct comm *comm)
 
 /* --- the public functions ------------------------------------------------------------------- */
 
+static struct comm_call call_of(struct comm *comm, enum comm_kind kind, const void *src, void *dst,
+                                int64_t count, enum dtype type)
+{
+    return (struct comm_call){
+        .comm = comm, .kind = kind, .type = type, .count = count, .src = src, .dst = dst};
+}
+
 static size_t to_others(const struct comm *comm, int64_t count, enum dtype type)
 {
     return (size_t)(comm->size - 1) * (size_t)count * dtype_bytes(type);
@@ -339,39 +339,25 @@ static void check_peer(const struct comm *comm, int peer)
 void comm_all_gather(struct comm *comm, const void *shard, void *full, int64_t count,
                      enum dtype type, struct stream *stream)
 {
-    struct comm_call call = {.comm = comm,
-                             .kind = COMM_ALL_GATHER,
-                             .type = type,
-                             .count = count,
-                             .src = shard,
-                             .dst = full,
-                             .bytes_out = to_others(comm, count, type)};
+    struct comm_call call = call_of(comm, COMM_ALL_GATHER, shard, full, count, type);
+    call.bytes_out = to_others(comm, count, type);
     enqueue(&call, stream);
 }
 
 void comm_all_to_all(struct comm *comm, const void *send, void *recv, int64_t count,
                      enum dtype type, struct stream *stream)
 {
-    struct comm_call call = {.comm = comm,
-                             .kind = COMM_ALL_TO_ALL,
-                             .type = type,
-                             .count = count,
-                             .src = send,
-                             .dst = recv,
-                             .bytes_out = to_others(comm, count, type)};
+    struct comm_call call = call_of(comm, COMM_ALL_TO_ALL, send, recv, count, type);
     CHECK(send != recv || count == 0);
+    call.bytes_out = to_others(comm, count, type);
     enqueue(&call, stream);
 }
 
 void comm_all_to_all_v(struct comm *comm, const void *send, void *recv,
                        const struct comm_parts *parts, enum dtype type, struct stream *stream)
 {
-    struct comm_call call = {.comm = comm,
-                             .kind = COMM_ALL_TO_ALL,
-                             .type = type,
-                             .src = send,
-                             .dst = recv,
-                             .parts = *parts};
+    struct comm_call call = call_of(comm, COMM_ALL_TO_ALL, send, recv, 0, type);
+    call.parts = *parts;
     for (int r = 0; r < comm->size; r++) {
         CHECK(parts->send_counts[r] >= 0 && parts->recv_counts[r] >= 0);
         if (r != comm->rank)
@@ -383,59 +369,29 @@ void comm_all_to_all_v(struct comm *comm, const void *send, void *recv,
 void comm_reduce_scatter(struct comm *comm, const void *full, void *shard, int64_t count,
                          enum dtype type, void *scratch, struct stream *stream)
 {
-    struct comm_call call = {.comm = comm,
-                             .kind = COMM_REDUCE_SCATTER,
-                             .type = type,
-                             .count = count,
-                             .src = full,
-                             .dst = shard,
-                             .scratch = scratch,
-                             .bytes_out = to_others(comm, count, type)};
+    struct comm_call call = call_of(comm, COMM_REDUCE_SCATTER, full, shard, count, type);
     check_sum(type);
+    call.scratch = scratch;
+    call.bytes_out = to_others(comm, count, type);
     enqueue(&call, stream);
 }
 
 void comm_all_reduce(struct comm *comm, void *data, int64_t count, enum dtype type, void *scratch,
                      struct stream *stream)
 {
-    struct comm_call call = {.comm = comm,
-                             .kind = COMM_ALL_REDUCE,
-                             .type = type,
-                             .count = count,
-                             .dst = data,
-                             .scratch = scratch,
-                             .bytes_out = comm_all_reduce_bytes(comm, count, type)};
+    struct comm_call call = call_of(comm, COMM_ALL_REDUCE, NULL, data, count, type);
     check_sum(type);
-    enqueue(&call, stream);
-}
-
-void comm_reduce(struct comm *comm, void *data, int64_t count, enum dtype type, int root,
-                 void *scratch, struct stream *stream)
-{
-    size_t bytes = (size_t)count * dtype_bytes(type);
-    struct comm_call call = {.comm = comm,
-                             .kind = COMM_REDUCE,
-                             .type = type,
-                             .count = count,
-                             .peer = root,
-                             .dst = data,
-                             .scratch = scratch,
-                             .bytes_out = comm->rank == root ? 0 : bytes};
-    check_sum(type);
-    check_peer(comm, root);
+    call.scratch = scratch;
+    call.bytes_out = comm_all_reduce_bytes(comm, count, type);
     enqueue(&call, stream);
 }
 
 void comm_broadcast(struct comm *comm, void *data, int64_t count, enum dtype type, int root,
                     struct stream *stream)
 {
-    struct comm_call call = {.comm = comm,
-                             .kind = COMM_BROADCAST,
-                             .type = type,
-                             .count = count,
-                             .peer = root,
-                             .dst = data};
+    struct comm_call call = call_of(comm, COMM_BROADCAST, NULL, data, count, type);
     check_peer(comm, root);
+    call.peer = root;
     call.bytes_out = (size_t)child_count(comm, root) * (size_t)count * dtype_bytes(type);
     enqueue(&call, stream);
 }
@@ -443,25 +399,21 @@ void comm_broadcast(struct comm *comm, void *data, int64_t count, enum dtype typ
 void comm_send(struct comm *comm, const void *data, int64_t count, enum dtype type, int to,
                struct stream *stream)
 {
-    struct comm_call call = {.comm = comm,
-                             .kind = COMM_SEND,
-                             .type = type,
-                             .count = count,
-                             .peer = to,
-                             .src = data,
-                             .bytes_out = (size_t)count * dtype_bytes(type)};
+    struct comm_call call = call_of(comm, COMM_SEND, data, NULL, count, type);
     check_peer(comm, to);
     CHECK(to != comm->rank);
+    call.peer = to;
+    call.bytes_out = (size_t)count * dtype_bytes(type);
     enqueue(&call, stream);
 }
 
 void comm_recv(struct comm *comm, void *data, int64_t count, enum dtype type, int from,
                struct stream *stream)
 {
-    struct comm_call call = {
-        .comm = comm, .kind = COMM_RECV, .type = type, .count = count, .peer = from, .dst = data};
+    struct comm_call call = call_of(comm, COMM_RECV, NULL, data, count, type);
     check_peer(comm, from);
     CHECK(from != comm->rank);
+    call.peer = from;
     enqueue(&call, stream);
 }
 
@@ -473,14 +425,14 @@ static enum status run_now(struct comm_call *call)
     comm_wait_idle(comm);
     call->number = next_number(comm, call->kind);
     pthread_mutex_lock(&comm->lock);
-    count_given(call);
+    comm->counters[call->kind].bytes += (int64_t)call->bytes_out;
     pthread_mutex_unlock(&comm->lock);
     return run(call, NULL);
 }
 
 enum status comm_barrier(struct comm *comm)
 {
-    struct comm_call call = {.comm = comm, .kind = COMM_CONTROL, .type = DTYPE_U8};
+    struct comm_call call = call_of(comm, COMM_CONTROL, NULL, NULL, 0, DTYPE_U8);
     for (int k = 0; 1 << k < comm->size; k++)
         call.bytes_out++;
     return run_now(&call);
@@ -488,13 +440,8 @@ enum status comm_barrier(struct comm *comm)
 
 enum status comm_exchange(struct comm *comm, const void *mine, size_t bytes, void *all)
 {
-    struct comm_call call = {.comm = comm,
-                             .kind = COMM_CONTROL,
-                             .type = DTYPE_U8,
-                             .count = (int64_t)bytes,
-                             .src = mine,
-                             .dst = all,
-                             .bytes_out = to_others(comm, (int64_t)bytes, DTYPE_U8)};
+    struct comm_call call = call_of(comm, COMM_CONTROL, mine, all, (int64_t)bytes, DTYPE_U8);
     CHECK(all != NULL);
+    call.bytes_out = to_others(comm, (int64_t)bytes, DTYPE_U8);
     return run_now(&call);
 }

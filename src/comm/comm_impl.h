@@ -69,11 +69,13 @@ struct comm_backend {
     /* Find the other ranks; set job->rank and job->size. `member` is NULL except for threads and
      * dry. */
     enum status (*join)(struct comm_job *job, const struct comm_member *member);
-    void (*quit)(struct comm_job *job); /* after the last communicator is closed */
+    /* After the last communicator is closed; NULL: nothing to do. */
+    void (*quit)(struct comm_job *job);
     /* Called by all ranks of `parent` (NULL for the root), with `comm` filled in and in its job's
-     * list. A rank that is in none of the new groups takes part with `comm` NULL. */
+     * list. A rank that is in none of the new groups takes part with `comm` NULL. NULL: nothing to
+     * do. */
     enum status (*open)(struct comm *comm, struct comm *parent, int colour);
-    /* Not collective: ranks that still wait for this one find out. */
+    /* Not collective: ranks that still wait for this one find out. NULL: nothing to do. */
     void (*close)(struct comm *comm);
 
     /* Move every message of comm->sends and comm->recvs (indexed by rank; host memory) and wait for
@@ -81,7 +83,7 @@ struct comm_backend {
     enum status (*swap)(struct comm *comm, uint64_t stamp);
     /* Ask a rank where it is; false = no answer. */
     bool (*ask)(struct comm *comm, int peer, struct comm_position *position);
-    /* Make the job fail with `text` on every rank, including this one. */
+    /* Make the job fail with `text` on every rank, including this one. NULL: there is no other. */
     void (*spread)(struct comm_job *job, const char *text);
 };
 
@@ -262,7 +264,6 @@ enum status comm_sums_open(struct comm *comm);
 void comm_sums_close(struct comm *comm);
 enum status comm_do_reduce_scatter(const struct comm_call *call, struct stream *stream);
 enum status comm_do_all_reduce(const struct comm_call *call, struct stream *stream);
-enum status comm_do_reduce(const struct comm_call *call, struct stream *stream);
 size_t comm_all_reduce_bytes(const struct comm *comm, int64_t count, enum dtype type);
 
 /* --- comm_swap.c ---------------------------------------------------------------------------- */
@@ -312,6 +313,7 @@ enum status comm_late_at(struct comm *comm, const struct comm_position *mine, in
 enum status comm_gone(struct comm *comm, int peer);
 enum status comm_mismatch(struct comm *comm, int peer, const char *what);
 enum status comm_job_ended(struct comm_job *job); /* the error of an ended job; logs it once */
+void comm_job_end(struct comm_job *job, const char *text); /* end the job on every rank */
 /* For back ends, in `spread`: record the end of the job; false when it had ended before. */
 bool comm_job_fail(struct comm_job *job, const char *text);
 /* For back ends: the answer to another rank's `ask`. */

@@ -29,6 +29,14 @@ bool comm_job_fail(struct comm_job *job, const char *text)
     return first;
 }
 
+void comm_job_end(struct comm_job *job, const char *text)
+{
+    if (job->backend->spread != NULL)
+        job->backend->spread(job, text);
+    else
+        comm_job_fail(job, text);
+}
+
 enum status comm_job_ended(struct comm_job *job)
 {
     pthread_mutex_lock(&job->lock);
@@ -95,7 +103,7 @@ void comm_abort(struct comm *comm, const char *reason)
     pthread_mutex_lock(&job->lock);
     job->logged = true; /* this rank knows the reason */
     pthread_mutex_unlock(&job->lock);
-    job->backend->spread(job, text);
+    comm_job_end(job, text);
 }
 
 /* Timeouts that a rank may take whose data is on its way: slow networks need long. */
@@ -172,7 +180,7 @@ static void tell_own_position(struct comm_job *job, char *out, size_t bytes)
 
 static enum status end_job(struct comm *comm, const char *text)
 {
-    comm->backend->spread(comm->job, text);
+    comm_job_end(comm->job, text);
     return comm_job_ended(comm->job);
 }
 

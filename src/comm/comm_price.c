@@ -101,8 +101,6 @@ static double bytes_of(const struct comm_call *call)
     double element = (double)dtype_bytes(call->type);
     if (call->kind == COMM_RECV || call->kind == COMM_BROADCAST)
         return (double)call->count * element;
-    if (call->kind == COMM_REDUCE && comm->rank == call->peer)
-        return (double)(comm->size - 1) * (double)call->count * element;
     for (int r = 0; call->parts.recv_counts != NULL && r < comm->size; r++)
         in += r != comm->rank ? (double)call->parts.recv_counts[r] * element : 0.0;
     return in > out ? in : out;

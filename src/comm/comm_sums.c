@@ -74,40 +74,30 @@ static bool library_adds(const struct comm_call *call)
 
 /* --- sums in rank order --------------------------------------------------------------------- */
 
-/* dst = c_0 + ... + c_(n-1), for n elements of one block. Contribution r of `type` is at parts + r
- * * stride bytes, except this rank's own, which is at `mine`. dst may be `mine`. */
-static void sum_block(struct comm *comm, struct stream *stream, enum dtype type, char *dst,
-                      const char *mine, const char *parts, size_t stride, int64_t n)
+/* dst = c_0 + ... + c_(size-1), block by block. Contribution r of `type` is at parts + r * stride
+ * bytes, except this rank's own, which is at `mine`. dst may be `mine`. */
+static void sum_parts(struct comm *comm, struct stream *stream, enum dtype type, char *dst,
+                      const char *mine, const char *parts, size_t stride, int64_t count)
 {
     const struct comm_sums *sums = &comm->sums;
     bool narrow = type == DTYPE_BF16 || type == DTYPE_F16;
     enum dtype wide = narrow ? DTYPE_F32 : type;
-    size_t wide_bytes = (size_t)n * dtype_bytes(wide);
-    for (int r = 0; r < comm->size; r++) {
-        const char *part = r == comm->rank ? mine : parts + (size_t)r * stride;
-        if (r == 0 && !narrow) {
-            device_copy(stream, sums->sum, part, wide_bytes);
-            continue;
-        }
-        if (r == 0)
-            device_copy(stream, sums->sum, sums->wide_zero, wide_bytes);
-        device_accumulate(stream, sums->sum, wide, part, type, n);
-    }
-    if (!narrow) {
-        device_copy(stream, dst, sums->sum, wide_bytes);
-    } else {
-        device_copy(stream, dst, sums->narrow_zero, (size_t)n * dtype_bytes(type));
-        device_accumulate(stream, dst, type, sums->sum, wide, n);
-    }
-}
-
-static void sum_parts(struct comm *comm, struct stream *stream, enum dtype type, char *dst,
-                      const char *mine, const char *parts, size_t stride, int64_t count)
-{
     for (int64_t at = 0; at < count; at += BLOCK) {
-        size_t skip = (size_t)at * dtype_bytes(type);
-        sum_block(comm, stream, type, dst + skip, mine + skip, parts + skip, stride,
-                  count - at < BLOCK ? count - at : BLOCK);
+        int64_t n = count - at < BLOCK ? count - at : BLOCK;
+        size_t skip = (size_t)at * dtype_bytes(type), wide_bytes = (size_t)n * dtype_bytes(wide);
+        for (int r = 0; r < comm->size; r++) {
+            const char *part = (r == comm->rank ? mine : parts + (size_t)r * stride) + skip;
+            if (r == 0)
+                device_copy(stream, sums->sum, narrow ? sums->wide_zero : part, wide_bytes);
+            if (r > 0 || narrow)
+                device_accumulate(stream, sums->sum, wide, part, type, n);
+        }
+        if (!narrow) {
+            device_copy(stream, dst + skip, sums->sum, wide_bytes);
+        } else {
+            device_copy(stream, dst + skip, sums->narrow_zero, (size_t)n * dtype_bytes(type));
+            device_accumulate(stream, dst + skip, type, sums->sum, wide, n);
+        }
     }
 }
 
@@ -189,23 +179,4 @@ enum status comm_do_all_reduce(const struct comm_call *call, struct stream *stre
                       (size_t)theirs.count * element);
     }
     return comm_swap(call, 1, stream);
-}
-
-enum status comm_do_reduce(const struct comm_call *call, struct stream *stream)
-{
-    struct comm *comm = call->comm;
-    size_t bytes = (size_t)call->count * dtype_bytes(call->type);
-    if (library_adds(call))
-        return comm_swap_sum(call, stream);
-    if (comm->rank != call->peer) {
-        comm_set_move(comm->sends, call->peer, call->dst, bytes);
-        return comm_swap(call, 0, stream);
-    }
-    for (int r = 0; r < comm->size; r++) {
-        if (r != comm->rank)
-            comm_set_move(comm->recvs, r, (char *)call->scratch + (size_t)r * bytes, bytes);
-    }
-    TRY(comm_swap(call, 0, stream));
-    sum_parts(comm, stream, call->type, call->dst, call->dst, call->scratch, bytes, call->count);
-    return STATUS_OK;
 }

@@ -15,14 +15,6 @@ struct offer {
     char why[256]; /* why it cannot use the transport; "" = it can */
 };
 
-static void make_offer(struct comm *root, struct offer *mine)
-{
-    const struct comm_transport *transport;
-    snprintf(mine->gpu, sizeof mine->gpu, "%s", device_gpu(root->device));
-    if (plugin_look("cuda", COMM_NCCL_ENTRY, &transport, mine->why, sizeof mine->why))
-        root->job->transport = transport;
-}
-
 /* Why the ranks cannot use the transport; "" = they can. The same text on all ranks. */
 static void judge(const struct offer *offers, int size, char *out, size_t bytes)
 {
@@ -89,7 +81,10 @@ enum status comm_transport_choose(struct comm *root, enum comm_wish wish)
         (wish == COMM_TRANSPORT_IF_POSSIBLE && root->size == 1))
         return STATUS_OK;
     TRY(mem_alloc_array(env, MEM_OTHER, "GPUs", (size_t)root->size, sizeof *offers, &offers));
-    make_offer(root, &mine);
+    const struct comm_transport *transport;
+    snprintf(mine.gpu, sizeof mine.gpu, "%s", device_gpu(root->device));
+    if (plugin_look("cuda", COMM_NCCL_ENTRY, &transport, mine.why, sizeof mine.why))
+        job->transport = transport;
     TRY_OR(undo_offers, comm_exchange(root, &mine, sizeof mine, offers));
     forget_calls(root);
     judge(offers, root->size, why, sizeof why);

@@ -1,8 +1,8 @@
 /* comm_watch -- one thread per rank that watches calls in flight on GPUs.
  *
- * A call on a channel is enqueued, and its thread continues. A thread that waits for the stream then
- * waits inside the driver, where it cannot learn that a rank has died. So a thread checks every
- * channel a few times a second:
+ * A call on a channel is enqueued, and its thread continues. A thread that waits for the stream
+ * then waits inside the driver, where it cannot learn that a rank has died. So a thread checks
+ * every channel a few times a second:
  *
  *   - the library reports an error: the job ends, and the other ranks learn why;
  *   - the job has ended: streams with calls in flight fail, and the channels are aborted, so that
@@ -15,7 +15,6 @@
  * of a communicator are recorded: the oldest ones, and a call that hangs is always among them.
  */
 #include <string.h>
-#include <time.h>
 #include "base/clock.h"
 #include "base/thread.h"
 #include "comm/comm_impl.h"

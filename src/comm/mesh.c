@@ -13,15 +13,6 @@ static int divisor_below(int count, int most)
     return d;
 }
 
-/* The smallest divisor of `count` that is at least `least`, which is at most `count`. */
-static int divisor_above(int count, int least)
-{
-    int d = least;
-    while (count % d != 0)
-        d++;
-    return d;
-}
-
 /* A value does not divide `count`: say which nearby values do. */
 static enum status refuse(struct env *env, const char *key, int value, const char *what, int count)
 {
@@ -30,8 +21,11 @@ static enum status refuse(struct env *env, const char *key, int value, const cha
         return FAIL(env, CONFIG,
                     "%s=%d needs more than the %d %s of this job; start more (-n), or try %d", key,
                     value, count, what, below);
+    int above = value;
+    while (count % above != 0)
+        above++;
     return FAIL(env, CONFIG, "%s=%d does not divide %d %s; try %d or %d", key, value, count, what,
-                below, divisor_above(count, value));
+                below, above);
 }
 
 enum status mesh_of(struct env *env, int size, int rank, int tp, int pp, struct mesh *mesh)
@@ -173,24 +167,21 @@ static int shown(int i, int count, int most)
     return i == most - 2 ? -1 : 0;
 }
 
-static void print_cell(const struct mesh *mesh, int d, int p, struct text *text)
-{
-    char cell[32];
-    int first = mesh_rank(mesh, d, p, 0), last = first + mesh->tp - 1;
-    if (first == last)
-        snprintf(cell, sizeof cell, "%d", first);
-    else
-        snprintf(cell, sizeof cell, "%d-%d", first, last);
-    text_printf(text, "  %13s", cell);
-}
-
+/* One line of the map: the ranks of copy `d`, or, for -1, the names of the stages. */
 static void print_row(const struct mesh *mesh, int d, struct text *text)
 {
-    text_printf(text, "copy %-9d", d);
     for (int p = 0; p < mesh->pp; p++) {
         int show = shown(p, mesh->pp, MOST_COLUMNS);
+        int first = d < 0 ? 0 : mesh_rank(mesh, d, p, 0);
+        char cell[32];
+        if (d < 0)
+            snprintf(cell, sizeof cell, "stage %d", p);
+        else if (mesh->tp == 1)
+            snprintf(cell, sizeof cell, "%d", first);
+        else
+            snprintf(cell, sizeof cell, "%d-%d", first, first + mesh->tp - 1);
         if (show > 0)
-            print_cell(mesh, d, p, text);
+            text_printf(text, "  %13s", cell);
         else if (show < 0)
             text_add(text, "  ...");
     }
@@ -201,21 +192,13 @@ void mesh_print(const struct mesh *mesh, struct text *text)
 {
     text_printf(text, "%d rank%s = dp %d x pp %d x tp %d\n%14s", mesh->size,
                 mesh->size == 1 ? "" : "s", mesh->dp, mesh->pp, mesh->tp, "");
-    for (int p = 0; p < mesh->pp; p++) {
-        int show = shown(p, mesh->pp, MOST_COLUMNS);
-        char head[32];
-        snprintf(head, sizeof head, "stage %d", p);
-        if (show > 0)
-            text_printf(text, "  %13s", head);
-        else if (show < 0)
-            text_add(text, "  ...");
-    }
-    text_add(text, "\n");
+    print_row(mesh, -1, text);
     for (int d = 0; d < mesh->dp; d++) {
         int show = shown(d, mesh->dp, MOST_ROWS);
-        if (show > 0)
+        if (show > 0) {
+            text_printf(text, "copy %-9d", d);
             print_row(mesh, d, text);
-        else if (show < 0)
+        } else if (show < 0)
             text_add(text, "...\n");
     }
 }

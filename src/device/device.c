@@ -47,22 +47,16 @@ static int backend_number(const char *name)
     return found;
 }
 
-static enum status find_backend(struct env *env, const char *name,
-                                const struct device_backend **table)
-{
-    int found = backend_number(name);
-    if (found == BACKEND_COUNT)
-        return fail_unknown(env, name);
-    *table = backends[found].table;
-    return *table != NULL ? STATUS_OK : plugin_find(env, name, backends[found].entry, table);
-}
-
 enum status device_create(struct env *env, const char *backend, int index, struct device **device)
 {
     enum status st;
-    const struct device_backend *table;
     struct device *d;
-    TRY(find_backend(env, backend, &table));
+    int found = backend_number(backend);
+    if (found == BACKEND_COUNT)
+        return fail_unknown(env, backend);
+    const struct device_backend *table = backends[found].table;
+    if (table == NULL)
+        TRY(plugin_find(env, backend, backends[found].entry, &table));
     TRY(mem_alloc(env, MEM_OTHER, "device", table->device_bytes, &d));
     d->backend = table;
     d->env = env;
@@ -153,23 +147,32 @@ void device_look(const char *backend, int index, struct device_info *info)
         info->count = 1;
 }
 
+/* Only the plugin links CUDA. */
+void device_cuda_info(struct device_cuda_info *info)
+{
+    device_cuda_look_fn *look;
+    device_nccl_look_fn *look_nccl;
+    char why[256];
+    *info = (struct device_cuda_info){.gpu_count = 0};
+    if (!plugin_look("cuda", DEVICE_CUDA_LOOK, &look, info->missing, sizeof info->missing))
+        return;
+    look(info);
+    if (plugin_look("cuda", DEVICE_NCCL_LOOK, &look_nccl, why, sizeof why))
+        info->nccl = look_nccl();
+}
+
 /* --- memory --------------------------------------------------------------------------------- */
 
 /* A GPU's driver allocates blocks of 1 MiB and more in whole pages of 2 MiB, and packs smaller ones
  * together. Measured on an H200: with this rule, the memory in use beyond the account was constant
  * to within 2 MiB for models of 22 to 62 GiB in 102 to 318 blocks. */
-static size_t page_rest(size_t bytes)
+static size_t page_rest(const struct device_block *block, enum mem_location location)
 {
     const size_t page = (size_t)2 << 20;
-    return bytes < page / 2 ? 0 : (page - bytes % page) % page;
+    return location != MEM_GPU || block->bytes < page / 2 ? 0 : (page - block->bytes % page) % page;
 }
 
 static const char page_line[] = "ends of pages";
-
-static size_t rest_of(const struct device_block *block, enum mem_location location)
-{
-    return location == MEM_GPU ? page_rest(block->bytes) : 0;
-}
 
 static enum mem_location location_of(const struct device *device, const struct device_block *block)
 {
@@ -180,7 +183,7 @@ enum status device_count_block(struct device *device, const struct device_block 
 {
     enum status st;
     enum mem_location location = location_of(device, block);
-    size_t rest = rest_of(block, location);
+    size_t rest = page_rest(block, location);
     TRY(mem_count(device->env, location, block->category, block->name, block->bytes));
     if (rest > 0)
         TRY_OR(undo_block, mem_count(device->env, location, MEM_OTHER, page_line, rest));
@@ -193,7 +196,7 @@ undo_block:
 void device_uncount_block(struct device *device, const struct device_block *block)
 {
     enum mem_location location = location_of(device, block);
-    size_t rest = rest_of(block, location);
+    size_t rest = page_rest(block, location);
     mem_uncount(device->env, location, block->category, block->name, block->bytes);
     if (rest > 0)
         mem_uncount(device->env, location, MEM_OTHER, page_line, rest);

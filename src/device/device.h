@@ -68,6 +68,31 @@ void device_look(const char *backend, int index, struct device_info *info);
 /* Whether the driver's library is installed. Loads nothing permanently. */
 bool device_has_driver(const char *backend);
 
+/* The CUDA installation: plugin, driver and GPUs, for `sifr doctor`. */
+enum { DEVICE_GPUS = 16 };
+
+struct device_gpu {
+    char name[64];
+    size_t bytes;
+    int capability; /* 90 = 9.0 */
+};
+
+struct device_cuda_info {
+    /* Why the CUDA back ends are not available; "" when they are, and only then the rest is set. */
+    char missing[512];
+    int driver;        /* latest CUDA version it supports, 13000 = 13.0; 0 = no driver */
+    int runtime;       /* the CUDA version that the back ends were built with */
+    int cublas, cudnn; /* versions of the loaded libraries: 91400 = 9.14.0 */
+    int nccl;          /* 0 = built without */
+    bool nvml;        /* libnvidia-ml.so.1 is available: clock, power, temperature, memory in use */
+    char release[80]; /* version of the driver: "580.95.05"; "" = unknown */
+    int gpu_count;    /* all GPUs; at most DEVICE_GPUS of them are described */
+    struct device_gpu gpus[DEVICE_GPUS];
+};
+
+/* Loads the plugin; does not open a GPU. */
+void device_cuda_info(struct device_cuda_info *info);
+
 /* Zeroed memory on the device, aligned to at least 64 bytes. `out` is the address of any
  * pointer. */
 enum status device_alloc(struct device *device, enum mem_category category, const char *name,
@@ -135,7 +160,7 @@ void device_accumulate(struct stream *stream, void *dst, enum dtype dst_type, co
 void device_accumulate_parts(struct stream *stream, void *dst, enum dtype dst_type, const void *src,
                              enum dtype src_type, int64_t count, int64_t stride, int parts);
 
-/* --- recordings: work that is recorded once and replayed many times --------------------------- */
+/* --- recordings: work that is recorded once and replayed many times ------------------------- */
 
 struct recording;
 /* Work enqueued on a plain stream from here to stream_record_end is recorded and not executed:
@@ -152,7 +177,7 @@ struct recording *stream_record_end(struct stream *stream);
 void stream_replay(struct stream *stream, struct recording *recording);
 void recording_destroy(struct device *device, struct recording *recording); /* NULL is fine */
 
-/* --- simulated time of a dry device ----------------------------------------------------------- */
+/* --- simulated time of a dry device --------------------------------------------------------- */
 
 /* The cost of the device's own work. */
 struct device_pace {

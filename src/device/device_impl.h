@@ -6,6 +6,7 @@
  */
 #ifndef DEVICE_DEVICE_IMPL_H
 #define DEVICE_DEVICE_IMPL_H
+#include <pthread.h>
 #include <stdatomic.h>
 #include "device/device.h"
 
@@ -109,10 +110,64 @@ void device_uncount_block(struct device *device, const struct device_block *bloc
 /* Pinned staging buffer of a plain stream of a GPU. */
 enum { DEVICE_STREAM_STAGE = 2 << 20 };
 
+/* --- tickets.c: the host side of an event, for any kind of stream --------------------------- */
+
+/* A record takes the next ticket and passes it when its stream reaches the record. A wait is for
+ * the newest ticket at the time the wait was enqueued, so recording an event twice before a stream
+ * reaches it loses nothing. Records and waits that streams have not reached yet are the event's
+ * users; closing waits until there are none. The back end defines what passing a ticket means. */
+struct tickets {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int64_t recorded, passed; /* newest ticket taken, newest ticket passed */
+    int users;                /* records and waits that streams have not reached */
+};
+
+void tickets_open(struct tickets *tickets);
+void tickets_close(struct tickets *tickets); /* waits until there are no users */
+
+/* The caller becomes a user, with a new ticket or with the newest. */
+int64_t tickets_record(struct tickets *tickets);
+int64_t tickets_newest(struct tickets *tickets);
+/* End a use: the stream has reached the record, or its wait is over. */
+void tickets_pass(struct tickets *tickets, int64_t ticket);
+void tickets_leave(struct tickets *tickets);
+/* Sleep until the ticket has passed; returns immediately when the stream has failed. The time
+ * counts as waiting time of the stream. */
+void tickets_await(struct tickets *tickets, int64_t ticket, struct stream *stream);
+
+/* --- worker.c: a thread that runs tasks one after the other from a bounded ring ------------- */
+
+/* Nothing is allocated after worker_create: arguments are copied into the ring. Any thread may add
+ * tasks; tasks of one thread run in order. */
+struct worker;
+
+enum {
+    WORKER_RING = 128,                         /* capacity in tasks */
+    WORKER_ARGS_BYTES = STREAM_ARGS_BYTES + 16 /* arguments of a task, and a back end's own */
+};
+
+/* Tasks are called with `stream`, which outlives the worker. The thread blocks signals. */
+enum status worker_create(struct env *env, const char *name, struct stream *stream,
+                          struct worker **worker);
+void worker_destroy(struct worker *worker); /* after running all tasks in the ring */
+/* Blocks while the ring is full. The worker's own thread must not call it. */
+void worker_add(struct worker *worker, stream_task_fn *task, const void *args, size_t bytes);
+void worker_drain(struct worker *worker); /* waits for all tasks added so far */
+bool worker_is_me(const struct worker *worker);
+
+/* --- the back ends -------------------------------------------------------------------------- */
+
 extern const struct device_backend device_cpu;
 extern const struct device_backend device_dry;
 extern const struct device_backend device_dry_gpu;
 /* The symbol in libsifr-cuda: a const struct device_backend. */
 #define DEVICE_CUDA_ENTRY "sifr_device_cuda"
+/* For device_cuda_info, also there: one sets everything but `missing` and `nccl`, the other returns
+ * NCCL's version. */
+#define DEVICE_CUDA_LOOK "sifr_cuda_look"
+#define DEVICE_NCCL_LOOK "sifr_nccl_look"
+typedef void device_cuda_look_fn(struct device_cuda_info *info);
+typedef int device_nccl_look_fn(void);
 
 #endif

@@ -1,7 +1,7 @@
-/* tickets -- counters behind a condition variable. */
-#include "device/tickets.h"
+/* tickets -- the host side of an event: counters behind a condition variable. */
 #include "base/clock.h"
 #include "base/trace.h"
+#include "device/device_impl.h"
 
 void tickets_open(struct tickets *tickets)
 {
@@ -57,23 +57,19 @@ void tickets_leave(struct tickets *tickets)
 static const struct trace_span trace_wait = {
     .lane = &trace_lane_compute, .category = "wait", .name = "wait"};
 
-static void sleep_until_passed(struct tickets *tickets, int64_t ticket, struct stream *stream)
-{
-    struct trace *trace = stream->worker ? NULL : stream->device->env->trace;
-    double start = clock_seconds(), traced = trace_begin(trace);
-    atomic_store_explicit(&stream->waiting, true, memory_order_relaxed);
-    while (tickets->passed < ticket)
-        pthread_cond_wait(&tickets->changed, &tickets->lock);
-    atomic_store_explicit(&stream->waiting, false, memory_order_relaxed);
-    atomic_fetch_add_explicit(&stream->waited_ns, (int64_t)(1e9 * (clock_seconds() - start)),
-                              memory_order_relaxed);
-    trace_end(trace, traced, &trace_wait);
-}
-
 void tickets_await(struct tickets *tickets, int64_t ticket, struct stream *stream)
 {
     pthread_mutex_lock(&tickets->lock);
-    if (tickets->passed < ticket && !stream_failed(stream))
-        sleep_until_passed(tickets, ticket, stream);
+    if (tickets->passed < ticket && !stream_failed(stream)) {
+        struct trace *trace = stream->worker ? NULL : stream->device->env->trace;
+        double start = clock_seconds(), traced = trace_begin(trace);
+        atomic_store_explicit(&stream->waiting, true, memory_order_relaxed);
+        while (tickets->passed < ticket)
+            pthread_cond_wait(&tickets->changed, &tickets->lock);
+        atomic_store_explicit(&stream->waiting, false, memory_order_relaxed);
+        atomic_fetch_add_explicit(&stream->waited_ns, (int64_t)(1e9 * (clock_seconds() - start)),
+                                  memory_order_relaxed);
+        trace_end(trace, traced, &trace_wait);
+    }
     pthread_mutex_unlock(&tickets->lock);
 }

@@ -8,10 +8,9 @@
  * One lock guards both counters. The thread sleeps on `work`, producers and drainers on `moved`,
  * which is signalled only when a thread sleeps there.
  */
-#include "device/worker.h"
-#include <pthread.h>
 #include <stdio.h>
 #include "base/thread.h"
+#include "device/device_impl.h"
 
 struct task {
     stream_task_fn *call;
@@ -52,16 +51,6 @@ static void *worker_main(void *arg)
     return NULL;
 }
 
-static int start_thread(struct worker *worker, const char *name)
-{
-    char short_name[16];
-    int error = thread_start(&worker->thread, worker_main, worker);
-    snprintf(short_name, sizeof short_name, "%s", name);
-    if (error == 0)
-        pthread_setname_np(worker->thread, short_name);
-    return error;
-}
-
 enum status worker_create(struct env *env, const char *name, struct stream *stream,
                           struct worker **worker)
 {
@@ -72,9 +61,12 @@ enum status worker_create(struct env *env, const char *name, struct stream *stre
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->work, NULL);
     pthread_cond_init(&w->moved, NULL);
-    int error = start_thread(w, name);
+    int error = thread_start(&w->thread, worker_main, w);
     if (error != 0)
         goto undo_self;
+    char short_name[16];
+    snprintf(short_name, sizeof short_name, "%s", name);
+    pthread_setname_np(w->thread, short_name);
     *worker = w;
     return STATUS_OK;
 undo_self:

@@ -30,12 +30,6 @@ struct activations {
     size_t stream_bytes;
 };
 
-/* Empty buffers get an address, too. */
-static size_t aligned(size_t bytes)
-{
-    return bytes > 0 ? (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : ALIGNMENT;
-}
-
 static size_t larger(size_t a, size_t b)
 {
     return a > b ? a : b;
@@ -68,7 +62,8 @@ static void lay_out_unit(const struct activations *a, int i, uint32_t passes)
             if (region == NO_REGION)
                 continue;
             u->offset[pass][b] = end[region];
-            end[region] += aligned(u->list[b].bytes);
+            size_t bytes = larger(u->list[b].bytes, 1); /* empty buffers get an address, too */
+            end[region] += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
         }
         for (int region = 0; region < REGIONS; region++)
             u->bytes[region] = larger(u->bytes[region], end[region]);
@@ -118,17 +113,6 @@ static bool needs_carry(const struct activations *a, int u)
             a->graph->units[u].type->carry);
 }
 
-static enum status alloc_stream(struct activations *a)
-{
-    struct device *device = a->ops->device;
-    TRY(device_alloc(device, MEM_ACTIVATIONS, "stream", a->stream_bytes, &a->room[0]));
-    TRY(device_alloc(device, MEM_ACTIVATIONS, "stream", a->stream_bytes, &a->room[1]));
-    for (int u = 0; u < a->graph->unit_count && !a->carry; u++)
-        if (needs_carry(a, u))
-            TRY(device_alloc(device, MEM_ACTIVATIONS, "stream", a->stream_bytes, &a->carry));
-    return STATUS_OK;
-}
-
 enum status activations_create(struct ops *ops, const struct unit_graph *graph,
                                struct unit_shape shape, enum keep own_below, uint32_t passes,
                                const struct unit_copies *copies, struct activations **activations)
@@ -144,7 +128,13 @@ enum status activations_create(struct ops *ops, const struct unit_graph *graph,
     TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "activations", (size_t)graph->unit_count,
                                  sizeof *a->units, &a->units));
     TRY_OR(undo, alloc_units(a, shape, passes, copies));
-    TRY_OR(undo, alloc_stream(a));
+    for (int i = 0; i < 2; i++)
+        TRY_OR(undo,
+               device_alloc(ops->device, MEM_ACTIVATIONS, "stream", a->stream_bytes, &a->room[i]));
+    for (int u = 0; u < graph->unit_count && !a->carry; u++)
+        if (needs_carry(a, u))
+            TRY_OR(undo, device_alloc(ops->device, MEM_ACTIVATIONS, "stream", a->stream_bytes,
+                                      &a->carry));
     *activations = a;
     return STATUS_OK;
 undo:

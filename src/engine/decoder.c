@@ -50,21 +50,6 @@ static size_t stream_bytes(const struct decoder *d, int64_t tokens)
     return (size_t)(tokens * d->graph->stream_width) * dtype_bytes(d->ops->type);
 }
 
-static enum status alloc_caches(struct decoder *d)
-{
-    TRY(mem_alloc_array(d->env, MEM_OTHER, "decoder caches", (size_t)d->graph->unit_count,
-                        sizeof *d->caches, &d->caches));
-    for (int u = 0; u < d->graph->unit_count; u++) {
-        const struct unit *unit = &d->graph->units[u];
-        size_t bytes =
-            unit->type->cache_bytes ? unit->type->cache_bytes(unit, d->ops, 1, d->room) : 0;
-        if (bytes > 0)
-            TRY(device_alloc(d->ops->device, MEM_ACTIVATIONS, "keys and values", bytes,
-                             &d->caches[u]));
-    }
-    return STATUS_OK;
-}
-
 static enum status alloc_all(struct decoder *d)
 {
     struct unit_shape shape = {.batch = 1, .tokens = d->chunk};
@@ -73,7 +58,16 @@ static enum status alloc_all(struct decoder *d)
     if (roster_is_worker(zero_roster(d->zero))) {
         TRY(activations_create(d->ops, d->graph, shape, KEEP_ALWAYS, passes, NULL,
                                &d->activations));
-        TRY(alloc_caches(d));
+        TRY(mem_alloc_array(d->env, MEM_OTHER, "decoder caches", (size_t)d->graph->unit_count,
+                            sizeof *d->caches, &d->caches));
+        for (int u = 0; u < d->graph->unit_count; u++) {
+            const struct unit *unit = &d->graph->units[u];
+            size_t bytes =
+                unit->type->cache_bytes ? unit->type->cache_bytes(unit, d->ops, 1, d->room) : 0;
+            if (bytes > 0)
+                TRY(device_alloc(d->ops->device, MEM_ACTIVATIONS, "keys and values", bytes,
+                                 &d->caches[u]));
+        }
         if (d->pipe.comm)
             TRY(device_alloc(d->ops->device, MEM_ACTIVATIONS, "stream between stages",
                              stream_bytes(d, d->chunk), &d->passed));
@@ -150,11 +144,6 @@ void decoder_reset(struct decoder *d)
     d->position = 0;
 }
 
-int64_t decoder_position(const struct decoder *d)
-{
-    return d->position;
-}
-
 /* Run units first .. end-1. The last unit of the model runs only for logits. */
 static void feed_units(struct decoder *d, int first, int end, bool want_logits,
                        struct unit_run *run)
@@ -175,39 +164,29 @@ static void feed_units(struct decoder *d, int first, int end, bool want_logits,
     }
 }
 
-/* Send residual + pending to the next PP stage. */
-static void send_stream(struct decoder *d, int64_t count, struct unit_run *run)
-{
-    struct comm *comm = d->pipe.comm;
-    int64_t elements = count * d->graph->stream_width;
-    if (run->pending)
-        ops_add(d->ops, d->stream, elements, run->residual, run->pending, d->passed);
-    else
-        device_copy(d->stream, d->passed, run->residual, stream_bytes(d, count));
-    comm_send(comm, d->passed, elements, d->ops->type, (comm_rank(comm) + 1) % comm_size(comm),
-              d->stream);
-}
-
-static void receive_stream(struct decoder *d, int64_t count, struct unit_run *run)
-{
-    struct comm *comm = d->pipe.comm;
-    int from = (comm_rank(comm) + comm_size(comm) - 1) % comm_size(comm);
-    comm_recv(comm, d->passed, count * d->graph->stream_width, d->ops->type, from, d->stream);
-    run->residual = d->passed;
-    run->pending = NULL;
-}
-
+/* Between PP stages, residual + pending is sent. */
 static void feed_pp_stage(struct decoder *d, int64_t count, bool want_logits, struct unit_run *run)
 {
-    int pp_stage = comm_rank(d->pipe.comm), last = comm_size(d->pipe.comm) - 1;
+    struct comm *comm = d->pipe.comm;
+    int pp_stage = comm_rank(comm), pp_stages = comm_size(comm);
+    int64_t elements = count * d->graph->stream_width;
     for (int c = 0; c < d->pipe.chunk_count; c++) {
         bool first_of_all = pp_stage == 0 && c == 0;
-        bool last_of_all = pp_stage == last && c == d->pipe.chunk_count - 1;
-        if (!first_of_all && d->activations)
-            receive_stream(d, count, run);
+        bool last_of_all = pp_stage == pp_stages - 1 && c == d->pipe.chunk_count - 1;
+        if (!first_of_all && d->activations) {
+            comm_recv(comm, d->passed, elements, d->ops->type,
+                      (pp_stage + pp_stages - 1) % pp_stages, d->stream);
+            run->residual = d->passed;
+            run->pending = NULL;
+        }
         feed_units(d, d->pipe.chunks[c].first, d->pipe.chunks[c].end, want_logits, run);
-        if (!last_of_all && d->activations)
-            send_stream(d, count, run);
+        if (last_of_all || !d->activations)
+            continue;
+        if (run->pending)
+            ops_add(d->ops, d->stream, elements, run->residual, run->pending, d->passed);
+        else
+            device_copy(d->stream, d->passed, run->residual, stream_bytes(d, count));
+        comm_send(comm, d->passed, elements, d->ops->type, (pp_stage + 1) % pp_stages, d->stream);
     }
 }
 
@@ -252,15 +231,6 @@ static void fetch_logits(struct decoder *d)
     device_copy(d->stream, d->logits_host, d->wide, (size_t)d->graph->vocab * sizeof(float));
 }
 
-static void feed_all(struct decoder *d, const int32_t *tokens, int64_t count)
-{
-    for (int64_t first = 0; first < count; first += d->chunk) {
-        int64_t part = count - first < d->chunk ? count - first : d->chunk;
-        feed_chunk(d, tokens + first, part, first + part == count);
-    }
-    fetch_logits(d);
-}
-
 /* --- one token, recorded -------------------------------------------------------------------- */
 
 static void record(struct decoder *d)
@@ -293,10 +263,15 @@ enum status decoder_feed(struct decoder *d, const int32_t *tokens, int64_t count
                          const float **logits)
 {
     CHECK(count >= 1 && d->position + count <= d->room);
-    if (count > 1 || !feed_recorded(d, tokens[0]))
-        feed_all(d, tokens, count);
+    if (count > 1 || !feed_recorded(d, tokens[0])) {
+        for (int64_t first = 0; first < count; first += d->chunk) {
+            int64_t part = count - first < d->chunk ? count - first : d->chunk;
+            feed_chunk(d, tokens + first, part, first + part == count);
+        }
+        fetch_logits(d);
+    }
     TRY(stream_sync(d->stream));
-    progress_add(device_env(d->ops->device));
+    progress_add(d->env);
     *logits = d->logits_host;
     return STATUS_OK;
 }

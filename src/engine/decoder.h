@@ -17,7 +17,6 @@ enum status decoder_create(struct ops *ops, struct stream *stream, const struct 
                            struct decoder **decoder);
 void decoder_destroy(struct decoder *decoder);
 void decoder_reset(struct decoder *decoder); /* position 0, empty cache */
-int64_t decoder_position(const struct decoder *decoder);
 /* Feed `count` tokens after those already fed. *logits (V, host, owned by the decoder) are those
  * after the last token. */
 enum status decoder_feed(struct decoder *decoder, const int32_t *tokens, int64_t count,

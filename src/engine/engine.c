@@ -9,7 +9,7 @@
  * The number of valid labels of the whole step is known before the first backward pass, and the
  * loss gradient is divided by it at once, so there is no average of averages. Losses are added in
  * the order of the micro-batches. In fp16 the loss gradient is also multiplied by a scale
- * (zero/loss_scale.h), which judgement and update divide out again.
+ * (struct loss_scale), which judgement and update divide out again.
  */
 #include <math.h>
 #include <string.h>
@@ -57,26 +57,20 @@ enum status engine_sum(struct engine *engine, int64_t mine, int64_t *sum)
     return STATUS_OK;
 }
 
-/* Add the sums of all ranks of the TP group. */
-static enum status vote_of_group(struct engine *engine, int64_t *sum)
-{
-    struct comm *group = engine->config.group;
-    int64_t mine = *sum;
-    if (!group)
-        return STATUS_OK;
-    TRY(comm_exchange(group, &mine, sizeof mine, engine->votes));
-    *sum = 0;
-    for (int rank = 0; rank < comm_size(group); rank++)
-        *sum += engine->votes[rank];
-    return STATUS_OK;
-}
-
 enum status engine_vote(struct engine *engine, int64_t mine, int64_t *sum)
 {
     TRY(engine_sum(engine, mine, sum));
     if (engine->pipeline)
         TRY(pipeline_sum(engine->pipeline, *sum, sum));
-    return vote_of_group(engine, sum);
+    struct comm *group = engine->config.group;
+    if (!group)
+        return STATUS_OK;
+    mine = *sum;
+    TRY(comm_exchange(group, &mine, sizeof mine, engine->votes));
+    *sum = 0;
+    for (int rank = 0; rank < comm_size(group); rank++)
+        *sum += engine->votes[rank];
+    return STATUS_OK;
 }
 
 /* The loss of micro-batch m, after losses were exchanged. */
@@ -267,6 +261,29 @@ enum status engine_gradients(struct engine *engine, struct engine_result *result
     return gradients(engine, result, &verdict);
 }
 
+struct loss_scale loss_scale_start(void)
+{
+    return (struct loss_scale){.scale = LOSS_SCALE_FIRST, .patience = LOSS_SCALE_HYSTERESIS};
+}
+
+bool loss_scale_update(struct loss_scale *s, bool overflow)
+{
+    bool explained = overflow && s->scale > LOSS_SCALE_FLOOR;
+    if (overflow) {
+        s->good_steps = 0;
+        if (s->patience > 1)
+            s->patience--;
+        else
+            s->scale = s->scale / 2 > LOSS_SCALE_FLOOR ? s->scale / 2 : LOSS_SCALE_FLOOR;
+    } else if (++s->good_steps >= LOSS_SCALE_WINDOW) {
+        s->good_steps = 0;
+        s->patience = LOSS_SCALE_HYSTERESIS;
+        if (s->scale < LOSS_SCALE_CEILING)
+            s->scale *= 2;
+    }
+    return explained;
+}
+
 enum status engine_step(struct engine *engine, int64_t t, double lr, struct engine_result *result)
 {
     struct zero_verdict verdict;
@@ -304,24 +321,21 @@ int64_t engine_eval_rounds(const struct engine *engine)
     return engine->pipeline ? engine_rounds(engine) : 1;
 }
 
-static void evaluate(struct engine *engine, int64_t count)
-{
-    int last = engine->graph->unit_count - 1;
-    bool idle = roster_micro_batch(zero_roster(engine->zero), count, 0) < 0;
-    struct walk walk = engine_start_walk(engine, 0, idle, 0, last + 1, WALK_FORWARD);
-    engine_forward(engine, 0, last, &walk);
-    engine_run_pass(engine, last, PASS_EVAL, &walk);
-}
-
 enum status engine_eval(struct engine *engine, int64_t count, double *loss_sum, double *labels)
 {
-    int64_t rounds = roster_rounds(zero_roster(engine->zero), count);
+    const struct roster *roster = zero_roster(engine->zero);
+    int64_t rounds = roster_rounds(roster, count);
     double sum;
     CHECK_LE(rounds, engine_eval_rounds(engine));
-    if (engine->pipeline)
+    if (engine->pipeline) {
         pipeline_eval(engine->pipeline, rounds, count);
-    else
-        evaluate(engine, count);
+    } else {
+        int last = engine->graph->unit_count - 1;
+        bool idle = roster_micro_batch(roster, count, 0) < 0;
+        struct walk walk = engine_start_walk(engine, 0, idle, 0, last + 1, WALK_FORWARD);
+        engine_forward(engine, 0, last, &walk);
+        engine_run_pass(engine, last, PASS_EVAL, &walk);
+    }
     TRY(sum_counts(engine, rounds, count, &sum));
     *labels += sum;
     return add_losses(engine, rounds, count, loss_sum);
@@ -363,6 +377,6 @@ struct traffic engine_traffic(const struct engine *engine)
     struct comm_counter pipe = pipeline_counted(engine->pipeline);
     all.sent[TRAFFIC_PIPE] = pipe.bytes;
     all.in_flight += pipe.seconds;
-    all.stalled = pipeline_stalled(engine->pipeline);
+    all.stalled = engine->pipeline->stalled;
     return all;
 }

@@ -12,7 +12,6 @@
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 #include "engine/scope.h"
-#include "zero/loss_scale.h"
 #include "zero/zero.h"
 
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_COUNT };
@@ -77,6 +76,23 @@ struct engine_result {
 };
 /* One optimizer step over the filled micro-batches; t counts updates from 1. */
 enum status engine_step(struct engine *engine, int64_t t, double lr, struct engine_result *result);
+
+/* The factor of the loss that keeps fp16 gradients between underflow and overflow. It doubles after
+ * a window of steps without overflow. A step whose gradient is not finite halves it, except for the
+ * first such step since the scale last grew: a single overflow may be an accident. */
+struct loss_scale {
+    double scale;
+    int good_steps; /* finite steps since the scale last changed or a gradient last overflowed */
+    int patience;   /* the scale is halved at overflow number `patience` from now */
+};
+enum { LOSS_SCALE_WINDOW = 1000, LOSS_SCALE_HYSTERESIS = 2 };
+#define LOSS_SCALE_FIRST   65536.0
+#define LOSS_SCALE_FLOOR   1.0
+#define LOSS_SCALE_CEILING 0x1p60 /* the scale must fit a float even if nothing ever overflows */
+struct loss_scale loss_scale_start(void);
+/* Call after a step that used `scale`. Returns true when the scale explains a non-finite gradient,
+ * because it was above the floor. */
+bool loss_scale_update(struct loss_scale *s, bool overflow);
 
 /* The loss scale of the next step, which a checkpoint keeps. Setting it has no effect unless
  * gradients are scaled (fp16). */

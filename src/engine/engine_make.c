@@ -60,8 +60,8 @@ static enum status alloc_statistics(struct engine *engine)
            count = (size_t)(engine_rounds(engine) * engine->graph->statistics);
     if (count == 0 || engine->config.micro_batches == 0)
         return STATUS_OK;
-    if (engine->pipeline && (size_t)comm_size(pipeline_comm(engine->pipeline)) > ranks)
-        ranks = (size_t)comm_size(pipeline_comm(engine->pipeline));
+    if (engine->pipeline && (size_t)comm_size(engine->pipeline->comm) > ranks)
+        ranks = (size_t)comm_size(engine->pipeline->comm);
     TRY(mem_alloc_array(engine->env, MEM_LOADER, "statistics", count, sizeof(float),
                         &engine->statistics_host));
     TRY(mem_alloc_array(engine->env, MEM_LOADER, "statistics", ranks * count, sizeof(float),
@@ -93,7 +93,7 @@ static enum status alloc_activations(struct engine *engine)
     uint32_t passes = 1u << PASS_FORWARD | 1u << PASS_EVAL | 1u << PASS_LOGITS;
     if (c->micro_batches > 0) {
         passes |= 1u << PASS_REBUILD | 1u << PASS_BACKWARD | 1u << PASS_LOSS;
-        if (engine->pipeline && pipeline_has_parts(engine->pipeline))
+        if (engine->pipeline && timetable_splits(&engine->pipeline->table.shape))
             passes |= UNIT_PARTS;
         if (!engine->pipeline)
             TRY(device_alloc(engine->ops->device, MEM_ACTIVATIONS, "gradient of the stream",
@@ -102,15 +102,7 @@ static enum status alloc_activations(struct engine *engine)
     return activations_create(
         engine->ops, engine->graph, shape,
         c->micro_batches == 0 ? KEEP_ALWAYS : recompute_keeps_below(c->recompute), passes,
-        engine->pipeline ? pipeline_copies(engine->pipeline) : NULL, &engine->activations);
-}
-
-/* Any communicator with other ranks of the job; NULL: there is one rank. */
-static struct comm *any_comm(const struct engine *engine)
-{
-    if (engine->pipeline)
-        return pipeline_comm(engine->pipeline);
-    return zero_comm(engine->zero) ? zero_comm(engine->zero) : engine->config.group;
+        engine->pipeline ? engine->pipeline->unit_copies : NULL, &engine->activations);
 }
 
 /* Other ranks must know which stream computes, so that they can tell whether this rank is itself
@@ -140,8 +132,9 @@ enum status engine_create(struct ops *ops, struct stream *stream, const struct u
         TRY_OR(undo, pipeline_create(e, config->pipe, &e->pipeline));
     TRY_OR(undo, alloc_statistics(e));
     e->config.pipe = NULL;
-    e->scopes =
-        (struct scopes){.env = env, .comm = any_comm(e), .silent = device_is_dry(ops->device)};
+    struct comm *any = e->pipeline ? e->pipeline->comm : zero_comm(zero);
+    e->scopes = (struct scopes){
+        .env = env, .comm = any ? any : config->group, .silent = device_is_dry(ops->device)};
     if (worker) { /* servers compute nothing */
         TRY_OR(undo, alloc_activations(e));
         if (config->group && config->micro_batches > 0)

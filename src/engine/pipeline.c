@@ -32,8 +32,9 @@ static void await(struct pipeline *p, struct event *ready)
     p->stalled += stream_waited(compute) - before;
 }
 
-void pipeline_receive(struct pipeline *p, int line, int from, struct ring *ring, int i,
-                      int64_t elements, const char *name)
+/* Receive into buffer i once it may be written. `name` is for the trace, and may be NULL. */
+static void receive_buffer(struct pipeline *p, int line, int from, struct ring *ring, int i,
+                           int64_t elements, const char *name)
 {
     struct stream *stream = p->lines[line].stream;
     stream_wait(stream, ring->spent[i]);
@@ -42,8 +43,9 @@ void pipeline_receive(struct pipeline *p, int line, int from, struct ring *ring,
     event_record(ring->ready[i], stream);
 }
 
-void pipeline_send(struct pipeline *p, int line, int to, struct ring *ring, int i, int64_t elements,
-                   const char *name)
+/* Send buffer i once compute has written it. */
+static void send_buffer(struct pipeline *p, int line, int to, struct ring *ring, int i,
+                        int64_t elements, const char *name)
 {
     struct stream *stream = p->lines[line].stream;
     stream_wait(stream, ring->ready[i]);
@@ -71,8 +73,10 @@ static void put_out(struct pipeline *p, const struct chunk *chunk, struct walk *
                     (size_t)count * dtype_bytes(engine->ops->type));
 }
 
-void pipeline_forward(struct pipeline *p, struct chunk *chunk, int64_t round, bool idle,
-                      struct scope *scope)
+/* All units of a chunk but the loss, from its input to its output. `scope` begins when the input
+ * has arrived; an idle rank does not begin it. */
+static void forward(struct pipeline *p, struct chunk *chunk, int64_t round, bool idle,
+                    struct scope *scope)
 {
     struct engine *engine = p->engine;
     int end = forward_end(chunk);
@@ -104,7 +108,7 @@ static void backward(struct pipeline *p, struct chunk *chunk, int64_t round, boo
     int i = (int)(round % chunk->gradient.count), out = (int)(round % chunk->out.count);
     struct walk walk =
         engine_start_walk(engine, round, idle, chunk->first, chunk->end, WALK_BACKWARD);
-    walk.parts = pipeline_has_parts(p);
+    walk.parts = timetable_splits(&p->table.shape);
     walk.run.gradient = chunk->gradient.at[i];
     if (!idle && chunk->has_output)
         await(p, chunk->gradient.ready[i]);
@@ -126,17 +130,6 @@ static void backward(struct pipeline *p, struct chunk *chunk, int64_t round, boo
     scope_end(&engine->scopes, scope);
 }
 
-static void weight(struct pipeline *p, struct chunk *chunk, int64_t round, bool idle,
-                   struct scope *scope)
-{
-    struct walk walk = engine_start_round(p->engine, round, idle);
-    if (!idle)
-        scope_begin(&p->engine->scopes, scope);
-    engine_backward_weight(p->engine, chunk->first, forward_end(chunk), &walk);
-    if (!idle)
-        scope_end(&p->engine->scopes, scope);
-}
-
 /* --- a step --------------------------------------------------------------------------------- */
 
 static void act(struct pipeline *p, struct timetable_action a, const char *name)
@@ -148,28 +141,36 @@ static void act(struct pipeline *p, struct timetable_action a, const char *name)
     struct scope scope = {.kind = SCOPE_ACTION,
                           .span = {.lane = &pipeline_lanes[LANE_PASSES], .name = name},
                           .action = &a};
+    struct walk walk;
     if (idle && timetable_is_message(a.verb))
         return;
     switch (a.verb) {
-    case TIMETABLE_FORWARD: pipeline_forward(p, chunk, a.round, idle, &scope); break;
+    case TIMETABLE_FORWARD: forward(p, chunk, a.round, idle, &scope); break;
     case TIMETABLE_BACKWARD:
     case TIMETABLE_INPUT: backward(p, chunk, a.round, idle, &scope); break;
-    case TIMETABLE_WEIGHT: weight(p, chunk, a.round, idle, &scope); break;
+    case TIMETABLE_WEIGHT:
+        walk = engine_start_round(p->engine, a.round, idle);
+        if (!idle)
+            scope_begin(&p->engine->scopes, &scope);
+        engine_backward_weight(p->engine, chunk->first, forward_end(chunk), &walk);
+        if (!idle)
+            scope_end(&p->engine->scopes, &scope);
+        break;
     case TIMETABLE_RECV_ACTIVATION:
-        pipeline_receive(p, ACTS_IN, peer, &chunk->in, a.round % chunk->in.count,
-                         chunk->in_elements, name);
+        receive_buffer(p, ACTS_IN, peer, &chunk->in, a.round % chunk->in.count, chunk->in_elements,
+                       name);
         break;
     case TIMETABLE_SEND_ACTIVATION:
-        pipeline_send(p, ACTS_OUT, peer, &chunk->out, a.round % chunk->out.count,
-                      chunk->out_elements, name);
+        send_buffer(p, ACTS_OUT, peer, &chunk->out, a.round % chunk->out.count,
+                    chunk->out_elements, name);
         break;
     case TIMETABLE_RECV_GRADIENT:
-        pipeline_receive(p, GRADS_IN, peer, &chunk->gradient, a.round % chunk->gradient.count,
-                         chunk->out_elements, name);
+        receive_buffer(p, GRADS_IN, peer, &chunk->gradient, a.round % chunk->gradient.count,
+                       chunk->out_elements, name);
         break;
     default:
-        pipeline_send(p, GRADS_OUT, peer, &chunk->gradient, a.round % chunk->gradient.count,
-                      chunk->in_elements, name);
+        send_buffer(p, GRADS_OUT, peer, &chunk->gradient, a.round % chunk->gradient.count,
+                    chunk->in_elements, name);
         break;
     }
 }
@@ -182,12 +183,73 @@ void pipeline_step(struct pipeline *p)
         act(p, t->actions[i], p->names ? p->names[i - first] : NULL);
 }
 
-/* --- between stages ------------------------------------------------------------------------- */
+/* --- an evaluation ------------------------------------------------------------------------- */
 
-struct comm *pipeline_comm(const struct pipeline *p)
+/* A stage takes the next micro-batch as soon as it has sent one on: pp rounds through one
+ * chunk, then the same rounds through its next chunk, so that all stages are busy when they have
+ * several chunks. */
+struct eval {
+    struct pipeline *pipeline;
+    int64_t rounds, count;
+};
+
+static struct chunk *eval_pass(const struct eval *eval, int64_t i, int64_t *round)
 {
-    return p->comm;
+    const struct pipeline *p = eval->pipeline;
+    int64_t chunks = p->table.shape.chunks, pp = p->table.shape.pp;
+    int64_t group = i / (chunks * pp), first = group * pp;
+    int64_t width = eval->rounds - first < pp ? eval->rounds - first : pp;
+    int64_t rest = i - first * chunks;
+    *round = first + rest % width;
+    return &p->chunks[rest / width];
 }
+
+static bool is_idle(const struct eval *eval, int64_t round)
+{
+    return roster_micro_batch(zero_roster(eval->pipeline->engine->zero), eval->count, round) < 0;
+}
+
+/* Post the receive for the input of pass i. */
+static void eval_receive(const struct eval *eval, int64_t i)
+{
+    struct pipeline *p = eval->pipeline;
+    int64_t round;
+    struct chunk *chunk = eval_pass(eval, i, &round);
+    int pp_stages = comm_size(p->comm);
+    if (chunk->has_input && !is_idle(eval, round))
+        receive_buffer(p, ACTS_IN, (p->pp_stage + pp_stages - 1) % pp_stages, &chunk->in,
+                       (int)(round % chunk->in.count), chunk->in_elements, NULL);
+}
+
+void pipeline_eval(struct pipeline *p, int64_t rounds, int64_t count)
+{
+    struct eval eval = {p, rounds, count};
+    int64_t passes = rounds * p->table.shape.chunks;
+    int pp_stages = comm_size(p->comm);
+    eval_receive(&eval, 0);
+    for (int64_t i = 0; i < passes; i++) {
+        int64_t round;
+        struct chunk *chunk = eval_pass(&eval, i, &round);
+        bool idle = is_idle(&eval, round);
+        if (i + 1 < passes)
+            eval_receive(&eval, i + 1);
+        forward(p, chunk, round, idle, &(struct scope){0});
+        if (chunk->has_output && !idle)
+            send_buffer(p, ACTS_OUT, (p->pp_stage + 1) % pp_stages, &chunk->out,
+                        (int)(round % chunk->out.count), chunk->out_elements, NULL);
+        if (!chunk->has_loss)
+            continue;
+        int out = (int)(round % chunk->out.count);
+        struct walk walk =
+            engine_start_walk(p->engine, round, idle, chunk->first, chunk->end, WALK_FORWARD);
+        walk.run.residual = chunk->out.at[out];
+        engine_run_pass(p->engine, chunk->end - 1, PASS_EVAL, &walk);
+        if (!idle)
+            event_record(chunk->out.spent[out], p->engine->stream);
+    }
+}
+
+/* --- between stages ------------------------------------------------------------------------- */
 
 enum status pipeline_share(struct pipeline *p, double *value)
 {
@@ -237,9 +299,4 @@ struct comm_counter pipeline_counted(const struct pipeline *p)
             sum.seconds += one.seconds;
         }
     return sum;
-}
-
-double pipeline_stalled(const struct pipeline *p)
-{
-    return p->stalled;
 }

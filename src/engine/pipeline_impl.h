@@ -1,8 +1,8 @@
 /* pipeline_impl -- one PP stage of a pipeline. Private to src/engine.
  *
  *     pipeline_make.c  the timetable, and as many buffers as it ever has in use
- *     pipeline.c       a step: carries out the timetable's actions, messages and passes
- *     pipeline_eval.c  an evaluation: forward only
+ *     pipeline.c       a step: carries out the timetable's actions, messages and passes; and an
+ *                      evaluation: forward only
  */
 #ifndef ENGINE_PIPELINE_IMPL_H
 #define ENGINE_PIPELINE_IMPL_H
@@ -11,10 +11,7 @@
 /* --- for the engine ------------------------------------------------------------------------- */
 enum status pipeline_create(struct engine *engine, const struct engine_pipe *config,
                             struct pipeline **pipeline);
-void pipeline_destroy(struct pipeline *p);         /* NULL is fine */
-bool pipeline_has_parts(const struct pipeline *p); /* backward passes are split in two */
-/* (units) how many micro-batches of each unit have activations at the same time, at most. */
-const struct unit_copies *pipeline_copies(const struct pipeline *p);
+void pipeline_destroy(struct pipeline *p);        /* NULL is fine */
 bool pipeline_has_loss(const struct pipeline *p); /* this stage has the last unit of the model */
 void pipeline_step(struct pipeline *p);           /* all rounds, forward and backward */
 /* `rounds` rounds forward, over `count` micro-batches of all workers. */
@@ -25,10 +22,8 @@ enum status pipeline_share(struct pipeline *p, double *value);
 enum status pipeline_sum(struct pipeline *p, int64_t mine, int64_t *sum);
 /* values (count) = the sum over the stages, in their order. all (stages, count). Collective. */
 enum status pipeline_add(struct pipeline *p, float *values, int64_t count, float *all);
-struct comm *pipeline_comm(const struct pipeline *p); /* of the stages, for small exchanges */
 /* Messages to other stages, and how long the calls took. */
 struct comm_counter pipeline_counted(const struct pipeline *p);
-double pipeline_stalled(const struct pipeline *p); /* seconds that compute waited for messages */
 /* Wait for all messages; returns the first error of any of them. */
 enum status pipeline_settle(struct pipeline *p);
 
@@ -65,28 +60,17 @@ enum { COPIES = 6 }; /* of the communicator: three for activations, three for gr
 
 struct pipeline {
     struct engine *engine; /* borrowed */
-    struct comm *comm;     /* borrowed: the stages */
+    struct comm *comm;     /* borrowed: the stages, for small exchanges */
     struct timetable table;
     int pp_stage; /* of this rank */
     struct chunk *chunks;
-    struct unit_copies *unit_copies; /* (units) */
+    struct unit_copies *unit_copies; /* (units) how many micro-batches of each unit have
+                                        activations at the same time, at most */
     double *shared;                  /* (stages) scratch for pipeline_share and pipeline_sum */
     struct comm *copies[COPIES];
     struct line lines[LINES];
     double stalled;     /* seconds that compute has waited for messages */
     action_name *names; /* of this rank's actions, for the trace; NULL: no trace */
 };
-
-/* --- pipeline.c ----------------------------------------------------------------------------- */
-/* Receive into buffer i once it may be written. `name` is for the trace, and may be NULL. */
-void pipeline_receive(struct pipeline *p, int line, int from, struct ring *ring, int i,
-                      int64_t elements, const char *name);
-/* Send buffer i once compute has written it. */
-void pipeline_send(struct pipeline *p, int line, int to, struct ring *ring, int i, int64_t elements,
-                   const char *name);
-/* All units of a chunk but the loss, from its input to its output. `scope` begins when the input
- * has arrived; an idle rank does not begin it. */
-void pipeline_forward(struct pipeline *p, struct chunk *chunk, int64_t round, bool idle,
-                      struct scope *scope);
 
 #endif

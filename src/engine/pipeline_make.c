@@ -34,16 +34,6 @@ static void ring_free(struct pipeline *p, struct ring *ring)
     mem_free(p->engine->env, ring->spent);
 }
 
-static struct timetable_shape shape_of(const struct engine *engine,
-                                       const struct engine_pipe *config)
-{
-    return (struct timetable_shape){.kind = config->kind,
-                                    .pp = comm_size(config->comm),
-                                    .chunks = config->chunk_count,
-                                    .rounds = (int)engine_rounds(engine),
-                                    .eager = config->eager};
-}
-
 /* The most rounds of a chunk that are between the begin of one action and the end of another at the
  * same time. */
 static int most_between(const struct pipeline *p, int chunk, int begin, int end)
@@ -151,8 +141,11 @@ static enum status name_actions(struct pipeline *p)
 static enum status fill(struct pipeline *p, const struct engine_pipe *config)
 {
     struct env *env = p->engine->env;
-    struct timetable_shape shape = shape_of(p->engine, config);
-    TRY(timetable_validate(env, &shape));
+    struct timetable_shape shape = {.kind = config->kind,
+                                    .pp = comm_size(config->comm),
+                                    .chunks = config->chunk_count,
+                                    .rounds = (int)engine_rounds(p->engine),
+                                    .eager = config->eager};
     TRY(timetable_create(env, &shape, &p->table));
     TRY(timetable_check(env, &p->table));
     TRY(mem_alloc_array(env, MEM_OTHER, "pipeline", (size_t)shape.chunks, sizeof *p->chunks,
@@ -203,16 +196,6 @@ void pipeline_destroy(struct pipeline *p)
     mem_free(env, p->chunks);
     timetable_free(env, &p->table);
     mem_free(env, p);
-}
-
-bool pipeline_has_parts(const struct pipeline *p)
-{
-    return timetable_splits(&p->table.shape);
-}
-
-const struct unit_copies *pipeline_copies(const struct pipeline *p)
-{
-    return p->unit_copies;
 }
 
 bool pipeline_has_loss(const struct pipeline *p)

@@ -1,5 +1,11 @@
-/* pp_cut -- dynamic programming over (stage, first unit), from the last stage to the first.
+/* pp_cut -- cuts the units of a model into the stages of a pipeline.
  *
+ * The slowest stage sets the pace of all. Among all cuts that fit the memory, pp_cut takes the one
+ * whose slowest stage is fastest; among these the most even one (the least sum of squares); among
+ * these the one with the fewest units in the first stages, which have the most rounds in flight.
+ * Costs are integers (operations, nanoseconds), so every rank and every machine finds the same cut.
+ *
+ * Dynamic programming over (stage, first unit), from the last stage to the first.
  * One recursion answers three questions: the smallest possible largest cost; with that as a limit,
  * the least sum of squares; and, when nothing fits, the smallest possible largest memory. Values
  * are doubles that hold integers exactly; squares are rounded, in the same way everywhere.
@@ -8,10 +14,9 @@
  * so a stage of the best cut can begin only at a few units. Only these are examined, and thousands
  * of units take no time.
  */
-#include "engine/pp_cut.h"
 #include <math.h>
-#include <stdbool.h>
-#include "base/text.h"
+
+#include "engine/spread.h"
 
 enum question { LARGEST_COST, SUM_OF_SQUARES, LARGEST_BYTES };
 
@@ -67,14 +72,6 @@ static void solve_cell(struct cutter *c, enum question question, int s, int from
     c->next[s * width + from] = next;
 }
 
-/* Whether stage s of the best cut can begin at unit `from`. */
-static bool may_begin(const struct cutter *c, int s, int from)
-{
-    const struct pp_cut_task *task = c->task;
-    return c->cost[from] <= s * c->ceiling &&
-           c->cost[task->units] - c->cost[from] <= (task->pp_stages - s) * c->ceiling;
-}
-
 static double solve(struct cutter *c, enum question question)
 {
     int pp_stages = c->task->pp_stages, width = c->task->units + 1;
@@ -82,7 +79,9 @@ static double solve(struct cutter *c, enum question question)
         c->value[pp_stages * width + from] = from == width - 1 ? 0.0 : INFINITY;
     for (int s = pp_stages - 1; s >= 0; s--)
         for (int from = 0; from < width; from++) {
-            if (may_begin(c, s, from))
+            /* whether stage s of the best cut can begin at unit `from` */
+            if (c->cost[from] <= s * c->ceiling &&
+                c->cost[width - 1] - c->cost[from] <= (pp_stages - s) * c->ceiling)
                 solve_cell(c, question, s, from);
             else
                 c->value[s * width + from] = INFINITY;
@@ -92,40 +91,26 @@ static double solve(struct cutter *c, enum question question)
 
 static const double exact = 9007199254740992.0; /* 2^53: doubles hold integers up to here */
 
-/* The unit in which costs are counted, so that their sum is exact: 1, unless costs are huge. */
-static int64_t coin(const struct pp_cut_task *task)
-{
-    double sum = 0.0;
-    int64_t size = 1;
-    for (int u = 0; u < task->units; u++)
-        sum += (double)task->cost[u];
-    for (; sum >= exact; sum /= 2)
-        size *= 2;
-    return size;
-}
-
-/* Twice the largest unit, so that rounding cannot push the bound below its true value. */
-static double ceiling_of(const struct cutter *c)
-{
-    double largest = 1.0;
-    for (int u = 0; u < c->task->units; u++)
-        largest = fmax(largest, c->cost[u + 1] - c->cost[u]);
-    return c->cost[c->task->units] / c->task->pp_stages + 2.0 * largest;
-}
-
 static void add_up(struct cutter *c)
 {
     bool limited = c->task->most_bytes > 0;
-    int64_t size = coin(c->task);
+    double sum = 0.0, largest = 1.0;
+    int64_t size = 1; /* the unit of costs, so that their sum is exact: 1, unless they are huge */
+    for (int u = 0; u < c->task->units; u++)
+        sum += (double)c->task->cost[u];
+    for (; sum >= exact; sum /= 2)
+        size *= 2;
     for (int u = 0; u < c->task->units; u++) {
         CHECK(c->task->cost[u] >= 0);
         c->cost[u + 1] = c->cost[u] + (double)(c->task->cost[u] / size);
+        largest = fmax(largest, c->cost[u + 1] - c->cost[u]);
         c->bytes[u + 1] = c->bytes[u] + (limited ? (double)c->task->bytes[u] : 0.0);
         c->round_bytes[u + 1] =
             c->round_bytes[u] + (limited ? (double)c->task->round_bytes[u] : 0.0);
     }
     CHECK(c->cost[c->task->units] < exact && c->bytes[c->task->units] < exact);
-    c->ceiling = limited ? exact : ceiling_of(c);
+    /* Twice the largest unit, so that rounding cannot push the bound below its true value. */
+    c->ceiling = limited ? exact : c->cost[c->task->units] / c->task->pp_stages + 2.0 * largest;
 }
 
 static enum status cut(struct env *env, struct cutter *c, int *first)

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "base/options.h"
-#include "engine/pp_cut.h"
 
 static const struct option options[] = {
     {.key = "parallel.tp",
@@ -23,7 +22,7 @@ static const struct option options[] = {
      .offset = offsetof(struct parallel_config, sequence),
      .fallback = "false",
      .help = "sequence parallelism: between matrix products, each rank of a TP group holds only "
-             "part of the tokens; needs parallel.tp"},
+             "part of the tokens; no effect unless parallel.tp is above 1"},
     {.key = "parallel.regather",
      .type = OPTION_BOOL,
      .offset = offsetof(struct parallel_config, regather),
@@ -139,49 +138,31 @@ enum status spread_cut(struct env *env, const struct unit_graph *whole, struct u
     return st;
 }
 
-/* virtual_of (units) = the virtual stage of each unit. */
-static enum status deal_units(struct spread *spread, const struct unit_graph *whole,
-                              struct unit_shape shape, const struct parallel_config *config,
-                              int *virtual_of)
-{
-    int pp_stages = spread->mesh.pp * spread_chunks(config), *first;
-    TRY(mem_alloc_array(spread->env, MEM_OTHER, "stages", (size_t)pp_stages + 1, sizeof *first,
-                        &first));
-    enum status st = spread_cut(spread->env, whole, shape, config, first, NULL);
-    for (int s = 0; st == STATUS_OK && s < pp_stages; s++)
-        for (int u = first[s]; u < first[s + 1]; u++)
-            virtual_of[u] = s;
-    mem_free(spread->env, first);
-    return st;
-}
-
 /* Find the units of this rank, and the chunks among them. */
 static enum status cut_units(struct spread *spread, const struct unit_graph *whole,
                              struct unit_shape shape, const struct parallel_config *config)
 {
-    int units = whole->unit_count, chunks = spread_chunks(config), *virtual_of = NULL,
-        *pp_stage_of = NULL;
+    int pp = spread->mesh.pp, chunks = spread_chunks(config), *first = NULL, *pp_stage_of = NULL;
     enum status st;
-    TRY_OR(done, mem_alloc_array(spread->env, MEM_OTHER, "stages", (size_t)units,
-                                 sizeof *virtual_of, &virtual_of));
-    TRY_OR(done, mem_alloc_array(spread->env, MEM_OTHER, "stages", (size_t)units,
+    TRY_OR(done, mem_alloc_array(spread->env, MEM_OTHER, "stages", (size_t)(pp * chunks) + 1,
+                                 sizeof *first, &first));
+    TRY_OR(done, mem_alloc_array(spread->env, MEM_OTHER, "stages", (size_t)whole->unit_count,
                                  sizeof *pp_stage_of, &pp_stage_of));
-    TRY_OR(done, deal_units(spread, whole, shape, config, virtual_of));
-    for (int u = 0; u < units; u++)
-        pp_stage_of[u] = virtual_of[u] % spread->mesh.pp;
+    TRY_OR(done, spread_cut(spread->env, whole, shape, config, first, NULL));
+    for (int s = 0; s < pp * chunks; s++)
+        for (int u = first[s]; u < first[s + 1]; u++)
+            pp_stage_of[u] = s % pp;
     TRY_OR(done, unit_cut_create(spread->env, whole, pp_stage_of, spread->mesh.p, &spread->cut));
     TRY_OR(done, mem_alloc_array(spread->env, MEM_OTHER, "stages", (size_t)chunks,
                                  sizeof *spread->chunks, &spread->chunks));
-    for (int u = 0; u < spread->cut.graph.unit_count; u++) {
-        struct zero_chunk *chunk =
-            &spread->chunks[virtual_of[spread->cut.whole_unit[u]] / spread->mesh.pp];
-        if (chunk->end == 0)
-            chunk->first = u;
-        chunk->end = u + 1;
+    for (int c = 0, u = 0; c < chunks; c++) {
+        int s = c * pp + spread->mesh.p;
+        spread->chunks[c] = (struct zero_chunk){u, u + first[s + 1] - first[s]};
+        u = spread->chunks[c].end;
     }
 done:
     mem_free(spread->env, pp_stage_of);
-    mem_free(spread->env, virtual_of);
+    mem_free(spread->env, first);
     return st;
 }
 
@@ -278,7 +259,7 @@ void spread_free(struct spread *spread)
     *spread = (struct spread){0};
 }
 
-void spread_tell_store(const struct spread *spread, struct zero_config *config)
+void spread_configure_store(const struct spread *spread, struct zero_config *config)
 {
     config->tp_group = spread_tp_group(spread);
     if (!spread->chunks)
@@ -293,7 +274,7 @@ const struct engine_pipe *spread_pipe(const struct spread *spread)
     return spread->chunks ? &spread->engine : NULL;
 }
 
-void spread_tell_engine(const struct spread *spread, struct engine_config *config)
+void spread_configure_engine(const struct spread *spread, struct engine_config *config)
 {
     config->pipe = spread_pipe(spread);
     config->group = spread_tp_group(spread);
@@ -304,22 +285,16 @@ struct comm *spread_tp_group(const struct spread *spread)
     return spread->mesh.tp > 1 ? spread->groups.tp : NULL;
 }
 
-static double count_partial_elements(const struct unit_graph *graph)
-{
-    double count = 0;
-    for (int t = 0; t < graph->tensor_count; t++) {
-        const struct unit_split *split = &graph->tensors[t].split;
-        if (split->partial)
-            count += 2.0 * (split->replicas - 1) / split->replicas *
-                     (double)unit_tensor_count(&graph->tensors[t]);
-    }
-    return count;
-}
-
 struct spread_counts spread_count(const struct spread *spread)
 {
     const struct unit_graph *graph = spread->graph;
-    struct spread_counts counts = {.partial = count_partial_elements(graph)};
+    struct spread_counts counts = {0};
+    for (int t = 0; t < graph->tensor_count; t++) {
+        const struct unit_split *split = &graph->tensors[t].split;
+        if (split->partial)
+            counts.partial += 2.0 * (split->replicas - 1) / split->replicas *
+                              (double)unit_tensor_count(&graph->tensors[t]);
+    }
     counts.first = !spread->chunks || spread->mesh.p == 0;
     counts.last = !spread->chunks || spread->mesh.p == spread->mesh.pp - 1;
     counts.inner_units = graph->unit_count - counts.first - counts.last;

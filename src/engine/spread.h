@@ -3,7 +3,7 @@
  *
  *     job     dp x pp x tp ranks (comm/mesh.h)
  *     rank    its part of every tensor (model_create_part), for the units of its PP stage: those of
- *             its chunks (unit/unit_cut.h), cut so that all stages compute about as long (pp_cut.h)
+ *             its chunks (unit/unit_cut.h), cut so that all stages compute about as long (pp_cut)
  *     store   spans the ranks that have the same PP stage and the same part of the tensors
  *
  * With pp = 1 and tp = 1 it is the whole graph with the job's communicator, and costs nothing. A
@@ -78,9 +78,24 @@ int spread_messages(const struct parallel_config *config, int p);
 enum status spread_cut(struct env *env, const struct unit_graph *whole, struct unit_shape shape,
                        const struct parallel_config *config, int *first, int64_t *cost);
 
+/* A cut of units into PP stages, each of one or more consecutive units. */
+struct pp_cut_task {
+    int units, pp_stages;
+    const int64_t *cost; /* (units) of one round, including the embedding and the head */
+
+    /* Memory. most_bytes 0: no limit, and the other fields are not read. */
+    size_t most_bytes;         /* of a stage */
+    const size_t *bytes;       /* (units) independent of the rounds in flight */
+    const size_t *round_bytes; /* (units) for each round in flight */
+    const int *in_flight;      /* (stages) see timetable_in_flight */
+};
+/* first (stages + 1): stage s has units first[s] .. first[s + 1] - 1. STATUS_CONFIG if there are
+ * fewer units than stages; STATUS_FIT if no cut fits, with the memory that the best one needs. */
+enum status pp_cut(struct env *env, const struct pp_cut_task *task, int *first);
+
 /* Set the fields of the store's and the engine's configuration that follow from the spread. */
-void spread_tell_store(const struct spread *spread, struct zero_config *config);
-void spread_tell_engine(const struct spread *spread, struct engine_config *config);
+void spread_configure_store(const struct spread *spread, struct zero_config *config);
+void spread_configure_engine(const struct spread *spread, struct engine_config *config);
 const struct engine_pipe *spread_pipe(const struct spread *spread); /* NULL: no pipeline */
 struct comm *spread_tp_group(const struct spread *spread);          /* NULL: tp is 1 */
 

@@ -12,7 +12,6 @@
  * finished this one, or later: no bubble between groups. So when the rounds are no multiple of pp,
  * some groups are larger and none is smaller; fewer rounds than pp are one group.
  */
-#include "engine/timetable.h"
 #include "engine/timetable_impl.h"
 
 const char *const timetable_words[] = {"gpipe", "1f1b", "interleaved", "zero-bubble", NULL};

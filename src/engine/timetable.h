@@ -139,7 +139,5 @@ struct timetable_peaks timetable_count_peaks(const struct timetable *t, int p, i
 enum { TIMETABLE_NAME_BYTES = 48 };
 char *timetable_name(const struct timetable_shape *shape, int p, struct timetable_action action,
                      char *out);
-/* Print the list of rank p in lines of at most `width` characters. */
-void timetable_print(const struct timetable *t, int p, int width, struct text *text);
 
 #endif

@@ -13,7 +13,6 @@
  * Ticks are nominal: a forward takes one unit, a backward two, each of its parts one. Real costs
  * change when an action happens, never the lists.
  */
-#include "engine/timetable.h"
 #include "engine/timetable_impl.h"
 
 enum { UNIT_TO_ORDER = 1, UNIT_TO_PLACE = 4 }; /* ticks; a transfer takes 0 and 1 ticks */

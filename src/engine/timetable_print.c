@@ -21,23 +21,6 @@ char *timetable_name(const struct timetable_shape *shape, int p, struct timetabl
     return out;
 }
 
-void timetable_print(const struct timetable *t, int p, int width, struct text *text)
-{
-    char name[TIMETABLE_NAME_BYTES], head[32];
-    int begin = snprintf(head, sizeof head, "rank %d:", p), column = begin;
-    text_add(text, head);
-    for (int64_t i = t->first[p]; i < t->first[p + 1]; i++) {
-        int bytes = (int)strlen(timetable_name(&t->shape, p, t->actions[i], name));
-        if (column + 1 + bytes > width && column > begin) {
-            text_printf(text, "\n%*s", begin, "");
-            column = begin;
-        }
-        text_printf(text, " %s", name);
-        column += 1 + bytes;
-    }
-    text_add(text, "\n");
-}
-
 static char symbol(struct timetable_action action)
 {
     switch (action.verb) {

@@ -97,20 +97,6 @@ static void visit(void *user, int p, int64_t i, int q, int64_t j)
     s->times->end = later(s->times->end, span.end);
 }
 
-static enum status simulate(struct env *env, struct simulation *s, int64_t *at)
-{
-    TRY(timetable_execute(env, s->t, visit, s, at));
-    CHECK(timetable_executed(s->t, at));
-    double busy = 0.0, idle = 0.0;
-    for (int p = 0; p < s->t->shape.pp; p++) {
-        s->times->ranks[p].idle = s->times->end - s->times->ranks[p].busy;
-        busy += s->times->ranks[p].busy;
-        idle += s->times->ranks[p].idle;
-    }
-    s->times->bubble = busy > 0.0 ? idle / busy : 0.0;
-    return STATUS_OK;
-}
-
 enum status timetable_simulate(struct env *env, const struct timetable *t,
                                const struct timetable_costs *costs, struct timetable_times *times)
 {
@@ -130,7 +116,15 @@ enum status timetable_simulate(struct env *env, const struct timetable *t,
            mem_alloc_array(env, MEM_OTHER, "pipeline times", 2 * cells, sizeof(double), &s.inputs));
     TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "pipeline times", pp, sizeof *at, &at));
     s.gradients = s.inputs + cells;
-    st = simulate(env, &s, at);
+    TRY_OR(undo, timetable_execute(env, t, visit, &s, at));
+    CHECK(timetable_executed(t, at));
+    double busy = 0.0, idle = 0.0;
+    for (int p = 0; p < t->shape.pp; p++) {
+        times->ranks[p].idle = times->end - times->ranks[p].busy;
+        busy += times->ranks[p].busy;
+        idle += times->ranks[p].idle;
+    }
+    times->bubble = busy > 0.0 ? idle / busy : 0.0;
 undo:
     mem_free(env, at);
     mem_free(env, s.inputs);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/host.h"
 #include "comm/launcher.h"
 #include "lib/lib_impl.h"
 
@@ -105,7 +106,7 @@ void context_release(struct sifr_context *context)
 /* The threads of one of `local` ranks of this machine. */
 static int threads_of_rank(const struct sifr_job *job, int local)
 {
-    int share = env_available_threads() / local;
+    int share = machine_threads(0) / local;
     return job->threads > 0 ? job->threads : share > 1 ? share : 1;
 }
 

@@ -74,8 +74,7 @@ static enum status save(struct sifr_trainer *t, const char *path)
     }
     enum status st = safetensors_layout_create(env, entries, graph->tensor_count, NULL, 0, &layout);
     if (st == STATUS_OK) {
-        st = t->context->rank == 0 ? safetensors_write(env, path, layout, fill_tensor, t)
-                                   : safetensors_follow(env, layout, fill_tensor, t);
+        st = safetensors_write(env, t->context->rank == 0 ? path : NULL, layout, fill_tensor, t);
         safetensors_layout_destroy(layout);
     }
     mem_free(env, entries);

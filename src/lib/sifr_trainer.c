@@ -161,7 +161,7 @@ static enum status open_store(struct sifr_trainer *t, struct zero_group *groups)
                                .snapshot = o->checkpoint_async != 0,
                                .gradient = o->gradient ? show_gradient : NULL,
                                .gradient_user = t};
-    spread_tell_store(&t->spread, &zero);
+    spread_configure_store(&t->spread, &zero);
     return zero_create(s->ops, s->stream, t->spread.copies, t->spread.graph, &zero, &t->zero);
 }
 
@@ -174,7 +174,7 @@ static enum status open_engine(struct sifr_trainer *t)
         .micro_batch = o->batch,
         .tokens = o->tokens,
         .micro_batches = o->micro_batches};
-    spread_tell_engine(&t->spread, &engine);
+    spread_configure_engine(&t->spread, &engine);
     return engine_create(s->ops, s->stream, t->spread.graph, t->zero, &engine, &t->engine);
 }
 

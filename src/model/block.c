@@ -266,16 +266,11 @@ void block_row_linear(struct unit_run *run, const struct block_buffers *b, struc
     region_leave(r, b->own, partial, y);
 }
 
-void block_gather_normed1(const struct block_buffers *b)
+void block_gather_normed(const struct block_buffers *b, const struct block_norm *n)
 {
+    enum region_call call = n == &b->norm1 ? REGION_STREAM : REGION_AGAIN;
     if (!b->region.tp_group->regather)
-        region_begin_enter(&b->region, REGION_STREAM, b->own, b->norm1.normed, b->norm1.full);
-}
-
-void block_gather_normed2(const struct block_buffers *b)
-{
-    if (!b->region.tp_group->regather)
-        region_begin_enter(&b->region, REGION_AGAIN, b->own, b->norm2.normed, b->norm2.full);
+        region_begin_enter(&b->region, call, b->own, n->normed, n->full);
 }
 
 void block_await_normed(const struct block_buffers *b)
@@ -353,14 +348,6 @@ void block_hand_over(const struct block *k, struct unit_run *run, const struct b
 }
 
 /* --- attention ------------------------------------------------------------------------------ */
-void block_attend(const struct block *k, struct unit_run *run, const struct block_buffers *b)
-{
-    struct attention a = attention_of(k, run->shape);
-    if (k->rope)
-        ops_rope(run->ops, run->stream, a, k->rope, (struct past){0}, false, b->qkv);
-    ops_attention(run->ops, run->stream, a, b->qkv, b->attn, b->lse, b->scratch);
-}
-
 /* The cache holds K, then V: (B, cache_tokens, G D) each. */
 static size_t cache_half(const struct block *k, const struct ops *ops, int64_t batch,
                          int64_t tokens)
@@ -374,12 +361,18 @@ size_t block_cache_bytes(const struct unit *unit, const struct ops *ops, int64_t
     return 2 * cache_half(unit->self, ops, batch, tokens);
 }
 
-void block_attend_cached(const struct block *k, struct unit_run *run, const struct block_buffers *b)
+void block_attend(const struct block *k, struct unit_run *run, const struct block_buffers *b)
 {
     struct attention a = attention_of(k, run->shape);
-    size_t half = cache_half(k, run->ops, run->shape.batch, run->cache_tokens);
+    bool cached = run->pass == PASS_DECODE;
     if (k->rope)
-        ops_rope(run->ops, run->stream, a, k->rope, run->past, false, b->qkv);
+        ops_rope(run->ops, run->stream, a, k->rope, cached ? run->past : (struct past){0}, false,
+                 b->qkv);
+    if (!cached) {
+        ops_attention(run->ops, run->stream, a, b->qkv, b->attn, b->lse, b->scratch);
+        return;
+    }
+    size_t half = cache_half(k, run->ops, run->shape.batch, run->cache_tokens);
     ops_attention_cached(run->ops, run->stream, a,
                          &(struct attention_cached){.past = run->past,
                                                     .room = run->cache_tokens,

@@ -56,8 +56,9 @@ static struct region region_here(const struct unit *unit, struct unit_run *run)
     return region_of(&k->tp_group, run, k->width, run->buffers[MEETING]);
 }
 
-static void look_up(const struct unit *unit, struct unit_run *run, struct past past)
+static void embedding_unit_forward(const struct unit *unit, struct unit_run *run)
 {
+    struct past past = run->pass == PASS_DECODE ? run->past : (struct past){0};
     struct embedding e = shape_of(unit, run->shape);
     struct region region = region_here(unit, run);
     bool adds_positions = e.positions != 0 && region.tp_group->rank == 0;
@@ -67,16 +68,6 @@ static void look_up(const struct unit *unit, struct unit_run *run, struct past p
     region_leave(&region, unit_stream_rows(run->shape), rows, run->room);
     run->out_residual = run->room;
     run->out_pending = NULL;
-}
-
-static void embedding_unit_forward(const struct unit *unit, struct unit_run *run)
-{
-    look_up(unit, run, (struct past){0});
-}
-
-static void embedding_unit_decode(const struct unit *unit, struct unit_run *run)
-{
-    look_up(unit, run, run->past);
 }
 
 static void scatter_back(const struct unit *unit, struct unit_run *run, const void *dy)
@@ -112,6 +103,6 @@ const struct unit_type embedding_unit_type = {
             [PASS_BACKWARD] = embedding_unit_backward,
             [PASS_BACKWARD_INPUT] = embedding_unit_input,
             [PASS_BACKWARD_WEIGHT] = embedding_unit_weight,
-            [PASS_DECODE] = embedding_unit_decode},
+            [PASS_DECODE] = embedding_unit_forward},
     .buffers = embedding_unit_buffers,
 };

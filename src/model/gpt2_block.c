@@ -9,48 +9,35 @@
 enum { LN1_W, LN1_B, QKV_W, QKV_B, PROJ_W, PROJ_B, LN2_W, LN2_B, FC_W, FC_B, OUT_W, OUT_B };
 #define BIT(use) (1u << (use))
 
-/* From attn to act: the second half of the block without its last matrix. */
-static void project_and_expand(const struct block *k, struct unit_run *run,
-                               const struct block_buffers *b)
+/* From the block's input, residual + branch, to act. */
+static void attend_and_expand(const struct block *k, struct unit_run *run,
+                              const struct block_buffers *b, const void *residual,
+                              const void *branch)
 {
     struct ops *o = run->ops;
     struct stream *s = run->stream;
     const void *const *w = run->params;
+    block_add_norm(k, run, b, &b->norm1, residual, branch, w[LN1_W], w[LN1_B]);
+    const void *x = region_enter(&b->region, b->own, b->norm1.normed, b->norm1.full);
+    ops_linear(o, s, k->qkv, b->rows, x, w[QKV_W], w[QKV_B], b->qkv);
+    block_attend(k, run, b);
     block_row_linear(run, b, k->proj, b->attn, w[PROJ_W], w[PROJ_B], b->act);
     block_add_norm(k, run, b, &b->norm2, b->norm1.sum, b->act, w[LN2_W], w[LN2_B]);
-    const void *x = region_enter(&b->region, b->own, b->norm2.normed, b->norm2.full);
+    x = region_enter(&b->region, b->own, b->norm2.normed, b->norm2.full);
     ops_linear_gelu(
         o, s, k->up, b->rows,
         &(struct linear_gelu){.x = x, .w = w[FC_W], .bias = w[FC_B], .pre = b->pre, .y = b->act});
 }
 
-static void forward(const struct unit *unit, struct unit_run *run,
-                    void (*attend)(const struct block *, struct unit_run *,
-                                   const struct block_buffers *))
+static void gpt2_block_forward(const struct unit *unit, struct unit_run *run)
 {
     const struct block *k = unit->self;
     struct block_buffers b = block_buffers_of(k, run);
-    struct ops *o = run->ops;
-    struct stream *s = run->stream;
     const void *const *w = run->params;
-    block_add_norm(k, run, &b, &b.norm1, run->residual, run->pending, w[LN1_W], w[LN1_B]);
-    const void *x = region_enter(&b.region, b.own, b.norm1.normed, b.norm1.full);
-    ops_linear(o, s, k->qkv, b.rows, x, w[QKV_W], w[QKV_B], b.qkv);
-    attend(k, run, &b);
-    project_and_expand(k, run, &b);
+    attend_and_expand(k, run, &b, run->residual, run->pending);
     block_row_linear(run, &b, k->down, b.act, w[OUT_W], w[OUT_B], run->room);
     run->out_residual = b.norm2.sum;
     run->out_pending = run->room;
-}
-
-static void gpt2_block_forward(const struct unit *unit, struct unit_run *run)
-{
-    forward(unit, run, block_attend);
-}
-
-static void gpt2_block_decode(const struct unit *unit, struct unit_run *run)
-{
-    forward(unit, run, block_attend_cached);
 }
 
 static void gpt2_block_rebuild(const struct unit *unit, struct unit_run *run)
@@ -60,30 +47,25 @@ static void gpt2_block_rebuild(const struct unit *unit, struct unit_run *run)
     struct ops *o = run->ops;
     struct stream *s = run->stream;
     const void *const *w = run->params;
-    if (run->rebuild > KEEP_UNLESS_FULL) {
-        block_norm_again(k, run, &b, &b.norm1, w[LN1_W], w[LN1_B]);
-        block_gather_normed1(&b);
-        block_norm_again(k, run, &b, &b.norm2, w[LN2_W], w[LN2_B]);
-        block_gather_normed2(&b);
-        if (ops_gelu_remakes(o)) {
-            ops_gelu(o, s, b.rows * k->up.out, b.pre, b.act);
-            block_await_normed(&b);
-        } else {
-            block_await_normed(&b);
-            ops_linear_gelu(o, s, k->up, b.rows,
-                            &(struct linear_gelu){.x = block_all_normed2(&b),
-                                                  .w = w[FC_W],
-                                                  .bias = w[FC_B],
-                                                  .pre = b.pre,
-                                                  .y = b.act});
-        }
+    if (run->rebuild <= KEEP_UNLESS_FULL) {
+        attend_and_expand(k, run, &b, b.norm1.sum, NULL);
         return;
     }
-    block_add_norm(k, run, &b, &b.norm1, b.norm1.sum, NULL, w[LN1_W], w[LN1_B]);
-    const void *x = region_enter(&b.region, b.own, b.norm1.normed, b.norm1.full);
-    ops_linear(o, s, k->qkv, b.rows, x, w[QKV_W], w[QKV_B], b.qkv);
-    block_attend(k, run, &b);
-    project_and_expand(k, run, &b);
+    block_norm_again(k, run, &b, &b.norm1, w[LN1_W], w[LN1_B]);
+    block_gather_normed(&b, &b.norm1);
+    block_norm_again(k, run, &b, &b.norm2, w[LN2_W], w[LN2_B]);
+    block_gather_normed(&b, &b.norm2);
+    bool remakes = ops_gelu_remakes(o);
+    if (remakes)
+        ops_gelu(o, s, b.rows * k->up.out, b.pre, b.act);
+    block_await_normed(&b);
+    if (!remakes)
+        ops_linear_gelu(o, s, k->up, b.rows,
+                        &(struct linear_gelu){.x = block_all_normed2(&b),
+                                              .w = w[FC_W],
+                                              .bias = w[FC_B],
+                                              .pre = b.pre,
+                                              .y = b.act});
 }
 
 /* Where the biases of proj and out get their gradients. These are column sums of the stream's
@@ -248,7 +230,7 @@ const struct unit_type gpt2_block_type = {
             [PASS_BACKWARD] = gpt2_block_backward,
             [PASS_BACKWARD_INPUT] = gpt2_block_input,
             [PASS_BACKWARD_WEIGHT] = gpt2_block_weight,
-            [PASS_DECODE] = gpt2_block_decode},
+            [PASS_DECODE] = gpt2_block_forward},
     .buffers = block_list_buffers,
     .work = block_work,
     .cache_bytes = block_cache_bytes,

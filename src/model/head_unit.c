@@ -192,15 +192,6 @@ static const int32_t *chunk_labels(const struct head *h, int64_t first, int64_t 
     return labels;
 }
 
-/* Copy a chunk's losses into the losses of all rows. */
-static void copy_losses(const struct head *h, int64_t first, int64_t count, const double *some)
-{
-    double *each = h->run->buffers[LOSSES];
-    for (int64_t p = 0; h->region.sequence && p < h->row_ranks; p++)
-        device_copy(h->run->stream, each + p * h->own + first, some + p * count,
-                    (size_t)count * sizeof *each);
-}
-
 /* losses (rows) of a chunk; with `gradient`, also the gradient of the logits, in place. */
 static void chunk_losses(const struct head *h, int64_t rows, const int32_t *labels, bool gradient,
                          void *logits, double *losses)
@@ -249,10 +240,11 @@ static void chunk_gradients(const struct head *h, int64_t first, int64_t count, 
     region_await(&h->region, REGION_STREAM);
 }
 
-/* Losses of all rows; with `gradient`, also the gradients of the matrix and of the normed rows. */
-static void losses(const struct head *h, bool gradient)
+/* PASS_LOSS and PASS_EVAL: losses of all rows; PASS_LOSS also writes the gradients. */
+static void head_unit_loss(const struct unit *unit, struct unit_run *run)
 {
-    struct unit_run *run = h->run;
+    struct head head = head_of(unit, run), *h = &head;
+    bool gradient = run->pass == PASS_LOSS;
     int64_t chunk = own_chunk(h->k, run->ops, run->shape);
     void *logits = run->buffers[LOGITS];
     double *each = run->buffers[LOSSES];
@@ -262,33 +254,24 @@ static void losses(const struct head *h, bool gradient)
         const void *normed = chunk_normed(h, first, count);
         ops_linear(run->ops, run->stream, h->k->linear, rows, normed, h->matrix, NULL, logits);
         chunk_losses(h, rows, chunk_labels(h, first, count), gradient, logits, some);
-        copy_losses(h, first, count, some);
+        for (int64_t p = 0; h->region.sequence && p < h->row_ranks; p++)
+            device_copy(run->stream, each + p * h->own + first, some + p * count,
+                        (size_t)count * sizeof *each);
         if (gradient)
             chunk_gradients(h, first, count, normed, logits);
     }
     ops_sum(run->ops, run->stream, h->own * h->row_ranks, each, run->loss);
-}
-
-static void head_unit_loss(const struct unit *unit, struct unit_run *run)
-{
-    struct head h = head_of(unit, run);
-    losses(&h, true);
-    ops_norm_backward(run->ops, run->stream, h.k->norm, h.own,
-                      &(struct norm_backward){.dy = run->gradient,
-                                              .sum = run->room,
-                                              .weight = h.weight,
-                                              .mean = h.mean,
-                                              .rstd = h.rstd,
-                                              .dsum_out = run->gradient,
-                                              .dweight = run->grads[0],
-                                              .dbias = h.k->norm_bias ? run->grads[1] : NULL,
-                                              .scratch = run->buffers[SCRATCH]});
-}
-
-static void head_unit_eval(const struct unit *unit, struct unit_run *run)
-{
-    struct head h = head_of(unit, run);
-    losses(&h, false);
+    if (gradient)
+        ops_norm_backward(run->ops, run->stream, h->k->norm, h->own,
+                          &(struct norm_backward){.dy = run->gradient,
+                                                  .sum = run->room,
+                                                  .weight = h->weight,
+                                                  .mean = h->mean,
+                                                  .rstd = h->rstd,
+                                                  .dsum_out = run->gradient,
+                                                  .dweight = run->grads[0],
+                                                  .dbias = h->k->norm_bias ? run->grads[1] : NULL,
+                                                  .scratch = run->buffers[SCRATCH]});
 }
 
 /* --- logits --------------------------------------------------------------------------------- */
@@ -348,7 +331,7 @@ const struct unit_type head_unit_type = {
         {[PASS_LOSS] = UNIT_ALL_USES, [PASS_EVAL] = UNIT_ALL_USES, [PASS_LOGITS] = UNIT_ALL_USES},
     .writes = {[PASS_LOSS] = UNIT_ALL_USES},
     .run = {[PASS_LOSS] = head_unit_loss,
-            [PASS_EVAL] = head_unit_eval,
+            [PASS_EVAL] = head_unit_loss,
             [PASS_LOGITS] = head_unit_logits},
     .buffers = head_unit_buffers,
     .work = head_unit_work,

@@ -9,16 +9,21 @@
 enum { NORM1, QKV, PROJ, NORM2, GATE_UP, DOWN };
 #define BIT(use) (1u << (use))
 
-/* From attn to pre: the second half of the block up to its activation. */
-static void project_and_expand(const struct block *k, struct unit_run *run,
-                               const struct block_buffers *b)
+/* From the block's input, residual + branch, to pre. */
+static void attend_and_expand(const struct block *k, struct unit_run *run,
+                              const struct block_buffers *b, const void *residual,
+                              const void *branch)
 {
     struct ops *o = run->ops;
     struct stream *s = run->stream;
     const void *const *w = run->params;
+    block_add_norm(k, run, b, &b->norm1, residual, branch, w[NORM1], NULL);
+    const void *x = region_enter(&b->region, b->own, b->norm1.normed, b->norm1.full);
+    ops_linear(o, s, k->qkv, b->rows, x, w[QKV], NULL, b->qkv);
+    block_attend(k, run, b);
     block_row_linear(run, b, k->proj, b->attn, w[PROJ], NULL, b->act);
     block_add_norm(k, run, b, &b->norm2, b->norm1.sum, b->act, w[NORM2], NULL);
-    const void *x = region_enter(&b->region, b->own, b->norm2.normed, b->norm2.full);
+    x = region_enter(&b->region, b->own, b->norm2.normed, b->norm2.full);
     ops_linear(o, s, k->up, b->rows, x, w[GATE_UP], NULL, b->pre);
 }
 
@@ -30,56 +35,31 @@ static void gate_backward(const struct block *k, struct unit_run *run,
     ops_swiglu_backward(run->ops, run->stream, b->rows, k->down.in, b->pre, b->act, b->pre, b->act);
 }
 
-static void forward(const struct unit *unit, struct unit_run *run,
-                    void (*attend)(const struct block *, struct unit_run *,
-                                   const struct block_buffers *))
+static void llama_block_forward(const struct unit *unit, struct unit_run *run)
 {
     const struct block *k = unit->self;
     struct block_buffers b = block_buffers_of(k, run);
-    struct ops *o = run->ops;
-    struct stream *s = run->stream;
-    const void *const *w = run->params;
-    block_add_norm(k, run, &b, &b.norm1, run->residual, run->pending, w[NORM1], NULL);
-    const void *x = region_enter(&b.region, b.own, b.norm1.normed, b.norm1.full);
-    ops_linear(o, s, k->qkv, b.rows, x, w[QKV], NULL, b.qkv);
-    attend(k, run, &b);
-    project_and_expand(k, run, &b);
-    ops_swiglu(o, s, b.rows, k->down.in, b.pre, b.act);
-    block_row_linear(run, &b, k->down, b.act, w[DOWN], NULL, run->room);
+    attend_and_expand(k, run, &b, run->residual, run->pending);
+    ops_swiglu(run->ops, run->stream, b.rows, k->down.in, b.pre, b.act);
+    block_row_linear(run, &b, k->down, b.act, run->params[DOWN], NULL, run->room);
     run->out_residual = b.norm2.sum;
     run->out_pending = run->room;
-}
-
-static void llama_block_forward(const struct unit *unit, struct unit_run *run)
-{
-    forward(unit, run, block_attend);
-}
-
-static void llama_block_decode(const struct unit *unit, struct unit_run *run)
-{
-    forward(unit, run, block_attend_cached);
 }
 
 static void llama_block_rebuild(const struct unit *unit, struct unit_run *run)
 {
     const struct block *k = unit->self;
     struct block_buffers b = block_buffers_of(k, run);
-    struct ops *o = run->ops;
-    struct stream *s = run->stream;
     const void *const *w = run->params;
-    if (run->rebuild > KEEP_UNLESS_FULL) {
-        block_norm_again(k, run, &b, &b.norm1, w[NORM1], NULL);
-        block_gather_normed1(&b);
-        block_norm_again(k, run, &b, &b.norm2, w[NORM2], NULL);
-        block_gather_normed2(&b);
-        block_await_normed(&b);
+    if (run->rebuild <= KEEP_UNLESS_FULL) {
+        attend_and_expand(k, run, &b, b.norm1.sum, NULL);
         return;
     }
-    block_add_norm(k, run, &b, &b.norm1, b.norm1.sum, NULL, w[NORM1], NULL);
-    const void *x = region_enter(&b.region, b.own, b.norm1.normed, b.norm1.full);
-    ops_linear(o, s, k->qkv, b.rows, x, w[QKV], NULL, b.qkv);
-    block_attend(k, run, &b);
-    project_and_expand(k, run, &b);
+    block_norm_again(k, run, &b, &b.norm1, w[NORM1], NULL);
+    block_gather_normed(&b, &b.norm1);
+    block_norm_again(k, run, &b, &b.norm2, w[NORM2], NULL);
+    block_gather_normed(&b, &b.norm2);
+    block_await_normed(&b);
 }
 
 static void llama_block_backward(const struct unit *unit, struct unit_run *run)
@@ -199,7 +179,7 @@ const struct unit_type llama_block_type = {
             [PASS_BACKWARD] = llama_block_backward,
             [PASS_BACKWARD_INPUT] = llama_block_input,
             [PASS_BACKWARD_WEIGHT] = llama_block_weight,
-            [PASS_DECODE] = llama_block_decode},
+            [PASS_DECODE] = llama_block_forward},
     .buffers = block_list_buffers,
     .work = block_work,
     .cache_bytes = block_cache_bytes,

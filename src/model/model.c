@@ -289,53 +289,62 @@ static void build(struct model *m)
     unit_graph_check(&m->graph);
 }
 
-/* --- the rotary table on the device --------------------------------------------------------- */
-static enum status copy_to_device(struct device *device, void *dst, const void *src, size_t bytes)
+/* --- the rotary table -----------------------------------------------------------------------
+ * Pair i of a head is rotated by position * f(i), f(i) = theta^(-2i/D). "linear" divides every
+ * frequency by the factor; "llama3" keeps high frequencies, divides low ones and blends in between.
+ * Angles are computed in double: fp32 is not precise enough at large positions. */
+static double scaled_frequency(const struct model_config *c, double f)
 {
-    struct stream *stream;
-    TRY(stream_create(device, "rope table", &stream));
-    device_copy(stream, dst, src, bytes);
-    enum status st = stream_sync(stream);
-    stream_destroy(stream);
-    return st;
+    static const double two_pi = 6.283185307179586476925286766559;
+    if (c->rope_scaling == ROPE_LINEAR)
+        return f / c->rope_factor;
+    if (c->rope_scaling != ROPE_LLAMA3)
+        return f;
+    double turns = (double)c->rope_original * f / two_pi; /* over the original context */
+    if (turns > c->rope_high)
+        return f;
+    if (turns < c->rope_low)
+        return f / c->rope_factor;
+    double blend = (turns - c->rope_low) / (c->rope_high - c->rope_low);
+    return (1 - blend) * f / c->rope_factor + blend * f;
+}
+
+void rope_table_fill(const struct model_config *c, float *table)
+{
+    int64_t half = c->head_width / 2;
+    for (int64_t i = 0; i < half; i++) {
+        double f = pow(c->rope_theta, -2.0 * (double)i / (double)c->head_width);
+        f = scaled_frequency(c, f);
+        for (int64_t t = 0; t < c->context; t++) {
+            float *pair = table + 2 * (t * half + i);
+            pair[0] = (float)cos((double)t * f);
+            pair[1] = (float)sin((double)t * f);
+        }
+    }
 }
 
 static enum status create_rope(struct model *m)
 {
     struct env *env = device_env(m->device);
     size_t bytes = (size_t)(m->config.context * (m->config.head_width / 2) * 2) * sizeof(float);
-    float *host = NULL;
-    enum status st;
+    struct stream *stream;
+    float *host;
     TRY(device_alloc(m->device, MEM_OTHER, "rope table", bytes, &m->rope));
     if (device_is_dry(m->device))
         return STATUS_OK;
-    TRY_OR(undo_rope, mem_alloc(env, MEM_OTHER, "rope table on the host", bytes, &host));
+    TRY(mem_alloc(env, MEM_OTHER, "rope table on the host", bytes, &host));
     rope_table_fill(&m->config, host);
-    TRY_OR(undo_host, copy_to_device(m->device, m->rope, host, bytes));
+    enum status st = stream_create(m->device, "rope table", &stream);
+    if (st == STATUS_OK) {
+        device_copy(stream, m->rope, host, bytes);
+        st = stream_sync(stream);
+        stream_destroy(stream);
+    }
     mem_free(env, host);
-    return STATUS_OK;
-undo_host:
-    mem_free(env, host);
-undo_rope:
-    device_free(m->device, m->rope);
-    m->rope = NULL;
     return st;
 }
 
 /* --- life ----------------------------------------------------------------------------------- */
-static enum status alloc_tables(struct env *env, struct model *m)
-{
-    size_t layers = (size_t)m->config.layers;
-    TRY(mem_alloc_array(env, MEM_OTHER, "model", layers * LAYER_TENSORS + END_TENSORS,
-                        sizeof *m->tensors, &m->tensors));
-    TRY(mem_alloc_array(env, MEM_OTHER, "model", layers * LAYER_PARAMS + END_PARAMS,
-                        sizeof *m->params, &m->params));
-    TRY(mem_alloc_array(env, MEM_OTHER, "model", layers + END_PIECES, sizeof *m->pieces,
-                        &m->pieces));
-    return mem_alloc_array(env, MEM_OTHER, "model", layers + END_UNITS, sizeof *m->units,
-                           &m->units);
-}
-
 enum status model_create(struct device *device, const struct model_config *config,
                          struct model **model)
 {
@@ -357,8 +366,16 @@ enum status model_create_part(struct device *device, const struct model_config *
     m->config.path = "";
     m->part = *part;
     m->part.sequence = part->sequence && part->tp > 1; /* one rank has all rows */
+    size_t layers = (size_t)config->layers;
     m->tp_group = (struct tp_group){part->tp, part->t, part->regather};
-    TRY_OR(undo, alloc_tables(env, m));
+    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "model", layers * LAYER_TENSORS + END_TENSORS,
+                                 sizeof *m->tensors, &m->tensors));
+    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "model", layers * LAYER_PARAMS + END_PARAMS,
+                                 sizeof *m->params, &m->params));
+    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "model", layers + END_PIECES, sizeof *m->pieces,
+                                 &m->pieces));
+    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "model", layers + END_UNITS, sizeof *m->units,
+                                 &m->units));
     if (config->arch == MODEL_LLAMA)
         TRY_OR(undo, create_rope(m));
     build(m);

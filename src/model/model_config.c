@@ -7,7 +7,30 @@
  */
 #include <inttypes.h>
 #include "model/model_impl.h"
-#include "model/model_presets.h"
+
+/* --- presets -------------------------------------------------------------------------------- */
+
+/* A size of 0 is set by the user or derived by model_resolve: ff from the width, kv_heads from the
+ * heads, the vocabulary from the tokenizer. */
+/* clang-format off */
+#define PRESET(name_, arch_, layers_, width_, heads_, kv_, ff_, context_, vocab_, tied_, theta_) \
+    {name_, MODEL_##arch_, layers_, width_, heads_, kv_, ff_, context_, vocab_, tied_, theta_},
+#define NAME(name_, ...) name_,
+/*    name         arch   layers  width  heads  kv     ff  context   vocab  tied  theta */
+#define PRESETS(X)                                                                        \
+    X("none",      GPT2,       0,     0,     0,  0,     0,       0,      0,    2,      0) \
+    X("tiny",      GPT2,       4,   128,     4,  0,     0,     128,      0,    1,      0) \
+    X("gpt2-124m", GPT2,      12,   768,    12,  0,     0,    1024,  50257,    1,      0) \
+    X("gpt2-350m", GPT2,      24,  1024,    16,  0,     0,    1024,  50257,    1,      0) \
+    X("gpt2-774m", GPT2,      36,  1280,    20,  0,     0,    1024,  50257,    1,      0) \
+    X("gpt2-1.5b", GPT2,      48,  1600,    25,  0,     0,    1024,  50257,    1,      0) \
+    X("llama-1b",  LLAMA,     16,  2048,    32,  8,  5632,    2048,      0,    1,  10000) \
+    X("llama-3b",  LLAMA,     28,  3072,    24,  8,  8192,    8192,      0,    1, 500000) \
+    X("llama-8b",  LLAMA,     32,  4096,    32,  8, 14336,    8192, 128256,    0, 500000)
+/* clang-format on */
+const struct model_preset model_presets[] = {PRESETS(PRESET)};
+const int model_preset_count = sizeof model_presets / sizeof model_presets[0];
+const char *const model_preset_names[] = {PRESETS(NAME) NULL};
 
 /* --- keys ----------------------------------------------------------------------------------- */
 static const char *const arch_names[] = {"gpt2", "llama", NULL};
@@ -113,17 +136,6 @@ static enum status check_divides(struct env *env, const char *part_key, int64_t 
                 part_key, part, why, whole_key, whole, whole_key);
 }
 
-static enum status check_sizes(struct env *env, const struct model_config *c)
-{
-    TRY(check_size(env, "layers", c->layers, MAX_LAYERS));
-    TRY(check_size(env, "width", c->width, MAX_WIDTH));
-    TRY(check_size(env, "heads", c->heads, MAX_WIDTH));
-    TRY(check_size(env, "kv_heads", c->kv_heads, MAX_WIDTH));
-    TRY(check_size(env, "head_width", c->head_width, MAX_WIDTH));
-    TRY(check_size(env, "ff", c->ff, MAX_WIDTH));
-    return check_size(env, "context", c->context, MAX_CONTEXT);
-}
-
 static enum status check_gpt2(struct env *env, const struct model_config *c)
 {
     if (c->heads * c->head_width != c->width)
@@ -179,7 +191,13 @@ static enum status check(struct env *env, const struct model_config *c)
 {
     if (c->arch != MODEL_GPT2 && c->arch != MODEL_LLAMA)
         return FAIL(env, CONFIG, "model.arch: %d is neither gpt2 nor llama", c->arch);
-    TRY(check_sizes(env, c));
+    TRY(check_size(env, "layers", c->layers, MAX_LAYERS));
+    TRY(check_size(env, "width", c->width, MAX_WIDTH));
+    TRY(check_size(env, "heads", c->heads, MAX_WIDTH));
+    TRY(check_size(env, "kv_heads", c->kv_heads, MAX_WIDTH));
+    TRY(check_size(env, "head_width", c->head_width, MAX_WIDTH));
+    TRY(check_size(env, "ff", c->ff, MAX_WIDTH));
+    TRY(check_size(env, "context", c->context, MAX_CONTEXT));
     TRY(c->arch == MODEL_GPT2 ? check_gpt2(env, c) : check_llama(env, c));
     TRY(check_count(env, c));
     if (!(c->norm_eps > 0))

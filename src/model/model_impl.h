@@ -8,6 +8,19 @@
 #define MODEL_MODEL_IMPL_H
 #include "model/model.h"
 
+/* --- presets: named sets of sizes. Keys that the user sets override them -------------------- */
+struct model_preset {
+    const char *name;
+    int arch; /* enum model_arch */
+    int64_t layers, width, heads, kv_heads, ff, context;
+    int64_t vocab; /* 0: from the tokenizer */
+    int tied;
+    double rope_theta;
+};
+extern const struct model_preset model_presets[]; /* [0] is "none": all sizes 0 */
+extern const int model_preset_count;
+extern const char *const model_preset_names[]; /* the same order; NULL-terminated */
+
 /* --- tensor parallel ------------------------------------------------------------------------ */
 struct tp_group { /* the ranks that compute each layer together */
     int size, rank;
@@ -161,11 +174,9 @@ void block_norm_backward(const struct block *block, struct unit_run *run,
                          const struct block_buffers *b, const struct block_norm *n,
                          struct norm_backward a);
 
-/* attn from qkv, which is rotated first if there is a rope table. The second form uses the run's
- * decoding cache. */
+/* attn from qkv, which is rotated first if there is a rope table. PASS_DECODE uses the run's
+ * cache. */
 void block_attend(const struct block *block, struct unit_run *run, const struct block_buffers *b);
-void block_attend_cached(const struct block *block, struct unit_run *run,
-                         const struct block_buffers *b);
 /* Gradient of qkv before its rotation, from that of attn in d_attn. Returns the buffer that holds
  * it: `act`, or `qkv` in PASS_BACKWARD_INPUT. dbias, if not NULL, gets its column sums over all R
  * rows, in sequence-parallel runs too. */
@@ -176,10 +187,9 @@ void *block_attend_backward(const struct block *block, struct unit_run *run,
  * partial products. Rank 0 adds the bias (NULL: none) to its partial product. */
 void block_row_linear(struct unit_run *run, const struct block_buffers *b, struct linear l,
                       const void *x, const void *w, const void *bias, void *y);
-/* PASS_REBUILD: once norm1.normed, and then norm2.normed, has been recomputed, begin to gather it
- * where the gathered form is kept. */
-void block_gather_normed1(const struct block_buffers *b);
-void block_gather_normed2(const struct block_buffers *b);
+/* PASS_REBUILD: once the output of a norm (1, then 2) has been recomputed, begin to gather it where
+ * the gathered form is kept. */
+void block_gather_normed(const struct block_buffers *b, const struct block_norm *n);
 void block_await_normed(const struct block_buffers *b);
 /* After block_await_normed: norm2.normed of all rows, gathered now if the gathered form is not
  * kept. */

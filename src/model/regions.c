@@ -67,26 +67,14 @@ void *region_own(const struct region *r, int64_t own, void *full)
 
 /* --- calls ---------------------------------------------------------------------------------- */
 
-/* The label in traces. comm keeps the pointer, so labels are string literals. */
-static const char *label_in(const struct region *r, int call)
-{
-    if (call == REGION_AGAIN || r->run->pass == PASS_REBUILD)
-        return "rows again";
-    return r->run->pass == PASS_BACKWARD || r->run->pass == PASS_BACKWARD_INPUT ? "gradient in"
-                                                                                : "rows in";
-}
-
-static const char *label_out(const struct region *r)
-{
-    enum pass pass = r->run->pass;
-    bool back = pass == PASS_BACKWARD || pass == PASS_BACKWARD_INPUT || pass == PASS_LOSS;
-    return back ? "gradient out" : "sum out";
-}
-
 static void gather(const struct region *r, int call, int64_t own, const void *rows, void *full,
                    struct stream *stream)
 {
-    comm_label(r->run->group, label_in(r, call));
+    enum pass pass = r->run->pass;
+    bool again = call == REGION_AGAIN || pass == PASS_REBUILD;
+    bool back = pass == PASS_BACKWARD || pass == PASS_BACKWARD_INPUT;
+    /* comm keeps the pointer, so labels are string literals */
+    comm_label(r->run->group, again ? "rows again" : back ? "gradient in" : "rows in");
     comm_all_gather(r->run->group, rows, full, own * r->width, r->run->ops->type, stream);
 }
 
@@ -95,8 +83,10 @@ static void add_up(const struct region *r, int64_t own, void *partial, void *row
 {
     struct comm *group = r->run->group;
     enum dtype type = r->run->ops->type;
+    enum pass pass = r->run->pass;
+    bool back = pass == PASS_BACKWARD || pass == PASS_BACKWARD_INPUT || pass == PASS_LOSS;
     int64_t count = own * r->width;
-    comm_label(group, label_out(r));
+    comm_label(group, back ? "gradient out" : "sum out");
     if (r->sequence)
         comm_reduce_scatter(group, partial, rows, count, type, r->scratch, stream);
     else

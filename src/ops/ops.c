@@ -45,9 +45,10 @@ static bool is_real(enum dtype type)
     return type == DTYPE_F32 || type == DTYPE_BF16 || type == DTYPE_F16 || type == DTYPE_F64;
 }
 
-static enum status fill_table(struct env *env, const char *name, enum dtype type,
+static enum status fill_table(const struct device *device, const char *name, enum dtype type,
                               struct ops_backend *table)
 {
+    struct env *env = device_env(device);
     int found = 0;
     while (found < BACKEND_COUNT && strcmp(backends[found].name, name) != 0)
         found++;
@@ -61,15 +62,10 @@ static enum status fill_table(struct env *env, const char *name, enum dtype type
         fill(table);
     if (!table->supports(type))
         return FAIL(env, CONFIG, "ops back end '%s' does not support %s", name, dtype_name(type));
+    if (!device_is_dry(device) && device_on_host(device) != table->on_host)
+        return FAIL(env, CONFIG, "ops back end '%s' does not run on the device '%s'", table->name,
+                    device_backend(device));
     return STATUS_OK;
-}
-
-static enum status check_device(const struct device *device, const struct ops_backend *table)
-{
-    if (device_is_dry(device) || device_on_host(device) == table->on_host)
-        return STATUS_OK;
-    return FAIL(device_env(device), CONFIG, "ops back end '%s' does not run on the device '%s'",
-                table->name, device_backend(device));
 }
 
 enum status ops_create(struct device *device, const char *backend, enum dtype type,
@@ -79,8 +75,7 @@ enum status ops_create(struct device *device, const char *backend, enum dtype ty
     struct env *env = device_env(device);
     struct ops_with_table *o;
     TRY(mem_alloc(env, MEM_OTHER, "ops", sizeof *o, &o));
-    TRY_OR(undo_self, fill_table(env, backend, type, &o->table));
-    TRY_OR(undo_self, check_device(device, &o->table));
+    TRY_OR(undo_self, fill_table(device, backend, type, &o->table));
     o->base =
         (struct ops){.backend = &o->table, .device = device, .type = type, .threads = env->threads};
     if (o->table.workspace_bytes > 0)

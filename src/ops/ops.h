@@ -295,8 +295,8 @@ void ops_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type,
  * that 1 - b is formed in double and rounded once: 1 - 0.999f would be off by 1e-5. */
 struct adamw {
     double beta1, beta2, eps;
-    const struct adamw_location *places; /* (segments) in device memory: 16-bit copies are rounded
-                                            stochastically; NULL: to nearest */
+    const struct adamw_location *locations; /* (segments) in device memory: 16-bit copies are
+                                               rounded stochastically; NULL: to nearest */
     int64_t update; /* the number of this update, from which the random bits are derived */
 };
 /* Where a segment's elements are in their whole tensor. The random bits depend on it: copy =
@@ -328,6 +328,22 @@ struct adamw_segment {
 void ops_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
                const struct step_scalars *scalars, const struct adamw_segment *segments,
                int segment_count);
+
+/* --- the cpu back end on this machine ------------------------------------------------------- */
+
+/* Upper bound of the address space of one OpenBLAS buffer (cpu_blas.c). */
+#define OPS_BLAS_BUFFER_BYTES ((size_t)129 << 20)
+
+/* What it was built with and runs on, for `sifr doctor` and the fingerprint of a run. */
+struct ops_info {
+    const char *blas;    /* "OpenBLAS 0.3.21 DYNAMIC_ARCH ...", as the library reports it */
+    const char *core;    /* the CPU type whose kernels the BLAS chose: "NEOVERSEV1" */
+    const char *flavour; /* threading of the BLAS library: "openmp", "pthread" or "serial" */
+    const char *vectors; /* instruction set that our loops were compiled for: "NEON", "AVX2" */
+    int openmp;          /* year and month of the OpenMP version: 201511 */
+};
+
+void ops_cpu_info(struct ops_info *info); /* the strings live as long as the process */
 
 /* --- calls described -------------------------------------------------------------------------- */
 

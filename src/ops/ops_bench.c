@@ -1,6 +1,5 @@
 /* ops_bench -- timing with the same descriptions as the tests. A sample has enough calls to be
  * longer than the clock's resolution; the result is the median sample. */
-#include "ops/ops_bench.h"
 #include <stdlib.h>
 #include "base/clock.h"
 #include "ops/ops_trial.h"

@@ -260,7 +260,7 @@ OPS_DESCRIBE(adamw)
     ops_add_tensor(call, "v", OPS_IN_OUT, DTYPE_F32, c->count)->draw = OPS_SQUARES;
     ops_add_tensor(call, "segments", OPS_SCRATCH, DTYPE_U8, 2 * sizeof(struct adamw_segment));
     if (c->random)
-        ops_add_tensor(call, "places", OPS_SCRATCH, DTYPE_U8, sizeof ops_adamw_locations);
+        ops_add_tensor(call, "locations", OPS_SCRATCH, DTYPE_U8, sizeof ops_adamw_locations);
     call->flops = 16 * (double)c->count;
 }
 
@@ -278,10 +278,10 @@ OPS_RUN(adamw)
          grad + grad_skip, m + cut, v + cut, 0.5f, 0.0f},
     };
     struct adamw hyper = {
-        .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, OPS_AT(places), .update = OPS_ADAMW_UPDATE};
+        .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, OPS_AT(locations), .update = OPS_ADAMW_UPDATE};
     device_copy(stream, ops_at(call, "segments"), segments, sizeof segments);
-    if (hyper.places)
-        device_copy(stream, ops_at(call, "places"), ops_adamw_locations,
+    if (hyper.locations)
+        device_copy(stream, ops_at(call, "locations"), ops_adamw_locations,
                     sizeof ops_adamw_locations);
     ops_adamw(ops, stream, hyper, ops_at(call, "scalars"), ops_at(call, "segments"), 2);
 }

@@ -88,7 +88,7 @@ void ops_check_segment(const struct adamw_segment *segment);
 /* Whether the copy of a segment is rounded stochastically. */
 static inline bool ops_rounds_at_random(const struct adamw *hyper, const struct adamw_segment *s)
 {
-    return hyper->places && s->copy && (s->copy_type == DTYPE_BF16 || s->copy_type == DTYPE_F16);
+    return hyper->locations && s->copy && (s->copy_type == DTYPE_BF16 || s->copy_type == DTYPE_F16);
 }
 
 /* The back ends compiled in. ops_ref_fill fills the whole table, ops_cpu_fill overrides its

@@ -97,16 +97,6 @@ void ops_prices_sort(struct ops_prices *prices)
               compare_measured);
 }
 
-static const struct ops_measured *find_exact(const struct ops_prices *prices, enum dtype type,
-                                             const struct ops_case *c)
-{
-    struct ops_measured key = {.shape = *c, .type = type};
-    if (prices->measured_count == 0)
-        return NULL;
-    return bsearch(&key, prices->measured, (size_t)prices->measured_count, sizeof *prices->measured,
-                   compare_measured);
-}
-
 static const struct ops_measured *find_nearest(const struct ops_prices *prices, enum dtype type,
                                                const struct ops_case *c)
 {
@@ -174,22 +164,21 @@ static double cost(const struct ops_prices *prices, const struct ops *ops, const
                     prices->f32_times[kind], ops, c);
 }
 
-static double price_as(const struct ops_prices *prices, const struct ops *ops, struct ops_case c,
-                       const char *op)
-{
-    c.op = op;
-    return ops_price(prices, ops, &c);
-}
-
 double ops_price(const struct ops_prices *prices, const struct ops *ops, const struct ops_case *c)
 {
-    const struct ops_measured *m = find_exact(prices, ops->type, c);
+    const struct ops_measured key = {.shape = *c, .type = ops->type}, *m = NULL;
+    if (prices->measured_count > 0)
+        m = bsearch(&key, prices->measured, (size_t)prices->measured_count, sizeof key,
+                    compare_measured);
     if (m)
         return m->seconds;
     m = find_nearest(prices, ops->type, c);
-    if (!m && strcmp(c->op, "attention_backward_rope") == 0)
-        return price_as(prices, ops, *c, "attention_backward") +
-               price_as(prices, ops, *c, "rope_inverse");
+    if (!m && strcmp(c->op, "attention_backward_rope") == 0) {
+        struct ops_case backward = *c, rope = *c;
+        backward.op = "attention_backward";
+        rope.op = "rope_inverse";
+        return ops_price(prices, ops, &backward) + ops_price(prices, ops, &rope);
+    }
     enum ops_kind kind = ops_kind_of(c->op);
     if (!m)
         return by_rates(&prices->rates[kind], prices->f32_times[kind], ops, c);
@@ -227,12 +216,6 @@ static uint64_t hash(const char *op, const int64_t *numbers)
     return h >> 40;
 }
 
-static bool is_noted(const struct noted *noted, const char *op, const int64_t *numbers)
-{
-    return memcmp(noted->numbers, numbers, sizeof noted->numbers) == 0 &&
-           strcmp(noted->call.op, op) == 0;
-}
-
 /* The price of a call. A new call is noted if there is room. */
 static double noted_price(struct meter *meter, const struct ops *ops, const struct ops_case *c)
 {
@@ -241,7 +224,8 @@ static double noted_price(struct meter *meter, const struct ops *ops, const stru
     uint64_t bucket = hash(c->op, numbers) % BUCKETS;
     for (; meter->buckets[bucket] != 0; bucket = (bucket + 1) % BUCKETS) {
         const struct noted *found = &meter->noted[meter->buckets[bucket] - 1];
-        if (is_noted(found, c->op, numbers))
+        if (memcmp(found->numbers, numbers, sizeof numbers) == 0 &&
+            strcmp(found->call.op, c->op) == 0)
             return found->seconds;
     }
     double seconds = meter->prices ? ops_price(meter->prices, ops, c) : 0.0;

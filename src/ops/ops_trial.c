@@ -41,41 +41,26 @@ static bool is_integer(enum dtype type)
 
 /* --- drawing -------------------------------------------------------------------------------- */
 
-static double draw_scalar(int64_t i)
+static double draw_real(const struct ops_tensor *t, struct rng rng, int64_t i)
 {
     static const struct step_scalars scalars = {.loss_scale = OPS_LOSS_SCALE,
                                                 .lr = 0.1f,
                                                 .correction1 = 0.271f,
                                                 .correction2 = 0.142625f,
                                                 .grad_scale = 0.5f};
-    return (double)((const float *)&scalars)[i];
-}
-
-static double draw_angle(struct rng rng, int64_t i)
-{
-    double angle = 6.283185307179586 * rng_uniform(rng, (uint64_t)i / 2);
-    return i % 2 == 0 ? cos(angle) : sin(angle);
-}
-
-static double draw_real(const struct ops_tensor *t, struct rng rng, int64_t i)
-{
     double normal = t->center + t->scale * rng_normal(rng, (uint64_t)i);
     switch (t->draw) {
     case OPS_SQUARES: return normal * normal;
     case OPS_CONSTANT: return t->center;
-    case OPS_ANGLES: return draw_angle(rng, i);
-    case OPS_SCALARS: return draw_scalar(i);
+    case OPS_ANGLES: {
+        double angle = 6.283185307179586 * rng_uniform(rng, (uint64_t)i / 2);
+        return i % 2 == 0 ? cos(angle) : sin(angle);
+    }
+    case OPS_SCALARS: return (double)((const float *)&scalars)[i];
     case OPS_NONFINITE:
         return t->bound >= 0 && i >= t->bound ? (i == t->bound ? INFINITY : NAN) : normal;
     default: return normal;
     }
-}
-
-static int32_t draw_integer(const struct ops_tensor *t, struct rng rng, int64_t i)
-{
-    if (t->draw == OPS_LABELS && i % 5 == 1)
-        return -1;
-    return (int32_t)rng_below(rng, (uint64_t)i, (uint64_t)t->bound);
 }
 
 /* Every value is rounded to float first, so all compute types get the same values. */
@@ -91,7 +76,8 @@ static void draw_tensor(const struct ops_tensor *t, uint64_t seed, char *image)
             CHECK_EQ(t->draw, OPS_CONSTANT);
             memcpy(to, &value, sizeof value);
         } else if (is_integer(t->type)) {
-            int32_t value = draw_integer(t, rng, i);
+            bool masked = t->draw == OPS_LABELS && i % 5 == 1;
+            int32_t value = masked ? -1 : (int32_t)rng_below(rng, (uint64_t)i, (uint64_t)t->bound);
             memcpy(to, &value, sizeof value);
         } else if (repeats && i >= PERIOD) {
             memcpy(to, to - PERIOD * width, width);

@@ -33,41 +33,6 @@ static void estimate(struct way *way, int number, tune_time_fn *time, void *user
     way->calls = calls < 1 ? 1 : calls > MANY ? MANY : (int)calls;
 }
 
-/* Exclude the ways whose result differs from the first one's. */
-static void exclude_different(struct way *ways, int count, tune_same_fn *same, void *user)
-{
-    for (int i = 1; i < count; i++)
-        if (ways[i].works && !(ways[0].works && same(user, i)))
-            fail(&ways[i]);
-}
-
-static int working(const struct way *ways, int count)
-{
-    int sum = 0;
-    for (int i = 0; i < count; i++)
-        sum += ways[i].works;
-    return sum;
-}
-
-/* Exclude ways that are clearly slow. The first stays: the others are compared with it. */
-static void exclude_slow(struct way *ways, int count)
-{
-    double fastest = INFINITY;
-    for (int i = 0; i < count; i++)
-        if (ways[i].works && ways[i].median < fastest)
-            fastest = ways[i].median;
-    for (int i = 1; i < count; i++)
-        ways[i].timed = ways[i].works && ways[i].median <= TUNE_HOPELESS * fastest;
-}
-
-static bool has_rivals(const struct way *ways, int count)
-{
-    for (int i = 1; i < count; i++)
-        if (ways[i].timed)
-            return true;
-    return false;
-}
-
 /* Every other round runs in reverse order, so that a rising or falling clock favours no way: the
  * median is the mean of the two middle rounds, one of each direction. */
 static void time_round(struct way *ways, int count, int round, tune_time_fn *time, void *user)
@@ -90,13 +55,6 @@ static int compare(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static double median_of(double *seconds)
-{
-    _Static_assert(TUNE_ROUNDS % 2 == 0, "equal numbers of rounds in both directions");
-    qsort(seconds, TUNE_ROUNDS, sizeof *seconds, compare);
-    return (seconds[TUNE_ROUNDS / 2 - 1] + seconds[TUNE_ROUNDS / 2]) / 2;
-}
-
 static int choose(const struct way *ways, int count)
 {
     int best = 0;
@@ -109,21 +67,39 @@ static int choose(const struct way *ways, int count)
 
 struct tuned ops_tune(int count, tune_time_fn *time, tune_same_fn *same, void *user)
 {
+    _Static_assert(TUNE_ROUNDS % 2 == 0, "equal numbers of rounds in both directions");
     struct way ways[TUNE_WAYS];
     CHECK(0 < count && count <= TUNE_WAYS);
     for (int i = 0; i < count; i++)
         estimate(&ways[i], i, time, user);
-    if (same)
-        exclude_different(ways, count, same, user);
-    int left = working(ways, count);
-    exclude_slow(ways, count);
-    if (!has_rivals(ways, count))
+    for (int i = 1; same && i < count; i++)
+        if (ways[i].works && !(ways[0].works && same(user, i)))
+            fail(&ways[i]);
+
+    /* Exclude ways that are clearly slow. The first stays: the others are compared with it. */
+    double fastest = INFINITY;
+    int left = 0, rivals = 0;
+    for (int i = 0; i < count; i++) {
+        left += ways[i].works;
+        if (ways[i].works && ways[i].median < fastest)
+            fastest = ways[i].median;
+    }
+    for (int i = 1; i < count; i++) {
+        ways[i].timed = ways[i].works && ways[i].median <= TUNE_HOPELESS * fastest;
+        rivals += ways[i].timed;
+    }
+    if (rivals == 0)
         return (struct tuned){0, left, ways[0].median, ways[0].median};
+
     for (int round = 0; round < TUNE_ROUNDS; round++)
         time_round(ways, count, round, time, user);
-    for (int i = 0; i < count; i++)
-        if (ways[i].timed)
-            ways[i].median = median_of(ways[i].seconds);
+    for (int i = 0; i < count; i++) {
+        double *s = ways[i].seconds;
+        if (!ways[i].timed)
+            continue;
+        qsort(s, TUNE_ROUNDS, sizeof *s, compare);
+        ways[i].median = (s[TUNE_ROUNDS / 2 - 1] + s[TUNE_ROUNDS / 2]) / 2;
+    }
     int best = choose(ways, count);
     return (struct tuned){best, left, ways[0].median, ways[best].median};
 }

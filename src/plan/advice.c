@@ -10,15 +10,6 @@
 
 enum { MOST_RANKS = 4096 };
 
-static enum status fits(struct env *env, const struct plan_request *request, size_t memory,
-                        bool *yes)
-{
-    struct plan_zero_stage stage;
-    TRY(plan_worst_memory(env, request, &stage));
-    *yes = plan_fits(&stage, memory);
-    return STATUS_OK;
-}
-
 static struct plan_advice advice_of(const struct plan_request *request)
 {
     return (struct plan_advice){.found = true,
@@ -31,15 +22,17 @@ static struct plan_advice advice_of(const struct plan_request *request)
 }
 
 /* Try the request as it is, then without prefetch. If that fits, the request is changed. */
-static enum status fits_somehow(struct env *env, struct plan_request *request, size_t memory,
-                                bool *yes)
+static enum status fits(struct env *env, struct plan_request *request, size_t memory, bool *yes)
 {
     struct plan_request other = *request;
-    TRY(fits(env, request, memory, yes));
+    struct plan_zero_stage stage;
+    TRY(plan_worst_memory(env, request, &stage));
+    *yes = plan_fits(&stage, memory);
     if (*yes || request->zero.prefetch == 0 || request->ranks == 1)
         return STATUS_OK;
     other.zero.prefetch = 0;
-    TRY(fits(env, &other, memory, yes));
+    TRY(plan_worst_memory(env, &other, &stage));
+    *yes = plan_fits(&stage, memory);
     if (*yes)
         *request = other;
     return STATUS_OK;
@@ -82,21 +75,21 @@ static enum status search(struct env *env, struct plan_request request, size_t m
 {
     bool yes = false;
     int64_t whole = request.engine.micro_batch;
-    TRY(fits_somehow(env, &request, memory, &yes));
+    TRY(fits(env, &request, memory, &yes));
     while (!yes && request.zero.shard_group > 0) {
         widen_group(&request);
-        TRY(fits_somehow(env, &request, memory, &yes));
+        TRY(fits(env, &request, memory, &yes));
     }
     while (!yes && request.engine.recompute < RECOMPUTE_FULL) {
         request.engine.recompute++;
-        TRY(fits_somehow(env, &request, memory, &yes));
+        TRY(fits(env, &request, memory, &yes));
     }
     while (!yes && request.engine.micro_batch > 1) {
         shrink(&request, whole);
-        TRY(fits_somehow(env, &request, memory, &yes));
+        TRY(fits(env, &request, memory, &yes));
     }
     while (!yes && add_ranks(&request))
-        TRY(fits_somehow(env, &request, memory, &yes));
+        TRY(fits(env, &request, memory, &yes));
     *advice = yes ? advice_of(&request) : (struct plan_advice){0};
     return STATUS_OK;
 }

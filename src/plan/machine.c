@@ -3,16 +3,24 @@
 #include <string.h>
 #include "base/file.h"
 #include "plan/machine_file.h"
-#include "plan/machine_presets.h"
 
 const char *machine_preset_name(int index)
 {
     return index < machine_preset_count ? machine_presets[index].name : NULL;
 }
 
-const char *machine_preset_words(int index)
+static const struct machine_preset *find_preset(const char *name)
 {
-    return index < machine_preset_count ? machine_presets[index].words : NULL;
+    for (int i = 0; i < machine_preset_count; i++)
+        if (strcmp(machine_presets[i].name, name) == 0)
+            return &machine_presets[i];
+    return NULL;
+}
+
+const char *machine_preset_words(const char *name)
+{
+    const struct machine_preset *preset = find_preset(name);
+    return preset ? preset->words : "";
 }
 
 static enum status load_file(struct env *env, const char *path, struct machine_profile *profile)
@@ -50,10 +58,9 @@ enum status machine_profile_load(struct env *env, const char *name_or_path,
                                  struct machine_profile *profile)
 {
     *profile = (struct machine_profile){0};
-    for (int i = 0; i < machine_preset_count; i++) {
-        if (strcmp(machine_presets[i].name, name_or_path) == 0)
-            return machine_preset_profile(env, &machine_presets[i], profile);
-    }
+    const struct machine_preset *preset = find_preset(name_or_path);
+    if (preset)
+        return machine_preset_profile(env, preset, profile);
     if (!strchr(name_or_path, '/') && !file_exists(name_or_path))
         return refuse_name(env, name_or_path);
     return load_named(env, name_or_path, profile);
@@ -69,35 +76,15 @@ static enum status check_kind(struct env *env, const char *path, bool there, boo
         path, there ? "GPUs" : "the CPU");
 }
 
-/* Load the existing file, if any. */
-static enum status load_old(struct env *env, const struct machine_profile *profile,
-                            struct machine_profile *old, const char *path)
-{
-    *old = (struct machine_profile){0};
-    if (!file_exists(path))
-        return STATUS_OK;
-    TRY(load_file(env, path, old));
-    enum status st = check_kind(env, path, old->gpu, profile->gpu);
-    if (st != STATUS_OK)
-        machine_profile_free(env, old);
-    return st;
-}
-
-/* By path only: a name of a preset is a file name here. */
-static enum status check_old(struct env *env, const char *path, const bool *gpu)
-{
-    struct machine_profile old;
-    TRY(load_named(env, path, &old));
-    enum status st = gpu ? check_kind(env, path, old.gpu, *gpu) : STATUS_OK;
-    machine_profile_free(env, &old);
-    return st;
-}
-
 enum status machine_profile_check(struct env *env, const char *path, const bool *gpu)
 {
-    if (file_exists(path))
-        TRY(check_old(env, path, gpu));
-    return file_check_parent(env, path);
+    struct machine_profile old;
+    if (!file_exists(path))
+        return file_check_parent(env, path);
+    TRY(load_named(env, path, &old)); /* by path only: a name of a preset is a file name here */
+    enum status st = gpu ? check_kind(env, path, old.gpu, *gpu) : STATUS_OK;
+    machine_profile_free(env, &old);
+    return st == STATUS_OK ? file_check_parent(env, path) : st;
 }
 
 static bool has_call(const struct ops_prices *prices, const struct ops_measured *call)
@@ -156,33 +143,29 @@ static void warn_mixed(struct env *env, const struct machine_profile *old,
              a->threads == 1 ? "" : "s", b->ranks, b->threads);
 }
 
-static enum status write_file(struct env *env, const struct machine_profile *profile,
-                              const char *path)
-{
-    struct text text;
-    text_init(&text, env);
-    machine_file_print(profile, &text);
-    enum status st = file_write_text(env, path, &text);
-    text_free(&text);
-    return st;
-}
-
 enum status machine_profile_save(struct env *env, const struct machine_profile *profile,
                                  const char *path)
 {
-    struct machine_profile old, all = *profile;
+    struct machine_profile old = {0}, all = *profile;
     struct ops_measured *calls = NULL;
+    struct text text;
     int count = 0;
-    TRY(load_old(env, profile, &old, path));
-    merge_missing(&old, &all);
-    enum status st = join_calls(env, &all.ops, &old.ops, &calls, &count);
-    if (st == STATUS_OK) {
-        all.ops.measured = calls;
-        all.ops.measured_count = count;
-        st = write_file(env, &all, path);
-        if (st == STATUS_OK && profile->has_ops)
-            warn_mixed(env, &old, profile, count - profile->ops.measured_count, path);
+    enum status st = STATUS_OK;
+    text_init(&text, env);
+    if (file_exists(path)) {
+        TRY_OR(undo, load_file(env, path, &old));
+        TRY_OR(undo, check_kind(env, path, old.gpu, profile->gpu));
     }
+    merge_missing(&old, &all);
+    TRY_OR(undo, join_calls(env, &all.ops, &old.ops, &calls, &count));
+    all.ops.measured = calls;
+    all.ops.measured_count = count;
+    machine_file_print(&all, &text);
+    TRY_OR(undo, file_write_text(env, path, &text));
+    if (profile->has_ops)
+        warn_mixed(env, &old, profile, count - profile->ops.measured_count, path);
+undo:
+    text_free(&text);
     mem_free(env, calls);
     machine_profile_free(env, &old);
     return st;

@@ -173,22 +173,17 @@ static enum status read_count(const struct machine_reader *r, const json_t *obje
                 key, most);
 }
 
-/* A count that the first files lack: 0 then. */
-static enum status read_later(const struct machine_reader *r, const json_t *object, const char *key,
-                              int *out)
-{
-    int64_t count = 0;
-    if (json_object_get(object, key))
-        TRY(read_count(r, object, key, 1 << 20, &count));
-    *out = (int)count;
-    return STATUS_OK;
-}
-
+/* The first files lack these counts: 0 then. */
 static enum status read_ranks(const struct machine_reader *r, const json_t *object,
                               struct machine_ranks *ranks)
 {
-    TRY(read_later(r, object, "ranks", &ranks->ranks));
-    return read_later(r, object, "threads", &ranks->threads);
+    int64_t count = 0, threads = 0;
+    if (json_object_get(object, "ranks"))
+        TRY(read_count(r, object, "ranks", 1 << 20, &count));
+    if (json_object_get(object, "threads"))
+        TRY(read_count(r, object, "threads", 1 << 20, &threads));
+    *ranks = (struct machine_ranks){(int)count, (int)threads};
+    return STATUS_OK;
 }
 
 static enum status read_figures(const struct machine_reader *r, const char *name,

@@ -41,4 +41,24 @@ enum status machine_call_read(const struct machine_reader *r, json_t *object, si
                               struct ops_measured *call);
 void machine_call_print(const struct ops_measured *call, struct text *text);
 
+/* --- machine_presets.c: nodes of known GPUs --------------------------------------------------- */
+
+/* Vendor figures, and the share of them that is reached. */
+struct machine_preset {
+    const char *name, *words;
+    double memory_bytes;
+    const char *gpu;     /* the GPU's name in device/gpu_facts.c, for the peak rate */
+    double memory_rate;  /* the vendor's figure for GPU memory, bytes/s */
+    double link_rate;    /* achieved between two GPUs of a node, bytes/s each way */
+    double network_rate; /* achieved between a GPU and other nodes, bytes/s each way */
+    int node;            /* GPUs per node */
+    bool hopper;         /* attention's backward pass uses sifr's own kernels, otherwise cuDNN's */
+};
+extern const struct machine_preset machine_presets[];
+extern const int machine_preset_count;
+
+/* The caller frees *profile. */
+enum status machine_preset_profile(struct env *env, const struct machine_preset *preset,
+                                   struct machine_profile *profile);
+
 #endif

@@ -1,6 +1,6 @@
 /* machine_fit -- coordinate descent: one figure at a time is multiplied or divided by a factor,
  * which shrinks. There are at most three figures, and the sums are short. */
-#include "plan/machine_fit.h"
+#include "plan/machine.h"
 #include <math.h>
 #include <stdlib.h>
 
@@ -9,15 +9,14 @@ enum { MOST_FIGURES = 3, MOST_ROUNDS = 10000 };
 struct fit {
     const void *calls;
     int count;
-    double (*predict)(const double *figures, const void *calls, int index);
-    double (*measured)(const void *calls, int index);
+    double (*ratio)(const double *figures, const void *calls, int index); /* predicted / measured */
 };
 
 static double total_error(const struct fit *fit, const double *figures)
 {
     double sum = 0;
     for (int i = 0; i < fit->count; i++)
-        sum += fabs(log(fit->predict(figures, fit->calls, i) / fit->measured(fit->calls, i)));
+        sum += fabs(log(fit->ratio(figures, fit->calls, i)));
     return sum;
 }
 
@@ -54,7 +53,7 @@ static double worst_error(const struct fit *fit, const double *figures)
 {
     double worst = 1;
     for (int i = 0; i < fit->count; i++) {
-        double ratio = fit->predict(figures, fit->calls, i) / fit->measured(fit->calls, i);
+        double ratio = fit->ratio(figures, fit->calls, i);
         worst = fmax(worst, fmax(ratio, 1 / ratio));
     }
     return worst;
@@ -62,20 +61,15 @@ static double worst_error(const struct fit *fit, const double *figures)
 
 /* --- ops ------------------------------------------------------------------------------------ */
 
-static double predict_call(const double *figures, const void *calls, int index)
+static double call_ratio(const double *figures, const void *calls, int index)
 {
     const struct fit_call *c = (const struct fit_call *)calls + index;
-    return figures[0] + fmax(c->flops / figures[1], c->bytes / figures[2]);
-}
-
-static double measured_call(const void *calls, int index)
-{
-    return ((const struct fit_call *)calls)[index].seconds;
+    return (figures[0] + fmax(c->flops / figures[1], c->bytes / figures[2])) / c->seconds;
 }
 
 struct ops_rate machine_fit_rate(const struct fit_call *calls, int count)
 {
-    struct fit fit = {calls, count, predict_call, measured_call};
+    struct fit fit = {calls, count, call_ratio};
     double figures[MOST_FIGURES] = {INFINITY, 1, 1}; /* start with the best of each that was
                                                         measured */
     if (count == 0)
@@ -91,26 +85,21 @@ struct ops_rate machine_fit_rate(const struct fit_call *calls, int count)
 
 double machine_fit_rate_error(struct ops_rate rate, const struct fit_call *calls, int count)
 {
-    struct fit fit = {calls, count, predict_call, measured_call};
+    struct fit fit = {calls, count, call_ratio};
     return worst_error(&fit, (double[]){rate.call, rate.flops_per_second, rate.bytes_per_second});
 }
 
 /* --- messages ------------------------------------------------------------------------------- */
 
-static double predict_message(const double *figures, const void *calls, int index)
+static double message_ratio(const double *figures, const void *calls, int index)
 {
     const struct fit_message *c = (const struct fit_message *)calls + index;
-    return figures[0] + c->bytes / figures[1] + c->messages * figures[2];
-}
-
-static double measured_message(const void *calls, int index)
-{
-    return ((const struct fit_message *)calls)[index].seconds;
+    return (figures[0] + c->bytes / figures[1] + c->messages * figures[2]) / c->seconds;
 }
 
 struct comm_wire machine_fit_wire(const struct fit_message *calls, int count)
 {
-    struct fit fit = {calls, count, predict_message, measured_message};
+    struct fit fit = {calls, count, message_ratio};
     double figures[MOST_FIGURES] = {INFINITY, 1, 0};
     bool differ = false;
     if (count == 0)
@@ -134,7 +123,7 @@ struct comm_wire machine_fit_wire(const struct fit_message *calls, int count)
 
 double machine_fit_wire_error(struct comm_wire wire, const struct fit_message *calls, int count)
 {
-    struct fit fit = {calls, count, predict_message, measured_message};
+    struct fit fit = {calls, count, message_ratio};
     return worst_error(&fit, (double[]){wire.latency, wire.bytes_per_second, wire.message});
 }
 

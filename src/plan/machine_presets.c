@@ -7,7 +7,7 @@
  * kind in a step, divided by its number of calls. Other GPUs are assumed to reach the same shares
  * of their vendors' figures, except in attention's backward pass: without Hopper it is cuDNN's.
  */
-#include "plan/machine_presets.h"
+#include "plan/machine_file.h"
 #include <stdio.h>
 #include "device/gpu_facts.h"
 

@@ -7,6 +7,7 @@
  */
 #include "plan/plan.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "plan/plan_impl.h"
@@ -77,32 +78,27 @@ static int largest_copy(const struct plan_parts *p, const struct plan_crew *crew
     return best;
 }
 
-static enum status measure(struct env *own, const struct plan_request *request, int rank,
-                           struct look *look, struct plan_rank *result, struct plan_parts *parts)
-{
-    *result = (struct plan_rank){.rank = rank};
-    TRY(plan_parts_build(own, request, rank, NULL, parts));
-    result->roster = *zero_roster(parts->zero);
-    result->p = parts->spread.mesh.p;
-    result->part = spread_count(&parts->spread);
-    if (look->traffic && request->ranks > 1)
-        TRY(run_step(parts, request->loop_votes, result));
-    read_account(own->mem, request->gpu, result);
-    if (look->visit)
-        mem_visit(own->mem, look->visit, look->user);
-    if (look->crew)
-        look->largest_copy =
-            request->zero.snapshot ? largest_copy(parts, look->crew) : look->crew->first;
-    return STATUS_OK;
-}
-
 static enum status look_at_rank(struct env *env, const struct plan_request *request, int rank,
                                 struct look *look, struct plan_rank *result)
 {
     struct env own;
     struct plan_parts parts = {0};
+    enum status st;
     TRY(plan_account_open(env, request->threads, &own));
-    enum status st = measure(&own, request, rank, look, result, &parts);
+    *result = (struct plan_rank){.rank = rank};
+    TRY_OR(undo, plan_parts_build(&own, request, rank, NULL, &parts));
+    result->roster = *zero_roster(parts.zero);
+    result->p = parts.spread.mesh.p;
+    result->part = spread_count(&parts.spread);
+    if (look->traffic && request->ranks > 1)
+        TRY_OR(undo, run_step(&parts, request->loop_votes, result));
+    read_account(own.mem, request->gpu, result);
+    if (look->visit)
+        mem_visit(own.mem, look->visit, look->user);
+    if (look->crew)
+        look->largest_copy =
+            request->zero.snapshot ? largest_copy(&parts, look->crew) : look->crew->first;
+undo:
     plan_parts_free(&parts);
     mem_destroy(own.mem);
     return st;
@@ -120,23 +116,16 @@ enum status plan_rank_memory(struct env *env, const struct plan_request *request
     return look_at_rank(env, request, rank, &(struct look){.visit = visit, .user = user}, result);
 }
 
-static enum status look_at_model(struct env *own, const struct plan_request *request,
-                                 plan_look_fn *look, void *user)
-{
-    struct plan_parts parts = {0};
-    enum status st = plan_parts_model(own, request, &parts);
-    if (st == STATUS_OK)
-        st = look(user, own, model_graph(parts.model));
-    plan_parts_free(&parts);
-    return st;
-}
-
 enum status plan_look(struct env *env, const struct plan_request *request, plan_look_fn *look,
                       void *user)
 {
     struct env own;
+    struct plan_parts parts = {0};
     TRY(plan_account_open(env, request->threads, &own));
-    enum status st = look_at_model(&own, request, look, user);
+    enum status st = plan_parts_model(&own, request, &parts);
+    if (st == STATUS_OK)
+        st = look(user, &own, model_graph(parts.model));
+    plan_parts_free(&parts);
     mem_destroy(own.mem);
     return st;
 }
@@ -253,15 +242,74 @@ enum status plan_worst_memory(struct env *env, const struct plan_request *reques
     return worst_of_all(env, request, false, NULL, result);
 }
 
-/* The request for one rank alone, with one micro-batch per step. */
-static struct plan_request alone(struct plan_request request)
+/* --- activations ------------------------------------------------------------------------------ */
+
+/* One TP group: one copy of the model without a pipeline, one micro-batch per step. */
+static struct plan_request one_tp_group(struct plan_request request)
 {
-    request.ranks = 1;
-    request.parallel = (struct parallel_config){.pp = 1};
+    const struct parallel_config *parallel = &request.parallel;
+    request.ranks = plan_tp(&request);
+    request.parallel = (struct parallel_config){.pp = 1,
+                                                .tp = parallel->tp,
+                                                .sequence = parallel->sequence,
+                                                .regather = parallel->regather};
     request.zero.servers = request.zero.shard_group = 0;
     request.engine.micro_batches = 1;
     return request;
 }
+
+struct block_line { /* one line of a memory account */
+    char name[UNIT_NAME];
+    size_t bytes;
+};
+
+/* The first unit that is neither the first nor the last of the model; without one the name stays
+ * empty. */
+static enum status name_block(void *user, struct env *env, const struct unit_graph *graph)
+{
+    struct block_line *line = user;
+    (void)env;
+    if (graph->unit_count > 2)
+        snprintf(line->name, sizeof line->name, "%s", graph->units[1].name);
+    return STATUS_OK;
+}
+
+static void find_block(void *user, const struct mem_line *line)
+{
+    struct block_line *block = user;
+    if (line->category == MEM_ACTIVATIONS && strcmp(line->name, block->name) == 0)
+        block->bytes += line->bytes;
+}
+
+/* What a rank keeps of a micro-batch from forward to backward, for every mode of recomputation: in
+ * total, and for one block, which formula_activations predicts.
+ * Activations depend on no other ranks except the PP stages and the TP group. */
+static enum status find_activations(struct env *env, const struct plan_request *wanted,
+                                    struct plan *plan)
+{
+    struct plan_request request = *wanted;
+    int pp = plan_pp_stages(&request), tp = plan_tp(&request);
+    struct plan_request tp_group = one_tp_group(request);
+    struct block_line block = {0};
+    TRY(plan_look(env, &request, name_block, &block));
+    for (int r = 0; r < PLAN_RECOMPUTES; r++) {
+        size_t *most = &plan->activation_bytes[r];
+        struct plan_rank rank;
+        request.engine.recompute = tp_group.engine.recompute = r;
+        block.bytes = 0;
+        TRY(plan_rank_memory(env, &tp_group, 0, find_block, &block, &rank));
+        plan->block_bytes[r] = block.bytes;
+        if (pp == 1)
+            *most = rank.bytes[MEM_ACTIVATIONS];
+        for (int p = 0; pp > 1 && p < pp; p++) {
+            TRY(plan_rank_memory(env, &request, p * tp, NULL, NULL, &rank));
+            *most = rank.bytes[MEM_ACTIVATIONS] > *most ? rank.bytes[MEM_ACTIVATIONS] : *most;
+        }
+    }
+    return STATUS_OK;
+}
+
+/* --- a whole plan ----------------------------------------------------------------------------- */
 
 static enum status fill(struct env *env, const struct plan_request *request, struct plan *plan)
 {
@@ -279,11 +327,13 @@ static enum status fill(struct env *env, const struct plan_request *request, str
         if (result->possible || chosen) /* the store reports why a chosen stage is impossible */
             TRY(worst_of_all(env, &one, true, chosen ? plan->pipe.workers : NULL, result));
     }
-    struct plan_request single = alone(*request);
+    struct plan_request single = *request;
     struct plan_rank rank;
+    single.parallel = (struct parallel_config){0};
+    single = one_tp_group(single);
     TRY(plan_rank_memory(env, &single, 0, NULL, NULL, &rank));
     plan->unsharded_bytes = plan_state_bytes(&rank);
-    return plan_activations_make(env, request, plan);
+    return find_activations(env, request, plan);
 }
 
 enum status plan_make(struct env *env, const struct plan_request *request, struct plan *plan)
@@ -306,4 +356,52 @@ enum status plan_make(struct env *env, const struct plan_request *request, struc
 void plan_free(struct env *env, struct plan *plan)
 {
     plan_pipe_free(env, &plan->pipe);
+}
+
+/* --- closed formulas (formula.h) for a rank of a plan ------------------------------------------ */
+
+static double rows_of(const struct plan_request *request)
+{
+    return (double)(request->engine.micro_batch * request->engine.tokens);
+}
+
+double plan_sent_formula(const struct plan_request *request, int64_t rounds,
+                         const struct plan_rank *rank, int stage, enum traffic_purpose purpose)
+{
+    const struct zero_config *store = &request->zero;
+    double stream =
+        rows_of(request) * (double)request->model.width * (double)dtype_bytes(request->compute);
+    bool rows = request->parallel.sequence && plan_tp(request) > 1;
+    const struct spread_counts *part = &rank->part;
+    const struct layers layers =
+        formula_layers(part, &request->parallel, request->engine.recompute);
+    const struct volume volume = {
+        .parameters = (double)part->parameters,
+        .rounds = rounds,
+        .reductions = store->local ? 1 : rounds,
+        .value = (double)dtype_bytes(store->type),
+        .total = (double)dtype_bytes(store->sum_type),
+        .borrowed = (double)part->borrowed,
+        .lent = (double)part->lent,
+        .messages = spread_messages(&request->parallel, rank->p),
+        .message_bytes = rows ? stream / plan_tp(request) : stream,
+        .tp = plan_tp(request),
+        .meetings = formula_meetings(&layers),
+        .stream_bytes = stream,
+        .loss_rows = part->last ? rows_of(request) : 0.0,
+        .partial = part->partial,
+        .norms = part->first && rank->roster.rank == roster_reduce_shard_rank(&rank->roster, 0)};
+    return formula_sent(&rank->roster, stage, &volume, purpose);
+}
+
+double plan_block_formula(const struct plan_request *request, int recompute)
+{
+    const struct activation_shape shape = {.tokens = (double)request->engine.tokens,
+                                           .batch = (double)request->engine.micro_batch,
+                                           .width = (double)request->model.width,
+                                           .heads = (double)request->model.heads,
+                                           .value = (double)dtype_bytes(request->compute),
+                                           .tp = plan_tp(request),
+                                           .sequence = request->parallel.sequence};
+    return formula_activations(&shape, recompute);
 }

@@ -101,12 +101,7 @@ int plan_tp(const struct plan_request *request);        /* parallel.tp, at least
 enum status plan_worst_memory(struct env *env, const struct plan_request *request,
                               struct plan_zero_stage *result);
 
-/* --- activations: plan_activations.c -------------------------------------------------------- */
-/* Fills activation_bytes and block_bytes. */
-enum status plan_activations_make(struct env *env, const struct plan_request *request,
-                                  struct plan *plan);
-
-/* --- formulas for comparison: plan_formula.c ------------------------------------------------ */
+/* --- formulas for comparison --------------------------------------------------------------- */
 /* Bytes per step that the formulas predict for this rank, by purpose. */
 double plan_sent_formula(const struct plan_request *request, int64_t rounds,
                          const struct plan_rank *rank, int stage, enum traffic_purpose purpose);

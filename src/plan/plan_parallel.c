@@ -71,8 +71,9 @@ static enum status refuse_pp(struct env *env, const struct layout *l)
                  count == 1 ? "" : "s", l->tp);
     if (l->pp > count)
         return FAIL(env, CONFIG,
-                    "parallel.pp=%d needs more than %s; start more ranks (-n) or try %s", l->pp,
-                    groups, others);
+                    "parallel.pp=%d needs %d ranks or more, and there are %s; start more (-n) or "
+                    "try %s",
+                    l->pp, l->pp * l->tp, groups, others);
     if (count % l->pp != 0)
         return FAIL(env, CONFIG, "parallel.pp=%d does not divide %s; try %s", l->pp, groups,
                     others);

@@ -84,8 +84,8 @@ enum status plan_parts_build(struct env *env, const struct plan_request *request
     TRY(ops_create(p->device, request->ops, request->compute, &p->ops));
     p->ops->meter = clock ? clock->meter : NULL;
     TRY(stream_create(p->device, "compute", &p->stream));
-    spread_tell_store(&p->spread, &store);
-    spread_tell_engine(&p->spread, &engine);
+    spread_configure_store(&p->spread, &store);
+    spread_configure_engine(&p->spread, &engine);
     const struct unit_graph *graph = p->spread.graph;
     TRY(zero_create(p->ops, p->stream, p->spread.copies, graph, &store, &p->zero));
     TRY(engine_create(p->ops, p->stream, graph, p->zero, &engine, &p->engine));

@@ -22,11 +22,6 @@ static struct timetable_shape shape_of(const struct plan_request *request, int64
 
 /* --- how long passes take ------------------------------------------------------------------- */
 
-/* (virtual stages) costs in operations, which serve as seconds. */
-struct costs {
-    double *forward, *input, *weight;
-};
-
 struct look { /* what to find out about the model */
     const struct plan_request *request;
     int *first;
@@ -43,25 +38,6 @@ static enum status look_at(void *user, struct env *env, const struct unit_graph 
     return spread_cut(env, graph, shape, &look->request->parallel, look->first, look->cost);
 }
 
-/* Fill in first (stages + 1) and costs (stages). */
-static enum status find_costs(struct env *env, const struct plan_request *request, int *first,
-                              const struct costs *costs)
-{
-    struct timetable_shape shape = shape_of(request, 1);
-    int stages = timetable_pp_stages(&shape);
-    struct look look = {.request = request, .first = first};
-    TRY(mem_alloc_array(env, MEM_OTHER, "plan", (size_t)stages, sizeof *look.cost, &look.cost));
-    enum status st = plan_look(env, request, look_at, &look);
-    for (int s = 0; st == STATUS_OK && s < stages; s++) {
-        double work = (double)look.cost[s], loss = s == stages - 1 ? look.loss : 0.0;
-        costs->forward[s] = work - loss;
-        costs->input[s] = work + loss;
-        costs->weight[s] = work;
-    }
-    mem_free(env, look.cost);
-    return st;
-}
-
 /* --- the simulation ------------------------------------------------------------------------- */
 
 struct simulated {
@@ -75,32 +51,36 @@ static void simulated_free(struct env *env, struct simulated *s)
     timetable_free(env, &s->table);
 }
 
-static enum status run_lists(struct env *env, const struct plan_request *request, int64_t rounds,
-                             const struct costs *costs, struct simulated *s)
-{
-    struct timetable_shape shape = shape_of(request, rounds);
-    const struct timetable_costs told = {.forward = costs->forward,
-                                         .input = costs->input,
-                                         .weight = costs->weight,
-                                         .transfers = TIMETABLE_LINKS};
-    TRY(timetable_create(env, &shape, &s->table));
-    return timetable_simulate(env, &s->table, &told, &s->times);
-}
-
-/* first: as in find_costs. The caller frees *s. */
+/* Fill in first (virtual stages + 1) and simulate a step whose costs are operations, which serve as
+ * seconds. The caller frees *s. */
 static enum status simulate(struct env *env, const struct plan_request *request, int64_t rounds,
                             int *first, struct simulated *s)
 {
     struct timetable_shape shape = shape_of(request, rounds);
-    size_t stages = (size_t)timetable_pp_stages(&shape);
-    double *seconds;
+    int stages = timetable_pp_stages(&shape);
+    struct look look = {.request = request, .first = first};
+    double *forward = NULL, *input, *weight; /* (virtual stages) */
+    enum status st;
     *s = (struct simulated){0};
-    TRY(mem_alloc_array(env, MEM_OTHER, "plan", 3 * stages, sizeof *seconds, &seconds));
-    struct costs costs = {seconds, seconds + stages, seconds + 2 * stages};
-    enum status st = find_costs(env, request, first, &costs);
-    if (st == STATUS_OK)
-        st = run_lists(env, request, rounds, &costs, s);
-    mem_free(env, seconds);
+    TRY(mem_alloc_array(env, MEM_OTHER, "plan", (size_t)stages, sizeof *look.cost, &look.cost));
+    TRY_OR(done,
+           mem_alloc_array(env, MEM_OTHER, "plan", 3 * (size_t)stages, sizeof *forward, &forward));
+    TRY_OR(done, plan_look(env, request, look_at, &look));
+    input = forward + stages;
+    weight = input + stages;
+    for (int p = 0; p < stages; p++) {
+        double work = (double)look.cost[p], loss = p == stages - 1 ? look.loss : 0.0;
+        forward[p] = work - loss;
+        input[p] = work + loss;
+        weight[p] = work;
+    }
+    const struct timetable_costs costs = {
+        .forward = forward, .input = input, .weight = weight, .transfers = TIMETABLE_LINKS};
+    TRY_OR(done, timetable_create(env, &shape, &s->table));
+    st = timetable_simulate(env, &s->table, &costs, &s->times);
+done:
+    mem_free(env, forward);
+    mem_free(env, look.cost);
     if (st != STATUS_OK)
         simulated_free(env, s);
     return st;
@@ -152,22 +132,11 @@ void plan_pipe_free(struct env *env, struct plan_pipe *pipe)
 
 /* --- pictures ------------------------------------------------------------------------------- */
 
-static enum status draw_lists(struct env *env, const struct plan_request *request, int64_t rounds,
-                              int *first, struct text *text)
-{
-    struct simulated simulated;
-    TRY(simulate(env, request, rounds, first, &simulated));
-    text_add(text, "\na step: 0-9 forward of a micro-batch, a-j its backward, . nothing\n");
-    timetable_print_times(&simulated.table, &simulated.times, 0.0, simulated.times.end,
-                          PICTURE_WIDTH, text);
-    simulated_free(env, &simulated);
-    return STATUS_OK;
-}
-
 enum status plan_pipe_draw(struct env *env, const struct plan_request *request, int64_t rounds,
                            struct text *text)
 {
     struct timetable_shape shape = shape_of(request, rounds);
+    struct simulated simulated;
     struct mesh mesh;
     int *first;
     TRY(mesh_of(env, request->ranks, 0, plan_tp(request), shape.pp, &mesh));
@@ -176,7 +145,12 @@ enum status plan_pipe_draw(struct env *env, const struct plan_request *request, 
         return STATUS_OK;
     TRY(mem_alloc_array(env, MEM_OTHER, "plan", (size_t)timetable_pp_stages(&shape) + 1,
                         sizeof *first, &first));
-    enum status st = draw_lists(env, request, rounds, first, text);
+    enum status st = simulate(env, request, rounds, first, &simulated);
     mem_free(env, first);
-    return st;
+    TRY(st);
+    text_add(text, "\na step: 0-9 forward of a micro-batch, a-j its backward, . nothing\n");
+    timetable_print_times(&simulated.table, &simulated.times, 0.0, simulated.times.end,
+                          PICTURE_WIDTH, text);
+    simulated_free(env, &simulated);
+    return STATUS_OK;
 }

@@ -64,20 +64,6 @@ static enum status find_alike(struct env *env, const struct plan_request *reques
     return st;
 }
 
-static enum status look_at_pp_stages(struct env *own, const struct plan_request *request,
-                                     struct layout *l)
-{
-    struct plan_parts parts = {0};
-    struct model_part part = plan_first_part(request);
-    enum status st;
-    TRY_OR(done, plan_device_create(own, request, NULL, &parts.device));
-    TRY_OR(done, model_create_part(parts.device, &request->model, &part, &parts.model));
-    st = find_alike(own, request, model_graph(parts.model), l);
-done:
-    plan_parts_free(&parts);
-    return st;
-}
-
 /* like (pp) belongs to the caller. */
 static enum status lay_out(struct env *env, const struct plan_request *request, int *like,
                            struct layout *l)
@@ -97,8 +83,15 @@ static enum status lay_out(struct env *env, const struct plan_request *request, 
                          .rounds = (int)roster_rounds(&roster, request->engine.micro_batches),
                          .workers = roster.workers,
                          .like = like};
+    struct plan_parts parts = {0};
+    struct model_part part = plan_first_part(request);
+    enum status st;
     TRY(plan_account_open(env, request->threads, &own));
-    enum status st = look_at_pp_stages(&own, request, l);
+    TRY_OR(done, plan_device_create(&own, request, NULL, &parts.device));
+    TRY_OR(done, model_create_part(parts.device, &request->model, &part, &parts.model));
+    st = find_alike(&own, request, model_graph(parts.model), l);
+done:
+    plan_parts_free(&parts);
     mem_destroy(own.mem);
     return st;
 }
@@ -195,39 +188,29 @@ done:
     return st;
 }
 
-/* steps (pp): one per kind, at the index of its first stage. */
-static enum status simulate_kinds(struct env *env, const struct plan_request *request,
-                                  const struct layout *l, const struct plan_clock *clock,
-                                  struct plan_step *steps)
-{
-    int tp = plan_spread_over(request) / l->pp;
-    for (int p = 0; p < l->pp; p++)
-        if (l->like[p] == p)
-            TRY(plan_step_simulate(env, request, clock, p * tp, l->chunks, l->rounds, l->workers,
-                                   &steps[p]));
-    return STATUS_OK;
-}
-
 /* The common part of plan_time and plan_time_calls. `time` NULL: calls are only recorded. */
 static enum status simulate_all(struct env *env, const struct plan_request *request,
                                 const struct plan_clock *clock, struct plan_time *time)
 {
     size_t pp = (size_t)plan_pp_stages(request);
-    struct plan_step *steps = NULL;
-    struct layout layout = {0};
+    struct plan_step *steps = NULL; /* (pp) one per kind, at the index of its first stage */
+    struct layout l = {0};
     int *like = NULL;
     enum status st;
     TRY_OR(done, mem_alloc_array(env, MEM_OTHER, "stages", pp, sizeof *like, &like));
     TRY_OR(done, mem_alloc_array(env, MEM_OTHER, "steps", pp, sizeof *steps, &steps));
-    TRY_OR(done, lay_out(env, request, like, &layout));
-    TRY_OR(done, simulate_kinds(env, request, &layout, clock, steps));
+    TRY_OR(done, lay_out(env, request, like, &l));
+    for (int p = 0; p < l.pp; p++)
+        if (like[p] == p)
+            TRY_OR(done, plan_step_simulate(env, request, clock, p * plan_tp(request), l.chunks,
+                                            l.rounds, l.workers, &steps[p]));
     if (time && pp == 1) {
         struct plan_account sum = plan_step_sum(steps);
         take_most(&sum, time);
         time->step = sum.clock;
         time->update = steps->judge.clock + steps->update.clock;
     } else if (time)
-        st = time_pipe(env, request, &layout, steps, &clock->machine->comm, time);
+        st = time_pipe(env, request, &l, steps, &clock->machine->comm, time);
 done:
     for (size_t p = 0; steps && p < pp; p++)
         plan_step_free(env, &steps[p]);
@@ -257,27 +240,22 @@ double plan_time_hidden(const struct plan_time *time)
 
 /* --- the calls of a step -------------------------------------------------------------------- */
 
-static enum status copy_calls(struct env *env, const struct ops_meter *meter,
-                              struct ops_case **cases, int *count)
-{
-    bool all;
-    *count = ops_meter_count(meter, &all);
-    if (!all)
-        return FAIL(env, INTERNAL, "a step has more than %d distinct calls", *count);
-    TRY(mem_alloc_array(env, MEM_OTHER, "calls", (size_t)*count, sizeof **cases, cases));
-    for (int i = 0; i < *count; i++)
-        (*cases)[i] = *ops_meter_case(meter, i);
-    return STATUS_OK;
-}
-
 enum status plan_time_calls(struct env *env, const struct plan_request *request,
                             struct ops_case **cases, int *count)
 {
     struct plan_clock clock = {0};
+    enum status st;
+    bool all;
     TRY(ops_meter_create(env, NULL, &clock.meter));
-    enum status st = simulate_all(env, request, &clock, NULL);
-    if (st == STATUS_OK)
-        st = copy_calls(env, clock.meter, cases, count);
+    TRY_OR(done, simulate_all(env, request, &clock, NULL));
+    *count = ops_meter_count(clock.meter, &all);
+    if (!all)
+        st = FAIL(env, INTERNAL, "a step has more than %d distinct calls", *count);
+    TRY_OR(done, st);
+    TRY_OR(done, mem_alloc_array(env, MEM_OTHER, "calls", (size_t)*count, sizeof **cases, cases));
+    for (int i = 0; i < *count; i++)
+        (*cases)[i] = *ops_meter_case(clock.meter, i);
+done:
     ops_meter_destroy(clock.meter);
     return st;
 }

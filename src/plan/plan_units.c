@@ -18,14 +18,28 @@ struct bench {
     struct unit_side_stream *side_stream; /* NULL: one rank */
 };
 
+/* The buffers of a unit, to be freed together. */
+struct taken {
+    struct device *device;
+    void *buffers[UNIT_MAX_BUFFERS + 2 * UNIT_MAX_USES + 8];
+    int count;
+};
+
+static enum status take(struct taken *taken, size_t bytes, void **buffer)
+{
+    TRY(device_alloc(taken->device, MEM_OTHER, "unit", bytes, buffer));
+    taken->buffers[taken->count++] = *buffer;
+    return STATUS_OK;
+}
+
 /* Allocate everything that a pass may be given. Nothing is ever stored there. */
 static enum status fill_run(const struct bench *b, const struct unit *unit,
-                            const struct unit_buffer *buffers, int count, struct unit_run *run)
+                            const struct unit_buffer *buffers, int count, struct taken *taken,
+                            struct unit_run *run)
 {
-    struct device *device = b->parts->device;
     size_t rows = (size_t)(b->shape.batch * b->shape.tokens);
     size_t stream = rows * (size_t)b->graph->stream_width * dtype_bytes(b->parts->ops->type);
-    void *residual, *pending, *tokens, *labels, *scalars;
+    void *param, *residual, *pending, *tokens, *labels, *scalars, *loss;
     *run = (struct unit_run){.ops = b->parts->ops,
                              .stream = b->parts->stream,
                              .group = b->parts->comm,
@@ -33,48 +47,28 @@ static enum status fill_run(const struct bench *b, const struct unit *unit,
                              .shape = b->shape,
                              .rebuild = b->own_below};
     for (int i = 0; i < count; i++)
-        TRY(device_alloc(device, MEM_OTHER, "unit", buffers[i].bytes, &run->buffers[i]));
+        TRY(take(taken, buffers[i].bytes, &run->buffers[i]));
     for (int i = 0; i < unit->use_count; i++) {
         size_t bytes = (size_t)unit_param_room(b->graph, unit->uses[i]) * sizeof(double);
-        void *param;
-        TRY(device_alloc(device, MEM_OTHER, "unit", bytes, &param));
-        TRY(device_alloc(device, MEM_OTHER, "unit", bytes, &run->grads[i]));
+        TRY(take(taken, bytes, &param));
+        TRY(take(taken, bytes, &run->grads[i]));
         run->params[i] = param;
     }
-    TRY(device_alloc(device, MEM_OTHER, "unit", stream, &residual));
-    TRY(device_alloc(device, MEM_OTHER, "unit", stream, &pending));
-    TRY(device_alloc(device, MEM_OTHER, "unit", stream, &run->room));
-    TRY(device_alloc(device, MEM_OTHER, "unit", stream, &run->gradient));
-    TRY(device_alloc(device, MEM_OTHER, "unit", rows * sizeof(int32_t), &tokens));
-    TRY(device_alloc(device, MEM_OTHER, "unit", rows * sizeof(int32_t), &labels));
-    TRY(device_alloc(device, MEM_OTHER, "unit", sizeof(struct step_scalars), &scalars));
-    TRY(device_alloc(device, MEM_OTHER, "unit", sizeof(double), &run->loss));
+    TRY(take(taken, stream, &residual));
+    TRY(take(taken, stream, &pending));
+    TRY(take(taken, stream, &run->room));
+    TRY(take(taken, stream, &run->gradient));
+    TRY(take(taken, rows * sizeof(int32_t), &tokens));
+    TRY(take(taken, rows * sizeof(int32_t), &labels));
+    TRY(take(taken, sizeof(struct step_scalars), &scalars));
+    TRY(take(taken, sizeof(double), &loss));
     run->residual = residual;
     run->pending = pending;
     run->tokens = tokens;
     run->labels = labels;
     run->scalars = scalars;
+    run->loss = loss;
     return STATUS_OK;
-}
-
-static void free_run(const struct bench *b, const struct unit *unit, int count,
-                     struct unit_run *run)
-{
-    struct device *device = b->parts->device;
-    for (int i = 0; i < count; i++)
-        device_free(device, run->buffers[i]);
-    for (int i = 0; i < unit->use_count; i++) {
-        device_free(device, (void *)run->params[i]);
-        device_free(device, run->grads[i]);
-    }
-    device_free(device, (void *)run->residual);
-    device_free(device, (void *)run->pending);
-    device_free(device, run->room);
-    device_free(device, run->gradient);
-    device_free(device, (void *)run->tokens);
-    device_free(device, (void *)run->labels);
-    device_free(device, (void *)run->scalars);
-    device_free(device, run->loss);
 }
 
 /* Seconds of a pass; 0 if the unit has no such pass. */
@@ -94,6 +88,7 @@ static enum status time_unit(const struct bench *b, const struct unit *unit,
 {
     struct unit_buffer buffers[UNIT_MAX_BUFFERS];
     struct unit_run run;
+    struct taken taken = {.device = b->parts->device};
     int count = unit->type->buffers(unit, b->parts->ops, b->shape, buffers);
     bool rebuilds = false;
     size_t kept = 0;
@@ -101,7 +96,7 @@ static enum status time_unit(const struct bench *b, const struct unit *unit,
         rebuilds = rebuilds || (buffers[i].keep >= b->own_below && buffers[i].keep != KEEP_NOT);
         kept += buffers[i].keep < b->own_below ? buffers[i].bytes : 0;
     }
-    enum status st = fill_run(b, unit, buffers, count, &run);
+    enum status st = fill_run(b, unit, buffers, count, &taken, &run);
     if (st == STATUS_OK) {
         cost->activation_bytes = kept;
         cost->forward = time_pass(b, unit, PASS_FORWARD, &run);
@@ -113,7 +108,8 @@ static enum status time_unit(const struct bench *b, const struct unit *unit,
             parts ? before + time_pass(b, unit, PASS_BACKWARD_INPUT, &run) : cost->backward;
         cost->weight = parts ? time_pass(b, unit, PASS_BACKWARD_WEIGHT, &run) : 0.0;
     }
-    free_run(b, unit, count, &run);
+    for (int i = 0; i < taken.count; i++)
+        device_free(taken.device, taken.buffers[i]);
     return st;
 }
 
@@ -161,55 +157,45 @@ static enum status build(struct env *env, const struct plan_request *request,
     return stream_create(p->device, "compute", &p->stream);
 }
 
-static enum status measure(struct env *env, struct env *own, const struct plan_request *request,
-                           const struct plan_clock *clock, struct plan_parts *parts,
-                           struct plan_unit_cost **costs, int *count)
+enum status plan_unit_costs(struct env *env, const struct plan_request *request,
+                            const struct machine_profile *machine, struct plan_unit_cost **costs,
+                            int *count)
 {
-    *costs = NULL;
-    TRY(build(own, request, clock, parts));
     const struct engine_config *engine = &request->engine;
-    const struct unit_graph *graph = model_graph(parts->model);
+    struct env own = {0};
+    struct plan_parts parts = {0};
+    struct plan_clock clock = {.machine = machine};
     struct bench bench = {.request = request,
-                          .parts = parts,
-                          .graph = graph,
-                          .shape = {.batch = engine->micro_batch,
-                                    .tokens = engine->tokens,
-                                    .sequence = graph->sequence},
+                          .parts = &parts,
+                          .shape = {.batch = engine->micro_batch, .tokens = engine->tokens},
                           .own_below = recompute_keeps_below(engine->recompute)};
-    if (parts->comm)
-        TRY(unit_side_stream_create(parts->device, parts->comm, &bench.side_stream));
     bool *used = NULL;
-    enum status st = mem_alloc_array(env, MEM_OTHER, "unit costs", (size_t)graph->unit_count,
-                                     sizeof **costs, costs);
-    if (st == STATUS_OK)
-        st = mem_alloc_array(env, MEM_OTHER, "params used", (size_t)graph->param_count,
-                             sizeof *used, &used);
-    if (st == STATUS_OK)
-        st = time_units(&bench, used, *costs);
+    enum status st;
+    *costs = NULL;
+    TRY(ops_meter_create(env, &machine->ops, &clock.meter));
+    TRY_OR(undo_meter, plan_account_open(env, request->threads, &own));
+    TRY_OR(undo_parts, build(&own, request, &clock, &parts));
+    bench.graph = model_graph(parts.model);
+    bench.shape.sequence = bench.graph->sequence;
+    *count = bench.graph->unit_count;
+    if (parts.comm)
+        TRY_OR(undo_parts, unit_side_stream_create(parts.device, parts.comm, &bench.side_stream));
+    TRY_OR(undo_stream,
+           mem_alloc_array(env, MEM_OTHER, "unit costs", (size_t)*count, sizeof **costs, costs));
+    TRY_OR(undo_stream, mem_alloc_array(env, MEM_OTHER, "params used",
+                                        (size_t)bench.graph->param_count, sizeof *used, &used));
+    st = time_units(&bench, used, *costs);
+undo_stream:
     mem_free(env, used);
     if (st != STATUS_OK) {
         mem_free(env, *costs);
         *costs = NULL;
     }
-    *count = graph->unit_count;
-    unit_side_stream_destroy(parts->device, bench.side_stream);
-    return st;
-}
-
-enum status plan_unit_costs(struct env *env, const struct plan_request *request,
-                            const struct machine_profile *machine, struct plan_unit_cost **costs,
-                            int *count)
-{
-    struct env own;
-    struct plan_parts parts = {0};
-    struct plan_clock clock = {.machine = machine};
-    TRY(ops_meter_create(env, &machine->ops, &clock.meter));
-    enum status st = plan_account_open(env, request->threads, &own);
-    if (st == STATUS_OK) {
-        st = measure(env, &own, request, &clock, &parts, costs, count);
-        plan_parts_free(&parts);
-        mem_destroy(own.mem);
-    }
+    unit_side_stream_destroy(parts.device, bench.side_stream);
+undo_parts:
+    plan_parts_free(&parts);
+    mem_destroy(own.mem);
+undo_meter:
     ops_meter_destroy(clock.meter);
     return st;
 }

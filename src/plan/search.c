@@ -38,8 +38,7 @@ static void print_nothing(void *user, enum log_level level, const char *line)
     (void)user, (void)level, (void)line;
 }
 
-/* --- the list of the best -----------------------------------------------------------------------
- */
+/* --- the list of the best --------------------------------------------------------------------- */
 
 static int compare_best(const struct best *a, const struct best *b)
 {
@@ -85,8 +84,7 @@ static enum status insert(struct search *s, const struct best *new)
     return STATUS_OK;
 }
 
-/* --- one layout ---------------------------------------------------------------------------------
- */
+/* --- one layout ------------------------------------------------------------------------------- */
 
 /* Turn a refusal into *refused; pass other errors on. */
 static enum status judge(struct search *s, enum status st, bool *refused)
@@ -97,25 +95,19 @@ static enum status judge(struct search *s, enum status st, bool *refused)
     return log_fail(s->env->log, st, __FILE__, __LINE__, "%s", log_first_error(s->quiet.log));
 }
 
-static enum status needed_at(struct search *s, const struct plan_request *request, int p,
-                             size_t *needed)
-{
-    struct plan_rank rank;
-    int tp = (int)request->parallel.tp;
-    TRY(plan_rank_memory(&s->quiet, request, p * tp, NULL, NULL, &rank));
-    *needed = plan_needed_bytes(&rank) > *needed ? plan_needed_bytes(&rank) : *needed;
-    return STATUS_OK;
-}
-
-/* The memory of the ranks that usually need the most. */
+/* The memory of the ranks that usually need the most: of the first and the last PP stage. */
 static enum status needed_at_ends(struct search *s, const struct plan_request *request,
                                   size_t *needed)
 {
-    int pp = plan_pp_stages(request);
+    int last = plan_pp_stages(request) - 1;
     *needed = 0;
-    TRY(needed_at(s, request, 0, needed));
-    if (pp > 1 && (s->space->memory == 0 || *needed <= s->space->memory))
-        TRY(needed_at(s, request, pp - 1, needed));
+    for (int p = 0; p <= last; p += last > 0 ? last : 1) {
+        struct plan_rank rank;
+        if (s->space->memory > 0 && *needed > s->space->memory)
+            break;
+        TRY(plan_rank_memory(&s->quiet, request, p * (int)request->parallel.tp, NULL, NULL, &rank));
+        *needed = plan_needed_bytes(&rank) > *needed ? plan_needed_bytes(&rank) : *needed;
+    }
     return STATUS_OK;
 }
 
@@ -171,8 +163,7 @@ static enum status simulate_point(struct search *s, const struct search_point *p
     return slower ? STATUS_OK : insert(s, &new);
 }
 
-/* --- all of them --------------------------------------------------------------------------------
- */
+/* --- all of them ------------------------------------------------------------------------------ */
 
 static bool is_before(const struct search_point *a, const struct search_point *b)
 {
@@ -281,18 +272,8 @@ static enum status finish(struct search *s)
     out->count = count;
     for (int i = 0; i < count; i++)
         out->layouts[i] = layout_of(s->space, &s->best[i]);
-    search_say_why(s->space, out);
+    search_say_why(out);
     return STATUS_OK;
-}
-
-static enum status run(struct search *s)
-{
-    bool refused;
-    TRY(plan_model(s->env, s->space->request, &s->out->parameters, &s->out->flops_per_token));
-    TRY(judge(s, search_points_make(&s->quiet, s->space, &s->points), &refused));
-    if (!refused)
-        TRY(simulate_points(s));
-    return finish(s);
 }
 
 enum status search_layouts(struct env *env, const struct search_space *space,
@@ -304,7 +285,14 @@ enum status search_layouts(struct env *env, const struct search_space *space,
     s.quiet.log = log_create(print_nothing, NULL, LOG_ERROR);
     if (!s.quiet.log)
         return STATUS_MEMORY;
-    enum status st = run(&s);
+    bool refused = false;
+    enum status st;
+    TRY_OR(undo, plan_model(env, space->request, &result->parameters, &result->flops_per_token));
+    TRY_OR(undo, judge(&s, search_points_make(&s.quiet, space, &s.points), &refused));
+    if (!refused)
+        TRY_OR(undo, simulate_points(&s));
+    st = finish(&s);
+undo:
     search_points_free(&s.quiet, &s.points);
     mem_free(env, s.best);
     log_destroy(s.quiet.log);

@@ -17,7 +17,7 @@
 #include <math.h>
 
 #include "device/device.h"
-#include "engine/pp_cut.h"
+#include "engine/spread.h"
 #include "plan/plan_impl.h"
 #include "zero/partition.h"
 
@@ -270,8 +270,7 @@ void bound_layout(const struct search_space *space, const struct bound_pp_stages
     point->bytes = (size_t)(bytes + (space->request->gpu ? formula_gpu_runtime() : 0));
 }
 
-/* --- the lists of a pipeline --------------------------------------------------------------------
- */
+/* --- the lists of a pipeline ------------------------------------------------------------------ */
 
 enum { MOST_PASSES = 200000 }; /* for longer lists the sums are close enough */
 
@@ -320,36 +319,26 @@ static struct timetable_costs costs_of(const struct search_space *space, double 
     return costs;
 }
 
-static enum status simulate(struct env *env, const struct timetable_shape *shape,
-                            const struct timetable_costs *costs, double *seconds)
-{
-    struct timetable table = {0};
-    struct timetable_times times = {0};
-    enum status st = timetable_create(env, shape, &table);
-    if (st == STATUS_OK)
-        st = timetable_simulate(env, &table, costs, &times);
-    if (st == STATUS_OK)
-        *seconds = times.end;
-    timetable_times_free(env, &times);
-    timetable_free(env, &table);
-    return st;
-}
-
 enum status bound_simulate(struct env *env, const struct search_space *space,
                            const struct bound_pp_stages *stages, struct search_point *point)
 {
-    int64_t rounds = search_rounds(space, point);
     struct timetable_shape shape = shape_of(space, point);
-    double seconds = 0, *passes;
-    if (rounds * stages->count > MOST_PASSES)
+    struct timetable table = {0};
+    struct timetable_times times = {0};
+    double *passes;
+    enum status st;
+    if (search_rounds(space, point) * stages->count > MOST_PASSES)
         return STATUS_OK;
     TRY(mem_alloc_array(env, MEM_OTHER, "search", 3 * (size_t)stages->count, sizeof *passes,
                         &passes));
     pass_costs(space, stages, point, passes);
     struct timetable_costs costs = costs_of(space, passes, stages->count, point);
-    enum status st = simulate(env, &shape, &costs, &seconds);
+    TRY_OR(done, timetable_create(env, &shape, &table));
+    TRY_OR(done, timetable_simulate(env, &table, &costs, &times));
+    point->bound = fmax(point->bound, times.end + point->update);
+done:
+    timetable_times_free(env, &times);
+    timetable_free(env, &table);
     mem_free(env, passes);
-    if (st == STATUS_OK)
-        point->bound = fmax(point->bound, seconds + point->update);
     return st;
 }

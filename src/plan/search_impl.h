@@ -14,8 +14,7 @@ struct search_point {
     bool sequence, regather, refined;
 };
 
-/* --- search_bound.c: lower bounds of a layout --------------------------------------------------
- */
+/* --- search_bound.c: lower bounds of a layout ------------------------------------------------- */
 
 /* The units of the model as a TP group of tp ranks has them. */
 struct bound_model {
@@ -94,8 +93,7 @@ int64_t search_rounds(const struct search_space *space, const struct search_poin
  * less recomputation. */
 int search_simpler(const struct search_point *a, const struct search_point *b);
 
-/* --- search_why.c ------------------------------------------------------------------------------
- */
-void search_say_why(const struct search_space *space, struct search_result *result);
+/* --- search_why.c ----------------------------------------------------------------------------- */
+void search_say_why(struct search_result *result);
 
 #endif

@@ -120,8 +120,7 @@ static enum status look_at(struct enumeration *w, struct search_point *point, bo
     return add(w, point);
 }
 
-/* --- the loops, from the inside ----------------------------------------------------------------
- */
+/* --- the loops, from the inside --------------------------------------------------------------- */
 
 /* Copies of the model on a node, if sharding among these alone makes a different layout; otherwise
  * 0. */
@@ -185,29 +184,19 @@ static enum status try_schedules(struct enumeration *w, struct search_point poin
     return STATUS_OK;
 }
 
-static enum status costs_of(struct env *env, const struct search_space *space,
-                            struct search_tp *tp_group, const struct search_point *point, int batch,
-                            const struct plan_unit_cost **costs)
-{
-    int kind = point->regather * PLAN_RECOMPUTES + point->recompute, count;
-    struct plan_unit_cost **kept = &tp_group->costs[batch * SEARCH_KINDS + kind];
-    if (!*kept) {
-        struct plan_request request = search_request(space, point);
-        TRY(plan_unit_costs(env, &request, space->machine, kept, &count));
-        CHECK_EQ(count, tp_group->model.unit_count);
-    }
-    *costs = *kept;
-    return STATUS_OK;
-}
-
 /* Fill in points->stages. */
 static enum status cut_pp_stages(struct env *env, const struct search_space *space,
                                  struct search_points *points, struct search_tp *tp_group,
                                  const struct search_point *point, int batch)
 {
-    const struct plan_unit_cost *costs;
-    TRY(costs_of(env, space, tp_group, point, batch, &costs));
-    return bound_pp_stages_cut(env, &tp_group->model, costs, point->pp * point->chunks,
+    int kind = point->regather * PLAN_RECOMPUTES + point->recompute, count;
+    struct plan_unit_cost **costs = &tp_group->costs[batch * SEARCH_KINDS + kind];
+    if (!*costs) {
+        struct plan_request request = search_request(space, point);
+        TRY(plan_unit_costs(env, &request, space->machine, costs, &count));
+        CHECK_EQ(count, tp_group->model.unit_count);
+    }
+    return bound_pp_stages_cut(env, &tp_group->model, *costs, point->pp * point->chunks,
                                &points->stages);
 }
 

@@ -9,8 +9,7 @@
 #include "plan/search_impl.h"
 #include "zero/partition.h"
 
-/* --- two layouts -------------------------------------------------------------------------------
- */
+/* --- two layouts ------------------------------------------------------------------------------ */
 
 enum part { PART_COMPUTE, PART_WAIT, PART_IDLE, PART_UPDATE, PART_COUNT };
 
@@ -95,11 +94,10 @@ static void print_mesh(const struct search_layout *layout, char *out, size_t byt
              (int)layout->request.parallel.pp, layout->dp);
 }
 
-void search_say_why(const struct search_space *space, struct search_result *result)
+void search_say_why(struct search_result *result)
 {
     char words[120], mesh[48];
     struct search_layout *first = &result->layouts[0];
-    (void)space;
     for (int i = 1; i < result->count; i++) {
         compare(&result->layouts[i], first, words, sizeof words);
         snprintf(result->layouts[i].why, sizeof first->why, "%s", words);
@@ -113,8 +111,7 @@ void search_say_why(const struct search_space *space, struct search_result *resu
     snprintf(first->why, sizeof first->why, "the next, %s, %s", mesh, words);
 }
 
-/* --- the first, part by part --------------------------------------------------------------------
- */
+/* --- the first, part by part ------------------------------------------------------------------ */
 
 static void explain_fit(const struct search_space *space, const struct search_result *result,
                         struct text *text)

@@ -76,23 +76,6 @@ enum status evaluate_dataset(struct env *env, struct engine *engine, const struc
     return STATUS_OK;
 }
 
-static enum status evaluate_session(struct env *env, const struct run_config *config,
-                                    struct session *session, struct dataset *set,
-                                    evaluate_progress_fn *progress, void *user,
-                                    struct evaluation *result)
-{
-    struct engine_config settings = config->engine;
-    struct engine *engine;
-    settings.micro_batches = 0;
-    TRY(model_weights_load(env, config->source, session->model, session->zero));
-    TRY(engine_create(session->ops, session->stream, session->spread.graph, session->zero,
-                      &settings, &engine));
-    enum status st = evaluate_dataset(env, engine, set, settings.micro_batch, settings.tokens,
-                                      config->train.eval_batches, progress, user, result);
-    engine_destroy(engine);
-    return st;
-}
-
 static enum status open_data(struct env *env, const struct run_config *config, int64_t context,
                              struct dataset **set)
 {
@@ -127,6 +110,7 @@ enum status evaluate_model(struct env *env, const struct run_config *given, size
     struct run_config config = *given;
     struct dataset *set;
     struct session session;
+    struct engine *engine;
     struct zero_config reads_only = {0};
     TRY(open_data(env, &config, config.train.context, &set));
     if (dataset_eval_count(set) == 0) {
@@ -137,7 +121,14 @@ enum status evaluate_model(struct env *env, const struct run_config *given, size
     TRY_OR(undo_set, run_fit_check(env, &config, &(struct run_ranks){1, 0, 1}, memory));
     TRY_OR(undo_set,
            session_create(env, run_compute(&config), &config.model, &reads_only, &session));
-    st = evaluate_session(env, &config, &session, set, progress, user, result);
+    config.engine.micro_batches = 0;
+    TRY_OR(undo_session, model_weights_load(env, config.source, session.model, session.zero));
+    TRY_OR(undo_session, engine_create(session.ops, session.stream, session.spread.graph,
+                                       session.zero, &config.engine, &engine));
+    st = evaluate_dataset(env, engine, set, config.engine.micro_batch, config.engine.tokens,
+                          config.train.eval_batches, progress, user, result);
+    engine_destroy(engine);
+undo_session:
     session_destroy(&session);
 undo_set:
     dataset_destroy(set);

@@ -4,9 +4,9 @@
  * model, the prompt, the settings and the seed. */
 #ifndef TRAIN_GENERATE_H
 #define TRAIN_GENERATE_H
-#include "engine/decoder.h"
 #include "model/model.h"
 #include "train/models/model_source.h"
+#include "train/run/run_events.h"
 #include "train/session.h"
 #include "train/tokenizer/tokenizer.h"
 
@@ -27,32 +27,11 @@ struct generate_result {
     bool not_finite;        /* stopped because logits were not finite */
 };
 
+#define GENERATE_CHUNK 64 /* tokens of a prompt that are fed at once */
+
 /* Called for each token with its bytes; a character may be split over two tokens. Return false to
  * stop. */
 typedef bool generate_token_fn(void *user, int32_t token, const void *bytes, size_t byte_count);
-
-/* --- with borrowed parts, for the samples of a trainer ------------------------------ */
-
-#define GENERATE_CHUNK 64 /* tokens of a prompt that are fed at once */
-
-struct generate_parts {
-    struct decoder *decoder; /* reset by each call */
-    const struct tokenizer *tokenizer;
-    int64_t vocab, context; /* of the model; the decoder has room for `context` positions */
-    int32_t *order;         /* room for vocab */
-};
-
-/* The ids of a prompt; the end-of-text token for "". Free them with token_list_free. */
-enum status generate_prompt(struct env *env, const struct tokenizer *tokenizer, const char *prompt,
-                            struct token_list *ids);
-/* Allocates nothing. */
-enum status generate_tokens(struct env *env, const struct generate_parts *parts,
-                            const int32_t *prompt, int64_t prompt_count,
-                            const struct generate_config *config, generate_token_fn *emit,
-                            void *user, struct generate_result *result);
-
-/* The position of the token that could not be chosen, from 1, the prompt included; 0 = none. */
-int64_t generate_stopped(const struct generate_result *result);
 
 /* --- with its own model, for `sifr sample` -------------------------------------------------- */
 struct generator;
@@ -62,10 +41,38 @@ enum status generator_create(struct env *env, struct compute_config compute,
                              const struct model_source *source, const char *tokenizer,
                              struct generator **generator);
 void generator_destroy(struct generator *generator); /* NULL is fine */
-const struct model *generator_model(const struct generator *generator);
-const struct tokenizer *generator_tokenizer(const struct generator *generator);
 
 enum status generator_run(struct generator *generator, const struct generate_config *config,
                           generate_token_fn *emit, void *user, struct generate_result *result);
+
+/* --- for the text samples of a training run -------------------------------------------------- */
+/* Every sample has the same prompt and the same random numbers, so that only the model differs. */
+struct text_sampler;
+
+/* Allocates the decoder. The config's tokenizer and the session outlive the sampler. */
+enum status text_sampler_create(struct env *env, const struct run_config *config,
+                                const struct session *session, struct text_sampler **sampler);
+void text_sampler_destroy(struct text_sampler *sampler); /* NULL is fine */
+
+/* The expected size of a sample; 0 for NULL. */
+size_t text_sampler_bytes(const struct text_sampler *sampler);
+
+/* Allocates only if the text is longer than expected. The sample's strings are valid until the next
+ * call. *stopped = the token, counted from 1 with the prompt, at which the logits were not finite:
+ * the text ends before it and is not a valid sample; 0 = the text is complete. */
+enum status text_sampler_run(struct text_sampler *sampler, int64_t step,
+                             struct trainer_sample *sample, int64_t *stopped);
+
+/* --- the next token (sampling.c): greedy, or by temperature, top-k and top-p ------------------- */
+
+/* temperature 0 is greedy; top_k 0 and top_p 1 are off. `random` is in [0, 1). Ties go to the
+ * lowest id. `order` has room for `vocab` ids. Returns -1 if a logit is NaN or the largest is not
+ * finite. */
+struct sampling {
+    double temperature, top_p;
+    int64_t top_k;
+};
+int32_t sampling_pick(const struct sampling *sampling, const float *logits, int64_t vocab,
+                      double random, int32_t *order);
 
 #endif

@@ -8,46 +8,30 @@
 #include "train/weights/model_file.h"
 #include "train/trainer.h"
 
-/* Tokens of a sample: a prompt has at most one per byte, and one before it. */
-static int64_t decode_tokens(const struct run_config *config)
-{
-    const struct train_config *train = &config->train;
-    int64_t room = (int64_t)strlen(train->sample_prompt) + 1 + train->sample_tokens;
-    if (train->sample_every == 0)
-        return 0;
-    return room < config->model.context ? room : config->model.context;
-}
-
-/* The back end whose scratch memory is planned. */
-static const char *planned_ops(const struct run_config *config)
-{
-    struct compute_config compute = run_compute(config);
-    if (config->device.loaded)
-        return compute.backend;
-    return compute.type == DTYPE_F32 ? "cpu" : "ref";
-}
-
-/* NCCL's own memory is not known; where it may be used, the bounce buffer stands for it. */
-static bool is_staged(const struct run_config *config)
-{
-    return config->machine.device == RUN_DEVICE_CUDA &&
-           strcmp(comm_backend_words[config->ranks.backend], "nccl") != 0;
-}
-
 struct plan_request run_plan_request(const struct run_config *config, int ranks)
 {
-    int64_t room = decode_tokens(config);
+    const struct train_config *train = &config->train;
+    struct compute_config compute = run_compute(config);
+    bool on_gpu = config->machine.device == RUN_DEVICE_CUDA;
+    /* Tokens of a sample: a prompt has at most one per byte, and one before it. */
+    int64_t room = (int64_t)strlen(train->sample_prompt) + 1 + train->sample_tokens;
+    room = train->sample_every == 0       ? 0
+           : room < config->model.context ? room
+                                          : config->model.context;
     return (struct plan_request){
         .model = config->model,
         .engine = config->engine,
         .zero = trainer_store_config(config),
         .parallel = config->parallel,
-        .saves_apart = checkpoint_in_background(&config->checkpoint, config->train.steps),
+        .saves_apart = checkpoint_in_background(&config->checkpoint, train->steps),
         .loop_votes = 1, /* whether to stop, before each step */
-        .ops = planned_ops(config),
-        .compute = run_compute(config).type,
-        .staged = is_staged(config),
-        .gpu = config->machine.device == RUN_DEVICE_CUDA,
+        .ops = config->device.loaded       ? compute.backend
+               : compute.type == DTYPE_F32 ? "cpu"
+                                           : "ref",
+        .compute = compute.type,
+        /* NCCL's own memory is not known; where it may be used, the bounce buffer stands for it. */
+        .staged = on_gpu && strcmp(comm_backend_words[config->ranks.backend], "nccl") != 0,
+        .gpu = on_gpu,
         .ranks = ranks,
         .threads = (int)config->machine.threads,
         .decode_tokens = room,

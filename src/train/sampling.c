@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "train/sampling.h"
+#include "train/generate.h"
 
 /* --- the order ------------------------------------------------------------------------------ */
 
@@ -262,22 +262,18 @@ static struct extent extent_of(const float *logits, int64_t vocab)
                            isnan(float_of(widest))};
 }
 
-static int32_t find(const float *logits, float top)
-{
-    int32_t id = 0;
-    while (logits[id] != top)
-        id++;
-    return id;
-}
-
 int32_t sampling_pick(const struct sampling *s, const float *logits, int64_t vocab, double random,
                       int32_t *order)
 {
     struct extent e = extent_of(logits, vocab);
     if (e.has_nan || !isfinite(e.top))
         return -1;
-    if (s->temperature <= 0.0)
-        return find(logits, e.top);
-    int32_t id = pick_quick(s, logits, vocab, e.top, e.bottom, random, order);
+    int32_t id = 0;
+    if (s->temperature <= 0.0) {
+        while (logits[id] != e.top)
+            id++;
+        return id;
+    }
+    id = pick_quick(s, logits, vocab, e.top, e.bottom, random, order);
     return id >= 0 ? id : pick_exact(s, logits, vocab, e.top, random, order);
 }

@@ -3,29 +3,6 @@
 #include "comm/launcher.h"
 #include "plan/plan.h"
 
-/* Ranks that are threads use the GPUs of their process in turn. */
-static enum status open_device(struct env *env, const char *backend,
-                               const struct session_ranks *ranks, struct device **device)
-{
-    struct device_info info;
-    device_look(backend, -1, &info);
-    bool thread = ranks && ranks->hub && info.count > 1;
-    return device_create(env, backend, thread ? ranks->rank % info.count : launcher_gpu(info.count),
-                         device);
-}
-
-static enum status join_ranks(const struct session_ranks *ranks, bool fast, struct session *session)
-{
-    struct comm_config comm = ranks->comm;
-    comm.fast = fast;
-    if (ranks->hub)
-        TRY(comm_join(ranks->hub, ranks->rank, &comm, session->device, &session->comm));
-    else
-        TRY(comm_create(&comm, session->device, &session->comm));
-    comm_inject_delays(session->comm, ranks->delay, 0);
-    return STATUS_OK;
-}
-
 /* The memory that each library takes on a GPU; plan's estimate of the runtime was made from these.
  */
 static void log_in_use(struct session *session, const char *after)
@@ -40,10 +17,21 @@ static void log_in_use(struct session *session, const char *after)
 static enum status start(struct env *env, struct compute_config compute,
                          const struct session_ranks *ranks, struct session *session)
 {
-    TRY(open_device(env, compute.backend, ranks, &session->device));
+    struct device_info info;
+    device_look(compute.backend, -1, &info);
+    /* Ranks that are threads use the GPUs of their process in turn. */
+    bool in_turn = ranks && ranks->hub && info.count > 1;
+    TRY(device_create(env, compute.backend,
+                      in_turn ? ranks->rank % info.count : launcher_gpu(info.count),
+                      &session->device));
     log_in_use(session, "creating the context");
-    if (ranks)
-        TRY(join_ranks(ranks, compute.fast, session));
+    if (ranks) {
+        struct comm_config comm = ranks->comm;
+        comm.fast = compute.fast;
+        TRY(ranks->hub ? comm_join(ranks->hub, ranks->rank, &comm, session->device, &session->comm)
+                       : comm_create(&comm, session->device, &session->comm));
+        comm_inject_delays(session->comm, ranks->delay, 0);
+    }
     log_in_use(session, "joining the ranks");
     TRY(ops_create(session->device, compute.backend, compute.type, &session->ops));
     if (compute.fast)
@@ -82,7 +70,7 @@ enum status session_fill(const struct model_config *model, const struct zero_con
     TRY_OR(undo_model,
            spread_create(device_env(session->device), session->comm, model_graph(session->model),
                          spread->shape, &spread->parallel, &session->spread));
-    spread_tell_store(&session->spread, &local);
+    spread_configure_store(&session->spread, &local);
     TRY_OR(undo_spread, zero_create(session->ops, session->stream, session->spread.copies,
                                     session->spread.graph, &local, &session->zero));
     return STATUS_OK;

@@ -11,7 +11,7 @@
 #include "base/file.h"
 #include "base/named.h"
 #include "train/checkpoint/checkpoint_keep.h"
-#include "train/checkpoint/checkpoint_room.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/fallback.h"
 #include "train/checkpoint/resume.h"
 #include "train/config/agreement.h"
@@ -52,24 +52,6 @@ struct zero_config trainer_store_config(const struct run_config *config)
                                 .snapshot = saves_copies(config)};
 }
 
-static enum status fill_parameters(struct trainer *t)
-{
-    const struct model_source *source = t->config->source;
-    if (source)
-        return model_weights_load(t->env, source, t->session.model, t->session.zero);
-    return zero_init(t->session.zero, (uint64_t)t->config->train.seed);
-}
-
-static enum status write_config(struct trainer *t)
-{
-    char *path;
-    const char *yaml = t->target->config_yaml;
-    TRY(path_join(t->env, t->target->folder, "config.yaml", &path));
-    enum status st = file_write_atomic(t->env, path, yaml, strlen(yaml));
-    mem_free(t->env, path);
-    return st;
-}
-
 static void report_failure(struct trainer *t, enum status st)
 {
     const char *error = log_first_error(t->env->log);
@@ -96,7 +78,7 @@ static enum status agree(struct trainer *t, enum status st)
 static enum status lock_folder(struct trainer *t, bool *holds)
 {
     *holds = false;
-    if (!trainer_speaks(t))
+    if (!trainer_is_first(t))
         return STATUS_OK;
     TRY(run_folder_check(t->env, t->target->folder, t->target->fresh, holds));
     *holds = *holds && !t->target->fresh;
@@ -108,32 +90,27 @@ static bool is_complete(const struct trainer *t)
     return t->step >= t->config->train.steps;
 }
 
-static enum status check_fallback(struct trainer *t)
-{
-    const char *fallback = t->config->checkpoint.fallback;
-    char *probe;
-    if (!*fallback)
-        return STATUS_OK;
-    TRY(named_out(t->env, "checkpoint.fallback", fallback));
-    TRY(dir_create(t->env, fallback));
-    TRY(path_join(t->env, fallback, "probe", &probe));
-    enum status st = file_check_parent(t->env, probe);
-    mem_free(t->env, probe);
-    return st;
-}
-
 /* A disk that is too full is found now, not after hours of training. */
 static enum status check_room(struct trainer *t)
 {
+    const struct checkpoint_config *config = &t->config->checkpoint;
     const struct checkpoint_room_need need = {.folder = t->checkpoints,
                                               .empty = t->target->fresh,
-                                              .config = &t->config->checkpoint,
+                                              .config = config,
                                               .bytes = checkpoint_saver_bytes(t->saves.saver),
                                               .step = t->step,
                                               .steps = t->config->train.steps};
     if (is_complete(t))
         return STATUS_OK;
-    TRY(check_fallback(t));
+    if (*config->fallback) {
+        char *probe;
+        TRY(named_out(t->env, "checkpoint.fallback", config->fallback));
+        TRY(dir_create(t->env, config->fallback));
+        TRY(path_join(t->env, config->fallback, "probe", &probe));
+        enum status st = file_check_parent(t->env, probe);
+        mem_free(t->env, probe);
+        TRY(st);
+    }
     return checkpoint_room_check(t->env, &need);
 }
 
@@ -141,7 +118,7 @@ static enum status open_folder(struct trainer *t)
 {
     int64_t every = t->config->train.sample_every;
     int64_t sampled = every > 0 ? t->step / every * every : 0;
-    if (!trainer_speaks(t))
+    if (!trainer_is_first(t))
         return STATUS_OK;
     bool held = t->lock != NULL;
     if (held)
@@ -154,17 +131,17 @@ static enum status open_folder(struct trainer *t)
     if (is_complete(t)) /* only the clean-up of old checkpoints may have been left over */
         return STATUS_OK;
     /* of two checkpoints of one step, the run has resumed from the one in the fallback */
-    TRY(checkpoint_keep_set_aside(t->env, t->checkpoints, t->saves.last_step - t->saves.apart));
+    TRY(checkpoint_keep_set_aside(t->env, t->checkpoints,
+                                  t->saves.last_step - t->saves.in_fallback));
     /* metrics.jsonl first: it marks the config.yaml as that of a run */
     TRY(metrics_create(t->env, t->target->folder, t->step, sampled, t->target->config_yaml,
                        text_sampler_bytes(t->sampler), &t->metrics));
-    return write_config(t);
-}
-
-/* Does the order in which gradients are summed depend on the number of workers? */
-static bool sums_by_worker(const struct run_config *config)
-{
-    return config->ranks.accumulate == RUN_ACCUMULATE_LOCAL || run_sum_type(config) != DTYPE_F32;
+    const char *yaml = t->target->config_yaml;
+    char *path;
+    TRY(path_join(t->env, t->target->folder, "config.yaml", &path));
+    enum status st = file_write_atomic(t->env, path, yaml, strlen(yaml));
+    mem_free(t->env, path);
+    return st;
 }
 
 /* The other folder that may hold the last checkpoint, the same on all ranks; NULL = none. */
@@ -190,7 +167,7 @@ static enum status find_fallback(struct trainer *t, bool wanted, char **folder)
 static void note_resumed(struct trainer *t, const char *folder)
 {
     t->step = t->first_step = t->saves.last_step = t->done.step;
-    t->saves.apart = t->load.in_fallback;
+    t->saves.in_fallback = t->load.in_fallback;
     if (t->done.scaled)
         engine_set_loss_scale(t->engine, t->done.scale);
     t->summary->steps = t->summary->first_step = t->step;
@@ -206,7 +183,7 @@ static void note_resumed(struct trainer *t, const char *folder)
 static enum status warn_of_newer(struct trainer *t, const char *second)
 {
     char *last;
-    if (!trainer_speaks(t))
+    if (!trainer_is_first(t))
         return STATUS_OK;
     TRY(fallback_newer(t->env, t->target->folder, t->summary->checkpoint, &last));
     if (last && (!second || strncmp(last, second, strlen(second)) != 0))
@@ -221,6 +198,9 @@ static enum status warn_of_newer(struct trainer *t, const char *second)
 /* Load the newest checkpoint; *found is false if there is none. */
 static enum status resume(struct trainer *t, bool wanted, bool *found)
 {
+    /* Does the order in which gradients are summed depend on the number of workers? */
+    bool by_workers =
+        t->config->ranks.accumulate == RUN_ACCUMULATE_LOCAL || run_sum_type(t->config) != DTYPE_F32;
     char *second;
     TRY(find_fallback(t, wanted, &second));
     const struct resume_source source = {.folder = t->checkpoints,
@@ -233,7 +213,7 @@ static enum status resume(struct trainer *t, bool wanted, bool *found)
                                          .print = &t->print,
                                          .steps = t->config->train.steps,
                                          .workers = zero_roster(t->session.zero)->workers,
-                                         .by_workers = sums_by_worker(t->config)};
+                                         .by_workers = by_workers};
     enum status st = resume_run(t->env, &source, t->session.comm, model_graph(t->session.model),
                                 t->session.zero, &t->done, &t->load, found);
     if (st == STATUS_OK && *found)
@@ -253,7 +233,11 @@ static enum status fill_state(struct trainer *t, bool wanted)
     if (wanted && !found)
         log_info(t->env, "no checkpoint in '%s' yet: the run starts from the beginning",
                  t->target->folder);
-    return found ? STATUS_OK : fill_parameters(t);
+    if (found)
+        return STATUS_OK;
+    if (t->config->source)
+        return model_weights_load(t->env, t->config->source, t->session.model, t->session.zero);
+    return zero_init(t->session.zero, (uint64_t)t->config->train.seed);
 }
 
 static enum status open_saves(struct trainer *t)
@@ -275,24 +259,7 @@ static enum status open_saves(struct trainer *t)
         .print = t->print,
         .from_snapshot = saves_copies(config),
         .background = checkpoint_in_background(&config->checkpoint, config->train.steps)};
-    return run_saves_open(t->env, &setup, trainer_speaks(t), t->callbacks, t->summary, &t->saves);
-}
-
-static enum status check_agreement(struct trainer *t)
-{
-    struct agreement agreement;
-    const struct agreement_facts facts = {.config_yaml = t->target->config_yaml,
-                                          .trace = t->target->trace,
-                                          .gpu = t->config->device.name,
-                                          .data = t->data,
-                                          .context = t->config->train.context,
-                                          .model = t->config->source};
-    TRY(agreement_make(t->env, &facts, &agreement));
-    enum status st = agreement_check(&agreement, t->session.comm);
-    agreement_free(&agreement);
-    if (st == STATUS_CONFIG) /* all ranks know it: no abort is needed */
-        session_destroy(&t->session);
-    return st;
+    return run_saves_open(t->env, &setup, t->callbacks, t->summary, &t->saves);
 }
 
 /* The run folder caches the tokens of text; nothing is written into a folder that the run will
@@ -312,13 +279,23 @@ static enum status open_data(struct trainer *t)
                           config->train.context, (uint64_t)config->train.seed, &t->data);
 }
 
-/* One host may still encode text while the ranks of another wait: no timeout meanwhile. */
-static enum status agree_patiently(struct trainer *t)
+static enum status check_agreement(struct trainer *t)
 {
+    struct agreement agreement;
+    const struct agreement_facts facts = {.config_yaml = t->target->config_yaml,
+                                          .trace = t->target->trace,
+                                          .gpu = t->config->device.name,
+                                          .data = t->data,
+                                          .context = t->config->train.context,
+                                          .model = t->config->source};
+    /* One host may still encode text while the ranks of another wait: no timeout meanwhile. */
     comm_set_patient(t->session.comm, true);
-    enum status st = check_agreement(t);
-    if (t->session.comm)
-        comm_set_patient(t->session.comm, false);
+    enum status made = agreement_make(t->env, &facts, &agreement);
+    enum status st = made == STATUS_OK ? agreement_check(&agreement, t->session.comm) : made;
+    comm_set_patient(t->session.comm, false);
+    agreement_free(&agreement);
+    if (made == STATUS_OK && st == STATUS_CONFIG) /* all ranks know it: no abort is needed */
+        session_destroy(&t->session);
     return st;
 }
 
@@ -330,10 +307,9 @@ static enum status join_ranks(struct trainer *t)
     TRY(tracing_start(t->env, t->target->trace, config, &t->tracing));
     TRY(open_data(t));
     if (t->session.comm)
-        TRY(agree_patiently(t));
-    if (trainer_speaks(t))
+        TRY(check_agreement(t));
+    if (trainer_is_first(t)) {
         TRY(dataset_prune_cache(t->data, t->cache));
-    if (trainer_speaks(t)) {
         TRY(fingerprint_take(t->env, run_compute(config).backend, config->device.name, &t->print));
         TRY(agreement_print_data(t->env, t->data, config->train.context, &t->data_hash));
         TRY(dataset_digest(t->data, &t->data_files));
@@ -357,7 +333,7 @@ static enum status build_parts(struct trainer *t)
     TRY(path_join(t->env, t->target->folder, "checkpoints", &t->checkpoints));
     TRY(lock_folder(t, &holds));
     TRY(session_fill(&config->model, &store, &spread, &t->session));
-    spread_tell_engine(&t->session.spread, &engine);
+    spread_configure_engine(&t->session.spread, &engine);
     TRY(engine_create(t->session.ops, t->session.stream, t->session.spread.graph, t->session.zero,
                       &engine, &t->engine));
     TRY(fill_state(t, holds));
@@ -368,20 +344,14 @@ static enum status build_parts(struct trainer *t)
     return open_folder(t);
 }
 
-/* A failed start leaves no new folder behind. */
-static void remove_folder(struct trainer *t)
-{
-    if (!t->folder_is_new || !t->cache)
-        return;
-    token_cache_discard(t->cache);
-    rmdir(t->target->folder); /* fails if it is not empty */
-}
-
 static enum status build(struct trainer *t)
 {
     enum status st = build_parts(t);
-    if (st != STATUS_OK && !t->metrics)
-        remove_folder(t);
+    if (st != STATUS_OK && !t->metrics && t->folder_is_new && t->cache) {
+        /* A failed start leaves no new folder behind. */
+        token_cache_discard(t->cache);
+        rmdir(t->target->folder); /* fails if it is not empty */
+    }
     TRY(agree(t, st));
     return tracing_align(&t->tracing, t->session.comm);
 }
@@ -436,11 +406,11 @@ static void report_ready(struct trainer *t)
                                   .comm = t->session.comm ? comm_backend_name(t->session.comm) : "",
                                   .device = device_backend(t->session.device),
                                   .gpu = t->config->device.name};
-    if (trainer_speaks(t)) {
-        warn_of_idle(t);
-        spread_warn_unused(t->env, &t->config->parallel);
-    }
-    if (trainer_speaks(t) && t->callbacks->ready != NULL)
+    if (!trainer_is_first(t))
+        return;
+    warn_of_idle(t);
+    spread_warn_unused(t->env, &t->config->parallel);
+    if (t->callbacks->ready != NULL)
         t->callbacks->ready(t->callbacks->user, &facts);
 }
 
@@ -460,20 +430,6 @@ static enum status note_state(struct trainer *t)
     s->held = t->held;
     s->built_bytes = t->held.total_bytes;
     return STATUS_OK;
-}
-
-static void note_end(struct trainer *t, enum status st, double seconds)
-{
-    struct trainer_summary *summary = t->summary;
-    summary->end = st == STATUS_OK         ? "done"
-                   : st == STATUS_SAVED    ? "stopped"
-                   : st == STATUS_DIVERGED ? "diverged"
-                                           : "failed";
-    if (st != STATUS_OK && st != STATUS_SAVED)
-        snprintf(summary->error, sizeof summary->error, "%s", log_first_error(t->env->log));
-    summary->seconds = seconds;
-    summary->tokens_per_second = (double)trainer_step_tokens(t) / pace_median(t->pace);
-    summary->gauges = gauges_whole(&t->gauges);
 }
 
 /* With --fresh the same command would rename what was saved. */
@@ -522,6 +478,7 @@ static enum status finish(struct trainer *t, enum status st, double seconds)
 {
     bool sound = st == STATUS_OK || st == STATUS_STOPPED || st == STATUS_DIVERGED;
     bool begun = st == STATUS_OK || t->step > 0, moved = t->step > t->first_step;
+    struct trainer_summary *summary = t->summary;
     tracing_close(&t->tracing);
     if (sound)
         trainer_suspend_steps(t); /* saving reports its failure */
@@ -533,19 +490,27 @@ static enum status finish(struct trainer *t, enum status st, double seconds)
     trainer_look(t);
     if (sound && saved == STATUS_OK) /* all ranks are here */
         saved = footprint_compare(&t->footprints, true, t->session.device, t->session.comm,
-                                  &t->summary->held);
+                                  &summary->held);
     bool stopped = st == STATUS_STOPPED && saved == STATUS_OK;
     if (stopped) /* a rank that could not read its data tells the others */
         saved = agree(t, t->data_status);
-    if (stopped && trainer_speaks(t) && (begun || saved == STATUS_OK))
+    if (stopped && trainer_is_first(t) && (begun || saved == STATUS_OK))
         log_stop(t, begun);
     if (st == STATUS_STOPPED)
         st = STATUS_SAVED;
     enum status traced = trainer_write_trace(t, true);
     if (saved != STATUS_OK || st == STATUS_OK)
         st = saved != STATUS_OK ? saved : traced;
-    note_end(t, st, seconds);
-    if (!trainer_speaks(t) || (t->first_step > 0 && !moved)) /* keep the earlier summary */
+    summary->end = st == STATUS_OK         ? "done"
+                   : st == STATUS_SAVED    ? "stopped"
+                   : st == STATUS_DIVERGED ? "diverged"
+                                           : "failed";
+    if (st != STATUS_OK && st != STATUS_SAVED)
+        snprintf(summary->error, sizeof summary->error, "%s", log_first_error(t->env->log));
+    summary->seconds = seconds;
+    summary->tokens_per_second = (double)trainer_step_tokens(t) / pace_median(t->pace);
+    summary->gauges = gauges_whole(&t->gauges);
+    if (!trainer_is_first(t) || (t->first_step > 0 && !moved)) /* keep the earlier summary */
         return st;
     write_summary(t);
     return st;
@@ -577,7 +542,7 @@ enum status trainer_run(struct env *env, const struct run_config *config,
             st = zero_settle(t.session.zero); /* the first parameters may still be in flight */
         trainer_resume_steps(&t);
         double start = clock_seconds();
-        if (st == STATUS_OK && is_complete(&t) && trainer_speaks(&t))
+        if (st == STATUS_OK && is_complete(&t) && trainer_is_first(&t))
             log_complete(&t);
         st = st == STATUS_OK ? trainer_loop(&t) : st;
         st = finish(&t, st, clock_seconds() - start);

@@ -2,13 +2,11 @@
  * its steps. */
 #ifndef TRAIN_TRAINER_IMPL_H
 #define TRAIN_TRAINER_IMPL_H
-#include "train/config/deadline.h"
-#include "train/run/gauges.h"
 #include "train/run/metrics.h"
 #include "train/run/pace.h"
-#include "train/run/run_lock.h"
+#include "base/lock_file.h"
 #include "train/run/run_saves.h"
-#include "train/text_sampler.h"
+#include "train/generate.h"
 #include "train/session.h"
 #include "train/run/tracing.h"
 #include "train/trainer.h"
@@ -57,7 +55,7 @@ struct trainer {
 };
 
 /* Only rank 0 writes files and calls back. */
-static inline bool trainer_speaks(const struct trainer *t)
+static inline bool trainer_is_first(const struct trainer *t)
 {
     return !t->session.comm || comm_rank(t->session.comm) == 0;
 }

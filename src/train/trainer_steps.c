@@ -13,7 +13,6 @@
 #include "train/models/model_weights.h"
 #include "train/evaluate.h"
 #include "train/trainer_impl.h"
-#include "zero/loss_scale.h"
 
 /* --- phase and trace ------------------------------------------------------- */
 
@@ -86,16 +85,6 @@ static bool weights_are_given(const struct trainer *t)
     return t->config->source && t->done.skipped == t->step;
 }
 
-static const char *choose_advice(const struct trainer *t, const struct engine_result *result,
-                                 bool at_floor)
-{
-    if (weights_are_given(t) && !isfinite(result->loss))
-        return "check the weights of model.path: the loss is not finite with "
-               "them; " MODEL_BAD_WEIGHTS;
-    return at_floor ? "lower train.lr or raise train.warmup, or use precision.mode bf16"
-                    : "lower train.lr or raise train.warmup";
-}
-
 /* A step whose loss or gradient is not finite changes nothing; too many in a row end the run. */
 static enum status note_skip(struct trainer *t, const struct engine_result *result)
 {
@@ -124,10 +113,16 @@ static enum status note_skip(struct trainer *t, const struct engine_result *resu
                  describe_origin(t, result->bad_micro_batch, origin, sizeof origin));
     if (t->done.skips_in_row < t->config->train.max_skips)
         return STATUS_OK;
+    const char *advice = weights_are_given(t) && !isfinite(result->loss)
+                             ? "check the weights of model.path: the loss is not finite with "
+                               "them; " MODEL_BAD_WEIGHTS
+                         : at_floor
+                             ? "lower train.lr or raise train.warmup, or use precision.mode bf16"
+                             : "lower train.lr or raise train.warmup";
     return FAIL(t->env, DIVERGED,
                 "%" PRId64
                 " steps in a row were skipped (train.max_skips), the last is step %" PRId64 "; %s",
-                t->done.skips_in_row, t->step, choose_advice(t, result, at_floor));
+                t->done.skips_in_row, t->step, advice);
 }
 
 /* The traffic since the last count, added to that of the run's steps. */
@@ -138,14 +133,6 @@ static struct traffic count_traffic(struct trainer *t)
     traffic_add(&t->summary->traffic, &more, 1);
     t->traffic = now;
     return more;
-}
-
-static struct traffic step_traffic(struct trainer *t)
-{
-    struct traffic step = count_traffic(t);
-    traffic_add(&step, &t->carried, 1);
-    t->carried = (struct traffic){0};
-    return step;
 }
 
 enum status trainer_suspend_steps(struct trainer *t)
@@ -169,6 +156,9 @@ static void describe_step(struct trainer *t, const struct engine_result *result,
     double peak = run_peak(t->config, zero_roster(t->session.zero)->workers * mesh->pp * mesh->tp);
     int64_t steps = t->config->train.steps;
     bool scaled = zero_wants_scaling(t->session.zero);
+    struct traffic traffic = count_traffic(t);
+    traffic_add(&traffic, &t->carried, 1);
+    t->carried = (struct traffic){0};
     pace_add(t->pace, end - start, end);
     *step = (struct trainer_step){.step = t->step,
                                   .steps = steps,
@@ -187,7 +177,7 @@ static void describe_step(struct trainer *t, const struct engine_result *result,
                                   .gpu_bytes = t->footprints.gpu.held_bytes,
                                   .gauges = t->gauges.now,
                                   .ranks = t->session.spread.mesh.size,
-                                  .traffic = step_traffic(t)};
+                                  .traffic = traffic};
 }
 
 static void note_progress(struct trainer *t, const struct engine_result *result)
@@ -218,14 +208,14 @@ static enum status run_step(struct trainer *t, struct engine_result *result,
     phase.span.number = t->step;
     end_scope(t, &phase);
     footprints_look(&t->footprints, t->env->mem, is_first ? t->session.device : NULL);
-    if (trainer_speaks(t))
+    if (trainer_is_first(t))
         gauges_look(&t->gauges, t->session.device);
     note_progress(t, result);
     describe_step(t, result, lr, start, clock_seconds(), step);
     t->longest_step = step->seconds > t->longest_step ? step->seconds : t->longest_step;
     progress_expect(t->env,
                     3 * t->longest_step); /* the work of a whole step is queued on a GPU at once */
-    if (trainer_speaks(t) && t->callbacks->step != NULL)
+    if (trainer_is_first(t) && t->callbacks->step != NULL)
         t->callbacks->step(t->callbacks->user, step);
     return STATUS_OK;
 }
@@ -262,25 +252,9 @@ static enum status evaluate(struct trainer *t, struct evaluation *val)
     trainer_look(t);
     trainer_resume_steps(t);
     t->summary->val = *val;
-    if (trainer_speaks(t) && t->callbacks->eval != NULL)
+    if (trainer_is_first(t) && t->callbacks->eval != NULL)
         t->callbacks->eval(t->callbacks->user, t->step, val);
     return STATUS_OK;
-}
-
-/* An incomplete text is not recorded. The run continues: skipped steps decide whether it has
- * failed. */
-static void warn_no_sample(struct trainer *t, int64_t stopped)
-{
-    if (t->sample_stopped)
-        return;
-    t->sample_stopped = true;
-    log_warn(t->env,
-             "no text sample after step %" PRId64 ": the logits of token %" PRId64
-             " are not finite; the run continues without such samples (logged once); %s",
-             t->step, stopped,
-             weights_are_given(t)
-                 ? "check the weights of model.path: " MODEL_BAD_WEIGHTS
-                 : "if steps are skipped too, lower train.lr or raise train.warmup");
 }
 
 static enum status sample_text(struct trainer *t)
@@ -292,10 +266,20 @@ static enum status sample_text(struct trainer *t)
     TRY(text_sampler_run(t->sampler, t->step, &sample, &stopped));
     trainer_look(t);
     trainer_resume_steps(t);
-    if (!trainer_speaks(t))
+    if (!trainer_is_first(t))
         return STATUS_OK;
     if (stopped > 0) {
-        warn_no_sample(t, stopped);
+        /* An incomplete text is not recorded. The run continues: skipped steps decide whether it
+         * has failed. */
+        if (!t->sample_stopped)
+            log_warn(t->env,
+                     "no text sample after step %" PRId64 ": the logits of token %" PRId64
+                     " are not finite; the run continues without such samples (logged once); %s",
+                     t->step, stopped,
+                     weights_are_given(t)
+                         ? "check the weights of model.path: " MODEL_BAD_WEIGHTS
+                         : "if steps are skipped too, lower train.lr or raise train.warmup");
+        t->sample_stopped = true;
         return STATUS_OK;
     }
     if (t->callbacks->sample != NULL)
@@ -319,7 +303,7 @@ static enum status advance(struct trainer *t)
     }
     /* The record of a step is written even if its evaluation failed. */
     enum status written =
-        trainer_speaks(t) ? metrics_step(t->metrics, &step, evaluated ? &val : NULL) : STATUS_OK;
+        trainer_is_first(t) ? metrics_step(t->metrics, &step, evaluated ? &val : NULL) : STATUS_OK;
     TRY(st);
     TRY(written);
     if (t->sampler != NULL && due(t, t->config->train.sample_every))

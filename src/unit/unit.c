@@ -43,9 +43,9 @@ int64_t unit_tensor_whole(const struct unit_tensor *tensor)
 /* A split tensor consists of runs of consecutive elements, one for each section of each index
  * before dim. */
 struct runs {
-    int64_t here, apart; /* elements of a run here; distance between the starts of two runs in the
-                            whole tensor */
-    int64_t first;       /* start of the first run in the whole tensor */
+    int64_t count;  /* elements of a run */
+    int64_t stride; /* distance between the starts of two runs in the whole tensor */
+    int64_t first;  /* start of the first run in the whole tensor */
 };
 
 static struct runs runs_of(const struct unit_tensor *tensor)
@@ -68,8 +68,8 @@ int64_t unit_tensor_index(const struct unit_tensor *tensor, int64_t local, int64
     int64_t left = unit_tensor_count(tensor) - local, index = local;
     if (tensor->split.units != 0) {
         struct runs runs = runs_of(tensor);
-        index = local / runs.here * runs.apart + runs.first + local % runs.here;
-        left = runs.here == runs.apart ? left : runs.here - local % runs.here;
+        index = local / runs.count * runs.stride + runs.first + local % runs.count;
+        left = runs.count == runs.stride ? left : runs.count - local % runs.count;
     }
     if (run)
         *run = left;
@@ -81,9 +81,9 @@ int64_t unit_tensor_before(const struct unit_tensor *tensor, int64_t index)
     if (tensor->split.units == 0)
         return index;
     struct runs runs = runs_of(tensor);
-    int64_t in_run = index % runs.apart - runs.first;
-    in_run = in_run < 0 ? 0 : in_run < runs.here ? in_run : runs.here;
-    return index / runs.apart * runs.here + in_run;
+    int64_t in_run = index % runs.stride - runs.first;
+    in_run = in_run < 0 ? 0 : in_run < runs.count ? in_run : runs.count;
+    return index / runs.stride * runs.count + in_run;
 }
 
 bool unit_tensor_answers(const struct unit_tensor *tensor)
@@ -125,6 +125,20 @@ int64_t unit_param_room(const struct unit_graph *graph, int param)
     return count + (last->split.most - last->split.count) * unit;
 }
 
+/* Params follow each other in the order of their tensors. */
+int unit_param_of(const struct unit_graph *graph, int tensor)
+{
+    int low = 0, high = graph->param_count - 1;
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        if (graph->params[middle].first_tensor <= tensor)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
 int64_t unit_graph_count(const struct unit_graph *graph)
 {
     int64_t count = 0;
@@ -160,16 +174,12 @@ int unit_pieces(const struct unit_graph *graph, int u, int pieces[UNIT_MAX_USES]
     return count;
 }
 
-bool unit_writes_piece(const struct unit_graph *graph, int u, int piece)
+bool unit_uses_piece(const struct unit_graph *graph, int u, uint32_t uses, int piece)
 {
     const struct unit *unit = &graph->units[u];
-    for (int use = 0; use < unit->use_count; use++) {
-        if (graph->params[unit->uses[use]].piece != piece)
-            continue;
-        for (int pass = 0; pass < PASS_COUNT; pass++)
-            if (unit_writes(unit, pass, use))
-                return true;
-    }
+    for (int use = 0; use < unit->use_count; use++)
+        if (uses >> use & 1 && graph->params[unit->uses[use]].piece == piece)
+            return true;
     return false;
 }
 
@@ -183,6 +193,14 @@ int64_t unit_out_width(const struct unit_graph *graph, int u)
 {
     int64_t width = graph->units[u].out_width;
     return width > 0 ? width : graph->stream_width;
+}
+
+bool unit_writes_piece(const struct unit_graph *graph, int u, int piece)
+{
+    uint32_t written = 0;
+    for (int pass = 0; pass < PASS_COUNT; pass++)
+        written |= graph->units[u].type->writes[pass];
+    return unit_uses_piece(graph, u, written, piece);
 }
 
 bool unit_has_parts(const struct unit *unit)
@@ -205,29 +223,22 @@ int64_t unit_work(const struct unit *unit, struct unit_shape shape)
 
 /* --- side streams ----------------------------------------------------------------------------- */
 
-static enum status fill_side_stream(struct device *device, struct comm *group,
-                                    struct unit_side_stream *side_stream)
-{
-    TRY(comm_stream_create(group, "tensor", &side_stream->stream));
-    TRY(event_create(device, &side_stream->written));
-    for (int call = 0; call < UNIT_CALLS; call++)
-        TRY(event_create(device, &side_stream->done[call]));
-    return STATUS_OK;
-}
-
 enum status unit_side_stream_create(struct device *device, struct comm *group,
                                     struct unit_side_stream **side_stream)
 {
     struct unit_side_stream *b;
+    enum status st;
     TRY(mem_alloc(device_env(device), MEM_OTHER, "engine", sizeof *b, &b));
     *b = (struct unit_side_stream){0};
-    enum status st = fill_side_stream(device, group, b);
-    if (st != STATUS_OK) {
-        unit_side_stream_destroy(device, b);
-        return st;
-    }
+    TRY_OR(undo, comm_stream_create(group, "tensor", &b->stream));
+    TRY_OR(undo, event_create(device, &b->written));
+    for (int call = 0; call < UNIT_CALLS; call++)
+        TRY_OR(undo, event_create(device, &b->done[call]));
     *side_stream = b;
     return STATUS_OK;
+undo:
+    unit_side_stream_destroy(device, b);
+    return st;
 }
 
 void unit_side_stream_destroy(struct device *device, struct unit_side_stream *side_stream)

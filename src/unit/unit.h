@@ -278,11 +278,14 @@ bool unit_tensor_answers(const struct unit_tensor *tensor);
 int64_t unit_param_count(const struct unit_graph *graph, int param);
 int64_t unit_param_whole(const struct unit_graph *graph, int param);
 int64_t unit_param_room(const struct unit_graph *graph, int param);
-int64_t unit_graph_count(const struct unit_graph *graph); /* elements of all whole tensors */
+int unit_param_of(const struct unit_graph *graph, int tensor); /* the param that holds it */
+int64_t unit_graph_count(const struct unit_graph *graph);      /* elements of all whole tensors */
 bool unit_reads(const struct unit *unit, enum pass pass, int use);
 bool unit_writes(const struct unit *unit, enum pass pass, int use);
 /* The pieces that unit u uses in any pass, each once, in ascending order; returns their count. */
 int unit_pieces(const struct unit_graph *graph, int u, int pieces[UNIT_MAX_USES]);
+/* Whether a param of the piece is among these uses of unit u (bit i: use i). */
+bool unit_uses_piece(const struct unit_graph *graph, int u, uint32_t uses, int piece);
 /* Whether any pass of unit u writes the gradient of a param of the piece. */
 bool unit_writes_piece(const struct unit_graph *graph, int u, int piece);
 /* The width of the stream before and after unit u. */

@@ -20,16 +20,6 @@ struct users {
     bool learned; /* some unit writes its gradient */
 };
 
-static void add_user(struct users *users, int pp_stage)
-{
-    if (users->owner == UNIT_NO_STAGE)
-        users->owner = pp_stage;
-    else if (pp_stage != users->owner) {
-        CHECK(users->other == UNIT_NO_STAGE || users->other == pp_stage);
-        users->other = pp_stage;
-    }
-}
-
 static void find_users(const struct unit_graph *graph, const int *pp_stage_of, struct users *users)
 {
     int pieces[UNIT_MAX_USES];
@@ -37,9 +27,14 @@ static void find_users(const struct unit_graph *graph, const int *pp_stage_of, s
         users[i] = (struct users){.owner = UNIT_NO_STAGE, .other = UNIT_NO_STAGE};
     for (int u = 0; u < graph->unit_count; u++)
         for (int k = unit_pieces(graph, u, pieces) - 1; k >= 0; k--) {
-            add_user(&users[pieces[k]], pp_stage_of[u]);
-            if (unit_writes_piece(graph, u, pieces[k]))
-                users[pieces[k]].learned = true;
+            struct users *of = &users[pieces[k]];
+            of->learned = of->learned || unit_writes_piece(graph, u, pieces[k]);
+            if (of->owner == UNIT_NO_STAGE)
+                of->owner = pp_stage_of[u];
+            if (of->owner == pp_stage_of[u])
+                continue;
+            CHECK(of->other == UNIT_NO_STAGE || of->other == pp_stage_of[u]);
+            of->other = pp_stage_of[u];
         }
 }
 
@@ -50,7 +45,6 @@ static enum status alloc_tables(struct env *env, const struct unit_graph *whole,
     size_t params = (size_t)whole->param_count, tensors = (size_t)whole->tensor_count;
     const char *name = "stage";
     TRY(mem_alloc_array(env, MEM_OTHER, name, units, sizeof *cut->units, &cut->units));
-    TRY(mem_alloc_array(env, MEM_OTHER, name, units, sizeof *cut->whole_unit, &cut->whole_unit));
     TRY(mem_alloc_array(env, MEM_OTHER, name, pieces, sizeof *cut->pieces, &cut->pieces));
     TRY(mem_alloc_array(env, MEM_OTHER, name, pieces, sizeof *cut->first_block, &cut->first_block));
     TRY(mem_alloc_array(env, MEM_OTHER, name, pieces, sizeof *cut->lent_to, &cut->lent_to));
@@ -100,23 +94,6 @@ static void take_pieces(const struct unit_graph *whole, const struct users *user
     }
 }
 
-/* The index in the cut of a param of the whole model. Params are in the order of their first
- * tensors, so a binary search finds it. */
-static int find_param(const struct unit_graph *whole, const struct unit_cut *cut, int param)
-{
-    int tensor = cut->own_tensor[whole->params[param].first_tensor];
-    int low = 0, high = cut->graph.param_count - 1;
-    while (low < high) {
-        int middle = (low + high + 1) / 2;
-        if (cut->params[middle].first_tensor <= tensor)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    CHECK(tensor >= 0 && cut->params[low].first_tensor == tensor);
-    return low;
-}
-
 static void take_units(const struct unit_graph *whole, const int *pp_stage_of, struct unit_cut *cut)
 {
     struct unit_graph *g = &cut->graph;
@@ -125,9 +102,12 @@ static void take_units(const struct unit_graph *whole, const int *pp_stage_of, s
             continue;
         struct unit *unit = &cut->units[g->unit_count];
         *unit = whole->units[u];
-        for (int use = 0; use < unit->use_count; use++)
-            unit->uses[use] = find_param(whole, cut, unit->uses[use]);
-        cut->whole_unit[g->unit_count++] = u;
+        for (int use = 0; use < unit->use_count; use++) {
+            int tensor = cut->own_tensor[whole->params[unit->uses[use]].first_tensor];
+            unit->uses[use] = unit_param_of(g, tensor);
+            CHECK(tensor >= 0 && g->params[unit->uses[use]].first_tensor == tensor);
+        }
+        g->unit_count++;
     }
 }
 
@@ -178,7 +158,6 @@ enum status unit_cut_create(struct env *env, const struct unit_graph *whole, con
 void unit_cut_free(struct env *env, struct unit_cut *cut)
 {
     mem_free(env, cut->units);
-    mem_free(env, cut->whole_unit);
     mem_free(env, cut->pieces);
     mem_free(env, cut->first_block);
     mem_free(env, cut->lent_to);

@@ -19,8 +19,7 @@ struct unit_cut {
     struct unit_graph graph;        /* with indices into the tables of the cut */
     const struct unit_graph *whole; /* borrowed */
     int pp_stage;
-    int *whole_unit;      /* (units) indices in the whole model */
-    int *whole_tensor;    /* (tensors) */
+    int *whole_tensor;    /* (tensors) indices in the whole model */
     int *own_tensor;      /* (tensors of the whole model) index in the cut; -1: the cut does not
                              have it */
     int *owner;           /* (tensors of the whole model) the stage that updates it */

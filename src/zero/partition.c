@@ -11,20 +11,6 @@ static int64_t round_up(int64_t count, int64_t multiple)
     return (count + multiple - 1) / multiple * multiple;
 }
 
-static void lay_out(struct partition *p)
-{
-    for (int i = 0; i < p->graph->piece_count; i++) {
-        const struct unit_piece *piece = &p->graph->pieces[i];
-        int64_t offset = 0;
-        for (int q = piece->first_param; q < piece->first_param + piece->param_count; q++) {
-            p->param_offset[q] = offset;
-            offset += round_up(unit_param_room(p->graph, q), OPS_BLOCK);
-        }
-        p->piece_used[i] = offset;
-        p->piece_count[i] = round_up(offset, (int64_t)OPS_BLOCK * p->owners);
-    }
-}
-
 enum status partition_create(struct env *env, const struct unit_graph *graph, int owners,
                              struct partition *p)
 {
@@ -37,7 +23,16 @@ enum status partition_create(struct env *env, const struct unit_graph *graph, in
            mem_alloc_array(env, MEM_OTHER, "partition", pieces, sizeof(int64_t), &p->piece_count));
     TRY_OR(undo,
            mem_alloc_array(env, MEM_OTHER, "partition", pieces, sizeof(int64_t), &p->piece_used));
-    lay_out(p);
+    for (int i = 0; i < graph->piece_count; i++) {
+        const struct unit_piece *piece = &graph->pieces[i];
+        int64_t offset = 0;
+        for (int q = piece->first_param; q < piece->first_param + piece->param_count; q++) {
+            p->param_offset[q] = offset;
+            offset += round_up(unit_param_room(graph, q), OPS_BLOCK);
+        }
+        p->piece_used[i] = offset;
+        p->piece_count[i] = round_up(offset, (int64_t)OPS_BLOCK * owners);
+    }
     return STATUS_OK;
 undo:
     partition_free(env, p);
@@ -57,24 +52,10 @@ int64_t partition_reduce_shard(const struct partition *p, int piece)
     return p->piece_count[piece] / p->owners;
 }
 
-/* The param that holds tensor t: params follow each other in the order of their tensors. */
-static int param_of_tensor(const struct unit_graph *graph, int tensor)
-{
-    int low = 0, high = graph->param_count - 1;
-    while (low < high) {
-        int middle = (low + high + 1) / 2;
-        if (graph->params[middle].first_tensor <= tensor)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    return low;
-}
-
 struct piece_range partition_tensor(const struct partition *p, int tensor)
 {
     const struct unit_graph *graph = p->graph;
-    int param = param_of_tensor(graph, tensor);
+    int param = unit_param_of(graph, tensor);
     int64_t first = p->param_offset[param];
     for (int t = graph->params[param].first_tensor; t < tensor; t++)
         first += unit_tensor_count(&graph->tensors[t]);

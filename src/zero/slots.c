@@ -18,12 +18,6 @@ int slot_entry(struct slot_walk walk, int u, enum pass pass)
     return walk.way == WALK_BOTH && is_backward(pass) ? 2 * last - walk.first - u : u - walk.first;
 }
 
-static int entry_count(struct slot_walk walk)
-{
-    int units = walk.end - walk.first;
-    return walk.way == WALK_BOTH ? 2 * units - 1 : units;
-}
-
 static int entry_unit(struct slot_walk walk, int entry)
 {
     int last = walk.end - 1;
@@ -45,15 +39,12 @@ static bool entry_has(struct slot_walk walk, int entry, enum pass pass)
 /* Whether the unit reads a param of `piece` in any pass of this entry. */
 static bool entry_reads(const struct unit_graph *graph, struct slot_walk walk, int entry, int piece)
 {
-    const struct unit *unit = &graph->units[entry_unit(walk, entry)];
-    for (int use = 0; use < unit->use_count; use++) {
-        if (graph->params[unit->uses[use]].piece != piece)
-            continue;
-        for (int pass = 0; pass < PASS_COUNT; pass++)
-            if (entry_has(walk, entry, pass) && unit_reads(unit, pass, use))
-                return true;
-    }
-    return false;
+    int u = entry_unit(walk, entry);
+    uint32_t uses = 0;
+    for (int pass = 0; pass < PASS_COUNT; pass++)
+        if (entry_has(walk, entry, pass))
+            uses |= graph->units[u].type->reads[pass];
+    return unit_uses_piece(graph, u, uses, piece);
 }
 
 static void add_use(struct slot_table *t, int piece, int entry, int prefetch)
@@ -117,7 +108,9 @@ enum status slot_table_create(struct env *env, const struct partition *partition
                               struct slot_walk walk, int prefetch, struct slot_table *t)
 {
     const struct unit_graph *graph = partition->graph;
-    *t = (struct slot_table){.walk = walk, .entries = entry_count(walk)};
+    int units = walk.end - walk.first;
+    *t =
+        (struct slot_table){.walk = walk, .entries = walk.way == WALK_BOTH ? 2 * units - 1 : units};
     size_t most = (size_t)t->entries * UNIT_MAX_USES;
     int *busy_until = NULL;
     enum status st;
@@ -153,19 +146,4 @@ int slot_find_residency(const struct slot_table *t, int piece, int entry)
     while (i >= 0 && (entry < t->residencies[i].first || t->residencies[i].last < entry))
         i = t->residencies[i].before;
     return i;
-}
-
-int slot_residency(const struct slot_table *t, int piece, int entry)
-{
-    int found = slot_find_residency(t, piece, entry);
-    CHECK(found >= 0);
-    return found;
-}
-
-int64_t slot_table_total(const struct slot_table *t)
-{
-    int64_t total = 0;
-    for (int s = 0; s < t->slots; s++)
-        total += t->slot_count[s];
-    return total;
 }

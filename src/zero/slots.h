@@ -49,8 +49,5 @@ void slot_table_free(struct env *env, struct slot_table *table);
 int slot_entry(struct slot_walk walk, int u, enum pass pass);
 /* The residency of `piece` in `entry`; -1 = none. */
 int slot_find_residency(const struct slot_table *table, int piece, int entry);
-/* The same, but the residency must exist. */
-int slot_residency(const struct slot_table *table, int piece, int entry);
-int64_t slot_table_total(const struct slot_table *table); /* elements in all slots together */
 
 #endif

@@ -50,20 +50,16 @@ static enum status check_config(struct env *env, const struct zero_config *confi
     return config->shard_group > 0 ? check_group(env, config, size) : STATUS_OK;
 }
 
-static int copies_of(const struct zero_config *config, int size)
-{
-    if (size > 1 && !sharding_of(config->stage).optim)
-        return size;
-    return config->shard_group > 0 ? size / config->shard_group : 1;
-}
-
 /* This rank's role: which shards it holds, sums and computes with. */
 static void find_role(struct zero *zero, int rank, int size)
 {
     struct zero_config *c = &zero->config;
     struct roster *r = &zero->roster;
     *r = roster_of(rank, size, c->servers);
-    r->copies = copies_of(c, size);
+    if (size > 1 && !sharding_of(c->stage).optim)
+        r->copies = size;
+    else if (c->shard_group > 0)
+        r->copies = size / c->shard_group;
     zero->worker = roster_is_worker(r);
     zero->shards = roster_shards(r);
     zero->shard = roster_shard(r, rank);

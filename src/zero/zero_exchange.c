@@ -30,23 +30,18 @@ static enum status split_comm(struct zero *zero)
     return st;
 }
 
-static enum status alloc_contributions(struct zero *zero)
+/* Between the ranks that have the same units. */
+static enum status open_ranks_of_stage(struct zero *zero)
 {
     struct device *device = zero->ops->device;
     int64_t largest = 0;
     for (int i = 0; i < zero->graph->piece_count; i++)
         if (zero_reduce_shard_count(zero, i) > largest)
             largest = zero_reduce_shard_count(zero, i);
-    return device_alloc(device, MEM_COMM, "contributions of the workers",
-                        (size_t)(largest * zero->roster.workers) * dtype_bytes(zero->type),
-                        &zero->contributions);
-}
-
-enum status exchange_open(struct zero *zero)
-{
-    struct device *device = zero->ops->device;
     if (zero->reduce_shard >= 0 && zero->config.micro_batches > 0)
-        TRY(alloc_contributions(zero));
+        TRY(device_alloc(device, MEM_COMM, "contributions of the workers",
+                         (size_t)(largest * zero->roster.workers) * dtype_bytes(zero->type),
+                         &zero->contributions));
     if (zero->roster.copies > 1)
         TRY(split_comm(zero));
     else
@@ -64,8 +59,12 @@ enum status exchange_open(struct zero *zero)
     return event_create(device, &zero->written);
 }
 
-enum status exchange_open_pp_stages(struct zero *zero)
+enum status exchange_open(struct zero *zero)
 {
+    if (!zero_alone(zero))
+        TRY(open_ranks_of_stage(zero));
+    if (!zero->pipe.comm)
+        return STATUS_OK;
     TRY(comm_dup(zero->pipe.comm, "lend", &zero->lend_comm));
     TRY(comm_dup(zero->pipe.comm, "lent", &zero->lent_comm));
     comm_set_lane(zero->lend_comm, &trace_lane_gather);
@@ -229,12 +228,6 @@ static void reduce_to_shards(struct zero *zero, int piece, const void *full, boo
         add_contributions(zero, zero->reduce_stream, sum, reduce_shard, 1, count, first);
 }
 
-static bool library_adds(const struct zero *zero, int active)
-{
-    return comm_library_sums(zero->reduce_comm, zero->type) && roster_is_even(&zero->roster) &&
-           active == zero->roster.workers;
-}
-
 void reduce_shards_to_owners(struct zero *zero, int piece, const void *full, int64_t round,
                              void *sum)
 {
@@ -244,7 +237,8 @@ void reduce_shards_to_owners(struct zero *zero, int piece, const void *full, int
     event_record(zero->written, zero->stream);
     stream_wait(stream, zero->written);
     comm_label(zero->reduce_comm, zero->graph->pieces[piece].name);
-    if (library_adds(zero, active)) {
+    if (comm_library_sums(zero->reduce_comm, zero->type) && roster_is_even(&zero->roster) &&
+        active == zero->roster.workers) {
         reduce_to_shards(zero, piece, full, round == 0, sum);
         return;
     }

@@ -17,7 +17,6 @@
  */
 #ifndef ZERO_ZERO_IMPL_H
 #define ZERO_ZERO_IMPL_H
-#include "zero/norm_tree.h"
 #include "zero/partition.h"
 #include "zero/slots.h"
 #include "zero/zero.h"
@@ -291,8 +290,6 @@ void zero_memory_free(struct zero *zero);
 
 /* --- zero_exchange.c ------------------------------------------------------------------------ */
 enum status exchange_open(struct zero *zero);
-/* The same between the PP stages of a pipeline. */
-enum status exchange_open_pp_stages(struct zero *zero);
 enum status exchange_tables_create(struct zero *zero);
 /* full (on every worker) = the shards of its copy. Enqueued on the gather stream; the caller has
  * made that stream wait for the shards and for `full`. */
@@ -310,6 +307,43 @@ void add_contributions(struct zero *zero, struct stream *stream, void *sum, cons
 /* --- zero_norm.c ---------------------------------------------------------------------------- */
 enum status norm_create(struct zero *zero);
 enum status norm_of_sums(struct zero *zero, double *square_sum);
+
+/* A sum of many numbers whose bits depend only on their order, not on how they were split. Numbers
+ * 0, 1, 2, ... are the leaves of a binary tree. A node covers 2^level leaves, starting at a
+ * multiple of 2^level, and is the sum of its two children. A rank that has all leaves of an aligned
+ * node can send just the node. A node whose right half is past the end equals its left half. */
+struct norm_tree {
+    uint64_t leaves; /* added so far; bit `level` set = node[level] waits for its right sibling */
+    double node[64];
+};
+/* Add the next 2^level leaves as one node. `leaves` must be a multiple of 2^level. */
+void norm_tree_add(struct norm_tree *tree, int level, double value);
+double norm_tree_sum(const struct norm_tree *tree);
+/* The node over `count` values, where `count` is a power of two. Ten times as fast as adding
+ * leaves. */
+double norm_tree_node(const double *values, int64_t count);
+
+/* Blocks first .. end-1 of the whole model. */
+struct block_range {
+    int64_t first, end;
+};
+/* The blocks of reduce shard `reduce_shard` of a piece. */
+struct block_range norm_reduce_shard_blocks(const struct zero *zero, int piece, int reduce_shard);
+/* The level of the largest aligned node at the start of a range. */
+static inline int norm_first_level(struct block_range range)
+{
+    int longest = 63 - __builtin_clzll((uint64_t)(range.end - range.first));
+    int aligned = range.first == 0 ? longest : __builtin_ctzll((uint64_t)range.first);
+    return aligned < longest ? aligned : longest;
+}
+
+/* --- zero_norm_parts.c ---------------------------------------------------------------------- */
+/* Count and allocate the parts. The blocks are numbered. */
+enum status norm_parts_create(struct zero *zero);
+/* Copy all parts of this rank to the host. */
+enum status norm_read_parts(struct zero *zero);
+/* zero->nodes = this rank's nodes, in block order. */
+enum status norm_form_nodes(struct zero *zero);
 
 /* --- zero_state.c --------------------------------------------------------------------------- */
 int64_t zero_snapshot_count(const struct zero *zero, int piece); /* elements of each state */

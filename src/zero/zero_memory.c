@@ -159,16 +159,6 @@ static enum status alloc_sum(struct zero *zero, int i, const char *what, int k)
     return STATUS_OK;
 }
 
-static enum status alloc_use(struct zero *zero, int i, int k)
-{
-    struct zero_use *use = &zero->pieces[i].uses[k];
-    char what[UNIT_NAME + 16];
-    snprintf(what, sizeof what, "gradient, %s", zero->graph->units[use->unit].name);
-    if (zero->worker)
-        TRY(alloc_gradient(zero, i, what, use));
-    return zero->reduce_shard >= 0 ? alloc_sum(zero, i, what, k) : STATUS_OK;
-}
-
 static enum status alloc_piece(struct zero *zero, int i)
 {
     TRY(alloc_params(zero, i));
@@ -178,8 +168,15 @@ static enum status alloc_piece(struct zero *zero, int i)
         return STATUS_OK;
     TRY(alloc_optimizer(zero, i));
     TRY(alloc_snapshot(zero, i));
-    for (int k = 0; k < zero->pieces[i].use_count; k++)
-        TRY(alloc_use(zero, i, k));
+    for (int k = 0; k < zero->pieces[i].use_count; k++) {
+        struct zero_use *use = &zero->pieces[i].uses[k];
+        char what[UNIT_NAME + 16];
+        snprintf(what, sizeof what, "gradient, %s", zero->graph->units[use->unit].name);
+        if (zero->worker)
+            TRY(alloc_gradient(zero, i, what, use));
+        if (zero->reduce_shard >= 0)
+            TRY(alloc_sum(zero, i, what, k));
+    }
     if (zero->reduce_shard < 0 || zero_lent_to(zero, i) == UNIT_NO_STAGE)
         return STATUS_OK;
     return alloc_elements(zero, MEM_GRADS, "gradient, of another stage",
@@ -308,28 +305,7 @@ static enum status alloc_param_slots(struct zero *zero)
     return STATUS_OK;
 }
 
-static enum status alloc_slots(struct zero *zero)
-{
-    if (zero->sharding.params)
-        TRY(alloc_param_slots(zero));
-    if (zero->worker && zero_widens(zero))
-        TRY(alloc_compute_slot(zero));
-    if (!zero->worker || zero->config.micro_batches == 0)
-        return STATUS_OK;
-    TRY(alloc_gradient_work(zero));
-    return alloc_gradient_slots(zero);
-}
-
 /* --- all memory of a store ------------------------------------------------------------------ */
-
-/* A chunk of 16-bit sums in fp32, while gradients are added to it. */
-static enum status alloc_round_sum(struct zero *zero)
-{
-    if (zero->sum_type == DTYPE_F32 || zero->reduce_shard < 0)
-        return STATUS_OK;
-    return device_alloc(zero->ops->device, MEM_COMM, "sum of a round", ZERO_STAGING * sizeof(float),
-                        &zero->round_sum);
-}
 
 enum status zero_memory_create(struct zero *zero)
 {
@@ -350,14 +326,20 @@ enum status zero_memory_create(struct zero *zero)
     if (zero_is_narrow(zero) && !zero_has_masters(zero))
         TRY(device_alloc(device, MEM_SCRATCH, "elements in fp32", ZERO_STAGING * sizeof(float),
                          &zero->rounding));
-    TRY(alloc_slots(zero));
-    if (!zero_alone(zero))
-        TRY(exchange_open(zero));
-    if (zero->pipe.comm)
-        TRY(exchange_open_pp_stages(zero));
+    if (zero->sharding.params)
+        TRY(alloc_param_slots(zero));
+    if (zero->worker && zero_widens(zero))
+        TRY(alloc_compute_slot(zero));
+    if (zero->worker && zero->config.micro_batches > 0) {
+        TRY(alloc_gradient_work(zero));
+        TRY(alloc_gradient_slots(zero));
+    }
+    TRY(exchange_open(zero));
     if (zero->config.micro_batches == 0)
         return STATUS_OK;
-    TRY(alloc_round_sum(zero));
+    if (zero->sum_type != DTYPE_F32 && zero->reduce_shard >= 0)
+        TRY(device_alloc(device, MEM_COMM, "sum of a round", ZERO_STAGING * sizeof(float),
+                         &zero->round_sum));
     TRY(norm_create(zero));
     TRY(device_alloc(device, MEM_SCRATCH, "non-finite index", sizeof *zero->nonfinite,
                      &zero->nonfinite));

@@ -1,7 +1,7 @@
 /* zero_norm -- the sum of squares of the whole gradient, with bits that do not depend on sharding.
  *
  * Blocks of 64 elements are numbered through all learned pieces, in order, without the padding at
- * their ends. An owner computes the aligned nodes of the tree (norm_tree.h) that its reduce shards
+ * their ends. An owner computes the aligned nodes of the tree (struct norm_tree) that its reduce shards
  * cover. Adjacent reduce shards of a piece are contiguous, so the nodes of neighbours are merged
  * two by two on the way to the owner of the first, which adds what is left; the sum then goes to
  * all ranks:
@@ -20,7 +20,44 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "zero/zero_norm.h"
+#include "zero/zero_impl.h"
+
+/* --- the tree -------------------------------------------------------------------------------- */
+
+/* Adding leaves in order is counting in binary: a carry is a complete pair. */
+void norm_tree_add(struct norm_tree *tree, int level, double value)
+{
+    uint64_t width = (uint64_t)1 << level;
+    CHECK((tree->leaves & (width - 1)) == 0);
+    while (tree->leaves >> level & 1) {
+        value = tree->node[level] + value;
+        level++;
+    }
+    tree->node[level] = value;
+    tree->leaves += width;
+}
+
+double norm_tree_sum(const struct norm_tree *tree)
+{
+    double sum = 0.0;
+    for (int level = 0, first = 1; level < 64; level++) {
+        if (!(tree->leaves >> level & 1))
+            continue;
+        sum = first ? tree->node[level] : tree->node[level] + sum;
+        first = 0;
+    }
+    return sum;
+}
+
+double norm_tree_node(const double *x, int64_t count)
+{
+    CHECK(count > 0 && (count & (count - 1)) == 0);
+    if (count == 8)
+        return ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
+    if (count == 1)
+        return x[0];
+    return norm_tree_node(x, count / 2) + norm_tree_node(x + count / 2, count / 2);
+}
 
 /* --- which nodes a reduce shard has --------------------------------------------------------- */
 
@@ -101,20 +138,6 @@ static int64_t most_nodes(const struct zero *zero)
 
 /* --- buffers -------------------------------------------------------------------------------- */
 
-/* Blocks are numbered through all learned pieces of the whole model, also where this rank has only
- * a PP stage of it. */
-static enum status number_blocks(struct zero *zero)
-{
-    int64_t next = 0;
-    TRY(mem_alloc_array(zero->env, MEM_OTHER, "norm blocks", (size_t)zero->graph->piece_count,
-                        sizeof *zero->first_block, &zero->first_block));
-    for (int i = 0; i < zero->graph->piece_count; i++) {
-        zero->first_block[i] = zero->pipe.cut ? zero->pipe.cut->first_block[i] : next;
-        next += zero_is_learned(zero, i) ? zero->partition.piece_used[i] / OPS_BLOCK : 0;
-    }
-    return STATUS_OK;
-}
-
 /* Allocate room for nodes: each PP stage tells the first how many it has. */
 static enum status make_room_for_pp_stages(struct zero *zero)
 {
@@ -135,7 +158,13 @@ static enum status make_room_for_pp_stages(struct zero *zero)
 
 enum status norm_create(struct zero *zero)
 {
-    TRY(number_blocks(zero));
+    int64_t next = 0;
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "norm blocks", (size_t)zero->graph->piece_count,
+                        sizeof *zero->first_block, &zero->first_block));
+    for (int i = 0; i < zero->graph->piece_count; i++) {
+        zero->first_block[i] = zero->pipe.cut ? zero->pipe.cut->first_block[i] : next;
+        next += zero_is_learned(zero, i) ? zero->partition.piece_used[i] / OPS_BLOCK : 0;
+    }
     size_t room = (size_t)(zero->node_room = most_nodes(zero)), ranks = (size_t)zero->roster.size;
     if (zero->pipe.comm && (size_t)comm_size(zero->pipe.comm) > ranks)
         ranks = (size_t)comm_size(zero->pipe.comm);

@@ -10,7 +10,7 @@
  * The wide parts of all pieces come first, then the single blocks. So each call processes as many
  * blocks as there is room for, not one piece: fewer and larger calls.
  */
-#include "zero/zero_norm.h"
+#include "zero/zero_impl.h"
 
 /* --- cutting a range into parts ------------------------------------------------------------- */
 
@@ -28,11 +28,10 @@ static struct cut cut_range(struct block_range range)
     return middle < tail ? (struct cut){middle, tail} : (struct cut){range.end, range.end};
 }
 
-/* Count this rank's parts (zero->wide_count, zero->part_count); returns the room for block sums, a
- * multiple of a wide part. */
-static int64_t count_parts(struct zero *zero)
+enum status norm_parts_create(struct zero *zero)
 {
-    int64_t most = 0;
+    struct device *device = zero->ops->device;
+    int64_t most = 0; /* blocks of a piece in wide parts */
     for (int i = 0; zero->reduce_shard >= 0 && i < zero->graph->piece_count; i++) {
         struct block_range range = norm_reduce_shard_blocks(zero, i, zero->reduce_shard);
         struct cut cut = cut_range(range);
@@ -43,13 +42,7 @@ static int64_t count_parts(struct zero *zero)
         zero->part_count += range.end - range.first - blocks + wide;
         most = blocks > most ? blocks : most;
     }
-    return most < 1ll << CHUNK_LEVEL ? most : 1ll << CHUNK_LEVEL;
-}
-
-enum status norm_parts_create(struct zero *zero)
-{
-    struct device *device = zero->ops->device;
-    zero->block_room = count_parts(zero);
+    zero->block_room = most < 1ll << CHUNK_LEVEL ? most : 1ll << CHUNK_LEVEL;
     size_t bytes = (size_t)zero->part_count * sizeof *zero->parts;
     TRY(device_alloc(device, MEM_SCRATCH, "norm block sums",
                      (size_t)zero->block_room * sizeof *zero->block_sums, &zero->block_sums));
@@ -71,14 +64,6 @@ static void form_wanted(struct zero *zero, struct wanted *wanted)
     if (wanted->count > 0)
         ops_square_sums(zero->ops, zero->stream, wanted->type, wanted->ranges, wanted->count);
     wanted->count = 0;
-}
-
-static void want(struct zero *zero, struct wanted *wanted, const void *x, int64_t count,
-                 double *sums)
-{
-    if (wanted->count == (int)(sizeof wanted->ranges / sizeof *wanted->ranges))
-        form_wanted(zero, wanted);
-    wanted->ranges[wanted->count++] = (struct square_range){x, count, sums};
 }
 
 /* The number of elements of a param, from its start, that this rank answers for. */
@@ -128,9 +113,12 @@ static void want_blocks(struct zero *zero, struct wanted *wanted, int piece, int
                     from + unit_param_room(zero->graph, q));
         from = from > first * OPS_BLOCK ? from : first * OPS_BLOCK;
         to = to < end * OPS_BLOCK ? to : end * OPS_BLOCK;
-        if (from < to)
-            want(zero, wanted, zero_at(sum, wanted->type, from - base), to - from,
-                 sums + from / OPS_BLOCK - first);
+        if (from >= to)
+            continue;
+        if (wanted->count == (int)(sizeof wanted->ranges / sizeof *wanted->ranges))
+            form_wanted(zero, wanted);
+        wanted->ranges[wanted->count++] = (struct square_range){
+            zero_at(sum, wanted->type, from - base), to - from, sums + from / OPS_BLOCK - first};
     }
 }
 

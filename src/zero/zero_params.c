@@ -128,19 +128,6 @@ struct holders {
     enum dtype type;
 };
 
-static struct holders shard_holders(const struct zero *zero)
-{
-    return (struct holders){zero->gather_comm,     zero->gather_stream, zero->members,
-                            zero->first_member,    zero->shards,        roster_shard,
-                            zero_master_type(zero)};
-}
-
-static struct holders reduce_shard_holders(const struct zero *zero, int piece)
-{
-    return (struct holders){zero->reduce_comm,   zero->reduce_stream, zero->roster.size,         0,
-                            zero->roster.owners, roster_reduce_shard, zero_sum_type(zero, piece)};
-}
-
 /* Collect a chunk of a piece from its holders; `own` is this rank's part. */
 static enum status collect(struct zero *zero, const struct holders *h, struct piece_range range,
                            const void *own, void *out)
@@ -192,7 +179,9 @@ static enum status read_parts(struct zero *zero, const struct holders *h, struct
 static enum status read_own(struct zero *zero, int tensor, int64_t first, int64_t count, float *out)
 {
     struct piece_range range = element_range(zero, tensor, first, count);
-    struct holders holders = shard_holders(zero);
+    struct holders holders = {zero->gather_comm,     zero->gather_stream, zero->members,
+                              zero->first_member,    zero->shards,        roster_shard,
+                              zero_master_type(zero)};
     return read_parts(zero, &holders, range, zero->pieces[range.piece].master, out);
 }
 
@@ -201,38 +190,39 @@ static enum status read_own_gradient(struct zero *zero, int tensor, int64_t firs
 {
     struct piece_range range = element_range(zero, tensor, first, count);
     const struct zero_piece *piece = &zero->pieces[range.piece];
-    struct holders holders = reduce_shard_holders(zero, range.piece);
+    struct holders holders = {zero->reduce_comm,
+                              zero->reduce_stream,
+                              zero->roster.size,
+                              0,
+                              zero->roster.owners,
+                              roster_reduce_shard,
+                              zero_sum_type(zero, range.piece)};
     CHECK_LT(0, piece->use_count);
     return read_parts(zero, &holders, range, piece->uses[0].sum, out);
 }
 
-/* From the PP stage that owns a tensor to all of them. */
-static enum status from_owner_stage(struct zero *zero, int tensor, int64_t count, float *out)
+/* Read on the PP stage that owns the tensor, and send to all of them. */
+static enum status read_whole(struct zero *zero, int tensor, tp_group_read_fn *read, int64_t first,
+                              int64_t count, float *out)
 {
+    const struct unit_cut *cut = zero->pipe.cut;
     struct comm *comm = zero->pipe.comm;
+    if (!cut || cut->owner[tensor] == cut->pp_stage)
+        TRY(tp_group_read(zero, tensor, read, first, count, out));
     if (!comm)
         return STATUS_OK;
-    comm_broadcast(comm, out, count, DTYPE_F32, zero->pipe.cut->owner[tensor], zero->stream);
+    comm_broadcast(comm, out, count, DTYPE_F32, cut->owner[tensor], zero->stream);
     TRY(stream_sync(zero->stream));
     return comm_status(comm);
 }
 
-static bool is_owner_stage(const struct zero *zero, int tensor)
-{
-    return !zero->pipe.cut || zero->pipe.cut->owner[tensor] == zero->pipe.cut->pp_stage;
-}
-
 enum status zero_read(struct zero *zero, int tensor, int64_t first, int64_t count, float *out)
 {
-    if (is_owner_stage(zero, tensor))
-        TRY(tp_group_read(zero, tensor, read_own, first, count, out));
-    return from_owner_stage(zero, tensor, count, out);
+    return read_whole(zero, tensor, read_own, first, count, out);
 }
 
 enum status zero_read_gradient(struct zero *zero, int tensor, int64_t first, int64_t count,
                                float *out)
 {
-    if (is_owner_stage(zero, tensor))
-        TRY(tp_group_read(zero, tensor, read_own_gradient, first, count, out));
-    return from_owner_stage(zero, tensor, count, out);
+    return read_whole(zero, tensor, read_own_gradient, first, count, out);
 }

@@ -76,29 +76,23 @@ static const void *piece_params(struct zero *zero, int piece, int entry)
             stream_wait(zero->stream, p->published);
         return p->full;
     }
-    const struct residency *r = &zero->walk->residencies[slot_residency(zero->walk, piece, entry)];
+    int found = slot_find_residency(zero->walk, piece, entry);
+    CHECK(found >= 0);
+    const struct residency *r = &zero->walk->residencies[found];
     stream_wait(zero->stream, zero->slot_ready[r->slot]);
     return zero->slot_at[r->slot];
 }
 
-/* Offset of the params of `piece` in the compute slot when unit u computes: the pieces of a unit
- * are consecutive. */
-static int64_t compute_offset(const struct zero *zero, int piece, int u)
+/* Offset of `piece` in a slot of unit u. The unit's pieces are consecutive there: all of them or,
+ * for gradients, those that it writes. */
+static int64_t slot_offset(const struct zero *zero, int piece, int u, bool gradients)
 {
     int pieces[UNIT_MAX_USES], count = unit_pieces(zero->graph, u, pieces);
     int64_t offset = 0;
     for (int k = 0; k < count && pieces[k] < piece; k++)
-        offset += zero->partition.piece_count[pieces[k]];
+        if (!gradients || unit_writes_piece(zero->graph, u, pieces[k]))
+            offset += zero->partition.piece_count[pieces[k]];
     return offset;
-}
-
-static bool pass_reads_piece(const struct zero *zero, int u, enum pass pass, int piece)
-{
-    const struct unit *unit = &zero->graph->units[u];
-    for (int use = 0; use < unit->use_count; use++)
-        if (zero->graph->params[unit->uses[use]].piece == piece && unit_reads(unit, pass, use))
-            return true;
-    return false;
 }
 
 /* The params of `piece` for a pass, in the compute type. */
@@ -107,22 +101,10 @@ static const void *compute_params(struct zero *zero, int piece, int u, int entry
     const void *params = piece_params(zero, piece, entry);
     if (!zero_widens(zero))
         return params;
-    float *wide = zero->compute_slot + compute_offset(zero, piece, u);
+    float *wide = zero->compute_slot + slot_offset(zero, piece, u, false);
     ops_cast(zero->ops, zero->stream, wide, DTYPE_F32, params, zero->type,
              zero->partition.piece_used[piece]);
     return wide;
-}
-
-static void bind_piece(struct zero *zero, int piece, int u, enum pass pass, const void *params,
-                       struct unit_run *run)
-{
-    const struct unit *unit = &zero->graph->units[u];
-    for (int use = 0; use < unit->use_count; use++) {
-        int param = unit->uses[use];
-        if (zero->graph->params[param].piece == piece && unit_reads(unit, pass, use))
-            run->params[use] =
-                zero_at(params, zero->ops->type, zero->partition.param_offset[param]);
-    }
 }
 
 void zero_acquire(struct zero *zero, int u, enum pass pass, struct unit_run *run)
@@ -132,12 +114,22 @@ void zero_acquire(struct zero *zero, int u, enum pass pass, struct unit_run *run
         gather_due(zero, entry);
     if (!zero->worker)
         return;
-    for (int use = 0; use < zero->graph->units[u].use_count; use++)
-        run->params[use] = NULL;
+    const struct unit *unit = &zero->graph->units[u];
+    uint32_t reads = unit->type->reads[pass];
     int pieces[UNIT_MAX_USES], count = unit_pieces(zero->graph, u, pieces);
-    for (int k = 0; k < count; k++)
-        if (pass_reads_piece(zero, u, pass, pieces[k]))
-            bind_piece(zero, pieces[k], u, pass, compute_params(zero, pieces[k], u, entry), run);
+    for (int use = 0; use < unit->use_count; use++)
+        run->params[use] = NULL;
+    for (int k = 0; k < count; k++) {
+        if (!unit_uses_piece(zero->graph, u, reads, pieces[k]))
+            continue;
+        const void *params = compute_params(zero, pieces[k], u, entry);
+        for (int use = 0; use < unit->use_count; use++) {
+            int param = unit->uses[use];
+            if (zero->graph->params[param].piece == pieces[k] && unit_reads(unit, pass, use))
+                run->params[use] =
+                    zero_at(params, zero->ops->type, zero->partition.param_offset[param]);
+        }
+    }
 }
 
 /* In checked builds, make released memory unusable so that later reads show. */
@@ -158,37 +150,26 @@ static void free_slot(struct zero *zero, const struct residency *r)
     event_record(zero->slot_free[r->slot], zero->stream);
 }
 
-/* The walk ends with `entry`: free every slot that is in use. */
-static void free_all_slots(struct zero *zero, int entry)
-{
-    for (int i = 0; i < zero->walk->residency_count; i++) {
-        const struct residency *r = &zero->walk->residencies[i];
-        if (r->first <= entry && entry <= r->last)
-            free_slot(zero, r);
-    }
-}
-
-/* Free the slots whose last use is `entry`, which is an entry of unit u. */
-static void free_last_slots(struct zero *zero, int u, int entry)
-{
-    int pieces[UNIT_MAX_USES], count = unit_pieces(zero->graph, u, pieces);
-    for (int k = 0; k < count; k++) {
-        int found = slot_find_residency(zero->walk, pieces[k], entry);
-        if (found >= 0 && zero->walk->residencies[found].last == entry)
-            free_slot(zero, &zero->walk->residencies[found]);
-    }
-}
-
 void zero_release(struct zero *zero, int u, enum pass pass)
 {
     poison(zero, zero->compute_slot, (size_t)zero->compute_count * sizeof(float));
     if (!zero->sharding.params || pass == PASS_REBUILD) /* backward of the same unit follows */
         return;
     int entry = slot_entry(zero->walk->walk, u, pass);
-    if (entry == zero->last_entry)
-        free_all_slots(zero, entry);
-    else
-        free_last_slots(zero, u, entry);
+    if (entry == zero->last_entry) { /* the walk ends: free every slot that is in use */
+        for (int i = 0; i < zero->walk->residency_count; i++) {
+            const struct residency *r = &zero->walk->residencies[i];
+            if (r->first <= entry && entry <= r->last)
+                free_slot(zero, r);
+        }
+        return;
+    }
+    int pieces[UNIT_MAX_USES], count = unit_pieces(zero->graph, u, pieces);
+    for (int k = 0; k < count; k++) {
+        int found = slot_find_residency(zero->walk, pieces[k], entry);
+        if (found >= 0 && zero->walk->residencies[found].last == entry)
+            free_slot(zero, &zero->walk->residencies[found]);
+    }
 }
 
 /* --- gradients ------------------------------------------------------------------------------ */
@@ -200,17 +181,6 @@ static struct zero_use *find_use(struct zero *zero, int piece, int u)
         if (p->uses[k].unit == u)
             return &p->uses[k];
     return NULL;
-}
-
-/* Offset of the gradient of `piece` in a slot: the pieces of a unit are consecutive. */
-static int64_t slot_offset(struct zero *zero, int piece, int u)
-{
-    int pieces[UNIT_MAX_USES], count = unit_pieces(zero->graph, u, pieces);
-    int64_t offset = 0;
-    for (int k = 0; k < count && pieces[k] < piece; k++)
-        if (find_use(zero, pieces[k], u))
-            offset += zero->partition.piece_count[pieces[k]];
-    return offset;
 }
 
 static struct gradient_slot *slot_of_unit(struct zero *zero, int u)
@@ -234,7 +204,7 @@ static void *wire_address(struct zero *zero, int piece, int u)
         return use->full;
     if (sends_local(zero, use))
         return use->local;
-    return zero_at(slot_of_unit(zero, u)->at, zero->type, slot_offset(zero, piece, u));
+    return zero_at(slot_of_unit(zero, u)->at, zero->type, slot_offset(zero, piece, u, true));
 }
 
 static struct event *wire_free(struct zero *zero, const struct zero_use *use)
@@ -252,7 +222,7 @@ static void *gradient_address(struct zero *zero, int piece, int u, int64_t round
     if (use->local && wide && round == 0)
         return use->local;
     if ((use->local && wide) || zero_widens(zero))
-        return zero->gradient_work + slot_offset(zero, piece, u);
+        return zero->gradient_work + slot_offset(zero, piece, u, true);
     if (zero_alone(zero) && zero_use_type(zero, piece, use) == zero->type && round == 0)
         return use->sum;
     return wire_address(zero, piece, u);
@@ -273,15 +243,6 @@ void zero_grads(struct zero *zero, int u, enum pass pass, int64_t round, struct 
     }
 }
 
-static bool pass_writes_piece(const struct zero *zero, const struct unit *unit, enum pass pass,
-                              int piece)
-{
-    for (int use = 0; use < unit->use_count; use++)
-        if (zero->graph->params[unit->uses[use]].piece == piece && unit_writes(unit, pass, use))
-            return true;
-    return false;
-}
-
 /* Round this rank's contribution once, to where it is sent from. Passes in 16 bits write it there
  * themselves. */
 static void round_gradient(struct zero *zero, int piece, struct zero_use *use, int64_t round)
@@ -293,16 +254,6 @@ static void round_gradient(struct zero *zero, int piece, struct zero_use *use, i
         stream_wait(zero->stream, wire_free(zero, use));
     ops_cast(zero->ops, zero->stream, wire_address(zero, piece, use->unit), zero->type, from,
              DTYPE_F32, zero->partition.piece_count[piece]);
-}
-
-/* One rank: add to the sum. The first micro-batch may already be there. */
-static void add_alone(struct zero *zero, int piece, struct zero_use *use, int64_t round)
-{
-    const void *from = zero_widens(zero) ? wire_address(zero, piece, use->unit)
-                                         : gradient_address(zero, piece, use->unit, round);
-    if (from != use->sum)
-        add_contributions(zero, zero->stream, use->sum, from, 1, zero->partition.piece_count[piece],
-                          round == 0);
 }
 
 static void send_gradient(struct zero *zero, int piece, struct zero_use *use, int64_t round)
@@ -318,27 +269,20 @@ static bool has_gradient(const struct zero *zero, int64_t round)
     return roster_micro_batch(&zero->roster, zero->config.micro_batches, round) >= 0;
 }
 
-/* Add a micro-batch's gradient to the earlier ones. The first may already be there. */
-static void add_local(struct zero *zero, int piece, struct zero_use *use, int64_t round)
-{
-    const void *from = gradient_address(zero, piece, use->unit, round);
-    int64_t count = zero->partition.piece_count[piece];
-    if (from == use->local)
-        return;
-    if (round == 0)
-        ops_cast(zero->ops, zero->stream, use->local, DTYPE_F32, from, zero->ops->type, count);
-    else
-        device_accumulate(zero->stream, use->local, DTYPE_F32, from, zero->ops->type, count);
-}
-
 /* Gradients stay on the worker until the last round; then their sum is sent as if it were a single
  * gradient. */
 static void reduce_local(struct zero *zero, int piece, struct zero_use *use, int64_t round)
 {
-    bool last = round + 1 == roster_rounds(&zero->roster, zero->config.micro_batches);
-    if (has_gradient(zero, round))
-        add_local(zero, piece, use, round);
-    if (!last)
+    int64_t count = zero->partition.piece_count[piece];
+    enum dtype type = zero->ops->type;
+    if (has_gradient(zero, round)) {
+        const void *from = gradient_address(zero, piece, use->unit, round);
+        if (from != use->local && round == 0) /* otherwise the first is there already */
+            ops_cast(zero->ops, zero->stream, use->local, DTYPE_F32, from, type, count);
+        else if (from != use->local)
+            device_accumulate(zero->stream, use->local, DTYPE_F32, from, type, count);
+    }
+    if (round + 1 < roster_rounds(&zero->roster, zero->config.micro_batches))
         return;
     if (has_gradient(zero, 0))
         round_gradient(zero, piece, use, round);
@@ -349,19 +293,24 @@ static void reduce_each(struct zero *zero, int piece, struct zero_use *use, int6
 {
     if (has_gradient(zero, round))
         round_gradient(zero, piece, use, round);
-    if (zero_alone(zero))
-        add_alone(zero, piece, use, round);
-    else
+    if (!zero_alone(zero)) {
         send_gradient(zero, piece, use, round);
+        return;
+    }
+    const void *from = zero_widens(zero) ? wire_address(zero, piece, use->unit)
+                                         : gradient_address(zero, piece, use->unit, round);
+    if (from != use->sum) /* the first micro-batch may be there already */
+        add_contributions(zero, zero->stream, use->sum, from, 1, zero->partition.piece_count[piece],
+                          round == 0);
 }
 
 void zero_reduce(struct zero *zero, int u, enum pass pass, int64_t round)
 {
-    const struct unit *unit = &zero->graph->units[u];
+    uint32_t writes = zero->graph->units[u].type->writes[pass];
     int pieces[UNIT_MAX_USES], count = unit_pieces(zero->graph, u, pieces);
     for (int k = 0; k < count; k++) {
         int piece = pieces[k];
-        if (!pass_writes_piece(zero, unit, pass, piece))
+        if (!unit_uses_piece(zero->graph, u, writes, piece))
             continue;
         if (zero->config.local)
             reduce_local(zero, piece, find_use(zero, piece, u), round);

@@ -120,16 +120,6 @@ struct zero_range zero_state_held(const struct zero *zero, int tensor)
 
 /* --- reading and writing state -------------------------------------------------------------- */
 
-/* A state of a piece: (shard), on the device. */
-static float *state_of(const struct zero_piece *piece, enum zero_state state)
-{
-    switch (state) {
-    case ZERO_MASTER: return piece->master;
-    case ZERO_MOMENTUM: return piece->m;
-    default: return piece->v;
-    }
-}
-
 /* The address of elements that this rank holds, of its own part of a tensor of this graph. */
 static float *elements_at(const struct zero *zero, enum zero_state state, int own,
                           struct zero_range range)
@@ -138,8 +128,11 @@ static float *elements_at(const struct zero *zero, enum zero_state state, int ow
     struct zero_range held = held_range(zero, own);
     CHECK(zero->config.micro_batches > 0);
     CHECK(range.first >= held.first && range.first + range.count <= held.first + held.count);
+    const struct zero_piece *piece = &zero->pieces[tensor.piece];
+    float *const states[] = {
+        [ZERO_MASTER] = piece->master, [ZERO_MOMENTUM] = piece->m, [ZERO_VARIANCE] = piece->v};
     int64_t shard_first = zero->shard * zero_shard_count(zero, tensor.piece);
-    return state_of(&zero->pieces[tensor.piece], state) + tensor.first + range.first - shard_first;
+    return states[state] + tensor.first + range.first - shard_first;
 }
 
 enum status zero_state_read(struct zero *zero, enum zero_state state, int tensor, int64_t first,
@@ -259,26 +252,22 @@ static void copy_own(struct zero *zero, enum zero_state state, int own, struct z
     run->count += range.count;
 }
 
-/* Copy the complete lines of the TP group's reduce shards that this rank saves. */
-static enum status copy_lines(struct zero *zero, enum zero_state state, int own, float *out)
-{
-    int tensor = whole_tensor(zero, own);
-    struct zero_range held = held_range(zero, own);
-    for (int t = 0; t < zero->tp_group.size; t++)
-        zero->tp_group.wanted[t] = saved_part(zero, tensor, zero->reduce_shard, t).lines;
-    return tp_group_collect(zero, tensor, elements_at(zero, state, own, held), held.first, out);
-}
-
 static enum status copy_tensor(struct zero *zero, enum zero_state state, int own, float *out,
                                struct copy_run *run)
 {
+    int tensor = whole_tensor(zero, own);
     struct reduce_shard reduce_shard =
-        saved_part(zero, whole_tensor(zero, own), zero->reduce_shard, zero->tp_group.rank);
+        saved_part(zero, tensor, zero->reduce_shard, zero->tp_group.rank);
     copy_own(zero, state, own, reduce_shard.head, out, run);
     copy_own(zero, state, own, reduce_shard.tail,
              out + reduce_shard.head.count + reduce_shard.lines.count, run);
-    return reduce_shard.together ? copy_lines(zero, state, own, out + reduce_shard.head.count)
-                                 : STATUS_OK;
+    if (!reduce_shard.together)
+        return STATUS_OK;
+    struct zero_range held = held_range(zero, own);
+    for (int t = 0; t < zero->tp_group.size; t++)
+        zero->tp_group.wanted[t] = saved_part(zero, tensor, zero->reduce_shard, t).lines;
+    return tp_group_collect(zero, tensor, elements_at(zero, state, own, held), held.first,
+                            out + reduce_shard.head.count);
 }
 
 static enum status copy_piece(struct zero *zero, int piece)

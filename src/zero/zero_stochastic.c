@@ -21,15 +21,15 @@ static struct rng stream_of(const struct zero *zero, const struct unit_tensor *t
     return rng_stream(zero->config.seed, name);
 }
 
-static struct adamw_location place_of(const struct zero *zero, int t, int64_t first)
+static struct adamw_location location_of(const struct zero *zero, int t, int64_t first)
 {
     const struct unit_tensor *tensor = &zero->graph->tensors[t];
-    int64_t run, start = unit_tensor_index(tensor, 0, &run), apart = 0;
+    int64_t run, start = unit_tensor_index(tensor, 0, &run), stride = 0;
     if (run == unit_tensor_count(tensor))
         run = INT64_MAX;
     else
-        apart = unit_tensor_index(tensor, run, NULL) - start;
-    return (struct adamw_location){stream_of(zero, tensor).key, first, run, apart, start};
+        stride = unit_tensor_index(tensor, run, NULL) - start;
+    return (struct adamw_location){stream_of(zero, tensor).key, first, run, stride, start};
 }
 
 enum status zero_round_create(struct zero *zero)
@@ -43,7 +43,7 @@ enum status zero_round_create(struct zero *zero)
         struct piece_range mine = zero_updated_part(zero, t);
         if (mine.count > 0)
             list[count++] =
-                place_of(zero, t, mine.first - partition_tensor(&zero->partition, t).first);
+                location_of(zero, t, mine.first - partition_tensor(&zero->partition, t).first);
     }
     device_copy(zero->stream, zero->segment_locations, list, most * sizeof *list);
     enum status st = stream_sync(zero->stream);

@@ -27,24 +27,18 @@ static const struct unit_graph *whole_graph(const struct zero *zero)
     return zero->pipe.cut ? zero->pipe.cut->whole : zero->graph;
 }
 
-/* The number of ranks that share a partial gradient, where that is not the whole group; 0: none. */
-static int find_replicas(const struct zero *zero)
+/* Where ranks share a partial gradient and are not the whole group: their communicator. */
+static enum status open_replicas(struct zero *zero)
 {
-    int replicas = 0;
+    struct zero_tp_group *tp_group = &zero->tp_group;
+    int replicas = 0, *colours;
     for (int t = 0; t < zero->graph->tensor_count; t++) {
         const struct unit_split *s = &zero->graph->tensors[t].split;
-        if (!s->partial || s->replicas == zero->tp_group.size)
+        if (!s->partial || s->replicas == tp_group->size)
             continue;
         CHECK(replicas == 0 || replicas == s->replicas);
         replicas = s->replicas;
     }
-    return replicas;
-}
-
-static enum status open_replicas(struct zero *zero)
-{
-    struct zero_tp_group *tp_group = &zero->tp_group;
-    int replicas = find_replicas(zero), *colours;
     if (replicas <= 1)
         return STATUS_OK;
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "colours", (size_t)tp_group->size, sizeof *colours,
@@ -58,7 +52,7 @@ static enum status open_replicas(struct zero *zero)
     return st;
 }
 
-static enum status splits_alike(struct zero *zero)
+static enum status exchange_splits(struct zero *zero)
 {
     struct zero_tp_group *tp_group = &zero->tp_group;
     const struct unit_graph *graph = whole_graph(zero);
@@ -95,7 +89,7 @@ enum status tp_group_create(struct zero *zero)
     if (!tp_group->comm)
         return STATUS_OK;
     comm_set_lane(tp_group->comm, &lane_tensor);
-    TRY(splits_alike(zero));
+    TRY(exchange_splits(zero));
     TRY(open_replicas(zero));
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "TP group tables", 4 * size, sizeof *counts,
                         &counts));

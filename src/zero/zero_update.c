@@ -203,12 +203,6 @@ static enum status find_own_bad(struct zero *zero, struct zero_verdict *verdict)
     return STATUS_OK;
 }
 
-static bool comes_before(int64_t tensor, int64_t index, const struct zero_verdict *verdict)
-{
-    return verdict->bad_tensor < 0 || tensor < verdict->bad_tensor ||
-           (tensor == verdict->bad_tensor && index < verdict->bad_index);
-}
-
 /* The ranks of `comm` agree on the first that any of them has. */
 static enum status agree_on_bad(struct zero *zero, struct comm *comm, struct zero_verdict *verdict)
 {
@@ -216,23 +210,15 @@ static enum status agree_on_bad(struct zero *zero, struct comm *comm, struct zer
     TRY(comm_exchange(comm, mine, sizeof mine, zero->all_bad));
     for (int rank = 0; rank < comm_size(comm); rank++) {
         int64_t tensor = zero->all_bad[rank][0], index = zero->all_bad[rank][1];
-        if (tensor < 0 || !comes_before(tensor, index, verdict))
+        bool later = verdict->bad_tensor >= 0 &&
+                     (tensor > verdict->bad_tensor ||
+                      (tensor == verdict->bad_tensor && index >= verdict->bad_index));
+        if (tensor < 0 || later)
             continue;
         verdict->bad_tensor = (int)tensor;
         verdict->bad_index = index;
     }
     return STATUS_OK;
-}
-
-/* All ranks agree on the first. */
-static enum status find_bad(struct zero *zero, struct zero_verdict *verdict)
-{
-    TRY(find_own_bad(zero, verdict));
-    if (!zero_alone(zero))
-        TRY(agree_on_bad(zero, zero->comm, verdict));
-    if (zero->pipe.comm)
-        TRY(agree_on_bad(zero, zero->pipe.comm, verdict));
-    return zero->tp_group.comm ? agree_on_bad(zero, zero->tp_group.comm, verdict) : STATUS_OK;
 }
 
 enum status zero_judge(struct zero *zero, double scale, struct zero_verdict *verdict)
@@ -248,18 +234,18 @@ enum status zero_judge(struct zero *zero, double scale, struct zero_verdict *ver
         TRY(show_gradients(zero, scale));
     TRY(norm_of_sums(zero, &square_sum));
     *verdict = (struct zero_verdict){sqrt(square_sum) / scale, -1, -1};
-    return isfinite(verdict->grad_norm) ? STATUS_OK : find_bad(zero, verdict);
+    if (isfinite(verdict->grad_norm))
+        return STATUS_OK;
+    TRY(find_own_bad(zero, verdict));
+    struct comm *const comms[] = {zero_alone(zero) ? NULL : zero->comm, zero->pipe.comm,
+                                  zero->tp_group.comm};
+    for (int i = 0; i < 3; i++)
+        if (comms[i])
+            TRY(agree_on_bad(zero, comms[i], verdict));
+    return STATUS_OK;
 }
 
 /* --- the update ----------------------------------------------------------------------------- */
-
-/* The factor that reduces a gradient of this norm to `clip`, as in PyTorch; 1 when it is small
- * enough. */
-static double clip_factor(double clip, double norm)
-{
-    double factor = clip / (norm + 1e-6);
-    return clip > 0.0 && factor < 1.0 ? factor : 1.0;
-}
 
 /* Where several owners hold a shard: exchange their reduce shards, so that all have the whole
  * sum. */
@@ -330,32 +316,27 @@ enum status zero_publish(struct zero *zero, int64_t updates)
     return publish_params(zero);
 }
 
-/* The time of AdamW: on a dry device its segments cannot be read. */
-static void spend_update(struct zero *zero)
-{
-    const struct ops_case update = {.op = "adamw",
-                                    .count = zero->updated_count,
-                                    .from = zero->sum_type,
-                                    .to = zero_is_narrow(zero) ? zero->type : DTYPE_F32};
-    if (device_is_dry(zero->ops->device) && zero->updated_count > 0)
-        ops_spend(zero->ops, zero->stream, &update);
-}
-
 enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
                         const struct zero_verdict *verdict)
 {
     const struct zero_config *c = &zero->config;
     struct step_scalars *s = &zero->scalars_host;
+    double clip = c->clip / (verdict->grad_norm + 1e-6); /* as in PyTorch */
     s->lr = (float)lr;
     s->correction1 = (float)(1.0 - pow(c->beta1, (double)t));
     s->correction2 = (float)(1.0 - pow(c->beta2, (double)t));
-    s->grad_scale = (float)(clip_factor(c->clip, verdict->grad_norm) / scale);
+    s->grad_scale = (float)((c->clip > 0.0 && clip < 1.0 ? clip : 1.0) / scale);
     device_copy(zero->stream, zero->scalars, s, sizeof *s);
     if (zero->replica_comm)
         TRY(reduce_shard_sums(zero));
     const struct adamw hyper = {c->beta1, c->beta2, c->eps, zero->segment_locations, t};
     ops_adamw(zero->ops, zero->stream, hyper, zero->scalars, zero->segments, zero->segment_count);
-    spend_update(zero);
+    const struct ops_case update = {.op = "adamw",
+                                    .count = zero->updated_count,
+                                    .from = zero->sum_type,
+                                    .to = zero_is_narrow(zero) ? zero->type : DTYPE_F32};
+    if (device_is_dry(zero->ops->device) && zero->updated_count > 0) /* segments are not readable */
+        ops_spend(zero->ops, zero->stream, &update);
     TRY(stream_sync(zero->stream));
     return publish_params(zero);
 }

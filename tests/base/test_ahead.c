@@ -9,7 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 #include <cmocka.h>
-#include "base/ahead.h"
 #include "base/direct.h"
 #include "base/rng.h"
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-#include "base/json_scan.h"
+#include "base/json_doc.h"
 #include "base/rng.h"
 
 static void expect_count(const char *text, int64_t values, int64_t lists, int64_t keys)

@@ -4,7 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "train/scratch.h"
-#include "base/part_file.h"
+#include "base/file.h"
 
 static void expect_content(struct scratch *s, const char *path, const char *wanted)
 {

@@ -4,7 +4,7 @@
 #include <unistd.h>
 #include "train/scratch.h"
 #include "base/output.h"
-#include "base/tree.h"
+#include "base/file.h"
 
 static bool is_member(const char *name, bool is_folder)
 {

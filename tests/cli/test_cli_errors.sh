@@ -10,6 +10,8 @@ train() { "$sifr" train "${small[@]}" --train.steps=2 --quiet --out=run "$@"; }
 expect 2 "data.path: no file matches .no-such.txt., seen from ./" train --data.path=no-such.txt
 expect 2 "no-such.yaml" "$sifr" train no-such.yaml
 expect 2 "no-such.yaml" "$sifr" plan no-such.yaml
+expect 2 "'text.txt' is no configuration .FILE.yaml.; to train on it, use --data.path=text.txt" "$sifr" train text.txt
+expect 2 "OUT is empty" "$sifr" export tokens ""
 expect 2 "it is a folder" "$sifr" plan tokens
 expect 2 "error: there is no 'no-such'" "$sifr" eval no-such
 expect 2 "error: there is no 'no-such'" "$sifr" sample no-such
@@ -31,7 +33,7 @@ expect 2 "'tokens' is a folder; name a file" "$sifr" tokenize tokens --out=no
 expect 2 "'text.txt' is no model directory" "$sifr" sample text.txt
 mkdir bare
 cp text.txt bare/x.safetensors
-expect 2 "'bare/config.json' is not there, which says what the model beside it is; name a model directory" "$sifr" sample bare/x.safetensors
+expect 2 "'bare/config.json' is missing: it describes the model in the same folder; name a model directory" "$sifr" sample bare/x.safetensors
 expect 2 "'text.txt' is no model directory" "$sifr" eval text.txt
 expect 2 "--out: 'text.txt' is a file, but a folder will be written there; choose another --out" train --data.path=text.txt --out=text.txt
 expect 2 "--out: 'text.txt' is a file" "$sifr" tokenize text.txt --out=text.txt
@@ -89,7 +91,7 @@ expect_data 1 "text.tar' is a tar archive, and is not read as text; unpack it fi
 expect_data 1 "utf-16.txt' is UTF-16, and is not read as text; convert it first \(iconv -f UTF-16 -t UTF-8\)" utf-16.txt
 expect_data 1 "packed.jsonl' is compressed by gzip" packed.jsonl
 expect_data 1 "short.bin' is truncated" short.bin
-expect_data 1 "odd.bin' has no token shard header; say data.format u16 or u32 if it holds bare numbers, text or jsonl if it is that" odd.bin
+expect_data 1 "odd.bin' has no token shard header; set data.format=u16 or u32 for raw token ids, or data.format=text or jsonl" odd.bin
 expect_data 2 "'folder.csv' is a folder; name plain files" '*.csv'
 expect_data 2 "'pipe.tsv' is not a plain file; name plain files" pipe.tsv
 expect_data 2 "no file matches 'no-such.txt'" no-such.txt
@@ -130,9 +132,9 @@ once "$sifr" tokenize nul.txt --vocab=300 --out=nul-tokens
 once "$sifr" eval nul --data.val=nul.txt
 
 # tokens beyond the vocabulary; data shorter than the context
-expect 2 "is beyond the vocabulary of 100; for a new model name the tokenizer.json of these tokens \(data.tokenizer\) or raise model.vocab" \
+expect 2 "is beyond the vocabulary of 100; for a new model set data.tokenizer to the tokenizer.json of these tokens or raise model.vocab" \
     train --data.path=tokens/train.bin --model.vocab=100
-expect 2 "is beyond the vocabulary of 257; .* for one that is there take tokens that its tokenizer made" "$sifr" eval good --data.val=tokens/train.bin
+expect 2 "is beyond the vocabulary of 257; .* an existing model needs tokens of its own tokenizer" "$sifr" eval good --data.val=tokens/train.bin
 expect 2 "the context of 32 is longer than the data" train --data.path="$(printf 'too short\n' >tiny.txt && echo tiny.txt)"
 expect 2 "vocab" train --data.path=text.txt --data.tokenizer=tokens --model.vocab=100
 expect 2 "trace.*range of steps" train --data.path=text.txt --trace=8:5

@@ -41,9 +41,9 @@ ok "$sifr" tokenize utf8.txt --tokenizer=bytes --out=utf8
 ok "${run[@]}" --data.path=text.txt --out=run
 ok "$sifr" tokenize text.txt --vocab=257 --out=other
 ok "$sifr" sample run --tokens=2 -q --tokenizer=other/tokenizer.json a
-grep -q "warning: the tokenizer 'other/tokenizer.json' (257 tokens) is not the one beside the model" err || fail "no warning: $(cat err)"
+grep -q "warning: the tokenizer 'other/tokenizer.json' (257 tokens) is not that of the model" err || fail "no warning: $(cat err)"
 ok "$sifr" eval run --data.tokenizer=other/tokenizer.json
-grep -q "warning: the tokenizer .*other/tokenizer.json' (257 tokens) is not the one beside the model" err || fail "eval: no warning: $(cat err)"
+grep -q "warning: the tokenizer .*other/tokenizer.json' (257 tokens) is not that of the model" err || fail "eval: no warning: $(cat err)"
 for same in bytes run/checkpoints/step-2/tokenizer.json; do
     ok "$sifr" sample run --tokens=2 -q --tokenizer=$same a
     [ ! -s err ] || fail "a message about the same tokenizer: $(cat err)"

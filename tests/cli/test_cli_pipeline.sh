@@ -65,7 +65,7 @@ refused() { # PATTERN RANKS keys...: plan refuses it, and train before it writes
     [ ! -e refused ] || fail "a refused run left a folder: $*"
 }
 refused "parallel.pp=2 does not divide 3 ranks; try 1 or 3" 3 --parallel.pp=2
-refused "parallel.pp=4 needs more than 2 ranks; start more ranks" 2 --parallel.pp=4
+refused "parallel.pp=4 needs 4 ranks or more, and there are 2 ranks; start more" 2 --parallel.pp=4
 refused "parallel.pp=6 exceeds the 5 units of the model; try 3$" 6 --parallel.pp=6
 refused "parallel.pp=2 with 3 chunks per stage exceeds the 5 units of the model; try parallel.pp=1 or fewer parallel.chunks" \
     2 --parallel.pp=2 --parallel.schedule=interleaved --parallel.chunks=3

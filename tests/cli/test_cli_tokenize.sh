@@ -96,7 +96,7 @@ expect 2 "'mixed-1.txt' is text, 'mixed-2.txt' is a token shard; name every kind
 expect 1 "'mixed-2.txt' is a token shard and is not read as text; name it separately" "$sifr" tokenize 'mixed-?.txt' --format=text --out=again
 expect 1 "'shard.txt' is a token shard" "$sifr" tokenize shard.txt --format=text --out=again
 cp text.txt text.bin
-expect 1 "'text.bin' has no token shard header; say .* text or jsonl if it is that \(sifr tokenize: --format\)" "$sifr" tokenize text.bin --out=again
+expect 1 "'text.bin' has no token shard header; set .* or data.format=text or jsonl \(sifr tokenize: --format\)" "$sifr" tokenize text.bin --out=again
 expect 1 "'text.bin' has no token shard header" "$sifr" tokenize text.bin --vocab=300 --out=again
 [ ! -e again ] || fail "a refused command left a folder"
 ok "$sifr" tokenize text.bin --format=text --vocab=300 --split=0.1 --out=again

@@ -12,7 +12,7 @@ has '^step +30/30 100\.0% .* \| eta '
 has '^eval +10 \| val loss [0-9.]+ \| perplexity [0-9.]+ \| [0-9.]+ bits/byte'
 has '^sample +15 \| '
 has '^  memory .*params .*optimizer'
-has '^  memory +[0-9.]+ [KM]iB, with files being read or written [0-9.]+ [KM]iB; the process held [0-9.]+ [KM]iB where .* and .* of runtime were counted: [0-9.]+ % (more|less)$'
+has '^  memory +[0-9.]+ [KM]iB, with files being read or written [0-9.]+ [KM]iB; process [0-9.]+ [KM]iB, counted .* \+ .* of runtime: [0-9.]+ % (more|less)$'
 has '^  next +sifr sample run'
 has '⠀|⠉|⣀|⡇|⠒|⠤|⠑'
 ! grep -q 'mfu' out || fail "mfu without a known peak"

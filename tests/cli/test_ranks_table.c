@@ -1,13 +1,14 @@
 /* ranks_table -- the formulas of the table at the end of a run, and the share of hidden
  * communication. */
 #include <math.h>
-#include "cli/launch/ranks_table.h"
+#include "cli/train/train_view.h"
 #include "testing.h"
 
 static struct ranks_volume formula(int stage, int ranks, int servers, int64_t micro_batches)
 {
     struct run_config config = {.ranks = {.stage = stage, .servers = servers},
-                                .engine = {.micro_batches = micro_batches}};
+                                .engine = {.micro_batches = micro_batches},
+                                .train = {.sample_prompt = ""}};
     struct trainer_summary summary = {.ranks = ranks, .parameters = 1000};
     return ranks_formula(&config, &summary);
 }
@@ -33,7 +34,8 @@ static void test_volume_of_copies_and_16_bit(void **state)
 {
     struct run_config config = {.ranks = {.stage = 3, .shard_group = 2},
                                 .engine = {.micro_batches = 4},
-                                .precision = RUN_PRECISION_BF16};
+                                .precision = RUN_PRECISION_BF16,
+                                .train = {.sample_prompt = ""}};
     struct trainer_summary summary = {.ranks = 4, .parameters = 1000};
     (void)state;
     /* half of the params twice in 2 bytes, and sums of a quarter in 4 bytes to the other copy */
@@ -49,7 +51,8 @@ static void test_volume_of_a_tp_group(void **state)
     struct run_config config = {.ranks = {.stage = 1},
                                 .parallel = {.tp = 2, .sequence = true},
                                 .model = {.width = 10},
-                                .engine = {.micro_batches = 6, .micro_batch = 2, .tokens = 5}};
+                                .engine = {.micro_batches = 6, .micro_batch = 2, .tokens = 5},
+                                .train = {.sample_prompt = ""}};
     struct trainer_summary summary = {
         .ranks = 4,
         .parameters = 1000,
@@ -69,7 +72,8 @@ static void test_volume_of_a_pp_stage(void **state)
     struct run_config config = {.ranks = {.stage = 1},
                                 .parallel = {.pp = 2, .schedule = TIMETABLE_1F1B},
                                 .model = {.width = 10},
-                                .engine = {.micro_batches = 6, .micro_batch = 2, .tokens = 5}};
+                                .engine = {.micro_batches = 6, .micro_batch = 2, .tokens = 5},
+                                .train = {.sample_prompt = ""}};
     struct trainer_summary summary = {
         .ranks = 4, .parameters = 1000, .part = {.parameters = 600, .lent = 100}};
     (void)state;

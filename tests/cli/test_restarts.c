@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/file.h"
-#include "cli/launch/restarts.h"
+#include "cli/launch/launch.h"
 
 enum { MOST_SCENES = 12 };
 

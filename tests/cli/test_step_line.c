@@ -1,7 +1,7 @@
 /* step_line -- the documented line, with and without figures that may be unknown. */
 #include <math.h>
 #include "testing.h"
-#include "cli/train/step_line.h"
+#include "cli/train/train_view.h"
 
 static void the_whole_line(void **state)
 {

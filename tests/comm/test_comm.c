@@ -358,32 +358,6 @@ static void case_all_reduce(struct member *m)
     }
 }
 
-static void case_reduce(struct member *m)
-{
-    for (int root = 0; root < m->size; root++) {
-        for (int t = 0; t < SUM_TYPES; t++) {
-            int64_t n = sum_counts[(root + t) % SUM_COUNTS];
-            size_t element = dtype_bytes(sum_types[t]);
-            char *data = take(m, (size_t)n * element), *kept = borrow((size_t)n * element);
-            char *scratch = take(m, (size_t)(n * m->size) * element), *after;
-            contribute(m, data, sum_types[t], 0, n);
-            get(m, kept, data, (size_t)n * element);
-            comm_reduce(m->comm, data, n, sum_types[t], root, m->rank == root ? scratch : NULL,
-                        m->worker);
-            EXPECT(m, stream_sync(m->worker) == STATUS_OK);
-            if (m->rank == root)
-                EXPECT(m, is_sum(m, data, sum_types[t], 0, n));
-            after = borrow((size_t)n * element);
-            get(m, after, data, (size_t)n * element);
-            EXPECT(m, m->rank == root || memcmp(after, kept, (size_t)n * element) == 0);
-            free(after);
-            free(kept);
-            give(m, data);
-            give(m, scratch);
-        }
-    }
-}
-
 /* The library adds where it may, which is visible with three ranks or more; in place, without
  * scratch. */
 static void case_library_sums(struct member *m)
@@ -601,7 +575,6 @@ static void case_bytes(struct member *m)
     comm_all_to_all_v(comm, x, y, &(struct comm_parts){out, at, in, at}, DTYPE_F32, m->worker);
     comm_reduce_scatter(comm, x, y, N, DTYPE_F32, scratch, m->worker);
     comm_all_reduce(comm, x, N, DTYPE_BF16, scratch, m->worker);
-    comm_reduce(comm, x, N, DTYPE_F64, n - 1, scratch, m->worker);
     EXPECT(m, stream_sync(m->worker) == STATUS_OK);
     EXPECT(m, comm_barrier(comm) == STATUS_OK);
     EXPECT(m, comm_exchange(comm, mine_24, 24, all_24) == STATUS_OK);
@@ -614,7 +587,6 @@ static void case_bytes(struct member *m)
     EXPECT(m, counted(comm, COMM_ALL_TO_ALL, 2, others * 4 * N + sent));
     EXPECT(m, counted(comm, COMM_REDUCE_SCATTER, 1, others * 4 * N));
     EXPECT(m, counted(comm, COMM_ALL_REDUCE, 1, 2 * (N - mine + others * mine)));
-    EXPECT(m, counted(comm, COMM_REDUCE, 1, me == n - 1 ? 0 : 8 * N));
     EXPECT(m, counted(comm, COMM_CONTROL, 2, rounds + others * 24));
     EXPECT(m, counted(comm, COMM_SEND, 0, 0));
     comm_destroy(comm);
@@ -695,7 +667,6 @@ static const struct comm_case cases[] = {
     {.name = "large", .run = case_large},
     {.name = "reduce_scatter", .run = case_reduce_scatter},
     {.name = "all_reduce", .run = case_all_reduce},
-    {.name = "reduce", .run = case_reduce},
     {.name = "library_sums", .run = case_library_sums},
     {.name = "order_matters", .run = case_order_matters},
     {.name = "split", .run = case_split},

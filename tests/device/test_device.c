@@ -1,11 +1,10 @@
 /* A device counts its memory and frees it; the dry device counts the same; the first failure sticks
- * to a stream; accumulate rounds once, for every pair of types and any number of threads. */
+ * to a stream; misuse aborts. test_device_gpu.c has what every device guarantees. */
 #include <math.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include "base/rng.h"
 #include "device/device.h"
 #include "testing.h"
 
@@ -216,78 +215,6 @@ static void test_copy(void **state)
     rig_close(&rig);
 }
 
-enum { COUNT = 150011 };
-
-/* Ordinary values, preceded by hard cases: subnormal numbers, ties, infinities. */
-static void fill(void *data, enum dtype type, const char *name)
-{
-    static const double hard[] = {0,     -0.0,   1e-7,     6e-8, -5.9604644775390625e-08,
-                                  65504, -65504, INFINITY, 1,    1.0009765625};
-    struct rng rng = rng_stream(11, name);
-    for (int64_t i = 0; i < COUNT; i++) {
-        double value = i < 10 ? hard[i] : rng_normal(rng, (uint64_t)i);
-        dtype_convert((char *)data + (size_t)i * dtype_bytes(type), type, &value, DTYPE_F64, 1);
-    }
-}
-
-/* The sum by definition: computed in float (in double if the target is double), rounded once. */
-static void expect(void *dst, enum dtype dst_type, const void *src, enum dtype src_type, int64_t i)
-{
-    char *d = (char *)dst + (size_t)i * dtype_bytes(dst_type);
-    const char *s = (const char *)src + (size_t)i * dtype_bytes(src_type);
-    double a, b;
-    dtype_convert(&a, DTYPE_F64, d, dst_type, 1);
-    dtype_convert(&b, DTYPE_F64, s, src_type, 1);
-    if (dst_type == DTYPE_F64) {
-        double sum = a + b;
-        memcpy(d, &sum, sizeof sum);
-    } else {
-        float sum = (float)(a + b); /* in effect rounded once: the double sum is accurate enough */
-        dtype_convert(d, dst_type, &sum, DTYPE_F32, 1);
-    }
-}
-
-static void accumulate_pair(struct rig *rigs, int rig_count, enum dtype dst_type,
-                            enum dtype src_type)
-{
-    size_t bytes = COUNT * dtype_bytes(dst_type);
-    void *src = malloc(COUNT * dtype_bytes(src_type)), *start = malloc(bytes);
-    void *expected = malloc(bytes), *dst = malloc(bytes);
-    assert_true(src != NULL && start != NULL && expected != NULL && dst != NULL);
-    fill(src, src_type, "src");
-    fill(start, dst_type, "dst");
-    memcpy(expected, start, bytes);
-    for (int64_t i = 0; i < COUNT; i++)
-        expect(expected, dst_type, src, src_type, i);
-    for (int r = 0; r < rig_count; r++) {
-        memcpy(dst, start, bytes);
-        device_accumulate(rigs[r].stream, dst, dst_type, src, src_type, COUNT);
-        if (memcmp(dst, expected, bytes) != 0)
-            fail_msg("%s += %s is wrong with %d threads", dtype_name(dst_type),
-                     dtype_name(src_type), rigs[r].env.threads);
-    }
-    free(src);
-    free(start);
-    free(expected);
-    free(dst);
-}
-
-static void test_accumulate(void **state)
-{
-    (void)state;
-    enum { RIGS = 3 };
-    static const enum dtype targets[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_F64};
-    static const enum dtype sources[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
-    struct rig rigs[RIGS];
-    for (int r = 0; r < RIGS; r++)
-        rig_open(&rigs[r], r + 1);
-    for (int d = 0; d < 4; d++)
-        for (int s = 0; s < 3; s++)
-            accumulate_pair(rigs, RIGS, targets[d], sources[s]);
-    for (int r = 0; r < RIGS; r++)
-        rig_close(&rigs[r]);
-}
-
 /* Every f16 number, to the bit: the vector code does its own widening. */
 static void test_accumulate_f16(void **state)
 {
@@ -382,7 +309,6 @@ int main(void)
         {"test_failing_allocations dry", test_failing_allocations, NULL, NULL, "dry"},
         cmocka_unit_test(test_sticky_error),
         cmocka_unit_test(test_copy),
-        cmocka_unit_test(test_accumulate),
         cmocka_unit_test(test_accumulate_f16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

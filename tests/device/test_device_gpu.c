@@ -175,7 +175,7 @@ static void test_copy(void **state)
     rig_close(&rig);
 }
 
-enum { COUNT = 70011 };
+enum { COUNT = 150011 };
 
 /* Ordinary values, preceded by hard cases: subnormal numbers, ties, infinities. */
 static void fill(void *data, enum dtype type, const char *name)
@@ -210,6 +210,7 @@ static void accumulate_pair(struct rig *rig, enum dtype dst_type, enum dtype src
     size_t bytes = COUNT * width, src_bytes = COUNT * src_width, at = (size_t)skip;
     char *src = on_host(src_bytes), *expected = on_host(bytes), *found = on_host(bytes);
     char *device_src = on_device(rig, src_bytes), *device_dst = on_device(rig, bytes);
+    rig->env.threads = 1 + (int)skip / 4; /* the CPU uses one to three */
     fill(src, src_type, "src");
     fill(expected, dst_type, "dst");
     device_copy(rig->compute, device_src, src, src_bytes);
@@ -221,8 +222,8 @@ static void accumulate_pair(struct rig *rig, enum dtype dst_type, enum dtype src
     device_copy(rig->compute, found, device_dst, bytes);
     assert_ok(stream_sync(rig->compute));
     if (memcmp(found, expected, bytes) != 0)
-        fail_msg("%s += %s is wrong from element %d on", dtype_name(dst_type), dtype_name(src_type),
-                 (int)skip);
+        fail_msg("%s += %s is wrong from element %d on, with %d threads", dtype_name(dst_type),
+                 dtype_name(src_type), (int)skip, rig->env.threads);
     device_free(rig->device, device_src);
     device_free(rig->device, device_dst);
     free(src);

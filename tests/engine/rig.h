@@ -162,8 +162,8 @@ static inline enum status rig_build(struct rig *rig)
     TRY(model_create_part(rig->device, &c->model, &part, &rig->model));
     TRY(spread_create(rig->env, rig->comm, model_graph(rig->model), shape, &parallel,
                       &rig->spread));
-    spread_tell_store(&rig->spread, &zero);
-    spread_tell_engine(&rig->spread, &engine);
+    spread_configure_store(&rig->spread, &zero);
+    spread_configure_engine(&rig->spread, &engine);
     const struct unit_graph *graph = rig->spread.graph;
     if (c->lumps)
         rig_lump(rig, graph);

@@ -36,7 +36,6 @@ static void compare_with_forward(struct model_config model, int64_t chunk)
         for (int64_t at = 0, n = 5; at < TOKENS; at += n, n = 1) {
             const float *logits;
             assert_ok(decoder_feed(decoder, tokens + at, n, &logits));
-            assert_int_equal(decoder_position(decoder), at + n);
             double bound = test_on_cpu() ? 1e-5 : 1e-2; /* other products in TF32 */
             assert_true(distance(logits, whole + (at + n - 1) * vocab, vocab) < bound);
         }
@@ -88,7 +87,6 @@ static void test_replayed_tokens_have_the_same_bits(void **state)
                 setenv("SIFR_CUDA_GRAPH", "off", 1);
                 assert_ok(decoder_feed(decoders[1], &token, 1, &logits));
                 assert_memory_equal(first, logits, (size_t)vocab * sizeof *first);
-                assert_int_equal(decoder_position(decoders[0]), at + 1);
             }
         }
         unsetenv("SIFR_CUDA_GRAPH");

@@ -15,18 +15,18 @@
 #include "threads.h"
 #include "zero/partition.h"
 
-struct test_place {
+struct target {
     const char *device, *ops;
     enum dtype type; /* of params, gradients and ops */
     double bound;    /* of tensors and the gradient's norm */
     double loss_bound;
 };
 
-static const struct test_place cpu_f32 = {"cpu", "cpu", DTYPE_F32, 1e-5, 1e-5};
-static const struct test_place ref_f32 = {"cpu", "ref", DTYPE_F32, 1e-5, 1e-5};
-static const struct test_place ref_bf16 = {"cpu", "ref", DTYPE_BF16, 0.1, 0.01};
-static const struct test_place gpu_f32 = {"cuda", "cuda", DTYPE_F32, 0.02, 1e-3};
-static const struct test_place gpu_bf16 = {"cuda", "cuda", DTYPE_BF16, 0.1, 0.01};
+static const struct target cpu_f32 = {"cpu", "cpu", DTYPE_F32, 1e-5, 1e-5};
+static const struct target ref_f32 = {"cpu", "ref", DTYPE_F32, 1e-5, 1e-5};
+static const struct target ref_bf16 = {"cpu", "ref", DTYPE_BF16, 0.1, 0.01};
+static const struct target gpu_f32 = {"cuda", "cuda", DTYPE_F32, 0.02, 1e-3};
+static const struct target gpu_bf16 = {"cuda", "cuda", DTYPE_BF16, 0.1, 0.01};
 
 struct ranks {
     struct comm_hub *hub; /* NULL: one rank */
@@ -35,7 +35,7 @@ struct ranks {
 
 struct run {
     struct env env;
-    struct test_place place;
+    struct target target;
     struct ranks ranks;
     struct comm *comm;
     struct golden golden;
@@ -93,7 +93,7 @@ static struct zero_config store_of(struct run *r)
         .stage = r->ranks.stage,
         .shard_group = r->ranks.group,
         .prefetch = 1,
-        .type = r->place.type,
+        .type = r->target.type,
     };
     assert_int_equal(c.group_count, 2);
     for (int i = 0; i < c.group_count; i++) {
@@ -120,10 +120,10 @@ static void write_initial_params(struct run *r)
     assert_ok(zero_publish(r->zero, 0));
 }
 
-static void open_run(struct run *r, const char *name, struct test_place place, struct ranks ranks)
+static void open_run(struct run *r, const char *name, struct target target, struct ranks ranks)
 {
     const struct comm_config comm = {.backend = "threads", .timeout = 60};
-    *r = (struct run){.env = testing_env(ranks.hub ? 1 : 2), .place = place, .ranks = ranks};
+    *r = (struct run){.env = testing_env(ranks.hub ? 1 : 2), .target = target, .ranks = ranks};
     golden_open(&r->env, "tests/engine/golden", name, &r->golden);
     const json_t *root = r->golden.root;
     struct model_config model = model_of(json_object_get(root, "model"));
@@ -132,10 +132,10 @@ static void open_run(struct run *r, const char *name, struct test_place place, s
     r->micro_batches = engine.micro_batches =
         (int64_t)json_array_size(json_array_get(json_object_get(root, "tokens"), 0));
     r->rows = engine.micro_batch * engine.tokens;
-    assert_ok(device_create(&r->env, place.device, 0, &r->device));
+    assert_ok(device_create(&r->env, target.device, 0, &r->device));
     if (ranks.hub)
         assert_ok(comm_join(ranks.hub, ranks.rank, &comm, r->device, &r->comm));
-    assert_ok(ops_create(r->device, place.ops, place.type, &r->ops));
+    assert_ok(ops_create(r->device, target.ops, target.type, &r->ops));
     assert_ok(stream_create(r->device, "golden", &r->stream));
     assert_ok(model_create(r->device, &model, &r->model));
     r->graph = model_graph(r->model);
@@ -195,7 +195,7 @@ static struct norms compare(const float *a, const double *b, int64_t count)
 static void assert_near(const struct run *r, const char *kind, const char *name, struct norms n,
                         double size)
 {
-    if (!(n.difference <= r->place.bound * size))
+    if (!(n.difference <= r->target.bound * size))
         fail_msg("%s%s: off by %.2e of %.3e", kind, name, n.difference, size);
 }
 
@@ -243,9 +243,9 @@ static void check_result(struct run *r, int step, const struct engine_result *re
     double norm =
         json_number_value(json_array_get(json_object_get(root, "grad_norm"), (size_t)step));
     assert_false(result->skipped);
-    if (!(fabs(result->loss - loss) <= r->place.loss_bound * loss))
+    if (!(fabs(result->loss - loss) <= r->target.loss_bound * loss))
         fail_msg("step %d: loss %.9g, exact %.9g", step, result->loss, loss);
-    if (!(fabs(result->grad_norm - norm) <= r->place.bound * norm))
+    if (!(fabs(result->grad_norm - norm) <= r->target.bound * norm))
         fail_msg("step %d: gradient norm %.9g, exact %.9g", step, result->grad_norm, norm);
 }
 
@@ -263,11 +263,11 @@ static void check_logits(struct run *r)
     free(exact);
 }
 
-static void check_model(const char *name, struct test_place place, struct ranks ranks)
+static void check_model(const char *name, struct target target, struct ranks ranks)
 {
     struct run r;
     struct engine_result result;
-    open_run(&r, name, place, ranks);
+    open_run(&r, name, target, ranks);
     fill_step(&r, 0);
     if (!ranks.hub)
         check_logits(&r);
@@ -289,7 +289,7 @@ static void check_model(const char *name, struct test_place place, struct ranks 
     close_run(&r);
 }
 
-static void check_places(const char *name)
+static void check_targets(const char *name)
 {
     if (!test_on_cpu()) {
         check_model(name, gpu_f32, (struct ranks){0});
@@ -330,19 +330,19 @@ static void check_ranks(const char *name, int size, int stage, int group)
 static void test_gpt2(void **state)
 {
     (void)state;
-    check_places("gpt2");
+    check_targets("gpt2");
 }
 
 static void test_llama(void **state)
 {
     (void)state;
-    check_places("llama");
+    check_targets("llama");
 }
 
 static void test_llama_untied(void **state)
 {
     (void)state;
-    check_places("llama_untied");
+    check_targets("llama_untied");
 }
 
 /* Whether some shard ends inside a row of a matrix with this many owners. */

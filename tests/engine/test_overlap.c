@@ -53,7 +53,7 @@ static void wait_for_rank_0(void)
     pthread_mutex_unlock(&m->lock);
 }
 
-static void tell_rank_1(void)
+static void wake_rank_1(void)
 {
     struct meeting *m = me->meeting;
     pthread_mutex_lock(&m->lock);
@@ -70,7 +70,7 @@ static void work(void)
     me->passes++;
     nanosleep(&span, NULL);
     wait_for_rank_0();
-    tell_rank_1();
+    wake_rank_1();
 }
 
 static void sleeper_forward(const struct unit *unit, struct unit_run *run)

@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <time.h>
 #include "base/rng.h"
-#include "engine/pp_cut.h"
+#include "engine/spread.h"
 #include "testing.h"
 
 enum { MOST_UNITS = 9 };

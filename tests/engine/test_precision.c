@@ -305,12 +305,12 @@ static void test_fp16_updates_have_the_right_size(void **state)
         rig_destroy(&rig);
         env_destroy(&env);
     }
-    double moved = 0.0, apart = 0.0;
+    double moved = 0.0, difference = 0.0;
     for (int64_t i = 0; i < count; i++) {
         moved += pow(params[1][i] - params[0][i], 2);
-        apart += pow(params[2][i] - params[1][i], 2);
+        difference += pow(params[2][i] - params[1][i], 2);
     }
-    assert_true(moved > 0.0 && apart < 1e-4 * moved);
+    assert_true(moved > 0.0 && difference < 1e-4 * moved);
     for (int i = 0; i < 3; i++)
         free(params[i]);
 }

@@ -3,7 +3,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/json_doc.h"
-#include "base/json_scan.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

@@ -101,7 +101,7 @@ static void test_wrong_models_are_refused(void **state)
     struct sifr_context *context = join_alone();
     struct sifr_unit units[UNITS];
     struct sifr_param bad[] = {table_params[0]};
-    struct sifr_buffer wrong[] = {{.name = "nothing"}};
+    struct sifr_buffer wrong[] = {{.name = "nothing", .per_row = -1}};
     REFUSED(units[3].loss = NULL, "unit 'head' is the last one and has no loss function");
     REFUSED(units[1].loss = head_loss, "unit 'a' has a loss function, but it is not the last one");
     REFUSED(units[0].backward = NULL, "unit 'embed' has no forward or no backward");

@@ -1,7 +1,7 @@
 /* Presets and keys, derived sizes, and error messages. */
 #include "base/fixture.h"
 #include "model/model.h"
-#include "model/model_presets.h"
+#include "model/model_impl.h"
 
 struct case_ {
     struct fixture f;

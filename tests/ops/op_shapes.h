@@ -90,13 +90,14 @@
     X(1, 130, 3, 1, 48)     \
     X(1, 70, 2, 1, 96)      \
     X(1, 300, 2, 1, 32)
+#define BACKWARD_CASES(b, t, h, g, d)                                       \
+    {"attention_backward", .attention = {b, t, h, g, d}},                   \
+        {"attention_backward", .attention = {b, t, h, g, d}, .bias = true}, \
+        {"attention_backward_rope", .attention = {b, t, h, g, d}},
 #define ATTENTION_CASES(b, t, h, g, d)                                                       \
-    {"rope", .attention = {b, t, h, g, d}, .first = 3},                                      \
+    BACKWARD_CASES(b, t, h, g, d){"rope", .attention = {b, t, h, g, d}, .first = 3},         \
         {"rope_inverse", .attention = {b, t, h, g, d}, .first = 3},                          \
         {"rope", .attention = {b, t, h, g, d}}, {"attention", .attention = {b, t, h, g, d}}, \
-        {"attention_backward", .attention = {b, t, h, g, d}},                                \
-        {"attention_backward", .attention = {b, t, h, g, d}, .bias = true},                  \
-        {"attention_backward_rope", .attention = {b, t, h, g, d}},                           \
         {"attention_cached", .attention = {b, t, h, g, d}, .past = 0, .room = t},            \
         {"attention_cached", .attention = {b, t, h, g, d}, .past = 21, .room = t + 30},
 

@@ -149,13 +149,8 @@ enum { OP_SHAPE_GPU_COUNT = sizeof op_shapes_gpu / sizeof op_shapes_gpu[0] };
     X(2, 449, 2, 1, 128)   \
     X(2, 700, 3, 1, 56)    \
     X(1, 1000, 2, 1, 96)
-#define CLUSTERS_CASES(b, t, h, g, d)                                       \
-    {"attention_backward", .attention = {b, t, h, g, d}},                   \
-        {"attention_backward", .attention = {b, t, h, g, d}, .bias = true}, \
-        {"attention_backward_rope", .attention = {b, t, h, g, d}},
-
 static const struct ops_case op_shapes_clusters[] = {
-    CLUSTERS_SHAPES(CLUSTERS_CASES){"attention_backward", .attention = {67, 512, 1, 1, 64},
+    CLUSTERS_SHAPES(BACKWARD_CASES){"attention_backward", .attention = {67, 512, 1, 1, 64},
                                     .bias = true},
     {"attention_backward_rope", .attention = {34, 512, 4, 2, 64}},
     {"attention_backward", .attention = {67, 512, 1, 1, 128}, .bias = true},

@@ -4,7 +4,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 #include "ops/op_rig.h"
-#include "ops/ops_info.h"
 
 enum { THREADS = 3, LIMIT_SECONDS = 60 };
 
@@ -48,6 +47,19 @@ static void test_no_memory_at_the_start_is_an_error(void **state)
 }
 
 /* Products by all threads when no memory can be allocated. */
+static void test_too_many_threads_are_refused(void **state)
+{
+    (void)state;
+    struct env env = testing_env(600);
+    struct device *device;
+    struct ops *ops;
+    assert_int_equal(device_create(&env, "cpu", 0, &device), STATUS_OK);
+    assert_int_equal(ops_create(device, "cpu", DTYPE_F32, &ops), STATUS_CONFIG);
+    assert_non_null(strstr(log_first_error(env.log), "600 threads at once; use at most 512"));
+    device_destroy(device);
+    env_destroy(&env);
+}
+
 static void test_products_take_nothing(void **state)
 {
     (void)state;
@@ -78,6 +90,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_memory_at_the_start_is_an_error),
         cmocka_unit_test(test_products_take_nothing),
+        cmocka_unit_test(test_too_many_threads_are_refused),
     };
     alarm(LIMIT_SECONDS); /* without the fix it hangs */
     return cmocka_run_group_tests(tests, NULL, NULL);

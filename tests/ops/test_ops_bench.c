@@ -1,7 +1,6 @@
 /* The timed cases have unique names and a cost; the figures of a timing are consistent. */
 #include <math.h>
 #include "ops/op_rig.h"
-#include "ops/ops_bench.h"
 
 static void test_cases(void **state)
 {

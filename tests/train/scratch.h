@@ -18,6 +18,13 @@ static void scratch_sink(void *user, enum log_level level, const char *line)
     (void)line;
 }
 
+/* A log sink that keeps the last warning in a char[512]. */
+static inline void scratch_keep_warning(void *user, enum log_level level, const char *line)
+{
+    if (level == LOG_WARN)
+        snprintf(user, 512, "%s", line);
+}
+
 static inline void scratch_open(struct scratch *s)
 {
     assert_int_equal(env_create(&s->env, scratch_sink, NULL, LOG_ERROR, 1), STATUS_OK);

@@ -14,7 +14,6 @@ static void run_odd(const char *settings, const char *odd_settings, const char *
 {
     struct run_rig rig, odd;
     struct rank_run runs[RANKS];
-    char path[128];
     rig_open(&rig);
     rig_open(&odd);
     rig_config(&rig, settings);
@@ -27,14 +26,9 @@ static void run_odd(const char *settings, const char *odd_settings, const char *
         scratch_text(&odd.scratch, "text.txt", odd_text);
         odd.config.data.path = odd_path;
     }
-    snprintf(path, sizeof path, "%s/run", rig.scratch.folder);
-    for (int r = 0; r < RANKS; r++) {
-        struct run_rig *own = r == 1 ? &odd : &rig;
-        runs[r] = (struct rank_run){
-            .config = &own->config,
-            .place = {.folder = path, .config_yaml = text_string(&own->yaml)},
-        };
-    }
+    rank_runs_fill(&rig, "run", runs, RANKS);
+    runs[1].config = &odd.config;
+    runs[1].place.config_yaml = text_string(&odd.yaml);
     rank_runs(&rig.scratch.env, runs, RANKS);
     for (int r = 0; r < RANKS; r++) {
         if (runs[r].status != st || !strstr(runs[r].error, part))
@@ -78,7 +72,7 @@ static void test_a_different_model_is_reported(void **state)
     struct trainer_summary first, second;
     struct rank_run runs[RANKS];
     struct run_config other;
-    char settings[256], path[128];
+    char settings[256];
     rig_open(&rig);
     rig_config(&rig, "train.steps=1");
     assert_int_equal(rig_train(&rig, "first", false, NULL, &first), STATUS_OK);
@@ -92,18 +86,14 @@ static void test_a_different_model_is_reported(void **state)
     assert_int_equal(rig_resolve(&rig, settings), STATUS_OK);
     options_print_yaml(rig.options, &rig.yaml);
     other = rig.config;
-    snprintf(path, sizeof path, "%s/run", rig.scratch.folder);
     for (int same = 0; same < 2; same++) {
         const struct model_want want = {.depth = MODEL_DEPTH_ALL};
         assert_int_equal(model_source_open(&rig.scratch.env,
                                            same ? first.checkpoint : second.checkpoint, &want,
                                            &other.source),
                          STATUS_OK);
-        for (int r = 0; r < RANKS; r++)
-            runs[r] = (struct rank_run){
-                .config = r == 1 ? &other : &rig.config,
-                .place = {.folder = path, .config_yaml = text_string(&rig.yaml)},
-            };
+        rank_runs_fill(&rig, "run", runs, RANKS);
+        runs[1].config = &other;
         rank_runs(&rig.scratch.env, runs, RANKS);
         for (int r = 0; r < RANKS; r++) {
             const char *part = same ? "" : "rank 1 has another model than rank 0";
@@ -123,18 +113,13 @@ static void test_bad_data_on_one_rank_is_reported_by_all(void **state)
     struct run_rig rig;
     struct rank_run runs[RANKS];
     struct run_config other;
-    char path[128];
     rig_open(&rig);
     rig_config(&rig, "train.steps=2");
     other = rig.config;
     scratch_text(&rig.scratch, "short.txt", "too short");
     other.data.path = rig.scratch.path;
-    snprintf(path, sizeof path, "%s/run", rig.scratch.folder);
-    for (int r = 0; r < RANKS; r++)
-        runs[r] = (struct rank_run){
-            .config = r == 1 ? &other : &rig.config,
-            .place = {.folder = path, .config_yaml = text_string(&rig.yaml)},
-        };
+    rank_runs_fill(&rig, "run", runs, RANKS);
+    runs[1].config = &other;
     rank_runs(&rig.scratch.env, runs, RANKS);
     for (int r = 0; r < RANKS; r++) {
         if (runs[r].status != (r == 1 ? STATUS_CONFIG : STATUS_COMM) ||
@@ -179,7 +164,7 @@ static void check_prints(const uint64_t (*prints)[AGREEMENT_PARTS], int count, e
                          const char *error)
 {
     struct scratch s;
-    struct seat seats[RIG_MOST_RANKS];
+    struct seat seats[4];
     struct comm_hub *hub;
     scratch_open(&s);
     assert_int_equal(comm_hub_create(&s.env, count, &hub), STATUS_OK);

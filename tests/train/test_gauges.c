@@ -1,6 +1,6 @@
 /* Readings of a GPU: at most one per second, the newest, the mean, and how they are printed. */
 #include "testing.h"
-#include "train/run/gauges.h"
+#include "train/run/pace.h"
 
 static void test_unknown_values_are_not_printed(void **state)
 {
@@ -12,8 +12,6 @@ static void test_unknown_values_are_not_printed(void **state)
                         "640 W");
     assert_string_equal(gauges_words(&(struct device_gauges){0}, out, sizeof out), "");
     assert_string_equal(gauges_words(&(struct device_gauges){1755, 640.4, 61}, out, 8), "1755 MH");
-    assert_false(gauges_known(&(struct device_gauges){0}));
-    assert_true(gauges_known(&(struct device_gauges){.celsius = 40}));
 }
 
 /* A device without sensors is queried, and all values stay unknown. */
@@ -27,7 +25,7 @@ static void test_a_cpu_has_no_readings(void **state)
     gauges_look(&gauges, device);
     assert_true(gauges.last > 0 && gauges.readings == 0);
     struct device_gauges whole = gauges_whole(&gauges);
-    assert_false(gauges_known(&whole));
+    assert_true(whole.clock_mhz == 0 && whole.watts == 0 && whole.celsius == 0);
     device_destroy(device);
     env_destroy(&env);
 }

@@ -179,9 +179,11 @@ static void expect_round_trip(const struct model_config *config)
     session_open(&s, config, 2, &loaded);
     assert_int_equal(tokenizer_bytes(&s.env, &tokenizer), STATUS_OK);
     assert_false(same_values(&saved, &loaded));
+    assert_int_equal(dir_create(&s.env, scratch_path(&s, "m")), STATUS_OK);
     assert_int_equal(
-        model_file_save(&s.env, scratch_path(&s, "m"), saved.model, saved.zero, tokenizer, 7),
+        model_file_describe(&s.env, scratch_path(&s, "m"), saved.model, DTYPE_F32, tokenizer),
         STATUS_OK);
+    write_foreign(&s, scratch_path(&s, "m/model.safetensors"), &saved, 0, DTYPE_F32);
     assert_int_equal(load(&s, scratch_path(&s, "m"), &loaded), STATUS_OK);
     assert_true(same_values(&saved, &loaded));
 
@@ -208,12 +210,6 @@ static void expect_round_trip(const struct model_config *config)
     assert_true(file_exists(scratch_path(&s, "m/tokenizer.json")));
     assert_true(file_exists(scratch_path(&s, "m/tokenizer_config.json")));
     assert_true(file_exists(scratch_path(&s, "m/generation_config.json")));
-    assert_false(file_exists(scratch_path(&s, "m.sifr-partial")));
-
-    assert_int_equal(
-        model_file_save(&s.env, scratch_path(&s, "m"), saved.model, saved.zero, NULL, 7),
-        STATUS_IO);
-    scratch_expect(&s, "it exists");
     tokenizer_destroy(tokenizer);
     session_destroy(&loaded);
     session_destroy(&saved);
@@ -374,15 +370,18 @@ static void test_every_allocation_may_fail(void **state)
     (void)state;
     struct scratch s;
     struct session session;
-    char name[32];
+    struct tokenizer *tokenizer;
     scratch_open(&s);
     session_open(&s, &gpt2, 1, &session);
+    assert_int_equal(tokenizer_bytes(&s.env, &tokenizer), STATUS_OK);
+    assert_int_equal(dir_create(&s.env, scratch_path(&s, "m")), STATUS_OK);
+    write_foreign(&s, scratch_path(&s, "m/model.safetensors"), &session, 0, DTYPE_F32);
     size_t before = mem_total(s.env.mem);
     enum status st = STATUS_MEMORY;
     for (int n = 1; st == STATUS_MEMORY; n++) {
-        snprintf(name, sizeof name, "m%d", n);
         mem_fail_at(s.env.mem, n);
-        st = model_file_save(&s.env, scratch_path(&s, name), session.model, session.zero, NULL, n);
+        st =
+            model_file_describe(&s.env, scratch_path(&s, "m"), session.model, DTYPE_F32, tokenizer);
         mem_fail_at(s.env.mem, 0);
         assert_int_equal(mem_total(s.env.mem), before);
     }
@@ -390,11 +389,12 @@ static void test_every_allocation_may_fail(void **state)
     st = STATUS_MEMORY;
     for (int n = 1; st == STATUS_MEMORY; n++) {
         mem_fail_at(s.env.mem, n);
-        st = load(&s, scratch_path(&s, name), &session);
+        st = load(&s, scratch_path(&s, "m"), &session);
         mem_fail_at(s.env.mem, 0);
         assert_int_equal(mem_total(s.env.mem), before);
     }
     assert_int_equal(st, STATUS_OK);
+    tokenizer_destroy(tokenizer);
     session_destroy(&session);
     scratch_close(&s);
 }

@@ -3,7 +3,7 @@
 #include <unistd.h>
 #include "save_rig.h"
 #include "train/models/model_source.h"
-#include "train/models/weight_files.h"
+#include "train/models/model_weights.h"
 
 static const struct model_want all = {.depth = MODEL_DEPTH_ALL};
 static const struct model_want state_only = {.depth = MODEL_DEPTH_STATE};

@@ -12,51 +12,15 @@ struct layout {
     const char *keys;
 };
 
-struct seat {
-    struct rank_run run;
-    size_t bytes[MEM_CATEGORY_COUNT]; /* peak of each category */
-};
-
-/* After it is built, a run allocates only for files, so the peak is what was built. */
-static void *seat_main(void *argument)
-{
-    struct seat *seat = argument;
-    struct rank_run *run = &seat->run;
-    struct env env;
-    assert_int_equal(env_create(&env, scratch_sink, NULL, LOG_ERROR, 1), STATUS_OK);
-    run->status = trainer_run(&env, run->config, run->ranks.hub ? &run->ranks : NULL, &run->place,
-                              &run->callbacks, &run->summary);
-    snprintf(run->error, sizeof run->error, "%s", log_first_error(env.log));
-    for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
-        seat->bytes[c] = mem_peak(env.mem, (enum mem_category)c);
-    env_destroy(&env);
-    return NULL;
-}
-
-static void run_seats(struct run_rig *rig, int ranks, struct seat *seats)
-{
-    struct comm_hub *hub = NULL;
-    char folder[128];
-    snprintf(folder, sizeof folder, "%s/run", rig->scratch.folder);
-    if (ranks > 1)
-        assert_int_equal(comm_hub_create(&rig->scratch.env, ranks, &hub), STATUS_OK);
-    for (int r = 0; r < ranks; r++)
-        seats[r].run = (struct rank_run){
-            .config = &rig->config,
-            .place = {.folder = folder, .fresh = true, .config_yaml = text_string(&rig->yaml)},
-            .ranks = {.comm = {.backend = "threads", .timeout = 60}, .hub = hub, .rank = r}};
-    threads_run(seat_main, seats, ranks, sizeof *seats);
-    comm_hub_destroy(hub);
-}
-
 /* A plan does not read the data, which the loader holds; `other` holds files and names. */
 static bool is_planned(int category)
 {
     return category != MEM_LOADER && category != MEM_OTHER;
 }
 
+/* After it is built, a run allocates only for files, so the peak is what was built. */
 static int compare(const struct layout *layout, const struct plan_request *request, struct env *env,
-                   const struct seat *seats)
+                   const struct rank_run *runs)
 {
     struct plan_zero_stage worst;
     size_t most = 0;
@@ -66,10 +30,10 @@ static int compare(const struct layout *layout, const struct plan_request *reque
         struct plan_rank rank;
         assert_int_equal(plan_rank_memory(env, request, r, NULL, NULL, &rank), STATUS_OK);
         for (int c = 0; c < MEM_CATEGORY_COUNT; c++) {
-            if (!is_planned(c) || rank.bytes[c] == seats[r].bytes[c])
+            if (!is_planned(c) || rank.bytes[c] == runs[r].peaks[c])
                 continue;
             print_error("%d ranks, %s: rank %d: %s is %zu, planned %zu\n", layout->ranks,
-                        layout->keys, r, mem_category_word((enum mem_category)c), seats[r].bytes[c],
+                        layout->keys, r, mem_category_word((enum mem_category)c), runs[r].peaks[c],
                         rank.bytes[c]);
             bad++;
         }
@@ -87,21 +51,24 @@ static int compare(const struct layout *layout, const struct plan_request *reque
 
 static int try_layout(struct run_rig *rig, const struct layout *layout)
 {
-    static struct seat seats[MOST_RANKS];
+    static struct rank_run runs[MOST_RANKS];
     char keys[KEYS];
     snprintf(keys, sizeof keys,
              "model.arch=gpt2 model.kv_heads=0 model.ff=0 train.steps=2 train.micro_batch=2 "
              "train.global_batch=20 train.eval_every=0 %s",
              layout->keys);
     rig_config(rig, keys);
-    run_seats(rig, layout->ranks, seats);
+    rank_runs_fill(rig, "run", runs, layout->ranks);
+    for (int r = 0; r < layout->ranks; r++)
+        runs[r].place.fresh = true;
+    rank_runs(&rig->scratch.env, runs, layout->ranks);
     for (int r = 0; r < layout->ranks; r++) {
-        if (seats[r].run.status != STATUS_OK)
-            print_error("%d ranks, %s: %s\n", layout->ranks, layout->keys, seats[r].run.error);
-        assert_int_equal(seats[r].run.status, STATUS_OK);
+        if (runs[r].status != STATUS_OK)
+            print_error("%d ranks, %s: %s\n", layout->ranks, layout->keys, runs[r].error);
+        assert_int_equal(runs[r].status, STATUS_OK);
     }
     const struct plan_request request = run_plan_request(&rig->config, layout->ranks);
-    return compare(layout, &request, &rig->scratch.env, seats);
+    return compare(layout, &request, &rig->scratch.env, runs);
 }
 
 static void try_layouts(const struct layout *layouts, size_t count)

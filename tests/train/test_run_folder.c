@@ -190,9 +190,33 @@ static void test_fresh_refuses_paths_without_a_name(void **state)
         assert_int_equal(prepare(&s, scratch_path(&s, names[i]), true), STATUS_CONFIG);
         scratch_expect(&s, "--out=../NAME");
         assert_int_equal(dir_create(&s.env, scratch_path(&s, ".../checkpoints")), STATUS_OK);
+        scratch_text(&s, ".../metrics.jsonl", LINE);
         /* an ordinary name */
         assert_int_equal(prepare(&s, scratch_path(&s, "..."), true), STATUS_OK);
         assert_true(file_exists(scratch_path(&s, "....1/checkpoints")));
+        scratch_close(&s);
+    }
+}
+
+/* A folder `checkpoints`, even with a step-N in it, may be another program's. */
+static void test_fresh_moves_only_runs(void **state)
+{
+    (void)state;
+    static const char *const files[] = {NULL, "run/checkpoints/w.pt",
+                                        "run/checkpoints/step-20/COMPLETE"};
+    for (int i = 0; i < 3; i++) {
+        struct scratch s;
+        bool holds;
+        make_folder(&s);
+        assert_int_equal(dir_create(&s.env, scratch_path(&s, "run/checkpoints/step-20")),
+                         STATUS_OK);
+        if (files[i])
+            scratch_text(&s, files[i], "x");
+        assert_int_equal(run_folder_check(&s.env, scratch_path(&s, "run"), true, &holds),
+                         STATUS_CONFIG);
+        scratch_expect(&s, "--fresh moves only runs aside");
+        assert_int_equal(prepare(&s, scratch_path(&s, "run"), true), STATUS_CONFIG);
+        assert_true(file_exists(scratch_path(&s, "run/notes.txt")));
         scratch_close(&s);
     }
 }
@@ -280,12 +304,6 @@ static void test_one_run_uses_a_folder_at_a_time_over_nfs(void **state)
     locks = LOCKS_HERE;
 }
 
-static void keep_line(void *user, enum log_level level, const char *line)
-{
-    if (level == LOG_WARN)
-        snprintf(user, 512, "%s", line);
-}
-
 /* A file system without locks: there is a warning, and the run starts. */
 static void test_a_file_system_without_locks_is_reported(void **state)
 {
@@ -295,7 +313,7 @@ static void test_a_file_system_without_locks_is_reported(void **state)
     struct env env;
     char line[512] = "";
     scratch_open(&s);
-    assert_int_equal(env_create(&env, keep_line, line, LOG_WARN, 1), STATUS_OK);
+    assert_int_equal(env_create(&env, scratch_keep_warning, line, LOG_WARN, 1), STATUS_OK);
     locks = LOCKS_NONE;
     assert_int_equal(run_folder_prepare(&env, scratch_path(&s, "run"), false, &lock), STATUS_OK);
     assert_non_null(strstr(line, "make sure that no other run writes to"));
@@ -345,11 +363,8 @@ static void test_a_foreign_lock_file_is_kept(void **state)
         scratch_expect(&s, "run/lock' is not a lock file of sifr");
         for (int fresh = 0; fresh < 2; fresh++) {
             assert_int_equal(prepare(&s, scratch_path(&s, "run"), fresh), STATUS_CONFIG);
-            scratch_expect(&s, "is not a lock file of sifr");
+            scratch_expect(&s, "choose another folder with --out");
         }
-        struct lock_file *lock = NULL;
-        assert_int_equal(run_lock_take(&s.env, scratch_path(&s, "run"), &lock), STATUS_CONFIG);
-        scratch_expect(&s, "choose another folder with --out");
         assert_int_equal(file_read(&s.env, scratch_path(&s, "run/lock"), 100, &text, &bytes),
                          STATUS_OK);
         assert_string_equal(text, others[i]);
@@ -427,6 +442,7 @@ int main(void)
         cmocka_unit_test(test_foreign_files_are_kept),
         cmocka_unit_test(test_fresh_moves_the_old_run_aside),
         cmocka_unit_test(test_fresh_refuses_paths_without_a_name),
+        cmocka_unit_test(test_fresh_moves_only_runs),
         cmocka_unit_test(test_a_file_is_not_a_folder),
         cmocka_unit_test(test_a_full_disk_leaves_no_folder),
         cmocka_unit_test(test_one_run_uses_a_folder_at_a_time),

@@ -6,7 +6,7 @@
 
 #include "base/rng.h"
 #include "testing.h"
-#include "train/sampling.h"
+#include "train/generate.h"
 
 /* --- the reference: pops ids off a heap, one by one, and adds masses in that order ------------ */
 

@@ -59,11 +59,11 @@ static void test_text_is_surrounded_by_end_of_text(void **state)
     scratch_text(&f.s, "3.txt", "");
     scratch_path(&f.s, "*.txt");
     assert_int_equal(load(&f, f.s.path, DATA_AUTO, 0), STATUS_OK);
-    expect_stream(&f, source_train(f.source), "$one\n$two\nthree\n$");
-    assert_int_equal(source_held_out(f.source)->count, 0);
+    expect_stream(&f, &f.source->train, "$one\n$two\nthree\n$");
+    assert_int_equal(f.source->held_out.count, 0);
     assert_int_equal(load(&f, f.s.path, DATA_AUTO, 0.45), STATUS_OK);
-    expect_stream(&f, source_train(f.source), "$one\n$two\n");
-    expect_stream(&f, source_held_out(f.source), "$three\n$");
+    expect_stream(&f, &f.source->train, "$one\n$two\n");
+    expect_stream(&f, &f.source->held_out, "$three\n$");
     end(&f);
 }
 
@@ -76,11 +76,11 @@ static void test_jsonl_masks_prompts(void **state)
                                     "{\"text\":\"ab\"}\n{\"prompt\":\"pq\",\"completion\":\"c\"}\n"
                                     "{\"prompt\":\"x\",\"completion\":\"y\"}\n{\"text\":\"z\"}\n");
     assert_int_equal(load(&f, path, DATA_AUTO, 0), STATUS_OK);
-    expect_stream(&f, source_train(f.source), "$ab$p-q-c$x-y$z$");
+    expect_stream(&f, &f.source->train, "$ab$p-q-c$x-y$z$");
     assert_int_equal(load(&f, path, DATA_AUTO, 0.4), STATUS_OK);
-    expect_stream(&f, source_train(f.source), "$ab$p-q-c$x-y$");
-    expect_stream(&f, source_held_out(f.source), "$z$");
-    assert_null(source_held_out(f.source)->mask);
+    expect_stream(&f, &f.source->train, "$ab$p-q-c$x-y$");
+    expect_stream(&f, &f.source->held_out, "$z$");
+    assert_null(f.source->held_out.mask);
     end(&f);
 }
 
@@ -109,11 +109,11 @@ static void test_shards_are_joined(void **state)
     write_shard(&f, "t_1.bin", "abcde", 257, 0);
     scratch_path(&f.s, "t_*.bin");
     assert_int_equal(load(&f, f.s.path, DATA_AUTO, 0), STATUS_OK);
-    expect_stream(&f, source_train(f.source), "abcdefghij");
-    assert_int_equal(source_fingerprint(f.source), 5);
+    expect_stream(&f, &f.source->train, "abcdefghij");
+    assert_int_equal(f.source->fingerprint, 5);
     assert_int_equal(load(&f, f.s.path, DATA_AUTO, 0.3), STATUS_OK);
-    expect_stream(&f, source_train(f.source), "abcdefg");
-    expect_stream(&f, source_held_out(f.source), "ghij"); /* g is context only */
+    expect_stream(&f, &f.source->train, "abcdefg");
+    expect_stream(&f, &f.source->held_out, "ghij"); /* g is context only */
     end(&f);
 }
 
@@ -125,9 +125,9 @@ static void test_bare_shards_need_a_configured_format(void **state)
     begin(&f);
     const char *path = scratch_write(&f.s, "train.bin", tokens, sizeof tokens);
     assert_int_equal(load(&f, path, DATA_AUTO, 0), STATUS_FORMAT);
-    scratch_expect(&f.s, "data.format u16 or u32");
+    scratch_expect(&f.s, "set data.format=u16 or u32");
     assert_int_equal(load(&f, path, DATA_U16, 0), STATUS_OK);
-    expect_stream(&f, source_train(f.source), "abc");
+    expect_stream(&f, &f.source->train, "abc");
     end(&f);
 }
 
@@ -178,7 +178,7 @@ static void test_lines_without_text_are_not_data(void **state)
                                     "{\"text\":\"\"}\n{\"text\":\"ab\"}\n{\"text\":\"\"}\n"
                                     "{\"prompt\":\"p\",\"completion\":\"\"}\n");
     assert_int_equal(load(&f, path, DATA_AUTO, 0), STATUS_OK);
-    expect_stream(&f, source_train(f.source), "$ab$p-$");
+    expect_stream(&f, &f.source->train, "$ab$p-$");
     end(&f);
 }
 

@@ -86,8 +86,8 @@ static void expect_same(struct fixture *f, const struct token_stream *a,
 
 static void expect_same_source(struct fixture *f, const struct source *a, const struct source *b)
 {
-    expect_same(f, source_train(a), source_train(b));
-    expect_same(f, source_held_out(a), source_held_out(b));
+    expect_same(f, &a->train, &b->train);
+    expect_same(f, &a->held_out, &b->held_out);
 }
 
 static void test_text_is_encoded_once_and_then_mapped(void **state)
@@ -152,7 +152,7 @@ static void test_jsonl_keeps_its_mask(void **state)
         struct source *plain = load(&f, NULL, "a.jsonl", 0.4 * i);
         struct source *first = load(&f, f.cache, "a.jsonl", 0.4 * i);
         struct source *second = load(&f, f.cache, "a.jsonl", 0.4 * i);
-        assert_non_null(source_train(second)->mask);
+        assert_non_null(second->train.mask);
         expect_same_source(&f, plain, first);
         expect_same_source(&f, plain, second);
         source_destroy(second);
@@ -281,7 +281,7 @@ static void test_a_truncated_cache_is_reported(void **state)
     (void)state;
     begin(&f);
     struct source *source = load(&f, f.cache, "a.txt", 0.1);
-    const struct token_stream *stream = source_train(source);
+    const struct token_stream *stream = &source->train;
     const struct token_span *piece = stream->spans;
     assert_int_equal(token_stream_read(stream, &f.s.env, 0, 16, 300, tokens), STATUS_OK);
     assert_non_null(strstr(piece->file, "/run/cache/tokens-"));

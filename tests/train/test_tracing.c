@@ -58,12 +58,9 @@ static void check_lanes(json_t *events)
 static void run_traced(struct run_rig *rig, const char *folder, const char *trace,
                        struct rank_run *runs)
 {
-    static char path[128];
-    snprintf(path, sizeof path, "%s/%s", rig->scratch.folder, folder);
+    rank_runs_fill(rig, folder, runs, RANKS);
     for (int r = 0; r < RANKS; r++)
-        runs[r] = (struct rank_run){
-            .config = &rig->config,
-            .place = {.folder = path, .config_yaml = text_string(&rig->yaml), .trace = trace}};
+        runs[r].place.trace = trace;
     rank_runs(&rig->scratch.env, runs, RANKS);
 }
 

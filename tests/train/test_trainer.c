@@ -274,13 +274,6 @@ static void test_stop_saves_the_model(void **state)
     rig_close(&rig);
 }
 
-static void keep_line(void *user, enum log_level level, const char *line)
-{
-    char *kept = user;
-    if (level == LOG_WARN)
-        snprintf(kept, 512, "%s", line);
-}
-
 static void test_divergence_is_reported(void **state)
 {
     (void)state;
@@ -290,7 +283,8 @@ static void test_divergence_is_reported(void **state)
     char line[512] = "";
     rig_open(&rig);
     env_destroy(&rig.scratch.env);
-    assert_int_equal(env_create(&rig.scratch.env, keep_line, line, LOG_WARN, 1), STATUS_OK);
+    assert_int_equal(env_create(&rig.scratch.env, scratch_keep_warning, line, LOG_WARN, 1),
+                     STATUS_OK);
     rig_config(&rig, "train.steps=100 train.lr=1000 train.clip=0 train.max_skips=3 train.warmup=0 "
                      "train.weight_decay=1000 train.eval_batches=1");
     assert_int_equal(rig_train(&rig, "run", false, NULL, &summary), STATUS_DIVERGED);

@@ -1,62 +1,25 @@
 /* Complete runs on ranks that are threads: losses, evaluations, text samples and the saved model
  * equal those of one rank, in every precision and every layout. */
-#include "run_rig.h"
-#include "threads.h"
+#include "ranks_rig.h"
 
 enum { MOST_RANKS = 6 };
-
-struct job {
-    const struct run_rig *rig;
-    struct comm_hub *hub; /* NULL: one rank */
-    int rank;
-    const char *folder;
-    enum status st;
-    struct trainer_summary summary;
-};
-
-static void quiet(void *user, enum log_level level, const char *line)
-{
-    (void)user, (void)level, (void)line;
-}
-
-static void *train_rank(void *argument)
-{
-    static const struct trainer_callbacks none = {0};
-    struct job *job = argument;
-    struct session_ranks ranks = {
-        .comm = {.backend = "threads", .timeout = 60.0}, .hub = job->hub, .rank = job->rank};
-    struct trainer_target place = {.folder = job->folder,
-                                   .config_yaml = text_string(&job->rig->yaml)};
-    struct env env;
-    assert_int_equal(env_create(&env, quiet, NULL, LOG_WARN, 1), STATUS_OK);
-    job->st = trainer_run(&env, &job->rig->config, job->hub ? &ranks : NULL, &place, &none,
-                          &job->summary);
-    env_destroy(&env);
-    return NULL;
-}
 
 /* Train with `settings` on this number of ranks, in a folder of this name. */
 static struct trainer_summary train(struct run_rig *rig, const char *folder, int ranks,
                                     const char *settings)
 {
-    struct job jobs[MOST_RANKS];
-    struct comm_hub *hub = NULL;
-    char all[512], path[128];
+    struct rank_run runs[MOST_RANKS];
+    char all[512];
     snprintf(all, sizeof all,
              "train.steps=8 train.global_batch=20 train.eval_every=4 train.eval_batches=3 "
              "train.sample_every=4 train.sample_tokens=6 %s",
              settings);
-    snprintf(path, sizeof path, "%s/%s", rig->scratch.folder, folder);
     rig_config(rig, all);
-    if (ranks > 1)
-        assert_int_equal(comm_hub_create(&rig->scratch.env, ranks, &hub), STATUS_OK);
+    rank_runs_fill(rig, folder, runs, ranks);
+    rank_runs(&rig->scratch.env, runs, ranks);
     for (int r = 0; r < ranks; r++)
-        jobs[r] = (struct job){.rig = rig, .hub = hub, .rank = r, .folder = path};
-    threads_run(train_rank, jobs, ranks, sizeof *jobs);
-    comm_hub_destroy(hub);
-    for (int r = 0; r < ranks; r++)
-        assert_int_equal(jobs[r].st, STATUS_OK);
-    return jobs[0].summary;
+        assert_int_equal(runs[r].status, STATUS_OK);
+    return runs[0].summary;
 }
 
 static void expect_same_file(struct run_rig *rig, const char *a, const char *b, const char *name)

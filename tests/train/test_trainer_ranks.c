@@ -9,15 +9,9 @@ static void run_quietly(const char *settings, struct trainer_summary *summary)
 {
     struct run_rig rig;
     struct rank_run runs[RANKS];
-    char path[128];
     rig_open(&rig);
     rig_config(&rig, settings);
-    snprintf(path, sizeof path, "%s/run", rig.scratch.folder);
-    for (int r = 0; r < RANKS; r++)
-        runs[r] = (struct rank_run){
-            .config = &rig.config,
-            .place = {.folder = path, .config_yaml = text_string(&rig.yaml)},
-        };
+    rank_runs_fill(&rig, "run", runs, RANKS);
     rank_runs(&rig.scratch.env, runs, RANKS);
     for (int r = 0; r < RANKS; r++)
         assert_int_equal(runs[r].status, STATUS_OK);
@@ -63,18 +57,14 @@ static void test_a_late_rank_is_named_with_its_step(void **state)
 {
     struct run_rig rig;
     struct rank_run runs[RANKS];
-    char path[128];
     (void)state;
     rig_open(&rig);
     rig_config(&rig, "train.steps=4 zero.stage=3");
-    snprintf(path, sizeof path, "%s/run", rig.scratch.folder);
-    for (int r = 0; r < RANKS; r++)
-        runs[r] = (struct rank_run){
-            .config = &rig.config,
-            .place = {.folder = path, .config_yaml = text_string(&rig.yaml)},
-            .callbacks = {.step = dawdle, .user = &runs[1]},
-            .timeout = 5, /* seconds; no other call takes that long, even on a busy machine */
-        };
+    rank_runs_fill(&rig, "run", runs, RANKS);
+    for (int r = 0; r < RANKS; r++) {
+        runs[r].callbacks = (struct trainer_callbacks){.step = dawdle, .user = &runs[1]};
+        runs[r].timeout = 5; /* seconds; no other call takes that long, even on a busy machine */
+    }
     rank_runs(&rig.scratch.env, runs, RANKS);
     assert_int_equal(runs[1].status, STATUS_COMM);
     if (!strstr(runs[1].error, "rank 0 has not arrived") ||

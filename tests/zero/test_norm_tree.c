@@ -2,7 +2,7 @@
  * than a plain loop. */
 #include "testing.h"
 #include "base/rng.h"
-#include "zero/norm_tree.h"
+#include "zero/zero_impl.h"
 
 static double leaf(int64_t i)
 {

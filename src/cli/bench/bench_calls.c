@@ -1,8 +1,8 @@
-#include "cli/bench/bench_calls.h"
+#include "cli/bench/bench.h"
 #include <string.h>
 #include "base/clock.h"
-#include "ops/ops_bench.h"
-#include "plan/machine_fit.h"
+#include "ops/ops_trial.h"
+#include "plan/machine.h"
 #include "plan/plan_time.h"
 
 /* --- which calls ---------------------------------------------------------------------------- */
@@ -37,15 +37,6 @@ static enum status usual_calls(struct env *env, bool gpu, struct ops_case **case
         c->embedding.batch *= 16;
     }
     return STATUS_OK;
-}
-
-static enum status list_calls(struct session *session, const struct bench_calls *config,
-                              struct ops_case **cases, int *count)
-{
-    struct env *env = device_env(session->device);
-    if (config->request)
-        return plan_time_calls(env, config->request, cases, count);
-    return usual_calls(env, device_memory(session->device) == MEM_GPU, cases, count);
 }
 
 /* --- timing --------------------------------------------------------------------------------- */
@@ -123,12 +114,6 @@ static enum status time_all(struct session *session, const struct bench_calls *c
 
 /* --- fitting -------------------------------------------------------------------------------- */
 
-/* An embedding reads only some rows of its table, so its bytes are not comparable. */
-static bool is_lookup(const struct bench_calls_line *line)
-{
-    return strcmp(line->measured.shape.op, "embedding") == 0;
-}
-
 static enum status fit(struct env *env, struct bench_calls_result *result)
 {
     struct fit_call *calls;
@@ -138,7 +123,9 @@ static enum status fit(struct env *env, struct bench_calls_result *result)
         int count = 0;
         for (int i = 0; i < result->count; i++) {
             const struct bench_calls_line *line = &result->lines[i];
-            if (ops_kind_of(line->measured.shape.op) == (enum ops_kind)k && !is_lookup(line))
+            /* An embedding reads only some rows of its table, so its bytes are not comparable. */
+            bool lookup = strcmp(line->measured.shape.op, "embedding") == 0;
+            if (ops_kind_of(line->measured.shape.op) == (enum ops_kind)k && !lookup)
                 calls[count++] =
                     (struct fit_call){line->flops, line->bytes, line->measured.seconds};
         }
@@ -157,7 +144,9 @@ enum status bench_calls_run(struct session *session, const struct bench_calls *c
     struct ops_case *cases;
     int count;
     *result = (struct bench_calls_result){0};
-    TRY(list_calls(session, config, &cases, &count));
+    TRY(config->request
+            ? plan_time_calls(env, config->request, &cases, &count)
+            : usual_calls(env, device_memory(session->device) == MEM_GPU, &cases, &count));
     TRY_OR(undo_cases, mem_alloc_array(env, MEM_OTHER, "timed calls", (size_t)count + TINY_CALLS,
                                        sizeof *result->lines, &result->lines));
     st = time_all(session, config, cases, count, result);

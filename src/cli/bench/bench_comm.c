@@ -4,7 +4,7 @@
  * Calls within a node and calls between nodes are timed in separate groups. All groups run at the
  * same time, so that they compete for memory and NICs as in a real step.
  */
-#include "cli/bench/bench_comm.h"
+#include "cli/bench/bench.h"
 #include <string.h>
 #include <unistd.h>
 #include "cli/bench/bench_comm_impl.h"
@@ -93,11 +93,6 @@ undo_group:
 
 /* --- fitting -------------------------------------------------------------------------------- */
 
-static bool moves_only(const struct bench_comm_line *line)
-{
-    return strcmp(line->what, "all_gather") == 0 || strcmp(line->what, "all_to_all") == 0;
-}
-
 /* Fits the calls that only move bytes. A small send_recv, one direction at a time, adds the cost of
  * a single message. */
 static double fit_group(const struct bench_comm_result *result, bool between,
@@ -109,7 +104,9 @@ static double fit_group(const struct bench_comm_result *result, bool between,
         const struct bench_comm_line *line = &result->lines[i];
         bool single =
             strcmp(line->what, "send_recv") == 0 && line->bytes < 16 * BENCH_COMM_SMALLEST;
-        if (line->between == between && (moves_only(line) || single))
+        bool moves_only =
+            strcmp(line->what, "all_gather") == 0 || strcmp(line->what, "all_to_all") == 0;
+        if (line->between == between && (moves_only || single))
             calls[count++] = (struct fit_message){line->messages, line->bytes, line->seconds};
     }
     *wire = machine_fit_wire(calls, count);

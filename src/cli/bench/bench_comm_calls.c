@@ -121,13 +121,6 @@ static void copy_bytes(const struct bench_rig *rig, int64_t count)
     device_copy(rig->stream, rig->a, rig->b, (size_t)count * sizeof(float));
 }
 
-/* Bytes that this rank sent per call, as counted by the communicator. */
-static double sent_by(struct comm_counter before, struct comm_counter after)
-{
-    int64_t calls = after.calls - before.calls;
-    return calls > 0 ? (double)(after.bytes - before.bytes) / (double)calls : 0;
-}
-
 static enum status time_copy(struct bench_rig *rig, double bytes, double *rate)
 {
     double seconds;
@@ -147,7 +140,10 @@ static enum status add_line(struct bench_rig *rig, const struct kind *kind, doub
     *line = (struct bench_comm_line){
         .what = kind->word, .between = between, .messages = pair ? 1 : size - 1};
     TRY(bench_time_call(rig, kind->call, count_for(kind, size, bytes), &line->seconds));
-    line->bytes = sent_by(before, comm_counted(rig->comm, kind->kind));
+    /* Bytes that this rank sent per call, as counted by the communicator. */
+    struct comm_counter after = comm_counted(rig->comm, kind->kind);
+    if (after.calls > before.calls)
+        line->bytes = (double)(after.bytes - before.bytes) / (double)(after.calls - before.calls);
     TRY(bench_agree(rig, &line->bytes));
     if (pair)
         line->seconds /= 2;

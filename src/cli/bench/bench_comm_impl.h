@@ -2,7 +2,7 @@
  * timing of one call. */
 #ifndef CLI_BENCH_COMM_IMPL_H
 #define CLI_BENCH_COMM_IMPL_H
-#include "cli/bench/bench_comm.h"
+#include "cli/bench/bench.h"
 
 enum {
     BENCH_COMM_SMALLEST = 1024, /* bytes */

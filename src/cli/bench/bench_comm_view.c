@@ -1,6 +1,6 @@
 /* bench_comm_view -- the output of `sifr bench comm`: a line for each kind of call and size, and
  * the fitted prices. */
-#include "cli/bench/bench_comm.h"
+#include "cli/bench/bench.h"
 
 static void show_line(struct console *console, const struct bench_comm_line *line)
 {

@@ -1,7 +1,5 @@
-#include "cli/bench/bench_machine.h"
 #include <string.h>
-#include "cli/bench/bench_calls.h"
-#include "cli/bench/bench_ranks.h"
+#include "cli/bench/bench.h"
 #include "base/host.h"
 #include "train/run_plan.h"
 

@@ -1,6 +1,6 @@
 /* bench_ranks -- starts or joins ranks. A rank that is a process runs this program with the same
  * arguments and --threads. */
-#include "cli/bench/bench_ranks.h"
+#include "cli/bench/bench.h"
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -54,11 +54,6 @@ static enum status launch(struct cli *cli, const struct bench_ranks *ranks)
     return st;
 }
 
-static void report_failure(int rank, enum status st, const char *error)
-{
-    rank_report_end(rank, st, error, true);
-}
-
 struct job {
     struct compute_config place;
     bench_work_fn *work;
@@ -92,7 +87,7 @@ static enum status run_here(struct cli *cli, const struct bench_ranks *ranks,
         ranks_say_choice(cli->env, plan);
     if (plan->way == RANKS_THREADS)
         return ranks_run_threads(cli, plan->size, &member, be_rank, job);
-    member.failing = report_failure;
+    member.failing = ranks_report_failure;
     return be_rank(job, cli->env, plan->way == RANKS_JOIN ? &member : NULL);
 }
 

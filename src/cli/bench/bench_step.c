@@ -1,7 +1,7 @@
 /* bench_step -- times the real engine on random tokens. Every step has new tokens: a model that has
  * memorized its batch has small gradients, and the power of a GPU, hence its clock, depends on the
  * data. All threads draw the tokens between the steps, so that a GPU is not idle for long. */
-#include "cli/bench/bench_step.h"
+#include "cli/bench/bench.h"
 #include <stdlib.h>
 #include "base/clock.h"
 #include "base/rng.h"

@@ -7,14 +7,13 @@
  */
 #include <math.h>
 #include <string.h>
-#include "cli/bench/bench_machine.h"
-#include "cli/bench/bench_step.h"
+#include "cli/bench/bench.h"
 #include "cli/command.h"
 #include "cli/json_out.h"
 #include "base/host.h"
-#include "ops/ops_bench.h"
+#include "ops/ops_trial.h"
 #include "train/config/config.h"
-#include "train/run/gauges.h"
+#include "train/run/pace.h"
 
 struct bench_settings {
     struct run_config run; /* model, engine and precision; all of it for a machine profile */
@@ -175,11 +174,7 @@ static void report_step(struct bench *bench, const struct bench_step_config *con
         json_out_real(&bench->json, "gflops", r->gflops);
         json_out_real(&bench->json, "sgemm_share", share);
         json_out_int(&bench->json, "peak_bytes", (int64_t)r->held.total_bytes);
-        json_out_open(&bench->json, "peak", '{');
-        for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
-            json_out_int(&bench->json, mem_category_word((enum mem_category)c),
-                         (int64_t)r->held.bytes[c]);
-        json_out_close(&bench->json, '}');
+        json_out_mem(&bench->json, "peak", r->held.bytes);
         if (r->gpu.held_bytes > 0)
             gpu_json(bench, r);
         json_out_real(&bench->json, "loss", r->loss);
@@ -278,13 +273,6 @@ static enum status measure(struct bench *bench, const struct options *options, c
 
 #define MACHINE_SECONDS 0.07 /* default of --seconds for a profile, which has many calls */
 
-/* Is the configuration of a run given? */
-static bool names_run(const struct options *options, int word_count)
-{
-    return word_count > 1 || options_is_set(options, "model.preset") ||
-           options_is_set(options, "model.layers") || options_is_set(options, "model.path");
-}
-
 /* Measure for a machine profile, or on several ranks. */
 static enum status measure_machine(struct cli *cli, struct options *options,
                                    struct bench_settings *settings, bool comm, bool configured)
@@ -328,7 +316,9 @@ static enum status run_bench(struct cli *cli, struct options *options, void *use
     }
     if (options_is_set(options, "save") && !*settings->save)
         return FAIL(cli->env, USAGE, "--save is empty: name a file, or omit --save");
-    bool configured = ops && names_run(options, word_count);
+    bool configured =
+        ops && (word_count > 1 || options_is_set(options, "model.preset") ||
+                options_is_set(options, "model.layers") || options_is_set(options, "model.path"));
     if (comm || (ops && (settings->n > 0 || *settings->save || configured)))
         return measure_machine(cli, options, settings, comm, configured);
     if (settings->n > 0 || *settings->save)
@@ -350,24 +340,17 @@ static enum status run_bench(struct cli *cli, struct options *options, void *use
 
 /* --- the command ---------------------------------------------------------------------------- */
 
-#define FIELD(name, kind)                                   \
-    .key = #name, .type = OPTION_##kind, .flag_only = true, \
-    .offset = offsetof(struct bench_settings, name)
-#define RANGE(low, high) .ranged = true, .min = (low), .max = (high)
+#define FIELD(name, kind) COMMAND_FLAG(#name, bench_settings, name, kind)
 static const struct option bench_list[] = {
-    {FIELD(batch, INT), .letter = 'b', .fallback = "4", RANGE(1, 1e6),
+    {FIELD(batch, INT), .letter = 'b', .fallback = "4", COMMAND_RANGE(1, 1e6),
      .help = "step: sequences per micro-batch"},
-    {.key = "micro-batches",
-     .type = OPTION_INT,
-     .flag_only = true,
-     .offset = offsetof(struct bench_settings, micro_batches),
-     .fallback = "1",
-     RANGE(1, 1e6),
-     .help = "step: micro-batches per step"},
-    {FIELD(context, INT), .letter = 'T', .fallback = "0", RANGE(0, 1e7),
+    {COMMAND_FLAG("micro-batches", bench_settings, micro_batches, INT), .fallback = "1",
+     COMMAND_RANGE(1, 1e6), .help = "step: micro-batches per step"},
+    {FIELD(context, INT), .letter = 'T', .fallback = "0", COMMAND_RANGE(0, 1e7),
      .help = "step: tokens per sequence; 0 = model.context"},
-    {FIELD(steps, INT), .fallback = "5", RANGE(1, 1e6), .help = "step: number of timed steps"},
-    {FIELD(seconds, REAL), .fallback = "0.2", RANGE(0.001, 3600),
+    {FIELD(steps, INT), .fallback = "5", COMMAND_RANGE(1, 1e6),
+     .help = "step: number of timed steps"},
+    {FIELD(seconds, REAL), .fallback = "0.2", COMMAND_RANGE(0.001, 3600),
      .help = "ops, comm: seconds for each measurement; default with --save, -n or a model: 0.07"},
     {FIELD(backend, STRING), .fallback = "cpu", .value_name = "NAME",
      .help =
@@ -375,34 +358,26 @@ static const struct option bench_list[] = {
     {FIELD(device, CHOICE), .fallback = "auto", .choices = run_device_words,
      .help = "step, comm, and ops with --save or -n: device to compute on; auto = cuda if there is "
              "a GPU"},
-    {.key = "peak-tflops",
-     .type = OPTION_REAL,
-     .flag_only = true,
-     .offset = offsetof(struct bench_settings, peak_tflops),
-     .fallback = "0",
-     RANGE(0, 1e9),
+    {COMMAND_FLAG("peak-tflops", bench_settings, peak_tflops, REAL), .fallback = "0",
+     COMMAND_RANGE(0, 1e9),
      .help = "step: peak rate for the MFU; 0 = known from the name of the GPU"},
-    {FIELD(n, INT), .letter = 'n', RANGE(1, 65536), .value_name = "RANKS",
+    {FIELD(n, INT), .letter = 'n', COMMAND_RANGE(1, 65536), .value_name = "RANKS",
      .help = "ops, comm: ranks that measure at the same time; omit it under mpirun or srun"},
     {FIELD(save, STRING), .value_name = "FILE",
      .help =
          "ops, comm: save the result in a machine profile for `sifr plan --machine`; ops and comm "
          "each replace their half of the file"},
-    {FIELD(largest, INT), .fallback = "67108864", RANGE(1024, 1e11), .value_name = "BYTES",
+    {FIELD(largest, INT), .fallback = "67108864", COMMAND_RANGE(1024, 1e11), .value_name = "BYTES",
      .help = "comm: largest number of bytes that a rank sends in a call"},
-    {FIELD(node, INT), .fallback = "0", RANGE(0, 65536), .value_name = "RANKS",
+    {FIELD(node, INT), .fallback = "0", COMMAND_RANGE(0, 65536), .value_name = "RANKS",
      .help = "comm: ranks per node; 0 = the ranks of a host"},
     {FIELD(json, BOOL), .help = "print one JSON object"},
 };
 #undef FIELD
-#undef RANGE
-static const struct option_table bench_options = {"bench", bench_list,
-                                                  sizeof bench_list / sizeof bench_list[0]};
 
 static enum status bind_bench(struct options *options, void *settings)
 {
     struct bench_settings *bench = settings;
-    TRY(options_bind(options, &bench_options, bench));
     return run_config_bind_planning(options, &bench->run);
 }
 
@@ -436,6 +411,7 @@ const struct command command_bench = {
     .settings_bytes = sizeof(struct bench_settings),
     .most_words = 2,
     .says_end = true,
+    .flags = COMMAND_FLAGS("bench", bench_list),
     .bind = bind_bench,
     .run = run_bench,
 };

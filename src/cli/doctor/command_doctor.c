@@ -4,24 +4,34 @@
  * Facts are collected once and printed as lines or as one JSON object. Findings are problems with
  * their fix, the worst first.
  */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <jansson.h>
 #include <math.h>
+#include <pcre2.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <unistd.h>
+#include <xxhash.h>
+#include <yaml.h>
 #include "base/env.h"
 #include "cli/command.h"
 #include "cli/json_out.h"
-#include "cli/doctor/libraries.h"
 #include "base/host.h"
-#include "cli/launch/mpi_launcher.h"
-#include "device/device_info.h"
-#include "ops/ops_info.h"
+#include "device/device.h"
+#include "ops/ops.h"
+#include "cli/launch/launch.h"
 
 struct doctor_settings {
     bool json;
 };
 
 enum { FINDINGS_MAX = 8, FINDING_BYTES = 256 };
+
+/* Versions of the loaded libraries, as they report them. */
+struct libraries {
+    char jansson[32], yaml[32], pcre2[64], xxhash[32];
+    bool pcre2_jit; /* without it the tokenizer is several times slower */
+};
 
 struct checkup {
     struct machine machine;
@@ -33,6 +43,20 @@ struct checkup {
     int finding_count;
     char findings[FINDINGS_MAX][FINDING_BYTES];
 };
+
+static void libraries_look(struct libraries *libraries)
+{
+    *libraries = (struct libraries){0};
+    snprintf(libraries->jansson, sizeof libraries->jansson, "%s", jansson_version_str());
+    snprintf(libraries->yaml, sizeof libraries->yaml, "%s", yaml_get_version_string());
+    unsigned xxhash = XXH_versionNumber();
+    snprintf(libraries->xxhash, sizeof libraries->xxhash, "%u.%u.%u", xxhash / 10000,
+             xxhash / 100 % 100, xxhash % 100);
+    if (pcre2_config(PCRE2_CONFIG_VERSION, NULL) <= (int)sizeof libraries->pcre2)
+        pcre2_config(PCRE2_CONFIG_VERSION, libraries->pcre2);
+    uint32_t jit = 0;
+    libraries->pcre2_jit = pcre2_config(PCRE2_CONFIG_JIT, &jit) >= 0 && jit == 1;
+}
 
 #if defined(__clang__)
 static const char compiler[] = __VERSION__;
@@ -209,16 +233,6 @@ static void print_facts(struct console *console, const struct checkup *checkup)
     fact(console, "", "PCRE2 %s, %s JIT", l->pcre2, l->pcre2_jit ? "with" : "without");
 }
 
-static void print_findings(struct console *console, const struct checkup *checkup)
-{
-    console_line(console, "%s", "");
-    for (int i = 0; i < checkup->finding_count; i++)
-        console_line(console, "%s!%s %s", console_style(console, STYLE_YELLOW),
-                     console_style(console, STYLE_PLAIN), checkup->findings[i]);
-    if (checkup->finding_count == 0)
-        console_line(console, "no problems found");
-}
-
 static void add_cuda(struct json_out *json, const struct device_cuda_info *cuda)
 {
     json_out_open(json, "cuda", '{');
@@ -300,25 +314,20 @@ static enum status run_doctor(struct cli *cli, struct options *options, void *se
     if (doctor->json)
         return print_json(cli, &checkup);
     print_facts(cli->console, &checkup);
-    print_findings(cli->console, &checkup);
+    console_line(cli->console, "%s", "");
+    for (int i = 0; i < checkup.finding_count; i++)
+        console_line(cli->console, "%s!%s %s", console_style(cli->console, STYLE_YELLOW),
+                     console_style(cli->console, STYLE_PLAIN), checkup.findings[i]);
+    if (checkup.finding_count == 0)
+        console_line(cli->console, "no problems found");
     return STATUS_OK;
 }
 
 /* --- the command ---------------------------------------------------------------------------- */
 
 static const struct option doctor_list[] = {
-    {.key = "json",
-     .type = OPTION_BOOL,
-     .flag_only = true,
-     .offset = offsetof(struct doctor_settings, json),
-     .help = "print one JSON object"},
+    {COMMAND_FLAG("json", doctor_settings, json, BOOL), .help = "print one JSON object"},
 };
-static const struct option_table doctor_options = {"output", doctor_list, 1};
-
-static enum status bind_doctor(struct options *options, void *settings)
-{
-    return options_bind(options, &doctor_options, settings);
-}
 
 const struct command command_doctor = {
     .name = "doctor",
@@ -331,6 +340,6 @@ const struct command command_doctor = {
     .examples = "  sifr doctor\n"
                 "  sifr doctor --json | jq .blas\n",
     .settings_bytes = sizeof(struct doctor_settings),
-    .bind = bind_doctor,
+    .flags = COMMAND_FLAGS("output", doctor_list),
     .run = run_doctor,
 };

@@ -13,9 +13,8 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/file.h"
-#include "cli/inspect/inspect.h"
 #include "base/named.h"
-#include "base/mistaken.h"
+#include "cli/inspect/inspect.h"
 
 enum inspect_format { FORMAT_AUTO, FORMAT_U16, FORMAT_U32 };
 
@@ -136,37 +135,16 @@ static enum status run_inspect(struct cli *cli, struct options *options, void *u
 
 static const char *const formats[] = {"auto", "u16", "u32", NULL};
 static const struct option inspect_list[] = {
-    {.key = "format",
-     .type = OPTION_CHOICE,
-     .flag_only = true,
-     .offset = offsetof(struct inspect_settings, format),
-     .fallback = "auto",
+    {COMMAND_FLAG("format", inspect_settings, format, CHOICE), .fallback = "auto",
      .choices = formats,
      .help = "format of a file without a header: u16 and u32 are bare token ids; auto recognizes "
              "the rest"},
-    {.key = "verify",
-     .type = OPTION_BOOL,
-     .flag_only = true,
-     .offset = offsetof(struct inspect_settings, verify),
+    {COMMAND_FLAG("verify", inspect_settings, verify, BOOL),
      .help = "compare every byte of a checkpoint, or of all checkpoints of a run, with its hashes"},
-    {.key = "diff",
-     .type = OPTION_BOOL,
-     .flag_only = true,
-     .offset = offsetof(struct inspect_settings, diff),
+    {COMMAND_FLAG("diff", inspect_settings, diff, BOOL),
      .help = "compare two models or checkpoints tensor by tensor; exit code 1 when they differ"},
-    {.key = "json",
-     .type = OPTION_BOOL,
-     .flag_only = true,
-     .offset = offsetof(struct inspect_settings, json),
-     .help = "print one JSON object"},
+    {COMMAND_FLAG("json", inspect_settings, json, BOOL), .help = "print one JSON object"},
 };
-static const struct option_table inspect_options = {"inspect", inspect_list,
-                                                    sizeof inspect_list / sizeof inspect_list[0]};
-
-static enum status bind_inspect(struct options *options, void *settings)
-{
-    return options_bind(options, &inspect_options, settings);
-}
 
 const struct command command_inspect = {
     .name = "inspect",
@@ -187,6 +165,6 @@ const struct command command_inspect = {
     .settings_bytes = sizeof(struct inspect_settings),
     .least_words = 1,
     .most_words = 2,
-    .bind = bind_inspect,
+    .flags = COMMAND_FLAGS("inspect", inspect_list),
     .run = run_inspect,
 };

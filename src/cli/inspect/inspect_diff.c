@@ -4,17 +4,6 @@
 #include "cli/inspect/inspect.h"
 #include "train/models/model_diff.h"
 
-/* "3 of 64 elements, largest 1e-06, rms 2.1e-08 relative, first at 17 (0.5, 0.25)" */
-static void add_elements(struct text *text, const struct diff_tensor *t)
-{
-    if (!t->compared)
-        return;
-    text_printf(text, "; %" PRId64 " of %" PRId64 " elements, largest %.3g, rms %.3g relative",
-                t->differing, t->a->count, t->largest, t->relative_rms);
-    if (t->first >= 0)
-        text_printf(text, ", first at %" PRId64 " (%.9g, %.9g)", t->first, t->a_first, t->b_first);
-}
-
 static void print_line(struct inspection *in, const struct diff_tensor *t)
 {
     char a[160], b[160];
@@ -32,7 +21,11 @@ static void print_line(struct inspection *in, const struct diff_tensor *t)
         inspect_shape(t->b, b, sizeof b);
         text_printf(&text, "; %s, %s", a, b);
     }
-    add_elements(&text, t);
+    if (t->compared)
+        text_printf(&text, "; %" PRId64 " of %" PRId64 " elements, largest %.3g, rms %.3g relative",
+                    t->differing, t->a->count, t->largest, t->relative_rms);
+    if (t->compared && t->first >= 0)
+        text_printf(&text, ", first at %" PRId64 " (%.9g, %.9g)", t->first, t->a_first, t->b_first);
     if (text.status == STATUS_OK)
         console_line(in->cli->console, "  %-8s  %s: %s", t->part, t->a ? t->a->name : t->b->name,
                      text_string(&text) + 2);
@@ -77,10 +70,9 @@ static void show(void *user, const struct diff_tensor *tensor)
 enum status inspect_diff(struct inspection *in, const char *other)
 {
     struct diff_totals totals;
-    if (in->json) {
+    if (in->json)
         json_out_string(in->json, "other", other);
-        json_out_open(in->json, "list", '[');
-    }
+    inspect_open_list(in, "list");
     enum status st = model_diff(in->cli->env, in->path, other, show, in, &totals);
     inspect_close_list(in);
     TRY(st);

@@ -29,31 +29,26 @@ static void print_tensor(struct inspection *in, const struct safetensor *t, int 
                  safetensors_type_word(t->type), shape, text_human_bytes(human, (double)t->bytes));
 }
 
-static int widest_name(const struct safetensors *file)
+static void print_tensors(struct inspection *in, const struct safetensors *file,
+                          struct totals *totals)
 {
-    int width = 0;
+    int width = 0; /* of the longest name, at most 60 */
     for (int i = 0; i < safetensors_count(file); i++) {
         int bytes = (int)strlen(safetensors_at(file, i)->name);
         width = bytes > width ? bytes : width;
     }
-    return width < 60 ? width : 60;
-}
-
-static void print_tensors(struct inspection *in, const struct safetensors *file,
-                          struct totals *totals)
-{
-    int width = widest_name(file);
     for (int i = 0; i < safetensors_count(file); i++) {
         const struct safetensor *t = safetensors_at(file, i);
-        print_tensor(in, t, width);
+        print_tensor(in, t, width < 60 ? width : 60);
         totals->tensors++;
         totals->parameters += t->count;
         totals->bytes += t->bytes;
     }
 }
 
-static void print_totals(struct inspection *in, const struct totals *totals)
+static void finish_list(struct inspection *in, const struct totals *totals)
 {
+    inspect_close_list(in);
     inspect_int(in, "tensors", totals->tensors);
     inspect_int(in, "parameters", totals->parameters);
     inspect_bytes(in, "bytes", totals->bytes);
@@ -68,8 +63,7 @@ enum status inspect_safetensors(struct inspection *in)
     inspect_open_list(in, "list");
     print_tensors(in, file, &totals);
     safetensors_close(file);
-    inspect_close_list(in);
-    print_totals(in, &totals);
+    finish_list(in, &totals);
     return STATUS_OK;
 }
 
@@ -113,7 +107,6 @@ enum status inspect_model(struct inspection *in)
     }
     path_list_free(env, &files);
     TRY(st);
-    inspect_close_list(in);
-    print_totals(in, &totals);
+    finish_list(in, &totals);
     return STATUS_OK;
 }

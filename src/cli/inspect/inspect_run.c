@@ -4,7 +4,7 @@
 #include <string.h>
 #include "base/file.h"
 #include "base/json_doc.h"
-#include "cli/curve.h"
+#include "cli/plot.h"
 #include "cli/inspect/inspect.h"
 #include "train/checkpoint/fallback.h"
 #include "train/data/token_cache.h"
@@ -139,29 +139,6 @@ static enum status read_history(struct env *env, struct history *history,
     return STATUS_OK;
 }
 
-static enum status draw(struct inspection *in, const struct history *history)
-{
-    struct console *console = in->cli->console;
-    struct plot_point points[CURVE_POINTS];
-    struct text text;
-    struct plot plot = {.width = console->width < 96 ? console->width : 96,
-                        .height = 14,
-                        .line = points,
-                        .line_count = curve_points(&history->losses, points),
-                        .marks = history->marks,
-                        .mark_count = history->mark_count,
-                        .line_on = console_style(console, STYLE_CYAN),
-                        .mark_on = console_style(console, STYLE_YELLOW),
-                        .off = console_style(console, STYLE_PLAIN),
-                        .ascii = console->ascii};
-    text_init(&text, in->cli->env);
-    plot_draw(&plot, &text);
-    enum status st = text.status;
-    console_write(console, text_string(&text), text.bytes);
-    text_free(&text);
-    return st;
-}
-
 static enum status print_history(struct inspection *in)
 {
     struct env *env = in->cli->env;
@@ -179,8 +156,12 @@ static enum status print_history(struct inspection *in)
     st = read_history(env, history, &map);
     if (st == STATUS_OK)
         inspect_int(in, "records", history->lines);
-    if (st == STATUS_OK && !in->json)
-        st = draw(in, history);
+    if (st == STATUS_OK && !in->json) {
+        struct text text;
+        text_init(&text, env);
+        curve_draw(&history->losses, history->marks, history->mark_count, in->cli->console, &text);
+        st = console_print(in->cli->console, &text);
+    }
     mem_free(env, history);
 undo_map:
     file_map_close(&map);

@@ -30,20 +30,15 @@ static enum status verify_one(struct inspection *in, const char *folder)
 {
     struct checkpoint *checkpoint;
     struct env *env = in->cli->env;
-    if (in->json) {
+    if (in->json)
         json_out_open(in->json, NULL, '{');
-        json_out_string(in->json, "checkpoint", folder);
-    } else {
-        inspect_string(in, "checkpoint", folder);
-    }
+    inspect_string(in, "checkpoint", folder);
     enum status st = checkpoint_open(env, folder, &checkpoint);
     if (st == STATUS_OK) {
         inspect_int(in, "step", checkpoint_state(checkpoint)->progress.step);
-        if (in->json)
-            json_out_open(in->json, "files", '[');
+        inspect_open_list(in, "files");
         st = checkpoint_verify(checkpoint, show_file, in);
-        if (in->json)
-            json_out_close(in->json, ']');
+        inspect_close_list(in);
         checkpoint_close(checkpoint);
     }
     if (in->json) {

@@ -21,6 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "base/clock.h"
+#include "base/host.h"
 #include "cli/launch/launch_impl.h"
 #include "comm/launcher.h"
 
@@ -47,7 +48,7 @@ int launch_local_ranks(int ranks)
 static void say_choice(const struct job *job)
 {
     const struct launch_order *order = job->order;
-    int cpus = env_available_threads();
+    int cpus = machine_threads(0);
     bool crowded = launch_local_ranks(order->ranks) * order->threads > cpus;
     bool is_root = geteuid() == 0 && job->launcher.kind == MPI_KIND_OPEN;
     char notes[96] = "";
@@ -62,15 +63,6 @@ static void say_choice(const struct job *job)
         snprintf(notes, sizeof notes, " (as root)");
     log_info(job->cli->env, "launch: %d ranks x %d thread%s with %s%s", order->ranks,
              order->threads, order->threads == 1 ? "" : "s", job->launcher.mpi, notes);
-}
-
-/* The output of rank 0 goes to our terminal, if there is one. */
-static void describe_console(const struct console *console)
-{
-    char text[64];
-    snprintf(text, sizeof text, "%d %d %d %d", console->out_terminal, console->out_colour,
-             console->err_colour, console->width);
-    setenv(CONSOLE_VARIABLE, text, 1);
 }
 
 /* A blocked signal is delivered to a signalfd even if it is ignored, as SIGHUP is under nohup. */
@@ -95,7 +87,12 @@ static _Noreturn void become_launcher(struct job *job, int out, int err, const s
         setenv(RANK_NOHUP_VARIABLE, "1", 1);
     else
         unsetenv(RANK_NOHUP_VARIABLE);
-    describe_console(job->cli->console);
+    /* The output of rank 0 goes to our terminal, if there is one. */
+    const struct console *console = job->cli->console;
+    char terminal[64];
+    snprintf(terminal, sizeof terminal, "%d %d %d %d", console->out_terminal, console->out_colour,
+             console->err_colour, console->width);
+    setenv(CONSOLE_VARIABLE, terminal, 1);
     if (job->order->alone)
         execv(job->order->argv[0], job->order->argv);
     else
@@ -129,17 +126,12 @@ static enum status start(struct job *job, const sigset_t *taken)
 
 /* --- output of the ranks and the launcher --------------------------------------------------- */
 
-/* Keep the beginning, where the cause is. */
-static void keep(struct text *text, const char *line)
-{
-    if (text->bytes + strlen(line) < KEPT_BYTES)
-        text_printf(text, "%s\n", line);
-}
-
 static void take_line(struct job *job, const char *line)
 {
     bool ours = strncmp(line, "sifr: ", 6) == 0;
-    keep(ours ? &job->said : &job->kept, line);
+    struct text *text = ours ? &job->said : &job->kept;
+    if (text->bytes + strlen(line) < KEPT_BYTES) /* keep the beginning, where the cause is */
+        text_printf(text, "%s\n", line);
     if (!ours && !job->order->verbose)
         return;
     fflush(stdout);
@@ -368,20 +360,14 @@ static enum status supervise(struct job *job, struct launch_end *end)
     return st;
 }
 
-/* A single process needs no mpirun: the program itself is started. */
-static enum status find_launcher(struct job *job)
-{
-    if (!job->order->alone)
-        return mpi_launcher_find(job->cli->env, &job->launcher);
-    snprintf(job->launcher.path, sizeof job->launcher.path, "%s", job->order->argv[0]);
-    return STATUS_OK;
-}
-
 enum status launch_run(struct cli *cli, const struct launch_order *order, struct launch_end *end)
 {
     struct job job = {.cli = cli, .order = order, .out = -1, .err = -1};
     *end = (struct launch_end){0};
-    TRY(find_launcher(&job));
+    if (order->alone) /* needs no mpirun: the program itself is started */
+        snprintf(job.launcher.path, sizeof job.launcher.path, "%s", order->argv[0]);
+    else
+        TRY(mpi_launcher_find(cli->env, &job.launcher));
     TRY(rank_book_create(cli->env, launch_reporters(order), &job.book));
     text_init(&job.line, cli->env);
     text_init(&job.said, cli->env);

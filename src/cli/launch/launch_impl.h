@@ -3,7 +3,6 @@
 #ifndef CLI_LAUNCH_IMPL_H
 #define CLI_LAUNCH_IMPL_H
 #include "cli/launch/launch.h"
-#include "cli/launch/mpi_launcher.h"
 #include "cli/rank_report.h"
 
 struct job {

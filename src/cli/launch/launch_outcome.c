@@ -75,18 +75,6 @@ static bool killed_elsewhere(const struct job *job, struct launch_end *end)
     return true;
 }
 
-/* mpirun was killed, but not by the supervisor; the ranks end with it. */
-static bool launcher_was_killed(const struct job *job)
-{
-    return WIFSIGNALED(job->wait_status) && job->ending == 0;
-}
-
-/* Failures that a restart may avoid. */
-static bool may_restart(enum status st)
-{
-    return st == STATUS_COMM || st == STATUS_DEVICE || st == STATUS_INTERNAL;
-}
-
 /* A rank that stopped because another one failed may have logged the cause: it is not printed
  * again. */
 static enum status failed(const struct job *job, const struct rank_entry *rank,
@@ -99,7 +87,9 @@ static enum status failed(const struct job *job, const struct rank_entry *rank,
     if (!end->said)
         snprintf(who, sizeof who, "rank %d: ", rank->rank);
     snprintf(end->words, sizeof end->words, "%s%.*s", who, (int)sizeof end->words / 2, rank->error);
-    return may_restart(rank->status) ? died(job, rank->status, end) : rank->status;
+    bool may_restart = rank->status == STATUS_COMM || rank->status == STATUS_DEVICE ||
+                       rank->status == STATUS_INTERNAL;
+    return may_restart ? died(job, rank->status, end) : rank->status;
 }
 
 /* The launcher has failed, and no rank has reported a failure. */
@@ -134,6 +124,8 @@ enum status launch_outcome(const struct job *job, struct launch_end *end)
 {
     const struct rank_entry *verdict = rank_book_verdict(job->book);
     bool unexplained = !verdict || verdict->gone;
+    /* mpirun was killed, but not by the supervisor; the ranks end with it. */
+    bool launcher_killed = WIFSIGNALED(job->wait_status) && job->ending == 0;
     if (job->quit && is_saved(job)) {
         log_info(job->cli->env, "%s", CLI_ENDED_SAVED);
         return STATUS_SAVED;
@@ -142,7 +134,7 @@ enum status launch_outcome(const struct job *job, struct launch_end *end)
         return FAIL(job->cli->env, STOPPED, "%s", CLI_ENDED);
     if (unexplained && killed_elsewhere(job, end))
         return died(job, STATUS_COMM, end);
-    if (unexplained && launcher_was_killed(job) && !(verdict && job->order->alone)) {
+    if (unexplained && launcher_killed && !(verdict && job->order->alone)) {
         snprintf(end->words, sizeof end->words,
                  "%.200s (pid %d) was killed by signal %d; the ranks ended with it",
                  job->launcher.path, (int)job->pid, WTERMSIG(job->wait_status));

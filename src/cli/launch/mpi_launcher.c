@@ -8,7 +8,7 @@
  * two ranks (so that all threads of a rank share that core), and copies between processes in a way
  * that containers forbid.
  */
-#include "cli/launch/mpi_launcher.h"
+#include "cli/launch/launch.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -160,14 +160,6 @@ enum status mpi_launcher_find(struct env *env, struct mpi_launcher *launcher)
 
 /* --- calling the launcher ------------------------------------------------------------------- */
 
-/* May a process read another's memory? Containers often forbid the system call. */
-static bool may_copy_across(void)
-{
-    char from = 1, to = 0;
-    struct iovec local = {&to, 1}, remote = {&from, 1};
-    return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1;
-}
-
 static void prepare_open_mpi(void)
 {
     if (geteuid() == 0) {
@@ -177,15 +169,13 @@ static void prepare_open_mpi(void)
     setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
     setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 0); /* Open MPI 5 */
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
-    if (!may_copy_across()) {
+    /* May a process read another's memory? Containers often forbid the system call. */
+    char from = 1, to = 0;
+    struct iovec local = {&to, 1}, remote = {&from, 1};
+    if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) != 1) {
         setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
         setenv("OMPI_MCA_smsc", "^cma", 0); /* Open MPI 5 */
     }
-}
-
-static bool is_ours(const char *variable)
-{
-    return strncmp(variable, "SIFR_", 5) == 0 && strchr(variable, '=');
 }
 
 /* "-x NAME" for each SIFR_ variable: Open MPI passes only named ones to other machines. */
@@ -193,7 +183,7 @@ static size_t add_variables(char **all)
 {
     size_t used = 0;
     for (char **variable = environ; *variable; variable++) {
-        if (!is_ours(*variable))
+        if (strncmp(*variable, "SIFR_", 5) != 0 || !strchr(*variable, '='))
             continue;
         all[used++] = "-x";
         all[used++] = strndup(*variable, strcspn(*variable, "="));

@@ -1,11 +1,11 @@
 /* ranks -- only rank 0 prints: the communicator spreads the failure of another rank, and rank 0
  * prints it. */
+#include "base/host.h"
 #include "cli/launch/ranks.h"
 #include <sched.h>
 #include <string.h>
 #include <unistd.h>
 #include "cli/launch/launch.h"
-#include "cli/launch/mpi_launcher.h"
 #include "cli/rank_report.h"
 #include "comm/launcher.h"
 
@@ -28,7 +28,7 @@ static int divide(int cpus, int ranks)
 static enum status find_joined(struct env *env, int64_t wanted, const char *backend,
                                const struct launcher *launcher, struct ranks_plan *plan)
 {
-    int cpus = env_available_threads();
+    int cpus = machine_threads(0);
     if (wanted > 0 && wanted != launcher->size)
         return FAIL(env, USAGE, "-n %lld conflicts with %s, which started %d rank%s; omit -n",
                     (long long)wanted, launcher->name, launcher->size,
@@ -88,7 +88,7 @@ enum status ranks_find(struct env *env, int64_t wanted, const char *backend,
     bool processes = become_processes(size, backend, plan->why_threads, sizeof plan->why_threads);
     plan->way = size == 1 ? RANKS_ONE : processes ? RANKS_LAUNCH : RANKS_THREADS;
     plan->local = processes ? launch_local_ranks(size) : size;
-    plan->threads = divide(env_available_threads(), plan->local);
+    plan->threads = divide(machine_threads(0), plan->local);
     return STATUS_OK;
 }
 
@@ -111,4 +111,9 @@ enum status ranks_leave(struct cli *cli, const struct ranks_plan *plan, enum sta
         console_rank_error(cli->console, error);
     /* A launcher kills the other ranks when one's exit code is not 0, even while they write. */
     return ranks_is_orderly(st) && rank_report_wanted() ? STATUS_OK : st;
+}
+
+void ranks_report_failure(int rank, enum status st, const char *error)
+{
+    rank_report_end(rank, st, error, true);
 }

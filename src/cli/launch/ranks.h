@@ -39,6 +39,9 @@ static inline bool ranks_is_orderly(enum status st)
  * that only it knows. `met`: the rank had begun to join the others. */
 enum status ranks_leave(struct cli *cli, const struct ranks_plan *plan, enum status st, bool met);
 
+/* For session_ranks.failing: report a failure before the rank ends. */
+void ranks_report_failure(int rank, enum status st, const char *error);
+
 typedef enum status ranks_main_fn(void *user, struct env *env, const struct session_ranks *ranks);
 /* Run `main` in each of `size` threads, rank 0 with the caller's env. Logs of the others are
  * printed only with --verbose. `member` is copied for every rank, except for hub and rank. Returns

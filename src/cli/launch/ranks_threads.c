@@ -162,7 +162,7 @@ static enum status outcome(const struct crew *crew)
     return st;
 }
 
-static void open_crew(struct crew *crew)
+static enum status run_all(struct crew *crew)
 {
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
@@ -170,23 +170,13 @@ static void open_crew(struct crew *crew)
     pthread_cond_init(&crew->news, &monotonic);
     pthread_condattr_destroy(&monotonic);
     pthread_mutex_init(&crew->lock, NULL);
-}
-
-static void close_crew(struct crew *crew)
-{
-    pthread_mutex_destroy(&crew->lock);
-    pthread_cond_destroy(&crew->news);
-}
-
-static enum status run_all(struct crew *crew)
-{
-    open_crew(crew);
     enum status st = start(crew);
     if (!wait_for_all(crew))
         give_up(crew);
     for (int r = 0; r < crew->started; r++)
         pthread_join(crew->ranks[r].thread, NULL);
-    close_crew(crew);
+    pthread_mutex_destroy(&crew->lock);
+    pthread_cond_destroy(&crew->news);
     return st == STATUS_OK ? outcome(crew) : st;
 }
 

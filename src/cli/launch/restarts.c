@@ -1,7 +1,7 @@
 /* restarts -- progress is read from the run folder: the newest checkpoint and the last line of
  * metrics.jsonl. A restart truncates metrics.jsonl to its checkpoint, so the largest step of all
  * attempts is kept here. */
-#include "cli/launch/restarts.h"
+#include "cli/launch/launch.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -108,15 +108,6 @@ static void find_refusal(const struct restarts *r, char *why, size_t bytes)
         snprintf(why, bytes, "no restart: train.max_time is over");
 }
 
-static void say_restart(const struct restarts *r, const char *words)
-{
-    char from[80] = "starts from the beginning: there is no checkpoint yet";
-    if (r->reach.saved >= 0)
-        snprintf(from, sizeof from, "resumes after step %" PRId64, r->reach.saved);
-    log_warn(r->cli->env, "RESTART %" PRId64 " of %" PRId64 ": %s; the run %s", r->count,
-             r->order->most, words, from);
-}
-
 static enum status tell_end(struct cli *cli, enum status st, const struct launch_end *end,
                             const char *why)
 {
@@ -149,6 +140,10 @@ enum status restarts_run(struct cli *cli, const struct restarts_order *order,
             .fresh = is_to_move(&r),
             .max_seconds = order->max_seconds > 0 ? seconds_left(&r) : 0,
         };
-        say_restart(&r, end.words);
+        char from[80] = "starts from the beginning: there is no checkpoint yet";
+        if (r.reach.saved >= 0)
+            snprintf(from, sizeof from, "resumes after step %" PRId64, r.reach.saved);
+        log_warn(cli->env, "RESTART %" PRId64 " of %" PRId64 ": %s; the run %s", r.count,
+                 order->most, end.words, from);
     }
 }

@@ -1,10 +1,10 @@
 /* command_plan -- predicts memory and traffic of a run for every ZeRO stage; with --gpus it
- * searches the fastest layout (plan_search.c). plan_view.c, plan_table1.c and plan_search_view.c
- * print the results. */
+ * searches the fastest layout (plan_search.c). plan_view.c and plan_search_view.c print
+ * the results. */
 #include <stdio.h>
 #include "cli/launch/launch.h"
 #include "base/host.h"
-#include "cli/plan/plan_search.h"
+#include "cli/json_out.h"
 #include "cli/plan/plan_view.h"
 
 struct plan_settings {
@@ -13,6 +13,80 @@ struct plan_settings {
     const char *machine;
     bool table1, lines, json;
 };
+
+/* --- Table 1 of the ZeRO paper ---------------------------------------------------------------- */
+
+/* Rajbhandari et al. 2020: bytes of model state per device in 16-bit mixed precision, for three
+ * models, by the formula that plans are compared with. The paper rounds some figures and truncates
+ * others; these are exact. */
+static const struct {
+    const char *name;
+    double parameters;
+} models[] = {{"7.5B", 7.5e9}, {"128B", 128e9}, {"1T", 1e12}};
+static const int devices[] = {1, 4, 16, 64, 256, 1024};
+static const char *const cuts[] = {"P_os", "P_os+g", "P_os+g+p"}; /* stages 1, 2, 3 */
+enum {
+    MODELS = sizeof models / sizeof *models,
+    DEVICES = sizeof devices / sizeof *devices,
+    CUTS = sizeof cuts / sizeof *cuts
+};
+
+static double table1_figure(int model, int device, int cut)
+{
+    struct roster roster = roster_of(0, devices[device], 0);
+    return formula_state(&roster, cut + 1, models[model].parameters, state_mixed);
+}
+
+static enum status table1_json(struct cli *cli)
+{
+    struct json_out json;
+    json_out_begin(&json, cli->env);
+    json_out_open(&json, "table1", '[');
+    for (int m = 0; m < MODELS; m++)
+        for (int d = 0; d < DEVICES; d++) {
+            json_out_open(&json, NULL, '{');
+            json_out_string(&json, "model", models[m].name);
+            json_out_int(&json, "ranks", devices[d]);
+            for (int c = 0; c < CUTS; c++)
+                json_out_real(&json, cuts[c], table1_figure(m, d, c));
+            json_out_close(&json, '}');
+        }
+    json_out_close(&json, ']');
+    return json_out_print(&json, cli->console);
+}
+
+static void table1_lines(struct text *text)
+{
+    char word[32];
+    text_add(text, "model state per device, 16-bit mixed precision with Adam (2 + 2 + 12 bytes per "
+                   "parameter), in 10^9 bytes;\n"
+                   "P_os is ZeRO stage 1, P_os+g stage 2, P_os+g+p stage 3\n");
+    for (int m = 0; m < MODELS; m++) {
+        snprintf(word, sizeof word, "%s on", models[m].name);
+        text_printf(text, "\n%-8s", word);
+        for (int c = 0; c < CUTS; c++)
+            text_printf(text, " %15s", cuts[c]);
+        text_add(text, "\n");
+        for (int d = 0; d < DEVICES; d++) {
+            text_printf(text, "%6d  ", devices[d]);
+            for (int c = 0; c < CUTS; c++)
+                text_printf(text, " %15.12g", table1_figure(m, d, c) / 1e9);
+            text_add(text, "\n");
+        }
+    }
+}
+
+static enum status show_table1(struct cli *cli, bool json)
+{
+    struct text text;
+    if (json)
+        return table1_json(cli);
+    text_init(&text, cli->env);
+    table1_lines(&text);
+    return console_print(cli->console, &text);
+}
+
+/* --- a given layout --------------------------------------------------------------------------- */
 
 /* The run may fit on a GPU that is here but was not chosen. */
 static enum status advise_gpu(struct cli *cli, const struct plan_view *view, struct text *advice)
@@ -109,70 +183,62 @@ static enum status check_mode(struct cli *cli, const struct options *options,
     return STATUS_OK;
 }
 
-static enum status search(struct cli *cli, struct options *options, struct plan_settings *settings)
-{
-    const struct plan_search_asked asked = {.gpus = settings->gpus,
-                                            .node = settings->node,
-                                            .memory = settings->memory,
-                                            .top = settings->top,
-                                            .machine = settings->machine,
-                                            .json = settings->json};
-    enum status st = plan_search(cli, options, &asked, &settings->config);
-    run_config_release(&settings->config);
-    return st;
-}
-
 static enum status run_plan(struct cli *cli, struct options *options, void *user_settings,
                             const char *const *words, int word_count)
 {
     struct plan_settings *settings = user_settings;
     (void)words, (void)word_count;
     if (settings->table1)
-        return plan_view_table1(cli, settings->json);
+        return show_table1(cli, settings->json);
     TRY(check_mode(cli, options, settings));
-    if (settings->gpus > 0)
-        return search(cli, options, settings);
+    enum status st;
+    if (settings->gpus > 0) {
+        const struct plan_search_asked asked = {.gpus = settings->gpus,
+                                                .node = settings->node,
+                                                .memory = settings->memory,
+                                                .top = settings->top,
+                                                .machine = settings->machine,
+                                                .json = settings->json};
+        st = plan_search(cli, options, &asked, &settings->config);
+        run_config_release(&settings->config);
+        return st;
+    }
     TRY(share_threads(options, launch_local_ranks((int)settings->n)));
     TRY(run_config_resolve(cli->env, options, NULL, NULL, &settings->config));
-    enum status st = plan_and_show(cli, settings);
+    st = plan_and_show(cli, settings);
     run_config_release(&settings->config);
     return st;
 }
 
 /* --- the command ---------------------------------------------------------------------------- */
 
-#define FLAG(name, kind)                                    \
-    .key = #name, .type = OPTION_##kind, .flag_only = true, \
-    .offset = offsetof(struct plan_settings, name)
+#define FLAG(name, kind) COMMAND_FLAG(#name, plan_settings, name, kind)
 static const struct option plan_list[] = {
-    {FLAG(n, INT), .letter = 'n', .fallback = "1", .ranged = true, .min = 1, .max = 65536,
-     .value_name = "RANKS", .help = "number of ranks"},
-    {FLAG(memory, INT), .fallback = "0", .ranged = true, .min = 0, .max = 9e18,
-     .value_name = "BYTES",
+    {FLAG(n, INT), .letter = 'n', .fallback = "1", COMMAND_RANGE(1, 65536), .value_name = "RANKS",
+     .help = "number of ranks"},
+    {FLAG(memory, INT), .fallback = "0", COMMAND_RANGE(0, 9e18), .value_name = "BYTES",
      .help =
          "memory of a rank, such as 80G; 0 = free memory of this machine divided by its ranks, or "
          "with --gpus the memory of the machine's GPUs"},
-    {FLAG(gpus, INT), .fallback = "0", .ranged = true, .min = 0, .max = 1e6, .value_name = "RANKS",
+    {FLAG(gpus, INT), .fallback = "0", COMMAND_RANGE(0, 1e6), .value_name = "RANKS",
      .help = "search for the fastest layout for this many ranks; given keys stay fixed"},
     {FLAG(machine, STRING), .fallback = "h100", .value_name = "NAME|FILE",
      .help =
          "with --gpus: machine profile: h100, h200, a100-80g, a100-40g, or a file written by `sifr "
          "bench --save`"},
-    {FLAG(node, INT), .fallback = "0", .ranged = true, .min = 0, .max = 4096, .value_name = "RANKS",
+    {FLAG(node, INT), .fallback = "0", COMMAND_RANGE(0, 4096), .value_name = "RANKS",
      .help = "with --gpus: ranks per node, which a TP group never leaves; 0 = from the profile"},
-    {FLAG(top, INT), .fallback = "5", .ranged = true, .min = 1, .max = 1000, .value_name = "K",
+    {FLAG(top, INT), .fallback = "5", COMMAND_RANGE(1, 1000), .value_name = "K",
      .help = "with --gpus: number of layouts to print, the best of each combination of tp and pp"},
     {FLAG(lines, BOOL), .help = "also list every buffer of rank 0 in the chosen ZeRO stage"},
     {FLAG(table1, BOOL), .help = "print Table 1 of the ZeRO paper with exact figures, and exit"},
     {FLAG(json, BOOL), .help = "print one JSON object"},
 };
 #undef FLAG
-static const struct option_table plan_flags = {"plan", plan_list,
-                                               sizeof plan_list / sizeof plan_list[0]};
+
 static enum status bind_plan(struct options *options, void *user_settings)
 {
     struct plan_settings *settings = user_settings;
-    TRY(options_bind(options, &plan_flags, settings));
     return run_config_bind_planning(options, &settings->config);
 }
 
@@ -215,6 +281,7 @@ const struct command command_plan = {
     .settings_bytes = sizeof(struct plan_settings),
     .most_words = 1,
     .config_file = true,
+    .flags = COMMAND_FLAGS("plan", plan_list),
     .bind = bind_plan,
     .run = run_plan,
 };

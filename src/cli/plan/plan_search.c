@@ -1,8 +1,7 @@
-#include "cli/plan/plan_search.h"
+#include "cli/plan/plan_view.h"
 #include <string.h>
 #include "base/clock.h"
 #include "base/host.h"
-#include "cli/plan/plan_search_view.h"
 #include "device/gpu_facts.h"
 
 /* --- fixed and open keys ------------------------------------------------------------------ */
@@ -67,24 +66,7 @@ static enum status choose_device(struct cli *cli, struct options *options,
     return *device ? options_set(options, "run.device", *device, "--machine") : STATUS_OK;
 }
 
-/* A given global batch is split into micro-batches by the search; without one it is a single
- * micro-batch, as in a run. */
-static enum status choose_batch(struct options *options, const struct run_config *config)
-{
-    if (!options_is_set(options, "train.micro_batch") && config->train.global_batch > 0)
-        TRY(options_set(options, "train.micro_batch", "1", "--gpus"));
-    return STATUS_OK;
-}
-
 /* --- the machine -------------------------------------------------------------------------- */
-
-static const char *words_of_preset(const char *name)
-{
-    for (int i = 0; machine_preset_name(i); i++)
-        if (strcmp(machine_preset_name(i), name) == 0)
-            return machine_preset_words(i);
-    return "";
-}
 
 static enum status check_machine(struct cli *cli, const struct machine_profile *machine,
                                  const char *name, int64_t gpus)
@@ -101,18 +83,6 @@ static enum status check_machine(struct cli *cli, const struct machine_profile *
             "--save=%s, with -n for the ranks of a machine",
             name, name);
     return STATUS_OK;
-}
-
-/* CPU ranks get as many threads as the measured ranks, unless run.threads is set. Returns the
- * number, 0 if it was not changed. */
-static int choose_threads(const struct options *options, const struct machine_profile *machine,
-                          struct run_config *config)
-{
-    int measured = machine->gpu ? 0 : machine->ops_ranks.threads;
-    if (measured == 0 || options_is_set(options, "run.threads"))
-        return 0;
-    config->machine.threads = measured;
-    return measured;
 }
 
 /* Peak rate of a rank: run.peak_tflops, or known from the name of the GPU. */
@@ -172,15 +142,21 @@ static enum status search_on(struct cli *cli, struct options *options,
                              const struct machine_profile *machine)
 {
     struct search_fixed fixed = fixed_by(options);
-    struct plan_search_view view = {
-        .config = config, .options = options, .machine_words = words_of_preset(asked->machine)};
+    struct plan_search_view view = {.config = config,
+                                    .options = options,
+                                    .machine_words = machine_preset_words(asked->machine)};
     TRY(check_machine(cli, machine, asked->machine, asked->gpus));
     TRY(check_keys(cli, config, &fixed));
     TRY(choose_device(cli, options, machine, asked->machine, config, &view.device));
-    TRY(choose_batch(options, config));
+    /* A given global batch is split into micro-batches by the search; without one it is a single
+     * micro-batch, as in a run. */
+    if (!fixed.micro_batch && config->train.global_batch > 0)
+        TRY(options_set(options, "train.micro_batch", "1", "--gpus"));
     TRY(run_config_resolve(cli->env, options, NULL, NULL, config));
     tell_unused(cli, config, &fixed, asked->gpus);
-    view.threads = choose_threads(options, machine, config);
+    /* CPU ranks get as many threads as the measured ranks, unless run.threads is set. */
+    if (!machine->gpu && machine->ops_ranks.threads > 0 && !options_is_set(options, "run.threads"))
+        view.threads = config->machine.threads = machine->ops_ranks.threads;
     const struct plan_request request = run_plan_request(config, (int)asked->gpus);
     int node = asked->node > 0 ? (int)asked->node : machine->comm.node;
     struct machine_profile cluster = *machine; /* with the given node size */

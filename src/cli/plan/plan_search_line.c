@@ -7,8 +7,8 @@
  */
 #include <string.h>
 
-#include "cli/command_line.h"
-#include "cli/plan/plan_search_view.h"
+#include "cli/command.h"
+#include "cli/plan/plan_view.h"
 
 /* --- keys --------------------------------------------------------------------------------- */
 
@@ -27,13 +27,6 @@ static void key_int(const struct plan_search_view *view, struct text *text, cons
     key_word(view, text, key, word, by_default);
 }
 
-/* plan sets train.micro_batch itself when it is open, so options_is_set cannot tell. */
-static void key_batch(const struct plan_search_view *view, struct text *text, int64_t value)
-{
-    if (!view->space->fixed.micro_batch)
-        text_printf(text, " --train.micro_batch=%lld", (long long)value);
-}
-
 void plan_search_keys(const struct plan_search_view *view, const struct search_layout *layout,
                       struct text *text)
 {
@@ -45,7 +38,9 @@ void plan_search_keys(const struct plan_search_view *view, const struct search_l
         text_printf(text, " --run.threads=%d", view->threads);
     if (!options_is_set(view->options, "train.global_batch"))
         text_printf(text, " --train.global_batch=%lld", (long long)view->space->global_batch);
-    key_batch(view, text, request->engine.micro_batch);
+    /* plan sets train.micro_batch itself when it is open, so options_is_set cannot tell. */
+    if (!view->space->fixed.micro_batch)
+        text_printf(text, " --train.micro_batch=%lld", (long long)request->engine.micro_batch);
     key_int(view, text, "parallel.tp", parallel->tp, "1");
     if (parallel->tp > 1) {
         key_word(view, text, "parallel.sequence", parallel->sequence ? "true" : "false", "false");

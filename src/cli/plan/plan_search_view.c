@@ -1,6 +1,6 @@
 /* plan_search_view -- prints a row for each layout, then the traffic of the best one, why it is
  * best, and the command that runs it. */
-#include "cli/plan/plan_search_view.h"
+#include "cli/plan/plan_view.h"
 #include <stdio.h>
 #include "cli/json_out.h"
 
@@ -105,26 +105,6 @@ static void describe_measured(struct text *text, const struct plan_search_view *
             request->threads, threads, request->threads);
 }
 
-/* Without train.global_batch a step has one micro-batch, which says little about a cluster. */
-static void describe_batch(struct text *text, const struct plan_search_view *view)
-{
-    int64_t batch = view->space->global_batch;
-    if (!options_is_set(view->options, "train.global_batch"))
-        text_printf(
-            text, "note     train.global_batch is not set: planned for %lld sequence%s per step\n",
-            (long long)batch, batch == 1 ? "" : "s");
-}
-
-static void describe_memory(struct text *text, const struct plan_search_view *view)
-{
-    if (view->space->memory == 0)
-        text_printf(text,
-                    "note     the profile %s has memory_bytes 0: every layout fits; set --memory "
-                    "to the memory "
-                    "of a rank\n",
-                    view->space->machine->name);
-}
-
 static void describe(struct text *text, const struct plan_search_view *view)
 {
     const struct search_space *space = view->space;
@@ -152,17 +132,18 @@ static void describe(struct text *text, const struct plan_search_view *view)
     describe_given(text, &space->fixed);
     if (space->request->gpu && space->request->zero.type == DTYPE_F32)
         text_add(text, "note     precision.mode is fp32; GPUs are faster in bf16\n");
-    describe_batch(text, view);
-    describe_memory(text, view);
+    /* Without train.global_batch a step has one micro-batch, which says little about a cluster. */
+    if (!options_is_set(view->options, "train.global_batch"))
+        text_printf(
+            text, "note     train.global_batch is not set: planned for %lld sequence%s per step\n",
+            (long long)space->global_batch, space->global_batch == 1 ? "" : "s");
+    if (space->memory == 0)
+        text_printf(text,
+                    "note     the profile %s has memory_bytes 0: every layout fits; set --memory "
+                    "to the memory "
+                    "of a rank\n",
+                    space->machine->name);
     describe_measured(text, view);
-}
-
-static void heading(struct cli *cli, struct text *text)
-{
-    text_printf(text, "\n%s    tp   pp    dp  stage  micro-batch  recompute  %-14s", //
-                console_style(cli->console, STYLE_BOLD), "schedule");
-    text_printf(text, "%10s %10s %7s %11s %7s %7s%s\n", "step", "tokens/s", "mfu", "memory", "idle",
-                "hidden", console_style(cli->console, STYLE_PLAIN));
 }
 
 static void row(struct text *text, const struct plan_search_view *view, int i)
@@ -201,28 +182,25 @@ static void sent(struct text *text, const struct search_layout *layout)
     text_add(text, any ? "\n" : " nothing\n");
 }
 
-static void others(struct text *text, const struct search_result *result)
-{
-    const struct search_layout *first = &result->layouts[0];
-    for (int i = 2; i < result->count; i++)
-        text_printf(text, "%-8d %+.1f %%: %s\n", i + 1,
-                    100 * (result->layouts[i].time.step / first->time.step - 1),
-                    result->layouts[i].why);
-}
-
 static void write_table(struct cli *cli, const struct plan_search_view *view, struct text *text)
 {
     const struct search_result *result = view->result;
     describe(text, view);
     if (result->count == 0)
         return;
-    heading(cli, text);
+    text_printf(text, "\n%s    tp   pp    dp  stage  micro-batch  recompute  %-14s", //
+                console_style(cli->console, STYLE_BOLD), "schedule");
+    text_printf(text, "%10s %10s %7s %11s %7s %7s%s\n", "step", "tokens/s", "mfu", "memory", "idle",
+                "hidden", console_style(cli->console, STYLE_PLAIN));
     for (int i = 0; i < result->count; i++)
         row(text, view, i);
     sent(text, &result->layouts[0]);
     text_add(text, "\n");
     search_explain(view->space, result, text);
-    others(text, result);
+    for (int i = 2; i < result->count; i++)
+        text_printf(text, "%-8d %+.1f %%: %s\n", i + 1,
+                    100 * (result->layouts[i].time.step / result->layouts[0].time.step - 1),
+                    result->layouts[i].why);
     text_add(text, "\nto run layout 1:\n  ");
     plan_search_command(cli, view, &result->layouts[0], text);
     text_add(text, "\n");
@@ -235,11 +213,7 @@ enum status plan_search_view_table(struct cli *cli, const struct plan_search_vie
     struct text text;
     text_init(&text, cli->env);
     write_table(cli, view, &text);
-    enum status st = text.status;
-    if (st == STATUS_OK)
-        console_write(cli->console, text_string(&text), text.bytes);
-    text_free(&text);
-    return st;
+    return console_print(cli->console, &text);
 }
 
 /* --- JSON --------------------------------------------------------------------------------- */
@@ -288,17 +262,6 @@ static void json_text(struct json_out *json, const char *key, struct text *text)
     text_free(text);
 }
 
-static void json_first(struct json_out *json, struct cli *cli, const struct plan_search_view *view)
-{
-    struct text text;
-    text_init(&text, cli->env);
-    search_explain(view->space, view->result, &text);
-    json_text(json, "why", &text);
-    text_init(&text, cli->env);
-    plan_search_command(cli, view, &view->result->layouts[0], &text);
-    json_text(json, "command", &text);
-}
-
 enum status plan_search_view_json(struct cli *cli, const struct plan_search_view *view)
 {
     const struct search_space *space = view->space;
@@ -326,9 +289,15 @@ enum status plan_search_view_json(struct cli *cli, const struct plan_search_view
     for (int i = 0; i < result->count; i++)
         json_layout(&json, view, NULL, &result->layouts[i], true);
     json_out_close(&json, ']');
-    if (result->count > 0)
-        json_first(&json, cli, view);
-    else
+    if (result->count > 0) {
+        struct text text;
+        text_init(&text, cli->env);
+        search_explain(space, result, &text);
+        json_text(&json, "why", &text);
+        text_init(&text, cli->env);
+        plan_search_command(cli, view, &result->layouts[0], &text);
+        json_text(&json, "command", &text);
+    } else
         json_layout(&json, view, "nearest", &result->nearest, false);
     return json_out_print(&json, cli->console);
 }

@@ -2,8 +2,10 @@
  * fits. */
 #include "cli/plan/plan_view.h"
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include "cli/json_out.h"
-#include "cli/plan/plan_lines.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/checkpoint_write.h"
 
 static const struct plan_zero_stage *chosen_stage(const struct plan_view *view)
@@ -28,73 +30,49 @@ static double state_formula(const struct plan_view *view, const struct plan_rank
            formula_state(&rank->roster, stage, others, borrowed);
 }
 
-static double sent_formula(const struct plan_view *view, const struct plan_rank *rank, int stage)
+static double sent_formula(const struct plan_view *view, const struct plan_rank *rank, int stage,
+                           enum traffic_purpose purpose)
 {
-    double sent = 0;
-    for (int purpose = 0; purpose < TRAFFIC_TENSOR; purpose++)
-        sent += plan_sent_formula(view->request, view->plan->rounds, rank, stage,
-                                  (enum traffic_purpose)purpose);
-    return sent;
+    return plan_sent_formula(view->request, view->plan->rounds, rank, stage, purpose);
 }
 
 /* --- the table ------------------------------------------------------------------------------ */
 
-/* The figure of a row of the table, for one ZeRO stage and a worker or a server. */
-typedef double figure_fn(const struct plan_view *view, const struct plan_rank *rank, int stage,
-                         int which);
+/* The rows of the table that show bytes. */
+enum row {
+    ROW_CATEGORY,
+    ROW_TOTAL,
+    ROW_RUNTIME,
+    ROW_HOST,
+    ROW_STATE,
+    ROW_STATE_FORMULA,
+    ROW_PURPOSE,
+    ROW_SENT,
+    ROW_SENT_FORMULA,
+    ROW_TENSOR_FORMULA
+};
 
-static double category_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
-                              int category)
+/* The figure of a row for one ZeRO stage and a worker or a server; `which` is the memory category or
+ * the purpose of the traffic. */
+static double figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
+                     enum row row, int which)
 {
-    (void)view, (void)stage;
-    return (double)rank->bytes[category];
-}
-
-static double total_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
-                           int which)
-{
-    (void)view, (void)stage, (void)which;
-    return (double)rank->total_bytes;
-}
-
-static double runtime_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
-                             int which)
-{
-    (void)stage, (void)which;
-    return rank->runtime_bytes > 0 ? (double)rank->runtime_bytes : view->runtime_bytes;
-}
-
-static double host_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
-                          int which)
-{
-    (void)view, (void)stage, (void)which;
-    return (double)rank->host_bytes;
-}
-
-static double state_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
-                           int formula)
-{
-    return formula ? state_formula(view, rank, stage) : (double)plan_state_bytes(rank);
-}
-
-static double purpose_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
-                             int purpose)
-{
-    (void)view, (void)stage;
-    return (double)rank->sent[purpose];
-}
-
-static double sent_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
-                          int formula)
-{
-    return formula ? sent_formula(view, rank, stage) : (double)sent_bytes(rank);
-}
-
-static double tensor_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
-                            int which)
-{
-    (void)which;
-    return plan_sent_formula(view->request, view->plan->rounds, rank, stage, TRAFFIC_TENSOR);
+    switch (row) {
+    case ROW_CATEGORY: return (double)rank->bytes[which];
+    case ROW_TOTAL: return (double)rank->total_bytes;
+    case ROW_RUNTIME:
+        return rank->runtime_bytes > 0 ? (double)rank->runtime_bytes : view->runtime_bytes;
+    case ROW_HOST: return (double)rank->host_bytes;
+    case ROW_STATE: return (double)plan_state_bytes(rank);
+    case ROW_STATE_FORMULA: return state_formula(view, rank, stage);
+    case ROW_PURPOSE: return (double)rank->sent[which];
+    case ROW_SENT: return (double)sent_bytes(rank);
+    case ROW_SENT_FORMULA:
+        return sent_formula(view, rank, stage, TRAFFIC_GATHER) +
+               sent_formula(view, rank, stage, TRAFFIC_REDUCE) +
+               sent_formula(view, rank, stage, TRAFFIC_PIPE);
+    default: return sent_formula(view, rank, stage, TRAFFIC_TENSOR);
+    }
 }
 
 static const struct plan_rank *rank_of(const struct plan_zero_stage *stage, bool server)
@@ -109,14 +87,14 @@ static void cell(struct text *text, const char *word)
 
 /* Rows of zeros are left out. */
 static void bytes_row(struct text *text, const struct plan_view *view, bool server,
-                      const char *label, figure_fn *figure, int which)
+                      const char *label, enum row row, int which)
 {
     double most = 0;
     double values[PLAN_ZERO_STAGES];
     char word[32];
     for (int s = 0; s < PLAN_ZERO_STAGES; s++) {
         const struct plan_zero_stage *stage = &view->plan->stages[s];
-        values[s] = stage->possible ? figure(view, rank_of(stage, server), s, which) : 0;
+        values[s] = stage->possible ? figure(view, rank_of(stage, server), s, row, which) : 0;
         most = values[s] > most ? values[s] : most;
     }
     if (most == 0)
@@ -139,38 +117,26 @@ static void heading(struct cli *cli, struct text *text, const struct plan_view *
     text_printf(text, "%s\n", console_style(cli->console, STYLE_PLAIN));
 }
 
-static void share_row(struct text *text, const struct plan_view *view, bool server)
-{
-    char word[32];
-    text_printf(text, "  %-18s", "  of unsharded");
-    for (int s = 0; s < PLAN_ZERO_STAGES; s++) {
-        const struct plan_zero_stage *stage = &view->plan->stages[s];
-        double state = (double)plan_state_bytes(rank_of(stage, server));
-        snprintf(word, sizeof word, "%.1f %%", 100.0 * state / (double)view->plan->unsharded_bytes);
-        cell(text, stage->possible ? word : "-");
-    }
-    text_add(text, "\n");
-}
+/* The other rows: the PP stage that needs most memory, which the rows below are about; the share of
+ * unsharded model state; whether it fits. */
+enum words { WORDS_PP_STAGE, WORDS_SHARE, WORDS_FITS };
 
-/* The PP stage that needs most memory; the rows below are about it. */
-static void stage_row(struct text *text, const struct plan_view *view, bool server)
+static void words_row(struct text *text, const struct plan_view *view, bool server, enum words row)
 {
+    static const char *const labels[] = {"PP stage", "  of unsharded", "fits"};
     char word[32];
-    text_printf(text, "  %-18s", "PP stage");
+    text_printf(text, "  %-18s", labels[row]);
     for (int s = 0; s < PLAN_ZERO_STAGES; s++) {
         const struct plan_zero_stage *stage = &view->plan->stages[s];
-        snprintf(word, sizeof word, "%d", rank_of(stage, server)->p);
+        const struct plan_rank *rank = rank_of(stage, server);
+        if (row == WORDS_PP_STAGE)
+            snprintf(word, sizeof word, "%d", rank->p);
+        else if (row == WORDS_SHARE)
+            snprintf(word, sizeof word, "%.1f %%",
+                     100.0 * (double)plan_state_bytes(rank) / (double)view->plan->unsharded_bytes);
+        else
+            snprintf(word, sizeof word, plan_fits(stage, view->memory_bytes) ? "yes" : "no");
         cell(text, stage->possible ? word : "-");
-    }
-    text_add(text, "\n");
-}
-
-static void fits_row(struct text *text, const struct plan_view *view)
-{
-    text_printf(text, "  %-18s", "fits");
-    for (int s = 0; s < PLAN_ZERO_STAGES; s++) {
-        const struct plan_zero_stage *stage = &view->plan->stages[s];
-        cell(text, !stage->possible ? "-" : plan_fits(stage, view->memory_bytes) ? "yes" : "no");
     }
     text_add(text, "\n");
 }
@@ -180,30 +146,30 @@ static void rank_tables(struct cli *cli, struct text *text, const struct plan_vi
 {
     heading(cli, text, view, server ? "memory of a server" : "memory of a rank");
     if (view->plan->pipe.pp > 1)
-        stage_row(text, view, server);
+        words_row(text, view, server, WORDS_PP_STAGE);
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
-        bytes_row(text, view, server, mem_category_word((enum mem_category)c), category_figure, c);
-    bytes_row(text, view, server, "total", total_figure, 0);
-    bytes_row(text, view, server, "runtime (estimate)", runtime_figure, 0);
-    bytes_row(text, view, server, "on the host", host_figure, 0);
-    bytes_row(text, view, server, "model state", state_figure, 0);
-    bytes_row(text, view, server, "  by the formula", state_figure, 1);
-    share_row(text, view, server);
+        bytes_row(text, view, server, mem_category_word((enum mem_category)c), ROW_CATEGORY, c);
+    bytes_row(text, view, server, "total", ROW_TOTAL, 0);
+    bytes_row(text, view, server, "runtime (estimate)", ROW_RUNTIME, 0);
+    bytes_row(text, view, server, "on the host", ROW_HOST, 0);
+    bytes_row(text, view, server, "model state", ROW_STATE, 0);
+    bytes_row(text, view, server, "  by the formula", ROW_STATE_FORMULA, 0);
+    words_row(text, view, server, WORDS_SHARE);
     if (view->memory_bytes > 0)
-        fits_row(text, view);
+        words_row(text, view, server, WORDS_FITS);
     if (view->request->ranks == 1)
         return;
     heading(cli, text, view, "traffic per step");
     for (int purpose = 0; purpose < TRAFFIC_TENSOR; purpose++)
-        bytes_row(text, view, server, traffic_word((enum traffic_purpose)purpose), purpose_figure,
+        bytes_row(text, view, server, traffic_word((enum traffic_purpose)purpose), ROW_PURPOSE,
                   purpose);
-    bytes_row(text, view, server, "sum", sent_figure, 0);
-    bytes_row(text, view, server, "  by the formula", sent_figure, 1);
+    bytes_row(text, view, server, "sum", ROW_SENT, 0);
+    bytes_row(text, view, server, "  by the formula", ROW_SENT_FORMULA, 0);
     if (view->request->parallel.tp > 1) {
-        bytes_row(text, view, server, traffic_word(TRAFFIC_TENSOR), purpose_figure, TRAFFIC_TENSOR);
-        bytes_row(text, view, server, "  by the formula", tensor_figure, 0);
+        bytes_row(text, view, server, traffic_word(TRAFFIC_TENSOR), ROW_PURPOSE, TRAFFIC_TENSOR);
+        bytes_row(text, view, server, "  by the formula", ROW_TENSOR_FORMULA, 0);
     }
-    bytes_row(text, view, server, traffic_word(TRAFFIC_CONTROL), purpose_figure, TRAFFIC_CONTROL);
+    bytes_row(text, view, server, traffic_word(TRAFFIC_CONTROL), ROW_PURPOSE, TRAFFIC_CONTROL);
 }
 
 /* --- around the table ----------------------------------------------------------------------- */
@@ -250,15 +216,6 @@ static void describe_memory(struct text *text, const struct plan_view *view)
                     text_human_bytes(b, (double)view->shared_bytes));
     text_printf(text, "; not counted: the data, and %s while a checkpoint is written\n",
                 text_human_bytes(b, (double)checkpoint_write_bytes()));
-}
-
-static void describe_data(struct text *text, const struct plan_view *view)
-{
-    if (!view->data.known)
-        return;
-    text_add(text, "data     ");
-    data_size_describe(&view->data, text);
-    text_add(text, "\n");
 }
 
 static void describe_gpu(struct text *text)
@@ -311,41 +268,87 @@ void plan_view_advice(const struct plan_view *view, struct text *text)
         text_printf(text, " -n %d with %s per rank", advice->ranks, plan_view_memory(view, word));
 }
 
-static bool on_host_of_gpu(const struct plan_view *view, const struct plan_line *line)
+/* --- every buffer ---------------------------------------------------------------------------- */
+
+struct plan_line {
+    enum mem_location location;
+    enum mem_category category;
+    size_t bytes;
+    char name[112];
+};
+
+struct plan_lines {
+    struct text room; /* memory of the array */
+    const struct plan_line *line;
+    int count;
+};
+
+static void add_line(void *user, const struct mem_line *found)
 {
-    return view->request->gpu && line->location == MEM_HOST;
+    struct plan_line line = {
+        .location = found->location, .category = found->category, .bytes = found->bytes};
+    snprintf(line.name, sizeof line.name, "%s", found->name);
+    text_add_bytes(user, &line, sizeof line);
+}
+
+static int compare_lines(const void *left, const void *right)
+{
+    const struct plan_line *a = left, *b = right;
+    if (a->location != b->location)
+        return a->location > b->location ? -1 : 1;
+    if (a->category != b->category)
+        return a->category < b->category ? -1 : 1;
+    if (a->bytes != b->bytes)
+        return a->bytes > b->bytes ? -1 : 1;
+    return strcmp(a->name, b->name);
+}
+
+/* The buffers of rank 0: GPU before host, by category, largest first. The caller frees the room,
+ * also after a failure. */
+static enum status collect_lines(struct env *env, const struct plan_request *request,
+                                 struct plan_lines *lines)
+{
+    struct plan_rank rank;
+    *lines = (struct plan_lines){0};
+    text_init(&lines->room, env);
+    TRY(plan_rank_memory(env, request, 0, add_line, &lines->room, &rank));
+    TRY(lines->room.status);
+    lines->count = (int)(lines->room.bytes / sizeof *lines->line);
+    lines->line = (const struct plan_line *)lines->room.data;
+    qsort(lines->room.data, (size_t)lines->count, sizeof *lines->line, compare_lines);
+    return STATUS_OK;
 }
 
 static enum status list_lines(struct cli *cli, struct text *text, const struct plan_view *view)
 {
     struct plan_lines lines;
     char word[32];
-    enum status st = plan_lines_collect(cli->env, view->request, &lines);
+    enum status st = collect_lines(cli->env, view->request, &lines);
     text_printf(text, "\nbuffers of rank 0 in ZeRO stage %d\n", view->request->zero.stage);
     for (int i = 0; i < lines.count; i++)
         text_printf(text, "  %-12s %10s  %s%s\n", mem_category_word(lines.line[i].category),
                     text_human_bytes(word, (double)lines.line[i].bytes),
-                    on_host_of_gpu(view, &lines.line[i]) ? "on the host: " : "",
+                    view->request->gpu && lines.line[i].location == MEM_HOST ? "on the host: " : "",
                     lines.line[i].name);
-    plan_lines_free(&lines);
+    text_free(&lines.room);
     return st;
-}
-
-/* With one gradient per step, a param with one use needs no sum in another type. */
-static bool nothing_to_add(const struct plan_view *view)
-{
-    return view->request->ranks == 1 && view->request->engine.micro_batches == 1;
 }
 
 static enum status write_table(struct cli *cli, const struct plan_view *view, struct text *text)
 {
     char a[32], b[32];
+    /* With one gradient per step, a param with one use needs no sum in another type. */
+    bool only_tied = view->request->ranks == 1 && view->request->engine.micro_batches == 1;
     run_config_describe(view->config, text);
     text_printf(text, "params   %s, %s floating-point operations per token\n",
                 text_human_count(a, (double)view->plan->parameters),
                 text_human_count(b, view->plan->flops_per_token));
     describe_ranks(text, view);
-    describe_data(text, view);
+    if (view->data.known) {
+        text_add(text, "data     ");
+        data_size_describe(&view->data, text);
+        text_add(text, "\n");
+    }
     describe_memory(text, view);
     if (!view->config->device.loaded)
         text_printf(text, "scratch  is that of the back end '%s', because %s\n", view->request->ops,
@@ -357,7 +360,7 @@ static enum status write_table(struct cli *cli, const struct plan_view *view, st
         text_printf(
             text,
             "\nthe formula assumes 2-byte gradient sums (precision.accumulate=bf16); %s fp32\n",
-            nothing_to_add(view) ? "here those of tied parameters are" : "here they are");
+            only_tied ? "here those of tied parameters are" : "here they are");
     if (view->request->gpu)
         describe_gpu(text);
     describe_recompute(text, view);
@@ -388,10 +391,7 @@ static void json_rank(struct json_out *json, const struct plan_view *view, const
                       const struct plan_rank *rank, int stage)
 {
     json_out_open(json, key, '{');
-    json_out_open(json, "mem", '{');
-    for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
-        json_out_int(json, mem_category_word((enum mem_category)c), (int64_t)rank->bytes[c]);
-    json_out_close(json, '}');
+    json_out_mem(json, "mem", rank->bytes);
     json_out_int(json, "mem_bytes", (int64_t)rank->total_bytes);
     json_out_int(json, "host_bytes", (int64_t)rank->host_bytes);
     json_out_int(json, "state_bytes", (int64_t)plan_state_bytes(rank));
@@ -401,8 +401,8 @@ static void json_rank(struct json_out *json, const struct plan_view *view, const
         json_out_int(json, traffic_word((enum traffic_purpose)purpose), rank->sent[purpose]);
     json_out_close(json, '}');
     json_out_int(json, "sent_bytes", sent_bytes(rank));
-    json_out_real(json, "sent_formula_bytes", sent_formula(view, rank, stage));
-    json_out_real(json, "tensor_formula_bytes", tensor_figure(view, rank, stage, 0));
+    json_out_real(json, "sent_formula_bytes", figure(view, rank, stage, ROW_SENT_FORMULA, 0));
+    json_out_real(json, "tensor_formula_bytes", sent_formula(view, rank, stage, TRAFFIC_TENSOR));
     json_out_int(json, "number", rank->rank);
     json_out_close(json, '}');
 }
@@ -460,7 +460,7 @@ static void json_blocks(struct json_out *json, const struct plan_view *view)
 static enum status json_lines(struct cli *cli, struct json_out *json, const struct plan_view *view)
 {
     struct plan_lines lines;
-    enum status st = plan_lines_collect(cli->env, view->request, &lines);
+    enum status st = collect_lines(cli->env, view->request, &lines);
     json_out_open(json, "lines", '[');
     for (int i = 0; i < lines.count; i++) {
         json_out_open(json, NULL, '{');
@@ -471,7 +471,7 @@ static enum status json_lines(struct cli *cli, struct json_out *json, const stru
         json_out_close(json, '}');
     }
     json_out_close(json, ']');
-    plan_lines_free(&lines);
+    text_free(&lines.room);
     return st;
 }
 
@@ -504,7 +504,7 @@ enum status plan_view_json(struct cli *cli, const struct plan_view *view)
     json_out_int(&json, "idle", plan->idle_workers);
     json_out_int(&json, "memory_bytes", (int64_t)view->memory_bytes);
     json_out_int(&json, "runtime_estimate_bytes",
-                 (int64_t)runtime_figure(view, &chosen_stage(view)->worker, 0, 0));
+                 (int64_t)figure(view, &chosen_stage(view)->worker, 0, ROW_RUNTIME, 0));
     if (view->data.known) {
         json_out_int(&json, "data_tokens", view->data.tokens);
         json_out_int(&json, "data_bytes", (int64_t)view->data.bytes);

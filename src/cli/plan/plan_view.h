@@ -1,7 +1,9 @@
-/* plan_view -- prints a plan as a table or as one JSON object, and Table 1 of the ZeRO paper. */
+/* plan_view -- the parts of `sifr plan`: prints a plan as a table or as one JSON object, and
+ * searches for the best layout. */
 #ifndef CLI_PLAN_VIEW_H
 #define CLI_PLAN_VIEW_H
 #include "cli/command.h"
+#include "plan/search.h"
 #include "train/data/data_size.h"
 #include "train/run_plan.h"
 
@@ -28,6 +30,50 @@ void plan_view_advice(const struct plan_view *view, struct text *text);
 /* Append the PP stages of a pipeline. */
 enum status plan_view_pipe(struct cli *cli, const struct plan_view *view, struct text *text);
 
-enum status plan_view_table1(struct cli *cli, bool json);
+/* --- plan_search.c: `sifr plan --gpus` -------------------------------------------------------- */
+
+/* Turns the given keys into a space of layouts, searches it, and prints the result, with the command
+ * that runs the best layout. */
+struct plan_search_asked {
+    int64_t gpus, node, memory, top; /* node, memory: 0 = from the profile */
+    const char *machine;             /* a preset or a file */
+    bool json;
+};
+
+/* Resolves `config`, after open keys have got values to start with. The caller releases it. */
+enum status plan_search(struct cli *cli, struct options *options,
+                        const struct plan_search_asked *asked, struct run_config *config);
+
+/* --- plan_search_view.c: the layouts as a table or as one JSON object ------------------------- */
+
+struct plan_search_view { /* all borrowed */
+    const struct run_config *config;
+    const struct options *options;
+    const struct search_space *space;
+    const struct search_result *result;
+    const char *machine_words; /* description of the preset; "" = a file */
+    double peak;               /* floating-point operations per second of a rank; 0 = not known */
+    double seconds;            /* duration of the search */
+    const char *device;        /* run.device of the machine; NULL = the user set it */
+    int threads;               /* run.threads of the profile; 0 = not changed */
+    bool alone;                /* the profile has no node size: all ranks are on one node */
+};
+
+/* The caller reports when nothing fits. */
+enum status plan_search_view_table(struct cli *cli, const struct plan_search_view *view);
+enum status plan_search_view_json(struct cli *cli, const struct plan_search_view *view);
+
+/* Append "tp 8, pp 16, dp 128, stage 1, micro-batch 1, recompute full, interleaved 4". */
+void plan_search_say(const struct search_layout *layout, struct text *text);
+
+/* --- plan_search_line.c ------------------------------------------------------------------- */
+/* Append the keys of a layout that the user did not set and that differ from their defaults:
+ * " --parallel.tp=8 --zero.stage=1". */
+void plan_search_keys(const struct plan_search_view *view, const struct search_layout *layout,
+                      struct text *text);
+/* Append "sifr train -n 64 configs/a.yaml ...": the arguments of `plan` without its own flags and
+ * without keys that have no effect in this layout, then the keys of the layout. */
+void plan_search_command(struct cli *cli, const struct plan_search_view *view,
+                         const struct search_layout *layout, struct text *text);
 
 #endif

@@ -7,15 +7,12 @@
 #include <string.h>
 #include <unistd.h>
 #include "cli/command.h"
-#include "cli/command_line.h"
-#include "cli/train/dry_run.h"
 #include "cli/launch/launch.h"
 #include "base/host.h"
 #include "cli/rank_report.h"
 #include "cli/launch/ranks.h"
-#include "cli/launch/restarts.h"
-#include "cli/train/train_end.h"
-#include "train/config/deadline.h"
+#include "train/config/schedule.h"
+#include "cli/train/train_view.h"
 #include "base/named.h"
 #include "train/run_plan.h"
 #include "train/trainer.h"
@@ -48,19 +45,14 @@ struct train_job {
     bool met; /* the ranks have met, or are about to: a failure now reaches the other ranks */
 };
 
-/* A configuration from an open descriptor, such as <(...), has no name of its own. */
-static bool has_name(const char *yaml)
-{
-    return yaml && strncmp(yaml, "/dev/", 5) != 0 && strncmp(yaml, "/proc/", 6) != 0;
-}
-
 /* --out, else runs/NAME for NAME.yaml, else runs/train. */
 static enum status choose_folder(struct env *env, const struct train_settings *settings,
                                  const char *yaml, char **folder)
 {
     if (*settings->out)
         return mem_strdup(env, settings->out, folder);
-    if (!has_name(yaml))
+    /* A configuration from an open descriptor, such as <(...), has no name of its own. */
+    if (!yaml || strncmp(yaml, "/dev/", 5) == 0 || strncmp(yaml, "/proc/", 6) == 0)
         yaml = "train";
     const char *slash = strrchr(yaml, '/');
     const char *name = slash ? slash + 1 : yaml;
@@ -112,11 +104,6 @@ static enum status train_rank(void *user, struct env *env, const struct session_
 
 /* --- the ranks of this process -------------------------------------------------------------- */
 
-static void report_failure(int rank, enum status st, const char *error)
-{
-    rank_report_end(rank, st, error, true);
-}
-
 static enum status train_here(struct train_job *job)
 {
     const struct ranks_config *ranks = &job->settings->config.ranks;
@@ -137,7 +124,7 @@ static enum status train_here(struct train_job *job)
         .comm = {.backend = comm_backend_words[ranks->backend], .timeout = ranks->timeout},
         .rank = job->plan.rank,
         .delay = ranks->delay,
-        .failing = job->mode == TRAIN_THREADS ? NULL : report_failure,
+        .failing = job->mode == TRAIN_THREADS ? NULL : ranks_report_failure,
     };
     job->cli->watch(job->cli, job->plan.rank, job->settings->config.machine.stop_timeout);
     if (!job->settings->quiet && !job->settings->json)
@@ -297,13 +284,11 @@ done:
 
 /* --- the command ---------------------------------------------------------------------------- */
 
-#define FIELD(name, kind)                                   \
-    .key = #name, .type = OPTION_##kind, .flag_only = true, \
-    .offset = offsetof(struct train_settings, name)
+#define FIELD(name, kind) COMMAND_FLAG(#name, train_settings, name, kind)
 static const struct option train_list[] = {
     {FIELD(out, STRING), .letter = 'o', .value_name = "DIR",
      .help = "run folder (default: runs/NAME for NAME.yaml, else runs/train)"},
-    {FIELD(n, INT), .letter = 'n', .ranged = true, .min = 1, .max = MOST_RANKS,
+    {FIELD(n, INT), .letter = 'n', COMMAND_RANGE(1, MOST_RANKS),
      .help = "number of ranks to start; omit it under mpirun or srun"},
     {FIELD(restarts, INT), .ranged = true, .max = 1000000, .value_name = "K",
      .help = "number of restarts after a rank dies, each from the last complete checkpoint; stops "
@@ -313,10 +298,7 @@ static const struct option train_list[] = {
      .flag_only = true,
      .removed = "restarts keep the number of ranks; to resume on fewer, rerun with a smaller -n"},
     {FIELD(fresh, BOOL), .help = "start from step 0; an earlier run in the folder is renamed"},
-    {.key = "dry-run",
-     .type = OPTION_BOOL,
-     .flag_only = true,
-     .offset = offsetof(struct train_settings, dry_run),
+    {COMMAND_FLAG("dry-run", train_settings, dry_run, BOOL),
      .help = "print the resolved plan and its memory, then exit"},
     {FIELD(trace, STRING), .value_name = "A:B",
      .help = "timeline of steps A to B for Perfetto: trace-rank-R.json in the run folder"},
@@ -326,13 +308,10 @@ static const struct option train_list[] = {
      .help = "print one JSON object per line: start, steps, evaluations, samples, end"},
 };
 #undef FIELD
-static const struct option_table train_flags = {"run", train_list,
-                                                sizeof train_list / sizeof train_list[0]};
 
 static enum status bind_train(struct options *options, void *user_settings)
 {
     struct train_settings *settings = user_settings;
-    TRY(options_bind(options, &train_flags, settings));
     return run_config_bind(options, &settings->config);
 }
 
@@ -341,10 +320,9 @@ const struct command command_train = {
     .usage = "[FILE.yaml] [--section.key=value ...] [--out=DIR] [-n RANKS]",
     .summary = "train a model from a configuration file, from keys, or both",
     .description =
-        "A key is read from the file, from the environment (SIFR_TRAIN_STEPS for "
-        "train.steps) or from the\n"
-        "command line; the command line wins, then the environment. Whole numbers accept "
-        "2k, 4M, 1G and 1e9.\n"
+        "A key is read from the command line, else from the environment (SIFR_TRAIN_STEPS for "
+        "train.steps), else\n"
+        "from the file. Whole numbers accept 2k, 4M, 1G and 1e9.\n"
         "The run folder holds the resolved configuration, metrics, samples and "
         "checkpoints; each checkpoint is a\n"
         "Hugging Face directory.\n"
@@ -367,6 +345,7 @@ const struct command command_train = {
     .most_words = 1,
     .config_file = true,
     .graceful = true,
+    .flags = COMMAND_FLAGS("run", train_list),
     .bind = bind_train,
     .run = run_train,
 };

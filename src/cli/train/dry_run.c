@@ -1,4 +1,4 @@
-#include "cli/train/dry_run.h"
+#include "cli/train/train_view.h"
 #include "cli/json_out.h"
 #include "base/host.h"
 #include "train/data/data_size.h"
@@ -49,10 +49,7 @@ static enum status print_json(struct cli *cli, const struct run_config *config,
     json_out_int(&json, "tokens", plan->step_tokens * config->train.steps);
     json_out_int(&json, "micro_batches", run_micro_batches(config));
     json_out_real(&json, "flops_per_token", plan->flops_per_token);
-    json_out_open(&json, "mem", '{');
-    for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
-        json_out_int(&json, mem_category_word((enum mem_category)c), (int64_t)plan->rank.bytes[c]);
-    json_out_close(&json, '}');
+    json_out_mem(&json, "mem", plan->rank.bytes);
     json_out_int(&json, "mem_bytes", (int64_t)plan->rank.total_bytes);
     json_out_int(&json, "host_bytes", (int64_t)plan->rank.host_bytes);
     if (plan->data.known) {
@@ -78,9 +75,7 @@ static enum status print_lines(struct cli *cli, const struct run_config *config,
         data_size_describe(&plan->data, &text);
         text_add(&text, "\n");
     }
-    enum status st = text.status;
-    console_write(console, text_string(&text), text.bytes);
-    text_free(&text);
+    TRY(console_print(console, &text));
     console_line(console, "params   %s, %s floating-point operations per token",
                  text_human_count(a, (double)plan->parameters),
                  text_human_count(b, plan->flops_per_token));
@@ -102,7 +97,7 @@ static enum status print_lines(struct cli *cli, const struct run_config *config,
         console_line(console, "         and about %s for CUDA and its libraries; %s on the host",
                      text_human_bytes(a, (double)plan->rank.runtime_bytes),
                      text_human_bytes(b, (double)plan->rank.host_bytes));
-    return st;
+    return STATUS_OK;
 }
 
 enum status dry_run(struct cli *cli, const struct run_config *config, int ranks, const char *folder,

@@ -1,16 +1,13 @@
-#include "cli/train/train_end.h"
+#include "cli/train/train_view.h"
 #include <math.h>
 #include <string.h>
-#include "cli/command_line.h"
-#include "cli/launch/ranks_table.h"
-#include "train/run/gauges.h"
-
-enum { PLOT_HEIGHT = 14, PLOT_WIDTH_MAX = 96 };
+#include "train/run/pace.h"
+#include "cli/command.h"
 
 /* --- memory --------------------------------------------------------------------------------- */
 
-/* "1.2 GiB, with files being read or written 1.3 GiB; the process held 1.3 GiB where 1.2 GiB and
- * 41.2 MiB of runtime were counted: 0.4 % more". The first figure is the plan's; only buffers for
+/* "1.2 GiB, with files being read or written 1.3 GiB; process 1.3 GiB, counted 1.2 GiB + 41.2 MiB
+ * of runtime: 0.4 % more". The first figure is the plan's; only buffers for
  * files may add to it. */
 static void describe_held(const struct trainer_summary *s, char *out, size_t bytes)
 {
@@ -25,8 +22,7 @@ static void describe_held(const struct trainer_summary *s, char *out, size_t byt
             (size_t)snprintf(out + used, bytes - used, ", with files being read or written %s", b);
     if (isfinite(excess))
         used += (size_t)snprintf(
-            out + used, bytes - used,
-            "; the %s held %s where %s and %s%s of runtime were counted: %.1f %% %s",
+            out + used, bytes - used, "; %s %s, counted %s + %s%s of runtime: %.1f %% %s",
             gpu ? "GPU" : "process", text_human_bytes(a, (double)there->held_bytes),
             text_human_bytes(b, (double)there->accounted_bytes), gpu ? "about " : "",
             text_human_bytes(c, (double)there->runtime_bytes), fabs(excess),
@@ -40,9 +36,7 @@ static void describe_held(const struct trainer_summary *s, char *out, size_t byt
 
 static void print_json(struct train_view *view, const struct trainer_summary *s, const char *folder)
 {
-    struct json_out *json = &view->record;
-    json_out_restart(json);
-    json_out_string(json, "event", "end");
+    struct json_out *json = train_view_event(view, "end");
     json_out_string(json, "end", s->end);
     json_out_string(json, "folder", folder);
     json_out_string(json, "checkpoint", s->checkpoint);
@@ -85,22 +79,9 @@ static void print_json(struct train_view *view, const struct trainer_summary *s,
 static void draw_curve(struct train_view *view)
 {
     struct console *console = view->cli->console;
-    struct plot_point points[CURVE_POINTS];
     struct text text;
-    struct plot plot = {
-        .width = console->width < PLOT_WIDTH_MAX ? console->width : PLOT_WIDTH_MAX,
-        .height = PLOT_HEIGHT,
-        .line = points,
-        .line_count = curve_points(&view->losses, points),
-        .marks = view->evals,
-        .mark_count = view->eval_count,
-        .line_on = console_style(console, STYLE_CYAN),
-        .mark_on = console_style(console, STYLE_YELLOW),
-        .off = console_style(console, STYLE_PLAIN),
-        .ascii = console->ascii,
-    };
     text_init(&text, view->cli->env);
-    plot_draw(&plot, &text);
+    curve_draw(&view->losses, view->evals, view->eval_count, console, &text);
     if (text.bytes) {
         console_line(console, "\nloss by step%s",
                      view->eval_count == 0 ? ""

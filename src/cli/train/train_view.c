@@ -2,14 +2,49 @@
  * JSON record reuses its memory. */
 #include "cli/train/train_view.h"
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 #include "base/clock.h"
 #include "base/host.h"
 #include "cli/rank_report.h"
 #include "comm/launcher.h"
-#include "cli/launch/ranks_table.h"
+#include "train/run/pace.h"
 
 enum { BAR_CELLS = 10 };
+
+__attribute__((format(printf, 2, 3))) static void append(char *out, const char *format, ...)
+{
+    size_t used = strlen(out);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(out + used, STEP_LINE_BYTES - used, format, args);
+    va_end(args);
+}
+
+char *step_line(char *out, const struct trainer_step *s)
+{
+    char human[32];
+    double milliseconds = s->seconds * 1e3;
+    struct device_gauges brief = s->gauges; /* clock and power, on which the rate depends */
+    brief.celsius = 0;
+    out[0] = 0;
+    append(out, "step%6lld/%lld%6.1f%%", (long long)s->step, (long long)s->steps,
+           100 * (double)s->step / (double)s->steps);
+    append(out, " | loss %.4f | gnorm %.2f | lr %.2e", s->loss, s->grad_norm, s->lr);
+    append(out, milliseconds < 10 ? " | %.1f ms" : " | %.0f ms", milliseconds);
+    append(out, " | %s tok/s", text_human_count(human, s->tokens_per_second));
+    if (isfinite(s->mfu))
+        append(out, " | mfu %.1f%%", 100 * s->mfu);
+    if (*gauges_words(&brief, human, sizeof human))
+        append(out, " | %s", human);
+    append(out, " | mem %s", text_human_bytes(human, (double)s->held->total_bytes));
+    if (isfinite(s->eta_seconds))
+        append(out, " | eta %s", text_human_seconds(human, s->eta_seconds));
+    if (s->skipped)
+        append(out, " | skipped");
+    return out;
+}
 
 void train_view_open(struct train_view *view, struct cli *cli, bool json, bool quiet, bool fresh,
                      int64_t log_every)
@@ -23,6 +58,13 @@ void train_view_close(struct train_view *view)
 {
     console_live_clear(view->cli->console);
     text_free(&view->record.text);
+}
+
+struct json_out *train_view_event(struct train_view *view, const char *event)
+{
+    json_out_restart(&view->record);
+    json_out_string(&view->record, "event", event);
+    return &view->record;
 }
 
 bool train_view_learning(void *user, int done, int total)
@@ -101,13 +143,6 @@ static void describe_data(const struct trainer_facts *facts, char *out, size_t b
              text_human_bytes(mapped, (double)facts->data_bytes), facts->epochs);
 }
 
-static const char *tokenizer_name(const struct run_config *config)
-{
-    return *config->data.tokenizer ? config->data.tokenizer
-           : *config->model.path   ? "the model's own"
-                                   : "bytes";
-}
-
 static void print_header(struct train_view *view, const struct trainer_facts *facts)
 {
     struct console *console = view->cli->console;
@@ -127,8 +162,10 @@ static void print_header(struct train_view *view, const struct trainer_facts *fa
     describe_data(facts, line, sizeof line);
     console_fact(console, "data", line);
     if (tokenizer) {
-        snprintf(line, sizeof line, "%s: %d tokens", tokenizer_name(facts->config),
-                 tokenizer_vocab(tokenizer));
+        const char *name = *facts->config->data.tokenizer ? facts->config->data.tokenizer
+                           : *facts->config->model.path   ? "the model's own"
+                                                          : "bytes";
+        snprintf(line, sizeof line, "%s: %d tokens", name, tokenizer_vocab(tokenizer));
         console_fact(console, "tokenizer", line);
     }
     snprintf(line, sizeof line, "mask %s of %d processors", machine.mask, machine.processors);
@@ -147,9 +184,7 @@ static void on_ready(void *user, const struct trainer_facts *facts)
         print_header(view, facts);
     if (!view->json)
         return;
-    struct json_out *json = &view->record;
-    json_out_restart(json);
-    json_out_string(json, "event", "start");
+    struct json_out *json = train_view_event(view, "start");
     json_out_string(json, "folder", facts->folder);
     json_out_int(json, "parameters", facts->parameters);
     json_out_int(json, "train_tokens", facts->train_tokens);
@@ -180,9 +215,7 @@ static void on_ready(void *user, const struct trainer_facts *facts)
 
 static void print_step_json(struct train_view *view, const struct trainer_step *step)
 {
-    struct json_out *json = &view->record;
-    json_out_restart(json);
-    json_out_string(json, "event", "step");
+    struct json_out *json = train_view_event(view, "step");
     json_out_int(json, "step", step->step);
     json_out_int(json, "steps", step->steps);
     json_out_int(json, "tokens", step->tokens);
@@ -249,22 +282,15 @@ static void on_step(void *user, const struct trainer_step *step)
         show_live(view, step);
 }
 
-static void add_eval_point(struct train_view *view, int64_t step, double loss)
-{
-    if (view->eval_count == VIEW_EVALS)
-        memmove(view->evals, view->evals + 1, --view->eval_count * sizeof view->evals[0]);
-    view->evals[view->eval_count++] = (struct plot_point){(double)step, loss};
-}
-
 static void on_eval(void *user, int64_t step, const struct evaluation *e)
 {
     struct train_view *view = user;
     struct console *console = view->cli->console;
-    add_eval_point(view, step, e->loss);
+    if (view->eval_count == VIEW_EVALS)
+        memmove(view->evals, view->evals + 1, --view->eval_count * sizeof view->evals[0]);
+    view->evals[view->eval_count++] = (struct plot_point){(double)step, e->loss};
     if (view->json) {
-        struct json_out *json = &view->record;
-        json_out_restart(json);
-        json_out_string(json, "event", "eval");
+        struct json_out *json = train_view_event(view, "eval");
         json_out_int(json, "step", step);
         json_out_real(json, "loss", e->loss);
         json_out_real(json, "perplexity", e->perplexity);
@@ -289,9 +315,7 @@ static void on_sample(void *user, const struct trainer_sample *sample)
     struct train_view *view = user;
     struct console *console = view->cli->console;
     if (view->json) {
-        struct json_out *json = &view->record;
-        json_out_restart(json);
-        json_out_string(json, "event", "sample");
+        struct json_out *json = train_view_event(view, "sample");
         json_out_int(json, "step", sample->step);
         json_out_string(json, "prompt", sample->prompt);
         json_out_bytes(json, "text", sample->text, sample->text_bytes);
@@ -314,9 +338,7 @@ static void on_saved(void *user, const struct checkpoint_result *result)
     struct train_view *view = user;
     struct console *console = view->cli->console;
     if (view->json) {
-        struct json_out *json = &view->record;
-        json_out_restart(json);
-        json_out_string(json, "event", "checkpoint");
+        struct json_out *json = train_view_event(view, "checkpoint");
         json_out_int(json, "step", result->step);
         json_out_string(json, "path", result->path);
         json_out_int(json, "bytes", (int64_t)result->bytes);
@@ -347,20 +369,15 @@ static bool is_acknowledged(int signal)
     return signal == SIGINT || !launcher_find(&launcher);
 }
 
-/* From here on a signal stops the run after the current step. An earlier signal is seen by the
- * check that follows. */
-static void note_stepping(struct train_view *view)
-{
-    if (*view->cli->stepping)
-        return;
-    *view->cli->stepping = 1;
-    rank_report_stepping(0);
-}
-
 static bool on_should_stop(void *user)
 {
     struct train_view *view = user;
-    note_stepping(view);
+    /* From here on a signal stops the run after the current step. An earlier signal is seen by the
+     * check that follows. */
+    if (!*view->cli->stepping) {
+        *view->cli->stepping = 1;
+        rank_report_stepping(0);
+    }
     int signal = *view->cli->stop;
     if (signal && !view->stop_said && view->stepped) {
         view->stop_said = true;

@@ -1,5 +1,5 @@
 /* train_view -- what `sifr train` prints while a run lasts: header, steps, evaluations, samples,
- * checkpoints. train_end.h prints the end.
+ * checkpoints. train_end.c prints the end.
  *
  * There are three formats: for a terminal (a live line for steps), for a file (plain lines), and
  * for programs (--json: one object per line, each with an "event").
@@ -7,11 +7,11 @@
 #ifndef CLI_TRAIN_VIEW_H
 #define CLI_TRAIN_VIEW_H
 #include "cli/command.h"
-#include "cli/curve.h"
+#include "cli/plot.h"
 #include "cli/json_out.h"
-#include "cli/train/step_line.h"
+#include "train/trainer.h"
 
-enum { VIEW_EVALS = 256 };
+enum { VIEW_EVALS = 256, STEP_LINE_BYTES = 320 };
 
 struct train_view {
     struct cli *cli;
@@ -38,6 +38,8 @@ void train_view_close(struct train_view *view);
 struct trainer_callbacks train_view_callbacks(struct train_view *view);
 /* A progress function for run_config_resolve, while a vocabulary is learned. `user` is the view. */
 bool train_view_learning(void *user, int done, int total);
+/* Begin a JSON record; the caller adds fields and flushes it. */
+struct json_out *train_view_event(struct train_view *view, const char *event);
 /* Print the line of the last step, unless it has been printed. */
 void train_view_keep_line(struct train_view *view);
 
@@ -51,5 +53,51 @@ static inline const struct footprint *train_view_held(const struct footprint_wor
 {
     return held->host_bytes > 0 ? &held->gpu : &held->process;
 }
+
+/* Format a step into `out` (STEP_LINE_BYTES), without figures that are not known (mfu, eta):
+ *
+ *   step   120/2000   6.0% | loss 3.2841 | gnorm 0.83 | lr 3.00e-04 | 412 ms | 79.5k tok/s |
+ *   mfu 41.2% | mem 23.1 GiB | eta 12m54s                             (in one line)
+ *
+ * If the GPU reports them, "| 1755 MHz, 640 W" follows mfu. Returns out. */
+char *step_line(char *out, const struct trainer_step *step);
+
+/* --- train_end.c ------------------------------------------------------------------------------ */
+
+/* The loss curve, figures, the checkpoint and the next command; with --json one object. After a
+ * failure people see only its message, as the last line. */
+void train_end_show(struct train_view *view, const struct trainer_summary *summary,
+                    const char *folder);
+
+/* --- dry_run.c: sizes and memory of a run, without allocating it (plan.h) --------------------- */
+
+/* Print the plan of a resolved configuration for one of `ranks` ranks, as JSON if `json`.
+ * STATUS_FIT if memory is too small. */
+enum status dry_run(struct cli *cli, const struct run_config *config, int ranks, const char *folder,
+                    bool json);
+
+/* --- ranks_table.c: memory, traffic and waiting time over ranks, compared with formulas ------- */
+
+/* Bytes that rank 0 sends in a step according to the formulas: (N-1)/N x Psi elements for every
+ * gather and every reduction of the whole model. Padding, tied weights and pieces that stay
+ * gathered are not modelled. In a pipeline N is the number of copies and Psi counts the PP stage;
+ * with tensor parallelism Psi counts this rank's part of it. */
+struct ranks_volume {
+    double gather, reduce, pipe, tensor;
+};
+struct ranks_volume ranks_formula(const struct run_config *config,
+                                  const struct trainer_summary *summary);
+/* The share of communication that overlapped with compute; NAN: there was none. The second function
+ * counts only TP groups. */
+double ranks_hidden(const struct traffic *traffic);
+double ranks_tensor_hidden(const struct traffic *traffic);
+
+/* "4 (mpi), stage 3, prefetch 1" */
+void ranks_describe(const struct trainer_facts *facts, char *out, size_t bytes);
+/* For runs with more than one rank that have done a step. */
+void ranks_table_print(struct console *console, const struct run_config *config,
+                       const struct trainer_summary *summary);
+void ranks_table_json(struct json_out *json, const struct run_config *config,
+                      const struct trainer_summary *summary);
 
 #endif

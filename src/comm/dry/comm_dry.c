@@ -16,22 +16,6 @@ static enum status dry_join(struct comm_job *job, const struct comm_member *memb
     return STATUS_OK;
 }
 
-static void dry_quit(struct comm_job *job)
-{
-    (void)job;
-}
-
-static enum status dry_open(struct comm *comm, struct comm *parent, int colour)
-{
-    (void)comm, (void)parent, (void)colour;
-    return STATUS_OK;
-}
-
-static void dry_close(struct comm *comm)
-{
-    (void)comm;
-}
-
 static enum status dry_swap(struct comm *comm, uint64_t stamp)
 {
     (void)stamp;
@@ -43,19 +27,10 @@ static enum status dry_swap(struct comm *comm, uint64_t stamp)
     return STATUS_OK;
 }
 
-static void dry_spread(struct comm_job *job, const char *text)
-{
-    comm_job_fail(job, text);
-}
-
 const struct comm_backend comm_dry = {
     .name = "dry",
     .job_bytes = sizeof(struct comm_job),
     .comm_bytes = sizeof(struct comm),
     .join = dry_join,
-    .quit = dry_quit,
-    .open = dry_open,
-    .close = dry_close,
     .swap = dry_swap,
-    .spread = dry_spread,
 };

@@ -5,7 +5,6 @@
  * is not finalized: MPI_Finalize could wait forever, and the process is about to end.
  */
 #include <stdio.h>
-#include <time.h>
 #include "comm/launcher.h"
 #include "comm/mpi/mpi_impl.h"
 

@@ -17,18 +17,22 @@ static const double LAST_NOTICE_WITHIN = 1;
 
 /* --- sending -------------------------------------------------------------------------------- */
 
-/* An entry of the outbox that MPI no longer uses; NULL = all are in flight. Needs the lock. */
+/* Whether MPI no longer uses an entry of the outbox. Needs the lock. */
+static bool is_sent(struct outgoing *entry)
+{
+    int done = 1;
+    MPI_Status status;
+    if (entry->request != MPI_REQUEST_NULL)
+        MPI_Test(&entry->request, &done, &status);
+    return done;
+}
+
+/* An entry that is free; NULL = all are in flight. Needs the lock. */
 static struct outgoing *free_entry(struct mpi_job *job)
 {
-    for (int i = 0; i < job->outbox_size; i++) {
-        int done = 1;
-        MPI_Status status;
-        struct outgoing *entry = &job->outbox[i];
-        if (entry->request != MPI_REQUEST_NULL)
-            MPI_Test(&entry->request, &done, &status);
-        if (done)
-            return entry;
-    }
+    for (int i = 0; i < job->outbox_size; i++)
+        if (is_sent(&job->outbox[i]))
+            return &job->outbox[i];
     return NULL;
 }
 
@@ -72,13 +76,8 @@ static bool drain(struct mpi_job *job)
     for (;;) {
         bool busy = false;
         pthread_mutex_lock(&job->lock);
-        for (int i = 0; i < job->outbox_size; i++) {
-            int done = 1;
-            MPI_Status status;
-            if (job->outbox[i].request != MPI_REQUEST_NULL)
-                MPI_Test(&job->outbox[i].request, &done, &status);
-            busy = busy || !done;
-        }
+        for (int i = 0; i < job->outbox_size; i++)
+            busy |= !is_sent(&job->outbox[i]);
         pthread_mutex_unlock(&job->lock);
         if (!busy || !may_wait(job, start))
             return !busy;
@@ -158,14 +157,6 @@ static void *monitor_main(void *arg)
 
 /* --- starting and stopping ------------------------------------------------------------------ */
 
-static int start_thread(struct mpi_job *job)
-{
-    int error = thread_start(&job->monitor, monitor_main, job);
-    if (error == 0)
-        pthread_setname_np(job->monitor, "monitor");
-    return error;
-}
-
 enum status mpi_monitor_start(struct mpi_job *job)
 {
     enum status st;
@@ -186,10 +177,11 @@ enum status mpi_monitor_start(struct mpi_job *job)
         goto undo_outbox;
     }
     MPI_Comm_set_errhandler(job->wire, MPI_ERRORS_RETURN);
-    if ((error = start_thread(job)) != 0) {
+    if ((error = thread_start(&job->monitor, monitor_main, job)) != 0) {
         FAIL(env, COMM, "cannot start the monitor thread: %s; check ulimit -u", strerror(error));
         goto undo_wire;
     }
+    pthread_setname_np(job->monitor, "monitor");
     return STATUS_OK;
 undo_wire:
     MPI_Comm_free(&job->wire);
@@ -250,49 +242,32 @@ bool mpi_monitor_stop(struct mpi_job *job)
 
 /* --- entries of the back end's table -------------------------------------------------------- */
 
-static void open_question(struct mpi_job *job, struct question *question)
-{
-    pthread_mutex_lock(&job->lock);
-    *question = (struct question){.next = job->questions, .number = ++job->question_count};
-    job->questions = question;
-    pthread_mutex_unlock(&job->lock);
-}
-
-static bool close_question(struct mpi_job *job, struct question *question)
-{
-    pthread_mutex_lock(&job->lock);
-    struct question **at = &job->questions;
-    while (*at != question)
-        at = &(*at)->next;
-    *at = question->next;
-    bool answered = question->answered;
-    pthread_mutex_unlock(&job->lock);
-    return answered;
-}
-
-static bool is_answered(struct mpi_job *job, const struct question *question)
-{
-    pthread_mutex_lock(&job->lock);
-    bool answered = question->answered;
-    pthread_mutex_unlock(&job->lock);
-    return answered;
-}
-
 bool mpi_monitor_ask(struct comm *comm, int peer, struct comm_position *position)
 {
     struct mpi_job *job = (struct mpi_job *)comm->job;
-    struct question question;
+    struct question question, **at = &job->questions;
+    bool answered;
     double limit = clock_seconds() + ANSWER_WITHIN;
-    open_question(job, &question);
+    pthread_mutex_lock(&job->lock);
+    question = (struct question){.next = job->questions, .number = ++job->question_count};
+    job->questions = &question;
+    pthread_mutex_unlock(&job->lock);
     post(job, comm->job_ranks[peer],
          &(struct notice){.what = NOTICE_ASK, .id = comm->id, .number = question.number});
-    do
+    do {
         clock_sleep(1e-3);
-    while (!is_answered(job, &question) && clock_seconds() < limit);
-    if (!close_question(job, &question))
-        return false;
-    *position = question.position;
-    return true;
+        pthread_mutex_lock(&job->lock);
+        answered = question.answered;
+        pthread_mutex_unlock(&job->lock);
+    } while (!answered && clock_seconds() < limit);
+    pthread_mutex_lock(&job->lock);
+    while (*at != &question)
+        at = &(*at)->next;
+    *at = question.next;
+    pthread_mutex_unlock(&job->lock);
+    if (question.answered)
+        *position = question.position;
+    return question.answered;
 }
 
 void mpi_monitor_spread(struct comm_job *base, const char *text)

@@ -41,11 +41,6 @@ static MPI_Request *request(const struct swap *swap, enum mpi_slot slot, int ran
     return &swap->mpi->requests[(int)slot * swap->comm->size + rank];
 }
 
-static bool is_large_pair(const struct comm *comm, int rank)
-{
-    return comm->sends[rank].bytes > SMALL_BYTES || comm->recvs[rank].bytes > SMALL_BYTES;
-}
-
 /* --- posting -------------------------------------------------------------------------------- */
 
 /* A large message in blocks and a rest. */
@@ -60,46 +55,33 @@ static struct cut cut(size_t bytes)
     return (struct cut){(int)(bytes / BLOCK_BYTES), (int)(bytes % BLOCK_BYTES)};
 }
 
-static enum status post_send(struct swap *swap, int rank)
+static enum status post_part(struct swap *swap, enum mpi_slot slot, int rank, char *data, int count,
+                             MPI_Datatype type)
 {
     struct env *env = swap->comm->env;
-    const struct comm_move *move = &swap->comm->sends[rank];
-    if (move->bytes == 0)
+    MPI_Comm wire = swap->mpi->wire;
+    if (count == 0)
         return STATUS_OK;
-    struct cut parts = cut(move->bytes);
-    const char *rest = move->data + (size_t)parts.blocks * BLOCK_BYTES;
-    if (parts.blocks > 0) {
-        MPI_TRY(env, MPI_Isend(move->data, parts.blocks, swap->block, rank, swap->tag,
-                               swap->mpi->wire, request(swap, SLOT_OUT_BLOCKS, rank)));
-        swap->active++;
-    }
-    if (parts.rest > 0) {
-        MPI_TRY(env, MPI_Isend(rest, parts.rest, MPI_BYTE, rank, swap->tag, swap->mpi->wire,
-                               request(swap, SLOT_OUT_REST, rank)));
-        swap->active++;
-    }
+    if (slot == SLOT_OUT_BLOCKS || slot == SLOT_OUT_REST)
+        MPI_TRY(env,
+                MPI_Isend(data, count, type, rank, swap->tag, wire, request(swap, slot, rank)));
+    else
+        MPI_TRY(env,
+                MPI_Irecv(data, count, type, rank, swap->tag, wire, request(swap, slot, rank)));
+    swap->active++;
     return STATUS_OK;
 }
 
-static enum status post_recv(struct swap *swap, int rank)
+/* The message to or from `rank`, if there is one; its rest goes in the slot after `blocks`. */
+static enum status post_message(struct swap *swap, const struct comm_move *move,
+                                enum mpi_slot blocks, int rank)
 {
-    struct env *env = swap->comm->env;
-    const struct comm_move *move = &swap->comm->recvs[rank];
     if (move->bytes == 0)
         return STATUS_OK;
     struct cut parts = cut(move->bytes);
-    char *rest = move->data + (size_t)parts.blocks * BLOCK_BYTES;
-    if (parts.blocks > 0) {
-        MPI_TRY(env, MPI_Irecv(move->data, parts.blocks, swap->block, rank, swap->tag,
-                               swap->mpi->wire, request(swap, SLOT_IN_BLOCKS, rank)));
-        swap->active++;
-    }
-    if (parts.rest > 0) {
-        MPI_TRY(env, MPI_Irecv(rest, parts.rest, MPI_BYTE, rank, swap->tag, swap->mpi->wire,
-                               request(swap, SLOT_IN_REST, rank)));
-        swap->active++;
-    }
-    return STATUS_OK;
+    TRY(post_part(swap, blocks, rank, move->data, parts.blocks, swap->block));
+    return post_part(swap, blocks + 1, rank, move->data + (size_t)parts.blocks * BLOCK_BYTES,
+                     parts.rest, MPI_BYTE);
 }
 
 static enum status post_hellos(struct swap *swap, int rank)
@@ -121,11 +103,11 @@ static enum status post_all(struct swap *swap)
     for (int i = 1; i < comm->size; i++) {
         int r = (comm->rank + i) % comm->size;
         swap->bytes += comm->sends[r].bytes + comm->recvs[r].bytes;
-        TRY(post_recv(swap, r));
-        if (is_large_pair(comm, r))
+        TRY(post_message(swap, &comm->recvs[r], SLOT_IN_BLOCKS, r));
+        if (comm->sends[r].bytes > SMALL_BYTES || comm->recvs[r].bytes > SMALL_BYTES)
             TRY(post_hellos(swap, r));
         else
-            TRY(post_send(swap, r));
+            TRY(post_message(swap, &comm->sends[r], SLOT_OUT_BLOCKS, r));
     }
     return STATUS_OK;
 }
@@ -153,7 +135,7 @@ static enum status check_done(struct swap *swap, int index, MPI_Status *status, 
     }
     if (slot == SLOT_HELLO_IN) {
         swap->hellos--;
-        return post_send(swap, rank);
+        return post_message(swap, &comm->sends[rank], SLOT_OUT_BLOCKS, rank);
     }
     return STATUS_OK;
 }

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 #include "comm/comm_impl.h"
-#include "device/cuda/stream_cuda.h"
+#include "device/cuda/cuda.h"
 
 _Static_assert(sizeof(ncclUniqueId) <= COMM_ID_BYTES, "an id has room");
 
@@ -150,23 +150,17 @@ static enum status nccl_swap(struct comm *comm, struct stream *stream)
     return st;
 }
 
-/* In place, like the calls of comm; ranks other than the root of a reduction keep their data. */
+/* In place, like the calls of comm. */
 static ncclResult_t post_sum(const struct comm_call *call, cudaStream_t handle)
 {
     ncclComm_t nccl = call->comm->channel->nccl;
     ncclDataType_t type = call->type == DTYPE_F32 ? ncclFloat32 : ncclFloat64;
     size_t count = (size_t)call->count;
     CHECK(call->type == DTYPE_F32 || call->type == DTYPE_F64);
-    switch (call->kind) {
-    case COMM_REDUCE_SCATTER:
+    if (call->kind == COMM_REDUCE_SCATTER)
         return ncclReduceScatter(call->src, call->dst, count, type, ncclSum, nccl, handle);
-    case COMM_ALL_REDUCE:
-        return ncclAllReduce(call->dst, call->dst, count, type, ncclSum, nccl, handle);
-    default:
-        CHECK_EQ(call->kind, COMM_REDUCE);
-        return ncclReduce(call->dst, call->comm->rank == call->peer ? call->dst : NULL, count, type,
-                          ncclSum, call->peer, nccl, handle);
-    }
+    CHECK_EQ(call->kind, COMM_ALL_REDUCE);
+    return ncclAllReduce(call->dst, call->dst, count, type, ncclSum, nccl, handle);
 }
 
 static enum status nccl_sum(const struct comm_call *call, struct stream *stream)

@@ -12,34 +12,9 @@ static enum status self_join(struct comm_job *job, const struct comm_member *mem
     return STATUS_OK;
 }
 
-static void self_quit(struct comm_job *job)
-{
-    (void)job;
-}
-
-static enum status self_open(struct comm *comm, struct comm *parent, int colour)
-{
-    (void)comm, (void)parent, (void)colour;
-    return STATUS_OK;
-}
-
-static void self_close(struct comm *comm)
-{
-    (void)comm;
-}
-
-static void self_spread(struct comm_job *job, const char *text)
-{
-    comm_job_fail(job, text);
-}
-
 const struct comm_backend comm_self = {
     .name = "self",
     .job_bytes = sizeof(struct comm_job),
     .comm_bytes = sizeof(struct comm),
     .join = self_join,
-    .quit = self_quit,
-    .open = self_open,
-    .close = self_close,
-    .spread = self_spread,
 };

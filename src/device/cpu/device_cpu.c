@@ -13,8 +13,7 @@
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
-#include "device/tickets.h"
-#include "device/worker.h"
+#include "device/device_impl.h"
 
 enum {
     CHUNK = 64 * 1024,         /* elements that one thread takes at a time */

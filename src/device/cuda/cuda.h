@@ -8,16 +8,19 @@
 #ifndef DEVICE_CUDA_CUDA_H
 #define DEVICE_CUDA_CUDA_H
 #include <cuda_runtime_api.h>
-#include "device/cuda/nvml.h"
 #include "device/device_impl.h"
+
+struct nvml { /* all zero = not available */
+    void *object;
+    void *gpu;
+};
 
 struct cuda_device {
     struct device base;
     int index;      /* of the GPU; callers of the driver must make it current */
     int processors; /* multiprocessors */
     int capability; /* 90 = 9.0 */
-    size_t l2_bytes;
-    char name[64]; /* "NVIDIA H200" */
+    char name[64];  /* "NVIDIA H200" */
     struct nvml nvml;
     size_t others_bytes; /* in use by others before this process opened the GPU; 0 without NVML */
 };
@@ -58,5 +61,57 @@ bool cuda_enqueued(struct stream *stream, cudaError_t error, const char *what);
 /* The same for calls at start-up: STATUS_OK, or STATUS_DEVICE (STATUS_MEMORY when out of memory),
  * which has been logged. */
 enum status cuda_status(struct env *env, cudaError_t error, const char *what);
+
+/* --- stream_cuda.c: streams, events and recordings ------------------------------------------ */
+
+/* Each ticket belongs to one of a few CUDA events, used in rotation, and has passed when that CUDA
+ * event has been enqueued. */
+enum { CUDA_EVENT_POINTS = 8 };
+
+struct cuda_event {
+    struct event base;
+    struct tickets tickets;
+    cudaEvent_t points[CUDA_EVENT_POINTS];
+};
+
+enum status cuda_stream_open(struct stream *stream, const char *name);
+void cuda_stream_close(struct stream *stream);
+enum status cuda_stream_sync(struct stream *stream);
+enum status cuda_event_open(struct event *event);
+void cuda_event_close(struct event *event);
+void cuda_enqueue(struct stream *stream, stream_task_fn *task, const void *args, size_t bytes);
+void cuda_record(struct event *event, struct stream *stream);
+void cuda_wait(struct stream *stream, struct event *event);
+bool cuda_record_begin(struct stream *stream);
+struct recording *cuda_record_end(struct stream *stream);
+void cuda_replay(struct stream *stream, struct recording *recording);
+void cuda_forget(struct device *device, struct recording *recording);
+
+/* Device work: `work` enqueues on the stream's CUDA stream. It is called immediately on a plain
+ * stream, and by the thread of a worker. Inside a task, cuda_work also waits for the work. */
+void cuda_work(struct stream *stream, stream_task_fn *work, const void *args, size_t bytes);
+
+/* A copy from ordinary host memory on a plain stream: enqueued in chunks through pinned memory, so
+ * that `src` has been read when the call returns. */
+void cuda_copy_staged(struct stream *stream, char *dst, const char *src, size_t bytes);
+/* Wait for everything on the CUDA stream; a failure sticks to the stream. */
+void cuda_settle(struct stream *stream);
+
+/* --- nvml.c --------------------------------------------------------------------------------- */
+
+/* Figures of a GPU from the driver's management library, libnvidia-ml.so.1. It comes with the
+ * driver and is loaded at run time, so nothing links to it, and a machine without it only has fewer
+ * figures. It identifies a GPU by its PCI bus id, sees the memory of all processes, and needs no
+ * context on the GPU. */
+
+/* GPU `index` of the CUDA runtime; -1 = only the library. false = no library, or it does not know
+ * the GPU; then there is nothing to close. */
+bool nvml_open(int index, struct nvml *nvml);
+void nvml_close(struct nvml *nvml);
+
+/* Memory of all processes, without the driver's own reserve. */
+bool nvml_memory(const struct nvml *nvml, size_t *used, size_t *free);
+void nvml_gauges(const struct nvml *nvml, struct device_gauges *gauges);
+void nvml_driver(const struct nvml *nvml, char *version, size_t bytes); /* "580.95.05"; or "" */
 
 #endif

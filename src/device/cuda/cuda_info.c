@@ -3,7 +3,6 @@
 #include <cudnn.h>
 #include <stdio.h>
 #include "device/cuda/cuda.h"
-#include "device/device_info.h"
 
 static void look_at_gpu(int index, struct device_gpu *gpu)
 {

@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include "base/text.h"
 #include "device/cuda/accumulate.h"
-#include "device/cuda/stream_cuda.h"
+#include "device/cuda/cuda.h"
 
 CUDA_ENTRY extern const char sifr_cuda_version[];
 const char sifr_cuda_version[] = SIFR_BUILD;
@@ -108,36 +108,20 @@ static void cuda_close(struct device *device)
     nvml_close(&cuda_device_of(device)->nvml);
 }
 
-/* Must be called before this process has a context on the GPU. */
-static void look_at_others(struct cuda_device *cuda, int index)
-{
-    size_t left;
-    if (nvml_open(index, &cuda->nvml) && !nvml_memory(&cuda->nvml, &cuda->others_bytes, &left))
-        cuda->others_bytes = 0;
-}
-
-/* The name consists of PCI bus id and host. */
-static enum status name_gpu(struct env *env, struct cuda_device *cuda)
-{
-    char host[64] = "", bus[32] = "";
-    TRY(cuda_status(env, cudaDeviceGetPCIBusId(bus, sizeof bus, cuda->index),
-                    "the GPU's place on the bus"));
-    gethostname(host, sizeof host - 1);
-    snprintf(cuda->base.gpu, sizeof cuda->base.gpu, "%s of %s", bus, host);
-    return STATUS_OK;
-}
-
 static enum status open_gpu(struct env *env, int index, struct cuda_device *cuda)
 {
     struct cudaDeviceProp gpu;
+    char host[64] = "", bus[32] = "";
     TRY(cuda_status(env, cudaSetDevice(index), "the GPU cannot be used"));
     TRY(cuda_status(env, cudaGetDeviceProperties(&gpu, index), "the GPU cannot be used"));
     cuda->index = index;
     cuda->processors = gpu.multiProcessorCount;
     cuda->capability = 10 * gpu.major + gpu.minor;
-    cuda->l2_bytes = (size_t)gpu.l2CacheSize;
     snprintf(cuda->name, sizeof cuda->name, "%.*s", (int)sizeof cuda->name - 1, gpu.name);
-    TRY(name_gpu(env, cuda));
+    TRY(cuda_status(env, cudaDeviceGetPCIBusId(bus, sizeof bus, index),
+                    "the GPU's place on the bus"));
+    gethostname(host, sizeof host - 1);
+    snprintf(cuda->base.gpu, sizeof cuda->base.gpu, "%s of %s", bus, host);
     return check_gpu(env, cuda);
 }
 
@@ -145,14 +129,18 @@ static enum status cuda_open(struct device *device, int index)
 {
     enum status st;
     struct env *env = device->env;
+    struct cuda_device *cuda = cuda_device_of(device);
+    size_t left;
     char why[256];
     int count = count_gpus(why, sizeof why);
     if (count == 0)
         return FAIL(env, DEVICE, "%s", why);
     if (index < 0 || index >= count)
         return FAIL(env, CONFIG, "no GPU %d: this machine shows %d, numbered from 0", index, count);
-    look_at_others(cuda_device_of(device), index);
-    TRY_OR(undo_nvml, open_gpu(env, index, cuda_device_of(device)));
+    /* Before this process has a context on the GPU. */
+    if (nvml_open(index, &cuda->nvml) && !nvml_memory(&cuda->nvml, &cuda->others_bytes, &left))
+        cuda->others_bytes = 0;
+    TRY_OR(undo_nvml, open_gpu(env, index, cuda));
     return STATUS_OK;
 undo_nvml:
     cuda_close(device);

@@ -5,8 +5,7 @@
  * version. Functions are looked up by name at every call: there are few calls, and if the library
  * lacks one of them, only that figure is unknown. The library is never unloaded.
  */
-#include "device/cuda/nvml.h"
-#include <cuda_runtime_api.h>
+#include "device/cuda/cuda.h"
 #include <dlfcn.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* stream_cuda -- plain and worker streams of a GPU, and events between them.
+/* stream_cuda -- plain and worker streams of a GPU, events between them, and recordings.
  *
  * A plain stream is a CUDA stream on which the caller enqueues work without waiting. A worker
  * stream is a thread with a ring of tasks and a CUDA stream of its own: the thread takes copies and
@@ -27,10 +27,10 @@
  * pinned memory, filled alternately, each reused only after the GPU has read it. A copy to host
  * memory is complete after stream_sync.
  */
-#include "device/cuda/stream_cuda.h"
+#include "device/cuda/cuda.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include "device/worker.h"
 
 enum { STAGE_HALF = DEVICE_STREAM_STAGE / 2 };
 
@@ -97,14 +97,6 @@ static void make_current(struct stream *stream, const void *args)
     stream_fail(stream, cuda_status(stream->device->env, error, "a stream's thread"));
 }
 
-static enum status open_worker(struct stream *stream, const char *name)
-{
-    struct cuda_stream *cuda = own(stream);
-    TRY(worker_create(stream->device->env, name, stream, &cuda->worker));
-    worker_add(cuda->worker, make_current, NULL, 0);
-    return STATUS_OK;
-}
-
 static enum status open_stage(struct stream *stream)
 {
     struct cuda_stream *cuda = own(stream);
@@ -123,7 +115,10 @@ enum status cuda_stream_open(struct stream *stream, const char *name)
     struct env *env = stream->device->env;
     TRY(cuda_status(env, cudaStreamCreateWithFlags(&cuda->handle, cudaStreamNonBlocking),
                     "a stream"));
-    TRY_OR(undo, stream->worker ? open_worker(stream, name) : open_stage(stream));
+    TRY_OR(undo,
+           stream->worker ? worker_create(env, name, stream, &cuda->worker) : open_stage(stream));
+    if (stream->worker)
+        worker_add(cuda->worker, make_current, NULL, 0);
     return STATUS_OK;
 undo:
     cuda_stream_close(stream);
@@ -294,4 +289,66 @@ void cuda_wait(struct stream *stream, struct event *event)
     struct cuda_event *cuda = (struct cuda_event *)event;
     struct point point = {cuda, tickets_newest(&cuda->tickets)};
     cuda_work(stream, await, &point, sizeof point);
+}
+
+/* --- recordings ----------------------------------------------------------------------------- */
+
+/* A recording is a CUDA graph, captured from a plain stream. Only work enqueued on the stream is
+ * captured. A call that would wait or allocate fails, and so does the capture. Memory that the
+ * driver allocates for a graph is not in our account.
+ *
+ * Environment, read at each recording, for tests: SIFR_CUDA_GRAPH=off disables recordings. */
+
+bool cuda_record_begin(struct stream *stream)
+{
+    const char *way = getenv("SIFR_CUDA_GRAPH");
+    struct cuda_stream *cuda = (struct cuda_stream *)stream;
+    if ((way && !strcmp(way, "off")) || cuda->in_task ||
+        cudaSetDevice(cuda_device_of(stream->device)->index) != cudaSuccess)
+        return false;
+    bool begun =
+        cudaStreamBeginCapture(cuda->handle, cudaStreamCaptureModeThreadLocal) == cudaSuccess;
+    if (!begun)
+        (void)cudaGetLastError();
+    return begun;
+}
+
+/* Instantiate the captured graph and upload it. */
+static enum status make(struct stream *stream, cudaGraph_t captured, cudaGraphExec_t *graph)
+{
+    struct env *env = stream->device->env;
+    TRY(cuda_status(env, cudaGraphInstantiate(graph, captured, 0), "making a graph"));
+    cudaError_t error = cudaGraphUpload(*graph, cuda_handle(stream));
+    if (error != cudaSuccess)
+        cudaGraphExecDestroy(*graph);
+    return cuda_status(env, error, "a graph on its way to the GPU");
+}
+
+/* A recording is the driver's graph object itself. */
+struct recording *cuda_record_end(struct stream *stream)
+{
+    cudaGraph_t captured = NULL;
+    cudaGraphExec_t graph;
+    enum status st =
+        cuda_status(stream->device->env, cudaStreamEndCapture(cuda_handle(stream), &captured),
+                    "recording work of a stream");
+    if (st == STATUS_OK && !stream_failed(stream))
+        st = make(stream, captured, &graph);
+    else
+        st = STATUS_DEVICE;
+    if (captured != NULL)
+        cudaGraphDestroy(captured);
+    return st == STATUS_OK ? (struct recording *)graph : NULL;
+}
+
+void cuda_replay(struct stream *stream, struct recording *recording)
+{
+    cuda_enqueued(stream, cudaGraphLaunch((cudaGraphExec_t)recording, cuda_handle(stream)),
+                  "a recording");
+}
+
+void cuda_forget(struct device *device, struct recording *recording)
+{
+    cudaSetDevice(cuda_device_of(device)->index);
+    cudaGraphExecDestroy((cudaGraphExec_t)recording);
 }

@@ -30,7 +30,6 @@
 
 size_t cpu_attention_scratch(const struct ops *ops, struct attention a)
 {
-    (void)a;
     return (size_t)ops->threads * 2 * QUERIES * STRIDE * sizeof(float);
 }
 
@@ -185,7 +184,6 @@ static void forward_thread(struct attention a, const float *qkv, float *out, flo
 void cpu_attention(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
                    void *out, float *lse, void *scratch)
 {
-    (void)stream;
     int64_t next = 0;
     IN_THREADS(ops->threads, forward_thread(a, qkv, out, lse, scratch, &next));
 }
@@ -333,7 +331,6 @@ static void cached_thread(struct attention a, const struct attention_cached *c, 
 void cpu_attention_cached(struct ops *ops, struct stream *stream, struct attention a,
                           const struct attention_cached *c)
 {
-    (void)stream;
     int64_t seen = c->past.count + a.tokens, next = 0;
     int64_t work = a.batch * a.tokens * seen * a.heads * a.head_width;
     IN_THREADS(a.tokens == 1 ? cpu_threads_of_token(ops, work) : cpu_threads(ops, work),

@@ -1,4 +1,5 @@
-/* cpu_blas -- makes OpenBLAS and OpenMP allocate their memory before the first product.
+/* cpu_blas -- makes OpenBLAS and OpenMP allocate their memory before the first product; and what
+ * they report about themselves.
  *
  * OpenBLAS has one table of buffers for the process. A product uses a free buffer or maps a new
  * one, and retries forever if the system refuses: a run would hang in its first step. So opening
@@ -14,7 +15,6 @@
 #include <pthread.h>
 #include "base/text.h"
 #include "ops/cpu/cpu_impl.h"
-#include "ops/ops_info.h"
 
 /* OpenBLAS exports these but declares them in no header; another BLAS may lack them. */
 extern void *blas_memory_alloc(int location) __attribute__((weak));
@@ -25,6 +25,9 @@ static struct {
     pthread_mutex_t lock;
     int threads; /* of all open ops */
 } blas = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Products of more threads at once overrun the library's tables, and the process crashes. */
+enum { MOST_THREADS = 512 };
 
 static size_t stack_bytes(void)
 {
@@ -79,11 +82,17 @@ enum status cpu_blas_open(struct ops *ops)
      * only the first one to open changes it. */
     if (openblas_get_num_threads() != 1)
         openblas_set_num_threads(1);
-    bool reserved = reserve_memory(ops);
+    int threads = blas.threads + ops->threads;
+    bool reserved = threads <= MOST_THREADS && reserve_memory(ops);
     if (reserved)
-        blas.threads += ops->threads;
+        blas.threads = threads;
     pthread_mutex_unlock(&blas.lock);
     char human[32];
+    if (threads > MOST_THREADS)
+        return FAIL(device_env(ops->device), CONFIG,
+                    "run.threads: the BLAS library cannot multiply in %d threads at once; use at "
+                    "most %d in all ranks of a process",
+                    threads, MOST_THREADS);
     return reserved
                ? STATUS_OK
                : FAIL(
@@ -100,4 +109,41 @@ void cpu_blas_close(struct ops *ops)
     pthread_mutex_lock(&blas.lock);
     blas.threads -= ops->threads;
     pthread_mutex_unlock(&blas.lock);
+}
+
+/* --- reports -------------------------------------------------------------------------------- */
+
+static const char *vectors(void)
+{
+#if defined(__AVX512F__)
+    return "AVX-512";
+#elif defined(__AVX2__)
+    return "AVX2";
+#elif defined(__ARM_FEATURE_SVE)
+    return "SVE and NEON";
+#elif defined(__ARM_NEON)
+    return "NEON";
+#else
+    return "none in particular";
+#endif
+}
+
+static const char *flavour(void)
+{
+    switch (openblas_get_parallel()) {
+    case OPENBLAS_OPENMP: return "openmp";
+    case OPENBLAS_THREAD: return "pthread";
+    default: return "serial";
+    }
+}
+
+void ops_cpu_info(struct ops_info *info)
+{
+    *info = (struct ops_info){
+        .blas = openblas_get_config(),
+        .core = openblas_get_corename(),
+        .flavour = flavour(),
+        .vectors = vectors(),
+        .openmp = _OPENMP,
+    };
 }

@@ -36,15 +36,12 @@ void cpu_embedding(struct ops *ops, struct stream *stream, struct embedding e,
                    const int32_t *tokens, const void *wte, const void *wpe, struct past past,
                    void *out)
 {
-    (void)stream;
     IN_THREADS(cpu_threads(ops, e.batch * e.tokens * e.width),
                rows_thread(e, tokens, wte, wpe, past.count, out));
 }
 
 size_t cpu_embedding_scratch(const struct ops *ops, struct embedding e)
 {
-    (void)ops;
-    (void)e;
     return 0;
 }
 
@@ -85,8 +82,6 @@ void cpu_embedding_backward(struct ops *ops, struct stream *stream, struct embed
                             const int32_t *tokens, const void *dout, void *dwte, void *dwpe,
                             void *scratch)
 {
-    (void)stream;
-    (void)scratch;
     int64_t next = 0;
     IN_THREADS(cpu_threads(ops, e.vocab * e.width),
                gradient_thread(e, tokens, dout, dwte, dwpe, &next));

@@ -11,6 +11,9 @@
 #include <omp.h>
 #include "ops/ops_impl.h"
 
+/* Work is done when a slot returns, so most slots do not use `stream`. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
 /* Elements of a flat range that a thread takes at a time; a multiple of OPS_BLOCK */
 #define FLAT_CHUNK 16384
 
@@ -148,7 +151,7 @@ void cpu_cross_entropy_join(struct ops *ops, struct stream *stream, int64_t rows
                             int64_t first_id, int ranks, const double *parts,
                             const struct cross_entropy *a);
 
-/* cpu_flat.c */
+/* cpu_optimizer.c */
 void cpu_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int level,
                    const double *values, double *sums);
 void cpu_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,

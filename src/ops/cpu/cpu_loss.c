@@ -53,7 +53,6 @@ static void loss_thread(int64_t rows, int64_t vocab, const struct cross_entropy 
 void cpu_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
                        const struct cross_entropy *a)
 {
-    (void)stream;
     IN_THREADS(cpu_threads(ops, rows * vocab), loss_thread(rows, vocab, a));
 }
 
@@ -77,7 +76,6 @@ void cpu_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows
                             int64_t first_id, const int32_t *labels, const void *logits,
                             double *parts)
 {
-    (void)stream;
     IN_THREADS(cpu_threads(ops, rows * vocab),
                part_thread(rows, vocab, first_id, labels, logits, parts));
 }
@@ -131,6 +129,5 @@ void cpu_cross_entropy_join(struct ops *ops, struct stream *stream, int64_t rows
                             int64_t first_id, int ranks, const double *parts,
                             const struct cross_entropy *a)
 {
-    (void)stream;
     IN_THREADS(cpu_threads(ops, rows * vocab), join_thread(rows, vocab, first_id, ranks, parts, a));
 }

@@ -64,12 +64,6 @@ static struct tiles choose_tiles(int64_t m, int64_t n)
     return t;
 }
 
-static void start_tile(const struct product *p, int64_t i, int64_t j, int64_t rows, int64_t cols)
-{
-    for (int64_t r = i; r < i + rows; r++)
-        memcpy(p->c + r * p->n + j, p->bias + j, (size_t)cols * sizeof(float));
-}
-
 static void finish_tile(const struct product *p, int64_t i, int64_t j, int64_t rows, int64_t cols)
 {
     for (int64_t r = i; r < i + rows; r++) {
@@ -86,8 +80,8 @@ static void multiply_tile(const struct product *p, int64_t i, int64_t j, int64_t
     int64_t lda = p->a_transposed ? p->m : p->k, ldb = p->b_transposed ? p->k : p->n;
     const float *a = p->a + (p->a_transposed ? i : i * lda);
     const float *b = p->b + (p->b_transposed ? j * ldb : j);
-    if (p->bias)
-        start_tile(p, i, j, rows, cols);
+    for (int64_t r = i; p->bias && r < i + rows; r++)
+        memcpy(p->c + r * p->n + j, p->bias + j, (size_t)cols * sizeof(float));
     cblas_sgemm(CblasRowMajor, p->a_transposed ? CblasTrans : CblasNoTrans,
                 p->b_transposed ? CblasTrans : CblasNoTrans, (int)rows, (int)cols, (int)p->k, 1.0f,
                 a, (int)lda, b, (int)ldb, p->bias || p->add ? 1.0f : 0.0f, p->c + i * p->n + j,
@@ -201,7 +195,6 @@ static void multiply_vector(struct ops *ops, struct linear l, const float *x, co
 void cpu_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                 const void *x, const void *w, const void *bias, void *y)
 {
-    (void)stream;
     if (rows == 1) {
         multiply_vector(ops, l, x, w, bias, y);
         return;
@@ -249,7 +242,6 @@ void cpu_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int6
 void cpu_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                          const struct linear_dx_dgelu *a)
 {
-    (void)stream;
     multiply(ops,
              &(struct product){.m = rows,
                                .n = l.in,
@@ -267,7 +259,6 @@ void cpu_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l
 void cpu_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                    const struct linear_dw *a)
 {
-    (void)stream;
     struct product p = {.k = rows, .a_transposed = true, .c = a->dw, .add = a->add};
     p.m = l.out_in ? l.out : l.in;
     p.n = l.out_in ? l.in : l.out;

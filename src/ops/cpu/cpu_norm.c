@@ -19,7 +19,6 @@ static int64_t block_rows(int64_t rows)
 
 size_t cpu_norm_scratch(const struct ops *ops, struct norm n, int64_t rows)
 {
-    (void)ops;
     return (size_t)(ceil_div(rows, block_rows(rows)) * 2 * n.width) * sizeof(float);
 }
 
@@ -70,7 +69,6 @@ static void add_norm_thread(struct norm n, int64_t rows, const struct add_norm *
 void cpu_add_norm(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
                   const struct add_norm *a)
 {
-    (void)stream;
     IN_THREADS(cpu_threads(ops, rows * n.width), add_norm_thread(n, rows, a));
 }
 
@@ -87,7 +85,6 @@ static void apply_thread(struct norm n, int64_t rows, const struct norm_apply *a
 void cpu_norm_apply(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
                     const struct norm_apply *a)
 {
-    (void)stream;
     IN_THREADS(cpu_threads(ops, rows * n.width), apply_thread(n, rows, a));
 }
 
@@ -188,7 +185,6 @@ static void sum_partials(int64_t blocks, int64_t width, const float *partials, f
 void cpu_norm_backward(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
                        const struct norm_backward *a)
 {
-    (void)stream;
     int64_t blocks = ceil_div(rows, block_rows(rows));
     float *partials = a->scratch;
     if (a->dsum_columns)

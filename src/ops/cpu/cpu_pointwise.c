@@ -17,7 +17,6 @@ static void add_thread(int64_t count, const float *a, const float *b, float *sum
 void cpu_add(struct ops *ops, struct stream *stream, int64_t count, const void *a, const void *b,
              void *sum)
 {
-    (void)stream;
     IN_THREADS(cpu_threads(ops, count), add_thread(count, a, b, sum));
 }
 
@@ -30,7 +29,6 @@ static void gelu_thread(int64_t count, const float *pre, float *y)
 
 void cpu_gelu(struct ops *ops, struct stream *stream, int64_t count, const void *pre, void *y)
 {
-    (void)stream;
     IN_THREADS(cpu_threads(ops, count), gelu_thread(count, pre, y));
 }
 
@@ -44,7 +42,6 @@ static void gelu_backward_thread(int64_t count, const float *pre, const float *d
 void cpu_gelu_backward(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
                        const void *dy, void *dpre)
 {
-    (void)stream;
     IN_THREADS(cpu_threads(ops, count), gelu_backward_thread(count, pre, dy, dpre));
 }
 
@@ -73,7 +70,6 @@ static void swiglu_thread(int64_t rows, int64_t ff, const float *gate_up, float 
 void cpu_swiglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
                 const void *gate_up, void *y)
 {
-    (void)stream;
     IN_THREADS(cpu_threads(ops, rows * ff), swiglu_thread(rows, ff, gate_up, y));
 }
 
@@ -117,7 +113,6 @@ static void swiglu_backward_thread(int64_t rows, int64_t ff, const float *gate_u
 void cpu_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
                          const void *gate_up, const void *dy, void *dgate_up, void *act)
 {
-    (void)stream;
     IN_THREADS(cpu_threads(ops, rows * ff),
                swiglu_backward_thread(rows, ff, gate_up, dy, dgate_up, act));
 }
@@ -144,7 +139,6 @@ static void rope_thread(struct attention a, const float *table, int64_t first, b
 void cpu_rope(struct ops *ops, struct stream *stream, struct attention a, const float *table,
               struct past past, bool inverse, void *qkv)
 {
-    (void)stream;
     int64_t elements = a.batch * a.tokens * (a.heads + a.kv_heads) * a.head_width;
     IN_THREADS(cpu_threads(ops, elements), rope_thread(a, table, past.count, inverse, qkv));
 }

@@ -7,7 +7,6 @@
  * depends only on the shape (and the room for partial sums): as many blocks as fit on a GPU of 132
  * multiprocessors at once. No atomics.
  */
-#include "ops/cuda/cuda_columns.h"
 #include "device/gpu_facts.h"
 #include "ops/cuda/common/vector.cuh"
 

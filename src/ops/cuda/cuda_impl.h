@@ -18,7 +18,6 @@
  *     cuda_norm.cu, cuda_norm_backward.cu, cuda_pointwise.cu, cuda_embedding.cu, cuda_loss.cu,
  *     cuda_flat.cu         their kernels; *_hopper.cu: variants for Hopper
  *     cuda_adamw.cu, cuda_adamw_hopper.cu, cuda_adamw.cuh     AdamW: two data paths, one arithmetic
- *     cuda_round.cuh       stochastic rounding of AdamW's copies
  *     follow.cuh           kernels of a recording that start before their predecessor has ended
  *     ops_cuda.c           the table, opening and closing
  *
@@ -34,7 +33,7 @@
  *                                             (cuda_product.h)
  *     SIFR_CUDA_ATTENTION=matrix|clusters     attention on the kernels for any GPU; the Hopper
  *                                             backward pass in clusters wherever it can
- *     SIFR_CUDA_GRAPH=off                     record no graphs (device/cuda/record_cuda.c)
+ *     SIFR_CUDA_GRAPH=off                     record no graphs (device/cuda/stream_cuda.c)
  */
 #ifndef OPS_CUDA_CUDA_IMPL_H
 #define OPS_CUDA_CUDA_IMPL_H

@@ -15,7 +15,6 @@
  * Bytes, of R C elements: 4 tensors (3 without dsum).
  */
 #include <cuda_pipeline_primitives.h>
-#include "ops/cuda/cuda_columns.h"
 #include "ops/cuda/common/vector.cuh"
 
 enum { ANY_THREADS = 256 }; /* of the plain kernel */

@@ -7,7 +7,7 @@
  * load and store, so an element's bits do not depend on its position.
  */
 #include "ops/cuda/common/follow.cuh"
-#include "ops/cuda/gelu.cuh"
+#include "ops/cuda/common/vector.cuh"
 
 enum { THREADS = 256 };
 

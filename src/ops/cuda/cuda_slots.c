@@ -254,7 +254,7 @@ static void cuda_adamw(struct ops *ops, struct stream *stream, struct adamw hype
                                    .update = hyper.update};
     const struct kernel_scalars *now = (const struct kernel_scalars *)scalars;
     const struct kernel_segment *list = (const struct kernel_segment *)segments;
-    const struct kernel_location *locations = (const struct kernel_location *)hyper.places;
+    const struct kernel_location *locations = (const struct kernel_location *)hyper.locations;
     if (cuda_ops_of(ops)->is_hopper && !locations)
         ENQUEUE("adamw",
                 adamw_by_tiles(ops, cuda_handle(stream), rounded, now, list, segment_count));

@@ -88,6 +88,16 @@ cudaError_t launch_linear_row(cudaStream_t stream, enum dtype type, bool out_in,
                               int64_t out, const void *x, const void *w, const void *bias,
                               void *pre, void *y);
 
+/* --- cuda_columns.cu: a bias and its gradient, where no product's epilogue computes it ------- */
+
+/* y[r][c] += bias[c] */
+cudaError_t cuda_add_bias(int type, int64_t rows, int64_t columns, const void *bias, void *y,
+                          cudaStream_t stream);
+/* sums[c] = sum of x[r][c], or += with `keep`. The order of the sum depends on the shape and on
+ * `room` alone; `scratch` has `room` bytes, at least 4 per column. */
+cudaError_t cuda_column_sums(int type, int64_t rows, int64_t columns, const void *x, bool keep,
+                             void *sums, float *scratch, size_t room, cudaStream_t stream);
+
 /* --- cuda_pointwise.cu ---------------------------------------------------------------------- */
 
 cudaError_t launch_add(cudaStream_t stream, enum dtype type, int64_t count, const void *a,

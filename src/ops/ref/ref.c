@@ -1,9 +1,9 @@
 /* ref -- the reference back end: the definition of the right result, in f32, f64, bf16 and f16.
  *
  * Plain loops with double sums, no threads, no optimizations. The maths is in templates
- * (ref_linear.h, ref_norm.h, ref_attention.h, ref_loss.h) that are included here once for each
- * compute type; ops with types of their own are in ref_flat.c. A template reads a REAL with GET and
- * makes one with PUT. A 16-bit REAL is a struct, so forgetting either does not compile.
+ * (ref_layers.h, ref_attention.h, ref_loss.h) that are included here once for each compute type;
+ * ops with types of their own are in ref_optimizer.c. A template reads a REAL with GET and makes
+ * one with PUT. A 16-bit REAL is a struct, so forgetting either does not compile.
  */
 #include "ops/ref/ref_impl.h"
 
@@ -12,8 +12,7 @@
 #define REAL       float
 #define PUT(value) ((float)(value))
 #define REF(name)  ref_##name##_f32
-#include "ops/ref/ref_linear.h"
-#include "ops/ref/ref_norm.h"
+#include "ops/ref/ref_layers.h"
 #include "ops/ref/ref_attention.h"
 #include "ops/ref/ref_loss.h"
 #undef REAL
@@ -23,8 +22,7 @@
 #define REAL       double
 #define PUT(value) ((double)(value))
 #define REF(name)  ref_##name##_f64
-#include "ops/ref/ref_linear.h"
-#include "ops/ref/ref_norm.h"
+#include "ops/ref/ref_layers.h"
 #include "ops/ref/ref_attention.h"
 #include "ops/ref/ref_loss.h"
 #undef REAL
@@ -37,8 +35,7 @@
 #define REAL       struct ref_bf16
 #define PUT(value) ref_to_bf16((float)(value))
 #define REF(name)  ref_##name##_bf16
-#include "ops/ref/ref_linear.h"
-#include "ops/ref/ref_norm.h"
+#include "ops/ref/ref_layers.h"
 #include "ops/ref/ref_attention.h"
 #include "ops/ref/ref_loss.h"
 #undef REAL
@@ -50,8 +47,7 @@
 #define REAL       struct ref_f16
 #define PUT(value) ref_to_f16((float)(value))
 #define REF(name)  ref_##name##_f16
-#include "ops/ref/ref_linear.h"
-#include "ops/ref/ref_norm.h"
+#include "ops/ref/ref_layers.h"
 #include "ops/ref/ref_attention.h"
 #include "ops/ref/ref_loss.h"
 #undef REAL

@@ -86,7 +86,7 @@ static inline struct ref_loss_row ref_join_row(int64_t rows, int64_t r, int rank
     return row;
 }
 
-/* ref_flat.c */
+/* ref_optimizer.c */
 void ref_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,
              double *sum);
 void ref_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int level,

@@ -87,10 +87,31 @@ enum status checkpoint_saver_save(struct checkpoint_saver *saver,
 void checkpoint_saver_set_folder(struct checkpoint_saver *saver, const char *folder);
 /* Disk space that a checkpoint needs. */
 uint64_t checkpoint_saver_bytes(const struct checkpoint_saver *saver);
+/* Bytes that a rank allocates for chunks while it writes. */
+size_t checkpoint_write_bytes(void);
 /* Fetch the result of the last save, once; false if it is still in progress or was already fetched.
  * `wait` waits for its end. Not collective. */
 bool checkpoint_saver_result(struct checkpoint_saver *saver, bool wait,
                              struct checkpoint_result *result);
+
+/* --- disk space ----------------------------------------------------------------------------- */
+
+struct checkpoint_room_need {
+    const char *folder; /* RUN/checkpoints */
+    bool empty;         /* ignore what is in the folder now: it will be moved away */
+    const struct checkpoint_config *config;
+    uint64_t bytes;      /* of one checkpoint */
+    int64_t step, steps; /* steps done, and steps of the whole run */
+};
+
+/* Called when a run starts. Fails with STATUS_IO if the disk has no room for one more checkpoint
+ * and neither checkpoint.fallback nor checkpoint.make_room can help. Warns if there is no room for
+ * the largest number of checkpoints that will exist at once. */
+enum status checkpoint_room_check(struct env *env, const struct checkpoint_room_need *need);
+
+/* Remove the oldest checkpoint that is neither the newest nor a multiple of `major`. *made tells
+ * whether there was one. The newest is verified first: if it is damaged, nothing is removed. */
+enum status checkpoint_room_make(struct env *env, const char *folder, int64_t major, bool *made);
 
 /* --- reading -------------------------------------------------------------------------------- */
 

@@ -1,4 +1,4 @@
-/* checkpoint_keep -- names, cleanup, and removal of old checkpoints. */
+/* checkpoint_keep -- names, ownership, cleanup, and removal of old checkpoints. */
 #include "train/checkpoint/checkpoint_keep.h"
 #include <dirent.h>
 #include <errno.h>
@@ -8,12 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include "base/file.h"
 #include "base/input.h"
 #include "base/lock_file.h"
 #include "base/output.h"
 #include "base/part_folder.h"
-#include "train/checkpoint/checkpoint_own.h"
+#include "train/checkpoint/checkpoint_write.h"
 
 enum status checkpoint_keep_path(struct env *env, const char *folder, const char *prefix,
                                  int64_t step, const char *suffix, char **path)
@@ -63,6 +64,74 @@ enum status checkpoint_keep_newest(struct env *env, const char *folder, int64_t 
     return STATUS_OK;
 }
 
+/* --- ownership ------------------------------------------------------------------------------ */
+
+static bool is_member(const char *name, bool is_folder)
+{
+    if (is_folder)
+        return strcmp(name, "optimizer") == 0;
+    return strcmp(name, "state.json") == 0 || strcmp(name, "COMPLETE") == 0 ||
+           strcmp(name, PART_FOLDER_MARKER) == 0 || checkpoint_list_is_plain(name) ||
+           checkpoint_layout_is_name(name);
+}
+
+/* Did sifr write the checkpoint? */
+static bool is_own(const char *path)
+{
+    struct stat info;
+    char text[CHECKPOINT_MARKER + 1] = "";
+    bool ours = false;
+    int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (folder < 0)
+        return false;
+    int file = openat(folder, "COMPLETE", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (file >= 0) {
+        ours = fstat(file, &info) == 0 && S_ISREG(info.st_mode) &&
+               pread(file, text, sizeof text - 1, 0) > 0 && checkpoint_marker_is(text);
+        close(file);
+    }
+    close(folder);
+    return ours;
+}
+
+enum status checkpoint_keep_newest_own(struct env *env, const char *folder, int64_t *step)
+{
+    bool own = false;
+    for (*step = INT64_MAX; !own && *step >= 0;) {
+        char *path;
+        TRY(checkpoint_keep_newest(env, folder, *step, step));
+        if (*step < 0)
+            break;
+        TRY(checkpoint_keep_path(env, folder, "", *step, "", &path));
+        own = is_own(path);
+        mem_free(env, path);
+    }
+    return STATUS_OK;
+}
+
+/* Fail if the folder is not ours or contains a foreign entry. */
+static enum status check_own(struct env *env, const char *path)
+{
+    char stranger[TREE_PATH_BYTES];
+    if (!is_own(path))
+        return FAIL(env, CONFIG, "'%s' is kept: it is %s", path,
+                    path_is_link(path) ? "a symbolic link, and not a checkpoint that sifr wrote"
+                                       : "not a checkpoint that sifr wrote completely");
+    TRY(tree_find_stranger(env, path, is_member, stranger));
+    if (!*stranger)
+        return STATUS_OK;
+    return FAIL(
+        env, CONFIG,
+        "'%s' is kept: '%s' in it is not part of the checkpoint; move that file elsewhere to "
+        "have old checkpoints removed",
+        path, stranger + strlen(path) + 1);
+}
+
+static enum status remove_own(struct env *env, const char *path)
+{
+    return tree_remove(env, path, is_member, "COMPLETE");
+}
+
 /* --- leftovers ------------------------------------------------------------------------------ */
 
 /* Is the name PREFIX N SUFFIX, or that followed by a number such as "-2"? */
@@ -80,11 +149,11 @@ static bool is_numbered(const char *name, const char *prefix, const char *suffix
 static enum status clear_old(struct env *env, const char *path)
 {
     char stranger[TREE_PATH_BYTES];
-    if (!checkpoint_own_is(path))
+    if (!is_own(path))
         return part_folder_clear(env, path);
-    TRY(checkpoint_own_stranger(env, path, stranger));
+    TRY(tree_find_stranger(env, path, is_member, stranger));
     if (!*stranger)
-        return checkpoint_own_remove(env, path);
+        return remove_own(env, path);
     part_folder_tell_left(env, path);
     return STATUS_OK;
 }
@@ -102,29 +171,25 @@ static enum status clear_marker(struct env *env, const char *path)
     return STATUS_OK;
 }
 
-static enum status clear_entry(struct env *env, const char *folder, const char *name)
-{
-    enum status st = STATUS_OK;
-    char *path;
-    TRY(path_join(env, folder, name, &path));
-    if (is_numbered(name, ".step-", ".tmp"))
-        st = part_folder_clear(env, path);
-    else if (is_numbered(name, ".old-step-", ""))
-        st = clear_old(env, path);
-    else if (step_of(name) >= 0)
-        st = clear_marker(env, path);
-    mem_free(env, path);
-    return st;
-}
-
 enum status checkpoint_keep_clear(struct env *env, const char *folder)
 {
     enum status st = STATUS_OK;
     DIR *dir = opendir(folder);
     if (!dir)
         return STATUS_OK;
-    for (const struct dirent *entry; st == STATUS_OK && (entry = readdir(dir));)
-        st = clear_entry(env, folder, entry->d_name);
+    for (const struct dirent *entry; st == STATUS_OK && (entry = readdir(dir));) {
+        const char *name = entry->d_name;
+        char *path;
+        TRY_OR(done, path_join(env, folder, name, &path));
+        if (is_numbered(name, ".step-", ".tmp"))
+            st = part_folder_clear(env, path);
+        else if (is_numbered(name, ".old-step-", ""))
+            st = clear_old(env, path);
+        else if (step_of(name) >= 0)
+            st = clear_marker(env, path);
+        mem_free(env, path);
+    }
+done:
     closedir(dir);
     return st;
 }
@@ -158,24 +223,13 @@ static enum status remove_step(struct env *env, const char *folder, int64_t step
 {
     char *path, *old;
     TRY(checkpoint_keep_path(env, folder, "", step, "", &path));
-    enum status st = checkpoint_own_check(env, path);
+    enum status st = check_own(env, path);
     mem_free(env, path);
     TRY(st);
     TRY(rename_free(env, folder, step, ".old-", "", &old));
-    st = checkpoint_own_remove(env, old);
+    st = remove_own(env, old);
     mem_free(env, old);
     return st;
-}
-
-/* Does step-N count towards `keep`? Symbolic links and foreign folders do not: what a user has put
- * there must not cause the removal of a checkpoint. */
-static enum status counts(struct env *env, const char *folder, int64_t step, bool *ours)
-{
-    char *path;
-    TRY(checkpoint_keep_path(env, folder, "", step, "", &path));
-    *ours = checkpoint_own_is(path);
-    mem_free(env, path);
-    return STATUS_OK;
 }
 
 enum status checkpoint_keep_prune(struct env *env, const char *folder, int64_t keep, int64_t major)
@@ -183,13 +237,16 @@ enum status checkpoint_keep_prune(struct env *env, const char *folder, int64_t k
     int64_t step = INT64_MAX, kept = 0;
     enum status st = STATUS_OK;
     for (;;) {
-        bool ours;
+        char *path;
         TRY(checkpoint_keep_newest(env, folder, step, &step));
         if (step < 0)
             return st;
-        TRY(counts(env, folder, step, &ours));
         if (kept < keep) {
-            kept += ours;
+            /* Links and foreign folders do not count: what a user has put there must not cause the
+             * removal of a checkpoint. */
+            TRY(checkpoint_keep_path(env, folder, "", step, "", &path));
+            kept += is_own(path);
+            mem_free(env, path);
             continue;
         }
         if (major > 0 && step % major == 0)

@@ -8,7 +8,11 @@
  *                                    for the user to inspect
  *
  * A folder is renamed before the first file in it is removed, so a folder step-N is either complete
- * or absent. Only what sifr created is renamed or removed (checkpoint_own.h).
+ * or absent. Only what sifr created is renamed or removed. The name alone proves nothing: a
+ * checkpoint may have been replaced by a link to an archive, and a folder may contain the user's
+ * files. A checkpoint is ours if it is a real folder with a COMPLETE file that sifr wrote. A file in
+ * it is ours if its name is one that checkpoints use. COMPLETE is removed last, so the remains of an
+ * interrupted removal are still recognized.
  */
 #ifndef TRAIN_CHECKPOINT_KEEP_H
 #define TRAIN_CHECKPOINT_KEEP_H
@@ -19,6 +23,8 @@
  * exist. */
 enum status checkpoint_keep_newest(struct env *env, const char *folder, int64_t below,
                                    int64_t *step);
+/* The same for the newest one that sifr provably wrote. */
+enum status checkpoint_keep_newest_own(struct env *env, const char *folder, int64_t *step);
 /* Remove partly written and partly removed checkpoints of earlier runs if they provably belong to
  * sifr; warn about others. The caller holds the run's lock. */
 enum status checkpoint_keep_clear(struct env *env, const char *folder);

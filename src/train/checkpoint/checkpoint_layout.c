@@ -4,6 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Margin for file-system blocks, folders and small files, on a disk that is nearly full. */
+enum { SPARE_BYTES = 1 << 20 };
+
 const char *checkpoint_role_word(enum checkpoint_role role)
 {
     static const char *const words[] = {
@@ -16,20 +19,15 @@ const char *checkpoint_role_word(enum checkpoint_role role)
 
 /* --- files ---------------------------------------------------------------------------------- */
 
-static int param_at(const struct unit_graph *graph, int tensor)
-{
-    int q = 0;
-    while (q < graph->param_count && graph->params[q].first_tensor < tensor)
-        q++;
-    return q;
-}
-
 /* The first tensor after the file that begins with `tensor`. A file contains as many complete
  * pieces of the model as fit, and at least one. */
 static int file_end(const struct unit_graph *graph, int tensor, enum dtype type, int64_t most_bytes)
 {
     int64_t bytes = 0;
-    for (int q = param_at(graph, tensor), next; q < graph->param_count; q = next) {
+    int q = 0;
+    while (q < graph->param_count && graph->params[q].first_tensor < tensor)
+        q++;
+    for (int next; q < graph->param_count; q = next) {
         int64_t more = 0;
         for (next = q; next < graph->param_count; next++) {
             if (graph->params[next].piece != graph->params[q].piece)
@@ -114,26 +112,20 @@ static enum status add_role(struct checkpoint_layout *layout, const struct unit_
     return STATUS_OK;
 }
 
-static enum status add_roles(struct checkpoint_layout *layout, const struct unit_graph *graph,
-                             enum dtype type, int64_t most_bytes)
-{
-    TRY(add_role(layout, graph, CHECKPOINT_MODEL, type, most_bytes));
-    if (type != DTYPE_F32)
-        TRY(add_role(layout, graph, CHECKPOINT_MASTER, DTYPE_F32, most_bytes));
-    TRY(add_role(layout, graph, CHECKPOINT_MOMENTUM, DTYPE_F32, most_bytes));
-    return add_role(layout, graph, CHECKPOINT_VARIANCE, DTYPE_F32, most_bytes);
-}
-
 enum status checkpoint_layout_create(struct env *env, const struct unit_graph *graph,
                                      enum dtype type, int64_t most_bytes,
                                      struct checkpoint_layout *layout)
 {
     int most_files =
         (CHECKPOINT_ROLES - CHECKPOINT_MODEL) * count_files(graph, DTYPE_F32, most_bytes);
-    *layout = (struct checkpoint_layout){.env = env};
+    enum status st = STATUS_OK;
+    *layout = (struct checkpoint_layout){.env = env, .bytes = SPARE_BYTES};
     TRY(mem_alloc_array(env, MEM_OTHER, "checkpoint files", (size_t)most_files,
                         sizeof *layout->files, &layout->files));
-    enum status st = add_roles(layout, graph, type, most_bytes);
+    for (int role = CHECKPOINT_MODEL; st == STATUS_OK && role < CHECKPOINT_ROLES; role++)
+        if (role != CHECKPOINT_MASTER || type != DTYPE_F32) /* in fp32 the model is the masters */
+            st = add_role(layout, graph, (enum checkpoint_role)role,
+                          role == CHECKPOINT_MODEL ? type : DTYPE_F32, most_bytes);
     if (st != STATUS_OK)
         checkpoint_layout_free(layout);
     return st;

@@ -51,7 +51,7 @@ struct checkpoint_layout { /* open */
     struct env *env;       /* borrowed */
     struct checkpoint_file *files;
     int file_count;
-    uint64_t bytes; /* of all files */
+    uint64_t bytes; /* of all files, plus a margin for blocks, folders and small files */
 };
 
 /* `type` is the type of the parameters, `most_bytes` the size limit of a file. */

@@ -1,5 +1,5 @@
-
-#include "train/checkpoint/checkpoint_list.h"
+/* checkpoint_list -- the chunks of a checkpoint and their hashes. */
+#include "train/checkpoint/checkpoint_write.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,31 +65,25 @@ size_t checkpoint_list_room(int ranks)
     return (size_t)ranks * HASHES_AT_ONCE * sizeof(uint64_t);
 }
 
-/* Store one batch of hashes. `all` (ranks, HASHES_AT_ONCE) has those of every rank from its hash
- * number `done` on. */
-static void take_hashes(struct checkpoint_list *list, int64_t done, const uint64_t *all)
-{
-    for (int r = 0; r < list->ranks; r++, all += HASHES_AT_ONCE) {
-        int64_t at = list->first[r] + done, left = list->first[r + 1] - at;
-        for (int64_t i = 0; i < left && i < HASHES_AT_ONCE; i++)
-            list->items[at + i].chunk.hash = all[i];
-    }
-}
-
 enum status checkpoint_list_gather(struct checkpoint_list *list, struct comm *comm,
                                    const uint64_t *hashes, int64_t hash_count, void *room)
 {
     int64_t most = 0;
     uint64_t mine[HASHES_AT_ONCE];
     for (int r = 0; r < list->ranks; r++)
-        most =
-            list->first[r + 1] - list->first[r] > most ? list->first[r + 1] - list->first[r] : most;
+        if (list->first[r + 1] - list->first[r] > most)
+            most = list->first[r + 1] - list->first[r];
     for (int64_t done = 0; done < most; done += HASHES_AT_ONCE) {
         for (int i = 0; i < HASHES_AT_ONCE; i++)
             mine[i] = done + i < hash_count ? hashes[done + i] : 0;
         if (comm)
             TRY(comm_exchange(comm, mine, sizeof mine, room));
-        take_hashes(list, done, comm ? room : mine);
+        const uint64_t *all = comm ? room : mine; /* (ranks, HASHES_AT_ONCE) */
+        for (int r = 0; r < list->ranks; r++, all += HASHES_AT_ONCE) {
+            int64_t at = list->first[r] + done, left = list->first[r + 1] - at;
+            for (int64_t i = 0; i < left && i < HASHES_AT_ONCE; i++)
+                list->items[at + i].chunk.hash = all[i];
+        }
     }
     qsort(list->items, (size_t)list->count, sizeof *list->items, compare_listed);
     return STATUS_OK;

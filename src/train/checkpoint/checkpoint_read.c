@@ -6,21 +6,18 @@
  *
  * To read a range of a file, the chunks that cover it are read in full and compared with their
  * hashes before any byte is used. A load lists the chunks that it needs of a file, then reads a few
- * of them ahead (base/ahead.h) while one is verified and stored. The header of a tensor file is
+ * of them ahead (base/direct.h) while one is verified and stored. The header of a tensor file is
  * read in the same way. The buffers exist only during a call.
  */
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #include <xxhash.h>
-#include "base/ahead.h"
 #include "base/direct.h"
 #include "base/file.h"
 #include "base/input.h"
 #include "train/checkpoint/checkpoint.h"
-#include "train/weights/tensor_names.h"
 
 #define STATE_BYTES_MAX  ((size_t)1 << 30)
 #define HEADER_BYTES_MAX ((uint64_t)100000000)
@@ -55,29 +52,21 @@ static enum status read_whole(const struct checkpoint *c, const char *name, size
 }
 
 /* COMPLETE has the size and hash of state.json. */
-static enum status check_marker(struct checkpoint *c, const char *json, size_t bytes)
-{
-    char expected[CHECKPOINT_MARKER], *marker;
-    size_t marker_bytes;
-    enum status st = STATUS_OK;
-    TRY(read_whole(c, "COMPLETE", 4096, &marker, &marker_bytes));
-    checkpoint_marker(json, bytes, expected);
-    if (marker_bytes != strlen(expected) || memcmp(marker, expected, marker_bytes) != 0)
-        st = FAIL(c->env, FORMAT, "'%s': state.json does not match COMPLETE", c->folder);
-    mem_free(c->env, marker);
-    return st;
-}
-
 static enum status read_state(struct checkpoint *c)
 {
-    char *path, *json = NULL;
-    size_t bytes;
+    char expected[CHECKPOINT_MARKER], *path, *json = NULL, *marker = NULL;
+    size_t bytes, marker_bytes;
     enum status st;
     TRY(path_join(c->env, c->folder, "state.json", &path));
     TRY_OR(done, read_whole(c, "state.json", STATE_BYTES_MAX, &json, &bytes));
-    TRY_OR(done, check_marker(c, json, bytes));
-    st = checkpoint_state_parse(c->env, json, bytes, path, &c->state);
+    TRY_OR(done, read_whole(c, "COMPLETE", 4096, &marker, &marker_bytes));
+    checkpoint_marker(json, bytes, expected);
+    if (marker_bytes != strlen(expected) || memcmp(marker, expected, marker_bytes) != 0)
+        st = FAIL(c->env, FORMAT, "'%s': state.json does not match COMPLETE", c->folder);
+    else
+        st = checkpoint_state_parse(c->env, json, bytes, path, &c->state);
 done:
+    mem_free(c->env, marker);
     mem_free(c->env, json);
     mem_free(c->env, path);
     return st;
@@ -214,22 +203,23 @@ static enum status read_chunks(struct checkpoint *c, const struct chunk_reader *
     return st;
 }
 
-/* --- from the start of a file --------------------------------------------------------------- */
-
-struct start {
+/* Chunks first, first + step, ... of a file. */
+struct dealt {
     const struct checkpoint_entry *entry;
-    uint64_t bytes;
+    int64_t first, step;
+    uint64_t bytes; /* for take_start: how much of the file `out` receives */
     char *out;
 };
 
-static const struct checkpoint_chunk *start_chunk(const void *user, int64_t i)
+static const struct checkpoint_chunk *dealt_chunk(const void *user, int64_t i)
 {
-    return &((const struct start *)user)->entry->chunks[i];
+    const struct dealt *dealt = user;
+    return &dealt->entry->chunks[dealt->first + i * dealt->step];
 }
 
 static enum status take_start(void *user, int64_t i, char *data)
 {
-    const struct start *start = user;
+    const struct dealt *start = user;
     const struct checkpoint_chunk *chunk = &start->entry->chunks[i];
     uint64_t left = start->bytes - chunk->begin;
     memcpy(start->out + chunk->begin, data, left < chunk->bytes ? left : chunk->bytes);
@@ -240,8 +230,8 @@ static enum status take_start(void *user, int64_t i, char *data)
 static enum status read_start(struct checkpoint *c, const struct checkpoint_entry *entry,
                               uint64_t bytes, void *out)
 {
-    static const struct chunk_reader reader = {start_chunk, take_start};
-    struct start start = {entry, bytes, out};
+    static const struct chunk_reader reader = {dealt_chunk, take_start};
+    struct dealt start = {entry, 0, 1, bytes, out};
     int64_t count = 0;
     CHECK(bytes <= entry->bytes);
     while (count < entry->chunk_count && entry->chunks[count].begin < bytes)
@@ -448,30 +438,15 @@ undo_seen:
 
 /* --- verifying ------------------------------------------------------------------------------ */
 
-/* Chunks first, first + step, ... of a file. */
-struct dealt {
-    const struct checkpoint_entry *entry;
-    int64_t first, step;
-};
-
-static const struct checkpoint_chunk *dealt_chunk(const void *user, int64_t i)
-{
-    const struct dealt *dealt = user;
-    return &dealt->entry->chunks[dealt->first + i * dealt->step];
-}
-
-static enum status verify_dealt(struct checkpoint *c, struct dealt dealt)
+/* Verify chunks first, first + step, ... of a file. */
+static enum status verify_file(struct checkpoint *c, const struct checkpoint_entry *entry,
+                               int64_t first, int64_t step)
 {
     static const struct chunk_reader reader = {dealt_chunk, NULL};
-    int64_t left = dealt.entry->chunk_count - dealt.first;
-    TRY(open_file(c, dealt.entry));
-    return left > 0 ? read_chunks(c, &reader, &dealt, (left + dealt.step - 1) / dealt.step)
-                    : STATUS_OK;
-}
-
-static enum status verify_file(struct checkpoint *c, const struct checkpoint_entry *entry)
-{
-    return verify_dealt(c, (struct dealt){entry, 0, 1});
+    struct dealt dealt = {.entry = entry, .first = first, .step = step};
+    int64_t left = entry->chunk_count - first;
+    TRY(open_file(c, entry));
+    return left > 0 ? read_chunks(c, &reader, &dealt, (left + step - 1) / step) : STATUS_OK;
 }
 
 enum status checkpoint_verify(struct checkpoint *checkpoint, checkpoint_seen_fn *seen, void *user)
@@ -479,7 +454,7 @@ enum status checkpoint_verify(struct checkpoint *checkpoint, checkpoint_seen_fn 
     enum status first = STATUS_OK;
     for (int i = 0; i < checkpoint->state.entry_count; i++) {
         const struct checkpoint_entry *entry = &checkpoint->state.entries[i];
-        enum status st = verify_file(checkpoint, entry);
+        enum status st = verify_file(checkpoint, entry, 0, 1);
         if (seen)
             seen(user, entry, st);
         first = first != STATUS_OK ? first : st;
@@ -496,8 +471,7 @@ enum status checkpoint_verify_part(struct checkpoint *checkpoint, enum checkpoin
         const struct checkpoint_entry *entry = &checkpoint->state.entries[i];
         if (entry->role != role)
             continue;
-        int64_t first = (part - number % parts + parts) % parts;
-        st = verify_dealt(checkpoint, (struct dealt){entry, first, parts});
+        st = verify_file(checkpoint, entry, (part - number % parts + parts) % parts, parts);
         number += entry->chunk_count;
     }
     return end_reading(checkpoint, st);

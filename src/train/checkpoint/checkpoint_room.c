@@ -1,17 +1,9 @@
-
-#include "train/checkpoint/checkpoint_room.h"
+/* checkpoint_room -- whether the disk has space for checkpoints when a run starts, and which old
+ * ones may be removed to make room for the last one. */
 #include <inttypes.h>
 #include "base/output.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/checkpoint_keep.h"
-#include "train/checkpoint/checkpoint_layout.h"
-
-/* Margin for file-system blocks, folders and small files, on a disk that is nearly full. */
-static const uint64_t SPARE_BYTES = 1 << 20;
-
-uint64_t checkpoint_room_bytes(const struct checkpoint_layout *layout)
-{
-    return layout->bytes + SPARE_BYTES;
-}
 
 /* --- existing checkpoints ------------------------------------------------------------------- */
 

@@ -6,9 +6,7 @@
  * nothing and cannot fail the run, which fetches the result between steps.
  */
 #include <pthread.h>
-#include <stdio.h>
 #include "base/clock.h"
-#include "train/checkpoint/checkpoint_room.h"
 #include "train/checkpoint/checkpoint_write.h"
 
 struct checkpoint_saver {
@@ -39,16 +37,6 @@ bool checkpoint_in_background(const struct checkpoint_config *config, int64_t st
     return config->async && any;
 }
 
-static enum status open_worker(struct checkpoint_saver *saver)
-{
-    const struct checkpoint_setup *setup = &saver->setup;
-    if (!setup->background)
-        return STATUS_OK;
-    if (setup->comm)
-        TRY(comm_dup(setup->comm, "save", &saver->comm));
-    return stream_create_worker(setup->device, "save", &saver->stream);
-}
-
 enum status checkpoint_saver_create(struct env *env, const struct checkpoint_setup *setup,
                                     struct checkpoint_saver **saver)
 {
@@ -70,7 +58,10 @@ enum status checkpoint_saver_create(struct env *env, const struct checkpoint_set
     TRY_OR(undo,
            mem_alloc(env, MEM_OTHER, "checkpoint saver",
                      checkpoint_write_room(setup->comm ? comm_size(setup->comm) : 1), &s->room));
-    TRY_OR(undo, open_worker(s));
+    if (setup->background && setup->comm)
+        TRY_OR(undo, comm_dup(setup->comm, "save", &s->comm));
+    if (setup->background)
+        TRY_OR(undo, stream_create_worker(setup->device, "save", &s->stream));
     *saver = s;
     return STATUS_OK;
 undo:
@@ -98,7 +89,7 @@ void checkpoint_saver_set_folder(struct checkpoint_saver *saver, const char *fol
 
 uint64_t checkpoint_saver_bytes(const struct checkpoint_saver *saver)
 {
-    return checkpoint_room_bytes(&saver->layout);
+    return saver->layout.bytes;
 }
 
 /* --- a save --------------------------------------------------------------------------------- */
@@ -117,7 +108,6 @@ static void run_task(struct stream *stream, const void *args)
                                        .setup = &saver->setup,
                                        .layout = &saver->layout,
                                        .comm = saver->comm ? saver->comm : saver->setup.comm,
-                                       .from_snapshot = saver->setup.from_snapshot,
                                        .progress = task->progress,
                                        .stood = task->stood,
                                        .room = saver->room};

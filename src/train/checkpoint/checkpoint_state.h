@@ -18,7 +18,7 @@
 #include "train/checkpoint/checkpoint_layout.h"
 #include "train/data/data_digest.h"
 #include "train/checkpoint/fingerprint.h"
-#include "zero/loss_scale.h"
+#include "engine/engine.h"
 
 enum { CHECKPOINT_VERSION = 1 };
 

@@ -14,10 +14,8 @@
 #include "train/checkpoint/checkpoint_write.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 #include <xxhash.h>
 #include "base/clock.h"
 #include "base/direct.h"
@@ -25,8 +23,6 @@
 #include "base/output.h"
 #include "base/part_folder.h"
 #include "train/checkpoint/checkpoint_keep.h"
-#include "train/checkpoint/checkpoint_list.h"
-#include "train/checkpoint/checkpoint_room.h"
 #include "train/weights/model_file.h"
 
 enum { ERROR_BYTES = 500 }; /* a vote is a multiple of 8 bytes */
@@ -107,10 +103,19 @@ static enum status inside(struct write *w, const char *name, char **path)
     return path_join(w->env, w->partial, name, path);
 }
 
+static enum status write_inside(struct write *w, const char *name, const char *data, size_t bytes)
+{
+    char *path;
+    TRY(inside(w, name, &path));
+    enum status st = file_write_atomic(w->env, path, data, bytes);
+    mem_free(w->env, path);
+    return st;
+}
+
 static enum status check_room(struct write *w)
 {
     const char *folder = w->job->setup->folder;
-    uint64_t bytes = checkpoint_room_bytes(w->job->layout), room;
+    uint64_t bytes = w->job->layout->bytes, room;
     char needed[32], there[32];
     if (!output_free(w->env, folder, &room) || room >= bytes)
         return STATUS_OK; /* if the free space is unknown, a full disk fails a write later */
@@ -157,32 +162,23 @@ static enum status make_file(struct write *w, const struct checkpoint_file *file
     return st;
 }
 
-/* Write the index that maps tensors to files, if the model has several files. */
-static enum status write_index(struct write *w)
-{
-    struct text text;
-    char *path;
-    text_init(&text, w->env);
-    checkpoint_layout_index(w->job->layout, model_graph(w->job->setup->model), &text);
-    enum status st = text.status;
-    if (st == STATUS_OK && text.bytes > 0 &&
-        (st = inside(w, "model.safetensors.index.json", &path)) == STATUS_OK) {
-        st = file_write_atomic(w->env, path, text.data, text.bytes);
-        mem_free(w->env, path);
-    }
-    text_free(&text);
-    return st;
-}
-
 static enum status make_files(struct write *w)
 {
     const struct checkpoint_setup *setup = w->job->setup;
+    struct text index;
     if (w->rank != 0)
         return STATUS_OK;
     TRY(make_folders(w));
     for (int i = 0; i < w->job->layout->file_count; i++)
         TRY(make_file(w, &w->job->layout->files[i]));
-    TRY(write_index(w));
+    /* The index maps tensors to files, if the model has several files. */
+    text_init(&index, w->env);
+    checkpoint_layout_index(w->job->layout, model_graph(setup->model), &index);
+    enum status st = index.status;
+    if (st == STATUS_OK && index.bytes > 0)
+        st = write_inside(w, "model.safetensors.index.json", index.data, index.bytes);
+    text_free(&index);
+    TRY(st);
     return model_file_describe(w->env, w->partial, setup->model, setup->type, setup->tokenizer);
 }
 
@@ -226,45 +222,27 @@ static enum status switch_file(struct write *w, int file)
     return st;
 }
 
-static enum zero_state state_of(enum checkpoint_role role)
-{
-    switch (role) {
-    case CHECKPOINT_MOMENTUM: return ZERO_MOMENTUM;
-    case CHECKPOINT_VARIANCE: return ZERO_VARIANCE;
-    default: return ZERO_MASTER;
-    }
-}
-
-/* The elements of a part in the type of the file. */
-static enum status fetch(struct write *w, const struct checkpoint_part *part, const void **data)
-{
-    const struct checkpoint_file *file = &w->job->layout->files[part->file];
-    struct zero *zero = w->job->setup->zero;
-    enum zero_state state = state_of(file->role);
-    const float *from = w->chunk;
-    if (w->job->from_snapshot)
-        from = zero_snapshot_at(zero, state, part->tensor, part->first);
-    else
-        TRY(zero_state_read(zero, state, part->tensor, part->first, part->count, w->chunk));
-    *data = from;
-    if (file->type == DTYPE_F32)
-        return STATUS_OK;
-    void *narrow = (char *)w->chunk + WIDE_BYTES;
-    dtype_convert(narrow, file->type, from, DTYPE_F32, part->count);
-    *data = narrow;
-    return STATUS_OK;
-}
-
 static enum status write_part(void *user, const struct checkpoint_part *part)
 {
     struct write *w = user;
-    const void *data;
+    const struct checkpoint_file *file = &w->job->layout->files[part->file];
+    struct zero *zero = w->job->setup->zero;
+    enum zero_state state = file->role == CHECKPOINT_MOMENTUM   ? ZERO_MOMENTUM
+                            : file->role == CHECKPOINT_VARIANCE ? ZERO_VARIANCE
+                                                                : ZERO_MASTER;
+    const void *data = w->chunk;
     TRY(switch_file(w, part->file));
-    TRY(fetch(w, part, &data));
+    if (w->job->setup->from_snapshot)
+        data = zero_snapshot_at(zero, state, part->tensor, part->first);
+    else
+        TRY(zero_state_read(zero, state, part->tensor, part->first, part->count, w->chunk));
+    if (file->type != DTYPE_F32) {
+        void *narrow = (char *)w->chunk + WIDE_BYTES;
+        dtype_convert(narrow, file->type, data, DTYPE_F32, part->count);
+        data = narrow;
+    }
     w->hashes[w->hash_count++] = XXH3_64bits(data, part->bytes);
-    if (!direct_write(&w->out, part->begin, data, part->bytes))
-        return fail_file(w);
-    return STATUS_OK;
+    return direct_write(&w->out, part->begin, data, part->bytes) ? STATUS_OK : fail_file(w);
 }
 
 static enum status write_parts(struct write *w)
@@ -283,36 +261,21 @@ static enum status write_parts(struct write *w)
 
 /* --- rank 0: state.json and the rename ------------------------------------------------------ */
 
-static enum status fill_state(struct write *w, const struct checkpoint_list *list,
-                              struct checkpoint_state *state)
-{
-    const struct checkpoint_setup *setup = w->job->setup;
-    *state = (struct checkpoint_state){.env = w->env,
-                                       .progress = w->job->progress,
-                                       .data = setup->data,
-                                       .files = setup->files,
-                                       .workers = zero_roster(setup->zero)->workers,
-                                       .print = setup->print};
-    TRY(mem_strdup(w->env, setup->config_yaml, &state->config));
-    return checkpoint_list_entries(list, w->partial, state);
-}
-
-static enum status write_inside(struct write *w, const char *name, const char *data, size_t bytes)
-{
-    char *path;
-    TRY(inside(w, name, &path));
-    enum status st = file_write_atomic(w->env, path, data, bytes);
-    mem_free(w->env, path);
-    return st;
-}
-
 static enum status write_state(struct write *w, const struct checkpoint_list *list)
 {
-    struct checkpoint_state state = {0};
+    const struct checkpoint_setup *setup = w->job->setup;
+    struct checkpoint_state state = {.env = w->env,
+                                     .progress = w->job->progress,
+                                     .data = setup->data,
+                                     .files = setup->files,
+                                     .workers = zero_roster(setup->zero)->workers,
+                                     .print = setup->print};
     struct text text;
     char marker[CHECKPOINT_MARKER], *optimizer;
     text_init(&text, w->env);
-    enum status st = fill_state(w, list, &state);
+    enum status st = mem_strdup(w->env, setup->config_yaml, &state.config);
+    if (st == STATUS_OK)
+        st = checkpoint_list_entries(list, w->partial, &state);
     if (st == STATUS_OK) {
         checkpoint_state_print(&state, &text);
         st = text.status;

@@ -103,7 +103,7 @@ enum config_weight config_weight_of(const char *line)
         return CONFIG_BITS;
     if (starts_with(line, free_keys))
         return CONFIG_FREE;
-    if (starts_with(line, (const char *const[]){"data.", NULL}))
+    if (strncmp(line, "data.", 5) == 0)
         return CONFIG_DATA;
     return starts_with(line, shapes) ? CONFIG_SHAPES : CONFIG_BITS;
 }

@@ -33,25 +33,17 @@ uint64_t fallback_id(struct env *env, const char *run)
     return XXH3_64bits(line, end ? (size_t)(end - line) : (size_t)got);
 }
 
-/* The last component of a path, of length *bytes. */
-static const char *name_of(const char *path, size_t *bytes)
-{
-    const char *end = path + strlen(path);
-    while (end > path && end[-1] == '/')
-        end--;
-    const char *begin = end;
-    while (begin > path && begin[-1] != '/')
-        begin--;
-    *bytes = (size_t)(end - begin);
-    return begin;
-}
-
 enum status fallback_folder(struct env *env, const char *fallback, const char *run, uint64_t id,
                             char **folder)
 {
     struct text text;
-    size_t bytes;
-    const char *name = name_of(run, &bytes);
+    const char *end = run + strlen(run);
+    while (end > run && end[-1] == '/')
+        end--;
+    const char *name = end; /* the last component of the path */
+    while (name > run && name[-1] != '/')
+        name--;
+    size_t bytes = (size_t)(end - name);
     if (bytes == 0 || *name == '.') /* "." and ".." are not names */
         name = "run", bytes = 3;
     text_init(&text, env);

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <xxhash.h>
 #include "base/file.h"
-#include "ops/ops_info.h"
+#include "ops/ops.h"
 
 enum status fingerprint_binary(struct env *env, uint64_t *print)
 {

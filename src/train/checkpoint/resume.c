@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/clock.h"
-#include "base/resident.h"
+#include "base/host.h"
 #include "train/checkpoint/checkpoint_keep.h"
 #include "train/checkpoint/config_lines.h"
 
@@ -49,14 +49,6 @@ static enum status refuse_shapes(struct resume *r, const struct checkpoint_state
     return st;
 }
 
-/* Do the reported changes include a key that decides which samples are drawn? Then different
- * samples need no warning of their own. */
-static bool explains_data(const char *changes)
-{
-    return strstr(changes, "train.seed:") || strstr(changes, "train.context:") ||
-           strstr(changes, "data.");
-}
-
 struct comparison {
     enum data_verdict files;
     bool same;            /* the files and the sampled tokens match */
@@ -79,11 +71,12 @@ static void compare_data(struct resume *r, const struct checkpoint_state *state,
 }
 
 /* Do the reported changes already explain why the data differs? Another seed draws other samples;
- * other files have other names. */
+ * other files have other names. Then the data needs no warning of its own. */
 static bool is_explained(const struct comparison *comparison, const char *changes)
 {
     if (comparison->files != DATA_DIFFERS)
-        return explains_data(changes);
+        return strstr(changes, "train.seed:") || strstr(changes, "train.context:") ||
+               strstr(changes, "data.");
     return strstr(changes, "data.path:") || strstr(changes, "data.val:") ||
            strstr(changes, "data.mix:");
 }
@@ -153,26 +146,22 @@ static enum status tell_step(struct resume *r, int64_t *step, struct vote *votes
     return STATUS_OK;
 }
 
-/* The newest checkpoint below `below` in either folder. If both have the same step, the run's own
- * is tried first, and the other one after it. */
-static enum status find_newest(struct resume *r, int64_t below, int64_t *step)
-{
-    int64_t second = -1;
-    bool equal = r->tried > 0 && !r->apart;
-    TRY(checkpoint_keep_newest(r->env, r->source->folder, below, step));
-    if (r->source->second)
-        TRY(checkpoint_keep_newest(r->env, r->source->second, equal ? below + 1 : below, &second));
-    r->apart = second > *step;
-    *step = r->apart ? second : *step;
-    return STATUS_OK;
-}
-
-/* *step = the next checkpoint to try; -1 = there is none at all. */
+/* *step = the next checkpoint to try, the newest below `below` in either folder; -1 = there is none
+ * at all. If both folders have the same step, the run's own is tried first, and the other one after
+ * it. */
 static enum status pick(struct resume *r, int64_t below, int64_t *step, struct vote *votes)
 {
     *step = -1;
-    if (r->rank == 0 && r->source->wanted)
-        TRY(find_newest(r, below, step));
+    if (r->rank == 0 && r->source->wanted) {
+        int64_t second = -1;
+        bool equal = r->tried > 0 && !r->apart;
+        TRY(checkpoint_keep_newest(r->env, r->source->folder, below, step));
+        if (r->source->second)
+            TRY(checkpoint_keep_newest(r->env, r->source->second, equal ? below + 1 : below,
+                                       &second));
+        r->apart = second > *step;
+        *step = r->apart ? second : *step;
+    }
     if (r->rank == 0 && *step < 0 && r->tried > 0)
         return FAIL(r->env, FORMAT,
                     "no usable checkpoint in '%s', last error: %s; give --fresh to move this run "

@@ -30,9 +30,9 @@ static enum status print_windows(const struct dataset *data, int64_t context, in
                                  uint64_t *print)
 {
     size_t bytes = 2 * (size_t)context * sizeof *room;
-    int64_t learnt = dataset_train_windows(data), held = dataset_eval_count(data);
-    int64_t step = 1 + learnt / MOST_WINDOWS, held_step = 1 + held / MOST_WINDOWS, text_bytes;
-    for (int64_t i = 0; i < learnt; i += step) {
+    int64_t train = dataset_train_windows(data), held = dataset_eval_count(data);
+    int64_t step = 1 + train / MOST_WINDOWS, held_step = 1 + held / MOST_WINDOWS, text_bytes;
+    for (int64_t i = 0; i < train; i += step) {
         TRY(dataset_sample(data, (uint64_t)i, room, room + context));
         *print = XXH3_64bits_withSeed(room, bytes, *print);
     }
@@ -55,32 +55,26 @@ enum status agreement_print_data(struct env *env, const struct dataset *data, in
     return st;
 }
 
-static enum status print_all(struct env *env, const struct agreement_facts *facts,
-                             struct agreement *agreement)
-{
-    const struct text *config = &agreement->config;
-    uint64_t *prints = agreement->prints;
-    TRY(config->status);
-    TRY(fingerprint_binary(env, &prints[AGREEMENT_BINARY]));
-    prints[AGREEMENT_CONFIG] = XXH3_64bits(config->data, config->bytes);
-    TRY(agreement_print_data(env, facts->data, facts->context, &prints[AGREEMENT_DATA]));
-    if (facts->model)
-        return model_weights_fingerprint(env, facts->model, &prints[AGREEMENT_MODEL]);
-    return STATUS_OK;
-}
-
 enum status agreement_make(struct env *env, const struct agreement_facts *facts,
                            struct agreement *agreement)
 {
     struct text *config = &agreement->config;
+    uint64_t *prints = agreement->prints;
+    enum status st;
     *agreement = (struct agreement){0};
     text_init(config, env);
     config_lines(facts->config_yaml, is_bound, config);
     text_printf(config, "--trace: %s\n", facts->trace ? facts->trace : "");
     text_printf(config, "GPU: %s\n", facts->gpu);
-    enum status st = print_all(env, facts, agreement);
-    if (st != STATUS_OK)
-        agreement_free(agreement);
+    TRY_OR(undo, config->status);
+    TRY_OR(undo, fingerprint_binary(env, &prints[AGREEMENT_BINARY]));
+    prints[AGREEMENT_CONFIG] = XXH3_64bits(config->data, config->bytes);
+    TRY_OR(undo, agreement_print_data(env, facts->data, facts->context, &prints[AGREEMENT_DATA]));
+    if (facts->model)
+        TRY_OR(undo, model_weights_fingerprint(env, facts->model, &prints[AGREEMENT_MODEL]));
+    return STATUS_OK;
+undo:
+    agreement_free(agreement);
     return st;
 }
 

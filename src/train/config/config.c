@@ -5,12 +5,12 @@
 #include "train/config/config.h"
 #include <string.h>
 #include "base/file.h"
+#include "base/host.h"
 #include "comm/launcher.h"
 #include "comm/comm.h"
-#include "train/data/data_paths.h"
-#include "train/config/deadline.h"
+#include "train/data/data_config.h"
 #include "train/weights/model_file.h"
-#include "train/models/model_tokenizer.h"
+#include "train/models/model_source.h"
 #include "base/named.h"
 #include "device/gpu_facts.h"
 #include "train/data/shard.h"
@@ -82,17 +82,10 @@ struct compute_config run_device_compute(int device, enum dtype type)
     return (struct compute_config){.backend = "cpu", .type = DTYPE_F32};
 }
 
-/* Also needed for one rank, which creates no communicator that would check it. */
-static enum status check_backend(struct env *env, const struct run_config *config)
-{
-    return comm_check_device(env, comm_backend_words[config->ranks.backend],
-                             run_device_words[config->machine.device]);
-}
-
 static enum status resolve_machine(struct env *env, struct run_config *config)
 {
     struct machine_config *machine = &config->machine;
-    int available = env_available_threads();
+    int available = machine_threads(0);
     if (machine->threads == 0)
         machine->threads = available;
     else if (machine->threads > available)
@@ -100,16 +93,6 @@ static enum status resolve_machine(struct env *env, struct run_config *config)
                  (long long)machine->threads, available);
     env->threads = (int)machine->threads;
     return run_device_find(env, config->planning, &machine->device, &config->device);
-}
-
-/* --- where the model comes from ------------------------------------------------------------- */
-
-static enum status resolve_source(struct env *env, struct run_config *config)
-{
-    const char *path = config->model.path;
-    const struct model_want want = {.depth =
-                                        config->planning ? MODEL_DEPTH_SMALL : MODEL_DEPTH_ALL};
-    return *path ? model_source_open(env, path, &want, &config->source) : STATUS_OK;
 }
 
 /* --- the tokenizer -------------------------------------------------------------------------- */
@@ -130,9 +113,9 @@ static enum status resolve_tokenizer(struct env *env, tokenizer_progress_fn *pro
                                      struct run_config *config)
 {
     const char *named = config->data.tokenizer;
-    bool learnt = data_tokenizer_is_learnt(&config->data);
-    bool own = *named != '\0' && !(config->reading && learnt);
-    if (own && learnt && *config->model.path)
+    bool to_learn = data_tokenizer_is_learnt(&config->data);
+    bool own = *named != '\0' && !(config->reading && to_learn);
+    if (own && to_learn && *config->model.path)
         return FAIL(env, CONFIG,
                     "data.tokenizer: '%s' would give the tokens of the model at model.path other "
                     "meanings; leave it out to use that model's own tokenizer",
@@ -161,18 +144,18 @@ static enum status resolve_tokenizer(struct env *env, tokenizer_progress_fn *pro
 
 /* Learning may find fewer tokens than data.tokenizer asks for. Only a run finds out; a plan assumes
  * the requested number. */
-static enum status plan_learnt_vocab(struct env *env, struct run_config *config)
+static enum status plan_learned_vocab(struct env *env, struct run_config *config)
 {
     struct model_config *model = &config->model;
-    int64_t learnt;
-    TRY(data_tokenizer_size(env, &config->data, &learnt));
+    int64_t wanted;
+    TRY(data_tokenizer_size(env, &config->data, &wanted));
     if (model->vocab == 0)
-        model->vocab = learnt;
-    else if (model->vocab < learnt)
+        model->vocab = wanted;
+    else if (model->vocab < wanted)
         log_warn(env,
                  "model.vocab: %lld is smaller than the %lld tokens that data.tokenizer is to "
                  "learn; sifr train refuses that if the text has as many",
-                 (long long)model->vocab, (long long)learnt);
+                 (long long)model->vocab, (long long)wanted);
     return STATUS_OK;
 }
 
@@ -203,7 +186,7 @@ static enum status resolve_planned_vocab(struct env *env, struct run_config *con
     bool told = config->model.vocab > 0 || *config->model.path;
     bool here = *config->data.tokenizer || data_is_given(&config->data);
     if (data_tokenizer_is_learnt(&config->data) && !*config->model.path)
-        return plan_learnt_vocab(env, config);
+        return plan_learned_vocab(env, config);
     if (told)
         TRY(find_planned_tokenizer(config, &here));
     else if (*config->data.tokenizer)
@@ -214,16 +197,6 @@ static enum status resolve_planned_vocab(struct env *env, struct run_config *con
 }
 
 /* --- the model ------------------------------------------------------------------------------ */
-
-/* Reject a size that was set and differs from the model file's. */
-static enum status refuse_size(struct env *env, const struct options *options, const char *key,
-                               int64_t asked, int64_t file, const char *path)
-{
-    if (!options_is_set(options, key) || asked == 0 || asked == file)
-        return STATUS_OK;
-    return FAIL(env, CONFIG, "%s: %lld (%s), but the model at '%s' has %lld; leave the key out",
-                key, (long long)asked, options_origin(options, key), path, (long long)file);
-}
 
 static enum status resolve_model_from_file(struct env *env, const struct options *options,
                                            const struct model_source *source,
@@ -247,7 +220,12 @@ static enum status resolve_model_from_file(struct env *env, const struct options
         {"model.context", model->context, file.context},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        TRY(refuse_size(env, options, sizes[i].key, sizes[i].asked, sizes[i].file, model->path));
+        if (options_is_set(options, sizes[i].key) && sizes[i].asked != 0 &&
+            sizes[i].asked != sizes[i].file)
+            return FAIL(
+                env, CONFIG, "%s: %lld (%s), but the model at '%s' has %lld; leave the key out",
+                sizes[i].key, (long long)sizes[i].asked, options_origin(options, sizes[i].key),
+                model->path, (long long)sizes[i].file);
     bool tie_asked = options_is_set(options, "model.tied") && model->tied <= 1; /* 2 = auto */
     if (tie_asked && model->tied != file.tied)
         return FAIL(env, CONFIG,
@@ -347,17 +325,12 @@ static enum status resolve_batches(struct env *env, struct run_config *config)
     return STATUS_OK;
 }
 
-/* No warning for the default value: a run's config.yaml lists it, although nobody asked for it. */
-static void tell_decay(struct env *env, const struct train_config *train, int64_t fallback)
-{
-    if (train->decay >= 0 && train->decay != fallback && train->schedule != SCHEDULE_WSD)
-        log_warn(env, "train.decay=%lld has no effect with train.schedule=%s; it is for wsd",
-                 (long long)train->decay, schedule_words[train->schedule]);
-}
-
 static enum status resolve_schedule(struct env *env, struct train_config *train)
 {
-    tell_decay(env, train, train->steps / 5);
+    /* No warning for the default value: a run's config.yaml lists it, although nobody asked. */
+    if (train->decay >= 0 && train->decay != train->steps / 5 && train->schedule != SCHEDULE_WSD)
+        log_warn(env, "train.decay=%lld has no effect with train.schedule=%s; it is for wsd",
+                 (long long)train->decay, schedule_words[train->schedule]);
     if (train->min_lr < 0)
         train->min_lr = train->lr / 10;
     if (train->warmup < 0)
@@ -386,14 +359,11 @@ static enum status check_time(struct env *env, const char *key, const char *time
     return FAIL(env, CONFIG, "%s: '%s' is not a time; write seconds, or 2h30m", key, time);
 }
 
-static enum status resolve_samples(struct env *env, const struct run_config *config)
+/* May equal bits be traded for speed? True for training on a GPU without run.deterministic. */
+static bool is_fast(const struct run_config *config)
 {
-    if (config->train.sample_every > 0 && config->tokenizer == NULL && !config->planning)
-        return FAIL(
-            env, CONFIG,
-            "train.sample_every: text samples need data.tokenizer, the one that made the token "
-            "files");
-    return STATUS_OK;
+    return !config->machine.deterministic && config->machine.device == RUN_DEVICE_CUDA &&
+           !config->reading;
 }
 
 /* Warn about what may change bits on a GPU, judged by the configuration alone: the number of ranks
@@ -421,7 +391,7 @@ static enum status check_bits(struct env *env, const struct run_config *config)
                     "run.deterministic: false");
     if (local)
         log_warn(env, "zero.accumulate: local: another number of ranks will give other bits");
-    if (run_is_fast(config))
+    if (is_fast(config))
         tell_fast(env, config);
     else if (!local && !config->machine.deterministic)
         return FAIL(env, CONFIG,
@@ -434,34 +404,29 @@ static enum status check_bits(struct env *env, const struct run_config *config)
     return STATUS_OK;
 }
 
-/* Only a warning: a configuration may be shared by runs in several precisions. */
-static void tell_rounding(struct env *env, const struct run_config *config)
+/* Checks of single keys of a training run. */
+static enum status check_training(struct env *env, const struct run_config *config)
 {
+    const struct zero_group *group = config->groups.items;
+    TRY(check_time(env, "train.max_time", config->train.max_time));
+    TRY(check_time(env, "checkpoint.wait_for_space", config->checkpoint.wait_for_space));
+    if (config->train.sample_every > 0 && config->tokenizer == NULL && !config->planning)
+        return FAIL(
+            env, CONFIG,
+            "train.sample_every: text samples need data.tokenizer, the one that made the token "
+            "files");
+    TRY(check_bits(env, config));
+    for (int i = 0; i < config->groups.count; i++)
+        if (*group[i].match == '\0')
+            return FAIL(env, CONFIG, "optimizer.groups: entry %d has no `match`", i + 1);
+    /* Only a warning: a configuration may be shared by runs in several precisions. */
     if (config->rounding == RUN_ROUNDING_STOCHASTIC && config->precision == RUN_PRECISION_FP32)
         log_warn(env, "optimizer.rounding=stochastic has no effect with precision.mode=fp32, whose "
                       "parameters are not rounded");
-}
-
-static enum status check_groups(struct env *env, const struct option_list *groups)
-{
-    const struct zero_group *group = groups->items;
-    for (int i = 0; i < groups->count; i++)
-        if (*group[i].match == '\0')
-            return FAIL(env, CONFIG, "optimizer.groups: entry %d has no `match`", i + 1);
     return STATUS_OK;
 }
 
 /* --- everything ----------------------------------------------------------------------------- */
-
-/* There is no held-out data. If model.path is not a model, report that first. */
-static enum status fail_no_held_out(struct env *env, const char *path)
-{
-    const struct model_want want = {.depth = MODEL_DEPTH_SMALL};
-    struct model_source *source;
-    TRY(model_source_open(env, path, &want, &source));
-    model_source_close(source);
-    return FAIL(env, CONFIG, "data.val: no held-out data; give a file or a quoted glob");
-}
 
 static enum status resolve(struct env *env, struct options *options,
                            tokenizer_progress_fn *progress, void *user, struct run_config *config)
@@ -470,19 +435,26 @@ static enum status resolve(struct env *env, struct options *options,
         return FAIL(env, CONFIG, "model.path: which model? Give a model directory or a run folder");
     if (*config->model.path) /* reading commands take it as an argument without a key */
         TRY(path_exists(env, config->reading ? "" : "model.path", config->model.path));
-    if (!data_is_given(&config->data) && config->reading && *config->data.val == '\0')
-        return fail_no_held_out(env, config->model.path);
+    if (!data_is_given(&config->data) && config->reading && *config->data.val == '\0') {
+        const struct model_want small = {.depth = MODEL_DEPTH_SMALL};
+        TRY(model_source_open(env, config->model.path, &small, &config->source)); /* report first */
+        return FAIL(env, CONFIG, "data.val: no held-out data; give a file or a quoted glob");
+    }
     if (!data_is_given(&config->data) && !config->planning && !config->reading)
         return FAIL(env, CONFIG, "data.path: no data; give a file or a quoted glob");
 
     TRY(resolve_machine(env, config));
-    if (!config->reading && !config->planning)
-        TRY(check_backend(env, config));
+    if (!config->reading && !config->planning) /* also one rank, which creates no communicator */
+        TRY(comm_check_device(env, comm_backend_words[config->ranks.backend],
+                              run_device_words[config->machine.device]));
     if (config->reading)
         TRY(data_paths_held_out(env, &config->data));
     if (!config->planning)
         TRY(data_paths_check(env, &config->data));
-    TRY(resolve_source(env, config));
+    const struct model_want want = {.depth =
+                                        config->planning ? MODEL_DEPTH_SMALL : MODEL_DEPTH_ALL};
+    if (*config->model.path)
+        TRY(model_source_open(env, config->model.path, &want, &config->source));
     if (!config->planning)
         TRY(resolve_tokenizer(env, progress, user, config));
     else
@@ -495,12 +467,7 @@ static enum status resolve(struct env *env, struct options *options,
         return STATUS_OK;
     }
     TRY(resolve_schedule(env, &config->train));
-    TRY(check_time(env, "train.max_time", config->train.max_time));
-    TRY(check_time(env, "checkpoint.wait_for_space", config->checkpoint.wait_for_space));
-    TRY(resolve_samples(env, config));
-    TRY(check_bits(env, config));
-    TRY(check_groups(env, &config->groups));
-    tell_rounding(env, config);
+    TRY(check_training(env, config));
     if (config->planning)
         return STATUS_OK;
     TRY(path_make_absolute(env, options, &config->model.path));
@@ -517,22 +484,11 @@ enum status run_config_resolve(struct env *env, struct options *options,
     return st;
 }
 
-static void describe_machine(const struct run_config *config, struct text *text)
-{
-    struct compute_config place = run_compute(config);
-    text_printf(text, "machine  %s", place.backend);
-    if (*config->device.name)
-        text_printf(text, " (%s)", config->device.name);
-    if (place.type != DTYPE_F32)
-        text_printf(text, ", computing in %s", dtype_name(place.type));
-    text_printf(text, ", %lld thread%s\n", (long long)config->machine.threads,
-                config->machine.threads == 1 ? "" : "s");
-}
-
 void run_config_describe(const struct run_config *config, struct text *text)
 {
     const struct model_config *model = &config->model;
     const struct train_config *train = &config->train;
+    struct compute_config compute = run_compute(config);
     text_printf(text, "model    %s: %lld layers, width %lld, %lld heads",
                 model->arch == MODEL_GPT2 ? "gpt2" : "llama", (long long)model->layers,
                 (long long)model->width, (long long)model->heads);
@@ -550,7 +506,13 @@ void run_config_describe(const struct run_config *config, struct text *text)
                     (long long)train->warmup, train->lr,
                     train->schedule == SCHEDULE_CONSTANT ? train->lr : train->min_lr);
     }
-    describe_machine(config, text);
+    text_printf(text, "machine  %s", compute.backend);
+    if (*config->device.name)
+        text_printf(text, " (%s)", config->device.name);
+    if (compute.type != DTYPE_F32)
+        text_printf(text, ", computing in %s", dtype_name(compute.type));
+    text_printf(text, ", %lld thread%s\n", (long long)config->machine.threads,
+                config->machine.threads == 1 ? "" : "s");
 }
 
 int64_t run_micro_batches(const struct run_config *config)
@@ -588,17 +550,11 @@ enum dtype run_sum_type(const struct run_config *config)
     return type_of(config->precision_sums);
 }
 
-bool run_is_fast(const struct run_config *config)
-{
-    return !config->machine.deterministic && config->machine.device == RUN_DEVICE_CUDA &&
-           !config->reading;
-}
-
 struct compute_config run_compute(const struct run_config *config)
 {
-    struct compute_config place = run_device_compute(config->machine.device, run_type(config));
-    place.fast = run_is_fast(config);
-    return place;
+    struct compute_config compute = run_device_compute(config->machine.device, run_type(config));
+    compute.fast = is_fast(config);
+    return compute;
 }
 
 double run_peak(const struct run_config *config, int ranks)

@@ -32,7 +32,7 @@ struct train_config {
     double sample_temperature, sample_top_p;
     int64_t sample_top_k;
     int64_t max_skips;
-    const char *max_time; /* a duration as in deadline.h; "" = none */
+    const char *max_time; /* a duration for deadline_parse; "" = none */
     int64_t stop_at;      /* save and stop after this step; 0 = none */
     int64_t log_every;
 };
@@ -118,8 +118,6 @@ int64_t run_micro_batches(const struct run_config *config); /* per step */
 struct schedule run_schedule(const struct run_config *config);
 enum dtype run_type(const struct run_config *config); /* of parameters and gradients */
 enum dtype run_sum_type(const struct run_config *config);
-/* May equal bits be traded for speed? True for training on a GPU without run.deterministic. */
-bool run_is_fast(const struct run_config *config);
 /* Where and how a rank computes. */
 struct compute_config {
     const char *backend; /* of device and ops: "cpu" */

@@ -181,8 +181,9 @@ static const struct option ranks_list[] = {
      RANKS(accumulate),
      .fallback = "each",
      .choices = accumulate_words,
-     .help = "when gradients are sent: after each micro-batch, or once per step (local, needs "
-             "run.deterministic=false)"},
+     .help =
+         "when gradients are sent: each = after every micro-batch; local = once per step, needs "
+         "run.deterministic=false"},
     {.key = "comm.backend",
      .type = OPTION_CHOICE,
      RANKS(backend),
@@ -222,7 +223,7 @@ static const struct option machine_list[] = {
      .help = "peak TFLOP/s of this machine, for MFU; 0 = looked up by GPU name; no MFU on a CPU"},
     {RUN(stop_timeout, REAL), .fallback = "600", RANGE(0, 1e6),
      .help = "seconds without progress after a stop signal before the process ends with exit "
-             "code 4, or three times the longest step if that is longer; 0 = never"},
+             "code 4, but at least three times the longest step; 0 = never"},
 };
 const struct option_table machine_options = {
     .title = "machine", .options = machine_list, .count = COUNT(machine_list)};

@@ -1,8 +1,18 @@
-/* data_config.c -- the data.* keys, and the sources and held-out data that they describe. */
+/* data_config.c -- the data.* keys, the sources and held-out data that they describe, and the files
+ * that they name.
+ *
+ * Paths are made absolute because a run's config.yaml may be read again from another folder, where
+ * a relative path would lead to no file or, worse, to a different one.
+ */
+#include "train/data/data_config.h"
+#include <errno.h>
+#include <limits.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 #include "base/file.h"
-#include "train/data/dataset_impl.h"
+#include "base/named.h"
 
 static const char *const FORMATS[] = {"auto", "text", "tokens", "jsonl", "u16", "u32", NULL};
 
@@ -86,6 +96,8 @@ static const struct option OPTIONS[] = {
 const struct option_table data_options = {
     .title = "data", .options = OPTIONS, .count = sizeof OPTIONS / sizeof *OPTIONS};
 
+/* --- the sources ---------------------------------------------------------------------------- */
+
 /* data.val is a fraction, or a file or glob. */
 static enum status read_val(struct env *env, const char *text, struct data_plan *plan)
 {
@@ -106,8 +118,12 @@ static enum status read_val(struct env *env, const char *text, struct data_plan 
     return STATUS_OK;
 }
 
-static enum status check_mix(struct env *env, const struct data_config *config)
+enum status data_plan_make(struct env *env, const struct data_config *config,
+                           struct data_plan *plan)
 {
+    *plan = (struct data_plan){.split = config->split};
+    if (*config->path && config->mix.count > 0)
+        return FAIL(env, CONFIG, "give data.path or data.mix, not both");
     for (int i = 0; i < config->mix.count; i++) {
         const struct data_mix_item *item = (const struct data_mix_item *)config->mix.items + i;
         if (!*item->path)
@@ -115,16 +131,6 @@ static enum status check_mix(struct env *env, const struct data_config *config)
         if (!(item->weight > 0))
             return FAIL(env, CONFIG, "data.mix: the weight of '%s' must be above 0", item->path);
     }
-    return STATUS_OK;
-}
-
-enum status data_plan_make(struct env *env, const struct data_config *config,
-                           struct data_plan *plan)
-{
-    *plan = (struct data_plan){.split = config->split};
-    if (*config->path && config->mix.count > 0)
-        return FAIL(env, CONFIG, "give data.path or data.mix, not both");
-    TRY(check_mix(env, config));
     plan->count = *config->path ? 1 : config->mix.count;
     if (*config->val)
         TRY(read_val(env, config->val, plan));
@@ -138,4 +144,73 @@ struct data_mix_item data_plan_item(const struct data_config *config, int i)
     if (*config->path)
         return (struct data_mix_item){config->path, 1, config->format};
     return ((const struct data_mix_item *)config->mix.items)[i];
+}
+
+/* --- existence ------------------------------------------------------------------------------ */
+
+/* data.tokenizer does not always name a file. */
+static bool is_tokenizer_file(const char *name)
+{
+    return *name && strcmp(name, "bytes") != 0 && strncmp(name, "train:", 6) != 0;
+}
+
+enum status data_paths_check_tokenizer(struct env *env, const struct data_config *config)
+{
+    return is_tokenizer_file(config->tokenizer)
+               ? named_tokenizer(env, "data.tokenizer", config->tokenizer)
+               : STATUS_OK;
+}
+
+enum status data_paths_check(struct env *env, const struct data_config *config)
+{
+    struct data_plan plan;
+    TRY(data_plan_make(env, config, &plan));
+    for (int i = 0; i < plan.count; i++)
+        TRY(named_files(env, *config->path ? "data.path" : "data.mix",
+                        data_plan_item(config, i).path));
+    if (plan.val)
+        TRY(named_files(env, "data.val", plan.val));
+    return data_paths_check_tokenizer(env, config);
+}
+
+enum status data_paths_held_out(struct env *env, struct data_config *config)
+{
+    struct data_plan plan;
+    TRY(data_plan_make(env, config, &plan));
+    if (plan.val) {
+        config->path = "";
+        config->mix = (struct option_list){0};
+    }
+    return STATUS_OK;
+}
+
+/* --- absolute paths ------------------------------------------------------------------------- */
+
+enum status path_make_absolute(struct env *env, struct options *options, const char **path)
+{
+    char folder[PATH_MAX], *joined;
+    if (**path == '\0' || **path == '/')
+        return STATUS_OK;
+    if (!getcwd(folder, sizeof folder))
+        return FAIL(env, IO, "cannot tell the current folder: %s", strerror(errno));
+    TRY(path_join(env, folder, *path, &joined));
+    enum status st = options_keep(options, joined, path);
+    mem_free(env, joined);
+    return st;
+}
+
+enum status data_paths_make_absolute(struct env *env, struct options *options,
+                                     struct data_config *config)
+{
+    struct data_plan plan;
+    struct data_mix_item *mix = config->mix.items;
+    TRY(data_plan_make(env, config, &plan));
+    TRY(path_make_absolute(env, options, &config->path));
+    for (int i = 0; i < config->mix.count; i++)
+        TRY(path_make_absolute(env, options, &mix[i].path));
+    if (plan.val)
+        TRY(path_make_absolute(env, options, &config->val));
+    return is_tokenizer_file(config->tokenizer)
+               ? path_make_absolute(env, options, &config->tokenizer)
+               : STATUS_OK;
 }

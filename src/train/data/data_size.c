@@ -1,12 +1,12 @@
 #include "train/data/data_size.h"
 #include <string.h>
 #include "base/file.h"
-#include "train/data/dataset_impl.h"
 #include "train/data/jsonl.h"
-#include "train/data/source_impl.h"
+#include "train/data/shard.h"
+#include "train/data/text_files.h"
 #include "train/data/token_packer.h"
 
-enum { PLACES = 16, PLACE_BYTES = 1 << 16 }; /* samples of the text, maximum bytes of each */
+enum { SAMPLES = 16, SAMPLE_BYTES = 1 << 16 }; /* samples of the text, maximum bytes of each */
 #define LEARNT_RATE 0.3 /* tokens per byte for a tokenizer that is not trained yet */
 
 /* --- text that has not been encoded --------------------------------------------------------- */
@@ -29,11 +29,11 @@ static enum status sample_document(void *user, const struct jsonl_document *docu
 
 /* Encode a sample of a file near offset `at`; *bytes = its length. It begins with a line if one
  * begins there; for JSONL it also ends with a line. */
-static enum status sample_place(struct env *env, struct text_sampling *s,
-                                const struct text_file *file, size_t at, bool jsonl, size_t *bytes)
+static enum status encode_sample(struct env *env, struct text_sampling *s,
+                                 const struct text_file *file, size_t at, bool jsonl, size_t *bytes)
 {
     const uint8_t *text = file->map.data;
-    size_t end = file->map.bytes - at > PLACE_BYTES ? at + PLACE_BYTES : file->map.bytes;
+    size_t end = file->map.bytes - at > SAMPLE_BYTES ? at + SAMPLE_BYTES : file->map.bytes;
     const uint8_t *line = at > 0 ? memchr(text + at, '\n', end - at) : NULL;
     size_t begin = line ? (size_t)(line - text) + 1 : at;
     if (jsonl && end < file->map.bytes)
@@ -49,13 +49,13 @@ static enum status sample_rate(struct env *env, const struct source_spec *spec, 
                                const struct text_files *files, double *rate)
 {
     struct text_sampling s = {.special = spec->special};
-    size_t total = 0, bytes = 0, before = 0, step = files->bytes / PLACES + 1, next = 0;
+    size_t total = 0, bytes = 0, before = 0, step = files->bytes / SAMPLES + 1, next = 0;
     enum status st = STATUS_OK;
     TRY(encoder_create(env, spec->tokenizer, &s.encoder));
     for (int i = 0; i < files->count && st == STATUS_OK; i++) {
         size_t end = before + files->files[i].map.bytes;
         for (; next < end && st == STATUS_OK; next += step) {
-            st = sample_place(env, &s, &files->files[i], next - before, jsonl, &bytes);
+            st = encode_sample(env, &s, &files->files[i], next - before, jsonl, &bytes);
             total += bytes;
         }
         before = end;
@@ -66,36 +66,27 @@ static enum status sample_rate(struct env *env, const struct source_spec *spec, 
     return st;
 }
 
-static enum status estimate(struct env *env, const struct source_spec *spec, bool jsonl,
-                            const struct text_files *files, struct data_size *size)
-{
-    double rate = LEARNT_RATE;
-    if (spec->tokenizer)
-        TRY(sample_rate(env, spec, jsonl, files, &rate));
-    int64_t tokens = (int64_t)((double)files->bytes * rate) + files->count + 1;
-    size->tokens += tokens;
-    size->bytes += (uint64_t)tokens * (uint64_t)token_packer_width(spec->vocab) + 4096;
-    size->exact = false;
-    return STATUS_OK;
-}
-
 static enum status add_text(struct env *env, const struct source_spec *spec, bool jsonl,
                             struct data_size *size)
 {
     struct text_files files;
     int64_t tokens;
     size_t bytes;
+    double rate = LEARNT_RATE;
     enum status st = STATUS_OK;
     TRY(text_files_open(env, spec->path, spec->split, jsonl, &files));
-    bool cached =
-        spec->cache && spec->tokenizer && dir_exists(spec->cache) &&
-        token_cache_peek(env, spec->cache, source_text_key(spec, jsonl, &files), &tokens, &bytes);
-    if (cached) {
-        size->tokens += tokens;
-        size->bytes += bytes;
-    } else {
-        st = estimate(env, spec, jsonl, &files, size);
+    if (!spec->cache || !spec->tokenizer || !dir_exists(spec->cache) ||
+        !token_cache_peek(env, spec->cache, source_text_key(spec, jsonl, &files), &tokens,
+                          &bytes)) {
+        if (spec->tokenizer)
+            TRY_OR(done, sample_rate(env, spec, jsonl, &files, &rate));
+        tokens = (int64_t)((double)files.bytes * rate) + files.count + 1;
+        bytes = (size_t)tokens * (size_t)token_packer_width(spec->vocab) + 4096;
+        size->exact = false;
     }
+    size->tokens += tokens;
+    size->bytes += bytes;
+done:
     text_files_close(env, &files);
     return st;
 }

@@ -3,10 +3,10 @@
  *
  * Training cuts the files as the sources will (text_files.h), so it never sees held-out text.
  */
+#include "train/data/dataset.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "train/data/dataset_impl.h"
 #include "train/data/jsonl.h"
 #include "train/data/text_files.h"
 
@@ -174,27 +174,25 @@ static void tell_sampling(struct env *env, const struct gathering *g)
                  text_human_count(a, (double)dropped.words), (long long)dropped.most);
 }
 
-/* All ranks train the same tokenizer; `speaks` is set on the one that logs how. */
-static enum status learn(struct env *env, const struct data_config *config, bool speaks,
-                         struct gathering *g, struct tokenizer **tokenizer)
-{
-    TRY(gather_sources(env, config, g));
-    if (g->documents == 0)
-        return FAIL(env, CONFIG, "no training text to train a vocabulary from");
-    if (speaks)
-        tell_sampling(env, g);
-    return tokenizer_learner_finish(g->learner, tokenizer);
-}
-
+/* All ranks train the same tokenizer; the one with `progress` logs how. */
 static enum status train(struct env *env, const struct data_config *config,
                          tokenizer_progress_fn *progress, void *user, struct tokenizer **tokenizer)
 {
     struct gathering g = {.limit = (size_t)config->max_text};
     int64_t vocab;
+    enum status st;
     TRY(data_tokenizer_size(env, config, &vocab));
     TRY(gather_sources(env, config, &g));
     TRY(tokenizer_learner_create(env, (int)vocab, NULL, progress, user, &g.learner));
-    enum status st = learn(env, config, progress != NULL, &g, tokenizer);
+    TRY_OR(done, gather_sources(env, config, &g));
+    if (g.documents == 0) {
+        st = FAIL(env, CONFIG, "no training text to train a vocabulary from");
+        goto done;
+    }
+    if (progress)
+        tell_sampling(env, &g);
+    st = tokenizer_learner_finish(g.learner, tokenizer);
+done:
     if (st == STATUS_MEMORY)
         log_warn(env, "training a vocabulary takes less memory with less text: lower data.max_text "
                       "(sifr tokenize: --max-text), or name a tokenizer.json");

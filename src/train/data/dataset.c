@@ -16,7 +16,6 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/rng.h"
-#include "train/data/dataset_impl.h"
 
 #define MIX_SLOTS 4096
 
@@ -77,7 +76,7 @@ static enum status share_slots(struct dataset *set)
     for (int m = 0; m < set->member_count; m++)
         if (set->members[m].slots == 0)
             return FAIL(set->env, CONFIG, "data.mix: the weight of '%s' is under 1/%d of the sum",
-                        source_path(set->members[m].source), MIX_SLOTS);
+                        set->members[m].source->path, MIX_SLOTS);
     return STATUS_OK;
 }
 
@@ -103,15 +102,14 @@ static enum status mix_create(struct dataset *set, uint64_t seed)
 static enum status member_init(struct dataset *set, int index, uint64_t seed)
 {
     struct member *member = &set->members[index];
-    int64_t T = set->context, predictions = source_train(member->source)->count - 1;
-    member->stream = source_train(member->source);
+    int64_t T = set->context, predictions = member->source->train.count - 1;
+    member->stream = &member->source->train;
     if (predictions < T)
         return FAIL(
             set->env, CONFIG,
             "the context of %lld is longer than the data: '%s' has %lld tokens to train on, "
             "a window needs %lld",
-            (long long)T, source_path(member->source), (long long)member->stream->count,
-            (long long)T + 1);
+            (long long)T, member->source->path, (long long)member->stream->count, (long long)T + 1);
     member->windows = (predictions - T + 1) / T;
     if (member->windows == 0)
         member->windows = 1;
@@ -155,22 +153,11 @@ static enum status load_members(struct dataset *set, const struct data_config *c
         set->members[i].weight = item.weight;
         set->member_count++;
         TRY(member_init(set, i, seed));
-        add_held_out(set, source_held_out(set->members[i].source));
+        add_held_out(set, &set->members[i].source->held_out);
         log_debug(env, "data '%s': %lld tokens to train on in %lld windows", item.path,
                   (long long)set->members[i].stream->count, (long long)set->members[i].windows);
     }
     return plan->count > 1 ? mix_create(set, seed) : STATUS_OK;
-}
-
-static enum status load_val(struct dataset *set, const struct data_config *config,
-                            const struct data_plan *plan, const struct source_spec *common)
-{
-    struct source_spec spec = *common;
-    spec.path = plan->val;
-    spec.format = (enum data_format)config->format;
-    TRY(source_create(set->env, &spec, &set->val));
-    add_held_out(set, source_train(set->val));
-    return STATUS_OK;
 }
 
 /* All sources with a known tokenizer must have the same one, and it must be that of the run. */
@@ -183,33 +170,20 @@ static enum status check_tokenizers(const struct dataset *set, const struct toke
         const struct source *source = i < set->member_count ? set->members[i].source : set->val;
         if (!source)
             continue;
-        const char *path = source_path(source);
-        if (!fingerprint && source_fingerprint(source)) {
-            fingerprint = source_fingerprint(source);
-            first = path;
+        if (!fingerprint && source->fingerprint) {
+            fingerprint = source->fingerprint;
+            first = source->path;
         }
-        if (source_fingerprint(source) && source_fingerprint(source) != fingerprint)
+        if (source->fingerprint && source->fingerprint != fingerprint)
             return FAIL(set->env, CONFIG,
-                        "mixed tokenizers: '%s' was made with another one than '%s'", path,
+                        "mixed tokenizers: '%s' was made with another one than '%s'", source->path,
                         first ? first : "data.tokenizer");
-        if (token_bytes && source_token_bytes(source) && token_bytes != source_token_bytes(source))
+        if (token_bytes && source->token_bytes && token_bytes != source->token_bytes)
             return FAIL(set->env, CONFIG,
-                        "mixed tokenizers: tokens of '%s' have %d bytes, others have %d", path,
-                        source_token_bytes(source), token_bytes);
-        if (source_token_bytes(source))
-            token_bytes = source_token_bytes(source);
-    }
-    return STATUS_OK;
-}
-
-static enum status measure_tokens(struct dataset *set, const struct tokenizer *tokenizer)
-{
-    TRY(mem_alloc_array(set->env, MEM_LOADER, "token lengths", (size_t)set->vocab,
-                        sizeof *set->token_lengths, &set->token_lengths));
-    for (int32_t id = 0; id < tokenizer_vocab(tokenizer); id++) {
-        size_t bytes = 0;
-        if (id != tokenizer_eot(tokenizer) && tokenizer_token(tokenizer, id, &bytes))
-            set->token_lengths[id] = (uint32_t)bytes;
+                        "mixed tokenizers: tokens of '%s' have %d bytes, others have %d",
+                        source->path, source->token_bytes, token_bytes);
+        if (source->token_bytes)
+            token_bytes = source->token_bytes;
     }
     return STATUS_OK;
 }
@@ -229,10 +203,23 @@ static enum status load(struct dataset *set, const struct data_config *config,
     TRY(mem_alloc_array(set->env, MEM_LOADER, "sources", (size_t)plan.count + 1,
                         sizeof *set->held_out, &set->held_out));
     TRY(load_members(set, config, &plan, &common, seed));
-    if (plan.val)
-        TRY(load_val(set, config, &plan, &common));
+    if (plan.val) {
+        common.path = plan.val;
+        common.format = (enum data_format)config->format;
+        TRY(source_create(set->env, &common, &set->val));
+        add_held_out(set, &set->val->train);
+    }
     TRY(check_tokenizers(set, tokenizer));
-    return tokenizer ? measure_tokens(set, tokenizer) : STATUS_OK;
+    if (!tokenizer)
+        return STATUS_OK;
+    TRY(mem_alloc_array(set->env, MEM_LOADER, "token lengths", (size_t)set->vocab,
+                        sizeof *set->token_lengths, &set->token_lengths));
+    for (int32_t id = 0; id < tokenizer_vocab(tokenizer); id++) {
+        size_t bytes = 0;
+        if (id != tokenizer_eot(tokenizer) && tokenizer_token(tokenizer, id, &bytes))
+            set->token_lengths[id] = (uint32_t)bytes;
+    }
+    return STATUS_OK;
 }
 
 enum status dataset_create(struct env *env, const struct data_config *config,
@@ -326,16 +313,6 @@ int64_t dataset_train_windows(const struct dataset *set)
     return windows;
 }
 
-/* The first token of a member's k-th sample. */
-static int64_t place_sample(const struct member *member, int64_t context, uint64_t k)
-{
-    uint64_t windows = (uint64_t)member->windows, pass = k / windows;
-    struct rng order = {.key = rng_bits(member->order, pass)};
-    uint64_t window = rng_permute(order, k % windows, windows);
-    uint64_t offset = rng_below(member->offset, pass, (uint64_t)member->offsets);
-    return (int64_t)(offset + window * (uint64_t)context);
-}
-
 enum status dataset_sample(const struct dataset *set, uint64_t sample, int32_t *tokens,
                            int32_t *labels)
 {
@@ -347,8 +324,13 @@ enum status dataset_sample(const struct dataset *set, uint64_t sample, int32_t *
         member = &set->members[slot.member];
         k = sample / MIX_SLOTS * (uint64_t)member->slots + slot.rank;
     }
-    return token_stream_window(member->stream, set->env, place_sample(member, set->context, k),
-                               set->context, set->vocab, tokens, labels);
+    uint64_t windows = (uint64_t)member->windows, epoch = k / windows;
+    struct rng order = {.key = rng_bits(member->order, epoch)};
+    uint64_t window = rng_permute(order, k % windows, windows);
+    uint64_t offset = rng_below(member->offset, epoch, (uint64_t)member->offsets);
+    int64_t first = (int64_t)(offset + window * (uint64_t)set->context);
+    return token_stream_window(member->stream, set->env, first, set->context, set->vocab, tokens,
+                               labels);
 }
 
 /* --- held-out windows ----------------------------------------------------------------------- */
@@ -379,15 +361,6 @@ int64_t dataset_eval_longest(const struct dataset *set)
     return longest < set->context ? longest : set->context;
 }
 
-static int64_t count_bytes(const struct dataset *set, const int32_t *labels)
-{
-    int64_t bytes = 0;
-    for (int64_t i = 0; i < set->context && set->token_lengths; i++)
-        if (labels[i] >= 0)
-            bytes += set->token_lengths[labels[i]];
-    return bytes;
-}
-
 enum status dataset_eval_window(const struct dataset *set, int64_t i, int32_t *tokens,
                                 int32_t *labels, int64_t *bytes)
 {
@@ -402,6 +375,9 @@ enum status dataset_eval_window(const struct dataset *set, int64_t i, int32_t *t
         tokens[t] = 0;
         labels[t] = -1;
     }
-    *bytes = count_bytes(set, labels);
+    *bytes = 0;
+    for (int64_t t = 0; t < count && set->token_lengths; t++)
+        if (labels[t] >= 0)
+            *bytes += set->token_lengths[labels[t]];
     return STATUS_OK;
 }

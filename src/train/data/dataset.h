@@ -15,29 +15,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/env.h"
-#include "base/options.h"
+#include "train/data/data_config.h"
 #include "train/data/source.h"
 #include "train/tokenizer/tokenizer.h"
-
-struct data_config {
-    const char *path; /* file or glob; "" if mix is used */
-    const char *val;  /* file or glob of held-out data, or a fraction such as 0.1; "" = split */
-    const char *tokenizer;  /* tokenizer.json, its folder, "bytes", "train:4096"; "" = not set */
-    int format;             /* enum data_format, of path and val */
-    int64_t max_text;       /* maximum bytes of text to train a tokenizer on; 0 = all */
-    double split;           /* fraction of every source to hold out if val is "" */
-    bool special;           /* encode special tokens found in text */
-    struct option_list mix; /* of struct data_mix_item */
-    const char *cache;      /* not a key: folder for the tokens of text; NULL or "" = in memory */
-};
-
-struct data_mix_item {
-    const char *path;
-    double weight; /* fraction of the samples, relative to the other weights */
-    int format;
-};
-
-extern const struct option_table data_options; /* data.*, for struct data_config */
 
 /* --- before the model's size is known ------------------------------------------------------- */
 

@@ -77,30 +77,24 @@ static enum status add_end(struct encoding *e, int part)
     return eot < 0 ? STATUS_OK : shard_writer_add(e->writers[part], &eot, 1);
 }
 
-/* A shard is created when its first text arrives. */
-static enum status open_part(struct encoding *e, int part)
-{
-    const struct encode_job *job = e->job;
-    if (e->writers[part])
-        return STATUS_OK;
-    TRY(shard_writer_create(job->env, job->path[part], tokenizer_vocab(job->tokenizer),
-                            source_tokenizer_fingerprint(job->tokenizer), &e->writers[part]));
-    return add_end(e, part);
-}
-
 static enum status add_text(struct encoding *e, int part, const char *text, size_t bytes, bool ends)
 {
+    const struct encode_job *job = e->job;
     if (bytes == 0)
         return STATUS_OK;
-    TRY(open_part(e, part));
+    if (!e->writers[part]) { /* a shard is created when its first text arrives */
+        TRY(shard_writer_create(job->env, job->path[part], tokenizer_vocab(job->tokenizer),
+                                source_tokenizer_fingerprint(job->tokenizer), &e->writers[part]));
+        TRY(add_end(e, part));
+    }
     for (size_t begin = 0, end; begin < bytes; begin = end) {
         end = span_end(e, text, begin, bytes);
         e->tokens.count = 0;
-        TRY(tokenizer_encode(e->encoder, text + begin, end - begin, e->job->special, &e->tokens));
+        TRY(tokenizer_encode(e->encoder, text + begin, end - begin, job->special, &e->tokens));
         TRY(shard_writer_add(e->writers[part], e->tokens.ids, e->tokens.count));
         e->result->bytes[part] += end - begin;
-        if (e->job->progress)
-            e->job->progress(e->job->user, e->done_bytes += end - begin, e->total_bytes);
+        if (job->progress)
+            job->progress(job->user, e->done_bytes += end - begin, e->total_bytes);
     }
     return ends ? add_end(e, part) : STATUS_OK;
 }
@@ -132,44 +126,36 @@ static enum status add_file(struct encoding *e, const struct text_file *file, bo
 
 /* --- all files ------------------------------------------------------------------------------ */
 
-static enum status find_format(const struct encode_job *job, const char *pattern, bool *jsonl)
+/* With `count_only`, only count the bytes and log warnings about the files. */
+static enum status encode_pattern(struct encoding *e, const char *pattern, bool count_only)
 {
+    const struct encode_job *job = e->job;
+    struct text_files files;
     enum data_format format;
+    enum status st = STATUS_OK;
     TRY(source_detect(job->env, pattern, job->format, &format));
     if (format != DATA_TEXT && format != DATA_JSONL)
         return FAIL(job->env, USAGE,
                     "'%s' holds tokens already; `sifr tokenize --decode` prints their text",
                     pattern);
-    *jsonl = format == DATA_JSONL;
-    return STATUS_OK;
-}
-
-/* With `count_only`, only count the bytes and log warnings about the files. */
-static enum status walk_pattern(struct encoding *e, const char *pattern, bool count_only)
-{
-    const struct encode_job *job = e->job;
-    struct text_files files;
-    bool jsonl = false;
-    enum status st = STATUS_OK;
-    TRY(find_format(job, pattern, &jsonl));
-    TRY(text_files_open(job->env, pattern, job->split, jsonl, &files));
+    TRY(text_files_open(job->env, pattern, job->split, format == DATA_JSONL, &files));
     if (count_only) {
         e->total_bytes += files.bytes;
         text_files_tell_binary(job->env, &files);
     }
     for (int i = 0; !count_only && i < files.count && st == STATUS_OK; i++)
-        st = add_file(e, &files.files[i], jsonl);
+        st = add_file(e, &files.files[i], format == DATA_JSONL);
     text_files_close(job->env, &files);
     return st;
 }
 
-static enum status walk(struct encoding *e)
+static enum status encode_all(struct encoding *e)
 {
     for (int i = 0; i < e->job->pattern_count; i++)
-        TRY(walk_pattern(e, e->job->patterns[i], true));
+        TRY(encode_pattern(e, e->job->patterns[i], true));
     TRY(try_cuts(e));
     for (int i = 0; i < e->job->pattern_count; i++)
-        TRY(walk_pattern(e, e->job->patterns[i], false));
+        TRY(encode_pattern(e, e->job->patterns[i], false));
     if (!e->writers[0] && !e->writers[1])
         return FAIL(e->job->env, FORMAT, "no text in '%s'%s", e->job->patterns[0],
                     e->job->pattern_count > 1 ? " and the other files" : "");
@@ -188,7 +174,7 @@ enum status encode_files(const struct encode_job *job, struct encode_result *res
     double begin = clock_seconds();
     *result = (struct encode_result){0};
     TRY(encoder_create(job->env, job->tokenizer, &e.encoder));
-    enum status st = walk(&e);
+    enum status st = encode_all(&e);
     for (int part = 0; part < PARTS; part++)
         shard_writer_destroy(e.writers[part]);
     token_list_free(job->env, &e.tokens);

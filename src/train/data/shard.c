@@ -1,4 +1,4 @@
-/* shard.c -- reads token shards.
+/* shard.c -- reads and writes token shards.
  *
  *     llm.c:  header of 256 x int32, then tokens
  *             {magic, version, token count, vocab*, fingerprint low*, high*, 0 ...}
@@ -7,13 +7,20 @@
  *     * only in our files; 0 in those of other writers
  *
  * The size of the file must match the header exactly: an interrupted download leaves a truncated
- * shard.
+ * shard. The writer has a fixed buffer and writes the header last, when the number of tokens is
+ * known; the file has a temporary name until shard_writer_finish.
  */
 #include "train/data/shard.h"
 #include <string.h>
 #include "base/file.h"
-#include "train/data/shard_header.h"
+#include "train/data/token_packer.h"
 #include "train/data/token_stream.h"
+
+#define SHARD_HEADER_WORDS 256 /* int32 each */
+#define SHARD_MAGIC_U16    20240520
+#define SHARD_VERSION_U16  1
+#define SHARD_MAGIC_U32    20240801
+#define SHARD_VERSION_U32  7
 
 struct shard {
     struct env *env; /* borrowed */
@@ -200,4 +207,73 @@ enum status shard_check(const struct shard *shard, int64_t vocab)
             return token_fail_beyond(shard->env, shard->path, token, i, vocab);
     }
     return file_map_check(shard->env, shard->path, shard->tokens);
+}
+
+/* --- writing -------------------------------------------------------------------------------- */
+
+struct shard_writer {
+    struct env *env; /* borrowed */
+    struct part_file *file;
+    uint64_t fingerprint;
+    struct token_packer packer;
+};
+
+static enum status write_bytes(void *user, uint64_t at, const void *data, size_t bytes)
+{
+    return part_file_write(user, at, data, bytes);
+}
+
+enum status shard_writer_create(struct env *env, const char *path, int64_t vocab,
+                                uint64_t fingerprint, struct shard_writer **writer)
+{
+    struct shard_writer *w;
+    enum status st;
+    TRY(mem_alloc(env, MEM_OTHER, "shard writer", sizeof *w, &w));
+    w->env = env;
+    w->fingerprint = fingerprint;
+    TRY_OR(undo_self, part_file_create(env, path, &w->file));
+    token_packer_init(&w->packer, env, vocab, SHARD_HEADER_WORDS * sizeof(int32_t), write_bytes,
+                      w->file);
+    *writer = w;
+    return STATUS_OK;
+undo_self:
+    mem_free(env, w);
+    return st;
+}
+
+void shard_writer_destroy(struct shard_writer *writer)
+{
+    if (!writer)
+        return;
+    part_file_destroy(writer->file);
+    mem_free(writer->env, writer);
+}
+
+enum status shard_writer_add(struct shard_writer *w, const int32_t *tokens, int64_t count)
+{
+    if (count > SHARD_COUNT_MAX - w->packer.count)
+        return FAIL(w->env, FORMAT, "a token shard holds at most %d tokens", SHARD_COUNT_MAX);
+    return token_packer_add(&w->packer, tokens, count);
+}
+
+int64_t shard_writer_count(const struct shard_writer *writer)
+{
+    return writer->packer.count;
+}
+
+enum status shard_writer_finish(struct shard_writer *w)
+{
+    const struct token_packer *packer = &w->packer;
+    int32_t header[SHARD_HEADER_WORDS] = {0};
+    bool narrow = packer->token_bytes == 2;
+    if (packer->count == 0)
+        return FAIL(w->env, FORMAT, "there are no tokens to write");
+    header[0] = narrow ? SHARD_MAGIC_U16 : SHARD_MAGIC_U32;
+    header[1] = narrow ? SHARD_VERSION_U16 : SHARD_VERSION_U32;
+    header[2] = (int32_t)packer->count;
+    header[3] = (int32_t)packer->vocab;
+    memcpy(&header[4], &w->fingerprint, sizeof w->fingerprint);
+    TRY(token_packer_flush(&w->packer));
+    TRY(part_file_write(w->file, 0, header, sizeof header));
+    return part_file_commit(w->file);
 }

@@ -1,18 +1,18 @@
-/* source.c -- the code common to all kinds of sources: detection, fingerprints, digests. */
+/* source.c -- detection, token shards, fingerprints, digests. source_encoded.c loads text and JSONL.
+ *
+ * All tokens of the first shard are compared with the vocabulary at startup. Those of the other
+ * shards are compared window by window as they are used, so that terabytes need not be read before
+ * the first step.
+ */
 #include "train/data/source.h"
 #include <string.h>
 #include <xxhash.h>
+#include "base/text.h"
 #include "base/file.h"
-#include "train/data/source_impl.h"
+#include "train/data/shard.h"
 #include "train/data/text_files.h"
 
 /* --- detection ------------------------------------------------------------------------------ */
-
-static bool ends_with(const char *path, const char *tail)
-{
-    size_t bytes = strlen(path), tail_bytes = strlen(tail);
-    return bytes >= tail_bytes && strcmp(path + bytes - tail_bytes, tail) == 0;
-}
 
 /* Is the first character, after a byte order mark and white space, that of an object or array? */
 static bool begins_json(const struct file_map *map)
@@ -30,18 +30,18 @@ static enum status detect_bytes(struct env *env, const char *path, const struct 
         *found = DATA_TOKENS;
         return STATUS_OK;
     }
-    if (ends_with(path, ".bin")) /* may be raw ids or anything else: do not guess */
+    if (text_ends_with(path, ".bin")) /* may be raw ids or anything else: do not guess */
         return FAIL(env, FORMAT,
-                    "'%s' has no token shard header; say data.format u16 or u32 if it holds bare "
-                    "numbers, text or jsonl if it is that (sifr tokenize: --format)",
+                    "'%s' has no token shard header; set data.format=u16 or u32 for raw token ids, "
+                    "or data.format=text or jsonl (sifr tokenize: --format)",
                     path);
-    if (ends_with(path, ".json") && begins_json(map))
+    if (text_ends_with(path, ".json") && begins_json(map))
         return FAIL(env, FORMAT,
                     "'%s' is JSON and is not read as text: if every line is an object, set "
                     "data.format=jsonl; to train on the JSON itself, set data.format=text (sifr "
                     "tokenize: --format)",
                     path);
-    bool jsonl = ends_with(path, ".jsonl") || ends_with(path, ".ndjson");
+    bool jsonl = text_ends_with(path, ".jsonl") || text_ends_with(path, ".ndjson");
     *found = jsonl ? DATA_JSONL : DATA_TEXT;
     return text_file_check(env, path, map); /* do not trust the name alone */
 }
@@ -100,6 +100,79 @@ uint64_t source_tokenizer_fingerprint(const struct tokenizer *tokenizer)
     return hash ? hash : 1;
 }
 
+/* --- token shards --------------------------------------------------------------------------- */
+
+static enum status same_tokenizer(struct source *source, const struct shard *shard)
+{
+    const char *first = shard_path(source->shards[0]), *other = shard_path(shard);
+    if (shard_token_bytes(shard) != source->token_bytes)
+        return FAIL(source->env, CONFIG,
+                    "mixed tokenizers: '%s' has tokens of %d bytes, '%s' of %d bytes", first,
+                    source->token_bytes, other, shard_token_bytes(shard));
+    if (!source->fingerprint)
+        source->fingerprint = shard_fingerprint(shard);
+    if (shard_fingerprint(shard) && shard_fingerprint(shard) != source->fingerprint)
+        return FAIL(source->env, CONFIG,
+                    "mixed tokenizers: '%s' was made with another one than '%s'", other, first);
+    return STATUS_OK;
+}
+
+static enum status open_all(struct source *source, const struct path_list *paths,
+                            enum shard_format format)
+{
+    struct env *env = source->env;
+    size_t count = (size_t)paths->count;
+    int64_t start = 0;
+    TRY(mem_alloc_array(env, MEM_LOADER, "shards", count, sizeof *source->shards, &source->shards));
+    TRY(mem_alloc_array(env, MEM_LOADER, "shards", count, sizeof *source->spans, &source->spans));
+    for (int i = 0; i < paths->count; i++) {
+        struct shard *shard;
+        TRY(shard_open(env, paths->paths[i], format, &shard));
+        source->shards[source->shard_count++] = shard;
+        if (i == 0)
+            source->token_bytes = shard_token_bytes(shard);
+        TRY(same_tokenizer(source, shard));
+        source->spans[i] = (struct token_span){.tokens = shard_tokens(shard),
+                                               .token_bytes = shard_token_bytes(shard),
+                                               .count = shard_count(shard),
+                                               .start = start,
+                                               .origin = shard_path(shard)};
+        start += shard_count(shard);
+    }
+    return STATUS_OK;
+}
+
+/* The last tokens are held out. The held-out stream begins one token earlier: that token is context
+ * only and is never predicted there. */
+static void cut_stream(struct source *source, double split)
+{
+    const struct token_span *last = &source->spans[source->shard_count - 1];
+    int64_t total = last->start + last->count;
+    int64_t held_out = (int64_t)((double)total * split);
+    struct token_stream all = {.spans = source->spans, .span_count = source->shard_count};
+    source->train = source->held_out = all;
+    source->train.count = total - held_out;
+    if (held_out > 0) {
+        source->held_out.first = total - held_out - 1;
+        source->held_out.count = held_out + 1;
+    }
+}
+
+static enum status load_shards(struct source *source, const struct source_spec *spec,
+                               enum shard_format format)
+{
+    struct path_list paths;
+    TRY(path_glob(source->env, spec->path, &paths));
+    enum status st = open_all(source, &paths, format);
+    path_list_free(source->env, &paths);
+    TRY(st);
+    TRY(shard_check(source->shards[0], spec->vocab));
+    if (format != SHARD_LLMC)
+        source->token_bytes = 0; /* raw files have no header to compare */
+    cut_stream(source, spec->split);
+    return STATUS_OK;
+}
+
 /* --- the source ----------------------------------------------------------------------------- */
 
 static enum status load(struct source *source, const struct source_spec *spec)
@@ -108,14 +181,14 @@ static enum status load(struct source *source, const struct source_spec *spec)
     TRY(source_detect(source->env, spec->path, spec->format, &format));
     source->format = format;
     if (format == DATA_TOKENS)
-        return source_load_shards(source, spec, SHARD_LLMC);
+        return load_shards(source, spec, SHARD_LLMC);
     if (format == DATA_U16 || format == DATA_U32)
-        return source_load_shards(source, spec, format == DATA_U16 ? SHARD_U16 : SHARD_U32);
+        return load_shards(source, spec, format == DATA_U16 ? SHARD_U16 : SHARD_U32);
     if (!spec->tokenizer)
         return FAIL(source->env, CONFIG, "'%s' is text: it needs a tokenizer (data.tokenizer)",
                     spec->path);
     source->fingerprint = source_tokenizer_fingerprint(spec->tokenizer);
-    return source_load_encoded(source, spec, format == DATA_JSONL);
+    return source_load_encoded(source, spec);
 }
 
 enum status source_create(struct env *env, const struct source_spec *spec, struct source **source)
@@ -148,31 +221,6 @@ void source_destroy(struct source *source)
     mem_free(env, source);
 }
 
-const struct token_stream *source_train(const struct source *source)
-{
-    return &source->train;
-}
-
-const struct token_stream *source_held_out(const struct source *source)
-{
-    return &source->held_out;
-}
-
-const char *source_path(const struct source *source)
-{
-    return source->path;
-}
-
-uint64_t source_fingerprint(const struct source *source)
-{
-    return source->fingerprint;
-}
-
-int source_token_bytes(const struct source *source)
-{
-    return source->token_bytes;
-}
-
 uint64_t source_mapped_bytes(const struct source *source)
 {
     uint64_t bytes = source->cache && !source->cache->private ? source->cache->bytes : 0;
@@ -181,19 +229,13 @@ uint64_t source_mapped_bytes(const struct source *source)
     return bytes;
 }
 
-/* The kind stored with a digest. The width of tokens is part of it: digests of different widths
- * cannot be compared. */
-static int kind_of(const struct source *source)
-{
-    if (source->format == DATA_TEXT || source->format == DATA_JSONL)
-        return (int)source->format;
-    return source->spans[0].token_bytes == 2 ? DATA_U16 : DATA_U32;
-}
-
 enum status source_digest(const struct source *source, struct data_digest *digest, int *kind)
 {
     struct data_span *spans;
-    *kind = kind_of(source);
+    /* The width of tokens is part of the kind: digests of different widths cannot be compared. */
+    *kind = source->shard_count == 0            ? (int)source->format
+            : source->spans[0].token_bytes == 2 ? DATA_U16
+                                                : DATA_U32;
     *digest = source->digest;
     if (source->shard_count == 0)
         return STATUS_OK;

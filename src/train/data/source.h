@@ -40,7 +40,23 @@ struct source_spec {
     const char *cache; /* folder for tokens of text and JSONL; NULL or "" = in memory */
 };
 
-struct source;
+struct source {      /* public fields; release with source_destroy */
+    struct env *env; /* borrowed */
+    char *path;
+    enum data_format format;
+    struct token_stream train, held_out; /* over the spans below; held_out.count 0 = none */
+
+    struct token_cache *cache; /* text and JSONL: their tokens, as one span */
+    struct token_cache_key key;
+    struct token_span span;
+    struct data_digest digest; /* of the text */
+
+    struct shard **shards; /* token shards: one span for each */
+    struct token_span *spans;
+    int shard_count;
+    int token_bytes;      /* of llm.c shards; 0 = other kinds */
+    uint64_t fingerprint; /* of the tokenizer; 0 = unknown */
+};
 
 /* Detect what the files of `path` contain. Files of different kinds are an error. Any format other
  * than DATA_AUTO is returned unchanged, without reading a file. */
@@ -49,12 +65,6 @@ enum status source_detect(struct env *env, const char *path, enum data_format fo
 
 enum status source_create(struct env *env, const struct source_spec *spec, struct source **source);
 void source_destroy(struct source *source); /* NULL is fine */
-
-const struct token_stream *source_train(const struct source *source);
-const struct token_stream *source_held_out(const struct source *source); /* count 0 = none */
-const char *source_path(const struct source *source);
-uint64_t source_fingerprint(const struct source *source); /* of the tokenizer; 0 = unknown */
-int source_token_bytes(const struct source *source);      /* of llm.c shards; 0 = other kinds */
 
 /* Bytes of mapped files, which the memory account does not include. */
 uint64_t source_mapped_bytes(const struct source *source);
@@ -68,5 +78,15 @@ bool source_cache_key(const struct source *source, struct token_cache_key *key);
 
 /* A hash of all tokens, in order; never 0. */
 uint64_t source_tokenizer_fingerprint(const struct tokenizer *tokenizer);
+
+/* --- for source*.c and data_size.c only ----------------------------------------------------- */
+
+/* Text and JSONL: load the tokens from the cache in spec->cache. If they are not there, encode the
+ * text, and store the tokens in the cache if it is writable. */
+enum status source_load_encoded(struct source *source, const struct source_spec *spec);
+
+struct text_files;
+struct token_cache_key source_text_key(const struct source_spec *spec, bool jsonl,
+                                       const struct text_files *files);
 
 #endif

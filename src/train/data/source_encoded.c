@@ -7,42 +7,90 @@
  * warning is logged and the tokens are kept in this rank's memory, in the same narrow type.
  * Commands without a run folder also keep them in memory.
  *
+ * A stream begins with end-of-text, and end-of-text follows every document that ends in the stream.
+ * The document that the cut divides does not end in the training stream.
+ *
  * While encoding, only a few thousand tokens are in memory at a time, and the text is mapped.
  */
 #include <xxhash.h>
-#include "train/data/source_impl.h"
+#include "train/data/jsonl.h"
+#include "train/data/source.h"
+#include "train/data/text_files.h"
 
-/* --- called by the loaders ------------------------------------------------------------------ */
-
-struct passing {
+/* An encoder, and the writer that receives its tokens. */
+struct encoding {
+    struct env *env;
+    const struct source_spec *spec;
+    struct encoder *encoder;
     struct token_cache_writer *writer;
-    bool masked;
+    const struct text_file *file; /* the file that is being read */
+    bool masked;                  /* the current tokens are never predicted */
 };
 
-static enum status pass_ids(void *user, const int32_t *ids, int64_t count)
+/* --- documents ------------------------------------------------------------------------------ */
+
+static enum status add_ids(void *user, const int32_t *ids, int64_t count)
 {
-    struct passing *passing = user;
-    return token_cache_writer_add(passing->writer, ids, count, passing->masked);
+    struct encoding *e = user;
+    return token_cache_writer_add(e->writer, ids, count, e->masked);
 }
 
-enum status source_encode_tokens(struct source_encoding *e, const void *text, size_t bytes,
-                                 bool masked)
+static enum status add_text(struct encoding *e, const void *text, size_t bytes, bool masked)
 {
-    struct passing passing = {e->writer, masked};
-    return tokenizer_encode_each(e->encoder, text, bytes, e->spec->special, pass_ids, &passing);
+    e->masked = masked;
+    return tokenizer_encode_each(e->encoder, text, bytes, e->spec->special, add_ids, e);
 }
 
-enum status source_encode_end(struct source_encoding *e)
+/* Add the end-of-text token, if the tokenizer has one: it begins a stream and ends a document. */
+static enum status add_end(struct encoding *e)
 {
     int32_t eot = tokenizer_eot(e->spec->tokenizer);
     return eot < 0 ? STATUS_OK : token_cache_writer_add(e->writer, &eot, 1, false);
 }
 
-enum status source_encode_begin(struct source_encoding *e, int part)
+/* Begin a document in the training part (0) or in the held-out part (1). */
+static enum status begin_document(struct encoding *e, int part)
 {
     if (part == 1)
         token_cache_writer_hold_out(e->writer);
-    return token_cache_writer_count(e->writer) == 0 ? source_encode_end(e) : STATUS_OK;
+    return token_cache_writer_count(e->writer) == 0 ? add_end(e) : STATUS_OK;
+}
+
+static enum status add_part(struct encoding *e, int part, const void *text, size_t bytes, bool ends)
+{
+    if (bytes == 0)
+        return STATUS_OK;
+    TRY(begin_document(e, part));
+    TRY(add_text(e, text, bytes, false));
+    return ends ? add_end(e) : STATUS_OK;
+}
+
+/* A line of JSONL; its prompt is masked. */
+static enum status add_document(void *user, const struct jsonl_document *document)
+{
+    struct encoding *e = user;
+    if (document->prompt_bytes + document->text_bytes == 0)
+        return STATUS_OK; /* skipped like an empty file, as `sifr tokenize` does */
+    TRY(begin_document(e, document->offset >= e->file->cut));
+    if (document->prompt)
+        TRY(add_text(e, document->prompt, document->prompt_bytes, true));
+    TRY(add_text(e, document->text, document->text_bytes, false));
+    return add_end(e);
+}
+
+static enum status add_file(struct encoding *e, const struct text_file *file, bool jsonl)
+{
+    const struct file_map *map = &file->map;
+    size_t rest = map->bytes - file->cut;
+    e->file = file;
+    if (jsonl)
+        return jsonl_parse(e->env, (const char *)map->data, map->bytes, file->path, add_document,
+                           e);
+    if (map->bytes == 0)
+        return STATUS_OK;
+    TRY(add_part(e, 0, map->data, file->cut, rest == 0));
+    TRY(add_part(e, 1, map->data + file->cut, rest, true));
+    return file_map_check(e->env, file->path, map->data);
 }
 
 /* --- the key -------------------------------------------------------------------------------- */
@@ -67,10 +115,11 @@ struct token_cache_key source_text_key(const struct source_spec *spec, bool json
 
 /* --- encoding ------------------------------------------------------------------------------- */
 
-static enum status encode_all(struct source_encoding *e, bool jsonl, const struct text_files *files,
+static enum status encode_all(struct encoding *e, bool jsonl, const struct text_files *files,
                               struct token_cache **cache)
 {
-    TRY(jsonl ? source_encode_jsonl(e, files) : source_encode_text(e, files));
+    for (int i = 0; i < files->count; i++)
+        TRY(add_file(e, &files->files[i], jsonl));
     token_cache_writer_hold_out(e->writer);
     if (token_cache_writer_total(e->writer) == 0)
         return FAIL(e->env, FORMAT, "no text in '%s'", e->spec->path);
@@ -79,17 +128,17 @@ static enum status encode_all(struct source_encoding *e, bool jsonl, const struc
 
 /* `folder` NULL = in memory. *refused = the folder could not be written to, and a warning was
  * logged. */
-static enum status encode(struct source *source, const struct source_spec *spec, bool jsonl,
+static enum status encode(struct source *source, const struct source_spec *spec,
                           const struct text_files *files, const char *folder, bool *refused)
 {
     struct env *env = source->env;
-    struct source_encoding e = {.env = env, .spec = spec};
+    struct encoding e = {.env = env, .spec = spec};
     enum status st;
     *refused = false;
     TRY(encoder_create(env, spec->tokenizer, &e.encoder));
     TRY_OR(undo_encoder, token_cache_writer_create(env, folder, source->key,
                                                    tokenizer_vocab(spec->tokenizer), &e.writer));
-    st = encode_all(&e, jsonl, files, &source->cache);
+    st = encode_all(&e, source->format == DATA_JSONL, files, &source->cache);
     *refused = st != STATUS_OK && *token_cache_writer_refusal(e.writer);
     if (*refused)
         log_warn(env,
@@ -102,32 +151,24 @@ undo_encoder:
     return st;
 }
 
-/* Called with the lock held: only the first of the ranks that share the folder has to encode. */
-static enum status find_or_encode(struct source *source, const struct source_spec *spec, bool jsonl,
-                                  const struct text_files *files)
-{
-    bool refused = false;
-    enum status st = token_cache_open(source->env, spec->cache, source->key, &source->cache);
-    if (st == STATUS_OK && !source->cache)
-        st = encode(source, spec, jsonl, files, spec->cache, &refused);
-    return refused ? STATUS_OK : st;
-}
-
-static enum status take_tokens(struct source *source, const struct source_spec *spec, bool jsonl,
+static enum status take_tokens(struct source *source, const struct source_spec *spec,
                                const struct text_files *files)
 {
     struct env *env = source->env;
-    bool refused;
+    bool refused = false;
     int lock;
-    source->key = source_text_key(spec, jsonl, files);
+    source->key = source_text_key(spec, source->format == DATA_JSONL, files);
     source->digest = data_digest_hashed(files->count, files->bytes, source->key.text);
     if (spec->cache && *spec->cache) {
-        TRY(token_cache_lock(env, spec->cache, &lock));
-        enum status st = find_or_encode(source, spec, jsonl, files);
+        TRY(token_cache_lock(env, spec->cache, &lock)); /* only the first rank has to encode */
+        enum status st = token_cache_open(env, spec->cache, source->key, &source->cache);
+        if (st == STATUS_OK && !source->cache)
+            st = encode(source, spec, files, spec->cache, &refused);
         token_cache_unlock(lock);
-        TRY(st);
+        if (!refused)
+            TRY(st);
     }
-    return source->cache ? STATUS_OK : encode(source, spec, jsonl, files, NULL, &refused);
+    return source->cache ? STATUS_OK : encode(source, spec, files, NULL, &refused);
 }
 
 static void make_streams(struct source *source)
@@ -147,12 +188,13 @@ static void make_streams(struct source *source)
     source->held_out.mask = cache->masked[1] ? cache->mask : NULL;
 }
 
-enum status source_load_encoded(struct source *source, const struct source_spec *spec, bool jsonl)
+enum status source_load_encoded(struct source *source, const struct source_spec *spec)
 {
     struct text_files files;
-    TRY(text_files_open(source->env, spec->path, spec->split, jsonl, &files));
+    TRY(text_files_open(source->env, spec->path, spec->split, source->format == DATA_JSONL,
+                        &files));
     text_files_tell_binary(source->env, &files);
-    enum status st = take_tokens(source, spec, jsonl, &files);
+    enum status st = take_tokens(source, spec, &files);
     if (st == STATUS_OK)
         make_streams(source);
     text_files_close(source->env, &files);

@@ -80,18 +80,6 @@ static size_t first_not_utf8(const uint8_t *data, size_t bytes)
     return bytes;
 }
 
-static void look_at_utf8(const struct text_file *file, struct text_files *files)
-{
-    const struct file_map *map = &file->map;
-    size_t bytes = map->bytes < UTF8_BYTES ? map->bytes : UTF8_BYTES;
-    size_t at = bytes > 0 ? first_not_utf8(map->data, bytes) : 0;
-    if (at == bytes || files->latin_count++ > 0)
-        return;
-    files->latin = file->path;
-    files->latin_at = at;
-    files->latin_byte = map->data[at];
-}
-
 static enum status look(struct env *env, const struct text_file *file, struct text_files *files)
 {
     const struct file_map *map = &file->map;
@@ -101,38 +89,39 @@ static enum status look(struct env *env, const struct text_file *file, struct te
                     "'%s' is a token shard and is not read as text; name it separately",
                     file->path);
     size_t bytes = map->bytes < LOOK_BYTES ? map->bytes : LOOK_BYTES;
-    if (bytes == 0 || !memchr(map->data, 0, bytes))
-        look_at_utf8(file, files);
-    else if (files->binary_count++ == 0)
-        files->binary = file->path;
+    if (bytes > 0 && memchr(map->data, 0, bytes)) {
+        if (files->binary_count++ == 0)
+            files->binary = file->path;
+        return STATUS_OK;
+    }
+    bytes = map->bytes < UTF8_BYTES ? map->bytes : UTF8_BYTES;
+    size_t at = bytes > 0 ? first_not_utf8(map->data, bytes) : 0;
+    if (at < bytes && files->latin_count++ == 0) {
+        files->latin = file->path;
+        files->latin_at = at;
+        files->latin_byte = map->data[at];
+    }
     return STATUS_OK;
-}
-
-static void tell_latin(struct env *env, const struct text_files *files)
-{
-    char more[48] = "";
-    if (files->latin_count == 0)
-        return;
-    if (files->latin_count > 1)
-        snprintf(more, sizeof more, " (and %d more such files)", files->latin_count - 1);
-    log_warn(env,
-             "'%s' is not UTF-8: byte 0x%02x at offset %zu%s; it is read as it stands; convert it "
-             "first if it is text (iconv -f ISO-8859-1 -t UTF-8)",
-             files->latin, files->latin_byte, files->latin_at, more);
 }
 
 void text_files_tell_binary(struct env *env, const struct text_files *files)
 {
     int more = files->binary_count - 1;
-    tell_latin(env, files);
-    if (more < 0)
-        return;
+    char others[48] = "";
+    if (files->latin_count > 1)
+        snprintf(others, sizeof others, " (and %d more such files)", files->latin_count - 1);
+    if (files->latin_count > 0)
+        log_warn(
+            env,
+            "'%s' is not UTF-8: byte 0x%02x at offset %zu%s; it is read as it stands; convert it "
+            "first if it is text (iconv -f ISO-8859-1 -t UTF-8)",
+            files->latin, files->latin_byte, files->latin_at, others);
     if (more == 0)
         log_warn(env,
                  "'%s' has NUL bytes in its first 64 KiB: it may not be UTF-8 text, and is read as "
                  "it stands",
                  files->binary);
-    else
+    else if (more > 0)
         log_warn(env,
                  "'%s' and %d more have NUL bytes in their first 64 KiB: they may not be UTF-8 "
                  "text, and are read as they stand",
@@ -157,7 +146,7 @@ static size_t cut_after(const struct file_map *map, size_t from, bool whole_line
     return from;
 }
 
-static void place_cut(struct text_files *files, double split, bool whole_lines)
+static void set_cuts(struct text_files *files, double split, bool whole_lines)
 {
     size_t validation = (size_t)((double)files->bytes * split);
     size_t target = files->bytes - validation, before = 0; /* bytes in earlier files */
@@ -197,7 +186,7 @@ enum status text_files_open(struct env *env, const char *pattern, double split, 
     struct text_files f = {0};
     enum status st;
     TRY_OR(undo_files, map_all(env, pattern, &f));
-    place_cut(&f, split, whole_lines);
+    set_cuts(&f, split, whole_lines);
     *files = f;
     return STATUS_OK;
 undo_files:

@@ -5,8 +5,6 @@
  */
 #include "train/data/token_cache.h"
 #include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -14,8 +12,6 @@
 #include <xxhash.h>
 #include "base/file.h"
 #include "base/output.h"
-#include "base/part_file.h"
-#include "train/data/token_cache_impl.h"
 #include "train/data/token_packer.h"
 
 enum { HEADER_BYTES = 4096, VERSION = 1 };
@@ -59,42 +55,20 @@ static bool has_size(const struct header *header, uint64_t bytes)
            left / header->token_bytes == tokens;
 }
 
-/* What is wrong with the header of a file of `bytes` bytes; NULL = nothing. */
-static const char *judge_header(const struct header *header, size_t bytes,
-                                struct token_cache_key key)
-{
-    if (memcmp(header->magic, TOKEN_CACHE_MAGIC, sizeof header->magic) != 0)
-        return "it has no header";
-    if (header->version != VERSION || header->hash != header_hash(header))
-        return "its header is damaged or of another version";
-    if (header->key.text != key.text || header->key.how != key.how)
-        return "it is of another text";
-    if (!has_size(header, bytes - HEADER_BYTES))
-        return "its length is wrong";
-    return NULL;
-}
-
+/* Returns what is wrong with the header; NULL = nothing. */
 static const char *read_header(const struct file_map *map, struct token_cache_key key,
                                struct header *header)
 {
     if (map->bytes < HEADER_BYTES)
         return "it is too short";
     memcpy(header, map->data, sizeof *header);
-    return judge_header(header, map->bytes, key);
-}
-
-static const char *judge(const struct file_map *map, struct token_cache_key key,
-                         struct header *header)
-{
-    const char *wrong = read_header(map, key, header);
-    if (wrong)
-        return wrong;
-    const uint8_t *tokens = map->data + HEADER_BYTES;
-    size_t bytes = map->bytes - HEADER_BYTES - header->mask_bytes;
-    if (XXH3_64bits(tokens, bytes) != header->tokens_hash ||
-        XXH3_64bits(tokens + bytes, header->mask_bytes) != header->mask_hash)
-        return "its content does not match its hash";
-    return NULL;
+    if (memcmp(header->magic, TOKEN_CACHE_MAGIC, sizeof header->magic) != 0)
+        return "it has no header";
+    if (header->version != VERSION || header->hash != header_hash(header))
+        return "its header is damaged or of another version";
+    if (header->key.text != key.text || header->key.how != key.how)
+        return "it is of another text";
+    return has_size(header, map->bytes - HEADER_BYTES) ? NULL : "its length is wrong";
 }
 
 static enum status take_map(struct env *env, const char *path, const struct file_map *map,
@@ -102,12 +76,12 @@ static enum status take_map(struct env *env, const char *path, const struct file
 {
     struct token_cache *c;
     TRY(mem_alloc(env, MEM_LOADER, "token cache", sizeof *c, &c));
-    const uint8_t *tokens = map->data + HEADER_BYTES;
     *c = (struct token_cache){.env = env,
-                              .tokens = tokens,
+                              .tokens = map->data + HEADER_BYTES,
                               .token_bytes = (int)header->token_bytes,
                               .train = header->train,
                               .held_out = header->held_out,
+                              .masked = {header->masked[0] != 0, header->masked[1] != 0},
                               .bytes = map->bytes,
                               .map = *map};
     enum status st = mem_strdup(env, path, &c->path);
@@ -115,8 +89,6 @@ static enum status take_map(struct env *env, const char *path, const struct file
         mem_free(env, c);
         return st;
     }
-    for (int part = 0; part < 2; part++)
-        c->masked[part] = header->masked[part] != 0;
     if (header->mask_bytes > 0)
         c->mask = map->data + map->bytes - header->mask_bytes;
     *cache = c;
@@ -147,7 +119,14 @@ static enum status open_path(struct env *env, struct env *quiet, const char *pat
         log_warn(env, "rebuilding the token cache: %s", log_first_error(quiet->log));
         return STATUS_OK;
     }
-    const char *wrong = judge(&map, key, &header);
+    const char *wrong = read_header(&map, key, &header);
+    if (!wrong) {
+        const uint8_t *tokens = map.data + HEADER_BYTES;
+        size_t bytes = map.bytes - HEADER_BYTES - header.mask_bytes;
+        if (XXH3_64bits(tokens, bytes) != header.tokens_hash ||
+            XXH3_64bits(tokens + bytes, header.mask_bytes) != header.mask_hash)
+            wrong = "its content does not match its hash";
+    }
     st = wrong ? STATUS_OK : take_map(env, path, &map, &header, cache);
     if (wrong)
         log_warn(env, "rebuilding the token cache '%s': %s", path, wrong);

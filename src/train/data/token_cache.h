@@ -6,7 +6,7 @@
  *     tokens     2 or 4 bytes each: those to train on, then those held out
  *     mask       one bit per token, if any token is masked
  *
- * A file appears complete or not at all (part_file.h). Opening it compares every byte with the
+ * A file appears complete or not at all (base/file.h). Opening it compares every byte with the
  * hashes; a damaged file is rebuilt. A rank that has the file open keeps it mapped, so the file may
  * be deleted at any time. Its pages are in the system's page cache, once for all ranks of a host.
  *
@@ -15,9 +15,9 @@
  */
 #ifndef TRAIN_TOKEN_CACHE_H
 #define TRAIN_TOKEN_CACHE_H
+#include <inttypes.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 #include "base/env.h"
 #include "base/file.h"
 
@@ -90,5 +90,17 @@ void token_cache_discard(const char *folder);
 void token_cache_move(struct env *env, const char *from, const char *to);
 /* The number of token caches, and their total size. */
 int token_cache_list(const char *folder, uint64_t *bytes);
+
+/* --- for token_cache*.c only ---------------------------------------------------------------- */
+
+#define TOKEN_CACHE_MAGIC "sifrtok\n"
+#define TOKEN_CACHE_NAME  "tokens-%016" PRIx64 "-%016" PRIx64 ".bin"
+
+/* Copy `env` with a log that prints nothing: a failure of the cache is not an error of the run,
+ * because the cache is rebuilt or not used. The caller destroys quiet->log. */
+enum status token_cache_quiet(struct env *env, struct env *quiet);
+/* Repeat an out-of-memory error of `quiet` in the log of `env`: it is not a failure of the cache.
+ * Returns `st`. */
+enum status token_cache_blame(struct env *env, const struct env *quiet, enum status st);
 
 #endif

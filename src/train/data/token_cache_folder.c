@@ -3,6 +3,7 @@
  * A token cache is recognized by its name and its first bytes. Nothing else in the folder is ever
  * moved or removed, and symbolic links are not followed.
  */
+#include "train/data/token_cache.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -12,27 +13,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/file.h"
-#include "train/data/token_cache.h"
-#include "train/data/token_cache_impl.h"
 
 /* --- the lock ------------------------------------------------------------------------------- */
 
-/* Ignore a folder that cannot be created: the writer reports it. */
-static enum status make_folder(struct env *env, const char *folder)
-{
-    struct env quiet;
-    TRY(token_cache_quiet(env, &quiet));
-    enum status st = token_cache_blame(env, &quiet, dir_create(&quiet, folder));
-    log_destroy(quiet.log);
-    return st == STATUS_MEMORY ? st : STATUS_OK;
-}
-
 enum status token_cache_lock(struct env *env, const char *folder, int *fd)
 {
+    struct env quiet;
     char *path;
     int failed;
     *fd = -1;
-    TRY(make_folder(env, folder));
+    TRY(token_cache_quiet(env, &quiet));
+    enum status st = token_cache_blame(env, &quiet, dir_create(&quiet, folder));
+    log_destroy(quiet.log);
+    if (st == STATUS_MEMORY) /* the writer reports any other failure */
+        return st;
     TRY(path_join(env, folder, "lock", &path));
     *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     mem_free(env, path);
@@ -55,18 +49,13 @@ static bool is_hash(const char *text)
     return strspn(text, "0123456789abcdef") >= 16;
 }
 
-/* "tokens-0123456789abcdef-0123456789abcdef.bin" */
-static bool is_name(const char *name)
-{
-    return strlen(name) == 44 && strncmp(name, "tokens-", 7) == 0 && is_hash(name + 7) &&
-           name[23] == '-' && is_hash(name + 24) && strcmp(name + 40, ".bin") == 0;
-}
-
 static bool is_ours(int folder, const char *name, uint64_t *bytes)
 {
     char magic[sizeof TOKEN_CACHE_MAGIC - 1];
     struct stat info;
-    if (!is_name(name))
+    /* "tokens-0123456789abcdef-0123456789abcdef.bin" */
+    if (strlen(name) != 44 || strncmp(name, "tokens-", 7) != 0 || !is_hash(name + 7) ||
+        name[23] != '-' || !is_hash(name + 24) || strcmp(name + 40, ".bin") != 0)
         return false;
     int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)

@@ -35,18 +35,9 @@ enum status token_fail_beyond(struct env *env, const char *origin, uint32_t toke
 {
     return FAIL(env, CONFIG,
                 "'%s': token %u at position %lld is beyond the vocabulary of %lld; for a new model "
-                "name the tokenizer.json of these tokens (data.tokenizer) or raise model.vocab, "
-                "for one that is there take tokens that its tokenizer made",
+                "set data.tokenizer to the tokenizer.json of these tokens or raise model.vocab; "
+                "an existing model needs tokens of its own tokenizer",
                 origin, token, (long long)position, (long long)vocab);
-}
-
-static enum status check_tokens(const struct token_span *span, struct env *env, int64_t first,
-                                int64_t count, int64_t vocab, const int32_t *tokens)
-{
-    for (int64_t i = 0; i < count; i++)
-        if ((uint32_t)tokens[i] >= vocab)
-            return token_fail_beyond(env, span->origin, (uint32_t)tokens[i], first + i, vocab);
-    return STATUS_OK;
 }
 
 enum status token_stream_read(const struct token_stream *stream, struct env *env, int64_t first,
@@ -61,7 +52,9 @@ enum status token_stream_read(const struct token_stream *stream, struct env *env
             n = count;
         copy_tokens(span, local, n, out);
         TRY(file_map_check(env, span->file ? span->file : span->origin, span->tokens));
-        TRY(check_tokens(span, env, local, n, vocab, out));
+        for (int64_t i = 0; i < n; i++)
+            if ((uint32_t)out[i] >= vocab)
+                return token_fail_beyond(env, span->origin, (uint32_t)out[i], local + i, vocab);
         position += n;
         count -= n;
         out += n;

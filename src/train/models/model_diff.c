@@ -6,7 +6,7 @@
 #include "train/models/model_diff.h"
 #include <math.h>
 #include <string.h>
-#include "train/models/weight_files.h"
+#include "train/models/model_weights.h"
 
 enum { CHUNK = 1 << 18 }; /* elements read at once */
 

@@ -16,7 +16,7 @@
 #include "train/checkpoint/checkpoint.h"
 #include "train/weights/hf_config.h"
 #include "train/weights/model_file.h"
-#include "train/models/weight_files.h"
+#include "train/models/model_weights.h"
 
 #define COPY_BYTES_MAX ((size_t)1 << 30)
 
@@ -105,22 +105,6 @@ static enum status inside(struct export *e, const char *name, char **path)
     return path_join(e->env, part_folder_path(e->folder), name, path);
 }
 
-/* Does the source folder have such a file? The caller frees its path either way. */
-static enum status look(struct export *e, const char *name, char **path, bool *there)
-{
-    TRY(model_source_path(e->source, name, path));
-    *there = file_exists(*path);
-    return STATUS_OK;
-}
-
-static enum status open_source(struct export *e)
-{
-    const struct export_request *request = e->request;
-    const struct model_want want = {.depth = MODEL_DEPTH_ALL,
-                                    .type = request->keep_type ? NULL : &request->type};
-    return model_source_open(e->env, request->from, &want, &e->source);
-}
-
 static enum status read_config(struct export *e)
 {
     struct model_config sizes = {.path = ""};
@@ -137,12 +121,6 @@ static enum status read_config(struct export *e)
 
 /* --- the weights ---------------------------------------------------------------------------- */
 
-/* The type in config.json is not always right, so use that of the first tensor. */
-static enum dtype type_of_weights(const struct export *e)
-{
-    return weight_files_find(&e->weights, model_graph(e->model)->tensors[0].name).tensor->type;
-}
-
 static enum status open_weights(struct export *e)
 {
     const struct model_source *source = e->source;
@@ -151,7 +129,11 @@ static enum status open_weights(struct export *e)
     TRY(weight_files_match(&e->weights, model_graph(e->model), e->config.tied, source->folder));
     result->verified = source->checkpoint != NULL;
     result->master = source->role == CHECKPOINT_MASTER;
-    result->type = e->request->keep_type ? type_of_weights(e) : e->request->type;
+    result->type = e->request->type;
+    if (e->request->keep_type) { /* config.json is not always right: use the first tensor's type */
+        const char *name = model_graph(e->model)->tensors[0].name;
+        result->type = weight_files_find(&e->weights, name).tensor->type;
+    }
     return STATUS_OK;
 }
 
@@ -160,25 +142,19 @@ struct filling {
     const struct checkpoint_file *file;
 };
 
-static enum status check_f16(const struct export *e, const char *name, const uint16_t *values,
-                             int64_t count)
-{
-    for (int64_t i = 0; i < count; i++)
-        if ((values[i] & 0x7fff) == 0x7c00)
-            return FAIL(e->env, FORMAT,
-                        "tensor '%s' has values that f16 cannot hold; export to bf16 or f32", name);
-    return STATUS_OK;
-}
-
-static enum status fill(void *user, int i, int64_t first, int64_t count, void *out)
+static enum status fill(void *user, int tensor, int64_t first, int64_t count, void *out)
 {
     const struct filling *filling = user;
     const struct checkpoint_file *file = filling->file;
     const struct export *e = filling->export;
-    const char *name = model_graph(e->model)->tensors[file->first_tensor + i].name;
+    const char *name = model_graph(e->model)->tensors[file->first_tensor + tensor].name;
     struct weight_found found = weight_files_find(&e->weights, name);
     TRY(safetensors_read(found.file, found.tensor, first, count, file->type, out));
-    return file->type == DTYPE_F16 ? check_f16(e, name, out, count) : STATUS_OK;
+    for (int64_t i = 0; file->type == DTYPE_F16 && i < count; i++)
+        if ((((const uint16_t *)out)[i] & 0x7fff) == 0x7c00)
+            return FAIL(e->env, FORMAT,
+                        "tensor '%s' has values that f16 cannot hold; export to bf16 or f32", name);
+    return STATUS_OK;
 }
 
 static enum status write_tensors(struct export *e)
@@ -216,8 +192,8 @@ static enum status copy_file(struct export *e, const char *name)
 {
     char *path, *data;
     size_t bytes;
-    bool there;
-    TRY(look(e, name, &path, &there));
+    TRY(model_source_path(e->source, name, &path));
+    bool there = file_exists(path);
     enum status st = there ? file_read(e->env, path, COPY_BYTES_MAX, &data, &bytes) : STATUS_OK;
     mem_free(e->env, path);
     if (st != STATUS_OK || !there)
@@ -258,8 +234,15 @@ static enum status write_texts(struct export *e)
 
 /* --- the export ----------------------------------------------------------------------------- */
 
-static enum status write_folder(struct export *e)
+static enum status run_export(struct export *e)
 {
+    const struct export_request *request = e->request;
+    const struct model_want want = {.depth = MODEL_DEPTH_ALL,
+                                    .type = request->keep_type ? NULL : &request->type};
+    TRY(name_target(e));
+    TRY(model_source_open(e->env, request->from, &want, &e->source));
+    TRY(read_config(e));
+    TRY(open_weights(e));
     TRY(lock_target(e));
     TRY(part_folder_clear_all(e->env, e->stem));
     TRY(part_folder_create(e->env, e->stem, &e->folder));
@@ -268,15 +251,6 @@ static enum status write_folder(struct export *e)
     for (int i = 0; i < COPIED; i++)
         TRY(copy_file(e, copied[i]));
     return part_folder_commit(e->folder, e->to); /* OUT may be an empty folder */
-}
-
-static enum status run_export(struct export *e)
-{
-    TRY(name_target(e));
-    TRY(open_source(e));
-    TRY(read_config(e));
-    TRY(open_weights(e));
-    return write_folder(e);
 }
 
 enum status model_export(struct env *env, const struct export_request *request,

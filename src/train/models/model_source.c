@@ -1,10 +1,10 @@
 #include "train/models/model_source.h"
-#include <stdio.h>
 #include <string.h>
 #include "base/file.h"
 #include "base/named.h"
 #include "train/checkpoint/checkpoint_keep.h"
 #include "train/checkpoint/fallback.h"
+#include "train/data/source.h"
 #include "train/weights/hf_config.h"
 
 void model_source_close(struct model_source *source)
@@ -61,28 +61,24 @@ static enum status choose_role(struct env *env, const char *folder, const struct
     return st;
 }
 
-static enum status check(struct env *env, const char *folder, const struct model_want *want,
-                         struct checkpoint *checkpoint, enum checkpoint_role *role)
-{
-    *role = CHECKPOINT_MODEL;
-    if (want->depth < MODEL_DEPTH_SMALL)
-        return STATUS_OK;
-    TRY(checkpoint_verify_role(checkpoint, CHECKPOINT_PLAIN));
-    TRY(choose_role(env, folder, want, checkpoint, role));
-    return want->depth < MODEL_DEPTH_ALL ? STATUS_OK : checkpoint_verify_role(checkpoint, *role);
-}
-
 /* Open the checkpoint in this folder and verify the files that are wanted. */
 static enum status open_checked(struct env *env, const char *folder, const struct model_want *want,
                                 struct checkpoint **checkpoint, enum checkpoint_role *role)
 {
     struct checkpoint *c;
+    enum status st;
     TRY(checkpoint_open(env, folder, &c));
-    enum status st = check(env, folder, want, c, role);
-    if (st == STATUS_OK)
-        *checkpoint = c;
-    else
-        checkpoint_close(c);
+    *role = CHECKPOINT_MODEL;
+    if (want->depth >= MODEL_DEPTH_SMALL) {
+        TRY_OR(undo, checkpoint_verify_role(c, CHECKPOINT_PLAIN));
+        TRY_OR(undo, choose_role(env, folder, want, c, role));
+    }
+    if (want->depth >= MODEL_DEPTH_ALL)
+        TRY_OR(undo, checkpoint_verify_role(c, *role));
+    *checkpoint = c;
+    return STATUS_OK;
+undo:
+    checkpoint_close(c);
     return st;
 }
 
@@ -147,33 +143,27 @@ done:
     return st;
 }
 
-/* If the disk was full at the end of a run, its last checkpoint is in the fallback folder, and the
- * run folder has only older ones. */
-static enum status tell_of_newer(const struct model_source *source, const char *run)
-{
-    char *last;
-    TRY(fallback_newer(source->env, run, source->folder, &last));
-    if (last)
-        log_warn(source->env,
-                 "'%s' is not the last checkpoint of the run: that is '%s' (checkpoint.fallback); "
-                 "name it to use it",
-                 source->folder, last);
-    mem_free(source->env, last);
-    return STATUS_OK;
-}
-
 static enum status open_run(struct model_source *source, const char *path,
                             const struct model_want *want)
 {
     const struct model_want seen = {.depth = MODEL_DEPTH_STATE}; /* the rest is verified already */
     struct env quiet = *source->env;
+    char *last;
     quiet.log = log_create(NULL, NULL, LOG_ERROR);
     if (quiet.log == NULL)
         return FAIL(source->env, MEMORY, "out of memory for a log");
     enum status st = find_newest(source->env, &quiet, path, want, &source->folder);
     log_destroy(quiet.log);
     TRY(st);
-    TRY(tell_of_newer(source, path));
+    /* If the disk was full at the end of a run, its last checkpoint is in the fallback folder, and
+     * the run folder has only older ones. */
+    TRY(fallback_newer(source->env, path, source->folder, &last));
+    if (last)
+        log_warn(source->env,
+                 "'%s' is not the last checkpoint of the run: that is '%s' (checkpoint.fallback); "
+                 "name it to use it",
+                 source->folder, last);
+    mem_free(source->env, last);
     TRY(open_checked(source->env, source->folder, &seen, &source->checkpoint, &source->role));
     return choose_role(source->env, source->folder, want, source->checkpoint, &source->role);
 }
@@ -232,4 +222,39 @@ enum status model_source_open(struct env *env, const char *path, const struct mo
     else
         model_source_close(s);
     return st;
+}
+
+/* --- its tokenizer -------------------------------------------------------------------------- */
+
+enum status model_tokenizer_compare(struct env *env, const struct model_source *source,
+                                    int64_t model_vocab, const struct tokenizer *tokenizer,
+                                    const char *name)
+{
+    struct env quiet = *env;
+    struct tokenizer *own = NULL;
+    int size = tokenizer_vocab(tokenizer);
+    char *path;
+    TRY(model_source_path(source, "tokenizer.json", &path));
+    quiet.log = log_create(NULL, NULL, LOG_ERROR);
+    /* The model's own may be missing or unreadable, which may be why the user gave another one. */
+    if (quiet.log && file_exists(path) && tokenizer_load(&quiet, path, &own) != STATUS_OK)
+        own = NULL;
+    mem_free(env, path);
+    if (!quiet.log)
+        return FAIL(env, MEMORY, "out of memory for a log");
+    if (own && source_tokenizer_fingerprint(own) != source_tokenizer_fingerprint(tokenizer))
+        log_warn(env,
+                 "the tokenizer '%s' (%d tokens) is not that of the model in '%s' (%d "
+                 "tokens): its tokens mean something else to the model; leave it out to use "
+                 "the model's own",
+                 name, size, source->folder, tokenizer_vocab(own));
+    else if (!own && size < model_vocab - model_vocab / 10) /* a vocabulary may be padded */
+        log_warn(
+            env,
+            "the tokenizer '%s' has %d tokens and the model in '%s' %lld: it is hardly the one "
+            "that the model was trained with",
+            name, size, source->folder, (long long)model_vocab);
+    tokenizer_destroy(own); /* it borrows `quiet` */
+    log_destroy(quiet.log);
+    return STATUS_OK;
 }

@@ -10,6 +10,7 @@
 #define TRAIN_MODEL_SOURCE_H
 #include "base/dtype.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/tokenizer/tokenizer.h"
 
 /* Which files of a checkpoint are verified. */
 enum model_depth {
@@ -39,5 +40,12 @@ void model_source_close(struct model_source *source); /* NULL is fine */
 
 /* *path = folder/NAME; free it with mem_free. */
 enum status model_source_path(const struct model_source *source, const char *name, char **path);
+
+/* Warn if the tokenizer does not match the model. Its tokens are compared with those of
+ * tokenizer.json in the model's folder or, if there is none, its size with the model's vocabulary.
+ * `name` is the tokenizer's name in the message. */
+enum status model_tokenizer_compare(struct env *env, const struct model_source *source,
+                                    int64_t model_vocab, const struct tokenizer *tokenizer,
+                                    const char *name);
 
 #endif

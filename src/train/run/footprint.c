@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "base/resident.h"
+#include "base/host.h"
 #include "plan/formula.h"
 
 double footprint_excess(const struct footprint *footprint)
@@ -13,9 +13,9 @@ double footprint_excess(const struct footprint *footprint)
 
 /* --- one rank ------------------------------------------------------------------------------- */
 
-static size_t accounted(const struct mem *mem, enum mem_location place)
+static size_t accounted(const struct mem *mem, enum mem_location location)
 {
-    return mem_sums(mem, place, false).total_bytes;
+    return mem_sums(mem, location, false).total_bytes;
 }
 
 static bool on_gpu(const struct device *device)
@@ -116,16 +116,6 @@ static struct footprint whole_gpu(const struct report *all, size_t size, size_t 
     return gpu;
 }
 
-static void find_worst(const struct report *all, size_t size, struct footprint_worst *worst)
-{
-    *worst = (struct footprint_worst){0};
-    for (size_t r = 0; r < size; r++) {
-        struct footprint_worst held = all[r].held;
-        held.gpu = whole_gpu(all, size, r);
-        take_worse(worst, &held);
-    }
-}
-
 enum status footprint_compare(const struct footprints *own, bool most, struct device *device,
                               struct comm *comm, struct footprint_worst *worst)
 {
@@ -135,12 +125,16 @@ enum status footprint_compare(const struct footprints *own, bool most, struct de
     *worst = mine.held;
     if (!comm)
         return STATUS_OK;
-    worst->state_bytes = 0; /* so that the first of equal ranks is reported */
     size_t size = (size_t)comm_size(comm);
     TRY(mem_alloc_array(env, MEM_OTHER, "footprints", size, sizeof *all, &all));
     enum status st = comm_exchange(comm, &mine, sizeof mine, all);
     if (st == STATUS_OK)
-        find_worst(all, size, worst);
+        *worst = (struct footprint_worst){0}; /* so that the first of equal ranks is reported */
+    for (size_t r = 0; st == STATUS_OK && r < size; r++) {
+        struct footprint_worst held = all[r].held;
+        held.gpu = whole_gpu(all, size, r);
+        take_worse(worst, &held);
+    }
     mem_free(env, all);
     return st;
 }

@@ -1,6 +1,6 @@
 /* footprint -- the memory that a rank really uses, compared with its account.
  *
- *     process   RssAnon + RssShmem (base/resident.h)
+ *     process   RssAnon + RssShmem (base/host.h)
  *     GPU       bytes in use (device_in_use)
  *
  * For each there are three figures:

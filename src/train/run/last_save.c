@@ -1,11 +1,22 @@
-#include "train/run/last_save.h"
+/* last_save -- saves the last checkpoint of a run. Without it all steps since the previous one are
+ * lost, so a failure is followed by these attempts, in order:
+ *
+ *     run folder                as every other checkpoint; after a transient failure, once more
+ *     checkpoint.fallback       if it is set, after any I/O failure
+ *     checkpoint.make_room      if it is set and the disk is full: remove the oldest checkpoint
+ *                               that may be removed (checkpoint_room.h) and retry, repeatedly
+ *     checkpoint.wait_for_space if the disk is full: wait until there is room and retry. A stop
+ *                               request ends the wait
+ *
+ * Rank 0 decides, and all ranks do the same.
+ */
+#include "train/run/run_saves.h"
 #include <inttypes.h>
-#include <time.h>
 #include "base/clock.h"
 #include "base/output.h"
 #include "base/progress.h"
-#include "train/checkpoint/checkpoint_room.h"
-#include "train/config/deadline.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/config/schedule.h"
 #include "train/checkpoint/fallback.h"
 
 static const double LOOK_EVERY = 1.0; /* seconds between two checks for free space */
@@ -40,11 +51,6 @@ static enum status exchange(struct run_saves *saves, struct word *word)
     return st;
 }
 
-static bool is_first(const struct run_saves *saves)
-{
-    return !saves->comm || comm_rank(saves->comm) == 0;
-}
-
 /* Suspend the timeout while ranks wait for rank 0, which reads or removes files. */
 static void be_patient(struct run_saves *saves, bool patient)
 {
@@ -68,17 +74,17 @@ static enum status save_in(struct attempt *a, const char *folder)
 static enum status save_to_fallback(struct attempt *a)
 {
     struct run_saves *saves = a->saves;
-    struct word id = {.first = is_first(saves) ? fallback_id(saves->env, saves->run) : 0};
+    struct word id = {.first = saves->is_first ? fallback_id(saves->env, saves->run) : 0};
     char *folder;
     TRY(exchange(saves, &id));
     TRY(fallback_folder(saves->env, saves->config->fallback, saves->run, id.first, &folder));
     enum status st = save_in(a, folder);
-    if (st == STATUS_OK && saves->speaks && a->result->saved)
+    if (st == STATUS_OK && saves->is_first && a->result->saved)
         log_warn(saves->env,
                  "the checkpoint of step %" PRId64 " is in '%s'; the same command resumes from it "
                  "if checkpoint.fallback is set as it is now",
                  a->progress->step, a->result->path);
-    else if (st == STATUS_OK && saves->speaks)
+    else if (st == STATUS_OK && saves->is_first)
         log_warn(saves->env, "nor could it be saved in checkpoint.fallback: %s", a->result->error);
     mem_free(saves->env, folder);
     return st;
@@ -90,7 +96,7 @@ static enum status make_room(struct run_saves *saves, bool *made)
     struct word word = {0};
     *made = false;
     be_patient(saves, true);
-    if (is_first(saves)) {
+    if (saves->is_first) {
         if (checkpoint_room_make(saves->env, saves->folder, saves->config->major, made) !=
             STATUS_OK)
             log_error_clear(saves->env->log); /* already logged; only the save matters */
@@ -109,7 +115,7 @@ static enum status save_in_made_room(struct attempt *a)
         TRY(make_room(a->saves, &made));
         if (!made)
             return STATUS_OK;
-        if (a->saves->speaks)
+        if (a->saves->is_first)
             log_warn(a->saves->env,
                      "an older checkpoint was removed from '%s' to make room "
                      "(checkpoint.make_room)",
@@ -125,19 +131,6 @@ static bool wants_stop(const struct run_saves *saves)
     return c->should_stop && c->should_stop(c->user);
 }
 
-static bool has_room(struct run_saves *saves)
-{
-    uint64_t room;
-    return output_free(saves->env, saves->folder, &room) &&
-           room >= checkpoint_saver_bytes(saves->saver);
-}
-
-static void nap(double seconds)
-{
-    struct timespec span = {(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))};
-    nanosleep(&span, NULL);
-}
-
 static enum status save_when_there_is_room(struct attempt *a)
 {
     struct run_saves *saves = a->saves;
@@ -148,7 +141,7 @@ static enum status save_when_there_is_room(struct attempt *a)
     double seconds;
     if (!deadline_parse(saves->config->wait_for_space, &seconds) || seconds <= 0)
         return STATUS_OK;
-    if (saves->speaks)
+    if (saves->is_first)
         log_warn(saves->env,
                  "the checkpoint of step %" PRId64 " is not saved yet: %s; free %s for '%s' and it "
                  "will be: waiting %s (checkpoint.wait_for_space), Ctrl-C ends the wait and the "
@@ -157,11 +150,13 @@ static enum status save_when_there_is_room(struct attempt *a)
                  text_human_bytes(need, (double)checkpoint_saver_bytes(saves->saver)),
                  saves->folder, text_human_seconds(time, seconds));
     for (double end = clock_seconds() + seconds; !a->result->saved && a->result->no_space;) {
-        nap(LOOK_EVERY);
+        clock_sleep(LOOK_EVERY);
         progress_add(saves->env); /* this wait is intended and has its own limit */
-        struct word word = {
-            .first = is_first(saves) ? (uint64_t)(clock_seconds() >= end) * 2 + has_room(saves) : 0,
-            .any = !asked && wants_stop(saves)};
+        uint64_t room, over = clock_seconds() >= end;
+        bool fits = saves->is_first && output_free(saves->env, saves->folder, &room) &&
+                    room >= checkpoint_saver_bytes(saves->saver);
+        struct word word = {.first = saves->is_first ? over * 2 + fits : 0,
+                            .any = !asked && wants_stop(saves)};
         TRY(exchange(saves, &word));
         if (word.first & 1)
             TRY(save_in(a, saves->folder));
@@ -171,21 +166,15 @@ static enum status save_when_there_is_room(struct attempt *a)
     return STATUS_OK;
 }
 
-/* Was the failure possibly transient, so that a second attempt may succeed? The same on all
- * ranks. */
-static bool may_pass(const struct checkpoint_result *result)
-{
-    return !result->saved && !result->no_space &&
-           (result->status == STATUS_IO || result->status == STATUS_MEMORY);
-}
-
 enum status last_save(struct run_saves *saves, const struct checkpoint_progress *progress,
                       struct checkpoint_result *result)
 {
     struct attempt a = {saves, progress, result};
     TRY(save_in(&a, saves->folder));
-    if (may_pass(result)) {
-        if (saves->speaks)
+    if (!result->saved && !result->no_space &&
+        (result->status == STATUS_IO ||
+         result->status == STATUS_MEMORY)) { /* may be transient: the same on all ranks */
+        if (saves->is_first)
             log_warn(saves->env,
                      "the checkpoint of step %" PRId64 " could not be saved: %s; trying once more",
                      result->step, result->error);
@@ -194,10 +183,10 @@ enum status last_save(struct run_saves *saves, const struct checkpoint_progress 
     const struct checkpoint_result first = *result;
     /* If the fallback already has this step, this attempt only tried to copy it back. */
     if (first.saved || first.status != STATUS_IO ||
-        (saves->apart && saves->last_step == first.step))
+        (saves->in_fallback && saves->last_step == first.step))
         return STATUS_OK;
     if (*saves->config->fallback) {
-        if (saves->speaks)
+        if (saves->is_first)
             log_warn(saves->env, "the checkpoint of step %" PRId64 " could not be saved: %s",
                      first.step, first.error);
         TRY(save_to_fallback(&a));

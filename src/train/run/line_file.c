@@ -3,7 +3,6 @@
 #include "train/run/line_file.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +17,6 @@
 
 struct line_file {
     struct env *env; /* borrowed */
-    char *path;
     int fd;
 };
 
@@ -35,23 +33,15 @@ static enum status check_link(struct env *env, const char *path)
 
 enum status line_file_open(struct env *env, const char *path, struct line_file **file)
 {
-    struct line_file *f;
-    enum status st;
-    TRY(mem_alloc(env, MEM_OTHER, "line file", sizeof *f, &f));
-    f->env = env;
-    TRY_OR(undo_self, mem_strdup(env, path, &f->path));
-    TRY_OR(undo_path, check_link(env, path));
-    f->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
-    if (f->fd < 0) {
-        st = FAIL(env, IO, "cannot open '%s': %s", path, strerror(errno));
-        goto undo_path;
-    }
-    *file = f;
-    return STATUS_OK;
-undo_path:
-    mem_free(env, f->path);
-undo_self:
-    mem_free(env, f);
+    TRY(check_link(env, path));
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+    if (fd < 0)
+        return FAIL(env, IO, "cannot open '%s': %s", path, strerror(errno));
+    enum status st = mem_alloc(env, MEM_OTHER, "line file", sizeof **file, file);
+    if (st == STATUS_OK)
+        **file = (struct line_file){env, fd};
+    else
+        close(fd);
     return st;
 }
 
@@ -60,7 +50,6 @@ void line_file_close(struct line_file *file)
     if (!file)
         return;
     close(file->fd);
-    mem_free(file->env, file->path);
     mem_free(file->env, file);
 }
 
@@ -88,32 +77,23 @@ static int64_t step_of(const char *line, size_t bytes)
 static const struct json_rules LINE_RULES = {
     .values = 1000000, .lists = 100000, .flags = JSON_ALLOW_NUL};
 
-static enum status check_json(struct env *env, const char *line, size_t bytes, bool *whole)
+/* *whole: the line is valid JSON. *cut_off (may be NULL): it is not, but may be the beginning of one
+ * record. Then the parser fails only at its end, or up to three bytes before it, where a UTF-8
+ * character was cut. */
+static enum status check_json(struct env *env, const char *line, size_t bytes, bool *whole,
+                              bool *cut_off)
 {
     struct json_doc doc;
     enum status st = json_doc_open(env, line, bytes, &LINE_RULES, &doc);
     *whole = st == STATUS_OK;
     if (*whole)
         json_doc_close(&doc);
+    if (cut_off)
+        *cut_off = st == STATUS_FORMAT &&
+                   memcmp(line, start, bytes < strlen(start) ? bytes : strlen(start)) == 0 &&
+                   json_error_code(&doc.error) != json_error_end_of_input_expected &&
+                   (size_t)doc.error.position + 3 >= bytes;
     return st == STATUS_FORMAT ? STATUS_OK : st;
-}
-
-/* Are these bytes, which are not valid JSON, the beginning of one record? Then the parser fails
- * only at their end, or up to three bytes before it, where a UTF-8 character was cut. */
-static enum status check_cut_off(struct env *env, const char *line, size_t bytes, bool *cut_off)
-{
-    struct json_doc doc;
-    *cut_off = false;
-    if (memcmp(line, start, bytes < strlen(start) ? bytes : strlen(start)) != 0)
-        return STATUS_OK;
-    enum status st = json_doc_open(env, line, bytes, &LINE_RULES, &doc);
-    if (st == STATUS_OK)
-        json_doc_close(&doc);
-    if (st != STATUS_FORMAT)
-        return st;
-    *cut_off = json_error_code(&doc.error) != json_error_end_of_input_expected &&
-               (size_t)doc.error.position + 3 >= bytes;
-    return STATUS_OK;
 }
 
 /* *kept = the end of the last record of `step` or an earlier step, *last = its step. That record
@@ -129,7 +109,7 @@ static enum status find_cut(struct env *env, const char *data, size_t bytes, int
         size_t begin = before ? (size_t)(before - data) + 1 : 0;
         int64_t found = step_of(data + begin, end - begin);
         if (found >= 0 && found <= step)
-            TRY(check_json(env, data + begin, end - begin, &whole));
+            TRY(check_json(env, data + begin, end - begin, &whole, NULL));
         if (whole) {
             *last = found;
             break;
@@ -147,13 +127,11 @@ static enum status collect_rest(struct env *env, const struct file_map *map, siz
 {
     const char *data = (const char *)map->data;
     for (size_t begin = kept; begin < map->bytes;) {
-        bool whole, cut_off = false;
+        bool whole, cut_off;
         const char *line = data + begin, *newline = memchr(line, '\n', map->bytes - begin);
         size_t bytes = newline ? (size_t)(newline - line) : map->bytes - begin;
-        TRY(check_json(env, line, bytes, &whole));
-        if (!whole && !newline)
-            TRY(check_cut_off(env, line, bytes, &cut_off));
-        if (cut_off || (whole && step_of(line, bytes) >= 0)) {
+        TRY(check_json(env, line, bytes, &whole, &cut_off));
+        if ((cut_off && !newline) || (whole && step_of(line, bytes) >= 0)) {
             *dropped = true;
         } else {
             text_add_bytes(rest, line, bytes);
@@ -289,7 +267,7 @@ static enum status find_record(struct env *env, const struct file_map *map, bool
         const char *line = data + begin, *newline = memchr(line, '\n', map->bytes - begin);
         size_t bytes = newline ? (size_t)(newline - line) : map->bytes - begin;
         if (begin == 0 || is_step_record(line, bytes, false))
-            TRY(check_json(env, line, bytes, &whole));
+            TRY(check_json(env, line, bytes, &whole, NULL));
         if (begin == 0 && whole)
             return STATUS_OK;
         *found = whole;

@@ -52,26 +52,18 @@ static void tell_missing(struct env *env, const char *path, int64_t last, int64_
              first, step, path, one ? "it" : "them");
 }
 
-/* Which steps had a sample is not certain, but a run creates the file when it begins. */
-static enum status tell_no_samples(struct env *env, const char *folder, int64_t sampled)
-{
-    char *path;
-    TRY(path_join(env, folder, parts[PART_SAMPLES].file, &path));
-    if (sampled > 0 && !file_exists(path))
-        log_warn(env,
-                 "there is no '%s': if the run made text samples up to step %" PRId64
-                 ", they are lost; the run continues and does not write them again",
-                 path, sampled);
-    mem_free(env, path);
-    return STATUS_OK;
-}
-
 static enum status open_lines(struct env *env, const char *folder, enum part part, int64_t step,
-                              struct line_file **file)
+                              int64_t sampled, struct line_file **file)
 {
     char *path;
     int64_t last = 0;
     TRY(path_join(env, folder, parts[part].file, &path));
+    /* Which steps had a sample is not certain, but a run creates the file when it begins. */
+    if (part == PART_SAMPLES && sampled > 0 && !file_exists(path))
+        log_warn(env,
+                 "there is no '%s': if the run made text samples up to step %" PRId64
+                 ", they are lost; the run continues and does not write them again",
+                 path, sampled);
     enum status st =
         step > 0 ? line_file_cut(env, path, step, &last) : line_file_set_aside(env, path);
     if (st == STATUS_OK)
@@ -97,9 +89,8 @@ static enum status open_all(struct metrics *metrics, const char *folder, int64_t
 {
     /* JSON may turn one byte of a sample into six: \u001b. */
     TRY(reserve(&metrics->line, LINE_BYTES + 6 * sample_bytes));
-    TRY(open_lines(metrics->env, folder, PART_STEPS, step, &metrics->steps));
-    TRY(tell_no_samples(metrics->env, folder, sampled));
-    TRY(open_lines(metrics->env, folder, PART_SAMPLES, step, &metrics->samples));
+    TRY(open_lines(metrics->env, folder, PART_STEPS, step, sampled, &metrics->steps));
+    TRY(open_lines(metrics->env, folder, PART_SAMPLES, step, sampled, &metrics->samples));
     TRY(tfevents_create(metrics->env, folder, &metrics->events));
     enum status st = tfevents_text(metrics->events, clock_wall(), 0, "config/text_summary",
                                    config_yaml, strlen(config_yaml));

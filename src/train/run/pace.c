@@ -5,7 +5,9 @@
  */
 #include "train/run/pace.h"
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include "base/clock.h"
 
 enum { ROOM = 4096 };
 
@@ -33,14 +35,6 @@ void pace_destroy(struct pace *pace)
         mem_free(pace->env, pace);
 }
 
-static void thin_out(struct pace *pace)
-{
-    for (int i = 0; i < ROOM / 2; i++)
-        pace->kept[i] = pace->kept[2 * i];
-    pace->count = ROOM / 2;
-    pace->stride *= 2;
-}
-
 void pace_add(struct pace *pace, double seconds, double now)
 {
     int64_t counted = pace->steps++ - PACE_WARMUP;
@@ -50,8 +44,12 @@ void pace_add(struct pace *pace, double seconds, double now)
     }
     if (counted % pace->stride != 0)
         return;
-    if (pace->count == ROOM)
-        thin_out(pace);
+    if (pace->count == ROOM) { /* drop every second one */
+        for (int i = 0; i < ROOM / 2; i++)
+            pace->kept[i] = pace->kept[2 * i];
+        pace->count = ROOM / 2;
+        pace->stride *= 2;
+    }
     if (counted % pace->stride == 0)
         pace->kept[pace->count++] = seconds;
 }
@@ -77,4 +75,46 @@ double pace_left(const struct pace *pace, int64_t steps, double now)
 {
     int64_t counted = pace->steps - PACE_WARMUP;
     return counted < 1 ? NAN : (now - pace->start) / (double)counted * (double)steps;
+}
+
+/* --- gauges --------------------------------------------------------------------------------- */
+
+static const double INTERVAL = 1.0; /* seconds */
+
+void gauges_look(struct gauges *gauges, struct device *device)
+{
+    double now = clock_seconds();
+    if (gauges->last > 0 && now - gauges->last < INTERVAL)
+        return;
+    gauges->last = now;
+    device_read_gauges(device, &gauges->now);
+    if (gauges->now.clock_mhz <= 0 && gauges->now.watts <= 0 && gauges->now.celsius <= 0)
+        return;
+    gauges->sum.clock_mhz += gauges->now.clock_mhz;
+    gauges->sum.watts += gauges->now.watts;
+    gauges->sum.celsius = fmax(gauges->sum.celsius, gauges->now.celsius);
+    gauges->readings++;
+}
+
+struct device_gauges gauges_whole(const struct gauges *gauges)
+{
+    double n = gauges->readings > 0 ? (double)gauges->readings : 1;
+    return (struct device_gauges){gauges->sum.clock_mhz / n, gauges->sum.watts / n,
+                                  gauges->sum.celsius};
+}
+
+char *gauges_words(const struct device_gauges *gauges, char *out, size_t bytes)
+{
+    const struct {
+        double value;
+        const char *unit;
+    } parts[] = {{gauges->clock_mhz, "MHz"}, {gauges->watts, "W"}, {gauges->celsius, "C"}};
+    size_t used = 0;
+    out[0] = '\0';
+    for (int i = 0; i < 3; i++) {
+        if (parts[i].value > 0 && used < bytes)
+            used += (size_t)snprintf(out + used, bytes - used, "%s%.0f %s", used > 0 ? ", " : "",
+                                     parts[i].value, parts[i].unit);
+    }
+    return out;
 }

@@ -102,7 +102,6 @@ struct trainer_summary {
     struct traffic traffic;    /* of this rank in steps, without evaluations and checkpoints */
 };
 
-void trainer_summary_print(const struct trainer_summary *summary, struct text *text); /* JSON */
 enum status trainer_summary_write(struct env *env, const char *folder,
                                   const struct trainer_summary *summary); /* summary.json */
 

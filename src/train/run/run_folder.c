@@ -9,6 +9,20 @@
 #include "train/run/line_file.h"
 #include "train/data/token_cache.h"
 
+/* Lock the folder. If `lock` is NULL, only check that no other run has locked it and that DIR/lock is
+ * not somebody else's file. */
+static enum status lock_folder(struct env *env, const char *folder, struct lock_file **lock)
+{
+    const struct lock_words words = {
+        .writer = "run", .output = folder, .advice = "choose another folder with --out"};
+    char *path;
+    TRY(path_join(env, folder, "lock", &path));
+    enum status st =
+        lock ? lock_file_take(env, path, &words, lock) : lock_file_check(env, path, &words);
+    mem_free(env, path);
+    return st;
+}
+
 /* Does the folder contain a file or folder `name`? */
 static enum status has(struct env *env, const char *path, const char *name, bool *found)
 {
@@ -20,8 +34,9 @@ static enum status has(struct env *env, const char *path, const char *name, bool
 }
 
 /* Does the folder contain a run of sifr? A run creates metrics.jsonl before its other files, and it
- * is later at most renamed to metrics.jsonl.1. A copied run may have only checkpoints. */
-static enum status is_ours(struct env *env, const char *path, bool *ours)
+ * is later at most renamed to metrics.jsonl.1. A copied run may have only checkpoints; `proven`
+ * demands that sifr wrote one of them. */
+static enum status is_ours(struct env *env, const char *path, bool proven, bool *ours)
 {
     static const char *const names[] = {"metrics.jsonl", "metrics.jsonl.1"};
     enum status st = STATUS_OK;
@@ -37,7 +52,8 @@ static enum status is_ours(struct env *env, const char *path, bool *ours)
     if (*ours)
         return STATUS_OK;
     TRY(path_join(env, path, "checkpoints", &inside));
-    st = checkpoint_keep_newest(env, inside, INT64_MAX, &step);
+    st = proven ? checkpoint_keep_newest_own(env, inside, &step)
+                : checkpoint_keep_newest(env, inside, INT64_MAX, &step);
     mem_free(env, inside);
     *ours = st == STATUS_OK && step >= 0;
     return st;
@@ -63,11 +79,24 @@ static enum status refuse_others(struct env *env, const char *path)
 
 static enum status holds_run(struct env *env, const char *path, bool *found)
 {
-    TRY(is_ours(env, path, found));
+    TRY(is_ours(env, path, false, found));
     if (*found)
         return STATUS_OK;
     TRY(refuse_others(env, path));
     return has(env, path, "checkpoints", found);
+}
+
+/* --fresh renames the whole folder, so it must hold a run and not merely look like one. */
+static enum status check_proof(struct env *env, const char *path)
+{
+    bool ours;
+    TRY(is_ours(env, path, true, &ours));
+    if (ours)
+        return STATUS_OK;
+    return FAIL(env, CONFIG,
+                "'%s' has a folder 'checkpoints' but no run of sifr, and --fresh moves only runs "
+                "aside; choose another folder with --out",
+                path);
 }
 
 /* The length of the path without trailing slashes. */
@@ -93,33 +122,8 @@ static enum status check_name(struct env *env, const char *path)
                 path);
 }
 
-static enum status move_lock(struct env *env, const char *folder, struct lock_file *lock)
-{
-    char *path;
-    TRY(path_join(env, folder, "lock", &path));
-    enum status st = lock_file_moved(lock, path);
-    mem_free(env, path);
-    return st;
-}
-
-/* Cached tokens do not belong to one run: move them to the new folder for the next run, which may
- * already have them mapped. */
-static enum status keep_cache(struct env *env, const char *old, const char *path)
-{
-    char *from = NULL, *to = NULL;
-    enum status st;
-    TRY_OR(done, path_join(env, old, "cache", &from));
-    TRY_OR(done, path_join(env, path, "cache", &to));
-    token_cache_move(env, from, to);
-done:
-    mem_free(env, to);
-    mem_free(env, from);
-    return st;
-}
-
-/* Rename DIR to the first free DIR.n; `old` receives that name, and the lock moves along. */
-static enum status move_aside(struct env *env, const char *path, struct lock_file *lock,
-                              struct text *old)
+/* Rename DIR to the first free DIR.n; `old` receives that name. */
+static enum status move_aside(struct env *env, const char *path, struct text *old)
 {
     enum status st = STATUS_OK;
     size_t bytes = name_end(path);
@@ -132,7 +136,6 @@ static enum status move_aside(struct env *env, const char *path, struct lock_fil
             continue;
         if (rename(path, text_string(old)) == 0) {
             log_info(env, "the earlier run in '%s' is now in '%s'", path, text_string(old));
-            st = move_lock(env, text_string(old), lock);
             break;
         }
         st = FAIL(env, IO, "cannot move '%s' to '%s': %s", path, text_string(old), strerror(errno));
@@ -140,37 +143,39 @@ static enum status move_aside(struct env *env, const char *path, struct lock_fil
     return st;
 }
 
-/* Report now, not after hours of training, if the folder is not writable or has no room even for
- * config.yaml. */
-static enum status check_writable(struct env *env, const char *path)
-{
-    char *probe;
-    TRY(path_join(env, path, "config.yaml", &probe));
-    enum status st = file_check_parent(env, probe);
-    mem_free(env, probe);
-    return st;
-}
-
 enum status run_folder_check(struct env *env, const char *path, bool fresh, bool *holds)
 {
-    TRY(run_lock_check(env, path));
+    TRY(lock_folder(env, path, NULL));
     TRY(holds_run(env, path, holds));
-    return *holds && fresh ? check_name(env, path) : STATUS_OK;
+    if (!*holds || !fresh)
+        return STATUS_OK;
+    TRY(check_name(env, path));
+    return check_proof(env, path);
 }
 
+/* Move an earlier run aside and create the folder anew, with its lock. */
 static enum status begin_again(struct env *env, const char *path, struct lock_file **lock)
 {
     struct text old;
+    char *moved = NULL, *from = NULL, *to = NULL;
     enum status st;
     text_init(&old, env);
-    TRY_OR(done, move_aside(env, path, *lock, &old));
+    TRY_OR(done, move_aside(env, path, &old));
+    TRY_OR(done, path_join(env, text_string(&old), "lock", &moved));
+    TRY_OR(done, lock_file_moved(*lock, moved));
     TRY_OR(done, dir_create(env, path));
-    st = keep_cache(env, text_string(&old), path);
+    /* Cached tokens do not belong to one run: move them to the new folder for the next run, which
+     * may already have them mapped. */
+    TRY_OR(done, path_join(env, text_string(&old), "cache", &from));
+    TRY_OR(done, path_join(env, path, "cache", &to));
+    token_cache_move(env, from, to);
     lock_file_release(*lock);
     *lock = NULL;
-    TRY_OR(done, st);
-    st = run_lock_take(env, path, lock);
+    st = lock_folder(env, path, lock);
 done:
+    mem_free(env, to);
+    mem_free(env, from);
+    mem_free(env, moved);
     text_free(&old);
     return st;
 }
@@ -179,12 +184,19 @@ done:
 static enum status settle(struct env *env, const char *path, bool fresh, struct lock_file **lock)
 {
     bool found;
+    char *probe;
     TRY(holds_run(env, path, &found));
     if (found && fresh) {
         TRY(check_name(env, path));
+        TRY(check_proof(env, path));
         TRY(begin_again(env, path, lock));
     }
-    return check_writable(env, path);
+    /* Report now, not after hours of training, if the folder is not writable or has no room even
+     * for config.yaml. */
+    TRY(path_join(env, path, "config.yaml", &probe));
+    enum status st = file_check_parent(env, probe);
+    mem_free(env, probe);
+    return st;
 }
 
 enum status run_folder_prepare(struct env *env, const char *path, bool fresh,
@@ -192,10 +204,10 @@ enum status run_folder_prepare(struct env *env, const char *path, bool fresh,
 {
     struct lock_file *held = NULL;
     struct dir_made made;
-    TRY(run_lock_check(env, path));
+    TRY(lock_folder(env, path, NULL));
     enum status st = dir_make(env, path, &made);
     if (st == STATUS_OK)
-        st = run_lock_take(env, path, &held);
+        st = lock_folder(env, path, &held);
     if (st == STATUS_OK)
         st = settle(env, path, fresh, &held);
     if (st == STATUS_OK) {

@@ -1,9 +1,9 @@
 /* run_folder -- prepares the folder of a run: creates it, reuses it to resume, or moves an earlier
- * run out of it. */
+ * run out of it. DIR/lock (base/lock_file.h) keeps a second run out while one writes. */
 #ifndef TRAIN_RUN_FOLDER_H
 #define TRAIN_RUN_FOLDER_H
 #include <stdbool.h>
-#include "train/run/run_lock.h"
+#include "base/lock_file.h"
 
 /* STATUS_CONFIG if another run is writing to the folder, or if it contains a model or files that a
  * run would overwrite and that no run wrote. With `fresh`, also if it contains a run that cannot be

@@ -2,9 +2,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include "train/run/last_save.h"
 
-enum status run_saves_open(struct env *env, const struct checkpoint_setup *setup, bool speaks,
+enum status run_saves_open(struct env *env, const struct checkpoint_setup *setup,
                            const struct trainer_callbacks *callbacks,
                            struct trainer_summary *summary, struct run_saves *saves)
 {
@@ -15,9 +14,9 @@ enum status run_saves_open(struct env *env, const struct checkpoint_setup *setup
                                 .comm = setup->comm,
                                 .run = setup->run,
                                 .folder = setup->folder,
-                                .speaks = speaks,
+                                .is_first = !setup->comm || comm_rank(setup->comm) == 0,
                                 .last_step = saves->last_step,
-                                .apart = saves->apart};
+                                .in_fallback = saves->in_fallback};
     return checkpoint_saver_create(env, setup, &saves->saver);
 }
 
@@ -31,14 +30,14 @@ static void note(struct run_saves *saves, const struct checkpoint_result *result
 {
     if (result->seconds > saves->seconds)
         saves->seconds = result->seconds;
-    if (*result->note && saves->speaks && strcmp(result->note, saves->noted) != 0) {
+    if (*result->note && saves->is_first && strcmp(result->note, saves->noted) != 0) {
         log_warn(saves->env, "checkpoints: %s", result->note);
         memcpy(saves->noted, result->note, sizeof saves->noted);
     }
     if (!result->saved)
         return;
     saves->last_step = result->step;
-    saves->apart = strncmp(result->path, saves->folder, strlen(saves->folder)) != 0;
+    saves->in_fallback = strncmp(result->path, saves->folder, strlen(saves->folder)) != 0;
     saves->summary->save = (struct trainer_save){.bytes = result->bytes,
                                                  .seconds = result->seconds,
                                                  .written = result->written,
@@ -46,39 +45,33 @@ static void note(struct run_saves *saves, const struct checkpoint_result *result
     snprintf(saves->summary->checkpoint, sizeof saves->summary->checkpoint, "%s", result->path);
 }
 
-static void tell(struct run_saves *saves, const struct checkpoint_result *result)
+/* Report a save that has ended; with `wait`, first wait for one in progress. */
+static void report_ended(struct run_saves *saves, bool wait)
 {
-    note(saves, result);
-    if (!saves->speaks)
+    struct checkpoint_result result;
+    if (!checkpoint_saver_result(saves->saver, wait, &result))
         return;
-    if (!result->saved)
+    note(saves, &result);
+    if (!saves->is_first)
+        return;
+    if (!result.saved)
         log_warn(saves->env,
                  "THE CHECKPOINT OF STEP %" PRId64 " WAS NOT SAVED: %s; the run continues, %s",
-                 result->step, result->error,
+                 result.step, result.error,
                  saves->last_step >= 0 ? "and the previous checkpoint is intact"
                                        : "without an earlier checkpoint");
     else if (saves->callbacks->saved)
-        saves->callbacks->saved(saves->callbacks->user, result);
+        saves->callbacks->saved(saves->callbacks->user, &result);
 }
 
 void run_saves_look(struct run_saves *saves)
 {
-    struct checkpoint_result result;
-    if (checkpoint_saver_result(saves->saver, false, &result))
-        tell(saves, &result);
-}
-
-/* Wait for a save in progress and report it. */
-static void await(struct run_saves *saves)
-{
-    struct checkpoint_result result;
-    if (checkpoint_saver_result(saves->saver, true, &result))
-        tell(saves, &result);
+    report_ended(saves, false);
 }
 
 enum status run_saves_begin(struct run_saves *saves, const struct checkpoint_progress *progress)
 {
-    await(saves);
+    report_ended(saves, true);
     return checkpoint_saver_save(saves->saver, progress);
 }
 
@@ -108,13 +101,13 @@ enum status run_saves_finish(struct run_saves *saves, const struct checkpoint_pr
 {
     struct checkpoint_result result;
     char loss[512];
-    await(saves);
+    report_ended(saves, true);
     bool have = progress && saves->last_step == progress->step;
-    if (progress == NULL || (have && !saves->apart))
+    if (progress == NULL || (have && !saves->in_fallback))
         return STATUS_OK;
     TRY(last_save(saves, progress, &result));
     note(saves, &result);
-    if (!result.saved && have && saves->speaks)
+    if (!result.saved && have && saves->is_first)
         log_warn(saves->env, "the checkpoint is still only in '%s': %s", saves->summary->checkpoint,
                  result.error);
     if (result.saved || have)

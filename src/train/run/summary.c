@@ -92,7 +92,7 @@ static void add_ranks(struct text *text, const struct trainer_summary *summary)
     add_real(text, "tensor_waited", t->tensor_waited);
 }
 
-void trainer_summary_print(const struct trainer_summary *summary, struct text *text)
+static void print_summary(const struct trainer_summary *summary, struct text *text)
 {
     text_add(text, "{\n  \"end\": ");
     text_json_string(text, summary->end, strlen(summary->end));
@@ -128,7 +128,7 @@ enum status trainer_summary_write(struct env *env, const char *folder,
     struct text text;
     char *path;
     text_init(&text, env);
-    trainer_summary_print(summary, &text);
+    print_summary(summary, &text);
     enum status st = path_join(env, folder, "summary.json", &path);
     if (st == STATUS_OK) {
         st = file_write_text(env, path, &text);

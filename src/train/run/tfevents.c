@@ -35,7 +35,6 @@ enum { /* (field number << 3) | wire type */
 
 struct tfevents {
     struct env *env; /* borrowed */
-    char *path;
     int fd;
     struct text event, summary, value, tensor; /* reused, so that a step need not allocate */
 };
@@ -169,38 +168,32 @@ enum status tfevents_text(struct tfevents *events, double wall_time, int64_t ste
 
 /* --- the file ------------------------------------------------------------------------------- */
 
-static enum status open_file(struct tfevents *events, const char *path, double wall_time)
-{
-    static const char version[] = "brain.Event:2";
-    TRY(mem_strdup(events->env, path, &events->path));
-    events->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
-    if (events->fd < 0)
-        return FAIL(events->env, IO, "cannot create '%s': %s", path, strerror(errno));
-    event_begin(&events->event);
-    add_event_head(&events->event, wall_time, 0);
-    add_block(&events->event, EVENT_FILE_VERSION, version, strlen(version));
-    enum status st = event_write(events);
-    return st == STATUS_IO ? FAIL(events->env, IO, "cannot write '%s': %s", path, strerror(errno))
-                           : st;
-}
-
 enum status tfevents_create_file(struct env *env, const char *path, double wall_time,
                                  struct tfevents **events)
 {
+    static const char version[] = "brain.Event:2";
     struct tfevents *e;
-    enum status st;
     TRY(mem_alloc(env, MEM_OTHER, "tfevents", sizeof *e, &e));
     e->env = env;
-    e->fd = -1;
     text_init(&e->event, env);
     text_init(&e->summary, env);
     text_init(&e->value, env);
     text_init(&e->tensor, env);
-    TRY_OR(undo_events, open_file(e, path, wall_time));
-    *events = e;
-    return STATUS_OK;
-undo_events:
-    tfevents_destroy(e);
+    e->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
+    const char *what = e->fd < 0 ? "create" : "write";
+    enum status st = STATUS_IO;
+    if (e->fd >= 0) {
+        event_begin(&e->event);
+        add_event_head(&e->event, wall_time, 0);
+        add_block(&e->event, EVENT_FILE_VERSION, version, strlen(version));
+        st = event_write(e);
+    }
+    if (st == STATUS_IO)
+        st = FAIL(env, IO, "cannot %s '%s': %s", what, path, strerror(errno));
+    if (st == STATUS_OK)
+        *events = e;
+    else
+        tfevents_destroy(e);
     return st;
 }
 
@@ -234,6 +227,5 @@ void tfevents_destroy(struct tfevents *events)
     text_free(&events->value);
     text_free(&events->summary);
     text_free(&events->event);
-    mem_free(env, events->path);
     mem_free(env, events);
 }

@@ -30,14 +30,11 @@ static bool parse_step(const char *text, char end, const char **rest, int64_t *s
 
 static bool parse_steps(const char *text, int64_t *first, int64_t *last)
 {
-    const char *rest;
-    if (strchr(text, ':') == NULL) {
-        bool ok = parse_step(text, '\0', &rest, first);
-        *last = *first;
-        return ok;
-    }
-    return parse_step(text, ':', &rest, first) && parse_step(rest, '\0', &rest, last) &&
-           *first <= *last;
+    bool range = strchr(text, ':') != NULL;
+    if (!parse_step(text, range ? ':' : '\0', &text, first))
+        return false;
+    *last = *first;
+    return !range || (parse_step(text, '\0', &text, last) && *first <= *last);
 }
 
 /* A generous estimate of the number of spans, limited to most_spans: passes, waits and collectives
@@ -126,18 +123,6 @@ void tracing_close(struct tracing *tracing)
         trace_open(tracing->trace, false);
 }
 
-static enum status write_file(struct tracing *tracing, int rank, const char *folder)
-{
-    char name[64], host[64] = "", process[128], *path;
-    gethostname(host, sizeof host - 1);
-    snprintf(name, sizeof name, "trace-rank-%d.json", rank);
-    snprintf(process, sizeof process, "rank %d (%s)", rank, host);
-    TRY(path_join(tracing->env, folder, name, &path));
-    enum status st = trace_write(tracing->trace, rank, process, path);
-    mem_free(tracing->env, path);
-    return st;
-}
-
 enum status tracing_step_ends(struct tracing *tracing, int64_t step, bool over, int rank,
                               const char *folder)
 {
@@ -149,5 +134,12 @@ enum status tracing_step_ends(struct tracing *tracing, int64_t step, bool over, 
         log_warn(tracing->env,
                  "the trace of rank %d is full: %" PRId64 " spans are left out; trace fewer steps",
                  rank, trace_left_out(tracing->trace));
-    return write_file(tracing, rank, folder);
+    char name[64], host[64] = "", process[128], *path;
+    gethostname(host, sizeof host - 1);
+    snprintf(name, sizeof name, "trace-rank-%d.json", rank);
+    snprintf(process, sizeof process, "rank %d (%s)", rank, host);
+    TRY(path_join(tracing->env, folder, name, &path));
+    enum status st = trace_write(tracing->trace, rank, process, path);
+    mem_free(tracing->env, path);
+    return st;
 }

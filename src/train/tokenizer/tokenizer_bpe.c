@@ -102,17 +102,12 @@ static enum status fill_pairs(struct bpe *bpe, const struct merge *merges, int64
     return STATUS_OK;
 }
 
-static bool token_is(const struct vocab *vocab, int32_t id, const uint8_t *pretoken, size_t bytes)
-{
-    const struct token *token = &vocab->tokens[id];
-    return token->bytes == bytes && memcmp(vocab->blob + token->at, pretoken, bytes) == 0;
-}
-
 /* The slot of the word, or the empty slot where it belongs. */
 static int32_t *word_slot(const struct bpe *bpe, const uint8_t *pretoken, size_t bytes)
 {
     size_t at = hash_bytes(pretoken, bytes) & bpe->word_mask;
-    while (bpe->words[at] && !token_is(bpe->vocab, bpe->words[at] - 1, pretoken, bytes))
+    while (bpe->words[at] &&
+           !token_is(bpe->vocab, &bpe->vocab->tokens[bpe->words[at] - 1], pretoken, bytes))
         at = (at + 1) & bpe->word_mask;
     return &bpe->words[at];
 }
@@ -234,27 +229,21 @@ static struct slot *cache_find(const struct bpe_work *w, const uint8_t *pretoken
     }
 }
 
-/* Make room for one more record, by growing the cache or by emptying it. */
-static enum status cache_make_room(struct bpe_work *w, size_t bytes)
+static enum status cache_add(struct bpe_work *w, const uint8_t *pretoken, size_t bytes,
+                             const int32_t *ids, size_t count)
 {
-    if (w->block_bytes + bytes > w->block_room && w->block_room < CACHE_BLOCK_MAX) {
+    size_t record_bytes = (sizeof(struct record) + count * 4 + bytes + 3) / 4 * 4;
+    /* Make room, by growing the cache or by emptying it. */
+    if (w->block_bytes + record_bytes > w->block_room && w->block_room < CACHE_BLOCK_MAX) {
         TRY(mem_resize(w->env, &w->block, w->block_room * 2));
         w->block_room *= 2;
     }
-    if (w->block_bytes + bytes > w->block_room) {
+    if (w->block_bytes + record_bytes > w->block_room) {
         memset(w->slots, 0, (w->slot_mask + 1) * sizeof *w->slots);
         w->block_bytes = w->slot_used = 0;
     }
     if (w->slot_used * 2 > w->slot_mask)
         TRY(cache_grow_slots(w, (w->slot_mask + 1) * 2));
-    return STATUS_OK;
-}
-
-static enum status cache_add(struct bpe_work *w, const uint8_t *pretoken, size_t bytes,
-                             const int32_t *ids, size_t count)
-{
-    size_t record_bytes = (sizeof(struct record) + count * 4 + bytes + 3) / 4 * 4;
-    TRY(cache_make_room(w, record_bytes));
     struct slot *slot = cache_find(w, pretoken, bytes);
     slot->tag = (uint32_t)(hash_bytes(pretoken, bytes) >> 32);
     slot->at = (uint32_t)(w->block_bytes / 4 + 1);
@@ -297,14 +286,6 @@ void bpe_work_destroy(struct bpe_work *w)
 
 /* --- merging -------------------------------------------------------------------------------- */
 
-static void heap_push(struct bpe_work *w, uint64_t entry)
-{
-    size_t at = w->heap_count++;
-    for (; at && w->heap[(at - 1) / 2] > entry; at = (at - 1) / 2)
-        w->heap[at] = w->heap[(at - 1) / 2];
-    w->heap[at] = entry;
-}
-
 static uint64_t heap_pop(struct bpe_work *w)
 {
     uint64_t top = w->heap[0], last = w->heap[--w->heap_count];
@@ -334,11 +315,17 @@ static struct pair pair_at(const struct bpe_work *w, size_t at, size_t count)
     return (struct pair){.rank = NO_RANK};
 }
 
+/* Push the merge at `at`, if there is one, onto the heap. */
 static void push_pair(struct bpe_work *w, size_t at, size_t count)
 {
     struct pair pair = pair_at(w, at, count);
-    if (pair.rank != NO_RANK)
-        heap_push(w, (uint64_t)pair.rank << 32 | at);
+    if (pair.rank == NO_RANK)
+        return;
+    uint64_t entry = (uint64_t)pair.rank << 32 | at;
+    size_t i = w->heap_count++;
+    for (; i && w->heap[(i - 1) / 2] > entry; i = (i - 1) / 2)
+        w->heap[i] = w->heap[(i - 1) / 2];
+    w->heap[i] = entry;
 }
 
 static enum status symbols_fill(struct bpe_work *w, const uint8_t *pretoken, size_t bytes)

@@ -31,6 +31,12 @@ struct vocab {
     uint8_t *blob;
 };
 
+static inline bool token_is(const struct vocab *vocab, const struct token *token, const void *data,
+                            size_t bytes)
+{
+    return token->bytes == bytes && memcmp(vocab->blob + token->at, data, bytes) == 0;
+}
+
 /* --- added tokens (tokenizer_added.c): matched in the raw text, before splitting ------------ */
 
 struct added {

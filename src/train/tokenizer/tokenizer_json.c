@@ -9,8 +9,8 @@
  * those of its two parts, concatenated. Round trips depend on both.
  */
 #include "base/json_doc.h"
+#include "base/named.h"
 #include "train/tokenizer/tokenizer_impl.h"
-#include "base/mistaken.h"
 
 struct reader {
     struct env *env;             /* borrowed */
@@ -196,12 +196,6 @@ static enum status read_vocab(struct reader *r)
 
 /* --- added tokens --------------------------------------------------------------------------- */
 
-static bool same_bytes(const struct vocab *vocab, const struct token *token, const void *data,
-                       size_t bytes)
-{
-    return token->bytes == bytes && memcmp(vocab->blob + token->at, data, bytes) == 0;
-}
-
 /* Set the bytes of an added token. A vocabulary entry with the same spelling is the same token. */
 static enum status set_added_content(struct reader *r, int32_t id, const char *content,
                                      size_t bytes, bool special)
@@ -210,13 +204,13 @@ static enum status set_added_content(struct reader *r, int32_t id, const char *c
     struct token *token = &vocab->tokens[id];
     const json_t *known = json_object_get(r->vocab, content);
     bool consistent = known ? json_integer_value(known) == id
-                            : !token->flags || same_bytes(vocab, token, content, bytes);
+                            : !token->flags || token_is(vocab, token, content, bytes);
     if (!consistent)
         return MALFORMED(r,
                          "added token '%s' has id %d, but that id belongs to another token, or "
                          "model.vocab gives '%s' another id",
                          content, id, content);
-    if (!same_bytes(vocab, token, content, bytes)) {
+    if (!token_is(vocab, token, content, bytes)) {
         memcpy(vocab->blob + r->blob_bytes, content, bytes);
         set_token(r, token, bytes, TOKEN_USED);
     }

@@ -154,13 +154,6 @@ static enum status rewrite_escape(struct rewrite *r)
     return STATUS_OK;
 }
 
-static void rewrite_set_open(struct rewrite *r)
-{
-    size_t length = peek(r, 1) == '^' ? 2 : 1;
-    r->in_set = 1;
-    rewrite_keep(r, peek(r, length) == ']' ? length + 1 : length); /* a leading ] is literal */
-}
-
 /* Inside [...]: a nested set is a union, so its brackets are dropped. */
 static enum status rewrite_in_set(struct rewrite *r)
 {
@@ -193,7 +186,10 @@ static enum status rewrite_run(struct rewrite *r)
         } else if (r->in_set) {
             TRY(rewrite_in_set(r));
         } else if (c == '[') {
-            rewrite_set_open(r);
+            size_t length = peek(r, 1) == '^' ? 2 : 1;
+            r->in_set = 1;
+            rewrite_keep(r,
+                         peek(r, length) == ']' ? length + 1 : length); /* a leading ] is literal */
         } else {
             rewrite_keep(r, 1);
         }
@@ -355,16 +351,6 @@ static int find(struct split_work *w, int step, const uint8_t *text, size_t byte
     return rc < 0 ? rc : 1;
 }
 
-static enum status regex_failed(struct split_work *w, int code)
-{
-    char message[128];
-    if (code == PCRE2_ERROR_NOMEMORY)
-        return FAIL(w->env, MEMORY, "out of memory for the regex of the tokenizer's pre_tokenizer");
-    pcre2_get_error_message(code, (PCRE2_UCHAR *)message, sizeof message);
-    return FAIL(w->env, FORMAT,
-                "the regex of the tokenizer's pre_tokenizer failed on this text: %s", message);
-}
-
 static enum status split_step(struct split_work *w, int step, const uint8_t *text, size_t bytes)
 {
     size_t from = 0, done = 0, start, end;
@@ -374,8 +360,16 @@ static enum status split_step(struct split_work *w, int step, const uint8_t *tex
         int found = find(w, step, text, bytes, from, &start, &end);
         if (found == 0)
             break;
-        if (found < 0)
-            return regex_failed(w, found);
+        if (found == PCRE2_ERROR_NOMEMORY)
+            return FAIL(w->env, MEMORY,
+                        "out of memory for the regex of the tokenizer's pre_tokenizer");
+        if (found < 0) {
+            char message[128];
+            pcre2_get_error_message(found, (PCRE2_UCHAR *)message, sizeof message);
+            return FAIL(w->env, FORMAT,
+                        "the regex of the tokenizer's pre_tokenizer failed on this text: %s",
+                        message);
+        }
         if (start < done || end < start) /* possible with \K */
             return FAIL(w->env, FORMAT,
                         "the regex of the tokenizer's pre_tokenizer moves backwards");

@@ -191,16 +191,6 @@ static enum status pop_best(struct tokenizer_learner *t, uint32_t *pair, bool *f
 
 /* --- merging -------------------------------------------------------------------------------- */
 
-/* Bytes in the order of their code points in the byte alphabet, as in GPT-2's ids. */
-static void byte_order(uint8_t order[256])
-{
-    int count = 0;
-    for (int code = 0; code < 0x144; code++)
-        if (alphabet_byte(code) >= 0)
-            order[count++] = (uint8_t)alphabet_byte(code);
-    CHECK_EQ(count, 256);
-}
-
 static enum status fill_pairs(struct tokenizer_learner *t, const uint8_t order[256])
 {
     int32_t byte_id[256];
@@ -347,9 +337,13 @@ struct tokenizer_dropped tokenizer_learner_dropped(const struct tokenizer_learne
 
 enum status tokenizer_learner_finish(struct tokenizer_learner *t, struct tokenizer **tokenizer)
 {
-    uint8_t order[256];
+    uint8_t order[256]; /* bytes by their code points in the byte alphabet, as in GPT-2's ids */
+    int count = 0;
     TRY(learner_words_end(t));
-    byte_order(order);
+    for (int code = 0; code < 0x144; code++)
+        if (alphabet_byte(code) >= 0)
+            order[count++] = (uint8_t)alphabet_byte(code);
+    CHECK_EQ(count, 256);
     TRY(fill_pairs(t, order));
     TRY(learn(t));
     return tokenizer_build(t->env, order, t->merges, t->merge_count, "training", tokenizer);

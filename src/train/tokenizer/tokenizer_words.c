@@ -36,22 +36,6 @@ static void drop_words(struct tokenizer_learner *t, int64_t most)
     learner_index_fill(t, &t->word_index, kept, word_hash);
 }
 
-static bool is_full(const struct tokenizer_learner *t, size_t more)
-{
-    return t->word_count >= t->limits.words || t->symbol_count + more > t->limits.word_bytes;
-}
-
-/* Drop words until half of the table is free, so that this is rarely needed. */
-static void make_room(struct tokenizer_learner *t)
-{
-    size_t words = t->limits.words / 2, bytes = t->limits.word_bytes / 2;
-    for (int64_t most = 1; t->word_count > words || t->symbol_count > bytes; most++) {
-        drop_words(t, most);
-        if (most > t->dropped.most)
-            t->dropped.most = most;
-    }
-}
-
 static enum status add_word(struct tokenizer_learner *t, const uint8_t *pretoken, size_t bytes)
 {
     if (t->symbol_count + bytes > t->letter_room) {
@@ -82,12 +66,17 @@ static enum status count_word(void *user, const uint8_t *pretoken, size_t bytes)
             return STATUS_OK;
         }
     }
-    if (bytes > t->limits.word_bytes / 2) { /* would not fit even after make_room */
+    if (bytes > t->limits.word_bytes / 2) { /* would not fit even in a table that is half free */
         t->dropped.words++;
         return STATUS_OK;
     }
-    if (is_full(t, bytes)) {
-        make_room(t);
+    if (t->word_count >= t->limits.words || t->symbol_count + bytes > t->limits.word_bytes) {
+        /* Drop words until half of the table is free, so that this is rarely needed. */
+        size_t words = t->limits.words / 2, word_bytes = t->limits.word_bytes / 2;
+        for (int64_t most = 1; t->word_count > words || t->symbol_count > word_bytes; most++) {
+            drop_words(t, most);
+            t->dropped.most = most > t->dropped.most ? most : t->dropped.most;
+        }
         for (at = hash_bytes(pretoken, bytes) & t->word_index.mask; t->word_index.slots[at];)
             at = (at + 1) & t->word_index.mask;
     }

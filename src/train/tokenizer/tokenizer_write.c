@@ -13,13 +13,6 @@ struct spellings {
     size_t *start;    /* [count + 1] */
 };
 
-static void add_code(struct text *text, int code)
-{
-    char utf8[2] = {(char)(0xc0 | code >> 6), (char)(0x80 | (code & 0x3f))};
-    char ascii = (char)code;
-    text_add_bytes(text, code < 0x80 ? &ascii : utf8, code < 0x80 ? 1 : 2);
-}
-
 /* Copy the spelling of an id to `scratch`: s->text may move while it grows. */
 static void add_part(struct spellings *s, int32_t id, struct text *scratch)
 {
@@ -30,7 +23,10 @@ static enum status spell_all(struct spellings *s, const uint8_t order[256],
                              const struct merge *merges, int merge_count, struct text *scratch)
 {
     for (int id = 0; id < 256; id++) {
-        add_code(&s->text, alphabet_code(order[id]));
+        int code = alphabet_code(order[id]);
+        char utf8[2] = {(char)(0xc0 | code >> 6), (char)(0x80 | (code & 0x3f))};
+        char ascii = (char)code;
+        text_add_bytes(&s->text, code < 0x80 ? &ascii : utf8, code < 0x80 ? 1 : 2);
         s->start[id + 1] = s->text.bytes;
     }
     TRY(s->text.status);

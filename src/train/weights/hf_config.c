@@ -8,7 +8,7 @@
 #include <string.h>
 #include "base/file.h"
 #include "base/json_doc.h"
-#include "base/mistaken.h"
+#include "base/named.h"
 
 #define CONFIG_BYTES_MAX ((size_t)16 << 20)
 #define SIZE_MAX_VALUE   ((int64_t)1 << 31)
@@ -208,16 +208,6 @@ static void read_llama(struct cursor *c, struct hf_config *config)
     read_rope(c, config);
 }
 
-static void read_head_dim(struct cursor *c, struct hf_config *config)
-{
-    bool given = config->arch == HF_LLAMA && get(c, c->root, "head_dim");
-    if (c->status == STATUS_OK && !given && config->width % config->heads != 0)
-        c->status = FAIL(c->env, FORMAT, "'%s': %lld heads do not divide the width %lld", c->origin,
-                         (long long)config->heads, (long long)config->width);
-    if (c->status == STATUS_OK)
-        config->head_dim = given ? get_size(c, "head_dim", NULL, 0) : config->width / config->heads;
-}
-
 static enum status read_root(struct cursor *c, struct hf_config *config)
 {
     if (!json_is_object(c->root))
@@ -231,7 +221,12 @@ static enum status read_root(struct cursor *c, struct hf_config *config)
     else
         return FAIL(c->env, CONFIG, "'%s': model_type '%s' is not supported, only gpt2 and llama",
                     c->origin, type);
-    read_head_dim(c, config);
+    bool given = config->arch == HF_LLAMA && get(c, c->root, "head_dim");
+    if (c->status == STATUS_OK && !given && config->width % config->heads != 0)
+        c->status = FAIL(c->env, FORMAT, "'%s': %lld heads do not divide the width %lld", c->origin,
+                         (long long)config->heads, (long long)config->width);
+    if (c->status == STATUS_OK)
+        config->head_dim = given ? get_size(c, "head_dim", NULL, 0) : config->width / config->heads;
     config->init_std = get_real(c, c->root, "initializer_range", 0.02);
     config->type = get_type(c);
     return c->status;
@@ -393,14 +388,4 @@ void hf_config_print(const struct hf_config *config, struct text *text)
     add_word(text, "torch_dtype", type);
     add_word(text, "dtype", type);
     text_add(text, "\n}\n");
-}
-
-enum status hf_config_write(struct env *env, const char *path, const struct hf_config *config)
-{
-    struct text text;
-    text_init(&text, env);
-    hf_config_print(config, &text);
-    enum status st = file_write_text(env, path, &text);
-    text_free(&text);
-    return st;
 }

@@ -41,6 +41,5 @@ enum status hf_config_read(struct env *env, const char *path, struct hf_config *
 
 /* Append the text of a config.json, from which hf_config_parse reads the same values. */
 void hf_config_print(const struct hf_config *config, struct text *text);
-enum status hf_config_write(struct env *env, const char *path, const struct hf_config *config);
 
 #endif

@@ -14,7 +14,7 @@
 #include <string.h>
 #include "base/file.h"
 #include "base/json_doc.h"
-#include "base/mistaken.h"
+#include "base/named.h"
 
 #define HEADER_BYTES_MAX 100000000u
 #define CHUNK_ELEMENTS   512
@@ -42,16 +42,6 @@ static const char *const TYPE_WORDS[DTYPE_COUNT] = {
 const char *safetensors_type_word(enum dtype type)
 {
     return TYPE_WORDS[type];
-}
-
-static bool type_parse(const char *word, enum dtype *type)
-{
-    for (int i = 0; i < DTYPE_COUNT; i++)
-        if (strcmp(word, TYPE_WORDS[i]) == 0) {
-            *type = (enum dtype)i;
-            return true;
-        }
-    return false;
 }
 
 /* --- the header ----------------------------------------------------------------------------- */
@@ -134,22 +124,26 @@ static enum status tensor_parse(const struct safetensors *file, const char *name
     const char *word = json_string_value(json_object_get(entry, "dtype"));
     const json_t *offsets = json_object_get(entry, "data_offsets");
     const json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
+    int type = 0;
     tensor->name = name;
     if (!word)
         return FAIL(file->env, FORMAT, "'%s': tensor '%s' has no dtype", file->origin, name);
-    if (!type_parse(word, &tensor->type))
+    while (type < DTYPE_COUNT && strcmp(word, TYPE_WORDS[type]) != 0)
+        type++;
+    if (type == DTYPE_COUNT)
         return FAIL(file->env, FORMAT, "'%s': tensor '%s' has type %s, which is not supported",
                     file->origin, name, word);
     if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end) ||
         json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin))
         return FAIL(file->env, FORMAT, "'%s': tensor '%s': data_offsets is not [begin, end]",
                     file->origin, name);
+    tensor->type = (enum dtype)type;
     tensor->begin = (uint64_t)json_integer_value(begin);
     tensor->bytes = (size_t)(json_integer_value(end) - json_integer_value(begin));
     return shape_parse(file, json_object_get(entry, "shape"), tensor);
 }
 
-static int compare_places(const void *a, const void *b)
+static int compare_offsets(const void *a, const void *b)
 {
     const struct safetensor *x = a, *y = b;
     if (x->begin != y->begin)
@@ -180,7 +174,7 @@ static enum status tensors_parse(struct safetensors *file)
         else
             TRY(tensor_parse(file, name, entry, &file->tensors[file->count++]));
     }
-    qsort(file->tensors, (size_t)file->count, sizeof *file->tensors, compare_places);
+    qsort(file->tensors, (size_t)file->count, sizeof *file->tensors, compare_offsets);
     for (int i = 0; i < file->count; i++)
         file->by_name[i] = &file->tensors[i];
     qsort(file->by_name, (size_t)file->count, sizeof *file->by_name, compare_names);
@@ -274,16 +268,9 @@ enum status safetensors_open_header(struct env *env, const void *data, size_t he
         memcpy(&size, data, 8);
     if (header_bytes < 8 || size != header_bytes - 8 || bytes < header_bytes)
         return FAIL(env, FORMAT, "'%s': the header is not whole", origin);
-    struct safetensors *f = NULL;
-    enum status st;
-    TRY_OR(undo_file, file_create(env, origin, &f));
-    TRY_OR(undo_file, file_parse(f, data, bytes));
-    f->data = NULL;
-    *file = f;
+    TRY(safetensors_open_memory(env, data, bytes, origin, file));
+    (*file)->data = NULL;
     return STATUS_OK;
-undo_file:
-    safetensors_close(f);
-    return st;
 }
 
 enum status safetensors_open(struct env *env, const char *path, struct safetensors **file)
@@ -342,12 +329,6 @@ const struct safetensor *safetensors_find(const struct safetensors *file, const 
     return NULL;
 }
 
-const char *safetensors_metadata(const struct safetensors *file, const char *key)
-{
-    return json_string_value(
-        json_object_get(json_object_get(file->header.root, "__metadata__"), key));
-}
-
 static bool is_floating(enum dtype type)
 {
     return type == DTYPE_F32 || type == DTYPE_BF16 || type == DTYPE_F16 || type == DTYPE_F64;
@@ -377,4 +358,40 @@ enum status safetensors_read(const struct safetensors *file, const struct safete
         dtype_convert(to + (size_t)done * dtype_bytes(type), type, chunk, tensor->type, n);
     }
     return file_map_check(file->env, file->origin, file->data);
+}
+
+/* --- the tensors of a graph, found by name -------------------------------------------------- */
+
+static int compare_tensor_names(const void *a, const void *b)
+{
+    return strcmp(((const struct tensor_name *)a)->name, ((const struct tensor_name *)b)->name);
+}
+
+enum status tensor_names_create(struct env *env, const struct unit_graph *graph,
+                                const char *(*also)(const char *name), struct tensor_names *names)
+{
+    size_t most = (also ? 2 : 1) * (size_t)graph->tensor_count;
+    *names = (struct tensor_names){.env = env};
+    TRY(mem_alloc_array(env, MEM_OTHER, "tensor names", most, sizeof *names->list, &names->list));
+    for (int t = 0; t < graph->tensor_count; t++) {
+        const char *name = graph->tensors[t].name;
+        names->list[names->count++] = (struct tensor_name){name, t};
+        if (also && strcmp(also(name), name) != 0)
+            names->list[names->count++] = (struct tensor_name){also(name), t};
+    }
+    qsort(names->list, (size_t)names->count, sizeof *names->list, compare_tensor_names);
+    return STATUS_OK;
+}
+
+int tensor_names_find(const struct tensor_names *names, const char *name)
+{
+    struct tensor_name wanted = {.name = name};
+    const struct tensor_name *found =
+        bsearch(&wanted, names->list, (size_t)names->count, sizeof wanted, compare_tensor_names);
+    return found ? found->tensor : -1;
+}
+
+void tensor_names_free(struct tensor_names *names)
+{
+    mem_free(names->env, names->list);
 }

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include "base/dtype.h"
 #include "base/env.h"
+#include "unit/unit.h"
 
 #define SAFETENSORS_RANK_MAX 8
 
@@ -38,7 +39,6 @@ void safetensors_close(struct safetensors *file); /* NULL is fine */
 int safetensors_count(const struct safetensors *file);
 const struct safetensor *safetensors_at(const struct safetensors *file, int i); /* by offset */
 const struct safetensor *safetensors_find(const struct safetensors *file, const char *name);
-const char *safetensors_metadata(const struct safetensors *file, const char *key); /* or NULL */
 
 /* out[0 .. count) = elements [first, first + count) of the tensor in C order, converted to `type`:
  * any floating type to any other, an integer type only to itself. The range must be inside the
@@ -47,5 +47,26 @@ enum status safetensors_read(const struct safetensors *file, const struct safete
                              int64_t first, int64_t count, enum dtype type, void *out);
 
 const char *safetensors_type_word(enum dtype type); /* "F32", "BF16", ... as in the header */
+
+/* --- the tensors of a graph, found by name -------------------------------------------------- */
+
+/* The list is sorted, because a model may have thousands of layers and a file may have its tensors
+ * in any order. */
+struct tensor_name {
+    const char *name; /* borrowed from the graph */
+    int tensor;
+};
+
+struct tensor_names {
+    struct env *env;
+    struct tensor_name *list;
+    int count;
+};
+
+/* `also` returns an alternative name of a tensor, or the same name; NULL = no alternatives. */
+enum status tensor_names_create(struct env *env, const struct unit_graph *graph,
+                                const char *(*also)(const char *name), struct tensor_names *names);
+int tensor_names_find(const struct tensor_names *names, const char *name); /* -1 = not found */
+void tensor_names_free(struct tensor_names *names);
 
 #endif

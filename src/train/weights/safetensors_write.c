@@ -7,12 +7,12 @@
 #include "train/weights/safetensors_write.h"
 #include <stdlib.h>
 #include <string.h>
+#include "base/file.h"
 #include "base/text.h"
-#include "base/part_file.h"
 
 #define CHUNK_BYTES (4u << 20)
 
-struct place {                             /* one tensor in the file */
+struct location {                          /* of one tensor in the file */
     const struct safetensors_entry *entry; /* borrowed; NULL once the layout is complete */
     int index;                             /* of the caller's entry */
     uint64_t begin;                        /* offset in the file, in bytes */
@@ -23,8 +23,8 @@ struct place {                             /* one tensor in the file */
 struct safetensors_layout {
     struct env *env; /* borrowed */
     struct text header;
-    struct place *places; /* in file order */
-    int *position;        /* index of an entry -> index in places */
+    struct location *locations; /* in file order */
+    int *position;              /* index of an entry -> index in locations */
     int count;
     uint64_t file_bytes;
 };
@@ -40,15 +40,15 @@ static int type_order(enum dtype type)
     return order[type];
 }
 
-static int compare_places(const void *a, const void *b)
+static int compare_locations(const void *a, const void *b)
 {
-    const struct place *x = a, *y = b;
+    const struct location *x = a, *y = b;
     int by_type = type_order(y->type) - type_order(x->type);
     return by_type ? by_type : strcmp(x->entry->name, y->entry->name);
 }
 
-static enum status place_init(struct env *env, const struct safetensors_entry *entry, int index,
-                              struct place *place)
+static enum status location_init(struct env *env, const struct safetensors_entry *entry, int index,
+                                 struct location *location)
 {
     int64_t count = 1, bytes;
     bool overflow = false;
@@ -60,29 +60,20 @@ static enum status place_init(struct env *env, const struct safetensors_entry *e
     overflow |= __builtin_mul_overflow(count, (int64_t)dtype_bytes(entry->type), &bytes);
     if (overflow)
         return FAIL(env, FORMAT, "tensor '%s' is too large for a file", entry->name);
-    *place = (struct place){.entry = entry, .index = index, .count = count, .type = entry->type};
+    *location =
+        (struct location){.entry = entry, .index = index, .count = count, .type = entry->type};
     return STATUS_OK;
 }
 
-static size_t place_bytes(const struct place *place)
+static size_t location_bytes(const struct location *location)
 {
-    return (size_t)place->count * dtype_bytes(place->type);
+    return (size_t)location->count * dtype_bytes(location->type);
 }
 
 static int compare_names(const void *a, const void *b)
 {
-    return strcmp(((const struct place *)a)->entry->name, ((const struct place *)b)->entry->name);
-}
-
-static enum status places_sort(struct safetensors_layout *layout)
-{
-    struct place *places = layout->places;
-    qsort(places, (size_t)layout->count, sizeof *places, compare_names);
-    for (int i = 1; i < layout->count; i++)
-        if (compare_names(&places[i - 1], &places[i]) == 0)
-            return FAIL(layout->env, FORMAT, "two tensors are called '%s'", places[i].entry->name);
-    qsort(places, (size_t)layout->count, sizeof *places, compare_places);
-    return STATUS_OK;
+    return strcmp(((const struct location *)a)->entry->name,
+                  ((const struct location *)b)->entry->name);
 }
 
 /* --- the header text ------------------------------------------------------------------------ */
@@ -92,27 +83,15 @@ static void header_add_string(struct text *text, const char *string)
     text_json_string(text, string, strlen(string));
 }
 
-static void header_add_metadata(struct text *text, const struct safetensors_pair *pairs, int count)
-{
-    text_add(text, "{\"__metadata__\":{\"format\":\"pt\"");
-    for (int i = 0; i < count; i++) {
-        text_add(text, ",");
-        header_add_string(text, pairs[i].key);
-        text_add(text, ":");
-        header_add_string(text, pairs[i].value);
-    }
-    text_add(text, "}");
-}
-
-static void header_add_tensor(struct text *text, const struct place *place, uint64_t begin)
+static void header_add_tensor(struct text *text, const struct location *location, uint64_t begin)
 {
     text_add(text, ",");
-    header_add_string(text, place->entry->name);
-    text_printf(text, ":{\"dtype\":\"%s\",\"shape\":[", safetensors_type_word(place->type));
-    for (int i = 0; i < place->entry->rank; i++)
-        text_printf(text, "%s%lld", i ? "," : "", (long long)place->entry->shape[i]);
+    header_add_string(text, location->entry->name);
+    text_printf(text, ":{\"dtype\":\"%s\",\"shape\":[", safetensors_type_word(location->type));
+    for (int i = 0; i < location->entry->rank; i++)
+        text_printf(text, "%s%lld", i ? "," : "", (long long)location->entry->shape[i]);
     text_printf(text, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)begin,
-                (unsigned long long)(begin + place_bytes(place)));
+                (unsigned long long)(begin + location_bytes(location)));
 }
 
 /* Write the header text and set the offset of every tensor. */
@@ -122,11 +101,18 @@ static enum status layout_fill(struct safetensors_layout *layout,
     struct text *text = &layout->header;
     uint64_t next = 0;
     text_add_bytes(text, "\0\0\0\0\0\0\0", 8);
-    header_add_metadata(text, metadata, metadata_count);
+    text_add(text, "{\"__metadata__\":{\"format\":\"pt\"");
+    for (int i = 0; i < metadata_count; i++) {
+        text_add(text, ",");
+        header_add_string(text, metadata[i].key);
+        text_add(text, ":");
+        header_add_string(text, metadata[i].value);
+    }
+    text_add(text, "}");
     for (int i = 0; i < layout->count; i++) {
-        header_add_tensor(text, &layout->places[i], next);
-        layout->places[i].begin = next;
-        next += place_bytes(&layout->places[i]);
+        header_add_tensor(text, &layout->locations[i], next);
+        layout->locations[i].begin = next;
+        next += location_bytes(&layout->locations[i]);
     }
     text_add(text, "}");
     while (text->status == STATUS_OK && text->bytes % 8 != 0)
@@ -135,31 +121,15 @@ static enum status layout_fill(struct safetensors_layout *layout,
     uint64_t json_bytes = text->bytes - 8;
     memcpy(text->data, &json_bytes, 8);
     for (int i = 0; i < layout->count; i++) {
-        layout->places[i].begin += text->bytes;
-        layout->places[i].entry = NULL;
-        layout->position[layout->places[i].index] = i;
+        layout->locations[i].begin += text->bytes;
+        layout->locations[i].entry = NULL;
+        layout->position[layout->locations[i].index] = i;
     }
     layout->file_bytes = next + text->bytes;
     return STATUS_OK;
 }
 
 /* --- the layout ----------------------------------------------------------------------------- */
-
-static enum status layout_build(struct safetensors_layout *layout,
-                                const struct safetensors_entry *entries,
-                                const struct safetensors_pair *metadata, int metadata_count)
-{
-    struct env *env = layout->env;
-    size_t count = (size_t)layout->count;
-    TRY(mem_alloc_array(env, MEM_OTHER, "safetensors layout", count, sizeof *layout->places,
-                        &layout->places));
-    TRY(mem_alloc_array(env, MEM_OTHER, "safetensors layout", count, sizeof *layout->position,
-                        &layout->position));
-    for (int i = 0; i < layout->count; i++)
-        TRY(place_init(env, &entries[i], i, &layout->places[i]));
-    TRY(places_sort(layout));
-    return layout_fill(layout, metadata, metadata_count);
-}
 
 enum status safetensors_layout_create(struct env *env, const struct safetensors_entry *entries,
                                       int count, const struct safetensors_pair *metadata,
@@ -171,7 +141,20 @@ enum status safetensors_layout_create(struct env *env, const struct safetensors_
     l->env = env;
     l->count = count;
     text_init(&l->header, env);
-    TRY_OR(undo_layout, layout_build(l, entries, metadata, metadata_count));
+    TRY_OR(undo_layout, mem_alloc_array(env, MEM_OTHER, "safetensors layout", (size_t)count,
+                                        sizeof *l->locations, &l->locations));
+    TRY_OR(undo_layout, mem_alloc_array(env, MEM_OTHER, "safetensors layout", (size_t)count,
+                                        sizeof *l->position, &l->position));
+    for (int i = 0; i < count; i++)
+        TRY_OR(undo_layout, location_init(env, &entries[i], i, &l->locations[i]));
+    qsort(l->locations, (size_t)count, sizeof *l->locations, compare_names);
+    for (int i = 1; i < count; i++)
+        if (compare_names(&l->locations[i - 1], &l->locations[i]) == 0) {
+            st = FAIL(env, FORMAT, "two tensors are called '%s'", l->locations[i].entry->name);
+            goto undo_layout;
+        }
+    qsort(l->locations, (size_t)count, sizeof *l->locations, compare_locations);
+    TRY_OR(undo_layout, layout_fill(l, metadata, metadata_count));
     *layout = l;
     return STATUS_OK;
 undo_layout:
@@ -186,7 +169,7 @@ void safetensors_layout_destroy(struct safetensors_layout *layout)
     struct env *env = layout->env;
     text_free(&layout->header);
     mem_free(env, layout->position);
-    mem_free(env, layout->places);
+    mem_free(env, layout->locations);
     mem_free(env, layout);
 }
 
@@ -204,67 +187,44 @@ uint64_t safetensors_layout_file_bytes(const struct safetensors_layout *layout)
 uint64_t safetensors_layout_begin(const struct safetensors_layout *layout, int i)
 {
     CHECK(i >= 0 && i < layout->count);
-    return layout->places[layout->position[i]].begin;
-}
-
-int64_t safetensors_layout_count(const struct safetensors_layout *layout, int i)
-{
-    CHECK(i >= 0 && i < layout->count);
-    return layout->places[layout->position[i]].count;
+    return layout->locations[layout->position[i]].begin;
 }
 
 /* --- writing -------------------------------------------------------------------------------- */
 
-/* `file` NULL = only call `fill`. */
-static enum status write_tensor(struct part_file *file, const struct place *place,
+static enum status write_tensor(struct part_file *file, const struct location *location,
                                 safetensors_fill_fn *fill, void *user, void *chunk)
 {
-    size_t width = dtype_bytes(place->type);
+    size_t width = dtype_bytes(location->type);
     int64_t step = (int64_t)(CHUNK_BYTES / width);
-    for (int64_t first = 0; first < place->count; first += step) {
-        int64_t n = place->count - first < step ? place->count - first : step;
-        TRY(fill(user, place->index, first, n, chunk));
+    for (int64_t first = 0; first < location->count; first += step) {
+        int64_t n = location->count - first < step ? location->count - first : step;
+        TRY(fill(user, location->index, first, n, chunk));
         if (file)
-            TRY(part_file_write(file, place->begin + (uint64_t)first * width, chunk,
+            TRY(part_file_write(file, location->begin + (uint64_t)first * width, chunk,
                                 (size_t)n * width));
     }
     return STATUS_OK;
-}
-
-static enum status write_all(struct part_file *file, const struct safetensors_layout *layout,
-                             safetensors_fill_fn *fill, void *user, void *chunk)
-{
-    TRY(part_file_reserve(file, layout->file_bytes));
-    TRY(part_file_write(file, 0, layout->header.data, layout->header.bytes));
-    for (int i = 0; i < layout->count; i++)
-        TRY(write_tensor(file, &layout->places[i], fill, user, chunk));
-    return part_file_commit(file);
 }
 
 enum status safetensors_write(struct env *env, const char *path,
                               const struct safetensors_layout *layout, safetensors_fill_fn *fill,
                               void *user)
 {
-    struct part_file *file;
+    struct part_file *file = NULL;
     void *chunk;
     enum status st;
     TRY(mem_alloc(env, MEM_OTHER, "safetensors chunk", CHUNK_BYTES, &chunk));
-    TRY_OR(undo_chunk, part_file_create(env, path, &file));
-    st = write_all(file, layout, fill, user, chunk);
+    if (path) {
+        TRY_OR(undo, part_file_create(env, path, &file));
+        TRY_OR(undo, part_file_reserve(file, layout->file_bytes));
+        TRY_OR(undo, part_file_write(file, 0, layout->header.data, layout->header.bytes));
+    }
+    for (int i = 0; i < layout->count; i++)
+        TRY_OR(undo, write_tensor(file, &layout->locations[i], fill, user, chunk));
+    st = file ? part_file_commit(file) : STATUS_OK;
+undo:
     part_file_destroy(file);
-undo_chunk:
-    mem_free(env, chunk);
-    return st;
-}
-
-enum status safetensors_follow(struct env *env, const struct safetensors_layout *layout,
-                               safetensors_fill_fn *fill, void *user)
-{
-    void *chunk;
-    enum status st = STATUS_OK;
-    TRY(mem_alloc(env, MEM_OTHER, "safetensors chunk", CHUNK_BYTES, &chunk));
-    for (int i = 0; st == STATUS_OK && i < layout->count; i++)
-        st = write_tensor(NULL, &layout->places[i], fill, user, chunk);
     mem_free(env, chunk);
     return st;
 }

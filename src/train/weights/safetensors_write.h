@@ -32,24 +32,18 @@ void safetensors_layout_destroy(struct safetensors_layout *layout); /* NULL is f
 /* The first bytes of the file: length, JSON and padding. */
 const void *safetensors_layout_header(const struct safetensors_layout *layout, size_t *bytes);
 uint64_t safetensors_layout_file_bytes(const struct safetensors_layout *layout);
-/* The offset in the file of entry i (an index into the entries given at creation), and its number
- * of elements. */
+/* The offset in the file of entry i, an index into the entries given at creation. */
 uint64_t safetensors_layout_begin(const struct safetensors_layout *layout, int i);
-int64_t safetensors_layout_count(const struct safetensors_layout *layout, int i);
 
 /* Fill out[0 .. count) with elements [first, first + count) of entry i, in the entry's type. */
 typedef enum status safetensors_fill_fn(void *user, int i, int64_t first, int64_t count, void *out);
 
 /* Write the whole file under a temporary name, sync it, and rename it to `path`. `fill` is called
  * for the tensors in file order, in chunks of up to 4 MiB. If `fill` fails, its status is returned
- * and `path` is unchanged. */
+ * and `path` is unchanged. `path` NULL: only `fill` is called, in the same order, for ranks that take
+ * part in a collective `fill` while another rank writes. */
 enum status safetensors_write(struct env *env, const char *path,
                               const struct safetensors_layout *layout, safetensors_fill_fn *fill,
                               void *user);
-
-/* Make the same calls of `fill` as safetensors_write, in the same order, without writing a file:
- * for ranks that take part in a collective `fill` while another rank writes. */
-enum status safetensors_follow(struct env *env, const struct safetensors_layout *layout,
-                               safetensors_fill_fn *fill, void *user);
 
 #endif

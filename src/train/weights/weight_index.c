@@ -4,15 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/json_doc.h"
-#include "base/mistaken.h"
-
-static enum status check_name(struct env *env, const char *origin, const char *name)
-{
-    if (name != NULL && *name != '\0' && strpbrk(name, "/\\") == NULL && strstr(name, "..") == NULL)
-        return STATUS_OK;
-    return FAIL(env, FORMAT, "'%s': weight_map names '%s', which is no file of this folder", origin,
-                name != NULL ? name : "(no text)");
-}
+#include "base/named.h"
 
 static int compare_names(const void *a, const void *b)
 {
@@ -45,7 +37,10 @@ static enum status read_map(struct weight_index *index, const char *origin, json
     json_object_foreach(map, tensor, value)
     {
         const char *name = json_string_value(value);
-        TRY(check_name(index->env, origin, name));
+        if (!name || !*name || strpbrk(name, "/\\") || strstr(name, ".."))
+            return FAIL(index->env, FORMAT,
+                        "'%s': weight_map names '%s', which is no file of this folder", origin,
+                        name ? name : "(no text)");
         TRY(mem_strdup(index->env, name, &index->files[index->count]));
         index->count++;
     }

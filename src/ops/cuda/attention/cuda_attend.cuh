@@ -8,67 +8,26 @@
  */
 #ifndef OPS_CUDA_CUDA_ATTEND_CUH
 #define OPS_CUDA_CUDA_ATTEND_CUH
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <math.h>
-#include "base/dtype.h"
 #include "ops/cuda/attention/cuda_attention.h"
+#include "ops/cuda/common/vector.cuh"
 
 namespace attend
 {
 
-const int LANES = 32;
-const unsigned ALL = 0xffffffffu;
-
-__device__ inline float to_float(float x)
+template <typename T> __device__ inline T rounded(float x)
 {
-    return x;
-}
-
-__device__ inline float to_float(__nv_bfloat16 x)
-{
-    return __bfloat162float(x);
-}
-
-__device__ inline float to_float(__half x)
-{
-    return __half2float(x);
-}
-
-template <typename T> __device__ inline T from_float(float x);
-
-template <> __device__ inline float from_float<float>(float x)
-{
-    return x;
-}
-
-template <> __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x)
-{
-    return __float2bfloat16_rn(x);
-}
-
-template <> __device__ inline __half from_float<__half>(float x)
-{
-    return __float2half_rn(x);
-}
-
-__device__ inline float warp_sum(float x)
-{
-    for (int step = LANES / 2; step; step /= 2)
-        x += __shfl_xor_sync(ALL, x, step);
-    return x;
+    T y;
+    narrow(x, &y);
+    return y;
 }
 
 __device__ inline float warp_max(float x)
 {
-    for (int step = LANES / 2; step; step /= 2)
-        x = fmaxf(x, __shfl_xor_sync(ALL, x, step));
+    for (int step = WARP / 2; step; step /= 2)
+        x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, step));
     return x;
 }
-
-template <typename T> struct alignas(16) pack { /* read in one access */
-    T x[16 / sizeof(T)];
-};
 
 /* a (width) in shared memory, b (width) in device memory. WIDE: b is aligned to 16 bytes, and its
  * width is a multiple of 16 bytes. */
@@ -76,17 +35,16 @@ template <typename T, bool WIDE> __device__ inline float dot(const float *a, con
 {
     float sum = 0;
     if (WIDE) {
-        const int chunk = 16 / (int)sizeof(T);
 #pragma unroll 8
-        for (int d = 0; d < width; d += chunk) {
-            pack<T> v = *reinterpret_cast<const pack<T> *>(b + d);
+        for (int d = 0; d < width; d += PACK<T>) {
+            auto v = *reinterpret_cast<const lump<T, PACK<T>> *>(b + d);
 #pragma unroll
-            for (int i = 0; i < chunk; i++)
-                sum = fmaf(a[d + i], to_float(v.x[i]), sum);
+            for (int i = 0; i < PACK<T>; i++)
+                sum = fmaf(a[d + i], widen(v.v[i]), sum);
         }
     } else {
         for (int d = 0; d < width; d++)
-            sum = fmaf(a[d], to_float(b[d]), sum);
+            sum = fmaf(a[d], widen(b[d]), sum);
     }
     return sum;
 }
@@ -94,13 +52,13 @@ template <typename T, bool WIDE> __device__ inline float dot(const float *a, con
 /* Copies a row to the calling warp's shared memory, as floats. */
 template <typename T> __device__ inline void fetch(float *dst, const T *src, int width, int lane)
 {
-    for (int d = lane; d < width; d += LANES)
-        dst[d] = to_float(src[d]);
+    for (int d = lane; d < width; d += WARP)
+        dst[d] = widen(src[d]);
 }
 
 __device__ inline void clear(float *dst, int width, int lane)
 {
-    for (int d = lane; d < width; d += LANES)
+    for (int d = lane; d < width; d += WARP)
         dst[d] = 0;
 }
 
@@ -110,20 +68,17 @@ template <typename T, int EACH>
 __device__ inline void add_rows_by(float *acc, const float *factors, const T *rows, int64_t stride,
                                    int count, int width, int lane)
 {
-    struct alignas(EACH * sizeof(T)) few {
-        T x[EACH];
-    };
-    for (int d = lane * EACH; d < width; d += LANES * EACH) {
+    for (int d = lane * EACH; d < width; d += WARP * EACH) {
         float sums[EACH];
 #pragma unroll
         for (int k = 0; k < EACH; k++)
             sums[k] = acc[d + k];
 #pragma unroll 16
         for (int i = 0; i < count; i++) {
-            few v = *reinterpret_cast<const few *>(rows + i * stride + d);
+            auto v = *reinterpret_cast<const lump<T, EACH> *>(rows + i * stride + d);
 #pragma unroll
             for (int k = 0; k < EACH; k++)
-                sums[k] = fmaf(factors[i], to_float(v.x[k]), sums[k]);
+                sums[k] = fmaf(factors[i], widen(v.v[k]), sums[k]);
         }
 #pragma unroll
         for (int k = 0; k < EACH; k++)
@@ -154,8 +109,8 @@ __device__ inline softmax over_keys(const float *q, const T *keys, const T *valu
                                     float *weights, float *acc)
 {
     softmax so_far = {-INFINITY, 0};
-    for (int64_t j = first; j < last; j += LANES) {
-        int count = last - j < LANES ? (int)(last - j) : LANES;
+    for (int64_t j = first; j < last; j += WARP) {
+        int count = last - j < WARP ? (int)(last - j) : WARP;
         float score = -INFINITY;
         if (lane < count)
             score = scale * dot<T, WIDE>(q, keys + (j + lane) * stride, width);
@@ -165,7 +120,7 @@ __device__ inline softmax over_keys(const float *q, const T *keys, const T *valu
         so_far.sum = so_far.sum * fade + warp_sum(weight);
         so_far.largest = largest;
         weights[lane] = weight;
-        for (int d = lane; d < width; d += LANES)
+        for (int d = lane; d < width; d += WARP)
             acc[d] *= fade;
         __syncwarp();
         add_rows<T, WIDE>(acc, weights, values + j * stride, stride, count, width, lane);

@@ -29,7 +29,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "ops/cuda/attention/cuda_attention_graph.h"
+#include "ops/cuda/attention/cuda_cudnn.h"
 #include "ops/cuda/cuda_impl.h"
 
 struct attention_plan {
@@ -182,12 +182,6 @@ static struct attention cuda_attention_tiles(const struct ops *ops, struct atten
 
 /* --- plans ---------------------------------------------------------------------------------- */
 
-/* bprop of cuDNN up to 9.15.0 is wrong, without a padding mask, if T is not a multiple of 128. */
-static bool trusted(enum attention_pass pass, struct attention a)
-{
-    return pass == ATTENTION_FORWARD || a.tokens % 128 == 0 || cudnnGetVersion() > 91500;
-}
-
 static enum status add_plan(struct ops *ops, struct cuda_attention_state *state,
                             enum attention_pass pass, struct attention a)
 {
@@ -195,7 +189,7 @@ static enum status add_plan(struct ops *ops, struct cuda_attention_state *state,
     struct attention_plan *plan;
     enum status st;
     TRY(mem_alloc(env, MEM_OTHER, "attention plans", sizeof *plan, &plan));
-    TRY_OR(undo_plan, attention_graph_plan(env, ops->type, a, pass, state->handle, NULL,
+    TRY_OR(undo_plan, attention_graph_plan(env, ops->type, a, pass, state->handle,
                                            attention_graph_workspace(pass, a), &plan->dnn));
     if (!plan->dnn.plan)
         log_debug(env,
@@ -212,23 +206,19 @@ undo_plan:
     return st;
 }
 
-static bool same_shape(struct attention a, struct attention b)
-{
-    return a.batch == b.batch && a.tokens == b.tokens && a.heads == b.heads &&
-           a.kv_heads == b.kv_heads && a.head_width == b.head_width;
-}
-
 /* The plan for a shape, made when it is first seen. NULL: there is no engine for it, or the stream
  * has failed. */
 static const struct dnn_plan *find_plan(struct ops *ops, struct stream *stream,
                                         enum attention_pass pass, struct attention a)
 {
     struct cuda_attention_state *state = cuda_ops_of(ops)->attention;
+    /* without a padding mask, bprop of cuDNN up to 9.15.0 is wrong if 128 does not divide T */
+    bool trusted = pass == ATTENTION_FORWARD || a.tokens % 128 == 0 || cudnnGetVersion() > 91500;
     if (!cuda_on_gpu(ops, stream) || !state->cudnn || !attention_graph_takes(ops->type, a) ||
-        !trusted(pass, a))
+        !trusted)
         return NULL;
     const struct attention_plan *plan = state->plans;
-    while (plan && (plan->pass != pass || !same_shape(plan->shape, a)))
+    while (plan && (plan->pass != pass || memcmp(&plan->shape, &a, sizeof a) != 0))
         plan = plan->next;
     if (!plan) {
         enum status st = add_plan(ops, state, pass, a);
@@ -296,18 +286,6 @@ static void resize(struct ops *ops, struct stream *stream, struct attention a, i
                       "padding heads");
 }
 
-static void pad(struct ops *ops, struct stream *stream, struct attention a, int64_t heads,
-                const void *from, void *to)
-{
-    resize(ops, stream, a, heads, a.head_width, hopper_heads(a).width, from, to);
-}
-
-static void unpad(struct ops *ops, struct stream *stream, struct attention a, int64_t heads,
-                  const void *from, void *to)
-{
-    resize(ops, stream, a, heads, hopper_heads(a).width, a.head_width, from, to);
-}
-
 /* By our Hopper kernel. False: not supported, and nothing was done. */
 static bool forward_hopper(struct ops *ops, struct stream *stream, struct attention a,
                            const void *qkv, void *out, float *lse, char *scratch)
@@ -318,7 +296,7 @@ static bool forward_hopper(struct ops *ops, struct stream *stream, struct attent
         return false;
     void *to = out;
     if (is_padded(a)) {
-        pad(ops, stream, a, a.heads + 2 * a.kv_heads, qkv, scratch);
+        resize(ops, stream, a, a.heads + 2 * a.kv_heads, a.head_width, heads.width, qkv, scratch);
         qkv = scratch;
         to = scratch + padded_qkv_bytes(a);
     }
@@ -329,7 +307,7 @@ static bool forward_hopper(struct ops *ops, struct stream *stream, struct attent
                                                  cuda_handle(stream)),
                       "attention");
     if (is_padded(a))
-        unpad(ops, stream, a, a.heads, to, out);
+        resize(ops, stream, a, a.heads, heads.width, a.head_width, to, out);
     return true;
 }
 
@@ -483,9 +461,9 @@ static bool backward_hopper(struct ops *ops, struct stream *stream, struct atten
     if (is_padded(a)) {
         char *wide_qkv = scratch, *wide_out = wide_qkv + 2 * padded_qkv_bytes(a);
         char *wide_dout = wide_out + padded_out_bytes(a);
-        pad(ops, stream, a, all, qkv, wide_qkv);
-        pad(ops, stream, a, a.heads, out, wide_out);
-        pad(ops, stream, a, a.heads, dout, wide_dout);
+        resize(ops, stream, a, all, a.head_width, heads.width, qkv, wide_qkv);
+        resize(ops, stream, a, a.heads, a.head_width, heads.width, out, wide_out);
+        resize(ops, stream, a, a.heads, a.head_width, heads.width, dout, wide_dout);
         qkv = wide_qkv;
         to = wide_qkv + padded_qkv_bytes(a);
         out = wide_out;
@@ -499,7 +477,7 @@ static bool backward_hopper(struct ops *ops, struct stream *stream, struct atten
                                                   cuda_handle(stream)),
                       "attention backward");
     if (is_padded(a))
-        unpad(ops, stream, a, all, to, dqkv);
+        resize(ops, stream, a, all, heads.width, a.head_width, to, dqkv);
     return true;
 }
 

@@ -11,7 +11,7 @@
  * graph: dq is the product's own output, and cuDNN keeps dS in its workspace, T x T elements per
  * head.
  */
-#include "ops/cuda/attention/cuda_attention_graph.h"
+#include "ops/cuda/attention/cuda_cudnn.h"
 
 struct views { /* the tensors of one attention */
     cudnnDataType_t type;
@@ -130,8 +130,7 @@ static void build_backward(struct dnn_graph *g, struct views v, bool fast)
 
 enum status attention_graph_plan(struct env *env, enum dtype type, struct attention a,
                                  enum attention_pass pass, cudnnHandle_t handle,
-                                 cudnnBackendDescriptor_t properties, size_t workspace_bytes,
-                                 struct dnn_plan *plan)
+                                 size_t workspace_bytes, struct dnn_plan *plan)
 {
     struct dnn_graph graph;
     dnn_graph_open(&graph, env);
@@ -139,8 +138,7 @@ enum status attention_graph_plan(struct env *env, enum dtype type, struct attent
         build_forward(&graph, views_of(type, a));
     else
         build_backward(&graph, views_of(type, a), pass == ATTENTION_BACKWARD_FAST);
-    return dnn_plan_create(&graph, handle, properties, pass != ATTENTION_BACKWARD_FAST,
-                           workspace_bytes, plan);
+    return dnn_plan_create(&graph, handle, pass != ATTENTION_BACKWARD_FAST, workspace_bytes, plan);
 }
 
 bool attention_graph_takes(enum dtype type, struct attention a)

@@ -34,25 +34,25 @@ place place_of(struct cuda_heads a)
 /* The calling warp's item, and its part of the block's shared memory. */
 __device__ int64_t item_of()
 {
-    return (int64_t)blockIdx.x * (blockDim.x / LANES) + threadIdx.x / LANES;
+    return (int64_t)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
 }
 
 __device__ float *share_of(int floats)
 {
     extern __shared__ float memory[];
-    return memory + threadIdx.x / LANES * floats;
+    return memory + threadIdx.x / WARP * floats;
 }
 
 __host__ __device__ inline int forward_floats(int width)
 {
-    return 2 * width + LANES;
+    return 2 * width + WARP;
 }
 
 template <typename T, bool WIDE>
 __global__ void forward(place p, int64_t items, const T *qkv, T *out, float *lse)
 {
     int64_t item = item_of(); /* ((b H) + h) T + t */
-    int lane = threadIdx.x % LANES;
+    int lane = threadIdx.x % WARP;
     if (item >= items)
         return;
     int64_t t = item % p.tokens, h = item / p.tokens % p.heads, b = item / p.tokens / p.heads;
@@ -66,8 +66,8 @@ __global__ void forward(place p, int64_t items, const T *qkv, T *out, float *lse
     softmax s =
         over_keys<T, WIDE>(q, keys, values, p.row, 0, t + 1, p.scale, p.width, lane, weights, acc);
     T *to = out + (b * p.tokens + t) * p.out_row + h * p.width;
-    for (int d = lane; d < p.width; d += LANES)
-        to[d] = from_float<T>(acc[d] / s.sum);
+    for (int d = lane; d < p.width; d += WARP)
+        to[d] = rounded<T>(acc[d] / s.sum);
     if (lane == 0)
         lse[item] = s.largest + logf(s.sum);
 }
@@ -76,14 +76,14 @@ template <typename T>
 __global__ void row_sums(place p, int64_t items, const T *out, const T *dout, float *sums)
 {
     int64_t item = item_of();
-    int lane = threadIdx.x % LANES;
+    int lane = threadIdx.x % WARP;
     if (item >= items)
         return;
     int64_t t = item % p.tokens, h = item / p.tokens % p.heads, b = item / p.tokens / p.heads;
     int64_t at = (b * p.tokens + t) * p.out_row + h * p.width;
     float sum = 0;
-    for (int d = lane; d < p.width; d += LANES)
-        sum = fmaf(to_float(out[at + d]), to_float(dout[at + d]), sum);
+    for (int d = lane; d < p.width; d += WARP)
+        sum = fmaf(widen(out[at + d]), widen(dout[at + d]), sum);
     sum = warp_sum(sum);
     if (lane == 0)
         sums[item] = sum;
@@ -91,7 +91,7 @@ __global__ void row_sums(place p, int64_t items, const T *out, const T *dout, fl
 
 __host__ __device__ inline int query_floats(int width)
 {
-    return 3 * width + LANES;
+    return 3 * width + WARP;
 }
 
 template <typename T, bool WIDE>
@@ -99,7 +99,7 @@ __global__ void query_gradients(place p, int64_t items, const T *qkv, const T *d
                                 const float *lse, const float *sums, T *dqkv)
 {
     int64_t item = item_of();
-    int lane = threadIdx.x % LANES;
+    int lane = threadIdx.x % WARP;
     if (item >= items)
         return;
     int64_t t = item % p.tokens, h = item / p.tokens % p.heads, b = item / p.tokens / p.heads;
@@ -112,8 +112,8 @@ __global__ void query_gradients(place p, int64_t items, const T *qkv, const T *d
     fetch(dy, dout + (b * p.tokens + t) * p.out_row + h * p.width, p.width, lane);
     clear(acc, p.width, lane);
     __syncwarp();
-    for (int64_t j = 0; j <= t; j += LANES) {
-        int count = t + 1 - j < LANES ? (int)(t + 1 - j) : LANES;
+    for (int64_t j = 0; j <= t; j += WARP) {
+        int count = t + 1 - j < WARP ? (int)(t + 1 - j) : WARP;
         float slope = 0;
         if (lane < count) {
             float score = p.scale * dot<T, WIDE>(q, keys + (j + lane) * p.row, p.width);
@@ -126,13 +126,13 @@ __global__ void query_gradients(place p, int64_t items, const T *qkv, const T *d
         __syncwarp();
     }
     T *to = dqkv + (b * p.tokens + t) * p.row + h * p.width;
-    for (int d = lane; d < p.width; d += LANES)
-        to[d] = from_float<T>(acc[d]);
+    for (int d = lane; d < p.width; d += WARP)
+        to[d] = rounded<T>(acc[d]);
 }
 
 __host__ __device__ inline int key_floats(int width)
 {
-    return 4 * width + 2 * LANES;
+    return 4 * width + 2 * WARP;
 }
 
 template <typename T, bool WIDE>
@@ -140,7 +140,7 @@ __global__ void key_gradients(place p, int64_t items, const T *qkv, const T *dou
                               const float *sums, T *dqkv)
 {
     int64_t item = item_of(); /* ((b G) + g) T + j */
-    int lane = threadIdx.x % LANES;
+    int lane = threadIdx.x % WARP;
     if (item >= items)
         return;
     int64_t j = item % p.tokens, g = item / p.tokens % p.kv_heads;
@@ -148,7 +148,7 @@ __global__ void key_gradients(place p, int64_t items, const T *qkv, const T *dou
     int64_t at_key = (b * p.tokens + j) * p.row + (p.heads + g) * p.width;
     int64_t at_value = at_key + p.kv_heads * p.width;
     float *k = share_of(key_floats(p.width)), *v = k + p.width, *dk = v + p.width;
-    float *dv = dk + p.width, *weights = dv + p.width, *ds = weights + LANES;
+    float *dv = dk + p.width, *weights = dv + p.width, *ds = weights + WARP;
     fetch(k, qkv + at_key, p.width, lane);
     fetch(v, qkv + at_value, p.width, lane);
     clear(dk, p.width, lane);
@@ -158,8 +158,8 @@ __global__ void key_gradients(place p, int64_t items, const T *qkv, const T *dou
         const T *queries = qkv + b * p.tokens * p.row + h * p.width;
         const T *gradients = dout + b * p.tokens * p.out_row + h * p.width;
         int64_t at_row = (b * p.heads + h) * p.tokens;
-        for (int64_t t = j; t < p.tokens; t += LANES) {
-            int count = p.tokens - t < LANES ? (int)(p.tokens - t) : LANES;
+        for (int64_t t = j; t < p.tokens; t += WARP) {
+            int count = p.tokens - t < WARP ? (int)(p.tokens - t) : WARP;
             float weight = 0, slope = 0;
             if (lane < count) {
                 float score = p.scale * dot<T, WIDE>(k, queries + (t + lane) * p.row, p.width);
@@ -176,9 +176,9 @@ __global__ void key_gradients(place p, int64_t items, const T *qkv, const T *dou
             __syncwarp();
         }
     }
-    for (int d = lane; d < p.width; d += LANES) {
-        dqkv[at_key + d] = from_float<T>(dk[d]);
-        dqkv[at_value + d] = from_float<T>(dv[d]);
+    for (int d = lane; d < p.width; d += WARP) {
+        dqkv[at_key + d] = rounded<T>(dk[d]);
+        dqkv[at_value + d] = rounded<T>(dv[d]);
     }
 }
 
@@ -193,7 +193,7 @@ bool launch_for(int64_t items, int64_t floats, launch *l)
     int warps = warps_for(floats);
     if (warps == 0 || (items + warps - 1) / warps > INT32_MAX)
         return false;
-    *l = {(unsigned)((items + warps - 1) / warps), (unsigned)(warps * LANES),
+    *l = {(unsigned)((items + warps - 1) / warps), (unsigned)(warps * WARP),
           (size_t)(warps * floats) * sizeof(float)};
     return true;
 }

@@ -46,7 +46,7 @@ cudaError_t run_put(struct cuda_heads a, int64_t units, kernel_past past, int64_
 
 __host__ __device__ inline int query_floats(int width)
 {
-    return 2 * width + LANES;
+    return 2 * width + WARP;
 }
 
 template <typename T> __device__ inline void fetch_row(const T *key, const T *value, int width)
@@ -64,7 +64,7 @@ __global__ void attend_cached(place p, kernel_past past_, const T *qkv, T *cache
 {
     extern __shared__ float memory[];
     follow_let();
-    int warps = blockDim.x / LANES, warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    int warps = blockDim.x / WARP, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     int block = blockIdx.x % p.blocks, number = blockIdx.x / p.blocks;
     int h = number % p.heads, token = number / p.heads, b = token / p.tokens;
     int64_t query = number, past = past_of(past_);
@@ -76,7 +76,7 @@ __global__ void attend_cached(place p, kernel_past past_, const T *qkv, T *cache
 
     /* The wait is for q; keys and values of the past are already in the cache. */
     int64_t at = b * p.room * p.kv_row + h / p.group * p.width;
-    for (int64_t j = first + lane; p.tokens == 1 && j < last; j += LANES)
+    for (int64_t j = first + lane; p.tokens == 1 && j < last; j += WARP)
         fetch_row(cache_k + at + j * p.kv_row, cache_v + at + j * p.kv_row, p.width);
     follow_wait();
     if (block >= cut.blocks)
@@ -85,7 +85,7 @@ __global__ void attend_cached(place p, kernel_past past_, const T *qkv, T *cache
         const T *from = qkv + token * p.row;
         if (p.tokens == 1 && first <= past && past < last) {
             const T *key = from + p.heads * p.width + h / p.group * p.width;
-            for (int d = lane; d < p.width; d += LANES) {
+            for (int d = lane; d < p.width; d += WARP) {
                 cache_k[at + past * p.kv_row + d] = key[d];
                 cache_v[at + past * p.kv_row + d] = key[p.kv_row + d];
             }
@@ -97,9 +97,9 @@ __global__ void attend_cached(place p, kernel_past past_, const T *qkv, T *cache
         softmax s = over_keys<T, WIDE>(q, cache_k + at, cache_v + at, p.kv_row, first, last,
                                        p.scale, p.width, lane, acc + p.width, acc);
         float *to = scratch + (query * p.parts + mine) * (p.width + 2);
-        for (int d = lane; d < p.width; d += LANES) {
+        for (int d = lane; d < p.width; d += WARP) {
             if (cut.parts == 1)
-                out[query * p.width + d] = from_float<T>(acc[d] / s.sum);
+                out[query * p.width + d] = rounded<T>(acc[d] / s.sum);
             else
                 to[2 + d] = acc[d];
         }
@@ -127,8 +127,8 @@ cudaError_t run(struct cuda_heads a, kernel_past past, int64_t room, const void 
     if (queries * p.blocks > INT32_MAX || room > INT32_MAX)
         return cudaErrorInvalidConfiguration;
     size_t shared_bytes = (size_t)(warps * query_floats(p.width)) * sizeof(float);
-    return follow(attend_cached<T, WIDE>, queries * p.blocks, warps * LANES, shared_bytes, stream,
-                  p, past, qkv, cache_k, cache_v, out, scratch, arrived);
+    return follow(attend_cached<T, WIDE>, queries * p.blocks, warps * WARP, shared_bytes, stream, p,
+                  past, qkv, cache_k, cache_v, out, scratch, arrived);
 }
 
 } // namespace

@@ -84,7 +84,7 @@ __device__ inline void put_together(const float *scratch, int count, int width, 
 #pragma unroll 8
         for (int i = 0; i < count; i++)
             x = fmaf(__ldcg(scratch + i * step + 2 + d), factors[i], x);
-        out[d] = attend::from_float<T>(x / sum);
+        out[d] = attend::rounded<T>(x / sum);
     }
 }
 

@@ -11,7 +11,6 @@
  * cache, where nothing reads them before the next launch.
  */
 #include "ops/cuda/attention/cuda_cached.cuh"
-#include "ops/cuda/common/vector.cuh"
 
 namespace
 {

@@ -222,12 +222,10 @@ enum { CONFIGS = 16 }; /* engine configurations to try, best first */
 
 /* The configurations that cuDNN proposes for the graph, best first; the graph owns the
  * descriptors. */
-static int propose(struct dnn_graph *graph, cudnnHandle_t handle,
-                   cudnnBackendDescriptor_t properties, cudnnBackendDescriptor_t *configs)
+static int propose(struct dnn_graph *graph, cudnnHandle_t handle, cudnnBackendDescriptor_t *configs)
 {
     cudnnBackendDescriptor_t ops = create(graph, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-    if (handle)
-        set(graph, ops, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+    set(graph, ops, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
     set(graph, ops, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
         graph->operation_count, graph->operations);
     finalize(graph, ops, "closing a graph");
@@ -235,8 +233,6 @@ static int propose(struct dnn_graph *graph, cudnnHandle_t handle,
     cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
     set_tensor(graph, asked, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, ops);
     set(graph, asked, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
-    if (!handle)
-        set_tensor(graph, asked, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, properties);
     for (int i = 0; i < CONFIGS; i++)
         configs[i] = create(graph, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     if (graph->error)
@@ -271,19 +267,15 @@ static bool deterministic(struct dnn_graph *graph, cudnnBackendDescriptor_t conf
 
 /* A plan from one configuration, NULL if cuDNN rejects it; *bytes: its workspace. */
 static cudnnBackendDescriptor_t plan_of(cudnnBackendDescriptor_t config, cudnnHandle_t handle,
-                                        cudnnBackendDescriptor_t properties, int64_t *bytes)
+                                        int64_t *bytes)
 {
     cudnnBackendDescriptor_t plan = NULL;
     int64_t count = 0;
     if (cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan) !=
         CUDNN_STATUS_SUCCESS)
         return NULL;
-    cudnnStatus_t whose =
-        handle ? cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE,
-                                          1, &handle)
-               : cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP,
-                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &properties);
-    if (whose == CUDNN_STATUS_SUCCESS &&
+    if (cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1,
+                                 &handle) == CUDNN_STATUS_SUCCESS &&
         cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
                                  CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
                                  &config) == CUDNN_STATUS_SUCCESS &&
@@ -295,12 +287,11 @@ static cudnnBackendDescriptor_t plan_of(cudnnBackendDescriptor_t config, cudnnHa
     return NULL;
 }
 
-enum status dnn_plan_create(struct dnn_graph *graph, cudnnHandle_t handle,
-                            cudnnBackendDescriptor_t properties, bool exact, size_t workspace_bytes,
-                            struct dnn_plan *plan)
+enum status dnn_plan_create(struct dnn_graph *graph, cudnnHandle_t handle, bool exact,
+                            size_t workspace_bytes, struct dnn_plan *plan)
 {
     cudnnBackendDescriptor_t configs[CONFIGS] = {NULL};
-    int count = propose(graph, handle, properties, configs);
+    int count = propose(graph, handle, configs);
     struct env *env = graph->env;
     memset(plan, 0, sizeof *plan);
     for (int i = 0; i < count && !plan->plan; i++) {
@@ -309,10 +300,9 @@ enum status dnn_plan_create(struct dnn_graph *graph, cudnnHandle_t handle,
             log_debug(env, "cuDNN: configuration %d of %d is not deterministic", i, count);
             continue;
         }
-        cudnnBackendDescriptor_t made = plan_of(configs[i], handle, properties, &bytes);
+        cudnnBackendDescriptor_t made = plan_of(configs[i], handle, &bytes);
         if (made && (size_t)bytes <= workspace_bytes) {
             plan->plan = made;
-            plan->workspace_bytes = (size_t)bytes;
             log_debug(env, "cuDNN: configuration %d of %d, workspace %lld bytes", i, count,
                       (long long)bytes);
         } else if (made) {

@@ -10,7 +10,7 @@
 #ifndef OPS_CUDA_CUDA_CUDNN_H
 #define OPS_CUDA_CUDA_CUDNN_H
 #include <cudnn.h>
-#include "device/device.h"
+#include "ops/ops.h"
 
 enum { DNN_DESCRIPTORS = 128, DNN_OPERATIONS = 32, DNN_NAMES = 16 };
 
@@ -61,19 +61,14 @@ dnn_tensor dnn_reshape(struct dnn_graph *graph, dnn_tensor x, dnn_tensor y);
 struct dnn_plan {
     struct dnn_graph graph; /* kept: the plan refers to it */
     cudnnBackendDescriptor_t plan;
-    size_t workspace_bytes;
 };
 
 /* Finds an engine that runs the graph in at most `workspace_bytes`; with `exact`, one that does
  * not declare its results to vary from run to run (no guarantee: 9.19 does not declare it for
  * attention that adds with atomics). Takes ownership of the graph's resources in every case.
- * STATUS_OK with plan->plan NULL: there is no engine (the reason is logged at level debug). The
- * plan is for the GPU of `handle`, or without a handle for the one described by `properties`, a
- * descriptor of type CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, so that plans can be made without a GPU.
- */
-enum status dnn_plan_create(struct dnn_graph *graph, cudnnHandle_t handle,
-                            cudnnBackendDescriptor_t properties, bool exact, size_t workspace_bytes,
-                            struct dnn_plan *plan);
+ * STATUS_OK with plan->plan NULL: there is no engine (the reason is logged at level debug). */
+enum status dnn_plan_create(struct dnn_graph *graph, cudnnHandle_t handle, bool exact,
+                            size_t workspace_bytes, struct dnn_plan *plan);
 void dnn_plan_destroy(struct dnn_plan *plan);
 
 /* Enqueues on the stream of the handle. */
@@ -82,5 +77,27 @@ enum status dnn_plan_run(const struct dnn_plan *plan, cudnnHandle_t handle, int 
 
 /* STATUS_OK, or STATUS_DEVICE with a message of cuDNN's text and `what`. */
 enum status dnn_status(struct env *env, cudnnStatus_t status, const char *what);
+
+/* --- attention as graphs, and the memory they need (cuda_attention_graph.c) ------------------ */
+
+/* BACKWARD_FAST zeroes DQ_SUM and adds to it with atomics: bits differ from run to run. */
+enum attention_pass { ATTENTION_FORWARD, ATTENTION_BACKWARD, ATTENTION_BACKWARD_FAST };
+
+/* Names of the tensors. SUMS (B, H, T) floats and, in the fast form, DQ_SUM (B, H, T, D) floats
+ * are scratch that cuDNN fills; SCALE, MASKED and ONE are floats in host memory. */
+enum attention_name { Q = 1, K, V, OUT, LSE, DOUT, DQ, DK, DV, SUMS, SCALE, MASKED, ONE, DQ_SUM };
+
+/* Whether there may be an engine: bf16 or f16, D a multiple of 8 and at most 256 (on Hopper; 128 in
+ * bprop elsewhere). */
+bool attention_graph_takes(enum dtype type, struct attention a);
+/* A plan for `a` in at most `workspace_bytes` (dnn_plan_create). */
+enum status attention_graph_plan(struct env *env, enum dtype type, struct attention a,
+                                 enum attention_pass pass, cudnnHandle_t handle,
+                                 size_t workspace_bytes, struct dnn_plan *plan);
+/* Bytes of dS, in full tiles of 128; and an upper bound of a pass's workspace: dS where it is
+ * kept, with grouped queries the gradients of k and v by query head before they are summed, and a
+ * little more. */
+size_t attention_graph_scores(struct attention a);
+size_t attention_graph_workspace(enum attention_pass pass, struct attention a);
 
 #endif

@@ -1,5 +1,5 @@
 /* vector -- shared by all kernels: 16-byte accesses to tensors, float arithmetic that the compiler
- * does not change, sums over warps and blocks, and the dispatch by type.
+ * does not change, GELU, sums over warps and blocks, and the dispatch by type.
  *
  * Tensors are float, bf16 or f16; a pack is 16 bytes of one. All arithmetic is in float, rounded
  * to the type once. mul, add, sub and fma_ are single operations that the compiler may not fuse,
@@ -9,6 +9,7 @@
 #define OPS_CUDA_VECTOR_CUH
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include "ops/cuda/common/powers.cuh"
 #include "ops/cuda/kernels.h"
 
 enum { WARP = 32 };
@@ -66,9 +67,23 @@ template <typename T> __device__ inline float exponential(float x)
 {
     if constexpr (sizeof(T) == sizeof(float))
         return expf(x);
-    float power;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(mul(x, 1.44269504088896340736f)));
-    return power;
+    return power_of_two(mul(x, 1.44269504088896340736f));
+}
+
+/* GELU (tanh form) and the terms of its derivative */
+#define GELU_CUBE 0.044715f
+#define GELU_RATE 0.79788456080286535588f /* sqrt(2 / pi) */
+
+/* 0.5 (1 + tanh u) = 1 / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3): free of cancellation */
+template <typename T> static __device__ inline float gelu_exp(float x)
+{
+    float cubic = fma_(mul(mul(GELU_CUBE, x), x), x, x);
+    return exponential<T>(fminf(mul(-2 * GELU_RATE, cubic), 80.0f));
+}
+
+template <typename T> static __device__ inline float gelu_value(float x)
+{
+    return __fdividef(x, add(1.0f, gelu_exp<T>(x)));
 }
 
 /* --- packs ---------------------------------------------------------------------------------- */

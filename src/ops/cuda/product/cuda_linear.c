@@ -17,7 +17,6 @@
  * that reads dy again at 2.6 TB/s where copies reach 4.2 (H200), and the product whose epilogue is
  * both GELU' and the sum makes a step of gpt2-124m 10 ms slower (119.3 against 109.3 ms).
  */
-#include "ops/cuda/cuda_columns.h"
 #include "ops/cuda/product/cuda_product.h"
 
 struct cuda_linear_state {
@@ -39,12 +38,6 @@ static struct product forward_product(struct linear l, int64_t rows)
 static struct product dx_product(struct linear l, int64_t rows)
 {
     return (struct product){.m = l.in, .n = rows, .k = l.out, .turn_a = !l.out_in};
-}
-
-static struct product dw_product(struct linear l, int64_t rows, bool add)
-{
-    int64_t m = l.out_in ? l.in : l.out, n = l.out_in ? l.out : l.in;
-    return (struct product){.m = m, .n = n, .k = rows, .turn_b = true, .add = add};
 }
 
 /* False: cuBLASLt has no algorithm with this epilogue, and nothing was done. */
@@ -125,12 +118,10 @@ static void cuda_linear_dx(struct ops *ops, struct stream *stream, struct linear
 void cuda_sum_columns(struct ops *ops, struct stream *stream, int64_t rows, int64_t columns,
                       const void *x, bool add, void *dbias)
 {
-    size_t room;
-    float *scratch = products_workspace(state_of(ops)->products, &room);
     if (!stream_failed(stream))
         cuda_enqueued(stream,
-                      cuda_column_sums(ops->type, rows, columns, x, add, dbias, scratch, room,
-                                       cuda_handle(stream)),
+                      cuda_column_sums(ops->type, rows, columns, x, add, dbias, ops->workspace,
+                                       PRODUCTS_WORKSPACE, cuda_handle(stream)),
                       "bias gradient");
 }
 
@@ -151,7 +142,11 @@ static void cuda_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct 
 static void cuda_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                            const struct linear_dw *a)
 {
-    struct product p = dw_product(l, rows, a->add);
+    struct product p = {.m = l.out_in ? l.in : l.out,
+                        .n = l.out_in ? l.out : l.in,
+                        .k = rows,
+                        .turn_b = true,
+                        .add = a->add};
     run_plain(ops, stream, p, l.out_in ? a->x : a->dy, l.out_in ? a->dy : a->x, a->dw);
     if (a->dbias)
         cuda_sum_columns(ops, stream, rows, l.out, a->dy, a->add, a->dbias);
@@ -159,23 +154,16 @@ static void cuda_linear_dw(struct ops *ops, struct stream *stream, struct linear
 
 /* --- opening -------------------------------------------------------------------------------- */
 
-static enum status choice_wanted(struct env *env, enum products_choice *choice)
-{
-    static const char *const words[] = {"first", "same", "fastest", NULL};
-    static const enum products_choice choices[] = {PRODUCTS_FIRST, PRODUCTS_SAME, PRODUCTS_FASTEST};
-    int word;
-    TRY(cuda_word(env, "SIFR_CUDA_PRODUCTS", words, &word));
-    *choice = word < 0 ? PRODUCTS_BY_MODE : choices[word];
-    return STATUS_OK;
-}
-
 enum status cuda_linear_open(struct ops *ops, struct cuda_linear_state **out)
 {
     struct env *env = device_env(ops->device);
     struct cuda_linear_state *state;
     enum status st;
-    enum products_choice choice;
-    TRY(choice_wanted(env, &choice));
+    static const char *const words[] = {"first", "same", "fastest", NULL};
+    static const enum products_choice choices[] = {PRODUCTS_FIRST, PRODUCTS_SAME, PRODUCTS_FASTEST};
+    int word;
+    TRY(cuda_word(env, "SIFR_CUDA_PRODUCTS", words, &word));
+    enum products_choice choice = word < 0 ? PRODUCTS_BY_MODE : choices[word];
     TRY(mem_alloc(env, MEM_OTHER, "linear layers", sizeof *state, &state));
     TRY_OR(undo_state, products_create(ops, cuda_is_exact(), choice, &state->products));
     *out = state;

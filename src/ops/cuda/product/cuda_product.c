@@ -16,17 +16,6 @@ static enum status lt_status(struct env *env, cublasStatus_t status, const char 
 
 /* --- descriptors ---------------------------------------------------------------------------- */
 
-static cudaDataType_t type_of(enum dtype type)
-{
-    return type == DTYPE_F32 ? CUDA_R_32F : type == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_16F;
-}
-
-static cublasComputeType_t compute_of(const struct products *x)
-{
-    return x->exact || x->ops->type != DTYPE_F32 ? CUBLAS_COMPUTE_32F
-                                                 : CUBLAS_COMPUTE_32F_FAST_TF32;
-}
-
 enum status products_point(struct env *env, struct entry *p, const struct operands *o)
 {
     const void *bias = o->bias, *aux = o->aux;
@@ -43,11 +32,14 @@ static enum status describe(struct products *x, struct entry *p)
 {
     struct env *env = x->env;
     const struct key *key = &p->key;
-    cudaDataType_t type = type_of(x->ops->type);
+    enum dtype t = x->ops->type;
+    cudaDataType_t type = t == DTYPE_F32 ? CUDA_R_32F : t == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_16F;
+    cublasComputeType_t compute =
+        x->exact || t != DTYPE_F32 ? CUBLAS_COMPUTE_32F : CUBLAS_COMPUTE_32F_FAST_TF32;
     cublasOperation_t a = key->turn_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t b = key->turn_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasLtEpilogue_t epilogue = (cublasLtEpilogue_t)key->epilogue;
-    LT_TRY(env, cublasLtMatmulDescCreate(&p->how, compute_of(x), CUDA_R_32F));
+    LT_TRY(env, cublasLtMatmulDescCreate(&p->how, compute, CUDA_R_32F));
     LT_TRY(env, cublasLtMatmulDescSetAttribute(p->how, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a));
     LT_TRY(env, cublasLtMatmulDescSetAttribute(p->how, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b));
     LT_TRY(env, cublasLtMatmulDescSetAttribute(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
@@ -157,15 +149,6 @@ struct entry *products_find(struct products *x, const struct key *key)
     return &x->table[at];
 }
 
-/* The entry of a key, or the free one to create it in. If the table is full (only ever-changing
- * lengths do that), it is cleared. */
-static struct entry *place_of(struct products *x, const struct key *key)
-{
-    if (x->count > PRODUCTS_TABLE * 3 / 4)
-        forget_all(x);
-    return products_find(x, key);
-}
-
 static enum status make(struct products *x, struct entry *p, const struct key *key,
                         const struct operands *o, cudaStream_t stream)
 {
@@ -204,7 +187,9 @@ bool products_run(struct products *x, struct stream *stream, struct product prod
     };
     if (!cuda_on_gpu(x->ops, stream))
         return true;
-    struct entry *p = place_of(x, &key);
+    if (x->count > PRODUCTS_TABLE * 3 / 4) /* only ever-changing lengths fill the table */
+        forget_all(x);
+    struct entry *p = products_find(x, &key);
     enum status st = p->key.m ? STATUS_OK : make(x, p, &key, &o, cuda_handle(stream));
     if (!st && !p->works)
         return false;
@@ -216,12 +201,6 @@ bool products_run(struct products *x, struct stream *stream, struct product prod
     if (st)
         stream_fail(stream, st);
     return true;
-}
-
-void *products_workspace(struct products *x, size_t *bytes)
-{
-    *bytes = PRODUCTS_WORKSPACE;
-    return x->ops->workspace;
 }
 
 /* --- opening -------------------------------------------------------------------------------- */

@@ -69,9 +69,7 @@ void products_destroy(struct products *products); /* may be NULL */
 bool products_run(struct products *products, struct stream *stream, struct product product,
                   struct operands operands);
 /* Bytes of ops->workspace, for one product at a time: all linear layers run on one stream.
- * cuBLASLt asks for 32 MiB on Hopper. */
+ * cuBLASLt asks for 32 MiB on Hopper. Other work on that stream may use it after a product. */
 #define PRODUCTS_WORKSPACE ((size_t)64 << 20)
-/* The same memory, for other work on that stream after a product. */
-void *products_workspace(struct products *products, size_t *bytes);
 
 #endif

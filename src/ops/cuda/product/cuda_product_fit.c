@@ -64,14 +64,6 @@ static double least_named(const struct cost *c, const cublasLtMatmulHeuristicRes
     return least;
 }
 
-static double least_of_all(const struct cost *c)
-{
-    double least = INFINITY;
-    for (int k = 0; k < TILE_COUNT; k++)
-        least = fmin(least, cost_of(c, &tiles[k]));
-    return least;
-}
-
 /* --- algorithms with these tiles -------------------------------------------------------------- */
 
 static bool set(cublasLtMatmulAlgo_t *algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute,
@@ -116,7 +108,9 @@ void products_add_fitting(struct products *x, const struct entry *p, int most,
     const struct cost cost = {.key = &p->key,
                               .parts = parts > 1 ? (int)parts : 1,
                               .processors = cuda_device_of(x->ops->device)->processors};
-    double least = least_of_all(&cost), named = least_named(&cost, found, *count);
+    double least = INFINITY, named = least_named(&cost, found, *count);
+    for (int k = 0; k < TILE_COUNT; k++)
+        least = fmin(least, cost_of(&cost, &tiles[k]));
     if (isinf(named) || least > (1 - TUNE_GAIN) * named)
         return;
     for (size_t i = 0; i < sizeof clusters / sizeof *clusters; i++)

@@ -18,13 +18,6 @@
 enum { CANDIDATES = TUNE_WAYS, NAMED = 16, TRIED_MOST = 64 };
 #define TRIED_FLOPS 1e10 /* the smallest product that is tried: about 15 us on an H200 */
 
-static enum products_choice choice_of(const struct products *x)
-{
-    if (x->choice != PRODUCTS_BY_MODE)
-        return x->choice;
-    return x->ops->fast ? PRODUCTS_FASTEST : PRODUCTS_SAME;
-}
-
 /* --- timing --------------------------------------------------------------------------------- */
 
 struct timing {
@@ -101,12 +94,6 @@ static int fastest(struct timing timing, int count)
 
 /* --- the same bits -------------------------------------------------------------------------- */
 
-static bool is_worth_it(const struct products *x, const struct key *key)
-{
-    return x->tried < TRIED_MOST &&
-           2.0 * (double)key->m * (double)key->n * (double)key->k >= TRIED_FLOPS;
-}
-
 static struct product product_of(const struct key *key)
 {
     return (struct product){.m = key->m,
@@ -160,12 +147,6 @@ undo_trial:
 
 /* --- fast mode ------------------------------------------------------------------------------ */
 
-/* Whether the product can be repeated on the call's own buffers with the same result. */
-static bool repeats(const struct entry *p, const struct operands *o)
-{
-    return !p->key.add && o->d != o->a && o->d != o->b && o->d != o->aux;
-}
-
 /* For a product that adds: takes the choice of the same product without adding, if that exists and
  * fits. */
 static bool take_twin(struct products *x, struct entry *p)
@@ -183,23 +164,14 @@ static bool take_twin(struct products *x, struct entry *p)
     return true;
 }
 
-static void choose_fastest(struct products *x, struct entry *p,
-                           const cublasLtMatmulHeuristicResult_t *found, int count,
-                           const struct operands *o, cudaStream_t stream)
-{
-    struct timing timing = {
-        .products = x, .entry = p, .found = found, .operands = o, .stream = stream};
-    if (!take_twin(x, p) && repeats(p, o))
-        p->algorithm = found[fastest(timing, count)].algo;
-}
-
 /* -------------------------------------------------------------------------------------------- */
 
 enum status products_choose(struct products *x, struct entry *p, const struct operands *o,
                             cudaStream_t stream)
 {
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
-    enum products_choice choice = choice_of(x);
+    enum products_choice by_mode = x->ops->fast ? PRODUCTS_FASTEST : PRODUCTS_SAME;
+    enum products_choice choice = x->choice == PRODUCTS_BY_MODE ? by_mode : x->choice;
     enum status st = STATUS_OK;
     int count;
     TRY(products_candidates(x, p, choice == PRODUCTS_FASTEST ? NAMED : 1, found, &count));
@@ -207,9 +179,14 @@ enum status products_choose(struct products *x, struct entry *p, const struct op
     if (!p->works)
         return STATUS_OK;
     p->algorithm = found[0].algo;
-    if (choice == PRODUCTS_FASTEST)
-        choose_fastest(x, p, found, count, o, stream);
-    else if (choice == PRODUCTS_SAME && is_worth_it(x, &p->key))
+    double flops = 2.0 * (double)p->key.m * (double)p->key.n * (double)p->key.k;
+    /* whether the product can be repeated on the call's own buffers with the same result */
+    bool repeats = !p->key.add && o->d != o->a && o->d != o->b && o->d != o->aux;
+    struct timing own = {
+        .products = x, .entry = p, .found = found, .operands = o, .stream = stream};
+    if (choice == PRODUCTS_FASTEST && !take_twin(x, p) && repeats)
+        p->algorithm = found[fastest(own, count)].algo;
+    else if (choice == PRODUCTS_SAME && x->tried < TRIED_MOST && flops >= TRIED_FLOPS)
         st = choose_same(x, p, found, count, stream);
     (void)cudaGetLastError(); /* clears the error of a candidate that failed, or of an allocation */
     return st;

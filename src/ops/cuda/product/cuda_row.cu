@@ -15,7 +15,7 @@
  * before the wait for x.
  */
 #include "ops/cuda/common/follow.cuh"
-#include "ops/cuda/gelu.cuh"
+#include "ops/cuda/common/vector.cuh"
 
 namespace
 {

@@ -1,5 +1,5 @@
-/* ref_flat -- reference for the store's arithmetic on flat ranges. These ops have types of their
- * own, so one version serves every compute type. */
+/* ref_optimizer -- reference for the store's arithmetic on flat ranges. These ops have types of
+ * their own, so one version serves every compute type. */
 #include "base/rng.h"
 #include "ops/ref/ref_impl.h"
 
@@ -102,7 +102,7 @@ void ref_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
         ops_check_segment(&segments[i]);
         adamw_segment(hyper, scalars, &segments[i]);
         if (ops_rounds_at_random(&hyper, &segments[i]))
-            copy_at_random(&segments[i], &hyper.places[i], hyper.update);
+            copy_at_random(&segments[i], &hyper.locations[i], hyper.update);
         else if (segments[i].copy != NULL)
             dtype_convert(segments[i].copy, segments[i].copy_type, segments[i].param, DTYPE_F32,
                           segments[i].count);

@@ -1,6 +1,6 @@
 /* When the loss scale grows, shrinks and stays. */
 #include "testing.h"
-#include "zero/loss_scale.h"
+#include "engine/engine.h"
 
 static void good_steps(struct loss_scale *s, int count)
 {

@@ -13,69 +13,31 @@
  * reduce shard of the sums. Every micro-batch sends B T C elements over every boundary, forward and
  * backward. plan/formula.h has the traffic of TP groups.
  */
-#include "cli/launch/ranks_table.h"
+#include "cli/train/train_view.h"
 #include <math.h>
 #include <stdio.h>
-#include "plan/formula.h"
-
-static int tp_of(const struct run_config *config)
-{
-    return config->parallel.tp > 1 ? (int)config->parallel.tp : 1;
-}
-
-/* The whole residual stream of a micro-batch. */
-static double stream_bytes(const struct run_config *config)
-{
-    const struct engine_config *engine = &config->engine;
-    return (double)(engine->micro_batch * engine->tokens * config->model.width) *
-           (double)dtype_bytes(run_compute(config).type);
-}
-
-/* Rank 0 is the first of its TP group, which has PP stage 0. */
-static double tensor_bytes(const struct run_config *config, const struct trainer_summary *summary,
-                           const struct roster *roster, double rounds)
-{
-    const struct spread_counts *part = &summary->part;
-    const struct engine_config *engine = &config->engine;
-    const struct layers layers = formula_layers(part, &config->parallel, engine->recompute);
-    const struct volume volume = {
-        .rounds = (int64_t)rounds,
-        .total = (double)dtype_bytes(run_sum_type(config)),
-        .tp = tp_of(config),
-        .meetings = formula_meetings(&layers),
-        .stream_bytes = stream_bytes(config),
-        .loss_rows = part->last ? (double)(engine->micro_batch * engine->tokens) : 0,
-        .partial = part->partial,
-        .norms = roster_reduce_shard_rank(roster, 0) == 0};
-    return formula_sent(roster, config->ranks.stage, &volume, TRAFFIC_TENSOR);
-}
+#include "train/run_plan.h"
 
 struct ranks_volume ranks_formula(const struct run_config *config,
                                   const struct trainer_summary *summary)
 {
-    const struct ranks_config *ranks = &config->ranks;
-    int pp = config->parallel.pp > 1 ? (int)config->parallel.pp : 1, tp = tp_of(config);
-    const struct spread_counts *part = &summary->part;
-    struct roster roster = roster_of(0, summary->ranks / (pp * tp), (int)ranks->servers);
-    double n = roster.size;
-    double psi = (double)(pp * tp > 1 ? part->parameters : summary->parameters);
-    double wire = (double)dtype_bytes(run_type(config));
-    double rounds = ceil((double)run_micro_batches(config) / (n - (double)ranks->servers));
-    double sent = ranks->accumulate == RUN_ACCUMULATE_LOCAL ? 1 : rounds;
-    double pipe = rounds * spread_messages(&config->parallel, 0) * stream_bytes(config) /
-                  (config->parallel.sequence ? tp : 1);
-    double tensor = tensor_bytes(config, summary, &roster, rounds);
-    if (ranks->servers > 0)
-        return (struct ranks_volume){.reduce = psi * wire * sent, .pipe = pipe, .tensor = tensor};
-    double group = ranks->stage == 0 ? 1 : ranks->shard_group == 0 ? n : (double)ranks->shard_group;
-    double params = (group - 1) / group * psi * wire * (ranks->stage == 3 ? 2 * rounds : 1);
-    double sum = (double)dtype_bytes(run_sum_type(config));
-    double sums = (n / group - 1) / n * psi * sum, lent = (double)part->lent / group * wire;
-    return (struct ranks_volume){.gather = params + sums + lent,
-                                 .reduce = (n - 1) / n * psi * wire * sent +
-                                           (double)part->borrowed / n * sum,
-                                 .pipe = pipe,
-                                 .tensor = tensor};
+    const struct plan_request request = run_plan_request(config, summary->ranks);
+    int over = plan_pp_stages(&request) * plan_tp(&request), stage = config->ranks.stage;
+    struct plan_rank rank = {.roster =
+                                 roster_of(0, summary->ranks / over, (int)config->ranks.servers),
+                             .part = summary->part};
+    if (over == 1)
+        rank.part.parameters = summary->parameters;
+    if (stage == 0)
+        rank.roster.copies = rank.roster.owners;
+    else if (config->ranks.shard_group > 0)
+        rank.roster.copies = rank.roster.owners / (int)config->ranks.shard_group;
+    int64_t rounds = roster_rounds(&rank.roster, run_micro_batches(config));
+    return (struct ranks_volume){
+        .gather = plan_sent_formula(&request, rounds, &rank, stage, TRAFFIC_GATHER),
+        .reduce = plan_sent_formula(&request, rounds, &rank, stage, TRAFFIC_REDUCE),
+        .pipe = plan_sent_formula(&request, rounds, &rank, stage, TRAFFIC_PIPE),
+        .tensor = plan_sent_formula(&request, rounds, &rank, stage, TRAFFIC_TENSOR)};
 }
 
 static double share_hidden(double in_flight, double waited)
@@ -134,18 +96,6 @@ static void print_row(struct console *console, const char *name, double bytes, d
                  note);
 }
 
-/* Which rank the row about model state describes. */
-static void describe_state(const struct run_config *config, const struct trainer_summary *s,
-                           char *out, size_t bytes)
-{
-    int pp = (int)config->parallel.pp;
-    if (pp > 1)
-        snprintf(out, bytes, "a rank of stage %d, which has most, against one with everything",
-                 s->state_rank / tp_of(config) % pp);
-    else
-        snprintf(out, bytes, "a rank, against one that holds everything");
-}
-
 static void print_hidden(struct console *console, const struct traffic *sent)
 {
     double hidden = ranks_hidden(sent);
@@ -176,8 +126,12 @@ void ranks_table_print(struct console *console, const struct run_config *config,
     const struct footprint *there = gpu ? &s->held.gpu : &s->held.process;
     struct ranks_volume formula = ranks_formula(config, s);
     double steps = (double)(s->steps - s->first_step);
-    char whose[96];
-    describe_state(config, s, whose, sizeof whose);
+    char whose[96] = "a rank, against one that holds everything";
+    int pp = (int)config->parallel.pp, tp = config->parallel.tp > 1 ? (int)config->parallel.tp : 1;
+    if (pp > 1)
+        snprintf(whose, sizeof whose,
+                 "a rank of stage %d, which has most, against one with everything",
+                 s->state_rank / tp % pp);
     console_line(console, "\n  %-16s %12s %12s %8s", "over ranks", "measured", "formula", "ratio");
     print_row(console, "model state", (double)s->state_bytes, (double)s->whole_bytes, whose);
     if (there->held_bytes > 0)

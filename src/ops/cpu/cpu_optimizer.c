@@ -1,5 +1,5 @@
-/* cpu_flat -- arithmetic on flat ranges: casts, sums of squares, the search for non-finite values,
- * AdamW.
+/* cpu_optimizer -- what an update does on flat ranges: casts, sums of squares, the search for
+ * non-finite values, AdamW.
  *
  * Memory bandwidth limits all of them. Ranges are divided into chunks of a fixed number of
  * elements. The compiler vectorizes the plain loops, since every operation in them is exactly
@@ -77,7 +77,6 @@ static void cast_thread(void *dst, enum dtype dst_type, const void *src, enum dt
 void cpu_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,
               const void *src, enum dtype src_type, int64_t count)
 {
-    (void)stream;
     IN_THREADS(cpu_threads(ops, count), cast_thread(dst, dst_type, src, src_type, count));
 }
 
@@ -117,7 +116,6 @@ static void tree_thread(int64_t count, int level, const double *values, double *
 void cpu_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int level,
                    const double *values, double *sums)
 {
-    (void)stream;
     IN_THREADS(cpu_threads(ops, count), tree_thread(count, level, values, sums));
 }
 
@@ -149,7 +147,6 @@ static void squares_thread(enum dtype type, const struct square_range *ranges, i
 void cpu_square_sums(struct ops *ops, struct stream *stream, enum dtype type,
                      const struct square_range *ranges, int range_count)
 {
-    (void)stream;
     int64_t count = 0;
     for (int i = 0; i < range_count; i++)
         count += ranges[i].count;
@@ -188,7 +185,6 @@ static void nonfinite_thread(enum dtype type, const void *x, int64_t count, int6
 void cpu_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type, const void *x,
                         int64_t count, int64_t *first)
 {
-    (void)stream;
     int64_t next = 0, chunk = INT64_MAX;
     IN_THREADS(cpu_threads(ops, count), nonfinite_thread(type, x, count, &next, &chunk));
     *first = -1;
@@ -257,7 +253,7 @@ static void adamw_thread(struct adamw hyper, const struct step_scalars *scalars,
     for (int i = 0; i < segment_count; i++) {
         const struct adamw_segment *s = &segments[i];
         bool random = ops_rounds_at_random(&hyper, s);
-        segment_thread(update_of(hyper, scalars, s), s, random ? &hyper.places[i] : NULL,
+        segment_thread(update_of(hyper, scalars, s), s, random ? &hyper.locations[i] : NULL,
                        hyper.update);
     }
 }
@@ -266,7 +262,6 @@ void cpu_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
                const struct step_scalars *scalars, const struct adamw_segment *segments,
                int segment_count)
 {
-    (void)stream;
     int64_t elements = 0;
     for (int i = 0; i < segment_count; i++) {
         ops_check_segment(&segments[i]);

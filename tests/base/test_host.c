@@ -1,7 +1,7 @@
 /* Resident memory grows when memory is touched, not when it is allocated. */
 #include <string.h>
 #include <sys/mman.h>
-#include "base/resident.h"
+#include "base/host.h"
 #include "testing.h"
 
 static void test_touched(void **state)
