@@ -253,6 +253,7 @@ struct sifr_options {
      * ranks. May be NULL. */
     int (*gradient)(void *user, const struct sifr_gradient *gradient);
     void *user;
+    int64_t checkpoint_keep; /* older checkpoints of the same folder are removed; 0: all are kept */
     int checkpoint_async; /* 1: checkpoints are written in the background, from a copy in memory */
     int checked; /* 1: guard zones around buffers, gradients that are not written. Slow. The
                     environment variable SIFR_CHECKED=1 sets it, too */
@@ -327,8 +328,8 @@ SIFR_API int sifr_checkpoint(struct sifr_trainer *trainer, const char *folder, c
                              size_t bytes);
 SIFR_API int sifr_checkpoint_wait(struct sifr_trainer *trainer);
 /* Load the newest complete checkpoint of FOLDER, saved by any number of ranks in any layout.
- * *step = its step; 0 and nothing else happens if there is none. blob (size *bytes) receives the
- * program's own state, *bytes its size. Collective. */
+ * *step = its step; 0 and nothing else happens if there is none. blob (room for *bytes; NULL: not
+ * wanted) receives the program's own state, *bytes its size. Collective. */
 SIFR_API int sifr_resume(struct sifr_trainer *trainer, const char *folder, int64_t *step,
                          void *blob, size_t *bytes);
 

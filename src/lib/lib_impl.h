@@ -81,9 +81,12 @@ struct sifr_trainer {
     struct zero *zero;
     struct engine *engine;
     struct sifr_options options;
+    struct saves *saves; /* NULL: no checkpoint was saved yet */
     int64_t steps;   /* that were taken */
     int64_t updates; /* of these, not skipped */
 };
+enum dtype trainer_type(const struct sifr_trainer *trainer); /* of parameters and gradients */
+void saves_destroy(struct sifr_trainer *trainer); /* waits for a save in the background */
 /* Also used by plans, on a dry context. */
 enum status trainer_open(struct sifr_context *context, const struct sifr_model *model,
                          const struct sifr_options *options, struct sifr_trainer **trainer);

@@ -36,6 +36,11 @@ static enum dtype type_of(enum sifr_type type)
     return type == SIFR_BF16 ? DTYPE_BF16 : type == SIFR_F16 ? DTYPE_F16 : DTYPE_F32;
 }
 
+enum dtype trainer_type(const struct sifr_trainer *t)
+{
+    return type_of(t->options.precision);
+}
+
 static enum status check_sizes(struct env *env, const struct sifr_options *o)
 {
     if (o->batch < 1 || o->tokens < 1 || o->micro_batches < 1)
@@ -154,7 +159,7 @@ static enum status open_store(struct sifr_trainer *t, struct zero_group *groups)
                                .servers = o->servers,
                                .shard_group = o->shard_group,
                                .local = o->sum_locally != 0,
-                               .type = type_of(o->precision),
+                               .type = trainer_type(t),
                                .sum_type = type_of(o->sum),
                                .stochastic = o->stochastic != 0,
                                .seed = o->seed,
@@ -208,6 +213,7 @@ static enum status open_parts(struct sifr_trainer *t, const struct sifr_model *m
 static void close_trainer(struct sifr_trainer *t)
 {
     struct sifr_context *context = t->context;
+    saves_destroy(t);
     engine_destroy(t->engine);
     zero_destroy(t->zero);
     spread_free(&t->spread);
