@@ -78,7 +78,7 @@ for ranks in 1 2; do
     mv out plan.json
     ok "$sifr" train "${keys[@]}" -n $ranks --zero.stage=$stage --out=process$ranks
     has '  memory +[0-9.]+ MiB( on rank [01], the most of 2)?: .*; runtime [0-9.]+ (KiB|MiB)$'
-    has 'the process held [0-9.]+ MiB'
+    has 'process [0-9.]+ MiB, counted'
     # the end repeats the figure of the start and adds the peak, which is while a checkpoint is
     # written and as planned
     read -r start first most <<<"$(sed -n -e 's/^  memory *\([0-9.]*\) MiB\( on rank [^:]*\)\{0,1\}: .*/\1/p' \

@@ -51,7 +51,11 @@ static void write_run(const char *folder, const struct scene *scene)
     snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
     FILE *file = fopen(path, "w");
     for (int64_t step = 1; step <= scene->step; step++)
-        fprintf(file, "{\"step\":%lld,\"loss\":1}\n", (long long)step);
+        fprintf(file,
+                "{\"step\":%lld,\"tokens\":8,\"loss\":2.5,\"grad_norm\":null,\"lr\":0.1,"
+                "\"seconds\":1,\"tokens_per_second\":null,\"mfu\":null,\"skipped\":true,"
+                "\"mem\":{},\"comm\":{}}\n",
+                (long long)step);
     fprintf(file, "{\"step\":99"); /* an incomplete line does not count */
     fclose(file);
     snprintf(path, sizeof path, "%s/checkpoints", folder);
