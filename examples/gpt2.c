@@ -59,13 +59,12 @@ static void embed_backward(void *user, const struct sifr_call *call)
 
 /* sum = residual + pending, y = norm(sum); stats (2 R) keeps means and deviations. */
 static void norm(const struct sifr_call *call, const struct sizes *size, const void *residual,
-                 const void *pending, int weight, const void *sum, void *y, float *stats)
+                 const void *pending, int weight, void *sum, void *y, float *stats)
 {
-    sifr_norm(call,
-              SIFR_ARGS(sifr_norm, .rows = call->rows, .width = size->width, .eps = 1e-5,
-                        .residual = residual, .pending = pending, .weight = call->params[weight],
-                        .bias = call->params[weight + 1], .sum = (void *)sum, .y = y, .mean = stats,
-                        .rstd = stats + call->rows));
+    sifr_norm(call, SIFR_ARGS(sifr_norm, .rows = call->rows, .width = size->width, .eps = 1e-5,
+                              .residual = residual, .pending = pending,
+                              .weight = call->params[weight], .bias = call->params[weight + 1],
+                              .sum = sum, .y = y, .mean = stats, .rstd = stats + call->rows));
 }
 
 /* What the backward pass of a norm needs. dsum (may be NULL) and the result are the gradient of the
@@ -102,7 +101,7 @@ static void block_forward(void *user, const struct sifr_call *call)
     int64_t rows = call->rows, width = size->width;
     const void *const *w = call->params;
     void *const *b = call->buffers;
-    norm(call, size, call->residual, call->pending, LN1_W, call->input, b[NORMED1], b[STATS1]);
+    norm(call, size, call->residual, call->pending, LN1_W, call->sum, b[NORMED1], b[STATS1]);
     sifr_linear(call, rows, width, 3 * width, b[NORMED1], w[QKV_W], w[QKV_B], b[QKV]);
     sifr_attention(call, SIFR_ARGS(sifr_attention, .heads = size->heads, .kv_heads = size->heads,
                                    .head_width = width / size->heads, .qkv = b[QKV], .out = b[ATTN],
@@ -158,8 +157,7 @@ static void head_loss(void *user, const struct sifr_call *call)
 {
     const struct sizes *size = user;
     void *const *b = call->buffers;
-    norm(call, size, call->residual, call->pending, LN_W, call->input, b[HEAD_NORMED],
-         b[HEAD_STATS]);
+    norm(call, size, call->residual, call->pending, LN_W, call->sum, b[HEAD_NORMED], b[HEAD_STATS]);
     sifr_linear_cross_entropy(call, size->width, size->vocab, b[HEAD_NORMED], call->params[WTE],
                               call->labels, b[HEAD_LOGITS], b[HEAD_LOSSES], call->gradient,
                               call->grads ? call->grads[WTE] : NULL);

@@ -76,8 +76,8 @@ static void mix_forward(void *user, const struct sifr_call *call)
 {
     float *hidden = call->buffers[MIX_HIDDEN];
     (void)user;
-    sifr_linear(call, call->rows, WIDTH, HIDDEN, call->input, call->params[MIX_W1], call->params[MIX_B1],
-                hidden);
+    sifr_linear(call, call->rows, WIDTH, HIDDEN, call->input, call->params[MIX_W1],
+                call->params[MIX_B1], hidden);
     for (int64_t i = 0; i < call->rows * HIDDEN; i++)
         hidden[i] = tanhf(hidden[i]);
     sifr_linear(call, call->rows, HIDDEN, WIDTH, hidden, call->params[MIX_W2], NULL, call->output);
@@ -89,12 +89,12 @@ static void mix_backward(void *user, const struct sifr_call *call)
     float *dhidden = call->buffers[MIX_DHIDDEN], *dinput = call->buffers[MIX_DINPUT];
     float *gradient = call->gradient;
     (void)user;
-    sifr_linear_backward(call, call->rows, HIDDEN, WIDTH, hidden, call->params[MIX_W2], call->gradient,
-                         dhidden, call->grads[MIX_W2], NULL);
+    sifr_linear_backward(call, call->rows, HIDDEN, WIDTH, hidden, call->params[MIX_W2],
+                         call->gradient, dhidden, call->grads[MIX_W2], NULL);
     for (int64_t i = 0; i < call->rows * HIDDEN; i++)
         dhidden[i] *= 1.0f - hidden[i] * hidden[i];
-    sifr_linear_backward(call, call->rows, WIDTH, HIDDEN, call->input, call->params[MIX_W1], dhidden,
-                         dinput, call->grads[MIX_W1], call->grads[MIX_B1]);
+    sifr_linear_backward(call, call->rows, WIDTH, HIDDEN, call->input, call->params[MIX_W1],
+                         dhidden, dinput, call->grads[MIX_W1], call->grads[MIX_B1]);
     for (int64_t i = 0; i < call->rows * WIDTH; i++)
         gradient[i] += dinput[i]; /* it already holds the residual path's gradient */
 }
@@ -121,7 +121,8 @@ static void guess_loss(void *user, const struct sifr_call *call)
 {
     float *logits = call->buffers[GUESS_LOGITS];
     (void)user;
-    sifr_linear(call, call->rows, WIDTH, VOCAB, call->input, call->params[0], call->params[1], logits);
+    sifr_linear(call, call->rows, WIDTH, VOCAB, call->input, call->params[0], call->params[1],
+                logits);
     sifr_cross_entropy(call, VOCAB, call->labels, logits, call->buffers[GUESS_LOSSES]);
     if (call->pass == SIFR_LOSS) /* an evaluation needs only the loss */
         sifr_linear_backward(call, call->rows, WIDTH, VOCAB, call->input, call->params[0], logits,
@@ -139,10 +140,11 @@ static const struct sifr_param mix_params[2][3] = {
      {"mix.1.W2", 2, {WIDTH, HIDDEN}, SIFR_NORMAL, 0.05, 1}},
 };
 
-#define PARAMS(array)  .params = (array), .param_count = sizeof(array) / sizeof *(array), \
-                       .param_size = sizeof *(array)
-#define BUFFERS(array) .buffers = (array), .buffer_count = sizeof(array) / sizeof *(array), \
-                       .buffer_size = sizeof *(array)
+#define PARAMS(array) \
+    .params = (array), .param_count = sizeof(array) / sizeof *(array), .param_size = sizeof *(array)
+#define BUFFERS(array)                                                   \
+    .buffers = (array), .buffer_count = sizeof(array) / sizeof *(array), \
+    .buffer_size = sizeof *(array)
 
 static const struct sifr_unit units[] = {
     {.name = "recall",
@@ -199,8 +201,8 @@ static char *read_text(const char *path, size_t *bytes)
 static void fill(const struct setup *setup, int64_t step, int64_t m, int32_t *ids, int32_t *labels)
 {
     for (int64_t s = 0; s < BATCH; s++) {
-        size_t start = (size_t)(step * 7919 + (m * BATCH + s) * 104729) %
-                       (setup->bytes - TOKENS - 1);
+        size_t start =
+            (size_t)(step * 7919 + (m * BATCH + s) * 104729) % (setup->bytes - TOKENS - 1);
         for (int t = 0; t < TOKENS; t++) {
             ids[s * TOKENS + t] = (unsigned char)setup->text[start + t];
             labels[s * TOKENS + t] = (unsigned char)setup->text[start + t + 1];

@@ -36,15 +36,15 @@ extern "C" {
 SIFR_API const char *sifr_version(void);
 
 enum sifr_status { /* the same numbers in every version; new ones are added at the end */
-    SIFR_OK,
-    SIFR_IO,       /* a file or folder could not be read or written */
-    SIFR_FORMAT,   /* wrong content: of a file, or of the data of a step */
-    SIFR_MEMORY,   /* out of memory */
-    SIFR_DEVICE,   /* the device failed */
-    SIFR_COMM,     /* another rank failed or did not answer */
-    SIFR_CONFIG,   /* wrong options, a wrong model, or a wrong call */
-    SIFR_CALLBACK, /* a function of the program returned non-zero */
-    SIFR_INTERNAL
+                   SIFR_OK,
+                   SIFR_IO,       /* a file or folder could not be read or written */
+                   SIFR_FORMAT,   /* wrong content: of a file, or of the data of a step */
+                   SIFR_MEMORY,   /* out of memory */
+                   SIFR_DEVICE,   /* the device failed */
+                   SIFR_COMM,     /* another rank failed or did not answer */
+                   SIFR_CONFIG,   /* wrong options, a wrong model, or a wrong call */
+                   SIFR_CALLBACK, /* a function of the program returned non-zero */
+                   SIFR_INTERNAL
 };
 
 enum sifr_type { SIFR_F32, SIFR_BF16, SIFR_F16, SIFR_I32, SIFR_U8, SIFR_F64 };
@@ -98,8 +98,9 @@ struct sifr_param {
 /* A micro-batch has `batch` samples of `tokens` rows each (tokens = 1: a sample is one row). The
  * buffers of a unit, and what units pass to each other, have a number of elements per row. */
 enum sifr_lifetime {
-    SIFR_KEEP,   /* written by forward, read by backward; rebuilt by forward with recomputation */
-    SIFR_SCRATCH /* valid inside one pass only; passes share the memory */
+    SIFR_KEEP,    /* written by forward, read by backward; rebuilt by forward with recomputation */
+    SIFR_SCRATCH, /* valid inside one pass only; passes share the memory */
+    SIFR_BETWEEN  /* from SIFR_BACKWARD_INPUT to SIFR_BACKWARD_WEIGHT; scratch of SIFR_BACKWARD */
 };
 struct sifr_buffer {
     const char *name;
@@ -111,7 +112,7 @@ struct sifr_buffer {
 
 enum sifr_pass {
     SIFR_FORWARD,
-    SIFR_RECOMPUTE,       /* forward again, to rebuild kept buffers; the output is not used */
+    SIFR_RECOMPUTE, /* forward again, to rebuild kept buffers; the output is not used */
     SIFR_BACKWARD,
     SIFR_BACKWARD_INPUT,  /* the first part of backward, for units that have `weights` */
     SIFR_BACKWARD_WEIGHT, /* the second part */
@@ -131,14 +132,15 @@ struct sifr_call {
     const void *const *params;   /* in the unit's order; NULL in SIFR_BACKWARD_WEIGHT */
     void *const *grads;          /* same order; to be overwritten. NULL in passes that write none */
     void *const *buffers;        /* in the unit's order */
-    const void *input; /* (rows, width of the previous unit); NULL for the first unit. With `adds`
-                          the forward pass writes it: input = residual + pending */
-    const void *residual, *pending; /* with `adds`, in forward: what the previous unit passed on;
-                                       pending may be NULL */
-    void *output;                   /* (rows, width): written by forward */
-    /* backward: the gradient of the output, (rows, width), to be replaced by that of the input. loss:
-     * to be set to the gradient of the input. NULL elsewhere. With `residual`, it is the gradient
-     * of both summands. Where the widths differ, the memory has room for the larger one. */
+    const void *input;           /* (rows, width of the previous unit); NULL for the first unit */
+    /* With `adds`, in forward: what the previous unit passed on (pending may be NULL), and where
+     * their sum goes. `sum` is `input`. */
+    const void *residual, *pending;
+    void *sum;
+    void *output; /* (rows, width): written by forward */
+    /* (rows, width). In backward: the gradient of the output, to be replaced by that of the input.
+     * In loss: to be set to the gradient of the input. NULL elsewhere. With `residual`, it is the
+     * gradient of both summands. Where the widths differ, there is room for the larger one. */
     void *gradient;
     float loss_scale; /* the loss gradient is multiplied by it; it contains 1 / (count of the step)
                          and, in fp16, the loss scale */
@@ -154,7 +156,7 @@ enum { SIFR_MAX_BUFFERS = 24, SIFR_MAX_PARAMS = 16, SIFR_MAX_INPUTS = 8 };
 
 struct sifr_unit {
     const char *name;
-    void *user;    /* passed to the functions; with ranks as threads it is used by several at once */
+    void *user; /* passed to the functions; with ranks as threads it is used by several at once */
     int64_t width; /* elements per row of the output; 0 for the last unit */
     const struct sifr_param *params;
     int param_count;
@@ -282,14 +284,14 @@ struct sifr_batch {
 };
 
 struct sifr_result {
-    size_t size;         /* of your struct; sifr fills as much */
-    double loss;         /* mean over the count of the step */
-    double count;        /* number of labels, samples, or sum of weights */
-    double grad_norm;    /* before clipping */
-    int skipped;         /* the loss or a gradient was not finite; nothing was updated */
-    double loss_scale;   /* fp16 */
-    char bad_param[96];  /* skipped: first parameter with a non-finite gradient; "" = none */
-    int64_t bad_element; /* in it */
+    size_t size;             /* of your struct; sifr fills as much */
+    double loss;             /* mean over the count of the step */
+    double count;            /* number of labels, samples, or sum of weights */
+    double grad_norm;        /* before clipping */
+    int skipped;             /* the loss or a gradient was not finite; nothing was updated */
+    double loss_scale;       /* fp16 */
+    char bad_param[96];      /* skipped: first parameter with a non-finite gradient; "" = none */
+    int64_t bad_element;     /* in it */
     int64_t bad_micro_batch; /* first one whose loss is not finite; -1: none */
 };
 /* One optimizer step. Allocates nothing. Collective. */
@@ -349,9 +351,9 @@ enum sifr_memory_kind {
 };
 struct sifr_plan {
     size_t size;
-    size_t bytes[16];  /* of a rank, by enum sifr_memory_kind */
+    size_t bytes[16]; /* of a rank, by enum sifr_memory_kind */
     size_t total;
-    double sent;       /* bytes that the rank sends in a step */
+    double sent; /* bytes that the rank sends in a step */
 };
 /* What rank `rank` of `ranks` will need, before anything is allocated. Not collective. */
 SIFR_API int sifr_plan(struct sifr_context *context, const struct sifr_model *model,
@@ -383,13 +385,12 @@ SIFR_API void sifr_linear_gelu(const struct sifr_call *call, int64_t rows, int64
 /* Of a linear layer whose input was gelu(pre): dpre = (dy w) * gelu'(pre); dbias (in) = its column
  * sums, or NULL. */
 SIFR_API void sifr_linear_gelu_backward(const struct sifr_call *call, int64_t rows, int64_t in,
-                                        int64_t out, const void *dy, const void *w,
-                                        const void *pre, void *dpre, void *dbias);
+                                        int64_t out, const void *dy, const void *w, const void *pre,
+                                        void *dpre, void *dbias);
 
 /* rows of `table` (vocab, width) by id, plus rows of `positions` (tokens, width) or NULL. */
 SIFR_API void sifr_embedding(const struct sifr_call *call, int64_t width, int64_t vocab,
-                             const int32_t *ids, const void *table, const void *positions,
-                             void *y);
+                             const int32_t *ids, const void *table, const void *positions, void *y);
 /* dpositions NULL: none. scratch: sifr_embedding_scratch bytes. */
 SIFR_API void sifr_embedding_backward(const struct sifr_call *call, int64_t width, int64_t vocab,
                                       const int32_t *ids, const void *dy, void *dtable,
@@ -426,7 +427,7 @@ struct sifr_norm_backward {
 SIFR_API void sifr_norm_backward(const struct sifr_call *call,
                                  const struct sifr_norm_backward *norm);
 
-/* qkv (rows, (heads + 2 kv_heads) head_width): all query heads, then key heads, then value heads. */
+/* qkv (rows, (heads + 2 kv_heads) head_width): query heads, then key heads, then value heads. */
 struct sifr_attention {
     size_t size;
     int64_t heads, kv_heads, head_width;
@@ -459,8 +460,8 @@ SIFR_API void sifr_swiglu_backward(const struct sifr_call *call, int64_t rows, i
 
 /* Softmax cross-entropy of (rows, vocab) logits with `labels` (-1: no loss). Sets *call->loss. In
  * SIFR_LOSS the logits are replaced by their gradient. losses: `rows` doubles. */
-SIFR_API void sifr_cross_entropy(const struct sifr_call *call, int64_t vocab,
-                                 const int32_t *labels, void *logits, double *losses);
+SIFR_API void sifr_cross_entropy(const struct sifr_call *call, int64_t vocab, const int32_t *labels,
+                                 void *logits, double *losses);
 /* The same for logits = x w^T, computed in chunks of rows, so that (rows, vocab) logits never
  * exist. In SIFR_LOSS also dx (rows, in) and dw. logits: sifr_logits_count elements. */
 SIFR_API void sifr_linear_cross_entropy(const struct sifr_call *call, int64_t in, int64_t vocab,
@@ -468,15 +469,13 @@ SIFR_API void sifr_linear_cross_entropy(const struct sifr_call *call, int64_t in
                                         void *logits, double *losses, void *dx, void *dw);
 
 /* Sizes of scratch buffers, in bytes or elements, for a micro-batch of batch x tokens rows. */
-SIFR_API int64_t sifr_norm_scratch(const struct sifr_context *context, int64_t rows,
-                                   int64_t width);
+SIFR_API int64_t sifr_norm_scratch(const struct sifr_context *context, int64_t rows, int64_t width);
 SIFR_API int64_t sifr_attention_scratch(const struct sifr_context *context, int64_t batch,
                                         int64_t tokens, int64_t heads, int64_t kv_heads,
                                         int64_t head_width);
 SIFR_API int64_t sifr_embedding_scratch(const struct sifr_context *context, int64_t batch,
                                         int64_t tokens, int64_t width, int64_t vocab);
-SIFR_API int64_t sifr_logits_count(const struct sifr_context *context, int64_t rows,
-                                   int64_t vocab);
+SIFR_API int64_t sifr_logits_count(const struct sifr_context *context, int64_t rows, int64_t vocab);
 
 #ifdef __cplusplus
 }

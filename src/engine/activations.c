@@ -191,8 +191,8 @@ void activations_advance(const struct activations *a, int u, struct unit_run *ru
     run->out_residual = run->out_pending = NULL;
     if (!needs_carry(a, u) || (a->graph->units[u].type->carry && !run->pending))
         return; /* in the second case the residual is in `room` */
-    size_t bytes = a->stream_bytes / (size_t)a->graph->stream_width *
-                   (size_t)unit_out_width(a->graph, u);
+    size_t bytes =
+        a->stream_bytes / (size_t)a->graph->stream_width * (size_t)unit_out_width(a->graph, u);
     device_copy(run->stream, a->carry, run->residual, bytes);
     run->residual = a->carry;
 }

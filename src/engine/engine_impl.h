@@ -31,15 +31,15 @@ struct engine {
     struct env *env;                /* borrowed */
     struct engine_config config;
     struct activations *activations;
-    struct pipeline *pipeline;              /* NULL: this rank has all units */
+    struct pipeline *pipeline; /* NULL: this rank has all units */
     struct engine_inputs inputs;
-    double *losses, *losses_host;           /* (rounds) */
-    double *all_losses;                     /* (ranks, rounds) */
-    int64_t *votes;                         /* (TP ranks) */
-    bool in_step;           /* the passes belong to a step, not to an evaluation */
-    float *statistics;      /* device: (rounds, statistics of the model); NULL: it has none */
-    float *statistics_host; /* the same, and then the sum (statistics) */
-    float *all_statistics;  /* (ranks or PP stages, rounds, statistics) */
+    double *losses, *losses_host; /* (rounds) */
+    double *all_losses;           /* (ranks, rounds) */
+    int64_t *votes;               /* (TP ranks) */
+    bool in_step;                 /* the passes belong to a step, not to an evaluation */
+    float *statistics;            /* device: (rounds, statistics of the model); NULL: it has none */
+    float *statistics_host;       /* the same, and then the sum (statistics) */
+    float *all_statistics;        /* (ranks or PP stages, rounds, statistics) */
     struct unit_side_stream
         *side_stream; /* for TP collectives that overlap with compute; or NULL */
     void *gradient;   /* (B, T, C); NULL in a pipeline, which has its own */

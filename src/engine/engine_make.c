@@ -38,8 +38,8 @@ static enum status alloc_inputs(struct engine *engine)
 {
     const struct unit_graph *graph = engine->graph;
     size_t ids = (size_t)engine->config.tokens * sizeof(int32_t);
-    const struct unit_input language[] = {[INPUT_TOKENS] = {"tokens", ids},
-                                          [INPUT_LABELS] = {"labels", ids}};
+    const struct unit_input language[] = {
+        [INPUT_TOKENS] = {"tokens", ids}, [INPUT_LABELS] = {"labels", ids}};
     const struct unit_input *inputs = graph->inputs ? graph->inputs : language;
     struct engine_inputs *in = &engine->inputs;
     in->count = graph->inputs ? graph->input_count : 2;

@@ -78,9 +78,9 @@ static void compute(struct engine *engine, int u, enum pass pass, struct walk *w
     scope_begin(&engine->scopes, &scope);
     activations_bind(engine->activations, u, walk->round, pass, &walk->run);
     bool adds = engine->in_step && unit->statistic_count > 0 && pass != PASS_REBUILD;
-    walk->run.statistic = adds ? engine->statistics + walk->round * engine->graph->statistics +
-                                     unit->first_statistic
-                               : NULL;
+    walk->run.statistic =
+        adds ? engine->statistics + walk->round * engine->graph->statistics + unit->first_statistic
+             : NULL;
     unit_run_pass(unit, pass, &walk->run);
     CHECK(!engine->side_stream || engine->side_stream->open == 0);
     scope_end(&engine->scopes, &scope);

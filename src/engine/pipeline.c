@@ -161,8 +161,8 @@ static void act(struct pipeline *p, struct timetable_action a, const char *name)
                        name);
         break;
     case TIMETABLE_SEND_ACTIVATION:
-        send_buffer(p, ACTS_OUT, peer, &chunk->out, a.round % chunk->out.count,
-                    chunk->out_elements, name);
+        send_buffer(p, ACTS_OUT, peer, &chunk->out, a.round % chunk->out.count, chunk->out_elements,
+                    name);
         break;
     case TIMETABLE_RECV_GRADIENT:
         receive_buffer(p, GRADS_IN, peer, &chunk->gradient, a.round % chunk->gradient.count,

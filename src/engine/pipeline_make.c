@@ -83,8 +83,8 @@ static enum status chunk_create(struct pipeline *p, const struct engine_pipe *co
                     chunk->out_elements, &chunk->out));
     if (p->engine->config.micro_batches == 0)
         return STATUS_OK;
-    return ring_create(p, "gradient of the stream", peaks.gradients + 1,
-                       rows * graph->stream_width, &chunk->gradient);
+    return ring_create(p, "gradient of the stream", peaks.gradients + 1, rows * graph->stream_width,
+                       &chunk->gradient);
 }
 
 /* Two lines between neighbours must not use the same communicator at either end. Even and odd

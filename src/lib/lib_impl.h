@@ -41,6 +41,7 @@ bool copy_sized(void *to, size_t bytes, const void *from, size_t least);
 struct user_unit {
     struct sifr_unit unit; /* without tables */
     struct sifr_buffer *buffers;
+    char buffer_names[SIFR_MAX_BUFFERS][UNIT_NAME];
     struct sifr_context *context;   /* borrowed */
     const struct user_model *model; /* borrowed */
     const struct unit *whole;       /* borrowed: the unit in the graph of the whole model */
@@ -82,8 +83,8 @@ struct sifr_trainer {
     struct engine *engine;
     struct sifr_options options;
     struct saves *saves; /* NULL: no checkpoint was saved yet */
-    int64_t steps;   /* that were taken */
-    int64_t updates; /* of these, not skipped */
+    int64_t steps;       /* that were taken */
+    int64_t updates;     /* of these, not skipped */
 };
 enum dtype trainer_type(const struct sifr_trainer *trainer); /* of parameters and gradients */
 void saves_destroy(struct sifr_trainer *trainer); /* waits for a save in the background */

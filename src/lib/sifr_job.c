@@ -227,8 +227,7 @@ static int run_rank(struct sifr_context *context, int (*rank_main)(struct sifr_c
     int status = rank_main(context, user);
     if (status != 0 && context->session.comm) {
         snprintf(message, sizeof message, "rank %d returned %d", context->rank, status);
-        comm_abort(context->session.comm,
-                   *sifr_error(context) ? sifr_error(context) : message);
+        comm_abort(context->session.comm, *sifr_error(context) ? sifr_error(context) : message);
     }
     sifr_leave(context);
     return status;
@@ -254,8 +253,8 @@ static int first_failure(const struct thread_rank *ranks, int count)
     return status;
 }
 
-static int run_threads(const struct sifr_job *job, struct comm_hub *hub,
-                       struct thread_rank *ranks, pthread_t *threads)
+static int run_threads(const struct sifr_job *job, struct comm_hub *hub, struct thread_rank *ranks,
+                       pthread_t *threads)
 {
     int started = 0;
     while (started < job->ranks &&
@@ -283,7 +282,7 @@ static int run_in_threads(const struct sifr_job *job,
         status = public_status(comm_hub_create(&env, job->ranks, &hub));
     if (status == SIFR_OK) {
         for (int r = 0; r < job->ranks; r++)
-            ranks[r] = (struct thread_rank){job, hub, r, threads_of_rank(job, job->ranks),
+            ranks[r] = (struct thread_rank){job,       hub,  r, threads_of_rank(job, job->ranks),
                                             rank_main, user, 0};
         status = run_threads(job, hub, ranks, threads);
     }

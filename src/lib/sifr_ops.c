@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "lib/lib_impl.h"
-#include "model/model_impl.h"
+#include "model/model.h"
 
 static struct ops *ops_of(const struct sifr_call *call)
 {
@@ -241,9 +241,8 @@ void sifr_linear_cross_entropy(const struct sifr_call *call, int64_t in, int64_t
         if (call->pass != SIFR_LOSS)
             continue;
         ops_linear_dx(ops, stream, l, rows, logits, w, (char *)dx + (size_t)first * row);
-        ops_linear_dw(
-            ops, stream, l, rows,
-            &(struct linear_dw){.x = some, .dy = logits, .add = first > 0, .dw = dw});
+        ops_linear_dw(ops, stream, l, rows,
+                      &(struct linear_dw){.x = some, .dy = logits, .add = first > 0, .dw = dw});
     }
     ops_sum(ops, stream, call->rows, losses, call->loss);
 }

@@ -59,8 +59,9 @@ static enum status make_plan(struct sifr_context *context, const struct sifr_mod
     if (!dry)
         return FAIL(env, MEMORY, "out of memory for a plan");
     *dry = (struct sifr_context){.rank = rank, .ranks = ranks, .holders = 1};
-    dry->env = (struct env){
-        .log = env->log, .mem = mem_create(), .threads = env->threads}; /* errors go to the caller */
+    dry->env = (struct env){.log = env->log,
+                            .mem = mem_create(),
+                            .threads = env->threads}; /* errors go to the caller */
     enum status st = dry->env.mem ? open_dry(dry, ranks, rank) : STATUS_MEMORY;
     if (st == STATUS_OK)
         st = measure(dry, model, options, plan);

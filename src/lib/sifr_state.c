@@ -199,8 +199,8 @@ void saves_destroy(struct sifr_trainer *t)
 static enum status end_save(struct sifr_trainer *t)
 {
     struct checkpoint_result result;
-    if (!t->saves || !t->saves->saver ||
-        !checkpoint_saver_result(t->saves->saver, true, &result) || result.saved)
+    if (!t->saves || !t->saves->saver || !checkpoint_saver_result(t->saves->saver, true, &result) ||
+        result.saved)
         return STATUS_OK;
     return log_fail(t->context->env.log, result.status, __FILE__, __LINE__,
                     "the checkpoint of step %lld was not saved: %s", (long long)result.step,

@@ -116,23 +116,22 @@ static enum status read_options(struct sifr_context *context, const struct sifr_
 static enum status show_gradient(void *user, const struct zero_gradient *gradient)
 {
     struct sifr_trainer *t = user;
-    const struct sifr_gradient view = {
-        .size = sizeof view,
-        .name = t->model.tensors[gradient->tensor].name,
-        .offset = gradient->first,
-        .count = gradient->count,
-        .type = gradient->type == DTYPE_F32    ? SIFR_F32
-                : gradient->type == DTYPE_BF16 ? SIFR_BF16
-                                               : SIFR_F16,
-        .values = gradient->values,
-        .scale = gradient->scale,
-        .step = t->steps + 1,
-        .trainer = t};
+    const struct sifr_gradient view = {.size = sizeof view,
+                                       .name = t->model.tensors[gradient->tensor].name,
+                                       .offset = gradient->first,
+                                       .count = gradient->count,
+                                       .type = gradient->type == DTYPE_F32    ? SIFR_F32
+                                               : gradient->type == DTYPE_BF16 ? SIFR_BF16
+                                                                              : SIFR_F16,
+                                       .values = gradient->values,
+                                       .scale = gradient->scale,
+                                       .step = t->steps + 1,
+                                       .trainer = t};
     int answer = t->options.gradient(t->options.user, &view);
-    return answer == 0 ? STATUS_OK
-                       : FAIL(&t->context->env, STOPPED,
-                              "the gradient function returned %d for parameter '%s'", answer,
-                              view.name);
+    return answer == 0
+               ? STATUS_OK
+               : FAIL(&t->context->env, STOPPED,
+                      "the gradient function returned %d for parameter '%s'", answer, view.name);
 }
 
 /* --- creation ------------------------------------------------------------------------------- */
@@ -174,11 +173,11 @@ static enum status open_engine(struct sifr_trainer *t)
 {
     const struct sifr_options *o = &t->options;
     struct session *s = &t->context->session;
-    struct engine_config engine = {
-        .recompute = o->recompute == SIFR_RECOMPUTE_ALL ? RECOMPUTE_FULL : RECOMPUTE_NONE,
-        .micro_batch = o->batch,
-        .tokens = o->tokens,
-        .micro_batches = o->micro_batches};
+    struct engine_config engine = {.recompute = o->recompute == SIFR_RECOMPUTE_ALL ? RECOMPUTE_FULL
+                                                                                   : RECOMPUTE_NONE,
+                                   .micro_batch = o->batch,
+                                   .tokens = o->tokens,
+                                   .micro_batches = o->micro_batches};
     spread_configure_engine(&t->spread, &engine);
     return engine_create(s->ops, s->stream, t->spread.graph, t->zero, &engine, &t->engine);
 }

@@ -121,7 +121,7 @@ static enum status check_buffer(struct env *env, const char *unit, const struct 
         return FAIL(env, CONFIG, "unit '%s', buffer '%s': %lld elements per row and %lld more",
                     unit, b->name, (long long)b->per_row, (long long)b->fixed);
     if (b->type < SIFR_F32 || b->type > SIFR_F64 || b->lifetime < SIFR_KEEP ||
-        b->lifetime > SIFR_SCRATCH)
+        b->lifetime > SIFR_BETWEEN)
         return FAIL(env, CONFIG, "unit '%s', buffer '%s': type is %d, lifetime %d", unit, b->name,
                     (int)b->type, (int)b->lifetime);
     return STATUS_OK;
@@ -159,8 +159,8 @@ static enum status add_input(struct env *env, struct user_model *m, const struct
     snprintf(m->input_names[i], sizeof m->input_names[i], "%s", input->name);
     m->input_specs[i] = *input;
     m->input_specs[i].name = m->input_names[i];
-    m->inputs[i] = (struct unit_input){m->input_names[i],
-                                       (size_t)input->count * bytes[input->type]};
+    m->inputs[i] =
+        (struct unit_input){m->input_names[i], (size_t)input->count * bytes[input->type]};
     if (input->type == SIFR_I32 && strcmp(input->name, "ids") == 0)
         m->ids = i;
     if (input->type == SIFR_I32 && strcmp(input->name, "labels") == 0)
@@ -172,8 +172,8 @@ static enum status add_input(struct env *env, struct user_model *m, const struct
 static enum status add_inputs(struct env *env, struct user_model *m, const struct sifr_model *model,
                               int64_t tokens)
 {
-    const struct sifr_input language[] = {
-        {"ids", SIFR_I32, tokens, model->vocab, 0}, {"labels", SIFR_I32, tokens, model->vocab, 1}};
+    const struct sifr_input language[] = {{"ids", SIFR_I32, tokens, model->vocab, 0},
+                                          {"labels", SIFR_I32, tokens, model->vocab, 1}};
     m->ids = m->labels = -1;
     TRY(check_table(env, "inputs", model->inputs, model->input_count, SIFR_MAX_INPUTS,
                     model->input_size, INPUT_LEAST));
@@ -287,6 +287,8 @@ static enum status add_buffers(struct env *env, const struct sifr_unit *from,
     for (int i = 0; i < from->buffer_count; i++) {
         copy_entry(&user->buffers[i], sizeof user->buffers[i], from->buffers, from->buffer_size, i);
         TRY(check_buffer(env, from->name, &user->buffers[i]));
+        snprintf(user->buffer_names[i], UNIT_NAME, "%s", user->buffers[i].name);
+        user->buffers[i].name = user->buffer_names[i];
     }
     if (from->residual <= 0)
         return STATUS_OK;

@@ -4,9 +4,9 @@
  * be rerun from it. The output goes to the engine's room. Of a `residual` unit the stream is a
  * pair, which the next unit adds.
  *
- * In checking mode a unit writes to memory of its own with guard zones, filled with a pattern; after
- * the pass the guards are compared, gradients are searched for the pattern, and the rest is copied
- * to where it belongs.
+ * In checking mode a unit writes to memory of its own with guard zones, filled with a pattern.
+ * After the pass the guards are compared, gradients are searched for the pattern, and the rest is
+ * copied to where it belongs.
  */
 #include <stdio.h>
 #include <string.h>
@@ -14,12 +14,12 @@
 #include "lib/lib_impl.h"
 
 enum { BUFFER_INPUT, BUFFER_CHECKED, BUFFER_FIRST };
-enum { GUARD = 64 };                      /* bytes behind each array in checking mode */
+enum { GUARD = 64 };                        /* bytes behind each array in checking mode */
 static const uint32_t PATTERN = 0x7fa5a5a5; /* a NaN that no arithmetic produces */
 
-static const uint32_t ALL_PASSES = 1u << PASS_FORWARD | 1u << PASS_REBUILD | 1u << PASS_BACKWARD |
-                                   1u << PASS_BACKWARD_INPUT | 1u << PASS_BACKWARD_WEIGHT |
-                                   1u << PASS_LOSS | 1u << PASS_EVAL;
+#define ALL_PASSES                                                                \
+    (1u << PASS_FORWARD | 1u << PASS_REBUILD | 1u << PASS_BACKWARD | UNIT_PARTS | \
+     1u << PASS_LOSS | 1u << PASS_EVAL)
 
 static int64_t rows_of(struct unit_shape shape)
 {
@@ -64,8 +64,8 @@ static size_t param_bytes(const struct user_unit *user, int use)
 static size_t checked_bytes(const struct user_unit *user, struct unit_shape shape)
 {
     int64_t wide = user->in_width > user->unit.width ? user->in_width : user->unit.width;
-    size_t bytes = guarded(stream_bytes(user->unit.width, shape)) +
-                   guarded(stream_bytes(wide, shape));
+    size_t bytes =
+        guarded(stream_bytes(user->unit.width, shape)) + guarded(stream_bytes(wide, shape));
     for (int i = 0; i < user->unit.param_count; i++)
         bytes += guarded(param_bytes(user, i));
     return user->model->checked ? bytes : 0;
@@ -76,16 +76,18 @@ static int user_buffers(const struct unit *unit, const struct ops *ops, struct u
 {
     const struct user_unit *user = unit->self;
     (void)ops;
-    list[BUFFER_INPUT] = (struct unit_buffer){"input", stream_bytes(user->in_width, shape),
-                                              KEEP_ALWAYS, UNIT_PARTS};
+    list[BUFFER_INPUT] =
+        (struct unit_buffer){"input", stream_bytes(user->in_width, shape), KEEP_ALWAYS, UNIT_PARTS};
     list[BUFFER_CHECKED] =
         (struct unit_buffer){"checked", checked_bytes(user, shape), KEEP_NOT, ALL_PASSES};
     for (int i = 0; i < user->unit.buffer_count; i++) {
         const struct sifr_buffer *b = &user->buffers[i];
-        bool kept = b->lifetime == SIFR_KEEP;
+        static const uint32_t passes[] = {[SIFR_KEEP] = UNIT_PARTS,
+                                          [SIFR_SCRATCH] = ALL_PASSES,
+                                          [SIFR_BETWEEN] = 1u << PASS_BACKWARD | UNIT_PARTS};
         list[BUFFER_FIRST + i] = (struct unit_buffer){
             b->name, buffer_bytes(b, shape) + (user->model->checked ? GUARD : 0),
-            kept ? KEEP_UNLESS_FULL : KEEP_NOT, kept ? UNIT_PARTS : ALL_PASSES};
+            b->lifetime == SIFR_KEEP ? KEEP_UNLESS_FULL : KEEP_NOT, passes[b->lifetime]};
     }
     return BUFFER_FIRST + user->unit.buffer_count;
 }
@@ -175,8 +177,7 @@ static void check_guard(const struct user_unit *user, struct unit_run *run, cons
         }
 }
 
-static void end_checked(const struct user_unit *user, struct unit_run *run,
-                        const struct checked *c)
+static void end_checked(const struct user_unit *user, struct unit_run *run, const struct checked *c)
 {
     check_guard(user, run, c->name, c->from + c->bytes, guarded(c->bytes) - c->bytes);
     for (size_t i = 0; c->must_write && i < c->bytes; i += sizeof(float))
@@ -254,6 +255,7 @@ static void take_input(const struct user_unit *user, struct unit_run *run, struc
     if (user->unit.adds) {
         call->residual = run->residual;
         call->pending = run->pending;
+        call->sum = run->buffers[BUFFER_INPUT];
     } else if (run->pending) {
         ops_add(run->ops, run->stream, count, run->residual, run->pending,
                 run->buffers[BUFFER_INPUT]);
@@ -282,6 +284,7 @@ static void user_rebuild(const struct unit *unit, struct unit_run *run)
     const struct user_unit *user = unit->self;
     struct sifr_call call = public_call(user, SIFR_RECOMPUTE, run);
     call.residual = user->unit.adds ? call.input : NULL;
+    call.sum = user->unit.adds ? run->buffers[BUFFER_INPUT] : NULL;
     call.output = run->room;
     call_unit(user, run, user->unit.forward, &call);
 }
@@ -290,8 +293,7 @@ static void user_backward(const struct unit *unit, struct unit_run *run)
 {
     const struct user_unit *user = unit->self;
     bool whole = run->pass == PASS_BACKWARD;
-    struct sifr_call call =
-        public_call(user, whole ? SIFR_BACKWARD : SIFR_BACKWARD_INPUT, run);
+    struct sifr_call call = public_call(user, whole ? SIFR_BACKWARD : SIFR_BACKWARD_INPUT, run);
     call.grads = whole ? run->grads : NULL;
     call.gradient = run->gradient;
     call_unit(user, run, user->unit.backward, &call);

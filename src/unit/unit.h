@@ -191,10 +191,10 @@ struct unit_run {
     const void *out_residual, *out_pending;
     void *gradient; /* (N, C) backward: of the output stream in, of the input stream out */
 
-    double *loss; /* PASS_LOSS, PASS_EVAL: the sum of the losses of this micro-batch */
+    double *loss;     /* PASS_LOSS, PASS_EVAL: the sum of the losses of this micro-batch */
     float *statistic; /* (statistic_count) the unit adds to it; NULL in other passes than forward,
                          backward and loss of a step */
-    void *logits; /* PASS_LOGITS: (B, logit_tokens, V) for the last positions */
+    void *logits;     /* PASS_LOGITS: (B, logit_tokens, V) for the last positions */
     int64_t logit_tokens;
     void *cache;          /* PASS_DECODE: cache_bytes of this unit */
     struct past past;     /* positions that are in the cache already */
@@ -228,7 +228,8 @@ struct unit {
     const void *self; /* borrowed: the type's own sizes and tables */
     int use_count;
     int uses[UNIT_MAX_USES]; /* indices of params */
-    int64_t in_width, out_width; /* of the stream before and after it; 0: the graph's stream_width */
+    int64_t in_width,
+        out_width; /* of the stream before and after it; 0: the graph's stream_width */
     /* Its part of the statistic, a vector that is summed over the micro-batches of a step. */
     int64_t first_statistic, statistic_count;
 };

@@ -101,14 +101,13 @@ static inline void head_loss(void *user, const struct sifr_call *call)
 
 /* --- the model ------------------------------------------------------------------------------ */
 
-#define PARAMS(array)                                                                    \
+#define PARAMS(array) \
     .params = (array), .param_count = sizeof(array) / sizeof *(array), .param_size = sizeof *(array)
-#define BUFFERS(array)                                                      \
+#define BUFFERS(array)                                                   \
     .buffers = (array), .buffer_count = sizeof(array) / sizeof *(array), \
     .buffer_size = sizeof *(array)
 
-static const struct sifr_param table_params[] = {
-    {"table", 2, {VOCAB, WIDTH}, SIFR_NORMAL, 0.3, 1}};
+static const struct sifr_param table_params[] = {{"table", 2, {VOCAB, WIDTH}, SIFR_NORMAL, 0.3, 1}};
 static const struct sifr_param hidden_params[2][2] = {
     {{"a.in", 2, {HIDDEN, WIDTH}, SIFR_NORMAL, 0.5, 1},
      {"a.out", 2, {WIDTH, HIDDEN}, SIFR_NORMAL, 0.5, 1}},
@@ -116,10 +115,12 @@ static const struct sifr_param hidden_params[2][2] = {
      {"b.out", 2, {WIDTH, HIDDEN}, SIFR_NORMAL, 0.5, 1}},
 };
 
-#define HIDDEN_UNIT(name_, params_)                                                              \
-    {.name = (name_),     .width = WIDTH,       PARAMS(params_),                                 \
-     BUFFERS(hidden_buffers), .forward = hidden_forward, .backward = hidden_backward,            \
-     .weights = hidden_weights, .residual = SIFR_ADD_INPUT, .statistics = HIDDEN + 1}
+#define HIDDEN_UNIT(name_, params_)                                                        \
+    {                                                                                      \
+        .name = (name_), .width = WIDTH, PARAMS(params_), BUFFERS(hidden_buffers),         \
+        .forward = hidden_forward, .backward = hidden_backward, .weights = hidden_weights, \
+        .residual = SIFR_ADD_INPUT, .statistics = HIDDEN + 1                               \
+    }
 
 static const struct sifr_unit good_units[] = {
     {.name = "embed",

@@ -88,10 +88,10 @@ static void assert_refused(struct sifr_context *context, const struct sifr_unit 
     assert_error(context, message);
 }
 
-#define REFUSED(change, message)                    \
-    do {                                            \
-        memcpy(units, good_units, sizeof units);    \
-        change;                                     \
+#define REFUSED(change, message)                   \
+    do {                                           \
+        memcpy(units, good_units, sizeof units);   \
+        change;                                    \
         assert_refused(context, units, (message)); \
     } while (0)
 

@@ -3,10 +3,14 @@
 #include "lib_rig.h"
 #include <pthread.h>
 
-enum { STEPS = 3, PARAMS_TOTAL = VOCAB * WIDTH + 4 * HIDDEN * WIDTH, STATISTICS = 2 * (HIDDEN + 1) };
+enum {
+    STEPS = 3,
+    PARAMS_TOTAL = VOCAB * WIDTH + 4 * HIDDEN * WIDTH,
+    STATISTICS = 2 * (HIDDEN + 1)
+};
 static const char *const names[] = {"table", "a.in", "a.out", "b.in", "b.out"};
-static const int64_t counts[] = {VOCAB * WIDTH, HIDDEN * WIDTH, HIDDEN * WIDTH, HIDDEN * WIDTH,
-                                 HIDDEN * WIDTH};
+static const int64_t counts[] = {VOCAB * WIDTH, HIDDEN *WIDTH, HIDDEN *WIDTH, HIDDEN *WIDTH,
+                                 HIDDEN *WIDTH};
 
 /* What a run ends with. */
 struct outcome {
@@ -59,9 +63,8 @@ static void expect_plan(struct sifr_context *context, struct sifr_trainer *train
 {
     struct sifr_model model = model_of(good_units);
     struct sifr_plan plan = {.size = sizeof plan};
-    assert_int_equal(sifr_plan(context, &model, &run->options, run->ranks, sifr_rank(context),
-                               &plan),
-                     0);
+    assert_int_equal(
+        sifr_plan(context, &model, &run->options, run->ranks, sifr_rank(context), &plan), 0);
     for (int kind = 0; kind < SIFR_MEMORY_KINDS; kind++)
         if (kind != SIFR_OTHER && plan.bytes[kind] != sifr_memory(trainer, kind))
             fail_msg("rank %d, kind %d: planned %zu, allocated %zu", sifr_rank(context), kind,
@@ -101,8 +104,7 @@ static int rank_main(struct sifr_context *context, void *user)
 
 static int start(struct run *run)
 {
-    struct sifr_job job = {
-        .size = sizeof job, .ranks = run->ranks, .threads = 1, .timeout = 60};
+    struct sifr_job job = {.size = sizeof job, .ranks = run->ranks, .threads = 1, .timeout = 60};
     pthread_mutex_init(&run->lock, NULL);
     int status = sifr_run(&job, rank_main, run);
     pthread_mutex_destroy(&run->lock);
