@@ -107,8 +107,8 @@ enum status engine_eval(struct engine *engine, int64_t count, double *loss_sum, 
 /* Rounds to evaluate in one call: what a pipeline has buffers for, otherwise 1. */
 int64_t engine_eval_rounds(const struct engine *engine);
 
-/* The statistic of the model, summed over the micro-batches of the last step in their order: the same
- * on every rank, and known before the gradients are judged. */
+/* The statistic of the model, summed over the micro-batches of the last step in their order. The
+ * same on every rank, and known before the gradients are judged. */
 const float *engine_statistics(const struct engine *engine);
 
 /* Compute the gradients of the filled micro-batches without an update; read them with

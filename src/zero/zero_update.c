@@ -196,8 +196,7 @@ static enum status find_own_bad(struct zero *zero, struct zero_verdict *verdict)
         if (first < 0)
             continue;
         verdict->bad_tensor = mine.tensor;
-        verdict->bad_index =
-            unit_tensor_index(&zero->graph->tensors[t], first + mine.first, NULL);
+        verdict->bad_index = unit_tensor_index(&zero->graph->tensors[t], first + mine.first, NULL);
         return STATUS_OK;
     }
     return STATUS_OK;

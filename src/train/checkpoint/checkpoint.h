@@ -48,9 +48,9 @@ struct checkpoint_blob {
     size_t bytes; /* 0 = no file */
 };
 
-struct checkpoint_setup { /* borrowed while the saver exists */
-    const char *run;      /* the run folder */
-    const char *folder;   /* RUN/checkpoints; created by the first save */
+struct checkpoint_setup {              /* borrowed while the saver exists */
+    const char *run;                   /* the run folder */
+    const char *folder;                /* RUN/checkpoints; created by the first save */
     const struct unit_graph *graph;    /* of the whole model */
     const struct model *model;         /* for config.json; NULL = the model is a program's own */
     const struct checkpoint_blob *own; /* a program's own state; NULL = none */
