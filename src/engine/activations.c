@@ -104,12 +104,13 @@ static enum status alloc_units(struct activations *a, struct unit_shape shape, u
 
 /* A unit may write its output residual to `shared`. A next unit of the same type reads it before it
  * overwrites it, since its input sum comes first. A unit of another type that also has shared
- * buffers might not. */
+ * buffers might not, nor units of a type that do not have the same buffers. */
 static bool needs_carry(const struct activations *a, int u)
 {
     return u + 1 < a->graph->unit_count && a->units[u].bytes[SHARED] > 0 &&
            a->units[u + 1].bytes[SHARED] > 0 &&
-           a->graph->units[u].type != a->graph->units[u + 1].type;
+           (a->graph->units[u].type != a->graph->units[u + 1].type ||
+            a->graph->units[u].type->carry);
 }
 
 enum status activations_create(struct ops *ops, const struct unit_graph *graph,
@@ -188,9 +189,11 @@ void activations_advance(const struct activations *a, int u, struct unit_run *ru
     run->residual = run->out_residual;
     run->pending = run->out_pending;
     run->out_residual = run->out_pending = NULL;
-    if (!needs_carry(a, u))
-        return;
-    device_copy(run->stream, a->carry, run->residual, a->stream_bytes);
+    if (!needs_carry(a, u) || (a->graph->units[u].type->carry && !run->pending))
+        return; /* in the second case the residual is in `room` */
+    size_t bytes =
+        a->stream_bytes / (size_t)a->graph->stream_width * (size_t)unit_out_width(a->graph, u);
+    device_copy(run->stream, a->carry, run->residual, bytes);
     run->residual = a->carry;
 }
 

@@ -21,11 +21,17 @@ struct scopes *engine_scopes(struct engine *engine)
     return &engine->scopes;
 }
 
+void *engine_input(struct engine *engine, int64_t round, int i)
+{
+    CHECK(round >= 0 && round < engine_rounds(engine) && i < engine->inputs.count);
+    return engine->inputs.host[i] + (size_t)round * engine->inputs.bytes[i];
+}
+
 void engine_batch(struct engine *engine, int64_t round, int32_t **tokens, int32_t **labels)
 {
-    CHECK(round >= 0 && round < engine_rounds(engine));
-    *tokens = engine->tokens + round * engine_batch_rows(engine);
-    *labels = engine->labels + round * engine_batch_rows(engine);
+    CHECK(!engine->graph->inputs);
+    *tokens = engine_input(engine, round, INPUT_TOKENS);
+    *labels = engine_input(engine, round, INPUT_LABELS);
 }
 
 /* --- over all ranks ------------------------------------------------------------------------- */
@@ -112,16 +118,71 @@ static enum status find_bad_loss(struct engine *engine, int64_t *micro_batch)
 
 /* --- a step --------------------------------------------------------------------------------- */
 
-/* Valid labels of this rank's rounds, in which all workers together have `count` micro-batches. */
-static int64_t own_labels(const struct engine *engine, int64_t rounds, int64_t count)
+/* What the loss of the micro-batch of a round is divided by. */
+static double count_round(struct engine *engine, int64_t round)
 {
-    int64_t valid = 0, rows = engine_batch_rows(engine);
+    const void *inputs[UNIT_MAX_INPUTS];
+    int64_t valid = 0;
+    for (int i = 0; i < engine->inputs.count; i++)
+        inputs[i] = engine_input(engine, round, i);
+    if (engine->graph->count)
+        return engine->graph->count(engine->graph, engine_batch_shape(engine), inputs);
+    for (int64_t i = 0; i < engine_batch_rows(engine); i++)
+        valid += ((const int32_t *)inputs[INPUT_LABELS])[i] >= 0;
+    return (double)valid;
+}
+
+/* *sum = what the loss of `count` micro-batches, computed in `rounds` rounds, is divided by. Counts
+ * are added in the order of the micro-batches, since they need not be whole numbers. */
+static enum status sum_counts(struct engine *engine, int64_t rounds, int64_t count, double *sum)
+{
+    const struct roster *roster = zero_roster(engine->zero);
+    double *mine = engine->losses_host; /* free at this point */
+    int64_t labels = 0;
     for (int64_t round = 0; round < rounds; round++) {
-        bool idle = roster_micro_batch(zero_roster(engine->zero), count, round) < 0;
-        for (int64_t i = round * rows; !idle && i < (round + 1) * rows; i++)
-            valid += engine->labels[i] >= 0;
+        bool idle = roster_micro_batch(roster, count, round) < 0;
+        mine[round] = idle || device_is_dry(engine->ops->device) ? 0.0 : count_round(engine, round);
+        labels += (int64_t)mine[round];
     }
-    return valid;
+    *sum = 0.0;
+    if (!engine->graph->count) { /* whole numbers: their order does not matter */
+        TRY(engine_sum(engine, labels, &labels));
+        *sum = (double)labels;
+        return STATUS_OK;
+    }
+    TRY(exchange(engine, mine, (size_t)rounds * sizeof *mine, engine->all_losses));
+    for (int64_t m = 0; m < count; m++)
+        *sum += loss_of(engine, rounds, m);
+    return STATUS_OK;
+}
+
+/* Sum the units' statistics over the micro-batches of the step, in their order. Each PP stage has
+ * those of its units; the others are 0. */
+static enum status sum_statistics(struct engine *engine)
+{
+    int64_t width = engine->graph->statistics, rounds = engine_rounds(engine);
+    size_t bytes = (size_t)(rounds * width) * sizeof(float);
+    int workers = zero_roster(engine->zero)->workers;
+    float *sum = engine->statistics_host;
+    if (width == 0)
+        return STATUS_OK;
+    if (engine->statistics) /* not on servers */
+        device_copy(engine->stream, sum, engine->statistics, bytes);
+    TRY(stream_sync(engine->stream));
+    TRY(exchange(engine, sum, bytes, engine->all_statistics));
+    memset(sum, 0, (size_t)width * sizeof *sum);
+    for (int64_t m = 0; m < engine->config.micro_batches; m++) {
+        const float *one = engine->all_statistics + (m % workers * rounds + m / workers) * width;
+        for (int64_t i = 0; i < width; i++)
+            sum[i] += one[i];
+    }
+    return engine->pipeline ? pipeline_add(engine->pipeline, sum, width, engine->all_statistics)
+                            : STATUS_OK;
+}
+
+const float *engine_statistics(const struct engine *engine)
+{
+    return engine->statistics_host;
 }
 
 static void forward_and_backward(struct engine *engine, int64_t round)
@@ -147,22 +208,30 @@ static double unsigned_nan(double value)
 static enum status gradients(struct engine *engine, struct engine_result *result,
                              struct zero_verdict *verdict)
 {
-    int64_t count, rounds = engine_rounds(engine);
-    double loss_sum = 0.0;
-    TRY(engine_sum(engine, own_labels(engine, rounds, engine->config.micro_batches), &count));
+    int64_t rounds = engine_rounds(engine);
+    double count, loss_sum = 0.0;
+    TRY(sum_counts(engine, rounds, engine->config.micro_batches, &count));
     if (device_is_dry(engine->ops->device)) /* a plan has no labels; any count will do */
         count = 1;
     if (count == 0)
         return FAIL(engine->env, FORMAT, "all labels of this step are masked; check the data");
+    if (!(count > 0 && isfinite(count)))
+        return FAIL(engine->env, FORMAT, "the count of this step is %g; it must be above 0", count);
+    if (engine->statistics)
+        device_zero(engine->stream, engine->statistics,
+                    (size_t)(rounds * engine->graph->statistics) * sizeof(float));
     zero_loss_scale(engine->zero, engine->scale.scale, count);
+    engine->in_step = true;
     if (engine->pipeline)
         pipeline_step(engine->pipeline);
     for (int64_t round = 0; !engine->pipeline && round < rounds; round++)
         forward_and_backward(engine, round);
+    engine->in_step = false;
     struct scope scope = {.kind = SCOPE_JUDGE,
                           .words = "gradient norm",
                           .span = {.lane = &trace_lane_compute, .name = "judge"}};
     scope_begin(&engine->scopes, &scope);
+    TRY(sum_statistics(engine));
     TRY(zero_judge(engine->zero, engine->scale.scale, verdict));
     if (engine->side_stream)
         TRY(stream_sync(engine->side_stream->stream)); /* everything on it has finished by now, or
@@ -171,9 +240,9 @@ static enum status gradients(struct engine *engine, struct engine_result *result
     TRY(add_losses(engine, rounds, engine->config.micro_batches,
                    &loss_sum)); /* does not wait: everything has finished */
     *result = (struct engine_result){
-        .loss = unsigned_nan(loss_sum / (double)count),
+        .loss = unsigned_nan(loss_sum / count),
         .grad_norm = unsigned_nan(verdict->grad_norm),
-        .label_count = count,
+        .count = count,
         .bad_tensor = verdict->bad_tensor,
         .bad_index = verdict->bad_index,
         .bad_micro_batch = -1,
@@ -252,11 +321,11 @@ int64_t engine_eval_rounds(const struct engine *engine)
     return engine->pipeline ? engine_rounds(engine) : 1;
 }
 
-enum status engine_eval(struct engine *engine, int64_t count, double *loss_sum,
-                        int64_t *label_count)
+enum status engine_eval(struct engine *engine, int64_t count, double *loss_sum, double *labels)
 {
     const struct roster *roster = zero_roster(engine->zero);
-    int64_t rounds = roster_rounds(roster, count), labels;
+    int64_t rounds = roster_rounds(roster, count);
+    double sum;
     CHECK_LE(rounds, engine_eval_rounds(engine));
     if (engine->pipeline) {
         pipeline_eval(engine->pipeline, rounds, count);
@@ -267,8 +336,8 @@ enum status engine_eval(struct engine *engine, int64_t count, double *loss_sum,
         engine_forward(engine, 0, last, &walk);
         engine_run_pass(engine, last, PASS_EVAL, &walk);
     }
-    TRY(engine_sum(engine, own_labels(engine, rounds, count), &labels));
-    *label_count += labels;
+    TRY(sum_counts(engine, rounds, count, &sum));
+    *labels += sum;
     return add_losses(engine, rounds, count, loss_sum);
 }
 

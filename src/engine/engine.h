@@ -54,6 +54,8 @@ const struct roster *engine_roster(const struct engine *engine);
 int64_t engine_rounds(const struct engine *engine); /* 1 for evaluation only */
 int64_t engine_micro_batch(const struct engine *engine, int64_t round);
 void engine_batch(struct engine *engine, int64_t round, int32_t **tokens, int32_t **labels);
+/* The same for input i of any model: (B, bytes of the input). */
+void *engine_input(struct engine *engine, int64_t round, int i);
 
 /* What this rank is doing (scope.h). The training loop begins its phases here; a plan sets a
  * watcher. */
@@ -62,7 +64,7 @@ struct scopes *engine_scopes(struct engine *engine);
 struct engine_result {
     double loss; /* mean over the step's valid labels */
     double grad_norm;
-    int64_t label_count;
+    double count;   /* valid labels, or what the graph counts instead */
     bool skipped;   /* the loss or a gradient was not finite: nothing was updated */
     int bad_tensor; /* first tensor with a non-finite gradient; -1: only the loss is not finite */
     int64_t bad_index;
@@ -101,10 +103,13 @@ void engine_set_loss_scale(struct engine *engine, struct loss_scale scale);
  * this rank fills the buffers of round r unless it is idle in it. Adds the sum of the losses and
  * the number of valid labels, in the order of the micro-batches. At most engine_eval_rounds rounds.
  * Collective. */
-enum status engine_eval(struct engine *engine, int64_t count, double *loss_sum,
-                        int64_t *label_count);
+enum status engine_eval(struct engine *engine, int64_t count, double *loss_sum, double *labels);
 /* Rounds to evaluate in one call: what a pipeline has buffers for, otherwise 1. */
 int64_t engine_eval_rounds(const struct engine *engine);
+
+/* The statistic of the model, summed over the micro-batches of the last step in their order. The
+ * same on every rank, and known before the gradients are judged. */
+const float *engine_statistics(const struct engine *engine);
 
 /* Compute the gradients of the filled micro-batches without an update; read them with
  * zero_read_gradient. For tests and tools. */

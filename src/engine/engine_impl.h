@@ -14,6 +14,15 @@
 
 struct pipeline;
 
+/* The data of a step. Input i of a micro-batch has `bytes[i]` bytes. */
+struct engine_inputs {
+    int count;
+    size_t bytes[UNIT_MAX_INPUTS];
+    char *host[UNIT_MAX_INPUTS];   /* (rounds, bytes) */
+    void *device[UNIT_MAX_INPUTS]; /* (bytes) of the current micro-batch */
+};
+enum { INPUT_TOKENS, INPUT_LABELS }; /* of a language model */
+
 struct engine {
     struct ops *ops;                /* borrowed */
     struct stream *stream;          /* borrowed */
@@ -22,12 +31,15 @@ struct engine {
     struct env *env;                /* borrowed */
     struct engine_config config;
     struct activations *activations;
-    struct pipeline *pipeline;              /* NULL: this rank has all units */
-    int32_t *tokens, *labels;               /* host: (rounds, B, T) */
-    int32_t *device_tokens, *device_labels; /* (B, T) of the current micro-batch */
-    double *losses, *losses_host;           /* (rounds) */
-    double *all_losses;                     /* (ranks, rounds) */
-    int64_t *votes;                         /* (TP ranks) */
+    struct pipeline *pipeline; /* NULL: this rank has all units */
+    struct engine_inputs inputs;
+    double *losses, *losses_host; /* (rounds) */
+    double *all_losses;           /* (ranks, rounds) */
+    int64_t *votes;               /* (TP ranks) */
+    bool in_step;                 /* the passes belong to a step, not to an evaluation */
+    float *statistics;            /* device: (rounds, statistics of the model); NULL: it has none */
+    float *statistics_host;       /* the same, and then the sum (statistics) */
+    float *all_statistics;        /* (ranks or PP stages, rounds, statistics) */
     struct unit_side_stream
         *side_stream; /* for TP collectives that overlap with compute; or NULL */
     void *gradient;   /* (B, T, C); NULL in a pipeline, which has its own */

@@ -34,23 +34,56 @@ enum keep recompute_keeps_below(int recompute)
     }
 }
 
-static enum status alloc_batches(struct engine *engine)
+static enum status alloc_inputs(struct engine *engine)
 {
-    struct device *device = engine->ops->device;
-    size_t rounds = (size_t)engine_rounds(engine), rows = (size_t)engine_batch_rows(engine);
-    size_t bytes = rows * sizeof(int32_t), losses = rounds * sizeof(double);
-    TRY(mem_alloc(engine->env, MEM_LOADER, "tokens of a step", rounds * bytes, &engine->tokens));
-    TRY(mem_alloc(engine->env, MEM_LOADER, "labels of a step", rounds * bytes, &engine->labels));
-    TRY(mem_alloc(engine->env, MEM_LOADER, "losses of a step", losses, &engine->losses_host));
+    const struct unit_graph *graph = engine->graph;
+    size_t ids = (size_t)engine->config.tokens * sizeof(int32_t);
+    const struct unit_input language[] = {
+        [INPUT_TOKENS] = {"tokens", ids}, [INPUT_LABELS] = {"labels", ids}};
+    const struct unit_input *inputs = graph->inputs ? graph->inputs : language;
+    struct engine_inputs *in = &engine->inputs;
+    in->count = graph->inputs ? graph->input_count : 2;
+    for (int i = 0; i < in->count; i++) {
+        in->bytes[i] = (size_t)engine->config.micro_batch * inputs[i].bytes;
+        TRY(mem_alloc(engine->env, MEM_LOADER, "data of a step",
+                      (size_t)engine_rounds(engine) * in->bytes[i], &in->host[i]));
+        TRY(device_alloc(engine->ops->device, MEM_LOADER, "data of a micro-batch", in->bytes[i],
+                         &in->device[i]));
+    }
+    return STATUS_OK;
+}
+
+static enum status alloc_statistics(struct engine *engine)
+{
+    const struct roster *roster = zero_roster(engine->zero);
+    size_t ranks = (size_t)roster->size,
+           count = (size_t)(engine_rounds(engine) * engine->graph->statistics);
+    if (count == 0 || engine->config.micro_batches == 0)
+        return STATUS_OK;
+    if (engine->pipeline && (size_t)comm_size(engine->pipeline->comm) > ranks)
+        ranks = (size_t)comm_size(engine->pipeline->comm);
+    TRY(mem_alloc_array(engine->env, MEM_LOADER, "statistics", count, sizeof(float),
+                        &engine->statistics_host));
+    TRY(mem_alloc_array(engine->env, MEM_LOADER, "statistics", ranks * count, sizeof(float),
+                        &engine->all_statistics));
+    if (!roster_is_worker(roster))
+        return STATUS_OK;
+    return device_alloc(engine->ops->device, MEM_LOADER, "statistics", count * sizeof(float),
+                        &engine->statistics);
+}
+
+static enum status alloc_losses(struct engine *engine)
+{
+    size_t bytes = (size_t)engine_rounds(engine) * sizeof(double);
+    TRY(mem_alloc(engine->env, MEM_LOADER, "losses of a step", bytes, &engine->losses_host));
     TRY(mem_alloc_array(engine->env, MEM_LOADER, "losses of all ranks",
-                        (size_t)zero_roster(engine->zero)->size, losses, &engine->all_losses));
+                        (size_t)zero_roster(engine->zero)->size, bytes, &engine->all_losses));
     if (engine->config.group)
         TRY(mem_alloc_array(engine->env, MEM_LOADER, "votes",
                             (size_t)comm_size(engine->config.group), sizeof *engine->votes,
                             &engine->votes));
-    TRY(device_alloc(device, MEM_LOADER, "tokens of a micro-batch", bytes, &engine->device_tokens));
-    TRY(device_alloc(device, MEM_LOADER, "labels of a micro-batch", bytes, &engine->device_labels));
-    return device_alloc(device, MEM_LOADER, "losses of micro-batches", losses, &engine->losses);
+    return device_alloc(engine->ops->device, MEM_LOADER, "losses of micro-batches", bytes,
+                        &engine->losses);
 }
 
 static enum status alloc_activations(struct engine *engine)
@@ -93,9 +126,11 @@ enum status engine_create(struct ops *ops, struct stream *stream, const struct u
     *e = (struct engine){
         .ops = ops, .stream = stream, .graph = graph, .zero = zero, .env = env, .config = *config};
     e->scale = zero_wants_scaling(zero) ? loss_scale_start() : (struct loss_scale){.scale = 1.0};
-    TRY_OR(undo, alloc_batches(e));
+    TRY_OR(undo, alloc_inputs(e));
+    TRY_OR(undo, alloc_losses(e));
     if (config->pipe)
         TRY_OR(undo, pipeline_create(e, config->pipe, &e->pipeline));
+    TRY_OR(undo, alloc_statistics(e));
     e->config.pipe = NULL;
     struct comm *any = e->pipeline ? e->pipeline->comm : zero_comm(zero);
     e->scopes = (struct scopes){
@@ -123,13 +158,16 @@ void engine_destroy(struct engine *engine)
     pipeline_destroy(engine->pipeline);
     activations_destroy(engine->activations);
     device_free(device, engine->gradient);
-    device_free(device, engine->device_tokens);
-    device_free(device, engine->device_labels);
+    for (int i = 0; i < engine->inputs.count; i++) {
+        device_free(device, engine->inputs.device[i]);
+        mem_free(engine->env, engine->inputs.host[i]);
+    }
     device_free(device, engine->losses);
+    device_free(device, engine->statistics);
+    mem_free(engine->env, engine->statistics_host);
+    mem_free(engine->env, engine->all_statistics);
     mem_free(engine->env, engine->votes);
     mem_free(engine->env, engine->all_losses);
     mem_free(engine->env, engine->losses_host);
-    mem_free(engine->env, engine->labels);
-    mem_free(engine->env, engine->tokens);
     mem_free(engine->env, engine);
 }

@@ -31,12 +31,11 @@ size_t engine_stream_bytes(const struct engine *engine)
 
 struct walk engine_start_round(struct engine *engine, int64_t round, bool idle)
 {
-    int64_t rows = engine_batch_rows(engine);
-    size_t bytes = (size_t)rows * sizeof(int32_t);
-    if (!idle) {
-        device_copy(engine->stream, engine->device_tokens, engine->tokens + round * rows, bytes);
-        device_copy(engine->stream, engine->device_labels, engine->labels + round * rows, bytes);
-    }
+    struct engine_inputs *in = &engine->inputs;
+    bool language = !engine->graph->inputs;
+    for (int i = 0; !idle && i < in->count; i++)
+        device_copy(engine->stream, in->device[i], in->host[i] + (size_t)round * in->bytes[i],
+                    in->bytes[i]);
     return (struct walk){.round = round,
                          .idle = idle,
                          .run = {
@@ -45,8 +44,9 @@ struct walk engine_start_round(struct engine *engine, int64_t round, bool idle)
                              .group = engine->config.group,
                              .side_stream = engine->side_stream,
                              .shape = engine_batch_shape(engine),
-                             .tokens = engine->device_tokens,
-                             .labels = engine->device_labels,
+                             .inputs = (const void *const *)in->device,
+                             .tokens = language ? in->device[INPUT_TOKENS] : NULL,
+                             .labels = language ? in->device[INPUT_LABELS] : NULL,
                              .scalars = zero_scalars(engine->zero),
                              .gradient = engine->gradient,
                              .loss = engine->losses + round,
@@ -77,6 +77,10 @@ static void compute(struct engine *engine, int u, enum pass pass, struct walk *w
         return;
     scope_begin(&engine->scopes, &scope);
     activations_bind(engine->activations, u, walk->round, pass, &walk->run);
+    bool adds = engine->in_step && unit->statistic_count > 0 && pass != PASS_REBUILD;
+    walk->run.statistic =
+        adds ? engine->statistics + walk->round * engine->graph->statistics + unit->first_statistic
+             : NULL;
     unit_run_pass(unit, pass, &walk->run);
     CHECK(!engine->side_stream || engine->side_stream->open == 0);
     scope_end(&engine->scopes, &scope);

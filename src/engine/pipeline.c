@@ -23,11 +23,6 @@
 
 /* --- messages ------------------------------------------------------------------------------- */
 
-static int64_t stream_count(const struct pipeline *p)
-{
-    return (int64_t)(engine_stream_bytes(p->engine) / dtype_bytes(p->engine->ops->type));
-}
-
 /* Compute waits for a message; the time counts as stalled. */
 static void await(struct pipeline *p, struct event *ready)
 {
@@ -39,24 +34,23 @@ static void await(struct pipeline *p, struct event *ready)
 
 /* Receive into buffer i once it may be written. `name` is for the trace, and may be NULL. */
 static void receive_buffer(struct pipeline *p, int line, int from, struct ring *ring, int i,
-                           const char *name)
+                           int64_t elements, const char *name)
 {
     struct stream *stream = p->lines[line].stream;
     stream_wait(stream, ring->spent[i]);
     comm_label(p->lines[line].comm, name);
-    comm_recv(p->lines[line].comm, ring->at[i], stream_count(p), p->engine->ops->type, from,
-              stream);
+    comm_recv(p->lines[line].comm, ring->at[i], elements, p->engine->ops->type, from, stream);
     event_record(ring->ready[i], stream);
 }
 
 /* Send buffer i once compute has written it. */
 static void send_buffer(struct pipeline *p, int line, int to, struct ring *ring, int i,
-                        const char *name)
+                        int64_t elements, const char *name)
 {
     struct stream *stream = p->lines[line].stream;
     stream_wait(stream, ring->ready[i]);
     comm_label(p->lines[line].comm, name);
-    comm_send(p->lines[line].comm, ring->at[i], stream_count(p), p->engine->ops->type, to, stream);
+    comm_send(p->lines[line].comm, ring->at[i], elements, p->engine->ops->type, to, stream);
     event_record(ring->spent[i], stream);
 }
 
@@ -68,14 +62,15 @@ static int forward_end(const struct chunk *chunk)
 }
 
 /* Write residual + pending, as the next unit would form it. */
-static void put_out(struct pipeline *p, struct walk *walk, void *out)
+static void put_out(struct pipeline *p, const struct chunk *chunk, struct walk *walk, void *out)
 {
     struct engine *engine = p->engine;
+    int64_t count = chunk->out_elements;
     if (walk->run.pending)
-        ops_add(engine->ops, engine->stream, stream_count(p), walk->run.residual, walk->run.pending,
-                out);
+        ops_add(engine->ops, engine->stream, count, walk->run.residual, walk->run.pending, out);
     else
-        device_copy(engine->stream, out, walk->run.residual, engine_stream_bytes(engine));
+        device_copy(engine->stream, out, walk->run.residual,
+                    (size_t)count * dtype_bytes(engine->ops->type));
 }
 
 /* All units of a chunk but the loss, from its input to its output. `scope` begins when the input
@@ -98,7 +93,7 @@ static void forward(struct pipeline *p, struct chunk *chunk, int64_t round, bool
     if (idle)
         return;
     stream_wait(engine->stream, chunk->out.spent[out]);
-    put_out(p, &walk, chunk->out.at[out]);
+    put_out(p, chunk, &walk, chunk->out.at[out]);
     event_record(chunk->out.ready[out], engine->stream);
     if (chunk->has_input)
         event_record(chunk->in.spent[in], engine->stream);
@@ -162,16 +157,20 @@ static void act(struct pipeline *p, struct timetable_action a, const char *name)
             scope_end(&p->engine->scopes, &scope);
         break;
     case TIMETABLE_RECV_ACTIVATION:
-        receive_buffer(p, ACTS_IN, peer, &chunk->in, a.round % chunk->in.count, name);
+        receive_buffer(p, ACTS_IN, peer, &chunk->in, a.round % chunk->in.count, chunk->in_elements,
+                       name);
         break;
     case TIMETABLE_SEND_ACTIVATION:
-        send_buffer(p, ACTS_OUT, peer, &chunk->out, a.round % chunk->out.count, name);
+        send_buffer(p, ACTS_OUT, peer, &chunk->out, a.round % chunk->out.count, chunk->out_elements,
+                    name);
         break;
     case TIMETABLE_RECV_GRADIENT:
-        receive_buffer(p, GRADS_IN, peer, &chunk->gradient, a.round % chunk->gradient.count, name);
+        receive_buffer(p, GRADS_IN, peer, &chunk->gradient, a.round % chunk->gradient.count,
+                       chunk->out_elements, name);
         break;
     default:
-        send_buffer(p, GRADS_OUT, peer, &chunk->gradient, a.round % chunk->gradient.count, name);
+        send_buffer(p, GRADS_OUT, peer, &chunk->gradient, a.round % chunk->gradient.count,
+                    chunk->in_elements, name);
         break;
     }
 }
@@ -219,7 +218,7 @@ static void eval_receive(const struct eval *eval, int64_t i)
     int pp_stages = comm_size(p->comm);
     if (chunk->has_input && !is_idle(eval, round))
         receive_buffer(p, ACTS_IN, (p->pp_stage + pp_stages - 1) % pp_stages, &chunk->in,
-                       (int)(round % chunk->in.count), NULL);
+                       (int)(round % chunk->in.count), chunk->in_elements, NULL);
 }
 
 void pipeline_eval(struct pipeline *p, int64_t rounds, int64_t count)
@@ -237,7 +236,7 @@ void pipeline_eval(struct pipeline *p, int64_t rounds, int64_t count)
         forward(p, chunk, round, idle, &(struct scope){0});
         if (chunk->has_output && !idle)
             send_buffer(p, ACTS_OUT, (p->pp_stage + 1) % pp_stages, &chunk->out,
-                        (int)(round % chunk->out.count), NULL);
+                        (int)(round % chunk->out.count), chunk->out_elements, NULL);
         if (!chunk->has_loss)
             continue;
         int out = (int)(round % chunk->out.count);
@@ -266,6 +265,17 @@ enum status pipeline_sum(struct pipeline *p, int64_t mine, int64_t *sum)
     *sum = 0;
     for (int pp_stage = 0; pp_stage < comm_size(p->comm); pp_stage++)
         *sum += all[pp_stage];
+    return STATUS_OK;
+}
+
+enum status pipeline_add(struct pipeline *p, float *values, int64_t count, float *all)
+{
+    TRY(comm_exchange(p->comm, values, (size_t)count * sizeof *values, all));
+    for (int64_t i = 0; i < count; i++) {
+        values[i] = 0.0f;
+        for (int pp_stage = 0; pp_stage < comm_size(p->comm); pp_stage++)
+            values[i] += all[pp_stage * count + i];
+    }
     return STATUS_OK;
 }
 

@@ -20,6 +20,8 @@ void pipeline_eval(struct pipeline *p, int64_t rounds, int64_t count);
 enum status pipeline_share(struct pipeline *p, double *value);
 /* *sum = the sum over the stages. Collective. */
 enum status pipeline_sum(struct pipeline *p, int64_t mine, int64_t *sum);
+/* values (count) = the sum over the stages, in their order. all (stages, count). Collective. */
+enum status pipeline_add(struct pipeline *p, float *values, int64_t count, float *all);
 /* Messages to other stages, and how long the calls took. */
 struct comm_counter pipeline_counted(const struct pipeline *p);
 /* Wait for all messages; returns the first error of any of them. */
@@ -36,6 +38,7 @@ struct ring {
 struct chunk {
     int first, end; /* units first .. end-1 */
     bool has_input, has_output, has_loss;
+    int64_t in_elements, out_elements; /* of its input, and of its output or what the loss reads */
     struct ring in, out, gradient;
 };
 

@@ -3,11 +3,12 @@
  */
 #include "engine/pipeline_impl.h"
 
-static enum status ring_create(struct pipeline *p, const char *name, int count, struct ring *ring)
+static enum status ring_create(struct pipeline *p, const char *name, int count, int64_t elements,
+                               struct ring *ring)
 {
     struct device *device = p->engine->ops->device;
     struct env *env = p->engine->env;
-    size_t n = (size_t)count, bytes = engine_stream_bytes(p->engine);
+    size_t n = (size_t)count, bytes = (size_t)elements * dtype_bytes(p->engine->ops->type);
     bool worker = roster_is_worker(zero_roster(p->engine->zero));
     TRY(mem_alloc_array(env, MEM_OTHER, "pipeline", n, sizeof *ring->at, &ring->at));
     TRY(mem_alloc_array(env, MEM_OTHER, "pipeline", n, sizeof *ring->ready, &ring->ready));
@@ -66,17 +67,24 @@ static enum status chunk_create(struct pipeline *p, const struct engine_pipe *co
                             .has_output = at < last,
                             .has_loss = at == last};
     CHECK(chunk->first < chunk->end && chunk->end <= graph->unit_count);
+    int64_t rows = unit_stream_rows(engine_batch_shape(p->engine));
+    int last_forward = chunk->end - 1 - chunk->has_loss; /* or none: the loss reads the input */
+    chunk->in_elements = rows * unit_in_width(graph, chunk->first);
+    chunk->out_elements = last_forward < chunk->first ? chunk->in_elements
+                                                      : rows * unit_out_width(graph, last_forward);
     for (int u = chunk->first; u < chunk->end; u++)
         p->unit_copies[u] =
             (struct unit_copies){timetable_in_flight(shape, p->pp_stage, c), peaks.split};
     if (chunk->has_input)
-        TRY(ring_create(p, "stream from the stage before", waiting + 1, &chunk->in));
+        TRY(ring_create(p, "stream from the stage before", waiting + 1, chunk->in_elements,
+                        &chunk->in));
     TRY(ring_create(p, chunk->has_loss ? "stream before the loss" : "stream to the next stage",
                     chunk->has_loss ? most_between(p, c, TIMETABLE_FORWARD, loss) : 2,
-                    &chunk->out));
+                    chunk->out_elements, &chunk->out));
     if (p->engine->config.micro_batches == 0)
         return STATUS_OK;
-    return ring_create(p, "gradient of the stream", peaks.gradients + 1, &chunk->gradient);
+    return ring_create(p, "gradient of the stream", peaks.gradients + 1, rows * graph->stream_width,
+                       &chunk->gradient);
 }
 
 /* Two lines between neighbours must not use the same communicator at either end. Even and odd

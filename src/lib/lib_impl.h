@@ -1,40 +1,95 @@
-/* lib_impl -- shared by the files of the public library. */
+/* lib_impl -- shared by the files of the public library.
+ *
+ *     sifr_job.c       ranks: join, run, leave; errors
+ *     user_model.c     a program's model as a graph of units: checks, copies, tables
+ *     user_unit.c      passes of a program's unit behind the unit interface
+ *     sifr_trainer.c   options, steps, evaluation, hooks
+ *     sifr_state.c     parameters, files, checkpoints
+ *     sifr_plan.c      memory and traffic of a rank, from the same code on a dry device
+ *     sifr_ops.c       helpers for units
+ */
 #ifndef LIB_LIB_IMPL_H
 #define LIB_LIB_IMPL_H
-#include "engine/engine.h"
+#include "engine/spread.h"
 #include "sifr.h"
+#include "train/session.h"
 
+/* --- jobs ----------------------------------------------------------------------------------- */
 struct sifr_context {
     struct env env;
-    void (*log)(void *user, const char *line);
+    struct session session; /* device, communicator, ops, stream */
+    int rank, ranks;
+    void (*log)(void *user, int rank, const char *line);
     void *user;
-    struct device *device;
-    struct ops *ops;
-    struct stream *stream;
+    int holders; /* the program, and every trainer: the last one frees the context */
 };
 
-/* A user's unit; struct unit.self points to it. */
+void context_hold(struct sifr_context *context);
+void context_release(struct sifr_context *context); /* frees it if nobody holds it */
+
+/* Every public call begins and ends with these. A collective call that fails on one rank ends the
+ * job: the others would wait for this rank. */
+void call_begin(struct sifr_context *context);
+int call_end(struct sifr_context *context, enum status st);
+int call_end_collective(struct sifr_context *context, enum status st);
+
+/* Copy a struct that begins with its size: what the program does not know is 0. False: the size is
+ * smaller than `least` or larger than what this library knows with other bytes than 0 in it. */
+bool copy_sized(void *to, size_t bytes, const void *from, size_t least);
+
+/* --- models --------------------------------------------------------------------------------- */
 struct user_unit {
-    struct sifr_unit unit;        /* its tables are not used after the graph is built */
-    struct sifr_context *context; /* borrowed */
-    int64_t width;
-    int kept_count;
+    struct sifr_unit unit; /* without tables */
+    struct sifr_buffer *buffers;
+    char buffer_names[SIFR_MAX_BUFFERS][UNIT_NAME];
+    struct sifr_context *context;   /* borrowed */
+    const struct user_model *model; /* borrowed */
+    const struct unit *whole;       /* borrowed: the unit in the graph of the whole model */
+    int64_t in_width;               /* of the previous unit; 0: the first unit */
 };
 
-struct user_graph {
+struct user_model {
     struct unit_graph graph;
     struct unit_tensor *tensors;
     struct unit_param *params;
     struct unit_piece *pieces;
     struct unit *units;
     struct user_unit *users;
+    struct sifr_buffer *buffers; /* of all units */
+    struct unit_input inputs[SIFR_MAX_INPUTS];
+    struct sifr_input input_specs[SIFR_MAX_INPUTS];
+    char input_names[SIFR_MAX_INPUTS][UNIT_NAME];
+    int ids, labels; /* indices of the inputs of these names; -1: none */
+    double (*count)(void *user, int64_t batch, int64_t tokens, const void *const *inputs);
+    void *user;
+    bool checked;
 };
 
-/* Build the tables for a user's model; errors name the unit or parameter. On failure everything is
+/* Check a program's model and copy it; errors name the unit or parameter. On failure everything is
  * freed. */
-enum status user_graph_create(struct sifr_context *context, const struct sifr_model *model,
-                              int64_t tokens, struct user_graph *graph);
-void user_graph_free(struct sifr_context *context, struct user_graph *graph);
-int user_graph_find(const struct unit_graph *graph, const char *name); /* the tensor; -1: none */
+enum status user_model_create(struct sifr_context *context, const struct sifr_model *model,
+                              const struct sifr_options *options, struct user_model *copy);
+void user_model_free(struct sifr_context *context, struct user_model *model);
+
+/* The unit types of programs' units. */
+const struct unit_type *user_unit_type(const struct sifr_unit *unit);
+
+/* --- trainers ------------------------------------------------------------------------------- */
+struct sifr_trainer {
+    struct sifr_context *context; /* held */
+    struct user_model model;
+    struct spread spread;
+    struct zero *zero;
+    struct engine *engine;
+    struct sifr_options options;
+    struct saves *saves; /* NULL: no checkpoint was saved yet */
+    int64_t steps;       /* that were taken */
+    int64_t updates;     /* of these, not skipped */
+};
+enum dtype trainer_type(const struct sifr_trainer *trainer); /* of parameters and gradients */
+void saves_destroy(struct sifr_trainer *trainer); /* waits for a save in the background */
+/* Also used by plans, on a dry context. */
+enum status trainer_open(struct sifr_context *context, const struct sifr_model *model,
+                         const struct sifr_options *options, struct sifr_trainer **trainer);
 
 #endif

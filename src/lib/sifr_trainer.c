@@ -1,206 +1,456 @@
-/* sifr_trainer -- the public trainer: a user's graph with a store and an engine, and access to
- * parameters by name. */
+/* sifr_trainer -- the public trainer: a program's model with a store and an engine. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "engine/timetable.h"
 #include "lib/lib_impl.h"
-#include "train/weights/safetensors_write.h"
 
-struct sifr_trainer {
-    struct sifr_context *context; /* borrowed */
-    struct user_graph model;
-    struct zero *zero;
-    struct engine *engine;
-    struct sifr_options options;
-    int64_t updates; /* steps that were not skipped */
+/* --- options -------------------------------------------------------------------------------- */
+
+enum {
+    OPTIONS_LEAST = offsetof(struct sifr_options, checked) + sizeof(int),
+    GROUP_LEAST = offsetof(struct sifr_group, wd_mul) + sizeof(double),
+    BATCH_LEAST = offsetof(struct sifr_batch, own) + sizeof(int),
 };
 
-struct sifr_options sifr_options_default(void)
+void sifr_options_default(struct sifr_options *options, size_t size)
 {
-    return (struct sifr_options){.batch = 1,
-                                 .tokens = 1,
-                                 .micro_batches = 1,
-                                 .beta1 = 0.9,
-                                 .beta2 = 0.95,
-                                 .eps = 1e-8,
-                                 .weight_decay = 0.1,
-                                 .clip = 1.0};
+    const struct sifr_options defaults = {.size = size,
+                                          .batch = 1,
+                                          .tokens = 1,
+                                          .micro_batches = 1,
+                                          .prefetch = 1,
+                                          .beta1 = 0.9,
+                                          .beta2 = 0.95,
+                                          .eps = 1e-8,
+                                          .weight_decay = 0.1,
+                                          .clip = 1.0};
+    memset(options, 0, size);
+    memcpy(options, &defaults, size < sizeof defaults ? size : sizeof defaults);
 }
 
-static enum status open_trainer(struct sifr_trainer *t, const struct sifr_model *model)
+static enum dtype type_of(enum sifr_type type)
 {
-    struct sifr_context *c = t->context;
+    return type == SIFR_BF16 ? DTYPE_BF16 : type == SIFR_F16 ? DTYPE_F16 : DTYPE_F32;
+}
+
+enum dtype trainer_type(const struct sifr_trainer *t)
+{
+    return type_of(t->options.precision);
+}
+
+static enum status check_sizes(struct env *env, const struct sifr_options *o)
+{
+    if (o->batch < 1 || o->tokens < 1 || o->micro_batches < 1)
+        return FAIL(env, CONFIG, "options: batch, tokens and micro_batches must be at least 1");
+    if (o->stage < 0 || o->stage > 3)
+        return FAIL(env, CONFIG, "options: stage is %d; ZeRO stages are 0 to 3", o->stage);
+    if (o->prefetch < 0 || o->servers < 0 || o->shard_group < 0 || o->pipeline < 0 || o->chunks < 0)
+        return FAIL(env, CONFIG,
+                    "options: prefetch, servers, shard_group, pipeline and chunks must be at least "
+                    "0");
+    return STATUS_OK;
+}
+
+static enum status check_arithmetic(struct env *env, const struct sifr_options *o)
+{
+    if (!(o->beta1 >= 0 && o->beta1 < 1 && o->beta2 >= 0 && o->beta2 < 1 && o->eps > 0))
+        return FAIL(env, CONFIG,
+                    "options: beta1 and beta2 must be in [0, 1) and eps above 0; start from "
+                    "sifr_options_init");
+    if (!(o->clip >= 0) || !isfinite(o->weight_decay))
+        return FAIL(env, CONFIG, "options: clip must be at least 0, weight_decay finite");
+    if (o->precision != SIFR_F32 && o->precision != SIFR_BF16 && o->precision != SIFR_F16)
+        return FAIL(env, CONFIG, "options: precision must be SIFR_F32, SIFR_BF16 or SIFR_F16");
+    if (o->sum != SIFR_F32 && o->sum != SIFR_BF16)
+        return FAIL(env, CONFIG, "options: sum must be SIFR_F32 or SIFR_BF16");
+    if (o->stochastic && o->precision != SIFR_BF16)
+        return FAIL(env, CONFIG, "options: stochastic needs precision SIFR_BF16");
+    if (o->recompute != SIFR_KEEP_ALL && o->recompute != SIFR_RECOMPUTE_ALL)
+        return FAIL(env, CONFIG, "options: recompute is %d", (int)o->recompute);
+    return STATUS_OK;
+}
+
+static enum status check_layout(struct env *env, const struct sifr_options *o, int ranks)
+{
+    int pp = o->pipeline > 1 ? o->pipeline : 1, copies = ranks / pp;
+    if (ranks % pp != 0)
+        return FAIL(env, CONFIG, "options: pipeline is %d, which does not divide %d ranks", pp,
+                    ranks);
+    if (o->servers > 0 && o->servers >= copies)
+        return FAIL(env, CONFIG, "options: %d servers leave no worker of %d ranks", o->servers,
+                    copies);
+    if ((o->servers > 0 || o->shard_group > 0) && o->stage == 0)
+        return FAIL(env, CONFIG, "options: servers and shard_group need stage 1, 2 or 3");
+    if (o->servers > 0 && o->shard_group > 0)
+        return FAIL(env, CONFIG, "options: servers and shard_group exclude each other");
+    if (o->shard_group > 0 && copies % o->shard_group != 0)
+        return FAIL(env, CONFIG, "options: shard_group is %d, which does not divide %d ranks",
+                    o->shard_group, copies);
+    if (o->schedule < SIFR_1F1B || o->schedule > SIFR_ZERO_BUBBLE)
+        return FAIL(env, CONFIG, "options: schedule is %d", (int)o->schedule);
+    return STATUS_OK;
+}
+
+static enum status read_options(struct sifr_context *context, const struct sifr_options *options,
+                                struct sifr_options *copy)
+{
+    struct env *env = &context->env;
+    const char *checked = getenv("SIFR_CHECKED");
+    if (!copy_sized(copy, sizeof *copy, options, OPTIONS_LEAST))
+        return FAIL(env, CONFIG,
+                    "sifr_options: wrong size, or a field that this version does not know; start "
+                    "from sifr_options_init");
+    if (copy->group_count < 0 || (copy->group_count > 0 && copy->group_size < GROUP_LEAST))
+        return FAIL(env, CONFIG, "options: set groups with SIFR_TABLE");
+    copy->checked |= checked && *checked && strcmp(checked, "0") != 0;
+    TRY(check_sizes(env, copy));
+    TRY(check_arithmetic(env, copy));
+    return check_layout(env, copy, context->ranks);
+}
+
+/* --- the gradient hook ---------------------------------------------------------------------- */
+
+static enum status show_gradient(void *user, const struct zero_gradient *gradient)
+{
+    struct sifr_trainer *t = user;
+    const struct sifr_gradient view = {.size = sizeof view,
+                                       .name = t->model.tensors[gradient->tensor].name,
+                                       .offset = gradient->first,
+                                       .count = gradient->count,
+                                       .type = gradient->type == DTYPE_F32    ? SIFR_F32
+                                               : gradient->type == DTYPE_BF16 ? SIFR_BF16
+                                                                              : SIFR_F16,
+                                       .values = gradient->values,
+                                       .scale = gradient->scale,
+                                       .step = t->steps + 1,
+                                       .trainer = t};
+    int answer = t->options.gradient(t->options.user, &view);
+    return answer == 0
+               ? STATUS_OK
+               : FAIL(&t->context->env, STOPPED,
+                      "the gradient function returned %d for parameter '%s'", answer, view.name);
+}
+
+/* --- creation ------------------------------------------------------------------------------- */
+
+static enum status open_store(struct sifr_trainer *t, struct zero_group *groups)
+{
     const struct sifr_options *o = &t->options;
+    struct session *s = &t->context->session;
+    for (int g = 0; g < o->group_count; g++) {
+        const struct sifr_group *from =
+            (const struct sifr_group *)((const char *)o->groups + (size_t)g * o->group_size);
+        groups[g] = (struct zero_group){from->match, from->lr_mul, from->wd_mul};
+    }
     struct zero_config zero = {.beta1 = o->beta1,
                                .beta2 = o->beta2,
                                .eps = o->eps,
                                .weight_decay = o->weight_decay,
                                .clip = o->clip,
-                               .micro_batches = o->micro_batches};
-    struct engine_config engine = {.recompute = o->recompute ? RECOMPUTE_FULL : RECOMPUTE_NONE,
+                               .groups = groups,
+                               .group_count = o->group_count,
+                               .micro_batches = o->micro_batches,
+                               .stage = o->stage,
+                               .prefetch = o->prefetch,
+                               .servers = o->servers,
+                               .shard_group = o->shard_group,
+                               .local = o->sum_locally != 0,
+                               .type = trainer_type(t),
+                               .sum_type = type_of(o->sum),
+                               .stochastic = o->stochastic != 0,
+                               .seed = o->seed,
+                               .snapshot = o->checkpoint_async != 0,
+                               .gradient = o->gradient ? show_gradient : NULL,
+                               .gradient_user = t};
+    spread_configure_store(&t->spread, &zero);
+    return zero_create(s->ops, s->stream, t->spread.copies, t->spread.graph, &zero, &t->zero);
+}
+
+static enum status open_engine(struct sifr_trainer *t)
+{
+    const struct sifr_options *o = &t->options;
+    struct session *s = &t->context->session;
+    struct engine_config engine = {.recompute = o->recompute == SIFR_RECOMPUTE_ALL ? RECOMPUTE_FULL
+                                                                                   : RECOMPUTE_NONE,
                                    .micro_batch = o->batch,
                                    .tokens = o->tokens,
                                    .micro_batches = o->micro_batches};
-    if (o->batch < 1 || o->tokens < 1 || o->micro_batches < 1)
-        return FAIL(&c->env, CONFIG, "options: batch, tokens and micro_batches must be at least 1");
-    if (!(o->beta1 >= 0 && o->beta1 < 1 && o->beta2 >= 0 && o->beta2 < 1 && o->eps > 0))
-        return FAIL(&c->env, CONFIG,
-                    "options: beta1 and beta2 must be in [0, 1) and eps above 0; start from "
-                    "sifr_options_default()");
-    TRY(user_graph_create(c, model, o->tokens, &t->model));
-    TRY(zero_create(c->ops, c->stream, NULL, &t->model.graph, &zero, &t->zero));
-    TRY(engine_create(c->ops, c->stream, &t->model.graph, t->zero, &engine, &t->engine));
-    return zero_init(t->zero, o->seed);
+    spread_configure_engine(&t->spread, &engine);
+    return engine_create(s->ops, s->stream, t->spread.graph, t->zero, &engine, &t->engine);
 }
 
-int sifr_trainer_create(struct sifr_context *context, const struct sifr_model *model,
-                        const struct sifr_options *options, struct sifr_trainer **trainer)
+static enum status open_parts(struct sifr_trainer *t, const struct sifr_model *model)
 {
+    static const int schedules[] = {[SIFR_1F1B] = TIMETABLE_1F1B,
+                                    [SIFR_GPIPE] = TIMETABLE_GPIPE,
+                                    [SIFR_INTERLEAVED] = TIMETABLE_INTERLEAVED,
+                                    [SIFR_ZERO_BUBBLE] = TIMETABLE_ZERO_BUBBLE};
+    struct sifr_context *c = t->context;
+    struct env *env = &c->env;
+    const struct sifr_options *o = &t->options;
+    struct zero_group *groups;
+    TRY(user_model_create(c, model, o, &t->model));
+    unit_graph_check(&t->model.graph);
+    const struct parallel_config parallel = {.tp = 1,
+                                             .pp = o->pipeline > 1 ? o->pipeline : 1,
+                                             .schedule = schedules[o->schedule],
+                                             .chunks = o->chunks};
+    TRY(spread_create(env, c->session.comm, &t->model.graph,
+                      (struct unit_shape){.batch = o->batch, .tokens = o->tokens}, &parallel,
+                      &t->spread));
+    TRY(mem_alloc_array(env, MEM_OTHER, "groups", (size_t)o->group_count + 1, sizeof *groups,
+                        &groups));
+    enum status st = open_store(t, groups);
+    mem_free(env, groups);
+    TRY(st);
+    return open_engine(t);
+}
+
+static void close_trainer(struct sifr_trainer *t)
+{
+    struct sifr_context *context = t->context;
+    saves_destroy(t);
+    engine_destroy(t->engine);
+    zero_destroy(t->zero);
+    spread_free(&t->spread);
+    user_model_free(context, &t->model);
+    mem_free(&context->env, t);
+    context_release(context);
+}
+
+enum status trainer_open(struct sifr_context *context, const struct sifr_model *model,
+                         const struct sifr_options *options, struct sifr_trainer **trainer)
+{
+    struct sifr_options copy;
     struct sifr_trainer *t;
-    log_error_clear(context->env.log);
+    TRY(read_options(context, options, &copy));
     TRY(mem_alloc(&context->env, MEM_OTHER, "trainer", sizeof *t, &t));
     t->context = context;
-    t->options = *options;
-    enum status st = open_trainer(t, model);
+    t->options = copy;
+    context_hold(context);
+    enum status st = open_parts(t, model);
     if (st != STATUS_OK) {
-        sifr_trainer_destroy(t);
+        close_trainer(t);
         return st;
     }
     *trainer = t;
     return STATUS_OK;
 }
 
-void sifr_trainer_destroy(struct sifr_trainer *t)
+int sifr_trainer_create(struct sifr_context *context, const struct sifr_model *model,
+                        const struct sifr_options *options, struct sifr_trainer **trainer)
 {
-    if (!t)
-        return;
-    engine_destroy(t->engine);
-    zero_destroy(t->zero);
-    user_graph_free(t->context, &t->model);
-    mem_free(&t->context->env, t);
+    struct sifr_trainer *t;
+    call_begin(context);
+    enum status st = trainer_open(context, model, options, &t);
+    if (st == STATUS_OK) {
+        st = zero_init(t->zero, t->options.seed);
+        if (st != STATUS_OK)
+            close_trainer(t);
+        else
+            *trainer = t;
+    }
+    return call_end_collective(context, st);
+}
+
+void sifr_trainer_destroy(struct sifr_trainer *trainer)
+{
+    if (trainer)
+        close_trainer(trainer);
+}
+
+/* --- data ----------------------------------------------------------------------------------- */
+
+/* Copy one input of a micro-batch, refusing ids outside their limit. */
+static enum status load_input(struct sifr_trainer *t, int64_t round, int i, int64_t m,
+                              const char *from)
+{
+    const struct sifr_input *spec = &t->model.input_specs[i];
+    size_t bytes = (size_t)t->options.batch * t->model.inputs[i].bytes;
+    void *to = engine_input(t->engine, round, i);
+    memcpy(to, from, bytes);
+    if (spec->type != SIFR_I32 || spec->limit == 0)
+        return STATUS_OK;
+    const int32_t *ids = to;
+    for (int64_t e = 0; e < t->options.batch * spec->count; e++)
+        if (ids[e] < (spec->masked ? -1 : 0) || ids[e] >= spec->limit)
+            return FAIL(&t->context->env, FORMAT,
+                        "input '%s', micro-batch %lld, index %lld: %d is not in %d .. %lld",
+                        spec->name, (long long)m, (long long)e, ids[e], spec->masked ? -1 : 0,
+                        (long long)(spec->limit - 1));
+    return STATUS_OK;
+}
+
+/* Fill the rounds of `count` micro-batches from m0 on that are this rank's. `own` counts those that
+ * came before in the program's arrays. */
+static enum status load_batches(struct sifr_trainer *t, const struct sifr_batch *batch, int64_t m0,
+                                int64_t count, int64_t *own)
+{
+    const struct roster *roster = engine_roster(t->engine);
+    int64_t rounds = roster_rounds(roster, count);
+    for (int64_t round = 0; round < rounds; round++) {
+        int64_t m = roster_micro_batch(roster, count, round);
+        if (m < 0)
+            continue;
+        int64_t at = batch->own ? (*own)++ : m0 + m;
+        for (int i = 0; i < t->model.graph.input_count; i++) {
+            size_t bytes = (size_t)t->options.batch * t->model.inputs[i].bytes;
+            if (!batch->inputs || !batch->inputs[i])
+                return FAIL(&t->context->env, CONFIG, "there is no data for input '%s'",
+                            t->model.input_names[i]);
+            TRY(load_input(t, round, i, m0 + m,
+                           (const char *)batch->inputs[i] + (size_t)at * bytes));
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status read_batch(struct sifr_trainer *t, const struct sifr_batch *batch,
+                              struct sifr_batch *copy)
+{
+    *copy = (struct sifr_batch){.size = sizeof *copy};
+    if (!batch || copy_sized(copy, sizeof *copy, batch, BATCH_LEAST))
+        return STATUS_OK;
+    return FAIL(&t->context->env, CONFIG,
+                "sifr_batch: wrong size, or a field that this version does not know");
+}
+
+int sifr_is_mine(const struct sifr_trainer *t, int64_t m)
+{
+    const struct roster *roster = engine_roster(t->engine);
+    return m >= 0 && roster_is_worker(roster) && m % roster->workers == roster->rank;
 }
 
 /* --- steps ---------------------------------------------------------------------------------- */
 
-/* Copy one micro-batch to the engine, refusing ids and labels outside the vocabulary. */
-static enum status load_batch(struct sifr_trainer *t, int64_t m, const int32_t *ids,
-                              const int32_t *labels)
+static void give_result(struct sifr_result *to, struct sifr_result *from)
 {
-    struct env *env = &t->context->env;
-    int64_t rows = t->options.batch * t->options.tokens, vocab = t->model.graph.vocab;
-    int32_t *to_ids, *to_labels;
-    engine_batch(t->engine, m, &to_ids, &to_labels);
-    for (int64_t i = 0; i < rows; i++) {
-        if (ids[i] < 0 || ids[i] >= vocab)
-            return FAIL(env, FORMAT, "id %d at index %lld is outside the vocabulary of %lld",
-                        ids[i], (long long)i, (long long)vocab);
-        if (labels[i] < -1 || labels[i] >= vocab)
-            return FAIL(env, FORMAT, "label %d at index %lld is outside the vocabulary of %lld",
-                        labels[i], (long long)i, (long long)vocab);
-        to_ids[i] = ids[i];
-        to_labels[i] = labels[i];
-    }
+    size_t size = to->size;
+    if (size < sizeof size)
+        return;
+    from->size = size;
+    memcpy(to, from, size < sizeof *from ? size : sizeof *from);
+}
+
+static enum status step(struct sifr_trainer *t, const struct sifr_batch *batch, double lr,
+                        struct sifr_result *result)
+{
+    struct sifr_batch copy;
+    struct engine_result r;
+    int64_t own = 0;
+    if (!isfinite(lr))
+        return FAIL(&t->context->env, CONFIG, "sifr_step: the learning rate is %g", lr);
+    TRY(read_batch(t, batch, &copy));
+    TRY(load_batches(t, &copy, 0, t->options.micro_batches, &own));
+    TRY(engine_step(t->engine, t->updates + 1, lr, &r));
+    t->steps++;
+    t->updates += !r.skipped;
+    struct sifr_result all = {.loss = r.loss,
+                              .count = r.count,
+                              .grad_norm = r.grad_norm,
+                              .skipped = r.skipped,
+                              .loss_scale = r.loss_scale,
+                              .bad_element = r.bad_index,
+                              .bad_micro_batch = r.bad_micro_batch};
+    if (r.bad_tensor >= 0)
+        snprintf(all.bad_param, sizeof all.bad_param, "%s", t->model.tensors[r.bad_tensor].name);
+    give_result(result, &all);
     return STATUS_OK;
 }
 
-int sifr_step(struct sifr_trainer *t, const int32_t *ids, const int32_t *labels, double lr,
+int sifr_step(struct sifr_trainer *t, const struct sifr_batch *batch, double lr,
               struct sifr_result *result)
 {
-    int64_t rows = t->options.batch * t->options.tokens;
-    struct engine_result r;
-    log_error_clear(t->context->env.log);
-    for (int64_t m = 0; m < t->options.micro_batches; m++)
-        TRY(load_batch(t, m, ids + m * rows, labels + m * rows));
-    TRY(engine_step(t->engine, t->updates + 1, lr, &r));
-    t->updates += !r.skipped;
-    *result = (struct sifr_result){r.loss, r.grad_norm, r.skipped};
-    return STATUS_OK;
+    call_begin(t->context);
+    return call_end_collective(t->context, step(t, batch, lr, result));
 }
 
-int sifr_eval(struct sifr_trainer *t, const int32_t *ids, const int32_t *labels, double *loss)
+static enum status evaluate(struct sifr_trainer *t, const struct sifr_batch *batch,
+                            int64_t micro_batches, struct sifr_result *result)
 {
-    double sum = 0.0;
-    int64_t count = 0;
-    log_error_clear(t->context->env.log);
-    TRY(load_batch(t, 0, ids, labels));
-    TRY(engine_eval(t->engine, engine_roster(t->engine)->workers, &sum, &count));
-    if (count == 0)
-        return FAIL(&t->context->env, FORMAT, "all labels of this batch are masked");
-    *loss = sum / (double)count;
-    return STATUS_OK;
-}
-
-/* --- parameters ----------------------------------------------------------------------------- */
-
-static enum status find_param(struct sifr_trainer *t, const char *name, int64_t count, int *tensor)
-{
-    struct env *env = &t->context->env;
-    const struct unit_graph *graph = &t->model.graph;
-    log_error_clear(env->log);
-    *tensor = user_graph_find(graph, name);
-    if (*tensor < 0)
-        return FAIL(env, CONFIG, "the model has no parameter '%s'", name);
-    int64_t elements = unit_tensor_whole(&graph->tensors[*tensor]);
-    if (elements != count)
-        return FAIL(env, CONFIG, "parameter '%s' has %lld elements, not %lld", name,
-                    (long long)elements, (long long)count);
-    return STATUS_OK;
-}
-
-int sifr_read(struct sifr_trainer *t, const char *name, float *values, int64_t count)
-{
-    int tensor;
-    TRY(find_param(t, name, count, &tensor));
-    return zero_read(t->zero, tensor, 0, count, values);
-}
-
-int sifr_write(struct sifr_trainer *t, const char *name, const float *values, int64_t count)
-{
-    int tensor;
-    TRY(find_param(t, name, count, &tensor));
-    return zero_write(t->zero, tensor, 0, count, values);
-}
-
-static enum status fill_tensor(void *user, int i, int64_t first, int64_t count, void *out)
-{
-    struct sifr_trainer *t = user;
-    return zero_read(t->zero, i, first, count, out);
-}
-
-int sifr_save(struct sifr_trainer *t, const char *path)
-{
-    struct env *env = &t->context->env;
-    const struct unit_graph *graph = &t->model.graph;
-    struct safetensors_layout *layout;
-    struct safetensors_entry *entries;
-    log_error_clear(env->log);
-    TRY(mem_alloc_array(env, MEM_OTHER, "file", (size_t)graph->tensor_count, sizeof *entries,
-                        &entries));
-    for (int i = 0; i < graph->tensor_count; i++) {
-        const struct unit_tensor *tensor = &graph->tensors[i];
-        entries[i] = (struct safetensors_entry){
-            .name = tensor->name, .type = DTYPE_F32, .rank = tensor->dims};
-        memcpy(entries[i].shape, tensor->shape, sizeof tensor->shape);
+    struct sifr_batch copy;
+    int64_t own = 0, together = engine_eval_rounds(t->engine) * engine_roster(t->engine)->workers;
+    double sum = 0.0, count = 0.0;
+    TRY(read_batch(t, batch, &copy));
+    if (micro_batches < 1)
+        return FAIL(&t->context->env, CONFIG, "sifr_eval: %lld micro-batches",
+                    (long long)micro_batches);
+    for (int64_t first = 0; first < micro_batches; first += together) {
+        int64_t some = micro_batches - first < together ? micro_batches - first : together;
+        TRY(load_batches(t, &copy, first, some, &own));
+        TRY(engine_eval(t->engine, some, &sum, &count));
     }
-    enum status st = safetensors_layout_create(env, entries, graph->tensor_count, NULL, 0, &layout);
-    if (st == STATUS_OK) {
-        st = safetensors_write(env, path, layout, fill_tensor, t);
-        safetensors_layout_destroy(layout);
+    if (!(count > 0))
+        return FAIL(&t->context->env, FORMAT, "all labels of this evaluation are masked");
+    struct sifr_result all = {.loss = sum / count, .count = count, .bad_micro_batch = -1};
+    give_result(result, &all);
+    return STATUS_OK;
+}
+
+int sifr_eval(struct sifr_trainer *t, const struct sifr_batch *batch, int64_t micro_batches,
+              struct sifr_result *result)
+{
+    call_begin(t->context);
+    return call_end_collective(t->context, evaluate(t, batch, micro_batches, result));
+}
+
+/* The arrays of the model's "ids" and "labels". */
+static enum status token_inputs(struct sifr_trainer *t, const int32_t *ids, const int32_t *labels,
+                                const void *inputs[2])
+{
+    const struct user_model *m = &t->model;
+    if (m->graph.input_count != 2 || m->ids < 0 || m->labels < 0)
+        return FAIL(&t->context->env, CONFIG,
+                    "the model has other inputs than ids and labels; use sifr_step or sifr_eval");
+    inputs[m->ids] = ids;
+    inputs[m->labels] = labels;
+    return STATUS_OK;
+}
+
+int sifr_step_tokens(struct sifr_trainer *t, const int32_t *ids, const int32_t *labels, double lr,
+                     struct sifr_result *result)
+{
+    const void *inputs[2];
+    const struct sifr_batch batch = {.size = sizeof batch, .inputs = inputs};
+    call_begin(t->context);
+    enum status st = token_inputs(t, ids, labels, inputs);
+    if (st == STATUS_OK)
+        st = step(t, &batch, lr, result);
+    return call_end_collective(t->context, st);
+}
+
+int sifr_eval_tokens(struct sifr_trainer *t, const int32_t *ids, const int32_t *labels,
+                     int64_t micro_batches, struct sifr_result *result)
+{
+    const void *inputs[2];
+    const struct sifr_batch batch = {.size = sizeof batch, .inputs = inputs};
+    call_begin(t->context);
+    enum status st = token_inputs(t, ids, labels, inputs);
+    if (st == STATUS_OK)
+        st = evaluate(t, &batch, micro_batches, result);
+    return call_end_collective(t->context, st);
+}
+
+int sifr_statistic(struct sifr_trainer *t, const char *unit, float *values, int64_t count)
+{
+    const struct unit_graph *graph = &t->model.graph;
+    struct env *env = &t->context->env;
+    enum status st = STATUS_CONFIG;
+    int u = 0;
+    while (u < graph->unit_count && strcmp(graph->units[u].name, unit) != 0)
+        u++;
+    if (u == graph->unit_count)
+        FAIL(env, CONFIG, "the model has no unit '%s'", unit);
+    else if (graph->units[u].statistic_count != count || count < 1)
+        FAIL(env, CONFIG, "unit '%s' has %lld statistics, not %lld", unit,
+             (long long)graph->units[u].statistic_count, (long long)count);
+    else {
+        memcpy(values, engine_statistics(t->engine) + graph->units[u].first_statistic,
+               (size_t)count * sizeof *values);
+        st = STATUS_OK;
     }
-    mem_free(env, entries);
-    return st;
-}
-
-/* --- figures -------------------------------------------------------------------------------- */
-
-int64_t sifr_param_count(const struct sifr_trainer *t)
-{
-    return unit_graph_count(&t->model.graph);
-}
-
-size_t sifr_memory(const struct sifr_trainer *t, const char *category)
-{
-    for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
-        if (strcmp(mem_category_word(c), category) == 0)
-            return mem_bytes(t->context->env.mem, c);
-    return 0;
+    return call_end(t->context, st);
 }

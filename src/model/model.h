@@ -68,4 +68,7 @@ const struct model_config *model_config(const struct model *model);
 /* 6 N + 12 L C T: floating-point operations of one token, forward and backward. */
 double model_flops_per_token(const struct model *model, int64_t tokens);
 
+/* Rows of logits that are in memory at a time, out of R rows. */
+int64_t head_chunk_rows(const struct ops *ops, int64_t rows, int64_t vocab);
+
 #endif

@@ -238,9 +238,6 @@ struct head_unit {
 };
 extern const struct unit_type head_unit_type;
 
-/* Rows of logits that are in memory at a time, out of R rows. */
-int64_t head_chunk_rows(const struct ops *ops, int64_t rows, int64_t vocab);
-
 /* --- rotary table --------------------------------------------------------------------------- */
 /* table (context, D/2, 2): cos and sin of position * frequency, formed in double. */
 void rope_table_fill(const struct model_config *config, float *table);

@@ -41,7 +41,8 @@ enum status evaluate_dataset(struct env *env, struct engine *engine, const struc
     int64_t all = (dataset_eval_count(set) + micro_batch - 1) / micro_batch;
     int64_t total = batches > 0 && batches < all ? batches : all;
     double start = clock_seconds(), loss_sum = 0;
-    int64_t labels = 0, bytes = 0;
+    double labels = 0;
+    int64_t bytes = 0;
     const struct roster *roster = engine_roster(engine);
     int64_t rounds = engine_eval_rounds(engine), together = rounds * roster->workers;
     for (int64_t b = 0; b < total; b += together) {
@@ -63,12 +64,12 @@ enum status evaluate_dataset(struct env *env, struct engine *engine, const struc
     if (labels == 0)
         return FAIL(env, FORMAT,
                     "the held-out data has no labels: all are masked, or it is too short");
-    double loss = loss_sum / (double)labels;
+    double loss = loss_sum / labels;
     *result =
         (struct evaluation){.loss = loss,
                             .perplexity = exp(loss),
                             .bits_per_byte = bytes > 0 ? loss_sum / log(2) / (double)bytes : NAN,
-                            .tokens = labels,
+                            .tokens = (int64_t)labels,
                             .bytes = bytes,
                             .batches = total,
                             .seconds = clock_seconds() - start};

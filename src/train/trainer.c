@@ -246,6 +246,7 @@ static enum status open_saves(struct trainer *t)
     const struct checkpoint_setup setup = {
         .run = t->target->folder,
         .folder = t->checkpoints,
+        .graph = model_graph(t->session.model),
         .model = t->session.model,
         .zero = t->session.zero,
         .tokenizer = config->tokenizer,

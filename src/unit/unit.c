@@ -183,6 +183,18 @@ bool unit_uses_piece(const struct unit_graph *graph, int u, uint32_t uses, int p
     return false;
 }
 
+int64_t unit_in_width(const struct unit_graph *graph, int u)
+{
+    int64_t width = graph->units[u].in_width;
+    return width > 0 ? width : graph->stream_width;
+}
+
+int64_t unit_out_width(const struct unit_graph *graph, int u)
+{
+    int64_t width = graph->units[u].out_width;
+    return width > 0 ? width : graph->stream_width;
+}
+
 bool unit_writes_piece(const struct unit_graph *graph, int u, int piece)
 {
     uint32_t written = 0;

@@ -40,7 +40,7 @@
 
 struct comm;
 
-enum { UNIT_NAME = 96, UNIT_MAX_USES = 16, UNIT_MAX_BUFFERS = 32 };
+enum { UNIT_NAME = 96, UNIT_MAX_USES = 16, UNIT_MAX_BUFFERS = 32, UNIT_MAX_INPUTS = 8 };
 
 /* --- tensors, params, pieces ---------------------------------------------------------------- */
 enum unit_init {
@@ -172,8 +172,9 @@ struct unit_run {
     struct unit_side_stream *side_stream; /* borrowed; NULL: all calls are on `stream` */
     enum pass pass;
     struct unit_shape shape;
-    const int32_t *tokens; /* (B, T) */
-    const int32_t *labels; /* (B, T), -1 = masked */
+    const void *const *inputs; /* the graph's inputs: (B, bytes) each */
+    const int32_t *tokens;     /* of a language model: its inputs, (B, T); labels -1 = masked */
+    const int32_t *labels;
     const struct step_scalars *scalars;
 
     const void *params[UNIT_MAX_USES]; /* of the uses that this pass reads, in the compute type */
@@ -190,8 +191,10 @@ struct unit_run {
     const void *out_residual, *out_pending;
     void *gradient; /* (N, C) backward: of the output stream in, of the input stream out */
 
-    double *loss; /* PASS_LOSS, PASS_EVAL: the sum of the losses of this micro-batch */
-    void *logits; /* PASS_LOGITS: (B, logit_tokens, V) for the last positions */
+    double *loss;     /* PASS_LOSS, PASS_EVAL: the sum of the losses of this micro-batch */
+    float *statistic; /* (statistic_count) the unit adds to it; NULL in other passes than forward,
+                         backward and loss of a step */
+    void *logits;     /* PASS_LOGITS: (B, logit_tokens, V) for the last positions */
     int64_t logit_tokens;
     void *cache;          /* PASS_DECODE: cache_bytes of this unit */
     struct past past;     /* positions that are in the cache already */
@@ -211,6 +214,7 @@ struct unit_type {
     /* Approximate operations of a forward pass, by which PP stages are balanced. NULL: almost none.
      */
     int64_t (*work)(const struct unit *unit, struct unit_shape shape);
+    bool carry; /* units of this type differ in their buffers: see needs_carry in activations.c */
     /* Bytes of the decoding cache for `batch` sequences of `tokens` tokens; NULL: no cache. */
     size_t (*cache_bytes)(const struct unit *unit, const struct ops *ops, int64_t batch,
                           int64_t tokens);
@@ -224,9 +228,19 @@ struct unit {
     const void *self; /* borrowed: the type's own sizes and tables */
     int use_count;
     int uses[UNIT_MAX_USES]; /* indices of params */
+    int64_t in_width,
+        out_width; /* of the stream before and after it; 0: the graph's stream_width */
+    /* Its part of the statistic, a vector that is summed over the micro-batches of a step. */
+    int64_t first_statistic, statistic_count;
 };
 
 /* --- a model -------------------------------------------------------------------------------- */
+/* An array of the data of a micro-batch. */
+struct unit_input {
+    const char *name;
+    size_t bytes; /* of one sample (sequence) */
+};
+
 /* A whole model, or one PP stage of it, as store and engine see it. The tables belong to the code
  * that built them. */
 struct unit_graph {
@@ -236,10 +250,18 @@ struct unit_graph {
     const struct unit *units;
     int tensor_count, param_count, piece_count, unit_count;
     bool part;            /* a part of a model (unit_cut.h): its last unit need not have a loss */
-    int64_t stream_width; /* C of the residual stream */
+    int64_t stream_width; /* C of the residual stream; the largest, where units differ */
     int sequence;         /* as in unit_shape: what partial gradients were declared for */
     int64_t vocab;        /* tokens are 0 .. vocab-1 */
     int64_t context;      /* longest sequence */
+    const struct unit_input *inputs; /* NULL: tokens and labels of a language model */
+    int input_count;
+    /* What the loss of a micro-batch is divided by; NULL: the number of labels that are not masked.
+     * `inputs` are in host memory. */
+    double (*count)(const struct unit_graph *graph, struct unit_shape shape,
+                    const void *const *inputs);
+    const void *self;   /* borrowed: for `count` */
+    int64_t statistics; /* length of the statistic of the whole model */
 };
 
 int64_t unit_tensor_count(const struct unit_tensor *tensor); /* elements that this rank has */
@@ -267,6 +289,9 @@ int unit_pieces(const struct unit_graph *graph, int u, int pieces[UNIT_MAX_USES]
 bool unit_uses_piece(const struct unit_graph *graph, int u, uint32_t uses, int piece);
 /* Whether any pass of unit u writes the gradient of a param of the piece. */
 bool unit_writes_piece(const struct unit_graph *graph, int u, int piece);
+/* The width of the stream before and after unit u. */
+int64_t unit_in_width(const struct unit_graph *graph, int u);
+int64_t unit_out_width(const struct unit_graph *graph, int u);
 bool unit_has_parts(const struct unit *unit); /* backward-input and backward-weight */
 void unit_run_pass(const struct unit *unit, enum pass pass,
                    struct unit_run *run); /* CHECKs that the unit has the pass */

@@ -122,7 +122,12 @@ static void fill(const struct unit_graph *whole, const int *pp_stage_of, const s
                                      .stream_width = whole->stream_width,
                                      .sequence = whole->sequence,
                                      .vocab = whole->vocab,
-                                     .context = whole->context};
+                                     .context = whole->context,
+                                     .inputs = whole->inputs,
+                                     .input_count = whole->input_count,
+                                     .count = whole->count,
+                                     .self = whole->self,
+                                     .statistics = whole->statistics};
     for (int p = 0; p < whole->param_count; p++) {
         int owner = users[whole->params[p].piece].owner;
         const struct unit_param *param = &whole->params[p];

@@ -47,6 +47,18 @@ struct zero_pipe {
     struct comm *comm;          /* borrowed; rank p has PP stage p */
 };
 
+/* Elements of the summed gradient of a tensor, in the memory of the device. */
+struct zero_gradient {
+    int tensor;
+    int64_t first, count; /* elements of the tensor */
+    enum dtype type;
+    void *values;
+    double scale; /* factor of the loss */
+};
+/* Called by zero_judge before the norm is computed, for every element of every tensor exactly once
+ * in a step, on the rank that has summed it. The values may be changed. */
+typedef enum status zero_gradient_fn(void *user, const struct zero_gradient *gradient);
+
 struct zero_config {
     double beta1, beta2, eps, weight_decay;
     double clip;                     /* of the global gradient norm; 0 = off */
@@ -73,6 +85,8 @@ struct zero_config {
     const struct zero_chunk *chunks; /* borrowed; units that are walked forward and, later, back */
     int chunk_count;                 /* 0 = all units are walked forward and back at once */
     bool snapshot;                   /* allocate host memory for zero_snapshot */
+    zero_gradient_fn *gradient;      /* NULL: none; not with tensor parallelism */
+    void *gradient_user;
 };
 
 struct zero;
@@ -164,9 +178,9 @@ enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
                         const struct zero_verdict *verdict);
 
 /* The step's scalars in device memory. zero_loss_scale sets the factor of the loss gradient for the
- * following passes: scale / label_count. */
+ * following passes: scale / count. */
 const struct step_scalars *zero_scalars(const struct zero *zero);
-void zero_loss_scale(struct zero *zero, double scale, int64_t label_count);
+void zero_loss_scale(struct zero *zero, double scale, double count);
 
 /* For tests and tools: the summed gradient of one tensor, still multiplied by the loss scale. Valid
  * between zero_judge and the next step. */

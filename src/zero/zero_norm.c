@@ -1,8 +1,8 @@
 /* zero_norm -- the sum of squares of the whole gradient, with bits that do not depend on sharding.
  *
  * Blocks of 64 elements are numbered through all learned pieces, in order, without the padding at
- * their ends. An owner computes the aligned nodes of the tree (struct norm_tree) that its reduce shards
- * cover. Adjacent reduce shards of a piece are contiguous, so the nodes of neighbours are merged
+ * their ends. An owner computes the aligned nodes of the tree (struct norm_tree) that its reduce
+ * shards cover. Adjacent reduce shards of a piece are contiguous, so the nodes of neighbours are merged
  * two by two on the way to the owner of the first, which adds what is left; the sum then goes to
  * all ranks:
  *

@@ -326,8 +326,8 @@ const struct step_scalars *zero_scalars(const struct zero *zero)
     return zero->scalars;
 }
 
-void zero_loss_scale(struct zero *zero, double scale, int64_t label_count)
+void zero_loss_scale(struct zero *zero, double scale, double count)
 {
-    zero->scalars_host.loss_scale = (float)(scale / (double)label_count);
+    zero->scalars_host.loss_scale = (float)(scale / count);
     device_copy(zero->stream, zero->scalars, &zero->scalars_host, sizeof zero->scalars_host);
 }

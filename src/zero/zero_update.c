@@ -153,26 +153,50 @@ static enum status add_uses_of_pp_stages(struct zero *zero)
     return comm_status(comm);
 }
 
+/* What this owner has summed of the gradient of its tensor t; count 0: nothing. */
+static struct zero_gradient own_sum(const struct zero *zero, int t)
+{
+    struct piece_range whole = partition_tensor(&zero->partition, t);
+    if (zero->reduce_shard < 0 || !zero_is_learned(zero, whole.piece))
+        return (struct zero_gradient){0};
+    struct piece_range mine = partition_clip(&zero->partition, whole, zero->reduce_shard);
+    int64_t own_first = zero->reduce_shard * zero_reduce_shard_count(zero, whole.piece);
+    enum dtype type = zero_sum_type(zero, whole.piece);
+    return (struct zero_gradient){
+        .tensor = zero->pipe.cut ? zero->pipe.cut->whole_tensor[t] : t,
+        .first = mine.first - whole.first,
+        .count = mine.count,
+        .type = type,
+        .values = zero_at(zero->pieces[whole.piece].uses[0].sum, type, mine.first - own_first)};
+}
+
+static enum status show_gradients(struct zero *zero, double scale)
+{
+    for (int t = 0; t < zero->graph->tensor_count; t++) {
+        struct zero_gradient gradient = own_sum(zero, t);
+        gradient.scale = scale;
+        if (gradient.count > 0)
+            TRY(zero->config.gradient(zero->config.gradient_user, &gradient));
+    }
+    return STATUS_OK;
+}
+
 /* The first non-finite element that this owner has, as (tensor, element). */
 static enum status find_own_bad(struct zero *zero, struct zero_verdict *verdict)
 {
-    for (int t = 0; zero->reduce_shard >= 0 && t < zero->graph->tensor_count; t++) {
-        struct piece_range whole = partition_tensor(&zero->partition, t);
-        struct piece_range mine = partition_clip(&zero->partition, whole, zero->reduce_shard);
-        int64_t own_first = zero->reduce_shard * zero_reduce_shard_count(zero, whole.piece), first;
-        if (mine.count == 0 || !zero_is_learned(zero, whole.piece))
+    for (int t = 0; t < zero->graph->tensor_count; t++) {
+        struct zero_gradient mine = own_sum(zero, t);
+        int64_t first;
+        if (mine.count == 0)
             continue;
-        const void *sum = zero->pieces[whole.piece].uses[0].sum;
-        enum dtype type = zero_sum_type(zero, whole.piece);
-        ops_find_nonfinite(zero->ops, zero->stream, type,
-                           zero_at(sum, type, mine.first - own_first), mine.count, zero->nonfinite);
+        ops_find_nonfinite(zero->ops, zero->stream, mine.type, mine.values, mine.count,
+                           zero->nonfinite);
         device_copy(zero->stream, &first, zero->nonfinite, sizeof first);
         TRY(stream_sync(zero->stream));
         if (first < 0)
             continue;
-        verdict->bad_tensor = zero->pipe.cut ? zero->pipe.cut->whole_tensor[t] : t;
-        verdict->bad_index =
-            unit_tensor_index(&zero->graph->tensors[t], first + mine.first - whole.first, NULL);
+        verdict->bad_tensor = mine.tensor;
+        verdict->bad_index = unit_tensor_index(&zero->graph->tensors[t], first + mine.first, NULL);
         return STATUS_OK;
     }
     return STATUS_OK;
@@ -205,6 +229,8 @@ enum status zero_judge(struct zero *zero, double scale, struct zero_verdict *ver
     if (zero->pipe.comm)
         TRY(add_uses_of_pp_stages(zero));
     TRY(tp_group_add_partials(zero));
+    if (zero->config.gradient && !device_is_dry(zero->ops->device))
+        TRY(show_gradients(zero, scale));
     TRY(norm_of_sums(zero, &square_sum));
     *verdict = (struct zero_verdict){sqrt(square_sum) / scale, -1, -1};
     if (isfinite(verdict->grad_norm))

@@ -25,8 +25,8 @@ struct rank_job {
 static inline double evaluate(struct rig *rig)
 {
     const struct roster *roster = engine_roster(rig->engine);
-    int64_t rounds = engine_eval_rounds(rig->engine), labels = 0;
-    double sum = 0;
+    int64_t rounds = engine_eval_rounds(rig->engine);
+    double sum = 0, labels = 0;
     for (int64_t first = 0; first < EVALUATED; first += rounds * roster->workers) {
         int64_t left = EVALUATED - first, most = rounds * roster->workers;
         int64_t count = left < most ? left : most;

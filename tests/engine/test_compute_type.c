@@ -190,8 +190,8 @@ static void test_reading(void **state)
     struct rig_config config = native_config(1, DTYPE_BF16);
     struct rig rig, reading;
     struct engine_result result;
-    double sum = 0.0;
-    int64_t labels = 0, count;
+    double sum = 0.0, labels = 0.0;
+    int64_t count;
     config.micro_batches = 1;
     assert_ok(rig_create(&env, config, &rig));
     rig_fill(&rig, 0, 0);
@@ -202,7 +202,7 @@ static void test_reading(void **state)
     assert_int_equal(mem_bytes(reading_env.mem, MEM_OPTIMIZER), 0);
     rig_fill(&reading, 0, 0);
     assert_ok(engine_eval(reading.engine, 1, &sum, &labels));
-    double loss = sum / (double)labels;
+    double loss = sum / labels;
     assert_memory_equal(&loss, &result.loss, sizeof loss);
 
     float *masters = rig_params(&rig, &count), *rounded = rig_params(&reading, &count);

@@ -20,9 +20,9 @@ cat >"$work/program.c" <<'C'
 int main(void)
 {
     struct sifr_context *context;
-    int failed = sifr_context_create(1, 0, 0, &context);
+    int failed = sifr_join(0, &context);
     if (!failed)
-        sifr_context_destroy(context);
+        sifr_leave(context);
     return failed;
 }
 C
@@ -32,11 +32,11 @@ libs=$(pkg-config --static --libs sifr | sed 's/-lsifr//') # with -L for librari
 cc "$work/program.c" $(pkg-config --cflags sifr) "$libdir/libsifr.a" $libs -o "$work/static"
 "$work/static"
 nm -D --defined-only "$libdir/libsifr.so" >"$work/names"
-grep -q ' T sifr_context_create$' "$work/names" || { echo "the library does not export sifr_context_create"; exit 1; }
+grep -q ' T sifr_join$' "$work/names" || { echo "the library does not export sifr_join"; exit 1; }
 others=$(awk '$3 !~ /^(sifr_|_(init|fini|end|edata|_bss_start)$)/ { print $3 }' "$work/names") # some linkers export their own
 [ -z "$others" ] || { echo "exported besides sifr_*: $others"; exit 1; }
 cc "$(dirname "$0")/../../examples/ngram.c" $(pkg-config --cflags --libs sifr) -lm -Wl,-rpath,"$libdir" -o "$work/ngram"
-ldd "$work/ngram" | grep -q "libsifr.so.0 => $libdir/" || { echo "the example does not find its library"; exit 1; }
+ldd "$work/ngram" | grep -q "libsifr.so.1 => $libdir/" || { echo "the example does not find its library"; exit 1; }
 test -x "$work/usr/bin/sifr"
 grep -q '^\.TH SIFR 1' "$work/usr/share/man/man1/sifr.1" || { echo "no manual page"; exit 1; }
 bash -n "$work/usr/share/bash-completion/completions/sifr"

@@ -41,10 +41,19 @@ bool checkpoint_in_background(const struct checkpoint_config *config, int64_t st
 
 /* --- saving --------------------------------------------------------------------------------- */
 
-struct checkpoint_setup { /* borrowed while the saver exists */
-    const char *run;      /* the run folder */
-    const char *folder;   /* RUN/checkpoints; created by the first save */
-    const struct model *model;
+/* State of a program that trains through the library: CHECKPOINT_OWN_FILE of a checkpoint. */
+#define CHECKPOINT_OWN_FILE "program.bin"
+struct checkpoint_blob {
+    const void *data;
+    size_t bytes; /* 0 = no file */
+};
+
+struct checkpoint_setup {              /* borrowed while the saver exists */
+    const char *run;                   /* the run folder */
+    const char *folder;                /* RUN/checkpoints; created by the first save */
+    const struct unit_graph *graph;    /* of the whole model */
+    const struct model *model;         /* for config.json; NULL = the model is a program's own */
+    const struct checkpoint_blob *own; /* a program's own state; NULL = none */
     struct zero *zero;
     const struct tokenizer *tokenizer; /* NULL = none */
     struct device *device;

@@ -9,8 +9,12 @@
 enum { HASHES_AT_ONCE = 1024 };
 
 /* Files of a checkpoint without tensors; each is optional. */
-static const char *const plain[] = {"config.json", "tokenizer.json", "tokenizer_config.json",
-                                    "generation_config.json", "model.safetensors.index.json"};
+static const char *const plain[] = {"config.json",
+                                    "tokenizer.json",
+                                    "tokenizer_config.json",
+                                    "generation_config.json",
+                                    "model.safetensors.index.json",
+                                    CHECKPOINT_OWN_FILE};
 enum { PLAIN = sizeof plain / sizeof *plain };
 
 struct checkpoint_listed { /* a chunk of a file */

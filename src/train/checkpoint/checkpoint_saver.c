@@ -53,8 +53,8 @@ enum status checkpoint_saver_create(struct env *env, const struct checkpoint_set
         st = FAIL(env, MEMORY, "out of memory for the log of a checkpoint");
         goto undo;
     }
-    TRY_OR(undo, checkpoint_layout_create(env, model_graph(setup->model), setup->type,
-                                          setup->config->file_bytes, &s->layout));
+    TRY_OR(undo, checkpoint_layout_create(env, setup->graph, setup->type, setup->config->file_bytes,
+                                          &s->layout));
     TRY_OR(undo,
            mem_alloc(env, MEM_OTHER, "checkpoint saver",
                      checkpoint_write_room(setup->comm ? comm_size(setup->comm) : 1), &s->room));

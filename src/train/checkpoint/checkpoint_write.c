@@ -173,13 +173,17 @@ static enum status make_files(struct write *w)
         TRY(make_file(w, &w->job->layout->files[i]));
     /* The index maps tensors to files, if the model has several files. */
     text_init(&index, w->env);
-    checkpoint_layout_index(w->job->layout, model_graph(setup->model), &index);
+    checkpoint_layout_index(w->job->layout, setup->graph, &index);
     enum status st = index.status;
     if (st == STATUS_OK && index.bytes > 0)
         st = write_inside(w, "model.safetensors.index.json", index.data, index.bytes);
     text_free(&index);
     TRY(st);
-    return model_file_describe(w->env, w->partial, setup->model, setup->type, setup->tokenizer);
+    if (setup->own && setup->own->bytes > 0)
+        TRY(write_inside(w, CHECKPOINT_OWN_FILE, setup->own->data, setup->own->bytes));
+    return setup->model ? model_file_describe(w->env, w->partial, setup->model, setup->type,
+                                              setup->tokenizer)
+                        : STATUS_OK;
 }
 
 /* --- every rank: its parts ------------------------------------------------------------------ */

@@ -200,8 +200,9 @@ static enum status write_tensor(struct part_file *file, const struct location *l
     for (int64_t first = 0; first < location->count; first += step) {
         int64_t n = location->count - first < step ? location->count - first : step;
         TRY(fill(user, location->index, first, n, chunk));
-        TRY(part_file_write(file, location->begin + (uint64_t)first * width, chunk,
-                            (size_t)n * width));
+        if (file)
+            TRY(part_file_write(file, location->begin + (uint64_t)first * width, chunk,
+                                (size_t)n * width));
     }
     return STATUS_OK;
 }
@@ -214,12 +215,14 @@ enum status safetensors_write(struct env *env, const char *path,
     void *chunk;
     enum status st;
     TRY(mem_alloc(env, MEM_OTHER, "safetensors chunk", CHUNK_BYTES, &chunk));
-    TRY_OR(undo, part_file_create(env, path, &file));
-    TRY_OR(undo, part_file_reserve(file, layout->file_bytes));
-    TRY_OR(undo, part_file_write(file, 0, layout->header.data, layout->header.bytes));
+    if (path) {
+        TRY_OR(undo, part_file_create(env, path, &file));
+        TRY_OR(undo, part_file_reserve(file, layout->file_bytes));
+        TRY_OR(undo, part_file_write(file, 0, layout->header.data, layout->header.bytes));
+    }
     for (int i = 0; i < layout->count; i++)
         TRY_OR(undo, write_tensor(file, &layout->locations[i], fill, user, chunk));
-    st = part_file_commit(file);
+    st = file ? part_file_commit(file) : STATUS_OK;
 undo:
     part_file_destroy(file);
     mem_free(env, chunk);

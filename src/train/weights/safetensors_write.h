@@ -40,7 +40,8 @@ typedef enum status safetensors_fill_fn(void *user, int i, int64_t first, int64_
 
 /* Write the whole file under a temporary name, sync it, and rename it to `path`. `fill` is called
  * for the tensors in file order, in chunks of up to 4 MiB. If `fill` fails, its status is returned
- * and `path` is unchanged. */
+ * and `path` is unchanged. `path` NULL: only `fill` is called, in the same order, for ranks that take
+ * part in a collective `fill` while another rank writes. */
 enum status safetensors_write(struct env *env, const char *path,
                               const struct safetensors_layout *layout, safetensors_fill_fn *fill,
                               void *user);
