@@ -2,9 +2,9 @@
  *
  * Blocks of 64 elements are numbered through all learned pieces, in order, without the padding at
  * their ends. An owner computes the aligned nodes of the tree (struct norm_tree) that its reduce
- * shards cover. Adjacent reduce shards of a piece are contiguous, so the nodes of neighbours are merged
- * two by two on the way to the owner of the first, which adds what is left; the sum then goes to
- * all ranks:
+ * shards cover. Adjacent reduce shards of a piece are contiguous, so the nodes of neighbours are
+ * merged two by two on the way to the owner of the first, which adds what is left; the sum then
+ * goes to all ranks:
  *
  *     reduce shards   0   1   2   3   4       each owner sends its nodes once: a few for every
  *                     0 <-    2 <-    4       piece, however many reduce shards they stand for
