@@ -227,6 +227,17 @@ struct sifr_gradient {
     struct sifr_trainer *trainer; /* for sifr_statistic */
 };
 
+struct sifr_result;
+
+/* How a save ended. */
+struct sifr_saved {
+    size_t size;
+    int64_t step;
+    const char *path;  /* of the checkpoint; "" if it was not saved */
+    const char *error; /* "" if it was */
+    double seconds;
+};
+
 struct sifr_options {
     size_t size;
     int64_t batch, tokens; /* of a micro-batch; required */
@@ -244,6 +255,7 @@ struct sifr_options {
     int pipeline;    /* PP stages; 0 or 1: none */
     enum sifr_schedule schedule;
     int chunks; /* per PP stage; 0: 2 if interleaved, else 1 */
+    int eager;  /* 1: up to twice as many micro-batches in flight, to hide slow messages */
     double beta1, beta2, eps, weight_decay;
     double clip; /* of the global gradient norm; 0 = off */
     const struct sifr_group *groups;
@@ -254,7 +266,12 @@ struct sifr_options {
      * each element of each parameter, on the rank that sums it. Non-zero fails the step on all
      * ranks. May be NULL. */
     int (*gradient)(void *user, const struct sifr_gradient *gradient);
-    void *user;
+    /* Called on every rank at the end of each step, of each evaluation, and when it is known how a
+     * save ended: at once, or for saves in the background in a later step. May be NULL. */
+    void (*stepped)(void *user, const struct sifr_result *result);
+    void (*evaluated)(void *user, const struct sifr_result *result);
+    void (*saved)(void *user, const struct sifr_saved *saved);
+    void *user; /* of these four; with ranks as threads it is used by several at once */
     int64_t checkpoint_keep; /* older checkpoints of the same folder are removed; 0: all are kept */
     int checkpoint_async; /* 1: checkpoints are written in the background, from a copy in memory */
     int checked; /* 1: guard zones around buffers, gradients that are not written. Slow. The

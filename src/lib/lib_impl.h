@@ -87,6 +87,7 @@ struct sifr_trainer {
     int64_t updates;     /* of these, not skipped */
 };
 enum dtype trainer_type(const struct sifr_trainer *trainer); /* of parameters and gradients */
+void saves_poll(struct sifr_trainer *trainer);    /* report a save that has ended meanwhile */
 void saves_destroy(struct sifr_trainer *trainer); /* waits for a save in the background */
 /* Also used by plans, on a dry context. */
 enum status trainer_open(struct sifr_context *context, const struct sifr_model *model,

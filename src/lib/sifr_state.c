@@ -143,6 +143,8 @@ struct saves {
     struct checkpoint_config config;
     struct checkpoint_blob blob; /* a copy of the program's own state */
     struct checkpoint_saver *saver;
+    struct checkpoint_result last; /* how the last save ended */
+    bool unread;                   /* the program has not been told by a call yet */
 };
 
 static enum status open_saver(struct sifr_trainer *t, struct saves *s)
@@ -185,26 +187,51 @@ static enum status open_saves(struct sifr_trainer *t, const char *folder)
     return open_saver(t, t->saves);
 }
 
+/* Fetch the result of the last save if it has ended, or wait for its end. */
+static void fetch_result(struct sifr_trainer *t, bool wait)
+{
+    struct saves *s = t->saves;
+    if (!s || !s->saver || !checkpoint_saver_result(s->saver, wait, &s->last))
+        return;
+    s->unread = true;
+    const struct sifr_saved saved = {.size = sizeof saved,
+                                     .step = s->last.step,
+                                     .path = s->last.saved ? s->last.path : "",
+                                     .error = s->last.saved ? "" : s->last.error,
+                                     .seconds = s->last.seconds};
+    if (t->options.saved)
+        t->options.saved(t->options.user, &saved);
+}
+
+void saves_poll(struct sifr_trainer *t)
+{
+    fetch_result(t, false);
+}
+
+/* The failure of the last save, once. All ranks get the same. */
+static enum status end_save(struct sifr_trainer *t)
+{
+    struct saves *s = t->saves;
+    fetch_result(t, true);
+    if (!s || !s->unread)
+        return STATUS_OK;
+    s->unread = false;
+    if (s->last.saved)
+        return STATUS_OK;
+    return log_fail(t->context->env.log, s->last.status, __FILE__, __LINE__,
+                    "the checkpoint of step %lld was not saved: %s", (long long)s->last.step,
+                    s->last.error);
+}
+
 void saves_destroy(struct sifr_trainer *t)
 {
     if (!t->saves)
         return;
+    fetch_result(t, true);
     checkpoint_saver_destroy(t->saves->saver);
     mem_free(&t->context->env, (void *)t->saves->blob.data);
     mem_free(&t->context->env, t->saves->folder);
     mem_free(&t->context->env, t->saves);
-}
-
-/* Fetch the result of the last save, if it has not been fetched. All ranks get the same. */
-static enum status end_save(struct sifr_trainer *t)
-{
-    struct checkpoint_result result;
-    if (!t->saves || !t->saves->saver || !checkpoint_saver_result(t->saves->saver, true, &result) ||
-        result.saved)
-        return STATUS_OK;
-    return log_fail(t->context->env.log, result.status, __FILE__, __LINE__,
-                    "the checkpoint of step %lld was not saved: %s", (long long)result.step,
-                    result.error);
 }
 
 static enum status copy_blob(struct sifr_trainer *t, const void *blob, size_t bytes)

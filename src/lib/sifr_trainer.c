@@ -197,7 +197,8 @@ static enum status open_parts(struct sifr_trainer *t, const struct sifr_model *m
     const struct parallel_config parallel = {.tp = 1,
                                              .pp = o->pipeline > 1 ? o->pipeline : 1,
                                              .schedule = schedules[o->schedule],
-                                             .chunks = o->chunks};
+                                             .chunks = o->chunks,
+                                             .eager = o->eager != 0};
     TRY(spread_create(env, c->session.comm, &t->model.graph,
                       (struct unit_shape){.batch = o->batch, .tokens = o->tokens}, &parallel,
                       &t->spread));
@@ -326,13 +327,16 @@ int sifr_is_mine(const struct sifr_trainer *t, int64_t m)
 
 /* --- steps ---------------------------------------------------------------------------------- */
 
-static void give_result(struct sifr_result *to, struct sifr_result *from)
+static void give_result(struct sifr_trainer *t, struct sifr_result *to, struct sifr_result *from,
+                        void (*hook)(void *user, const struct sifr_result *result))
 {
     size_t size = to->size;
-    if (size < sizeof size)
-        return;
+    from->size = sizeof *from;
+    if (hook)
+        hook(t->options.user, from);
     from->size = size;
-    memcpy(to, from, size < sizeof *from ? size : sizeof *from);
+    if (size >= sizeof size)
+        memcpy(to, from, size < sizeof *from ? size : sizeof *from);
 }
 
 static enum status step(struct sifr_trainer *t, const struct sifr_batch *batch, double lr,
@@ -357,7 +361,8 @@ static enum status step(struct sifr_trainer *t, const struct sifr_batch *batch, 
                               .bad_micro_batch = r.bad_micro_batch};
     if (r.bad_tensor >= 0)
         snprintf(all.bad_param, sizeof all.bad_param, "%s", t->model.tensors[r.bad_tensor].name);
-    give_result(result, &all);
+    give_result(t, result, &all, t->options.stepped);
+    saves_poll(t);
     return STATUS_OK;
 }
 
@@ -386,7 +391,7 @@ static enum status evaluate(struct sifr_trainer *t, const struct sifr_batch *bat
     if (!(count > 0))
         return FAIL(&t->context->env, FORMAT, "all labels of this evaluation are masked");
     struct sifr_result all = {.loss = sum / count, .count = count, .bad_micro_batch = -1};
-    give_result(result, &all);
+    give_result(t, result, &all, t->options.evaluated);
     return STATUS_OK;
 }
 

@@ -143,6 +143,47 @@ static void test_resume_in_16_bits(void **state)
     resume_everywhere(SIFR_F16, 0);
 }
 
+/* The hooks hear of every step and of every save, in the background or not. */
+struct heard {
+    int steps, saves, failures;
+    int64_t last;
+};
+
+static void on_step(void *user, const struct sifr_result *result)
+{
+    struct heard *heard = user;
+    heard->steps += result->loss > 0 && result->size == sizeof *result;
+}
+
+static void on_saved(void *user, const struct sifr_saved *saved)
+{
+    struct heard *heard = user;
+    heard->saves++;
+    heard->failures += *saved->error != 0;
+    heard->last = saved->step;
+}
+
+static void test_hooks_hear_of_steps_and_saves(void **state)
+{
+    (void)state;
+    for (int async = 0; async < 2; async++) {
+        struct run run = run_of(1, 0, STEPS);
+        struct heard heard = {0};
+        char name[16];
+        snprintf(name, sizeof name, "run-%d", async);
+        run.to = path_of(name);
+        run.options.stepped = on_step;
+        run.options.saved = on_saved;
+        run.options.user = &heard;
+        run.options.checkpoint_async = async;
+        assert_int_equal(start(&run), 0);
+        assert_int_equal(heard.steps, STEPS);
+        assert_int_equal(heard.saves, STEPS);
+        assert_int_equal(heard.failures, 0);
+        assert_int_equal(heard.last, STEPS);
+    }
+}
+
 static void test_nothing_to_resume(void **state)
 {
     (void)state;
@@ -212,6 +253,7 @@ int main(void)
         WITH_FOLDER(test_resume_on_any_ranks),
         WITH_FOLDER(test_resume_after_background_saves),
         WITH_FOLDER(test_resume_in_16_bits),
+        WITH_FOLDER(test_hooks_hear_of_steps_and_saves),
         WITH_FOLDER(test_nothing_to_resume),
         WITH_FOLDER(test_old_checkpoints_are_removed),
         WITH_FOLDER(test_a_damaged_checkpoint_is_skipped),
