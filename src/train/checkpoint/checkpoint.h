@@ -27,7 +27,7 @@ struct checkpoint_config {
     int64_t file_bytes; /* size limit of a tensor file */
     bool async;         /* save in the background while the run continues */
     bool direct;        /* bypass the page cache when writing and reading, where possible */
-    /* When the last checkpoint cannot be saved (last_save.h): */
+    /* When the last checkpoint cannot be saved (run_saves.h): */
     const char *fallback;       /* another folder; "" = none */
     const char *wait_for_space; /* how long to wait, as train.max_time */
     bool make_room;             /* older checkpoints of the run may be removed */

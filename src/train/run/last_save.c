@@ -4,7 +4,7 @@
  *     run folder                as every other checkpoint; after a transient failure, once more
  *     checkpoint.fallback       if it is set, after any I/O failure
  *     checkpoint.make_room      if it is set and the disk is full: remove the oldest checkpoint
- *                               that may be removed (checkpoint_room.h) and retry, repeatedly
+ *                               that may be removed (checkpoint.h) and retry, repeatedly
  *     checkpoint.wait_for_space if the disk is full: wait until there is room and retry. A stop
  *                               request ends the wait
  *
