@@ -90,6 +90,7 @@ static void move_session(struct scratch *s, const char *name, const char *device
 {
     const struct checkpoint_config config = {.keep = 1, .file_bytes = 4096};
     const struct checkpoint_setup setup = {.folder = scratch_path(s, name),
+                                           .graph = model_graph(session->model),
                                            .model = session->model,
                                            .zero = session->zero,
                                            .device = session->device,
