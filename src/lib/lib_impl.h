@@ -15,6 +15,8 @@
 #include "train/session.h"
 
 /* --- jobs ----------------------------------------------------------------------------------- */
+enum { FACTS_BYTES = 32 };
+
 struct sifr_context {
     struct env env;
     struct session session; /* device, communicator, ops, stream */
@@ -22,16 +24,24 @@ struct sifr_context {
     void (*log)(void *user, int rank, const char *line);
     void *user;
     int holders; /* the program, and every trainer: the last one frees the context */
+    struct sifr_trainer *trainers; /* all that exist, a list */
+    int created;                   /* trainers so far: their numbers are the same on all ranks */
+    int calls;                     /* running: units and hooks must not make another */
+    void *facts;                   /* (ranks, FACTS_BYTES) for call_agree; NULL: one rank */
+    char ended[512];               /* the failure after which no call can succeed; "" = none */
 };
 
 void context_hold(struct sifr_context *context);
 void context_release(struct sifr_context *context); /* frees it if nobody holds it */
 
-/* Every public call begins and ends with these. A collective call that fails on one rank ends the
- * job: the others would wait for this rank. */
-void call_begin(struct sifr_context *context);
+/* Every public call that does something begins and ends with these. call_begin fails inside a unit or
+ * a hook, and after a failure that cannot be undone. A collective call that fails on one rank ends
+ * the job: the others would wait for this rank. */
+enum status call_begin(struct sifr_context *context);
 int call_end(struct sifr_context *context, enum status st);
 int call_end_collective(struct sifr_context *context, enum status st);
+/* Fail unless all ranks make the same call with the same value: `what` names it. */
+enum status call_agree(struct sifr_context *context, const char *what, int trainer, uint64_t value);
 
 /* Copy a struct that begins with its size: what the program does not know is 0. False: the size is
  * smaller than `least` or larger than what this library knows with other bytes than 0 in it. */
@@ -77,6 +87,8 @@ const struct unit_type *user_unit_type(const struct sifr_unit *unit);
 /* --- trainers ------------------------------------------------------------------------------- */
 struct sifr_trainer {
     struct sifr_context *context; /* held */
+    struct sifr_trainer *next;    /* in the context's list */
+    int number;
     struct user_model model;
     struct spread spread;
     struct zero *zero;

@@ -46,22 +46,57 @@ static int public_status(enum status st)
     }
 }
 
-void call_begin(struct sifr_context *context)
+enum status call_begin(struct sifr_context *context)
 {
+    if (context->calls++ > 0)
+        return FAIL(&context->env, CONFIG,
+                    "a unit or a hook has called a function that trains or moves state");
     log_error_clear(context->env.log);
+    if (*context->ended)
+        return FAIL(&context->env, COMM, "this rank failed before and cannot go on: %s",
+                    context->ended);
+    return STATUS_OK;
 }
 
 int call_end(struct sifr_context *context, enum status st)
 {
-    (void)context;
+    context->calls--;
+    if (st != STATUS_OK && stream_failed(context->session.stream) && !*context->ended)
+        snprintf(context->ended, sizeof context->ended, "%s", sifr_error(context));
     return public_status(st);
 }
 
 int call_end_collective(struct sifr_context *context, enum status st)
 {
-    if (st != STATUS_OK && context->session.comm)
-        comm_abort(context->session.comm, log_first_error(context->env.log));
+    bool nested = context->calls > 1; /* refused, and the outer call goes on */
+    if (st != STATUS_OK && context->session.comm && !*context->ended && !nested) {
+        snprintf(context->ended, sizeof context->ended, "%s", sifr_error(context));
+        comm_abort(context->session.comm, context->ended);
+    }
     return call_end(context, st);
+}
+
+enum status call_agree(struct sifr_context *context, const char *what, int trainer, uint64_t value)
+{
+    struct facts {
+        char what[16];
+        int64_t trainer;
+        uint64_t value;
+    } mine = {.trainer = trainer, .value = value}, *all;
+    struct comm *comm = context->session.comm;
+    if (!comm)
+        return STATUS_OK;
+    snprintf(mine.what, sizeof mine.what, "%s", what);
+    all = context->facts;
+    TRY(comm_exchange(comm, &mine, sizeof mine, all));
+    for (int r = 0; r < context->ranks; r++)
+        if (memcmp(&all[r], &all[0], sizeof mine) != 0)
+            return FAIL(&context->env, CONFIG,
+                        "rank %d calls %s of trainer %d with other values than rank 0 (%s of "
+                        "trainer %d); all ranks make the same calls with the same model, options "
+                        "and learning rate",
+                        r, all[r].what, (int)all[r].trainer, all[0].what, (int)all[0].trainer);
+    return STATUS_OK;
 }
 
 const char *sifr_error(const struct sifr_context *context)
@@ -98,6 +133,7 @@ void context_release(struct sifr_context *context)
 {
     if (--context->holders > 0)
         return;
+    mem_free(&context->env, context->facts);
     session_destroy(&context->session);
     env_destroy(&context->env);
     free(context);
@@ -127,11 +163,12 @@ static enum status join(struct sifr_context *context, const struct sifr_job *job
         .hub = hub,
         .rank = context->rank};
     TRY(session_join(&context->env, compute, hub || launched ? &ranks : NULL, &context->session));
-    if (context->session.comm) {
-        context->rank = comm_rank(context->session.comm);
-        context->ranks = comm_size(context->session.comm);
-    }
-    return STATUS_OK;
+    if (!context->session.comm)
+        return STATUS_OK;
+    context->rank = comm_rank(context->session.comm);
+    context->ranks = comm_size(context->session.comm);
+    return mem_alloc_array(&context->env, MEM_OTHER, "facts", (size_t)context->ranks, FACTS_BYTES,
+                           &context->facts);
 }
 
 static int open_context(const struct sifr_job *job, struct comm_hub *hub, int rank, int threads,
@@ -187,6 +224,7 @@ int sifr_join(const struct sifr_job *job, struct sifr_context **context)
 {
     struct sifr_job copy;
     struct launcher launcher;
+    *context = NULL;
     int status = read_job(job, &copy);
     if (status == SIFR_OK && copy.ranks > 1)
         status = refuse(&copy, "sifr_join: ranks as threads need sifr_run");
@@ -228,6 +266,14 @@ static int run_rank(struct sifr_context *context, int (*rank_main)(struct sifr_c
     if (status != 0 && context->session.comm) {
         snprintf(message, sizeof message, "rank %d returned %d", context->rank, status);
         comm_abort(context->session.comm, *sifr_error(context) ? sifr_error(context) : message);
+    }
+    for (int forgotten = 0; context->trainers; forgotten++) {
+        if (forgotten == 0)
+            log_warn(&context->env,
+                     "the function of rank %d has returned without destroying its "
+                     "trainers; they are destroyed now",
+                     context->rank);
+        sifr_trainer_destroy(context->trainers);
     }
     sifr_leave(context);
     return status;
@@ -300,6 +346,8 @@ int sifr_run(const struct sifr_job *job, int (*rank_main)(struct sifr_context *,
     struct sifr_job copy;
     struct sifr_context *context;
     int status = read_job(job, &copy);
+    if (status == SIFR_OK && !rank_main)
+        status = refuse(&copy, "sifr_run: there is no function to run");
     if (status == SIFR_OK && copy.ranks > 1)
         return run_in_threads(&copy, rank_main, user);
     if (status == SIFR_OK)

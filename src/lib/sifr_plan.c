@@ -75,8 +75,9 @@ int sifr_plan(struct sifr_context *context, const struct sifr_model *model,
               const struct sifr_options *options, int ranks, int rank, struct sifr_plan *plan)
 {
     struct sifr_plan all = {.size = plan->size};
-    call_begin(context);
-    enum status st = make_plan(context, model, options, ranks, rank, &all);
+    enum status st = call_begin(context);
+    if (st == STATUS_OK)
+        st = make_plan(context, model, options, ranks, rank, &all);
     if (st == STATUS_OK)
         memcpy(plan, &all, all.size < sizeof all ? all.size : sizeof all);
     return call_end(context, st);

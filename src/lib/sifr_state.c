@@ -11,10 +11,14 @@
 
 /* --- parameters ----------------------------------------------------------------------------- */
 
-static enum status find_param(struct sifr_trainer *t, const char *name, int64_t count, int *tensor)
+static enum status find_param(struct sifr_trainer *t, const char *name, const float *values,
+                              int64_t count, int *tensor)
 {
     struct env *env = &t->context->env;
     const struct unit_graph *graph = &t->model.graph;
+    if (!name || !values)
+        return FAIL(env, CONFIG,
+                    "a parameter is read and written by name, with an array of values");
     for (*tensor = 0; *tensor < graph->tensor_count; (*tensor)++)
         if (strcmp(graph->tensors[*tensor].name, name) == 0)
             break;
@@ -30,8 +34,9 @@ static enum status find_param(struct sifr_trainer *t, const char *name, int64_t 
 int sifr_read(struct sifr_trainer *t, const char *name, float *values, int64_t count)
 {
     int tensor;
-    call_begin(t->context);
-    enum status st = find_param(t, name, count, &tensor);
+    enum status st = call_begin(t->context);
+    if (st == STATUS_OK)
+        st = find_param(t, name, values, count, &tensor);
     if (st == STATUS_OK)
         st = zero_read(t->zero, tensor, 0, count, values);
     return call_end_collective(t->context, st);
@@ -40,8 +45,9 @@ int sifr_read(struct sifr_trainer *t, const char *name, float *values, int64_t c
 int sifr_write(struct sifr_trainer *t, const char *name, const float *values, int64_t count)
 {
     int tensor;
-    call_begin(t->context);
-    enum status st = find_param(t, name, count, &tensor);
+    enum status st = call_begin(t->context);
+    if (st == STATUS_OK)
+        st = find_param(t, name, values, count, &tensor);
     if (st == STATUS_OK)
         st = zero_write(t->zero, tensor, 0, count, values);
     if (st == STATUS_OK)
@@ -87,8 +93,10 @@ static enum status save(struct sifr_trainer *t, const char *path)
 
 int sifr_save(struct sifr_trainer *t, const char *path)
 {
-    call_begin(t->context);
-    return call_end_collective(t->context, save(t, path));
+    enum status st = call_begin(t->context);
+    if (st == STATUS_OK)
+        st = path ? save(t, path) : FAIL(&t->context->env, CONFIG, "sifr_save: there is no path");
+    return call_end_collective(t->context, st);
 }
 
 static enum status load_tensor(struct sifr_trainer *t, const struct safetensors *file, int i,
@@ -132,8 +140,10 @@ static enum status load(struct sifr_trainer *t, const char *path)
 
 int sifr_load(struct sifr_trainer *t, const char *path)
 {
-    call_begin(t->context);
-    return call_end_collective(t->context, load(t, path));
+    enum status st = call_begin(t->context);
+    if (st == STATUS_OK)
+        st = path ? load(t, path) : FAIL(&t->context->env, CONFIG, "sifr_load: there is no path");
+    return call_end_collective(t->context, st);
 }
 
 /* --- checkpoints ---------------------------------------------------------------------------- */
@@ -261,9 +271,15 @@ static enum status begin_save(struct sifr_trainer *t)
 
 int sifr_checkpoint(struct sifr_trainer *t, const char *folder, const void *blob, size_t bytes)
 {
-    call_begin(t->context);
+    enum status st = call_begin(t->context);
+    if (st == STATUS_OK && (!folder || (!blob && bytes > 0)))
+        st = FAIL(&t->context->env, CONFIG, "sifr_checkpoint: there is no folder, or no state");
+    if (st == STATUS_OK)
+        st = call_agree(t->context, "checkpoint", t->number, (uint64_t)t->steps);
+    if (st != STATUS_OK)
+        return call_end_collective(t->context, st);
     enum status last = end_save(t); /* all ranks know it: no rank waits for another */
-    enum status st = open_saves(t, folder);
+    st = open_saves(t, folder);
     if (st == STATUS_OK)
         st = copy_blob(t, blob, bytes);
     if (st == STATUS_OK)
@@ -277,8 +293,8 @@ int sifr_checkpoint(struct sifr_trainer *t, const char *folder, const void *blob
 
 int sifr_checkpoint_wait(struct sifr_trainer *t)
 {
-    call_begin(t->context);
-    return call_end(t->context, end_save(t));
+    enum status st = call_begin(t->context);
+    return call_end(t->context, st != STATUS_OK ? st : end_save(t));
 }
 
 /* Read the program's own state of a checkpoint; every rank reads it. */
@@ -338,6 +354,10 @@ static enum status resume(struct sifr_trainer *t, const char *folder, int64_t *s
 int sifr_resume(struct sifr_trainer *t, const char *folder, int64_t *step, void *blob,
                 size_t *bytes)
 {
-    call_begin(t->context);
-    return call_end_collective(t->context, resume(t, folder, step, blob, bytes));
+    int64_t unused;
+    enum status st = call_begin(t->context);
+    if (st == STATUS_OK)
+        st = folder ? resume(t, folder, step ? step : &unused, blob, bytes)
+                    : FAIL(&t->context->env, CONFIG, "sifr_resume: there is no folder");
+    return call_end_collective(t->context, st);
 }

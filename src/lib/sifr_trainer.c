@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "engine/timetable.h"
 #include "lib/lib_impl.h"
@@ -47,10 +48,11 @@ static enum status check_sizes(struct env *env, const struct sifr_options *o)
         return FAIL(env, CONFIG, "options: batch, tokens and micro_batches must be at least 1");
     if (o->stage < 0 || o->stage > 3)
         return FAIL(env, CONFIG, "options: stage is %d; ZeRO stages are 0 to 3", o->stage);
-    if (o->prefetch < 0 || o->servers < 0 || o->shard_group < 0 || o->pipeline < 0 || o->chunks < 0)
+    if (o->checkpoint_keep < 0 || o->prefetch < 0 || o->servers < 0 || o->shard_group < 0 ||
+        o->pipeline < 0 || o->chunks < 0)
         return FAIL(env, CONFIG,
-                    "options: prefetch, servers, shard_group, pipeline and chunks must be at least "
-                    "0");
+                    "options: checkpoint_keep, prefetch, servers, shard_group, pipeline and chunks "
+                    "must be at least 0");
     return STATUS_OK;
 }
 
@@ -94,17 +96,34 @@ static enum status check_layout(struct env *env, const struct sifr_options *o, i
     return STATUS_OK;
 }
 
+static const struct sifr_group *group_at(const struct sifr_options *o, int g)
+{
+    return (const struct sifr_group *)((const char *)o->groups + (size_t)g * o->group_size);
+}
+
+static enum status check_groups(struct env *env, const struct sifr_options *o)
+{
+    if (o->group_count < 0 || (o->group_count > 0 && (!o->groups || o->group_size < GROUP_LEAST)))
+        return FAIL(env, CONFIG, "options: set groups with SIFR_TABLE");
+    for (int g = 0; g < o->group_count; g++) {
+        const struct sifr_group *group = group_at(o, g);
+        if (!group->match || !isfinite(group->lr_mul) || !isfinite(group->wd_mul))
+            return FAIL(env, CONFIG, "options: group %d needs a match and finite lr_mul and wd_mul",
+                        g);
+    }
+    return STATUS_OK;
+}
+
 static enum status read_options(struct sifr_context *context, const struct sifr_options *options,
                                 struct sifr_options *copy)
 {
     struct env *env = &context->env;
     const char *checked = getenv("SIFR_CHECKED");
-    if (!copy_sized(copy, sizeof *copy, options, OPTIONS_LEAST))
+    if (!options || !copy_sized(copy, sizeof *copy, options, OPTIONS_LEAST))
         return FAIL(env, CONFIG,
                     "sifr_options: wrong size, or a field that this version does not know; start "
                     "from sifr_options_init");
-    if (copy->group_count < 0 || (copy->group_count > 0 && copy->group_size < GROUP_LEAST))
-        return FAIL(env, CONFIG, "options: set groups with SIFR_TABLE");
+    TRY(check_groups(env, copy));
     copy->checked |= checked && *checked && strcmp(checked, "0") != 0;
     TRY(check_sizes(env, copy));
     TRY(check_arithmetic(env, copy));
@@ -141,8 +160,7 @@ static enum status open_store(struct sifr_trainer *t, struct zero_group *groups)
     const struct sifr_options *o = &t->options;
     struct session *s = &t->context->session;
     for (int g = 0; g < o->group_count; g++) {
-        const struct sifr_group *from =
-            (const struct sifr_group *)((const char *)o->groups + (size_t)g * o->group_size);
+        const struct sifr_group *from = group_at(o, g);
         groups[g] = (struct zero_group){from->match, from->lr_mul, from->wd_mul};
     }
     struct zero_config zero = {.beta1 = o->beta1,
@@ -182,6 +200,52 @@ static enum status open_engine(struct sifr_trainer *t)
     return engine_create(s->ops, s->stream, t->spread.graph, t->zero, &engine, &t->engine);
 }
 
+static uint64_t mix(uint64_t hash, const void *data, size_t bytes)
+{
+    return XXH3_64bits_withSeed(data, bytes, hash);
+}
+
+/* What must be the same on all ranks. Fields are hashed one by one, without padding. */
+static uint64_t hash_options(const struct sifr_options *o)
+{
+    const double reals[] = {o->beta1, o->beta2, o->eps, o->weight_decay, o->clip};
+    const int64_t numbers[] = {o->batch,           o->tokens,        o->micro_batches,
+                               o->recompute,       o->precision,     o->sum,
+                               o->stochastic,      o->stage,         o->prefetch,
+                               o->servers,         o->shard_group,   o->sum_locally,
+                               o->pipeline,        o->schedule,      o->chunks,
+                               o->eager,           (int64_t)o->seed, o->gradient != NULL,
+                               o->checkpoint_async};
+    uint64_t hash = mix(mix(0, reals, sizeof reals), numbers, sizeof numbers);
+    for (int g = 0; g < o->group_count; g++) {
+        const struct sifr_group *group = group_at(o, g);
+        const double factors[] = {group->lr_mul, group->wd_mul};
+        hash = mix(hash, group->match, strlen(group->match));
+        hash = mix(hash, factors, sizeof factors);
+    }
+    return hash;
+}
+
+static uint64_t hash_model(const struct unit_graph *g, uint64_t hash)
+{
+    for (int t = 0; t < g->tensor_count; t++) {
+        const struct unit_tensor *tensor = &g->tensors[t];
+        const int64_t numbers[] = {tensor->dims, tensor->init, tensor->decay};
+        hash = mix(hash, tensor->name, strlen(tensor->name));
+        hash = mix(hash, tensor->shape, (size_t)tensor->dims * sizeof *tensor->shape);
+        hash = mix(hash, numbers, sizeof numbers);
+        hash = mix(hash, &tensor->init_scale, sizeof tensor->init_scale);
+    }
+    for (int u = 0; u < g->unit_count; u++) {
+        const int64_t numbers[] = {g->units[u].out_width, g->units[u].statistic_count};
+        hash = mix(hash, g->units[u].name, strlen(g->units[u].name));
+        hash = mix(hash, numbers, sizeof numbers);
+    }
+    for (int i = 0; i < g->input_count; i++)
+        hash = mix(hash, &g->inputs[i].bytes, sizeof g->inputs[i].bytes);
+    return hash;
+}
+
 static enum status open_parts(struct sifr_trainer *t, const struct sifr_model *model)
 {
     static const int schedules[] = {[SIFR_1F1B] = TIMETABLE_1F1B,
@@ -194,6 +258,8 @@ static enum status open_parts(struct sifr_trainer *t, const struct sifr_model *m
     struct zero_group *groups;
     TRY(user_model_create(c, model, o, &t->model));
     unit_graph_check(&t->model.graph);
+    if (!device_is_dry(c->session.device))
+        TRY(call_agree(c, "create", t->number, hash_model(&t->model.graph, hash_options(o))));
     const struct parallel_config parallel = {.tp = 1,
                                              .pp = o->pipeline > 1 ? o->pipeline : 1,
                                              .schedule = schedules[o->schedule],
@@ -213,6 +279,11 @@ static enum status open_parts(struct sifr_trainer *t, const struct sifr_model *m
 static void close_trainer(struct sifr_trainer *t)
 {
     struct sifr_context *context = t->context;
+    for (struct sifr_trainer **at = &context->trainers; *at; at = &(*at)->next)
+        if (*at == t) {
+            *at = t->next;
+            break;
+        }
     saves_destroy(t);
     engine_destroy(t->engine);
     zero_destroy(t->zero);
@@ -231,6 +302,9 @@ enum status trainer_open(struct sifr_context *context, const struct sifr_model *
     TRY(mem_alloc(&context->env, MEM_OTHER, "trainer", sizeof *t, &t));
     t->context = context;
     t->options = copy;
+    t->number = ++context->created;
+    t->next = context->trainers;
+    context->trainers = t;
     context_hold(context);
     enum status st = open_parts(t, model);
     if (st != STATUS_OK) {
@@ -244,16 +318,17 @@ enum status trainer_open(struct sifr_context *context, const struct sifr_model *
 int sifr_trainer_create(struct sifr_context *context, const struct sifr_model *model,
                         const struct sifr_options *options, struct sifr_trainer **trainer)
 {
-    struct sifr_trainer *t;
-    call_begin(context);
-    enum status st = trainer_open(context, model, options, &t);
-    if (st == STATUS_OK) {
+    struct sifr_trainer *t = NULL;
+    *trainer = NULL;
+    enum status st = call_begin(context);
+    if (st == STATUS_OK)
+        st = trainer_open(context, model, options, &t);
+    if (st == STATUS_OK)
         st = zero_init(t->zero, t->options.seed);
-        if (st != STATUS_OK)
-            close_trainer(t);
-        else
-            *trainer = t;
-    }
+    if (st == STATUS_OK)
+        *trainer = t;
+    else if (t)
+        close_trainer(t);
     return call_end_collective(context, st);
 }
 
@@ -330,7 +405,7 @@ int sifr_is_mine(const struct sifr_trainer *t, int64_t m)
 static void give_result(struct sifr_trainer *t, struct sifr_result *to, struct sifr_result *from,
                         void (*hook)(void *user, const struct sifr_result *result))
 {
-    size_t size = to->size;
+    size_t size = to ? to->size : 0;
     from->size = sizeof *from;
     if (hook)
         hook(t->options.user, from);
@@ -347,6 +422,9 @@ static enum status step(struct sifr_trainer *t, const struct sifr_batch *batch, 
     int64_t own = 0;
     if (!isfinite(lr))
         return FAIL(&t->context->env, CONFIG, "sifr_step: the learning rate is %g", lr);
+    uint64_t rate;
+    memcpy(&rate, &lr, sizeof rate);
+    TRY(call_agree(t->context, "step", t->number, rate));
     TRY(read_batch(t, batch, &copy));
     TRY(load_batches(t, &copy, 0, t->options.micro_batches, &own));
     TRY(engine_step(t->engine, t->updates + 1, lr, &r));
@@ -369,8 +447,8 @@ static enum status step(struct sifr_trainer *t, const struct sifr_batch *batch, 
 int sifr_step(struct sifr_trainer *t, const struct sifr_batch *batch, double lr,
               struct sifr_result *result)
 {
-    call_begin(t->context);
-    return call_end_collective(t->context, step(t, batch, lr, result));
+    enum status st = call_begin(t->context);
+    return call_end_collective(t->context, st != STATUS_OK ? st : step(t, batch, lr, result));
 }
 
 static enum status evaluate(struct sifr_trainer *t, const struct sifr_batch *batch,
@@ -379,6 +457,7 @@ static enum status evaluate(struct sifr_trainer *t, const struct sifr_batch *bat
     struct sifr_batch copy;
     int64_t own = 0, together = engine_eval_rounds(t->engine) * engine_roster(t->engine)->workers;
     double sum = 0.0, count = 0.0;
+    TRY(call_agree(t->context, "eval", t->number, (uint64_t)micro_batches));
     TRY(read_batch(t, batch, &copy));
     if (micro_batches < 1)
         return FAIL(&t->context->env, CONFIG, "sifr_eval: %lld micro-batches",
@@ -398,8 +477,10 @@ static enum status evaluate(struct sifr_trainer *t, const struct sifr_batch *bat
 int sifr_eval(struct sifr_trainer *t, const struct sifr_batch *batch, int64_t micro_batches,
               struct sifr_result *result)
 {
-    call_begin(t->context);
-    return call_end_collective(t->context, evaluate(t, batch, micro_batches, result));
+    enum status st = call_begin(t->context);
+    if (st == STATUS_OK)
+        st = evaluate(t, batch, micro_batches, result);
+    return call_end_collective(t->context, st);
 }
 
 /* The arrays of the model's "ids" and "labels". */
@@ -420,8 +501,9 @@ int sifr_step_tokens(struct sifr_trainer *t, const int32_t *ids, const int32_t *
 {
     const void *inputs[2];
     const struct sifr_batch batch = {.size = sizeof batch, .inputs = inputs};
-    call_begin(t->context);
-    enum status st = token_inputs(t, ids, labels, inputs);
+    enum status st = call_begin(t->context);
+    if (st == STATUS_OK)
+        st = token_inputs(t, ids, labels, inputs);
     if (st == STATUS_OK)
         st = step(t, &batch, lr, result);
     return call_end_collective(t->context, st);
@@ -432,8 +514,9 @@ int sifr_eval_tokens(struct sifr_trainer *t, const int32_t *ids, const int32_t *
 {
     const void *inputs[2];
     const struct sifr_batch batch = {.size = sizeof batch, .inputs = inputs};
-    call_begin(t->context);
-    enum status st = token_inputs(t, ids, labels, inputs);
+    enum status st = call_begin(t->context);
+    if (st == STATUS_OK)
+        st = token_inputs(t, ids, labels, inputs);
     if (st == STATUS_OK)
         st = evaluate(t, &batch, micro_batches, result);
     return call_end_collective(t->context, st);
@@ -445,10 +528,12 @@ int sifr_statistic(struct sifr_trainer *t, const char *unit, float *values, int6
     struct env *env = &t->context->env;
     enum status st = STATUS_CONFIG;
     int u = 0;
-    while (u < graph->unit_count && strcmp(graph->units[u].name, unit) != 0)
+    if (t->context->calls == 0)
+        log_error_clear(env->log);
+    while (unit && u < graph->unit_count && strcmp(graph->units[u].name, unit) != 0)
         u++;
-    if (u == graph->unit_count)
-        FAIL(env, CONFIG, "the model has no unit '%s'", unit);
+    if (!unit || u == graph->unit_count)
+        FAIL(env, CONFIG, "the model has no unit '%s'", unit ? unit : "");
     else if (graph->units[u].statistic_count != count || count < 1)
         FAIL(env, CONFIG, "unit '%s' has %lld statistics, not %lld", unit,
              (long long)graph->units[u].statistic_count, (long long)count);
@@ -457,5 +542,5 @@ int sifr_statistic(struct sifr_trainer *t, const char *unit, float *values, int6
                (size_t)count * sizeof *values);
         st = STATUS_OK;
     }
-    return call_end(t->context, st);
+    return st == STATUS_OK ? SIFR_OK : SIFR_CONFIG;
 }

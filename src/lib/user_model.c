@@ -1,6 +1,7 @@
 /* user_model -- checks and copies a program's model, and builds the tables that store and engine
  * work with. A parameter that two units name is one param and a piece of its own; the other
  * parameters of a unit form one piece. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -61,6 +62,14 @@ static enum status check_name(struct env *env, const char *what, const char *own
                 what, UNIT_NAME - 1);
 }
 
+static bool is_printable(const char *name)
+{
+    for (; *name; name++)
+        if (*name < ' ' || *name > '~')
+            return false;
+    return true;
+}
+
 static enum status check_param(struct env *env, const char *unit, const struct sifr_param *param)
 {
     TRY(check_name(env, "a parameter", unit, param->name));
@@ -71,8 +80,14 @@ static enum status check_param(struct env *env, const char *unit, const struct s
         if (param->shape[d] < 1 || param->shape[d] > INT32_MAX)
             return FAIL(env, CONFIG, "parameter '%s': shape[%d] is %lld", param->name, d,
                         (long long)param->shape[d]);
-    if (param->init < SIFR_ZERO || param->init > SIFR_UNIFORM)
-        return FAIL(env, CONFIG, "parameter '%s': init is %d", param->name, (int)param->init);
+    if (param->init < SIFR_ZERO || param->init > SIFR_UNIFORM || !isfinite(param->scale))
+        return FAIL(env, CONFIG, "parameter '%s': init is %d, scale %g", param->name,
+                    (int)param->init, param->scale);
+    if (strcmp(param->name, "__metadata__") == 0 || !is_printable(param->name))
+        return FAIL(env, CONFIG,
+                    "parameter '%s': files cannot hold this name; use printable ASCII other than "
+                    "__metadata__",
+                    param->name);
     return STATUS_OK;
 }
 
@@ -381,7 +396,7 @@ enum status user_model_create(struct sifr_context *context, const struct sifr_mo
 {
     struct sifr_model copy;
     *m = (struct user_model){.checked = options->checked != 0};
-    if (!copy_sized(&copy, sizeof copy, model, MODEL_LEAST))
+    if (!model || !copy_sized(&copy, sizeof copy, model, MODEL_LEAST))
         return FAIL(&context->env, CONFIG,
                     "sifr_model: wrong size, or a field that this version does not know");
     m->count = copy.count;

@@ -119,6 +119,9 @@ static void test_wrong_models_are_refused(void **state)
     REFUSED((units[3].params = bad, bad[0].shape[0] = 7), "another shape in the unit that shares");
     REFUSED((units[3].params = bad, bad[0].shape[0] = -1), "parameter 'table': shape[0] is -1");
     REFUSED((units[3].params = bad, bad[0].dims = 9), "parameter 'table': dims is 9");
+    bad[0] = table_params[0];
+    REFUSED((units[3].params = bad, bad[0].name = "__metadata__"), "files cannot hold this name");
+    REFUSED((units[3].params = bad, bad[0].name = "caf\xe9"), "files cannot hold this name");
     sifr_leave(context);
 }
 
@@ -245,6 +248,41 @@ static void test_a_bad_gradient_is_named(void **state)
     sifr_leave(context);
 }
 
+static void test_missing_arguments_are_refused(void **state)
+{
+    (void)state;
+    struct sifr_context *context = join_alone();
+    struct sifr_trainer *trainer = open_trainer(context), *none;
+    struct sifr_options options = small_options();
+    struct sifr_model model = model_of(good_units);
+    struct sifr_group group = {.lr_mul = 1, .wd_mul = 1};
+    int32_t ids[STEP_ROWS], labels[STEP_ROWS];
+    float values[VOCAB * WIDTH];
+    fill_step(0, ids, labels);
+    assert_int_equal(sifr_trainer_create(context, NULL, &options, &none), SIFR_CONFIG);
+    assert_null(none);
+    assert_int_equal(sifr_trainer_create(context, &model, NULL, &none), SIFR_CONFIG);
+    options.group_count = 1;
+    assert_int_equal(sifr_trainer_create(context, &model, &options, &none), SIFR_CONFIG);
+    options.groups = &group;
+    options.group_size = sizeof group;
+    assert_int_equal(sifr_trainer_create(context, &model, &options, &none), SIFR_CONFIG);
+    assert_error(context, "group 0 needs a match");
+    assert_int_equal(sifr_save(trainer, NULL), SIFR_CONFIG);
+    assert_int_equal(sifr_load(trainer, NULL), SIFR_CONFIG);
+    assert_int_equal(sifr_read(trainer, NULL, values, 1), SIFR_CONFIG);
+    assert_int_equal(sifr_read(trainer, "table", NULL, VOCAB * WIDTH), SIFR_CONFIG);
+    assert_int_equal(sifr_checkpoint(trainer, NULL, NULL, 0), SIFR_CONFIG);
+    assert_int_equal(sifr_checkpoint(trainer, "/tmp", NULL, 5), SIFR_CONFIG);
+    assert_int_equal(sifr_resume(trainer, NULL, NULL, NULL, NULL), SIFR_CONFIG);
+    assert_int_equal(sifr_statistic(trainer, "zz", values, 1), SIFR_CONFIG);
+    assert_error(context, "no unit 'zz'");
+    assert_int_equal(sifr_run(NULL, NULL, NULL), SIFR_CONFIG);
+    assert_int_equal(sifr_step_tokens(trainer, ids, labels, 1e-3, NULL), 0);
+    sifr_trainer_destroy(trainer);
+    sifr_leave(context);
+}
+
 static int warnings;
 static void count_warning(void *user, int rank, const char *line)
 {
@@ -293,6 +331,7 @@ int main(void)
         cmocka_unit_test(test_structs_of_other_versions),
         cmocka_unit_test(test_wrong_data_is_refused),
         cmocka_unit_test(test_a_bad_gradient_is_named),
+        cmocka_unit_test(test_missing_arguments_are_refused),
         cmocka_unit_test(test_leaving_too_early_is_harmless),
         cmocka_unit_test(test_wrong_jobs_are_refused),
     };

@@ -270,6 +270,85 @@ static void test_a_rank_that_leaves_fails_the_others(void **state)
     }
 }
 
+/* Ranks that do not agree, or forget something. */
+enum mistake { OTHER_STAGE, OTHER_RATE, OTHER_NAME, SWAPPED, FORGOTTEN, NESTED, GO_ON, MISTAKES };
+
+struct trial {
+    enum mistake mistake;
+    _Atomic int inner; /* status of the call inside a hook */
+    char error[512];   /* of rank 0 */
+};
+
+static int nested(void *user, const struct sifr_gradient *gradient)
+{
+    struct trial *trial = user;
+    trial->inner = sifr_checkpoint_wait(gradient->trainer);
+    return 0;
+}
+
+static int make_mistake(struct sifr_context *context, void *user)
+{
+    struct trial *trial = user;
+    struct sifr_unit units[UNITS];
+    struct sifr_options options = small_options();
+    struct sifr_model model = model_of(units);
+    struct sifr_trainer *trainers[2] = {NULL, NULL};
+    struct sifr_result result = {.size = sizeof result};
+    bool other = sifr_rank(context) == 1;
+    int32_t ids[STEP_ROWS], labels[STEP_ROWS];
+    fill_step(0, ids, labels);
+    memcpy(units, good_units, sizeof units);
+    options.stage = other && trial->mistake == OTHER_STAGE ? 3 : 2;
+    if (trial->mistake == NESTED) {
+        options.gradient = nested;
+        options.user = trial;
+    }
+    if (other && trial->mistake == OTHER_NAME)
+        units[1].name = "aa";
+    int status = sifr_trainer_create(context, &model, &options, &trainers[0]);
+    if (status == 0)
+        status = sifr_trainer_create(context, &model, &options, &trainers[1]);
+    if (status == 0 && trial->mistake == GO_ON) {
+        labels[0] = VOCAB;
+        sifr_step_tokens(trainers[0], ids, labels, 1e-3, &result);
+        labels[0] = 0;
+    }
+    if (status == 0)
+        status = sifr_step_tokens(trainers[other && trial->mistake == SWAPPED], ids, labels,
+                                  other && trial->mistake == OTHER_RATE ? 2e-3 : 1e-3, &result);
+    if (sifr_rank(context) == 0)
+        snprintf(trial->error, sizeof trial->error, "%s", sifr_error(context));
+    for (int i = 0; trial->mistake != FORGOTTEN && i < 2; i++)
+        sifr_trainer_destroy(trainers[i]);
+    return status;
+}
+
+static void test_mistakes_of_ranks_are_reported(void **state)
+{
+    (void)state;
+    static const struct {
+        int status;
+        const char *error;
+    } expected[MISTAKES] = {
+        [OTHER_STAGE] = {SIFR_CONFIG, "calls create of trainer 1 with other values"},
+        [OTHER_RATE] = {SIFR_CONFIG, "calls step of trainer 1 with other values"},
+        [OTHER_NAME] = {SIFR_CONFIG, "calls create of trainer 1 with other values"},
+        [SWAPPED] = {SIFR_CONFIG, "rank 1 calls step of trainer 2 with other values than rank 0"},
+        [FORGOTTEN] = {SIFR_OK, ""},
+        [NESTED] = {SIFR_OK, ""},
+        [GO_ON] = {SIFR_COMM, "failed before and cannot go on: "},
+    };
+    for (int m = 0; m < MISTAKES; m++) {
+        struct sifr_job job = {.size = sizeof job, .ranks = 2, .threads = 1, .timeout = 60};
+        struct trial trial = {.mistake = m};
+        assert_int_equal(sifr_run(&job, make_mistake, &trial), expected[m].status);
+        if (!strstr(trial.error, expected[m].error))
+            fail_msg("mistake %d: expected '%s' in '%s'", m, expected[m].error, trial.error);
+        if (m == NESTED)
+            assert_int_equal(trial.inner, SIFR_CONFIG);
+    }
+}
+
 static void test_wrong_layouts_are_refused(void **state)
 {
     (void)state;
@@ -295,6 +374,7 @@ int main(void)
         cmocka_unit_test(test_the_hook_sees_every_element_once),
         cmocka_unit_test(test_a_failing_hook_fails_all_ranks),
         cmocka_unit_test(test_a_rank_that_leaves_fails_the_others),
+        cmocka_unit_test(test_mistakes_of_ranks_are_reported),
         cmocka_unit_test(test_wrong_layouts_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
