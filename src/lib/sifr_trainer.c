@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "engine/timetable.h"
 #include "lib/lib_impl.h"
@@ -200,9 +199,12 @@ static enum status open_engine(struct sifr_trainer *t)
     return engine_create(s->ops, s->stream, t->spread.graph, t->zero, &engine, &t->engine);
 }
 
+/* FNV-1a, continued: a few hundred bytes once per trainer. */
 static uint64_t mix(uint64_t hash, const void *data, size_t bytes)
 {
-    return XXH3_64bits_withSeed(data, bytes, hash);
+    for (size_t i = 0; i < bytes; i++)
+        hash = (hash ^ ((const unsigned char *)data)[i]) * 0x100000001b3;
+    return hash;
 }
 
 /* What must be the same on all ranks. Fields are hashed one by one, without padding. */
@@ -216,7 +218,7 @@ static uint64_t hash_options(const struct sifr_options *o)
                                o->pipeline,        o->schedule,      o->chunks,
                                o->eager,           (int64_t)o->seed, o->gradient != NULL,
                                o->checkpoint_async};
-    uint64_t hash = mix(mix(0, reals, sizeof reals), numbers, sizeof numbers);
+    uint64_t hash = mix(mix(0xcbf29ce484222325, reals, sizeof reals), numbers, sizeof numbers);
     for (int g = 0; g < o->group_count; g++) {
         const struct sifr_group *group = group_at(o, g);
         const double factors[] = {group->lr_mul, group->wd_mul};
