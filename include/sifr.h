@@ -347,8 +347,9 @@ SIFR_API int sifr_checkpoint(struct sifr_trainer *trainer, const char *folder, c
                              size_t bytes);
 SIFR_API int sifr_checkpoint_wait(struct sifr_trainer *trainer);
 /* Load the newest complete checkpoint of FOLDER, saved by any number of ranks in any layout.
- * *step = its step; 0 and nothing else happens if there is none. blob (room for *bytes; NULL: not
- * wanted) receives the program's own state, *bytes its size. Collective. */
+ * Sets *step to its step, or to 0 if there is no checkpoint; then nothing else changes. `blob`
+ * (room for *bytes; NULL: not wanted) receives the program's own state, and *bytes its size.
+ * Collective. */
 SIFR_API int sifr_resume(struct sifr_trainer *trainer, const char *folder, int64_t *step,
                          void *blob, size_t *bytes);
 

@@ -115,7 +115,7 @@ enum { DEVICE_STREAM_STAGE = 2 << 20 };
 /* A record takes the next ticket and passes it when its stream reaches the record. A wait is for
  * the newest ticket at the time the wait was enqueued, so recording an event twice before a stream
  * reaches it loses nothing. Records and waits that streams have not reached yet are the event's
- * users; closing waits until there are none. The back end defines what passing a ticket means. */
+ * users; closing waits for all of them. The back end defines what passing a ticket means. */
 struct tickets {
     pthread_mutex_t lock;
     pthread_cond_t changed;

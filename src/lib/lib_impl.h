@@ -15,7 +15,12 @@
 #include "train/session.h"
 
 /* --- jobs ----------------------------------------------------------------------------------- */
-enum { FACTS_BYTES = 32 };
+/* One rank's view of a collective call: equal on all ranks. No padding. */
+struct call_facts {
+    char what[16];
+    int64_t trainer;
+    uint64_t value;
+};
 
 struct sifr_context {
     struct env env;
@@ -27,16 +32,16 @@ struct sifr_context {
     struct sifr_trainer *trainers; /* all that exist, a list */
     int created;                   /* trainers so far: their numbers are the same on all ranks */
     int calls;                     /* running: units and hooks must not make another */
-    void *facts;                   /* (ranks, FACTS_BYTES) for call_agree; NULL: one rank */
+    struct call_facts *facts;      /* (ranks) for call_agree; NULL: one rank */
     char ended[512];               /* the failure after which no call can succeed; "" = none */
 };
 
 void context_hold(struct sifr_context *context);
 void context_release(struct sifr_context *context); /* frees it if nobody holds it */
 
-/* Every public call that does something begins and ends with these. call_begin fails inside a unit or
- * a hook, and after a failure that cannot be undone. A collective call that fails on one rank ends
- * the job: the others would wait for this rank. */
+/* Public calls that train or move state begin and end with these. call_begin fails inside a unit or
+ * a hook, and after a failure that ended the job. A collective call that fails on one rank ends the
+ * job, because the others would wait for this rank. */
 enum status call_begin(struct sifr_context *context);
 int call_end(struct sifr_context *context, enum status st);
 int call_end_collective(struct sifr_context *context, enum status st);

@@ -53,7 +53,7 @@ enum status call_begin(struct sifr_context *context)
                     "a unit or a hook has called a function that trains or moves state");
     log_error_clear(context->env.log);
     if (*context->ended)
-        return FAIL(&context->env, COMM, "this rank failed before and cannot go on: %s",
+        return FAIL(&context->env, COMM, "this rank has failed and cannot continue: %s",
                     context->ended);
     return STATUS_OK;
 }
@@ -68,7 +68,7 @@ int call_end(struct sifr_context *context, enum status st)
 
 int call_end_collective(struct sifr_context *context, enum status st)
 {
-    bool nested = context->calls > 1; /* refused, and the outer call goes on */
+    bool nested = context->calls > 1; /* this call is refused; the outer one continues */
     if (st != STATUS_OK && context->session.comm && !*context->ended && !nested) {
         snprintf(context->ended, sizeof context->ended, "%s", sifr_error(context));
         comm_abort(context->session.comm, context->ended);
@@ -78,16 +78,11 @@ int call_end_collective(struct sifr_context *context, enum status st)
 
 enum status call_agree(struct sifr_context *context, const char *what, int trainer, uint64_t value)
 {
-    struct facts {
-        char what[16];
-        int64_t trainer;
-        uint64_t value;
-    } mine = {.trainer = trainer, .value = value}, *all;
+    struct call_facts mine = {.trainer = trainer, .value = value}, *all = context->facts;
     struct comm *comm = context->session.comm;
     if (!comm)
         return STATUS_OK;
     snprintf(mine.what, sizeof mine.what, "%s", what);
-    all = context->facts;
     TRY(comm_exchange(comm, &mine, sizeof mine, all));
     for (int r = 0; r < context->ranks; r++)
         if (memcmp(&all[r], &all[0], sizeof mine) != 0)
@@ -167,8 +162,8 @@ static enum status join(struct sifr_context *context, const struct sifr_job *job
         return STATUS_OK;
     context->rank = comm_rank(context->session.comm);
     context->ranks = comm_size(context->session.comm);
-    return mem_alloc_array(&context->env, MEM_OTHER, "facts", (size_t)context->ranks, FACTS_BYTES,
-                           &context->facts);
+    return mem_alloc_array(&context->env, MEM_OTHER, "facts", (size_t)context->ranks,
+                           sizeof *context->facts, &context->facts);
 }
 
 static int open_context(const struct sifr_job *job, struct comm_hub *hub, int rank, int threads,

@@ -274,6 +274,7 @@ static enum status open_parts(struct sifr_trainer *t, const struct sifr_model *m
                         &groups));
     enum status st = open_store(t, groups);
     mem_free(env, groups);
+    t->options.groups = NULL; /* the program's table is not used after this */
     TRY(st);
     return open_engine(t);
 }
@@ -485,43 +486,35 @@ int sifr_eval(struct sifr_trainer *t, const struct sifr_batch *batch, int64_t mi
     return call_end_collective(t->context, st);
 }
 
-/* The arrays of the model's "ids" and "labels". */
-static enum status token_inputs(struct sifr_trainer *t, const int32_t *ids, const int32_t *labels,
-                                const void *inputs[2])
+/* The short way: the model's inputs are ids and labels. With other inputs there is no data, which
+ * the call reports. */
+static struct sifr_batch token_batch(const struct sifr_trainer *t, const int32_t *ids,
+                                     const int32_t *labels, const void *inputs[2])
 {
     const struct user_model *m = &t->model;
+    struct sifr_batch batch = {.size = sizeof batch};
     if (m->graph.input_count != 2 || m->ids < 0 || m->labels < 0)
-        return FAIL(&t->context->env, CONFIG,
-                    "the model has other inputs than ids and labels; use sifr_step or sifr_eval");
+        return batch;
     inputs[m->ids] = ids;
     inputs[m->labels] = labels;
-    return STATUS_OK;
+    batch.inputs = inputs;
+    return batch;
 }
 
 int sifr_step_tokens(struct sifr_trainer *t, const int32_t *ids, const int32_t *labels, double lr,
                      struct sifr_result *result)
 {
     const void *inputs[2];
-    const struct sifr_batch batch = {.size = sizeof batch, .inputs = inputs};
-    enum status st = call_begin(t->context);
-    if (st == STATUS_OK)
-        st = token_inputs(t, ids, labels, inputs);
-    if (st == STATUS_OK)
-        st = step(t, &batch, lr, result);
-    return call_end_collective(t->context, st);
+    const struct sifr_batch batch = token_batch(t, ids, labels, inputs);
+    return sifr_step(t, &batch, lr, result);
 }
 
 int sifr_eval_tokens(struct sifr_trainer *t, const int32_t *ids, const int32_t *labels,
                      int64_t micro_batches, struct sifr_result *result)
 {
     const void *inputs[2];
-    const struct sifr_batch batch = {.size = sizeof batch, .inputs = inputs};
-    enum status st = call_begin(t->context);
-    if (st == STATUS_OK)
-        st = token_inputs(t, ids, labels, inputs);
-    if (st == STATUS_OK)
-        st = evaluate(t, &batch, micro_batches, result);
-    return call_end_collective(t->context, st);
+    const struct sifr_batch batch = token_batch(t, ids, labels, inputs);
+    return sifr_eval(t, &batch, micro_batches, result);
 }
 
 int sifr_statistic(struct sifr_trainer *t, const char *unit, float *values, int64_t count)

@@ -271,7 +271,16 @@ static void test_a_rank_that_leaves_fails_the_others(void **state)
 }
 
 /* Ranks that do not agree, or forget something. */
-enum mistake { OTHER_STAGE, OTHER_RATE, OTHER_NAME, SWAPPED, FORGOTTEN, NESTED, GO_ON, MISTAKES };
+enum mistake {
+    OTHER_STAGE,
+    OTHER_RATE,
+    OTHER_NAME,
+    SWAPPED,
+    FORGOTTEN,
+    NESTED,
+    AFTER_FAILURE,
+    MISTAKES
+};
 
 struct trial {
     enum mistake mistake;
@@ -308,7 +317,7 @@ static int make_mistake(struct sifr_context *context, void *user)
     int status = sifr_trainer_create(context, &model, &options, &trainers[0]);
     if (status == 0)
         status = sifr_trainer_create(context, &model, &options, &trainers[1]);
-    if (status == 0 && trial->mistake == GO_ON) {
+    if (status == 0 && trial->mistake == AFTER_FAILURE) {
         labels[0] = VOCAB;
         sifr_step_tokens(trainers[0], ids, labels, 1e-3, &result);
         labels[0] = 0;
@@ -336,7 +345,7 @@ static void test_mistakes_of_ranks_are_reported(void **state)
         [SWAPPED] = {SIFR_CONFIG, "rank 1 calls step of trainer 2 with other values than rank 0"},
         [FORGOTTEN] = {SIFR_OK, ""},
         [NESTED] = {SIFR_OK, ""},
-        [GO_ON] = {SIFR_COMM, "failed before and cannot go on: "},
+        [AFTER_FAILURE] = {SIFR_COMM, "has failed and cannot continue: "},
     };
     for (int m = 0; m < MISTAKES; m++) {
         struct sifr_job job = {.size = sizeof job, .ranks = 2, .threads = 1, .timeout = 60};

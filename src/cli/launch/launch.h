@@ -50,7 +50,7 @@ struct mpi_launcher {
  * configured, then the usual names in the absolute folders of PATH. The output of --version tells
  * to which library a candidate belongs. false = none belongs to ours; `why` then has the reason. */
 bool mpi_launcher_look(struct mpi_launcher *launcher, char *why, size_t bytes);
-/* The same, but an error if there is none. */
+/* The same, but fails if no launcher is found. */
 enum status mpi_launcher_find(struct env *env, struct mpi_launcher *launcher);
 
 /* In a child process: exec the launcher for `ranks` processes of `argv`. Ranks on other machines
