@@ -251,9 +251,10 @@ static enum status refuse_data(struct env *env, const char *path)
     static const char *const endings[] = {".txt", ".md", ".jsonl", ".bin", ".gz"};
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
         if (text_ends_with(path, endings[i]))
-            return FAIL(env, USAGE,
-                        "'%s' is no configuration (FILE.yaml); to train on it, use --data.path=%s",
-                        path, path);
+            return FAIL(
+                env, USAGE,
+                "'%s' is not a configuration file (FILE.yaml); to train on it, use --data.path=%s",
+                path, path);
     return STATUS_OK;
 }
 

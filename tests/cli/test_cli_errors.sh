@@ -10,7 +10,7 @@ train() { "$sifr" train "${small[@]}" --train.steps=2 --quiet --out=run "$@"; }
 expect 2 "data.path: no file matches .no-such.txt., seen from ./" train --data.path=no-such.txt
 expect 2 "no-such.yaml" "$sifr" train no-such.yaml
 expect 2 "no-such.yaml" "$sifr" plan no-such.yaml
-expect 2 "'text.txt' is no configuration .FILE.yaml.; to train on it, use --data.path=text.txt" "$sifr" train text.txt
+expect 2 "'text.txt' is not a configuration file .FILE.yaml.; to train on it, use --data.path=text.txt" "$sifr" train text.txt
 expect 2 "OUT is empty" "$sifr" export tokens ""
 expect 2 "it is a folder" "$sifr" plan tokens
 expect 2 "error: there is no 'no-such'" "$sifr" eval no-such
