@@ -4,7 +4,6 @@
  * callers see a whole file or an error that names it.
  */
 #include "base/file.h"
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -337,15 +336,18 @@ bool file_is_at(int fd, int folder, const char *name)
            named.st_ino == open_file.st_ino && named.st_dev == open_file.st_dev;
 }
 
-bool dir_is_empty(const char *path)
+static void count_name(void *user, const char *name)
 {
-    DIR *dir = opendir(path);
-    if (!dir)
-        return errno == ENOENT;
+    (void)name;
+    ++*(int *)user;
+}
+
+bool dir_is_empty(struct env *env, const char *path)
+{
     int entries = 0;
-    for (const struct dirent *entry; (entry = readdir(dir));)
-        entries += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
-    closedir(dir);
+    if (!input_list(env, path, count_name, &entries))
+        return errno == ENOENT;
+    errno = 0;
     return entries == 0;
 }
 

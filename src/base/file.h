@@ -66,8 +66,10 @@ bool path_is_link(const char *path); /* a symbolic link */
 /* Whether `name` in the open folder (AT_FDCWD: a path) is still the open file itself, not a link to
  * it. */
 bool file_is_at(int fd, int folder, const char *name);
-bool dir_exists(const char *path);   /* follows links */
-bool dir_is_empty(const char *path); /* also when it does not exist */
+bool dir_exists(const char *path); /* follows links */
+/* Also true when it does not exist. When false, errno is 0 if the folder has entries, else the
+ * reason why it could not be listed. */
+bool dir_is_empty(struct env *env, const char *path);
 /* Both results must be freed with mem_free; the parent of a plain name is ".". */
 enum status path_join(struct env *env, const char *folder, const char *name, char **path);
 enum status path_parent(struct env *env, const char *path, char **folder);

@@ -269,13 +269,13 @@ static void test_folders(void **state)
 {
     struct folder *folder = *state;
     struct env *env = folder->env;
-    assert_true(dir_is_empty(at(folder, "a")));
+    assert_true(dir_is_empty(NULL, at(folder, "a")));
     assert_false(file_exists(at(folder, "a")));
     assert_int_equal(dir_create(env, at(folder, "a/b/c")), STATUS_OK);
     assert_int_equal(dir_create(env, at(folder, "a/b/c/")), STATUS_OK);
     assert_true(file_exists(at(folder, "a/b/c")));
-    assert_true(dir_is_empty(at(folder, "a/b/c")));
-    assert_false(dir_is_empty(at(folder, "a")));
+    assert_true(dir_is_empty(NULL, at(folder, "a/b/c")));
+    assert_false(dir_is_empty(NULL, at(folder, "a")));
     assert_int_equal(dir_sync(env, at(folder, "a")), STATUS_OK);
     assert_int_equal(dir_sync(env, at(folder, "z")), STATUS_IO);
     assert_int_equal(file_write_atomic(env, at(folder, "file"), "", 0), STATUS_OK);
@@ -290,7 +290,16 @@ static void test_folders(void **state)
     assert_int_equal(dir_create(env, at(folder, "a")), STATUS_IO);
     env->input_faults = NULL;
     assert_contains(folder->f.heard.line, "': Input/output error");
-    assert_false(dir_is_empty(at(folder, "file")));
+    assert_false(dir_is_empty(NULL, at(folder, "file")));
+    assert_int_equal(errno, ENOTDIR);
+    assert_false(dir_is_empty(NULL, at(folder, "a")));
+    assert_int_equal(errno, 0);
+    faults = (struct input_faults){.times = INPUT_TRIES, .error = ETIMEDOUT};
+    atomic_store(&faults.left, 1);
+    env->input_faults = &faults;
+    assert_false(dir_is_empty(env, at(folder, "a/b/c")));
+    assert_int_equal(errno, ETIMEDOUT);
+    env->input_faults = NULL;
 }
 
 static void assert_joined(struct env *env, const char *a, const char *b, const char *wanted)

@@ -57,7 +57,7 @@ static void test_another_process(void **state)
     assert_int_equal(lock_file_check(&s.env, scratch_path(&s, "lock"), &words), STATUS_OK);
     assert_int_equal(take(&s, &lock), STATUS_OK);
     lock_file_release(lock);
-    assert_true(dir_is_empty(s.folder));
+    assert_true(dir_is_empty(NULL, s.folder));
     scratch_close(&s);
 }
 
@@ -104,7 +104,7 @@ static void test_moved(void **state)
     assert_int_equal(rename(scratch_path(&s, "lock"), to), 0);
     assert_int_equal(lock_file_moved(lock, to), STATUS_OK);
     lock_file_release(lock);
-    assert_true(dir_is_empty(s.folder));
+    assert_true(dir_is_empty(NULL, s.folder));
     assert_int_equal(take(&s, &lock), STATUS_OK);
     assert_int_equal(unlink(scratch_path(&s, "lock")), 0);
     scratch_text(&s, "lock", "mine");

@@ -134,7 +134,7 @@ static void test_new_folders_are_synced(void **state)
         if (n == 7)
             assert_int_equal(atomic_load(&s.faults.left), 0); /* no call was made */
         dir_unmake(&s.env, path, &made);
-        assert_true(dir_is_empty(s.folder));
+        assert_true(dir_is_empty(NULL, s.folder));
     }
     close_scene(&s);
 }

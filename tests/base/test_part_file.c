@@ -31,7 +31,7 @@ static void appears_complete_when_committed(void **state)
     part_file_destroy(file);
     expect_content(&s, path, "12345678");
     assert_int_equal(unlink(path), 0);
-    assert_true(dir_is_empty(s.folder));
+    assert_true(dir_is_empty(NULL, s.folder));
     scratch_close(&s);
 }
 
@@ -44,7 +44,7 @@ static void leaves_nothing_when_abandoned(void **state)
     assert_int_equal(part_file_create(&s.env, scratch_path(&s, "a"), &file), STATUS_OK);
     assert_int_equal(part_file_write(file, 0, "1234", 4), STATUS_OK);
     part_file_destroy(file);
-    assert_true(dir_is_empty(s.folder));
+    assert_true(dir_is_empty(NULL, s.folder));
     scratch_close(&s);
 }
 
@@ -106,7 +106,7 @@ static void two_writers_do_not_mix(void **state)
     part_file_destroy(first);
     part_file_destroy(second);
     assert_int_equal(unlink(goal), 0);
-    assert_true(dir_is_empty(s.folder));
+    assert_true(dir_is_empty(NULL, s.folder));
     scratch_close(&s);
 }
 

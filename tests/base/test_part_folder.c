@@ -42,7 +42,7 @@ static void test_complete_or_absent(void **state)
     struct part_folder *folder = begin(&s, "out.part");
     assert_string_equal(part_folder_path(folder), scratch_path(&s, "out.part"));
     part_folder_destroy(folder);
-    assert_true(dir_is_empty(s.folder));
+    assert_true(dir_is_empty(NULL, s.folder));
     folder = begin(&s, "out.part");
     assert_int_equal(part_folder_commit(folder, scratch_path(&s, "out")), STATUS_OK);
     part_folder_destroy(folder);
@@ -116,7 +116,7 @@ static void test_leftovers_of_killed_processes(void **state)
     assert_int_equal(waitpid(pid, NULL, 0), pid);
     assert_int_equal(dir_create(&s.env, scratch_path(&s, "out.part-2")), STATUS_OK); /* empty */
     assert_int_equal(part_folder_clear_all(&s.env, scratch_path(&s, "out.part")), STATUS_OK);
-    assert_true(dir_is_empty(s.folder));
+    assert_true(dir_is_empty(NULL, s.folder));
     assert_string_equal(warned, "");
     scratch_close(&s);
 }
@@ -174,7 +174,7 @@ static void test_every_call_fails(void **state)
         log_error_clear(s.env.log);
         assert_true(path_is_free(scratch_path(&s, "out.part")));
         if (dir_exists(scratch_path(&s, "out")))
-            assert_true(dir_is_empty(s.path));
+            assert_true(dir_is_empty(NULL, s.path));
         scratch_close(&s);
     }
     st = STATUS_MEMORY;
@@ -187,7 +187,7 @@ static void test_every_call_fails(void **state)
         mem_fail_at(s.env.mem, 0);
         if (st == STATUS_OK)
             part_folder_destroy(folder);
-        assert_true(dir_is_empty(s.folder));
+        assert_true(dir_is_empty(NULL, s.folder));
         scratch_close(&s);
     }
 }
@@ -222,7 +222,7 @@ static void test_all_files_are_handed_over_or_none(void **state)
         st = part_folder_hand_over(folder, goal, files, 3);
         s.env.faults = NULL;
         part_folder_destroy(folder);
-        assert_true(st == STATUS_OK || dir_is_empty(goal));
+        assert_true(st == STATUS_OK || dir_is_empty(NULL, goal));
         assert_true(n < 20);
     }
     assert_true(file_exists(scratch_path(&s, "goal/file")));
@@ -244,7 +244,7 @@ static void test_handed_over_files_replace_nothing(void **state)
     part_folder_destroy(folder);
     assert_true(path_is_link(scratch_path(&s, "goal/other")));
     assert_int_equal(unlink(scratch_path(&s, "goal/other")), 0);
-    assert_true(dir_is_empty(goal));
+    assert_true(dir_is_empty(NULL, goal));
     scratch_close(&s);
 }
 

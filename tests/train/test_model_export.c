@@ -19,7 +19,7 @@ static enum status export_to(struct scratch *s, const char *to, enum dtype type,
 
 static void expect_nothing(struct scratch *s)
 {
-    assert_true(dir_is_empty(s->folder));
+    assert_true(dir_is_empty(NULL, s->folder));
 }
 
 static void test_every_allocation_may_fail(void **state)
@@ -38,7 +38,7 @@ static void test_every_allocation_may_fail(void **state)
         assert_true(st == STATUS_OK || st == STATUS_MEMORY);
         assert_true(n < 100000);
     }
-    assert_false(dir_is_empty(to));
+    assert_false(dir_is_empty(NULL, to));
     scratch_close(&s);
 }
 

@@ -52,7 +52,7 @@ static void test_a_folder_is_created_with_its_parents(void **state)
     struct scratch s;
     scratch_open(&s);
     assert_int_equal(prepare(&s, scratch_path(&s, "a/b/c"), false), STATUS_OK);
-    assert_true(dir_is_empty(scratch_path(&s, "a/b/c"))); /* the probe file is gone */
+    assert_true(dir_is_empty(NULL, scratch_path(&s, "a/b/c"))); /* the probe file is gone */
     assert_int_equal(prepare(&s, scratch_path(&s, "a/b/c"), false), STATUS_OK);
     scratch_text(&s, "a/b/c/notes.txt", "mine");
     assert_int_equal(prepare(&s, scratch_path(&s, "a/b/c"), false), STATUS_OK);
@@ -158,7 +158,7 @@ static void test_fresh_moves_the_old_run_aside(void **state)
     for (int i = 1; i <= 3; i++) {
         /* With a slash at the end, the old run must not end up inside the new one. */
         assert_int_equal(prepare(&s, scratch_path(&s, i == 2 ? "run/" : "run"), true), STATUS_OK);
-        assert_true(dir_is_empty(scratch_path(&s, "run")));
+        assert_true(dir_is_empty(NULL, scratch_path(&s, "run")));
         content[strlen("{\"step\":")] = (char)('0' + i);
         scratch_text(&s, "run/metrics.jsonl", content);
     }
@@ -254,7 +254,8 @@ static void test_a_full_disk_leaves_no_folder(void **state)
     assert_int_equal(there, STATUS_IO);
     scratch_expect(&s, "run");
     assert_false(file_exists(scratch_path(&s, "run")));
-    assert_true(dir_exists(scratch_path(&s, "mine")) && dir_is_empty(scratch_path(&s, "mine")));
+    assert_true(dir_exists(scratch_path(&s, "mine")) &&
+                dir_is_empty(NULL, scratch_path(&s, "mine")));
     scratch_close(&s);
 }
 
@@ -391,7 +392,7 @@ static void test_a_linked_lock_file_is_kept(void **state)
         assert_true(path_is_link(scratch_path(&s, "run/lock")));
         assert_int_equal(unlink(s.path), 0);
     }
-    assert_true(dir_is_empty(scratch_path(&s, "run")));
+    assert_true(dir_is_empty(NULL, scratch_path(&s, "run")));
     assert_true(file_exists(scratch_path(&s, "precious")));
     assert_true(path_is_free(scratch_path(&s, "nothing")));
     scratch_close(&s);
@@ -430,7 +431,7 @@ static void test_unused_parents_are_removed(void **state)
     setrlimit(RLIMIT_FSIZE, &before);
     signal(SIGXFSZ, SIG_DFL);
     assert_int_equal(st, STATUS_IO);
-    assert_true(dir_is_empty(s.folder));
+    assert_true(dir_is_empty(NULL, s.folder));
     scratch_close(&s);
 }
 

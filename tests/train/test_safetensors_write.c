@@ -132,7 +132,7 @@ static void test_a_failed_write_keeps_the_old_file(void **state)
     assert_string_equal(text, "old");
     mem_free(&s.env, text);
     assert_int_equal(unlink(path), 0);
-    assert_true(dir_is_empty(s.folder)); /* the temporary file is gone */
+    assert_true(dir_is_empty(NULL, s.folder)); /* the temporary file is gone */
     safetensors_layout_destroy(layout);
     scratch_close(&s);
 }

@@ -172,7 +172,7 @@ static void test_tokens_beyond_the_vocabulary_are_refused(void **state)
     assert_int_equal(shard_writer_finish(writer), STATUS_FORMAT);
     scratch_expect(&s, "no tokens");
     shard_writer_destroy(writer);
-    assert_true(dir_is_empty(s.folder));
+    assert_true(dir_is_empty(NULL, s.folder));
     scratch_close(&s);
 }
 

@@ -178,7 +178,7 @@ static enum status print_checkpoints(struct inspection *in)
     struct path_list list;
     char *folder, *pattern;
     TRY(path_join(env, in->path, "checkpoints", &folder));
-    bool none = dir_is_empty(folder);
+    bool none = dir_is_empty(env, folder);
     enum status st = path_join(env, folder, "step-*", &pattern);
     mem_free(env, folder);
     TRY(st);

@@ -7,9 +7,11 @@
  *     rename OUT.sifr-partial to OUT
  */
 #include "train/models/model_export.h"
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "base/file.h"
+#include "base/input.h"
 #include "base/lock_file.h"
 #include "base/part_folder.h"
 #include "device/device.h"
@@ -58,10 +60,14 @@ static enum status check_target(struct export *e)
         return FAIL(e->env, CONFIG,
                     "'%s' is a symbolic link: nothing is overwritten; name the folder itself",
                     e->to);
-    if (!dir_is_empty(e->to))
+    if (dir_is_empty(e->env, e->to))
+        return STATUS_OK;
+    if (errno == 0 || errno == ENOTDIR)
         return FAIL(e->env, CONFIG,
                     "'%s' exists and is not an empty folder: nothing is overwritten", e->to);
-    return STATUS_OK;
+    char reason[128];
+    return FAIL(e->env, IO, "cannot read folder '%s': %s", e->to,
+                input_reason(errno, reason, sizeof reason));
 }
 
 /* *path = the target's path with a suffix. */
