@@ -285,7 +285,9 @@ enum status dir_sync_parent(struct env *env, const char *path)
 bool file_exists(const char *path)
 {
     struct stat info;
-    return input_stat(NULL, path, &info) || input_may_pass(errno);
+    return input_stat(NULL, path, &info) ||
+           (errno != ENOENT && errno != ENOTDIR && errno != EACCES && errno != ELOOP &&
+            errno != ENAMETOOLONG);
 }
 
 struct search {

@@ -55,7 +55,7 @@ enum status dir_make(struct env *env, const char *path, struct dir_made *made);
 void dir_unmake(struct env *env, const char *path, const struct dir_made *made);
 enum status dir_sync(struct env *env, const char *path);
 enum status dir_sync_parent(struct env *env, const char *path); /* the folder that `path` is in */
-/* A file or folder, following links. Also true when a transient error prevents the check:
+/* A file or folder, following links. Also true when an error of the file system prevents the check:
  * opening the file will report it. */
 bool file_exists(const char *path);
 /* Whether `name` ("a" or "a/b") is certainly missing: the folder was listed and does not contain
