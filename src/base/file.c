@@ -282,12 +282,28 @@ enum status dir_sync_parent(struct env *env, const char *path)
     return st;
 }
 
+/* Does the error of a system call mean that there is no such file? */
+static bool means_missing(int error)
+{
+    return error == ENOENT || error == ENOTDIR || error == EACCES || error == ELOOP ||
+           error == ENAMETOOLONG;
+}
+
+enum status file_find(struct env *env, const char *path, bool *found)
+{
+    struct stat info;
+    char reason[128];
+    *found = input_stat(env, path, &info);
+    if (*found || means_missing(errno))
+        return STATUS_OK;
+    return FAIL(env, IO, "cannot look at '%s': %s", path,
+                input_reason(errno, reason, sizeof reason));
+}
+
 bool file_exists(const char *path)
 {
     struct stat info;
-    return input_stat(NULL, path, &info) ||
-           (errno != ENOENT && errno != ENOTDIR && errno != EACCES && errno != ELOOP &&
-            errno != ENAMETOOLONG);
+    return input_stat(NULL, path, &info) || !means_missing(errno);
 }
 
 struct search {

@@ -55,8 +55,10 @@ enum status dir_make(struct env *env, const char *path, struct dir_made *made);
 void dir_unmake(struct env *env, const char *path, const struct dir_made *made);
 enum status dir_sync(struct env *env, const char *path);
 enum status dir_sync_parent(struct env *env, const char *path); /* the folder that `path` is in */
-/* A file or folder, following links. Also true when an error of the file system prevents the check:
- * opening the file will report it. */
+/* Is there a file or folder, following links? STATUS_IO when the file system cannot tell. */
+enum status file_find(struct env *env, const char *path, bool *found);
+/* The same for files that are opened next: also true when an error of the file system prevents
+ * the check, since opening the file will report it. */
 bool file_exists(const char *path);
 /* Whether `name` ("a" or "a/b") is certainly missing: the folder was listed and does not contain
  * it. */

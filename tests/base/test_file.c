@@ -299,7 +299,16 @@ static void test_folders(void **state)
     env->input_faults = &faults;
     assert_false(dir_is_empty(env, at(folder, "a/b/c")));
     assert_int_equal(errno, ETIMEDOUT);
+    bool found;
+    faults = (struct input_faults){.times = 1, .error = ENOSPC};
+    atomic_store(&faults.left, 1);
+    assert_int_equal(file_find(env, at(folder, "a"), &found), STATUS_IO);
+    assert_contains(folder->f.heard.line, "cannot look at");
     env->input_faults = NULL;
+    assert_int_equal(file_find(env, at(folder, "a"), &found), STATUS_OK);
+    assert_true(found);
+    assert_int_equal(file_find(env, at(folder, "none"), &found), STATUS_OK);
+    assert_false(found);
 }
 
 static void assert_joined(struct env *env, const char *a, const char *b, const char *wanted)

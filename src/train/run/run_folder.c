@@ -28,9 +28,9 @@ static enum status has(struct env *env, const char *path, const char *name, bool
 {
     char *inside;
     TRY(path_join(env, path, name, &inside));
-    *found = file_exists(inside);
+    enum status st = file_find(env, inside, found);
     mem_free(env, inside);
-    return STATUS_OK;
+    return st;
 }
 
 /* Does the folder contain a run of sifr? A run creates metrics.jsonl before its other files, and it
