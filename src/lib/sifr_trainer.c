@@ -158,13 +158,13 @@ static enum status open_store(struct sifr_trainer *t, struct zero_group *groups)
 {
     const struct sifr_options *o = &t->options;
     struct session *s = &t->context->session;
+    const struct optimizer optimizer = {
+        .kind = OPTIMIZER_ADAMW, .beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps};
     for (int g = 0; g < o->group_count; g++) {
         const struct sifr_group *from = group_at(o, g);
-        groups[g] = (struct zero_group){from->match, from->lr_mul, from->wd_mul};
+        groups[g] = (struct zero_group){from->match, from->lr_mul, from->wd_mul, optimizer};
     }
-    struct zero_config zero = {.beta1 = o->beta1,
-                               .beta2 = o->beta2,
-                               .eps = o->eps,
+    struct zero_config zero = {.optimizer = optimizer,
                                .weight_decay = o->weight_decay,
                                .clip = o->clip,
                                .groups = groups,

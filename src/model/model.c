@@ -94,6 +94,7 @@ static void add_tensor(struct model *m, const char *prefix, const char *name, in
     t->init = init;
     t->init_scale = scale;
     t->decay = columns != 0;
+    t->matrices = columns != 0;
     t->split = split;
     m->params[g->param_count - 1].tensor_count++;
 }
@@ -112,6 +113,12 @@ static int add_matrix(struct model *m, struct unit *unit, const char *prefix, co
     int param = add_param(m, unit);
     add_tensor(m, prefix, name, rows, columns, INIT_NORMAL, deviation, split);
     return param;
+}
+
+/* How many matrices of a hidden layer the last tensor holds (unit.h). */
+static void set_matrices(struct model *m, int matrices)
+{
+    m->tensors[m->graph.tensor_count - 1].matrices = matrices;
 }
 
 /* --- the two architectures ------------------------------------------------------------------ */
@@ -139,6 +146,7 @@ static void add_gpt2_block(struct model *m, int64_t layer)
     add_vector(m, unit, at, "ln_1.bias", width, INIT_ZERO, norm);
     add_matrix(m, unit, at, "attn.c_attn.weight", width, 3 * width, c->init_std,
                part_of_units(&m->tp_group, 1, 3, c->heads));
+    set_matrices(m, 3); /* queries, keys, values */
     add_vector(m, unit, at, "attn.c_attn.bias", 3 * width, INIT_ZERO,
                part_of_units(&m->tp_group, 0, 3, c->heads));
     add_matrix(m, unit, at, "attn.c_proj.weight", width, width, deep,
@@ -193,10 +201,12 @@ static int add_embedding(struct model *m)
     int wte =
         add_matrix(m, unit, gpt2 ? "transformer.wte" : "model.embed_tokens", ".weight", c->vocab,
                    c->width, c->init_std, part_of_vocab(&m->tp_group, c->vocab, m->tp_group.rank));
+    set_matrices(m, 0);
     if (gpt2) {
         add_piece(m, "wpe");
         add_matrix(m, unit, "transformer.wpe", ".weight", c->context, c->width, c->init_std,
                    part_repeated(&m->tp_group, false));
+        set_matrices(m, 0);
     }
     return wte;
 }
@@ -211,11 +221,13 @@ static void add_head(struct model *m, int wte)
                norm_split(m));
     if (gpt2)
         add_vector(m, unit, "transformer.ln_f", ".bias", c->width, INIT_ZERO, norm_split(m));
-    if (c->tied)
+    if (c->tied) {
         use(unit, wte);
-    else
-        add_matrix(m, unit, "lm_head", ".weight", c->vocab, c->width, c->init_std,
-                   part_of_vocab(&m->tp_group, c->vocab, m->tp_group.rank));
+        return;
+    }
+    add_matrix(m, unit, "lm_head", ".weight", c->vocab, c->width, c->init_std,
+               part_of_vocab(&m->tp_group, c->vocab, m->tp_group.rank));
+    set_matrices(m, 0);
 }
 
 /* The largest number of vocabulary rows on any rank. */

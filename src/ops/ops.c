@@ -528,21 +528,52 @@ void ops_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type,
         ops->backend->find_nonfinite(ops, stream, type, x, count, first);
 }
 
-void ops_check_segment(const struct adamw_segment *segment)
+const char *update_word(enum update_rule rule)
 {
-    CHECK_LE(0, segment->count);
-    CHECK(segment->count == 0 || (segment->param && segment->grad && segment->m && segment->v));
-    CHECK(segment->copy == NULL || is_real(segment->copy_type));
-    CHECK(is_f32_or_narrower(segment->grad_type));
+    static const char *const words[] = {[UPDATE_ADAMW] = "adamw",
+                                        [UPDATE_ADAMW8] = "adamw8",
+                                        [UPDATE_SGD] = "sgd",
+                                        [UPDATE_MUON] = "muon",
+                                        [UPDATE_APPLY] = "apply"};
+    return words[rule];
 }
 
-void ops_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
-               const struct step_scalars *scalars, const struct adamw_segment *segments,
-               int segment_count)
+void ops_check_segment(const struct update *update, const struct update_segment *s)
+{
+    enum update_rule rule = update->rule;
+    CHECK_LE(0, s->count);
+    CHECK(s->copy == NULL || is_real(s->copy_type));
+    CHECK(is_f32_or_narrower(s->grad_type));
+    if (s->count == 0)
+        return;
+    CHECK(s->grad && (s->param || rule == UPDATE_MUON));
+    CHECK(s->m || rule == UPDATE_SGD || rule == UPDATE_APPLY);
+    CHECK(s->v || (rule != UPDATE_ADAMW && rule != UPDATE_ADAMW8));
+    CHECK(s->copy || rule != UPDATE_MUON);
+    CHECK(rule != UPDATE_ADAMW8 || (s->m_scale && s->v_scale));
+    CHECK(s->skip >= 0 && s->skip < OPS_BLOCK);
+}
+
+void ops_update(struct ops *ops, struct stream *stream, const struct update *update,
+                const struct step_scalars *scalars, const struct update_segment *segments,
+                int segment_count)
 {
     CHECK_LE(0, segment_count);
     CHECK(scalars && (segment_count == 0 || segments));
     CHECK(stream_device(stream) == ops->device);
     if (!device_is_dry(ops->device) && !stream_failed(stream) && segment_count > 0)
-        ops->backend->adamw(ops, stream, hyper, scalars, segments, segment_count);
+        ops->backend->update(ops, stream, update, scalars, segments, segment_count);
+}
+
+void ops_orthogonalize(struct ops *ops, struct stream *stream, int64_t rows, int64_t columns,
+                       void *x, void *scratch)
+{
+    CHECK(rows > 0 && columns > 0 && x && scratch);
+    if (run_or_spend(ops, stream, CASE("orthogonalize", .rows = rows, .width = columns)))
+        ops->backend->orthogonalize(ops, stream, rows, columns, x, scratch);
+}
+
+size_t ops_orthogonalize_scratch(const struct ops *ops, int64_t rows, int64_t columns)
+{
+    return ops->backend->orthogonalize_scratch(ops, rows, columns);
 }

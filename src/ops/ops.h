@@ -64,7 +64,7 @@ struct step_scalars {
     float lr;          /* of this step */
     float correction1; /* 1 - beta1^t */
     float correction2; /* 1 - beta2^t */
-    float grad_scale;  /* clipping / loss_scale: factor of the summed gradient before AdamW */
+    float grad_scale;  /* clipping / loss_scale: factor of the summed gradient before the update */
 };
 
 /* --- linear layers -------------------------------------------------------------------------- */
@@ -277,8 +277,10 @@ void ops_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int le
 void ops_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,
               const void *src, enum dtype src_type, int64_t count);
 /* For each range: sums[b] = sum of squares of elements 64 b .. 64 b + 63 in double (the last block
- * may be short). x has the given type, f32, bf16 or f16; equal values give equal bits in all three.
- * `ranges` is in host memory and is read before the call returns. */
+ * may be short: zeros follow). Four elements are added in order, starting from 0, then sixteen such
+ * sums as a tree: pairs of neighbours, and so on; so the bits are the same in every back end. x has
+ * the given type, f32, bf16 or f16; equal values give equal bits in all three. `ranges` is in host
+ * memory and is read before the call returns. */
 struct square_range {
     const void *x;
     int64_t count;
@@ -290,44 +292,81 @@ void ops_square_sums(struct ops *ops, struct stream *stream, enum dtype type,
 void ops_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type, const void *x,
                         int64_t count, int64_t *first);
 
-/* AdamW, decoupled decay: g = grad * grad_scale; m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p
- * -= lr lr_mul (m / correction1 / (sqrt(v / correction2) + eps) + decay p). Computed in f32, except
- * that 1 - b is formed in double and rounded once: 1 - 0.999f would be off by 1e-5. */
-struct adamw {
+/* --- updates: what an optimizer does to its segments of the parameters ------------------------ */
+
+/* In all rules g = grad * grad_scale, rate = lr * lr_mul, and all is computed in f32, one rounded
+ * operation after the other, except that 1 - b is formed in double and rounded once: 1 - 0.999f
+ * would be off by 1e-5. The bits are the same in every back end.
+ *
+ *     adamw    m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2;
+ *              p -= rate (m / correction1 / (sqrt(v / correction2) + eps) + decay p)
+ *     adamw8   the same; m and v are kept as 8-bit codes (ops_code8.h)
+ *     sgd      g += decay p; m = b1 m + g; p -= rate (nesterov ? g + b1 m : m), as in PyTorch;
+ *              without m: p -= rate g
+ *     muon     m = b1 m + (1 - b1) g; copy = nesterov ? b1 m + (1 - b1) g : m. The direction, to be
+ *              orthogonalized; p is not changed
+ *     apply    p -= rate (scale grad + decay p), where grad is the direction of a muon segment
+ */
+enum update_rule {
+    UPDATE_ADAMW,
+    UPDATE_ADAMW8,
+    UPDATE_SGD,
+    UPDATE_MUON,
+    UPDATE_APPLY,
+    UPDATE_RULES
+};
+const char *update_word(enum update_rule rule); /* "adamw" */
+
+struct update {
+    enum update_rule rule;
     double beta1, beta2, eps;
-    const struct adamw_location *locations; /* (segments) in device memory: 16-bit copies are
-                                               rounded stochastically; NULL: to nearest */
-    int64_t update; /* the number of this update, from which the random bits are derived */
+    bool nesterov;
+    const struct update_location *locations; /* (segments) in device memory: 16-bit copies of params
+                                                are rounded stochastically; NULL: to nearest */
+    int64_t number; /* of this update, from which the random bits are derived */
 };
 /* Where a segment's elements are in their whole tensor. The random bits depend on it: copy =
- * round(param, rng_word(key, ops_whole_element(location, i), update)), with the rounding of
+ * round(param, rng_word(key, ops_whole_element(location, i), number)), with the rounding of
  * base/dtype.h. This rank's part of the tensor consists of runs of consecutive elements, all of the
  * same length. */
-struct adamw_location {
+struct update_location {
     uint64_t key;              /* of a struct rng: seed and tensor */
     int64_t first;             /* index of the segment's first element in this rank's part */
     int64_t run, apart, start; /* elements of a run; distance between the starts of two runs in the
                                   whole tensor; start of the first run */
 };
-static inline int64_t ops_whole_element(const struct adamw_location *l, int64_t i)
+static inline int64_t ops_whole_element(const struct update_location *l, int64_t i)
 {
     int64_t local = l->first + i;
     return local / l->run * l->apart + l->start + local % l->run;
 }
-struct adamw_segment {
+struct update_segment {
     int64_t count;
-    float *param;                    /* fp32 master */
-    void *copy;                      /* the parameter rounded to copy_type, or NULL */
+    float *param; /* fp32 master; muon: not used */
+    void *copy;   /* the parameter rounded to copy_type, or NULL; muon: the direction */
     enum dtype copy_type, grad_type; /* of grad: f32, bf16 or f16 */
     const void *grad;
-    float *m, *v;
-    float lr_mul, decay; /* decay: weight_decay * wd_mul */
+    void *m, *v; /* adamw: float; adamw8: codes of one byte; sgd: float m, or NULL; muon: float m */
+    uint8_t *m_scale, *v_scale; /* adamw8: one per block of the segment */
+    int64_t first;              /* adamw8: index of the first element in its tensor */
+    uint32_t key;               /* adamw8: of the tensor, for the rounding of v */
+    int skip;                   /* adamw8: elements of the first block before the first element */
+    float lr_mul, decay;        /* decay: weight_decay * wd_mul */
+    float scale;                /* apply */
 };
 /* `scalars` and `segments` are in device memory. On a dry device they cannot be read, so the
  * call takes no time: the caller describes the update to ops_spend. */
-void ops_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
-               const struct step_scalars *scalars, const struct adamw_segment *segments,
-               int segment_count);
+void ops_update(struct ops *ops, struct stream *stream, const struct update *update,
+                const struct step_scalars *scalars, const struct update_segment *segments,
+                int segment_count);
+
+/* x (rows, columns), of the compute type, becomes roughly the nearest matrix whose singular values
+ * are all 1: x / |x|, then five Newton-Schulz iterations x = a x + (b A + c A^2) x with A = x x^T,
+ * a = 3.4445, b = -4.7750, c = 2.0315; with rows > columns on the other side, x = x (...). The
+ * singular values end between 0.7 and 1.2. Zeros stay zeros. */
+void ops_orthogonalize(struct ops *ops, struct stream *stream, int64_t rows, int64_t columns,
+                       void *x, void *scratch);
+size_t ops_orthogonalize_scratch(const struct ops *ops, int64_t rows, int64_t columns); /* bytes */
 
 /* --- the cpu back end on this machine ------------------------------------------------------- */
 
@@ -351,25 +390,26 @@ void ops_cpu_info(struct ops_info *info); /* the strings live as long as the pro
  * the op reads are set. */
 struct ops_case {
     const char *op; /* "linear_dw" */
-    int64_t rows;   /* linear, norm, swiglu, cross_entropy */
+    int64_t rows;   /* linear, norm, swiglu, cross_entropy, orthogonalize */
     struct linear linear;
     struct norm norm;
     struct attention attention; /* rope, attention */
     struct embedding embedding;
     int64_t count;          /* add, gelu, flat ranges */
-    int64_t width;          /* swiglu: F; cross_entropy: V */
+    int64_t width;          /* swiglu: F; cross_entropy: V; orthogonalize: columns */
     int64_t first;          /* rope, embedding */
     int64_t past, room;     /* attention_cached */
     bool at;                /* rope, embedding, attention_cached: past is read from device memory */
     int level;              /* tree_sums: each sum is over 1 << level values */
     int64_t bad;            /* find_nonfinite: index of an infinity, NaN after it; -1: all finite */
-    enum dtype from, to;    /* cast; adamw: gradient and copy, F32 = no copy; square_sums,
+    enum dtype from, to;    /* cast; updates: gradient and copy, F32 = no copy; square_sums,
                                find_nonfinite: `from` */
     bool bias, branch, add; /* linear, norm: whether there is one; linear_dw: add to dw;
                                attention_backward: bias = column sums */
     bool act;               /* swiglu_backward: also recompute y */
     bool columns;           /* norm_backward: column sums of dsum and dsum_out */
-    bool random;            /* adamw: the copy is rounded stochastically */
+    bool random;            /* updates: the copy is rounded stochastically */
+    bool momentum, nesterov; /* sgd, muon */
 };
 
 #endif

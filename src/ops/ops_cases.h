@@ -39,9 +39,9 @@ struct ops_tensor {
 
 #define OPS_LOSS_SCALE 0.375f /* loss_scale of OPS_SCALARS */
 
-/* Of adamw's two segments, for stochastic rounding. */
-extern const struct adamw_location ops_adamw_locations[2];
-#define OPS_ADAMW_UPDATE 3
+/* Of an update's two segments, for stochastic rounding. */
+extern const struct update_location ops_update_locations[2];
+#define OPS_UPDATE 3
 
 enum { OPS_CALL_TENSORS = 14 };
 

@@ -242,7 +242,7 @@ OPS_RUN(find_nonfinite)
 
 /* A whole tensor that starts at a multiple of four; and runs of odd length, which share blocks of
  * random bits. */
-const struct adamw_location ops_adamw_locations[2] = {
+const struct update_location ops_update_locations[2] = {
     {0x243f6a8885a308d3u, 1020, INT64_MAX, 0, 0},
     {0x13198a2e03707344u, 3, 101, 203, 5},
 };
@@ -258,9 +258,9 @@ OPS_DESCRIBE(adamw)
     ops_add_tensor(call, "grad", OPS_IN, c->from, c->count);
     ops_add_tensor(call, "m", OPS_IN_OUT, DTYPE_F32, c->count);
     ops_add_tensor(call, "v", OPS_IN_OUT, DTYPE_F32, c->count)->draw = OPS_SQUARES;
-    ops_add_tensor(call, "segments", OPS_SCRATCH, DTYPE_U8, 2 * sizeof(struct adamw_segment));
+    ops_add_tensor(call, "segments", OPS_SCRATCH, DTYPE_U8, 2 * sizeof(struct update_segment));
     if (c->random)
-        ops_add_tensor(call, "locations", OPS_SCRATCH, DTYPE_U8, sizeof ops_adamw_locations);
+        ops_add_tensor(call, "locations", OPS_SCRATCH, DTYPE_U8, sizeof ops_update_locations);
     call->flops = 16 * (double)c->count;
 }
 
@@ -272,16 +272,16 @@ OPS_RUN(adamw)
     float *param = ops_at(call, "param"), *m = ops_at(call, "m"), *v = ops_at(call, "v");
     char *copy = ops_at(call, "copy"), *grad = ops_at(call, "grad");
     size_t skip = (size_t)cut * dtype_bytes(c->to), grad_skip = (size_t)cut * dtype_bytes(c->from);
-    struct adamw_segment segments[2] = {
-        {cut, param, copy, c->to, c->from, grad, m, v, 1.0f, 0.1f},
+    struct update_segment segments[2] = {
+        {cut, param, copy, c->to, c->from, grad, m, v, .lr_mul = 1.0f, .decay = 0.1f},
         {c->count - cut, param + cut, copy != NULL ? copy + skip : NULL, c->to, c->from,
-         grad + grad_skip, m + cut, v + cut, 0.5f, 0.0f},
+         grad + grad_skip, m + cut, v + cut, .lr_mul = 0.5f},
     };
-    struct adamw hyper = {
-        .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, OPS_AT(locations), .update = OPS_ADAMW_UPDATE};
+    struct update update = {
+        .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, OPS_AT(locations), .number = OPS_UPDATE};
     device_copy(stream, ops_at(call, "segments"), segments, sizeof segments);
-    if (hyper.locations)
-        device_copy(stream, ops_at(call, "locations"), ops_adamw_locations,
-                    sizeof ops_adamw_locations);
-    ops_adamw(ops, stream, hyper, ops_at(call, "scalars"), ops_at(call, "segments"), 2);
+    if (update.locations)
+        device_copy(stream, ops_at(call, "locations"), ops_update_locations,
+                    sizeof ops_update_locations);
+    ops_update(ops, stream, &update, ops_at(call, "scalars"), ops_at(call, "segments"), 2);
 }

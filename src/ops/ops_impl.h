@@ -74,8 +74,10 @@ struct ops_backend {
                         int);
     void (*find_nonfinite)(struct ops *, struct stream *, enum dtype, const void *, int64_t,
                            int64_t *);
-    void (*adamw)(struct ops *, struct stream *, struct adamw, const struct step_scalars *,
-                  const struct adamw_segment *, int);
+    void (*update)(struct ops *, struct stream *, const struct update *,
+                   const struct step_scalars *, const struct update_segment *, int);
+    void (*orthogonalize)(struct ops *, struct stream *, int64_t, int64_t, void *, void *);
+    size_t (*orthogonalize_scratch)(const struct ops *, int64_t, int64_t);
 };
 
 /* What the faces know of a meter (ops_price.c). */
@@ -83,12 +85,19 @@ struct ops_meter {
     void (*spend)(struct ops *ops, struct stream *stream, const struct ops_case *c);
 };
 
+/* The iterations of ops_orthogonalize. */
+enum { OPS_NEWTON_SCHULZ = 5 };
+#define OPS_NEWTON_SCHULZ_A 3.4445
+#define OPS_NEWTON_SCHULZ_B (-4.7750)
+#define OPS_NEWTON_SCHULZ_C 2.0315
+
 /* CHECKs one segment; for host back ends, which can read the table. */
-void ops_check_segment(const struct adamw_segment *segment);
+void ops_check_segment(const struct update *update, const struct update_segment *segment);
 /* Whether the copy of a segment is rounded stochastically. */
-static inline bool ops_rounds_at_random(const struct adamw *hyper, const struct adamw_segment *s)
+static inline bool ops_rounds_at_random(const struct update *update, const struct update_segment *s)
 {
-    return hyper->locations && s->copy && (s->copy_type == DTYPE_BF16 || s->copy_type == DTYPE_F16);
+    return update->rule != UPDATE_MUON && update->locations && s->copy &&
+           (s->copy_type == DTYPE_BF16 || s->copy_type == DTYPE_F16);
 }
 
 /* The back ends compiled in. ops_ref_fill fills the whole table, ops_cpu_fill overrides its

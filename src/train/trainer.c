@@ -32,9 +32,7 @@ static bool saves_copies(const struct run_config *config)
 struct zero_config trainer_store_config(const struct run_config *config)
 {
     const struct train_config *train = &config->train;
-    return (struct zero_config){.beta1 = train->beta1,
-                                .beta2 = train->beta2,
-                                .eps = train->eps,
+    return (struct zero_config){.optimizer = run_optimizer(config),
                                 .weight_decay = train->weight_decay,
                                 .clip = train->clip,
                                 .groups = config->groups.items,

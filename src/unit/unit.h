@@ -81,7 +81,9 @@ struct unit_tensor {
     struct unit_split split;
     enum unit_init init;
     double init_scale;
-    bool decay; /* weight decay applies; false for norms and biases */
+    bool decay;   /* weight decay applies; false for norms and biases */
+    int matrices; /* hidden layers: columns are divided into this many matrices (3 for GPT-2's
+                     c_attn); 0: embedding, head, vector */
 };
 
 struct unit_param {

@@ -24,11 +24,13 @@
 #include "comm/comm.h"
 #include "comm/traffic.h"
 #include "unit/unit_cut.h"
+#include "zero/optimizer.h"
 #include "zero/roster.h"
 
 struct zero_group {    /* optimizer.groups: the last group that matches a tensor's name applies */
     const char *match; /* glob */
     double lr_mul, wd_mul;
+    struct optimizer optimizer;
 };
 
 struct zero_chunk { /* units first .. end-1 */
@@ -60,7 +62,8 @@ struct zero_gradient {
 typedef enum status zero_gradient_fn(void *user, const struct zero_gradient *gradient);
 
 struct zero_config {
-    double beta1, beta2, eps, weight_decay;
+    struct optimizer optimizer; /* of tensors that no group matches */
+    double weight_decay;
     double clip;                     /* of the global gradient norm; 0 = off */
     const struct zero_group *groups; /* borrowed */
     int group_count;
@@ -172,7 +175,7 @@ struct zero_verdict {
 /* Sum the uses, compute the norm, and find non-finite gradients. `scale` is the factor of the
  * loss. */
 enum status zero_judge(struct zero *zero, double scale, struct zero_verdict *verdict);
-/* AdamW with clipping, for step t = 1, 2, ... (bias correction) and learning rate lr. Only after a
+/* Update with clipping, for step t = 1, 2, ... (bias correction) and learning rate lr. Only after a
  * finite verdict. */
 enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
                         const struct zero_verdict *verdict);

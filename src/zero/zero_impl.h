@@ -56,6 +56,13 @@ struct staged_node {
     double first, level, value;
 };
 
+/* Segments that one call updates: those of one optimizer with one setting. */
+struct zero_batch {
+    struct optimizer optimizer;
+    int first, count; /* of the segments */
+    int64_t elements;
+};
+
 struct gradient_slot {
     void *at;
     struct event *free; /* its gradients have been sent */
@@ -131,12 +138,14 @@ struct zero {
     void *contributions; /* owners: (workers, reduce_shard) of the largest piece */
     float *round_sum;    /* a chunk of a round's sum in fp32, where sums have 16 bits */
 
-    struct adamw_segment *segments; /* device memory */
-    struct adamw_location
+    struct update_segment *segments; /* device memory, batch by batch */
+    struct update_location
         *segment_locations; /* device memory; NULL: params are rounded to nearest */
     int segment_count;
-    int64_t updated_count; /* elements of all segments */
-    double *block_sums;    /* device: (block_room) sums of squares of blocks */
+    struct zero_batch *batches; /* (batch_count) at most one per tensor */
+    int batch_count;
+    int *batch_of;      /* (tensors) */
+    double *block_sums; /* device: (block_room) sums of squares of blocks */
     int64_t block_room;
     int64_t *first_block; /* (pieces) number of its first block in the whole model */
     double *parts,
@@ -145,18 +154,18 @@ struct zero {
     /* Aligned nodes of the norm, (node_room) each: this rank's, a neighbour's, and both merged. */
     double *nodes, *nodes_taken, *nodes_joined;
     int64_t node_room;
-    struct staged_node *staged; /* nodes of the whole model on the rank of the first reduce
+    struct staged_node *staged;        /* nodes of the whole model on the rank of the first reduce
                                    shard; of all PP stages on the first */
-    int64_t *pp_stage_nodes;    /* (PP stages) number of nodes of each */
-    int64_t (*all_bad)[2];      /* (ranks) the first non-finite gradient: tensor, element */
-    int64_t *nonfinite;         /* device: one index */
-    double waited_for_sums;     /* seconds at the end of steps until all sums had arrived */
-    struct step_scalars scalars_host;
-    struct step_scalars *scalars; /* device */
-    float *staging;               /* host: a chunk of elements that are being read or written */
-    float *rounding;              /* device: the same, in a read-only 16-bit store */
-    struct comm_parts range;      /* the table of zero_read */
-    void *collected;              /* device: a chunk of elements that come from several ranks */
+    int64_t *pp_stage_nodes;           /* (PP stages) number of nodes of each */
+    int64_t (*all_bad)[2];             /* (ranks) the first non-finite gradient: tensor, element */
+    int64_t *nonfinite;                /* device: one index */
+    double waited_for_sums;            /* seconds at the end of steps until all sums had arrived */
+    struct step_scalars *scalars_host; /* (1 + batches) those of passes, then of each batch */
+    struct step_scalars *scalars;      /* device */
+    float *staging;          /* host: a chunk of elements that are being read or written */
+    float *rounding;         /* device: the same, in a read-only 16-bit store */
+    struct comm_parts range; /* the table of zero_read */
+    void *collected;         /* device: a chunk of elements that come from several ranks */
 };
 
 enum { ZERO_CHUNK_BLOCKS = 1 << 12, ZERO_STAGING = ZERO_CHUNK_BLOCKS * OPS_BLOCK };
@@ -375,6 +384,9 @@ enum status tp_group_collect(struct zero *zero, int tensor, const float *own_sta
                              int64_t own_first, float *out);
 
 /* --- zero_update.c -------------------------------------------------------------------------- */
+/* Fill zero->batches: the different optimizers of the whole model, in order of appearance. The same
+ * on every rank. */
+enum status zero_batches_create(struct zero *zero);
 /* Fill zero->segments: the tensors whose state this rank updates, with the multipliers of their
  * groups. */
 enum status zero_segments_create(struct zero *zero);

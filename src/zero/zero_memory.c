@@ -317,11 +317,15 @@ enum status zero_memory_create(struct zero *zero)
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "pieces", (size_t)graph->piece_count,
                         sizeof *zero->pieces, &zero->pieces));
     TRY(find_uses(zero));
+    if (zero->config.micro_batches > 0)
+        TRY(zero_batches_create(zero));
     TRY(exchange_tables_create(zero));
     TRY(tp_group_create(zero));
     for (int i = 0; i < graph->piece_count; i++)
         TRY(alloc_piece(zero, i));
-    TRY(device_alloc(device, MEM_OTHER, "step scalars", sizeof *zero->scalars, &zero->scalars));
+    size_t scalars = (size_t)(1 + zero->batch_count) * sizeof *zero->scalars;
+    TRY(device_alloc(device, MEM_OTHER, "step scalars", scalars, &zero->scalars));
+    TRY(mem_alloc(zero->env, MEM_OTHER, "step scalars", scalars, &zero->scalars_host));
     TRY(mem_alloc(zero->env, MEM_OTHER, "staging", ZERO_STAGING * sizeof(float), &zero->staging));
     if (zero_is_narrow(zero) && !zero_has_masters(zero))
         TRY(device_alloc(device, MEM_SCRATCH, "elements in fp32", ZERO_STAGING * sizeof(float),
@@ -415,6 +419,9 @@ void zero_memory_free(struct zero *zero)
     device_free(device, zero->collected);
     device_free(device, zero->rounding);
     device_free(device, zero->scalars);
+    mem_free(zero->env, zero->scalars_host);
+    mem_free(zero->env, zero->batches);
+    mem_free(zero->env, zero->batch_of);
     mem_free(zero->env, zero->nodes);
     mem_free(zero->env, zero->nodes_taken);
     mem_free(zero->env, zero->nodes_joined);

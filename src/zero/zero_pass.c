@@ -328,6 +328,6 @@ const struct step_scalars *zero_scalars(const struct zero *zero)
 
 void zero_loss_scale(struct zero *zero, double scale, double count)
 {
-    zero->scalars_host.loss_scale = (float)(scale / count);
-    device_copy(zero->stream, zero->scalars, &zero->scalars_host, sizeof zero->scalars_host);
+    zero->scalars_host->loss_scale = (float)(scale / count);
+    device_copy(zero->stream, zero->scalars, zero->scalars_host, sizeof *zero->scalars_host);
 }

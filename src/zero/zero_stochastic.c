@@ -21,7 +21,7 @@ static struct rng stream_of(const struct zero *zero, const struct unit_tensor *t
     return rng_stream(zero->config.seed, name);
 }
 
-static struct adamw_location location_of(const struct zero *zero, int t, int64_t first)
+static struct update_location location_of(const struct zero *zero, int t, int64_t first)
 {
     const struct unit_tensor *tensor = &zero->graph->tensors[t];
     int64_t run, start = unit_tensor_index(tensor, 0, &run), stride = 0;
@@ -29,22 +29,23 @@ static struct adamw_location location_of(const struct zero *zero, int t, int64_t
         run = INT64_MAX;
     else
         stride = unit_tensor_index(tensor, run, NULL) - start;
-    return (struct adamw_location){stream_of(zero, tensor).key, first, run, stride, start};
+    return (struct update_location){stream_of(zero, tensor).key, first, run, stride, start};
 }
 
 enum status zero_round_create(struct zero *zero)
 {
     size_t most = (size_t)zero->graph->tensor_count, count = 0;
-    struct adamw_location *list;
+    struct update_location *list;
     TRY(device_alloc(zero->ops->device, MEM_OTHER, "places of segments", most * sizeof *list,
                      &zero->segment_locations));
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "places", most, sizeof *list, &list));
-    for (int t = 0; t < zero->graph->tensor_count; t++) {
-        struct piece_range mine = zero_updated_part(zero, t);
-        if (mine.count > 0)
-            list[count++] =
-                location_of(zero, t, mine.first - partition_tensor(&zero->partition, t).first);
-    }
+    for (int b = 0; b < zero->batch_count; b++)
+        for (int t = 0; t < zero->graph->tensor_count; t++) {
+            struct piece_range mine = zero_updated_part(zero, t);
+            if (mine.count > 0 && zero->batch_of[t] == b)
+                list[count++] =
+                    location_of(zero, t, mine.first - partition_tensor(&zero->partition, t).first);
+        }
     device_copy(zero->stream, zero->segment_locations, list, most * sizeof *list);
     enum status st = stream_sync(zero->stream);
     mem_free(zero->env, list);

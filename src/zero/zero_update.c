@@ -1,5 +1,5 @@
 /* zero_update -- the end of a step: add the uses of tied pieces, form the verdict, update the
- * parameters with AdamW, and send the new ones to the ranks that need them.
+ * parameters, and send the new ones to the ranks that need them.
  */
 #include "zero/zero_impl.h"
 
@@ -12,7 +12,7 @@
 
 static struct zero_group group_of(const struct zero_config *config, const char *tensor)
 {
-    struct zero_group chosen = {.lr_mul = 1.0, .wd_mul = 1.0};
+    struct zero_group chosen = {.lr_mul = 1.0, .wd_mul = 1.0, .optimizer = config->optimizer};
     for (int g = 0; g < config->group_count; g++)
         if (fnmatch(config->groups[g].match, tensor, 0) == 0)
             chosen = config->groups[g];
@@ -27,14 +27,14 @@ struct piece_range zero_updated_part(const struct zero *zero, int t)
     return partition_clip_part(&zero->partition, range, zero->shard, zero->shards);
 }
 
-static struct adamw_segment segment_of(const struct zero *zero, int t, struct piece_range mine)
+static struct update_segment segment_of(const struct zero *zero, int t, struct piece_range mine)
 {
     const struct unit_tensor *tensor = &zero->graph->tensors[t];
     const struct zero_piece *piece = &zero->pieces[mine.piece];
     struct zero_group group = group_of(&zero->config, tensor->name);
     enum dtype grad_type = zero_sum_type(zero, mine.piece);
     int64_t at = mine.first - zero->shard * zero_shard_count(zero, mine.piece);
-    return (struct adamw_segment){
+    return (struct update_segment){
         .count = mine.count,
         .param = (float *)piece->master + at,
         .copy = zero_is_narrow(zero) ? zero_at(piece->shard, zero->type, at) : NULL,
@@ -65,21 +65,48 @@ static enum status check_groups(const struct zero *zero)
     return STATUS_OK;
 }
 
+enum status zero_batches_create(struct zero *zero)
+{
+    const struct unit_graph *graph = zero->graph;
+    size_t most = (size_t)graph->tensor_count;
+    TRY(check_groups(zero));
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "batches", most, sizeof *zero->batches,
+                        &zero->batches));
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "batches", most, sizeof *zero->batch_of,
+                        &zero->batch_of));
+    for (int t = 0, b; t < graph->tensor_count; t++) {
+        const struct unit_tensor *tensor = &graph->tensors[t];
+        struct optimizer chosen =
+            optimizer_for(group_of(&zero->config, tensor->name).optimizer, tensor);
+        for (b = 0; b < zero->batch_count; b++)
+            if (optimizer_same(&zero->batches[b].optimizer, &chosen))
+                break;
+        zero->batch_of[t] = b;
+        if (b == zero->batch_count)
+            zero->batches[zero->batch_count++] = (struct zero_batch){.optimizer = chosen};
+    }
+    return STATUS_OK;
+}
+
 enum status zero_segments_create(struct zero *zero)
 {
     struct device *device = zero->ops->device;
     size_t most = (size_t)zero->graph->tensor_count;
-    TRY(check_groups(zero));
     TRY(device_alloc(device, MEM_OTHER, "optimizer segments", most * sizeof *zero->segments,
                      &zero->segments));
-    struct adamw_segment *list;
+    struct update_segment *list;
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "segments", most, sizeof *list, &list));
-    for (int t = 0; t < zero->graph->tensor_count; t++) {
-        struct piece_range mine = zero_updated_part(zero, t);
-        if (mine.count == 0)
-            continue;
-        list[zero->segment_count++] = segment_of(zero, t, mine);
-        zero->updated_count += mine.count;
+    for (int b = 0; b < zero->batch_count; b++) {
+        struct zero_batch *batch = &zero->batches[b];
+        batch->first = zero->segment_count;
+        for (int t = 0; t < zero->graph->tensor_count; t++) {
+            struct piece_range mine = zero_updated_part(zero, t);
+            if (mine.count == 0 || zero->batch_of[t] != b)
+                continue;
+            list[zero->segment_count++] = segment_of(zero, t, mine);
+            batch->count++;
+            batch->elements += mine.count;
+        }
     }
     device_copy(zero->stream, zero->segments, list, most * sizeof *list);
     enum status st = stream_sync(zero->stream);
@@ -315,27 +342,45 @@ enum status zero_publish(struct zero *zero, int64_t updates)
     return publish_params(zero);
 }
 
+/* The update of one batch. On a dry device segments cannot be read, so its price is told. */
+static void update_batch(struct zero *zero, int b, int64_t t)
+{
+    const struct zero_batch *batch = &zero->batches[b];
+    struct update update = optimizer_update(&batch->optimizer);
+    const struct ops_case price = {.op = update_word(update.rule),
+                                   .count = batch->elements,
+                                   .from = zero->sum_type,
+                                   .to = zero_is_narrow(zero) ? zero->type : DTYPE_F32};
+    if (batch->count == 0)
+        return;
+    if (zero->segment_locations)
+        update.locations = zero->segment_locations + batch->first;
+    update.number = t;
+    ops_update(zero->ops, zero->stream, &update, &zero->scalars[1 + b],
+               zero->segments + batch->first, batch->count);
+    if (device_is_dry(zero->ops->device))
+        ops_spend(zero->ops, zero->stream, &price);
+}
+
 enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
                         const struct zero_verdict *verdict)
 {
     const struct zero_config *c = &zero->config;
-    struct step_scalars *s = &zero->scalars_host;
     double clip = c->clip / (verdict->grad_norm + 1e-6); /* as in PyTorch */
-    s->lr = (float)lr;
-    s->correction1 = (float)(1.0 - pow(c->beta1, (double)t));
-    s->correction2 = (float)(1.0 - pow(c->beta2, (double)t));
-    s->grad_scale = (float)((c->clip > 0.0 && clip < 1.0 ? clip : 1.0) / scale);
-    device_copy(zero->stream, zero->scalars, s, sizeof *s);
+    for (int b = 0; b < zero->batch_count; b++) {
+        const struct optimizer *o = &zero->batches[b].optimizer;
+        zero->scalars_host[1 + b] = (struct step_scalars){
+            .lr = (float)lr,
+            .correction1 = (float)(1.0 - pow(o->beta1, (double)t)),
+            .correction2 = (float)(1.0 - pow(o->beta2, (double)t)),
+            .grad_scale = (float)((c->clip > 0.0 && clip < 1.0 ? clip : 1.0) / scale)};
+    }
+    device_copy(zero->stream, zero->scalars, zero->scalars_host,
+                (size_t)(1 + zero->batch_count) * sizeof *zero->scalars);
     if (zero->replica_comm)
         TRY(reduce_shard_sums(zero));
-    const struct adamw hyper = {c->beta1, c->beta2, c->eps, zero->segment_locations, t};
-    ops_adamw(zero->ops, zero->stream, hyper, zero->scalars, zero->segments, zero->segment_count);
-    const struct ops_case update = {.op = "adamw",
-                                    .count = zero->updated_count,
-                                    .from = zero->sum_type,
-                                    .to = zero_is_narrow(zero) ? zero->type : DTYPE_F32};
-    if (device_is_dry(zero->ops->device) && zero->updated_count > 0) /* segments are not readable */
-        ops_spend(zero->ops, zero->stream, &update);
+    for (int b = 0; b < zero->batch_count; b++)
+        update_batch(zero, b, t);
     TRY(stream_sync(zero->stream));
     return publish_params(zero);
 }

@@ -115,9 +115,9 @@ static inline void rig_lump(struct rig *rig, const struct unit_graph *graph)
 static inline enum status rig_build(struct rig *rig)
 {
     const struct rig_config *c = &rig->config;
-    struct zero_config zero = {.beta1 = 0.9,
-                               .beta2 = 0.95,
-                               .eps = c->eps > 0 ? c->eps : 1e-8,
+    struct zero_config zero = {.optimizer.beta1 = 0.9,
+                               .optimizer.beta2 = 0.95,
+                               .optimizer.eps = c->eps > 0 ? c->eps : 1e-8,
                                .weight_decay = 0.1,
                                .clip = c->clip,
                                .micro_batches = c->micro_batches,

@@ -82,9 +82,9 @@ static struct zero_config store_of(struct run *r)
     const json_t *hyper = json_object_get(r->golden.root, "hyper");
     const json_t *groups = json_object_get(json_object_get(r->golden.root, "model"), "groups");
     struct zero_config c = {
-        .beta1 = golden_real(hyper, "beta1"),
-        .beta2 = golden_real(hyper, "beta2"),
-        .eps = golden_real(hyper, "eps"),
+        .optimizer.beta1 = golden_real(hyper, "beta1"),
+        .optimizer.beta2 = golden_real(hyper, "beta2"),
+        .optimizer.eps = golden_real(hyper, "eps"),
         .weight_decay = golden_real(hyper, "weight_decay"),
         .clip = golden_real(hyper, "clip"),
         .groups = r->groups,
@@ -98,9 +98,9 @@ static struct zero_config store_of(struct run *r)
     assert_int_equal(c.group_count, 2);
     for (int i = 0; i < c.group_count; i++) {
         const json_t *group = json_array_get(groups, (size_t)i);
-        r->groups[i] =
-            (struct zero_group){json_string_value(json_object_get(group, "match")),
-                                golden_real(group, "lr_mul"), golden_real(group, "wd_mul")};
+        r->groups[i] = (struct zero_group){json_string_value(json_object_get(group, "match")),
+                                           golden_real(group, "lr_mul"),
+                                           golden_real(group, "wd_mul"), c.optimizer};
     }
     return c;
 }

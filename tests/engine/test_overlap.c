@@ -165,7 +165,7 @@ static void *run_rank(void *argument)
     struct env env = testing_env(1);
     const struct comm_config config = {.backend = "threads", .timeout = 60};
     struct zero_config store = {
-        .eps = 1e-8, .micro_batches = RANKS, .stage = 3, .prefetch = me->prefetch};
+        .optimizer.eps = 1e-8, .micro_batches = RANKS, .stage = 3, .prefetch = me->prefetch};
     struct engine_config settings = {.micro_batch = 1, .tokens = TOKENS, .micro_batches = RANKS};
     struct dormitory dormitory;
     struct device *device;

@@ -57,22 +57,22 @@ static void check_backend(const char *backend)
     assert_ok(stream_create(device, "golden", &stream));
 
     struct segment *segments = calloc(SEGMENTS, sizeof *segments);
-    struct adamw_segment work[SEGMENTS];
+    struct update_segment work[SEGMENTS];
     assert_int_equal(json_array_size(list), SEGMENTS);
     for (int s = 0; s < SEGMENTS; s++) {
         const json_t *given = json_array_get(list, (size_t)s);
         struct segment *at = &segments[s];
         read_floats(json_object_get(given, "param"), at->param);
         at->count = (int64_t)json_array_size(json_object_get(given, "param"));
-        work[s] = (struct adamw_segment){.count = at->count,
-                                         .param = at->param,
-                                         .grad = at->grad,
-                                         .m = at->m,
-                                         .v = at->v,
-                                         .lr_mul = (float)real(given, "lr_mul"),
-                                         .decay = (float)real(given, "decay")};
+        work[s] = (struct update_segment){.count = at->count,
+                                          .param = at->param,
+                                          .grad = at->grad,
+                                          .m = at->m,
+                                          .v = at->v,
+                                          .lr_mul = (float)real(given, "lr_mul"),
+                                          .decay = (float)real(given, "decay")};
     }
-    struct adamw adamw = {
+    struct update adamw = {
         .beta1 = real(hyper, "beta1"), .beta2 = real(hyper, "beta2"), .eps = real(hyper, "eps")};
     size_t steps = json_array_size(json_object_get(json_array_get(list, 0), "grads"));
     for (size_t t = 0; t < steps; t++) {
@@ -85,7 +85,7 @@ static void check_backend(const char *backend)
             .correction1 = (float)(1 - pow(adamw.beta1, (double)(t + 1))),
             .correction2 = (float)(1 - pow(adamw.beta2, (double)(t + 1))),
             .grad_scale = (float)real(hyper, "grad_scale")};
-        ops_adamw(ops, stream, adamw, &scalars, work, SEGMENTS);
+        ops_update(ops, stream, &adamw, &scalars, work, SEGMENTS);
         assert_ok(stream_sync(stream));
     }
     for (size_t s = 0; s < SEGMENTS; s++) {

@@ -200,10 +200,9 @@ static void check_random_copy(const char *backend, enum dtype type)
     const float *param = ops_find_tensor(call, "param")->data;
     const uint16_t *copy = ops_find_tensor(call, "copy")->data;
     for (int64_t i = 0; i < COUNT; i++) {
-        const struct adamw_location *location = &ops_adamw_locations[i >= CUT];
+        const struct update_location *location = &ops_update_locations[i >= CUT];
         int64_t element = ops_whole_element(location, i < CUT ? i : i - CUT);
-        uint32_t random =
-            rng_word((struct rng){location->key}, (uint64_t)element, OPS_ADAMW_UPDATE);
+        uint32_t random = rng_word((struct rng){location->key}, (uint64_t)element, OPS_UPDATE);
         bool bf16 = type == DTYPE_BF16;
         uint16_t nearest = bf16 ? f32_to_bf16(param[i]) : f32_to_f16(param[i]);
         assert_int_equal(copy[i], bf16 ? f32_to_bf16_random(param[i], random)
@@ -229,23 +228,23 @@ static void test_adamw_random_mean(void **state)
     static float param[COUNT], grad[COUNT], m[COUNT], v[COUNT];
     uint16_t copy[COUNT];
     struct rig rig;
-    struct adamw_location location = {rng_stream(1, "mean").key, 0, INT64_MAX, 0, 0};
-    struct adamw hyper = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .locations = &location};
-    struct adamw_segment segment = {.count = COUNT,
-                                    .param = param,
-                                    .copy = copy,
-                                    .copy_type = DTYPE_BF16,
-                                    .grad = grad,
-                                    .m = m,
-                                    .v = v,
-                                    .lr_mul = 1};
+    struct update_location location = {rng_stream(1, "mean").key, 0, INT64_MAX, 0, 0};
+    struct update hyper = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .locations = &location};
+    struct update_segment segment = {.count = COUNT,
+                                     .param = param,
+                                     .copy = copy,
+                                     .copy_type = DTYPE_BF16,
+                                     .grad = grad,
+                                     .m = m,
+                                     .v = v,
+                                     .lr_mul = 1};
     struct step_scalars scalars = {.correction1 = 1, .correction2 = 1, .grad_scale = 1};
     double sum = 0;
     rig_open(&rig, *state, DTYPE_F32, 1);
     for (int i = 0; i < COUNT; i++)
         param[i] = 1 + 0.3f * 0x1p-7f;
-    for (hyper.update = 1; hyper.update <= UPDATES; hyper.update++) {
-        ops_adamw(rig.ops, rig.stream, hyper, &scalars, &segment, 1);
+    for (hyper.number = 1; hyper.number <= UPDATES; hyper.number++) {
+        ops_update(rig.ops, rig.stream, &hyper, &scalars, &segment, 1);
         for (int i = 0; i < COUNT; i++)
             sum += bf16_to_f32(copy[i]);
     }
@@ -281,11 +280,11 @@ static void test_adamw_first_step(void **state)
     float param[3] = {1, -2, 0.5f}, grad[3] = {0.25f, -3, 40}, m[3] = {0}, v[3] = {0};
     struct step_scalars scalars = {
         .lr = 0.01f, .correction1 = 0.1f, .correction2 = 0.05f, .grad_scale = 2};
-    struct adamw hyper = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 0};
-    struct adamw_segment segment = {
+    struct update hyper = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 0};
+    struct update_segment segment = {
         .count = 3, .param = param, .grad = grad, .m = m, .v = v, .lr_mul = 0.5f, .decay = 0.1f};
     rig_open(&rig, *state, DTYPE_F32, 1);
-    ops_adamw(rig.ops, rig.stream, hyper, &scalars, &segment, 1);
+    ops_update(rig.ops, rig.stream, &hyper, &scalars, &segment, 1);
     assert_true(fabs(param[0] - (1 - 0.005 * (1 + 0.1))) < 1e-6);
     assert_true(fabs(param[1] - (-2 - 0.005 * (-1 - 0.2))) < 1e-6);
     assert_true(fabs(param[2] - (0.5 - 0.005 * (1 + 0.05))) < 1e-6);

@@ -47,9 +47,9 @@ static struct plan_request request_of(const struct row *row)
     struct plan_request request = {
         .model = row->model,
         .engine = {.micro_batch = row->batch, .tokens = row->tokens, .micro_batches = 1},
-        .zero = {.beta1 = 0.9,
-                 .beta2 = 0.95,
-                 .eps = 1e-8,
+        .zero = {.optimizer.beta1 = 0.9,
+                 .optimizer.beta2 = 0.95,
+                 .optimizer.eps = 1e-8,
                  .clip = 1,
                  .micro_batches = 1,
                  .type = DTYPE_BF16,

@@ -14,7 +14,12 @@ static struct plan_request request_of(struct model_config model, int ranks, int6
     return (struct plan_request){
         .model = model,
         .engine = {.micro_batch = 2, .tokens = 8, .micro_batches = micro_batches},
-        .zero = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1.0, .stage = 1, .prefetch = 1},
+        .zero = {.optimizer.beta1 = 0.9,
+                 .optimizer.beta2 = 0.95,
+                 .optimizer.eps = 1e-8,
+                 .clip = 1.0,
+                 .stage = 1,
+                 .prefetch = 1},
         .parallel = {.tp = 1, .pp = 1},
         .ops = "cpu",
         .ranks = ranks,

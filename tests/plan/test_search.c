@@ -35,7 +35,11 @@ static struct plan_request request_of(int ranks)
     return (struct plan_request){
         .model = model,
         .engine = {.micro_batch = 1, .tokens = 128, .micro_batches = 16},
-        .zero = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1.0, .prefetch = 1},
+        .zero = {.optimizer.beta1 = 0.9,
+                 .optimizer.beta2 = 0.95,
+                 .optimizer.eps = 1e-8,
+                 .clip = 1.0,
+                 .prefetch = 1},
         .parallel = {.tp = 1, .pp = 1, .schedule = TIMETABLE_1F1B},
         .ops = "cpu",
         .ranks = ranks,

@@ -171,9 +171,9 @@ static void expect_all(struct readers *r)
 static void readers_open(struct readers *r, const char *settings)
 {
     struct model_config sizes = {.path = ""};
-    const struct zero_config store = {.beta1 = 0.9,
-                                      .beta2 = 0.95,
-                                      .eps = 1e-8,
+    const struct zero_config store = {.optimizer.beta1 = 0.9,
+                                      .optimizer.beta2 = 0.95,
+                                      .optimizer.eps = 1e-8,
                                       .micro_batches = 1,
                                       .type = DTYPE_BF16,
                                       .sum_type = DTYPE_F32};

@@ -45,9 +45,9 @@ static void open_session(struct scratch *s, const char *device, const char *fold
                                    .type = strcmp(device, "cpu") == 0 ? DTYPE_F32 : DTYPE_F16};
     struct checkpoint *checkpoint;
     struct model_config model = {.path = ""};
-    const struct zero_config store = {.beta1 = 0.9,
-                                      .beta2 = 0.95,
-                                      .eps = 1e-8,
+    const struct zero_config store = {.optimizer.beta1 = 0.9,
+                                      .optimizer.beta2 = 0.95,
+                                      .optimizer.eps = 1e-8,
                                       .micro_batches = 1,
                                       .type = DTYPE_F16,
                                       .sum_type = DTYPE_F32};

@@ -79,9 +79,9 @@ static enum status run(struct env *env, const struct bench_step_config *config,
 static enum status run_in(struct env *env, const struct bench_step_config *config,
                           struct bench_step_result *result)
 {
-    const struct zero_config store = {.beta1 = 0.9,
-                                      .beta2 = 0.95,
-                                      .eps = 1e-8,
+    const struct zero_config store = {.optimizer.beta1 = 0.9,
+                                      .optimizer.beta2 = 0.95,
+                                      .optimizer.eps = 1e-8,
                                       .weight_decay = 0.1,
                                       .clip = 1,
                                       .micro_batches = config->engine.micro_batches,

@@ -162,11 +162,11 @@ void cpu_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type,
                         int64_t count, int64_t *first);
 /* cpu_round.c: copy = param rounded stochastically to a 16-bit type; n elements of a segment,
  * starting at its element `first`. */
-void cpu_round(const struct adamw_location *location, int64_t update, int64_t first, int64_t n,
+void cpu_round(const struct update_location *location, int64_t update, int64_t first, int64_t n,
                const float *param, enum dtype type, uint16_t *copy);
 
-void cpu_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
-               const struct step_scalars *scalars, const struct adamw_segment *segments,
-               int segment_count);
+void cpu_update(struct ops *ops, struct stream *stream, const struct update *hyper,
+                const struct step_scalars *scalars, const struct update_segment *segments,
+                int segment_count);
 
 #endif

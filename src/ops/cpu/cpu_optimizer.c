@@ -7,6 +7,7 @@
  */
 #include <math.h>
 #include "ops/cpu/cpu_impl.h"
+#include "ops/ref/ref_impl.h"
 
 /* f32_to_bf16 of base/dtype as one expression */
 static uint16_t to_bf16(float f)
@@ -194,11 +195,11 @@ void cpu_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type,
 }
 
 /* The factors of one segment's update, from hyper-parameters and scalars */
-struct update {
+struct factors {
     float beta1, beta2, rest1, rest2, eps, grad_scale, inverse1, inverse2, lr, decay;
 };
 
-static void update_chunk(struct update u, int64_t n, const float *restrict grad, float *restrict m,
+static void update_chunk(struct factors u, int64_t n, const float *restrict grad, float *restrict m,
                          float *restrict v, float *restrict param)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -212,24 +213,24 @@ static void update_chunk(struct update u, int64_t n, const float *restrict grad,
     }
 }
 
-static struct update update_of(struct adamw hyper, const struct step_scalars *scalars,
-                               const struct adamw_segment *s)
+static struct factors factors_of(const struct update *hyper, const struct step_scalars *scalars,
+                                const struct update_segment *s)
 {
-    return (struct update){.beta1 = hyper.beta1,
-                           .beta2 = hyper.beta2,
-                           .rest1 = 1.0f - hyper.beta1,
-                           .rest2 = 1.0f - hyper.beta2,
-                           .eps = hyper.eps,
-                           .grad_scale = scalars->grad_scale,
-                           .inverse1 = 1.0f / scalars->correction1,
-                           .inverse2 = 1.0f / scalars->correction2,
-                           .lr = scalars->lr * s->lr_mul,
-                           .decay = s->decay};
+    return (struct factors){.beta1 = hyper->beta1,
+                            .beta2 = hyper->beta2,
+                            .rest1 = 1.0f - hyper->beta1,
+                            .rest2 = 1.0f - hyper->beta2,
+                            .eps = hyper->eps,
+                            .grad_scale = scalars->grad_scale,
+                            .inverse1 = 1.0f / scalars->correction1,
+                            .inverse2 = 1.0f / scalars->correction2,
+                            .lr = scalars->lr * s->lr_mul,
+                            .decay = s->decay};
 }
 
 /* `location` is NULL if copies are rounded to nearest. */
-static void segment_thread(struct update u, const struct adamw_segment *s,
-                           const struct adamw_location *location, int64_t number)
+static void segment_thread(struct factors u, const struct update_segment *s,
+                           const struct update_location *location, int64_t number)
 {
     enum { CHUNK = FLAT_CHUNK / 4 }; /* the four arrays of a chunk stay in cache for the copy */
     float room[CHUNK];
@@ -237,8 +238,8 @@ static void segment_thread(struct update u, const struct adamw_segment *s,
 #pragma omp for schedule(static) nowait
     for (int64_t i = 0; i < s->count; i += CHUNK) {
         int64_t n = min64(CHUNK, s->count - i);
-        update_chunk(u, n, as_f32(s->grad, s->grad_type, i, n, room), s->m + i, s->v + i,
-                     s->param + i);
+        update_chunk(u, n, as_f32(s->grad, s->grad_type, i, n, room), (float *)s->m + i,
+                     (float *)s->v + i, s->param + i);
         if (location)
             cpu_round(location, number, i, n, s->param + i, s->copy_type, (uint16_t *)s->copy + i);
         else if (s->copy)
@@ -247,24 +248,28 @@ static void segment_thread(struct update u, const struct adamw_segment *s,
     }
 }
 
-static void adamw_thread(struct adamw hyper, const struct step_scalars *scalars,
-                         const struct adamw_segment *segments, int segment_count)
+static void adamw_thread(const struct update *hyper, const struct step_scalars *scalars,
+                         const struct update_segment *segments, int segment_count)
 {
     for (int i = 0; i < segment_count; i++) {
-        const struct adamw_segment *s = &segments[i];
-        bool random = ops_rounds_at_random(&hyper, s);
-        segment_thread(update_of(hyper, scalars, s), s, random ? &hyper.locations[i] : NULL,
-                       hyper.update);
+        const struct update_segment *s = &segments[i];
+        bool random = ops_rounds_at_random(hyper, s);
+        segment_thread(factors_of(hyper, scalars, s), s, random ? &hyper->locations[i] : NULL,
+                       hyper->number);
     }
 }
 
-void cpu_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
-               const struct step_scalars *scalars, const struct adamw_segment *segments,
-               int segment_count)
+void cpu_update(struct ops *ops, struct stream *stream, const struct update *hyper,
+                const struct step_scalars *scalars, const struct update_segment *segments,
+                int segment_count)
 {
     int64_t elements = 0;
+    if (hyper->rule != UPDATE_ADAMW) {
+        ref_update(ops, stream, hyper, scalars, segments, segment_count);
+        return;
+    }
     for (int i = 0; i < segment_count; i++) {
-        ops_check_segment(&segments[i]);
+        ops_check_segment(hyper, &segments[i]);
         elements += segments[i].count;
     }
     IN_THREADS(cpu_threads(ops, elements), adamw_thread(hyper, scalars, segments, segment_count));

@@ -90,7 +90,7 @@ static void round_strip(uint64_t key, uint64_t turn, uint64_t element, int n,
             copy[i] = to_f16(param[i], words[i]);
 }
 
-void cpu_round(const struct adamw_location *location, int64_t update, int64_t first, int64_t n,
+void cpu_round(const struct update_location *location, int64_t update, int64_t first, int64_t n,
                const float *param, enum dtype type, uint16_t *copy)
 {
     for (int64_t done = 0, part; done < n; done += part) {

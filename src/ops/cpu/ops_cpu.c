@@ -46,5 +46,5 @@ void ops_cpu_fill(struct ops_backend *table)
     table->cast = cpu_cast;
     table->square_sums = cpu_square_sums;
     table->find_nonfinite = cpu_find_nonfinite;
-    table->adamw = cpu_adamw;
+    table->update = cpu_update;
 }

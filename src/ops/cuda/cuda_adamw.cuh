@@ -294,8 +294,8 @@ static __device__ inline void update_tile(const update &u, const kernel_segment 
         int64_t i = first + k * threads * 4, n = s.count - i;
         p[k] = load_some(s.param + i, n, wide);
         g[k] = load_four((const G *)s.grad + i, n, wide);
-        m[k] = load_some(s.m + i, n, wide);
-        v[k] = load_some(s.v + i, n, wide);
+        m[k] = load_some((const float *)s.m + i, n, wide);
+        v[k] = load_some((const float *)s.v + i, n, wide);
     }
 #pragma unroll
     for (int k = 0; k < DEPTH; k++) {
@@ -309,8 +309,8 @@ static __device__ inline void update_tile(const update &u, const kernel_segment 
             fg[j] = widen(g[k].v[j]);
         step_four(u, fg, fp, fm, fv);
         store_some(s.param + i, narrow<float>(fp), n, wide);
-        store_some(s.m + i, narrow<float>(fm), n, wide);
-        store_some(s.v + i, narrow<float>(fv), n, wide);
+        store_some((float *)s.m + i, narrow<float>(fm), n, wide);
+        store_some((float *)s.v + i, narrow<float>(fv), n, wide);
         if (!s.copy)
             continue;
         if (RANDOM && (s.copy_type == DTYPE_BF16 || s.copy_type == DTYPE_F16))

@@ -127,8 +127,8 @@ __device__ inline job job_of(const kernel_segment &s, int64_t tile, float lr)
     job j = {s, 0, mul(lr, s.lr_mul)};
     j.tile.count = min((int64_t)TILE, s.count - at);
     j.tile.param += at;
-    j.tile.m += at;
-    j.tile.v += at;
+    j.tile.m = (float *)s.m + at;
+    j.tile.v = (float *)s.v + at;
     j.tile.grad = (const char *)s.grad + at * grad_bytes(s);
     j.tile.copy = s.copy ? (char *)s.copy + at * copy_bytes : nullptr;
     if (is_wide_segment(s) && small_copy)

@@ -16,23 +16,28 @@ SAME_PLACE(kernel_scalars, step_scalars, lr);
 SAME_PLACE(kernel_scalars, step_scalars, correction1);
 SAME_PLACE(kernel_scalars, step_scalars, correction2);
 SAME_PLACE(kernel_scalars, step_scalars, grad_scale);
-SAME_PLACE(kernel_segment, adamw_segment, count);
-SAME_PLACE(kernel_segment, adamw_segment, param);
-SAME_PLACE(kernel_segment, adamw_segment, copy);
-SAME_PLACE(kernel_segment, adamw_segment, copy_type);
-SAME_PLACE(kernel_segment, adamw_segment, grad_type);
-SAME_PLACE(kernel_segment, adamw_segment, grad);
-SAME_PLACE(kernel_segment, adamw_segment, m);
-SAME_PLACE(kernel_segment, adamw_segment, v);
-SAME_PLACE(kernel_segment, adamw_segment, lr_mul);
-SAME_PLACE(kernel_segment, adamw_segment, decay);
-_Static_assert(sizeof(struct kernel_segment) == sizeof(struct adamw_segment), "one stride");
-SAME_PLACE(kernel_location, adamw_location, key);
-SAME_PLACE(kernel_location, adamw_location, first);
-SAME_PLACE(kernel_location, adamw_location, run);
-SAME_PLACE(kernel_location, adamw_location, apart);
-SAME_PLACE(kernel_location, adamw_location, start);
-_Static_assert(sizeof(struct kernel_location) == sizeof(struct adamw_location), "one stride");
+SAME_PLACE(kernel_segment, update_segment, count);
+SAME_PLACE(kernel_segment, update_segment, param);
+SAME_PLACE(kernel_segment, update_segment, copy);
+SAME_PLACE(kernel_segment, update_segment, copy_type);
+SAME_PLACE(kernel_segment, update_segment, grad_type);
+SAME_PLACE(kernel_segment, update_segment, grad);
+SAME_PLACE(kernel_segment, update_segment, m);
+SAME_PLACE(kernel_segment, update_segment, v);
+SAME_PLACE(kernel_segment, update_segment, lr_mul);
+SAME_PLACE(kernel_segment, update_segment, decay);
+SAME_PLACE(kernel_segment, update_segment, m_scale);
+SAME_PLACE(kernel_segment, update_segment, first);
+SAME_PLACE(kernel_segment, update_segment, key);
+SAME_PLACE(kernel_segment, update_segment, skip);
+SAME_PLACE(kernel_segment, update_segment, scale);
+_Static_assert(sizeof(struct kernel_segment) == sizeof(struct update_segment), "one stride");
+SAME_PLACE(kernel_location, update_location, key);
+SAME_PLACE(kernel_location, update_location, first);
+SAME_PLACE(kernel_location, update_location, run);
+SAME_PLACE(kernel_location, update_location, apart);
+SAME_PLACE(kernel_location, update_location, start);
+_Static_assert(sizeof(struct kernel_location) == sizeof(struct update_location), "one stride");
 SAME_PLACE(kernel_range, square_range, x);
 SAME_PLACE(kernel_range, square_range, count);
 SAME_PLACE(kernel_range, square_range, sums);
@@ -242,19 +247,19 @@ static cudaError_t adamw_by_tiles(struct ops *ops, cudaStream_t stream, struct k
     return error == cudaSuccess ? cudaEventRecord(cuda->adamw_done, stream) : error;
 }
 
-static void cuda_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
-                       const struct step_scalars *scalars, const struct adamw_segment *segments,
-                       int segment_count)
+static void cuda_update(struct ops *ops, struct stream *stream, const struct update *hyper,
+                        const struct step_scalars *scalars, const struct update_segment *segments,
+                        int segment_count)
 {
-    struct kernel_adamw rounded = {.beta1 = (float)hyper.beta1,
-                                   .rest1 = (float)(1 - hyper.beta1),
-                                   .beta2 = (float)hyper.beta2,
-                                   .rest2 = (float)(1 - hyper.beta2),
-                                   .eps = (float)hyper.eps,
-                                   .update = hyper.update};
+    struct kernel_adamw rounded = {.beta1 = (float)hyper->beta1,
+                                   .rest1 = (float)(1 - hyper->beta1),
+                                   .beta2 = (float)hyper->beta2,
+                                   .rest2 = (float)(1 - hyper->beta2),
+                                   .eps = (float)hyper->eps,
+                                   .update = hyper->number};
     const struct kernel_scalars *now = (const struct kernel_scalars *)scalars;
     const struct kernel_segment *list = (const struct kernel_segment *)segments;
-    const struct kernel_location *locations = (const struct kernel_location *)hyper.locations;
+    const struct kernel_location *locations = (const struct kernel_location *)hyper->locations;
     if (cuda_ops_of(ops)->is_hopper && !locations)
         ENQUEUE("adamw",
                 adamw_by_tiles(ops, cuda_handle(stream), rounded, now, list, segment_count));
@@ -286,5 +291,5 @@ void cuda_slots_fill(struct ops_backend *table)
     table->cast = cuda_cast;
     table->square_sums = cuda_square_sums;
     table->find_nonfinite = cuda_find_nonfinite;
-    table->adamw = cuda_adamw;
+    table->update = cuda_update;
 }

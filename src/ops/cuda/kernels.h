@@ -30,17 +30,21 @@ struct kernel_past { /* struct past */
     const int64_t *at;
 };
 
-struct kernel_segment { /* struct adamw_segment */
+struct kernel_segment { /* struct update_segment */
     int64_t count;
     float *param;
     void *copy;
     enum dtype copy_type, grad_type;
     const void *grad;
-    float *m, *v;
-    float lr_mul, decay;
+    void *m, *v;
+    uint8_t *m_scale, *v_scale;
+    int64_t first;
+    uint32_t key;
+    int skip;
+    float lr_mul, decay, scale;
 };
 
-struct kernel_location { /* struct adamw_location */
+struct kernel_location { /* struct update_location */
     uint64_t key;
     int64_t first;
     int64_t run, apart, start;

@@ -2,7 +2,7 @@
  *
  * Plain loops with double sums, no threads, no optimizations. The maths is in templates
  * (ref_layers.h, ref_attention.h, ref_loss.h) that are included here once for each compute type;
- * ops with types of their own are in ref_optimizer.c. A template reads a REAL with GET and makes
+ * ops with types of their own are in ref_flat.c and ref_update.c. A template reads a REAL with GET and makes
  * one with PUT. A 16-bit REAL is a struct, so forgetting either does not compile.
  */
 #include "ops/ref/ref_impl.h"
@@ -79,7 +79,8 @@ static bool ref_supports(enum dtype type)
         .cross_entropy_part = ref_cross_entropy_part_##type,                                     \
         .cross_entropy_join = ref_cross_entropy_join_##type, .sum = ref_sum,                     \
         .tree_sums = ref_tree_sums, .cast = ref_cast, .square_sums = ref_square_sums,            \
-        .find_nonfinite = ref_find_nonfinite, .adamw = ref_adamw                                 \
+        .find_nonfinite = ref_find_nonfinite, .update = ref_update,                              \
+        .orthogonalize = ref_orthogonalize, .orthogonalize_scratch = ref_orthogonalize_scratch   \
     }
 
 void ops_ref_fill(struct ops_backend *table, enum dtype type)

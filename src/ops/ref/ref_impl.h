@@ -86,7 +86,7 @@ static inline struct ref_loss_row ref_join_row(int64_t rows, int64_t r, int rank
     return row;
 }
 
-/* ref_optimizer.c */
+/* ref_flat.c */
 void ref_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,
              double *sum);
 void ref_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int level,
@@ -97,8 +97,13 @@ void ref_square_sums(struct ops *ops, struct stream *stream, enum dtype type,
                      const struct square_range *ranges, int range_count);
 void ref_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type, const void *x,
                         int64_t count, int64_t *first);
-void ref_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
-               const struct step_scalars *scalars, const struct adamw_segment *segments,
-               int segment_count);
+float ref_element(const void *x, enum dtype type, int64_t i); /* f32, bf16 or f16 */
+/* ref_update.c */
+void ref_update(struct ops *ops, struct stream *stream, const struct update *update,
+                const struct step_scalars *scalars, const struct update_segment *segments,
+                int segment_count);
+void ref_orthogonalize(struct ops *ops, struct stream *stream, int64_t rows, int64_t columns,
+                       void *x, void *scratch);
+size_t ref_orthogonalize_scratch(const struct ops *ops, int64_t rows, int64_t columns);
 
 #endif

@@ -404,10 +404,18 @@ static enum status check_bits(struct env *env, const struct run_config *config)
     return STATUS_OK;
 }
 
+struct optimizer run_optimizer(const struct run_config *config)
+{
+    return (struct optimizer){.kind = OPTIMIZER_ADAMW,
+                              .beta1 = config->train.beta1,
+                              .beta2 = config->train.beta2,
+                              .eps = config->train.eps};
+}
+
 /* Checks of single keys of a training run. */
 static enum status check_training(struct env *env, const struct run_config *config)
 {
-    const struct zero_group *group = config->groups.items;
+    struct zero_group *group = config->groups.items;
     TRY(check_time(env, "train.max_time", config->train.max_time));
     TRY(check_time(env, "checkpoint.wait_for_space", config->checkpoint.wait_for_space));
     if (config->train.sample_every > 0 && config->tokenizer == NULL && !config->planning)
@@ -416,6 +424,8 @@ static enum status check_training(struct env *env, const struct run_config *conf
             "train.sample_every: text samples need data.tokenizer, the one that made the token "
             "files");
     TRY(check_bits(env, config));
+    for (int i = 0; i < config->groups.count; i++)
+        group[i].optimizer = run_optimizer(config);
     for (int i = 0; i < config->groups.count; i++)
         if (*group[i].match == '\0')
             return FAIL(env, CONFIG, "optimizer.groups: entry %d has no `match`", i + 1);

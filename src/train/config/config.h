@@ -114,7 +114,8 @@ void run_config_release(struct run_config *config);
 /* A summary for people, one fact per line: model, batch, schedule, machine. */
 void run_config_describe(const struct run_config *config, struct text *text);
 
-int64_t run_micro_batches(const struct run_config *config); /* per step */
+struct optimizer run_optimizer(const struct run_config *config); /* of tensors in no group */
+int64_t run_micro_batches(const struct run_config *config);      /* per step */
 struct schedule run_schedule(const struct run_config *config);
 enum dtype run_type(const struct run_config *config); /* of parameters and gradients */
 enum dtype run_sum_type(const struct run_config *config);
