@@ -1,23 +1,31 @@
-/* cuda_adamw -- AdamW on any GPU: one launch for all segments, whose counts only the device knows.
+/* cuda_update -- the update rules on any GPU: one launch for all segments, whose counts only the
+ * device knows.
  *
  * Segments are cut into tiles. A fixed number of blocks takes the tiles in turn, for 1024 segments
  * at a time: each block sums the tile counts of the segments in shared memory and finds the
- * segment of a tile by bisection. The arithmetic is in cuda_adamw.cuh; Hopper has a kernel of its
- * own in cuda_adamw_hopper.cu.
+ * segment of a tile by bisection. The rules are in cuda_update.cuh; AdamW has a kernel of its own
+ * for Hopper in cuda_adamw_hopper.cu.
  */
 #include "device/gpu_facts.h"
-#include "ops/cuda/cuda_adamw.cuh"
+#include "ops/cuda/cuda_update.cuh"
 
 enum {
     THREADS = 256,
-    ADAMW_DEPTH = 2,
-    ADAMW_TILE = ADAMW_DEPTH * THREADS * 4,
-    ADAMW_BLOCKS = GPU_HOPPER_PROCESSORS * 8,
+    DEPTH = 2,
+    TILE = DEPTH * THREADS * 4,
+    RESIDENT = 3, /* blocks on a multiprocessor at a time */
+    BLOCKS = GPU_HOPPER_PROCESSORS * 2 * RESIDENT,
     SEGMENTS_EACH = 4, /* per thread */
     SEGMENTS = SEGMENTS_EACH * THREADS
 };
 
+template <typename RULE> static __device__ inline int64_t tiles_of(const kernel_segment &s)
+{
+    return s.count > 0 ? (s.count + RULE::skip(s) + TILE - 1) / TILE : 0;
+}
+
 /* ends[i] = tiles of segments 0 .. i; returns the tiles of all `count` segments. */
+template <typename RULE>
 static __device__ inline int64_t sum_tiles(const kernel_segment *segments, int count, int64_t *ends)
 {
     __shared__ int64_t warps[THREADS / WARP];
@@ -26,7 +34,7 @@ static __device__ inline int64_t sum_tiles(const kernel_segment *segments, int c
 #pragma unroll
     for (int k = 0; k < SEGMENTS_EACH; k++) {
         int i = threadIdx.x * SEGMENTS_EACH + k;
-        sum += i < count ? (segments[i].count + ADAMW_TILE - 1) / ADAMW_TILE : 0;
+        sum += i < count ? tiles_of<RULE>(segments[i]) : 0;
         mine[k] = sum;
     }
 #pragma unroll
@@ -63,10 +71,11 @@ static __device__ inline int find_segment(const int64_t *ends, int count, int64_
     return low;
 }
 
-template <bool RANDOM>
-__global__ void __launch_bounds__(THREADS, 3)
-    adamw(kernel_adamw hyper, const kernel_scalars *scalars, const kernel_segment *segments,
-          const kernel_location *locations, int segment_count)
+template <typename RULE, bool RANDOM>
+__global__ void __launch_bounds__(THREADS, RESIDENT)
+    update_segments(kernel_update hyper, const kernel_scalars *scalars,
+                    const kernel_segment *segments, const kernel_location *locations,
+                    int segment_count)
 {
     __shared__ int64_t ends[SEGMENTS];
     const kernel_scalars now = *scalars;
@@ -74,29 +83,44 @@ __global__ void __launch_bounds__(THREADS, 3)
     int64_t turn =
         blockIdx.x; /* this block's next tile, counted from the first of these segments */
     for (int first = 0; first < segment_count; first += SEGMENTS) {
-        int count = min((int)SEGMENTS, segment_count - first);
-        int64_t tiles = sum_tiles(segments + first, count, ends);
+        int count = min((int)SEGMENTS, segment_count - first), i = 0;
+        int64_t tiles = sum_tiles<RULE>(segments + first, count, ends);
         for (; turn < tiles; turn += gridDim.x) {
-            int i = find_segment(ends, count, turn);
-            kernel_segment s = segments[first + i];
+            if (turn >= ends[i])
+                i = find_segment(ends, count, turn);
+            const kernel_segment &s = segments[first + i];
             u.lr = mul(now.lr, s.lr_mul);
             u.decay = s.decay;
             int64_t tile = turn - (i > 0 ? ends[i - 1] : 0);
-            const kernel_location *place = RANDOM ? &locations[first + i] : nullptr;
-            update_tile<ADAMW_DEPTH, RANDOM>(u, s, place, tile * ADAMW_TILE, threadIdx.x, THREADS);
+            const kernel_location *location = RANDOM ? &locations[first + i] : nullptr;
+            update_tile<RULE, DEPTH, RANDOM>(u, s, location, tile * TILE, threadIdx.x, THREADS);
         }
         turn -= tiles;
         __syncthreads();
     }
 }
 
-cudaError_t launch_adamw(cudaStream_t stream, struct kernel_adamw hyper,
-                         const struct kernel_scalars *scalars,
-                         const struct kernel_segment *segments,
-                         const struct kernel_location *locations, int segment_count)
+/* The kernel of a rule. The direction of muon is no copy: it is rounded to nearest. */
+static decltype(&update_segments<adamw_rule, false>) kernel_of(enum kernel_rule rule, bool random)
 {
-    auto kernel = locations ? adamw<true> : adamw<false>;
-    kernel<<<ADAMW_BLOCKS, THREADS, 0, stream>>>(hyper, scalars, segments, locations,
-                                                 segment_count);
+    switch (rule) {
+    case KERNEL_ADAMW8:
+        return random ? update_segments<adamw8_rule, true> : update_segments<adamw8_rule, false>;
+    case KERNEL_SGD:
+        return random ? update_segments<sgd_rule, true> : update_segments<sgd_rule, false>;
+    case KERNEL_MUON: return update_segments<muon_rule, false>;
+    case KERNEL_APPLY:
+        return random ? update_segments<apply_rule, true> : update_segments<apply_rule, false>;
+    default: return random ? update_segments<adamw_rule, true> : update_segments<adamw_rule, false>;
+    }
+}
+
+cudaError_t launch_update(cudaStream_t stream, struct kernel_update update,
+                          const struct kernel_scalars *scalars,
+                          const struct kernel_segment *segments,
+                          const struct kernel_location *locations, int segment_count)
+{
+    auto kernel = kernel_of(update.rule, locations != nullptr);
+    kernel<<<BLOCKS, THREADS, 0, stream>>>(update, scalars, segments, locations, segment_count);
     return cudaGetLastError();
 }

@@ -1,10 +1,11 @@
-/* cuda_adamw -- AdamW's arithmetic, four elements at a time, and a tile's path from device memory
- * to registers and back. How segments are cut and which block takes which tile is in cuda_adamw.cu
- * (any GPU) and cuda_adamw_hopper.cu (through shared memory, by the copy engine).
+/* cuda_update -- the arithmetic of the update rules, four elements at a time, and a tile's path from
+ * device memory to registers and back. How segments are cut and which block takes which tile is in
+ * cuda_update.cu (any GPU) and cuda_adamw_hopper.cu (AdamW through shared memory, by the copy
+ * engine).
  *
- * Bytes per element: 24 plus the sizes of gradient and copy. An element's bits do not depend on
- * its position, the kernel or the grid: they are those of single operations rounded to nearest,
- * including divisions and the root.
+ * Bytes per element of AdamW: 24 plus the sizes of gradient and copy; of adamw8: 12 and 1/16 plus
+ * these. An element's bits do not depend on its position, the kernel or the grid: they are those of
+ * single operations rounded to nearest, including divisions and the root.
  *
  * The compiler's exact division checks every pair of operands for exponents so extreme that its
  * formula fails, and branches. That serializes the elements and costs 60 instructions per element.
@@ -20,9 +21,10 @@
  * tried, and none does. With r from the GPU's approximation and one Newton step, and for the root,
  * the formulas are those of __fdiv_rn and __fsqrt_rn where those do not branch.
  */
-#ifndef OPS_CUDA_CUDA_ADAMW_CUH
-#define OPS_CUDA_CUDA_ADAMW_CUH
+#ifndef OPS_CUDA_CUDA_UPDATE_CUH
+#define OPS_CUDA_CUDA_UPDATE_CUH
 #include "ops/cuda/common/vector.cuh"
+#include "ops/cuda/cuda_code8.h"
 
 /* --- stochastic rounding to 16 bits, as base/dtype.c and base/rng.c define it ---------------- */
 
@@ -101,14 +103,14 @@ static __device__ inline uint16_t round_f16(float f, unsigned random)
 
 /* Everything an update needs: hyper-parameters, the step's scalars, and one segment's factors. */
 struct update {
-    kernel_adamw hyper;
+    kernel_update hyper;
     float grad_scale, correction1, correction2;
     float inverse1, inverse2; /* 1 / correction; NaN where correction or eps is unusual */
     float lr, decay;          /* of the segment */
 };
 
 /* Everything except the segment's factors. */
-static __device__ inline update update_begin(const kernel_adamw &hyper, const kernel_scalars &now)
+static __device__ inline update update_begin(const kernel_update &hyper, const kernel_scalars &now)
 {
     const float c1 = now.correction1, c2 = now.correction2, none = __uint_as_float(0x7fffffffu);
     bool usual = hyper.eps >= 0 && hyper.eps <= 0x1p20f;
@@ -154,11 +156,12 @@ static __device__ inline float usual_root(float x)
     return fma_(fma_(-s, s, x), mul(y, 0.5f), s);
 }
 
-/* The whole update of four elements. */
-static __device__ inline void step_four(const update &u, const float (&grad)[4], float (&p)[4],
+/* The whole update of four elements. True: they are usual, so v is at least 2^-102 and at most 2^41,
+ * and usual_root is right for it, too. */
+static __device__ inline bool step_four(const update &u, const float (&grad)[4], float (&p)[4],
                                         float (&m)[4], float (&v)[4])
 {
-    const kernel_adamw &h = u.hyper;
+    const kernel_update &h = u.hyper;
     float mean[4], square[4], direction[4]; /* mean, square: m and v over their corrections */
     bool usual = true;
 #pragma unroll
@@ -187,6 +190,7 @@ static __device__ inline void step_four(const update &u, const float (&grad)[4],
 #pragma unroll
     for (int j = 0; j < 4; j++)
         p[j] = sub(p[j], mul(u.lr, add(direction[j], mul(u.decay, p[j]))));
+    return usual;
 }
 
 /* The parameter rounded to its copy's type. */
@@ -205,66 +209,69 @@ template <typename T> static __device__ inline lump<T, 4> copy_four(const float 
 
 /* --- from device memory to registers and back ------------------------------------------------- */
 
-template <typename T>
-static __device__ inline void store_four(T *copy, const lump<T, 4> &to, int64_t n, bool wide)
+/* Four elements of a segment's arrays, from index i on; those from `low` to `end` - 1 of the four
+ * exist. */
+struct place {
+    int64_t i, end;
+    int low;
+    bool wide; /* the four are aligned to an access */
+
+    __device__ inline bool is_whole() const
+    {
+        return wide && low <= 0 && end >= 4;
+    }
+};
+
+/* Zeros for those that do not exist. */
+template <typename T> static __device__ inline lump<T, 4> load_four(const T *from, const place &at)
 {
-    if (wide && n >= 4) {
-        *reinterpret_cast<lump<T, 4> *>(copy) = to;
+    if (at.is_whole())
+        return *reinterpret_cast<const lump<T, 4> *>(from + at.i);
+    lump<T, 4> four = {};
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        if (j >= at.low && j < at.end)
+            four.v[j] = from[at.i + j];
+    return four;
+}
+
+template <typename T>
+static __device__ inline void store_four(T *to, const lump<T, 4> &four, const place &at)
+{
+    if (at.is_whole()) {
+        *reinterpret_cast<lump<T, 4> *>(to + at.i) = four;
         return;
     }
 #pragma unroll
     for (int j = 0; j < 4; j++)
-        if (j < n)
-            copy[j] = to.v[j];
+        if (j >= at.low && j < at.end)
+            to[at.i + j] = four.v[j];
 }
 
-template <typename T>
-static __device__ inline void store_copy(void *copy, int64_t i, const float (&p)[4], int64_t n,
-                                         bool wide)
+static __device__ inline void store_nearest(const kernel_segment &s, const place &at,
+                                            const float (&p)[4])
 {
-    store_four((T *)copy + i, copy_four<T>(p), n, wide);
-}
-
-static __device__ inline void store_nearest(const kernel_segment &s, int64_t i, const float (&p)[4],
-                                            int64_t n, bool wide)
-{
+    place narrow = at; /* four doubles are two accesses */
+    narrow.wide = false;
     switch (s.copy_type) {
-    case DTYPE_BF16: store_copy<__nv_bfloat16>(s.copy, i, p, n, wide); break;
-    case DTYPE_F16: store_copy<__half>(s.copy, i, p, n, wide); break;
-    case DTYPE_F32: store_copy<float>(s.copy, i, p, n, wide); break;
-    default: store_copy<double>(s.copy, i, p, n, false); break;
+    case DTYPE_BF16: store_four((__nv_bfloat16 *)s.copy, copy_four<__nv_bfloat16>(p), at); break;
+    case DTYPE_F16: store_four((__half *)s.copy, copy_four<__half>(p), at); break;
+    case DTYPE_F32: store_four((float *)s.copy, copy_four<float>(p), at); break;
+    default: store_four((double *)s.copy, copy_four<double>(p), narrow); break;
     }
 }
 
-static __device__ inline void store_random(const kernel_segment &s, const kernel_location &place,
-                                           int64_t number, int64_t i, const float (&p)[4],
-                                           int64_t n, bool wide)
+static __device__ inline void store_random(const kernel_segment &s, const kernel_location &location,
+                                           int64_t number, const place &at, const float (&p)[4])
 {
     unsigned words[4];
     lump<uint16_t, 4> to;
-    random_four(place, number, i, words);
+    random_four(location, number, at.i, words);
 #pragma unroll
     for (int j = 0; j < 4; j++)
         to.v[j] =
             s.copy_type == DTYPE_BF16 ? round_bf16(p[j], words[j]) : round_f16(p[j], words[j]);
-    store_four((uint16_t *)s.copy + i, to, n, wide);
-}
-
-/* The first n of four elements, followed by zeros. */
-template <typename T>
-static __device__ inline lump<T, 4> load_four(const T *from, int64_t n, bool wide)
-{
-    if (wide && n >= 4)
-        return *reinterpret_cast<const lump<T, 4> *>(from);
-    lump<T, 4> four;
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-        if (j < n)
-            four.v[j] = from[j];
-        else
-            narrow(0.0f, &four.v[j]);
-    }
-    return four;
+    store_four((uint16_t *)s.copy, to, at);
 }
 
 /* Every array of the segment is aligned to 16 bytes. */
@@ -276,61 +283,365 @@ static __device__ inline bool is_wide_segment(const kernel_segment &s)
            0;
 }
 
+/* --- the rules ---
+ *
+ * Each holds the state of four elements. step turns their gradients into new parameters, or into
+ * what is stored as the copy. Most elements are independent; those of a rule in blocks (BLOCKS)
+ * share scales with the others of their block, in lanes beside this one. There settle finds the
+ * scales, and all lanes call it. skip: elements that a segment's tiles have before its first. */
+
+struct flat_rule {
+    static constexpr bool BLOCKS = false, PARAM = true; /* PARAM: it reads and writes params */
+
+    static __device__ inline int skip(const kernel_segment &)
+    {
+        return 0;
+    }
+    static __device__ inline bool is_wide(const kernel_segment &s)
+    {
+        return is_wide_segment(s);
+    }
+};
+
+struct adamw_rule : flat_rule {
+    lump<float, 4> m, v;
+
+    __device__ inline void load(const kernel_segment &s, const place &at)
+    {
+        m = load_four((const float *)s.m, at);
+        v = load_four((const float *)s.v, at);
+    }
+    __device__ inline void step(const update &u, const kernel_segment &, const float (&grad)[4],
+                                float (&p)[4])
+    {
+        step_four(u, grad, p, m.v, v.v);
+    }
+    __device__ inline void store(const update &, const kernel_segment &s, const place &at) const
+    {
+        store_four((float *)s.m, m, at);
+        store_four((float *)s.v, v, at);
+    }
+};
+
+/* With or without momentum. */
+struct sgd_rule : flat_rule {
+    lump<float, 4> m;
+
+    __device__ inline void load(const kernel_segment &s, const place &at)
+    {
+        m = s.m ? load_four((const float *)s.m, at) : lump<float, 4>{};
+    }
+    __device__ inline void step(const update &u, const kernel_segment &s, const float (&grad)[4],
+                                float (&p)[4])
+    {
+        const float beta1 = u.hyper.beta1;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            float g = add(mul(grad[j], u.grad_scale), mul(u.decay, p[j]));
+            if (s.m) {
+                m.v[j] = add(mul(beta1, m.v[j]), g);
+                g = u.hyper.nesterov ? add(g, mul(beta1, m.v[j])) : m.v[j];
+            }
+            p[j] = sub(p[j], mul(u.lr, g));
+        }
+    }
+    __device__ inline void store(const update &, const kernel_segment &s, const place &at) const
+    {
+        if (s.m)
+            store_four((float *)s.m, m, at);
+    }
+};
+
+/* The direction takes the parameter's place. */
+struct muon_rule : flat_rule {
+    static constexpr bool PARAM = false;
+    lump<float, 4> m;
+
+    __device__ inline void load(const kernel_segment &s, const place &at)
+    {
+        m = load_four((const float *)s.m, at);
+    }
+    __device__ inline void step(const update &u, const kernel_segment &, const float (&grad)[4],
+                                float (&direction)[4])
+    {
+        const kernel_update &h = u.hyper;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            float g = mul(h.rest1, mul(grad[j], u.grad_scale));
+            m.v[j] = add(mul(h.beta1, m.v[j]), g);
+            direction[j] = h.nesterov ? add(mul(h.beta1, m.v[j]), g) : m.v[j];
+        }
+    }
+    __device__ inline void store(const update &, const kernel_segment &s, const place &at) const
+    {
+        store_four((float *)s.m, m, at);
+    }
+};
+
+struct apply_rule : flat_rule {
+    __device__ inline void load(const kernel_segment &, const place &) {}
+    __device__ inline void step(const update &u, const kernel_segment &s, const float (&grad)[4],
+                                float (&p)[4])
+    {
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            p[j] = sub(p[j], mul(u.lr, add(mul(s.scale, grad[j]), mul(u.decay, p[j]))));
+    }
+    __device__ inline void store(const update &, const kernel_segment &, const place &) const {}
+};
+
+/* Sixteen lanes hold one block of 64 elements. Tiles start where a block starts, so the first tile
+ * of a segment has `skip` elements that belong to somebody else, and what is aligned there is
+ * aligned everywhere. */
+struct adamw8_rule {
+    static constexpr bool BLOCKS = true, PARAM = true;
+    enum { BLOCK = 64, LANES = BLOCK / 4 };
+    uint32_t m_codes, v_codes; /* four each */
+    uint32_t m_scale, v_scale;
+    float m[4], root[4];
+
+    static __device__ inline int skip(const kernel_segment &s)
+    {
+        return s.skip;
+    }
+
+    static __device__ inline bool is_wide(const kernel_segment &s)
+    {
+        uintptr_t skip = (uintptr_t)s.skip,
+                  codes = ((uintptr_t)s.m - skip) | ((uintptr_t)s.v - skip);
+        uintptr_t grad = (uintptr_t)s.grad - skip * (s.grad_type == DTYPE_F32 ? 4 : 2);
+        uintptr_t copy = (uintptr_t)s.copy - skip * (s.copy_type == DTYPE_F32 ? 4 : 2);
+        uintptr_t floats = ((uintptr_t)s.param - skip * 4) | grad | (s.copy ? copy : 0);
+        return floats % 16 == 0 && codes % 4 == 0;
+    }
+
+    /* The block of the four elements, -1 if the segment has none of it. */
+    static __device__ inline int64_t block_of(const kernel_segment &s, const place &at)
+    {
+        int64_t block = (at.i + s.skip) / BLOCK;
+        return block * BLOCK < s.count + s.skip ? block : -1;
+    }
+
+    static __device__ inline uint32_t load_codes(const void *codes, const place &at)
+    {
+        lump<uint8_t, 4> four = load_four((const uint8_t *)codes, at);
+        uint32_t word;
+        memcpy(&word, &four, sizeof word);
+        return word;
+    }
+
+    static __device__ inline void store_codes(void *codes, uint32_t word, const place &at)
+    {
+        lump<uint8_t, 4> four;
+        memcpy(&four, &word, sizeof word);
+        store_four((uint8_t *)codes, four, at);
+    }
+
+    __device__ inline void load(const kernel_segment &s, const place &at)
+    {
+        int64_t block = block_of(s, at);
+        m_codes = load_codes(s.m, at);
+        v_codes = load_codes(s.v, at);
+        m_scale = block < 0 ? 0 : s.m_scale[block];
+        v_scale = block < 0 ? 0 : s.v_scale[block];
+    }
+
+    /* m and v of the codes. */
+    __device__ inline void decode(float (&v)[4])
+    {
+        const float m_factor = code8_factor(m_scale, CODE8_TOP_M);
+        const float v_factor = code8_factor(v_scale, CODE8_TOP_V);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            /* code j in the first byte; the shift copies the sign, of which the mask leaves one */
+            unsigned byte = (unsigned)j << 12 | 0x444u;
+            int m_code = (int)__byte_perm(m_codes, 0, byte) >> 5;
+            m[j] = mul(__uint_as_float((unsigned)m_code & 0x83f80000u), m_factor);
+            root[j] = mul(__uint_as_float(__byte_perm(v_codes, 0, byte) >> 5), v_factor);
+        }
+        if (code8_is_large(m_scale, CODE8_TOP_M) || code8_is_large(v_scale, CODE8_TOP_V)) {
+            const float m_second = code8_second_factor(m_scale, CODE8_TOP_M);
+            const float v_second = code8_second_factor(v_scale, CODE8_TOP_V);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                m[j] = mul(m[j], m_second);
+                root[j] = mul(root[j], v_second);
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            v[j] = mul(root[j], root[j]);
+    }
+
+    __device__ inline void step(const update &u, const kernel_segment &, const float (&grad)[4],
+                                float (&p)[4])
+    {
+        float v[4];
+        decode(v);
+        bool usual = step_four(u, grad, p, m, v);
+        if (usual) {
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                root[j] = usual_root(v[j]);
+        } else {
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                root[j] = __fsqrt_rn(v[j]);
+        }
+    }
+
+    /* The new scales. */
+    __device__ inline void settle()
+    {
+        uint32_t most_m = 0, most_root = 0;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            most_m = max(most_m, __float_as_uint(m[j]) & 0x7fffffffu);
+            most_root = max(most_root, __float_as_uint(root[j]) & 0x7fffffffu);
+        }
+#pragma unroll
+        for (int apart = 1; apart < LANES; apart *= 2) {
+            most_m = max(most_m, __shfl_xor_sync(ALL_LANES, most_m, apart));
+            most_root = max(most_root, __shfl_xor_sync(ALL_LANES, most_root, apart));
+        }
+        m_scale = code8_scale_of(most_m);
+        v_scale = code8_scale_of(most_root);
+    }
+
+    /* Codes of elements that are not all usual. */
+    __device__ inline void encode_any(const kernel_segment &s, int64_t number, const place &at,
+                                      uint32_t (&a)[4], uint32_t (&b)[4]) const
+    {
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            uint32_t magnitude = code8_magnitude(__float_as_uint(root[j]));
+            int32_t random = code8_random(s.key, (uint64_t)(s.first + at.i + j), (uint64_t)number);
+            a[j] = code8_encode(code8_magnitude(__float_as_uint(m[j])), (uint8_t)m_scale,
+                                CODE8_TOP_M, -1);
+            b[j] = code8_encode(magnitude, (uint8_t)v_scale, CODE8_TOP_V, random);
+            if (b[j] == 0 && magnitude > 0)
+                b[j] = 1;
+        }
+    }
+
+    __device__ inline void encode(const kernel_segment &s, int64_t number, const place &at,
+                                  uint32_t (&a)[4], uint32_t (&b)[4]) const
+    {
+        const uint32_t scale = m_scale > 0 ? m_scale : (uint32_t)CODE8_TOP_M;
+        const uint32_t least = code8_least(scale, CODE8_TOP_M);
+        const uint64_t from = (uint64_t)(s.first + at.i);
+        const uint32_t seed = code8_seed(s.key, from, (uint64_t)number);
+        uint32_t least_root = 0x7fffffffu;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            uint32_t bits = __float_as_uint(root[j]);
+            least_root = min(least_root, bits);
+            a[j] = code8_nearest(m[j], scale, least, CODE8_TOP_M);
+            b[j] = code8_at_random(bits, v_scale, CODE8_TOP_V,
+                                   code8_mix(seed + (uint32_t)j * CODE8_NEXT));
+        }
+        /* the last: the four elements do not have the same high 32 bits */
+        if (least_root < code8_least(v_scale, CODE8_TOP_V) || m_scale > CODE8_MOST_NEAREST ||
+            (uint32_t)from > 0xfffffffcu)
+            encode_any(s, number, at, a, b);
+    }
+
+    /* The bytes number `which` of four words, 0 or 3, as one word. */
+    template <int which>
+    static __device__ inline uint32_t bytes_of(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+    {
+        constexpr unsigned pair = which | (which + 4) << 4;
+        return __byte_perm(__byte_perm(a, b, pair), __byte_perm(c, d, pair), 0x5410);
+    }
+
+    __device__ inline void store(const update &u, const kernel_segment &s, const place &at) const
+    {
+        uint32_t a[4], b[4];
+        encode(s, u.hyper.number, at, a, b);
+        uint32_t signs = bytes_of<3>(__float_as_uint(m[0]), __float_as_uint(m[1]),
+                                     __float_as_uint(m[2]), __float_as_uint(m[3]));
+        store_codes(s.m, bytes_of<0>(a[0], a[1], a[2], a[3]) | (signs & 0x80808080u), at);
+        store_codes(s.v, bytes_of<0>(b[0], b[1], b[2], b[3]), at);
+        int64_t block = block_of(s, at);
+        if (threadIdx.x % LANES == 0 && block >= 0) {
+            s.m_scale[block] = (uint8_t)m_scale;
+            s.v_scale[block] = (uint8_t)v_scale;
+        }
+    }
+};
+
+/* --- tiles ------------------------------------------------------------------------------------ */
+
 /* Updates elements of a segment from `first` on, up to its end: DEPTH groups of four for each of
  * `threads` threads, of which this is number `thread`. G: the gradient's type. RANDOM: 16-bit
- * copies are rounded stochastically, by `place`. RANDOM is a template parameter so that the other
- * instance has neither its registers nor its branches. */
-template <typename G, int DEPTH, bool RANDOM>
-static __device__ inline void update_tile(const update &u, const kernel_segment &s,
-                                          const kernel_location *place, int64_t first, int thread,
-                                          int threads)
+ * copies are rounded stochastically, by `location`. RANDOM is a template parameter so that the
+ * other instance has neither its registers nor its branches. */
+template <typename RULE, typename G, int DEPTH, bool RANDOM>
+static __device__ inline void update_tile_of(const update &u, const kernel_segment &s,
+                                             const kernel_location *location, int64_t first,
+                                             int thread, int threads)
 {
-    bool wide = is_wide_segment(s);
-    pack<float> p[DEPTH], m[DEPTH], v[DEPTH];
+    const bool wide = RULE::is_wide(s);
+    const int64_t start = first + thread * 4 - RULE::skip(s);
+    RULE rule[DEPTH];
+    lump<float, 4> p[DEPTH];
     lump<G, 4> g[DEPTH];
-    first += thread * 4;
+    auto place_of = [&](int k) {
+        int64_t i = start + k * threads * 4;
+        return place{i, s.count - i, RULE::BLOCKS && i < 0 ? (int)-i : 0, wide};
+    };
 #pragma unroll
     for (int k = 0; k < DEPTH; k++) {
-        int64_t i = first + k * threads * 4, n = s.count - i;
-        p[k] = load_some(s.param + i, n, wide);
-        g[k] = load_four((const G *)s.grad + i, n, wide);
-        m[k] = load_some((const float *)s.m + i, n, wide);
-        v[k] = load_some((const float *)s.v + i, n, wide);
+        const place at = place_of(k);
+        if constexpr (RULE::PARAM)
+            p[k] = load_four((const float *)s.param, at);
+        g[k] = load_four((const G *)s.grad, at);
+        rule[k].load(s, at);
     }
 #pragma unroll
     for (int k = 0; k < DEPTH; k++) {
-        int64_t i = first + k * threads * 4, n = s.count - i;
-        float fp[4], fm[4], fv[4], fg[4];
-        widen(p[k], fp);
-        widen(m[k], fm);
-        widen(v[k], fv);
+        const place at = place_of(k);
+        float grad[4];
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            fg[j] = widen(g[k].v[j]);
-        step_four(u, fg, fp, fm, fv);
-        store_some(s.param + i, narrow<float>(fp), n, wide);
-        store_some((float *)s.m + i, narrow<float>(fm), n, wide);
-        store_some((float *)s.v + i, narrow<float>(fv), n, wide);
+            grad[j] = widen(g[k].v[j]);
+        rule[k].step(u, s, grad, p[k].v);
+        if constexpr (RULE::PARAM)
+            store_four(s.param, p[k], at);
+        if constexpr (!RULE::BLOCKS)
+            rule[k].store(u, s, at);
         if (!s.copy)
             continue;
         if (RANDOM && (s.copy_type == DTYPE_BF16 || s.copy_type == DTYPE_F16))
-            store_random(s, *place, u.hyper.update, i, fp, n, wide);
+            store_random(s, *location, u.hyper.number, at, p[k].v);
         else
-            store_nearest(s, i, fp, n, wide);
+            store_nearest(s, at, p[k].v);
+    }
+    if constexpr (RULE::BLOCKS) {
+#pragma unroll
+        for (int k = 0; k < DEPTH; k++)
+            rule[k].settle();
+#pragma unroll
+        for (int k = 0; k < DEPTH; k++)
+            rule[k].store(u, s, place_of(k));
     }
 }
 
-template <int DEPTH, bool RANDOM>
+template <typename RULE, int DEPTH, bool RANDOM>
 static __device__ inline void update_tile(const update &u, const kernel_segment &s,
-                                          const kernel_location *place, int64_t first, int thread,
-                                          int threads)
+                                          const kernel_location *location, int64_t first,
+                                          int thread, int threads)
 {
     switch (s.grad_type) {
     case DTYPE_BF16:
-        update_tile<__nv_bfloat16, DEPTH, RANDOM>(u, s, place, first, thread, threads);
+        update_tile_of<RULE, __nv_bfloat16, DEPTH, RANDOM>(u, s, location, first, thread, threads);
         break;
-    case DTYPE_F16: update_tile<__half, DEPTH, RANDOM>(u, s, place, first, thread, threads); break;
-    default: update_tile<float, DEPTH, RANDOM>(u, s, place, first, thread, threads); break;
+    case DTYPE_F16:
+        update_tile_of<RULE, __half, DEPTH, RANDOM>(u, s, location, first, thread, threads);
+        break;
+    default:
+        update_tile_of<RULE, float, DEPTH, RANDOM>(u, s, location, first, thread, threads);
+        break;
     }
 }
 
