@@ -222,6 +222,9 @@ struct place {
     }
 };
 
+/* The bits of four elements of T. */
+template <typename T> using words = lump<uint32_t, (int)sizeof(T)>;
+
 /* Zeros for those that do not exist. */
 template <typename T> static __device__ inline lump<T, 4> load_four(const T *from, const place &at)
 {
@@ -235,29 +238,87 @@ template <typename T> static __device__ inline lump<T, 4> load_four(const T *fro
     return four;
 }
 
-template <typename T>
-static __device__ inline void store_four(T *to, const lump<T, 4> &four, const place &at)
+/* The same for elements of less than 32 bits, which the compiler would keep in a register each. */
+template <typename T> static __device__ inline words<T> load_words(const T *from, const place &at)
 {
-    if (at.is_whole()) {
-        *reinterpret_cast<lump<T, 4> *>(to + at.i) = four;
-        return;
-    }
+    if (at.is_whole())
+        return *reinterpret_cast<const words<T> *>(from + at.i);
+    lump<T, 4> four = load_four(from, at);
+    words<T> bits;
+    memcpy(&bits, &four, sizeof bits);
+    return bits;
+}
+
+/* In one access; the compiler would split it. */
+template <int N> static __device__ inline void put(void *to, const lump<uint32_t, N> &bits)
+{
+    const size_t at = __cvta_generic_to_global(to);
+    if constexpr (N == 4)
+        asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(bits.v[0]),
+                     "r"(bits.v[1]), "r"(bits.v[2]), "r"(bits.v[3])
+                     : "memory");
+    else if constexpr (N == 2)
+        asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(at), "r"(bits.v[0]), "r"(bits.v[1])
+                     : "memory");
+    else
+        asm volatile("st.global.b32 [%0], %1;" ::"l"(at), "r"(bits.v[0]) : "memory");
+}
+
+template <typename T>
+static __device__ inline void store_words(T *to, const words<T> &bits, const place &at)
+{
+    if constexpr (sizeof bits <= 16)
+        if (at.is_whole()) {
+            put(to + at.i, bits);
+            return;
+        }
+    T four[4];
+    memcpy(four, &bits, sizeof bits);
 #pragma unroll
     for (int j = 0; j < 4; j++)
         if (j >= at.low && j < at.end)
-            to[at.i + j] = four.v[j];
+            to[at.i + j] = four[j];
+}
+
+template <typename T>
+static __device__ inline void store_four(T *to, const lump<T, 4> &four, const place &at)
+{
+    words<T> bits;
+    memcpy(&bits, &four, sizeof bits);
+    store_words(to, bits, at);
+}
+
+static __device__ inline void widen_words(const words<float> &bits, float (&f)[4], float)
+{
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        f[j] = __uint_as_float(bits.v[j]);
+}
+
+template <typename T>
+static __device__ inline void widen_words(const words<T> &bits, float (&f)[4], T)
+{
+    float2 low = widen_word(bits.v[0], T()), high = widen_word(bits.v[1], T());
+    f[0] = low.x;
+    f[1] = low.y;
+    f[2] = high.x;
+    f[3] = high.y;
+}
+
+/* Rounded to T, of 16 bits. */
+template <typename T> static __device__ inline words<T> halves_of(const float (&p)[4])
+{
+    return {narrow_word(p[0], p[1], T()), narrow_word(p[2], p[3], T())};
 }
 
 static __device__ inline void store_nearest(const kernel_segment &s, const place &at,
                                             const float (&p)[4])
 {
-    place narrow = at; /* four doubles are two accesses */
-    narrow.wide = false;
     switch (s.copy_type) {
-    case DTYPE_BF16: store_four((__nv_bfloat16 *)s.copy, copy_four<__nv_bfloat16>(p), at); break;
-    case DTYPE_F16: store_four((__half *)s.copy, copy_four<__half>(p), at); break;
+    case DTYPE_BF16: store_words((__nv_bfloat16 *)s.copy, halves_of<__nv_bfloat16>(p), at); break;
+    case DTYPE_F16: store_words((__half *)s.copy, halves_of<__half>(p), at); break;
     case DTYPE_F32: store_four((float *)s.copy, copy_four<float>(p), at); break;
-    default: store_four((double *)s.copy, copy_four<double>(p), narrow); break;
+    default: store_four((double *)s.copy, copy_four<double>(p), at); break;
     }
 }
 
@@ -396,7 +457,7 @@ struct apply_rule : flat_rule {
 struct adamw8_rule {
     static constexpr bool BLOCKS = true, PARAM = true;
     enum { BLOCK = 64, LANES = BLOCK / 4 };
-    uint32_t m_codes, v_codes; /* four each */
+    words<uint8_t> m_codes, v_codes;
     uint32_t m_scale, v_scale;
     float m[4], root[4];
 
@@ -415,35 +476,25 @@ struct adamw8_rule {
         return floats % 16 == 0 && codes % 4 == 0;
     }
 
-    /* The block of the four elements, -1 if the segment has none of it. */
+    /* The block of the four elements in the segment's tables. */
     static __device__ inline int64_t block_of(const kernel_segment &s, const place &at)
     {
-        int64_t block = (at.i + s.skip) / BLOCK;
-        return block * BLOCK < s.count + s.skip ? block : -1;
+        return (at.i + s.skip) >> 6;
     }
 
-    static __device__ inline uint32_t load_codes(const void *codes, const place &at)
+    /* Whether the segment has elements of the block, not necessarily these four. */
+    static __device__ inline bool has_block(const kernel_segment &s, const place &at)
     {
-        lump<uint8_t, 4> four = load_four((const uint8_t *)codes, at);
-        uint32_t word;
-        memcpy(&word, &four, sizeof word);
-        return word;
-    }
-
-    static __device__ inline void store_codes(void *codes, uint32_t word, const place &at)
-    {
-        lump<uint8_t, 4> four;
-        memcpy(&four, &word, sizeof word);
-        store_four((uint8_t *)codes, four, at);
+        return at.is_whole() || block_of(s, at) * BLOCK < s.count + s.skip;
     }
 
     __device__ inline void load(const kernel_segment &s, const place &at)
     {
-        int64_t block = block_of(s, at);
-        m_codes = load_codes(s.m, at);
-        v_codes = load_codes(s.v, at);
-        m_scale = block < 0 ? 0 : s.m_scale[block];
-        v_scale = block < 0 ? 0 : s.v_scale[block];
+        bool here = has_block(s, at);
+        m_codes = load_words((const uint8_t *)s.m, at);
+        v_codes = load_words((const uint8_t *)s.v, at);
+        m_scale = here ? s.m_scale[block_of(s, at)] : 0;
+        v_scale = here ? s.v_scale[block_of(s, at)] : 0;
     }
 
     /* m and v of the codes. */
@@ -455,9 +506,9 @@ struct adamw8_rule {
         for (int j = 0; j < 4; j++) {
             /* code j in the first byte; the shift copies the sign, of which the mask leaves one */
             unsigned byte = (unsigned)j << 12 | 0x444u;
-            int m_code = (int)__byte_perm(m_codes, 0, byte) >> 5;
+            int m_code = (int)__byte_perm(m_codes.v[0], 0, byte) >> 5;
             m[j] = mul(__uint_as_float((unsigned)m_code & 0x83f80000u), m_factor);
-            root[j] = mul(__uint_as_float(__byte_perm(v_codes, 0, byte) >> 5), v_factor);
+            root[j] = mul(__uint_as_float(__byte_perm(v_codes.v[0], 0, byte) >> 5), v_factor);
         }
         if (code8_is_large(m_scale, CODE8_TOP_M) || code8_is_large(v_scale, CODE8_TOP_V)) {
             const float m_second = code8_second_factor(m_scale, CODE8_TOP_M);
@@ -490,22 +541,26 @@ struct adamw8_rule {
         }
     }
 
-    /* The new scales. */
+    /* The new scales. Half of the lanes find that of m and half that of v, and then they swap. A
+     * root has no sign. */
     __device__ inline void settle()
     {
+        const bool for_v = threadIdx.x & (LANES / 2);
         uint32_t most_m = 0, most_root = 0;
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             most_m = max(most_m, __float_as_uint(m[j]) & 0x7fffffffu);
-            most_root = max(most_root, __float_as_uint(root[j]) & 0x7fffffffu);
+            most_root = max(most_root, __float_as_uint(root[j]));
         }
+        uint32_t other = __shfl_xor_sync(ALL_LANES, for_v ? most_m : most_root, LANES / 2);
+        uint32_t most = max(for_v ? most_root : most_m, other);
 #pragma unroll
-        for (int apart = 1; apart < LANES; apart *= 2) {
-            most_m = max(most_m, __shfl_xor_sync(ALL_LANES, most_m, apart));
-            most_root = max(most_root, __shfl_xor_sync(ALL_LANES, most_root, apart));
-        }
-        m_scale = code8_scale_of(most_m);
-        v_scale = code8_scale_of(most_root);
+        for (int apart = LANES / 4; apart > 0; apart /= 2)
+            most = max(most, __shfl_xor_sync(ALL_LANES, most, apart));
+        uint32_t scale = code8_scale_of(most);
+        other = __shfl_xor_sync(ALL_LANES, scale, LANES / 2);
+        m_scale = for_v ? other : scale;
+        v_scale = for_v ? scale : other;
     }
 
     /* Codes of elements that are not all usual. */
@@ -560,12 +615,12 @@ struct adamw8_rule {
         encode(s, u.hyper.number, at, a, b);
         uint32_t signs = bytes_of<3>(__float_as_uint(m[0]), __float_as_uint(m[1]),
                                      __float_as_uint(m[2]), __float_as_uint(m[3]));
-        store_codes(s.m, bytes_of<0>(a[0], a[1], a[2], a[3]) | (signs & 0x80808080u), at);
-        store_codes(s.v, bytes_of<0>(b[0], b[1], b[2], b[3]), at);
-        int64_t block = block_of(s, at);
-        if (threadIdx.x % LANES == 0 && block >= 0) {
-            s.m_scale[block] = (uint8_t)m_scale;
-            s.v_scale[block] = (uint8_t)v_scale;
+        store_words((uint8_t *)s.m, {bytes_of<0>(a[0], a[1], a[2], a[3]) | (signs & 0x80808080u)},
+                    at);
+        store_words((uint8_t *)s.v, {bytes_of<0>(b[0], b[1], b[2], b[3])}, at);
+        if (threadIdx.x % LANES == 0 && has_block(s, at)) {
+            s.m_scale[block_of(s, at)] = (uint8_t)m_scale;
+            s.v_scale[block_of(s, at)] = (uint8_t)v_scale;
         }
     }
 };
@@ -574,37 +629,37 @@ struct adamw8_rule {
 
 /* Updates elements of a segment from `first` on, up to its end: DEPTH groups of four for each of
  * `threads` threads, of which this is number `thread`. G: the gradient's type. RANDOM: 16-bit
- * copies are rounded stochastically, by `location`. RANDOM is a template parameter so that the
- * other instance has neither its registers nor its branches. */
-template <typename RULE, typename G, int DEPTH, bool RANDOM>
+ * copies are rounded stochastically, by `location`. WHOLE: all elements exist and are aligned. Both
+ * are template parameters so that the other instances have neither their registers nor their
+ * branches. */
+template <typename RULE, typename G, int DEPTH, bool RANDOM, bool WHOLE>
 static __device__ inline void update_tile_of(const update &u, const kernel_segment &s,
                                              const kernel_location *location, int64_t first,
                                              int thread, int threads)
 {
-    const bool wide = RULE::is_wide(s);
+    const bool wide = WHOLE || RULE::is_wide(s);
     const int64_t start = first + thread * 4 - RULE::skip(s);
     RULE rule[DEPTH];
     lump<float, 4> p[DEPTH];
-    lump<G, 4> g[DEPTH];
+    words<G> g[DEPTH];
     auto place_of = [&](int k) {
         int64_t i = start + k * threads * 4;
-        return place{i, s.count - i, RULE::BLOCKS && i < 0 ? (int)-i : 0, wide};
+        return WHOLE ? place{i, 4, 0, true}
+                     : place{i, s.count - i, RULE::BLOCKS && i < 0 ? (int)-i : 0, wide};
     };
 #pragma unroll
     for (int k = 0; k < DEPTH; k++) {
         const place at = place_of(k);
         if constexpr (RULE::PARAM)
             p[k] = load_four((const float *)s.param, at);
-        g[k] = load_four((const G *)s.grad, at);
+        g[k] = load_words((const G *)s.grad, at);
         rule[k].load(s, at);
     }
 #pragma unroll
     for (int k = 0; k < DEPTH; k++) {
         const place at = place_of(k);
         float grad[4];
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            grad[j] = widen(g[k].v[j]);
+        widen_words(g[k], grad, G());
         rule[k].step(u, s, grad, p[k].v);
         if constexpr (RULE::PARAM)
             store_four(s.param, p[k], at);
@@ -627,6 +682,18 @@ static __device__ inline void update_tile_of(const update &u, const kernel_segme
     }
 }
 
+template <typename RULE, typename G, int DEPTH, bool RANDOM>
+static __device__ inline void update_tile_in(const update &u, const kernel_segment &s,
+                                             const kernel_location *location, int64_t first,
+                                             int thread, int threads)
+{
+    const int64_t start = first - RULE::skip(s);
+    if (RULE::is_wide(s) && start >= 0 && start + DEPTH * threads * 4 <= s.count)
+        update_tile_of<RULE, G, DEPTH, RANDOM, true>(u, s, location, first, thread, threads);
+    else
+        update_tile_of<RULE, G, DEPTH, RANDOM, false>(u, s, location, first, thread, threads);
+}
+
 template <typename RULE, int DEPTH, bool RANDOM>
 static __device__ inline void update_tile(const update &u, const kernel_segment &s,
                                           const kernel_location *location, int64_t first,
@@ -634,13 +701,13 @@ static __device__ inline void update_tile(const update &u, const kernel_segment 
 {
     switch (s.grad_type) {
     case DTYPE_BF16:
-        update_tile_of<RULE, __nv_bfloat16, DEPTH, RANDOM>(u, s, location, first, thread, threads);
+        update_tile_in<RULE, __nv_bfloat16, DEPTH, RANDOM>(u, s, location, first, thread, threads);
         break;
     case DTYPE_F16:
-        update_tile_of<RULE, __half, DEPTH, RANDOM>(u, s, location, first, thread, threads);
+        update_tile_in<RULE, __half, DEPTH, RANDOM>(u, s, location, first, thread, threads);
         break;
     default:
-        update_tile_of<RULE, float, DEPTH, RANDOM>(u, s, location, first, thread, threads);
+        update_tile_in<RULE, float, DEPTH, RANDOM>(u, s, location, first, thread, threads);
         break;
     }
 }
