@@ -194,6 +194,9 @@ enum status zero_read_gradient(struct zero *zero, int tensor, int64_t first, int
  * are the engine's. Not collective. */
 struct traffic zero_traffic(const struct zero *zero);
 
+/* Parameters that Muon updates, over all ranks with the same PP stage. Not collective. */
+int64_t zero_muon_count(const struct zero *zero);
+
 /* For tests: every gather of params takes `seconds` longer. Only with more than one rank. */
 void zero_slow_gathers(struct zero *zero, double seconds);
 

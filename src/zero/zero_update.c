@@ -27,7 +27,7 @@ struct piece_range zero_updated_part(const struct zero *zero, int t)
     return partition_clip_part(&zero->partition, range, zero->shard, zero->shards);
 }
 
-static struct update_segment segment_of(const struct zero *zero, int t, struct piece_range mine)
+struct update_segment zero_segment_of(const struct zero *zero, int t, struct piece_range mine)
 {
     const struct unit_tensor *tensor = &zero->graph->tensors[t];
     const struct zero_piece *piece = &zero->pieces[mine.piece];
@@ -101,9 +101,9 @@ enum status zero_segments_create(struct zero *zero)
         batch->first = zero->segment_count;
         for (int t = 0; t < zero->graph->tensor_count; t++) {
             struct piece_range mine = zero_updated_part(zero, t);
-            if (mine.count == 0 || zero->batch_of[t] != b)
+            if (mine.count == 0 || zero->batch_of[t] != b || !zero_in_one_call(zero, b))
                 continue;
-            list[zero->segment_count++] = segment_of(zero, t, mine);
+            list[zero->segment_count++] = zero_segment_of(zero, t, mine);
             batch->count++;
             batch->elements += mine.count;
         }
@@ -111,7 +111,9 @@ enum status zero_segments_create(struct zero *zero)
     device_copy(zero->stream, zero->segments, list, most * sizeof *list);
     enum status st = stream_sync(zero->stream);
     mem_free(zero->env, list);
-    return st == STATUS_OK && zero_rounds_at_random(zero) ? zero_round_create(zero) : st;
+    if (st == STATUS_OK && zero_rounds_at_random(zero))
+        st = zero_round_create(zero);
+    return st == STATUS_OK ? zero_muon_create(zero) : st;
 }
 
 /* --- the verdict ---------------------------------------------------------------------------- */
@@ -381,6 +383,7 @@ enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
         TRY(reduce_shard_sums(zero));
     for (int b = 0; b < zero->batch_count; b++)
         update_batch(zero, b, t);
+    TRY(zero_muon_update(zero, t));
     TRY(stream_sync(zero->stream));
     return publish_params(zero);
 }
