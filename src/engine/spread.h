@@ -60,15 +60,15 @@ void spread_free(struct spread *spread); /* does nothing if all zero */
 
 /* What this rank has: parameters of its units; of these, those that another PP stage owns
  * (borrowed) or also uses (lent); units that are neither the first nor the last of the model, and
- * whether these two are here. `partial`: elements of partial gradients that TP ranks send to add
+ * whether these two are here; parameters that Muon updates. `partial`: elements of partial gradients that TP ranks send to add
  * them, 2 (n-1)/n for n replicas. */
 struct spread_counts {
-    int64_t parameters, borrowed, lent;
+    int64_t parameters, borrowed, lent, matrices;
     int inner_units;
     bool first, last;
     double partial;
 };
-struct spread_counts spread_count(const struct spread *spread);
+struct spread_counts spread_count(const struct spread *spread, const struct zero *store);
 /* Chunks of a PP stage; messages that stage p sends for each micro-batch: activations to the next
  * stage, gradients to the previous one. */
 int spread_chunks(const struct parallel_config *config);

@@ -89,7 +89,7 @@ static enum status look_at_rank(struct env *env, const struct plan_request *requ
     TRY_OR(undo, plan_parts_build(&own, request, rank, NULL, &parts));
     result->roster = *zero_roster(parts.zero);
     result->p = parts.spread.mesh.p;
-    result->part = spread_count(&parts.spread);
+    result->part = spread_count(&parts.spread, parts.zero);
     if (look->traffic && request->ranks > 1)
         TRY_OR(undo, run_step(&parts, request->loop_votes, result));
     read_account(own.mem, request->gpu, result);
@@ -381,6 +381,8 @@ double plan_sent_formula(const struct plan_request *request, int64_t rounds,
         .reductions = store->local ? 1 : rounds,
         .value = (double)dtype_bytes(store->type),
         .total = (double)dtype_bytes(store->sum_type),
+        .matrices = (double)part->matrices,
+        .direction = (double)dtype_bytes(request->compute),
         .borrowed = (double)part->borrowed,
         .lent = (double)part->lent,
         .messages = spread_messages(&request->parallel, rank->p),

@@ -61,7 +61,7 @@ struct plan_zero_stage {
     bool possible;           /* ZeRO stage 0 has no servers and no shard groups */
     struct plan_rank worker; /* the worker that needs the most memory, with the traffic of the first
                                 worker of its PP stage: the most, except for control (see
-                                zero_norm.c) */
+                                zero_norm.c) and muon (zero_muon.c) */
     struct plan_rank server; /* the same for servers; all zero without servers */
 };
 

@@ -50,6 +50,7 @@ static const char *purpose_words(enum traffic_purpose purpose)
     static const char *const words[TRAFFIC_PURPOSE_COUNT] = {
         [TRAFFIC_GATHER] = "parameters between copies",
         [TRAFFIC_REDUCE] = "gradients between copies",
+        [TRAFFIC_MUON] = "matrices to orthogonalize",
         [TRAFFIC_PIPE] = "activations between stages",
         [TRAFFIC_TENSOR] = "parts of a layer",
         [TRAFFIC_CONTROL] = "counts and norms"};

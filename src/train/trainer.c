@@ -424,7 +424,7 @@ static enum status note_state(struct trainer *t)
     s->ranks = t->session.spread.mesh.size;
     s->state_bytes = t->held.state_bytes;
     s->state_rank = t->held.state_rank;
-    s->part = spread_count(&t->session.spread);
+    s->part = spread_count(&t->session.spread, t->session.zero);
     s->whole_bytes = (size_t)unit_graph_count(model_graph(t->session.model)) * 4 * sizeof(float);
     s->held = t->held;
     s->built_bytes = t->held.total_bytes;

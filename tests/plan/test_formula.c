@@ -96,6 +96,22 @@ static void test_widths(void **state)
     assert_true(formula_sent(&roster, 2, &volume, TRAFFIC_GATHER) == 2 * 300);
 }
 
+/* Directions to one owner of a copy, results to all owners. */
+static void test_muon(void **state)
+{
+    (void)state;
+    struct roster roster = roster_of(2, 4, 0), worker = roster_of(0, 4, 2),
+                  server = roster_of(3, 4, 2);
+    struct volume volume = {.matrices = 1600, .direction = 2};
+    assert_true(formula_sent(&roster, 2, &volume, TRAFFIC_MUON) == 2 * 2 * 3 * 100);
+    assert_true(formula_sent(&worker, 2, &volume, TRAFFIC_MUON) == 0);
+    assert_true(formula_sent(&server, 2, &volume, TRAFFIC_MUON) == 2 * 2 * 1 * 400);
+    roster.copies = 4;
+    assert_true(formula_sent(&roster, 0, &volume, TRAFFIC_MUON) == 2 * 3 * 400);
+    roster.copies = 2;
+    assert_true(formula_sent(&roster, 2, &volume, TRAFFIC_MUON) == 2 * 2 * 400);
+}
+
 /* Two copies on four ranks: a shard is half of everything, and gathers stay inside a pair. */
 static void test_copies(void **state)
 {
@@ -190,11 +206,11 @@ static void test_tp_groups(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table1),      cmocka_unit_test(test_volume),
-        cmocka_unit_test(test_widths),      cmocka_unit_test(test_stages),
-        cmocka_unit_test(test_copies),      cmocka_unit_test(test_servers),
-        cmocka_unit_test(test_activations), cmocka_unit_test(test_meetings),
-        cmocka_unit_test(test_tp_groups),
+        cmocka_unit_test(test_table1),   cmocka_unit_test(test_volume),
+        cmocka_unit_test(test_widths),   cmocka_unit_test(test_stages),
+        cmocka_unit_test(test_muon),     cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_servers),  cmocka_unit_test(test_activations),
+        cmocka_unit_test(test_meetings), cmocka_unit_test(test_tp_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
