@@ -35,6 +35,7 @@
 #include "zero/zero_impl.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "ops/ops.h"
 
@@ -50,12 +51,12 @@ struct zero_muon {
     int rounds, windows;
     int *given;                 /* (rounds, owners) tensors; -1: none */
     int64_t part_room;          /* elements of a slot of directions or results */
+    int64_t segment_room;       /* segments of all exchanges */
     int64_t tensor_room;        /* elements of the largest tensor */
     struct exchange *exchanges; /* (rounds, windows) */
     int64_t *counts;            /* memory of their tables */
     int *first;                 /* (rounds, windows, batches) and the end, of the segments */
     int64_t *elements;          /* (rounds, windows, batches) */
-    int segment_count;
     struct update_segment *rules, *applies;   /* device memory: the two rules of a segment */
     struct update_location *locations;        /* device memory; NULL: rounded to nearest */
     void *directions[SLOTS], *results[SLOTS]; /* of this rank's shards, one exchange each */
@@ -171,19 +172,31 @@ static struct piece_range part_of(const struct zero *zero, const struct zero_muo
                              : partition_clip_part(&zero->partition, window, shard, zero->shards);
 }
 
+static int64_t max(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 /* Parts are padded in directions and results, as params are in pieces. */
 static int64_t padded(int64_t count)
 {
     return (count + OPS_BLOCK - 1) / OPS_BLOCK * OPS_BLOCK;
 }
 
-/* The most elements that any owner has in one exchange. held: (shards) */
-static int64_t most_held(const struct zero *zero, const struct zero_muon *muon, int64_t *held)
+/* What owners have: of elements in one exchange, and of segments in all. */
+struct share {
+    int64_t elements, segments;
+};
+
+/* Find the rooms that the owners need. shares: (shards) */
+static void find_rooms(const struct zero *zero, struct zero_muon *muon, struct share *shares)
 {
-    int64_t most = 0;
+    muon->part_room = muon->segment_room = 0;
+    for (int s = 0; s < zero->shards; s++)
+        shares[s].segments = 0;
     for (int e = 0; e < muon->rounds * muon->windows; e++) {
         for (int s = 0; s < zero->shards; s++)
-            held[s] = 0;
+            shares[s].elements = 0;
         for (int owner = 0; owner < muon->owners; owner++) {
             struct piece_range window = window_of(zero, muon, e, owner);
             if (window.count == 0)
@@ -191,31 +204,34 @@ static int64_t most_held(const struct zero *zero, const struct zero_muon *muon, 
             int64_t shard = zero_shard_count(zero, window.piece);
             int last = (int)((window.first + window.count - 1) / shard);
             for (int s = (int)(window.first / shard); s <= last; s++) {
-                held[s] += padded(part_of(zero, muon, e, owner, s).count);
-                most = held[s] > most ? held[s] : most;
+                struct share *share = &shares[s];
+                share->elements += padded(part_of(zero, muon, e, owner, s).count);
+                share->segments++;
+                muon->part_room = max(muon->part_room, share->elements);
+                muon->segment_room = max(muon->segment_room, share->segments);
             }
         }
     }
-    return most;
 }
 
 /* As few windows as keep an exchange within the largest tensor. */
 static enum status choose_windows(struct zero *zero, struct zero_muon *muon)
 {
-    int64_t *held;
-    TRY(mem_alloc_array(zero->env, MEM_OTHER, "muon", (size_t)zero->shards, sizeof *held, &held));
+    struct share *shares;
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "muon", (size_t)zero->shards, sizeof *shares,
+                        &shares));
     for (int i = 0; i < muon->rounds * muon->owners; i++) {
         int t = muon->given[i];
-        int64_t count = t < 0 ? 0 : unit_tensor_count(&zero->graph->tensors[t]);
-        muon->tensor_room = count > muon->tensor_room ? count : muon->tensor_room;
+        if (t >= 0)
+            muon->tensor_room = max(muon->tensor_room, unit_tensor_count(&zero->graph->tensors[t]));
     }
     for (muon->windows = 1;; muon->windows *= 2) {
-        muon->part_room = most_held(zero, muon, held);
+        find_rooms(zero, muon, shares);
         if (muon->part_room <= padded(muon->tensor_room) || muon->windows >= muon->owners ||
             muon->windows == MOST_WINDOWS)
             break;
     }
-    mem_free(zero->env, held);
+    mem_free(zero->env, shares);
     return STATUS_OK;
 }
 
@@ -278,7 +294,7 @@ static void add_segment(const struct zero *zero, const struct zero_muon *muon, i
         (float)optimizer_muon_scale(tensor->shape[0], tensor->shape[1] / tensor->matrices);
 }
 
-/* Segments are ordered by exchange, then by batch, then by owner. Call with NULL to count them. */
+/* Segments are ordered by exchange, then by batch, then by owner. */
 static void list_segments(const struct zero *zero, struct zero_muon *muon,
                           struct update_segment *rules, struct update_segment *applies,
                           struct update_location *locations)
@@ -297,22 +313,22 @@ static void list_segments(const struct zero *zero, struct zero_muon *muon,
                 if (mine.count == 0 || zero->batch_of[t] != b)
                     continue;
                 muon->elements[run] += mine.count;
-                if (rules)
-                    add_segment(zero, muon, e, owner, mine, here, &rules[count], &applies[count]);
-                if (locations)
-                    locations[count] = zero_location_of(
-                        zero, t, mine.first - partition_tensor(&zero->partition, t).first);
-                count++;
+                CHECK_LT(count, muon->segment_room);
+                add_segment(zero, muon, e, owner, mine, here, &rules[count], &applies[count]);
+                locations[count++] = zero_location_of(
+                    zero, t, mine.first - partition_tensor(&zero->partition, t).first);
             }
         }
-    muon->first[run] = muon->segment_count = count;
+    muon->first[run] = count;
 }
 
 static enum status to_device(struct zero *zero, const char *name, const void *list, size_t bytes,
                              void *out)
 {
+    void *block;
     TRY(device_alloc(zero->ops->device, MEM_OTHER, name, bytes, out));
-    device_copy(zero->stream, *(void **)out, list, bytes);
+    memcpy(&block, out, sizeof block);
+    device_copy(zero->stream, block, list, bytes);
     return stream_sync(zero->stream);
 }
 
@@ -327,8 +343,7 @@ static enum status make_segments(struct zero *zero, struct zero_muon *muon)
                         &muon->first));
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "muon segments", runs, sizeof *muon->elements,
                         &muon->elements));
-    list_segments(zero, muon, NULL, NULL, NULL);
-    size_t count = (size_t)muon->segment_count, bytes = count * sizeof *rules;
+    size_t count = (size_t)muon->segment_room, bytes = count * sizeof *rules;
     TRY_OR(undo, mem_alloc(zero->env, MEM_OTHER, "muon segments", bytes, &rules));
     TRY_OR(undo, mem_alloc(zero->env, MEM_OTHER, "muon segments", bytes, &applies));
     TRY_OR(undo, mem_alloc_array(zero->env, MEM_OTHER, "muon segments", count, sizeof *locations,
