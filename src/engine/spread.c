@@ -288,7 +288,7 @@ struct comm *spread_tp_group(const struct spread *spread)
 struct spread_counts spread_count(const struct spread *spread, const struct zero *store)
 {
     const struct unit_graph *graph = spread->graph;
-    struct spread_counts counts = {.matrices = zero_muon_count(store)};
+    struct spread_counts counts = {.muon = zero_muon_counts(store)};
     for (int t = 0; t < graph->tensor_count; t++) {
         const struct unit_split *split = &graph->tensors[t].split;
         if (split->partial)

@@ -55,14 +55,11 @@ static double reduced(const struct roster *roster)
     return is_owner(roster) ? 1.0 - 1.0 / roster->owners : 1.0;
 }
 
-/* An owner sends the directions of its shards to the owners of its copy that orthogonalize them, and
- * the results of its own matrices to all owners: on average. */
-static double orthogonalized(const struct roster *roster)
+/* Elements: the directions of its shards to the owners that orthogonalize them, and the results of
+ * its own tensors to all copies. */
+static double orthogonalized(const struct roster *roster, const struct muon_counts *muon)
 {
-    double shards = roster_shards(roster);
-    if (!is_owner(roster))
-        return 0.0;
-    return (roster->copies + 1 - 2 / shards) / roster->owners;
+    return (double)(muon->held - muon->kept + roster->copies * muon->given - muon->kept);
 }
 
 /* Everything TP ranks send each other. Servers send only gradients and norms. */
@@ -92,7 +89,7 @@ double formula_sent(const struct roster *roster, int stage, const struct volume 
     case TRAFFIC_REDUCE:
         return volume->parameters * volume->value * (double)volume->reductions * reduced(roster) +
                (is_owner(roster) ? volume->borrowed / owners * volume->total : 0.0);
-    case TRAFFIC_MUON: return volume->matrices * volume->direction * orthogonalized(roster);
+    case TRAFFIC_MUON: return volume->direction * orthogonalized(roster, &volume->muon);
     case TRAFFIC_PIPE:
         return roster_is_worker(roster)
                    ? (double)volume->rounds * volume->messages * volume->message_bytes

@@ -194,7 +194,8 @@ static void keep_worse(struct plan_rank *worst, const struct plan_rank *other)
         *worst = *other;
 }
 
-/* *worst = the rank of the crew that needs the most memory, with the traffic of the first rank. */
+/* *worst = the rank of the crew that needs the most memory, with the part and the traffic of the
+ * first rank. */
 static enum status worst_of(struct env *env, const struct plan_request *request,
                             const struct plan_crew *crew, bool traffic, struct plan_rank *worst)
 {
@@ -202,6 +203,7 @@ static enum status worst_of(struct env *env, const struct plan_request *request,
     struct plan_rank rank;
     int64_t sent[TRAFFIC_PURPOSE_COUNT];
     TRY(look_at_rank(env, request, crew->first, &first, worst));
+    const struct spread_counts part = worst->part;
     memcpy(sent, worst->sent, sizeof sent);
     if (crew->last > crew->first) {
         TRY(look_at_rank(env, request, crew->last, &other, &rank));
@@ -212,6 +214,7 @@ static enum status worst_of(struct env *env, const struct plan_request *request,
         keep_worse(worst, &rank);
     }
     memcpy(worst->sent, sent, sizeof sent);
+    worst->part = part;
     return STATUS_OK;
 }
 
@@ -381,7 +384,7 @@ double plan_sent_formula(const struct plan_request *request, int64_t rounds,
         .reductions = store->local ? 1 : rounds,
         .value = (double)dtype_bytes(store->type),
         .total = (double)dtype_bytes(store->sum_type),
-        .matrices = (double)part->matrices,
+        .muon = part->muon,
         .direction = (double)dtype_bytes(request->compute),
         .borrowed = (double)part->borrowed,
         .lent = (double)part->lent,

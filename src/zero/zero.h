@@ -194,8 +194,13 @@ enum status zero_read_gradient(struct zero *zero, int tensor, int64_t first, int
  * are the engine's. Not collective. */
 struct traffic zero_traffic(const struct zero *zero);
 
-/* Parameters that Muon updates, over all ranks with the same PP stage. Not collective. */
-int64_t zero_muon_count(const struct zero *zero);
+/* What this rank has of the tensors that Muon updates, in elements. Not collective. */
+struct muon_counts {
+    int64_t given; /* of the tensors that it orthogonalizes */
+    int64_t held;  /* its part of the tensors that the owners of its copy orthogonalize */
+    int64_t kept;  /* its part of those that it orthogonalizes itself */
+};
+struct muon_counts zero_muon_counts(const struct zero *zero);
 
 /* For tests: every gather of params takes `seconds` longer. Only with more than one rank. */
 void zero_slow_gathers(struct zero *zero, double seconds);

@@ -485,13 +485,22 @@ void zero_muon_free(struct zero *zero)
     zero->muon = NULL;
 }
 
-int64_t zero_muon_count(const struct zero *zero)
+struct muon_counts zero_muon_counts(const struct zero *zero)
 {
-    int64_t count = 0;
-    for (int t = 0; zero->batches && t < zero->graph->tensor_count; t++)
-        if (is_muon(zero, t))
-            count += unit_tensor_count(&zero->graph->tensors[t]);
-    return count;
+    const struct zero_muon *muon = zero->muon;
+    struct muon_counts counts = {0};
+    for (int i = 0; muon && i < muon->rounds * muon->owners; i++) {
+        int t = muon->given[i], owner = i % muon->owners;
+        if (t < 0 || owner / zero->shards != muon->me / zero->shards)
+            continue;
+        int64_t mine = zero_updated_part(zero, t).count;
+        counts.held += mine;
+        if (owner != muon->me)
+            continue;
+        counts.given += unit_tensor_count(&zero->graph->tensors[t]);
+        counts.kept += mine;
+    }
+    return counts;
 }
 
 /* --- in a step -------------------------------------------------------------------------------- */

@@ -74,9 +74,10 @@ static void test_volume_of_muon(void **state)
                                 .model = {.width = 10},
                                 .engine = {.micro_batches = 4, .micro_batch = 2, .tokens = 5},
                                 .train = {.sample_prompt = ""}};
-    struct trainer_summary summary = {.ranks = 4, .parameters = 1000, .part = {.matrices = 800}};
+    struct trainer_summary summary = {
+        .ranks = 4, .parameters = 1000, .part = {.muon = {.given = 200, .held = 200, .kept = 50}}};
     (void)state;
-    assert_true(ranks_formula(&config, &summary).muon == 4 * 2 * 3 * 50);
+    assert_true(ranks_formula(&config, &summary).muon == 4 * 2 * 150);
 }
 
 /* Two copies of a pipeline of two PP stages: the formulas are those of PP stage 0. */

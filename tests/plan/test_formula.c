@@ -100,16 +100,16 @@ static void test_widths(void **state)
 static void test_muon(void **state)
 {
     (void)state;
-    struct roster roster = roster_of(2, 4, 0), worker = roster_of(0, 4, 2),
-                  server = roster_of(3, 4, 2);
-    struct volume volume = {.matrices = 1600, .direction = 2};
-    assert_true(formula_sent(&roster, 2, &volume, TRAFFIC_MUON) == 2 * 2 * 3 * 100);
-    assert_true(formula_sent(&worker, 2, &volume, TRAFFIC_MUON) == 0);
-    assert_true(formula_sent(&server, 2, &volume, TRAFFIC_MUON) == 2 * 2 * 1 * 400);
-    roster.copies = 4;
-    assert_true(formula_sent(&roster, 0, &volume, TRAFFIC_MUON) == 2 * 3 * 400);
+    struct roster roster = roster_of(2, 4, 0);
+    struct volume volume = {.muon = {.given = 400, .held = 300, .kept = 100}, .direction = 2};
+    assert_true(formula_sent(&roster, 2, &volume, TRAFFIC_MUON) == 2 * (200 + 300));
     roster.copies = 2;
-    assert_true(formula_sent(&roster, 2, &volume, TRAFFIC_MUON) == 2 * 2 * 400);
+    assert_true(formula_sent(&roster, 2, &volume, TRAFFIC_MUON) == 2 * (200 + 700));
+    roster.copies = 4; /* of everything: directions do not travel */
+    volume.muon = (struct muon_counts){.given = 400, .held = 400, .kept = 400};
+    assert_true(formula_sent(&roster, 0, &volume, TRAFFIC_MUON) == 2 * 3 * 400);
+    volume.muon = (struct muon_counts){0}; /* a worker that owns nothing */
+    assert_true(formula_sent(&roster, 2, &volume, TRAFFIC_MUON) == 0);
 }
 
 /* Two copies on four ranks: a shard is half of everything, and gathers stay inside a pair. */

@@ -41,45 +41,52 @@ static void test_pipelines_match_their_plan(void **state)
     }
 }
 
-/* Bytes for Muon of all ranks of a plan; *formula: the same by the formula. */
-static double sum_of_ranks(const struct rig_config *config, int ranks, double *formula)
+/* Every rank sends what the formula says. Returns bytes of all ranks, divided by those of all
+ * matrices. */
+static double sum_of_ranks(const struct rig_config *config, int ranks)
 {
     struct env env = testing_env(1);
     struct plan_request request = request_of(config, ranks);
-    double sent = 0;
-    *formula = 0;
+    double sent = 0, matrices = 0;
     for (int r = 0; r < ranks; r++) {
         struct plan_rank rank;
         assert_ok(plan_rank(&env, &request, r, &rank));
-        assert_true(rank.part.matrices > 0);
+        assert_true(plan_sent_formula(&request, 1, &rank, config->stage, TRAFFIC_MUON) ==
+                    (double)rank.sent[TRAFFIC_MUON]);
         sent += (double)rank.sent[TRAFFIC_MUON];
-        *formula += plan_sent_formula(&request, 1, &rank, config->stage, TRAFFIC_MUON);
+        matrices += (double)rank.part.muon.given * sizeof(float);
     }
     env_destroy(&env);
-    return sent;
+    return sent / matrices;
 }
 
-/* In ZeRO stage 0 exactly. With shards, what an owner keeps of its own tensors varies. */
-static void test_sum_of_ranks_matches_the_formula(void **state)
+/* C + 1 - 2/G of the matrices with C copies of G shards: in ZeRO stage 0 exactly. With shards, what
+ * an owner keeps of its own tensors varies. */
+static void test_traffic_matches_the_formula(void **state)
 {
     (void)state;
-    double formula;
     for (int ranks = 2; ranks <= 12; ranks += 5) {
         struct rig_config config = muon_config(false, 0);
         config.model.layers = 12;
-        double sent = sum_of_ranks(&config, ranks, &formula);
-        assert_true(fabs(sent - formula) < 1e-9 * formula);
+        assert_true(sum_of_ranks(&config, ranks) == ranks - 1);
         config.stage = 2;
-        sent = sum_of_ranks(&config, ranks, &formula);
-        if (fabs(sent / formula - 1) > 0.25)
-            fail_msg("%d ranks send %.0f bytes, the formula says %.0f", ranks, sent, formula);
+        double sent = sum_of_ranks(&config, ranks), expected = 2 - 2.0 / ranks;
+        if (fabs(sent / expected - 1) > 0.25)
+            fail_msg("%d ranks send %.3f of the matrices, not %.3f", ranks, sent, expected);
         if (ranks % 2 != 0)
             continue;
         config.group = ranks / 2;
-        sent = sum_of_ranks(&config, ranks, &formula);
-        if (fabs(sent / formula - 1) > 0.25)
-            fail_msg("%d ranks in two copies send %.0f bytes, the formula says %.0f", ranks, sent,
-                     formula);
+        sent = sum_of_ranks(&config, ranks), expected = 3 - 4.0 / ranks;
+        if (fabs(sent / expected - 1) > 0.25)
+            fail_msg("%d ranks in two copies send %.3f of the matrices, not %.3f", ranks, sent,
+                     expected);
+        config.group = 0;
+        config.servers = 1 + ranks / 4;
+        expected = 2 - 2.0 / config.servers;
+        sent = sum_of_ranks(&config, ranks);
+        if (fabs(sent - expected) > 0.25)
+            fail_msg("%d servers send %.3f of the matrices, not %.3f", config.servers, sent,
+                     expected);
     }
 }
 
@@ -96,7 +103,7 @@ static void test_nothing_without_muon(void **state)
     request.zero.optimizer.kind = OPTIMIZER_MUON;
     assert_ok(plan_rank(&env, &request, 0, &muon));
     assert_int_equal(adamw.sent[TRAFFIC_MUON], 0);
-    assert_int_equal(adamw.part.matrices, 0);
+    assert_int_equal(adamw.part.muon.given, 0);
     assert_true(muon.sent[TRAFFIC_MUON] > 0);
     assert_true(muon.bytes[MEM_COMM] > adamw.bytes[MEM_COMM]);
     assert_true(muon.bytes[MEM_SCRATCH] > adamw.bytes[MEM_SCRATCH]);
@@ -108,7 +115,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_match_their_plan),
         cmocka_unit_test(test_pipelines_match_their_plan),
-        cmocka_unit_test(test_sum_of_ranks_matches_the_formula),
+        cmocka_unit_test(test_traffic_matches_the_formula),
         cmocka_unit_test(test_nothing_without_muon),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -146,9 +146,9 @@ void ranks_table_print(struct console *console, const struct run_config *config,
               formula.gather, "a step");
     print_row(console, "gradients sent", (double)sent->sent[TRAFFIC_REDUCE] / steps, formula.reduce,
               "a step");
-    if (s->part.matrices > 0)
+    if (formula.muon > 0)
         print_row(console, "matrices sent", (double)sent->sent[TRAFFIC_MUON] / steps, formula.muon,
-                  "a step: to be orthogonalized by Muon, and back; formula: average of the ranks");
+                  "a step: to be orthogonalized by Muon, and back");
     if (config->parallel.pp > 1)
         print_row(console, "to other stages", (double)sent->sent[TRAFFIC_PIPE] / steps,
                   formula.pipe, "a step: activations and their gradients, of stage 0");
