@@ -19,8 +19,10 @@ struct rig_config {
     enum dtype compute;       /* of ops; f32 by default, on a GPU always `type` */
     int threads, recompute;
     int64_t batch, tokens, micro_batches;
-    double clip, eps;              /* eps 0: 1e-8 */
-    enum optimizer_kind optimizer; /* with Nesterov momentum 0.95 where it has one */
+    double clip, eps;                /* eps 0: 1e-8 */
+    enum optimizer_kind optimizer;   /* with Nesterov momentum 0.95 where it has one */
+    const struct zero_group *groups; /* borrowed */
+    int group_count;
     int stage, prefetch, servers, group;
     bool local;
     enum dtype type, sum_type;
@@ -123,6 +125,8 @@ static inline enum status rig_build(struct rig *rig)
                                .optimizer.beta2 = 0.95,
                                .optimizer.eps = c->eps > 0 ? c->eps : 1e-8,
                                .weight_decay = 0.1,
+                               .groups = c->groups,
+                               .group_count = c->group_count,
                                .clip = c->clip,
                                .micro_batches = c->micro_batches,
                                .stage = c->stage,

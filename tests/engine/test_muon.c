@@ -184,6 +184,34 @@ static void test_pipeline(void **state)
     }
 }
 
+/* Tensors of different settings take part in the same exchanges. */
+static void test_several_settings(void **state)
+{
+    (void)state;
+    struct zero_group groups[] = {
+        {.match = "*up_proj*", .lr_mul = 0.5, .wd_mul = 1},
+        {.match = "*q_proj*", .lr_mul = 1, .wd_mul = 2},
+        {.match = "*layers.1.*o_proj*", .lr_mul = 1, .wd_mul = 1},
+    };
+    for (int g = 0; g < 3; g++)
+        groups[g].optimizer = (struct optimizer){.kind = g == 1 ? OPTIMIZER_ADAMW : OPTIMIZER_MUON,
+                                                 .beta1 = 0.9,
+                                                 .beta2 = 0.95,
+                                                 .eps = 1e-8,
+                                                 .momentum = 0.9,
+                                                 .nesterov = g == 0};
+    struct rig_config config = muon_config(1);
+    struct trace same = run(config, 1);
+    config.groups = groups;
+    config.group_count = 3;
+    struct trace plain = run(config, 1);
+    assert_memory_not_equal(same.params, plain.params, (size_t)same.count * sizeof(float));
+    for (config.stage = 0; config.stage <= 3; config.stage++)
+        compare(&plain, config, 3);
+    free(same.params);
+    free(plain.params);
+}
+
 /* --- what cannot be ------------------------------------------------------------------------- */
 
 static void *refuse(void *argument)
@@ -226,6 +254,7 @@ int main(void)
         cmocka_unit_test(test_stages_and_ranks),
         cmocka_unit_test(test_servers_and_groups),
         cmocka_unit_test(test_pipeline),
+        cmocka_unit_test(test_several_settings),
         cmocka_unit_test(test_tensor_parallel_is_refused),
         cmocka_unit_test(test_failing_allocations),
     };
