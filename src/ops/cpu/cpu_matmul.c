@@ -53,11 +53,13 @@ static struct tiles choose_tiles(int64_t m, int64_t n)
 }
 
 /* The tiles of a symmetric (n, n) output: square, and many, since those above the diagonal are
- * copies. */
+ * copies. Six by six leave 58 % of the product; eight by eight are no faster. */
 static struct tiles choose_square_tiles(int64_t n)
 {
-    int64_t size = n < 128 ? n : min64(tile_size(n, 4), 256), count = ceil_div(n, size);
-    return (struct tiles){size, size, count, count};
+    enum { SMALLEST = 64, LARGEST = 256 };
+    int64_t size = tile_size(n, 6);
+    size = size < SMALLEST ? SMALLEST : min64(size, LARGEST);
+    return (struct tiles){size, size, ceil_div(n, size), ceil_div(n, size)};
 }
 
 /* Writes the transpose of a tile of a symmetric output to the other side of the diagonal. */

@@ -7,7 +7,6 @@
  */
 #include <math.h>
 #include "ops/cpu/cpu_impl.h"
-#include "ops/ref/ref_impl.h"
 
 /* Scratch: the sums of the norm's blocks, the other of two matrices that x alternates with, A, and
  * b A + c A^2. */
@@ -48,7 +47,7 @@ static void normalize(struct ops *ops, struct stream *stream, int64_t count, con
 {
     double norm;
     cpu_square_sums(ops, stream, DTYPE_F32, &(struct square_range){x, count, w.sums}, 1);
-    ref_sum(ops, stream, ceil_div(count, OPS_BLOCK), w.sums, &norm);
+    ops->backend->sum(ops, stream, ceil_div(count, OPS_BLOCK), w.sums, &norm);
     double factor = norm > 0 ? 1 / sqrt(norm) : 0;
     IN_THREADS(cpu_threads(ops, count), scale_thread(count, x, factor, w.other));
 }
