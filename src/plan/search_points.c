@@ -18,6 +18,7 @@ struct enumeration { /* state of the loops */
     const struct search_space *space;
     struct search_points *out;
     struct search_tp *tp_group; /* of the current tp */
+    bool whole_matrices;        /* muon updates some: tp must be 1 */
 };
 
 /* --- a layout --------------------------------------------------------------------------------- */
@@ -305,10 +306,21 @@ static enum status try_tp(struct enumeration *w, int tp)
     return try_meshes(w, tp);
 }
 
-/* The ranks of a TP group are adjacent and on one node. */
-static bool tp_is_possible(const struct search_space *space, int tp)
+static enum status look_for_muon(void *user, struct env *env, const struct unit_graph *graph)
 {
+    struct enumeration *w = user;
+    (void)env;
+    w->whole_matrices = zero_config_uses(&w->space->request->zero, graph, OPTIMIZER_MUON);
+    return STATUS_OK;
+}
+
+/* The ranks of a TP group are adjacent and on one node. */
+static bool tp_is_possible(const struct enumeration *w, int tp)
+{
+    const struct search_space *space = w->space;
     int ranks = space->request->ranks;
+    if (w->whole_matrices && tp > 1)
+        return false;
     if (space->fixed.tp && tp != space->request->parallel.tp)
         return false;
     return ranks % tp == 0 && (ranks <= space->node || space->node % tp == 0) &&
@@ -331,11 +343,12 @@ static enum status find_batches(struct enumeration *w)
 static enum status try_all(struct enumeration *w)
 {
     int most = w->space->node;
+    TRY(plan_look(w->env, w->space->request, look_for_muon, w));
     TRY(find_batches(w));
     TRY(mem_alloc_array(w->env, MEM_OTHER, "search", (size_t)most, sizeof *w->out->tp_groups,
                         &w->out->tp_groups));
     for (int tp = 1; tp <= most; tp++)
-        if (tp_is_possible(w->space, tp))
+        if (tp_is_possible(w, tp))
             TRY(try_tp(w, tp));
     return STATUS_OK;
 }

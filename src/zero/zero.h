@@ -29,7 +29,8 @@
 
 struct zero_group {    /* optimizer.groups: the last group that matches a tensor's name applies */
     const char *match; /* glob */
-    double lr_mul, wd_mul;
+    double lr_mul;
+    double decay; /* instead of weight_decay */
     struct optimizer optimizer;
 };
 
@@ -91,6 +92,10 @@ struct zero_config {
     zero_gradient_fn *gradient;      /* NULL: none; not with tensor parallelism */
     void *gradient_user;
 };
+
+/* Whether any tensor of the model is updated by this kind. Not collective. */
+bool zero_config_uses(const struct zero_config *config, const struct unit_graph *graph,
+                      enum optimizer_kind kind);
 
 struct zero;
 /* `comm` is borrowed; NULL: one rank. Collective, as is everything below unless stated
