@@ -33,6 +33,13 @@ struct moment_forms optimizer_moments(const struct optimizer *optimizer)
     return moments;
 }
 
+double optimizer_bytes(const struct optimizer *optimizer)
+{
+    static const double bytes[] = {[MOMENT_F32] = 4, [MOMENT_CODE8] = 1 + 1.0 / OPS_BLOCK};
+    struct moment_forms moments = optimizer_moments(optimizer);
+    return bytes[moments.m] + bytes[moments.v];
+}
+
 static bool has_momentum(const struct optimizer *optimizer)
 {
     return optimizer->kind == OPTIMIZER_SGD || optimizer->kind == OPTIMIZER_MUON;

@@ -45,6 +45,8 @@ struct moment_forms {
 struct optimizer optimizer_for(struct optimizer optimizer, const struct unit_tensor *tensor);
 /* Of a kind that applies to its tensor. */
 struct moment_forms optimizer_moments(const struct optimizer *optimizer);
+/* Bytes per parameter: 8 for adamw. */
+double optimizer_bytes(const struct optimizer *optimizer);
 /* The rule, with beta1, beta2, eps and nesterov; the caller sets locations and number. */
 struct update optimizer_update(const struct optimizer *optimizer);
 bool optimizer_same(const struct optimizer *a,

@@ -93,9 +93,9 @@ struct zero_config {
     void *gradient_user;
 };
 
-/* Whether any tensor of the model is updated by this kind. Not collective. */
-bool zero_config_uses(const struct zero_config *config, const struct unit_graph *graph,
-                      enum optimizer_kind kind);
+/* What applies to a tensor: of the last group that matches it, or of the run. */
+struct optimizer zero_optimizer_of(const struct zero_config *config,
+                                   const struct unit_tensor *tensor);
 
 struct zero;
 /* `comm` is borrowed; NULL: one rank. Collective, as is everything below unless stated

@@ -29,15 +29,10 @@ static struct zero_group group_of(const struct zero_config *config, const char *
         .lr_mul = 1.0, .decay = config->weight_decay, .optimizer = config->optimizer};
 }
 
-bool zero_config_uses(const struct zero_config *config, const struct unit_graph *graph,
-                      enum optimizer_kind kind)
+struct optimizer zero_optimizer_of(const struct zero_config *config,
+                                   const struct unit_tensor *tensor)
 {
-    for (int t = 0; t < graph->tensor_count; t++) {
-        const struct unit_tensor *tensor = &graph->tensors[t];
-        if (optimizer_for(group_of(config, tensor->name).optimizer, tensor).kind == kind)
-            return true;
-    }
-    return false;
+    return optimizer_for(group_of(config, tensor->name).optimizer, tensor);
 }
 
 /* Muon works on whole matrices, which tensor parallelism cuts. */
@@ -110,8 +105,7 @@ enum status zero_batches_create(struct zero *zero)
                         &zero->batch_of));
     for (int t = 0, b; t < graph->tensor_count; t++) {
         const struct unit_tensor *tensor = &graph->tensors[t];
-        struct optimizer chosen =
-            optimizer_for(group_of(&zero->config, tensor->name).optimizer, tensor);
+        struct optimizer chosen = zero_optimizer_of(&zero->config, tensor);
         if (chosen.kind == OPTIMIZER_MUON && zero->tp_group.size > 1)
             return refuse_parts(zero, tensor);
         for (b = 0; b < zero->batch_count; b++)
