@@ -495,6 +495,7 @@ enum status plan_view_json(struct cli *cli, const struct plan_view *view)
     struct json_out json;
     json_out_begin(&json, cli->env);
     json_out_int(&json, "parameters", plan->parameters);
+    json_out_string(&json, "optimizer", optimizer_word(view->request->zero.optimizer.kind));
     json_out_real(&json, "flops_per_token", plan->flops_per_token);
     json_out_int(&json, "ranks", view->request->ranks);
     json_out_int(&json, "servers", view->request->zero.servers);
