@@ -37,7 +37,7 @@ static const struct option group_fields[] = {
     {OWN(beta1, REAL), BELOW_ONE, .help = "AdamW's beta1"},
     {OWN(beta2, REAL), BELOW_ONE, .help = "AdamW's beta2"},
     {OWN(eps, REAL), RANGE(1e-30, 1), .help = "AdamW's epsilon"},
-    {OWN(weight_decay, REAL), RANGE(0, 1e3), .help = "decoupled weight decay"},
+    {OWN(weight_decay, REAL), RANGE(0, 1e3), .help = "weight decay"},
     {OWN(momentum, REAL), BELOW_ONE, .help = "momentum of sgd and muon"},
     {OWN(nesterov, BOOL), .help = "Nesterov momentum"},
 };

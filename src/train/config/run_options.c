@@ -28,7 +28,8 @@ static const struct option train_list[] = {
     {TRAIN(decay, INT), .fallback = "-1", RANGE(-1, 1e12),
      .help = "decay steps of the wsd schedule; -1 = train.steps / 5"},
     {TRAIN(weight_decay, REAL), .fallback = "0.1", RANGE(0, 1e3),
-     .help = "decoupled weight decay of matrices and embeddings"},
+     .help =
+         "weight decay of matrices and embeddings; decoupled, but with sgd part of the gradient"},
     {TRAIN(beta1, REAL), .fallback = "0.9", RANGE(0, 0.9999999), .help = "AdamW's beta1"},
     {TRAIN(beta2, REAL), .fallback = "0.95", RANGE(0, 0.9999999), .help = "AdamW's beta2"},
     {TRAIN(eps, REAL), .fallback = "1e-8", RANGE(1e-30, 1), .help = "AdamW's epsilon"},
