@@ -43,7 +43,7 @@ static enum status refuse_parts(const struct zero *zero, const struct unit_tenso
     if (g >= 0)
         snprintf(key, sizeof key, "optimizer.groups entry %d", g + 1);
     return FAIL(zero->env, CONFIG,
-                "%s: muon needs whole matrices: parallel.tp must be 1; set it to 1, or choose "
+                "%s: muon needs whole matrices: parallel.tp must be 1; otherwise choose "
                 "another optimizer for '%s'",
                 key, tensor->name);
 }
