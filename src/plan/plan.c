@@ -7,6 +7,7 @@
  */
 #include "plan/plan.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -144,6 +145,38 @@ enum status plan_model(struct env *env, const struct plan_request *request, int6
     plan_parts_free(&parts);
     mem_destroy(own.mem);
     return st;
+}
+
+struct optimizers_look {
+    const struct plan_request *request;
+    struct plan_optimizers *result;
+};
+
+static enum status look_at_optimizers(void *user, struct env *env, const struct unit_graph *graph)
+{
+    const struct optimizers_look *look = user;
+    const struct zero_config *store = &look->request->zero;
+    struct plan_optimizers *result = look->result;
+    double masters = store->type == DTYPE_F32 ? 0 : sizeof(float), total = 0;
+    (void)env;
+    *result = (struct plan_optimizers){
+        .widths = store->type == DTYPE_F32 ? state_fp32 : state_mixed, .least = INFINITY};
+    for (int t = 0; t < graph->tensor_count; t++) {
+        struct optimizer optimizer = zero_optimizer_of(store, &graph->tensors[t]);
+        double bytes = masters + optimizer_bytes(&optimizer);
+        total += bytes * (double)unit_tensor_whole(&graph->tensors[t]);
+        result->least = fmin(result->least, bytes);
+        result->muon |= optimizer.kind == OPTIMIZER_MUON;
+    }
+    result->widths.optimizer = total / (double)unit_graph_count(graph);
+    return STATUS_OK;
+}
+
+enum status plan_optimizers(struct env *env, const struct plan_request *request,
+                            struct plan_optimizers *result)
+{
+    struct optimizers_look look = {request, result};
+    return plan_look(env, request, look_at_optimizers, &look);
 }
 
 /* --- all stages ----------------------------------------------------------------------------- */
@@ -317,7 +350,10 @@ static enum status find_activations(struct env *env, const struct plan_request *
 static enum status fill(struct env *env, const struct plan_request *request, struct plan *plan)
 {
     TRY(plan_check_parallel(env, &request->model, request->ranks, &request->parallel));
+    struct plan_optimizers optimizers;
     TRY(plan_model(env, request, &plan->parameters, &plan->flops_per_token));
+    TRY(plan_optimizers(env, request, &optimizers));
+    plan->widths = optimizers.widths;
     if (plan->rounds > 0)
         TRY(plan_pipe_make(env, request, plan->rounds, &plan->pipe));
     for (int stage = 0; stage < PLAN_ZERO_STAGES; stage++) {

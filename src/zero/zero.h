@@ -29,7 +29,8 @@
 
 struct zero_group {    /* optimizer.groups: the last group that matches a tensor's name applies */
     const char *match; /* glob */
-    double lr_mul, wd_mul;
+    double lr_mul;
+    double decay; /* instead of weight_decay */
     struct optimizer optimizer;
 };
 
@@ -91,6 +92,10 @@ struct zero_config {
     zero_gradient_fn *gradient;      /* NULL: none; not with tensor parallelism */
     void *gradient_user;
 };
+
+/* What applies to a tensor: of the last group that matches it, or of the run. */
+struct optimizer zero_optimizer_of(const struct zero_config *config,
+                                   const struct unit_tensor *tensor);
 
 struct zero;
 /* `comm` is borrowed; NULL: one rank. Collective, as is everything below unless stated

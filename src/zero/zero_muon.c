@@ -30,7 +30,8 @@
  *     exchange     collect 0  collect 1        give back 0, collect 2  ...
  *
  * A lone owner does the same without exchanges, one tensor after the other. All owners have buffers
- * of the same sizes: those of the owner that needs most.
+ * of the same sizes: those of the owner that needs most. TP ranks have parts of matrices, so
+ * zero_batches_create refuses Muon there.
  */
 #include "zero/zero_impl.h"
 
@@ -434,10 +435,6 @@ enum status zero_muon_create(struct zero *zero)
         tensors += is_muon(zero, t);
     if (tensors == 0)
         return STATUS_OK;
-    if (zero->tp_group.size > 1)
-        return FAIL(zero->env, CONFIG,
-                    "optimizer.kind: muon needs whole matrices; use parallel.tp=1 or another kind "
-                    "for split tensors");
     TRY(mem_alloc(zero->env, MEM_OTHER, "muon", sizeof *muon, &muon));
     *muon = (struct zero_muon){.owners = zero->roster.owners,
                                .me = zero->roster.rank - zero->roster.first_owner};

@@ -189,9 +189,9 @@ static void test_several_settings(void **state)
 {
     (void)state;
     struct zero_group groups[] = {
-        {.match = "*up_proj*", .lr_mul = 0.5, .wd_mul = 1},
-        {.match = "*q_proj*", .lr_mul = 1, .wd_mul = 2},
-        {.match = "*layers.1.*o_proj*", .lr_mul = 1, .wd_mul = 1},
+        {.match = "*up_proj*", .lr_mul = 0.5, .decay = 0.1},
+        {.match = "*q_proj*", .lr_mul = 1, .decay = 0.2},
+        {.match = "*layers.1.*o_proj*", .lr_mul = 1, .decay = 0.1},
     };
     for (int g = 0; g < 3; g++)
         groups[g].optimizer = (struct optimizer){.kind = g == 1 ? OPTIMIZER_ADAMW : OPTIMIZER_MUON,

@@ -24,7 +24,7 @@ static int64_t sent_bytes(const struct plan_rank *rank)
 /* Params that a PP stage borrows have their optimizer state in another PP stage. */
 static double state_formula(const struct plan_view *view, const struct plan_rank *rank, int stage)
 {
-    struct state_widths own = view->request->zero.type == DTYPE_F32 ? state_fp32 : state_mixed;
+    struct state_widths own = view->plan->widths;
     struct state_widths borrowed = {own.param, own.grad, 0};
     double others = (double)rank->part.borrowed;
     return formula_state(&rank->roster, stage, (double)rank->part.parameters - others, own) +
@@ -498,6 +498,7 @@ enum status plan_view_json(struct cli *cli, const struct plan_view *view)
     struct json_out json;
     json_out_begin(&json, cli->env);
     json_out_int(&json, "parameters", plan->parameters);
+    json_out_string(&json, "optimizer", optimizer_word(view->request->zero.optimizer.kind));
     json_out_real(&json, "flops_per_token", plan->flops_per_token);
     json_out_int(&json, "ranks", view->request->ranks);
     json_out_int(&json, "servers", view->request->zero.servers);
