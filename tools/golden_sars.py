@@ -21,9 +21,9 @@ bet are frozen. All micro-batches of a step count as one batch: loss / labels of
 
 NAME.safetensors has init/* (F32), and in F64 logits (first micro-batch), raw/* (Theta's gradient of the first step,
 before gate and clamp), grad/* (what AdamW gets in the first step), final/* (after all steps), and for every step, as
-(steps, layers, 4, width): goodness (sums of G), keep (gate bits), active (number of tokens a neuron is on for). The JSON
-file has the sizes, tokens, labels (-1: none), losses, norms and shares; its variants start from the same init and have
-losses, norms and for each final tensor its sum and the sum of its absolute values.
+(steps, layers, 4, width): goodness (sums of G), keep (gate bits), active (tokens a neuron is on for). NAME.json has the
+sizes, tokens, labels (-1: none), losses, norms and shares; its variants start from the same init and have losses, norms
+and for each trained final tensor its sum and the sum of its absolute values.
 
 The hand-written backward pass is compared with autograd and with finite differences, AdamW with PyTorch's. Batches are
 drawn until every discontinuity has a margin, and the same run in float32 must set the same bits. Needs torch and numpy.
@@ -333,18 +333,19 @@ class Step:
                     grad[at + "mu_bias"] = grad[at + "mu_bias"] * keep
         return {name: g.clamp(-HYPER["clamp"], HYPER["clamp"]) if in_theta(name) else g for name, g in grad.items()}
 
+    def gate_sums(self):
+        return self.s_local if self.rule["gate"] == "local" else [self.s]
+
     def bits(self):
-        """Everything that is decided by a comparison with zero."""
-        return torch.cat([self.keep.flatten(), self.active.flatten(),
-                          *((s > 0).to(s.dtype).flatten() for s in self.s_local)])
+        """What is decided by comparing with zero; for the masks, how often each neuron is on."""
+        return torch.cat([self.active.flatten(), *((s > 0).to(s.dtype).flatten() for s in self.gate_sums())])
 
     def margins(self):
         """Smallest sizes, each relative to the largest of its vector (gO: absolute, of rows that are not zero)."""
-        sums = self.s_local if self.rule["gate"] == "local" else [self.s]
         gates = torch.stack([torch.stack([self.p[module(l, n) + "gate_param"] for n in KINDS])
                              for l in range(self.c["layers"])]).abs().sort(-1).values
         return dict(ell=self.least["ell"], gO=self.least["gO"],
-                    s=min(least(s / s.abs().amax(-1, keepdim=True)) for s in sums),
+                    s=min(least(s / s.abs().amax(-1, keepdim=True)) for s in self.gate_sums()),
                     dc=least(self.dc / self.dc.abs().amax(-1, keepdim=True)),
                     g=float(((gates[..., -1] - gates[..., -2]) / gates[..., -1]).min()))
 
@@ -528,9 +529,12 @@ def draw(c, generator):
 
 
 def acceptable(tokens, labels, margins):
-    """Equal first tokens would have a gO of q that is zero but for rounding: there are no positions."""
+    """Scores of a query that sees one key, or only equal keys, have a gradient of exactly zero. It becomes rounding noise
+    in an attention that sums dout * out, and mas makes noise large. So only a first query may be such a query: the second
+    token differs (there are no positions), and its keys have other gradients too: a label follows."""
     counts = (labels >= 0).sum((1, 2))
-    return (counts.min() > 0 and len(set(counts.tolist())) > 1 and (tokens[..., 0] != tokens[..., 1]).all()
+    return (len(set(counts.tolist())) > 1 and (labels[..., 1:] >= 0).any(-1).all()
+            and (tokens[..., 0] != tokens[..., 1]).all()
             and margins["gO"] > 1e-6 and min(margins[name] for name in ("ell", "s", "dc", "g")) > MARGIN)
 
 
