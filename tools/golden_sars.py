@@ -529,9 +529,9 @@ def draw(c, generator):
 
 
 def acceptable(tokens, labels, margins):
-    """Scores of a query that sees one key, or only equal keys, have a gradient of exactly zero. It becomes rounding noise
-    in an attention that sums dout * out, and mas makes noise large. So only a first query may be such a query: the second
-    token differs (there are no positions), and its keys have other gradients too: a label follows."""
+    """Scores of a query that sees one key, or only equal keys, have a gradient of exactly zero. It becomes rounding
+    noise in an attention that sums dout * out, and mas makes noise large. So only first queries are such queries (the
+    second token differs: there are no positions), and first keys have other gradients too (a label follows)."""
     counts = (labels >= 0).sum((1, 2))
     return (len(set(counts.tolist())) > 1 and (labels[..., 1:] >= 0).any(-1).all()
             and (tokens[..., 0] != tokens[..., 1]).all()
