@@ -351,7 +351,7 @@ struct update_segment {
     int64_t first;              /* adamw8: index of the first element in its tensor */
     uint32_t key;               /* adamw8: of the tensor, for the rounding of v */
     int skip;                   /* adamw8: elements of the first block before the first element */
-    float lr_mul, decay;        /* decay: weight_decay * wd_mul */
+    float lr_mul, decay;        /* decay: 0 = none */
     float scale;                /* apply */
 };
 /* `scalars` and `segments` are in device memory. On a dry device they cannot be read, so the

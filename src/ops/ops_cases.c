@@ -1,5 +1,5 @@
 /* ops_cases -- the table of described ops, and lists of tensors. The descriptions are in
- * ops_cases_layers.c, ops_cases_attention.c and ops_cases_flat.c. */
+ * ops_cases_layers.c, ops_cases_attention.c, ops_cases_flat.c and ops_cases_matrix.c. */
 #include "ops/ops_cases.h"
 #include <stdarg.h>
 #include <stdio.h>

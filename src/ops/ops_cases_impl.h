@@ -39,7 +39,8 @@
     X(cast, NULL, 0)                                   \
     X(square_sums, NULL, 1e-14)                        \
     X(find_nonfinite, NULL, 0)                         \
-    X(adamw, NULL, 1e-6)
+    X(adamw, NULL, 1e-6)                               \
+    X(orthogonalize, NULL, 4e-6)
 
 /* Each op has two functions: ops_describe_x lists its tensors, ops_run_x calls the face with
  * them. */

@@ -111,10 +111,26 @@
 #define TREE_SHAPES(X)   X(1, 0) X(6, 1) X(64, 3) X(96, 5) X(1024, 10) X(24576, 12) X(5000, 0)
 #define TREE_CASES(n, l) {"tree_sums", .count = n, .level = l},
 
+/* Square, wide, tall; the last two have several tiles on the CPU. */
+#define MATRIX_SHAPES(X) \
+    X(1, 1)              \
+    X(1, 70)             \
+    X(70, 1)             \
+    X(13, 5)             \
+    X(5, 13)             \
+    X(48, 48)            \
+    X(64, 192)           \
+    X(192, 64)           \
+    X(100, 33)           \
+    X(150, 300)          \
+    X(300, 150)
+#define MATRIX_CASES(r, w) {"orthogonalize", .rows = r, .width = w},
+
 static const struct ops_case op_shapes[] = {
     LINEAR_SHAPES(LINEAR_CASES) NORM_SHAPES(NORM_CASES) FLAT_SHAPES(FLAT_CASES)
         GATE_SHAPES(GATE_CASES) ATTENTION_SHAPES(ATTENTION_CASES) TREE_SHAPES(TREE_CASES)
-            LOSS_SHAPES(LOSS_CASES){"rope_attention", .attention = {1, 300, 2, 1, 32}},
+            MATRIX_SHAPES(MATRIX_CASES)
+                LOSS_SHAPES(LOSS_CASES){"rope_attention", .attention = {1, 300, 2, 1, 32}},
     {"attention_backward_rope", .attention = {2, 37, 4, 2, 16}, .bias = true},
     {"rope", .attention = {1, 1, 4, 2, 16}, .first = 9, .at = true},
     {"attention_cached", .attention = {1, 1, 4, 2, 16}, .past = 0, .room = 7, .at = true},

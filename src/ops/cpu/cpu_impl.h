@@ -101,6 +101,27 @@ void cpu_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int6
 /* sums (width) of the columns of x (rows, width): the bits of cpu_linear_dw's dbias */
 void cpu_column_sums(struct ops *ops, int64_t rows, int64_t width, const float *x, float *sums);
 
+/* c (m, n) = op(a) op(b) (+ c), with what is fused before and after each tile */
+struct cpu_product {
+    int64_t m, n, k;
+    bool a_transposed, b_transposed;
+    const float *a, *b;
+    float *c;
+    bool add;           /* c is added to, not overwritten */
+    const float *bias;  /* (n) or NULL: added to every row of c */
+    const float *start; /* (m, n), not c, or NULL: c = times op(a) op(b) + start_times start */
+    float times, start_times;
+    bool symmetric;        /* c is symmetric: half of it is computed, the other half copied */
+    float *gelu;           /* (m, n) or NULL: receives gelu(c) */
+    const float *gelu_pre; /* (m, n) or NULL: c is multiplied by gelu'(gelu_pre) */
+};
+void cpu_multiply(struct ops *ops, const struct cpu_product *p);
+
+/* cpu_orthogonalize.c */
+void cpu_orthogonalize(struct ops *ops, struct stream *stream, int64_t rows, int64_t columns,
+                       void *x, void *scratch);
+size_t cpu_orthogonalize_scratch(const struct ops *ops, int64_t rows, int64_t columns);
+
 /* cpu_norm.c */
 void cpu_add_norm(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
                   const struct add_norm *a);
