@@ -37,10 +37,10 @@ static void every_largest_magnitude_has_its_scale(void **state)
 static void compare(uint32_t a, uint32_t scale)
 {
     static const uint32_t random[] = {0, 1, 0x800000, 0x7fffff, 0xffffff, 0x123456, 0xedcba9};
-    uint32_t of_zero = scale > 0 ? scale : CODE8_TOP_M;
+    uint32_t of_zero = scale > 0 ? scale : CODE8_TOP_M + 1u;
     if (a > 0x7f7fffff || code8_scale(a) > scale)
         return;
-    if (scale <= CODE8_MOST_NEAREST &&
+    if (code8_is_usual(of_zero, CODE8_TOP_M) &&
         code8_nearest(code8_float(a | 0x80000000u), of_zero, code8_least(of_zero, CODE8_TOP_M),
                       CODE8_TOP_M) != code8_encode(a, (uint8_t)scale, CODE8_TOP_M, -1))
         fail_msg("m %08x in a block with scale %u", a, scale);

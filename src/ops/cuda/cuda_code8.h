@@ -19,9 +19,8 @@
 #include "ops/ops_code8.h"
 
 enum {
-    CODE8_ONE = 1 << 23,          /* adds 1 to the exponent of a float */
-    CODE8_BIAS = 127,             /* of a float's exponent */
-    CODE8_MOST_NEAREST = 254 - 19 /* the largest scale for code8_nearest */
+    CODE8_ONE = 1 << 23, /* adds 1 to the exponent of a float */
+    CODE8_BIAS = 127     /* of a float's exponent */
 };
 
 CODE8_INLINE uint32_t code8_bits(float x)
@@ -71,8 +70,16 @@ CODE8_INLINE uint32_t code8_least(uint32_t scale, int top)
     return (uint32_t)(field > 1 ? field : 1) * CODE8_ONE;
 }
 
-/* code8_encode to nearest, of |x|. `scale` is that of x's block and at most CODE8_MOST_NEAREST; a
- * block whose scale is 0 has `scale` top, and the codes 0. `least`: code8_least(scale, top). */
+/* Whether code8_nearest is right in a block with this scale: neither is the sum too large, nor has a
+ * subnormal float a code with a leading one. */
+CODE8_INLINE int code8_is_usual(uint32_t scale, int top)
+{
+    uint32_t first = (uint32_t)top + 1, last = 254 - CODE8_STEP;
+    return scale - first <= last - first;
+}
+
+/* code8_encode to nearest, of |x|. `scale` is that of x's block; a block of zeros, whose scale is 0,
+ * has `scale` top + 1, and the codes 0. `least`: code8_least(scale, top). */
 CODE8_INLINE uint32_t code8_nearest(float x, uint32_t scale, uint32_t least, int top)
 {
     uint32_t bits = code8_bits(x), power = bits & 0x7f800000u, limit = (uint32_t)(top << 4 | 15);

@@ -582,7 +582,7 @@ struct adamw8_rule {
     __device__ inline void encode(const kernel_segment &s, int64_t number, const place &at,
                                   uint32_t (&a)[4], uint32_t (&b)[4]) const
     {
-        const uint32_t scale = m_scale > 0 ? m_scale : (uint32_t)CODE8_TOP_M;
+        const uint32_t scale = m_scale > 0 ? m_scale : CODE8_TOP_M + 1u;
         const uint32_t least = code8_least(scale, CODE8_TOP_M);
         const uint64_t from = (uint64_t)(s.first + at.i);
         const uint32_t seed = code8_seed(s.key, from, (uint64_t)number);
@@ -596,7 +596,7 @@ struct adamw8_rule {
                                    code8_mix(seed + (uint32_t)j * CODE8_NEXT));
         }
         /* the last: the four elements do not have the same high 32 bits */
-        if (least_root < code8_least(v_scale, CODE8_TOP_V) || m_scale > CODE8_MOST_NEAREST ||
+        if (least_root < code8_least(v_scale, CODE8_TOP_V) || !code8_is_usual(scale, CODE8_TOP_M) ||
             (uint32_t)from > 0xfffffffcu)
             encode_any(s, number, at, a, b);
     }
