@@ -409,7 +409,8 @@ struct ops_case {
     bool act;               /* swiglu_backward: also recompute y */
     bool columns;           /* norm_backward: column sums of dsum and dsum_out */
     bool random;            /* updates: the copy is rounded stochastically */
-    bool momentum, nesterov; /* sgd, muon */
+    bool momentum;          /* sgd: there is one */
+    bool nesterov;          /* sgd, muon */
 };
 
 #endif

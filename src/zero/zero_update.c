@@ -382,7 +382,8 @@ static void update_batch(struct zero *zero, int b, int64_t t)
     const struct ops_case price = {.op = update_word(update.rule),
                                    .count = batch->elements,
                                    .from = zero->sum_type,
-                                   .to = zero_is_narrow(zero) ? zero->type : DTYPE_F32};
+                                   .to = zero_is_narrow(zero) ? zero->type : DTYPE_F32,
+                                   .momentum = update.rule == UPDATE_SGD && update.beta1 > 0};
     if (batch->count == 0)
         return;
     if (zero->segment_locations)
