@@ -4,8 +4,13 @@
 
 #include "zero/partition.h"
 
-const struct state_widths state_fp32 = {4, 4, 8};
 const struct state_widths state_mixed = {2, 2, 12};
+
+struct state_widths formula_widths(enum dtype type, double moments)
+{
+    double width = (double)dtype_bytes(type), master = type == DTYPE_F32 ? 0 : 4;
+    return (struct state_widths){width, width, moments + master};
+}
 
 static bool is_owner(const struct roster *roster)
 {

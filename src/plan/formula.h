@@ -13,8 +13,11 @@
 struct state_widths {
     double param, grad, optimizer;
 };
-extern const struct state_widths state_fp32;  /* 4, 4 and 8 (momentum and variance) */
-extern const struct state_widths state_mixed; /* 2, 2 and 12 (also a master copy): the paper's K */
+extern const struct state_widths state_mixed; /* AdamW with 16-bit params: 2, 2 and 12, the paper's
+                                                 K */
+/* Params and gradients of `type`, an optimizer that keeps `moments` bytes, and in 16 bits an fp32
+ * master copy. */
+struct state_widths formula_widths(enum dtype type, double moments);
 
 /* Bytes of params, gradients and optimizer state of the roster's rank. */
 double formula_state(const struct roster *roster, int stage, double parameters,

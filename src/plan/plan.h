@@ -78,6 +78,7 @@ struct plan_pipe {
 
 struct plan {
     int64_t parameters;
+    double moment_bytes; /* that optimizers keep per parameter, on average */
     double flops_per_token;
     int64_t rounds;       /* micro-batches per worker and step */
     int64_t idle_workers; /* in the last round */
@@ -131,6 +132,8 @@ enum status plan_look(struct env *env, const struct plan_request *request, plan_
 /* Parameters, and floating-point operations per token. */
 enum status plan_model(struct env *env, const struct plan_request *request, int64_t *parameters,
                        double *flops_per_token);
+/* Bytes that the request's optimizers keep per parameter, on average. */
+enum status plan_moments(struct env *env, const struct plan_request *request, double *bytes);
 
 /* --- what would fit ------------------------------------------------------------------------- */
 struct plan_advice {

@@ -288,6 +288,7 @@ enum status search_layouts(struct env *env, const struct search_space *space,
     bool refused = false;
     enum status st;
     TRY_OR(undo, plan_model(env, space->request, &result->parameters, &result->flops_per_token));
+    TRY_OR(undo, plan_moments(env, space->request, &result->moment_bytes));
     TRY_OR(undo, judge(&s, search_points_make(&s.quiet, space, &s.points), &refused));
     if (!refused)
         TRY_OR(undo, simulate_points(&s));

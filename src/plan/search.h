@@ -43,6 +43,7 @@ struct search_layout {
 
 struct search_result {
     int64_t parameters;
+    double moment_bytes; /* that optimizers keep per parameter, on average */
     double flops_per_token;
     struct search_layout *layouts; /* fastest first */
     int count;

@@ -21,8 +21,6 @@
 #include "plan/plan_impl.h"
 #include "zero/partition.h"
 
-enum { UPDATE_BYTES = 20 }; /* read and written per parameter, at least */
-
 /* --- where the model is cut ------------------------------------------------------------------- */
 
 static enum status read_work(struct env *env, const struct search_space *space,
@@ -213,6 +211,13 @@ static double sent_seconds(const struct search_space *space, const struct search
                                               gathered * width * (shards - 1) / shards));
 }
 
+/* Bytes that an update reads and writes per parameter, at least: the parameter, a 16-bit gradient
+ * and the moments. */
+static double update_bytes(const struct search_space *space)
+{
+    return fmin(20, 2 * 4 + 2 + 2 * zero_least_moment_bytes(&space->request->zero));
+}
+
 static double update_seconds(const struct search_space *space, const struct search_point *point,
                              double parameters)
 {
@@ -220,7 +225,7 @@ static double update_seconds(const struct search_space *space, const struct sear
     int shards = point->shard_group > 0 ? point->shard_group : point->dp;
     if (sharding_of(point->stage).optim)
         parameters /= shards;
-    return rate > 0 ? parameters * UPDATE_BYTES / rate : 0;
+    return rate > 0 ? parameters * update_bytes(space) / rate : 0;
 }
 
 /* --- memory ----------------------------------------------------------------------------------- */
@@ -229,7 +234,7 @@ static double state_bytes(const struct search_space *space, const struct search_
                           double parameters)
 {
     const struct zero_config *store = &space->request->zero;
-    struct state_widths widths = store->type == DTYPE_F32 ? state_fp32 : state_mixed;
+    struct state_widths widths = formula_widths(store->type, zero_least_moment_bytes(store));
     struct roster roster = roster_of(0, point->dp, store->servers);
     if (point->shard_group > 0)
         roster.copies = point->dp / point->shard_group;

@@ -117,7 +117,7 @@ static void explain_fit(const struct search_space *space, const struct search_re
                         struct text *text)
 {
     const struct zero_config *store = &space->request->zero;
-    struct state_widths widths = store->type == DTYPE_F32 ? state_fp32 : state_mixed;
+    struct state_widths widths = formula_widths(store->type, result->moment_bytes);
     struct roster one = roster_of(0, 1, 0);
     double state = formula_state(&one, 0, (double)result->parameters, widths);
     char a[32], b[32];

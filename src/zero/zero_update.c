@@ -19,6 +19,12 @@ static struct zero_group group_of(const struct zero_config *config, const char *
     return chosen;
 }
 
+struct optimizer zero_optimizer_of(const struct zero_config *config,
+                                   const struct unit_tensor *tensor)
+{
+    return optimizer_for(group_of(config, tensor->name).optimizer, tensor);
+}
+
 struct piece_range zero_updated_part(const struct zero *zero, int t)
 {
     struct piece_range range = partition_tensor(&zero->partition, t);
@@ -34,18 +40,18 @@ static struct update_segment segment_of(const struct zero *zero, int t, struct p
     struct zero_group group = group_of(&zero->config, tensor->name);
     enum dtype grad_type = zero_sum_type(zero, mine.piece);
     int64_t at = mine.first - zero->shard * zero_shard_count(zero, mine.piece);
-    return (struct update_segment){
+    struct update_segment segment = {
         .count = mine.count,
         .param = (float *)piece->master + at,
         .copy = zero_is_narrow(zero) ? zero_at(piece->shard, zero->type, at) : NULL,
         .copy_type = zero->type,
         .grad_type = grad_type,
         .grad = zero_at(piece->total, grad_type, at),
-        .m = piece->m + at,
-        .v = piece->v + at,
         .lr_mul = (float)group.lr_mul,
         .decay = tensor->decay ? (float)(zero->config.weight_decay * group.wd_mul) : 0.0f,
     };
+    moments_set(zero, t, mine, &segment);
+    return segment;
 }
 
 /* A group that matches no tensor is a configuration error. */
@@ -76,8 +82,7 @@ enum status zero_batches_create(struct zero *zero)
                         &zero->batch_of));
     for (int t = 0, b; t < graph->tensor_count; t++) {
         const struct unit_tensor *tensor = &graph->tensors[t];
-        struct optimizer chosen =
-            optimizer_for(group_of(&zero->config, tensor->name).optimizer, tensor);
+        struct optimizer chosen = zero_optimizer_of(&zero->config, tensor);
         for (b = 0; b < zero->batch_count; b++)
             if (optimizer_same(&zero->batches[b].optimizer, &chosen))
                 break;
@@ -350,7 +355,10 @@ static void update_batch(struct zero *zero, int b, int64_t t)
     const struct ops_case price = {.op = update_word(update.rule),
                                    .count = batch->elements,
                                    .from = zero->sum_type,
-                                   .to = zero_is_narrow(zero) ? zero->type : DTYPE_F32};
+                                   .to = zero_is_narrow(zero) ? zero->type : DTYPE_F32,
+                                   .momentum =
+                                       optimizer_moments(&batch->optimizer).m != MOMENT_NONE,
+                                   .nesterov = update.nesterov};
     if (batch->count == 0)
         return;
     if (zero->segment_locations)

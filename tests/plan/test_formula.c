@@ -102,7 +102,7 @@ static void test_copies(void **state)
     (void)state;
     struct roster roster = roster_of(3, 4, 0);
     roster.copies = 2;
-    assert_true(formula_state(&roster, 3, 400, state_fp32) == 16 * 200);
+    assert_true(formula_state(&roster, 3, 400, formula_widths(DTYPE_F32, 8)) == 16 * 200);
     assert_true(sent(&roster, 3, 400, 1, TRAFFIC_GATHER) == 2 * 200 + 100);
     assert_true(sent(&roster, 2, 400, 1, TRAFFIC_GATHER) == 200 + 100);
     assert_true(sent(&roster, 3, 400, 1, TRAFFIC_REDUCE) == 300);
@@ -118,11 +118,11 @@ static void test_servers(void **state)
     assert_true(sent(&server, 2, 100, 3, TRAFFIC_REDUCE) == 0);
     assert_true(sent(&server, 2, 100, 3, TRAFFIC_GATHER) == 150);
     assert_true(sent(&server, 3, 100, 3, TRAFFIC_GATHER) == 900);
-    assert_true(formula_state(&worker, 1, 100, state_fp32) == 800);
-    assert_true(formula_state(&worker, 2, 100, state_fp32) == 400);
-    assert_true(formula_state(&worker, 3, 100, state_fp32) == 0);
+    assert_true(formula_state(&worker, 1, 100, formula_widths(DTYPE_F32, 8)) == 800);
+    assert_true(formula_state(&worker, 2, 100, formula_widths(DTYPE_F32, 8)) == 400);
+    assert_true(formula_state(&worker, 3, 100, formula_widths(DTYPE_F32, 8)) == 0);
     for (int stage = 1; stage <= 3; stage++)
-        assert_true(formula_state(&server, stage, 100, state_fp32) == 800);
+        assert_true(formula_state(&server, stage, 100, formula_widths(DTYPE_F32, 8)) == 800);
 }
 
 /* Activations of a layer of GPT-3's width, as in the paper for 2-byte values, and in fp32. */

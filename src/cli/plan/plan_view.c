@@ -23,7 +23,7 @@ static int64_t sent_bytes(const struct plan_rank *rank)
 /* Params that a PP stage borrows have their optimizer state in another PP stage. */
 static double state_formula(const struct plan_view *view, const struct plan_rank *rank, int stage)
 {
-    struct state_widths own = view->request->zero.type == DTYPE_F32 ? state_fp32 : state_mixed;
+    struct state_widths own = formula_widths(view->request->zero.type, view->plan->moment_bytes);
     struct state_widths borrowed = {own.param, own.grad, 0};
     double others = (double)rank->part.borrowed;
     return formula_state(&rank->roster, stage, (double)rank->part.parameters - others, own) +
