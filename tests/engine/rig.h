@@ -20,6 +20,10 @@ struct rig_config {
     int threads, recompute;
     int64_t batch, tokens, micro_batches;
     double clip, eps; /* eps 0: 1e-8 */
+    enum optimizer_kind optimizer;
+    double momentum;                 /* of sgd and muon */
+    const struct zero_group *groups; /* of tensors with other optimizers */
+    int group_count;
     int stage, prefetch, servers, group;
     bool local;
     enum dtype type, sum_type;
@@ -115,9 +119,13 @@ static inline void rig_lump(struct rig *rig, const struct unit_graph *graph)
 static inline enum status rig_build(struct rig *rig)
 {
     const struct rig_config *c = &rig->config;
-    struct zero_config zero = {.optimizer.beta1 = 0.9,
+    struct zero_config zero = {.optimizer.kind = c->optimizer,
+                               .optimizer.beta1 = 0.9,
                                .optimizer.beta2 = 0.95,
                                .optimizer.eps = c->eps > 0 ? c->eps : 1e-8,
+                               .optimizer.momentum = c->momentum,
+                               .groups = c->groups,
+                               .group_count = c->group_count,
                                .weight_decay = 0.1,
                                .clip = c->clip,
                                .micro_batches = c->micro_batches,
