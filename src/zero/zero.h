@@ -187,7 +187,7 @@ int zero_code_skip(const struct unit_graph *graph, int tensor);
 struct zero_range zero_code_blocks(int skip, struct zero_range elements);
 /* out = codes of ZERO_MOMENTUM or ZERO_VARIANCE as fp32. Element i has scales[(skip + i) / 64]. */
 void zero_decode(enum zero_state state, const uint8_t *codes, const uint8_t *scales, int64_t skip,
-                 int64_t count, float *out);
+                 int64_t count, int threads, float *out);
 
 /* --- inside a step, called by the engine ---------------------------------------------------- */
 /* Begin a walk of one micro-batch over units first .. end-1: over a chunk, forward or backward, or,

@@ -241,8 +241,9 @@ static float of_bits(uint32_t bits)
 }
 
 void zero_decode(enum zero_state state, const uint8_t *codes, const uint8_t *scales, int64_t skip,
-                 int64_t count, float *out)
+                 int64_t count, int threads, float *out)
 {
+#pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < count; i++) {
         uint8_t scale = scales[(skip + i) / OPS_BLOCK];
         if (state == ZERO_MOMENTUM) {

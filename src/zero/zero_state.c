@@ -227,7 +227,8 @@ static enum status decode_part(struct zero *zero, enum zero_state state, int own
         device_copy(zero->stream, scales, items_at(zero, scales_of(state), own, blocks),
                     (size_t)blocks.count);
         TRY(stream_sync(zero->stream));
-        zero_decode(state, codes, scales, (chunk.first + skip) % OPS_BLOCK, n, out + done);
+        zero_decode(state, codes, scales, (chunk.first + skip) % OPS_BLOCK, n, zero->env->threads,
+                    out + done);
     }
     return STATUS_OK;
 }

@@ -323,7 +323,7 @@ static void test_decoded_codes_are_encoded_again(void **state)
             uint8_t *read = malloc((size_t)count), *read_scales = malloc((size_t)count);
             assert_true(values && again && read && read_scales);
             zero_decode(codes, (uint8_t *)image.arrays[codes][t],
-                        (uint8_t *)image.arrays[scales][t], skip, count, values);
+                        (uint8_t *)image.arrays[scales][t], skip, count, 1, values);
             for (int64_t first = 0, n; first < count; first += n) {
                 n = count - first < 37 ? count - first : 37;
                 assert_ok(
@@ -332,7 +332,7 @@ static void test_decoded_codes_are_encoded_again(void **state)
             assert_ok(zero_state_read(rig.zero, codes, t, 0, count, read));
             assert_ok(zero_state_read(rig.zero, scales, t, 0,
                                       zero_state_array(rig.zero, scales, t).count, read_scales));
-            zero_decode(codes, read, read_scales, skip, count, again);
+            zero_decode(codes, read, read_scales, skip, count, 2, again);
             assert_memory_equal(values, again, (size_t)count * sizeof *values);
             free(values), free(again), free(read), free(read_scales);
         }

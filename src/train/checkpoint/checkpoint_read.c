@@ -360,7 +360,7 @@ static enum status decode(struct load *load, const struct want *want, const uint
         int64_t at = element + d->skip - d->blocks.first * OPS_BLOCK; /* in the blocks of d */
         n = left < DECODED ? left : DECODED;
         zero_decode(want->state, codes + done, d->scales + at / OPS_BLOCK, at % OPS_BLOCK, n,
-                    load->decoded);
+                    load->checkpoint->env->threads, load->decoded);
         TRY(zero_state_write(load->zero, want->state, want->tensor, element, n, DTYPE_F32,
                              load->decoded));
     }
