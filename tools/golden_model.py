@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Golden values of tiny models and of AdamW, from PyTorch in double precision.
+"""Golden values of tiny models, from PyTorch in double precision.
 
-    python3 tools/golden_model.py            writes tests/engine/golden/ and tests/ops/golden/
+    python3 tools/golden_model.py            writes tests/engine/golden/
 
 For each model, NAME.safetensors has init/* (F32: exactly the engine's input) and, in F64, logits (of the first
 micro-batch of the first step), grad/* (of the first step, before clipping) and final/* (parameters after all steps).
@@ -301,42 +301,11 @@ def write_model(folder, name, c, seed):
                     tokens=tokens.flatten(2).tolist(), labels=labels.flatten(2).tolist()))
 
 
-# --- AdamW in isolation ---------------------------------------------------------------------------
-
-def write_adamw(folder):
-    """Two segments with their own learning rate and decay; gradients from zero to large, so that eps = 1e-8 matters."""
-    generator = torch.Generator().manual_seed(7)
-    steps, counts = 5, [131, 70]
-    hyper = dict(lr=3e-3, beta1=0.9, beta2=0.999, eps=1e-8, grad_scale=0.5)
-    segments, params = [], []
-    for count, lr_mul, decay in zip(counts, [1.0, 0.25], [0.1, 0.0]):
-        size = 10.0 ** torch.randint(-10, 2, (count,), generator=generator)
-        grads = (torch.randn(steps, count, generator=generator) * size).float()
-        grads[:, ::17] = 0.0
-        p = torch.randn(count, generator=generator).float()
-        segments.append(dict(lr_mul=lr_mul, decay=decay, param=p.double().tolist(), grads=grads.double().tolist()))
-        params.append(p.double().requires_grad_(True))
-    opt = torch.optim.AdamW([dict(params=[p], lr=hyper["lr"] * s["lr_mul"], weight_decay=s["decay"])
-                             for p, s in zip(params, segments)],
-                            betas=(hyper["beta1"], hyper["beta2"]), eps=hyper["eps"], foreach=False)
-    for t in range(steps):
-        for p, s in zip(params, segments):
-            p.grad = torch.tensor(s["grads"][t], dtype=torch.float64) * hyper["grad_scale"]
-        opt.step()
-    for p, s in zip(params, segments):
-        s["result"] = p.detach().tolist()
-        s["m"] = opt.state[p]["exp_avg"].tolist()
-        s["v"] = opt.state[p]["exp_avg_sq"].tolist()
-    write_json(os.path.join(folder, "adamw.json"), dict(hyper=hyper, segments=segments))
-
-
 def main():
-    engine, ops = os.path.join(ROOT, "engine", "golden"), os.path.join(ROOT, "ops", "golden")
+    engine = os.path.join(ROOT, "engine", "golden")
     os.makedirs(engine, exist_ok=True)
-    os.makedirs(ops, exist_ok=True)
     for seed, (name, c) in enumerate(CASES.items(), 1):
         write_model(engine, name, c, seed)
-    write_adamw(ops)
     return 0
 
 

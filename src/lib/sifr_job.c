@@ -277,7 +277,7 @@ static int run_rank(struct sifr_context *context, int (*rank_main)(struct sifr_c
 static void *thread_main(void *argument)
 {
     struct thread_rank *rank = argument;
-    struct sifr_context *context;
+    struct sifr_context *context = NULL;
     rank->status = open_context(rank->job, rank->hub, rank->rank, rank->threads, &context);
     if (rank->status == 0)
         rank->status = run_rank(context, rank->rank_main, rank->user);

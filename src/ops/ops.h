@@ -355,7 +355,7 @@ struct update_segment {
     int64_t first;              /* adamw8: index of the first element in its tensor */
     uint32_t key;               /* adamw8: of the tensor, for the rounding of v */
     int skip;                   /* adamw8: elements of the first block before the first element */
-    float lr_mul, decay;        /* decay: weight_decay * wd_mul */
+    float lr_mul, decay;        /* decay: 0 = none */
     float scale;                /* apply */
 };
 /* `scalars` and `segments` are in device memory. On a dry device they cannot be read, so the
@@ -413,7 +413,8 @@ struct ops_case {
     bool act;               /* swiglu_backward: also recompute y */
     bool columns;           /* norm_backward: column sums of dsum and dsum_out */
     bool random;            /* updates: the copy is rounded stochastically */
-    bool momentum, nesterov; /* sgd, muon */
+    bool momentum;          /* sgd: there is one */
+    bool nesterov;          /* sgd, muon */
 };
 
 #endif

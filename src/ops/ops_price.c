@@ -14,7 +14,8 @@
 
 enum ops_kind ops_kind_of(const char *op)
 {
-    if (strncmp(op, "linear", 6) == 0 || strcmp(op, "gelu_linear") == 0)
+    if (strncmp(op, "linear", 6) == 0 || strcmp(op, "gelu_linear") == 0 ||
+        strcmp(op, "orthogonalize") == 0)
         return OPS_KIND_PRODUCT;
     if (strncmp(op, "attention_backward", 18) == 0)
         return OPS_KIND_ATTENTION_BACKWARD;
@@ -33,7 +34,7 @@ const char *ops_kind_word(enum ops_kind kind)
 
 /* --- cases as numbers ----------------------------------------------------------------------- */
 
-enum { CASE_NUMBERS = 29 };
+enum { CASE_NUMBERS = 30 };
 
 static void case_numbers(const struct ops_case *c, int64_t out[CASE_NUMBERS])
 {
@@ -44,7 +45,7 @@ static void case_numbers(const struct ops_case *c, int64_t out[CASE_NUMBERS])
         a->batch,  a->tokens,    a->heads,      a->kv_heads,      a->head_width, e->batch,
         e->tokens, e->width,     e->vocab,      e->positions,     e->id_count,   c->count,
         c->width,  c->past,      c->room,       c->level,         c->from,       c->to,
-        c->bias,   c->branch,    c->add,        c->act,           c->columns,
+        c->bias,   c->branch,    c->add,        c->act,           c->columns,    c->momentum,
     };
     memcpy(out, numbers, sizeof numbers);
 }

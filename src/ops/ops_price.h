@@ -17,7 +17,7 @@
 #include "ops/ops_cases.h"
 
 enum ops_kind {
-    OPS_KIND_PRODUCT,   /* linear, with what is fused into it */
+    OPS_KIND_PRODUCT,   /* linear, with what is fused into it; orthogonalize */
     OPS_KIND_ATTENTION, /* forward */
     OPS_KIND_ATTENTION_BACKWARD,
     OPS_KIND_MEMORY, /* all others: limited by memory bandwidth */

@@ -7,6 +7,7 @@
  */
 #include "plan/plan.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -95,7 +96,7 @@ static enum status look_at_rank(struct env *env, const struct plan_request *requ
     TRY_OR(undo, plan_parts_build(&own, request, rank, NULL, &parts));
     result->roster = *zero_roster(parts.zero);
     result->p = parts.spread.mesh.p;
-    result->part = spread_count(&parts.spread);
+    result->part = spread_count(&parts.spread, parts.zero);
     if (look->traffic && request->ranks > 1)
         TRY_OR(undo, run_step(&parts, request->loop_votes, result));
     read_account(own.mem, request->gpu, result);
@@ -151,23 +152,36 @@ enum status plan_model(struct env *env, const struct plan_request *request, int6
     return st;
 }
 
-struct moments {
-    const struct zero_config *store;
-    double *bytes;
+struct optimizers_look {
+    const struct plan_request *request;
+    struct plan_optimizers *result;
 };
 
-static enum status read_moments(void *user, struct env *env, const struct unit_graph *graph)
+static enum status look_at_optimizers(void *user, struct env *env, const struct unit_graph *graph)
 {
-    const struct moments *moments = user;
+    const struct optimizers_look *look = user;
+    const struct zero_config *store = &look->request->zero;
+    struct plan_optimizers *result = look->result;
+    double masters = store->type == DTYPE_F32 ? 0 : sizeof(float), total = 0;
     (void)env;
-    *moments->bytes = zero_moment_bytes(moments->store, graph);
+    *result = (struct plan_optimizers){
+        .widths = store->type == DTYPE_F32 ? state_fp32 : state_mixed, .least = INFINITY};
+    for (int t = 0; t < graph->tensor_count; t++) {
+        struct optimizer optimizer = zero_optimizer_of(store, &graph->tensors[t]);
+        double bytes = masters + optimizer_bytes(&optimizer);
+        total += bytes * (double)unit_tensor_whole(&graph->tensors[t]);
+        result->least = fmin(result->least, bytes);
+        result->muon |= optimizer.kind == OPTIMIZER_MUON;
+    }
+    result->widths.optimizer = total / (double)unit_graph_count(graph);
     return STATUS_OK;
 }
 
-enum status plan_moments(struct env *env, const struct plan_request *request, double *bytes)
+enum status plan_optimizers(struct env *env, const struct plan_request *request,
+                            struct plan_optimizers *result)
 {
-    struct moments moments = {&request->zero, bytes};
-    return plan_look(env, request, read_moments, &moments);
+    struct optimizers_look look = {request, result};
+    return plan_look(env, request, look_at_optimizers, &look);
 }
 
 /* --- all stages ----------------------------------------------------------------------------- */
@@ -218,7 +232,8 @@ static void keep_worse(struct plan_rank *worst, const struct plan_rank *other)
         *worst = *other;
 }
 
-/* *worst = the rank of the crew that needs the most memory, with the traffic of the first rank. */
+/* *worst = the rank of the crew that needs the most memory, with the part and the traffic of the
+ * first rank. */
 static enum status worst_of(struct env *env, const struct plan_request *request,
                             const struct plan_crew *crew, bool traffic, struct plan_rank *worst)
 {
@@ -226,6 +241,7 @@ static enum status worst_of(struct env *env, const struct plan_request *request,
     struct plan_rank rank;
     int64_t sent[TRAFFIC_PURPOSE_COUNT];
     TRY(look_at_rank(env, request, crew->first, &first, worst));
+    const struct spread_counts part = worst->part;
     memcpy(sent, worst->sent, sizeof sent);
     if (crew->last > crew->first) {
         TRY(look_at_rank(env, request, crew->last, &other, &rank));
@@ -236,6 +252,7 @@ static enum status worst_of(struct env *env, const struct plan_request *request,
         keep_worse(worst, &rank);
     }
     memcpy(worst->sent, sent, sizeof sent);
+    worst->part = part;
     return STATUS_OK;
 }
 
@@ -338,8 +355,10 @@ static enum status find_activations(struct env *env, const struct plan_request *
 static enum status fill(struct env *env, const struct plan_request *request, struct plan *plan)
 {
     TRY(plan_check_parallel(env, &request->model, request->ranks, &request->parallel));
+    struct plan_optimizers optimizers;
     TRY(plan_model(env, request, &plan->parameters, &plan->flops_per_token));
-    TRY(plan_moments(env, request, &plan->moment_bytes));
+    TRY(plan_optimizers(env, request, &optimizers));
+    plan->widths = optimizers.widths;
     if (plan->rounds > 0)
         TRY(plan_pipe_make(env, request, plan->rounds, &plan->pipe));
     for (int stage = 0; stage < PLAN_ZERO_STAGES; stage++) {
@@ -406,6 +425,8 @@ double plan_sent_formula(const struct plan_request *request, int64_t rounds,
         .reductions = store->local ? 1 : rounds,
         .value = (double)dtype_bytes(store->type),
         .total = (double)dtype_bytes(store->sum_type),
+        .muon = part->muon,
+        .direction = (double)dtype_bytes(request->compute),
         .borrowed = (double)part->borrowed,
         .lent = (double)part->lent,
         .messages = spread_messages(&request->parallel, rank->p),

@@ -75,6 +75,20 @@ bool optimizer_same(const struct optimizer *a, const struct optimizer *b)
            x.nesterov == y.nesterov;
 }
 
+void optimizer_set_momentum(struct optimizer *optimizer, double momentum, int nesterov)
+{
+    bool muon = optimizer->kind == OPTIMIZER_MUON;
+    if (isnan(momentum))
+        momentum = muon ? 0.95 : 0.9;
+    optimizer->momentum = momentum;
+    optimizer->nesterov = nesterov < 0 ? muon && momentum > 0 : nesterov != 0;
+}
+
+bool optimizer_lacks_momentum(const struct optimizer *optimizer)
+{
+    return has_momentum(optimizer) && optimizer->nesterov && optimizer->momentum == 0;
+}
+
 double optimizer_muon_scale(int64_t rows, int64_t columns)
 {
     return 0.2 * sqrt((double)(rows > columns ? rows : columns));

@@ -56,6 +56,11 @@ const char *optimizer_state_word(enum optimizer_state state); /* "sgd with momen
 struct update optimizer_update(const struct optimizer *optimizer);
 bool optimizer_same(const struct optimizer *a,
                     const struct optimizer *b); /* one call serves both */
+/* Set momentum and nesterov. NaN and -1 stand for the defaults of the kind: 0.95 and yes for muon,
+ * 0.9 and no for sgd. Nesterov is never the default where the momentum is 0. */
+void optimizer_set_momentum(struct optimizer *optimizer, double momentum, int nesterov);
+/* Nesterov momentum without a momentum, which is a mistake. */
+bool optimizer_lacks_momentum(const struct optimizer *optimizer);
 /* Muon's factor for a matrix: 0.2 sqrt(max(rows, columns)), which gives an update about the size of
  * AdamW's, so that both share learning rate and weight decay. */
 double optimizer_muon_scale(int64_t rows, int64_t columns);

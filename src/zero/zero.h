@@ -29,7 +29,8 @@
 
 struct zero_group {    /* optimizer.groups: the last group that matches a tensor's name applies */
     const char *match; /* glob */
-    double lr_mul, wd_mul;
+    double lr_mul;
+    double decay; /* instead of weight_decay */
     struct optimizer optimizer;
 };
 
@@ -91,6 +92,10 @@ struct zero_config {
     zero_gradient_fn *gradient;      /* NULL: none; not with tensor parallelism */
     void *gradient_user;
 };
+
+/* What applies to a tensor: of the last group that matches it, or of the run. */
+struct optimizer zero_optimizer_of(const struct zero_config *config,
+                                   const struct unit_tensor *tensor);
 
 struct zero;
 /* `comm` is borrowed; NULL: one rank. Collective, as is everything below unless stated
@@ -170,13 +175,8 @@ enum status zero_snapshot(struct zero *zero);
 const void *zero_snapshot_at(const struct zero *zero, enum zero_state state, int tensor,
                              int64_t first);
 
-/* The optimizer of a tensor: in a store, and with a configuration. */
+/* The optimizer of a tensor. */
 const struct optimizer *zero_optimizer(const struct zero *zero, int tensor);
-struct optimizer zero_optimizer_of(const struct zero_config *config,
-                                   const struct unit_tensor *tensor);
-/* Bytes of moments per parameter: on average, and of any tensor at least. */
-double zero_moment_bytes(const struct zero_config *config, const struct unit_graph *graph);
-double zero_least_moment_bytes(const struct zero_config *config);
 /* Bytes of moments that a rank of the job with the same PP stage has, and whether that depends on
  * the rank: where tensors of a piece have different forms, or blocks that end inside another's. */
 size_t zero_moments_of(const struct zero *zero, int rank);
@@ -231,6 +231,14 @@ enum status zero_read_gradient(struct zero *zero, int tensor, int64_t first, int
 /* What this store has sent to other ranks since it was created; sent[TRAFFIC_PIPE] and `stalled`
  * are the engine's. Not collective. */
 struct traffic zero_traffic(const struct zero *zero);
+
+/* What this rank has of the tensors that Muon updates, in elements. Not collective. */
+struct muon_counts {
+    int64_t given; /* of the tensors that it orthogonalizes */
+    int64_t held;  /* its part of the tensors that the owners of its copy orthogonalize */
+    int64_t kept;  /* its part of those that it orthogonalizes itself */
+};
+struct muon_counts zero_muon_counts(const struct zero *zero);
 
 /* For tests: every gather of params takes `seconds` longer. Only with more than one rank. */
 void zero_slow_gathers(struct zero *zero, double seconds);

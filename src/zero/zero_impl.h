@@ -8,6 +8,7 @@
  *     zero_norm.c        the norm of the gradient over all ranks
  *     zero_norm_parts.c  this rank's part of the norm
  *     zero_update.c      the end of a step: judge and update
+ *     zero_muon.c        the update of matrices that are orthogonalized as a whole
  *     zero_stochastic.c       16-bit params that are rounded at random
  *     zero_params.c      reading and writing parameters
  *     zero_state.c       reading and writing the whole state, and its snapshot
@@ -129,6 +130,8 @@ struct zero {
     struct comm *gather_comm;  /* the ranks of a copy; NULL: this rank holds all of it */
     struct comm *replica_comm; /* the owners of the same shard; NULL: this rank alone */
     struct comm *reduce_comm;  /* all ranks; NULL: one rank */
+    struct comm *muon_comm;    /* the owners, where Muon updates tensors; NULL: one owner, or this
+                               rank is none */
     struct comm *lend_comm;    /* between PP stages: tied params, to the stage that borrows them */
     struct comm *lent_comm;    /* between PP stages: sums of their gradients, back; both NULL
                                without a pipeline */
@@ -162,8 +165,9 @@ struct zero {
     struct optimizer *optimizers;     /* (tensors of the whole model) */
     struct moment_place (*places)[2]; /* (tensors) of m and v */
     struct zero_encoder encoder;
-    uint8_t *codes;     /* host: ZERO_CODES_ROOM bytes, where a tensor has codes */
-    double *block_sums; /* device: (block_room) sums of squares of blocks */
+    uint8_t *codes;         /* host: ZERO_CODES_ROOM bytes, where a tensor has codes */
+    struct zero_muon *muon; /* NULL: Muon updates no tensor */
+    double *block_sums;     /* device: (block_room) sums of squares of blocks */
     int64_t block_room;
     int64_t *first_block; /* (pieces) number of its first block in the whole model */
     double *parts,
@@ -294,6 +298,12 @@ static inline bool zero_is_learned(const struct zero *zero, int piece)
     return zero->pieces[piece].use_count > 0 && zero_borrowed_from(zero, piece) == UNIT_NO_STAGE;
 }
 
+/* One call of its rule updates a batch; Muon's take turns (zero_muon.c). */
+static inline bool zero_in_one_call(const struct zero *zero, int batch)
+{
+    return zero->batches[batch].optimizer.kind != OPTIMIZER_MUON;
+}
+
 /* --- types of sums -------------------------------------------------------------------------- */
 /* The type of a gradient's sum; `added_to`: further sums are added to it. The sum of a single
  * gradient is that gradient, which is exact in its own type. */
@@ -336,7 +346,7 @@ void zero_memory_free(struct zero *zero);
 enum status moments_create(struct zero *zero);
 /* Allocate the moments of a piece, and find their places. */
 enum status moments_alloc(struct zero *zero, int piece);
-/* Set the moments of a segment, the part `mine` of tensor t. */
+/* Set the moments of a segment: `mine`, of what this rank updates of tensor t. */
 void moments_set(const struct zero *zero, int t, struct piece_range mine,
                  struct update_segment *segment);
 /* The form in which the store has a state of a tensor of the whole model. */
@@ -445,9 +455,31 @@ enum status zero_segments_create(struct zero *zero);
 /* The part of a tensor that this rank updates, in elements of its piece; count 0: none. */
 struct piece_range zero_updated_part(const struct zero *zero, int t);
 
+/* The part `mine` of tensor t, with the multipliers of its group. */
+struct update_segment zero_segment_of(const struct zero *zero, int t, struct piece_range mine);
+
+/* --- zero_muon.c ---------------------------------------------------------------------------- */
+/* Does nothing where Muon updates no tensor. Collective. */
+enum status zero_muon_create(struct zero *zero);
+void zero_muon_free(struct zero *zero);
+/* Update all tensors of Muon, in update number `number`. Collective over the owners. */
+enum status zero_muon_update(struct zero *zero, int64_t number);
+
+struct muon_task { /* a tensor to be orthogonalized */
+    int tensor;
+    int64_t cost;
+    int owner, round; /* found by zero_muon_assign */
+};
+/* Give every task to the owner with the least work so far, the costliest task first; each owner
+ * does one task in a round. Sorts the tasks. Returns the number of rounds. work: (owners) zeros;
+ * becomes the sum of costs of each. */
+int zero_muon_assign(struct muon_task *tasks, int count, int owners, int64_t *work);
+
 /* --- zero_stochastic.c ---------------------------------------------------------------------- */
 /* Fill zero->segment_locations, one for each of zero->segments. */
 enum status zero_round_create(struct zero *zero);
+/* Where a segment is that begins with element `first` of tensor t as it is here. */
+struct update_location zero_location_of(const struct zero *zero, int t, int64_t first);
 /* All updated params = their masters, rounded at random as in update number `updates`. */
 enum status zero_round_all(struct zero *zero, int64_t updates);
 

@@ -409,6 +409,7 @@ void zero_memory_free(struct zero *zero)
     for (int i = 0; zero->pieces && i < zero->graph->piece_count; i++)
         free_piece(zero, &zero->pieces[i]);
     free_slots(zero);
+    zero_muon_free(zero);
     event_destroy(zero->written);
     device_free(device, zero->contributions);
     device_free(device, zero->round_sum);

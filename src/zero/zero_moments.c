@@ -37,26 +37,6 @@ const struct optimizer *zero_optimizer(const struct zero *zero, int tensor)
     return &zero->optimizers[tensor];
 }
 
-double zero_moment_bytes(const struct zero_config *config, const struct unit_graph *graph)
-{
-    double bytes = 0, count = 0;
-    for (int t = 0; t < graph->tensor_count; t++) {
-        struct optimizer optimizer = zero_optimizer_of(config, &graph->tensors[t]);
-        double elements = (double)unit_tensor_whole(&graph->tensors[t]);
-        bytes += elements * optimizer_bytes(&optimizer);
-        count += elements;
-    }
-    return count > 0 ? bytes / count : 0;
-}
-
-double zero_least_moment_bytes(const struct zero_config *config)
-{
-    double least = optimizer_bytes(&config->optimizer);
-    for (int g = 0; g < config->group_count; g++)
-        least = fmin(least, optimizer_bytes(&config->groups[g].optimizer));
-    return least;
-}
-
 /* --- places --------------------------------------------------------------------------------- */
 
 void zero_piece_tensors(const struct unit_graph *graph, int piece, int *first, int *end)
@@ -181,17 +161,21 @@ void moments_set(const struct zero *zero, int t, struct piece_range mine,
 {
     const struct zero_piece *piece = &zero->pieces[mine.piece];
     const struct moment_place *m = &zero->places[t][0], *v = &zero->places[t][1];
+    int64_t held = zero_updated_part(zero, t).first, before = mine.first - held;
+    int64_t blocks = mine.first / OPS_BLOCK - held / OPS_BLOCK;
+    bool codes = form_of(zero, 0, t) == MOMENT_CODE8;
+    size_t skipped = (size_t)before * (codes ? 1 : sizeof(float));
     char name[UNIT_NAME + 24];
     snprintf(name, sizeof name, "8-bit state of %s", zero->graph->tensors[t].name);
     uint64_t key = rng_stream(zero->config.seed, name).key;
     if (form_of(zero, 0, t) != MOMENT_NONE)
-        segment->m = (char *)piece->m + m->values;
+        segment->m = (char *)piece->m + m->values + skipped;
     if (form_of(zero, 1, t) != MOMENT_NONE)
-        segment->v = (char *)piece->v + v->values;
-    if (form_of(zero, 0, t) != MOMENT_CODE8)
+        segment->v = (char *)piece->v + v->values + skipped;
+    if (!codes)
         return;
-    segment->m_scale = (uint8_t *)piece->m + m->scales;
-    segment->v_scale = (uint8_t *)piece->v + v->scales;
+    segment->m_scale = (uint8_t *)piece->m + m->scales + blocks;
+    segment->v_scale = (uint8_t *)piece->v + v->scales + blocks;
     segment->first = mine.first - partition_tensor(&zero->partition, t).first;
     segment->key = (uint32_t)(key ^ key >> 32);
     segment->skip = (int)(mine.first % OPS_BLOCK);

@@ -12,17 +12,17 @@
 /* The tensors of GPT-2's blocks, and, of Llama's, those that are fused into one param, have
  * different optimizers. */
 static const struct zero_group mixed_gpt2[] = {
-    {"*attn*", 1, 1, {.kind = OPTIMIZER_ADAMW8BIT, ADAM}},
-    {"*mlp*weight", 0.5, 1, {.kind = OPTIMIZER_SGD, .momentum = 0.9, .nesterov = true}},
+    {"*attn*", 1, 0.1, {.kind = OPTIMIZER_ADAMW8BIT, ADAM}},
+    {"*mlp*weight", 0.5, 0.1, {.kind = OPTIMIZER_SGD, .momentum = 0.9, .nesterov = true}},
     {"*ln_*", 1, 0, {.kind = OPTIMIZER_SGD}},
     {"*mlp.c_proj.bias", 1, 0, {.kind = OPTIMIZER_ADAMW8BIT, ADAM}},
 };
 static const struct zero_group mixed_llama[] = {
-    {"*q_proj*", 1, 1, {.kind = OPTIMIZER_SGD, .momentum = 0.9}},
-    {"*k_proj*", 1, 1, {.kind = OPTIMIZER_ADAMW8BIT, ADAM}},
-    {"*gate_proj*", 1, 1, {.kind = OPTIMIZER_SGD}},
-    {"*up_proj*", 1, 1, {.kind = OPTIMIZER_ADAMW8BIT, ADAM}},
-    {"*norm*", 1, 1, {.kind = OPTIMIZER_ADAMW8BIT, ADAM}},
+    {"*q_proj*", 1, 0.1, {.kind = OPTIMIZER_SGD, .momentum = 0.9}},
+    {"*k_proj*", 1, 0.1, {.kind = OPTIMIZER_ADAMW8BIT, ADAM}},
+    {"*gate_proj*", 1, 0.1, {.kind = OPTIMIZER_SGD}},
+    {"*up_proj*", 1, 0.1, {.kind = OPTIMIZER_ADAMW8BIT, ADAM}},
+    {"*norm*", 1, 0.1, {.kind = OPTIMIZER_ADAMW8BIT, ADAM}},
 };
 
 enum { KIND_ADAMW8BIT, KIND_SGD, KIND_SGD_MOMENTUM, KIND_MIXED, KINDS };
@@ -33,7 +33,7 @@ static struct rig_config with_kind(struct rig_config config, int kind)
     config.optimizer = kind == KIND_ADAMW8BIT ? OPTIMIZER_ADAMW8BIT
                        : kind == KIND_MIXED   ? OPTIMIZER_ADAMW
                                               : OPTIMIZER_SGD;
-    config.momentum = kind == KIND_SGD_MOMENTUM ? 0.9 : 0;
+    config.no_momentum = kind == KIND_SGD;
     if (kind == KIND_MIXED) {
         config.groups = llama ? mixed_llama : mixed_gpt2;
         config.group_count = llama ? 5 : 4;

@@ -38,6 +38,8 @@ static const struct ops_case cases[] = {
     {"cast", .count = 50001, .from = DTYPE_F32, .to = DTYPE_F16},
     {"adamw", .count = 50001, .to = DTYPE_BF16},
     {"find_nonfinite", .count = 50001, .bad = 40000},
+    {"orthogonalize", .rows = 270, .width = 613},
+    {"orthogonalize", .rows = 613, .width = 270},
 };
 #define CASE_COUNT (int)(sizeof cases / sizeof cases[0])
 

@@ -12,10 +12,10 @@
 
 /* Tensors that Llama fuses into one param have different kinds. */
 static const struct zero_group mixed[] = {
-    {"*q_proj*", 1, 1, {.kind = OPTIMIZER_SGD, .momentum = 0.9}},
-    {"*k_proj*", 1, 1, {.kind = OPTIMIZER_ADAMW8BIT, ADAM}},
-    {"*gate_proj*", 1, 1, {.kind = OPTIMIZER_SGD}},
-    {"*norm*", 1, 1, {.kind = OPTIMIZER_ADAMW8BIT, ADAM}},
+    {"*q_proj*", 1, 0.1, {.kind = OPTIMIZER_SGD, .momentum = 0.9}},
+    {"*k_proj*", 1, 0.1, {.kind = OPTIMIZER_ADAMW8BIT, ADAM}},
+    {"*gate_proj*", 1, 0.1, {.kind = OPTIMIZER_SGD}},
+    {"*norm*", 1, 0.1, {.kind = OPTIMIZER_ADAMW8BIT, ADAM}},
 };
 
 enum { KIND_ADAMW, KIND_ADAMW8BIT, KIND_SGD, KIND_SGD_MOMENTUM, KIND_MIXED, KINDS };
@@ -26,7 +26,7 @@ static struct rig_config config_of(int kind)
                                                 OPTIMIZER_SGD, OPTIMIZER_ADAMW};
     struct rig_config config = shared_config(1);
     config.optimizer = kinds[kind];
-    config.momentum = kind == KIND_SGD_MOMENTUM ? 0.9 : 0;
+    config.no_momentum = kind == KIND_SGD;
     if (kind == KIND_MIXED)
         config.groups = mixed, config.group_count = 4;
     return config;
@@ -266,8 +266,10 @@ static void test_adamw_is_converted(void **state)
         expect_same_params(&one, &other);
         assert_int_equal(count_lines(one.lines, lines[way]), 1);
         assert_int_equal(count_lines(other.lines, lines[way]), 1);
-        /* the moments were kept: the step is about the same */
-        assert_true(memcmp(one.params, plain.params, (size_t)one.count * sizeof(float)) != 0);
+        /* The moments were kept: the step is about the same. Codes as fp32 have the same values, so
+         * the first step has even the same bits. */
+        bool same = memcmp(one.params, plain.params, (size_t)one.count * sizeof(float)) == 0;
+        assert_true(same == (way == 1));
         for (int64_t i = 0; i < one.count; i++)
             assert_true(fabs((double)one.params[i] - (double)plain.params[i]) < 5e-3);
         free(one.params), free(first.params), free(plain.params);

@@ -101,6 +101,27 @@ void cpu_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int6
 /* sums (width) of the columns of x (rows, width): the bits of cpu_linear_dw's dbias */
 void cpu_column_sums(struct ops *ops, int64_t rows, int64_t width, const float *x, float *sums);
 
+/* c (m, n) = op(a) op(b) (+ c), with what is fused before and after each tile */
+struct cpu_product {
+    int64_t m, n, k;
+    bool a_transposed, b_transposed;
+    const float *a, *b;
+    float *c;
+    bool add;           /* c is added to, not overwritten */
+    const float *bias;  /* (n) or NULL: added to every row of c */
+    const float *start; /* (m, n), not c, or NULL: c = times op(a) op(b) + start_times start */
+    float times, start_times;
+    bool symmetric;        /* c is symmetric: half of it is computed, the other half copied */
+    float *gelu;           /* (m, n) or NULL: receives gelu(c) */
+    const float *gelu_pre; /* (m, n) or NULL: c is multiplied by gelu'(gelu_pre) */
+};
+void cpu_multiply(struct ops *ops, const struct cpu_product *p);
+
+/* cpu_orthogonalize.c */
+void cpu_orthogonalize(struct ops *ops, struct stream *stream, int64_t rows, int64_t columns,
+                       void *x, void *scratch);
+size_t cpu_orthogonalize_scratch(const struct ops *ops, int64_t rows, int64_t columns);
+
 /* cpu_norm.c */
 void cpu_add_norm(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
                   const struct add_norm *a);
@@ -151,7 +172,7 @@ void cpu_cross_entropy_join(struct ops *ops, struct stream *stream, int64_t rows
                             int64_t first_id, int ranks, const double *parts,
                             const struct cross_entropy *a);
 
-/* cpu_optimizer.c */
+/* cpu_flat.c */
 void cpu_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int level,
                    const double *values, double *sums);
 void cpu_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,
@@ -160,13 +181,32 @@ void cpu_square_sums(struct ops *ops, struct stream *stream, enum dtype type,
                      const struct square_range *ranges, int range_count);
 void cpu_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type, const void *x,
                         int64_t count, int64_t *first);
+/* A cast of n elements on this thread. */
+void cpu_cast_chunk(void *dst, enum dtype dst_type, const void *src, enum dtype src_type,
+                    int64_t n);
+/* Elements i .. i + n - 1 of x in f32: x itself, or converted into `room`. */
+const float *cpu_as_f32(const void *x, enum dtype type, int64_t i, int64_t n, float *room);
+
+/* cpu_update.c */
+void cpu_update(struct ops *ops, struct stream *stream, const struct update *update,
+                const struct step_scalars *scalars, const struct update_segment *segments,
+                int segment_count);
+
+/* What the rules need for one segment, in f32. */
+struct cpu_factors {
+    float beta1, rest1, beta2, rest2, eps, grad_scale, correction1, correction2;
+    float rate, decay, scale; /* of the segment */
+};
+/* cpu_adamw.c: AdamW on n elements. */
+void cpu_adamw(const struct cpu_factors *f, int64_t n, const float *grad, float *m, float *v,
+               float *param);
+/* cpu_adamw8.c: AdamW on the elements from `first` to before `end` of a segment, which are whole
+ * blocks. `number`: of the update. */
+void cpu_adamw8(const struct cpu_factors *f, const struct update_segment *s, int64_t number,
+                int64_t first, int64_t end);
 /* cpu_round.c: copy = param rounded stochastically to a 16-bit type; n elements of a segment,
  * starting at its element `first`. */
 void cpu_round(const struct update_location *location, int64_t update, int64_t first, int64_t n,
                const float *param, enum dtype type, uint16_t *copy);
-
-void cpu_update(struct ops *ops, struct stream *stream, const struct update *hyper,
-                const struct step_scalars *scalars, const struct update_segment *segments,
-                int segment_count);
 
 #endif

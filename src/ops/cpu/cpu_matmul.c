@@ -17,18 +17,6 @@
 #include "ops/cpu/cpu_impl.h"
 #include "ops/cpu/cpu_vector.h"
 
-/* c (m, n) = op(a) op(b) (+ c), with what is fused before and after each tile */
-struct product {
-    int64_t m, n, k;
-    bool a_transposed, b_transposed;
-    const float *a, *b;
-    float *c;
-    bool add;              /* c is added to, not overwritten */
-    const float *bias;     /* (n) or NULL: added to every row of c */
-    float *gelu;           /* (m, n) or NULL: receives gelu(c) */
-    const float *gelu_pre; /* (m, n) or NULL: c is multiplied by gelu'(gelu_pre) */
-};
-
 struct tiles {
     int64_t rows, cols; /* of one tile; the last ones may be smaller */
     int64_t row_count, col_count;
@@ -64,7 +52,29 @@ static struct tiles choose_tiles(int64_t m, int64_t n)
     return t;
 }
 
-static void finish_tile(const struct product *p, int64_t i, int64_t j, int64_t rows, int64_t cols)
+/* The tiles of a symmetric (n, n) output: square, and many, since those above the diagonal are
+ * copies. Six by six leave 58 % of the product; eight by eight are no faster. */
+static struct tiles choose_square_tiles(int64_t n)
+{
+    enum { SMALLEST = 64, LARGEST = 256 };
+    int64_t size = tile_size(n, 6);
+    size = size < SMALLEST ? SMALLEST : min64(size, LARGEST);
+    return (struct tiles){size, size, ceil_div(n, size), ceil_div(n, size)};
+}
+
+/* Writes the transpose of a tile of a symmetric output to the other side of the diagonal. */
+static void mirror_tile(const struct cpu_product *p, int64_t i, int64_t j, int64_t rows,
+                        int64_t cols)
+{
+    enum { BLOCK = 16 }; /* a line of cache */
+    for (int64_t r0 = i; r0 < i + rows; r0 += BLOCK)
+        for (int64_t s = j; s < j + cols; s++)
+            for (int64_t r = r0; r < min64(r0 + BLOCK, i + rows); r++)
+                p->c[s * p->n + r] = p->c[r * p->n + s];
+}
+
+static void finish_tile(const struct cpu_product *p, int64_t i, int64_t j, int64_t rows,
+                        int64_t cols)
 {
     for (int64_t r = i; r < i + rows; r++) {
         int64_t at = r * p->n + j;
@@ -75,19 +85,25 @@ static void finish_tile(const struct product *p, int64_t i, int64_t j, int64_t r
     }
 }
 
-static void multiply_tile(const struct product *p, int64_t i, int64_t j, int64_t rows, int64_t cols)
+static void multiply_tile(const struct cpu_product *p, int64_t i, int64_t j, int64_t rows,
+                          int64_t cols)
 {
     int64_t lda = p->a_transposed ? p->m : p->k, ldb = p->b_transposed ? p->k : p->n;
     const float *a = p->a + (p->a_transposed ? i : i * lda);
     const float *b = p->b + (p->b_transposed ? j * ldb : j);
-    for (int64_t r = i; p->bias && r < i + rows; r++)
-        memcpy(p->c + r * p->n + j, p->bias + j, (size_t)cols * sizeof(float));
+    bool started = p->bias || p->start;
+    float times = p->start ? p->times : 1, start_times = p->start ? p->start_times : 1;
+    for (int64_t r = i; started && r < i + rows; r++)
+        memcpy(p->c + r * p->n + j, p->bias ? p->bias + j : p->start + r * p->n + j,
+               (size_t)cols * sizeof(float));
     cblas_sgemm(CblasRowMajor, p->a_transposed ? CblasTrans : CblasNoTrans,
-                p->b_transposed ? CblasTrans : CblasNoTrans, (int)rows, (int)cols, (int)p->k, 1.0f,
-                a, (int)lda, b, (int)ldb, p->bias || p->add ? 1.0f : 0.0f, p->c + i * p->n + j,
-                (int)p->n);
+                p->b_transposed ? CblasTrans : CblasNoTrans, (int)rows, (int)cols, (int)p->k, times,
+                a, (int)lda, b, (int)ldb, started || p->add ? start_times : 0.0f,
+                p->c + i * p->n + j, (int)p->n);
     if (p->gelu || p->gelu_pre)
         finish_tile(p, i, j, rows, cols);
+    if (p->symmetric && i > j)
+        mirror_tile(p, i, j, rows, cols);
 }
 
 /* sums[j] (+)= x[0][j] + x[1][j] + ... for columns j .. j + cols - 1 of x (rows, width): four rows
@@ -140,7 +156,7 @@ struct sums {
     float *out; /* or NULL */
 };
 
-static void multiply_thread(const struct product *p, const struct sums *s, struct tiles t,
+static void multiply_thread(const struct cpu_product *p, const struct sums *s, struct tiles t,
                             int64_t *next)
 {
     int64_t count = t.row_count * t.col_count;
@@ -148,6 +164,8 @@ static void multiply_thread(const struct product *p, const struct sums *s, struc
     for (int64_t tile; (tile = next_chunk(next)) < count;) {
         int64_t ti = rows_first ? tile % t.row_count : tile / t.col_count;
         int64_t tj = rows_first ? tile / t.row_count : tile % t.col_count;
+        if (p->symmetric && tj > ti)
+            continue;
         int64_t i = ti * t.rows, j = tj * t.cols;
         int64_t rows = min64(t.rows, p->m - i), cols = min64(t.cols, p->n - j);
         multiply_tile(p, i, j, rows, cols);
@@ -158,12 +176,19 @@ static void multiply_thread(const struct product *p, const struct sums *s, struc
     }
 }
 
-static void multiply(struct ops *ops, const struct product *p, const struct sums *s)
+static void multiply(struct ops *ops, const struct cpu_product *p, const struct sums *s)
 {
     int64_t next = 0;
-    struct tiles t = choose_tiles(p->m, p->n);
+    struct tiles t = p->symmetric ? choose_square_tiles(p->n) : choose_tiles(p->m, p->n);
     int64_t work = t.row_count * t.col_count > 1 ? p->m * p->n * p->k / 64 : 0;
     IN_THREADS(cpu_threads(ops, work), multiply_thread(p, s, t, &next));
+}
+
+void cpu_multiply(struct ops *ops, const struct cpu_product *p)
+{
+    CHECK(!p->symmetric || p->m == p->n);
+    CHECK(!p->start || !(p->bias || p->add));
+    multiply(ops, p, NULL);
 }
 
 /* One row, as in decoding: W is read once, so memory bandwidth limits the speed. */
@@ -200,14 +225,14 @@ void cpu_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t
         return;
     }
     multiply(ops,
-             &(struct product){.m = rows,
-                               .n = l.out,
-                               .k = l.in,
-                               .a = x,
-                               .b = w,
-                               .b_transposed = l.out_in,
-                               .c = y,
-                               .bias = bias},
+             &(struct cpu_product){.m = rows,
+                                   .n = l.out,
+                                   .k = l.in,
+                                   .a = x,
+                                   .b = w,
+                                   .b_transposed = l.out_in,
+                                   .c = y,
+                                   .bias = bias},
              NULL);
 }
 
@@ -220,15 +245,15 @@ void cpu_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, in
         return;
     }
     multiply(ops,
-             &(struct product){.m = rows,
-                               .n = l.out,
-                               .k = l.in,
-                               .a = a->x,
-                               .b = a->w,
-                               .b_transposed = l.out_in,
-                               .c = a->pre,
-                               .bias = a->bias,
-                               .gelu = a->y},
+             &(struct cpu_product){.m = rows,
+                                   .n = l.out,
+                                   .k = l.in,
+                                   .a = a->x,
+                                   .b = a->w,
+                                   .b_transposed = l.out_in,
+                                   .c = a->pre,
+                                   .bias = a->bias,
+                                   .gelu = a->y},
              NULL);
 }
 
@@ -243,14 +268,14 @@ void cpu_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l
                          const struct linear_dx_dgelu *a)
 {
     multiply(ops,
-             &(struct product){.m = rows,
-                               .n = l.in,
-                               .k = l.out,
-                               .a = a->dy,
-                               .b = a->w,
-                               .b_transposed = !l.out_in,
-                               .c = a->dpre,
-                               .gelu_pre = a->pre},
+             &(struct cpu_product){.m = rows,
+                                   .n = l.in,
+                                   .k = l.out,
+                                   .a = a->dy,
+                                   .b = a->w,
+                                   .b_transposed = !l.out_in,
+                                   .c = a->dpre,
+                                   .gelu_pre = a->pre},
              NULL);
     if (a->dbias)
         cpu_column_sums(ops, rows, l.in, a->dpre, a->dbias);
@@ -259,7 +284,7 @@ void cpu_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l
 void cpu_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                    const struct linear_dw *a)
 {
-    struct product p = {.k = rows, .a_transposed = true, .c = a->dw, .add = a->add};
+    struct cpu_product p = {.k = rows, .a_transposed = true, .c = a->dw, .add = a->add};
     p.m = l.out_in ? l.out : l.in;
     p.n = l.out_in ? l.in : l.out;
     p.a = l.out_in ? a->dy : a->x;

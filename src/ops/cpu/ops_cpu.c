@@ -47,4 +47,6 @@ void ops_cpu_fill(struct ops_backend *table)
     table->square_sums = cpu_square_sums;
     table->find_nonfinite = cpu_find_nonfinite;
     table->update = cpu_update;
+    table->orthogonalize = cpu_orthogonalize;
+    table->orthogonalize_scratch = cpu_orthogonalize_scratch;
 }
