@@ -18,12 +18,13 @@ static const struct zero_group mixed[] = {
     {"*norm*", 1, 0.1, {.kind = OPTIMIZER_ADAMW8BIT, ADAM}},
 };
 
-enum { KIND_ADAMW, KIND_ADAMW8BIT, KIND_SGD, KIND_SGD_MOMENTUM, KIND_MIXED, KINDS };
+enum { KIND_ADAMW, KIND_ADAMW8BIT, KIND_SGD, KIND_SGD_MOMENTUM, KIND_MIXED, KIND_MUON, KINDS };
 
 static struct rig_config config_of(int kind)
 {
-    static const enum optimizer_kind kinds[] = {OPTIMIZER_ADAMW, OPTIMIZER_ADAMW8BIT, OPTIMIZER_SGD,
-                                                OPTIMIZER_SGD, OPTIMIZER_ADAMW};
+    static const enum optimizer_kind kinds[] = {OPTIMIZER_ADAMW, OPTIMIZER_ADAMW8BIT,
+                                                OPTIMIZER_SGD,   OPTIMIZER_SGD,
+                                                OPTIMIZER_ADAMW, OPTIMIZER_MUON};
     struct rig_config config = shared_config(1);
     config.optimizer = kinds[kind];
     config.no_momentum = kind == KIND_SGD;
@@ -192,7 +193,7 @@ static void test_a_run_continues_on_any_layout(void **state)
         run_job(&second, 4);
         expect_same_params(&plain, &second);
         expect_same_files(&f);
-        assert_null(strstr(second.lines, "adamw"));
+        assert_null(strstr(second.lines, "the checkpoint has the state"));
         assert_null(strstr(second.lines, "arithmetic"));
         free(first.params);
         free(plain.params);
@@ -290,6 +291,7 @@ static void test_other_changes_are_refused(void **state)
         {KIND_ADAMW8BIT,
          KIND_MIXED,
          {"adamw8bit for", "uses sgd with mom", "layers.0.self_attn.q"}},
+        {KIND_MUON, KIND_ADAMW, {"state of muon for", "now uses adamw", "layers.0.self_attn"}},
         {KIND_MIXED, KIND_ADAMW, {"sgd with momentum for", "now uses adamw", "q_proj.weight"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
