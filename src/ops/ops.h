@@ -292,6 +292,10 @@ void ops_square_sums(struct ops *ops, struct stream *stream, enum dtype type,
 void ops_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type, const void *x,
                         int64_t count, int64_t *first);
 
+/* Counts the changes of the last bits that the cpu back end computes. 2: AdamW divides exactly, and
+ * the norm adds in another order. */
+enum { OPS_ARITHMETIC = 2 };
+
 /* --- updates: what an optimizer does to its segments of the parameters ------------------------ */
 
 /* In all rules g = grad * grad_scale, rate = lr * lr_mul, and all is computed in f32, one rounded

@@ -2,8 +2,8 @@
  *
  * Ranks with the same PP stage and the same role (worker or server) are a crew. They differ only in
  * what they own: all shards have the same length, but the copy of the state that a background save
- * makes has no padding. So the first rank, the last one and the one with the largest copy stand for
- * a crew.
+ * makes has no padding, and tensors of one piece may have optimizers with different moments. So the
+ * first rank, the last one and the one that owns the most bytes stand for a crew.
  */
 #include "plan/plan.h"
 
@@ -48,31 +48,37 @@ struct look {
     mem_visit_fn *visit; /* NULL: none */
     void *user;
     const struct plan_crew *crew; /* NULL: none */
-    int largest_copy;             /* out: the rank of the crew with the largest copy */
+    int largest;                  /* out: the rank of the crew that owns the most */
 };
 
-static int64_t copied_elements(const struct plan_parts *p, int rank)
+static size_t copied_bytes(const struct plan_parts *p, int rank)
 {
     int tensors = model_graph(p->model)->tensor_count;
-    int64_t count = 0;
-    for (int t = 0; t < tensors; t++) {
-        struct zero_ranges ranges = zero_state_to_save(p->zero, t, rank);
-        for (int i = 0; i < ranges.count; i++)
-            count += ranges.at[i].count;
-    }
-    return count;
+    size_t bytes = 0;
+    for (int t = 0; t < tensors; t++)
+        for (int s = 0; s < ZERO_STATES; s++) {
+            enum zero_state state = (enum zero_state)s;
+            struct zero_ranges ranges = zero_state_to_save(p->zero, state, t, rank);
+            size_t width = dtype_bytes(zero_state_array(p->zero, state, t).type);
+            for (int i = 0; i < ranges.count; i++)
+                bytes += (size_t)ranges.at[i].count * width;
+        }
+    return bytes;
 }
 
-static int largest_copy(const struct plan_parts *p, const struct plan_crew *crew)
+static int largest_of(const struct plan_parts *p, const struct plan_crew *crew, bool copies)
 {
-    int64_t most = -1;
+    size_t most = 0;
     int best = crew->first;
+    bool vary = zero_moments_vary(p->zero);
+    if (!vary && !copies)
+        return best;
     for (int r = crew->first; r <= crew->last; r++) {
         if ((r - crew->first) % crew->over >= crew->tp_group)
             continue; /* it has another PP stage */
-        int64_t count = copied_elements(p, r);
-        if (count > most) {
-            most = count;
+        size_t bytes = (vary ? zero_moments_of(p->zero, r) : 0) + (copies ? copied_bytes(p, r) : 0);
+        if (bytes > most) {
+            most = bytes;
             best = r;
         }
     }
@@ -97,8 +103,7 @@ static enum status look_at_rank(struct env *env, const struct plan_request *requ
     if (look->visit)
         mem_visit(own.mem, look->visit, look->user);
     if (look->crew)
-        look->largest_copy =
-            request->zero.snapshot ? largest_copy(&parts, look->crew) : look->crew->first;
+        look->largest = largest_of(&parts, look->crew, request->zero.snapshot && !request->gpu);
 undo:
     plan_parts_free(&parts);
     mem_destroy(own.mem);
@@ -242,8 +247,8 @@ static enum status worst_of(struct env *env, const struct plan_request *request,
         TRY(look_at_rank(env, request, crew->last, &other, &rank));
         keep_worse(worst, &rank);
     }
-    if (first.largest_copy != crew->first && first.largest_copy != crew->last) {
-        TRY(look_at_rank(env, request, first.largest_copy, &other, &rank));
+    if (first.largest != crew->first && first.largest != crew->last) {
+        TRY(look_at_rank(env, request, first.largest, &other, &rank));
         keep_worse(worst, &rank);
     }
     memcpy(worst->sent, sent, sizeof sent);

@@ -40,6 +40,19 @@ double optimizer_bytes(const struct optimizer *optimizer)
     return bytes[moments.m] + bytes[moments.v];
 }
 
+enum optimizer_state optimizer_state(const struct optimizer *optimizer)
+{
+    if (optimizer->kind == OPTIMIZER_SGD && optimizer_moments(optimizer).m != MOMENT_NONE)
+        return OPTIMIZER_SGD_MOMENTUM;
+    return (enum optimizer_state)optimizer->kind;
+}
+
+const char *optimizer_state_word(enum optimizer_state state)
+{
+    return state == OPTIMIZER_SGD_MOMENTUM ? "sgd with momentum"
+                                           : optimizer_word((enum optimizer_kind)state);
+}
+
 static bool has_momentum(const struct optimizer *optimizer)
 {
     return optimizer->kind == OPTIMIZER_SGD || optimizer->kind == OPTIMIZER_MUON;

@@ -47,6 +47,11 @@ struct optimizer optimizer_for(struct optimizer optimizer, const struct unit_ten
 struct moment_forms optimizer_moments(const struct optimizer *optimizer);
 /* Bytes per parameter: 8 for adamw. */
 double optimizer_bytes(const struct optimizer *optimizer);
+/* What is kept of a tensor, for checkpoints: the kind of its optimizer, where sgd with momentum is a
+ * kind of its own. */
+enum optimizer_state { OPTIMIZER_SGD_MOMENTUM = OPTIMIZER_KINDS, OPTIMIZER_STATES };
+enum optimizer_state optimizer_state(const struct optimizer *optimizer);
+const char *optimizer_state_word(enum optimizer_state state); /* "sgd with momentum" */
 /* The rule, with beta1, beta2, eps and nesterov; the caller sets locations and number. */
 struct update optimizer_update(const struct optimizer *optimizer);
 bool optimizer_same(const struct optimizer *a,

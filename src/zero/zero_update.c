@@ -63,18 +63,18 @@ struct update_segment zero_segment_of(const struct zero *zero, int t, struct pie
     struct zero_group group = group_of(&zero->config, tensor->name);
     enum dtype grad_type = zero_sum_type(zero, mine.piece);
     int64_t at = mine.first - zero->shard * zero_shard_count(zero, mine.piece);
-    return (struct update_segment){
+    struct update_segment segment = {
         .count = mine.count,
         .param = (float *)piece->master + at,
         .copy = zero_is_narrow(zero) ? zero_at(piece->shard, zero->type, at) : NULL,
         .copy_type = zero->type,
         .grad_type = grad_type,
         .grad = zero_at(piece->total, grad_type, at),
-        .m = piece->m + at,
-        .v = piece->v + at,
         .lr_mul = (float)group.lr_mul,
         .decay = tensor->decay ? (float)group.decay : 0.0f,
     };
+    moments_set(zero, t, mine, &segment);
+    return segment;
 }
 
 /* A group that matches no tensor is a configuration error. */

@@ -21,6 +21,7 @@ struct rig_config {
     int64_t batch, tokens, micro_batches;
     double clip, eps;                /* eps 0: 1e-8 */
     enum optimizer_kind optimizer;   /* with Nesterov momentum 0.95 where it has one */
+    bool no_momentum;                /* sgd */
     const struct zero_group *groups; /* borrowed */
     int group_count;
     int stage, prefetch, servers, group;
@@ -119,7 +120,7 @@ static inline enum status rig_build(struct rig *rig)
 {
     const struct rig_config *c = &rig->config;
     struct zero_config zero = {.optimizer.kind = c->optimizer,
-                               .optimizer.momentum = 0.95,
+                               .optimizer.momentum = c->no_momentum ? 0 : 0.95,
                                .optimizer.nesterov = true,
                                .optimizer.beta1 = 0.9,
                                .optimizer.beta2 = 0.95,
