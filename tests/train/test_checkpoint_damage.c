@@ -325,7 +325,7 @@ static void test_a_run_without_a_good_checkpoint_fails(void **state)
         save_expect_same(&rig, "kept/config.yaml", "run/config.yaml");
     }
     char *text = save_read(&rig, "run/summary.json", &bytes);
-    assert_non_null(strstr(text, "stopped"));
+    assert_true(strstr(text, "stopped") != NULL);
     mem_free(&rig.run.scratch.env, text);
     rig_close(&rig.run);
 }
