@@ -13,7 +13,7 @@
  *
  * A pair with zero.prefetch counts only where pieces are gathered ahead, in stage 3; a pair with
  * parallel.sequence only with tensor parallelism. Invalid configurations are left out, by the rules
- * of zero_create; with pipelines and tensor parallelism these apply to the ranks with the same PP
+ * of zero_create (Muon needs whole matrices: no tensor parallelism); with pipelines and tensor parallelism these apply to the ranks with the same PP
  * stage and part. Stochastic rounding depends on the parts of tensors that ranks hold, not of rows:
  * it is left out with parallel.sequence. `ranks` is the number of ranks of the job.
  */
@@ -39,6 +39,7 @@ enum factor {
     TP,
     SEQUENCE,
     TIED,
+    OPTIMIZER,
     FACTORS
 };
 enum { MOST_VALUES = 11, MOST_RUNS = 4000, STRIDE = 7919 }; /* prime: visits all combinations */
@@ -62,6 +63,7 @@ static const struct {
     [TP] = {"tp", {"1", "2"}},
     [SEQUENCE] = {"sequence", {"false", "true"}},
     [TIED] = {"tied", {"no", "yes"}},
+    [OPTIMIZER] = {"optimizer", {"adamw", "adamw8bit", "sgd", "muon", "mixed"}},
 };
 
 struct run {
@@ -123,6 +125,13 @@ static bool is_stochastic(const struct run *run)
     return strcmp(factors[PRECISION].values[run->value[PRECISION]], "bf16-stochastic") == 0;
 }
 
+/* Muon, also that of `mixed`. */
+static bool needs_whole_matrices(const struct run *run)
+{
+    const char *optimizer = factors[OPTIMIZER].values[run->value[OPTIMIZER]];
+    return strcmp(optimizer, "muon") == 0 || strcmp(optimizer, "mixed") == 0;
+}
+
 static bool is_valid(const struct run *run)
 {
     int stage = number(run, STAGE), pp = number(run, PP), over = pp * number(run, TP);
@@ -131,6 +140,8 @@ static bool is_valid(const struct run *run)
     if (all % over != 0 || !has_schedule(run, pp))
         return false;
     if (run->value[SEQUENCE] != 0 && (number(run, TP) == 1 || is_stochastic(run)))
+        return false;
+    if (number(run, TP) > 1 && needs_whole_matrices(run))
         return false;
     if (servers > 0 && (stage == 0 || group > 0 || servers >= ranks))
         return false;
