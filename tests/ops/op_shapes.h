@@ -126,7 +126,7 @@
     X(300, 150)
 #define MATRIX_CASES(r, w) {"orthogonalize", .rows = r, .width = w},
 
-#define MAS_SHAPES(X)      X(1, 1) X(1, 5) X(4, 64) X(3, 1001)
+#define MAS_SHAPES(X)      X(1, 2) X(1, 5) X(4, 64) X(3, 1001)
 #define MAS_CASES(k, c)                                                      \
     {"mas", .routing = {0, k, c, false, false}},                             \
         {"mas", .routing = {0, k, c, false, false}, .zeros = true},          \
