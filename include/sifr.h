@@ -93,6 +93,10 @@ struct sifr_param {
     enum sifr_init init;
     double scale;
     int decay; /* whether weight decay applies */
+    /* For SIFR_MUON: a weight [rows][columns] of a hidden layer holds this many matrices of equal
+     * width side by side; usually 1. 0: no such weight, but an embedding, a head or a vector, which
+     * AdamW updates instead. */
+    int64_t matrices;
 };
 
 /* A micro-batch has `batch` samples of `tokens` rows each (tokens = 1: a sample is one row). The
@@ -210,9 +214,22 @@ struct sifr_model {
 enum sifr_recompute { SIFR_KEEP_ALL, SIFR_RECOMPUTE_ALL };
 enum sifr_schedule { SIFR_1F1B, SIFR_GPIPE, SIFR_INTERLEAVED, SIFR_ZERO_BUBBLE };
 
+enum sifr_optimizer {
+    SIFR_INHERIT, /* of a group: that of the options. Of the options: SIFR_ADAMW */
+    SIFR_ADAMW,
+    SIFR_ADAMW8BIT, /* m and v in 8 bits */
+    SIFR_SGD,
+    SIFR_MUON /* for parameters with `matrices`; AdamW for the others */
+};
+
 struct sifr_group {    /* the last group that matches a parameter's name applies */
     const char *match; /* glob, such as "block.*.bias" */
     double lr_mul, wd_mul;
+    /* Instead of what the options say. 0: no difference; -1: the value 0, or no. */
+    enum sifr_optimizer optimizer;
+    int nesterov;
+    double momentum, beta1, beta2, weight_decay;
+    double eps; /* 0: no difference */
 };
 
 /* A range of the summed gradient of one parameter. Values are still multiplied by `scale`. */
@@ -276,6 +293,10 @@ struct sifr_options {
     int checkpoint_async; /* 1: checkpoints are written in the background, from a copy in memory */
     int checked; /* 1: guard zones around buffers, gradients that are not written. Slow. The
                     environment variable SIFR_CHECKED=1 sets it, too */
+    enum sifr_optimizer optimizer;
+    int nesterov;    /* SIFR_SGD, SIFR_MUON: 1: yes, -1: no; 0: yes for muon, no for sgd */
+    double momentum; /* SIFR_SGD, SIFR_MUON: above 0 and below 1; -1: none; 0: 0.9 for sgd, 0.95 for
+                        muon */
 };
 /* AdamW with beta1 0.9, beta2 0.95, eps 1e-8, weight decay 0.1, clip 1; one micro-batch per step;
  * stage 0, prefetch 1, fp32. Set batch and tokens. */

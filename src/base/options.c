@@ -19,6 +19,8 @@ static void check_option(const struct options *options, const struct option *opt
     CHECK_LT(strlen(option->key), OPTION_KEY_BYTES);
     CHECK(options_find(options, option->key) == NULL);
     CHECK(option->type != OPTION_CHOICE || option->choices != NULL);
+    CHECK(!option->unset || option->type == OPTION_REAL || option->type == OPTION_CHOICE ||
+          option->type == OPTION_BOOL);
     CHECK_LE(option->field_count, OPTION_FIELDS);
     int dots = 0;
     for (const char *c = option->key; *c; c++)
@@ -191,6 +193,18 @@ bool options_is_set(const struct options *options, const char *key)
     const struct binding *binding = options_find(options, key);
     CHECK(binding != NULL);
     return binding->source != SOURCE_DEFAULT;
+}
+
+bool options_is_default(struct options *options, const char *key)
+{
+    const struct binding *binding = options_find(options, key);
+    CHECK(binding != NULL);
+    const struct option *option = binding->option;
+    CHECK(option->type != OPTION_STRING && option->type != OPTION_LIST);
+    union option_value value;
+    if (options_default(options, option, &value) != STATUS_OK)
+        return false;
+    return memcmp(binding->target + option->offset, &value, option_value_bytes(option)) == 0;
 }
 
 const char *options_origin(const struct options *options, const char *key)

@@ -43,10 +43,14 @@ struct option {
     const struct option *fields; /* OPTION_LIST */
     int field_count;
     size_t element_bytes;
-    char letter;         /* 'n' for -n N; 0 = none */
-    const char *also;    /* "threads": a shorter flag for the same option, --threads=4; or NULL */
-    bool hidden;         /* left out of help; for tests */
-    bool flag_only;      /* --out, --json: not a YAML key, not in the printed configuration */
+    char letter;      /* 'n' for -n N; 0 = none */
+    const char *also; /* "threads": a shorter flag for the same option, --threads=4; or NULL */
+    bool hidden;      /* left out of help; for tests */
+    bool flag_only;   /* --out, --json: not a YAML key, not in the printed configuration */
+    /* The word for "no value", such as "auto"; NULL = there is always a value. A real is then NaN and
+     * a choice -1; a boolean is an int, and -1. Without a fallback this is the default. YAML also
+     * takes null. In a list, fields without a value are not printed. */
+    const char *unset;
     const char *removed; /* a key of earlier versions: its value is checked by type and ignored
                             (options_warn_removed prints this text); not in help or printed YAML */
 };
@@ -92,9 +96,13 @@ enum status options_set(struct options *options, const char *key, const char *va
 
 /* A copy of `text` owned by the object, for a field whose value is computed. */
 enum status options_keep(struct options *options, const char *text, const char **copy);
+/* Memory of `bytes` zeros that the object frees. */
+enum status options_keep_memory(struct options *options, size_t bytes, void *block);
 
 /* Whether any source but the default has set the key. */
 bool options_is_set(const struct options *options, const char *key);
+/* Whether a real, integer, choice or boolean has its default value, whatever source set it. */
+bool options_is_default(struct options *options, const char *key);
 /* "default", "tiny.yaml:12", "--x" */
 const char *options_origin(const struct options *options, const char *key);
 

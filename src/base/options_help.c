@@ -16,14 +16,20 @@
 
 enum { LEFT_BYTES = 192, COLUMN_MAX = 36, WIDTH_MIN = 40 };
 
+/* A boolean for which --no-key makes a difference. */
+static bool may_be_denied(const struct option *option)
+{
+    const char *text = option_default_text(option);
+    return option->type == OPTION_BOOL && text && strcmp(text, "false") != 0;
+}
+
 /* "--train.steps=N", "--[no-]train.shuffle", "--threads, --run.threads=N" */
 static void describe_flag(const struct option *option, char *out, size_t bytes)
 {
-    bool fallback_true = option->fallback && strcmp(option->fallback, "true") == 0;
     bool boolean = option->type == OPTION_BOOL;
     snprintf(out, bytes, "%s%s%s--%s%s%s%s", option->also ? "--" : "",
              option->also ? option->also : "", option->also ? ", " : "",
-             boolean && fallback_true ? "[no-]" : "", option->key, boolean ? "" : "=",
+             may_be_denied(option) ? "[no-]" : "", option->key, boolean ? "" : "=",
              boolean ? "" : option_value_name(option));
 }
 
@@ -45,9 +51,9 @@ static void describe_meaning(const struct option *option, struct text *help)
 static void describe_help(const struct option *option, struct text *help)
 {
     describe_meaning(option, help);
-    bool shown = option->fallback && *option->fallback;
-    if (shown && !(option->type == OPTION_BOOL && strcmp(option->fallback, "false") == 0))
-        text_printf(help, "%s[%s]", help->bytes ? " " : "", option->fallback);
+    const char *text = option_default_text(option);
+    if (text && *text && !(option->type == OPTION_BOOL && strcmp(text, "false") == 0))
+        text_printf(help, "%s[%s]", help->bytes ? " " : "", text);
 }
 
 static bool is_shown(const struct option *option)
@@ -202,9 +208,8 @@ static void print_man_entry(void *user, const struct option *option)
         print_troff(text, option->also);
         text_add(text, "\\fR, ");
     }
-    bool fallback_true = option->fallback && strcmp(option->fallback, "true") == 0;
     bool boolean = option->type == OPTION_BOOL;
-    text_printf(text, "\\fB\\-\\-%s", boolean && fallback_true ? "[no\\-]" : "");
+    text_printf(text, "\\fB\\-\\-%s", may_be_denied(option) ? "[no\\-]" : "");
     print_troff(text, option->key);
     text_add(text, "\\fR");
     if (!boolean) {
@@ -271,7 +276,7 @@ static void print_markdown_row(const struct option *option, enum option_kind kin
 {
     char flag[LEFT_BYTES];
     struct text meaning;
-    const char *fallback = option->fallback;
+    const char *fallback = option_default_text(option);
     text_init(&meaning, text->env);
     text_add(text, "| ");
     if (kind == OPTIONS_KEYS) {

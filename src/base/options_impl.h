@@ -89,11 +89,16 @@ const char *option_value_name(const struct option *option); /* "N", "X", "DIR" *
 /* "{match: TEXT, lr_mul: X}" */
 void option_describe_fields(const struct option *option, char *out, size_t bytes);
 size_t option_value_bytes(const struct option *option);
+const char *option_default_text(const struct option *option);          /* NULL = zero or "" */
+bool option_is_unset(const struct option *option, const char *target); /* in this struct */
 /* Parse any option but a list. Strings are copied into the object. */
 enum status options_parse_scalar(struct options *options, const struct option *option,
                                  const char *text, const struct option_site *site,
                                  union option_value *value);
-/* Set the field of an option in `target` to its default; a list becomes empty. */
+/* The default value; a list is empty. */
+enum status options_default(struct options *options, const struct option *option,
+                            union option_value *value);
+/* Set the field of an option in `target` to its default. */
 enum status options_set_default(struct options *options, const struct option *option, char *target);
 
 /* --- options_yaml.c ------------------------------------------------------------------------- */

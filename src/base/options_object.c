@@ -61,6 +61,15 @@ enum status options_keep(struct options *options, const char *text, const char *
     return options_own_string(options, text, strlen(text), copy);
 }
 
+enum status options_keep_memory(struct options *options, size_t bytes, void *block)
+{
+    void *memory;
+    TRY(mem_alloc(options->env, MEM_OTHER, "options", bytes, &memory));
+    TRY(options_own(options, memory));
+    *(void **)block = memory;
+    return STATUS_OK;
+}
+
 /* --- bindings ------------------------------------------------------------------------------- */
 
 struct binding *options_find(const struct options *options, const char *key)

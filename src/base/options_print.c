@@ -91,8 +91,14 @@ static void print_scalar(struct text *text, const struct option *option, const c
 {
     union option_value value;
     memcpy(&value, target + option->offset, option_value_bytes(option));
+    if (option_is_unset(option, target)) {
+        print_string(text, option->unset);
+        return;
+    }
     switch (option->type) {
-    case OPTION_BOOL: text_add(text, value.boolean ? "true" : "false"); break;
+    case OPTION_BOOL:
+        text_add(text, (option->unset ? value.choice : value.boolean) ? "true" : "false");
+        break;
     case OPTION_INT: text_printf(text, "%" PRId64, value.integer); break;
     case OPTION_REAL: print_real(text, value.real); break;
     case OPTION_STRING: print_string(text, value.string); break;
@@ -111,6 +117,8 @@ static void print_list(struct text *text, const struct option *list, const char 
     for (int i = 0; i < items.count; i++) {
         const char *item = (const char *)items.items + (size_t)i * list->element_bytes;
         for (int j = 0; j < list->field_count; j++) {
+            if (option_is_unset(&list->fields[j], item))
+                continue;
             text_printf(text, "\n%s  %s %s: ", indent, j ? " " : "-", list->fields[j].key);
             print_scalar(text, &list->fields[j], item);
         }

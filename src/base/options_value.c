@@ -76,7 +76,21 @@ const char *option_value_name(const struct option *option)
 
 size_t option_value_bytes(const struct option *option)
 {
-    return types[option->type].bytes;
+    return option->unset && option->type == OPTION_BOOL ? sizeof(int) : types[option->type].bytes;
+}
+
+const char *option_default_text(const struct option *option)
+{
+    return option->fallback ? option->fallback : option->unset;
+}
+
+bool option_is_unset(const struct option *option, const char *target)
+{
+    union option_value value;
+    if (!option->unset)
+        return false;
+    memcpy(&value, target + option->offset, option_value_bytes(option));
+    return option->type == OPTION_REAL ? isnan(value.real) : value.choice < 0;
 }
 
 void option_describe_fields(const struct option *option, char *out, size_t bytes)
@@ -105,7 +119,8 @@ enum status options_fail_type(struct options *options, const struct option *opti
                               const struct option_site *site, const char *given)
 {
     char wanted[512], fields[256];
-    snprintf(wanted, sizeof wanted, "%s", types[option->type].wanted);
+    snprintf(wanted, sizeof wanted, "%s%s%s", option->unset ? option->unset : "",
+             option->unset ? " or " : "", types[option->type].wanted);
     for (int i = 0; option->type == OPTION_CHOICE && option->choices[i]; i++)
         append(wanted, sizeof wanted, "%s%s", i ? ", " : "", option->choices[i]);
     if (option->type == OPTION_LIST) {
@@ -253,9 +268,22 @@ enum status options_parse_scalar(struct options *options, const struct option *o
                                  const char *text, const struct option_site *site,
                                  union option_value *value)
 {
-    bool read = false;
+    bool read = false, boolean;
+    if (option->unset && strcmp(text, option->unset) == 0) {
+        if (option->type == OPTION_REAL)
+            value->real = NAN;
+        else
+            value->choice = -1;
+        return STATUS_OK;
+    }
     switch (option->type) {
-    case OPTION_BOOL: read = read_bool(text, &value->boolean); break;
+    case OPTION_BOOL:
+        read = read_bool(text, &boolean);
+        if (read && option->unset)
+            value->choice = boolean;
+        else if (read)
+            value->boolean = boolean;
+        break;
     case OPTION_INT:
         read = read_integer(text, &value->integer) && in_range(option, (double)value->integer);
         break;
@@ -267,20 +295,28 @@ enum status options_parse_scalar(struct options *options, const struct option *o
     return read ? STATUS_OK : fail_text(options, option, site, text);
 }
 
-enum status options_set_default(struct options *options, const struct option *option, char *target)
+enum status options_default(struct options *options, const struct option *option,
+                            union option_value *value)
 {
     const struct option_site site = {.origin = "default", .key = option->key};
-    union option_value value;
-    if (option->removed)
-        return STATUS_OK;
-    memset(&value, 0, sizeof value);
+    const char *text = option_default_text(option);
+    memset(value, 0, sizeof *value);
     if (option->type == OPTION_STRING)
-        value.string = option->fallback ? option->fallback : "";
-    else if (option->fallback) {
-        enum status st = options_parse_scalar(options, option, option->fallback, &site, &value);
+        value->string = text ? text : "";
+    else if (text) {
+        enum status st = options_parse_scalar(options, option, text, &site, value);
         CHECK(st == STATUS_OK || st == STATUS_MEMORY); /* otherwise the table is wrong */
         TRY(st);
     }
+    return STATUS_OK;
+}
+
+enum status options_set_default(struct options *options, const struct option *option, char *target)
+{
+    union option_value value;
+    if (option->removed)
+        return STATUS_OK;
+    TRY(options_default(options, option, &value));
     memcpy(target + option->offset, &value, option_value_bytes(option));
     return STATUS_OK;
 }

@@ -193,8 +193,9 @@ static enum status read_scalar(struct reader *reader, const struct option *optio
     bool single = reader->event.type == YAML_SCALAR_EVENT;
     if (single && is_binary(&reader->event))
         return read_binary(reader, option, site, value);
-    if (single && is_null(reader) && option->type == OPTION_STRING)
-        return options_parse_scalar(reader->options, option, "", site, value);
+    if (single && is_null(reader) && (option->unset || option->type == OPTION_STRING))
+        return options_parse_scalar(reader->options, option, option->unset ? option->unset : "",
+                                    site, value);
     if (!single || is_null(reader))
         return options_fail_type(reader->options, option, site, event_word(reader));
     return options_parse_scalar(reader->options, option, scalar(reader), site, value);

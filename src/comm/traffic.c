@@ -4,8 +4,8 @@
 
 const char *traffic_word(enum traffic_purpose purpose)
 {
-    static const char *const words[TRAFFIC_PURPOSE_COUNT] = {"gather", "reduce", "pipe", "tensor",
-                                                             "control"};
+    static const char *const words[TRAFFIC_PURPOSE_COUNT] = {"gather", "reduce", "muon",
+                                                             "pipe",   "tensor", "control"};
     CHECK_LT((unsigned)purpose, TRAFFIC_PURPOSE_COUNT);
     return words[purpose];
 }

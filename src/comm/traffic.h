@@ -11,6 +11,7 @@ enum traffic_purpose {
     TRAFFIC_GATHER,  /* params to the ranks that compute with them, and summed gradients where
                         several ranks hold them; between PP stages: tied params */
     TRAFFIC_REDUCE,  /* gradients to their owners; between PP stages: those of tied params */
+    TRAFFIC_MUON,    /* matrices to the ranks that orthogonalize them, and back */
     TRAFFIC_PIPE,    /* activations and their gradients, from PP stage to PP stage */
     TRAFFIC_TENSOR,  /* everything within a TP group */
     TRAFFIC_CONTROL, /* counts, losses, norms, votes */

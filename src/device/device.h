@@ -150,6 +150,10 @@ bool stream_is_awaited(const struct stream *stream);
  * passed it; but on a plain stream, ordinary (not pinned) memory has been read when the call
  * returns. */
 void device_copy(struct stream *stream, void *dst, const void *src, size_t bytes);
+/* `rows` rows of `bytes` bytes each; they begin dst_apart and src_apart bytes after one another. In
+ * device memory. */
+void device_copy_rows(struct stream *stream, void *dst, size_t dst_apart, const void *src,
+                      size_t src_apart, size_t bytes, int64_t rows);
 void device_zero(struct stream *stream, void *dst, size_t bytes);
 /* dst[i] += src[i], formed in fp32 (fp64 when dst is) and rounded once to dst_type; src_type f32,
  * bf16 or f16, or f64 when dst is. */

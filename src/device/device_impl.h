@@ -51,6 +51,9 @@ struct device_backend {
 
     /* Enqueued work; never called on a failed stream or with a count of zero. */
     void (*copy)(struct stream *stream, void *dst, const void *src, size_t bytes);
+    /* All rows in one call; NULL: `copy` is called for each row. */
+    void (*copy_rows)(struct stream *stream, void *dst, size_t dst_apart, const void *src,
+                      size_t src_apart, size_t bytes, int64_t rows);
     void (*zero)(struct stream *stream, void *dst, size_t bytes);
     void (*accumulate)(struct stream *stream, void *dst, enum dtype dst_type, const void *src,
                        enum dtype src_type, int64_t count);

@@ -166,6 +166,24 @@ void device_copy(struct stream *stream, void *dst, const void *src, size_t bytes
         stream->device->backend->copy(stream, dst, src, bytes);
 }
 
+void device_copy_rows(struct stream *stream, void *dst, size_t dst_apart, const void *src,
+                      size_t src_apart, size_t bytes, int64_t rows)
+{
+    const struct device_backend *backend = stream->device->backend;
+    CHECK(bytes <= dst_apart && bytes <= src_apart);
+    if (bytes == 0 || rows <= 0)
+        return;
+    size_t last = (size_t)(rows - 1);
+    CHECK(is_disjoint(dst, last * dst_apart + bytes, src, last * src_apart + bytes));
+    if (backend->copy_rows && !stream_failed(stream)) {
+        backend->copy_rows(stream, dst, dst_apart, src, src_apart, bytes, rows);
+        return;
+    }
+    for (size_t row = 0; row <= last; row++)
+        device_copy(stream, (char *)dst + row * dst_apart, (const char *)src + row * src_apart,
+                    bytes);
+}
+
 void device_zero(struct stream *stream, void *dst, size_t bytes)
 {
     if (bytes == 0)

@@ -285,10 +285,10 @@ struct comm *spread_tp_group(const struct spread *spread)
     return spread->mesh.tp > 1 ? spread->groups.tp : NULL;
 }
 
-struct spread_counts spread_count(const struct spread *spread)
+struct spread_counts spread_count(const struct spread *spread, const struct zero *store)
 {
     const struct unit_graph *graph = spread->graph;
-    struct spread_counts counts = {0};
+    struct spread_counts counts = {.muon = zero_muon_counts(store)};
     for (int t = 0; t < graph->tensor_count; t++) {
         const struct unit_split *split = &graph->tensors[t].split;
         if (split->partial)

@@ -64,11 +64,12 @@ void spread_free(struct spread *spread); /* does nothing if all zero */
  * them, 2 (n-1)/n for n replicas. */
 struct spread_counts {
     int64_t parameters, borrowed, lent;
+    struct muon_counts muon;
     int inner_units;
     bool first, last;
     double partial;
 };
-struct spread_counts spread_count(const struct spread *spread);
+struct spread_counts spread_count(const struct spread *spread, const struct zero *store);
 /* Chunks of a PP stage; messages that stage p sends for each micro-batch: activations to the next
  * stage, gradients to the previous one. */
 int spread_chunks(const struct parallel_config *config);

@@ -51,6 +51,8 @@ enum status call_agree(struct sifr_context *context, const char *what, int train
 /* Copy a struct that begins with its size: what the program does not know is 0. False: the size is
  * smaller than `least` or larger than what this library knows with other bytes than 0 in it. */
 bool copy_sized(void *to, size_t bytes, const void *from, size_t least);
+/* Entry i of a table whose entries have `stride` bytes; what the program does not know is 0. */
+void copy_entry(void *to, size_t bytes, const void *table, size_t stride, int i);
 
 /* --- models --------------------------------------------------------------------------------- */
 struct user_unit {

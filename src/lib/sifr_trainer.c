@@ -95,22 +95,105 @@ static enum status check_layout(struct env *env, const struct sifr_options *o, i
     return STATUS_OK;
 }
 
-static const struct sifr_group *group_at(const struct sifr_options *o, int g)
+static struct sifr_group group_at(const struct sifr_options *o, int g)
 {
-    return (const struct sifr_group *)((const char *)o->groups + (size_t)g * o->group_size);
+    struct sifr_group group;
+    copy_entry(&group, sizeof group, o->groups, o->group_size, g);
+    return group;
+}
+
+/* 0: `inherited`; negative: 0. */
+static double own_or(double own, double inherited)
+{
+    return own == 0 ? inherited : own < 0 ? 0 : own;
+}
+
+/* Of a group; one of zeros stands for the options alone. */
+static struct optimizer optimizer_of(const struct sifr_options *o, const struct sifr_group *group)
+{
+    static const enum optimizer_kind kinds[] = {[SIFR_INHERIT] = OPTIMIZER_ADAMW,
+                                                [SIFR_ADAMW] = OPTIMIZER_ADAMW,
+                                                [SIFR_ADAMW8BIT] = OPTIMIZER_ADAMW8BIT,
+                                                [SIFR_SGD] = OPTIMIZER_SGD,
+                                                [SIFR_MUON] = OPTIMIZER_MUON};
+    int nesterov = group->nesterov ? group->nesterov : o->nesterov;
+    struct optimizer optimizer = {.kind = kinds[group->optimizer ? group->optimizer : o->optimizer],
+                                  .beta1 = own_or(group->beta1, o->beta1),
+                                  .beta2 = own_or(group->beta2, o->beta2),
+                                  .eps = own_or(group->eps, o->eps)};
+    optimizer_set_momentum(&optimizer, own_or(group->momentum, own_or(o->momentum, NAN)),
+                           nesterov == 0 ? -1 : nesterov > 0);
+    return optimizer;
+}
+
+/* A setting for which 0 is the default and -1 stands for 0, below `limit`. */
+static bool is_own(double value, double limit)
+{
+    return value == -1 || (value >= 0 && value < limit);
+}
+
+/* Settings that options and groups have in common. */
+static enum status check_optimizer(struct env *env, const char *where, enum sifr_optimizer kind,
+                                   int nesterov, double momentum)
+{
+    if (kind < SIFR_INHERIT || kind > SIFR_MUON)
+        return FAIL(env, CONFIG,
+                    "%s: optimizer is %d; use SIFR_ADAMW, SIFR_ADAMW8BIT, SIFR_SGD or SIFR_MUON",
+                    where, (int)kind);
+    if (nesterov < -1 || nesterov > 1)
+        return FAIL(env, CONFIG, "%s: nesterov is %d; 1 is yes, -1 no, 0 the default", where,
+                    nesterov);
+    if (!is_own(momentum, 1))
+        return FAIL(env, CONFIG,
+                    "%s: momentum is %g; it must be below 1; -1 is none, 0 the default", where,
+                    momentum);
+    return STATUS_OK;
+}
+
+static enum status check_momentum(struct env *env, const char *where,
+                                  const struct optimizer *optimizer)
+{
+    if (optimizer_lacks_momentum(optimizer))
+        return FAIL(env, CONFIG,
+                    "%s: Nesterov momentum needs a momentum above 0; set one, or nesterov to -1",
+                    where);
+    return STATUS_OK;
+}
+
+static enum status check_group(struct env *env, const struct sifr_options *o, int g)
+{
+    const struct sifr_group group = group_at(o, g);
+    char where[64];
+    snprintf(where, sizeof where, "options: group %d", g);
+    if (!group.match || !isfinite(group.lr_mul) || !isfinite(group.wd_mul))
+        return FAIL(env, CONFIG, "%s needs a match and finite lr_mul and wd_mul", where);
+    if (!is_own(group.beta1, 1) || !is_own(group.beta2, 1) ||
+        !is_own(group.weight_decay, INFINITY) || !(group.eps >= 0 && isfinite(group.eps)))
+        return FAIL(env, CONFIG,
+                    "%s: beta1 and beta2 must be in [0, 1) or -1, weight_decay at least 0 or -1, "
+                    "eps at least 0",
+                    where);
+    TRY(check_optimizer(env, where, group.optimizer, group.nesterov, group.momentum));
+    struct optimizer optimizer = optimizer_of(o, &group);
+    return check_momentum(env, where, &optimizer);
 }
 
 static enum status check_groups(struct env *env, const struct sifr_options *o)
 {
     if (o->group_count < 0 || (o->group_count > 0 && (!o->groups || o->group_size < GROUP_LEAST)))
         return FAIL(env, CONFIG, "options: set groups with SIFR_TABLE");
-    for (int g = 0; g < o->group_count; g++) {
-        const struct sifr_group *group = group_at(o, g);
-        if (!group->match || !isfinite(group->lr_mul) || !isfinite(group->wd_mul))
-            return FAIL(env, CONFIG, "options: group %d needs a match and finite lr_mul and wd_mul",
-                        g);
-    }
+    for (int g = 0; g < o->group_count; g++)
+        TRY(check_group(env, o, g));
     return STATUS_OK;
+}
+
+static enum status check_optimizers(struct env *env, const struct sifr_options *o)
+{
+    const struct sifr_group none = {0};
+    TRY(check_optimizer(env, "options", o->optimizer, o->nesterov, o->momentum));
+    struct optimizer optimizer = optimizer_of(o, &none);
+    TRY(check_momentum(env, "options", &optimizer));
+    return check_groups(env, o);
 }
 
 static enum status read_options(struct sifr_context *context, const struct sifr_options *options,
@@ -122,10 +205,10 @@ static enum status read_options(struct sifr_context *context, const struct sifr_
         return FAIL(env, CONFIG,
                     "sifr_options: wrong size, or a field that this version does not know; start "
                     "from sifr_options_init");
-    TRY(check_groups(env, copy));
     copy->checked |= checked && *checked && strcmp(checked, "0") != 0;
     TRY(check_sizes(env, copy));
     TRY(check_arithmetic(env, copy));
+    TRY(check_optimizers(env, copy));
     return check_layout(env, copy, context->ranks);
 }
 
@@ -158,13 +241,16 @@ static enum status open_store(struct sifr_trainer *t, struct zero_group *groups)
 {
     const struct sifr_options *o = &t->options;
     struct session *s = &t->context->session;
-    const struct optimizer optimizer = {
-        .kind = OPTIMIZER_ADAMW, .beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps};
+    const struct sifr_group none = {0};
     for (int g = 0; g < o->group_count; g++) {
-        const struct sifr_group *from = group_at(o, g);
-        groups[g] = (struct zero_group){from->match, from->lr_mul, from->wd_mul, optimizer};
+        const struct sifr_group from = group_at(o, g);
+        groups[g] =
+            (struct zero_group){.match = from.match,
+                                .lr_mul = from.lr_mul,
+                                .decay = own_or(from.weight_decay, o->weight_decay) * from.wd_mul,
+                                .optimizer = optimizer_of(o, &from)};
     }
-    struct zero_config zero = {.optimizer = optimizer,
+    struct zero_config zero = {.optimizer = optimizer_of(o, &none),
                                .weight_decay = o->weight_decay,
                                .clip = o->clip,
                                .groups = groups,
@@ -210,20 +296,36 @@ static uint64_t mix(uint64_t hash, const void *data, size_t bytes)
 /* What must be the same on all ranks. Fields are hashed one by one, without padding. */
 static uint64_t hash_options(const struct sifr_options *o)
 {
-    const double reals[] = {o->beta1, o->beta2, o->eps, o->weight_decay, o->clip};
-    const int64_t numbers[] = {o->batch,           o->tokens,        o->micro_batches,
-                               o->recompute,       o->precision,     o->sum,
-                               o->stochastic,      o->stage,         o->prefetch,
-                               o->servers,         o->shard_group,   o->sum_locally,
-                               o->pipeline,        o->schedule,      o->chunks,
-                               o->eager,           (int64_t)o->seed, o->gradient != NULL,
-                               o->checkpoint_async};
+    const double reals[] = {o->beta1, o->beta2, o->eps, o->weight_decay, o->clip, o->momentum};
+    const int64_t numbers[] = {o->batch,
+                               o->tokens,
+                               o->micro_batches,
+                               o->recompute,
+                               o->precision,
+                               o->sum,
+                               o->stochastic,
+                               o->stage,
+                               o->prefetch,
+                               o->servers,
+                               o->shard_group,
+                               o->sum_locally,
+                               o->pipeline,
+                               o->schedule,
+                               o->chunks,
+                               o->eager,
+                               (int64_t)o->seed,
+                               o->gradient != NULL,
+                               o->checkpoint_async,
+                               o->optimizer,
+                               o->nesterov};
     uint64_t hash = mix(mix(0xcbf29ce484222325, reals, sizeof reals), numbers, sizeof numbers);
     for (int g = 0; g < o->group_count; g++) {
-        const struct sifr_group *group = group_at(o, g);
-        const double factors[] = {group->lr_mul, group->wd_mul};
-        hash = mix(hash, group->match, strlen(group->match));
-        hash = mix(hash, factors, sizeof factors);
+        const struct sifr_group group = group_at(o, g);
+        const double settings[] = {
+            group.lr_mul, group.wd_mul,   group.momentum,          group.beta1,       group.beta2,
+            group.eps,    group.nesterov, (double)group.optimizer, group.weight_decay};
+        hash = mix(hash, group.match, strlen(group.match));
+        hash = mix(hash, settings, sizeof settings);
     }
     return hash;
 }
@@ -232,7 +334,7 @@ static uint64_t hash_model(const struct unit_graph *g, uint64_t hash)
 {
     for (int t = 0; t < g->tensor_count; t++) {
         const struct unit_tensor *tensor = &g->tensors[t];
-        const int64_t numbers[] = {tensor->dims, tensor->init, tensor->decay};
+        const int64_t numbers[] = {tensor->dims, tensor->init, tensor->decay, tensor->matrices};
         hash = mix(hash, tensor->name, strlen(tensor->name));
         hash = mix(hash, tensor->shape, (size_t)tensor->dims * sizeof *tensor->shape);
         hash = mix(hash, numbers, sizeof numbers);

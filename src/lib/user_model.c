@@ -18,8 +18,7 @@ enum {
     MODEL_LEAST = offsetof(struct sifr_model, user) + sizeof(void *),
 };
 
-/* Entry i of a table whose entries have `stride` bytes; what the program does not know is 0. */
-static void copy_entry(void *to, size_t bytes, const void *table, size_t stride, int i)
+void copy_entry(void *to, size_t bytes, const void *table, size_t stride, int i)
 {
     memset(to, 0, bytes);
     memcpy(to, (const char *)table + (size_t)i * stride, stride < bytes ? stride : bytes);
@@ -83,6 +82,11 @@ static enum status check_param(struct env *env, const char *unit, const struct s
     if (param->init < SIFR_ZERO || param->init > SIFR_UNIFORM || !isfinite(param->scale))
         return FAIL(env, CONFIG, "parameter '%s': init is %d, scale %g", param->name,
                     (int)param->init, param->scale);
+    if (param->matrices < 0 ||
+        (param->matrices > 0 && (param->dims != 2 || param->shape[1] % param->matrices != 0)))
+        return FAIL(env, CONFIG,
+                    "parameter '%s': matrices is %lld; it needs 2 dims and must divide shape[1]",
+                    param->name, (long long)param->matrices);
     if (strcmp(param->name, "__metadata__") == 0 || !is_printable(param->name))
         return FAIL(env, CONFIG,
                     "parameter '%s': files cannot hold this name; use printable ASCII other than "
@@ -249,7 +253,8 @@ static void add_param(struct user_model *m, const struct sifr_param *param, int 
     *tensor = (struct unit_tensor){.dims = param->dims,
                                    .init = (enum unit_init)param->init,
                                    .init_scale = param->scale,
-                                   .decay = param->decay != 0};
+                                   .decay = param->decay != 0,
+                                   .matrices = (int)param->matrices};
     snprintf(tensor->name, sizeof tensor->name, "%s", param->name);
     memcpy(tensor->shape, param->shape, sizeof tensor->shape);
     m->params[index] = (struct unit_param){index, 1, piece};
@@ -266,7 +271,7 @@ static int add_piece(struct user_model *m, const char *name)
 
 static bool same_shape(const struct unit_tensor *a, const struct sifr_param *b)
 {
-    return a->dims == b->dims &&
+    return a->dims == b->dims && a->matrices == b->matrices &&
            memcmp(a->shape, b->shape, (size_t)a->dims * sizeof *a->shape) == 0;
 }
 

@@ -361,6 +361,10 @@ void ops_square_sums(struct ops *ops, struct stream *stream, enum dtype type,
 void ops_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type, const void *x,
                         int64_t count, int64_t *first);
 
+/* Counts the changes of the last bits that the cpu back end computes. 2: AdamW divides exactly, and
+ * the norm adds in another order. */
+enum { OPS_ARITHMETIC = 2 };
+
 /* --- updates: what an optimizer does to its segments of the parameters ------------------------ */
 
 /* In all rules g = grad * grad_scale, rate = lr * lr_mul, and all is computed in f32, one rounded
@@ -420,7 +424,7 @@ struct update_segment {
     int64_t first;              /* adamw8: index of the first element in its tensor */
     uint32_t key;               /* adamw8: of the tensor, for the rounding of v */
     int skip;                   /* adamw8: elements of the first block before the first element */
-    float lr_mul, decay;        /* decay: weight_decay * wd_mul */
+    float lr_mul, decay;        /* decay: 0 = none */
     float scale;                /* apply */
 };
 /* `scalars` and `segments` are in device memory. On a dry device they cannot be read, so the
@@ -479,7 +483,8 @@ struct ops_case {
     bool act;               /* swiglu_backward: also recompute y */
     bool columns;           /* norm_backward: column sums of dsum and dsum_out */
     bool random;            /* updates: the copy is rounded stochastically */
-    bool momentum, nesterov; /* sgd, muon */
+    bool momentum;          /* sgd: there is one */
+    bool nesterov;          /* sgd, muon */
     bool zeros; /* route_backward: every third row of dout is 0, the others are tiny; mas: all of
                    the gate is 0 */
     bool ties;  /* mas: the elements of the gate differ in their signs only */

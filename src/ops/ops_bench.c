@@ -60,6 +60,12 @@ const struct ops_bench_case ops_bench_cases[] = {
     {"orthogonalize 768x768", {"orthogonalize", .rows = 768, .width = 768}},
     {"orthogonalize 768x3072", {"orthogonalize", .rows = 768, .width = 3072}},
     {"orthogonalize 3072x768", {"orthogonalize", .rows = 3072, .width = 768}},
+    {"adamw8", {"adamw8", PARAMETERS, .to = DTYPE_F32}},
+    {"adamw8 bf16", {"adamw8", PARAMETERS, .to = DTYPE_BF16}},
+    {"sgd", {"sgd", PARAMETERS, .to = DTYPE_F32}},
+    {"sgd momentum", {"sgd", PARAMETERS, .to = DTYPE_F32, .momentum = true}},
+    {"muon", {"muon", PARAMETERS, .to = DTYPE_F32, .nesterov = true}},
+    {"apply", {"apply", PARAMETERS, .to = DTYPE_F32}},
 };
 const int ops_bench_case_count = sizeof ops_bench_cases / sizeof ops_bench_cases[0];
 

@@ -16,7 +16,7 @@ enum ops_draw {
     OPS_NORMAL,   /* mean `center`, standard deviation `scale` */
     OPS_SQUARES,  /* squares of OPS_NORMAL: AdamW's v */
     OPS_CONSTANT, /* `center` */
-    OPS_BELOW,    /* integers 0 .. bound-1: tokens */
+    OPS_BELOW,    /* `bound` integers from `center` on: tokens */
     OPS_LABELS,   /* the same, with about one in five -1; never all -1 */
     OPS_ANGLES,   /* pairs cos, sin of random angles */
     OPS_SCALARS,  /* a struct step_scalars */

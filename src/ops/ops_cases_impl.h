@@ -42,9 +42,13 @@
     X(sum, NULL, 0)                                    \
     X(tree_sums, NULL, 0)                              \
     X(cast, NULL, 0)                                   \
-    X(square_sums, NULL, 1e-14)                        \
+    X(square_sums, NULL, 0)                            \
     X(find_nonfinite, NULL, 0)                         \
-    X(adamw, NULL, 1e-6)                               \
+    X(adamw, NULL, 0)                                  \
+    X(adamw8, NULL, 0)                                 \
+    X(sgd, NULL, 0)                                    \
+    X(muon, NULL, 0)                                   \
+    X(apply, NULL, 0)                                  \
     X(orthogonalize, NULL, 4e-6)
 
 /* Each op has two functions: ops_describe_x lists its tensors, ops_run_x calls the face with

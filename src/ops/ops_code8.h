@@ -75,6 +75,10 @@ CODE8_INLINE uint32_t code8_encode(uint32_t magnitude, uint8_t scale, int top, i
     uint32_t mantissa = (magnitude & 0x7fffffu) | (field > 0 ? 0x800000u : 0u);
     if (scale == 0)
         return 0;
+    while (mantissa < 0x800000u && exponent > 1) { /* a subnormal float in a block of tiny ones */
+        mantissa <<= 1;
+        exponent--;
+    }
     if (exponent >= 1) /* the leading bit of the mantissa adds 1 to the exponent field */
         code = ((uint32_t)(exponent - 1) << 4) + code8_round(mantissa, CODE8_STEP, random);
     else

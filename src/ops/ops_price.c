@@ -34,7 +34,7 @@ const char *ops_kind_word(enum ops_kind kind)
 
 /* --- cases as numbers ----------------------------------------------------------------------- */
 
-enum { CASE_NUMBERS = 33 };
+enum { CASE_NUMBERS = 34 };
 
 static void case_numbers(const struct ops_case *c, int64_t out[CASE_NUMBERS])
 {
@@ -47,7 +47,7 @@ static void case_numbers(const struct ops_case *c, int64_t out[CASE_NUMBERS])
         e->tokens, e->width,     e->vocab,       e->positions,     e->id_count,   c->count,
         c->width,  c->past,      c->room,        c->level,         c->from,       c->to,
         c->bias,   c->branch,    c->add,         c->act,           c->columns,    n->in,
-        n->groups, n->width,     n->standardise,
+        n->groups, n->width,     n->standardise, c->momentum,
     };
     memcpy(out, numbers, sizeof numbers);
 }

@@ -36,7 +36,7 @@ static bool is_input(const struct ops_tensor *t)
 
 static bool is_integer(enum dtype type)
 {
-    return type == DTYPE_I32 || type == DTYPE_I64;
+    return type == DTYPE_I32 || type == DTYPE_I64 || type == DTYPE_U8;
 }
 
 /* --- drawing -------------------------------------------------------------------------------- */
@@ -65,6 +65,16 @@ static double draw_real(const struct ops_tensor *t, struct rng rng, int64_t i)
     }
 }
 
+static int64_t draw_integer(const struct ops_tensor *t, struct rng rng, int64_t i)
+{
+    int64_t least = (int64_t)t->center;
+    if (t->draw == OPS_CONSTANT)
+        return least;
+    CHECK(t->draw == OPS_BELOW || t->draw == OPS_LABELS);
+    bool masked = t->draw == OPS_LABELS && i % 5 == 1;
+    return masked ? -1 : least + (int64_t)rng_below(rng, (uint64_t)i, (uint64_t)t->bound);
+}
+
 /* Every value is rounded to float first, so all compute types get the same values. */
 static void draw_tensor(const struct ops_tensor *t, uint64_t seed, char *image)
 {
@@ -73,14 +83,9 @@ static void draw_tensor(const struct ops_tensor *t, uint64_t seed, char *image)
     bool repeats = t->draw == OPS_NORMAL || t->draw == OPS_SQUARES;
     for (int64_t i = 0; i < t->count; i++) {
         char *to = image + (size_t)i * width;
-        if (t->type == DTYPE_I64) {
-            int64_t value = (int64_t)t->center;
-            CHECK_EQ(t->draw, OPS_CONSTANT);
-            memcpy(to, &value, sizeof value);
-        } else if (is_integer(t->type)) {
-            bool masked = t->draw == OPS_LABELS && i % 5 == 1;
-            int32_t value = masked ? -1 : (int32_t)rng_below(rng, (uint64_t)i, (uint64_t)t->bound);
-            memcpy(to, &value, sizeof value);
+        if (is_integer(t->type)) {
+            int64_t value = draw_integer(t, rng, i); /* little-endian: the low bytes come first */
+            memcpy(to, &value, width);
         } else if (repeats && i >= PERIOD) {
             memcpy(to, to - PERIOD * width, width);
         } else {

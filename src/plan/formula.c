@@ -55,6 +55,13 @@ static double reduced(const struct roster *roster)
     return is_owner(roster) ? 1.0 - 1.0 / roster->owners : 1.0;
 }
 
+/* Elements: the directions of its shards to the owners that orthogonalize them, and the results of
+ * its own tensors to all copies. */
+static double orthogonalized(const struct roster *roster, const struct muon_counts *muon)
+{
+    return (double)(muon->held - muon->kept + roster->copies * muon->given - muon->kept);
+}
+
 /* Everything TP ranks send each other. Servers send only gradients and norms. */
 static double sent_in_tp_group(const struct roster *roster, const struct volume *volume)
 {
@@ -82,6 +89,7 @@ double formula_sent(const struct roster *roster, int stage, const struct volume 
     case TRAFFIC_REDUCE:
         return volume->parameters * volume->value * (double)volume->reductions * reduced(roster) +
                (is_owner(roster) ? volume->borrowed / owners * volume->total : 0.0);
+    case TRAFFIC_MUON: return volume->direction * orthogonalized(roster, &volume->muon);
     case TRAFFIC_PIPE:
         return roster_is_worker(roster)
                    ? (double)volume->rounds * volume->messages * volume->message_bytes

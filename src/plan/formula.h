@@ -22,10 +22,12 @@ double formula_state(const struct roster *roster, int stage, double parameters,
 
 struct volume {
     double parameters;
-    int64_t rounds;        /* micro-batches per worker and step */
-    int64_t reductions;    /* how often it sends gradients: after each micro-batch, or once */
-    double value, total;   /* bytes of a param or gradient, and of a summed gradient, on the wire */
-    double borrowed, lent; /* params that another PP stage owns; params that another PP stage also
+    int64_t rounds;      /* micro-batches per worker and step */
+    int64_t reductions;  /* how often it sends gradients: after each micro-batch, or once */
+    double value, total; /* bytes of a param or gradient, and of a summed gradient, on the wire */
+    struct muon_counts muon; /* of the rank */
+    double direction;        /* bytes of an element of these on the wire */
+    double borrowed, lent;   /* params that another PP stage owns; params that another PP stage also
                               uses */
     double messages, message_bytes; /* to other PP stages, per micro-batch */
     int tp;                         /* TP ranks; 0 or 1: none */
@@ -38,8 +40,11 @@ struct volume {
 /* Bytes that the rank sends in a step. Params are gathered once, or twice per micro-batch where
  * they are sharded. Replicas of a shard (in ZeRO stage 0: all ranks) exchange what each has summed
  * of it. A shard of a lent piece is sent to the other PP stage once, and its summed gradient comes
- * back. TP ranks communicate in every layer (formula_meetings), exchange three numbers per row for
- * the loss and one for the norm. Exact where shards are whole blocks of 64. There is no formula for
+ * back. The owners of a copy send the directions that Muon orthogonalizes to the rank that does it,
+ * which sends the results to all owners: held - kept + copies * given - kept. With C copies of G
+ * shards, N = C G, this is (C + 1 - 2/G)/N of the matrices on average: 2 (N-1)/N^2 with one copy,
+ * (N-1)/N in ZeRO stage 0. TP ranks communicate in every layer (formula_meetings), exchange three
+ * numbers per row for the loss and one for the norm. Exact where shards are whole blocks of 64. There is no formula for
  * control: 0. */
 double formula_sent(const struct roster *roster, int stage, const struct volume *volume,
                     enum traffic_purpose purpose);

@@ -59,6 +59,7 @@ static const struct field fields[] = {
     FIELD(add, BOOL),
     FIELD(act, BOOL),
     FIELD(columns, BOOL),
+    FIELD(momentum, BOOL),
 };
 #undef FIELD
 enum { FIELDS = sizeof fields / sizeof fields[0] };

@@ -2,11 +2,12 @@
  *
  * Ranks with the same PP stage and the same role (worker or server) are a crew. They differ only in
  * what they own: all shards have the same length, but the copy of the state that a background save
- * makes has no padding. So the first rank, the last one and the one with the largest copy stand for
- * a crew.
+ * makes has no padding, and tensors of one piece may have optimizers with different moments. So the
+ * first rank, the last one and the one that owns the most bytes stand for a crew.
  */
 #include "plan/plan.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -47,31 +48,37 @@ struct look {
     mem_visit_fn *visit; /* NULL: none */
     void *user;
     const struct plan_crew *crew; /* NULL: none */
-    int largest_copy;             /* out: the rank of the crew with the largest copy */
+    int largest;                  /* out: the rank of the crew that owns the most */
 };
 
-static int64_t copied_elements(const struct plan_parts *p, int rank)
+static size_t copied_bytes(const struct plan_parts *p, int rank)
 {
     int tensors = model_graph(p->model)->tensor_count;
-    int64_t count = 0;
-    for (int t = 0; t < tensors; t++) {
-        struct zero_ranges ranges = zero_state_to_save(p->zero, t, rank);
-        for (int i = 0; i < ranges.count; i++)
-            count += ranges.at[i].count;
-    }
-    return count;
+    size_t bytes = 0;
+    for (int t = 0; t < tensors; t++)
+        for (int s = 0; s < ZERO_STATES; s++) {
+            enum zero_state state = (enum zero_state)s;
+            struct zero_ranges ranges = zero_state_to_save(p->zero, state, t, rank);
+            size_t width = dtype_bytes(zero_state_array(p->zero, state, t).type);
+            for (int i = 0; i < ranges.count; i++)
+                bytes += (size_t)ranges.at[i].count * width;
+        }
+    return bytes;
 }
 
-static int largest_copy(const struct plan_parts *p, const struct plan_crew *crew)
+static int largest_of(const struct plan_parts *p, const struct plan_crew *crew, bool copies)
 {
-    int64_t most = -1;
+    size_t most = 0;
     int best = crew->first;
+    bool vary = zero_moments_vary(p->zero);
+    if (!vary && !copies)
+        return best;
     for (int r = crew->first; r <= crew->last; r++) {
         if ((r - crew->first) % crew->over >= crew->tp_group)
             continue; /* it has another PP stage */
-        int64_t count = copied_elements(p, r);
-        if (count > most) {
-            most = count;
+        size_t bytes = (vary ? zero_moments_of(p->zero, r) : 0) + (copies ? copied_bytes(p, r) : 0);
+        if (bytes > most) {
+            most = bytes;
             best = r;
         }
     }
@@ -89,15 +96,14 @@ static enum status look_at_rank(struct env *env, const struct plan_request *requ
     TRY_OR(undo, plan_parts_build(&own, request, rank, NULL, &parts));
     result->roster = *zero_roster(parts.zero);
     result->p = parts.spread.mesh.p;
-    result->part = spread_count(&parts.spread);
+    result->part = spread_count(&parts.spread, parts.zero);
     if (look->traffic && request->ranks > 1)
         TRY_OR(undo, run_step(&parts, request->loop_votes, result));
     read_account(own.mem, request->gpu, result);
     if (look->visit)
         mem_visit(own.mem, look->visit, look->user);
     if (look->crew)
-        look->largest_copy =
-            request->zero.snapshot ? largest_copy(&parts, look->crew) : look->crew->first;
+        look->largest = largest_of(&parts, look->crew, request->zero.snapshot && !request->gpu);
 undo:
     plan_parts_free(&parts);
     mem_destroy(own.mem);
@@ -144,6 +150,38 @@ enum status plan_model(struct env *env, const struct plan_request *request, int6
     plan_parts_free(&parts);
     mem_destroy(own.mem);
     return st;
+}
+
+struct optimizers_look {
+    const struct plan_request *request;
+    struct plan_optimizers *result;
+};
+
+static enum status look_at_optimizers(void *user, struct env *env, const struct unit_graph *graph)
+{
+    const struct optimizers_look *look = user;
+    const struct zero_config *store = &look->request->zero;
+    struct plan_optimizers *result = look->result;
+    double masters = store->type == DTYPE_F32 ? 0 : sizeof(float), total = 0;
+    (void)env;
+    *result = (struct plan_optimizers){
+        .widths = store->type == DTYPE_F32 ? state_fp32 : state_mixed, .least = INFINITY};
+    for (int t = 0; t < graph->tensor_count; t++) {
+        struct optimizer optimizer = zero_optimizer_of(store, &graph->tensors[t]);
+        double bytes = masters + optimizer_bytes(&optimizer);
+        total += bytes * (double)unit_tensor_whole(&graph->tensors[t]);
+        result->least = fmin(result->least, bytes);
+        result->muon |= optimizer.kind == OPTIMIZER_MUON;
+    }
+    result->widths.optimizer = total / (double)unit_graph_count(graph);
+    return STATUS_OK;
+}
+
+enum status plan_optimizers(struct env *env, const struct plan_request *request,
+                            struct plan_optimizers *result)
+{
+    struct optimizers_look look = {request, result};
+    return plan_look(env, request, look_at_optimizers, &look);
 }
 
 /* --- all stages ----------------------------------------------------------------------------- */
@@ -194,7 +232,8 @@ static void keep_worse(struct plan_rank *worst, const struct plan_rank *other)
         *worst = *other;
 }
 
-/* *worst = the rank of the crew that needs the most memory, with the traffic of the first rank. */
+/* *worst = the rank of the crew that needs the most memory, with the part and the traffic of the
+ * first rank. */
 static enum status worst_of(struct env *env, const struct plan_request *request,
                             const struct plan_crew *crew, bool traffic, struct plan_rank *worst)
 {
@@ -202,16 +241,18 @@ static enum status worst_of(struct env *env, const struct plan_request *request,
     struct plan_rank rank;
     int64_t sent[TRAFFIC_PURPOSE_COUNT];
     TRY(look_at_rank(env, request, crew->first, &first, worst));
+    const struct spread_counts part = worst->part;
     memcpy(sent, worst->sent, sizeof sent);
     if (crew->last > crew->first) {
         TRY(look_at_rank(env, request, crew->last, &other, &rank));
         keep_worse(worst, &rank);
     }
-    if (first.largest_copy != crew->first && first.largest_copy != crew->last) {
-        TRY(look_at_rank(env, request, first.largest_copy, &other, &rank));
+    if (first.largest != crew->first && first.largest != crew->last) {
+        TRY(look_at_rank(env, request, first.largest, &other, &rank));
         keep_worse(worst, &rank);
     }
     memcpy(worst->sent, sent, sizeof sent);
+    worst->part = part;
     return STATUS_OK;
 }
 
@@ -314,7 +355,10 @@ static enum status find_activations(struct env *env, const struct plan_request *
 static enum status fill(struct env *env, const struct plan_request *request, struct plan *plan)
 {
     TRY(plan_check_parallel(env, &request->model, request->ranks, &request->parallel));
+    struct plan_optimizers optimizers;
     TRY(plan_model(env, request, &plan->parameters, &plan->flops_per_token));
+    TRY(plan_optimizers(env, request, &optimizers));
+    plan->widths = optimizers.widths;
     if (plan->rounds > 0)
         TRY(plan_pipe_make(env, request, plan->rounds, &plan->pipe));
     for (int stage = 0; stage < PLAN_ZERO_STAGES; stage++) {
@@ -381,6 +425,8 @@ double plan_sent_formula(const struct plan_request *request, int64_t rounds,
         .reductions = store->local ? 1 : rounds,
         .value = (double)dtype_bytes(store->type),
         .total = (double)dtype_bytes(store->sum_type),
+        .muon = part->muon,
+        .direction = (double)dtype_bytes(request->compute),
         .borrowed = (double)part->borrowed,
         .lent = (double)part->lent,
         .messages = spread_messages(&request->parallel, rank->p),

@@ -61,7 +61,7 @@ struct plan_zero_stage {
     bool possible;           /* ZeRO stage 0 has no servers and no shard groups */
     struct plan_rank worker; /* the worker that needs the most memory, with the traffic of the first
                                 worker of its PP stage: the most, except for control (see
-                                zero_norm.c) */
+                                zero_norm.c) and muon (zero_muon.c) */
     struct plan_rank server; /* the same for servers; all zero without servers */
 };
 
@@ -79,6 +79,7 @@ struct plan_pipe {
 struct plan {
     int64_t parameters;
     double flops_per_token;
+    struct state_widths widths;
     int64_t rounds;       /* micro-batches per worker and step */
     int64_t idle_workers; /* in the last round */
     struct plan_zero_stage stages[PLAN_ZERO_STAGES];
@@ -127,6 +128,16 @@ bool plan_fits(const struct plan_zero_stage *stage, size_t memory);
 typedef enum status plan_look_fn(void *user, struct env *env, const struct unit_graph *graph);
 enum status plan_look(struct env *env, const struct plan_request *request, plan_look_fn *look,
                       void *user);
+
+/* What the optimizers of the request make of the model: bytes per parameter on average, the bytes
+ * of optimizer state of the tensor that has the least, and whether muon updates any. */
+struct plan_optimizers {
+    struct state_widths widths;
+    double least;
+    bool muon;
+};
+enum status plan_optimizers(struct env *env, const struct plan_request *request,
+                            struct plan_optimizers *result);
 
 /* Parameters, and floating-point operations per token. */
 enum status plan_model(struct env *env, const struct plan_request *request, int64_t *parameters,

@@ -285,9 +285,12 @@ enum status search_layouts(struct env *env, const struct search_space *space,
     s.quiet.log = log_create(print_nothing, NULL, LOG_ERROR);
     if (!s.quiet.log)
         return STATUS_MEMORY;
+    struct plan_optimizers optimizers;
     bool refused = false;
     enum status st;
     TRY_OR(undo, plan_model(env, space->request, &result->parameters, &result->flops_per_token));
+    TRY_OR(undo, plan_optimizers(env, space->request, &optimizers));
+    result->widths = optimizers.widths;
     TRY_OR(undo, judge(&s, search_points_make(&s.quiet, space, &s.points), &refused));
     if (!refused)
         TRY_OR(undo, simulate_points(&s));

@@ -44,6 +44,7 @@ struct search_layout {
 struct search_result {
     int64_t parameters;
     double flops_per_token;
+    struct state_widths widths;
     struct search_layout *layouts; /* fastest first */
     int count;
     int64_t possible;             /* layouts that divide ranks, model and batch; of these: */

@@ -21,8 +21,6 @@
 #include "plan/plan_impl.h"
 #include "zero/partition.h"
 
-enum { UPDATE_BYTES = 20 }; /* read and written per parameter, at least */
-
 /* --- where the model is cut ------------------------------------------------------------------- */
 
 static enum status read_work(struct env *env, const struct search_space *space,
@@ -213,23 +211,28 @@ static double sent_seconds(const struct search_space *space, const struct search
                                               gathered * width * (shards - 1) / shards));
 }
 
+/* An update reads the gradient, in 2 bytes or more, and reads and writes a parameter in fp32 and the
+ * optimizer state. Masters, which these parameters may be, count as state. */
 static double update_seconds(const struct search_space *space, const struct search_point *point,
-                             double parameters)
+                             double state, double parameters)
 {
+    double masters = space->request->zero.type == DTYPE_F32 ? 0 : sizeof(float);
+    double bytes = 2 + 2 * (sizeof(float) + state - masters);
     double rate = space->machine->ops.rates[OPS_KIND_MEMORY].bytes_per_second;
     int shards = point->shard_group > 0 ? point->shard_group : point->dp;
     if (sharding_of(point->stage).optim)
         parameters /= shards;
-    return rate > 0 ? parameters * UPDATE_BYTES / rate : 0;
+    return rate > 0 ? parameters * bytes / rate : 0;
 }
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
 static double state_bytes(const struct search_space *space, const struct search_point *point,
-                          double parameters)
+                          double state, double parameters)
 {
     const struct zero_config *store = &space->request->zero;
     struct state_widths widths = store->type == DTYPE_F32 ? state_fp32 : state_mixed;
+    widths.optimizer = state;
     struct roster roster = roster_of(0, point->dp, store->servers);
     if (point->shard_group > 0)
         roster.copies = point->dp / point->shard_group;
@@ -261,8 +264,8 @@ void bound_layout(const struct search_space *space, const struct bound_pp_stages
             held.units += stages->units[s];
         }
         sent = fmax(sent, sent_seconds(space, point, &held, (double)rounds));
-        update = fmax(update, update_seconds(space, point, held.parameters));
-        bytes = fmax(bytes, state_bytes(space, point, held.parameters) +
+        update = fmax(update, update_seconds(space, point, stages->optimizer, held.parameters));
+        bytes = fmax(bytes, state_bytes(space, point, stages->optimizer, held.parameters) +
                                 activation_bytes(stages, point, &shape, p));
     }
     point->update = update;

@@ -38,6 +38,7 @@ struct bound_pp_stages {
     double *activations;        /* (count) bytes per micro-batch */
     double *parameters;         /* (count) */
     int *units;                 /* (count) */
+    double optimizer;           /* bytes of state per parameter, at least; the same for all */
 };
 /* Allocate for as many stages as there are units. */
 enum status bound_pp_stages_open(struct env *env, int unit_count, struct bound_pp_stages *stages);

@@ -18,6 +18,7 @@ struct enumeration { /* state of the loops */
     const struct search_space *space;
     struct search_points *out;
     struct search_tp *tp_group; /* of the current tp */
+    struct plan_optimizers optimizers;
 };
 
 /* --- a layout --------------------------------------------------------------------------------- */
@@ -300,15 +301,19 @@ static enum status try_tp(struct enumeration *w, int tp)
     TRY(bound_model_open(w->env, w->space, tp, &w->tp_group->model));
     if (!out->stages.units)
         TRY(bound_pp_stages_open(w->env, w->tp_group->model.unit_count, &out->stages));
+    out->stages.optimizer = w->optimizers.least;
     TRY(mem_alloc_array(w->env, MEM_OTHER, "search", (size_t)(out->batch_count * SEARCH_KINDS),
                         sizeof *w->tp_group->costs, &w->tp_group->costs));
     return try_meshes(w, tp);
 }
 
-/* The ranks of a TP group are adjacent and on one node. */
-static bool tp_is_possible(const struct search_space *space, int tp)
+/* The ranks of a TP group are adjacent and on one node. Muon needs whole matrices. */
+static bool tp_is_possible(const struct enumeration *w, int tp)
 {
+    const struct search_space *space = w->space;
     int ranks = space->request->ranks;
+    if (w->optimizers.muon && tp > 1)
+        return false;
     if (space->fixed.tp && tp != space->request->parallel.tp)
         return false;
     return ranks % tp == 0 && (ranks <= space->node || space->node % tp == 0) &&
@@ -331,11 +336,12 @@ static enum status find_batches(struct enumeration *w)
 static enum status try_all(struct enumeration *w)
 {
     int most = w->space->node;
+    TRY(plan_optimizers(w->env, w->space->request, &w->optimizers));
     TRY(find_batches(w));
     TRY(mem_alloc_array(w->env, MEM_OTHER, "search", (size_t)most, sizeof *w->out->tp_groups,
                         &w->out->tp_groups));
     for (int tp = 1; tp <= most; tp++)
-        if (tp_is_possible(w->space, tp))
+        if (tp_is_possible(w, tp))
             TRY(try_tp(w, tp));
     return STATUS_OK;
 }

@@ -50,6 +50,7 @@ static const char *purpose_words(enum traffic_purpose purpose)
     static const char *const words[TRAFFIC_PURPOSE_COUNT] = {
         [TRAFFIC_GATHER] = "parameters between copies",
         [TRAFFIC_REDUCE] = "gradients between copies",
+        [TRAFFIC_MUON] = "matrices to orthogonalize",
         [TRAFFIC_PIPE] = "activations between stages",
         [TRAFFIC_TENSOR] = "parts of a layer",
         [TRAFFIC_CONTROL] = "counts and norms"};
@@ -116,10 +117,8 @@ void search_say_why(struct search_result *result)
 static void explain_fit(const struct search_space *space, const struct search_result *result,
                         struct text *text)
 {
-    const struct zero_config *store = &space->request->zero;
-    struct state_widths widths = store->type == DTYPE_F32 ? state_fp32 : state_mixed;
     struct roster one = roster_of(0, 1, 0);
-    double state = formula_state(&one, 0, (double)result->parameters, widths);
+    double state = formula_state(&one, 0, (double)result->parameters, result->widths);
     char a[32], b[32];
     text_printf(text, "fit      one copy of the model's state is %s", text_human_bytes(a, state));
     if (space->memory == 0)

@@ -35,8 +35,8 @@ struct zero_config trainer_store_config(const struct run_config *config)
     return (struct zero_config){.optimizer = run_optimizer(config),
                                 .weight_decay = train->weight_decay,
                                 .clip = train->clip,
-                                .groups = config->groups.items,
-                                .group_count = config->groups.count,
+                                .groups = config->groups,
+                                .group_count = config->optimizer.groups.count,
                                 .micro_batches = run_micro_batches(config),
                                 .stage = config->ranks.stage,
                                 .prefetch = (int)config->ranks.prefetch,
@@ -45,7 +45,7 @@ struct zero_config trainer_store_config(const struct run_config *config)
                                 .local = config->ranks.accumulate == RUN_ACCUMULATE_LOCAL,
                                 .type = run_type(config),
                                 .sum_type = run_sum_type(config),
-                                .stochastic = config->rounding == RUN_ROUNDING_STOCHASTIC,
+                                .stochastic = config->optimizer.rounding == RUN_ROUNDING_STOCHASTIC,
                                 .seed = (uint64_t)train->seed,
                                 .snapshot = saves_copies(config)};
 }
@@ -424,7 +424,7 @@ static enum status note_state(struct trainer *t)
     s->ranks = t->session.spread.mesh.size;
     s->state_bytes = t->held.state_bytes;
     s->state_rank = t->held.state_rank;
-    s->part = spread_count(&t->session.spread);
+    s->part = spread_count(&t->session.spread, t->session.zero);
     s->whole_bytes = (size_t)unit_graph_count(model_graph(t->session.model)) * 4 * sizeof(float);
     s->held = t->held;
     s->built_bytes = t->held.total_bytes;

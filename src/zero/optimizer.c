@@ -33,6 +33,26 @@ struct moment_forms optimizer_moments(const struct optimizer *optimizer)
     return moments;
 }
 
+double optimizer_bytes(const struct optimizer *optimizer)
+{
+    static const double bytes[] = {[MOMENT_F32] = 4, [MOMENT_CODE8] = 1 + 1.0 / OPS_BLOCK};
+    struct moment_forms moments = optimizer_moments(optimizer);
+    return bytes[moments.m] + bytes[moments.v];
+}
+
+enum optimizer_state optimizer_state(const struct optimizer *optimizer)
+{
+    if (optimizer->kind == OPTIMIZER_SGD && optimizer_moments(optimizer).m != MOMENT_NONE)
+        return OPTIMIZER_SGD_MOMENTUM;
+    return (enum optimizer_state)optimizer->kind;
+}
+
+const char *optimizer_state_word(enum optimizer_state state)
+{
+    return state == OPTIMIZER_SGD_MOMENTUM ? "sgd with momentum"
+                                           : optimizer_word((enum optimizer_kind)state);
+}
+
 static bool has_momentum(const struct optimizer *optimizer)
 {
     return optimizer->kind == OPTIMIZER_SGD || optimizer->kind == OPTIMIZER_MUON;
@@ -53,6 +73,20 @@ bool optimizer_same(const struct optimizer *a, const struct optimizer *b)
     struct update x = optimizer_update(a), y = optimizer_update(b);
     return x.rule == y.rule && x.beta1 == y.beta1 && x.beta2 == y.beta2 && x.eps == y.eps &&
            x.nesterov == y.nesterov;
+}
+
+void optimizer_set_momentum(struct optimizer *optimizer, double momentum, int nesterov)
+{
+    bool muon = optimizer->kind == OPTIMIZER_MUON;
+    if (isnan(momentum))
+        momentum = muon ? 0.95 : 0.9;
+    optimizer->momentum = momentum;
+    optimizer->nesterov = nesterov < 0 ? muon && momentum > 0 : nesterov != 0;
+}
+
+bool optimizer_lacks_momentum(const struct optimizer *optimizer)
+{
+    return has_momentum(optimizer) && optimizer->nesterov && optimizer->momentum == 0;
 }
 
 double optimizer_muon_scale(int64_t rows, int64_t columns)

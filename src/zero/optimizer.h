@@ -45,10 +45,22 @@ struct moment_forms {
 struct optimizer optimizer_for(struct optimizer optimizer, const struct unit_tensor *tensor);
 /* Of a kind that applies to its tensor. */
 struct moment_forms optimizer_moments(const struct optimizer *optimizer);
+/* Bytes per parameter: 8 for adamw. */
+double optimizer_bytes(const struct optimizer *optimizer);
+/* What is kept of a tensor, for checkpoints: the kind of its optimizer, where sgd with momentum is a
+ * kind of its own. */
+enum optimizer_state { OPTIMIZER_SGD_MOMENTUM = OPTIMIZER_KINDS, OPTIMIZER_STATES };
+enum optimizer_state optimizer_state(const struct optimizer *optimizer);
+const char *optimizer_state_word(enum optimizer_state state); /* "sgd with momentum" */
 /* The rule, with beta1, beta2, eps and nesterov; the caller sets locations and number. */
 struct update optimizer_update(const struct optimizer *optimizer);
 bool optimizer_same(const struct optimizer *a,
                     const struct optimizer *b); /* one call serves both */
+/* Set momentum and nesterov. NaN and -1 stand for the defaults of the kind: 0.95 and yes for muon,
+ * 0.9 and no for sgd. Nesterov is never the default where the momentum is 0. */
+void optimizer_set_momentum(struct optimizer *optimizer, double momentum, int nesterov);
+/* Nesterov momentum without a momentum, which is a mistake. */
+bool optimizer_lacks_momentum(const struct optimizer *optimizer);
 /* Muon's factor for a matrix: 0.2 sqrt(max(rows, columns)), which gives an update about the size of
  * AdamW's, so that both share learning rate and weight decay. */
 double optimizer_muon_scale(int64_t rows, int64_t columns);

@@ -117,6 +117,7 @@ void zero_destroy(struct zero *zero)
     comm_destroy(zero->gather_comm);
     comm_destroy(zero->replica_comm);
     comm_destroy(zero->reduce_comm);
+    comm_destroy(zero->muon_comm);
     zero_memory_free(zero);
     mem_free(zero->env, zero);
 }
@@ -171,13 +172,14 @@ static void add_counters(const struct comm *comm, struct comm_counter *sum)
 
 struct traffic zero_traffic(const struct zero *zero)
 {
-    struct comm_counter gather = {0}, reduce = {0}, tensor = {0}, control = {0};
+    struct comm_counter gather = {0}, reduce = {0}, tensor = {0}, muon = {0}, control = {0};
     const struct comm *tp_comms[] = {zero->tp_group.comm, zero->tp_group.replicas};
     add_counters(zero->gather_comm, &gather);
     add_counters(zero->replica_comm, &gather); /* summed gradients to the ranks that update */
     add_counters(zero->lend_comm, &gather);
     add_counters(zero->reduce_comm, &reduce);
     add_counters(zero->lent_comm, &reduce);
+    add_counters(zero->muon_comm, &muon);
     for (int i = 0; i < 2; i++)
         add_counters(tp_comms[i], &tensor);
     for (int i = 0; i < 2 && tp_comms[i]; i++) { /* their bytes count, their time does not */
@@ -191,9 +193,10 @@ struct traffic zero_traffic(const struct zero *zero)
     return (struct traffic){
         .sent = {[TRAFFIC_GATHER] = gather.bytes,
                  [TRAFFIC_REDUCE] = reduce.bytes,
+                 [TRAFFIC_MUON] = muon.bytes,
                  [TRAFFIC_TENSOR] = tensor.bytes,
                  [TRAFFIC_CONTROL] = control.bytes},
-        .in_flight = gather.seconds + reduce.seconds + tensor.seconds,
+        .in_flight = gather.seconds + reduce.seconds + muon.seconds + tensor.seconds,
         .waited = waits ? stream_waited(zero->stream) + zero->waited_for_sums + tensor.blocked : 0,
         .tensor_in_flight = tensor.seconds,
         .tensor_waited = tensor.blocked,

@@ -29,7 +29,8 @@
 
 struct zero_group {    /* optimizer.groups: the last group that matches a tensor's name applies */
     const char *match; /* glob */
-    double lr_mul, wd_mul;
+    double lr_mul;
+    double decay; /* instead of weight_decay */
     struct optimizer optimizer;
 };
 
@@ -92,6 +93,10 @@ struct zero_config {
     void *gradient_user;
 };
 
+/* What applies to a tensor: of the last group that matches it, or of the run. */
+struct optimizer zero_optimizer_of(const struct zero_config *config,
+                                   const struct unit_tensor *tensor);
+
 struct zero;
 /* `comm` is borrowed; NULL: one rank. Collective, as is everything below unless stated
  * otherwise. */
@@ -123,10 +128,26 @@ enum status zero_write(struct zero *zero, int tensor, int64_t first, int64_t cou
                        const float *values);
 enum status zero_publish(struct zero *zero, int64_t updates);
 
-/* --- reading and writing the whole state of a store that trains, in fp32 on the host. Not
- * collective --------------------------------------------------------------------------------- */
-enum zero_state { ZERO_MASTER, ZERO_MOMENTUM, ZERO_VARIANCE, ZERO_STATES };
-struct zero_range { /* elements of a tensor; an empty range is {0, 0} */
+/* --- reading and writing the whole state of a store that trains, on the host. Not collective.
+ *
+ * A state of a tensor is an array as it is saved: the masters in fp32, one value per element; each
+ * moment as its optimizer keeps it, in fp32, or as one code per element with one scale per block
+ * (ops_code8.h); or nothing. With tensor parallelism, blocks are those of a rank's part of the
+ * tensor, so codes are saved as fp32. Indices are elements, and blocks in arrays of scales ---- */
+enum zero_state {
+    ZERO_MASTER,
+    ZERO_MOMENTUM,
+    ZERO_VARIANCE,
+    ZERO_MOMENTUM_SCALES,
+    ZERO_VARIANCE_SCALES,
+    ZERO_STATES
+};
+struct zero_array {
+    enum dtype type; /* f32, or u8: codes or scales */
+    int64_t count;   /* of the whole tensor; 0: nothing is saved */
+};
+struct zero_array zero_state_array(const struct zero *zero, enum zero_state state, int tensor);
+struct zero_range { /* of an array; an empty range is {0, 0} */
     int64_t first, count;
 };
 enum { ZERO_RANGES = 3 };
@@ -134,22 +155,39 @@ struct zero_ranges {
     struct zero_range at[ZERO_RANGES]; /* in ascending order, none of them empty */
     int count;
 };
-/* What `rank` of the job saves of a tensor. Every element is saved by exactly one rank. */
-struct zero_ranges zero_state_to_save(const struct zero *zero, int tensor, int rank);
-/* What this rank needs when the state is loaded: from the first to the last element it holds. */
-struct zero_range zero_state_held(const struct zero *zero, int tensor);
-/* Read a range that this rank holds. Write a range: the rank stores the part that it holds; call
- * zero_publish afterwards. */
+/* What `rank` of the job saves of an array. Everything is saved by exactly one rank. */
+struct zero_ranges zero_state_to_save(const struct zero *zero, enum zero_state state, int tensor,
+                                      int rank);
+/* What this rank needs when the state is loaded: from the first to the last that it holds. */
+struct zero_range zero_state_held(const struct zero *zero, enum zero_state state, int tensor);
+/* Read a range that this rank holds. */
 enum status zero_state_read(struct zero *zero, enum zero_state state, int tensor, int64_t first,
-                            int64_t count, float *out);
+                            int64_t count, void *out);
+/* Write a range: the rank stores the part that it holds; call zero_publish afterwards. `type` is
+ * that of the array, or f32 where the store has codes: it encodes to nearest, and the ranges must
+ * come in ascending order, without gaps in what it holds. */
 enum status zero_state_write(struct zero *zero, enum zero_state state, int tensor, int64_t first,
-                             int64_t count, const float *values);
+                             int64_t count, enum dtype type, const void *values);
 /* Copy what this rank saves (needs config.snapshot) and wait for the copy. zero_snapshot_at returns
- * the address of an element in it; any thread may read it until the next snapshot. Collective over
- * the TP group, and there the only way to read what each rank saves. */
+ * an address in it; any thread may read it until the next snapshot. Collective over the TP group,
+ * and there the only way to read what each rank saves. */
 enum status zero_snapshot(struct zero *zero);
-const float *zero_snapshot_at(const struct zero *zero, enum zero_state state, int tensor,
-                              int64_t first);
+const void *zero_snapshot_at(const struct zero *zero, enum zero_state state, int tensor,
+                             int64_t first);
+
+/* The optimizer of a tensor. */
+const struct optimizer *zero_optimizer(const struct zero *zero, int tensor);
+/* Bytes of moments that a rank of the job with the same PP stage has, and whether that depends on
+ * the rank: where tensors of a piece have different forms, or blocks that end inside another's. */
+size_t zero_moments_of(const struct zero *zero, int rank);
+bool zero_moments_vary(const struct zero *zero);
+
+/* Blocks of codes, as they are saved: block b of a tensor has its elements from 64 b - skip on. */
+int zero_code_skip(const struct unit_graph *graph, int tensor);
+struct zero_range zero_code_blocks(int skip, struct zero_range elements);
+/* out = codes of ZERO_MOMENTUM or ZERO_VARIANCE as fp32. Element i has scales[(skip + i) / 64]. */
+void zero_decode(enum zero_state state, const uint8_t *codes, const uint8_t *scales, int64_t skip,
+                 int64_t count, int threads, float *out);
 
 /* --- inside a step, called by the engine ---------------------------------------------------- */
 /* Begin a walk of one micro-batch over units first .. end-1: over a chunk, forward or backward, or,
@@ -193,6 +231,14 @@ enum status zero_read_gradient(struct zero *zero, int tensor, int64_t first, int
 /* What this store has sent to other ranks since it was created; sent[TRAFFIC_PIPE] and `stalled`
  * are the engine's. Not collective. */
 struct traffic zero_traffic(const struct zero *zero);
+
+/* What this rank has of the tensors that Muon updates, in elements. Not collective. */
+struct muon_counts {
+    int64_t given; /* of the tensors that it orthogonalizes */
+    int64_t held;  /* its part of the tensors that the owners of its copy orthogonalize */
+    int64_t kept;  /* its part of those that it orthogonalizes itself */
+};
+struct muon_counts zero_muon_counts(const struct zero *zero);
 
 /* For tests: every gather of params takes `seconds` longer. Only with more than one rank. */
 void zero_slow_gathers(struct zero *zero, double seconds);

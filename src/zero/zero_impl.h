@@ -2,11 +2,13 @@
  *
  *     zero.c             create and destroy; a rank's role; traffic
  *     zero_memory.c      what each rank holds, and its allocation
+ *     zero_moments.c     the moments of each tensor: their form and their place
  *     zero_exchange.c    shards to the ranks that compute, gradients to their owners
  *     zero_pass.c        acquire, release and reduce: the params and gradients of a pass
  *     zero_norm.c        the norm of the gradient over all ranks
  *     zero_norm_parts.c  this rank's part of the norm
  *     zero_update.c      the end of a step: judge and update
+ *     zero_muon.c        the update of matrices that are orthogonalized as a whole
  *     zero_stochastic.c       16-bit params that are rounded at random
  *     zero_params.c      reading and writing parameters
  *     zero_state.c       reading and writing the whole state, and its snapshot
@@ -34,13 +36,13 @@ struct zero_use {
 };
 
 struct zero_piece {
-    void *full;      /* (piece_count) params, where they are not sharded; otherwise NULL */
-    void *shard;     /* (shard) params at their owners: inside `full`, or separate */
-    void *master;    /* (shard) params as they are updated, in fp32: `shard` itself, or separate
+    void *full;     /* (piece_count) params, where they are not sharded; otherwise NULL */
+    void *shard;    /* (shard) params at their owners: inside `full`, or separate */
+    void *master;   /* (shard) params as they are updated, in fp32: `shard` itself, or separate
                      where params have 16 bits. In a read-only store always `shard` */
-    float *m, *v;    /* (shard) */
-    float *snapshot; /* host: (states, reduce_shard) */
-    void *total;     /* (shard) the step's gradient: the sum of all uses, complete over all reduce
+    void *m, *v;    /* moments of this rank's part of each tensor (zero_moments.c); NULL: none */
+    char *snapshot; /* host: what this rank saves (zero_state.c) */
+    void *total;    /* (shard) the step's gradient: the sum of all uses, complete over all reduce
                     shards */
     struct zero_use *uses; /* in unit order */
     int use_count;
@@ -61,6 +63,19 @@ struct zero_batch {
     struct optimizer optimizer;
     int first, count; /* of the segments */
     int64_t elements;
+};
+
+/* Where a moment of a tensor is in piece->m or piece->v: bytes before the first element that this
+ * rank has, and before the scale of its block. */
+struct moment_place {
+    size_t values, scales;
+};
+
+/* Floats that are written to a moment with codes, until their block is complete. */
+struct zero_encoder {
+    int64_t next; /* element of this rank's part */
+    int count;
+    float values[OPS_BLOCK];
 };
 
 struct gradient_slot {
@@ -115,6 +130,8 @@ struct zero {
     struct comm *gather_comm;  /* the ranks of a copy; NULL: this rank holds all of it */
     struct comm *replica_comm; /* the owners of the same shard; NULL: this rank alone */
     struct comm *reduce_comm;  /* all ranks; NULL: one rank */
+    struct comm *muon_comm;    /* the owners, where Muon updates tensors; NULL: one owner, or this
+                               rank is none */
     struct comm *lend_comm;    /* between PP stages: tied params, to the stage that borrows them */
     struct comm *lent_comm;    /* between PP stages: sums of their gradients, back; both NULL
                                without a pipeline */
@@ -144,8 +161,13 @@ struct zero {
     int segment_count;
     struct zero_batch *batches; /* (batch_count) at most one per tensor */
     int batch_count;
-    int *batch_of;      /* (tensors) */
-    double *block_sums; /* device: (block_room) sums of squares of blocks */
+    int *batch_of;                    /* (tensors) */
+    struct optimizer *optimizers;     /* (tensors of the whole model) */
+    struct moment_place (*places)[2]; /* (tensors) of m and v */
+    struct zero_encoder encoder;
+    uint8_t *codes;         /* host: ZERO_CODES_ROOM bytes, where a tensor has codes */
+    struct zero_muon *muon; /* NULL: Muon updates no tensor */
+    double *block_sums;     /* device: (block_room) sums of squares of blocks */
     int64_t block_room;
     int64_t *first_block; /* (pieces) number of its first block in the whole model */
     double *parts,
@@ -169,6 +191,11 @@ struct zero {
 };
 
 enum { ZERO_CHUNK_BLOCKS = 1 << 12, ZERO_STAGING = ZERO_CHUNK_BLOCKS * OPS_BLOCK };
+/* Codes of a chunk and of the block that it completes, and after them their scales. */
+enum {
+    ZERO_CODES_MOST = ZERO_STAGING + OPS_BLOCK,
+    ZERO_CODES_ROOM = ZERO_CODES_MOST + ZERO_CHUNK_BLOCKS + 2
+};
 enum { TP_GROUP_PARTIAL = 1 << 16 }; /* elements of gradients that are added at a time */
 
 /* --- addresses of elements ------------------------------------------------------------------ */
@@ -240,6 +267,17 @@ static inline int zero_own_tensor(const struct zero *zero, int tensor)
     return zero->pipe.cut ? zero->pipe.cut->own_tensor[tensor] : tensor;
 }
 
+/* The index in the model of a tensor of this PP stage's graph. */
+static inline int zero_whole_tensor(const struct zero *zero, int own)
+{
+    return zero->pipe.cut ? zero->pipe.cut->whole_tensor[own] : own;
+}
+
+static inline const struct unit_graph *zero_whole_graph(const struct zero *zero)
+{
+    return zero->pipe.cut ? zero->pipe.cut->whole : zero->graph;
+}
+
 /* The ranks of the TP group each have a partial gradient of the piece, which must be added. */
 static inline bool zero_is_partial(const struct zero *zero, int piece)
 {
@@ -258,6 +296,12 @@ static inline bool zero_is_partial(const struct zero *zero, int piece)
 static inline bool zero_is_learned(const struct zero *zero, int piece)
 {
     return zero->pieces[piece].use_count > 0 && zero_borrowed_from(zero, piece) == UNIT_NO_STAGE;
+}
+
+/* One call of its rule updates a batch; Muon's take turns (zero_muon.c). */
+static inline bool zero_in_one_call(const struct zero *zero, int batch)
+{
+    return zero->batches[batch].optimizer.kind != OPTIMIZER_MUON;
 }
 
 /* --- types of sums -------------------------------------------------------------------------- */
@@ -296,6 +340,22 @@ static inline bool zero_sum_is_gradient(const struct zero *zero, int piece,
 /* --- zero_memory.c -------------------------------------------------------------------------- */
 enum status zero_memory_create(struct zero *zero);
 void zero_memory_free(struct zero *zero);
+
+/* --- zero_moments.c -------------------------------------------------------------------------- */
+/* Find the optimizer of every tensor of the model. */
+enum status moments_create(struct zero *zero);
+/* Allocate the moments of a piece, and find their places. */
+enum status moments_alloc(struct zero *zero, int piece);
+/* Set the moments of a segment: `mine`, of what this rank updates of tensor t. */
+void moments_set(const struct zero *zero, int t, struct piece_range mine,
+                 struct update_segment *segment);
+/* The form in which the store has a state of a tensor of the whole model. */
+enum moment_form zero_state_form(const struct zero *zero, enum zero_state state, int tensor);
+/* Encode one block, to nearest. */
+void moments_encode(enum zero_state state, const float *values, int count, uint8_t *codes,
+                    uint8_t *scale);
+/* The tensors of a piece: first .. end-1. */
+void zero_piece_tensors(const struct unit_graph *graph, int piece, int *first, int *end);
 
 /* --- zero_exchange.c ------------------------------------------------------------------------ */
 enum status exchange_open(struct zero *zero);
@@ -355,7 +415,11 @@ enum status norm_read_parts(struct zero *zero);
 enum status norm_form_nodes(struct zero *zero);
 
 /* --- zero_state.c --------------------------------------------------------------------------- */
-int64_t zero_snapshot_count(const struct zero *zero, int piece); /* elements of each state */
+size_t zero_snapshot_bytes(const struct zero *zero, int piece);
+/* Read elements of this rank's part of a tensor of this graph, in fp32. The caller waits for the
+ * stream. */
+enum status zero_state_read_part(struct zero *zero, enum zero_state state, int own,
+                                 struct zero_range part, float *out);
 
 /* --- zero_tp_group.c ------------------------------------------------------------------------ */
 enum status tp_group_create(struct zero *zero);
@@ -378,10 +442,8 @@ typedef enum status tp_group_read_fn(struct zero *zero, int own_tensor, int64_t 
                                      int64_t count, float *out);
 enum status tp_group_read(struct zero *zero, int tensor, tp_group_read_fn *read, int64_t first,
                           int64_t count, float *out);
-/* Collect state of a whole tensor: rank t gets tp_group.wanted[t]. `own_state` is what this rank
- * has of it, beginning with element own_first of its part. */
-enum status tp_group_collect(struct zero *zero, int tensor, const float *own_state,
-                             int64_t own_first, float *out);
+/* Collect state of a whole tensor, in fp32: rank t gets tp_group.wanted[t]. */
+enum status tp_group_collect(struct zero *zero, enum zero_state state, int tensor, float *out);
 
 /* --- zero_update.c -------------------------------------------------------------------------- */
 /* Fill zero->batches: the different optimizers of the whole model, in order of appearance. The same
@@ -393,9 +455,31 @@ enum status zero_segments_create(struct zero *zero);
 /* The part of a tensor that this rank updates, in elements of its piece; count 0: none. */
 struct piece_range zero_updated_part(const struct zero *zero, int t);
 
+/* The part `mine` of tensor t, with the multipliers of its group. */
+struct update_segment zero_segment_of(const struct zero *zero, int t, struct piece_range mine);
+
+/* --- zero_muon.c ---------------------------------------------------------------------------- */
+/* Does nothing where Muon updates no tensor. Collective. */
+enum status zero_muon_create(struct zero *zero);
+void zero_muon_free(struct zero *zero);
+/* Update all tensors of Muon, in update number `number`. Collective over the owners. */
+enum status zero_muon_update(struct zero *zero, int64_t number);
+
+struct muon_task { /* a tensor to be orthogonalized */
+    int tensor;
+    int64_t cost;
+    int owner, round; /* found by zero_muon_assign */
+};
+/* Give every task to the owner with the least work so far, the costliest task first; each owner
+ * does one task in a round. Sorts the tasks. Returns the number of rounds. work: (owners) zeros;
+ * becomes the sum of costs of each. */
+int zero_muon_assign(struct muon_task *tasks, int count, int owners, int64_t *work);
+
 /* --- zero_stochastic.c ---------------------------------------------------------------------- */
 /* Fill zero->segment_locations, one for each of zero->segments. */
 enum status zero_round_create(struct zero *zero);
+/* Where a segment is that begins with element `first` of tensor t as it is here. */
+struct update_location zero_location_of(const struct zero *zero, int t, int64_t first);
 /* All updated params = their masters, rounded at random as in update number `updates`. */
 enum status zero_round_all(struct zero *zero, int64_t updates);
 

@@ -16,7 +16,8 @@
  * Workers that are not owners, in jobs with servers, have no shards. Owners have room for one
  * reduce shard from every worker.
  *
- * The optimizer state is momentum and variance in fp32, and the fp32 masters of 16-bit params.
+ * The optimizer state is the moments that each tensor's optimizer keeps (zero_moments.c), and the
+ * fp32 masters of 16-bit params.
  * Where units compute in fp32 and params have 16 bits, params are widened and gradients written in
  * fp32 for one unit at a time.
  */
@@ -98,17 +99,16 @@ static enum status alloc_optimizer(struct zero *zero, int i)
         return STATUS_OK;
     if (zero_is_narrow(zero))
         TRY(alloc_elements(zero, MEM_OPTIMIZER, "master", name, shard, DTYPE_F32, &piece->master));
-    TRY(alloc_elements(zero, MEM_OPTIMIZER, "momentum", name, shard, DTYPE_F32, &piece->m));
-    return alloc_elements(zero, MEM_OPTIMIZER, "variance", name, shard, DTYPE_F32, &piece->v);
+    return moments_alloc(zero, i);
 }
 
 static enum status alloc_snapshot(struct zero *zero, int i)
 {
     struct zero_piece *piece = &zero->pieces[i];
-    size_t bytes = ZERO_STATES * (size_t)zero_snapshot_count(zero, i) * sizeof *piece->snapshot;
     if (!zero->config.snapshot || zero->reduce_shard < 0 ||
         zero_borrowed_from(zero, i) != UNIT_NO_STAGE)
         return STATUS_OK;
+    size_t bytes = zero_snapshot_bytes(zero, i);
     TRY(device_alloc_host(zero->ops->device, MEM_SNAPSHOT, "state to be saved", bytes,
                           &piece->snapshot));
     if (device_on_host(zero->ops->device))
@@ -317,8 +317,10 @@ enum status zero_memory_create(struct zero *zero)
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "pieces", (size_t)graph->piece_count,
                         sizeof *zero->pieces, &zero->pieces));
     TRY(find_uses(zero));
-    if (zero->config.micro_batches > 0)
+    if (zero->config.micro_batches > 0) {
         TRY(zero_batches_create(zero));
+        TRY(moments_create(zero));
+    }
     TRY(exchange_tables_create(zero));
     TRY(tp_group_create(zero));
     for (int i = 0; i < graph->piece_count; i++)
@@ -407,6 +409,7 @@ void zero_memory_free(struct zero *zero)
     for (int i = 0; zero->pieces && i < zero->graph->piece_count; i++)
         free_piece(zero, &zero->pieces[i]);
     free_slots(zero);
+    zero_muon_free(zero);
     event_destroy(zero->written);
     device_free(device, zero->contributions);
     device_free(device, zero->round_sum);
@@ -422,6 +425,9 @@ void zero_memory_free(struct zero *zero)
     mem_free(zero->env, zero->scalars_host);
     mem_free(zero->env, zero->batches);
     mem_free(zero->env, zero->batch_of);
+    mem_free(zero->env, zero->optimizers);
+    mem_free(zero->env, zero->places);
+    mem_free(zero->env, zero->codes);
     mem_free(zero->env, zero->nodes);
     mem_free(zero->env, zero->nodes_taken);
     mem_free(zero->env, zero->nodes_joined);

@@ -1,11 +1,13 @@
-/* zero_state -- the state in its saved form: masters, momentum and variance by tensor and element,
- * for reading and writing checkpoints; and a snapshot of this rank's part, which is saved in the
- * background.
+/* zero_state -- the state in its saved form: masters and moments by tensor, for reading and writing
+ * checkpoints; and a snapshot of this rank's part, which is saved in the background.
  *
  * Every element of a tensor is in exactly one rank's reduce shard (roster.h), also where several
  * ranks hold it. So when each rank saves its reduce shards, every element is saved once, and all
  * ranks save about the same amount. On loading, a rank reads everything that it holds. Padding is
  * in no range.
+ *
+ * A reduce shard begins with a complete block, so where moments have codes the scale of every block
+ * is saved once, too, by the rank that saves its elements.
  *
  * Where a TP group splits a tensor across its lines, each rank has a short run of every line, and
  * saving the runs would write many tiny fragments. Instead, the lines that are complete in a reduce
@@ -20,6 +22,24 @@
  *     3        * + . .   * + . .         each saves its own end
  */
 #include "zero/zero_impl.h"
+
+/* --- arrays --------------------------------------------------------------------------------- */
+
+static bool is_scales(enum zero_state state)
+{
+    return state == ZERO_MOMENTUM_SCALES || state == ZERO_VARIANCE_SCALES;
+}
+
+struct zero_array zero_state_array(const struct zero *zero, enum zero_state state, int tensor)
+{
+    const struct unit_graph *graph = zero_whole_graph(zero);
+    enum moment_form form = zero_state_form(zero, state, tensor);
+    bool codes = form == MOMENT_CODE8 && !zero->tp_group.comm;
+    struct zero_range all = {0, unit_tensor_whole(&graph->tensors[tensor])};
+    if (is_scales(state))
+        all = codes ? zero_code_blocks(zero_code_skip(graph, tensor), all) : (struct zero_range){0};
+    return (struct zero_array){codes ? DTYPE_U8 : DTYPE_F32, form == MOMENT_NONE ? 0 : all.count};
+}
 
 /* --- which rank saves and holds what -------------------------------------------------------- */
 
@@ -80,7 +100,20 @@ static void add_range(struct zero_ranges *ranges, struct zero_range range)
         ranges->at[ranges->count++] = range;
 }
 
-struct zero_ranges zero_state_to_save(const struct zero *zero, int tensor, int rank)
+/* The same for any state: blocks where it is an array of scales. */
+static struct reduce_shard saved_items(const struct zero *zero, enum zero_state state, int tensor,
+                                       int reduce_shard, int t)
+{
+    if (zero_state_array(zero, state, tensor).count == 0)
+        return (struct reduce_shard){0};
+    struct reduce_shard saved = saved_part(zero, tensor, reduce_shard, t);
+    if (is_scales(state))
+        saved.head = zero_code_blocks(zero_code_skip(zero_whole_graph(zero), tensor), saved.head);
+    return saved;
+}
+
+struct zero_ranges zero_state_to_save(const struct zero *zero, enum zero_state state, int tensor,
+                                      int rank)
 {
     const struct unit_cut *cut = zero->pipe.cut;
     int pp_stages = cut ? comm_size(zero->pipe.comm) : 1, tp_group = zero->tp_group.size;
@@ -88,10 +121,10 @@ struct zero_ranges zero_state_to_save(const struct zero *zero, int tensor, int r
     struct zero_ranges ranges = {.count = 0};
     if (number < 0 || (cut && cut->owner[tensor] != rank / tp_group % pp_stages))
         return ranges;
-    struct reduce_shard reduce_shard = saved_part(zero, tensor, number, rank % tp_group);
-    add_range(&ranges, reduce_shard.head);
-    add_range(&ranges, reduce_shard.lines);
-    add_range(&ranges, reduce_shard.tail);
+    struct reduce_shard saved = saved_items(zero, state, tensor, number, rank % tp_group);
+    add_range(&ranges, saved.head);
+    add_range(&ranges, saved.lines);
+    add_range(&ranges, saved.tail);
     return ranges;
 }
 
@@ -106,11 +139,26 @@ static struct zero_range held_range(const struct zero *zero, int own)
     return (struct zero_range){part.count > 0 ? part.first - whole.first : 0, part.count};
 }
 
-struct zero_range zero_state_held(const struct zero *zero, int tensor)
+/* The elements of a tensor's first block that are not the tensor's. */
+static int own_skip(const struct zero *zero, int own)
+{
+    return (int)(partition_tensor(&zero->partition, own).first % OPS_BLOCK);
+}
+
+/* The same for any state. */
+static struct zero_range held_items(const struct zero *zero, enum zero_state state, int own)
+{
+    struct zero_range held = held_range(zero, own);
+    return is_scales(state) ? zero_code_blocks(own_skip(zero, own), held) : held;
+}
+
+struct zero_range zero_state_held(const struct zero *zero, enum zero_state state, int tensor)
 {
     int own = zero_own_tensor(zero, tensor);
-    struct zero_range held = own < 0 ? (struct zero_range){0} : held_range(zero, own);
-    if (held.count == 0)
+    if (own < 0 || zero_state_array(zero, state, tensor).count == 0)
+        return (struct zero_range){0};
+    struct zero_range held = held_items(zero, state, own);
+    if (held.count == 0 || is_scales(state))
         return held;
     const struct unit_tensor *t = &zero->graph->tensors[own];
     int64_t first = unit_tensor_index(t, held.first, NULL);
@@ -120,40 +168,101 @@ struct zero_range zero_state_held(const struct zero *zero, int tensor)
 
 /* --- reading and writing state -------------------------------------------------------------- */
 
-/* The address of elements that this rank holds, of its own part of a tensor of this graph. */
-static float *elements_at(const struct zero *zero, enum zero_state state, int own,
-                          struct zero_range range)
+/* Bytes of an element, or of a scale, as the store has it. */
+static size_t width_of(const struct zero *zero, enum zero_state state, int own)
+{
+    bool wide = zero_state_form(zero, state, zero_whole_tensor(zero, own)) == MOMENT_F32;
+    return wide ? sizeof(float) : 1;
+}
+
+/* The address of what this rank holds, of its own part of a tensor of this graph. */
+static char *items_at(const struct zero *zero, enum zero_state state, int own,
+                      struct zero_range range)
 {
     struct piece_range tensor = partition_tensor(&zero->partition, own);
-    struct zero_range held = held_range(zero, own);
+    struct zero_range held = held_items(zero, state, own);
     CHECK(zero->config.micro_batches > 0);
     CHECK(range.first >= held.first && range.first + range.count <= held.first + held.count);
     const struct zero_piece *piece = &zero->pieces[tensor.piece];
-    float *const states[] = {
-        [ZERO_MASTER] = piece->master, [ZERO_MOMENTUM] = piece->m, [ZERO_VARIANCE] = piece->v};
+    const struct moment_place *m = &zero->places[own][0], *v = &zero->places[own][1];
     int64_t shard_first = zero->shard * zero_shard_count(zero, tensor.piece);
-    return states[state] + tensor.first + range.first - shard_first;
+    size_t offset = (size_t)(range.first - held.first) * width_of(zero, state, own);
+    switch (state) {
+    case ZERO_MOMENTUM: return (char *)piece->m + m->values + offset;
+    case ZERO_VARIANCE: return (char *)piece->v + v->values + offset;
+    case ZERO_MOMENTUM_SCALES: return (char *)piece->m + m->scales + offset;
+    case ZERO_VARIANCE_SCALES: return (char *)piece->v + v->scales + offset;
+    default: return zero_at(piece->master, DTYPE_F32, tensor.first + range.first - shard_first);
+    }
+}
+
+/* A range of an array of the whole tensor, as a range of this rank's part. */
+static struct zero_range own_part(const struct zero *zero, enum zero_state state, int own,
+                                  struct zero_range whole)
+{
+    return is_scales(state) ? whole : tp_group_part(&zero->graph->tensors[own], whole);
+}
+
+static enum zero_state scales_of(enum zero_state state)
+{
+    return state == ZERO_MOMENTUM ? ZERO_MOMENTUM_SCALES : ZERO_VARIANCE_SCALES;
+}
+
+/* Does the store have codes of this moment? */
+static bool has_codes(const struct zero *zero, enum zero_state state, int own)
+{
+    return !is_scales(state) &&
+           zero_state_form(zero, state, zero_whole_tensor(zero, own)) == MOMENT_CODE8;
+}
+
+static enum status decode_part(struct zero *zero, enum zero_state state, int own,
+                               struct zero_range part, float *out)
+{
+    uint8_t *codes = zero->codes, *scales = codes + ZERO_CODES_MOST;
+    int skip = own_skip(zero, own);
+    for (int64_t done = 0, n; done < part.count; done += n) {
+        n = part.count - done < ZERO_STAGING ? part.count - done : ZERO_STAGING;
+        struct zero_range chunk = {part.first + done, n}, blocks = zero_code_blocks(skip, chunk);
+        device_copy(zero->stream, codes, items_at(zero, state, own, chunk), (size_t)n);
+        device_copy(zero->stream, scales, items_at(zero, scales_of(state), own, blocks),
+                    (size_t)blocks.count);
+        TRY(stream_sync(zero->stream));
+        zero_decode(state, codes, scales, (chunk.first + skip) % OPS_BLOCK, n, zero->env->threads,
+                    out + done);
+    }
+    return STATUS_OK;
+}
+
+enum status zero_state_read_part(struct zero *zero, enum zero_state state, int own,
+                                 struct zero_range part, float *out)
+{
+    if (has_codes(zero, state, own))
+        return decode_part(zero, state, own, part, out);
+    device_copy(zero->stream, out, items_at(zero, state, own, part),
+                (size_t)part.count * sizeof *out);
+    return STATUS_OK;
 }
 
 enum status zero_state_read(struct zero *zero, enum zero_state state, int tensor, int64_t first,
-                            int64_t count, float *out)
+                            int64_t count, void *out)
 {
     int own = zero_own_tensor(zero, tensor);
     CHECK(own >= 0);
-    struct zero_range part =
-        tp_group_part(&zero->graph->tensors[own], (struct zero_range){first, count});
+    struct zero_range part = own_part(zero, state, own, (struct zero_range){first, count});
     CHECK_EQ(part.count, count);
-    if (count > 0)
-        device_copy(zero->stream, out, elements_at(zero, state, own, part),
-                    (size_t)count * sizeof *out);
+    if (count > 0 && zero_state_array(zero, state, tensor).type == DTYPE_F32)
+        TRY(zero_state_read_part(zero, state, own, part, out));
+    else if (count > 0)
+        device_copy(zero->stream, out, items_at(zero, state, own, part), (size_t)count);
     return stream_sync(zero->stream);
 }
 
-/* The elements of a range of the whole tensor that this rank holds, as elements of its own part. */
-static struct zero_range held_part(const struct zero *zero, int own, struct zero_range whole)
+/* What this rank holds of a range of the whole array, as a range of its own part. */
+static struct zero_range held_part(const struct zero *zero, enum zero_state state, int own,
+                                   struct zero_range whole)
 {
-    struct zero_range part = tp_group_part(&zero->graph->tensors[own], whole);
-    struct zero_range held = held_range(zero, own);
+    struct zero_range part = own_part(zero, state, own, whole);
+    struct zero_range held = held_items(zero, state, own);
     int64_t end = part.first + part.count, held_end = held.first + held.count;
     end = end < held_end ? end : held_end;
     part.first = part.first > held.first ? part.first : held.first;
@@ -161,19 +270,57 @@ static struct zero_range held_part(const struct zero *zero, int own, struct zero
     return part;
 }
 
+/* Encode elements of this rank's part, and store the blocks that they complete. */
+static void encode_part(struct zero *zero, enum zero_state state, int own, struct zero_range part,
+                        const float *values)
+{
+    struct zero_encoder *e = &zero->encoder;
+    struct zero_range held = held_range(zero, own);
+    uint8_t *codes = zero->codes, *scales = codes + ZERO_CODES_MOST;
+    int skip = own_skip(zero, own);
+    if (part.first == held.first)
+        *e = (struct zero_encoder){.next = held.first};
+    CHECK_EQ(part.first, e->next);
+    struct zero_range done = {e->next - e->count, 0};
+    for (int64_t i = 0, block = 0; i < part.count; i++) {
+        e->values[e->count++] = values[i];
+        e->next++;
+        if ((e->next + skip) % OPS_BLOCK != 0 && e->next != held.first + held.count)
+            continue;
+        moments_encode(state, e->values, e->count, codes + done.count, &scales[block++]);
+        done.count += e->count;
+        e->count = 0;
+    }
+    struct zero_range blocks = zero_code_blocks(skip, done);
+    if (done.count == 0)
+        return;
+    device_copy(zero->stream, items_at(zero, state, own, done), codes, (size_t)done.count);
+    device_copy(zero->stream, items_at(zero, scales_of(state), own, blocks), scales,
+                (size_t)blocks.count);
+}
+
 enum status zero_state_write(struct zero *zero, enum zero_state state, int tensor, int64_t first,
-                             int64_t count, const float *values)
+                             int64_t count, enum dtype type, const void *values)
 {
     int own = zero_own_tensor(zero, tensor);
-    CHECK(own >= 0);
-    struct zero_range part = held_part(zero, own, (struct zero_range){first, count});
+    CHECK(own >= 0 && zero_state_form(zero, state, tensor) != MOMENT_NONE);
+    struct zero_range part = held_part(zero, state, own, (struct zero_range){first, count});
+    if (type == DTYPE_U8 && part.count > 0) { /* codes or scales as they are */
+        CHECK_EQ(zero_state_array(zero, state, tensor).type, DTYPE_U8);
+        device_copy(zero->stream, items_at(zero, state, own, part),
+                    (const char *)values + (part.first - first), (size_t)part.count);
+        return stream_sync(zero->stream);
+    }
     for (int64_t done = 0, n; done < part.count; done += n) {
         n = part.count - done < ZERO_STAGING ? part.count - done : ZERO_STAGING;
         struct zero_range chunk = {part.first + done, n};
-        device_copy(
-            zero->stream, elements_at(zero, state, own, chunk),
-            tp_group_pack(&zero->graph->tensors[own], chunk.first, n, first, values, zero->staging),
-            (size_t)n * sizeof *values);
+        const float *packed =
+            tp_group_pack(&zero->graph->tensors[own], chunk.first, n, first, values, zero->staging);
+        if (has_codes(zero, state, own))
+            encode_part(zero, state, own, chunk, packed);
+        else
+            device_copy(zero->stream, items_at(zero, state, own, chunk), packed,
+                        (size_t)n * sizeof *packed);
         TRY(stream_sync(zero->stream));
     }
     return stream_sync(zero->stream);
@@ -181,108 +328,105 @@ enum status zero_state_write(struct zero *zero, enum zero_state state, int tenso
 
 /* --- snapshots ------------------------------------------------------------------------------ */
 
-/* The snapshot of a piece holds its tensors one after the other, and of each the elements that this
- * rank saves. */
+/* The snapshot of a piece holds state after state, of each its tensors one after the other, and of
+ * each tensor what this rank saves. */
 
-static int whole_tensor(const struct zero *zero, int own)
+static struct reduce_shard own_saved(const struct zero *zero, enum zero_state state, int own)
 {
-    return zero->pipe.cut ? zero->pipe.cut->whole_tensor[own] : own;
+    return saved_items(zero, state, zero_whole_tensor(zero, own), zero->reduce_shard,
+                       zero->tp_group.rank);
 }
 
-static int64_t saved_count(const struct zero *zero, int own)
+/* The place of a state of a tensor in the snapshot of its piece, after the first *bytes, which grow
+ * by it. */
+static size_t place_copy(const struct zero *zero, enum zero_state state, int own, size_t *bytes)
 {
-    struct reduce_shard s =
-        saved_part(zero, whole_tensor(zero, own), zero->reduce_shard, zero->tp_group.rank);
-    return s.head.count + s.lines.count + s.tail.count;
+    struct reduce_shard saved = own_saved(zero, state, own);
+    int64_t count = saved.head.count + saved.lines.count + saved.tail.count;
+    size_t width = dtype_bytes(zero_state_array(zero, state, zero_whole_tensor(zero, own)).type);
+    size_t place = (*bytes + width - 1) / width * width;
+    *bytes = place + (size_t)count * width;
+    return place;
 }
 
-/* The tensors of a piece: first .. end-1. */
-static void tensors_of(const struct unit_graph *graph, int piece, int *first, int *end)
-{
-    const struct unit_piece *p = &graph->pieces[piece];
-    const struct unit_param *last = &graph->params[p->first_param + p->param_count - 1];
-    *first = graph->params[p->first_param].first_tensor;
-    *end = last->first_tensor + last->tensor_count;
-}
-
-/* Elements in the snapshot of a piece before those of tensor `own`. */
-static int64_t copied_before(const struct zero *zero, int piece, int own)
+/* The place of a state of tensor `own`; ZERO_STATES: the end. */
+static size_t find_copy(const struct zero *zero, int piece, enum zero_state state, int own)
 {
     int first, end;
-    int64_t count = 0;
-    tensors_of(zero->graph, piece, &first, &end);
-    for (int t = first; t < own; t++)
-        count += saved_count(zero, t);
-    return count;
+    size_t bytes = 0;
+    zero_piece_tensors(zero->graph, piece, &first, &end);
+    for (int s = 0; s < ZERO_STATES; s++)
+        for (int t = first; t < end; t++) {
+            size_t place = place_copy(zero, (enum zero_state)s, t, &bytes);
+            if (s == (int)state && t == own)
+                return place;
+        }
+    return bytes;
 }
 
-int64_t zero_snapshot_count(const struct zero *zero, int piece)
+size_t zero_snapshot_bytes(const struct zero *zero, int piece)
 {
-    int first, end;
-    if (zero->reduce_shard < 0)
-        return 0;
-    tensors_of(zero->graph, piece, &first, &end);
-    return copied_before(zero, piece, end);
+    return zero->reduce_shard < 0 ? 0 : find_copy(zero, piece, ZERO_STATES, 0);
 }
 
-/* Elements that are contiguous on both sides are copied in one call. Most tensors of a unit are. */
+/* Bytes that are contiguous on both sides are copied in one call. Most tensors of a unit are. */
 struct copy_run {
-    float *to;
-    const float *from;
-    int64_t count;
+    char *to;
+    const char *from;
+    size_t bytes;
 };
 
 static void copy_now(struct zero *zero, struct copy_run *run)
 {
-    device_copy(zero->stream, run->to, run->from, (size_t)run->count * sizeof *run->to);
-    run->count = 0;
+    device_copy(zero->stream, run->to, run->from, run->bytes);
+    run->bytes = 0;
 }
 
-static void copy_own(struct zero *zero, enum zero_state state, int own, struct zero_range range,
-                     float *out, struct copy_run *run)
+static enum status copy_own(struct zero *zero, enum zero_state state, int own,
+                            struct zero_range range, char *out, struct copy_run *run)
 {
     if (range.count == 0)
-        return;
-    struct zero_range part = tp_group_part(&zero->graph->tensors[own], range);
-    const float *from = elements_at(zero, state, own, part);
-    if (run->count == 0 || out != run->to + run->count || from != run->from + run->count) {
+        return STATUS_OK;
+    struct zero_range part = own_part(zero, state, own, range);
+    if (has_codes(zero, state, own) && zero->tp_group.comm)
+        return decode_part(zero, state, own, part, (float *)out);
+    const char *from = items_at(zero, state, own, part);
+    if (run->bytes == 0 || out != run->to + run->bytes || from != run->from + run->bytes) {
         copy_now(zero, run);
         *run = (struct copy_run){out, from, 0};
     }
-    run->count += range.count;
+    run->bytes += (size_t)range.count * width_of(zero, state, own);
+    return STATUS_OK;
 }
 
-static enum status copy_tensor(struct zero *zero, enum zero_state state, int own, float *out,
+static enum status copy_tensor(struct zero *zero, enum zero_state state, int own, char *out,
                                struct copy_run *run)
 {
-    int tensor = whole_tensor(zero, own);
-    struct reduce_shard reduce_shard =
-        saved_part(zero, tensor, zero->reduce_shard, zero->tp_group.rank);
-    copy_own(zero, state, own, reduce_shard.head, out, run);
-    copy_own(zero, state, own, reduce_shard.tail,
-             out + reduce_shard.head.count + reduce_shard.lines.count, run);
-    if (!reduce_shard.together)
+    int tensor = zero_whole_tensor(zero, own);
+    struct reduce_shard saved = own_saved(zero, state, own);
+    size_t width = dtype_bytes(zero_state_array(zero, state, tensor).type);
+    char *lines = out + (size_t)saved.head.count * width;
+    TRY(copy_own(zero, state, own, saved.head, out, run));
+    TRY(copy_own(zero, state, own, saved.tail, lines + (size_t)saved.lines.count * width, run));
+    if (!saved.together)
         return STATUS_OK;
-    struct zero_range held = held_range(zero, own);
     for (int t = 0; t < zero->tp_group.size; t++)
         zero->tp_group.wanted[t] = saved_part(zero, tensor, zero->reduce_shard, t).lines;
-    return tp_group_collect(zero, tensor, elements_at(zero, state, own, held), held.first,
-                            out + reduce_shard.head.count);
+    return tp_group_collect(zero, state, tensor, (float *)lines);
 }
 
 static enum status copy_piece(struct zero *zero, int piece)
 {
-    int64_t count = zero_snapshot_count(zero, piece);
     int first, end;
+    size_t bytes = 0;
     struct copy_run run = {0};
-    tensors_of(zero->graph, piece, &first, &end);
-    for (int state = 0; state < ZERO_STATES; state++) {
-        float *out = zero->pieces[piece].snapshot + state * count;
+    zero_piece_tensors(zero->graph, piece, &first, &end);
+    for (int s = 0; s < ZERO_STATES; s++)
         for (int t = first; t < end; t++) {
-            TRY(copy_tensor(zero, (enum zero_state)state, t, out, &run));
-            out += saved_count(zero, t);
+            enum zero_state state = (enum zero_state)s;
+            char *out = zero->pieces[piece].snapshot + place_copy(zero, state, t, &bytes);
+            TRY(copy_tensor(zero, state, t, out, &run));
         }
-    }
     copy_now(zero, &run);
     return STATUS_OK;
 }
@@ -296,19 +440,18 @@ enum status zero_snapshot(struct zero *zero)
     return stream_sync(zero->stream);
 }
 
-const float *zero_snapshot_at(const struct zero *zero, enum zero_state state, int tensor,
-                              int64_t first)
+const void *zero_snapshot_at(const struct zero *zero, enum zero_state state, int tensor,
+                             int64_t first)
 {
     int own = zero_own_tensor(zero, tensor);
     int piece = partition_tensor(&zero->partition, own).piece;
-    struct reduce_shard reduce_shard =
-        saved_part(zero, tensor, zero->reduce_shard, zero->tp_group.rank);
-    const struct zero_range ranges[] = {reduce_shard.head, reduce_shard.lines, reduce_shard.tail};
-    const float *at = zero->pieces[piece].snapshot + state * zero_snapshot_count(zero, piece) +
-                      copied_before(zero, piece, own);
-    for (int i = 0; i < ZERO_RANGES; at += ranges[i++].count)
+    size_t width = dtype_bytes(zero_state_array(zero, state, tensor).type);
+    struct reduce_shard saved = own_saved(zero, state, own);
+    const struct zero_range ranges[] = {saved.head, saved.lines, saved.tail};
+    const char *at = zero->pieces[piece].snapshot + find_copy(zero, piece, state, own);
+    for (int i = 0; i < ZERO_RANGES; at += (size_t)ranges[i++].count * width)
         if (first >= ranges[i].first && first < ranges[i].first + ranges[i].count)
-            return at + first - ranges[i].first;
+            return at + (size_t)(first - ranges[i].first) * width;
     CHECK(!"an element that is another rank's to save");
     return NULL;
 }

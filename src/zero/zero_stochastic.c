@@ -21,7 +21,7 @@ static struct rng stream_of(const struct zero *zero, const struct unit_tensor *t
     return rng_stream(zero->config.seed, name);
 }
 
-static struct update_location location_of(const struct zero *zero, int t, int64_t first)
+struct update_location zero_location_of(const struct zero *zero, int t, int64_t first)
 {
     const struct unit_tensor *tensor = &zero->graph->tensors[t];
     int64_t run, start = unit_tensor_index(tensor, 0, &run), stride = 0;
@@ -42,9 +42,9 @@ enum status zero_round_create(struct zero *zero)
     for (int b = 0; b < zero->batch_count; b++)
         for (int t = 0; t < zero->graph->tensor_count; t++) {
             struct piece_range mine = zero_updated_part(zero, t);
-            if (mine.count > 0 && zero->batch_of[t] == b)
-                list[count++] =
-                    location_of(zero, t, mine.first - partition_tensor(&zero->partition, t).first);
+            if (mine.count > 0 && zero->batch_of[t] == b && zero_in_one_call(zero, b))
+                list[count++] = zero_location_of(
+                    zero, t, mine.first - partition_tensor(&zero->partition, t).first);
         }
     device_copy(zero->stream, zero->segment_locations, list, most * sizeof *list);
     enum status st = stream_sync(zero->stream);

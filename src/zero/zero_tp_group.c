@@ -22,11 +22,6 @@ static const struct trace_lane lane_tensor = {.row = 9, .word = "tensor", .colle
 
 /* --- construction --------------------------------------------------------------------------- */
 
-static const struct unit_graph *whole_graph(const struct zero *zero)
-{
-    return zero->pipe.cut ? zero->pipe.cut->whole : zero->graph;
-}
-
 /* Where ranks share a partial gradient and are not the whole group: their communicator. */
 static enum status open_replicas(struct zero *zero)
 {
@@ -55,7 +50,7 @@ static enum status open_replicas(struct zero *zero)
 static enum status exchange_splits(struct zero *zero)
 {
     struct zero_tp_group *tp_group = &zero->tp_group;
-    const struct unit_graph *graph = whole_graph(zero);
+    const struct unit_graph *graph = zero_whole_graph(zero);
     size_t count = (size_t)graph->tensor_count;
     struct unit_split *mine;
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "parts of tensors", count * (size_t)tp_group->size,
@@ -126,7 +121,7 @@ void tp_group_free(struct zero *zero)
 
 struct unit_tensor tp_group_tensor(const struct zero *zero, int tensor, int t)
 {
-    const struct unit_graph *graph = whole_graph(zero);
+    const struct unit_graph *graph = zero_whole_graph(zero);
     struct unit_tensor result = graph->tensors[tensor];
     if (zero->tp_group.comm)
         result.split = zero->tp_group.splits[(int64_t)t * graph->tensor_count + tensor];
@@ -317,8 +312,7 @@ static struct zero_range chunk_of(struct zero_range range, int64_t number, int64
     return (struct zero_range){range.first + done, left < most ? left : most};
 }
 
-enum status tp_group_collect(struct zero *zero, int tensor, const float *own_state,
-                             int64_t own_first, float *out)
+enum status tp_group_collect(struct zero *zero, enum zero_state state, int tensor, float *out)
 {
     struct zero_tp_group *tp_group = &zero->tp_group;
     const struct zero_range *wanted = tp_group->wanted;
@@ -335,8 +329,8 @@ enum status tp_group_collect(struct zero *zero, int tensor, const float *own_sta
             tp_group->swap.send_counts[t] = part.count;
             tp_group->swap.send_offsets[t] = sent;
             if (part.count > 0)
-                device_copy(zero->stream, tp_group->mine + sent, own_state + part.first - own_first,
-                            (size_t)part.count * sizeof(float));
+                TRY(zero_state_read_part(zero, state, zero_own_tensor(zero, tensor), part,
+                                         tp_group->mine + sent));
             sent += part.count;
         }
         TRY(stream_sync(zero->stream));

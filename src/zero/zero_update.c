@@ -5,18 +5,47 @@
 
 #include <fnmatch.h>
 #include <math.h>
+#include <stdio.h>
 
 #include "ops/ops.h"
 
 /* --- segments ------------------------------------------------------------------------------- */
 
+/* The index of the last group that matches; -1: none. */
+static int group_index(const struct zero_config *config, const char *tensor)
+{
+    int g = config->group_count - 1;
+    while (g >= 0 && fnmatch(config->groups[g].match, tensor, 0) != 0)
+        g--;
+    return g;
+}
+
 static struct zero_group group_of(const struct zero_config *config, const char *tensor)
 {
-    struct zero_group chosen = {.lr_mul = 1.0, .wd_mul = 1.0, .optimizer = config->optimizer};
-    for (int g = 0; g < config->group_count; g++)
-        if (fnmatch(config->groups[g].match, tensor, 0) == 0)
-            chosen = config->groups[g];
-    return chosen;
+    int g = group_index(config, tensor);
+    if (g >= 0)
+        return config->groups[g];
+    return (struct zero_group){
+        .lr_mul = 1.0, .decay = config->weight_decay, .optimizer = config->optimizer};
+}
+
+struct optimizer zero_optimizer_of(const struct zero_config *config,
+                                   const struct unit_tensor *tensor)
+{
+    return optimizer_for(group_of(config, tensor->name).optimizer, tensor);
+}
+
+/* Muon works on whole matrices, which tensor parallelism cuts. */
+static enum status refuse_parts(const struct zero *zero, const struct unit_tensor *tensor)
+{
+    int g = group_index(&zero->config, tensor->name);
+    char key[64] = "optimizer.kind";
+    if (g >= 0)
+        snprintf(key, sizeof key, "optimizer.groups entry %d", g + 1);
+    return FAIL(zero->env, CONFIG,
+                "%s: muon needs whole matrices: parallel.tp must be 1; otherwise choose "
+                "another optimizer for '%s'",
+                key, tensor->name);
 }
 
 struct piece_range zero_updated_part(const struct zero *zero, int t)
@@ -27,25 +56,25 @@ struct piece_range zero_updated_part(const struct zero *zero, int t)
     return partition_clip_part(&zero->partition, range, zero->shard, zero->shards);
 }
 
-static struct update_segment segment_of(const struct zero *zero, int t, struct piece_range mine)
+struct update_segment zero_segment_of(const struct zero *zero, int t, struct piece_range mine)
 {
     const struct unit_tensor *tensor = &zero->graph->tensors[t];
     const struct zero_piece *piece = &zero->pieces[mine.piece];
     struct zero_group group = group_of(&zero->config, tensor->name);
     enum dtype grad_type = zero_sum_type(zero, mine.piece);
     int64_t at = mine.first - zero->shard * zero_shard_count(zero, mine.piece);
-    return (struct update_segment){
+    struct update_segment segment = {
         .count = mine.count,
         .param = (float *)piece->master + at,
         .copy = zero_is_narrow(zero) ? zero_at(piece->shard, zero->type, at) : NULL,
         .copy_type = zero->type,
         .grad_type = grad_type,
         .grad = zero_at(piece->total, grad_type, at),
-        .m = piece->m + at,
-        .v = piece->v + at,
         .lr_mul = (float)group.lr_mul,
-        .decay = tensor->decay ? (float)(zero->config.weight_decay * group.wd_mul) : 0.0f,
+        .decay = tensor->decay ? (float)group.decay : 0.0f,
     };
+    moments_set(zero, t, mine, &segment);
+    return segment;
 }
 
 /* A group that matches no tensor is a configuration error. */
@@ -76,8 +105,9 @@ enum status zero_batches_create(struct zero *zero)
                         &zero->batch_of));
     for (int t = 0, b; t < graph->tensor_count; t++) {
         const struct unit_tensor *tensor = &graph->tensors[t];
-        struct optimizer chosen =
-            optimizer_for(group_of(&zero->config, tensor->name).optimizer, tensor);
+        struct optimizer chosen = zero_optimizer_of(&zero->config, tensor);
+        if (chosen.kind == OPTIMIZER_MUON && zero->tp_group.size > 1)
+            return refuse_parts(zero, tensor);
         for (b = 0; b < zero->batch_count; b++)
             if (optimizer_same(&zero->batches[b].optimizer, &chosen))
                 break;
@@ -101,9 +131,9 @@ enum status zero_segments_create(struct zero *zero)
         batch->first = zero->segment_count;
         for (int t = 0; t < zero->graph->tensor_count; t++) {
             struct piece_range mine = zero_updated_part(zero, t);
-            if (mine.count == 0 || zero->batch_of[t] != b)
+            if (mine.count == 0 || zero->batch_of[t] != b || !zero_in_one_call(zero, b))
                 continue;
-            list[zero->segment_count++] = segment_of(zero, t, mine);
+            list[zero->segment_count++] = zero_segment_of(zero, t, mine);
             batch->count++;
             batch->elements += mine.count;
         }
@@ -111,7 +141,9 @@ enum status zero_segments_create(struct zero *zero)
     device_copy(zero->stream, zero->segments, list, most * sizeof *list);
     enum status st = stream_sync(zero->stream);
     mem_free(zero->env, list);
-    return st == STATUS_OK && zero_rounds_at_random(zero) ? zero_round_create(zero) : st;
+    if (st == STATUS_OK && zero_rounds_at_random(zero))
+        st = zero_round_create(zero);
+    return st == STATUS_OK ? zero_muon_create(zero) : st;
 }
 
 /* --- the verdict ---------------------------------------------------------------------------- */
@@ -350,7 +382,8 @@ static void update_batch(struct zero *zero, int b, int64_t t)
     const struct ops_case price = {.op = update_word(update.rule),
                                    .count = batch->elements,
                                    .from = zero->sum_type,
-                                   .to = zero_is_narrow(zero) ? zero->type : DTYPE_F32};
+                                   .to = zero_is_narrow(zero) ? zero->type : DTYPE_F32,
+                                   .momentum = update.rule == UPDATE_SGD && update.beta1 > 0};
     if (batch->count == 0)
         return;
     if (zero->segment_locations)
@@ -381,6 +414,7 @@ enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
         TRY(reduce_shard_sums(zero));
     for (int b = 0; b < zero->batch_count; b++)
         update_batch(zero, b, t);
+    TRY(zero_muon_update(zero, t));
     TRY(stream_sync(zero->stream));
     return publish_params(zero);
 }

@@ -30,7 +30,7 @@ for command in $commands; do
     awk 'length($0) > 120 { exit 1 }' page || fail "help of $command has lines over 120 columns"
 done
 ok "$sifr" train --help
-for key in model.preset model.kv_heads data.path data.mix train.steps train.eval_every optimizer.groups optimizer.rounding \
+for key in model.preset model.kv_heads data.path data.mix train.steps train.eval_every optimizer.kind optimizer.momentum optimizer.nesterov optimizer.groups optimizer.rounding \
     engine.recompute precision.mode run.threads out fresh dry-run json; do
     has "--(\[no-\])?$key\b"
 done

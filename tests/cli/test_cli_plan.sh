@@ -42,7 +42,7 @@ printf 'model:\n  preset: tiny\n  vocab: 300\nzero:\n  stage: 3\n  prefetch: 2\n
 ok "$sifr" plan run.yaml -n 4 --json
 is_json out
 has '"ranks": 4, .*"stage": 3, .*"fits": true'
-has '"sent": \{"gather": [0-9]+, "reduce": [0-9]+, "pipe": 0, "tensor": 0, "control": [0-9]+\}'
+has '"sent": \{"gather": [0-9]+, "reduce": [0-9]+, "muon": 0, "pipe": 0, "tensor": 0, "control": [0-9]+\}'
 if has_program python3 "the sums of a plan"; then
     python3 - <<'PY' || fail "figures do not add up"
 import json
@@ -52,7 +52,7 @@ for s in plan["stages"]:
     rank = s["rank"]
     assert sum(rank["mem"].values()) == rank["mem_bytes"]
     assert rank["state_bytes"] == sum(rank["mem"][k] for k in ("params", "grads", "optimizer"))
-    assert rank["sent_bytes"] == rank["sent"]["gather"] + rank["sent"]["reduce"] + rank["sent"]["pipe"]
+    assert rank["sent_bytes"] == rank["sent"]["gather"] + rank["sent"]["reduce"] + rank["sent"]["muon"] + rank["sent"]["pipe"]
 states = [s["rank"]["state_bytes"] for s in plan["stages"]]
 assert states == sorted(states, reverse=True) and states[3] * 3 < states[0]
 PY

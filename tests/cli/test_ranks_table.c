@@ -66,6 +66,20 @@ static void test_volume_of_a_tp_group(void **state)
     assert_true(volume.tensor == 3 * (28 * stream / 2 + 10 * 24) + 20 * 4 + 8);
 }
 
+/* Directions of matrices in the compute type, to one of four owners and back. */
+static void test_volume_of_muon(void **state)
+{
+    struct run_config config = {.ranks = {.stage = 2},
+                                .parallel = {.pp = 1},
+                                .model = {.width = 10},
+                                .engine = {.micro_batches = 4, .micro_batch = 2, .tokens = 5},
+                                .train = {.sample_prompt = ""}};
+    struct trainer_summary summary = {
+        .ranks = 4, .parameters = 1000, .part = {.muon = {.given = 200, .held = 200, .kept = 50}}};
+    (void)state;
+    assert_true(ranks_formula(&config, &summary).muon == 4 * 2 * 150);
+}
+
 /* Two copies of a pipeline of two PP stages: the formulas are those of PP stage 0. */
 static void test_volume_of_a_pp_stage(void **state)
 {
@@ -127,6 +141,7 @@ int main(void)
         cmocka_unit_test(test_volume),
         cmocka_unit_test(test_volume_of_copies_and_16_bit),
         cmocka_unit_test(test_volume_of_a_tp_group),
+        cmocka_unit_test(test_volume_of_muon),
         cmocka_unit_test(test_volume_of_a_pp_stage),
         cmocka_unit_test(test_hidden_share),
         cmocka_unit_test(test_description),

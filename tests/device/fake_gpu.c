@@ -356,6 +356,17 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaM
     return put(stream, (struct work){.kind = COPY, .dst = dst, .src = src, .count = bytes});
 }
 
+cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_apart, const void *src, size_t src_apart,
+                              size_t bytes, size_t rows, enum cudaMemcpyKind kind,
+                              cudaStream_t stream)
+{
+    cudaError_t error = cudaSuccess;
+    for (size_t row = 0; row < rows && error == cudaSuccess; row++)
+        error = cudaMemcpyAsync((char *)dst + row * dst_apart, (const char *)src + row * src_apart,
+                                bytes, kind, stream);
+    return error;
+}
+
 cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t stream)
 {
     return value == 0 ? put(stream, (struct work){.kind = ZERO, .dst = dst, .count = bytes})

@@ -215,6 +215,26 @@ static void test_copy(void **state)
     rig_close(&rig);
 }
 
+/* Two of five columns out of three rows, and from there into a matrix of four columns. */
+static void test_copy_rows(void **state)
+{
+    (void)state;
+    enum { ROWS = 3, FROM = 5, TO = 4, WIDTH = 2 };
+    static const char from[ROWS * FROM] = "abcdefghijklmn", expected[] = "..bc..gh..lm";
+    char dense[ROWS * WIDTH], to[ROWS * TO];
+    struct rig rig;
+    rig_open(&rig, 1);
+    memset(to, '.', sizeof to);
+    device_copy_rows(rig.stream, dense, WIDTH, from + 1, FROM, WIDTH, ROWS);
+    assert_memory_equal(dense, "bcghlm", ROWS * WIDTH);
+    device_copy_rows(rig.stream, to + 2, TO, dense, WIDTH, WIDTH, ROWS);
+    assert_memory_equal(to, expected, sizeof to);
+    device_copy_rows(rig.stream, to, TO, from, FROM, 0, ROWS);
+    device_copy_rows(rig.stream, to, TO, from, FROM, WIDTH, 0);
+    assert_memory_equal(to, expected, sizeof to);
+    rig_close(&rig);
+}
+
 /* Every f16 number, to the bit: the vector code does its own widening. */
 static void test_accumulate_f16(void **state)
 {
@@ -309,6 +329,7 @@ int main(void)
         {"test_failing_allocations dry", test_failing_allocations, NULL, NULL, "dry"},
         cmocka_unit_test(test_sticky_error),
         cmocka_unit_test(test_copy),
+        cmocka_unit_test(test_copy_rows),
         cmocka_unit_test(test_accumulate_f16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -175,6 +175,33 @@ static void test_copy(void **state)
     rig_close(&rig);
 }
 
+/* Some columns of a matrix, to a dense one and back to others. */
+static void test_copy_rows(void **state)
+{
+    enum { ROWS = 300, COLUMNS = 50, FIRST = 7, WIDTH = 20, BYTES = ROWS * COLUMNS };
+    struct rig rig;
+    unsigned char *source = on_host(BYTES), *found = on_host(BYTES);
+    rig_open(&rig, *state);
+    unsigned char *a = on_device(&rig, BYTES), *b = on_device(&rig, ROWS * WIDTH);
+    for (int i = 0; i < BYTES; i++)
+        source[i] = (unsigned char)(i % 251);
+    device_copy(rig.compute, a, source, BYTES);
+    device_copy_rows(rig.compute, b, WIDTH, a + FIRST, COLUMNS, WIDTH, ROWS);
+    device_zero(rig.compute, a, BYTES);
+    device_copy_rows(rig.compute, a, COLUMNS, b, WIDTH, WIDTH, ROWS);
+    device_copy(rig.compute, found, a, BYTES);
+    assert_ok(stream_sync(rig.compute));
+    for (int row = 0; row < ROWS; row++)
+        for (int column = 0; column < COLUMNS; column++)
+            assert_int_equal(found[row * COLUMNS + column],
+                             column < WIDTH ? source[row * COLUMNS + FIRST + column] : 0);
+    device_free(rig.device, a);
+    device_free(rig.device, b);
+    free(source);
+    free(found);
+    rig_close(&rig);
+}
+
 enum { COUNT = 150011 };
 
 /* Ordinary values, preceded by hard cases: subnormal numbers, ties, infinities. */
@@ -597,6 +624,7 @@ int main(int count, char **words)
         cmocka_unit_test_prestate(test_memory, backend),
         cmocka_unit_test_prestate(test_failing_allocations, backend),
         cmocka_unit_test_prestate(test_copy, backend),
+        cmocka_unit_test_prestate(test_copy_rows, backend),
         cmocka_unit_test_prestate(test_accumulate, backend),
         cmocka_unit_test_prestate(test_plain_events, backend),
         cmocka_unit_test_prestate(test_worker_events, backend),

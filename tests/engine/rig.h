@@ -19,7 +19,11 @@ struct rig_config {
     enum dtype compute;       /* of ops; f32 by default, on a GPU always `type` */
     int threads, recompute;
     int64_t batch, tokens, micro_batches;
-    double clip, eps; /* eps 0: 1e-8 */
+    double clip, eps;                /* eps 0: 1e-8 */
+    enum optimizer_kind optimizer;   /* with Nesterov momentum 0.95 where it has one */
+    bool no_momentum;                /* sgd */
+    const struct zero_group *groups; /* borrowed */
+    int group_count;
     int stage, prefetch, servers, group;
     bool local;
     enum dtype type, sum_type;
@@ -115,10 +119,15 @@ static inline void rig_lump(struct rig *rig, const struct unit_graph *graph)
 static inline enum status rig_build(struct rig *rig)
 {
     const struct rig_config *c = &rig->config;
-    struct zero_config zero = {.optimizer.beta1 = 0.9,
+    struct zero_config zero = {.optimizer.kind = c->optimizer,
+                               .optimizer.momentum = c->no_momentum ? 0 : 0.95,
+                               .optimizer.nesterov = true,
+                               .optimizer.beta1 = 0.9,
                                .optimizer.beta2 = 0.95,
                                .optimizer.eps = c->eps > 0 ? c->eps : 1e-8,
                                .weight_decay = 0.1,
+                               .groups = c->groups,
+                               .group_count = c->group_count,
                                .clip = c->clip,
                                .micro_batches = c->micro_batches,
                                .stage = c->stage,

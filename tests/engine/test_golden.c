@@ -98,9 +98,9 @@ static struct zero_config store_of(struct run *r)
     assert_int_equal(c.group_count, 2);
     for (int i = 0; i < c.group_count; i++) {
         const json_t *group = json_array_get(groups, (size_t)i);
-        r->groups[i] = (struct zero_group){json_string_value(json_object_get(group, "match")),
-                                           golden_real(group, "lr_mul"),
-                                           golden_real(group, "wd_mul"), c.optimizer};
+        r->groups[i] = (struct zero_group){
+            json_string_value(json_object_get(group, "match")), golden_real(group, "lr_mul"),
+            c.weight_decay * golden_real(group, "wd_mul"), c.optimizer};
     }
     return c;
 }

@@ -16,19 +16,19 @@ static float value_of(int state, int tensor, int64_t element)
 
 static void load_tensor(struct rig *rig, int tensor)
 {
-    struct zero_range held = zero_state_held(rig->zero, tensor);
+    struct zero_range held = zero_state_held(rig->zero, ZERO_MASTER, tensor);
     float *values = malloc((size_t)(held.count + 1) * sizeof *values);
     assert_non_null(values);
-    for (int state = 0; state < ZERO_STATES; state++) {
+    for (int state = 0; state <= ZERO_VARIANCE; state++) {
         for (int64_t i = 0; i < held.count; i++)
             values[i] = value_of(state, tensor, held.first + i);
         int64_t half = held.count / 3; /* in two parts, like the chunks of a file */
         if (held.count == 0)
             continue;
-        assert_ok(
-            zero_state_write(rig->zero, (enum zero_state)state, tensor, held.first, half, values));
+        assert_ok(zero_state_write(rig->zero, (enum zero_state)state, tensor, held.first, half,
+                                   DTYPE_F32, values));
         assert_ok(zero_state_write(rig->zero, (enum zero_state)state, tensor, held.first + half,
-                                   held.count - half, values + half));
+                                   held.count - half, DTYPE_F32, values + half));
     }
     free(values);
 }
@@ -40,7 +40,7 @@ static void check_cover(struct rig *rig, int tensor, int64_t count, int ranks)
     int64_t sum = 0;
     assert_non_null(saved);
     for (int r = 0; r < ranks; r++) {
-        struct zero_ranges share = zero_state_to_save(rig->zero, tensor, r);
+        struct zero_ranges share = zero_state_to_save(rig->zero, ZERO_MASTER, tensor, r);
         int64_t end = 0;
         for (int i = 0; i < share.count; i++) {
             assert_true(share.at[i].first >= end && share.at[i].count > 0);
@@ -57,9 +57,9 @@ static void check_cover(struct rig *rig, int tensor, int64_t count, int ranks)
 
 static void check_copy(struct rig *rig, int tensor)
 {
-    struct zero_ranges share = zero_state_to_save(rig->zero, tensor, rig->config.rank);
+    struct zero_ranges share = zero_state_to_save(rig->zero, ZERO_MASTER, tensor, rig->config.rank);
     for (int i = 0; i < share.count; i++)
-        for (int state = 0; state < ZERO_STATES; state++) {
+        for (int state = 0; state <= ZERO_VARIANCE; state++) {
             const float *at =
                 zero_snapshot_at(rig->zero, (enum zero_state)state, tensor, share.at[i].first);
             for (int64_t e = 0; e < share.at[i].count; e++)

@@ -107,12 +107,13 @@ static inline void head_loss(void *user, const struct sifr_call *call)
     .buffers = (array), .buffer_count = sizeof(array) / sizeof *(array), \
     .buffer_size = sizeof *(array)
 
-static const struct sifr_param table_params[] = {{"table", 2, {VOCAB, WIDTH}, SIFR_NORMAL, 0.3, 1}};
+static const struct sifr_param table_params[] = {
+    {"table", 2, {VOCAB, WIDTH}, SIFR_NORMAL, 0.3, 1, 0}};
 static const struct sifr_param hidden_params[2][2] = {
-    {{"a.in", 2, {HIDDEN, WIDTH}, SIFR_NORMAL, 0.5, 1},
-     {"a.out", 2, {WIDTH, HIDDEN}, SIFR_NORMAL, 0.5, 1}},
-    {{"b.in", 2, {HIDDEN, WIDTH}, SIFR_NORMAL, 0.5, 1},
-     {"b.out", 2, {WIDTH, HIDDEN}, SIFR_NORMAL, 0.5, 1}},
+    {{"a.in", 2, {HIDDEN, WIDTH}, SIFR_NORMAL, 0.5, 1, 1},
+     {"a.out", 2, {WIDTH, HIDDEN}, SIFR_NORMAL, 0.5, 1, 1}},
+    {{"b.in", 2, {HIDDEN, WIDTH}, SIFR_NORMAL, 0.5, 1, 1},
+     {"b.out", 2, {WIDTH, HIDDEN}, SIFR_NORMAL, 0.5, 1, 1}},
 };
 
 #define HIDDEN_UNIT(name_, params_)                                                        \

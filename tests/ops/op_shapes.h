@@ -60,8 +60,6 @@
         {"square_sums", .count = n, .from = DTYPE_F16},                                            \
         {"find_nonfinite", .count = n, .bad = n - 1, .from = DTYPE_BF16},                          \
         {"find_nonfinite", .count = n, .bad = -1, .from = DTYPE_F16},                              \
-        {"adamw", .count = n, .from = DTYPE_BF16, .to = DTYPE_BF16},                               \
-        {"adamw", .count = n, .from = DTYPE_F16, .to = DTYPE_F32},                                 \
         {"find_nonfinite", .count = n, .bad = -1}, {"find_nonfinite", .count = n, .bad = n - 1},   \
         {"find_nonfinite", .count = n, .bad = n / 2}, {"find_nonfinite", .count = n, .bad = 0},    \
         {"cast", .count = n, .from = DTYPE_F32, .to = DTYPE_BF16},                                 \
@@ -70,13 +68,29 @@
         {"cast", .count = n, .from = DTYPE_F32, .to = DTYPE_F32},                                  \
         {"cast", .count = n, .from = DTYPE_BF16, .to = DTYPE_F32},                                 \
         {"cast", .count = n, .from = DTYPE_F16, .to = DTYPE_F32},                                  \
-        {"cast", .count = n, .from = DTYPE_F64, .to = DTYPE_F32},                                  \
-        {"adamw", .count = n, .to = DTYPE_F32}, {"adamw", .count = n, .to = DTYPE_BF16},           \
-        {"adamw", .count = n, .to = DTYPE_F16},                                                    \
-        {"adamw", .count = n, .to = DTYPE_BF16, .random = true},                                   \
-        {"adamw", .count = n, .from = DTYPE_F16, .to = DTYPE_F16, .random = true},
+        {"cast", .count = n, .from = DTYPE_F64, .to = DTYPE_F32},
 
-#define GATE_SHAPES(X) X(1, 3) X(5, 64) X(17, 100) X(300, 257)
+#define UPDATE_TYPES(X, n)  \
+    X(n, F32, F32, false)   \
+    X(n, F32, BF16, false)  \
+    X(n, F32, F16, false)   \
+    X(n, BF16, BF16, false) \
+    X(n, F16, F32, false)   \
+    X(n, F32, BF16, true)   \
+    X(n, F16, F16, true)
+#define RULE_CASES(n, f, t, r)                                                                  \
+    {"adamw", .count = n, .from = DTYPE_##f, .to = DTYPE_##t, .random = r},                     \
+        {"adamw8", .count = n, .from = DTYPE_##f, .to = DTYPE_##t, .random = r},                \
+        {"sgd", .count = n, .from = DTYPE_##f, .to = DTYPE_##t, .random = r},                   \
+        {"sgd", .count = n, .from = DTYPE_##f, .to = DTYPE_##t, .random = r, .momentum = true}, \
+        {"sgd",       .count = n,       .from = DTYPE_##f, .to = DTYPE_##t,                     \
+         .random = r, .momentum = true, .nesterov = true},                                      \
+        {"muon", .count = n, .from = DTYPE_##f, .to = DTYPE_##t},                               \
+        {"muon", .count = n, .from = DTYPE_##f, .to = DTYPE_##t, .nesterov = true},             \
+        {"apply", .count = n, .from = DTYPE_##f, .to = DTYPE_##t, .random = r},
+#define UPDATE_CASES(n) UPDATE_TYPES(RULE_CASES, n)
+
+#define GATE_SHAPES(X)  X(1, 3) X(5, 64) X(17, 100) X(300, 257)
 #define GATE_CASES(r, f)                                                           \
     {"swiglu", .rows = r, .width = f}, {"swiglu_backward", .rows = r, .width = f}, \
         {"swiglu_backward", .rows = r, .width = f, .act = true},
@@ -158,9 +172,9 @@
 
 static const struct ops_case op_shapes[] = {
     LINEAR_SHAPES(LINEAR_CASES) NORM_SHAPES(NORM_CASES) FLAT_SHAPES(FLAT_CASES)
-        GATE_SHAPES(GATE_CASES) ATTENTION_SHAPES(ATTENTION_CASES) TREE_SHAPES(TREE_CASES)
-            MATRIX_SHAPES(MATRIX_CASES) MAS_SHAPES(MAS_CASES) ROUTE_SHAPES(ROUTE_CASES)
-                ROWS_SHAPES(ROWS_CASES)
+        FLAT_SHAPES(UPDATE_CASES) GATE_SHAPES(GATE_CASES) ATTENTION_SHAPES(ATTENTION_CASES)
+            TREE_SHAPES(TREE_CASES) MATRIX_SHAPES(MATRIX_CASES) MAS_SHAPES(MAS_CASES)
+                ROUTE_SHAPES(ROUTE_CASES) ROWS_SHAPES(ROWS_CASES)
                     LOSS_SHAPES(LOSS_CASES){"rope_attention", .attention = {1, 300, 2, 1, 32}},
     {"attention_backward_rope", .attention = {2, 37, 4, 2, 16}, .bias = true},
     {"rope", .attention = {1, 1, 4, 2, 16}, .first = 9, .at = true},

@@ -111,11 +111,12 @@
 
 static const struct ops_case op_shapes_gpu[] = {
     GPU_LINEAR_SHAPES(LINEAR_CASES) GPU_NORM_SHAPES(NORM_CASES) GPU_FLAT_SHAPES(FLAT_CASES)
-        GPU_GATE_SHAPES(GATE_CASES) GPU_ATTENTION_SHAPES(ATTENTION_CASES)
-            GPU_ODD_SHAPES(ATTENTION_CASES) GPU_WIDE_SHAPES(ATTENTION_CASES)
-                GPU_TREE_SHAPES(TREE_CASES) GPU_ROUTE_SHAPES(ROUTE_CASES) GPU_MAS_SHAPES(MAS_CASES)
-                    GPU_ROWS_SHAPES(ROWS_CASES) GPU_LOSS_SHAPES(LOSS_CASES){
-                        "embedding", .embedding = {2, 128, 768, 1000, 128, 0, 0}},
+        GPU_FLAT_SHAPES(UPDATE_CASES) GPU_GATE_SHAPES(GATE_CASES)
+            GPU_ATTENTION_SHAPES(ATTENTION_CASES) GPU_ODD_SHAPES(ATTENTION_CASES)
+                GPU_WIDE_SHAPES(ATTENTION_CASES) GPU_TREE_SHAPES(TREE_CASES)
+                    GPU_ROUTE_SHAPES(ROUTE_CASES) GPU_MAS_SHAPES(MAS_CASES)
+                        GPU_ROWS_SHAPES(ROWS_CASES) GPU_LOSS_SHAPES(LOSS_CASES){
+                            "embedding", .embedding = {2, 128, 768, 1000, 128, 0, 0}},
     {"embedding", .embedding = {3, 65, 256, 5000, 0, 0, 0}},
     {"embedding_backward", .embedding = {2, 128, 768, 1000, 128, 0, 0}},
     {"embedding_backward", .embedding = {3, 65, 256, 5000, 0, 0, 0}},

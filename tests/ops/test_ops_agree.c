@@ -167,6 +167,8 @@ static double as_double(const void *data, enum dtype type, int64_t i)
     double value;
     if (type == DTYPE_I64)
         return (double)((const int64_t *)data)[i];
+    if (type == DTYPE_U8)
+        return ((const uint8_t *)data)[i];
     dtype_convert(&value, DTYPE_F64, (const char *)data + (size_t)i * dtype_bytes(type), type, 1);
     return value;
 }

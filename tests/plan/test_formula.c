@@ -96,6 +96,22 @@ static void test_widths(void **state)
     assert_true(formula_sent(&roster, 2, &volume, TRAFFIC_GATHER) == 2 * 300);
 }
 
+/* Directions to one owner of a copy, results to all owners. */
+static void test_muon(void **state)
+{
+    (void)state;
+    struct roster roster = roster_of(2, 4, 0);
+    struct volume volume = {.muon = {.given = 400, .held = 300, .kept = 100}, .direction = 2};
+    assert_true(formula_sent(&roster, 2, &volume, TRAFFIC_MUON) == 2 * (200 + 300));
+    roster.copies = 2;
+    assert_true(formula_sent(&roster, 2, &volume, TRAFFIC_MUON) == 2 * (200 + 700));
+    roster.copies = 4; /* of everything: directions do not travel */
+    volume.muon = (struct muon_counts){.given = 400, .held = 400, .kept = 400};
+    assert_true(formula_sent(&roster, 0, &volume, TRAFFIC_MUON) == 2 * 3 * 400);
+    volume.muon = (struct muon_counts){0}; /* a worker that owns nothing */
+    assert_true(formula_sent(&roster, 2, &volume, TRAFFIC_MUON) == 0);
+}
+
 /* Two copies on four ranks: a shard is half of everything, and gathers stay inside a pair. */
 static void test_copies(void **state)
 {
@@ -190,11 +206,11 @@ static void test_tp_groups(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table1),      cmocka_unit_test(test_volume),
-        cmocka_unit_test(test_widths),      cmocka_unit_test(test_stages),
-        cmocka_unit_test(test_copies),      cmocka_unit_test(test_servers),
-        cmocka_unit_test(test_activations), cmocka_unit_test(test_meetings),
-        cmocka_unit_test(test_tp_groups),
+        cmocka_unit_test(test_table1),   cmocka_unit_test(test_volume),
+        cmocka_unit_test(test_widths),   cmocka_unit_test(test_stages),
+        cmocka_unit_test(test_muon),     cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_servers),  cmocka_unit_test(test_activations),
+        cmocka_unit_test(test_meetings), cmocka_unit_test(test_tp_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

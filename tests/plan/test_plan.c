@@ -54,6 +54,44 @@ static void test_types_and_groups_match_their_plan(void **state)
 }
 
 /* Every PP stage, and each of its copies; traffic between stages follows the formula. */
+/* Optimizers with other moments, also several in one piece: then ranks have different amounts, and
+ * the plan shows the largest. */
+static void test_optimizers_match_their_plan(void **state)
+{
+    (void)state;
+    static const struct zero_group groups[] = {
+        {"*q_proj*", 1, 0.1, {OPTIMIZER_ADAMW8BIT, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8}},
+        {"*mlp*", 1, 0.1, {.kind = OPTIMIZER_SGD}},
+        {"*down_proj*", 1, 0.1, {.kind = OPTIMIZER_SGD, .momentum = 0.9}},
+    };
+    for (int kind = 0; kind < 4; kind++)
+        for (int stage = 0; stage < 4; stage++) {
+            struct rig_config config = base_config(true, 5);
+            config.stage = stage;
+            config.snapshot = stage % 2;
+            config.type = stage < 2 ? DTYPE_F32 : DTYPE_BF16;
+            config.optimizer = kind == 0   ? OPTIMIZER_ADAMW8BIT
+                               : kind == 1 ? OPTIMIZER_ADAMW
+                                           : OPTIMIZER_SGD;
+            config.no_momentum = kind == 2;
+            if (kind == 1)
+                config.groups = groups, config.group_count = 3;
+            run_and_compare(config, 5);
+            struct plan_request request = request_of(&config, 5);
+            struct plan_zero_stage worst;
+            struct plan_rank rank;
+            struct env env = testing_env(1);
+            size_t most = 0;
+            assert_ok(plan_worst_memory(&env, &request, &worst));
+            for (int r = 0; r < 5; r++) {
+                assert_ok(plan_rank(&env, &request, r, &rank));
+                most = rank.total_bytes > most ? rank.total_bytes : most;
+            }
+            assert_int_equal(worst.worker.total_bytes, most);
+            env_destroy(&env);
+        }
+}
+
 static void test_pipelines_match_their_plan(void **state)
 {
     (void)state;
@@ -436,6 +474,7 @@ int main(void)
         cmocka_unit_test(test_a_run_matches_its_plan),
         cmocka_unit_test(test_servers_match_their_plan),
         cmocka_unit_test(test_types_and_groups_match_their_plan),
+        cmocka_unit_test(test_optimizers_match_their_plan),
         cmocka_unit_test(test_pipelines_match_their_plan),
         cmocka_unit_test(test_traffic_of_pp_stages_matches_the_formula),
         cmocka_unit_test(test_traffic_matches_the_paper),

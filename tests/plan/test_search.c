@@ -117,6 +117,19 @@ static void test_finds_what_an_exhaustive_search_finds(void **state)
 }
 
 /* A bound never exceeds the simulation, in time or in memory. */
+static void check_memory(struct env *env, const struct search_space *space,
+                         const struct search_point *p)
+{
+    struct plan_request request = search_request(space, p);
+    struct plan_zero_stage worst;
+    assert_ok(plan_worst_memory(env, &request, &worst));
+    if (p->bytes > plan_needed_bytes(&worst.worker))
+        fail_msg("tp %d pp %d x %d stage %d/%d micro-batch %d recompute %d schedule %d: bound %zu "
+                 "bytes; built %zu bytes",
+                 p->tp, p->pp, p->chunks, p->stage, p->shard_group, p->micro_batch, p->recompute,
+                 p->schedule, p->bytes, plan_needed_bytes(&worst.worker));
+}
+
 static void check_bounds(struct env *env, const struct search_space *space, int every)
 {
     struct search_points points;
@@ -126,16 +139,14 @@ static void check_bounds(struct env *env, const struct search_space *space, int 
         struct search_point *p = &points.points[i];
         struct plan_request request = search_request(space, p);
         struct plan_time time;
-        struct plan_zero_stage worst;
         assert_ok(search_points_refine(env, space, &points, p));
         assert_ok(plan_time(env, &request, space->machine, &time));
-        assert_ok(plan_worst_memory(env, &request, &worst));
-        if (p->bound > time.step * (1 + 1e-9) || p->bytes > plan_needed_bytes(&worst.worker))
+        check_memory(env, space, p);
+        if (p->bound > time.step * (1 + 1e-9))
             fail_msg("tp %d pp %d x %d stage %d/%d micro-batch %d recompute %d schedule %d: bound "
-                     "%g s, %zu bytes; simulated %g s, %zu bytes",
+                     "%g s; simulated %g s",
                      p->tp, p->pp, p->chunks, p->stage, p->shard_group, p->micro_batch,
-                     p->recompute, p->schedule, p->bound, p->bytes, time.step,
-                     plan_needed_bytes(&worst.worker));
+                     p->recompute, p->schedule, p->bound, time.step);
     }
     search_points_free(env, &points);
 }
@@ -173,6 +184,48 @@ static struct search_layout best_of(struct env *env, const struct search_space *
     assert_true(strlen(best.why) > 0);
     search_result_free(env, &result);
     return best;
+}
+
+/* Optimizers that keep less than AdamW have lower bounds; Muon also rules out tensor
+ * parallelism. */
+static void test_optimizers_have_their_own_bounds(void **state)
+{
+    (void)state;
+    static const struct {
+        struct optimizer optimizer;
+        double mean, least; /* bytes per parameter */
+    } cases[] = {{{.kind = OPTIMIZER_ADAMW}, 8, 8},
+                 {{.kind = OPTIMIZER_ADAMW8BIT}, 2.03125, 2.03125},
+                 {{.kind = OPTIMIZER_SGD}, 0, 0},
+                 {{.kind = OPTIMIZER_SGD, .momentum = 0.9}, 4, 4},
+                 {{.kind = OPTIMIZER_MUON, .momentum = 0.9}, -1, 4}};
+    struct env env = testing_env(1);
+    struct machine_profile machine = machine_of(1e10, 2e9);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct plan_request request = request_of(4);
+        struct search_space space = space_of(&request, &machine);
+        struct plan_optimizers found;
+        struct search_points points;
+        bool muon = cases[i].optimizer.kind == OPTIMIZER_MUON;
+        request.zero.optimizer = cases[i].optimizer;
+        assert_ok(plan_optimizers(&env, &request, &found));
+        assert_true(found.least == cases[i].least && found.muon == muon);
+        assert_true(muon ? found.widths.optimizer > 4 && found.widths.optimizer < 8
+                         : fabs(found.widths.optimizer - cases[i].mean) < 1e-9);
+        request.zero.type = DTYPE_BF16;
+        assert_ok(plan_optimizers(&env, &request, &found));
+        assert_true(found.least == cases[i].least + 4); /* the master */
+        request.zero.type = DTYPE_F32;
+        assert_ok(search_points_make(&env, &space, &points));
+        int most = 1;
+        for (int64_t p = 0; p < points.count; p++)
+            most = points.points[p].tp > most ? points.points[p].tp : most;
+        assert_int_equal(most, muon ? 1 : 4);
+        for (int64_t p = 0; p < points.count; p += 29)
+            check_memory(&env, &space, &points.points[p]);
+        search_points_free(&env, &points);
+    }
+    env_destroy(&env);
 }
 
 static void test_a_slower_link_changes_the_choice(void **state)
@@ -365,6 +418,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_finds_what_an_exhaustive_search_finds),
         cmocka_unit_test(test_bounds_are_lower_bounds),
+        cmocka_unit_test(test_optimizers_have_their_own_bounds),
         cmocka_unit_test(test_a_slower_link_changes_the_choice),
         cmocka_unit_test(test_less_memory_changes_the_choice),
         cmocka_unit_test(test_fixed_settings_stay),

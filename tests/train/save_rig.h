@@ -115,7 +115,7 @@ static inline bool save_there(struct save_rig *rig, const char *name)
 
 static inline char *save_read(struct save_rig *rig, const char *name, size_t *bytes)
 {
-    char *text;
+    char *text = NULL;
     struct scratch *s = &rig->run.scratch;
     assert_int_equal(file_read(&s->env, scratch_path(s, name), 1 << 26, &text, bytes), STATUS_OK);
     return text;

@@ -36,6 +36,7 @@ static struct checkpoint_state sample(struct checkpoint_chunk *pieces,
                   .more = 7,
                   .times = 8},
         .workers = 3,
+        .arithmetic = 2,
         .print = {.binary = 9, .cpu = "A", .blas = "B \"C\"", .device = "cpu"},
         .entries = entries,
         .entry_count = 2};
@@ -93,6 +94,44 @@ static void test_printed_state_parses_to_the_same(void **state)
     scratch_close(&s);
 }
 
+/* AdamW alone is version 1, which earlier versions of sifr read. */
+static void test_optimizers(void **state)
+{
+    (void)state;
+    struct scratch s;
+    struct text text;
+    struct checkpoint_chunk pieces[2];
+    struct checkpoint_entry entries[2];
+    struct checkpoint_state a = sample(pieces, entries), b;
+    struct checkpoint_other others[] = {{"wte", (enum optimizer_state)OPTIMIZER_ADAMW},
+                                        {"a \"b\"", (enum optimizer_state)OPTIMIZER_ADAMW},
+                                        {"wpe", OPTIMIZER_SGD_MOMENTUM}};
+    scratch_open(&s);
+    text_init(&text, &s.env);
+    checkpoint_state_print(&a, &text);
+    assert_non_null(strstr(text_string(&text), "\"version\": 1,"));
+    assert_non_null(strstr(text_string(&text), "\"optimizer\": {\"kind\": \"adamw\"},"));
+    a.optimizers = (struct checkpoint_optimizers){(enum optimizer_state)OPTIMIZER_MUON, others, 3};
+    text_clear(&text);
+    checkpoint_state_print(&a, &text);
+    assert_non_null(strstr(text_string(&text), "\"version\": 2,"));
+    assert_non_null(strstr(text_string(&text),
+                           "{\"kind\": \"muon\", \"tensors\": {\"adamw\": [\"wte\", \"a "
+                           "\\\"b\\\"\"], \"sgd with momentum\": [\"wpe\"]}},"));
+    assert_int_equal(checkpoint_state_parse(&s.env, text.data, text.bytes, "state.json", &b),
+                     STATUS_OK);
+    assert_int_equal(b.optimizers.kind, OPTIMIZER_MUON);
+    assert_int_equal(b.optimizers.other_count, 3);
+    for (int i = 0; i < 3; i++) {
+        assert_string_equal(b.optimizers.others[i].tensor, others[i].tensor);
+        assert_int_equal(b.optimizers.others[i].kind, others[i].kind);
+    }
+    assert_int_equal(b.arithmetic, 2);
+    checkpoint_state_free(&b);
+    text_free(&text);
+    scratch_close(&s);
+}
+
 /* `whole` with the first `old` replaced by `new`. */
 static void replace(struct text *text, const char *whole, const char *old, const char *new)
 {
@@ -111,7 +150,14 @@ static void test_wrong_states_are_refused(void **state)
         const char *old, *new, *message;
     } cases[] = {
         {"sifr checkpoint", "another", "is not the state of a checkpoint"},
-        {"\"version\": 1", "\"version\": 2", "version 2; this sifr reads versions up to 1"},
+        {"\"version\": 1", "\"version\": 3", "version 3; this sifr reads versions up to 2"},
+        {"\"kind\": \"adamw\"", "\"kind\": \"lion\"", "the optimizer 'lion' is not known"},
+        {"\"kind\": \"adamw\"", "\"kind\": 1", "the optimizer '' is not known"},
+        {"{\"kind\": \"adamw\"", "{\"kind\": \"sgd\", \"tensors\": {\"lion\": []}",
+         "the optimizer 'lion' is not known"},
+        {"{\"kind\": \"adamw\"", "{\"kind\": \"sgd\", \"tensors\": {\"muon\": [1]}",
+         "a tensor without a name"},
+        {"\"arithmetic\": 2", "\"arithmetic\": -2", "\"arithmetic\" is not a count"},
         {"\"step\": 12", "\"step\": -1", "\"step\" is not a count"},
         {"\"step\": 12", "\"step\": 9", "more updates than steps"},
         {"\"samples\": 96,", "", "\"samples\" is not a count"},
@@ -189,6 +235,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_printed_state_parses_to_the_same),
         cmocka_unit_test(test_too_many_lists_are_refused),
+        cmocka_unit_test(test_optimizers),
         cmocka_unit_test(test_wrong_states_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

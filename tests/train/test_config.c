@@ -68,9 +68,9 @@ static void test_printed_configuration_parses_to_the_same(void **state)
     assert_int_equal(rig_resolve(&again, ""), STATUS_OK);
     options_print_yaml(again.options, &again.yaml);
     assert_string_equal(text_string(&rig.yaml), text_string(&again.yaml));
-    const struct zero_group *groups = again.config.groups.items;
-    assert_int_equal(again.config.groups.count, 2);
-    assert_true(groups[0].lr_mul == 2 && groups[0].wd_mul == 1 && groups[1].wd_mul == 0.5);
+    const struct zero_group *groups = again.config.groups;
+    assert_int_equal(again.config.optimizer.groups.count, 2);
+    assert_true(groups[0].lr_mul == 2 && groups[0].decay == 0.1 && groups[1].decay == 0.1 * 0.5);
     rig_close(&again);
     rig_close(&rig);
 }

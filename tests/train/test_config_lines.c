@@ -81,6 +81,34 @@ static void test_lists_and_long_values_are_compared(void **state)
     scratch_close(&s);
 }
 
+/* A checkpoint of a version that had no optimizers differs in nothing from the same run today; a
+ * setting that is no longer left to the optimizer is a change. */
+static void test_optimizers_of_older_checkpoints(void **state)
+{
+    (void)state;
+    static const char older[] = "optimizer:\n  rounding: nearest\n  groups:\n"
+                                "    - match: \"*a*\"\n      lr_mul: 2\n      wd_mul: 1\n";
+    static const char now[] = "optimizer:\n  kind: adamw\n  momentum: auto\n  rounding: nearest\n"
+                              "  groups:\n"
+                              "    - match: \"*a*\"\n      lr_mul: 2\n      wd_mul: 1\n";
+    static const char changed[] = "optimizer:\n  kind: sgd\n  momentum: 0.8\n  rounding: nearest\n"
+                                  "  groups:\n    - match: \"*a*\"\n      lr_mul: 2\n"
+                                  "      wd_mul: 1\n      kind: muon\n";
+    struct scratch s;
+    struct text text;
+    scratch_open(&s);
+    text_init(&text, &s.env);
+    config_changes(older, now, CONFIG_BITS, &text);
+    assert_string_equal(text_string(&text), "");
+    config_changes(now, changed, CONFIG_BITS, &text);
+    assert_string_equal(text_string(&text),
+                        "optimizer.kind: adamw -> sgd; optimizer.momentum: auto -> 0.8; "
+                        "optimizer.groups: [{match: \"*a*\", lr_mul: 2, wd_mul: 1}] -> "
+                        "[{match: \"*a*\", lr_mul: 2, wd_mul: 1, kind: muon}]");
+    text_free(&text);
+    scratch_close(&s);
+}
+
 static void test_every_key_has_its_effect(void **state)
 {
     (void)state;
@@ -107,6 +135,7 @@ int main(void)
         cmocka_unit_test(test_one_line_per_key),
         cmocka_unit_test(test_changes_are_grouped_by_effect),
         cmocka_unit_test(test_lists_and_long_values_are_compared),
+        cmocka_unit_test(test_optimizers_of_older_checkpoints),
         cmocka_unit_test(test_every_key_has_its_effect),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,8 +19,8 @@ struct bench_step_config {
     struct model_config model; /* resolved, with a vocabulary */
     struct engine_config engine;
     struct compute_config place;
-    enum dtype type, sum_type; /* of parameters and gradients; of summed gradients */
-    int64_t warmup, steps;     /* untimed and timed steps */
+    struct zero_config store;
+    int64_t warmup, steps; /* untimed and timed steps */
 };
 
 struct bench_step_result {

@@ -79,19 +79,12 @@ static enum status run(struct env *env, const struct bench_step_config *config,
 static enum status run_in(struct env *env, const struct bench_step_config *config,
                           struct bench_step_result *result)
 {
-    const struct zero_config store = {.optimizer.beta1 = 0.9,
-                                      .optimizer.beta2 = 0.95,
-                                      .optimizer.eps = 1e-8,
-                                      .weight_decay = 0.1,
-                                      .clip = 1,
-                                      .micro_batches = config->engine.micro_batches,
-                                      .type = config->type,
-                                      .sum_type = config->sum_type};
     struct session session;
     double *seconds;
     enum status st;
     TRY(mem_alloc_array(env, MEM_OTHER, "times", (size_t)config->steps, sizeof *seconds, &seconds));
-    TRY_OR(undo_seconds, session_create(env, config->place, &config->model, &store, &session));
+    TRY_OR(undo_seconds,
+           session_create(env, config->place, &config->model, &config->store, &session));
     st = run(env, config, &session, seconds, result);
     result->parameters = unit_graph_count(model_graph(session.model));
     result->flops_per_token = model_flops_per_token(session.model, config->engine.tokens);

@@ -13,6 +13,7 @@
 #include "base/host.h"
 #include "ops/ops_trial.h"
 #include "train/config/config.h"
+#include "train/config/optimizer_config.h"
 #include "train/run/pace.h"
 
 struct bench_settings {
@@ -156,8 +157,9 @@ static void report_step(struct bench *bench, const struct bench_step_config *con
         json_out_string(&bench->json, "device", config->place.backend);
         json_out_string(&bench->json, "gpu", bench->place.device.name);
         json_out_string(&bench->json, "compute", dtype_name(config->place.type));
-        json_out_string(&bench->json, "params", dtype_name(config->type));
-        json_out_string(&bench->json, "sums", dtype_name(config->sum_type));
+        json_out_string(&bench->json, "params", dtype_name(config->store.type));
+        json_out_string(&bench->json, "sums", dtype_name(config->store.sum_type));
+        json_out_string(&bench->json, "optimizer", optimizer_word(config->store.optimizer.kind));
         json_out_bool(&bench->json, "deterministic", !config->place.fast);
         json_out_int(&bench->json, "steps", config->steps);
         json_out_int(&bench->json, "parameters", r->parameters);
@@ -182,8 +184,9 @@ static void report_step(struct bench *bench, const struct bench_step_config *con
         return;
     }
     struct console *console = bench->cli->console;
-    console_line(console, "\nstep of %s parameters, %lld x %lld sequences of %lld tokens",
+    console_line(console, "\nstep of %s parameters with %s, %lld x %lld sequences of %lld tokens",
                  text_human_count(a, (double)r->parameters),
+                 optimizer_word(config->store.optimizer.kind),
                  (long long)config->engine.micro_batches, (long long)config->engine.micro_batch,
                  (long long)config->engine.tokens);
     console_line(console, "  time       %.1f ms (median of %lld; %.1f to %.1f)", 1e3 * r->seconds,
@@ -203,14 +206,27 @@ static void report_step(struct bench *bench, const struct bench_step_config *con
         gpu_lines(console, r);
 }
 
-static enum status resolve_step(struct bench *bench, const struct options *options)
+/* The store that a run with these settings would have on one rank. */
+static struct zero_config step_store(const struct run_config *run, int64_t micro_batches)
+{
+    return (struct zero_config){.optimizer = run_optimizer(run),
+                                .weight_decay = run->train.weight_decay,
+                                .clip = run->train.clip,
+                                .groups = run->groups,
+                                .group_count = run->optimizer.groups.count,
+                                .micro_batches = micro_batches,
+                                .type = run_type(run),
+                                .sum_type = run_sum_type(run),
+                                .stochastic = run->optimizer.rounding == RUN_ROUNDING_STOCHASTIC,
+                                .seed = (uint64_t)run->train.seed};
+}
+
+static enum status resolve_step(struct bench *bench, struct options *options)
 {
     const struct bench_settings *settings = bench->settings;
     struct bench_step_config config = {.model = settings->run.model,
                                        .engine = settings->run.engine,
                                        .place = run_compute(&bench->place),
-                                       .type = run_type(&bench->place),
-                                       .sum_type = run_sum_type(&bench->place),
                                        .warmup = on_gpu(bench) ? GPU_WARMUP : 1,
                                        .steps = settings->steps};
     if (!bench->place.machine.deterministic && !config.place.fast)
@@ -229,6 +245,8 @@ static enum status resolve_step(struct bench *bench, const struct options *optio
     if (config.engine.tokens > config.model.context)
         return FAIL(bench->cli->env, CONFIG, "--context=%lld is larger than model.context=%lld",
                     (long long)config.engine.tokens, (long long)config.model.context);
+    TRY(optimizer_resolve(bench->cli->env, options, &bench->place));
+    config.store = step_store(&bench->place, config.engine.micro_batches);
     bench->step = config;
     return STATUS_OK;
 }
@@ -245,7 +263,7 @@ static enum status measure_step(struct bench *bench)
 /* --- the command's work --------------------------------------------------------------------- */
 
 /* Check the settings before anything is measured. */
-static enum status measure(struct bench *bench, const struct options *options, const char *what)
+static enum status measure(struct bench *bench, struct options *options, const char *what)
 {
     struct env *env = bench->cli->env;
     bool all = strcmp(what, "all") == 0;
@@ -403,6 +421,7 @@ const struct command command_bench = {
                 "  sifr bench step --model.preset=gpt2-124m --batch=4 --context=256 --json\n"
                 "  sifr bench step --device=cuda --precision.mode=bf16 --model.preset=gpt2-124m "
                 "--batch=64 --steps=20\n"
+                "  sifr bench step --model.preset=gpt2-124m --optimizer.kind=muon\n"
                 "  sifr bench step --model.layers=6 --model.width=384 --model.heads=6 "
                 "--model.context=256 \\\n"
                 "      --model.vocab=8192 --batch=16\n"

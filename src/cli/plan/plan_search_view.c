@@ -269,6 +269,7 @@ enum status plan_search_view_json(struct cli *cli, const struct plan_search_view
     struct json_out json;
     json_out_begin(&json, cli->env);
     json_out_int(&json, "parameters", result->parameters);
+    json_out_string(&json, "optimizer", optimizer_word(space->request->zero.optimizer.kind));
     json_out_real(&json, "flops_per_token", result->flops_per_token);
     json_out_int(&json, "ranks", space->request->ranks);
     json_out_int(&json, "node", space->node);

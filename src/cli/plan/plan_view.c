@@ -17,13 +17,14 @@ static const struct plan_zero_stage *chosen_stage(const struct plan_view *view)
 
 static int64_t sent_bytes(const struct plan_rank *rank)
 {
-    return rank->sent[TRAFFIC_GATHER] + rank->sent[TRAFFIC_REDUCE] + rank->sent[TRAFFIC_PIPE];
+    return rank->sent[TRAFFIC_GATHER] + rank->sent[TRAFFIC_REDUCE] + rank->sent[TRAFFIC_MUON] +
+           rank->sent[TRAFFIC_PIPE];
 }
 
 /* Params that a PP stage borrows have their optimizer state in another PP stage. */
 static double state_formula(const struct plan_view *view, const struct plan_rank *rank, int stage)
 {
-    struct state_widths own = view->request->zero.type == DTYPE_F32 ? state_fp32 : state_mixed;
+    struct state_widths own = view->plan->widths;
     struct state_widths borrowed = {own.param, own.grad, 0};
     double others = (double)rank->part.borrowed;
     return formula_state(&rank->roster, stage, (double)rank->part.parameters - others, own) +
@@ -70,6 +71,7 @@ static double figure(const struct plan_view *view, const struct plan_rank *rank,
     case ROW_SENT_FORMULA:
         return sent_formula(view, rank, stage, TRAFFIC_GATHER) +
                sent_formula(view, rank, stage, TRAFFIC_REDUCE) +
+               sent_formula(view, rank, stage, TRAFFIC_MUON) +
                sent_formula(view, rank, stage, TRAFFIC_PIPE);
     default: return sent_formula(view, rank, stage, TRAFFIC_TENSOR);
     }
@@ -402,6 +404,7 @@ static void json_rank(struct json_out *json, const struct plan_view *view, const
     json_out_close(json, '}');
     json_out_int(json, "sent_bytes", sent_bytes(rank));
     json_out_real(json, "sent_formula_bytes", figure(view, rank, stage, ROW_SENT_FORMULA, 0));
+    json_out_real(json, "muon_formula_bytes", sent_formula(view, rank, stage, TRAFFIC_MUON));
     json_out_real(json, "tensor_formula_bytes", sent_formula(view, rank, stage, TRAFFIC_TENSOR));
     json_out_int(json, "number", rank->rank);
     json_out_close(json, '}');
@@ -495,6 +498,7 @@ enum status plan_view_json(struct cli *cli, const struct plan_view *view)
     struct json_out json;
     json_out_begin(&json, cli->env);
     json_out_int(&json, "parameters", plan->parameters);
+    json_out_string(&json, "optimizer", optimizer_word(view->request->zero.optimizer.kind));
     json_out_real(&json, "flops_per_token", plan->flops_per_token);
     json_out_int(&json, "ranks", view->request->ranks);
     json_out_int(&json, "servers", view->request->zero.servers);

@@ -44,6 +44,7 @@ static enum status print_json(struct cli *cli, const struct run_config *config,
     json_out_string(&json, "folder", folder);
     json_out_int(&json, "ranks", plan->ranks);
     json_out_int(&json, "parameters", plan->parameters);
+    json_out_string(&json, "optimizer", optimizer_word(run_optimizer(config).kind));
     json_out_int(&json, "steps", config->train.steps);
     json_out_int(&json, "step_tokens", plan->step_tokens);
     json_out_int(&json, "tokens", plan->step_tokens * config->train.steps);

@@ -11,7 +11,9 @@
  * In a pipeline this holds for the N ranks with the same PP stage, whose parameters are Psi. A
  * piece that two PP stages use is also sent from one to the other: a shard of the parameters, and a
  * reduce shard of the sums. Every micro-batch sends B T C elements over every boundary, forward and
- * backward. plan/formula.h has the traffic of TP groups.
+ * backward. Where Muon updates matrices of Psi_m parameters, whose directions have d bytes each, a
+ * rank sends (N/G + 1 - 2/G)/N Psi_m d on average: 2 (N-1)/N^2 with one copy. plan/formula.h has the
+ * traffic of TP groups.
  */
 #include "cli/train/train_view.h"
 #include <math.h>
@@ -36,6 +38,7 @@ struct ranks_volume ranks_formula(const struct run_config *config,
     return (struct ranks_volume){
         .gather = plan_sent_formula(&request, rounds, &rank, stage, TRAFFIC_GATHER),
         .reduce = plan_sent_formula(&request, rounds, &rank, stage, TRAFFIC_REDUCE),
+        .muon = plan_sent_formula(&request, rounds, &rank, stage, TRAFFIC_MUON),
         .pipe = plan_sent_formula(&request, rounds, &rank, stage, TRAFFIC_PIPE),
         .tensor = plan_sent_formula(&request, rounds, &rank, stage, TRAFFIC_TENSOR)};
 }
@@ -143,6 +146,9 @@ void ranks_table_print(struct console *console, const struct run_config *config,
               formula.gather, "a step");
     print_row(console, "gradients sent", (double)sent->sent[TRAFFIC_REDUCE] / steps, formula.reduce,
               "a step");
+    if (formula.muon > 0)
+        print_row(console, "matrices sent", (double)sent->sent[TRAFFIC_MUON] / steps, formula.muon,
+                  "a step: to be orthogonalized by Muon, and back");
     if (config->parallel.pp > 1)
         print_row(console, "to other stages", (double)sent->sent[TRAFFIC_PIPE] / steps,
                   formula.pipe, "a step: activations and their gradients, of stage 0");
@@ -167,11 +173,13 @@ void ranks_table_json(struct json_out *json, const struct run_config *config,
     json_out_int(json, "state_rank", s->state_rank);
     json_out_int(json, "sent_gather", sent->sent[TRAFFIC_GATHER]);
     json_out_int(json, "sent_reduce", sent->sent[TRAFFIC_REDUCE]);
+    json_out_int(json, "sent_muon", sent->sent[TRAFFIC_MUON]);
     json_out_int(json, "sent_pipe", sent->sent[TRAFFIC_PIPE]);
     json_out_int(json, "sent_tensor", sent->sent[TRAFFIC_TENSOR]);
     json_out_int(json, "sent_control", sent->sent[TRAFFIC_CONTROL]);
     json_out_real(json, "formula_gather", formula.gather * steps);
     json_out_real(json, "formula_reduce", formula.reduce * steps);
+    json_out_real(json, "formula_muon", formula.muon * steps);
     json_out_real(json, "formula_pipe", formula.pipe * steps);
     json_out_real(json, "formula_tensor", formula.tensor * steps);
     json_out_real(json, "comm_seconds", sent->in_flight);

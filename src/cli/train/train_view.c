@@ -187,6 +187,7 @@ static void on_ready(void *user, const struct trainer_facts *facts)
     struct json_out *json = train_view_event(view, "start");
     json_out_string(json, "folder", facts->folder);
     json_out_int(json, "parameters", facts->parameters);
+    json_out_string(json, "optimizer", optimizer_word(run_optimizer(facts->config).kind));
     json_out_int(json, "train_tokens", facts->train_tokens);
     json_out_int(json, "val_tokens", facts->val_tokens);
     json_out_int(json, "data_bytes", (int64_t)facts->data_bytes);

@@ -83,7 +83,7 @@ enum status dry_run(struct cli *cli, const struct run_config *config, int ranks,
  * gathered are not modelled. In a pipeline N is the number of copies and Psi counts the PP stage;
  * with tensor parallelism Psi counts this rank's part of it. */
 struct ranks_volume {
-    double gather, reduce, pipe, tensor;
+    double gather, reduce, muon, pipe, tensor;
 };
 struct ranks_volume ranks_formula(const struct run_config *config,
                                   const struct trainer_summary *summary);

@@ -281,6 +281,29 @@ static void cuda_copy(struct stream *stream, void *dst, const void *src, size_t 
     cuda_work(stream, copy_work, &range, sizeof range);
 }
 
+struct rows {
+    char *dst;
+    const char *src;
+    size_t dst_apart, src_apart, bytes, rows;
+};
+
+static void rows_work(struct stream *stream, const void *args)
+{
+    const struct rows *r = args;
+    if (!stream_failed(stream))
+        cuda_enqueued(stream,
+                      cudaMemcpy2DAsync(r->dst, r->dst_apart, r->src, r->src_apart, r->bytes,
+                                        r->rows, cudaMemcpyDeviceToDevice, cuda_handle(stream)),
+                      "copy of rows");
+}
+
+static void cuda_copy_rows(struct stream *stream, void *dst, size_t dst_apart, const void *src,
+                           size_t src_apart, size_t bytes, int64_t rows)
+{
+    struct rows r = {dst, src, dst_apart, src_apart, bytes, (size_t)rows};
+    cuda_work(stream, rows_work, &r, sizeof r);
+}
+
 static void zero_work(struct stream *stream, const void *args)
 {
     const struct range *range = args;
@@ -342,6 +365,7 @@ const struct device_backend sifr_device_cuda = {
     .record = cuda_record,
     .wait = cuda_wait,
     .copy = cuda_copy,
+    .copy_rows = cuda_copy_rows,
     .zero = cuda_zero,
     .accumulate = accumulate,
     .record_begin = cuda_record_begin,

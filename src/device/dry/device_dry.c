@@ -224,6 +224,13 @@ static void dry_copy(struct stream *stream, void *dst, const void *src, size_t b
     move(stream, 1, 2.0 * (double)bytes);
 }
 
+static void dry_copy_rows(struct stream *stream, void *dst, size_t dst_apart, const void *src,
+                          size_t src_apart, size_t bytes, int64_t rows)
+{
+    (void)dst, (void)dst_apart, (void)src, (void)src_apart;
+    move(stream, 1, 2.0 * (double)bytes * (double)rows);
+}
+
 static void dry_zero(struct stream *stream, void *dst, size_t bytes)
 {
     (void)dst;
@@ -254,7 +261,7 @@ static void dry_accumulate(struct stream *stream, void *dst, enum dtype dst_type
     .open = dry_open, .alloc = dry_alloc, .free = device_uncount_block,                 \
     .stream_sync = dry_stream_sync, .enqueue = dry_enqueue, .record = dry_record,       \
     .wait = dry_wait, .copy = dry_copy, .zero = dry_zero, .accumulate = dry_accumulate, \
-    .accumulate_parts = dry_accumulate_parts
+    .accumulate_parts = dry_accumulate_parts, .copy_rows = dry_copy_rows
 
 const struct device_backend device_dry = {.name = "dry", .location = MEM_HOST, DRY};
 

@@ -200,7 +200,7 @@ size_t cpu_route_scratch(const struct ops *ops, struct routing n, int64_t rows);
 void cpu_gate_rows(struct ops *ops, struct stream *stream, enum dtype type,
                    const struct gate_rows *a);
 
-/* cpu_optimizer.c */
+/* cpu_flat.c */
 void cpu_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int level,
                    const double *values, double *sums);
 void cpu_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,
@@ -209,13 +209,32 @@ void cpu_square_sums(struct ops *ops, struct stream *stream, enum dtype type,
                      const struct square_range *ranges, int range_count);
 void cpu_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type, const void *x,
                         int64_t count, int64_t *first);
+/* A cast of n elements on this thread. */
+void cpu_cast_chunk(void *dst, enum dtype dst_type, const void *src, enum dtype src_type,
+                    int64_t n);
+/* Elements i .. i + n - 1 of x in f32: x itself, or converted into `room`. */
+const float *cpu_as_f32(const void *x, enum dtype type, int64_t i, int64_t n, float *room);
+
+/* cpu_update.c */
+void cpu_update(struct ops *ops, struct stream *stream, const struct update *update,
+                const struct step_scalars *scalars, const struct update_segment *segments,
+                int segment_count);
+
+/* What the rules need for one segment, in f32. */
+struct cpu_factors {
+    float beta1, rest1, beta2, rest2, eps, grad_scale, correction1, correction2;
+    float rate, decay, scale; /* of the segment */
+};
+/* cpu_adamw.c: AdamW on n elements. */
+void cpu_adamw(const struct cpu_factors *f, int64_t n, const float *grad, float *m, float *v,
+               float *param);
+/* cpu_adamw8.c: AdamW on the elements from `first` to before `end` of a segment, which are whole
+ * blocks. `number`: of the update. */
+void cpu_adamw8(const struct cpu_factors *f, const struct update_segment *s, int64_t number,
+                int64_t first, int64_t end);
 /* cpu_round.c: copy = param rounded stochastically to a 16-bit type; n elements of a segment,
  * starting at its element `first`. */
 void cpu_round(const struct update_location *location, int64_t update, int64_t first, int64_t n,
                const float *param, enum dtype type, uint16_t *copy);
-
-void cpu_update(struct ops *ops, struct stream *stream, const struct update *hyper,
-                const struct step_scalars *scalars, const struct update_segment *segments,
-                int segment_count);
 
 #endif

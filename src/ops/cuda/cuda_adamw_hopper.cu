@@ -12,14 +12,14 @@
  * tile). Which block gets a tile changes from run to run; the bits do not, since tiles are
  * independent. The launcher clears the counter before each launch.
  *
- * Threads of the kernel in cuda_adamw.cu hold their loads in registers and wait for all of them;
+ * Threads of the kernel in cuda_update.cu hold their loads in registers and wait for all of them;
  * here no thread waits as long as a tile is ready. The arithmetic, and so the bits, are the same.
  * What the copy engine cannot move (a segment that is not aligned to 16 bytes, its last elements,
  * a copy of more than 16 bits) is read and written directly.
  *
  * This file is compiled for sm_90a only (cmake/cuda.cmake).
  */
-#include "ops/cuda/cuda_adamw.cuh"
+#include "ops/cuda/cuda_update.cuh"
 #include "ops/cuda/common/hopper.cuh"
 
 namespace
@@ -260,7 +260,8 @@ __device__ inline void update_stage(const update &u, stage &stage, const job &j)
     }
 }
 
-__device__ inline void compute(memory &memory, const kernel_adamw &hyper, const kernel_scalars &now)
+__device__ inline void compute(memory &memory, const kernel_update &hyper,
+                               const kernel_scalars &now)
 {
     update u = update_begin(hyper, now);
     ring<STAGES> next;
@@ -273,7 +274,7 @@ __device__ inline void compute(memory &memory, const kernel_adamw &hyper, const 
         u.decay = j.tile.decay;
         update_stage(u, memory.stages[next.stage], j);
         for (int first = j.moved; first < j.tile.count; first += COMPUTING * 4)
-            update_tile<1, false>(u, j.tile, nullptr, first, threadIdx.x, COMPUTING);
+            update_tile<adamw_rule, 1, false>(u, j.tile, nullptr, first, threadIdx.x, COMPUTING);
         async_fence();
         __syncwarp();
         if (threadIdx.x % WARP == 0)
@@ -282,7 +283,7 @@ __device__ inline void compute(memory &memory, const kernel_adamw &hyper, const 
 }
 
 __global__ void __launch_bounds__(THREADS, 1)
-    adamw_tiles(kernel_adamw hyper, const kernel_scalars *scalars, const kernel_segment *segments,
+    adamw_tiles(kernel_update hyper, const kernel_scalars *scalars, const kernel_segment *segments,
                 int segment_count, unsigned long long *taken)
 {
     extern __shared__ __align__(128) char bytes[];
@@ -304,7 +305,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 } // namespace
 
-cudaError_t launch_adamw_hopper(cudaStream_t stream, struct kernel_adamw hyper,
+cudaError_t launch_adamw_hopper(cudaStream_t stream, struct kernel_update hyper,
                                 const struct kernel_scalars *scalars,
                                 const struct kernel_segment *segments, int segment_count,
                                 int processors, unsigned long long *taken)

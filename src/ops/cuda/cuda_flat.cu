@@ -1,5 +1,5 @@
 /* cuda_flat -- arithmetic on flat ranges: casts, sums of squares, the search for non-finite
- * values. AdamW is in cuda_adamw.cu.
+ * values. Updates are in cuda_update.cu.
  *
  * All are memory-bound. Bytes per element: cast both sizes, square_sums and find_nonfinite one. An
  * element's bits do not depend on its position or on the grid: partial packs use the same

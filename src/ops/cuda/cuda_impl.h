@@ -8,6 +8,7 @@
  *     cuda_product_tune.c  chooses the algorithm of a product; cuda_trial.c, cuda_noise.cu: the
  *                          operands that candidates are tried on
  *     cuda_row.cu          products of one row, as in decoding
+ *     cuda_orthogonalize.c, cuda_orthogonalize.cu     Newton-Schulz iterations, by products
  *     cuda_attention.c     chooses the attention kernel for a shape; cuda_cached.cu: with a cache
  *     cuda_attention_matrix*.cu, matrix*.cuh    attention on tensor cores of any GPU
  *     cuda_attention_plain.cu                   attention without tensor cores
@@ -17,7 +18,8 @@
  *     cuda_slots.c         the slots of all other ops: shapes to launchers
  *     cuda_norm.cu, cuda_norm_backward.cu, cuda_pointwise.cu, cuda_embedding.cu, cuda_loss.cu,
  *     cuda_route.cu, cuda_flat.cu   their kernels; *_hopper.cu: variants for Hopper
- *     cuda_adamw.cu, cuda_adamw_hopper.cu, cuda_adamw.cuh     AdamW: two data paths, one arithmetic
+ *     cuda_update.cu, cuda_update.cuh, cuda_code8.h   the update rules; cuda_adamw_hopper.cu: AdamW
+ *                          on another data path, with the same arithmetic
  *     follow.cuh           kernels of a recording that start before their predecessor has ended
  *     ops_cuda.c           the table, opening and closing
  *
@@ -90,6 +92,7 @@ void cuda_attention_close(struct ops *ops,
 
 /* Each adds its slots to the table. */
 void cuda_linear_fill(struct ops_backend *table);
+void cuda_orthogonalize_fill(struct ops_backend *table);
 void cuda_attention_fill(struct ops_backend *table);
 void cuda_slots_fill(struct ops_backend *table);
 

@@ -27,6 +27,7 @@ SAME_PLACE(kernel_segment, update_segment, v);
 SAME_PLACE(kernel_segment, update_segment, lr_mul);
 SAME_PLACE(kernel_segment, update_segment, decay);
 SAME_PLACE(kernel_segment, update_segment, m_scale);
+SAME_PLACE(kernel_segment, update_segment, v_scale);
 SAME_PLACE(kernel_segment, update_segment, first);
 SAME_PLACE(kernel_segment, update_segment, key);
 SAME_PLACE(kernel_segment, update_segment, skip);
@@ -42,6 +43,10 @@ SAME_PLACE(kernel_range, square_range, x);
 SAME_PLACE(kernel_range, square_range, count);
 SAME_PLACE(kernel_range, square_range, sums);
 _Static_assert(sizeof(struct kernel_range) == sizeof(struct square_range), "one stride");
+_Static_assert((int)KERNEL_ADAMW == (int)UPDATE_ADAMW && (int)KERNEL_ADAMW8 == (int)UPDATE_ADAMW8 &&
+                   (int)KERNEL_SGD == (int)UPDATE_SGD && (int)KERNEL_MUON == (int)UPDATE_MUON &&
+                   (int)KERNEL_APPLY == (int)UPDATE_APPLY,
+               "one order of the rules");
 _Static_assert((int)KERNEL_LOSS_PART == (int)OPS_LOSS_PART, "one stride");
 _Static_assert((int)KERNEL_ROUTE_WIDTH == (int)OPS_ROUTE_WIDTH, "one limit");
 
@@ -295,37 +300,39 @@ static void cuda_find_nonfinite(struct ops *ops, struct stream *stream, enum dty
 }
 
 /* All streams of an ops share one tile counter, so an update waits for the previous one. */
-static cudaError_t adamw_by_tiles(struct ops *ops, cudaStream_t stream, struct kernel_adamw hyper,
+static cudaError_t adamw_by_tiles(struct ops *ops, cudaStream_t stream, struct kernel_update update,
                                   const struct kernel_scalars *scalars,
                                   const struct kernel_segment *segments, int segment_count)
 {
     const struct cuda_ops *cuda = cuda_ops_of(ops);
     cudaError_t error = cudaStreamWaitEvent(stream, cuda->adamw_done, 0);
     if (error == cudaSuccess)
-        error = launch_adamw_hopper(stream, hyper, scalars, segments, segment_count,
+        error = launch_adamw_hopper(stream, update, scalars, segments, segment_count,
                                     cuda_device_of(ops->device)->processors, cuda->adamw_taken);
     return error == cudaSuccess ? cudaEventRecord(cuda->adamw_done, stream) : error;
 }
 
-static void cuda_update(struct ops *ops, struct stream *stream, const struct update *hyper,
+static void cuda_update(struct ops *ops, struct stream *stream, const struct update *update,
                         const struct step_scalars *scalars, const struct update_segment *segments,
                         int segment_count)
 {
-    struct kernel_adamw rounded = {.beta1 = (float)hyper->beta1,
-                                   .rest1 = (float)(1 - hyper->beta1),
-                                   .beta2 = (float)hyper->beta2,
-                                   .rest2 = (float)(1 - hyper->beta2),
-                                   .eps = (float)hyper->eps,
-                                   .update = hyper->number};
+    struct kernel_update rounded = {.rule = (enum kernel_rule)update->rule,
+                                    .beta1 = (float)update->beta1,
+                                    .rest1 = (float)(1 - update->beta1),
+                                    .beta2 = (float)update->beta2,
+                                    .rest2 = (float)(1 - update->beta2),
+                                    .eps = (float)update->eps,
+                                    .nesterov = update->nesterov,
+                                    .number = update->number};
+    const char *what = "update";
     const struct kernel_scalars *now = (const struct kernel_scalars *)scalars;
     const struct kernel_segment *list = (const struct kernel_segment *)segments;
-    const struct kernel_location *locations = (const struct kernel_location *)hyper->locations;
-    if (cuda_ops_of(ops)->is_hopper && !locations)
-        ENQUEUE("adamw",
-                adamw_by_tiles(ops, cuda_handle(stream), rounded, now, list, segment_count));
+    const struct kernel_location *locations = (const struct kernel_location *)update->locations;
+    if (cuda_ops_of(ops)->is_hopper && update->rule == UPDATE_ADAMW && !locations)
+        ENQUEUE(what, adamw_by_tiles(ops, cuda_handle(stream), rounded, now, list, segment_count));
     else
-        ENQUEUE("adamw",
-                launch_adamw(cuda_handle(stream), rounded, now, list, locations, segment_count));
+        ENQUEUE(what,
+                launch_update(cuda_handle(stream), rounded, now, list, locations, segment_count));
 }
 
 void cuda_slots_fill(struct ops_backend *table)

@@ -206,26 +206,41 @@ cudaError_t launch_square_sums(cudaStream_t stream, enum dtype type,
 cudaError_t launch_find_nonfinite(cudaStream_t stream, enum dtype type, const void *x,
                                   int64_t count, int64_t *first);
 
-/* --- cuda_adamw.cu ---
+/* --- cuda_update.cu ---
  *
- * `segments` and `locations` (NULL: copies are rounded to nearest) are in device memory, `hyper`
+ * `segments` and `locations` (NULL: copies are rounded to nearest) are in device memory, `update`
  * in host memory. */
 
-struct kernel_adamw {
-    float beta1, rest1, beta2, rest2, eps; /* rest: 1 - beta */
-    int64_t update;
+enum kernel_rule { /* enum update_rule */
+                   KERNEL_ADAMW,
+                   KERNEL_ADAMW8,
+                   KERNEL_SGD,
+                   KERNEL_MUON,
+                   KERNEL_APPLY
 };
-cudaError_t launch_adamw(cudaStream_t stream, struct kernel_adamw hyper,
-                         const struct kernel_scalars *scalars,
-                         const struct kernel_segment *segments,
-                         const struct kernel_location *locations, int segment_count);
-/* cuda_adamw_hopper.cu: the same bits on compute capability 9.0, rounded to nearest. `processors`:
- * the multiprocessors of the GPU. `taken` is in device memory and belongs to the launch while it
- * runs. */
-cudaError_t launch_adamw_hopper(cudaStream_t stream, struct kernel_adamw hyper,
+struct kernel_update {
+    enum kernel_rule rule;
+    float beta1, rest1, beta2, rest2, eps; /* rest: 1 - beta */
+    bool nesterov;
+    int64_t number;
+};
+cudaError_t launch_update(cudaStream_t stream, struct kernel_update update,
+                          const struct kernel_scalars *scalars,
+                          const struct kernel_segment *segments,
+                          const struct kernel_location *locations, int segment_count);
+/* cuda_adamw_hopper.cu: rule adamw with the same bits on compute capability 9.0, rounded to
+ * nearest. `processors`: the multiprocessors of the GPU. `taken` is in device memory and belongs to
+ * the launch while it runs. */
+cudaError_t launch_adamw_hopper(cudaStream_t stream, struct kernel_update update,
                                 const struct kernel_scalars *scalars,
                                 const struct kernel_segment *segments, int segment_count,
                                 int processors, unsigned long long *taken);
+
+/* --- cuda_orthogonalize.cu ------------------------------------------------------------------ */
+
+/* to = x / sqrt(*squares); a copy of x if *squares, in device memory, is 0. */
+cudaError_t launch_normalize(cudaStream_t stream, enum dtype type, int64_t count,
+                             const double *squares, const void *x, void *to);
 
 /* --- cuda_noise.cu -------------------------------------------------------------------------- */
 

@@ -124,6 +124,7 @@ void sifr_ops_cuda_fill(struct ops_backend *table)
                                   .chunk_logits = CHUNK_LOGITS,
                                   .workspace_bytes = WORKSPACE};
     cuda_linear_fill(table);
+    cuda_orthogonalize_fill(table);
     cuda_attention_fill(table);
     cuda_slots_fill(table);
     check_whole(table);

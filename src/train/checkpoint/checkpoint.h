@@ -2,7 +2,7 @@
  * number of ranks can read it.
  *
  *     RUN/checkpoints/step-N/   a Hugging Face model directory (model_file.h)
- *         optimizer/            masters, momentum, variance (checkpoint_layout.h)
+ *         optimizer/            masters and moments (checkpoint_layout.h)
  *         state.json            progress of the run, a hash of every chunk (checkpoint_state.h)
  *         COMPLETE              size and hash of state.json
  *
@@ -133,8 +133,9 @@ const struct checkpoint_state *checkpoint_state(const struct checkpoint *checkpo
 /* Does the checkpoint have files of this role? */
 bool checkpoint_has(const struct checkpoint *checkpoint, enum checkpoint_role role);
 
-/* Read the masters, momentum and variance of this rank's shards into the store. Names, types and
- * shapes must match the graph; every chunk that is read is compared with its hash. `direct`
+/* Read the masters and moments of this rank's shards into the store, which encodes or decodes them
+ * where it has another form. Names, types and shapes must match the graph and its optimizers
+ * (checkpoint_optimizers.h); every chunk that is read is compared with its hash. `direct`
  * bypasses the page cache where that helps. Not collective; call zero_publish afterwards. After a
  * failure the store is partly overwritten. */
 enum status checkpoint_load(struct checkpoint *checkpoint, const struct unit_graph *graph,

@@ -19,33 +19,91 @@ const char *checkpoint_role_word(enum checkpoint_role role)
 
 /* --- files ---------------------------------------------------------------------------------- */
 
-/* The first tensor after the file that begins with `tensor`. A file contains as many complete
- * pieces of the model as fit, and at least one. */
-static int file_end(const struct unit_graph *graph, int tensor, enum dtype type, int64_t most_bytes)
+/* What a role has of the model. */
+struct role {
+    const struct unit_graph *graph;
+    const struct zero *zero; /* NULL: only the model */
+    enum checkpoint_role role;
+    enum dtype type; /* of the parameters */
+    int64_t most_bytes;
+};
+
+enum { MOST_ITEMS = 2 }; /* of a tensor in a role */
+
+static void add_item(const struct role *r, int tensor, enum zero_state state, const char *suffix,
+                     struct checkpoint_item *items, int *count)
 {
+    struct zero_array array = {r->type, unit_tensor_whole(&r->graph->tensors[tensor])};
+    if (r->role != CHECKPOINT_MODEL)
+        array = zero_state_array(r->zero, state, tensor);
+    if (array.count == 0)
+        return;
+    struct checkpoint_item *item = &items[(*count)++];
+    *item = (struct checkpoint_item){
+        .tensor = tensor, .state = state, .type = array.type, .count = array.count};
+    snprintf(item->name, sizeof item->name, "%s%s", r->graph->tensors[tensor].name, suffix);
+}
+
+/* What a role has of a tensor; returns the number of items. */
+static int items_of(const struct role *r, int tensor, struct checkpoint_item items[MOST_ITEMS])
+{
+    int count = 0;
+    if (r->role == CHECKPOINT_MOMENTUM) {
+        add_item(r, tensor, ZERO_MOMENTUM, "", items, &count);
+        add_item(r, tensor, ZERO_MOMENTUM_SCALES, CHECKPOINT_SCALES, items, &count);
+    } else if (r->role == CHECKPOINT_VARIANCE) {
+        add_item(r, tensor, ZERO_VARIANCE, "", items, &count);
+        add_item(r, tensor, ZERO_VARIANCE_SCALES, CHECKPOINT_SCALES, items, &count);
+    } else {
+        add_item(r, tensor, ZERO_MASTER, "", items, &count);
+    }
+    return count;
+}
+
+/* The bytes of a param, and the number of its items, which is added to *count. */
+static int64_t param_bytes(const struct role *r, int param, int *count)
+{
+    const struct unit_param *p = &r->graph->params[param];
+    struct checkpoint_item items[MOST_ITEMS];
     int64_t bytes = 0;
-    int q = 0;
-    while (q < graph->param_count && graph->params[q].first_tensor < tensor)
-        q++;
+    for (int t = p->first_tensor; t < p->first_tensor + p->tensor_count; t++) {
+        int found = items_of(r, t, items);
+        for (int i = 0; i < found; i++)
+            bytes += items[i].count * (int64_t)dtype_bytes(items[i].type);
+        *count += found;
+    }
+    return bytes;
+}
+
+/* The first param after the file that begins with param q, and the number of items in the file. A
+ * file contains as many complete pieces of the model as fit, and at least one that is not empty. */
+static int file_end(const struct role *r, int q, int *items)
+{
+    const struct unit_graph *graph = r->graph;
+    int64_t bytes = 0;
+    *items = 0;
     for (int next; q < graph->param_count; q = next) {
         int64_t more = 0;
+        int found = 0;
         for (next = q; next < graph->param_count; next++) {
             if (graph->params[next].piece != graph->params[q].piece)
                 break;
-            more += unit_param_whole(graph, next) * (int64_t)dtype_bytes(type);
+            more += param_bytes(r, next, &found);
         }
-        if (bytes > 0 && bytes + more > most_bytes)
-            return graph->params[q].first_tensor;
+        if (bytes > 0 && more > 0 && bytes + more > r->most_bytes)
+            return q;
         bytes += more;
+        *items += found;
     }
-    return graph->tensor_count;
+    return graph->param_count;
 }
 
-static int count_files(const struct unit_graph *graph, enum dtype type, int64_t most_bytes)
+/* Without any item there is no file. */
+static int count_files(const struct role *r)
 {
-    int count = 0;
-    for (int t = 0; t < graph->tensor_count; count++)
-        t = file_end(graph, t, type, most_bytes);
+    int count = 0, items;
+    for (int q = 0; q<r->graph->param_count; count += items> 0)
+        q = file_end(r, q, &items);
     return count;
 }
 
@@ -82,50 +140,78 @@ static enum status lay_out_tensors(struct env *env, const struct unit_graph *gra
 {
     static const struct safetensors_pair notes[] = {{"sifr.version", SIFR_VERSION}};
     struct safetensors_entry *entries;
-    TRY(mem_alloc_array(env, MEM_OTHER, "tensor list", (size_t)file->tensor_count, sizeof *entries,
+    TRY(mem_alloc_array(env, MEM_OTHER, "tensor list", (size_t)file->item_count, sizeof *entries,
                         &entries));
-    for (int i = 0; i < file->tensor_count; i++) {
-        const struct unit_tensor *tensor = &graph->tensors[file->first_tensor + i];
+    for (int i = 0; i < file->item_count; i++) {
+        const struct checkpoint_item *item = &file->items[i];
+        const struct unit_tensor *tensor = &graph->tensors[item->tensor];
+        bool blocks = item->state == ZERO_MOMENTUM_SCALES || item->state == ZERO_VARIANCE_SCALES;
         entries[i] = (struct safetensors_entry){
-            .name = tensor->name, .type = file->type, .rank = tensor->dims};
+            .name = item->name, .type = item->type, .rank = blocks ? 1 : tensor->dims};
         memcpy(entries[i].shape, tensor->shape, sizeof tensor->shape);
+        if (blocks)
+            entries[i].shape[0] = item->count;
     }
     enum status st =
-        safetensors_layout_create(env, entries, file->tensor_count, notes, 1, &file->tensors);
+        safetensors_layout_create(env, entries, file->item_count, notes, 1, &file->tensors);
     mem_free(env, entries);
     return st;
 }
 
-static enum status add_role(struct checkpoint_layout *layout, const struct unit_graph *graph,
-                            enum checkpoint_role role, enum dtype type, int64_t most_bytes)
+static enum status fill_file(struct env *env, const struct role *r, int q, int end,
+                             struct checkpoint_file *file)
 {
-    int count = count_files(graph, type, most_bytes);
-    for (int number = 1, t = 0; number <= count; number++) {
+    const struct unit_graph *graph = r->graph;
+    int count = 0;
+    TRY(mem_alloc_array(env, MEM_OTHER, "tensor list", (size_t)file->item_count,
+                        sizeof *file->items, &file->items));
+    for (; q < end; q++)
+        for (int t = 0; t < graph->params[q].tensor_count; t++) {
+            struct checkpoint_item found[MOST_ITEMS];
+            int n = items_of(r, graph->params[q].first_tensor + t, found);
+            memcpy(file->items + count, found, (size_t)n * sizeof *found);
+            count += n;
+        }
+    CHECK_EQ(count, file->item_count);
+    return lay_out_tensors(env, graph, file);
+}
+
+static enum status add_role(struct checkpoint_layout *layout, const struct role *r)
+{
+    int count = count_files(r);
+    for (int number = 1, q = 0; number <= count; number++) {
         struct checkpoint_file *file = &layout->files[layout->file_count++];
-        *file = (struct checkpoint_file){.role = role, .type = type, .first_tensor = t};
-        t = file_end(graph, t, type, most_bytes);
-        file->tensor_count = t - file->first_tensor;
+        int first = q;
+        *file = (struct checkpoint_file){.role = r->role};
+        q = file_end(r, q, &file->item_count);
         name_file(file, number, count);
-        TRY(lay_out_tensors(layout->env, graph, file));
+        TRY(fill_file(layout->env, r, first, q, file));
         layout->bytes += safetensors_layout_file_bytes(file->tensors);
     }
     return STATUS_OK;
 }
 
+/* In fp32 the model is the masters. */
+static bool has_role(const struct role *r)
+{
+    return r->role == CHECKPOINT_MODEL ||
+           (r->zero && (r->role != CHECKPOINT_MASTER || r->type != DTYPE_F32));
+}
+
 enum status checkpoint_layout_create(struct env *env, const struct unit_graph *graph,
-                                     enum dtype type, int64_t most_bytes,
+                                     enum dtype type, int64_t most_bytes, const struct zero *zero,
                                      struct checkpoint_layout *layout)
 {
-    int most_files =
-        (CHECKPOINT_ROLES - CHECKPOINT_MODEL) * count_files(graph, DTYPE_F32, most_bytes);
+    struct role role = {.graph = graph, .zero = zero, .type = type, .most_bytes = most_bytes};
+    int files = 0;
     enum status st = STATUS_OK;
     *layout = (struct checkpoint_layout){.env = env, .bytes = SPARE_BYTES};
-    TRY(mem_alloc_array(env, MEM_OTHER, "checkpoint files", (size_t)most_files,
-                        sizeof *layout->files, &layout->files));
-    for (int role = CHECKPOINT_MODEL; st == STATUS_OK && role < CHECKPOINT_ROLES; role++)
-        if (role != CHECKPOINT_MASTER || type != DTYPE_F32) /* in fp32 the model is the masters */
-            st = add_role(layout, graph, (enum checkpoint_role)role,
-                          role == CHECKPOINT_MODEL ? type : DTYPE_F32, most_bytes);
+    for (role.role = CHECKPOINT_MODEL; role.role < CHECKPOINT_ROLES; role.role++)
+        files += has_role(&role) ? count_files(&role) : 0;
+    TRY(mem_alloc_array(env, MEM_OTHER, "checkpoint files", (size_t)files, sizeof *layout->files,
+                        &layout->files));
+    for (role.role = CHECKPOINT_MODEL; st == STATUS_OK && role.role < CHECKPOINT_ROLES; role.role++)
+        st = has_role(&role) ? add_role(layout, &role) : STATUS_OK;
     if (st != STATUS_OK)
         checkpoint_layout_free(layout);
     return st;
@@ -133,8 +219,10 @@ enum status checkpoint_layout_create(struct env *env, const struct unit_graph *g
 
 void checkpoint_layout_free(struct checkpoint_layout *layout)
 {
-    for (int i = 0; i < layout->file_count; i++)
+    for (int i = 0; i < layout->file_count; i++) {
         safetensors_layout_destroy(layout->files[i].tensors);
+        mem_free(layout->env, layout->files[i].items);
+    }
     if (layout->env)
         mem_free(layout->env, layout->files);
     *layout = (struct checkpoint_layout){0};
@@ -150,19 +238,22 @@ int checkpoint_layout_model_files(const struct checkpoint_layout *layout)
     return count;
 }
 
-void checkpoint_layout_index(const struct checkpoint_layout *layout, const struct unit_graph *graph,
-                             struct text *text)
+void checkpoint_layout_index(const struct checkpoint_layout *layout, struct text *text)
 {
     int files = checkpoint_layout_model_files(layout);
-    int64_t bytes = unit_graph_count(graph) * (int64_t)dtype_bytes(layout->files[0].type);
+    int64_t bytes = 0;
     if (files == 1)
         return;
+    for (int f = 0; f < files; f++)
+        for (int i = 0; i < layout->files[f].item_count; i++)
+            bytes += layout->files[f].items[i].count *
+                     (int64_t)dtype_bytes(layout->files[f].items[i].type);
     text_printf(text, "{\n  \"metadata\": {\"total_size\": %" PRId64 "},\n  \"weight_map\": {",
                 bytes);
     for (int f = 0; f < files; f++) {
         const struct checkpoint_file *file = &layout->files[f];
-        for (int i = 0; i < file->tensor_count; i++) {
-            const char *name = graph->tensors[file->first_tensor + i].name;
+        for (int i = 0; i < file->item_count; i++) {
+            const char *name = file->items[i].name;
             text_printf(text, "%s\n    ", f + i > 0 ? "," : "");
             text_json_string(text, name, strlen(name));
             text_printf(text, ": \"%s\"", file->name);
@@ -173,18 +264,18 @@ void checkpoint_layout_index(const struct checkpoint_layout *layout, const struc
 
 /* --- parts ---------------------------------------------------------------------------------- */
 
-/* Visit a range of a tensor, split at multiples of the chunk size from the tensor's start. */
+/* Visit a range of an array, split at multiples of the chunk size from its start. */
 static enum status visit_range(const struct checkpoint_layout *layout, int f, int i,
                                struct zero_range range, checkpoint_part_fn *visit, void *user)
 {
     const struct checkpoint_file *file = &layout->files[f];
-    size_t width = dtype_bytes(file->type);
+    size_t width = dtype_bytes(file->items[i].type);
     int64_t most = CHECKPOINT_CHUNK / (int64_t)width, end = range.first + range.count;
     for (int64_t first = range.first, next; first < end; first = next) {
         next = (first / most + 1) * most;
         next = next < end ? next : end;
         struct checkpoint_part part = {.file = f,
-                                       .tensor = file->first_tensor + i,
+                                       .item = i,
                                        .first = first,
                                        .count = next - first,
                                        .begin = safetensors_layout_begin(file->tensors, i) +
@@ -200,8 +291,9 @@ enum status checkpoint_layout_visit(const struct checkpoint_layout *layout, cons
 {
     for (int f = 0; f < layout->file_count; f++) {
         const struct checkpoint_file *file = &layout->files[f];
-        for (int i = 0; i < file->tensor_count; i++) {
-            struct zero_ranges part = zero_state_to_save(zero, file->first_tensor + i, rank);
+        for (int i = 0; i < file->item_count; i++) {
+            const struct checkpoint_item *item = &file->items[i];
+            struct zero_ranges part = zero_state_to_save(zero, item->state, item->tensor, rank);
             for (int r = 0; r < part.count; r++)
                 TRY(visit_range(layout, f, i, part.at[r], visit, user));
         }

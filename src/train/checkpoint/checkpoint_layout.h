@@ -3,16 +3,17 @@
  *
  *     model.safetensors                  parameters in the type of the run, for any reader
  *     optimizer/master.safetensors       the same in fp32, if the run's type is narrower
- *     optimizer/momentum.safetensors     fp32
- *     optimizer/variance.safetensors     fp32
+ *     optimizer/momentum.safetensors     the first moment of each tensor that has one
+ *     optimizer/variance.safetensors     and the second
  *
  * A file above the size limit is split between pieces of the model (embedding, blocks, head) into
  * model-00001-of-00003.safetensors and so on. Optimizer files contain the same tensor names as the
  * model, so they have a folder of their own: a program that loads every safetensors file of a
- * folder as weights does not find them.
+ * folder as weights does not find them. Moments are in fp32, or codes: then NAME is U8, and
+ * NAME.scales has one byte for each block (zero.h).
  *
- * The layout depends only on the model graph, the type and the size limit, so every rank computes
- * the same one. A tensor is written in chunks of at most CHECKPOINT_CHUNK bytes. Chunks end at
+ * The layout depends only on the model graph, its optimizers, the type and the size limit, so every
+ * rank computes the same one. A tensor is written in chunks of at most CHECKPOINT_CHUNK bytes. Chunks end at
  * multiples of that from the tensor's start, and where one rank's range ends.
  */
 #ifndef TRAIN_CHECKPOINT_LAYOUT_H
@@ -39,12 +40,21 @@ enum checkpoint_role {
 };
 const char *checkpoint_role_word(enum checkpoint_role role);
 
+#define CHECKPOINT_SCALES ".scales"
+struct checkpoint_item { /* an array of a file */
+    char name[UNIT_NAME + sizeof CHECKPOINT_SCALES];
+    int tensor;            /* of the graph */
+    enum zero_state state; /* that it is written from */
+    enum dtype type;
+    int64_t count;
+};
+
 struct checkpoint_file {
     char name[CHECKPOINT_NAME]; /* relative to the checkpoint's folder */
     enum checkpoint_role role;
-    enum dtype type;
-    int first_tensor, tensor_count; /* of the graph */
-    struct safetensors_layout *tensors;
+    struct checkpoint_item *items;
+    int item_count;
+    struct safetensors_layout *tensors; /* the same, in this order */
 };
 
 struct checkpoint_layout { /* open */
@@ -54,9 +64,10 @@ struct checkpoint_layout { /* open */
     uint64_t bytes; /* of all files, plus a margin for blocks, folders and small files */
 };
 
-/* `type` is the type of the parameters, `most_bytes` the size limit of a file. */
+/* `type` is the type of the parameters, `most_bytes` the size limit of a file. `zero` says which
+ * moments there are; NULL: the model alone. */
 enum status checkpoint_layout_create(struct env *env, const struct unit_graph *graph,
-                                     enum dtype type, int64_t most_bytes,
+                                     enum dtype type, int64_t most_bytes, const struct zero *zero,
                                      struct checkpoint_layout *layout);
 void checkpoint_layout_free(struct checkpoint_layout *layout); /* zeroed is fine */
 
@@ -65,12 +76,11 @@ int checkpoint_layout_model_files(const struct checkpoint_layout *layout);
 /* Could this be the name of a tensor file, in any layout? */
 bool checkpoint_layout_is_name(const char *name);
 /* Append the content of model.safetensors.index.json; nothing if the model is in one file. */
-void checkpoint_layout_index(const struct checkpoint_layout *layout, const struct unit_graph *graph,
-                             struct text *text);
+void checkpoint_layout_index(const struct checkpoint_layout *layout, struct text *text);
 
-struct checkpoint_part { /* a chunk of a tensor: one write and one hash */
-    int file, tensor;
-    int64_t first, count; /* elements of the tensor */
+struct checkpoint_part { /* a chunk of an array: one write and one hash */
+    int file, item;
+    int64_t first, count; /* elements of the array */
     uint64_t begin;       /* bytes of the file */
     size_t bytes;
 };

@@ -11,6 +11,7 @@
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -270,21 +271,34 @@ undo_path:
 
 /* --- loading -------------------------------------------------------------------------------- */
 
-struct want { /* a part of a tensor that is inside one chunk of the file */
+struct want { /* a part of an array that is inside one chunk of the file */
     const struct checkpoint_chunk *chunk;
     uint64_t begin, bytes; /* in the file */
     int tensor;
-    int64_t first; /* its first element in the tensor */
+    enum zero_state state;
+    enum dtype type;
+    int64_t first; /* its first element in the array */
 };
+
+/* The scales of codes that are decoded while they are loaded. */
+struct decoding {
+    uint8_t *scales; /* of `blocks`; NULL: nothing of this tensor is decoded */
+    struct zero_range blocks;
+    int skip; /* zero_code_skip */
+};
+
+enum { DECODED = 1 << 14 }; /* elements at a time */
 
 struct load {
     struct checkpoint *checkpoint;
     const struct unit_graph *graph;
     struct zero *zero;
-    enum zero_state state;
+    enum zero_state state, scales;
     enum checkpoint_role role;
     struct tensor_names names;
-    bool *seen; /* (tensors) */
+    bool *seen;                /* (tensors) */
+    struct decoding *decoding; /* (tensors) */
+    float *decoded;            /* (DECODED) */
 
     struct want *wants; /* of the current file */
     int64_t want_count;
@@ -304,18 +318,19 @@ static int64_t find_chunk(const struct checkpoint_entry *entry, uint64_t at)
     return low;
 }
 
-/* Add the chunks of a range of elements of a tensor that begins at byte `tensor_begin` of the
- * file. */
-static enum status want_elements(struct load *load, const struct checkpoint_entry *entry,
-                                 int tensor, uint64_t tensor_begin, struct zero_range range)
+/* Add the chunks of a range of an array of the file. */
+static enum status want_range(struct load *load, const struct checkpoint_entry *entry, int tensor,
+                              enum zero_state state, const struct safetensor *array,
+                              struct zero_range range)
 {
-    uint64_t begin = tensor_begin + (uint64_t)range.first * sizeof(float);
-    uint64_t end = begin + (uint64_t)range.count * sizeof(float);
+    uint64_t width = dtype_bytes(array->type);
+    uint64_t begin = array->begin + (uint64_t)range.first * width;
+    uint64_t end = begin + (uint64_t)range.count * width;
     CHECK(end <= entry->bytes);
     for (int64_t i = find_chunk(entry, begin); begin < end; i++) {
         const struct checkpoint_chunk *chunk = &entry->chunks[i];
         uint64_t chunk_end = chunk->begin + chunk->bytes, until = chunk_end < end ? chunk_end : end;
-        if ((until - tensor_begin) % sizeof(float) != 0)
+        if ((until - array->begin) % width != 0)
             return FAIL(load->checkpoint->env, FORMAT, "'%s/%s': a chunk ends inside an element",
                         load->checkpoint->folder, entry->name);
         load->wants[load->want_count++] =
@@ -323,7 +338,9 @@ static enum status want_elements(struct load *load, const struct checkpoint_entr
                           .begin = begin,
                           .bytes = until - begin,
                           .tensor = tensor,
-                          .first = (int64_t)((begin - tensor_begin) / sizeof(float))};
+                          .state = state,
+                          .type = array->type,
+                          .first = (int64_t)((begin - array->begin) / width)};
         begin = until;
     }
     return STATUS_OK;
@@ -334,43 +351,126 @@ static const struct checkpoint_chunk *want_chunk(const void *user, int64_t i)
     return ((const struct load *)user)->wants[i].chunk;
 }
 
+/* Write codes that the store has in another form. */
+static enum status decode(struct load *load, const struct want *want, const uint8_t *codes)
+{
+    const struct decoding *d = &load->decoding[want->tensor];
+    for (int64_t done = 0, n; done < (int64_t)want->bytes; done += n) {
+        int64_t left = (int64_t)want->bytes - done, element = want->first + done;
+        int64_t at = element + d->skip - d->blocks.first * OPS_BLOCK; /* in the blocks of d */
+        n = left < DECODED ? left : DECODED;
+        zero_decode(want->state, codes + done, d->scales + at / OPS_BLOCK, at % OPS_BLOCK, n,
+                    load->checkpoint->env->threads, load->decoded);
+        TRY(zero_state_write(load->zero, want->state, want->tensor, element, n, DTYPE_F32,
+                             load->decoded));
+    }
+    return STATUS_OK;
+}
+
 static enum status take_want(void *user, int64_t i, char *data)
 {
     struct load *load = user;
     const struct want *want = &load->wants[i];
+    const struct decoding *d = &load->decoding[want->tensor];
     data += want->begin - want->chunk->begin;
-    size_t off = (uintptr_t)data % sizeof(float);
+    size_t off = (uintptr_t)data % dtype_bytes(want->type);
     if (off != 0) /* the buffer is aligned, so there is space before `data` */
         data = memmove(data - off, data, want->bytes);
-    return zero_state_write(load->zero, load->state, want->tensor, want->first,
-                            (int64_t)(want->bytes / sizeof(float)), (const float *)data);
+    if (d->scales && want->state == load->state)
+        return decode(load, want, (const uint8_t *)data);
+    if (d->scales) {
+        memcpy(d->scales + (want->first - d->blocks.first), data, want->bytes);
+        return STATUS_OK;
+    }
+    return zero_state_write(load->zero, want->state, want->tensor, want->first,
+                            (int64_t)(want->bytes / dtype_bytes(want->type)), want->type, data);
 }
 
 static bool fits(const struct unit_tensor *ours, const struct safetensor *theirs)
 {
-    bool same = theirs->type == DTYPE_F32 && ours->dims == theirs->rank;
+    bool same = ours->dims == theirs->rank;
     for (int d = 0; same && d < ours->dims; d++)
         same = ours->shape[d] == theirs->shape[d];
     return same;
 }
 
-static enum status want_tensor(struct load *load, const struct checkpoint_entry *entry,
-                               const struct safetensor *tensor)
+static enum status fail_array(const struct load *load, const struct checkpoint_entry *entry,
+                              const char *name, const char *problem)
 {
-    struct checkpoint *c = load->checkpoint;
+    return FAIL(load->checkpoint->env, FORMAT, "'%s/%s': tensor '%s' %s", load->checkpoint->folder,
+                entry->name, name, problem);
+}
+
+/* The scales of codes: in the same file, one byte for each block. */
+static enum status find_scales(const struct load *load, const struct checkpoint_entry *entry,
+                               const struct safetensors *file, int t,
+                               const struct safetensor **scales)
+{
+    const struct unit_tensor *tensor = &load->graph->tensors[t];
+    struct zero_range all = {0, unit_tensor_whole(tensor)};
+    char name[UNIT_NAME + sizeof CHECKPOINT_SCALES];
+    snprintf(name, sizeof name, "%s" CHECKPOINT_SCALES, tensor->name);
+    *scales = safetensors_find(file, name);
+    if (!*scales)
+        return fail_array(load, entry, tensor->name, "has 8-bit codes without scales");
+    if ((*scales)->type != DTYPE_U8 || (*scales)->rank != 1 ||
+        (*scales)->count != zero_code_blocks(zero_code_skip(load->graph, t), all).count)
+        return fail_array(load, entry, name, "has another type or shape than the codes need");
+    return STATUS_OK;
+}
+
+/* Codes and scales: as they are, or decoded where the store has another form. */
+static enum status want_codes(struct load *load, const struct checkpoint_entry *entry,
+                              const struct safetensors *file, const struct safetensor *codes, int t)
+{
+    struct zero_range held = zero_state_held(load->zero, load->state, t);
+    struct zero_range blocks = zero_state_held(load->zero, load->scales, t);
+    const struct safetensor *scales;
+    TRY(find_scales(load, entry, file, t, &scales));
+    if (held.count > 0 && zero_state_array(load->zero, load->state, t).type != DTYPE_U8) {
+        struct decoding *d = &load->decoding[t];
+        d->skip = zero_code_skip(load->graph, t);
+        d->blocks = blocks = zero_code_blocks(d->skip, held);
+        TRY(mem_alloc(load->checkpoint->env, MEM_OTHER, "scales", (size_t)blocks.count,
+                      &d->scales));
+    }
+    TRY(want_range(load, entry, t, load->scales, scales, blocks));
+    return want_range(load, entry, t, load->state, codes, held);
+}
+
+/* Is this the name of the scales of codes in the same file? want_codes has taken them. */
+static bool is_scales(const struct load *load, const struct safetensors *file, const char *name)
+{
+    size_t bytes = strlen(name), suffix = strlen(CHECKPOINT_SCALES);
+    char base[UNIT_NAME];
+    if (load->state == ZERO_MASTER || bytes <= suffix || bytes - suffix >= sizeof base ||
+        strcmp(name + bytes - suffix, CHECKPOINT_SCALES) != 0)
+        return false;
+    snprintf(base, sizeof base, "%.*s", (int)(bytes - suffix), name);
+    const struct safetensor *codes = safetensors_find(file, base);
+    return codes && codes->type == DTYPE_U8 && tensor_names_find(&load->names, base) >= 0;
+}
+
+static enum status want_tensor(struct load *load, const struct checkpoint_entry *entry,
+                               const struct safetensors *file, const struct safetensor *tensor)
+{
     int t = tensor_names_find(&load->names, tensor->name);
+    if (t < 0 && is_scales(load, file, tensor->name))
+        return STATUS_OK;
     if (t < 0)
-        return FAIL(c->env, FORMAT, "'%s/%s': tensor '%s' is not in the model", c->folder,
-                    entry->name, tensor->name);
+        return fail_array(load, entry, tensor->name, "is not in the model");
     if (load->seen[t])
-        return FAIL(c->env, FORMAT, "'%s/%s': tensor '%s' was in another file already", c->folder,
-                    entry->name, tensor->name);
-    if (!fits(&load->graph->tensors[t], tensor))
-        return FAIL(c->env, FORMAT,
-                    "'%s/%s': tensor '%s' has another type or shape than the model's", c->folder,
-                    entry->name, tensor->name);
+        return fail_array(load, entry, tensor->name, "was in another file already");
+    bool codes = tensor->type == DTYPE_U8 && load->state != ZERO_MASTER;
+    if (!fits(&load->graph->tensors[t], tensor) || (tensor->type != DTYPE_F32 && !codes))
+        return fail_array(load, entry, tensor->name, "has another type or shape than the model's");
+    if (zero_state_array(load->zero, load->state, t).count == 0)
+        return fail_array(load, entry, tensor->name, "has a moment that its optimizer has not");
     load->seen[t] = true;
-    return want_elements(load, entry, t, tensor->begin, zero_state_held(load->zero, t));
+    if (codes)
+        return want_codes(load, entry, file, tensor, t);
+    return want_range(load, entry, t, load->state, tensor,
+                      zero_state_held(load->zero, load->state, t));
 }
 
 static enum status load_file(struct load *load, const struct checkpoint_entry *entry)
@@ -381,16 +481,20 @@ static enum status load_file(struct load *load, const struct checkpoint_entry *e
     enum status st = open_tensors(c, entry, &file);
     if (st != STATUS_OK)
         return st;
-    /* At most one want per chunk, plus one per tensor, which may end in the middle of a chunk. */
+    /* At most one want per chunk, plus one per array, which may end in the middle of a chunk. */
     TRY_OR(undo_file, mem_alloc_array(c->env, MEM_OTHER, "checkpoint chunks",
                                       (size_t)(entry->chunk_count + safetensors_count(file)),
                                       sizeof *load->wants, &load->wants));
     load->want_count = 0;
     for (int i = 0; st == STATUS_OK && i < safetensors_count(file); i++)
-        st = want_tensor(load, entry, safetensors_at(file, i));
+        st = want_tensor(load, entry, file, safetensors_at(file, i));
     if (st == STATUS_OK)
         st = read_chunks(c, &reader, load, load->want_count);
     mem_free(c->env, load->wants);
+    for (int t = 0; t < load->graph->tensor_count; t++) {
+        mem_free(c->env, load->decoding[t].scales);
+        load->decoding[t] = (struct decoding){0};
+    }
 undo_file:
     safetensors_close(file);
     return st;
@@ -404,7 +508,7 @@ static enum status load_role(struct load *load)
         if (c->state.entries[i].role == load->role)
             TRY(load_file(load, &c->state.entries[i]));
     for (int t = 0; t < load->graph->tensor_count; t++)
-        if (!load->seen[t])
+        if (!load->seen[t] && zero_state_array(load->zero, load->state, t).count > 0)
             return FAIL(c->env, FORMAT, "'%s': there is no %s of tensor '%s'", c->folder,
                         checkpoint_role_word(load->role), load->graph->tensors[t].name);
     return STATUS_OK;
@@ -418,19 +522,34 @@ enum status checkpoint_load(struct checkpoint *checkpoint, const struct unit_gra
     /* If other ranks read the same bytes, the page cache serves all of them. */
     checkpoint->direct = direct && zero_held_once(zero);
     /* In fp32 the model file contains the masters. */
-    enum checkpoint_role roles[ZERO_STATES] = {
-        checkpoint_has(checkpoint, CHECKPOINT_MASTER) ? CHECKPOINT_MASTER : CHECKPOINT_MODEL,
-        CHECKPOINT_MOMENTUM, CHECKPOINT_VARIANCE};
+    bool masters = checkpoint_has(checkpoint, CHECKPOINT_MASTER);
+    const struct {
+        enum checkpoint_role role;
+        enum zero_state state, scales;
+    } steps[] = {
+        {masters ? CHECKPOINT_MASTER : CHECKPOINT_MODEL, ZERO_MASTER, ZERO_MASTER},
+        {CHECKPOINT_MOMENTUM, ZERO_MOMENTUM, ZERO_MOMENTUM_SCALES},
+        {CHECKPOINT_VARIANCE, ZERO_VARIANCE, ZERO_VARIANCE_SCALES},
+    };
+    size_t tensors = (size_t)graph->tensor_count;
     enum status st;
-    TRY(mem_alloc_array(env, MEM_OTHER, "tensor list", (size_t)graph->tensor_count,
-                        sizeof *load.seen, &load.seen));
-    TRY_OR(undo_seen, tensor_names_create(env, graph, NULL, &load.names));
-    for (int state = 0; st == STATUS_OK && state < ZERO_STATES; state++) {
-        load.state = (enum zero_state)state;
-        load.role = roles[state];
+    TRY(mem_alloc_array(env, MEM_OTHER, "tensor list", tensors, sizeof *load.seen, &load.seen));
+    TRY_OR(undo_seen, mem_alloc_array(env, MEM_OTHER, "scales", tensors, sizeof *load.decoding,
+                                      &load.decoding));
+    TRY_OR(undo_decoding,
+           mem_alloc_array(env, MEM_OTHER, "decoded", DECODED, sizeof(float), &load.decoded));
+    TRY_OR(undo_decoded, tensor_names_create(env, graph, NULL, &load.names));
+    for (size_t i = 0; st == STATUS_OK && i < sizeof steps / sizeof *steps; i++) {
+        load.state = steps[i].state;
+        load.scales = steps[i].scales;
+        load.role = steps[i].role;
         st = load_role(&load);
     }
     tensor_names_free(&load.names);
+undo_decoded:
+    mem_free(env, load.decoded);
+undo_decoding:
+    mem_free(env, load.decoding);
 undo_seen:
     mem_free(env, load.seen);
     return end_reading(checkpoint, st);

@@ -54,7 +54,7 @@ enum status checkpoint_saver_create(struct env *env, const struct checkpoint_set
         goto undo;
     }
     TRY_OR(undo, checkpoint_layout_create(env, setup->graph, setup->type, setup->config->file_bytes,
-                                          &s->layout));
+                                          setup->zero, &s->layout));
     TRY_OR(undo,
            mem_alloc(env, MEM_OTHER, "checkpoint saver",
                      checkpoint_write_room(setup->comm ? comm_size(setup->comm) : 1), &s->room));

@@ -20,7 +20,7 @@ static const int64_t MOST_BYTES = (int64_t)1 << 60; /* of a file */
 void checkpoint_marker(const char *state_json, size_t bytes, char out[CHECKPOINT_MARKER])
 {
     snprintf(out, CHECKPOINT_MARKER, "%s %d\nstate.json %zu %016" PRIx64 "\n", FORMAT_WORD,
-             CHECKPOINT_VERSION, bytes, (uint64_t)XXH3_64bits(state_json, bytes));
+             CHECKPOINT_MARKER_VERSION, bytes, (uint64_t)XXH3_64bits(state_json, bytes));
 }
 
 bool checkpoint_marker_is(const char *text)
@@ -63,6 +63,24 @@ static void add_progress(struct text *text, const struct checkpoint_progress *p)
     text_add(text, ",\n");
 }
 
+/* The kind, and by kind the tensors that have another. */
+static void add_optimizers(struct text *text, const struct checkpoint_optimizers *optimizers)
+{
+    int count = optimizers->other_count;
+    text_add(text, "  \"optimizer\": {");
+    add_string(text, "kind", optimizer_state_word(optimizers->kind));
+    text_add(text, count > 0 ? ", \"tensors\": {" : "");
+    for (int i = 0; i < count; i++) {
+        const struct checkpoint_other *other = &optimizers->others[i];
+        if (i == 0 || other->kind != other[-1].kind)
+            text_printf(text, "%s\"%s\": [", i > 0 ? "], " : "", optimizer_state_word(other->kind));
+        else
+            text_add(text, ", ");
+        text_json_string(text, other->tensor, strlen(other->tensor));
+    }
+    text_add(text, count > 0 ? "]}},\n" : "},\n");
+}
+
 static void add_machine(struct text *text, const struct fingerprint *print)
 {
     text_printf(text, "  \"machine\": {\"binary\": \"%016" PRIx64 "\", ", print->binary);
@@ -100,7 +118,7 @@ static void add_entry(struct text *text, const struct checkpoint_entry *entry)
 void checkpoint_state_print(const struct checkpoint_state *state, struct text *text)
 {
     text_printf(text, "{\n  \"format\": \"%s\",\n  \"version\": %d,\n", FORMAT_WORD,
-                CHECKPOINT_VERSION);
+                checkpoint_optimizers_are_adamw(&state->optimizers) ? 1 : CHECKPOINT_VERSION);
     add_progress(text, &state->progress);
     text_add(text, "  ");
     add_string(text, "config", state->config);
@@ -109,6 +127,9 @@ void checkpoint_state_print(const struct checkpoint_state *state, struct text *t
                 (uint64_t)XXH3_64bits(state->config, strlen(state->config)), state->data);
     if (state->workers > 0)
         text_printf(text, "  \"workers\": %" PRId64 ",\n", state->workers);
+    add_optimizers(text, &state->optimizers);
+    if (state->arithmetic > 0)
+        text_printf(text, "  \"arithmetic\": %" PRId64 ",\n", state->arithmetic);
     if (state->files.files > 0)
         add_data(text, &state->files);
     add_machine(text, &state->print);
@@ -248,6 +269,54 @@ static enum status read_config(const struct reader *r, const json_t *root,
     return mem_strdup(r->env, config, &state->config);
 }
 
+/* --- parsing: optimizers ----------------------------------------------------------------------- */
+
+static enum status read_kind(const struct reader *r, const char *word, enum optimizer_state *kind)
+{
+    for (int i = 0; word && i < OPTIMIZER_STATES; i++) {
+        *kind = (enum optimizer_state)i;
+        if (strcmp(optimizer_state_word(*kind), word) == 0)
+            return STATUS_OK;
+    }
+    return FAIL(r->env, FORMAT, "'%s': the optimizer '%s' is not known", r->origin,
+                word ? word : "");
+}
+
+static enum status read_others(const struct reader *r, enum optimizer_state kind,
+                               const json_t *names, struct checkpoint_optimizers *optimizers)
+{
+    for (size_t i = 0; i < json_array_size(names); i++) {
+        const char *name = json_string_value(json_array_get(names, i));
+        struct checkpoint_other *other = &optimizers->others[optimizers->other_count];
+        if (!name)
+            return FAIL(r->env, FORMAT, "'%s': \"optimizer\" has a tensor without a name",
+                        r->origin);
+        other->kind = kind;
+        TRY(mem_strdup(r->env, name, &other->tensor));
+        optimizers->other_count++;
+    }
+    return STATUS_OK;
+}
+
+static enum status read_optimizers(const struct reader *r, const json_t *object,
+                                   struct checkpoint_optimizers *optimizers)
+{
+    json_t *tensors = json_object_get(object, "tensors"), *names;
+    enum optimizer_state kind;
+    size_t count = 0;
+    const char *word;
+    TRY(read_kind(r, json_string_value(json_object_get(object, "kind")), &optimizers->kind));
+    json_object_foreach(tensors, word, names) count += json_array_size(names);
+    TRY(mem_alloc_array(r->env, MEM_OTHER, "optimizers", count, sizeof *optimizers->others,
+                        &optimizers->others));
+    json_object_foreach(tensors, word, names)
+    {
+        TRY(read_kind(r, word, &kind));
+        TRY(read_others(r, kind, names, optimizers));
+    }
+    return STATUS_OK;
+}
+
 /* --- parsing: files ------------------------------------------------------------------------- */
 
 /* Is the name inside the folder, like "model.safetensors" or "optimizer/momentum.safetensors"? */
@@ -351,6 +420,10 @@ static enum status read_all(const struct reader *r, const json_t *root,
     TRY(read_config(r, root, state));
     if (json_object_get(root, "workers")) /* missing in checkpoints of early versions */
         TRY(read_count(r, root, "workers", MOST_WORKERS, &state->workers));
+    if (json_object_get(root, "optimizer")) /* AdamW made earlier ones */
+        TRY(read_optimizers(r, json_object_get(root, "optimizer"), &state->optimizers));
+    if (json_object_get(root, "arithmetic"))
+        TRY(read_count(r, root, "arithmetic", INT32_MAX, &state->arithmetic));
     if (json_object_get(root, "data_files"))
         TRY(read_data(r, json_object_get(root, "data_files"), &state->files));
     TRY(read_machine(r, root, &state->print));
@@ -384,6 +457,7 @@ void checkpoint_state_free(struct checkpoint_state *state)
     for (int i = 0; i < state->entry_count; i++)
         mem_free(state->env, state->entries[i].chunks);
     mem_free(state->env, state->entries);
+    checkpoint_optimizers_free(state->env, &state->optimizers);
     mem_free(state->env, state->config);
     *state = (struct checkpoint_state){0};
 }

@@ -3,11 +3,15 @@
  *
  *     {"format": "sifr checkpoint", "version": 1, "step": 10, "updates": 10, "samples": 80, ...,
  *      "loss_scale": null, "config": "...", "config_xxh3": "...", "data_xxh3": "...", "workers": 2,
+ *      "optimizer": {"kind": "adamw"}, "arithmetic": 2,
  *      "data_files": {"kinds": "...", "files": 1, "whole_bytes": 154000, "sampled_bytes": 0,
  *                     "samples": 0, "xxh3": "...", "more_xxh3": "...", "times_xxh3": "..."},
  *      "machine": {"binary": "...", "cpu": "...", "blas": "...", "device": "..."},
  *      "files": [{"name": "model.safetensors", "role": "model", "bytes": 1234,
  *                 "pieces": [[1000, "0123456789abcdef"], [234, "fedcba9876543210"]]}, ...]}
+ *
+ * "optimizer" names tensors of other kinds: {"kind": "muon", "tensors": {"adamw": ["wte.weight"]}}.
+ * A checkpoint that AdamW alone made has version 1, so that earlier versions of sifr can read it.
  *
  * "pieces" are the chunks of a file, consecutive from its first byte to its last. None is longer
  * than CHECKPOINT_CHUNK, so that a range can be read and verified by the chunks that cover it. The
@@ -16,11 +20,12 @@
 #ifndef TRAIN_CHECKPOINT_STATE_H
 #define TRAIN_CHECKPOINT_STATE_H
 #include "train/checkpoint/checkpoint_layout.h"
+#include "train/checkpoint/checkpoint_optimizers.h"
 #include "train/data/data_digest.h"
 #include "train/checkpoint/fingerprint.h"
 #include "engine/engine.h"
 
-enum { CHECKPOINT_VERSION = 1 };
+enum { CHECKPOINT_VERSION = 2, CHECKPOINT_MARKER_VERSION = 1 };
 
 /* The progress of a run after a step. Together with the tensors it determines the next step. */
 struct checkpoint_progress {
@@ -53,6 +58,8 @@ struct checkpoint_state { /* open; checkpoint_state_free it */
     uint64_t data;            /* hash of sampled windows of the data */
     struct data_digest files; /* digest of the data files; all zero = not recorded */
     int64_t workers;          /* ranks that computed; 0 = not recorded */
+    struct checkpoint_optimizers optimizers;
+    int64_t arithmetic;       /* OPS_ARITHMETIC of the sifr that wrote it; 0 = not recorded */
     struct fingerprint print; /* of the machine */
     struct checkpoint_entry *entries;
     int entry_count;

@@ -173,7 +173,7 @@ static enum status make_files(struct write *w)
         TRY(make_file(w, &w->job->layout->files[i]));
     /* The index maps tensors to files, if the model has several files. */
     text_init(&index, w->env);
-    checkpoint_layout_index(w->job->layout, setup->graph, &index);
+    checkpoint_layout_index(w->job->layout, &index);
     enum status st = index.status;
     if (st == STATUS_OK && index.bytes > 0)
         st = write_inside(w, "model.safetensors.index.json", index.data, index.bytes);
@@ -230,19 +230,18 @@ static enum status write_part(void *user, const struct checkpoint_part *part)
 {
     struct write *w = user;
     const struct checkpoint_file *file = &w->job->layout->files[part->file];
+    const struct checkpoint_item *item = &file->items[part->item];
     struct zero *zero = w->job->setup->zero;
-    enum zero_state state = file->role == CHECKPOINT_MOMENTUM   ? ZERO_MOMENTUM
-                            : file->role == CHECKPOINT_VARIANCE ? ZERO_VARIANCE
-                                                                : ZERO_MASTER;
+    enum dtype type = zero_state_array(zero, item->state, item->tensor).type;
     const void *data = w->chunk;
     TRY(switch_file(w, part->file));
     if (w->job->setup->from_snapshot)
-        data = zero_snapshot_at(zero, state, part->tensor, part->first);
+        data = zero_snapshot_at(zero, item->state, item->tensor, part->first);
     else
-        TRY(zero_state_read(zero, state, part->tensor, part->first, part->count, w->chunk));
-    if (file->type != DTYPE_F32) {
+        TRY(zero_state_read(zero, item->state, item->tensor, part->first, part->count, w->chunk));
+    if (item->type != type) { /* params of a 16-bit run */
         void *narrow = (char *)w->chunk + WIDE_BYTES;
-        dtype_convert(narrow, file->type, data, DTYPE_F32, part->count);
+        dtype_convert(narrow, item->type, data, type, part->count);
         data = narrow;
     }
     w->hashes[w->hash_count++] = XXH3_64bits(data, part->bytes);
@@ -273,11 +272,14 @@ static enum status write_state(struct write *w, const struct checkpoint_list *li
                                      .data = setup->data,
                                      .files = setup->files,
                                      .workers = zero_roster(setup->zero)->workers,
+                                     .arithmetic = OPS_ARITHMETIC,
                                      .print = setup->print};
     struct text text;
     char marker[CHECKPOINT_MARKER], *optimizer;
     text_init(&text, w->env);
     enum status st = mem_strdup(w->env, setup->config_yaml, &state.config);
+    if (st == STATUS_OK)
+        st = checkpoint_optimizers_of(w->env, setup->graph, setup->zero, &state.optimizers);
     if (st == STATUS_OK)
         st = checkpoint_list_entries(list, w->partial, &state);
     if (st == STATUS_OK) {

@@ -16,12 +16,13 @@ struct resume {
     const struct unit_graph *graph;
     struct zero *zero;
     int rank, size;
-    size_t held_bytes;     /* in the memory account, before anything was read */
-    size_t resident_bytes; /* of the process, before anything was read */
-    bool apart;            /* the current checkpoint is in the second folder */
-    int64_t tried;         /* number of damaged checkpoints so far */
-    enum status verdict;   /* of all ranks on the current one: OK, FORMAT = damaged, else stop */
-    char why[512];         /* why the verdict is not OK */
+    size_t held_bytes;                       /* in the memory account, before anything was read */
+    size_t resident_bytes;                   /* of the process, before anything was read */
+    bool apart;                              /* the current checkpoint is in the second folder */
+    int64_t tried;                           /* number of damaged checkpoints so far */
+    struct checkpoint_conversion conversion; /* of the optimizers' state; on rank 0 */
+    enum status verdict; /* of all ranks on the current one: OK, FORMAT = damaged, else stop */
+    char why[512];       /* why the verdict is not OK */
 };
 
 struct vote {
@@ -47,6 +48,14 @@ static enum status refuse_shapes(struct resume *r, const struct checkpoint_state
                   text_string(&text));
     text_free(&text);
     return st;
+}
+
+/* On rank 0: refuse a checkpoint that cannot be continued. */
+static enum status refuse(struct resume *r, const struct checkpoint_state *state)
+{
+    TRY(refuse_shapes(r, state));
+    return checkpoint_optimizers_compare(r->env, &state->optimizers, r->graph, r->zero,
+                                         &r->conversion);
 }
 
 struct comparison {
@@ -102,6 +111,29 @@ static void tell_data(struct resume *r, const struct checkpoint_state *state, co
     text_free(&names);
 }
 
+/* `changes`: of the configuration. */
+static void tell_conversion(struct resume *r, const struct checkpoint_state *state,
+                            const char *changes)
+{
+    const struct checkpoint_conversion *c = &r->conversion;
+    if (c->to_codes > 0)
+        log_info(r->env,
+                 "the checkpoint has the state of adamw; that of %" PRId64
+                 " tensors was rounded to 8 bits for adamw8bit",
+                 c->to_codes);
+    if (c->from_codes > 0)
+        log_info(r->env,
+                 "the checkpoint has the state of adamw8bit; that of %" PRId64
+                 " tensors was widened to fp32 for adamw",
+                 c->from_codes);
+    if (c->codes > 0 && strstr(changes, "parallel.tp:"))
+        log_info(r->env, "8-bit moments are encoded again, because parallel.tp changed");
+    if (state->arithmetic < OPS_ARITHMETIC && strcmp(r->source->print->device, "cpu") == 0)
+        log_info(r->env, "this checkpoint was written by a version whose CPU arithmetic differed "
+                         "in the last bits; the run continues, but not with the bits it would "
+                         "have had");
+}
+
 static void tell_changes(struct resume *r, const struct checkpoint_state *state)
 {
     const char *here = r->source->config_yaml;
@@ -118,6 +150,7 @@ static void tell_changes(struct resume *r, const struct checkpoint_state *state)
                  "one: %s",
                  text_string(&text));
     tell_data(r, state, text_string(&text), &comparison);
+    tell_conversion(r, state, text_string(&text));
     if (r->source->by_workers && state->workers > 0 && state->workers != r->source->workers)
         log_warn(r->env,
                  "gradients are summed by worker (zero.accumulate: local or precision.accumulate: "
@@ -246,7 +279,7 @@ static enum status try_one(struct resume *r, const char *path, struct vote *vote
     log_error_clear(r->quiet.log);
     enum status st = checkpoint_open(&r->quiet, path, &checkpoint), refused = STATUS_OK;
     if (st == STATUS_OK && r->rank == 0)
-        refused = refuse_shapes(r, checkpoint_state(checkpoint));
+        refused = refuse(r, checkpoint_state(checkpoint));
     if (refused == STATUS_OK && st == STATUS_OK)
         st = read_part(r, checkpoint);
     if (refused == STATUS_OK)

@@ -8,7 +8,8 @@
  *     fails, out of memory)           error explains how to resume from the previous checkpoint
  *
  * Only rank 0 looks at the folder. It also compares the configuration with that of the checkpoint:
- * a model of another shape is refused; a change that affects the bits is reported.
+ * a model of another shape is refused, and so is an optimizer that cannot use the state
+ * (checkpoint_optimizers.h); a change that affects the bits is reported.
  */
 #ifndef TRAIN_RESUME_H
 #define TRAIN_RESUME_H

@@ -3,6 +3,7 @@
  * configuration reproduces the run.
  */
 #include "train/config/config.h"
+#include "train/config/optimizer_config.h"
 #include <string.h>
 #include "base/file.h"
 #include "base/host.h"
@@ -22,7 +23,7 @@ enum status run_config_bind(struct options *options, struct run_config *config)
     TRY(options_bind(options, &data_options, &config->data));
     TRY(options_bind(options, &train_options, &config->train));
     TRY(options_bind(options, &checkpoint_options, &config->checkpoint));
-    TRY(options_bind(options, &optimizer_options, config));
+    TRY(options_bind(options, &optimizer_options, &config->optimizer));
     TRY(options_bind(options, &engine_options, &config->engine));
     TRY(options_bind(options, &parallel_options, &config->parallel));
     TRY(options_bind(options, &precision_options, config));
@@ -404,18 +405,9 @@ static enum status check_bits(struct env *env, const struct run_config *config)
     return STATUS_OK;
 }
 
-struct optimizer run_optimizer(const struct run_config *config)
-{
-    return (struct optimizer){.kind = OPTIMIZER_ADAMW,
-                              .beta1 = config->train.beta1,
-                              .beta2 = config->train.beta2,
-                              .eps = config->train.eps};
-}
-
 /* Checks of single keys of a training run. */
 static enum status check_training(struct env *env, const struct run_config *config)
 {
-    struct zero_group *group = config->groups.items;
     TRY(check_time(env, "train.max_time", config->train.max_time));
     TRY(check_time(env, "checkpoint.wait_for_space", config->checkpoint.wait_for_space));
     if (config->train.sample_every > 0 && config->tokenizer == NULL && !config->planning)
@@ -423,17 +415,7 @@ static enum status check_training(struct env *env, const struct run_config *conf
             env, CONFIG,
             "train.sample_every: text samples need data.tokenizer, the one that made the token "
             "files");
-    TRY(check_bits(env, config));
-    for (int i = 0; i < config->groups.count; i++)
-        group[i].optimizer = run_optimizer(config);
-    for (int i = 0; i < config->groups.count; i++)
-        if (*group[i].match == '\0')
-            return FAIL(env, CONFIG, "optimizer.groups: entry %d has no `match`", i + 1);
-    /* Only a warning: a configuration may be shared by runs in several precisions. */
-    if (config->rounding == RUN_ROUNDING_STOCHASTIC && config->precision == RUN_PRECISION_FP32)
-        log_warn(env, "optimizer.rounding=stochastic has no effect with precision.mode=fp32, whose "
-                      "parameters are not rounded");
-    return STATUS_OK;
+    return check_bits(env, config);
 }
 
 /* --- everything ----------------------------------------------------------------------------- */
@@ -478,6 +460,7 @@ static enum status resolve(struct env *env, struct options *options,
     }
     TRY(resolve_schedule(env, &config->train));
     TRY(check_training(env, config));
+    TRY(optimizer_resolve(env, options, config));
     if (config->planning)
         return STATUS_OK;
     TRY(path_make_absolute(env, options, &config->model.path));
@@ -515,6 +498,9 @@ void run_config_describe(const struct run_config *config, struct text *text)
                     schedule_words[train->schedule], (long long)train->steps,
                     (long long)train->warmup, train->lr,
                     train->schedule == SCHEDULE_CONSTANT ? train->lr : train->min_lr);
+        text_add(text, "update   ");
+        optimizer_describe(config, text);
+        text_add(text, "\n");
     }
     text_printf(text, "machine  %s", compute.backend);
     if (*config->device.name)

@@ -63,6 +63,26 @@ struct ranks_config {
 };
 extern const char *const comm_backend_words[];
 
+/* An item of optimizer.groups. Unset, which takes the value of the run: NaN, or -1. */
+struct optimizer_group {
+    const char *match; /* glob */
+    double lr_mul, wd_mul;
+    int kind;  /* enum optimizer_kind */
+    double lr; /* with lr_mul on top */
+    double beta1, beta2, eps;
+    double weight_decay; /* with wd_mul on top */
+    double momentum;
+    int nesterov;
+};
+
+struct optimizer_config {
+    int kind;                  /* enum optimizer_kind */
+    double momentum;           /* NaN = by kind */
+    int nesterov;              /* -1 = by kind */
+    int rounding;              /* enum run_rounding */
+    struct option_list groups; /* of struct optimizer_group */
+};
+
 struct run_config {
     struct model_config model;
     struct data_config data;
@@ -70,23 +90,23 @@ struct run_config {
     struct checkpoint_config checkpoint;
     struct engine_config engine;
     struct parallel_config parallel;
-    struct option_list groups; /* optimizer.groups: of struct zero_group */
-    int rounding;              /* enum run_rounding */
-    int precision;             /* enum run_precision */
-    int precision_sums;        /* enum run_precision of the summed gradient: fp32 or bf16 */
+    struct optimizer_config optimizer;
+    int precision;      /* enum run_precision */
+    int precision_sums; /* enum run_precision of the summed gradient: fp32 or bf16 */
     struct machine_config machine;
     struct ranks_config ranks;
 
     bool reading;  /* eval and sample: no optimizer; set by run_config_bind_reading */
     bool planning; /* plan: no data is needed; set by run_config_bind_planning */
     /* Set by run_config_resolve: */
-    struct model_source *source; /* opened from model.path; NULL = not set */
-    struct tokenizer *tokenizer; /* NULL = the data is tokens and no tokenizer is set */
-    struct device_info device;   /* the device of this process */
+    struct model_source *source;     /* opened from model.path; NULL = not set */
+    struct tokenizer *tokenizer;     /* NULL = the data is tokens and no tokenizer is set */
+    struct device_info device;       /* the device of this process */
+    const struct zero_group *groups; /* of optimizer.groups, in order; owned by the options */
 };
 
 extern const struct option_table train_options;     /* train.* over struct train_config */
-extern const struct option_table optimizer_options; /* optimizer.* over struct run_config */
+extern const struct option_table optimizer_options; /* optimizer.* over struct optimizer_config */
 extern const struct option_table precision_options; /* precision.* over struct run_config */
 extern const struct option_table ranks_options;     /* zero.*, comm.* over struct ranks_config */
 extern const struct option_table machine_options;   /* run.* over struct machine_config */

@@ -1,5 +1,5 @@
-/* run_options -- option tables of train.*, checkpoint.*, optimizer.*, precision.*, zero.*, comm.*
- * and run.*: keys, defaults, ranges, help. */
+/* run_options -- option tables of train.*, checkpoint.*, precision.*, zero.*, comm.* and run.*:
+ * keys, defaults, ranges, help. */
 #include <stddef.h>
 #include "train/config/config.h"
 
@@ -8,8 +8,6 @@
     .key = "train." #name, .type = OPTION_##kind, .offset = offsetof(struct train_config, name)
 #define RUN(name, kind) \
     .key = "run." #name, .type = OPTION_##kind, .offset = offsetof(struct machine_config, name)
-#define GROUP(name, kind) \
-    .key = #name, .type = OPTION_##kind, .offset = offsetof(struct zero_group, name)
 #define RANGE(low, high) .ranged = true, .min = (low), .max = (high)
 
 static const struct option train_list[] = {
@@ -30,7 +28,8 @@ static const struct option train_list[] = {
     {TRAIN(decay, INT), .fallback = "-1", RANGE(-1, 1e12),
      .help = "decay steps of the wsd schedule; -1 = train.steps / 5"},
     {TRAIN(weight_decay, REAL), .fallback = "0.1", RANGE(0, 1e3),
-     .help = "decoupled weight decay of matrices and embeddings"},
+     .help =
+         "weight decay of matrices and embeddings; decoupled, but with sgd part of the gradient"},
     {TRAIN(beta1, REAL), .fallback = "0.9", RANGE(0, 0.9999999), .help = "AdamW's beta1"},
     {TRAIN(beta2, REAL), .fallback = "0.95", RANGE(0, 0.9999999), .help = "AdamW's beta2"},
     {TRAIN(eps, REAL), .fallback = "1e-8", RANGE(1e-30, 1), .help = "AdamW's epsilon"},
@@ -98,32 +97,6 @@ static const struct option checkpoint_list[] = {
 };
 const struct option_table checkpoint_options = {
     .title = "checkpoints", .options = checkpoint_list, .count = COUNT(checkpoint_list)};
-
-static const struct option group_fields[] = {
-    {GROUP(match, STRING), .value_name = "GLOB", .help = "tensor names"},
-    {GROUP(lr_mul, REAL), .fallback = "1", RANGE(0, 1e9), .help = "factor for the learning rate"},
-    {GROUP(wd_mul, REAL), .fallback = "1", RANGE(0, 1e9), .help = "factor for the weight decay"},
-};
-static const char *const rounding_words[] = {"nearest", "stochastic", NULL};
-static const struct option optimizer_list[] = {
-    {.key = "optimizer.rounding",
-     .type = OPTION_CHOICE,
-     .offset = offsetof(struct run_config, rounding),
-     .fallback = "nearest",
-     .choices = rounding_words,
-     .help = "rounding of fp32 masters to 16-bit parameters; stochastic = up or down at random, "
-             "the nearer value with the higher probability"},
-    {.key = "optimizer.groups",
-     .type = OPTION_LIST,
-     .offset = offsetof(struct run_config, groups),
-     .help = "factors for the learning rate and weight decay of tensors by name; the last match "
-             "wins",
-     .fields = group_fields,
-     .field_count = COUNT(group_fields),
-     .element_bytes = sizeof(struct zero_group)},
-};
-const struct option_table optimizer_options = {
-    .title = "optimizer", .options = optimizer_list, .count = COUNT(optimizer_list)};
 
 static const char *const precision_words[] = {"fp32", "bf16", "fp16", NULL};
 static const char *const sum_words[] = {"fp32", "bf16", NULL};

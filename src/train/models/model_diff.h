@@ -1,7 +1,7 @@
 /* model_diff -- compares two models or checkpoints tensor by tensor.
  *
  * Each side is a run, a checkpoint, a model directory or a safetensors file. If both are
- * checkpoints, masters, momentum and variance are compared as well. The prefixes "transformer." and
+ * checkpoints, masters and moments are compared as well. The prefixes "transformer." and
  * "model." of names are ignored. Two elements differ if their bits differ; if their types are
  * different, both are converted to double first, which is exact. A few megabytes are read at a
  * time.

@@ -151,12 +151,12 @@ struct filling {
 static enum status fill(void *user, int tensor, int64_t first, int64_t count, void *out)
 {
     const struct filling *filling = user;
-    const struct checkpoint_file *file = filling->file;
+    const struct checkpoint_item *item = &filling->file->items[tensor];
     const struct export *e = filling->export;
-    const char *name = model_graph(e->model)->tensors[file->first_tensor + tensor].name;
+    const char *name = item->name;
     struct weight_found found = weight_files_find(&e->weights, name);
-    TRY(safetensors_read(found.file, found.tensor, first, count, file->type, out));
-    for (int64_t i = 0; file->type == DTYPE_F16 && i < count; i++)
+    TRY(safetensors_read(found.file, found.tensor, first, count, item->type, out));
+    for (int64_t i = 0; item->type == DTYPE_F16 && i < count; i++)
         if ((((const uint16_t *)out)[i] & 0x7fff) == 0x7c00)
             return FAIL(e->env, FORMAT,
                         "tensor '%s' has values that f16 cannot hold; export to bf16 or f32", name);
@@ -167,7 +167,8 @@ static enum status write_tensors(struct export *e)
 {
     const struct unit_graph *graph = model_graph(e->model);
     struct export_result *result = e->result;
-    TRY(checkpoint_layout_create(e->env, graph, result->type, e->request->file_bytes, &e->layout));
+    TRY(checkpoint_layout_create(e->env, graph, result->type, e->request->file_bytes, NULL,
+                                 &e->layout));
     result->files = checkpoint_layout_model_files(&e->layout);
     result->tensors = graph->tensor_count;
     result->parameters = unit_graph_count(graph);
@@ -219,7 +220,7 @@ static enum status write_texts(struct export *e)
 {
     struct text text;
     text_init(&text, e->env);
-    checkpoint_layout_index(&e->layout, model_graph(e->model), &text);
+    checkpoint_layout_index(&e->layout, &text);
     enum status st = write_text(e, "model.safetensors.index.json", &text);
     if (st == STATUS_OK) {
         e->config.type = e->result->type;

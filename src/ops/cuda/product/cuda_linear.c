@@ -32,12 +32,12 @@ static struct cuda_linear_state *state_of(const struct ops *ops)
 
 static struct product forward_product(struct linear l, int64_t rows)
 {
-    return (struct product){.m = l.out, .n = rows, .k = l.in, .turn_a = l.out_in};
+    return (struct product){.m = l.out, .n = rows, .k = l.in, .turn_a = l.out_in, .alpha = 1};
 }
 
 static struct product dx_product(struct linear l, int64_t rows)
 {
-    return (struct product){.m = l.in, .n = rows, .k = l.out, .turn_a = !l.out_in};
+    return (struct product){.m = l.in, .n = rows, .k = l.out, .turn_a = !l.out_in, .alpha = 1};
 }
 
 /* False: cuBLASLt has no algorithm with this epilogue, and nothing was done. */
@@ -48,14 +48,18 @@ static bool try_fused(struct ops *ops, struct stream *stream, struct product p,
     return products_run(state_of(ops)->products, stream, p, o);
 }
 
-static void run_plain(struct ops *ops, struct stream *stream, struct product p, const void *a,
-                      const void *b, void *d)
+void cuda_multiply(struct ops *ops, struct stream *stream, struct product p, struct operands o)
 {
-    struct operands o = {.a = a, .b = b, .d = d};
     if (!try_fused(ops, stream, p, CUBLASLT_EPILOGUE_DEFAULT, o))
         stream_fail(stream, FAIL(device_env(ops->device), DEVICE,
                                  "cuBLASLt has no product for m %lld, n %lld, k %lld",
                                  (long long)p.m, (long long)p.n, (long long)p.k));
+}
+
+static void run_plain(struct ops *ops, struct stream *stream, struct product p, const void *a,
+                      const void *b, void *d)
+{
+    cuda_multiply(ops, stream, p, (struct operands){.a = a, .b = b, .d = d});
 }
 
 static bool aux_fits(int64_t columns, const void *aux)
@@ -146,7 +150,8 @@ static void cuda_linear_dw(struct ops *ops, struct stream *stream, struct linear
                         .n = l.out_in ? l.out : l.in,
                         .k = rows,
                         .turn_b = true,
-                        .add = a->add};
+                        .alpha = 1,
+                        .beta = a->add ? 1 : 0};
     run_plain(ops, stream, p, l.out_in ? a->x : a->dy, l.out_in ? a->dy : a->x, a->dw);
     if (a->dbias)
         cuda_sum_columns(ops, stream, rows, l.out, a->dy, a->add, a->dbias);

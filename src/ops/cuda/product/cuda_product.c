@@ -116,18 +116,18 @@ cublasStatus_t products_multiply(struct products *x, const struct entry *p,
                                  const cublasLtMatmulAlgo_t *algorithm, const struct operands *o,
                                  cudaStream_t stream)
 {
-    const float alpha = 1, beta = p->key.add ? 1 : 0;
-    return cublasLtMatmul(x->handle, p->how, &alpha, o->a, p->a, o->b, p->b, &beta, o->d, p->d,
-                          o->d, p->d, algorithm, x->ops->workspace, PRODUCTS_WORKSPACE, stream);
+    return cublasLtMatmul(x->handle, p->how, &p->key.alpha, o->a, p->a, o->b, p->b, &p->key.beta,
+                          o->c ? o->c : o->d, p->d, o->d, p->d, algorithm, x->ops->workspace,
+                          PRODUCTS_WORKSPACE, stream);
 }
 
 /* --- the table ------------------------------------------------------------------------------ */
 
 static uint64_t hash_of(const struct key *key)
 {
-    const int64_t words[] = {key->m,      key->n,         key->k,
-                             key->turn_a, key->turn_b,    key->epilogue,
-                             key->add,    key->alignment, key->side_alignment};
+    const int64_t words[] = {key->m,         key->n,         key->k,
+                             key->turn_a,    key->turn_b,    key->epilogue,
+                             key->beta != 0, key->alignment, key->side_alignment};
     uint64_t hash = 14695981039346656037u;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         hash = (hash ^ (uint64_t)words[i]) * 1099511628211u;
@@ -165,9 +165,9 @@ undo_entry:
 }
 
 /* The largest power of two up to 256 that divides all these addresses. */
-static int32_t alignment_of(const void *a, const void *b, const void *c)
+static int32_t alignment_of(const void *a, const void *b, const void *c, const void *d)
 {
-    uintptr_t all = (uintptr_t)a | (uintptr_t)b | (uintptr_t)c | 256;
+    uintptr_t all = (uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d | 256;
     return (int32_t)(all & -all);
 }
 
@@ -180,10 +180,11 @@ bool products_run(struct products *x, struct stream *stream, struct product prod
         .k = product.k,
         .turn_a = product.turn_a,
         .turn_b = product.turn_b,
-        .add = product.add,
         .epilogue = (int32_t)product.epilogue,
-        .alignment = alignment_of(o.a, o.b, o.d),
-        .side_alignment = alignment_of(o.bias, o.aux, NULL),
+        .alpha = product.alpha,
+        .beta = product.beta,
+        .alignment = alignment_of(o.a, o.b, o.d, o.c),
+        .side_alignment = alignment_of(o.bias, o.aux, NULL, NULL),
     };
     if (!cuda_on_gpu(x->ops, stream))
         return true;

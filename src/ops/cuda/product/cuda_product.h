@@ -24,17 +24,19 @@
 #include <cublasLt.h>
 #include "ops/cuda/cuda_impl.h"
 
-/* D = op(A) op(B), m x n, over k. Dense: the leading dimension is the number of rows. */
+/* D = alpha op(A) op(B) + beta C, m x n, over k. Dense: the leading dimension is the number of
+ * rows. */
 struct product {
     int64_t m, n, k;
     bool turn_a, turn_b; /* A is k x m, B is n x k */
-    bool add;            /* D += */
+    float alpha, beta;   /* beta 0: C is not read */
     cublasLtEpilogue_t epilogue;
 };
 
 struct operands {
     const void *a, *b;
     void *d;
+    const void *c;    /* NULL: d, so that beta 1 adds to it */
     const void *bias; /* of the epilogue: (m) */
     const void *aux;  /* of the epilogue: m x n, the input of a GELU */
 };
@@ -68,7 +70,10 @@ void products_destroy(struct products *products); /* may be NULL */
  * On failure the stream fails and the result is true. */
 bool products_run(struct products *products, struct stream *stream, struct product product,
                   struct operands operands);
-/* Bytes of ops->workspace, for one product at a time: all linear layers run on one stream.
+/* The same without an epilogue; the stream fails where cuBLASLt has no algorithm. */
+void cuda_multiply(struct ops *ops, struct stream *stream, struct product product,
+                   struct operands operands);
+/* Bytes of ops->workspace, for one product at a time: all products run on one stream.
  * cuBLASLt asks for 32 MiB on Hopper. Other work on that stream may use it after a product. */
 #define PRODUCTS_WORKSPACE ((size_t)64 << 20)
 

@@ -9,10 +9,14 @@ enum { PRODUCTS_TABLE = 1024 };
 
 struct key { /* compared as bytes */
     int64_t m, n, k;
-    int32_t turn_a, turn_b, add, epilogue;
+    int16_t turn_a, turn_b;
+    int32_t epilogue;
+    float alpha, beta;
     int32_t alignment;      /* bytes, of the matrices; at most 256 */
     int32_t side_alignment; /* of bias and aux */
 };
+
+_Static_assert(sizeof(struct key) == 3 * sizeof(int64_t) + 6 * sizeof(int32_t), "no padding");
 
 struct entry {
     struct key key; /* m 0: free entry */

@@ -71,8 +71,8 @@ static void tell(const struct products *x, const struct key *key, struct tuned t
               "tune: m %lld n %lld k %lld %c%c epilogue %d%s: first %.0f TFLOP/s, chosen %.0f "
               "TFLOP/s (%d of %d, %d eligible, in %.0f ms)",
               (long long)key->m, (long long)key->n, (long long)key->k, key->turn_a ? 'T' : 'N',
-              key->turn_b ? 'T' : 'N', key->epilogue, key->add ? " added" : "", work / tuned.first,
-              work / tuned.chosen, tuned.way, count, tuned.same, 1e3 * seconds);
+              key->turn_b ? 'T' : 'N', key->epilogue, key->beta != 0 ? " added" : "",
+              work / tuned.first, work / tuned.chosen, tuned.way, count, tuned.same, 1e3 * seconds);
 }
 
 /* The index of the candidate to use; with a trial, among those with the bits of the first. */
@@ -101,7 +101,8 @@ static struct product product_of(const struct key *key)
                             .k = key->k,
                             .turn_a = key->turn_a,
                             .turn_b = key->turn_b,
-                            .add = key->add,
+                            .alpha = key->alpha,
+                            .beta = key->beta,
                             .epilogue = (cublasLtEpilogue_t)key->epilogue};
 }
 
@@ -153,9 +154,9 @@ static bool take_twin(struct products *x, struct entry *p)
 {
     struct key key = p->key;
     cublasLtMatmulHeuristicResult_t checked;
-    key.add = 0;
+    key.beta = 0;
     const struct entry *twin = products_find(x, &key);
-    if (!p->key.add || !twin->key.m || !twin->works ||
+    if (p->key.beta == 0 || !twin->key.m || !twin->works ||
         cublasLtMatmulAlgoCheck(x->handle, p->how, p->a, p->b, p->d, p->d, &twin->algorithm,
                                 &checked) != CUBLAS_STATUS_SUCCESS ||
         checked.workspaceSize > PRODUCTS_WORKSPACE)
@@ -181,7 +182,8 @@ enum status products_choose(struct products *x, struct entry *p, const struct op
     p->algorithm = found[0].algo;
     double flops = 2.0 * (double)p->key.m * (double)p->key.n * (double)p->key.k;
     /* whether the product can be repeated on the call's own buffers with the same result */
-    bool repeats = !p->key.add && o->d != o->a && o->d != o->b && o->d != o->aux;
+    bool adds = p->key.beta != 0 && (!o->c || o->c == o->d);
+    bool repeats = !adds && o->d != o->a && o->d != o->b && o->d != o->aux;
     struct timing own = {
         .products = x, .entry = p, .found = found, .operands = o, .stream = stream};
     if (choice == PRODUCTS_FASTEST && !take_twin(x, p) && repeats)

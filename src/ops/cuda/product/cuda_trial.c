@@ -123,8 +123,8 @@ bool trial_reset(struct trial *t)
 {
     const struct product *p = &t->product;
     struct noise d = {.kind = NOISE_ADDED, .seed = SEED_D, .rows = p->m, .columns = p->n};
-    bool ready = p->add ? fill(t, d, DEVIATION_OF_SIDE, t->operands.d)
-                        : forget(t, t->operands.d, p->m * p->n);
+    bool ready = p->beta != 0 ? fill(t, d, DEVIATION_OF_SIDE, t->operands.d)
+                              : forget(t, t->operands.d, p->m * p->n);
     return ready && (!writes_aux(p) || forget(t, t->operands.aux, aux_count(p)));
 }
 

@@ -1,13 +1,11 @@
-/* cpu_optimizer -- what an update does on flat ranges: casts, sums of squares, the search for
- * non-finite values, AdamW.
+/* cpu_flat -- the store's arithmetic on flat ranges: casts, sums of squares, the search for
+ * non-finite values.
  *
  * Memory bandwidth limits all of them. Ranges are divided into chunks of a fixed number of
  * elements. The compiler vectorizes the plain loops, since every operation in them is exactly
  * rounded. The 16-bit casts are branch-free for that reason and have the bits of base/dtype.
  */
-#include <math.h>
 #include "ops/cpu/cpu_impl.h"
-#include "ops/ref/ref_impl.h"
 
 /* f32_to_bf16 of base/dtype as one expression */
 static uint16_t to_bf16(float f)
@@ -39,8 +37,7 @@ static float from_f16(uint16_t half)
     return of_bits(bits | sign);
 }
 
-static void cast_chunk(void *dst, enum dtype dst_type, const void *src, enum dtype src_type,
-                       int64_t n)
+void cpu_cast_chunk(void *dst, enum dtype dst_type, const void *src, enum dtype src_type, int64_t n)
 {
     uint16_t *restrict half = dst;
     float *restrict single = dst;
@@ -70,9 +67,9 @@ static void cast_thread(void *dst, enum dtype dst_type, const void *src, enum dt
     size_t dst_bytes = dtype_bytes(dst_type), src_bytes = dtype_bytes(src_type);
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < count; i += FLAT_CHUNK)
-        cast_chunk((char *)dst + (size_t)i * dst_bytes, dst_type,
-                   (const char *)src + (size_t)i * src_bytes, src_type,
-                   min64(FLAT_CHUNK, count - i));
+        cpu_cast_chunk((char *)dst + (size_t)i * dst_bytes, dst_type,
+                       (const char *)src + (size_t)i * src_bytes, src_type,
+                       min64(FLAT_CHUNK, count - i));
 }
 
 void cpu_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,
@@ -81,13 +78,12 @@ void cpu_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_
     IN_THREADS(cpu_threads(ops, count), cast_thread(dst, dst_type, src, src_type, count));
 }
 
-/* Elements i .. i + n - 1 of x in f32: x itself, or converted into `room` */
-static const float *as_f32(const void *x, enum dtype type, int64_t i, int64_t n, float *room)
+const float *cpu_as_f32(const void *x, enum dtype type, int64_t i, int64_t n, float *room)
 {
     const void *at = (const char *)x + (size_t)i * dtype_bytes(type);
     if (type == DTYPE_F32)
         return at;
-    cast_chunk(room, DTYPE_F32, at, type, n);
+    cpu_cast_chunk(room, DTYPE_F32, at, type, n);
     return room;
 }
 
@@ -120,28 +116,58 @@ void cpu_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int le
     IN_THREADS(cpu_threads(ops, count), tree_thread(count, level, values, sums));
 }
 
-/* Eight running sums of a block, folded in a fixed tree */
-static double block_squares(const float *x, int64_t n)
+typedef float f32x4 __attribute__((vector_size(16)));
+typedef double f64x4 __attribute__((vector_size(32)));
+#define EVEN(a, b) __builtin_shufflevector(a, b, 0, 2, 4, 6)
+#define ODD(a, b)  __builtin_shufflevector(a, b, 1, 3, 5, 7)
+#define DOUBLE(a)  __builtin_convertvector(a, f64x4)
+
+static inline f32x4 load_four(const float *x)
 {
-    double s[8] = {0};
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        for (int k = 0; k < 8; k++)
-            s[k] += (double)x[i + k] * (double)x[i + k];
-    for (; i < n; i++)
-        s[i % 8] += (double)x[i] * (double)x[i];
-    return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+    f32x4 four;
+    memcpy(&four, x, sizeof four);
+    return four;
+}
+
+/* The sums of squares of four elements each, starting at x[0], x[16], x[32] and x[48]: the four
+ * vectors are transposed and added in order. Squares of floats are exact in double. */
+static inline f64x4 four_squares(const float *x)
+{
+    f32x4 p = load_four(x), q = load_four(x + 16), r = load_four(x + 32), s = load_four(x + 48);
+    f32x4 even0 = EVEN(p, q), odd0 = ODD(p, q), even1 = EVEN(r, s), odd1 = ODD(r, s);
+    f64x4 a = DOUBLE(EVEN(even0, even1)), b = DOUBLE(EVEN(odd0, odd1));
+    f64x4 c = DOUBLE(ODD(even0, even1)), d = DOUBLE(ODD(odd0, odd1));
+    return a * a + b * b + c * c + d * d;
+}
+
+/* In the order of ops.h. The sum that starts at x[4 j] is in lane j / 4, so that two levels of the
+ * tree add whole vectors. */
+static double block_squares(const float x[OPS_BLOCK])
+{
+    f64x4 sums =
+        (four_squares(x) + four_squares(x + 4)) + (four_squares(x + 8) + four_squares(x + 12));
+    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+/* Block b of a range; a short one is filled with zeros. */
+static double range_squares(enum dtype type, const struct square_range *r, int64_t b)
+{
+    float room[OPS_BLOCK];
+    int64_t n = min64(OPS_BLOCK, r->count - b * OPS_BLOCK);
+    const float *x = cpu_as_f32(r->x, type, b * OPS_BLOCK, n, room);
+    if (n == OPS_BLOCK)
+        return block_squares(x);
+    memmove(room, x, (size_t)n * sizeof *x);
+    memset(room + n, 0, (size_t)(OPS_BLOCK - n) * sizeof *x);
+    return block_squares(room);
 }
 
 static void squares_thread(enum dtype type, const struct square_range *ranges, int range_count)
 {
-    float room[OPS_BLOCK];
     for (const struct square_range *r = ranges; r < ranges + range_count; r++) {
 #pragma omp for schedule(static) nowait
-        for (int64_t b = 0; b < ceil_div(r->count, OPS_BLOCK); b++) {
-            int64_t n = min64(OPS_BLOCK, r->count - b * OPS_BLOCK);
-            r->sums[b] = block_squares(as_f32(r->x, type, b * OPS_BLOCK, n, room), n);
-        }
+        for (int64_t b = 0; b < ceil_div(r->count, OPS_BLOCK); b++)
+            r->sums[b] = range_squares(type, r, b);
     }
 }
 
@@ -161,7 +187,7 @@ static bool finite_chunk(const void *x, enum dtype type, int64_t first, int64_t 
     uint32_t bad = 0;
     for (int64_t done = 0; done < n; done += STRIP) {
         int64_t count = min64(STRIP, n - done);
-        const float *f = as_f32(x, type, first + done, count, room);
+        const float *f = cpu_as_f32(x, type, first + done, count, room);
         for (int64_t i = 0; i < count; i++)
             bad |= (bits_of(f[i]) & 0x7f800000u) == 0x7f800000u;
     }
@@ -192,85 +218,4 @@ void cpu_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type,
     for (int64_t i = chunk; i < count && *first < 0; i++)
         if (!finite_chunk(x, type, i, 1))
             *first = i;
-}
-
-/* The factors of one segment's update, from hyper-parameters and scalars */
-struct factors {
-    float beta1, beta2, rest1, rest2, eps, grad_scale, inverse1, inverse2, lr, decay;
-};
-
-static void update_chunk(struct factors u, int64_t n, const float *restrict grad, float *restrict m,
-                         float *restrict v, float *restrict param)
-{
-    for (int64_t i = 0; i < n; i++) {
-        float g = grad[i] * u.grad_scale;
-        float m1 = u.beta1 * m[i] + u.rest1 * g;
-        float v1 = u.beta2 * v[i] + u.rest2 * (g * g);
-        float step = m1 * u.inverse1 / (sqrtf(v1 * u.inverse2) + u.eps);
-        m[i] = m1;
-        v[i] = v1;
-        param[i] -= u.lr * (step + u.decay * param[i]);
-    }
-}
-
-static struct factors factors_of(const struct update *hyper, const struct step_scalars *scalars,
-                                const struct update_segment *s)
-{
-    return (struct factors){.beta1 = hyper->beta1,
-                            .beta2 = hyper->beta2,
-                            .rest1 = 1.0f - hyper->beta1,
-                            .rest2 = 1.0f - hyper->beta2,
-                            .eps = hyper->eps,
-                            .grad_scale = scalars->grad_scale,
-                            .inverse1 = 1.0f / scalars->correction1,
-                            .inverse2 = 1.0f / scalars->correction2,
-                            .lr = scalars->lr * s->lr_mul,
-                            .decay = s->decay};
-}
-
-/* `location` is NULL if copies are rounded to nearest. */
-static void segment_thread(struct factors u, const struct update_segment *s,
-                           const struct update_location *location, int64_t number)
-{
-    enum { CHUNK = FLAT_CHUNK / 4 }; /* the four arrays of a chunk stay in cache for the copy */
-    float room[CHUNK];
-    size_t copy_bytes = s->copy ? dtype_bytes(s->copy_type) : 0;
-#pragma omp for schedule(static) nowait
-    for (int64_t i = 0; i < s->count; i += CHUNK) {
-        int64_t n = min64(CHUNK, s->count - i);
-        update_chunk(u, n, as_f32(s->grad, s->grad_type, i, n, room), (float *)s->m + i,
-                     (float *)s->v + i, s->param + i);
-        if (location)
-            cpu_round(location, number, i, n, s->param + i, s->copy_type, (uint16_t *)s->copy + i);
-        else if (s->copy)
-            cast_chunk((char *)s->copy + (size_t)i * copy_bytes, s->copy_type, s->param + i,
-                       DTYPE_F32, n);
-    }
-}
-
-static void adamw_thread(const struct update *hyper, const struct step_scalars *scalars,
-                         const struct update_segment *segments, int segment_count)
-{
-    for (int i = 0; i < segment_count; i++) {
-        const struct update_segment *s = &segments[i];
-        bool random = ops_rounds_at_random(hyper, s);
-        segment_thread(factors_of(hyper, scalars, s), s, random ? &hyper->locations[i] : NULL,
-                       hyper->number);
-    }
-}
-
-void cpu_update(struct ops *ops, struct stream *stream, const struct update *hyper,
-                const struct step_scalars *scalars, const struct update_segment *segments,
-                int segment_count)
-{
-    int64_t elements = 0;
-    if (hyper->rule != UPDATE_ADAMW) {
-        ref_update(ops, stream, hyper, scalars, segments, segment_count);
-        return;
-    }
-    for (int i = 0; i < segment_count; i++) {
-        ops_check_segment(hyper, &segments[i]);
-        elements += segments[i].count;
-    }
-    IN_THREADS(cpu_threads(ops, elements), adamw_thread(hyper, scalars, segments, segment_count));
 }
