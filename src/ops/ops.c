@@ -45,6 +45,11 @@ static bool is_real(enum dtype type)
     return type == DTYPE_F32 || type == DTYPE_BF16 || type == DTYPE_F16 || type == DTYPE_F64;
 }
 
+static bool is_f32_or_narrower(enum dtype type)
+{
+    return is_real(type) && type != DTYPE_F64;
+}
+
 static enum status fill_table(const struct device *device, const char *name, enum dtype type,
                               struct ops_backend *table)
 {
@@ -484,6 +489,71 @@ void ops_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int le
         ops->backend->tree_sums(ops, stream, count, level, values, sums);
 }
 
+/* --- routing -------------------------------------------------------------------------------- */
+
+static void check_routing(struct routing n, int64_t rows)
+{
+    CHECK_LT(0, n.in);
+    CHECK_LT(0, n.groups);
+    CHECK(0 < n.width && n.width <= OPS_ROUTE_WIDTH);
+    CHECK_LT(0, rows);
+}
+
+void ops_mas(struct ops *ops, struct stream *stream, int64_t groups, int64_t width,
+             const void *gate, void *cost)
+{
+    CHECK(groups > 0 && width > 0 && gate && cost);
+    if (run_or_spend(ops, stream, CASE("mas", .routing = {.groups = groups, .width = width})))
+        ops->backend->mas(ops, stream, groups, width, gate, cost);
+}
+
+void ops_mas_backward(struct ops *ops, struct stream *stream, int64_t groups, int64_t width,
+                      const void *gate, const float *dcost, void *dgate)
+{
+    CHECK(groups > 0 && width > 0 && gate && dcost && dgate);
+    if (run_or_spend(ops, stream,
+                     CASE("mas_backward", .routing = {.groups = groups, .width = width})))
+        ops->backend->mas_backward(ops, stream, groups, width, gate, dcost, dgate);
+}
+
+void ops_route(struct ops *ops, struct stream *stream, struct routing n, int64_t rows,
+               const struct route *a)
+{
+    check_routing(n, rows);
+    CHECK(a->pre && a->match && a->cost && a->logits && a->out && a->logits != a->out);
+    if (run_or_spend(ops, stream, CASE("route", .rows = rows, .routing = n)))
+        ops->backend->route(ops, stream, n, rows, a);
+}
+
+void ops_route_backward(struct ops *ops, struct stream *stream, struct routing n, int64_t rows,
+                        const struct route_backward *a)
+{
+    check_routing(n, rows);
+    CHECK(a->x && a->dout && a->pre && a->logits && a->dpre && a->dmatch && a->scratch);
+    CHECK(a->goodness && a->active && a->dcost && a->entropy && a->dpre != a->dmatch);
+    if (run_or_spend(ops, stream, CASE("route_backward", .rows = rows, .routing = n)))
+        ops->backend->route_backward(ops, stream, n, rows, a);
+}
+
+size_t ops_route_scratch(const struct ops *ops, struct routing n, int64_t rows)
+{
+    check_routing(n, rows);
+    return ops->backend->route_scratch(ops, n, rows);
+}
+
+void ops_gate_rows(struct ops *ops, struct stream *stream, enum dtype type,
+                   const struct gate_rows *a)
+{
+    CHECK(is_f32_or_narrower(type));
+    CHECK(a->first >= 0 && a->count >= 0 && a->limit > 0);
+    CHECK((a->goodness != NULL) == (a->columns > 0));
+    CHECK(a->count == 0 || a->x);
+    if (a->count > 0 && run_or_spend(ops, stream,
+                                     CASE("gate_rows", .count = a->count, .first = a->first,
+                                          .width = a->columns, .from = type)))
+        ops->backend->gate_rows(ops, stream, type, a);
+}
+
 /* --- flat ranges ---------------------------------------------------------------------------- */
 
 void ops_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,
@@ -495,11 +565,6 @@ void ops_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_
     if (count > 0 &&
         run_or_spend(ops, stream, CASE("cast", .count = count, .from = src_type, .to = dst_type)))
         ops->backend->cast(ops, stream, dst, dst_type, src, src_type, count);
-}
-
-static bool is_f32_or_narrower(enum dtype type)
-{
-    return is_real(type) && type != DTYPE_F64;
 }
 
 void ops_square_sums(struct ops *ops, struct stream *stream, enum dtype type,

@@ -15,7 +15,8 @@
  * (docs/determinism.md), except after ops_be_fast.
  *
  * Letters: R rows (= B * T tokens), B batch, T tokens of a sequence, C width, V vocabulary, F
- * feed-forward width, H query heads, G key/value heads (H is a multiple of G), D head width.
+ * feed-forward width, H query heads, G key/value heads (H is a multiple of G), D head width, I
+ * inputs and K groups of a routed layer.
  */
 #ifndef OPS_OPS_H
 #define OPS_OPS_H
@@ -272,6 +273,74 @@ void ops_sum(struct ops *ops, struct stream *stream, int64_t count, const double
 void ops_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int level,
                    const double *values, double *sums);
 
+/* --- routing: layers that choose their neurons for each token (SARS) --------------------------- */
+
+/* A routed layer has K groups of C neurons (q, k and v of a block: K = 3), which all read the input
+ * x (R, I). Everything below that looks at several neurons looks at those of one group. MAS(v)[j] =
+ * v[j] / (max |v| + 1e-9), with its sign. */
+struct routing {
+    int64_t in, groups, width; /* I K C; C is at most OPS_ROUTE_WIDTH */
+    bool minus;                /* ops_route_backward: z = logits - G instead of logits + G */
+    bool standardise; /* ops_route_backward: z has (G - mean) / (deviation + 1e-9) in place of G,
+                         both over the C neurons, the deviation with divisor C */
+};
+enum { OPS_ROUTE_WIDTH = 16384 };
+
+/* cost (K, C) = MAS(gate), gate (K, C). */
+void ops_mas(struct ops *ops, struct stream *stream, int64_t groups, int64_t width,
+             const void *gate, void *cost);
+/* dgate (K, C). Of equal largest |gate|, the first counts; at 0 the largest has no slope. */
+void ops_mas_backward(struct ops *ops, struct stream *stream, int64_t groups, int64_t width,
+                      const void *gate, const float *dcost /* (K, C) */, void *dgate);
+/* logits = match / sqrt(I) - cost; out = silu(pre) where logits > 0, else 0. The factor is rounded
+ * to float. The mask is that of the rounded logits, which are kept for the backward pass. */
+struct route {
+    const void *pre;   /* (R, K, C) x times the weights, plus bias */
+    const void *match; /* (R, K, C) x times the prototypes */
+    const void *cost;  /* (K, C) */
+    void *logits;      /* (R, K, C); may be `match` */
+    void *out;         /* (R, K, C) */
+};
+void ops_route(struct ops *ops, struct stream *stream, struct routing n, int64_t rows,
+               const struct route *a);
+/* Both phases of the backward pass, with the mask as a constant.
+ *
+ *     dpre = dout silu'(pre) where logits > 0, else 0
+ *     G = MAS(|dout|) (MAS(logits) - MAS(|dout| |x|)), |x| the Euclidean norm of the row of x
+ *     p = softmax(z), z = logits + G; H = - sum of p log(p + 1e-9)
+ *     dmatch = weight dH / d match, with G as a constant
+ *
+ * The sums over rows run over fixed blocks of rows in a fixed order. */
+struct route_backward {
+    const void *x;            /* (R, I) */
+    const void *dout;         /* (R, K, C) the gradient of `out`, also where the mask is 0 */
+    const void *pre, *logits; /* (R, K, C) */
+    float weight;             /* of the entropy H of one row and group in the second loss */
+    void *dpre;               /* (R, K, C); may be `dout` or `pre` */
+    void *dmatch;             /* (R, K, C); may be `logits` */
+    float *goodness;          /* (K, C) sums of G over the rows */
+    float *active;            /* (K, C) number of rows with logits > 0 */
+    float *dcost;             /* (K, C) gradient of the cost: minus the sums of weight dH/dlogits */
+    float *entropy;           /* (K) sums of H over the rows */
+    void *scratch;            /* ops_route_scratch bytes */
+};
+void ops_route_backward(struct ops *ops, struct stream *stream, struct routing n, int64_t rows,
+                        const struct route_backward *a);
+size_t ops_route_scratch(const struct ops *ops, struct routing n, int64_t rows);
+/* The gate, on a flat range of the gradient of a tensor (rows, columns): elements of rows whose
+ * goodness is not above 0 become 0, then all are clamped to -limit .. limit. A value that is not
+ * finite stays as it is, wherever it is, so that ops_find_nonfinite finds it. The bits are the same
+ * in every back end. */
+struct gate_rows {
+    int64_t first, count;  /* the range, which may begin and end inside a row */
+    int64_t columns;       /* 0 without goodness */
+    const float *goodness; /* (rows) or NULL: all rows are kept */
+    float limit;           /* above 0; INFINITY: no clamping */
+    void *x;               /* (count) from element `first` of the tensor; f32, bf16 or f16 */
+};
+void ops_gate_rows(struct ops *ops, struct stream *stream, enum dtype type,
+                   const struct gate_rows *a);
+
 /* --- flat ranges: the store's arithmetic, with types of their own ---------------------------- */
 
 void ops_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,
@@ -394,20 +463,21 @@ void ops_cpu_info(struct ops_info *info); /* the strings live as long as the pro
  * the op reads are set. */
 struct ops_case {
     const char *op; /* "linear_dw" */
-    int64_t rows;   /* linear, norm, swiglu, cross_entropy, orthogonalize */
+    int64_t rows;   /* linear, norm, swiglu, cross_entropy, orthogonalize, route */
     struct linear linear;
     struct norm norm;
     struct attention attention; /* rope, attention */
     struct embedding embedding;
+    struct routing routing; /* route; mas: without `in` */
     int64_t count;          /* add, gelu, flat ranges */
-    int64_t width;          /* swiglu: F; cross_entropy: V; orthogonalize: columns */
-    int64_t first;          /* rope, embedding */
+    int64_t width;          /* swiglu: F; cross_entropy: V; orthogonalize, gate_rows: columns */
+    int64_t first;          /* rope, embedding, gate_rows */
     int64_t past, room;     /* attention_cached */
     bool at;                /* rope, embedding, attention_cached: past is read from device memory */
     int level;              /* tree_sums: each sum is over 1 << level values */
     int64_t bad;            /* find_nonfinite: index of an infinity, NaN after it; -1: all finite */
     enum dtype from, to;    /* cast; updates: gradient and copy, F32 = no copy; square_sums,
-                               find_nonfinite: `from` */
+                               find_nonfinite, gate_rows: `from` */
     bool bias, branch, add; /* linear, norm: whether there is one; linear_dw: add to dw;
                                attention_backward: bias = column sums */
     bool act;               /* swiglu_backward: also recompute y */
@@ -415,6 +485,9 @@ struct ops_case {
     bool random;            /* updates: the copy is rounded stochastically */
     bool momentum;          /* sgd: there is one */
     bool nesterov;          /* sgd, muon */
+    bool zeros; /* route_backward: every third row of dout is 0, the others are tiny; mas: all of
+                   the gate is 0 */
+    bool ties;  /* mas: the elements of the gate differ in their signs only */
 };
 
 #endif

@@ -1,6 +1,6 @@
 /* ops_cases -- the table of described ops, and lists of tensors. The descriptions are in
- * ops_cases_layers.c, ops_cases_attention.c, ops_cases_flat.c, ops_cases_update.c and
- * ops_cases_matrix.c. */
+ * ops_cases_layers.c, ops_cases_attention.c, ops_cases_route.c, ops_cases_flat.c,
+ * ops_cases_update.c and ops_cases_matrix.c. */
 #include "ops/ops_cases.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -116,6 +116,10 @@ char *ops_case_name(const struct ops_case *c, char *out)
                LL(e.vocab), LL(e.positions));
     if (e.id_count > 0)
         append(out, " from %lld of %lld", LL(e.first_id), LL(e.id_count));
+    if (c->routing.groups > 0)
+        append(out, " I%lld K%lld C%lld%s%s", LL(c->routing.in), LL(c->routing.groups),
+               LL(c->routing.width), c->routing.minus ? " minus" : "",
+               c->routing.standardise ? " standardised" : "");
     if (c->width > 0)
         append(out, " x %lld", LL(c->width));
     if (c->count > 0)
@@ -124,9 +128,9 @@ char *ops_case_name(const struct ops_case *c, char *out)
         append(out, " level %d", c->level);
     if (c->from != c->to)
         append(out, " %s to %s", dtype_name(c->from), dtype_name(c->to));
-    append(out, "%s%s%s%s%s%s%s%s%s", c->bias ? " bias" : "", c->branch ? " branch" : "",
+    append(out, "%s%s%s%s%s%s%s%s%s%s%s", c->bias ? " bias" : "", c->branch ? " branch" : "",
            c->add ? " add" : "", c->act ? " act" : "", c->columns ? " columns" : "",
            c->random ? " random" : "", c->at ? " at" : "", c->momentum ? " momentum" : "",
-           c->nesterov ? " nesterov" : "");
+           c->nesterov ? " nesterov" : "", c->zeros ? " zeros" : "", c->ties ? " ties" : "");
     return out;
 }

@@ -20,6 +20,8 @@ enum ops_draw {
     OPS_LABELS,   /* the same, with about one in five -1; never all -1 */
     OPS_ANGLES,   /* pairs cos, sin of random angles */
     OPS_SCALARS,  /* a struct step_scalars */
+    OPS_SIGNS,    /* `scale` or minus `scale` */
+    OPS_ROWS,     /* normal; every third run of `bound` values is 0 */
     OPS_NONFINITE /* normal, infinity at `bound`, NaN after it; bound -1: all finite */
 };
 
@@ -37,7 +39,9 @@ struct ops_tensor {
     void *data;                /* set by ops_trial */
 };
 
-#define OPS_LOSS_SCALE 0.375f /* loss_scale of OPS_SCALARS */
+#define OPS_LOSS_SCALE   0.375f /* loss_scale of OPS_SCALARS */
+
+#define OPS_ROUTE_WEIGHT 0.25f /* of the entropies in route_backward */
 
 /* Of an update's two segments, for stochastic rounding. */
 extern const struct update_location ops_update_locations[2];

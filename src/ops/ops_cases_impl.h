@@ -34,6 +34,11 @@
     X(cross_entropy_part, NULL, 1e-6)                  \
     X(cross_entropy_parts, NULL, 1e-6)                 \
     X(cross_entropy_join, "cross_entropy_parts", 2e-6) \
+    X(mas, NULL, 1e-6)                                 \
+    X(mas_backward, "mas", 1e-6)                       \
+    X(route, NULL, 1e-6)                               \
+    X(route_backward, "route", 4e-6)                   \
+    X(gate_rows, NULL, 0)                              \
     X(sum, NULL, 0)                                    \
     X(tree_sums, NULL, 0)                              \
     X(cast, NULL, 0)                                   \

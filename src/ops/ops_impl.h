@@ -2,6 +2,7 @@
  * ops/ops.h, with the same contract and arguments. */
 #ifndef OPS_OPS_IMPL_H
 #define OPS_OPS_IMPL_H
+#include <math.h>
 #include "ops/ops.h"
 
 struct ops_backend {
@@ -66,6 +67,14 @@ struct ops_backend {
                                const int32_t *, const void *, double *);
     void (*cross_entropy_join)(struct ops *, struct stream *, int64_t, int64_t, int64_t, int,
                                const double *, const struct cross_entropy *);
+    void (*mas)(struct ops *, struct stream *, int64_t, int64_t, const void *, void *);
+    void (*mas_backward)(struct ops *, struct stream *, int64_t, int64_t, const void *,
+                         const float *, void *);
+    void (*route)(struct ops *, struct stream *, struct routing, int64_t, const struct route *);
+    void (*route_backward)(struct ops *, struct stream *, struct routing, int64_t,
+                           const struct route_backward *);
+    size_t (*route_scratch)(const struct ops *, struct routing, int64_t);
+    void (*gate_rows)(struct ops *, struct stream *, enum dtype, const struct gate_rows *);
     void (*sum)(struct ops *, struct stream *, int64_t, const double *, double *);
     void (*tree_sums)(struct ops *, struct stream *, int64_t, int, const double *, double *);
     void (*cast)(struct ops *, struct stream *, void *, enum dtype, const void *, enum dtype,
@@ -84,6 +93,13 @@ struct ops_backend {
 struct ops_meter {
     void (*spend)(struct ops *ops, struct stream *stream, const struct ops_case *c);
 };
+
+#define OPS_MAS_EPS 1e-9 /* of MAS, and under the logarithm of the entropy */
+/* 1 / sqrt(I), the factor of the match: a float everywhere, so that all back ends have one mask. */
+static inline float ops_route_scale(struct routing n)
+{
+    return (float)(1 / sqrt((double)n.in));
+}
 
 /* The iterations of ops_orthogonalize. */
 enum { OPS_NEWTON_SCHULZ = 5 };

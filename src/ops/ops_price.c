@@ -34,18 +34,20 @@ const char *ops_kind_word(enum ops_kind kind)
 
 /* --- cases as numbers ----------------------------------------------------------------------- */
 
-enum { CASE_NUMBERS = 30 };
+enum { CASE_NUMBERS = 34 };
 
 static void case_numbers(const struct ops_case *c, int64_t out[CASE_NUMBERS])
 {
     const struct attention *a = &c->attention;
     const struct embedding *e = &c->embedding;
+    const struct routing *n = &c->routing;
     const int64_t numbers[CASE_NUMBERS] = {
-        c->rows,   c->linear.in, c->linear.out, c->linear.out_in, c->norm.kind,  c->norm.width,
-        a->batch,  a->tokens,    a->heads,      a->kv_heads,      a->head_width, e->batch,
-        e->tokens, e->width,     e->vocab,      e->positions,     e->id_count,   c->count,
-        c->width,  c->past,      c->room,       c->level,         c->from,       c->to,
-        c->bias,   c->branch,    c->add,        c->act,           c->columns,    c->momentum,
+        c->rows,   c->linear.in, c->linear.out,  c->linear.out_in, c->norm.kind,  c->norm.width,
+        a->batch,  a->tokens,    a->heads,       a->kv_heads,      a->head_width, e->batch,
+        e->tokens, e->width,     e->vocab,       e->positions,     e->id_count,   c->count,
+        c->width,  c->past,      c->room,        c->level,         c->from,       c->to,
+        c->bias,   c->branch,    c->add,         c->act,           c->columns,    n->in,
+        n->groups, n->width,     n->standardise, c->momentum,
     };
     memcpy(out, numbers, sizeof numbers);
 }

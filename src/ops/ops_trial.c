@@ -56,6 +56,8 @@ static double draw_real(const struct ops_tensor *t, struct rng rng, int64_t i)
         double angle = 6.283185307179586 * rng_uniform(rng, (uint64_t)i / 2);
         return i % 2 == 0 ? cos(angle) : sin(angle);
     }
+    case OPS_SIGNS: return normal < 0 ? -t->scale : t->scale;
+    case OPS_ROWS: return i / t->bound % 3 == 1 ? 0 : normal;
     case OPS_SCALARS: return (double)((const float *)&scalars)[i];
     case OPS_NONFINITE:
         return t->bound >= 0 && i >= t->bound ? (i == t->bound ? INFINITY : NAN) : normal;

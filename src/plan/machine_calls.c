@@ -40,6 +40,11 @@ static const struct field fields[] = {
     FIELD(embedding.positions, COUNT),
     FIELD(embedding.first_id, COUNT),
     FIELD(embedding.id_count, COUNT),
+    FIELD(routing.in, COUNT),
+    FIELD(routing.groups, COUNT),
+    FIELD(routing.width, COUNT),
+    FIELD(routing.minus, BOOL),
+    FIELD(routing.standardise, BOOL),
     FIELD(count, COUNT),
     FIELD(width, COUNT),
     FIELD(first, COUNT),
@@ -167,6 +172,7 @@ static bool is_whole(const struct ops_case *c)
     double rows = (double)c->rows;
     struct attention a = c->attention;
     struct embedding e = c->embedding;
+    struct routing n = c->routing;
     if (strstr(c->op, "linear"))
         return fits(rows * (double)c->linear.in) && fits(rows * (double)c->linear.out) &&
                fits((double)c->linear.in * (double)c->linear.out);
@@ -183,6 +189,11 @@ static bool is_whole(const struct ops_case *c)
         return fits((double)e.batch * (double)e.tokens * (double)e.width) &&
                fits((double)e.vocab * (double)e.width) &&
                (double)e.positions * (double)e.width <= most_elements;
+    if (starts(c->op, "route"))
+        return n.width <= OPS_ROUTE_WIDTH && fits(rows * (double)n.in) &&
+               fits(rows * (double)n.groups * (double)n.width);
+    if (starts(c->op, "mas"))
+        return fits((double)n.groups * (double)n.width);
     if (starts(c->op, "swiglu") || starts(c->op, "cross_entropy"))
         return fits(2 * rows * (double)c->width);
     return c->count > 0;

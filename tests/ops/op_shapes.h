@@ -140,11 +140,42 @@
     X(300, 150)
 #define MATRIX_CASES(r, w) {"orthogonalize", .rows = r, .width = w},
 
+#define MAS_SHAPES(X)      X(1, 2) X(1, 5) X(4, 64) X(3, 1001)
+#define MAS_CASES(k, c)                                                      \
+    {"mas", .routing = {0, k, c, false, false}},                             \
+        {"mas", .routing = {0, k, c, false, false}, .zeros = true},          \
+        {"mas", .routing = {0, k, c, false, false}, .ties = true},           \
+        {"mas_backward", .routing = {0, k, c, false, false}},                \
+        {"mas_backward", .routing = {0, k, c, false, false}, .zeros = true}, \
+        {"mas_backward", .routing = {0, k, c, false, false}, .ties = true},
+
+/* Rows, inputs, groups, width */
+#define ROUTE_SHAPES(X) \
+    X(1, 3, 1, 2)       \
+    X(3, 64, 3, 64)     \
+    X(33, 20, 1, 100)   \
+    X(130, 37, 3, 37)   \
+    X(40, 200, 2, 515)  \
+    X(257, 128, 1, 128)
+#define ROUTE_CASES(r, i, k, c)                                                          \
+    {"route", .rows = r, .routing = {i, k, c, false, false}},                            \
+        {"route_backward", .rows = r, .routing = {i, k, c, false, false}},               \
+        {"route_backward", .rows = r, .routing = {i, k, c, true, false}, .zeros = true}, \
+        {"route_backward", .rows = r, .routing = {i, k, c, true, true}},
+
+/* Elements, the first one, columns; 0: no goodness */
+#define ROWS_SHAPES(X) X(1, 0, 1) X(63, 5, 7) X(1000, 0, 0) X(8200, 777, 100) X(20011, 3, 20000)
+#define ROWS_CASES(n, f, c)                                                    \
+    {"gate_rows", .count = n, .first = f, .width = c},                         \
+        {"gate_rows", .count = n, .first = f, .width = c, .from = DTYPE_BF16}, \
+        {"gate_rows", .count = n, .first = f, .width = c, .from = DTYPE_F16},
+
 static const struct ops_case op_shapes[] = {
     LINEAR_SHAPES(LINEAR_CASES) NORM_SHAPES(NORM_CASES) FLAT_SHAPES(FLAT_CASES)
         FLAT_SHAPES(UPDATE_CASES) GATE_SHAPES(GATE_CASES) ATTENTION_SHAPES(ATTENTION_CASES)
-            TREE_SHAPES(TREE_CASES) MATRIX_SHAPES(MATRIX_CASES)
-                LOSS_SHAPES(LOSS_CASES){"rope_attention", .attention = {1, 300, 2, 1, 32}},
+            TREE_SHAPES(TREE_CASES) MATRIX_SHAPES(MATRIX_CASES) MAS_SHAPES(MAS_CASES)
+                ROUTE_SHAPES(ROUTE_CASES) ROWS_SHAPES(ROWS_CASES)
+                    LOSS_SHAPES(LOSS_CASES){"rope_attention", .attention = {1, 300, 2, 1, 32}},
     {"attention_backward_rope", .attention = {2, 37, 4, 2, 16}, .bias = true},
     {"rope", .attention = {1, 1, 4, 2, 16}, .first = 9, .at = true},
     {"attention_cached", .attention = {1, 1, 4, 2, 16}, .past = 0, .room = 7, .at = true},

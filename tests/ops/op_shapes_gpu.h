@@ -95,12 +95,28 @@
 /* The last two: several rows for every block. */
 #define GPU_LOSS_SHAPES(X) X(33, 8192) X(3, 50257) X(5, 50304) X(900, 12312) X(300, 50304)
 
+/* Every width of a warp and of a block, completely and partly filled; several rows for each. */
+#define GPU_ROUTE_SHAPES(X) \
+    X(1500, 256, 3, 256)    \
+    X(700, 512, 1, 512)     \
+    X(9, 504, 3, 504)       \
+    X(300, 768, 3, 768)     \
+    X(600, 1024, 1, 1024)   \
+    X(33, 2048, 1, 2048)    \
+    X(20, 100, 2, 3000)     \
+    X(3, 64, 1, 5000)       \
+    X(2, 64, 1, 16384)
+#define GPU_MAS_SHAPES(X)  X(4, 512) X(2, 5000)
+#define GPU_ROWS_SHAPES(X) X(262144, 4096, 512) X(300008, 64, 504) X(300008, 0, 0)
+
 static const struct ops_case op_shapes_gpu[] = {
     GPU_LINEAR_SHAPES(LINEAR_CASES) GPU_NORM_SHAPES(NORM_CASES) GPU_FLAT_SHAPES(FLAT_CASES)
         GPU_FLAT_SHAPES(UPDATE_CASES) GPU_GATE_SHAPES(GATE_CASES)
             GPU_ATTENTION_SHAPES(ATTENTION_CASES) GPU_ODD_SHAPES(ATTENTION_CASES)
-                GPU_WIDE_SHAPES(ATTENTION_CASES) GPU_TREE_SHAPES(TREE_CASES) GPU_LOSS_SHAPES(
-                    LOSS_CASES){"embedding", .embedding = {2, 128, 768, 1000, 128, 0, 0}},
+                GPU_WIDE_SHAPES(ATTENTION_CASES) GPU_TREE_SHAPES(TREE_CASES)
+                    GPU_ROUTE_SHAPES(ROUTE_CASES) GPU_MAS_SHAPES(MAS_CASES)
+                        GPU_ROWS_SHAPES(ROWS_CASES) GPU_LOSS_SHAPES(LOSS_CASES){
+                            "embedding", .embedding = {2, 128, 768, 1000, 128, 0, 0}},
     {"embedding", .embedding = {3, 65, 256, 5000, 0, 0, 0}},
     {"embedding_backward", .embedding = {2, 128, 768, 1000, 128, 0, 0}},
     {"embedding_backward", .embedding = {3, 65, 256, 5000, 0, 0, 0}},

@@ -106,7 +106,9 @@ static void check_case(struct rig *rig, const struct ops_case *c)
 
 static bool has_gradients(const struct ops_case *c)
 {
-    return ops_find_op(c->op)->forward != NULL && strcmp(c->op, "norm_apply") != 0 && !c->add;
+    bool smooth = !c->zeros && !c->ties; /* MAS has a corner there */
+    return ops_find_op(c->op)->forward != NULL && strcmp(c->op, "norm_apply") != 0 && !c->add &&
+           smooth;
 }
 
 static void test_gradients(void **state)

@@ -1,4 +1,4 @@
-/* test_ops_vmath -- the vector exp, sigmoid and GELU against libm in double, and at their limits,
+/* test_ops_vmath -- the vector exp, log, sigmoid and GELU against libm in double, and at their limits,
  * within the bounds of cpu_vector.h. Values are every 101st float, so every exponent and both
  * signs. */
 #include <float.h>
@@ -63,6 +63,23 @@ static void test_exp_ends(void **state)
         assert_true(isnan(lane(v_exp(v_set(float_of(0x7f800000u | payload))))));
         assert_true(isnan(lane(v_exp(v_set(float_of(0xff800000u | payload))))));
     }
+}
+
+static void test_log(void **state)
+{
+    (void)state;
+    double worst = 0;
+    for (uint32_t bits = 0x00800000u; bits < 0x7f800000u; bits += 101) {
+        double error = ulps(lane(v_log(v_set(float_of(bits)))), log((double)float_of(bits)));
+        worst = error > worst ? error : worst;
+    }
+    for (float x = 0.7f; x < 1.42f; x += 0x1p-20f) {
+        double error = ulps(lane(v_log(v_set(x))), log((double)x));
+        worst = error > worst ? error : worst;
+    }
+    print_message("log: %.3f ulp at most\n", worst);
+    assert_true(worst <= 2);
+    assert_true(lane(v_log(v_set(1.0f))) == 0.0f);
 }
 
 static void test_sigmoid(void **state)
@@ -131,7 +148,7 @@ static void test_row_sums(void **state)
     enum { N = 4 * LANES + 2 * LANES + 3 };
     float x[N], y[N];
     for (int n = 1; n <= N; n++) {
-        double sum = 0, squares = 0, dot = 0, max = -INFINITY;
+        double sum = 0, squares = 0, dot = 0, max = -INFINITY, max_abs = 0;
         for (int i = 0; i < n; i++) {
             x[i] = (float)(i * 37 % 101) - 50; /* small integers: sums are exact */
             y[i] = (float)(i * 11 % 17) - 8;
@@ -139,20 +156,23 @@ static void test_row_sums(void **state)
             squares += (x[i] - 3.0) * (x[i] - 3.0);
             dot += (double)x[i] * y[i];
             max = fmax(max, x[i]);
+            max_abs = fmax(max_abs, fabs(x[i]));
         }
         assert_true(v_row_sum(x, n) == sum);
         assert_true(v_row_squares(x, 3.0f, n) == squares);
         assert_true(v_row_dot(x, y, n) == dot);
         assert_true(v_row_max(x, n) == max);
+        assert_true(v_row_max_abs(x, n) == max_abs);
     }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exp),     cmocka_unit_test(test_exp_ends),
-        cmocka_unit_test(test_sigmoid), cmocka_unit_test(test_gelu),
-        cmocka_unit_test(test_tails),   cmocka_unit_test(test_row_sums),
+        cmocka_unit_test(test_exp),      cmocka_unit_test(test_exp_ends),
+        cmocka_unit_test(test_log),      cmocka_unit_test(test_sigmoid),
+        cmocka_unit_test(test_gelu),     cmocka_unit_test(test_tails),
+        cmocka_unit_test(test_row_sums),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

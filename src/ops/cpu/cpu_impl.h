@@ -83,6 +83,25 @@ static inline int64_t next_chunk(int64_t *next)
     return __atomic_fetch_add(next, 1, __ATOMIC_RELAXED);
 }
 
+/* Sums over rows are formed over blocks of so many rows, one partial sum for each, and the partial
+ * sums are added in order: at most ROW_BLOCKS, enough work for many threads, few partial sums. */
+#define ROW_BLOCKS 64
+static inline int64_t cpu_block_rows(int64_t rows)
+{
+    int64_t even = ceil_div(rows, ROW_BLOCKS);
+    return even < 16 ? 16 : even;
+}
+
+/* The partial sums of `width` columns, `stride` apart */
+static inline void cpu_sum_partials(int64_t blocks, int64_t stride, int64_t width,
+                                    const float *partials, float *sum)
+{
+    memcpy(sum, partials, (size_t)width * sizeof(float));
+    for (int64_t block = 1; block < blocks; block++)
+        for (int64_t c = 0; c < width; c++)
+            sum[c] = sum[c] + partials[block * stride + c];
+}
+
 /* cpu_blas.c: reserve the memory that libraries need, before the first op */
 enum status cpu_blas_open(struct ops *ops);
 void cpu_blas_close(struct ops *ops);
@@ -171,6 +190,15 @@ void cpu_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows
 void cpu_cross_entropy_join(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
                             int64_t first_id, int ranks, const double *parts,
                             const struct cross_entropy *a);
+
+/* cpu_route.c */
+void cpu_route(struct ops *ops, struct stream *stream, struct routing n, int64_t rows,
+               const struct route *a);
+void cpu_route_backward(struct ops *ops, struct stream *stream, struct routing n, int64_t rows,
+                        const struct route_backward *a);
+size_t cpu_route_scratch(const struct ops *ops, struct routing n, int64_t rows);
+void cpu_gate_rows(struct ops *ops, struct stream *stream, enum dtype type,
+                   const struct gate_rows *a);
 
 /* cpu_flat.c */
 void cpu_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int level,

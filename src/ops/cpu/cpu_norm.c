@@ -2,24 +2,14 @@
  *
  * A row is added, summed and normalized while it is in the L1 cache. Row sums are those of
  * cpu_vector.h. The gradients of weight and bias are summed over blocks of rows into scratch, one
- * pair of partial sums for each block, and the partial sums are added in order. The blocks depend
- * only on the number of rows.
+ * pair of partial sums for each block (cpu_impl.h).
  */
 #include "ops/cpu/cpu_impl.h"
 #include "ops/cpu/cpu_vector.h"
 
-/* Maximum number of row blocks: enough work for many threads, few partial sums */
-#define NORM_BLOCKS 64
-
-static int64_t block_rows(int64_t rows)
-{
-    int64_t even = ceil_div(rows, NORM_BLOCKS);
-    return even < 16 ? 16 : even;
-}
-
 size_t cpu_norm_scratch(const struct ops *ops, struct norm n, int64_t rows)
 {
-    return (size_t)(ceil_div(rows, block_rows(rows)) * 2 * n.width) * sizeof(float);
+    return (size_t)(ceil_div(rows, cpu_block_rows(rows)) * 2 * n.width) * sizeof(float);
 }
 
 /* y = (x - mean) rstd weight + bias: the same expression in the forward pass and in
@@ -157,7 +147,7 @@ static void backward_thread(struct norm n, int64_t rows, const struct norm_backw
 {
     const float *dy = a->dy, *x = a->sum, *dsum = a->dsum; /* (R, C), dsum or NULL */
     float *dsum_out = a->dsum_out;                         /* (R, C) */
-    int64_t step = block_rows(rows), width = n.width;
+    int64_t step = cpu_block_rows(rows), width = n.width;
 #pragma omp for schedule(static)
     for (int64_t block = 0; block < ceil_div(rows, step); block++) {
         float *pw = partials + block * 2 * width, *pb = pw + width;
@@ -175,24 +165,17 @@ static void backward_thread(struct norm n, int64_t rows, const struct norm_backw
     }
 }
 
-static void sum_partials(int64_t blocks, int64_t width, const float *partials, float *sum)
-{
-    memcpy(sum, partials, (size_t)width * sizeof(float));
-    for (int64_t block = 1; block < blocks; block++)
-        add_row(width, sum, partials + block * 2 * width, sum);
-}
-
 void cpu_norm_backward(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
                        const struct norm_backward *a)
 {
-    int64_t blocks = ceil_div(rows, block_rows(rows));
+    int64_t blocks = ceil_div(rows, cpu_block_rows(rows));
     float *partials = a->scratch;
     if (a->dsum_columns)
         cpu_column_sums(ops, rows, n.width, a->dsum, a->dsum_columns);
     IN_THREADS(cpu_threads(ops, rows * n.width), backward_thread(n, rows, a, partials));
-    sum_partials(blocks, n.width, partials, a->dweight);
+    cpu_sum_partials(blocks, 2 * n.width, n.width, partials, a->dweight);
     if (a->dbias)
-        sum_partials(blocks, n.width, partials + n.width, a->dbias);
+        cpu_sum_partials(blocks, 2 * n.width, n.width, partials + n.width, a->dbias);
     if (a->out_columns)
         cpu_column_sums(ops, rows, n.width, a->dsum_out, a->out_columns);
 }

@@ -1,4 +1,4 @@
-/* cpu_vector -- the vector type of the machine, and exp and sigmoid on it.
+/* cpu_vector -- the vector type of the machine, and exp, log and sigmoid on it.
  *
  * A vf is one register of floats: 4 lanes (NEON, SSE), 8 (AVX) or 16 (AVX-512), chosen by the
  * build. Everything here uses operations that IEEE 754 rounds exactly, so a value has the same bits
@@ -7,7 +7,8 @@
  * and are folded in a fixed tree: their bits depend only on the row's length.
  *
  * v_exp: within 2 ulp of exp, 1.3 with fma (tests/ops/test_ops_vmath.c); 0 below -87.7, inf above
- * 88.37 (2.4e38); NaN stays NaN. v_sigmoid: within 3 ulp.
+ * 88.37 (2.4e38); NaN stays NaN. v_sigmoid: within 3 ulp. v_log: within 1 ulp, for positive normal
+ * numbers only.
  */
 #ifndef OPS_CPU_CPU_VECTOR_H
 #define OPS_CPU_CPU_VECTOR_H
@@ -52,12 +53,26 @@ static inline vf v_load_part(const float *p, int64_t count, float fill)
     return v_load(lanes);
 }
 
+/* A whole vector, or a tail of `count` lanes followed by zeros. */
+static inline vf v_get(const float *p, int64_t count)
+{
+    return count < LANES ? v_load_part(p, count, 0.0f) : v_load(p);
+}
+
 static inline void v_store_part(float *p, vf v, int64_t count)
 {
     float lanes[LANES];
     v_store(lanes, v);
     for (int64_t i = 0; i < count; i++)
         p[i] = lanes[i];
+}
+
+static inline void v_put(float *p, vf v, int64_t count)
+{
+    if (count < LANES)
+        v_store_part(p, v, count);
+    else
+        v_store(p, v);
 }
 
 static inline vf v_set(float x)
@@ -74,6 +89,11 @@ static inline vf v_from_bits(vi bits)
 static inline vf v_select(vi mask, vf yes, vf no)
 {
     return v_from_bits((mask & (vi)yes) | (~mask & (vi)no));
+}
+
+static inline vf v_abs(vf x)
+{
+    return v_from_bits((vi)x & 0x7fffffff);
 }
 
 /* a b + c, rounded once where the machine can */
@@ -152,6 +172,20 @@ static inline vf v_exp(vf x)
     vf high = v_fma(v_set(0x1.123a20p-7f), r, v_set(0x1.5558f2p-5f));
     vf q = v_fma(v_fma(v_set(0x1.6a23cep-10f), r2, high), r2, low);
     return v_fma(q, r2, r + v_set(1.0f)) * v_from_bits((vi)z << 23);
+}
+
+/* log(x) = n ln 2 + log(m) with m = x / 2^n from sqrt(1/2) to sqrt(2); log(m) = 2 atanh(s), s = (m -
+ * 1) / (m + 1), |s| < 0.172, by its series up to s^9 (2e-9). With m = 1 + f, 2 s = f - s f. */
+static inline vf v_log(vf x)
+{
+    const vi half = (vi){0} + 0x3f3504f3; /* the bits of sqrt(1/2) */
+    vi n = ((vi)x - half) >> 23;
+    vf f = v_from_bits((vi)x - (n << 23)) - v_set(1.0f), e = __builtin_convertvector(n, vf);
+    vf s = f / (f + v_set(2.0f)), s2 = s * s;
+    vf series = v_fma(s2, v_set(2.0f / 9), v_set(2.0f / 7));
+    series = v_fma(v_fma(series, s2, v_set(2.0f / 5)), s2, v_set(2.0f / 3));
+    vf tail = v_fma(s * s2, series, e * v_set(0x1.7f7d1cp-20f)); /* ln 2 in two parts, as for exp */
+    return v_fma(e, v_set(0x1.62e400p-1f), f - (s * f - tail));
 }
 
 /* 1 / (1 + exp(-x)) */
@@ -243,6 +277,19 @@ static inline float v_row_max(const float *x, int64_t n)
     for (; i < n; i++)
         max = x[i] > max ? x[i] : max;
     return max;
+}
+
+/* largest |x[i]| */
+static inline float v_row_max_abs(const float *x, int64_t n)
+{
+    vf m[2] = {{0}};
+    int64_t i = 0;
+    for (; i + 2 * LANES <= n; i += 2 * LANES)
+        for (int k = 0; k < 2; k++)
+            m[k] = v_max(m[k], v_abs(v_load(x + i + k * LANES)));
+    for (; i < n; i += LANES)
+        m[0] = v_max(m[0], v_abs(v_get(x + i, n - i)));
+    return v_fold_max(v_max(m[0], m[1]));
 }
 
 /* y[i] = exp(x[i] - shift); returns their sum. y may be x, or NULL for the sum alone. */

@@ -1,6 +1,7 @@
 /* ops_cpu -- the table of the cpu back end: f32, OpenBLAS for products, vectors for the rest.
  *
- * It overrides ref's table slot by slot. `sum` stays ref's, since its contract fixes the order.
+ * It overrides ref's table slot by slot. `sum` stays ref's, since its contract fixes the order, and
+ * so does `mas`, a few hundred numbers for a layer.
  * Each file here implements one family of ops and explains its speed and bits; cpu_impl.h and
  * cpu_vector.h have what they share.
  */
@@ -42,6 +43,10 @@ void ops_cpu_fill(struct ops_backend *table)
     table->cross_entropy = cpu_cross_entropy;
     table->cross_entropy_part = cpu_cross_entropy_part;
     table->cross_entropy_join = cpu_cross_entropy_join;
+    table->route = cpu_route;
+    table->route_backward = cpu_route_backward;
+    table->route_scratch = cpu_route_scratch;
+    table->gate_rows = cpu_gate_rows;
     table->tree_sums = cpu_tree_sums;
     table->cast = cpu_cast;
     table->square_sums = cpu_square_sums;

@@ -111,6 +111,18 @@ cudaError_t cuda_add_bias(int type, int64_t rows, int64_t columns, const void *b
     });
 }
 
+cudaError_t cuda_add_partials(int type, int64_t columns, int blocks, const float *partials,
+                              bool keep, void *sums, cudaStream_t stream)
+{
+    return with_type((enum dtype)type, [=](auto zero) {
+        using T = decltype(zero);
+        unsigned totals = (unsigned)div_up(columns, WARP);
+        total_sums<T>
+            <<<totals, RUNS * WARP, 0, stream>>>(columns, blocks, partials, keep, (T *)sums);
+        return cudaGetLastError();
+    });
+}
+
 cudaError_t cuda_column_sums(int type, int64_t rows, int64_t columns, const void *x, bool keep,
                              void *sums, float *scratch, size_t room, cudaStream_t stream)
 {
@@ -124,15 +136,15 @@ cudaError_t cuda_column_sums(int type, int64_t rows, int64_t columns, const void
         int64_t block_rows = div_up(div_up(rows, most), ROWS) * ROWS;
         int64_t blocks = div_up(rows, block_rows);
         dim3 grid((unsigned)strips, (unsigned)blocks);
-        unsigned totals = (unsigned)div_up(columns, WARP);
         if (columns % PACK<T> == 0 && is_wide(x))
             block_sums<T, true>
                 <<<grid, THREADS, 0, stream>>>(rows, columns, block_rows, (const T *)x, scratch);
         else
             block_sums<T, false>
                 <<<grid, THREADS, 0, stream>>>(rows, columns, block_rows, (const T *)x, scratch);
-        total_sums<T>
-            <<<totals, RUNS * WARP, 0, stream>>>(columns, (int)blocks, scratch, keep, (T *)sums);
-        return cudaGetLastError();
+        cudaError_t error = cudaGetLastError();
+        return error != cudaSuccess
+                   ? error
+                   : cuda_add_partials(type, columns, (int)blocks, scratch, keep, sums, stream);
     });
 }

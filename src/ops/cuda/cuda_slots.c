@@ -48,6 +48,7 @@ _Static_assert((int)KERNEL_ADAMW == (int)UPDATE_ADAMW && (int)KERNEL_ADAMW8 == (
                    (int)KERNEL_APPLY == (int)UPDATE_APPLY,
                "one order of the rules");
 _Static_assert((int)KERNEL_LOSS_PART == (int)OPS_LOSS_PART, "one stride");
+_Static_assert((int)KERNEL_ROUTE_WIDTH == (int)OPS_ROUTE_WIDTH, "one limit");
 
 /* Launches on the stream's GPU; `what` names the call in an error. */
 #define ENQUEUE(what, launch)                                                   \
@@ -218,6 +219,65 @@ static void cuda_tree_sums(struct ops *ops, struct stream *stream, int64_t count
     ENQUEUE("tree_sums", launch_tree_sums(cuda_handle(stream), count, level, values, sums));
 }
 
+/* --- routing -------------------------------------------------------------------------------- */
+
+static void cuda_mas(struct ops *ops, struct stream *stream, int64_t groups, int64_t width,
+                     const void *gate, void *cost)
+{
+    ENQUEUE("mas", launch_mas(ON, groups, width, gate, cost));
+}
+
+static void cuda_mas_backward(struct ops *ops, struct stream *stream, int64_t groups, int64_t width,
+                              const void *gate, const float *dcost, void *dgate)
+{
+    ENQUEUE("mas_backward", launch_mas_backward(ON, groups, width, gate, dcost, dgate));
+}
+
+static void cuda_route(struct ops *ops, struct stream *stream, struct routing n, int64_t rows,
+                       const struct route *a)
+{
+    ENQUEUE("route", launch_route(ON, rows, n.groups * n.width, ops_route_scale(n), a->pre,
+                                  a->match, a->cost, a->logits, a->out));
+}
+
+static void cuda_route_backward(struct ops *ops, struct stream *stream, struct routing n,
+                                int64_t rows, const struct route_backward *a)
+{
+    struct kernel_route call = {.in = n.in,
+                                .groups = n.groups,
+                                .width = n.width,
+                                .rows = rows,
+                                .minus = n.minus,
+                                .standardise = n.standardise,
+                                .scale = ops_route_scale(n),
+                                .weight = a->weight,
+                                .x = a->x,
+                                .dout = a->dout,
+                                .pre = a->pre,
+                                .logits = a->logits,
+                                .dpre = a->dpre,
+                                .dmatch = a->dmatch,
+                                .goodness = a->goodness,
+                                .active = a->active,
+                                .dcost = a->dcost,
+                                .entropy = a->entropy,
+                                .scratch = a->scratch};
+    ENQUEUE("route_backward", launch_route_backward(ON, call));
+}
+
+static size_t cuda_route_scratch(const struct ops *ops, struct routing n, int64_t rows)
+{
+    (void)ops;
+    return kernel_route_scratch(n.groups, n.width, rows);
+}
+
+static void cuda_gate_rows(struct ops *ops, struct stream *stream, enum dtype type,
+                           const struct gate_rows *a)
+{
+    ENQUEUE("gate_rows", launch_gate_rows(cuda_handle(stream), type, a->first, a->count, a->columns,
+                                          a->goodness, a->limit, a->x));
+}
+
 /* --- flat ranges ---------------------------------------------------------------------------- */
 
 static void cuda_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,
@@ -293,6 +353,12 @@ void cuda_slots_fill(struct ops_backend *table)
     table->cross_entropy = cuda_cross_entropy;
     table->cross_entropy_part = cuda_cross_entropy_part;
     table->cross_entropy_join = cuda_cross_entropy_join;
+    table->mas = cuda_mas;
+    table->mas_backward = cuda_mas_backward;
+    table->route = cuda_route;
+    table->route_backward = cuda_route_backward;
+    table->route_scratch = cuda_route_scratch;
+    table->gate_rows = cuda_gate_rows;
     table->sum = cuda_sum;
     table->tree_sums = cuda_tree_sums;
     table->cast = cuda_cast;

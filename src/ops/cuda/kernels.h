@@ -102,6 +102,10 @@ cudaError_t cuda_add_bias(int type, int64_t rows, int64_t columns, const void *b
 cudaError_t cuda_column_sums(int type, int64_t rows, int64_t columns, const void *x, bool keep,
                              void *sums, float *scratch, size_t room, cudaStream_t stream);
 
+/* The same from the partial sums (blocks, columns), in an order that depends on `blocks` alone. */
+cudaError_t cuda_add_partials(int type, int64_t columns, int blocks, const float *partials,
+                              bool keep, void *sums, cudaStream_t stream);
+
 /* --- cuda_pointwise.cu ---------------------------------------------------------------------- */
 
 cudaError_t launch_add(cudaStream_t stream, enum dtype type, int64_t count, const void *a,
@@ -161,6 +165,31 @@ cudaError_t launch_cross_entropy_join(cudaStream_t stream, enum dtype type, int6
 cudaError_t launch_sum(cudaStream_t stream, int64_t count, const double *values, double *sum);
 cudaError_t launch_tree_sums(cudaStream_t stream, int64_t count, int level, const double *values,
                              double *sums);
+
+/* --- cuda_route.cu -------------------------------------------------------------------------- */
+
+cudaError_t launch_mas(cudaStream_t stream, enum dtype type, int64_t groups, int64_t width,
+                       const void *gate, void *cost);
+cudaError_t launch_mas_backward(cudaStream_t stream, enum dtype type, int64_t groups, int64_t width,
+                                const void *gate, const float *dcost, void *dgate);
+/* `width` is that of a row: all groups. */
+cudaError_t launch_route(cudaStream_t stream, enum dtype type, int64_t rows, int64_t width,
+                         float scale, const void *pre, const void *match, const void *cost,
+                         void *logits, void *out);
+enum { KERNEL_ROUTE_WIDTH = 16384 }; /* OPS_ROUTE_WIDTH */
+struct kernel_route {                /* arguments of ops_route_backward */
+    int64_t in, groups, width, rows;
+    bool minus, standardise;
+    float scale, weight; /* of the match, of the entropies */
+    const void *x, *dout, *pre, *logits;
+    void *dpre, *dmatch;
+    float *goodness, *active, *dcost, *entropy;
+    void *scratch;
+};
+cudaError_t launch_route_backward(cudaStream_t stream, enum dtype type, struct kernel_route n);
+size_t kernel_route_scratch(int64_t groups, int64_t width, int64_t rows); /* needs no GPU */
+cudaError_t launch_gate_rows(cudaStream_t stream, enum dtype type, int64_t first, int64_t count,
+                             int64_t columns, const float *goodness, float limit, void *x);
 
 /* --- cuda_flat.cu --------------------------------------------------------------------------- */
 

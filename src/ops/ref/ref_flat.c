@@ -63,3 +63,16 @@ void ref_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type,
         i++;
     *first = i < count ? i : -1;
 }
+
+void ref_gate_rows(struct ops *ops, struct stream *stream, enum dtype type,
+                   const struct gate_rows *a)
+{
+    for (int64_t i = 0; i < a->count; i++) {
+        float x = ref_element(a->x, type, i);
+        bool kept = !a->goodness || a->goodness[(a->first + i) / a->columns] > 0;
+        if (!isfinite(x))
+            continue;
+        x = kept ? fminf(fmaxf(x, -a->limit), a->limit) : 0;
+        dtype_convert((char *)a->x + (size_t)i * dtype_bytes(type), type, &x, DTYPE_F32, 1);
+    }
+}

@@ -86,6 +86,24 @@ static inline struct ref_loss_row ref_join_row(int64_t rows, int64_t r, int rank
     return row;
 }
 
+/* silu'(x) */
+static inline double ref_silu_slope(double x)
+{
+    double s = ref_sigmoid(x);
+    return s * (1 + x * (1 - s));
+}
+
+/* Sums over rows in ops_route_backward, and buffers for one group of neurons. */
+struct ref_route {
+    double *goodness, *active, *dcost; /* (K, C) */
+    double *entropy;                   /* (K) */
+    double *z, *slope;                 /* (C) */
+};
+/* g = (g - mean) / (deviation + eps) */
+void ref_standardise(int64_t width, double *g);
+/* Returns H of softmax(z), and in slope dH/dz. */
+double ref_entropy(int64_t width, const double *z, double *slope);
+
 /* ref_flat.c */
 void ref_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,
              double *sum);
@@ -97,6 +115,8 @@ void ref_square_sums(struct ops *ops, struct stream *stream, enum dtype type,
                      const struct square_range *ranges, int range_count);
 void ref_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type, const void *x,
                         int64_t count, int64_t *first);
+void ref_gate_rows(struct ops *ops, struct stream *stream, enum dtype type,
+                   const struct gate_rows *a);
 float ref_element(const void *x, enum dtype type, int64_t i); /* f32, bf16 or f16 */
 /* ref_update.c */
 void ref_update(struct ops *ops, struct stream *stream, const struct update *update,
