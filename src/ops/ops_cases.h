@@ -39,9 +39,10 @@ struct ops_tensor {
     void *data;                /* set by ops_trial */
 };
 
-#define OPS_LOSS_SCALE   0.375f /* loss_scale of OPS_SCALARS */
+#define OPS_LOSS_SCALE 0.375f /* loss_scale of OPS_SCALARS */
 
-#define OPS_ROUTE_WEIGHT 0.25f /* of the entropies in route_backward */
+/* Of the entropies in route_backward; with the width, so that slopes do not underflow in f16. */
+#define OPS_ROUTE_WEIGHT(width) (0.25f * (float)(width))
 
 /* Of an update's two segments, for stochastic rounding. */
 extern const struct update_location ops_update_locations[2];

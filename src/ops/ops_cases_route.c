@@ -96,12 +96,12 @@ OPS_DESCRIBE(route_backward)
 
 OPS_RUN(route_backward)
 {
-    ops_route_backward(ops, stream, c->routing, c->rows,
-                       &(struct route_backward){OPS_AT(x), OPS_AT(dout), OPS_AT(pre),
-                                                OPS_AT(logits), .weight = OPS_ROUTE_WEIGHT,
-                                                OPS_AT(dpre), OPS_AT(dmatch), OPS_AT(goodness),
-                                                OPS_AT(active), OPS_AT(dcost), OPS_AT(entropy),
-                                                OPS_AT(scratch)});
+    ops_route_backward(
+        ops, stream, c->routing, c->rows,
+        &(struct route_backward){OPS_AT(x), OPS_AT(dout), OPS_AT(pre), OPS_AT(logits),
+                                 .weight = OPS_ROUTE_WEIGHT(c->routing.width), OPS_AT(dpre),
+                                 OPS_AT(dmatch), OPS_AT(goodness), OPS_AT(active), OPS_AT(dcost),
+                                 OPS_AT(entropy), OPS_AT(scratch)});
 }
 
 /* --- the gate --------------------------------------------------------------------------------- */

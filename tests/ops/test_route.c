@@ -92,7 +92,7 @@ static void expect_group(struct ops_trial *trial, struct routing n, int r, int k
         g[c] = n.minus ? -g[c] : g[c];
     e->entropy[k] += entropy_of(logits, g, -1, 0);
     for (int c = 0; c < WIDTH; c++) {
-        double slope = (double)OPS_ROUTE_WEIGHT * slope_of(logits, g, c);
+        double slope = (double)OPS_ROUTE_WEIGHT(WIDTH) * slope_of(logits, g, c);
         e->dmatch[at + c] = slope / sqrt(IN);
         e->dcost[columns + c] -= slope;
         e->active[columns + c] += logits[c] > 0;
