@@ -278,6 +278,31 @@ static void test_adamw_is_converted(void **state)
     }
 }
 
+/* A group may convert some tensors only. Each line counts its own. */
+static void test_conversions_are_counted(void **state)
+{
+    (void)state;
+    static const struct zero_group one[] = {
+        {"*layers.0.self_attn.k_proj.weight", 1, 0.1, {.kind = OPTIMIZER_ADAMW8BIT, ADAM}}};
+    static const char *const lines[] = {
+        "the adamw state of 1 tensor was rounded to 8 bits for adamw8bit",
+        "the adamw8bit state of 1 tensor was widened to fp32 for adamw"};
+    for (int way = 0; way < 2; way++) {
+        struct rig_config configs[2] = {config_of(KIND_ADAMW), config_of(KIND_ADAMW)};
+        struct files f;
+        files_open(&f);
+        configs[1 - way].groups = one, configs[1 - way].group_count = 1;
+        struct run_job first = {.config = configs[0], .end = 1, .to = f.there};
+        struct run_job then = {.config = configs[1], .from = f.there, .begin = 1, .end = 2};
+        run_job(&first, 1);
+        run_job(&then, 2);
+        assert_int_equal(count_lines(then.lines, lines[way]), 1);
+        assert_int_equal(count_lines(then.lines, lines[1 - way]), 0);
+        free(then.params), free(first.params);
+        scratch_close(&f.s);
+    }
+}
+
 static void test_other_changes_are_refused(void **state)
 {
     (void)state;
@@ -435,6 +460,7 @@ int main(void)
         cmocka_unit_test(test_a_run_continues_on_any_layout),
         cmocka_unit_test(test_tp_ranks_continue),
         cmocka_unit_test(test_adamw_is_converted),
+        cmocka_unit_test(test_conversions_are_counted),
         cmocka_unit_test(test_other_changes_are_refused),
         cmocka_unit_test(test_changed_codes_are_named),
         cmocka_unit_test(test_older_arithmetic_is_told),

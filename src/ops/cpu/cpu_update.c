@@ -65,7 +65,8 @@ static const float *update_chunk(const struct update *update, const struct cpu_f
                                  const struct update_segment *s, int64_t first, int64_t n,
                                  float *room)
 {
-    float converted[CHUNK], *param = s->param + first, *m = (float *)s->m + first;
+    float converted[CHUNK], *param = s->param + first;
+    float *m = s->m ? (float *)s->m + first : NULL; /* sgd may have none */
     if (update->rule == UPDATE_ADAMW8) {
         cpu_adamw8(f, s, update->number, first, first + n);
         return param;
@@ -73,7 +74,7 @@ static const float *update_chunk(const struct update *update, const struct cpu_f
     const float *grad = cpu_as_f32(s->grad, s->grad_type, first, n, converted);
     switch (update->rule) {
     case UPDATE_SGD:
-        if (s->m)
+        if (m)
             sgd_momentum(*f, update->nesterov, n, grad, m, param);
         else
             sgd(*f, n, grad, param);

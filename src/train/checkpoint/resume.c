@@ -118,14 +118,12 @@ static void tell_conversion(struct resume *r, const struct checkpoint_state *sta
     const struct checkpoint_conversion *c = &r->conversion;
     if (c->to_codes > 0)
         log_info(r->env,
-                 "the checkpoint has the state of adamw; that of %" PRId64
-                 " tensors was rounded to 8 bits for adamw8bit",
-                 c->to_codes);
+                 "the adamw state of %" PRId64 " tensor%s was rounded to 8 bits for adamw8bit",
+                 c->to_codes, c->to_codes == 1 ? "" : "s");
     if (c->from_codes > 0)
         log_info(r->env,
-                 "the checkpoint has the state of adamw8bit; that of %" PRId64
-                 " tensors was widened to fp32 for adamw",
-                 c->from_codes);
+                 "the adamw8bit state of %" PRId64 " tensor%s was widened to fp32 for adamw",
+                 c->from_codes, c->from_codes == 1 ? "" : "s");
     if (c->codes > 0 && strstr(changes, "parallel.tp:"))
         log_info(r->env, "8-bit moments are encoded again, because parallel.tp changed");
     if (state->arithmetic < OPS_ARITHMETIC && strcmp(r->source->print->device, "cpu") == 0)
