@@ -415,6 +415,20 @@ static void report_ready(struct trainer *t)
 
 /* --- the end -------------------------------------------------------------------------------- */
 
+/* The model state of a single rank that holds everything: parameters, gradients and masters have 8
+ * bytes together, in fp32 as with 16-bit parameters; the optimizer adds its own. */
+static size_t whole_state(const struct trainer *t)
+{
+    const struct unit_graph *graph = model_graph(t->session.model);
+    const struct zero_config store = trainer_store_config(t->config);
+    double bytes = 0;
+    for (int i = 0; i < graph->tensor_count; i++) {
+        struct optimizer optimizer = zero_optimizer_of(&store, &graph->tensors[i]);
+        bytes += (double)unit_tensor_whole(&graph->tensors[i]) * (8 + optimizer_bytes(&optimizer));
+    }
+    return (size_t)bytes;
+}
+
 /* The memory of the worst rank, and what a single rank would need. */
 static enum status note_state(struct trainer *t)
 {
@@ -425,7 +439,7 @@ static enum status note_state(struct trainer *t)
     s->state_bytes = t->held.state_bytes;
     s->state_rank = t->held.state_rank;
     s->part = spread_count(&t->session.spread, t->session.zero);
-    s->whole_bytes = (size_t)unit_graph_count(model_graph(t->session.model)) * 4 * sizeof(float);
+    s->whole_bytes = whole_state(t);
     s->held = t->held;
     s->built_bytes = t->held.total_bytes;
     return STATUS_OK;

@@ -204,6 +204,8 @@ static void test_wrong_values_are_refused(void **state)
     expect("optimizer.groups=[{'lr_mul':2}]", STATUS_CONFIG, "entry 1 has no `match`");
     expect("train.lr=0 train.min_lr=0 optimizer.groups=[{'match':'*'},{'match':'*','lr':1}]",
            STATUS_CONFIG, "optimizer.groups entry 2: lr follows the schedule as a multiple of");
+    expect("train.lr=1e-20 train.min_lr=0 optimizer.groups=[{'match':'*','lr':1e-3}]",
+           STATUS_CONFIG, "optimizer.groups entry 1: lr is more than 1e+09 times train.lr 1e-20");
     expect("train.lr=0 train.min_lr=0 optimizer.groups=[{'match':'*','lr_mul':2}]", STATUS_OK,
            NULL);
 }

@@ -412,10 +412,13 @@ static enum status read_all(const struct reader *r, const json_t *root,
     if (!format || strcmp(format, FORMAT_WORD) != 0)
         return FAIL(r->env, FORMAT, "'%s' is not the state of a checkpoint", r->origin);
     TRY(read_count(r, root, "version", INT64_MAX, &version));
-    if (version < 1 || version > CHECKPOINT_VERSION)
-        return FAIL(r->env, FORMAT,
-                    "'%s' is of version %" PRId64 "; this sifr reads versions up to %d", r->origin,
-                    version, CHECKPOINT_VERSION);
+    if (version < 1)
+        return FAIL(r->env, FORMAT, "'%s' has no version", r->origin);
+    if (version > CHECKPOINT_VERSION) /* not damaged: an older checkpoint must not replace it */
+        return FAIL(r->env, CONFIG,
+                    "'%s' is of version %" PRId64 ", and this sifr reads versions up to %d; use "
+                    "the sifr that wrote it, or a newer one",
+                    r->origin, version, CHECKPOINT_VERSION);
     TRY(read_progress(r, root, &state->progress));
     TRY(read_config(r, root, state));
     if (json_object_get(root, "workers")) /* missing in checkpoints of early versions */

@@ -25,12 +25,14 @@ static const char *const kind_words[] = {[OPTIMIZER_ADAMW] = "adamw",
                                          [OPTIMIZER_KINDS] = NULL};
 static const char *const rounding_words[] = {"nearest", "stochastic", NULL};
 
+#define MOST_LR_MUL 1e9
 #define GROUP(name, kind) \
     .key = #name, .type = OPTION_##kind, .offset = offsetof(struct optimizer_group, name)
 #define OWN(name, kind) GROUP(name, kind), .unset = "inherit"
 static const struct option group_fields[] = {
     {GROUP(match, STRING), .value_name = "GLOB", .help = "tensor names"},
-    {GROUP(lr_mul, REAL), .fallback = "1", RANGE(0, 1e9), .help = "factor for the learning rate"},
+    {GROUP(lr_mul, REAL), .fallback = "1", RANGE(0, MOST_LR_MUL),
+     .help = "factor for the learning rate"},
     {GROUP(wd_mul, REAL), .fallback = "1", RANGE(0, 1e9), .help = "factor for the weight decay"},
     {OWN(kind, CHOICE), .choices = kind_words, .help = "optimizer"},
     {OWN(lr, REAL), RANGE(0, 1e3), .help = "peak learning rate"},
@@ -171,6 +173,11 @@ static enum status check_group(struct env *env, const struct run_config *config,
                     "optimizer.groups entry %d: lr follows the schedule as a multiple of train.lr, "
                     "which is 0; set train.lr above 0",
                     number);
+    if (!isnan(group->lr) && group->lr / config->train.lr > MOST_LR_MUL)
+        return FAIL(env, CONFIG,
+                    "optimizer.groups entry %d: lr is more than %g times train.lr %g; raise "
+                    "train.lr",
+                    number, MOST_LR_MUL, config->train.lr);
     return STATUS_OK;
 }
 
