@@ -85,7 +85,8 @@ static bool weights_are_given(const struct trainer *t)
     return t->config->source && t->done.skipped == t->step;
 }
 
-/* A step whose loss or gradient is not finite changes nothing; too many in a row end the run. */
+/* A step whose loss or gradient is not finite changes nothing. Too many in a row end the run, and so
+ * does a loss that is not finite in the last step: then the weights are not, either. */
 static enum status note_skip(struct trainer *t, const struct engine_result *result)
 {
     const struct unit_graph *graph = model_graph(t->session.model);
@@ -111,7 +112,8 @@ static enum status note_skip(struct trainer *t, const struct engine_result *resu
     else
         log_warn(t->env, "step %" PRId64 " skipped: the loss is %g%s", t->step, result->loss,
                  describe_origin(t, result->bad_micro_batch, origin, sizeof origin));
-    if (t->done.skips_in_row < t->config->train.max_skips)
+    bool at_end = t->step == t->config->train.steps && !isfinite(result->loss);
+    if (t->done.skips_in_row < t->config->train.max_skips && !at_end)
         return STATUS_OK;
     const char *advice = weights_are_given(t) && !isfinite(result->loss)
                              ? "check the weights of model.path: the loss is not finite with "
@@ -120,9 +122,10 @@ static enum status note_skip(struct trainer *t, const struct engine_result *resu
                              ? "lower train.lr or raise train.warmup, or use precision.mode bf16"
                              : "lower train.lr or raise train.warmup";
     return FAIL(t->env, DIVERGED,
-                "%" PRId64
-                " steps in a row were skipped (train.max_skips), the last is step %" PRId64 "; %s",
-                t->done.skips_in_row, t->step, advice);
+                "%" PRId64 " steps in a row were skipped (%s), the last is step %" PRId64 "; %s",
+                t->done.skips_in_row,
+                at_end ? "and the run ends with a loss that is not finite" : "train.max_skips",
+                t->step, advice);
 }
 
 /* The traffic since the last count, added to that of the run's steps. */

@@ -318,6 +318,22 @@ static void test_divergence_is_reported(void **state)
     rig_close(&rig);
 }
 
+/* Weights that are not finite are not saved at the end, however many steps may be skipped. */
+static void test_divergence_at_the_end(void **state)
+{
+    (void)state;
+    struct run_rig rig;
+    struct trainer_summary summary;
+    rig_open(&rig);
+    rig_config(&rig, "train.steps=8 train.lr=1000 train.clip=0 train.max_skips=100 train.warmup=0 "
+                     "train.weight_decay=1000 train.eval_batches=1");
+    assert_int_equal(rig_train(&rig, "run", false, NULL, &summary), STATUS_DIVERGED);
+    scratch_expect(&rig.scratch, "the run ends with a loss that is not finite");
+    assert_string_equal(summary.end, "diverged");
+    assert_string_equal(summary.checkpoint, "");
+    rig_close(&rig);
+}
+
 /* Lowering the loss scale is not enough: the run ends nevertheless. */
 static void test_divergence_ends_an_fp16_run(void **state)
 {
@@ -504,6 +520,7 @@ int main(void)
         cmocka_unit_test(test_stop_saves_the_model),
         cmocka_unit_test(test_stop_before_the_first_step_saves_nothing),
         cmocka_unit_test(test_divergence_is_reported),
+        cmocka_unit_test(test_divergence_at_the_end),
         cmocka_unit_test(test_divergence_ends_an_fp16_run),
         cmocka_unit_test(test_the_loss_scale_is_recorded),
         cmocka_unit_test(test_fresh_runs_keep_old_folders),
