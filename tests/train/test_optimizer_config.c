@@ -121,7 +121,7 @@ static void test_the_printed_form_parses_to_the_same(void **state)
         options_print_yaml(again.options, &again.yaml);
         assert_string_equal(text_string(&rig.yaml), text_string(&again.yaml));
         struct optimizer a = run_optimizer(&rig.config), b = run_optimizer(&again.config);
-        assert_memory_equal(&a, &b, sizeof a);
+        assert_true(a.kind == b.kind && optimizer_same(&a, &b));
         for (int g = 0; g < rig.config.optimizer.groups.count; g++) {
             const struct zero_group *x = &rig.config.groups[g], *y = &again.config.groups[g];
             assert_string_equal(x->match, y->match);

@@ -65,8 +65,9 @@ static const float *update_chunk(const struct update *update, const struct cpu_f
                                  const struct update_segment *s, int64_t first, int64_t n,
                                  float *room)
 {
-    float converted[CHUNK], *param = s->param + first;
-    float *m = s->m ? (float *)s->m + first : NULL; /* sgd may have none */
+    float converted[CHUNK];
+    float *param = s->param ? s->param + first : NULL; /* muon has none */
+    float *m = s->m ? (float *)s->m + first : NULL;    /* sgd may have none */
     if (update->rule == UPDATE_ADAMW8) {
         cpu_adamw8(f, s, update->number, first, first + n);
         return param;
