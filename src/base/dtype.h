@@ -26,18 +26,28 @@ bool dtype_parse(const char *name, enum dtype *type); /* false when unknown */
 void dtype_convert(void *dst, enum dtype dst_type, const void *src, enum dtype src_type,
                    int64_t count);
 
-static inline float bf16_to_f32(uint16_t h)
+static inline uint32_t f32_bits(float f)
 {
-    uint32_t bits = (uint32_t)h << 16;
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+static inline float f32_from_bits(uint32_t bits)
+{
     float f;
     memcpy(&f, &bits, sizeof f);
     return f;
 }
 
+static inline float bf16_to_f32(uint16_t h)
+{
+    return f32_from_bits((uint32_t)h << 16);
+}
+
 static inline uint16_t f32_to_bf16(float f) /* to nearest even; NaN stays NaN */
 {
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
+    uint32_t bits = f32_bits(f);
     if ((bits & 0x7fffffffu) > 0x7f800000u)
         return (uint16_t)((bits >> 16) | 0x0040u);
     return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);

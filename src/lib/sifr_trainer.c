@@ -144,9 +144,10 @@ static enum status check_optimizer(struct env *env, const char *where, enum sifr
         return FAIL(env, CONFIG, "%s: nesterov is %d; 1 is yes, -1 no, 0 the default", where,
                     nesterov);
     if (!is_own(momentum, 1))
-        return FAIL(env, CONFIG,
-                    "%s: momentum is %g; it must be below 1; -1 is none, 0 the default", where,
-                    momentum);
+        return FAIL(
+            env, CONFIG,
+            "%s: momentum is %g; it must be below 1. Set -1 for no momentum, 0 for the default",
+            where, momentum);
     return STATUS_OK;
 }
 

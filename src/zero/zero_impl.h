@@ -130,8 +130,8 @@ struct zero {
     struct comm *gather_comm;  /* the ranks of a copy; NULL: this rank holds all of it */
     struct comm *replica_comm; /* the owners of the same shard; NULL: this rank alone */
     struct comm *reduce_comm;  /* all ranks; NULL: one rank */
-    struct comm *muon_comm;    /* the owners, where Muon updates tensors; NULL: one owner, or this
-                               rank is none */
+    struct comm *muon_comm;    /* the owners, where Muon updates tensors; NULL: there is one
+                               owner, or this rank owns nothing */
     struct comm *lend_comm;    /* between PP stages: tied params, to the stage that borrows them */
     struct comm *lent_comm;    /* between PP stages: sums of their gradients, back; both NULL
                                without a pipeline */

@@ -210,20 +210,6 @@ struct zero_range zero_code_blocks(int skip, struct zero_range elements)
     return (struct zero_range){first, last + 1 - first};
 }
 
-static uint32_t bits_of(float f)
-{
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    return bits;
-}
-
-static float of_bits(uint32_t bits)
-{
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
 void zero_decode(enum zero_state state, const uint8_t *codes, const uint8_t *scales, int64_t skip,
                  int64_t count, int threads, float *out)
 {
@@ -231,10 +217,10 @@ void zero_decode(enum zero_state state, const uint8_t *codes, const uint8_t *sca
     for (int64_t i = 0; i < count; i++) {
         uint8_t scale = scales[(skip + i) / OPS_BLOCK];
         if (state == ZERO_MOMENTUM) {
-            out[i] = of_bits(code8_decode(codes[i] & 0x7fu, scale, CODE8_TOP_M) |
-                             (uint32_t)(codes[i] & 0x80u) << 24);
+            out[i] = f32_from_bits(code8_decode(codes[i] & 0x7fu, scale, CODE8_TOP_M) |
+                                   (uint32_t)(codes[i] & 0x80u) << 24);
         } else {
-            float root = of_bits(code8_decode(codes[i], scale, CODE8_TOP_V));
+            float root = f32_from_bits(code8_decode(codes[i], scale, CODE8_TOP_V));
             out[i] = root * root;
         }
     }
@@ -247,7 +233,7 @@ void moments_encode(enum zero_state state, const float *values, int count, uint8
     int top = signs ? CODE8_TOP_M : CODE8_TOP_V;
     uint32_t bits[OPS_BLOCK], most = 0;
     for (int i = 0; i < count; i++) {
-        bits[i] = bits_of(signs ? values[i] : sqrtf(values[i]));
+        bits[i] = f32_bits(signs ? values[i] : sqrtf(values[i]));
         most = code8_magnitude(bits[i]) > most ? code8_magnitude(bits[i]) : most;
     }
     *scale = code8_scale(most);

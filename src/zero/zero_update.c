@@ -374,7 +374,7 @@ enum status zero_publish(struct zero *zero, int64_t updates)
     return publish_params(zero);
 }
 
-/* The update of one batch. On a dry device segments cannot be read, so its price is told. */
+/* Updates one batch. A dry device cannot read the segments, so this adds the price itself. */
 static void update_batch(struct zero *zero, int b, int64_t t)
 {
     const struct zero_batch *batch = &zero->batches[b];

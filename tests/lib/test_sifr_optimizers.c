@@ -138,7 +138,7 @@ static void test_groups_have_their_own_settings(void **state)
         struct outcome two = outcome_of(options, 2);
         assert_memory_equal(&o, &two, sizeof o);
     }
-    /* Weight decay -1 is none, like a factor of 0; a group of zeros changes nothing. */
+    /* Weight decay -1 turns decay off, as a factor of 0 does. A group of zeros changes nothing. */
     const struct sifr_group none[] = {{.match = "a.*", .lr_mul = 1, .wd_mul = 0}};
     const struct sifr_group same_as_before[] = {{.match = "a.*", .lr_mul = 1, .wd_mul = 1}};
     options.groups = &groups[5];
@@ -277,7 +277,7 @@ static void test_wrong_matrices_are_refused(void **state)
     refuse_param(param, "it needs 2 dims and must divide shape[1]");
 }
 
-/* Ranks with other settings are told, not left to compute different weights. */
+/* Ranks whose settings differ get an error. */
 static void test_ranks_must_agree(void **state)
 {
     (void)state;

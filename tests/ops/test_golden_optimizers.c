@@ -2,8 +2,8 @@
  * PyTorch in double, Muon in double, AdamW with 8-bit moments exactly. Two segments, one matrix
  * each, with their own learning rate and decay.
  *
- * Without arguments it tests the back ends that run on any machine; with `cuda`, a GPU, and exits
- * with 77 if there is none.
+ * Without arguments it tests the back ends that run on any machine; with `cuda` it tests a GPU,
+ * and exits with 77 if the machine has none.
  */
 #include <jansson.h>
 #include <math.h>
@@ -194,7 +194,7 @@ static void step(struct replay *replay, size_t t)
 
 /* --- comparing ------------------------------------------------------------------------------ */
 
-/* Against the list with this key; if there is none, the rule has no such state. */
+/* Compares with the list that has this key. A rule without such a state has no list. */
 static void assert_near(const struct replay *replay, size_t s, const char *key, const float *data,
                         double bound)
 {

@@ -83,8 +83,8 @@ static inline int64_t next_chunk(int64_t *next)
     return __atomic_fetch_add(next, 1, __ATOMIC_RELAXED);
 }
 
-/* Sums over rows are formed over blocks of so many rows, one partial sum for each, and the partial
- * sums are added in order: at most ROW_BLOCKS, enough work for many threads, few partial sums. */
+/* How many rows a block has in sums over rows. Each block has a partial sum, and the partial sums
+ * are added in order. There are at most ROW_BLOCKS: enough work for many threads. */
 #define ROW_BLOCKS 64
 static inline int64_t cpu_block_rows(int64_t rows)
 {

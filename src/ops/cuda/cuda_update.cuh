@@ -347,9 +347,8 @@ static __device__ inline bool is_wide_segment(const kernel_segment &s)
 /* --- the rules ---
  *
  * Each holds the state of four elements. step turns their gradients into new parameters, or into
- * what is stored as the copy. Most elements are independent; those of a rule in blocks (BLOCKS)
- * share scales with the others of their block, in lanes beside this one. There settle finds the
- * scales, and all lanes call it. skip: elements that a segment's tiles have before its first. */
+ * what is stored as the copy. With BLOCKS, the elements of a block share scales, and the block lies
+ * in neighbouring lanes: settle finds the scales, and all lanes call it. skip: elements that a segment's tiles have before its first. */
 
 struct flat_rule {
     static constexpr bool BLOCKS = false, PARAM = true; /* PARAM: it reads and writes params */

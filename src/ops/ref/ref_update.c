@@ -50,20 +50,6 @@ static void adamw(const struct factors *f, const struct update_segment *s)
         adamw_element(f, s, i, &m[i], &v[i]);
 }
 
-static uint32_t bits_of(float f)
-{
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    return bits;
-}
-
-static float of_bits(uint32_t bits)
-{
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
 /* Elements first .. end-1 of a segment, which are one block. */
 static void adamw8_block(const struct factors *f, const struct update_segment *s, int64_t number,
                          int64_t first, int64_t end, int64_t block)
@@ -72,23 +58,24 @@ static void adamw8_block(const struct factors *f, const struct update_segment *s
     uint8_t *m_codes = s->m, *v_codes = s->v;
     uint32_t most_m = 0, most_root = 0;
     for (int64_t i = first, k = 0; i < end; i++, k++) {
-        m[k] = of_bits(code8_decode(m_codes[i] & 0x7fu, s->m_scale[block], CODE8_TOP_M) |
-                       (uint32_t)(m_codes[i] & 0x80u) << 24);
-        float u = of_bits(code8_decode(v_codes[i], s->v_scale[block], CODE8_TOP_V)), v = u * u;
+        m[k] = f32_from_bits(code8_decode(m_codes[i] & 0x7fu, s->m_scale[block], CODE8_TOP_M) |
+                             (uint32_t)(m_codes[i] & 0x80u) << 24);
+        float u = f32_from_bits(code8_decode(v_codes[i], s->v_scale[block], CODE8_TOP_V)),
+              v = u * u;
         adamw_element(f, s, i, &m[k], &v);
         root[k] = sqrtf(v);
-        uint32_t a = code8_magnitude(bits_of(m[k])), b = code8_magnitude(bits_of(root[k]));
+        uint32_t a = code8_magnitude(f32_bits(m[k])), b = code8_magnitude(f32_bits(root[k]));
         most_m = a > most_m ? a : most_m;
         most_root = b > most_root ? b : most_root;
     }
     s->m_scale[block] = code8_scale(most_m);
     s->v_scale[block] = code8_scale(most_root);
     for (int64_t i = first, k = 0; i < end; i++, k++) {
-        uint32_t a = code8_magnitude(bits_of(m[k])), b = code8_magnitude(bits_of(root[k]));
+        uint32_t a = code8_magnitude(f32_bits(m[k])), b = code8_magnitude(f32_bits(root[k]));
         int32_t random = code8_random(s->key, (uint64_t)(s->first + i), (uint64_t)number);
         uint32_t m_code = code8_encode(a, s->m_scale[block], CODE8_TOP_M, -1);
         uint32_t v_code = code8_encode(b, s->v_scale[block], CODE8_TOP_V, random);
-        m_codes[i] = (uint8_t)(m_code | (bits_of(m[k]) >> 24 & 0x80u));
+        m_codes[i] = (uint8_t)(m_code | (f32_bits(m[k]) >> 24 & 0x80u));
         v_codes[i] = (uint8_t)(v_code == 0 && b > 0 ? 1 : v_code);
     }
 }
