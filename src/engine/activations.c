@@ -26,7 +26,7 @@ struct activations {
     struct unit_buffers *units;
     char *shared, *scratch;
     char *room[2]; /* (N, C) each: units write to them alternately */
-    char *carry;   /* a residual copied out of `shared` where unit types change; or NULL */
+    char *copy;    /* a residual copied out of `shared` where unit types change; or NULL */
     size_t stream_bytes;
 };
 
@@ -105,12 +105,12 @@ static enum status alloc_units(struct activations *a, struct unit_shape shape, u
 /* A unit may write its output residual to `shared`. A next unit of the same type reads it before it
  * overwrites it, since its input sum comes first. A unit of another type that also has shared
  * buffers might not, nor units of a type that do not have the same buffers. */
-static bool needs_carry(const struct activations *a, int u)
+static bool needs_copy(const struct activations *a, int u)
 {
     return u + 1 < a->graph->unit_count && a->units[u].bytes[SHARED] > 0 &&
            a->units[u + 1].bytes[SHARED] > 0 &&
            (a->graph->units[u].type != a->graph->units[u + 1].type ||
-            a->graph->units[u].type->carry);
+            a->graph->units[u].type->differs);
 }
 
 enum status activations_create(struct ops *ops, const struct unit_graph *graph,
@@ -131,10 +131,10 @@ enum status activations_create(struct ops *ops, const struct unit_graph *graph,
     for (int i = 0; i < 2; i++)
         TRY_OR(undo,
                device_alloc(ops->device, MEM_ACTIVATIONS, "stream", a->stream_bytes, &a->room[i]));
-    for (int u = 0; u < graph->unit_count && !a->carry; u++)
-        if (needs_carry(a, u))
-            TRY_OR(undo, device_alloc(ops->device, MEM_ACTIVATIONS, "stream", a->stream_bytes,
-                                      &a->carry));
+    for (int u = 0; u < graph->unit_count && !a->copy; u++)
+        if (needs_copy(a, u))
+            TRY_OR(undo,
+                   device_alloc(ops->device, MEM_ACTIVATIONS, "stream", a->stream_bytes, &a->copy));
     *activations = a;
     return STATUS_OK;
 undo:
@@ -155,7 +155,7 @@ void activations_destroy(struct activations *a)
     device_free(device, a->scratch);
     device_free(device, a->room[0]);
     device_free(device, a->room[1]);
-    device_free(device, a->carry);
+    device_free(device, a->copy);
     mem_free(a->env, a->units);
     mem_free(a->env, a);
 }
@@ -189,12 +189,12 @@ void activations_advance(const struct activations *a, int u, struct unit_run *ru
     run->residual = run->out_residual;
     run->pending = run->out_pending;
     run->out_residual = run->out_pending = NULL;
-    if (!needs_carry(a, u) || (a->graph->units[u].type->carry && !run->pending))
+    if (!needs_copy(a, u) || (a->graph->units[u].type->differs && !run->pending))
         return; /* in the second case the residual is in `room` */
     size_t bytes =
         a->stream_bytes / (size_t)a->graph->stream_width * (size_t)unit_out_width(a->graph, u);
-    device_copy(run->stream, a->carry, run->residual, bytes);
-    run->residual = a->carry;
+    device_copy(run->stream, a->copy, run->residual, bytes);
+    run->residual = a->copy;
 }
 
 bool activations_needs_rebuild(const struct activations *a, int u)

@@ -340,7 +340,7 @@ static const struct unit_type inner_type = {
             [PASS_BACKWARD] = user_backward},
     .buffers = user_buffers,
     .work = user_work,
-    .carry = true,
+    .differs = true,
 };
 
 static const struct unit_type split_type = {
@@ -357,7 +357,7 @@ static const struct unit_type split_type = {
             [PASS_BACKWARD_WEIGHT] = user_weights},
     .buffers = user_buffers,
     .work = user_work,
-    .carry = true,
+    .differs = true,
 };
 
 static const struct unit_type last_type = {

@@ -1,4 +1,4 @@
-/* model -- GPT-2 and Llama as units: sizes, presets, and the graph that store and engine work on.
+/* model -- GPT-2, Llama and SARS as units: sizes, presets, and the graph that store and engine work on.
  *
  * Tensors have the names and the orientation of Hugging Face files, so loading and saving need no
  * conversion: GPT-2's matrices are [in][out], Llama's [out][in].
@@ -8,8 +8,41 @@
 #include "base/options.h"
 #include "unit/unit.h"
 
-enum model_arch { MODEL_GPT2, MODEL_LLAMA };
+enum model_arch { MODEL_GPT2, MODEL_LLAMA, MODEL_SARS, MODEL_ARCHS };
+const char *model_arch_word(int arch); /* the value of model.arch: "llama" */
 enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 };
+
+/* sars.*: how a SARS model is trained, and whether its positions are rotated. docs/sars.md */
+enum sars_gate {
+    SARS_GATE_GLOBAL, /* the goodness of the whole step gates its gradient */
+    SARS_GATE_LOCAL,  /* that of each micro-batch gates the gradient of the micro-batch */
+    SARS_GATE_OFF
+};
+struct sars_config {
+    int gate;           /* enum sars_gate */
+    int sign;           /* 0: the second loss has logits + G, 1: logits - G */
+    bool standardise;   /* G of each token is standardised in the second loss */
+    bool rope;          /* queries and keys are rotated by their positions */
+    double meta_weight; /* of the second loss */
+    double meta_clip;   /* of the norm of its gradient; 0 = off */
+    double clamp;       /* of each element of the first loss's gradient; 0 = off */
+};
+
+/* A block's part of the statistic, in the order of the layers: sums over the tokens of a step for
+ * the projections q, k, v, o of C neurons each. */
+enum { SARS_KINDS = 4 };
+enum sars_statistic {
+    SARS_GOODNESS, /* (4, C) */
+    SARS_ACTIVE,   /* (4, C) tokens for which the neuron is active */
+    SARS_ENTROPY,  /* (4) */
+    SARS_STATISTICS
+};
+/* Where a part of it begins; that of SARS_STATISTICS is its length. */
+static inline int64_t sars_statistic_at(enum sars_statistic part, int64_t width)
+{
+    return part < SARS_STATISTICS ? (int64_t)part * SARS_KINDS * width
+                                  : SARS_KINDS * (2 * width + 1);
+}
 
 /* Sizes. 0 (2 for tied) means: from the preset, or derived. model_resolve fills in every field. */
 struct model_config {
@@ -23,11 +56,13 @@ struct model_config {
     double rope_theta;
     int rope_scaling; /* enum rope_scaling */
     double rope_factor, rope_low, rope_high;
-    int64_t rope_original; /* original_max_position_embeddings */
-    const char *path;      /* a Hugging Face directory to start from; "" = none */
+    int64_t rope_original;   /* original_max_position_embeddings */
+    const char *path;        /* a Hugging Face directory to start from; "" = none */
+    struct sars_config sars; /* where arch is MODEL_SARS */
 };
 
 extern const struct option_table model_options; /* model.* over struct model_config */
+extern const struct option_table sars_options;  /* sars.* over struct model_config */
 
 /* Fill in what the user did not set, from the preset or derived, and check. Errors name the key,
  * the problem and a fix ("model.heads: 6 does not divide model.width 128; try 4 or 8"). */

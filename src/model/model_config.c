@@ -33,7 +33,7 @@ const int model_preset_count = sizeof model_presets / sizeof model_presets[0];
 const char *const model_preset_names[] = {PRESETS(NAME) NULL};
 
 /* --- keys ----------------------------------------------------------------------------------- */
-static const char *const arch_names[] = {"gpt2", "llama", NULL};
+static const char *const arch_names[] = {"gpt2", "llama", "sars", NULL};
 static const char *const tied_names[] = {"no", "yes", "auto", NULL};
 static const char *const scaling_names[] = {"none", "linear", "llama3", NULL};
 enum { TIED_NO, TIED_YES, TIED_AUTO };
@@ -99,6 +99,48 @@ static const struct option options_model[] = {
 const struct option_table model_options = {.title = "model",
                                            .options = options_model,
                                            .count = sizeof options_model / sizeof options_model[0]};
+
+static const char *const gate_names[] = {"global", "local", "off", NULL};
+static const char *const sign_names[] = {"plus", "minus", NULL};
+
+#define SARS_REAL(field_, fallback_, help_)                                          \
+    {                                                                                \
+        .key = "sars." #field_, .type = OPTION_REAL,                                 \
+        .offset = offsetof(struct model_config, sars.field_), .fallback = fallback_, \
+        .help = help_, .ranged = true, .min = 0, .max = 1e30                         \
+    }
+#define SARS_CHOICE(field_, names_, fallback_, help_)                                \
+    {                                                                                \
+        .key = "sars." #field_, .type = OPTION_CHOICE,                               \
+        .offset = offsetof(struct model_config, sars.field_), .fallback = fallback_, \
+        .help = help_, .choices = names_                                             \
+    }
+#define SARS_BOOL(field_, fallback_, help_)                                                        \
+    {                                                                                              \
+        .key = "sars." #field_, .type = OPTION_BOOL,                                               \
+        .offset = offsetof(struct model_config, sars.field_), .fallback = fallback_, .help = help_ \
+    }
+
+static const struct option options_sars[] = {
+    SARS_CHOICE(gate, gate_names, "global",
+                "neurons whose goodness is not above 0 get no gradient: by the sums of the whole "
+                "step, of each micro-batch, or never"),
+    SARS_CHOICE(sign, sign_names, "plus", "sign of the goodness in the second loss"),
+    SARS_BOOL(standardise, "no", "standardise the goodness of each token in the second loss"),
+    SARS_REAL(meta_weight, "1", "weight of the second loss"),
+    SARS_REAL(meta_clip, "0", "limit of the norm of the second loss's gradient; 0 = none"),
+    SARS_REAL(clamp, "1", "limit of each element of the first loss's gradient; 0 = none"),
+    SARS_BOOL(rope, "no", "rotate queries and keys by their positions"),
+};
+
+const struct option_table sars_options = {
+    .title = "sars", .options = options_sars, .count = sizeof options_sars / sizeof *options_sars};
+
+const char *model_arch_word(int arch)
+{
+    CHECK(arch >= 0 && arch < MODEL_ARCHS);
+    return arch_names[arch];
+}
 
 /* --- checks --------------------------------------------------------------------------------- */
 static enum status check_size(struct env *env, const char *key, int64_t value, int64_t most)

@@ -203,6 +203,32 @@ bool unit_writes_piece(const struct unit_graph *graph, int u, int piece)
     return unit_uses_piece(graph, u, written, piece);
 }
 
+bool unit_piece_is_frozen(const struct unit_graph *graph, int piece)
+{
+    for (int u = 0; u < graph->unit_count; u++)
+        if (unit_writes_piece(graph, u, piece))
+            return false;
+    return true;
+}
+
+bool unit_tensor_is_frozen(const struct unit_graph *graph, int tensor)
+{
+    return unit_piece_is_frozen(graph, graph->params[unit_param_of(graph, tensor)].piece);
+}
+
+enum unit_phase unit_param_phase(const struct unit_graph *graph, int param)
+{
+    return graph->tensors[graph->params[param].first_tensor].phase;
+}
+
+bool unit_has_phase(const struct unit_graph *graph, enum unit_phase phase)
+{
+    for (int p = 0; p < graph->param_count; p++)
+        if (unit_param_phase(graph, p) == phase)
+            return true;
+    return false;
+}
+
 bool unit_has_parts(const struct unit *unit)
 {
     return unit->type->run[PASS_BACKWARD_INPUT] != NULL;
@@ -296,6 +322,17 @@ static void check_split(const struct unit_tensor *tensor)
         inconsistent(tensor->name, "has more units than the largest part");
 }
 
+static void check_rules(const struct unit_graph *graph, const struct unit_tensor *tensor,
+                        enum unit_phase phase)
+{
+    if (tensor->phase != phase)
+        inconsistent(tensor->name, "has another phase than the first tensor of its param");
+    if (tensor->gated && (tensor->gate < 0 || tensor->gate + tensor->shape[0] > graph->statistics))
+        inconsistent(tensor->name, "has a gate outside the model's statistic");
+    if (!(tensor->limit >= 0))
+        inconsistent(tensor->name, "has a negative limit");
+}
+
 static void check_tensors(const struct unit_graph *graph)
 {
     int next_tensor = 0;
@@ -306,6 +343,8 @@ static void check_tensors(const struct unit_graph *graph)
         const char *name = graph->tensors[param->first_tensor].name;
         if (param->first_tensor != next_tensor || param->tensor_count < 1)
             inconsistent(name, "does not follow the tensors of the param before it");
+        for (int t = 0; t < param->tensor_count; t++)
+            check_rules(graph, &graph->tensors[next_tensor + t], unit_param_phase(graph, p));
         for (int t = 0; t < param->tensor_count - 1; t++)
             if (is_uneven(&graph->tensors[next_tensor + t]))
                 inconsistent(name, "is cut unevenly but is not the last tensor of its param");

@@ -17,6 +17,9 @@
  * output of the last branch, which has not been added yet. So the addition fuses with the next norm
  * across the boundary of units. Both have the same gradient, so backward carries one tensor.
  *
+ * Beside the stream, units may pass on a *carry*: values without tokens, such as matrices that each
+ * layer derives from those of the layer below. Its gradient comes back in the same way.
+ *
  * A unit may also offer its backward pass in two parts. Pipelines use them: another stage waits for
  * the gradient of the unit's input, but nobody waits for the gradients of its params.
  *
@@ -48,6 +51,14 @@ enum unit_init {
     INIT_ONE,
     INIT_NORMAL /* standard deviation init_scale */,
     INIT_UNIFORM /* in +- init_scale */
+};
+
+/* A model may have two losses, each with tensors of its own, in one backward walk. The gradients of
+ * each have a norm of their own, by which they are clipped. */
+enum unit_phase {
+    PHASE_MAIN, /* the loss */
+    PHASE_META, /* a second loss, which the units form themselves */
+    PHASE_COUNT
 };
 
 /* Which part of a tensor this rank has. All zero: the whole tensor, and no replica of it.
@@ -84,6 +95,11 @@ struct unit_tensor {
     bool decay;   /* weight decay applies; false for norms and biases */
     int matrices; /* hidden layers: columns are divided into this many matrices (3 for GPT-2's
                      c_attn); 0: embedding, head, vector */
+    enum unit_phase phase; /* the same for all tensors of a param */
+    /* What happens to the summed gradient of the step, before its norm is computed: */
+    bool gated; /* row r becomes 0 unless the model's statistic [gate + r] is above 0 */
+    int64_t gate;
+    double limit; /* elements are clamped to -limit .. limit; 0: they are not */
 };
 
 struct unit_param {
@@ -193,6 +209,14 @@ struct unit_run {
     const void *out_residual, *out_pending;
     void *gradient; /* (N, C) backward: of the output stream in, of the input stream out */
 
+    /* The carry, where the graph has one: values that do not belong to tokens and pass from unit to
+     * unit beside the stream. The unit before has set out_carry in its forward pass, to one of its
+     * own buffers or its cache; so a unit may overwrite `carry` once it has read it, unless the
+     * buffer is kept. NULL: no unit before has one. Passes of a backward walk see the same. */
+    const void *carry, *out_carry;
+    void *carry_gradient; /* (carry) backward: of out_carry in, of `carry` out */
+    int64_t step_rows;    /* B T of all micro-batches of the step */
+
     double *loss;     /* PASS_LOSS, PASS_EVAL: the sum of the losses of this micro-batch */
     float *statistic; /* (statistic_count) the unit adds to it; NULL in other passes than forward,
                          backward and loss of a step */
@@ -216,7 +240,7 @@ struct unit_type {
     /* Approximate operations of a forward pass, by which PP stages are balanced. NULL: almost none.
      */
     int64_t (*work)(const struct unit *unit, struct unit_shape shape);
-    bool carry; /* units of this type differ in their buffers: see needs_carry in activations.c */
+    bool differs; /* units of this type differ in their buffers: see needs_copy in activations.c */
     /* Bytes of the decoding cache for `batch` sequences of `tokens` tokens; NULL: no cache. */
     size_t (*cache_bytes)(const struct unit *unit, const struct ops *ops, int64_t batch,
                           int64_t tokens);
@@ -264,6 +288,7 @@ struct unit_graph {
                     const void *const *inputs);
     const void *self;   /* borrowed: for `count` */
     int64_t statistics; /* length of the statistic of the whole model */
+    int64_t carry;      /* elements of the carry, in the compute type; 0: none */
 };
 
 int64_t unit_tensor_count(const struct unit_tensor *tensor); /* elements that this rank has */
@@ -289,6 +314,12 @@ bool unit_writes(const struct unit *unit, enum pass pass, int use);
 int unit_pieces(const struct unit_graph *graph, int u, int pieces[UNIT_MAX_USES]);
 /* Whether a param of the piece is among these uses of unit u (bit i: use i). */
 bool unit_uses_piece(const struct unit_graph *graph, int u, uint32_t uses, int piece);
+/* Whether no unit writes a gradient of the piece: its params are never updated. */
+bool unit_piece_is_frozen(const struct unit_graph *graph, int piece);
+bool unit_tensor_is_frozen(const struct unit_graph *graph, int tensor);
+/* The phase of a param. */
+enum unit_phase unit_param_phase(const struct unit_graph *graph, int param);
+bool unit_has_phase(const struct unit_graph *graph, enum unit_phase phase);
 /* Whether any pass of unit u writes the gradient of a param of the piece. */
 bool unit_writes_piece(const struct unit_graph *graph, int u, int piece);
 /* The width of the stream before and after unit u. */

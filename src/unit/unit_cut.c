@@ -127,7 +127,8 @@ static void fill(const struct unit_graph *whole, const int *pp_stage_of, const s
                                      .input_count = whole->input_count,
                                      .count = whole->count,
                                      .self = whole->self,
-                                     .statistics = whole->statistics};
+                                     .statistics = whole->statistics,
+                                     .carry = whole->carry};
     for (int p = 0; p < whole->param_count; p++) {
         int owner = users[whole->params[p].piece].owner;
         const struct unit_param *param = &whole->params[p];
