@@ -113,7 +113,8 @@ void model_destroy(struct model *model);
 const struct unit_graph *model_graph(const struct model *model);
 const struct model_config *model_config(const struct model *model);
 
-/* 6 N + 12 L C T: floating-point operations of one token, forward and backward. */
+/* 6 N + 12 L C T: floating-point operations of one token, forward and backward. Of SARS' N, the
+ * prototypes count 4, and the maps of their chain 0. */
 double model_flops_per_token(const struct model *model, int64_t tokens);
 
 /* Rows of logits that are in memory at a time, out of R rows. */
