@@ -198,6 +198,8 @@ static void forward_and_backward(struct engine *engine, int64_t round)
     struct walk walk = engine_start_walk(engine, round, idle, 0, last + 1, WALK_BOTH);
     engine_forward(engine, 0, last, &walk);
     engine_run_pass_with_gradients(engine, last, PASS_LOSS, &walk);
+    if (engine->carry_gradient && !idle) /* nobody uses the carry of the last unit that has one */
+        device_zero(engine->stream, engine->carry_gradient, engine_carry_bytes(engine));
     engine_backward(engine, 0, last, &walk);
     scope_end(&engine->scopes, &scope);
 }

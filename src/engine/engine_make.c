@@ -109,6 +109,9 @@ static enum status alloc_activations(struct engine *engine)
         if (!engine->pipeline)
             TRY(device_alloc(engine->ops->device, MEM_ACTIVATIONS, "gradient of the stream",
                              engine_stream_bytes(engine), &engine->gradient));
+        if (engine->graph->carry > 0)
+            TRY(device_alloc(engine->ops->device, MEM_ACTIVATIONS, "gradient of the carry",
+                             engine_carry_bytes(engine), &engine->carry_gradient));
     }
     return activations_create(
         engine->ops, engine->graph, shape,
@@ -139,6 +142,7 @@ enum status engine_create(struct ops *ops, struct stream *stream, const struct u
     e->scale = zero_wants_scaling(zero) ? loss_scale_start() : (struct loss_scale){.scale = 1.0};
     TRY_OR(undo, alloc_inputs(e));
     TRY_OR(undo, alloc_losses(e));
+    CHECK(!config->pipe || graph->carry == 0); /* PP stages do not send it */
     if (config->pipe)
         TRY_OR(undo, pipeline_create(e, config->pipe, &e->pipeline));
     TRY_OR(undo, alloc_statistics(e));
@@ -169,6 +173,7 @@ void engine_destroy(struct engine *engine)
     pipeline_destroy(engine->pipeline);
     activations_destroy(engine->activations);
     device_free(device, engine->gradient);
+    device_free(device, engine->carry_gradient);
     for (int i = 0; i < engine->inputs.count; i++) {
         device_free(device, engine->inputs.device[i]);
         mem_free(engine->env, engine->inputs.host[i]);
