@@ -342,6 +342,7 @@ static void test_limits_of_the_architecture(void **state)
     assert_int_equal(result.layouts[0].dp, 8);
     assert_int_equal(result.refused, 0);
     search_result_free(&env, &result);
+    check_bounds(&env, &space, 1); /* with the carry from block to block */
     env_destroy(&env);
 }
 
