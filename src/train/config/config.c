@@ -505,9 +505,10 @@ void run_config_describe(const struct run_config *config, struct text *text)
     const struct model_config *model = &config->model;
     const struct train_config *train = &config->train;
     struct compute_config compute = run_compute(config);
-    text_printf(text, "model    %s: %lld layers, width %lld, %lld heads",
-                model_arch_word(model->arch), (long long)model->layers, (long long)model->width,
-                (long long)model->heads);
+    text_printf(text, "model    %s: %lld layer%s, width %lld, %lld head%s",
+                model_arch_word(model->arch), (long long)model->layers,
+                model->layers == 1 ? "" : "s", (long long)model->width, (long long)model->heads,
+                model->heads == 1 ? "" : "s");
     if (model->kv_heads != model->heads)
         text_printf(text, " (%lld for keys and values)", (long long)model->kv_heads);
     text_printf(text, ", context %lld, vocabulary %lld\n", (long long)model->context,
