@@ -40,6 +40,7 @@ struct engine {
     float *statistics;            /* device: (rounds, statistics of the model); NULL: it has none */
     float *statistics_host;       /* the same, and then the sum (statistics) */
     float *all_statistics;        /* (ranks or PP stages, rounds, statistics) */
+    float *gates; /* device: (statistics) their sum; NULL: no gradient is gated by it */
     struct unit_side_stream
         *side_stream;     /* for TP collectives that overlap with compute; or NULL */
     void *gradient;       /* (B, T, C); NULL in a pipeline, which has its own */

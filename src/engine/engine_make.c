@@ -53,6 +53,14 @@ static enum status alloc_inputs(struct engine *engine)
     return STATUS_OK;
 }
 
+static bool has_gates(const struct unit_graph *graph)
+{
+    for (int t = 0; t < graph->tensor_count; t++)
+        if (graph->tensors[t].gated)
+            return true;
+    return false;
+}
+
 static enum status alloc_statistics(struct engine *engine)
 {
     const struct roster *roster = zero_roster(engine->zero);
@@ -66,6 +74,9 @@ static enum status alloc_statistics(struct engine *engine)
                         &engine->statistics_host));
     TRY(mem_alloc_array(engine->env, MEM_LOADER, "statistics", ranks * count, sizeof(float),
                         &engine->all_statistics));
+    if (has_gates(engine->graph))
+        TRY(device_alloc(engine->ops->device, MEM_LOADER, "sum of statistics",
+                         (size_t)engine->graph->statistics * sizeof(float), &engine->gates));
     if (!roster_is_worker(roster))
         return STATUS_OK;
     return device_alloc(engine->ops->device, MEM_LOADER, "statistics", count * sizeof(float),
@@ -169,6 +180,7 @@ void engine_destroy(struct engine *engine)
     }
     device_free(device, engine->losses);
     device_free(device, engine->statistics);
+    device_free(device, engine->gates);
     mem_free(engine->env, engine->statistics_host);
     mem_free(engine->env, engine->all_statistics);
     mem_free(engine->env, engine->votes);

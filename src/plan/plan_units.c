@@ -125,16 +125,23 @@ static enum status time_unit(const struct bench *b, const struct unit *unit, boo
     return st;
 }
 
-/* Parameters that no earlier unit uses. used (params) marks those in use; the call marks the unit's
- * own. */
-static int64_t own_parameters(const struct unit_graph *graph, const struct unit *unit, bool *used)
+/* Count the parameters that no earlier unit uses. used (params) marks those in use; the call marks
+ * the unit's own. */
+static void count_parameters(const struct unit_graph *graph, int u, bool *used,
+                             struct plan_unit_cost *cost)
 {
-    int64_t count = 0;
-    for (int i = 0; i < unit->use_count; i++)
-        count += used[unit->uses[i]] ? 0 : unit_param_count(graph, unit->uses[i]);
+    const struct unit *unit = &graph->units[u];
+    uint32_t reads = unit->type->reads[PASS_REBUILD] | unit->type->reads[PASS_BACKWARD];
+    cost->parameters = cost->learned = cost->unread = 0;
+    for (int i = 0; i < unit->use_count; i++) {
+        int param = unit->uses[i], piece = graph->params[param].piece;
+        int64_t count = used[param] ? 0 : unit_param_count(graph, param);
+        cost->parameters += count;
+        cost->learned += unit_piece_is_frozen(graph, piece) ? 0 : count;
+        cost->unread += reads == 0 || unit_uses_piece(graph, u, reads, piece) ? 0 : count;
+    }
     for (int i = 0; i < unit->use_count; i++)
         used[unit->uses[i]] = true;
-    return count;
 }
 
 static bool has_carry(const struct plan_unit_cost *costs, int u)
@@ -160,7 +167,7 @@ static enum status time_units(const struct bench *b, bool *used, struct plan_uni
             costs[u] = costs[like];
         else
             TRY(time_unit(b, &units[u], has_carry(costs, u), &costs[u]));
-        costs[u].parameters = own_parameters(b->graph, &units[u], used);
+        count_parameters(b->graph, u, used, &costs[u]);
     }
     return STATUS_OK;
 }

@@ -418,7 +418,8 @@ static void report_ready(struct trainer *t)
 /* --- the end -------------------------------------------------------------------------------- */
 
 /* The model state of a single rank that holds everything: parameters, gradients and masters have 8
- * bytes together, in fp32 as with 16-bit parameters; the optimizer adds its own. */
+ * bytes together, in fp32 as with 16-bit parameters; the optimizer adds its own. Frozen tensors are
+ * parameters only. */
 static size_t whole_state(const struct trainer *t)
 {
     const struct unit_graph *graph = model_graph(t->session.model);
@@ -426,7 +427,9 @@ static size_t whole_state(const struct trainer *t)
     double bytes = 0;
     for (int i = 0; i < graph->tensor_count; i++) {
         struct optimizer optimizer = zero_optimizer_of(&store, &graph->tensors[i]);
-        bytes += (double)unit_tensor_whole(&graph->tensors[i]) * (8 + optimizer_bytes(&optimizer));
+        double each = unit_tensor_is_frozen(graph, i) ? (double)dtype_bytes(store.type)
+                                                      : 8 + optimizer_bytes(&optimizer);
+        bytes += (double)unit_tensor_whole(&graph->tensors[i]) * each;
     }
     return (size_t)bytes;
 }
