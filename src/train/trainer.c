@@ -35,6 +35,7 @@ struct zero_config trainer_store_config(const struct run_config *config)
     return (struct zero_config){.optimizer = run_optimizer(config),
                                 .weight_decay = train->weight_decay,
                                 .clip = train->clip,
+                                .meta_clip = config->model.sars.meta_clip,
                                 .groups = config->groups,
                                 .group_count = config->optimizer.groups.count,
                                 .micro_batches = run_micro_batches(config),

@@ -9,7 +9,7 @@ sars=("${sizes[@]}" --train.micro_batch=2 --train.global_batch=4 --train.lr=1e-3
 
 # the run: a line, a record and a curve of its routing
 ok sifr train "${sars[@]}" --train.steps=4 --out=run
-has '^step     1/4 .* \| lr [^|]* \| active [0-9]+%, gated [0-9]+% \| meta [0-9.]+'
+has '^step     1/4 .* \| lr [^|]* \| active [0-9]+%, gated [0-9]+% \| meta [0-9.]+ \(norm [0-9.e+]+\) \|'
 is_json run/metrics.jsonl
 [ "$(grep -c '"sars":{"meta_loss":[0-9.]*,"meta_norm":.*,"layers":{"active":\[[^],]*,[^],]*\],"dead":' run/metrics.jsonl)" = 4 ] ||
     fail "not every record has its routing: $(head -n 1 run/metrics.jsonl)"
@@ -19,6 +19,12 @@ ok sifr train "${sars[@]}" --train.steps=2 --sars.gate=local --json --out=local
 is_json out
 grep '"event": "step"' out >steps
 grep -q '"sars": {"meta_loss": [0-9.]*, .*"gated": null}' steps || fail "no routing: $(head -n 1 steps)"
+
+# the second loss's gradient is clipped on its own, and its norm is that before
+ok sifr train "${sars[@]}" --train.steps=4 --sars.meta_clip=1e-3 --out=clipped
+cmp -s run/checkpoints/step-4/model.safetensors clipped/checkpoints/step-4/model.safetensors && fail "sars.meta_clip has no effect"
+norms() { sed -n '1s/.*"meta_norm":\([^,]*\).*/\1/p' "$1/metrics.jsonl"; }
+[ -n "$(norms run)" ] && [ "$(norms run)" = "$(norms clipped)" ] || fail "norms of step 1: '$(norms run)' and '$(norms clipped)'"
 
 # any ZeRO stage and number of ranks has the same bits
 ok sifr train -n 2 "${sars[@]}" --train.steps=4 --zero.stage=3 --out=ranks
