@@ -2,7 +2,7 @@
 #include <math.h>
 #include "ops/op_rig.h"
 
-static const struct ops_case shape = {"linear", .rows = 3, .linear = {5, 4, false}};
+static const struct ops_case shape = {"linear", .rows = 3, .linear = {5, 4, .out_in = false}};
 
 static float *data_of(struct ops_trial *trial, const char *name)
 {
