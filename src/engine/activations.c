@@ -15,6 +15,7 @@ struct unit_buffers {
     char *own, *split; /* memory of this unit, one copy after another */
     size_t bytes[REGIONS];
     size_t offset[PASS_COUNT][UNIT_MAX_BUFFERS]; /* in the buffer's region */
+    const void *carry; /* of the unit before, in the current micro-batch; NULL: it has none */
 };
 
 struct activations {
@@ -181,6 +182,8 @@ void activations_bind(const struct activations *a, int u, int64_t round, enum pa
         run->buffers[b] = region == NO_REGION ? NULL : bases[region] + p->offset[pass][b];
     }
     run->room = a->room[u % 2];
+    run->carry = p->carry;
+    run->out_carry = NULL;
     run->rebuild = a->own_below;
 }
 
@@ -189,6 +192,8 @@ void activations_advance(const struct activations *a, int u, struct unit_run *ru
     run->residual = run->out_residual;
     run->pending = run->out_pending;
     run->out_residual = run->out_pending = NULL;
+    if (u + 1 < a->graph->unit_count)
+        a->units[u + 1].carry = run->out_carry;
     if (!needs_copy(a, u) || (a->graph->units[u].type->differs && !run->pending))
         return; /* in the second case the residual is in `room` */
     size_t bytes =

@@ -36,10 +36,12 @@ enum status activations_create(struct ops *ops, const struct unit_graph *graph,
                                const struct unit_copies *copies, struct activations **activations);
 void activations_destroy(struct activations *a);
 
-/* Set run->buffers, run->room and run->rebuild for unit u and the micro-batch of a round. */
+/* Set run->buffers, run->room, run->carry and run->rebuild for unit u and the micro-batch of a
+ * round. */
 void activations_bind(const struct activations *a, int u, int64_t round, enum pass pass,
                       struct unit_run *run);
-/* Make the output of unit u the input of unit u + 1. */
+/* Make the output of unit u the input of unit u + 1. Its carry stays that of unit u + 1 until the
+ * next forward pass; so at most one micro-batch of a model with a carry is in flight. */
 void activations_advance(const struct activations *a, int u, struct unit_run *run);
 bool activations_needs_rebuild(const struct activations *a, int u);
 

@@ -7,8 +7,8 @@
  * Generating one token is the same work each time, except for the token and its position. Where all
  * params are in place and no other rank takes part, the work is recorded once, with these two
  * values in device memory, and replayed: on a GPU a token is then one launch instead of some
- * hundred. The first token always runs without a recording, so that libraries can initialize
- * themselves. Devices that cannot record, such as the CPU, launch every operation. The bits are the
+ * hundred. The first token of a text always runs without a recording, and so does the first token
+ * of all that follows another, so that libraries can initialize themselves. Devices that cannot record, such as the CPU, launch every operation. The bits are the
  * same.
  */
 #include "engine/decoder.h"
@@ -246,9 +246,12 @@ static void record(struct decoder *d)
     d->records = d->recording != NULL;
 }
 
-/* Returns false if the token is not replayed and must be fed the usual way. */
+/* Returns false if the token is not replayed and must be fed the usual way: as the first of a text,
+ * where units may put more into their caches than keys and values. */
 static bool feed_recorded(struct decoder *d, int32_t token)
 {
+    if (d->position == 0)
+        return false;
     if (d->records && d->warm && !d->recording)
         record(d);
     d->warm = true;

@@ -176,8 +176,11 @@ static enum status sum_statistics(struct engine *engine)
         for (int64_t i = 0; i < width; i++)
             sum[i] += one[i];
     }
-    return engine->pipeline ? pipeline_add(engine->pipeline, sum, width, engine->all_statistics)
-                            : STATUS_OK;
+    if (engine->pipeline)
+        TRY(pipeline_add(engine->pipeline, sum, width, engine->all_statistics));
+    if (engine->gates)
+        device_copy(engine->stream, engine->gates, sum, (size_t)width * sizeof *sum);
+    return STATUS_OK;
 }
 
 const float *engine_statistics(const struct engine *engine)
@@ -195,6 +198,8 @@ static void forward_and_backward(struct engine *engine, int64_t round)
     struct walk walk = engine_start_walk(engine, round, idle, 0, last + 1, WALK_BOTH);
     engine_forward(engine, 0, last, &walk);
     engine_run_pass_with_gradients(engine, last, PASS_LOSS, &walk);
+    if (engine->carry_gradient && !idle) /* nobody uses the carry of the last unit that has one */
+        device_zero(engine->stream, engine->carry_gradient, engine_carry_bytes(engine));
     engine_backward(engine, 0, last, &walk);
     scope_end(&engine->scopes, &scope);
 }
@@ -232,7 +237,7 @@ static enum status gradients(struct engine *engine, struct engine_result *result
                           .span = {.lane = &trace_lane_compute, .name = "judge"}};
     scope_begin(&engine->scopes, &scope);
     TRY(sum_statistics(engine));
-    TRY(zero_judge(engine->zero, engine->scale.scale, verdict));
+    TRY(zero_judge(engine->zero, engine->scale.scale, engine->gates, verdict));
     if (engine->side_stream)
         TRY(stream_sync(engine->side_stream->stream)); /* everything on it has finished by now, or
                                                           has failed */
@@ -242,6 +247,7 @@ static enum status gradients(struct engine *engine, struct engine_result *result
     *result = (struct engine_result){
         .loss = unsigned_nan(loss_sum / count),
         .grad_norm = unsigned_nan(verdict->grad_norm),
+        .meta_norm = unsigned_nan(verdict->meta_norm),
         .count = count,
         .bad_tensor = verdict->bad_tensor,
         .bad_index = verdict->bad_index,
@@ -249,7 +255,8 @@ static enum status gradients(struct engine *engine, struct engine_result *result
         .loss_scale = engine->scale.scale,
         .next_loss_scale = engine->scale.scale,
     };
-    result->skipped = !isfinite(result->loss) || !isfinite(result->grad_norm);
+    result->skipped =
+        !isfinite(result->loss) || !isfinite(result->grad_norm) || !isfinite(result->meta_norm);
     if (!isfinite(loss_sum))
         TRY(find_bad_loss(engine, &result->bad_micro_batch));
     return STATUS_OK;

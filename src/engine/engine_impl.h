@@ -40,9 +40,11 @@ struct engine {
     float *statistics;            /* device: (rounds, statistics of the model); NULL: it has none */
     float *statistics_host;       /* the same, and then the sum (statistics) */
     float *all_statistics;        /* (ranks or PP stages, rounds, statistics) */
+    float *gates; /* device: (statistics) their sum; NULL: no gradient is gated by it */
     struct unit_side_stream
-        *side_stream; /* for TP collectives that overlap with compute; or NULL */
-    void *gradient;   /* (B, T, C); NULL in a pipeline, which has its own */
+        *side_stream;     /* for TP collectives that overlap with compute; or NULL */
+    void *gradient;       /* (B, T, C); NULL in a pipeline, which has its own */
+    void *carry_gradient; /* (carry of the graph); NULL: it has none */
     struct loss_scale scale;
     struct scopes scopes;
 };
@@ -69,6 +71,11 @@ static inline struct unit_shape engine_batch_shape(const struct engine *engine)
     return (struct unit_shape){.batch = c->micro_batch,
                                .tokens = c->tokens,
                                .sequence = c->micro_batches > 0 ? engine->graph->sequence : 0};
+}
+
+static inline size_t engine_carry_bytes(const struct engine *engine)
+{
+    return (size_t)engine->graph->carry * dtype_bytes(engine->ops->type);
 }
 
 /* --- engine_walk.c -------------------------------------------------------------------------- */

@@ -53,6 +53,14 @@ static enum status alloc_inputs(struct engine *engine)
     return STATUS_OK;
 }
 
+static bool has_gates(const struct unit_graph *graph)
+{
+    for (int t = 0; t < graph->tensor_count; t++)
+        if (graph->tensors[t].gated)
+            return true;
+    return false;
+}
+
 static enum status alloc_statistics(struct engine *engine)
 {
     const struct roster *roster = zero_roster(engine->zero);
@@ -66,6 +74,9 @@ static enum status alloc_statistics(struct engine *engine)
                         &engine->statistics_host));
     TRY(mem_alloc_array(engine->env, MEM_LOADER, "statistics", ranks * count, sizeof(float),
                         &engine->all_statistics));
+    if (has_gates(engine->graph))
+        TRY(device_alloc(engine->ops->device, MEM_LOADER, "sum of statistics",
+                         (size_t)engine->graph->statistics * sizeof(float), &engine->gates));
     if (!roster_is_worker(roster))
         return STATUS_OK;
     return device_alloc(engine->ops->device, MEM_LOADER, "statistics", count * sizeof(float),
@@ -98,6 +109,9 @@ static enum status alloc_activations(struct engine *engine)
         if (!engine->pipeline)
             TRY(device_alloc(engine->ops->device, MEM_ACTIVATIONS, "gradient of the stream",
                              engine_stream_bytes(engine), &engine->gradient));
+        if (engine->graph->carry > 0)
+            TRY(device_alloc(engine->ops->device, MEM_ACTIVATIONS, "gradient of the carry",
+                             engine_carry_bytes(engine), &engine->carry_gradient));
     }
     return activations_create(
         engine->ops, engine->graph, shape,
@@ -128,6 +142,7 @@ enum status engine_create(struct ops *ops, struct stream *stream, const struct u
     e->scale = zero_wants_scaling(zero) ? loss_scale_start() : (struct loss_scale){.scale = 1.0};
     TRY_OR(undo, alloc_inputs(e));
     TRY_OR(undo, alloc_losses(e));
+    CHECK(!config->pipe || graph->carry == 0); /* PP stages do not send it */
     if (config->pipe)
         TRY_OR(undo, pipeline_create(e, config->pipe, &e->pipeline));
     TRY_OR(undo, alloc_statistics(e));
@@ -158,12 +173,14 @@ void engine_destroy(struct engine *engine)
     pipeline_destroy(engine->pipeline);
     activations_destroy(engine->activations);
     device_free(device, engine->gradient);
+    device_free(device, engine->carry_gradient);
     for (int i = 0; i < engine->inputs.count; i++) {
         device_free(device, engine->inputs.device[i]);
         mem_free(engine->env, engine->inputs.host[i]);
     }
     device_free(device, engine->losses);
     device_free(device, engine->statistics);
+    device_free(device, engine->gates);
     mem_free(engine->env, engine->statistics_host);
     mem_free(engine->env, engine->all_statistics);
     mem_free(engine->env, engine->votes);

@@ -49,6 +49,8 @@ struct walk engine_start_round(struct engine *engine, int64_t round, bool idle)
                              .labels = language ? in->device[INPUT_LABELS] : NULL,
                              .scalars = zero_scalars(engine->zero),
                              .gradient = engine->gradient,
+                             .carry_gradient = engine->carry_gradient,
+                             .step_rows = engine->config.micro_batches * engine_batch_rows(engine),
                              .loss = engine->losses + round,
                          }};
 }

@@ -302,6 +302,7 @@ struct spread_counts spread_count(const struct spread *spread, const struct zero
         int piece = graph->params[i].piece;
         int64_t count = unit_param_count(graph, i);
         counts.parameters += count;
+        counts.frozen += unit_piece_is_frozen(graph, piece) ? count : 0;
         if (!spread->chunks)
             continue;
         if (spread->cut.borrowed_from[piece] != UNIT_NO_STAGE)

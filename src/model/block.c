@@ -50,7 +50,7 @@ static int64_t max2(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-static struct attention attention_of(const struct block *k, struct unit_shape shape)
+struct attention block_attention(const struct block *k, struct unit_shape shape)
 {
     return (struct attention){.batch = shape.batch,
                               .tokens = shape.tokens,
@@ -111,7 +111,7 @@ int block_list_buffers(const struct unit *unit, const struct ops *ops, struct un
     bool parallel = k->tp_group.size > 1, sequence = shape.sequence != 0;
     size_t stats = (size_t)(k->norm.kind == NORM_RMS ? own : 2 * own) * sizeof(float);
     size_t column = (size_t)rows * dtype_bytes(ops->type); /* bytes of an (R, 1) tensor */
-    size_t attention = ops_attention_scratch(ops, attention_of(k, shape));
+    size_t attention = ops_attention_scratch(ops, block_attention(k, shape));
     size_t norm = ops_norm_scratch(ops, k->norm, own);
     size_t full = (size_t)width * column; /* (R, C) */
     size_t c = (size_t)(own * width) * dtype_bytes(ops->type);
@@ -355,15 +355,20 @@ static size_t cache_half(const struct block *k, const struct ops *ops, int64_t b
     return (size_t)(batch * tokens * k->kv_heads * k->head_width) * dtype_bytes(ops->type);
 }
 
+size_t block_cache_size(const struct block *k, const struct ops *ops, int64_t batch, int64_t tokens)
+{
+    return 2 * cache_half(k, ops, batch, tokens);
+}
+
 size_t block_cache_bytes(const struct unit *unit, const struct ops *ops, int64_t batch,
                          int64_t tokens)
 {
-    return 2 * cache_half(unit->self, ops, batch, tokens);
+    return block_cache_size(unit->self, ops, batch, tokens);
 }
 
 void block_attend(const struct block *k, struct unit_run *run, const struct block_buffers *b)
 {
-    struct attention a = attention_of(k, run->shape);
+    struct attention a = block_attention(k, run->shape);
     bool cached = run->pass == PASS_DECODE;
     if (k->rope)
         ops_rope(run->ops, run->stream, a, k->rope, cached ? run->past : (struct past){0}, false,
@@ -386,7 +391,7 @@ void block_attend(const struct block *k, struct unit_run *run, const struct bloc
 void *block_attend_backward(const struct block *k, struct unit_run *run,
                             const struct block_buffers *b, void *dbias)
 {
-    struct attention a = attention_of(k, run->shape);
+    struct attention a = block_attention(k, run->shape);
     bool parts = run->pass == PASS_BACKWARD_INPUT;
     void *d_qkv = parts ? b->d_wide : b->act;
     ops_attention_backward(run->ops, run->stream, a,

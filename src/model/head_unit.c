@@ -100,7 +100,7 @@ static struct head head_of(const struct unit *unit, struct unit_run *run)
 {
     const struct head_unit *k = unit->self;
     int64_t own = unit_stream_rows(run->shape);
-    int matrix_use = k->norm_bias ? 2 : 1;
+    int matrix_use = k->plain ? 0 : k->norm_bias ? 2 : 1;
     float *stats = run->buffers[STATS];
     return (struct head){.k = k,
                          .run = run,
@@ -110,7 +110,7 @@ static struct head head_of(const struct unit *unit, struct unit_run *run)
                          .element = dtype_bytes(run->ops->type),
                          .own = own,
                          .row_ranks = row_ranks_of(run->shape),
-                         .weight = run->params[0],
+                         .weight = k->plain ? NULL : run->params[0],
                          .bias = k->norm_bias ? run->params[1] : NULL,
                          .matrix = run->params[matrix_use],
                          .matrix_use = matrix_use,
@@ -155,8 +155,8 @@ static int head_unit_buffers(const struct unit *unit, const struct ops *ops,
     uint32_t losses = 1u << PASS_LOSS | 1u << PASS_EVAL, all = losses | 1u << PASS_LOGITS;
 
     list[STATS] = (struct unit_buffer){"head statistics", stats, KEEP_NOT, all};
-    list[NORMED] = (struct unit_buffer){"head normed chunk",
-                                        chunk * (size_t)k->norm.width * element, KEEP_NOT, all};
+    list[NORMED] = (struct unit_buffer){
+        "head normed chunk", k->plain ? 0 : chunk * (size_t)k->norm.width * element, KEEP_NOT, all};
     list[LOGITS] = (struct unit_buffer){"logits chunk",
                                         chunk * (size_t)linear_to_chunk(k, ops).y_stride * element,
                                         KEEP_NOT, losses};
@@ -174,11 +174,27 @@ static void *row_of(const struct head *h, const void *tensor, int64_t row)
 
 /* --- chunks: own rows first .. first + count - 1 of every rank ------------------------------ */
 
+/* Without a norm: write the sum of these rows to room, and return it. */
+static const void *chunk_sum(const struct head *h, int64_t first, int64_t count)
+{
+    struct unit_run *run = h->run;
+    const void *residual = row_of(h, run->residual, first);
+    void *sum = row_of(h, run->room, first);
+    if (run->pending)
+        ops_add(run->ops, run->stream, count * h->k->norm.width, residual,
+                row_of(h, run->pending, first), sum);
+    else
+        device_copy(run->stream, sum, residual, (size_t)(count * h->k->norm.width) * h->element);
+    return sum;
+}
+
 /* Write the sum of these rows to room, and return their norm, (count x ranks, C). */
 static const void *chunk_normed(const struct head *h, int64_t first, int64_t count)
 {
     struct unit_run *run = h->run;
     void *normed = run->buffers[NORMED], *own = region_own(&h->region, count, normed);
+    if (h->k->plain)
+        return chunk_sum(h, first, count);
     ops_add_norm(run->ops, run->stream, h->k->norm, count,
                  &(struct add_norm){.residual = row_of(h, run->residual, first),
                                     .branch = row_of(h, run->pending, first),
@@ -271,7 +287,7 @@ static void head_unit_loss(const struct unit *unit, struct unit_run *run)
             chunk_gradients(h, first, count, normed, logits);
     }
     ops_sum(run->ops, run->stream, h->own * h->row_ranks, each, run->loss);
-    if (gradient)
+    if (gradient && !h->k->plain)
         ops_norm_backward(run->ops, run->stream, h->k->norm, h->own,
                           &(struct norm_backward){.dy = run->gradient,
                                                   .sum = run->room,

@@ -1,4 +1,4 @@
-/* model -- the graph of a GPT-2 or a Llama: tensors, params, pieces and units, in the order of the
+/* model -- the graph of a GPT-2, a Llama or a SARS model: tensors, params, pieces and units, in the order of the
  * stream.
  *
  *     piece      params                                       used by
@@ -6,6 +6,10 @@
  *     wpe        learned positions (GPT-2)                    embedding
  *     block N    norms, attention, MLP                        block N
  *     head       the last norm; its own matrix if not tied    head
+ *
+ * A block of SARS has three pieces, so that each pass gathers only what it reads: the norm and the
+ * routed projections; their prototypes, which the forward pass alone reads; and the maps of the
+ * prototype chain, which are never updated.
  *
  * Tables are sized for the maximum that a layer can need and filled by appending. Tensors have the
  * names, shapes and orientation of Hugging Face files, even if this rank holds only a part of each:
@@ -20,8 +24,9 @@
 
 /* Upper limits for one layer, and for embedding and head together. */
 enum {
-    LAYER_TENSORS = 12,
+    LAYER_TENSORS = 30,
     LAYER_PARAMS = 12,
+    LAYER_PIECES = 3,
     END_TENSORS = 8,
     END_PARAMS = 8,
     END_PIECES = 4,
@@ -41,6 +46,7 @@ struct model {
     float *rope; /* device memory; NULL: learned positions */
     struct embedding_unit embedding;
     struct block block;
+    struct sars_block sars_block;
     struct head_unit head;
 };
 
@@ -121,7 +127,7 @@ static void set_matrices(struct model *m, int matrices)
     m->tensors[m->graph.tensor_count - 1].matrices = matrices;
 }
 
-/* --- the two architectures ------------------------------------------------------------------ */
+/* --- the architectures ---------------------------------------------------------------------- */
 
 /* Norms work on this rank's rows of the stream. */
 static struct unit_split norm_split(const struct model *m)
@@ -191,16 +197,90 @@ static void add_llama_block(struct model *m, int64_t layer)
                part_of_units(&m->tp_group, 1, 1, c->ff));
 }
 
+/* One of the tensors that each routed projection has: a param of four, for q, k, v and o. */
+struct sars_tensor {
+    const char *name;
+    bool matrix;
+    enum unit_init init;
+    double scale;
+    enum unit_phase phase;
+    bool gated;
+};
+
+static void add_sars_param(struct model *m, struct unit *unit, int64_t layer, struct sars_tensor t)
+{
+    static const char kinds[SARS_KINDS] = {'q', 'k', 'v', 'o'};
+    const struct model_config *c = &m->config;
+    int64_t statistic = layer * sars_statistic_at(SARS_STATISTICS, c->width);
+    add_param(m, unit);
+    for (int kind = 0; kind < SARS_KINDS; kind++) {
+        char at[64];
+        snprintf(at, sizeof at, "model.layers.%lld.self_attn.%c_proj.", (long long)layer,
+                 kinds[kind]);
+        add_tensor(m, at, t.name, c->width, t.matrix ? c->width : 0, t.init, t.scale,
+                   (struct unit_split){0});
+        struct unit_tensor *tensor = &m->tensors[m->graph.tensor_count - 1];
+        tensor->phase = t.phase;
+        tensor->gated = t.gated && c->sars.gate == SARS_GATE_GLOBAL;
+        tensor->gate = statistic + sars_statistic_at(SARS_GOODNESS, c->width) + kind * c->width;
+    }
+}
+
+static void add_sars_block(struct model *m, int64_t layer)
+{
+    const struct model_config *c = &m->config;
+    int64_t width = c->width, statistics = sars_statistic_at(SARS_STATISTICS, width);
+    double std = c->init_std, uniform = 1 / sqrt((double)width);
+    char name[32], piece[48], at[40];
+    snprintf(name, sizeof name, "block %lld", (long long)layer);
+    snprintf(at, sizeof at, "model.layers.%lld.", (long long)layer);
+    struct unit *unit = add_unit(m, name, &sars_block_type, &m->sars_block);
+    unit->first_statistic = layer * statistics;
+    unit->statistic_count = statistics;
+    add_piece(m, name);
+    add_vector(m, unit, at, "input_layernorm.weight", width, INIT_ONE, (struct unit_split){0});
+    add_vector(m, unit, at, "input_layernorm.bias", width, INIT_ZERO, (struct unit_split){0});
+    add_sars_param(m, unit, layer,
+                   (struct sars_tensor){"mu_weight", .matrix = true, .init = INIT_NORMAL,
+                                        .scale = std, .gated = true});
+    add_sars_param(m, unit, layer,
+                   (struct sars_tensor){"mu_bias", .init = INIT_ZERO, .gated = true});
+    add_sars_param(m, unit, layer,
+                   (struct sars_tensor){"gate_param", .init = INIT_ZERO, .phase = PHASE_META});
+    snprintf(piece, sizeof piece, "%s prototypes", name);
+    add_piece(m, piece);
+    add_sars_param(m, unit, layer,
+                   (struct sars_tensor){"proto_weight", .matrix = true, .init = INIT_NORMAL,
+                                        .scale = std, .phase = PHASE_META});
+    snprintf(piece, sizeof piece, "%s chain", name);
+    add_piece(m, piece);
+    add_sars_param(m, unit, layer,
+                   (struct sars_tensor){"proto_transform.weight", .matrix = true,
+                                        .init = INIT_UNIFORM, .scale = uniform});
+    add_sars_param(m, unit, layer, (struct sars_tensor){"proto_norm.weight", .init = INIT_ONE});
+    add_sars_param(m, unit, layer, (struct sars_tensor){"proto_norm.bias", .init = INIT_ZERO});
+}
+
+/* All tensors of SARS decay, vectors too, and the gradient of the first loss is clamped. */
+static void set_sars_rules(struct model *m)
+{
+    for (int t = 0; t < m->graph.tensor_count; t++) {
+        m->tensors[t].decay = true;
+        m->tensors[t].limit = m->tensors[t].phase == PHASE_MAIN ? m->config.sars.clamp : 0;
+    }
+}
+
 /* Returns the param of wte. */
 static int add_embedding(struct model *m)
 {
     const struct model_config *c = &m->config;
     bool gpt2 = c->arch == MODEL_GPT2;
+    double deviation = c->arch == MODEL_SARS ? 1 : c->init_std;
     struct unit *unit = add_unit(m, "embedding", &embedding_unit_type, &m->embedding);
     add_piece(m, "wte");
     int wte =
         add_matrix(m, unit, gpt2 ? "transformer.wte" : "model.embed_tokens", ".weight", c->vocab,
-                   c->width, c->init_std, part_of_vocab(&m->tp_group, c->vocab, m->tp_group.rank));
+                   c->width, deviation, part_of_vocab(&m->tp_group, c->vocab, m->tp_group.rank));
     set_matrices(m, 0);
     if (gpt2) {
         add_piece(m, "wpe");
@@ -214,11 +294,13 @@ static int add_embedding(struct model *m)
 static void add_head(struct model *m, int wte)
 {
     const struct model_config *c = &m->config;
-    bool gpt2 = c->arch == MODEL_GPT2;
+    bool gpt2 = c->arch == MODEL_GPT2, sars = c->arch == MODEL_SARS;
     struct unit *unit = add_unit(m, "head", &head_unit_type, &m->head);
-    add_piece(m, "head");
-    add_vector(m, unit, gpt2 ? "transformer.ln_f" : "model.norm", ".weight", c->width, INIT_ONE,
-               norm_split(m));
+    if (!sars || !c->tied)
+        add_piece(m, "head");
+    if (!sars)
+        add_vector(m, unit, gpt2 ? "transformer.ln_f" : "model.norm", ".weight", c->width, INIT_ONE,
+                   norm_split(m));
     if (gpt2)
         add_vector(m, unit, "transformer.ln_f", ".bias", c->width, INIT_ZERO, norm_split(m));
     if (c->tied) {
@@ -228,6 +310,11 @@ static void add_head(struct model *m, int wte)
     add_matrix(m, unit, "lm_head", ".weight", c->vocab, c->width, c->init_std,
                part_of_vocab(&m->tp_group, c->vocab, m->tp_group.rank));
     set_matrices(m, 0);
+    if (sars) {
+        struct unit_tensor *matrix = &m->tensors[m->graph.tensor_count - 1];
+        matrix->init = INIT_UNIFORM;
+        matrix->init_scale = 1 / sqrt((double)c->width);
+    }
 }
 
 /* The largest number of vocabulary rows on any rank. */
@@ -251,7 +338,7 @@ static void fill_sizes(struct model *m)
     int64_t query = heads * c->head_width, key = kv_heads * c->head_width;
     struct unit_split words = part_of_vocab(&m->tp_group, c->vocab, m->tp_group.rank);
     int64_t vocab = parts ? words.count : c->vocab;
-    struct norm norm = {gpt2 ? NORM_LAYER : NORM_RMS, c->width, c->norm_eps};
+    struct norm norm = {c->arch == MODEL_LLAMA ? NORM_RMS : NORM_LAYER, c->width, c->norm_eps};
     m->embedding = (struct embedding_unit){.tp_group = m->tp_group,
                                            .width = c->width,
                                            .vocab = vocab,
@@ -269,9 +356,12 @@ static void fill_sizes(struct model *m)
                               .down = {ff, c->width, .out_in = !gpt2},
                               .gated = !gpt2,
                               .rope = m->rope};
+    m->sars_block = (struct sars_block){
+        .block = m->block, .width = c->width, .layers = c->layers, .sars = c->sars};
     m->head = (struct head_unit){.tp_group = m->tp_group,
                                  .norm = norm,
                                  .norm_bias = gpt2,
+                                 .plain = c->arch == MODEL_SARS,
                                  .linear = {c->width, vocab, true},
                                  .vocab = c->vocab,
                                  .first_id = words.first,
@@ -283,13 +373,18 @@ static void build(struct model *m)
     const struct model_config *c = &m->config;
     fill_sizes(m);
     int wte = add_embedding(m);
-    for (int64_t layer = 0; layer < c->layers; layer++) {
-        if (c->arch == MODEL_GPT2)
-            add_gpt2_block(m, layer);
-        else
-            add_llama_block(m, layer);
-    }
+    static void (*const add_block[MODEL_ARCHS])(struct model * m,
+                                                int64_t layer) = {[MODEL_GPT2] = add_gpt2_block,
+                                                                  [MODEL_LLAMA] = add_llama_block,
+                                                                  [MODEL_SARS] = add_sars_block};
+    for (int64_t layer = 0; layer < c->layers; layer++)
+        add_block[c->arch](m, layer);
     add_head(m, wte);
+    if (c->arch == MODEL_SARS) {
+        set_sars_rules(m);
+        m->graph.carry = SARS_KINDS * c->width * c->width;
+        m->graph.statistics = c->layers * sars_statistic_at(SARS_STATISTICS, c->width);
+    }
     m->graph.tensors = m->tensors;
     m->graph.params = m->params;
     m->graph.pieces = m->pieces;
@@ -384,11 +479,11 @@ enum status model_create_part(struct device *device, const struct model_config *
                                  sizeof *m->tensors, &m->tensors));
     TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "model", layers * LAYER_PARAMS + END_PARAMS,
                                  sizeof *m->params, &m->params));
-    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "model", layers + END_PIECES, sizeof *m->pieces,
-                                 &m->pieces));
+    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "model", layers * LAYER_PIECES + END_PIECES,
+                                 sizeof *m->pieces, &m->pieces));
     TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "model", layers + END_UNITS, sizeof *m->units,
                                  &m->units));
-    if (config->arch == MODEL_LLAMA)
+    if (config->arch == MODEL_LLAMA || (config->arch == MODEL_SARS && config->sars.rope))
         TRY_OR(undo, create_rope(m));
     build(m);
     *model = m;
@@ -426,5 +521,10 @@ double model_flops_per_token(const struct model *m, int64_t tokens)
     const struct model_config *c = &m->config;
     double attention =
         12.0 * (double)c->layers * (double)(c->heads * c->head_width) * (double)tokens;
-    return 6.0 * (double)unit_graph_count(&m->graph) + attention;
+    double count = (double)unit_graph_count(&m->graph), square = (double)(c->width * c->width);
+    double layers = (double)(SARS_KINDS * c->layers);
+    if (c->arch != MODEL_SARS)
+        return 6.0 * count + attention;
+    /* Prototypes have no gradient of their input; the chain does not depend on the tokens. */
+    return 6.0 * (count - 2 * layers * square) + 4.0 * layers * square + attention;
 }

@@ -70,6 +70,19 @@ enum status model_resolve(struct env *env, const struct options *options,
                           struct model_config *config);
 /* Check a complete configuration (as read from a file). */
 enum status model_check(struct env *env, const struct model_config *config);
+/* Refuse keys of another architecture whose values are not the default. `options` has sars_options.
+ */
+enum status model_check_keys(struct env *env, struct options *options,
+                             const struct model_config *config);
+
+/* What an architecture cannot do, each with the reason; NULL: it can. */
+struct model_limits {
+    const char *fp16, *tp, *pp;
+};
+const struct model_limits *model_limits(int arch);
+/* Refuse fp16 parameters or arithmetic, tp or pp ranks where the architecture has such a limit. */
+enum status model_check_limits(struct env *env, const struct model_config *config, bool fp16,
+                               int64_t tp, int64_t pp);
 
 /* The part of a model that one rank computes. */
 struct model_part {
@@ -100,7 +113,8 @@ void model_destroy(struct model *model);
 const struct unit_graph *model_graph(const struct model *model);
 const struct model_config *model_config(const struct model *model);
 
-/* 6 N + 12 L C T: floating-point operations of one token, forward and backward. */
+/* 6 N + 12 L C T: floating-point operations of one token, forward and backward. Of SARS' N, the
+ * prototypes count 4, and the maps of their chain 0. */
 double model_flops_per_token(const struct model *model, int64_t tokens);
 
 /* Rows of logits that are in memory at a time, out of R rows. */

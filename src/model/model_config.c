@@ -37,6 +37,7 @@ static const char *const arch_names[] = {"gpt2", "llama", "sars", NULL};
 static const char *const tied_names[] = {"no", "yes", "auto", NULL};
 static const char *const scaling_names[] = {"none", "linear", "llama3", NULL};
 enum { TIED_NO, TIED_YES, TIED_AUTO };
+enum { SARS_MATRICES = 3 * SARS_KINDS }; /* of a block, each as wide as the stream */
 
 /* Larger sizes are typing errors. check_count limits their products. */
 #define MAX_LAYERS  65536
@@ -74,12 +75,13 @@ static const struct option options_model[] = {
          "query heads, a divisor of the width; required without model.preset or model.path"),
     SIZE(kv_heads, MAX_WIDTH, "key and value heads, a divisor of model.heads; 0 = model.heads"),
     SIZE(head_width, MAX_WIDTH, "width of a head; 0 = width / heads"),
-    SIZE(ff, MAX_WIDTH, "width of the feed-forward layer; 0 = 4 x width (llama: 8/3 x width)"),
+    SIZE(ff, MAX_WIDTH,
+         "width of the feed-forward layer; 0 = 4 x width (llama: 8/3 x width; sars has none)"),
     SIZE(context, MAX_CONTEXT, "maximum number of tokens in a sequence; 0 = 1024"),
     SIZE(vocab, MAX_VOCAB, "size of the vocabulary; 0 = that of the tokenizer"),
     CHOICE(tied, tied_names, "auto",
            "head shares its matrix with the embedding; auto = as in the preset, or yes if there is "
-           "no preset"),
+           "no preset (sars: no)"),
     REAL(norm_eps, "0", 1, "epsilon of the norms; 0 = 1e-5"),
     REAL(init_std, "0.02", 10, "standard deviation of the initial weights"),
     REAL(rope_theta, "0", 1e12, "base of the rotary frequencies; 0 = as in the preset, else 10000"),
@@ -126,15 +128,15 @@ static const struct option options_sars[] = {
                 "neurons whose goodness is not above 0 get no gradient: by the sums of the whole "
                 "step, of each micro-batch, or never"),
     SARS_CHOICE(sign, sign_names, "plus", "sign of the goodness in the second loss"),
-    SARS_BOOL(standardise, "no", "standardise the goodness of each token in the second loss"),
+    SARS_BOOL(standardise, "false", "standardise the goodness of each token in the second loss"),
     SARS_REAL(meta_weight, "1", "weight of the second loss"),
     SARS_REAL(meta_clip, "0", "limit of the norm of the second loss's gradient; 0 = none"),
     SARS_REAL(clamp, "1", "limit of each element of the first loss's gradient; 0 = none"),
-    SARS_BOOL(rope, "no", "rotate queries and keys by their positions"),
+    SARS_BOOL(rope, "false", "rotate queries and keys by their positions"),
 };
 
 const struct option_table sars_options = {
-    .title = "sars", .options = options_sars, .count = sizeof options_sars / sizeof *options_sars};
+    .title = "SARS", .options = options_sars, .count = sizeof options_sars / sizeof *options_sars};
 
 const char *model_arch_word(int arch)
 {
@@ -178,24 +180,24 @@ static enum status check_divides(struct env *env, const char *part_key, int64_t 
                 part_key, part, why, whole_key, whole, whole_key);
 }
 
-static enum status check_gpt2(struct env *env, const struct model_config *c)
+/* Heads that divide the width, each with keys and values of its own. */
+static enum status check_plain_heads(struct env *env, const struct model_config *c)
 {
     if (c->heads * c->head_width != c->width)
         return FAIL(env, CONFIG,
-                    "model.head_width: gpt2 needs heads x head_width = width; %" PRId64
-                    " x %" PRId64 " is not model.width %" PRId64,
-                    c->heads, c->head_width, c->width);
+                    "model.head_width: %s needs heads x head_width = width; %" PRId64 " x %" PRId64
+                    " is not model.width %" PRId64,
+                    model_arch_word(c->arch), c->heads, c->head_width, c->width);
     if (c->kv_heads != c->heads)
         return FAIL(env, CONFIG,
-                    "model.kv_heads: gpt2 needs model.heads (%" PRId64 ") of them, not %" PRId64
+                    "model.kv_heads: %s needs model.heads (%" PRId64 ") of them, not %" PRId64
                     "; omit it or set model.arch to llama",
-                    c->heads, c->kv_heads);
+                    model_arch_word(c->arch), c->heads, c->kv_heads);
     return STATUS_OK;
 }
 
-static enum status check_llama(struct env *env, const struct model_config *c)
+static enum status check_rotary(struct env *env, const struct model_config *c)
 {
-    TRY(check_divides(env, "kv_heads", c->kv_heads, "heads", c->heads, 1));
     if (c->head_width % 2)
         return FAIL(env, CONFIG,
                     "model.head_width: %" PRId64 " is odd, but rotary positions need pairs; change "
@@ -204,6 +206,20 @@ static enum status check_llama(struct env *env, const struct model_config *c)
     if (!(c->rope_theta > 0))
         return FAIL(env, CONFIG, "model.rope_theta: %g must be above 0; 10000 is usual",
                     c->rope_theta);
+    return STATUS_OK;
+}
+
+static enum status check_gpt2(struct env *env, const struct model_config *c)
+{
+    TRY(check_plain_heads(env, c));
+    return check_size(env, "ff", c->ff, MAX_WIDTH);
+}
+
+static enum status check_llama(struct env *env, const struct model_config *c)
+{
+    TRY(check_divides(env, "kv_heads", c->kv_heads, "heads", c->heads, 1));
+    TRY(check_size(env, "ff", c->ff, MAX_WIDTH));
+    TRY(check_rotary(env, c));
     if (c->rope_scaling != ROPE_PLAIN && !(c->rope_factor > 0))
         return FAIL(env, CONFIG, "model.rope_factor: %g must be above 0", c->rope_factor);
     if (c->rope_scaling == ROPE_LLAMA3 && !(c->rope_low > 0 && c->rope_low < c->rope_high))
@@ -214,11 +230,32 @@ static enum status check_llama(struct env *env, const struct model_config *c)
     return STATUS_OK;
 }
 
+static enum status check_sars(struct env *env, const struct model_config *c)
+{
+    TRY(check_plain_heads(env, c));
+    if (c->width > OPS_ROUTE_WIDTH)
+        return FAIL(env, CONFIG,
+                    "model.width: %" PRId64 " is too large: sars routes at most %d neurons in a "
+                    "layer",
+                    c->width, OPS_ROUTE_WIDTH);
+    if (c->ff != 0)
+        return FAIL(env, CONFIG,
+                    "model.ff: %" PRId64 ", but sars has no feed-forward layer; leave the key out",
+                    c->ff);
+    if (c->rope_scaling != ROPE_PLAIN)
+        return FAIL(env, CONFIG,
+                    "model.rope_scaling: only model.arch llama has it; set it to none");
+    return c->sars.rope ? check_rotary(env, c) : STATUS_OK;
+}
+
 /* Each size may be in range while the number of parameters overflows. */
 static enum status check_count(struct env *env, const struct model_config *c)
 {
     double query = (double)c->heads * (double)c->head_width;
-    double wide = 2 * (query + (double)c->kv_heads * (double)c->head_width) + 3 * (double)c->ff;
+    double wide =
+        c->arch == MODEL_SARS
+            ? SARS_MATRICES * (double)c->width
+            : 2 * (query + (double)c->kv_heads * (double)c->head_width) + 3 * (double)c->ff;
     double count = (double)c->width * ((double)c->layers * wide + 2 * (double)c->vocab);
     if (count > 1e14)
         return FAIL(env, CONFIG,
@@ -228,19 +265,33 @@ static enum status check_count(struct env *env, const struct model_config *c)
     return STATUS_OK;
 }
 
+static enum status (*const arch_checks[])(struct env *, const struct model_config *) = {
+    [MODEL_GPT2] = check_gpt2, [MODEL_LLAMA] = check_llama, [MODEL_SARS] = check_sars};
+_Static_assert(sizeof arch_checks / sizeof *arch_checks == MODEL_ARCHS, "one check each");
+
+enum status model_check_keys(struct env *env, struct options *options,
+                             const struct model_config *config)
+{
+    for (int i = 0; config->arch != MODEL_SARS && i < sars_options.count; i++)
+        if (!options_is_default(options, options_sars[i].key)) /* config.yaml lists all keys */
+            return FAIL(env, CONFIG,
+                        "%s: only model.arch sars has it, and the model is %s; leave the key out",
+                        options_sars[i].key, model_arch_word(config->arch));
+    return STATUS_OK;
+}
+
 /* All checks except that the vocabulary is known. */
 static enum status check(struct env *env, const struct model_config *c)
 {
-    if (c->arch != MODEL_GPT2 && c->arch != MODEL_LLAMA)
-        return FAIL(env, CONFIG, "model.arch: %d is neither gpt2 nor llama", c->arch);
+    if (c->arch < 0 || c->arch >= MODEL_ARCHS)
+        return FAIL(env, CONFIG, "model.arch: there is no architecture %d", c->arch);
     TRY(check_size(env, "layers", c->layers, MAX_LAYERS));
     TRY(check_size(env, "width", c->width, MAX_WIDTH));
     TRY(check_size(env, "heads", c->heads, MAX_WIDTH));
     TRY(check_size(env, "kv_heads", c->kv_heads, MAX_WIDTH));
     TRY(check_size(env, "head_width", c->head_width, MAX_WIDTH));
-    TRY(check_size(env, "ff", c->ff, MAX_WIDTH));
     TRY(check_size(env, "context", c->context, MAX_CONTEXT));
-    TRY(c->arch == MODEL_GPT2 ? check_gpt2(env, c) : check_llama(env, c));
+    TRY(arch_checks[c->arch](env, c));
     TRY(check_count(env, c));
     if (!(c->norm_eps > 0))
         return FAIL(env, CONFIG, "model.norm_eps: %g must be above 0", c->norm_eps);
@@ -303,6 +354,22 @@ static enum status demand(struct env *env, const char *key, int64_t value)
     return check_size(env, key, value, MAX_WIDTH);
 }
 
+/* Whether pairs of a head's elements are rotated by their position. */
+static bool is_rotary(const struct model_config *c)
+{
+    return c->arch == MODEL_LLAMA || (c->arch == MODEL_SARS && c->sars.rope);
+}
+
+/* llama: 8/3 of the width, up to a multiple of 256. */
+static int64_t derived_ff(const struct model_config *c)
+{
+    switch (c->arch) {
+    case MODEL_GPT2: return 4 * c->width;
+    case MODEL_LLAMA: return (8 * c->width + 767) / 768 * 256;
+    default: return 0;
+    }
+}
+
 static enum status derive(struct env *env, struct model_config *c)
 {
     fill_size(&c->context, 1024);
@@ -315,12 +382,10 @@ static enum status derive(struct env *env, struct model_config *c)
     fill_real(&c->rope_high, 4);
     fill_size(&c->rope_original, 8192);
     if (c->tied == TIED_AUTO)
-        c->tied = TIED_YES;
-    if (c->ff == 0) /* llama: 8/3 of the width, up to a multiple of 256 */
-        c->ff = c->arch == MODEL_GPT2 ? 4 * c->width : (8 * c->width + 767) / 768 * 256;
+        c->tied = c->arch == MODEL_SARS ? TIED_NO : TIED_YES;
+    fill_size(&c->ff, derived_ff(c));
     if (c->head_width == 0) {
-        int64_t unit = c->arch == MODEL_GPT2 ? 1 : 2;
-        TRY(check_divides(env, "heads", c->heads, "width", c->width, unit));
+        TRY(check_divides(env, "heads", c->heads, "width", c->width, is_rotary(c) ? 2 : 1));
         c->head_width = c->width / c->heads;
     }
     return STATUS_OK;

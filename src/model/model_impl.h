@@ -160,6 +160,11 @@ int block_list_buffers(const struct unit *unit, const struct ops *ops, struct un
 size_t block_cache_bytes(const struct unit *unit, const struct ops *ops, int64_t batch,
                          int64_t tokens);
 
+struct attention block_attention(const struct block *block, struct unit_shape shape);
+/* Bytes of the keys and values at the start of a cache. */
+size_t block_cache_size(const struct block *block, const struct ops *ops, int64_t batch,
+                        int64_t tokens);
+
 /* n->sum = residual + branch (branch NULL: residual); n->normed = norm(n->sum). */
 void block_add_norm(const struct block *block, struct unit_run *run, const struct block_buffers *b,
                     const struct block_norm *n, const void *residual, const void *branch,
@@ -226,11 +231,20 @@ void block_end_input(struct unit_run *run, const struct block_buffers *b);
 void block_hand_over(const struct block *block, struct unit_run *run, const struct block_buffers *b,
                      const int *uses);
 
+/* --- SARS blocks: sars_block.c lists the params -------------------------------------------- */
+struct sars_block {
+    struct block block; /* for attention and norm */
+    int64_t width, layers;
+    struct sars_config sars;
+};
+extern const struct unit_type sars_block_type;
+
 /* --- head: uses are the norm's weight, its bias where it has one, and the matrix (V, C) ----- */
 struct head_unit {
     struct tp_group tp_group;
     struct norm norm;
     bool norm_bias;
+    bool plain;           /* no norm: the only use is the matrix; not with tensor parallelism */
     struct linear linear; /* C -> V, [out][in]; V: this rank's columns of the logits */
     int64_t vocab;        /* columns on all ranks */
     int64_t first_id;     /* the token of this rank's first column */

@@ -76,6 +76,39 @@ struct unit_split part_repeated(const struct tp_group *tp_group, bool partial)
 
 /* --- checks --------------------------------------------------------------------------------- */
 
+const struct model_limits *model_limits(int arch)
+{
+    static const struct model_limits limits[MODEL_ARCHS] = {
+        [MODEL_SARS] = {
+            .fp16 = "the gradients of routing go down to 1e-11, which is below fp16's range",
+            .tp = "the routing of a layer looks at all its neurons",
+            .pp = "every block passes whole matrices of prototypes to the next",
+        }};
+    CHECK(arch >= 0 && arch < MODEL_ARCHS);
+    return &limits[arch];
+}
+
+enum status model_check_limits(struct env *env, const struct model_config *config, bool fp16,
+                               int64_t tp, int64_t pp)
+{
+    const struct model_limits *limits = model_limits(config->arch);
+    const char *arch = model_arch_word(config->arch);
+    if (fp16 && limits->fp16)
+        return FAIL(env, CONFIG, "precision.mode: model.arch %s cannot use fp16: %s; use bf16",
+                    arch, limits->fp16);
+    if (tp > 1 && limits->tp)
+        return FAIL(env, CONFIG,
+                    "parallel.tp=%" PRId64 ": model.arch %s cannot be split: %s; leave the key out",
+                    tp, arch, limits->tp);
+    if (pp > 1 && limits->pp)
+        return FAIL(env, CONFIG,
+                    "parallel.pp=%" PRId64
+                    ": model.arch %s cannot be a pipeline: %s; leave the key "
+                    "out",
+                    pp, arch, limits->pp);
+    return STATUS_OK;
+}
+
 const char *model_cannot_split(const struct model_config *c, int tp, int64_t *size)
 {
     struct {
@@ -99,7 +132,8 @@ const char *model_cannot_split(const struct model_config *c, int tp, int64_t *si
 bool model_can_split(const struct model_config *config, int tp)
 {
     int64_t size;
-    return model_cannot_split(config, tp, &size) == NULL;
+    bool whole = tp > 1 && model_limits(config->arch)->tp;
+    return !whole && model_cannot_split(config, tp, &size) == NULL;
 }
 
 enum status model_part_check(struct env *env, const struct model_config *config,
@@ -107,6 +141,7 @@ enum status model_part_check(struct env *env, const struct model_config *config,
 {
     int64_t size, other;
     CHECK(part->tp >= 1 && part->t >= 0 && part->t < part->tp);
+    TRY(model_check_limits(env, config, false, part->tp, 1));
     const char *key = model_cannot_split(config, part->tp, &size);
     if (key == NULL)
         return STATUS_OK;

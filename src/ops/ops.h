@@ -195,7 +195,8 @@ void ops_rope(struct ops *ops, struct stream *stream, struct attention a, const 
  * softmax's denominator. The T x T matrix is never stored. */
 void ops_attention(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
                    void *out, float *lse, void *scratch);
-/* Gradient of the attention's qkv. */
+/* Gradient of the attention's qkv. The first query of a sequence sees one key, so its score has no
+ * gradient: in every back end its dq is exactly 0 (of either sign), and it adds exactly 0 to dk. */
 struct attention_backward {
     const float *rope;     /* the table that rotated qkv, at past 0: dq and dk are rotated back, and
                               dqkv is the gradient of what ops_rope was given; NULL: no rotation */
@@ -370,8 +371,8 @@ void ops_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type,
                         int64_t count, int64_t *first);
 
 /* Counts the changes of the last bits that the cpu back end computes. 2: AdamW divides exactly, and
- * the norm adds in another order. */
-enum { OPS_ARITHMETIC = 2 };
+ * the norm adds in another order. 3: attention's first query adds no rounding to dq and dk. */
+enum { OPS_ARITHMETIC = 3 };
 
 /* --- updates: what an optimizer does to its segments of the parameters ------------------------ */
 

@@ -79,15 +79,17 @@ static double sent_in_tp_group(const struct roster *roster, const struct volume 
 double formula_sent(const struct roster *roster, int stage, const struct volume *volume,
                     enum traffic_purpose purpose)
 {
-    double gathers = sharding_of(stage).params ? 2.0 * (double)volume->rounds : 1.0;
+    double learned = volume->parameters - volume->frozen;
+    double gathered_params =
+        sharding_of(stage).params ? 2.0 * (double)volume->rounds * volume->parameters : learned;
     double shards = roster_shards(roster), owners = roster->owners;
     switch (purpose) {
     case TRAFFIC_GATHER:
-        return volume->parameters *
-                   (volume->value * gathers * gathered(roster) + volume->total * shared(roster)) +
+        return volume->value * gathered_params * gathered(roster) +
+               volume->total * learned * shared(roster) +
                (is_owner(roster) ? volume->lent / shards * volume->value : 0.0);
     case TRAFFIC_REDUCE:
-        return volume->parameters * volume->value * (double)volume->reductions * reduced(roster) +
+        return learned * volume->value * (double)volume->reductions * reduced(roster) +
                (is_owner(roster) ? volume->borrowed / owners * volume->total : 0.0);
     case TRAFFIC_MUON: return volume->direction * orthogonalized(roster, &volume->muon);
     case TRAFFIC_PIPE:

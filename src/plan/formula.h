@@ -22,6 +22,7 @@ double formula_state(const struct roster *roster, int stage, double parameters,
 
 struct volume {
     double parameters;
+    double frozen;       /* of these: no gradients, no updates */
     int64_t rounds;      /* micro-batches per worker and step */
     int64_t reductions;  /* how often it sends gradients: after each micro-batch, or once */
     double value, total; /* bytes of a param or gradient, and of a summed gradient, on the wire */
@@ -37,14 +38,15 @@ struct volume {
     double partial;                 /* elements of partial gradients that it sends, once per step */
     bool norms; /* it adds the norms of the TP ranks: one rank of a store does */
 };
-/* Bytes that the rank sends in a step. Params are gathered once, or twice per micro-batch where
- * they are sharded. Replicas of a shard (in ZeRO stage 0: all ranks) exchange what each has summed
- * of it. A shard of a lent piece is sent to the other PP stage once, and its summed gradient comes
- * back. The owners of a copy send the directions that Muon orthogonalizes to the rank that does it,
- * which sends the results to all owners: held - kept + copies * given - kept. With C copies of G
- * shards, N = C G, this is (C + 1 - 2/G)/N of the matrices on average: 2 (N-1)/N^2 with one copy,
- * (N-1)/N in ZeRO stage 0. TP ranks communicate in every layer (formula_meetings), exchange three
- * numbers per row for the loss and one for the norm. Exact where shards are whole blocks of 64. There is no formula for
+/* Bytes that the rank sends in a step. Params are gathered once, if they were updated, or twice per
+ * micro-batch where they are sharded. Replicas of a shard (in ZeRO stage 0: all ranks) exchange
+ * what each has summed of it. A shard of a lent piece is sent to the other PP stage once, and its
+ * summed gradient comes back. The owners of a copy send the directions that Muon orthogonalizes to
+ * the rank that does it, which sends the results to all owners: held - kept + copies * given -
+ * kept. With C copies of G shards, N = C G, this is (C + 1 - 2/G)/N of the matrices on average: 2
+ * (N-1)/N^2 with one copy, (N-1)/N in ZeRO stage 0. TP ranks communicate in every layer
+ * (formula_meetings), exchange three numbers per row for the loss and one for the norm. Exact where
+ * shards are whole blocks of 64 and backward passes read all params. There is no formula for
  * control: 0. */
 double formula_sent(const struct roster *roster, int stage, const struct volume *volume,
                     enum traffic_purpose purpose);

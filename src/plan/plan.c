@@ -163,17 +163,23 @@ static enum status look_at_optimizers(void *user, struct env *env, const struct 
     const struct zero_config *store = &look->request->zero;
     struct plan_optimizers *result = look->result;
     double masters = store->type == DTYPE_F32 ? 0 : sizeof(float), total = 0;
+    double all = (double)unit_graph_count(graph), learned = 0;
     (void)env;
     *result = (struct plan_optimizers){
         .widths = store->type == DTYPE_F32 ? state_fp32 : state_mixed, .least = INFINITY};
     for (int t = 0; t < graph->tensor_count; t++) {
         struct optimizer optimizer = zero_optimizer_of(store, &graph->tensors[t]);
         double bytes = masters + optimizer_bytes(&optimizer);
-        total += bytes * (double)unit_tensor_whole(&graph->tensors[t]);
+        double count = (double)unit_tensor_whole(&graph->tensors[t]);
+        if (unit_tensor_is_frozen(graph, t))
+            continue;
+        learned += count;
+        total += bytes * count;
         result->least = fmin(result->least, bytes);
         result->muon |= optimizer.kind == OPTIMIZER_MUON;
     }
-    result->widths.optimizer = total / (double)unit_graph_count(graph);
+    result->widths.grad *= learned / all;
+    result->widths.optimizer = total / all;
     return STATUS_OK;
 }
 
@@ -421,6 +427,7 @@ double plan_sent_formula(const struct plan_request *request, int64_t rounds,
         formula_layers(part, &request->parallel, request->engine.recompute);
     const struct volume volume = {
         .parameters = (double)part->parameters,
+        .frozen = (double)part->frozen,
         .rounds = rounds,
         .reductions = store->local ? 1 : rounds,
         .value = (double)dtype_bytes(store->type),

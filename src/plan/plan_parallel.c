@@ -23,7 +23,8 @@ static bool tp_fits(const struct layout *l, int tp)
 static bool pp_fits(const struct layout *l, int pp)
 {
     int64_t units = l->model->layers + 2;
-    return l->ranks / l->tp % pp == 0 && (pp == 1 || pp <= units / l->chunks);
+    bool possible = !model_limits(l->model->arch)->pp && pp <= units / l->chunks;
+    return l->ranks / l->tp % pp == 0 && (pp == 1 || possible);
 }
 
 /* "2", or "2 or 4": the nearest numbers below and above `value` that fit. 1 always fits. */
@@ -94,6 +95,7 @@ enum status plan_check_parallel(struct env *env, const struct model_config *mode
                              .tp = parallel->tp > 0 ? (int)parallel->tp : 1,
                              .pp = parallel->pp > 0 ? (int)parallel->pp : 1,
                              .chunks = parallel->pp > 1 ? spread_chunks(parallel) : 1};
+    TRY(model_check_limits(env, model, false, l.tp, l.pp));
     if (!tp_fits(&l, l.tp))
         return refuse_tp(env, &l);
     return pp_fits(&l, l.pp) ? STATUS_OK : refuse_pp(env, &l);

@@ -1,7 +1,8 @@
 /* plan_units -- the time of each pass of each unit in isolation: no store, engine or pipeline.
  *
  * A unit's buffers are allocated on a dry device that keeps time, and its passes run as the engine
- * would run them. Units of the same type and size are alike: only one of them is timed.
+ * would run them. Units of the same type and size are alike, if all or none of them receive a carry:
+ * only one of them is timed.
  */
 #include <string.h>
 
@@ -21,7 +22,7 @@ struct bench {
 /* The buffers of a unit, to be freed together. */
 struct taken {
     struct device *device;
-    void *buffers[UNIT_MAX_BUFFERS + 2 * UNIT_MAX_USES + 8];
+    void *buffers[UNIT_MAX_BUFFERS + 2 * UNIT_MAX_USES + 10];
     int count;
 };
 
@@ -32,11 +33,13 @@ static enum status take(struct taken *taken, size_t bytes, void **buffer)
     return STATUS_OK;
 }
 
-/* Allocate everything that a pass may be given. Nothing is ever stored there. */
-static enum status fill_run(const struct bench *b, const struct unit *unit,
+/* Allocate everything that a pass may be given, with `carry` that of the unit before. Nothing is ever
+ * stored there. */
+static enum status fill_run(const struct bench *b, const struct unit *unit, bool carry,
                             const struct unit_buffer *buffers, int count, struct taken *taken,
                             struct unit_run *run)
 {
+    size_t carry_bytes = (size_t)b->graph->carry * dtype_bytes(b->parts->ops->type);
     size_t rows = (size_t)(b->shape.batch * b->shape.tokens);
     size_t stream = rows * (size_t)b->graph->stream_width * dtype_bytes(b->parts->ops->type);
     void *param, *residual, *pending, *tokens, *labels, *scalars, *loss;
@@ -62,6 +65,13 @@ static enum status fill_run(const struct bench *b, const struct unit *unit,
     TRY(take(taken, rows * sizeof(int32_t), &labels));
     TRY(take(taken, sizeof(struct step_scalars), &scalars));
     TRY(take(taken, sizeof(double), &loss));
+    if (carry_bytes > 0)
+        TRY(take(taken, carry_bytes, &run->carry_gradient));
+    if (carry) {
+        void *before;
+        TRY(take(taken, carry_bytes, &before));
+        run->carry = before;
+    }
     run->residual = residual;
     run->pending = pending;
     run->tokens = tokens;
@@ -71,19 +81,20 @@ static enum status fill_run(const struct bench *b, const struct unit *unit,
     return STATUS_OK;
 }
 
-/* Seconds of a pass; 0 if the unit has no such pass. */
+/* Seconds of a pass; 0 if the unit has no such pass. The carry that it sets stays in *filled. */
 static double time_pass(const struct bench *b, const struct unit *unit, enum pass pass,
-                        const struct unit_run *filled)
+                        struct unit_run *filled)
 {
     struct unit_run run = *filled;
     double begin = stream_clock(b->parts->stream);
     run.pass = pass;
     if (unit->type->run[pass])
         unit_run_pass(unit, pass, &run);
+    filled->out_carry = run.out_carry;
     return stream_clock(b->parts->stream) - begin;
 }
 
-static enum status time_unit(const struct bench *b, const struct unit *unit,
+static enum status time_unit(const struct bench *b, const struct unit *unit, bool carry,
                              struct plan_unit_cost *cost)
 {
     struct unit_buffer buffers[UNIT_MAX_BUFFERS];
@@ -96,10 +107,11 @@ static enum status time_unit(const struct bench *b, const struct unit *unit,
         rebuilds = rebuilds || (buffers[i].keep >= b->own_below && buffers[i].keep != KEEP_NOT);
         kept += buffers[i].keep < b->own_below ? buffers[i].bytes : 0;
     }
-    enum status st = fill_run(b, unit, buffers, count, &taken, &run);
+    enum status st = fill_run(b, unit, carry, buffers, count, &taken, &run);
     if (st == STATUS_OK) {
         cost->activation_bytes = kept;
         cost->forward = time_pass(b, unit, PASS_FORWARD, &run);
+        cost->carries = run.out_carry != NULL;
         double before = time_pass(b, unit, PASS_LOSS, &run) +
                         (rebuilds ? time_pass(b, unit, PASS_REBUILD, &run) : 0.0);
         cost->backward = before + time_pass(b, unit, PASS_BACKWARD, &run);
@@ -113,16 +125,35 @@ static enum status time_unit(const struct bench *b, const struct unit *unit,
     return st;
 }
 
-/* Parameters that no earlier unit uses. used (params) marks those in use; the call marks the unit's
- * own. */
-static int64_t own_parameters(const struct unit_graph *graph, const struct unit *unit, bool *used)
+/* Count the parameters that no earlier unit uses. used (params) marks those in use; the call marks
+ * the unit's own. */
+static void count_parameters(const struct unit_graph *graph, int u, bool *used,
+                             struct plan_unit_cost *cost)
 {
-    int64_t count = 0;
-    for (int i = 0; i < unit->use_count; i++)
-        count += used[unit->uses[i]] ? 0 : unit_param_count(graph, unit->uses[i]);
+    const struct unit *unit = &graph->units[u];
+    uint32_t reads = unit->type->reads[PASS_REBUILD] | unit->type->reads[PASS_BACKWARD];
+    cost->parameters = cost->learned = cost->unread = 0;
+    for (int i = 0; i < unit->use_count; i++) {
+        int param = unit->uses[i], piece = graph->params[param].piece;
+        int64_t count = used[param] ? 0 : unit_param_count(graph, param);
+        cost->parameters += count;
+        cost->learned += unit_piece_is_frozen(graph, piece) ? 0 : count;
+        cost->unread += reads == 0 || unit_uses_piece(graph, u, reads, piece) ? 0 : count;
+    }
     for (int i = 0; i < unit->use_count; i++)
         used[unit->uses[i]] = true;
-    return count;
+}
+
+static bool has_carry(const struct plan_unit_cost *costs, int u)
+{
+    return u > 0 && costs[u - 1].carries;
+}
+
+/* Whether the two have the same passes and the same to do in each. */
+static bool are_alike(const struct unit *units, const struct plan_unit_cost *costs, int u, int v)
+{
+    return units[u].type == units[v].type && units[u].self == units[v].self &&
+           has_carry(costs, u) == has_carry(costs, v);
 }
 
 static enum status time_units(const struct bench *b, bool *used, struct plan_unit_cost *costs)
@@ -130,13 +161,13 @@ static enum status time_units(const struct bench *b, bool *used, struct plan_uni
     const struct unit *units = b->graph->units;
     for (int u = 0; u < b->graph->unit_count; u++) {
         int like = 0;
-        while (like < u && (units[like].type != units[u].type || units[like].self != units[u].self))
+        while (like < u && !are_alike(units, costs, like, u))
             like++;
         if (like < u)
             costs[u] = costs[like];
         else
-            TRY(time_unit(b, &units[u], &costs[u]));
-        costs[u].parameters = own_parameters(b->graph, &units[u], used);
+            TRY(time_unit(b, &units[u], has_carry(costs, u), &costs[u]));
+        count_parameters(b->graph, u, used, &costs[u]);
     }
     return STATUS_OK;
 }

@@ -88,7 +88,7 @@ enum status bound_pp_stages_open(struct env *env, int unit_count, struct bound_p
     size_t count = (size_t)unit_count;
     double *room;
     *stages = (struct bound_pp_stages){0};
-    TRY(mem_alloc_array(env, MEM_OTHER, "search", 8 * count, sizeof *room, &room));
+    TRY(mem_alloc_array(env, MEM_OTHER, "search", 10 * count, sizeof *room, &room));
     stages->forward = room;
     stages->backward = room + count;
     stages->activations = room + 2 * count;
@@ -97,6 +97,8 @@ enum status bound_pp_stages_open(struct env *env, int unit_count, struct bound_p
     stages->weight = room + 5 * count;
     stages->least = room + 6 * count;
     stages->most = room + 7 * count;
+    stages->learned = room + 8 * count;
+    stages->unread = room + 9 * count;
     enum status st =
         mem_alloc_array(env, MEM_OTHER, "search", count, sizeof *stages->units, &stages->units);
     if (st != STATUS_OK)
@@ -124,6 +126,7 @@ enum status bound_pp_stages_cut(struct env *env, struct bound_model *model,
         stages->least[s] = INFINITY;
         stages->most[s] = 0;
         stages->activations[s] = stages->parameters[s] = 0;
+        stages->learned[s] = stages->unread[s] = 0;
         stages->units[s] = first[s + 1] - first[s];
         for (int u = first[s]; u < first[s + 1]; u++) {
             stages->forward[s] += costs[u].forward;
@@ -134,6 +137,8 @@ enum status bound_pp_stages_cut(struct env *env, struct bound_model *model,
             stages->most[s] = fmax(stages->most[s], (double)costs[u].parameters);
             stages->activations[s] += (double)costs[u].activation_bytes;
             stages->parameters[s] += (double)costs[u].parameters;
+            stages->learned[s] += (double)costs[u].learned;
+            stages->unread[s] += (double)costs[u].unread;
         }
     }
     return STATUS_OK;
@@ -185,12 +190,13 @@ static double call_seconds(const struct comm_prices *prices, int size, int strid
 /* What a rank of one PP stage has, over all its chunks. */
 struct holding {
     double parameters, most; /* most: the sum over the chunks of the largest unit's parameters */
+    double learned, unread;  /* of the parameters: as in plan_unit_cost */
     int units, chunks;
 };
 
 /* Gradients are sent to their owners after every micro-batch, or once. Sharded params are gathered
  * for forward and for backward, except where a unit needs them only once, or still has them where a
- * walk turns around. Gathers and reductions are on streams of their own. */
+ * walk turns around. Frozen params have no gradients. Gathers and reductions are on streams of their own. */
 static double sent_seconds(const struct search_space *space, const struct search_point *point,
                            const struct holding *held, double rounds)
 {
@@ -202,10 +208,11 @@ static double sent_seconds(const struct search_space *space, const struct search
     double reductions = store->local ? 1 : rounds;
     if (dp < 2 || store->servers > 0)
         return 0;
-    double reduce = reductions * call_seconds(prices, dp, stride, n, all * width * (dp - 1) / dp);
+    double reduce =
+        reductions * call_seconds(prices, dp, stride, n, held->learned * width * (dp - 1) / dp);
     if (!sharding_of(point->stage).params)
         return reduce;
-    double gathered = fmax(all, 2 * all - once * held->most);
+    double gathered = fmax(all, 2 * all - held->unread - once * held->most);
     double calls = fmax(n, 2 * n - once * held->chunks);
     return fmax(reduce, rounds * call_seconds(prices, shards, stride, calls,
                                               gathered * width * (shards - 1) / shards));
@@ -228,15 +235,17 @@ static double update_seconds(const struct search_space *space, const struct sear
 /* --- memory ----------------------------------------------------------------------------------- */
 
 static double state_bytes(const struct search_space *space, const struct search_point *point,
-                          double state, double parameters)
+                          double state, const struct holding *held)
 {
     const struct zero_config *store = &space->request->zero;
     struct state_widths widths = store->type == DTYPE_F32 ? state_fp32 : state_mixed;
-    widths.optimizer = state;
+    struct state_widths learned = {.grad = widths.grad, .optimizer = state};
+    struct state_widths any = {.param = widths.param};
     struct roster roster = roster_of(0, point->dp, store->servers);
     if (point->shard_group > 0)
         roster.copies = point->dp / point->shard_group;
-    return formula_state(&roster, point->stage, parameters, widths);
+    return formula_state(&roster, point->stage, held->parameters, any) +
+           formula_state(&roster, point->stage, held->learned, learned);
 }
 
 static double activation_bytes(const struct bound_pp_stages *stages,
@@ -260,12 +269,14 @@ void bound_layout(const struct search_space *space, const struct bound_pp_stages
         struct holding held = {.chunks = point->chunks};
         for (int s = p; s < stages->count; s += point->pp) {
             held.parameters += stages->parameters[s];
+            held.learned += stages->learned[s];
+            held.unread += stages->unread[s];
             held.most += stages->most[s];
             held.units += stages->units[s];
         }
         sent = fmax(sent, sent_seconds(space, point, &held, (double)rounds));
-        update = fmax(update, update_seconds(space, point, stages->optimizer, held.parameters));
-        bytes = fmax(bytes, state_bytes(space, point, stages->optimizer, held.parameters) +
+        update = fmax(update, update_seconds(space, point, stages->optimizer, held.learned));
+        bytes = fmax(bytes, state_bytes(space, point, stages->optimizer, &held) +
                                 activation_bytes(stages, point, &shape, p));
     }
     point->update = update;

@@ -37,6 +37,7 @@ struct bound_pp_stages {
                                    */
     double *activations;        /* (count) bytes per micro-batch */
     double *parameters;         /* (count) */
+    double *learned, *unread;   /* (count) of the parameters: as in plan_unit_cost */
     int *units;                 /* (count) */
     double optimizer;           /* bytes of state per parameter, at least; the same for all */
 };

@@ -279,7 +279,9 @@ static enum status try_meshes(struct enumeration *w, int tp)
 {
     const struct search_space *space = w->space;
     int groups = space->request->ranks / tp;
-    for (int pp = 1; pp <= groups && pp <= w->tp_group->model.unit_count; pp++) {
+    bool whole = model_limits(space->request->model.arch)->pp != NULL;
+    int most = whole ? 1 : groups;
+    for (int pp = 1; pp <= most && pp <= w->tp_group->model.unit_count; pp++) {
         struct search_point point = {.tp = (int16_t)tp,
                                      .pp = pp,
                                      .dp = groups / pp,

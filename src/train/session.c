@@ -62,6 +62,8 @@ enum status session_fill(const struct model_config *model, const struct zero_con
     enum status st;
     if (!spread)
         spread = &whole;
+    bool fp16 = store->type == DTYPE_F16 || session->ops->type == DTYPE_F16;
+    TRY(model_check_limits(device_env(session->device), model, fp16, 1, 1));
     TRY(plan_check_parallel(device_env(session->device), model,
                             session->comm ? comm_size(session->comm) : 1, &spread->parallel));
     TRY(spread_part(device_env(session->device), session->comm, spread->shape, &spread->parallel,

@@ -35,6 +35,7 @@ struct zero_config trainer_store_config(const struct run_config *config)
     return (struct zero_config){.optimizer = run_optimizer(config),
                                 .weight_decay = train->weight_decay,
                                 .clip = train->clip,
+                                .meta_clip = config->model.sars.meta_clip,
                                 .groups = config->groups,
                                 .group_count = config->optimizer.groups.count,
                                 .micro_batches = run_micro_batches(config),
@@ -133,7 +134,7 @@ static enum status open_folder(struct trainer *t)
                                   t->saves.last_step - t->saves.in_fallback));
     /* metrics.jsonl first: it marks the config.yaml as that of a run */
     TRY(metrics_create(t->env, t->target->folder, t->step, sampled, t->target->config_yaml,
-                       text_sampler_bytes(t->sampler), &t->metrics));
+                       text_sampler_bytes(t->sampler), t->routing, &t->metrics));
     const char *yaml = t->target->config_yaml;
     char *path;
     TRY(path_join(t->env, t->target->folder, "config.yaml", &path));
@@ -339,6 +340,7 @@ static enum status build_parts(struct trainer *t)
     if (config->train.sample_every > 0)
         TRY(text_sampler_create(t->env, config, &t->session, &t->sampler));
     TRY(pace_create(t->env, &t->pace));
+    TRY(routing_create(t->env, &config->model, &t->routing));
     TRY(open_saves(t));
     return open_folder(t);
 }
@@ -361,6 +363,7 @@ static void tear_down(struct trainer *t)
     run_saves_close(&t->saves);
     lock_file_release(t->lock);
     mem_free(t->env, t->checkpoints);
+    routing_destroy(t->routing);
     pace_destroy(t->pace);
     text_sampler_destroy(t->sampler);
     engine_destroy(t->engine);
@@ -416,7 +419,8 @@ static void report_ready(struct trainer *t)
 /* --- the end -------------------------------------------------------------------------------- */
 
 /* The model state of a single rank that holds everything: parameters, gradients and masters have 8
- * bytes together, in fp32 as with 16-bit parameters; the optimizer adds its own. */
+ * bytes together, in fp32 as with 16-bit parameters; the optimizer adds its own. Frozen tensors are
+ * parameters only. */
 static size_t whole_state(const struct trainer *t)
 {
     const struct unit_graph *graph = model_graph(t->session.model);
@@ -424,7 +428,9 @@ static size_t whole_state(const struct trainer *t)
     double bytes = 0;
     for (int i = 0; i < graph->tensor_count; i++) {
         struct optimizer optimizer = zero_optimizer_of(&store, &graph->tensors[i]);
-        bytes += (double)unit_tensor_whole(&graph->tensors[i]) * (8 + optimizer_bytes(&optimizer));
+        double each = unit_tensor_is_frozen(graph, i) ? (double)dtype_bytes(store.type)
+                                                      : 8 + optimizer_bytes(&optimizer);
+        bytes += (double)unit_tensor_whole(&graph->tensors[i]) * each;
     }
     return (size_t)bytes;
 }

@@ -28,6 +28,7 @@ struct trainer {
     struct metrics *metrics;
     struct lock_file *lock; /* of the folder; NULL on ranks other than 0 */
     struct pace *pace;
+    struct routing_report *routing; /* NULL = the model does not route */
     struct tracing tracing;
     struct footprints footprints; /* of this rank */
     struct gauges gauges;         /* of the first rank's GPU */

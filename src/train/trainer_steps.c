@@ -163,6 +163,8 @@ static void describe_step(struct trainer *t, const struct engine_result *result,
     traffic_add(&traffic, &t->carried, 1);
     t->carried = (struct traffic){0};
     pace_add(t->pace, end - start, end);
+    if (t->routing)
+        routing_read(t->routing, engine_statistics(t->engine), trainer_step_tokens(t));
     *step = (struct trainer_step){.step = t->step,
                                   .steps = steps,
                                   .tokens = t->done.tokens,
@@ -180,7 +182,9 @@ static void describe_step(struct trainer *t, const struct engine_result *result,
                                   .gpu_bytes = t->footprints.gpu.held_bytes,
                                   .gauges = t->gauges.now,
                                   .ranks = t->session.spread.mesh.size,
-                                  .traffic = traffic};
+                                  .traffic = traffic,
+                                  .routing = t->routing,
+                                  .meta_norm = result->meta_norm};
 }
 
 static void note_progress(struct trainer *t, const struct engine_result *result)

@@ -14,7 +14,8 @@
  * the uses are added once per step, in unit order.
  *
  * With a 16-bit `type`, parameters and gradients are stored and sent in 2 bytes, and the owners
- * also hold fp32 masters. Where the ops compute in that type, a pass reads params in place and
+ * also hold fp32 masters. Frozen params, whose gradients no pass writes, have no masters, no
+ * gradients and no moments: their 16-bit value is the only one. Where the ops compute in that type, a pass reads params in place and
  * writes gradients where they are sent from. Where the ops compute in fp32, params are widened for
  * each pass, and each micro-batch's gradient is rounded once, on one rank as on many.
  */
@@ -66,6 +67,7 @@ struct zero_config {
     struct optimizer optimizer; /* of tensors that no group matches */
     double weight_decay;
     double clip;                     /* of the global gradient norm; 0 = off */
+    double meta_clip;                /* the same for the tensors of PHASE_META */
     const struct zero_group *groups; /* borrowed */
     int group_count;
     int64_t micro_batches; /* per step, over all workers; 0 = a read-only store (evaluation,
@@ -118,7 +120,8 @@ struct comm *zero_comm(const struct zero *zero);
 enum status zero_settle(struct zero *zero);
 
 /* --- reading and writing parameters: element ranges of one tensor, in fp32 on the host. Where
- * there are masters, these are meant; a read-only 16-bit store rounds what is written --------- */
+ * there are masters, these are meant; 16-bit params without masters (of a read-only store, and
+ * frozen ones) round what is written to nearest --------- */
 enum status zero_init(struct zero *zero, uint64_t seed); /* value = f(seed, tensor name, element) */
 enum status zero_read(struct zero *zero, int tensor, int64_t first, int64_t count, float *out);
 /* Each rank stores the part that it holds; call zero_publish afterwards to update everything that
@@ -130,9 +133,9 @@ enum status zero_publish(struct zero *zero, int64_t updates);
 
 /* --- reading and writing the whole state of a store that trains, on the host. Not collective.
  *
- * A state of a tensor is an array as it is saved: the masters in fp32, one value per element; each
- * moment as its optimizer keeps it, in fp32, or as one code per element with one scale per block
- * (ops_code8.h); or nothing. With tensor parallelism, blocks are those of a rank's part of the
+ * A state of a tensor is an array as it is saved: the masters in fp32, one value per element, and
+ * for frozen tensors the params as fp32; each moment as its optimizer keeps it, in fp32, or as one
+ * code per element with one scale per block (ops_code8.h); or nothing. With tensor parallelism, blocks are those of a rank's part of the
  * tensor, so codes are saved as fp32. Indices are elements, and blocks in arrays of scales ---- */
 enum zero_state {
     ZERO_MASTER,
@@ -205,14 +208,17 @@ void zero_reduce(struct zero *zero, int u, enum pass pass, int64_t round);
 
 /* --- the end of a step ---------------------------------------------------------------------- */
 struct zero_verdict {
-    double grad_norm;  /* of the whole gradient, unscaled and before clipping; not finite when a
-                          gradient is not */
+    double grad_norm;  /* of the gradient of PHASE_MAIN, unscaled and before clipping; not finite
+                          when a gradient is not */
+    double meta_norm;  /* the same for PHASE_META; 0 where the model has none */
     int bad_tensor;    /* first tensor with a non-finite gradient; -1: none */
     int64_t bad_index; /* the first such element in it */
 };
-/* Sum the uses, compute the norm, and find non-finite gradients. `scale` is the factor of the
- * loss. */
-enum status zero_judge(struct zero *zero, double scale, struct zero_verdict *verdict);
+/* Sum the uses, apply the gates and limits of the tensors (unit.h), compute the norms, and find
+ * non-finite gradients. `scale` is the factor of the loss. `statistics` is the model's summed
+ * statistic in device memory; NULL where no tensor is gated. */
+enum status zero_judge(struct zero *zero, double scale, const float *statistics,
+                       struct zero_verdict *verdict);
 /* Update with clipping, for step t = 1, 2, ... (bias correction) and learning rate lr. Only after a
  * finite verdict. */
 enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,

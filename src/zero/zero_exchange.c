@@ -36,7 +36,7 @@ static enum status open_ranks_of_stage(struct zero *zero)
     struct device *device = zero->ops->device;
     int64_t largest = 0;
     for (int i = 0; i < zero->graph->piece_count; i++)
-        if (zero_reduce_shard_count(zero, i) > largest)
+        if (zero->pieces[i].use_count > 0 && zero_reduce_shard_count(zero, i) > largest)
             largest = zero_reduce_shard_count(zero, i);
     if (zero->reduce_shard >= 0 && zero->config.micro_batches > 0)
         TRY(device_alloc(device, MEM_COMM, "contributions of the workers",

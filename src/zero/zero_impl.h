@@ -39,7 +39,8 @@ struct zero_piece {
     void *full;     /* (piece_count) params, where they are not sharded; otherwise NULL */
     void *shard;    /* (shard) params at their owners: inside `full`, or separate */
     void *master;   /* (shard) params as they are updated, in fp32: `shard` itself, or separate
-                     where params have 16 bits. In a read-only store always `shard` */
+                     where params have 16 bits. Params that are never updated, and those of a
+                     read-only store, have none: `shard`, in zero_master_type */
     void *m, *v;    /* moments of this rank's part of each tensor (zero_moments.c); NULL: none */
     char *snapshot; /* host: what this rank saves (zero_state.c) */
     void *total;    /* (shard) the step's gradient: the sum of all uses, complete over all reduce
@@ -58,9 +59,10 @@ struct staged_node {
     double first, level, value;
 };
 
-/* Segments that one call updates: those of one optimizer with one setting. */
+/* Segments that one call updates: those of one optimizer with one setting, in one phase. */
 struct zero_batch {
     struct optimizer optimizer;
+    enum unit_phase phase;
     int first, count; /* of the segments */
     int64_t elements;
 };
@@ -161,8 +163,9 @@ struct zero {
     int segment_count;
     struct zero_batch *batches; /* (batch_count) at most one per tensor */
     int batch_count;
-    int *batch_of;                    /* (tensors) */
+    int *batch_of;                    /* (tensors) -1: it is never updated */
     struct optimizer *optimizers;     /* (tensors of the whole model) */
+    bool *frozen;                     /* (tensors of the whole model) zero_is_frozen */
     struct moment_place (*places)[2]; /* (tensors) of m and v */
     struct zero_encoder encoder;
     uint8_t *codes;         /* host: ZERO_CODES_ROOM bytes, where a tensor has codes */
@@ -185,7 +188,7 @@ struct zero {
     struct step_scalars *scalars_host; /* (1 + batches) those of passes, then of each batch */
     struct step_scalars *scalars;      /* device */
     float *staging;          /* host: a chunk of elements that are being read or written */
-    float *rounding;         /* device: the same, in a read-only 16-bit store */
+    float *rounding;         /* device: the same, where 16-bit params have no masters */
     struct comm_parts range; /* the table of zero_read */
     void *collected;         /* device: a chunk of elements that come from several ranks */
 };
@@ -221,6 +224,19 @@ static inline bool zero_has_masters(const struct zero *zero)
     return zero_is_narrow(zero) && zero->config.micro_batches > 0;
 }
 
+/* No pass of the whole model writes a gradient of the piece: its params are never updated. */
+static inline bool zero_is_frozen(const struct zero *zero, int piece)
+{
+    const struct unit_graph *graph = zero->graph;
+    int own = graph->params[graph->pieces[piece].first_param].first_tensor;
+    return zero->frozen[zero->pipe.cut ? zero->pipe.cut->whole_tensor[own] : own];
+}
+
+static inline bool zero_piece_has_master(const struct zero *zero, int piece)
+{
+    return zero_has_masters(zero) && !zero_is_frozen(zero, piece);
+}
+
 /* Params are their masters rounded at random. */
 static inline bool zero_rounds_at_random(const struct zero *zero)
 {
@@ -228,9 +244,9 @@ static inline bool zero_rounds_at_random(const struct zero *zero)
 }
 
 /* The type of piece->master. */
-static inline enum dtype zero_master_type(const struct zero *zero)
+static inline enum dtype zero_master_type(const struct zero *zero, int piece)
 {
-    return zero_has_masters(zero) ? DTYPE_F32 : zero->type;
+    return zero_piece_has_master(zero, piece) ? DTYPE_F32 : zero->type;
 }
 
 /* --- sizes ---------------------------------------------------------------------------------- */
@@ -375,7 +391,8 @@ void add_contributions(struct zero *zero, struct stream *stream, void *sum, cons
 
 /* --- zero_norm.c ---------------------------------------------------------------------------- */
 enum status norm_create(struct zero *zero);
-enum status norm_of_sums(struct zero *zero, double *square_sum);
+/* The sum of squares of the gradients of one phase. */
+enum status norm_of_sums(struct zero *zero, enum unit_phase phase, double *square_sum);
 
 /* A sum of many numbers whose bits depend only on their order, not on how they were split. Numbers
  * 0, 1, 2, ... are the leaves of a binary tree. A node covers 2^level leaves, starting at a
@@ -409,10 +426,14 @@ static inline int norm_first_level(struct block_range range)
 /* --- zero_norm_parts.c ---------------------------------------------------------------------- */
 /* Count and allocate the parts. The blocks are numbered. */
 enum status norm_parts_create(struct zero *zero);
-/* Copy all parts of this rank to the host. */
-enum status norm_read_parts(struct zero *zero);
+/* Copy all parts of this rank to the host. Gradients of another phase count as zero. */
+enum status norm_read_parts(struct zero *zero, enum unit_phase phase);
 /* zero->nodes = this rank's nodes, in block order. */
-enum status norm_form_nodes(struct zero *zero);
+enum status norm_form_nodes(struct zero *zero, enum unit_phase phase);
+
+/* --- zero_params.c -------------------------------------------------------------------------- */
+/* dst = values, rounded to nearest in zero->type, where params have no masters. */
+enum status zero_write_rounded(struct zero *zero, void *dst, const float *values, int64_t count);
 
 /* --- zero_state.c --------------------------------------------------------------------------- */
 size_t zero_snapshot_bytes(const struct zero *zero, int piece);
@@ -446,8 +467,8 @@ enum status tp_group_read(struct zero *zero, int tensor, tp_group_read_fn *read,
 enum status tp_group_collect(struct zero *zero, enum zero_state state, int tensor, float *out);
 
 /* --- zero_update.c -------------------------------------------------------------------------- */
-/* Fill zero->batches: the different optimizers of the whole model, in order of appearance. The same
- * on every rank. */
+/* Fill zero->batches: the different optimizers and phases of the whole model, in order of
+ * appearance. The same on every rank. */
 enum status zero_batches_create(struct zero *zero);
 /* Fill zero->segments: the tensors whose state this rank updates, with the multipliers of their
  * groups. */

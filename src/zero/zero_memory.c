@@ -17,7 +17,7 @@
  * reduce shard from every worker.
  *
  * The optimizer state is the moments that each tensor's optimizer keeps (zero_moments.c), and the
- * fp32 masters of 16-bit params.
+ * fp32 masters of 16-bit params. Pieces whose gradients no pass writes have params only.
  * Where units compute in fp32 and params have 16 bits, params are widened and gradients written in
  * fp32 for one unit at a time.
  */
@@ -62,6 +62,19 @@ static enum status find_uses(struct zero *zero)
     return STATUS_OK;
 }
 
+static enum status find_frozen(struct zero *zero)
+{
+    const struct unit_graph *whole = zero_whole_graph(zero);
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "frozen tensors", (size_t)whole->tensor_count,
+                        sizeof *zero->frozen, &zero->frozen));
+    for (int i = 0, t, end; i < whole->piece_count; i++) {
+        bool frozen = unit_piece_is_frozen(whole, i);
+        for (zero_piece_tensors(whole, i, &t, &end); t < end; t++)
+            zero->frozen[t] = frozen;
+    }
+    return STATUS_OK;
+}
+
 /* --- pieces --------------------------------------------------------------------------------- */
 
 static enum status alloc_elements(struct zero *zero, enum mem_category category, const char *what,
@@ -97,7 +110,7 @@ static enum status alloc_optimizer(struct zero *zero, int i)
     int64_t shard = zero_shard_count(zero, i);
     if (zero->shard < 0 || zero_borrowed_from(zero, i) != UNIT_NO_STAGE)
         return STATUS_OK;
-    if (zero_is_narrow(zero))
+    if (zero_piece_has_master(zero, i))
         TRY(alloc_elements(zero, MEM_OPTIMIZER, "master", name, shard, DTYPE_F32, &piece->master));
     return moments_alloc(zero, i);
 }
@@ -162,7 +175,7 @@ static enum status alloc_sum(struct zero *zero, int i, const char *what, int k)
 static enum status alloc_piece(struct zero *zero, int i)
 {
     TRY(alloc_params(zero, i));
-    if (!zero_has_masters(zero))
+    if (!zero_piece_has_master(zero, i))
         zero->pieces[i].master = zero->pieces[i].shard;
     if (zero->config.micro_batches == 0)
         return STATUS_OK;
@@ -177,7 +190,7 @@ static enum status alloc_piece(struct zero *zero, int i)
         if (zero->reduce_shard >= 0)
             TRY(alloc_sum(zero, i, what, k));
     }
-    if (zero->reduce_shard < 0 || zero_lent_to(zero, i) == UNIT_NO_STAGE)
+    if (zero->reduce_shard < 0 || zero_lent_to(zero, i) == UNIT_NO_STAGE || zero_is_frozen(zero, i))
         return STATUS_OK;
     return alloc_elements(zero, MEM_GRADS, "gradient, of another stage",
                           zero->graph->pieces[i].name, zero_reduce_shard_count(zero, i),
@@ -307,6 +320,16 @@ static enum status alloc_param_slots(struct zero *zero)
 
 /* --- all memory of a store ------------------------------------------------------------------ */
 
+/* Values are rounded one chunk at a time where they are written to 16-bit params without masters. */
+static enum status alloc_rounding(struct zero *zero)
+{
+    for (int i = 0; zero_is_narrow(zero) && i < zero->graph->piece_count; i++)
+        if (!zero_piece_has_master(zero, i))
+            return device_alloc(zero->ops->device, MEM_SCRATCH, "elements in fp32",
+                                ZERO_STAGING * sizeof(float), &zero->rounding);
+    return STATUS_OK;
+}
+
 enum status zero_memory_create(struct zero *zero)
 {
     const struct unit_graph *graph = zero->graph;
@@ -317,6 +340,7 @@ enum status zero_memory_create(struct zero *zero)
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "pieces", (size_t)graph->piece_count,
                         sizeof *zero->pieces, &zero->pieces));
     TRY(find_uses(zero));
+    TRY(find_frozen(zero));
     if (zero->config.micro_batches > 0) {
         TRY(zero_batches_create(zero));
         TRY(moments_create(zero));
@@ -329,9 +353,7 @@ enum status zero_memory_create(struct zero *zero)
     TRY(device_alloc(device, MEM_OTHER, "step scalars", scalars, &zero->scalars));
     TRY(mem_alloc(zero->env, MEM_OTHER, "step scalars", scalars, &zero->scalars_host));
     TRY(mem_alloc(zero->env, MEM_OTHER, "staging", ZERO_STAGING * sizeof(float), &zero->staging));
-    if (zero_is_narrow(zero) && !zero_has_masters(zero))
-        TRY(device_alloc(device, MEM_SCRATCH, "elements in fp32", ZERO_STAGING * sizeof(float),
-                         &zero->rounding));
+    TRY(alloc_rounding(zero));
     if (zero->sharding.params)
         TRY(alloc_param_slots(zero));
     if (zero->worker && zero_widens(zero))
@@ -426,6 +448,7 @@ void zero_memory_free(struct zero *zero)
     mem_free(zero->env, zero->batches);
     mem_free(zero->env, zero->batch_of);
     mem_free(zero->env, zero->optimizers);
+    mem_free(zero->env, zero->frozen);
     mem_free(zero->env, zero->places);
     mem_free(zero->env, zero->codes);
     mem_free(zero->env, zero->nodes);

@@ -1,7 +1,7 @@
 /* zero_moments -- what is kept of each tensor's moments, and where.
  *
  * A tensor's optimizer decides (optimizer.h): nothing, fp32, or 8-bit codes with one scale for each
- * block. A piece has one allocation for m and one for v, which hold this rank's part of its
+ * block. Frozen tensors have none. A piece has one allocation for m and one for v, which hold this rank's part of its
  * tensors, of any kinds:
  *
  *     | tensor 0 | tensor 1 ... | tensor 2 | ... | scales of tensor 0 | scales of tensor 1 | ...
@@ -22,7 +22,9 @@
 
 enum moment_form zero_state_form(const struct zero *zero, enum zero_state state, int tensor)
 {
-    struct moment_forms forms = optimizer_moments(&zero->optimizers[tensor]);
+    struct moment_forms forms = {MOMENT_NONE, MOMENT_NONE};
+    if (!zero->frozen[tensor])
+        forms = optimizer_moments(&zero->optimizers[tensor]);
     switch (state) {
     case ZERO_MOMENTUM: return forms.m;
     case ZERO_VARIANCE: return forms.v;

@@ -72,8 +72,8 @@ struct zero_muon {
 
 static bool is_muon(const struct zero *zero, int t)
 {
-    return zero->batches[zero->batch_of[t]].optimizer.kind == OPTIMIZER_MUON &&
-           zero_is_learned(zero, partition_tensor(&zero->partition, t).piece);
+    return zero_is_learned(zero, partition_tensor(&zero->partition, t).piece) &&
+           zero->batches[zero->batch_of[t]].optimizer.kind == OPTIMIZER_MUON;
 }
 
 /* --- who orthogonalizes what ------------------------------------------------------------------ */

@@ -12,7 +12,8 @@
  *                     0      <-       4
  *
  * Each rank of a TP group has a tree of its own over the elements that it answers for; all other
- * blocks are zero. The sums of these trees are added in rank order.
+ * blocks are zero. The sums of these trees are added in rank order. Each phase of a model
+ * (enum unit_phase) has a norm and so a tree of its own, in which the blocks of the other are zero.
  *
  * Which nodes a rank has follows from the partition, so only their values are sent.
  * zero_norm_parts.c computes a rank's own nodes.
@@ -318,13 +319,13 @@ static enum status add_up(struct zero *zero, bool dry, double *square_sum)
     return STATUS_OK;
 }
 
-enum status norm_of_sums(struct zero *zero, double *square_sum)
+enum status norm_of_sums(struct zero *zero, enum unit_phase phase, double *square_sum)
 {
     bool dry = device_is_dry(zero->ops->device); /* nothing to read: messages are only counted */
     struct comm *pp_stages = zero->pipe.comm;
     *square_sum = 0.0;
     if (zero->reduce_shard >= 0)
-        TRY(dry ? norm_read_parts(zero) : norm_form_nodes(zero));
+        TRY(dry ? norm_read_parts(zero, phase) : norm_form_nodes(zero, phase));
     if (zero->reduce_shard >= 0 && !zero_alone(zero))
         TRY(gather_nodes(zero, dry));
     if (zero->reduce_shard == 0)

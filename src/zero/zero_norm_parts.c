@@ -54,7 +54,8 @@ enum status norm_parts_create(struct zero *zero)
 
 /* Ranges whose block sums are computed together. */
 struct wanted {
-    enum dtype type; /* of the pieces' sums */
+    enum unit_phase phase; /* gradients of another phase count as zero */
+    enum dtype type;       /* of the pieces' sums */
     struct square_range ranges[32];
     int count;
 };
@@ -66,12 +67,14 @@ static void form_wanted(struct zero *zero, struct wanted *wanted)
     wanted->count = 0;
 }
 
-/* The number of elements of a param, from its start, that this rank answers for. */
-static int64_t answered_count(const struct unit_graph *graph, int param)
+/* The number of elements of a param, from its start, that count in this phase and on this rank. */
+static int64_t answered_count(const struct unit_graph *graph, int param, enum unit_phase phase)
 {
     const struct unit_param *p = &graph->params[param];
     int64_t count = 0;
     bool over = false;
+    if (unit_param_phase(graph, param) != phase)
+        return 0;
     for (int t = p->first_tensor; t < p->first_tensor + p->tensor_count; t++) {
         bool answers = unit_tensor_answers(&graph->tensors[t]);
         CHECK(!answers || !over);
@@ -86,7 +89,7 @@ struct sum_range {
     double *sums;
 };
 
-/* Zero the sums of complete blocks from element `from` to `to`, which another rank answers for. */
+/* Zero the sums of complete blocks from element `from` to `to`, which do not count here. */
 static void zero_blocks(struct zero *zero, const struct sum_range *b, int64_t from, int64_t to)
 {
     from = (from + OPS_BLOCK - 1) / OPS_BLOCK;
@@ -108,7 +111,7 @@ static void want_blocks(struct zero *zero, struct wanted *wanted, int piece, int
     for (int q = unit_piece->first_param; q < unit_piece->first_param + unit_piece->param_count;
          q++) {
         int64_t from = zero->partition.param_offset[q];
-        int64_t to = from + answered_count(zero->graph, q);
+        int64_t to = from + answered_count(zero->graph, q, wanted->phase);
         zero_blocks(zero, &(struct sum_range){first, end, sums}, to,
                     from + unit_param_room(zero->graph, q));
         from = from > first * OPS_BLOCK ? from : first * OPS_BLOCK;
@@ -166,9 +169,10 @@ static void form_parts(struct zero *zero, int piece, struct block_range range,
     }
 }
 
-enum status norm_read_parts(struct zero *zero)
+enum status norm_read_parts(struct zero *zero, enum unit_phase phase)
 {
-    struct forming forming = {.wide = zero->parts, .single = zero->parts + zero->wide_count};
+    struct forming forming = {
+        .wanted.phase = phase, .wide = zero->parts, .single = zero->parts + zero->wide_count};
     for (int i = 0; i < zero->graph->piece_count; i++)
         if (zero_is_learned(zero, i))
             form_parts(zero, i, norm_reduce_shard_blocks(zero, i, zero->reduce_shard), &forming);
@@ -190,11 +194,11 @@ static double node_value(int level, const double **wide, const double **single)
     return value;
 }
 
-enum status norm_form_nodes(struct zero *zero)
+enum status norm_form_nodes(struct zero *zero, enum unit_phase phase)
 {
     int count = 0;
     const double *wide = zero->parts_host, *single = wide + zero->wide_count;
-    TRY(norm_read_parts(zero));
+    TRY(norm_read_parts(zero, phase));
     for (int i = 0; i < zero->graph->piece_count; i++) {
         if (!zero_is_learned(zero, i))
             continue;

@@ -39,8 +39,8 @@ static struct piece_range element_range(const struct zero *zero, int tensor, int
     return (struct piece_range){range.piece, range.first + first, count};
 }
 
-/* dst = values, rounded, one chunk at a time. */
-static enum status write_rounded(struct zero *zero, void *dst, const float *values, int64_t count)
+/* One chunk at a time. */
+enum status zero_write_rounded(struct zero *zero, void *dst, const float *values, int64_t count)
 {
     for (int64_t done = 0; done < count; done += ZERO_STAGING) {
         int64_t part = count - done < ZERO_STAGING ? count - done : ZERO_STAGING;
@@ -61,13 +61,13 @@ static enum status write_own(struct zero *zero, int tensor, int64_t first, int64
     if (zero_borrowed_from(zero, range.piece) != UNIT_NO_STAGE) /* zero_publish sends it */
         return STATUS_OK;
     int64_t own_first = zero->shard * zero_shard_count(zero, range.piece);
-    enum dtype type = zero_master_type(zero);
+    enum dtype type = zero_master_type(zero, range.piece);
     if (mine.count == 0)
         return stream_sync(zero->stream);
     void *dst = zero_at(zero->pieces[range.piece].master, type, mine.first - own_first);
     values += mine.first - range.first;
     if (type != DTYPE_F32)
-        return write_rounded(zero, dst, values, mine.count);
+        return zero_write_rounded(zero, dst, values, mine.count);
     device_copy(zero->stream, dst, values, (size_t)mine.count * sizeof *values);
     return stream_sync(zero->stream);
 }
@@ -179,9 +179,13 @@ static enum status read_parts(struct zero *zero, const struct holders *h, struct
 static enum status read_own(struct zero *zero, int tensor, int64_t first, int64_t count, float *out)
 {
     struct piece_range range = element_range(zero, tensor, first, count);
-    struct holders holders = {zero->gather_comm,     zero->gather_stream, zero->members,
-                              zero->first_member,    zero->shards,        roster_shard,
-                              zero_master_type(zero)};
+    struct holders holders = {zero->gather_comm,
+                              zero->gather_stream,
+                              zero->members,
+                              zero->first_member,
+                              zero->shards,
+                              roster_shard,
+                              zero_master_type(zero, range.piece)};
     return read_parts(zero, &holders, range, zero->pieces[range.piece].master, out);
 }
 

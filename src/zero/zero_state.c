@@ -192,7 +192,9 @@ static char *items_at(const struct zero *zero, enum zero_state state, int own,
     case ZERO_VARIANCE: return (char *)piece->v + v->values + offset;
     case ZERO_MOMENTUM_SCALES: return (char *)piece->m + m->scales + offset;
     case ZERO_VARIANCE_SCALES: return (char *)piece->v + v->scales + offset;
-    default: return zero_at(piece->master, DTYPE_F32, tensor.first + range.first - shard_first);
+    default:
+        return zero_at(piece->master, zero_master_type(zero, tensor.piece),
+                       tensor.first + range.first - shard_first);
     }
 }
 
@@ -213,6 +215,27 @@ static bool has_codes(const struct zero *zero, enum zero_state state, int own)
 {
     return !is_scales(state) &&
            zero_state_form(zero, state, zero_whole_tensor(zero, own)) == MOMENT_CODE8;
+}
+
+/* Does the store have 16-bit params in place of these masters? */
+static bool has_narrow(const struct zero *zero, enum zero_state state, int own)
+{
+    int piece = partition_tensor(&zero->partition, own).piece;
+    return state == ZERO_MASTER && zero_master_type(zero, piece) != DTYPE_F32;
+}
+
+/* 16-bit params as fp32. */
+static enum status widen_part(struct zero *zero, int own, struct zero_range part, float *out)
+{
+    for (int64_t done = 0, n; done < part.count; done += n) {
+        n = part.count - done < ZERO_STAGING ? part.count - done : ZERO_STAGING;
+        struct zero_range chunk = {part.first + done, n};
+        device_copy(zero->stream, zero->staging, items_at(zero, ZERO_MASTER, own, chunk),
+                    (size_t)n * dtype_bytes(zero->type));
+        TRY(stream_sync(zero->stream));
+        dtype_convert(out + done, DTYPE_F32, zero->staging, zero->type, n);
+    }
+    return STATUS_OK;
 }
 
 static enum status decode_part(struct zero *zero, enum zero_state state, int own,
@@ -238,6 +261,8 @@ enum status zero_state_read_part(struct zero *zero, enum zero_state state, int o
 {
     if (has_codes(zero, state, own))
         return decode_part(zero, state, own, part, out);
+    if (has_narrow(zero, state, own))
+        return widen_part(zero, own, part, out);
     device_copy(zero->stream, out, items_at(zero, state, own, part),
                 (size_t)part.count * sizeof *out);
     return STATUS_OK;
@@ -318,6 +343,8 @@ enum status zero_state_write(struct zero *zero, enum zero_state state, int tenso
             tp_group_pack(&zero->graph->tensors[own], chunk.first, n, first, values, zero->staging);
         if (has_codes(zero, state, own))
             encode_part(zero, state, own, chunk, packed);
+        else if (has_narrow(zero, state, own))
+            TRY(zero_write_rounded(zero, items_at(zero, state, own, chunk), packed, n));
         else
             device_copy(zero->stream, items_at(zero, state, own, chunk), packed,
                         (size_t)n * sizeof *packed);
@@ -388,8 +415,8 @@ static enum status copy_own(struct zero *zero, enum zero_state state, int own,
     if (range.count == 0)
         return STATUS_OK;
     struct zero_range part = own_part(zero, state, own, range);
-    if (has_codes(zero, state, own) && zero->tp_group.comm)
-        return decode_part(zero, state, own, part, (float *)out);
+    if ((has_codes(zero, state, own) && zero->tp_group.comm) || has_narrow(zero, state, own))
+        return zero_state_read_part(zero, state, own, part, (float *)out);
     const char *from = items_at(zero, state, own, part);
     if (run->bytes == 0 || out != run->to + run->bytes || from != run->from + run->bytes) {
         copy_now(zero, run);

@@ -106,14 +106,19 @@ enum status zero_batches_create(struct zero *zero)
     for (int t = 0, b; t < graph->tensor_count; t++) {
         const struct unit_tensor *tensor = &graph->tensors[t];
         struct optimizer chosen = zero_optimizer_of(&zero->config, tensor);
+        zero->batch_of[t] = -1;
+        if (zero->frozen[zero_whole_tensor(zero, t)])
+            continue;
         if (chosen.kind == OPTIMIZER_MUON && zero->tp_group.size > 1)
             return refuse_parts(zero, tensor);
         for (b = 0; b < zero->batch_count; b++)
-            if (optimizer_same(&zero->batches[b].optimizer, &chosen))
+            if (zero->batches[b].phase == tensor->phase &&
+                optimizer_same(&zero->batches[b].optimizer, &chosen))
                 break;
         zero->batch_of[t] = b;
         if (b == zero->batch_count)
-            zero->batches[zero->batch_count++] = (struct zero_batch){.optimizer = chosen};
+            zero->batches[zero->batch_count++] =
+                (struct zero_batch){.optimizer = chosen, .phase = tensor->phase};
     }
     return STATUS_OK;
 }
@@ -196,7 +201,7 @@ static enum status add_uses_of_pp_stages(struct zero *zero)
         int to = zero_borrowed_from(zero, i), from = zero_lent_to(zero, i);
         int64_t count = zero_reduce_shard_count(zero, i);
         enum dtype type = zero_type_of_sum(zero, false);
-        if (to == UNIT_NO_STAGE && from == UNIT_NO_STAGE)
+        if ((to == UNIT_NO_STAGE && from == UNIT_NO_STAGE) || zero_is_frozen(zero, i))
             continue;
         comm_label(comm, zero->graph->pieces[i].name);
         if (to != UNIT_NO_STAGE)
@@ -227,6 +232,27 @@ static struct zero_gradient own_sum(const struct zero *zero, int t)
         .count = mine.count,
         .type = type,
         .values = zero_at(zero->pieces[whole.piece].uses[0].sum, type, mine.first - own_first)};
+}
+
+/* Apply the gates and limits of the tensors to what this owner has summed. */
+static void gate_gradients(struct zero *zero, double scale, const float *statistics)
+{
+    for (int t = 0; t < zero->graph->tensor_count; t++) {
+        const struct unit_tensor *tensor = &zero->graph->tensors[t];
+        struct zero_gradient mine = own_sum(zero, t);
+        struct gate_rows gate = {
+            .first = mine.first, .count = mine.count, .limit = INFINITY, .x = mine.values};
+        if (mine.count == 0 || (!tensor->gated && tensor->limit == 0))
+            continue;
+        if (tensor->gated) {
+            CHECK(statistics && tensor->split.units == 0);
+            gate.columns = unit_tensor_whole(tensor) / tensor->shape[0];
+            gate.goodness = statistics + tensor->gate;
+        }
+        if (tensor->limit > 0)
+            gate.limit = (float)(tensor->limit * scale);
+        ops_gate_rows(zero->ops, zero->stream, mine.type, &gate);
+    }
 }
 
 static enum status show_gradients(struct zero *zero, double scale)
@@ -279,20 +305,36 @@ static enum status agree_on_bad(struct zero *zero, struct comm *comm, struct zer
     return STATUS_OK;
 }
 
-enum status zero_judge(struct zero *zero, double scale, struct zero_verdict *verdict)
+/* The norm of each phase that the model has. */
+static enum status find_norms(struct zero *zero, double scale, struct zero_verdict *verdict)
 {
-    double square_sum;
+    double *const norms[] = {
+        [PHASE_MAIN] = &verdict->grad_norm, [PHASE_META] = &verdict->meta_norm};
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        double square_sum;
+        if (!unit_has_phase(zero_whole_graph(zero), (enum unit_phase)phase))
+            continue;
+        TRY(norm_of_sums(zero, (enum unit_phase)phase, &square_sum));
+        *norms[phase] = sqrt(square_sum) / scale;
+    }
+    return STATUS_OK;
+}
+
+enum status zero_judge(struct zero *zero, double scale, const float *statistics,
+                       struct zero_verdict *verdict)
+{
     if (!zero_alone(zero))
         TRY(stand_still(zero, zero->reduce_stream));
     add_uses(zero);
     if (zero->pipe.comm)
         TRY(add_uses_of_pp_stages(zero));
     TRY(tp_group_add_partials(zero));
+    gate_gradients(zero, scale, statistics);
     if (zero->config.gradient && !device_is_dry(zero->ops->device))
         TRY(show_gradients(zero, scale));
-    TRY(norm_of_sums(zero, &square_sum));
-    *verdict = (struct zero_verdict){sqrt(square_sum) / scale, -1, -1};
-    if (isfinite(verdict->grad_norm))
+    *verdict = (struct zero_verdict){.bad_tensor = -1, .bad_index = -1};
+    TRY(find_norms(zero, scale, verdict));
+    if (isfinite(verdict->grad_norm) && isfinite(verdict->meta_norm))
         return STATUS_OK;
     TRY(find_own_bad(zero, verdict));
     struct comm *const comms[] = {zero_alone(zero) ? NULL : zero->comm, zero->pipe.comm,
@@ -325,8 +367,8 @@ static enum status reduce_shard_sums(struct zero *zero)
     return stand_still(zero, zero->gather_stream);
 }
 
-/* Send the new shards to the PP stages that borrow them. */
-static enum status lend_params(struct zero *zero)
+/* Send the new shards to the PP stages that borrow them; `all`: also frozen ones. */
+static enum status lend_params(struct zero *zero, bool all)
 {
     struct comm *comm = zero->lend_comm;
     struct standstill still = begin_standstill(zero);
@@ -334,7 +376,7 @@ static enum status lend_params(struct zero *zero)
         void *shard = zero->pieces[i].shard;
         int64_t count = zero_shard_count(zero, i);
         int to = zero_lent_to(zero, i), from = zero_borrowed_from(zero, i);
-        if (to == UNIT_NO_STAGE && from == UNIT_NO_STAGE)
+        if ((to == UNIT_NO_STAGE && from == UNIT_NO_STAGE) || (zero_is_frozen(zero, i) && !all))
             continue;
         comm_label(comm, zero->graph->pieces[i].name);
         if (to != UNIT_NO_STAGE)
@@ -347,16 +389,18 @@ static enum status lend_params(struct zero *zero)
     return comm_status(comm);
 }
 
-/* Send the new shards to all ranks that keep full params. */
-static enum status publish_params(struct zero *zero)
+/* Send the new shards to all ranks that keep full params; `all`: also frozen ones. */
+static enum status publish_params(struct zero *zero, bool all)
 {
     if (zero->pipe.comm)
-        TRY(lend_params(zero));
+        TRY(lend_params(zero, all));
     if (!zero->gather_comm)
         return STATUS_OK;
     event_record(zero->written, zero->stream);
     stream_wait(zero->gather_stream, zero->written);
     for (int i = 0; !zero->sharding.params && i < zero->graph->piece_count; i++) {
+        if (zero_is_frozen(zero, i) && !all)
+            continue;
         shards_to_members(zero, i, zero->pieces[i].shard, zero->pieces[i].full);
         event_record(zero->pieces[i].published, zero->gather_stream);
     }
@@ -365,13 +409,13 @@ static enum status publish_params(struct zero *zero)
 
 enum status zero_publish(struct zero *zero, int64_t updates)
 {
-    for (int i = 0; zero_has_masters(zero) && zero->shard >= 0 && i < zero->graph->piece_count; i++)
-        if (zero->pieces[i].master)
+    for (int i = 0; zero->shard >= 0 && i < zero->graph->piece_count; i++)
+        if (zero_piece_has_master(zero, i) && zero->pieces[i].master)
             ops_cast(zero->ops, zero->stream, zero->pieces[i].shard, zero->type,
                      zero->pieces[i].master, DTYPE_F32, zero_shard_count(zero, i));
     if (zero_rounds_at_random(zero))
         TRY(zero_round_all(zero, updates));
-    return publish_params(zero);
+    return publish_params(zero, true);
 }
 
 /* Updates one batch. A dry device cannot read the segments, so this adds the price itself. */
@@ -395,18 +439,26 @@ static void update_batch(struct zero *zero, int b, int64_t t)
         ops_spend(zero->ops, zero->stream, &price);
 }
 
+/* `clip` 0: gradients are not clipped. */
+static double clip_factor(double clip, double norm)
+{
+    double factor = clip / (norm + 1e-6); /* as in PyTorch */
+    return clip > 0.0 && factor < 1.0 ? factor : 1.0;
+}
+
 enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
                         const struct zero_verdict *verdict)
 {
     const struct zero_config *c = &zero->config;
-    double clip = c->clip / (verdict->grad_norm + 1e-6); /* as in PyTorch */
+    const double factors[] = {[PHASE_MAIN] = clip_factor(c->clip, verdict->grad_norm),
+                              [PHASE_META] = clip_factor(c->meta_clip, verdict->meta_norm)};
     for (int b = 0; b < zero->batch_count; b++) {
         const struct optimizer *o = &zero->batches[b].optimizer;
-        zero->scalars_host[1 + b] = (struct step_scalars){
-            .lr = (float)lr,
-            .correction1 = (float)(1.0 - pow(o->beta1, (double)t)),
-            .correction2 = (float)(1.0 - pow(o->beta2, (double)t)),
-            .grad_scale = (float)((c->clip > 0.0 && clip < 1.0 ? clip : 1.0) / scale)};
+        zero->scalars_host[1 + b] =
+            (struct step_scalars){.lr = (float)lr,
+                                  .correction1 = (float)(1.0 - pow(o->beta1, (double)t)),
+                                  .correction2 = (float)(1.0 - pow(o->beta2, (double)t)),
+                                  .grad_scale = (float)(factors[zero->batches[b].phase] / scale)};
     }
     device_copy(zero->stream, zero->scalars, zero->scalars_host,
                 (size_t)(1 + zero->batch_count) * sizeof *zero->scalars);
@@ -416,5 +468,5 @@ enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
         update_batch(zero, b, t);
     TRY(zero_muon_update(zero, t));
     TRY(stream_sync(zero->stream));
-    return publish_params(zero);
+    return publish_params(zero, false);
 }

@@ -45,6 +45,42 @@ static void unknown_figures_are_omitted(void **state)
                                                 "skipped");
 }
 
+/* A SARS model: what its routing does follows the learning rate. */
+static void routing_has_its_part(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    char line[STEP_LINE_BYTES];
+    struct model_config model = {
+        .arch = MODEL_SARS, .layers = 1, .width = 1, .sars = {.meta_weight = 2}};
+    const float statistic[] = {1, -1, -1, -1, 10, 0, 1, 1.4f, 30, 30, 30, 14.2f};
+    struct trainer_step step = {.step = 1,
+                                .steps = 4,
+                                .lr = 1e-3,
+                                .meta_norm = 0.114,
+                                .mfu = NAN,
+                                .eta_seconds = NAN,
+                                .held = &(struct footprint_worst){.total_bytes = 1024}};
+    struct routing_report *routing;
+    assert_ok(routing_create(&env, &model, &routing));
+    routing_read(routing, statistic, 10);
+    step.routing = routing;
+    assert_non_null(strstr(step_line(line, &step), "| lr 1.00e-03 | active 31%, gated 75% | meta "
+                                                   "5.21 (norm 0.11) | 0.0 ms |"));
+    step.meta_norm = 5e6;
+    assert_non_null(strstr(step_line(line, &step), "| meta 5.21 (norm 5.0e+06) | "));
+    routing_destroy(routing);
+
+    model.sars.gate = SARS_GATE_LOCAL;
+    assert_ok(routing_create(&env, &model, &routing));
+    routing_read(routing, statistic, 10);
+    step.routing = routing;
+    step.meta_norm = NAN;
+    assert_non_null(strstr(step_line(line, &step), "| active 31% | meta 5.21 | "));
+    routing_destroy(routing);
+    env_destroy(&env);
+}
+
 static void extreme_values_fit_the_buffer(void **state)
 {
     (void)state;
@@ -66,6 +102,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_whole_line),
         cmocka_unit_test(unknown_figures_are_omitted),
+        cmocka_unit_test(routing_has_its_part),
         cmocka_unit_test(extreme_values_fit_the_buffer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,20 +9,21 @@ struct case_ {
     struct model_config config;
 };
 
-/* `settings`: "key=value key=value", without the "model." */
+/* `settings`: "key=value key=value", without the "model."; "sars.key=value" as it is */
 static void given(struct case_ *c, const char *settings)
 {
     memset(c, 0, sizeof *c);
     struct env *env = fixture_open(&c->f);
     assert_int_equal(options_create(env, &c->options), STATUS_OK);
     assert_int_equal(options_bind(c->options, &model_options, &c->config), STATUS_OK);
+    assert_int_equal(options_bind(c->options, &sars_options, &c->config), STATUS_OK);
     char copy[512], key[64], *rest = copy;
     snprintf(copy, sizeof copy, "%s", settings);
     for (char *word; (word = strsep(&rest, " "));) {
         char *value = strchr(word, '=');
         assert_non_null(value);
         *value++ = 0;
-        snprintf(key, sizeof key, "model.%s", word);
+        snprintf(key, sizeof key, "%s%s", strchr(word, '.') ? "" : "model.", word);
         assert_int_equal(options_set(c->options, key, value, "test"), STATUS_OK);
     }
 }
@@ -187,7 +188,7 @@ static void test_check(void **state)
         "model.norm_eps: 0 must be above 0",
         "model.rope_theta: 0 must be above 0",
         "model.tied: not set",
-        "model.arch: 9 is neither",
+        "model.arch: there is no architecture 9",
     };
     for (int i = 0; i < 8; i++)
         bad[i] = good;
@@ -207,19 +208,99 @@ static void test_check(void **state)
     done(&c);
 }
 
-/* The resolved configuration, printed and read back, resolves to itself. */
-static void test_printed_config_stands(void **state)
+static void test_sars(void **state)
 {
     (void)state;
+    struct case_ c;
+    resolved(&c, "arch=sars preset=tiny vocab=300"); /* common sizes of a preset of another kind */
+    assert_int_equal(c.config.width, 128);
+    assert_int_equal(c.config.heads, 4);
+    assert_int_equal(c.config.kv_heads, 4);
+    assert_int_equal(c.config.head_width, 32);
+    assert_int_equal(c.config.ff, 0);
+    assert_int_equal(c.config.tied, 0);
+    assert_true(c.config.norm_eps == 1e-5 && c.config.init_std == 0.02);
+    assert_true(c.config.sars.gate == SARS_GATE_GLOBAL && !c.config.sars.rope);
+    assert_true(c.config.sars.meta_weight == 1 && c.config.sars.clamp == 1);
+    assert_int_equal(model_check(&c.f.env, &c.config), STATUS_OK);
+    done(&c);
+    resolved(&c, "arch=sars layers=1 width=13 heads=1 tied=yes sars.gate=off");
+    assert_int_equal(c.config.head_width, 13);
+    assert_int_equal(c.config.tied, 1);
+    assert_int_equal(c.config.sars.gate, SARS_GATE_OFF);
+    done(&c);
+
+    refused("arch=sars layers=1 width=13 heads=1 sars.rope=on",
+            "model.heads: 1 leaves an odd part of model.width 13");
+    refused("arch=sars layers=1 width=12 heads=2 kv_heads=1",
+            "model.kv_heads: sars needs model.heads (2) of them, not 1");
+    refused("arch=sars layers=1 width=12 heads=2 head_width=5",
+            "model.head_width: sars needs heads x head_width = width");
+    refused("arch=sars layers=1 width=12 heads=1 ff=48", "model.ff: 48, but sars has no");
+    refused("arch=sars layers=1 width=16385 heads=1", "sars routes at most 16384 neurons");
+    refused("arch=sars layers=60000 width=16384 heads=1", "parameters; use smaller sizes");
+    refused("arch=sars layers=1 width=12 heads=1 rope_scaling=linear",
+            "model.rope_scaling: only model.arch llama has it");
+}
+
+static void test_keys_of_sars_need_sars(void **state)
+{
+    (void)state;
+    struct case_ c;
+    resolved(&c, "preset=tiny sars.gate=local");
+    assert_int_equal(model_check_keys(&c.f.env, c.options, &c.config), STATUS_CONFIG);
+    assert_contains(c.f.heard.line,
+                    "sars.gate: only model.arch sars has it, and the model is gpt2");
+    done(&c);
+    resolved(&c, "preset=tiny arch=sars sars.gate=local");
+    assert_int_equal(model_check_keys(&c.f.env, c.options, &c.config), STATUS_OK);
+    done(&c);
+    /* The config.yaml of a run lists all keys: a default value is no mistake. */
+    resolved(&c, "preset=tiny sars.gate=global sars.meta_weight=1 sars.rope=off");
+    assert_int_equal(model_check_keys(&c.f.env, c.options, &c.config), STATUS_OK);
+    done(&c);
+}
+
+static void test_limits_have_a_reason(void **state)
+{
+    (void)state;
+    struct case_ c;
+    const struct {
+        bool fp16;
+        int64_t tp, pp;
+        const char *words;
+    } cases[] = {{true, 1, 1, "precision.mode: model.arch sars cannot use fp16: the gradients of"},
+                 {false, 2, 1, "parallel.tp=2: model.arch sars cannot be split: the routing"},
+                 {false, 1, 3, "parallel.pp=3: model.arch sars cannot be a pipeline: every block"}};
+    resolved(&c, "preset=tiny arch=sars vocab=300");
+    assert_int_equal(model_check_limits(&c.f.env, &c.config, false, 1, 1), STATUS_OK);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_int_equal(
+            model_check_limits(&c.f.env, &c.config, cases[i].fp16, cases[i].tp, cases[i].pp),
+            STATUS_CONFIG);
+        assert_contains(c.f.heard.line, cases[i].words);
+    }
+    assert_true(model_can_split(&c.config, 1) && !model_can_split(&c.config, 2));
+    done(&c);
+    resolved(&c, "preset=tiny vocab=300");
+    assert_int_equal(model_check_limits(&c.f.env, &c.config, true, 2, 2), STATUS_OK);
+    assert_true(model_can_split(&c.config, 2));
+    done(&c);
+}
+
+/* The resolved configuration, printed and read back, resolves to itself. */
+static void expect_stands(const char *settings)
+{
     struct case_ c, again;
     struct text yaml;
-    resolved(&c, "preset=llama-3b layers=5 arch=llama");
+    resolved(&c, settings);
     text_init(&yaml, &c.f.env);
     options_print_yaml(c.options, &yaml);
     memset(&again, 0, sizeof again);
     fixture_open(&again.f);
     assert_int_equal(options_create(&again.f.env, &again.options), STATUS_OK);
     assert_int_equal(options_bind(again.options, &model_options, &again.config), STATUS_OK);
+    assert_int_equal(options_bind(again.options, &sars_options, &again.config), STATUS_OK);
     assert_int_equal(
         options_load_yaml_text(again.options, text_string(&yaml), yaml.bytes, "printed"),
         STATUS_OK);
@@ -231,6 +312,13 @@ static void test_printed_config_stands(void **state)
     done(&c);
 }
 
+static void test_printed_config_stands(void **state)
+{
+    (void)state;
+    expect_stands("preset=llama-3b layers=5 arch=llama");
+    expect_stands("preset=tiny arch=sars sars.clamp=0.5 sars.standardise=on sars.rope=on");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -240,6 +328,9 @@ int main(void)
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_negative_sizes),
         cmocka_unit_test(test_check),
+        cmocka_unit_test(test_sars),
+        cmocka_unit_test(test_keys_of_sars_need_sars),
+        cmocka_unit_test(test_limits_have_a_reason),
         cmocka_unit_test(test_printed_config_stands),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

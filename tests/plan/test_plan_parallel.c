@@ -72,11 +72,35 @@ static void test_messages(void **state)
     assert_refused(7, 1, 7, "parallel.pp=7 exceeds the 6 units of the model; try 1");
 }
 
+/* A model that cannot be split: one copy per rank is the only layout, and the reason is given. */
+static void test_limits_of_the_architecture(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct model_config sars = small;
+    sars.arch = MODEL_SARS;
+    sars.ff = 0;
+    for (int ranks = 1; ranks <= 4; ranks++)
+        for (int tp = 1; tp <= 4; tp++)
+            for (int pp = 1; pp <= 4; pp++) {
+                const struct parallel_config parallel = {.tp = tp, .pp = pp};
+                log_error_clear(env.log);
+                bool allowed = plan_check_parallel(&env, &sars, ranks, &parallel) == STATUS_OK;
+                assert_int_equal(allowed, tp == 1 && pp == 1);
+                if (!allowed)
+                    assert_non_null(strstr(log_first_error(env.log),
+                                           tp > 1 ? "cannot be split: the routing of a layer"
+                                                  : "cannot be a pipeline: every block passes"));
+            }
+    env_destroy(&env);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_suggestions_pass),
         cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_limits_of_the_architecture),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -316,6 +316,36 @@ static void test_each_mesh_is_listed_once(void **state)
     env_destroy(&env);
 }
 
+/* A model that cannot be split or be a pipeline: every rank has a copy, in every listed layout. */
+static void test_limits_of_the_architecture(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct machine_profile machine = machine_of(1e10, 1e9);
+    struct plan_request request = request_of(8);
+    request.model = (struct model_config){.arch = MODEL_SARS,
+                                          .layers = 2,
+                                          .width = 64,
+                                          .heads = 2,
+                                          .kv_heads = 2,
+                                          .head_width = 32,
+                                          .context = 128,
+                                          .vocab = 300,
+                                          .norm_eps = 1e-5,
+                                          .init_std = 0.02,
+                                          .rope_theta = 10000,
+                                          .path = ""};
+    struct search_space space = space_of(&request, &machine);
+    space.exhaustive = true;
+    struct search_result result = search(&env, &space);
+    assert_int_equal(result.count, 1); /* of the only mesh */
+    assert_int_equal(result.layouts[0].dp, 8);
+    assert_int_equal(result.refused, 0);
+    search_result_free(&env, &result);
+    check_bounds(&env, &space, 1); /* with the carry from block to block */
+    env_destroy(&env);
+}
+
 /* On one rank nothing is sharded and nothing need be recomputed. */
 static void test_ties_go_to_the_simplest(void **state)
 {
@@ -423,6 +453,7 @@ int main(void)
         cmocka_unit_test(test_less_memory_changes_the_choice),
         cmocka_unit_test(test_fixed_settings_stay),
         cmocka_unit_test(test_each_mesh_is_listed_once),
+        cmocka_unit_test(test_limits_of_the_architecture),
         cmocka_unit_test(test_ties_go_to_the_simplest),
         cmocka_unit_test(test_nothing_fits),
         cmocka_unit_test(test_impossible_requests_are_refused),

@@ -435,7 +435,7 @@ static void test_changed_codes_are_named(void **state)
 static void test_older_arithmetic_is_told(void **state)
 {
     (void)state;
-    for (int arithmetic = 0; arithmetic <= 2; arithmetic++) {
+    for (int arithmetic = 0; arithmetic <= OPS_ARITHMETIC; arithmetic++) {
         struct files f;
         char folder[128];
         files_open(&f);
@@ -448,7 +448,7 @@ static void test_older_arithmetic_is_told(void **state)
         run_job(&second, 2);
         assert_int_equal(second.status, STATUS_OK);
         assert_int_equal(count_lines(second.lines, "CPU arithmetic differed in the last bits"),
-                         arithmetic < 2);
+                         arithmetic < OPS_ARITHMETIC);
         free(first.params), free(second.params);
         scratch_close(&f.s);
     }

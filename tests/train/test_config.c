@@ -89,6 +89,36 @@ static void test_the_vocabulary_comes_from_the_tokenizer(void **state)
                    "model.vocab: 100 is smaller than the tokenizer's 257");
 }
 
+#define SARS "model.arch=sars model.kv_heads=0 model.ff=0"
+
+/* The norm of a SARS gradient is not clipped unless the user says so; what it cannot do is refused.
+ */
+static void test_sars_has_its_own_defaults(void **state)
+{
+    (void)state;
+    struct run_rig rig;
+    rig_open(&rig);
+    rig_config(&rig, SARS);
+    assert_true(rig.config.train.clip == 0);
+    assert_int_equal(rig.config.model.tied, 0);
+    assert_non_null(strstr(text_string(&rig.yaml), "  clip: 0\n"));
+    struct text text;
+    text_init(&text, &rig.scratch.env);
+    run_config_describe(&rig.config, &text);
+    assert_non_null(strstr(text_string(&text), "model    sars: "));
+    text_free(&text);
+    rig_config(&rig, SARS " train.clip=1");
+    assert_true(rig.config.train.clip == 1);
+    rig_config(&rig, "");
+    assert_true(rig.config.train.clip == 1);
+    rig_close(&rig);
+    expect_refusal("sars.sign=minus", STATUS_CONFIG, "sars.sign: only model.arch sars has it");
+    expect_refusal(SARS " precision.mode=fp16", STATUS_CONFIG,
+                   "cannot use fp16: the gradients of routing");
+    expect_refusal(SARS " parallel.tp=2", STATUS_CONFIG, "parallel.tp=2: model.arch sars");
+    expect_refusal(SARS " parallel.pp=2", STATUS_CONFIG, "parallel.pp=2: model.arch sars");
+}
+
 static void test_wrong_settings_are_refused(void **state)
 {
     (void)state;
@@ -212,6 +242,7 @@ int main(void)
         cmocka_unit_test(test_zero_threads_means_the_cpu_mask),
         cmocka_unit_test(test_the_vocabulary_comes_from_the_tokenizer),
         cmocka_unit_test(test_printed_configuration_parses_to_the_same),
+        cmocka_unit_test(test_sars_has_its_own_defaults),
         cmocka_unit_test(test_wrong_settings_are_refused),
         cmocka_unit_test(test_giving_up_equal_bits_is_explicit),
         cmocka_unit_test(test_reading_needs_a_model),

@@ -117,12 +117,12 @@ static void test_every_key_has_its_effect(void **state)
                          "train.stop_at: 3", "train.eval_every: 4", "engine.recompute: full",
                          "run.threads: 2"},
         [CONFIG_BITS] = {"train.seed: 1", "train.context: 8", "zero.accumulate: local",
-                         "precision.mode: bf16", "model.rope_theta: 1", "train.steps: 2",
+                         "precision.mode: bf16", "model.rope_theta: 1", "sars.meta_clip: 2",
                          "run.deterministic: false"},
         [CONFIG_DATA] = {"data.path: x", "data.val: 0.1", "data.split: 0.1", "data.format: text",
                          "data.tokenizer: bytes", "data.special: true", "data.mix: []"},
         [CONFIG_SHAPES] = {"model.vocab: 1", "model.width: 2", "model.arch: gpt2", "model.tied: no",
-                           "model.context: 2", "model.ff: 3", "model.heads: 3"},
+                           "sars.rope: true", "model.ff: 3", "model.heads: 3"},
     };
     for (int weight = 0; weight < CONFIG_WEIGHTS; weight++)
         for (int i = 0; i < 7; i++)

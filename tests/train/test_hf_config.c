@@ -74,6 +74,10 @@ static void test_both_generations_of_rope_are_read(void **state)
     scratch_close(&s);
 }
 
+#define SARS                                                                     \
+    "\"model_type\":\"sars\",\"vocab_size\":300,\"max_position_embeddings\":24," \
+    "\"hidden_size\":12,\"num_hidden_layers\":2"
+
 static void refuse(struct scratch *s, const char *json, const char *message)
 {
     struct hf_config c;
@@ -98,6 +102,11 @@ static void test_refusals_name_the_key(void **state)
     refuse(&s, "{\"model_type\":\"gpt2\",\"n_embd\":1182186612}",
            "n_inner is not a size"); /* n_inner = 4 n_embd overflows */
     refuse(&s, "{\"model_type\":\"gpt2\",\"n_layer\":2.5}", "n_layer is not a size");
+    refuse(&s, "{\"model_type\":\"sars\"}", "vocab_size is not a size"); /* no defaults */
+    refuse(&s, "{" SARS ",\"num_attention_heads\":5}", "5 heads do not divide the width 12");
+    refuse(&s, "{" SARS ",\"rope\":1}", "rope is not true or false");
+    refuse(&s, "{" SARS ",\"rope_theta\":0}", "rope_theta is not a positive number");
+    refuse(&s, "{" SARS ",\"layer_norm_eps\":-1}", "layer_norm_eps");
     refuse(&s, "{" LLAMA ",\"hidden_act\":\"gelu\"}", "'gelu'");
     refuse(&s, "{" LLAMA ",\"attention_bias\":true}", "attention_bias true is not supported");
     refuse(&s, "{" LLAMA ",\"mlp_bias\":true}", "mlp_bias true");
@@ -133,6 +142,7 @@ static void expect_round_trip(struct scratch *s, const struct hf_config *c)
     assert_int_equal(back.type, c->type);
     assert_int_equal(back.rope, c->rope);
     assert_int_equal(back.rope_original, c->rope_original);
+    assert_int_equal(back.rotary, c->rotary);
     assert_true(back.eps == c->eps && back.init_std == c->init_std);
     assert_true(back.rope_theta == c->rope_theta && back.rope_factor == c->rope_factor);
     assert_true(back.rope_low == c->rope_low && back.rope_high == c->rope_high);
@@ -172,6 +182,25 @@ static void test_printed_config_parses_to_the_same(void **state)
                               .bos = 1,
                               .eos = -1,
                               .type = DTYPE_F16};
+    struct hf_config sars = {.arch = HF_SARS,
+                             .layers = 3,
+                             .heads = 2,
+                             .kv_heads = 2,
+                             .head_dim = 6,
+                             .width = 12,
+                             .context = 24,
+                             .vocab = 300,
+                             .eps = 2e-5,
+                             .init_std = 0.03,
+                             .tied = true,
+                             .rotary = true,
+                             .rope_theta = 5000,
+                             .bos = 2,
+                             .eos = 3,
+                             .type = DTYPE_BF16};
+    expect_round_trip(&s, &sars);
+    sars.rotary = sars.tied = false;
+    expect_round_trip(&s, &sars);
     expect_round_trip(&s, &gpt2);
     expect_round_trip(&s, &llama);
     llama.rope = HF_ROPE_LINEAR;

@@ -58,7 +58,7 @@ static void test_a_full_disk_costs_only_records(void **state)
     (void)state;
     scratch_open(&s);
     assert_ok(env_create(&env, keep_lines, said, LOG_INFO, 1));
-    assert_ok(metrics_create(&env, s.folder, 0, 0, "train: {}", 16, &metrics));
+    assert_ok(metrics_create(&env, s.folder, 0, 0, "train: {}", 16, NULL, &metrics));
     const char *path = scratch_path(&s, "metrics.jsonl");
     assert_ok(write_step(metrics, 1));
     off_t whole = size_of(path);
@@ -103,7 +103,7 @@ static void test_every_file_counts_its_own_lost_records(void **state)
     (void)state;
     scratch_open(&s);
     assert_ok(env_create(&env, keep_lines, said, LOG_INFO, 1));
-    assert_ok(metrics_create(&env, s.folder, 0, 0, "train: {}", 16, &metrics));
+    assert_ok(metrics_create(&env, s.folder, 0, 0, "train: {}", 16, NULL, &metrics));
     for (int64_t step = 1; step <= 20; step++) /* until it is the largest file */
         assert_ok(write_step(metrics, step));
 
@@ -145,7 +145,7 @@ static void expect_missing(const char *content, const char *steps)
     if (content != NULL)
         scratch_text(&s, "metrics.jsonl", content);
     assert_ok(env_create(&env, keep_lines, said, LOG_INFO, 1));
-    assert_ok(metrics_create(&env, s.folder, 12, 0, "train: {}", 16, &metrics));
+    assert_ok(metrics_create(&env, s.folder, 12, 0, "train: {}", 16, NULL, &metrics));
     metrics_destroy(metrics);
     snprintf(wanted, sizeof wanted, "metrics.jsonl has no record of %s: ", steps);
     if (*steps)
@@ -190,8 +190,8 @@ static void test_a_missing_file_of_samples_is_reported(void **state)
             scratch_text(&s, "samples.jsonl", cases[i].samples);
         assert_ok(env_create(&env, keep_lines, said, LOG_INFO, 1));
         for (int again = 0; again < 2; again++) { /* reported once: after that the file exists */
-            assert_ok(
-                metrics_create(&env, s.folder, 12, cases[i].sampled, "train: {}", 16, &metrics));
+            assert_ok(metrics_create(&env, s.folder, 12, cases[i].sampled, "train: {}", 16, NULL,
+                                     &metrics));
             metrics_destroy(metrics);
             if (cases[i].told && !again)
                 assert_non_null(
@@ -205,6 +205,58 @@ static void test_a_missing_file_of_samples_is_reported(void **state)
     }
 }
 
+/* A step of a SARS model: one object in the record, and one curve for each figure and layer. With
+ * many layers the record is long, and still nothing is allocated. */
+static void test_routing_is_recorded(void **state)
+{
+    enum { LAYERS = 200, WIDTH = 1, PART = SARS_KINDS * (2 * WIDTH + 1) };
+    static const struct model_config model = {
+        .arch = MODEL_SARS, .layers = LAYERS, .width = WIDTH, .sars = {.meta_weight = 1}};
+    static const struct footprint_worst held = {0};
+    static const char *const tags[] = {"sars/meta_loss", "sars/meta_norm", "sars/gated",
+                                       "sars/active/layer_0", "sars/goodness/layer_199"};
+    static float statistic[LAYERS * PART];
+    struct scratch s;
+    struct metrics *metrics;
+    struct routing_report *routing;
+    struct path_list files;
+    char *text;
+    size_t bytes;
+    (void)state;
+    for (int i = 0; i < LAYERS * PART; i++)
+        statistic[i] = 1.0f / (float)(3 + i);
+    scratch_open(&s);
+    assert_ok(routing_create(&s.env, &model, &routing));
+    routing_read(routing, statistic, 7);
+    assert_ok(metrics_create(&s.env, s.folder, 0, 0, "train: {}", 16, routing, &metrics));
+    const struct trainer_step step = {.step = 1,
+                                      .loss = 2.5,
+                                      .loss_scale = NAN,
+                                      .held = &held,
+                                      .routing = routing,
+                                      .meta_norm = 0.5};
+    assert_ok(metrics_step(metrics, &step, NULL)); /* the events file may grow its buffer once */
+    mem_fail_at(s.env.mem, 1);
+    assert_ok(metrics_step(metrics, &step, NULL));
+    mem_fail_at(s.env.mem, 0);
+    metrics_destroy(metrics);
+
+    assert_ok(file_read(&s.env, scratch_path(&s, "metrics.jsonl"), 1 << 20, &text, &bytes));
+    assert_non_null(strstr(text, ",\"sars\":{\"meta_loss\":"));
+    assert_non_null(strstr(text, ",\"meta_norm\":0.5,\"active\":"));
+    assert_non_null(strstr(text, ",\"gated\":0,\"layers\":{\"active\":["));
+    mem_free(&s.env, text);
+    assert_ok(path_glob(&s.env, scratch_path(&s, "events.*"), &files));
+    assert_int_equal(files.count, 1);
+    assert_ok(file_read(&s.env, files.paths[0], 1 << 20, &text, &bytes));
+    for (size_t i = 0; i < sizeof tags / sizeof *tags; i++)
+        assert_non_null(memmem(text, bytes, tags[i], strlen(tags[i])));
+    mem_free(&s.env, text);
+    path_list_free(&s.env, &files);
+    routing_destroy(routing);
+    scratch_close(&s);
+}
+
 int main(void)
 {
     signal(SIGXFSZ, SIG_IGN); /* as the command does */
@@ -213,6 +265,7 @@ int main(void)
         cmocka_unit_test(test_every_file_counts_its_own_lost_records),
         cmocka_unit_test(test_steps_without_a_record_are_reported),
         cmocka_unit_test(test_a_missing_file_of_samples_is_reported),
+        cmocka_unit_test(test_routing_is_recorded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

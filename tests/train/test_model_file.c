@@ -40,6 +40,21 @@ static const struct model_config llama = {.arch = MODEL_LLAMA,
                                           .rope_original = 8192,
                                           .path = ""};
 
+static const struct model_config sars = {.arch = MODEL_SARS,
+                                         .layers = 2,
+                                         .heads = 2,
+                                         .kv_heads = 2,
+                                         .width = 12,
+                                         .context = 24,
+                                         .vocab = 301,
+                                         .head_width = 6,
+                                         .tied = 0,
+                                         .norm_eps = 2e-5,
+                                         .init_std = 0.03,
+                                         .rope_theta = 5000,
+                                         .path = "",
+                                         .sars = {.rope = true}};
+
 static void session_open(struct scratch *s, const struct model_config *config, uint64_t seed,
                          struct session *session)
 {
@@ -173,7 +188,8 @@ static void expect_round_trip(const struct model_config *config)
     struct scratch s;
     struct session saved, loaded;
     struct tokenizer *tokenizer;
-    struct model_config read = {.path = "kept", .preset = 3};
+    struct model_config read = {
+        .path = "kept", .preset = 3, .sars = {.gate = SARS_GATE_LOCAL, .meta_weight = 7}};
     scratch_open(&s);
     session_open(&s, config, 1, &saved);
     session_open(&s, config, 2, &loaded);
@@ -203,6 +219,10 @@ static void expect_round_trip(const struct model_config *config)
     assert_int_equal(read.tied, config->tied);
     assert_int_equal(read.rope_scaling, config->rope_scaling);
     assert_true(read.norm_eps == config->norm_eps);
+    assert_int_equal(read.sars.rope, config->sars.rope);
+    assert_true(read.sars.gate == SARS_GATE_LOCAL && read.sars.meta_weight == 7); /* kept */
+    if (config->arch == MODEL_SARS)
+        assert_true(read.rope_theta == config->rope_theta);
     if (config->arch == MODEL_LLAMA)
         assert_true(read.rope_theta == config->rope_theta &&
                     read.rope_factor == config->rope_factor &&
@@ -226,6 +246,12 @@ static void test_llama_reads_back(void **state)
 {
     (void)state;
     expect_round_trip(&llama);
+}
+
+static void test_sars_reads_back(void **state)
+{
+    (void)state;
+    expect_round_trip(&sars);
 }
 
 /* --- conventions of other programs ---------------------------------------------------------- */
@@ -404,6 +430,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gpt2_reads_back),
         cmocka_unit_test(test_llama_reads_back),
+        cmocka_unit_test(test_sars_reads_back),
         cmocka_unit_test(test_common_conventions_are_accepted),
         cmocka_unit_test(test_bf16_is_widened_exactly),
         cmocka_unit_test(test_differences_are_listed),

@@ -239,6 +239,8 @@ static enum status resolve_step(struct bench *bench, struct options *options)
     if (config.model.vocab == 0)
         config.model.vocab = 50304;
     TRY(model_check(bench->cli->env, &config.model));
+    bench->place.model = config.model;
+    TRY(run_config_suit_model(bench->cli->env, options, &bench->place));
     config.engine.micro_batch = settings->batch;
     config.engine.micro_batches = settings->micro_batches;
     config.engine.tokens = settings->context ? settings->context : config.model.context;

@@ -72,7 +72,7 @@ enum status inspect_safetensors(struct inspection *in)
 static void print_sizes(struct inspection *in, const struct model_config *c)
 {
     inspect_string(in, "kind", "model directory");
-    inspect_string(in, "arch", c->arch == MODEL_GPT2 ? "gpt2" : "llama");
+    inspect_string(in, "arch", model_arch_word(c->arch));
     inspect_int(in, "layers", c->layers);
     inspect_int(in, "width", c->width);
     inspect_int(in, "heads", c->heads);

@@ -22,6 +22,18 @@ __attribute__((format(printf, 2, 3))) static void append(char *out, const char *
     va_end(args);
 }
 
+/* " | active 31%, gated 64% | meta 5.21 (norm 0.11)" */
+static void append_routing(char *out, const struct routing_report *routing, double meta_norm)
+{
+    double gated = routing_figure(routing, ROUTING_MEAN, ROUTING_GATED);
+    append(out, " | active %.0f%%", 100 * routing_figure(routing, ROUTING_MEAN, ROUTING_ACTIVE));
+    if (isfinite(gated))
+        append(out, ", gated %.0f%%", 100 * gated);
+    append(out, " | meta %.2f", routing_meta_loss(routing));
+    if (isfinite(meta_norm))
+        append(out, meta_norm < 1e4 ? " (norm %.2f)" : " (norm %.1e)", meta_norm);
+}
+
 char *step_line(char *out, const struct trainer_step *s)
 {
     char human[32];
@@ -32,6 +44,8 @@ char *step_line(char *out, const struct trainer_step *s)
     append(out, "step%6lld/%lld%6.1f%%", (long long)s->step, (long long)s->steps,
            100 * (double)s->step / (double)s->steps);
     append(out, " | loss %.4f | gnorm %.2f | lr %.2e", s->loss, s->grad_norm, s->lr);
+    if (s->routing)
+        append_routing(out, s->routing, s->meta_norm);
     append(out, milliseconds < 10 ? " | %.1f ms" : " | %.0f ms", milliseconds);
     append(out, " | %s tok/s", text_human_count(human, s->tokens_per_second));
     if (isfinite(s->mfu))
@@ -214,6 +228,18 @@ static void on_ready(void *user, const struct trainer_facts *facts)
 
 /* --- steps ---------------------------------------------------------------------------------- */
 
+static void add_routing_json(struct json_out *json, const struct routing_report *routing,
+                             double meta_norm)
+{
+    json_out_open(json, "sars", '{');
+    json_out_real(json, "meta_loss", routing_meta_loss(routing));
+    json_out_real(json, "meta_norm", meta_norm);
+    for (int f = 0; f < ROUTING_FIGURES; f++)
+        json_out_real(json, routing_word((enum routing_figure)f),
+                      routing_figure(routing, ROUTING_MEAN, (enum routing_figure)f));
+    json_out_close(json, '}');
+}
+
 static void print_step_json(struct train_view *view, const struct trainer_step *step)
 {
     struct json_out *json = train_view_event(view, "step");
@@ -231,6 +257,8 @@ static void print_step_json(struct train_view *view, const struct trainer_step *
     json_out_bool(json, "skipped", step->skipped);
     if (isfinite(step->loss_scale))
         json_out_real(json, "loss_scale", step->loss_scale);
+    if (step->routing)
+        add_routing_json(json, step->routing, step->meta_norm);
     json_out_int(json, "mem_bytes", (int64_t)step->held->total_bytes);
     json_out_flush(json, view->cli->console);
 }

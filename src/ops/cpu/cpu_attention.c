@@ -196,14 +196,15 @@ struct head_gradient {
 };
 
 /* S becomes P = exp(S - lse), dP becomes dS = P (dP - delta); both are 0 where the query does not
- * see the key. A row is processed in whole vectors: the elements after its end are scratch, which
- * is cleared or never read. */
+ * see the key. A query that sees one key has dS = 0 there, too: delta would only leave rounding. A
+ * row is processed in whole vectors: the elements after its end are scratch, which is cleared or
+ * never read. */
 static void score_gradients(const struct head *h, int64_t t0, int64_t rows, int64_t k0,
                             int64_t keys, const float *delta, float *s, float *dp)
 {
     for (int64_t r = 0; r < rows; r++) {
         float *p = s + r * STRIDE, *d = dp + r * STRIDE;
-        int64_t n = visible(h, t0 + r, k0, keys);
+        int64_t n = visible(h, t0 + r, k0, keys), sloped = h->past + t0 + r == 0 ? 0 : n;
         vf lse = v_set(h->lse[t0 + r]), shift = v_set(delta[r]);
         for (int64_t i = 0; i < n; i += LANES) {
             vf e = v_exp(v_load(p + i) - lse);
@@ -211,7 +212,7 @@ static void score_gradients(const struct head *h, int64_t t0, int64_t rows, int6
             v_store(d + i, e * (v_load(d + i) - shift));
         }
         memset(p + n, 0, (size_t)(keys - n) * sizeof(float));
-        memset(d + n, 0, (size_t)(keys - n) * sizeof(float));
+        memset(d + sloped, 0, (size_t)(keys - sloped) * sizeof(float));
     }
 }
 

@@ -88,17 +88,10 @@ enum config_weight config_weight_of(const char *line)
                                             "train.eval_",
                                             "train.sample_",
                                             NULL};
-    static const char *const shapes[] = {"model.arch:",
-                                         "model.layers:",
-                                         "model.width:",
-                                         "model.heads:",
-                                         "model.kv_heads:",
-                                         "model.head_width:",
-                                         "model.ff:",
-                                         "model.context:",
-                                         "model.vocab:",
-                                         "model.tied:",
-                                         NULL};
+    static const char *const shapes[] = {
+        "model.arch:",     "model.layers:",     "model.width:", "model.heads:",
+        "model.kv_heads:", "model.head_width:", "model.ff:",    "model.context:",
+        "model.vocab:",    "model.tied:",       "sars.rope:",   NULL};
     if (starts_with(line, bits))
         return CONFIG_BITS;
     if (starts_with(line, free_keys))

@@ -20,6 +20,7 @@ enum status run_config_bind(struct options *options, struct run_config *config)
 {
     *config = (struct run_config){0};
     TRY(options_bind(options, &model_options, &config->model));
+    TRY(options_bind(options, &sars_options, &config->model));
     TRY(options_bind(options, &data_options, &config->data));
     TRY(options_bind(options, &train_options, &config->train));
     TRY(options_bind(options, &checkpoint_options, &config->checkpoint));
@@ -233,6 +234,11 @@ static enum status resolve_model_from_file(struct env *env, const struct options
                     "model.tied: %s (%s), but the model at '%s' has %s; leave the key out",
                     model->tied ? "yes" : "no", options_origin(options, "model.tied"), model->path,
                     file.tied ? "yes" : "no");
+    if (options_is_set(options, "sars.rope") && model->sars.rope != file.sars.rope)
+        return FAIL(env, CONFIG,
+                    "sars.rope: %s (%s), but the model at '%s' has %s; leave the key out",
+                    model->sars.rope ? "true" : "false", options_origin(options, "sars.rope"),
+                    model->path, file.sars.rope ? "true" : "false");
     *model = file;
     return model_check(env, model);
 }
@@ -277,7 +283,23 @@ static enum status check_vocab(struct env *env, const struct run_config *config)
                 (long long)vocab, tokenizer_vocab(config->tokenizer));
 }
 
-static enum status resolve_model(struct env *env, const struct options *options,
+enum status run_config_suit_model(struct env *env, struct options *options,
+                                  struct run_config *config)
+{
+    const struct parallel_config *parallel = &config->parallel;
+    const struct model_config *model = &config->model;
+    bool read = config->reading; /* on one rank, whatever the run's layout was */
+    TRY(model_check_keys(env, options, model));
+    TRY(model_check_limits(env, model, config->precision == RUN_PRECISION_FP16,
+                           read ? 1 : parallel->tp, read ? 1 : parallel->pp));
+    /* The gradient of a SARS gate vector reaches 1e6 in the first step: the norm says nothing about
+     * the other tensors. */
+    if (model->arch == MODEL_SARS && !options_is_set(options, "train.clip"))
+        config->train.clip = 0;
+    return STATUS_OK;
+}
+
+static enum status resolve_model(struct env *env, struct options *options,
                                  struct run_config *config)
 {
     struct model_config *model = &config->model;
@@ -294,6 +316,7 @@ static enum status resolve_model(struct env *env, const struct options *options,
     }
     TRY(model_check(env, model));
     TRY(check_vocab(env, config));
+    TRY(run_config_suit_model(env, options, config));
     bool named = *config->data.tokenizer && !data_tokenizer_is_learnt(&config->data);
     if (!config->source || !config->tokenizer || !named)
         return STATUS_OK;
@@ -482,9 +505,10 @@ void run_config_describe(const struct run_config *config, struct text *text)
     const struct model_config *model = &config->model;
     const struct train_config *train = &config->train;
     struct compute_config compute = run_compute(config);
-    text_printf(text, "model    %s: %lld layers, width %lld, %lld heads",
-                model->arch == MODEL_GPT2 ? "gpt2" : "llama", (long long)model->layers,
-                (long long)model->width, (long long)model->heads);
+    text_printf(text, "model    %s: %lld layer%s, width %lld, %lld head%s",
+                model_arch_word(model->arch), (long long)model->layers,
+                model->layers == 1 ? "" : "s", (long long)model->width, (long long)model->heads,
+                model->heads == 1 ? "" : "s");
     if (model->kv_heads != model->heads)
         text_printf(text, " (%lld for keys and values)", (long long)model->kv_heads);
     text_printf(text, ", context %lld, vocabulary %lld\n", (long long)model->context,

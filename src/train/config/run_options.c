@@ -34,7 +34,7 @@ static const struct option train_list[] = {
     {TRAIN(beta2, REAL), .fallback = "0.95", RANGE(0, 0.9999999), .help = "AdamW's beta2"},
     {TRAIN(eps, REAL), .fallback = "1e-8", RANGE(1e-30, 1), .help = "AdamW's epsilon"},
     {TRAIN(clip, REAL), .fallback = "1", RANGE(0, 1e9),
-     .help = "maximum gradient norm; 0 = no clipping"},
+     .help = "maximum gradient norm; 0 = no clipping, the default of model.arch sars"},
     {TRAIN(seed, INT), .fallback = "1", RANGE(0, 9e18),
      .help = "seed of initial values, sample order, text samples and stochastic rounding"},
     {TRAIN(max_skips, INT), .fallback = "5", RANGE(1, 1e9),

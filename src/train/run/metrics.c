@@ -12,7 +12,7 @@
 #include "train/run/line_file.h"
 #include "train/run/tfevents.h"
 
-enum { LINE_BYTES = 4096 };
+enum { LINE_BYTES = 4096, TAG_BYTES = 48 };
 
 /* Kinds of records. Each has its own file, and one may fail while others succeed. */
 enum part { PART_STEPS, PART_SAMPLES, PART_EVENTS, PART_COUNT };
@@ -31,6 +31,10 @@ struct metrics {
     struct tfevents *events;
     struct text line;
     int64_t lost[PART_COUNT]; /* consecutive records that could not be written */
+    /* Of steps with routing: tags of the figures, of the model and then of each layer, and room for
+     * them and the second loss. */
+    char (*tags)[TAG_BYTES];
+    struct tfevents_scalar *scalars;
 };
 
 /* --- creation ------------------------------------------------------------------------------- */
@@ -84,11 +88,33 @@ static enum status reserve(struct text *text, size_t bytes)
     return text->status;
 }
 
+static enum status make_tags(struct metrics *metrics, const struct routing_report *routing)
+{
+    int64_t layers = routing_layers(routing);
+    size_t count = (size_t)(layers + 1) * ROUTING_FIGURES;
+    TRY(mem_alloc_array(metrics->env, MEM_OTHER, "metrics", count, sizeof *metrics->tags,
+                        &metrics->tags));
+    TRY(mem_alloc_array(metrics->env, MEM_OTHER, "metrics", count + 2, sizeof *metrics->scalars,
+                        &metrics->scalars));
+    char(*tag)[TAG_BYTES] = metrics->tags;
+    for (int f = 0; f < ROUTING_FIGURES; f++)
+        snprintf(*tag++, TAG_BYTES, "sars/%s", routing_word((enum routing_figure)f));
+    for (int64_t layer = 0; layer < layers; layer++)
+        for (int f = 0; f < ROUTING_FIGURES; f++)
+            snprintf(*tag++, TAG_BYTES, "sars/%s/layer_%" PRId64,
+                     routing_word((enum routing_figure)f), layer);
+    return STATUS_OK;
+}
+
 static enum status open_all(struct metrics *metrics, const char *folder, int64_t step,
-                            int64_t sampled, const char *config_yaml, size_t sample_bytes)
+                            int64_t sampled, const char *config_yaml, size_t sample_bytes,
+                            const struct routing_report *routing)
 {
     /* JSON may turn one byte of a sample into six: \u001b. */
-    TRY(reserve(&metrics->line, LINE_BYTES + 6 * sample_bytes));
+    size_t line_bytes = LINE_BYTES + 6 * sample_bytes;
+    TRY(reserve(&metrics->line, line_bytes + (routing ? routing_print_bytes(routing) : 0)));
+    if (routing)
+        TRY(make_tags(metrics, routing));
     TRY(open_lines(metrics->env, folder, PART_STEPS, step, sampled, &metrics->steps));
     TRY(open_lines(metrics->env, folder, PART_SAMPLES, step, sampled, &metrics->samples));
     TRY(tfevents_create(metrics->env, folder, &metrics->events));
@@ -100,13 +126,14 @@ static enum status open_all(struct metrics *metrics, const char *folder, int64_t
 }
 
 enum status metrics_create(struct env *env, const char *folder, int64_t step, int64_t sampled,
-                           const char *config_yaml, size_t sample_bytes, struct metrics **metrics)
+                           const char *config_yaml, size_t sample_bytes,
+                           const struct routing_report *routing, struct metrics **metrics)
 {
     struct metrics *m;
     TRY(mem_alloc(env, MEM_OTHER, "metrics", sizeof *m, &m));
     m->env = env;
     text_init(&m->line, env);
-    enum status st = open_all(m, folder, step, sampled, config_yaml, sample_bytes);
+    enum status st = open_all(m, folder, step, sampled, config_yaml, sample_bytes, routing);
     if (st == STATUS_OK)
         *metrics = m;
     else
@@ -121,6 +148,8 @@ void metrics_destroy(struct metrics *metrics)
     tfevents_destroy(metrics->events);
     line_file_close(metrics->samples);
     line_file_close(metrics->steps);
+    mem_free(metrics->env, metrics->scalars);
+    mem_free(metrics->env, metrics->tags);
     text_free(&metrics->line);
     mem_free(metrics->env, metrics);
 }
@@ -233,11 +262,35 @@ static enum status write_step(struct metrics *metrics, const struct trainer_step
         add_real(line, "loss_scale", step->loss_scale);
     add_memory(line, step);
     add_traffic(line, step);
+    if (step->routing != NULL) {
+        text_add(line, ",\"sars\":");
+        routing_print(step->routing, step->meta_norm, line);
+    }
     if (val != NULL) {
         text_add(line, ",\"val\":");
         evaluation_print(val, line);
     }
     return write_line(metrics, metrics->steps);
+}
+
+/* Figures that are not finite are left out. */
+static enum status write_routing(struct metrics *metrics, const struct trainer_step *step,
+                                 double now)
+{
+    const struct routing_report *routing = step->routing;
+    struct tfevents_scalar *to = metrics->scalars;
+    const char(*tag)[TAG_BYTES] = (const char(*)[TAG_BYTES])metrics->tags;
+    *to++ = (struct tfevents_scalar){"sars/meta_loss", (float)routing_meta_loss(routing)};
+    if (isfinite(step->meta_norm))
+        *to++ = (struct tfevents_scalar){"sars/meta_norm", (float)step->meta_norm};
+    for (int64_t layer = ROUTING_MEAN; layer < routing_layers(routing); layer++)
+        for (int f = 0; f < ROUTING_FIGURES; f++, tag++) {
+            double value = routing_figure(routing, layer, (enum routing_figure)f);
+            if (isfinite(value))
+                *to++ = (struct tfevents_scalar){*tag, (float)value};
+        }
+    return tfevents_scalars(metrics->events, now, step->step, metrics->scalars,
+                            (int)(to - metrics->scalars));
 }
 
 static enum status write_events(struct metrics *metrics, const struct trainer_step *step,
@@ -263,6 +316,8 @@ static enum status write_events(struct metrics *metrics, const struct trainer_st
         if (may_be_known[i].value > 0)
             train[known++] = may_be_known[i];
     TRY(tfevents_scalars(metrics->events, now, step->step, train, known));
+    if (step->routing != NULL)
+        TRY(write_routing(metrics, step, now));
     if (val == NULL)
         return STATUS_OK;
     const struct tfevents_scalar held_out[] = {

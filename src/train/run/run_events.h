@@ -4,6 +4,7 @@
 #define TRAIN_RUN_EVENTS_H
 #include "train/config/config.h"
 #include "train/run/footprint.h"
+#include "train/run/routing.h"
 #include "train/checkpoint/resume.h"
 
 struct evaluation {
@@ -52,7 +53,9 @@ struct trainer_step {
     size_t gpu_bytes;            /* maximum in use on its GPU so far; 0 = none, or not known */
     struct device_gauges gauges; /* of its GPU, read after this step or shortly before */
     int ranks;
-    struct traffic traffic; /* of this step */
+    struct traffic traffic;               /* of this step */
+    const struct routing_report *routing; /* of a SARS model; NULL = another model */
+    double meta_norm; /* of a second loss's gradient; NAN = none, or not known */
 };
 
 struct trainer_sample {

@@ -208,6 +208,24 @@ static void read_llama(struct cursor *c, struct hf_config *config)
     read_rope(c, config);
 }
 
+/* Our own type: transformers has no such model. So no size has a default. */
+static void read_sars(struct cursor *c, struct hf_config *config)
+{
+    config->arch = HF_SARS;
+    config->vocab = get_size(c, "vocab_size", NULL, 0);
+    config->context = get_size(c, "max_position_embeddings", NULL, 0);
+    config->width = get_size(c, "hidden_size", NULL, 0);
+    config->layers = get_size(c, "num_hidden_layers", NULL, 0);
+    config->heads = get_size(c, "num_attention_heads", NULL, 1);
+    config->kv_heads = config->heads;
+    config->eps = get_real(c, c->root, "layer_norm_eps", 1e-5);
+    config->tied = get_bool(c, "tie_word_embeddings", false);
+    config->bos = get_token(c, "bos_token_id", -1);
+    config->eos = get_token(c, "eos_token_id", -1);
+    config->rotary = get_bool(c, "rope", false);
+    config->rope_theta = get_real(c, c->root, "rope_theta", 10000);
+}
+
 static enum status read_root(struct cursor *c, struct hf_config *config)
 {
     if (!json_is_object(c->root))
@@ -218,9 +236,12 @@ static enum status read_root(struct cursor *c, struct hf_config *config)
         read_gpt2(c, config);
     else if (strcmp(type, "llama") == 0)
         read_llama(c, config);
+    else if (strcmp(type, "sars") == 0)
+        read_sars(c, config);
     else
-        return FAIL(c->env, CONFIG, "'%s': model_type '%s' is not supported, only gpt2 and llama",
-                    c->origin, type);
+        return FAIL(c->env, CONFIG,
+                    "'%s': model_type '%s' is not supported, only gpt2, llama and sars", c->origin,
+                    type);
     bool given = config->arch == HF_LLAMA && get(c, c->root, "head_dim");
     if (c->status == STATUS_OK && !given && config->width % config->heads != 0)
         c->status = FAIL(c->env, FORMAT, "'%s': %lld heads do not divide the width %lld", c->origin,
@@ -372,15 +393,27 @@ static void print_llama(const struct hf_config *config, struct text *text)
     print_rope(config, text);
 }
 
+static void print_sars(const struct hf_config *config, struct text *text)
+{
+    text_add(text, "{\n  \"architectures\": [\"SarsForCausalLM\"],\n  \"model_type\": \"sars\"");
+    add_integer(text, "vocab_size", config->vocab);
+    add_integer(text, "max_position_embeddings", config->context);
+    add_integer(text, "hidden_size", config->width);
+    add_integer(text, "num_hidden_layers", config->layers);
+    add_integer(text, "num_attention_heads", config->heads);
+    add_real(text, "layer_norm_eps", config->eps);
+    add_word(text, "rope", config->rotary ? "true" : "false");
+    add_real(text, "rope_theta", config->rope_theta);
+}
+
 void hf_config_print(const struct hf_config *config, struct text *text)
 {
+    static void (*const prints[])(const struct hf_config *, struct text *) = {
+        [HF_GPT2] = print_gpt2, [HF_LLAMA] = print_llama, [HF_SARS] = print_sars};
     const char *type = config->type == DTYPE_BF16  ? "\"bfloat16\""
                        : config->type == DTYPE_F16 ? "\"float16\""
                                                    : "\"float32\"";
-    if (config->arch == HF_GPT2)
-        print_gpt2(config, text);
-    else
-        print_llama(config, text);
+    prints[config->arch](config, text);
     add_real(text, "initializer_range", config->init_std);
     add_token(text, "bos_token_id", config->bos);
     add_token(text, "eos_token_id", config->eos);

@@ -1,5 +1,5 @@
 /* hf_config -- reads and writes the config.json of a Hugging Face model directory, for GPT-2 and
- * Llama.
+ * Llama, and for SARS in the same form, which only sifr reads.
  *
  * Both generations of keys are read (`rope_theta` and `rope_scaling` of transformers 4,
  * `rope_parameters` of transformers 5; `torch_dtype` and `dtype`). Both are written, because a
@@ -15,16 +15,17 @@
 #include "base/env.h"
 #include "base/text.h"
 
-enum hf_arch { HF_GPT2, HF_LLAMA };
+enum hf_arch { HF_GPT2, HF_LLAMA, HF_SARS };
 enum hf_rope { HF_ROPE_PLAIN, HF_ROPE_LINEAR, HF_ROPE_LLAMA3 };
 
 struct hf_config {
     enum hf_arch arch;
-    int64_t layers, heads, kv_heads, head_dim, width, ff, context, vocab;
+    int64_t layers, heads, kv_heads, head_dim, width, ff, context, vocab; /* SARS: ff 0 */
     double eps;
     double init_std; /* initializer_range */
     bool tied;
-    double rope_theta; /* this and all other rope fields: Llama only */
+    bool rotary;       /* SARS: positions are rotated */
+    double rope_theta; /* Llama and SARS; the other rope fields: Llama only */
     enum hf_rope rope;
     double rope_factor;         /* linear and llama3 */
     double rope_low, rope_high; /* llama3: low_freq_factor, high_freq_factor */

@@ -12,10 +12,15 @@
 
 /* --- config.json ---------------------------------------------------------------------------- */
 
+static const enum model_arch arch_of_hf[] = {
+    [HF_GPT2] = MODEL_GPT2, [HF_LLAMA] = MODEL_LLAMA, [HF_SARS] = MODEL_SARS};
+static const enum hf_arch arch_to_hf[MODEL_ARCHS] = {
+    [MODEL_GPT2] = HF_GPT2, [MODEL_LLAMA] = HF_LLAMA, [MODEL_SARS] = HF_SARS};
+
 static struct model_config from_hf(const struct hf_config *hf)
 {
     return (struct model_config){
-        .arch = hf->arch == HF_GPT2 ? MODEL_GPT2 : MODEL_LLAMA,
+        .arch = arch_of_hf[hf->arch],
         .layers = hf->layers,
         .heads = hf->heads,
         .kv_heads = hf->kv_heads,
@@ -43,7 +48,7 @@ static struct hf_config to_hf(const struct model_config *model, enum dtype type,
 {
     int64_t eot = tokenizer != NULL ? tokenizer_eot(tokenizer) : -1;
     return (struct hf_config){
-        .arch = model->arch == MODEL_GPT2 ? HF_GPT2 : HF_LLAMA,
+        .arch = arch_to_hf[model->arch],
         .layers = model->layers,
         .heads = model->heads,
         .kv_heads = model->kv_heads,
@@ -55,6 +60,7 @@ static struct hf_config to_hf(const struct model_config *model, enum dtype type,
         .tied = model->tied == 1,
         .eps = model->norm_eps,
         .init_std = model->init_std,
+        .rotary = model->sars.rope,
         .rope_theta = model->rope_theta,
         .rope = model->rope_scaling == ROPE_PLAIN    ? HF_ROPE_PLAIN
                 : model->rope_scaling == ROPE_LINEAR ? HF_ROPE_LINEAR
@@ -84,11 +90,12 @@ enum status model_file_config(struct env *env, const char *folder, struct model_
     mem_free(env, file);
     if (st != STATUS_OK)
         return st;
-    const char *kept_path = config->path;
-    int kept_preset = config->preset;
+    const struct model_config kept = *config;
     *config = from_hf(&hf);
-    config->path = kept_path;
-    config->preset = kept_preset;
+    config->path = kept.path;
+    config->preset = kept.preset;
+    config->sars = kept.sars;
+    config->sars.rope = hf.rotary;
     return STATUS_OK;
 }
 

@@ -22,6 +22,9 @@
  * its own kernel, from rounded dq and dk, except by the Hopper kernel at widths 64 and 128, which
  * does it before rounding: a shape always takes the same one.
  *
+ * The first query of a sequence has dS = 0: our kernels know, cuDNN is made to compute it
+ * (cuda_attention_first.cu).
+ *
  * In fast mode (ops_be_fast) cuDNN uses its other form, which adds with atomics: bits differ from
  * run to run.
  */
@@ -134,8 +137,8 @@ static bool cudnn_is_faster(struct attention a)
     return a.head_width > 64 && a.head_width < 128 && a.tokens % 128 == 0 && a.tokens <= 2048;
 }
 
-/* Scratch is: row sums of dout * out (B, H, T); then, for cuDNN, an fp32 dq of a sub-batch (fast
- * form only) and the workspace; or what the Hopper kernel needs, whichever is larger, since no GPU
+/* Scratch is: row sums of dout * out (B, H, T); or, for cuDNN, its lse (B, H, T), then of a
+ * sub-batch the row sums and an fp32 dq (fast form only), and the workspace; or what the Hopper kernel needs, whichever is larger, since no GPU
  * is consulted. What attention with a cache needs does not depend on the number of tokens: a
  * decoder has one scratch for all lengths. */
 static size_t sums_bytes(struct attention a)
@@ -155,7 +158,7 @@ static size_t cuda_attention_scratch(const struct ops *ops, struct attention a)
         struct attention sub = sub_attention(a);
         size_t kept = attention_graph_workspace(ATTENTION_BACKWARD, sub);
         size_t fast = attention_graph_workspace(ATTENTION_BACKWARD_FAST, sub) + dq_bytes(sub);
-        most += kept > fast ? kept : fast;
+        most += sums_bytes(sub) + (kept > fast ? kept : fast);
     }
     if (cuda_attend_hopper_takes(ops->type, hopper_heads(a), clusters_asked())) {
         size_t hopper = cuda_attend_hopper_scratch(hopper_heads(a), clusters_asked());
@@ -375,10 +378,11 @@ static enum attention_pass backward_pass(const struct ops *ops)
     return ops->fast ? ATTENTION_BACKWARD_FAST : ATTENTION_BACKWARD;
 }
 
-/* The sequences of `a` from `first` on, as many as the plan takes. */
+/* The sequences of `a` from `first` on, as many as the plan takes; lse (B, H, T) and scratch as
+ * backward_cudnn divides it. */
 static void backward_sub_batch(struct ops *ops, struct stream *stream, const struct dnn_plan *plan,
                                struct attention a, int64_t first, struct attention sub,
-                               const struct attention_backward *g)
+                               const struct attention_backward *g, const float *lse, char *scratch)
 {
     const float scale = (float)(1 / sqrt((double)a.head_width)), masked = -INFINITY, one = 1;
     size_t element = dtype_bytes(ops->type);
@@ -386,14 +390,14 @@ static void backward_sub_batch(struct ops *ops, struct stream *stream, const str
     size_t wide = row + 2 * (size_t)(a.kv_heads * a.head_width) * element;
     size_t token = (size_t)(first * a.tokens);
     bool fast = backward_pass(ops) == ATTENTION_BACKWARD_FAST;
-    char *dq = (char *)g->scratch + sums_bytes(sub);
+    char *dq = scratch + sums_bytes(sub);
     struct binding b = {0};
     bind_parts(&b, Q, K, V, (const char *)g->qkv + token * wide, a, element);
     bind_parts(&b, DQ, DK, DV, (const char *)g->dqkv + token * wide, a, element);
     bind(&b, OUT, (const char *)g->out + token * row);
     bind(&b, DOUT, (const char *)g->dout + token * row);
-    bind(&b, LSE, g->lse + token * (size_t)a.heads);
-    bind(&b, SUMS, g->scratch);
+    bind(&b, LSE, lse + token * (size_t)a.heads);
+    bind(&b, SUMS, scratch);
     bind(&b, SCALE, &scale);
     bind(&b, MASKED, &masked);
     bind(&b, ONE, &one);
@@ -415,10 +419,19 @@ static bool backward_cudnn(struct ops *ops, struct stream *stream, struct attent
     if (!plan || !last_plan || !aligned(g->qkv, g->out, g->dout, g->dqkv) ||
         !aligned(g->lse, g->scratch, NULL, NULL))
         return false;
+    const struct cuda_heads heads = heads_of(a);
+    float *lse = g->scratch;
+    char *scratch = (char *)g->scratch + sums_bytes(a);
+    cuda_enqueued(stream, cuda_attend_hide_first(heads, g->lse, lse, cuda_handle(stream)),
+                  "attention backward");
     for (int64_t first = 0; first < a.batch; first += sub.batch) {
         bool whole = first + sub.batch <= a.batch;
-        backward_sub_batch(ops, stream, whole ? plan : last_plan, a, first, whole ? sub : last, g);
+        backward_sub_batch(ops, stream, whole ? plan : last_plan, a, first, whole ? sub : last, g,
+                           lse, scratch);
     }
+    cuda_enqueued(stream,
+                  cuda_attend_add_first(ops->type, heads, g->dout, g->dqkv, cuda_handle(stream)),
+                  "attention backward");
     return true;
 }
 

@@ -72,6 +72,14 @@ cudaError_t cuda_attend_forward_hopper(int type, struct cuda_heads a, const void
 cudaError_t cuda_resize_heads(int64_t heads, int64_t from_width, int64_t to_width, const void *from,
                               void *to, cudaStream_t stream);
 
+/* cuda_attention_first.cu: before and after a backward pass that does not know that the first query
+ * of a sequence has no dS, of a 16-bit type. The pass gets `hidden` (B, H, T) instead of lse; then
+ * the first query is added to dv. */
+cudaError_t cuda_attend_hide_first(struct cuda_heads a, const float *lse, float *hidden,
+                                   cudaStream_t stream);
+cudaError_t cuda_attend_add_first(int type, struct cuda_heads a, const void *dout, void *dqkv,
+                                  cudaStream_t stream);
+
 /* cuda_cached.cu: with a cache of keys and values (B, room, G D); scratch of
  * cuda_attend_cached_scratch bytes, enough for every shape of this width. `arrived` is in device
  * memory and zero before and after. */

@@ -118,7 +118,7 @@ __global__ void query_gradients(place p, int64_t items, const T *qkv, const T *d
         if (lane < count) {
             float score = p.scale * dot<T, WIDE>(q, keys + (j + lane) * p.row, p.width);
             float dp = dot<T, WIDE>(dy, values + (j + lane) * p.row, p.width);
-            slope = p.scale * expf(score - lse[item]) * (dp - sums[item]);
+            slope = t > 0 ? p.scale * expf(score - lse[item]) * (dp - sums[item]) : 0;
         }
         ds[lane] = slope;
         __syncwarp();
@@ -165,7 +165,7 @@ __global__ void key_gradients(place p, int64_t items, const T *qkv, const T *dou
                 float score = p.scale * dot<T, WIDE>(k, queries + (t + lane) * p.row, p.width);
                 float dp = dot<T, WIDE>(v, gradients + (t + lane) * p.out_row, p.width);
                 weight = expf(score - lse[at_row + t + lane]);
-                slope = p.scale * weight * (dp - sums[at_row + t + lane]);
+                slope = t + lane > 0 ? p.scale * weight * (dp - sums[at_row + t + lane]) : 0;
             }
             weights[lane] = weight;
             ds[lane] = slope;

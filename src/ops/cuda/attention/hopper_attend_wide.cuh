@@ -181,6 +181,7 @@ __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
         if (flags & LAST && leader)
             barrier_arrive(shared_address(&m.value_empty));
         slopes<T>(dp, p16);
+        clear_first(dp, flags, place_again());
         hold(dp);
         const int query_now = q.stage;
         q.step();

@@ -76,6 +76,14 @@ __device__ inline void slopes(float (&dp)[N], const uint32_t (&p)[N / 2])
     }
 }
 
+/* The first query of a sequence sees one key, so its ds is 0, but p dp is rounding. Of a tile's
+ * first query every fourth lane has element 0, and element 2, whose key is masked. */
+template <int N> __device__ inline void clear_first(float (&ds)[N], int flags, const place &me)
+{
+    if (flags >> QUERY_AT == 0 && me.lane % 4 == 0)
+        ds[0] = 0;
+}
+
 template <typename T, int N>
 __device__ inline void round_all(uint32_t (&to)[N / 2], const float (&s)[N])
 {

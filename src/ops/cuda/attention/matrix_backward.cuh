@@ -10,6 +10,9 @@
  * The second has keys down. If both sums of a warp do not fit its registers, it takes two
  * launches, one for each, and both recompute the scores. P and dS are rounded for the products; dq
  * and dk are multiplied by the scale at the end. No atomics.
+ *
+ * The first query sees one key, so its dS is 0, but dP - sums would be rounding: its P is 0 where
+ * dS is formed.
  */
 #ifndef OPS_CUDA_MATRIX_BACKWARD_CUH
 #define OPS_CUDA_MATRIX_BACKWARD_CUH
@@ -45,7 +48,8 @@ __global__ void __launch_bounds__(W::THREADS, W::BLOCKS)
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int row = lane / 4 + 8 * h;
-        minus[h] = row < left ? -__fmul_rn(stats.lse[stat + row], LOG2_E) : -INFINITY;
+        const bool sloped = row < left && first + own + row > 0;
+        minus[h] = sloped ? -__fmul_rn(stats.lse[stat + row], LOG2_E) : -INFINITY;
         sum[h] = row < left ? stats.sums[stat + row] : 0;
     }
     clear(dq);
@@ -171,6 +175,8 @@ __global__ void __launch_bounds__(W::THREADS, W::BLOCKS)
             }
             if constexpr (KEYS) {
                 float dp[W::TILES][4];
+                if (query == 0 && lane % 4 == 0)
+                    s[0][0] = 0; /* query 0; later keys are masked */
                 clear(dp);
                 along<W>(dp, m.kept[1][own], m.passing[stage][1][0]);
 #pragma unroll
