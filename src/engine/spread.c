@@ -285,6 +285,12 @@ struct comm *spread_tp_group(const struct spread *spread)
     return spread->mesh.tp > 1 ? spread->groups.tp : NULL;
 }
 
+/* The index in the whole model of a tensor of this rank's graph. */
+static int whole_tensor(const struct spread *spread, int own)
+{
+    return spread->chunks ? spread->cut.whole_tensor[own] : own;
+}
+
 struct spread_counts spread_count(const struct spread *spread, const struct zero *store)
 {
     const struct unit_graph *graph = spread->graph;
@@ -302,7 +308,8 @@ struct spread_counts spread_count(const struct spread *spread, const struct zero
         int piece = graph->params[i].piece;
         int64_t count = unit_param_count(graph, i);
         counts.parameters += count;
-        counts.frozen += unit_piece_is_frozen(graph, piece) ? count : 0;
+        if (zero_tensor_is_frozen(store, whole_tensor(spread, graph->params[i].first_tensor)))
+            counts.frozen += count;
         if (!spread->chunks)
             continue;
         if (spread->cut.borrowed_from[piece] != UNIT_NO_STAGE)

@@ -25,14 +25,15 @@ void sifr_fail(const struct sifr_call *call, const char *message)
 void sifr_linear(const struct sifr_call *call, int64_t rows, int64_t in, int64_t out, const void *x,
                  const void *w, const void *bias, void *y)
 {
-    ops_linear(ops_of(call), stream_of(call), (struct linear){in, out, true}, rows, x, w, bias, y);
+    ops_linear(ops_of(call), stream_of(call), (struct linear){in, out, .out_in = true}, rows, x, w,
+               bias, y);
 }
 
 void sifr_linear_backward(const struct sifr_call *call, int64_t rows, int64_t in, int64_t out,
                           const void *x, const void *w, const void *dy, void *dx, void *dw,
                           void *dbias)
 {
-    struct linear l = {in, out, true};
+    struct linear l = {in, out, .out_in = true};
     if (dw)
         ops_linear_dw(ops_of(call), stream_of(call), l, rows,
                       &(struct linear_dw){.x = x, .dy = dy, .dw = dw, .dbias = dbias});
@@ -43,7 +44,7 @@ void sifr_linear_backward(const struct sifr_call *call, int64_t rows, int64_t in
 void sifr_linear_gelu(const struct sifr_call *call, int64_t rows, int64_t in, int64_t out,
                       const void *x, const void *w, const void *bias, void *pre, void *y)
 {
-    ops_linear_gelu(ops_of(call), stream_of(call), (struct linear){in, out, true}, rows,
+    ops_linear_gelu(ops_of(call), stream_of(call), (struct linear){in, out, .out_in = true}, rows,
                     &(struct linear_gelu){.x = x, .w = w, .bias = bias, .pre = pre, .y = y});
 }
 
@@ -52,7 +53,7 @@ void sifr_linear_gelu_backward(const struct sifr_call *call, int64_t rows, int64
                                void *dbias)
 {
     ops_linear_dx_dgelu(
-        ops_of(call), stream_of(call), (struct linear){in, out, true}, rows,
+        ops_of(call), stream_of(call), (struct linear){in, out, .out_in = true}, rows,
         &(struct linear_dx_dgelu){.dy = dy, .w = w, .pre = pre, .dpre = dpre, .dbias = dbias});
 }
 
@@ -209,7 +210,7 @@ static void losses_of(const struct sifr_call *call, int64_t rows, int64_t vocab,
                       const int32_t *labels, void *logits, double *losses)
 {
     struct step_scalars scalars = {.loss_scale = call->loss_scale};
-    ops_cross_entropy(ops_of(call), stream_of(call), rows, vocab,
+    ops_cross_entropy(ops_of(call), stream_of(call), (struct logits){.vocab = vocab}, rows,
                       &(struct cross_entropy){.labels = labels,
                                               .gradient = call->pass == SIFR_LOSS,
                                               .scalars = &scalars,
@@ -230,7 +231,7 @@ void sifr_linear_cross_entropy(const struct sifr_call *call, int64_t in, int64_t
 {
     struct ops *ops = ops_of(call);
     struct stream *stream = stream_of(call);
-    struct linear l = {in, vocab, true};
+    struct linear l = {in, vocab, .out_in = true};
     size_t row = (size_t)in * dtype_bytes(ops->type);
     int64_t chunk = head_chunk_rows(ops, call->rows, vocab);
     for (int64_t first = 0; first < call->rows; first += chunk) {

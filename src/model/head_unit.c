@@ -80,12 +80,21 @@ struct head {
     const struct head_unit *k;
     struct unit_run *run;
     struct region region;
+    struct linear to_chunk;             /* the matrix, with the stride of the logits chunk */
     size_t element;                     /* bytes of one value */
     int64_t own, row_ranks;             /* N, and R / N ranks */
     const void *weight, *bias, *matrix; /* bias NULL: none */
     int matrix_use;
     float *rstd, *mean;
 };
+
+/* Rows of the logits chunk start where this back end is fast, whatever the vocabulary. */
+static struct linear linear_to_chunk(const struct head_unit *k, const struct ops *ops)
+{
+    struct linear l = k->linear;
+    l.y_stride = ops_row_stride(ops, l.out);
+    return l;
+}
 
 static struct head head_of(const struct unit *unit, struct unit_run *run)
 {
@@ -97,6 +106,7 @@ static struct head head_of(const struct unit *unit, struct unit_run *run)
                          .run = run,
                          .region =
                              region_of(&k->tp_group, run, k->norm.width, run->buffers[MEETING]),
+                         .to_chunk = linear_to_chunk(k, run->ops),
                          .element = dtype_bytes(run->ops->type),
                          .own = own,
                          .row_ranks = row_ranks_of(run->shape),
@@ -147,7 +157,8 @@ static int head_unit_buffers(const struct unit *unit, const struct ops *ops,
     list[STATS] = (struct unit_buffer){"head statistics", stats, KEEP_NOT, all};
     list[NORMED] = (struct unit_buffer){
         "head normed chunk", k->plain ? 0 : chunk * (size_t)k->norm.width * element, KEEP_NOT, all};
-    list[LOGITS] = (struct unit_buffer){"logits chunk", chunk * (size_t)k->linear.out * element,
+    list[LOGITS] = (struct unit_buffer){"logits chunk",
+                                        chunk * (size_t)linear_to_chunk(k, ops).y_stride * element,
                                         KEEP_NOT, losses};
     list[LOSSES] = (struct unit_buffer){"losses", (size_t)rows * sizeof(double), KEEP_NOT, losses};
     list[SCRATCH] = (struct unit_buffer){"head scratch", ops_norm_scratch(ops, k->norm, own),
@@ -215,8 +226,9 @@ static void chunk_losses(const struct head *h, int64_t rows, const int32_t *labe
     const struct head_unit *k = h->k;
     struct unit_run *run = h->run;
     double *parts = run->buffers[PARTS];
+    struct logits l = {k->linear.out, h->to_chunk.y_stride, k->first_id};
     if (!h->region.parallel) {
-        ops_cross_entropy(run->ops, run->stream, rows, k->linear.out,
+        ops_cross_entropy(run->ops, run->stream, l, rows,
                           &(struct cross_entropy){.labels = labels,
                                                   .gradient = gradient,
                                                   .scalars = run->scalars,
@@ -226,12 +238,10 @@ static void chunk_losses(const struct head *h, int64_t rows, const int32_t *labe
     }
     int64_t part = rows * OPS_LOSS_PART;
     double *mine = parts + k->tp_group.rank * part;
-    ops_cross_entropy_part(run->ops, run->stream, rows, k->linear.out, k->first_id, labels, logits,
-                           mine);
+    ops_cross_entropy_part(run->ops, run->stream, l, rows, labels, logits, mine);
     comm_label(run->group, "parts of losses");
     comm_all_gather(run->group, mine, parts, part, DTYPE_F64, run->stream);
-    ops_cross_entropy_join(run->ops, run->stream, rows, k->linear.out, k->first_id,
-                           k->tp_group.size, parts,
+    ops_cross_entropy_join(run->ops, run->stream, l, rows, k->tp_group.size, parts,
                            &(struct cross_entropy){.labels = labels,
                                                    .gradient = gradient,
                                                    .scalars = run->scalars,
@@ -247,10 +257,10 @@ static void chunk_gradients(const struct head *h, int64_t first, int64_t count, 
     int64_t rows = count * h->row_ranks;
     void *own = row_of(h, run->gradient, first);
     void *partial = h->region.sequence ? run->buffers[D_NORMED] : own;
-    ops_linear_dx(run->ops, run->stream, h->k->linear, rows, d_logits, h->matrix, partial);
+    ops_linear_dx(run->ops, run->stream, h->to_chunk, rows, d_logits, h->matrix, partial);
     region_begin_leave(&h->region, count, partial, own);
     ops_linear_dw(
-        run->ops, run->stream, h->k->linear, rows,
+        run->ops, run->stream, h->to_chunk, rows,
         &(struct linear_dw){
             .x = normed, .dy = d_logits, .add = first > 0, .dw = run->grads[h->matrix_use]});
     region_await(&h->region, REGION_STREAM);
@@ -268,7 +278,7 @@ static void head_unit_loss(const struct unit *unit, struct unit_run *run)
         int64_t count = min2(chunk, h->own - first), rows = count * h->row_ranks;
         double *some = h->region.sequence ? run->buffers[CHUNK_LOSSES] : each + first;
         const void *normed = chunk_normed(h, first, count);
-        ops_linear(run->ops, run->stream, h->k->linear, rows, normed, h->matrix, NULL, logits);
+        ops_linear(run->ops, run->stream, h->to_chunk, rows, normed, h->matrix, NULL, logits);
         chunk_losses(h, rows, chunk_labels(h, first, count), gradient, logits, some);
         for (int64_t p = 0; h->region.sequence && p < h->row_ranks; p++)
             device_copy(run->stream, each + p * h->own + first, some + p * count,

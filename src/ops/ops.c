@@ -117,6 +117,12 @@ int64_t ops_chunk_logits(const struct ops *ops)
     return ops->backend->chunk_logits;
 }
 
+int64_t ops_row_stride(const struct ops *ops, int64_t width)
+{
+    int64_t unit = ops->backend->row_bytes / (int64_t)dtype_bytes(ops->type);
+    return unit > 1 ? (width + unit - 1) / unit * unit : width;
+}
+
 void ops_spend(struct ops *ops, struct stream *stream, const struct ops_case *c)
 {
     if (ops->meter != NULL && !stream_failed(stream))
@@ -138,17 +144,21 @@ static bool run_or_spend(struct ops *ops, struct stream *stream, const struct op
 
 /* --- linear --------------------------------------------------------------------------------- */
 
-static void check_linear(struct linear l, int64_t rows)
+/* Returns the shape with its stride. */
+static struct linear check_linear(struct linear l, int64_t rows)
 {
+    l.y_stride = l.y_stride ? l.y_stride : l.out;
     CHECK_LT(0, l.in);
     CHECK_LT(0, l.out);
+    CHECK_LE(l.out, l.y_stride);
     CHECK_LT(0, rows);
+    return l;
 }
 
 void ops_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                 const void *x, const void *w, const void *bias, void *y)
 {
-    check_linear(l, rows);
+    l = check_linear(l, rows);
     CHECK(x && w && y);
     if (run_or_spend(ops, stream, CASE("linear", .rows = rows, .linear = l, .bias = bias != NULL)))
         ops->backend->linear(ops, stream, l, rows, x, w, bias, y);
@@ -157,7 +167,8 @@ void ops_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t
 void ops_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                      const struct linear_gelu *a)
 {
-    check_linear(l, rows);
+    l = check_linear(l, rows);
+    CHECK_EQ(l.y_stride, l.out);
     CHECK(a->x && a->w && a->pre && a->y);
     if (run_or_spend(ops, stream,
                      CASE("linear_gelu", .rows = rows, .linear = l, .bias = a->bias != NULL)))
@@ -172,7 +183,7 @@ bool ops_gelu_remakes(const struct ops *ops)
 void ops_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                    const void *dy, const void *w, void *dx)
 {
-    check_linear(l, rows);
+    l = check_linear(l, rows);
     CHECK(dy && w && dx);
     if (run_or_spend(ops, stream, CASE("linear_dx", .rows = rows, .linear = l)))
         ops->backend->linear_dx(ops, stream, l, rows, dy, w, dx);
@@ -181,7 +192,7 @@ void ops_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int6
 void ops_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                          const struct linear_dx_dgelu *a)
 {
-    check_linear(l, rows);
+    l = check_linear(l, rows);
     CHECK(a->dy && a->w && a->pre && a->dpre);
     if (run_or_spend(ops, stream,
                      CASE("linear_dx_dgelu", .rows = rows, .linear = l, .bias = a->dbias != NULL)))
@@ -191,7 +202,7 @@ void ops_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l
 void ops_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                    const struct linear_dw *a)
 {
-    check_linear(l, rows);
+    l = check_linear(l, rows);
     CHECK(a->x && a->dy && a->dw);
     if (run_or_spend(
             ops, stream,
@@ -427,46 +438,57 @@ size_t ops_embedding_scratch(const struct ops *ops, struct embedding e)
     return ops->backend->embedding_scratch(ops, e);
 }
 
-static void check_cross_entropy(int64_t rows, int64_t vocab, const struct cross_entropy *a)
+/* Returns the shape with its stride. */
+static struct logits check_logits(struct logits l, int64_t rows)
 {
+    l.stride = l.stride ? l.stride : l.vocab;
     CHECK_LT(0, rows);
-    CHECK_LT(0, vocab);
+    CHECK_LT(0, l.vocab);
+    CHECK_LE(l.vocab, l.stride);
+    CHECK_LE(0, l.first_id);
+    return l;
+}
+
+static void check_cross_entropy(const struct cross_entropy *a)
+{
     CHECK(a->labels && a->logits && a->losses);
     CHECK(a->scalars != NULL || !a->gradient);
 }
 
-void ops_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
+void ops_cross_entropy(struct ops *ops, struct stream *stream, struct logits l, int64_t rows,
                        const struct cross_entropy *a)
 {
-    check_cross_entropy(rows, vocab, a);
+    l = check_logits(l, rows);
+    CHECK_EQ(l.first_id, 0);
+    check_cross_entropy(a);
     if (run_or_spend(ops, stream,
                      CASE(a->gradient ? "cross_entropy_gradient" : "cross_entropy", .rows = rows,
-                          .width = vocab)))
-        ops->backend->cross_entropy(ops, stream, rows, vocab, a);
+                          .width = l.vocab, .stride = l.stride)))
+        ops->backend->cross_entropy(ops, stream, l, rows, a);
 }
 
-void ops_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
-                            int64_t first_id, const int32_t *labels, const void *logits,
-                            double *parts)
+void ops_cross_entropy_part(struct ops *ops, struct stream *stream, struct logits l, int64_t rows,
+                            const int32_t *labels, const void *logits, double *parts)
 {
-    CHECK_LT(0, rows);
-    CHECK_LT(0, vocab);
-    CHECK_LE(0, first_id);
+    l = check_logits(l, rows);
     CHECK(labels && logits && parts);
-    if (run_or_spend(ops, stream, CASE("cross_entropy_part", .rows = rows, .width = vocab)))
-        ops->backend->cross_entropy_part(ops, stream, rows, vocab, first_id, labels, logits, parts);
+    if (run_or_spend(
+            ops, stream,
+            CASE("cross_entropy_part", .rows = rows, .width = l.vocab, .stride = l.stride)))
+        ops->backend->cross_entropy_part(ops, stream, l, rows, labels, logits, parts);
 }
 
-void ops_cross_entropy_join(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
-                            int64_t first_id, int ranks, const double *parts,
-                            const struct cross_entropy *a)
+void ops_cross_entropy_join(struct ops *ops, struct stream *stream, struct logits l, int64_t rows,
+                            int ranks, const double *parts, const struct cross_entropy *a)
 {
-    check_cross_entropy(rows, vocab, a);
-    CHECK_LE(0, first_id);
+    l = check_logits(l, rows);
+    check_cross_entropy(a);
     CHECK_LT(0, ranks);
     CHECK(parts);
-    if (run_or_spend(ops, stream, CASE("cross_entropy_join", .rows = rows, .width = vocab)))
-        ops->backend->cross_entropy_join(ops, stream, rows, vocab, first_id, ranks, parts, a);
+    if (run_or_spend(
+            ops, stream,
+            CASE("cross_entropy_join", .rows = rows, .width = l.vocab, .stride = l.stride)))
+        ops->backend->cross_entropy_join(ops, stream, l, rows, ranks, parts, a);
 }
 
 void ops_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,

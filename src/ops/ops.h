@@ -1,8 +1,9 @@
 /* ops -- the mathematics of a transformer on device buffers, forward and backward, with the back
  * ends "ref", "cpu" and "cuda".
  *
- * Every function enqueues on a stream, allocates nothing and waits for nothing. Tensors are dense
- * and row-major; comments give their shapes. A `void *` has the table's compute type (ops->type:
+ * Every function enqueues on a stream, allocates nothing and waits for nothing. Tensors are
+ * row-major; comments give their shapes. They are dense, except that the rows of logits may have a
+ * stride; what lies between the rows is never changed and never matters. A `void *` has the table's compute type (ops->type:
  * f32 on the CPU, also f64 in "ref", f32, bf16 or f16 on a GPU). Statistics are always `float` and
  * losses `double`, so that they mean the same everywhere. Backward functions OVERWRITE the
  * gradients they write unless they say otherwise: only the store adds. An op takes its shape first;
@@ -54,6 +55,8 @@ void ops_spend(struct ops *ops, struct stream *stream, const struct ops_case *c)
 
 /* How many logits a head should compute at a time on this back end. */
 int64_t ops_chunk_logits(const struct ops *ops);
+/* The stride of rows of `width` elements with which this back end is fastest: at least `width`. */
+int64_t ops_row_stride(const struct ops *ops, int64_t width);
 
 /* Flat ranges are processed in whole blocks of this many elements; shards start at multiples of
  * it. */
@@ -73,7 +76,9 @@ struct step_scalars {
 /* y = x W + b. W is stored [out][in] (Llama, PyTorch's Linear) or [in][out] (GPT-2's Conv1D). */
 struct linear {
     int64_t in, out;
-    bool out_in; /* W is [out][in] */
+    bool out_in;      /* W is [out][in] */
+    int64_t y_stride; /* elements from one row of y or dy to the next; 0: out. Not with
+                         ops_linear_gelu, whose y is dense. */
 };
 void ops_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                 const void *x /* (R, in) */, const void *w, const void *bias /* (out) or NULL */,
@@ -240,6 +245,12 @@ void ops_embedding_backward(struct ops *ops, struct stream *stream, struct embed
                             const int32_t *tokens, const void *dout, void *dwte, void *dwpe,
                             void *scratch);
 size_t ops_embedding_scratch(const struct ops *ops, struct embedding e);
+/* Rows of logits (R, V), or of the V columns that a rank holds: the tokens from first_id. */
+struct logits {
+    int64_t vocab;    /* V */
+    int64_t stride;   /* elements from one row to the next; 0: V */
+    int64_t first_id; /* 0 in ops_cross_entropy */
+};
 /* losses[r] = -log softmax(logits[r])[labels[r]], 0 where the label is -1. With `gradient`, logits
  * become (softmax - onehot) * scalars->loss_scale (0 for a row whose label is -1); otherwise they
  * are not changed. */
@@ -250,21 +261,18 @@ struct cross_entropy {
     void *logits;                       /* (R, V) */
     double *losses;                     /* (R) */
 };
-void ops_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
+void ops_cross_entropy(struct ops *ops, struct stream *stream, struct logits l, int64_t rows,
                        const struct cross_entropy *a);
-/* The same in two halves, for ranks that hold some columns of the logits each: this rank's V
- * columns are the tokens from first_id. The first half describes these columns in parts (R, 3): for
- * each row the largest logit, the sum of exp(logit - largest), and the label's logit (0 where the
- * label is not among these columns). The second half joins the parts of all ranks, (ranks, R, 3),
- * in rank order: losses as above, with the same bits on every rank, and with `gradient` that of
- * these columns, in place. */
+/* The same in two halves, for ranks that hold some columns of the logits each. The first half
+ * describes these columns in parts (R, 3): for each row the largest logit, the sum of exp(logit -
+ * largest), and the label's logit (0 where the label is not among these columns). The second half
+ * joins the parts of all ranks, (ranks, R, 3), in rank order: losses as above, with the same bits
+ * on every rank, and with `gradient` that of these columns, in place. */
 enum { OPS_LOSS_PART = 3 };
-void ops_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
-                            int64_t first_id, const int32_t *labels, const void *logits,
-                            double *parts);
-void ops_cross_entropy_join(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
-                            int64_t first_id, int ranks, const double *parts,
-                            const struct cross_entropy *a);
+void ops_cross_entropy_part(struct ops *ops, struct stream *stream, struct logits l, int64_t rows,
+                            const int32_t *labels, const void *logits, double *parts);
+void ops_cross_entropy_join(struct ops *ops, struct stream *stream, struct logits l, int64_t rows,
+                            int ranks, const double *parts, const struct cross_entropy *a);
 /* *sum = the sum of all values in the order of a binary tree: pairs of neighbours, then pairs of
  * these sums, and so on; a value without a neighbour moves up unchanged. No values: 0. */
 void ops_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,
@@ -472,6 +480,7 @@ struct ops_case {
     struct routing routing; /* route; mas: without `in` */
     int64_t count;          /* add, gelu, flat ranges */
     int64_t width;          /* swiglu: F; cross_entropy: V; orthogonalize, gate_rows: columns */
+    int64_t stride;         /* cross_entropy: of the logits, 0: V */
     int64_t first;          /* rope, embedding, gate_rows */
     int64_t past, room;     /* attention_cached */
     bool at;                /* rope, embedding, attention_cached: past is read from device memory */

@@ -43,7 +43,7 @@ double ops_call_bytes(const struct ops_call *call)
     for (int i = 0; i < call->count; i++) {
         const struct ops_tensor *t = &call->tensors[i];
         double times = t->role == OPS_SCRATCH ? 0 : t->role == OPS_IN_OUT ? 2 : 1;
-        bytes += times * (double)t->count * (double)dtype_bytes(t->type);
+        bytes += times * (double)ops_value_count(t) * (double)dtype_bytes(t->type);
     }
     return bytes;
 }
@@ -54,6 +54,16 @@ struct ops_tensor *ops_add_tensor(struct ops_call *call, const char *name, enum 
     CHECK_LT(call->count, OPS_CALL_TENSORS);
     struct ops_tensor *t = &call->tensors[call->count++];
     *t = (struct ops_tensor){.name = name, .role = role, .type = type, .count = count, .scale = 1};
+    return t;
+}
+
+struct ops_tensor *ops_add_rows(struct ops_call *call, const char *name, enum ops_role role,
+                                enum dtype type, int64_t rows, int64_t width, int64_t stride)
+{
+    struct ops_tensor *t =
+        ops_add_tensor(call, name, role, type, rows * (stride > 0 ? stride : width));
+    t->width = width;
+    t->stride = stride;
     return t;
 }
 
@@ -104,6 +114,8 @@ char *ops_case_name(const struct ops_case *c, char *out)
     if (c->linear.in > 0)
         append(out, " %lldx%lld %s", LL(c->linear.in), LL(c->linear.out),
                c->linear.out_in ? "[out][in]" : "[in][out]");
+    if (c->linear.y_stride > c->linear.out)
+        append(out, " stride %lld", LL(c->linear.y_stride));
     if (c->norm.width > 0)
         append(out, " %s C%lld", c->norm.kind == NORM_LAYER ? "layer" : "rms", LL(c->norm.width));
     if (a.batch > 0)
@@ -122,6 +134,8 @@ char *ops_case_name(const struct ops_case *c, char *out)
                c->routing.standardise ? " standardised" : "");
     if (c->width > 0)
         append(out, " x %lld", LL(c->width));
+    if (c->stride > c->width)
+        append(out, " stride %lld", LL(c->stride));
     if (c->count > 0)
         append(out, " n %lld", LL(c->count));
     if (c->level > 0)

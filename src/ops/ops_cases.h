@@ -29,7 +29,8 @@ struct ops_tensor {
     const char *name;
     enum ops_role role;
     enum dtype type;
-    int64_t count; /* elements; bytes of scratch */
+    int64_t count;         /* elements, with those between rows; bytes of scratch */
+    int64_t width, stride; /* of rows with a stride; stride 0: dense */
     enum ops_draw draw;
     double center, scale;
     int64_t bound;
@@ -73,7 +74,16 @@ extern const int ops_op_count;
 const struct ops_op *ops_find_op(const char *name); /* CHECKs that it exists */
 const struct ops_tensor *ops_find_tensor(const struct ops_call *call,
                                          const char *name); /* NULL: not listed */
-double ops_call_bytes(const struct ops_call *call);         /* read and written, without scratch */
+/* Elements without those between rows; and whether element i is one of the latter. */
+static inline int64_t ops_value_count(const struct ops_tensor *t)
+{
+    return t->stride > 0 ? t->count / t->stride * t->width : t->count;
+}
+static inline bool ops_is_between(const struct ops_tensor *t, int64_t i)
+{
+    return t->stride > 0 && i % t->stride >= t->width;
+}
+double ops_call_bytes(const struct ops_call *call); /* read and written, without scratch */
 enum { OPS_CASE_NAME = 160 };
 /* Writes "linear_dw R7 13x5 [in][out] add" to out (OPS_CASE_NAME bytes) and returns it. */
 char *ops_case_name(const struct ops_case *c, char *out);

@@ -56,7 +56,7 @@ static void add_loss_inputs(struct ops_call *call, const struct ops_case *c, enu
     struct ops_tensor *labels = ops_add_tensor(call, "labels", OPS_IN, DTYPE_I32, c->rows);
     labels->draw = OPS_LABELS;
     labels->bound = c->width;
-    ops_add_tensor(call, "logits", role, type, c->rows * c->width)->scale = 2;
+    ops_add_rows(call, "logits", role, type, c->rows, c->width, c->stride)->scale = 2;
     call->flops = 4 * (double)c->rows * (double)c->width;
 }
 
@@ -68,7 +68,7 @@ OPS_DESCRIBE(cross_entropy)
 
 OPS_RUN(cross_entropy)
 {
-    ops_cross_entropy(ops, stream, c->rows, c->width,
+    ops_cross_entropy(ops, stream, (struct logits){c->width, c->stride, 0}, c->rows,
                       &(struct cross_entropy){OPS_AT(labels), OPS_AT(logits), OPS_AT(losses)});
 }
 
@@ -93,7 +93,7 @@ OPS_DESCRIBE(cross_entropy_gradient)
 
 OPS_RUN(cross_entropy_gradient)
 {
-    ops_cross_entropy(ops, stream, c->rows, c->width,
+    ops_cross_entropy(ops, stream, (struct logits){c->width, c->stride, 0}, c->rows,
                       &(struct cross_entropy){OPS_AT(labels), .gradient = true, OPS_AT(scalars),
                                               OPS_AT(logits),
                                               .losses = ops_at(call, "losses_again")});
@@ -101,6 +101,11 @@ OPS_RUN(cross_entropy_gradient)
 
 /* Columns of another rank, before those of the case. */
 enum { OTHERS = 5 };
+
+static struct logits split_logits(const struct ops_case *c)
+{
+    return (struct logits){c->width, c->stride, OTHERS};
+}
 
 static void add_split_inputs(struct ops_call *call, const struct ops_case *c, enum ops_role role,
                              enum dtype type)
@@ -117,7 +122,7 @@ OPS_DESCRIBE(cross_entropy_part)
 
 OPS_RUN(cross_entropy_part)
 {
-    ops_cross_entropy_part(ops, stream, c->rows, c->width, OTHERS, ops_at(call, "labels"),
+    ops_cross_entropy_part(ops, stream, split_logits(c), c->rows, ops_at(call, "labels"),
                            ops_at(call, "logits"), ops_at(call, "parts"));
 }
 
@@ -136,11 +141,12 @@ OPS_RUN(cross_entropy_parts)
     const int32_t *labels = ops_at(call, "labels");
     double *parts = ops_at(call, "parts");
     void *others = ops_at(call, "others"), *logits = ops_at(call, "logits");
-    ops_cross_entropy_part(ops, stream, c->rows, OTHERS, 0, labels, others, parts);
-    ops_cross_entropy_part(ops, stream, c->rows, c->width, OTHERS, labels, logits,
+    ops_cross_entropy_part(ops, stream, (struct logits){.vocab = OTHERS}, c->rows, labels, others,
+                           parts);
+    ops_cross_entropy_part(ops, stream, split_logits(c), c->rows, labels, logits,
                            parts + c->rows * OPS_LOSS_PART);
     ops_cross_entropy_join(
-        ops, stream, c->rows, c->width, OTHERS, 2, parts,
+        ops, stream, split_logits(c), c->rows, 2, parts,
         &(struct cross_entropy){.labels = labels, .logits = logits, OPS_AT(losses)});
 }
 
@@ -154,7 +160,7 @@ OPS_DESCRIBE(cross_entropy_join)
 
 OPS_RUN(cross_entropy_join)
 {
-    ops_cross_entropy_join(ops, stream, c->rows, c->width, OTHERS, 2, ops_at(call, "parts"),
+    ops_cross_entropy_join(ops, stream, split_logits(c), c->rows, 2, ops_at(call, "parts"),
                            &(struct cross_entropy){OPS_AT(labels), .gradient = true,
                                                    OPS_AT(scalars), OPS_AT(logits),
                                                    .losses = ops_at(call, "losses_again")});

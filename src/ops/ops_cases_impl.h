@@ -67,6 +67,9 @@ OPS_LIST(X)
 /* Append a tensor. Its values are normally distributed unless the caller changes `draw`. */
 struct ops_tensor *ops_add_tensor(struct ops_call *call, const char *name, enum ops_role role,
                                   enum dtype type, int64_t count);
+/* The same with `rows` rows of `width` elements; stride 0: dense. */
+struct ops_tensor *ops_add_rows(struct ops_call *call, const char *name, enum ops_role role,
+                                enum dtype type, int64_t rows, int64_t width, int64_t stride);
 void ops_add_scratch(struct ops_call *call, size_t bytes);
 /* With c->at, append the tensor "past" with the value `count`; and the struct past of a call. */
 void ops_add_past(struct ops_call *call, const struct ops_case *c, int64_t count);

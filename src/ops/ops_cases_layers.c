@@ -21,7 +21,7 @@ OPS_DESCRIBE(linear)
     add_w(call, l, ops->type);
     if (c->bias)
         ops_add_tensor(call, "bias", OPS_IN, ops->type, l.out);
-    ops_add_tensor(call, "y", OPS_OUT, ops->type, c->rows * l.out);
+    ops_add_rows(call, "y", OPS_OUT, ops->type, c->rows, l.out, l.y_stride);
     call->flops = linear_flops(c);
 }
 
@@ -47,7 +47,7 @@ OPS_RUN(linear_gelu)
 OPS_DESCRIBE(linear_dx)
 {
     struct linear l = c->linear;
-    ops_add_tensor(call, "dy", OPS_IN, ops->type, c->rows * l.out)->cogradient_of = "y";
+    ops_add_rows(call, "dy", OPS_IN, ops->type, c->rows, l.out, l.y_stride)->cogradient_of = "y";
     add_w(call, l, ops->type);
     ops_add_tensor(call, "dx", OPS_OUT, ops->type, c->rows * l.in)->gradient_of = "x";
     call->flops = linear_flops(c);
@@ -66,7 +66,7 @@ OPS_DESCRIBE(gelu_linear)
     ops_add_tensor(call, "pre", OPS_IN, ops->type, c->rows * l.in);
     ops_add_tensor(call, "x", OPS_OUT, ops->type, c->rows * l.in);
     add_w(call, l, ops->type);
-    ops_add_tensor(call, "y", OPS_OUT, ops->type, c->rows * l.out);
+    ops_add_rows(call, "y", OPS_OUT, ops->type, c->rows, l.out, l.y_stride);
     call->flops = linear_flops(c);
 }
 
@@ -80,7 +80,7 @@ OPS_RUN(gelu_linear)
 OPS_DESCRIBE(linear_dx_dgelu)
 {
     struct linear l = c->linear;
-    ops_add_tensor(call, "dy", OPS_IN, ops->type, c->rows * l.out)->cogradient_of = "y";
+    ops_add_rows(call, "dy", OPS_IN, ops->type, c->rows, l.out, l.y_stride)->cogradient_of = "y";
     add_w(call, l, ops->type);
     ops_add_tensor(call, "pre", OPS_IN, ops->type, c->rows * l.in);
     ops_add_tensor(call, "dpre", OPS_OUT, ops->type, c->rows * l.in)->gradient_of = "pre";
@@ -101,7 +101,7 @@ OPS_DESCRIBE(linear_dw)
     struct linear l = c->linear;
     enum ops_role role = c->add ? OPS_IN_OUT : OPS_OUT;
     ops_add_tensor(call, "x", OPS_IN, ops->type, c->rows * l.in);
-    ops_add_tensor(call, "dy", OPS_IN, ops->type, c->rows * l.out)->cogradient_of = "y";
+    ops_add_rows(call, "dy", OPS_IN, ops->type, c->rows, l.out, l.y_stride)->cogradient_of = "y";
     ops_add_tensor(call, "dw", role, ops->type, l.in * l.out)->gradient_of = c->add ? NULL : "w";
     if (c->bias)
         ops_add_tensor(call, "dbias", role, ops->type, l.out)->gradient_of = c->add ? NULL : "bias";

@@ -1,5 +1,5 @@
 /* ops_impl -- the slots of an ops back end; for src/ops only. There is one slot for each face in
- * ops/ops.h, with the same contract and arguments. */
+ * ops/ops.h, with the same contract and arguments, except that a stride is never 0. */
 #ifndef OPS_OPS_IMPL_H
 #define OPS_OPS_IMPL_H
 #include <math.h>
@@ -17,6 +17,7 @@ struct ops_backend {
     /* Logits that a head should compute at a time: more rows make products faster and cost
      * memory. */
     int64_t chunk_logits;
+    int64_t row_bytes;      /* rows of logits should start at multiples of this; 0: anywhere */
     size_t workspace_bytes; /* of ops->workspace; also allocated on a dry device, for `plan` */
 
     /* linear_gelu applies gelu to sums before they are rounded, so ops_gelu(pre) has other bits. */
@@ -61,11 +62,11 @@ struct ops_backend {
     void (*embedding_backward)(struct ops *, struct stream *, struct embedding, const int32_t *,
                                const void *, void *, void *, void *);
     size_t (*embedding_scratch)(const struct ops *, struct embedding);
-    void (*cross_entropy)(struct ops *, struct stream *, int64_t, int64_t,
+    void (*cross_entropy)(struct ops *, struct stream *, struct logits, int64_t,
                           const struct cross_entropy *);
-    void (*cross_entropy_part)(struct ops *, struct stream *, int64_t, int64_t, int64_t,
+    void (*cross_entropy_part)(struct ops *, struct stream *, struct logits, int64_t,
                                const int32_t *, const void *, double *);
-    void (*cross_entropy_join)(struct ops *, struct stream *, int64_t, int64_t, int64_t, int,
+    void (*cross_entropy_join)(struct ops *, struct stream *, struct logits, int64_t, int,
                                const double *, const struct cross_entropy *);
     void (*mas)(struct ops *, struct stream *, int64_t, int64_t, const void *, void *);
     void (*mas_backward)(struct ops *, struct stream *, int64_t, int64_t, const void *,

@@ -40,6 +40,7 @@ struct noise { /* a matrix */
     int64_t rows, columns; /* stored column by column */
     bool down;             /* factors: k runs down a column */
     float scale;
+    int64_t stride; /* from column to column: at least `rows`; zeros lie between */
 };
 
 #define NOISE_DEVIATION 0.236f /* standard deviation of numbers with scale 1 */
@@ -62,11 +63,13 @@ NOISE_INLINE float noise_number(uint64_t seed, uint64_t at)
 /* Element i of the matrix in memory. */
 NOISE_INLINE float noise_at(const struct noise *n, int64_t i)
 {
-    int64_t row = i % n->rows, column = i / n->rows;
+    int64_t row = i % n->stride, column = i / n->stride;
     int64_t length = n->down ? n->rows : n->columns, k = n->down ? row : column;
     int64_t other = n->down ? column : row;
     bool cancels = n->kind == NOISE_A || (n->kind == NOISE_B && other % 2 == 0);
     bool mirrored = cancels && 2 * k >= length;
+    if (row >= n->rows)
+        return 0;
     float value =
         noise_number(n->seed, (uint64_t)(other * length + (mirrored ? length - 1 - k : k)));
     if (mirrored && n->kind == NOISE_A)

@@ -81,7 +81,7 @@ static void draw_tensor(const struct ops_tensor *t, uint64_t seed, char *image)
     struct rng rng = rng_stream(seed, t->name);
     size_t width = dtype_bytes(t->type);
     bool repeats = t->draw == OPS_NORMAL || t->draw == OPS_SQUARES;
-    for (int64_t i = 0; i < t->count; i++) {
+    for (int64_t i = 0; i < ops_value_count(t); i++) {
         char *to = image + (size_t)i * width;
         if (is_integer(t->type)) {
             int64_t value = draw_integer(t, rng, i); /* little-endian: the low bytes come first */
@@ -95,15 +95,30 @@ static void draw_tensor(const struct ops_tensor *t, uint64_t seed, char *image)
     }
 }
 
+/* Move the rows of a dense image to their places, with poison between them. */
+static void spread_rows(const struct ops_tensor *t, char *image)
+{
+    size_t width = dtype_bytes(t->type), row = (size_t)t->width * width;
+    size_t apart = (size_t)t->stride * width;
+    for (int64_t r = t->count / t->stride - 1; r >= 0; r--) {
+        char *to = image + (size_t)r * apart;
+        memmove(to, image + (size_t)r * row, row);
+        memset(to + row, POISON_REAL, apart - row);
+    }
+}
+
 static void draw_image(struct ops_trial *trial, int tensor, uint64_t seed)
 {
     const struct ops_tensor *t = &trial->call.tensors[tensor];
     size_t bytes = tensor_bytes(t);
     char *image = trial->images[tensor];
-    if (is_input(t))
+    if (is_input(t)) {
         draw_tensor(t, seed, image);
-    else
+        if (t->stride > 0)
+            spread_rows(t, image);
+    } else {
         memset(image, is_integer(t->type) ? POISON_INTEGER : POISON_REAL, bytes);
+    }
     memset(image + bytes, GUARD_BYTE, GUARD);
 }
 
@@ -248,10 +263,22 @@ static int64_t find_unwritten(const struct ops_tensor *t, const char *data, cons
 {
     size_t width = dtype_bytes(t->type);
     for (int64_t i = 0; i < t->count; i++) {
-        if (memcmp(data + (size_t)i * width, image + (size_t)i * width, width) == 0)
+        if (!ops_is_between(t, i) &&
+            memcmp(data + (size_t)i * width, image + (size_t)i * width, width) == 0)
             return i;
     }
     return -1;
+}
+
+static bool changes_between(const struct ops_tensor *t, const char *data, const char *image)
+{
+    size_t width = dtype_bytes(t->type);
+    for (int64_t i = 0; t->stride > 0 && i < t->count; i++) {
+        if (ops_is_between(t, i) &&
+            memcmp(data + (size_t)i * width, image + (size_t)i * width, width) != 0)
+            return true;
+    }
+    return false;
 }
 
 bool ops_trial_is_sound(struct ops_trial *trial, char *why)
@@ -265,6 +292,8 @@ bool ops_trial_is_sound(struct ops_trial *trial, char *why)
             snprintf(why, OPS_CASE_NAME, "%s[%lld] was not written", t->name, (long long)unwritten);
         else if (t->role == OPS_IN && memcmp(data, image, bytes) != 0)
             snprintf(why, OPS_CASE_NAME, "the input %s was changed", t->name);
+        else if (changes_between(t, data, image))
+            snprintf(why, OPS_CASE_NAME, "the call wrote between the rows of %s", t->name);
         else if (memcmp(data + bytes, image + bytes, GUARD) != 0)
             snprintf(why, OPS_CASE_NAME, "the call wrote beyond the end of %s", t->name);
         else

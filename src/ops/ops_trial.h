@@ -2,8 +2,8 @@
  *
  * Every tensor has an image on the host: its contents before the call. Inputs are drawn from the
  * seed and the tensor's name (so every back end and compute type gets the same values), or come
- * from a run of the forward op. Outputs and scratch are NaN (0x5a bytes for integers). A guard
- * follows each tensor. Reset copies the images to the device again.
+ * from a run of the forward op. Outputs, scratch and what lies between rows are NaN (0x5a bytes for
+ * integers). A guard follows each tensor. Reset copies the images to the device again.
  */
 #ifndef OPS_OPS_TRIAL_H
 #define OPS_OPS_TRIAL_H
@@ -33,8 +33,8 @@ void *ops_trial_image(struct ops_trial *trial, int tensor);
  * With it the reference computes from the rounded inputs of a 16-bit back end. */
 void ops_trial_take(struct ops_trial *trial, const struct ops_trial *from);
 
-/* After a run: whether every output was written completely, and no input or guard was changed. If
- * not, `why` (OPS_CASE_NAME bytes) names the problem. */
+/* After a run: whether every output was written completely, and no input or guard and nothing
+ * between rows was changed. If not, `why` (OPS_CASE_NAME bytes) names the problem. */
 bool ops_trial_is_sound(struct ops_trial *trial, char *why);
 
 /* --- timing, for `sifr bench` (ops_bench.c) ------------------------------------------------- */

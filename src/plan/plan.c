@@ -157,29 +157,41 @@ struct optimizers_look {
     struct plan_optimizers *result;
 };
 
+/* What the optimizer of a tensor that is not frozen adds; *state grows by the bytes of its state. */
+static void add_optimizer(const struct zero_config *store, const struct unit_tensor *tensor,
+                          double *state, struct plan_optimizers *result)
+{
+    struct optimizer optimizer = zero_optimizer_of(store, tensor);
+    double masters = store->type == DTYPE_F32 ? 0 : sizeof(float);
+    double bytes = masters + optimizer_bytes(&optimizer);
+    *state += bytes * (double)unit_tensor_whole(tensor);
+    result->least = fmin(result->least, bytes);
+    result->muon |= optimizer.kind == OPTIMIZER_MUON;
+}
+
 static enum status look_at_optimizers(void *user, struct env *env, const struct unit_graph *graph)
 {
     const struct optimizers_look *look = user;
     const struct zero_config *store = &look->request->zero;
     struct plan_optimizers *result = look->result;
-    double masters = store->type == DTYPE_F32 ? 0 : sizeof(float), total = 0;
-    double all = (double)unit_graph_count(graph), learned = 0;
-    (void)env;
+    double all = (double)unit_graph_count(graph), learned = 0, state = 0;
+    bool *frozen;
+    TRY(mem_alloc_array(env, MEM_OTHER, "frozen pieces", (size_t)graph->piece_count, sizeof *frozen,
+                        &frozen));
+    unit_find_frozen(graph, frozen);
     *result = (struct plan_optimizers){
         .widths = store->type == DTYPE_F32 ? state_fp32 : state_mixed, .least = INFINITY};
-    for (int t = 0; t < graph->tensor_count; t++) {
-        struct optimizer optimizer = zero_optimizer_of(store, &graph->tensors[t]);
-        double bytes = masters + optimizer_bytes(&optimizer);
-        double count = (double)unit_tensor_whole(&graph->tensors[t]);
-        if (unit_tensor_is_frozen(graph, t))
+    for (int p = 0; p < graph->param_count; p++) {
+        const struct unit_param *param = &graph->params[p];
+        if (frozen[param->piece])
             continue;
-        learned += count;
-        total += bytes * count;
-        result->least = fmin(result->least, bytes);
-        result->muon |= optimizer.kind == OPTIMIZER_MUON;
+        learned += (double)unit_param_whole(graph, p);
+        for (int t = param->first_tensor; t < param->first_tensor + param->tensor_count; t++)
+            add_optimizer(store, &graph->tensors[t], &state, result);
     }
     result->widths.grad *= learned / all;
-    result->widths.optimizer = total / all;
+    result->widths.optimizer = state / all;
+    mem_free(env, frozen);
     return STATUS_OK;
 }
 

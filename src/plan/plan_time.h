@@ -41,7 +41,7 @@ struct plan_unit_cost {
     double input, weight;     /* of a split backward pass (zero-bubble) */
     size_t activation_bytes;  /* kept from forward to backward, per micro-batch */
     int64_t parameters;       /* this rank's part of those that no earlier unit uses */
-    int64_t learned;          /* of these, those that have gradients */
+    int64_t learned;          /* of these, those whose gradient it writes */
     int64_t unread;           /* of these, those that its backward pass does not read, if it reads
                                  others */
     bool carries;             /* it passes a carry to the next unit */

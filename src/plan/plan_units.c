@@ -137,7 +137,7 @@ static void count_parameters(const struct unit_graph *graph, int u, bool *used,
         int param = unit->uses[i], piece = graph->params[param].piece;
         int64_t count = used[param] ? 0 : unit_param_count(graph, param);
         cost->parameters += count;
-        cost->learned += unit_piece_is_frozen(graph, piece) ? 0 : count;
+        cost->learned += unit_writes_piece(graph, u, piece) ? count : 0;
         cost->unread += reads == 0 || unit_uses_piece(graph, u, reads, piece) ? 0 : count;
     }
     for (int i = 0; i < unit->use_count; i++)

@@ -428,8 +428,8 @@ static size_t whole_state(const struct trainer *t)
     double bytes = 0;
     for (int i = 0; i < graph->tensor_count; i++) {
         struct optimizer optimizer = zero_optimizer_of(&store, &graph->tensors[i]);
-        double each = unit_tensor_is_frozen(graph, i) ? (double)dtype_bytes(store.type)
-                                                      : 8 + optimizer_bytes(&optimizer);
+        double each = zero_tensor_is_frozen(t->session.zero, i) ? (double)dtype_bytes(store.type)
+                                                                : 8 + optimizer_bytes(&optimizer);
         bytes += (double)unit_tensor_whole(&graph->tensors[i]) * each;
     }
     return (size_t)bytes;

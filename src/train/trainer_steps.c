@@ -184,7 +184,7 @@ static void describe_step(struct trainer *t, const struct engine_result *result,
                                   .ranks = t->session.spread.mesh.size,
                                   .traffic = traffic,
                                   .routing = t->routing,
-                                  .meta_norm = result->meta_norm};
+                                  .meta_norm = t->routing ? result->meta_norm : NAN};
 }
 
 static void note_progress(struct trainer *t, const struct engine_result *result)

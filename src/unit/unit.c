@@ -211,6 +211,17 @@ bool unit_piece_is_frozen(const struct unit_graph *graph, int piece)
     return true;
 }
 
+void unit_find_frozen(const struct unit_graph *graph, bool *frozen)
+{
+    int pieces[UNIT_MAX_USES];
+    for (int i = 0; i < graph->piece_count; i++)
+        frozen[i] = true;
+    for (int u = 0; u < graph->unit_count; u++)
+        for (int k = unit_pieces(graph, u, pieces) - 1; k >= 0; k--)
+            if (unit_writes_piece(graph, u, pieces[k]))
+                frozen[pieces[k]] = false;
+}
+
 bool unit_tensor_is_frozen(const struct unit_graph *graph, int tensor)
 {
     return unit_piece_is_frozen(graph, graph->params[unit_param_of(graph, tensor)].piece);

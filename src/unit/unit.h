@@ -317,6 +317,8 @@ bool unit_uses_piece(const struct unit_graph *graph, int u, uint32_t uses, int p
 /* Whether no unit writes a gradient of the piece: its params are never updated. */
 bool unit_piece_is_frozen(const struct unit_graph *graph, int piece);
 bool unit_tensor_is_frozen(const struct unit_graph *graph, int tensor);
+/* The same for all pieces at once, in time linear in the units. frozen: (pieces) */
+void unit_find_frozen(const struct unit_graph *graph, bool *frozen);
 /* The phase of a param. */
 enum unit_phase unit_param_phase(const struct unit_graph *graph, int param);
 bool unit_has_phase(const struct unit_graph *graph, enum unit_phase phase);

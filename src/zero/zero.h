@@ -178,7 +178,9 @@ enum status zero_snapshot(struct zero *zero);
 const void *zero_snapshot_at(const struct zero *zero, enum zero_state state, int tensor,
                              int64_t first);
 
-/* The optimizer of a tensor. */
+/* No pass writes the tensor's gradient: it is never updated. */
+bool zero_tensor_is_frozen(const struct zero *zero, int tensor);
+/* The optimizer of a tensor that is not frozen. */
 const struct optimizer *zero_optimizer(const struct zero *zero, int tensor);
 /* Bytes of moments that a rank of the job with the same PP stage has, and whether that depends on
  * the rank: where tensors of a piece have different forms, or blocks that end inside another's. */

@@ -65,13 +65,16 @@ static enum status find_uses(struct zero *zero)
 static enum status find_frozen(struct zero *zero)
 {
     const struct unit_graph *whole = zero_whole_graph(zero);
+    bool *of_pieces;
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "frozen tensors", (size_t)whole->tensor_count,
                         sizeof *zero->frozen, &zero->frozen));
-    for (int i = 0, t, end; i < whole->piece_count; i++) {
-        bool frozen = unit_piece_is_frozen(whole, i);
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "frozen pieces", (size_t)whole->piece_count,
+                        sizeof *of_pieces, &of_pieces));
+    unit_find_frozen(whole, of_pieces);
+    for (int i = 0, t, end; i < whole->piece_count; i++)
         for (zero_piece_tensors(whole, i, &t, &end); t < end; t++)
-            zero->frozen[t] = frozen;
-    }
+            zero->frozen[t] = of_pieces[i];
+    mem_free(zero->env, of_pieces);
     return STATUS_OK;
 }
 

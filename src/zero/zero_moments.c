@@ -34,6 +34,11 @@ enum moment_form zero_state_form(const struct zero *zero, enum zero_state state,
     }
 }
 
+bool zero_tensor_is_frozen(const struct zero *zero, int tensor)
+{
+    return zero->frozen[tensor];
+}
+
 const struct optimizer *zero_optimizer(const struct zero *zero, int tensor)
 {
     return &zero->optimizers[tensor];

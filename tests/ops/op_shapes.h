@@ -17,18 +17,35 @@
     X(300, 65, 33, true)  \
     X(515, 24, 70, true)
 
-#define LINEAR_CASES(r, i, o, w)                                           \
-    {"linear", .rows = r, .linear = {i, o, w}},                            \
-        {"linear", .rows = r, .linear = {i, o, w}, .bias = true},          \
-        {"linear_gelu", .rows = r, .linear = {i, o, w}, .bias = true},     \
-        {"linear_gelu", .rows = r, .linear = {i, o, w}},                   \
-        {"linear_dx", .rows = r, .linear = {i, o, w}},                     \
-        {"gelu_linear", .rows = r, .linear = {i, o, w}},                   \
-        {"linear_dx_dgelu", .rows = r, .linear = {i, o, w}},               \
-        {"linear_dx_dgelu", .rows = r, .linear = {i, o, w}, .bias = true}, \
-        {"linear_dw", .rows = r, .linear = {i, o, w}},                     \
-        {"linear_dw", .rows = r, .linear = {i, o, w}, .bias = true},       \
-        {"linear_dw", .rows = r, .linear = {i, o, w}, .bias = true, .add = true},
+#define LINEAR_CASES(r, i, o, w)                                              \
+    {"linear", .rows = r, .linear = {i, o, w, 0}},                            \
+        {"linear", .rows = r, .linear = {i, o, w, 0}, .bias = true},          \
+        {"linear_gelu", .rows = r, .linear = {i, o, w, 0}, .bias = true},     \
+        {"linear_gelu", .rows = r, .linear = {i, o, w, 0}},                   \
+        {"linear_dx", .rows = r, .linear = {i, o, w, 0}},                     \
+        {"gelu_linear", .rows = r, .linear = {i, o, w, 0}},                   \
+        {"linear_dx_dgelu", .rows = r, .linear = {i, o, w, 0}},               \
+        {"linear_dx_dgelu", .rows = r, .linear = {i, o, w, 0}, .bias = true}, \
+        {"linear_dw", .rows = r, .linear = {i, o, w, 0}},                     \
+        {"linear_dw", .rows = r, .linear = {i, o, w, 0}, .bias = true},       \
+        {"linear_dw", .rows = r, .linear = {i, o, w, 0}, .bias = true, .add = true},
+
+/* Rows of y and dy with a stride: rows, in, out, [out][in], stride */
+#define STRIDE_SHAPES(X)      \
+    X(1, 64, 13, true, 16)    \
+    X(7, 13, 5, false, 9)     \
+    X(67, 100, 97, true, 104) \
+    X(300, 65, 33, true, 40)  \
+    X(300, 65, 33, false, 34) \
+    X(515, 24, 70, true, 72)
+#define STRIDE_CASES(r, i, o, w, s)                                           \
+    {"linear", .rows = r, .linear = {i, o, w, s}},                            \
+        {"linear", .rows = r, .linear = {i, o, w, s}, .bias = true},          \
+        {"linear_dx", .rows = r, .linear = {i, o, w, s}},                     \
+        {"linear_dx_dgelu", .rows = r, .linear = {i, o, w, s}, .bias = true}, \
+        {"linear_dw", .rows = r, .linear = {i, o, w, s}},                     \
+        {"linear_dw", .rows = r, .linear = {i, o, w, s}, .add = true},        \
+        {"linear_dw", .rows = r, .linear = {i, o, w, s}, .bias = true},
 
 #define NORM_SHAPES(X) \
     X(1, 5)            \
@@ -115,12 +132,23 @@
         {"attention_cached", .attention = {b, t, h, g, d}, .past = 0, .room = t},            \
         {"attention_cached", .attention = {b, t, h, g, d}, .past = 21, .room = t + 30},
 
-#define LOSS_SHAPES(X) X(1, 7) X(9, 64) X(21, 1001) X(6, 513) X(80, 300)
-#define LOSS_CASES(r, v)                                                                         \
-    {"cross_entropy", .rows = r, .width = v}, {"cross_entropy_gradient", .rows = r, .width = v}, \
-        {"cross_entropy_part", .rows = r, .width = v},                                           \
-        {"cross_entropy_parts", .rows = r, .width = v},                                          \
-        {"cross_entropy_join", .rows = r, .width = v},
+/* Rows, vocabulary, stride (0: dense) */
+#define LOSS_SHAPES(X) \
+    X(1, 7, 0)         \
+    X(9, 64, 0)        \
+    X(21, 1001, 0)     \
+    X(6, 513, 0)       \
+    X(80, 300, 0)      \
+    X(1, 7, 8)         \
+    X(21, 1001, 1008)  \
+    X(6, 513, 515)     \
+    X(80, 300, 304)
+#define LOSS_CASES(r, v, s)                                             \
+    {"cross_entropy", .rows = r, .width = v, .stride = s},              \
+        {"cross_entropy_gradient", .rows = r, .width = v, .stride = s}, \
+        {"cross_entropy_part", .rows = r, .width = v, .stride = s},     \
+        {"cross_entropy_parts", .rows = r, .width = v, .stride = s},    \
+        {"cross_entropy_join", .rows = r, .width = v, .stride = s},
 
 #define TREE_SHAPES(X)   X(1, 0) X(6, 1) X(64, 3) X(96, 5) X(1024, 10) X(24576, 12) X(5000, 0)
 #define TREE_CASES(n, l) {"tree_sums", .count = n, .level = l},
@@ -171,10 +199,10 @@
         {"gate_rows", .count = n, .first = f, .width = c, .from = DTYPE_F16},
 
 static const struct ops_case op_shapes[] = {
-    LINEAR_SHAPES(LINEAR_CASES) NORM_SHAPES(NORM_CASES) FLAT_SHAPES(FLAT_CASES)
-        FLAT_SHAPES(UPDATE_CASES) GATE_SHAPES(GATE_CASES) ATTENTION_SHAPES(ATTENTION_CASES)
-            TREE_SHAPES(TREE_CASES) MATRIX_SHAPES(MATRIX_CASES) MAS_SHAPES(MAS_CASES)
-                ROUTE_SHAPES(ROUTE_CASES) ROWS_SHAPES(ROWS_CASES)
+    LINEAR_SHAPES(LINEAR_CASES) STRIDE_SHAPES(STRIDE_CASES) NORM_SHAPES(NORM_CASES)
+        FLAT_SHAPES(FLAT_CASES) FLAT_SHAPES(UPDATE_CASES) GATE_SHAPES(GATE_CASES)
+            ATTENTION_SHAPES(ATTENTION_CASES) TREE_SHAPES(TREE_CASES) MATRIX_SHAPES(MATRIX_CASES)
+                MAS_SHAPES(MAS_CASES) ROUTE_SHAPES(ROUTE_CASES) ROWS_SHAPES(ROWS_CASES)
                     LOSS_SHAPES(LOSS_CASES){"rope_attention", .attention = {1, 300, 2, 1, 32}},
     {"attention_backward_rope", .attention = {2, 37, 4, 2, 16}, .bias = true},
     {"rope", .attention = {1, 1, 4, 2, 16}, .first = 9, .at = true},

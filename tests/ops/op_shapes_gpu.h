@@ -92,8 +92,28 @@
 
 #define GPU_TREE_SHAPES(X) X(65536, 8) X(1048576, 15)
 
-/* The last two: several rows for every block. */
-#define GPU_LOSS_SHAPES(X) X(33, 8192) X(3, 50257) X(5, 50304) X(900, 12312) X(300, 50304)
+/* Logits of odd vocabularies, whose rows start at multiples of 16 bytes in 16 bit, or do not. */
+#define GPU_STRIDE_SHAPES(X)       \
+    X(256, 192, 1001, true, 1008)  \
+    X(129, 64, 10007, true, 10008) \
+    X(40, 136, 3003, false, 3008)  \
+    X(64, 96, 515, true, 518)
+
+/* Several rows for every block from (900, 12312) on; V over 57344 is too wide for the kernel of
+ * Hopper GPUs. */
+#define GPU_LOSS_SHAPES(X) \
+    X(33, 8192, 0)         \
+    X(3, 50257, 0)         \
+    X(5, 50304, 0)         \
+    X(5, 50257, 50264)     \
+    X(7, 34330, 34336)     \
+    X(5, 32003, 32008)     \
+    X(9, 10007, 10010)     \
+    X(3, 60001, 60008)     \
+    X(900, 12312, 0)       \
+    X(900, 12307, 12312)   \
+    X(300, 50304, 0)       \
+    X(300, 50257, 50264)
 
 /* Every width of a warp and of a block, completely and partly filled; several rows for each. */
 #define GPU_ROUTE_SHAPES(X) \
@@ -110,8 +130,8 @@
 #define GPU_ROWS_SHAPES(X) X(262144, 4096, 512) X(300008, 64, 504) X(300008, 0, 0)
 
 static const struct ops_case op_shapes_gpu[] = {
-    GPU_LINEAR_SHAPES(LINEAR_CASES) GPU_NORM_SHAPES(NORM_CASES) GPU_FLAT_SHAPES(FLAT_CASES)
-        GPU_FLAT_SHAPES(UPDATE_CASES) GPU_GATE_SHAPES(GATE_CASES)
+    GPU_LINEAR_SHAPES(LINEAR_CASES) GPU_STRIDE_SHAPES(STRIDE_CASES) GPU_NORM_SHAPES(NORM_CASES)
+        GPU_FLAT_SHAPES(FLAT_CASES) GPU_FLAT_SHAPES(UPDATE_CASES) GPU_GATE_SHAPES(GATE_CASES)
             GPU_ATTENTION_SHAPES(ATTENTION_CASES) GPU_ODD_SHAPES(ATTENTION_CASES)
                 GPU_WIDE_SHAPES(ATTENTION_CASES) GPU_TREE_SHAPES(TREE_CASES)
                     GPU_ROUTE_SHAPES(ROUTE_CASES) GPU_MAS_SHAPES(MAS_CASES)

@@ -66,9 +66,9 @@ static void test_products_take_nothing(void **state)
     if (TESTING_SANITIZED)
         skip();
     static const struct ops_case cases[] = {
-        {"linear", .rows = 256, .linear = {128, 512, false}, .bias = true},
-        {"linear_dw", .rows = 256, .linear = {128, 512, true}},
-        {"linear", .rows = 1, .linear = {2048, 2048, true}},
+        {"linear", .rows = 256, .linear = {128, 512, .out_in = false}, .bias = true},
+        {"linear_dw", .rows = 256, .linear = {128, 512, .out_in = true}},
+        {"linear", .rows = 1, .linear = {2048, 2048, .out_in = true}},
     };
     enum { COUNT = sizeof cases / sizeof cases[0] };
     struct rig rig;

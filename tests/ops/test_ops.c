@@ -122,6 +122,8 @@ static void test_cuda(void **state)
     for (int t = 0; there && t < 3; t++) {
         assert_ok(ops_create(dry, "cuda", types[t], &ops));
         assert_true(ops_chunk_logits(ops) > 0);
+        assert_int_equal(ops_row_stride(ops, 50257), types[t] == DTYPE_F32 ? 50260 : 50264);
+        assert_int_equal(ops_row_stride(ops, 50304), 50304);
         for (int i = 0; i < OP_SHAPE_COUNT; i++) { /* computes scratch sizes */
             struct ops_call call = {.count = 0};
             ops_find_op(op_shapes[i].op)->describe(ops, &op_shapes[i], &call);

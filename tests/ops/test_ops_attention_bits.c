@@ -50,7 +50,7 @@ static void compare_bias(struct rig *rig, const struct ops_case *c, int number)
     struct ops_case without = *c;
     without.bias = false;
     struct attention a = c->attention;
-    struct linear l = {1, (a.heads + 2 * a.kv_heads) * a.head_width, number % 2};
+    struct linear l = {1, (a.heads + 2 * a.kv_heads) * a.head_width, .out_in = number % 2};
     struct ops_trial *one = rig_trial(rig, c), *two = rig_trial(rig, c);
     struct ops_trial *three = rig_trial(rig, &without);
     ops_trial_run(one);

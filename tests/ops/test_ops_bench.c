@@ -23,7 +23,7 @@ static void test_run(void **state)
 {
     (void)state;
     struct rig rig;
-    struct ops_case shape = {"linear", .rows = 64, .linear = {32, 16, false}};
+    struct ops_case shape = {"linear", .rows = 64, .linear = {32, 16, .out_in = false}};
     struct ops_bench_result result;
     rig_open(&rig, "cpu", DTYPE_F32, 1);
     assert_ok(ops_bench_run(rig.ops, &shape, OPS_BENCH_LOCATIONS, 0.01, &result));

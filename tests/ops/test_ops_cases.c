@@ -37,7 +37,8 @@ static void test_names(void **state)
 static void test_case_name(void **state)
 {
     (void)state;
-    struct ops_case linear = {"linear_dw", .rows = 7, .linear = {13, 5, true}, .add = true};
+    struct ops_case linear = {"linear_dw", .rows = 7, .linear = {13, 5, .out_in = true},
+                              .add = true};
     struct ops_case cast = {"cast", .count = 64, .from = DTYPE_F32, .to = DTYPE_BF16};
     char name[OPS_CASE_NAME];
     assert_string_equal(ops_case_name(&linear, name), "linear_dw R7 13x5 [out][in] add");
@@ -48,7 +49,8 @@ static void test_cost(void **state)
 {
     (void)state;
     struct rig rig;
-    struct ops_case linear = {"linear_dw", .rows = 7, .linear = {13, 5, true}, .add = true};
+    struct ops_case linear = {"linear_dw", .rows = 7, .linear = {13, 5, .out_in = true},
+                              .add = true};
     struct ops_call call = {.count = 0};
     rig_open(&rig, "ref", DTYPE_F64, 1);
     ops_find_op("linear_dw")->describe(rig.ops, &linear, &call);

@@ -76,11 +76,11 @@ static struct others wait_until_others_sleep(void)
 
 /* Products large enough for any BLAS to thread: forward, gradients, one row; and attention */
 static const struct ops_case cases[] = {
-    {"linear", .rows = 512, .linear = {512, 1024, false}, .bias = true},
-    {"linear_dx", .rows = 512, .linear = {512, 1024, false}},
-    {"linear_dw", .rows = 512, .linear = {512, 1024, true}, .bias = true},
-    {"linear", .rows = 1, .linear = {2048, 2048, false}},
-    {"linear", .rows = 1, .linear = {2048, 2048, true}},
+    {"linear", .rows = 512, .linear = {512, 1024, .out_in = false}, .bias = true},
+    {"linear_dx", .rows = 512, .linear = {512, 1024, .out_in = false}},
+    {"linear_dw", .rows = 512, .linear = {512, 1024, .out_in = true}, .bias = true},
+    {"linear", .rows = 1, .linear = {2048, 2048, .out_in = false}},
+    {"linear", .rows = 1, .linear = {2048, 2048, .out_in = true}},
     {"attention", .attention = {1, 512, 4, 4, 128}},
     {"attention_backward", .attention = {1, 512, 4, 4, 128}},
 };

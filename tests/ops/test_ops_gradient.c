@@ -46,7 +46,8 @@ static int64_t loss_terms(struct ops_trial *forward, struct ops_trial *backward,
         const void *output = ops_trial_read(forward, at);
         assert_true(count + t->count <= TERMS);
         for (int64_t j = 0; j < t->count; j++)
-            terms[count++] = as_double(cogradient, t->type, j) * as_double(output, type, j);
+            if (!ops_is_between(t, j))
+                terms[count++] = as_double(cogradient, t->type, j) * as_double(output, type, j);
     }
     return count;
 }
@@ -77,6 +78,8 @@ static double gradient_error(struct ops_trial *forward, struct ops_trial *backwa
     double error = 0, norm = 0;
     for (int64_t i = 0; i < PROBES && i < t->count; i++) {
         int64_t at = (int64_t)rng_permute(rng, (uint64_t)i, (uint64_t)t->count);
+        if (ops_is_between(t, at))
+            continue;
         double expected = difference(forward, backward, input, at);
         double found = ((const double *)ops_trial_read(backward, gradient))[at];
         error += (found - expected) * (found - expected);

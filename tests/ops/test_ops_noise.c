@@ -20,7 +20,7 @@ static void read_line(const struct noise *n, int64_t line, int64_t length, enum 
                       float *x)
 {
     for (int64_t k = 0; k < length; k++)
-        x[k] = rounded(noise_at(n, n->down ? line * length + k : k * n->rows + line), type);
+        x[k] = rounded(noise_at(n, n->down ? line * n->stride + k : k * n->stride + line), type);
 }
 
 /* Models a GPU: adds `block` products exactly, then does one float addition. */
@@ -57,12 +57,15 @@ static float in_order(int order, const float *a, const float *b, int64_t count)
 
 static void count_others(enum dtype type, int64_t k, bool down)
 {
+    enum { APART = 3 }; /* between columns */
     static float a[K_MOST], b[K_MOST];
     int others[ORDERS][2] = {{0}};
     double squares = 0;
     float scale = 4 / NOISE_DEVIATION / sqrtf((float)k);
-    struct noise left = {NOISE_A, 1, down ? k : M, down ? M : k, down, scale};
-    struct noise right = {NOISE_B, 2, down ? k : N, down ? N : k, down, 1 / NOISE_DEVIATION};
+    struct noise left = {NOISE_A, 1,     down ? k : M,          down ? M : k,
+                         down,    scale, (down ? k : M) + APART};
+    struct noise right = {
+        NOISE_B, 2, down ? k : N, down ? N : k, down, 1 / NOISE_DEVIATION, (down ? k : N) + APART};
     for (int i = 0; i < M; i++) {
         read_line(&left, i, k, type, a);
         for (int j = 0; j < N; j++) {
@@ -110,7 +113,7 @@ static void test_numbers(void **state)
 static void test_added(void **state)
 {
     (void)state;
-    struct noise n = {NOISE_ADDED, 3, 6, 4, false, 1};
+    struct noise n = {NOISE_ADDED, 3, 6, 4, false, 1, 6};
     for (int64_t i = 0; i < 24; i++)
         assert_int_equal(noise_at(&n, i) == 0, i % 6 % 2 == 0);
     assert_true(noise_at(&n, 1) != noise_at(&n, 7));

@@ -16,7 +16,9 @@
     X(32768, 512, 320, false)  \
     X(4096, 2048, 1408, false)
 
-static const struct ops_case cases[] = {LARGE_SHAPES(LINEAR_CASES)};
+/* Logits of an odd vocabulary, with rows of full packs in 16 bit. */
+static const struct ops_case cases[] = {LARGE_SHAPES(LINEAR_CASES)
+                                            STRIDE_CASES(1024, 768, 10007, true, 10008)};
 enum { CASES = sizeof cases / sizeof cases[0] };
 
 static void count_choices(void *user, enum log_level level, const char *line)

@@ -2,7 +2,7 @@
 #include <math.h>
 #include "ops/op_rig.h"
 
-static const struct ops_case shape = {"linear", .rows = 3, .linear = {5, 4, false}};
+static const struct ops_case shape = {"linear", .rows = 3, .linear = {5, 4, .out_in = false}};
 
 static float *data_of(struct ops_trial *trial, const char *name)
 {
@@ -74,6 +74,35 @@ static void test_soundness(void **state)
     rig_close(&rig);
 }
 
+/* What lies between rows is NaN, and writing there is detected; the rows have the dense values. */
+static void test_stride(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct ops_case dense = {"linear_dx", .rows = 3, .linear = {5, 4, .out_in = true}};
+    struct ops_case strided = dense, forward = dense;
+    char why[OPS_CASE_NAME], name[OPS_CASE_NAME];
+    strided.linear.y_stride = 6;
+    forward.op = "linear";
+    forward.linear.y_stride = 6;
+    rig_open(&rig, "ref", DTYPE_F32, 1);
+    struct ops_trial *a = rig_trial(&rig, &dense), *b = rig_trial(&rig, &strided);
+    struct ops_trial *c = rig_trial(&rig, &forward);
+    const float *x = data_of(a, "dy"), *y = data_of(b, "dy");
+    for (int i = 0; i < 18; i++)
+        assert_true(i % 6 < 4 ? y[i] == x[i / 6 * 4 + i % 6] : isnan(y[i]));
+    assert_true(ops_call_bytes(ops_trial_call(a)) == ops_call_bytes(ops_trial_call(b)));
+    assert_string_equal(ops_case_name(&strided, name), "linear_dx R3 5x4 [out][in] stride 6");
+    ops_trial_run(c);
+    assert_true(ops_trial_is_sound(c, why));
+    data_of(c, "y")[11] = 0;
+    assert_unsound(c, "between the rows of y");
+    ops_trial_destroy(a);
+    ops_trial_destroy(b);
+    ops_trial_destroy(c);
+    rig_close(&rig);
+}
+
 /* Inputs that the forward op computes are used as it computed them. */
 static void test_forward(void **state)
 {
@@ -95,9 +124,8 @@ static void test_forward(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_draws),
-        cmocka_unit_test(test_labels),
-        cmocka_unit_test(test_soundness),
+        cmocka_unit_test(test_draws),     cmocka_unit_test(test_labels),
+        cmocka_unit_test(test_soundness), cmocka_unit_test(test_stride),
         cmocka_unit_test(test_forward),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -96,6 +96,20 @@ static void test_widths(void **state)
     assert_true(formula_sent(&roster, 2, &volume, TRAFFIC_GATHER) == 2 * 300);
 }
 
+/* Frozen params have no gradients, and are gathered only where they are sharded. */
+static void test_frozen(void **state)
+{
+    (void)state;
+    struct roster roster = roster_of(0, 4, 0), replicas = roster;
+    struct volume volume = {
+        .parameters = 600, .frozen = 200, .rounds = 5, .reductions = 5, .value = 2, .total = 4};
+    replicas.copies = 4;
+    assert_true(formula_sent(&replicas, 0, &volume, TRAFFIC_GATHER) == 4 * 300);
+    assert_true(formula_sent(&roster, 2, &volume, TRAFFIC_GATHER) == 2 * 300);
+    assert_true(formula_sent(&roster, 3, &volume, TRAFFIC_GATHER) == 2 * 5 * 2 * 450);
+    assert_true(formula_sent(&roster, 3, &volume, TRAFFIC_REDUCE) == 5 * 2 * 300);
+}
+
 /* Directions to one owner of a copy, results to all owners. */
 static void test_muon(void **state)
 {
@@ -206,11 +220,12 @@ static void test_tp_groups(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table1),   cmocka_unit_test(test_volume),
-        cmocka_unit_test(test_widths),   cmocka_unit_test(test_stages),
-        cmocka_unit_test(test_muon),     cmocka_unit_test(test_copies),
-        cmocka_unit_test(test_servers),  cmocka_unit_test(test_activations),
-        cmocka_unit_test(test_meetings), cmocka_unit_test(test_tp_groups),
+        cmocka_unit_test(test_table1),      cmocka_unit_test(test_volume),
+        cmocka_unit_test(test_widths),      cmocka_unit_test(test_stages),
+        cmocka_unit_test(test_frozen),      cmocka_unit_test(test_muon),
+        cmocka_unit_test(test_copies),      cmocka_unit_test(test_servers),
+        cmocka_unit_test(test_activations), cmocka_unit_test(test_meetings),
+        cmocka_unit_test(test_tp_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

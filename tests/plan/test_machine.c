@@ -85,10 +85,13 @@ static void fill(struct machine_profile *profile, struct ops_measured *calls)
     for (int k = 0; k < OPS_KIND_COUNT; k++)
         profile->ops.rates[k] = (struct ops_rate){1e-6 * (k + 1), 1e11 / (k + 1), 1e10 / 3};
     profile->ops.f32_times[OPS_KIND_PRODUCT] = 2.5; /* the other kinds have none */
-    calls[0] = (struct ops_measured){
-        {.op = "linear_dw", .rows = 7, .linear = {13, 5, true}, .bias = true, .add = true},
-        DTYPE_F32,
-        1.0 / 3};
+    calls[0] = (struct ops_measured){{.op = "linear_dw",
+                                      .rows = 7,
+                                      .linear = {13, 5, .out_in = true},
+                                      .bias = true,
+                                      .add = true},
+                                     DTYPE_F32,
+                                     1.0 / 3};
     calls[1] = (struct ops_measured){
         {.op = "add_norm", .rows = 9, .norm = {NORM_RMS, 32, 1e-5}, .branch = true},
         DTYPE_BF16,

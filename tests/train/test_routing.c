@@ -174,6 +174,7 @@ static void look(void *user, const struct trainer_step *step)
         assert_true(entropy > 0.1 && entropy <= log(32) + 1e-6); /* of 32 neurons */
         assert_true(gated > 0 && gated <= 1);
     }
+    assert_true(isfinite(step->meta_norm) && step->meta_norm > 0);
     seen->steps++;
     seen->meta_loss = routing_meta_loss(routing);
 }

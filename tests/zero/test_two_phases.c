@@ -124,6 +124,7 @@ struct job {
     float values[TENSORS][31 * 41], gradients[TENSORS][31 * 41]; /* after the last step */
     struct traffic traffic; /* of the last step and the publishing of its params */
     size_t params, grads, optimizer;
+    size_t contributions; /* of the workers to one reduce shard of the largest learned piece */
 };
 
 struct rank {
@@ -261,6 +262,12 @@ static void run_steps(struct rank *r, struct device *device)
     device_free(device, statistics);
 }
 
+static void find_contributions(void *user, const struct mem_line *line)
+{
+    if (strcmp(line->name, "contributions of the workers") == 0)
+        *(size_t *)user = line->bytes;
+}
+
 static void *run_rank(void *argument)
 {
     struct job *job = argument;
@@ -295,6 +302,7 @@ static void *run_rank(void *argument)
     job->params = mem_bytes(env.mem, MEM_PARAMS);
     job->grads = mem_bytes(env.mem, MEM_GRADS);
     job->optimizer = mem_bytes(env.mem, MEM_OPTIMIZER);
+    mem_visit(env.mem, find_contributions, &job->contributions);
     run_steps(&r, device);
     zero_destroy(r.zero);
     stream_destroy(r.stream);
@@ -547,11 +555,13 @@ static void test_memory(void **state)
     (void)state;
     for (int ranks = 1; ranks <= 2; ranks++) {
         size_t learned = padded(false, ranks), all = learned + padded(true, ranks);
+        enum { BODY = 384 + 64 + 128 + 64 }; /* of two shards, weight, bias and cost with padding */
         size_t n = (size_t)ranks, uses = learned + ((11 * 23 + 63) / 64 * 64);
         const struct job *job = run(whole_run((struct layout){.ranks = ranks, .stage = 3}));
         assert_int_equal(job->params, 4 * all / n);
         assert_int_equal(job->grads, 4 * uses / n);
         assert_int_equal(job->optimizer, 8 * learned / n);
+        assert_int_equal(job->contributions, ranks == 1 ? 0 : 4 * BODY);
         job = run(whole_run((struct layout){.ranks = ranks, .stage = 3, .type = DTYPE_BF16}));
         assert_int_equal(job->params, 2 * all / n);
         assert_int_equal(job->grads, 4 * uses / n);

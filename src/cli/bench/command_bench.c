@@ -212,6 +212,7 @@ static struct zero_config step_store(const struct run_config *run, int64_t micro
     return (struct zero_config){.optimizer = run_optimizer(run),
                                 .weight_decay = run->train.weight_decay,
                                 .clip = run->train.clip,
+                                .meta_clip = run->model.sars.meta_clip,
                                 .groups = run->groups,
                                 .group_count = run->optimizer.groups.count,
                                 .micro_batches = micro_batches,

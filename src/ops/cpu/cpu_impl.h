@@ -126,8 +126,9 @@ struct cpu_product {
     bool a_transposed, b_transposed;
     const float *a, *b;
     float *c;
-    bool add;           /* c is added to, not overwritten */
-    const float *bias;  /* (n) or NULL: added to every row of c */
+    int64_t a_stride, b_stride, c_stride; /* elements from row to row; 0: dense */
+    bool add;                             /* c is added to, not overwritten */
+    const float *bias;                    /* (n) or NULL: added to every row of c */
     const float *start; /* (m, n), not c, or NULL: c = times op(a) op(b) + start_times start */
     float times, start_times;
     bool symmetric;        /* c is symmetric: half of it is computed, the other half copied */
@@ -182,14 +183,12 @@ void cpu_embedding_backward(struct ops *ops, struct stream *stream, struct embed
 size_t cpu_embedding_scratch(const struct ops *ops, struct embedding e);
 
 /* cpu_loss.c */
-void cpu_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
+void cpu_cross_entropy(struct ops *ops, struct stream *stream, struct logits l, int64_t rows,
                        const struct cross_entropy *a);
-void cpu_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
-                            int64_t first_id, const int32_t *labels, const void *logits,
-                            double *parts);
-void cpu_cross_entropy_join(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
-                            int64_t first_id, int ranks, const double *parts,
-                            const struct cross_entropy *a);
+void cpu_cross_entropy_part(struct ops *ops, struct stream *stream, struct logits l, int64_t rows,
+                            const int32_t *labels, const void *logits, double *parts);
+void cpu_cross_entropy_join(struct ops *ops, struct stream *stream, struct logits l, int64_t rows,
+                            int ranks, const double *parts, const struct cross_entropy *a);
 
 /* cpu_route.c */
 void cpu_route(struct ops *ops, struct stream *stream, struct routing n, int64_t rows,

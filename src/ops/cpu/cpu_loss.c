@@ -34,50 +34,48 @@ static double row_loss(int64_t vocab, int32_t label, bool gradient, float loss_s
     return log(sum) + (double)max - (double)wanted;
 }
 
-static void loss_thread(int64_t rows, int64_t vocab, const struct cross_entropy *a)
+static void loss_thread(struct logits l, int64_t rows, const struct cross_entropy *a)
 {
     float loss_scale = a->gradient ? a->scalars->loss_scale : 0.0f;
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
-        float *x = (float *)a->logits + r * vocab; /* (V) */
+        float *x = (float *)a->logits + r * l.stride; /* (V) */
         if (a->labels[r] >= 0) {
-            a->losses[r] = row_loss(vocab, a->labels[r], a->gradient, loss_scale, x);
+            a->losses[r] = row_loss(l.vocab, a->labels[r], a->gradient, loss_scale, x);
             continue;
         }
         a->losses[r] = 0;
         if (a->gradient)
-            memset(x, 0, (size_t)vocab * sizeof(float));
+            memset(x, 0, (size_t)l.vocab * sizeof(float));
     }
 }
 
-void cpu_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
+void cpu_cross_entropy(struct ops *ops, struct stream *stream, struct logits l, int64_t rows,
                        const struct cross_entropy *a)
 {
-    IN_THREADS(cpu_threads(ops, rows * vocab), loss_thread(rows, vocab, a));
+    IN_THREADS(cpu_threads(ops, rows * l.vocab), loss_thread(l, rows, a));
 }
 
 /* --- in two halves, for columns that are split over ranks ----------------------------------- */
 
-static void part_thread(int64_t rows, int64_t vocab, int64_t first_id, const int32_t *labels,
-                        const float *logits, double *parts)
+static void part_thread(struct logits l, int64_t rows, const int32_t *labels, const float *logits,
+                        double *parts)
 {
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
-        float *x = (float *)logits + r * vocab; /* only read */
-        float max = v_row_max(x, vocab);
-        int64_t label = labels[r] - first_id;
+        float *x = (float *)logits + r * l.stride; /* only read */
+        float max = v_row_max(x, l.vocab);
+        int64_t label = labels[r] - l.first_id;
         parts[r * OPS_LOSS_PART] = (double)max;
-        parts[r * OPS_LOSS_PART + 1] = row_exp(vocab, max, false, x);
-        parts[r * OPS_LOSS_PART + 2] = label >= 0 && label < vocab ? (double)x[label] : 0;
+        parts[r * OPS_LOSS_PART + 1] = row_exp(l.vocab, max, false, x);
+        parts[r * OPS_LOSS_PART + 2] = label >= 0 && label < l.vocab ? (double)x[label] : 0;
     }
 }
 
-void cpu_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
-                            int64_t first_id, const int32_t *labels, const void *logits,
-                            double *parts)
+void cpu_cross_entropy_part(struct ops *ops, struct stream *stream, struct logits l, int64_t rows,
+                            const int32_t *labels, const void *logits, double *parts)
 {
-    IN_THREADS(cpu_threads(ops, rows * vocab),
-               part_thread(rows, vocab, first_id, labels, logits, parts));
+    IN_THREADS(cpu_threads(ops, rows * l.vocab), part_thread(l, rows, labels, logits, parts));
 }
 
 /* Join the parts of a row, which are `stride` apart: returns its loss; *max is its largest logit,
@@ -107,27 +105,26 @@ static void row_gradient(int64_t vocab, int64_t label, double max, double sum, f
         x[label] -= loss_scale;
 }
 
-static void join_thread(int64_t rows, int64_t vocab, int64_t first_id, int ranks,
-                        const double *parts, const struct cross_entropy *a)
+static void join_thread(struct logits l, int64_t rows, int ranks, const double *parts,
+                        const struct cross_entropy *a)
 {
     float loss_scale = a->gradient ? a->scalars->loss_scale : 0.0f;
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
         double max, sum;
-        float *x = (float *)a->logits + r * vocab; /* (V) */
+        float *x = (float *)a->logits + r * l.stride; /* (V) */
         double loss =
             join_parts(parts + r * OPS_LOSS_PART, rows * OPS_LOSS_PART, ranks, &max, &sum);
         a->losses[r] = a->labels[r] >= 0 ? loss : 0;
         if (a->gradient && a->labels[r] >= 0)
-            row_gradient(vocab, a->labels[r] - first_id, max, sum, loss_scale, x);
+            row_gradient(l.vocab, a->labels[r] - l.first_id, max, sum, loss_scale, x);
         else if (a->gradient)
-            memset(x, 0, (size_t)vocab * sizeof(float));
+            memset(x, 0, (size_t)l.vocab * sizeof(float));
     }
 }
 
-void cpu_cross_entropy_join(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
-                            int64_t first_id, int ranks, const double *parts,
-                            const struct cross_entropy *a)
+void cpu_cross_entropy_join(struct ops *ops, struct stream *stream, struct logits l, int64_t rows,
+                            int ranks, const double *parts, const struct cross_entropy *a)
 {
-    IN_THREADS(cpu_threads(ops, rows * vocab), join_thread(rows, vocab, first_id, ranks, parts, a));
+    IN_THREADS(cpu_threads(ops, rows * l.vocab), join_thread(l, rows, ranks, parts, a));
 }

@@ -62,15 +62,21 @@ static struct tiles choose_square_tiles(int64_t n)
     return (struct tiles){size, size, ceil_div(n, size), ceil_div(n, size)};
 }
 
+static int64_t stride_or(int64_t stride, int64_t dense)
+{
+    return stride ? stride : dense;
+}
+
 /* Writes the transpose of a tile of a symmetric output to the other side of the diagonal. */
 static void mirror_tile(const struct cpu_product *p, int64_t i, int64_t j, int64_t rows,
                         int64_t cols)
 {
     enum { BLOCK = 16 }; /* a line of cache */
+    int64_t ldc = stride_or(p->c_stride, p->n);
     for (int64_t r0 = i; r0 < i + rows; r0 += BLOCK)
         for (int64_t s = j; s < j + cols; s++)
             for (int64_t r = r0; r < min64(r0 + BLOCK, i + rows); r++)
-                p->c[s * p->n + r] = p->c[r * p->n + s];
+                p->c[s * ldc + r] = p->c[r * ldc + s];
 }
 
 static void finish_tile(const struct cpu_product *p, int64_t i, int64_t j, int64_t rows,
@@ -78,37 +84,41 @@ static void finish_tile(const struct cpu_product *p, int64_t i, int64_t j, int64
 {
     for (int64_t r = i; r < i + rows; r++) {
         int64_t at = r * p->n + j;
+        float *c = p->c + r * stride_or(p->c_stride, p->n) + j;
         if (p->gelu)
-            v_row_gelu(p->gelu + at, p->c + at, cols);
+            v_row_gelu(p->gelu + at, c, cols);
         if (p->gelu_pre)
-            v_row_gelu_slope(p->c + at, p->c + at, p->gelu_pre + at, cols);
+            v_row_gelu_slope(c, c, p->gelu_pre + at, cols);
     }
 }
 
 static void multiply_tile(const struct cpu_product *p, int64_t i, int64_t j, int64_t rows,
                           int64_t cols)
 {
-    int64_t lda = p->a_transposed ? p->m : p->k, ldb = p->b_transposed ? p->k : p->n;
+    int64_t lda = stride_or(p->a_stride, p->a_transposed ? p->m : p->k);
+    int64_t ldb = stride_or(p->b_stride, p->b_transposed ? p->k : p->n);
+    int64_t ldc = stride_or(p->c_stride, p->n);
     const float *a = p->a + (p->a_transposed ? i : i * lda);
     const float *b = p->b + (p->b_transposed ? j * ldb : j);
     bool started = p->bias || p->start;
     float times = p->start ? p->times : 1, start_times = p->start ? p->start_times : 1;
     for (int64_t r = i; started && r < i + rows; r++)
-        memcpy(p->c + r * p->n + j, p->bias ? p->bias + j : p->start + r * p->n + j,
+        memcpy(p->c + r * ldc + j, p->bias ? p->bias + j : p->start + r * p->n + j,
                (size_t)cols * sizeof(float));
     cblas_sgemm(CblasRowMajor, p->a_transposed ? CblasTrans : CblasNoTrans,
                 p->b_transposed ? CblasTrans : CblasNoTrans, (int)rows, (int)cols, (int)p->k, times,
                 a, (int)lda, b, (int)ldb, started || p->add ? start_times : 0.0f,
-                p->c + i * p->n + j, (int)p->n);
+                p->c + i * ldc + j, (int)ldc);
     if (p->gelu || p->gelu_pre)
         finish_tile(p, i, j, rows, cols);
     if (p->symmetric && i > j)
         mirror_tile(p, i, j, rows, cols);
 }
 
-/* sums[j] (+)= x[0][j] + x[1][j] + ... for columns j .. j + cols - 1 of x (rows, width): four rows
- * at a time, in blocks of 64 rows, so that float sums over thousands of rows stay accurate */
-static void column_sums(int64_t rows, int64_t width, const float *x, int64_t j, int64_t cols,
+/* sums[j] (+)= x[0][j] + x[1][j] + ... for columns j .. j + cols - 1 of x, whose rows are `stride`
+ * apart: four rows at a time, in blocks of 64 rows, so that float sums over thousands of rows stay
+ * accurate */
+static void column_sums(int64_t rows, int64_t stride, const float *x, int64_t j, int64_t cols,
                         bool add, float *sums)
 {
     enum { STRIP = 512, BLOCK = 64 };
@@ -120,13 +130,14 @@ static void column_sums(int64_t rows, int64_t width, const float *x, int64_t j, 
             int64_t r = r0, end = min64(r0 + BLOCK, rows);
             memset(block, 0, sizeof block);
             for (; r + 4 <= end; r += 4) {
-                const float *a = x + r * width + c, *b = a + width, *d = b + width, *e = d + width;
+                const float *a = x + r * stride + c, *b = a + stride, *d = b + stride;
+                const float *e = d + stride;
                 for (int64_t k = 0; k < n; k++)
                     block[k] += (a[k] + b[k]) + (d[k] + e[k]);
             }
             for (; r < end; r++)
                 for (int64_t k = 0; k < n; k++)
-                    block[k] += x[r * width + c + k];
+                    block[k] += x[r * stride + c + k];
             for (int64_t k = 0; k < n; k++)
                 total[k] += block[k];
         }
@@ -152,6 +163,7 @@ void cpu_column_sums(struct ops *ops, int64_t rows, int64_t width, const float *
 /* Column sums that are formed along with a product that reads the same columns */
 struct sums {
     const float *x; /* (k, n) of the product when over its columns, (k, m) when over its rows */
+    int64_t stride; /* of its rows */
     bool over_rows;
     float *out; /* or NULL */
 };
@@ -170,9 +182,9 @@ static void multiply_thread(const struct cpu_product *p, const struct sums *s, s
         int64_t rows = min64(t.rows, p->m - i), cols = min64(t.cols, p->n - j);
         multiply_tile(p, i, j, rows, cols);
         if (s && s->out && s->over_rows && tj == 0)
-            column_sums(p->k, p->m, s->x, i, rows, p->add, s->out);
+            column_sums(p->k, s->stride, s->x, i, rows, p->add, s->out);
         if (s && s->out && !s->over_rows && ti == 0)
-            column_sums(p->k, p->n, s->x, j, cols, p->add, s->out);
+            column_sums(p->k, s->stride, s->x, j, cols, p->add, s->out);
     }
 }
 
@@ -232,6 +244,7 @@ void cpu_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t
                                    .b = w,
                                    .b_transposed = l.out_in,
                                    .c = y,
+                                   .c_stride = l.y_stride,
                                    .bias = bias},
              NULL);
 }
@@ -272,6 +285,7 @@ void cpu_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l
                                    .n = l.in,
                                    .k = l.out,
                                    .a = a->dy,
+                                   .a_stride = l.y_stride,
                                    .b = a->w,
                                    .b_transposed = !l.out_in,
                                    .c = a->dpre,
@@ -289,5 +303,8 @@ void cpu_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int6
     p.n = l.out_in ? l.in : l.out;
     p.a = l.out_in ? a->dy : a->x;
     p.b = l.out_in ? a->x : a->dy;
-    multiply(ops, &p, &(struct sums){.x = a->dy, .over_rows = l.out_in, .out = a->dbias});
+    *(l.out_in ? &p.a_stride : &p.b_stride) = l.y_stride;
+    multiply(
+        ops, &p,
+        &(struct sums){.x = a->dy, .stride = l.y_stride, .over_rows = l.out_in, .out = a->dbias});
 }

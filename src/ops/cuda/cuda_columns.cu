@@ -20,10 +20,10 @@ const int RUNS = 16;
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
-    add_bias(int64_t width, bool wide, const T *bias, T *y /* (R, width) */)
+    add_bias(int64_t width, int64_t stride, bool wide, const T *bias, T *y /* (R, width) */)
 {
     constexpr int N = PACK<T>;
-    T *row = y + (int64_t)blockIdx.x * width;
+    T *row = y + (int64_t)blockIdx.x * stride;
     for (int64_t c = (int64_t)threadIdx.x * N; c < width; c += (int64_t)blockDim.x * N) {
         float f[N], b[N];
         widen(load_some(row + c, width - c, wide), f);
@@ -38,14 +38,15 @@ __global__ void __launch_bounds__(THREADS)
 /* partial[blockIdx.y][column]. WIDE: rows consist of full packs. */
 template <typename T, bool WIDE>
 __global__ void __launch_bounds__(THREADS, 6)
-    block_sums(int64_t rows, int64_t width, int64_t block_rows, const T *x, float *partial)
+    block_sums(int64_t rows, int64_t width, int64_t stride, int64_t block_rows, const T *x,
+               float *partial)
 {
     constexpr int N = PACK<T>;
     __shared__ float shared[WARPS][N * WARP]; /* indexed by element of a pack, then by lane */
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int64_t strip = (int64_t)blockIdx.x * WARP * N, column = strip + lane * N;
     int64_t first = (int64_t)blockIdx.y * block_rows, end = min(first + block_rows, rows);
-    const T *at = x + (first + warp) * width + column;
+    const T *at = x + (first + warp) * stride + column;
     float sums[N] = {};
     if (column < width) {
 #pragma unroll 4
@@ -55,7 +56,7 @@ __global__ void __launch_bounds__(THREADS, 6)
 #pragma unroll
             for (int i = 0; i < N; i++)
                 sums[i] = add(sums[i], f[i]);
-            at += WARPS * width;
+            at += WARPS * stride;
         }
     }
 #pragma unroll
@@ -99,14 +100,14 @@ __global__ void __launch_bounds__(RUNS *WARP)
 
 } // namespace
 
-cudaError_t cuda_add_bias(int type, int64_t rows, int64_t columns, const void *bias, void *y,
-                          cudaStream_t stream)
+cudaError_t cuda_add_bias(int type, int64_t rows, int64_t columns, int64_t stride, const void *bias,
+                          void *y, cudaStream_t stream)
 {
     return with_type((enum dtype)type, [=](auto zero) {
         using T = decltype(zero);
-        bool wide = columns % PACK<T> == 0 && is_wide(bias) && is_wide(y);
+        bool wide = stride % PACK<T> == 0 && is_wide(bias) && is_wide(y);
         unsigned blocks = (unsigned)rows, threads = row_threads(div_up(columns, PACK<T>));
-        add_bias<T><<<blocks, threads, 0, stream>>>(columns, wide, (const T *)bias, (T *)y);
+        add_bias<T><<<blocks, threads, 0, stream>>>(columns, stride, wide, (const T *)bias, (T *)y);
         return cudaGetLastError();
     });
 }
@@ -123,8 +124,9 @@ cudaError_t cuda_add_partials(int type, int64_t columns, int blocks, const float
     });
 }
 
-cudaError_t cuda_column_sums(int type, int64_t rows, int64_t columns, const void *x, bool keep,
-                             void *sums, float *scratch, size_t room, cudaStream_t stream)
+cudaError_t cuda_column_sums(int type, int64_t rows, int64_t columns, int64_t stride, const void *x,
+                             bool keep, void *sums, float *scratch, size_t room,
+                             cudaStream_t stream)
 {
     return with_type((enum dtype)type, [=](auto zero) {
         using T = decltype(zero);
@@ -136,12 +138,12 @@ cudaError_t cuda_column_sums(int type, int64_t rows, int64_t columns, const void
         int64_t block_rows = div_up(div_up(rows, most), ROWS) * ROWS;
         int64_t blocks = div_up(rows, block_rows);
         dim3 grid((unsigned)strips, (unsigned)blocks);
-        if (columns % PACK<T> == 0 && is_wide(x))
-            block_sums<T, true>
-                <<<grid, THREADS, 0, stream>>>(rows, columns, block_rows, (const T *)x, scratch);
+        if (columns % PACK<T> == 0 && stride % PACK<T> == 0 && is_wide(x))
+            block_sums<T, true><<<grid, THREADS, 0, stream>>>(rows, columns, stride, block_rows,
+                                                              (const T *)x, scratch);
         else
-            block_sums<T, false>
-                <<<grid, THREADS, 0, stream>>>(rows, columns, block_rows, (const T *)x, scratch);
+            block_sums<T, false><<<grid, THREADS, 0, stream>>>(rows, columns, stride, block_rows,
+                                                               (const T *)x, scratch);
         cudaError_t error = cudaGetLastError();
         return error != cudaSuccess
                    ? error

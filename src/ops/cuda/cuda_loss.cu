@@ -6,86 +6,132 @@
  * second time for the gradient, mostly from L2. Both use the arithmetic of cuda_loss.cuh, so a GPU
  * with less shared memory gives the same bits; so does cuda_loss_hopper.cu.
  *
- * If V is odd, a row may start at any element. The elements before its first and after its last
- * 16-byte boundary, at most 14, are the edge; the first threads take one each.
- *
  * Bytes: R V read, and R V written with the gradient.
  */
 #include "ops/cuda/cuda_loss.cuh"
 
 enum { THREADS = LOSS_THREADS, DEPTH = 4 /* packs in flight per thread */ };
 
-template <typename T> static __device__ void clear_row(int64_t vocab, T *x)
+/* A row in packs that start at 16-byte boundaries, wherever the row starts. Pack i has the elements
+ * from start(i) on. The first and the last may be partial: they are read and written one element at
+ * a time, and the elements they lack are minus infinity. */
+template <typename T> struct row_packs {
+    T *x;
+    int64_t vocab;
+    int lead; /* elements that the first pack lacks */
+    int count;
+
+    __device__ row_packs(T *row, int64_t row_vocab) : x(row), vocab(row_vocab)
+    {
+        lead = (int)((uintptr_t)x % 16 / sizeof(T));
+        count = (int)((lead + vocab + PACK<T> - 1) / PACK<T>);
+    }
+    __device__ int64_t start(int i) const
+    {
+        return (int64_t)i * PACK<T> - lead;
+    }
+    __device__ bool has(int64_t element) const
+    {
+        return element >= 0 && element < vocab;
+    }
+    __device__ bool is_full(int64_t first) const
+    {
+        return first >= 0 && first + PACK<T> <= vocab;
+    }
+    __device__ pack<T> read(int i) const
+    {
+        int64_t first = start(i);
+        float f[PACK<T>];
+        if (is_full(first))
+            return load(x + first);
+#pragma unroll
+        for (int j = 0; j < PACK<T>; j++)
+            f[j] = has(first + j) ? widen(x[first + j]) : -INFINITY;
+        return narrow<T>(f);
+    }
+    __device__ void write(int i, const float (&f)[PACK<T>]) const
+    {
+        int64_t first = start(i);
+        if (is_full(first)) {
+            store(x + first, narrow<T>(f));
+            return;
+        }
+#pragma unroll
+        for (int j = 0; j < PACK<T>; j++)
+            if (has(first + j))
+                narrow(f[j], &x[first + j]);
+    }
+};
+
+template <typename T> static __device__ void clear_row(const row_packs<T> &row)
 {
-    for (int64_t i = threadIdx.x; i < vocab; i += THREADS)
-        narrow(0.0f, &x[i]);
+    const float zeros[PACK<T>] = {};
+    for (int i = threadIdx.x; i < row.count; i += THREADS)
+        row.write(i, zeros);
 }
 
+/* What this thread meets in its packs of the row. CACHED: `cache` receives them. */
 template <typename T, bool CACHED>
-__global__ void __launch_bounds__(THREADS, 2)
-    cross_entropy(int64_t vocab, const int32_t *labels, bool gradient,
-                  const kernel_scalars *scalars, T *logits, double *losses)
+static __device__ running meet_row(const row_packs<T> &row, uint4 *cache)
 {
-    constexpr int N = PACK<T>;
-    extern __shared__ uint4 cache[];
-    int64_t r = blockIdx.x, label = labels[r];
-    T *x = logits + r * vocab;
-    if (label < 0) {
-        if (threadIdx.x == 0)
-            losses[r] = 0;
-        if (gradient)
-            clear_row(vocab, x);
-        return;
-    }
-
-    /* x: `head` elements, `packs` packs from `body` on, `tail` elements */
-    int64_t head = min(vocab, (int64_t)((16 - (uintptr_t)x % 16) % 16 / sizeof(T)));
-    int packs = (int)((vocab - head) / N), tail = (int)(vocab - head - (int64_t)packs * N);
-    T *body = x + head;
-    bool has_edge = threadIdx.x < head + tail;
-    int64_t edge = threadIdx.x < head ? threadIdx.x : vocab - tail - head + threadIdx.x;
-    float edge_x[1] = {has_edge ? widen(x[edge]) : 0.0f}, wanted = widen(x[label]);
-
     running mine = nothing_met();
-    for (int first = threadIdx.x; first < packs; first += DEPTH * THREADS) {
+    for (int first = threadIdx.x; first < row.count; first += DEPTH * THREADS) {
         pack<T> p[DEPTH];
 #pragma unroll
         for (int k = 0; k < DEPTH; k++)
-            if (first + k * THREADS < packs)
-                p[k] = load(body + (int64_t)(first + k * THREADS) * N);
+            if (first + k * THREADS < row.count)
+                p[k] = row.read(first + k * THREADS);
 #pragma unroll
         for (int k = 0; k < DEPTH; k++) {
-            if (first + k * THREADS >= packs)
+            if (first + k * THREADS >= row.count)
                 continue;
-            float f[N];
+            float f[PACK<T>];
             if (CACHED)
                 store((T *)(cache + first + k * THREADS), p[k]);
             widen(p[k], f);
             meet<T>(mine, f);
         }
     }
-    if (has_edge)
-        meet<T>(mine, edge_x);
+    return mine;
+}
 
-    float max;
-    double sum = combine<T>(mine, &max);
+/* Replaces this thread's packs of the row by their gradients. */
+template <typename T, bool CACHED>
+static __device__ void turn_row(const row_packs<T> &row, const uint4 *cache, float max,
+                                float factor, float loss_scale, int64_t label)
+{
+#pragma unroll DEPTH
+    for (int i = threadIdx.x; i < row.count; i += THREADS) {
+        float f[PACK<T>];
+        widen(CACHED ? load((const T *)(cache + i)) : row.read(i), f);
+        turn<T>(f, max, factor, loss_scale, label - row.start(i));
+        row.write(i, f);
+    }
+}
+
+template <typename T, bool CACHED>
+__global__ void __launch_bounds__(THREADS, 2)
+    cross_entropy(kernel_logits l, const int32_t *labels, bool gradient,
+                  const kernel_scalars *scalars, T *logits, double *losses)
+{
+    extern __shared__ uint4 cache[];
+    int64_t r = blockIdx.x, label = labels[r];
+    const row_packs<T> row(logits + r * l.stride, l.vocab);
+    if (label < 0) {
+        if (threadIdx.x == 0)
+            losses[r] = 0;
+        if (gradient)
+            clear_row(row);
+        return;
+    }
+    float wanted = widen(row.x[label]), max;
+    double sum = combine<T>(meet_row<T, CACHED>(row, cache), &max);
     if (threadIdx.x == 0)
         losses[r] = log(sum) + (double)max - (double)wanted;
     if (!gradient)
         return;
-
     float loss_scale = scalars->loss_scale, factor = (float)((double)loss_scale / sum);
-#pragma unroll DEPTH
-    for (int i = threadIdx.x; i < packs; i += THREADS) {
-        float f[N];
-        widen(load(CACHED ? (const T *)(cache + i) : body + (int64_t)i * N), f);
-        turn<T>(f, max, factor, loss_scale, label - head - (int64_t)i * N);
-        store(body + (int64_t)i * N, narrow<T>(f));
-    }
-    if (has_edge) {
-        turn<T>(edge_x, max, factor, loss_scale, label - edge);
-        narrow(edge_x[0], &x[edge]);
-    }
+    turn_row<T, CACHED>(row, cache, max, factor, loss_scale, label);
 }
 
 /* Shared memory available to a block on the current GPU. */
@@ -99,12 +145,18 @@ static size_t shared_limit(void)
     return (size_t)limit;
 }
 
+/* Shared memory for a row's packs. */
+template <typename T> static size_t cache_bytes(int64_t vocab)
+{
+    return (size_t)div_up(vocab + PACK<T> - 1, PACK<T>) * sizeof(uint4);
+}
+
 template <typename T, bool CACHED>
-static cudaError_t cross_entropy_in(cudaStream_t stream, int64_t rows, int64_t vocab,
+static cudaError_t cross_entropy_in(cudaStream_t stream, kernel_logits l, int64_t rows,
                                     const int32_t *labels, bool gradient,
                                     const kernel_scalars *scalars, T *logits, double *losses)
 {
-    size_t shared = CACHED ? (size_t)vocab * sizeof(T) / 16 * 16 : 0;
+    size_t shared = CACHED ? cache_bytes<T>(l.vocab) : 0;
     unsigned blocks = (unsigned)rows;
     if (CACHED) {
         auto kernel = cross_entropy<T, CACHED>;
@@ -117,22 +169,22 @@ static cudaError_t cross_entropy_in(cudaStream_t stream, int64_t rows, int64_t v
             return error;
     }
     cross_entropy<T, CACHED>
-        <<<blocks, THREADS, shared, stream>>>(vocab, labels, gradient, scalars, logits, losses);
+        <<<blocks, THREADS, shared, stream>>>(l, labels, gradient, scalars, logits, losses);
     return cudaGetLastError();
 }
 
-cudaError_t launch_cross_entropy(cudaStream_t stream, enum dtype type, int64_t rows, int64_t vocab,
-                                 const int32_t *labels, bool gradient,
+cudaError_t launch_cross_entropy(cudaStream_t stream, enum dtype type, struct kernel_logits l,
+                                 int64_t rows, const int32_t *labels, bool gradient,
                                  const struct kernel_scalars *scalars, void *logits, double *losses)
 {
     return with_type(type, [=](auto zero) {
         using T = decltype(zero);
         size_t fixed = 1024; /* upper bound of the static shared memory */
-        if (gradient && (size_t)vocab * sizeof(T) + fixed <= shared_limit())
-            return cross_entropy_in<T, true>(stream, rows, vocab, labels, gradient, scalars,
+        if (gradient && cache_bytes<T>(l.vocab) + fixed <= shared_limit())
+            return cross_entropy_in<T, true>(stream, l, rows, labels, gradient, scalars,
                                              (T *)logits, losses);
-        return cross_entropy_in<T, false>(stream, rows, vocab, labels, gradient, scalars,
-                                          (T *)logits, losses);
+        return cross_entropy_in<T, false>(stream, l, rows, labels, gradient, scalars, (T *)logits,
+                                          losses);
     });
 }
 
@@ -140,35 +192,29 @@ cudaError_t launch_cross_entropy(cudaStream_t stream, enum dtype type, int64_t r
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
-    cross_entropy_part(int64_t vocab, int64_t first_id, const int32_t *labels, const T *logits,
+    cross_entropy_part(kernel_logits l, const int32_t *labels, T *logits /* only read */,
                        double *parts)
 {
-    const T *x = logits + blockIdx.x * vocab;
-    int64_t label = labels[blockIdx.x] - first_id;
-    running mine = nothing_met();
-    for (int64_t i = threadIdx.x; i < vocab; i += THREADS) {
-        float f[1] = {widen(x[i])};
-        meet<T>(mine, f);
-    }
+    const row_packs<T> row(logits + blockIdx.x * l.stride, l.vocab);
+    int64_t label = labels[blockIdx.x] - l.first_id;
     float max;
-    double sum = combine<T>(mine, &max);
+    double sum = combine<T>(meet_row<T, false>(row, NULL), &max);
     if (threadIdx.x == 0) {
         double *part = parts + (int64_t)blockIdx.x * KERNEL_LOSS_PART;
         part[0] = max;
         part[1] = sum;
-        part[2] = label >= 0 && label < vocab ? (double)widen(x[label]) : 0;
+        part[2] = row.has(label) ? (double)widen(row.x[label]) : 0;
     }
 }
 
 /* Every thread combines the few parts of its row. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
-    cross_entropy_join(int64_t vocab, int64_t first_id, const int32_t *labels, int ranks,
-                       const double *parts, bool gradient, const kernel_scalars *scalars, T *logits,
-                       double *losses)
+    cross_entropy_join(kernel_logits l, const int32_t *labels, int ranks, const double *parts,
+                       bool gradient, const kernel_scalars *scalars, T *logits, double *losses)
 {
-    T *x = logits + blockIdx.x * vocab;
-    int64_t label = labels[blockIdx.x] - first_id, stride = (int64_t)gridDim.x * KERNEL_LOSS_PART;
+    const row_packs<T> row(logits + blockIdx.x * l.stride, l.vocab);
+    int64_t stride = (int64_t)gridDim.x * KERNEL_LOSS_PART;
     bool valid = labels[blockIdx.x] >= 0;
     const double *part = parts + (int64_t)blockIdx.x * KERNEL_LOSS_PART;
     double max = part[0], sum = 0, wanted = 0;
@@ -183,39 +229,35 @@ __global__ void __launch_bounds__(THREADS)
     if (!gradient)
         return;
     if (!valid) {
-        clear_row(vocab, x);
+        clear_row(row);
         return;
     }
     float loss_scale = scalars->loss_scale, factor = (float)((double)loss_scale / sum);
-    for (int64_t i = threadIdx.x; i < vocab; i += THREADS) {
-        float f[1] = {widen(x[i])};
-        turn<T>(f, (float)max, factor, loss_scale, label - i);
-        narrow(f[0], &x[i]);
-    }
+    turn_row<T, false>(row, NULL, (float)max, factor, loss_scale, labels[blockIdx.x] - l.first_id);
 }
 
-cudaError_t launch_cross_entropy_part(cudaStream_t stream, enum dtype type, int64_t rows,
-                                      int64_t vocab, int64_t first_id, const int32_t *labels,
-                                      const void *logits, double *parts)
+cudaError_t launch_cross_entropy_part(cudaStream_t stream, enum dtype type, struct kernel_logits l,
+                                      int64_t rows, const int32_t *labels, const void *logits,
+                                      double *parts)
 {
     return with_type(type, [=](auto zero) {
         using T = decltype(zero);
-        cross_entropy_part<T><<<(unsigned)rows, THREADS, 0, stream>>>(vocab, first_id, labels,
-                                                                      (const T *)logits, parts);
+        cross_entropy_part<T>
+            <<<(unsigned)rows, THREADS, 0, stream>>>(l, labels, (T *)logits, parts);
         return cudaGetLastError();
     });
 }
 
-cudaError_t launch_cross_entropy_join(cudaStream_t stream, enum dtype type, int64_t rows,
-                                      int64_t vocab, int64_t first_id, const int32_t *labels,
-                                      int ranks, const double *parts, bool gradient,
+cudaError_t launch_cross_entropy_join(cudaStream_t stream, enum dtype type, struct kernel_logits l,
+                                      int64_t rows, const int32_t *labels, int ranks,
+                                      const double *parts, bool gradient,
                                       const struct kernel_scalars *scalars, void *logits,
                                       double *losses)
 {
     return with_type(type, [=](auto zero) {
         using T = decltype(zero);
         cross_entropy_join<T><<<(unsigned)rows, THREADS, 0, stream>>>(
-            vocab, first_id, labels, ranks, parts, gradient, scalars, (T *)logits, losses);
+            l, labels, ranks, parts, gradient, scalars, (T *)logits, losses);
         return cudaGetLastError();
     });
 }

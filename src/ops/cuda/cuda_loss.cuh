@@ -2,7 +2,8 @@
  *
  * Each thread keeps the largest logit it has seen and the sum of exponentials relative to it;
  * these pairs are combined in a fixed order, across threads in double. Thread t visits packs t, t
- * + LOSS_THREADS, ... of a row in order: a kernel that keeps this order has the same bits.
+ * + LOSS_THREADS, ... of a row in order: a kernel that keeps this order has the same bits. The
+ * elements that a row's last pack lacks are minus infinity, whose exponential is 0.
  */
 #ifndef OPS_CUDA_CUDA_LOSS_CUH
 #define OPS_CUDA_CUDA_LOSS_CUH
@@ -51,6 +52,16 @@ template <typename T> __device__ inline double combine(running mine, float *max)
     *max = most;
     float scaled = mul(mine.sum, exponential<T>(sub(mine.max, most)));
     return group_sum<LOSS_THREADS>((double)scaled, sums);
+}
+
+/* Only the first `left` values belong to the row. */
+template <int N> __device__ inline void drop_rest(float (&x)[N], int left)
+{
+    if (left >= N)
+        return;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        x[i] = i < left ? x[i] : -INFINITY;
 }
 
 /* Replaces x (N) by its gradient; `label` counts from x. */

@@ -1,5 +1,6 @@
 /* cuda_loss_hopper -- cross-entropy with its gradient for compute capability 9.0: logits go
- * through shared memory, moved by the copy engine. 16-bit types, rows of full packs; the
+ * through shared memory, moved by the copy engine. 16-bit types, rows that start at multiples of
+ * 16 bytes; the copy engine also loads what follows a row in its last pack, and nobody uses it. The
  * arithmetic is that of cuda_loss.cuh, so the bits are those of cuda_loss.cu.
  *
  * Two blocks per multiprocessor, each looping over rows. A row is cut into chunks of 16 KB, of
@@ -28,8 +29,8 @@ enum {
 };
 
 template <typename T> struct loss_args {
-    int64_t rows, vocab;
-    int packs, chunks; /* of a row */
+    int64_t rows, stride;
+    int vocab, packs, chunks; /* of a row */
     const int32_t *labels;
     const kernel_scalars *scalars;
     T *logits;
@@ -51,7 +52,7 @@ template <typename T> struct asker {
         uint32_t barrier = shared_address(&full[to.stage]);
         barrier_expect(barrier, bytes);
         load_bytes(shared_address(memory + to.stage * CHUNK),
-                   a.logits + row * a.vocab + (int64_t)first * N, bytes, barrier);
+                   a.logits + row * a.stride + (int64_t)first * N, bytes, barrier);
         to.step();
         if (++chunk == a.chunks) {
             chunk = 0;
@@ -101,6 +102,7 @@ __global__ void __launch_bounds__(LOSS_THREADS, BLOCKS)
                 if (c * CHUNK + i >= a.packs)
                     continue;
                 widen(load((const T *)(memory + at.stage * CHUNK + i)), f);
+                drop_rest(f, a.vocab - (c * CHUNK + i) * N);
                 meet<T>(mine, f);
             }
         }
@@ -111,7 +113,7 @@ __global__ void __launch_bounds__(LOSS_THREADS, BLOCKS)
                 label < 0 ? 0 : log(sum) + (double)max - (double)logit_at<T>(memory, from, label);
 
         float factor = (float)((double)loss_scale / sum);
-        T *x = a.logits + r * a.vocab;
+        T *x = a.logits + r * a.stride;
         for (int c = 0; c < a.chunks; c++, from.step()) {
 #pragma unroll
             for (int k = 0; k < DEPTH; k++) {
@@ -124,7 +126,7 @@ __global__ void __launch_bounds__(LOSS_THREADS, BLOCKS)
                 pack<T> out = narrow<T>(f);
                 if (label < 0)
                     out = {};
-                store(x + (int64_t)i * N, out);
+                store_some(x + (int64_t)i * N, out, a.vocab - i * N, true);
             }
             __syncthreads(); /* the chunk has been read */
             if (threadIdx.x == 0)
@@ -156,22 +158,24 @@ template <typename T> cudaError_t launch(cudaStream_t stream, const loss_args<T>
 
 } // namespace
 
-bool kernel_loss_hopper_takes(enum dtype type, int64_t vocab, const void *logits)
+bool kernel_loss_hopper_takes(enum dtype type, struct kernel_logits l, const void *logits)
 {
-    return type != DTYPE_F32 && vocab % N == 0 && vocab <= CHUNKS * CHUNK * N && is_wide(logits);
+    return type != DTYPE_F32 && l.stride % N == 0 && l.vocab <= CHUNKS * CHUNK * N &&
+           is_wide(logits);
 }
 
-cudaError_t launch_cross_entropy_hopper(cudaStream_t stream, enum dtype type, int64_t rows,
-                                        int64_t vocab, const int32_t *labels,
+cudaError_t launch_cross_entropy_hopper(cudaStream_t stream, enum dtype type,
+                                        struct kernel_logits l, int64_t rows, const int32_t *labels,
                                         const struct kernel_scalars *scalars, void *logits,
                                         double *losses)
 {
     return with_type(type, [=](auto zero) {
         using T = decltype(zero);
         if constexpr (sizeof(T) == 2) {
-            int packs = (int)(vocab / N);
-            return launch<T>(stream, {rows, vocab, packs, (int)div_up(packs, CHUNK), labels,
-                                      scalars, (T *)logits, losses});
+            int packs = (int)div_up(l.vocab, N);
+            return launch<T>(stream,
+                             {rows, l.stride, (int)l.vocab, packs, (int)div_up(packs, CHUNK),
+                              labels, scalars, (T *)logits, losses});
         }
         return cudaErrorInvalidValue;
     });

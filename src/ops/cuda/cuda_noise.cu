@@ -14,7 +14,8 @@ const int THREADS = 256, MOST_BLOCKS = GPU_HOPPER_PROCESSORS * 8;
 template <typename T> __global__ void __launch_bounds__(THREADS) fill_noise(struct noise n, T *x)
 {
     int64_t step = (int64_t)gridDim.x * THREADS;
-    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n.rows * n.columns; i += step)
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n.stride * n.columns;
+         i += step)
         narrow(noise_at(&n, i), &x[i]);
 }
 
@@ -50,7 +51,7 @@ cudaError_t launch_noise(cudaStream_t stream, enum dtype type, struct noise n, v
 {
     return with_type(type, [=](auto zero) {
         using T = decltype(zero);
-        fill_noise<T><<<blocks_for(n.rows * n.columns), THREADS, 0, stream>>>(n, (T *)x);
+        fill_noise<T><<<blocks_for(n.stride * n.columns), THREADS, 0, stream>>>(n, (T *)x);
         return cudaGetLastError();
     });
 }

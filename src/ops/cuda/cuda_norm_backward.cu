@@ -404,7 +404,7 @@ static cudaError_t add_columns(cudaStream_t stream, enum dtype type, const kerne
 {
     if (!sums)
         return cudaSuccess;
-    return cuda_column_sums(type, n.rows, n.width, x, false, sums, (float *)n.scratch,
+    return cuda_column_sums(type, n.rows, n.width, n.width, x, false, sums, (float *)n.scratch,
                             kernel_norm_scratch(type, n.width, n.rows), stream);
 }
 

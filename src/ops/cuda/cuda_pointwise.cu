@@ -185,12 +185,40 @@ cudaError_t launch_swiglu_backward(cudaStream_t stream, enum dtype type, int64_t
     });
 }
 
-/* --- rope: one block per row, one pack of both halves of a head per thread -------------------- */
+/* --- rope: one block per row, one pack of both halves of a head per thread --------------------
+ *
+ * If half a head is an odd number of half packs (head width 40 in 16 bit), the second half starts
+ * at a multiple of 8 bytes only, and packs are accessed as two halves. BYTES: of one access; below
+ * 8, one element. */
 
-template <typename T>
+template <int BYTES, typename T> static __device__ inline pack<T> load_by(const T *from, int n)
+{
+    if constexpr (BYTES == 8) {
+        const uint2 *halves = reinterpret_cast<const uint2 *>(from);
+        uint2 low = halves[0], high = n >= PACK<T> ? halves[1] : make_uint2(0, 0);
+        return {{low.x, low.y, high.x, high.y}};
+    } else {
+        return load_some(from, n, BYTES == 16);
+    }
+}
+
+template <int BYTES, typename T>
+static __device__ inline void store_by(T *to, const pack<T> &p, int n)
+{
+    if constexpr (BYTES == 8) {
+        uint2 *halves = reinterpret_cast<uint2 *>(to);
+        halves[0] = make_uint2(p.word[0], p.word[1]);
+        if (n >= PACK<T>)
+            halves[1] = make_uint2(p.word[2], p.word[3]);
+    } else {
+        store_some(to, p, n, BYTES == 16);
+    }
+}
+
+template <typename T, int BYTES>
 __global__ void __launch_bounds__(THREADS)
     rope(int64_t tokens, int heads, int half, int64_t row_width, const float *table,
-         kernel_past past, float sign, bool wide, T *qkv)
+         kernel_past past, float sign, T *qkv)
 {
     constexpr int N = PACK<T>;
     int packs = (half + N - 1) / N; /* of a half */
@@ -203,12 +231,12 @@ __global__ void __launch_bounds__(THREADS)
         int head = item / packs, at = (item - head * packs) * N, n = half - at;
         T *x = row + (int64_t)head * 2 * half + at, *y = x + half;
         float a[N], b[N], turn[2 * N];
-        widen(load_some(x, n, wide), a);
-        widen(load_some(y, n, wide), b);
+        widen(load_by<BYTES>(x, n), a);
+        widen(load_by<BYTES>(y, n), b);
 #pragma unroll
         for (int j = 0; j < 2 * N; j += 4) {
             float four[4];
-            widen(load_some(turns + 2 * at + j, 2 * n - j, wide), four);
+            widen(load_some(turns + 2 * at + j, 2 * n - j, BYTES >= 8), four);
 #pragma unroll
             for (int k = 0; k < 4; k++)
                 turn[j + k] = four[k];
@@ -219,8 +247,8 @@ __global__ void __launch_bounds__(THREADS)
             a[j] = fma_(xj, c, -mul(b[j], s));
             b[j] = fma_(b[j], c, mul(xj, s));
         }
-        store_some(x, narrow<T>(a), n, wide);
-        store_some(y, narrow<T>(b), n, wide);
+        store_by<BYTES>(x, narrow<T>(a), n);
+        store_by<BYTES>(y, narrow<T>(b), n);
     }
 }
 
@@ -231,8 +259,12 @@ cudaError_t launch_rope(cudaStream_t stream, enum dtype type, int64_t rows, int6
     return with_type(type, [=](auto zero) {
         using T = decltype(zero);
         int64_t half = head_width / 2;
-        bool wide = half % PACK<T> == 0 && is_wide(table) && is_wide(qkv);
-        return follow(rope<T>, rows, row_threads(heads * div_up(half, PACK<T>)), 0, stream, tokens,
-                      heads, half, row_width, table, past, inverse ? -1.0f : 1.0f, wide, qkv);
+        int64_t half_pack = PACK<T> / 2;
+        bool aligned = is_wide(table) && is_wide(qkv) && half % half_pack == 0;
+        auto *kernel = !aligned              ? rope<T, sizeof(T)>
+                       : half % PACK<T> == 0 ? rope<T, 16>
+                                             : rope<T, 8>;
+        return follow(kernel, rows, row_threads(heads * div_up(half, PACK<T>)), 0, stream, tokens,
+                      heads, half, row_width, table, past, inverse ? -1.0f : 1.0f, qkv);
     });
 }

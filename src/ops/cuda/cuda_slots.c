@@ -176,33 +176,39 @@ static size_t cuda_embedding_scratch(const struct ops *ops, struct embedding e)
     return kernel_embedding_scratch(e.batch * e.tokens, e.width, e.vocab);
 }
 
-static void cuda_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
-                               const struct cross_entropy *a)
+static struct kernel_logits logits_here(struct logits l)
 {
+    return (struct kernel_logits){l.vocab, l.stride, l.first_id};
+}
+
+static void cuda_cross_entropy(struct ops *ops, struct stream *stream, struct logits l,
+                               int64_t rows, const struct cross_entropy *a)
+{
+    struct kernel_logits here = logits_here(l);
     const struct kernel_scalars *on_gpu = (const struct kernel_scalars *)a->scalars;
     if (a->gradient && cuda_ops_of(ops)->is_hopper &&
-        kernel_loss_hopper_takes(ops->type, vocab, a->logits))
-        ENQUEUE("cross_entropy", launch_cross_entropy_hopper(ON, rows, vocab, a->labels, on_gpu,
+        kernel_loss_hopper_takes(ops->type, here, a->logits))
+        ENQUEUE("cross_entropy", launch_cross_entropy_hopper(ON, here, rows, a->labels, on_gpu,
                                                              a->logits, a->losses));
     else
-        ENQUEUE("cross_entropy", launch_cross_entropy(ON, rows, vocab, a->labels, a->gradient,
+        ENQUEUE("cross_entropy", launch_cross_entropy(ON, here, rows, a->labels, a->gradient,
                                                       on_gpu, a->logits, a->losses));
 }
 
-static void cuda_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows,
-                                    int64_t vocab, int64_t first_id, const int32_t *labels,
-                                    const void *logits, double *parts)
+static void cuda_cross_entropy_part(struct ops *ops, struct stream *stream, struct logits l,
+                                    int64_t rows, const int32_t *labels, const void *logits,
+                                    double *parts)
 {
     ENQUEUE("cross_entropy_part",
-            launch_cross_entropy_part(ON, rows, vocab, first_id, labels, logits, parts));
+            launch_cross_entropy_part(ON, logits_here(l), rows, labels, logits, parts));
 }
 
-static void cuda_cross_entropy_join(struct ops *ops, struct stream *stream, int64_t rows,
-                                    int64_t vocab, int64_t first_id, int ranks, const double *parts,
+static void cuda_cross_entropy_join(struct ops *ops, struct stream *stream, struct logits l,
+                                    int64_t rows, int ranks, const double *parts,
                                     const struct cross_entropy *a)
 {
     ENQUEUE("cross_entropy_join",
-            launch_cross_entropy_join(ON, rows, vocab, first_id, a->labels, ranks, parts,
+            launch_cross_entropy_join(ON, logits_here(l), rows, a->labels, ranks, parts,
                                       a->gradient, (const struct kernel_scalars *)a->scalars,
                                       a->logits, a->losses));
 }

@@ -94,13 +94,15 @@ cudaError_t launch_linear_row(cudaStream_t stream, enum dtype type, bool out_in,
 
 /* --- cuda_columns.cu: a bias and its gradient, where no product's epilogue computes it ------- */
 
-/* y[r][c] += bias[c] */
-cudaError_t cuda_add_bias(int type, int64_t rows, int64_t columns, const void *bias, void *y,
-                          cudaStream_t stream);
-/* sums[c] = sum of x[r][c], or += with `keep`. The order of the sum depends on the shape and on
- * `room` alone; `scratch` has `room` bytes, at least 4 per column. */
-cudaError_t cuda_column_sums(int type, int64_t rows, int64_t columns, const void *x, bool keep,
-                             void *sums, float *scratch, size_t room, cudaStream_t stream);
+/* y[r][c] += bias[c]; rows of y are `stride` elements apart. */
+cudaError_t cuda_add_bias(int type, int64_t rows, int64_t columns, int64_t stride, const void *bias,
+                          void *y, cudaStream_t stream);
+/* sums[c] = sum of x[r][c], or += with `keep`; rows of x are `stride` elements apart. The order of
+ * the sum depends on rows, columns and `room` alone; `scratch` has `room` bytes, at least 4 per
+ * column. */
+cudaError_t cuda_column_sums(int type, int64_t rows, int64_t columns, int64_t stride, const void *x,
+                             bool keep, void *sums, float *scratch, size_t room,
+                             cudaStream_t stream);
 
 /* The same from the partial sums (blocks, columns), in an order that depends on `blocks` alone. */
 cudaError_t cuda_add_partials(int type, int64_t columns, int blocks, const float *partials,
@@ -142,24 +144,27 @@ size_t kernel_embedding_scratch(int64_t rows, int64_t width, int64_t vocab); /* 
 
 /* --- cuda_loss.cu --------------------------------------------------------------------------- */
 
-cudaError_t launch_cross_entropy(cudaStream_t stream, enum dtype type, int64_t rows, int64_t vocab,
-                                 const int32_t *labels, bool gradient,
+struct kernel_logits { /* struct logits; the stride is never 0 */
+    int64_t vocab, stride, first_id;
+};
+cudaError_t launch_cross_entropy(cudaStream_t stream, enum dtype type, struct kernel_logits l,
+                                 int64_t rows, const int32_t *labels, bool gradient,
                                  const struct kernel_scalars *scalars, void *logits,
                                  double *losses);
 /* cuda_loss_hopper.cu, with the gradient, for compute capability 9.0: same bits. Call the second
  * only where the first returns true. */
-bool kernel_loss_hopper_takes(enum dtype type, int64_t vocab, const void *logits);
-cudaError_t launch_cross_entropy_hopper(cudaStream_t stream, enum dtype type, int64_t rows,
-                                        int64_t vocab, const int32_t *labels,
+bool kernel_loss_hopper_takes(enum dtype type, struct kernel_logits l, const void *logits);
+cudaError_t launch_cross_entropy_hopper(cudaStream_t stream, enum dtype type,
+                                        struct kernel_logits l, int64_t rows, const int32_t *labels,
                                         const struct kernel_scalars *scalars, void *logits,
                                         double *losses);
 enum { KERNEL_LOSS_PART = 3 }; /* OPS_LOSS_PART */
-cudaError_t launch_cross_entropy_part(cudaStream_t stream, enum dtype type, int64_t rows,
-                                      int64_t vocab, int64_t first_id, const int32_t *labels,
-                                      const void *logits, double *parts);
-cudaError_t launch_cross_entropy_join(cudaStream_t stream, enum dtype type, int64_t rows,
-                                      int64_t vocab, int64_t first_id, const int32_t *labels,
-                                      int ranks, const double *parts, bool gradient,
+cudaError_t launch_cross_entropy_part(cudaStream_t stream, enum dtype type, struct kernel_logits l,
+                                      int64_t rows, const int32_t *labels, const void *logits,
+                                      double *parts);
+cudaError_t launch_cross_entropy_join(cudaStream_t stream, enum dtype type, struct kernel_logits l,
+                                      int64_t rows, const int32_t *labels, int ranks,
+                                      const double *parts, bool gradient,
                                       const struct kernel_scalars *scalars, void *logits,
                                       double *losses);
 cudaError_t launch_sum(cudaStream_t stream, int64_t count, const double *values, double *sum);

@@ -122,6 +122,7 @@ void sifr_ops_cuda_fill(struct ops_backend *table)
                                   .open = cuda_ops_open,
                                   .close = cuda_ops_close,
                                   .chunk_logits = CHUNK_LOGITS,
+                                  .row_bytes = 16, /* of a pack (vector.cuh), and cuBLASLt's */
                                   .workspace_bytes = WORKSPACE};
     cuda_linear_fill(table);
     cuda_orthogonalize_fill(table);

@@ -144,7 +144,7 @@ static void REF(attention_backward)(struct ops *ops, struct stream *stream, stru
     if (g->rope)
         REF(rope)(ops, stream, a, g->rope, (struct past){0}, true, g->dqkv);
     if (g->dbias)
-        REF(column_sums)(a.batch * T, stride, g->dqkv, false, g->dbias);
+        REF(column_sums)(a.batch * T, stride, stride, g->dqkv, false, g->dbias);
 }
 
 static size_t REF(attention_scratch)(const struct ops *ops, struct attention a)

@@ -25,7 +25,7 @@ static void REF(linear)(struct ops *ops, struct stream *stream, struct linear l,
             double sum = bias != NULL ? (double)GET(bias[o]) : 0;
             for (int64_t i = 0; i < l.in; i++)
                 sum += (double)GET(x[r * l.in + i]) * GET(w[REF(weight)(l, i, o)]);
-            y[r * l.out + o] = PUT(sum);
+            y[r * l.y_stride + o] = PUT(sum);
         }
     }
 }
@@ -64,19 +64,20 @@ static void REF(linear_dx)(struct ops *ops, struct stream *stream, struct linear
         for (int64_t i = 0; i < l.in; i++) {
             double sum = 0;
             for (int64_t o = 0; o < l.out; o++)
-                sum += (double)GET(dy[r * l.out + o]) * GET(w[REF(weight)(l, i, o)]);
+                sum += (double)GET(dy[r * l.y_stride + o]) * GET(w[REF(weight)(l, i, o)]);
             dx[r * l.in + i] = PUT(sum);
         }
     }
 }
 
-/* sums[c] (+)= sum over r of x[r][c] */
-static void REF(column_sums)(int64_t rows, int64_t columns, const REAL *x, bool add, REAL *sums)
+/* sums[c] (+)= sum over r of x[r][c]; rows are `stride` apart */
+static void REF(column_sums)(int64_t rows, int64_t columns, int64_t stride, const REAL *x, bool add,
+                             REAL *sums)
 {
     for (int64_t c = 0; c < columns; c++) {
         double sum = add ? (double)GET(sums[c]) : 0;
         for (int64_t r = 0; r < rows; r++)
-            sum += GET(x[r * columns + c]);
+            sum += GET(x[r * stride + c]);
         sums[c] = PUT(sum);
     }
 }
@@ -87,7 +88,7 @@ static void REF(linear_dx_dgelu)(struct ops *ops, struct stream *stream, struct 
     REF(linear_dx)(ops, stream, l, rows, a->dy, a->w, a->dpre);
     REF(gelu_backward)(ops, stream, rows * l.in, a->pre, a->dpre, a->dpre);
     if (a->dbias != NULL)
-        REF(column_sums)(rows, l.in, a->dpre, false, a->dbias);
+        REF(column_sums)(rows, l.in, l.in, a->dpre, false, a->dbias);
 }
 
 static void REF(linear_dw)(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
@@ -100,12 +101,12 @@ static void REF(linear_dw)(struct ops *ops, struct stream *stream, struct linear
             REAL *to = &dw[REF(weight)(l, i, o)];
             double sum = a->add ? (double)GET(*to) : 0;
             for (int64_t r = 0; r < rows; r++)
-                sum += (double)GET(x[r * l.in + i]) * GET(dy[r * l.out + o]);
+                sum += (double)GET(x[r * l.in + i]) * GET(dy[r * l.y_stride + o]);
             *to = PUT(sum);
         }
     }
     if (a->dbias != NULL)
-        REF(column_sums)(rows, l.out, dy, a->add, a->dbias);
+        REF(column_sums)(rows, l.out, l.y_stride, dy, a->add, a->dbias);
 }
 
 static void REF(swiglu)(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
@@ -240,7 +241,7 @@ static void REF(norm_backward)(struct ops *ops, struct stream *stream, struct no
     for (int64_t c = 0; c < n.width; c++)
         weight_sums[c] = bias_sums[c] = 0;
     if (a->dsum_columns != NULL) /* first: dsum_out may be dsum */
-        REF(column_sums)(rows, n.width, a->dsum, false, a->dsum_columns);
+        REF(column_sums)(rows, n.width, n.width, a->dsum, false, a->dsum_columns);
     for (int64_t r = 0; r < rows; r++)
         REF(norm_row_backward)(n, r, a, weight_sums, bias_sums);
     for (int64_t c = 0; c < n.width; c++) {
@@ -250,7 +251,7 @@ static void REF(norm_backward)(struct ops *ops, struct stream *stream, struct no
             dbias[c] = PUT(bias_sums[c]);
     }
     if (a->out_columns != NULL)
-        REF(column_sums)(rows, n.width, a->dsum_out, false, a->out_columns);
+        REF(column_sums)(rows, n.width, n.width, a->dsum_out, false, a->out_columns);
 }
 
 static size_t REF(norm_scratch)(const struct ops *ops, struct norm n, int64_t rows)

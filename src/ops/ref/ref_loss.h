@@ -51,11 +51,12 @@ static size_t REF(embedding_scratch)(const struct ops *ops, struct embedding e)
     return (size_t)e.width * sizeof(double);
 }
 
-static void REF(cross_entropy)(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
-                               const struct cross_entropy *a)
+static void REF(cross_entropy)(struct ops *ops, struct stream *stream, struct logits l,
+                               int64_t rows, const struct cross_entropy *a)
 {
+    const int64_t vocab = l.vocab;
     for (int64_t r = 0; r < rows; r++) {
-        REAL *x = (REAL *)a->logits + r * vocab; /* (V) */
+        REAL *x = (REAL *)a->logits + r * l.stride; /* (V) */
         int64_t label = a->labels[r];
         bool valid = label != -1;
         double largest = -INFINITY, denominator = 0;
@@ -72,13 +73,14 @@ static void REF(cross_entropy)(struct ops *ops, struct stream *stream, int64_t r
     }
 }
 
-static void REF(cross_entropy_part)(struct ops *ops, struct stream *stream, int64_t rows,
-                                    int64_t vocab, int64_t first_id, const int32_t *labels,
-                                    const void *logits, double *parts)
+static void REF(cross_entropy_part)(struct ops *ops, struct stream *stream, struct logits l,
+                                    int64_t rows, const int32_t *labels, const void *logits,
+                                    double *parts)
 {
+    const int64_t vocab = l.vocab;
     for (int64_t r = 0; r < rows; r++) {
-        const REAL *x = (const REAL *)logits + r * vocab; /* (V) */
-        int64_t label = labels[r] - first_id;
+        const REAL *x = (const REAL *)logits + r * l.stride; /* (V) */
+        int64_t label = labels[r] - l.first_id;
         double largest = -INFINITY, sum = 0;
         for (int64_t v = 0; v < vocab; v++)
             largest = GET(x[v]) > largest ? GET(x[v]) : largest;
@@ -90,19 +92,19 @@ static void REF(cross_entropy_part)(struct ops *ops, struct stream *stream, int6
     }
 }
 
-static void REF(cross_entropy_join)(struct ops *ops, struct stream *stream, int64_t rows,
-                                    int64_t vocab, int64_t first_id, int ranks, const double *parts,
+static void REF(cross_entropy_join)(struct ops *ops, struct stream *stream, struct logits l,
+                                    int64_t rows, int ranks, const double *parts,
                                     const struct cross_entropy *a)
 {
     for (int64_t r = 0; r < rows; r++) {
-        REAL *x = (REAL *)a->logits + r * vocab; /* (V) */
+        REAL *x = (REAL *)a->logits + r * l.stride; /* (V) */
         int64_t label = a->labels[r];
         bool valid = label != -1;
         struct ref_loss_row row = ref_join_row(rows, r, ranks, parts);
         a->losses[r] = valid ? row.largest + log(row.denominator) - row.wanted : 0;
-        for (int64_t v = 0; a->gradient && v < vocab; v++) {
+        for (int64_t v = 0; a->gradient && v < l.vocab; v++) {
             double d =
-                exp(GET(x[v]) - row.largest) / row.denominator - (first_id + v == label ? 1 : 0);
+                exp(GET(x[v]) - row.largest) / row.denominator - (l.first_id + v == label ? 1 : 0);
             x[v] = PUT(valid ? d * a->scalars->loss_scale : 0);
         }
     }

@@ -15,7 +15,7 @@ static enum optimizer_state usual_kind(const struct unit_graph *graph, const str
 {
     int counts[OPTIMIZER_STATES] = {0}, usual = 0;
     for (int t = 0; t < graph->tensor_count; t++)
-        counts[kind_here(zero, t)] += !unit_tensor_is_frozen(graph, t);
+        counts[kind_here(zero, t)] += !zero_tensor_is_frozen(zero, t);
     for (int kind = 1; kind < OPTIMIZER_STATES; kind++)
         usual = counts[kind] > counts[usual] ? kind : usual;
     return (enum optimizer_state)usual;
@@ -32,7 +32,7 @@ enum status checkpoint_optimizers_of(struct env *env, const struct unit_graph *g
     for (int kind = 0; kind < OPTIMIZER_STATES; kind++)
         for (int t = 0; kind != (int)usual && t < graph->tensor_count; t++) {
             struct checkpoint_other *other = &optimizers->others[optimizers->other_count];
-            if ((int)kind_here(zero, t) != kind || unit_tensor_is_frozen(graph, t))
+            if ((int)kind_here(zero, t) != kind || zero_tensor_is_frozen(zero, t))
                 continue;
             other->kind = (enum optimizer_state)kind;
             TRY(mem_strdup(env, graph->tensors[t].name, &other->tensor));
@@ -108,7 +108,7 @@ enum status checkpoint_optimizers_compare(struct env *env,
     qsort(sorted, (size_t)there->other_count, sizeof *sorted, by_name);
     for (int t = 0; st == STATUS_OK && t < graph->tensor_count; t++) {
         const char *name = graph->tensors[t].name;
-        if (unit_tensor_is_frozen(graph, t))
+        if (zero_tensor_is_frozen(zero, t))
             continue;
         st = compare_tensor(env, name, (int)kind_there(there, sorted, name),
                             (int)kind_here(zero, t), conversion);

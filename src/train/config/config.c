@@ -292,8 +292,7 @@ enum status run_config_suit_model(struct env *env, struct options *options,
     TRY(model_check_keys(env, options, model));
     TRY(model_check_limits(env, model, config->precision == RUN_PRECISION_FP16,
                            read ? 1 : parallel->tp, read ? 1 : parallel->pp));
-    /* The gradient of a SARS gate vector reaches 1e6 in the first step: the norm says nothing about
-     * the other tensors. */
+    /* SARS clamps every element of the gradient instead (sars.clamp). */
     if (model->arch == MODEL_SARS && !options_is_set(options, "train.clip"))
         config->train.clip = 0;
     return STATUS_OK;

@@ -9,6 +9,9 @@
  *     dw [out][in]  as in x out =  x dy^T     m = in,  n = out, k = R
  *     dw [in][out]  as out x in =  dy x^T     m = out, n = in,  k = R
  *
+ * The stride of y or dy is its leading dimension. cuBLASLt's fast algorithms need leading dimensions
+ * that are multiples of 16 bytes; the sizes may be odd.
+ *
  * cuBLASLt's GELU is the tanh form; its AUX matrix is the input of the GELU, of the same shape as
  * ours, and must have a multiple of 8 rows. Where no algorithm has the epilogue, a kernel follows
  * the plain product. Products of one row take cuda_row.cu.
@@ -32,12 +35,14 @@ static struct cuda_linear_state *state_of(const struct ops *ops)
 
 static struct product forward_product(struct linear l, int64_t rows)
 {
-    return (struct product){.m = l.out, .n = rows, .k = l.in, .turn_a = l.out_in, .alpha = 1};
+    return (struct product){
+        .m = l.out, .n = rows, .k = l.in, .turn_a = l.out_in, .d_stride = l.y_stride, .alpha = 1};
 }
 
 static struct product dx_product(struct linear l, int64_t rows)
 {
-    return (struct product){.m = l.in, .n = rows, .k = l.out, .turn_a = !l.out_in, .alpha = 1};
+    return (struct product){
+        .m = l.in, .n = rows, .k = l.out, .turn_a = !l.out_in, .b_stride = l.y_stride, .alpha = 1};
 }
 
 /* False: cuBLASLt has no algorithm with this epilogue, and nothing was done. */
@@ -94,8 +99,9 @@ static void cuda_linear(struct ops *ops, struct stream *stream, struct linear l,
         return;
     run_plain(ops, stream, p, w, x, y);
     if (bias && !stream_failed(stream))
-        cuda_enqueued(stream, cuda_add_bias(ops->type, rows, l.out, bias, y, cuda_handle(stream)),
-                      "bias");
+        cuda_enqueued(
+            stream, cuda_add_bias(ops->type, rows, l.out, l.y_stride, bias, y, cuda_handle(stream)),
+            "bias");
 }
 
 static void cuda_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
@@ -119,14 +125,20 @@ static void cuda_linear_dx(struct ops *ops, struct stream *stream, struct linear
     run_plain(ops, stream, dx_product(l, rows), w, dy, dx);
 }
 
-void cuda_sum_columns(struct ops *ops, struct stream *stream, int64_t rows, int64_t columns,
-                      const void *x, bool add, void *dbias)
+static void sum_columns(struct ops *ops, struct stream *stream, int64_t rows, int64_t columns,
+                        int64_t stride, const void *x, bool add, void *dbias)
 {
     if (!stream_failed(stream))
         cuda_enqueued(stream,
-                      cuda_column_sums(ops->type, rows, columns, x, add, dbias, ops->workspace,
-                                       PRODUCTS_WORKSPACE, cuda_handle(stream)),
+                      cuda_column_sums(ops->type, rows, columns, stride, x, add, dbias,
+                                       ops->workspace, PRODUCTS_WORKSPACE, cuda_handle(stream)),
                       "bias gradient");
+}
+
+void cuda_sum_columns(struct ops *ops, struct stream *stream, int64_t rows, int64_t columns,
+                      const void *x, bool add, void *dbias)
+{
+    sum_columns(ops, stream, rows, columns, columns, x, add, dbias);
 }
 
 static void cuda_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l,
@@ -150,11 +162,13 @@ static void cuda_linear_dw(struct ops *ops, struct stream *stream, struct linear
                         .n = l.out_in ? l.out : l.in,
                         .k = rows,
                         .turn_b = true,
+                        .a_stride = l.out_in ? 0 : l.y_stride,
+                        .b_stride = l.out_in ? l.y_stride : 0,
                         .alpha = 1,
                         .beta = a->add ? 1 : 0};
     run_plain(ops, stream, p, l.out_in ? a->x : a->dy, l.out_in ? a->dy : a->x, a->dw);
     if (a->dbias)
-        cuda_sum_columns(ops, stream, rows, l.out, a->dy, a->add, a->dbias);
+        sum_columns(ops, stream, rows, l.out, l.y_stride, a->dy, a->add, a->dbias);
 }
 
 /* --- opening -------------------------------------------------------------------------------- */

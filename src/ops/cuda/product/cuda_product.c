@@ -49,12 +49,12 @@ static enum status describe(struct products *x, struct entry *p)
                                                    &key->m, sizeof key->m));
     int64_t a_rows = key->turn_a ? key->k : key->m, a_columns = key->turn_a ? key->m : key->k;
     int64_t b_rows = key->turn_b ? key->n : key->k, b_columns = key->turn_b ? key->k : key->n;
+    LT_TRY(env, cublasLtMatrixLayoutCreate(&p->a, type, (uint64_t)a_rows, (uint64_t)a_columns,
+                                           key->lda));
+    LT_TRY(env, cublasLtMatrixLayoutCreate(&p->b, type, (uint64_t)b_rows, (uint64_t)b_columns,
+                                           key->ldb));
     LT_TRY(env,
-           cublasLtMatrixLayoutCreate(&p->a, type, (uint64_t)a_rows, (uint64_t)a_columns, a_rows));
-    LT_TRY(env,
-           cublasLtMatrixLayoutCreate(&p->b, type, (uint64_t)b_rows, (uint64_t)b_columns, b_rows));
-    LT_TRY(env,
-           cublasLtMatrixLayoutCreate(&p->d, type, (uint64_t)key->m, (uint64_t)key->n, key->m));
+           cublasLtMatrixLayoutCreate(&p->d, type, (uint64_t)key->m, (uint64_t)key->n, key->ldd));
     return STATUS_OK;
 }
 
@@ -125,9 +125,9 @@ cublasStatus_t products_multiply(struct products *x, const struct entry *p,
 
 static uint64_t hash_of(const struct key *key)
 {
-    const int64_t words[] = {key->m,         key->n,         key->k,
-                             key->turn_a,    key->turn_b,    key->epilogue,
-                             key->beta != 0, key->alignment, key->side_alignment};
+    const int64_t words[] = {key->m,        key->n,         key->k,         key->lda,
+                             key->ldb,      key->ldd,       key->turn_a,    key->turn_b,
+                             key->epilogue, key->beta != 0, key->alignment, key->side_alignment};
     uint64_t hash = 14695981039346656037u;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         hash = (hash ^ (uint64_t)words[i]) * 1099511628211u;
@@ -178,6 +178,9 @@ bool products_run(struct products *x, struct stream *stream, struct product prod
         .m = product.m,
         .n = product.n,
         .k = product.k,
+        .lda = product_lda(&product),
+        .ldb = product_ldb(&product),
+        .ldd = product_ldd(&product),
         .turn_a = product.turn_a,
         .turn_b = product.turn_b,
         .epilogue = (int32_t)product.epilogue,

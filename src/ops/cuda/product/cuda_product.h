@@ -24,12 +24,12 @@
 #include <cublasLt.h>
 #include "ops/cuda/cuda_impl.h"
 
-/* D = alpha op(A) op(B) + beta C, m x n, over k. Dense: the leading dimension is the number of
- * rows. */
+/* D = alpha op(A) op(B) + beta C, m x n, over k. */
 struct product {
     int64_t m, n, k;
-    bool turn_a, turn_b; /* A is k x m, B is n x k */
-    float alpha, beta;   /* beta 0: C is not read */
+    bool turn_a, turn_b;                  /* A is k x m, B is n x k */
+    int64_t a_stride, b_stride, d_stride; /* leading dimensions, d's also of C; 0: dense */
+    float alpha, beta;                    /* beta 0: C is not read */
     cublasLtEpilogue_t epilogue;
 };
 
@@ -50,6 +50,22 @@ static inline bool product_has_aux(int epilogue)
 {
     return epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ||
            epilogue == CUBLASLT_EPILOGUE_DGELU;
+}
+
+/* Leading dimensions. */
+static inline int64_t product_lda(const struct product *p)
+{
+    return p->a_stride ? p->a_stride : p->turn_a ? p->k : p->m;
+}
+
+static inline int64_t product_ldb(const struct product *p)
+{
+    return p->b_stride ? p->b_stride : p->turn_b ? p->n : p->k;
+}
+
+static inline int64_t product_ldd(const struct product *p)
+{
+    return p->d_stride ? p->d_stride : p->m;
 }
 
 struct products; /* the products of one ops */

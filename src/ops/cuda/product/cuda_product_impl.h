@@ -9,6 +9,7 @@ enum { PRODUCTS_TABLE = 1024 };
 
 struct key { /* compared as bytes */
     int64_t m, n, k;
+    int64_t lda, ldb, ldd;
     int16_t turn_a, turn_b;
     int32_t epilogue;
     float alpha, beta;
@@ -16,7 +17,7 @@ struct key { /* compared as bytes */
     int32_t side_alignment; /* of bias and aux */
 };
 
-_Static_assert(sizeof(struct key) == 3 * sizeof(int64_t) + 6 * sizeof(int32_t), "no padding");
+_Static_assert(sizeof(struct key) == 6 * sizeof(int64_t) + 6 * sizeof(int32_t), "no padding");
 
 struct entry {
     struct key key; /* m 0: free entry */

@@ -101,6 +101,9 @@ static struct product product_of(const struct key *key)
                             .k = key->k,
                             .turn_a = key->turn_a,
                             .turn_b = key->turn_b,
+                            .a_stride = key->lda,
+                            .b_stride = key->ldb,
+                            .d_stride = key->ldd,
                             .alpha = key->alpha,
                             .beta = key->beta,
                             .epilogue = (cublasLtEpilogue_t)key->epilogue};

@@ -15,6 +15,12 @@ enum { SEED_A = 1, SEED_B, SEED_D, SEED_BIAS, SEED_AUX };
 
 /* --- which operands a product has ------------------------------------------------------------- */
 
+/* Elements of D, with those between its columns. */
+static int64_t d_count(const struct product *p)
+{
+    return product_ldd(p) * p->n;
+}
+
 static int64_t bias_count(const struct product *p)
 {
     return product_has_bias(p->epilogue) ? p->m : 0;
@@ -48,9 +54,9 @@ static uintptr_t lay_out(struct trial *t, uintptr_t at, int32_t alignment, int32
     const struct product *p = &t->product;
     t->sums = (unsigned long long *)at;
     at += PLACE;
-    t->operands.a = place(&at, t->type, p->m * p->k, alignment);
-    t->operands.b = place(&at, t->type, p->n * p->k, alignment);
-    t->operands.d = place(&at, t->type, p->m * p->n, alignment);
+    t->operands.a = place(&at, t->type, product_lda(p) * (p->turn_a ? p->m : p->k), alignment);
+    t->operands.b = place(&at, t->type, product_ldb(p) * (p->turn_b ? p->k : p->n), alignment);
+    t->operands.d = place(&at, t->type, d_count(p), alignment);
     t->operands.bias = place(&at, t->type, bias_count(p), side_alignment);
     t->operands.aux = place(&at, t->type, aux_count(p), side_alignment);
     return at;
@@ -93,12 +99,14 @@ static bool fill_factors(const struct trial *t)
                       .seed = SEED_A,
                       .rows = p->turn_a ? p->k : p->m,
                       .columns = p->turn_a ? p->m : p->k,
-                      .down = p->turn_a};
+                      .down = p->turn_a,
+                      .stride = product_lda(p)};
     struct noise b = {.kind = NOISE_B,
                       .seed = SEED_B,
                       .rows = p->turn_b ? p->n : p->k,
                       .columns = p->turn_b ? p->k : p->n,
-                      .down = !p->turn_b};
+                      .down = !p->turn_b,
+                      .stride = product_ldb(p)};
     return fill(t, a, DEVIATION / sqrt((double)p->k), t->operands.a) &&
            fill(t, b, 1, t->operands.b);
 }
@@ -113,8 +121,10 @@ static bool forget(const struct trial *t, const void *x, int64_t count)
 static bool fill_sides(const struct trial *t)
 {
     const struct product *p = &t->product;
-    struct noise bias = {.kind = NOISE_ADDED, .seed = SEED_BIAS, .rows = p->m, .columns = 1};
-    struct noise aux = {.kind = NOISE_PLAIN, .seed = SEED_AUX, .rows = p->m, .columns = p->n};
+    struct noise bias = {
+        .kind = NOISE_ADDED, .seed = SEED_BIAS, .rows = p->m, .columns = 1, .stride = p->m};
+    struct noise aux = {
+        .kind = NOISE_PLAIN, .seed = SEED_AUX, .rows = p->m, .columns = p->n, .stride = p->m};
     return (bias_count(p) == 0 || fill(t, bias, DEVIATION_OF_SIDE, t->operands.bias)) &&
            (aux_count(p) == 0 || writes_aux(p) || fill(t, aux, DEVIATION_OF_SIDE, t->operands.aux));
 }
@@ -122,9 +132,13 @@ static bool fill_sides(const struct trial *t)
 bool trial_reset(struct trial *t)
 {
     const struct product *p = &t->product;
-    struct noise d = {.kind = NOISE_ADDED, .seed = SEED_D, .rows = p->m, .columns = p->n};
+    struct noise d = {.kind = NOISE_ADDED,
+                      .seed = SEED_D,
+                      .rows = p->m,
+                      .columns = p->n,
+                      .stride = product_ldd(p)};
     bool ready = p->beta != 0 ? fill(t, d, DEVIATION_OF_SIDE, t->operands.d)
-                              : forget(t, t->operands.d, p->m * p->n);
+                              : forget(t, t->operands.d, d_count(p));
     return ready && (!writes_aux(p) || forget(t, t->operands.aux, aux_count(p)));
 }
 
@@ -134,7 +148,7 @@ bool trial_read(struct trial *t, struct fingerprint *fingerprint)
     const struct {
         const void *x;
         int64_t count;
-    } written[TRIAL_OUTPUTS] = {{t->operands.d, p->m * p->n},
+    } written[TRIAL_OUTPUTS] = {{t->operands.d, d_count(p)},
                                 {t->operands.aux, writes_aux(p) ? aux_count(p) : 0}};
     cudaError_t error = cudaMemsetAsync(t->sums, 0, sizeof *fingerprint, t->stream);
     for (int i = 0; i < TRIAL_OUTPUTS && error == cudaSuccess; i++)
