@@ -10,7 +10,9 @@
  *     dw [in][out]  as out x in =  dy x^T     m = out, n = in,  k = R
  *
  * The stride of y or dy is its leading dimension. cuBLASLt's fast algorithms need leading dimensions
- * that are multiples of 16 bytes; the sizes may be odd.
+ * and sizes that are multiples of 16 bytes: with 8191 logits in rows of 8192, y takes 6 times and dx
+ * 4 times as long as with 8192 (H200, bf16). So a product with an odd `out` is two: of the columns
+ * up to a multiple of 16 bytes, and of the few that are left. dx adds the second to the first.
  *
  * cuBLASLt's GELU is the tanh form; its AUX matrix is the input of the GELU, of the same shape as
  * ours, and must have a multiple of 8 rows. Where no algorithm has the epilogue, a kernel follows
@@ -86,6 +88,38 @@ static bool try_row(struct ops *ops, struct stream *stream, struct linear l, int
     return true;
 }
 
+/* --- odd sizes ------------------------------------------------------------------------------ */
+
+enum { SPLIT_FROM = 1024 }; /* columns; with fewer, a second launch costs more than it saves */
+
+/* A layer as two: the first `main.out` columns of its output and the `rest.out` others. */
+struct halves {
+    struct linear main, rest;
+    size_t w, y; /* bytes from a column of main to that of rest, in W and in a row of y */
+};
+
+/* False: the layer is better computed as it is. */
+static bool split_layer(const struct ops *ops, struct linear l, struct halves *h)
+{
+    size_t element = dtype_bytes(ops->type);
+    int64_t unit = (int64_t)(16 / element), stride = l.y_stride ? l.y_stride : l.out;
+    int64_t rest = l.out % unit, main = l.out - rest;
+    if (!l.out_in || rest == 0 || main < SPLIT_FROM || stride % unit != 0 || l.in % unit != 0)
+        return false;
+    h->main = h->rest = l;
+    h->main.out = main;
+    h->rest.out = rest;
+    h->main.y_stride = h->rest.y_stride = stride;
+    h->w = (size_t)(main * l.in) * element;
+    h->y = (size_t)main * element;
+    return true;
+}
+
+static const void *behind(const void *at, size_t bytes)
+{
+    return at ? (const char *)at + bytes : NULL;
+}
+
 /* --- slots ---------------------------------------------------------------------------------- */
 
 static void cuda_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
@@ -93,6 +127,13 @@ static void cuda_linear(struct ops *ops, struct stream *stream, struct linear l,
 {
     struct product p = forward_product(l, rows);
     struct operands o = {.a = w, .b = x, .d = y, .bias = bias};
+    struct halves h;
+    if (rows > 1 && split_layer(ops, l, &h)) {
+        cuda_linear(ops, stream, h.main, rows, x, w, bias, y);
+        cuda_linear(ops, stream, h.rest, rows, x, behind(w, h.w), behind(bias, h.y),
+                    (char *)y + h.y);
+        return;
+    }
     if (try_row(ops, stream, l, rows, &(struct linear_gelu){.x = x, .w = w, .bias = bias, .y = y}))
         return;
     if (bias && try_fused(ops, stream, p, CUBLASLT_EPILOGUE_BIAS, o))
@@ -122,7 +163,15 @@ static void cuda_linear_gelu(struct ops *ops, struct stream *stream, struct line
 static void cuda_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                            const void *dy, const void *w, void *dx)
 {
-    run_plain(ops, stream, dx_product(l, rows), w, dy, dx);
+    struct halves h;
+    if (!split_layer(ops, l, &h)) {
+        run_plain(ops, stream, dx_product(l, rows), w, dy, dx);
+        return;
+    }
+    struct product rest = dx_product(h.rest, rows);
+    rest.beta = 1;
+    run_plain(ops, stream, dx_product(h.main, rows), w, dy, dx);
+    run_plain(ops, stream, rest, behind(w, h.w), behind(dy, h.y), dx);
 }
 
 static void sum_columns(struct ops *ops, struct stream *stream, int64_t rows, int64_t columns,
@@ -166,7 +215,16 @@ static void cuda_linear_dw(struct ops *ops, struct stream *stream, struct linear
                         .b_stride = l.out_in ? l.y_stride : 0,
                         .alpha = 1,
                         .beta = a->add ? 1 : 0};
-    run_plain(ops, stream, p, l.out_in ? a->x : a->dy, l.out_in ? a->dy : a->x, a->dw);
+    struct halves h;
+    if (split_layer(ops, l, &h)) {
+        struct product rest = p;
+        p.n = h.main.out;
+        rest.n = h.rest.out;
+        run_plain(ops, stream, p, a->x, a->dy, a->dw);
+        run_plain(ops, stream, rest, a->x, behind(a->dy, h.y), (char *)a->dw + h.w);
+    } else {
+        run_plain(ops, stream, p, l.out_in ? a->x : a->dy, l.out_in ? a->dy : a->x, a->dw);
+    }
     if (a->dbias)
         sum_columns(ops, stream, rows, l.out, l.y_stride, a->dy, a->add, a->dbias);
 }
