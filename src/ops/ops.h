@@ -290,8 +290,8 @@ void ops_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int le
 struct routing {
     int64_t in, groups, width; /* I K C; C is at most OPS_ROUTE_WIDTH */
     bool minus;                /* ops_route_backward: z = logits - G instead of logits + G */
-    bool standardise; /* ops_route_backward: z has (G - mean) / (deviation + 1e-9) in place of G,
-                         both over the C neurons, the deviation with divisor C */
+    bool standardise; /* ops_route_backward: z has (G - mean) / sqrt(variance + 1e-5) in place of G,
+                         both over the C neurons, the variance with divisor C */
 };
 enum { OPS_ROUTE_WIDTH = 16384 };
 

@@ -95,7 +95,8 @@ struct ops_meter {
     void (*spend)(struct ops *ops, struct stream *stream, const struct ops_case *c);
 };
 
-#define OPS_MAS_EPS 1e-9 /* of MAS, and under the logarithm of the entropy */
+#define OPS_MAS_EPS         1e-9 /* of MAS, and under the logarithm of the entropy */
+#define OPS_STANDARDISE_EPS 1e-5 /* added to the variance */
 /* 1 / sqrt(I), the factor of the match: a float everywhere, so that all back ends have one mask. */
 static inline float ops_route_scale(struct routing n)
 {

@@ -14,7 +14,7 @@
  * A pair with zero.prefetch counts only where pieces are gathered ahead, in stage 3; a pair with
  * parallel.sequence only with tensor parallelism. Invalid configurations are left out, by the rules
  * of zero_create (Muon needs whole matrices: no tensor parallelism); with pipelines and tensor parallelism these apply to the ranks with the same PP
- * stage and part. Stochastic rounding depends on the parts of tensors that ranks hold, not of rows:
+ * stage and part. SARS has no tensor and no pipeline parallelism. Stochastic rounding depends on the parts of tensors that ranks hold, not of rows:
  * it is left out with parallel.sequence. `ranks` is the number of ranks of the job.
  */
 #include <stdbool.h>
@@ -48,7 +48,7 @@ static const struct {
     const char *key;
     const char *values[MOST_VALUES];
 } factors[FACTORS] = {
-    [MODEL] = {"model", {"gpt2", "llama"}},
+    [MODEL] = {"model", {"gpt2", "llama", "sars"}},
     [PRECISION] = {"precision", {"fp32", "bf16", "bf16-stochastic"}},
     [STAGE] = {"stage", {"0", "1", "2", "3"}},
     [RANKS] = {"ranks", {"1", "2", "3", "4", "5", "6", "8", "9", "12", "16"}},
@@ -120,6 +120,11 @@ static bool has_schedule(const struct run *run, int pp)
     return pp == 1 ? run->value[SCHEDULE] == 0 : !interleaved || 2 * pp <= 6;
 }
 
+static bool can_split_model(const struct run *run)
+{
+    return strcmp(factors[MODEL].values[run->value[MODEL]], "sars") != 0;
+}
+
 static bool is_stochastic(const struct run *run)
 {
     return strcmp(factors[PRECISION].values[run->value[PRECISION]], "bf16-stochastic") == 0;
@@ -137,6 +142,8 @@ static bool is_valid(const struct run *run)
     int stage = number(run, STAGE), pp = number(run, PP), over = pp * number(run, TP);
     int servers = number(run, SERVERS), group = number(run, GROUP), all = number(run, RANKS);
     int ranks = all / over;
+    if (over > 1 && !can_split_model(run))
+        return false;
     if (all % over != 0 || !has_schedule(run, pp))
         return false;
     if (run->value[SEQUENCE] != 0 && (number(run, TP) == 1 || is_stochastic(run)))
@@ -312,9 +319,10 @@ static int choose_product(uint64_t seed, struct run *runs)
     int count = 0;
     do
         for (int copies = 1; copies <= 3; copies++) {
-            wanted.value[RANKS] =
-                value_of(RANKS, number(&wanted, TP) * number(&wanted, PP) * copies);
-            if (wanted.value[RANKS] >= 0 && has_schedule(&wanted, number(&wanted, PP)))
+            int over = number(&wanted, TP) * number(&wanted, PP);
+            wanted.value[RANKS] = value_of(RANKS, over * copies);
+            if (wanted.value[RANKS] >= 0 && has_schedule(&wanted, number(&wanted, PP)) &&
+                (over == 1 || can_split_model(&wanted)))
                 count += draw(&seed, &wanted, all, 10, &runs[count]);
         }
     while (next(&wanted, all, 7));

@@ -7,7 +7,7 @@
 enum { STEPS = 3, MICRO_BATCHES = 5, EVALUATED = 8, MOST_RANKS = 16 };
 
 struct trace {
-    double loss[STEPS], norm[STEPS];
+    double loss[STEPS], norm[STEPS], meta_norm[STEPS];
     double eval; /* sum of the losses of EVALUATED micro-batches, after the steps */
     float *params;
     int64_t count;
@@ -54,6 +54,7 @@ static inline void *run_rank(void *argument)
         struct engine_result result = rig_step(&rig, step);
         job->trace.loss[step] = result.loss;
         job->trace.norm[step] = result.grad_norm;
+        job->trace.meta_norm[step] = result.meta_norm;
         if (step == 0)
             allocations = mem_allocation_count(env.mem);
     }
@@ -77,6 +78,8 @@ static inline struct trace run(struct rig_config config, int ranks)
         assert_memory_equal(jobs[0].trace.loss, jobs[r].trace.loss, sizeof jobs[r].trace.loss);
         assert_memory_equal(&jobs[0].trace.eval, &jobs[r].trace.eval, sizeof(double));
         assert_memory_equal(jobs[0].trace.norm, jobs[r].trace.norm, sizeof jobs[r].trace.norm);
+        assert_memory_equal(jobs[0].trace.meta_norm, jobs[r].trace.meta_norm,
+                            sizeof jobs[r].trace.meta_norm);
         assert_memory_equal(jobs[0].trace.params, jobs[r].trace.params,
                             (size_t)jobs[0].trace.count * sizeof(float));
         free(jobs[r].trace.params);
@@ -113,6 +116,7 @@ static inline void compare(const struct trace *plain, struct rig_config config, 
     struct trace other = run(config, ranks);
     if (memcmp(plain->loss, other.loss, sizeof other.loss) != 0 ||
         memcmp(plain->norm, other.norm, sizeof other.norm) != 0 ||
+        memcmp(plain->meta_norm, other.meta_norm, sizeof other.meta_norm) != 0 ||
         memcmp(&plain->eval, &other.eval, sizeof other.eval) != 0 ||
         memcmp(plain->params, other.params, (size_t)other.count * sizeof(float)) != 0)
         fail_msg("other bits: tp %d, pipeline of %d x %d, kind %d; stage %d, %d ranks, %d servers, "

@@ -19,7 +19,7 @@ struct rig_config {
     enum dtype compute;       /* of ops; f32 by default, on a GPU always `type` */
     int threads, recompute;
     int64_t batch, tokens, micro_batches;
-    double clip, eps;                /* eps 0: 1e-8 */
+    double clip, meta_clip, eps;     /* eps 0: 1e-8 */
     enum optimizer_kind optimizer;   /* with Nesterov momentum 0.95 where it has one */
     bool no_momentum;                /* sgd */
     const struct zero_group *groups; /* borrowed */
@@ -90,6 +90,22 @@ static inline struct model_config rig_llama(void)
                                  .path = ""};
 }
 
+static inline struct model_config rig_sars(void)
+{
+    return (struct model_config){.arch = MODEL_SARS,
+                                 .layers = 3,
+                                 .heads = 1,
+                                 .kv_heads = 1,
+                                 .width = 22,
+                                 .head_width = 22,
+                                 .context = 24,
+                                 .vocab = 61,
+                                 .norm_eps = 1e-5,
+                                 .init_std = 0.08,
+                                 .path = "",
+                                 .sars = {.meta_weight = 1, .clamp = 1e-3}};
+}
+
 static inline void rig_destroy(struct rig *rig)
 {
     engine_destroy(rig->engine);
@@ -129,6 +145,7 @@ static inline enum status rig_build(struct rig *rig)
                                .groups = c->groups,
                                .group_count = c->group_count,
                                .clip = c->clip,
+                               .meta_clip = c->meta_clip,
                                .micro_batches = c->micro_batches,
                                .stage = c->stage,
                                .prefetch = c->prefetch,

@@ -52,6 +52,7 @@ static void test_cached_logits_agree_with_a_whole_forward(void **state)
     for (int64_t chunk = 1; chunk <= 8; chunk += 3) {
         compare_with_forward(rig_gpt2(), chunk);
         compare_with_forward(rig_llama(), chunk);
+        compare_with_forward(rig_sars(), chunk);
     }
 }
 
@@ -59,8 +60,8 @@ static void test_cached_logits_agree_with_a_whole_forward(void **state)
 static void test_replayed_tokens_have_the_same_bits(void **state)
 {
     (void)state;
-    const struct model_config models[] = {rig_gpt2(), rig_llama()};
-    for (int m = 0; m < 2; m++) {
+    const struct model_config models[] = {rig_gpt2(), rig_llama(), rig_sars()};
+    for (int m = 0; m < 3; m++) {
         enum { TOKENS = 40, MOST = 1024 };
         struct env env = testing_env(2);
         struct rig rig;
@@ -97,11 +98,71 @@ static void test_replayed_tokens_have_the_same_bits(void **state)
     }
 }
 
+/* Feed `count` tokens from position 0 on, the last one on its own, and compare. */
+static void check_decoder(struct rig *rig, struct decoder *decoder, const int32_t *tokens,
+                          int64_t count)
+{
+    int64_t vocab = rig->config.model.vocab;
+    float *whole = malloc((size_t)(count * vocab) * sizeof *whole);
+    const float *logits;
+    assert_ok(engine_logits(rig->engine, count, whole));
+    decoder_reset(decoder);
+    assert_ok(decoder_feed(decoder, tokens, count - 1, &logits));
+    assert_ok(decoder_feed(decoder, tokens + count - 1, 1, &logits));
+    double bound = test_on_cpu() ? 1e-5 : 1e-2;
+    assert_true(distance(logits, whole + (count - 1) * vocab, vocab) < bound);
+    free(whole);
+}
+
+/* The prototypes of SARS are in the cache: they must be those of the params at the time of the
+ * reset. All other params stay the same. */
+static void test_reset_forms_new_prototypes(void **state)
+{
+    (void)state;
+    enum { TOKENS = 9 };
+    struct env env = testing_env(2);
+    struct rig rig;
+    struct decoder *decoder;
+    struct rig_config config = {.model = rig_sars(), .threads = 2, .batch = 1, .tokens = TOKENS};
+    assert_ok(rig_create(&env, config, &rig));
+    int32_t *tokens, *labels;
+    rig_fill(&rig, 0, 0);
+    engine_batch(rig.engine, 0, &tokens, &labels);
+    assert_ok(decoder_create(rig.ops, rig.stream, rig.spread.graph, rig.zero,
+                             &(struct decoder_config){.tokens = 24, .chunk = 4}, &decoder));
+    check_decoder(&rig, decoder, tokens, TOKENS);
+    float *before = malloc((size_t)rig.config.model.vocab * sizeof *before);
+    assert_ok(engine_logits(rig.engine, 1, before));
+    const struct unit_graph *graph = model_graph(rig.model);
+    for (int t = 0; t < graph->tensor_count; t++) {
+        int64_t count = unit_tensor_count(&graph->tensors[t]);
+        if (!strstr(graph->tensors[t].name, "layers.0.self_attn.v_proj.proto_weight"))
+            continue;
+        float *values = malloc((size_t)count * sizeof *values);
+        assert_ok(zero_read(rig.zero, t, 0, count, values));
+        for (int64_t i = 0; i < count; i++)
+            values[i] = -values[i];
+        assert_ok(zero_write(rig.zero, t, 0, count, values));
+        free(values);
+    }
+    assert_ok(zero_publish(rig.zero, 0));
+    float *after = malloc((size_t)rig.config.model.vocab * sizeof *after);
+    assert_ok(engine_logits(rig.engine, 1, after));
+    assert_true(distance(after, before, rig.config.model.vocab) > 1e-2);
+    check_decoder(&rig, decoder, tokens, TOKENS);
+    free(after);
+    free(before);
+    decoder_destroy(decoder);
+    rig_destroy(&rig);
+    env_destroy(&env);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cached_logits_agree_with_a_whole_forward),
         cmocka_unit_test(test_replayed_tokens_have_the_same_bits),
+        cmocka_unit_test(test_reset_forms_new_prototypes),
     };
     if (test_device_missing())
         return 77;

@@ -1,140 +1,71 @@
 /* Golden numbers of SARS: tiny models against formulas in PyTorch in double
- * (tools/golden_sars.py), through the store and the engine. Logits, both losses, the gradients of
- * both phases before and after gate and clamp, the sums of goodness and the gate's bits, and every
- * parameter after ten steps; then other signs and gates for a few steps. Each to 1e-5 of a tensor's
- * largest element.
+ * (tools/golden_sars.py), through the store and the engine. Logits, both losses and both norms, the
+ * gradients of both phases before and after gate and clamp, the sums of goodness and the gate's
+ * bits, and every parameter after ten steps; then other gates and signs for a few steps. Each to
+ * 1e-5 of a tensor's largest element. On one rank, and on three whose shards cut rows.
+ *
+ * A mask is a comparison with zero: where products have fewer bits (bf16; SIFR_TEST_DEVICE=cuda
+ * computes fp32 with TF32), masks flip, and only the losses are compared.
  */
 #include <math.h>
-#include "engine/engine.h"
-#include "engine/golden_file.h"
-#include "gpu.h"
-#include "model/model.h"
+#include "engine/golden_run.h"
 
-#define BOUND 1e-5
+static const struct golden_target cpu_f32 = {"cpu", "cpu", DTYPE_F32, 1e-5, 1e-5};
+static const struct golden_target ref_f32 = {"cpu", "ref", DTYPE_F32, 1e-5, 1e-5};
+static const struct golden_target ref_bf16 = {"cpu", "ref", DTYPE_BF16, 0, 0.03};
+static const struct golden_target gpu_f32 = {"cuda", "cuda", DTYPE_F32, 0, 0.01};
+static const struct golden_target gpu_bf16 = {"cuda", "cuda", DTYPE_BF16, 0, 0.03};
 
-struct run {
-    struct env env;
-    struct golden golden;
-    const json_t *batches; /* the object with "tokens" and "labels" */
-    struct device *device;
-    struct ops *ops;
-    struct stream *stream;
-    struct model *model;
-    const struct unit_graph *graph;
-    struct zero *zero;
-    struct engine *engine;
-    struct model_config config;
-    int64_t micro_batches, rows; /* rows = B T */
-};
-
-static struct sars_config rule_of(const json_t *rule, const json_t *root)
+static bool masks_flip(const struct golden_run *r)
 {
-    const json_t *model = json_object_get(root, "model"), *hyper = json_object_get(root, "hyper");
+    return r->target.bound == 0;
+}
+
+/* --- setting up from the file --------------------------------------------------------------- */
+static struct sars_config rule_of(const struct golden_run *r)
+{
+    const json_t *root = r->golden.root, *rule = json_object_get(r->batches, "rule");
     return (struct sars_config){
         .gate = golden_is(rule, "gate", "global")  ? SARS_GATE_GLOBAL
                 : golden_is(rule, "gate", "local") ? SARS_GATE_LOCAL
                                                    : SARS_GATE_OFF,
         .sign = golden_int(rule, "sign") < 0,
         .standardise = json_is_true(json_object_get(rule, "standardise")),
-        .meta_weight = golden_real(model, "meta_weight"),
-        .clamp = golden_real(hyper, "clamp"),
+        .meta_weight = golden_real(json_object_get(root, "model"), "meta_weight"),
+        .clamp = golden_real(json_object_get(root, "hyper"), "clamp"),
     };
 }
 
-static struct model_config model_of(const json_t *m, struct sars_config sars)
+static void create_run(struct golden_run *r, struct sars_config rule)
 {
+    const json_t *m = json_object_get(r->golden.root, "model");
     int64_t heads = golden_int(m, "heads"), width = golden_int(m, "width");
-    return (struct model_config){.arch = MODEL_SARS,
-                                 .layers = golden_int(m, "layers"),
-                                 .heads = heads,
-                                 .kv_heads = heads,
-                                 .width = width,
-                                 .head_width = width / heads,
-                                 .context = golden_int(m, "context"),
-                                 .vocab = golden_int(m, "vocab"),
-                                 .norm_eps = golden_real(m, "norm_eps"),
-                                 .init_std = 0.02,
-                                 .path = "",
-                                 .sars = sars};
+    const struct model_config model = {.arch = MODEL_SARS,
+                                       .layers = golden_int(m, "layers"),
+                                       .heads = heads,
+                                       .kv_heads = heads,
+                                       .width = width,
+                                       .head_width = width / heads,
+                                       .context = golden_int(m, "context"),
+                                       .vocab = golden_int(m, "vocab"),
+                                       .norm_eps = golden_real(m, "norm_eps"),
+                                       .init_std = 0.02,
+                                       .path = "",
+                                       .sars = rule};
+    const struct zero_config store = golden_run_store(r);
+    golden_run_create(r, &model, &store);
 }
 
-static void write_initial_params(struct run *r)
+static void open_run(struct golden_run *r, const char *name, const char *variant,
+                     struct golden_target target, struct golden_ranks ranks)
 {
-    for (int t = 0; t < r->graph->tensor_count; t++) {
-        const struct unit_tensor *tensor = &r->graph->tensors[t];
-        int64_t count = unit_tensor_count(tensor);
-        double *values = golden_tensor(&r->golden, "init/", tensor->name, count);
-        float *narrow = malloc((size_t)count * sizeof *narrow);
-        dtype_convert(narrow, DTYPE_F32, values, DTYPE_F64, count);
-        assert_ok(zero_write(r->zero, t, 0, count, narrow));
-        free(narrow);
-        free(values);
-    }
-    assert_ok(zero_publish(r->zero, 0));
-}
-
-static void open_run(struct run *r, const char *name, const char *ops, const char *variant)
-{
-    *r = (struct run){.env = testing_env(2)};
-    golden_open(&r->env, "tests/engine/golden", name, &r->golden);
-    const json_t *root = r->golden.root, *hyper = json_object_get(root, "hyper");
-    r->batches = variant ? json_object_get(json_object_get(root, "variants"), variant) : root;
-    assert_non_null(r->batches);
-    r->config = model_of(json_object_get(root, "model"),
-                         rule_of(json_object_get(r->batches, "rule"), root));
-    struct engine_config engine = {.micro_batch = golden_int(root, "batch"),
-                                   .tokens = golden_int(root, "tokens_per_sequence")};
-    r->micro_batches = engine.micro_batches =
-        (int64_t)json_array_size(json_array_get(json_object_get(r->batches, "tokens"), 0));
-    r->rows = engine.micro_batch * engine.tokens;
-    const struct zero_config store = {.optimizer.beta1 = golden_real(hyper, "beta1"),
-                                      .optimizer.beta2 = golden_real(hyper, "beta2"),
-                                      .optimizer.eps = golden_real(hyper, "eps"),
-                                      .weight_decay = golden_real(hyper, "weight_decay"),
-                                      .micro_batches = r->micro_batches,
-                                      .prefetch = 1};
-    assert_ok(device_create(&r->env, "cpu", 0, &r->device));
-    assert_ok(ops_create(r->device, ops, DTYPE_F32, &r->ops));
-    assert_ok(stream_create(r->device, "golden", &r->stream));
-    assert_ok(model_create(r->device, &r->config, &r->model));
-    r->graph = model_graph(r->model);
-    assert_ok(zero_create(r->ops, r->stream, NULL, r->graph, &store, &r->zero));
-    assert_ok(engine_create(r->ops, r->stream, r->graph, r->zero, &engine, &r->engine));
-    write_initial_params(r);
-}
-
-static void close_run(struct run *r)
-{
-    engine_destroy(r->engine);
-    zero_destroy(r->zero);
-    model_destroy(r->model);
-    stream_destroy(r->stream);
-    ops_destroy(r->ops);
-    device_destroy(r->device);
-    golden_close(&r->golden);
-    env_destroy(&r->env);
-}
-
-static void fill_step(struct run *r, int step)
-{
-    const json_t *tokens = json_array_get(json_object_get(r->batches, "tokens"), (size_t)step);
-    const json_t *labels = json_array_get(json_object_get(r->batches, "labels"), (size_t)step);
-    for (int64_t round = 0; round < engine_rounds(r->engine); round++) {
-        int32_t *to_tokens, *to_labels;
-        engine_batch(r->engine, round, &to_tokens, &to_labels);
-        for (int64_t i = 0; i < r->rows; i++) {
-            const json_t *token = json_array_get(json_array_get(tokens, (size_t)round), (size_t)i);
-            const json_t *label = json_array_get(json_array_get(labels, (size_t)round), (size_t)i);
-            to_tokens[i] = (int32_t)json_integer_value(token);
-            to_labels[i] = (int32_t)json_integer_value(label);
-        }
-    }
+    golden_run_read(r, name, variant, target, ranks);
+    create_run(r, rule_of(r));
 }
 
 /* --- comparing ------------------------------------------------------------------------------ */
-
-static void compare(const char *kind, const char *name, const float *found, const double *exact,
-                    int64_t count)
+static void compare(const struct golden_run *r, const char *kind, const char *name,
+                    const float *found, const double *exact, int64_t count)
 {
     double most = 0, off = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -143,71 +74,97 @@ static void compare(const char *kind, const char *name, const float *found, cons
         if (!(error <= off)) /* also if it is not a number */
             off = error;
     }
-    if (!(off <= BOUND * most))
+    if (!(off <= r->target.bound * most))
         fail_msg("%s%s: off by %.2e of %.3e", kind, name, off, most);
 }
 
-typedef enum status read_fn(struct zero *, int, int64_t, int64_t, float *);
+/* The gradients of a phase. Frozen tensors have none. */
+static void compare_gradients(struct golden_run *r, const char *kind, enum unit_phase phase)
+{
+    int compared = 0;
+    for (int t = 0; t < r->graph->tensor_count && !masks_flip(r); t++)
+        if (r->graph->tensors[t].phase == phase && !unit_tensor_is_frozen(r->graph, t)) {
+            golden_run_compare(r, kind, t, zero_read_gradient, compare);
+            compared++;
+        }
+    assert_true(compared > 0 || masks_flip(r));
+}
 
-/* Every tensor of a phase that the file has. */
-static void compare_tensors(struct run *r, const char *kind, enum unit_phase phase, read_fn *read)
+static void compare_exactly(const struct golden_run *r, const char *kind, const char *name,
+                            const float *found, const double *exact, int64_t count)
+{
+    (void)r;
+    for (int64_t i = 0; i < count; i++)
+        if ((double)found[i] != exact[i])
+            fail_msg("%s%s[%d]: %.9g, exact %.9g", kind, name, (int)i, found[i], exact[i]);
+}
+
+/* All tensors; frozen ones are as they were at first. */
+static void compare_final(struct golden_run *r)
 {
     for (int t = 0; t < r->graph->tensor_count; t++) {
-        const struct unit_tensor *tensor = &r->graph->tensors[t];
-        int64_t count = unit_tensor_count(tensor);
-        if (tensor->phase != phase ||
-            (read == zero_read_gradient && unit_tensor_is_frozen(r->graph, t)))
-            continue;
-        double *exact = golden_tensor(&r->golden, kind, tensor->name, count);
-        float *found = malloc((size_t)count * sizeof *found);
-        assert_ok(read(r->zero, t, 0, count, found));
-        compare(kind, tensor->name, found, exact, count);
-        free(found);
-        free(exact);
+        if (!masks_flip(r))
+            golden_run_compare(r, "final/", t, zero_read, compare);
+        if (unit_tensor_is_frozen(r->graph, t) && r->target.type == DTYPE_F32)
+            golden_run_compare(r, "init/", t, zero_read, compare_exactly);
     }
 }
 
-static void near(const char *what, int step, double found, const json_t *object, const char *key)
+static void near(const struct golden_run *r, const char *what, int step, double found, double bound)
 {
-    double exact = json_number_value(json_array_get(json_object_get(object, key), (size_t)step));
-    if (!(fabs(found - exact) <= BOUND * fabs(exact)))
+    double exact = golden_step_real(r->batches, what, step);
+    if (!(fabs(found - exact) <= bound * fabs(exact)))
         fail_msg("step %d: %s %.9g, exact %.9g", step, what, found, exact);
 }
 
-static double meta_loss(const struct run *r)
+/* The statistic of a layer, from `part` on. */
+static const float *statistic_of(const struct golden_run *r, int64_t layer,
+                                 enum sars_statistic part)
 {
-    const float *statistic = engine_statistics(r->engine);
-    int64_t each = sars_statistic_at(SARS_STATISTICS, r->config.width);
-    double sum = 0;
-    for (int64_t layer = 0; layer < r->config.layers; layer++)
-        for (int kind = 0; kind < SARS_KINDS; kind++)
-            sum +=
-                statistic[layer * each + sars_statistic_at(SARS_ENTROPY, r->config.width) + kind];
-    return sum / (double)(SARS_KINDS * r->config.layers * r->micro_batches * r->rows);
+    int64_t width = r->graph->stream_width;
+    return engine_statistics(r->engine) + layer * sars_statistic_at(SARS_STATISTICS, width) +
+           sars_statistic_at(part, width);
 }
 
-static void check_result(struct run *r, int step, const struct engine_result *result)
+static double meta_loss(const struct golden_run *r)
+{
+    int64_t layers = model_config(r->model)->layers;
+    double sum = 0;
+    for (int64_t layer = 0; layer < layers; layer++)
+        for (int kind = 0; kind < SARS_KINDS; kind++)
+            sum += statistic_of(r, layer, SARS_ENTROPY)[kind];
+    return sum / (double)(SARS_KINDS * layers * r->micro_batches * r->rows);
+}
+
+static void check_result(struct golden_run *r, int step, const struct engine_result *result)
 {
     assert_false(result->skipped);
-    near("loss", step, result->loss, r->batches, "loss");
-    near("meta loss", step, meta_loss(r), r->batches, "meta_loss");
+    near(r, "loss", step, result->loss, r->target.loss_bound);
+    near(r, "meta_loss", step, meta_loss(r), r->target.loss_bound);
+    if (masks_flip(r))
+        return;
+    near(r, "grad_norm_theta", step, result->grad_norm, r->target.bound);
+    near(r, "grad_norm_phi", step, result->meta_norm, r->target.bound);
 }
 
 /* The sums of goodness and of active tokens, and the bits of the gate. */
-static void check_sums(struct run *r, int step, int steps)
+static void check_sums(struct golden_run *r, int step, int steps)
 {
-    int64_t neurons = SARS_KINDS * r->config.width, each = r->config.layers * neurons;
+    int64_t layers = model_config(r->model)->layers, width = r->graph->stream_width;
+    int64_t neurons = SARS_KINDS * width, each = layers * neurons;
+    if (masks_flip(r))
+        return;
     double *goodness = golden_tensor(&r->golden, "goodness", "", steps * each);
     double *active = golden_tensor(&r->golden, "active", "", steps * each);
     double *keep = golden_tensor(&r->golden, "keep", "", steps * each);
-    for (int64_t layer = 0; layer < r->config.layers; layer++) {
-        const float *found = engine_statistics(r->engine) +
-                             layer * sars_statistic_at(SARS_STATISTICS, r->config.width);
+    for (int64_t layer = 0; layer < layers; layer++) {
+        const float *found = statistic_of(r, layer, SARS_GOODNESS);
+        const float *counts = statistic_of(r, layer, SARS_ACTIVE);
         int64_t at = step * each + layer * neurons;
-        compare("goodness", "", found, goodness + at, neurons);
+        compare(r, "goodness", "", found, goodness + at, neurons);
         for (int64_t i = 0; i < neurons; i++) {
             assert_int_equal(found[i] > 0, keep[at + i] > 0);
-            assert_int_equal((int)found[neurons + i], (int)lround(active[at + i]));
+            assert_int_equal((int)counts[i], (int)lround(active[at + i]));
         }
     }
     free(keep);
@@ -215,55 +172,151 @@ static void check_sums(struct run *r, int step, int steps)
     free(goodness);
 }
 
-static void check_logits(struct run *r)
+/* --- the tests ------------------------------------------------------------------------------ */
+static void check_model(const char *name, struct golden_target target, struct golden_ranks ranks)
 {
-    int64_t tokens = golden_int(r->golden.root, "tokens_per_sequence");
-    int64_t count = r->rows * r->graph->vocab;
-    double *exact = golden_tensor(&r->golden, "logits", "", count);
-    float *found = malloc((size_t)count * sizeof *found);
-    assert_ok(engine_logits(r->engine, tokens, found));
-    compare("logits", "", found, exact, count);
-    free(found);
-    free(exact);
-}
-
-static void check_model(const char *name, const char *ops)
-{
-    struct run r;
+    struct golden_run r;
     struct engine_result result;
-    open_run(&r, name, ops, NULL);
-    int steps = (int)json_array_size(json_object_get(r.golden.root, "loss"));
-    fill_step(&r, 0);
-    check_logits(&r);
+    open_run(&r, name, NULL, target, ranks);
+    int steps = (int)json_array_size(json_object_get(r.batches, "loss"));
+    golden_run_fill(&r, 0);
+    if (!ranks.hub && !masks_flip(&r))
+        golden_run_compare_logits(&r, compare);
     assert_ok(engine_gradients(r.engine, &result));
     check_result(&r, 0, &result);
     check_sums(&r, 0, steps);
-    compare_tensors(&r, "grad/", PHASE_META, zero_read_gradient);
-    compare_tensors(&r, "grad/", PHASE_MAIN, zero_read_gradient);
+    compare_gradients(&r, "grad/", PHASE_MAIN);
+    compare_gradients(&r, "grad/", PHASE_META);
     assert_int_equal(steps, 10);
     for (int step = 0; step < steps; step++) {
-        fill_step(&r, step);
-        assert_ok(engine_step(r.engine, step + 1, 1e-3, &result));
+        result = golden_run_step(&r, step);
         check_result(&r, step, &result);
         check_sums(&r, step, steps);
     }
-    compare_tensors(&r, "final/", PHASE_MAIN, zero_read);
-    compare_tensors(&r, "final/", PHASE_META, zero_read);
-    close_run(&r);
+    compare_final(&r);
+    golden_run_close(&r);
+}
+
+static void check_targets(golden_check_fn *check, const char *name)
+{
+    if (!test_on_cpu()) {
+        check(name, gpu_f32, (struct golden_ranks){0});
+        check(name, gpu_bf16, (struct golden_ranks){0});
+        return;
+    }
+    check(name, ref_f32, (struct golden_ranks){0});
+    check(name, cpu_f32, (struct golden_ranks){0});
+    check(name, ref_bf16, (struct golden_ranks){0});
 }
 
 static void test_sars(void **state)
 {
     (void)state;
-    check_model("sars", "ref");
-    check_model("sars", "cpu");
+    check_targets(check_model, "sars");
 }
 
 static void test_heads(void **state)
 {
     (void)state;
-    check_model("sars_heads", "ref");
-    check_model("sars_heads", "cpu");
+    check_targets(check_model, "sars_heads");
+}
+
+/* Without a gate and a clamp, the gradient of the first step is that of the loss. */
+static void check_raw(const char *name, struct golden_target target, struct golden_ranks ranks)
+{
+    struct golden_run r;
+    struct engine_result result;
+    golden_run_read(&r, name, NULL, target, ranks);
+    struct sars_config rule = rule_of(&r);
+    rule.gate = SARS_GATE_OFF;
+    rule.clamp = 0;
+    create_run(&r, rule);
+    golden_run_fill(&r, 0);
+    assert_ok(engine_gradients(r.engine, &result));
+    assert_false(result.skipped);
+    compare_gradients(&r, "raw/", PHASE_MAIN);
+    compare_gradients(&r, "grad/", PHASE_META); /* neither concerns them */
+    golden_run_close(&r);
+}
+
+static void test_raw_gradients(void **state)
+{
+    (void)state;
+    check_targets(check_raw, "sars");
+    check_targets(check_raw, "sars_heads");
+}
+
+/* Sum and sum of absolute values of every trained tensor. */
+static void check_final_sums(struct golden_run *r)
+{
+    const json_t *sums = json_object_get(r->batches, "final_sums");
+    size_t compared = 0;
+    for (int t = 0; t < r->graph->tensor_count; t++) {
+        const struct unit_tensor *tensor = &r->graph->tensors[t];
+        int64_t count = unit_tensor_count(tensor);
+        double sum = 0, size = 0;
+        if (unit_tensor_is_frozen(r->graph, t))
+            continue;
+        float *found = malloc((size_t)count * sizeof *found);
+        assert_ok(zero_read(r->zero, t, 0, count, found));
+        for (int64_t i = 0; i < count; i++) {
+            sum += found[i];
+            size += fabs((double)found[i]);
+        }
+        free(found);
+        double exact = golden_step_real(sums, tensor->name, 0);
+        double exact_size = golden_step_real(sums, tensor->name, 1), bound = r->target.bound;
+        if (!(fabs(sum - exact) <= bound * exact_size && fabs(size - exact_size) <= bound * size))
+            fail_msg("%s: sum %.9g, exact %.9g; of absolute values %.9g, exact %.9g", tensor->name,
+                     sum, exact, size, exact_size);
+        compared++;
+    }
+    assert_int_equal(compared, json_object_size(sums));
+}
+
+/* `name` is a variant of the file "sars". */
+static void check_variant(const char *name, struct golden_target target, struct golden_ranks ranks)
+{
+    struct golden_run r;
+    open_run(&r, "sars", name, target, ranks);
+    int steps = (int)json_array_size(json_object_get(r.batches, "loss"));
+    assert_int_equal(steps, 4);
+    for (int step = 0; step < steps; step++) {
+        struct engine_result result = golden_run_step(&r, step);
+        check_result(&r, step, &result);
+    }
+    if (!masks_flip(&r))
+        check_final_sums(&r);
+    golden_run_close(&r);
+}
+
+static const char *const variants[] = {"local", "off", "minus", "standardise"};
+enum { VARIANTS = sizeof variants / sizeof *variants };
+
+static void test_variants(void **state)
+{
+    (void)state;
+    for (int i = 0; i < VARIANTS; i++)
+        check_targets(check_variant, variants[i]);
+}
+
+static void test_shards_that_cut_rows(void **state)
+{
+    (void)state;
+    struct golden_run r;
+    struct golden_target target = test_on_cpu() ? cpu_f32 : gpu_f32;
+    static const char *const names[] = {"sars", "sars_heads"};
+    for (int i = 0; i < 2; i++) {
+        open_run(&r, names[i], NULL, target, (struct golden_ranks){0});
+        assert_true(golden_run_cuts_rows(&r, 3, true));
+        golden_run_close(&r);
+        for (int stage = 0; stage <= 3; stage++)
+            golden_run_ranks(check_model, names[i], target, 3, stage, 0);
+        golden_run_ranks(check_raw, names[i], target, 3, 3, 0);
+    }
+    golden_run_ranks(check_model, "sars", target, 4, 3, 2);
+    for (int i = 0; i < VARIANTS; i++)
+        golden_run_ranks(check_variant, variants[i], target, 3, 1 + i % 3, 0);
 }
 
 int main(void)
@@ -271,6 +324,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sars),
         cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_raw_gradients),
+        cmocka_unit_test(test_variants),
+        cmocka_unit_test(test_shards_that_cut_rows),
     };
+    if (test_device_missing())
+        return 77;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

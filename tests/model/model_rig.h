@@ -33,7 +33,9 @@ struct rig {
     struct unit_buffer list[RIG_UNITS][UNIT_MAX_BUFFERS];
     int list_count[RIG_UNITS];
     void *buffers[RIG_UNITS][UNIT_MAX_BUFFERS];
-    void *rooms[2], *gradient;
+    void *rooms[2], *gradient, *carry_gradient;
+    const void *carries[RIG_UNITS]; /* that each unit gets from the one before it */
+    float *statistic;
     int32_t *tokens, *labels;
     double *loss;
     struct step_scalars *scalars;
@@ -49,6 +51,16 @@ static inline void *rig_block(struct rig *r, size_t bytes)
 static inline size_t rig_param_bytes(const struct rig *r, int param)
 {
     return (size_t)unit_param_count(r->graph, param) * dtype_bytes(r->ops->type);
+}
+
+static inline size_t rig_carry_bytes(const struct rig *r)
+{
+    return (size_t)r->graph->carry * dtype_bytes(r->ops->type);
+}
+
+static inline size_t rig_statistic_bytes(const struct rig *r)
+{
+    return (size_t)r->graph->statistics * sizeof(float);
 }
 
 static inline double rig_get(const struct rig *r, const void *values, int64_t i)
@@ -131,6 +143,8 @@ static inline void rig_open_part(struct rig *r, const struct model_config *confi
     r->rooms[0] = rig_block(r, stream);
     r->rooms[1] = rig_block(r, stream);
     r->gradient = rig_block(r, stream);
+    r->carry_gradient = rig_block(r, rig_carry_bytes(r));
+    r->statistic = rig_block(r, rig_statistic_bytes(r));
     r->tokens = rig_block(r, (size_t)rows * sizeof *r->tokens);
     r->labels = rig_block(r, (size_t)rows * sizeof *r->labels);
     r->loss = rig_block(r, sizeof *r->loss);
@@ -168,8 +182,8 @@ static inline void rig_close(struct rig *r)
     }
     for (int p = 0; p < g->param_count; p++)
         device_free(r->device, r->params[p]);
-    void *blocks[] = {r->rooms[0], r->rooms[1], r->gradient, r->tokens,
-                      r->labels,   r->loss,     r->scalars};
+    void *blocks[] = {r->rooms[0], r->rooms[1], r->gradient, r->carry_gradient, r->statistic,
+                      r->tokens,   r->labels,   r->loss,     r->scalars};
     for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++)
         device_free(r->device, blocks[i]);
     model_destroy(r->model);
@@ -204,7 +218,13 @@ static inline void rig_pass(struct rig *r, int u, enum pass pass, struct unit_ru
     }
     run->room = r->rooms[u % 2];
     run->rebuild = r->rebuild;
+    run->carry = r->carries[u];
+    run->out_carry = NULL;
+    bool counts = pass == PASS_FORWARD || pass == PASS_BACKWARD || pass == PASS_LOSS;
+    run->statistic = counts ? r->statistic + unit->first_statistic : NULL;
     unit_run_pass(unit, pass, run);
+    if ((pass == PASS_FORWARD || pass == PASS_DECODE) && u + 1 < r->graph->unit_count)
+        r->carries[u + 1] = run->out_carry;
 }
 
 static inline struct unit_run rig_run(struct rig *r)
@@ -217,6 +237,8 @@ static inline struct unit_run rig_run(struct rig *r)
                              .labels = r->labels,
                              .scalars = r->scalars,
                              .gradient = r->gradient,
+                             .carry_gradient = r->carry_gradient,
+                             .step_rows = r->shape.batch * r->shape.tokens,
                              .loss = r->loss};
 }
 
@@ -242,6 +264,8 @@ static inline double rig_gradients(struct rig *r)
 {
     struct unit_run run = rig_run(r);
     int last = r->graph->unit_count - 1;
+    memset(r->statistic, 0, rig_statistic_bytes(r));
+    memset(r->carry_gradient, 0, rig_carry_bytes(r));
     rig_forward(r, PASS_FORWARD, &run);
     rig_pass(r, last, PASS_LOSS, &run);
     for (int u = last - 1; u >= 0; u--) {
@@ -265,6 +289,44 @@ static inline double rig_gradient(const struct rig *r, int p, int64_t i)
             if (r->graph->units[u].uses[k] == p)
                 sum += rig_get(r, r->grads[u][k], i);
     return sum;
+}
+
+/* --- finite differences --------------------------------------------------------------------- */
+
+typedef double rig_value_fn(struct rig *r, void *context);
+
+static inline double rig_mean_loss(struct rig *r, void *context)
+{
+    (void)context;
+    return rig_eval(r) * r->scalars->loss_scale;
+}
+
+/* d value / d(param p, element i) by the five-point rule with step h. Statistics of norms are kept
+ * in fp32, which makes values a staircase with steps of 1e-8: h must be much wider. */
+static inline double rig_difference(struct rig *r, int p, int64_t i, double h, rig_value_fn *value,
+                                    void *context)
+{
+    double middle = rig_get(r, r->params[p], i), f[4];
+    const double at[4] = {-2 * h, -h, h, 2 * h};
+    for (int k = 0; k < 4; k++) {
+        rig_set(r, r->params[p], i, middle + at[k]);
+        f[k] = value(r, context);
+    }
+    rig_set(r, r->params[p], i, middle);
+    return (8 * (f[2] - f[1]) - (f[3] - f[0])) / (12 * h);
+}
+
+/* An element of a tensor. If the tensor has a row for each token, an element in a label's row: the
+ * others have almost no gradient. */
+static inline int64_t rig_sample(const struct rig *r, const struct unit_tensor *tensor,
+                                 uint64_t random)
+{
+    int64_t elements = unit_tensor_count(tensor), i = (int64_t)(random % (uint64_t)elements);
+    if (tensor->shape[0] != r->graph->vocab)
+        return i;
+    int64_t width = tensor->shape[1];
+    int32_t label = r->labels[random % (uint64_t)(r->shape.batch * r->shape.tokens)];
+    return (label < 0 ? 0 : label) * width + i % width;
 }
 
 /* --- models --------------------------------------------------------------------------------- */
@@ -299,6 +361,22 @@ static inline struct model_config rig_llama(void)
                                  .norm_eps = 1e-5,
                                  .init_std = 0.02,
                                  .rope_theta = 100};
+}
+
+static inline struct model_config rig_sars(void)
+{
+    return (struct model_config){.arch = MODEL_SARS,
+                                 .layers = 3,
+                                 .width = 6,
+                                 .heads = 1,
+                                 .kv_heads = 1,
+                                 .head_width = 6,
+                                 .context = 9,
+                                 .vocab = 13,
+                                 .norm_eps = 1e-5,
+                                 .init_std = 0.02,
+                                 .rope_theta = 100,
+                                 .sars = {.meta_weight = 1}};
 }
 
 #endif

@@ -26,33 +26,6 @@ static struct model_config untied_gpt2(void)
 
 /* --- finite differences --------------------------------------------------------------------- */
 
-/* d(mean loss)/d(param p, element i) by the five-point rule. Statistics are kept in fp32, which
- * makes the loss a staircase with steps of 1e-8: the step must be much wider. */
-static double difference(struct rig *r, int p, int64_t i)
-{
-    const double h = 1e-2;
-    double value = rig_get(r, r->params[p], i), f[4];
-    const double at[4] = {-2 * h, -h, h, 2 * h};
-    for (int k = 0; k < 4; k++) {
-        rig_set(r, r->params[p], i, value + at[k]);
-        f[k] = rig_eval(r);
-    }
-    rig_set(r, r->params[p], i, value);
-    return (8 * (f[2] - f[1]) - (f[3] - f[0])) / (12 * h) * r->scalars->loss_scale;
-}
-
-/* An element of a tensor. If the tensor has a row for each token, an element in a label's row: the
- * others have almost no gradient. */
-static int64_t sample(const struct rig *r, const struct unit_tensor *tensor, uint64_t random)
-{
-    int64_t elements = unit_tensor_count(tensor), i = (int64_t)(random % (uint64_t)elements);
-    if (tensor->shape[0] != r->graph->vocab)
-        return i;
-    int64_t width = tensor->shape[1];
-    int32_t label = r->labels[random % (uint64_t)(r->shape.batch * r->shape.tokens)];
-    return (label < 0 ? 0 : label) * width + i % width;
-}
-
 /* `samples` elements of every tensor. */
 static void check_gradients(const struct model_config *config, int samples)
 {
@@ -68,9 +41,9 @@ static void check_gradients(const struct model_config *config, int samples)
             const struct unit_tensor *tensor = &r.graph->tensors[param->first_tensor + t];
             struct rng rng = rng_stream(3, tensor->name);
             for (int s = 0; s < samples; s++) {
-                int64_t i = first + sample(&r, tensor, rng_below(rng, (uint64_t)s, 1u << 30));
+                int64_t i = first + rig_sample(&r, tensor, rng_below(rng, (uint64_t)s, 1u << 30));
                 double found = rig_gradient(&r, p, i);
-                double expected = difference(&r, p, i);
+                double expected = rig_difference(&r, p, i, 1e-2, rig_mean_loss, NULL);
                 norm += expected * expected;
                 if (!(fabs(found - expected) < 2e-5 * (1 + fabs(expected))))
                     fail_msg("%s[%lld]: backward %.9g, finite difference %.9g", tensor->name,
@@ -196,7 +169,7 @@ static void check_same_bits(const struct model_config *config, const char *backe
 static void test_recompute_same_bits(void **state)
 {
     (void)state;
-    struct model_config configs[] = {rig_gpt2(), rig_llama(), wide_heads()};
+    struct model_config configs[] = {rig_gpt2(), rig_llama(), wide_heads(), rig_sars()};
     for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++)
         for (enum keep rebuild = KEEP_UNLESS_FULL; rebuild <= KEEP_UNLESS_SELECTIVE; rebuild++) {
             check_same_bits(&configs[i], "ref", DTYPE_F64, rebuild, false);
@@ -288,7 +261,7 @@ static void check_decode(const struct model_config *config, const char *backend,
 static void test_decode_agrees(void **state)
 {
     (void)state;
-    struct model_config configs[] = {rig_gpt2(), rig_llama(), wide_heads()};
+    struct model_config configs[] = {rig_gpt2(), rig_llama(), wide_heads(), rig_sars()};
     for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++) {
         check_decode(&configs[i], "ref", DTYPE_F64, 1e-9);
         check_decode(&configs[i], "cpu", DTYPE_F32, 1e-5);

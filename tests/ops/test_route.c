@@ -39,9 +39,9 @@ static void standardise(double *g)
         sum += g[c];
         squares += g[c] * g[c];
     }
-    double mean = sum / WIDTH, deviation = sqrt(fmax(squares / WIDTH - mean * mean, 0));
+    double mean = sum / WIDTH, variance = fmax(squares / WIDTH - mean * mean, 0);
     for (int c = 0; c < WIDTH; c++)
-        g[c] = (g[c] - mean) / (deviation + EPS);
+        g[c] = (g[c] - mean) / sqrt(variance + 1e-5);
 }
 
 /* The entropy of softmax(logits + g), with `step` added to logit `at` */

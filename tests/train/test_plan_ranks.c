@@ -126,6 +126,23 @@ static void test_servers_and_groups_match_their_plan(void **state)
     try_layouts(layouts, sizeof layouts / sizeof *layouts);
 }
 
+static void test_sars_matches_its_plan(void **state)
+{
+    static const struct layout layouts[] = {
+        {1, "model.arch=sars model.heads=1 model.width=22 checkpoint.every=1"},
+        {2, "model.arch=sars model.heads=1 model.width=22 zero.stage=1 engine.recompute=selective "
+            "checkpoint.every=1"},
+        {3, "model.arch=sars model.heads=1 model.width=22 zero.stage=3 precision.mode=bf16 "
+            "engine.recompute=full checkpoint.every=1"},
+        {5, "model.arch=sars model.heads=2 model.width=22 zero.stage=2 zero.servers=2 "
+            "sars.gate=local checkpoint.every=1"},
+        {6, "model.arch=sars model.heads=1 model.width=22 zero.stage=3 zero.shard_group=3 "
+            "optimizer.kind=adamw8bit checkpoint.every=0"},
+    };
+    (void)state;
+    try_layouts(layouts, sizeof layouts / sizeof *layouts);
+}
+
 static void test_meshes_match_their_plan(void **state)
 {
     static const struct layout layouts[] = {
@@ -151,6 +168,7 @@ int main(void)
         cmocka_unit_test(test_zero_stages_match_their_plan),
         cmocka_unit_test(test_runs_without_a_snapshot_match_their_plan),
         cmocka_unit_test(test_servers_and_groups_match_their_plan),
+        cmocka_unit_test(test_sars_matches_its_plan),
         cmocka_unit_test(test_meshes_match_their_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,6 +8,8 @@
 static const char *const STATE_FILES[] = {"model.safetensors", "optimizer/momentum.safetensors",
                                           "optimizer/variance.safetensors"};
 
+#define SARS "model.arch=sars model.width=22 model.heads=1 model.kv_heads=0 model.ff=0"
+
 /* The losses in metrics.jsonl, checking that steps are in order. */
 static int read_losses(struct save_rig *rig, const char *name, double *losses)
 {
@@ -42,7 +44,7 @@ static void expect_same_runs(struct save_rig *rig, const char *a, const char *b,
     }
 }
 
-/* The state is the mode. */
+/* The state has the settings of precision and model. */
 static void test_a_resumed_run_has_the_same_bits(void **state)
 {
     static const struct {
@@ -57,18 +59,15 @@ static void test_a_resumed_run_has_the_same_bits(void **state)
         {4, 18, "zero.stage=3 zero.shard_group=2 checkpoint.every=1"},
         {2, 20, "zero.stage=0"},
     };
-    const char *mode = *state;
     struct save_rig rig = {0};
-    char settings[256];
+    char common[256], settings[384];
     save_open(&rig);
-    snprintf(settings, sizeof settings,
-             "train.steps=20 train.global_batch=12 train.eval_batches=2 precision.mode=%s", mode);
-    assert_int_equal(save_train(&rig, "plain", 1, settings), STATUS_OK);
+    snprintf(common, sizeof common, "train.steps=20 train.global_batch=12 train.eval_batches=2 %s",
+             (const char *)*state);
+    assert_int_equal(save_train(&rig, "plain", 1, common), STATUS_OK);
     for (size_t i = 0; i < sizeof lives / sizeof *lives; i++) {
-        snprintf(settings, sizeof settings,
-                 "train.steps=20 train.global_batch=12 train.eval_batches=2 precision.mode=%s "
-                 "train.stop_at=%d %s",
-                 mode, lives[i].stop, lives[i].settings);
+        snprintf(settings, sizeof settings, "%s train.stop_at=%d %s", common, lives[i].stop,
+                 lives[i].settings);
         enum status st = save_train(&rig, "cut", lives[i].ranks, settings);
         assert_int_equal(st, lives[i].stop < 20 ? STATUS_SAVED : STATUS_OK);
         assert_int_equal(rig.summary.steps, lives[i].stop);
@@ -369,21 +368,30 @@ int main(void)
     const struct CMUnitTest tests[] = {
         {.name = "fp32",
          .test_func = test_a_resumed_run_has_the_same_bits,
-         .initial_state = "fp32"},
+         .initial_state = "precision.mode=fp32"},
         {.name = "bf16",
          .test_func = test_a_resumed_run_has_the_same_bits,
-         .initial_state = "bf16"},
+         .initial_state = "precision.mode=bf16"},
         {.name = "fp16",
          .test_func = test_a_resumed_run_has_the_same_bits,
-         .initial_state = "fp16"},
+         .initial_state = "precision.mode=fp16"},
         /* Resuming restores the random rounding of the last update, which after skipped steps is
          * not the last step. */
         {.name = "bf16, rounded at random",
          .test_func = test_a_resumed_run_has_the_same_bits,
-         .initial_state = "bf16 optimizer.rounding=stochastic"},
+         .initial_state = "precision.mode=bf16 optimizer.rounding=stochastic"},
         {.name = "fp16, rounded at random",
          .test_func = test_a_resumed_run_has_the_same_bits,
-         .initial_state = "fp16 optimizer.rounding=stochastic"},
+         .initial_state = "precision.mode=fp16 optimizer.rounding=stochastic"},
+        {.name = "SARS",
+         .test_func = test_a_resumed_run_has_the_same_bits,
+         .initial_state = "precision.mode=fp32 " SARS},
+        {.name = "SARS, bf16",
+         .test_func = test_a_resumed_run_has_the_same_bits,
+         .initial_state = "precision.mode=bf16 " SARS},
+        {.name = "SARS, rounded at random",
+         .test_func = test_a_resumed_run_has_the_same_bits,
+         .initial_state = "precision.mode=bf16 optimizer.rounding=stochastic " SARS},
         cmocka_unit_test(test_stochastic_rounding_is_resumed_with_tp),
         cmocka_unit_test(test_the_loss_scale_is_resumed),
         cmocka_unit_test(test_another_precision_resumes_from_the_masters),

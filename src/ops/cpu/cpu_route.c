@@ -141,7 +141,8 @@ static float group_backward(const struct group *g, bool standardise)
     form_goodness(g);
     if (standardise) {
         center = v_row_sum(g->z, g->width) / (float)g->width;
-        factor /= sqrtf(v_row_squares(g->z, center, g->width) / (float)g->width) + EPS;
+        factor /= sqrtf(v_row_squares(g->z, center, g->width) / (float)g->width +
+                        (float)OPS_STANDARDISE_EPS);
     }
     form_z(g, center, factor);
     float entropy = form_entropy(g, &mean);

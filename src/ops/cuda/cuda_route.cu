@@ -14,6 +14,7 @@
 
 enum { THREADS = 256, SUMS = 3 /* goodness, active, dcost */ };
 #define EPS 1e-9f
+#define STANDARDISE_EPS 1e-5f
 
 /* silu(x) and silu'(x), with s = sigmoid(x) and 1 - s = e s */
 template <typename T> static __device__ inline float sigmoid_exp(float x)
@@ -312,7 +313,7 @@ static __device__ inline float2 shift_of(const Args &a, const float (&good)[E], 
         squares = fma_(off, off, squares);
     }
     float variance = __fdiv_rn(P::sum(squares, 0, room).x, (float)a.width);
-    return {center, __fdiv_rn(sign, add(__fsqrt_rn(variance), EPS))};
+    return {center, __fdiv_rn(sign, __fsqrt_rn(add(variance, STANDARDISE_EPS)))};
 }
 
 /* -log q + eps / q with q = p + eps: dH/dp + 1, which does not cancel; the 1 changes nothing */

@@ -10,7 +10,7 @@ void ref_standardise(int64_t width, double *g)
     for (int64_t c = 0; c < width; c++)
         squares += (g[c] - mean) * (g[c] - mean) / (double)width;
     for (int64_t c = 0; c < width; c++)
-        g[c] = (g[c] - mean) / (sqrt(squares) + OPS_MAS_EPS);
+        g[c] = (g[c] - mean) / sqrt(squares + OPS_STANDARDISE_EPS);
 }
 
 /* H = - sum of p log(p + eps), so dH/dp = e = -log(p + eps) - p / (p + eps), and through the
