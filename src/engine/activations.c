@@ -103,14 +103,14 @@ static enum status alloc_units(struct activations *a, struct unit_shape shape, u
     return STATUS_OK;
 }
 
-/* A unit may write its output residual to `shared`. A next unit of the same type reads it before it
- * overwrites it, since its input sum comes first. A unit of another type that also has shared
- * buffers might not, nor units of a type that do not have the same buffers. */
+/* A unit may write its output residual to `shared`. A next unit with the same buffers reads it
+ * before it overwrites it, since its input sum comes first. A unit with other buffers might not, nor
+ * units of a type that differ in their buffers. */
 static bool needs_copy(const struct activations *a, int u)
 {
     return u + 1 < a->graph->unit_count && a->units[u].bytes[SHARED] > 0 &&
            a->units[u + 1].bytes[SHARED] > 0 &&
-           (a->graph->units[u].type != a->graph->units[u + 1].type ||
+           (a->graph->units[u].type->buffers != a->graph->units[u + 1].type->buffers ||
             a->graph->units[u].type->differs);
 }
 

@@ -234,7 +234,8 @@ static void add_sars_block(struct model *m, int64_t layer)
     char name[32], piece[48], at[40];
     snprintf(name, sizeof name, "block %lld", (long long)layer);
     snprintf(at, sizeof at, "model.layers.%lld.", (long long)layer);
-    struct unit *unit = add_unit(m, name, &sars_block_type, &m->sars_block);
+    struct unit *unit =
+        add_unit(m, name, layer == 0 ? &sars_first_block_type : &sars_block_type, &m->sars_block);
     unit->first_statistic = layer * statistics;
     unit->statistic_count = statistics;
     add_piece(m, name);
@@ -275,7 +276,8 @@ static int add_embedding(struct model *m)
 {
     const struct model_config *c = &m->config;
     bool gpt2 = c->arch == MODEL_GPT2;
-    double deviation = c->arch == MODEL_SARS ? 1 : c->init_std;
+    double sars = c->tied ? 1 / sqrt((double)c->width) : 1; /* a head has no norm before it */
+    double deviation = c->arch == MODEL_SARS ? sars : c->init_std;
     struct unit *unit = add_unit(m, "embedding", &embedding_unit_type, &m->embedding);
     add_piece(m, "wte");
     int wte =

@@ -235,8 +235,8 @@ static enum status check_sars(struct env *env, const struct model_config *c)
     TRY(check_plain_heads(env, c));
     if (c->width > OPS_ROUTE_WIDTH)
         return FAIL(env, CONFIG,
-                    "model.width: %" PRId64 " is too large: sars routes at most %d neurons in a "
-                    "layer",
+                    "model.width: %" PRId64 " is too large for sars, which routes the neurons of a "
+                    "layer together; set it to at most %d",
                     c->width, OPS_ROUTE_WIDTH);
     if (c->ff != 0)
         return FAIL(env, CONFIG,
@@ -259,9 +259,9 @@ static enum status check_count(struct env *env, const struct model_config *c)
     double count = (double)c->width * ((double)c->layers * wide + 2 * (double)c->vocab);
     if (count > 1e14)
         return FAIL(env, CONFIG,
-                    "model.width: with model.layers %" PRId64 " and model.ff %" PRId64
+                    "model.width: with model.width %" PRId64 " and model.layers %" PRId64
                     " the model has %.1g parameters; use smaller sizes",
-                    c->layers, c->ff, count);
+                    c->width, c->layers, count);
     return STATUS_OK;
 }
 

@@ -237,6 +237,7 @@ struct sars_block {
     int64_t width, layers;
     struct sars_config sars;
 };
+extern const struct unit_type sars_first_block_type; /* of layer 0 */
 extern const struct unit_type sars_block_type;
 
 /* --- head: uses are the norm's weight, its bias where it has one, and the matrix (V, C) ----- */

@@ -50,7 +50,6 @@ enum {
 
 enum { QKV_KINDS = 3, OUT_KIND = 3 }; /* q, k, v are groups 0 to 2 of SARS_KINDS, o is group 3 */
 
-
 static size_t larger(size_t a, size_t b)
 {
     return a > b ? a : b;
@@ -421,20 +420,23 @@ static int64_t sars_block_work(const struct unit *unit, struct unit_shape shape)
     return 2 * SARS_KINDS * square * (2 * rows + k->width) + 2 * rows * shape.tokens * k->width;
 }
 
-const struct unit_type sars_block_type = {
-    .name = "sars block",
-    .reads = {[PASS_FORWARD] = UNIT_ALL_USES,
-              [PASS_REBUILD] =
-                  BIT(NORM_WEIGHT) | BIT(NORM_BIAS) | BIT(MU) | BIT(MU_BIAS) | BIT(GATE),
-              [PASS_BACKWARD] = UNIT_ALL_USES & ~BIT(PROTO),
-              [PASS_DECODE] = UNIT_ALL_USES},
-    .writes = {[PASS_BACKWARD] = BIT(NORM_WEIGHT) | BIT(NORM_BIAS) | BIT(MU) | BIT(MU_BIAS) |
-                                 BIT(GATE) | BIT(PROTO)},
-    .run = {[PASS_FORWARD] = sars_block_forward,
-            [PASS_REBUILD] = sars_block_rebuild,
-            [PASS_BACKWARD] = sars_block_backward,
-            [PASS_DECODE] = sars_block_forward},
-    .buffers = sars_block_buffers,
-    .work = sars_block_work,
-    .cache_bytes = sars_cache_bytes,
-};
+/* The first block has no carry: its maps of the chain exist, as in all blocks, but nobody reads
+ * them. */
+#define CHAIN_USES (BIT(TRANSFORM) | BIT(CHAIN_WEIGHT) | BIT(CHAIN_BIAS))
+#define OWN_USES   (BIT(NORM_WEIGHT) | BIT(NORM_BIAS) | BIT(MU) | BIT(MU_BIAS) | BIT(GATE))
+#define BLOCK_TYPE(name_, chain_)                                                               \
+    {                                                                                           \
+        .name = name_,                                                                          \
+        .reads = {[PASS_FORWARD] = OWN_USES | BIT(PROTO) | (chain_),                            \
+                  [PASS_REBUILD] = OWN_USES,                                                    \
+                  [PASS_BACKWARD] = OWN_USES | (chain_),                                        \
+                  [PASS_DECODE] = OWN_USES | BIT(PROTO) | (chain_)},                            \
+        .writes = {[PASS_BACKWARD] = OWN_USES | BIT(PROTO)},                                    \
+        .run = {[PASS_FORWARD] = sars_block_forward,                                            \
+                [PASS_REBUILD] = sars_block_rebuild,                                            \
+                [PASS_BACKWARD] = sars_block_backward,                                          \
+                [PASS_DECODE] = sars_block_forward},                                            \
+        .buffers = sars_block_buffers, .work = sars_block_work, .cache_bytes = sars_cache_bytes \
+    }
+const struct unit_type sars_first_block_type = BLOCK_TYPE("first sars block", 0);
+const struct unit_type sars_block_type = BLOCK_TYPE("sars block", CHAIN_USES);

@@ -77,19 +77,27 @@ struct update_segment zero_segment_of(const struct zero *zero, int t, struct pie
     return segment;
 }
 
-/* A group that matches no tensor is a configuration error. */
+/* A group that matches no tensor, or none that is updated, is a configuration error. */
 static enum status check_groups(const struct zero *zero)
 {
     const struct unit_graph *whole = zero->pipe.cut ? zero->pipe.cut->whole : zero->graph;
     for (int g = 0; g < zero->config.group_count; g++) {
         const char *match = zero->config.groups[g].match;
-        int matched = 0;
-        for (int t = 0; t < whole->tensor_count; t++)
-            matched += fnmatch(match, whole->tensors[t].name, 0) == 0;
+        int matched = 0, updated = 0;
+        for (int t = 0; t < whole->tensor_count; t++) {
+            bool matches = fnmatch(match, whole->tensors[t].name, 0) == 0;
+            matched += matches;
+            updated += matches && !zero->frozen[t];
+        }
         if (matched == 0)
             return FAIL(zero->env, CONFIG,
                         "optimizer.groups: '%s' matches no parameter; names look like '%s'", match,
                         whole->tensors[whole->tensor_count - 1].name);
+        if (updated == 0)
+            return FAIL(zero->env, CONFIG,
+                        "optimizer.groups: '%s' matches only parameters that are never updated; "
+                        "leave the group out",
+                        match);
     }
     return STATUS_OK;
 }

@@ -237,7 +237,7 @@ static void test_sars(void **state)
     refused("arch=sars layers=1 width=12 heads=2 head_width=5",
             "model.head_width: sars needs heads x head_width = width");
     refused("arch=sars layers=1 width=12 heads=1 ff=48", "model.ff: 48, but sars has no");
-    refused("arch=sars layers=1 width=16385 heads=1", "sars routes at most 16384 neurons");
+    refused("arch=sars layers=1 width=16385 heads=1", "set it to at most 16384");
     refused("arch=sars layers=60000 width=16384 heads=1", "parameters; use smaller sizes");
     refused("arch=sars layers=1 width=12 heads=1 rope_scaling=linear",
             "model.rope_scaling: only model.arch llama has it");
