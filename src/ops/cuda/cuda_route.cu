@@ -5,7 +5,8 @@
  * logits and pre in registers as they are in memory, and widens them when it needs them. It loops
  * over rows and keeps the sums of its columns in registers too. These go to scratch, one partial
  * sum per block, and are added in order (cuda_columns.cu). Before a run of rows, the block computes
- * the norms of x. The number of blocks, and the rows of each, depend on the shape only.
+ * the norms of x. The number of blocks, and the rows of each, depend on the shape only; so does the
+ * use of 16-byte accesses, since buffers are aligned to 64 bytes (device.h).
  *
  * Bytes, of R K C elements: route 4 tensors, route_backward 5 and x.
  */
@@ -208,9 +209,13 @@ template <typename T> static __device__ inline uint32_t positive(uint32_t word)
 
 /* --- backward: one group of neurons of a row ---------------------------------------------------- */
 
-enum { WARPS = 4, JOINS = 6, NORMS = 64, AT_ONCE = 4 };
-/* NORMS: rows whose norms are computed together; AT_ONCE: those of a warp. */
-enum { COUNT_MOST = 65535 }; /* what a counter of active rows holds in 16 bits */
+enum {
+    WARPS = 4, /* of a block whose warps take a row each */
+    JOINS = 6,
+    NORMS = 64,        /* rows of which a block computes the norms together */
+    AT_ONCE = 4,       /* and a warp */
+    COUNT_MOST = 65535 /* what a counter of active rows holds in 16 bits */
+};
 
 template <typename T> struct route_args {
     int64_t rows, in;
@@ -628,13 +633,12 @@ static struct cut cut_of(int64_t groups, int64_t width, int64_t rows)
     int64_t per_sm, at_once = cut.block ? 1 : WARPS;
     if (cut.block) {
         cut.threads = (int)div_up(width, BLOCK_VALUES * WARP) * WARP;
-        per_sm = div_up(BLOCK_THREADS - cut.threads + 1, cut.threads);
-        per_sm = per_sm > 1 ? per_sm : 1;
+        per_sm = cut.threads < BLOCK_THREADS ? BLOCK_THREADS / cut.threads : 1;
     } else {
         cut.values = (int)div_up(width, 8 * WARP) * 8;
         per_sm = cut.values == 8 ? 6 : cut.values == 16 ? 4 : 3;
     }
-    int64_t fit = div_up(GPU_HOPPER_PROCESSORS * per_sm - groups + 1, groups);
+    int64_t fit = GPU_HOPPER_PROCESSORS * per_sm / groups;
     int64_t most = div_up(rows, at_once), least = div_up(rows, COUNT_MOST * at_once);
     cut.blocks = fit > most ? most : fit;
     cut.blocks = cut.blocks < least ? least : cut.blocks;
