@@ -115,16 +115,23 @@
     X(300, 50304, 0)       \
     X(300, 50257, 50264)
 
-/* Every width of a warp and of a block, completely and partly filled; several rows for each. */
+/* Every number of values per thread, of a warp and of a block, completely and partly filled, in
+ * packs and, at widths that are not multiples of 8, in single elements; several rows for each. With
+ * 792 groups one block computes all rows of a group, more than it computes norms of at once. */
 #define GPU_ROUTE_SHAPES(X) \
     X(1500, 256, 3, 256)    \
+    X(200, 21, 792, 8)      \
     X(700, 512, 1, 512)     \
     X(9, 504, 3, 504)       \
+    X(50, 300, 2, 301)      \
     X(300, 768, 3, 768)     \
+    X(70, 770, 1, 770)      \
     X(600, 1024, 1, 1024)   \
+    X(40, 1536, 1, 1536)    \
     X(33, 2048, 1, 2048)    \
     X(20, 100, 2, 3000)     \
     X(3, 64, 1, 5000)       \
+    X(5, 40, 1, 9001)       \
     X(2, 64, 1, 16384)
 #define GPU_MAS_SHAPES(X)  X(4, 512) X(2, 5000)
 #define GPU_ROWS_SHAPES(X) X(262144, 4096, 512) X(300008, 64, 504) X(300008, 0, 0)

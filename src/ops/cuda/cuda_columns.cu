@@ -74,9 +74,25 @@ __global__ void __launch_bounds__(THREADS, 6)
     }
 }
 
+int64_t columns_of(const kernel_sums &to)
+{
+    int64_t columns = 0;
+    for (const auto &part : to.parts)
+        columns += part.columns;
+    return columns;
+}
+
+template <typename T> __device__ inline T *address_of(const kernel_sums &to, int64_t column)
+{
+    int part = 0;
+    while (column >= to.parts[part].columns)
+        column -= to.parts[part++].columns;
+    return (T *)to.parts[part].sums + column;
+}
+
 template <typename T>
 __global__ void __launch_bounds__(RUNS *WARP)
-    total_sums(int64_t width, int blocks, const float *partial, bool keep, T *sums)
+    total_sums(int64_t width, int blocks, const float *partial, bool keep, kernel_sums to)
 {
     __shared__ float shared[RUNS][WARP];
     int lane = threadIdx.x % WARP, run = threadIdx.x / WARP;
@@ -95,7 +111,8 @@ __global__ void __launch_bounds__(RUNS *WARP)
 #pragma unroll
     for (int k = 1; k < RUNS; k++)
         sum = add(sum, shared[k][lane]);
-    narrow(keep ? add(sum, widen(sums[c])) : sum, &sums[c]);
+    T *at = address_of<T>(to, c);
+    narrow(keep ? add(sum, widen(*at)) : sum, at);
 }
 
 } // namespace
@@ -112,14 +129,14 @@ cudaError_t cuda_add_bias(int type, int64_t rows, int64_t columns, int64_t strid
     });
 }
 
-cudaError_t cuda_add_partials(int type, int64_t columns, int blocks, const float *partials,
-                              bool keep, void *sums, cudaStream_t stream)
+cudaError_t cuda_add_partials(int type, int blocks, const float *partials, bool keep,
+                              struct kernel_sums to, cudaStream_t stream)
 {
     return with_type((enum dtype)type, [=](auto zero) {
         using T = decltype(zero);
+        int64_t columns = columns_of(to);
         unsigned totals = (unsigned)div_up(columns, WARP);
-        total_sums<T>
-            <<<totals, RUNS * WARP, 0, stream>>>(columns, blocks, partials, keep, (T *)sums);
+        total_sums<T><<<totals, RUNS * WARP, 0, stream>>>(columns, blocks, partials, keep, to);
         return cudaGetLastError();
     });
 }
@@ -145,8 +162,8 @@ cudaError_t cuda_column_sums(int type, int64_t rows, int64_t columns, int64_t st
             block_sums<T, false><<<grid, THREADS, 0, stream>>>(rows, columns, stride, block_rows,
                                                                (const T *)x, scratch);
         cudaError_t error = cudaGetLastError();
-        return error != cudaSuccess
-                   ? error
-                   : cuda_add_partials(type, columns, (int)blocks, scratch, keep, sums, stream);
+        return error != cudaSuccess ? error
+                                    : cuda_add_partials(type, (int)blocks, scratch, keep,
+                                                        {{{columns, sums}}}, stream);
     });
 }

@@ -104,9 +104,16 @@ cudaError_t cuda_column_sums(int type, int64_t rows, int64_t columns, int64_t st
                              bool keep, void *sums, float *scratch, size_t room,
                              cudaStream_t stream);
 
-/* The same from the partial sums (blocks, columns), in an order that depends on `blocks` alone. */
-cudaError_t cuda_add_partials(int type, int64_t columns, int blocks, const float *partials,
-                              bool keep, void *sums, cudaStream_t stream);
+/* The same from the partial sums (blocks, columns), in an order that depends on `blocks` alone.
+ * The columns of all parts follow each other. */
+struct kernel_sums {
+    struct {
+        int64_t columns; /* 0: no such part */
+        void *sums;
+    } parts[4];
+};
+cudaError_t cuda_add_partials(int type, int blocks, const float *partials, bool keep,
+                              struct kernel_sums to, cudaStream_t stream);
 
 /* --- cuda_pointwise.cu ---------------------------------------------------------------------- */
 
