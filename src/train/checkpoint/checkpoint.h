@@ -134,7 +134,7 @@ const struct checkpoint_state *checkpoint_state(const struct checkpoint *checkpo
 bool checkpoint_has(const struct checkpoint *checkpoint, enum checkpoint_role role);
 
 /* Read the masters and moments of this rank's shards into the store, which encodes or decodes them
- * where it has another form. Names, types and shapes must match the graph and its optimizers
+ * where it has another form. Frozen tensors come from the model files, in any type. Names, types and shapes must match the graph and its optimizers
  * (checkpoint_optimizers.h); every chunk that is read is compared with its hash. `direct`
  * bypasses the page cache where that helps. Not collective; call zero_publish afterwards. After a
  * failure the store is partly overwritten. */
