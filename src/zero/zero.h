@@ -134,9 +134,10 @@ enum status zero_publish(struct zero *zero, int64_t updates);
 /* --- reading and writing the whole state of a store that trains, on the host. Not collective.
  *
  * A state of a tensor is an array as it is saved: the masters in fp32, one value per element, and
- * for frozen tensors the params as fp32; each moment as its optimizer keeps it, in fp32, or as one
- * code per element with one scale per block (ops_code8.h); or nothing. With tensor parallelism, blocks are those of a rank's part of the
- * tensor, so codes are saved as fp32. Indices are elements, and blocks in arrays of scales ---- */
+ * for frozen tensors the params as fp32 (a checkpoint has them as params only); each moment as its
+ * optimizer keeps it, in fp32, or as one code per element with one scale per block (ops_code8.h);
+ * or nothing. With tensor parallelism, blocks are those of a rank's part of the tensor, so codes
+ * are saved as fp32. Indices are elements, and blocks in arrays of scales ---- */
 enum zero_state {
     ZERO_MASTER,
     ZERO_MOMENTUM,

@@ -46,6 +46,20 @@ sed 's/"rope": false/"rope": 0/' out-hf/config.json >config.json
 cp config.json out-hf/config.json
 expect 1 "rope is not true or false" "$sifr" inspect out-hf
 
+# in bf16 frozen tensors are in the model file only; an export in f32 has them and the masters
+ok sifr train "${sars[@]}" --train.steps=2 --precision.mode=bf16 --out=narrow
+grep -qa proto_transform narrow/checkpoints/step-2/model.safetensors || fail "no frozen tensors in the model file"
+grep -qa mu_weight narrow/checkpoints/step-2/optimizer/master.safetensors || fail "no masters"
+grep -qa 'proto_transform\|proto_norm' narrow/checkpoints/step-2/optimizer/master.safetensors && fail "masters of frozen tensors"
+ok sifr inspect --verify narrow
+ok sifr export narrow wide --dtype=f32
+has 'in f32, .*from the fp32 masters'
+ok sifr export wide rounded --dtype=bf16
+cmp -s rounded/model.safetensors narrow/checkpoints/step-2/model.safetensors || fail "the export changed values"
+ok sifr export rounded widened --dtype=f32
+expect 1 'differ in 3[0-8] of 62 tensors' "$sifr" inspect --diff wide widened # masters are not rounded, the 24 frozen tensors are equal
+expect 0 'precision.mode: bf16 -> fp32' "$sifr" train "${sars[@]}" --train.steps=4 --out=narrow
+
 # resuming: positions are a part of the model, how it is trained may change
 expect 2 'sars.rope: false -> true' "$sifr" train "${sars[@]}" --train.steps=6 --sars.rope --out=run
 expect 0 'sars.gate: global -> "?off' "$sifr" train "${sars[@]}" --train.steps=6 --sars.gate=off --out=run

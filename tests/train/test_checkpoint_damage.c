@@ -117,15 +117,14 @@ static bool is_kind(const struct readers *r, const char *start)
 }
 
 /* eval, sample, export and model.path read only some files of the newest checkpoint: they fall back
- * to the previous one exactly if one of these files is damaged. */
+ * to the previous one exactly if one of these files is damaged. Readers of masters read the model
+ * files too, which have the frozen tensors. */
 static void expect_model(struct readers *r, const enum dtype *type)
 {
     const struct model_want want = {.depth = MODEL_DEPTH_ALL, .type = type};
     struct model_source *source;
     bool masters = type && *type == DTYPE_F32;
-    bool good = is_kind(r, "optimizer/")
-                    ? !(masters && is_kind(r, "optimizer/master"))
-                    : masters && is_kind(r, "model") && !strstr(r->name, "index");
+    bool good = is_kind(r, "optimizer/") && !(masters && is_kind(r, "optimizer/master"));
     assert_int_equal(model_source_open(&r->env, r->run, &want, &source), STATUS_OK);
     if (!strstr(source->folder, good ? "/step-4" : "/step-2"))
         fail_msg("'%s' is damaged (%d), but '%s' was used", r->name, r->way, source->folder);

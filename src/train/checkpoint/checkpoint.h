@@ -134,10 +134,10 @@ const struct checkpoint_state *checkpoint_state(const struct checkpoint *checkpo
 bool checkpoint_has(const struct checkpoint *checkpoint, enum checkpoint_role role);
 
 /* Read the masters and moments of this rank's shards into the store, which encodes or decodes them
- * where it has another form. Names, types and shapes must match the graph and its optimizers
- * (checkpoint_optimizers.h); every chunk that is read is compared with its hash. `direct`
- * bypasses the page cache where that helps. Not collective; call zero_publish afterwards. After a
- * failure the store is partly overwritten. */
+ * where it has another form. Frozen tensors come from the model files, in any floating type. Names,
+ * types and shapes must match the graph and its optimizers (checkpoint_optimizers.h); every chunk
+ * that is read is compared with its hash. `direct` bypasses the page cache where that helps. Not
+ * collective; call zero_publish afterwards. After a failure the store is partly overwritten. */
 enum status checkpoint_load(struct checkpoint *checkpoint, const struct unit_graph *graph,
                             bool direct, struct zero *zero);
 

@@ -54,7 +54,7 @@ static int items_of(const struct role *r, int tensor, struct checkpoint_item ite
     } else if (r->role == CHECKPOINT_VARIANCE) {
         add_item(r, tensor, ZERO_VARIANCE, "", items, &count);
         add_item(r, tensor, ZERO_VARIANCE_SCALES, CHECKPOINT_SCALES, items, &count);
-    } else {
+    } else if (r->role == CHECKPOINT_MODEL || !zero_tensor_is_frozen(r->zero, tensor)) {
         add_item(r, tensor, ZERO_MASTER, "", items, &count);
     }
     return count;

@@ -2,7 +2,8 @@
  * rank writes.
  *
  *     model.safetensors                  parameters in the type of the run, for any reader
- *     optimizer/master.safetensors       the same in fp32, if the run's type is narrower
+ *     optimizer/master.safetensors       the same in fp32, if the run's type is narrower; without
+ *                                        frozen tensors, whose only value is in the model file
  *     optimizer/momentum.safetensors     the first moment of each tensor that has one
  *     optimizer/variance.safetensors     and the second
  *

@@ -287,7 +287,7 @@ struct decoding {
     int skip; /* zero_code_skip */
 };
 
-enum { DECODED = 1 << 14 }; /* elements at a time */
+enum { WIDENED = 1 << 14 }; /* elements at a time */
 
 struct load {
     struct checkpoint *checkpoint;
@@ -295,10 +295,11 @@ struct load {
     struct zero *zero;
     enum zero_state state, scales;
     enum checkpoint_role role;
+    bool masters; /* the checkpoint has files of masters */
     struct tensor_names names;
     bool *seen;                /* (tensors) */
     struct decoding *decoding; /* (tensors) */
-    float *decoded;            /* (DECODED) */
+    float *widened;            /* (WIDENED) */
 
     struct want *wants; /* of the current file */
     int64_t want_count;
@@ -351,18 +352,30 @@ static const struct checkpoint_chunk *want_chunk(const void *user, int64_t i)
     return ((const struct load *)user)->wants[i].chunk;
 }
 
-/* Write codes that the store has in another form. */
-static enum status decode(struct load *load, const struct want *want, const uint8_t *codes)
+/* load->widened = `count` codes, from `element` of the array on. */
+static void decode(struct load *load, const struct want *want, int64_t element, int64_t count,
+                   const void *codes)
 {
     const struct decoding *d = &load->decoding[want->tensor];
-    for (int64_t done = 0, n; done < (int64_t)want->bytes; done += n) {
-        int64_t left = (int64_t)want->bytes - done, element = want->first + done;
-        int64_t at = element + d->skip - d->blocks.first * OPS_BLOCK; /* in the blocks of d */
-        n = left < DECODED ? left : DECODED;
-        zero_decode(want->state, codes + done, d->scales + at / OPS_BLOCK, at % OPS_BLOCK, n,
-                    load->checkpoint->env->threads, load->decoded);
-        TRY(zero_state_write(load->zero, want->state, want->tensor, element, n, DTYPE_F32,
-                             load->decoded));
+    int64_t at = element + d->skip - d->blocks.first * OPS_BLOCK; /* in the blocks of d */
+    zero_decode(want->state, codes, d->scales + at / OPS_BLOCK, at % OPS_BLOCK, count,
+                load->checkpoint->env->threads, load->widened);
+}
+
+/* Write codes that the store has in another form, or 16-bit params, as fp32. */
+static enum status write_widened(struct load *load, const struct want *want, const char *data)
+{
+    size_t width = dtype_bytes(want->type);
+    int64_t count = (int64_t)(want->bytes / width);
+    for (int64_t done = 0, n; done < count; done += n) {
+        const char *from = data + (size_t)done * width;
+        n = count - done < WIDENED ? count - done : WIDENED;
+        if (want->type == DTYPE_U8)
+            decode(load, want, want->first + done, n, from);
+        else
+            dtype_convert(load->widened, DTYPE_F32, from, want->type, n);
+        TRY(zero_state_write(load->zero, want->state, want->tensor, want->first + done, n,
+                             DTYPE_F32, load->widened));
     }
     return STATUS_OK;
 }
@@ -376,12 +389,12 @@ static enum status take_want(void *user, int64_t i, char *data)
     size_t off = (uintptr_t)data % dtype_bytes(want->type);
     if (off != 0) /* the buffer is aligned, so there is space before `data` */
         data = memmove(data - off, data, want->bytes);
-    if (d->scales && want->state == load->state)
-        return decode(load, want, (const uint8_t *)data);
-    if (d->scales) {
+    if (d->scales && want->state == load->scales) {
         memcpy(d->scales + (want->first - d->blocks.first), data, want->bytes);
         return STATUS_OK;
     }
+    if (d->scales || dtype_bytes(want->type) == 2)
+        return write_widened(load, want, data);
     return zero_state_write(load->zero, want->state, want->tensor, want->first,
                             (int64_t)(want->bytes / dtype_bytes(want->type)), want->type, data);
 }
@@ -451,6 +464,30 @@ static bool is_scales(const struct load *load, const struct safetensors *file, c
     return codes && codes->type == DTYPE_U8 && tensor_names_find(&load->names, base) >= 0;
 }
 
+/* Do files of this role have the state of a tensor? If the checkpoint has masters, the model files
+ * are read only for frozen tensors, which have no masters. In fp32 they contain the masters. */
+static bool is_in_role(const struct load *load, int t)
+{
+    bool frozen = zero_tensor_is_frozen(load->zero, t);
+    switch (load->role) {
+    case CHECKPOINT_MODEL: return !load->masters || frozen;
+    case CHECKPOINT_MASTER: return load->masters && !frozen;
+    default: return zero_state_array(load->zero, load->state, t).count > 0;
+    }
+}
+
+/* Codes are moments. The 16-bit value of a frozen tensor is its only one. */
+static bool is_type(const struct load *load, int t, enum dtype type)
+{
+    switch (type) {
+    case DTYPE_F32: return true;
+    case DTYPE_U8: return load->state != ZERO_MASTER;
+    case DTYPE_BF16:
+    case DTYPE_F16: return load->role == CHECKPOINT_MODEL && zero_tensor_is_frozen(load->zero, t);
+    default: return false;
+    }
+}
+
 static enum status want_tensor(struct load *load, const struct checkpoint_entry *entry,
                                const struct safetensors *file, const struct safetensor *tensor)
 {
@@ -461,13 +498,17 @@ static enum status want_tensor(struct load *load, const struct checkpoint_entry 
         return fail_array(load, entry, tensor->name, "is not in the model");
     if (load->seen[t])
         return fail_array(load, entry, tensor->name, "was in another file already");
-    bool codes = tensor->type == DTYPE_U8 && load->state != ZERO_MASTER;
-    if (!fits(&load->graph->tensors[t], tensor) || (tensor->type != DTYPE_F32 && !codes))
+    if (!is_in_role(load, t) && load->role == CHECKPOINT_MODEL)
+        return STATUS_OK;
+    if (!fits(&load->graph->tensors[t], tensor) || !is_type(load, t, tensor->type))
         return fail_array(load, entry, tensor->name, "has another type or shape than the model's");
-    if (zero_state_array(load->zero, load->state, t).count == 0)
-        return fail_array(load, entry, tensor->name, "has a moment that its optimizer has not");
+    if (!is_in_role(load, t))
+        return fail_array(load, entry, tensor->name,
+                          load->role == CHECKPOINT_MASTER
+                              ? "has a master, but the model never updates it"
+                              : "has a moment that its optimizer has not");
     load->seen[t] = true;
-    if (codes)
+    if (tensor->type == DTYPE_U8)
         return want_codes(load, entry, file, tensor, t);
     return want_range(load, entry, t, load->state, tensor,
                       zero_state_held(load->zero, load->state, t));
@@ -503,14 +544,17 @@ undo_file:
 static enum status load_role(struct load *load)
 {
     const struct checkpoint *c = load->checkpoint;
+    bool any = load->role != CHECKPOINT_MODEL; /* those may have nothing that is needed */
     memset(load->seen, 0, (size_t)load->graph->tensor_count * sizeof *load->seen);
-    for (int i = 0; i < c->state.entry_count; i++)
+    for (int t = 0; t < load->graph->tensor_count && !any; t++)
+        any = is_in_role(load, t);
+    for (int i = 0; i < c->state.entry_count && any; i++)
         if (c->state.entries[i].role == load->role)
             TRY(load_file(load, &c->state.entries[i]));
     for (int t = 0; t < load->graph->tensor_count; t++)
-        if (!load->seen[t] && zero_state_array(load->zero, load->state, t).count > 0)
-            return FAIL(c->env, FORMAT, "'%s': there is no %s of tensor '%s'", c->folder,
-                        checkpoint_role_word(load->role), load->graph->tensors[t].name);
+        if (!load->seen[t] && is_in_role(load, t))
+            return FAIL(c->env, FORMAT, "'%s': tensor '%s' is missing in the %s files", c->folder,
+                        load->graph->tensors[t].name, checkpoint_role_word(load->role));
     return STATUS_OK;
 }
 
@@ -518,16 +562,18 @@ enum status checkpoint_load(struct checkpoint *checkpoint, const struct unit_gra
                             bool direct, struct zero *zero)
 {
     struct env *env = checkpoint->env;
-    struct load load = {.checkpoint = checkpoint, .graph = graph, .zero = zero};
+    struct load load = {.checkpoint = checkpoint,
+                        .graph = graph,
+                        .zero = zero,
+                        .masters = checkpoint_has(checkpoint, CHECKPOINT_MASTER)};
     /* If other ranks read the same bytes, the page cache serves all of them. */
     checkpoint->direct = direct && zero_held_once(zero);
-    /* In fp32 the model file contains the masters. */
-    bool masters = checkpoint_has(checkpoint, CHECKPOINT_MASTER);
     const struct {
         enum checkpoint_role role;
         enum zero_state state, scales;
     } steps[] = {
-        {masters ? CHECKPOINT_MASTER : CHECKPOINT_MODEL, ZERO_MASTER, ZERO_MASTER},
+        {CHECKPOINT_MODEL, ZERO_MASTER, ZERO_MASTER},
+        {CHECKPOINT_MASTER, ZERO_MASTER, ZERO_MASTER},
         {CHECKPOINT_MOMENTUM, ZERO_MOMENTUM, ZERO_MOMENTUM_SCALES},
         {CHECKPOINT_VARIANCE, ZERO_VARIANCE, ZERO_VARIANCE_SCALES},
     };
@@ -537,8 +583,8 @@ enum status checkpoint_load(struct checkpoint *checkpoint, const struct unit_gra
     TRY_OR(undo_seen, mem_alloc_array(env, MEM_OTHER, "scales", tensors, sizeof *load.decoding,
                                       &load.decoding));
     TRY_OR(undo_decoding,
-           mem_alloc_array(env, MEM_OTHER, "decoded", DECODED, sizeof(float), &load.decoded));
-    TRY_OR(undo_decoded, tensor_names_create(env, graph, NULL, &load.names));
+           mem_alloc_array(env, MEM_OTHER, "widened", WIDENED, sizeof(float), &load.widened));
+    TRY_OR(undo_widened, tensor_names_create(env, graph, NULL, &load.names));
     for (size_t i = 0; st == STATUS_OK && i < sizeof steps / sizeof *steps; i++) {
         load.state = steps[i].state;
         load.scales = steps[i].scales;
@@ -546,8 +592,8 @@ enum status checkpoint_load(struct checkpoint *checkpoint, const struct unit_gra
         st = load_role(&load);
     }
     tensor_names_free(&load.names);
-undo_decoded:
-    mem_free(env, load.decoded);
+undo_widened:
+    mem_free(env, load.widened);
 undo_decoding:
     mem_free(env, load.decoding);
 undo_seen:

@@ -257,8 +257,8 @@ static enum status stop(struct resume *r, const char *path, int64_t step, struct
         r->why, before, path, path);
 }
 
-/* Read this rank's part of the checkpoint. If there are masters, no rank needs the 16-bit weights:
- * they are divided among the ranks and only verified. */
+/* Read this rank's part of the checkpoint. If there are masters, the ranks need the 16-bit weights
+ * of frozen tensors only: the model files are divided among the ranks and verified. */
 static enum status read_part(struct resume *r, struct checkpoint *checkpoint)
 {
     if (r->rank == 0)

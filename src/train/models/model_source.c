@@ -44,7 +44,7 @@ static enum status is_checkpoint(struct env *env, const char *folder, bool *foun
     return STATUS_OK;
 }
 
-/* Choose which files of the checkpoint to read as weights. config.json is already verified. */
+/* Choose the role of the weights. config.json is already verified. */
 static enum status choose_role(struct env *env, const char *folder, const struct model_want *want,
                                const struct checkpoint *checkpoint, enum checkpoint_role *role)
 {
@@ -74,6 +74,8 @@ static enum status open_checked(struct env *env, const char *folder, const struc
         TRY_OR(undo, choose_role(env, folder, want, c, role));
     }
     if (want->depth >= MODEL_DEPTH_ALL)
+        TRY_OR(undo, checkpoint_verify_role(c, CHECKPOINT_MODEL));
+    if (want->depth >= MODEL_DEPTH_ALL && *role != CHECKPOINT_MODEL)
         TRY_OR(undo, checkpoint_verify_role(c, *role));
     *checkpoint = c;
     return STATUS_OK;

@@ -22,8 +22,8 @@ enum model_depth {
 struct model_want {
     enum model_depth depth;
     const enum dtype *type; /* wanted type of the weights. If those of the checkpoint have another
-                               type, its fp32 masters are used, if it has any. NULL = use the
-                               weights */
+                               type, its fp32 masters are used, if it has any, and the weights
+                               of frozen tensors, which have none. NULL = use the weights */
 };
 
 struct model_source {
@@ -31,7 +31,8 @@ struct model_source {
     char *folder;    /* the folder with config.json; for a run, that of the checkpoint */
     char *file;      /* the only file of weights, if the path names a file; otherwise NULL */
     struct checkpoint *checkpoint; /* NULL = a plain directory, or one file */
-    enum checkpoint_role role;     /* the role of the checkpoint's files to read as weights */
+    enum checkpoint_role role;     /* of the weights in the checkpoint: tensors that files of this
+                                      role lack are read from the model files */
 };
 
 enum status model_source_open(struct env *env, const char *path, const struct model_want *want,

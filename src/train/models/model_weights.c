@@ -80,21 +80,32 @@ undo_single:
 }
 
 /* Open only files that state.json lists, because only those are verified. */
-enum status weight_files_open_role(struct weight_files *weights, const struct model_source *source,
-                                   enum checkpoint_role role)
+static enum status weights_add_role(struct weight_files *weights, const struct model_source *source,
+                                    enum checkpoint_role role)
 {
     const struct checkpoint_state *state = checkpoint_state(source->checkpoint);
-    TRY(weights_room(weights, state->entry_count));
     for (int i = 0; i < state->entry_count; i++)
         if (state->entries[i].role == role)
             TRY(weights_add_inside(weights, source->folder, state->entries[i].name));
     return STATUS_OK;
 }
 
+enum status weight_files_open_role(struct weight_files *weights, const struct model_source *source,
+                                   enum checkpoint_role role)
+{
+    TRY(weights_room(weights, checkpoint_state(source->checkpoint)->entry_count));
+    return weights_add_role(weights, source, role);
+}
+
 enum status weight_files_open(struct weight_files *weights, const struct model_source *source)
 {
-    if (source->checkpoint)
-        return weight_files_open_role(weights, source, source->role);
+    if (source->checkpoint) {
+        TRY(weight_files_open_role(weights, source, source->role));
+        /* A tensor is taken from the first file that has it. Only the model files have all. */
+        return source->role == CHECKPOINT_MODEL
+                   ? STATUS_OK
+                   : weights_add_role(weights, source, CHECKPOINT_MODEL);
+    }
     if (!source->file)
         return open_folder(weights, source->folder);
     TRY(weights_room(weights, 1));
