@@ -11,7 +11,6 @@
  * Bytes, of R K C elements: route 4 tensors, route_backward 5 and x.
  */
 #include <limits.h>
-#include <stdlib.h>
 #include <float.h>
 #include "device/gpu_facts.h"
 #include "ops/cuda/common/follow.cuh"
@@ -221,7 +220,7 @@ enum {
 template <typename T> struct route_args {
     int64_t rows, in;
     int width;
-    bool wide_x, minus, standardise, ahead;
+    bool wide_x, minus, standardise;
     float scale, weight;
     const T *x, *dout, *pre, *logits;
     T *dpre, *dmatch;
@@ -585,7 +584,7 @@ __global__ void __launch_bounds__(MOST, PER_SM) backward_rows(route_args<T> a)
             int64_t r = first + i * step + me;
             if (r >= a.rows)
                 break;
-            if (a.ahead && r + step < a.rows)
+            if (r + step < a.rows)
                 fetch_row<P>(a, ((r + step) * groups + k) * a.width);
             backward_row<P>(a, (r * groups + k) * a.width, norms[i * P::GROUPS + me], rooms, sums);
         }
@@ -690,7 +689,6 @@ static cudaError_t launch_rows(cudaStream_t stream, enum dtype type, const kerne
         a.pre = (const T *)n.pre, a.logits = (const T *)n.logits;
         a.dpre = (T *)n.dpre, a.dmatch = (T *)n.dmatch;
         a.partials = (float *)n.scratch;
-        a.ahead = getenv("SIFR_ROUTE_AHEAD") != NULL;
         return wide ? backward_typed<T, true>(stream, cut, n.groups, a)
                     : backward_typed<T, false>(stream, cut, n.groups, a);
     });
