@@ -17,7 +17,7 @@
 #include "ops/cuda/common/vector.cuh"
 
 enum { THREADS = 256, SUMS = 3 /* goodness, active, dcost */ };
-#define EPS 1e-9f
+#define EPS             1e-9f
 #define STANDARDISE_EPS 1e-5f
 
 template <typename T> static __device__ inline float silu(float x)
