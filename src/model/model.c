@@ -364,7 +364,7 @@ static void fill_sizes(struct model *m)
                                  .norm = norm,
                                  .norm_bias = gpt2,
                                  .plain = c->arch == MODEL_SARS,
-                                 .linear = {c->width, vocab, true},
+                                 .linear = {c->width, vocab, .out_in = true},
                                  .vocab = c->vocab,
                                  .first_id = words.first,
                                  .most = most_vocab(m)};

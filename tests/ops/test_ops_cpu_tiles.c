@@ -3,9 +3,9 @@
 #include <math.h>
 #include "ops/op_rig.h"
 
-#define LINEAR(op_name, r, i, o, w)                           \
-    {                                                         \
-        op_name, .rows = r, .linear = {i, o, w}, .bias = true \
+#define LINEAR(op_name, r, i, o, w)                                     \
+    {                                                                   \
+        op_name, .rows = r, .linear = {i, o, .out_in = w}, .bias = true \
     }
 #define ATTENTION(b, t, h, g, d)                                   \
     {"attention", .attention = {b, t, h, g, d}},                   \

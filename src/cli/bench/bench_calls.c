@@ -10,8 +10,8 @@
 /* So small that the time is that of the call itself. */
 #define TINY 64
 static const struct ops_case tiny_calls[] = {
-    {.op = "linear", .rows = 4, .linear = {TINY, TINY, false}},
-    {.op = "linear_dw", .rows = 4, .linear = {TINY, TINY, false}},
+    {.op = "linear", .rows = 4, .linear = {TINY, TINY, .out_in = false}},
+    {.op = "linear_dw", .rows = 4, .linear = {TINY, TINY, .out_in = false}},
     {.op = "attention", .attention = {1, 4, 1, 1, TINY}},
     {.op = "attention_backward", .attention = {1, 4, 1, 1, TINY}},
     {.op = "add", .count = TINY},
