@@ -122,8 +122,8 @@ static void describe(struct text *text, const struct plan_search_view *view)
     if (space->memory > 0)
         text_printf(text, "; %s (%s bytes) per rank", text_human_bytes(a, (double)space->memory),
                     text_human_count(b, (double)space->memory));
-    text_printf(text, "\nstep     %lld sequences of %lld tokens\n", (long long)space->global_batch,
-                (long long)space->request->engine.tokens);
+    text_printf(text, "\nstep     %lld sequence%s of %lld tokens\n", (long long)space->global_batch,
+                space->global_batch == 1 ? "" : "s", (long long)space->request->engine.tokens);
     text_printf(
         text,
         "search   %lld layouts: %lld do not fit, %lld cannot be faster, %lld simulated; %.1f "
