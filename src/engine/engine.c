@@ -219,7 +219,9 @@ static enum status gradients(struct engine *engine, struct engine_result *result
     if (device_is_dry(engine->ops->device)) /* a plan has no labels; any count will do */
         count = 1;
     if (count == 0)
-        return FAIL(engine->env, FORMAT, "all labels of this step are masked; check the data");
+        return FAIL(
+            engine->env, FORMAT,
+            "all labels of this step are masked; check the data, or give a step more sequences");
     if (!(count > 0 && isfinite(count)))
         return FAIL(engine->env, FORMAT, "the count of this step is %g; it must be above 0", count);
     if (engine->statistics)

@@ -83,7 +83,7 @@ static const struct option options_model[] = {
            "head shares its matrix with the embedding; auto = as in the preset, or yes if there is "
            "no preset (sars: no)"),
     REAL(norm_eps, "0", 1, "epsilon of the norms; 0 = 1e-5"),
-    REAL(init_std, "0.02", 10, "standard deviation of the initial weights"),
+    REAL(init_std, "0.02", 10, "standard deviation of the initial weights; 0 = 0.02"),
     REAL(rope_theta, "0", 1e12, "base of the rotary frequencies; 0 = as in the preset, else 10000"),
     CHOICE(rope_scaling, scaling_names, "none", "scaling of the rotary frequencies"),
     REAL(rope_factor, "0", 1e6, "factor of the rotary scaling; 0 = 8"),

@@ -34,9 +34,9 @@ static enum status fill(struct engine *engine, int64_t round, const struct datas
     return st;
 }
 
-enum status evaluate_dataset(struct env *env, struct engine *engine, const struct dataset *set,
-                             int64_t micro_batch, int64_t context, int64_t batches,
-                             evaluate_progress_fn *progress, void *user, struct evaluation *result)
+enum status evaluate_dataset(struct engine *engine, const struct dataset *set, int64_t micro_batch,
+                             int64_t context, int64_t batches, evaluate_progress_fn *progress,
+                             void *user, struct evaluation *result)
 {
     int64_t all = (dataset_eval_count(set) + micro_batch - 1) / micro_batch;
     int64_t total = batches > 0 && batches < all ? batches : all;
@@ -61,10 +61,7 @@ enum status evaluate_dataset(struct env *env, struct engine *engine, const struc
             return STATUS_STOPPED;
     }
     TRY(engine_sum(engine, bytes, &bytes));
-    if (labels == 0)
-        return FAIL(env, FORMAT,
-                    "the held-out data has no labels: all are masked, or it is too short");
-    double loss = loss_sum / labels;
+    double loss = labels > 0 ? loss_sum / labels : (double)NAN;
     *result =
         (struct evaluation){.loss = loss,
                             .perplexity = exp(loss),
@@ -125,8 +122,11 @@ enum status evaluate_model(struct env *env, const struct run_config *given, size
     TRY_OR(undo_session, model_weights_load(env, config.source, session.model, session.zero));
     TRY_OR(undo_session, engine_create(session.ops, session.stream, session.spread.graph,
                                        session.zero, &config.engine, &engine));
-    st = evaluate_dataset(env, engine, set, config.engine.micro_batch, config.engine.tokens,
+    st = evaluate_dataset(engine, set, config.engine.micro_batch, config.engine.tokens,
                           config.train.eval_batches, progress, user, result);
+    if (st == STATUS_OK && result->tokens == 0)
+        st = FAIL(env, FORMAT,
+                  "the held-out data has no labels: all are masked, or it is too short");
     engine_destroy(engine);
 undo_session:
     session_destroy(&session);

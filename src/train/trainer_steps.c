@@ -246,18 +246,35 @@ static bool keep_going(void *user, int64_t done, int64_t total, enum status read
     return engine_vote(t->engine, stop, &stop) == STATUS_OK && stop == 0;
 }
 
-/* STATUS_STOPPED if the run was asked to stop before its end. */
+/* Without labels there is nothing to record. The run continues: its model must not be lost. */
+static void warn_no_labels(struct trainer *t)
+{
+    if (trainer_is_first(t) && !t->eval_empty)
+        log_warn(t->env,
+                 "no evaluation after step %" PRId64
+                 ": all labels of the held-out batches are masked; the run continues (logged "
+                 "once); check data.val, or raise train.eval_batches",
+                 t->step);
+    t->eval_empty = true;
+}
+
+/* STATUS_STOPPED if the run was asked to stop before its end. val->tokens is 0 if there was nothing
+ * to evaluate. */
 static enum status evaluate(struct trainer *t, struct evaluation *val)
 {
     const struct train_config *train = &t->config->train;
     struct scope phase = trainer_begin_phase(t, "evaluation after step", "evaluation");
     TRY(trainer_suspend_steps(t));
-    enum status st = evaluate_dataset(t->env, t->engine, t->data, train->micro_batch,
-                                      train->context, train->eval_batches, keep_going, t, val);
+    enum status st = evaluate_dataset(t->engine, t->data, train->micro_batch, train->context,
+                                      train->eval_batches, keep_going, t, val);
     TRY(t->data_status != STATUS_OK ? STATUS_STOPPED : st);
     end_scope(t, &phase);
     trainer_look(t);
     trainer_resume_steps(t);
+    if (val->tokens == 0) {
+        warn_no_labels(t);
+        return STATUS_OK;
+    }
     t->summary->val = *val;
     if (trainer_is_first(t) && t->callbacks->eval != NULL)
         t->callbacks->eval(t->callbacks->user, t->step, val);
@@ -306,7 +323,7 @@ static enum status advance(struct trainer *t)
     enum status st = result.skipped ? note_skip(t, &result) : STATUS_OK;
     if (st == STATUS_OK && dataset_eval_count(t->data) > 0 && due(t, t->config->train.eval_every)) {
         st = evaluate(t, &val);
-        evaluated = st == STATUS_OK;
+        evaluated = st == STATUS_OK && val.tokens > 0;
     }
     /* The record of a step is written even if its evaluation failed. */
     enum status written =

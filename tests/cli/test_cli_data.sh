@@ -112,4 +112,18 @@ for at in 50000 90000 130001; do # even bytes: the other half of a token is 0
 done
 train 75 tokens "${shards[@]}" --train.stop_at=4
 grep -q 'warning: the data does not match the checkpoint (compared: 2 files, .* hashed whole)' err || fail "the change is not detected: $(cat err)"
+
+# --- held-out batches without labels: a warning, and the model is saved ---------------------------
+{
+    printf '{"prompt": "%0400d", "completion": "the end"}\n' 1
+    printf '{"prompt": "what is %d", "completion": "it is %d indeed"}\n' $(seq 1 400)
+} >masked.jsonl
+train 0 masked --data.path=pairs.jsonl --data.val=masked.jsonl --train.eval_batches=1
+[ "$(grep -c 'no evaluation after step 3: all labels of the held-out batches are masked' err)" = 1 ] || fail "no labels: $(cat err)"
+[ "$(grep -c 'no evaluation' err)" = 1 ] || fail "the warning is not logged once: $(cat err)"
+[ -f masked/checkpoints/step-6/model.safetensors ] || fail "the model is lost: $(ls masked)"
+grep -q '"val"' masked/metrics.jsonl && fail "an evaluation without labels: $(cat masked/metrics.jsonl)"
+train 0 masked2 -n 3 --comm.backend=threads --zero.stage=3 --data.path=pairs.jsonl --data.val=masked.jsonl --train.eval_batches=1
+same masked masked2 "three ranks without evaluation"
+expect 1 "the held-out data has no labels: all are masked" "$sifr" eval masked --data.val=masked.jsonl --batches=1
 finish

@@ -33,6 +33,7 @@ cmp -s run/checkpoints/step-4/model.safetensors ranks/checkpoints/step-4/model.s
 # the model directory
 ok sifr inspect run/checkpoints/step-4
 has '^ *arch +sars$'
+has '^ *rope +no$'
 ok sifr export run out-hf
 grep -q '"architectures": \["SarsForCausalLM"\]' out-hf/config.json || fail "config.json: $(cat out-hf/config.json)"
 ok sifr sample out-hf --tokens=4 -q The
@@ -42,6 +43,8 @@ grep -q '^  arch: sars$' more/config.yaml || fail "the model of model.path is no
 grep -q '^  meta_weight: 2$' more/config.yaml || fail "sars.meta_weight is lost"
 expect 2 "sars.rope: true \(--sars.rope\), but the model at '[^']*' has false; leave the key out" \
     "$sifr" train --model.path=out-hf --data.path=text.txt --sars.rope --out=other
+expect 2 "model.arch: gpt2 \(--model.arch\), but the model at '[^']*' is sars; leave the key out" \
+    "$sifr" train --model.path=out-hf --data.path=text.txt --model.arch=gpt2 --out=other
 sed 's/"rope": false/"rope": 0/' out-hf/config.json >config.json
 cp config.json out-hf/config.json
 expect 1 "rope is not true or false" "$sifr" inspect out-hf

@@ -74,9 +74,10 @@ static void test_both_generations_of_rope_are_read(void **state)
     scratch_close(&s);
 }
 
-#define SARS                                                                     \
+#define SARS_SIZES                                                               \
     "\"model_type\":\"sars\",\"vocab_size\":300,\"max_position_embeddings\":24," \
     "\"hidden_size\":12,\"num_hidden_layers\":2"
+#define SARS SARS_SIZES ",\"num_attention_heads\":1"
 
 static void refuse(struct scratch *s, const char *json, const char *message)
 {
@@ -102,8 +103,11 @@ static void test_refusals_name_the_key(void **state)
     refuse(&s, "{\"model_type\":\"gpt2\",\"n_embd\":1182186612}",
            "n_inner is not a size"); /* n_inner = 4 n_embd overflows */
     refuse(&s, "{\"model_type\":\"gpt2\",\"n_layer\":2.5}", "n_layer is not a size");
-    refuse(&s, "{\"model_type\":\"sars\"}", "vocab_size is not a size"); /* no defaults */
-    refuse(&s, "{" SARS ",\"num_attention_heads\":5}", "5 heads do not divide the width 12");
+    refuse(&s, "{\"model_type\":\"sars\"}", "vocab_size is missing"); /* no defaults */
+    refuse(&s, "{" SARS_SIZES "}", "num_attention_heads is missing");
+    refuse(&s, "{" SARS_SIZES ",\"num_attention_heads\":\"2\"}",
+           "num_attention_heads is not a size");
+    refuse(&s, "{" SARS_SIZES ",\"num_attention_heads\":5}", "5 heads do not divide the width 12");
     refuse(&s, "{" SARS ",\"rope\":1}", "rope is not true or false");
     refuse(&s, "{" SARS ",\"rope_theta\":0}", "rope_theta is not a positive number");
     refuse(&s, "{" SARS ",\"layer_norm_eps\":-1}", "layer_norm_eps");

@@ -81,6 +81,8 @@ static void print_sizes(struct inspection *in, const struct model_config *c)
     inspect_int(in, "context", c->context);
     inspect_int(in, "vocab", c->vocab);
     inspect_string(in, "tied", c->tied ? "yes" : "no");
+    if (c->arch == MODEL_SARS)
+        inspect_string(in, "rope", c->sars.rope ? "yes" : "no");
 }
 
 enum status inspect_model(struct inspection *in)

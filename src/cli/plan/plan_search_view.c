@@ -111,8 +111,9 @@ static void describe(struct text *text, const struct plan_search_view *view)
     const struct search_result *result = view->result;
     const struct model_config *model = &space->request->model;
     char a[32], b[32];
-    text_printf(text, "model    %lld layers, width %lld, %lld heads: %s parameters, in %s\n",
-                (long long)model->layers, (long long)model->width, (long long)model->heads,
+    text_printf(text, "model    %lld layer%s, width %lld, %lld head%s: %s parameters, in %s\n",
+                (long long)model->layers, model->layers == 1 ? "" : "s", (long long)model->width,
+                (long long)model->heads, model->heads == 1 ? "" : "s",
                 text_human_count(a, (double)result->parameters),
                 dtype_name(space->request->zero.type));
     text_printf(text, "cluster  %d rank%s on nodes of %d, %s%s%s", space->request->ranks,
@@ -121,8 +122,8 @@ static void describe(struct text *text, const struct plan_search_view *view)
     if (space->memory > 0)
         text_printf(text, "; %s (%s bytes) per rank", text_human_bytes(a, (double)space->memory),
                     text_human_count(b, (double)space->memory));
-    text_printf(text, "\nstep     %lld sequences of %lld tokens\n", (long long)space->global_batch,
-                (long long)space->request->engine.tokens);
+    text_printf(text, "\nstep     %lld sequence%s of %lld tokens\n", (long long)space->global_batch,
+                space->global_batch == 1 ? "" : "s", (long long)space->request->engine.tokens);
     text_printf(
         text,
         "search   %lld layouts: %lld do not fit, %lld cannot be faster, %lld simulated; %.1f "

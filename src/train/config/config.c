@@ -228,6 +228,11 @@ static enum status resolve_model_from_file(struct env *env, const struct options
                 env, CONFIG, "%s: %lld (%s), but the model at '%s' has %lld; leave the key out",
                 sizes[i].key, (long long)sizes[i].asked, options_origin(options, sizes[i].key),
                 model->path, (long long)sizes[i].file);
+    if (options_is_set(options, "model.arch") && model->arch != file.arch)
+        return FAIL(env, CONFIG,
+                    "model.arch: %s (%s), but the model at '%s' is %s; leave the key out",
+                    model_arch_word(model->arch), options_origin(options, "model.arch"),
+                    model->path, model_arch_word(file.arch));
     bool tie_asked = options_is_set(options, "model.tied") && model->tied <= 1; /* 2 = auto */
     if (tie_asked && model->tied != file.tied)
         return FAIL(env, CONFIG,
@@ -513,8 +518,10 @@ void run_config_describe(const struct run_config *config, struct text *text)
     text_printf(text, ", context %lld, vocabulary %lld\n", (long long)model->context,
                 (long long)model->vocab);
     if (!config->reading) {
-        text_printf(text, "batch    %lld sequences of %lld tokens, in %lld micro-batch%s of %lld\n",
-                    (long long)train->global_batch, (long long)train->context,
+        text_printf(text,
+                    "batch    %lld sequence%s of %lld token%s, in %lld micro-batch%s of %lld\n",
+                    (long long)train->global_batch, train->global_batch == 1 ? "" : "s",
+                    (long long)train->context, train->context == 1 ? "" : "s",
                     (long long)run_micro_batches(config),
                     run_micro_batches(config) == 1 ? "" : "es", (long long)train->micro_batch);
         text_printf(text, "schedule %s: %lld steps, %lld of warm-up, rate %g to %g\n",

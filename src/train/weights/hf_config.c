@@ -28,8 +28,8 @@ static const json_t *get(const struct cursor *c, const json_t *object, const cha
     return json_is_null(value) ? NULL : value;
 }
 
-/* The positive size of `key` or, if missing, of `alias` (may be NULL), or else the default. The
- * default is checked as well, because it may be computed from another size. */
+/* The positive size of `key` or, if missing, of `alias` (may be NULL), or else the default; 0 =
+ * none. The default is checked as well, because it may be computed from another size. */
 static int64_t get_size(struct cursor *c, const char *key, const char *alias, int64_t fallback)
 {
     const json_t *value = get(c, c->root, key);
@@ -37,7 +37,8 @@ static int64_t get_size(struct cursor *c, const char *key, const char *alias, in
         value = get(c, c->root, alias);
     int64_t size = !value ? fallback : json_is_integer(value) ? json_integer_value(value) : 0;
     if ((size < 1 || size >= SIZE_MAX_VALUE) && c->status == STATUS_OK)
-        c->status = FAIL(c->env, FORMAT, "'%s': %s is not a size", c->origin, key);
+        c->status = FAIL(c->env, FORMAT, "'%s': %s is %s", c->origin, key,
+                         value || fallback ? "not a size" : "missing");
     return size;
 }
 
@@ -216,7 +217,7 @@ static void read_sars(struct cursor *c, struct hf_config *config)
     config->context = get_size(c, "max_position_embeddings", NULL, 0);
     config->width = get_size(c, "hidden_size", NULL, 0);
     config->layers = get_size(c, "num_hidden_layers", NULL, 0);
-    config->heads = get_size(c, "num_attention_heads", NULL, 1);
+    config->heads = get_size(c, "num_attention_heads", NULL, 0);
     config->kv_heads = config->heads;
     config->eps = get_real(c, c->root, "layer_norm_eps", 1e-5);
     config->tied = get_bool(c, "tie_word_embeddings", false);
