@@ -104,8 +104,8 @@ static enum status alloc_units(struct activations *a, struct unit_shape shape, u
 }
 
 /* A unit may write its output residual to `shared`. A next unit with the same buffers reads it
- * before it overwrites it, since its input sum comes first. A unit with other buffers might not, nor
- * units of a type that differ in their buffers. */
+ * before it overwrites it, since its input sum comes first. A unit with other buffers might not,
+ * nor units of a type that differ in their buffers. */
 static bool needs_copy(const struct activations *a, int u)
 {
     return u + 1 < a->graph->unit_count && a->units[u].bytes[SHARED] > 0 &&

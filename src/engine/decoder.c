@@ -8,8 +8,8 @@
  * params are in place and no other rank takes part, the work is recorded once, with these two
  * values in device memory, and replayed: on a GPU a token is then one launch instead of some
  * hundred. The first token of a text always runs without a recording, and so does the first token
- * of all that follows another, so that libraries can initialize themselves. Devices that cannot record, such as the CPU, launch every operation. The bits are the
- * same.
+ * of all that follows another, so that libraries can initialize themselves. Devices that cannot
+ * record, such as the CPU, launch every operation. The bits are the same.
  */
 #include "engine/decoder.h"
 

@@ -59,9 +59,9 @@ enum status spread_create(struct env *env, struct comm *world, const struct unit
 void spread_free(struct spread *spread); /* does nothing if all zero */
 
 /* What this rank has: parameters of its units; of these, those that are never updated (frozen), and
- * those that another PP stage owns (borrowed) or also uses (lent); units that are neither the first nor the last of the model, and
- * whether these two are here. `partial`: elements of partial gradients that TP ranks send to add
- * them, 2 (n-1)/n for n replicas. */
+ * those that another PP stage owns (borrowed) or also uses (lent); units that are neither the first
+ * nor the last of the model, and whether these two are here. `partial`: elements of partial
+ * gradients that TP ranks send to add them, 2 (n-1)/n for n replicas. */
 struct spread_counts {
     int64_t parameters, frozen, borrowed, lent;
     struct muon_counts muon;

@@ -9,7 +9,7 @@
  *     dW += d_logits^T normed                 (V, C)
  *
  * The chunks depend only on the shape and the back end, and so does the order of every sum. The
- * norm's backward runs once over all rows.
+ * norm's backward runs once over all rows. A plain head has no norm: normed is the sum itself.
  *
  *     room       (N, C)      the sum of residual and pending, kept for the norm's backward
  *     gradient   (N, C)      PASS_LOSS: of the normed rows, then, in place, of the stream

@@ -3,11 +3,12 @@
  *
  * Every function enqueues on a stream, allocates nothing and waits for nothing. Tensors are
  * row-major; comments give their shapes. They are dense, except that the rows of logits may have a
- * stride; what lies between the rows is never changed and never matters. A `void *` has the table's compute type (ops->type:
- * f32 on the CPU, also f64 in "ref", f32, bf16 or f16 on a GPU). Statistics are always `float` and
- * losses `double`, so that they mean the same everywhere. Backward functions OVERWRITE the
- * gradients they write unless they say otherwise: only the store adds. An op takes its shape first;
- * an op with many buffers takes them in a struct of its own name.
+ * stride; what lies between the rows is never changed and never matters. A `void *` has the table's
+ * compute type (ops->type: f32 on the CPU, also f64 in "ref", f32, bf16 or f16 on a GPU).
+ * Statistics are always `float` and losses `double`, so that they mean the same everywhere.
+ * Backward functions OVERWRITE the gradients they write unless they say otherwise: only the store
+ * adds. An op takes its shape first; an op with many buffers takes them in a struct of its own
+ * name.
  *
  * "ref" is plain loops with double sums and defines the right result. A back end's table starts as
  * a copy of ref's and overrides what the machine does better, so no slot is empty.
@@ -282,7 +283,7 @@ void ops_sum(struct ops *ops, struct stream *stream, int64_t count, const double
 void ops_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int level,
                    const double *values, double *sums);
 
-/* --- routing: layers that choose their neurons for each token (SARS) --------------------------- */
+/* --- routing: layers that choose their neurons for each token (SARS) -------------------------- */
 
 /* A routed layer has K groups of C neurons (q, k and v of a block: K = 3), which all read the input
  * x (R, I). Everything below that looks at several neurons looks at those of one group. MAS(v)[j] =

@@ -157,7 +157,8 @@ struct optimizers_look {
     struct plan_optimizers *result;
 };
 
-/* What the optimizer of a tensor that is not frozen adds; *state grows by the bytes of its state. */
+/* What the optimizer of a tensor that is not frozen adds; *state grows by the bytes of its state.
+ */
 static void add_optimizer(const struct zero_config *store, const struct unit_tensor *tensor,
                           double *state, struct plan_optimizers *result)
 {
@@ -420,7 +421,7 @@ void plan_free(struct env *env, struct plan *plan)
     plan_pipe_free(env, &plan->pipe);
 }
 
-/* --- closed formulas (formula.h) for a rank of a plan ------------------------------------------ */
+/* --- closed formulas (formula.h) for a rank of a plan ----------------------------------------- */
 
 static double rows_of(const struct plan_request *request)
 {

@@ -1,8 +1,8 @@
 /* plan_units -- the time of each pass of each unit in isolation: no store, engine or pipeline.
  *
  * A unit's buffers are allocated on a dry device that keeps time, and its passes run as the engine
- * would run them. Units of the same type and size are alike, if all or none of them receive a carry:
- * only one of them is timed.
+ * would run them. Units of the same type and size are alike, if all or none of them receive a
+ * carry: only one of them is timed.
  */
 #include <string.h>
 
@@ -33,8 +33,8 @@ static enum status take(struct taken *taken, size_t bytes, void **buffer)
     return STATUS_OK;
 }
 
-/* Allocate everything that a pass may be given, with `carry` that of the unit before. Nothing is ever
- * stored there. */
+/* Allocate everything that a pass may be given, with `carry` that of the unit before. Nothing is
+ * ever stored there. */
 static enum status fill_run(const struct bench *b, const struct unit *unit, bool carry,
                             const struct unit_buffer *buffers, int count, struct taken *taken,
                             struct unit_run *run)

@@ -196,7 +196,8 @@ struct holding {
 
 /* Gradients are sent to their owners after every micro-batch, or once. Sharded params are gathered
  * for forward and for backward, except where a unit needs them only once, or still has them where a
- * walk turns around. Frozen params have no gradients. Gathers and reductions are on streams of their own. */
+ * walk turns around. Frozen params have no gradients. Gathers and reductions are on streams of
+ * their own. */
 static double sent_seconds(const struct search_space *space, const struct search_point *point,
                            const struct holding *held, double rounds)
 {
@@ -218,8 +219,8 @@ static double sent_seconds(const struct search_space *space, const struct search
                                               gathered * width * (shards - 1) / shards));
 }
 
-/* An update reads the gradient, in 2 bytes or more, and reads and writes a parameter in fp32 and the
- * optimizer state. Masters, which these parameters may be, count as state. */
+/* An update reads the gradient, in 2 bytes or more, and reads and writes a parameter in fp32 and
+ * the optimizer state. Masters, which these parameters may be, count as state. */
 static double update_seconds(const struct search_space *space, const struct search_point *point,
                              double state, double parameters)
 {

@@ -85,8 +85,8 @@ static bool weights_are_given(const struct trainer *t)
     return t->config->source && t->done.skipped == t->step;
 }
 
-/* A step whose loss or gradient is not finite changes nothing. Too many in a row end the run, and so
- * does a loss that is not finite in the last step: then the weights are not, either. */
+/* A step whose loss or gradient is not finite changes nothing. Too many in a row end the run, and
+ * so does a loss that is not finite in the last step: then the weights are not, either. */
 static enum status note_skip(struct trainer *t, const struct engine_result *result)
 {
     const struct unit_graph *graph = model_graph(t->session.model);

@@ -323,7 +323,8 @@ static enum status alloc_param_slots(struct zero *zero)
 
 /* --- all memory of a store ------------------------------------------------------------------ */
 
-/* Values are rounded one chunk at a time where they are written to 16-bit params without masters. */
+/* Values are rounded one chunk at a time where they are written to 16-bit params without masters.
+ */
 static enum status alloc_rounding(struct zero *zero)
 {
     for (int i = 0; zero_is_narrow(zero) && i < zero->graph->piece_count; i++)

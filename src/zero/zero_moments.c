@@ -1,8 +1,8 @@
 /* zero_moments -- what is kept of each tensor's moments, and where.
  *
  * A tensor's optimizer decides (optimizer.h): nothing, fp32, or 8-bit codes with one scale for each
- * block. Frozen tensors have none. A piece has one allocation for m and one for v, which hold this rank's part of its
- * tensors, of any kinds:
+ * block. Frozen tensors have none. A piece has one allocation for m and one for v, which hold this
+ * rank's part of its tensors, of any kinds:
  *
  *     | tensor 0 | tensor 1 ... | tensor 2 | ... | scales of tensor 0 | scales of tensor 1 | ...
  *

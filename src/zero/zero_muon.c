@@ -502,8 +502,8 @@ struct muon_counts zero_muon_counts(const struct zero *zero)
 
 /* --- in a step -------------------------------------------------------------------------------- */
 
-/* Runs one of the two rules on the segments of exchange e. A dry device cannot read the segments, so
- * this adds the price itself. */
+/* Runs one of the two rules on the segments of exchange e. A dry device cannot read the segments,
+ * so this adds the price itself. */
 static void run_rule(struct zero *zero, int e, int64_t number, bool apply)
 {
     const struct zero_muon *muon = zero->muon;

@@ -13,9 +13,10 @@
  *
  * A pair with zero.prefetch counts only where pieces are gathered ahead, in stage 3; a pair with
  * parallel.sequence only with tensor parallelism. Invalid configurations are left out, by the rules
- * of zero_create (Muon needs whole matrices: no tensor parallelism); with pipelines and tensor parallelism these apply to the ranks with the same PP
- * stage and part. SARS has no tensor and no pipeline parallelism. Stochastic rounding depends on the parts of tensors that ranks hold, not of rows:
- * it is left out with parallel.sequence. `ranks` is the number of ranks of the job.
+ * of zero_create (Muon needs whole matrices: no tensor parallelism); with pipelines and tensor
+ * parallelism these apply to the ranks with the same PP stage and part. SARS has no tensor and no
+ * pipeline parallelism. Stochastic rounding depends on the parts of tensors that ranks hold, not of
+ * rows: it is left out with parallel.sequence. `ranks` is the number of ranks of the job.
  */
 #include <stdbool.h>
 #include <stdint.h>

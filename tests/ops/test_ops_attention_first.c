@@ -14,8 +14,8 @@ struct subject {
     bool fast;   /* see ops_be_fast */
 };
 
-/* The reference is too slow for 300. On a GPU, cuDNN does widths such as 80 at 128, and clusters are
- * possible at 512. */
+/* The reference is too slow for 300. On a GPU, cuDNN does widths such as 80 at 128, and clusters
+ * are possible at 512. */
 static const int64_t lengths[] = {1, 2, 7, 65, 300, 128, 512};
 enum { REF_LENGTHS = 4, CPU_LENGTHS = 5, GPU_LENGTHS = 7 };
 

@@ -5,7 +5,7 @@
 
 #define EPS 1e-9
 
-/* --- the second phase against differences ------------------------------------------------------ */
+/* --- the second phase against differences ----------------------------------------------------- */
 
 enum { ROWS = 6, IN = 5, GROUPS = 2, WIDTH = 9, COUNT = ROWS * GROUPS * WIDTH };
 #define STEP 1e-4
@@ -143,7 +143,7 @@ static void test_second_phase(void **state)
         check_second_phase(i & 1, i & 2, i & 4);
 }
 
-/* --- what G promises ---------------------------------------------------------------------------- */
+/* --- what G promises -------------------------------------------------------------------------- */
 
 /* With one row, its sums are G itself. */
 static void check_bounds(struct rig *rig, uint64_t seed, double dout_scale)
@@ -199,7 +199,7 @@ static void test_tiny_gradients(void **state)
     rig_close(&rig);
 }
 
-/* --- MAS ---------------------------------------------------------------------------------------- */
+/* --- MAS -------------------------------------------------------------------------------------- */
 
 /* The slope of the largest goes to the first of equals, with its sign; at 0 there is none. */
 static void test_ties(void **state)
@@ -218,7 +218,7 @@ static void test_ties(void **state)
     rig_close(&rig);
 }
 
-/* --- the gate ----------------------------------------------------------------------------------- */
+/* --- the gate --------------------------------------------------------------------------------- */
 
 static void test_gate_ends(void **state)
 {

@@ -8,7 +8,7 @@
 #include "scratch.h"
 #include "train/checkpoint/resume.h"
 
-/* --- a run that resumes, takes a step, and saves ----------------------------------------------- */
+/* --- a run that resumes, takes a step, and saves ---------------------------------------------- */
 
 struct run_job {
     struct rig_config config;

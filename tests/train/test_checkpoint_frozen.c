@@ -1,5 +1,5 @@
-/* Checkpoints of a model with frozen tensors: in 16 bit, the model files have their only value. A run
- * continues with the same bits on any layout and in another precision. Ranks are threads of one
+/* Checkpoints of a model with frozen tensors: in 16 bit, the model files have their only value. A
+ * run continues with the same bits on any layout and in another precision. Ranks are threads of one
  * process. */
 #include "job_rig.h"
 
@@ -12,7 +12,7 @@ static struct rig_config sars_config(enum dtype type, bool stochastic)
     return config;
 }
 
-/* --- resuming ---------------------------------------------------------------------------------- */
+/* --- resuming --------------------------------------------------------------------------------- */
 
 struct layout {
     int ranks, stage, servers, group;
@@ -88,7 +88,7 @@ static void test_another_precision_keeps_every_value(void **state)
     scratch_close(&f.s);
 }
 
-/* --- what is on disk --------------------------------------------------------------------------- */
+/* --- what is on disk -------------------------------------------------------------------------- */
 
 /* How often the files of each role have each tensor, and the elements in them. */
 enum { MOST_TENSORS = 256 };
@@ -169,7 +169,7 @@ static void test_frozen_tensors_are_saved_once(void **state)
     scratch_close(&f.s);
 }
 
-/* --- checkpoints that were changed -------------------------------------------------------------- */
+/* --- checkpoints that were changed ------------------------------------------------------------ */
 
 /* state.json no longer lists one of the model files: in bf16 the frozen tensors in it have no value
  * left, the others still have masters. */

@@ -29,7 +29,7 @@ static struct rig_config config_of(int kind)
     return config;
 }
 
-/* --- the same kind ----------------------------------------------------------------------------- */
+/* --- the same kind ---------------------------------------------------------------------------- */
 
 static void test_a_run_continues_on_any_layout(void **state)
 {
@@ -90,7 +90,7 @@ static void test_tp_ranks_continue(void **state)
     scratch_close(&f.s);
 }
 
-/* --- other kinds ------------------------------------------------------------------------------- */
+/* --- other kinds ------------------------------------------------------------------------------ */
 
 static int count_lines(const char *lines, const char *part)
 {
@@ -192,7 +192,7 @@ static void test_other_changes_are_refused(void **state)
     }
 }
 
-/* --- checkpoints that were changed -------------------------------------------------------------- */
+/* --- checkpoints that were changed ------------------------------------------------------------ */
 
 static void test_changed_codes_are_named(void **state)
 {

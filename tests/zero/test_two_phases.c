@@ -344,7 +344,7 @@ static struct job whole_run(struct layout layout)
     return (struct job){.layout = layout, .end = STEPS};
 }
 
-/* --- against a direct computation --------------------------------------------------------------- */
+/* --- against a direct computation ------------------------------------------------------------- */
 
 static float in_type(float value, enum dtype type)
 {
@@ -430,7 +430,7 @@ static void test_direct(void **state)
     }
 }
 
-/* --- layouts ------------------------------------------------------------------------------------ */
+/* --- layouts ---------------------------------------------------------------------------------- */
 
 static void compare(const struct job *plain, struct layout layout)
 {
@@ -486,7 +486,7 @@ static void test_optimizers(void **state)
         }
 }
 
-/* --- frozen values ------------------------------------------------------------------------------ */
+/* --- frozen values ---------------------------------------------------------------------------- */
 
 /* They are rounded to nearest once, also where others are rounded at random. */
 static void test_frozen_values(void **state)
@@ -535,7 +535,7 @@ static void test_resume(void **state)
     }
 }
 
-/* --- memory and traffic ------------------------------------------------------------------------- */
+/* --- memory and traffic ----------------------------------------------------------------------- */
 
 /* Elements of pieces with padding, where `owners` have equal parts. */
 static size_t padded(bool of_frozen, int owners)
@@ -578,7 +578,7 @@ static void test_traffic(void **state)
     assert_int_equal(job->traffic.sent[TRAFFIC_REDUCE], 0);
 }
 
-/* --- gradients that are not finite -------------------------------------------------------------- */
+/* --- gradients that are not finite ------------------------------------------------------------ */
 
 static void test_bad_gradients(void **state)
 {

@@ -59,8 +59,8 @@ static inline const struct footprint *train_view_held(const struct footprint_wor
  *   step   120/2000   6.0% | loss 3.2841 | gnorm 0.83 | lr 3.00e-04 | 412 ms | 79.5k tok/s |
  *   mfu 41.2% | mem 23.1 GiB | eta 12m54s                             (in one line)
  *
- * If the GPU reports them, "| 1755 MHz, 640 W" follows mfu. For a SARS model "| active 31%, gated 64%
- * | meta 5.21 (norm 0.11)" follows lr. Returns out. */
+ * If the GPU reports them, "| 1755 MHz, 640 W" follows mfu. For a SARS model "| active 31%, gated
+ * 64% | meta 5.21 (norm 0.11)" follows lr. Returns out. */
 char *step_line(char *out, const struct trainer_step *step);
 
 /* --- train_end.c ------------------------------------------------------------------------------ */

@@ -33,7 +33,7 @@ template <typename T> static __device__ inline float logarithm(float x)
     return mul(logarithm_of_two(x), 0.69314718055994530942f);
 }
 
-/* --- MAS: one block per group ------------------------------------------------------------------ */
+/* --- MAS: one block per group ----------------------------------------------------------------- */
 
 /* The largest |gate| and, below it, the complement of its index: the first of equals wins. */
 template <typename T>
@@ -112,7 +112,7 @@ cudaError_t launch_mas_backward(cudaStream_t stream, enum dtype type, int64_t gr
     });
 }
 
-/* --- forward: one block per row ---------------------------------------------------------------- */
+/* --- forward: one block per row --------------------------------------------------------------- */
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
@@ -156,7 +156,7 @@ cudaError_t launch_route(cudaStream_t stream, enum dtype type, int64_t rows, int
     });
 }
 
-/* --- words: 4 bytes of T ----------------------------------------------------------------------- */
+/* --- words: 4 bytes of T ---------------------------------------------------------------------- */
 
 template <typename T> constexpr int PER_WORD = 4 / (int)sizeof(T);
 
@@ -207,7 +207,7 @@ template <typename T> static __device__ inline uint32_t positive(uint32_t word)
         return __hgt2_mask(as_pair<T>(word), as_pair<T>(0));
 }
 
-/* --- backward: one group of neurons of a row ---------------------------------------------------- */
+/* --- backward: one group of neurons of a row -------------------------------------------------- */
 
 enum {
     WARPS = 4, /* of a block whose warps take a row each */
@@ -497,7 +497,7 @@ static __device__ inline void backward_row(const route_args<T> &a, int64_t at, f
     }
 }
 
-/* --- backward: all rows ------------------------------------------------------------------------- */
+/* --- backward: all rows ----------------------------------------------------------------------- */
 
 /* sums[j] += the lane's part of |x[j]|^2, for AT_ONCE rows, which consist of aligned packs if
  * `WIDE` */
@@ -615,7 +615,7 @@ __global__ void __launch_bounds__(MOST, PER_SM) backward_rows(route_args<T> a)
     }
 }
 
-/* --- distribution over blocks ------------------------------------------------------------------- */
+/* --- distribution over blocks ----------------------------------------------------------------- */
 
 /* A warp per group of neurons up to WARP_WIDTH, with as many values per thread as the width needs,
  * else a block, with as many warps. The blocks of all groups fit on 132 multiprocessors at once: a
@@ -707,7 +707,7 @@ cudaError_t launch_route_backward(cudaStream_t stream, enum dtype type, struct k
                              stream);
 }
 
-/* --- the gate ----------------------------------------------------------------------------------- */
+/* --- the gate --------------------------------------------------------------------------------- */
 
 /* One pack per thread. `columns` 0: no goodness. */
 template <typename T>

@@ -14,8 +14,8 @@
  * NAME.scales has one byte for each block (zero.h).
  *
  * The layout depends only on the model graph, its optimizers, the type and the size limit, so every
- * rank computes the same one. A tensor is written in chunks of at most CHECKPOINT_CHUNK bytes. Chunks end at
- * multiples of that from the tensor's start, and where one rank's range ends.
+ * rank computes the same one. A tensor is written in chunks of at most CHECKPOINT_CHUNK bytes.
+ * Chunks end at multiples of that from the tensor's start, and where one rank's range ends.
  */
 #ifndef TRAIN_CHECKPOINT_LAYOUT_H
 #define TRAIN_CHECKPOINT_LAYOUT_H

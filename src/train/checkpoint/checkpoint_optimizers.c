@@ -1,4 +1,5 @@
-/* checkpoint_optimizers -- lists the optimizers of a store, and compares them with a checkpoint's. */
+/* checkpoint_optimizers -- lists the optimizers of a store, and compares them with a checkpoint's.
+ */
 #include "train/checkpoint/checkpoint_optimizers.h"
 #include <stdlib.h>
 #include <string.h>

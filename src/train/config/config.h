@@ -128,8 +128,8 @@ enum status run_config_bind_planning(struct options *options, struct run_config 
 enum status run_config_resolve(struct env *env, struct options *options,
                                tokenizer_progress_fn *progress, void *user,
                                struct run_config *config);
-/* With config->model resolved: refuse what its architecture cannot do, and fill in the defaults that
- * depend on it. Part of run_config_resolve. */
+/* With config->model resolved: refuse what its architecture cannot do, and fill in the defaults
+ * that depend on it. Part of run_config_resolve. */
 enum status run_config_suit_model(struct env *env, struct options *options,
                                   struct run_config *config);
 /* Free what run_config_resolve created; safe if it was not called or failed. */

@@ -15,8 +15,8 @@ struct metrics;
  * write them again; a warning names earlier steps without a record. `sampled` is the last step up
  * to `step` after which a text sample was due (0 = none): if one was due and samples.jsonl is
  * missing, a warning is logged. The files of an earlier run without a checkpoint are renamed.
- * `config_yaml` is shown in TensorBoard. `sample_bytes` is the expected size of a sample. `routing` is
- * that of the steps to come; NULL = they have none. */
+ * `config_yaml` is shown in TensorBoard. `sample_bytes` is the expected size of a sample. `routing`
+ * is that of the steps to come; NULL = they have none. */
 enum status metrics_create(struct env *env, const char *folder, int64_t step, int64_t sampled,
                            const char *config_yaml, size_t sample_bytes,
                            const struct routing_report *routing, struct metrics **metrics);

@@ -40,8 +40,8 @@ double routing_figure(const struct routing_report *routing, int64_t layer,
 double
 routing_meta_loss(const struct routing_report *routing); /* the second loss, with its weight */
 
-/* {"meta_loss":...,"meta_norm":...,"active":...,...,"layers":{"active":[...],...}}; null for unknown
- * values. `meta_norm` is the norm of the second loss's gradient. */
+/* {"meta_loss":...,"meta_norm":...,"active":...,...,"layers":{"active":[...],...}}; null for
+ * unknown values. `meta_norm` is the norm of the second loss's gradient. */
 void routing_print(const struct routing_report *routing, double meta_norm, struct text *text);
 size_t routing_print_bytes(const struct routing_report *routing); /* at most, with any values */
 

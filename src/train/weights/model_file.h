@@ -10,8 +10,8 @@
 enum status model_file_describe(struct env *env, const char *folder, const struct model *model,
                                 enum dtype type, const struct tokenizer *tokenizer);
 
-/* Read the model's sizes from config.json in `folder`. `path`, `preset` and how `sars` is trained are
- * kept in *config. */
+/* Read the model's sizes from config.json in `folder`. `path`, `preset` and how `sars` is trained
+ * are kept in *config. */
 enum status model_file_config(struct env *env, const char *folder, struct model_config *config);
 
 #endif

@@ -138,9 +138,9 @@ static bool cudnn_is_faster(struct attention a)
 }
 
 /* Scratch is: row sums of dout * out (B, H, T); or, for cuDNN, its lse (B, H, T), then of a
- * sub-batch the row sums and an fp32 dq (fast form only), and the workspace; or what the Hopper kernel needs, whichever is larger, since no GPU
- * is consulted. What attention with a cache needs does not depend on the number of tokens: a
- * decoder has one scratch for all lengths. */
+ * sub-batch the row sums and an fp32 dq (fast form only), and the workspace; or what the Hopper
+ * kernel needs, whichever is larger, since no GPU is consulted. What attention with a cache needs
+ * does not depend on the number of tokens: a decoder has one scratch for all lengths. */
 static size_t sums_bytes(struct attention a)
 {
     return ((size_t)(a.batch * a.heads * a.tokens) * sizeof(float) + 255) / 256 * 256;

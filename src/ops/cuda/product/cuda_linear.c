@@ -9,10 +9,11 @@
  *     dw [out][in]  as in x out =  x dy^T     m = in,  n = out, k = R
  *     dw [in][out]  as out x in =  dy x^T     m = out, n = in,  k = R
  *
- * The stride of y or dy is its leading dimension. cuBLASLt's fast algorithms need leading dimensions
- * and sizes that are multiples of 16 bytes: with 8191 logits in rows of 8192, y takes 6 times and dx
- * 4 times as long as with 8192 (H200, bf16). So a product with an odd `out` is two: of the columns
- * up to a multiple of 16 bytes, and of the few that are left. dx adds the second to the first.
+ * The stride of y or dy is its leading dimension. cuBLASLt's fast algorithms need leading
+ * dimensions and sizes that are multiples of 16 bytes: with 8191 logits in rows of 8192, y takes 6
+ * times and dx 4 times as long as with 8192 (H200, bf16). So a product with an odd `out` is two: of
+ * the columns up to a multiple of 16 bytes, and of the few that are left. dx adds the second to the
+ * first.
  *
  * cuBLASLt's GELU is the tanh form; its AUX matrix is the input of the GELU, of the same shape as
  * ours, and must have a multiple of 8 rows. Where no algorithm has the epilogue, a kernel follows
