@@ -424,19 +424,20 @@ static int64_t sars_block_work(const struct unit *unit, struct unit_shape shape)
  * them. */
 #define CHAIN_USES (BIT(TRANSFORM) | BIT(CHAIN_WEIGHT) | BIT(CHAIN_BIAS))
 #define OWN_USES   (BIT(NORM_WEIGHT) | BIT(NORM_BIAS) | BIT(MU) | BIT(MU_BIAS) | BIT(GATE))
-#define BLOCK_TYPE(name_, chain_)                                                               \
-    {                                                                                           \
-        .name = name_,                                                                          \
-        .reads = {[PASS_FORWARD] = OWN_USES | BIT(PROTO) | (chain_),                            \
-                  [PASS_REBUILD] = OWN_USES,                                                    \
-                  [PASS_BACKWARD] = OWN_USES | (chain_),                                        \
-                  [PASS_DECODE] = OWN_USES | BIT(PROTO) | (chain_)},                            \
-        .writes = {[PASS_BACKWARD] = OWN_USES | BIT(PROTO)},                                    \
-        .run = {[PASS_FORWARD] = sars_block_forward,                                            \
-                [PASS_REBUILD] = sars_block_rebuild,                                            \
-                [PASS_BACKWARD] = sars_block_backward,                                          \
-                [PASS_DECODE] = sars_block_forward},                                            \
-        .buffers = sars_block_buffers, .work = sars_block_work, .cache_bytes = sars_cache_bytes \
+#define BLOCK_TYPE(name_, chain_)                                                             \
+    {                                                                                         \
+        .name = name_,                                                                        \
+        .reads = {[PASS_FORWARD] = OWN_USES | BIT(PROTO) | (chain_),                          \
+                  [PASS_REBUILD] = OWN_USES,                                                  \
+                  [PASS_BACKWARD] = OWN_USES | (chain_),                                      \
+                  [PASS_DECODE] = OWN_USES | BIT(PROTO) | (chain_)},                          \
+        .writes = {[PASS_BACKWARD] = OWN_USES | BIT(PROTO)},                                  \
+        .run = {[PASS_FORWARD] = sars_block_forward,                                          \
+                [PASS_REBUILD] = sars_block_rebuild,                                          \
+                [PASS_BACKWARD] = sars_block_backward,                                        \
+                [PASS_DECODE] = sars_block_forward},                                          \
+        .takes_carry = (chain_) != 0, .buffers = sars_block_buffers, .work = sars_block_work, \
+        .cache_bytes = sars_cache_bytes                                                       \
     }
 const struct unit_type sars_first_block_type = BLOCK_TYPE("first sars block", 0);
 const struct unit_type sars_block_type = BLOCK_TYPE("sars block", CHAIN_USES);

@@ -44,10 +44,9 @@ struct plan_unit_cost {
     int64_t learned;          /* of these, those whose gradient it writes */
     int64_t unread;           /* of these, those that its backward pass does not read, if it reads
                                  others */
-    bool carries;             /* it passes a carry to the next unit */
 };
-/* costs (units of the model): units of the same type and size have the same, unless only one of
- * them receives a carry. The caller frees *costs. */
+/* costs (units of the model): units of the same type and size have the same. The caller frees
+ * *costs. */
 enum status plan_unit_costs(struct env *env, const struct plan_request *request,
                             const struct machine_profile *machine, struct plan_unit_cost **costs,
                             int *count);

@@ -1,8 +1,7 @@
 /* plan_units -- the time of each pass of each unit in isolation: no store, engine or pipeline.
  *
  * A unit's buffers are allocated on a dry device that keeps time, and its passes run as the engine
- * would run them. Units of the same type and size are alike, if all or none of them receive a
- * carry: only one of them is timed.
+ * would run them. Units of the same type and size are alike: only one of them is timed.
  */
 #include <string.h>
 
@@ -33,16 +32,15 @@ static enum status take(struct taken *taken, size_t bytes, void **buffer)
     return STATUS_OK;
 }
 
-/* Allocate everything that a pass may be given, with `carry` that of the unit before. Nothing is
- * ever stored there. */
-static enum status fill_run(const struct bench *b, const struct unit *unit, bool carry,
+/* Allocate everything that a pass may be given. Nothing is ever stored there. */
+static enum status fill_run(const struct bench *b, const struct unit *unit,
                             const struct unit_buffer *buffers, int count, struct taken *taken,
                             struct unit_run *run)
 {
     size_t carry_bytes = (size_t)b->graph->carry * dtype_bytes(b->parts->ops->type);
     size_t rows = (size_t)(b->shape.batch * b->shape.tokens);
     size_t stream = rows * (size_t)b->graph->stream_width * dtype_bytes(b->parts->ops->type);
-    void *param, *residual, *pending, *tokens, *labels, *scalars, *loss;
+    void *param, *residual, *pending, *tokens, *labels, *scalars, *loss, *carry = NULL;
     *run = (struct unit_run){.ops = b->parts->ops,
                              .stream = b->parts->stream,
                              .group = b->parts->comm,
@@ -67,34 +65,31 @@ static enum status fill_run(const struct bench *b, const struct unit *unit, bool
     TRY(take(taken, sizeof(double), &loss));
     if (carry_bytes > 0)
         TRY(take(taken, carry_bytes, &run->carry_gradient));
-    if (carry) {
-        void *before;
-        TRY(take(taken, carry_bytes, &before));
-        run->carry = before;
-    }
+    if (unit->type->takes_carry)
+        TRY(take(taken, carry_bytes, &carry));
     run->residual = residual;
     run->pending = pending;
     run->tokens = tokens;
     run->labels = labels;
     run->scalars = scalars;
     run->loss = loss;
+    run->carry = carry;
     return STATUS_OK;
 }
 
-/* Seconds of a pass; 0 if the unit has no such pass. The carry that it sets stays in *filled. */
+/* Seconds of a pass; 0 if the unit has no such pass. */
 static double time_pass(const struct bench *b, const struct unit *unit, enum pass pass,
-                        struct unit_run *filled)
+                        const struct unit_run *filled)
 {
     struct unit_run run = *filled;
     double begin = stream_clock(b->parts->stream);
     run.pass = pass;
     if (unit->type->run[pass])
         unit_run_pass(unit, pass, &run);
-    filled->out_carry = run.out_carry;
     return stream_clock(b->parts->stream) - begin;
 }
 
-static enum status time_unit(const struct bench *b, const struct unit *unit, bool carry,
+static enum status time_unit(const struct bench *b, const struct unit *unit,
                              struct plan_unit_cost *cost)
 {
     struct unit_buffer buffers[UNIT_MAX_BUFFERS];
@@ -107,11 +102,10 @@ static enum status time_unit(const struct bench *b, const struct unit *unit, boo
         rebuilds = rebuilds || (buffers[i].keep >= b->own_below && buffers[i].keep != KEEP_NOT);
         kept += buffers[i].keep < b->own_below ? buffers[i].bytes : 0;
     }
-    enum status st = fill_run(b, unit, carry, buffers, count, &taken, &run);
+    enum status st = fill_run(b, unit, buffers, count, &taken, &run);
     if (st == STATUS_OK) {
         cost->activation_bytes = kept;
         cost->forward = time_pass(b, unit, PASS_FORWARD, &run);
-        cost->carries = run.out_carry != NULL;
         double before = time_pass(b, unit, PASS_LOSS, &run) +
                         (rebuilds ? time_pass(b, unit, PASS_REBUILD, &run) : 0.0);
         cost->backward = before + time_pass(b, unit, PASS_BACKWARD, &run);
@@ -144,29 +138,17 @@ static void count_parameters(const struct unit_graph *graph, int u, bool *used,
         used[unit->uses[i]] = true;
 }
 
-static bool has_carry(const struct plan_unit_cost *costs, int u)
-{
-    return u > 0 && costs[u - 1].carries;
-}
-
-/* Whether the two have the same passes and the same to do in each. */
-static bool are_alike(const struct unit *units, const struct plan_unit_cost *costs, int u, int v)
-{
-    return units[u].type == units[v].type && units[u].self == units[v].self &&
-           has_carry(costs, u) == has_carry(costs, v);
-}
-
 static enum status time_units(const struct bench *b, bool *used, struct plan_unit_cost *costs)
 {
     const struct unit *units = b->graph->units;
     for (int u = 0; u < b->graph->unit_count; u++) {
         int like = 0;
-        while (like < u && !are_alike(units, costs, like, u))
+        while (like < u && (units[like].type != units[u].type || units[like].self != units[u].self))
             like++;
         if (like < u)
             costs[u] = costs[like];
         else
-            TRY(time_unit(b, &units[u], has_carry(costs, u), &costs[u]));
+            TRY(time_unit(b, &units[u], &costs[u]));
         count_parameters(b->graph, u, used, &costs[u]);
     }
     return STATUS_OK;

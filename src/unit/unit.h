@@ -17,8 +17,9 @@
  * output of the last branch, which has not been added yet. So the addition fuses with the next norm
  * across the boundary of units. Both have the same gradient, so backward carries one tensor.
  *
- * Beside the stream, units may pass on a *carry*: values without tokens, such as matrices that each
- * layer derives from those of the layer below. Its gradient comes back in the same way.
+ * A unit may also hand a *carry* to the next unit: an array that does not depend on the tokens, such
+ * as matrices that each layer derives from those of the layer below. The gradient of the carry
+ * comes back in the backward walk.
  *
  * A unit may also offer its backward pass in two parts. Pipelines use them: another stage waits for
  * the gradient of the unit's input, but nobody waits for the gradients of its params.
@@ -209,10 +210,10 @@ struct unit_run {
     const void *out_residual, *out_pending;
     void *gradient; /* (N, C) backward: of the output stream in, of the input stream out */
 
-    /* The carry, where the graph has one: values that do not belong to tokens and pass from unit to
-     * unit beside the stream. The unit before has set out_carry in its forward pass, to one of its
-     * own buffers or its cache; so a unit may overwrite `carry` once it has read it, unless the
-     * buffer is kept. NULL: no unit before has one. Passes of a backward walk see the same. */
+    /* The carry, where the graph has one. A forward pass sets out_carry to one of the unit's own
+     * buffers, or to a part of its cache; the next unit gets the address as `carry`, in forward and
+     * in backward passes. Where buffers are shared by units, this may be the memory in which the
+     * next unit forms its own carry: it must read before it writes. NULL: there is none. */
     const void *carry, *out_carry;
     void *carry_gradient; /* (carry) backward: of out_carry in, of `carry` out */
     int64_t step_rows;    /* B T of all micro-batches of the step */
@@ -241,6 +242,7 @@ struct unit_type {
      */
     int64_t (*work)(const struct unit *unit, struct unit_shape shape);
     bool differs; /* units of this type differ in their buffers: see needs_copy in activations.c */
+    bool takes_carry; /* passes read the carry of the unit before */
     /* Bytes of the decoding cache for `batch` sequences of `tokens` tokens; NULL: no cache. */
     size_t (*cache_bytes)(const struct unit *unit, const struct ops *ops, int64_t batch,
                           int64_t tokens);

@@ -76,6 +76,8 @@ refuse() { # PATTERN OPTION: by every command that starts a run
 refuse "precision.mode: model.arch sars cannot use fp16: .*1e-11.*; use bf16" --precision.mode=fp16
 refuse "parallel.tp=2: model.arch sars cannot be split: .*all its neurons" --parallel.tp=2
 refuse "parallel.pp=2: model.arch sars cannot be a pipeline: .*prototypes" --parallel.pp=2
+expect 2 "optimizer.groups: '\*proto_norm\*' matches only parameters that are never updated" \
+    "$sifr" train "${sars[@]}" --optimizer.groups='[{match: "*proto_norm*", lr_mul: 2}]' --out=refused
 sars+=(--sars.gate=off) sizes+=(--sars.gate=off)
 refuse "sars.gate: only model.arch sars has it, and the model is gpt2" --model.arch=gpt2
 [ ! -e refused ] || fail "a refused run left a folder"

@@ -17,7 +17,7 @@
  *     cuda_attention_graph.c, cuda_cudnn.c      attention as cuDNN graphs; cuDNN's graph API
  *     cuda_slots.c         the slots of all other ops: shapes to launchers
  *     cuda_norm.cu, cuda_norm_backward.cu, cuda_pointwise.cu, cuda_embedding.cu, cuda_loss.cu,
- *     cuda_route.cu, cuda_flat.cu   their kernels; *_hopper.cu: variants for Hopper
+ *     cuda_route.cu, cuda_gate.cu, cuda_flat.cu   their kernels; *_hopper.cu: variants for Hopper
  *     cuda_update.cu, cuda_update.cuh, cuda_code8.h   the update rules; cuda_adamw_hopper.cu: AdamW
  *                          on another data path, with the same arithmetic
  *     follow.cuh           kernels of a recording that start before their predecessor has ended

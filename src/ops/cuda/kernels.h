@@ -180,10 +180,6 @@ cudaError_t launch_tree_sums(cudaStream_t stream, int64_t count, int level, cons
 
 /* --- cuda_route.cu -------------------------------------------------------------------------- */
 
-cudaError_t launch_mas(cudaStream_t stream, enum dtype type, int64_t groups, int64_t width,
-                       const void *gate, void *cost);
-cudaError_t launch_mas_backward(cudaStream_t stream, enum dtype type, int64_t groups, int64_t width,
-                                const void *gate, const float *dcost, void *dgate);
 /* `width` is that of a row: all groups. */
 cudaError_t launch_route(cudaStream_t stream, enum dtype type, int64_t rows, int64_t width,
                          float scale, const void *pre, const void *match, const void *cost,
@@ -200,6 +196,13 @@ struct kernel_route {                /* arguments of ops_route_backward */
 };
 cudaError_t launch_route_backward(cudaStream_t stream, enum dtype type, struct kernel_route n);
 size_t kernel_route_scratch(int64_t groups, int64_t width, int64_t rows); /* needs no GPU */
+
+/* --- cuda_gate.cu --------------------------------------------------------------------------- */
+
+cudaError_t launch_mas(cudaStream_t stream, enum dtype type, int64_t groups, int64_t width,
+                       const void *gate, void *cost);
+cudaError_t launch_mas_backward(cudaStream_t stream, enum dtype type, int64_t groups, int64_t width,
+                                const void *gate, const float *dcost, void *dgate);
 cudaError_t launch_gate_rows(cudaStream_t stream, enum dtype type, int64_t first, int64_t count,
                              int64_t columns, const float *goodness, float limit, void *x);
 
