@@ -203,14 +203,6 @@ bool unit_writes_piece(const struct unit_graph *graph, int u, int piece)
     return unit_uses_piece(graph, u, written, piece);
 }
 
-bool unit_piece_is_frozen(const struct unit_graph *graph, int piece)
-{
-    for (int u = 0; u < graph->unit_count; u++)
-        if (unit_writes_piece(graph, u, piece))
-            return false;
-    return true;
-}
-
 void unit_find_frozen(const struct unit_graph *graph, bool *frozen)
 {
     int pieces[UNIT_MAX_USES];
@@ -220,11 +212,6 @@ void unit_find_frozen(const struct unit_graph *graph, bool *frozen)
         for (int k = unit_pieces(graph, u, pieces) - 1; k >= 0; k--)
             if (unit_writes_piece(graph, u, pieces[k]))
                 frozen[pieces[k]] = false;
-}
-
-bool unit_tensor_is_frozen(const struct unit_graph *graph, int tensor)
-{
-    return unit_piece_is_frozen(graph, graph->params[unit_param_of(graph, tensor)].piece);
 }
 
 enum unit_phase unit_param_phase(const struct unit_graph *graph, int param)

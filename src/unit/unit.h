@@ -316,10 +316,8 @@ bool unit_writes(const struct unit *unit, enum pass pass, int use);
 int unit_pieces(const struct unit_graph *graph, int u, int pieces[UNIT_MAX_USES]);
 /* Whether a param of the piece is among these uses of unit u (bit i: use i). */
 bool unit_uses_piece(const struct unit_graph *graph, int u, uint32_t uses, int piece);
-/* Whether no unit writes a gradient of the piece: its params are never updated. */
-bool unit_piece_is_frozen(const struct unit_graph *graph, int piece);
-bool unit_tensor_is_frozen(const struct unit_graph *graph, int tensor);
-/* The same for all pieces at once, in time linear in the units. frozen: (pieces) */
+/* frozen (pieces): whether no unit writes a gradient of the piece, so that its params are never
+ * updated. */
 void unit_find_frozen(const struct unit_graph *graph, bool *frozen);
 /* The phase of a param. */
 enum unit_phase unit_param_phase(const struct unit_graph *graph, int param);

@@ -83,7 +83,7 @@ static void compare_gradients(struct golden_run *r, const char *kind, enum unit_
 {
     int compared = 0;
     for (int t = 0; t < r->graph->tensor_count && !masks_flip(r); t++)
-        if (r->graph->tensors[t].phase == phase && !unit_tensor_is_frozen(r->graph, t)) {
+        if (r->graph->tensors[t].phase == phase && !zero_tensor_is_frozen(r->zero, t)) {
             golden_run_compare(r, kind, t, zero_read_gradient, compare);
             compared++;
         }
@@ -105,7 +105,7 @@ static void compare_final(struct golden_run *r)
     for (int t = 0; t < r->graph->tensor_count; t++) {
         if (!masks_flip(r))
             golden_run_compare(r, "final/", t, zero_read, compare);
-        if (unit_tensor_is_frozen(r->graph, t) && r->target.type == DTYPE_F32)
+        if (zero_tensor_is_frozen(r->zero, t) && r->target.type == DTYPE_F32)
             golden_run_compare(r, "init/", t, zero_read, compare_exactly);
     }
 }
@@ -255,7 +255,7 @@ static void check_final_sums(struct golden_run *r)
         const struct unit_tensor *tensor = &r->graph->tensors[t];
         int64_t count = unit_tensor_count(tensor);
         double sum = 0, size = 0;
-        if (unit_tensor_is_frozen(r->graph, t))
+        if (zero_tensor_is_frozen(r->zero, t))
             continue;
         float *found = malloc((size_t)count * sizeof *found);
         assert_ok(zero_read(r->zero, t, 0, count, found));
