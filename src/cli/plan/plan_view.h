@@ -65,6 +65,8 @@ enum status plan_search_view_json(struct cli *cli, const struct plan_search_view
 
 /* Append "tp 8, pp 16, dp 128, stage 1, micro-batch 1, recompute full, interleaved 4". */
 void plan_search_say(const struct search_layout *layout, struct text *text);
+/* The value of zero.accumulate. */
+const char *plan_search_sums(const struct search_layout *layout);
 
 /* --- plan_search_line.c ------------------------------------------------------------------- */
 /* Append the keys of a layout that the user did not set and that differ from their defaults:
