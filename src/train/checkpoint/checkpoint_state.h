@@ -23,7 +23,7 @@
 #include "train/checkpoint/checkpoint_optimizers.h"
 #include "train/data/data_digest.h"
 #include "train/checkpoint/fingerprint.h"
-#include "train/run/noise_scale.h"
+#include "engine/noise_scale.h"
 
 enum { CHECKPOINT_VERSION = 2, CHECKPOINT_MARKER_VERSION = 1 };
 

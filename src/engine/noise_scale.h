@@ -4,8 +4,8 @@
  * gradient. Both parts are noisy, so each is averaged over steps, then they are divided. The average
  * is the mean of the first NOISE_SCALE_STEPS steps; after that, older steps fade.
  */
-#ifndef TRAIN_NOISE_SCALE_H
-#define TRAIN_NOISE_SCALE_H
+#ifndef ENGINE_NOISE_SCALE_H
+#define ENGINE_NOISE_SCALE_H
 #include "engine/engine.h"
 
 enum { NOISE_SCALE_STEPS = 100 };

@@ -1,4 +1,4 @@
-#include "train/run/noise_scale.h"
+#include "engine/noise_scale.h"
 #include <math.h>
 
 void noise_scale_add(struct noise_scale *scale, const struct noise *step)
