@@ -347,7 +347,7 @@ const struct command command_plan = {
                 "  sifr plan configs/llama-1b.yaml --model.vocab=32000 --precision.mode=bf16 "
                 "--gpus=16 --machine=a100-40g --zero.stage=1\n"
                 "  sifr plan configs/llama-1b.yaml --model.vocab=32000 --precision.mode=bf16 "
-                "--gpus=256 --train.global_batch=512 --noise-scale=300\n"
+                "--gpus=64 --noise-scale=300\n"
                 "  sifr plan configs/tiny.yaml --model.vocab=8192 --run=runs/tiny\n",
     .settings_bytes = sizeof(struct plan_settings),
     .most_words = 1,
