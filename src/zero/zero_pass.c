@@ -263,7 +263,7 @@ static void round_gradient(struct zero *zero, int piece, struct zero_use *use, i
 static void send_gradient(struct zero *zero, int piece, struct zero_use *use, int64_t round)
 {
     const void *from = zero->worker ? wire_address(zero, piece, use->unit) : NULL;
-    reduce_shards_to_owners(zero, piece, from, round, use->sum);
+    reduce_shards_to_owners(zero, piece, from, round, use);
     if (zero->worker)
         event_record(wire_free(zero, use), zero->reduce_stream);
 }
@@ -290,6 +290,7 @@ static void reduce_local(struct zero *zero, int piece, struct zero_use *use, int
     enum dtype type = zero->ops->type, sum = zero->sum_type;
     if (has_gradient(zero, round)) {
         const void *from = gradient_address(zero, piece, use->unit, round);
+        noise_add_local(zero, piece, use, from, round);
         if (from != use->local && round == 0) /* otherwise the first is there already */
             ops_cast(zero->ops, zero->stream, use->local, sum, from, type, count);
         else if (from != use->local)
@@ -303,6 +304,7 @@ static void reduce_local(struct zero *zero, int piece, struct zero_use *use, int
         add_own(zero, piece, use, wire_address(zero, piece, use->unit), true);
     else
         send_gradient(zero, piece, use, 0);
+    noise_send_local(zero, piece, use);
 }
 
 static void reduce_each(struct zero *zero, int piece, struct zero_use *use, int64_t round)
@@ -315,6 +317,7 @@ static void reduce_each(struct zero *zero, int piece, struct zero_use *use, int6
     }
     const void *from = zero_widens(zero) ? wire_address(zero, piece, use->unit)
                                          : gradient_address(zero, piece, use->unit, round);
+    noise_add(zero, zero->stream, piece, use, from, 1, round);
     add_own(zero, piece, use, from, round == 0);
 }
 
