@@ -27,13 +27,13 @@
 /* One unit's gradient of a piece. */
 struct zero_use {
     int unit;
-    void *full;   /* (piece_count) gradient of this worker's micro-batch; NULL: in a slot */
-    float *local; /* (piece_count) sum of this worker's micro-batches, with config.local; may be
-                     `full` */
+    void *full;  /* (piece_count) gradient of this worker's micro-batch; NULL: in a slot */
+    void *local; /* (piece_count) sum of this worker's micro-batches in sum_type, with
+                    config.local; may be `full`, and is `sum` on one rank */
     void
         *sum; /* (reduce_shard) sum over the step's micro-batches, at the owner, in zero_use_type */
     void *sum_block;    /* the allocation that `sum` is in; NULL: it is in `full` */
-    struct event *free; /* of full or local: its gradient has been sent */
+    struct event *free; /* of full: its gradient has been sent */
     /* With config.noise, sums of squares of blocks (zero_noise.c): of this owner's reduce shard
      * (reduce_shard / 64), and, with config.local, of this worker's micro-batches
      * (piece_count / 64). */
@@ -161,8 +161,8 @@ struct zero {
 
     float *compute_slot; /* fp32 params of the current unit, where they are widened */
     int64_t compute_count;
-    float *gradient_work; /* fp32 gradients of the current unit, where passes cannot write them
-                             where they are sent from */
+    void *gradient_work; /* gradients of the current unit in the compute type, where passes cannot
+                            write them where they are sent from */
     struct gradient_slot gradient_slots[GRADIENT_SLOTS];
     void *contributions; /* owners: (workers, reduce_shard) of the largest piece */
     float *round_sum;    /* a chunk of a round's sum in fp32, where sums have 16 bits */
@@ -339,6 +339,12 @@ static inline enum dtype zero_type_of_sum(const struct zero *zero, bool added_to
 {
     bool one = zero_alone(zero) && zero->reductions == 1 && !added_to;
     return one && zero->sum_type == DTYPE_F32 ? zero->type : zero->sum_type;
+}
+
+/* With config.local, a worker's own sum has the type in which it is sent. */
+static inline bool zero_local_is_sent(const struct zero *zero)
+{
+    return zero->sum_type == zero->type;
 }
 
 /* The first use of a tied piece is the one to which other uses, and other ranks' sums, are

@@ -104,7 +104,9 @@ static enum status create_piece(struct zero *zero, int i)
     for (int k = 0; k < piece->use_count; k++) {
         if (zero->reduce_shard >= 0)
             TRY(alloc_blocks(zero, shard, &piece->uses[k].squares));
-        if (zero->worker && zero->config.local)
+        if (zero->config.local && zero_alone(zero))
+            piece->uses[k].local_squares = piece->uses[k].squares;
+        else if (zero->worker && zero->config.local)
             TRY(alloc_blocks(zero, zero->partition.piece_count[i], &piece->uses[k].local_squares));
     }
     if (piece->lent_sum)
@@ -136,8 +138,9 @@ void noise_free(struct zero *zero)
         struct zero_piece *piece = &zero->pieces[i];
         device_free(device, piece->lent_squares);
         for (int k = 0; k < piece->use_count; k++) {
+            if (piece->uses[k].local_squares != piece->uses[k].squares)
+                device_free(device, piece->uses[k].local_squares);
             device_free(device, piece->uses[k].squares);
-            device_free(device, piece->uses[k].local_squares);
         }
     }
     mem_free(zero->env, zero->squared);
@@ -187,7 +190,7 @@ void noise_send_local(struct zero *zero, int piece, const struct zero_use *use)
     struct stream *stream = zero->reduce_stream;
     int active = roster_active(&zero->roster, zero->reductions, 0);
     int64_t blocks = zero_reduce_shard_count(zero, piece) / OPS_BLOCK;
-    if (!zero->config.noise)
+    if (!zero->config.noise || zero_alone(zero))
         return;
     comm_all_to_all_v(zero->reduce_comm, use->local_squares, zero->contributions,
                       &zero->pieces[piece].reduce_squares, DTYPE_F64, stream);
