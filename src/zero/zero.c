@@ -50,6 +50,13 @@ static enum status check_config(struct env *env, const struct zero_config *confi
     return config->shard_group > 0 ? check_group(env, config, size) : STATUS_OK;
 }
 
+/* How many gradients a step of this many micro-batches sums. */
+static int64_t count_reductions(const struct zero *zero, int64_t micro_batches)
+{
+    int64_t workers = zero->roster.workers;
+    return zero->config.local && micro_batches > workers ? workers : micro_batches;
+}
+
 /* This rank's role: which shards it holds, sums and computes with. */
 static void find_role(struct zero *zero, int rank, int size)
 {
@@ -67,7 +74,8 @@ static void find_role(struct zero *zero, int rank, int size)
     zero->members = r->copies > 1 ? zero->shards : size;
     zero->first_member = r->copies > 1 ? rank / zero->shards * zero->shards : 0;
     c->local = c->local && size > 1; /* one rank sums its own anyway */
-    zero->reductions = c->local && c->micro_batches > r->workers ? r->workers : c->micro_batches;
+    zero->micro_batches = c->micro_batches;
+    zero->reductions = zero->most_reductions = count_reductions(zero, c->micro_batches);
     zero->type = c->micro_batches > 0 ? c->type : zero->ops->type;
     zero->sum_type = c->micro_batches > 0 ? c->sum_type : DTYPE_F32;
     /* One rank owns everything: nothing is sharded and nothing is held twice. */
@@ -120,6 +128,18 @@ void zero_destroy(struct zero *zero)
     comm_destroy(zero->muon_comm);
     zero_memory_free(zero);
     mem_free(zero->env, zero);
+}
+
+enum status zero_set_micro_batches(struct zero *zero, int64_t count)
+{
+    CHECK(count >= 1 && count <= zero->config.micro_batches);
+    if (count == zero->micro_batches)
+        return STATUS_OK;
+    TRY(zero_settle(zero)); /* calls that are in flight read the tables */
+    zero->micro_batches = count;
+    zero->reductions = count_reductions(zero, count);
+    exchange_set_last_round(zero);
+    return STATUS_OK;
 }
 
 const struct roster *zero_roster(const struct zero *zero)

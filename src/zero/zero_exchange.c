@@ -116,10 +116,17 @@ static int alike(const struct zero *zero, int i)
     return first;
 }
 
+void exchange_set_last_round(struct zero *zero)
+{
+    int64_t rounds = roster_rounds(&zero->roster, zero->reductions);
+    for (int i = 0; i < zero->graph->piece_count; i++)
+        fill_reduce(zero, i, roster_active(&zero->roster, zero->reductions, rounds - 1),
+                    &zero->pieces[i].reduce[1]);
+}
+
 enum status exchange_tables_create(struct zero *zero)
 {
     int size = zero->roster.size, pieces = zero->graph->piece_count, distinct = 0;
-    int64_t rounds = roster_rounds(&zero->roster, zero->reductions);
     int64_t *counts;
     for (int i = 0; i < pieces; i++)
         distinct += alike(zero, i) == i;
@@ -140,12 +147,10 @@ enum status exchange_tables_create(struct zero *zero)
         piece->reduce[0] = take(&counts, size);
         piece->reduce[1] = take(&counts, size);
         fill_gather(zero, i, &piece->gather);
-        if (rounds == 0)
-            continue;
         fill_reduce(zero, i, zero->roster.workers, &piece->reduce[0]);
-        fill_reduce(zero, i, roster_active(&zero->roster, zero->reductions, rounds - 1),
-                    &piece->reduce[1]);
     }
+    if (zero->config.micro_batches > 0)
+        exchange_set_last_round(zero);
     return STATUS_OK;
 }
 
