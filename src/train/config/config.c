@@ -330,7 +330,8 @@ static enum status resolve_model(struct env *env, struct options *options,
 
 /* --- the batches and the schedule ----------------------------------------------------------- */
 
-static enum status resolve_batches(struct env *env, struct run_config *config)
+static enum status resolve_batches(struct env *env, struct options *options,
+                                   struct run_config *config)
 {
     struct train_config *train = &config->train;
     if (train->context == 0)
@@ -350,7 +351,10 @@ static enum status resolve_batches(struct env *env, struct run_config *config)
     config->engine.micro_batch = train->micro_batch;
     config->engine.tokens = train->context;
     config->engine.micro_batches = config->reading ? 0 : train->global_batch / train->micro_batch;
-    return STATUS_OK;
+    config->ramp = (struct batch_ramp){.batch = train->global_batch, .context = train->context};
+    if (config->reading)
+        return STATUS_OK;
+    return batch_ramp_parse(options, env, train->batch_ramp, train->micro_batch, &config->ramp);
 }
 
 static enum status resolve_schedule(struct env *env, struct train_config *train)
@@ -479,7 +483,7 @@ static enum status resolve(struct env *env, struct options *options,
     else
         TRY(resolve_planned_vocab(env, config));
     TRY(resolve_model(env, options, config));
-    TRY(resolve_batches(env, config));
+    TRY(resolve_batches(env, options, config));
     if (config->reading) {
         if (!options_is_set(options, "train.eval_batches"))
             config->train.eval_batches = 0;
@@ -524,6 +528,11 @@ void run_config_describe(const struct run_config *config, struct text *text)
                     (long long)train->context, train->context == 1 ? "" : "s",
                     (long long)run_micro_batches(config),
                     run_micro_batches(config) == 1 ? "" : "es", (long long)train->micro_batch);
+        if (config->ramp.count > 0) {
+            text_add(text, "ramp     ");
+            batch_ramp_describe(&config->ramp, text);
+            text_add(text, "\n");
+        }
         text_printf(text, "schedule %s: %lld steps, %lld of warm-up, rate %g to %g\n",
                     schedule_words[train->schedule], (long long)train->steps,
                     (long long)train->warmup, train->lr,
