@@ -436,11 +436,28 @@ static enum status check_bits(struct env *env, const struct run_config *config)
     return STATUS_OK;
 }
 
+/* Memory is allocated for train.global_batch, even if no step has that many sequences. */
+static void warn_of_ramp(struct env *env, const struct run_config *config)
+{
+    const struct batch_ramp *ramp = &config->ramp;
+    int64_t steps = config->train.steps;
+    char end[32];
+    if (batch_ramp_at(ramp, batch_ramp_after(ramp, 0, steps - 1)) == ramp->batch)
+        return;
+    log_warn(env,
+             "train.batch_ramp: the %lld steps of the run end after %s tokens, before a step has "
+             "train.global_batch=%lld sequences; raise train.steps, or lower train.global_batch, "
+             "which decides how much memory is used",
+             (long long)steps, text_human_count(end, (double)batch_ramp_after(ramp, 0, steps)),
+             (long long)ramp->batch);
+}
+
 /* Checks of single keys of a training run. */
 static enum status check_training(struct env *env, const struct run_config *config)
 {
     TRY(check_time(env, "train.max_time", config->train.max_time));
     TRY(check_time(env, "checkpoint.wait_for_space", config->checkpoint.wait_for_space));
+    warn_of_ramp(env, config);
     if (config->train.sample_every > 0 && config->tokenizer == NULL && !config->planning)
         return FAIL(
             env, CONFIG,
