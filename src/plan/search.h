@@ -23,13 +23,15 @@ struct search_space {
     const struct plan_request *request; /* ranks, model, precision, and the values of what is fixed
                                            */
     int64_t global_batch;               /* sequences per step, the same in every layout */
-    int64_t batch_divisor; /* micro-batches divide it, too: smaller steps; 0 = global_batch */
+    int64_t batch_divisor; /* micro-batches divide it, too: there are smaller steps; 0 = none */
     const struct machine_profile *machine;
     int node;      /* ranks per node; a TP group never spans nodes */
     size_t memory; /* per rank; 0: no limit */
     struct search_fixed fixed;
     int most;        /* number of layouts wanted */
     bool exhaustive; /* simulate every layout that fits: for tests of the bound */
+    bool optional;   /* no layout, or none that fits, is a result like any other: nothing is
+                        explained */
 };
 
 struct search_layout {
@@ -58,7 +60,7 @@ struct search_result {
 };
 
 /* The caller frees *result. If no layout fits, count is 0, which is not an error. STATUS_CONFIG if
- * there is no layout at all, with the reason. */
+ * there is no layout at all, with the reason, unless that is optional. */
 enum status search_layouts(struct env *env, const struct search_space *space,
                            struct search_result *result);
 void search_result_free(struct env *env, struct search_result *result);

@@ -326,12 +326,12 @@ static enum status find_batches(struct enumeration *w)
 {
     const struct search_space *space = w->space;
     struct search_points *out = w->out;
-    int64_t asked = space->request->engine.micro_batch;
-    int64_t most = space->batch_divisor > 0 ? space->batch_divisor : space->global_batch;
+    int64_t most = space->global_batch, asked = space->request->engine.micro_batch;
     TRY(mem_alloc_array(w->env, MEM_OTHER, "search", MOST_BATCHES, sizeof *out->batches,
                         &out->batches));
     for (int64_t b = 1; b <= most && out->batch_count < MOST_BATCHES; b++)
-        if (most % b == 0 && (!space->fixed.micro_batch || b == asked))
+        if (most % b == 0 && space->batch_divisor % b == 0 &&
+            (!space->fixed.micro_batch || b == asked))
             out->batches[out->batch_count++] = b;
     return STATUS_OK;
 }

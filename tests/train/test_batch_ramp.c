@@ -19,19 +19,19 @@ static void test_batches_follow_the_tokens(void **state)
     (void)state;
     static const struct {
         int64_t tokens, batch;
-    } cases[] = {{0, 16}, {1999, 16}, {2000, 32}, {7999, 32}, {8000, 64}, {INT64_MAX, 64}};
+    } cases[] = {{0, 16}, {1999, 16}, {2000, 40}, {7999, 40}, {8000, 64}, {INT64_MAX, 64}};
     struct scratch s;
     struct options *options;
     struct batch_ramp ramp;
     scratch_open(&s);
     assert_int_equal(options_create(&s.env, &options), STATUS_OK);
-    assert_int_equal(parse(&s, options, "16@2k,32@8_000", &ramp), STATUS_OK);
+    assert_int_equal(parse(&s, options, "16@2k,40@8_000", &ramp), STATUS_OK);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_int_equal(batch_ramp_at(&ramp, cases[i].tokens), cases[i].batch);
-    assert_int_equal(batch_ramp_divisor(&ramp), 16);
+    assert_int_equal(batch_ramp_divisor(&ramp), 8);
     assert_int_equal(parse(&s, options, "", &ramp), STATUS_OK);
     assert_int_equal(batch_ramp_at(&ramp, 0), 64);
-    assert_int_equal(batch_ramp_divisor(&ramp), 64);
+    assert_int_equal(batch_ramp_divisor(&ramp), 0);
     options_destroy(options);
     scratch_close(&s);
 }

@@ -134,7 +134,7 @@ static int64_t common_divisor(int64_t a, int64_t b)
 
 int64_t batch_ramp_divisor(const struct batch_ramp *ramp)
 {
-    int64_t divisor = ramp->batch;
+    int64_t divisor = 0;
     for (int i = 0; i < ramp->count; i++)
         divisor = common_divisor(divisor, ramp->items[i].batch);
     return divisor;
