@@ -21,9 +21,16 @@ struct scopes *engine_scopes(struct engine *engine)
     return &engine->scopes;
 }
 
+enum status engine_set_micro_batches(struct engine *engine, int64_t count)
+{
+    TRY(zero_set_micro_batches(engine->zero, count));
+    engine->micro_batches = count;
+    return STATUS_OK;
+}
+
 void *engine_input(struct engine *engine, int64_t round, int i)
 {
-    CHECK(round >= 0 && round < engine_rounds(engine) && i < engine->inputs.count);
+    CHECK(round >= 0 && round < engine_most_rounds(engine) && i < engine->inputs.count);
     return engine->inputs.host[i] + (size_t)round * engine->inputs.bytes[i];
 }
 
@@ -108,7 +115,7 @@ static enum status find_bad_loss(struct engine *engine, int64_t *micro_batch)
 {
     double first = -1; /* a double, because pipeline_share passes doubles */
     bool here = !engine->pipeline || pipeline_has_loss(engine->pipeline);
-    for (int64_t m = engine->config.micro_batches - 1; here && m >= 0; m--)
+    for (int64_t m = engine->micro_batches - 1; here && m >= 0; m--)
         first = isfinite(loss_of(engine, engine_rounds(engine), m)) ? first : (double)m;
     if (engine->pipeline)
         TRY(pipeline_share(engine->pipeline, &first));
@@ -163,7 +170,7 @@ static void weigh_micro_batches(struct engine *engine, double count)
 {
     double *weights = zero_weights(engine->zero);
     bool dry = device_is_dry(engine->ops->device);
-    for (int64_t m = 0; weights && m < engine->config.micro_batches; m++) {
+    for (int64_t m = 0; weights && m < engine->micro_batches; m++) {
         double own = dry ? count : loss_of(engine, engine_rounds(engine), m);
         weights[m] = own > 0 ? count / own : 0;
     }
@@ -181,11 +188,11 @@ static struct noise estimate_noise(const struct engine *engine, const struct zer
 {
     const double *weights = zero_weights(engine->zero);
     double n = 0;
-    for (int64_t m = 0; weights && m < engine->config.micro_batches; m++)
+    for (int64_t m = 0; weights && m < engine->micro_batches; m++)
         n += weights[m] > 0;
     if (n < 2 || !isfinite(v->each_square) || !isfinite(v->sum_square))
         return (struct noise){0};
-    double sequences = (double)(engine->config.micro_batch * engine->config.micro_batches);
+    double sequences = (double)(engine->config.micro_batch * engine->micro_batches);
     return (struct noise){.known = true,
                           .square = (n * v->sum_square - v->each_square) / (n - 1),
                           .trace = sequences * (v->each_square - v->sum_square) / (n - 1)};
@@ -206,7 +213,7 @@ static enum status sum_statistics(struct engine *engine)
     TRY(stream_sync(engine->stream));
     TRY(exchange(engine, sum, bytes, engine->all_statistics));
     memset(sum, 0, (size_t)width * sizeof *sum);
-    for (int64_t m = 0; m < engine->config.micro_batches; m++) {
+    for (int64_t m = 0; m < engine->micro_batches; m++) {
         const float *one = engine->all_statistics + (m % workers * rounds + m / workers) * width;
         for (int64_t i = 0; i < width; i++)
             sum[i] += one[i];
@@ -250,7 +257,7 @@ static enum status gradients(struct engine *engine, struct engine_result *result
 {
     int64_t rounds = engine_rounds(engine);
     double count, loss_sum = 0.0;
-    TRY(sum_counts(engine, rounds, engine->config.micro_batches, &count));
+    TRY(sum_counts(engine, rounds, engine->micro_batches, &count));
     if (device_is_dry(engine->ops->device)) /* a plan has no labels; any count will do */
         count = 1;
     if (count == 0)
@@ -280,7 +287,7 @@ static enum status gradients(struct engine *engine, struct engine_result *result
         TRY(stream_sync(engine->side_stream->stream)); /* everything on it has finished by now, or
                                                           has failed */
     scope_end(&engine->scopes, &scope);
-    TRY(add_losses(engine, rounds, engine->config.micro_batches,
+    TRY(add_losses(engine, rounds, engine->micro_batches,
                    &loss_sum)); /* does not wait: everything has finished */
     *result = (struct engine_result){
         .loss = unsigned_nan(loss_sum / count),
@@ -364,7 +371,7 @@ void engine_set_loss_scale(struct engine *engine, struct loss_scale scale)
 
 int64_t engine_eval_rounds(const struct engine *engine)
 {
-    return engine->pipeline ? engine_rounds(engine) : 1;
+    return engine->pipeline ? engine_most_rounds(engine) : 1;
 }
 
 enum status engine_eval(struct engine *engine, int64_t count, double *loss_sum, double *labels)

@@ -25,6 +25,7 @@ struct search_space {
     const struct plan_request *request; /* ranks, model, precision, and the values of what is fixed
                                            */
     int64_t global_batch;               /* sequences per step, the same in every layout */
+    int64_t batch_divisor; /* micro-batches divide it, too: there are smaller steps; 0 = none */
     const struct machine_profile *machine;
     int node;      /* ranks per node; a TP group never spans nodes */
     size_t memory; /* per rank; 0: no limit */

@@ -343,7 +343,8 @@ static enum status find_batches(struct enumeration *w)
     TRY(mem_alloc_array(w->env, MEM_OTHER, "search", MOST_BATCHES, sizeof *out->batches,
                         &out->batches));
     for (int64_t b = 1; b <= most && out->batch_count < MOST_BATCHES; b++)
-        if (most % b == 0 && (!space->fixed.micro_batch || b == asked))
+        if (most % b == 0 && space->batch_divisor % b == 0 &&
+            (!space->fixed.micro_batch || b == asked))
             out->batches[out->batch_count++] = b;
     return STATUS_OK;
 }

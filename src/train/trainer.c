@@ -377,29 +377,33 @@ static void tear_down(struct trainer *t)
 /* Idle ranks need memory and take part in every gather and reduction, but compute nothing. */
 static void warn_of_idle(struct trainer *t)
 {
-    int64_t micro_batches = run_micro_batches(t->config);
+    const struct train_config *train = &t->config->train;
+    int64_t batch = batch_ramp_at(&t->config->ramp, t->done.tokens);
+    int64_t micro_batches = batch / train->micro_batch;
+    bool ramp = batch < train->global_batch;
     int workers = zero_roster(t->session.zero)->workers;
     int64_t idle = workers - micro_batches;
     if (idle > 0)
         log_warn(t->env,
-                 "%" PRId64 " of %d ranks %s nothing to compute: a step has %" PRId64
-                 " micro-batch%s; raise train.global_batch, lower train.micro_batch or use fewer "
-                 "ranks",
-                 idle, workers, idle == 1 ? "has" : "have", micro_batches,
-                 micro_batches == 1 ? "" : "es");
+                 "%" PRId64 " of %d ranks %s nothing to compute%s: a step has %" PRId64
+                 " micro-batch%s; raise %s, lower train.micro_batch or use fewer ranks",
+                 idle, workers, idle == 1 ? "has" : "have", ramp ? " at first" : "", micro_batches,
+                 micro_batches == 1 ? "" : "es",
+                 ramp ? "the sizes of train.batch_ramp" : "train.global_batch");
 }
 
 static void report_ready(struct trainer *t)
 {
     int64_t train_tokens = dataset_train_tokens(t->data);
-    double planned = (double)t->config->train.steps * (double)trainer_step_tokens(t);
+    const struct train_config *train = &t->config->train;
+    double planned = (double)(t->done.tokens + trainer_tokens_left(t));
     struct trainer_facts facts = {.config = t->config,
                                   .folder = t->target->folder,
                                   .parameters = t->summary->parameters,
                                   .train_tokens = train_tokens,
                                   .val_tokens = dataset_eval_tokens(t->data),
                                   .data_bytes = dataset_mapped_bytes(t->data),
-                                  .step_tokens = trainer_step_tokens(t),
+                                  .step_tokens = train->global_batch * train->context,
                                   .flops_per_token = t->flops_per_token,
                                   .epochs = planned / (double)train_tokens,
                                   .first_step = t->first_step,
@@ -528,7 +532,7 @@ static enum status finish(struct trainer *t, enum status st, double seconds)
     if (st != STATUS_OK && st != STATUS_SAVED)
         snprintf(summary->error, sizeof summary->error, "%s", log_first_error(t->env->log));
     summary->seconds = seconds;
-    summary->tokens_per_second = (double)trainer_step_tokens(t) / pace_median(t->pace);
+    summary->tokens_per_second = pace_median(t->pace);
     summary->gauges = gauges_whole(&t->gauges);
     if (!trainer_is_first(t) || (t->first_step > 0 && !moved)) /* keep the earlier summary */
         return st;

@@ -50,6 +50,14 @@ static enum status check_config(struct env *env, const struct zero_config *confi
     return config->shard_group > 0 ? check_group(env, config, size) : STATUS_OK;
 }
 
+/* How many gradients a step of this many micro-batches sums. */
+static int64_t count_reductions(const struct zero *zero, int64_t micro_batches)
+{
+    int64_t workers = zero->roster.workers;
+    bool once = zero->config.local && !zero_alone(zero) && micro_batches > workers;
+    return once ? workers : micro_batches;
+}
+
 /* This rank's role: which shards it holds, sums and computes with. */
 static void find_role(struct zero *zero, int rank, int size)
 {
@@ -69,8 +77,8 @@ static void find_role(struct zero *zero, int rank, int size)
     c->noise = c->noise && c->micro_batches > 1;
     /* One rank sums its own anyway, but a 16-bit sum must be rounded like one that is sent. */
     c->local = c->local && (size > 1 || (c->type != DTYPE_F32 && c->micro_batches > 1));
-    bool once = c->local && size > 1 && c->micro_batches > r->workers;
-    zero->reductions = once ? r->workers : c->micro_batches;
+    zero->micro_batches = c->micro_batches;
+    zero->reductions = zero->most_reductions = count_reductions(zero, c->micro_batches);
     zero->type = c->micro_batches > 0 ? c->type : zero->ops->type;
     zero->sum_type = c->micro_batches > 0 ? c->sum_type : DTYPE_F32;
     /* One rank owns everything: nothing is sharded and nothing is held twice. */
@@ -136,6 +144,18 @@ void zero_destroy(struct zero *zero)
     comm_destroy(zero->muon_comm);
     zero_memory_free(zero);
     mem_free(zero->env, zero);
+}
+
+enum status zero_set_micro_batches(struct zero *zero, int64_t count)
+{
+    CHECK(count >= 1 && count <= zero->config.micro_batches);
+    if (count == zero->micro_batches)
+        return STATUS_OK;
+    TRY(zero_settle(zero)); /* calls that are in flight read the tables */
+    zero->micro_batches = count;
+    zero->reductions = count_reductions(zero, count);
+    exchange_set_last_round(zero);
+    return STATUS_OK;
 }
 
 const struct roster *zero_roster(const struct zero *zero)

@@ -71,7 +71,7 @@ struct zero_config {
     double meta_clip;                /* the same for the tensors of PHASE_META */
     const struct zero_group *groups; /* borrowed */
     int group_count;
-    int64_t micro_batches; /* per step, over all workers; 0 = a read-only store (evaluation,
+    int64_t micro_batches; /* per step at most, over all workers; 0 = a read-only store (evaluation,
                               sampling): no gradients, no optimizer */
     int stage;             /* ZeRO stage, 0 to 3 */
     int prefetch;          /* how many units ahead of compute params are gathered */
@@ -198,6 +198,10 @@ void zero_decode(enum zero_state state, const uint8_t *codes, const uint8_t *sca
                  int64_t count, int threads, float *out);
 
 /* --- inside a step, called by the engine ---------------------------------------------------- */
+/* The number of micro-batches of the following steps, at most config.micro_batches, with which the
+ * store begins. Memory and types of sums follow from the largest number, and bits do not depend on
+ * it. The same on every rank. */
+enum status zero_set_micro_batches(struct zero *zero, int64_t count);
 /* Begin a walk of one micro-batch over units first .. end-1: over a chunk, forward or backward, or,
  * without chunks, over all units in both directions. A forward walk may end before the last
  * unit. */

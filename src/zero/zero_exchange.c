@@ -116,10 +116,22 @@ static int alike(const struct zero *zero, int i)
     return first;
 }
 
+void exchange_set_last_round(struct zero *zero)
+{
+    int64_t rounds = roster_rounds(&zero->roster, zero->reductions);
+    int last = roster_active(&zero->roster, zero->reductions, rounds - 1);
+    for (int i = 0; i < zero->graph->piece_count; i++) {
+        struct zero_piece *piece = &zero->pieces[i];
+        int64_t shard = zero_reduce_shard_count(zero, i);
+        fill_reduce(zero, shard, last, &piece->reduce[1]);
+        if (piece->reduce_squares.send_counts)
+            fill_reduce(zero, shard / OPS_BLOCK, last, &piece->reduce_squares);
+    }
+}
+
 enum status exchange_tables_create(struct zero *zero)
 {
     int size = zero->roster.size, pieces = zero->graph->piece_count, distinct = 0;
-    int64_t rounds = roster_rounds(&zero->roster, zero->reductions);
     bool squares = zero->config.noise && zero->config.local;
     size_t tables = squares ? 4 : 3;
     int64_t *counts;
@@ -143,17 +155,13 @@ enum status exchange_tables_create(struct zero *zero)
         piece->reduce[0] = take(&counts, size);
         piece->reduce[1] = take(&counts, size);
         fill_gather(zero, i, &piece->gather);
-        if (rounds == 0)
-            continue;
-        int64_t shard = zero_reduce_shard_count(zero, i);
-        int last = roster_active(&zero->roster, zero->reductions, rounds - 1);
-        fill_reduce(zero, shard, zero->roster.workers, &piece->reduce[0]);
-        fill_reduce(zero, shard, last, &piece->reduce[1]);
-        if (!squares)
-            continue;
-        piece->reduce_squares = take(&counts, size);
-        fill_reduce(zero, shard / OPS_BLOCK, last, &piece->reduce_squares);
+        fill_reduce(zero, zero_reduce_shard_count(zero, i), zero->roster.workers,
+                    &piece->reduce[0]);
+        if (squares)
+            piece->reduce_squares = take(&counts, size);
     }
+    if (zero->config.micro_batches > 0)
+        exchange_set_last_round(zero);
     return STATUS_OK;
 }
 

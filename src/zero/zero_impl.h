@@ -53,7 +53,8 @@ struct zero_piece {
     struct zero_use *uses; /* in unit order */
     int use_count;
     struct comm_parts gather;    /* the shards of a copy, to its workers */
-    struct comm_parts reduce[2]; /* gradients to their owners: in a full round, and in the last */
+    struct comm_parts reduce[2]; /* gradients to their owners: in a full round, and in the last
+                                    of the current steps (exchange_set_last_round) */
     void *lent_sum;       /* (reduce_shard) sum of a use on another PP stage, before it is added */
     double *lent_squares; /* (reduce_shard / 64) the same of their squares */
     struct comm_parts reduce_squares; /* blocks of squares to their owners, with config.local */
@@ -129,10 +130,12 @@ struct zero {
     int reduce_shard; /* of every piece, that this rank sums; -1: none */
     int members;      /* number of ranks of gather_comm, beginning with first_member */
     int first_member;
-    int64_t reductions;  /* gradients summed in a step: one per micro-batch, or, with
-                           config.local, one per worker */
-    enum dtype type;     /* of params and gradients */
-    enum dtype sum_type; /* of sums of several gradients; see zero_use_type */
+    int64_t micro_batches;   /* of the current steps; config.micro_batches is the most */
+    int64_t reductions;      /* gradients summed in a step: one per micro-batch, or, with
+                               config.local, one per worker */
+    int64_t most_reductions; /* the same in the largest step: decides about memory and types */
+    enum dtype type;         /* of params and gradients */
+    enum dtype sum_type;     /* of sums of several gradients; see zero_use_type */
     bool worker;
     struct partition partition;
     struct zero_piece *pieces;
@@ -337,7 +340,7 @@ static inline bool zero_in_one_call(const struct zero *zero, int batch)
  * gradient is that gradient, which is exact in its own type. */
 static inline enum dtype zero_type_of_sum(const struct zero *zero, bool added_to)
 {
-    bool one = zero_alone(zero) && zero->reductions == 1 && !added_to;
+    bool one = zero_alone(zero) && zero->most_reductions == 1 && !added_to;
     return one && zero->sum_type == DTYPE_F32 ? zero->type : zero->sum_type;
 }
 
@@ -363,11 +366,12 @@ static inline enum dtype zero_sum_type(const struct zero *zero, int piece)
     return zero_use_type(zero, piece, zero->pieces[piece].uses);
 }
 
-/* With one rank and one micro-batch, passes write the gradient directly into the sum. */
+/* With one rank and never more than one micro-batch, passes write the gradient directly into the
+ * sum. */
 static inline bool zero_sum_is_gradient(const struct zero *zero, int piece,
                                         const struct zero_use *use)
 {
-    return zero_alone(zero) && zero->reductions == 1 &&
+    return zero_alone(zero) && zero->most_reductions == 1 &&
            zero_use_type(zero, piece, use) == zero->type;
 }
 
@@ -394,6 +398,8 @@ void zero_piece_tensors(const struct unit_graph *graph, int piece, int *first, i
 /* --- zero_exchange.c ------------------------------------------------------------------------ */
 enum status exchange_open(struct zero *zero);
 enum status exchange_tables_create(struct zero *zero);
+/* Fill the tables of the last round for zero->reductions. No reduction is in flight. */
+void exchange_set_last_round(struct zero *zero);
 /* full (on every worker) = the shards of its copy. Enqueued on the gather stream; the caller has
  * made that stream wait for the shards and for `full`. */
 void shards_to_members(struct zero *zero, int piece, const void *shard, void *full);

@@ -160,7 +160,7 @@ static enum status alloc_sum(struct zero *zero, int i, const char *what, int k)
     struct zero_piece *piece = &zero->pieces[i];
     struct zero_use *use = &piece->uses[k];
     enum dtype type = zero_use_type(zero, i, use);
-    bool one_round = roster_rounds(&zero->roster, zero->reductions) == 1;
+    bool one_round = roster_rounds(&zero->roster, zero->most_reductions) == 1;
     bool in_gradient = use->full && dtype_bytes(type) == dtype_bytes(zero->type);
     bool shared = k == 0 && zero->roster.copies > 1;
     int64_t reduce_shard = zero_reduce_shard_count(zero, i), shard = zero_shard_count(zero, i);

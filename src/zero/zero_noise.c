@@ -176,7 +176,7 @@ void noise_add_local(struct zero *zero, int piece, const struct zero_use *use, c
                      int64_t round)
 {
     struct zero_range whole = {0, zero->partition.piece_count[piece]};
-    int64_t m = roster_micro_batch(&zero->roster, zero->config.micro_batches, round);
+    int64_t m = roster_micro_batch(&zero->roster, zero->micro_batches, round);
     if (!use->local_squares)
         return;
     if (round == 0)

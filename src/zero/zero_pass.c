@@ -279,7 +279,7 @@ static void add_own(struct zero *zero, int piece, struct zero_use *use, const vo
 
 static bool has_gradient(const struct zero *zero, int64_t round)
 {
-    return roster_micro_batch(&zero->roster, zero->config.micro_batches, round) >= 0;
+    return roster_micro_batch(&zero->roster, zero->micro_batches, round) >= 0;
 }
 
 /* Gradients stay on the worker until the last round; then their sum is sent as if it were a single
@@ -296,7 +296,7 @@ static void reduce_local(struct zero *zero, int piece, struct zero_use *use, int
         else if (from != use->local)
             device_accumulate(zero->stream, use->local, sum, from, type, count);
     }
-    if (round + 1 < roster_rounds(&zero->roster, zero->config.micro_batches))
+    if (round + 1 < roster_rounds(&zero->roster, zero->micro_batches))
         return;
     if (has_gradient(zero, 0))
         round_gradient(zero, piece, use, round);

@@ -19,6 +19,7 @@ struct rig_config {
     enum dtype compute;       /* of ops; f32 by default, on a GPU always `type` */
     int threads, recompute;
     int64_t batch, tokens, micro_batches;
+    const int64_t *ramp;             /* borrowed: micro-batches of each step; NULL: always all */
     double clip, meta_clip, eps;     /* eps 0: 1e-8 */
     enum optimizer_kind optimizer;   /* with Nesterov momentum 0.95 where it has one */
     bool no_momentum;                /* sgd */
@@ -239,6 +240,8 @@ static inline void rig_fill(struct rig *rig, int64_t step, int64_t m)
 static inline struct engine_result rig_step(struct rig *rig, int64_t step)
 {
     struct engine_result result;
+    if (rig->config.ramp)
+        assert_ok(engine_set_micro_batches(rig->engine, rig->config.ramp[step]));
     for (int64_t round = 0; round < engine_rounds(rig->engine); round++) {
         int64_t m = engine_micro_batch(rig->engine, round);
         if (m >= 0)

@@ -338,6 +338,28 @@ static void test_fixed_settings_stay(void **state)
     env_destroy(&env);
 }
 
+/* Where smaller steps exist, too, micro-batches divide all of them. */
+static void test_micro_batches_divide_all_steps(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct machine_profile machine = machine_of(1e10, 1e9);
+    struct plan_request request = request_of(1);
+    struct search_space space = space_of(&request, &machine);
+    space.fixed = (struct search_fixed){.tp = true, .pp = true};
+    space.most = 100;
+    for (space.batch_divisor = 0; space.batch_divisor <= 2; space.batch_divisor++) {
+        int64_t most = 0;
+        struct search_result result = search(&env, &space);
+        for (int i = 0; i < result.count; i++)
+            if (result.layouts[i].request.engine.micro_batch > most)
+                most = result.layouts[i].request.engine.micro_batch;
+        assert_int_equal(most, space.batch_divisor == 0 ? 16 : space.batch_divisor);
+        search_result_free(&env, &result);
+    }
+    env_destroy(&env);
+}
+
 static void test_each_mesh_is_listed_once(void **state)
 {
     (void)state;
@@ -498,6 +520,7 @@ int main(void)
         cmocka_unit_test(test_less_memory_changes_the_choice),
         cmocka_unit_test(test_local_sums_are_found),
         cmocka_unit_test(test_fixed_settings_stay),
+        cmocka_unit_test(test_micro_batches_divide_all_steps),
         cmocka_unit_test(test_each_mesh_is_listed_once),
         cmocka_unit_test(test_limits_of_the_architecture),
         cmocka_unit_test(test_ties_go_to_the_simplest),

@@ -203,6 +203,16 @@ static void test_giving_up_equal_bits_is_explicit(void **state)
                 "run.deterministic: false changes nothing here");
 }
 
+/* Steps of 4 sequences of 24 tokens: the seventh is the first after 576. */
+static void test_a_ramp_that_does_not_end_is_a_warning(void **state)
+{
+    (void)state;
+    expect_bits(false, "train.batch_ramp=4@576 train.steps=7", STATUS_OK, false, NULL);
+    expect_bits(false, "train.batch_ramp=4@576 train.steps=6", STATUS_OK, false,
+                "train.batch_ramp: the 6 steps of the run end after 576 tokens, before a step has "
+                "train.global_batch=8 sequences; raise train.steps");
+}
+
 static void test_reading_needs_a_model(void **state)
 {
     (void)state;
@@ -244,6 +254,7 @@ int main(void)
         cmocka_unit_test(test_sars_has_its_own_defaults),
         cmocka_unit_test(test_wrong_settings_are_refused),
         cmocka_unit_test(test_giving_up_equal_bits_is_explicit),
+        cmocka_unit_test(test_a_ramp_that_does_not_end_is_a_warning),
         cmocka_unit_test(test_reading_needs_a_model),
         cmocka_unit_test(test_help_lists_the_keys),
     };

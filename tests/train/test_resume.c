@@ -385,6 +385,13 @@ int main(void)
         {.name = "fp16, rounded at random",
          .test_func = test_a_resumed_run_has_the_same_bits,
          .initial_state = "precision.mode=fp16 optimizer.rounding=stochastic"},
+        /* It stops where the batch changes (after steps 4 and 8), before and after. */
+        {.name = "a batch ramp",
+         .test_func = test_a_resumed_run_has_the_same_bits,
+         .initial_state = "precision.mode=fp32 train.batch_ramp=4@300,8@1k"},
+        {.name = "a batch ramp, bf16",
+         .test_func = test_a_resumed_run_has_the_same_bits,
+         .initial_state = "precision.mode=bf16 train.batch_ramp=4@300,8@1k"},
         {.name = "SARS",
          .test_func = test_a_resumed_run_has_the_same_bits,
          .initial_state = "precision.mode=fp32 " SARS},

@@ -198,6 +198,7 @@ static enum status search_on(struct cli *cli, struct options *options,
     view.alone = node == 0;
     struct search_space space = {.request = &request,
                                  .global_batch = config->train.global_batch,
+                                 .batch_divisor = batch_ramp_divisor(&config->ramp),
                                  .machine = &cluster,
                                  .node = cluster.comm.node,
                                  .memory = asked->memory > 0 ? (size_t)asked->memory

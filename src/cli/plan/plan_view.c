@@ -354,6 +354,8 @@ static enum status write_table(struct cli *cli, const struct plan_view *view, st
         text_add(text, "\n");
     }
     describe_memory(text, view);
+    if (view->config->ramp.count > 0)
+        text_add(text, "note     memory and traffic are those of the largest step of the ramp\n");
     if (!view->config->device.loaded)
         text_printf(text, "scratch  is that of the back end '%s', because %s\n", view->request->ops,
                     view->config->device.why);

@@ -248,6 +248,8 @@ static void print_step_json(struct train_view *view, const struct trainer_step *
     json_out_int(json, "step", step->step);
     json_out_int(json, "steps", step->steps);
     json_out_int(json, "tokens", step->tokens);
+    if (step->batch > 0)
+        json_out_int(json, "batch", step->batch);
     json_out_real(json, "loss", step->loss);
     json_out_real(json, "grad_norm", step->grad_norm);
     json_out_real(json, "lr", step->lr);

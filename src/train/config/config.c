@@ -330,7 +330,8 @@ static enum status resolve_model(struct env *env, struct options *options,
 
 /* --- the batches and the schedule ----------------------------------------------------------- */
 
-static enum status resolve_batches(struct env *env, struct run_config *config)
+static enum status resolve_batches(struct env *env, struct options *options,
+                                   struct run_config *config)
 {
     struct train_config *train = &config->train;
     if (train->context == 0)
@@ -350,7 +351,10 @@ static enum status resolve_batches(struct env *env, struct run_config *config)
     config->engine.micro_batch = train->micro_batch;
     config->engine.tokens = train->context;
     config->engine.micro_batches = config->reading ? 0 : train->global_batch / train->micro_batch;
-    return STATUS_OK;
+    config->ramp = (struct batch_ramp){.batch = train->global_batch, .context = train->context};
+    if (config->reading)
+        return STATUS_OK;
+    return batch_ramp_parse(options, env, train->batch_ramp, train->micro_batch, &config->ramp);
 }
 
 static enum status resolve_schedule(struct env *env, struct train_config *train)
@@ -426,11 +430,28 @@ static enum status check_bits(struct env *env, const struct run_config *config)
     return STATUS_OK;
 }
 
+/* Memory is allocated for train.global_batch, even if no step has that many sequences. */
+static void warn_of_ramp(struct env *env, const struct run_config *config)
+{
+    const struct batch_ramp *ramp = &config->ramp;
+    int64_t steps = config->train.steps;
+    char end[32];
+    if (batch_ramp_at(ramp, batch_ramp_after(ramp, 0, steps - 1)) == ramp->batch)
+        return;
+    log_warn(env,
+             "train.batch_ramp: the %lld steps of the run end after %s tokens, before a step has "
+             "train.global_batch=%lld sequences; raise train.steps, or lower train.global_batch, "
+             "which decides how much memory is used",
+             (long long)steps, text_human_count(end, (double)batch_ramp_after(ramp, 0, steps)),
+             (long long)ramp->batch);
+}
+
 /* Checks of single keys of a training run. */
 static enum status check_training(struct env *env, const struct run_config *config)
 {
     TRY(check_time(env, "train.max_time", config->train.max_time));
     TRY(check_time(env, "checkpoint.wait_for_space", config->checkpoint.wait_for_space));
+    warn_of_ramp(env, config);
     if (config->train.sample_every > 0 && config->tokenizer == NULL && !config->planning)
         return FAIL(
             env, CONFIG,
@@ -478,7 +499,7 @@ static enum status resolve(struct env *env, struct options *options,
     else
         TRY(resolve_planned_vocab(env, config));
     TRY(resolve_model(env, options, config));
-    TRY(resolve_batches(env, config));
+    TRY(resolve_batches(env, options, config));
     if (config->reading) {
         if (!options_is_set(options, "train.eval_batches"))
             config->train.eval_batches = 0;
@@ -523,6 +544,11 @@ void run_config_describe(const struct run_config *config, struct text *text)
                     (long long)train->context, train->context == 1 ? "" : "s",
                     (long long)run_micro_batches(config),
                     run_micro_batches(config) == 1 ? "" : "es", (long long)train->micro_batch);
+        if (config->ramp.count > 0) {
+            text_add(text, "ramp     ");
+            batch_ramp_describe(&config->ramp, text);
+            text_add(text, "\n");
+        }
         text_printf(text, "schedule %s: %lld steps, %lld of warm-up, rate %g to %g\n",
                     schedule_words[train->schedule], (long long)train->steps,
                     (long long)train->warmup, train->lr,

@@ -15,6 +15,9 @@ static const struct option train_list[] = {
     {TRAIN(micro_batch, INT), .fallback = "8", RANGE(1, 1e6), .help = "sequences per micro-batch"},
     {TRAIN(global_batch, INT), .fallback = "0", RANGE(0, 1e9),
      .help = "sequences per step, a multiple of train.micro_batch; 0 = one micro-batch"},
+    {TRAIN(batch_ramp, STRING), .fallback = "", .value_name = "SIZE@TOKENS,...",
+     .help = "smaller batches at the start: SIZE sequences per step until TOKENS tokens have been "
+             "trained on, then the next; train.global_batch after the last"},
     {TRAIN(context, INT), .fallback = "0", RANGE(0, 1e7),
      .help = "tokens per sequence; 0 = model.context"},
     {TRAIN(lr, REAL), .fallback = "6e-4", RANGE(0, 1e3), .help = "peak learning rate"},

@@ -258,6 +258,8 @@ static enum status write_step(struct metrics *metrics, const struct trainer_step
     add_known(line, "power_w", step->gauges.watts);
     add_known(line, "temperature_c", step->gauges.celsius);
     text_printf(line, ",\"skipped\":%s", step->skipped ? "true" : "false");
+    if (step->batch > 0)
+        text_printf(line, ",\"batch\":%lld", (long long)step->batch);
     if (!isnan(step->loss_scale))
         add_real(line, "loss_scale", step->loss_scale);
     if (step->noise.steps > 0) {

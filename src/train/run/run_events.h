@@ -27,9 +27,9 @@ struct trainer_facts { /* known when everything is built, before the first step 
     int64_t parameters;
     int64_t train_tokens, val_tokens; /* of the data; 0 = none */
     uint64_t data_bytes;              /* of mapped data files; not in any rank's account */
-    int64_t step_tokens;              /* global_batch * context */
+    int64_t step_tokens;              /* of the largest step: global_batch * context */
     double flops_per_token;
-    double epochs;                  /* steps * step_tokens / train_tokens */
+    double epochs;                  /* tokens of the whole run / train_tokens */
     int64_t first_step;             /* the step after which the run resumes; 0 = a new run */
     const struct resume_load *load; /* cost of reading the state */
     const struct footprint_worst *held;
@@ -42,6 +42,7 @@ struct trainer_facts { /* known when everything is built, before the first step 
 struct trainer_step {
     int64_t step, steps; /* step counts from 1 */
     int64_t tokens;      /* so far */
+    int64_t batch;       /* sequences of this step; 0 = always train.global_batch */
     double loss, grad_norm, lr;
     double seconds, tokens_per_second;
     double mfu;         /* 0 .. 1; NAN = not known */
