@@ -134,8 +134,8 @@ static void warn_gaps(struct env *env, const struct batch *batch)
     for (int i = 0; i < batch->critical; i++)
         if (!batch->rungs[i].passes) {
             log_warn(env,
-                     "batch %" PRId64 " is worse than a smaller one, but %" PRId64
-                     " is not: the losses are noisy; raise --tokens or --tolerance",
+                     "batch %" PRId64 " fails although %" PRId64
+                     " passes: the losses are noisy; raise --tokens or --tolerance",
                      batch->rungs[i].batch, batch->rungs[batch->critical].batch);
             return;
         }
