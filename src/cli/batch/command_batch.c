@@ -430,7 +430,7 @@ const struct command command_batch = {
         "sizes over the same\n"
         "tokens. The critical batch is the largest whose loss at the end is at most the lowest "
         "loss of the smaller\n"
-        "ones plus --tolerance: up to it, a larger batch saves steps and costs nothing. The loss "
+        "ones plus --tolerance: up to it, a larger batch saves steps at the same loss. The loss "
         "is "
         "that of the run's\n"
         "held-out data; without such data, the mean training loss over the last fifth.\n"
