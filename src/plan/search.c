@@ -262,6 +262,8 @@ static enum status finish(struct search *s)
     struct search_result *out = s->out;
     out->possible = s->points.possible;
     out->too_large += s->points.too_large;
+    if (count == 0 && s->space->optional)
+        return STATUS_OK;
     if (count == 0 && out->refused + (out->possible == 0) > 0 &&
         out->refused == out->possible - out->too_large)
         return report_none(s);

@@ -29,6 +29,8 @@ struct search_space {
     struct search_fixed fixed;
     int most;        /* number of layouts wanted */
     bool exhaustive; /* simulate every layout that fits: for tests of the bound */
+    bool optional;   /* no layout, or none that fits, is a result like any other: nothing is
+                        explained */
 };
 
 struct search_layout {
@@ -57,7 +59,7 @@ struct search_result {
 };
 
 /* The caller frees *result. If no layout fits, count is 0, which is not an error. STATUS_CONFIG if
- * there is no layout at all, with the reason. */
+ * there is no layout at all, with the reason, unless that is optional. */
 enum status search_layouts(struct env *env, const struct search_space *space,
                            struct search_result *result);
 void search_result_free(struct env *env, struct search_result *result);

@@ -92,7 +92,8 @@ struct zero_config {
     const struct zero_chunk *chunks; /* borrowed; units that are walked forward and, later, back */
     int chunk_count;                 /* 0 = all units are walked forward and back at once */
     bool snapshot;                   /* allocate host memory for zero_snapshot */
-    zero_gradient_fn *gradient;      /* NULL: none; not with tensor parallelism */
+    bool noise; /* add up squares for the noise scale; needs at least two micro-batches a step */
+    zero_gradient_fn *gradient; /* NULL: none; not with tensor parallelism */
     void *gradient_user;
 };
 
@@ -217,6 +218,9 @@ struct zero_verdict {
     double meta_norm;  /* the same for PHASE_META; 0 where the model has none */
     int bad_tensor;    /* first tensor with a non-finite gradient; -1: none */
     int64_t bad_index; /* the first such element in it */
+    /* With config.noise: the weighted squares of the micro-batches' gradients, and the squares of
+     * their sum, both unscaled (zero_noise.c). */
+    double each_square, sum_square;
 };
 /* Sum the uses, apply the gates and limits of the tensors (unit.h), compute the norms, and find
  * non-finite gradients. `scale` is the factor of the loss. `statistics` is the model's summed
@@ -232,6 +236,10 @@ enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
  * following passes: scale / count. */
 const struct step_scalars *zero_scalars(const struct zero *zero);
 void zero_loss_scale(struct zero *zero, double scale, double count);
+
+/* With config.noise: the weight of each micro-batch's squares, (micro_batches), to be set before
+ * the first pass of a step. NULL: they are not added. */
+double *zero_weights(const struct zero *zero);
 
 /* For tests and tools: the summed gradient of one tensor, still multiplied by the loss scale. Valid
  * between zero_judge and the next step. */

@@ -373,6 +373,7 @@ enum status zero_memory_create(struct zero *zero)
         TRY(device_alloc(device, MEM_COMM, "sum of a round", ZERO_STAGING * sizeof(float),
                          &zero->round_sum));
     TRY(norm_create(zero));
+    TRY(noise_create(zero));
     TRY(device_alloc(device, MEM_SCRATCH, "non-finite index", sizeof *zero->nonfinite,
                      &zero->nonfinite));
     return zero_segments_create(zero);
@@ -432,6 +433,7 @@ static void free_slots(struct zero *zero)
 void zero_memory_free(struct zero *zero)
 {
     struct device *device = zero->ops->device;
+    noise_free(zero);
     for (int i = 0; zero->pieces && i < zero->graph->piece_count; i++)
         free_piece(zero, &zero->pieces[i]);
     free_slots(zero);

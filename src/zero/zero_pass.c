@@ -259,7 +259,7 @@ static void round_gradient(struct zero *zero, int piece, struct zero_use *use, i
 static void send_gradient(struct zero *zero, int piece, struct zero_use *use, int64_t round)
 {
     const void *from = zero->worker ? wire_address(zero, piece, use->unit) : NULL;
-    reduce_shards_to_owners(zero, piece, from, round, use->sum);
+    reduce_shards_to_owners(zero, piece, from, round, use);
     if (zero->worker)
         event_record(wire_free(zero, use), zero->reduce_stream);
 }
@@ -277,6 +277,7 @@ static void reduce_local(struct zero *zero, int piece, struct zero_use *use, int
     enum dtype type = zero->ops->type;
     if (has_gradient(zero, round)) {
         const void *from = gradient_address(zero, piece, use->unit, round);
+        noise_add_local(zero, piece, use, from, round);
         if (from != use->local && round == 0) /* otherwise the first is there already */
             ops_cast(zero->ops, zero->stream, use->local, DTYPE_F32, from, type, count);
         else if (from != use->local)
@@ -287,6 +288,7 @@ static void reduce_local(struct zero *zero, int piece, struct zero_use *use, int
     if (has_gradient(zero, 0))
         round_gradient(zero, piece, use, round);
     send_gradient(zero, piece, use, 0);
+    noise_send_local(zero, piece, use);
 }
 
 static void reduce_each(struct zero *zero, int piece, struct zero_use *use, int64_t round)
@@ -299,6 +301,7 @@ static void reduce_each(struct zero *zero, int piece, struct zero_use *use, int6
     }
     const void *from = zero_widens(zero) ? wire_address(zero, piece, use->unit)
                                          : gradient_address(zero, piece, use->unit, round);
+    noise_add(zero, zero->stream, piece, use, from, 1, round);
     if (from != use->sum) /* the first micro-batch may be there already */
         add_contributions(zero, zero->stream, use->sum, from, 1, zero->partition.piece_count[piece],
                           round == 0);

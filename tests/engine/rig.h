@@ -25,7 +25,7 @@ struct rig_config {
     const struct zero_group *groups; /* borrowed */
     int group_count;
     int stage, prefetch, servers, group;
-    bool local;
+    bool local, noise;
     enum dtype type, sum_type;
     bool stochastic;      /* 16-bit params use stochastic rounding, seeded with RIG_SEED */
     int pp, chunks, kind; /* PP stages, chunks per stage and schedule; pp 0: no pipeline */
@@ -152,6 +152,7 @@ static inline enum status rig_build(struct rig *rig)
                                .servers = c->servers,
                                .shard_group = c->group,
                                .local = c->local,
+                               .noise = c->noise,
                                .type = c->type,
                                .sum_type = c->sum_type,
                                .stochastic = c->stochastic,

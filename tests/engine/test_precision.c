@@ -145,6 +145,7 @@ static void test_memory_matches_the_paper(void **state)
             config.stage = stage;
             config.micro_batches = ranks;
             config.sum_type = DTYPE_BF16;
+            config.noise = false;
             struct trace trace = run(config, ranks);
             size_t psi = (size_t)padded_count(ranks);
             size_t cut = (size_t)(16 - whole[stage]) * psi / (size_t)ranks;
@@ -162,6 +163,7 @@ static void test_memory_of_wide_sums_and_groups(void **state)
     struct rig_config config = narrow_config(1, DTYPE_BF16);
     config.micro_batches = 4;
     config.stage = 1;
+    config.noise = false;
     struct trace trace = run(config, 4);
     assert_int_equal(trace.state, 4 * psi + 16 * psi / 4);
     free(trace.params);
@@ -205,6 +207,7 @@ static void test_traffic_of_local_sums(void **state)
     (void)state;
     struct rig_config config = base_config(1);
     config.stage = 2;
+    config.noise = false;
     struct trace each = run(config, 2);
     config.local = true;
     struct trace local = run(config, 2);

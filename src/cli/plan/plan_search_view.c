@@ -20,7 +20,7 @@ static double mfu_of(const struct plan_search_view *view, const struct search_la
     return tokens_of(view) * view->result->flops_per_token / layout->time.step / peak;
 }
 
-static char *say_seconds(char out[32], double seconds)
+char *plan_search_seconds(char out[32], double seconds)
 {
     if (seconds < 60)
         snprintf(out, 32, seconds < 1 ? "%.3g ms" : "%.3g s",
@@ -105,7 +105,7 @@ static void describe_measured(struct text *text, const struct plan_search_view *
             request->threads, threads, request->threads);
 }
 
-static void describe(struct text *text, const struct plan_search_view *view)
+void plan_search_describe(const struct plan_search_view *view, struct text *text)
 {
     const struct search_space *space = view->space;
     const struct search_result *result = view->result;
@@ -160,7 +160,7 @@ static void row(struct text *text, const struct plan_search_view *view, int i)
     text_printf(text, "%2d %3d %4d %5d %6s %12s  %-9s  %-14s", i + 1, (int)request->parallel.tp,
                 (int)request->parallel.pp, layout->dp, stage, batch,
                 recompute_word(request->engine.recompute), say_schedule(word, request));
-    text_printf(text, "%10s", say_seconds(word, time->step));
+    text_printf(text, "%10s", plan_search_seconds(word, time->step));
     text_printf(text, " %10s", text_human_count(word, tokens_of(view) / time->step));
     snprintf(share, sizeof share, "%.1f %%", 100 * mfu_of(view, layout));
     text_printf(text, " %7s", view->peak > 0 ? share : "-");
@@ -186,7 +186,7 @@ static void sent(struct text *text, const struct search_layout *layout)
 static void write_table(struct cli *cli, const struct plan_search_view *view, struct text *text)
 {
     const struct search_result *result = view->result;
-    describe(text, view);
+    plan_search_describe(view, text);
     if (result->count == 0)
         return;
     text_printf(text, "\n%s    tp   pp    dp  stage  micro-batch  recompute  %-14s", //

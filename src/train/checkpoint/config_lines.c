@@ -83,6 +83,7 @@ enum config_weight config_weight_of(const char *line)
                                             "engine.",
                                             "data.cache:",
                                             "train.log_every:",
+                                            "train.noise_scale:",
                                             "train.max_time:",
                                             "train.stop_at:",
                                             "train.branch:",

@@ -443,6 +443,11 @@ static enum status check_training(struct env *env, const struct run_config *conf
             env, CONFIG,
             "train.sample_every: text samples need data.tokenizer, the one that made the token "
             "files");
+    if (config->train.noise_scale && run_micro_batches(config) < 2)
+        log_warn(env,
+                 "train.noise_scale: a step with one micro-batch cannot tell its noise; set "
+                 "train.micro_batch to at most half of train.global_batch (%lld)",
+                 (long long)config->train.global_batch);
     return check_bits(env, config);
 }
 

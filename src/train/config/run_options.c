@@ -35,6 +35,9 @@ static const struct option train_list[] = {
     {TRAIN(eps, REAL), .fallback = "1e-8", RANGE(1e-30, 1), .help = "AdamW's epsilon"},
     {TRAIN(clip, REAL), .fallback = "1", RANGE(0, 1e9),
      .help = "maximum gradient norm; 0 = no clipping, the default of model.arch sars"},
+    {TRAIN(noise_scale, BOOL), .fallback = "false",
+     .help = "measure the gradient noise scale, which tells how large a batch is worth having; "
+             "needs at least two micro-batches per step"},
     {TRAIN(seed, INT), .fallback = "1", RANGE(0, 9e18),
      .help = "seed of initial values, sample order, text samples and stochastic rounding"},
     {TRAIN(max_skips, INT), .fallback = "5", RANGE(1, 1e9),
