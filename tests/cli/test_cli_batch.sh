@@ -99,11 +99,12 @@ cmp -s <(result stopped) <(result whole) || fail "resumed: $(result stopped)"
 
 # a rung that diverges is a result; without held-out data the training loss is compared; the noise
 # scale of the run is shown where it was measured
-cp -r run noisy
-sed -i 's/^{"step":8,/&"noise_scale":21.5,/; s/^{"step":9,/&"noise_scale":99,/' noisy/metrics.jsonl
+ok "$sifr" train "${run[@]}" --train.noise_scale=true --out=noisy
 ok "$sifr" batch noisy "${ladder[@]}" --data.split=0 --out=noise
 has 'loss: of training, mean over the last 512 tokens'
-has 'noise +B_simple 21.5 sequences at step 8'
+scale=$(sed -n 's/^{"step":8,.*"noise_scale":\([0-9.e+]*\).*/\1/p' noisy/metrics.jsonl)
+[ -n "$scale" ] || fail "no noise scale in the record of step 8"
+has "noise +B_simple $(printf %.3g "$scale") sequences at step 8"
 grep -q '"compared": "train_loss"' noise/batch.json || fail "compared: $(cat noise/batch.json)"
 ok "$sifr" train "${small[@]}" --train.micro_batch=2 --train.global_batch=2 --train.steps=2 --train.lr=10 --train.clip=0 --optimizer.kind=sgd \
     --train.schedule=constant --data.path=text.txt --data.tokenizer=train:300 --out=wild

@@ -59,7 +59,7 @@ static void print_plot(struct cli *cli, const struct batch *batch)
     struct plot_point points[BATCH_RUNGS];
     struct text text;
     for (int i = 0; i < batch->count; i++)
-        points[i] = (struct plot_point){log2((double)batch->rungs[i].batch), batch->rungs[i].loss};
+        points[i] = (struct plot_point){(double)batch->rungs[i].batch, batch->rungs[i].loss};
     const struct plot plot = {.width = console->width < WIDTH_MAX ? console->width : WIDTH_MAX,
                               .height = HEIGHT,
                               .line = points,
@@ -69,11 +69,12 @@ static void print_plot(struct cli *cli, const struct batch *batch)
                               .line_on = console_style(console, STYLE_CYAN),
                               .mark_on = console_style(console, STYLE_YELLOW),
                               .off = console_style(console, STYLE_PLAIN),
-                              .ascii = console->ascii};
+                              .ascii = console->ascii,
+                              .log_x = true};
     text_init(&text, cli->env);
     plot_draw(&plot, &text);
     if (text.bytes > 0) {
-        console_line(console, "\nloss by log2(sequences per step)");
+        console_line(console, "\nloss by sequences per step, on a logarithmic axis");
         console_write(console, text_string(&text), text.bytes);
     }
     text_free(&text);

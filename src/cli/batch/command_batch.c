@@ -16,7 +16,6 @@
 #include "base/file.h"
 #include "base/named.h"
 #include "cli/batch/batch.h"
-#include "cli/records.h"
 #include "comm/launcher.h"
 #include "train/checkpoint/checkpoint_keep.h"
 #include "train/checkpoint/config_lines.h"
@@ -99,9 +98,10 @@ static enum status refuse_keys(struct batch_job *job)
 /* Settings of the run that do not suit a rung. Those that the user gives here hold. */
 static const struct {
     const char *key, *value;
-} default_keys[] = {{"train.max_time", ""},      {"train.sample_every", "0"},
-                    {"checkpoint.every", "0"},   {"checkpoint.major", "0"},
-                    {"checkpoint.fallback", ""}, {"run.threads", "0"}};
+} default_keys[] = {{"train.max_time", ""},        {"train.sample_every", "0"},
+                    {"checkpoint.every", "0"},     {"checkpoint.major", "0"},
+                    {"checkpoint.fallback", ""},   {"run.threads", "0"},
+                    {"train.noise_scale", "false"}};
 enum { DEFAULT_KEYS = sizeof default_keys / sizeof *default_keys };
 
 /* The configuration of the checkpoint, below what the user has set. */
@@ -115,6 +115,7 @@ static enum status load_config(struct batch_job *job)
         given[i] = options_is_set(options, default_keys[i].key);
     TRY(checkpoint_open(job->cli->env, job->batch.checkpoint, &checkpoint));
     const char *yaml = checkpoint_state(checkpoint)->config;
+    job->batch.noise_scale = noise_scale_value(&checkpoint_state(checkpoint)->progress.noise);
     enum status st =
         *yaml ? options_load_yaml_text(options, yaml, strlen(yaml), job->batch.checkpoint)
               : FAIL(job->cli->env, CONFIG,
@@ -128,32 +129,6 @@ static enum status load_config(struct batch_job *job)
 }
 
 /* --- the plan ------------------------------------------------------------------------------- */
-
-struct noise {
-    double step; /* records after this step do not count */
-    double scale;
-};
-
-static void read_noise(void *user, const json_t *record)
-{
-    struct noise *noise = user;
-    const json_t *scale = json_object_get(record, "noise_scale");
-    if (json_is_number(scale) && json_number_value(json_object_get(record, "step")) <= noise->step)
-        noise->scale = json_number_value(scale);
-}
-
-/* The noise scale of the run up to the checkpoint, where it was measured (train.noise_scale). */
-static enum status find_noise(struct batch_job *job)
-{
-    struct noise noise = {.step = (double)job->batch.step, .scale = NAN};
-    char *path;
-    TRY(path_join(job->cli->env, job->batch.run, "metrics.jsonl", &path));
-    enum status st =
-        file_exists(path) ? records_read(job->cli->env, path, read_noise, &noise) : STATUS_OK;
-    mem_free(job->cli->env, path);
-    job->batch.noise_scale = noise.scale;
-    return st;
-}
 
 static enum status plan(struct batch_job *job)
 {
@@ -172,8 +147,7 @@ static enum status plan(struct batch_job *job)
                       ? (enum batch_rule)settings->rule
                       : batch_rule_of((enum optimizer_kind)config->optimizer.kind);
     TRY(batch_ladder_make(job->cli->env, settings->batches, batch));
-    TRY(batch_plan(job->cli->env, settings->tokens, batch));
-    return find_noise(job);
+    return batch_plan(job->cli->env, settings->tokens, batch);
 }
 
 /* --- base.yaml ------------------------------------------------------------------------------ */
