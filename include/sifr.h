@@ -267,8 +267,8 @@ struct sifr_options {
     int prefetch;             /* units ahead of compute whose parameters are gathered */
     int servers;              /* the last ranks own all shards and compute nothing; 0: none */
     int shard_group;          /* ranks that hold one copy of the state together; 0: all */
-    int sum_locally; /* 1: each rank sums its micro-batches first: less traffic, but the bits depend
-                        on the number of ranks */
+    int sum_locally; /* 1: each rank sums its micro-batches first, in the type `sum`: less traffic,
+                        but all gradients on every rank, and the bits depend on their number */
     int pipeline;    /* PP stages; 0 or 1: none */
     enum sifr_schedule schedule;
     int chunks; /* per PP stage; 0: 2 if interleaved, else 1 */

@@ -67,8 +67,10 @@ static void find_role(struct zero *zero, int rank, int size)
     zero->members = r->copies > 1 ? zero->shards : size;
     zero->first_member = r->copies > 1 ? rank / zero->shards * zero->shards : 0;
     c->noise = c->noise && c->micro_batches > 1;
-    c->local = c->local && size > 1; /* one rank sums its own anyway */
-    zero->reductions = c->local && c->micro_batches > r->workers ? r->workers : c->micro_batches;
+    /* One rank sums its own anyway, but a 16-bit sum must be rounded like one that is sent. */
+    c->local = c->local && (size > 1 || (c->type != DTYPE_F32 && c->micro_batches > 1));
+    bool once = c->local && size > 1 && c->micro_batches > r->workers;
+    zero->reductions = once ? r->workers : c->micro_batches;
     zero->type = c->micro_batches > 0 ? c->type : zero->ops->type;
     zero->sum_type = c->micro_batches > 0 ? c->sum_type : DTYPE_F32;
     /* One rank owns everything: nothing is sharded and nothing is held twice. */

@@ -78,8 +78,8 @@ struct zero_config {
     int servers;           /* the last `servers` ranks own all shards and compute nothing; 0 = all
                               ranks own shards */
     int shard_group;       /* ranks that together hold one copy of the state; 0 = all ranks */
-    bool local; /* each worker sums its own micro-batches and sends the sum: the bits then depend on
-                   the number of workers */
+    bool local; /* each worker sums its own micro-batches in sum_type and sends the sum once per
+                   step: the bits then depend on the number of workers */
     enum dtype type;     /* of parameters and gradients: f32, bf16 or f16. Ops have the same type or
                             f32. A read-only store has the type of the ops */
     enum dtype sum_type; /* of the summed gradient: f32, or bf16 (each round's sum is formed in f32

@@ -27,13 +27,13 @@
 /* One unit's gradient of a piece. */
 struct zero_use {
     int unit;
-    void *full;   /* (piece_count) gradient of this worker's micro-batch; NULL: in a slot */
-    float *local; /* (piece_count) sum of this worker's micro-batches, with config.local; may be
-                     `full` */
+    void *full;  /* (piece_count) gradient of this worker's micro-batch; NULL: in a slot */
+    void *local; /* (piece_count) sum of this worker's micro-batches in sum_type, with
+                    config.local; may be `full`, and is `sum` on one rank */
     void
         *sum; /* (reduce_shard) sum over the step's micro-batches, at the owner, in zero_use_type */
     void *sum_block;    /* the allocation that `sum` is in; NULL: it is in `full` */
-    struct event *free; /* of full or local: its gradient has been sent */
+    struct event *free; /* of full: its gradient has been sent */
     /* With config.noise, sums of squares of blocks (zero_noise.c): of this owner's reduce shard
      * (reduce_shard / 64), and, with config.local, of this worker's micro-batches
      * (piece_count / 64). */
@@ -59,6 +59,7 @@ struct zero_piece {
     struct comm_parts reduce_squares; /* blocks of squares to their owners, with config.local */
     struct zero_range *squared;       /* the elements of the piece whose squares count */
     int squared_count;
+    bool changes;            /* its sums, before the norm is computed */
     struct event *published; /* full has the owners' newest values */
 };
 
@@ -160,8 +161,8 @@ struct zero {
 
     float *compute_slot; /* fp32 params of the current unit, where they are widened */
     int64_t compute_count;
-    float *gradient_work; /* fp32 gradients of the current unit, where passes cannot write them
-                             where they are sent from */
+    void *gradient_work; /* gradients of the current unit in the compute type, where passes cannot
+                            write them where they are sent from */
     struct gradient_slot gradient_slots[GRADIENT_SLOTS];
     void *contributions; /* owners: (workers, reduce_shard) of the largest piece */
     float *round_sum;    /* a chunk of a round's sum in fp32, where sums have 16 bits */
@@ -340,6 +341,12 @@ static inline enum dtype zero_type_of_sum(const struct zero *zero, bool added_to
     return one && zero->sum_type == DTYPE_F32 ? zero->type : zero->sum_type;
 }
 
+/* With config.local, a worker's own sum has the type in which it is sent. */
+static inline bool zero_local_is_sent(const struct zero *zero)
+{
+    return zero->sum_type == zero->type;
+}
+
 /* The first use of a tied piece is the one to which other uses, and other ranks' sums, are
  * added. */
 static inline enum dtype zero_use_type(const struct zero *zero, int piece,
@@ -402,10 +409,19 @@ void add_contributions(struct zero *zero, struct stream *stream, void *sum, cons
 
 /* --- zero_norm.c ---------------------------------------------------------------------------- */
 enum status norm_create(struct zero *zero);
+/* What the blocks are. */
+enum norm_blocks {
+    NORM_SUMS,           /* squares of the summed gradients; those of another phase count as zero */
+    NORM_SQUARES,        /* the squares of the pieces' first uses (zero_noise.c) */
+    NORM_CHANGED_SQUARES /* the same where a piece changes; otherwise those of the last call */
+};
+struct norm_source {
+    enum norm_blocks blocks;
+    enum unit_phase phase; /* of NORM_SUMS */
+};
 /* The sum of squares of the gradients of one phase. */
 enum status norm_of_sums(struct zero *zero, enum unit_phase phase, double *square_sum);
-/* The sum of the squares of the pieces' first uses (zero_noise.c). */
-enum status norm_of_squares(struct zero *zero, double *sum);
+enum status norm_of_squares(struct zero *zero, enum norm_blocks blocks, double *sum);
 
 /* A sum of many numbers whose bits depend only on their order, not on how they were split. Numbers
  * 0, 1, 2, ... are the leaves of a binary tree. A node covers 2^level leaves, starting at a
@@ -439,12 +455,6 @@ static inline int norm_first_level(struct block_range range)
 /* --- zero_norm_parts.c ---------------------------------------------------------------------- */
 /* Count and allocate the parts. The blocks are numbered. */
 enum status norm_parts_create(struct zero *zero);
-/* What the blocks are: the squares of the summed gradients of a phase, those of another counting as
- * zero; or zero_use.squares. */
-struct norm_source {
-    enum unit_phase phase;
-    bool squares;
-};
 /* Copy all parts of this rank to the host. */
 enum status norm_read_parts(struct zero *zero, struct norm_source source);
 /* zero->nodes = this rank's nodes, in block order. */
@@ -464,9 +474,11 @@ void noise_add(struct zero *zero, struct stream *stream, int piece, const struct
 void noise_add_local(struct zero *zero, int piece, const struct zero_use *use, const void *gradient,
                      int64_t round);
 void noise_send_local(struct zero *zero, int piece, const struct zero_use *use);
-/* The weighted squares of all micro-batches, before the uses are added; and then the squares of
- * their sum. */
+/* The weighted squares of all micro-batches, before the uses are added. */
 enum status noise_judge_each(struct zero *zero, double *sum);
+/* The lent sums have arrived. */
+void noise_add_lent(struct zero *zero);
+/* The squares of the sum of all micro-batches; called after norm_of_sums of PHASE_MAIN. */
 enum status noise_judge_sum(struct zero *zero, double *sum);
 
 /* --- zero_params.c -------------------------------------------------------------------------- */

@@ -8,7 +8,11 @@
  * An owner sees each micro-batch's gradient just before it is added. It adds the squares to one
  * double for every block of 64 elements, in the order of the micro-batches; the blocks are then
  * added by the tree of the norm (zero_norm.c). So the bits of A depend on the layout no more than
- * those of the norm. When A is known, the same blocks take the squares of S.
+ * those of the norm.
+ *
+ * S is the square of the norm, except for the pieces whose sums change before the norm is computed:
+ * tied ones, gated ones. When A is known, their blocks take the squares of S; all other blocks are
+ * those of the norm.
  *
  * The uses of a tied piece are never added for a single micro-batch. So each use counts as elements
  * of its own, in A and in S. Elements whose gradient is partial, and those of PHASE_META, count in
@@ -80,6 +84,19 @@ static enum status alloc_blocks(struct zero *zero, int64_t elements, double **bl
                         (size_t)(elements / OPS_BLOCK) * sizeof **blocks, blocks);
 }
 
+/* Are the sums of a piece changed between the last micro-batch and the norm? */
+static bool changes(const struct zero *zero, int i)
+{
+    int t, end;
+    if (zero->pieces[i].use_count > 1 || zero->pieces[i].lent_sum || zero_is_partial(zero, i) ||
+        zero->config.gradient)
+        return true;
+    for (zero_piece_tensors(zero->graph, i, &t, &end); t < end; t++)
+        if (zero->graph->tensors[t].gated || zero->graph->tensors[t].limit > 0)
+            return true;
+    return false;
+}
+
 static enum status create_piece(struct zero *zero, int i)
 {
     struct zero_piece *piece = &zero->pieces[i];
@@ -87,7 +104,9 @@ static enum status create_piece(struct zero *zero, int i)
     for (int k = 0; k < piece->use_count; k++) {
         if (zero->reduce_shard >= 0)
             TRY(alloc_blocks(zero, shard, &piece->uses[k].squares));
-        if (zero->worker && zero->config.local)
+        if (zero->config.local && zero_alone(zero))
+            piece->uses[k].local_squares = piece->uses[k].squares;
+        else if (zero->worker && zero->config.local)
             TRY(alloc_blocks(zero, zero->partition.piece_count[i], &piece->uses[k].local_squares));
     }
     if (piece->lent_sum)
@@ -106,6 +125,7 @@ enum status noise_create(struct zero *zero)
                         (size_t)zero->config.micro_batches, sizeof *zero->weights, &zero->weights));
     for (int i = 0; i < graph->piece_count; i++) {
         find_ranges(zero, i, zero->squared + graph->pieces[i].first_param);
+        zero->pieces[i].changes = changes(zero, i);
         TRY(create_piece(zero, i));
     }
     return STATUS_OK;
@@ -118,8 +138,9 @@ void noise_free(struct zero *zero)
         struct zero_piece *piece = &zero->pieces[i];
         device_free(device, piece->lent_squares);
         for (int k = 0; k < piece->use_count; k++) {
+            if (piece->uses[k].local_squares != piece->uses[k].squares)
+                device_free(device, piece->uses[k].local_squares);
             device_free(device, piece->uses[k].squares);
-            device_free(device, piece->uses[k].local_squares);
         }
     }
     mem_free(zero->env, zero->squared);
@@ -169,7 +190,7 @@ void noise_send_local(struct zero *zero, int piece, const struct zero_use *use)
     struct stream *stream = zero->reduce_stream;
     int active = roster_active(&zero->roster, zero->reductions, 0);
     int64_t blocks = zero_reduce_shard_count(zero, piece) / OPS_BLOCK;
-    if (!zero->config.noise)
+    if (!zero->config.noise || zero_alone(zero))
         return;
     comm_all_to_all_v(zero->reduce_comm, use->local_squares, zero->contributions,
                       &zero->pieces[piece].reduce_squares, DTYPE_F64, stream);
@@ -216,10 +237,10 @@ enum status noise_judge_each(struct zero *zero, double *sum)
     }
     if (zero->pipe.comm)
         TRY(add_lent_squares(zero));
-    TRY(norm_of_squares(zero, sum));
+    TRY(norm_of_squares(zero, NORM_SQUARES, sum));
     for (int i = 0; zero->reduce_shard >= 0 && i < zero->graph->piece_count; i++) {
         struct zero_piece *piece = &zero->pieces[i];
-        if (!zero_is_learned(zero, i))
+        if (!zero_is_learned(zero, i) || !piece->changes)
             continue;
         clear(zero->stream, piece->uses[0].squares, zero_reduce_shard_count(zero, i));
         for (int k = 0; k < piece->use_count; k++)
@@ -229,13 +250,15 @@ enum status noise_judge_each(struct zero *zero, double *sum)
     return STATUS_OK;
 }
 
-enum status noise_judge_sum(struct zero *zero, double *sum)
+void noise_add_lent(struct zero *zero)
 {
-    if (!zero->config.noise)
-        return STATUS_OK;
-    for (int i = 0; zero->reduce_shard >= 0 && i < zero->graph->piece_count; i++)
-        if (zero->pieces[i].lent_sum)
+    for (int i = 0; zero->config.noise && i < zero->graph->piece_count; i++)
+        if (zero->pieces[i].lent_squares)
             add_squares(zero, zero->stream, i, own_part(zero, i), zero->pieces[i].lent_sum,
                         zero_type_of_sum(zero, false), 1, zero->pieces[i].uses[0].squares);
-    return norm_of_squares(zero, sum);
+}
+
+enum status noise_judge_sum(struct zero *zero, double *sum)
+{
+    return zero->config.noise ? norm_of_squares(zero, NORM_CHANGED_SQUARES, sum) : STATUS_OK;
 }

@@ -348,7 +348,7 @@ enum status norm_of_sums(struct zero *zero, enum unit_phase phase, double *squar
     return sum_of_tree(zero, (struct norm_source){.phase = phase}, square_sum);
 }
 
-enum status norm_of_squares(struct zero *zero, double *sum)
+enum status norm_of_squares(struct zero *zero, enum norm_blocks blocks, double *sum)
 {
-    return sum_of_tree(zero, (struct norm_source){.squares = true}, sum);
+    return sum_of_tree(zero, (struct norm_source){.blocks = blocks}, sum);
 }

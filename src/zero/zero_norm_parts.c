@@ -107,7 +107,7 @@ static void want_blocks(struct zero *zero, struct wanted *wanted, int piece, int
     const struct unit_piece *unit_piece = &zero->graph->pieces[piece];
     const struct zero_use *use = &zero->pieces[piece].uses[0];
     int64_t base = zero->reduce_shard * zero_reduce_shard_count(zero, piece);
-    if (wanted->source.squares) {
+    if (wanted->source.blocks != NORM_SUMS) {
         device_copy(zero->stream, sums, use->squares + first - base / OPS_BLOCK,
                     (size_t)(end - first) * sizeof *sums);
         return;
@@ -174,13 +174,28 @@ static void form_parts(struct zero *zero, int piece, struct block_range range,
     }
 }
 
+/* Leave the parts of a range as they are. */
+static void keep_parts(struct zero *zero, struct block_range range, struct forming *forming)
+{
+    struct cut cut = cut_range(range);
+    form_wide(zero, forming);
+    forming->wide += (cut.tail - cut.middle) >> PART_LEVEL;
+    forming->single += cut.middle - range.first + range.end - cut.tail;
+}
+
 enum status norm_read_parts(struct zero *zero, struct norm_source source)
 {
     struct forming forming = {
         .wanted.source = source, .wide = zero->parts, .single = zero->parts + zero->wide_count};
-    for (int i = 0; i < zero->graph->piece_count; i++)
-        if (zero_is_learned(zero, i))
-            form_parts(zero, i, norm_reduce_shard_blocks(zero, i, zero->reduce_shard), &forming);
+    for (int i = 0; i < zero->graph->piece_count; i++) {
+        struct block_range range = norm_reduce_shard_blocks(zero, i, zero->reduce_shard);
+        if (!zero_is_learned(zero, i))
+            continue;
+        if (source.blocks == NORM_CHANGED_SQUARES && !zero->pieces[i].changes)
+            keep_parts(zero, range, &forming);
+        else
+            form_parts(zero, i, range, &forming);
+    }
     form_wide(zero, &forming);
     CHECK_EQ(forming.wide - zero->parts, zero->wide_count);
     CHECK_EQ(forming.single - zero->parts, zero->part_count);

@@ -128,11 +128,40 @@ static inline void compare(const struct trace *plain, struct rig_config config, 
         fail_msg("other bits: tp %d, pipeline of %d x %d, kind %d; stage %d, %d ranks, %d servers, "
                  "groups "
                  "of %d, prefetch %d, recompute "
-                 "%d, %s, sums %s",
+                 "%d, %s, sums %s%s",
                  config.tp, config.pp, config.chunks, config.kind, config.stage, ranks,
                  config.servers, config.group, config.prefetch, config.recompute,
-                 dtype_name(config.type), dtype_name(config.sum_type));
+                 dtype_name(config.type), dtype_name(config.sum_type),
+                 config.local ? ", local" : "");
     free(other.params);
+}
+
+/* Runs with config.local on one number of workers have the same bits, whatever the ZeRO stage,
+ * servers, shard groups and pipeline. Returns the plain one, of ZeRO stage 0. */
+static inline struct trace compare_local(struct rig_config config, int workers)
+{
+    config.local = true;
+    struct trace plain = run(config, workers);
+    for (int stage = 1; stage <= 3; stage++) {
+        struct rig_config other = config;
+        other.stage = stage;
+        other.recompute = stage - 1;
+        compare(&plain, other, workers);
+        other.delays = 1e-4;
+        other.servers = stage == 2 ? 2 : 1;
+        compare(&plain, other, workers + other.servers);
+        other.servers = 0;
+        other.group = workers == 4 ? 2 : 1;
+        compare(&plain, other, workers);
+        other = config;
+        other.stage = stage;
+        other.pp = 2, other.chunks = 1;
+        other.kind = stage == 3 ? TIMETABLE_ZERO_BUBBLE : TIMETABLE_1F1B;
+        compare(&plain, other, 2 * workers);
+        other.servers = 1;
+        compare(&plain, other, 2 * (workers + 1));
+    }
+    return plain;
 }
 
 /* --- allocations that fail ------------------------------------------------------------------ */

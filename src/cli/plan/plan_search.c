@@ -19,6 +19,7 @@ static struct search_fixed fixed_by(const struct options *options)
         .schedule = options_is_set(options, "parallel.schedule"),
         .chunks = options_is_set(options, "parallel.chunks"),
         .shard_group = options_is_set(options, "zero.shard_group"),
+        .accumulate = options_is_set(options, "zero.accumulate"),
     };
 }
 

@@ -53,6 +53,7 @@ void plan_search_keys(const struct plan_search_view *view, const struct search_l
         key_int(view, text, "parallel.chunks", parallel->chunks, "0");
     key_int(view, text, "zero.stage", request->zero.stage, "0");
     key_int(view, text, "zero.shard_group", request->zero.shard_group, "0");
+    key_word(view, text, "zero.accumulate", plan_search_sums(layout), "each");
     key_word(view, text, "engine.recompute", recompute_word(request->engine.recompute), "none");
 }
 

@@ -77,6 +77,8 @@ void plan_search_describe(const struct plan_search_view *view, struct text *text
 char *plan_search_seconds(char out[32], double seconds);
 /* Append "tp 8, pp 16, dp 128, stage 1, micro-batch 1, recompute full, interleaved 4". */
 void plan_search_say(const struct search_layout *layout, struct text *text);
+/* The value of zero.accumulate. */
+const char *plan_search_sums(const struct search_layout *layout);
 
 /* --- plan_search_line.c ------------------------------------------------------------------- */
 /* Append the keys of a layout that the user did not set and that differ from their defaults:

@@ -124,7 +124,7 @@ static const struct option precision_list[] = {
      .fallback = "fp32",
      .choices = sum_words,
      .help = "type of summed gradients in bf16 and fp16 runs; if this is bf16, results depend on "
-             "the number of ranks"},
+             "the number of workers"},
 };
 const struct option_table precision_options = {
     .title = "precision", .options = precision_list, .count = COUNT(precision_list)};
@@ -164,9 +164,10 @@ static const struct option ranks_list[] = {
      RANKS(accumulate),
      .fallback = "each",
      .choices = accumulate_words,
-     .help =
-         "when gradients are sent: each = after every micro-batch; local = once per step, needs "
-         "run.deterministic=false"},
+     .help = "when gradients are sent: each = after every micro-batch; local = once per step, "
+             "after each worker has summed its own in the type of precision.accumulate: less "
+             "traffic, but every worker holds all gradients, and results depend on the number of "
+             "workers"},
     {.key = "comm.backend",
      .type = OPTION_CHOICE,
      RANKS(backend),
