@@ -117,7 +117,8 @@ static enum status check_room(struct trainer *t)
 static enum status open_folder(struct trainer *t)
 {
     int64_t every = t->config->train.sample_every;
-    int64_t sampled = every > 0 ? t->step / every * every : 0;
+    int64_t recorded = t->load.branched ? 0 : t->step; /* the last step of this folder */
+    int64_t sampled = every > 0 ? recorded / every * every : 0;
     if (!trainer_is_first(t))
         return STATUS_OK;
     bool held = t->lock != NULL;
@@ -134,7 +135,7 @@ static enum status open_folder(struct trainer *t)
     TRY(checkpoint_keep_set_aside(t->env, t->checkpoints,
                                   t->saves.last_step - t->saves.in_fallback));
     /* metrics.jsonl first: it marks the config.yaml as that of a run */
-    TRY(metrics_create(t->env, t->target->folder, t->step, sampled, t->target->config_yaml,
+    TRY(metrics_create(t->env, t->target->folder, recorded, sampled, t->target->config_yaml,
                        text_sampler_bytes(t->sampler), t->routing, &t->metrics));
     const char *yaml = t->target->config_yaml;
     char *path;
@@ -166,14 +167,17 @@ static enum status find_fallback(struct trainer *t, bool wanted, char **folder)
 
 static void note_resumed(struct trainer *t, const char *folder)
 {
-    t->step = t->first_step = t->saves.last_step = t->done.step;
-    t->saves.in_fallback = t->load.in_fallback;
+    t->step = t->first_step = t->done.step;
     if (t->done.scaled)
         engine_set_loss_scale(t->engine, t->done.scale);
     t->summary->steps = t->summary->first_step = t->step;
     t->summary->tokens = t->done.tokens;
     t->summary->skipped = t->done.skipped;
     t->summary->loss = t->done.loss;
+    if (t->load.branched) /* the folder has no checkpoint yet */
+        return;
+    t->saves.last_step = t->step;
+    t->saves.in_fallback = t->load.in_fallback;
     snprintf(t->summary->checkpoint, sizeof t->summary->checkpoint, "%s/step-%" PRId64, folder,
              t->step);
 }
@@ -205,6 +209,7 @@ static enum status resume(struct trainer *t, bool wanted, bool *found)
     TRY(find_fallback(t, wanted, &second));
     const struct resume_source source = {.folder = t->checkpoints,
                                          .second = second,
+                                         .branch = t->config->train.branch,
                                          .direct = t->config->checkpoint.direct,
                                          .wanted = wanted,
                                          .config_yaml = t->target->config_yaml,
@@ -274,7 +279,10 @@ static enum status open_data(struct trainer *t)
     t->folder_is_new = !file_exists(t->target->folder);
     if (t->session.comm)
         TRY(comm_barrier(t->session.comm)); /* every rank has looked: now it may be created */
-    TRY(path_join(t->env, t->target->folder, "cache", &t->cache));
+    if (*data.cache)
+        TRY(mem_strdup(t->env, data.cache, &t->cache));
+    else
+        TRY(path_join(t->env, t->target->folder, "cache", &t->cache));
     data.cache = t->cache;
     return dataset_create(t->env, &data, config->tokenizer, config->model.vocab,
                           config->train.context, (uint64_t)config->train.seed, &t->data);
@@ -310,7 +318,8 @@ static enum status join_ranks(struct trainer *t)
     if (t->session.comm)
         TRY(check_agreement(t));
     if (trainer_is_first(t)) {
-        TRY(dataset_prune_cache(t->data, t->cache));
+        if (!*config->data.cache) /* else other runs may use what this one does not */
+            TRY(dataset_prune_cache(t->data, t->cache));
         TRY(fingerprint_take(t->env, run_compute(config).backend, config->device.name, &t->print));
         TRY(agreement_print_data(t->env, t->data, config->train.context, &t->data_hash));
         TRY(dataset_digest(t->data, &t->data_files));
@@ -351,7 +360,8 @@ static enum status build(struct trainer *t)
     enum status st = build_parts(t);
     if (st != STATUS_OK && !t->metrics && t->folder_is_new && t->cache) {
         /* A failed start leaves no new folder behind. */
-        token_cache_discard(t->cache);
+        if (!*t->config->data.cache)
+            token_cache_discard(t->cache);
         rmdir(t->target->folder); /* fails if it is not empty */
     }
     TRY(agree(t, st));
@@ -507,7 +517,8 @@ static enum status finish(struct trainer *t, enum status st, double seconds)
     if (sound)
         trainer_suspend_steps(t); /* saving reports its failure */
     trainer_begin_phase(t, "checkpoint after step", NULL);
-    const struct checkpoint_progress *done = st == STATUS_DIVERGED ? NULL : &t->done;
+    bool kept = st == STATUS_OK ? t->config->checkpoint.last : st != STATUS_DIVERGED;
+    const struct checkpoint_progress *done = kept ? &t->done : NULL;
     enum status saved = sound && begun ? run_saves_finish(&t->saves, done) : STATUS_OK;
     if (sound && st != STATUS_DIVERGED && saved == STATUS_OK && t->callbacks->all_saved)
         t->callbacks->all_saved(t->callbacks->user);

@@ -9,6 +9,7 @@
 #include "base/host.h"
 #include "comm/launcher.h"
 #include "comm/comm.h"
+#include "train/checkpoint/checkpoint_keep.h"
 #include "train/data/data_config.h"
 #include "train/weights/model_file.h"
 #include "train/models/model_source.h"
@@ -465,6 +466,25 @@ static enum status check_training(struct env *env, const struct run_config *conf
     return check_bits(env, config);
 }
 
+/* The folder of a run means its newest checkpoint now, so that config.yaml names what the run
+ * started from. That checkpoint may be missing: a run that resumes does not need it. */
+static enum status resolve_branch(struct env *env, struct options *options, const char **branch)
+{
+    char *folder, *path = NULL;
+    int64_t step = -1;
+    if (!**branch)
+        return STATUS_OK;
+    TRY(path_join(env, *branch, "checkpoints", &folder));
+    enum status st = checkpoint_keep_newest(env, folder, INT64_MAX, &step);
+    if (st == STATUS_OK && step >= 0)
+        st = checkpoint_keep_path(env, folder, "", step, "", &path);
+    if (st == STATUS_OK && path)
+        st = options_keep(options, path, branch);
+    mem_free(env, path);
+    mem_free(env, folder);
+    return st == STATUS_OK ? path_make_absolute(env, options, branch) : st;
+}
+
 /* --- everything ----------------------------------------------------------------------------- */
 
 static enum status resolve(struct env *env, struct options *options,
@@ -510,6 +530,7 @@ static enum status resolve(struct env *env, struct options *options,
     TRY(optimizer_resolve(env, options, config));
     if (config->planning)
         return STATUS_OK;
+    TRY(resolve_branch(env, options, &config->train.branch));
     TRY(path_make_absolute(env, options, &config->model.path));
     return data_paths_make_absolute(env, options, &config->data);
 }

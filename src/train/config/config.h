@@ -37,6 +37,7 @@ struct train_config {
     int64_t max_skips;
     const char *max_time; /* a duration for deadline_parse; "" = none */
     int64_t stop_at;      /* save and stop after this step; 0 = none */
+    const char *branch;   /* checkpoint that a new run starts from; "" = none */
     int64_t log_every;
 };
 

@@ -50,6 +50,10 @@ static const struct option train_list[] = {
              "none; the time limit of a Slurm job always applies too"},
     {TRAIN(stop_at, INT), .fallback = "0", RANGE(0, 1e12),
      .help = "step after which the run saves and stops; raise or omit it to resume; 0 = none"},
+    {TRAIN(branch, STRING), .fallback = "", .value_name = "DIR",
+     .help =
+         "checkpoint of another run, or that run's folder for its newest: a new run starts from "
+         "it, with its optimizer state, step and data position"},
     {TRAIN(log_every, INT), .fallback = "10", RANGE(1, 1e12),
      .help = "steps between printed lines; metrics.jsonl has every step"},
     {TRAIN(eval_every, INT), .fallback = "250", RANGE(0, 1e12),
@@ -77,11 +81,14 @@ const struct option_table train_options = {
     .offset = offsetof(struct checkpoint_config, name)
 static const struct option checkpoint_list[] = {
     {CHECKPOINT(every, INT), .fallback = "1000", RANGE(0, 1e12),
-     .help = "steps between checkpoints; 0 = only the one at the end, which is always saved"},
+     .help = "steps between checkpoints; 0 = only the one at the end"},
     {CHECKPOINT(keep, INT), .fallback = "2", RANGE(1, 1e9),
      .help = "number of newest checkpoints to keep"},
     {CHECKPOINT(major, INT), .fallback = "0", RANGE(0, 1e12),
      .help = "steps between checkpoints that are kept forever; 0 = none"},
+    {CHECKPOINT(last, BOOL), .fallback = "true",
+     .help = "save when the last step is done; false = keep only the metrics of a finished run (a "
+             "run that is stopped is always saved)"},
     {CHECKPOINT(async, BOOL), .fallback = "true",
      .help = "save in the background; needs memory for a copy of the state"},
     {CHECKPOINT(direct, BOOL), .fallback = "true",
