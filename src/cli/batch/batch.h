@@ -35,7 +35,8 @@ struct batch {                            /* open; strings are borrowed */
     const char *run, *checkpoint, *out;   /* folders */
     int64_t step;                         /* of the checkpoint */
     int64_t ranks;                        /* 0 = one, without -n */
-    int64_t run_batch, micro_batch;       /* sequences */
+    int64_t run_batch, micro_batch;       /* sequences; the first at the checkpoint */
+    int64_t seen;                         /* tokens up to the checkpoint */
     int64_t context;                      /* tokens per sequence */
     double peak, rate;                    /* train.lr of the run, and its rate at the checkpoint */
     enum batch_rule rule;                 /* not AUTO */

@@ -72,6 +72,7 @@ static enum status find_checkpoint(struct batch_job *job, const char *folder)
 static const struct {
     const char *key, *value, *instead;
 } set_keys[] = {{"train.global_batch", NULL, "use --batches"},
+                {"train.batch_ramp", "", "use --batches"},
                 {"train.lr", NULL, "use --lr-rule"},
                 {"train.steps", NULL, "use --tokens"},
                 {"train.branch", NULL, "use --checkpoint"},
@@ -115,7 +116,9 @@ static enum status load_config(struct batch_job *job)
         given[i] = options_is_set(options, default_keys[i].key);
     TRY(checkpoint_open(job->cli->env, job->batch.checkpoint, &checkpoint));
     const char *yaml = checkpoint_state(checkpoint)->config;
-    job->batch.noise_scale = noise_scale_value(&checkpoint_state(checkpoint)->progress.noise);
+    const struct checkpoint_progress *progress = &checkpoint_state(checkpoint)->progress;
+    job->batch.noise_scale = noise_scale_value(&progress->noise);
+    job->batch.seen = progress->tokens;
     enum status st =
         *yaml ? options_load_yaml_text(options, yaml, strlen(yaml), job->batch.checkpoint)
               : FAIL(job->cli->env, CONFIG,
@@ -137,7 +140,7 @@ static enum status plan(struct batch_job *job)
     const struct schedule schedule = run_schedule(config);
     struct batch *batch = &job->batch;
     batch->ranks = settings->n;
-    batch->run_batch = config->train.global_batch;
+    batch->run_batch = batch_ramp_at(&config->ramp, batch->seen);
     batch->micro_batch = config->train.micro_batch;
     batch->context = config->train.context;
     batch->peak = config->train.lr;
