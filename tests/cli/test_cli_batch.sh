@@ -116,6 +116,13 @@ has 'rule linear'
 ok "$sifr" batch wild --batches=2,64 --tokens=4096 --train.max_skips=1 # not trained again
 ! grep -q skipped err || fail "a rung that diverged was trained again: $(cat err)"
 
+# --- a run with a ramp: its batch is that of the checkpoint ------------------------------------------
+ok "$sifr" train "${small[@]}" --train.micro_batch=2 --train.global_batch=8 --train.batch_ramp=2@1,4@1M --train.steps=3 --data.path=text.txt \
+    --data.tokenizer=train:300 --out=ramp
+ok "$sifr" batch ramp --batches=8 --tokens=1000
+has '^ +4 .* the run.s own batch$'
+expect 2 'train.batch_ramp .*: sifr batch sets this key itself; use --batches' "$sifr" batch ramp --train.batch_ramp=2@1M
+
 # --- mistakes -------------------------------------------------------------------------------------
 expect 2 'missing argument; usage: sifr batch RUN' "$sifr" batch
 expect 2 "there is no 'nowhere'" "$sifr" batch nowhere

@@ -140,7 +140,11 @@ static enum status plan(struct batch_job *job)
     const struct schedule schedule = run_schedule(config);
     struct batch *batch = &job->batch;
     batch->ranks = settings->n;
-    batch->run_batch = batch_ramp_at(&config->ramp, batch->seen);
+    struct batch_ramp ramp = {.batch = config->train.global_batch,
+                              .context = config->train.context};
+    TRY(batch_ramp_parse(job->options, job->cli->env, config->train.batch_ramp,
+                         config->train.micro_batch, &ramp));
+    batch->run_batch = batch_ramp_at(&ramp, batch->seen);
     batch->micro_batch = config->train.micro_batch;
     batch->context = config->train.context;
     batch->peak = config->train.lr;
