@@ -410,7 +410,6 @@ static enum status publish_params(struct zero *zero, bool all)
 
 enum status zero_publish(struct zero *zero, int64_t updates)
 {
-    TRY(zero_finish_update(zero));
     for (int i = 0; zero->shard >= 0 && i < zero->graph->piece_count; i++)
         if (zero_piece_has_master(zero, i) && zero->pieces[i].master)
             ops_cast(zero->ops, zero->stream, zero->pieces[i].shard, zero->type,
