@@ -14,13 +14,13 @@ enum { RANKS = 2, SEED = 3, MOST = 150 };
 
 /* --- the model -------------------------------------------------------------------------------- */
 
-/* One piece per tensor. No pass reads `unread`, but its gradient is written. `table` is tied. */
+/* One piece per tensor, most with a part on both ranks. No pass reads `unread`, but its gradient is written. `table` is tied. */
 enum { TABLE, BIAS, MAP, UNREAD, TENSORS };
 static const struct unit_tensor tensors[TENSORS] = {
     [TABLE] = {"table", 2, {11, 13}, .init = INIT_NORMAL, .init_scale = 1, .decay = true},
     [BIAS] = {"bias", 1, {70}, .init = INIT_ONE},
     [MAP] = {"map", 2, {10, 15}, .init = INIT_NORMAL, .init_scale = 1, .decay = true},
-    [UNREAD] = {"unread", 1, {33}, .init = INIT_UNIFORM, .init_scale = 2},
+    [UNREAD] = {"unread", 1, {100}, .init = INIT_UNIFORM, .init_scale = 2},
 };
 static const struct unit_param params[TENSORS] = {
     {TABLE, 1, 0}, {BIAS, 1, 1}, {MAP, 1, 2}, {UNREAD, 1, 3}};
