@@ -14,7 +14,8 @@ enum { RANKS = 2, SEED = 3, MOST = 150 };
 
 /* --- the model -------------------------------------------------------------------------------- */
 
-/* One piece per tensor, most with a part on both ranks. No pass reads `unread`, but its gradient is written. `table` is tied. */
+/* One piece per tensor, each with a part on both ranks. No pass reads `unread`, but its gradient is
+ * written. `table` is tied. */
 enum { TABLE, BIAS, MAP, UNREAD, TENSORS };
 static const struct unit_tensor tensors[TENSORS] = {
     [TABLE] = {"table", 2, {11, 13}, .init = INIT_NORMAL, .init_scale = 1, .decay = true},
