@@ -207,6 +207,7 @@ struct traffic zero_traffic(const struct zero *zero)
 void zero_slow_gathers(struct zero *zero, double seconds)
 {
     struct comm *const comms[] = {zero->gather_comm, zero->replica_comm};
+    CHECK(comms[0] || comms[1]);
     for (int i = 0; i < 2; i++)
         if (comms[i])
             comm_slow_down(comms[i], seconds);

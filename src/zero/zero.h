@@ -251,7 +251,8 @@ struct muon_counts {
 };
 struct muon_counts zero_muon_counts(const struct zero *zero);
 
-/* For tests: every gather of params, and of sums between replicas, takes `seconds` longer. */
+/* For tests: every gather of params, and of sums between replicas, takes `seconds` longer.
+ * Only with more than one rank. */
 void zero_slow_gathers(struct zero *zero, double seconds);
 
 #endif
