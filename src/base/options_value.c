@@ -132,8 +132,6 @@ enum status options_fail_type(struct options *options, const struct option *opti
     return options_fail(options, site, "must be %s, not %s", wanted, given);
 }
 
-static bool read_integer(const char *text, int64_t *value);
-
 /* "16GB" and "16GiB" were probably meant as "16G": units are not accepted. */
 static void suggest_integer(const char *text, char *given, size_t bytes)
 {
@@ -145,7 +143,7 @@ static void suggest_integer(const char *text, char *given, size_t bytes)
         return;
     length -= text[length - 2] == 'i' ? 2 : 1;
     snprintf(plain, sizeof plain, "%.*s", (int)length, text);
-    if (read_integer(plain, &value))
+    if (options_read_integer(plain, &value))
         append(given, bytes, " (did you mean '%s'?)", plain);
 }
 
@@ -202,7 +200,7 @@ static int read_power(const char **c)
 
 /* [+-] digits, with single underscores between them, then an optional power of ten. With one, a
  * fraction is allowed when the result is an integer: 1.5M, 2.5e4. */
-static bool read_integer(const char *text, int64_t *value)
+bool options_read_integer(const char *text, int64_t *value)
 {
     bool negative = *text == '-', overflow = false;
     const char *c = text + (*text == '-' || *text == '+'), *point = NULL;
@@ -285,7 +283,8 @@ enum status options_parse_scalar(struct options *options, const struct option *o
             value->boolean = boolean;
         break;
     case OPTION_INT:
-        read = read_integer(text, &value->integer) && in_range(option, (double)value->integer);
+        read =
+            options_read_integer(text, &value->integer) && in_range(option, (double)value->integer);
         break;
     case OPTION_REAL: read = read_real(text, &value->real) && in_range(option, value->real); break;
     case OPTION_STRING: return options_own_string(options, text, strlen(text), &value->string);

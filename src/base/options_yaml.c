@@ -387,11 +387,13 @@ static enum status read_mapping(struct reader *reader, const char *prefix)
         snprintf(key, sizeof key, "%s%s%.*s", prefix, *prefix ? "." : "", OPTION_KEY_BYTES,
                  scalar(reader));
         struct binding *binding = options_find(reader->options, key);
-        struct binding *section = binding ? NULL : find_section(reader->options, key);
-        if (binding)
-            TRY(read_option(reader, binding));
-        else if (section)
+        /* A flag may have the name of a section: --checkpoint, beside checkpoint.every. */
+        bool is_key = binding && !binding->option->flag_only;
+        struct binding *section = is_key ? NULL : find_section(reader->options, key);
+        if (section)
             TRY(read_section(reader, section, key));
+        else if (binding)
+            TRY(read_option(reader, binding));
         else
             return fail_unknown_key(reader, key);
     }

@@ -8,8 +8,8 @@
 #include "comm/launcher.h"
 
 const struct command *const commands[] = {
-    &command_train,  &command_plan,    &command_eval,  &command_sample, &command_tokenize,
-    &command_export, &command_inspect, &command_bench, &command_doctor,
+    &command_train,    &command_plan,   &command_batch,   &command_eval,  &command_sample,
+    &command_tokenize, &command_export, &command_inspect, &command_bench, &command_doctor,
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 const int command_count = COMMAND_COUNT;
@@ -93,6 +93,48 @@ void command_close(struct env *env, struct command_call *call)
     options_destroy(call->options);
     mem_free(env, call->settings);
     *call = (struct command_call){0};
+}
+
+static enum status check_words(struct env *env, const struct command *command,
+                               const char *const *words, int count)
+{
+    if (count > command->most_words)
+        return FAIL(env, USAGE, "unexpected argument '%s'; usage: sifr %s %s",
+                    words[command->most_words], command->name, command->usage);
+    if (count < command->least_words)
+        return FAIL(env, USAGE, "missing argument; usage: sifr %s %s", command->name,
+                    command->usage);
+    return STATUS_OK;
+}
+
+/* A text is easily given in place of a configuration. */
+static enum status refuse_data(struct env *env, const char *path)
+{
+    static const char *const endings[] = {".txt", ".md", ".jsonl", ".bin", ".gz"};
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        if (text_ends_with(path, endings[i]))
+            return FAIL(
+                env, USAGE,
+                "'%s' is not a configuration file (FILE.yaml); to train on it, use --data.path=%s",
+                path, path);
+    return STATUS_OK;
+}
+
+/* Flags are loaded before the configuration file because the file is one of the words between them.
+ * They override the file whatever the order. */
+enum status command_load(struct env *env, struct command_call *call, int argc, char *const *argv,
+                         const char **words, int *word_count)
+{
+    const struct command *command = call->command;
+    TRY(options_load_flags(call->options, argc, argv, words, word_count));
+    if (call->general.help) /* -qh */
+        return STATUS_OK;
+    TRY(check_words(env, command, words, *word_count));
+    if (command->config_file && *word_count > 0) {
+        TRY(refuse_data(env, words[0]));
+        TRY(options_load_yaml(call->options, words[0]));
+    }
+    return options_load_environment(call->options);
 }
 
 /* --- the command to repeat -------------------------------------------------------------------- */

@@ -68,7 +68,8 @@ struct command {
     }
 
 extern const struct command command_train, command_plan, command_eval, command_sample,
-    command_tokenize, command_export, command_inspect, command_bench, command_doctor;
+    command_tokenize, command_export, command_inspect, command_bench, command_doctor,
+    command_batch;
 
 extern const struct command *const commands[];
 extern const int command_count;
@@ -101,6 +102,10 @@ struct command_call {
 };
 enum status command_open(struct env *env, const struct command *command, struct command_call *call);
 void command_close(struct env *env, struct command_call *call);
+/* Load the arguments after the command's name, the configuration file among them, and the
+ * environment. The arguments that are no flags go to `words`, which has room for argc. */
+enum status command_load(struct env *env, struct command_call *call, int argc, char *const *argv,
+                         const char **words, int *word_count);
 
 /* --- help.c: pages about the command itself, from the option tables --------------------------- */
 

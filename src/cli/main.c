@@ -233,54 +233,6 @@ static void say_when_ended(const struct cli *cli)
 
 /* --- one command ---------------------------------------------------------------------------- */
 
-static enum status check_words(struct env *env, const struct command *command,
-                               const char *const *words, int count)
-{
-    if (count > command->most_words)
-        return FAIL(env, USAGE, "unexpected argument '%s'; usage: sifr %s %s",
-                    words[command->most_words], command->name, command->usage);
-    if (count < command->least_words)
-        return FAIL(env, USAGE, "missing argument; usage: sifr %s %s", command->name,
-                    command->usage);
-    return STATUS_OK;
-}
-
-/* A text is easily given in place of a configuration. */
-static enum status refuse_data(struct env *env, const char *path)
-{
-    static const char *const endings[] = {".txt", ".md", ".jsonl", ".bin", ".gz"};
-    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
-        if (text_ends_with(path, endings[i]))
-            return FAIL(
-                env, USAGE,
-                "'%s' is not a configuration file (FILE.yaml); to train on it, use --data.path=%s",
-                path, path);
-    return STATUS_OK;
-}
-
-/* Flags are loaded before the configuration file because the file is one of the words between them.
- * They override the file whatever the order. */
-static enum status load_options(struct env *env, struct command_call *call, int argc,
-                                char *const *argv, const char **words, int *word_count)
-{
-    const struct command *command = call->command;
-    TRY(options_load_flags(call->options, argc, argv, words, word_count));
-    if (call->general.help) /* -qh */
-        return STATUS_OK;
-    TRY(check_words(env, command, words, *word_count));
-    if (command->config_file && *word_count > 0) {
-        TRY(refuse_data(env, words[0]));
-        TRY(options_load_yaml(call->options, words[0]));
-    }
-    bool warns = !rank_report_wanted(); /* else the supervisor has warned */
-    if (warns)
-        options_warn_environment(call->options);
-    TRY(options_load_environment(call->options));
-    if (warns)
-        options_warn_removed(call->options);
-    return STATUS_OK;
-}
-
 static bool asks_help(const char *word)
 {
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
@@ -312,7 +264,12 @@ static enum status run_command(struct cli *cli, const struct command *command, i
     }
     TRY_OR(undo_call, mem_alloc_array(cli->env, MEM_OTHER, "arguments", (size_t)argc + 1,
                                       sizeof *words, &words));
-    TRY_OR(undo_words, load_options(cli->env, &call, argc, argv, words, &word_count));
+    bool warns = !rank_report_wanted(); /* else the supervisor has warned */
+    if (warns)
+        options_warn_environment(call.options);
+    TRY_OR(undo_words, command_load(cli->env, &call, argc, argv, words, &word_count));
+    if (warns)
+        options_warn_removed(call.options);
     if (call.general.help) {
         st = help_command(cli, &call);
     } else {

@@ -21,9 +21,16 @@ struct scopes *engine_scopes(struct engine *engine)
     return &engine->scopes;
 }
 
+enum status engine_set_micro_batches(struct engine *engine, int64_t count)
+{
+    TRY(zero_set_micro_batches(engine->zero, count));
+    engine->micro_batches = count;
+    return STATUS_OK;
+}
+
 void *engine_input(struct engine *engine, int64_t round, int i)
 {
-    CHECK(round >= 0 && round < engine_rounds(engine) && i < engine->inputs.count);
+    CHECK(round >= 0 && round < engine_most_rounds(engine) && i < engine->inputs.count);
     return engine->inputs.host[i] + (size_t)round * engine->inputs.bytes[i];
 }
 
@@ -108,7 +115,7 @@ static enum status find_bad_loss(struct engine *engine, int64_t *micro_batch)
 {
     double first = -1; /* a double, because pipeline_share passes doubles */
     bool here = !engine->pipeline || pipeline_has_loss(engine->pipeline);
-    for (int64_t m = engine->config.micro_batches - 1; here && m >= 0; m--)
+    for (int64_t m = engine->micro_batches - 1; here && m >= 0; m--)
         first = isfinite(loss_of(engine, engine_rounds(engine), m)) ? first : (double)m;
     if (engine->pipeline)
         TRY(pipeline_share(engine->pipeline, &first));
@@ -145,7 +152,8 @@ static enum status sum_counts(struct engine *engine, int64_t rounds, int64_t cou
         labels += (int64_t)mine[round];
     }
     *sum = 0.0;
-    if (!engine->graph->count) { /* whole numbers: their order does not matter */
+    if (!engine->graph->count &&
+        !zero_weights(engine->zero)) { /* whole numbers: their order does not matter */
         TRY(engine_sum(engine, labels, &labels));
         *sum = (double)labels;
         return STATUS_OK;
@@ -154,6 +162,40 @@ static enum status sum_counts(struct engine *engine, int64_t rounds, int64_t cou
     for (int64_t m = 0; m < count; m++)
         *sum += loss_of(engine, rounds, m);
     return STATUS_OK;
+}
+
+/* The squares of a micro-batch's gradient are weighted by N / c: the labels of the step, and its
+ * own. Called when the counts of all micro-batches are known. */
+static void weigh_micro_batches(struct engine *engine, double count)
+{
+    double *weights = zero_weights(engine->zero);
+    bool dry = device_is_dry(engine->ops->device);
+    for (int64_t m = 0; weights && m < engine->micro_batches; m++) {
+        double own = dry ? count : loss_of(engine, engine_rounds(engine), m);
+        weights[m] = own > 0 ? count / own : 0;
+    }
+}
+
+/* What the gradients of a step say about |G|^2, the square of the true gradient, and tr S, the trace
+ * of the covariance of one sequence's gradient. Micro-batch i has c_i of the step's N labels; its
+ * gradient g_i is already divided by N. Of n micro-batches with labels,
+ *
+ *     each = sum of (N / c_i) |g_i|^2   is |G|^2 + n T / N on average, and
+ *     sum  = |sum of g_i|^2             is |G|^2 + T / N,
+ *
+ * where T is the trace for one label: T / N = tr S / (sequences of the step). */
+static struct noise estimate_noise(const struct engine *engine, const struct zero_verdict *v)
+{
+    const double *weights = zero_weights(engine->zero);
+    double n = 0;
+    for (int64_t m = 0; weights && m < engine->micro_batches; m++)
+        n += weights[m] > 0;
+    if (n < 2 || !isfinite(v->each_square) || !isfinite(v->sum_square))
+        return (struct noise){0};
+    double sequences = (double)(engine->config.micro_batch * engine->micro_batches);
+    return (struct noise){.known = true,
+                          .square = (n * v->sum_square - v->each_square) / (n - 1),
+                          .trace = sequences * (v->each_square - v->sum_square) / (n - 1)};
 }
 
 /* Sum the units' statistics over the micro-batches of the step, in their order. Each PP stage has
@@ -171,7 +213,7 @@ static enum status sum_statistics(struct engine *engine)
     TRY(stream_sync(engine->stream));
     TRY(exchange(engine, sum, bytes, engine->all_statistics));
     memset(sum, 0, (size_t)width * sizeof *sum);
-    for (int64_t m = 0; m < engine->config.micro_batches; m++) {
+    for (int64_t m = 0; m < engine->micro_batches; m++) {
         const float *one = engine->all_statistics + (m % workers * rounds + m / workers) * width;
         for (int64_t i = 0; i < width; i++)
             sum[i] += one[i];
@@ -215,7 +257,7 @@ static enum status gradients(struct engine *engine, struct engine_result *result
 {
     int64_t rounds = engine_rounds(engine);
     double count, loss_sum = 0.0;
-    TRY(sum_counts(engine, rounds, engine->config.micro_batches, &count));
+    TRY(sum_counts(engine, rounds, engine->micro_batches, &count));
     if (device_is_dry(engine->ops->device)) /* a plan has no labels; any count will do */
         count = 1;
     if (count == 0)
@@ -224,6 +266,7 @@ static enum status gradients(struct engine *engine, struct engine_result *result
             "all labels of this step are masked; check the data, or give a step more sequences");
     if (!(count > 0 && isfinite(count)))
         return FAIL(engine->env, FORMAT, "the count of this step is %g; it must be above 0", count);
+    weigh_micro_batches(engine, count);
     if (engine->statistics)
         device_zero(engine->stream, engine->statistics,
                     (size_t)(rounds * engine->graph->statistics) * sizeof(float));
@@ -244,7 +287,7 @@ static enum status gradients(struct engine *engine, struct engine_result *result
         TRY(stream_sync(engine->side_stream->stream)); /* everything on it has finished by now, or
                                                           has failed */
     scope_end(&engine->scopes, &scope);
-    TRY(add_losses(engine, rounds, engine->config.micro_batches,
+    TRY(add_losses(engine, rounds, engine->micro_batches,
                    &loss_sum)); /* does not wait: everything has finished */
     *result = (struct engine_result){
         .loss = unsigned_nan(loss_sum / count),
@@ -256,6 +299,7 @@ static enum status gradients(struct engine *engine, struct engine_result *result
         .bad_micro_batch = -1,
         .loss_scale = engine->scale.scale,
         .next_loss_scale = engine->scale.scale,
+        .noise = estimate_noise(engine, verdict),
     };
     result->skipped =
         !isfinite(result->loss) || !isfinite(result->grad_norm) || !isfinite(result->meta_norm);
@@ -327,7 +371,7 @@ void engine_set_loss_scale(struct engine *engine, struct loss_scale scale)
 
 int64_t engine_eval_rounds(const struct engine *engine)
 {
-    return engine->pipeline ? engine_rounds(engine) : 1;
+    return engine->pipeline ? engine_most_rounds(engine) : 1;
 }
 
 enum status engine_eval(struct engine *engine, int64_t count, double *loss_sum, double *labels)

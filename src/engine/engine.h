@@ -34,8 +34,8 @@ struct engine_config {
     int64_t tokens;                 /* T */
     const struct engine_pipe *pipe; /* borrowed; NULL: the graph is the whole model */
     struct comm *group;             /* borrowed: the TP group; NULL: one rank */
-    int64_t micro_batches; /* M of a step, over all workers; 0: evaluation only, no backward passes
-                              */
+    int64_t micro_batches; /* M of the largest step, over all workers; 0: evaluation only, no
+                              backward passes */
 };
 
 extern const struct option_table engine_options; /* engine.* */
@@ -52,6 +52,10 @@ void engine_destroy(struct engine *engine);
  * fill those of the rounds in which the rank is not idle, then call engine_step. */
 const struct roster *engine_roster(const struct engine *engine);
 int64_t engine_rounds(const struct engine *engine); /* 1 for evaluation only */
+/* The number of micro-batches of the following steps, at most config.micro_batches, with which the
+ * engine begins; memory is that of the largest number. Call it before the buffers of a step are
+ * filled, with the same number on every rank. */
+enum status engine_set_micro_batches(struct engine *engine, int64_t count);
 int64_t engine_micro_batch(const struct engine *engine, int64_t round);
 void engine_batch(struct engine *engine, int64_t round, int32_t **tokens, int32_t **labels);
 /* The same for input i of any model: (B, bytes of the input). */
@@ -60,6 +64,14 @@ void *engine_input(struct engine *engine, int64_t round, int i);
 /* What this rank is doing (scope.h). The training loop begins its phases here; a plan sets a
  * watcher. */
 struct scopes *engine_scopes(struct engine *engine);
+
+/* The parts of the gradient noise scale B = trace / square, as one step sees them: noisy, and without
+ * bias. The square may come out negative: average both over steps, then divide. */
+struct noise {
+    bool known;    /* config.noise of the store, and at least two micro-batches with labels */
+    double square; /* of the norm of the true gradient */
+    double trace;  /* of the covariance of the gradient of one sequence */
+};
 
 struct engine_result {
     double loss;                 /* mean over the step's valid labels */
@@ -71,7 +83,8 @@ struct engine_result {
     int64_t bad_micro_batch; /* first one whose loss is not finite; -1: none */
     double loss_scale;       /* factor of the loss gradient; 1 unless fp16 */
     double next_loss_scale;  /* the factor of the next step */
-    bool overflow;           /* skipped, probably because the scale was too large: not a fault yet
+    struct noise noise;
+    bool overflow; /* skipped, probably because the scale was too large: not a fault yet
                                 */
 };
 /* One optimizer step over the filled micro-batches; t counts updates from 1. */

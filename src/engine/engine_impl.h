@@ -30,6 +30,7 @@ struct engine {
     struct zero *zero;              /* borrowed */
     struct env *env;                /* borrowed */
     struct engine_config config;
+    int64_t micro_batches; /* of the current steps; config.micro_batches is the most */
     struct activations *activations;
     struct pipeline *pipeline; /* NULL: this rank has all units */
     struct engine_inputs inputs;
@@ -79,6 +80,7 @@ static inline size_t engine_carry_bytes(const struct engine *engine)
 }
 
 /* --- engine_walk.c -------------------------------------------------------------------------- */
+int64_t engine_most_rounds(const struct engine *engine); /* of a step: buffers are made for them */
 /* Copy the round's micro-batch to the device and set up the run for passes that read no params. */
 struct walk engine_start_round(struct engine *engine, int64_t round, bool idle);
 /* The same for passes of units first .. end-1 that may read params. */

@@ -46,7 +46,7 @@ static enum status alloc_inputs(struct engine *engine)
     for (int i = 0; i < in->count; i++) {
         in->bytes[i] = (size_t)engine->config.micro_batch * inputs[i].bytes;
         TRY(mem_alloc(engine->env, MEM_LOADER, "data of a step",
-                      (size_t)engine_rounds(engine) * in->bytes[i], &in->host[i]));
+                      (size_t)engine_most_rounds(engine) * in->bytes[i], &in->host[i]));
         TRY(device_alloc(engine->ops->device, MEM_LOADER, "data of a micro-batch", in->bytes[i],
                          &in->device[i]));
     }
@@ -65,7 +65,7 @@ static enum status alloc_statistics(struct engine *engine)
 {
     const struct roster *roster = zero_roster(engine->zero);
     size_t ranks = (size_t)roster->size,
-           count = (size_t)(engine_rounds(engine) * engine->graph->statistics);
+           count = (size_t)(engine_most_rounds(engine) * engine->graph->statistics);
     if (count == 0 || engine->config.micro_batches == 0)
         return STATUS_OK;
     if (engine->pipeline && (size_t)comm_size(engine->pipeline->comm) > ranks)
@@ -85,7 +85,7 @@ static enum status alloc_statistics(struct engine *engine)
 
 static enum status alloc_losses(struct engine *engine)
 {
-    size_t bytes = (size_t)engine_rounds(engine) * sizeof(double);
+    size_t bytes = (size_t)engine_most_rounds(engine) * sizeof(double);
     TRY(mem_alloc(engine->env, MEM_LOADER, "losses of a step", bytes, &engine->losses_host));
     TRY(mem_alloc_array(engine->env, MEM_LOADER, "losses of all ranks",
                         (size_t)zero_roster(engine->zero)->size, bytes, &engine->all_losses));
@@ -137,8 +137,13 @@ enum status engine_create(struct ops *ops, struct stream *stream, const struct u
     bool worker = roster_is_worker(zero_roster(zero));
     CHECK(config->micro_batch > 0 && config->tokens > 0 && config->tokens <= graph->context);
     TRY(mem_alloc(env, MEM_OTHER, "engine", sizeof *e, &e));
-    *e = (struct engine){
-        .ops = ops, .stream = stream, .graph = graph, .zero = zero, .env = env, .config = *config};
+    *e = (struct engine){.ops = ops,
+                         .stream = stream,
+                         .graph = graph,
+                         .zero = zero,
+                         .env = env,
+                         .config = *config,
+                         .micro_batches = config->micro_batches};
     e->scale = zero_wants_scaling(zero) ? loss_scale_start() : (struct loss_scale){.scale = 1.0};
     TRY_OR(undo, alloc_inputs(e));
     TRY_OR(undo, alloc_losses(e));

@@ -11,16 +11,24 @@ const struct roster *engine_roster(const struct engine *engine)
     return zero_roster(engine->zero);
 }
 
+static int64_t rounds_of(const struct engine *engine, int64_t micro_batches)
+{
+    return micro_batches == 0 ? 1 : roster_rounds(zero_roster(engine->zero), micro_batches);
+}
+
 int64_t engine_rounds(const struct engine *engine)
 {
-    if (engine->config.micro_batches == 0)
-        return 1;
-    return roster_rounds(zero_roster(engine->zero), engine->config.micro_batches);
+    return rounds_of(engine, engine->micro_batches);
+}
+
+int64_t engine_most_rounds(const struct engine *engine)
+{
+    return rounds_of(engine, engine->config.micro_batches);
 }
 
 int64_t engine_micro_batch(const struct engine *engine, int64_t round)
 {
-    return roster_micro_batch(zero_roster(engine->zero), engine->config.micro_batches, round);
+    return roster_micro_batch(zero_roster(engine->zero), engine->micro_batches, round);
 }
 
 size_t engine_stream_bytes(const struct engine *engine)
@@ -50,7 +58,7 @@ struct walk engine_start_round(struct engine *engine, int64_t round, bool idle)
                              .scalars = zero_scalars(engine->zero),
                              .gradient = engine->gradient,
                              .carry_gradient = engine->carry_gradient,
-                             .step_rows = engine->config.micro_batches * engine_batch_rows(engine),
+                             .step_rows = engine->micro_batches * engine_batch_rows(engine),
                              .loss = engine->losses + round,
                          }};
 }

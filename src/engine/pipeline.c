@@ -175,12 +175,16 @@ static void act(struct pipeline *p, struct timetable_action a, const char *name)
     }
 }
 
+/* The list is that of the largest step. A smaller one leaves out the last rounds on all stages: what
+ * remains of a common order is one, so the laws of timetable.h still hold, and no more buffers are
+ * in use. */
 void pipeline_step(struct pipeline *p)
 {
     const struct timetable *t = &p->table;
-    int64_t first = t->first[p->pp_stage];
+    int64_t first = t->first[p->pp_stage], rounds = engine_rounds(p->engine);
     for (int64_t i = first; i < t->first[p->pp_stage + 1]; i++)
-        act(p, t->actions[i], p->names ? p->names[i - first] : NULL);
+        if (t->actions[i].round < rounds)
+            act(p, t->actions[i], p->names ? p->names[i - first] : NULL);
 }
 
 /* --- an evaluation ------------------------------------------------------------------------- */

@@ -144,7 +144,7 @@ static enum status fill(struct pipeline *p, const struct engine_pipe *config)
     struct timetable_shape shape = {.kind = config->kind,
                                     .pp = comm_size(config->comm),
                                     .chunks = config->chunk_count,
-                                    .rounds = (int)engine_rounds(p->engine),
+                                    .rounds = (int)engine_most_rounds(p->engine),
                                     .eager = config->eager};
     TRY(timetable_create(env, &shape, &p->table));
     TRY(timetable_check(env, &p->table));

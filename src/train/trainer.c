@@ -48,6 +48,7 @@ struct zero_config trainer_store_config(const struct run_config *config)
                                 .sum_type = run_sum_type(config),
                                 .stochastic = config->optimizer.rounding == RUN_ROUNDING_STOCHASTIC,
                                 .seed = (uint64_t)train->seed,
+                                .noise = train->noise_scale,
                                 .snapshot = saves_copies(config)};
 }
 
@@ -116,7 +117,8 @@ static enum status check_room(struct trainer *t)
 static enum status open_folder(struct trainer *t)
 {
     int64_t every = t->config->train.sample_every;
-    int64_t sampled = every > 0 ? t->step / every * every : 0;
+    int64_t recorded = t->load.branched ? 0 : t->step; /* the last step of this folder */
+    int64_t sampled = every > 0 ? recorded / every * every : 0;
     if (!trainer_is_first(t))
         return STATUS_OK;
     bool held = t->lock != NULL;
@@ -133,7 +135,7 @@ static enum status open_folder(struct trainer *t)
     TRY(checkpoint_keep_set_aside(t->env, t->checkpoints,
                                   t->saves.last_step - t->saves.in_fallback));
     /* metrics.jsonl first: it marks the config.yaml as that of a run */
-    TRY(metrics_create(t->env, t->target->folder, t->step, sampled, t->target->config_yaml,
+    TRY(metrics_create(t->env, t->target->folder, recorded, sampled, t->target->config_yaml,
                        text_sampler_bytes(t->sampler), t->routing, &t->metrics));
     const char *yaml = t->target->config_yaml;
     char *path;
@@ -165,14 +167,17 @@ static enum status find_fallback(struct trainer *t, bool wanted, char **folder)
 
 static void note_resumed(struct trainer *t, const char *folder)
 {
-    t->step = t->first_step = t->saves.last_step = t->done.step;
-    t->saves.in_fallback = t->load.in_fallback;
+    t->step = t->first_step = t->done.step;
     if (t->done.scaled)
         engine_set_loss_scale(t->engine, t->done.scale);
     t->summary->steps = t->summary->first_step = t->step;
     t->summary->tokens = t->done.tokens;
     t->summary->skipped = t->done.skipped;
     t->summary->loss = t->done.loss;
+    if (t->load.branched) /* the folder has no checkpoint yet */
+        return;
+    t->saves.last_step = t->step;
+    t->saves.in_fallback = t->load.in_fallback;
     snprintf(t->summary->checkpoint, sizeof t->summary->checkpoint, "%s/step-%" PRId64, folder,
              t->step);
 }
@@ -204,6 +209,7 @@ static enum status resume(struct trainer *t, bool wanted, bool *found)
     TRY(find_fallback(t, wanted, &second));
     const struct resume_source source = {.folder = t->checkpoints,
                                          .second = second,
+                                         .branch = t->config->train.branch,
                                          .direct = t->config->checkpoint.direct,
                                          .wanted = wanted,
                                          .config_yaml = t->target->config_yaml,
@@ -273,7 +279,10 @@ static enum status open_data(struct trainer *t)
     t->folder_is_new = !file_exists(t->target->folder);
     if (t->session.comm)
         TRY(comm_barrier(t->session.comm)); /* every rank has looked: now it may be created */
-    TRY(path_join(t->env, t->target->folder, "cache", &t->cache));
+    if (*data.cache)
+        TRY(mem_strdup(t->env, data.cache, &t->cache));
+    else
+        TRY(path_join(t->env, t->target->folder, "cache", &t->cache));
     data.cache = t->cache;
     return dataset_create(t->env, &data, config->tokenizer, config->model.vocab,
                           config->train.context, (uint64_t)config->train.seed, &t->data);
@@ -309,7 +318,8 @@ static enum status join_ranks(struct trainer *t)
     if (t->session.comm)
         TRY(check_agreement(t));
     if (trainer_is_first(t)) {
-        TRY(dataset_prune_cache(t->data, t->cache));
+        if (!*config->data.cache) /* else other runs may use what this one does not */
+            TRY(dataset_prune_cache(t->data, t->cache));
         TRY(fingerprint_take(t->env, run_compute(config).backend, config->device.name, &t->print));
         TRY(agreement_print_data(t->env, t->data, config->train.context, &t->data_hash));
         TRY(dataset_digest(t->data, &t->data_files));
@@ -350,7 +360,8 @@ static enum status build(struct trainer *t)
     enum status st = build_parts(t);
     if (st != STATUS_OK && !t->metrics && t->folder_is_new && t->cache) {
         /* A failed start leaves no new folder behind. */
-        token_cache_discard(t->cache);
+        if (!*t->config->data.cache)
+            token_cache_discard(t->cache);
         rmdir(t->target->folder); /* fails if it is not empty */
     }
     TRY(agree(t, st));
@@ -376,29 +387,33 @@ static void tear_down(struct trainer *t)
 /* Idle ranks need memory and take part in every gather and reduction, but compute nothing. */
 static void warn_of_idle(struct trainer *t)
 {
-    int64_t micro_batches = run_micro_batches(t->config);
+    const struct train_config *train = &t->config->train;
+    int64_t batch = batch_ramp_at(&t->config->ramp, t->done.tokens);
+    int64_t micro_batches = batch / train->micro_batch;
+    bool ramp = batch < train->global_batch;
     int workers = zero_roster(t->session.zero)->workers;
     int64_t idle = workers - micro_batches;
     if (idle > 0)
         log_warn(t->env,
-                 "%" PRId64 " of %d ranks %s nothing to compute: a step has %" PRId64
-                 " micro-batch%s; raise train.global_batch, lower train.micro_batch or use fewer "
-                 "ranks",
-                 idle, workers, idle == 1 ? "has" : "have", micro_batches,
-                 micro_batches == 1 ? "" : "es");
+                 "%" PRId64 " of %d ranks %s nothing to compute%s: a step has %" PRId64
+                 " micro-batch%s; raise %s, lower train.micro_batch or use fewer ranks",
+                 idle, workers, idle == 1 ? "has" : "have", ramp ? " at first" : "", micro_batches,
+                 micro_batches == 1 ? "" : "es",
+                 ramp ? "the sizes of train.batch_ramp" : "train.global_batch");
 }
 
 static void report_ready(struct trainer *t)
 {
     int64_t train_tokens = dataset_train_tokens(t->data);
-    double planned = (double)t->config->train.steps * (double)trainer_step_tokens(t);
+    const struct train_config *train = &t->config->train;
+    double planned = (double)(t->done.tokens + trainer_tokens_left(t));
     struct trainer_facts facts = {.config = t->config,
                                   .folder = t->target->folder,
                                   .parameters = t->summary->parameters,
                                   .train_tokens = train_tokens,
                                   .val_tokens = dataset_eval_tokens(t->data),
                                   .data_bytes = dataset_mapped_bytes(t->data),
-                                  .step_tokens = trainer_step_tokens(t),
+                                  .step_tokens = train->global_batch * train->context,
                                   .flops_per_token = t->flops_per_token,
                                   .epochs = planned / (double)train_tokens,
                                   .first_step = t->first_step,
@@ -502,7 +517,8 @@ static enum status finish(struct trainer *t, enum status st, double seconds)
     if (sound)
         trainer_suspend_steps(t); /* saving reports its failure */
     trainer_begin_phase(t, "checkpoint after step", NULL);
-    const struct checkpoint_progress *done = st == STATUS_DIVERGED ? NULL : &t->done;
+    bool kept = st == STATUS_OK ? t->config->checkpoint.last : st != STATUS_DIVERGED;
+    const struct checkpoint_progress *done = kept ? &t->done : NULL;
     enum status saved = sound && begun ? run_saves_finish(&t->saves, done) : STATUS_OK;
     if (sound && st != STATUS_DIVERGED && saved == STATUS_OK && t->callbacks->all_saved)
         t->callbacks->all_saved(t->callbacks->user);
@@ -527,7 +543,7 @@ static enum status finish(struct trainer *t, enum status st, double seconds)
     if (st != STATUS_OK && st != STATUS_SAVED)
         snprintf(summary->error, sizeof summary->error, "%s", log_first_error(t->env->log));
     summary->seconds = seconds;
-    summary->tokens_per_second = (double)trainer_step_tokens(t) / pace_median(t->pace);
+    summary->tokens_per_second = pace_median(t->pace);
     summary->gauges = gauges_whole(&t->gauges);
     if (!trainer_is_first(t) || (t->first_step > 0 && !moved)) /* keep the earlier summary */
         return st;

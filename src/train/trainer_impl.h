@@ -48,6 +48,7 @@ struct trainer {
     enum status data_status; /* not OK if this rank could not read it; the run stops then */
 
     int64_t step;       /* the current step, from 1; between steps the last one */
+    int64_t batch;      /* sequences of the step whose data was read last */
     int64_t first_step; /* the step after which the run resumed; 0 = a new run */
     struct resume_load load;
     struct checkpoint_progress done; /* up to the last step */
@@ -68,9 +69,17 @@ static inline void trainer_look(struct trainer *t)
     footprints_look(&t->footprints, t->env->mem, t->session.device);
 }
 
+/* Of the current step. */
 static inline int64_t trainer_step_tokens(const struct trainer *t)
 {
-    return t->config->train.global_batch * t->config->train.context;
+    return t->batch * t->config->train.context;
+}
+
+/* Tokens of the steps that are left. */
+static inline int64_t trainer_tokens_left(const struct trainer *t)
+{
+    int64_t done = t->done.tokens, steps = t->config->train.steps - t->step;
+    return batch_ramp_after(&t->config->ramp, done, steps) - done;
 }
 
 /* --- trainer_steps.c ------------------------------------------------------------------------ */

@@ -1,5 +1,5 @@
-/* trainer_steps -- the loop. A step reads the next global_batch samples of the dataset, in order,
- * as micro-batches of the engine. Everything else (evaluation, text samples, records, checkpoints)
+/* trainer_steps -- the loop. A step reads the next samples of the dataset, in order, as many as its
+ * batch has (batch_ramp.h), as micro-batches of the engine. Everything else (evaluation, text samples, records, checkpoints)
  * only reads the state. So the weights after a step depend on the configuration alone, and `struct
  * checkpoint_progress` with the state of the store is all that a run needs to resume.
  *
@@ -37,6 +37,8 @@ static enum status fill_batches(struct trainer *t)
 {
     double start = clock_seconds();
     const struct train_config *train = &t->config->train;
+    t->batch = batch_ramp_at(&t->config->ramp, t->done.tokens);
+    TRY(engine_set_micro_batches(t->engine, t->batch / train->micro_batch));
     struct scope scope = {.span = {.lane = &trace_lane_host, .name = "batches"}};
     uint64_t first = (uint64_t)t->done.samples;
     scope_begin(engine_scopes(t->engine), &scope);
@@ -64,7 +66,7 @@ static const char *describe_origin(const struct trainer *t, int64_t micro_batch,
 {
     const struct mesh *mesh = &t->session.spread.mesh;
     const struct train_config *train = &t->config->train;
-    int64_t first = t->done.samples - train->global_batch + micro_batch * train->micro_batch;
+    int64_t first = t->done.samples - t->batch + micro_batch * train->micro_batch;
     int worker = (int)(micro_batch % zero_roster(t->session.zero)->workers);
     int together = mesh->pp * mesh->tp, rank = worker * together;
     char ranks[48];
@@ -162,20 +164,22 @@ static void describe_step(struct trainer *t, const struct engine_result *result,
     struct traffic traffic = count_traffic(t);
     traffic_add(&traffic, &t->carried, 1);
     t->carried = (struct traffic){0};
-    pace_add(t->pace, end - start, end);
+    pace_add(t->pace, trainer_step_tokens(t), end - start, end);
     if (t->routing)
         routing_read(t->routing, engine_statistics(t->engine), trainer_step_tokens(t));
     *step = (struct trainer_step){.step = t->step,
                                   .steps = steps,
                                   .tokens = t->done.tokens,
+                                  .batch = t->config->ramp.count > 0 ? t->batch : 0,
                                   .loss = result->loss,
                                   .grad_norm = result->grad_norm,
                                   .lr = lr,
                                   .seconds = end - start,
                                   .tokens_per_second = rate,
                                   .mfu = peak > 0 ? rate * t->flops_per_token / peak : NAN,
-                                  .eta_seconds = pace_left(t->pace, steps - t->step, end),
+                                  .eta_seconds = pace_left(t->pace, trainer_tokens_left(t), end),
                                   .skipped = result->skipped,
+                                  .noise = t->done.noise,
                                   .loss_scale = scaled ? result->loss_scale : NAN,
                                   .held = &t->held,
                                   .resident_bytes = t->footprints.process.held_bytes,
@@ -191,7 +195,7 @@ static void note_progress(struct trainer *t, const struct engine_result *result)
 {
     struct checkpoint_progress *done = &t->done;
     done->step = t->step;
-    done->samples += t->config->train.global_batch;
+    done->samples += t->batch;
     done->tokens += trainer_step_tokens(t);
     done->scaled = zero_wants_scaling(t->session.zero);
     done->scale = engine_loss_scale(t->engine);
@@ -199,7 +203,9 @@ static void note_progress(struct trainer *t, const struct engine_result *result)
         done->updates++;
         done->skips_in_row = 0;
         done->loss = result->loss;
+        noise_scale_add(&done->noise, &result->noise);
     }
+    t->summary->noise = done->noise;
     t->summary->steps = done->step;
     t->summary->tokens = done->tokens;
     t->summary->loss = done->loss;

@@ -71,15 +71,15 @@ struct zero_config {
     double meta_clip;                /* the same for the tensors of PHASE_META */
     const struct zero_group *groups; /* borrowed */
     int group_count;
-    int64_t micro_batches; /* per step, over all workers; 0 = a read-only store (evaluation,
+    int64_t micro_batches; /* per step at most, over all workers; 0 = a read-only store (evaluation,
                               sampling): no gradients, no optimizer */
     int stage;             /* ZeRO stage, 0 to 3 */
     int prefetch;          /* how many units ahead of compute params are gathered */
     int servers;           /* the last `servers` ranks own all shards and compute nothing; 0 = all
                               ranks own shards */
     int shard_group;       /* ranks that together hold one copy of the state; 0 = all ranks */
-    bool local; /* each worker sums its own micro-batches and sends the sum: the bits then depend on
-                   the number of workers */
+    bool local; /* each worker sums its own micro-batches in sum_type and sends the sum once per
+                   step: the bits then depend on the number of workers */
     enum dtype type;     /* of parameters and gradients: f32, bf16 or f16. Ops have the same type or
                             f32. A read-only store has the type of the ops */
     enum dtype sum_type; /* of the summed gradient: f32, or bf16 (each round's sum is formed in f32
@@ -92,7 +92,8 @@ struct zero_config {
     const struct zero_chunk *chunks; /* borrowed; units that are walked forward and, later, back */
     int chunk_count;                 /* 0 = all units are walked forward and back at once */
     bool snapshot;                   /* allocate host memory for zero_snapshot */
-    zero_gradient_fn *gradient;      /* NULL: none; not with tensor parallelism */
+    bool noise; /* add up squares for the noise scale; needs at least two micro-batches a step */
+    zero_gradient_fn *gradient; /* NULL: none; not with tensor parallelism */
     void *gradient_user;
 };
 
@@ -197,6 +198,10 @@ void zero_decode(enum zero_state state, const uint8_t *codes, const uint8_t *sca
                  int64_t count, int threads, float *out);
 
 /* --- inside a step, called by the engine ---------------------------------------------------- */
+/* The number of micro-batches of the following steps, at most config.micro_batches, with which the
+ * store begins. Memory and types of sums follow from the largest number, and bits do not depend on
+ * it. The same on every rank. */
+enum status zero_set_micro_batches(struct zero *zero, int64_t count);
 /* Begin a walk of one micro-batch over units first .. end-1: over a chunk, forward or backward, or,
  * without chunks, over all units in both directions. A forward walk may end before the last
  * unit. */
@@ -217,6 +222,9 @@ struct zero_verdict {
     double meta_norm;  /* the same for PHASE_META; 0 where the model has none */
     int bad_tensor;    /* first tensor with a non-finite gradient; -1: none */
     int64_t bad_index; /* the first such element in it */
+    /* With config.noise: the weighted squares of the micro-batches' gradients, and the squares of
+     * their sum, both unscaled (zero_noise.c). */
+    double each_square, sum_square;
 };
 /* Sum the uses, apply the gates and limits of the tensors (unit.h), compute the norms, and find
  * non-finite gradients. `scale` is the factor of the loss. `statistics` is the model's summed
@@ -233,6 +241,10 @@ enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
  * following passes: scale / count. */
 const struct step_scalars *zero_scalars(const struct zero *zero);
 void zero_loss_scale(struct zero *zero, double scale, double count);
+
+/* With config.noise: the weight of each micro-batch's squares, (micro_batches), to be set before
+ * the first pass of a step. NULL: they are not added. */
+double *zero_weights(const struct zero *zero);
 
 /* For tests and tools: the summed gradient of one tensor, still multiplied by the loss scale. Valid
  * between zero_judge and the next step. */

@@ -87,10 +87,10 @@ static void fill_gather(const struct zero *zero, int piece, struct comm_parts *e
     }
 }
 
-static void fill_reduce(const struct zero *zero, int piece, int active, struct comm_parts *e)
+/* `count` elements of each reduce shard. */
+static void fill_reduce(const struct zero *zero, int64_t count, int active, struct comm_parts *e)
 {
     const struct roster *r = &zero->roster;
-    int64_t count = zero_reduce_shard_count(zero, piece);
     for (int rank = 0; rank < r->size; rank++) {
         int reduce_shard = roster_reduce_shard(r, rank);
         e->send_counts[rank] = r->rank < active && reduce_shard >= 0 ? count : 0;
@@ -116,15 +116,29 @@ static int alike(const struct zero *zero, int i)
     return first;
 }
 
+void exchange_set_last_round(struct zero *zero)
+{
+    int64_t rounds = roster_rounds(&zero->roster, zero->reductions);
+    int last = roster_active(&zero->roster, zero->reductions, rounds - 1);
+    for (int i = 0; i < zero->graph->piece_count; i++) {
+        struct zero_piece *piece = &zero->pieces[i];
+        int64_t shard = zero_reduce_shard_count(zero, i);
+        fill_reduce(zero, shard, last, &piece->reduce[1]);
+        if (piece->reduce_squares.send_counts)
+            fill_reduce(zero, shard / OPS_BLOCK, last, &piece->reduce_squares);
+    }
+}
+
 enum status exchange_tables_create(struct zero *zero)
 {
     int size = zero->roster.size, pieces = zero->graph->piece_count, distinct = 0;
-    int64_t rounds = roster_rounds(&zero->roster, zero->reductions);
+    bool squares = zero->config.noise && zero->config.local;
+    size_t tables = squares ? 4 : 3;
     int64_t *counts;
     for (int i = 0; i < pieces; i++)
         distinct += alike(zero, i) == i;
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "exchange tables",
-                        (size_t)size * 4 * (3 * (size_t)distinct + 1), sizeof *counts,
+                        (size_t)size * 4 * (tables * (size_t)distinct + 1), sizeof *counts,
                         &zero->exchange_counts));
     counts = zero->exchange_counts;
     zero->range = take(&counts, size);
@@ -134,18 +148,20 @@ enum status exchange_tables_create(struct zero *zero)
             piece->gather = first->gather;
             piece->reduce[0] = first->reduce[0];
             piece->reduce[1] = first->reduce[1];
+            piece->reduce_squares = first->reduce_squares;
             continue;
         }
         piece->gather = take(&counts, size);
         piece->reduce[0] = take(&counts, size);
         piece->reduce[1] = take(&counts, size);
         fill_gather(zero, i, &piece->gather);
-        if (rounds == 0)
-            continue;
-        fill_reduce(zero, i, zero->roster.workers, &piece->reduce[0]);
-        fill_reduce(zero, i, roster_active(&zero->roster, zero->reductions, rounds - 1),
-                    &piece->reduce[1]);
+        fill_reduce(zero, zero_reduce_shard_count(zero, i), zero->roster.workers,
+                    &piece->reduce[0]);
+        if (squares)
+            piece->reduce_squares = take(&counts, size);
     }
+    if (zero->config.micro_batches > 0)
+        exchange_set_last_round(zero);
     return STATUS_OK;
 }
 
@@ -229,7 +245,7 @@ static void reduce_to_shards(struct zero *zero, int piece, const void *full, boo
 }
 
 void reduce_shards_to_owners(struct zero *zero, int piece, const void *full, int64_t round,
-                             void *sum)
+                             const struct zero_use *use)
 {
     int active = roster_active(&zero->roster, zero->reductions, round);
     const struct comm_parts *parts = &zero->pieces[piece].reduce[active < zero->roster.workers];
@@ -239,11 +255,14 @@ void reduce_shards_to_owners(struct zero *zero, int piece, const void *full, int
     comm_label(zero->reduce_comm, zero->graph->pieces[piece].name);
     if (comm_library_sums(zero->reduce_comm, zero->type) && roster_is_even(&zero->roster) &&
         active == zero->roster.workers) {
-        reduce_to_shards(zero, piece, full, round == 0, sum);
+        reduce_to_shards(zero, piece, full, round == 0, use->sum);
         return;
     }
     comm_all_to_all_v(zero->reduce_comm, full, zero->contributions, parts, zero->type, stream);
-    if (zero->reduce_shard >= 0)
-        add_contributions(zero, stream, sum, zero->contributions, active,
-                          zero_reduce_shard_count(zero, piece), round == 0);
+    if (zero->reduce_shard < 0)
+        return;
+    if (!zero->config.local)
+        noise_add(zero, stream, piece, use, zero->contributions, active, round);
+    add_contributions(zero, stream, use->sum, zero->contributions, active,
+                      zero_reduce_shard_count(zero, piece), round == 0);
 }

@@ -12,10 +12,13 @@
  *     the pass writes to             then sent, in zero->type          when
  *     where it is sent from          a full gradient, or a slot        ops and store have one type
  *     gradient_work, fp32            the same, rounded once            ops fp32, store 16 bits
- *     local (after the first round   once a step: local itself         config.local, store fp32
- *     gradient_work)
- *     where it is sent from, or      once a step: local, the fp32      config.local, store 16 bits
- *     gradient_work as above         sum of these, rounded
+ *     local (after the first round   once a step: local itself         config.local, sums and store
+ *     gradient_work)                                                   have one type
+ *     where it is sent from, or      once a step: local, the fp32      config.local, fp32 sums,
+ *     gradient_work as above         sum of these, rounded             store 16 bits
+ *
+ * With config.local, one rank is a worker that sends to itself: its sum is `local`, and is rounded
+ * like one that is sent, so that the bits are those of one worker and a server.
  */
 #include "zero/zero_impl.h"
 
@@ -190,10 +193,10 @@ static struct gradient_slot *slot_of_unit(struct zero *zero, int u)
     return &zero->gradient_slots[zero_alone(zero) ? 0 : u % GRADIENT_SLOTS];
 }
 
-/* With config.local in fp32, a worker sends the sum of its own micro-batches itself. */
+/* A worker sends the sum of its own micro-batches from where it is. */
 static bool sends_local(const struct zero *zero, const struct zero_use *use)
 {
-    return use->local && !zero_is_narrow(zero);
+    return use->local && zero_local_is_sent(zero);
 }
 
 /* Where the gradient of `piece` by unit u is sent from. */
@@ -211,7 +214,7 @@ static void *wire_address(struct zero *zero, int piece, int u)
 
 static struct event *wire_free(struct zero *zero, const struct zero_use *use)
 {
-    return use->full || sends_local(zero, use) ? use->free : slot_of_unit(zero, use->unit)->free;
+    return use->full ? use->free : slot_of_unit(zero, use->unit)->free;
 }
 
 /* Where this rank's micro-batch of `round` writes the gradient of `piece` by unit u, in the compute
@@ -220,11 +223,11 @@ static void *gradient_address(struct zero *zero, int piece, int u, int64_t round
 {
     struct zero_use *use = find_use(zero, piece, u);
     CHECK(use != NULL);
-    bool wide = zero->ops->type == DTYPE_F32; /* local is fp32 */
-    if (use->local && wide && round == 0)
+    enum dtype type = zero->ops->type;
+    if (use->local && type == zero->sum_type && round == 0)
         return use->local;
-    if ((use->local && wide) || zero_widens(zero))
-        return zero->gradient_work + slot_offset(zero, piece, u, true);
+    if (sends_local(zero, use) || zero_widens(zero))
+        return zero_at(zero->gradient_work, type, slot_offset(zero, piece, u, true));
     if (zero_alone(zero) && zero_use_type(zero, piece, use) == zero->type && round == 0)
         return use->sum;
     return wire_address(zero, piece, u);
@@ -239,8 +242,9 @@ void zero_grads(struct zero *zero, int u, enum pass pass, int64_t round, struct 
         if (!unit_writes(unit, pass, use))
             continue;
         zero_update_piece(zero, piece); /* its gradient may be in the memory of this one */
-        if (!zero_alone(zero) && !zero_widens(zero))
-            stream_wait(zero->stream, wire_free(zero, find_use(zero, piece, u)));
+        const struct zero_use *sent = find_use(zero, piece, u);
+        if (!zero_alone(zero) && (!zero_widens(zero) || sends_local(zero, sent)))
+            stream_wait(zero->stream, wire_free(zero, sent));
         run->grads[use] = zero_at(gradient_address(zero, piece, u, round), zero->ops->type,
                                   zero->partition.param_offset[param]);
     }
@@ -251,45 +255,59 @@ void zero_grads(struct zero *zero, int u, enum pass pass, int64_t round, struct 
 static void round_gradient(struct zero *zero, int piece, struct zero_use *use, int64_t round)
 {
     const void *from = use->local ? use->local : gradient_address(zero, piece, use->unit, round);
-    if (!zero_is_narrow(zero) || (!use->local && !zero_widens(zero)))
+    if (use->local ? sends_local(zero, use) : !zero_widens(zero))
         return;
     if (!zero_alone(zero))
         stream_wait(zero->stream, wire_free(zero, use));
     ops_cast(zero->ops, zero->stream, wire_address(zero, piece, use->unit), zero->type, from,
-             DTYPE_F32, zero->partition.piece_count[piece]);
+             use->local ? zero->sum_type : DTYPE_F32, zero->partition.piece_count[piece]);
 }
 
 static void send_gradient(struct zero *zero, int piece, struct zero_use *use, int64_t round)
 {
     const void *from = zero->worker ? wire_address(zero, piece, use->unit) : NULL;
-    reduce_shards_to_owners(zero, piece, from, round, use->sum);
+    reduce_shards_to_owners(zero, piece, from, round, use);
     if (zero->worker)
         event_record(wire_free(zero, use), zero->reduce_stream);
 }
 
+/* One rank adds its contribution itself, unless it is in the sum already. */
+static void add_own(struct zero *zero, int piece, struct zero_use *use, const void *from,
+                    bool first)
+{
+    if (from != use->sum)
+        add_contributions(zero, zero->stream, use->sum, from, 1, zero->partition.piece_count[piece],
+                          first);
+}
+
 static bool has_gradient(const struct zero *zero, int64_t round)
 {
-    return roster_micro_batch(&zero->roster, zero->config.micro_batches, round) >= 0;
+    return roster_micro_batch(&zero->roster, zero->micro_batches, round) >= 0;
 }
 
 /* Gradients stay on the worker until the last round; then their sum is sent as if it were a single
- * gradient. */
+ * gradient. Each addition is formed in fp32 and rounded once to the type of sums. */
 static void reduce_local(struct zero *zero, int piece, struct zero_use *use, int64_t round)
 {
     int64_t count = zero->partition.piece_count[piece];
-    enum dtype type = zero->ops->type;
+    enum dtype type = zero->ops->type, sum = zero->sum_type;
     if (has_gradient(zero, round)) {
         const void *from = gradient_address(zero, piece, use->unit, round);
+        noise_add_local(zero, piece, use, from, round);
         if (from != use->local && round == 0) /* otherwise the first is there already */
-            ops_cast(zero->ops, zero->stream, use->local, DTYPE_F32, from, type, count);
+            ops_cast(zero->ops, zero->stream, use->local, sum, from, type, count);
         else if (from != use->local)
-            device_accumulate(zero->stream, use->local, DTYPE_F32, from, type, count);
+            device_accumulate(zero->stream, use->local, sum, from, type, count);
     }
-    if (round + 1 < roster_rounds(&zero->roster, zero->config.micro_batches))
+    if (round + 1 < roster_rounds(&zero->roster, zero->micro_batches))
         return;
     if (has_gradient(zero, 0))
         round_gradient(zero, piece, use, round);
-    send_gradient(zero, piece, use, 0);
+    if (zero_alone(zero))
+        add_own(zero, piece, use, wire_address(zero, piece, use->unit), true);
+    else
+        send_gradient(zero, piece, use, 0);
+    noise_send_local(zero, piece, use);
 }
 
 static void reduce_each(struct zero *zero, int piece, struct zero_use *use, int64_t round)
@@ -302,9 +320,8 @@ static void reduce_each(struct zero *zero, int piece, struct zero_use *use, int6
     }
     const void *from = zero_widens(zero) ? wire_address(zero, piece, use->unit)
                                          : gradient_address(zero, piece, use->unit, round);
-    if (from != use->sum) /* the first micro-batch may be there already */
-        add_contributions(zero, zero->stream, use->sum, from, 1, zero->partition.piece_count[piece],
-                          round == 0);
+    noise_add(zero, zero->stream, piece, use, from, 1, round);
+    add_own(zero, piece, use, from, round == 0);
 }
 
 void zero_reduce(struct zero *zero, int u, enum pass pass, int64_t round)

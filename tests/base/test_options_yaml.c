@@ -93,6 +93,22 @@ static void test_unknown(void **state)
                    "c.yaml:1: optimizer.groups has no field 'zzz': an item is " FIELDS);
 }
 
+/* --train is a flag here, and train: in a file is the section of train.steps. */
+static void test_flag_named_as_section(void **state)
+{
+    static const struct option list[] = {{.key = "train", .type = OPTION_INT, .flag_only = true}};
+    static const struct option_table table = {"flags", list, 1};
+    struct options_fixture *o = *state;
+    int64_t flag;
+    assert_int_equal(options_bind(o->options, &table, &flag), STATUS_OK);
+    assert_int_equal(load(o, "train:\n  steps: 7\n"), STATUS_OK);
+    assert_int_equal(o->v.train.steps, 7);
+    assert_int_equal(flag, 0);
+    assert_int_equal(options_set(o->options, "train", "3", "--train"), STATUS_OK);
+    assert_int_equal(flag, 3);
+    assert_int_equal(o->v.train.steps, 7);
+}
+
 static void test_twice(void **state)
 {
     struct options_fixture *o = *state;
@@ -245,11 +261,17 @@ static void test_from_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        OPTIONS_TEST(test_nested_and_flat), OPTIONS_TEST(test_empty_files),
-        OPTIONS_TEST(test_lists),           OPTIONS_TEST(test_unknown),
-        OPTIONS_TEST(test_twice),           OPTIONS_TEST(test_wrong_shape),
-        OPTIONS_TEST(test_hostile_files),   OPTIONS_TEST(test_refused_features),
-        OPTIONS_TEST(test_unreadable),      OPTIONS_TEST(test_binary),
+        OPTIONS_TEST(test_nested_and_flat),
+        OPTIONS_TEST(test_empty_files),
+        OPTIONS_TEST(test_lists),
+        OPTIONS_TEST(test_unknown),
+        OPTIONS_TEST(test_flag_named_as_section),
+        OPTIONS_TEST(test_twice),
+        OPTIONS_TEST(test_wrong_shape),
+        OPTIONS_TEST(test_hostile_files),
+        OPTIONS_TEST(test_refused_features),
+        OPTIONS_TEST(test_unreadable),
+        OPTIONS_TEST(test_binary),
         OPTIONS_TEST(test_from_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

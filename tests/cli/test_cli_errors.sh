@@ -151,6 +151,8 @@ expect 2 "--train.steps.*many" train --data.path=text.txt --train.steps=many
 expect 2 "model.heads: 5 does not divide model.width 32; try 4 or 8" train --data.path=text.txt --model.heads=5
 expect 2 "model.kv_heads" train --data.path=text.txt --model.arch=llama --model.heads=4 --model.kv_heads=3
 expect 2 "train.global_batch: 6 is not a multiple of train.micro_batch 4; try 8" train --data.path=text.txt --train.global_batch=6
+expect 2 "train.batch_ramp: 6 is not a multiple of train.micro_batch 4; try 8" train --data.path=text.txt --train.global_batch=16 --train.batch_ramp=6@1k
+expect 2 "train.batch_ramp: '8' has no '@'; write SIZE@TOKENS" train --data.path=text.txt --train.global_batch=16 --train.batch_ramp=4@1k,8
 expect 2 "train.context: 64 is more than model.context 32" train --data.path=text.txt --train.context=64
 expect 2 "schedule" train --data.path=text.txt --train.schedule=cosin
 expect 2 "SIFR_TRAIN_STEPS" env SIFR_TRAIN_STEPS=x "$sifr" train "${small[@]}" --data.path=text.txt

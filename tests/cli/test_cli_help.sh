@@ -3,7 +3,7 @@
 # get a suggestion.
 . "$(dirname "$0")/common.sh" "$@"
 
-commands="train plan eval sample tokenize export inspect bench doctor"
+commands="train plan batch eval sample tokenize export inspect bench doctor"
 ok "$sifr"
 for command in $commands; do has "^  $command "; done
 has '^  2   wrong usage'

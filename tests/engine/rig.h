@@ -19,13 +19,14 @@ struct rig_config {
     enum dtype compute;       /* of ops; f32 by default, on a GPU always `type` */
     int threads, recompute;
     int64_t batch, tokens, micro_batches;
+    const int64_t *ramp;             /* borrowed: micro-batches of each step; NULL: always all */
     double clip, meta_clip, eps;     /* eps 0: 1e-8 */
     enum optimizer_kind optimizer;   /* with Nesterov momentum 0.95 where it has one */
     bool no_momentum;                /* sgd */
     const struct zero_group *groups; /* borrowed */
     int group_count;
     int stage, prefetch, servers, group;
-    bool local;
+    bool local, noise;
     enum dtype type, sum_type;
     bool stochastic;      /* 16-bit params use stochastic rounding, seeded with RIG_SEED */
     int pp, chunks, kind; /* PP stages, chunks per stage and schedule; pp 0: no pipeline */
@@ -152,6 +153,7 @@ static inline enum status rig_build(struct rig *rig)
                                .servers = c->servers,
                                .shard_group = c->group,
                                .local = c->local,
+                               .noise = c->noise,
                                .type = c->type,
                                .sum_type = c->sum_type,
                                .stochastic = c->stochastic,
@@ -238,6 +240,8 @@ static inline void rig_fill(struct rig *rig, int64_t step, int64_t m)
 static inline struct engine_result rig_step(struct rig *rig, int64_t step)
 {
     struct engine_result result;
+    if (rig->config.ramp)
+        assert_ok(engine_set_micro_batches(rig->engine, rig->config.ramp[step]));
     for (int64_t round = 0; round < engine_rounds(rig->engine); round++) {
         int64_t m = engine_micro_batch(rig->engine, round);
         if (m >= 0)

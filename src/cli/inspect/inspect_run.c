@@ -3,14 +3,13 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/file.h"
-#include "base/json_doc.h"
 #include "cli/plot.h"
+#include "cli/records.h"
 #include "cli/inspect/inspect.h"
 #include "train/checkpoint/fallback.h"
 #include "train/data/token_cache.h"
 
-enum { SUMMARY_BYTES = 1 << 20, MARKS = 256 };
-static const struct json_rules RULES = {.values = 1000000, .lists = 100000};
+enum { MARKS = 256 };
 
 /* --- summary.json --------------------------------------------------------------------------- */
 
@@ -72,26 +71,16 @@ static void print_object(struct inspection *in, json_t *object, const char *pref
 static enum status print_summary(struct inspection *in)
 {
     struct env *env = in->cli->env;
-    char *path, *text;
-    size_t bytes;
+    char *path;
     struct json_doc doc;
-    enum status st;
     TRY(path_join(env, in->path, "summary.json", &path));
+    enum status st = STATUS_OK;
     if (!file_exists(path)) {
         inspect_string(in, "end", "not finished: there is no summary.json");
-        mem_free(env, path);
-        return STATUS_OK;
-    }
-    TRY_OR(undo_path, file_read(env, path, SUMMARY_BYTES, &text, &bytes));
-    st = json_doc_open(env, text, bytes, &RULES, &doc);
-    if (st == STATUS_OK && json_is_object(doc.root))
+    } else if ((st = record_open(env, path, &doc)) == STATUS_OK) {
         print_object(in, doc.root, "");
-    else if (st == STATUS_OK || st == STATUS_FORMAT)
-        st = FAIL(env, FORMAT, "%s:%d: %s", path, st == STATUS_OK ? 1 : doc.error.line,
-                  st == STATUS_OK ? "must be a JSON object" : doc.error.text);
-    json_doc_close(&doc);
-    mem_free(env, text);
-undo_path:
+        json_doc_close(&doc);
+    }
     mem_free(env, path);
     return st;
 }
@@ -105,15 +94,9 @@ struct history {
     int64_t lines;
 };
 
-/* Lines that are not JSON are skipped. */
-static enum status read_record(struct env *env, struct history *history, const char *line,
-                               size_t bytes)
+static void read_record(void *user, const json_t *record)
 {
-    struct json_doc doc;
-    enum status st = json_doc_open(env, line, bytes, &RULES, &doc);
-    if (st != STATUS_OK)
-        return st == STATUS_FORMAT ? STATUS_OK : st;
-    const json_t *record = doc.root;
+    struct history *history = user;
     double step = json_number_value(json_object_get(record, "step"));
     const json_t *loss = json_object_get(record, "loss"),
                  *held_out = json_object_get(json_object_get(record, "val"), "loss");
@@ -123,27 +106,12 @@ static enum status read_record(struct env *env, struct history *history, const c
         history->marks[history->mark_count++] =
             (struct plot_point){step, json_number_value(held_out)};
     history->lines++;
-    json_doc_close(&doc);
-    return STATUS_OK;
-}
-
-/* A last line without a newline is still being written and is skipped. */
-static enum status read_history(struct env *env, struct history *history,
-                                const struct file_map *map)
-{
-    const char *s = (const char *)map->data, *end = s + map->bytes, *newline;
-    while (s < end && (newline = memchr(s, '\n', (size_t)(end - s)))) {
-        TRY(read_record(env, history, s, (size_t)(newline - s)));
-        s = newline + 1;
-    }
-    return STATUS_OK;
 }
 
 static enum status print_history(struct inspection *in)
 {
     struct env *env = in->cli->env;
     struct history *history;
-    struct file_map map;
     char *path;
     enum status st;
     TRY(path_join(env, in->path, "metrics.jsonl", &path));
@@ -151,9 +119,8 @@ static enum status print_history(struct inspection *in)
         mem_free(env, path);
         return STATUS_OK;
     }
-    TRY_OR(undo_path, file_map_open(env, path, &map));
-    TRY_OR(undo_map, mem_alloc(env, MEM_OTHER, "history", sizeof *history, &history));
-    st = read_history(env, history, &map);
+    TRY_OR(undo_path, mem_alloc(env, MEM_OTHER, "history", sizeof *history, &history));
+    st = records_read(env, path, read_record, history);
     if (st == STATUS_OK)
         inspect_int(in, "records", history->lines);
     if (st == STATUS_OK && !in->json) {
@@ -163,8 +130,6 @@ static enum status print_history(struct inspection *in)
         st = console_print(in->cli->console, &text);
     }
     mem_free(env, history);
-undo_map:
-    file_map_close(&map);
 undo_path:
     mem_free(env, path);
     return st;

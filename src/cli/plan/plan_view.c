@@ -25,7 +25,8 @@ static int64_t sent_bytes(const struct plan_rank *rank)
 static double state_formula(const struct plan_view *view, const struct plan_rank *rank, int stage)
 {
     struct state_widths own = view->plan->widths;
-    struct state_widths borrowed = {own.param, own.grad, 0};
+    struct state_widths borrowed = own;
+    borrowed.optimizer = 0;
     double others = (double)rank->part.borrowed;
     return formula_state(&rank->roster, stage, (double)rank->part.parameters - others, own) +
            formula_state(&rank->roster, stage, others, borrowed);
@@ -338,6 +339,7 @@ static enum status list_lines(struct cli *cli, struct text *text, const struct p
 
 static enum status write_table(struct cli *cli, const struct plan_view *view, struct text *text)
 {
+    const struct zero_config *store = &view->request->zero;
     char a[32], b[32];
     /* With one gradient per step, a param with one use needs no sum in another type. */
     bool only_tied = view->request->ranks == 1 && view->request->engine.micro_batches == 1;
@@ -352,16 +354,19 @@ static enum status write_table(struct cli *cli, const struct plan_view *view, st
         text_add(text, "\n");
     }
     describe_memory(text, view);
+    if (view->config->ramp.count > 0)
+        text_add(text, "note     memory and traffic are those of the largest step of the ramp\n");
     if (!view->config->device.loaded)
         text_printf(text, "scratch  is that of the back end '%s', because %s\n", view->request->ops,
                     view->config->device.why);
     rank_tables(cli, text, view, false);
     if (view->request->zero.servers > 0)
         rank_tables(cli, text, view, true);
-    if (view->request->zero.type != view->request->zero.sum_type)
+    if (dtype_bytes(store->type) != dtype_bytes(store->sum_type))
         text_printf(
             text,
-            "\nthe formula assumes 2-byte gradient sums (precision.accumulate=bf16); %s fp32\n",
+            "\nthe formula assumes 2-byte gradient sums %s(precision.accumulate=bf16); %s fp32\n",
+            store->local ? "of owners " : "",
             only_tied ? "here those of tied parameters are" : "here they are");
     if (view->request->gpu)
         describe_gpu(text);

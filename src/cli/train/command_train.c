@@ -140,7 +140,7 @@ static enum status run_job(struct train_job *job)
     enum status st;
     struct train_settings *settings = job->settings;
     struct env *env = job->cli->env;
-    if (job->plan.size > 1 && !options_is_set(job->options, "run.threads")) {
+    if (job->plan.size > 1 && settings->config.machine.threads == 0) {
         char threads[16];
         snprintf(threads, sizeof threads, "%d", job->plan.threads);
         TRY(options_set(job->options, "run.threads", threads, "the number of ranks"));

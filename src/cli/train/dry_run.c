@@ -6,7 +6,7 @@
 
 struct figures {
     int ranks;
-    int64_t parameters, step_tokens;
+    int64_t parameters, step_tokens, tokens; /* of the largest step, and of the run */
     double flops_per_token;
     struct plan_rank rank;
     size_t available_bytes;
@@ -24,6 +24,7 @@ static enum status make_plan(struct cli *cli, const struct run_config *config, i
     plan->rank = stage.worker;
     plan->ranks = ranks;
     plan->step_tokens = config->train.global_batch * config->train.context;
+    plan->tokens = batch_ramp_after(&config->ramp, 0, config->train.steps);
     plan->available_bytes = run_memory(config, machine_memory(), ranks);
     return data_size_find(cli->env, &config->data, config->tokenizer, config->model.vocab, folder,
                           &plan->data);
@@ -47,7 +48,7 @@ static enum status print_json(struct cli *cli, const struct run_config *config,
     json_out_string(&json, "optimizer", optimizer_word(run_optimizer(config).kind));
     json_out_int(&json, "steps", config->train.steps);
     json_out_int(&json, "step_tokens", plan->step_tokens);
-    json_out_int(&json, "tokens", plan->step_tokens * config->train.steps);
+    json_out_int(&json, "tokens", plan->tokens);
     json_out_int(&json, "micro_batches", run_micro_batches(config));
     json_out_real(&json, "flops_per_token", plan->flops_per_token);
     json_out_mem(&json, "mem", plan->rank.bytes);
@@ -80,9 +81,9 @@ static enum status print_lines(struct cli *cli, const struct run_config *config,
     console_line(console, "params   %s, %s floating-point operations per token",
                  text_human_count(a, (double)plan->parameters),
                  text_human_count(b, plan->flops_per_token));
-    console_line(console, "tokens   %s per step, %s in total",
-                 text_human_count(a, (double)plan->step_tokens),
-                 text_human_count(b, (double)plan->step_tokens * (double)config->train.steps));
+    console_line(
+        console, "tokens   %s%s per step, %s in total", config->ramp.count > 0 ? "at most " : "",
+        text_human_count(a, (double)plan->step_tokens), text_human_count(b, (double)plan->tokens));
     console_line(console, "folder   %s", folder);
     if (plan->ranks > 1)
         console_line(console, "ranks    %d; memory is per rank", plan->ranks);

@@ -24,6 +24,7 @@ struct checkpoint_config {
     int64_t every;      /* steps between two checkpoints; 0 = only at the end */
     int64_t keep;       /* number of newest checkpoints to keep */
     int64_t major;      /* multiples of this step are saved too and never removed; 0 = none */
+    bool last;          /* save after the last step of the run */
     int64_t file_bytes; /* size limit of a tensor file */
     bool async;         /* save in the background while the run continues */
     bool direct;        /* bypass the page cache when writing and reading, where possible */

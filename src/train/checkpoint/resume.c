@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/host.h"
 #include "train/checkpoint/checkpoint_keep.h"
 #include "train/checkpoint/config_lines.h"
@@ -19,6 +20,7 @@ struct resume {
     size_t held_bytes;                       /* in the memory account, before anything was read */
     size_t resident_bytes;                   /* of the process, before anything was read */
     bool apart;                              /* the current checkpoint is in the second folder */
+    bool branching;                          /* the current checkpoint is of another run */
     int64_t tried;                           /* number of damaged checkpoints so far */
     struct checkpoint_conversion conversion; /* of the optimizers' state; on rank 0 */
     enum status verdict; /* of all ranks on the current one: OK, FORMAT = damaged, else stop */
@@ -41,7 +43,11 @@ static enum status refuse_shapes(struct resume *r, const struct checkpoint_state
     struct text text;
     text_init(&text, r->env);
     config_changes(state->config, r->source->config_yaml, CONFIG_SHAPES, &text);
-    if (text.bytes > 0)
+    if (text.bytes > 0 && r->branching)
+        st = FAIL(r->env, CONFIG,
+                  "train.branch: the run of '%s' has another model (%s); set the same model keys",
+                  r->source->branch, text_string(&text));
+    else if (text.bytes > 0)
         st = FAIL(r->env, CONFIG,
                   "the run in this folder has another model (%s); set the same model keys, choose "
                   "another --out, or give --fresh",
@@ -135,6 +141,7 @@ static void tell_conversion(struct resume *r, const struct checkpoint_state *sta
 static void tell_changes(struct resume *r, const struct checkpoint_state *state)
 {
     const char *here = r->source->config_yaml;
+    enum log_level level = r->branching ? LOG_INFO : LOG_WARN; /* a branch is made to differ */
     struct comparison comparison;
     struct text text;
     text_init(&text, r->env);
@@ -143,10 +150,11 @@ static void tell_changes(struct resume *r, const struct checkpoint_state *state)
         config_changes(state->config, here, CONFIG_DATA, &text);
     config_changes(state->config, here, CONFIG_BITS, &text);
     if (text.bytes > 0)
-        log_warn(r->env,
-                 "the configuration has changed, so the run will differ from an uninterrupted "
-                 "one: %s",
-                 text_string(&text));
+        log_write(r->env->log, level, "%s: %s",
+                  r->branching ? "the branch differs from the run that it starts from"
+                               : "the configuration has changed, so the run will differ from an "
+                                 "uninterrupted one",
+                  text_string(&text));
     tell_data(r, state, text_string(&text), &comparison);
     tell_conversion(r, state, text_string(&text));
     if (r->source->by_workers && state->workers > 0 && state->workers != r->source->workers)
@@ -158,7 +166,8 @@ static void tell_changes(struct resume *r, const struct checkpoint_state *state)
     text_clear(&text);
     fingerprint_compare(&state->print, r->source->print, &text);
     if (text.bytes > 0)
-        log_warn(r->env, "the bits of the run may differ from now on: %s", text_string(&text));
+        log_write(r->env->log, level, "the bits of the run may differ from now on: %s",
+                  text_string(&text));
     text_free(&comparison.in_words);
     text_free(&text);
 }
@@ -295,6 +304,35 @@ static enum status try_one(struct resume *r, const char *path, struct vote *vote
 
 /* --- all checkpoints ------------------------------------------------------------------------ */
 
+/* Start from a checkpoint of another run. It was named, so damage is an error. */
+static enum status try_branch(struct resume *r, double started, struct vote *votes,
+                              struct checkpoint_progress *progress, struct resume_load *load)
+{
+    const char *path = r->source->branch;
+    char seconds[32];
+    if (r->rank == 0 && !file_exists(path))
+        return FAIL(r->env, CONFIG,
+                    "train.branch: there is no '%s'; name a checkpoint (RUN/checkpoints/step-N) or "
+                    "the folder of a run that has one",
+                    path);
+    r->branching = true;
+    TRY(try_one(r, path, votes, progress, load));
+    load->seconds = clock_seconds() - started;
+    if (r->verdict != STATUS_OK)
+        return log_fail(r->env->log, r->verdict, __FILE__, __LINE__,
+                        "train.branch: '%s' cannot be used: %s", path, r->why);
+    if (progress->step >= r->source->steps)
+        return FAIL(r->env, CONFIG,
+                    "train.branch: '%s' is of step %" PRId64 " and train.steps is %" PRId64
+                    "; a branch continues the count, so set train.steps above %" PRId64,
+                    path, progress->step, r->source->steps, progress->step);
+    if (r->rank == 0)
+        log_info(r->env, "branching after step %" PRId64 " from '%s', read in %s", progress->step,
+                 path, text_human_seconds(seconds, load->seconds));
+    load->branched = true;
+    return STATUS_OK;
+}
+
 static enum status try_all(struct resume *r, struct vote *votes,
                            struct checkpoint_progress *progress, struct resume_load *load,
                            bool *found)
@@ -304,8 +342,10 @@ static enum status try_all(struct resume *r, struct vote *votes,
     char *path, seconds[32];
     for (*found = false; !*found; r->tried++) {
         TRY(pick(r, step, &step, votes));
-        if (step < 0)
-            return STATUS_OK;
+        if (step < 0) {
+            *found = r->source->branch && *r->source->branch;
+            return *found ? try_branch(r, started, votes, progress, load) : STATUS_OK;
+        }
         TRY(checkpoint_keep_path(r->env, r->apart ? r->source->second : r->source->folder, "", step,
                                  "", &path));
         enum status st = try_one(r, path, votes, progress, load);

@@ -7,6 +7,9 @@
  *     a rank cannot read (a read      this is not damage: all ranks stop, nothing is changed, and the
  *     fails, out of memory)           error explains how to resume from the previous checkpoint
  *
+ *     there is no checkpoint, and     all ranks start from that checkpoint of another run, or none
+ *     `branch` is set                 does: it was named, so damage is an error
+ *
  * Only rank 0 looks at the folder. It also compares the configuration with that of the checkpoint:
  * a model of another shape is refused, and so is an optimizer that cannot use the state
  * (checkpoint_optimizers.h); a change that affects the bits is reported.
@@ -19,8 +22,10 @@
 struct resume_source {  /* borrowed for the call */
     const char *folder; /* RUN/checkpoints */
     const char *second; /* a second folder to search (fallback.h); NULL = none */
-    bool direct;        /* bypass the page cache; used on every rank */
-    bool wanted;        /* resume if there is a checkpoint. From here on: used on rank 0 only */
+    const char
+        *branch; /* checkpoint of another run to start from if there is none; NULL or "" = none */
+    bool direct; /* bypass the page cache; used on every rank */
+    bool wanted; /* resume if there is a checkpoint. From here on: used on rank 0 only */
     const char *config_yaml; /* the current configuration */
     uint64_t data;
     struct data_digest files; /* of the data; all zero = not known */
@@ -35,13 +40,15 @@ struct resume_load {
     double seconds;      /* until all ranks had read it, including skipped checkpoints */
     size_t memory_bytes; /* peak of memory in addition to the store; maximum over all ranks */
     bool in_fallback;    /* the checkpoint was in the second folder */
+    bool branched;       /* the state is that of another run: resume_source.branch */
     size_t grown_bytes;  /* growth of the process, including memory of the store that was first
                             touched here; maximum over all ranks */
 };
 
 /* *found = false if there is no checkpoint at all. Otherwise the store has the state, and *progress
- * is that of the checkpoint. It is an error if all checkpoints are damaged; nothing on disk is
- * changed then. Collective; `comm` may be NULL for one rank. */
+ * is that of the checkpoint. It is an error if all checkpoints are damaged, or if there is none and
+ * `branch` cannot be used; nothing on disk is changed then. Collective; `comm` may be NULL for one
+ * rank. */
 enum status resume_run(struct env *env, const struct resume_source *source, struct comm *comm,
                        const struct unit_graph *graph, struct zero *zero,
                        struct checkpoint_progress *progress, struct resume_load *load, bool *found);

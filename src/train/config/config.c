@@ -9,6 +9,7 @@
 #include "base/host.h"
 #include "comm/launcher.h"
 #include "comm/comm.h"
+#include "train/checkpoint/checkpoint_keep.h"
 #include "train/data/data_config.h"
 #include "train/weights/model_file.h"
 #include "train/models/model_source.h"
@@ -330,7 +331,8 @@ static enum status resolve_model(struct env *env, struct options *options,
 
 /* --- the batches and the schedule ----------------------------------------------------------- */
 
-static enum status resolve_batches(struct env *env, struct run_config *config)
+static enum status resolve_batches(struct env *env, struct options *options,
+                                   struct run_config *config)
 {
     struct train_config *train = &config->train;
     if (train->context == 0)
@@ -350,7 +352,10 @@ static enum status resolve_batches(struct env *env, struct run_config *config)
     config->engine.micro_batch = train->micro_batch;
     config->engine.tokens = train->context;
     config->engine.micro_batches = config->reading ? 0 : train->global_batch / train->micro_batch;
-    return STATUS_OK;
+    config->ramp = (struct batch_ramp){.batch = train->global_batch, .context = train->context};
+    if (config->reading)
+        return STATUS_OK;
+    return batch_ramp_parse(options, env, train->batch_ramp, train->micro_batch, &config->ramp);
 }
 
 static enum status resolve_schedule(struct env *env, struct train_config *train)
@@ -408,23 +413,17 @@ static void tell_fast(struct env *env, const struct run_config *config)
                  : "");
 }
 
-/* Options that give up equal bits also need run.deterministic=false; setting that alone, where it
- * has no effect, is an error. */
+/* Setting run.deterministic=false where it has no effect is an error, except in configurations of
+ * runs with zero.accumulate=local: older versions asked for it there. */
 static enum status check_bits(struct env *env, const struct run_config *config)
 {
     bool local = config->ranks.accumulate == RUN_ACCUMULATE_LOCAL;
-    if (local && config->machine.deterministic)
-        return FAIL(env, CONFIG,
-                    "zero.accumulate: local gives other bits for another number of ranks; it needs "
-                    "run.deterministic: false");
-    if (local)
-        log_warn(env, "zero.accumulate: local: another number of ranks will give other bits");
     if (is_fast(config))
         tell_fast(env, config);
     else if (!local && !config->machine.deterministic)
         return FAIL(env, CONFIG,
                     "run.deterministic: false changes nothing here: on a CPU equal bits cost "
-                    "nothing without zero.accumulate: local; leave the key out");
+                    "nothing; leave the key out");
     if (config->precision == RUN_PRECISION_FP32 && config->precision_sums != RUN_PRECISION_FP32)
         return FAIL(env, CONFIG,
                     "precision.accumulate: bf16 needs precision.mode bf16 or fp16: fp32 gradients "
@@ -432,17 +431,58 @@ static enum status check_bits(struct env *env, const struct run_config *config)
     return STATUS_OK;
 }
 
+/* Memory is allocated for train.global_batch, even if no step has that many sequences. */
+static void warn_of_ramp(struct env *env, const struct run_config *config)
+{
+    const struct batch_ramp *ramp = &config->ramp;
+    int64_t steps = config->train.steps;
+    char end[32];
+    if (batch_ramp_at(ramp, batch_ramp_after(ramp, 0, steps - 1)) == ramp->batch)
+        return;
+    log_warn(env,
+             "train.batch_ramp: the %lld steps of the run end after %s tokens, before a step has "
+             "train.global_batch=%lld sequences; raise train.steps, or lower train.global_batch, "
+             "which decides how much memory is used",
+             (long long)steps, text_human_count(end, (double)batch_ramp_after(ramp, 0, steps)),
+             (long long)ramp->batch);
+}
+
 /* Checks of single keys of a training run. */
 static enum status check_training(struct env *env, const struct run_config *config)
 {
     TRY(check_time(env, "train.max_time", config->train.max_time));
     TRY(check_time(env, "checkpoint.wait_for_space", config->checkpoint.wait_for_space));
+    warn_of_ramp(env, config);
     if (config->train.sample_every > 0 && config->tokenizer == NULL && !config->planning)
         return FAIL(
             env, CONFIG,
             "train.sample_every: text samples need data.tokenizer, the one that made the token "
             "files");
+    if (config->train.noise_scale && run_micro_batches(config) < 2)
+        log_warn(env,
+                 "train.noise_scale: a step with one micro-batch cannot tell its noise; set "
+                 "train.micro_batch to at most half of train.global_batch (%lld)",
+                 (long long)config->train.global_batch);
     return check_bits(env, config);
+}
+
+/* The folder of a run means its newest checkpoint now, so that config.yaml names what the run
+ * started from. That checkpoint may be missing: a run that resumes does not need it. */
+static enum status resolve_branch(struct env *env, struct options *options, const char **branch)
+{
+    char *folder, *path = NULL;
+    int64_t step = -1;
+    if (!**branch)
+        return STATUS_OK;
+    TRY(path_join(env, *branch, "checkpoints", &folder));
+    enum status st = checkpoint_keep_newest(env, folder, INT64_MAX, &step);
+    if (st == STATUS_OK && step >= 0)
+        st = checkpoint_keep_path(env, folder, "", step, "", &path);
+    if (st == STATUS_OK && path)
+        st = options_keep(options, path, branch);
+    mem_free(env, path);
+    mem_free(env, folder);
+    return st == STATUS_OK ? path_make_absolute(env, options, branch) : st;
 }
 
 /* --- everything ----------------------------------------------------------------------------- */
@@ -479,7 +519,7 @@ static enum status resolve(struct env *env, struct options *options,
     else
         TRY(resolve_planned_vocab(env, config));
     TRY(resolve_model(env, options, config));
-    TRY(resolve_batches(env, config));
+    TRY(resolve_batches(env, options, config));
     if (config->reading) {
         if (!options_is_set(options, "train.eval_batches"))
             config->train.eval_batches = 0;
@@ -490,6 +530,7 @@ static enum status resolve(struct env *env, struct options *options,
     TRY(optimizer_resolve(env, options, config));
     if (config->planning)
         return STATUS_OK;
+    TRY(resolve_branch(env, options, &config->train.branch));
     TRY(path_make_absolute(env, options, &config->model.path));
     return data_paths_make_absolute(env, options, &config->data);
 }
@@ -524,6 +565,11 @@ void run_config_describe(const struct run_config *config, struct text *text)
                     (long long)train->context, train->context == 1 ? "" : "s",
                     (long long)run_micro_batches(config),
                     run_micro_batches(config) == 1 ? "" : "es", (long long)train->micro_batch);
+        if (config->ramp.count > 0) {
+            text_add(text, "ramp     ");
+            batch_ramp_describe(&config->ramp, text);
+            text_add(text, "\n");
+        }
         text_printf(text, "schedule %s: %lld steps, %lld of warm-up, rate %g to %g\n",
                     schedule_words[train->schedule], (long long)train->steps,
                     (long long)train->warmup, train->lr,

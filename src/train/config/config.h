@@ -13,18 +13,21 @@
 #include "model/model.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/data/dataset.h"
+#include "train/config/batch_ramp.h"
 #include "train/config/schedule.h"
 #include "train/tokenizer/tokenizer.h"
 
 struct train_config {
     int64_t steps;
-    int64_t micro_batch;   /* sequences per micro-batch */
-    int64_t global_batch;  /* sequences per step; 0 = micro_batch */
-    int64_t context;       /* tokens per sequence; 0 = model.context */
-    double lr, min_lr;     /* min_lr: -1 = lr / 10 */
-    int64_t warmup, decay; /* steps; -1 = derived from train.steps */
-    int schedule;          /* enum schedule_kind */
+    int64_t micro_batch;    /* sequences per micro-batch */
+    int64_t global_batch;   /* sequences per step; 0 = micro_batch */
+    const char *batch_ramp; /* for batch_ramp_parse; "" = none */
+    int64_t context;        /* tokens per sequence; 0 = model.context */
+    double lr, min_lr;      /* min_lr: -1 = lr / 10 */
+    int64_t warmup, decay;  /* steps; -1 = derived from train.steps */
+    int schedule;           /* enum schedule_kind */
     double weight_decay, beta1, beta2, eps, clip;
+    bool noise_scale; /* measure it */
     int64_t seed;
     int64_t eval_every, eval_batches;
     int64_t sample_every, sample_tokens;
@@ -34,6 +37,7 @@ struct train_config {
     int64_t max_skips;
     const char *max_time; /* a duration for deadline_parse; "" = none */
     int64_t stop_at;      /* save and stop after this step; 0 = none */
+    const char *branch;   /* checkpoint that a new run starts from; "" = none */
     int64_t log_every;
 };
 
@@ -102,6 +106,7 @@ struct run_config {
     struct model_source *source;     /* opened from model.path; NULL = not set */
     struct tokenizer *tokenizer;     /* NULL = the data is tokens and no tokenizer is set */
     struct device_info device;       /* the device of this process */
+    struct batch_ramp ramp;          /* the batch of each step */
     const struct zero_group *groups; /* of optimizer.groups, in order; owned by the options */
 };
 
@@ -139,7 +144,7 @@ void run_config_release(struct run_config *config);
 void run_config_describe(const struct run_config *config, struct text *text);
 
 struct optimizer run_optimizer(const struct run_config *config); /* of tensors in no group */
-int64_t run_micro_batches(const struct run_config *config);      /* per step */
+int64_t run_micro_batches(const struct run_config *config);      /* of the largest step */
 struct schedule run_schedule(const struct run_config *config);
 enum dtype run_type(const struct run_config *config); /* of parameters and gradients */
 enum dtype run_sum_type(const struct run_config *config);

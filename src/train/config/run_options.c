@@ -15,6 +15,9 @@ static const struct option train_list[] = {
     {TRAIN(micro_batch, INT), .fallback = "8", RANGE(1, 1e6), .help = "sequences per micro-batch"},
     {TRAIN(global_batch, INT), .fallback = "0", RANGE(0, 1e9),
      .help = "sequences per step, a multiple of train.micro_batch; 0 = one micro-batch"},
+    {TRAIN(batch_ramp, STRING), .fallback = "", .value_name = "SIZE@TOKENS,...",
+     .help = "smaller batches at the start: SIZE sequences per step until TOKENS tokens have been "
+             "trained on, then the next; train.global_batch after the last"},
     {TRAIN(context, INT), .fallback = "0", RANGE(0, 1e7),
      .help = "tokens per sequence; 0 = model.context"},
     {TRAIN(lr, REAL), .fallback = "6e-4", RANGE(0, 1e3), .help = "peak learning rate"},
@@ -35,6 +38,9 @@ static const struct option train_list[] = {
     {TRAIN(eps, REAL), .fallback = "1e-8", RANGE(1e-30, 1), .help = "AdamW's epsilon"},
     {TRAIN(clip, REAL), .fallback = "1", RANGE(0, 1e9),
      .help = "maximum gradient norm; 0 = no clipping, the default of model.arch sars"},
+    {TRAIN(noise_scale, BOOL), .fallback = "false",
+     .help = "measure the gradient noise scale, which tells how large a batch is worth having; "
+             "needs at least two micro-batches per step"},
     {TRAIN(seed, INT), .fallback = "1", RANGE(0, 9e18),
      .help = "seed of initial values, sample order, text samples and stochastic rounding"},
     {TRAIN(max_skips, INT), .fallback = "5", RANGE(1, 1e9),
@@ -44,6 +50,10 @@ static const struct option train_list[] = {
              "none; the time limit of a Slurm job always applies too"},
     {TRAIN(stop_at, INT), .fallback = "0", RANGE(0, 1e12),
      .help = "step after which the run saves and stops; raise or omit it to resume; 0 = none"},
+    {TRAIN(branch, STRING), .fallback = "", .value_name = "DIR",
+     .help =
+         "checkpoint of another run, or that run's folder for its newest: a new run starts from "
+         "it, with its optimizer state, step and data position"},
     {TRAIN(log_every, INT), .fallback = "10", RANGE(1, 1e12),
      .help = "steps between printed lines; metrics.jsonl has every step"},
     {TRAIN(eval_every, INT), .fallback = "250", RANGE(0, 1e12),
@@ -71,11 +81,14 @@ const struct option_table train_options = {
     .offset = offsetof(struct checkpoint_config, name)
 static const struct option checkpoint_list[] = {
     {CHECKPOINT(every, INT), .fallback = "1000", RANGE(0, 1e12),
-     .help = "steps between checkpoints; 0 = only the one at the end, which is always saved"},
+     .help = "steps between checkpoints; 0 = only the one at the end"},
     {CHECKPOINT(keep, INT), .fallback = "2", RANGE(1, 1e9),
      .help = "number of newest checkpoints to keep"},
     {CHECKPOINT(major, INT), .fallback = "0", RANGE(0, 1e12),
      .help = "steps between checkpoints that are kept forever; 0 = none"},
+    {CHECKPOINT(last, BOOL), .fallback = "true",
+     .help = "save when the last step is done; false = keep only the metrics of a finished run (a "
+             "run that is stopped is always saved)"},
     {CHECKPOINT(async, BOOL), .fallback = "true",
      .help = "save in the background; needs memory for a copy of the state"},
     {CHECKPOINT(direct, BOOL), .fallback = "true",
@@ -114,7 +127,7 @@ static const struct option precision_list[] = {
      .fallback = "fp32",
      .choices = sum_words,
      .help = "type of summed gradients in bf16 and fp16 runs; if this is bf16, results depend on "
-             "the number of ranks"},
+             "the number of workers"},
 };
 const struct option_table precision_options = {
     .title = "precision", .options = precision_list, .count = COUNT(precision_list)};
@@ -154,9 +167,10 @@ static const struct option ranks_list[] = {
      RANKS(accumulate),
      .fallback = "each",
      .choices = accumulate_words,
-     .help =
-         "when gradients are sent: each = after every micro-batch; local = once per step, needs "
-         "run.deterministic=false"},
+     .help = "when gradients are sent: each = after every micro-batch; local = once per step, "
+             "after each worker has summed its own in the type of precision.accumulate: less "
+             "traffic, but every worker holds all gradients, and results depend on the number of "
+             "workers"},
     {.key = "comm.backend",
      .type = OPTION_CHOICE,
      RANKS(backend),

@@ -84,6 +84,12 @@ static const struct option OPTIONS[] = {
      .offset = offsetof(struct data_config, special),
      .fallback = "false",
      .help = "encode strings such as <|endoftext|> in the text as special tokens"},
+    {.key = "data.cache",
+     .type = OPTION_STRING,
+     .offset = offsetof(struct data_config, cache),
+     .help = "folder for the encoded text, which several runs may share (default: cache in the run "
+             "folder)",
+     .value_name = "DIR"},
     {.key = "data.mix",
      .type = OPTION_LIST,
      .offset = offsetof(struct data_config, mix),
@@ -206,6 +212,7 @@ enum status data_paths_make_absolute(struct env *env, struct options *options,
     struct data_mix_item *mix = config->mix.items;
     TRY(data_plan_make(env, config, &plan));
     TRY(path_make_absolute(env, options, &config->path));
+    TRY(path_make_absolute(env, options, &config->cache));
     for (int i = 0; i < config->mix.count; i++)
         TRY(path_make_absolute(env, options, &mix[i].path));
     if (plan.val)

@@ -15,7 +15,7 @@ struct data_config {
     double split;           /* fraction of every source to hold out if val is "" */
     bool special;           /* encode special tokens found in text */
     struct option_list mix; /* of struct data_mix_item */
-    const char *cache;      /* not a key: folder for the tokens of text; NULL or "" = in memory */
+    const char *cache; /* folder for the tokens of text; "": a run uses its own, others memory */
 };
 
 struct data_mix_item {

@@ -156,12 +156,13 @@ enum status data_size_find(struct env *env, const struct data_config *data,
     *size = (struct data_size){.exact = true};
     if (!data_is_given(data))
         return STATUS_OK;
-    if (folder)
+    bool shared = data->cache && *data->cache;
+    if (folder && !shared)
         TRY(path_join(env, folder, "cache", &cache));
     const struct source_spec spec = {.special = data->special,
                                      .tokenizer = tokenizer,
                                      .vocab = tokenizer ? tokenizer_vocab(tokenizer) : vocab,
-                                     .cache = cache};
+                                     .cache = shared ? data->cache : cache};
     quiet.log = log_create(NULL, NULL, LOG_ERROR);
     size->known = quiet.log && add_all(&quiet, data, spec, size) == STATUS_OK;
     log_destroy(quiet.log);

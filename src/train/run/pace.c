@@ -1,7 +1,7 @@
-/* pace -- the median is computed from stored step times. When the array is full, every second one
- * is dropped, and the sampling interval doubles; so the stored times always cover the whole run
+/* pace -- the median is computed from stored rates of steps. When the array is full, every second
+ * one is dropped, and the sampling interval doubles; so the stored rates always cover the whole run
  * evenly. The remaining time is estimated from elapsed time, which includes evaluations and text
- * samples, because they will recur.
+ * samples, because they will recur. Everything is per token, because steps may differ in size.
  */
 #include "train/run/pace.h"
 #include <math.h>
@@ -14,6 +14,7 @@ enum { ROOM = 4096 };
 struct pace {
     struct env *env; /* borrowed */
     int64_t steps;   /* seen */
+    int64_t tokens;  /* of the steps that count */
     int64_t stride;  /* one in `stride` steps is stored */
     int count;
     double start; /* end of the warm-up */
@@ -23,7 +24,7 @@ struct pace {
 
 enum status pace_create(struct env *env, struct pace **pace)
 {
-    TRY(mem_alloc(env, MEM_OTHER, "step times", sizeof **pace, pace));
+    TRY(mem_alloc(env, MEM_OTHER, "step rates", sizeof **pace, pace));
     (*pace)->env = env;
     (*pace)->stride = 1;
     return STATUS_OK;
@@ -35,13 +36,14 @@ void pace_destroy(struct pace *pace)
         mem_free(pace->env, pace);
 }
 
-void pace_add(struct pace *pace, double seconds, double now)
+void pace_add(struct pace *pace, int64_t tokens, double seconds, double now)
 {
     int64_t counted = pace->steps++ - PACE_WARMUP;
     if (counted < 0) {
         pace->start = now;
         return;
     }
+    pace->tokens += tokens;
     if (counted % pace->stride != 0)
         return;
     if (pace->count == ROOM) { /* drop every second one */
@@ -51,7 +53,7 @@ void pace_add(struct pace *pace, double seconds, double now)
         pace->stride *= 2;
     }
     if (counted % pace->stride == 0)
-        pace->kept[pace->count++] = seconds;
+        pace->kept[pace->count++] = (double)tokens / seconds;
 }
 
 static int compare(const void *a, const void *b)
@@ -71,10 +73,9 @@ double pace_median(struct pace *pace)
     return 0.5 * (pace->sorted[(n - 1) / 2] + pace->sorted[n / 2]);
 }
 
-double pace_left(const struct pace *pace, int64_t steps, double now)
+double pace_left(const struct pace *pace, int64_t tokens, double now)
 {
-    int64_t counted = pace->steps - PACE_WARMUP;
-    return counted < 1 ? NAN : (now - pace->start) / (double)counted * (double)steps;
+    return pace->tokens < 1 ? NAN : (now - pace->start) / (double)pace->tokens * (double)tokens;
 }
 
 /* --- gauges --------------------------------------------------------------------------------- */

@@ -27,9 +27,9 @@ struct trainer_facts { /* known when everything is built, before the first step 
     int64_t parameters;
     int64_t train_tokens, val_tokens; /* of the data; 0 = none */
     uint64_t data_bytes;              /* of mapped data files; not in any rank's account */
-    int64_t step_tokens;              /* global_batch * context */
+    int64_t step_tokens;              /* of the largest step: global_batch * context */
     double flops_per_token;
-    double epochs;                  /* steps * step_tokens / train_tokens */
+    double epochs;                  /* tokens of the whole run / train_tokens */
     int64_t first_step;             /* the step after which the run resumes; 0 = a new run */
     const struct resume_load *load; /* cost of reading the state */
     const struct footprint_worst *held;
@@ -42,11 +42,13 @@ struct trainer_facts { /* known when everything is built, before the first step 
 struct trainer_step {
     int64_t step, steps; /* step counts from 1 */
     int64_t tokens;      /* so far */
+    int64_t batch;       /* sequences of this step; 0 = always train.global_batch */
     double loss, grad_norm, lr;
     double seconds, tokens_per_second;
     double mfu;         /* 0 .. 1; NAN = not known */
     double eta_seconds; /* NAN = not known yet */
     bool skipped;
+    struct noise_scale noise;           /* steps 0: not known */
     double loss_scale;                  /* of this step; NAN = not fp16 */
     const struct footprint_worst *held; /* the account of the worst rank */
     size_t resident_bytes;              /* maximum of this rank's process so far; 0 = not known */
@@ -89,6 +91,7 @@ struct trainer_summary {
     int64_t first_step;           /* of these, done before this run resumed */
     int64_t skipped, tokens, parameters;
     double loss;                 /* of the last step that was not skipped; NAN = none */
+    struct noise_scale noise;    /* steps 0: not known */
     struct evaluation val;       /* the last evaluation; tokens 0 = none */
     double seconds;              /* in the training loop */
     double tokens_per_second;    /* median over all steps but the first two; NAN = too few */
