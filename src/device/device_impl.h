@@ -148,7 +148,7 @@ void tickets_await(struct tickets *tickets, int64_t ticket, struct stream *strea
 struct worker;
 
 enum {
-    WORKER_RING = 128,                         /* capacity in tasks */
+    WORKER_RING = 256,                         /* capacity in tasks */
     WORKER_ARGS_BYTES = STREAM_ARGS_BYTES + 16 /* arguments of a task, and a back end's own */
 };
 

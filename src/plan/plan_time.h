@@ -16,7 +16,8 @@ struct plan_time {
     double compute;   /* of these, passes and update of the rank that computes most */
     double in_flight; /* as in engine_traffic, of that rank */
     double waited;
-    double update; /* after the last pass: norm, update, and their communication */
+    double update; /* after the last pass: norm, update, and their communication; an update that the
+                      store defers counts as part of the passes */
     double bubble; /* idle / busy seconds of the pipeline: 0 without one */
     int64_t sent[TRAFFIC_PURPOSE_COUNT]; /* bytes of the rank that sends most */
 };

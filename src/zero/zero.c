@@ -188,6 +188,7 @@ struct comm *zero_comm(const struct zero *zero)
 
 enum status zero_settle(struct zero *zero)
 {
+    TRY(zero_finish_update(zero));
     TRY(stream_sync(zero->stream));
     if (zero_alone(zero))
         return STATUS_OK;
@@ -241,6 +242,9 @@ struct traffic zero_traffic(const struct zero *zero)
 
 void zero_slow_gathers(struct zero *zero, double seconds)
 {
-    CHECK(zero->gather_comm != NULL);
-    comm_slow_down(zero->gather_comm, seconds);
+    struct comm *const comms[] = {zero->gather_comm, zero->replica_comm};
+    CHECK(comms[0] || comms[1]);
+    for (int i = 0; i < 2; i++)
+        if (comms[i])
+            comm_slow_down(comms[i], seconds);
 }

@@ -232,7 +232,8 @@ struct zero_verdict {
 enum status zero_judge(struct zero *zero, double scale, const float *statistics,
                        struct zero_verdict *verdict);
 /* Update with clipping, for step t = 1, 2, ... (bias correction) and learning rate lr. Only after a
- * finite verdict. */
+ * finite verdict. Where every rank holds the whole state, a piece is updated when it is used next:
+ * the sums of the other ranks arrive meanwhile (zero_sums.c). Nobody sees params from before. */
 enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
                         const struct zero_verdict *verdict);
 
@@ -262,7 +263,8 @@ struct muon_counts {
 };
 struct muon_counts zero_muon_counts(const struct zero *zero);
 
-/* For tests: every gather of params takes `seconds` longer. Only with more than one rank. */
+/* For tests: every gather of params, and of sums between replicas, takes `seconds` longer.
+ * Only with more than one rank. */
 void zero_slow_gathers(struct zero *zero, double seconds);
 
 #endif

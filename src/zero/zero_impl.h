@@ -9,6 +9,7 @@
  *     zero_norm_parts.c  this rank's part of the norm
  *     zero_noise.c       squares of the micro-batches' gradients, for the noise scale
  *     zero_update.c      the end of a step: judge and update
+ *     zero_sums.c        sums between replicas, and the updates that wait for them
  *     zero_muon.c        the update of matrices that are orthogonalized as a whole
  *     zero_stochastic.c       16-bit params that are rounded at random
  *     zero_params.c      reading and writing parameters
@@ -62,6 +63,8 @@ struct zero_piece {
     int squared_count;
     bool changes;            /* its sums, before the norm is computed */
     struct event *published; /* full has the owners' newest values */
+    struct event *summed;    /* total is complete; NULL: no other rank holds the shard */
+    bool pending;            /* the update waits for `summed`, and is not enqueued yet */
 };
 
 /* A node of the norm, as it is sent to the first PP stage: its first block and level, both small
@@ -70,12 +73,17 @@ struct staged_node {
     double first, level, value;
 };
 
-/* Segments that one call updates: those of one optimizer with one setting, in one phase. */
+/* Consecutive segments of a batch. */
+struct segment_run {
+    int first, count;
+    int64_t elements;
+};
+
+/* Segments that one call may update: those of one optimizer with one setting, in one phase. */
 struct zero_batch {
     struct optimizer optimizer;
     enum unit_phase phase;
-    int first, count; /* of the segments */
-    int64_t elements;
+    struct segment_run all;
 };
 
 /* Where a moment of a tensor is in piece->m or piece->v: bytes before the first element that this
@@ -176,6 +184,9 @@ struct zero {
     int segment_count;
     struct zero_batch *batches; /* (batch_count) at most one per tensor */
     int batch_count;
+    struct segment_run *runs;         /* (batch_count, pieces) the segments of a batch in a piece */
+    int64_t update_number;            /* of the last update */
+    bool updating;                    /* pieces of it may be pending (zero_sums.c) */
     int *batch_of;                    /* (tensors) -1: it is never updated */
     struct optimizer *optimizers;     /* (tensors of the whole model) */
     bool *frozen;                     /* (tensors of the whole model) zero_is_frozen */
@@ -534,6 +545,20 @@ struct piece_range zero_updated_part(const struct zero *zero, int t);
 
 /* The part `mine` of tensor t, with the multipliers of its group. */
 struct update_segment zero_segment_of(const struct zero *zero, int t, struct piece_range mine);
+
+/* Enqueue the last update of some segments of batch b; no segments: does nothing. */
+void zero_update_segments(struct zero *zero, int b, const struct segment_run *run);
+
+/* --- zero_sums.c ---------------------------------------------------------------------------- */
+/* Start to exchange the sums between the replicas of a shard. The update of every piece is then
+ * pending. Does nothing where this rank alone holds its shard. */
+void zero_sums_exchange(struct zero *zero);
+/* Updates run when a piece is needed next, not in zero_update. */
+bool zero_defers_updates(const struct zero *zero);
+/* Wait for the sum of a piece and enqueue its update, if that is pending. */
+void zero_update_piece(struct zero *zero, int piece);
+/* The same for all pieces. Fails if a sum did not arrive. Not collective. */
+enum status zero_finish_update(struct zero *zero);
 
 /* --- zero_muon.c ---------------------------------------------------------------------------- */
 /* Does nothing where Muon updates no tensor. Collective. */

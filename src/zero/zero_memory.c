@@ -189,6 +189,8 @@ static enum status alloc_piece(struct zero *zero, int i)
         return STATUS_OK;
     TRY(alloc_optimizer(zero, i));
     TRY(alloc_snapshot(zero, i));
+    if (zero->roster.copies > 1 && zero->pieces[i].use_count > 0)
+        TRY(event_create(zero->ops->device, &zero->pieces[i].summed));
     for (int k = 0; k < zero->pieces[i].use_count; k++) {
         struct zero_use *use = &zero->pieces[i].uses[k];
         char what[UNIT_NAME + 16];
@@ -411,6 +413,7 @@ static void free_piece(struct zero *zero, struct zero_piece *piece)
         device_free(device, piece->shard);
     device_free(device, piece->full);
     event_destroy(piece->published);
+    event_destroy(piece->summed);
 }
 
 static void free_slots(struct zero *zero)
@@ -462,6 +465,7 @@ void zero_memory_free(struct zero *zero)
     mem_free(zero->env, zero->scalars_host);
     mem_free(zero->env, zero->batches);
     mem_free(zero->env, zero->batch_of);
+    mem_free(zero->env, zero->runs);
     mem_free(zero->env, zero->optimizers);
     mem_free(zero->env, zero->frozen);
     mem_free(zero->env, zero->places);

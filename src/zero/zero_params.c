@@ -76,6 +76,7 @@ enum status zero_write(struct zero *zero, int tensor, int64_t first, int64_t cou
                        const float *values)
 {
     int own = zero_own_tensor(zero, tensor);
+    TRY(zero_finish_update(zero));
     if (own < 0)
         return STATUS_OK;
     const struct unit_tensor *t = &zero->graph->tensors[own];
@@ -110,6 +111,7 @@ static enum status init_tensor(struct zero *zero, int t, uint64_t seed)
 
 enum status zero_init(struct zero *zero, uint64_t seed)
 {
+    TRY(zero_finish_update(zero));
     for (int t = 0; t < zero->graph->tensor_count; t++)
         TRY(init_tensor(zero, t, seed));
     return zero_publish(zero, 0);
@@ -222,6 +224,7 @@ static enum status read_whole(struct zero *zero, int tensor, tp_group_read_fn *r
 
 enum status zero_read(struct zero *zero, int tensor, int64_t first, int64_t count, float *out)
 {
+    TRY(zero_finish_update(zero));
     return read_whole(zero, tensor, read_own, first, count, out);
 }
 

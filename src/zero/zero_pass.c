@@ -1,6 +1,7 @@
 /* zero_pass -- the params that a pass reads, and the gradients that it has written.
  *
- * Params that are not sharded are read in place, once the owners' newest values have arrived.
+ * Params that are not sharded are read in place, once the owners' newest values have arrived, or
+ * once this rank has updated them (zero_sums.c).
  * Sharded params are gathered into slots ahead of their use, in the order of the slot table, and
  * the compute stream waits for them. Where units compute in fp32, 16-bit params are widened into a
  * slot for the current unit. Gradients are written to a buffer of their own or to a slot, and sent
@@ -74,6 +75,7 @@ static void gather_due(struct zero *zero, int entry)
 static const void *piece_params(struct zero *zero, int piece, int entry)
 {
     struct zero_piece *p = &zero->pieces[piece];
+    zero_update_piece(zero, piece);
     if (!zero->sharding.params) {
         if (p->published)
             stream_wait(zero->stream, p->published);
@@ -239,6 +241,7 @@ void zero_grads(struct zero *zero, int u, enum pass pass, int64_t round, struct 
         run->grads[use] = NULL;
         if (!unit_writes(unit, pass, use))
             continue;
+        zero_update_piece(zero, piece); /* its gradient may be in the memory of this one */
         const struct zero_use *sent = find_use(zero, piece, u);
         if (!zero_alone(zero) && (!zero_widens(zero) || sends_local(zero, sent)))
             stream_wait(zero->stream, wire_free(zero, sent));
@@ -329,6 +332,7 @@ void zero_reduce(struct zero *zero, int u, enum pass pass, int64_t round)
         int piece = pieces[k];
         if (!unit_uses_piece(zero->graph, u, writes, piece))
             continue;
+        zero_update_piece(zero, piece); /* an idle rank has not called zero_grads */
         if (zero->config.local)
             reduce_local(zero, piece, find_use(zero, piece, u), round);
         else

@@ -273,6 +273,7 @@ enum status zero_state_read(struct zero *zero, enum zero_state state, int tensor
 {
     int own = zero_own_tensor(zero, tensor);
     CHECK(own >= 0);
+    TRY(zero_finish_update(zero));
     struct zero_range part = own_part(zero, state, own, (struct zero_range){first, count});
     CHECK_EQ(part.count, count);
     if (count > 0 && zero_state_array(zero, state, tensor).type == DTYPE_F32)
@@ -329,6 +330,7 @@ enum status zero_state_write(struct zero *zero, enum zero_state state, int tenso
 {
     int own = zero_own_tensor(zero, tensor);
     CHECK(own >= 0 && zero_state_form(zero, state, tensor) != MOMENT_NONE);
+    TRY(zero_finish_update(zero));
     struct zero_range part = held_part(zero, state, own, (struct zero_range){first, count});
     if (type == DTYPE_U8 && part.count > 0) { /* codes or scales as they are */
         CHECK_EQ(zero_state_array(zero, state, tensor).type, DTYPE_U8);
@@ -461,6 +463,7 @@ static enum status copy_piece(struct zero *zero, int piece)
 enum status zero_snapshot(struct zero *zero)
 {
     CHECK(zero->config.snapshot);
+    TRY(zero_finish_update(zero));
     for (int i = 0; i < zero->graph->piece_count; i++)
         if (zero->pieces[i].snapshot)
             TRY(copy_piece(zero, i));

@@ -131,24 +131,36 @@ enum status zero_batches_create(struct zero *zero)
     return STATUS_OK;
 }
 
+/* The next segment, of batch b, is `mine`. The tensors of a piece are consecutive, and so are its
+ * segments in a batch. */
+static void add_segment(struct zero *zero, int b, struct piece_range mine)
+{
+    struct segment_run *all = &zero->batches[b].all;
+    struct segment_run *run = &zero->runs[b * zero->graph->piece_count + mine.piece];
+    if (run->count == 0)
+        run->first = zero->segment_count;
+    run->count++, run->elements += mine.count;
+    all->count++, all->elements += mine.count;
+}
+
 enum status zero_segments_create(struct zero *zero)
 {
     struct device *device = zero->ops->device;
-    size_t most = (size_t)zero->graph->tensor_count;
+    size_t most = (size_t)zero->graph->tensor_count, pieces = (size_t)zero->graph->piece_count;
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "runs of segments",
+                        (size_t)zero->batch_count * pieces, sizeof *zero->runs, &zero->runs));
     TRY(device_alloc(device, MEM_OTHER, "optimizer segments", most * sizeof *zero->segments,
                      &zero->segments));
     struct update_segment *list;
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "segments", most, sizeof *list, &list));
     for (int b = 0; b < zero->batch_count; b++) {
-        struct zero_batch *batch = &zero->batches[b];
-        batch->first = zero->segment_count;
+        zero->batches[b].all.first = zero->segment_count;
         for (int t = 0; t < zero->graph->tensor_count; t++) {
             struct piece_range mine = zero_updated_part(zero, t);
             if (mine.count == 0 || zero->batch_of[t] != b || !zero_in_one_call(zero, b))
                 continue;
+            add_segment(zero, b, mine);
             list[zero->segment_count++] = zero_segment_of(zero, t, mine);
-            batch->count++;
-            batch->elements += mine.count;
         }
     }
     device_copy(zero->stream, zero->segments, list, most * sizeof *list);
@@ -335,6 +347,7 @@ static enum status find_norms(struct zero *zero, double scale, struct zero_verdi
 enum status zero_judge(struct zero *zero, double scale, const float *statistics,
                        struct zero_verdict *verdict)
 {
+    TRY(zero_finish_update(zero)); /* of pieces that no pass has used since */
     if (!zero_alone(zero))
         TRY(stand_still(zero, zero->reduce_stream));
     *verdict = (struct zero_verdict){.bad_tensor = -1, .bad_index = -1};
@@ -360,26 +373,6 @@ enum status zero_judge(struct zero *zero, double scale, const float *statistics,
 }
 
 /* --- the update ----------------------------------------------------------------------------- */
-
-/* Where several owners hold a shard: exchange their reduce shards, so that all have the whole
- * sum. */
-static enum status reduce_shard_sums(struct zero *zero)
-{
-    for (int i = 0; i < zero->graph->piece_count; i++) {
-        struct zero_piece *piece = &zero->pieces[i];
-        int64_t count = zero_reduce_shard_count(zero, i);
-        if (piece->use_count == 0)
-            continue;
-        void *mine = zero_at(piece->total, zero->sum_type, comm_rank(zero->replica_comm) * count);
-        if (mine != piece->uses[0].sum)
-            device_copy(zero->stream, mine, piece->uses[0].sum,
-                        (size_t)count * dtype_bytes(zero->sum_type));
-        event_record(zero->written, zero->stream);
-        stream_wait(zero->gather_stream, zero->written);
-        reduce_shards_to_replicas(zero, i);
-    }
-    return stand_still(zero, zero->gather_stream);
-}
 
 /* Send the new shards to the PP stages that borrow them; `all`: also frozen ones. */
 static enum status lend_params(struct zero *zero, bool all)
@@ -432,23 +425,22 @@ enum status zero_publish(struct zero *zero, int64_t updates)
     return publish_params(zero, true);
 }
 
-/* Updates one batch. A dry device cannot read the segments, so this adds the price itself. */
-static void update_batch(struct zero *zero, int b, int64_t t)
+/* A dry device cannot read the segments, so this adds the price itself. */
+void zero_update_segments(struct zero *zero, int b, const struct segment_run *run)
 {
-    const struct zero_batch *batch = &zero->batches[b];
-    struct update update = optimizer_update(&batch->optimizer);
+    struct update update = optimizer_update(&zero->batches[b].optimizer);
     const struct ops_case price = {.op = update_word(update.rule),
-                                   .count = batch->elements,
+                                   .count = run->elements,
                                    .from = zero->sum_type,
                                    .to = zero_is_narrow(zero) ? zero->type : DTYPE_F32,
                                    .momentum = update.rule == UPDATE_SGD && update.beta1 > 0};
-    if (batch->count == 0)
+    if (run->count == 0)
         return;
     if (zero->segment_locations)
-        update.locations = zero->segment_locations + batch->first;
-    update.number = t;
-    ops_update(zero->ops, zero->stream, &update, &zero->scalars[1 + b],
-               zero->segments + batch->first, batch->count);
+        update.locations = zero->segment_locations + run->first;
+    update.number = zero->update_number;
+    ops_update(zero->ops, zero->stream, &update, &zero->scalars[1 + b], zero->segments + run->first,
+               run->count);
     if (device_is_dry(zero->ops->device))
         ops_spend(zero->ops, zero->stream, &price);
 }
@@ -476,10 +468,12 @@ enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
     }
     device_copy(zero->stream, zero->scalars, zero->scalars_host,
                 (size_t)(1 + zero->batch_count) * sizeof *zero->scalars);
-    if (zero->replica_comm)
-        TRY(reduce_shard_sums(zero));
-    for (int b = 0; b < zero->batch_count; b++)
-        update_batch(zero, b, t);
+    zero->update_number = t;
+    zero_sums_exchange(zero);
+    for (int b = 0; !zero->replica_comm && b < zero->batch_count; b++)
+        zero_update_segments(zero, b, &zero->batches[b].all);
+    if (!zero_defers_updates(zero))
+        TRY(zero_finish_update(zero));
     TRY(zero_muon_update(zero, t));
     TRY(stream_sync(zero->stream));
     return publish_params(zero, false);

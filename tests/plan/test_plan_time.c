@@ -141,6 +141,29 @@ static void test_a_fast_wire_is_hidden(void **state)
         }
 }
 
+/* In ZeRO stage 0 the sums of fp32 gradients are half of what is sent. They overlap with the next
+ * forward pass, so that most of both halves is hidden; with shard groups of one rank, too. */
+static void test_sums_overlap_with_the_next_step(void **state)
+{
+    (void)state;
+    struct machine_profile machine = products_only();
+    for (int stage = 0; stage < 2; stage++)
+        for (int gpu = 0; gpu < 2; gpu++) {
+            struct plan_request r = request_of(rig_llama(), 2, 2);
+            r.zero.stage = stage;
+            r.zero.shard_group = stage > 0 ? 1 : 0;
+            r.gpu = gpu;
+            machine.comm.inside = (struct comm_wire){0}; /* takes no time */
+            double computed = time_of(&r, &machine).compute;
+            machine.comm.inside.bytes_per_second = 1e12;
+            double unit = time_of(&r, &machine).in_flight / computed;
+            machine.comm.inside.bytes_per_second *= unit / 0.2; /* a fifth of computing */
+            struct plan_time time = time_of(&r, &machine);
+            assert_true(fabs(time.in_flight / computed - 0.2) < 0.01);
+            assert_true(plan_time_hidden(&time) > 0.55);
+        }
+}
+
 /* So slow that nothing can hide it: gathers of all params, the loss that needs the last of them,
  * then one reduction after another. */
 static void test_a_slow_wire_is_exposed(void **state)
@@ -502,6 +525,7 @@ int main(void)
         cmocka_unit_test(test_recomputation_costs_a_forward),
         cmocka_unit_test(test_update_time_follows_memory_traffic),
         cmocka_unit_test(test_a_fast_wire_is_hidden),
+        cmocka_unit_test(test_sums_overlap_with_the_next_step),
         cmocka_unit_test(test_a_slow_wire_is_exposed),
         cmocka_unit_test(test_rounds_that_are_not_simulated),
         cmocka_unit_test(test_traffic),
