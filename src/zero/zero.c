@@ -165,6 +165,7 @@ static void add_counters(const struct comm *comm, struct comm_counter *sum)
     for (int kind = 0; comm && kind < COMM_KIND_COUNT; kind++) {
         struct comm_counter counter = comm_counted(comm, (enum comm_kind)kind);
         sum->bytes += counter.bytes;
+        sum->calls += counter.calls;
         sum->seconds += counter.seconds;
         sum->blocked += counter.blocked;
     }
@@ -196,6 +197,11 @@ struct traffic zero_traffic(const struct zero *zero)
                  [TRAFFIC_MUON] = muon.bytes,
                  [TRAFFIC_TENSOR] = tensor.bytes,
                  [TRAFFIC_CONTROL] = control.bytes},
+        .calls = {[TRAFFIC_GATHER] = gather.calls,
+                  [TRAFFIC_REDUCE] = reduce.calls,
+                  [TRAFFIC_MUON] = muon.calls,
+                  [TRAFFIC_TENSOR] = tensor.calls,
+                  [TRAFFIC_CONTROL] = control.calls},
         .in_flight = gather.seconds + reduce.seconds + muon.seconds + tensor.seconds,
         .waited = waits ? stream_waited(zero->stream) + zero->waited_for_sums + tensor.blocked : 0,
         .tensor_in_flight = tensor.seconds,

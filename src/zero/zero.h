@@ -77,7 +77,8 @@ struct zero_config {
     int prefetch;          /* how many units ahead of compute params are gathered */
     int servers;           /* the last `servers` ranks own all shards and compute nothing; 0 = all
                               ranks own shards */
-    int shard_group;       /* ranks that together hold one copy of the state; 0 = all ranks */
+    int64_t bucket;  /* most bytes of a piece that one message has; 0 = a piece is a message */
+    int shard_group; /* ranks that together hold one copy of the state; 0 = all ranks */
     bool local; /* each worker sums its own micro-batches and sends the sum: the bits then depend on
                    the number of workers */
     enum dtype type;     /* of parameters and gradients: f32, bf16 or f16. Ops have the same type or

@@ -35,6 +35,13 @@ struct zero_use {
     struct event *free; /* of full or local: its gradient has been sent */
 };
 
+/* How a piece is exchanged: in messages of `count` elements of every shard, of which the last may be
+ * shorter. Offsets count from the message's first element of shard 0. */
+struct zero_messages {
+    int64_t count;
+    struct comm_parts each, last;
+};
+
 struct zero_piece {
     void *full;     /* (piece_count) params, where they are not sharded; otherwise NULL */
     void *shard;    /* (shard) params at their owners: inside `full`, or separate */
@@ -47,8 +54,9 @@ struct zero_piece {
                     shards */
     struct zero_use *uses; /* in unit order */
     int use_count;
-    struct comm_parts gather;    /* the shards of a copy, to its workers */
-    struct comm_parts reduce[2]; /* gradients to their owners: in a full round, and in the last */
+    struct zero_messages gather;    /* the shards of a copy, to its workers */
+    struct zero_messages reduce[2]; /* gradients to their owners: in a full round, and in the last
+                                     */
     void *lent_sum; /* (reduce_shard) sum of a use on another PP stage, before it is added */
     struct event *published; /* full has the owners' newest values */
 };
@@ -154,7 +162,7 @@ struct zero {
     float *gradient_work; /* fp32 gradients of the current unit, where passes cannot write them
                              where they are sent from */
     struct gradient_slot gradient_slots[GRADIENT_SLOTS];
-    void *contributions; /* owners: (workers, reduce_shard) of the largest piece */
+    void *contributions; /* owners: (workers, elements of a reduce shard) of the largest message */
     float *round_sum;    /* a chunk of a round's sum in fp32, where sums have 16 bits */
 
     struct update_segment *segments; /* device memory, batch by batch */

@@ -25,6 +25,7 @@ struct rig_config {
     const struct zero_group *groups; /* borrowed */
     int group_count;
     int stage, prefetch, servers, group;
+    int64_t bucket;
     bool local;
     enum dtype type, sum_type;
     bool stochastic;      /* 16-bit params use stochastic rounding, seeded with RIG_SEED */
@@ -149,6 +150,7 @@ static inline enum status rig_build(struct rig *rig)
                                .micro_batches = c->micro_batches,
                                .stage = c->stage,
                                .prefetch = c->prefetch,
+                               .bucket = c->bucket,
                                .servers = c->servers,
                                .shard_group = c->group,
                                .local = c->local,
