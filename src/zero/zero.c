@@ -50,6 +50,12 @@ static enum status check_config(struct env *env, const struct zero_config *confi
     return config->shard_group > 0 ? check_group(env, config, size) : STATUS_OK;
 }
 
+struct unit_merge zero_merge(const struct zero_config *config)
+{
+    return (struct unit_merge){.units = config->unit_layers,
+                               .elements = config->bucket / (int64_t)dtype_bytes(config->type)};
+}
+
 /* This rank's role: which shards it holds, sums and computes with. */
 static void find_role(struct zero *zero, int rank, int size)
 {

@@ -23,9 +23,11 @@
 #include "zero/slots.h"
 #include "zero/zero.h"
 
-/* One unit's gradient of a piece. */
+/* A gradient of a piece: of one unit, or of several that write different params of it. */
 struct zero_use {
-    int unit;
+    int unit, last_unit; /* the units; backward walks end with `unit`, and then it is sent */
+    int slot;            /* of gradients, if it is sent from one */
+    int64_t slot_offset;
     void *full;   /* (piece_count) gradient of this worker's micro-batch; NULL: in a slot */
     float *local; /* (piece_count) sum of this worker's micro-batches, with config.local; may be
                      `full` */
@@ -362,6 +364,11 @@ static inline bool zero_sum_is_gradient(const struct zero *zero, int piece,
 }
 
 /* --- zero_memory.c -------------------------------------------------------------------------- */
+/* The elements of a piece from the first to the last param that unit u uses: the whole piece, unless
+ * several units use different params of it. */
+struct piece_range zero_part_of_unit(const struct zero *zero, int piece, int u);
+/* The use of a piece that unit u writes; NULL: none. */
+struct zero_use *zero_find_use(struct zero *zero, int piece, int u);
 enum status zero_memory_create(struct zero *zero);
 void zero_memory_free(struct zero *zero);
 

@@ -83,27 +83,28 @@ static const void *piece_params(struct zero *zero, int piece, int entry)
     return zero->slot_at[r->slot];
 }
 
-/* Offset of `piece` in a slot of unit u. The unit's pieces are consecutive there: all of them or,
- * for gradients, those that it writes. */
-static int64_t slot_offset(const struct zero *zero, int piece, int u, bool gradients)
+/* Offset of `piece` in the fp32 params or gradients of unit u. The unit's parts of its pieces are
+ * consecutive there: of all of them or, for gradients, of those that it writes. */
+static int64_t work_offset(const struct zero *zero, int piece, int u, bool gradients)
 {
     int pieces[UNIT_MAX_USES], count = unit_pieces(zero->graph, u, pieces);
     int64_t offset = 0;
     for (int k = 0; k < count && pieces[k] < piece; k++)
         if (!gradients || unit_writes_piece(zero->graph, u, pieces[k]))
-            offset += zero->partition.piece_count[pieces[k]];
+            offset += zero_part_of_unit(zero, pieces[k], u).count;
     return offset;
 }
 
-/* The params of `piece` for a pass, in the compute type. */
-static const void *compute_params(struct zero *zero, int piece, int u, int entry)
+/* The params of unit u's part of a piece for a pass, in the compute type. */
+static const void *compute_params(struct zero *zero, struct piece_range part, int u, int entry)
 {
-    const void *params = piece_params(zero, piece, entry);
+    const void *params = zero_at(piece_params(zero, part.piece, entry), zero->type, part.first);
+    int64_t used = zero->partition.piece_used[part.piece] - part.first;
     if (!zero_widens(zero))
         return params;
-    float *wide = zero->compute_slot + slot_offset(zero, piece, u, false);
+    float *wide = zero->compute_slot + work_offset(zero, part.piece, u, false);
     ops_cast(zero->ops, zero->stream, wide, DTYPE_F32, params, zero->type,
-             zero->partition.piece_used[piece]);
+             used < part.count ? used : part.count);
     return wide;
 }
 
@@ -122,12 +123,13 @@ void zero_acquire(struct zero *zero, int u, enum pass pass, struct unit_run *run
     for (int k = 0; k < count; k++) {
         if (!unit_uses_piece(zero->graph, u, reads, pieces[k]))
             continue;
-        const void *params = compute_params(zero, pieces[k], u, entry);
+        struct piece_range part = zero_part_of_unit(zero, pieces[k], u);
+        const void *params = compute_params(zero, part, u, entry);
         for (int use = 0; use < unit->use_count; use++) {
             int param = unit->uses[use];
             if (zero->graph->params[param].piece == pieces[k] && unit_reads(unit, pass, use))
-                run->params[use] =
-                    zero_at(params, zero->ops->type, zero->partition.param_offset[param]);
+                run->params[use] = zero_at(params, zero->ops->type,
+                                           zero->partition.param_offset[param] - part.first);
         }
     }
 }
@@ -174,58 +176,43 @@ void zero_release(struct zero *zero, int u, enum pass pass)
 
 /* --- gradients ------------------------------------------------------------------------------ */
 
-static struct zero_use *find_use(struct zero *zero, int piece, int u)
-{
-    struct zero_piece *p = &zero->pieces[piece];
-    for (int k = 0; k < p->use_count; k++)
-        if (p->uses[k].unit == u)
-            return &p->uses[k];
-    return NULL;
-}
-
-static struct gradient_slot *slot_of_unit(struct zero *zero, int u)
-{
-    return &zero->gradient_slots[zero_alone(zero) ? 0 : u % GRADIENT_SLOTS];
-}
-
 /* With config.local in fp32, a worker sends the sum of its own micro-batches itself. */
 static bool sends_local(const struct zero *zero, const struct zero_use *use)
 {
     return use->local && !zero_is_narrow(zero);
 }
 
-/* Where the gradient of `piece` by unit u is sent from. */
-static void *wire_address(struct zero *zero, int piece, int u)
+/* Where a gradient of `piece` is sent from. */
+static void *wire_address(struct zero *zero, int piece, const struct zero_use *use)
 {
-    struct zero_use *use = find_use(zero, piece, u);
     if (zero_sum_is_gradient(zero, piece, use))
         return use->sum;
     if (use->full)
         return use->full;
     if (sends_local(zero, use))
         return use->local;
-    return zero_at(slot_of_unit(zero, u)->at, zero->type, slot_offset(zero, piece, u, true));
+    return zero_at(zero->gradient_slots[use->slot].at, zero->type, use->slot_offset);
 }
 
 static struct event *wire_free(struct zero *zero, const struct zero_use *use)
 {
-    return use->full || sends_local(zero, use) ? use->free : slot_of_unit(zero, use->unit)->free;
+    return use->full || sends_local(zero, use) ? use->free : zero->gradient_slots[use->slot].free;
 }
 
-/* Where this rank's micro-batch of `round` writes the gradient of `piece` by unit u, in the compute
- * type. */
-static void *gradient_address(struct zero *zero, int piece, int u, int64_t round)
+/* Where this rank's micro-batch of `round` writes the gradient of unit u's part of a piece, in the
+ * compute type. */
+static void *gradient_address(struct zero *zero, struct piece_range part, int u, int64_t round)
 {
-    struct zero_use *use = find_use(zero, piece, u);
+    struct zero_use *use = zero_find_use(zero, part.piece, u);
     CHECK(use != NULL);
     bool wide = zero->ops->type == DTYPE_F32; /* local is fp32 */
     if (use->local && wide && round == 0)
-        return use->local;
+        return use->local + part.first;
     if ((use->local && wide) || zero_widens(zero))
-        return zero->gradient_work + slot_offset(zero, piece, u, true);
-    if (zero_alone(zero) && zero_use_type(zero, piece, use) == zero->type && round == 0)
-        return use->sum;
-    return wire_address(zero, piece, u);
+        return zero->gradient_work + work_offset(zero, part.piece, u, true);
+    if (zero_alone(zero) && zero_use_type(zero, part.piece, use) == zero->type && round == 0)
+        return zero_at(use->sum, zero->type, part.first);
+    return zero_at(wire_address(zero, part.piece, use), zero->type, part.first);
 }
 
 void zero_grads(struct zero *zero, int u, enum pass pass, int64_t round, struct unit_run *run)
@@ -237,28 +224,36 @@ void zero_grads(struct zero *zero, int u, enum pass pass, int64_t round, struct 
         if (!unit_writes(unit, pass, use))
             continue;
         if (!zero_alone(zero) && !zero_widens(zero))
-            stream_wait(zero->stream, wire_free(zero, find_use(zero, piece, u)));
-        run->grads[use] = zero_at(gradient_address(zero, piece, u, round), zero->ops->type,
-                                  zero->partition.param_offset[param]);
+            stream_wait(zero->stream, wire_free(zero, zero_find_use(zero, piece, u)));
+        struct piece_range part = zero_part_of_unit(zero, piece, u);
+        run->grads[use] = zero_at(gradient_address(zero, part, u, round), zero->ops->type,
+                                  zero->partition.param_offset[param] - part.first);
     }
 }
 
 /* Round this rank's contribution once, to where it is sent from. Passes in 16 bits write it there
  * themselves. */
-static void round_gradient(struct zero *zero, int piece, struct zero_use *use, int64_t round)
+static void round_gradient(struct zero *zero, struct piece_range part, int u, int64_t round)
 {
-    const void *from = use->local ? use->local : gradient_address(zero, piece, use->unit, round);
+    struct zero_use *use = zero_find_use(zero, part.piece, u);
+    const void *from =
+        use->local ? use->local + part.first : gradient_address(zero, part, u, round);
     if (!zero_is_narrow(zero) || (!use->local && !zero_widens(zero)))
         return;
     if (!zero_alone(zero))
         stream_wait(zero->stream, wire_free(zero, use));
-    ops_cast(zero->ops, zero->stream, wire_address(zero, piece, use->unit), zero->type, from,
-             DTYPE_F32, zero->partition.piece_count[piece]);
+    ops_cast(zero->ops, zero->stream,
+             zero_at(wire_address(zero, part.piece, use), zero->type, part.first), zero->type, from,
+             DTYPE_F32, part.count);
 }
 
-static void send_gradient(struct zero *zero, int piece, struct zero_use *use, int64_t round)
+/* Send the gradient when unit u is the last of its units that writes it. */
+static void send_gradient(struct zero *zero, int piece, int u, int64_t round)
 {
-    const void *from = zero->worker ? wire_address(zero, piece, use->unit) : NULL;
+    struct zero_use *use = zero_find_use(zero, piece, u);
+    if (use->unit != u)
+        return;
+    const void *from = zero->worker ? wire_address(zero, piece, use) : NULL;
     reduce_shards_to_owners(zero, piece, from, round, use->sum);
     if (zero->worker)
         event_record(wire_free(zero, use), zero->reduce_stream);
@@ -271,37 +266,40 @@ static bool has_gradient(const struct zero *zero, int64_t round)
 
 /* Gradients stay on the worker until the last round; then their sum is sent as if it were a single
  * gradient. */
-static void reduce_local(struct zero *zero, int piece, struct zero_use *use, int64_t round)
+static void reduce_local(struct zero *zero, struct piece_range part, int u, int64_t round)
 {
-    int64_t count = zero->partition.piece_count[piece];
+    float *local = zero_find_use(zero, part.piece, u)->local;
     enum dtype type = zero->ops->type;
     if (has_gradient(zero, round)) {
-        const void *from = gradient_address(zero, piece, use->unit, round);
-        if (from != use->local && round == 0) /* otherwise the first is there already */
-            ops_cast(zero->ops, zero->stream, use->local, DTYPE_F32, from, type, count);
-        else if (from != use->local)
-            device_accumulate(zero->stream, use->local, DTYPE_F32, from, type, count);
+        const void *from = gradient_address(zero, part, u, round);
+        float *to = local + part.first;
+        if (from != to && round == 0) /* otherwise the first is there already */
+            ops_cast(zero->ops, zero->stream, to, DTYPE_F32, from, type, part.count);
+        else if (from != to)
+            device_accumulate(zero->stream, to, DTYPE_F32, from, type, part.count);
     }
     if (round + 1 < roster_rounds(&zero->roster, zero->config.micro_batches))
         return;
     if (has_gradient(zero, 0))
-        round_gradient(zero, piece, use, round);
-    send_gradient(zero, piece, use, 0);
+        round_gradient(zero, part, u, round);
+    send_gradient(zero, part.piece, u, 0);
 }
 
-static void reduce_each(struct zero *zero, int piece, struct zero_use *use, int64_t round)
+static void reduce_each(struct zero *zero, struct piece_range part, int u, int64_t round)
 {
     if (has_gradient(zero, round))
-        round_gradient(zero, piece, use, round);
+        round_gradient(zero, part, u, round);
     if (!zero_alone(zero)) {
-        send_gradient(zero, piece, use, round);
+        send_gradient(zero, part.piece, u, round);
         return;
     }
-    const void *from = zero_widens(zero) ? wire_address(zero, piece, use->unit)
-                                         : gradient_address(zero, piece, use->unit, round);
-    if (from != use->sum) /* the first micro-batch may be there already */
-        add_contributions(zero, zero->stream, use->sum, from, 1, zero->partition.piece_count[piece],
-                          round == 0);
+    struct zero_use *use = zero_find_use(zero, part.piece, u);
+    void *sum = zero_at(use->sum, zero_use_type(zero, part.piece, use), part.first);
+    const void *from = zero_widens(zero)
+                           ? zero_at(wire_address(zero, part.piece, use), zero->type, part.first)
+                           : gradient_address(zero, part, u, round);
+    if (from != sum) /* the first micro-batch may be there already */
+        add_contributions(zero, zero->stream, sum, from, 1, part.count, round == 0);
 }
 
 void zero_reduce(struct zero *zero, int u, enum pass pass, int64_t round)
@@ -309,13 +307,13 @@ void zero_reduce(struct zero *zero, int u, enum pass pass, int64_t round)
     uint32_t writes = zero->graph->units[u].type->writes[pass];
     int pieces[UNIT_MAX_USES], count = unit_pieces(zero->graph, u, pieces);
     for (int k = 0; k < count; k++) {
-        int piece = pieces[k];
-        if (!unit_uses_piece(zero->graph, u, writes, piece))
+        if (!unit_uses_piece(zero->graph, u, writes, pieces[k]))
             continue;
+        struct piece_range part = zero_part_of_unit(zero, pieces[k], u);
         if (zero->config.local)
-            reduce_local(zero, piece, find_use(zero, piece, u), round);
+            reduce_local(zero, part, u, round);
         else
-            reduce_each(zero, piece, find_use(zero, piece, u), round);
+            reduce_each(zero, part, u, round);
     }
 }
 

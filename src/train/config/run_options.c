@@ -143,8 +143,14 @@ static const struct option ranks_list[] = {
      .fallback = "0",
      RANGE(0, 9e18),
      .value_name = "BYTES",
-     .help = "most bytes per message: larger pieces of the model are exchanged in several; 0 = one "
-             "message per piece"},
+     .help = "bytes per message: smaller layers are exchanged together, larger ones in several "
+             "messages; 0 = a message per layer"},
+    {.key = "zero.unit_layers",
+     .type = OPTION_INT,
+     RANKS(unit_layers),
+     .fallback = "1",
+     RANGE(1, 1e6),
+     .help = "layers that are gathered together, and whose gradients are sent together"},
     {.key = "zero.servers",
      .type = OPTION_INT,
      RANKS(servers),
