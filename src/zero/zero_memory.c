@@ -37,13 +37,19 @@ static int written_pieces(const struct unit_graph *graph, int u, int pieces[UNIT
     return written;
 }
 
-/* Whether unit u shares a param with a unit of the use, so that their gradients must be added. */
-static bool is_tied(const struct zero *zero, int piece, const struct zero_use *use, int u)
+/* A gradient of the piece that unit u writes. It joins the one before, unless both write the same
+ * param: then that is tied, a piece of its own, and both gradients are added. */
+static void add_use(struct zero *zero, int i, int u)
 {
-    for (int v = use->unit; v <= use->last_unit; v++)
-        if (unit_share_param(zero->graph, u, v, piece))
-            return true;
-    return false;
+    struct zero_piece *piece = &zero->pieces[i];
+    struct zero_use *last = piece->use_count > 0 ? &piece->uses[piece->use_count - 1] : NULL;
+    if (!last || unit_share_param(zero->graph, u, last->last_unit, i)) {
+        piece->uses[piece->use_count++] = (struct zero_use){.unit = u, .last_unit = u};
+        return;
+    }
+    CHECK_EQ(unit_writing_passes(zero->graph, u, i), /* so that no other micro-batch intervenes */
+             unit_writing_passes(zero->graph, last->unit, i));
+    last->last_unit = u;
 }
 
 /* The uses of a piece are consecutive, in unit order. */
@@ -51,25 +57,21 @@ static enum status find_uses(struct zero *zero)
 {
     const struct unit_graph *graph = zero->graph;
     size_t most = (size_t)graph->unit_count * UNIT_MAX_USES;
+    int written[UNIT_MAX_USES];
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "gradient uses", most, sizeof *zero->uses,
                         &zero->uses));
+    for (int u = 0; u < graph->unit_count; u++)
+        for (int k = written_pieces(graph, u, written) - 1; k >= 0; k--)
+            zero->pieces[written[k]].use_count++; /* at most */
     struct zero_use *next = zero->uses;
     for (int i = 0; i < graph->piece_count; i++) {
-        struct zero_piece *piece = &zero->pieces[i];
-        piece->uses = next;
-        for (int u = 0; u < graph->unit_count; u++) {
-            if (!unit_writes_piece(graph, u, i))
-                continue;
-            if (next == piece->uses || is_tied(zero, i, next - 1, u)) {
-                *next++ = (struct zero_use){.unit = u, .last_unit = u};
-                continue;
-            }
-            CHECK_EQ(unit_writing_passes(graph, u, i), /* so that no other micro-batch intervenes */
-                     unit_writing_passes(graph, next[-1].unit, i));
-            next[-1].last_unit = u;
-        }
-        piece->use_count = (int)(next - piece->uses);
+        zero->pieces[i].uses = next;
+        next += zero->pieces[i].use_count;
+        zero->pieces[i].use_count = 0;
     }
+    for (int u = 0; u < graph->unit_count; u++)
+        for (int k = written_pieces(graph, u, written) - 1; k >= 0; k--)
+            add_use(zero, written[k], u);
     return STATUS_OK;
 }
 
