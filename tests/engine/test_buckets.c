@@ -257,6 +257,8 @@ static void test_out_of_memory(void **state)
     config.unit_layers = 2;
     config.bucket = 4000;
     assert_true(fail_each(config, 2, 1) > 60);
+    config.pp = 2, config.chunks = 1;
+    assert_true(fail_each(config, 4, 1) > 60);
 }
 
 int main(void)
