@@ -267,8 +267,8 @@ struct sifr_options {
     int prefetch;             /* units ahead of compute whose parameters are gathered */
     int servers;              /* the last ranks own all shards and compute nothing; 0: none */
     int shard_group;          /* ranks that hold one copy of the state together; 0: all */
-    int sum_locally; /* 1: each rank sums its micro-batches first: less traffic, but the bits depend
-                        on the number of ranks */
+    int sum_locally; /* 1: each rank sums its micro-batches first, in the type `sum`: less traffic,
+                        but all gradients on every rank, and the bits depend on their number */
     int pipeline;    /* PP stages; 0 or 1: none */
     enum sifr_schedule schedule;
     int chunks; /* per PP stage; 0: 2 if interleaved, else 1 */
@@ -297,6 +297,8 @@ struct sifr_options {
     int nesterov;    /* SIFR_SGD, SIFR_MUON: 1: yes, -1: no; 0: yes for muon, no for sgd */
     double momentum; /* SIFR_SGD, SIFR_MUON: above 0 and below 1; -1: none; 0: 0.9 for sgd, 0.95 for
                         muon */
+    int noise_scale; /* 1: measure the parts of the gradient noise scale; needs at least two
+                        micro-batches */
 };
 /* AdamW with beta1 0.9, beta2 0.95, eps 1e-8, weight decay 0.1, clip 1; one micro-batch per step;
  * stage 0, prefetch 1, fp32. Set batch and tokens. */
@@ -331,6 +333,10 @@ struct sifr_result {
     char bad_param[96];      /* skipped: first parameter with a non-finite gradient; "" = none */
     int64_t bad_element;     /* in it */
     int64_t bad_micro_batch; /* first one whose loss is not finite; -1: none */
+    /* With noise_scale: estimates, by this step alone, of the squared norm of the true gradient and
+     * of the trace of the covariance of one sample's gradient. Average each over many steps, then
+     * divide: trace / square is the noise scale, in samples. NAN: not known. */
+    double noise_square, noise_trace;
 };
 /* One optimizer step. Allocates nothing. Collective. */
 SIFR_API int sifr_step(struct sifr_trainer *trainer, const struct sifr_batch *batch, double lr,

@@ -18,7 +18,7 @@ enum { LABEL = 9, CELLS_MAX = 200, ROWS_MAX = 50, DOTS_X = 2, DOTS_Y = 4, MARK =
 
 struct canvas {
     int cells, rows;                    /* of characters */
-    double x0, x1, y0, y1;              /* range of values */
+    double x0, x1, y0, y1;              /* range of values on the axes */
     uint16_t cell[ROWS_MAX][CELLS_MAX]; /* dot bits, or MARK */
 };
 
@@ -26,6 +26,19 @@ static void stretch(double value, double *low, double *high)
 {
     *low = value < *low ? value : *low;
     *high = value > *high ? value : *high;
+}
+
+/* The point on the axes, and back for the labels. */
+static struct plot_point to_axes(const struct plot *plot, struct plot_point p)
+{
+    if ((plot->log_x && p.x <= 0) || (plot->log_y && p.y <= 0))
+        return (struct plot_point){p.x, NAN};
+    return (struct plot_point){plot->log_x ? log2(p.x) : p.x, plot->log_y ? log2(p.y) : p.y};
+}
+
+static double from_axis(bool is_log, double value)
+{
+    return is_log ? exp2(value) : value;
 }
 
 /* The range of everything to draw; false with fewer than two points on the line. */
@@ -36,7 +49,8 @@ static bool find_range(const struct plot *plot, struct canvas *c)
     c->x1 = c->y1 = -INFINITY;
     for (int i = 0; i < plot->line_count + plot->mark_count; i++) {
         bool mark = i >= plot->line_count;
-        struct plot_point p = mark ? plot->marks[i - plot->line_count] : plot->line[i];
+        struct plot_point p =
+            to_axes(plot, mark ? plot->marks[i - plot->line_count] : plot->line[i]);
         if (!isfinite(p.y))
             continue;
         stretch(p.x, &c->x0, &c->x1);
@@ -76,17 +90,21 @@ static void draw_stroke(struct canvas *c, int x, int from, int to)
     set_dot(c, x, to);
 }
 
-static void draw_line(struct canvas *c, const struct plot_point *points, int count)
+static void draw_line(struct canvas *c, const struct plot *plot)
 {
     int last_x = -1, last_y = 0;
-    for (int i = 0; i < count;) {
-        int target_x = dot_x(c, points[i].x), n = 0;
+    for (int i = 0; i < plot->line_count;) {
+        struct plot_point p = to_axes(plot, plot->line[i]);
+        int target_x = dot_x(c, p.x), n = 0;
         double sum = 0;
-        for (; i < count && dot_x(c, points[i].x) == target_x; i++) {
-            if (isfinite(points[i].y)) {
-                sum += points[i].y;
+        while (dot_x(c, p.x) == target_x) {
+            if (isfinite(p.y)) {
+                sum += p.y;
                 n++;
             }
+            if (++i == plot->line_count)
+                break;
+            p = to_axes(plot, plot->line[i]);
         }
         if (n == 0)
             continue;
@@ -103,11 +121,12 @@ static void draw_line(struct canvas *c, const struct plot_point *points, int cou
     }
 }
 
-static void draw_marks(struct canvas *c, const struct plot_point *marks, int count)
+static void draw_marks(struct canvas *c, const struct plot *plot)
 {
-    for (int i = 0; i < count; i++) {
-        if (isfinite(marks[i].y))
-            c->cell[dot_y(c, marks[i].y) / DOTS_Y][dot_x(c, marks[i].x) / DOTS_X] = MARK;
+    for (int i = 0; i < plot->mark_count; i++) {
+        struct plot_point p = to_axes(plot, plot->marks[i]);
+        if (isfinite(p.y))
+            c->cell[dot_y(c, p.y) / DOTS_Y][dot_x(c, p.x) / DOTS_X] = MARK;
     }
 }
 
@@ -143,7 +162,7 @@ static void print_canvas(const struct plot *plot, const struct canvas *c, struct
         bool labelled = row == 0 || row == c->rows - 1 || row == (c->rows - 1) / 2;
         double y = c->y1 - (c->y1 - c->y0) * row / (c->rows - 1);
         if (labelled)
-            print_label(y, text);
+            print_label(from_axis(plot->log_y, y), text);
         else
             text_printf(text, "%*s", LABEL - 2, "");
         text_add(text, plot->ascii ? " |" : labelled ? " ┤" : " │");
@@ -157,8 +176,9 @@ static void print_canvas(const struct plot *plot, const struct canvas *c, struct
     text_printf(text, "%*s%s", LABEL - 1, "", plot->ascii ? "+" : "└");
     for (int i = 0; i < c->cells; i++)
         text_add(text, plot->ascii ? "-" : "─");
-    text_printf(text, "\n%*s%-*.0f%.0f\n", LABEL, "", c->cells - snprintf(NULL, 0, "%.0f", c->x1),
-                c->x0, c->x1);
+    double x0 = from_axis(plot->log_x, c->x0), x1 = from_axis(plot->log_x, c->x1);
+    text_printf(text, "\n%*s%-*.0f%.0f\n", LABEL, "", c->cells - snprintf(NULL, 0, "%.0f", x1), x0,
+                x1);
 }
 
 void plot_draw(const struct plot *plot, struct text *text)
@@ -168,8 +188,8 @@ void plot_draw(const struct plot *plot, struct text *text)
     canvas.rows = canvas.rows < 3 ? 3 : canvas.rows > ROWS_MAX ? ROWS_MAX : canvas.rows;
     if (!find_range(plot, &canvas))
         return;
-    draw_line(&canvas, plot->line, plot->line_count);
-    draw_marks(&canvas, plot->marks, plot->mark_count);
+    draw_line(&canvas, plot);
+    draw_marks(&canvas, plot);
     print_canvas(plot, &canvas, text);
 }
 

@@ -17,6 +17,7 @@ struct plot {
     int mark_count;
     const char *line_on, *mark_on, *off; /* escape sequences, "" without colour */
     bool ascii;                          /* a star for each cell of dots, o for marks */
+    bool log_x, log_y; /* logarithmic axes; points with a value that is not positive are skipped */
 };
 
 /* Append the picture; each row ends in a newline. Draws nothing with fewer than two points on the

@@ -163,6 +163,11 @@ void device_accumulate(struct stream *stream, void *dst, enum dtype dst_type, co
  * previous one. */
 void device_accumulate_parts(struct stream *stream, void *dst, enum dtype dst_type, const void *src,
                              enum dtype src_type, int64_t count, int64_t stride, int parts);
+/* sums[b] += weight * the sum of squares of elements 64 b .. 64 b + 63 of src, formed in fp64 in a
+ * fixed order; the last block may be short. src_type f32, bf16 or f16. */
+enum { DEVICE_SQUARES = 64 };
+void device_add_squares(struct stream *stream, double *sums, const void *src, enum dtype src_type,
+                        int64_t count, double weight);
 
 /* --- recordings: work that is recorded once and replayed many times ------------------------- */
 
@@ -185,7 +190,7 @@ void recording_destroy(struct device *device, struct recording *recording); /* N
 
 /* The cost of the device's own work. */
 struct device_pace {
-    double call;                  /* seconds for any copy, zero or accumulate */
+    double call;                  /* seconds for any copy, zero or sum */
     double copy_bytes_per_second; /* bytes read plus written; 0 = they take no time */
     double theft; /* seconds that plain streams lose for each second of a worker's work that
                      overlaps with theirs: 1 where the same cores do both */

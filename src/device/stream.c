@@ -226,6 +226,18 @@ void device_accumulate_parts(struct stream *stream, void *dst, enum dtype dst_ty
                           src_type, count);
 }
 
+void device_add_squares(struct stream *stream, double *sums, const void *src, enum dtype src_type,
+                        int64_t count, double weight)
+{
+    CHECK_LE(0, count);
+    if (count == 0)
+        return;
+    CHECK(sums != NULL && src != NULL);
+    CHECK(src_type == DTYPE_F32 || src_type == DTYPE_BF16 || src_type == DTYPE_F16);
+    if (!stream_failed(stream))
+        stream->device->backend->add_squares(stream, sums, src, src_type, count, weight);
+}
+
 /* --- recordings ----------------------------------------------------------------------------- */
 
 bool stream_record_begin(struct stream *stream)

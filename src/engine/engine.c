@@ -145,7 +145,8 @@ static enum status sum_counts(struct engine *engine, int64_t rounds, int64_t cou
         labels += (int64_t)mine[round];
     }
     *sum = 0.0;
-    if (!engine->graph->count) { /* whole numbers: their order does not matter */
+    if (!engine->graph->count &&
+        !zero_weights(engine->zero)) { /* whole numbers: their order does not matter */
         TRY(engine_sum(engine, labels, &labels));
         *sum = (double)labels;
         return STATUS_OK;
@@ -154,6 +155,40 @@ static enum status sum_counts(struct engine *engine, int64_t rounds, int64_t cou
     for (int64_t m = 0; m < count; m++)
         *sum += loss_of(engine, rounds, m);
     return STATUS_OK;
+}
+
+/* The squares of a micro-batch's gradient are weighted by N / c: the labels of the step, and its
+ * own. Called when the counts of all micro-batches are known. */
+static void weigh_micro_batches(struct engine *engine, double count)
+{
+    double *weights = zero_weights(engine->zero);
+    bool dry = device_is_dry(engine->ops->device);
+    for (int64_t m = 0; weights && m < engine->config.micro_batches; m++) {
+        double own = dry ? count : loss_of(engine, engine_rounds(engine), m);
+        weights[m] = own > 0 ? count / own : 0;
+    }
+}
+
+/* What the gradients of a step say about |G|^2, the square of the true gradient, and tr S, the trace
+ * of the covariance of one sequence's gradient. Micro-batch i has c_i of the step's N labels; its
+ * gradient g_i is already divided by N. Of n micro-batches with labels,
+ *
+ *     each = sum of (N / c_i) |g_i|^2   is |G|^2 + n T / N on average, and
+ *     sum  = |sum of g_i|^2             is |G|^2 + T / N,
+ *
+ * where T is the trace for one label: T / N = tr S / (sequences of the step). */
+static struct noise estimate_noise(const struct engine *engine, const struct zero_verdict *v)
+{
+    const double *weights = zero_weights(engine->zero);
+    double n = 0;
+    for (int64_t m = 0; weights && m < engine->config.micro_batches; m++)
+        n += weights[m] > 0;
+    if (n < 2 || !isfinite(v->each_square) || !isfinite(v->sum_square))
+        return (struct noise){0};
+    double sequences = (double)(engine->config.micro_batch * engine->config.micro_batches);
+    return (struct noise){.known = true,
+                          .square = (n * v->sum_square - v->each_square) / (n - 1),
+                          .trace = sequences * (v->each_square - v->sum_square) / (n - 1)};
 }
 
 /* Sum the units' statistics over the micro-batches of the step, in their order. Each PP stage has
@@ -224,6 +259,7 @@ static enum status gradients(struct engine *engine, struct engine_result *result
             "all labels of this step are masked; check the data, or give a step more sequences");
     if (!(count > 0 && isfinite(count)))
         return FAIL(engine->env, FORMAT, "the count of this step is %g; it must be above 0", count);
+    weigh_micro_batches(engine, count);
     if (engine->statistics)
         device_zero(engine->stream, engine->statistics,
                     (size_t)(rounds * engine->graph->statistics) * sizeof(float));
@@ -256,6 +292,7 @@ static enum status gradients(struct engine *engine, struct engine_result *result
         .bad_micro_batch = -1,
         .loss_scale = engine->scale.scale,
         .next_loss_scale = engine->scale.scale,
+        .noise = estimate_noise(engine, verdict),
     };
     result->skipped =
         !isfinite(result->loss) || !isfinite(result->grad_norm) || !isfinite(result->meta_norm);

@@ -61,6 +61,14 @@ void *engine_input(struct engine *engine, int64_t round, int i);
  * watcher. */
 struct scopes *engine_scopes(struct engine *engine);
 
+/* The parts of the gradient noise scale B = trace / square, as one step sees them: noisy, and without
+ * bias. The square may come out negative: average both over steps, then divide. */
+struct noise {
+    bool known;    /* config.noise of the store, and at least two micro-batches with labels */
+    double square; /* of the norm of the true gradient */
+    double trace;  /* of the covariance of the gradient of one sequence */
+};
+
 struct engine_result {
     double loss;                 /* mean over the step's valid labels */
     double grad_norm, meta_norm; /* zero_verdict */
@@ -71,7 +79,8 @@ struct engine_result {
     int64_t bad_micro_batch; /* first one whose loss is not finite; -1: none */
     double loss_scale;       /* factor of the loss gradient; 1 unless fp16 */
     double next_loss_scale;  /* the factor of the next step */
-    bool overflow;           /* skipped, probably because the scale was too large: not a fault yet
+    struct noise noise;
+    bool overflow; /* skipped, probably because the scale was too large: not a fault yet
                                 */
 };
 /* One optimizer step over the filled micro-batches; t counts updates from 1. */

@@ -266,6 +266,7 @@ static enum status open_store(struct sifr_trainer *t, struct zero_group *groups)
                                .sum_type = type_of(o->sum),
                                .stochastic = o->stochastic != 0,
                                .seed = o->seed,
+                               .noise = o->noise_scale != 0,
                                .snapshot = o->checkpoint_async != 0,
                                .gradient = o->gradient ? show_gradient : NULL,
                                .gradient_user = t};
@@ -542,7 +543,9 @@ static enum status step(struct sifr_trainer *t, const struct sifr_batch *batch, 
                               .skipped = r.skipped,
                               .loss_scale = r.loss_scale,
                               .bad_element = r.bad_index,
-                              .bad_micro_batch = r.bad_micro_batch};
+                              .bad_micro_batch = r.bad_micro_batch,
+                              .noise_square = r.noise.known ? r.noise.square : (double)NAN,
+                              .noise_trace = r.noise.known ? r.noise.trace : (double)NAN};
     if (r.bad_tensor >= 0)
         snprintf(all.bad_param, sizeof all.bad_param, "%s", t->model.tensors[r.bad_tensor].name);
     give_result(t, result, &all, t->options.stepped);
@@ -575,7 +578,11 @@ static enum status evaluate(struct sifr_trainer *t, const struct sifr_batch *bat
     }
     if (!(count > 0))
         return FAIL(&t->context->env, FORMAT, "all labels of this evaluation are masked");
-    struct sifr_result all = {.loss = sum / count, .count = count, .bad_micro_batch = -1};
+    struct sifr_result all = {.loss = sum / count,
+                              .count = count,
+                              .bad_micro_batch = -1,
+                              .noise_square = (double)NAN,
+                              .noise_trace = (double)NAN};
     give_result(t, result, &all, t->options.evaluated);
     return STATUS_OK;
 }

@@ -4,8 +4,8 @@
 
 #include "zero/partition.h"
 
-const struct state_widths state_fp32 = {4, 4, 8};
-const struct state_widths state_mixed = {2, 2, 12};
+const struct state_widths state_fp32 = {.param = 4, .grad = 4, .optimizer = 8};
+const struct state_widths state_mixed = {.param = 2, .grad = 2, .optimizer = 12};
 
 static bool is_owner(const struct roster *roster)
 {
@@ -20,6 +20,13 @@ static double held(const struct roster *roster, bool cut)
     return is_owner(roster) ? 1.0 / roster_shards(roster) : 0.0;
 }
 
+/* Bytes of gradients per parameter. */
+static double gradients(const struct roster *roster, bool cut, struct state_widths widths)
+{
+    bool local = widths.local > 0 && roster->size > 1 && roster_is_worker(roster);
+    return local ? widths.local : widths.grad * held(roster, cut);
+}
+
 double formula_state(const struct roster *roster, int stage, double parameters,
                      struct state_widths widths)
 {
@@ -27,7 +34,7 @@ double formula_state(const struct roster *roster, int stage, double parameters,
     double optimizer =
         is_owner(roster) ? held(roster, cut.optim) : 0.0; /* otherwise servers have it */
     return parameters * (widths.param * held(roster, cut.params) +
-                         widths.grad * held(roster, cut.grads) + widths.optimizer * optimizer);
+                         gradients(roster, cut.grads, widths) + widths.optimizer * optimizer);
 }
 
 /* An owner sends its shard to every other worker of its copy. */

@@ -12,11 +12,13 @@
 /* Bytes per parameter. */
 struct state_widths {
     double param, grad, optimizer;
+    double local; /* of a worker's own sum of gradients, with zero.accumulate: local; 0 without */
 };
 extern const struct state_widths state_fp32;  /* 4, 4 and 8 (momentum and variance) */
 extern const struct state_widths state_mixed; /* 2, 2 and 12 (also a master copy): the paper's K */
 
-/* Bytes of params, gradients and optimizer state of the roster's rank. */
+/* Bytes of params, gradients and optimizer state of the roster's rank. A worker that sums its own
+ * micro-batches has all gradients in every ZeRO stage, and the owner's sum is a part of these. */
 double formula_state(const struct roster *roster, int stage, double parameters,
                      struct state_widths widths);
 

@@ -154,6 +154,13 @@ enum status plan_model(struct env *env, const struct plan_request *request, int6
     return st;
 }
 
+struct state_widths plan_widths(const struct zero_config *store)
+{
+    struct state_widths widths = store->type == DTYPE_F32 ? state_fp32 : state_mixed;
+    widths.local = store->local ? (double)dtype_bytes(store->sum_type) : 0;
+    return widths;
+}
+
 struct optimizers_look {
     const struct plan_request *request;
     struct plan_optimizers *result;
@@ -182,8 +189,7 @@ static enum status look_at_optimizers(void *user, struct env *env, const struct 
     TRY(mem_alloc_array(env, MEM_OTHER, "frozen pieces", (size_t)graph->piece_count, sizeof *frozen,
                         &frozen));
     unit_find_frozen(graph, frozen);
-    *result = (struct plan_optimizers){
-        .widths = store->type == DTYPE_F32 ? state_fp32 : state_mixed, .least = INFINITY};
+    *result = (struct plan_optimizers){.widths = plan_widths(store), .least = INFINITY};
     for (int p = 0; p < graph->param_count; p++) {
         const struct unit_param *param = &graph->params[p];
         if (frozen[param->piece])
@@ -193,6 +199,7 @@ static enum status look_at_optimizers(void *user, struct env *env, const struct 
             add_optimizer(store, &graph->tensors[t], &state, result);
     }
     result->widths.grad *= learned / all;
+    result->widths.local *= learned / all;
     result->widths.optimizer = state / all;
     mem_free(env, frozen);
     return STATUS_OK;

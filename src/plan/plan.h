@@ -130,6 +130,9 @@ typedef enum status plan_look_fn(void *user, struct env *env, const struct unit_
 enum status plan_look(struct env *env, const struct plan_request *request, plan_look_fn *look,
                       void *user);
 
+/* Bytes per parameter that is not frozen, with AdamW. */
+struct state_widths plan_widths(const struct zero_config *store);
+
 /* What the optimizers of the request make of the model: bytes per parameter on average, the bytes
  * of optimizer state of the tensor that has the least, and whether muon updates any. */
 struct plan_optimizers {

@@ -218,6 +218,21 @@ static struct search_layout layout_of(const struct search_space *space, const st
                                   .needed_bytes = best->needed_bytes};
 }
 
+/* How long a layout takes whose workers sum locally if gradients are sent after every micro-batch
+ * instead, as the same bits for every number of workers need. */
+static enum status time_each(struct search *s, struct search_layout *layout)
+{
+    struct plan_request request = layout->request;
+    struct plan_time time = {0};
+    bool refused;
+    if (!request.zero.local)
+        return STATUS_OK;
+    request.zero.local = false;
+    TRY(judge(s, plan_time(&s->quiet, &request, s->space->machine, &time), &refused));
+    layout->each = time.step;
+    return STATUS_OK;
+}
+
 /* Among the points with the lowest memory bounds, find the one that needs the least. */
 static enum status find_nearest(struct search *s)
 {
@@ -262,6 +277,8 @@ static enum status finish(struct search *s)
     struct search_result *out = s->out;
     out->possible = s->points.possible;
     out->too_large += s->points.too_large;
+    if (count == 0 && s->space->optional)
+        return STATUS_OK;
     if (count == 0 && out->refused + (out->possible == 0) > 0 &&
         out->refused == out->possible - out->too_large)
         return report_none(s);
@@ -273,7 +290,7 @@ static enum status finish(struct search *s)
     for (int i = 0; i < count; i++)
         out->layouts[i] = layout_of(s->space, &s->best[i]);
     search_say_why(out);
-    return STATUS_OK;
+    return time_each(s, &out->layouts[0]);
 }
 
 enum status search_layouts(struct env *env, const struct search_space *space,

@@ -1,7 +1,8 @@
 /* search -- the layouts of a run that fit a cluster, fastest first.
  *
- * tp x pp x dp = ranks, with each ZeRO stage, micro-batch, recomputation and schedule: everything
- * that the request leaves open (search_space.fixed) is tried. The time of a layout comes from
+ * tp x pp x dp = ranks, with each ZeRO stage, micro-batch, recomputation and schedule, and with
+ * gradients sent after every micro-batch or once per step: everything that the request leaves open
+ * (search_space.fixed) is tried. The time of a layout comes from
  * plan_time and its memory from plan.h. A lower bound (search_bound.c) tells which layouts need not
  * be simulated, so a search over a hundred thousand ranks takes seconds and still misses no faster
  * layout.
@@ -16,7 +17,8 @@
 
 /* What is taken from the request and not varied. */
 struct search_fixed {
-    bool tp, pp, sequence, regather, stage, micro_batch, recompute, schedule, chunks, shard_group;
+    bool tp, pp, sequence, regather, stage, micro_batch, recompute, schedule, chunks, shard_group,
+        accumulate;
 };
 
 struct search_space {
@@ -29,6 +31,8 @@ struct search_space {
     struct search_fixed fixed;
     int most;        /* number of layouts wanted */
     bool exhaustive; /* simulate every layout that fits: for tests of the bound */
+    bool optional;   /* no layout, or none that fits, is a result like any other: nothing is
+                        explained */
 };
 
 struct search_layout {
@@ -38,6 +42,8 @@ struct search_layout {
     struct plan_time time;
     double bound;        /* its lower bound in seconds */
     size_t needed_bytes; /* of the rank that needs the most */
+    double each;         /* of the first, if its workers sum locally: seconds of the same layout if
+                            they did not; 0: not known */
     char why[200];       /* of the first: its advantage over the next; of others: what they lose */
 };
 
@@ -57,7 +63,7 @@ struct search_result {
 };
 
 /* The caller frees *result. If no layout fits, count is 0, which is not an error. STATUS_CONFIG if
- * there is no layout at all, with the reason. */
+ * there is no layout at all, with the reason, unless that is optional. */
 enum status search_layouts(struct env *env, const struct search_space *space,
                            struct search_result *result);
 void search_result_free(struct env *env, struct search_result *result);

@@ -208,7 +208,7 @@ static double sent_seconds(const struct search_space *space, const struct search
     bool merged = store->bucket > 0 || store->unit_layers > 1;
     double n = merged ? held->chunks : held->units;
     double width = (double)dtype_bytes(store->type), all = held->parameters;
-    double reductions = store->local ? 1 : rounds;
+    double reductions = point->local ? 1 : rounds;
     if (dp < 2 || store->servers > 0)
         return 0;
     double reduce =
@@ -240,11 +240,12 @@ static double update_seconds(const struct search_space *space, const struct sear
 static double state_bytes(const struct search_space *space, const struct search_point *point,
                           double state, const struct holding *held)
 {
-    const struct zero_config *store = &space->request->zero;
-    struct state_widths widths = store->type == DTYPE_F32 ? state_fp32 : state_mixed;
-    struct state_widths learned = {.grad = widths.grad, .optimizer = state};
-    struct state_widths any = {.param = widths.param};
-    struct roster roster = roster_of(0, point->dp, store->servers);
+    struct zero_config store = space->request->zero;
+    store.local = point->local;
+    struct state_widths learned = plan_widths(&store), any = {.param = learned.param};
+    learned.param = 0;
+    learned.optimizer = state;
+    struct roster roster = roster_of(0, point->dp, store.servers);
     if (point->shard_group > 0)
         roster.copies = point->dp / point->shard_group;
     return formula_state(&roster, point->stage, held->parameters, any) +

@@ -11,7 +11,7 @@ struct search_point {
     int32_t pp, dp, shard_group, micro_batch;
     int16_t tp, chunks;
     int8_t stage, recompute, schedule;
-    bool sequence, regather, refined;
+    bool sequence, regather, local, refined;
 };
 
 /* --- search_bound.c: lower bounds of a layout ------------------------------------------------- */

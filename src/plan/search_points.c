@@ -1,7 +1,7 @@
 /* search_points -- enumerates every layout that divides ranks, model and batch, with its bounds.
  *
  * Loops from the outside: tp, pp, chunks, micro-batch, regather, recomputation; then schedule, ZeRO
- * stage and shard groups, which need no new sums. Costs of units are computed once for each
+ * stage, shard groups and where gradients are summed, which need no new sums. Costs of units are computed once for each
  * combination of the outer loops, and only where something may fit: once no layout fits, no larger
  * micro-batch does.
  */
@@ -42,6 +42,7 @@ struct plan_request search_request(const struct search_space *space,
     request.parallel.chunks = point->schedule == TIMETABLE_INTERLEAVED ? point->chunks : 0;
     request.zero.stage = point->stage;
     request.zero.shard_group = point->shard_group;
+    request.zero.local = point->local;
     request.zero.snapshot = request.zero.snapshot || point->tp > 1; /* as the trainer does */
     request.engine.recompute = point->recompute;
     request.engine.micro_batch = point->micro_batch;
@@ -64,6 +65,7 @@ int search_simpler(const struct search_point *a, const struct search_point *b)
 {
     const int differences[] = {a->tp - b->tp,
                                a->pp - b->pp,
+                               a->local - b->local,
                                a->stage - b->stage,
                                (a->shard_group > 0) - (b->shard_group > 0),
                                a->recompute - b->recompute,
@@ -123,6 +125,17 @@ static enum status look_at(struct enumeration *w, struct search_point *point, bo
 
 /* --- the loops, from the inside --------------------------------------------------------------- */
 
+/* Gradients are sent after every micro-batch or, where workers have several, once per step. */
+static enum status try_sums(struct enumeration *w, struct search_point point, bool *fits)
+{
+    const struct search_space *space = w->space;
+    bool several = point.dp > 1 && search_rounds(space, &point) > 1;
+    point.local = space->fixed.accumulate && space->request->zero.local;
+    TRY(look_at(w, &point, fits));
+    point.local = true;
+    return several && !space->fixed.accumulate ? look_at(w, &point, fits) : STATUS_OK;
+}
+
 /* Copies of the model on a node, if sharding among these alone makes a different layout; otherwise
  * 0. */
 static int node_group(const struct search_space *space, const struct search_point *point)
@@ -139,13 +152,13 @@ static enum status try_groups(struct enumeration *w, struct search_point point, 
     int set = space->request->zero.shard_group;
     if (space->fixed.shard_group && set > 0) {
         point.shard_group = set;
-        return point.dp % set == 0 ? look_at(w, &point, fits) : STATUS_OK;
+        return point.dp % set == 0 ? try_sums(w, point, fits) : STATUS_OK;
     }
-    TRY(look_at(w, &point, fits));
+    TRY(try_sums(w, point, fits));
     point.shard_group = node_group(space, &point);
     if (space->fixed.shard_group || point.shard_group == 0)
         return STATUS_OK;
-    return look_at(w, &point, fits);
+    return try_sums(w, point, fits);
 }
 
 /* With one copy of the model there is nothing to shard: the lowest stage stands for all. */
@@ -163,7 +176,7 @@ static enum status try_zero_stages(struct enumeration *w, struct search_point po
         if (cut)
             TRY(try_groups(w, point, fits));
         else
-            TRY(look_at(w, &point, fits));
+            TRY(try_sums(w, point, fits));
     }
     return STATUS_OK;
 }

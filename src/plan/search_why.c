@@ -68,6 +68,8 @@ static const char *compute_words(const struct plan_request *slow, const struct p
         return "computes smaller micro-batches";
     if (slow->parallel.pp > fast->parallel.pp)
         return "cuts the layers into less even stages";
+    if (slow->zero.local && !fast->zero.local)
+        return "sums gradients on each worker first";
     return "computes longer";
 }
 
@@ -206,6 +208,19 @@ static void explain_zero(const struct search_layout *first, struct text *text)
                     request->zero.shard_group > 0 ? " of a group" : "");
 }
 
+static void explain_sums(const struct search_layout *first, struct text *text)
+{
+    if (!first->request.zero.local)
+        return;
+    text_add(text, "local    each worker sums its micro-batches and sends gradients once per step");
+    if (first->each > first->time.step)
+        text_printf(text, ": sending every one takes %.1f %% longer",
+                    100 * (first->each / first->time.step - 1));
+    text_add(text,
+             "\n         the bits depend on the number of workers; zero.accumulate=each gives "
+             "the same for any\n");
+}
+
 static void explain_next(const struct search_result *result, struct text *text)
 {
     const struct search_layout *first = &result->layouts[0], *next = &result->layouts[1];
@@ -230,5 +245,6 @@ void search_explain(const struct search_space *space, const struct search_result
     explain_pp(&result->layouts[0], text);
     explain_zero(&result->layouts[0], text);
     explain_copies(space, &result->layouts[0], text);
+    explain_sums(&result->layouts[0], text);
     explain_next(result, text);
 }

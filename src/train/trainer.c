@@ -50,6 +50,7 @@ struct zero_config trainer_store_config(const struct run_config *config)
                                 .sum_type = run_sum_type(config),
                                 .stochastic = config->optimizer.rounding == RUN_ROUNDING_STOCHASTIC,
                                 .seed = (uint64_t)train->seed,
+                                .noise = train->noise_scale,
                                 .snapshot = saves_copies(config)};
 }
 

@@ -176,6 +176,7 @@ static void describe_step(struct trainer *t, const struct engine_result *result,
                                   .mfu = peak > 0 ? rate * t->flops_per_token / peak : NAN,
                                   .eta_seconds = pace_left(t->pace, steps - t->step, end),
                                   .skipped = result->skipped,
+                                  .noise = t->done.noise,
                                   .loss_scale = scaled ? result->loss_scale : NAN,
                                   .held = &t->held,
                                   .resident_bytes = t->footprints.process.held_bytes,
@@ -199,7 +200,9 @@ static void note_progress(struct trainer *t, const struct engine_result *result)
         done->updates++;
         done->skips_in_row = 0;
         done->loss = result->loss;
+        noise_scale_add(&done->noise, &result->noise);
     }
+    t->summary->noise = done->noise;
     t->summary->steps = done->step;
     t->summary->tokens = done->tokens;
     t->summary->loss = done->loss;

@@ -72,13 +72,27 @@ static void find_role(struct zero *zero, int rank, int size)
     zero->reduce_shard = roster_reduce_shard(r, rank);
     zero->members = r->copies > 1 ? zero->shards : size;
     zero->first_member = r->copies > 1 ? rank / zero->shards * zero->shards : 0;
-    c->local = c->local && size > 1; /* one rank sums its own anyway */
-    zero->reductions = c->local && c->micro_batches > r->workers ? r->workers : c->micro_batches;
+    c->noise = c->noise && c->micro_batches > 1;
+    /* One rank sums its own anyway, but a 16-bit sum must be rounded like one that is sent. */
+    c->local = c->local && (size > 1 || (c->type != DTYPE_F32 && c->micro_batches > 1));
+    bool once = c->local && size > 1 && c->micro_batches > r->workers;
+    zero->reductions = once ? r->workers : c->micro_batches;
     zero->type = c->micro_batches > 0 ? c->type : zero->ops->type;
     zero->sum_type = c->micro_batches > 0 ? c->sum_type : DTYPE_F32;
     /* One rank owns everything: nothing is sharded and nothing is held twice. */
     zero->sharding =
         size > 1 ? sharding_of(c->stage) : (struct sharding){.optim = true, .grads = true};
+}
+
+static enum status check_noise(const struct zero *zero)
+{
+    bool summed = !zero_alone(zero) && comm_library_sums(zero->comm, zero->type) &&
+                  roster_is_even(&zero->roster);
+    if (!zero->config.noise || zero->config.local || !summed)
+        return STATUS_OK;
+    return FAIL(zero->env, CONFIG,
+                "train.noise_scale needs the gradient of each micro-batch, but NCCL adds fp32 "
+                "gradients on their way; set run.deterministic: true or precision.mode: bf16");
 }
 
 enum status zero_create(struct ops *ops, struct stream *stream, struct comm *comm,
@@ -101,8 +115,10 @@ enum status zero_create(struct ops *ops, struct stream *stream, struct comm *com
         z->tp_group.size = comm_size(config->tp_group);
     }
     find_role(z, rank, size);
+    enum status st = check_noise(z);
     CHECK(ops->type == DTYPE_F32 || ops->type == z->type);
-    enum status st = zero_memory_create(z);
+    if (st == STATUS_OK)
+        st = zero_memory_create(z);
     if (st != STATUS_OK) {
         zero_destroy(z);
         return st;

@@ -82,8 +82,8 @@ struct zero_config {
                        merged (zero_merge); 0 = a piece is a message */
     int unit_layers; /* units whose pieces are merged; 0 = 1 */
     int shard_group; /* ranks that together hold one copy of the state; 0 = all ranks */
-    bool local; /* each worker sums its own micro-batches and sends the sum: the bits then depend on
-                   the number of workers */
+    bool local; /* each worker sums its own micro-batches in sum_type and sends the sum once per
+                   step: the bits then depend on the number of workers */
     enum dtype type;     /* of parameters and gradients: f32, bf16 or f16. Ops have the same type or
                             f32. A read-only store has the type of the ops */
     enum dtype sum_type; /* of the summed gradient: f32, or bf16 (each round's sum is formed in f32
@@ -96,7 +96,8 @@ struct zero_config {
     const struct zero_chunk *chunks; /* borrowed; units that are walked forward and, later, back */
     int chunk_count;                 /* 0 = all units are walked forward and back at once */
     bool snapshot;                   /* allocate host memory for zero_snapshot */
-    zero_gradient_fn *gradient;      /* NULL: none; not with tensor parallelism */
+    bool noise; /* add up squares for the noise scale; needs at least two micro-batches a step */
+    zero_gradient_fn *gradient; /* NULL: none; not with tensor parallelism */
     void *gradient_user;
 };
 
@@ -224,6 +225,9 @@ struct zero_verdict {
     double meta_norm;  /* the same for PHASE_META; 0 where the model has none */
     int bad_tensor;    /* first tensor with a non-finite gradient; -1: none */
     int64_t bad_index; /* the first such element in it */
+    /* With config.noise: the weighted squares of the micro-batches' gradients, and the squares of
+     * their sum, both unscaled (zero_noise.c). */
+    double each_square, sum_square;
 };
 /* Sum the uses, apply the gates and limits of the tensors (unit.h), compute the norms, and find
  * non-finite gradients. `scale` is the factor of the loss. `statistics` is the model's summed
@@ -239,6 +243,10 @@ enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
  * following passes: scale / count. */
 const struct step_scalars *zero_scalars(const struct zero *zero);
 void zero_loss_scale(struct zero *zero, double scale, double count);
+
+/* With config.noise: the weight of each micro-batch's squares, (micro_batches), to be set before
+ * the first pass of a step. NULL: they are not added. */
+double *zero_weights(const struct zero *zero);
 
 /* For tests and tools: the summed gradient of one tensor, still multiplied by the loss scale. Valid
  * between zero_judge and the next step. */

@@ -36,17 +36,35 @@ static enum status split_comm(struct zero *zero)
     return st;
 }
 
+/* Workers send squares of gradients along with their sums (zero_noise.c). */
+static bool sends_squares(const struct zero *zero)
+{
+    return zero->config.noise && zero->config.local;
+}
+
+/* The most bytes that a worker sends to an owner at once. */
+static size_t largest_message(const struct zero *zero)
+{
+    size_t most = 0;
+    for (int i = 0; i < zero->graph->piece_count; i++) {
+        const struct zero_piece *piece = &zero->pieces[i];
+        size_t bytes = (size_t)piece->reduce[0].count * dtype_bytes(zero->type);
+        size_t squares = (size_t)(zero_reduce_shard_count(zero, i) / OPS_BLOCK) * sizeof(double);
+        if (piece->use_count == 0)
+            continue;
+        most = bytes > most ? bytes : most;
+        most = sends_squares(zero) && squares > most ? squares : most;
+    }
+    return most;
+}
+
 /* Between the ranks that have the same units. */
 static enum status open_ranks_of_stage(struct zero *zero)
 {
     struct device *device = zero->ops->device;
-    int64_t largest = 0;
-    for (int i = 0; i < zero->graph->piece_count; i++)
-        if (zero->pieces[i].use_count > 0 && zero->pieces[i].reduce[0].count > largest)
-            largest = zero->pieces[i].reduce[0].count;
     if (zero->reduce_shard >= 0 && zero->config.micro_batches > 0)
         TRY(device_alloc(device, MEM_COMM, "contributions of the workers",
-                         (size_t)(largest * zero->roster.workers) * dtype_bytes(zero->type),
+                         (size_t)zero->roster.workers * largest_message(zero),
                          &zero->contributions));
     if (zero->roster.copies > 1)
         TRY(split_comm(zero));
@@ -94,11 +112,11 @@ static void fill_gather(const struct zero *zero, int piece, int64_t part, struct
     }
 }
 
-static void fill_reduce(const struct zero *zero, int piece, int active, int64_t part,
+/* `part` of the `count` elements of each reduce shard. */
+static void fill_reduce(const struct zero *zero, int64_t count, int64_t part, int active,
                         struct comm_parts *e)
 {
     const struct roster *r = &zero->roster;
-    int64_t count = zero_reduce_shard_count(zero, piece);
     for (int rank = 0; rank < r->size; rank++) {
         int reduce_shard = roster_reduce_shard(r, rank);
         e->send_counts[rank] = r->rank < active && reduce_shard >= 0 ? part : 0;
@@ -154,11 +172,11 @@ static void make_reduce(struct zero *zero, int i, int active, struct zero_messag
     int64_t shard = zero_reduce_shard_count(zero, i);
     m->count = library_adds(zero) ? shard : message_count(zero, shard, zero->roster.owners);
     m->each = m->last = take(counts, zero->roster.size);
-    fill_reduce(zero, i, active, m->count, &m->each);
+    fill_reduce(zero, shard, m->count, active, &m->each);
     if (shard % m->count == 0)
         return;
     m->last = take(counts, zero->roster.size);
-    fill_reduce(zero, i, active, shard % m->count, &m->last);
+    fill_reduce(zero, shard, shard % m->count, active, &m->last);
 }
 
 /* The first piece with shards of the same length as those of piece i: their tables are equal. */
@@ -173,8 +191,8 @@ static int alike(const struct zero *zero, int i)
 enum status exchange_tables_create(struct zero *zero)
 {
     int size = zero->roster.size, pieces = zero->graph->piece_count, distinct = 0;
-    size_t tables = zero->config.bucket > 0 ? 6 : 3; /* of a piece */
     int64_t *counts, rounds = roster_rounds(&zero->roster, zero->reductions);
+    size_t tables = (zero->config.bucket > 0 ? 6 : 3) + sends_squares(zero); /* of a piece */
     for (int i = 0; i < pieces; i++)
         distinct += alike(zero, i) == i;
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "exchange tables",
@@ -188,14 +206,20 @@ enum status exchange_tables_create(struct zero *zero)
             piece->gather = first->gather;
             piece->reduce[0] = first->reduce[0];
             piece->reduce[1] = first->reduce[1];
+            piece->reduce_squares = first->reduce_squares;
             continue;
         }
         make_gather(zero, i, &counts);
         if (rounds == 0)
             continue;
+        int last = roster_active(&zero->roster, zero->reductions, rounds - 1);
         make_reduce(zero, i, zero->roster.workers, &piece->reduce[0], &counts);
-        make_reduce(zero, i, roster_active(&zero->roster, zero->reductions, rounds - 1),
-                    &piece->reduce[1], &counts);
+        make_reduce(zero, i, last, &piece->reduce[1], &counts);
+        if (!sends_squares(zero))
+            continue;
+        int64_t blocks = zero_reduce_shard_count(zero, i) / OPS_BLOCK;
+        piece->reduce_squares = take(&counts, size);
+        fill_reduce(zero, blocks, blocks, last, &piece->reduce_squares);
     }
     return STATUS_OK;
 }
@@ -292,7 +316,7 @@ static void reduce_to_shards(struct zero *zero, int piece, const void *full, boo
 }
 
 void reduce_shards_to_owners(struct zero *zero, int piece, const void *full, int64_t round,
-                             void *sum)
+                             const struct zero_use *use)
 {
     int active = roster_active(&zero->roster, zero->reductions, round);
     const struct zero_messages *m = &zero->pieces[piece].reduce[active < zero->roster.workers];
@@ -301,7 +325,7 @@ void reduce_shards_to_owners(struct zero *zero, int piece, const void *full, int
     event_record(zero->written, zero->stream);
     stream_wait(stream, zero->written);
     if (library_adds(zero) && active == zero->roster.workers) {
-        reduce_to_shards(zero, piece, full, round == 0, sum);
+        reduce_to_shards(zero, piece, full, round == 0, use->sum);
         return;
     }
     for (int64_t done = 0; done < count; done += m->count) {
@@ -309,8 +333,12 @@ void reduce_shards_to_owners(struct zero *zero, int piece, const void *full, int
         comm_label(zero->reduce_comm, zero->graph->pieces[piece].name);
         comm_all_to_all_v(zero->reduce_comm, part_at(zero, full, done), zero->contributions,
                           part < m->count ? &m->last : &m->each, zero->type, stream);
-        if (zero->reduce_shard >= 0)
-            add_contributions(zero, stream, zero_at(sum, zero->sum_type, done), zero->contributions,
-                              active, part, round == 0);
+        if (zero->reduce_shard < 0)
+            continue;
+        struct piece_range range = {piece, zero->reduce_shard * count + done, part};
+        if (!zero->config.local)
+            noise_add(zero, stream, range, use, zero->contributions, active, round);
+        add_contributions(zero, stream, zero_at(use->sum, zero->sum_type, done),
+                          zero->contributions, active, part, round == 0);
     }
 }

@@ -7,6 +7,7 @@
  *     zero_pass.c        acquire, release and reduce: the params and gradients of a pass
  *     zero_norm.c        the norm of the gradient over all ranks
  *     zero_norm_parts.c  this rank's part of the norm
+ *     zero_noise.c       squares of the micro-batches' gradients, for the noise scale
  *     zero_update.c      the end of a step: judge and update
  *     zero_muon.c        the update of matrices that are orthogonalized as a whole
  *     zero_stochastic.c       16-bit params that are rounded at random
@@ -28,13 +29,17 @@ struct zero_use {
     int unit, last_unit; /* the units; backward walks end with `unit`, and then it is sent */
     int slot;            /* of gradients, if it is sent from one */
     int64_t slot_offset;
-    void *full;   /* (piece_count) gradient of this worker's micro-batch; NULL: in a slot */
-    float *local; /* (piece_count) sum of this worker's micro-batches, with config.local; may be
-                     `full` */
+    void *full;  /* (piece_count) gradient of this worker's micro-batch; NULL: in a slot */
+    void *local; /* (piece_count) sum of this worker's micro-batches in sum_type, with
+                    config.local; may be `full`, and is `sum` on one rank */
     void
         *sum; /* (reduce_shard) sum over the step's micro-batches, at the owner, in zero_use_type */
     void *sum_block;    /* the allocation that `sum` is in; NULL: it is in `full` */
-    struct event *free; /* of full or local: its gradient has been sent */
+    struct event *free; /* of full: its gradient has been sent */
+    /* With config.noise, sums of squares of blocks (zero_noise.c): of this owner's reduce shard
+     * (reduce_shard / 64), and, with config.local, of this worker's micro-batches
+     * (piece_count / 64). */
+    double *squares, *local_squares;
 };
 
 /* How a piece is exchanged: in messages of `count` elements of every shard, of which the last may be
@@ -59,7 +64,12 @@ struct zero_piece {
     struct zero_messages gather;    /* the shards of a copy, to its workers */
     struct zero_messages reduce[2]; /* gradients to their owners: in a full round, and in the last
                                      */
-    void *lent_sum; /* (reduce_shard) sum of a use on another PP stage, before it is added */
+    void *lent_sum;       /* (reduce_shard) sum of a use on another PP stage, before it is added */
+    double *lent_squares; /* (reduce_shard / 64) the same of their squares */
+    struct comm_parts reduce_squares; /* blocks of squares to their owners, with config.local */
+    struct zero_range *squared;       /* the elements of the piece whose squares count */
+    int squared_count;
+    bool changes;            /* its sums, before the norm is computed */
     struct event *published; /* full has the owners' newest values */
 };
 
@@ -161,8 +171,8 @@ struct zero {
 
     float *compute_slot; /* fp32 params of the current unit, where they are widened */
     int64_t compute_count;
-    float *gradient_work; /* fp32 gradients of the current unit, where passes cannot write them
-                             where they are sent from */
+    void *gradient_work; /* gradients of the current unit in the compute type, where passes cannot
+                            write them where they are sent from */
     struct gradient_slot gradient_slots[GRADIENT_SLOTS];
     void *contributions; /* owners: (workers, elements of a reduce shard) of the largest message */
     float *round_sum;    /* a chunk of a round's sum in fp32, where sums have 16 bits */
@@ -178,9 +188,11 @@ struct zero {
     bool *frozen;                     /* (tensors of the whole model) zero_is_frozen */
     struct moment_place (*places)[2]; /* (tensors) of m and v */
     struct zero_encoder encoder;
-    uint8_t *codes;         /* host: ZERO_CODES_ROOM bytes, where a tensor has codes */
-    struct zero_muon *muon; /* NULL: Muon updates no tensor */
-    double *block_sums;     /* device: (block_room) sums of squares of blocks */
+    uint8_t *codes;             /* host: ZERO_CODES_ROOM bytes, where a tensor has codes */
+    struct zero_muon *muon;     /* NULL: Muon updates no tensor */
+    struct zero_range *squared; /* memory of all pieces' ranges */
+    double *weights;            /* (micro-batches) NULL: squares are not added */
+    double *block_sums;         /* device: (block_room) sums of squares of blocks */
     int64_t block_room;
     int64_t *first_block; /* (pieces) number of its first block in the whole model */
     double *parts,
@@ -339,6 +351,12 @@ static inline enum dtype zero_type_of_sum(const struct zero *zero, bool added_to
     return one && zero->sum_type == DTYPE_F32 ? zero->type : zero->sum_type;
 }
 
+/* With config.local, a worker's own sum has the type in which it is sent. */
+static inline bool zero_local_is_sent(const struct zero *zero)
+{
+    return zero->sum_type == zero->type;
+}
+
 /* The first use of a tied piece is the one to which other uses, and other ranks' sums, are
  * added. */
 static inline enum dtype zero_use_type(const struct zero *zero, int piece,
@@ -396,18 +414,29 @@ enum status exchange_tables_create(struct zero *zero);
 void shards_to_members(struct zero *zero, int piece, const void *shard, void *full);
 /* total = the reduce shards of all owners of this shard. Enqueued likewise. */
 void reduce_shards_to_replicas(struct zero *zero, int piece);
-/* Send the active workers' `full` to its owners, which add it to `sum` in worker order; the first
- * gradient of a step is stored. Enqueued on the reduce stream. */
+/* Send the active workers' `full` to its owners, which add it to the sum of the use in worker
+ * order; the first gradient of a step is stored. Enqueued on the reduce stream. */
 void reduce_shards_to_owners(struct zero *zero, int piece, const void *full, int64_t round,
-                             void *sum);
+                             const struct zero_use *use);
 /* sum (+)= gradients of `active` workers, `stride` elements apart; `first`: sum is empty. */
 void add_contributions(struct zero *zero, struct stream *stream, void *sum, const void *gradients,
                        int active, int64_t stride, bool first);
 
 /* --- zero_norm.c ---------------------------------------------------------------------------- */
 enum status norm_create(struct zero *zero);
+/* What the blocks are. */
+enum norm_blocks {
+    NORM_SUMS,           /* squares of the summed gradients; those of another phase count as zero */
+    NORM_SQUARES,        /* the squares of the pieces' first uses (zero_noise.c) */
+    NORM_CHANGED_SQUARES /* the same where a piece changes; otherwise those of the last call */
+};
+struct norm_source {
+    enum norm_blocks blocks;
+    enum unit_phase phase; /* of NORM_SUMS */
+};
 /* The sum of squares of the gradients of one phase. */
 enum status norm_of_sums(struct zero *zero, enum unit_phase phase, double *square_sum);
+enum status norm_of_squares(struct zero *zero, enum norm_blocks blocks, double *sum);
 
 /* A sum of many numbers whose bits depend only on their order, not on how they were split. Numbers
  * 0, 1, 2, ... are the leaves of a binary tree. A node covers 2^level leaves, starting at a
@@ -441,10 +470,31 @@ static inline int norm_first_level(struct block_range range)
 /* --- zero_norm_parts.c ---------------------------------------------------------------------- */
 /* Count and allocate the parts. The blocks are numbered. */
 enum status norm_parts_create(struct zero *zero);
-/* Copy all parts of this rank to the host. Gradients of another phase count as zero. */
-enum status norm_read_parts(struct zero *zero, enum unit_phase phase);
+/* Copy all parts of this rank to the host. */
+enum status norm_read_parts(struct zero *zero, struct norm_source source);
 /* zero->nodes = this rank's nodes, in block order. */
-enum status norm_form_nodes(struct zero *zero, enum unit_phase phase);
+enum status norm_form_nodes(struct zero *zero, struct norm_source source);
+/* The number of elements of a param, from its start, that count in a phase and on this rank. */
+int64_t norm_answered_count(const struct unit_graph *graph, int param, enum unit_phase phase);
+
+/* --- zero_noise.c --------------------------------------------------------------------------- */
+/* Nothing below does anything without config.noise. */
+enum status noise_create(struct zero *zero);
+void noise_free(struct zero *zero);
+/* Add the squares of the gradients of `active` workers, a range of this rank's reduce shard each. */
+void noise_add(struct zero *zero, struct stream *stream, struct piece_range range,
+               const struct zero_use *use, const void *gradients, int active, int64_t round);
+/* With config.local: add those of a range of this worker's gradient, in the type of the ops; and
+ * send the sums of the piece to their owners. */
+void noise_add_local(struct zero *zero, struct piece_range range, const struct zero_use *use,
+                     const void *gradient, int64_t round);
+void noise_send_local(struct zero *zero, int piece, const struct zero_use *use);
+/* The weighted squares of all micro-batches, before the uses are added. */
+enum status noise_judge_each(struct zero *zero, double *sum);
+/* The lent sums have arrived. */
+void noise_add_lent(struct zero *zero);
+/* The squares of the sum of all micro-batches; called after norm_of_sums of PHASE_MAIN. */
+enum status noise_judge_sum(struct zero *zero, double *sum);
 
 /* --- zero_params.c -------------------------------------------------------------------------- */
 /* dst = values, rounded to nearest in zero->type, where params have no masters. */

@@ -13,6 +13,9 @@
  * step, the sums of stages 0 and 1 are inside the gradients where both have the same element size.
  * With one rank and one micro-batch per step, gradients and sums are the same memory where both
  * have the same type, which is the case for all but the first use of tied pieces (zero_use_type).
+ * With config.local, workers of all stages have the sum of their own micro-batches, full, one per
+ * use, in the type of sums. Where that is also the type of gradients it is sent from there, and the
+ * owner's sum is inside it; otherwise it is sent from two slots.
  * Workers that are not owners, in jobs with servers, have no shards. Owners have room for one
  * reduce shard from every worker.
  *
@@ -173,18 +176,20 @@ static enum status alloc_snapshot(struct zero *zero, int i)
     return STATUS_OK;
 }
 
-/* Memory for a worker's own gradient of a use. */
+/* Memory for a worker's own gradient of a use, or for the sum of its gradients. */
 static enum status alloc_gradient(struct zero *zero, int i, const char *what, struct zero_use *use)
 {
     const char *piece = zero->graph->pieces[i].name;
     int64_t count = zero->partition.piece_count[i];
-    if (!zero->sharding.grads)
-        TRY(alloc_elements(zero, MEM_GRADS, what, piece, count, zero->type, &use->full));
-    if (zero->config.local && use->full && !zero_is_narrow(zero))
+    bool local = zero->config.local && !zero_alone(zero);
+    if (local && !zero_local_is_sent(zero))
+        return alloc_elements(zero, MEM_GRADS, what, piece, count, zero->sum_type, &use->local);
+    if (!local && zero->sharding.grads)
+        return STATUS_OK;
+    TRY(alloc_elements(zero, MEM_GRADS, what, piece, count, zero->type, &use->full));
+    if (local)
         use->local = use->full;
-    else if (zero->config.local)
-        TRY(alloc_elements(zero, MEM_GRADS, what, piece, count, DTYPE_F32, &use->local));
-    return use->full || use->local ? event_create(zero->ops->device, &use->free) : STATUS_OK;
+    return event_create(zero->ops->device, &use->free);
 }
 
 /* Memory for the sum of use k of piece i: a reduce shard, inside the gradient where that is no
@@ -232,6 +237,8 @@ static enum status alloc_piece(struct zero *zero, int i)
             TRY(alloc_gradient(zero, i, what, use));
         if (zero->reduce_shard >= 0)
             TRY(alloc_sum(zero, i, what, k));
+        if (zero->config.local && zero_alone(zero))
+            use->local = use->sum;
     }
     if (zero->reduce_shard < 0 || zero_lent_to(zero, i) == UNIT_NO_STAGE || zero_is_frozen(zero, i))
         return STATUS_OK;
@@ -255,9 +262,11 @@ static int64_t written_count(const struct zero *zero, int u)
 /* Is a gradient sent from a slot? One rank sends nothing, but adds from a slot. */
 static bool needs_gradient_slot(const struct zero *zero, int piece, const struct zero_use *use)
 {
+    if (zero->config.local && zero_local_is_sent(zero))
+        return false;
     if (zero_alone(zero))
         return !zero_sum_is_gradient(zero, piece, use);
-    return zero->sharding.grads && (zero_is_narrow(zero) || !zero->config.local);
+    return zero->config.local || zero->sharding.grads;
 }
 
 /* Units take the slots in turn; units that write one piece have the same turn. In a slot, the
@@ -304,17 +313,17 @@ static enum status alloc_gradient_slots(struct zero *zero)
     return STATUS_OK;
 }
 
-/* fp32 gradients of one unit, where passes cannot write them where they are sent from. */
+/* Gradients of one unit, where passes cannot write them where they are sent from. */
 static enum status alloc_gradient_work(struct zero *zero)
 {
     bool adds = zero->config.local && zero->config.micro_batches > zero->roster.workers;
     int64_t most = 0;
-    if (!zero_widens(zero) && (!adds || zero_is_narrow(zero)))
+    if (!zero_widens(zero) && (!adds || !zero_local_is_sent(zero)))
         return STATUS_OK;
     for (int u = 0; u < zero->graph->unit_count; u++)
         most = written_count(zero, u) > most ? written_count(zero, u) : most;
     return device_alloc(zero->ops->device, MEM_SLOTS, "gradients of a unit",
-                        (size_t)most * sizeof(float), &zero->gradient_work);
+                        (size_t)most * dtype_bytes(zero->ops->type), &zero->gradient_work);
 }
 
 /* fp32 params of one unit. */
@@ -430,6 +439,7 @@ enum status zero_memory_create(struct zero *zero)
         TRY(device_alloc(device, MEM_COMM, "sum of a round", ZERO_STAGING * sizeof(float),
                          &zero->round_sum));
     TRY(norm_create(zero));
+    TRY(noise_create(zero));
     TRY(device_alloc(device, MEM_SCRATCH, "non-finite index", sizeof *zero->nonfinite,
                      &zero->nonfinite));
     return zero_segments_create(zero);
@@ -443,7 +453,7 @@ static void free_piece(struct zero *zero, struct zero_piece *piece)
     for (int k = 0; k < piece->use_count; k++) {
         struct zero_use *use = &piece->uses[k];
         device_free(device, use->sum_block);
-        if (use->local != use->full)
+        if (use->local != use->full && use->local != use->sum)
             device_free(device, use->local);
         device_free(device, use->full);
         event_destroy(use->free);
@@ -489,6 +499,7 @@ static void free_slots(struct zero *zero)
 void zero_memory_free(struct zero *zero)
 {
     struct device *device = zero->ops->device;
+    noise_free(zero);
     for (int i = 0; zero->pieces && i < zero->graph->piece_count; i++)
         free_piece(zero, &zero->pieces[i]);
     free_slots(zero);

@@ -319,13 +319,13 @@ static enum status add_up(struct zero *zero, bool dry, double *square_sum)
     return STATUS_OK;
 }
 
-enum status norm_of_sums(struct zero *zero, enum unit_phase phase, double *square_sum)
+static enum status sum_of_tree(struct zero *zero, struct norm_source source, double *square_sum)
 {
     bool dry = device_is_dry(zero->ops->device); /* nothing to read: messages are only counted */
     struct comm *pp_stages = zero->pipe.comm;
     *square_sum = 0.0;
     if (zero->reduce_shard >= 0)
-        TRY(dry ? norm_read_parts(zero, phase) : norm_form_nodes(zero, phase));
+        TRY(dry ? norm_read_parts(zero, source) : norm_form_nodes(zero, source));
     if (zero->reduce_shard >= 0 && !zero_alone(zero))
         TRY(gather_nodes(zero, dry));
     if (zero->reduce_shard == 0)
@@ -341,4 +341,14 @@ enum status norm_of_sums(struct zero *zero, enum unit_phase phase, double *squar
         return STATUS_OK;
     comm_broadcast(pp_stages, square_sum, 1, DTYPE_F64, 0, zero->stream);
     return settle(zero, pp_stages);
+}
+
+enum status norm_of_sums(struct zero *zero, enum unit_phase phase, double *square_sum)
+{
+    return sum_of_tree(zero, (struct norm_source){.phase = phase}, square_sum);
+}
+
+enum status norm_of_squares(struct zero *zero, enum norm_blocks blocks, double *sum)
+{
+    return sum_of_tree(zero, (struct norm_source){.blocks = blocks}, sum);
 }

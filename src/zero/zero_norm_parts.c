@@ -54,8 +54,8 @@ enum status norm_parts_create(struct zero *zero)
 
 /* Ranges whose block sums are computed together. */
 struct wanted {
-    enum unit_phase phase; /* gradients of another phase count as zero */
-    enum dtype type;       /* of the pieces' sums */
+    struct norm_source source;
+    enum dtype type; /* of the pieces' sums */
     struct square_range ranges[32];
     int count;
 };
@@ -67,8 +67,7 @@ static void form_wanted(struct zero *zero, struct wanted *wanted)
     wanted->count = 0;
 }
 
-/* The number of elements of a param, from its start, that count in this phase and on this rank. */
-static int64_t answered_count(const struct unit_graph *graph, int param, enum unit_phase phase)
+int64_t norm_answered_count(const struct unit_graph *graph, int param, enum unit_phase phase)
 {
     const struct unit_param *p = &graph->params[param];
     int64_t count = 0;
@@ -106,12 +105,17 @@ static void want_blocks(struct zero *zero, struct wanted *wanted, int piece, int
                         int64_t end, double *sums)
 {
     const struct unit_piece *unit_piece = &zero->graph->pieces[piece];
-    const void *sum = zero->pieces[piece].uses[0].sum;
+    const struct zero_use *use = &zero->pieces[piece].uses[0];
     int64_t base = zero->reduce_shard * zero_reduce_shard_count(zero, piece);
+    if (wanted->source.blocks != NORM_SUMS) {
+        device_copy(zero->stream, sums, use->squares + first - base / OPS_BLOCK,
+                    (size_t)(end - first) * sizeof *sums);
+        return;
+    }
     for (int q = unit_piece->first_param; q < unit_piece->first_param + unit_piece->param_count;
          q++) {
         int64_t from = zero->partition.param_offset[q];
-        int64_t to = from + answered_count(zero->graph, q, wanted->phase);
+        int64_t to = from + norm_answered_count(zero->graph, q, wanted->source.phase);
         zero_blocks(zero, &(struct sum_range){first, end, sums}, to,
                     from + unit_param_room(zero->graph, q));
         from = from > first * OPS_BLOCK ? from : first * OPS_BLOCK;
@@ -120,8 +124,9 @@ static void want_blocks(struct zero *zero, struct wanted *wanted, int piece, int
             continue;
         if (wanted->count == (int)(sizeof wanted->ranges / sizeof *wanted->ranges))
             form_wanted(zero, wanted);
-        wanted->ranges[wanted->count++] = (struct square_range){
-            zero_at(sum, wanted->type, from - base), to - from, sums + from / OPS_BLOCK - first};
+        wanted->ranges[wanted->count++] =
+            (struct square_range){zero_at(use->sum, wanted->type, from - base), to - from,
+                                  sums + from / OPS_BLOCK - first};
     }
 }
 
@@ -169,13 +174,28 @@ static void form_parts(struct zero *zero, int piece, struct block_range range,
     }
 }
 
-enum status norm_read_parts(struct zero *zero, enum unit_phase phase)
+/* Leave the parts of a range as they are. */
+static void keep_parts(struct zero *zero, struct block_range range, struct forming *forming)
+{
+    struct cut cut = cut_range(range);
+    form_wide(zero, forming);
+    forming->wide += (cut.tail - cut.middle) >> PART_LEVEL;
+    forming->single += cut.middle - range.first + range.end - cut.tail;
+}
+
+enum status norm_read_parts(struct zero *zero, struct norm_source source)
 {
     struct forming forming = {
-        .wanted.phase = phase, .wide = zero->parts, .single = zero->parts + zero->wide_count};
-    for (int i = 0; i < zero->graph->piece_count; i++)
-        if (zero_is_learned(zero, i))
-            form_parts(zero, i, norm_reduce_shard_blocks(zero, i, zero->reduce_shard), &forming);
+        .wanted.source = source, .wide = zero->parts, .single = zero->parts + zero->wide_count};
+    for (int i = 0; i < zero->graph->piece_count; i++) {
+        struct block_range range = norm_reduce_shard_blocks(zero, i, zero->reduce_shard);
+        if (!zero_is_learned(zero, i))
+            continue;
+        if (source.blocks == NORM_CHANGED_SQUARES && !zero->pieces[i].changes)
+            keep_parts(zero, range, &forming);
+        else
+            form_parts(zero, i, range, &forming);
+    }
     form_wide(zero, &forming);
     CHECK_EQ(forming.wide - zero->parts, zero->wide_count);
     CHECK_EQ(forming.single - zero->parts, zero->part_count);
@@ -194,11 +214,11 @@ static double node_value(int level, const double **wide, const double **single)
     return value;
 }
 
-enum status norm_form_nodes(struct zero *zero, enum unit_phase phase)
+enum status norm_form_nodes(struct zero *zero, struct norm_source source)
 {
     int count = 0;
     const double *wide = zero->parts_host, *single = wide + zero->wide_count;
-    TRY(norm_read_parts(zero, phase));
+    TRY(norm_read_parts(zero, source));
     for (int i = 0; i < zero->graph->piece_count; i++) {
         if (!zero_is_learned(zero, i))
             continue;

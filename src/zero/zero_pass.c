@@ -11,10 +11,13 @@
  *     the pass writes to             then sent, in zero->type          when
  *     where it is sent from          a full gradient, or a slot        ops and store have one type
  *     gradient_work, fp32            the same, rounded once            ops fp32, store 16 bits
- *     local (after the first round   once a step: local itself         config.local, store fp32
- *     gradient_work)
- *     where it is sent from, or      once a step: local, the fp32      config.local, store 16 bits
- *     gradient_work as above         sum of these, rounded
+ *     local (after the first round   once a step: local itself         config.local, sums and store
+ *     gradient_work)                                                   have one type
+ *     where it is sent from, or      once a step: local, the fp32      config.local, fp32 sums,
+ *     gradient_work as above         sum of these, rounded             store 16 bits
+ *
+ * With config.local, one rank is a worker that sends to itself: its sum is `local`, and is rounded
+ * like one that is sent, so that the bits are those of one worker and a server.
  */
 #include "zero/zero_impl.h"
 
@@ -176,10 +179,10 @@ void zero_release(struct zero *zero, int u, enum pass pass)
 
 /* --- gradients ------------------------------------------------------------------------------ */
 
-/* With config.local in fp32, a worker sends the sum of its own micro-batches itself. */
+/* A worker sends the sum of its own micro-batches from where it is. */
 static bool sends_local(const struct zero *zero, const struct zero_use *use)
 {
-    return use->local && !zero_is_narrow(zero);
+    return use->local && zero_local_is_sent(zero);
 }
 
 /* Where a gradient of `piece` is sent from. */
@@ -194,9 +197,14 @@ static void *wire_address(struct zero *zero, int piece, const struct zero_use *u
     return zero_at(zero->gradient_slots[use->slot].at, zero->type, use->slot_offset);
 }
 
+static void *wire_part(struct zero *zero, struct piece_range part, const struct zero_use *use)
+{
+    return zero_at(wire_address(zero, part.piece, use), zero->type, part.first);
+}
+
 static struct event *wire_free(struct zero *zero, const struct zero_use *use)
 {
-    return use->full || sends_local(zero, use) ? use->free : zero->gradient_slots[use->slot].free;
+    return use->full ? use->free : zero->gradient_slots[use->slot].free;
 }
 
 /* Where this rank's micro-batch of `round` writes the gradient of unit u's part of a piece, in the
@@ -205,14 +213,14 @@ static void *gradient_address(struct zero *zero, struct piece_range part, int u,
 {
     struct zero_use *use = zero_find_use(zero, part.piece, u);
     CHECK(use != NULL);
-    bool wide = zero->ops->type == DTYPE_F32; /* local is fp32 */
-    if (use->local && wide && round == 0)
-        return use->local + part.first;
-    if ((use->local && wide) || zero_widens(zero))
-        return zero->gradient_work + work_offset(zero, part.piece, u, true);
+    enum dtype type = zero->ops->type;
+    if (use->local && type == zero->sum_type && round == 0)
+        return zero_at(use->local, type, part.first);
+    if (sends_local(zero, use) || zero_widens(zero))
+        return zero_at(zero->gradient_work, type, work_offset(zero, part.piece, u, true));
     if (zero_alone(zero) && zero_use_type(zero, part.piece, use) == zero->type && round == 0)
         return zero_at(use->sum, zero->type, part.first);
-    return zero_at(wire_address(zero, part.piece, use), zero->type, part.first);
+    return wire_part(zero, part, use);
 }
 
 void zero_grads(struct zero *zero, int u, enum pass pass, int64_t round, struct unit_run *run)
@@ -223,8 +231,9 @@ void zero_grads(struct zero *zero, int u, enum pass pass, int64_t round, struct 
         run->grads[use] = NULL;
         if (!unit_writes(unit, pass, use))
             continue;
-        if (!zero_alone(zero) && !zero_widens(zero))
-            stream_wait(zero->stream, wire_free(zero, zero_find_use(zero, piece, u)));
+        const struct zero_use *sent = zero_find_use(zero, piece, u);
+        if (!zero_alone(zero) && (!zero_widens(zero) || sends_local(zero, sent)))
+            stream_wait(zero->stream, wire_free(zero, sent));
         struct piece_range part = zero_part_of_unit(zero, piece, u);
         run->grads[use] = zero_at(gradient_address(zero, part, u, round), zero->ops->type,
                                   zero->partition.param_offset[param] - part.first);
@@ -236,15 +245,14 @@ void zero_grads(struct zero *zero, int u, enum pass pass, int64_t round, struct 
 static void round_gradient(struct zero *zero, struct piece_range part, int u, int64_t round)
 {
     struct zero_use *use = zero_find_use(zero, part.piece, u);
-    const void *from =
-        use->local ? use->local + part.first : gradient_address(zero, part, u, round);
-    if (!zero_is_narrow(zero) || (!use->local && !zero_widens(zero)))
+    const void *from = use->local ? zero_at(use->local, zero->sum_type, part.first)
+                                  : gradient_address(zero, part, u, round);
+    if (use->local ? sends_local(zero, use) : !zero_widens(zero))
         return;
     if (!zero_alone(zero))
         stream_wait(zero->stream, wire_free(zero, use));
-    ops_cast(zero->ops, zero->stream,
-             zero_at(wire_address(zero, part.piece, use), zero->type, part.first), zero->type, from,
-             DTYPE_F32, part.count);
+    ops_cast(zero->ops, zero->stream, wire_part(zero, part, use), zero->type, from,
+             use->local ? zero->sum_type : DTYPE_F32, part.count);
 }
 
 /* Send the gradient when unit u is the last of its units that writes it. */
@@ -254,9 +262,20 @@ static void send_gradient(struct zero *zero, int piece, int u, int64_t round)
     if (use->unit != u)
         return;
     const void *from = zero->worker ? wire_address(zero, piece, use) : NULL;
-    reduce_shards_to_owners(zero, piece, from, round, use->sum);
+    reduce_shards_to_owners(zero, piece, from, round, use);
     if (zero->worker)
         event_record(wire_free(zero, use), zero->reduce_stream);
+    if (zero->config.local)
+        noise_send_local(zero, piece, use);
+}
+
+/* One rank adds its contribution itself, unless it is in the sum already. */
+static void add_own(struct zero *zero, struct piece_range part, const struct zero_use *use,
+                    const void *from, bool first)
+{
+    void *sum = zero_at(use->sum, zero_use_type(zero, part.piece, use), part.first);
+    if (from != sum)
+        add_contributions(zero, zero->stream, sum, from, 1, part.count, first);
 }
 
 static bool has_gradient(const struct zero *zero, int64_t round)
@@ -265,24 +284,28 @@ static bool has_gradient(const struct zero *zero, int64_t round)
 }
 
 /* Gradients stay on the worker until the last round; then their sum is sent as if it were a single
- * gradient. */
+ * gradient. Each addition is formed in fp32 and rounded once to the type of sums. */
 static void reduce_local(struct zero *zero, struct piece_range part, int u, int64_t round)
 {
-    float *local = zero_find_use(zero, part.piece, u)->local;
-    enum dtype type = zero->ops->type;
+    struct zero_use *use = zero_find_use(zero, part.piece, u);
+    enum dtype type = zero->ops->type, sum = zero->sum_type;
     if (has_gradient(zero, round)) {
         const void *from = gradient_address(zero, part, u, round);
-        float *to = local + part.first;
-        if (from != to && round == 0) /* otherwise the first is there already */
-            ops_cast(zero->ops, zero->stream, to, DTYPE_F32, from, type, part.count);
-        else if (from != to)
-            device_accumulate(zero->stream, to, DTYPE_F32, from, type, part.count);
+        void *local = zero_at(use->local, sum, part.first);
+        noise_add_local(zero, part, use, from, round);
+        if (from != local && round == 0) /* otherwise the first is there already */
+            ops_cast(zero->ops, zero->stream, local, sum, from, type, part.count);
+        else if (from != local)
+            device_accumulate(zero->stream, local, sum, from, type, part.count);
     }
     if (round + 1 < roster_rounds(&zero->roster, zero->config.micro_batches))
         return;
     if (has_gradient(zero, 0))
         round_gradient(zero, part, u, round);
-    send_gradient(zero, part.piece, u, 0);
+    if (zero_alone(zero))
+        add_own(zero, part, use, wire_part(zero, part, use), true);
+    else
+        send_gradient(zero, part.piece, u, 0);
 }
 
 static void reduce_each(struct zero *zero, struct piece_range part, int u, int64_t round)
@@ -294,12 +317,10 @@ static void reduce_each(struct zero *zero, struct piece_range part, int u, int64
         return;
     }
     struct zero_use *use = zero_find_use(zero, part.piece, u);
-    void *sum = zero_at(use->sum, zero_use_type(zero, part.piece, use), part.first);
-    const void *from = zero_widens(zero)
-                           ? zero_at(wire_address(zero, part.piece, use), zero->type, part.first)
-                           : gradient_address(zero, part, u, round);
-    if (from != sum) /* the first micro-batch may be there already */
-        add_contributions(zero, zero->stream, sum, from, 1, part.count, round == 0);
+    const void *from =
+        zero_widens(zero) ? wire_part(zero, part, use) : gradient_address(zero, part, u, round);
+    noise_add(zero, zero->stream, part, use, from, 1, round);
+    add_own(zero, part, use, from, round == 0);
 }
 
 void zero_reduce(struct zero *zero, int u, enum pass pass, int64_t round)

@@ -324,7 +324,11 @@ static enum status find_norms(struct zero *zero, double scale, struct zero_verdi
             continue;
         TRY(norm_of_sums(zero, (enum unit_phase)phase, &square_sum));
         *norms[phase] = sqrt(square_sum) / scale;
+        if (phase == PHASE_MAIN)
+            TRY(noise_judge_sum(zero, &verdict->sum_square));
     }
+    verdict->each_square /= scale * scale;
+    verdict->sum_square /= scale * scale;
     return STATUS_OK;
 }
 
@@ -333,14 +337,16 @@ enum status zero_judge(struct zero *zero, double scale, const float *statistics,
 {
     if (!zero_alone(zero))
         TRY(stand_still(zero, zero->reduce_stream));
+    *verdict = (struct zero_verdict){.bad_tensor = -1, .bad_index = -1};
+    TRY(noise_judge_each(zero, &verdict->each_square));
     add_uses(zero);
     if (zero->pipe.comm)
         TRY(add_uses_of_pp_stages(zero));
+    noise_add_lent(zero);
     TRY(tp_group_add_partials(zero));
     gate_gradients(zero, scale, statistics);
     if (zero->config.gradient && !device_is_dry(zero->ops->device))
         TRY(show_gradients(zero, scale));
-    *verdict = (struct zero_verdict){.bad_tensor = -1, .bad_index = -1};
     TRY(find_norms(zero, scale, verdict));
     if (isfinite(verdict->grad_norm) && isfinite(verdict->meta_norm))
         return STATUS_OK;

@@ -67,6 +67,20 @@ static void without_utf8_it_is_ascii(void **state)
                                  "         1        2\n");
 }
 
+/* On logarithmic axes 1/x is a straight line; values that have no logarithm are skipped. */
+static void logarithmic_axes_straighten_a_power(void **state)
+{
+    (void)state;
+    struct plot_point points[] = {{0, 5}, {1, 64}, {4, 16}, {8, 0}, {16, 4}, {64, 1}};
+    struct plot plot = {.width = 19, .height = 5, .line = points, .line_count = 6, .ascii = true};
+    plot.log_x = plot.log_y = true;
+    assert_string_equal(draw(plot), " 64.000 |***\n"
+                                    "  8.000 |   *****\n"
+                                    "  1.000 |       ***\n"
+                                    "        +----------\n"
+                                    "         1       64\n");
+}
+
 static void every_label_ends_before_the_axis(void **state)
 {
     (void)state;
@@ -161,6 +175,7 @@ int main(void)
         cmocka_unit_test(a_straight_line_falls_from_corner_to_corner),
         cmocka_unit_test(marks_are_drawn_over_the_line),
         cmocka_unit_test(without_utf8_it_is_ascii),
+        cmocka_unit_test(logarithmic_axes_straighten_a_power),
         cmocka_unit_test(every_label_ends_before_the_axis),
         cmocka_unit_test(points_that_are_not_finite_are_left_out),
         cmocka_unit_test(fewer_than_two_points_draw_nothing),

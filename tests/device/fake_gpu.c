@@ -159,7 +159,7 @@ struct CUevent_st {
     long recorded, passed;
 };
 
-enum kind { COPY, ZERO, SUM, RECORD, WAIT, CALL };
+enum kind { COPY, ZERO, SUM, SQUARES, RECORD, WAIT, CALL };
 
 struct work {
     struct work *next;
@@ -168,6 +168,7 @@ struct work {
     const char *src;
     size_t count; /* in bytes or elements */
     enum dtype dst_type, src_type;
+    double weight;
     cudaEvent_t event;
     long ticket;
     void (*call)(void *arg);
@@ -205,6 +206,17 @@ static void add(const struct work *work)
     }
 }
 
+static void add_squares(const struct work *work)
+{
+    double *sums = (double *)bytes_of(work->dst);
+    const char *src = bytes_of(work->src);
+    for (size_t i = 0; i < work->count; i++) {
+        double x;
+        dtype_convert(&x, DTYPE_F64, src + i * dtype_bytes(work->src_type), work->src_type, 1);
+        sums[i / 64] += work->weight * x * x;
+    }
+}
+
 static void nap(unsigned *seed)
 {
     struct timespec span = {0, (long)(rand_r(seed) % 8) * 30000};
@@ -219,6 +231,8 @@ static void run(const struct work *work)
         memset(bytes_of(work->dst), 0, work->count);
     else if (work->kind == SUM)
         add(work);
+    else if (work->kind == SQUARES)
+        add_squares(work);
     else if (work->kind == CALL)
         work->call(work->arg);
     pthread_mutex_lock(&lock);
@@ -382,6 +396,17 @@ cudaError_t cuda_accumulate(cudaStream_t stream, void *dst, enum dtype dst_type,
                                      .count = (size_t)count,
                                      .dst_type = dst_type,
                                      .src_type = src_type});
+}
+
+cudaError_t cuda_add_squares(cudaStream_t stream, double *sums, const void *src,
+                             enum dtype src_type, int64_t count, double weight)
+{
+    return put(stream, (struct work){.kind = SQUARES,
+                                     .dst = (char *)sums,
+                                     .src = src,
+                                     .count = (size_t)count,
+                                     .src_type = src_type,
+                                     .weight = weight});
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event)

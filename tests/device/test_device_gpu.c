@@ -273,6 +273,52 @@ static void test_accumulate(void **state)
     rig_close(&rig);
 }
 
+/* --- squares --------------------------------------------------------------------------------- */
+
+/* The sums of blocks of elements skip .. COUNT - 1, added twice with different weights. */
+static void squares_of(struct rig *rig, enum dtype type, int64_t skip)
+{
+    enum { BLOCKS = (COUNT + DEVICE_SQUARES - 1) / DEVICE_SQUARES };
+    size_t width = dtype_bytes(type), bytes = COUNT * width;
+    double *sums = on_device(rig, (BLOCKS + 1) * sizeof *sums), found[BLOCKS + 1];
+    char *src = on_host(bytes), *device_src = on_device(rig, bytes);
+    int64_t count = COUNT - skip;
+    float *values = on_host(COUNT * sizeof *values);
+    rig->env.threads = 1 + (int)skip;
+    fill(src, type, "src");
+    dtype_convert(values, DTYPE_F32, src, type, COUNT);
+    device_copy(rig->compute, device_src, src, bytes);
+    device_add_squares(rig->compute, sums, device_src + (size_t)skip * width, type, count, 1);
+    device_add_squares(rig->compute, sums, device_src + (size_t)skip * width, type, count, 0.5);
+    device_copy(rig->compute, found, sums, sizeof found);
+    assert_ok(stream_sync(rig->compute));
+    for (int64_t b = 0; b * DEVICE_SQUARES < count; b++) {
+        double sum = 0;
+        for (int64_t i = b * DEVICE_SQUARES; i < (b + 1) * DEVICE_SQUARES && i < count; i++)
+            sum += 1.5 * (double)values[skip + i] * (double)values[skip + i];
+        if (isfinite(sum) && !(fabs(found[b] - sum) <= 1e-12 * sum))
+            fail_msg("%s, from element %d: block %d is %g, not %g", dtype_name(type), (int)skip,
+                     (int)b, found[b], sum);
+        assert_int_equal(isfinite(sum), isfinite(found[b]));
+    }
+    assert_true(found[BLOCKS] == 0);
+    device_free(rig->device, device_src);
+    device_free(rig->device, sums);
+    free(values);
+    free(src);
+}
+
+static void test_squares(void **state)
+{
+    static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+    struct rig rig;
+    rig_open(&rig, *state);
+    for (int t = 0; t < 3; t++)
+        for (int64_t skip = 0; skip <= 3; skip++) /* aligned to 16 bytes or not */
+            squares_of(&rig, types[t], skip);
+    rig_close(&rig);
+}
+
 /* --- order ---------------------------------------------------------------------------------- */
 
 /* A chain of sums that each double a long range, alternating between two streams. */
@@ -626,6 +672,7 @@ int main(int count, char **words)
         cmocka_unit_test_prestate(test_copy, backend),
         cmocka_unit_test_prestate(test_copy_rows, backend),
         cmocka_unit_test_prestate(test_accumulate, backend),
+        cmocka_unit_test_prestate(test_squares, backend),
         cmocka_unit_test_prestate(test_plain_events, backend),
         cmocka_unit_test_prestate(test_worker_events, backend),
         cmocka_unit_test_prestate(test_lagging_worker, backend),

@@ -8,7 +8,8 @@ enum { STEPS = 3, MICRO_BATCHES = 5, EVALUATED = 8, MOST_RANKS = 16 };
 
 struct trace {
     double loss[STEPS], norm[STEPS], meta_norm[STEPS];
-    double eval; /* sum of the losses of EVALUATED micro-batches, after the steps */
+    double noise[STEPS][2]; /* square and trace */
+    double eval;            /* sum of the losses of EVALUATED micro-batches, after the steps */
     float *params;
     int64_t count;
     size_t state;           /* bytes of params, grads and optimizer of rank 0 after start-up */
@@ -55,6 +56,8 @@ static inline void *run_rank(void *argument)
         job->trace.loss[step] = result.loss;
         job->trace.norm[step] = result.grad_norm;
         job->trace.meta_norm[step] = result.meta_norm;
+        job->trace.noise[step][0] = result.noise.square;
+        job->trace.noise[step][1] = result.noise.trace;
         if (step == 0)
             allocations = mem_allocation_count(env.mem);
     }
@@ -80,6 +83,7 @@ static inline struct trace run(struct rig_config config, int ranks)
         assert_memory_equal(jobs[0].trace.norm, jobs[r].trace.norm, sizeof jobs[r].trace.norm);
         assert_memory_equal(jobs[0].trace.meta_norm, jobs[r].trace.meta_norm,
                             sizeof jobs[r].trace.meta_norm);
+        assert_memory_equal(jobs[0].trace.noise, jobs[r].trace.noise, sizeof jobs[r].trace.noise);
         assert_memory_equal(jobs[0].trace.params, jobs[r].trace.params,
                             (size_t)jobs[0].trace.count * sizeof(float));
         free(jobs[r].trace.params);
@@ -93,6 +97,7 @@ static inline struct rig_config base_config(int llama)
                                .batch = 1,
                                .tokens = 11,
                                .micro_batches = MICRO_BATCHES,
+                               .noise = true,
                                .clip = 1.0};
 }
 
@@ -117,16 +122,46 @@ static inline void compare(const struct trace *plain, struct rig_config config, 
     if (memcmp(plain->loss, other.loss, sizeof other.loss) != 0 ||
         memcmp(plain->norm, other.norm, sizeof other.norm) != 0 ||
         memcmp(plain->meta_norm, other.meta_norm, sizeof other.meta_norm) != 0 ||
+        memcmp(plain->noise, other.noise, sizeof other.noise) != 0 ||
         memcmp(&plain->eval, &other.eval, sizeof other.eval) != 0 ||
         memcmp(plain->params, other.params, (size_t)other.count * sizeof(float)) != 0)
         fail_msg("other bits: tp %d, pipeline of %d x %d, kind %d; stage %d, %d ranks, %d servers, "
                  "groups "
                  "of %d, prefetch %d, recompute "
-                 "%d, %s, sums %s",
+                 "%d, %s, sums %s%s",
                  config.tp, config.pp, config.chunks, config.kind, config.stage, ranks,
                  config.servers, config.group, config.prefetch, config.recompute,
-                 dtype_name(config.type), dtype_name(config.sum_type));
+                 dtype_name(config.type), dtype_name(config.sum_type),
+                 config.local ? ", local" : "");
     free(other.params);
+}
+
+/* Runs with config.local on one number of workers have the same bits, whatever the ZeRO stage,
+ * servers, shard groups and pipeline. Returns the plain one, of ZeRO stage 0. */
+static inline struct trace compare_local(struct rig_config config, int workers)
+{
+    config.local = true;
+    struct trace plain = run(config, workers);
+    for (int stage = 1; stage <= 3; stage++) {
+        struct rig_config other = config;
+        other.stage = stage;
+        other.recompute = stage - 1;
+        compare(&plain, other, workers);
+        other.delays = 1e-4;
+        other.servers = stage == 2 ? 2 : 1;
+        compare(&plain, other, workers + other.servers);
+        other.servers = 0;
+        other.group = workers == 4 ? 2 : 1;
+        compare(&plain, other, workers);
+        other = config;
+        other.stage = stage;
+        other.pp = 2, other.chunks = 1;
+        other.kind = stage == 3 ? TIMETABLE_ZERO_BUBBLE : TIMETABLE_1F1B;
+        compare(&plain, other, 2 * workers);
+        other.servers = 1;
+        compare(&plain, other, 2 * (workers + 1));
+    }
+    return plain;
 }
 
 /* --- allocations that fail ------------------------------------------------------------------ */

@@ -27,7 +27,7 @@ struct rig_config {
     int stage, prefetch, servers, group;
     int64_t bucket;
     int unit_layers;
-    bool local;
+    bool local, noise;
     enum dtype type, sum_type;
     bool stochastic;      /* 16-bit params use stochastic rounding, seeded with RIG_SEED */
     int pp, chunks, kind; /* PP stages, chunks per stage and schedule; pp 0: no pipeline */
@@ -157,6 +157,7 @@ static inline enum status rig_build(struct rig *rig)
                                .servers = c->servers,
                                .shard_group = c->group,
                                .local = c->local,
+                               .noise = c->noise,
                                .type = c->type,
                                .sum_type = c->sum_type,
                                .stochastic = c->stochastic,

@@ -96,23 +96,28 @@ static void test_one_gradient_is_the_sum(void **state)
     }
 }
 
-/* Each worker adds its own micro-batches in fp32 and rounds the sum once: the same bits in every
- * ZeRO stage, and different bits than rounding each micro-batch. */
+/* Each worker adds its own micro-batches in the type of sums: the same bits in every layout of as
+ * many workers, and different bits than rounding each micro-batch. */
 static void test_local_sums(void **state)
 {
     (void)state;
-    struct rig_config config = native_config(1, DTYPE_BF16);
-    config.local = true;
-    struct trace local = run(config, 2);
-    for (config.stage = 1; config.stage <= 3; config.stage++)
-        compare(&local, config, 2);
-    config.local = false;
-    struct trace each = run(config, 2);
-    assert_memory_not_equal(local.norm, each.norm, sizeof each.norm);
-    for (int step = 0; step < STEPS; step++)
-        assert_true(fabs(local.loss[step] - each.loss[step]) < 0.05);
-    free(each.params);
-    free(local.params);
+    static const struct {
+        enum dtype type, sums;
+    } types[] = {{DTYPE_BF16, DTYPE_F32}, {DTYPE_BF16, DTYPE_BF16}, {DTYPE_F16, DTYPE_BF16}};
+    for (int i = 0; i < 3; i++)
+        for (int workers = 1; workers <= 2; workers++) {
+            struct rig_config config = native_config(workers == 2, types[i].type);
+            config.sum_type = types[i].sums;
+            struct trace each = run(config, workers), local = compare_local(config, workers);
+            if (i == 1 && workers == 1) /* rounded after every micro-batch, either way */
+                assert_memory_equal(local.norm, each.norm, sizeof each.norm);
+            else if (i < 2 || workers > 1)
+                assert_memory_not_equal(local.norm, each.norm, sizeof each.norm);
+            for (int step = 0; step < STEPS; step++)
+                assert_true(fabs(local.loss[step] - each.loss[step]) < 0.05);
+            free(each.params);
+            free(local.params);
+        }
 }
 
 /* bf16 has 8 bits: a loss of about 4 moves by less than this in a few steps; f16 has 11. */

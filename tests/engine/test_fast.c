@@ -39,6 +39,7 @@ static struct rig_config config_of(int stage, int64_t micro_batches)
     config.stage = stage;
     config.prefetch = 1;
     config.micro_batches = micro_batches;
+    config.noise = false; /* needs each gradient */
     return config;
 }
 
@@ -90,6 +91,7 @@ static void test_local(void **state)
     for (int stage = 0; stage <= 3; stage++) {
         struct rig_config config = config_of(stage, 6);
         config.local = true;
+        config.noise = true;                    /* workers square their own */
         assert_true(run_both(config, 3, true)); /* one sum over the ranks */
     }
 }
@@ -106,6 +108,26 @@ static void test_buckets(void **state)
         config.micro_batches = 5; /* a rank is idle in the second round */
         assert_true(run_both(config, 3, false));
     }
+}
+
+static void *expect_refusal(void *argument)
+{
+    struct env env = testing_env(1);
+    struct rig rig;
+    assert_int_equal(rig_create(&env, *(struct rig_config *)argument, &rig), STATUS_CONFIG);
+    assert_non_null(strstr(log_first_error(env.log), "train.noise_scale"));
+    env_destroy(&env);
+    return NULL;
+}
+
+/* The gradients of single micro-batches are never seen. */
+static void test_noise_is_refused(void **state)
+{
+    struct rig_config configs[2] = {config_of(2, 4), config_of(2, 4)};
+    (void)state;
+    adds = true;
+    configs[0].noise = configs[1].noise = true;
+    rig_run_ranks(expect_refusal, configs, 2, sizeof *configs);
 }
 
 /* Not used where reduce shards are not in rank order, where a rank is idle, or with 16-bit
@@ -131,6 +153,7 @@ int main(void)
         cmocka_unit_test(test_more_rounds),
         cmocka_unit_test(test_local),
         cmocka_unit_test(test_buckets),
+        cmocka_unit_test(test_noise_is_refused),
         cmocka_unit_test(test_not_used),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

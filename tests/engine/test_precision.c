@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "engine/ranks.h"
+#include "zero/partition.h"
 
 static struct rig_config narrow_config(int llama, enum dtype type)
 {
@@ -145,6 +146,7 @@ static void test_memory_matches_the_paper(void **state)
             config.stage = stage;
             config.micro_batches = ranks;
             config.sum_type = DTYPE_BF16;
+            config.noise = false;
             struct trace trace = run(config, ranks);
             size_t psi = (size_t)padded_count(ranks);
             size_t cut = (size_t)(16 - whole[stage]) * psi / (size_t)ranks;
@@ -162,6 +164,7 @@ static void test_memory_of_wide_sums_and_groups(void **state)
     struct rig_config config = narrow_config(1, DTYPE_BF16);
     config.micro_batches = 4;
     config.stage = 1;
+    config.noise = false;
     struct trace trace = run(config, 4);
     assert_int_equal(trace.state, 4 * psi + 16 * psi / 4);
     free(trace.params);
@@ -205,6 +208,7 @@ static void test_traffic_of_local_sums(void **state)
     (void)state;
     struct rig_config config = base_config(1);
     config.stage = 2;
+    config.noise = false;
     struct trace each = run(config, 2);
     config.local = true;
     struct trace local = run(config, 2);
@@ -376,29 +380,57 @@ static void test_fp16_faults_are_not_overflows(void **state)
 
 /* --- sums of a worker's own micro-batches --------------------------------------------------- */
 
-/* The same bits in every ZeRO stage, close to sending every micro-batch, and sent once per step. */
+static const struct {
+    enum dtype type, sums;
+} local_types[] = {{DTYPE_F32, DTYPE_F32},
+                   {DTYPE_BF16, DTYPE_F32},
+                   {DTYPE_BF16, DTYPE_BF16},
+                   {DTYPE_F16, DTYPE_BF16}};
+
+/* The same bits in every layout of as many workers, close to sending every micro-batch, and other
+ * bits for another number of workers. */
 static void test_local_sums(void **state)
 {
     (void)state;
-    for (int narrow = 0; narrow < 2; narrow++)
-        for (int ranks = 2; ranks <= 7; ranks += 2 + ranks / 3) {
-            struct rig_config config = narrow_config(0, narrow ? DTYPE_BF16 : DTYPE_F32);
-            struct trace each = run(config, ranks);
-            config.local = true;
-            struct trace first = run(config, ranks);
+    for (size_t i = 0; i < sizeof local_types / sizeof *local_types; i++) {
+        double norms[2] = {0};
+        for (int workers = 1; workers <= 4; workers += workers) {
+            struct rig_config config = narrow_config(workers == 2, local_types[i].type);
+            config.sum_type = local_types[i].sums;
+            struct trace each = run(config, workers), local = compare_local(config, workers);
+            bool narrow = config.type != DTYPE_F32;
             for (int step = 0; step < STEPS; step++)
-                assert_true(fabs(first.loss[step] - each.loss[step]) < (narrow ? 0.02 : 1e-4));
-            for (config.stage = 1; config.stage <= 3; config.stage++)
-                compare(&first, config, ranks);
-            config.servers = 1;
-            config.stage = 2;
-            compare(&first, config, ranks + 1);
-            config.servers = 0;
-            config.group = ranks == 4 ? 2 : ranks;
-            config.stage = 3;
-            compare(&first, config, ranks);
-            free(first.params);
+                assert_true(fabs(local.loss[step] - each.loss[step]) < (narrow ? 0.03 : 1e-4));
+            if (workers != 2)
+                norms[workers / 4] = local.norm[STEPS - 1];
+            free(local.params);
             free(each.params);
+        }
+        assert_true(norms[0] != norms[1]);
+    }
+}
+
+/* Whatever the ZeRO stage, a worker has all gradients once, in the type of sums: 2 bytes with bf16
+ * sums, which the owner's sum is a part of; with fp32 sums 4, and 4 / N for the owner's. */
+static void test_memory_of_local_sums(void **state)
+{
+    (void)state;
+    enum { RANKS = 3 };
+    size_t psi = (size_t)padded_count(RANKS);
+    for (int stage = 0; stage <= 3; stage++)
+        for (int narrow = 0; narrow < 2; narrow++) {
+            struct sharding cut = sharding_of(stage);
+            struct rig_config config = narrow_config(1, DTYPE_BF16);
+            config.stage = stage;
+            config.local = true;
+            config.noise = false;
+            config.sum_type = narrow ? DTYPE_BF16 : DTYPE_F32;
+            struct trace trace = run(config, RANKS);
+            size_t params = 2 * psi / (cut.params ? RANKS : 1);
+            size_t optimizer = 12 * psi / (cut.optim ? RANKS : 1);
+            size_t sums = narrow ? 0 : 4 * psi / (cut.optim ? RANKS : 1);
+            assert_int_equal(trace.state, params + (narrow ? 2 : 4) * psi + sums + optimizer);
+            free(trace.params);
         }
 }
 
@@ -418,6 +450,7 @@ int main(void)
         cmocka_unit_test(test_fp16_overflow_lowers_the_scale),
         cmocka_unit_test(test_fp16_faults_are_not_overflows),
         cmocka_unit_test(test_local_sums),
+        cmocka_unit_test(test_memory_of_local_sums),
         cmocka_unit_test(test_traffic_matches_the_paper),
         cmocka_unit_test(test_traffic_of_local_sums),
         cmocka_unit_test(test_every_allocation_may_fail),

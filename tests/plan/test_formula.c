@@ -96,6 +96,25 @@ static void test_widths(void **state)
     assert_true(formula_sent(&roster, 2, &volume, TRAFFIC_GATHER) == 2 * 300);
 }
 
+/* A worker that sums its own micro-batches has all gradients in every ZeRO stage, in the type of
+ * sums. Servers and single ranks have what they would have without. */
+static void test_local_sums(void **state)
+{
+    (void)state;
+    struct roster rank = roster_of(0, 4, 0), worker = roster_of(0, 5, 1),
+                  alone = roster_of(0, 1, 0);
+    struct roster server = roster_of(4, 5, 1);
+    struct state_widths wide = {2, 2, 12, 4}, narrow = {2, 2, 12, 2};
+    for (int stage = 1; stage <= 3; stage++) {
+        double params = stage < 3 ? 2 * 400 : 2 * 100;
+        assert_true(formula_state(&rank, stage, 400, wide) == params + 4 * 400 + 12 * 100);
+        assert_true(formula_state(&rank, stage, 400, narrow) == params + 2 * 400 + 12 * 100);
+        assert_true(formula_state(&worker, stage, 400, wide) == (stage < 3) * 800 + 4 * 400);
+        assert_true(formula_state(&server, stage, 400, wide) == 16 * 400);
+        assert_true(formula_state(&alone, stage, 400, wide) == 16 * 400);
+    }
+}
+
 /* Frozen params have no gradients, and are gathered only where they are sharded. */
 static void test_frozen(void **state)
 {
@@ -220,12 +239,12 @@ static void test_tp_groups(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table1),      cmocka_unit_test(test_volume),
-        cmocka_unit_test(test_widths),      cmocka_unit_test(test_stages),
-        cmocka_unit_test(test_frozen),      cmocka_unit_test(test_muon),
-        cmocka_unit_test(test_copies),      cmocka_unit_test(test_servers),
-        cmocka_unit_test(test_activations), cmocka_unit_test(test_meetings),
-        cmocka_unit_test(test_tp_groups),
+        cmocka_unit_test(test_table1),     cmocka_unit_test(test_volume),
+        cmocka_unit_test(test_local_sums), cmocka_unit_test(test_widths),
+        cmocka_unit_test(test_stages),     cmocka_unit_test(test_frozen),
+        cmocka_unit_test(test_muon),       cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_servers),    cmocka_unit_test(test_activations),
+        cmocka_unit_test(test_meetings),   cmocka_unit_test(test_tp_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -210,6 +210,31 @@ static void test_model_state_matches_the_paper(void **state)
     }
 }
 
+/* The same with local sums in 2 bytes, which the owner's are a part of. */
+static void test_local_sums_match_the_formula(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= 16; ranks = ranks * 2 + 1) {
+        struct env env = testing_env(1);
+        struct rig_config config = base_config(true, 3 * ranks);
+        config.type = config.sum_type = DTYPE_BF16;
+        config.local = true;
+        struct plan_request request = request_of(&config, ranks);
+        struct plan plan;
+        int64_t all, once;
+        assert_ok(plan_make(&env, &request, &plan));
+        padded_counts(&config, ranks, &all, &once);
+        assert_true(plan.widths.local == 2);
+        for (int stage = 0; stage < PLAN_ZERO_STAGES; stage++) {
+            const struct plan_rank *rank = &plan.stages[stage].worker;
+            double formula = formula_state(&rank->roster, stage, (double)all, plan.widths);
+            assert_int_equal(plan_state_bytes(rank), llround(formula));
+            assert_int_equal(rank->sent[TRAFFIC_REDUCE], 2 * all / ranks * (ranks - 1));
+        }
+        env_destroy(&env);
+    }
+}
+
 /* --- size ----------------------------------------------------------------------------------- */
 
 static struct plan_request trillion(int ranks)
@@ -479,6 +504,7 @@ int main(void)
         cmocka_unit_test(test_traffic_of_pp_stages_matches_the_formula),
         cmocka_unit_test(test_traffic_matches_the_paper),
         cmocka_unit_test(test_model_state_matches_the_paper),
+        cmocka_unit_test(test_local_sums_match_the_formula),
         cmocka_unit_test(test_a_trillion_parameters_take_no_time),
         cmocka_unit_test(test_time_is_linear_in_layers),
         cmocka_unit_test(test_advice_is_the_least_change),

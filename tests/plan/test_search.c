@@ -71,6 +71,7 @@ static bool same_layout(const struct search_layout *a, const struct search_layou
            spread_chunks(p) == spread_chunks(q) && p->sequence == q->sequence &&
            p->regather == q->regather && a->request.zero.stage == b->request.zero.stage &&
            a->request.zero.shard_group == b->request.zero.shard_group &&
+           a->request.zero.local == b->request.zero.local &&
            a->request.engine.recompute == b->request.engine.recompute &&
            a->request.engine.micro_batch == b->request.engine.micro_batch;
 }
@@ -158,16 +159,19 @@ static void test_bounds_are_lower_bounds(void **state)
     struct machine_profile fast = machine_of(1e10, 2e9), slow = machine_of(1e9, 1e8);
     struct plan_request request = request_of(8);
     struct search_space space = space_of(&request, &fast);
-    check_bounds(&env, &space, 71);
+    check_bounds(&env, &space, 139);
     space.machine = &slow;
     request.zero.type = request.zero.sum_type = DTYPE_F32;
-    request.zero.local = true;
+    request.zero.local = space.fixed.accumulate = true;
     check_bounds(&env, &space, 73);
     request.ops = "ref";
     request.compute = request.zero.type = DTYPE_BF16;
-    request.zero.local = false;
+    space.fixed.accumulate = false;
     request.model.tied = 1;
-    check_bounds(&env, &space, 79);
+    check_bounds(&env, &space, 157);
+    request.zero.sum_type = DTYPE_BF16;
+    request.zero.servers = 1;
+    check_bounds(&env, &space, 157);
     env_destroy(&env);
 }
 
@@ -261,6 +265,42 @@ static void test_less_memory_changes_the_choice(void **state)
     env_destroy(&env);
 }
 
+/* Slow wires and several micro-batches per worker: the first layout sums locally, is faster than
+ * sending every micro-batch, and says what it costs. Where each worker has one, nothing is gained. */
+static void test_local_sums_are_found(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct machine_profile machine = machine_of(1e9, 1e8);
+    struct plan_request request = request_of(4);
+    struct search_space space = space_of(&request, &machine);
+    request.zero.stage = 2;
+    space.fixed = (struct search_fixed){
+        .tp = true, .pp = true, .stage = true, .micro_batch = true, .recompute = true};
+    struct search_result result = search(&env, &space);
+    const struct search_layout *first = &result.layouts[0];
+    struct text text;
+    text_init(&text, &env);
+    search_explain(&space, &result, &text);
+    assert_true(first->request.zero.local);
+    assert_true(first->each > first->time.step);
+    assert_non_null(strstr(text_string(&text), "local    each worker sums its micro-batches"));
+    assert_non_null(strstr(text_string(&text), "the bits depend on the number of workers"));
+    text_free(&text);
+    double local = first->time.step, each = first->each;
+    search_result_free(&env, &result);
+    space.fixed.accumulate = true;
+    result = search(&env, &space);
+    assert_false(result.layouts[0].request.zero.local);
+    assert_true(result.layouts[0].time.step == each && each > local);
+    search_result_free(&env, &result);
+    space.fixed.accumulate = false;
+    space.global_batch = 4;
+    struct search_layout best = best_of(&env, &space);
+    assert_false(best.request.zero.local);
+    env_destroy(&env);
+}
+
 /* --- what is given ---------------------------------------------------------------------------- */
 
 static void test_fixed_settings_stay(void **state)
@@ -277,7 +317,7 @@ static void test_fixed_settings_stay(void **state)
     request.engine.recompute = RECOMPUTE_FULL;
     space.fixed = (struct search_fixed){
         .tp = true, .pp = true, .stage = true, .micro_batch = true, .recompute = true};
-    space.fixed.schedule = true;
+    space.fixed.schedule = space.fixed.accumulate = true;
     struct search_result result = search(&env, &space);
     assert_int_equal(result.count, 2 * 1); /* regather or not; a node has one copy, hence no shard
                                               groups */
@@ -290,6 +330,7 @@ static void test_fixed_settings_stay(void **state)
         assert_int_equal(r->engine.micro_batch, 2);
         assert_int_equal(r->engine.micro_batches, 8);
         assert_int_equal(r->engine.recompute, RECOMPUTE_FULL);
+        assert_false(r->zero.local);
         assert_int_equal(result.layouts[i].dp, 2);
         assert_int_equal(result.layouts[i].rounds, 4);
     }
@@ -355,6 +396,10 @@ static void test_ties_go_to_the_simplest(void **state)
     assert_true(search_simpler(&a, &b) < 0);
     b = a;
     b.recompute = RECOMPUTE_SELECTIVE;
+    assert_true(search_simpler(&a, &b) < 0);
+    b = a;
+    b.local = true; /* equal bits for every number of workers come before less sharding */
+    a.stage = 2;
     assert_true(search_simpler(&a, &b) < 0);
     b = a;
     b.pp = 2;
@@ -451,6 +496,7 @@ int main(void)
         cmocka_unit_test(test_optimizers_have_their_own_bounds),
         cmocka_unit_test(test_a_slower_link_changes_the_choice),
         cmocka_unit_test(test_less_memory_changes_the_choice),
+        cmocka_unit_test(test_local_sums_are_found),
         cmocka_unit_test(test_fixed_settings_stay),
         cmocka_unit_test(test_each_mesh_is_listed_once),
         cmocka_unit_test(test_limits_of_the_architecture),

@@ -112,6 +112,29 @@ static void test_runs_without_a_snapshot_match_their_plan(void **state)
     try_layouts(layouts, sizeof layouts / sizeof *layouts);
 }
 
+static void test_local_sums_match_their_plan(void **state)
+{
+    static const char *const types[] = {"precision.mode=fp32", "precision.mode=bf16",
+                                        "precision.mode=bf16 precision.accumulate=bf16",
+                                        "precision.mode=fp16 precision.accumulate=bf16"};
+    static const char *const layouts[] = {
+        "zero.stage=0", "zero.stage=1 zero.shard_group=3", "zero.stage=2 zero.servers=2",
+        "zero.stage=3", "zero.stage=2 parallel.pp=2",      "zero.stage=3 parallel.tp=2"};
+    char keys[200];
+    struct run_rig rig;
+    int bad = 0;
+    (void)state;
+    rig_open(&rig);
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+        for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+            snprintf(keys, sizeof keys, "zero.accumulate=local train.global_batch=64 %s %s",
+                     types[t], layouts[i]);
+            bad += try_layout(&rig, &(struct layout){6, keys});
+        }
+    assert_int_equal(bad, 0);
+    rig_close(&rig);
+}
+
 static void test_servers_and_groups_match_their_plan(void **state)
 {
     static const struct layout layouts[] = {
@@ -167,6 +190,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_zero_stages_match_their_plan),
         cmocka_unit_test(test_runs_without_a_snapshot_match_their_plan),
+        cmocka_unit_test(test_local_sums_match_their_plan),
         cmocka_unit_test(test_servers_and_groups_match_their_plan),
         cmocka_unit_test(test_sars_matches_its_plan),
         cmocka_unit_test(test_meshes_match_their_plan),

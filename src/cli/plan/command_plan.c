@@ -1,16 +1,18 @@
 /* command_plan -- predicts memory and traffic of a run for every ZeRO stage; with --gpus it
- * searches the fastest layout (plan_search.c). plan_view.c and plan_search_view.c print
- * the results. */
+ * searches the fastest layout (plan_search.c), with a noise scale for every number of ranks.
+ * plan_view.c, plan_search_view.c and plan_batch.c print the results. */
 #include <stdio.h>
 #include "cli/launch/launch.h"
 #include "base/host.h"
 #include "cli/json_out.h"
 #include "cli/plan/plan_view.h"
+#include "train/run/run_noise.h"
 
 struct plan_settings {
     struct run_config config;
     int64_t n, gpus, node, memory, top;
-    const char *machine;
+    double noise_scale;
+    const char *machine, *run;
     bool table1, lines, json;
 };
 
@@ -153,6 +155,50 @@ static enum status plan_and_show(struct cli *cli, const struct plan_settings *se
     return st;
 }
 
+/* --- the batch ------------------------------------------------------------------------------ */
+
+/* noise->scale is 0 if neither flag was given. */
+static enum status find_noise(struct cli *cli, const struct options *options,
+                              const struct plan_settings *settings, struct plan_noise *noise)
+{
+    struct run_noise measured;
+    *noise = (struct plan_noise){.scale = settings->noise_scale, .run = settings->run};
+    if (options_is_set(options, "noise-scale") && settings->noise_scale == 0)
+        return FAIL(cli->env, USAGE, "--noise-scale=0 is too small; give a number above 0");
+    if (!options_is_set(options, "run"))
+        return STATUS_OK;
+    if (noise->scale > 0)
+        return FAIL(cli->env, USAGE,
+                    "--noise-scale and --run cannot be combined: --run takes the noise scale of a "
+                    "run");
+    TRY(run_noise_find(cli->env, settings->run, &measured));
+    if (measured.scale == 0)
+        return FAIL(cli->env, CONFIG,
+                    "the run in '%s' has no noise scale; train with --train.noise_scale=yes and at "
+                    "least two micro-batches per step (train.global_batch above train.micro_batch)",
+                    settings->run);
+    noise->scale = measured.scale;
+    noise->step = measured.step;
+    return STATUS_OK;
+}
+
+/* Without a machine: steps only. */
+static enum status show_steps(struct cli *cli, const struct plan_settings *settings,
+                              const struct plan_noise *noise)
+{
+    const struct run_config *config = &settings->config;
+    const struct plan_request request = run_plan_request(config, (int)settings->n);
+    const struct batch_law law =
+        batch_law_of(noise->scale, config->train.global_batch, (double)config->train.steps);
+    struct scaling scaling;
+    scaling_grow(&request, &scaling);
+    const struct plan_batch_view view = {
+        .config = config, .noise = noise, .law = &law, .scaling = &scaling, .ranks = request.ranks};
+    return plan_batch_show(cli, &view, settings->json);
+}
+
+/* --- the mode ------------------------------------------------------------------------------- */
+
 /* Divide the processors of this machine among the ranks, as the launch of the run would. */
 static enum status share_threads(struct options *options, int local_ranks)
 {
@@ -166,7 +212,7 @@ static enum status share_threads(struct options *options, int local_ranks)
 
 /* Either a given layout is planned (-n), or the best one is searched (--gpus). */
 static enum status check_mode(struct cli *cli, const struct options *options,
-                              const struct plan_settings *settings)
+                              const struct plan_settings *settings, bool noise)
 {
     static const char *const own[] = {"machine", "node", "top"};
     if (settings->gpus == 0 && options_is_set(options, "gpus"))
@@ -177,6 +223,12 @@ static enum status check_mode(struct cli *cli, const struct options *options,
             "-n and --gpus cannot be combined: -n plans the given layout, --gpus searches one");
     if (settings->gpus > 0 && settings->lines)
         return FAIL(cli->env, USAGE, "--lines needs a single layout: use -n instead of --gpus");
+    if (noise && settings->lines)
+        return FAIL(cli->env, USAGE, "--lines needs a single layout: omit the noise scale");
+    if (noise && options_is_set(options, "top"))
+        return FAIL(
+            cli->env, USAGE,
+            "--top has no effect with a noise scale: a row has the best layout of its ranks");
     for (size_t i = 0; settings->gpus == 0 && i < sizeof own / sizeof *own; i++)
         if (options_is_set(options, own[i]))
             return FAIL(cli->env, USAGE, "--%s works only with --gpus", own[i]);
@@ -190,14 +242,17 @@ static enum status run_plan(struct cli *cli, struct options *options, void *user
     (void)words, (void)word_count;
     if (settings->table1)
         return show_table1(cli, settings->json);
-    TRY(check_mode(cli, options, settings));
+    struct plan_noise noise;
     enum status st;
+    TRY(find_noise(cli, options, settings, &noise));
+    TRY(check_mode(cli, options, settings, noise.scale > 0));
     if (settings->gpus > 0) {
         const struct plan_search_asked asked = {.gpus = settings->gpus,
                                                 .node = settings->node,
                                                 .memory = settings->memory,
                                                 .top = settings->top,
                                                 .machine = settings->machine,
+                                                .noise = noise.scale > 0 ? &noise : NULL,
                                                 .json = settings->json};
         st = plan_search(cli, options, &asked, &settings->config);
         run_config_release(&settings->config);
@@ -205,7 +260,7 @@ static enum status run_plan(struct cli *cli, struct options *options, void *user
     }
     TRY(share_threads(options, launch_local_ranks((int)settings->n)));
     TRY(run_config_resolve(cli->env, options, NULL, NULL, &settings->config));
-    st = plan_and_show(cli, settings);
+    st = noise.scale > 0 ? show_steps(cli, settings, &noise) : plan_and_show(cli, settings);
     run_config_release(&settings->config);
     return st;
 }
@@ -230,6 +285,13 @@ static const struct option plan_list[] = {
      .help = "with --gpus: ranks per node, which a TP group never leaves; 0 = from the profile"},
     {FLAG(top, INT), .fallback = "5", COMMAND_RANGE(1, 1000), .value_name = "K",
      .help = "with --gpus: number of layouts to print, the best of each combination of tp and pp"},
+    {COMMAND_FLAG("noise-scale", plan_settings, noise_scale, REAL), .fallback = "0",
+     COMMAND_RANGE(0, 1e12), .value_name = "SEQUENCES",
+     .help = "gradient noise scale: show steps and, with --gpus, time to the same loss against the "
+             "number of ranks"},
+    {FLAG(run, STRING), .value_name = "DIR",
+     .help = "the same, with the last noise scale that the run in this folder has measured "
+             "(train.noise_scale)"},
     {FLAG(lines, BOOL), .help = "also list every buffer of rank 0 in the chosen ZeRO stage"},
     {FLAG(table1, BOOL), .help = "print Table 1 of the ZeRO paper with exact figures, and exit"},
     {FLAG(json, BOOL), .help = "print one JSON object"},
@@ -269,14 +331,24 @@ const struct command command_plan = {
         "that "
         "you set stay fixed; the search covers all values of the others. Each layout is timed by "
         "simulating a step on the chosen machine: a preset, or a profile measured with `sifr "
-        "bench`.\n",
+        "bench`.\n\n"
+        "--noise-scale or --run shows what more ranks are worth. A batch of b sequences needs "
+        "S (1 + B / b) steps for the same loss, where B is the gradient noise scale and S follows "
+        "from train.steps and train.global_batch. With --gpus there is a row for 1, 2, 4, ... "
+        "ranks "
+        "up to that number: time with train.global_batch, the batch with the shortest time, its "
+        "steps, layout and tokens relative to the least. Without --gpus nothing is timed, and each "
+        "rank keeps its part of the batch. A global batch above the noise scale gets a warning.\n",
     .examples = "  sifr plan configs/gpt2-124m.yaml -n 4 --zero.stage=2\n"
                 "  sifr plan configs/llama-1b.yaml --model.vocab=32000 -n 8 --memory=16G\n"
                 "  sifr plan --table1\n"
                 "  sifr plan --model.preset=llama-1b --model.vocab=32000 --precision.mode=bf16 "
                 "--gpus=64 --train.global_batch=512\n"
                 "  sifr plan configs/llama-1b.yaml --model.vocab=32000 --precision.mode=bf16 "
-                "--gpus=16 --machine=a100-40g --zero.stage=1\n",
+                "--gpus=16 --machine=a100-40g --zero.stage=1\n"
+                "  sifr plan configs/llama-1b.yaml --model.vocab=32000 --precision.mode=bf16 "
+                "--gpus=64 --noise-scale=300\n"
+                "  sifr plan configs/tiny.yaml --model.vocab=8192 --run=runs/tiny\n",
     .settings_bytes = sizeof(struct plan_settings),
     .most_words = 1,
     .config_file = true,

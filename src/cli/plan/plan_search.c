@@ -19,6 +19,7 @@ static struct search_fixed fixed_by(const struct options *options)
         .schedule = options_is_set(options, "parallel.schedule"),
         .chunks = options_is_set(options, "parallel.chunks"),
         .shard_group = options_is_set(options, "zero.shard_group"),
+        .accumulate = options_is_set(options, "zero.accumulate"),
     };
 }
 
@@ -137,6 +138,39 @@ static enum status search_and_show(struct cli *cli, const struct plan_search_ask
     return st;
 }
 
+/* --- against the number of ranks ---------------------------------------------------------- */
+
+static void tell_progress(void *user, double share)
+{
+    console_progress(user, share, "");
+}
+
+/* The fastest layout of each number of ranks and the batch that suits it. If none fits, the search
+ * for all ranks says why. */
+static enum status scale_and_show(struct cli *cli, const struct plan_search_asked *asked,
+                                  struct plan_search_view *view, struct search_space *space)
+{
+    struct console_progress progress = {cli->console, "searching", clock_seconds(), 0};
+    const struct batch_law law =
+        batch_law_of(asked->noise->scale, space->global_batch, (double)view->config->train.steps);
+    struct scaling scaling;
+    enum status st = scaling_make(cli->env, space, &law, tell_progress, &progress, &scaling);
+    console_live_clear(cli->console);
+    TRY(st);
+    if (!scaling.fits)
+        return search_and_show(cli, asked, view, space);
+    view->space = space;
+    view->result = &scaling.searched;
+    view->seconds = clock_seconds() - progress.begin;
+    const struct plan_batch_view batch = {.config = view->config,
+                                          .noise = asked->noise,
+                                          .law = &law,
+                                          .scaling = &scaling,
+                                          .search = view,
+                                          .ranks = space->request->ranks};
+    return plan_batch_show(cli, &batch, asked->json);
+}
+
 static enum status search_on(struct cli *cli, struct options *options,
                              const struct plan_search_asked *asked, struct run_config *config,
                              const struct machine_profile *machine)
@@ -171,7 +205,8 @@ static enum status search_on(struct cli *cli, struct options *options,
                                  .fixed = fixed,
                                  .most = (int)asked->top};
     view.peak = peak_of(config, machine, view.machine_words);
-    return search_and_show(cli, asked, &view, &space);
+    return asked->noise ? scale_and_show(cli, asked, &view, &space)
+                        : search_and_show(cli, asked, &view, &space);
 }
 
 enum status plan_search(struct cli *cli, struct options *options,

@@ -53,15 +53,16 @@ void plan_search_keys(const struct plan_search_view *view, const struct search_l
         key_int(view, text, "parallel.chunks", parallel->chunks, "0");
     key_int(view, text, "zero.stage", request->zero.stage, "0");
     key_int(view, text, "zero.shard_group", request->zero.shard_group, "0");
+    key_word(view, text, "zero.accumulate", plan_search_sums(layout), "each");
     key_word(view, text, "engine.recompute", recompute_word(request->engine.recompute), "none");
 }
 
 /* --- the command -------------------------------------------------------------------------- */
 
 /* Flags that only plan has, without their dashes; the first WITH_VALUE of them take a value. */
-enum { WITH_VALUE = 5 };
-static const char *const plans_own[] = {"gpus", "node", "memory", "machine",
-                                        "top",  "json", "lines",  "table1"};
+enum { WITH_VALUE = 7 };
+static const char *const plans_own[] = {"gpus",        "node", "memory", "machine", "top",
+                                        "noise-scale", "run",  "json",   "lines",   "table1"};
 
 static bool is_plans_own(const char *argument, bool *takes_next)
 {

@@ -20,7 +20,7 @@ static double mfu_of(const struct plan_search_view *view, const struct search_la
     return tokens_of(view) * view->result->flops_per_token / layout->time.step / peak;
 }
 
-static char *say_seconds(char out[32], double seconds)
+char *plan_search_seconds(char out[32], double seconds)
 {
     if (seconds < 60)
         snprintf(out, 32, seconds < 1 ? "%.3g ms" : "%.3g s",
@@ -43,6 +43,11 @@ static char *say_schedule(char out[32], const struct plan_request *request)
     return out;
 }
 
+const char *plan_search_sums(const struct search_layout *layout)
+{
+    return layout->request.zero.local ? "local" : "each";
+}
+
 void plan_search_say(const struct search_layout *layout, struct text *text)
 {
     const struct plan_request *request = &layout->request;
@@ -53,6 +58,8 @@ void plan_search_say(const struct search_layout *layout, struct text *text)
                 recompute_word(request->engine.recompute));
     if (request->parallel.pp > 1)
         text_printf(text, ", %s", say_schedule(word, request));
+    if (request->zero.local)
+        text_add(text, ", local sums");
 }
 
 /* --- the table ---------------------------------------------------------------------------- */
@@ -71,6 +78,7 @@ static void describe_given(struct text *text, const struct search_fixed *fixed)
                 {fixed->chunks, "parallel.chunks"},
                 {fixed->stage, "zero.stage"},
                 {fixed->shard_group, "zero.shard_group"},
+                {fixed->accumulate, "zero.accumulate"},
                 {fixed->micro_batch, "train.micro_batch"},
                 {fixed->recompute, "engine.recompute"}};
     const char *before = "fixed    ";
@@ -105,7 +113,7 @@ static void describe_measured(struct text *text, const struct plan_search_view *
             request->threads, threads, request->threads);
 }
 
-static void describe(struct text *text, const struct plan_search_view *view)
+void plan_search_describe(const struct plan_search_view *view, struct text *text)
 {
     const struct search_space *space = view->space;
     const struct search_result *result = view->result;
@@ -157,10 +165,11 @@ static void row(struct text *text, const struct plan_search_view *view, int i)
              request->zero.stage, request->zero.shard_group);
     snprintf(batch, sizeof batch, "%lld x %lld", (long long)layout->rounds,
              (long long)request->engine.micro_batch);
-    text_printf(text, "%2d %3d %4d %5d %6s %12s  %-9s  %-14s", i + 1, (int)request->parallel.tp,
-                (int)request->parallel.pp, layout->dp, stage, batch,
-                recompute_word(request->engine.recompute), say_schedule(word, request));
-    text_printf(text, "%10s", say_seconds(word, time->step));
+    text_printf(text, "%2d %3d %4d %5d %6s %12s  %-5s  %-9s  %-14s", i + 1,
+                (int)request->parallel.tp, (int)request->parallel.pp, layout->dp, stage, batch,
+                plan_search_sums(layout), recompute_word(request->engine.recompute),
+                say_schedule(word, request));
+    text_printf(text, "%10s", plan_search_seconds(word, time->step));
     text_printf(text, " %10s", text_human_count(word, tokens_of(view) / time->step));
     snprintf(share, sizeof share, "%.1f %%", 100 * mfu_of(view, layout));
     text_printf(text, " %7s", view->peak > 0 ? share : "-");
@@ -186,15 +195,21 @@ static void sent(struct text *text, const struct search_layout *layout)
 static void write_table(struct cli *cli, const struct plan_search_view *view, struct text *text)
 {
     const struct search_result *result = view->result;
-    describe(text, view);
+    plan_search_describe(view, text);
     if (result->count == 0)
         return;
-    text_printf(text, "\n%s    tp   pp    dp  stage  micro-batch  recompute  %-14s", //
+    text_printf(text, "\n%s    tp   pp    dp  stage  micro-batch  sums   recompute  %-14s", //
                 console_style(cli->console, STYLE_BOLD), "schedule");
     text_printf(text, "%10s %10s %7s %11s %7s %7s%s\n", "step", "tokens/s", "mfu", "memory", "idle",
                 "hidden", console_style(cli->console, STYLE_PLAIN));
-    for (int i = 0; i < result->count; i++)
+    bool local = false;
+    for (int i = 0; i < result->count; i++) {
         row(text, view, i);
+        local = local || result->layouts[i].request.zero.local;
+    }
+    if (local)
+        text_add(text,
+                 "note     local: sums per worker; the bits depend on the number of workers\n");
     sent(text, &result->layouts[0]);
     text_add(text, "\n");
     search_explain(view->space, result, text);
@@ -234,6 +249,7 @@ static void json_layout(struct json_out *json, const struct plan_search_view *vi
     json_out_int(json, "dp", layout->dp);
     json_out_int(json, "stage", request->zero.stage);
     json_out_int(json, "shard_group", request->zero.shard_group);
+    json_out_string(json, "accumulate", plan_search_sums(layout));
     json_out_int(json, "micro_batch", request->engine.micro_batch);
     json_out_int(json, "rounds", layout->rounds);
     json_out_string(json, "recompute", recompute_word(request->engine.recompute));
@@ -252,6 +268,8 @@ static void json_layout(struct json_out *json, const struct plan_search_view *vi
         for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++)
             json_out_int(json, traffic_word((enum traffic_purpose)purpose), time->sent[purpose]);
         json_out_close(json, '}');
+        if (layout->each > 0)
+            json_out_real(json, "each_step_s", layout->each);
         json_out_string(json, "why", layout->why);
     }
     json_out_close(json, '}');

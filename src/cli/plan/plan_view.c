@@ -32,7 +32,8 @@ static int64_t calls_of(const struct plan_rank *rank)
 static double state_formula(const struct plan_view *view, const struct plan_rank *rank, int stage)
 {
     struct state_widths own = view->plan->widths;
-    struct state_widths borrowed = {own.param, own.grad, 0};
+    struct state_widths borrowed = own;
+    borrowed.optimizer = 0;
     double others = (double)rank->part.borrowed;
     return formula_state(&rank->roster, stage, (double)rank->part.parameters - others, own) +
            formula_state(&rank->roster, stage, others, borrowed);
@@ -348,6 +349,7 @@ static enum status list_lines(struct cli *cli, struct text *text, const struct p
 
 static enum status write_table(struct cli *cli, const struct plan_view *view, struct text *text)
 {
+    const struct zero_config *store = &view->request->zero;
     char a[32], b[32];
     /* With one gradient per step, a param with one use needs no sum in another type. */
     bool only_tied = view->request->ranks == 1 && view->request->engine.micro_batches == 1;
@@ -368,10 +370,11 @@ static enum status write_table(struct cli *cli, const struct plan_view *view, st
     rank_tables(cli, text, view, false);
     if (view->request->zero.servers > 0)
         rank_tables(cli, text, view, true);
-    if (view->request->zero.type != view->request->zero.sum_type)
+    if (dtype_bytes(store->type) != dtype_bytes(store->sum_type))
         text_printf(
             text,
-            "\nthe formula assumes 2-byte gradient sums (precision.accumulate=bf16); %s fp32\n",
+            "\nthe formula assumes 2-byte gradient sums %s(precision.accumulate=bf16); %s fp32\n",
+            store->local ? "of owners " : "",
             only_tied ? "here those of tied parameters are" : "here they are");
     if (view->request->gpu)
         describe_gpu(text);

@@ -3,7 +3,7 @@
 #ifndef CLI_PLAN_VIEW_H
 #define CLI_PLAN_VIEW_H
 #include "cli/command.h"
-#include "plan/search.h"
+#include "plan/scaling.h"
 #include "train/data/data_size.h"
 #include "train/run_plan.h"
 
@@ -30,6 +30,13 @@ void plan_view_advice(const struct plan_view *view, struct text *text);
 /* Append the PP stages of a pipeline. */
 enum status plan_view_pipe(struct cli *cli, const struct plan_view *view, struct text *text);
 
+/* A gradient noise scale, and where it is from. */
+struct plan_noise {
+    double scale;    /* in sequences */
+    const char *run; /* the folder of the run that measured it; "" = given by --noise-scale */
+    int64_t step;    /* of that run */
+};
+
 /* --- plan_search.c: `sifr plan --gpus` -------------------------------------------------------- */
 
 /* Turns the given keys into a space of layouts, searches it, and prints the result, with the command
@@ -37,6 +44,7 @@ enum status plan_view_pipe(struct cli *cli, const struct plan_view *view, struct
 struct plan_search_asked {
     int64_t gpus, node, memory, top; /* node, memory: 0 = from the profile */
     const char *machine;             /* a preset or a file */
+    const struct plan_noise *noise;  /* NULL = only the layouts of all ranks */
     bool json;
 };
 
@@ -63,8 +71,14 @@ struct plan_search_view { /* all borrowed */
 enum status plan_search_view_table(struct cli *cli, const struct plan_search_view *view);
 enum status plan_search_view_json(struct cli *cli, const struct plan_search_view *view);
 
+/* Append the model, the cluster, the step, the counts of the search, and notes. */
+void plan_search_describe(const struct plan_search_view *view, struct text *text);
+/* "6.28 s" */
+char *plan_search_seconds(char out[32], double seconds);
 /* Append "tp 8, pp 16, dp 128, stage 1, micro-batch 1, recompute full, interleaved 4". */
 void plan_search_say(const struct search_layout *layout, struct text *text);
+/* The value of zero.accumulate. */
+const char *plan_search_sums(const struct search_layout *layout);
 
 /* --- plan_search_line.c ------------------------------------------------------------------- */
 /* Append the keys of a layout that the user did not set and that differ from their defaults:
@@ -75,5 +89,19 @@ void plan_search_keys(const struct plan_search_view *view, const struct search_l
  * without keys that have no effect in this layout, then the keys of the layout. */
 void plan_search_command(struct cli *cli, const struct plan_search_view *view,
                          const struct search_layout *layout, struct text *text);
+
+/* --- plan_batch.c: `sifr plan --noise-scale` and `sifr plan --run` ---------------------------- */
+
+/* Steps and time to the same loss against the number of ranks, as a table with pictures or as one
+ * JSON object. Warns if the global batch is above the noise scale. */
+struct plan_batch_view { /* all borrowed */
+    const struct run_config *config;
+    const struct plan_noise *noise;
+    const struct batch_law *law;
+    const struct scaling *scaling;
+    const struct plan_search_view *search; /* NULL = nothing is timed */
+    int ranks;                             /* of the run */
+};
+enum status plan_batch_show(struct cli *cli, const struct plan_batch_view *view, bool json);
 
 #endif

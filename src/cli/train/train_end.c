@@ -45,6 +45,8 @@ static void print_json(struct train_view *view, const struct trainer_summary *s,
     json_out_int(json, "tokens", s->tokens);
     json_out_int(json, "skipped", s->skipped);
     json_out_real(json, "loss", s->loss);
+    if (s->noise.steps > 0)
+        json_out_real(json, "noise_scale", noise_scale_value(&s->noise));
     json_out_real(json, "val_loss", s->val.tokens ? s->val.loss : NAN);
     json_out_real(json, "bits_per_byte", s->val.tokens ? s->val.bits_per_byte : NAN);
     json_out_real(json, "seconds", s->seconds);
@@ -126,6 +128,22 @@ static void print_sample(struct train_view *view, const struct trainer_summary *
     text_free(&command);
 }
 
+/* What the noise scale says about the batch. */
+static void describe_noise(const struct train_view *view, const struct trainer_summary *s,
+                           char *out, size_t bytes)
+{
+    double scale = noise_scale_value(&s->noise);
+    int64_t batch = view->config->train.global_batch;
+    char count[32];
+    if (!isfinite(scale))
+        snprintf(out, bytes, "the gradient is lost in it: run more steps, or larger batches");
+    else
+        snprintf(out, bytes, "scale %s sequences; a batch of %lld is %s",
+                 text_human_count(count, scale), (long long)batch,
+                 (double)batch > scale ? "above it: a smaller one needs less data"
+                                       : "below it: a larger one needs fewer steps");
+}
+
 static void print_text(struct train_view *view, const struct trainer_summary *s, const char *folder)
 {
     struct console *console = view->cli->console;
@@ -144,6 +162,10 @@ static void print_text(struct train_view *view, const struct trainer_summary *s,
             snprintf(line + used, sizeof line - (size_t)used, ", %.4f bits per byte",
                      s->val.bits_per_byte);
         console_fact(console, "held out", line);
+    }
+    if (s->noise.steps > 0) {
+        describe_noise(view, s, line, sizeof line);
+        console_fact(console, "noise", line);
     }
     snprintf(line, sizeof line, "%s tok/s (median)", text_human_count(a, s->tokens_per_second));
     console_fact(console, "speed", isfinite(s->tokens_per_second) ? line : "too few steps to tell");

@@ -44,6 +44,8 @@ char *step_line(char *out, const struct trainer_step *s)
     append(out, "step%6lld/%lld%6.1f%%", (long long)s->step, (long long)s->steps,
            100 * (double)s->step / (double)s->steps);
     append(out, " | loss %.4f | gnorm %.2f | lr %.2e", s->loss, s->grad_norm, s->lr);
+    if (isfinite(noise_scale_value(&s->noise)))
+        append(out, " | noise %s", text_human_count(human, noise_scale_value(&s->noise)));
     if (s->routing)
         append_routing(out, s->routing, s->meta_norm);
     append(out, milliseconds < 10 ? " | %.1f ms" : " | %.0f ms", milliseconds);
@@ -257,6 +259,8 @@ static void print_step_json(struct train_view *view, const struct trainer_step *
     json_out_bool(json, "skipped", step->skipped);
     if (isfinite(step->loss_scale))
         json_out_real(json, "loss_scale", step->loss_scale);
+    if (step->noise.steps > 0)
+        json_out_real(json, "noise_scale", noise_scale_value(&step->noise));
     if (step->routing)
         add_routing_json(json, step->routing, step->meta_norm);
     json_out_int(json, "mem_bytes", (int64_t)step->held->total_bytes);

@@ -322,6 +322,70 @@ static void cpu_accumulate(struct stream *stream, void *dst, enum dtype dst_type
     cpu_enqueue(stream, sum_task, &sum, sizeof sum);
 }
 
+/* --- squares -------------------------------------------------------------------------------- */
+
+/* The sum of squares of at most one block. Lane k adds every eighth element, so that compilers
+ * vectorize the loop. */
+enum { LANES = 8 };
+typedef double squares_fn(const void *src, int count);
+
+#define SQUARES(name, c, widen)                                                                  \
+    static inline double name##_of(const c *s, int count)                                        \
+    {                                                                                            \
+        double lane[LANES] = {0};                                                                \
+        int whole = count / LANES * LANES;                                                       \
+        for (int i = 0; i < whole; i += LANES)                                                   \
+            for (int k = 0; k < LANES; k++)                                                      \
+                lane[k] += (double)widen(s[i + k]) * (double)widen(s[i + k]);                    \
+        for (int i = whole; i < count; i++)                                                      \
+            lane[i - whole] += (double)widen(s[i]) * (double)widen(s[i]);                        \
+        return ((lane[0] + lane[1]) + (lane[2] + lane[3])) +                                     \
+               ((lane[4] + lane[5]) + (lane[6] + lane[7]));                                      \
+    }                                                                                            \
+    static double name(const void *src, int count)                                               \
+    {                                                                                            \
+        return count == DEVICE_SQUARES ? name##_of(src, DEVICE_SQUARES) : name##_of(src, count); \
+    }
+
+SQUARES(squares_f32, float, same)
+SQUARES(squares_bf16, uint16_t, bf16_to_f32)
+SQUARES(squares_f16, uint16_t, widen_f16)
+
+static squares_fn *const squares[DTYPE_COUNT] = {
+    [DTYPE_F32] = squares_f32, [DTYPE_BF16] = squares_bf16, [DTYPE_F16] = squares_f16};
+
+struct square_sums {
+    double *sums;
+    const char *src;
+    enum dtype type;
+    size_t count;
+    double weight;
+};
+
+static void squares_chunk(const void *args, size_t at)
+{
+    const struct square_sums *s = args;
+    squares_fn *block = squares[s->type];
+    size_t end = at + smaller(CHUNK, s->count - at);
+    _Static_assert(CHUNK % DEVICE_SQUARES == 0, "chunks are complete blocks");
+    for (; at < end; at += DEVICE_SQUARES)
+        s->sums[at / DEVICE_SQUARES] += s->weight * block(s->src + at * dtype_bytes(s->type),
+                                                          (int)smaller(DEVICE_SQUARES, end - at));
+}
+
+static void squares_task(struct stream *stream, const void *args)
+{
+    if (!stream_failed(stream))
+        for_chunks(stream, squares_chunk, args, ((const struct square_sums *)args)->count, CHUNK);
+}
+
+static void cpu_add_squares(struct stream *stream, double *sums, const void *src,
+                            enum dtype src_type, int64_t count, double weight)
+{
+    struct square_sums args = {sums, src, src_type, (size_t)count, weight};
+    cpu_enqueue(stream, squares_task, &args, sizeof args);
+}
+
 const struct device_backend device_cpu = {
     .name = "cpu",
     .on_host = true,
@@ -341,4 +405,5 @@ const struct device_backend device_cpu = {
     .copy = cpu_copy,
     .zero = cpu_zero,
     .accumulate = cpu_accumulate,
+    .add_squares = cpu_add_squares,
 };

@@ -1,8 +1,9 @@
 /* accumulate -- dst[i] += src[i], formed in fp32 (fp64 when dst is) and rounded once. It works
  * element by element, so the bits are those of the CPU (a NaN stays NaN, with the GPU's payload).
+ * And sums of squares of blocks of 64 elements, added to what is there.
  *
- * Memory-bound: where both ranges are aligned to 16 bytes, a thread handles eight elements with
- * 16-byte loads. The last few elements, and unaligned ranges, are handled one by one.
+ * Memory-bound: where ranges are aligned to 16 bytes, a thread handles eight elements with 16-byte
+ * loads. The last few elements, and unaligned ranges, are handled one by one.
  */
 #include "device/cuda/accumulate.h"
 #include <cuda_bf16.h>
@@ -106,7 +107,53 @@ cudaError_t launch_from(cudaStream_t stream, void *dst, const void *src, enum dt
     }
 }
 
+/* --- squares: eight threads for each block of 64 elements ---------------------------------- */
+
+template <class S>
+__global__ void __launch_bounds__(THREADS)
+    add_squares(double *__restrict__ sums, const S *__restrict__ src, bool aligned, int64_t count,
+                double weight)
+{
+    int64_t first = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * GROUP;
+    group<S> s;
+    double sum = 0;
+    if (aligned && first + GROUP <= count)
+        s = reinterpret_cast<const group<S> *>(src)[first / GROUP];
+    else
+        for (int k = 0; k < GROUP; k++)
+            s.v[k] = first + k < count ? src[first + k] : S(0.0f);
+#pragma unroll
+    for (int k = 0; k < GROUP; k++)
+        sum = __fma_rn((double)widen(s.v[k]), (double)widen(s.v[k]), sum);
+#pragma unroll
+    for (int apart = 1; apart < GROUP; apart *= 2)
+        sum += __shfl_xor_sync(~0u, sum, apart);
+    if (threadIdx.x % GROUP == 0 && first < count)
+        sums[first / (GROUP * GROUP)] += weight * sum;
+}
+
+template <class S>
+cudaError_t launch_squares(cudaStream_t stream, double *sums, const void *src, int64_t count,
+                           double weight)
+{
+    int64_t blocks = (count + THREADS * GROUP - 1) / (THREADS * GROUP);
+    add_squares<S><<<(unsigned)blocks, THREADS, 0, stream>>>(
+        sums, (const S *)src, (uintptr_t)src % 16 == 0, count, weight);
+    return cudaGetLastError();
+}
+
 } // namespace
+
+cudaError_t cuda_add_squares(cudaStream_t stream, double *sums, const void *src,
+                             enum dtype src_type, int64_t count, double weight)
+{
+    switch (src_type) {
+    case DTYPE_F32: return launch_squares<float>(stream, sums, src, count, weight);
+    case DTYPE_BF16: return launch_squares<__nv_bfloat16>(stream, sums, src, count, weight);
+    case DTYPE_F16: return launch_squares<__half>(stream, sums, src, count, weight);
+    default: return cudaErrorInvalidValue;
+    }
+}
 
 cudaError_t cuda_accumulate(cudaStream_t stream, void *dst, enum dtype dst_type, const void *src,
                             enum dtype src_type, int64_t count)

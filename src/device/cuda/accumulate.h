@@ -1,4 +1,4 @@
-/* accumulate -- the only kernel of the device layer; included by C and CUDA C++. */
+/* accumulate -- the kernels of the device layer; included by C and CUDA C++. */
 #ifndef DEVICE_CUDA_ACCUMULATE_H
 #define DEVICE_CUDA_ACCUMULATE_H
 #include <cuda_runtime_api.h>
@@ -12,6 +12,9 @@ extern "C" {
 /* device_accumulate on a CUDA stream; returns the launch's error. */
 cudaError_t cuda_accumulate(cudaStream_t stream, void *dst, enum dtype dst_type, const void *src,
                             enum dtype src_type, int64_t count);
+/* device_add_squares, likewise. */
+cudaError_t cuda_add_squares(cudaStream_t stream, double *sums, const void *src,
+                             enum dtype src_type, int64_t count, double weight);
 /* Whether this build has code for the current GPU: cudaSuccess, or the error. */
 cudaError_t cuda_probe(void);
 

@@ -15,6 +15,31 @@
 #include "device/cuda/accumulate.h"
 #include "device/cuda/cuda.h"
 
+struct square_sums {
+    double *sums;
+    const void *src;
+    enum dtype type;
+    int64_t count;
+    double weight;
+};
+
+static void squares_work(struct stream *stream, const void *args)
+{
+    const struct square_sums *s = args;
+    if (!stream_failed(stream))
+        cuda_enqueued(
+            stream,
+            cuda_add_squares(cuda_handle(stream), s->sums, s->src, s->type, s->count, s->weight),
+            "squares");
+}
+
+static void add_squares(struct stream *stream, double *sums, const void *src, enum dtype src_type,
+                        int64_t count, double weight)
+{
+    struct square_sums args = {sums, src, src_type, count, weight};
+    cuda_work(stream, squares_work, &args, sizeof args);
+}
+
 CUDA_ENTRY extern const char sifr_cuda_version[];
 const char sifr_cuda_version[] = SIFR_BUILD;
 
@@ -368,6 +393,7 @@ const struct device_backend sifr_device_cuda = {
     .copy_rows = cuda_copy_rows,
     .zero = cuda_zero,
     .accumulate = accumulate,
+    .add_squares = add_squares,
     .record_begin = cuda_record_begin,
     .record_end = cuda_record_end,
     .replay = cuda_replay,

@@ -253,6 +253,15 @@ static void dry_accumulate(struct stream *stream, void *dst, enum dtype dst_type
     dry_accumulate_parts(stream, dst, dst_type, src, src_type, count, count, 1);
 }
 
+static void dry_add_squares(struct stream *stream, double *sums, const void *src,
+                            enum dtype src_type, int64_t count, double weight)
+{
+    int64_t blocks = (count + DEVICE_SQUARES - 1) / DEVICE_SQUARES;
+    (void)sums, (void)src, (void)weight;
+    move(stream, 1,
+         (double)count * (double)dtype_bytes(src_type) + 2.0 * (double)blocks * sizeof(double));
+}
+
 /* --- the back ends -------------------------------------------------------------------------- */
 
 #define DRY                                                                             \
@@ -261,7 +270,8 @@ static void dry_accumulate(struct stream *stream, void *dst, enum dtype dst_type
     .open = dry_open, .alloc = dry_alloc, .free = device_uncount_block,                 \
     .stream_sync = dry_stream_sync, .enqueue = dry_enqueue, .record = dry_record,       \
     .wait = dry_wait, .copy = dry_copy, .zero = dry_zero, .accumulate = dry_accumulate, \
-    .accumulate_parts = dry_accumulate_parts, .copy_rows = dry_copy_rows
+    .accumulate_parts = dry_accumulate_parts, .copy_rows = dry_copy_rows,               \
+    .add_squares = dry_add_squares
 
 const struct device_backend device_dry = {.name = "dry", .location = MEM_HOST, DRY};
 

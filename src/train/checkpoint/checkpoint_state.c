@@ -60,6 +60,13 @@ static void add_progress(struct text *text, const struct checkpoint_progress *p)
     } else {
         text_add(text, "null");
     }
+    if (p->noise.steps > 0) {
+        text_printf(text, ",\n  \"noise\": {\"steps\": %" PRId64 ", \"square\": ", p->noise.steps);
+        text_json_real(text, p->noise.square);
+        text_add(text, ", \"trace\": ");
+        text_json_real(text, p->noise.trace);
+        text_add(text, "}");
+    }
     text_add(text, ",\n");
 }
 
@@ -213,6 +220,21 @@ static enum status read_scale(const struct reader *r, const json_t *object,
     return STATUS_OK;
 }
 
+/* Absent where the noise scale was not measured. */
+static enum status read_noise(const struct reader *r, const json_t *object,
+                              struct noise_scale *noise)
+{
+    const json_t *value = json_object_get(object, "noise");
+    if (!value)
+        return STATUS_OK;
+    TRY(read_count(r, value, "steps", NOISE_SCALE_STEPS, &noise->steps));
+    noise->square = json_number_value(json_object_get(value, "square"));
+    noise->trace = json_number_value(json_object_get(value, "trace"));
+    if (isfinite(noise->square) && isfinite(noise->trace))
+        return STATUS_OK;
+    return FAIL(r->env, FORMAT, "'%s': \"noise\" is not finite", r->origin);
+}
+
 static enum status read_progress(const struct reader *r, const json_t *root,
                                  struct checkpoint_progress *p)
 {
@@ -228,6 +250,7 @@ static enum status read_progress(const struct reader *r, const json_t *root,
     if (p->skipped > p->step || p->skips_in_row > p->skipped)
         return FAIL(r->env, FORMAT, "'%s': more skipped steps than steps", r->origin);
     p->loss = json_is_number(loss) ? json_number_value(loss) : NAN;
+    TRY(read_noise(r, root, &p->noise));
     return read_scale(r, root, p);
 }
 

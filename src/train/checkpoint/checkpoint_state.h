@@ -2,7 +2,7 @@
  * checkpoint with a hash of each chunk; and COMPLETE, the marker with the hash of state.json.
  *
  *     {"format": "sifr checkpoint", "version": 1, "step": 10, "updates": 10, "samples": 80, ...,
- *      "loss_scale": null, "config": "...", "config_xxh3": "...", "data_xxh3": "...", "workers": 2,
+ *      "loss_scale": null, "noise": {"steps": 10, "square": 0.2, "trace": 7.5}, "config": "...", "config_xxh3": "...", "data_xxh3": "...", "workers": 2,
  *      "optimizer": {"kind": "adamw"}, "arithmetic": 2,
  *      "data_files": {"kinds": "...", "files": 1, "whole_bytes": 154000, "sampled_bytes": 0,
  *                     "samples": 0, "xxh3": "...", "more_xxh3": "...", "times_xxh3": "..."},
@@ -23,7 +23,7 @@
 #include "train/checkpoint/checkpoint_optimizers.h"
 #include "train/data/data_digest.h"
 #include "train/checkpoint/fingerprint.h"
-#include "engine/engine.h"
+#include "engine/noise_scale.h"
 
 enum { CHECKPOINT_VERSION = 2, CHECKPOINT_MARKER_VERSION = 1 };
 
@@ -37,6 +37,7 @@ struct checkpoint_progress {
     double loss; /* of the last step that was not skipped; NAN = none */
     bool scaled; /* fp16: `scale` is valid */
     struct loss_scale scale;
+    struct noise_scale noise; /* steps 0: not measured */
 };
 
 struct checkpoint_chunk {

@@ -82,6 +82,7 @@ enum config_weight config_weight_of(const char *line)
                                             "checkpoint.",
                                             "engine.",
                                             "train.log_every:",
+                                            "train.noise_scale:",
                                             "train.max_time:",
                                             "train.stop_at:",
                                             "train.max_skips:",

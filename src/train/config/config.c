@@ -408,23 +408,17 @@ static void tell_fast(struct env *env, const struct run_config *config)
                  : "");
 }
 
-/* Options that give up equal bits also need run.deterministic=false; setting that alone, where it
- * has no effect, is an error. */
+/* Setting run.deterministic=false where it has no effect is an error, except in configurations of
+ * runs with zero.accumulate=local: older versions asked for it there. */
 static enum status check_bits(struct env *env, const struct run_config *config)
 {
     bool local = config->ranks.accumulate == RUN_ACCUMULATE_LOCAL;
-    if (local && config->machine.deterministic)
-        return FAIL(env, CONFIG,
-                    "zero.accumulate: local gives other bits for another number of ranks; it needs "
-                    "run.deterministic: false");
-    if (local)
-        log_warn(env, "zero.accumulate: local: another number of ranks will give other bits");
     if (is_fast(config))
         tell_fast(env, config);
     else if (!local && !config->machine.deterministic)
         return FAIL(env, CONFIG,
                     "run.deterministic: false changes nothing here: on a CPU equal bits cost "
-                    "nothing without zero.accumulate: local; leave the key out");
+                    "nothing; leave the key out");
     if (config->precision == RUN_PRECISION_FP32 && config->precision_sums != RUN_PRECISION_FP32)
         return FAIL(env, CONFIG,
                     "precision.accumulate: bf16 needs precision.mode bf16 or fp16: fp32 gradients "
@@ -442,6 +436,11 @@ static enum status check_training(struct env *env, const struct run_config *conf
             env, CONFIG,
             "train.sample_every: text samples need data.tokenizer, the one that made the token "
             "files");
+    if (config->train.noise_scale && run_micro_batches(config) < 2)
+        log_warn(env,
+                 "train.noise_scale: a step with one micro-batch cannot tell its noise; set "
+                 "train.micro_batch to at most half of train.global_batch (%lld)",
+                 (long long)config->train.global_batch);
     return check_bits(env, config);
 }
 

@@ -25,6 +25,7 @@ struct train_config {
     int64_t warmup, decay; /* steps; -1 = derived from train.steps */
     int schedule;          /* enum schedule_kind */
     double weight_decay, beta1, beta2, eps, clip;
+    bool noise_scale; /* measure it */
     int64_t seed;
     int64_t eval_every, eval_batches;
     int64_t sample_every, sample_tokens;

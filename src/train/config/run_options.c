@@ -35,6 +35,9 @@ static const struct option train_list[] = {
     {TRAIN(eps, REAL), .fallback = "1e-8", RANGE(1e-30, 1), .help = "AdamW's epsilon"},
     {TRAIN(clip, REAL), .fallback = "1", RANGE(0, 1e9),
      .help = "maximum gradient norm; 0 = no clipping, the default of model.arch sars"},
+    {TRAIN(noise_scale, BOOL), .fallback = "false",
+     .help = "measure the gradient noise scale, which tells how large a batch is worth having; "
+             "needs at least two micro-batches per step"},
     {TRAIN(seed, INT), .fallback = "1", RANGE(0, 9e18),
      .help = "seed of initial values, sample order, text samples and stochastic rounding"},
     {TRAIN(max_skips, INT), .fallback = "5", RANGE(1, 1e9),
@@ -114,7 +117,7 @@ static const struct option precision_list[] = {
      .fallback = "fp32",
      .choices = sum_words,
      .help = "type of summed gradients in bf16 and fp16 runs; if this is bf16, results depend on "
-             "the number of ranks"},
+             "the number of workers"},
 };
 const struct option_table precision_options = {
     .title = "precision", .options = precision_list, .count = COUNT(precision_list)};
@@ -168,9 +171,10 @@ static const struct option ranks_list[] = {
      RANKS(accumulate),
      .fallback = "each",
      .choices = accumulate_words,
-     .help =
-         "when gradients are sent: each = after every micro-batch; local = once per step, needs "
-         "run.deterministic=false"},
+     .help = "when gradients are sent: each = after every micro-batch; local = once per step, "
+             "after each worker has summed its own in the type of precision.accumulate: less "
+             "traffic, but every worker holds all gradients, and results depend on the number of "
+             "workers"},
     {.key = "comm.backend",
      .type = OPTION_CHOICE,
      RANKS(backend),

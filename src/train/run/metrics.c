@@ -260,6 +260,12 @@ static enum status write_step(struct metrics *metrics, const struct trainer_step
     text_printf(line, ",\"skipped\":%s", step->skipped ? "true" : "false");
     if (!isnan(step->loss_scale))
         add_real(line, "loss_scale", step->loss_scale);
+    if (step->noise.steps > 0) {
+        if (isfinite(noise_scale_value(&step->noise)))
+            add_real(line, "noise_scale", noise_scale_value(&step->noise));
+        add_real(line, "noise_square", step->noise.square);
+        add_real(line, "noise_trace", step->noise.trace);
+    }
     add_memory(line, step);
     add_traffic(line, step);
     if (step->routing != NULL) {
@@ -298,7 +304,7 @@ static enum status write_events(struct metrics *metrics, const struct trainer_st
 {
     const double gib = 1024.0 * 1024 * 1024;
     double now = clock_wall();
-    enum { ALWAYS = 5, SOMETIMES = 3 };
+    enum { ALWAYS = 5, SOMETIMES = 6 };
     struct tfevents_scalar train[ALWAYS + SOMETIMES] = {
         {"train/loss", (float)step->loss},
         {"train/grad_norm", (float)step->grad_norm},
@@ -310,6 +316,9 @@ static enum status write_events(struct metrics *metrics, const struct trainer_st
         {"perf/mfu", isnan(step->mfu) ? 0 : (float)step->mfu},
         {"GPU/clock_MHz", (float)step->gauges.clock_mhz},
         {"GPU/power_W", (float)step->gauges.watts},
+        {"noise/scale", (float)noise_scale_value(&step->noise)},
+        {"noise/square", (float)step->noise.square},
+        {"noise/trace", (float)step->noise.trace},
     };
     int known = ALWAYS;
     for (int i = 0; i < SOMETIMES; i++)

@@ -47,6 +47,7 @@ struct trainer_step {
     double mfu;         /* 0 .. 1; NAN = not known */
     double eta_seconds; /* NAN = not known yet */
     bool skipped;
+    struct noise_scale noise;           /* steps 0: not known */
     double loss_scale;                  /* of this step; NAN = not fp16 */
     const struct footprint_worst *held; /* the account of the worst rank */
     size_t resident_bytes;              /* maximum of this rank's process so far; 0 = not known */
@@ -89,6 +90,7 @@ struct trainer_summary {
     int64_t first_step;           /* of these, done before this run resumed */
     int64_t skipped, tokens, parameters;
     double loss;                 /* of the last step that was not skipped; NAN = none */
+    struct noise_scale noise;    /* steps 0: not known */
     struct evaluation val;       /* the last evaluation; tokens 0 = none */
     double seconds;              /* in the training loop */
     double tokens_per_second;    /* median over all steps but the first two; NAN = too few */

@@ -113,6 +113,11 @@ static void print_summary(const struct trainer_summary *summary, struct text *te
     add_int(text, "tokens", summary->tokens);
     add_int(text, "parameters", summary->parameters);
     add_real(text, "loss", summary->loss);
+    if (summary->noise.steps > 0) {
+        add_real(text, "noise_scale", noise_scale_value(&summary->noise));
+        add_real(text, "noise_square", summary->noise.square);
+        add_real(text, "noise_trace", summary->noise.trace);
+    }
     text_add(text, ",\n  \"val\": ");
     if (summary->val.tokens > 0)
         evaluation_print(&summary->val, text);
