@@ -12,8 +12,10 @@ const char *traffic_word(enum traffic_purpose purpose)
 
 void traffic_add(struct traffic *sum, const struct traffic *more, int sign)
 {
-    for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++)
+    for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++) {
         sum->sent[purpose] += sign * more->sent[purpose];
+        sum->calls[purpose] += sign * more->calls[purpose];
+    }
     sum->in_flight += sign * more->in_flight;
     sum->waited += sign * more->waited;
     sum->tensor_in_flight += sign * more->tensor_in_flight;

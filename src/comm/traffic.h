@@ -20,7 +20,8 @@ enum traffic_purpose {
 const char *traffic_word(enum traffic_purpose purpose); /* "gather" */
 
 struct traffic {
-    int64_t sent[TRAFFIC_PURPOSE_COUNT]; /* bytes */
+    int64_t sent[TRAFFIC_PURPOSE_COUNT];  /* bytes */
+    int64_t calls[TRAFFIC_PURPOSE_COUNT]; /* collectives, sends and receives that are complete */
     double in_flight; /* seconds that calls took, control excepted; a receive counts from the
                          moment it is posted */
     double waited;    /* seconds of in_flight during which compute stood still */

@@ -429,6 +429,7 @@ struct traffic engine_traffic(const struct engine *engine)
         return all;
     struct comm_counter pipe = pipeline_counted(engine->pipeline);
     all.sent[TRAFFIC_PIPE] = pipe.bytes;
+    all.calls[TRAFFIC_PIPE] = pipe.calls;
     all.in_flight += pipe.seconds;
     all.stalled = engine->pipeline->stalled;
     return all;

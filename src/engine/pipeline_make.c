@@ -13,11 +13,12 @@ static enum status ring_create(struct pipeline *p, const char *name, int count, 
     TRY(mem_alloc_array(env, MEM_OTHER, "pipeline", n, sizeof *ring->at, &ring->at));
     TRY(mem_alloc_array(env, MEM_OTHER, "pipeline", n, sizeof *ring->ready, &ring->ready));
     TRY(mem_alloc_array(env, MEM_OTHER, "pipeline", n, sizeof *ring->spent, &ring->spent));
-    for (ring->count = 0; ring->count < count; ring->count++) {
+    ring->count = count; /* ring_free frees what there is of each */
+    for (int i = 0; i < count; i++) {
         if (worker)
-            TRY(device_alloc(device, MEM_ACTIVATIONS, name, bytes, &ring->at[ring->count]));
-        TRY(event_create(device, &ring->ready[ring->count]));
-        TRY(event_create(device, &ring->spent[ring->count]));
+            TRY(device_alloc(device, MEM_ACTIVATIONS, name, bytes, &ring->at[i]));
+        TRY(event_create(device, &ring->ready[i]));
+        TRY(event_create(device, &ring->spent[i]));
     }
     return STATUS_OK;
 }

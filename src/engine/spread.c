@@ -138,10 +138,24 @@ enum status spread_cut(struct env *env, const struct unit_graph *whole, struct u
     return st;
 }
 
-/* Find the units of this rank, and the chunks among them. */
-static enum status cut_units(struct spread *spread, const struct unit_graph *whole,
-                             struct unit_shape shape, const struct parallel_config *config)
+/* Merge the pieces of the whole model that are exchanged together; part_of as in unit_merge.h.
+ * Nothing is exchanged where a store has one rank. */
+static enum status merge_pieces(struct spread *spread, const struct zero_config *store,
+                                const int *part_of)
 {
+    struct unit_merge merge = zero_merge(store);
+    if (spread->mesh.dp == 1 || (merge.units <= 1 && merge.elements == 0))
+        return STATUS_OK;
+    TRY(unit_merge_pieces(spread->env, spread->graph, &merge, part_of, &spread->merged));
+    spread->graph = &spread->merged.graph;
+    return STATUS_OK;
+}
+
+/* Find the units of this rank, and the chunks among them. */
+static enum status cut_units(struct spread *spread, struct unit_shape shape,
+                             const struct parallel_config *config, const struct zero_config *store)
+{
+    const struct unit_graph *whole = spread->graph;
     int pp = spread->mesh.pp, chunks = spread_chunks(config), *first = NULL, *pp_stage_of = NULL;
     enum status st;
     TRY_OR(done, mem_alloc_array(spread->env, MEM_OTHER, "stages", (size_t)(pp * chunks) + 1,
@@ -151,8 +165,12 @@ static enum status cut_units(struct spread *spread, const struct unit_graph *who
     TRY_OR(done, spread_cut(spread->env, whole, shape, config, first, NULL));
     for (int s = 0; s < pp * chunks; s++)
         for (int u = first[s]; u < first[s + 1]; u++)
-            pp_stage_of[u] = s % pp;
-    TRY_OR(done, unit_cut_create(spread->env, whole, pp_stage_of, spread->mesh.p, &spread->cut));
+            pp_stage_of[u] = s;
+    TRY_OR(done, merge_pieces(spread, store, pp_stage_of)); /* within virtual stages */
+    for (int u = 0; u < whole->unit_count; u++)
+        pp_stage_of[u] %= pp;
+    TRY_OR(done,
+           unit_cut_create(spread->env, spread->graph, pp_stage_of, spread->mesh.p, &spread->cut));
     TRY_OR(done, mem_alloc_array(spread->env, MEM_OTHER, "stages", (size_t)chunks,
                                  sizeof *spread->chunks, &spread->chunks));
     for (int c = 0, u = 0; c < chunks; c++) {
@@ -192,8 +210,8 @@ done:
     return st;
 }
 
-static enum status fill(struct spread *spread, struct comm *world, const struct unit_graph *whole,
-                        struct unit_shape shape, const struct parallel_config *config)
+static enum status fill(struct spread *spread, struct comm *world, struct unit_shape shape,
+                        const struct parallel_config *config, const struct zero_config *store)
 {
     int chunks = spread_chunks(config);
     const struct timetable_shape shape_of_lists = {.kind = config->schedule,
@@ -209,8 +227,8 @@ static enum status fill(struct spread *spread, struct comm *world, const struct 
     TRY(mesh_groups_create(world, &spread->mesh, &spread->groups));
     spread->copies = spread->mesh.dp > 1 ? spread->groups.dp : NULL;
     if (spread->mesh.pp == 1)
-        return STATUS_OK;
-    TRY(cut_units(spread, whole, shape, config));
+        return merge_pieces(spread, store, NULL);
+    TRY(cut_units(spread, shape, config, store));
     spread->graph = &spread->cut.graph;
     spread->store = (struct zero_pipe){&spread->cut, spread->groups.pp};
     spread->engine = (struct engine_pipe){spread->groups.pp, config->schedule, config->eager,
@@ -237,13 +255,13 @@ enum status spread_part(struct env *env, const struct comm *world, struct unit_s
 
 enum status spread_create(struct env *env, struct comm *world, const struct unit_graph *whole,
                           struct unit_shape shape, const struct parallel_config *config,
-                          struct spread *spread)
+                          const struct zero_config *store, struct spread *spread)
 {
     *spread = (struct spread){.env = env, .graph = whole, .copies = world};
     TRY(find_mesh(env, world, config, &spread->mesh));
     if (spread->mesh.pp == 1 && spread->mesh.tp == 1)
-        return STATUS_OK;
-    enum status st = fill(spread, world, whole, shape, config);
+        return merge_pieces(spread, store, NULL);
+    enum status st = fill(spread, world, shape, config, store);
     if (st != STATUS_OK)
         spread_free(spread);
     return st;
@@ -255,6 +273,7 @@ void spread_free(struct spread *spread)
         return;
     mem_free(spread->env, spread->chunks);
     unit_cut_free(spread->env, &spread->cut);
+    unit_merged_free(spread->env, &spread->merged);
     mesh_groups_free(&spread->groups);
     *spread = (struct spread){0};
 }

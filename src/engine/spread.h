@@ -4,7 +4,8 @@
  *     job     dp x pp x tp ranks (comm/mesh.h)
  *     rank    its part of every tensor (model_create_part), for the units of its PP stage: those of
  *             its chunks (unit/unit_cut.h), cut so that all stages compute about as long (pp_cut)
- *     store   spans the ranks that have the same PP stage and the same part of the tensors
+ *     store   spans the ranks that have the same PP stage and the same part of the tensors; pieces
+ *             of one chunk may be merged (unit/unit_merge.h)
  *
  * With pp = 1 and tp = 1 it is the whole graph with the job's communicator, and costs nothing. A
  * plan creates it on a dry communicator.
@@ -14,6 +15,7 @@
 #include "comm/mesh.h"
 #include "engine/engine.h"
 #include "model/model.h"
+#include "unit/unit_merge.h"
 
 struct parallel_config {
     int64_t tp;     /* TP ranks: they compute every layer together */
@@ -41,6 +43,7 @@ struct spread {
     struct mesh_groups groups;      /* all NULL with pp = 1 and tp = 1 */
     const struct unit_graph *graph; /* this rank's units */
     struct comm *copies;            /* borrowed: the ranks of its store; NULL: one rank */
+    struct unit_merged merged;      /* all units; empty: no piece is merged */
     struct unit_cut cut;
     struct zero_chunk *chunks;
     struct zero_pipe store;
@@ -52,10 +55,10 @@ struct spread {
 enum status spread_part(struct env *env, const struct comm *world, struct unit_shape shape,
                         const struct parallel_config *config, struct model_part *part);
 /* `world` NULL: one rank. `whole` (all units, with this rank's part of the tensors) is borrowed.
- * Collective. */
+ * `store`: which pieces are merged follows from it. Collective. */
 enum status spread_create(struct env *env, struct comm *world, const struct unit_graph *whole,
                           struct unit_shape shape, const struct parallel_config *config,
-                          struct spread *spread);
+                          const struct zero_config *store, struct spread *spread);
 void spread_free(struct spread *spread); /* does nothing if all zero */
 
 /* What this rank has: parameters of its units; of these, those that are never updated (frozen), and

@@ -373,7 +373,7 @@ static enum status open_parts(struct sifr_trainer *t, const struct sifr_model *m
                                              .eager = o->eager != 0};
     TRY(spread_create(env, c->session.comm, &t->model.graph,
                       (struct unit_shape){.batch = o->batch, .tokens = o->tokens}, &parallel,
-                      &t->spread));
+                      &(const struct zero_config){0}, &t->spread));
     TRY(mem_alloc_array(env, MEM_OTHER, "groups", (size_t)o->group_count + 1, sizeof *groups,
                         &groups));
     enum status st = open_store(t, groups);

@@ -26,8 +26,10 @@ static enum status run_step(const struct plan_parts *p, int loop_votes, struct p
     for (int i = 0; i < loop_votes; i++)
         TRY(engine_vote(p->engine, 0, &sum));
     struct traffic after = engine_traffic(p->engine);
-    for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++)
+    for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++) {
         result->sent[purpose] = after.sent[purpose] - before.sent[purpose];
+        result->calls[purpose] = after.calls[purpose] - before.calls[purpose];
+    }
     return STATUS_OK;
 }
 
@@ -264,11 +266,9 @@ static enum status worst_of(struct env *env, const struct plan_request *request,
                             const struct plan_crew *crew, bool traffic, struct plan_rank *worst)
 {
     struct look first = {.traffic = traffic, .crew = crew}, other = {0};
-    struct plan_rank rank;
-    int64_t sent[TRAFFIC_PURPOSE_COUNT];
-    TRY(look_at_rank(env, request, crew->first, &first, worst));
-    const struct spread_counts part = worst->part;
-    memcpy(sent, worst->sent, sizeof sent);
+    struct plan_rank rank, sender;
+    TRY(look_at_rank(env, request, crew->first, &first, &sender));
+    *worst = sender;
     if (crew->last > crew->first) {
         TRY(look_at_rank(env, request, crew->last, &other, &rank));
         keep_worse(worst, &rank);
@@ -277,8 +277,9 @@ static enum status worst_of(struct env *env, const struct plan_request *request,
         TRY(look_at_rank(env, request, first.largest, &other, &rank));
         keep_worse(worst, &rank);
     }
-    memcpy(worst->sent, sent, sizeof sent);
-    worst->part = part;
+    memcpy(worst->sent, sender.sent, sizeof sender.sent);
+    memcpy(worst->calls, sender.calls, sizeof sender.calls);
+    worst->part = sender.part;
     return STATUS_OK;
 }
 

@@ -46,7 +46,8 @@ struct plan_rank {
     size_t host_bytes;                             /* on the host, if the rank computes on a GPU;
                                                       otherwise 0 */
     size_t runtime_bytes; /* of a GPU: formula_gpu_runtime; 0 on a CPU, where it is small */
-    int64_t sent[TRAFFIC_PURPOSE_COUNT]; /* bytes per step, to other ranks */
+    int64_t sent[TRAFFIC_PURPOSE_COUNT];  /* bytes per step, to other ranks */
+    int64_t calls[TRAFFIC_PURPOSE_COUNT]; /* that it takes part in, per step */
 };
 
 /* Build one rank of the request and run a step. */

@@ -69,7 +69,7 @@ static enum status build_part(struct env *env, const struct plan_request *reques
     TRY(spread_part(env, p->comm, shape, &request->parallel, &part));
     TRY(model_create_part(p->device, &request->model, &part, &p->model));
     return spread_create(env, p->comm, model_graph(p->model), shape, &request->parallel,
-                         &p->spread);
+                         &request->zero, &p->spread);
 }
 
 enum status plan_parts_build(struct env *env, const struct plan_request *request, int rank,

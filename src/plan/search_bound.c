@@ -197,7 +197,7 @@ struct holding {
 /* Gradients are sent to their owners after every micro-batch, or once. Sharded params are gathered
  * for forward and for backward, except where a unit needs them only once, or still has them where a
  * walk turns around. Frozen params have no gradients. Gathers and reductions are on streams of
- * their own. */
+ * their own. Where pieces may be merged, there may be one for all units. */
 static double sent_seconds(const struct search_space *space, const struct search_point *point,
                            const struct holding *held, double rounds)
 {
@@ -205,7 +205,9 @@ static double sent_seconds(const struct search_space *space, const struct search
     const struct comm_prices *prices = &space->machine->comm;
     int dp = point->dp, stride = point->tp * point->pp;
     int shards = point->shard_group > 0 ? point->shard_group : dp, once = point->pp == 1 ? 3 : 2;
-    double width = (double)dtype_bytes(store->type), n = held->units, all = held->parameters;
+    bool merged = store->bucket > 0 || store->unit_layers > 1;
+    double n = merged ? held->chunks : held->units;
+    double width = (double)dtype_bytes(store->type), all = held->parameters;
     double reductions = point->local ? 1 : rounds;
     if (dp < 2 || store->servers > 0)
         return 0;
@@ -213,7 +215,7 @@ static double sent_seconds(const struct search_space *space, const struct search
         reductions * call_seconds(prices, dp, stride, n, held->learned * width * (dp - 1) / dp);
     if (!sharding_of(point->stage).params)
         return reduce;
-    double gathered = fmax(all, 2 * all - held->unread - once * held->most);
+    double gathered = merged ? all : fmax(all, 2 * all - held->unread - once * held->most);
     double calls = fmax(n, 2 * n - once * held->chunks);
     return fmax(reduce, rounds * call_seconds(prices, shards, stride, calls,
                                               gathered * width * (shards - 1) / shards));

@@ -71,7 +71,7 @@ enum status session_fill(const struct model_config *model, const struct zero_con
     TRY(model_create_part(session->device, model, &part, &session->model));
     TRY_OR(undo_model,
            spread_create(device_env(session->device), session->comm, model_graph(session->model),
-                         spread->shape, &spread->parallel, &session->spread));
+                         spread->shape, &spread->parallel, store, &session->spread));
     spread_configure_store(&session->spread, &local);
     TRY_OR(undo_spread, zero_create(session->ops, session->stream, session->spread.copies,
                                     session->spread.graph, &local, &session->zero));

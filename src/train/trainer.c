@@ -41,6 +41,8 @@ struct zero_config trainer_store_config(const struct run_config *config)
                                 .micro_batches = run_micro_batches(config),
                                 .stage = config->ranks.stage,
                                 .prefetch = (int)config->ranks.prefetch,
+                                .bucket = config->ranks.bucket,
+                                .unit_layers = (int)config->ranks.unit_layers,
                                 .servers = (int)config->ranks.servers,
                                 .shard_group = (int)config->ranks.shard_group,
                                 .local = config->ranks.accumulate == RUN_ACCUMULATE_LOCAL,

@@ -125,6 +125,15 @@ int64_t unit_param_room(const struct unit_graph *graph, int param)
     return count + (last->split.most - last->split.count) * unit;
 }
 
+int64_t unit_piece_blocks(const struct unit_graph *graph, int piece)
+{
+    const struct unit_piece *p = &graph->pieces[piece];
+    int64_t blocks = 0;
+    for (int i = p->first_param; i < p->first_param + p->param_count; i++)
+        blocks += (unit_param_room(graph, i) + OPS_BLOCK - 1) / OPS_BLOCK;
+    return blocks;
+}
+
 /* Params follow each other in the order of their tensors. */
 int unit_param_of(const struct unit_graph *graph, int tensor)
 {
@@ -195,12 +204,40 @@ int64_t unit_out_width(const struct unit_graph *graph, int u)
     return width > 0 ? width : graph->stream_width;
 }
 
+/* Bit p: uses[p] has a param of the piece. */
+static uint32_t passes_with(const struct unit_graph *graph, int u, const uint32_t uses[PASS_COUNT],
+                            int piece)
+{
+    uint32_t passes = 0;
+    for (int pass = 0; pass < PASS_COUNT; pass++)
+        if (unit_uses_piece(graph, u, uses[pass], piece))
+            passes |= 1u << pass;
+    return passes;
+}
+
+uint32_t unit_reading_passes(const struct unit_graph *graph, int u, int piece)
+{
+    return passes_with(graph, u, graph->units[u].type->reads, piece);
+}
+
+uint32_t unit_writing_passes(const struct unit_graph *graph, int u, int piece)
+{
+    return passes_with(graph, u, graph->units[u].type->writes, piece);
+}
+
 bool unit_writes_piece(const struct unit_graph *graph, int u, int piece)
 {
-    uint32_t written = 0;
-    for (int pass = 0; pass < PASS_COUNT; pass++)
-        written |= graph->units[u].type->writes[pass];
-    return unit_uses_piece(graph, u, written, piece);
+    return unit_writing_passes(graph, u, piece) != 0;
+}
+
+bool unit_share_param(const struct unit_graph *graph, int u, int v, int piece)
+{
+    const struct unit *a = &graph->units[u], *b = &graph->units[v];
+    for (int i = 0; i < a->use_count; i++)
+        for (int k = 0; k < b->use_count; k++)
+            if (a->uses[i] == b->uses[k] && graph->params[a->uses[i]].piece == piece)
+                return true;
+    return false;
 }
 
 void unit_find_frozen(const struct unit_graph *graph, bool *frozen)

@@ -6,7 +6,8 @@
  *     tensor   what files, users and optimizer groups see: a name, a shape, initial values
  *     param    one or more tensors fused along their first dimension (q, k, v; gate, up)
  *     piece    one or more params that are gathered, released and reduced as one flat range
- *     unit     computes with params; a tied param is used by two units and is a piece of its own
+ *     unit     computes with params; a tied param is used by two units and is a piece of its own;
+ *              units may also use different params of one piece (unit_merge.h)
  *
  * A unit type is a table of passes: forward, backward and so on. Each pass declares which of the
  * unit's params it reads and which gradients it writes. The unit declares the buffers it needs and
@@ -308,6 +309,8 @@ bool unit_tensor_answers(const struct unit_tensor *tensor);
 int64_t unit_param_count(const struct unit_graph *graph, int param);
 int64_t unit_param_whole(const struct unit_graph *graph, int param);
 int64_t unit_param_room(const struct unit_graph *graph, int param);
+/* Blocks of 64 elements of a piece: no block spans two params. */
+int64_t unit_piece_blocks(const struct unit_graph *graph, int piece);
 int unit_param_of(const struct unit_graph *graph, int tensor); /* the param that holds it */
 int64_t unit_graph_count(const struct unit_graph *graph);      /* elements of all whole tensors */
 bool unit_reads(const struct unit *unit, enum pass pass, int use);
@@ -322,8 +325,13 @@ void unit_find_frozen(const struct unit_graph *graph, bool *frozen);
 /* The phase of a param. */
 enum unit_phase unit_param_phase(const struct unit_graph *graph, int param);
 bool unit_has_phase(const struct unit_graph *graph, enum unit_phase phase);
+/* Bit p: pass p of unit u reads a param of the piece, or writes its gradient. */
+uint32_t unit_reading_passes(const struct unit_graph *graph, int u, int piece);
+uint32_t unit_writing_passes(const struct unit_graph *graph, int u, int piece);
 /* Whether any pass of unit u writes the gradient of a param of the piece. */
 bool unit_writes_piece(const struct unit_graph *graph, int u, int piece);
+/* Whether units u and v use the same param of the piece. */
+bool unit_share_param(const struct unit_graph *graph, int u, int v, int piece);
 /* The width of the stream before and after unit u. */
 int64_t unit_in_width(const struct unit_graph *graph, int u);
 int64_t unit_out_width(const struct unit_graph *graph, int u);

@@ -5,15 +5,6 @@
 
 #include "base/env.h"
 
-static int64_t piece_blocks(const struct unit_graph *graph, int piece)
-{
-    const struct unit_piece *p = &graph->pieces[piece];
-    int64_t blocks = 0;
-    for (int i = p->first_param; i < p->first_param + p->param_count; i++)
-        blocks += (unit_param_room(graph, i) + OPS_BLOCK - 1) / OPS_BLOCK;
-    return blocks;
-}
-
 /* The stages that use a piece: its owner and another one (UNIT_NO_STAGE: none). */
 struct users {
     int owner, other;
@@ -90,7 +81,7 @@ static void take_pieces(const struct unit_graph *whole, const struct users *user
             cut->borrowed_from[at] = owner ? UNIT_NO_STAGE : users[i].owner;
             take_piece(whole, i, cut);
         }
-        block += users[i].learned ? piece_blocks(whole, i) : 0;
+        block += users[i].learned ? unit_piece_blocks(whole, i) : 0;
     }
 }
 

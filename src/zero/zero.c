@@ -50,6 +50,12 @@ static enum status check_config(struct env *env, const struct zero_config *confi
     return config->shard_group > 0 ? check_group(env, config, size) : STATUS_OK;
 }
 
+struct unit_merge zero_merge(const struct zero_config *config)
+{
+    return (struct unit_merge){.units = config->unit_layers,
+                               .elements = config->bucket / (int64_t)dtype_bytes(config->type)};
+}
+
 /* How many gradients a step of this many micro-batches sums. */
 static int64_t count_reductions(const struct zero *zero, int64_t micro_batches)
 {
@@ -202,6 +208,7 @@ static void add_counters(const struct comm *comm, struct comm_counter *sum)
     for (int kind = 0; comm && kind < COMM_KIND_COUNT; kind++) {
         struct comm_counter counter = comm_counted(comm, (enum comm_kind)kind);
         sum->bytes += counter.bytes;
+        sum->calls += counter.calls;
         sum->seconds += counter.seconds;
         sum->blocked += counter.blocked;
     }
@@ -233,6 +240,11 @@ struct traffic zero_traffic(const struct zero *zero)
                  [TRAFFIC_MUON] = muon.bytes,
                  [TRAFFIC_TENSOR] = tensor.bytes,
                  [TRAFFIC_CONTROL] = control.bytes},
+        .calls = {[TRAFFIC_GATHER] = gather.calls,
+                  [TRAFFIC_REDUCE] = reduce.calls,
+                  [TRAFFIC_MUON] = muon.calls,
+                  [TRAFFIC_TENSOR] = tensor.calls,
+                  [TRAFFIC_CONTROL] = control.calls},
         .in_flight = gather.seconds + reduce.seconds + muon.seconds + tensor.seconds,
         .waited = waits ? stream_waited(zero->stream) + zero->waited_for_sums + tensor.blocked : 0,
         .tensor_in_flight = tensor.seconds,

@@ -26,6 +26,7 @@
 #include "comm/comm.h"
 #include "comm/traffic.h"
 #include "unit/unit_cut.h"
+#include "unit/unit_merge.h"
 #include "zero/optimizer.h"
 #include "zero/roster.h"
 
@@ -77,7 +78,10 @@ struct zero_config {
     int prefetch;          /* how many units ahead of compute params are gathered */
     int servers;           /* the last `servers` ranks own all shards and compute nothing; 0 = all
                               ranks own shards */
-    int shard_group;       /* ranks that together hold one copy of the state; 0 = all ranks */
+    int64_t bucket;  /* bytes of a message: larger pieces are sent in several, and smaller ones are
+                       merged (zero_merge); 0 = a piece is a message */
+    int unit_layers; /* units whose pieces are merged; 0 = 1 */
+    int shard_group; /* ranks that together hold one copy of the state; 0 = all ranks */
     bool local; /* each worker sums its own micro-batches in sum_type and sends the sum once per
                    step: the bits then depend on the number of workers */
     enum dtype type;     /* of parameters and gradients: f32, bf16 or f16. Ops have the same type or
@@ -100,6 +104,9 @@ struct zero_config {
 /* What applies to a tensor: of the last group that matches it, or of the run. */
 struct optimizer zero_optimizer_of(const struct zero_config *config,
                                    const struct unit_tensor *tensor);
+
+/* Which pieces the creator of the graph should merge. */
+struct unit_merge zero_merge(const struct zero_config *config);
 
 struct zero;
 /* `comm` is borrowed; NULL: one rank. Collective, as is everything below unless stated

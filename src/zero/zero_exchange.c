@@ -1,8 +1,14 @@
 /* zero_exchange -- shards to the ranks that compute with them, gradients to their owners.
  *
- * Both are one all-to-all over tables made at start-up, so all ranks take part in the same calls,
+ * Both are all-to-alls over tables made at start-up, so all ranks take part in the same calls,
  * including owners that are not workers and workers that are not owners. What a rank keeps for
- * itself is not sent. Where several owners hold the same shard, each sums one reduce shard of it,
+ * itself is not sent. With config.bucket a large piece is exchanged in several messages, each with
+ * the same range of all shards, so the owners need less room for what arrives:
+ *
+ *     piece    |  shard 0  |  shard 1  |  shard 2  |       three messages: a, b and the shorter c
+ *              | a | b |c| | a | b |c| | a | b |c| |
+ *
+ * Where several owners hold the same shard, each sums one reduce shard of it,
  * and they then exchange their sums.
  *
  * In fast mode the communication library may add gradients while it moves them (comm_library_sums):
@@ -30,17 +36,35 @@ static enum status split_comm(struct zero *zero)
     return st;
 }
 
+/* Workers send squares of gradients along with their sums (zero_noise.c). */
+static bool sends_squares(const struct zero *zero)
+{
+    return zero->config.noise && zero->config.local;
+}
+
+/* The most bytes that a worker sends to an owner at once. */
+static size_t largest_message(const struct zero *zero)
+{
+    size_t most = 0;
+    for (int i = 0; i < zero->graph->piece_count; i++) {
+        const struct zero_piece *piece = &zero->pieces[i];
+        size_t bytes = (size_t)piece->reduce[0].count * dtype_bytes(zero->type);
+        size_t squares = (size_t)(zero_reduce_shard_count(zero, i) / OPS_BLOCK) * sizeof(double);
+        if (piece->use_count == 0)
+            continue;
+        most = bytes > most ? bytes : most;
+        most = sends_squares(zero) && squares > most ? squares : most;
+    }
+    return most;
+}
+
 /* Between the ranks that have the same units. */
 static enum status open_ranks_of_stage(struct zero *zero)
 {
     struct device *device = zero->ops->device;
-    int64_t largest = 0;
-    for (int i = 0; i < zero->graph->piece_count; i++)
-        if (zero->pieces[i].use_count > 0 && zero_reduce_shard_count(zero, i) > largest)
-            largest = zero_reduce_shard_count(zero, i);
     if (zero->reduce_shard >= 0 && zero->config.micro_batches > 0)
         TRY(device_alloc(device, MEM_COMM, "contributions of the workers",
-                         (size_t)(largest * zero->roster.workers) * dtype_bytes(zero->type),
+                         (size_t)zero->roster.workers * largest_message(zero),
                          &zero->contributions));
     if (zero->roster.copies > 1)
         TRY(split_comm(zero));
@@ -72,8 +96,9 @@ enum status exchange_open(struct zero *zero)
     return STATUS_OK;
 }
 
-/* The tables of two ranks agree: rank a sends to b what b expects from a. */
-static void fill_gather(const struct zero *zero, int piece, struct comm_parts *e)
+/* The tables of two ranks agree: rank a sends to b what b expects from a. A message has `part`
+ * elements of each shard. */
+static void fill_gather(const struct zero *zero, int piece, int64_t part, struct comm_parts *e)
 {
     const struct roster *r = &zero->roster;
     int64_t count = zero_shard_count(zero, piece);
@@ -81,22 +106,23 @@ static void fill_gather(const struct zero *zero, int piece, struct comm_parts *e
         int rank = zero->first_member + member, shard = roster_shard(r, rank);
         bool other =
             rank != r->rank || zero->sharding.params; /* params that are not sharded are in place */
-        e->send_counts[member] = zero->shard >= 0 && rank < r->workers && other ? count : 0;
-        e->recv_counts[member] = zero->worker && shard >= 0 && other ? count : 0;
+        e->send_counts[member] = zero->shard >= 0 && rank < r->workers && other ? part : 0;
+        e->recv_counts[member] = zero->worker && shard >= 0 && other ? part : 0;
         e->recv_offsets[member] = shard >= 0 ? shard * count : 0;
     }
 }
 
-/* `count` elements of each reduce shard. */
-static void fill_reduce(const struct zero *zero, int64_t count, int active, struct comm_parts *e)
+/* `part` of the `count` elements of each reduce shard. */
+static void fill_reduce(const struct zero *zero, int64_t count, int64_t part, int active,
+                        struct comm_parts *e)
 {
     const struct roster *r = &zero->roster;
     for (int rank = 0; rank < r->size; rank++) {
         int reduce_shard = roster_reduce_shard(r, rank);
-        e->send_counts[rank] = r->rank < active && reduce_shard >= 0 ? count : 0;
+        e->send_counts[rank] = r->rank < active && reduce_shard >= 0 ? part : 0;
         e->send_offsets[rank] = reduce_shard >= 0 ? reduce_shard * count : 0;
-        e->recv_counts[rank] = zero->reduce_shard >= 0 && rank < active ? count : 0;
-        e->recv_offsets[rank] = rank * count;
+        e->recv_counts[rank] = zero->reduce_shard >= 0 && rank < active ? part : 0;
+        e->recv_offsets[rank] = rank * part;
     }
 }
 
@@ -105,6 +131,56 @@ static struct comm_parts take(int64_t **counts, int size)
     struct comm_parts e = {*counts, *counts + size, *counts + 2 * size, *counts + 3 * size};
     *counts += 4 * size;
     return e;
+}
+
+/* Gradients are added by the communication library while it moves them: whole reduce shards. */
+static bool library_adds(const struct zero *zero)
+{
+    return !zero_alone(zero) && comm_library_sums(zero->comm, zero->type) &&
+           roster_is_even(&zero->roster);
+}
+
+/* Elements of each of `shards` shards in a message: all messages but the last have as many. */
+static int64_t message_count(const struct zero *zero, int64_t shard, int shards)
+{
+    int64_t blocks = shard / OPS_BLOCK;
+    int64_t most = zero->config.bucket / (int64_t)dtype_bytes(zero->type) / shards / OPS_BLOCK;
+    if (zero->config.bucket == 0)
+        return shard;
+    int64_t messages = most > 0 ? (blocks + most - 1) / most : blocks;
+    return (blocks + messages - 1) / messages * OPS_BLOCK;
+}
+
+/* The tables of a piece, from memory at *counts: one for each message and, where that is shorter,
+ * one for the last. */
+static void make_gather(struct zero *zero, int i, int64_t **counts)
+{
+    struct zero_messages *m = &zero->pieces[i].gather;
+    int64_t shard = zero_shard_count(zero, i);
+    m->count = message_count(zero, shard, zero->shards);
+    m->each = m->last = take(counts, zero->roster.size);
+    fill_gather(zero, i, m->count, &m->each);
+    if (shard % m->count == 0)
+        return;
+    m->last = take(counts, zero->roster.size);
+    fill_gather(zero, i, shard % m->count, &m->last);
+}
+
+static void make_reduce(struct zero *zero, int i, struct zero_messages *m, int64_t **counts)
+{
+    int64_t shard = zero_reduce_shard_count(zero, i);
+    m->count = library_adds(zero) ? shard : message_count(zero, shard, zero->roster.owners);
+    m->each = m->last = take(counts, zero->roster.size);
+    if (shard % m->count != 0)
+        m->last = take(counts, zero->roster.size);
+}
+
+static void fill_messages(struct zero *zero, int i, int active, struct zero_messages *m)
+{
+    int64_t shard = zero_reduce_shard_count(zero, i);
+    fill_reduce(zero, shard, m->count, active, &m->each);
+    if (shard % m->count != 0)
+        fill_reduce(zero, shard, shard % m->count, active, &m->last);
 }
 
 /* The first piece with shards of the same length as those of piece i: their tables are equal. */
@@ -122,19 +198,18 @@ void exchange_set_last_round(struct zero *zero)
     int last = roster_active(&zero->roster, zero->reductions, rounds - 1);
     for (int i = 0; i < zero->graph->piece_count; i++) {
         struct zero_piece *piece = &zero->pieces[i];
-        int64_t shard = zero_reduce_shard_count(zero, i);
-        fill_reduce(zero, shard, last, &piece->reduce[1]);
-        if (piece->reduce_squares.send_counts)
-            fill_reduce(zero, shard / OPS_BLOCK, last, &piece->reduce_squares);
+        int64_t blocks = zero_reduce_shard_count(zero, i) / OPS_BLOCK;
+        fill_messages(zero, i, last, &piece->reduce[1]);
+        if (sends_squares(zero))
+            fill_reduce(zero, blocks, blocks, last, &piece->reduce_squares);
     }
 }
 
 enum status exchange_tables_create(struct zero *zero)
 {
     int size = zero->roster.size, pieces = zero->graph->piece_count, distinct = 0;
-    bool squares = zero->config.noise && zero->config.local;
-    size_t tables = squares ? 4 : 3;
     int64_t *counts;
+    size_t tables = (zero->config.bucket > 0 ? 6 : 3) + sends_squares(zero); /* of a piece */
     for (int i = 0; i < pieces; i++)
         distinct += alike(zero, i) == i;
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "exchange tables",
@@ -151,13 +226,13 @@ enum status exchange_tables_create(struct zero *zero)
             piece->reduce_squares = first->reduce_squares;
             continue;
         }
-        piece->gather = take(&counts, size);
-        piece->reduce[0] = take(&counts, size);
-        piece->reduce[1] = take(&counts, size);
-        fill_gather(zero, i, &piece->gather);
-        fill_reduce(zero, zero_reduce_shard_count(zero, i), zero->roster.workers,
-                    &piece->reduce[0]);
-        if (squares)
+        make_gather(zero, i, &counts);
+        if (zero->config.micro_batches == 0)
+            continue;
+        make_reduce(zero, i, &piece->reduce[0], &counts);
+        make_reduce(zero, i, &piece->reduce[1], &counts);
+        fill_messages(zero, i, zero->roster.workers, &piece->reduce[0]);
+        if (sends_squares(zero))
             piece->reduce_squares = take(&counts, size);
     }
     if (zero->config.micro_batches > 0)
@@ -167,11 +242,22 @@ enum status exchange_tables_create(struct zero *zero)
 
 /* --- in a step ------------------------------------------------------------------------------ */
 
+/* A message's part of a buffer that this rank may not have. */
+static void *part_at(const struct zero *zero, const void *base, int64_t first)
+{
+    return base ? zero_at(base, zero->type, first) : NULL;
+}
+
 void shards_to_members(struct zero *zero, int piece, const void *shard, void *full)
 {
-    comm_label(zero->gather_comm, zero->graph->pieces[piece].name);
-    comm_all_to_all_v(zero->gather_comm, shard, full, &zero->pieces[piece].gather, zero->type,
-                      zero->gather_stream);
+    const struct zero_messages *m = &zero->pieces[piece].gather;
+    int64_t count = zero_shard_count(zero, piece);
+    for (int64_t done = 0; done < count; done += m->count) {
+        comm_label(zero->gather_comm, zero->graph->pieces[piece].name);
+        comm_all_to_all_v(zero->gather_comm, part_at(zero, shard, done), part_at(zero, full, done),
+                          count - done < m->count ? &m->last : &m->each, zero->type,
+                          zero->gather_stream);
+    }
 }
 
 void reduce_shards_to_replicas(struct zero *zero, int piece)
@@ -238,6 +324,7 @@ static void reduce_to_shards(struct zero *zero, int piece, const void *full, boo
     int64_t count = zero_reduce_shard_count(zero, piece);
     bool direct = first && zero->sum_type == zero->type;
     void *reduce_shard = direct ? sum : zero->contributions;
+    comm_label(zero->reduce_comm, zero->graph->pieces[piece].name);
     comm_reduce_scatter(zero->reduce_comm, full, reduce_shard, count, zero->type, NULL,
                         zero->reduce_stream);
     if (!direct)
@@ -248,21 +335,26 @@ void reduce_shards_to_owners(struct zero *zero, int piece, const void *full, int
                              const struct zero_use *use)
 {
     int active = roster_active(&zero->roster, zero->reductions, round);
-    const struct comm_parts *parts = &zero->pieces[piece].reduce[active < zero->roster.workers];
+    const struct zero_messages *m = &zero->pieces[piece].reduce[active < zero->roster.workers];
+    int64_t count = zero_reduce_shard_count(zero, piece);
     struct stream *stream = zero->reduce_stream;
     event_record(zero->written, zero->stream);
     stream_wait(stream, zero->written);
-    comm_label(zero->reduce_comm, zero->graph->pieces[piece].name);
-    if (comm_library_sums(zero->reduce_comm, zero->type) && roster_is_even(&zero->roster) &&
-        active == zero->roster.workers) {
+    if (library_adds(zero) && active == zero->roster.workers) {
         reduce_to_shards(zero, piece, full, round == 0, use->sum);
         return;
     }
-    comm_all_to_all_v(zero->reduce_comm, full, zero->contributions, parts, zero->type, stream);
-    if (zero->reduce_shard < 0)
-        return;
-    if (!zero->config.local)
-        noise_add(zero, stream, piece, use, zero->contributions, active, round);
-    add_contributions(zero, stream, use->sum, zero->contributions, active,
-                      zero_reduce_shard_count(zero, piece), round == 0);
+    for (int64_t done = 0; done < count; done += m->count) {
+        int64_t part = count - done < m->count ? count - done : m->count;
+        comm_label(zero->reduce_comm, zero->graph->pieces[piece].name);
+        comm_all_to_all_v(zero->reduce_comm, part_at(zero, full, done), zero->contributions,
+                          part < m->count ? &m->last : &m->each, zero->type, stream);
+        if (zero->reduce_shard < 0)
+            continue;
+        struct piece_range range = {piece, zero->reduce_shard * count + done, part};
+        if (!zero->config.local)
+            noise_add(zero, stream, range, use, zero->contributions, active, round);
+        add_contributions(zero, stream, zero_at(use->sum, zero->sum_type, done),
+                          zero->contributions, active, part, round == 0);
+    }
 }

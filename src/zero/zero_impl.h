@@ -25,9 +25,11 @@
 #include "zero/slots.h"
 #include "zero/zero.h"
 
-/* One unit's gradient of a piece. */
+/* A gradient of a piece: of one unit, or of several that write different params of it. */
 struct zero_use {
-    int unit;
+    int unit, last_unit; /* the units; backward walks end with `unit`, and then it is sent */
+    int slot;            /* of gradients, if it is sent from one */
+    int64_t slot_offset;
     void *full;  /* (piece_count) gradient of this worker's micro-batch; NULL: in a slot */
     void *local; /* (piece_count) sum of this worker's micro-batches in sum_type, with
                     config.local; may be `full`, and is `sum` on one rank */
@@ -39,6 +41,13 @@ struct zero_use {
      * (reduce_shard / 64), and, with config.local, of this worker's micro-batches
      * (piece_count / 64). */
     double *squares, *local_squares;
+};
+
+/* How a piece is exchanged: in messages of `count` elements of every shard, of which the last may be
+ * shorter. Offsets count from the message's first element of shard 0. */
+struct zero_messages {
+    int64_t count;
+    struct comm_parts each, last;
 };
 
 struct zero_piece {
@@ -53,9 +62,9 @@ struct zero_piece {
                     shards */
     struct zero_use *uses; /* in unit order */
     int use_count;
-    struct comm_parts gather;    /* the shards of a copy, to its workers */
-    struct comm_parts reduce[2]; /* gradients to their owners: in a full round, and in the last
-                                    of the current steps (exchange_set_last_round) */
+    struct zero_messages gather;    /* the shards of a copy, to its workers */
+    struct zero_messages reduce[2]; /* gradients to their owners: in a full round, and in the last
+                                       of the current steps (exchange_set_last_round) */
     void *lent_sum;       /* (reduce_shard) sum of a use on another PP stage, before it is added */
     double *lent_squares; /* (reduce_shard / 64) the same of their squares */
     struct comm_parts reduce_squares; /* blocks of squares to their owners, with config.local */
@@ -175,7 +184,7 @@ struct zero {
     void *gradient_work; /* gradients of the current unit in the compute type, where passes cannot
                             write them where they are sent from */
     struct gradient_slot gradient_slots[GRADIENT_SLOTS];
-    void *contributions; /* owners: (workers, reduce_shard) of the largest piece */
+    void *contributions; /* owners: (workers, elements of a reduce shard) of the largest message */
     float *round_sum;    /* a chunk of a round's sum in fp32, where sums have 16 bits */
 
     struct update_segment *segments; /* device memory, batch by batch */
@@ -387,6 +396,11 @@ static inline bool zero_sum_is_gradient(const struct zero *zero, int piece,
 }
 
 /* --- zero_memory.c -------------------------------------------------------------------------- */
+/* The elements of a piece from the first to the last param that unit u uses: the whole piece, unless
+ * several units use different params of it. */
+struct piece_range zero_part_of_unit(const struct zero *zero, int piece, int u);
+/* The use of a piece that unit u writes; NULL: none. */
+struct zero_use *zero_find_use(struct zero *zero, int piece, int u);
 enum status zero_memory_create(struct zero *zero);
 void zero_memory_free(struct zero *zero);
 
@@ -483,13 +497,13 @@ int64_t norm_answered_count(const struct unit_graph *graph, int param, enum unit
 /* Nothing below does anything without config.noise. */
 enum status noise_create(struct zero *zero);
 void noise_free(struct zero *zero);
-/* Add the squares of the gradients of `active` workers, one reduce shard each. */
-void noise_add(struct zero *zero, struct stream *stream, int piece, const struct zero_use *use,
-               const void *gradients, int active, int64_t round);
-/* With config.local: add those of this worker's whole gradient, in the type of the ops; and send
- * the sums to their owners. */
-void noise_add_local(struct zero *zero, int piece, const struct zero_use *use, const void *gradient,
-                     int64_t round);
+/* Add the squares of the gradients of `active` workers, a range of this rank's reduce shard each. */
+void noise_add(struct zero *zero, struct stream *stream, struct piece_range range,
+               const struct zero_use *use, const void *gradients, int active, int64_t round);
+/* With config.local: add those of a range of this worker's gradient, in the type of the ops; and
+ * send the sums of the piece to their owners. */
+void noise_add_local(struct zero *zero, struct piece_range range, const struct zero_use *use,
+                     const void *gradient, int64_t round);
 void noise_send_local(struct zero *zero, int piece, const struct zero_use *use);
 /* The weighted squares of all micro-batches, before the uses are added. */
 enum status noise_judge_each(struct zero *zero, double *sum);

@@ -40,6 +40,21 @@ static int written_pieces(const struct unit_graph *graph, int u, int pieces[UNIT
     return written;
 }
 
+/* A gradient of the piece that unit u writes. It joins the one before, unless both write the same
+ * param: then that is tied, a piece of its own, and both gradients are added. */
+static void add_use(struct zero *zero, int i, int u)
+{
+    struct zero_piece *piece = &zero->pieces[i];
+    struct zero_use *last = piece->use_count > 0 ? &piece->uses[piece->use_count - 1] : NULL;
+    if (!last || unit_share_param(zero->graph, u, last->last_unit, i)) {
+        piece->uses[piece->use_count++] = (struct zero_use){.unit = u, .last_unit = u};
+        return;
+    }
+    CHECK_EQ(unit_writing_passes(zero->graph, u, i), /* so that no other micro-batch intervenes */
+             unit_writing_passes(zero->graph, last->unit, i));
+    last->last_unit = u;
+}
+
 /* The uses of a piece are consecutive, in unit order. */
 static enum status find_uses(struct zero *zero)
 {
@@ -50,7 +65,7 @@ static enum status find_uses(struct zero *zero)
                         &zero->uses));
     for (int u = 0; u < graph->unit_count; u++)
         for (int k = written_pieces(graph, u, written) - 1; k >= 0; k--)
-            zero->pieces[written[k]].use_count++;
+            zero->pieces[written[k]].use_count++; /* at most */
     struct zero_use *next = zero->uses;
     for (int i = 0; i < graph->piece_count; i++) {
         zero->pieces[i].uses = next;
@@ -58,11 +73,36 @@ static enum status find_uses(struct zero *zero)
         zero->pieces[i].use_count = 0;
     }
     for (int u = 0; u < graph->unit_count; u++)
-        for (int k = written_pieces(graph, u, written) - 1; k >= 0; k--) {
-            struct zero_piece *piece = &zero->pieces[written[k]];
-            piece->uses[piece->use_count++] = (struct zero_use){.unit = u};
-        }
+        for (int k = written_pieces(graph, u, written) - 1; k >= 0; k--)
+            add_use(zero, written[k], u);
     return STATUS_OK;
+}
+
+struct zero_use *zero_find_use(struct zero *zero, int piece, int u)
+{
+    struct zero_piece *p = &zero->pieces[piece];
+    for (int k = 0; k < p->use_count; k++)
+        if (p->uses[k].unit <= u && u <= p->uses[k].last_unit)
+            return &p->uses[k];
+    return NULL;
+}
+
+struct piece_range zero_part_of_unit(const struct zero *zero, int piece, int u)
+{
+    const struct unit_piece *p = &zero->graph->pieces[piece];
+    const struct unit *unit = &zero->graph->units[u];
+    int end = p->first_param + p->param_count, first = end, last = -1;
+    for (int use = 0; use < unit->use_count; use++) {
+        int param = unit->uses[use];
+        if (zero->graph->params[param].piece != piece)
+            continue;
+        first = param < first ? param : first;
+        last = param > last ? param : last;
+    }
+    CHECK_LE(first, last);
+    const int64_t *offsets = zero->partition.param_offset;
+    int64_t after = last + 1 < end ? offsets[last + 1] : zero->partition.piece_count[piece];
+    return (struct piece_range){piece, offsets[first], after - offsets[first]};
 }
 
 static enum status find_frozen(struct zero *zero)
@@ -211,48 +251,65 @@ static enum status alloc_piece(struct zero *zero, int i)
 
 /* --- slots ---------------------------------------------------------------------------------- */
 
-/* Elements of all pieces that a unit writes: they are consecutive in a gradient slot. */
+/* Elements that a unit writes of all pieces. */
 static int64_t written_count(const struct zero *zero, int u)
 {
     int pieces[UNIT_MAX_USES];
     int64_t count = 0;
     for (int k = written_pieces(zero->graph, u, pieces) - 1; k >= 0; k--)
-        count += zero->partition.piece_count[pieces[k]];
+        count += zero_part_of_unit(zero, pieces[k], u).count;
     return count;
 }
 
-/* Are the gradients of a unit sent from a slot? One rank sends nothing, but adds from a slot. */
-static bool needs_gradient_slot(const struct zero *zero, int u)
+/* Is a gradient sent from a slot? One rank sends nothing, but adds from a slot. */
+static bool needs_gradient_slot(const struct zero *zero, int piece, const struct zero_use *use)
 {
-    int pieces[UNIT_MAX_USES];
     if (zero->config.local && zero_local_is_sent(zero))
         return false;
-    if (!zero_alone(zero))
-        return zero->config.local || zero->sharding.grads;
-    for (int w = written_pieces(zero->graph, u, pieces) - 1; w >= 0; w--) {
-        const struct zero_piece *piece = &zero->pieces[pieces[w]];
-        for (int k = 0; k < piece->use_count; k++)
-            if (piece->uses[k].unit == u && !zero_sum_is_gradient(zero, pieces[w], &piece->uses[k]))
-                return true;
-    }
-    return false;
+    if (zero_alone(zero))
+        return !zero_sum_is_gradient(zero, piece, use);
+    return zero->config.local || zero->sharding.grads;
 }
 
-/* Units take the slots in turn, so each slot has the size of the largest of its units. With one
- * rank nothing is in flight, and one slot serves all units. */
+/* Units take the slots in turn; units that write one piece have the same turn. In a slot, the
+ * pieces of a turn are consecutive. most (slots): elements of the largest turn. With one rank
+ * nothing is in flight, and one slot serves all units. */
+static void place_gradients(struct zero *zero, int slots, int64_t *most)
+{
+    int64_t count = 0; /* of the turn */
+    bool needed = false;
+    for (int u = 0, turn = -1, end = 0; u < zero->graph->unit_count; u++) {
+        int pieces[UNIT_MAX_USES], written = written_pieces(zero->graph, u, pieces);
+        if (u >= end) {
+            turn++, end = u + 1;
+            count = 0, needed = false;
+        }
+        for (int w = 0; w < written; w++) {
+            struct zero_use *use = zero_find_use(zero, pieces[w], u);
+            if (use->unit != u)
+                continue;
+            use->slot = turn % slots;
+            use->slot_offset = count;
+            count += zero->partition.piece_count[pieces[w]];
+            needed = needed || needs_gradient_slot(zero, pieces[w], use);
+            end = use->last_unit >= end ? use->last_unit + 1 : end;
+        }
+        if (needed && count > most[turn % slots])
+            most[turn % slots] = count;
+    }
+}
+
 static enum status alloc_gradient_slots(struct zero *zero)
 {
     int slots = zero_alone(zero) ? 1 : GRADIENT_SLOTS;
+    int64_t most[GRADIENT_SLOTS] = {0};
+    place_gradients(zero, slots, most);
     for (int s = 0; s < slots; s++) {
         struct gradient_slot *slot = &zero->gradient_slots[s];
-        int64_t most = 0;
-        for (int u = s; u < zero->graph->unit_count; u += slots)
-            if (needs_gradient_slot(zero, u) && written_count(zero, u) > most)
-                most = written_count(zero, u);
-        if (most == 0)
+        if (most[s] == 0)
             continue;
         TRY(device_alloc(zero->ops->device, MEM_SLOTS, "gradients",
-                         (size_t)most * dtype_bytes(zero->type), &slot->at));
+                         (size_t)most[s] * dtype_bytes(zero->type), &slot->at));
         TRY(event_create(zero->ops->device, &slot->free));
     }
     return STATUS_OK;
@@ -278,7 +335,7 @@ static enum status alloc_compute_slot(struct zero *zero)
     for (int u = 0; u < zero->graph->unit_count; u++) {
         int64_t count = 0;
         for (int k = unit_pieces(zero->graph, u, pieces) - 1; k >= 0; k--)
-            count += zero->partition.piece_count[pieces[k]];
+            count += zero_part_of_unit(zero, pieces[k], u).count;
         zero->compute_count = count > zero->compute_count ? count : zero->compute_count;
     }
     return device_alloc(zero->ops->device, MEM_SLOTS, "params of a unit",

@@ -159,30 +159,33 @@ static void clear(struct stream *stream, double *blocks, int64_t elements)
     device_zero(stream, blocks, (size_t)(elements / OPS_BLOCK) * sizeof *blocks);
 }
 
-void noise_add(struct zero *zero, struct stream *stream, int piece, const struct zero_use *use,
-               const void *gradients, int active, int64_t round)
+void noise_add(struct zero *zero, struct stream *stream, struct piece_range range,
+               const struct zero_use *use, const void *gradients, int active, int64_t round)
 {
-    struct zero_range part = own_part(zero, piece);
+    struct zero_range part = {range.first, range.count};
     if (!use->squares)
         return;
+    double *squares = use->squares + (range.first - own_part(zero, range.piece).first) / OPS_BLOCK;
     if (round == 0)
-        clear(stream, use->squares, part.count);
+        clear(stream, squares, part.count);
     for (int worker = 0; worker < active; worker++)
-        add_squares(zero, stream, piece, part, zero_at(gradients, zero->type, worker * part.count),
-                    zero->type, zero->weights[round * zero->roster.workers + worker], use->squares);
+        add_squares(zero, stream, range.piece, part,
+                    zero_at(gradients, zero->type, worker * part.count), zero->type,
+                    zero->weights[round * zero->roster.workers + worker], squares);
 }
 
-void noise_add_local(struct zero *zero, int piece, const struct zero_use *use, const void *gradient,
-                     int64_t round)
+void noise_add_local(struct zero *zero, struct piece_range range, const struct zero_use *use,
+                     const void *gradient, int64_t round)
 {
-    struct zero_range whole = {0, zero->partition.piece_count[piece]};
+    struct zero_range part = {range.first, range.count};
     int64_t m = roster_micro_batch(&zero->roster, zero->micro_batches, round);
     if (!use->local_squares)
         return;
+    double *squares = use->local_squares + range.first / OPS_BLOCK;
     if (round == 0)
-        clear(zero->stream, use->local_squares, whole.count);
-    add_squares(zero, zero->stream, piece, whole, gradient, zero->ops->type, zero->weights[m],
-                use->local_squares);
+        clear(zero->stream, squares, part.count);
+    add_squares(zero, zero->stream, range.piece, part, gradient, zero->ops->type, zero->weights[m],
+                squares);
 }
 
 void noise_send_local(struct zero *zero, int piece, const struct zero_use *use)

@@ -88,27 +88,28 @@ static const void *piece_params(struct zero *zero, int piece, int entry)
     return zero->slot_at[r->slot];
 }
 
-/* Offset of `piece` in a slot of unit u. The unit's pieces are consecutive there: all of them or,
- * for gradients, those that it writes. */
-static int64_t slot_offset(const struct zero *zero, int piece, int u, bool gradients)
+/* Offset of `piece` in the fp32 params or gradients of unit u. The unit's parts of its pieces are
+ * consecutive there: of all of them or, for gradients, of those that it writes. */
+static int64_t work_offset(const struct zero *zero, int piece, int u, bool gradients)
 {
     int pieces[UNIT_MAX_USES], count = unit_pieces(zero->graph, u, pieces);
     int64_t offset = 0;
     for (int k = 0; k < count && pieces[k] < piece; k++)
         if (!gradients || unit_writes_piece(zero->graph, u, pieces[k]))
-            offset += zero->partition.piece_count[pieces[k]];
+            offset += zero_part_of_unit(zero, pieces[k], u).count;
     return offset;
 }
 
-/* The params of `piece` for a pass, in the compute type. */
-static const void *compute_params(struct zero *zero, int piece, int u, int entry)
+/* The params of unit u's part of a piece for a pass, in the compute type. */
+static const void *compute_params(struct zero *zero, struct piece_range part, int u, int entry)
 {
-    const void *params = piece_params(zero, piece, entry);
+    const void *params = zero_at(piece_params(zero, part.piece, entry), zero->type, part.first);
+    int64_t used = zero->partition.piece_used[part.piece] - part.first;
     if (!zero_widens(zero))
         return params;
-    float *wide = zero->compute_slot + slot_offset(zero, piece, u, false);
+    float *wide = zero->compute_slot + work_offset(zero, part.piece, u, false);
     ops_cast(zero->ops, zero->stream, wide, DTYPE_F32, params, zero->type,
-             zero->partition.piece_used[piece]);
+             used < part.count ? used : part.count);
     return wide;
 }
 
@@ -127,12 +128,13 @@ void zero_acquire(struct zero *zero, int u, enum pass pass, struct unit_run *run
     for (int k = 0; k < count; k++) {
         if (!unit_uses_piece(zero->graph, u, reads, pieces[k]))
             continue;
-        const void *params = compute_params(zero, pieces[k], u, entry);
+        struct piece_range part = zero_part_of_unit(zero, pieces[k], u);
+        const void *params = compute_params(zero, part, u, entry);
         for (int use = 0; use < unit->use_count; use++) {
             int param = unit->uses[use];
             if (zero->graph->params[param].piece == pieces[k] && unit_reads(unit, pass, use))
-                run->params[use] =
-                    zero_at(params, zero->ops->type, zero->partition.param_offset[param]);
+                run->params[use] = zero_at(params, zero->ops->type,
+                                           zero->partition.param_offset[param] - part.first);
         }
     }
 }
@@ -179,58 +181,48 @@ void zero_release(struct zero *zero, int u, enum pass pass)
 
 /* --- gradients ------------------------------------------------------------------------------ */
 
-static struct zero_use *find_use(struct zero *zero, int piece, int u)
-{
-    struct zero_piece *p = &zero->pieces[piece];
-    for (int k = 0; k < p->use_count; k++)
-        if (p->uses[k].unit == u)
-            return &p->uses[k];
-    return NULL;
-}
-
-static struct gradient_slot *slot_of_unit(struct zero *zero, int u)
-{
-    return &zero->gradient_slots[zero_alone(zero) ? 0 : u % GRADIENT_SLOTS];
-}
-
 /* A worker sends the sum of its own micro-batches from where it is. */
 static bool sends_local(const struct zero *zero, const struct zero_use *use)
 {
     return use->local && zero_local_is_sent(zero);
 }
 
-/* Where the gradient of `piece` by unit u is sent from. */
-static void *wire_address(struct zero *zero, int piece, int u)
+/* Where a gradient of `piece` is sent from. */
+static void *wire_address(struct zero *zero, int piece, const struct zero_use *use)
 {
-    struct zero_use *use = find_use(zero, piece, u);
     if (zero_sum_is_gradient(zero, piece, use))
         return use->sum;
     if (use->full)
         return use->full;
     if (sends_local(zero, use))
         return use->local;
-    return zero_at(slot_of_unit(zero, u)->at, zero->type, slot_offset(zero, piece, u, true));
+    return zero_at(zero->gradient_slots[use->slot].at, zero->type, use->slot_offset);
+}
+
+static void *wire_part(struct zero *zero, struct piece_range part, const struct zero_use *use)
+{
+    return zero_at(wire_address(zero, part.piece, use), zero->type, part.first);
 }
 
 static struct event *wire_free(struct zero *zero, const struct zero_use *use)
 {
-    return use->full ? use->free : slot_of_unit(zero, use->unit)->free;
+    return use->full ? use->free : zero->gradient_slots[use->slot].free;
 }
 
-/* Where this rank's micro-batch of `round` writes the gradient of `piece` by unit u, in the compute
- * type. */
-static void *gradient_address(struct zero *zero, int piece, int u, int64_t round)
+/* Where this rank's micro-batch of `round` writes the gradient of unit u's part of a piece, in the
+ * compute type. */
+static void *gradient_address(struct zero *zero, struct piece_range part, int u, int64_t round)
 {
-    struct zero_use *use = find_use(zero, piece, u);
+    struct zero_use *use = zero_find_use(zero, part.piece, u);
     CHECK(use != NULL);
     enum dtype type = zero->ops->type;
     if (use->local && type == zero->sum_type && round == 0)
-        return use->local;
+        return zero_at(use->local, type, part.first);
     if (sends_local(zero, use) || zero_widens(zero))
-        return zero_at(zero->gradient_work, type, slot_offset(zero, piece, u, true));
-    if (zero_alone(zero) && zero_use_type(zero, piece, use) == zero->type && round == 0)
-        return use->sum;
-    return wire_address(zero, piece, u);
+        return zero_at(zero->gradient_work, type, work_offset(zero, part.piece, u, true));
+    if (zero_alone(zero) && zero_use_type(zero, part.piece, use) == zero->type && round == 0)
+        return zero_at(use->sum, zero->type, part.first);
+    return wire_part(zero, part, use);
 }
 
 void zero_grads(struct zero *zero, int u, enum pass pass, int64_t round, struct unit_run *run)
@@ -242,42 +234,51 @@ void zero_grads(struct zero *zero, int u, enum pass pass, int64_t round, struct 
         if (!unit_writes(unit, pass, use))
             continue;
         zero_update_piece(zero, piece); /* its gradient may be in the memory of this one */
-        const struct zero_use *sent = find_use(zero, piece, u);
+        const struct zero_use *sent = zero_find_use(zero, piece, u);
         if (!zero_alone(zero) && (!zero_widens(zero) || sends_local(zero, sent)))
             stream_wait(zero->stream, wire_free(zero, sent));
-        run->grads[use] = zero_at(gradient_address(zero, piece, u, round), zero->ops->type,
-                                  zero->partition.param_offset[param]);
+        struct piece_range part = zero_part_of_unit(zero, piece, u);
+        run->grads[use] = zero_at(gradient_address(zero, part, u, round), zero->ops->type,
+                                  zero->partition.param_offset[param] - part.first);
     }
 }
 
 /* Round this rank's contribution once, to where it is sent from. Passes in 16 bits write it there
  * themselves. */
-static void round_gradient(struct zero *zero, int piece, struct zero_use *use, int64_t round)
+static void round_gradient(struct zero *zero, struct piece_range part, int u, int64_t round)
 {
-    const void *from = use->local ? use->local : gradient_address(zero, piece, use->unit, round);
+    struct zero_use *use = zero_find_use(zero, part.piece, u);
+    const void *from = use->local ? zero_at(use->local, zero->sum_type, part.first)
+                                  : gradient_address(zero, part, u, round);
     if (use->local ? sends_local(zero, use) : !zero_widens(zero))
         return;
     if (!zero_alone(zero))
         stream_wait(zero->stream, wire_free(zero, use));
-    ops_cast(zero->ops, zero->stream, wire_address(zero, piece, use->unit), zero->type, from,
-             use->local ? zero->sum_type : DTYPE_F32, zero->partition.piece_count[piece]);
+    ops_cast(zero->ops, zero->stream, wire_part(zero, part, use), zero->type, from,
+             use->local ? zero->sum_type : DTYPE_F32, part.count);
 }
 
-static void send_gradient(struct zero *zero, int piece, struct zero_use *use, int64_t round)
+/* Send the gradient when unit u is the last of its units that writes it. */
+static void send_gradient(struct zero *zero, int piece, int u, int64_t round)
 {
-    const void *from = zero->worker ? wire_address(zero, piece, use->unit) : NULL;
+    struct zero_use *use = zero_find_use(zero, piece, u);
+    if (use->unit != u)
+        return;
+    const void *from = zero->worker ? wire_address(zero, piece, use) : NULL;
     reduce_shards_to_owners(zero, piece, from, round, use);
     if (zero->worker)
         event_record(wire_free(zero, use), zero->reduce_stream);
+    if (zero->config.local)
+        noise_send_local(zero, piece, use);
 }
 
 /* One rank adds its contribution itself, unless it is in the sum already. */
-static void add_own(struct zero *zero, int piece, struct zero_use *use, const void *from,
-                    bool first)
+static void add_own(struct zero *zero, struct piece_range part, const struct zero_use *use,
+                    const void *from, bool first)
 {
-    if (from != use->sum)
-        add_contributions(zero, zero->stream, use->sum, from, 1, zero->partition.piece_count[piece],
-                          first);
+    void *sum = zero_at(use->sum, zero_use_type(zero, part.piece, use), part.first);
+    if (from != sum)
+        add_contributions(zero, zero->stream, sum, from, 1, part.count, first);
 }
 
 static bool has_gradient(const struct zero *zero, int64_t round)
@@ -287,41 +288,42 @@ static bool has_gradient(const struct zero *zero, int64_t round)
 
 /* Gradients stay on the worker until the last round; then their sum is sent as if it were a single
  * gradient. Each addition is formed in fp32 and rounded once to the type of sums. */
-static void reduce_local(struct zero *zero, int piece, struct zero_use *use, int64_t round)
+static void reduce_local(struct zero *zero, struct piece_range part, int u, int64_t round)
 {
-    int64_t count = zero->partition.piece_count[piece];
+    struct zero_use *use = zero_find_use(zero, part.piece, u);
     enum dtype type = zero->ops->type, sum = zero->sum_type;
     if (has_gradient(zero, round)) {
-        const void *from = gradient_address(zero, piece, use->unit, round);
-        noise_add_local(zero, piece, use, from, round);
-        if (from != use->local && round == 0) /* otherwise the first is there already */
-            ops_cast(zero->ops, zero->stream, use->local, sum, from, type, count);
-        else if (from != use->local)
-            device_accumulate(zero->stream, use->local, sum, from, type, count);
+        const void *from = gradient_address(zero, part, u, round);
+        void *local = zero_at(use->local, sum, part.first);
+        noise_add_local(zero, part, use, from, round);
+        if (from != local && round == 0) /* otherwise the first is there already */
+            ops_cast(zero->ops, zero->stream, local, sum, from, type, part.count);
+        else if (from != local)
+            device_accumulate(zero->stream, local, sum, from, type, part.count);
     }
     if (round + 1 < roster_rounds(&zero->roster, zero->micro_batches))
         return;
     if (has_gradient(zero, 0))
-        round_gradient(zero, piece, use, round);
+        round_gradient(zero, part, u, round);
     if (zero_alone(zero))
-        add_own(zero, piece, use, wire_address(zero, piece, use->unit), true);
+        add_own(zero, part, use, wire_part(zero, part, use), true);
     else
-        send_gradient(zero, piece, use, 0);
-    noise_send_local(zero, piece, use);
+        send_gradient(zero, part.piece, u, 0);
 }
 
-static void reduce_each(struct zero *zero, int piece, struct zero_use *use, int64_t round)
+static void reduce_each(struct zero *zero, struct piece_range part, int u, int64_t round)
 {
     if (has_gradient(zero, round))
-        round_gradient(zero, piece, use, round);
+        round_gradient(zero, part, u, round);
     if (!zero_alone(zero)) {
-        send_gradient(zero, piece, use, round);
+        send_gradient(zero, part.piece, u, round);
         return;
     }
-    const void *from = zero_widens(zero) ? wire_address(zero, piece, use->unit)
-                                         : gradient_address(zero, piece, use->unit, round);
-    noise_add(zero, zero->stream, piece, use, from, 1, round);
-    add_own(zero, piece, use, from, round == 0);
+    struct zero_use *use = zero_find_use(zero, part.piece, u);
+    const void *from =
+        zero_widens(zero) ? wire_part(zero, part, use) : gradient_address(zero, part, u, round);
+    noise_add(zero, zero->stream, part, use, from, 1, round);
+    add_own(zero, part, use, from, round == 0);
 }
 
 void zero_reduce(struct zero *zero, int u, enum pass pass, int64_t round)
@@ -329,14 +331,14 @@ void zero_reduce(struct zero *zero, int u, enum pass pass, int64_t round)
     uint32_t writes = zero->graph->units[u].type->writes[pass];
     int pieces[UNIT_MAX_USES], count = unit_pieces(zero->graph, u, pieces);
     for (int k = 0; k < count; k++) {
-        int piece = pieces[k];
-        if (!unit_uses_piece(zero->graph, u, writes, piece))
+        if (!unit_uses_piece(zero->graph, u, writes, pieces[k]))
             continue;
-        zero_update_piece(zero, piece); /* an idle rank has not called zero_grads */
+        zero_update_piece(zero, pieces[k]); /* an idle rank has not called zero_grads */
+        struct piece_range part = zero_part_of_unit(zero, pieces[k], u);
         if (zero->config.local)
-            reduce_local(zero, piece, find_use(zero, piece, u), round);
+            reduce_local(zero, part, u, round);
         else
-            reduce_each(zero, piece, find_use(zero, piece, u), round);
+            reduce_each(zero, part, u, round);
     }
 }
 

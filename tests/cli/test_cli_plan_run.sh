@@ -7,12 +7,14 @@ command -v python3 >/dev/null || skip_all "python3 is not installed"
 unset SIFR_RUN_THREADS
 make_text >text.txt
 keys=("${small[@]}" --data.path=text.txt --train.steps=3 --train.eval_every=0 --train.global_batch=20)
-for stage in 0 3; do
-    ok "$sifr" plan "${keys[@]}" -n 2 --zero.stage=$stage --json
+for layout in '0' '3' '0 --zero.bucket=20k' '3 --zero.unit_layers=2' '3 --zero.bucket=1M' '2 --zero.bucket=5k --zero.unit_layers=2'; do
+    read -r stage messages <<<"$layout"
+    [ -n "$messages" ] && run=run || run=run$stage
+    ok "$sifr" plan "${keys[@]}" -n 2 --zero.stage=$stage $messages --json
     mv out plan.json
-    ok "$sifr" train "${keys[@]}" -n 2 --zero.stage=$stage --out=run$stage --quiet
+    ok "$sifr" train "${keys[@]}" -n 2 --zero.stage=$stage $messages --out=$run --fresh --quiet
     # The plan counts neither the data nor the memory of MPI.
-    python3 - "$stage" run$stage/metrics.jsonl <<'PY' || fail "stage $stage: the run does not match the plan"
+    python3 - "$stage" $run/metrics.jsonl $run/summary.json <<'PY' || fail "$layout: the run does not match the plan"
 import json, sys
 rank = json.load(open("plan.json"))["stages"][int(sys.argv[1])]["rank"]
 step = json.loads(open(sys.argv[2]).read().split("\n")[1])
@@ -21,6 +23,9 @@ for category, planned in rank["mem"].items():
         assert step["mem"][category] == planned, (category, planned, step["mem"])
 for way, planned in rank["sent"].items():
     assert step["comm"][way] == planned, (way, planned, step["comm"])
+end = json.load(open(sys.argv[3]))
+for way, planned in rank["calls"].items():
+    assert way == "control" or end["calls"][way] == end["steps"] * planned, (way, planned, end["calls"])
 PY
 done
 

@@ -26,6 +26,8 @@ struct rig_config {
     const struct zero_group *groups; /* borrowed */
     int group_count;
     int stage, prefetch, servers, group;
+    int64_t bucket;
+    int unit_layers;
     bool local, noise;
     enum dtype type, sum_type;
     bool stochastic;      /* 16-bit params use stochastic rounding, seeded with RIG_SEED */
@@ -121,9 +123,10 @@ static inline void rig_destroy(struct rig *rig)
     rig->stream = NULL, rig->ops = NULL, rig->device = NULL, rig->comm = NULL;
 }
 
-/* The cut of a pipeline has its own copy of the units, which may be changed. */
+/* Before the graph is cut and its pieces are merged. The units are the model's own table. */
 static inline void rig_lump(struct rig *rig, const struct unit_graph *graph)
 {
+    assert_true(graph->unit_count <= (int)(sizeof rig->lumps / sizeof *rig->lumps));
     for (int u = 0; u < graph->unit_count; u += 2) {
         struct unit_type *type = &rig->lumps[u];
         *type = *graph->units[u].type;
@@ -150,6 +153,8 @@ static inline enum status rig_build(struct rig *rig)
                                .micro_batches = c->micro_batches,
                                .stage = c->stage,
                                .prefetch = c->prefetch,
+                               .bucket = c->bucket,
+                               .unit_layers = c->unit_layers,
                                .servers = c->servers,
                                .shard_group = c->group,
                                .local = c->local,
@@ -188,13 +193,13 @@ static inline enum status rig_build(struct rig *rig)
     struct model_part part;
     TRY(spread_part(rig->env, rig->comm, shape, &parallel, &part));
     TRY(model_create_part(rig->device, &c->model, &part, &rig->model));
-    TRY(spread_create(rig->env, rig->comm, model_graph(rig->model), shape, &parallel,
+    if (c->lumps)
+        rig_lump(rig, model_graph(rig->model));
+    TRY(spread_create(rig->env, rig->comm, model_graph(rig->model), shape, &parallel, &zero,
                       &rig->spread));
     spread_configure_store(&rig->spread, &zero);
     spread_configure_engine(&rig->spread, &engine);
     const struct unit_graph *graph = rig->spread.graph;
-    if (c->lumps)
-        rig_lump(rig, graph);
     TRY(zero_create(rig->ops, rig->stream, rig->spread.copies, graph, &zero, &rig->zero));
     return engine_create(rig->ops, rig->stream, graph, rig->zero, &engine, &rig->engine);
 }

@@ -96,6 +96,20 @@ static void test_local(void **state)
     }
 }
 
+/* The library moves whole reduce shards: gradients are not split into messages, only merged. */
+static void test_buckets(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        struct rig_config config = config_of(stage, 3);
+        config.bucket = 3000;
+        config.unit_layers = 2;
+        assert_true(run_both(config, 3, true));
+        config.micro_batches = 5; /* a rank is idle in the second round */
+        assert_true(run_both(config, 3, false));
+    }
+}
+
 static void *expect_refusal(void *argument)
 {
     struct env env = testing_env(1);
@@ -135,8 +149,11 @@ static void test_not_used(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_round), cmocka_unit_test(test_more_rounds),
-        cmocka_unit_test(test_local),     cmocka_unit_test(test_noise_is_refused),
+        cmocka_unit_test(test_one_round),
+        cmocka_unit_test(test_more_rounds),
+        cmocka_unit_test(test_local),
+        cmocka_unit_test(test_buckets),
+        cmocka_unit_test(test_noise_is_refused),
         cmocka_unit_test(test_not_used),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

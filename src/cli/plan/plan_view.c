@@ -21,6 +21,13 @@ static int64_t sent_bytes(const struct plan_rank *rank)
            rank->sent[TRAFFIC_PIPE];
 }
 
+/* Calls for the same purposes. */
+static int64_t calls_of(const struct plan_rank *rank)
+{
+    return rank->calls[TRAFFIC_GATHER] + rank->calls[TRAFFIC_REDUCE] + rank->calls[TRAFFIC_MUON] +
+           rank->calls[TRAFFIC_PIPE];
+}
+
 /* Params that a PP stage borrows have their optimizer state in another PP stage. */
 static double state_formula(const struct plan_view *view, const struct plan_rank *rank, int stage)
 {
@@ -121,12 +128,12 @@ static void heading(struct cli *cli, struct text *text, const struct plan_view *
 }
 
 /* The other rows: the PP stage that needs most memory, which the rows below are about; the share of
- * unsharded model state; whether it fits. */
-enum words { WORDS_PP_STAGE, WORDS_SHARE, WORDS_FITS };
+ * unsharded model state; whether it fits; how many calls the traffic takes. */
+enum words { WORDS_PP_STAGE, WORDS_SHARE, WORDS_FITS, WORDS_CALLS };
 
 static void words_row(struct text *text, const struct plan_view *view, bool server, enum words row)
 {
-    static const char *const labels[] = {"PP stage", "  of unsharded", "fits"};
+    static const char *const labels[] = {"PP stage", "  of unsharded", "fits", "  in calls"};
     char word[32];
     text_printf(text, "  %-18s", labels[row]);
     for (int s = 0; s < PLAN_ZERO_STAGES; s++) {
@@ -137,6 +144,8 @@ static void words_row(struct text *text, const struct plan_view *view, bool serv
         else if (row == WORDS_SHARE)
             snprintf(word, sizeof word, "%.1f %%",
                      100.0 * (double)plan_state_bytes(rank) / (double)view->plan->unsharded_bytes);
+        else if (row == WORDS_CALLS)
+            snprintf(word, sizeof word, "%lld", (long long)calls_of(rank));
         else
             snprintf(word, sizeof word, plan_fits(stage, view->memory_bytes) ? "yes" : "no");
         cell(text, stage->possible ? word : "-");
@@ -168,6 +177,7 @@ static void rank_tables(struct cli *cli, struct text *text, const struct plan_vi
                   purpose);
     bytes_row(text, view, server, "sum", ROW_SENT, 0);
     bytes_row(text, view, server, "  by the formula", ROW_SENT_FORMULA, 0);
+    words_row(text, view, server, WORDS_CALLS);
     if (view->request->parallel.tp > 1) {
         bytes_row(text, view, server, traffic_word(TRAFFIC_TENSOR), ROW_PURPOSE, TRAFFIC_TENSOR);
         bytes_row(text, view, server, "  by the formula", ROW_TENSOR_FORMULA, 0);
@@ -406,6 +416,10 @@ static void json_rank(struct json_out *json, const struct plan_view *view, const
     json_out_open(json, "sent", '{');
     for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++)
         json_out_int(json, traffic_word((enum traffic_purpose)purpose), rank->sent[purpose]);
+    json_out_close(json, '}');
+    json_out_open(json, "calls", '{');
+    for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++)
+        json_out_int(json, traffic_word((enum traffic_purpose)purpose), rank->calls[purpose]);
     json_out_close(json, '}');
     json_out_int(json, "sent_bytes", sent_bytes(rank));
     json_out_real(json, "sent_formula_bytes", figure(view, rank, stage, ROW_SENT_FORMULA, 0));

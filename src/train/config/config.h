@@ -60,6 +60,8 @@ struct machine_config {
 struct ranks_config {
     int stage; /* ZeRO stage */
     int64_t prefetch, servers;
+    int64_t bucket;      /* bytes of a message; 0 = a piece of the model */
+    int64_t unit_layers; /* layers of a piece */
     int64_t shard_group; /* ranks that hold one copy of the state; 0 = all */
     int accumulate;      /* enum run_accumulate */
     int backend;         /* index into comm_backend_words */

@@ -73,6 +73,16 @@ static void add_gpu(struct text *text, const struct trainer_summary *summary)
     add_known(text, "temperature_c", gauges->celsius);
 }
 
+static void add_purposes(struct text *text, const char *key,
+                         const int64_t values[TRAFFIC_PURPOSE_COUNT])
+{
+    text_printf(text, ",\n  \"%s\": {", key);
+    for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++)
+        text_printf(text, "%s\"%s\": %lld", purpose > 0 ? ", " : "",
+                    traffic_word((enum traffic_purpose)purpose), (long long)values[purpose]);
+    text_add(text, "}");
+}
+
 static void add_ranks(struct text *text, const struct trainer_summary *summary)
 {
     const struct traffic *t = &summary->traffic;
@@ -80,11 +90,8 @@ static void add_ranks(struct text *text, const struct trainer_summary *summary)
     add_int(text, "state_bytes", (int64_t)summary->state_bytes);
     add_int(text, "whole_state_bytes", (int64_t)summary->whole_bytes);
     add_int(text, "state_rank", summary->state_rank);
-    text_add(text, ",\n  \"sent\": {");
-    for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++)
-        text_printf(text, "%s\"%s\": %lld", purpose > 0 ? ", " : "",
-                    traffic_word((enum traffic_purpose)purpose), (long long)t->sent[purpose]);
-    text_add(text, "}");
+    add_purposes(text, "sent", t->sent);
+    add_purposes(text, "calls", t->calls);
     add_real(text, "comm_seconds", t->in_flight);
     add_real(text, "comm_waited", t->waited);
     add_real(text, "comm_stalled", t->stalled);
