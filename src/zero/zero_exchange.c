@@ -80,6 +80,7 @@ static enum status open_ranks_of_stage(struct zero *zero)
     comm_set_lane(zero->reduce_comm, &trace_lane_reduce);
     TRY(comm_stream_create(zero->comm, "gather", &zero->gather_stream));
     TRY(comm_stream_create(zero->comm, "reduce", &zero->reduce_stream));
+    TRY(event_create(device, &zero->early));
     return event_create(device, &zero->written);
 }
 

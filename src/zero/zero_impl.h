@@ -169,6 +169,7 @@ struct zero {
                                without a pipeline */
     struct stream *gather_stream, *reduce_stream;
     struct event *written; /* compute has written what is sent next */
+    struct event *early;   /* the sums of all pieces but the late ones are complete */
 
     struct slot_table *walks; /* where params are sharded: one table for every walk */
     int walk_count;
@@ -349,6 +350,12 @@ static inline bool zero_is_learned(const struct zero *zero, int piece)
     return zero->pieces[piece].use_count > 0 && zero_borrowed_from(zero, piece) == UNIT_NO_STAGE;
 }
 
+/* The first unit writes a gradient of the piece, so its sum is complete last. */
+static inline bool zero_is_late(const struct zero *zero, int piece)
+{
+    return zero->pieces[piece].use_count > 0 && zero->pieces[piece].uses[0].unit == 0;
+}
+
 /* One call of its rule updates a batch; Muon's take turns (zero_muon.c). */
 static inline bool zero_in_one_call(const struct zero *zero, int batch)
 {
@@ -443,6 +450,7 @@ enum status norm_create(struct zero *zero);
 /* What the blocks are. */
 enum norm_blocks {
     NORM_SUMS,           /* squares of the summed gradients; those of another phase count as zero */
+    NORM_LATE_SUMS,      /* the same, after norm_form_early: of the late pieces only */
     NORM_SQUARES,        /* the squares of the pieces' first uses (zero_noise.c) */
     NORM_CHANGED_SQUARES /* the same where a piece changes; otherwise those of the last call */
 };
@@ -450,8 +458,8 @@ struct norm_source {
     enum norm_blocks blocks;
     enum unit_phase phase; /* of NORM_SUMS */
 };
-/* The sum of squares of the gradients of one phase. */
-enum status norm_of_sums(struct zero *zero, enum unit_phase phase, double *square_sum);
+/* The sum of squares of the gradients of one phase; `late`: norm_form_early was called before. */
+enum status norm_of_sums(struct zero *zero, enum unit_phase phase, bool late, double *square_sum);
 enum status norm_of_squares(struct zero *zero, enum norm_blocks blocks, double *sum);
 
 /* A sum of many numbers whose bits depend only on their order, not on how they were split. Numbers
@@ -486,6 +494,8 @@ static inline int norm_first_level(struct block_range range)
 /* --- zero_norm_parts.c ---------------------------------------------------------------------- */
 /* Count and allocate the parts. The blocks are numbered. */
 enum status norm_parts_create(struct zero *zero);
+/* Enqueue the parts of the pieces that are not late, in PHASE_MAIN. */
+void norm_form_early(struct zero *zero);
 /* Copy all parts of this rank to the host. */
 enum status norm_read_parts(struct zero *zero, struct norm_source source);
 /* zero->nodes = this rank's nodes, in block order. */

@@ -508,6 +508,7 @@ void zero_memory_free(struct zero *zero)
     free_slots(zero);
     zero_muon_free(zero);
     event_destroy(zero->written);
+    event_destroy(zero->early);
     device_free(device, zero->contributions);
     device_free(device, zero->round_sum);
     device_free(device, zero->segments);

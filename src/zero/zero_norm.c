@@ -343,9 +343,10 @@ static enum status sum_of_tree(struct zero *zero, struct norm_source source, dou
     return settle(zero, pp_stages);
 }
 
-enum status norm_of_sums(struct zero *zero, enum unit_phase phase, double *square_sum)
+enum status norm_of_sums(struct zero *zero, enum unit_phase phase, bool late, double *square_sum)
 {
-    return sum_of_tree(zero, (struct norm_source){.phase = phase}, square_sum);
+    const struct norm_source source = {late ? NORM_LATE_SUMS : NORM_SUMS, phase};
+    return sum_of_tree(zero, source, square_sum);
 }
 
 enum status norm_of_squares(struct zero *zero, enum norm_blocks blocks, double *sum)

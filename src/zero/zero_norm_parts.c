@@ -107,7 +107,7 @@ static void want_blocks(struct zero *zero, struct wanted *wanted, int piece, int
     const struct unit_piece *unit_piece = &zero->graph->pieces[piece];
     const struct zero_use *use = &zero->pieces[piece].uses[0];
     int64_t base = zero->reduce_shard * zero_reduce_shard_count(zero, piece);
-    if (wanted->source.blocks != NORM_SUMS) {
+    if (wanted->source.blocks >= NORM_SQUARES) {
         device_copy(zero->stream, sums, use->squares + first - base / OPS_BLOCK,
                     (size_t)(end - first) * sizeof *sums);
         return;
@@ -183,7 +183,9 @@ static void keep_parts(struct zero *zero, struct block_range range, struct formi
     forming->single += cut.middle - range.first + range.end - cut.tail;
 }
 
-enum status norm_read_parts(struct zero *zero, struct norm_source source)
+/* Enqueue the parts of the pieces that `forms` asks for; the others stay as they are. */
+static void form_all(struct zero *zero, struct norm_source source,
+                     bool (*forms)(const struct zero *zero, int piece))
 {
     struct forming forming = {
         .wanted.source = source, .wide = zero->parts, .single = zero->parts + zero->wide_count};
@@ -191,14 +193,44 @@ enum status norm_read_parts(struct zero *zero, struct norm_source source)
         struct block_range range = norm_reduce_shard_blocks(zero, i, zero->reduce_shard);
         if (!zero_is_learned(zero, i))
             continue;
-        if (source.blocks == NORM_CHANGED_SQUARES && !zero->pieces[i].changes)
-            keep_parts(zero, range, &forming);
-        else
+        if (forms(zero, i))
             form_parts(zero, i, range, &forming);
+        else
+            keep_parts(zero, range, &forming);
     }
     form_wide(zero, &forming);
     CHECK_EQ(forming.wide - zero->parts, zero->wide_count);
     CHECK_EQ(forming.single - zero->parts, zero->part_count);
+}
+
+static bool is_any(const struct zero *zero, int piece)
+{
+    (void)zero, (void)piece;
+    return true;
+}
+
+static bool is_early(const struct zero *zero, int piece)
+{
+    return !zero_is_late(zero, piece);
+}
+
+static bool is_changed(const struct zero *zero, int piece)
+{
+    return zero->pieces[piece].changes;
+}
+
+void norm_form_early(struct zero *zero)
+{
+    if (zero->reduce_shard >= 0)
+        form_all(zero, (struct norm_source){.phase = PHASE_MAIN}, is_early);
+}
+
+enum status norm_read_parts(struct zero *zero, struct norm_source source)
+{
+    form_all(zero, source,
+             source.blocks == NORM_LATE_SUMS         ? zero_is_late
+             : source.blocks == NORM_CHANGED_SQUARES ? is_changed
+                                                     : is_any);
     device_copy(zero->stream, zero->parts_host, zero->parts,
                 (size_t)zero->part_count * sizeof *zero->parts);
     return stream_sync(zero->stream);

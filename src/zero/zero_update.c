@@ -199,11 +199,11 @@ static enum status stand_still(struct zero *zero, struct stream *worker)
     return st;
 }
 
-static void add_uses(struct zero *zero)
+static void add_uses(struct zero *zero, bool late)
 {
     for (int i = 0; zero->reduce_shard >= 0 && i < zero->graph->piece_count; i++) {
         struct zero_piece *piece = &zero->pieces[i];
-        for (int k = 1; k < piece->use_count; k++)
+        for (int k = 1; k < piece->use_count && zero_is_late(zero, i) == late; k++)
             device_accumulate(zero->stream, piece->uses[0].sum, zero_sum_type(zero, i),
                               piece->uses[k].sum, zero_use_type(zero, i, &piece->uses[k]),
                               zero_reduce_shard_count(zero, i));
@@ -326,7 +326,8 @@ static enum status agree_on_bad(struct zero *zero, struct comm *comm, struct zer
 }
 
 /* The norm of each phase that the model has. */
-static enum status find_norms(struct zero *zero, double scale, struct zero_verdict *verdict)
+static enum status find_norms(struct zero *zero, double scale, bool early,
+                              struct zero_verdict *verdict)
 {
     double *const norms[] = {
         [PHASE_MAIN] = &verdict->grad_norm, [PHASE_META] = &verdict->meta_norm};
@@ -334,7 +335,7 @@ static enum status find_norms(struct zero *zero, double scale, struct zero_verdi
         double square_sum;
         if (!unit_has_phase(zero_whole_graph(zero), (enum unit_phase)phase))
             continue;
-        TRY(norm_of_sums(zero, (enum unit_phase)phase, &square_sum));
+        TRY(norm_of_sums(zero, (enum unit_phase)phase, early, &square_sum));
         *norms[phase] = sqrt(square_sum) / scale;
         if (phase == PHASE_MAIN)
             TRY(noise_judge_sum(zero, &verdict->sum_square));
@@ -344,15 +345,36 @@ static enum status find_norms(struct zero *zero, double scale, struct zero_verdi
     return STATUS_OK;
 }
 
+/* Where sums do not change between their arrival and the norm, except that uses are added: the norm
+ * of most pieces is computed while the last sums arrive. */
+static bool judges_early(const struct zero *zero)
+{
+    if (zero_alone(zero) || zero->pipe.comm || zero->tp_group.comm || zero->config.noise ||
+        zero->config.gradient || unit_has_phase(zero->graph, PHASE_META))
+        return false;
+    for (int t = 0; t < zero->graph->tensor_count; t++)
+        if (zero->graph->tensors[t].gated || zero->graph->tensors[t].limit > 0)
+            return false;
+    return true;
+}
+
 enum status zero_judge(struct zero *zero, double scale, const float *statistics,
                        struct zero_verdict *verdict)
 {
+    bool early = judges_early(zero);
     TRY(zero_finish_update(zero)); /* of pieces that no pass has used since */
+    if (early) {
+        stream_wait(zero->stream, zero->early);
+        add_uses(zero, false);
+        norm_form_early(zero);
+    }
     if (!zero_alone(zero))
         TRY(stand_still(zero, zero->reduce_stream));
     *verdict = (struct zero_verdict){.bad_tensor = -1, .bad_index = -1};
     TRY(noise_judge_each(zero, &verdict->each_square));
-    add_uses(zero);
+    if (!early)
+        add_uses(zero, false);
+    add_uses(zero, true);
     if (zero->pipe.comm)
         TRY(add_uses_of_pp_stages(zero));
     noise_add_lent(zero);
@@ -360,7 +382,7 @@ enum status zero_judge(struct zero *zero, double scale, const float *statistics,
     gate_gradients(zero, scale, statistics);
     if (zero->config.gradient && !device_is_dry(zero->ops->device))
         TRY(show_gradients(zero, scale));
-    TRY(find_norms(zero, scale, verdict));
+    TRY(find_norms(zero, scale, early, verdict));
     if (isfinite(verdict->grad_norm) && isfinite(verdict->meta_norm))
         return STATUS_OK;
     TRY(find_own_bad(zero, verdict));

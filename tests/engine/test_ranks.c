@@ -12,6 +12,7 @@ static void test_stages_and_ranks(void **state)
                 struct rig_config config = base_config(llama);
                 config.stage = stage;
                 config.prefetch = ranks % 3;
+                config.noise = (stage + ranks) % 2 == 0;
                 compare(&plain, config, ranks);
             }
         free(plain.params);
@@ -29,6 +30,7 @@ static void test_prefetch_recompute_and_delays(void **state)
             config.prefetch = prefetch;
             config.recompute = recompute;
             config.delays = prefetch % 2 ? 2e-4 : 0;
+            config.noise = recompute == 1;
             compare(&plain, config, 3);
         }
     free(plain.params);
@@ -43,6 +45,7 @@ static void test_servers(void **state)
             struct rig_config config = base_config(1);
             config.stage = stage;
             config.servers = servers;
+            config.noise = (stage + servers) % 2 == 0;
             config.prefetch = 1;
             compare(&plain, config, 2 + servers);
         }
@@ -62,6 +65,7 @@ static void test_shard_groups(void **state)
             config.group = sizes[i][1];
             config.prefetch = 1;
             config.delays = i % 2 ? 1e-4 : 0;
+            config.noise = (stage + (int)i) % 3 == 0;
             compare(&plain, config, sizes[i][0]);
         }
     free(plain.params);
