@@ -398,7 +398,8 @@ size_t zero_snapshot_bytes(const struct zero *zero, int piece)
     return zero->reduce_shard < 0 ? 0 : find_copy(zero, piece, ZERO_STATES, 0);
 }
 
-/* Bytes that are contiguous on both sides are copied in one call. Most tensors of a unit are. */
+/* Bytes of one allocation that are contiguous on both sides are copied in one call. Most tensors of
+ * a unit are. */
 struct copy_run {
     char *to;
     const char *from;
@@ -448,15 +449,17 @@ static enum status copy_piece(struct zero *zero, int piece)
 {
     int first, end;
     size_t bytes = 0;
-    struct copy_run run = {0};
     zero_piece_tensors(zero->graph, piece, &first, &end);
-    for (int s = 0; s < ZERO_STATES; s++)
+    for (int s = 0; s < ZERO_STATES; s++) {
+        struct copy_run run = {0};
         for (int t = first; t < end; t++) {
             enum zero_state state = (enum zero_state)s;
             char *out = zero->pieces[piece].snapshot + place_copy(zero, state, t, &bytes);
             TRY(copy_tensor(zero, state, t, out, &run));
         }
-    copy_now(zero, &run);
+        copy_now(zero, &run); /* the next state may be the next allocation, and a GPU copies no more
+                                 than one at a time */
+    }
     return STATUS_OK;
 }
 
