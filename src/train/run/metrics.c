@@ -306,7 +306,7 @@ static enum status write_events(struct metrics *metrics, const struct trainer_st
 {
     const double gib = 1024.0 * 1024 * 1024;
     double now = clock_wall();
-    enum { ALWAYS = 5, SOMETIMES = 6 };
+    enum { ALWAYS = 5, SOMETIMES = 7 };
     struct tfevents_scalar train[ALWAYS + SOMETIMES] = {
         {"train/loss", (float)step->loss},
         {"train/grad_norm", (float)step->grad_norm},
@@ -318,6 +318,7 @@ static enum status write_events(struct metrics *metrics, const struct trainer_st
         {"perf/mfu", isnan(step->mfu) ? 0 : (float)step->mfu},
         {"GPU/clock_MHz", (float)step->gauges.clock_mhz},
         {"GPU/power_W", (float)step->gauges.watts},
+        {"train/batch", (float)step->batch},
         {"noise/scale", (float)noise_scale_value(&step->noise)},
         {"noise/square", (float)step->noise.square},
         {"noise/trace", (float)step->noise.trace},
