@@ -47,9 +47,9 @@ struct option {
     const char *also; /* "threads": a shorter flag for the same option, --threads=4; or NULL */
     bool hidden;      /* left out of help; for tests */
     bool flag_only;   /* --out, --json: not a YAML key, not in the printed configuration */
-    /* The word for "no value", such as "auto"; NULL = there is always a value. A real is then NaN and
-     * a choice -1; a boolean is an int, and -1. Without a fallback this is the default. YAML also
-     * takes null. In a list, fields without a value are not printed. */
+    /* The word for "no value", such as "auto"; NULL = there is always a value. A real is then NaN
+     * and a choice -1; a boolean is an int, and -1. Without a fallback this is the default. YAML
+     * also takes null. In a list, fields without a value are not printed. */
     const char *unset;
     const char *removed; /* a key of earlier versions: its value is checked by type and ignored
                             (options_warn_removed prints this text); not in help or printed YAML */

@@ -68,8 +68,7 @@ struct command {
     }
 
 extern const struct command command_train, command_plan, command_eval, command_sample,
-    command_tokenize, command_export, command_inspect, command_bench, command_doctor,
-    command_batch;
+    command_tokenize, command_export, command_inspect, command_bench, command_doctor, command_batch;
 
 extern const struct command *const commands[];
 extern const int command_count;

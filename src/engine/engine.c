@@ -176,9 +176,9 @@ static void weigh_micro_batches(struct engine *engine, double count)
     }
 }
 
-/* What the gradients of a step say about |G|^2, the square of the true gradient, and tr S, the trace
- * of the covariance of one sequence's gradient. Micro-batch i has c_i of the step's N labels; its
- * gradient g_i is already divided by N. Of n micro-batches with labels,
+/* What the gradients of a step say about |G|^2, the square of the true gradient, and tr S, the
+ * trace of the covariance of one sequence's gradient. Micro-batch i has c_i of the step's N labels;
+ * its gradient g_i is already divided by N. Of n micro-batches with labels,
  *
  *     each = sum of (N / c_i) |g_i|^2   is |G|^2 + n T / N on average, and
  *     sum  = |sum of g_i|^2             is |G|^2 + T / N,

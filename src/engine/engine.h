@@ -65,8 +65,8 @@ void *engine_input(struct engine *engine, int64_t round, int i);
  * watcher. */
 struct scopes *engine_scopes(struct engine *engine);
 
-/* The parts of the gradient noise scale B = trace / square, as one step sees them: noisy, and without
- * bias. The square may come out negative: average both over steps, then divide. */
+/* The parts of the gradient noise scale B = trace / square, as one step sees them: noisy, and
+ * without bias. The square may come out negative: average both over steps, then divide. */
 struct noise {
     bool known;    /* config.noise of the store, and at least two micro-batches with labels */
     double square; /* of the norm of the true gradient */

@@ -1,8 +1,8 @@
 /* noise_scale -- the gradient noise scale of a run: how large a batch is worth having.
  *
  * B = trace / square, in sequences (struct noise): a batch of B sequences has as much noise as
- * gradient. Both parts are noisy, so each is averaged over steps, then they are divided. The average
- * is the mean of the first NOISE_SCALE_STEPS steps; after that, older steps fade.
+ * gradient. Both parts are noisy, so each is averaged over steps, then they are divided. The
+ * average is the mean of the first NOISE_SCALE_STEPS steps; after that, older steps fade.
  */
 #ifndef ENGINE_NOISE_SCALE_H
 #define ENGINE_NOISE_SCALE_H

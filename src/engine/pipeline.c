@@ -175,9 +175,9 @@ static void act(struct pipeline *p, struct timetable_action a, const char *name)
     }
 }
 
-/* The list is that of the largest step. A smaller one leaves out the last rounds on all stages: what
- * remains of a common order is one, so the laws of timetable.h still hold, and no more buffers are
- * in use. */
+/* The list is that of the largest step. A smaller one leaves out the last rounds on all stages:
+ * what remains of a common order is one, so the laws of timetable.h still hold, and no more buffers
+ * are in use. */
 void pipeline_step(struct pipeline *p)
 {
     const struct timetable *t = &p->table;

@@ -1,9 +1,9 @@
 /* search_points -- enumerates every layout that divides ranks, model and batch, with its bounds.
  *
  * Loops from the outside: tp, pp, chunks, micro-batch, regather, recomputation; then schedule, ZeRO
- * stage, shard groups and where gradients are summed, which need no new sums. Costs of units are computed once for each
- * combination of the outer loops, and only where something may fit: once no layout fits, no larger
- * micro-batch does.
+ * stage, shard groups and where gradients are summed, which need no new sums. Costs of units are
+ * computed once for each combination of the outer loops, and only where something may fit: once no
+ * layout fits, no larger micro-batch does.
  */
 #include "plan/search_impl.h"
 

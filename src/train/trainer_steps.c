@@ -1,7 +1,8 @@
 /* trainer_steps -- the loop. A step reads the next samples of the dataset, in order, as many as its
- * batch has (batch_ramp.h), as micro-batches of the engine. Everything else (evaluation, text samples, records, checkpoints)
- * only reads the state. So the weights after a step depend on the configuration alone, and `struct
- * checkpoint_progress` with the state of the store is all that a run needs to resume.
+ * batch has (batch_ramp.h), as micro-batches of the engine. Everything else (evaluation, text
+ * samples, records, checkpoints) only reads the state. So the weights after a step depend on the
+ * configuration alone, and `struct checkpoint_progress` with the state of the store is all that a
+ * run needs to resume.
  *
  * A skipped step consumes its samples and its step of the schedule, but is no update: AdamW's bias
  * correction counts updates. */

@@ -18,8 +18,8 @@
  * output of the last branch, which has not been added yet. So the addition fuses with the next norm
  * across the boundary of units. Both have the same gradient, so backward carries one tensor.
  *
- * A unit may also hand a *carry* to the next unit: an array that does not depend on the tokens, such
- * as matrices that each layer derives from those of the layer below. The gradient of the carry
+ * A unit may also hand a *carry* to the next unit: an array that does not depend on the tokens,
+ * such as matrices that each layer derives from those of the layer below. The gradient of the carry
  * comes back in the backward walk.
  *
  * A unit may also offer its backward pass in two parts. Pipelines use them: another stage waits for

@@ -1,7 +1,7 @@
 /* unit_merge -- joins adjacent pieces of a graph, so that they are gathered and reduced together.
  *
- *     pieces   wte  b0  b1  b2  b3  b4  head             units = 2, or elements = 2 x those of a block
- *     merged   wte  b0 to b1  b2 to b3  b4  head         several units use one piece
+ *     pieces   wte  b0  b1  b2  b3  b4  head        units = 2, or elements = 2 x those of a block
+ *     merged   wte  b0 to b1  b2 to b3  b4  head    several units use one piece
  *
  * Pieces are joined if the same passes read them and the same passes write their gradients, so that
  * nobody gathers more than it reads, and if each is used by one unit: the same, or the next one.

@@ -43,8 +43,8 @@ struct zero_use {
     double *squares, *local_squares;
 };
 
-/* How a piece is exchanged: in messages of `count` elements of every shard, of which the last may be
- * shorter. Offsets count from the message's first element of shard 0. */
+/* How a piece is exchanged: in messages of `count` elements of every shard, of which the last may
+ * be shorter. Offsets count from the message's first element of shard 0. */
 struct zero_messages {
     int64_t count;
     struct comm_parts each, last;
@@ -403,8 +403,8 @@ static inline bool zero_sum_is_gradient(const struct zero *zero, int piece,
 }
 
 /* --- zero_memory.c -------------------------------------------------------------------------- */
-/* The elements of a piece from the first to the last param that unit u uses: the whole piece, unless
- * several units use different params of it. */
+/* The elements of a piece from the first to the last param that unit u uses: the whole piece,
+ * unless several units use different params of it. */
 struct piece_range zero_part_of_unit(const struct zero *zero, int piece, int u);
 /* The use of a piece that unit u writes; NULL: none. */
 struct zero_use *zero_find_use(struct zero *zero, int piece, int u);
@@ -507,7 +507,8 @@ int64_t norm_answered_count(const struct unit_graph *graph, int param, enum unit
 /* Nothing below does anything without config.noise. */
 enum status noise_create(struct zero *zero);
 void noise_free(struct zero *zero);
-/* Add the squares of the gradients of `active` workers, a range of this rank's reduce shard each. */
+/* Add the squares of the gradients of `active` workers, a range of this rank's reduce shard each.
+ */
 void noise_add(struct zero *zero, struct stream *stream, struct piece_range range,
                const struct zero_use *use, const void *gradients, int active, int64_t round);
 /* With config.local: add those of a range of this worker's gradient, in the type of the ops; and

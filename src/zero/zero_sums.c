@@ -10,8 +10,9 @@
  *     compute     judge | update 0, forward 0 | update 1, forward 1 | update 2, forward 2 | ...
  *
  * Otherwise zero_update itself updates one piece after the other, while the sums of the next ones
- * arrive: with larger shard groups other ranks wait for the new params; Muon's rounds need many pieces;
- * and in a pipeline each PP stage would update after the stages before it, not at the same time.
+ * arrive: with larger shard groups other ranks wait for the new params; Muon's rounds need many
+ * pieces; and in a pipeline each PP stage would update after the stages before it, not at the same
+ * time.
  */
 #include "zero/zero_impl.h"
 

@@ -150,8 +150,8 @@ static void test_out_of_memory(void **state)
     assert_in_range(testing_fail_each(build, NULL), 10, 1000000);
 }
 
-/* 16 sequences on 8 ranks in copies of 2 ranks: 4 copies of 2 micro-batches. Fewer ranks down to one
- * copy, as long as the batch has whole micro-batches. */
+/* 16 sequences on 8 ranks in copies of 2 ranks: 4 copies of 2 micro-batches. Fewer ranks down to
+ * one copy, as long as the batch has whole micro-batches. */
 static void test_growing(void **state)
 {
     struct plan_request request = request_of(8);

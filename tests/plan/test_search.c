@@ -266,7 +266,8 @@ static void test_less_memory_changes_the_choice(void **state)
 }
 
 /* Slow wires and several micro-batches per worker: the first layout sums locally, is faster than
- * sending every micro-batch, and says what it costs. Where each worker has one, nothing is gained. */
+ * sending every micro-batch, and says what it costs. Where each worker has one, nothing is gained.
+ */
 static void test_local_sums_are_found(void **state)
 {
     (void)state;

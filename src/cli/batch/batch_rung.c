@@ -1,5 +1,5 @@
-/* batch_rung -- one rung is a call of `sifr train` with a branch (train.branch): in this process, or
- * with ranks that it starts. So a rung is stopped, saved and resumed as any run. */
+/* batch_rung -- one rung is a call of `sifr train` with a branch (train.branch): in this process,
+ * or with ranks that it starts. So a rung is stopped, saved and resumed as any run. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 enum { MOST_WORDS = 9 };
 
-/* --- an earlier call --------------------------------------------------------------------------- */
+/* --- an earlier call ------------------------------------------------------------------------- */
 
 static enum status compare_config(struct cli *cli, const struct batch *batch,
                                   struct batch_rung *rung, const char *folder)

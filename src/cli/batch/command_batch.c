@@ -1,7 +1,7 @@
 /* command_batch -- from a run to its critical batch size.
  *
- *     RUN/batch/STEP/base.yaml    the configuration that all rungs share: that of the checkpoint, with
- *                                 what this command sets and the keys of the command line
+ *     RUN/batch/STEP/base.yaml    the configuration that all rungs share: that of the checkpoint,
+ *                                 with what this command sets and the keys of the command line
  *     RUN/batch/STEP/cache/       encoded text, shared by the rungs
  *     RUN/batch/STEP/B64/         the run folder of a rung
  *     RUN/batch/STEP/batch.json   the result
@@ -159,8 +159,8 @@ static enum status plan(struct batch_job *job)
 
 /* --- base.yaml ------------------------------------------------------------------------------ */
 
-/* A group with its own lr follows train.lr as a multiple of it. Written as that multiple, it follows
- * the rate of each rung, too. */
+/* A group with its own lr follows train.lr as a multiple of it. Written as that multiple, it
+ * follows the rate of each rung, too. */
 static void scale_groups(struct run_config *config)
 {
     struct optimizer_group *groups = config->optimizer.groups.items;

@@ -1,6 +1,6 @@
 /* plan_batch -- prints steps and time to the same loss against the number of ranks, from the
- * gradient noise scale of a run: a row for each number of ranks, two pictures, and what follows from
- * them. */
+ * gradient noise scale of a run: a row for each number of ranks, two pictures, and what follows
+ * from them. */
 #include <math.h>
 #include <stdio.h>
 #include "cli/json_out.h"

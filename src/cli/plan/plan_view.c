@@ -61,8 +61,8 @@ enum row {
     ROW_TENSOR_FORMULA
 };
 
-/* The figure of a row for one ZeRO stage and a worker or a server; `which` is the memory category or
- * the purpose of the traffic. */
+/* The figure of a row for one ZeRO stage and a worker or a server; `which` is the memory category
+ * or the purpose of the traffic. */
 static double figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
                      enum row row, int which)
 {

@@ -39,8 +39,8 @@ struct plan_noise {
 
 /* --- plan_search.c: `sifr plan --gpus` -------------------------------------------------------- */
 
-/* Turns the given keys into a space of layouts, searches it, and prints the result, with the command
- * that runs the best layout. */
+/* Turns the given keys into a space of layouts, searches it, and prints the result, with the
+ * command that runs the best layout. */
 struct plan_search_asked {
     int64_t gpus, node, memory, top; /* node, memory: 0 = from the profile */
     const char *machine;             /* a preset or a file */

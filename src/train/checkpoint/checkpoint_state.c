@@ -292,7 +292,7 @@ static enum status read_config(const struct reader *r, const json_t *root,
     return mem_strdup(r->env, config, &state->config);
 }
 
-/* --- parsing: optimizers ----------------------------------------------------------------------- */
+/* --- parsing: optimizers --------------------------------------------------------------------- */
 
 static enum status read_kind(const struct reader *r, const char *word, enum optimizer_state *kind)
 {

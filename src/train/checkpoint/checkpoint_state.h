@@ -2,7 +2,8 @@
  * checkpoint with a hash of each chunk; and COMPLETE, the marker with the hash of state.json.
  *
  *     {"format": "sifr checkpoint", "version": 1, "step": 10, "updates": 10, "samples": 80, ...,
- *      "loss_scale": null, "noise": {"steps": 10, "square": 0.2, "trace": 7.5}, "config": "...", "config_xxh3": "...", "data_xxh3": "...", "workers": 2,
+ *      "loss_scale": null, "noise": {"steps": 10, "square": 0.2, "trace": 7.5},
+ *      "config": "...", "config_xxh3": "...", "data_xxh3": "...", "workers": 2,
  *      "optimizer": {"kind": "adamw"}, "arithmetic": 2,
  *      "data_files": {"kinds": "...", "files": 1, "whole_bytes": 154000, "sampled_bytes": 0,
  *                     "samples": 0, "xxh3": "...", "more_xxh3": "...", "times_xxh3": "..."},

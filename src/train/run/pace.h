@@ -1,5 +1,6 @@
 /* pace -- how fast a run goes: the rate of its steps (its median, and an estimate of the remaining
- * time), and the clock, power and temperature of a rank's GPU. Uses fixed memory for any number of steps. */
+ * time), and the clock, power and temperature of a rank's GPU. Uses fixed memory for any number of
+ * steps. */
 #ifndef TRAIN_PACE_H
 #define TRAIN_PACE_H
 #include <stdint.h>

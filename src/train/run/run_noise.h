@@ -9,8 +9,8 @@ struct run_noise {
     int64_t step; /* after which it was measured */
 };
 
-/* The last noise_scale in metrics.jsonl, or else that of summary.json. The run may still be running.
- * STATUS_CONFIG if `folder` has neither file. */
+/* The last noise_scale in metrics.jsonl, or else that of summary.json. The run may still be
+ * running. STATUS_CONFIG if `folder` has neither file. */
 enum status run_noise_find(struct env *env, const char *folder, struct run_noise *noise);
 
 #endif
