@@ -176,8 +176,14 @@ static void note_resumed(struct trainer *t, const char *folder)
     t->summary->tokens = t->done.tokens;
     t->summary->skipped = t->done.skipped;
     t->summary->loss = t->done.loss;
-    if (t->load.branched) /* the folder has no checkpoint yet */
+    if (!t->config->train
+             .noise_scale) /* what was measured before is not that of this run's steps */
+        t->done.noise = (struct noise_scale){0};
+    t->summary->noise = t->done.noise;
+    if (t->load.branched) { /* the folder has no checkpoint yet */
+        t->done.evaluation_due = false;
         return;
+    }
     t->saves.last_step = t->step;
     t->saves.in_fallback = t->load.in_fallback;
     snprintf(t->summary->checkpoint, sizeof t->summary->checkpoint, "%s/step-%" PRId64, folder,
@@ -547,7 +553,8 @@ static enum status finish(struct trainer *t, enum status st, double seconds)
     summary->seconds = seconds;
     summary->tokens_per_second = pace_median(t->pace);
     summary->gauges = gauges_whole(&t->gauges);
-    if (!trainer_is_first(t) || (t->first_step > 0 && !moved)) /* keep the earlier summary */
+    bool news = t->first_step == 0 || moved || t->evaluated_late;
+    if (!trainer_is_first(t) || !news) /* keep the earlier summary */
         return st;
     write_summary(t);
     return st;
@@ -581,6 +588,7 @@ enum status trainer_run(struct env *env, const struct run_config *config,
         double start = clock_seconds();
         if (st == STATUS_OK && is_complete(&t) && trainer_is_first(&t))
             log_complete(&t);
+        st = st == STATUS_OK ? trainer_evaluate_due(&t) : st;
         st = st == STATUS_OK ? trainer_loop(&t) : st;
         st = finish(&t, st, clock_seconds() - start);
         if (st != STATUS_OK && st != STATUS_SAVED && st != STATUS_DIVERGED)

@@ -52,6 +52,7 @@ struct trainer {
     int64_t first_step; /* the step after which the run resumed; 0 = a new run */
     struct resume_load load;
     struct checkpoint_progress done; /* up to the last step */
+    bool evaluated_late;             /* trainer_evaluate_due has evaluated */
     double flops_per_token;
     struct traffic traffic; /* of the engine, at the last count */
     struct traffic carried; /* of a step, counted after its record: the new parameters */
@@ -86,6 +87,8 @@ static inline int64_t trainer_tokens_left(const struct trainer *t)
 bool trainer_at_stop(const struct trainer *t); /* train.stop_at is reached */
 /* Run all steps that are left; STATUS_STOPPED if the run was asked to stop before. */
 enum status trainer_loop(struct trainer *t);
+/* The run that resumes was stopped in an evaluation: repeat it. */
+enum status trainer_evaluate_due(struct trainer *t);
 /* Begin a phase of the run (engine/scope.h). `words`, followed by the step, tell other ranks what
  * this one does: "evaluation after step 12". `span` is its name in the trace; NULL: it is not
  * drawn, and need not be ended. */

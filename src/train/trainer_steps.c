@@ -196,6 +196,7 @@ static void note_progress(struct trainer *t, const struct engine_result *result)
 {
     struct checkpoint_progress *done = &t->done;
     done->step = t->step;
+    done->evaluation_due = false;
     done->samples += t->batch;
     done->tokens += trainer_step_tokens(t);
     done->scaled = zero_wants_scaling(t->session.zero);
@@ -331,6 +332,7 @@ static enum status advance(struct trainer *t)
     if (st == STATUS_OK && dataset_eval_count(t->data) > 0 && due(t, t->config->train.eval_every)) {
         st = evaluate(t, &val);
         evaluated = st == STATUS_OK && val.tokens > 0;
+        t->done.evaluation_due = st == STATUS_STOPPED;
     }
     /* The record of a step is written even if its evaluation failed. */
     enum status written =
@@ -339,6 +341,17 @@ static enum status advance(struct trainer *t)
     TRY(written);
     if (t->sampler != NULL && due(t, t->config->train.sample_every))
         return sample_text(t);
+    return STATUS_OK;
+}
+
+enum status trainer_evaluate_due(struct trainer *t)
+{
+    struct evaluation val;
+    if (!t->done.evaluation_due || dataset_eval_count(t->data) == 0)
+        return STATUS_OK;
+    TRY(evaluate(t, &val));
+    t->done.evaluation_due = false;
+    t->evaluated_late = true;
     return STATUS_OK;
 }
 

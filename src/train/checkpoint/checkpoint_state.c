@@ -67,6 +67,8 @@ static void add_progress(struct text *text, const struct checkpoint_progress *p)
         text_json_real(text, p->noise.trace);
         text_add(text, "}");
     }
+    if (p->evaluation_due)
+        text_add(text, ",\n  \"evaluation_due\": true");
     text_add(text, ",\n");
 }
 
@@ -251,6 +253,7 @@ static enum status read_progress(const struct reader *r, const json_t *root,
         return FAIL(r->env, FORMAT, "'%s': more skipped steps than steps", r->origin);
     p->loss = json_is_number(loss) ? json_number_value(loss) : NAN;
     TRY(read_noise(r, root, &p->noise));
+    p->evaluation_due = json_is_true(json_object_get(root, "evaluation_due"));
     return read_scale(r, root, p);
 }
 

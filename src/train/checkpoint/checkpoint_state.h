@@ -39,6 +39,7 @@ struct checkpoint_progress {
     bool scaled; /* fp16: `scale` is valid */
     struct loss_scale scale;
     struct noise_scale noise; /* steps 0: not measured */
+    bool evaluation_due;      /* the evaluation after this step was stopped */
 };
 
 struct checkpoint_chunk {
