@@ -274,6 +274,32 @@ static void test_stop_saves_the_model(void **state)
     rig_close(&rig);
 }
 
+/* A run that is stopped in its last evaluation is not done: it evaluates when it resumes. */
+static void test_a_stopped_evaluation_is_repeated(void **state)
+{
+    (void)state;
+    struct run_rig rig;
+    struct seen seen = {.stop_after = 5}, later = {0};
+    struct trainer_callbacks first = watch(&seen), second = watch(&later);
+    struct trainer_summary summary;
+    rig_open(&rig);
+    rig_config(&rig,
+               "train.steps=5 train.noise_scale=true train.micro_batch=2 train.global_batch=4");
+    assert_int_equal(rig_train(&rig, "run", false, &first, &summary), STATUS_SAVED);
+    assert_int_equal(summary.steps, 5);
+    assert_int_equal(seen.evals, 0);
+    assert_true(isfinite(summary.noise.trace) && summary.noise.steps == 5);
+    rig_config(&rig, "train.steps=5 train.micro_batch=2 train.global_batch=4");
+    assert_int_equal(rig_train(&rig, "run", false, &second, &summary), STATUS_OK);
+    assert_int_equal(later.evals, 1);
+    assert_int_equal(summary.noise.steps, 0); /* not measured any more */
+    json_t *json = read_json(&rig, "run/summary.json");
+    assert_string_equal(json_string_value(json_object_get(json, "end")), "done");
+    assert_true(json_is_object(json_object_get(json, "val")));
+    json_decref(json);
+    rig_close(&rig);
+}
+
 static void test_divergence_is_reported(void **state)
 {
     (void)state;
@@ -519,6 +545,7 @@ int main(void)
         cmocka_unit_test(test_micro_batch_sizes_agree),
         cmocka_unit_test(test_stop_saves_the_model),
         cmocka_unit_test(test_stop_before_the_first_step_saves_nothing),
+        cmocka_unit_test(test_a_stopped_evaluation_is_repeated),
         cmocka_unit_test(test_divergence_is_reported),
         cmocka_unit_test(test_divergence_at_the_end),
         cmocka_unit_test(test_divergence_ends_an_fp16_run),
