@@ -82,6 +82,13 @@ cmp -s metrics run/batch/8/B4/metrics.jsonl || fail "a finished rung was trained
 ok "$sifr" batch run "${ladder[@]}" -n 2 --zero.stage=2 --comm.backend=threads --out=two -q
 cmp -s <(result two) <(result run/batch/8) || fail "two ranks differ: $(result two)"
 
+# the threads of the run, unless the number of ranks differs: then train divides the processors
+grep -q '^  threads: 1$' run/batch/8/base.yaml || fail "run.threads: $(grep threads run/batch/8/base.yaml)"
+ok env -u SIFR_RUN_THREADS "$sifr" batch run "${ladder[@]}" --out=three -q
+grep -q '^  threads: 1$' three/base.yaml || fail "the run's threads are lost: $(grep threads: three/base.yaml)"
+ok env -u SIFR_RUN_THREADS "$sifr" batch run "${ladder[@]}" -n 2 --comm.backend=threads --out=three -q
+grep -q '^  threads: 0$' three/base.yaml || fail "the threads of one rank for two: $(grep threads: three/base.yaml)"
+
 # stopped: exit code 75; the same command resumes the rung and has the result of an uninterrupted call
 longer=(--checkpoint=8 --batches=4 --tokens=60000)
 code=0

@@ -99,17 +99,27 @@ static enum status refuse_keys(struct batch_job *job)
 /* Settings of the run that do not suit a rung. Those that the user gives here hold. */
 static const struct {
     const char *key, *value;
-} default_keys[] = {{"train.max_time", ""},        {"train.sample_every", "0"},
-                    {"checkpoint.every", "0"},     {"checkpoint.major", "0"},
-                    {"checkpoint.fallback", ""},   {"run.threads", "0"},
-                    {"train.noise_scale", "false"}};
+} default_keys[] = {{"train.max_time", ""},      {"train.sample_every", "0"},
+                    {"checkpoint.every", "0"},   {"checkpoint.major", "0"},
+                    {"checkpoint.fallback", ""}, {"train.noise_scale", "false"}};
 enum { DEFAULT_KEYS = sizeof default_keys / sizeof *default_keys };
+
+/* The configuration of a run has the threads of a rank, also where run.threads was 0. They suit a
+ * rung with as many ranks; with others, train divides the processors again. */
+static enum status set_threads(struct batch_job *job, int64_t workers)
+{
+    const struct parallel_config *parallel = &job->settings->config.parallel;
+    int64_t ranks = job->settings->n > 0 ? job->settings->n : 1;
+    if (workers * parallel->tp * parallel->pp == ranks)
+        return STATUS_OK;
+    return options_set(job->options, "run.threads", "0", "the number of ranks");
+}
 
 /* The configuration of the checkpoint, below what the user has set. */
 static enum status load_config(struct batch_job *job)
 {
     struct options *options = job->options;
-    bool given[DEFAULT_KEYS];
+    bool given[DEFAULT_KEYS], threads = options_is_set(options, "run.threads");
     struct checkpoint *checkpoint;
     TRY(refuse_keys(job));
     for (int i = 0; i < DEFAULT_KEYS; i++)
@@ -119,6 +129,7 @@ static enum status load_config(struct batch_job *job)
     const struct checkpoint_progress *progress = &checkpoint_state(checkpoint)->progress;
     job->batch.noise_scale = noise_scale_value(&progress->noise);
     job->batch.seen = progress->tokens;
+    int64_t workers = checkpoint_state(checkpoint)->workers;
     enum status st =
         *yaml ? options_load_yaml_text(options, yaml, strlen(yaml), job->batch.checkpoint)
               : FAIL(job->cli->env, CONFIG,
@@ -128,6 +139,8 @@ static enum status load_config(struct batch_job *job)
     for (int i = 0; st == STATUS_OK && i < DEFAULT_KEYS; i++)
         if (!given[i])
             st = options_set(options, default_keys[i].key, default_keys[i].value, "sifr batch");
+    if (st == STATUS_OK && !threads)
+        st = set_threads(job, workers);
     return st;
 }
 
