@@ -128,6 +128,11 @@ ok "$sifr" train "${small[@]}" --train.micro_batch=2 --train.global_batch=8 --tr
     --data.tokenizer=train:300 --out=ramp
 ok "$sifr" batch ramp --batches=8 --tokens=1000
 has '^ +4 .* the run.s own batch$'
+has 'set +--train.global_batch=[48] --train.lr=[0-9.e-]+ --train.batch_ramp= \('
+has '^  B8 +[0-9]+ steps, '
+grep -q '"train.batch_ramp": ""}' ramp/batch/3/batch.json || fail "set: $(cat ramp/batch/3/batch.json)"
+ok "$sifr" batch ramp --batches=8 --tokens=200 --out=short
+has '^  B8 +1 step, '
 expect 2 'train.batch_ramp .*: sifr batch sets this key itself; use --batches' "$sifr" batch ramp --train.batch_ramp=2@1M
 
 # --- mistakes -------------------------------------------------------------------------------------

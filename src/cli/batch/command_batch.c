@@ -158,6 +158,7 @@ static enum status plan(struct batch_job *job)
     TRY(batch_ramp_parse(job->options, job->cli->env, config->train.batch_ramp,
                          config->train.micro_batch, &ramp));
     batch->run_batch = batch_ramp_at(&ramp, batch->seen);
+    batch->ramped = ramp.count > 0;
     batch->micro_batch = config->train.micro_batch;
     batch->context = config->train.context;
     batch->peak = config->train.lr;
@@ -306,7 +307,8 @@ static void say_rung(struct batch_job *job, const struct batch_rung *rung)
     if (rung->diverged)
         snprintf(line, sizeof line, "diverged");
     else
-        snprintf(line, sizeof line, "%" PRId64 " steps, %s tokens: loss %.4f, %s%s", rung->steps,
+        snprintf(line, sizeof line, "%" PRId64 " step%s, %s tokens: loss %.4f, %s%s", rung->steps,
+                 rung->steps == 1 ? "" : "s",
                  text_human_count(human, (double)(rung->steps * rung->batch * job->batch.context)),
                  loss, text_human_seconds(seconds, rung->seconds),
                  rung->reused ? " (of an earlier call)" : "");
