@@ -146,6 +146,17 @@ expect 2 'train.lr \(--train.lr\): sifr batch sets this key itself; use --lr-rul
 expect 2 'SIFR_TRAIN_STEPS.*: sifr batch sets this key itself; use --tokens' env SIFR_TRAIN_STEPS=5 "$sifr" batch run
 expect 2 'was trained for 1024 tokens .* asks for 2048' "$sifr" batch run --checkpoint=8 --batches=4,16 --tokens=2000
 expect 2 'another configuration \(train.beta1: 0.9 -> 0.8\)' "$sifr" batch run "${ladder[@]}" --train.beta1=0.8
+expect 2 'another configuration \(train.eval_batches: [0-9]+ -> 3\)' "$sifr" batch run "${ladder[@]}" --train.eval_batches=3
+expect 2 'another configuration \(data.split: .* -> 0.2\)' "$sifr" batch run "${ladder[@]}" --data.split=0.2
+# the same configuration with other data is another checkpoint; a copy of the run is the same one
+cp -r run copy
+ok "$sifr" batch copy "${ladder[@]}" --out=run/batch/8 -q
+sed 's/fox/cat/' text.txt >swap && cat swap >text.txt
+ok "$sifr" train "${run[@]}" --out=changed
+expect 2 "the rungs in 'run/batch/8' branch from another checkpoint than 'changed/.*step-8'" "$sifr" batch changed "${ladder[@]}" --out=run/batch/8
+mkdir own
+ok "$sifr" train "${run[@]}" --train.steps=2 --out=own/B8
+expect 2 "'own/B8' is a run of its own, not a rung from step 8" "$sifr" batch run "${ladder[@]}" --out=own
 mkdir mine
 echo '{}' >mine/batch.json
 expect 2 'nothing is overwritten; choose another --out' "$sifr" batch run "${ladder[@]}" --out=mine

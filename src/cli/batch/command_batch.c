@@ -22,7 +22,8 @@
 #include "train/data/data_config.h"
 #include "train/data/dataset.h"
 
-#define MADE_BY "# written by sifr batch: the configuration that all rungs share\n"
+#define MADE_BY       "# written by sifr batch: the configuration that all rungs share\n"
+#define BRANCHED_FROM "# checkpoint: "
 
 enum { MOST_RANKS = 65536, YAML_BYTES = 1 << 20 };
 
@@ -212,6 +213,24 @@ static enum status set_cache(struct batch_job *job)
     return st;
 }
 
+/* The checkpoint's COMPLETE has the hash of its state.json, which has those of the configuration,
+ * the data and all tensors: its second line names the checkpoint, wherever it lies. */
+static enum status print_checkpoint(struct batch_job *job, struct text *yaml)
+{
+    struct env *env = job->cli->env;
+    char *path, *marker;
+    size_t bytes;
+    TRY(path_join(env, job->batch.checkpoint, "COMPLETE", &path));
+    enum status st = file_read(env, path, YAML_BYTES, &marker, &bytes);
+    mem_free(env, path);
+    TRY(st);
+    const char *line = marker + strcspn(marker, "\n");
+    line += *line == '\n';
+    text_printf(yaml, BRANCHED_FROM "%.*s\n", (int)strcspn(line, "\n"), line);
+    mem_free(env, marker);
+    return yaml->status;
+}
+
 static enum status print_base(struct batch_job *job, struct text *yaml)
 {
     for (int i = 0; i < SET_KEYS; i++)
@@ -222,14 +241,23 @@ static enum status print_base(struct batch_job *job, struct text *yaml)
     TRY(set_cache(job));
     scale_groups(&job->settings->config);
     text_add(yaml, MADE_BY);
+    TRY(print_checkpoint(job, yaml));
     options_print_yaml(job->options, yaml);
     return yaml->status;
 }
 
-/* Rungs of an earlier call can be used only if they had the same configuration. */
+/* Bytes of the two lines above the configuration. */
+static size_t header_bytes(const char *yaml)
+{
+    size_t first = strcspn(yaml, "\n") + 1;
+    return first + strcspn(yaml + first, "\n") + 1;
+}
+
+/* Rungs of an earlier call can be used only if they had the same configuration and checkpoint. */
 static enum status compare_base(struct batch_job *job, const char *path, const char *here)
 {
-    static const enum config_weight weights[] = {CONFIG_BITS, CONFIG_DATA, CONFIG_SHAPES};
+    static const enum config_weight weights[] = {CONFIG_BITS, CONFIG_DATA, CONFIG_SHAPES,
+                                                 CONFIG_EVAL};
     struct env *env = job->cli->env;
     struct text changes;
     char *there;
@@ -246,6 +274,11 @@ static enum status compare_base(struct batch_job *job, const char *path, const c
                   "the rungs in '%s' have another configuration (%s); give the same keys, or "
                   "another --out",
                   job->batch.out, text_string(&changes));
+    else if (strncmp(there, here, header_bytes(here)) != 0)
+        st = FAIL(env, CONFIG,
+                  "the rungs in '%s' branch from another checkpoint than '%s': of another run, or "
+                  "of the same step trained again; choose another --out",
+                  job->batch.out, job->batch.checkpoint);
     text_free(&changes);
     mem_free(env, there);
     return st;
