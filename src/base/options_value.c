@@ -231,15 +231,20 @@ bool options_read_integer(const char *text, int64_t *value)
     return *c == 0 && !overflow;
 }
 
+/* A decimal number, or an integer as above: 1k, 1_000. */
 static bool read_real(const char *text, double *value)
 {
+    int64_t integer;
     const char *unsigned_text = text + (*text == '-' || *text == '+');
     if (strcmp(unsigned_text, "inf") == 0 || strcmp(unsigned_text, ".inf") == 0) {
         *value = *text == '-' ? -INFINITY : INFINITY;
         return true;
     }
-    if (*text == 0 || text[strspn(text, "0123456789+-.eE")] != 0)
-        return false;
+    if (*text == 0 || text[strspn(text, "0123456789+-.eE")] != 0) {
+        bool read = options_read_integer(text, &integer);
+        *value = read ? (double)integer : 0;
+        return read;
+    }
     locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     if (!plain)
         return false;

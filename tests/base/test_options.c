@@ -88,8 +88,9 @@ static void test_reals(void **state)
         double value;
     } good[] = {{"1", 1},          {"-2.5e-3", -2.5e-3}, {".5", 0.5},
                 {"inf", INFINITY}, {"-.inf", -INFINITY}, {"5e-324", 5e-324},
-                {"1E3", 1000}};
-    static const char *const bad[] = {"", "x", "1x", "nan", "0x1p3", " 1", "1,5", "e", "1e400"};
+                {"1E3", 1000},     {"1k", 1000},         {"1.5k", 1500}};
+    static const char *const bad[] = {"",      "x",  "1x",  "1kk", "nan",
+                                      "0x1p3", " 1", "1,5", "e",   "1e400"};
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         assert_int_equal(set(o, "train.ratio", good[i].text), STATUS_OK);
         assert_true(o->v.train.ratio == good[i].value);

@@ -82,6 +82,13 @@ cmp -s metrics run/batch/8/B4/metrics.jsonl || fail "a finished rung was trained
 ok "$sifr" batch run "${ladder[@]}" -n 2 --zero.stage=2 --comm.backend=threads --out=two -q
 cmp -s <(result two) <(result run/batch/8) || fail "two ranks differ: $(result two)"
 
+# the threads of the run, unless the number of ranks differs: then train divides the processors
+grep -q '^  threads: 1$' run/batch/8/base.yaml || fail "run.threads: $(grep threads run/batch/8/base.yaml)"
+ok env -u SIFR_RUN_THREADS "$sifr" batch run "${ladder[@]}" --out=three -q
+grep -q '^  threads: 1$' three/base.yaml || fail "the run's threads are lost: $(grep threads: three/base.yaml)"
+ok env -u SIFR_RUN_THREADS "$sifr" batch run "${ladder[@]}" -n 2 --comm.backend=threads --out=three -q
+grep -q '^  threads: 0$' three/base.yaml || fail "the threads of one rank for two: $(grep threads: three/base.yaml)"
+
 # stopped: exit code 75; the same command resumes the rung and has the result of an uninterrupted call
 longer=(--checkpoint=8 --batches=4 --tokens=60000)
 code=0
@@ -121,6 +128,11 @@ ok "$sifr" train "${small[@]}" --train.micro_batch=2 --train.global_batch=8 --tr
     --data.tokenizer=train:300 --out=ramp
 ok "$sifr" batch ramp --batches=8 --tokens=1000
 has '^ +4 .* the run.s own batch$'
+has 'set +--train.global_batch=[48] --train.lr=[0-9.e-]+ --train.batch_ramp= \('
+has '^  B8 +[0-9]+ steps, '
+grep -q '"train.batch_ramp": ""}' ramp/batch/3/batch.json || fail "set: $(cat ramp/batch/3/batch.json)"
+ok "$sifr" batch ramp --batches=8 --tokens=200 --out=short
+has '^  B8 +1 step, '
 expect 2 'train.batch_ramp .*: sifr batch sets this key itself; use --batches' "$sifr" batch ramp --train.batch_ramp=2@1M
 
 # --- mistakes -------------------------------------------------------------------------------------
@@ -134,6 +146,17 @@ expect 2 'train.lr \(--train.lr\): sifr batch sets this key itself; use --lr-rul
 expect 2 'SIFR_TRAIN_STEPS.*: sifr batch sets this key itself; use --tokens' env SIFR_TRAIN_STEPS=5 "$sifr" batch run
 expect 2 'was trained for 1024 tokens .* asks for 2048' "$sifr" batch run --checkpoint=8 --batches=4,16 --tokens=2000
 expect 2 'another configuration \(train.beta1: 0.9 -> 0.8\)' "$sifr" batch run "${ladder[@]}" --train.beta1=0.8
+expect 2 'another configuration \(train.eval_batches: [0-9]+ -> 3\)' "$sifr" batch run "${ladder[@]}" --train.eval_batches=3
+expect 2 'another configuration \(data.split: .* -> 0.2\)' "$sifr" batch run "${ladder[@]}" --data.split=0.2
+# the same configuration with other data is another checkpoint; a copy of the run is the same one
+cp -r run copy
+ok "$sifr" batch copy "${ladder[@]}" --out=run/batch/8 -q
+sed 's/fox/cat/' text.txt >swap && cat swap >text.txt
+ok "$sifr" train "${run[@]}" --out=changed
+expect 2 "the rungs in 'run/batch/8' branch from another checkpoint than 'changed/.*step-8'" "$sifr" batch changed "${ladder[@]}" --out=run/batch/8
+mkdir own
+ok "$sifr" train "${run[@]}" --train.steps=2 --out=own/B8
+expect 2 "'own/B8' is a run of its own, not a rung from step 8" "$sifr" batch run "${ladder[@]}" --out=own
 mkdir mine
 echo '{}' >mine/batch.json
 expect 2 'nothing is overwritten; choose another --out' "$sifr" batch run "${ladder[@]}" --out=mine

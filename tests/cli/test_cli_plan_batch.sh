@@ -38,6 +38,11 @@ ok "$sifr" plan "${keys[@]}" -n 8 --parallel.tp=2 --parallel.pp=2 --train.micro_
 has '^      4          32 '
 ! grep -qE '^      2 ' out || fail "fewer ranks than a copy of the model has"
 
+# One row says nothing about more ranks; a scale may have a suffix.
+ok "$sifr" plan "${keys[@]}" --gpus=1 --noise-scale=1k
+has '^noise    scale 1000 sequences, as given$'
+! grep -q doubling out || fail "one row: $(grep doubling out)"
+
 # With a machine: a row for 1, 2, 4, ... and all ranks, each with its best batch and layout.
 ok "$sifr" plan "${keys[@]}" --gpus=6 --noise-scale=192
 has '^cluster  6 ranks on nodes of 8, h100'

@@ -25,7 +25,7 @@ static void test_batches_follow_the_tokens(void **state)
     struct batch_ramp ramp;
     scratch_open(&s);
     assert_int_equal(options_create(&s.env, &options), STATUS_OK);
-    assert_int_equal(parse(&s, options, "16@2k,40@8_000", &ramp), STATUS_OK);
+    assert_int_equal(parse(&s, options, "16@2k, 40@8_000", &ramp), STATUS_OK);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_int_equal(batch_ramp_at(&ramp, cases[i].tokens), cases[i].batch);
     assert_int_equal(batch_ramp_divisor(&ramp), 8);
@@ -81,7 +81,11 @@ static void test_wrong_lists_are_refused(void **state)
         {"16@1.5", "the tokens '1.5' in '16@1.5' are not a whole number above 0"},
         {"16@99999999999G", "are not a whole number above 0"},
         {"16@ 2k", "the tokens ' 2k' in '16@ 2k' are not a whole number above 0"},
+        {"16@2k, ", "an item is empty"},
         {"18@2k", "18 is not a multiple of train.micro_batch 4; try 20"},
+        {"62@2k", "62 is not a multiple of train.micro_batch 4; try 60"},
+        {"60@2k,62@3k", "62 is not a multiple of train.micro_batch 4; leave it out"},
+        {"66@2k", "66 is not a multiple of train.micro_batch 4; leave it out"},
         {"64@2k", "64 is not below train.global_batch 64"},
         {"16@2k,16@3k", "16 follows 16; sizes must grow from item to item"},
         {"16@2k,8@3k", "8 follows 16; sizes must grow from item to item"},

@@ -123,9 +123,10 @@ static void test_every_key_has_its_effect(void **state)
                          "data.tokenizer: bytes", "data.special: true", "data.mix: []"},
         [CONFIG_SHAPES] = {"model.vocab: 1", "model.width: 2", "model.arch: gpt2", "model.tied: no",
                            "sars.rope: true", "model.ff: 3", "model.heads: 3"},
+        [CONFIG_EVAL] = {"train.eval_batches: 4"},
     };
     for (int weight = 0; weight < CONFIG_WEIGHTS; weight++)
-        for (int i = 0; i < 7; i++)
+        for (int i = 0; i < 7 && names[weight][i]; i++)
             assert_int_equal(config_weight_of(names[weight][i]), weight);
 }
 

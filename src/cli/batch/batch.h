@@ -36,6 +36,7 @@ struct batch {                            /* open; strings are borrowed */
     int64_t step;                         /* of the checkpoint */
     int64_t ranks;                        /* 0 = one, without -n */
     int64_t run_batch, micro_batch;       /* sequences; the first at the checkpoint */
+    bool ramped;                          /* the run has a train.batch_ramp */
     int64_t seen;                         /* tokens up to the checkpoint */
     int64_t context;                      /* tokens per sequence */
     double peak, rate;                    /* train.lr of the run, and its rate at the checkpoint */

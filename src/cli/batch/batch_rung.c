@@ -29,8 +29,13 @@ static enum status compare_config(struct cli *cli, const struct batch *batch,
     TRY_OR(undo_options, run_config_bind(options, &there));
     TRY_OR(undo_options, options_load_yaml(options, path));
     const struct train_config *train = &there.train;
-    if (train->global_batch != rung->batch || train->steps != batch->step + rung->steps ||
-        train->lr != rung->lr)
+    if (!*train->branch || train->steps <= batch->step)
+        st = FAIL(env, CONFIG,
+                  "'%s' is a run of its own, not a rung from step %" PRId64
+                  ", and nothing is overwritten; choose another --out",
+                  folder, batch->step);
+    else if (train->global_batch != rung->batch || train->steps != batch->step + rung->steps ||
+             train->lr != rung->lr)
         st =
             FAIL(env, CONFIG,
                  "'%s' was trained for %" PRId64 " tokens at lr %g, and this call asks for %" PRId64

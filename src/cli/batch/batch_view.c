@@ -105,8 +105,8 @@ static void print_advice(struct console *console, const struct batch *batch)
     }
     const struct batch_rung *rung = &batch->rungs[batch->critical], *next = rung + 1;
     const char *bound = bound_of(batch);
-    int used = snprintf(line, sizeof line, "%s%s%" PRId64 " sequences, %s tokens", bound,
-                        *bound ? " " : "", rung->batch,
+    int used = snprintf(line, sizeof line, "%s%s%" PRId64 " sequence%s, %s tokens", bound,
+                        *bound ? " " : "", rung->batch, rung->batch == 1 ? "" : "s",
                         text_human_count(tokens, (double)(rung->batch * batch->context)));
     if (batch->critical == batch->count - 1)
         snprintf(line + used, sizeof line - (size_t)used,
@@ -123,9 +123,10 @@ static void print_advice(struct console *console, const struct batch *batch)
         console_fact(console, "noise", line);
     }
     snprintf(line, sizeof line,
-             "--train.global_batch=%" PRId64 " --train.lr=%.4g (rule %s; the schedule keeps its "
+             "--train.global_batch=%" PRId64 " --train.lr=%.4g%s (rule %s; the schedule keeps its "
              "shape)",
-             rung->batch, peak_of(batch), batch_rule_words[batch->rule]);
+             rung->batch, peak_of(batch), batch->ramped ? " --train.batch_ramp=" : "",
+             batch_rule_words[batch->rule]);
     console_fact(console, "set", line);
 }
 
@@ -189,6 +190,8 @@ static void add_result(struct json_out *json, const struct batch *batch)
     json_out_open(json, "set", '{');
     json_out_int(json, "train.global_batch", rung->batch);
     json_out_real(json, "train.lr", peak_of(batch));
+    if (batch->ramped) /* its sizes belong to the old batch */
+        json_out_string(json, "train.batch_ramp", "");
     json_out_close(json, '}');
 }
 

@@ -22,7 +22,8 @@
 #include "train/data/data_config.h"
 #include "train/data/dataset.h"
 
-#define MADE_BY "# written by sifr batch: the configuration that all rungs share\n"
+#define MADE_BY       "# written by sifr batch: the configuration that all rungs share\n"
+#define BRANCHED_FROM "# checkpoint: "
 
 enum { MOST_RANKS = 65536, YAML_BYTES = 1 << 20 };
 
@@ -99,17 +100,27 @@ static enum status refuse_keys(struct batch_job *job)
 /* Settings of the run that do not suit a rung. Those that the user gives here hold. */
 static const struct {
     const char *key, *value;
-} default_keys[] = {{"train.max_time", ""},        {"train.sample_every", "0"},
-                    {"checkpoint.every", "0"},     {"checkpoint.major", "0"},
-                    {"checkpoint.fallback", ""},   {"run.threads", "0"},
-                    {"train.noise_scale", "false"}};
+} default_keys[] = {{"train.max_time", ""},      {"train.sample_every", "0"},
+                    {"checkpoint.every", "0"},   {"checkpoint.major", "0"},
+                    {"checkpoint.fallback", ""}, {"train.noise_scale", "false"}};
 enum { DEFAULT_KEYS = sizeof default_keys / sizeof *default_keys };
+
+/* The configuration of a run has the threads of a rank, also where run.threads was 0. They suit a
+ * rung with as many ranks; with others, train divides the processors again. */
+static enum status set_threads(struct batch_job *job, int64_t workers)
+{
+    const struct parallel_config *parallel = &job->settings->config.parallel;
+    int64_t ranks = job->settings->n > 0 ? job->settings->n : 1;
+    if (workers * parallel->tp * parallel->pp == ranks)
+        return STATUS_OK;
+    return options_set(job->options, "run.threads", "0", "the number of ranks");
+}
 
 /* The configuration of the checkpoint, below what the user has set. */
 static enum status load_config(struct batch_job *job)
 {
     struct options *options = job->options;
-    bool given[DEFAULT_KEYS];
+    bool given[DEFAULT_KEYS], threads = options_is_set(options, "run.threads");
     struct checkpoint *checkpoint;
     TRY(refuse_keys(job));
     for (int i = 0; i < DEFAULT_KEYS; i++)
@@ -119,6 +130,7 @@ static enum status load_config(struct batch_job *job)
     const struct checkpoint_progress *progress = &checkpoint_state(checkpoint)->progress;
     job->batch.noise_scale = noise_scale_value(&progress->noise);
     job->batch.seen = progress->tokens;
+    int64_t workers = checkpoint_state(checkpoint)->workers;
     enum status st =
         *yaml ? options_load_yaml_text(options, yaml, strlen(yaml), job->batch.checkpoint)
               : FAIL(job->cli->env, CONFIG,
@@ -128,6 +140,8 @@ static enum status load_config(struct batch_job *job)
     for (int i = 0; st == STATUS_OK && i < DEFAULT_KEYS; i++)
         if (!given[i])
             st = options_set(options, default_keys[i].key, default_keys[i].value, "sifr batch");
+    if (st == STATUS_OK && !threads)
+        st = set_threads(job, workers);
     return st;
 }
 
@@ -145,6 +159,7 @@ static enum status plan(struct batch_job *job)
     TRY(batch_ramp_parse(job->options, job->cli->env, config->train.batch_ramp,
                          config->train.micro_batch, &ramp));
     batch->run_batch = batch_ramp_at(&ramp, batch->seen);
+    batch->ramped = ramp.count > 0;
     batch->micro_batch = config->train.micro_batch;
     batch->context = config->train.context;
     batch->peak = config->train.lr;
@@ -198,6 +213,24 @@ static enum status set_cache(struct batch_job *job)
     return st;
 }
 
+/* The checkpoint's COMPLETE has the hash of its state.json, which has those of the configuration,
+ * the data and all tensors: its second line names the checkpoint, wherever it lies. */
+static enum status print_checkpoint(struct batch_job *job, struct text *yaml)
+{
+    struct env *env = job->cli->env;
+    char *path, *marker;
+    size_t bytes;
+    TRY(path_join(env, job->batch.checkpoint, "COMPLETE", &path));
+    enum status st = file_read(env, path, YAML_BYTES, &marker, &bytes);
+    mem_free(env, path);
+    TRY(st);
+    const char *line = marker + strcspn(marker, "\n");
+    line += *line == '\n';
+    text_printf(yaml, BRANCHED_FROM "%.*s\n", (int)strcspn(line, "\n"), line);
+    mem_free(env, marker);
+    return yaml->status;
+}
+
 static enum status print_base(struct batch_job *job, struct text *yaml)
 {
     for (int i = 0; i < SET_KEYS; i++)
@@ -208,14 +241,23 @@ static enum status print_base(struct batch_job *job, struct text *yaml)
     TRY(set_cache(job));
     scale_groups(&job->settings->config);
     text_add(yaml, MADE_BY);
+    TRY(print_checkpoint(job, yaml));
     options_print_yaml(job->options, yaml);
     return yaml->status;
 }
 
-/* Rungs of an earlier call can be used only if they had the same configuration. */
+/* Bytes of the two lines above the configuration. */
+static size_t header_bytes(const char *yaml)
+{
+    size_t first = strcspn(yaml, "\n") + 1;
+    return first + strcspn(yaml + first, "\n") + 1;
+}
+
+/* Rungs of an earlier call can be used only if they had the same configuration and checkpoint. */
 static enum status compare_base(struct batch_job *job, const char *path, const char *here)
 {
-    static const enum config_weight weights[] = {CONFIG_BITS, CONFIG_DATA, CONFIG_SHAPES};
+    static const enum config_weight weights[] = {CONFIG_BITS, CONFIG_DATA, CONFIG_SHAPES,
+                                                 CONFIG_EVAL};
     struct env *env = job->cli->env;
     struct text changes;
     char *there;
@@ -232,6 +274,11 @@ static enum status compare_base(struct batch_job *job, const char *path, const c
                   "the rungs in '%s' have another configuration (%s); give the same keys, or "
                   "another --out",
                   job->batch.out, text_string(&changes));
+    else if (strncmp(there, here, header_bytes(here)) != 0)
+        st = FAIL(env, CONFIG,
+                  "the rungs in '%s' branch from another checkpoint than '%s': of another run, or "
+                  "of the same step trained again; choose another --out",
+                  job->batch.out, job->batch.checkpoint);
     text_free(&changes);
     mem_free(env, there);
     return st;
@@ -293,7 +340,8 @@ static void say_rung(struct batch_job *job, const struct batch_rung *rung)
     if (rung->diverged)
         snprintf(line, sizeof line, "diverged");
     else
-        snprintf(line, sizeof line, "%" PRId64 " steps, %s tokens: loss %.4f, %s%s", rung->steps,
+        snprintf(line, sizeof line, "%" PRId64 " step%s, %s tokens: loss %.4f, %s%s", rung->steps,
+                 rung->steps == 1 ? "" : "s",
                  text_human_count(human, (double)(rung->steps * rung->batch * job->batch.context)),
                  loss, text_human_seconds(seconds, rung->seconds),
                  rung->reused ? " (of an earlier call)" : "");

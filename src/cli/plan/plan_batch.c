@@ -107,13 +107,13 @@ static void conclude(const struct plan_batch_view *view, struct text *text)
     const struct scaling_row *above = first_above(view);
     int enough = scaling_enough(scaling, view->law, little);
     const char *what = view->search ? "time" : "steps";
+    text_add(text, "\n");
     if (enough > 0)
         text_printf(text,
-                    "\nbeyond %d rank%s, doubling the ranks saves less than %.0f %% of the %s\n",
+                    "beyond %d rank%s, doubling the ranks saves less than %.0f %% of the %s\n",
                     enough, enough == 1 ? "" : "s", 100 * little, what);
-    else
-        text_printf(text,
-                    "\nup to %d rank%s, doubling the ranks saves at least %.0f %% of the %s\n",
+    else if (first_that_fits(scaling) < &scaling->rows[scaling->count - 1])
+        text_printf(text, "up to %d rank%s, doubling the ranks saves at least %.0f %% of the %s\n",
                     scaling->rows[scaling->count - 1].ranks,
                     scaling->rows[scaling->count - 1].ranks == 1 ? "" : "s", 100 * little, what);
     if (above)

@@ -97,6 +97,8 @@ enum config_weight config_weight_of(const char *line)
         "model.vocab:",    "model.tied:",       "sars.rope:",   NULL};
     if (starts_with(line, bits))
         return CONFIG_BITS;
+    if (strncmp(line, "train.eval_batches:", 19) == 0)
+        return CONFIG_EVAL;
     if (starts_with(line, free_keys))
         return CONFIG_FREE;
     if (strncmp(line, "data.", 5) == 0)

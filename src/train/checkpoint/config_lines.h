@@ -16,6 +16,7 @@ enum config_weight {
     CONFIG_BITS,   /* the run will differ from an uninterrupted one */
     CONFIG_DATA,   /* as CONFIG_BITS, unless the tokens are the same, for example in moved files */
     CONFIG_SHAPES, /* the state does not fit the model: refused */
+    CONFIG_EVAL,   /* the same bits, and another held-out loss */
     CONFIG_WEIGHTS
 };
 enum config_weight config_weight_of(const char *line);

@@ -43,6 +43,30 @@ static enum status read_item(struct env *env, const char *text, size_t bytes,
     return STATUS_OK;
 }
 
+/* A size instead of the item's, as near above or below as possible: a multiple of the micro-batch
+ * between the size before and the global batch. 0 = there is none. */
+static int64_t find_size(int64_t batch, int64_t before, int64_t micro_batch, int64_t global_batch)
+{
+    int64_t below = batch - batch % micro_batch, above = below + micro_batch;
+    if (before < above && above < global_batch)
+        return above;
+    return before < below && below < global_batch ? below : 0;
+}
+
+static enum status refuse_size(struct env *env, int64_t batch, int64_t before, int64_t micro_batch,
+                               int64_t global_batch)
+{
+    int64_t size = find_size(batch, before, micro_batch, global_batch);
+    if (size > 0)
+        return FAIL(env, CONFIG,
+                    "train.batch_ramp: %lld is not a multiple of train.micro_batch %lld; try %lld",
+                    (long long)batch, (long long)micro_batch, (long long)size);
+    return FAIL(env, CONFIG,
+                "train.batch_ramp: %lld is not a multiple of train.micro_batch %lld; leave it out, "
+                "or lower train.micro_batch",
+                (long long)batch, (long long)micro_batch);
+}
+
 /* `before` is NULL for the first item. */
 static enum status check_item(struct env *env, const struct batch_ramp_item *item,
                               const struct batch_ramp_item *before, int64_t micro_batch,
@@ -50,10 +74,7 @@ static enum status check_item(struct env *env, const struct batch_ramp_item *ite
 {
     long long batch = item->batch;
     if (item->batch % micro_batch != 0)
-        return FAIL(env, CONFIG,
-                    "train.batch_ramp: %lld is not a multiple of train.micro_batch %lld; try %lld",
-                    batch, (long long)micro_batch,
-                    (long long)((item->batch / micro_batch + 1) * micro_batch));
+        return refuse_size(env, item->batch, before ? before->batch : 0, micro_batch, global_batch);
     if (item->batch >= global_batch)
         return FAIL(env, CONFIG,
                     "train.batch_ramp: %lld is not below train.global_batch %lld, with which the "
@@ -83,6 +104,7 @@ enum status batch_ramp_parse(struct options *options, struct env *env, const cha
         most += *c == ',';
     TRY(options_keep_memory(options, most * sizeof *items, &items));
     for (const char *next = text; ramp->count < (int)most; ramp->count++) {
+        next += strspn(next, " ");
         size_t bytes = strcspn(next, ",");
         struct batch_ramp_item *item = &items[ramp->count];
         TRY(read_item(env, next, bytes, item));
