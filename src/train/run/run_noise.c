@@ -12,7 +12,7 @@ static enum status read_object(struct env *env, const char *text, size_t bytes,
                                const char *step_key, struct run_noise *noise)
 {
     struct json_doc doc;
-    if (!memmem(text, bytes, key, sizeof key - 1))
+    if (bytes == 0 || !memmem(text, bytes, key, sizeof key - 1))
         return STATUS_OK;
     enum status st = json_doc_open(env, text, bytes, &RULES, &doc);
     if (st == STATUS_OK) {
