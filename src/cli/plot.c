@@ -181,6 +181,16 @@ static void print_canvas(const struct plot *plot, const struct canvas *c, struct
                 x1);
 }
 
+struct plot plot_on(const struct console *console, int width_max, int height)
+{
+    return (struct plot){.width = console->width < width_max ? console->width : width_max,
+                         .height = height,
+                         .line_on = console_style(console, STYLE_CYAN),
+                         .mark_on = console_style(console, STYLE_YELLOW),
+                         .off = console_style(console, STYLE_PLAIN),
+                         .ascii = console->ascii};
+}
+
 void plot_draw(const struct plot *plot, struct text *text)
 {
     struct canvas canvas = {.cells = plot->width - LABEL, .rows = plot->height - 2};
@@ -241,17 +251,11 @@ int curve_points(const struct curve *curve, struct plot_point *out)
 void curve_draw(const struct curve *curve, const struct plot_point *marks, int mark_count,
                 const struct console *console, struct text *text)
 {
-    enum { HEIGHT = 14, WIDTH_MAX = 96 };
     struct plot_point points[CURVE_POINTS];
-    struct plot plot = {.width = console->width < WIDTH_MAX ? console->width : WIDTH_MAX,
-                        .height = HEIGHT,
-                        .line = points,
-                        .line_count = curve_points(curve, points),
-                        .marks = marks,
-                        .mark_count = mark_count,
-                        .line_on = console_style(console, STYLE_CYAN),
-                        .mark_on = console_style(console, STYLE_YELLOW),
-                        .off = console_style(console, STYLE_PLAIN),
-                        .ascii = console->ascii};
+    struct plot plot = plot_on(console, 96, 14);
+    plot.line = points;
+    plot.line_count = curve_points(curve, points);
+    plot.marks = marks;
+    plot.mark_count = mark_count;
     plot_draw(&plot, text);
 }

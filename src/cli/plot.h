@@ -20,6 +20,8 @@ struct plot {
     bool log_x, log_y; /* logarithmic axes; points with a value that is not positive are skipped */
 };
 
+/* An empty plot in the width, at most `width_max`, and the colours of a console. */
+struct plot plot_on(const struct console *console, int width_max, int height);
 /* Append the picture; each row ends in a newline. Draws nothing with fewer than two points on the
  * line. */
 void plot_draw(const struct plot *plot, struct text *text);

@@ -111,7 +111,7 @@ ok "$sifr" batch noisy "${ladder[@]}" --data.split=0 --out=noise
 has 'loss: of training, mean over the last 512 tokens'
 scale=$(sed -n 's/^{"step":8,.*"noise_scale":\([0-9.e+]*\).*/\1/p' noisy/metrics.jsonl)
 [ -n "$scale" ] || fail "no noise scale in the record of step 8"
-has "noise +B_simple $(printf %.3g "$scale") sequences at step 8"
+has "noise +scale \(B_simple\) $(printf %.3g "$scale") sequences at step 8"
 grep -q '"compared": "train_loss"' noise/batch.json || fail "compared: $(cat noise/batch.json)"
 ok "$sifr" train "${small[@]}" --train.micro_batch=2 --train.global_batch=2 --train.steps=2 --train.lr=10 --train.clip=0 --optimizer.kind=sgd \
     --train.schedule=constant --data.path=text.txt --data.tokenizer=train:300 --out=wild

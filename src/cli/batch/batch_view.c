@@ -54,23 +54,15 @@ static void print_table(struct console *console, const struct batch *batch)
 
 static void print_plot(struct cli *cli, const struct batch *batch)
 {
-    enum { HEIGHT = 10, WIDTH_MAX = 72 };
     struct console *console = cli->console;
     struct plot_point points[BATCH_RUNGS];
     struct text text;
     for (int i = 0; i < batch->count; i++)
         points[i] = (struct plot_point){(double)batch->rungs[i].batch, batch->rungs[i].loss};
-    const struct plot plot = {.width = console->width < WIDTH_MAX ? console->width : WIDTH_MAX,
-                              .height = HEIGHT,
-                              .line = points,
-                              .line_count = batch->count,
-                              .marks = points,
-                              .mark_count = batch->count,
-                              .line_on = console_style(console, STYLE_CYAN),
-                              .mark_on = console_style(console, STYLE_YELLOW),
-                              .off = console_style(console, STYLE_PLAIN),
-                              .ascii = console->ascii,
-                              .log_x = true};
+    struct plot plot = plot_on(console, 72, 10);
+    plot.line = plot.marks = points;
+    plot.line_count = plot.mark_count = batch->count;
+    plot.log_x = true;
     text_init(&text, cli->env);
     plot_draw(&plot, &text);
     if (text.bytes > 0) {
@@ -118,8 +110,8 @@ static void print_advice(struct console *console, const struct batch *batch)
                  next->batch, next->excess);
     console_fact(console, "critical", line);
     if (isfinite(batch->noise_scale)) {
-        snprintf(line, sizeof line, "B_simple %.3g sequences at step %" PRId64, batch->noise_scale,
-                 batch->step);
+        snprintf(line, sizeof line, "scale (B_simple) %.3g sequences at step %" PRId64,
+                 batch->noise_scale, batch->step);
         console_fact(console, "noise", line);
     }
     snprintf(line, sizeof line,

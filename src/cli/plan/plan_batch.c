@@ -204,7 +204,6 @@ enum picture { PICTURE_TIME, PICTURE_STEPS };
 static void draw(const struct cli *cli, const struct plan_batch_view *view, enum picture picture,
                  struct text *text)
 {
-    enum { HEIGHT = 10, WIDTH_MAX = 72 };
     const struct console *console = cli->console;
     const struct scaling *scaling = view->scaling;
     struct plot_point line[SCALING_ROWS], marks[SCALING_ROWS];
@@ -221,18 +220,12 @@ static void draw(const struct cli *cli, const struct plan_batch_view *view, enum
             marks[mark_count++] =
                 (struct plot_point){row->ranks, row->given.seconds / unit->seconds};
     }
-    struct plot plot = {.width = console->width < WIDTH_MAX ? console->width : WIDTH_MAX,
-                        .height = HEIGHT,
-                        .line = line,
-                        .line_count = scaling->count,
-                        .marks = marks,
-                        .mark_count = mark_count,
-                        .line_on = console_style(console, STYLE_CYAN),
-                        .mark_on = console_style(console, STYLE_YELLOW),
-                        .off = console_style(console, STYLE_PLAIN),
-                        .ascii = console->ascii,
-                        .log_x = true,
-                        .log_y = true};
+    struct plot plot = plot_on(console, 72, 10);
+    plot.line = line;
+    plot.line_count = scaling->count;
+    plot.marks = marks;
+    plot.mark_count = mark_count;
+    plot.log_x = plot.log_y = true;
     if (picture == PICTURE_TIME)
         text_printf(
             text, "\n%s to the same loss against ranks: line = best batch, %s = batch %lld\n",
