@@ -2,49 +2,18 @@
  * where more ranks stop to pay. */
 #include <math.h>
 
-#include "engine/rig.h"
 #include "plan/scaling.h"
-
-static const struct machine_profile machine = {
-    .name = "made by hand",
-    .ops.rates = {{1e-6, 2e12, 2e11}, {1e-6, 2e12, 2e11}, {1e-6, 2e12, 2e11}, {1e-6, 2e12, 2e11}},
-    .comm = {.inside = {2e-6, 1e-7, 1e10},
-             .between = {5e-6, 2e-7, 2e9},
-             .node = 4,
-             .exchange = 5e-6,
-             .theft = 0.05,
-             .sum_bytes_per_second = 2e11},
-    .copy_bytes_per_second = 2e11,
-    .has_ops = true,
-    .has_comm = true};
+#include "plan/search_rig.h"
 
 static struct plan_request request_of(int ranks)
 {
-    struct model_config model = rig_llama();
-    model.layers = 4;
-    model.width = 128;
-    model.heads = model.kv_heads = 4;
-    model.head_width = 32;
-    model.ff = 384;
-    model.vocab = 512;
-    model.context = 64;
-    return (struct plan_request){
-        .model = model,
-        .engine = {.micro_batch = 2, .tokens = 64, .micro_batches = 8},
-        .zero = {.optimizer.beta1 = 0.9,
-                 .optimizer.beta2 = 0.95,
-                 .optimizer.eps = 1e-8,
-                 .clip = 1.0,
-                 .prefetch = 1},
-        .parallel = {.tp = 1, .pp = 1, .schedule = TIMETABLE_1F1B},
-        .ops = "cpu",
-        .ranks = ranks,
-        .threads = 1,
-    };
+    return search_request_of(ranks, 4, 128, 2, 8);
 }
 
 static struct search_space space_of(const struct plan_request *request)
 {
+    static struct machine_profile machine;
+    machine = search_machine(1e10, 2e9);
     return (struct search_space){
         .request = request,
         .global_batch = 16,

@@ -2,49 +2,12 @@
  * fixed settings stay, and a hundred thousand ranks need few simulations. */
 #include <math.h>
 
-#include "engine/rig.h"
-#include "plan/search.h"
 #include "plan/search_impl.h"
-
-static struct machine_profile machine_of(double inside, double between)
-{
-    struct ops_rate rate = {1e-6, 2e12, 2e11};
-    return (struct machine_profile){.name = "made by hand",
-                                    .ops.rates = {rate, rate, rate, rate},
-                                    .comm = {.inside = {2e-6, 1e-7, inside},
-                                             .between = {5e-6, 2e-7, between},
-                                             .node = 4,
-                                             .exchange = 5e-6,
-                                             .theft = 0.05,
-                                             .sum_bytes_per_second = 2e11},
-                                    .copy_bytes_per_second = 2e11,
-                                    .has_ops = true,
-                                    .has_comm = true};
-}
+#include "plan/search_rig.h"
 
 static struct plan_request request_of(int ranks)
 {
-    struct model_config model = rig_llama();
-    model.layers = 6;
-    model.width = 256;
-    model.heads = model.kv_heads = 8;
-    model.head_width = 32;
-    model.ff = 768;
-    model.vocab = 1024;
-    model.context = 128;
-    return (struct plan_request){
-        .model = model,
-        .engine = {.micro_batch = 1, .tokens = 128, .micro_batches = 16},
-        .zero = {.optimizer.beta1 = 0.9,
-                 .optimizer.beta2 = 0.95,
-                 .optimizer.eps = 1e-8,
-                 .clip = 1.0,
-                 .prefetch = 1},
-        .parallel = {.tp = 1, .pp = 1, .schedule = TIMETABLE_1F1B},
-        .ops = "cpu",
-        .ranks = ranks,
-        .threads = 1,
-    };
+    return search_request_of(ranks, 6, 256, 1, 16);
 }
 
 static struct search_space space_of(const struct plan_request *request,
@@ -104,7 +67,7 @@ static void test_finds_what_an_exhaustive_search_finds(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
-    struct machine_profile fast = machine_of(1e10, 2e9), slow = machine_of(1e9, 1e8);
+    struct machine_profile fast = search_machine(1e10, 2e9), slow = search_machine(1e9, 1e8);
     struct plan_request request = request_of(8);
     struct search_space space = space_of(&request, &fast);
     space.fixed = (struct search_fixed){.recompute = true, .micro_batch = true, .regather = true};
@@ -156,7 +119,7 @@ static void test_bounds_are_lower_bounds(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
-    struct machine_profile fast = machine_of(1e10, 2e9), slow = machine_of(1e9, 1e8);
+    struct machine_profile fast = search_machine(1e10, 2e9), slow = search_machine(1e9, 1e8);
     struct plan_request request = request_of(8);
     struct search_space space = space_of(&request, &fast);
     check_bounds(&env, &space, 139);
@@ -204,7 +167,7 @@ static void test_optimizers_have_their_own_bounds(void **state)
                  {{.kind = OPTIMIZER_SGD, .momentum = 0.9}, 4, 4},
                  {{.kind = OPTIMIZER_MUON, .momentum = 0.9}, -1, 4}};
     struct env env = testing_env(1);
-    struct machine_profile machine = machine_of(1e10, 2e9);
+    struct machine_profile machine = search_machine(1e10, 2e9);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct plan_request request = request_of(4);
         struct search_space space = space_of(&request, &machine);
@@ -236,7 +199,7 @@ static void test_a_slower_link_changes_the_choice(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
-    struct machine_profile fast = machine_of(1e11, 1e11), slow = machine_of(1e11, 1e11);
+    struct machine_profile fast = search_machine(1e11, 1e11), slow = search_machine(1e11, 1e11);
     struct plan_request request = request_of(8);
     struct search_space space = space_of(&request, &fast);
     slow.comm.inside.bytes_per_second /= 10;
@@ -253,7 +216,7 @@ static void test_less_memory_changes_the_choice(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
-    struct machine_profile machine = machine_of(1e10, 1e9);
+    struct machine_profile machine = search_machine(1e10, 1e9);
     struct plan_request request = request_of(8);
     struct search_space space = space_of(&request, &machine);
     struct search_layout a = best_of(&env, &space);
@@ -272,7 +235,7 @@ static void test_local_sums_are_found(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
-    struct machine_profile machine = machine_of(1e9, 1e8);
+    struct machine_profile machine = search_machine(1e9, 1e8);
     struct plan_request request = request_of(4);
     struct search_space space = space_of(&request, &machine);
     request.zero.stage = 2;
@@ -308,7 +271,7 @@ static void test_fixed_settings_stay(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
-    struct machine_profile machine = machine_of(1e10, 1e9);
+    struct machine_profile machine = search_machine(1e10, 1e9);
     struct plan_request request = request_of(8);
     struct search_space space = space_of(&request, &machine);
     request.parallel.tp = request.parallel.pp = 2;
@@ -344,7 +307,7 @@ static void test_micro_batches_divide_all_steps(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
-    struct machine_profile machine = machine_of(1e10, 1e9);
+    struct machine_profile machine = search_machine(1e10, 1e9);
     struct plan_request request = request_of(1);
     struct search_space space = space_of(&request, &machine);
     space.fixed = (struct search_fixed){.tp = true, .pp = true};
@@ -365,7 +328,7 @@ static void test_each_mesh_is_listed_once(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
-    struct machine_profile machine = machine_of(1e10, 1e9);
+    struct machine_profile machine = search_machine(1e10, 1e9);
     struct plan_request request = request_of(8);
     struct search_space space = space_of(&request, &machine);
     space.fixed.micro_batch = true;
@@ -385,7 +348,7 @@ static void test_limits_of_the_architecture(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
-    struct machine_profile machine = machine_of(1e10, 1e9);
+    struct machine_profile machine = search_machine(1e10, 1e9);
     struct plan_request request = request_of(8);
     request.model = (struct model_config){.arch = MODEL_SARS,
                                           .layers = 2,
@@ -429,7 +392,7 @@ static void test_ties_go_to_the_simplest(void **state)
     a.stage = 3;
     assert_true(search_simpler(&a, &b) < 0);
     struct env env = testing_env(1);
-    struct machine_profile machine = machine_of(1e10, 1e9);
+    struct machine_profile machine = search_machine(1e10, 1e9);
     struct plan_request request = request_of(1);
     struct search_space space = space_of(&request, &machine);
     struct search_layout best = best_of(&env, &space);
@@ -443,7 +406,7 @@ static void test_nothing_fits(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
-    struct machine_profile machine = machine_of(1e10, 1e9);
+    struct machine_profile machine = search_machine(1e10, 1e9);
     struct plan_request request = request_of(4);
     struct search_space space = space_of(&request, &machine);
     space.memory = 100000;
@@ -461,7 +424,7 @@ static void test_impossible_requests_are_refused(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
-    struct machine_profile machine = machine_of(1e10, 1e9);
+    struct machine_profile machine = search_machine(1e10, 1e9);
     struct plan_request request = request_of(8);
     struct search_space space = space_of(&request, &machine);
     struct search_result result;
@@ -478,7 +441,7 @@ static void test_many_ranks_need_few_simulations(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
-    struct machine_profile machine = machine_of(3e11, 4e10);
+    struct machine_profile machine = search_machine(3e11, 4e10);
     struct ops_rate gpu = {3e-6, 6e14, 3e12};
     for (int k = 0; k < OPS_KIND_COUNT; k++)
         machine.ops.rates[k] = gpu;
