@@ -130,7 +130,7 @@ int options_count_keys(const struct options *options);
 /* One flag per line, for shell completion. */
 void options_print_flags(const struct options *options, struct text *text);
 
-/* Read `text` as the value of an OPTION_INT; false if it is none. */
+/* Parse `text` like the value of an OPTION_INT; false if it is not a whole number. */
 bool options_read_integer(const char *text, int64_t *value);
 
 /* The candidate with the smallest edit distance to `word`, NULL when none is similar. */

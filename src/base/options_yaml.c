@@ -387,7 +387,7 @@ static enum status read_mapping(struct reader *reader, const char *prefix)
         snprintf(key, sizeof key, "%s%s%.*s", prefix, *prefix ? "." : "", OPTION_KEY_BYTES,
                  scalar(reader));
         struct binding *binding = options_find(reader->options, key);
-        /* A flag may have the name of a section: --checkpoint, beside checkpoint.every. */
+        /* A flag and a section of keys may share a name: --checkpoint and checkpoint.every. */
         bool is_key = binding && !binding->option->flag_only;
         struct binding *section = is_key ? NULL : find_section(reader->options, key);
         if (section)

@@ -428,7 +428,7 @@ static void check_units(const struct unit_graph *graph)
                 inconsistent(unit->name, "uses a param that does not exist");
         check_parts(unit);
         if (unit->type->takes_carry && (u == 0 || graph->carry == 0))
-            inconsistent(unit->name, "takes a carry, but there is none");
+            inconsistent(unit->name, "takes a carry, but the graph has no carry");
         if (last && !unit->type->run[PASS_LOSS])
             inconsistent(unit->name, "is the last unit and has no loss pass");
         if (!last && (!unit->type->run[PASS_FORWARD] || !unit->type->run[PASS_BACKWARD]))

@@ -214,7 +214,7 @@ struct unit_run {
     /* The carry, where the graph has one. A forward pass sets out_carry to one of the unit's own
      * buffers, or to a part of its cache; the next unit gets the address as `carry`, in forward and
      * in backward passes. Where buffers are shared by units, this may be the memory in which the
-     * next unit forms its own carry: it must read before it writes. NULL: there is none. */
+     * next unit forms its own carry: it must read before it writes. NULL: no carry. */
     const void *carry, *out_carry;
     void *carry_gradient; /* (carry) backward: of out_carry in, of `carry` out */
     int64_t step_rows;    /* B T of all micro-batches of the step */

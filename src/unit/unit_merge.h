@@ -12,10 +12,10 @@
 #define UNIT_UNIT_MERGE_H
 #include "unit/unit.h"
 
-/* Pieces are joined while either holds. All zero: no piece is joined. */
+/* A piece is joined to the one before if either limit allows it. All zero: no piece is joined. */
 struct unit_merge {
-    int units;        /* above 1: the piece is that of at most so many units */
-    int64_t elements; /* above 0: it has at most so many elements */
+    int units;        /* a joined piece may belong to this many units; 0 or 1: to one */
+    int64_t elements; /* a joined piece may have this many elements */
 };
 
 struct unit_merged {

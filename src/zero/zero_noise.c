@@ -53,7 +53,7 @@ static void find_ranges(struct zero *zero, int piece, struct zero_range *ranges)
     }
 }
 
-/* sums += weight * the squares of `count` elements at x, from element `first` of the piece on. */
+/* sums += weight * the squares of the elements `part` of a piece, which begin at x. */
 static void add_squares(const struct zero *zero, struct stream *stream, int piece,
                         struct zero_range part, const void *x, enum dtype type, double weight,
                         double *sums)

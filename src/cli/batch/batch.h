@@ -58,8 +58,8 @@ double batch_factor(enum batch_rule rule, double ratio);
 /* Fill in the batches of the rungs from "8,16,32", or for "" from the default ladder: 1/2, 1, 2, 4,
  * 8 and 16 times the batch of the run. The run's own is always among them. */
 enum status batch_ladder_make(struct env *env, const char *list, struct batch *batch);
-/* Fill in `sequences`, and the steps and rates of the rungs. `tokens` per rung; 0 = so many that
- * the largest batch has 20 steps and the smallest 50. */
+/* Fill in `sequences`, and the steps and rates of the rungs. `tokens` of each rung; 0 = enough for
+ * 20 steps of the largest batch and 50 of the smallest. */
 enum status batch_plan(struct env *env, int64_t tokens, struct batch *batch);
 /* Sequences at the end of a rung whose training loss is averaged: a fifth, in whole steps of the
  * largest batch. */

@@ -455,24 +455,18 @@ const struct command command_batch = {
     .usage = "RUN [--batches=LIST] [--tokens=N] [--section.key=value ...] [-n RANKS]",
     .summary = "measure the critical batch size of a run by branching from a checkpoint",
     .description =
-        "From one checkpoint, with its optimizer state, training continues with several batch "
-        "sizes over the same\n"
-        "tokens. The critical batch is the largest whose loss at the end is at most the lowest "
-        "loss of the smaller\n"
-        "ones plus --tolerance: up to it, a larger batch saves steps at the same loss. The loss "
-        "is "
-        "that of the run's\n"
-        "held-out data; without such data, the mean training loss over the last fifth.\n"
-        "The learning rate of a rung is constant: the run's rate at the checkpoint, scaled by "
-        "--lr-rule. There is no\n"
-        "warm-up, because the optimizer state is kept.\n"
-        "Each rung is a run of `sifr train` with train.branch, in RUN/batch/STEP/B<batch>. The "
-        "result is in batch.json\n"
-        "next to them. The files of the run itself are only read.\n"
-        "Ctrl-C saves the current rung and ends with exit code 75; rerun the same command to "
-        "continue. Finished rungs\n"
-        "are not trained again. Keys given here replace those of the run: "
-        "--train.eval_batches=200.\n",
+        "From one checkpoint, with its optimizer state, training continues with several batch\n"
+        "sizes over the same tokens. The critical batch is the largest whose loss at the end is\n"
+        "at most the lowest loss of the smaller ones plus --tolerance: up to it, a larger batch\n"
+        "saves steps at the same loss. The loss is that of the run's held-out data; without such\n"
+        "data, the mean training loss over the last fifth.\n"
+        "The learning rate of a rung is constant: the run's rate at the checkpoint, scaled by\n"
+        "--lr-rule. There is no warm-up, because the optimizer state is kept.\n"
+        "Each rung is a run of `sifr train` with train.branch, in RUN/batch/STEP/B<batch>. The\n"
+        "result is in batch.json next to them. The files of the run itself are only read.\n"
+        "Ctrl-C saves the current rung and ends with exit code 75; rerun the same command to\n"
+        "continue. Finished rungs are not trained again. Keys given here replace those of the\n"
+        "run: --train.eval_batches=200.\n",
     .examples = "  sifr batch runs/tiny\n"
                 "  sifr batch runs/tiny --checkpoint=1000 --batches=32,64,128,256 --tokens=2M\n"
                 "  sifr batch runs/tiny -n 4 --zero.stage=1 --json\n",

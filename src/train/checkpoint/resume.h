@@ -22,8 +22,8 @@
 struct resume_source {  /* borrowed for the call */
     const char *folder; /* RUN/checkpoints */
     const char *second; /* a second folder to search (fallback.h); NULL = none */
-    const char
-        *branch; /* checkpoint of another run to start from if there is none; NULL or "" = none */
+    const char *
+        branch; /* checkpoint of another run, used if this one has none yet; NULL or "": no branch */
     bool direct; /* bypass the page cache; used on every rank */
     bool wanted; /* resume if there is a checkpoint. From here on: used on rank 0 only */
     const char *config_yaml; /* the current configuration */
@@ -46,8 +46,8 @@ struct resume_load {
 };
 
 /* *found = false if there is no checkpoint at all. Otherwise the store has the state, and *progress
- * is that of the checkpoint. It is an error if all checkpoints are damaged, or if there is none and
- * `branch` cannot be used; nothing on disk is changed then. Collective; `comm` may be NULL for one
+ * is that of the checkpoint. It is an error if all checkpoints are damaged, or if the run has no
+ * checkpoint and `branch` cannot be used; nothing on disk is changed then. Collective; `comm` may be NULL for one
  * rank. */
 enum status resume_run(struct env *env, const struct resume_source *source, struct comm *comm,
                        const struct unit_graph *graph, struct zero *zero,

@@ -44,7 +44,7 @@ static enum status read_item(struct env *env, const char *text, size_t bytes,
 }
 
 /* A size instead of the item's, as near above or below as possible: a multiple of the micro-batch
- * between the size before and the global batch. 0 = there is none. */
+ * between the size before and the global batch; 0 = no size fits. */
 static int64_t find_size(int64_t batch, int64_t before, int64_t micro_batch, int64_t global_batch)
 {
     int64_t below = batch - batch % micro_batch, above = below + micro_batch;

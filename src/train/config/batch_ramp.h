@@ -29,7 +29,7 @@ enum status batch_ramp_parse(struct options *options, struct env *env, const cha
 int64_t batch_ramp_at(const struct batch_ramp *ramp, int64_t tokens);
 /* Tokens after `steps` more steps, the first of which begins after `tokens` tokens. */
 int64_t batch_ramp_after(const struct batch_ramp *ramp, int64_t tokens, int64_t steps);
-/* The largest number that divides the batches of all items; 0 = there are none. */
+/* The largest number that divides the batches of all items; 0 = no ramp. */
 int64_t batch_ramp_divisor(const struct batch_ramp *ramp);
 /* "16 sequences per step until 2M tokens, 32 until 8M, then 64" */
 void batch_ramp_describe(const struct batch_ramp *ramp, struct text *text);
