@@ -22,8 +22,8 @@
 struct resume_source {  /* borrowed for the call */
     const char *folder; /* RUN/checkpoints */
     const char *second; /* a second folder to search (fallback.h); NULL = none */
-    const char *
-        branch; /* checkpoint of another run, used if this one has none yet; NULL or "": no branch */
+    /* A checkpoint of another run, used if this one has none yet; NULL or "": no branch. */
+    const char *branch;
     bool direct; /* bypass the page cache; used on every rank */
     bool wanted; /* resume if there is a checkpoint. From here on: used on rank 0 only */
     const char *config_yaml; /* the current configuration */
