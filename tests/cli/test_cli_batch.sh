@@ -138,6 +138,7 @@ expect 2 'train.batch_ramp .*: sifr batch sets this key itself; use --batches' "
 # --- mistakes -------------------------------------------------------------------------------------
 expect 2 'missing argument; usage: sifr batch RUN' "$sifr" batch
 expect 2 "there is no 'nowhere'" "$sifr" batch nowhere
+expect 2 'is not a run folder with a checkpoint' "$sifr" batch text.txt
 expect 2 'is not a run folder with a checkpoint' "$sifr" batch shared
 expect 2 'there is no .*step-7.; the newest is step 16' "$sifr" batch run --checkpoint=7
 expect 2 'batches: 6 is not a multiple of train.micro_batch 4; try 8' "$sifr" batch run --batches=6

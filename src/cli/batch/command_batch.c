@@ -50,9 +50,10 @@ static enum status find_checkpoint(struct batch_job *job, const char *folder)
 {
     struct env *env = job->cli->env;
     struct batch *batch = &job->batch;
-    int64_t newest, wanted = job->settings->checkpoint;
+    int64_t newest = -1, wanted = job->settings->checkpoint;
     char *path;
-    TRY(checkpoint_keep_newest(env, folder, INT64_MAX, &newest));
+    if (dir_exists(folder))
+        TRY(checkpoint_keep_newest(env, folder, INT64_MAX, &newest));
     if (newest < 0)
         return FAIL(env, CONFIG,
                     "'%s' is not a run folder with a checkpoint: there is no '%s/step-N'; name the "
