@@ -60,8 +60,10 @@ struct device_backend {
     /* All ranges in one call; NULL: `accumulate` is called for each range. */
     void (*accumulate_parts)(struct stream *stream, void *dst, enum dtype dst_type, const void *src,
                              enum dtype src_type, int64_t count, int64_t stride, int parts);
-    void (*add_squares)(struct stream *stream, double *sums, const void *src, enum dtype src_type,
-                        int64_t count, double weight);
+    /* dst NULL: device_add_squares; `first` is false then. */
+    void (*accumulate_squares)(struct stream *stream, float *dst, const void *src,
+                               enum dtype src_type, int64_t count, bool first, double *sums,
+                               double weight);
 
     /* Recordings; all NULL: not supported. `record_end` returns NULL after a failure, which it has
      * logged. `forget` destroys a recording. Memory of recordings belongs to the back end and is

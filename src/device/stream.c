@@ -226,16 +226,37 @@ void device_accumulate_parts(struct stream *stream, void *dst, enum dtype dst_ty
                           src_type, count);
 }
 
+/* dst NULL: squares only. */
+static void add_with_squares(struct stream *stream, float *dst, const void *src,
+                             enum dtype src_type, int64_t count, bool first, double *sums,
+                             double weight)
+{
+    CHECK(sums != NULL && src != NULL);
+    CHECK(src_type == DTYPE_F32 || src_type == DTYPE_BF16 || src_type == DTYPE_F16);
+    if (!stream_failed(stream))
+        stream->device->backend->accumulate_squares(stream, dst, src, src_type, count, first, sums,
+                                                    weight);
+}
+
 void device_add_squares(struct stream *stream, double *sums, const void *src, enum dtype src_type,
                         int64_t count, double weight)
 {
     CHECK_LE(0, count);
+    if (count > 0)
+        add_with_squares(stream, NULL, src, src_type, count, false, sums, weight);
+}
+
+void device_accumulate_squares(struct stream *stream, float *dst, const void *src,
+                               enum dtype src_type, int64_t count, bool first, double *sums,
+                               double weight)
+{
+    CHECK_LE(0, count);
     if (count == 0)
         return;
-    CHECK(sums != NULL && src != NULL);
-    CHECK(src_type == DTYPE_F32 || src_type == DTYPE_BF16 || src_type == DTYPE_F16);
-    if (!stream_failed(stream))
-        stream->device->backend->add_squares(stream, sums, src, src_type, count, weight);
+    CHECK(dst != NULL);
+    CHECK(
+        is_disjoint(dst, (size_t)count * sizeof *dst, src, (size_t)count * dtype_bytes(src_type)));
+    add_with_squares(stream, dst, src, src_type, count, first, sums, weight);
 }
 
 /* --- recordings ----------------------------------------------------------------------------- */

@@ -270,22 +270,26 @@ void reduce_shards_to_replicas(struct zero *zero, int piece)
     comm_all_gather(zero->replica_comm, mine, p->total, count, zero->sum_type, zero->gather_stream);
 }
 
-/* dst = src. Adding to zero is exact, and rounds where dst is narrower. Ops may only use the
- * compute stream. */
+/* Can `store` do without adding to zero? Ops may only use the compute stream. */
+static bool stores_directly(const struct zero *zero, const struct stream *stream,
+                            enum dtype dst_type, enum dtype src_type)
+{
+    return dst_type == src_type || stream == zero->stream;
+}
+
+/* dst = src. Adding to zero is exact, and rounds where dst is narrower, but -0 becomes 0. */
 static void store(struct zero *zero, struct stream *stream, void *dst, enum dtype dst_type,
                   const void *src, enum dtype src_type, int64_t count)
 {
     size_t bytes = (size_t)count * dtype_bytes(dst_type);
-    if (dst_type == src_type) {
+    if (!stores_directly(zero, stream, dst_type, src_type)) {
+        device_zero(stream, dst, bytes);
+        device_accumulate(stream, dst, dst_type, src, src_type, count);
+    } else if (dst_type == src_type) {
         device_copy(stream, dst, src, bytes);
-        return;
-    }
-    if (stream == zero->stream) {
+    } else {
         ops_cast(zero->ops, stream, dst, dst_type, src, src_type, count);
-        return;
     }
-    device_zero(stream, dst, bytes);
-    device_accumulate(stream, dst, dst_type, src, src_type, count);
 }
 
 /* sum (+)= gradients of workers 0 .. active-1 in their order, `count` elements, in fp32. */
@@ -301,8 +305,8 @@ static void add_in_order(struct zero *zero, struct stream *stream, float *sum,
     device_accumulate_parts(stream, sum, DTYPE_F32, gradients, zero->type, count, stride, active);
 }
 
-void add_contributions(struct zero *zero, struct stream *stream, void *sum, const void *gradients,
-                       int active, int64_t stride, bool first)
+static void add_contributions(struct zero *zero, struct stream *stream, void *sum,
+                              const void *gradients, int active, int64_t stride, bool first)
 {
     if (zero->sum_type == DTYPE_F32) {
         add_in_order(zero, stream, sum, gradients, active, stride, stride, first);
@@ -317,6 +321,57 @@ void add_contributions(struct zero *zero, struct stream *stream, void *sum, cons
                      stride, part, first);
         store(zero, stream, at, zero->sum_type, zero->round_sum, DTYPE_F32, part);
     }
+}
+
+/* sum (+)= one gradient of `range`, and squares (+)= its squares where elements count. It is read
+ * once. */
+static void add_with_squares(struct zero *zero, struct stream *stream, struct piece_range range,
+                             float *sum, double *squares, const void *gradient, double weight,
+                             bool first)
+{
+    for (int64_t done = 0; done < range.count;) {
+        struct zero_range r = noise_next(zero, range, done);
+        add_in_order(zero, stream, sum + done, zero_at(gradient, zero->type, done), 1, range.count,
+                     r.first - done, first); /* what does not count */
+        device_accumulate_squares(stream, sum + r.first, zero_at(gradient, zero->type, r.first),
+                                  zero->type, r.count, first, squares + r.first / OPS_BLOCK,
+                                  weight);
+        done = r.first + r.count;
+    }
+}
+
+/* The same for all workers. Blocks without elements that count keep the zeros they began with. */
+static void add_all_with_squares(struct zero *zero, struct stream *stream, struct piece_range range,
+                                 float *sum, double *squares, const void *gradients, int active,
+                                 int64_t round)
+{
+    bool first = round == 0;
+    if (first && !stores_directly(zero, stream, DTYPE_F32, zero->type)) { /* the bits of `store` */
+        device_zero(stream, sum, (size_t)range.count * sizeof *sum);
+        device_zero(stream, squares, (size_t)(range.count / OPS_BLOCK) * sizeof *squares);
+        first = false;
+    }
+    for (int worker = 0; worker < active; worker++)
+        add_with_squares(zero, stream, range, sum, squares,
+                         zero_at(gradients, zero->type, worker * range.count),
+                         noise_weight(zero, round, worker), first && worker == 0);
+}
+
+void add_gradients(struct zero *zero, struct stream *stream, struct piece_range range,
+                   const struct zero_use *use, const void *gradients, int active, int64_t round)
+{
+    int64_t at = range.first - zero->reduce_shard * zero_reduce_shard_count(zero, range.piece);
+    void *sum = zero_at(use->sum, zero_use_type(zero, range.piece, use), at);
+    bool squared = use->squares && !zero->config.local, added = sum == gradients;
+    double *squares = squared ? use->squares + at / OPS_BLOCK : NULL;
+    if (squared && !added && zero->sum_type == DTYPE_F32) {
+        add_all_with_squares(zero, stream, range, sum, squares, gradients, active, round);
+        return;
+    }
+    if (squared)
+        noise_add(zero, stream, range, squares, gradients, active, round);
+    if (!added)
+        add_contributions(zero, stream, sum, gradients, active, range.count, round == 0);
 }
 
 /* The library adds, so the reduce shard arrives as a single gradient. */
@@ -353,9 +408,6 @@ void reduce_shards_to_owners(struct zero *zero, int piece, const void *full, int
         if (zero->reduce_shard < 0)
             continue;
         struct piece_range range = {piece, zero->reduce_shard * count + done, part};
-        if (!zero->config.local)
-            noise_add(zero, stream, range, use, zero->contributions, active, round);
-        add_contributions(zero, stream, zero_at(use->sum, zero->sum_type, done),
-                          zero->contributions, active, part, round == 0);
+        add_gradients(zero, stream, range, use, zero->contributions, active, round);
     }
 }

@@ -441,9 +441,11 @@ void reduce_shards_to_replicas(struct zero *zero, int piece);
  * order; the first gradient of a step is stored. Enqueued on the reduce stream. */
 void reduce_shards_to_owners(struct zero *zero, int piece, const void *full, int64_t round,
                              const struct zero_use *use);
-/* sum (+)= gradients of `active` workers, `stride` elements apart; `first`: sum is empty. */
-void add_contributions(struct zero *zero, struct stream *stream, void *sum, const void *gradients,
-                       int active, int64_t stride, bool first);
+/* Add a range of the gradients of `active` workers, one after the other in memory, to the sum of
+ * the use at this owner, and their squares to its squares. In round 0 both are empty. One rank may
+ * have its gradient in the sum already. */
+void add_gradients(struct zero *zero, struct stream *stream, struct piece_range range,
+                   const struct zero_use *use, const void *gradients, int active, int64_t round);
 
 /* --- zero_norm.c ---------------------------------------------------------------------------- */
 enum status norm_create(struct zero *zero);
@@ -507,10 +509,14 @@ int64_t norm_answered_count(const struct unit_graph *graph, int param, enum unit
 /* Nothing below does anything without config.noise. */
 enum status noise_create(struct zero *zero);
 void noise_free(struct zero *zero);
-/* Add the squares of the gradients of `active` workers, a range of this rank's reduce shard each.
- */
-void noise_add(struct zero *zero, struct stream *stream, struct piece_range range,
-               const struct zero_use *use, const void *gradients, int active, int64_t round);
+/* The next elements of `part` that count, from its element `done` on, as a range of the part; none:
+ * {part.count, 0}. They begin with a block, unless `done` is inside one. */
+struct zero_range noise_next(const struct zero *zero, struct piece_range part, int64_t done);
+/* The weight of a worker's micro-batch. */
+double noise_weight(const struct zero *zero, int64_t round, int worker);
+/* Add the squares of the gradients of `active` workers, a range each, to those of the range. */
+void noise_add(struct zero *zero, struct stream *stream, struct piece_range range, double *squares,
+               const void *gradients, int active, int64_t round);
 /* With config.local: add those of a range of this worker's gradient, in the type of the ops; and
  * send the sums of the piece to their owners. */
 void noise_add_local(struct zero *zero, struct piece_range range, const struct zero_use *use,

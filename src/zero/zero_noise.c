@@ -5,10 +5,10 @@
  *     A   the squares of each micro-batch's gradient, times the micro-batch's weight
  *     S   the squares of the step's summed gradient
  *
- * An owner sees each micro-batch's gradient just before it is added. It adds the squares to one
- * double for every block of 64 elements, in the order of the micro-batches; the blocks are then
- * added by the tree of the norm (zero_norm.c). So the bits of A depend on the layout no more than
- * those of the norm.
+ * An owner sees each micro-batch's gradient when it is added (zero_exchange.c): fp32 sums and
+ * squares are formed in one reading. It adds the squares to one double for every block of 64
+ * elements, in the order of the micro-batches; the blocks are then added by the tree of the norm
+ * (zero_norm.c). So the bits of A depend on the layout no more than those of the norm.
  *
  * S is the square of the norm, except for the pieces whose sums change before the norm is computed:
  * tied ones, gated ones. When A is known, their blocks take the squares of S; all other blocks are
@@ -53,27 +53,34 @@ static void find_ranges(struct zero *zero, int piece, struct zero_range *ranges)
     }
 }
 
-/* sums += weight * the squares of the elements `part` of a piece, which begin at x. */
-static void add_squares(const struct zero *zero, struct stream *stream, int piece,
-                        struct zero_range part, const void *x, enum dtype type, double weight,
-                        double *sums)
+struct zero_range noise_next(const struct zero *zero, struct piece_range part, int64_t done)
 {
-    const struct zero_piece *p = &zero->pieces[piece];
+    const struct zero_piece *p = &zero->pieces[part.piece];
     for (int i = 0; i < p->squared_count; i++) {
-        int64_t from = p->squared[i].first, to = from + p->squared[i].count;
-        from = from > part.first ? from : part.first;
-        to = to < part.first + part.count ? to : part.first + part.count;
+        int64_t from = p->squared[i].first - part.first, to = from + p->squared[i].count;
+        from = from > done ? from : done;
+        to = to < part.count ? to : part.count;
         if (from < to)
-            device_add_squares(stream, sums + (from - part.first) / OPS_BLOCK,
-                               zero_at(x, type, from - part.first), type, to - from, weight);
+            return (struct zero_range){from, to - from};
     }
+    return (struct zero_range){part.count, 0};
+}
+
+/* sums += weight * the squares of the elements `part`, which begin at x. */
+static void add_squares(const struct zero *zero, struct stream *stream, struct piece_range part,
+                        const void *x, enum dtype type, double weight, double *sums)
+{
+    for (struct zero_range r = noise_next(zero, part, 0); r.count > 0;
+         r = noise_next(zero, part, r.first + r.count))
+        device_add_squares(stream, sums + r.first / OPS_BLOCK, zero_at(x, type, r.first), type,
+                           r.count, weight);
 }
 
 /* The reduce shard of this rank. */
-static struct zero_range own_part(const struct zero *zero, int piece)
+static struct piece_range own_part(const struct zero *zero, int piece)
 {
     int64_t count = zero_reduce_shard_count(zero, piece);
-    return (struct zero_range){zero->reduce_shard * count, count};
+    return (struct piece_range){piece, zero->reduce_shard * count, count};
 }
 
 /* --- memory --------------------------------------------------------------------------------- */
@@ -159,33 +166,31 @@ static void clear(struct stream *stream, double *blocks, int64_t elements)
     device_zero(stream, blocks, (size_t)(elements / OPS_BLOCK) * sizeof *blocks);
 }
 
-void noise_add(struct zero *zero, struct stream *stream, struct piece_range range,
-               const struct zero_use *use, const void *gradients, int active, int64_t round)
+double noise_weight(const struct zero *zero, int64_t round, int worker)
 {
-    struct zero_range part = {range.first, range.count};
-    if (!use->squares)
-        return;
-    double *squares = use->squares + (range.first - own_part(zero, range.piece).first) / OPS_BLOCK;
+    return zero->weights[round * zero->roster.workers + worker];
+}
+
+void noise_add(struct zero *zero, struct stream *stream, struct piece_range range, double *squares,
+               const void *gradients, int active, int64_t round)
+{
     if (round == 0)
-        clear(stream, squares, part.count);
+        clear(stream, squares, range.count);
     for (int worker = 0; worker < active; worker++)
-        add_squares(zero, stream, range.piece, part,
-                    zero_at(gradients, zero->type, worker * part.count), zero->type,
-                    zero->weights[round * zero->roster.workers + worker], squares);
+        add_squares(zero, stream, range, zero_at(gradients, zero->type, worker * range.count),
+                    zero->type, noise_weight(zero, round, worker), squares);
 }
 
 void noise_add_local(struct zero *zero, struct piece_range range, const struct zero_use *use,
                      const void *gradient, int64_t round)
 {
-    struct zero_range part = {range.first, range.count};
     int64_t m = roster_micro_batch(&zero->roster, zero->micro_batches, round);
     if (!use->local_squares)
         return;
     double *squares = use->local_squares + range.first / OPS_BLOCK;
     if (round == 0)
-        clear(zero->stream, squares, part.count);
-    add_squares(zero, zero->stream, range.piece, part, gradient, zero->ops->type, zero->weights[m],
-                squares);
+        clear(zero->stream, squares, range.count);
+    add_squares(zero, zero->stream, range, gradient, zero->ops->type, zero->weights[m], squares);
 }
 
 void noise_send_local(struct zero *zero, int piece, const struct zero_use *use)
@@ -247,7 +252,7 @@ enum status noise_judge_each(struct zero *zero, double *sum)
             continue;
         clear(zero->stream, piece->uses[0].squares, zero_reduce_shard_count(zero, i));
         for (int k = 0; k < piece->use_count; k++)
-            add_squares(zero, zero->stream, i, own_part(zero, i), piece->uses[k].sum,
+            add_squares(zero, zero->stream, own_part(zero, i), piece->uses[k].sum,
                         zero_use_type(zero, i, &piece->uses[k]), 1, piece->uses[0].squares);
     }
     return STATUS_OK;
@@ -257,7 +262,7 @@ void noise_add_lent(struct zero *zero)
 {
     for (int i = 0; zero->config.noise && i < zero->graph->piece_count; i++)
         if (zero->pieces[i].lent_squares)
-            add_squares(zero, zero->stream, i, own_part(zero, i), zero->pieces[i].lent_sum,
+            add_squares(zero, zero->stream, own_part(zero, i), zero->pieces[i].lent_sum,
                         zero_type_of_sum(zero, false), 1, zero->pieces[i].uses[0].squares);
 }
 

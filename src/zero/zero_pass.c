@@ -272,15 +272,6 @@ static void send_gradient(struct zero *zero, int piece, int u, int64_t round)
         noise_send_local(zero, piece, use);
 }
 
-/* One rank adds its contribution itself, unless it is in the sum already. */
-static void add_own(struct zero *zero, struct piece_range part, const struct zero_use *use,
-                    const void *from, bool first)
-{
-    void *sum = zero_at(use->sum, zero_use_type(zero, part.piece, use), part.first);
-    if (from != sum)
-        add_contributions(zero, zero->stream, sum, from, 1, part.count, first);
-}
-
 static bool has_gradient(const struct zero *zero, int64_t round)
 {
     return roster_micro_batch(&zero->roster, zero->micro_batches, round) >= 0;
@@ -306,7 +297,7 @@ static void reduce_local(struct zero *zero, struct piece_range part, int u, int6
     if (has_gradient(zero, 0))
         round_gradient(zero, part, u, round);
     if (zero_alone(zero))
-        add_own(zero, part, use, wire_part(zero, part, use), true);
+        add_gradients(zero, zero->stream, part, use, wire_part(zero, part, use), 1, 0);
     else
         send_gradient(zero, part.piece, u, 0);
 }
@@ -322,8 +313,7 @@ static void reduce_each(struct zero *zero, struct piece_range part, int u, int64
     struct zero_use *use = zero_find_use(zero, part.piece, u);
     const void *from =
         zero_widens(zero) ? wire_part(zero, part, use) : gradient_address(zero, part, u, round);
-    noise_add(zero, zero->stream, part, use, from, 1, round);
-    add_own(zero, part, use, from, round == 0);
+    add_gradients(zero, zero->stream, part, use, from, 1, round);
 }
 
 void zero_reduce(struct zero *zero, int u, enum pass pass, int64_t round)

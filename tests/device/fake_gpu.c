@@ -168,7 +168,8 @@ struct work {
     const char *src;
     size_t count; /* in bytes or elements */
     enum dtype dst_type, src_type;
-    double weight;
+    bool first;
+    double *sums, weight; /* of squares; dst may be NULL */
     cudaEvent_t event;
     long ticket;
     void (*call)(void *arg);
@@ -208,10 +209,16 @@ static void add(const struct work *work)
 
 static void add_squares(const struct work *work)
 {
-    double *sums = (double *)bytes_of(work->dst);
+    double *sums = (double *)bytes_of(work->sums);
     const char *src = bytes_of(work->src);
+    if (work->dst != NULL && work->first)
+        dtype_convert(bytes_of(work->dst), DTYPE_F32, src, work->src_type, (int64_t)work->count);
+    else if (work->dst != NULL)
+        add(work);
     for (size_t i = 0; i < work->count; i++) {
         double x;
+        if (work->first && i % 64 == 0)
+            sums[i / 64] = 0;
         dtype_convert(&x, DTYPE_F64, src + i * dtype_bytes(work->src_type), work->src_type, 1);
         sums[i / 64] += work->weight * x * x;
     }
@@ -398,14 +405,18 @@ cudaError_t cuda_accumulate(cudaStream_t stream, void *dst, enum dtype dst_type,
                                      .src_type = src_type});
 }
 
-cudaError_t cuda_add_squares(cudaStream_t stream, double *sums, const void *src,
-                             enum dtype src_type, int64_t count, double weight)
+cudaError_t cuda_accumulate_squares(cudaStream_t stream, float *dst, const void *src,
+                                    enum dtype src_type, int64_t count, bool first, double *sums,
+                                    double weight)
 {
     return put(stream, (struct work){.kind = SQUARES,
-                                     .dst = (char *)sums,
+                                     .dst = (char *)dst,
                                      .src = src,
                                      .count = (size_t)count,
+                                     .dst_type = DTYPE_F32,
                                      .src_type = src_type,
+                                     .first = first,
+                                     .sums = sums,
                                      .weight = weight});
 }
 

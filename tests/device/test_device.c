@@ -254,6 +254,36 @@ static void test_accumulate_f16(void **state)
     rig_close(&rig);
 }
 
+/* The first source is stored to the bit, -0 too, and replaces what was there. */
+static void test_first_of_squares(void **state)
+{
+    (void)state;
+    enum { ALL = 65536, BLOCKS = ALL / DEVICE_SQUARES };
+    static uint16_t src[ALL];
+    static float dst[ALL];
+    static double sums[BLOCKS], expected_sums[BLOCKS];
+    struct rig rig;
+    rig_open(&rig, 1);
+    for (int i = 0; i < ALL; i++) {
+        src[i] = (uint16_t)i;
+        dst[i] = NAN;
+    }
+    for (int b = 0; b < BLOCKS; b++)
+        sums[b] = NAN;
+    device_accumulate_squares(rig.stream, dst, src, DTYPE_F16, ALL, true, sums, 0.7);
+    device_add_squares(rig.stream, expected_sums, src, DTYPE_F16, ALL, 0.7);
+    for (int i = 0; i < ALL; i++) {
+        float expected = f16_to_f32((uint16_t)i);
+        if (isnan(expected))
+            assert_true(isnan(dst[i]));
+        else
+            assert_memory_equal(&dst[i], &expected, sizeof expected);
+    }
+    for (int b = 0; b < BLOCKS; b++)
+        assert_true(sums[b] == expected_sums[b] || (isnan(sums[b]) && isnan(expected_sums[b])));
+    rig_close(&rig);
+}
+
 /* --- broken invariants ---------------------------------------------------------------------- */
 
 static void leak(struct device *device)
@@ -293,11 +323,20 @@ static void overlap(struct device *device)
     device_copy(stream, bytes, bytes + 5, 10);
 }
 
+static void overlap_squares(struct device *device)
+{
+    struct stream *stream;
+    float values[20] = {0};
+    double sum;
+    (void)stream_create(device, "a", &stream);
+    device_accumulate_squares(stream, values, values + 5, DTYPE_F32, 10, true, &sum, 1);
+}
+
 static void test_aborts(void **state)
 {
     (void)state;
-    static void (*const wrong[])(struct device *) = {leak, free_twice, free_inside, keep_stream,
-                                                     overlap};
+    static void (*const wrong[])(struct device *) = {leak,        free_twice, free_inside,
+                                                     keep_stream, overlap,    overlap_squares};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         pid_t child = fork();
         assert_true(child >= 0);
@@ -331,6 +370,7 @@ int main(void)
         cmocka_unit_test(test_copy),
         cmocka_unit_test(test_copy_rows),
         cmocka_unit_test(test_accumulate_f16),
+        cmocka_unit_test(test_first_of_squares),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -130,6 +130,15 @@ static void test_device_work_takes_time(void **state)
     assert_near(stream_clock(f.compute), 14.0);
     device_accumulate(f.compute, a, DTYPE_F32, b, DTYPE_BF16, 50); /* 200 + 200 + 100 */
     assert_near(stream_clock(f.compute), 20.0);
+    double *sums;
+    assert_ok(device_alloc(f.device, MEM_OTHER, "sums", 16, &sums));
+    device_add_squares(f.compute, sums, b, DTYPE_BF16, 100, 1); /* 200 + 2 * 16 */
+    assert_near(stream_clock(f.compute), 23.32);
+    device_accumulate_squares(f.compute, a, b, DTYPE_BF16, 100, false, sums, 1); /* + 2 * 400 */
+    assert_near(stream_clock(f.compute), 34.64);
+    device_accumulate_squares(f.compute, a, b, DTYPE_BF16, 100, true, sums, 1); /* 200 + 16 + 400 */
+    assert_near(stream_clock(f.compute), 41.8);
+    device_free(f.device, sums);
     device_free(f.device, a);
     device_free(f.device, b);
     close_fixture(&f);

@@ -319,6 +319,94 @@ static void test_squares(void **state)
     rig_close(&rig);
 }
 
+/* A range that is added and squared: where it starts in each buffer, and its length. */
+struct both {
+    enum dtype type;
+    int64_t src_skip, dst_skip, count;
+    bool first;
+};
+
+/* What dst and the sums become, by separate calls. */
+static void add_separately(struct rig *rig, const struct both *b, float *dst, double *sums,
+                           const void *src)
+{
+    int64_t blocks = (b->count + DEVICE_SQUARES - 1) / DEVICE_SQUARES;
+    float *minus_zeros = on_host((size_t)b->count * sizeof *dst);
+    for (int64_t i = 0; i < b->count; i++)
+        minus_zeros[i] = -0.0f;
+    if (b->first) {
+        device_copy(rig->compute, dst, minus_zeros, (size_t)b->count * sizeof *dst);
+        device_zero(rig->compute, sums, (size_t)blocks * sizeof *sums);
+    }
+    device_accumulate(rig->compute, dst, DTYPE_F32, src, b->type, b->count);
+    device_add_squares(rig->compute, sums, src, b->type, b->count, 0.3);
+    assert_ok(stream_sync(rig->compute));
+    free(minus_zeros);
+}
+
+/* Both ways start with the same buffers; all of dst and sums is compared, also around the range. */
+static void add_both(struct rig *rig, struct both b)
+{
+    enum { BLOCKS = (COUNT + DEVICE_SQUARES - 1) / DEVICE_SQUARES + 2 };
+    size_t width = dtype_bytes(b.type), bytes = COUNT * sizeof(float), sums_bytes = BLOCKS * 8;
+    char *src = on_host(COUNT * width), *device_src = on_device(rig, COUNT * width);
+    float *dst[2], *found[2], *start = on_host(bytes);
+    double *sums[2], *found_sums[2], *start_sums = on_host(sums_bytes);
+    fill(src, b.type, "src");
+    fill(start, DTYPE_F32, "dst");
+    for (int i = 0; i < BLOCKS; i++)
+        start_sums[i] = 1.0 / (i + 1);
+    device_copy(rig->compute, device_src, src, COUNT * width);
+    const char *from = device_src + (size_t)b.src_skip * width;
+    for (int way = 0; way < 2; way++) {
+        dst[way] = on_device(rig, bytes), found[way] = on_host(bytes);
+        sums[way] = on_device(rig, sums_bytes), found_sums[way] = on_host(sums_bytes);
+        device_copy(rig->compute, dst[way], start, bytes);
+        device_copy(rig->compute, sums[way], start_sums, sums_bytes);
+        if (way == 0)
+            add_separately(rig, &b, dst[way] + b.dst_skip, sums[way] + 1, from);
+        else
+            device_accumulate_squares(rig->compute, dst[way] + b.dst_skip, from, b.type, b.count,
+                                      b.first, sums[way] + 1, 0.3);
+        device_copy(rig->compute, found[way], dst[way], bytes);
+        device_copy(rig->compute, found_sums[way], sums[way], sums_bytes);
+        assert_ok(stream_sync(rig->compute));
+    }
+    if (memcmp(found[0], found[1], bytes) != 0 ||
+        memcmp(found_sums[0], found_sums[1], sums_bytes) != 0)
+        fail_msg("%s, %d elements from %d to %d%s: not the bits of separate calls",
+                 dtype_name(b.type), (int)b.count, (int)b.src_skip, (int)b.dst_skip,
+                 b.first ? ", the first" : "");
+    for (int way = 0; way < 2; way++) {
+        device_free(rig->device, dst[way]);
+        device_free(rig->device, sums[way]);
+        free(found[way]);
+        free(found_sums[way]);
+    }
+    device_free(rig->device, device_src);
+    free(start);
+    free(start_sums);
+    free(src);
+}
+
+static void test_accumulate_squares(void **state)
+{
+    static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+    static const int64_t skips[][2] = {{0, 0}, {8, 4}, {1, 0}, {0, 1}, {3, 3}}; /* aligned first */
+    static const int64_t counts[] = {0, 1, 7, 64, 65, 2047, 4096 + 64, COUNT - 8};
+    struct rig rig;
+    rig_open(&rig, *state);
+    for (int t = 0; t < 3; t++)
+        for (int s = 0; s < 5; s++)
+            for (int c = 0; c < 8; c++)
+                for (int first = 0; first < 2; first++) {
+                    rig.env.threads = 1 + s % 3; /* of the CPU */
+                    add_both(&rig,
+                             (struct both){types[t], skips[s][0], skips[s][1], counts[c], first});
+                }
+    rig_close(&rig);
+}
+
 /* --- order ---------------------------------------------------------------------------------- */
 
 /* A chain of sums that each double a long range, alternating between two streams. */
@@ -673,6 +761,7 @@ int main(int count, char **words)
         cmocka_unit_test_prestate(test_copy_rows, backend),
         cmocka_unit_test_prestate(test_accumulate, backend),
         cmocka_unit_test_prestate(test_squares, backend),
+        cmocka_unit_test_prestate(test_accumulate_squares, backend),
         cmocka_unit_test_prestate(test_plain_events, backend),
         cmocka_unit_test_prestate(test_worker_events, backend),
         cmocka_unit_test_prestate(test_lagging_worker, backend),

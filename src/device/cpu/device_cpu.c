@@ -294,6 +294,23 @@ static accumulate_fn *const accumulators[DTYPE_COUNT][DTYPE_COUNT] = {
     [DTYPE_F64] = {ROW(f64), [DTYPE_F64] = f64_from_f64},
 };
 
+/* dst[i] = src[i], for the first of several sources. */
+#define STORE(src_name, src_c, widen_src)                                   \
+    static void store_##src_name(void *dst, const void *src, int64_t count) \
+    {                                                                       \
+        float *restrict d = dst;                                            \
+        const src_c *restrict s = src;                                      \
+        for (int64_t i = 0; i < count; i++)                                 \
+            d[i] = widen_src(s[i]);                                         \
+    }
+
+STORE(f32, float, same)
+STORE(bf16, uint16_t, bf16_to_f32)
+STORE(f16, uint16_t, widen_f16)
+
+static accumulate_fn *const stores[DTYPE_COUNT] = {
+    [DTYPE_F32] = store_f32, [DTYPE_BF16] = store_bf16, [DTYPE_F16] = store_f16};
+
 struct sum {
     char *dst;
     const char *src;
@@ -355,22 +372,34 @@ static squares_fn *const squares[DTYPE_COUNT] = {
     [DTYPE_F32] = squares_f32, [DTYPE_BF16] = squares_bf16, [DTYPE_F16] = squares_f16};
 
 struct square_sums {
+    float *dst; /* NULL: squares only */
     double *sums;
     const char *src;
     enum dtype type;
     size_t count;
+    bool first;
     double weight;
 };
 
+/* Some blocks at a time, so that the second loop reads them from the cache. */
 static void squares_chunk(const void *args, size_t at)
 {
+    enum { PART = 64 * DEVICE_SQUARES };
     const struct square_sums *s = args;
     squares_fn *block = squares[s->type];
-    size_t end = at + smaller(CHUNK, s->count - at);
+    accumulate_fn *add = s->first ? stores[s->type] : accumulators[DTYPE_F32][s->type];
+    size_t width = dtype_bytes(s->type), end = at + smaller(CHUNK, s->count - at);
     _Static_assert(CHUNK % DEVICE_SQUARES == 0, "chunks are complete blocks");
-    for (; at < end; at += DEVICE_SQUARES)
-        s->sums[at / DEVICE_SQUARES] += s->weight * block(s->src + at * dtype_bytes(s->type),
-                                                          (int)smaller(DEVICE_SQUARES, end - at));
+    while (at < end) {
+        size_t stop = at + smaller(PART, end - at);
+        if (s->dst != NULL)
+            add(s->dst + at, s->src + at * width, (int64_t)(stop - at));
+        for (; at < stop; at += DEVICE_SQUARES) {
+            double *sum = &s->sums[at / DEVICE_SQUARES];
+            *sum = (s->first ? 0 : *sum) +
+                   s->weight * block(s->src + at * width, (int)smaller(DEVICE_SQUARES, stop - at));
+        }
+    }
 }
 
 static void squares_task(struct stream *stream, const void *args)
@@ -379,10 +408,11 @@ static void squares_task(struct stream *stream, const void *args)
         for_chunks(stream, squares_chunk, args, ((const struct square_sums *)args)->count, CHUNK);
 }
 
-static void cpu_add_squares(struct stream *stream, double *sums, const void *src,
-                            enum dtype src_type, int64_t count, double weight)
+static void cpu_accumulate_squares(struct stream *stream, float *dst, const void *src,
+                                   enum dtype src_type, int64_t count, bool first, double *sums,
+                                   double weight)
 {
-    struct square_sums args = {sums, src, src_type, (size_t)count, weight};
+    struct square_sums args = {dst, sums, src, src_type, (size_t)count, first, weight};
     cpu_enqueue(stream, squares_task, &args, sizeof args);
 }
 
@@ -405,5 +435,5 @@ const struct device_backend device_cpu = {
     .copy = cpu_copy,
     .zero = cpu_zero,
     .accumulate = cpu_accumulate,
-    .add_squares = cpu_add_squares,
+    .accumulate_squares = cpu_accumulate_squares,
 };

@@ -1,6 +1,7 @@
 /* accumulate -- dst[i] += src[i], formed in fp32 (fp64 when dst is) and rounded once. It works
  * element by element, so the bits are those of the CPU (a NaN stays NaN, with the GPU's payload).
- * And sums of squares of blocks of 64 elements, added to what is there.
+ * And sums of squares of blocks of 64 elements, alone or together with the addition: src is then
+ * read once.
  *
  * Memory-bound: where ranges are aligned to 16 bytes, a thread handles eight elements with 16-byte
  * loads. The last few elements, and unaligned ranges, are handled one by one.
@@ -109,50 +110,99 @@ cudaError_t launch_from(cudaStream_t stream, void *dst, const void *src, enum dt
 
 /* --- squares: eight threads for each block of 64 elements ---------------------------------- */
 
-template <class S>
-__global__ void __launch_bounds__(THREADS)
-    add_squares(double *__restrict__ sums, const S *__restrict__ src, bool aligned, int64_t count,
-                double weight)
+/* What a kernel does besides adding squares: nothing; dst += src; or dst = src, and then the sums
+ * are overwritten too. */
+enum class also { NOTHING, ADD, STORE };
+
+/* One group, of which `count` elements exist; the others are 0. */
+template <class T> __device__ inline group<T> load(const T *at, bool whole, int64_t count)
 {
-    int64_t first = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * GROUP;
-    group<S> s;
-    double sum = 0;
-    if (aligned && first + GROUP <= count)
-        s = reinterpret_cast<const group<S> *>(src)[first / GROUP];
+    group<T> g;
+    if (whole)
+        return *reinterpret_cast<const group<T> *>(at);
+    for (int k = 0; k < GROUP; k++)
+        g.v[k] = k < count ? at[k] : T(0.0f);
+    return g;
+}
+
+template <class T>
+__device__ inline void save(T *at, bool whole, int64_t count, const group<T> &g)
+{
+    if (whole)
+        *reinterpret_cast<group<T> *>(at) = g;
     else
         for (int k = 0; k < GROUP; k++)
-            s.v[k] = first + k < count ? src[first + k] : S(0.0f);
+            if (k < count)
+                at[k] = g.v[k];
+}
+
+template <class S, also WHAT>
+__global__ void __launch_bounds__(THREADS)
+    add_squares(float *__restrict__ dst, double *__restrict__ sums, const S *__restrict__ src,
+                bool aligned, int64_t count, double weight)
+{
+    int64_t first = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * GROUP, left = count - first;
+    bool whole = aligned && left >= GROUP;
+    group<S> s = load(src + first, whole, left);
+    group<float> d;
+    double sum = 0;
+    if (WHAT == also::ADD)
+        d = load(dst + first, whole, left);
+#pragma unroll
+    for (int k = 0; k < GROUP; k++)
+        d.v[k] = WHAT == also::ADD ? add(d.v[k], s.v[k]) : widen(s.v[k]);
+    if (WHAT != also::NOTHING)
+        save(dst + first, whole, left, d);
 #pragma unroll
     for (int k = 0; k < GROUP; k++)
         sum = __fma_rn((double)widen(s.v[k]), (double)widen(s.v[k]), sum);
 #pragma unroll
     for (int apart = 1; apart < GROUP; apart *= 2)
         sum += __shfl_xor_sync(~0u, sum, apart);
-    if (threadIdx.x % GROUP == 0 && first < count)
-        sums[first / (GROUP * GROUP)] += weight * sum;
+    if (threadIdx.x % GROUP == 0 && left > 0) {
+        double *to = &sums[first / (GROUP * GROUP)];
+        *to = (WHAT == also::STORE ? 0 : *to) + weight * sum;
+    }
 }
 
-template <class S>
-cudaError_t launch_squares(cudaStream_t stream, double *sums, const void *src, int64_t count,
-                           double weight)
+struct squares {
+    float *dst;
+    const void *src;
+    int64_t count;
+    double *sums, weight;
+};
+
+template <class S, also WHAT> cudaError_t launch_squares(cudaStream_t stream, const squares &a)
 {
-    int64_t blocks = (count + THREADS * GROUP - 1) / (THREADS * GROUP);
-    add_squares<S><<<(unsigned)blocks, THREADS, 0, stream>>>(
-        sums, (const S *)src, (uintptr_t)src % 16 == 0, count, weight);
+    int64_t blocks = (a.count + THREADS * GROUP - 1) / (THREADS * GROUP);
+    bool aligned = ((uintptr_t)a.dst | (uintptr_t)a.src) % 16 == 0;
+    add_squares<S, WHAT><<<(unsigned)blocks, THREADS, 0, stream>>>(
+        a.dst, a.sums, (const S *)a.src, aligned, a.count, a.weight);
     return cudaGetLastError();
+}
+
+template <also WHAT>
+cudaError_t launch_squares_from(cudaStream_t stream, enum dtype src_type, const squares &a)
+{
+    switch (src_type) {
+    case DTYPE_F32: return launch_squares<float, WHAT>(stream, a);
+    case DTYPE_BF16: return launch_squares<__nv_bfloat16, WHAT>(stream, a);
+    case DTYPE_F16: return launch_squares<__half, WHAT>(stream, a);
+    default: return cudaErrorInvalidValue;
+    }
 }
 
 } // namespace
 
-cudaError_t cuda_add_squares(cudaStream_t stream, double *sums, const void *src,
-                             enum dtype src_type, int64_t count, double weight)
+cudaError_t cuda_accumulate_squares(cudaStream_t stream, float *dst, const void *src,
+                                    enum dtype src_type, int64_t count, bool first, double *sums,
+                                    double weight)
 {
-    switch (src_type) {
-    case DTYPE_F32: return launch_squares<float>(stream, sums, src, count, weight);
-    case DTYPE_BF16: return launch_squares<__nv_bfloat16>(stream, sums, src, count, weight);
-    case DTYPE_F16: return launch_squares<__half>(stream, sums, src, count, weight);
-    default: return cudaErrorInvalidValue;
-    }
+    squares a = {dst, src, count, sums, weight};
+    if (dst == NULL)
+        return launch_squares_from<also::NOTHING>(stream, src_type, a);
+    return first ? launch_squares_from<also::STORE>(stream, src_type, a)
+                 : launch_squares_from<also::ADD>(stream, src_type, a);
 }
 
 cudaError_t cuda_accumulate(cudaStream_t stream, void *dst, enum dtype dst_type, const void *src,

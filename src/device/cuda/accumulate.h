@@ -2,6 +2,7 @@
 #ifndef DEVICE_CUDA_ACCUMULATE_H
 #define DEVICE_CUDA_ACCUMULATE_H
 #include <cuda_runtime_api.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include "base/dtype.h"
 
@@ -12,9 +13,10 @@ extern "C" {
 /* device_accumulate on a CUDA stream; returns the launch's error. */
 cudaError_t cuda_accumulate(cudaStream_t stream, void *dst, enum dtype dst_type, const void *src,
                             enum dtype src_type, int64_t count);
-/* device_add_squares, likewise. */
-cudaError_t cuda_add_squares(cudaStream_t stream, double *sums, const void *src,
-                             enum dtype src_type, int64_t count, double weight);
+/* device_accumulate_squares, likewise; dst NULL: device_add_squares. */
+cudaError_t cuda_accumulate_squares(cudaStream_t stream, float *dst, const void *src,
+                                    enum dtype src_type, int64_t count, bool first, double *sums,
+                                    double weight);
 /* Whether this build has code for the current GPU: cudaSuccess, or the error. */
 cudaError_t cuda_probe(void);
 

@@ -16,10 +16,12 @@
 #include "device/cuda/cuda.h"
 
 struct square_sums {
-    double *sums;
+    float *dst;
     const void *src;
     enum dtype type;
     int64_t count;
+    bool first;
+    double *sums;
     double weight;
 };
 
@@ -27,16 +29,17 @@ static void squares_work(struct stream *stream, const void *args)
 {
     const struct square_sums *s = args;
     if (!stream_failed(stream))
-        cuda_enqueued(
-            stream,
-            cuda_add_squares(cuda_handle(stream), s->sums, s->src, s->type, s->count, s->weight),
-            "squares");
+        cuda_enqueued(stream,
+                      cuda_accumulate_squares(cuda_handle(stream), s->dst, s->src, s->type,
+                                              s->count, s->first, s->sums, s->weight),
+                      "squares");
 }
 
-static void add_squares(struct stream *stream, double *sums, const void *src, enum dtype src_type,
-                        int64_t count, double weight)
+static void accumulate_squares(struct stream *stream, float *dst, const void *src,
+                               enum dtype src_type, int64_t count, bool first, double *sums,
+                               double weight)
 {
-    struct square_sums args = {sums, src, src_type, count, weight};
+    struct square_sums args = {dst, src, src_type, count, first, sums, weight};
     cuda_work(stream, squares_work, &args, sizeof args);
 }
 
@@ -393,7 +396,7 @@ const struct device_backend sifr_device_cuda = {
     .copy_rows = cuda_copy_rows,
     .zero = cuda_zero,
     .accumulate = accumulate,
-    .add_squares = add_squares,
+    .accumulate_squares = accumulate_squares,
     .record_begin = cuda_record_begin,
     .record_end = cuda_record_end,
     .replay = cuda_replay,

@@ -253,13 +253,15 @@ static void dry_accumulate(struct stream *stream, void *dst, enum dtype dst_type
     dry_accumulate_parts(stream, dst, dst_type, src, src_type, count, count, 1);
 }
 
-static void dry_add_squares(struct stream *stream, double *sums, const void *src,
-                            enum dtype src_type, int64_t count, double weight)
+static void dry_accumulate_squares(struct stream *stream, float *dst, const void *src,
+                                   enum dtype src_type, int64_t count, bool first, double *sums,
+                                   double weight)
 {
     int64_t blocks = (count + DEVICE_SQUARES - 1) / DEVICE_SQUARES;
-    (void)sums, (void)src, (void)weight;
-    move(stream, 1,
-         (double)count * (double)dtype_bytes(src_type) + 2.0 * (double)blocks * sizeof(double));
+    double changed =
+        (double)blocks * sizeof *sums + (dst != NULL ? (double)count * sizeof *dst : 0);
+    (void)src, (void)weight;
+    move(stream, 1, (double)count * (double)dtype_bytes(src_type) + (first ? 1 : 2) * changed);
 }
 
 /* --- the back ends -------------------------------------------------------------------------- */
@@ -271,7 +273,7 @@ static void dry_add_squares(struct stream *stream, double *sums, const void *src
     .stream_sync = dry_stream_sync, .enqueue = dry_enqueue, .record = dry_record,       \
     .wait = dry_wait, .copy = dry_copy, .zero = dry_zero, .accumulate = dry_accumulate, \
     .accumulate_parts = dry_accumulate_parts, .copy_rows = dry_copy_rows,               \
-    .add_squares = dry_add_squares
+    .accumulate_squares = dry_accumulate_squares
 
 const struct device_backend device_dry = {.name = "dry", .location = MEM_HOST, DRY};
 
