@@ -168,9 +168,8 @@ void device_accumulate_parts(struct stream *stream, void *dst, enum dtype dst_ty
 enum { DEVICE_SQUARES = 64 };
 void device_add_squares(struct stream *stream, double *sums, const void *src, enum dtype src_type,
                         int64_t count, double weight);
-/* device_accumulate to f32 and device_add_squares in one call, which reads src once; the bits are
- * the same. `first`: what dst and sums hold is overwritten, as if dst[i] were -0 (so -0 is kept)
- * and the sums 0. */
+/* device_accumulate to f32 and device_add_squares with the same bits, reading src once. `first`:
+ * dst[i] = src[i], also where it is -0, and the sums are overwritten. */
 void device_accumulate_squares(struct stream *stream, float *dst, const void *src,
                                enum dtype src_type, int64_t count, bool first, double *sums,
                                double weight);

@@ -509,8 +509,8 @@ int64_t norm_answered_count(const struct unit_graph *graph, int param, enum unit
 /* Nothing below does anything without config.noise. */
 enum status noise_create(struct zero *zero);
 void noise_free(struct zero *zero);
-/* The next elements of `part` that count, from its element `done` on, as a range of the part; none:
- * {part.count, 0}. They begin with a block, unless `done` is inside one. */
+/* The next elements of `part` that count, as a range of the part, which begins with a block; none:
+ * {part.count, 0}. done: 0, or the end of the range before. */
 struct zero_range noise_next(const struct zero *zero, struct piece_range part, int64_t done);
 /* The weight of a worker's micro-batch. */
 double noise_weight(const struct zero *zero, int64_t round, int worker);
