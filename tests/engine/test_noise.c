@@ -75,18 +75,36 @@ static void test_each_micro_batch_counts(void **state)
 }
 
 /* Measuring changes nothing else, and what is not measured is 0. */
+static void compare_measured(const struct trace *without, struct rig_config config, int ranks)
+{
+    config.noise = true;
+    struct trace with = run(config, ranks);
+    assert_memory_equal(with.params, without->params, (size_t)with.count * sizeof(float));
+    assert_memory_equal(with.norm, without->norm, sizeof with.norm);
+    assert_memory_equal(with.meta_norm, without->meta_norm, sizeof with.meta_norm);
+    assert_true(with.noise[0][1] > 0 && without->noise[0][1] == 0);
+    free(with.params);
+}
+
+/* In SARS and with sequence parallelism, some elements are added that do not count. */
 static void test_measuring_changes_nothing(void **state)
 {
+    enum { KINDS = 6 };
+    static const int ranks[KINDS][2] = {{1, 3}, {1, 3}, {1, 3}, {1, 3}, {1, 1}, {2, 4}};
+    struct rig_config configs[KINDS];
     (void)state;
-    for (int llama = 0; llama < 2; llama++) {
-        struct rig_config config = base_config(llama);
-        struct trace with = run(config, 1);
-        config.noise = false;
-        struct trace without = run(config, 3);
-        assert_memory_equal(with.params, without.params, (size_t)with.count * sizeof(float));
-        assert_memory_equal(with.norm, without.norm, sizeof with.norm);
-        assert_true(with.noise[0][1] > 0 && without.noise[0][1] == 0);
-        free(with.params);
+    for (int i = 0; i < KINDS; i++)
+        configs[i] = base_config(i == 1);
+    configs[2].model = rig_sars();
+    configs[3].type = DTYPE_BF16;
+    configs[4].type = configs[4].sum_type = DTYPE_BF16; /* depends on the number of workers */
+    configs[5] = shared_config(0);
+    configs[5].tp = 2, configs[5].sequence = true, configs[5].tokens = 12;
+    for (int i = 0; i < KINDS; i++) {
+        configs[i].noise = false;
+        struct trace without = run(configs[i], ranks[i][0]);
+        for (int k = 0; k < 2; k++)
+            compare_measured(&without, configs[i], ranks[i][k]);
         free(without.params);
     }
 }
