@@ -224,6 +224,8 @@ static void describe_memory(struct text *text, const struct plan_view *view)
     if (view->memory_bytes == 0)
         return;
     text_printf(text, "memory   %s per rank", plan_view_memory(view, a));
+    if (view->shared_bytes > 0 && view->config->machine.device_memory > 0)
+        text_add(text, " (limited by run.device_memory)");
     if (view->shared_bytes > 0 && view->request->ranks > 1)
         text_printf(text, ": %s free on this machine, divided by its ranks (--memory overrides)",
                     text_human_bytes(b, (double)view->shared_bytes));
