@@ -3,9 +3,9 @@
  *
  * No other process can open it, and its space is free again when this process ends, however it
  * ends. The space is reserved when the file is created, so a full disk is found then. Reads and
- * writes bypass the page cache (O_DIRECT) where the file system allows it. Any thread may call them;
- * calls that overlap in the file are the callers' affair. Errors of writes are injected as for
- * base/output.h, those of reads as for base/input.h.
+ * writes bypass the page cache (O_DIRECT) where the file system allows it. Any thread may call
+ * them; calls that overlap in the file are the callers' affair. Errors of writes are injected as
+ * for base/output.h, those of reads as for base/input.h.
  */
 #ifndef BASE_UNNAMED_FILE_H
 #define BASE_UNNAMED_FILE_H

@@ -35,15 +35,16 @@ void far_destroy(struct far *far); /* NULL is fine; no stream uses it any more *
 enum status far_stream_create(struct device *device, enum far_kind kind, const char *name,
                               struct stream **stream);
 
-/* Enqueued copies: between bytes `at` .. `at` + `bytes` and device memory. With FAR_DISK a failure of
- * the disk sticks to the stream (STATUS_IO). On the CPU, addresses that are multiples of FAR_ALIGN
- * save a copy through bounce buffers. */
+/* Enqueued copies between bytes `at` .. `at` + `bytes` and device memory. With FAR_DISK a failure
+ * of the disk sticks to the stream (STATUS_IO). On the CPU, addresses that are multiples of
+ * FAR_ALIGN save a copy through bounce buffers. */
 void far_read(struct stream *stream, struct far *far, size_t at, void *dst, size_t bytes);
 void far_write(struct stream *stream, struct far *far, size_t at, const void *src, size_t bytes);
 
 /* Copies between the far memory and host memory, for the host: any range, any thread. They return
  * when the copy is done and wait for no stream. far_put also rewrites the rest of the first and the
- * last FAR_ALIGN bytes it touches, so no stream may write those meanwhile. Dry devices: no effect. */
+ * last FAR_ALIGN bytes it touches, so no stream may write those meanwhile. No effect on dry
+ * devices. */
 enum status far_get(struct far *far, size_t at, void *out, size_t bytes);
 enum status far_put(struct far *far, size_t at, const void *values, size_t bytes);
 

@@ -7,13 +7,13 @@
  *     read     | disk | disk | disk | done | copied by the mover | free
  *     write    | free | copied by the mover | disk | disk | done
  *
- * So the disk works on the next requests while one is copied. A request's memory is a bounce buffer, or
- * the mover's own memory where the system can transfer it directly: host memory that is aligned, whole
- * blocks. Bounce buffers are pinned, for fast copies to a GPU. There are enough for two streams; other
- * movers share them.
+ * So the disk works on the next requests while one is copied. A request's memory is a bounce
+ * buffer, or the mover's own memory where the system can transfer it directly: host memory that is
+ * aligned, whole blocks. Bounce buffers are pinned, for fast copies to a GPU. There are enough for
+ * two streams; other movers share them.
  *
- * No deadlock: a mover waits for a bounce buffer only while it has none, and one that has some always
- * frees them. No starvation: while somebody waits without any, others do not take more.
+ * No deadlock: a mover waits for a bounce buffer only while it has none, and one that has some
+ * always frees them. No starvation: while somebody waits without any, others do not take more.
  */
 #include <errno.h>
 #include <string.h>

@@ -13,14 +13,14 @@ struct far_move {
     char *memory;                    /* is only read when writing */
 };
 
-/* The device's threads and bounce buffers for far memory on disk. It exists from the first far_disk_join
+/* The device's threads and bounce buffers for far memory on disk exist from the first far_disk_join
  * to the last far_disk_leave. */
 enum status far_disk_join(struct device *device);
 void far_disk_leave(struct device *device);
 
 /* Move the range, and return when that is done. Several threads may move at once. Returns 0, or the
- * errno of the first failure and its offset in the file. A failed stream ends the move early, without an
- * error. */
+ * errno of the first failure and its offset in the file. A failed stream ends the move early,
+ * without an error. */
 int far_disk_move(struct device *device, const struct far_move *move, size_t *failed_at);
 
 #endif

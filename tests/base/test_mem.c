@@ -263,9 +263,9 @@ static void test_limit(void **state)
 static void *fill_up(void *arg)
 {
     struct env *env = arg;
-    for (int i = 0; i < 2000; i++) {
+    for (int i = 0; i < 4000; i++) {
         char *block;
-        if (mem_alloc(env, MEM_SCRATCH, "block", 300, &block) == STATUS_OK)
+        if (mem_alloc(env, MEM_SCRATCH, "block", 1000000, &block) == STATUS_OK)
             mem_free(env, block);
     }
     return NULL;
@@ -278,12 +278,12 @@ static void test_limit_of_threads(void **state)
     struct fixture f;
     struct env *env = fixture_open(&f);
     pthread_t threads[4];
-    mem_limit(env->mem, MEM_HOST, 1000);
+    mem_limit(env->mem, MEM_HOST, 1500000);
     for (int i = 0; i < 4; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, fill_up, env), 0);
     for (int i = 0; i < 4; i++)
         pthread_join(threads[i], NULL);
-    assert_true(mem_total_peak(env->mem) <= 900);
+    assert_int_equal(mem_total_peak(env->mem), 1000000);
     fixture_close(&f);
 }
 

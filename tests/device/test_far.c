@@ -177,8 +177,8 @@ static void test_there_and_back(void **state)
     rig_close(&rig);
 }
 
-/* As the store uses it: a ring of slots, filled on one stream and written back on another, each slot
- * waiting for the other stream through events. Several rounds over all of the memory. */
+/* As the store uses it: a ring of slots, filled on one stream and written back on another, each
+ * slot waiting for the other stream through events. Several rounds over all of the memory. */
 static void test_ring_of_slots(void **state)
 {
     enum { SLOTS = 3, PIECES = 14, ROUNDS = 3 };
@@ -602,6 +602,35 @@ static void test_short_write(void **state)
     }
 }
 
+/* A file system that refuses O_DIRECT only when bytes are transferred. */
+static void test_direct_refused_late(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct output_faults writes = {.error = EINVAL};
+    struct input_faults reads = {.error = EINVAL, .times = 1};
+    rig_open(&rig, FAR_DISK, MIB);
+    char *slot = on_device(&rig, MIB);
+    set_slot(&rig, slot, 0, MIB, 6);
+    atomic_store(&writes.left, 1);
+    rig.env.faults = &writes;
+    far_write(rig.out, rig.far, 0, slot, MIB);
+    assert_ok(stream_sync(rig.out));
+    struct far *second; /* still uses O_DIRECT */
+    assert_ok(far_create(
+        rig.device, &(struct far_config){FAR_DISK, MEM_GRADS, "sums", MIB, rig.folder}, &second));
+    atomic_store(&reads.left, 1);
+    rig.env.input_faults = &reads;
+    far_read(rig.in, second, 0, slot, MIB);
+    far_read(rig.in, rig.far, 0, slot, MIB);
+    check_slot(&rig, slot, 0, MIB, 6);
+    assert_true(atomic_load(&writes.left) < 0 && atomic_load(&reads.left) < 0);
+    rig.env.input_faults = NULL;
+    far_destroy(second);
+    device_free(rig.device, slot);
+    rig_close(&rig);
+}
+
 /* --- dry devices ---------------------------------------------------------------------------- */
 
 #define assert_near(a, b) assert_true(fabs((a) - (b)) < 1e-9)
@@ -700,6 +729,7 @@ int main(void)
         cmocka_unit_test(test_failing_write),
         cmocka_unit_test(test_failing_read),
         cmocka_unit_test(test_short_write),
+        cmocka_unit_test(test_direct_refused_late),
         cmocka_unit_test(test_dry),
     };
     if (test_device_missing())
