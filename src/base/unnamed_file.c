@@ -9,7 +9,6 @@
 #include "base/input.h"
 #include "base/output.h"
 #include "base/printable.h"
-#include "base/text.h"
 
 /* --- creating ------------------------------------------------------------------------------- */
 
