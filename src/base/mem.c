@@ -9,8 +9,8 @@
  * LARGE_BYTES up they are mapped, which gives zeroed pages at no cost and allows huge pages. Under
  * AddressSanitizer all blocks come from the C library, where overruns are detected.
  *
- * Invariant: totals == sum over categories == sum over locations == sum over lines, and a line
- * never goes below zero (CHECKed).
+ * Invariant: the totals of a location == sum over its categories == sum over its lines; those of
+ * `whole` == host + GPU; and a line never goes below zero (CHECKed).
  */
 #include "base/mem.h"
 #include <pthread.h>
@@ -61,6 +61,7 @@ struct tally {
 
 struct account {
     struct tally categories[MEM_CATEGORY_COUNT], total;
+    size_t limit; /* of the total; 0 = none */
 };
 
 struct mem {
@@ -85,6 +86,14 @@ const char *mem_category_word(enum mem_category category)
     return words[category];
 }
 
+const char *mem_location_word(enum mem_location location)
+{
+    static const char *const words[] = {
+        [MEM_HOST] = "host", [MEM_GPU] = "gpu", [MEM_DISK] = "disk"};
+    CHECK_LT((unsigned)location, MEM_LOCATION_COUNT);
+    return words[location];
+}
+
 struct mem *mem_create(void)
 {
     struct mem *mem = calloc(1, sizeof *mem);
@@ -105,7 +114,8 @@ void mem_destroy(struct mem *mem)
     if (!mem)
         return;
     mem_visit(mem, print_leak, NULL);
-    CHECK_EQ(mem->whole.total.now, 0);
+    for (int l = 0; l < MEM_LOCATION_COUNT; l++)
+        CHECK_EQ(mem->locations[l].total.now, 0);
     for (int i = 0; i < LINE_BUCKETS; i++) {
         for (struct line *line = mem->buckets[i], *next; line; line = next) {
             next = line->next;
@@ -164,7 +174,8 @@ static void line_move(struct mem *mem, struct line *line, size_t more, size_t le
 {
     CHECK(less <= line->bytes);
     line->bytes += more - less;
-    account_move(&mem->whole, line->category, more, less);
+    if (line->location != MEM_DISK)
+        account_move(&mem->whole, line->category, more, less);
     account_move(&mem->locations[line->location], line->category, more, less);
 }
 
@@ -175,12 +186,43 @@ static bool admit(struct mem *mem)
     return mem->until_failure == 0 || --mem->until_failure > 0;
 }
 
-static enum status fail_memory(struct env *env, enum mem_category category, const char *name,
-                               size_t bytes)
+/* Whether the location's limit allows `more` bytes in place of `less`. */
+static bool is_within(const struct account *account, size_t more, size_t less)
 {
-    char human[32];
-    return FAIL(env, MEMORY, "out of memory: cannot take %s for %s '%s'",
-                text_human_bytes(human, (double)bytes), mem_category_word(category), name);
+    size_t kept = account->total.now - less;
+    return account->limit == 0 || more <= less ||
+           (kept <= account->limit && more <= account->limit - kept);
+}
+
+/* The line of an allocation; NULL = refused: it was chosen to fail, or is above the limit. */
+static struct line *admit_line(struct mem *mem, enum mem_location location,
+                               enum mem_category category, const char *name, size_t bytes)
+{
+    bool admitted = admit(mem) && is_within(&mem->locations[location], bytes, 0);
+    return admitted ? find_line(mem, location, category, name, true) : NULL;
+}
+
+/* An allocation of `more` bytes in place of `less` was refused. */
+static enum status fail_memory(struct env *env, enum mem_location location,
+                               enum mem_category category, const char *name, size_t more,
+                               size_t less)
+{
+    static const char *const words[] = {
+        [MEM_HOST] = "host memory", [MEM_GPU] = "GPU memory", [MEM_DISK] = "disk space"};
+    char asked[32], held[32], limit[32];
+    pthread_mutex_lock(&env->mem->lock);
+    struct account account = env->mem->locations[location];
+    pthread_mutex_unlock(&env->mem->lock);
+    text_human_bytes(asked, (double)more);
+    if (is_within(&account, more, less))
+        return FAIL(env, MEMORY, "out of memory: cannot take %s for %s '%s'", asked,
+                    mem_category_word(category), name);
+    return FAIL(env, MEMORY,
+                "%s '%s' needs %s, and %s of %s is held: more than run.device_memory allows, %s; "
+                "raise it, or use a smaller micro-batch, recomputation, offload or more ranks",
+                mem_category_word(category), name, asked,
+                text_human_bytes(held, (double)account.total.now), words[location],
+                text_human_bytes(limit, (double)account.limit));
 }
 
 /* --- blocks from the system ----------------------------------------------------------------- */
@@ -223,20 +265,25 @@ static struct header *system_take(size_t bytes)
 /* Blocks that were freed but must stay allocated; reachable, so not reported as leaks. */
 static _Atomic(struct header *) kept;
 
-static void give_or_keep(const struct mem *mem, struct header *header)
+static void give_back(struct header *header)
 {
     size_t mapped = header->mapped_bytes;
+    header->guard = 0;
+    if (mapped)
+        munmap(header, mapped);
+    else
+        free(header);
+}
+
+static void give_or_keep(const struct mem *mem, struct header *header)
+{
     if (mem_keeps_freed(mem)) {
         header->next_kept = atomic_load(&kept);
         while (!atomic_compare_exchange_weak(&kept, &header->next_kept, header))
             continue;
         return;
     }
-    header->guard = 0;
-    if (mapped)
-        munmap(header, mapped);
-    else
-        free(header);
+    give_back(header);
 }
 
 void mem_keep_freed(struct mem *mem)
@@ -251,6 +298,21 @@ bool mem_keeps_freed(const struct mem *mem)
 
 /* --- allocation ----------------------------------------------------------------------------- */
 
+/* Count a fresh block on its line, in place of `less` bytes. false = another thread has reached the
+ * limit meanwhile; the block is gone then. */
+static bool place(struct mem *mem, struct header *header, struct line *line, size_t less)
+{
+    pthread_mutex_lock(&mem->lock);
+    bool within = is_within(&mem->locations[MEM_HOST], header->bytes, less);
+    if (within)
+        line_move(mem, line, header->bytes, less);
+    pthread_mutex_unlock(&mem->lock);
+    header->line = line;
+    if (!within)
+        give_back(header);
+    return within;
+}
+
 enum status mem_alloc(struct env *env, enum mem_category category, const char *name, size_t bytes,
                       void *out)
 {
@@ -258,19 +320,14 @@ enum status mem_alloc(struct env *env, enum mem_category category, const char *n
     void *block = NULL;
     bytes = bytes ? bytes : 1;
     pthread_mutex_lock(&mem->lock);
-    struct line *line = admit(mem) ? find_line(mem, MEM_HOST, category, name, true) : NULL;
+    struct line *line = admit_line(mem, MEM_HOST, category, name, bytes);
     pthread_mutex_unlock(&mem->lock);
 
     struct header *header = line ? system_take(bytes) : NULL;
-    if (header) {
-        header->line = line;
-        pthread_mutex_lock(&mem->lock);
-        line_move(mem, line, bytes, 0);
-        pthread_mutex_unlock(&mem->lock);
+    if (header && place(mem, header, line, 0))
         block = block_of(header);
-    }
     memcpy(out, &block, sizeof block);
-    return block ? STATUS_OK : fail_memory(env, category, name, bytes);
+    return block ? STATUS_OK : fail_memory(env, MEM_HOST, category, name, bytes, 0);
 }
 
 static enum status fail_product(struct env *env, enum mem_category category, const char *name,
@@ -301,17 +358,12 @@ enum status mem_resize(struct env *env, void *block, size_t bytes)
     bytes = bytes ? bytes : 1;
 
     pthread_mutex_lock(&mem->lock);
-    bool admitted = admit(mem);
+    bool admitted = admit(mem) && is_within(&mem->locations[MEM_HOST], bytes, old->bytes);
     pthread_mutex_unlock(&mem->lock);
     struct header *fresh = admitted ? system_take(bytes) : NULL;
-    if (!fresh)
-        return fail_memory(env, line->category, line->name, bytes);
-    fresh->line = line;
+    if (!fresh || !place(mem, fresh, line, old->bytes))
+        return fail_memory(env, MEM_HOST, line->category, line->name, bytes, old->bytes);
     memcpy(block_of(fresh), old_block, old->bytes < bytes ? old->bytes : bytes);
-
-    pthread_mutex_lock(&mem->lock);
-    line_move(mem, line, bytes, old->bytes);
-    pthread_mutex_unlock(&mem->lock);
     give_or_keep(mem, old);
     void *fresh_block = block_of(fresh);
     memcpy(block, &fresh_block, sizeof fresh_block);
@@ -355,11 +407,11 @@ enum status mem_count(struct env *env, enum mem_location location, enum mem_cate
 {
     struct mem *mem = env->mem;
     pthread_mutex_lock(&mem->lock);
-    struct line *line = admit(mem) ? find_line(mem, location, category, name, true) : NULL;
+    struct line *line = admit_line(mem, location, category, name, bytes);
     if (line)
         line_move(mem, line, bytes, 0);
     pthread_mutex_unlock(&mem->lock);
-    return line ? STATUS_OK : fail_memory(env, category, name, bytes);
+    return line ? STATUS_OK : fail_memory(env, location, category, name, bytes, 0);
 }
 
 void mem_uncount(struct env *env, enum mem_location location, enum mem_category category,
@@ -437,6 +489,14 @@ void mem_visit(const struct mem *mem, mem_visit_fn *visit, void *user)
                 visit(user,
                       &(struct mem_line){line->location, line->category, line->name, line->bytes});
     pthread_mutex_unlock(lock);
+}
+
+void mem_limit(struct mem *mem, enum mem_location location, size_t bytes)
+{
+    CHECK_LT((unsigned)location, MEM_LOCATION_COUNT);
+    pthread_mutex_lock(&mem->lock);
+    mem->locations[location].limit = bytes;
+    pthread_mutex_unlock(&mem->lock);
 }
 
 void mem_fail_at(struct mem *mem, int64_t n)

@@ -1,4 +1,4 @@
-/* mem -- allocation with an account by location, category and name, and injected failures.
+/* mem -- allocation with an account by location, category and name, limits, and injected failures.
  *
  * All host memory of the engine is allocated here; device back ends report their own allocations
  * with mem_count. Blocks are zeroed and aligned to 64 bytes. Blocks of a megabyte and more are
@@ -31,11 +31,12 @@ enum mem_category {
         MEM_CATEGORY_COUNT
 };
 
-/* Where memory is. A rank with a GPU uses both locations; each has its own limit, so they are not
+/* Where memory is. A rank with a GPU uses several locations; each has its own limit, so they are not
  * added up. */
 enum mem_location {
     MEM_HOST, /* ordinary and pinned */
     MEM_GPU,
+    MEM_DISK, /* files that stand for memory (device/far.h) */
     MEM_LOCATION_COUNT
 };
 
@@ -45,6 +46,7 @@ struct mem;
 struct mem *mem_create(void);
 void mem_destroy(struct mem *mem); /* NULL is fine; CHECKs that nothing is left */
 const char *mem_category_word(enum mem_category category);
+const char *mem_location_word(enum mem_location location); /* "host", "gpu", "disk" */
 
 /* *out = `bytes` zeroed bytes (at least one), counted under (category, name). `name` is copied.
  * On failure *out is NULL, the error names category, name and size, and STATUS_MEMORY is
@@ -81,7 +83,8 @@ struct mem_sums {
 };
 struct mem_sums mem_sums(const struct mem *mem, enum mem_location location, bool most);
 
-/* The account of all locations together. */
+/* The account of host and GPU memory together. Bytes on disk are not memory and not in it: only
+ * mem_sums and mem_visit report them. */
 size_t mem_bytes(const struct mem *mem, enum mem_category category); /* now */
 size_t mem_peak(const struct mem *mem, enum mem_category category);  /* peak */
 size_t mem_total(const struct mem *mem);
@@ -96,6 +99,10 @@ struct mem_line {
 typedef void mem_visit_fn(void *user, const struct mem_line *line);
 /* Every (location, category, name) with bytes > 0 now. */
 void mem_visit(const struct mem *mem, mem_visit_fn *visit, void *user);
+
+/* From now on an allocation or count with which the location would hold more than `bytes` fails with
+ * STATUS_MEMORY; 0 = no limit. The message names the option run.device_memory, which sets it. */
+void mem_limit(struct mem *mem, enum mem_location location, size_t bytes);
 
 /* Whether the system would grant `bytes` now; for libraries that do not survive a failed
  * allocation. */

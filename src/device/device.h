@@ -199,6 +199,9 @@ struct device_pace {
     double copy_bytes_per_second; /* bytes read plus written; 0 = they take no time */
     double theft; /* seconds that plain streams lose for each second of a worker's work that
                      overlaps with theirs: 1 where the same cores do both */
+    /* Far memory (far.h); 0 = its bytes take no time. Two streams have the full rate each. */
+    double link_bytes_per_second; /* between host and GPU, each way */
+    double disk_read_bytes_per_second, disk_write_bytes_per_second;
 };
 /* From now on the host and every stream of a dry device have a clock, in seconds from this call.
  * Plain streams of "dry" share the host's clock. All other streams overlap with the host: their

@@ -9,8 +9,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include "device/device.h"
+#include "device/far.h"
 
 struct device_block;
+struct far_disk;
 
 struct device_backend {
     const char *name;
@@ -93,6 +95,7 @@ struct device {
     int64_t block_count;                       /* in all lists */
     int stream_count;                          /* existing streams */
     int event_count;                           /* existing events */
+    struct far_disk *far_disk;                 /* of far memory on disk (far_disk.c); or NULL */
     char gpu[DEVICE_GPU_BYTES];                /* as device_gpu; set by `open` */
 };
 
@@ -162,6 +165,10 @@ void worker_destroy(struct worker *worker); /* after running all tasks in the ri
 void worker_add(struct worker *worker, stream_task_fn *task, const void *args, size_t bytes);
 void worker_drain(struct worker *worker); /* waits for all tasks added so far */
 bool worker_is_me(const struct worker *worker);
+
+/* --- device_dry.c: simulated time of far memory (far.h) ------------------------------------- */
+
+void dry_copy_far(struct stream *stream, enum far_kind kind, bool write, size_t bytes);
 
 /* --- the back ends -------------------------------------------------------------------------- */
 

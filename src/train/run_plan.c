@@ -45,13 +45,24 @@ static int ranks_per_gpu(const struct run_config *config, int local)
     return (local + config->device.count - 1) / config->device.count;
 }
 
-size_t run_memory(const struct run_config *config, size_t host_bytes, int local)
+/* Free for each of `local` ranks; 0 = not known. */
+static size_t free_memory(const struct run_config *config, size_t host_bytes, int local)
 {
     if (config->machine.device != RUN_DEVICE_CUDA)
         return host_bytes / (size_t)local;
     if (config->device.count == 0)
         return 0;
     return config->device.free_bytes / (size_t)ranks_per_gpu(config, local);
+}
+
+/* run.device_memory limits the account, in which the runtime of a GPU is not. */
+size_t run_memory(const struct run_config *config, size_t host_bytes, int local)
+{
+    size_t available = free_memory(config, host_bytes, local);
+    size_t limit = (size_t)config->machine.device_memory;
+    if (limit > 0 && config->machine.device == RUN_DEVICE_CUDA)
+        limit += (size_t)formula_gpu_runtime();
+    return limit > 0 && (available == 0 || limit < available) ? limit : available;
 }
 
 enum status run_gpu_that_fits(struct env *env, const struct run_config *config, int ranks,
@@ -83,6 +94,19 @@ static enum status refuse(struct env *env, const char *what, double needed, size
                 text_human_bytes(b, (double)available), advice);
 }
 
+static enum status check_limit(struct env *env, const struct run_config *config,
+                               const struct plan_rank *rank)
+{
+    char a[32], b[32];
+    size_t limit = (size_t)config->machine.device_memory;
+    if (limit == 0 || rank->total_bytes <= limit)
+        return STATUS_OK;
+    return FAIL(env, FIT,
+                "a rank needs %s and run.device_memory allows %s; raise it, or see what fits with "
+                "sifr plan",
+                text_human_bytes(a, (double)rank->total_bytes), text_human_bytes(b, (double)limit));
+}
+
 enum status run_fit_check(struct env *env, const struct run_config *config,
                           const struct run_ranks *ranks, size_t available)
 {
@@ -94,6 +118,7 @@ enum status run_fit_check(struct env *env, const struct run_config *config,
         request.decode_tokens = request.decode_chunk = 0;
     }
     TRY(plan_rank_memory(env, &request, ranks->rank, NULL, NULL, &rank));
+    TRY(check_limit(env, config, &rank));
     int together = ranks->local; /* ranks that share a memory */
     if (config->device.total_bytes > 0) {
         together = ranks_per_gpu(config, ranks->local);

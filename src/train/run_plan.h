@@ -9,7 +9,7 @@
 struct plan_request run_plan_request(const struct run_config *config, int ranks);
 
 /* Bytes for each of `local` ranks on this machine: of its GPU, or of `host_bytes` of free host
- * memory; 0 = not known. */
+ * memory; at most what run.device_memory allows; 0 = not known. */
 size_t run_memory(const struct run_config *config, size_t host_bytes, int local);
 
 /* For a run on the CPU: the name of a GPU of this machine on which it would fit; "" = none. */

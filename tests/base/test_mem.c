@@ -198,6 +198,95 @@ static void test_failure(void **state)
     fixture_close(&f);
 }
 
+/* Bytes on disk are in no total of memory, but in their own account, and a leak there is found. */
+static void test_disk_is_not_memory(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct env *env = fixture_open(&f);
+    struct seen seen = {0};
+    assert_int_equal(mem_count(env, MEM_DISK, MEM_SLOTS, "d", 1000), STATUS_OK);
+    assert_int_equal(mem_count(env, MEM_GPU, MEM_SLOTS, "g", 10), STATUS_OK);
+    assert_int_equal(mem_total(env->mem), 10);
+    assert_int_equal(mem_bytes(env->mem, MEM_SLOTS), 10);
+    assert_int_equal(mem_total_peak(env->mem), 10);
+    assert_int_equal(mem_sums(env->mem, MEM_DISK, false).bytes[MEM_SLOTS], 1000);
+    assert_int_equal(mem_sums(env->mem, MEM_DISK, true).total_bytes, 1000);
+    mem_visit(env->mem, see, &seen);
+    assert_int_equal(seen.bytes['d' - 'a'], 1000);
+    assert_string_equal(mem_location_word(MEM_DISK), "disk");
+    mem_uncount(env, MEM_DISK, MEM_SLOTS, "d", 1000);
+    mem_uncount(env, MEM_GPU, MEM_SLOTS, "g", 10);
+    fixture_close(&f);
+}
+
+/* Allocations, growth and counts up to the limit succeed; the first byte beyond it does not. */
+static void test_limit(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct env *env = fixture_open(&f);
+    char *a, *b;
+    mem_limit(env->mem, MEM_HOST, 3 << 20);
+    mem_limit(env->mem, MEM_GPU, 100);
+    assert_int_equal(mem_alloc(env, MEM_PARAMS, "a", 2 << 20, &a), STATUS_OK);
+    assert_int_equal(mem_alloc(env, MEM_GRADS, "sums", (1 << 20) + 1, &b), STATUS_MEMORY);
+    assert_null(b);
+    assert_string_equal(
+        log_first_error(env->log),
+        "grads 'sums' needs 1.0 MiB, and 2.0 MiB of host memory is held: more than "
+        "run.device_memory allows, 3.0 MiB; raise it, or use a smaller micro-batch, "
+        "recomputation, offload or more ranks");
+    assert_int_equal(mem_alloc(env, MEM_GRADS, "all", SIZE_MAX, &b), STATUS_MEMORY);
+    assert_int_equal(mem_alloc(env, MEM_GRADS, "sums", 1 << 20, &b), STATUS_OK);
+    assert_int_equal(mem_resize(env, &b, (1 << 20) + 1), STATUS_MEMORY);
+    assert_int_equal(mem_total(env->mem), 3 << 20);
+    assert_int_equal(mem_total_peak(env->mem), 3 << 20);
+    assert_int_equal(mem_resize(env, &b, 100), STATUS_OK);
+    assert_int_equal(mem_resize(env, &b, 1 << 20), STATUS_OK);
+    /* Each location has its own. */
+    assert_int_equal(mem_count(env, MEM_GPU, MEM_PARAMS, "device", 100), STATUS_OK);
+    assert_int_equal(mem_count(env, MEM_GPU, MEM_PARAMS, "device", 1), STATUS_MEMORY);
+    assert_int_equal(mem_count(env, MEM_DISK, MEM_PARAMS, "file", (size_t)1 << 40), STATUS_OK);
+    /* A limit below what is held stops growth only. */
+    mem_limit(env->mem, MEM_HOST, 1);
+    assert_int_equal(mem_resize(env, &b, 50), STATUS_OK);
+    mem_limit(env->mem, MEM_HOST, 0);
+    assert_int_equal(mem_resize(env, &b, 5 << 20), STATUS_OK);
+    mem_uncount(env, MEM_DISK, MEM_PARAMS, "file", (size_t)1 << 40);
+    mem_uncount(env, MEM_GPU, MEM_PARAMS, "device", 100);
+    mem_free(env, b);
+    mem_free(env, a);
+    fixture_close(&f);
+}
+
+static void *fill_up(void *arg)
+{
+    struct env *env = arg;
+    for (int i = 0; i < 4000; i++) {
+        char *block;
+        if (mem_alloc(env, MEM_SCRATCH, "block", 1000000, &block) == STATUS_OK)
+            mem_free(env, block);
+    }
+    return NULL;
+}
+
+/* Threads together do not exceed it. */
+static void test_limit_of_threads(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct env *env = fixture_open(&f);
+    pthread_t threads[4];
+    mem_limit(env->mem, MEM_HOST, 1500000);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, fill_up, env), 0);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    assert_int_equal(mem_total_peak(env->mem), 1000000);
+    fixture_close(&f);
+}
+
 static void test_strdup(void **state)
 {
     (void)state;
@@ -304,15 +393,12 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_blocks),
-        cmocka_unit_test(test_account),
-        cmocka_unit_test(test_locations),
-        cmocka_unit_test(test_resize),
-        cmocka_unit_test(test_grow_array),
-        cmocka_unit_test(test_failure),
-        cmocka_unit_test(test_leak_is_named),
-        cmocka_unit_test(test_strdup),
-        cmocka_unit_test(test_freed_blocks_are_kept),
+        cmocka_unit_test(test_blocks),        cmocka_unit_test(test_account),
+        cmocka_unit_test(test_locations),     cmocka_unit_test(test_resize),
+        cmocka_unit_test(test_grow_array),    cmocka_unit_test(test_failure),
+        cmocka_unit_test(test_leak_is_named), cmocka_unit_test(test_disk_is_not_memory),
+        cmocka_unit_test(test_limit),         cmocka_unit_test(test_limit_of_threads),
+        cmocka_unit_test(test_strdup),        cmocka_unit_test(test_freed_blocks_are_kept),
         cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

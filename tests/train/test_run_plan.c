@@ -54,6 +54,31 @@ static void test_ranks_share_a_machine(void **state)
     rig_close(&rig);
 }
 
+/* run.device_memory is a limit of each rank, however much is free. On a GPU the runtime comes on top
+ * of it. */
+static void test_a_limit_is_respected(void **state)
+{
+    (void)state;
+    struct run_rig rig;
+    struct plan_rank rank;
+    struct run_ranks alone = {1, 0, 1};
+    rig_open(&rig);
+    rig_config(&rig, "model.layers=12 model.width=256 model.ff=512");
+    struct env *env = &rig.scratch.env;
+    const struct plan_request request = run_plan_request(&rig.config, 1);
+    assert_int_equal(plan_rank_memory(env, &request, 0, NULL, NULL, &rank), STATUS_OK);
+    rig.config.machine.device_memory = (int64_t)rank.total_bytes;
+    assert_int_equal(run_fit_check(env, &rig.config, &alone, 0), STATUS_OK);
+    assert_int_equal(run_memory(&rig.config, (size_t)1 << 40, 1), rank.total_bytes);
+    assert_int_equal(run_memory(&rig.config, 4000, 2), 2000);
+    rig.config.machine.device_memory--;
+    assert_int_equal(run_fit_check(env, &rig.config, &alone, 0), STATUS_FIT);
+    scratch_expect(&rig.scratch, "run.device_memory allows");
+    rig.config.machine.device = RUN_DEVICE_CUDA; /* a plan for a GPU that is not here */
+    assert_true(run_memory(&rig.config, 0, 1) > rank.total_bytes);
+    rig_close(&rig);
+}
+
 static void test_a_model_that_does_not_fit_is_refused(void **state)
 {
     (void)state;
@@ -76,6 +101,7 @@ int main(void)
         cmocka_unit_test(test_a_run_that_fits_is_accepted),
         cmocka_unit_test(test_a_run_that_does_not_fit_is_refused),
         cmocka_unit_test(test_ranks_share_a_machine),
+        cmocka_unit_test(test_a_limit_is_respected),
         cmocka_unit_test(test_a_model_that_does_not_fit_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -85,6 +85,26 @@ static void test_the_device_of_a_run_is_resolved(void **state)
     unsetenv("SIFR_PLUGIN_FOLDER");
 }
 
+/* The device of a session has the run's limit. */
+static void test_a_session_has_the_limit_of_its_run(void **state)
+{
+    (void)state;
+    struct run_rig rig;
+    struct session session;
+    char *block;
+    rig_open(&rig);
+    rig_config(&rig, "run.device=cpu run.device_memory=64M");
+    struct env *env = &rig.scratch.env;
+    assert_int_equal(session_join(env, run_compute(&rig.config), NULL, &session), STATUS_OK);
+    assert_int_equal(device_alloc(session.device, MEM_GRADS, "sums", 64000000, &block),
+                     STATUS_MEMORY);
+    scratch_expect(&rig.scratch, "run.device_memory allows");
+    assert_int_equal(device_alloc(session.device, MEM_GRADS, "sums", 32000000, &block), STATUS_OK);
+    device_free(session.device, block);
+    session_destroy(&session);
+    rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -92,6 +112,7 @@ int main(void)
         cmocka_unit_test(test_devices_are_described),
         cmocka_unit_test(test_peak_rates_are_found_by_name),
         cmocka_unit_test(test_the_device_of_a_run_is_resolved),
+        cmocka_unit_test(test_a_session_has_the_limit_of_its_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

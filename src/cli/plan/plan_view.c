@@ -224,6 +224,8 @@ static void describe_memory(struct text *text, const struct plan_view *view)
     if (view->memory_bytes == 0)
         return;
     text_printf(text, "memory   %s per rank", plan_view_memory(view, a));
+    if (view->shared_bytes > 0 && view->config->machine.device_memory > 0)
+        text_add(text, " (limited by run.device_memory)");
     if (view->shared_bytes > 0 && view->request->ranks > 1)
         text_printf(text, ": %s free on this machine, divided by its ranks (--memory overrides)",
                     text_human_bytes(b, (double)view->shared_bytes));
@@ -306,9 +308,10 @@ static void add_line(void *user, const struct mem_line *found)
 
 static int compare_lines(const void *left, const void *right)
 {
+    static const int order[] = {[MEM_GPU] = 0, [MEM_HOST] = 1, [MEM_DISK] = 2};
     const struct plan_line *a = left, *b = right;
     if (a->location != b->location)
-        return a->location > b->location ? -1 : 1;
+        return order[a->location] < order[b->location] ? -1 : 1;
     if (a->category != b->category)
         return a->category < b->category ? -1 : 1;
     if (a->bytes != b->bytes)
@@ -316,8 +319,8 @@ static int compare_lines(const void *left, const void *right)
     return strcmp(a->name, b->name);
 }
 
-/* The buffers of rank 0: GPU before host, by category, largest first. The caller frees the room,
- * also after a failure. */
+/* The buffers of rank 0: GPU before host before disk, by category, largest first. The caller
+ * frees the room, also after a failure. */
 static enum status collect_lines(struct env *env, const struct plan_request *request,
                                  struct plan_lines *lines)
 {
@@ -332,6 +335,14 @@ static enum status collect_lines(struct env *env, const struct plan_request *req
     return STATUS_OK;
 }
 
+/* What is said before the name of a buffer that is not in the memory of the device. */
+static const char *location_prefix(enum mem_location location, bool gpu)
+{
+    if (location == MEM_DISK)
+        return "on disk: ";
+    return gpu && location == MEM_HOST ? "on the host: " : "";
+}
+
 static enum status list_lines(struct cli *cli, struct text *text, const struct plan_view *view)
 {
     struct plan_lines lines;
@@ -341,7 +352,7 @@ static enum status list_lines(struct cli *cli, struct text *text, const struct p
     for (int i = 0; i < lines.count; i++)
         text_printf(text, "  %-12s %10s  %s%s\n", mem_category_word(lines.line[i].category),
                     text_human_bytes(word, (double)lines.line[i].bytes),
-                    view->request->gpu && lines.line[i].location == MEM_HOST ? "on the host: " : "",
+                    location_prefix(lines.line[i].location, view->request->gpu),
                     lines.line[i].name);
     text_free(&lines.room);
     return st;
@@ -489,7 +500,7 @@ static enum status json_lines(struct cli *cli, struct json_out *json, const stru
         json_out_string(json, "category", mem_category_word(lines.line[i].category));
         json_out_string(json, "name", lines.line[i].name);
         json_out_int(json, "bytes", (int64_t)lines.line[i].bytes);
-        json_out_string(json, "place", lines.line[i].location == MEM_GPU ? "gpu" : "host");
+        json_out_string(json, "place", mem_location_word(lines.line[i].location));
         json_out_close(json, '}');
     }
     json_out_close(json, ']');

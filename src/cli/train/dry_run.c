@@ -112,9 +112,11 @@ enum status dry_run(struct cli *cli, const struct run_config *config, int ranks,
     if (fits(&plan))
         return STATUS_OK;
     return FAIL(cli->env, FIT,
-                "the run needs %s and %s is free; try a smaller train.micro_batch, "
+                "the run needs %s and %s is %s; try a smaller train.micro_batch, "
                 "engine.recompute=full or a "
                 "smaller model",
                 text_human_bytes(a, (double)plan_needed_bytes(&plan.rank)),
-                text_human_bytes(b, (double)plan.available_bytes));
+                text_human_bytes(b, (double)plan.available_bytes),
+                config->machine.device_memory > 0 ? "free or allowed by run.device_memory"
+                                                  : "free");
 }

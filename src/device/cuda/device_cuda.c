@@ -203,7 +203,9 @@ static enum status fail_memory(const struct device *device, const struct device_
     size_t free_bytes = 0, total_bytes = 0;
     const struct cuda_device *cuda = (const struct cuda_device *)device;
     if (block->host)
-        return FAIL(device->env, MEMORY, "no %s of pinned host memory for %s '%s'",
+        return FAIL(device->env, MEMORY,
+                    "cannot pin %s of host memory for %s '%s': the system refused; check the free "
+                    "memory and ulimit -l, or offload less to the host (offload.share)",
                     text_human_bytes(asked, (double)block->bytes),
                     mem_category_word(block->category), block->name);
     cudaMemGetInfo(&free_bytes, &total_bytes);

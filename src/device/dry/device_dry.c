@@ -107,6 +107,8 @@ void device_keep_time(struct device *device, const struct device_pace *pace)
     struct dry_device *dry = own(device);
     CHECK(!dry->keeps_time);
     CHECK(pace->call >= 0 && pace->copy_bytes_per_second >= 0 && pace->theft >= 0);
+    CHECK(pace->link_bytes_per_second >= 0 && pace->disk_read_bytes_per_second >= 0 &&
+          pace->disk_write_bytes_per_second >= 0);
     dry->keeps_time = true;
     dry->pace = *pace;
 }
@@ -164,7 +166,8 @@ static double pay(struct dry_device *dry, double idle, double seconds)
     return paid;
 }
 
-void stream_spend(struct stream *stream, double seconds)
+/* `on_cores`: on the cores that workers and plain streams share. */
+static void spend(struct stream *stream, double seconds, bool on_cores)
 {
     struct dry_device *dry = own(stream->device);
     struct dry_stream *s = (struct dry_stream *)stream;
@@ -172,13 +175,18 @@ void stream_spend(struct stream *stream, double seconds)
     if (!dry->keeps_time || seconds == 0)
         return;
     double begin = stream_clock(stream);
-    if (stream->worker)
+    if (on_cores && stream->worker)
         dry->owed += dry->pace.theft * seconds;
-    else if (dry->owed > 0)
+    else if (on_cores && dry->owed > 0)
         seconds += pay(dry, begin - s->worked, seconds);
     s->worked = begin + seconds;
     s->spent += seconds;
     set_clock(stream, s->worked);
+}
+
+void stream_spend(struct stream *stream, double seconds)
+{
+    spend(stream, seconds, true);
 }
 
 static enum status dry_stream_sync(struct stream *stream)
@@ -262,6 +270,27 @@ static void dry_accumulate_squares(struct stream *stream, float *dst, const void
         (double)blocks * sizeof *sums + (dst != NULL ? (double)count * sizeof *dst : 0);
     (void)src, (void)weight;
     move(stream, 1, (double)count * (double)dtype_bytes(src_type) + (first ? 1 : 2) * changed);
+}
+
+static double seconds_of(size_t bytes, double bytes_per_second)
+{
+    return bytes_per_second > 0 ? (double)bytes / bytes_per_second : 0.0;
+}
+
+/* On the CPU, far memory on the host is copied by a core. Otherwise a copy engine or the disk moves
+ * the bytes. From disk to GPU both work at the same time, so the slower one counts. */
+void dry_copy_far(struct stream *stream, enum far_kind kind, bool write, size_t bytes)
+{
+    const struct device_pace *pace = &own(stream->device)->pace;
+    bool gpu = stream->device->backend->location == MEM_GPU;
+    double seconds = gpu ? seconds_of(bytes, pace->link_bytes_per_second) : 0.0;
+    if (kind == FAR_DISK)
+        seconds = fmax(seconds, seconds_of(bytes, write ? pace->disk_write_bytes_per_second
+                                                        : pace->disk_read_bytes_per_second));
+    if (kind == FAR_HOST && !gpu)
+        move(stream, 1, 2.0 * (double)bytes);
+    else if (seconds > 0)
+        spend(stream, pace->call + seconds, false);
 }
 
 /* --- the back ends -------------------------------------------------------------------------- */

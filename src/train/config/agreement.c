@@ -17,8 +17,9 @@ enum { MOST_WINDOWS = 1024, MOST_LISTED = 8 };
 /* Must this key be the same on all ranks? */
 static bool is_bound(const char *key)
 {
-    static const char *const keys[] = {"run.threads:",     "run.peak_tflops:", "run.stop_timeout:",
-                                       "train.log_every:", "comm.timeout:",    "comm.delay:"};
+    static const char *const keys[] = {
+        "run.threads:",     "run.peak_tflops:", "run.stop_timeout:", "run.device_memory:",
+        "train.log_every:", "comm.timeout:",    "comm.delay:"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strncmp(key, keys[i], strlen(keys[i])) == 0)
             return false;

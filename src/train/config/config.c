@@ -626,6 +626,7 @@ struct compute_config run_compute(const struct run_config *config)
 {
     struct compute_config compute = run_device_compute(config->machine.device, run_type(config));
     compute.fast = is_fast(config);
+    compute.memory_limit = (size_t)config->machine.device_memory;
     return compute;
 }
 

@@ -48,11 +48,12 @@ enum run_rounding { RUN_ROUNDING_NEAREST, RUN_ROUNDING_STOCHASTIC };
 enum run_accumulate { RUN_ACCUMULATE_EACH, RUN_ACCUMULATE_LOCAL };
 
 struct machine_config {
-    int device;          /* enum run_device */
-    int64_t threads;     /* 0 = all CPUs of the affinity mask */
-    bool deterministic;  /* equal bits in every run, for any number of threads and ranks */
-    double peak_tflops;  /* of this machine, for MFU; 0 = by the GPU's name */
-    double stop_timeout; /* seconds without progress after a stop signal before the process
+    int device;            /* enum run_device */
+    int64_t threads;       /* 0 = all CPUs of the affinity mask */
+    bool deterministic;    /* equal bits in every run, for any number of threads and ranks */
+    int64_t device_memory; /* limit of a rank's account of its device, bytes; 0 = none */
+    double peak_tflops;    /* of this machine, for MFU; 0 = by the GPU's name */
+    double stop_timeout;   /* seconds without progress after a stop signal before the process
                             is ended; 0 = no limit */
 };
 
@@ -155,6 +156,7 @@ struct compute_config {
     const char *backend; /* of device and ops: "cpu" */
     enum dtype type;     /* that ops compute in */
     bool fast;           /* ops and collectives may give up equal bits for speed */
+    size_t memory_limit; /* of the account of the device, bytes; 0 = none */
 };
 struct compute_config run_compute(const struct run_config *config);
 /* Peak floating-point operations per second of `ranks` ranks; 0 = not known. */

@@ -220,6 +220,9 @@ static const struct option machine_list[] = {
     {RUN(deterministic, BOOL), .fallback = "true",
      .help = "same bits in every run and for any number of threads and ranks; false = faster on "
              "a GPU (matrix-product algorithms chosen by timing, sums by NCCL)"},
+    {RUN(device_memory, INT), .fallback = "0", RANGE(0, 9e18), .value_name = "BYTES",
+     .help = "limit on the memory of a rank on its device, GPU or CPU, as sifr plan counts it: an "
+             "allocation beyond it ends the run; 0 = none"},
     {RUN(peak_tflops, REAL), .fallback = "0", RANGE(0, 1e9),
      .help = "peak TFLOP/s of this machine, for MFU; 0 = looked up by GPU name; no MFU on a CPU"},
     {RUN(stop_timeout, REAL), .fallback = "600", RANGE(0, 1e6),
