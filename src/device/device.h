@@ -163,8 +163,8 @@ void device_accumulate(struct stream *stream, void *dst, enum dtype dst_type, co
  * previous one. */
 void device_accumulate_parts(struct stream *stream, void *dst, enum dtype dst_type, const void *src,
                              enum dtype src_type, int64_t count, int64_t stride, int parts);
-/* sums[b] += weight * the sum of squares of elements 64 b .. 64 b + 63 of src, formed in fp64 in a
- * fixed order; the last block may be short. src_type f32, bf16 or f16. */
+/* sums[b] += weight * the sum of squares of elements 64 b .. 64 b + 63 of src, formed in fp64 with
+ * the bits of ops_square_sums; the last block may be short. src_type f32, bf16 or f16. */
 enum { DEVICE_SQUARES = 64 };
 void device_add_squares(struct stream *stream, double *sums, const void *src, enum dtype src_type,
                         int64_t count, double weight);

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/clock.h"
@@ -29,6 +30,18 @@ static bool saves_copies(const struct run_config *config)
            checkpoint_in_background(&config->checkpoint, config->train.steps);
 }
 
+static struct zero_offload offload_of(const struct offload_config *config)
+{
+    const char *temporary = getenv("TMPDIR");
+    const char *folder = temporary && *temporary ? temporary : "/var/tmp";
+    return (struct zero_offload){.optimizer = (enum far_kind)config->optimizer,
+                                 .grads = (enum far_kind)config->grads,
+                                 .share = config->share,
+                                 .window = config->window,
+                                 .folder = *config->folder ? config->folder : folder,
+                                 .on_host = config->update == RUN_UPDATE_HOST};
+}
+
 struct zero_config trainer_store_config(const struct run_config *config)
 {
     const struct train_config *train = &config->train;
@@ -51,6 +64,7 @@ struct zero_config trainer_store_config(const struct run_config *config)
                                 .stochastic = config->optimizer.rounding == RUN_ROUNDING_STOCHASTIC,
                                 .seed = (uint64_t)train->seed,
                                 .noise = train->noise_scale,
+                                .offload = offload_of(&config->offload),
                                 .snapshot = saves_copies(config)};
 }
 

@@ -115,6 +115,8 @@ enum status zero_create(struct ops *ops, struct stream *stream, struct comm *com
     TRY(mem_alloc(env, MEM_OTHER, "store", sizeof *z, &z));
     *z = (struct zero){
         .ops = ops, .stream = stream, .comm = comm, .graph = graph, .env = env, .config = *config};
+    pthread_mutex_init(&z->hold_lock, NULL);
+    pthread_cond_init(&z->released, NULL);
     if (config->pipe)
         z->pipe = *config->pipe;
     z->tp_group = (struct zero_tp_group){.comm = config->tp_group, .size = 1};
@@ -132,6 +134,7 @@ enum status zero_create(struct ops *ops, struct stream *stream, struct comm *com
         return st;
     }
     z->config.groups = NULL, z->config.pipe = NULL, z->config.chunks = NULL;
+    z->config.offload.folder = NULL;
     *zero = z;
     return STATUS_OK;
 }
@@ -142,6 +145,8 @@ void zero_destroy(struct zero *zero)
         return;
     stream_destroy(zero->gather_stream);
     stream_destroy(zero->reduce_stream);
+    stream_destroy(zero->in_stream);
+    stream_destroy(zero->out_stream);
     comm_destroy(zero->lent_comm);
     comm_destroy(zero->lend_comm);
     comm_destroy(zero->gather_comm);
@@ -149,6 +154,8 @@ void zero_destroy(struct zero *zero)
     comm_destroy(zero->reduce_comm);
     comm_destroy(zero->muon_comm);
     zero_memory_free(zero);
+    pthread_cond_destroy(&zero->released);
+    pthread_mutex_destroy(&zero->hold_lock);
     mem_free(zero->env, zero);
 }
 
@@ -196,6 +203,7 @@ enum status zero_settle(struct zero *zero)
 {
     TRY(zero_finish_update(zero));
     TRY(stream_sync(zero->stream));
+    TRY(offload_settle(zero));
     if (zero_alone(zero))
         return STATUS_OK;
     TRY(stream_sync(zero->gather_stream));

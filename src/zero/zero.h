@@ -25,6 +25,7 @@
 #include "base/options.h"
 #include "comm/comm.h"
 #include "comm/traffic.h"
+#include "device/far.h"
 #include "unit/unit_cut.h"
 #include "unit/unit_merge.h"
 #include "zero/optimizer.h"
@@ -65,6 +66,16 @@ struct zero_gradient {
  * in a step, on the rank that has summed it. The values may be changed. */
 typedef enum status zero_gradient_fn(void *user, const struct zero_gradient *gradient);
 
+/* State in slower memory than the device's (zero_offload.c). It changes no bits. */
+struct zero_offload {
+    enum far_kind optimizer; /* masters and moments */
+    enum far_kind grads;     /* summed gradients, where a rank has their sum to itself */
+    double share;            /* of masters and moments that go there; the last pieces first */
+    int64_t window;          /* bytes of device memory through which they pass; 0 = the least */
+    const char *folder;      /* borrowed; FAR_DISK: where files without a name are made */
+    bool on_host;            /* FAR_HOST: the CPU updates, where it can */
+};
+
 struct zero_config {
     struct optimizer optimizer; /* of tensors that no group matches */
     double weight_decay;
@@ -95,8 +106,9 @@ struct zero_config {
                                      not beyond their end */
     const struct zero_chunk *chunks; /* borrowed; units that are walked forward and, later, back */
     int chunk_count;                 /* 0 = all units are walked forward and back at once */
-    bool snapshot;                   /* allocate host memory for zero_snapshot */
-    bool noise; /* add up squares for the noise scale; needs at least two micro-batches a step */
+    struct zero_offload offload;
+    bool snapshot; /* allocate host memory for zero_snapshot */
+    bool noise;    /* add up squares for the noise scale; needs at least two micro-batches a step */
     zero_gradient_fn *gradient; /* NULL: none; not with tensor parallelism */
     void *gradient_user;
 };
@@ -181,12 +193,18 @@ enum status zero_state_read(struct zero *zero, enum zero_state state, int tensor
  * come in ascending order, without gaps in what it holds. */
 enum status zero_state_write(struct zero *zero, enum zero_state state, int tensor, int64_t first,
                              int64_t count, enum dtype type, const void *values);
-/* Copy what this rank saves (needs config.snapshot) and wait for the copy. zero_snapshot_at returns
- * an address in it; any thread may read it until the next snapshot. Collective over the TP group,
- * and there the only way to read what each rank saves. */
+/* Copy what this rank saves (needs config.snapshot) and wait for the copy. Far state is not copied:
+ * updates of it wait until zero_snapshot_end. Collective over the TP group, and there the only way
+ * to read what each rank saves. */
 enum status zero_snapshot(struct zero *zero);
+/* An address in the copy; NULL: far state. Any thread may read it until the next snapshot. */
 const void *zero_snapshot_at(const struct zero *zero, enum zero_state state, int tensor,
                              int64_t first);
+/* *data = that address; of far state `room`, to which `count` elements or scales are copied. Any
+ * thread may call it and, when all is read, zero_snapshot_end. */
+enum status zero_snapshot_read(struct zero *zero, enum zero_state state, int tensor, int64_t first,
+                               int64_t count, void *room, const void **data);
+void zero_snapshot_end(struct zero *zero);
 
 /* No pass writes the tensor's gradient: it is never updated. */
 bool zero_tensor_is_frozen(const struct zero *zero, int tensor);

@@ -141,15 +141,17 @@ static bool library_adds(const struct zero *zero)
            roster_is_even(&zero->roster);
 }
 
-/* Elements of each of `shards` shards in a message: all messages but the last have as many. */
-static int64_t message_count(const struct zero *zero, int64_t shard, int shards)
+/* Elements of each of `shards` shards in a message: all messages but the last have as many, a
+ * multiple of `block`. */
+static int64_t message_count(const struct zero *zero, int64_t shard, int shards, int64_t block)
 {
-    int64_t blocks = shard / OPS_BLOCK;
-    int64_t most = zero->config.bucket / (int64_t)dtype_bytes(zero->type) / shards / OPS_BLOCK;
+    int64_t blocks = (shard + block - 1) / block;
+    int64_t most = zero->config.bucket / (int64_t)dtype_bytes(zero->type) / shards / block;
     if (zero->config.bucket == 0)
         return shard;
     int64_t messages = most > 0 ? (blocks + most - 1) / most : blocks;
-    return (blocks + messages - 1) / messages * OPS_BLOCK;
+    int64_t count = (blocks + messages - 1) / messages * block;
+    return count < shard ? count : shard;
 }
 
 /* The tables of a piece, from memory at *counts: one for each message and, where that is shorter,
@@ -158,7 +160,7 @@ static void make_gather(struct zero *zero, int i, int64_t **counts)
 {
     struct zero_messages *m = &zero->pieces[i].gather;
     int64_t shard = zero_shard_count(zero, i);
-    m->count = message_count(zero, shard, zero->shards);
+    m->count = message_count(zero, shard, zero->shards, OPS_BLOCK);
     m->each = m->last = take(counts, zero->roster.size);
     fill_gather(zero, i, m->count, &m->each);
     if (shard % m->count == 0)
@@ -170,7 +172,8 @@ static void make_gather(struct zero *zero, int i, int64_t **counts)
 static void make_reduce(struct zero *zero, int i, struct zero_messages *m, int64_t **counts)
 {
     int64_t shard = zero_reduce_shard_count(zero, i);
-    m->count = library_adds(zero) ? shard : message_count(zero, shard, zero->roster.owners);
+    int64_t block = zero->config.offload.grads != FAR_NONE ? OFFLOAD_ELEMENTS : OPS_BLOCK;
+    m->count = library_adds(zero) ? shard : message_count(zero, shard, zero->roster.owners, block);
     m->each = m->last = take(counts, zero->roster.size);
     if (shard % m->count != 0)
         m->last = take(counts, zero->roster.size);
@@ -305,15 +308,15 @@ static void add_in_order(struct zero *zero, struct stream *stream, float *sum,
     device_accumulate_parts(stream, sum, DTYPE_F32, gradients, zero->type, count, stride, active);
 }
 
-static void add_contributions(struct zero *zero, struct stream *stream, void *sum,
-                              const void *gradients, int active, int64_t stride, bool first)
+void add_contributions(struct zero *zero, struct stream *stream, void *sum, const void *gradients,
+                       int active, int64_t stride, int64_t count, bool first)
 {
     if (zero->sum_type == DTYPE_F32) {
-        add_in_order(zero, stream, sum, gradients, active, stride, stride, first);
+        add_in_order(zero, stream, sum, gradients, active, stride, count, first);
         return;
     }
-    for (int64_t done = 0; done < stride; done += ZERO_STAGING) {
-        int64_t part = stride - done < ZERO_STAGING ? stride - done : ZERO_STAGING;
+    for (int64_t done = 0; done < count; done += ZERO_STAGING) {
+        int64_t part = count - done < ZERO_STAGING ? count - done : ZERO_STAGING;
         void *at = zero_at(sum, zero->sum_type, done);
         if (!first)
             store(zero, stream, zero->round_sum, DTYPE_F32, at, zero->sum_type, part);
@@ -361,30 +364,37 @@ void add_gradients(struct zero *zero, struct stream *stream, struct piece_range 
                    const struct zero_use *use, const void *gradients, int active, int64_t round)
 {
     int64_t at = range.first - zero->reduce_shard * zero_reduce_shard_count(zero, range.piece);
-    void *sum = zero_at(use->sum, zero_use_type(zero, range.piece, use), at);
+    void *sum = use->sum ? zero_at(use->sum, zero_use_type(zero, range.piece, use), at) : NULL;
     bool squared = use->squares && !zero->config.local, added = sum == gradients;
     double *squares = squared ? use->squares + at / OPS_BLOCK : NULL;
-    if (squared && !added && zero->sum_type == DTYPE_F32) {
+    bool far = zero->pieces[range.piece].sum_is_far;
+    if (squared && !added && !far && zero->sum_type == DTYPE_F32) {
         add_all_with_squares(zero, stream, range, sum, squares, gradients, active, round);
         return;
     }
     if (squared)
         noise_add(zero, stream, range, squares, gradients, active, round);
-    if (!added)
-        add_contributions(zero, stream, sum, gradients, active, range.count, round == 0);
+    if (far)
+        offload_add(zero, stream, range, gradients, active, round);
+    else if (!added)
+        add_contributions(zero, stream, sum, gradients, active, range.count, range.count,
+                          round == 0);
 }
 
 /* The library adds, so the reduce shard arrives as a single gradient. */
-static void reduce_to_shards(struct zero *zero, int piece, const void *full, bool first, void *sum)
+static void reduce_to_shards(struct zero *zero, int piece, const void *full, int64_t round,
+                             const struct zero_use *use)
 {
     int64_t count = zero_reduce_shard_count(zero, piece);
-    bool direct = first && zero->sum_type == zero->type;
-    void *reduce_shard = direct ? sum : zero->contributions;
+    bool direct = use->sum && round == 0 && zero->sum_type == zero->type;
+    void *reduce_shard = direct ? use->sum : zero->contributions;
     comm_label(zero->reduce_comm, zero->graph->pieces[piece].name);
     comm_reduce_scatter(zero->reduce_comm, full, reduce_shard, count, zero->type, NULL,
                         zero->reduce_stream);
     if (!direct)
-        add_contributions(zero, zero->reduce_stream, sum, reduce_shard, 1, count, first);
+        add_gradients(zero, zero->reduce_stream,
+                      (struct piece_range){piece, zero->reduce_shard * count, count}, use,
+                      reduce_shard, 1, round);
 }
 
 void reduce_shards_to_owners(struct zero *zero, int piece, const void *full, int64_t round,
@@ -397,7 +407,7 @@ void reduce_shards_to_owners(struct zero *zero, int piece, const void *full, int
     event_record(zero->written, zero->stream);
     stream_wait(stream, zero->written);
     if (library_adds(zero) && active == zero->roster.workers) {
-        reduce_to_shards(zero, piece, full, round == 0, use->sum);
+        reduce_to_shards(zero, piece, full, round, use);
         return;
     }
     for (int64_t done = 0; done < count; done += m->count) {

@@ -10,6 +10,7 @@
  *     zero_noise.c       squares of the micro-batches' gradients, for the noise scale
  *     zero_update.c      the end of a step: judge and update
  *     zero_sums.c        sums between replicas, and the updates that wait for them
+ *     zero_offload.c     state and sums in slower memory: what is there, and how it comes and goes
  *     zero_muon.c        the update of matrices that are orthogonalized as a whole
  *     zero_stochastic.c       16-bit params that are rounded at random
  *     zero_params.c      reading and writing parameters
@@ -21,6 +22,7 @@
  */
 #ifndef ZERO_ZERO_IMPL_H
 #define ZERO_ZERO_IMPL_H
+#include <pthread.h>
 #include "zero/partition.h"
 #include "zero/slots.h"
 #include "zero/zero.h"
@@ -41,6 +43,8 @@ struct zero_use {
      * (reduce_shard / 64), and, with config.local, of this worker's micro-batches
      * (piece_count / 64). */
     double *squares, *local_squares;
+    /* Of a far sum: (reduce_shard / 64) squares of blocks, for the norm. */
+    double *sum_squares;
 };
 
 /* How a piece is exchanged: in messages of `count` elements of every shard, of which the last may
@@ -73,7 +77,38 @@ struct zero_piece {
     bool changes;            /* its sums, before the norm is computed */
     struct event *published; /* full has the owners' newest values */
     struct event *summed;    /* total is complete; NULL: no other rank holds the shard */
-    bool pending;            /* the update waits for `summed`, and is not enqueued yet */
+    bool pending;            /* the update is not enqueued yet: it waits for `summed`, or for
+                                state from far memory */
+    /* Where state or sums are far (zero_offload.c). */
+    int first_packet, packet_count;
+    bool state_is_far; /* masters and moments are in packets; then master, m and v are NULL */
+    bool sum_is_far;   /* the sum of the first use, which is the only one, is in far_sums */
+    size_t sum_at;
+    struct event *sum_returned; /* all of it that was added so far */
+};
+
+/* Elements of a piece whose state moves between far and device memory as one range of bytes, or
+ * whose sum does. A multiple of OFFLOAD_ELEMENTS, except for the last of a shard. */
+struct zero_packet {
+    struct piece_range range;
+    size_t at, bytes; /* in far_state; 0 bytes: the state is resident */
+    size_t m, v;      /* where its moments begin; masters are first */
+    int slot;         /* of transit_slots, through which it passes */
+};
+enum { OFFLOAD_ELEMENTS = 2048 }; /* FAR_ALIGN bytes of 16-bit elements */
+
+/* Device memory through which packets pass, or, of sum_slots, parts of sums. */
+struct transit_slot {
+    char *at;
+    struct event *fetched, *used, *returned;
+};
+
+/* Where the state of a range is in device memory, and where its summed gradient begins. */
+struct state_view {
+    struct piece_range held;
+    char *master, *m, *v;
+    const char *grad;
+    int64_t grad_first; /* element of the piece */
 };
 
 /* A node of the norm, as it is sent to the first PP stage: its first block and level, both small
@@ -95,8 +130,8 @@ struct zero_batch {
     struct segment_run all;
 };
 
-/* Where a moment of a tensor is in piece->m or piece->v: bytes before the first element that this
- * rank has, and before the scale of its block. */
+/* Where a moment of a tensor is in memory for a range of elements: bytes before the first element
+ * of the tensor in it, and before the scale of that element's block. */
 struct moment_place {
     size_t values, scales;
 };
@@ -194,13 +229,26 @@ struct zero {
     int segment_count;
     struct zero_batch *batches; /* (batch_count) at most one per tensor */
     int batch_count;
-    struct segment_run *runs;         /* (batch_count, pieces) the segments of a batch in a piece */
-    int64_t update_number;            /* of the last update */
-    bool updating;                    /* pieces of it may be pending (zero_sums.c) */
-    int *batch_of;                    /* (tensors) -1: it is never updated */
-    struct optimizer *optimizers;     /* (tensors of the whole model) */
-    bool *frozen;                     /* (tensors of the whole model) zero_is_frozen */
-    struct moment_place (*places)[2]; /* (tensors) of m and v */
+    struct segment_run *runs;    /* (batch_count, pieces + packets) the segments of a batch in
+                                         a resident piece, or in a packet */
+    int64_t update_number;       /* of the last update */
+    bool updating;               /* pieces of it may be pending (zero_sums.c) */
+    int next_pending;            /* no piece before it is, where state may be far */
+    struct zero_packet *packets; /* in piece order */
+    int packet_count;
+    int packets_fetched, packets_used;     /* of the next update, or of the current one */
+    struct far *far_state, *far_sums;      /* NULL: all is resident */
+    struct stream *in_stream, *out_stream; /* between far and device memory */
+    struct transit_slot *transit_slots, *sum_slots;
+    int transit_slot_count, sum_slot_count;
+    int64_t next_sum_slot;
+    pthread_mutex_t hold_lock;
+    pthread_cond_t released;
+    bool held;                    /* far state is being saved */
+    size_t transit_grad;          /* where the part of a sum begins in a transit slot */
+    int *batch_of;                /* (tensors) -1: it is never updated */
+    struct optimizer *optimizers; /* (tensors of the whole model) */
+    bool *frozen;                 /* (tensors of the whole model) zero_is_frozen */
     struct zero_encoder encoder;
     uint8_t *codes;             /* host: ZERO_CODES_ROOM bytes, where a tensor has codes */
     struct zero_muon *muon;     /* NULL: Muon updates no tensor */
@@ -227,6 +275,7 @@ struct zero {
     float *rounding;         /* device: the same, where 16-bit params have no masters */
     struct comm_parts range; /* the table of zero_read */
     void *collected;         /* device: a chunk of elements that come from several ranks */
+    void *from_far;          /* device: a chunk that this rank sends, where it is far */
 };
 
 enum { ZERO_CHUNK_BLOCKS = 1 << 12, ZERO_STAGING = ZERO_CHUNK_BLOCKS * OPS_BLOCK };
@@ -289,6 +338,13 @@ static inline enum dtype zero_master_type(const struct zero *zero, int piece)
 static inline int64_t zero_shard_count(const struct zero *zero, int piece)
 {
     return zero->partition.piece_count[piece] / zero->shards;
+}
+
+/* The elements of a shard of a piece. */
+static inline struct piece_range zero_shard_range(const struct zero *zero, int piece, int shard)
+{
+    int64_t count = zero_shard_count(zero, piece);
+    return (struct piece_range){piece, shard * count, count};
 }
 
 static inline int64_t zero_reduce_shard_count(const struct zero *zero, int piece)
@@ -398,7 +454,7 @@ static inline enum dtype zero_sum_type(const struct zero *zero, int piece)
 static inline bool zero_sum_is_gradient(const struct zero *zero, int piece,
                                         const struct zero_use *use)
 {
-    return zero_alone(zero) && zero->most_reductions == 1 &&
+    return zero_alone(zero) && zero->most_reductions == 1 && !zero->pieces[piece].sum_is_far &&
            zero_use_type(zero, piece, use) == zero->type;
 }
 
@@ -418,7 +474,12 @@ enum status moments_create(struct zero *zero);
 enum status moments_alloc(struct zero *zero, int piece);
 /* Set the moments of a segment: `mine`, of what this rank updates of tensor t. */
 void moments_set(const struct zero *zero, int t, struct piece_range mine,
-                 struct update_segment *segment);
+                 const struct state_view *view, struct update_segment *segment);
+/* Memory for a moment (0: m, 1: v) of the elements `held`: its bytes, and the place of a tensor's
+ * part of it. */
+size_t moments_bytes(const struct zero *zero, struct piece_range held, int which);
+struct moment_place moments_place(const struct zero *zero, struct piece_range held, int which,
+                                  int tensor);
 /* The form in which the store has a state of a tensor of the whole model. */
 enum moment_form zero_state_form(const struct zero *zero, enum zero_state state, int tensor);
 /* Encode one block, to nearest. */
@@ -441,6 +502,10 @@ void reduce_shards_to_replicas(struct zero *zero, int piece);
  * order; the first gradient of a step is stored. Enqueued on the reduce stream. */
 void reduce_shards_to_owners(struct zero *zero, int piece, const void *full, int64_t round,
                              const struct zero_use *use);
+/* sum (+)= `count` elements of the gradients of `active` workers, which are `stride` elements apart;
+ * `first`: sum is empty. */
+void add_contributions(struct zero *zero, struct stream *stream, void *sum, const void *gradients,
+                       int active, int64_t stride, int64_t count, bool first);
 /* Add a range of the gradients of `active` workers, one after the other in memory, to the sum of
  * the use at this owner, and their squares to its squares. In round 0 both are empty. One rank may
  * have its gradient in the sum already. */
@@ -539,6 +604,10 @@ size_t zero_snapshot_bytes(const struct zero *zero, int piece);
  * stream. */
 enum status zero_state_read_part(struct zero *zero, enum zero_state state, int own,
                                  struct zero_range part, float *out);
+/* Write masters of this rank's part of a tensor of this graph, or 16-bit params where there are
+ * none. Nothing is on its way to far memory. */
+enum status zero_write_masters(struct zero *zero, int own, struct zero_range part,
+                               const float *values);
 
 /* --- zero_tp_group.c ------------------------------------------------------------------------ */
 enum status tp_group_create(struct zero *zero);
@@ -574,22 +643,69 @@ enum status zero_segments_create(struct zero *zero);
 /* The part of a tensor that this rank updates, in elements of its piece; count 0: none. */
 struct piece_range zero_updated_part(const struct zero *zero, int t);
 
-/* The part `mine` of tensor t, with the multipliers of its group. */
-struct update_segment zero_segment_of(const struct zero *zero, int t, struct piece_range mine);
+/* The part `mine` of tensor t, with the multipliers of its group; its state is where `view` says. */
+struct update_segment zero_segment_of(const struct zero *zero, int t, struct piece_range mine,
+                                      const struct state_view *view);
 
+/* The segments of a batch in a resident piece, or in packet k: pieces + k. */
+static inline struct segment_run *zero_run(const struct zero *zero, int batch, int index)
+{
+    return &zero->runs[batch * (zero->graph->piece_count + zero->packet_count) + index];
+}
 /* Enqueue the last update of some segments of batch b; no segments: does nothing. */
 void zero_update_segments(struct zero *zero, int b, const struct segment_run *run);
 
 /* --- zero_sums.c ---------------------------------------------------------------------------- */
-/* Start to exchange the sums between the replicas of a shard. The update of every piece is then
- * pending. Does nothing where this rank alone holds its shard. */
-void zero_sums_exchange(struct zero *zero);
+/* Start to exchange the sums between the replicas of a shard, and to fetch far state. The update of
+ * every piece is then pending. Does nothing where an update waits for neither. */
+void zero_begin_update(struct zero *zero);
 /* Updates run when a piece is needed next, not in zero_update. */
 bool zero_defers_updates(const struct zero *zero);
-/* Wait for the sum of a piece and enqueue its update, if that is pending. */
+/* Wait for the sum and the state of a piece and enqueue its update, if that is pending; where state
+ * may be far, of all pieces before it, too. */
 void zero_update_piece(struct zero *zero, int piece);
 /* The same for all pieces. Fails if a sum did not arrive. Not collective. */
 enum status zero_finish_update(struct zero *zero);
+
+/* --- zero_offload.c ------------------------------------------------------------------------- */
+/* Decide what is far, before anything is allocated. */
+enum status offload_plan(struct zero *zero);
+/* Far memory, and the slots that lead there. The exchange is open. */
+enum status offload_create(struct zero *zero);
+void offload_free(struct zero *zero);
+/* The sums of the first piece that is not updated yet are final: fetch what the update needs. */
+void offload_begin_update(struct zero *zero);
+/* Enqueue the update of all packets of a piece. Pieces with packets come in their order. */
+void offload_update_piece(struct zero *zero, int piece);
+/* While far state is held, its updates wait. Any thread. */
+void offload_hold(struct zero *zero, bool held);
+/* Has a copy to or from far memory failed? */
+enum status offload_check(struct zero *zero);
+/* Wait until everything that was changed is in far memory. */
+enum status offload_settle(struct zero *zero);
+/* After offload_settle: the host may read and write far state; a write makes what was fetched
+ * ahead invalid. */
+enum status offload_read(struct zero *zero, int packet, size_t at, void *out, size_t bytes);
+enum status offload_write(struct zero *zero, int packet, size_t at, const void *values,
+                          size_t bytes);
+/* Bring the masters or the moments of a packet to the device, moments with its part of the sum, for
+ * what is enqueued up to offload_leave; -1: does nothing. Not during updates of pieces. */
+void offload_visit(struct zero *zero, int packet, bool masters);
+void offload_leave(struct zero *zero, int packet, bool masters);
+/* The packet that holds an element of a piece; -1: the piece is resident. */
+int offload_packet(const struct zero *zero, int piece, int64_t element);
+/* Where the update of a packet finds its state; -1: of a resident piece. */
+struct state_view offload_view(const struct zero *zero, int piece, int packet);
+/* sum (+)= gradients, as add_gradients, of a piece whose sum is far. Enqueued on `stream`. */
+void offload_add(struct zero *zero, struct stream *stream, struct piece_range range,
+                 const void *gradients, int active, int64_t round);
+/* Outside of a step, all of these wait. A range of masters, or of a sum, to host memory. */
+enum status offload_read_masters(struct zero *zero, struct piece_range range, void *out);
+enum status offload_read_sum(struct zero *zero, struct piece_range range, void *out);
+/* The sum of a packet, to device memory; valid until the next call. */
+enum status offload_fetch_sum(struct zero *zero, int packet, const void **sum);
+/* The 16-bit params of a piece = its masters, rounded to nearest. */
+enum status offload_publish(struct zero *zero, int piece);
 
 /* --- zero_muon.c ---------------------------------------------------------------------------- */
 /* Does nothing where Muon updates no tensor. Collective. */
@@ -609,8 +725,6 @@ struct muon_task { /* a tensor to be orthogonalized */
 int zero_muon_assign(struct muon_task *tasks, int count, int owners, int64_t *work);
 
 /* --- zero_stochastic.c ---------------------------------------------------------------------- */
-/* Fill zero->segment_locations, one for each of zero->segments. */
-enum status zero_round_create(struct zero *zero);
 /* Where a segment is that begins with element `first` of tensor t as it is here. */
 struct update_location zero_location_of(const struct zero *zero, int t, int64_t first);
 /* All updated params = their masters, rounded at random as in update number `updates`. */

@@ -22,7 +22,7 @@
  * The optimizer state is the moments that each tensor's optimizer keeps (zero_moments.c), and the
  * fp32 masters of 16-bit params. Pieces whose gradients no pass writes have params only.
  * Where units compute in fp32 and params have 16 bits, params are widened and gradients written in
- * fp32 for one unit at a time.
+ * fp32 for one unit at a time. Optimizer state and sums may be in far memory (zero_offload.c).
  */
 #include "zero/zero_impl.h"
 
@@ -154,7 +154,7 @@ static enum status alloc_optimizer(struct zero *zero, int i)
     struct zero_piece *piece = &zero->pieces[i];
     const char *name = zero->graph->pieces[i].name;
     int64_t shard = zero_shard_count(zero, i);
-    if (zero->shard < 0 || zero_borrowed_from(zero, i) != UNIT_NO_STAGE)
+    if (zero->shard < 0 || zero_borrowed_from(zero, i) != UNIT_NO_STAGE || piece->state_is_far)
         return STATUS_OK;
     if (zero_piece_has_master(zero, i))
         TRY(alloc_elements(zero, MEM_OPTIMIZER, "master", name, shard, DTYPE_F32, &piece->master));
@@ -237,7 +237,7 @@ static enum status alloc_piece(struct zero *zero, int i)
         snprintf(what, sizeof what, "gradient, %s", zero->graph->units[use->unit].name);
         if (zero->worker)
             TRY(alloc_gradient(zero, i, what, use));
-        if (zero->reduce_shard >= 0)
+        if (zero->reduce_shard >= 0 && !zero->pieces[i].sum_is_far)
             TRY(alloc_sum(zero, i, what, k));
         if (zero->config.local && zero_alone(zero))
             use->local = use->sum;
@@ -273,7 +273,7 @@ static bool needs_gradient_slot(const struct zero *zero, int piece, const struct
 
 /* Units take the slots in turn; units that write one piece have the same turn. In a slot, the
  * pieces of a turn are consecutive. most (slots): elements of the largest turn. With one rank
- * nothing is in flight, and one slot serves all units. */
+ * nothing is in flight, unless sums are far, and one slot serves all units. */
 static void place_gradients(struct zero *zero, int slots, int64_t *most)
 {
     int64_t count = 0; /* of the turn */
@@ -301,7 +301,7 @@ static void place_gradients(struct zero *zero, int slots, int64_t *most)
 
 static enum status alloc_gradient_slots(struct zero *zero)
 {
-    int slots = zero_alone(zero) ? 1 : GRADIENT_SLOTS;
+    int slots = zero_alone(zero) && !zero->far_sums ? 1 : GRADIENT_SLOTS;
     int64_t most[GRADIENT_SLOTS] = {0};
     place_gradients(zero, slots, most);
     for (int s = 0; s < slots; s++) {
@@ -416,6 +416,7 @@ enum status zero_memory_create(struct zero *zero)
     if (zero->config.micro_batches > 0) {
         TRY(zero_batches_create(zero));
         TRY(moments_create(zero));
+        TRY(offload_plan(zero));
     }
     TRY(exchange_tables_create(zero));
     TRY(tp_group_create(zero));
@@ -430,11 +431,13 @@ enum status zero_memory_create(struct zero *zero)
         TRY(alloc_param_slots(zero));
     if (zero->worker && zero_widens(zero))
         TRY(alloc_compute_slot(zero));
+    TRY(exchange_open(zero));
+    if (zero->config.micro_batches > 0)
+        TRY(offload_create(zero));
     if (zero->worker && zero->config.micro_batches > 0) {
         TRY(alloc_gradient_work(zero));
         TRY(alloc_gradient_slots(zero));
     }
-    TRY(exchange_open(zero));
     if (zero->config.micro_batches == 0)
         return STATUS_OK;
     if (zero->sum_type != DTYPE_F32 && zero->reduce_shard >= 0)
@@ -503,6 +506,7 @@ void zero_memory_free(struct zero *zero)
 {
     struct device *device = zero->ops->device;
     noise_free(zero);
+    offload_free(zero);
     for (int i = 0; zero->pieces && i < zero->graph->piece_count; i++)
         free_piece(zero, &zero->pieces[i]);
     free_slots(zero);
@@ -526,7 +530,6 @@ void zero_memory_free(struct zero *zero)
     mem_free(zero->env, zero->runs);
     mem_free(zero->env, zero->optimizers);
     mem_free(zero->env, zero->frozen);
-    mem_free(zero->env, zero->places);
     mem_free(zero->env, zero->codes);
     mem_free(zero->env, zero->nodes);
     mem_free(zero->env, zero->nodes_taken);

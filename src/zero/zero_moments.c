@@ -54,15 +54,17 @@ void zero_piece_tensors(const struct unit_graph *graph, int piece, int *first, i
     *end = last->first_tensor + last->tensor_count;
 }
 
-/* The part of a tensor, and of the padding after it, that is in a shard; `last`: the tensor is the
- * last of its piece. */
-static struct piece_range with_padding(const struct zero *zero, int t, int shard, bool last)
+/* The part of a tensor, and of the padding after it, in `held`; `last`: the tensor is the last of
+ * its piece. */
+static struct piece_range with_padding(const struct zero *zero, int t, struct piece_range held,
+                                       bool last)
 {
     const struct partition *p = &zero->partition;
     struct piece_range range = partition_tensor(p, t);
     int64_t end = last ? p->piece_count[range.piece] : partition_tensor(p, t + 1).first;
-    range.count = end - range.first;
-    return partition_clip_part(p, range, shard, zero->shards);
+    int64_t first = range.first > held.first ? range.first : held.first;
+    end = end < held.first + held.count ? end : held.first + held.count;
+    return (struct piece_range){range.piece, first, end > first ? end - first : 0};
 }
 
 static enum moment_form form_of(const struct zero *zero, int which, int own)
@@ -71,35 +73,47 @@ static enum moment_form form_of(const struct zero *zero, int which, int own)
                            zero_whole_tensor(zero, own));
 }
 
-/* Find the places of a moment (0: m, 1: v) of all tensors of a piece in a shard; returns its bytes.
- * `places` may be NULL. */
-static size_t place_moments(const struct zero *zero, int piece, int which, int shard,
-                            struct moment_place (*places)[2])
+/* Find the places of a moment (0: m, 1: v) of the tensors of a piece in memory for `held`; returns
+ * its bytes. *place is that of tensor `wanted`, if it is there. */
+static size_t place_moments(const struct zero *zero, struct piece_range held, int which, int wanted,
+                            struct moment_place *place)
 {
     enum { ALIGN = 16 };
-    int64_t shard_first = shard * zero_shard_count(zero, piece);
     size_t bytes = 0;
     int first, end;
-    zero_piece_tensors(zero->graph, piece, &first, &end);
+    zero_piece_tensors(zero->graph, held.piece, &first, &end);
     for (int t = first; t < end; t++) {
         size_t width = form_of(zero, which, t) == MOMENT_CODE8 ? 1 : sizeof(float);
-        struct piece_range part = with_padding(zero, t, shard, t + 1 == end);
+        struct piece_range part = with_padding(zero, t, held, t + 1 == end);
         if (form_of(zero, which, t) == MOMENT_NONE || part.count == 0)
             continue;
-        bytes += ((size_t)(part.first - shard_first) * width - bytes) % ALIGN;
-        if (places)
-            places[t][which].values = bytes;
+        bytes += ((size_t)(part.first - held.first) * width - bytes) % ALIGN;
+        if (t == wanted)
+            place->values = bytes;
         bytes += (size_t)part.count * width;
     }
     for (int t = first; t < end; t++) {
-        struct piece_range part = with_padding(zero, t, shard, t + 1 == end);
+        struct piece_range part = with_padding(zero, t, held, t + 1 == end);
         if (form_of(zero, which, t) != MOMENT_CODE8 || part.count == 0)
             continue;
-        if (places)
-            places[t][which].scales = bytes;
+        if (t == wanted)
+            place->scales = bytes;
         bytes += (size_t)((part.first % OPS_BLOCK + part.count + OPS_BLOCK - 1) / OPS_BLOCK);
     }
     return bytes;
+}
+
+struct moment_place moments_place(const struct zero *zero, struct piece_range held, int which,
+                                  int tensor)
+{
+    struct moment_place place = {0};
+    place_moments(zero, held, which, tensor, &place);
+    return place;
+}
+
+size_t moments_bytes(const struct zero *zero, struct piece_range held, int which)
+{
+    return place_moments(zero, held, which, -1, NULL);
 }
 
 static bool has_codes(const struct zero *zero)
@@ -115,8 +129,6 @@ enum status moments_create(struct zero *zero)
     const struct unit_graph *whole = zero_whole_graph(zero);
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "optimizers", (size_t)whole->tensor_count,
                         sizeof *zero->optimizers, &zero->optimizers));
-    TRY(mem_alloc_array(zero->env, MEM_OTHER, "places of moments",
-                        (size_t)zero->graph->tensor_count, sizeof *zero->places, &zero->places));
     for (int t = 0; t < whole->tensor_count; t++)
         zero->optimizers[t] = zero_optimizer_of(&zero->config, &whole->tensors[t]);
     if (!has_codes(zero))
@@ -130,7 +142,7 @@ enum status moments_alloc(struct zero *zero, int piece)
     struct zero_piece *p = &zero->pieces[piece];
     void **const moments[] = {&p->m, &p->v};
     for (int which = 0; which < 2; which++) {
-        size_t bytes = place_moments(zero, piece, which, zero->shard, zero->places);
+        size_t bytes = moments_bytes(zero, zero_shard_range(zero, piece, zero->shard), which);
         char name[3 * UNIT_NAME];
         snprintf(name, sizeof name, "%s %s", zero->graph->pieces[piece].name, words[which]);
         if (bytes > 0)
@@ -146,7 +158,7 @@ size_t zero_moments_of(const struct zero *zero, int rank)
     size_t bytes = 0;
     for (int i = 0; shard >= 0 && i < zero->graph->piece_count; i++)
         for (int which = 0; which < 2 && zero_borrowed_from(zero, i) == UNIT_NO_STAGE; which++)
-            bytes += place_moments(zero, i, which, shard, NULL);
+            bytes += moments_bytes(zero, zero_shard_range(zero, i, shard), which);
     return bytes;
 }
 
@@ -164,26 +176,27 @@ bool zero_moments_vary(const struct zero *zero)
 }
 
 void moments_set(const struct zero *zero, int t, struct piece_range mine,
-                 struct update_segment *segment)
+                 const struct state_view *view, struct update_segment *segment)
 {
-    const struct zero_piece *piece = &zero->pieces[mine.piece];
-    const struct moment_place *m = &zero->places[t][0], *v = &zero->places[t][1];
-    int64_t held = zero_updated_part(zero, t).first, before = mine.first - held;
+    struct moment_place m = moments_place(zero, view->held, 0, t);
+    struct moment_place v = moments_place(zero, view->held, 1, t);
+    int64_t tensor = partition_tensor(&zero->partition, t).first;
+    int64_t held = tensor > view->held.first ? tensor : view->held.first;
     int64_t blocks = mine.first / OPS_BLOCK - held / OPS_BLOCK;
     bool codes = form_of(zero, 0, t) == MOMENT_CODE8;
-    size_t skipped = (size_t)before * (codes ? 1 : sizeof(float));
+    size_t skipped = (size_t)(mine.first - held) * (codes ? 1 : sizeof(float));
     char name[UNIT_NAME + 24];
     snprintf(name, sizeof name, "8-bit state of %s", zero->graph->tensors[t].name);
     uint64_t key = rng_stream(zero->config.seed, name).key;
     if (form_of(zero, 0, t) != MOMENT_NONE)
-        segment->m = (char *)piece->m + m->values + skipped;
+        segment->m = view->m + m.values + skipped;
     if (form_of(zero, 1, t) != MOMENT_NONE)
-        segment->v = (char *)piece->v + v->values + skipped;
+        segment->v = view->v + v.values + skipped;
     if (!codes)
         return;
-    segment->m_scale = (uint8_t *)piece->m + m->scales + blocks;
-    segment->v_scale = (uint8_t *)piece->v + v->scales + blocks;
-    segment->first = mine.first - partition_tensor(&zero->partition, t).first;
+    segment->m_scale = (uint8_t *)view->m + m.scales + blocks;
+    segment->v_scale = (uint8_t *)view->v + v.scales + blocks;
+    segment->first = mine.first - tensor;
     segment->key = (uint32_t)(key ^ key >> 32);
     segment->skip = (int)(mine.first % OPS_BLOCK);
 }

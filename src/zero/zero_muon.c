@@ -29,6 +29,9 @@
  *     compute   m0  m1   [orthogonalize 0]  m2   [orthogonalize 1]  m3   apply 0 ...
  *     exchange     collect 0  collect 1        give back 0, collect 2  ...
  *
+ * Where state or sums are far (zero_offload.c), the two rules run packet by packet: the first brings
+ * the momentum and the sum of a packet to the device, the second its masters.
+ *
  * A lone owner does the same without exchanges, one tensor after the other. All owners have buffers
  * of the same sizes: those of the owner that needs most. TP ranks have parts of matrices, so
  * zero_batches_create refuses Muon there.
@@ -58,6 +61,7 @@ struct zero_muon {
     int64_t *counts;            /* memory of their tables */
     int *first;                 /* (rounds, windows, batches) and the end, of the segments */
     int64_t *elements;          /* (rounds, windows, batches) */
+    int *packets;               /* (segments) where its state or sum is far; -1: resident */
     struct update_segment *rules, *applies;   /* device memory: the two rules of a segment */
     struct update_location *locations;        /* device memory; NULL: rounded to nearest */
     void *directions[SLOTS], *results[SLOTS]; /* of this rank's shards, one exchange each */
@@ -278,33 +282,60 @@ static enum status make_exchanges(struct zero *zero, struct zero_muon *muon)
     return STATUS_OK;
 }
 
-/* This rank's part of the tensor of `owner`, as segments of both rules. */
-static void add_segment(const struct zero *zero, const struct zero_muon *muon, int e, int owner,
-                        struct piece_range mine, int64_t at, struct update_segment *rule,
-                        struct update_segment *apply)
+/* Segments while they are listed. */
+struct muon_list {
+    struct update_segment *rules, *applies;
+    struct update_location *locations;
+    int count;
+};
+
+/* A part of this rank's part of the tensor of `owner`, as segments of both rules. */
+static void add_segment(const struct zero *zero, struct zero_muon *muon, int e, int owner,
+                        struct piece_range mine, int packet, int64_t at, struct muon_list *list)
 {
-    int t = tensor_of(muon, e, owner), slot = e % SLOTS;
+    int t = tensor_of(muon, e, owner), slot = e % SLOTS, i = list->count++;
     const struct unit_tensor *tensor = &zero->graph->tensors[t];
+    struct state_view view = offload_view(zero, mine.piece, packet);
+    struct update_segment *rule = &list->rules[i], *apply = &list->applies[i];
     enum dtype type = zero->ops->type;
-    *rule = *apply = zero_segment_of(zero, t, mine);
+    CHECK_LT(i, muon->segment_room);
+    *rule = *apply = zero_segment_of(zero, t, mine, &view);
     rule->copy = zero_at(muon->directions[slot], type, at);
     rule->copy_type = type;
     apply->grad = zero_at(muon->results[slot], type, at);
     apply->grad_type = type;
     apply->scale =
         (float)optimizer_muon_scale(tensor->shape[0], tensor->shape[1] / tensor->matrices);
+    muon->packets[i] = packet;
+    list->locations[i] =
+        zero_location_of(zero, t, mine.first - partition_tensor(&zero->partition, t).first);
+}
+
+/* The same of all of it: one segment, or one in each packet. */
+static void add_part(const struct zero *zero, struct zero_muon *muon, int e, int owner,
+                     struct piece_range mine, int64_t at, struct muon_list *list)
+{
+    int64_t end = mine.first + mine.count, first = mine.first;
+    for (; mine.first < end; mine.first += mine.count) {
+        int packet = offload_packet(zero, mine.piece, mine.first);
+        mine.count = end - mine.first;
+        if (packet >= 0) {
+            struct piece_range held = zero->packets[packet].range;
+            int64_t most = held.first + held.count - mine.first;
+            mine.count = most < mine.count ? most : mine.count;
+        }
+        add_segment(zero, muon, e, owner, mine, packet, at + mine.first - first, list);
+    }
 }
 
 /* Segments are ordered by exchange, then by batch, then by owner. */
-static void list_segments(const struct zero *zero, struct zero_muon *muon,
-                          struct update_segment *rules, struct update_segment *applies,
-                          struct update_location *locations)
+static void list_segments(const struct zero *zero, struct zero_muon *muon, struct muon_list *list)
 {
-    int count = 0, run = 0;
+    int run = 0;
     for (int e = 0; e < muon->rounds * muon->windows; e++)
         for (int b = 0; b < zero->batch_count; b++, run++) {
             int64_t at = 0;
-            muon->first[run] = count;
+            muon->first[run] = list->count;
             muon->elements[run] = 0;
             for (int owner = 0; owner < muon->owners; owner++) {
                 int t = tensor_of(muon, e, owner);
@@ -314,13 +345,10 @@ static void list_segments(const struct zero *zero, struct zero_muon *muon,
                 if (mine.count == 0 || zero->batch_of[t] != b)
                     continue;
                 muon->elements[run] += mine.count;
-                CHECK_LT(count, muon->segment_room);
-                add_segment(zero, muon, e, owner, mine, here, &rules[count], &applies[count]);
-                locations[count++] = zero_location_of(
-                    zero, t, mine.first - partition_tensor(&zero->partition, t).first);
+                add_part(zero, muon, e, owner, mine, here, list);
             }
         }
-    muon->first[run] = count;
+    muon->first[run] = list->count;
 }
 
 static enum status to_device(struct zero *zero, const char *name, const void *list, size_t bytes,
@@ -336,29 +364,32 @@ static enum status to_device(struct zero *zero, const char *name, const void *li
 static enum status make_segments(struct zero *zero, struct zero_muon *muon)
 {
     size_t runs = (size_t)muon->rounds * (size_t)muon->windows * (size_t)zero->batch_count;
-    struct update_segment *rules = NULL, *applies = NULL;
-    struct update_location *locations = NULL;
+    struct muon_list list = {0};
     bool random = zero_rounds_at_random(zero);
     enum status st;
+    /* A part that packets cut has one segment more for each cut. */
+    muon->segment_room += (int64_t)muon->windows * zero->packet_count;
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "muon segments", runs + 1, sizeof *muon->first,
                         &muon->first));
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "muon segments", runs, sizeof *muon->elements,
                         &muon->elements));
-    size_t count = (size_t)muon->segment_room, bytes = count * sizeof *rules;
-    TRY_OR(undo, mem_alloc(zero->env, MEM_OTHER, "muon segments", bytes, &rules));
-    TRY_OR(undo, mem_alloc(zero->env, MEM_OTHER, "muon segments", bytes, &applies));
-    TRY_OR(undo, mem_alloc_array(zero->env, MEM_OTHER, "muon segments", count, sizeof *locations,
-                                 &locations));
-    list_segments(zero, muon, rules, applies, locations);
-    TRY_OR(undo, to_device(zero, "muon segments", rules, bytes, &muon->rules));
-    TRY_OR(undo, to_device(zero, "muon segments", applies, bytes, &muon->applies));
+    size_t count = (size_t)muon->segment_room, bytes = count * sizeof *list.rules;
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "muon segments", count, sizeof *muon->packets,
+                        &muon->packets));
+    TRY_OR(undo, mem_alloc(zero->env, MEM_OTHER, "muon segments", bytes, &list.rules));
+    TRY_OR(undo, mem_alloc(zero->env, MEM_OTHER, "muon segments", bytes, &list.applies));
+    TRY_OR(undo, mem_alloc_array(zero->env, MEM_OTHER, "muon segments", count,
+                                 sizeof *list.locations, &list.locations));
+    list_segments(zero, muon, &list);
+    TRY_OR(undo, to_device(zero, "muon segments", list.rules, bytes, &muon->rules));
+    TRY_OR(undo, to_device(zero, "muon segments", list.applies, bytes, &muon->applies));
     if (random)
-        TRY_OR(undo, to_device(zero, "places of muon segments", locations,
-                               count * sizeof *locations, &muon->locations));
+        TRY_OR(undo, to_device(zero, "places of muon segments", list.locations,
+                               count * sizeof *list.locations, &muon->locations));
 undo:
-    mem_free(zero->env, rules);
-    mem_free(zero->env, applies);
-    mem_free(zero->env, locations);
+    mem_free(zero->env, list.rules);
+    mem_free(zero->env, list.applies);
+    mem_free(zero->env, list.locations);
     return st;
 }
 
@@ -478,6 +509,7 @@ void zero_muon_free(struct zero *zero)
     mem_free(zero->env, muon->counts);
     mem_free(zero->env, muon->first);
     mem_free(zero->env, muon->elements);
+    mem_free(zero->env, muon->packets);
     mem_free(zero->env, muon);
     zero->muon = NULL;
 }
@@ -519,11 +551,19 @@ static void run_rule(struct zero *zero, int e, int64_t number, bool apply)
         if (muon->first[run + 1] == first)
             continue;
         if (apply)
-            update = (struct update){.rule = UPDATE_APPLY,
-                                     .locations = muon->locations ? muon->locations + first : NULL};
+            update = (struct update){.rule = UPDATE_APPLY};
         update.number = number;
-        ops_update(zero->ops, zero->stream, &update, &zero->scalars[1 + b],
-                   (apply ? muon->applies : muon->rules) + first, muon->first[run + 1] - first);
+        for (int i = first, end; i < muon->first[run + 1]; i = end) {
+            const struct update_segment *segments = (apply ? muon->applies : muon->rules) + i;
+            int packet = muon->packets[i];
+            for (end = i + 1; end < muon->first[run + 1] && muon->packets[end] == packet;)
+                end++;
+            if (apply && muon->locations)
+                update.locations = muon->locations + i;
+            offload_visit(zero, packet, apply);
+            ops_update(zero->ops, zero->stream, &update, &zero->scalars[1 + b], segments, end - i);
+            offload_leave(zero, packet, apply);
+        }
         if (device_is_dry(zero->ops->device))
             ops_spend(zero->ops, zero->stream, &price);
     }

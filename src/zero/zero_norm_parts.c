@@ -122,6 +122,12 @@ static void want_blocks(struct zero *zero, struct wanted *wanted, int piece, int
         to = to < end * OPS_BLOCK ? to : end * OPS_BLOCK;
         if (from >= to)
             continue;
+        if (zero->pieces[piece].sum_is_far) {
+            device_copy(zero->stream, sums + from / OPS_BLOCK - first,
+                        use->sum_squares + (from - base) / OPS_BLOCK,
+                        (size_t)((to - from + OPS_BLOCK - 1) / OPS_BLOCK) * sizeof *sums);
+            continue;
+        }
         if (wanted->count == (int)(sizeof wanted->ranges / sizeof *wanted->ranges))
             form_wanted(zero, wanted);
         wanted->ranges[wanted->count++] =

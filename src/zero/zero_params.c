@@ -60,23 +60,18 @@ static enum status write_own(struct zero *zero, int tensor, int64_t first, int64
     struct piece_range mine = held_part(zero, range);
     if (zero_borrowed_from(zero, range.piece) != UNIT_NO_STAGE) /* zero_publish sends it */
         return STATUS_OK;
-    int64_t own_first = zero->shard * zero_shard_count(zero, range.piece);
-    enum dtype type = zero_master_type(zero, range.piece);
     if (mine.count == 0)
         return stream_sync(zero->stream);
-    void *dst = zero_at(zero->pieces[range.piece].master, type, mine.first - own_first);
-    values += mine.first - range.first;
-    if (type != DTYPE_F32)
-        return zero_write_rounded(zero, dst, values, mine.count);
-    device_copy(zero->stream, dst, values, (size_t)mine.count * sizeof *values);
-    return stream_sync(zero->stream);
+    struct zero_range part = {mine.first - partition_tensor(&zero->partition, tensor).first,
+                              mine.count};
+    return zero_write_masters(zero, tensor, part, values + (mine.first - range.first));
 }
 
 enum status zero_write(struct zero *zero, int tensor, int64_t first, int64_t count,
                        const float *values)
 {
     int own = zero_own_tensor(zero, tensor);
-    TRY(zero_finish_update(zero));
+    TRY(zero_settle(zero));
     if (own < 0)
         return STATUS_OK;
     const struct unit_tensor *t = &zero->graph->tensors[own];
@@ -111,7 +106,7 @@ static enum status init_tensor(struct zero *zero, int t, uint64_t seed)
 
 enum status zero_init(struct zero *zero, uint64_t seed)
 {
-    TRY(zero_finish_update(zero));
+    TRY(zero_settle(zero));
     for (int t = 0; t < zero->graph->tensor_count; t++)
         TRY(init_tensor(zero, t, seed));
     return zero_publish(zero, 0);
@@ -128,6 +123,9 @@ struct holders {
     int parts;
     int (*part)(const struct roster *roster, int rank);
     enum dtype type;
+    /* Where this rank's part is far: copies a range of it to host memory. NULL: it is on the
+     * device. */
+    enum status (*read_far)(struct zero *zero, struct piece_range range, void *out);
 };
 
 /* Collect a chunk of a piece from its holders; `own` is this rank's part. */
@@ -146,9 +144,15 @@ static enum status collect(struct zero *zero, const struct holders *h, struct pi
         if (theirs_part >= 0)
             theirs = partition_clip_part(&zero->partition, range, theirs_part, h->parts);
         e->send_counts[i] = mine.count;
-        e->send_offsets[i] = mine.count > 0 ? mine.first - part * part_count : 0;
+        e->send_offsets[i] = mine.count > 0 && !h->read_far ? mine.first - part * part_count : 0;
         e->recv_counts[i] = theirs.count;
         e->recv_offsets[i] = theirs.count > 0 ? theirs.first - range.first : 0;
+    }
+    if (h->read_far && mine.count > 0) {
+        TRY(h->read_far(zero, mine, zero->staging));
+        device_copy(zero->stream, zero->from_far, zero->staging,
+                    (size_t)mine.count * dtype_bytes(h->type));
+        own = zero->from_far;
     }
     TRY(stream_sync(zero->stream));
     comm_all_to_all_v(h->comm, own, zero->collected, e, h->type, h->stream);
@@ -165,7 +169,9 @@ static enum status read_parts(struct zero *zero, const struct holders *h, struct
         int64_t part = range.count - done < ZERO_STAGING ? range.count - done : ZERO_STAGING;
         struct piece_range chunk = {range.piece, range.first + done, part};
         void *to = h->type == DTYPE_F32 ? out + done : zero->staging;
-        if (here) {
+        if (here && h->read_far) {
+            TRY(h->read_far(zero, chunk, to));
+        } else if (here) {
             device_copy(zero->stream, to, zero_at(own, h->type, chunk.first),
                         (size_t)part * dtype_bytes(h->type));
             TRY(stream_sync(zero->stream));
@@ -187,7 +193,10 @@ static enum status read_own(struct zero *zero, int tensor, int64_t first, int64_
                               zero->first_member,
                               zero->shards,
                               roster_shard,
-                              zero_master_type(zero, range.piece)};
+                              zero_master_type(zero, range.piece),
+                              NULL};
+    if (zero->pieces[range.piece].state_is_far && zero_piece_has_master(zero, range.piece))
+        holders.read_far = offload_read_masters;
     return read_parts(zero, &holders, range, zero->pieces[range.piece].master, out);
 }
 
@@ -202,7 +211,8 @@ static enum status read_own_gradient(struct zero *zero, int tensor, int64_t firs
                               0,
                               zero->roster.owners,
                               roster_reduce_shard,
-                              zero_sum_type(zero, range.piece)};
+                              zero_sum_type(zero, range.piece),
+                              piece->sum_is_far ? offload_read_sum : NULL};
     CHECK_LT(0, piece->use_count);
     return read_parts(zero, &holders, range, piece->uses[0].sum, out);
 }
@@ -224,7 +234,7 @@ static enum status read_whole(struct zero *zero, int tensor, tp_group_read_fn *r
 
 enum status zero_read(struct zero *zero, int tensor, int64_t first, int64_t count, float *out)
 {
-    TRY(zero_finish_update(zero));
+    TRY(zero_settle(zero));
     return read_whole(zero, tensor, read_own, first, count, out);
 }
 

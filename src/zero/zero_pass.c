@@ -54,6 +54,7 @@ void zero_walk(struct zero *zero, int first, int end, enum walk_way way)
 
 static void gather(struct zero *zero, const struct residency *r)
 {
+    zero_update_piece(zero, r->piece);
     stream_wait(zero->gather_stream, zero->slot_free[r->slot]);
     shards_to_members(zero, r->piece, zero->pieces[r->piece].shard, zero->slot_at[r->slot]);
     event_record(zero->slot_ready[r->slot], zero->gather_stream);
@@ -75,7 +76,6 @@ static void gather_due(struct zero *zero, int entry)
 static const void *piece_params(struct zero *zero, int piece, int entry)
 {
     struct zero_piece *p = &zero->pieces[piece];
-    zero_update_piece(zero, piece);
     if (!zero->sharding.params) {
         if (p->published)
             stream_wait(zero->stream, p->published);
@@ -113,11 +113,26 @@ static const void *compute_params(struct zero *zero, struct piece_range part, in
     return wide;
 }
 
+/* Update the pieces of a unit and, where new params are sent to other ranks, those of the next one,
+ * which arrive while this one computes. All ranks do so in the same order, servers included. */
+static void update_ahead(struct zero *zero, int u)
+{
+    int end = u + (zero->gather_comm ? 2 : 1);
+    end = end < zero->graph->unit_count ? end : zero->graph->unit_count;
+    for (; u < end; u++) {
+        int pieces[UNIT_MAX_USES], count = unit_pieces(zero->graph, u, pieces);
+        for (int k = 0; k < count; k++)
+            zero_update_piece(zero, pieces[k]);
+    }
+}
+
 void zero_acquire(struct zero *zero, int u, enum pass pass, struct unit_run *run)
 {
     int entry = zero->sharding.params ? slot_entry(zero->walk->walk, u, pass) : 0;
     if (zero->sharding.params)
         gather_due(zero, entry);
+    else if (zero->updating)
+        update_ahead(zero, u);
     if (!zero->worker)
         return;
     const struct unit *unit = &zero->graph->units[u];
@@ -181,6 +196,12 @@ void zero_release(struct zero *zero, int u, enum pass pass)
 
 /* --- gradients ------------------------------------------------------------------------------ */
 
+/* Gradients leave the compute stream: to other ranks, or to sums in far memory. */
+static bool sends(const struct zero *zero)
+{
+    return !zero_alone(zero) || zero->far_sums;
+}
+
 /* A worker sends the sum of its own micro-batches from where it is. */
 static bool sends_local(const struct zero *zero, const struct zero_use *use)
 {
@@ -220,7 +241,8 @@ static void *gradient_address(struct zero *zero, struct piece_range part, int u,
         return zero_at(use->local, type, part.first);
     if (sends_local(zero, use) || zero_widens(zero))
         return zero_at(zero->gradient_work, type, work_offset(zero, part.piece, u, true));
-    if (zero_alone(zero) && zero_use_type(zero, part.piece, use) == zero->type && round == 0)
+    if (zero_alone(zero) && use->sum && zero_use_type(zero, part.piece, use) == zero->type &&
+        round == 0)
         return zero_at(use->sum, zero->type, part.first);
     return wire_part(zero, part, use);
 }
@@ -235,7 +257,7 @@ void zero_grads(struct zero *zero, int u, enum pass pass, int64_t round, struct 
             continue;
         zero_update_piece(zero, piece); /* its gradient may be in the memory of this one */
         const struct zero_use *sent = zero_find_use(zero, piece, u);
-        if (!zero_alone(zero) && (!zero_widens(zero) || sends_local(zero, sent)))
+        if (sends(zero) && (!zero_widens(zero) || sends_local(zero, sent)))
             stream_wait(zero->stream, wire_free(zero, sent));
         struct piece_range part = zero_part_of_unit(zero, piece, u);
         run->grads[use] = zero_at(gradient_address(zero, part, u, round), zero->ops->type,
@@ -252,7 +274,7 @@ static void round_gradient(struct zero *zero, struct piece_range part, int u, in
                                   : gradient_address(zero, part, u, round);
     if (use->local ? sends_local(zero, use) : !zero_widens(zero))
         return;
-    if (!zero_alone(zero))
+    if (sends(zero))
         stream_wait(zero->stream, wire_free(zero, use));
     ops_cast(zero->ops, zero->stream, wire_part(zero, part, use), zero->type, from,
              use->local ? zero->sum_type : DTYPE_F32, part.count);
@@ -302,6 +324,20 @@ static void reduce_local(struct zero *zero, struct piece_range part, int u, int6
         send_gradient(zero, part.piece, u, 0);
 }
 
+/* The same on one rank, where the sum is in far memory. */
+static void send_to_far(struct zero *zero, int piece, int u, int64_t round)
+{
+    struct zero_use *use = zero_find_use(zero, piece, u);
+    struct piece_range whole = {piece, 0, zero->partition.piece_count[piece]};
+    const void *from = wire_address(zero, piece, use);
+    if (use->unit != u)
+        return;
+    event_record(zero->written, zero->stream);
+    stream_wait(zero->reduce_stream, zero->written);
+    add_gradients(zero, zero->reduce_stream, whole, use, from, 1, round);
+    event_record(wire_free(zero, use), zero->reduce_stream);
+}
+
 static void reduce_each(struct zero *zero, struct piece_range part, int u, int64_t round)
 {
     if (has_gradient(zero, round))
@@ -311,6 +347,10 @@ static void reduce_each(struct zero *zero, struct piece_range part, int u, int64
         return;
     }
     struct zero_use *use = zero_find_use(zero, part.piece, u);
+    if (zero->pieces[part.piece].sum_is_far) {
+        send_to_far(zero, part.piece, u, round);
+        return;
+    }
     const void *from =
         zero_widens(zero) ? wire_part(zero, part, use) : gradient_address(zero, part, u, round);
     add_gradients(zero, zero->stream, part, use, from, 1, round);

@@ -175,27 +175,98 @@ static size_t width_of(const struct zero *zero, enum zero_state state, int own)
     return wide ? sizeof(float) : 1;
 }
 
-/* The address of what this rank holds, of its own part of a tensor of this graph. */
-static char *items_at(const struct zero *zero, enum zero_state state, int own,
-                      struct zero_range range)
+/* Items of a state of this rank's own part of a tensor, which are consecutive bytes: in device
+ * memory, or in a packet of far memory. */
+struct place {
+    char *at;   /* NULL: far */
+    int packet; /* -1: they are in device memory */
+    size_t offset;
+    int64_t count;
+};
+
+/* Is a state of a tensor of this graph in far memory? */
+static bool is_far(const struct zero *zero, enum zero_state state, int own)
+{
+    int piece = partition_tensor(&zero->partition, own).piece;
+    return zero->pieces[piece].state_is_far &&
+           (state != ZERO_MASTER || zero_piece_has_master(zero, piece));
+}
+
+/* The place of the first items of a range; it may be the place of all of them. */
+static struct place find_items(const struct zero *zero, enum zero_state state, int own,
+                               struct zero_range range)
 {
     struct piece_range tensor = partition_tensor(&zero->partition, own);
-    struct zero_range held = held_items(zero, state, own);
+    struct zero_range all = held_items(zero, state, own);
     CHECK(zero->config.micro_batches > 0);
-    CHECK(range.first >= held.first && range.first + range.count <= held.first + held.count);
-    const struct zero_piece *piece = &zero->pieces[tensor.piece];
-    const struct moment_place *m = &zero->places[own][0], *v = &zero->places[own][1];
-    int64_t shard_first = zero->shard * zero_shard_count(zero, tensor.piece);
-    size_t offset = (size_t)(range.first - held.first) * width_of(zero, state, own);
-    switch (state) {
-    case ZERO_MOMENTUM: return (char *)piece->m + m->values + offset;
-    case ZERO_VARIANCE: return (char *)piece->v + v->values + offset;
-    case ZERO_MOMENTUM_SCALES: return (char *)piece->m + m->scales + offset;
-    case ZERO_VARIANCE_SCALES: return (char *)piece->v + v->scales + offset;
-    default:
-        return zero_at(piece->master, zero_master_type(zero, tensor.piece),
-                       tensor.first + range.first - shard_first);
+    CHECK(range.first >= all.first && range.first + range.count <= all.first + all.count);
+    int64_t blocks = tensor.first / OPS_BLOCK + range.first;
+    int64_t element = is_scales(state) ? blocks * OPS_BLOCK : tensor.first + range.first;
+    int64_t shard = zero->shard * zero_shard_count(zero, tensor.piece);
+    element = element > shard ? element : shard;
+    int packet = is_far(zero, state, own) ? offload_packet(zero, tensor.piece, element) : -1;
+    struct state_view view = offload_view(zero, tensor.piece, packet);
+    int64_t held = tensor.first > view.held.first ? tensor.first : view.held.first;
+    int64_t left = view.held.first + view.held.count - element;
+    struct place place = {.packet = packet, .count = range.count};
+    char *bases[] = {view.master, view.m, view.v};
+    int which = state == ZERO_VARIANCE || state == ZERO_VARIANCE_SCALES;
+    char *base = state == ZERO_MASTER ? bases[0] : bases[1 + which];
+    if (state == ZERO_MASTER) {
+        place.offset =
+            (size_t)(element - view.held.first) * dtype_bytes(zero_master_type(zero, tensor.piece));
+    } else if (is_scales(state)) {
+        place.offset = moments_place(zero, view.held, which, own).scales +
+                       (size_t)(element / OPS_BLOCK - held / OPS_BLOCK);
+        left = (left + OPS_BLOCK - 1) / OPS_BLOCK;
+    } else {
+        place.offset = moments_place(zero, view.held, which, own).values +
+                       (size_t)(element - held) * width_of(zero, state, own);
     }
+    if (packet < 0) {
+        place.at = base + place.offset;
+        return place;
+    }
+    const struct zero_packet *p = &zero->packets[packet];
+    place.offset += state == ZERO_MASTER ? 0 : which == 0 ? p->m : p->v;
+    place.count = left < range.count ? left : range.count;
+    return place;
+}
+
+/* Copy items between this rank's state and host memory. Waits where they are far; otherwise the
+ * caller waits for the stream. */
+static enum status take_items(struct zero *zero, enum zero_state state, int own,
+                              struct zero_range range, void *out)
+{
+    size_t width = width_of(zero, state, own);
+    for (struct zero_range left = range; left.count > 0;) {
+        struct place place = find_items(zero, state, own, left);
+        char *to = (char *)out + (size_t)(left.first - range.first) * width;
+        size_t bytes = (size_t)place.count * width;
+        if (place.packet < 0)
+            device_copy(zero->stream, to, place.at, bytes);
+        else
+            TRY(offload_read(zero, place.packet, place.offset, to, bytes));
+        left = (struct zero_range){left.first + place.count, left.count - place.count};
+    }
+    return STATUS_OK;
+}
+
+static enum status put_items(struct zero *zero, enum zero_state state, int own,
+                             struct zero_range range, const void *values)
+{
+    size_t width = width_of(zero, state, own);
+    for (struct zero_range left = range; left.count > 0;) {
+        struct place place = find_items(zero, state, own, left);
+        const char *from = (const char *)values + (size_t)(left.first - range.first) * width;
+        size_t bytes = (size_t)place.count * width;
+        if (place.packet < 0)
+            device_copy(zero->stream, place.at, from, bytes);
+        else
+            TRY(offload_write(zero, place.packet, place.offset, from, bytes));
+        left = (struct zero_range){left.first + place.count, left.count - place.count};
+    }
+    return STATUS_OK;
 }
 
 /* A range of an array of the whole tensor, as a range of this rank's part. */
@@ -230,7 +301,7 @@ static enum status widen_part(struct zero *zero, int own, struct zero_range part
     for (int64_t done = 0, n; done < part.count; done += n) {
         n = part.count - done < ZERO_STAGING ? part.count - done : ZERO_STAGING;
         struct zero_range chunk = {part.first + done, n};
-        device_copy(zero->stream, zero->staging, items_at(zero, ZERO_MASTER, own, chunk),
+        device_copy(zero->stream, zero->staging, find_items(zero, ZERO_MASTER, own, chunk).at,
                     (size_t)n * dtype_bytes(zero->type));
         TRY(stream_sync(zero->stream));
         dtype_convert(out + done, DTYPE_F32, zero->staging, zero->type, n);
@@ -246,9 +317,8 @@ static enum status decode_part(struct zero *zero, enum zero_state state, int own
     for (int64_t done = 0, n; done < part.count; done += n) {
         n = part.count - done < ZERO_STAGING ? part.count - done : ZERO_STAGING;
         struct zero_range chunk = {part.first + done, n}, blocks = zero_code_blocks(skip, chunk);
-        device_copy(zero->stream, codes, items_at(zero, state, own, chunk), (size_t)n);
-        device_copy(zero->stream, scales, items_at(zero, scales_of(state), own, blocks),
-                    (size_t)blocks.count);
+        TRY(take_items(zero, state, own, chunk, codes));
+        TRY(take_items(zero, scales_of(state), own, blocks, scales));
         TRY(stream_sync(zero->stream));
         zero_decode(state, codes, scales, (chunk.first + skip) % OPS_BLOCK, n, zero->env->threads,
                     out + done);
@@ -263,9 +333,7 @@ enum status zero_state_read_part(struct zero *zero, enum zero_state state, int o
         return decode_part(zero, state, own, part, out);
     if (has_narrow(zero, state, own))
         return widen_part(zero, own, part, out);
-    device_copy(zero->stream, out, items_at(zero, state, own, part),
-                (size_t)part.count * sizeof *out);
-    return STATUS_OK;
+    return take_items(zero, state, own, part, out);
 }
 
 enum status zero_state_read(struct zero *zero, enum zero_state state, int tensor, int64_t first,
@@ -273,13 +341,13 @@ enum status zero_state_read(struct zero *zero, enum zero_state state, int tensor
 {
     int own = zero_own_tensor(zero, tensor);
     CHECK(own >= 0);
-    TRY(zero_finish_update(zero));
+    TRY(zero_settle(zero));
     struct zero_range part = own_part(zero, state, own, (struct zero_range){first, count});
     CHECK_EQ(part.count, count);
     if (count > 0 && zero_state_array(zero, state, tensor).type == DTYPE_F32)
         TRY(zero_state_read_part(zero, state, own, part, out));
     else if (count > 0)
-        device_copy(zero->stream, out, items_at(zero, state, own, part), (size_t)count);
+        TRY(take_items(zero, state, own, part, out));
     return stream_sync(zero->stream);
 }
 
@@ -297,8 +365,8 @@ static struct zero_range held_part(const struct zero *zero, enum zero_state stat
 }
 
 /* Encode elements of this rank's part, and store the blocks that they complete. */
-static void encode_part(struct zero *zero, enum zero_state state, int own, struct zero_range part,
-                        const float *values)
+static enum status encode_part(struct zero *zero, enum zero_state state, int own,
+                               struct zero_range part, const float *values)
 {
     struct zero_encoder *e = &zero->encoder;
     struct zero_range held = held_range(zero, own);
@@ -319,10 +387,24 @@ static void encode_part(struct zero *zero, enum zero_state state, int own, struc
     }
     struct zero_range blocks = zero_code_blocks(skip, done);
     if (done.count == 0)
-        return;
-    device_copy(zero->stream, items_at(zero, state, own, done), codes, (size_t)done.count);
-    device_copy(zero->stream, items_at(zero, scales_of(state), own, blocks), scales,
-                (size_t)blocks.count);
+        return STATUS_OK;
+    TRY(put_items(zero, state, own, done, codes));
+    return put_items(zero, scales_of(state), own, blocks, scales);
+}
+
+enum status zero_write_masters(struct zero *zero, int own, struct zero_range part,
+                               const float *values)
+{
+    struct piece_range tensor = partition_tensor(&zero->partition, own);
+    int64_t shard = zero->shard * zero_shard_count(zero, tensor.piece);
+    enum dtype type = zero_master_type(zero, tensor.piece);
+    if (is_far(zero, ZERO_MASTER, own))
+        return put_items(zero, ZERO_MASTER, own, part, values);
+    void *to = zero_at(zero->pieces[tensor.piece].master, type, tensor.first + part.first - shard);
+    if (type != DTYPE_F32)
+        return zero_write_rounded(zero, to, values, part.count);
+    device_copy(zero->stream, to, values, (size_t)part.count * sizeof *values);
+    return stream_sync(zero->stream);
 }
 
 enum status zero_state_write(struct zero *zero, enum zero_state state, int tensor, int64_t first,
@@ -330,12 +412,11 @@ enum status zero_state_write(struct zero *zero, enum zero_state state, int tenso
 {
     int own = zero_own_tensor(zero, tensor);
     CHECK(own >= 0 && zero_state_form(zero, state, tensor) != MOMENT_NONE);
-    TRY(zero_finish_update(zero));
+    TRY(zero_settle(zero));
     struct zero_range part = held_part(zero, state, own, (struct zero_range){first, count});
     if (type == DTYPE_U8 && part.count > 0) { /* codes or scales as they are */
         CHECK_EQ(zero_state_array(zero, state, tensor).type, DTYPE_U8);
-        device_copy(zero->stream, items_at(zero, state, own, part),
-                    (const char *)values + (part.first - first), (size_t)part.count);
+        TRY(put_items(zero, state, own, part, (const char *)values + (part.first - first)));
         return stream_sync(zero->stream);
     }
     for (int64_t done = 0, n; done < part.count; done += n) {
@@ -344,12 +425,11 @@ enum status zero_state_write(struct zero *zero, enum zero_state state, int tenso
         const float *packed =
             tp_group_pack(&zero->graph->tensors[own], chunk.first, n, first, values, zero->staging);
         if (has_codes(zero, state, own))
-            encode_part(zero, state, own, chunk, packed);
-        else if (has_narrow(zero, state, own))
-            TRY(zero_write_rounded(zero, items_at(zero, state, own, chunk), packed, n));
+            TRY(encode_part(zero, state, own, chunk, packed));
+        else if (state == ZERO_MASTER)
+            TRY(zero_write_masters(zero, own, chunk, packed));
         else
-            device_copy(zero->stream, items_at(zero, state, own, chunk), packed,
-                        (size_t)n * sizeof *packed);
+            TRY(put_items(zero, state, own, chunk, packed));
         TRY(stream_sync(zero->stream));
     }
     return stream_sync(zero->stream);
@@ -366,10 +446,19 @@ static struct reduce_shard own_saved(const struct zero *zero, enum zero_state st
                        zero->tp_group.rank);
 }
 
+/* Far state is not copied, but saved from where it is: no update changes it before
+ * zero_snapshot_end. TP ranks need the lines of each other, which they copy. */
+static bool saved_in_place(const struct zero *zero, enum zero_state state, int own)
+{
+    return is_far(zero, state, own) && !zero->tp_group.comm;
+}
+
 /* The place of a state of a tensor in the snapshot of its piece, after the first *bytes, which grow
  * by it. */
 static size_t place_copy(const struct zero *zero, enum zero_state state, int own, size_t *bytes)
 {
+    if (saved_in_place(zero, state, own))
+        return *bytes;
     struct reduce_shard saved = own_saved(zero, state, own);
     int64_t count = saved.head.count + saved.lines.count + saved.tail.count;
     size_t width = dtype_bytes(zero_state_array(zero, state, zero_whole_tensor(zero, own)).type);
@@ -420,7 +509,9 @@ static enum status copy_own(struct zero *zero, enum zero_state state, int own,
     struct zero_range part = own_part(zero, state, own, range);
     if ((has_codes(zero, state, own) && zero->tp_group.comm) || has_narrow(zero, state, own))
         return zero_state_read_part(zero, state, own, part, (float *)out);
-    const char *from = items_at(zero, state, own, part);
+    if (is_far(zero, state, own))
+        return take_items(zero, state, own, part, out);
+    const char *from = find_items(zero, state, own, part).at;
     if (run->bytes == 0 || out != run->to + run->bytes || from != run->from + run->bytes) {
         copy_now(zero, run);
         *run = (struct copy_run){out, from, 0};
@@ -435,6 +526,8 @@ static enum status copy_tensor(struct zero *zero, enum zero_state state, int own
     int tensor = zero_whole_tensor(zero, own);
     struct reduce_shard saved = own_saved(zero, state, own);
     size_t width = dtype_bytes(zero_state_array(zero, state, tensor).type);
+    if (saved_in_place(zero, state, own))
+        return STATUS_OK;
     char *lines = out + (size_t)saved.head.count * width;
     TRY(copy_own(zero, state, own, saved.head, out, run));
     TRY(copy_own(zero, state, own, saved.tail, lines + (size_t)saved.lines.count * width, run));
@@ -466,11 +559,18 @@ static enum status copy_piece(struct zero *zero, int piece)
 enum status zero_snapshot(struct zero *zero)
 {
     CHECK(zero->config.snapshot);
-    TRY(zero_finish_update(zero));
+    TRY(zero_settle(zero));
     for (int i = 0; i < zero->graph->piece_count; i++)
         if (zero->pieces[i].snapshot)
             TRY(copy_piece(zero, i));
-    return stream_sync(zero->stream);
+    TRY(stream_sync(zero->stream));
+    offload_hold(zero, zero->far_state && !zero->tp_group.comm);
+    return STATUS_OK;
+}
+
+void zero_snapshot_end(struct zero *zero)
+{
+    offload_hold(zero, false);
 }
 
 const void *zero_snapshot_at(const struct zero *zero, enum zero_state state, int tensor,
@@ -481,10 +581,24 @@ const void *zero_snapshot_at(const struct zero *zero, enum zero_state state, int
     size_t width = dtype_bytes(zero_state_array(zero, state, tensor).type);
     struct reduce_shard saved = own_saved(zero, state, own);
     const struct zero_range ranges[] = {saved.head, saved.lines, saved.tail};
+    if (saved_in_place(zero, state, own))
+        return NULL;
     const char *at = zero->pieces[piece].snapshot + find_copy(zero, piece, state, own);
     for (int i = 0; i < ZERO_RANGES; at += (size_t)ranges[i++].count * width)
         if (first >= ranges[i].first && first < ranges[i].first + ranges[i].count)
             return at + (size_t)(first - ranges[i].first) * width;
     CHECK(!"an element that is another rank's to save");
     return NULL;
+}
+
+enum status zero_snapshot_read(struct zero *zero, enum zero_state state, int tensor, int64_t first,
+                               int64_t count, void *room, const void **data)
+{
+    int own = zero_own_tensor(zero, tensor);
+    *data = zero_snapshot_at(zero, state, tensor, first);
+    if (*data)
+        return STATUS_OK;
+    *data = room;
+    return take_items(zero, state, own,
+                      own_part(zero, state, own, (struct zero_range){first, count}), room);
 }

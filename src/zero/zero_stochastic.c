@@ -32,26 +32,6 @@ struct update_location zero_location_of(const struct zero *zero, int t, int64_t 
     return (struct update_location){stream_of(zero, tensor).key, first, run, stride, start};
 }
 
-enum status zero_round_create(struct zero *zero)
-{
-    size_t most = (size_t)zero->graph->tensor_count, count = 0;
-    struct update_location *list;
-    TRY(device_alloc(zero->ops->device, MEM_OTHER, "places of segments", most * sizeof *list,
-                     &zero->segment_locations));
-    TRY(mem_alloc_array(zero->env, MEM_OTHER, "places", most, sizeof *list, &list));
-    for (int b = 0; b < zero->batch_count; b++)
-        for (int t = 0; t < zero->graph->tensor_count; t++) {
-            struct piece_range mine = zero_updated_part(zero, t);
-            if (mine.count > 0 && zero->batch_of[t] == b && zero_in_one_call(zero, b))
-                list[count++] = zero_location_of(
-                    zero, t, mine.first - partition_tensor(&zero->partition, t).first);
-        }
-    device_copy(zero->stream, zero->segment_locations, list, most * sizeof *list);
-    enum status st = stream_sync(zero->stream);
-    mem_free(zero->env, list);
-    return st;
-}
-
 /* Round `count` elements of a tensor's part, from `first`, on the host. */
 static void round_chunk(const struct zero *zero, int t, int64_t updates, int64_t first,
                         int64_t count, const float *masters, uint16_t *params)
@@ -79,8 +59,8 @@ static enum status round_tensor(struct zero *zero, int t, struct piece_range min
     uint16_t *params = (uint16_t *)(zero->staging + CHUNK);
     for (int64_t done = 0; done < mine.count; done += CHUNK) {
         int64_t n = mine.count - done < CHUNK ? mine.count - done : CHUNK;
-        device_copy(zero->stream, masters, (const float *)piece->master + in_shard + done,
-                    (size_t)n * sizeof *masters);
+        TRY(zero_state_read_part(zero, ZERO_MASTER, t, (struct zero_range){in_tensor + done, n},
+                                 masters));
         TRY(stream_sync(zero->stream));
         round_chunk(zero, t, updates, in_tensor + done, n, masters, params);
         device_copy(zero->stream, zero_at(piece->shard, zero->type, in_shard + done), params,

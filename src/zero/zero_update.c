@@ -56,7 +56,8 @@ struct piece_range zero_updated_part(const struct zero *zero, int t)
     return partition_clip_part(&zero->partition, range, zero->shard, zero->shards);
 }
 
-struct update_segment zero_segment_of(const struct zero *zero, int t, struct piece_range mine)
+struct update_segment zero_segment_of(const struct zero *zero, int t, struct piece_range mine,
+                                      const struct state_view *view)
 {
     const struct unit_tensor *tensor = &zero->graph->tensors[t];
     const struct zero_piece *piece = &zero->pieces[mine.piece];
@@ -65,15 +66,15 @@ struct update_segment zero_segment_of(const struct zero *zero, int t, struct pie
     int64_t at = mine.first - zero->shard * zero_shard_count(zero, mine.piece);
     struct update_segment segment = {
         .count = mine.count,
-        .param = (float *)piece->master + at,
+        .param = (float *)(void *)view->master + (mine.first - view->held.first),
         .copy = zero_is_narrow(zero) ? zero_at(piece->shard, zero->type, at) : NULL,
         .copy_type = zero->type,
         .grad_type = grad_type,
-        .grad = zero_at(piece->total, grad_type, at),
+        .grad = zero_at(view->grad, grad_type, mine.first - view->grad_first),
         .lr_mul = (float)group.lr_mul,
         .decay = tensor->decay ? (float)group.decay : 0.0f,
     };
-    moments_set(zero, t, mine, &segment);
+    moments_set(zero, t, mine, view, &segment);
     return segment;
 }
 
@@ -131,44 +132,87 @@ enum status zero_batches_create(struct zero *zero)
     return STATUS_OK;
 }
 
-/* The next segment, of batch b, is `mine`. The tensors of a piece are consecutive, and so are its
- * segments in a batch. */
-static void add_segment(struct zero *zero, int b, struct piece_range mine)
+/* Segments while they are listed. */
+struct segment_list {
+    struct update_segment *at;
+    struct update_location *locations;
+};
+
+/* The next segment: `mine` of tensor t, in a resident piece, or in a packet. The tensors of a piece
+ * are consecutive, and so are the segments of a batch in a piece and in a packet. */
+static void add_segment(struct zero *zero, int t, struct piece_range mine, int packet,
+                        struct segment_list *list)
 {
+    int b = zero->batch_of[t], pieces = zero->graph->piece_count;
     struct segment_run *all = &zero->batches[b].all;
-    struct segment_run *run = &zero->runs[b * zero->graph->piece_count + mine.piece];
+    struct segment_run *run = zero_run(zero, b, packet < 0 ? mine.piece : pieces + packet);
+    struct state_view view = offload_view(zero, mine.piece, packet);
     if (run->count == 0)
         run->first = zero->segment_count;
     run->count++, run->elements += mine.count;
     all->count++, all->elements += mine.count;
+    list->locations[zero->segment_count] =
+        zero_location_of(zero, t, mine.first - partition_tensor(&zero->partition, t).first);
+    list->at[zero->segment_count++] = zero_segment_of(zero, t, mine, &view);
+}
+
+/* The segments of a tensor: one, or one in each packet. */
+static void add_tensor(struct zero *zero, int t, struct segment_list *list)
+{
+    struct piece_range mine = zero_updated_part(zero, t);
+    int64_t end = mine.first + mine.count;
+    if (mine.count > 0 && zero->pieces[mine.piece].packet_count == 0)
+        add_segment(zero, t, mine, -1, list);
+    else
+        for (; mine.first < end; mine.first += mine.count) {
+            int packet = offload_packet(zero, mine.piece, mine.first);
+            struct piece_range held = zero->packets[packet].range;
+            int64_t most = held.first + held.count - mine.first;
+            mine.count = end - mine.first < most ? end - mine.first : most;
+            add_segment(zero, t, mine, packet, list);
+        }
+}
+
+static enum status send_segments(struct zero *zero, const struct segment_list *list)
+{
+    size_t count = (size_t)zero->segment_count;
+    struct device *device = zero->ops->device;
+    TRY(device_alloc(device, MEM_OTHER, "optimizer segments", count * sizeof *list->at,
+                     &zero->segments));
+    device_copy(zero->stream, zero->segments, list->at, count * sizeof *list->at);
+    if (zero_rounds_at_random(zero)) {
+        TRY(device_alloc(device, MEM_OTHER, "places of segments", count * sizeof *list->locations,
+                         &zero->segment_locations));
+        device_copy(zero->stream, zero->segment_locations, list->locations,
+                    count * sizeof *list->locations);
+    }
+    return stream_sync(zero->stream);
 }
 
 enum status zero_segments_create(struct zero *zero)
 {
-    struct device *device = zero->ops->device;
-    size_t most = (size_t)zero->graph->tensor_count, pieces = (size_t)zero->graph->piece_count;
-    TRY(mem_alloc_array(zero->env, MEM_OTHER, "runs of segments",
-                        (size_t)zero->batch_count * pieces, sizeof *zero->runs, &zero->runs));
-    TRY(device_alloc(device, MEM_OTHER, "optimizer segments", most * sizeof *zero->segments,
-                     &zero->segments));
-    struct update_segment *list;
-    TRY(mem_alloc_array(zero->env, MEM_OTHER, "segments", most, sizeof *list, &list));
+    size_t most = (size_t)(zero->graph->tensor_count + zero->packet_count);
+    size_t runs = (size_t)(zero->graph->piece_count + zero->packet_count);
+    struct segment_list list = {0};
+    enum status st;
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "runs of segments", (size_t)zero->batch_count * runs,
+                        sizeof *zero->runs, &zero->runs));
+    TRY_OR(undo,
+           mem_alloc_array(zero->env, MEM_OTHER, "segments", most, sizeof *list.at, &list.at));
+    TRY_OR(undo, mem_alloc_array(zero->env, MEM_OTHER, "segments", most, sizeof *list.locations,
+                                 &list.locations));
     for (int b = 0; b < zero->batch_count; b++) {
         zero->batches[b].all.first = zero->segment_count;
-        for (int t = 0; t < zero->graph->tensor_count; t++) {
-            struct piece_range mine = zero_updated_part(zero, t);
-            if (mine.count == 0 || zero->batch_of[t] != b || !zero_in_one_call(zero, b))
-                continue;
-            add_segment(zero, b, mine);
-            list[zero->segment_count++] = zero_segment_of(zero, t, mine);
-        }
+        for (int t = 0; t < zero->graph->tensor_count; t++)
+            if (zero->batch_of[t] == b && zero_in_one_call(zero, b))
+                add_tensor(zero, t, &list);
     }
-    device_copy(zero->stream, zero->segments, list, most * sizeof *list);
-    enum status st = stream_sync(zero->stream);
-    mem_free(zero->env, list);
-    if (st == STATUS_OK && zero_rounds_at_random(zero))
-        st = zero_round_create(zero);
-    return st == STATUS_OK ? zero_muon_create(zero) : st;
+    TRY_OR(undo, send_segments(zero, &list));
+    TRY_OR(undo, zero_muon_create(zero));
+undo:
+    mem_free(zero->env, list.at);
+    mem_free(zero->env, list.locations);
+    return st;
 }
 
 /* --- the verdict ---------------------------------------------------------------------------- */
@@ -286,6 +330,33 @@ static enum status show_gradients(struct zero *zero, double scale)
     return STATUS_OK;
 }
 
+/* *first = the first non-finite value; -1: none. */
+static enum status find_bad(struct zero *zero, enum dtype type, const void *values, int64_t count,
+                            int64_t *first)
+{
+    ops_find_nonfinite(zero->ops, zero->stream, type, values, count, zero->nonfinite);
+    device_copy(zero->stream, first, zero->nonfinite, sizeof *first);
+    return stream_sync(zero->stream);
+}
+
+/* The same of a tensor whose sum is far. */
+static enum status find_far_bad(struct zero *zero, int t, struct zero_gradient mine, int64_t *first)
+{
+    struct piece_range whole = partition_tensor(&zero->partition, t);
+    int64_t begin = whole.first + mine.first, end = begin + mine.count;
+    *first = -1;
+    for (int64_t at = begin, next; at < end && *first < 0; at = next) {
+        int packet = offload_packet(zero, whole.piece, at);
+        struct piece_range held = zero->packets[packet].range;
+        const void *sum;
+        next = held.first + held.count < end ? held.first + held.count : end;
+        TRY(offload_fetch_sum(zero, packet, &sum));
+        TRY(find_bad(zero, mine.type, zero_at(sum, mine.type, at - held.first), next - at, first));
+        *first += *first < 0 ? 0 : at - begin;
+    }
+    return STATUS_OK;
+}
+
 /* The first non-finite element that this owner has, as (tensor, element). */
 static enum status find_own_bad(struct zero *zero, struct zero_verdict *verdict)
 {
@@ -294,10 +365,10 @@ static enum status find_own_bad(struct zero *zero, struct zero_verdict *verdict)
         int64_t first;
         if (mine.count == 0)
             continue;
-        ops_find_nonfinite(zero->ops, zero->stream, mine.type, mine.values, mine.count,
-                           zero->nonfinite);
-        device_copy(zero->stream, &first, zero->nonfinite, sizeof first);
-        TRY(stream_sync(zero->stream));
+        if (zero->pieces[partition_tensor(&zero->partition, t).piece].sum_is_far)
+            TRY(find_far_bad(zero, t, mine, &first));
+        else
+            TRY(find_bad(zero, mine.type, mine.values, mine.count, &first));
         if (first < 0)
             continue;
         verdict->bad_tensor = mine.tensor;
@@ -350,7 +421,8 @@ static enum status find_norms(struct zero *zero, double scale, bool early,
 static bool judges_early(const struct zero *zero)
 {
     if (zero_alone(zero) || zero->pipe.comm || zero->tp_group.comm || zero->config.noise ||
-        zero->config.gradient || unit_has_phase(zero->graph, PHASE_META))
+        zero->config.offload.grads != FAR_NONE || zero->config.gradient ||
+        unit_has_phase(zero->graph, PHASE_META))
         return false;
     for (int t = 0; t < zero->graph->tensor_count; t++)
         if (zero->graph->tensors[t].gated || zero->graph->tensors[t].limit > 0)
@@ -368,8 +440,9 @@ enum status zero_judge(struct zero *zero, double scale, const float *statistics,
         add_uses(zero, false);
         norm_form_early(zero);
     }
-    if (!zero_alone(zero))
+    if (zero->reduce_stream)
         TRY(stand_still(zero, zero->reduce_stream));
+    TRY(offload_check(zero));
     *verdict = (struct zero_verdict){.bad_tensor = -1, .bad_index = -1};
     TRY(noise_judge_each(zero, &verdict->each_square));
     if (!early)
@@ -439,7 +512,9 @@ static enum status publish_params(struct zero *zero, bool all)
 enum status zero_publish(struct zero *zero, int64_t updates)
 {
     for (int i = 0; zero->shard >= 0 && i < zero->graph->piece_count; i++)
-        if (zero_piece_has_master(zero, i) && zero->pieces[i].master)
+        if (zero->pieces[i].state_is_far && zero_piece_has_master(zero, i))
+            TRY(offload_publish(zero, i));
+        else if (zero_piece_has_master(zero, i) && zero->pieces[i].master)
             ops_cast(zero->ops, zero->stream, zero->pieces[i].shard, zero->type,
                      zero->pieces[i].master, DTYPE_F32, zero_shard_count(zero, i));
     if (zero_rounds_at_random(zero))
@@ -491,11 +566,12 @@ enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
     device_copy(zero->stream, zero->scalars, zero->scalars_host,
                 (size_t)(1 + zero->batch_count) * sizeof *zero->scalars);
     zero->update_number = t;
-    zero_sums_exchange(zero);
-    for (int b = 0; !zero->replica_comm && b < zero->batch_count; b++)
+    zero_begin_update(zero);
+    if (zero_defers_updates(zero))
+        return stream_sync(zero->stream);
+    for (int b = 0; !zero->updating && b < zero->batch_count; b++)
         zero_update_segments(zero, b, &zero->batches[b].all);
-    if (!zero_defers_updates(zero))
-        TRY(zero_finish_update(zero));
+    TRY(zero_finish_update(zero));
     TRY(zero_muon_update(zero, t));
     TRY(stream_sync(zero->stream));
     return publish_params(zero, false);

@@ -341,27 +341,33 @@ static void cpu_accumulate(struct stream *stream, void *dst, enum dtype dst_type
 
 /* --- squares -------------------------------------------------------------------------------- */
 
-/* The sum of squares of at most one block. Lane k adds every eighth element, so that compilers
- * vectorize the loop. */
-enum { LANES = 8 };
+/* The sum of squares of at most one block, with the bits of ops_square_sums: four elements at a time,
+ * one after the other, and the sums of fours in a tree. Lane k has elements k of all fours, so that
+ * compilers vectorize the loops. */
+enum { FOURS = DEVICE_SQUARES / 4 };
 typedef double squares_fn(const void *src, int count);
 
-#define SQUARES(name, c, widen)                                                                  \
-    static inline double name##_of(const c *s, int count)                                        \
-    {                                                                                            \
-        double lane[LANES] = {0};                                                                \
-        int whole = count / LANES * LANES;                                                       \
-        for (int i = 0; i < whole; i += LANES)                                                   \
-            for (int k = 0; k < LANES; k++)                                                      \
-                lane[k] += (double)widen(s[i + k]) * (double)widen(s[i + k]);                    \
-        for (int i = whole; i < count; i++)                                                      \
-            lane[i - whole] += (double)widen(s[i]) * (double)widen(s[i]);                        \
-        return ((lane[0] + lane[1]) + (lane[2] + lane[3])) +                                     \
-               ((lane[4] + lane[5]) + (lane[6] + lane[7]));                                      \
-    }                                                                                            \
-    static double name(const void *src, int count)                                               \
-    {                                                                                            \
-        return count == DEVICE_SQUARES ? name##_of(src, DEVICE_SQUARES) : name##_of(src, count); \
+static double add_fours(double *fours)
+{
+    for (int apart = 1; apart < FOURS; apart *= 2)
+        for (int i = 0; i < FOURS; i += 2 * apart)
+            fours[i] += fours[i + apart];
+    return fours[0];
+}
+
+#define SQUARES(name, c, widen)                                                            \
+    static double name(const void *src, int count)                                         \
+    {                                                                                      \
+        const c *s = src;                                                                  \
+        double fours[FOURS] = {0};                                                         \
+        if (count == DEVICE_SQUARES)                                                       \
+            for (int k = 0; k < 4; k++)                                                    \
+                for (int i = 0; i < FOURS; i++)                                            \
+                    fours[i] += (double)widen(s[4 * i + k]) * (double)widen(s[4 * i + k]); \
+        else                                                                               \
+            for (int i = 0; i < count; i++)                                                \
+                fours[i / 4] += (double)widen(s[i]) * (double)widen(s[i]);                 \
+        return add_fours(fours);                                                           \
     }
 
 SQUARES(squares_f32, float, same)

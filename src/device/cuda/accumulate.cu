@@ -125,8 +125,7 @@ template <class T> __device__ inline group<T> load(const T *at, bool whole, int6
     return g;
 }
 
-template <class T>
-__device__ inline void save(T *at, bool whole, int64_t count, const group<T> &g)
+template <class T> __device__ inline void save(T *at, bool whole, int64_t count, const group<T> &g)
 {
     if (whole)
         *reinterpret_cast<group<T> *>(at) = g;
@@ -145,7 +144,7 @@ __global__ void __launch_bounds__(THREADS)
     bool whole = aligned && left >= GROUP;
     group<S> s = load(src + first, whole, left);
     group<float> d;
-    double sum = 0;
+    double fours[2] = {0, 0};
     if (WHAT == also::ADD)
         d = load(dst + first, whole, left);
 #pragma unroll
@@ -155,7 +154,8 @@ __global__ void __launch_bounds__(THREADS)
         save(dst + first, whole, left, d);
 #pragma unroll
     for (int k = 0; k < GROUP; k++)
-        sum = __fma_rn((double)widen(s.v[k]), (double)widen(s.v[k]), sum);
+        fours[k / 4] = __fma_rn((double)widen(s.v[k]), (double)widen(s.v[k]), fours[k / 4]);
+    double sum = fours[0] + fours[1];
 #pragma unroll
     for (int apart = 1; apart < GROUP; apart *= 2)
         sum += __shfl_xor_sync(~0u, sum, apart);
@@ -176,8 +176,8 @@ template <class S, also WHAT> cudaError_t launch_squares(cudaStream_t stream, co
 {
     int64_t blocks = (a.count + THREADS * GROUP - 1) / (THREADS * GROUP);
     bool aligned = ((uintptr_t)a.dst | (uintptr_t)a.src) % 16 == 0;
-    add_squares<S, WHAT><<<(unsigned)blocks, THREADS, 0, stream>>>(
-        a.dst, a.sums, (const S *)a.src, aligned, a.count, a.weight);
+    add_squares<S, WHAT><<<(unsigned)blocks, THREADS, 0, stream>>>(a.dst, a.sums, (const S *)a.src,
+                                                                   aligned, a.count, a.weight);
     return cudaGetLastError();
 }
 

@@ -114,6 +114,8 @@ static void run_task(struct stream *stream, const void *args)
     struct checkpoint_result result;
     log_error_clear(saver->own.log);
     checkpoint_write(&job, &result);
+    if (saver->setup.from_snapshot)
+        zero_snapshot_end(saver->setup.zero);
     result.seconds = clock_seconds() - task->started;
     if (!stream)
         result.stood = result.seconds;

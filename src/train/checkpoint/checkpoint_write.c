@@ -236,7 +236,8 @@ static enum status write_part(void *user, const struct checkpoint_part *part)
     const void *data = w->chunk;
     TRY(switch_file(w, part->file));
     if (w->job->setup->from_snapshot)
-        data = zero_snapshot_at(zero, item->state, item->tensor, part->first);
+        TRY(zero_snapshot_read(zero, item->state, item->tensor, part->first, part->count, w->chunk,
+                               &data));
     else
         TRY(zero_state_read(zero, item->state, item->tensor, part->first, part->count, w->chunk));
     if (item->type != type) { /* params of a 16-bit run */

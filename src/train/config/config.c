@@ -30,6 +30,7 @@ enum status run_config_bind(struct options *options, struct run_config *config)
     TRY(options_bind(options, &parallel_options, &config->parallel));
     TRY(options_bind(options, &precision_options, config));
     TRY(options_bind(options, &ranks_options, &config->ranks));
+    TRY(options_bind(options, &offload_options, &config->offload));
     return options_bind(options, &machine_options, &config->machine);
 }
 

@@ -70,6 +70,16 @@ struct ranks_config {
 };
 extern const char *const comm_backend_words[];
 
+/* State in slower memory than the device's. */
+struct offload_config {
+    int optimizer, grads; /* enum far_kind */
+    double share;
+    int64_t window;
+    int update; /* enum run_update */
+    const char *folder;
+};
+enum run_update { RUN_UPDATE_DEVICE, RUN_UPDATE_HOST };
+
 /* An item of optimizer.groups. Unset, which takes the value of the run: NaN, or -1. */
 struct optimizer_group {
     const char *match; /* glob */
@@ -102,6 +112,7 @@ struct run_config {
     int precision_sums; /* enum run_precision of the summed gradient: fp32 or bf16 */
     struct machine_config machine;
     struct ranks_config ranks;
+    struct offload_config offload;
 
     bool reading;  /* eval and sample: no optimizer; set by run_config_bind_reading */
     bool planning; /* plan: no data is needed; set by run_config_bind_planning */
@@ -117,6 +128,7 @@ extern const struct option_table train_options;     /* train.* over struct train
 extern const struct option_table optimizer_options; /* optimizer.* over struct optimizer_config */
 extern const struct option_table precision_options; /* precision.* over struct run_config */
 extern const struct option_table ranks_options;     /* zero.*, comm.* over struct ranks_config */
+extern const struct option_table offload_options;   /* offload.* over struct offload_config */
 extern const struct option_table machine_options;   /* run.* over struct machine_config */
 extern const struct option_table place_options;     /* only run.device and run.threads */
 

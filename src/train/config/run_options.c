@@ -209,6 +209,54 @@ static const struct option ranks_list[] = {
 const struct option_table ranks_options = {
     .title = "ranks", .options = ranks_list, .count = COUNT(ranks_list)};
 
+static const char *const far_words[] = {"none", "host", "disk", NULL};
+static const char *const update_words[] = {"device", "host", NULL};
+#define OFFLOAD(name) .offset = offsetof(struct offload_config, name)
+static const struct option offload_list[] = {
+    {.key = "offload.optimizer",
+     .type = OPTION_CHOICE,
+     OFFLOAD(optimizer),
+     .fallback = "none",
+     .choices = far_words,
+     .help = "where masters and moments are kept: none = on the device; host = in pinned host "
+             "memory; disk = in a file without a name"},
+    {.key = "offload.grads",
+     .type = OPTION_CHOICE,
+     OFFLOAD(grads),
+     .fallback = "none",
+     .choices = far_words,
+     .help = "where summed gradients are kept, where a rank has a sum to itself"},
+    {.key = "offload.share",
+     .type = OPTION_REAL,
+     OFFLOAD(share),
+     .fallback = "1",
+     RANGE(0, 1),
+     .help = "share of masters and moments that leaves the device; what is used first stays"},
+    {.key = "offload.window",
+     .type = OPTION_INT,
+     OFFLOAD(window),
+     .fallback = "256M",
+     RANGE(0, 9e18),
+     .value_name = "BYTES",
+     .help = "device memory through which offloaded state passes; what it holds is fetched before "
+             "the update begins"},
+    {.key = "offload.update",
+     .type = OPTION_CHOICE,
+     OFFLOAD(update),
+     .fallback = "device",
+     .choices = update_words,
+     .help = "who updates state in host memory: the device, to which it is brought; or the CPU, "
+             "in 16-bit runs and with optimizers that work element by element"},
+    {.key = "offload.folder",
+     .type = OPTION_STRING,
+     OFFLOAD(folder),
+     .fallback = "",
+     .value_name = "DIR",
+     .help = "where files of offload go; default: $TMPDIR, else /var/tmp"},
+};
+const struct option_table offload_options = {
+    .title = "offload", .options = offload_list, .count = COUNT(offload_list)};
+
 const char *const run_device_words[] = {"auto", "cpu", "cuda", NULL};
 enum { PLACE_KEYS = 2 }; /* the first options of machine_list: device and threads */
 static const struct option machine_list[] = {
