@@ -202,6 +202,9 @@ struct device_pace {
     /* Far memory (far.h); 0 = its bytes take no time. Two streams have the full rate each. */
     double link_bytes_per_second; /* between host and GPU, each way */
     double disk_read_bytes_per_second, disk_write_bytes_per_second;
+    /* Bytes of host memory that the CPU reads plus writes while it updates what is there; 0 = it
+     * takes no time. */
+    double host_bytes_per_second;
 };
 /* From now on the host and every stream of a dry device have a clock, in seconds from this call.
  * Plain streams of "dry" share the host's clock. All other streams overlap with the host: their
@@ -213,6 +216,8 @@ void device_spend(struct device *device, double seconds);
 void device_wait_until(struct device *device, double clock);
 /* Work on the stream takes `seconds`. */
 void stream_spend(struct stream *stream, double seconds);
+/* The CPU reads and writes `bytes` of host memory, in the stream's order. */
+void stream_spend_on_host(struct stream *stream, double bytes);
 /* The time at which everything enqueued on the stream will be done; now, if it is done already. On
  * other devices clock_seconds(), so that differences are meaningful. */
 double stream_clock(const struct stream *stream);

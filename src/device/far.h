@@ -13,7 +13,9 @@
 #include "device/device.h"
 
 enum far_kind { FAR_NONE, FAR_HOST, FAR_DISK };
-enum { FAR_ALIGN = 4096 }; /* offsets and lengths of far_read and far_write are multiples */
+enum {
+    FAR_ALIGN = 4096
+}; /* FAR_DISK: offsets and lengths of far_read and far_write are multiples */
 
 struct far;
 

@@ -78,7 +78,7 @@ struct offload_config {
     int update; /* enum run_update */
     const char *folder;
 };
-enum run_update { RUN_UPDATE_DEVICE, RUN_UPDATE_HOST };
+enum run_update { RUN_UPDATE_AUTO, RUN_UPDATE_DEVICE, RUN_UPDATE_HOST };
 
 /* An item of optimizer.groups. Unset, which takes the value of the run: NaN, or -1. */
 struct optimizer_group {
