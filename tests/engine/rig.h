@@ -34,7 +34,8 @@ struct rig_config {
     int pp, chunks, kind; /* PP stages, chunks per stage and schedule; pp 0: no pipeline */
     int tp;               /* TP ranks; 0: one */
     bool sequence, regather;
-    bool snapshot; /* allocate a copy of the state */
+    struct zero_offload offload; /* folder NULL: /tmp */
+    bool snapshot;               /* allocate a copy of the state */
     bool eager;
     bool lumps;           /* every other unit has no split backward pass; only with a pipeline */
     struct comm_hub *hub; /* borrowed; NULL: one rank */
@@ -163,7 +164,9 @@ static inline enum status rig_build(struct rig *rig)
                                .sum_type = c->sum_type,
                                .stochastic = c->stochastic,
                                .seed = RIG_SEED,
+                               .offload = c->offload,
                                .snapshot = c->snapshot};
+    zero.offload.folder = c->offload.folder ? c->offload.folder : "/tmp";
     const struct comm_config comm = {.backend = "threads", .timeout = 60};
     struct engine_config engine = {.recompute = c->recompute,
                                    .micro_batch = c->batch,
