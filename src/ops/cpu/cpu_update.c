@@ -7,7 +7,7 @@
  */
 #include "ops/cpu/cpu_impl.h"
 
-enum { CHUNK = FLAT_CHUNK / 4 };
+enum { CHUNK = FLAT_CHUNK / 8 };
 
 static struct cpu_factors factors_of(const struct update *update,
                                      const struct step_scalars *scalars,
