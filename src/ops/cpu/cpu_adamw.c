@@ -1,9 +1,9 @@
 /* cpu_adamw -- AdamW's arithmetic on floats, with the bits of the reference: every operation is
  * rounded to nearest by itself, divisions and the root included.
  *
- * Many cores wait for memory: 28 bytes per parameter. Few cores with a fast memory are bound by the
- * root and the divisions, which have one slow unit for all of them (Neoverse V1: 3.5 and 3 cycles
- * for 4 lanes, as long as 12 multiplications). Three things keep that short:
+ * What bounds it: memory moves 28 bytes per parameter. Two Neoverse V1 cores, whose memory is fast,
+ * are bound by arithmetic instead: 13 multiplications and additions, and a root and a division that
+ * share one unit (3.5 and 3 cycles for 4 lanes). Three things keep that short:
  *
  * - Dividing by 1 changes nothing, and a correction is 1 once beta^t is less than half a unit of it
  *   (beta 0.9: after 165 steps), so such a division is left out.
@@ -11,8 +11,8 @@
  *   product is within 2^-51.9 of the quotient, relatively. A float divided by a float is either
  *   representable or at least 2^-49 away from the middle of two floats, so both round to the same
  *   float. A subnormal quotient could be the middle itself, but only if the divisor is 2 or more.
- * - Each stage of the chain from gradient to parameter is done for several vectors at once: one
- *   chain is so long that a core's queues fill up with operations that wait for each other.
+ * - Each stage of the chain from gradient to parameter is done for several vectors at once, so that
+ *   a core finds operations that do not wait for each other.
  */
 #include "ops/cpu/cpu_impl.h"
 #include "ops/cpu/cpu_vector.h"
