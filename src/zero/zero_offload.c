@@ -430,7 +430,7 @@ static void use_packet(struct zero *zero, int k)
 void offload_update_piece(struct zero *zero, int piece)
 {
     const struct zero_piece *p = &zero->pieces[piece];
-    if (p->state_is_far && !zero->config.offload.on_host)
+    if (p->state_is_far)
         offload_await_release(zero);
     for (int k = p->first_packet; k < p->first_packet + p->packet_count; k++) {
         CHECK_EQ(k, zero->packets_used);
