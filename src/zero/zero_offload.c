@@ -152,10 +152,10 @@ static enum status make_packets(struct zero *zero)
     return STATUS_OK;
 }
 
-/* Environment, for tests: SIFR_OFFLOAD_HOST=1 moves state on the CPU, too. */
+/* Environment, for tests: SIFR_CPU_OFFLOAD=1 moves state on the CPU, too. */
 static bool is_in_host_memory(const struct zero *zero)
 {
-    const char *moved = getenv("SIFR_OFFLOAD_HOST");
+    const char *moved = getenv("SIFR_CPU_OFFLOAD");
     return device_memory(zero->ops->device) == MEM_HOST && !(moved && *moved == '1');
 }
 

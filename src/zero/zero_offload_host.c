@@ -19,6 +19,8 @@
 
 #include "ops/ops_cases.h"
 
+static const struct trace_lane lane_update = {.row = 10, .word = "host update"};
+
 /* --- the decision --------------------------------------------------------------------------- */
 
 /* Why the CPU cannot update; NULL: it can. The same on every rank. */
@@ -38,11 +40,11 @@ static const char *find_obstacle(const struct zero *zero)
 void host_plan(struct zero *zero)
 {
     const char *obstacle = find_obstacle(zero);
-    bool first = !zero->comm || comm_rank(zero->comm) == 0;
+    bool says = (!zero->comm || comm_rank(zero->comm) == 0) && !device_is_dry(zero->ops->device);
     if (!zero->config.offload.on_host || !obstacle)
         return;
     zero->config.offload.on_host = false;
-    if (first)
+    if (says)
         log_warn(zero->env, "offload.update: host has no effect, the device updates: %s", obstacle);
 }
 
@@ -170,6 +172,10 @@ static void update_task(struct stream *stream, const void *args)
     offload_await_release(zero);
     if (stream_failed(stream) || stream_failed(zero->out_stream))
         return;
+    int piece = zero->packets[a->packet].range.piece;
+    const struct trace_span span = {
+        .lane = &lane_update, .name = "optimizer", .object = zero->graph->pieces[piece].name};
+    double start = trace_begin(zero->env->trace);
     for (int b = 0; b < zero->batch_count; b++) {
         const struct segment_run *run = zero_run(zero, b, zero->graph->piece_count + a->packet);
         const struct update_location *locations =
@@ -178,6 +184,7 @@ static void update_task(struct stream *stream, const void *args)
         ops_update_on_host(zero->env->threads, &update, &zero->scalars_host[1 + b],
                            zero->host.segments + run->first, run->count);
     }
+    trace_end(zero->env->trace, start, &span);
 }
 
 /* A dry device runs no tasks. */

@@ -1,6 +1,6 @@
 /* Optimizer state in host memory, updated by the CPU where it is, or on its way through the device:
  * the same bits as without offload, the same account as a dry device, and updates that wait while
- * state is saved. SIFR_OFFLOAD_HOST=1 makes the CPU device move state as a GPU does. */
+ * state is saved. SIFR_CPU_OFFLOAD=1 makes the CPU device move state as a GPU does. */
 #include <errno.h>
 #include <math.h>
 #include <time.h>
@@ -344,6 +344,6 @@ int main(void)
         cmocka_unit_test(test_updates_wait_while_state_is_saved),
         cmocka_unit_test(test_a_gradient_that_is_lost_fails_the_step),
     };
-    setenv("SIFR_OFFLOAD_HOST", "1", 1);
+    setenv("SIFR_CPU_OFFLOAD", "1", 1);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
