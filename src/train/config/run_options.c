@@ -238,7 +238,7 @@ static const struct option offload_list[] = {
     {.key = "offload.window",
      .type = OPTION_INT,
      OFFLOAD(window),
-     .fallback = "256M",
+     .fallback = "512M",
      RANGE(0, 9e18),
      .value_name = "BYTES",
      .help = "device memory through which offloaded state passes; what it holds is fetched before "
