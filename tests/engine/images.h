@@ -100,13 +100,13 @@ static inline void save_snapshot(struct rig *rig, struct image *image)
                     memcpy(room, data, (size_t)part.at[i].count * width);
             }
         }
-    zero_snapshot_end(rig->zero);
 }
 
 static inline void save_state(struct rig *rig, struct image *image)
 {
     assert_ok(zero_snapshot(rig->zero));
     save_snapshot(rig, image);
+    zero_snapshot_end(rig->zero);
 }
 
 /* In chunks, as from a file. */

@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -40,6 +41,7 @@ static void *save_in_background(void *argument)
 {
     struct background *job = argument;
     save_snapshot(job->rig, job->image);
+    zero_snapshot_end(job->rig->zero);
     return NULL;
 }
 
@@ -484,6 +486,55 @@ static void test_load_into_a_running_store(void **state)
     }
 }
 
+struct late_save {
+    struct rig *rig;
+    struct image image;
+    atomic_bool saved;
+};
+
+static void *save_late(void *argument)
+{
+    struct late_save *save = argument;
+    threads_nap(0.1);
+    save_snapshot(save->rig, &save->image);
+    atomic_store(&save->saved, true);
+    zero_snapshot_end(save->rig->zero);
+    return NULL;
+}
+
+/* The update that would change what is being saved waits. */
+static void test_updates_wait_for_a_save(void **state)
+{
+    (void)state;
+    for (int kind = KIND_SGD_MOMENTUM; kind < ALL_KINDS; kind++) {
+        struct image expected = {.lock = PTHREAD_MUTEX_INITIALIZER};
+        struct late_save late = {.image.lock = PTHREAD_MUTEX_INITIALIZER};
+        struct rig_config config = with_any_kind(kind);
+        struct env env = testing_env(1);
+        struct rig rig;
+        pthread_t thread;
+        config.type = kind % 2 ? DTYPE_BF16 : DTYPE_F32;
+        config.offload = placement(2);
+        config.snapshot = true;
+        assert_ok(rig_create(&env, config, &rig));
+        rig_step(&rig, 0);
+        save_state(&rig, &expected);
+        late.rig = &rig;
+        assert_ok(zero_snapshot(rig.zero));
+        assert_int_equal(pthread_create(&thread, NULL, save_late, &late), 0);
+        rig_step(&rig, 1);
+        rig_step(&rig, 2); /* whose passes need the update of the step before */
+        assert_true(atomic_load(&late.saved));
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        config.snapshot = false;
+        assert_true(same_image(&expected, &late.image, config));
+        rig_destroy(&rig);
+        env_destroy(&env);
+        image_free(&expected);
+        image_free(&late.image);
+    }
+}
+
 /* --- gradients that are not finite ---------------------------------------------------------- */
 
 struct bad_job {
@@ -734,7 +785,8 @@ static void test_memory(void **state)
     }
 }
 
-int main(void)
+/* An argument chooses tests by a pattern of their names. */
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stages_and_ranks),
@@ -749,6 +801,7 @@ int main(void)
         cmocka_unit_test(test_sums),
         cmocka_unit_test(test_state_moves_between_placements),
         cmocka_unit_test(test_load_into_a_running_store),
+        cmocka_unit_test(test_updates_wait_for_a_save),
         cmocka_unit_test(test_bad_gradients),
         cmocka_unit_test(test_every_allocation_may_fail),
         cmocka_unit_test(test_a_disk_that_fails),
@@ -757,5 +810,7 @@ int main(void)
     };
     if (test_device_missing())
         return 77;
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
