@@ -47,9 +47,9 @@ static void rig_open_in(struct rig *rig, const char *parent, enum far_kind kind,
     *rig = (struct rig){.env = testing_env(1)};
     make_folder(rig->folder, parent);
     assert_ok(device_create(&rig->env, test_device(), 0, &rig->device));
-    assert_ok(far_create(rig->device,
-                         &(struct far_config){kind, MEM_OPTIMIZER, "moments", bytes, rig->folder},
-                         &rig->far));
+    assert_ok(far_create(
+        rig->device, &(struct far_config){kind, MEM_OPTIMIZER, "moments", bytes, rig->folder, NULL},
+        &rig->far));
     assert_ok(far_stream_create(rig->device, kind, "in", &rig->in));
     assert_ok(far_stream_create(rig->device, kind, "out", &rig->out));
 }
@@ -357,8 +357,8 @@ static void test_account(void **state)
     assert_ok(far_get(rig.far, 5, &byte, 1));
     assert_int_equal(mem_allocation_count(rig.env.mem), before);
     struct far *second; /* shares the bounce buffers */
-    assert_ok(far_create(rig.device, &(struct far_config){kind, MEM_GRADS, "sums", 1, rig.folder},
-                         &second));
+    assert_ok(far_create(
+        rig.device, &(struct far_config){kind, MEM_GRADS, "sums", 1, rig.folder, NULL}, &second));
     assert_int_equal(mem_bytes(rig.env.mem, MEM_COMM), bounce);
     far_destroy(rig.far);
     rig.far = second;
@@ -378,11 +378,11 @@ static enum status build(struct env *env, const char *backend)
     struct device *device;
     struct far *host = NULL, *disk = NULL;
     TRY(device_create(env, backend, 0, &device));
-    TRY_OR(undo,
-           far_create(device, &(struct far_config){FAR_HOST, MEM_GRADS, "a", 9, NULL}, &host));
-    TRY_OR(undo,
-           far_create(device, &(struct far_config){FAR_DISK, MEM_GRADS, "b", 9, shared_folder},
-                      &disk));
+    TRY_OR(undo, far_create(device, &(struct far_config){FAR_HOST, MEM_GRADS, "a", 9, NULL, NULL},
+                            &host));
+    TRY_OR(undo, far_create(device,
+                            &(struct far_config){FAR_DISK, MEM_GRADS, "b", 9, shared_folder, NULL},
+                            &disk));
 undo:
     far_destroy(disk);
     far_destroy(host);
@@ -453,7 +453,7 @@ static void test_without_tmpfile(void **state)
     rig_open(&rig, FAR_DISK, MIB);
     atomic_store(&faults.left, 1); /* the first call opens the file */
     rig.env.faults = &faults;
-    struct far_config config = {FAR_DISK, MEM_GRADS, "sums", MIB, rig.folder};
+    struct far_config config = {FAR_DISK, MEM_GRADS, "sums", MIB, rig.folder, NULL};
     assert_ok(far_create(rig.device, &config, &far));
     assert_true(atomic_load(&faults.left) <= 0);
     assert_int_equal(entries(rig.folder), 0);
@@ -498,7 +498,7 @@ static void test_full_disk(void **state)
     struct rig rig;
     struct output_faults faults = {.error = ENOSPC};
     rig_open(&rig, FAR_DISK, MIB);
-    struct far_config config = {FAR_DISK, MEM_GRADS, "sums", (size_t)1 << 55, rig.folder};
+    struct far_config config = {FAR_DISK, MEM_GRADS, "sums", (size_t)1 << 55, rig.folder, NULL};
     refuse(&rig, &config,
            (const char *[]){"grads 'sums'", rig.folder, "32.0 PiB", "is free", "free some space",
                             NULL});
@@ -617,8 +617,9 @@ static void test_direct_refused_late(void **state)
     far_write(rig.out, rig.far, 0, slot, MIB);
     assert_ok(stream_sync(rig.out));
     struct far *second; /* still uses O_DIRECT */
-    assert_ok(far_create(
-        rig.device, &(struct far_config){FAR_DISK, MEM_GRADS, "sums", MIB, rig.folder}, &second));
+    assert_ok(far_create(rig.device,
+                         &(struct far_config){FAR_DISK, MEM_GRADS, "sums", MIB, rig.folder, NULL},
+                         &second));
     atomic_store(&reads.left, 1);
     rig.env.input_faults = &reads;
     far_read(rig.in, second, 0, slot, MIB);
@@ -648,7 +649,7 @@ static void test_dry(void **state)
             struct stream *in, *out, *compute;
             char *slot;
             assert_ok(device_create(&env, gpu ? "dry-gpu" : "dry", 0, &device));
-            struct far_config config = {kind, MEM_OPTIMIZER, "moments", 64 * MIB, "/nowhere"};
+            struct far_config config = {kind, MEM_OPTIMIZER, "moments", 64 * MIB, "/nowhere", NULL};
             assert_ok(far_create(device, &config, &far));
             assert_int_equal(mem_sums(env.mem, kind == FAR_DISK ? MEM_DISK : MEM_HOST, false)
                                  .bytes[MEM_OPTIMIZER],
@@ -695,7 +696,7 @@ static void test_dry_counts_the_same(void **state)
     enum far_kind kind = kind_of(state);
     rig_open(&rig, kind, 3 * MIB + 1);
     assert_ok(device_create(&env, test_on_cpu() ? "dry" : "dry-gpu", 0, &device));
-    struct far_config config = {kind, MEM_OPTIMIZER, "moments", 3 * MIB + 1, "/nowhere"};
+    struct far_config config = {kind, MEM_OPTIMIZER, "moments", 3 * MIB + 1, "/nowhere", NULL};
     assert_ok(far_create(device, &config, &far));
     for (int l = 0; l < MEM_LOCATION_COUNT; l++) {
         struct mem_sums real = mem_sums(rig.env.mem, l, false), dry = mem_sums(env.mem, l, false);

@@ -696,6 +696,7 @@ static void test_a_disk_that_fails(void **state)
         assert_int_equal(jobs[who].st, STATUS_IO);
         assert_non_null(strstr(jobs[who].message, folder));
         assert_non_null(strstr(jobs[who].message, "at byte "));
+        assert_non_null(strstr(jobs[who].message, "(offload.folder)"));
         assert_non_null(strstr(jobs[who].message, jobs[who].writes ? "free some space" : "dmesg"));
         assert_int_equal(entries_in(folder), 0);
     }
@@ -736,7 +737,7 @@ static void test_no_place_on_disk(void **state)
         .optimizer = FAR_DISK, .grads = FAR_DISK, .share = 1, .folder = "/tmp/no-such-folder"};
     assert_int_equal(create_with(config, NULL, message), STATUS_IO);
     assert_non_null(strstr(message, "'/tmp/no-such-folder'"));
-    assert_non_null(strstr(message, "No such file or directory"));
+    assert_non_null(strstr(message, "(offload.folder): No such file or directory"));
     config.offload.folder = "/tmp";
     assert_int_equal(create_with(config, &full, message), STATUS_IO);
     assert_non_null(strstr(message, "cannot reserve "));
