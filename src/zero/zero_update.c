@@ -281,7 +281,8 @@ static enum status add_uses_of_pp_stages(struct zero *zero)
     return comm_status(comm);
 }
 
-/* What this owner has summed of the gradient of its tensor t; count 0: nothing. */
+/* What this owner has summed of the gradient of its tensor t; count 0: nothing. A far sum has no
+ * values. */
 static struct zero_gradient own_sum(const struct zero *zero, int t)
 {
     struct piece_range whole = partition_tensor(&zero->partition, t);
@@ -290,12 +291,14 @@ static struct zero_gradient own_sum(const struct zero *zero, int t)
     struct piece_range mine = partition_clip(&zero->partition, whole, zero->reduce_shard);
     int64_t own_first = zero->reduce_shard * zero_reduce_shard_count(zero, whole.piece);
     enum dtype type = zero_sum_type(zero, whole.piece);
+    void *sum = zero->pieces[whole.piece].uses[0].sum;
     return (struct zero_gradient){
         .tensor = zero->pipe.cut ? zero->pipe.cut->whole_tensor[t] : t,
         .first = mine.first - whole.first,
         .count = mine.count,
         .type = type,
-        .values = zero_at(zero->pieces[whole.piece].uses[0].sum, type, mine.first - own_first)};
+        .values = sum ? zero_at(sum, type, mine.first - own_first) : NULL,
+    };
 }
 
 /* Apply the gates and limits of the tensors to what this owner has summed. */
