@@ -56,6 +56,18 @@ static void note_step(struct watched_job *job, struct rig *rig, int step)
     watch->noise[step][0] = result.noise.square, watch->noise[step][1] = result.noise.trace;
 }
 
+static void note_params(struct watched_job *job, struct rig *rig, int which)
+{
+    int64_t count;
+    float *params = rig_params(rig, &count); /* all ranks take part */
+    if (job->config.rank > 0) {
+        free(params);
+        return;
+    }
+    job->watch->params[which] = params;
+    job->watch->count = count;
+}
+
 /* The state after MIDDLE steps is saved by a thread while the next step runs. Params are read
  * while updates are still pending, and the run continues. */
 static void *watch_rank(void *argument)
@@ -78,21 +90,13 @@ static void *watch_rank(void *argument)
         if (step == MIDDLE)
             assert_int_equal(pthread_join(thread, NULL), 0);
         if (step == 0) {
-            float *params = rig_params(&rig, &watch->count);
-            if (job->config.rank == 0)
-                watch->params[0] = params;
-            else
-                free(params);
+            note_params(job, &rig, 0);
             allocations = mem_allocation_count(env.mem);
         }
     }
     assert_int_equal(mem_allocation_count(env.mem), allocations);
     save_state(&rig, &watch->end);
-    float *params = rig_params(&rig, &watch->count);
-    if (job->config.rank == 0)
-        watch->params[1] = params;
-    else
-        free(params);
+    note_params(job, &rig, 1);
     rig_destroy(&rig);
     assert_int_equal(mem_total(env.mem), 0);
     env_destroy(&env);
