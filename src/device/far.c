@@ -14,6 +14,7 @@ struct far {
     char *address; /* FAR_HOST */
     struct unnamed_file file;
     char *folder;             /* FAR_DISK */
+    char hint[32];            /* the option that names it, for messages; or "" */
     pthread_mutex_t put_lock; /* two threads may put parts of one block */
     char name[];
 };
@@ -23,7 +24,8 @@ struct far {
 static enum status open_file(struct far *far)
 {
     char what[160];
-    snprintf(what, sizeof what, "%s '%s'", mem_category_word(far->category), far->name);
+    snprintf(what, sizeof what, "%s '%s'%s", mem_category_word(far->category), far->name,
+             far->hint);
     return unnamed_file_open(far->device->env, far->folder, what, far->bytes, &far->file);
 }
 
@@ -68,6 +70,8 @@ enum status far_create(struct device *device, const struct far_config *config, s
     f->bytes = (config->bytes + FAR_ALIGN - 1) / FAR_ALIGN * FAR_ALIGN;
     f->file.fd = -1;
     memcpy(f->name, config->name, name_bytes);
+    if (config->key != NULL)
+        snprintf(f->hint, sizeof f->hint, " (%s)", config->key);
     if (f->kind == FAR_HOST)
         TRY_OR(undo_self, device_alloc_host(device, f->category, f->name, f->bytes, &f->address));
     else
@@ -114,12 +118,13 @@ static enum status move_file(struct far *far, const struct far_move *move)
     if (error == 0)
         return STATUS_OK;
     return FAIL(far->device->env, IO,
-                "cannot %s %s '%s' on disk: %s, at byte %zu of its file in '%s'; %s",
+                "cannot %s %s '%s' on disk: %s, at byte %zu of its file in '%s'; %s%s",
                 move->write ? "write" : "read", mem_category_word(far->category), far->name,
                 strerror(error), at, far->folder,
                 error == ENOSPC || error == EDQUOT
                     ? "free some space there, or name a folder on another disk"
-                    : "check that disk (dmesg), or name a folder on another one");
+                    : "check that disk (dmesg), or name a folder on another one",
+                far->hint);
 }
 
 struct move_args {

@@ -25,6 +25,7 @@ struct far_config {
     const char *name;
     size_t bytes;       /* rounded up to a multiple of FAR_ALIGN */
     const char *folder; /* FAR_DISK: where the file is; it must exist */
+    const char *key;    /* the option that names the folder, for messages; NULL: none */
 };
 
 /* Zeroed. FAR_DISK reserves the space: a full disk is STATUS_IO here, not later. Not thread-safe,

@@ -113,9 +113,11 @@ static enum status start_threads(struct far_disk *disk)
         int error = thread_start(thread, disk_main, disk);
         if (error != 0) {
             stop_threads(disk);
-            return FAIL(disk->device->env, DEVICE,
-                        "cannot start a thread that reads and writes far memory: %s; see ulimit -u",
-                        strerror(error));
+            return FAIL(
+                disk->device->env, DEVICE,
+                "cannot start a thread that reads and writes far memory: %s; see ulimit -u, and "
+                "-d and -v for its stack",
+                strerror(error));
         }
         pthread_setname_np(*thread, "far disk");
     }

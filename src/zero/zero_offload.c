@@ -186,9 +186,10 @@ static enum status create_far(struct zero *zero)
     struct far_config state = {.kind = o->optimizer,
                                .category = MEM_OPTIMIZER,
                                .name = "optimizer state",
-                               .folder = o->folder};
-    struct far_config sums = {
-        .kind = o->grads, .category = MEM_GRADS, .name = "summed gradients", .folder = o->folder};
+                               .folder = o->folder,
+                               .key = "offload.folder"};
+    struct far_config sums = state;
+    sums.kind = o->grads, sums.category = MEM_GRADS, sums.name = "summed gradients";
     for (int p = 0; p < zero->packet_count; p++)
         state.bytes += zero->packets[p].bytes;
     for (int i = 0; i < zero->graph->piece_count; i++) {

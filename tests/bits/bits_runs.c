@@ -11,8 +11,13 @@
  * number of new pairs of a combination never grows, so combinations that had fewer in an earlier
  * count need not be counted again.
  *
+ * The placement of state and sums (offload.*) is chosen afterwards, as there would be too many
+ * combinations: each run gets the placement with the most new pairs, and runs are repeated with
+ * another one until no pair is left. The other lists draw it.
+ *
  * A pair with zero.prefetch counts only where pieces are gathered ahead, in stage 3; a pair with
- * parallel.sequence only with tensor parallelism. Invalid configurations are left out, by the rules
+ * parallel.sequence only with tensor parallelism; with offload.share only where state is far, and with
+ * offload.window where anything is. Invalid configurations are left out, by the rules
  * of zero_create (Muon needs whole matrices: no tensor parallelism); with pipelines and tensor
  * parallelism these apply to the ranks with the same PP stage and part. SARS has no tensor and no
  * pipeline parallelism. Stochastic rounding depends on the parts of tensors that ranks hold, not of
@@ -41,6 +46,11 @@ enum factor {
     SEQUENCE,
     TIED,
     OPTIMIZER,
+    SEARCHED, /* the combinations of all factors before it are searched */
+    OFFLOAD = SEARCHED,
+    GRADS,
+    SHARE,
+    WINDOW,
     FACTORS
 };
 enum { MOST_VALUES = 11, MOST_RUNS = 4000, STRIDE = 7919 }; /* prime: visits all combinations */
@@ -65,6 +75,10 @@ static const struct {
     [SEQUENCE] = {"sequence", {"false", "true"}},
     [TIED] = {"tied", {"no", "yes"}},
     [OPTIMIZER] = {"optimizer", {"adamw", "adamw8bit", "sgd", "muon", "mixed"}},
+    [OFFLOAD] = {"offload", {"none", "disk"}}, /* on the CPU, host memory is not far */
+    [GRADS] = {"grads", {"none", "disk"}},
+    [SHARE] = {"share", {"1", "0.3"}},
+    [WINDOW] = {"window", {"0", "300k"}},
 };
 
 struct run {
@@ -93,15 +107,15 @@ static int value_count(int f)
 static int64_t combination_count(void)
 {
     int64_t count = 1;
-    for (int f = 0; f < FACTORS; f++)
+    for (int f = 0; f < SEARCHED; f++)
         count *= value_count(f);
     return count;
 }
 
 static struct run combination(int64_t index)
 {
-    struct run run;
-    for (int f = 0; f < FACTORS; f++) {
+    struct run run = {0};
+    for (int f = 0; f < SEARCHED; f++) {
         run.value[f] = (int)(index % value_count(f));
         index /= value_count(f);
     }
@@ -175,15 +189,20 @@ static bool counts(const struct run *run, int f, int g)
     bool ahead = f == PREFETCH || g == PREFETCH, rows = f == SEQUENCE || g == SEQUENCE;
     if (rows && number(run, TP) == 1)
         return false;
+    bool state = run->value[OFFLOAD] != 0, any = state || run->value[GRADS] != 0;
+    if ((!state && (f == SHARE || g == SHARE)) || (!any && (f == WINDOW || g == WINDOW)))
+        return false;
     return !ahead || f == STAGE || g == STAGE || number(run, STAGE) == 3;
 }
 
-/* Number of new pairs of `run`; `add` marks them as present. */
-static int new_pairs(struct pairs *pairs, const struct run *run, bool add)
+/* Number of new pairs of `run` with a factor from `from` to `end` - 1 and any before it; `add` marks
+ * them as present. */
+static int new_pairs(struct pairs *pairs, const struct run *run, enum factor from, enum factor end,
+                     bool add)
 {
     int fresh = 0;
-    for (int f = 0; f < FACTORS; f++)
-        for (int g = f + 1; g < FACTORS; g++) {
+    for (int g = from; g < (int)end; g++)
+        for (int f = 0; f < g; f++) {
             bool *has = &pairs->has[f][run->value[f]][g][run->value[g]];
             if (*has || !counts(run, f, g))
                 continue;
@@ -226,17 +245,66 @@ static int choose_pairs(uint64_t seed, struct run *runs)
             if (c->most <= most)
                 continue;
             struct run run = combination(c->combination);
-            c->most = new_pairs(&pairs, &run, false);
+            c->most = new_pairs(&pairs, &run, MODEL, SEARCHED, false);
             if (c->most <= most)
                 continue;
             most = c->most;
             runs[count] = run;
         }
         if (most > 0)
-            new_pairs(&pairs, &runs[count], true);
+            new_pairs(&pairs, &runs[count], MODEL, SEARCHED, true);
     }
     free(candidates);
     return count;
+}
+
+static int placement_count(void)
+{
+    int count = 1;
+    for (int f = OFFLOAD; f < FACTORS; f++)
+        count *= value_count(f);
+    return count;
+}
+
+static struct run with_placement(const struct run *run, int index)
+{
+    struct run placed = *run;
+    for (int f = OFFLOAD; f < FACTORS; f++) {
+        placed.value[f] = index % value_count(f);
+        index /= value_count(f);
+    }
+    return placed;
+}
+
+/* The run with the placement that has the most new pairs; returns their number. */
+static int place(struct pairs *pairs, const struct run *run, struct run *best)
+{
+    int most = 0;
+    *best = *run;
+    for (int k = 0; k < placement_count(); k++) {
+        struct run placed = with_placement(run, k);
+        int fresh = new_pairs(pairs, &placed, OFFLOAD, FACTORS, false);
+        if (fresh <= most)
+            continue;
+        most = fresh;
+        *best = placed;
+    }
+    new_pairs(pairs, best, OFFLOAD, FACTORS, true);
+    return most;
+}
+
+/* Returns the new number of runs. */
+static int choose_placements(struct run *runs, int count)
+{
+    static struct pairs pairs;
+    int all = count;
+    for (int i = 0; i < count; i++)
+        if (place(&pairs, &runs[i], &runs[i]) == 0)
+            runs[i] = with_placement(&runs[i], i % placement_count());
+    for (int i = 0; i < count; i++)
+        while (all < MOST_RUNS && place(&pairs, &runs[i], &runs[all]) > 0)
+            all++;
+    return all;
 }
 
 /* Count again from the list of runs; false: a possible pair is missing. */
@@ -246,10 +314,15 @@ static bool check_pairs(const struct run *runs, int count)
     int possible_count = 0, found_count = 0;
     for (int64_t i = 0; i < combination_count(); i++) {
         struct run run = combination(i);
-        possible_count += is_valid(&run) ? new_pairs(&possible, &run, true) : 0;
+        possible_count += is_valid(&run) ? new_pairs(&possible, &run, MODEL, SEARCHED, true) : 0;
     }
     for (int i = 0; i < count; i++)
-        found_count += is_valid(&runs[i]) ? new_pairs(&found, &runs[i], true) : 0;
+        found_count += is_valid(&runs[i]) ? new_pairs(&found, &runs[i], MODEL, FACTORS, true) : 0;
+    for (int i = 0; i < count; i++) /* every run may have every placement */
+        for (int k = 0; k < placement_count(); k++) {
+            struct run run = with_placement(&runs[i], k);
+            possible_count += new_pairs(&possible, &run, OFFLOAD, FACTORS, true);
+        }
     fprintf(stderr, "%d runs have %d of %d pairs of values\n", count, found_count, possible_count);
     return found_count == possible_count;
 }
@@ -273,6 +346,7 @@ static bool draw(uint64_t *seed, const struct run *wanted, const enum factor *fi
         *run = combination((int64_t)(next_random(seed) % (uint64_t)combination_count()));
         for (int k = 0; k < count; k++)
             run->value[fixed[k]] = wanted->value[fixed[k]];
+        *run = with_placement(run, (int)(next_random(seed) % (uint64_t)placement_count()));
         if (is_valid(run))
             return true;
     }
@@ -341,7 +415,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: bits_runs pairs|product|ranks [SEED]\n");
         return 2;
     }
-    int count = pairs   ? choose_pairs(seed, runs)
+    int count = pairs   ? choose_placements(runs, choose_pairs(seed, runs))
                 : ranks ? choose_ranks(seed, runs)
                         : choose_product(seed, runs);
     for (int i = 0; i < count; i++)

@@ -47,9 +47,9 @@ static void rig_open_in(struct rig *rig, const char *parent, enum far_kind kind,
     *rig = (struct rig){.env = testing_env(1)};
     make_folder(rig->folder, parent);
     assert_ok(device_create(&rig->env, test_device(), 0, &rig->device));
-    assert_ok(far_create(rig->device,
-                         &(struct far_config){kind, MEM_OPTIMIZER, "moments", bytes, rig->folder},
-                         &rig->far));
+    assert_ok(far_create(
+        rig->device, &(struct far_config){kind, MEM_OPTIMIZER, "moments", bytes, rig->folder, NULL},
+        &rig->far));
     assert_ok(far_stream_create(rig->device, kind, "in", &rig->in));
     assert_ok(far_stream_create(rig->device, kind, "out", &rig->out));
 }
@@ -177,24 +177,35 @@ static void test_there_and_back(void **state)
     rig_close(&rig);
 }
 
-/* As the store uses it: a ring of slots, filled on one stream and written back on another, each
- * slot waiting for the other stream through events. Several rounds over all of the memory. */
+/* As the store uses it: pieces pass through a ring of slots, filled on one stream, changed on the
+ * compute stream and written back on a third, and each slot waits through events. Rounds follow
+ * without a pause, so a piece must be back before it is read again. */
 static void test_ring_of_slots(void **state)
 {
-    enum { SLOTS = 3, PIECES = 14, ROUNDS = 3 };
+    enum { SLOTS = 3, PIECES = 14, ROUNDS = 5, COUNT = 70 * FAR_ALIGN };
     struct rig rig;
-    const size_t piece = 2 * MIB + FAR_ALIGN;
-    struct event *filled[SLOTS], *written[SLOTS];
-    char *slots[SLOTS], *host = host_block(piece);
+    struct stream *compute;
+    const size_t piece = COUNT * sizeof(float);
+    struct event *filled[SLOTS], *changed[SLOTS], *written[SLOTS];
+    char *slots[SLOTS];
+    float *host = (float *)(void *)host_block(piece);
     rig_open(&rig, kind_of(state), PIECES * piece);
+    assert_ok(stream_create(rig.device, "compute", &compute));
+    float *ones = (float *)(void *)on_device(&rig, piece);
+    for (int i = 0; i < COUNT; i++)
+        host[i] = 1;
+    device_copy(compute, ones, host, piece);
+    assert_ok(stream_sync(compute));
     for (int i = 0; i < SLOTS; i++) {
         slots[i] = on_device(&rig, piece);
         assert_ok(event_create(rig.device, &filled[i]));
+        assert_ok(event_create(rig.device, &changed[i]));
         assert_ok(event_create(rig.device, &written[i]));
     }
-    for (size_t p = 0; p < PIECES; p++) {
-        fill(host, p * piece, piece, 5);
-        assert_ok(far_put(rig.far, p * piece, host, piece));
+    for (int p = 0; p < PIECES; p++) {
+        for (int i = 0; i < COUNT; i++)
+            host[i] = (float)(p * 1000 + i % 1000);
+        assert_ok(far_put(rig.far, (size_t)p * piece, host, piece));
     }
     for (int k = 0; k < ROUNDS * PIECES; k++) {
         int slot = k % SLOTS;
@@ -202,21 +213,30 @@ static void test_ring_of_slots(void **state)
         stream_wait(rig.in, written[slot]);
         far_read(rig.in, rig.far, from, slots[slot], piece);
         event_record(filled[slot], rig.in);
-        stream_wait(rig.out, filled[slot]);
+        stream_wait(compute, filled[slot]);
+        device_accumulate(compute, slots[slot], DTYPE_F32, ones, DTYPE_F32, COUNT);
+        event_record(changed[slot], compute);
+        stream_wait(rig.out, changed[slot]);
         far_write(rig.out, rig.far, from, slots[slot], piece);
         event_record(written[slot], rig.out);
     }
     assert_ok(stream_sync(rig.in));
+    assert_ok(stream_sync(compute));
     assert_ok(stream_sync(rig.out));
-    for (size_t p = 0; p < PIECES; p++) {
-        assert_ok(far_get(rig.far, p * piece, host, piece));
-        check(host, p * piece, piece, 5);
+    for (int p = 0; p < PIECES; p++) {
+        assert_ok(far_get(rig.far, (size_t)p * piece, host, piece));
+        for (int i = 0; i < COUNT; i++)
+            if (host[i] != (float)(p * 1000 + i % 1000 + ROUNDS))
+                fail_msg("element %d of piece %d is %g after %d rounds", i, p, host[i], ROUNDS);
     }
     for (int i = 0; i < SLOTS; i++) {
         event_destroy(filled[i]);
+        event_destroy(changed[i]);
         event_destroy(written[i]);
         device_free(rig.device, slots[i]);
     }
+    device_free(rig.device, ones);
+    stream_destroy(compute);
     free(host);
     rig_close(&rig);
 }
@@ -357,8 +377,8 @@ static void test_account(void **state)
     assert_ok(far_get(rig.far, 5, &byte, 1));
     assert_int_equal(mem_allocation_count(rig.env.mem), before);
     struct far *second; /* shares the bounce buffers */
-    assert_ok(far_create(rig.device, &(struct far_config){kind, MEM_GRADS, "sums", 1, rig.folder},
-                         &second));
+    assert_ok(far_create(
+        rig.device, &(struct far_config){kind, MEM_GRADS, "sums", 1, rig.folder, NULL}, &second));
     assert_int_equal(mem_bytes(rig.env.mem, MEM_COMM), bounce);
     far_destroy(rig.far);
     rig.far = second;
@@ -378,11 +398,11 @@ static enum status build(struct env *env, const char *backend)
     struct device *device;
     struct far *host = NULL, *disk = NULL;
     TRY(device_create(env, backend, 0, &device));
-    TRY_OR(undo,
-           far_create(device, &(struct far_config){FAR_HOST, MEM_GRADS, "a", 9, NULL}, &host));
-    TRY_OR(undo,
-           far_create(device, &(struct far_config){FAR_DISK, MEM_GRADS, "b", 9, shared_folder},
-                      &disk));
+    TRY_OR(undo, far_create(device, &(struct far_config){FAR_HOST, MEM_GRADS, "a", 9, NULL, NULL},
+                            &host));
+    TRY_OR(undo, far_create(device,
+                            &(struct far_config){FAR_DISK, MEM_GRADS, "b", 9, shared_folder, NULL},
+                            &disk));
 undo:
     far_destroy(disk);
     far_destroy(host);
@@ -453,7 +473,7 @@ static void test_without_tmpfile(void **state)
     rig_open(&rig, FAR_DISK, MIB);
     atomic_store(&faults.left, 1); /* the first call opens the file */
     rig.env.faults = &faults;
-    struct far_config config = {FAR_DISK, MEM_GRADS, "sums", MIB, rig.folder};
+    struct far_config config = {FAR_DISK, MEM_GRADS, "sums", MIB, rig.folder, NULL};
     assert_ok(far_create(rig.device, &config, &far));
     assert_true(atomic_load(&faults.left) <= 0);
     assert_int_equal(entries(rig.folder), 0);
@@ -498,7 +518,7 @@ static void test_full_disk(void **state)
     struct rig rig;
     struct output_faults faults = {.error = ENOSPC};
     rig_open(&rig, FAR_DISK, MIB);
-    struct far_config config = {FAR_DISK, MEM_GRADS, "sums", (size_t)1 << 55, rig.folder};
+    struct far_config config = {FAR_DISK, MEM_GRADS, "sums", (size_t)1 << 55, rig.folder, NULL};
     refuse(&rig, &config,
            (const char *[]){"grads 'sums'", rig.folder, "32.0 PiB", "is free", "free some space",
                             NULL});
@@ -513,6 +533,27 @@ static void test_full_disk(void **state)
     config.folder = "/nowhere/at/all";
     refuse(&rig, &config, (const char *[]){"/nowhere/at/all", strerror(ENOENT), NULL});
     rig_close(&rig);
+}
+
+/* Host memory that cannot be had is an error at start-up, too: on a GPU it is pinned. */
+static void test_no_host_memory(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct device *device;
+    struct far *far;
+    struct far_config config = {FAR_HOST, MEM_OPTIMIZER, "moments", (size_t)1 << 46, NULL, NULL};
+    assert_ok(device_create(&env, test_device(), 0, &device));
+    size_t before = mem_total(env.mem);
+    assert_int_equal(far_create(device, &config, &far), STATUS_MEMORY);
+    const char *message = log_first_error(env.log);
+    assert_non_null(strstr(message, "64.0 TiB"));
+    assert_non_null(strstr(message, "optimizer 'moments'"));
+    if (device_memory(device) == MEM_GPU)
+        assert_non_null(strstr(message, "cannot pin 64.0 TiB of host memory"));
+    assert_int_equal(mem_total(env.mem), before);
+    device_destroy(device);
+    env_destroy(&env);
 }
 
 /* A request that fails: the message says what, where and what to do; the error sticks to the stream
@@ -617,8 +658,9 @@ static void test_direct_refused_late(void **state)
     far_write(rig.out, rig.far, 0, slot, MIB);
     assert_ok(stream_sync(rig.out));
     struct far *second; /* still uses O_DIRECT */
-    assert_ok(far_create(
-        rig.device, &(struct far_config){FAR_DISK, MEM_GRADS, "sums", MIB, rig.folder}, &second));
+    assert_ok(far_create(rig.device,
+                         &(struct far_config){FAR_DISK, MEM_GRADS, "sums", MIB, rig.folder, NULL},
+                         &second));
     atomic_store(&reads.left, 1);
     rig.env.input_faults = &reads;
     far_read(rig.in, second, 0, slot, MIB);
@@ -648,7 +690,7 @@ static void test_dry(void **state)
             struct stream *in, *out, *compute;
             char *slot;
             assert_ok(device_create(&env, gpu ? "dry-gpu" : "dry", 0, &device));
-            struct far_config config = {kind, MEM_OPTIMIZER, "moments", 64 * MIB, "/nowhere"};
+            struct far_config config = {kind, MEM_OPTIMIZER, "moments", 64 * MIB, "/nowhere", NULL};
             assert_ok(far_create(device, &config, &far));
             assert_int_equal(mem_sums(env.mem, kind == FAR_DISK ? MEM_DISK : MEM_HOST, false)
                                  .bytes[MEM_OPTIMIZER],
@@ -695,7 +737,7 @@ static void test_dry_counts_the_same(void **state)
     enum far_kind kind = kind_of(state);
     rig_open(&rig, kind, 3 * MIB + 1);
     assert_ok(device_create(&env, test_on_cpu() ? "dry" : "dry-gpu", 0, &device));
-    struct far_config config = {kind, MEM_OPTIMIZER, "moments", 3 * MIB + 1, "/nowhere"};
+    struct far_config config = {kind, MEM_OPTIMIZER, "moments", 3 * MIB + 1, "/nowhere", NULL};
     assert_ok(far_create(device, &config, &far));
     for (int l = 0; l < MEM_LOCATION_COUNT; l++) {
         struct mem_sums real = mem_sums(rig.env.mem, l, false), dry = mem_sums(env.mem, l, false);
@@ -726,6 +768,7 @@ int main(void)
         cmocka_unit_test(test_memory_disk),
         cmocka_unit_test(test_without_tmpfile),
         cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_no_host_memory),
         cmocka_unit_test(test_failing_write),
         cmocka_unit_test(test_failing_read),
         cmocka_unit_test(test_short_write),

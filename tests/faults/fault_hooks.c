@@ -11,16 +11,20 @@
  *     POINT is what the rank notes that it is doing, such as "step 3, block 0 backward", or
  *     "in NAME N": inside call N of the communicator NAME, before anything is sent.
  *     RANK -1: this process, which may be a single-rank run that notes only its progress.
+ * disk: from that point on, reads of far memory on disk fail with EIO.
  * slow: with rank -1: sleep 0.4 s at every note, and raise SIGTERM at POINT.
  * nan: POINT is "reduce A B": calls A to B of the communicator "reduce" send a NaN as their first
  *     element; a call is one micro-batch's gradient of one piece.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/unnamed_file.h"
 #include "comm/mpi/mpi_impl.h"
 
 struct fault {
@@ -46,6 +50,8 @@ static bool has_happened(void)
     return file && made < 0;
 }
 
+static atomic_bool disk_fails;
+
 static void act(const struct fault *fault)
 {
     if (has_happened())
@@ -56,6 +62,8 @@ static void act(const struct fault *fault)
         kill(getpid(), SIGSTOP);
     if (strcmp(fault->action, "slow") == 0)
         raise(SIGTERM);
+    if (strcmp(fault->action, "disk") == 0)
+        atomic_store(&disk_fails, true);
     while (strcmp(fault->action, "hang") == 0)
         pause();
 }
@@ -84,6 +92,17 @@ void __wrap_progress_note(const struct env *env, const char *what)
         act(&fault);
     if (strcmp(fault.action, "slow") == 0)
         usleep(400000);
+}
+
+bool __real_unnamed_file_read(const struct unnamed_file *file, uint64_t at, void *room,
+                              size_t bytes);
+bool __wrap_unnamed_file_read(const struct unnamed_file *file, uint64_t at, void *room,
+                              size_t bytes);
+bool __wrap_unnamed_file_read(const struct unnamed_file *file, uint64_t at, void *room,
+                              size_t bytes)
+{
+    errno = EIO;
+    return !atomic_load(&disk_fails) && __real_unnamed_file_read(file, at, room, bytes);
 }
 
 enum status __real_mpi_swap(struct comm *comm, uint64_t stamp);

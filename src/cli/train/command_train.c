@@ -160,7 +160,8 @@ static enum status run_job(struct train_job *job)
         st = train_here(job);
     if (st == STATUS_MEMORY)
         log_warn(env, "to need less memory, use a smaller train.micro_batch, "
-                      "--engine.recompute=full, or more ranks with --zero.stage=3");
+                      "--engine.recompute=full, more ranks with --zero.stage=3, or "
+                      "--offload.optimizer=disk (on a GPU also host)");
     run_config_release(&settings->config);
 undo_view:
     train_view_close(job->view);

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Optimizer states and summed gradients on disk: a folder or a disk that cannot hold them is refused
+# before the run begins, nothing is left in the folder, and a run that was killed resumes with the
+# same bits, also with another placement. Faults of one rank in the middle of a step: tests/faults/run.
+. "$(dirname "$0")/common.sh" "$@"
+make_text >text.txt
+faulty=$(dirname "$sifr")/sifr_faults # tests/faults/fault_hooks.c
+keys=("${small[@]}" --train.global_batch=8 --data.path=text.txt --quiet)
+far=(--offload.optimizer=disk --offload.grads=disk --offload.window=0 --offload.folder=far)
+mkdir far
+is_empty() { [ -z "$(ls -A far)" ] || fail "$1: files are left: $(ls -A far)"; }
+
+# --- no place for the files ---------------------------------------------------------------------
+refused() { # PATTERN FLAG...: exit code 1, one error, and no folder of the run
+    expect 1 "^sifr: error: $1" "$sifr" train "${keys[@]}" --train.steps=3 --offload.optimizer=disk --offload.grads=disk --out=refused "${@:2}"
+    [ "$(grep -c 'error: ' err)" = 1 ] || fail "expected one error: $(cat err)"
+    [ ! -e refused ] || fail "a run that did not start left a folder: $*"
+}
+touch file
+for ranks in 1 3; do
+    refused "cannot create a file in 'nowhere' for optimizer 'optimizer state' \(offload.folder\): No such file or directory; name an existing folder" \
+        --offload.folder=nowhere -n $ranks --zero.stage=2
+done
+refused "cannot create a file in 'file' for .* \(offload.folder\): Not a directory; name an existing folder" --offload.folder=file
+(ulimit -f 64 && refused "cannot reserve [0-9.]+ KiB in 'far' for .*: File too large; .* is free there: free some space" --offload.folder=far && exit $failures) ||
+    failures=$((failures + 1))
+mkdir tiny
+if mount -t tmpfs -o size=200k none tiny 2>/dev/null; then
+    refused "cannot reserve [0-9.]+ KiB in 'tiny' for .*: No space left on device; 200.0 KiB is free there: free some space, name a folder on another disk" \
+        --offload.folder=tiny
+    umount tiny
+else
+    skip_part "a disk that is too small: no file system can be mounted here"
+fi
+TMPDIR=$work/nowhere refused "cannot create a file in '$work/nowhere'" # the default
+is_empty "refused runs"
+
+# --- kill -9 --------------------------------------------------------------------------------------
+steps=(--train.steps=12 --checkpoint.every=3)
+ok "$sifr" train "${keys[@]}" "${steps[@]}" --out=plain
+killed_and_resumed() { # NAME FLAG... : FLAG...: of the run that is killed in step 8, and of the one that resumes it
+    local name=$1 first=() code=0
+    shift
+    while [ "$1" != : ]; do first+=("$1"); shift; done
+    FAULT="$rank kill step 8, block 1 forward" "$faulty" train "${keys[@]}" "${steps[@]}" --out="$name" "${first[@]}" >out 2>err || code=$?
+    [ $code = 137 ] || fail "$name: exit $code, not 137: $(cat err)"
+    is_empty "$name"
+    ls "$name"/checkpoints/step-*/COMPLETE >/dev/null || fail "$name: no checkpoint: $(cat err)"
+    ok "$sifr" inspect "$name" --verify
+    ok "$sifr" train "${keys[@]}" "${steps[@]}" --out="$name" "${@:2}"
+    cmp -s <(losses plain) <(losses "$name") || fail "$name: other losses: $(diff <(losses plain) <(losses "$name") | head -4)"
+    same_state plain "$name" 12 "$name"
+    is_empty "$name"
+}
+rank=-1 killed_and_resumed one "${far[@]}" : "${far[@]}"
+rank=1 killed_and_resumed threads "${far[@]}" -n 2 --comm.backend=threads --zero.stage=2 : -n 3 --comm.backend=threads --zero.stage=3 "${far[@]}" --offload.share=0.4
+rank=0 killed_and_resumed to-memory "${far[@]}" -n 2 --comm.backend=threads --zero.stage=3 : --zero.stage=0
+rank=-1 killed_and_resumed to-disk --zero.stage=0 : "${far[@]}" --offload.grads=none
+
+# --- stopped --------------------------------------------------------------------------------------
+stops_by INT stopped "${far[@]}"
+is_empty stopped
+finish
