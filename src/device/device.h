@@ -202,6 +202,7 @@ struct device_pace {
     /* Far memory (far.h); 0 = its bytes take no time. Two streams have the full rate each. */
     double link_bytes_per_second; /* between host and GPU, each way */
     double disk_read_bytes_per_second, disk_write_bytes_per_second;
+    double host_update_bytes_per_second; /* read and written by the CPU of a GPU machine */
 };
 /* From now on the host and every stream of a dry device have a clock, in seconds from this call.
  * Plain streams of "dry" share the host's clock. All other streams overlap with the host: their
