@@ -2,6 +2,8 @@
  * engine's tests. On a GPU (gpu.h) the compute type is that of parameters and gradients. */
 #ifndef TESTS_ENGINE_RIG_H
 #define TESTS_ENGINE_RIG_H
+#include <unistd.h>
+
 #include "testing.h"
 #include "base/rng.h"
 #include "gpu.h"
@@ -34,7 +36,8 @@ struct rig_config {
     int pp, chunks, kind; /* PP stages, chunks per stage and schedule; pp 0: no pipeline */
     int tp;               /* TP ranks; 0: one */
     bool sequence, regather;
-    bool snapshot; /* allocate a copy of the state */
+    struct zero_offload offload; /* folder NULL: in memory, where possible */
+    bool snapshot;               /* allocate a copy of the state */
     bool eager;
     bool lumps;           /* every other unit has no split backward pass; only with a pipeline */
     struct comm_hub *hub; /* borrowed; NULL: one rank */
@@ -163,7 +166,10 @@ static inline enum status rig_build(struct rig *rig)
                                .sum_type = c->sum_type,
                                .stochastic = c->stochastic,
                                .seed = RIG_SEED,
+                               .offload = c->offload,
                                .snapshot = c->snapshot};
+    const char *folder = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+    zero.offload.folder = c->offload.folder ? c->offload.folder : folder;
     const struct comm_config comm = {.backend = "threads", .timeout = 60};
     struct engine_config engine = {.recompute = c->recompute,
                                    .micro_batch = c->batch,
