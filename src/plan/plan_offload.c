@@ -53,28 +53,29 @@ struct zero_offload plan_offload_most(const struct plan_request *request,
     return most;
 }
 
+/* Whether what stays on the device fits there. */
 static enum status try(struct env *env, const struct plan_room *room,
                        const struct plan_request *request, struct plan_zero_stage *stage,
-                       bool *fits)
+                       bool *stays)
 {
     TRY(plan_worst_memory(env, request, stage));
-    *fits = plan_fits(stage, room);
+    *stays = plan_fits(stage, &(struct plan_room){.memory = room->memory});
     return STATUS_OK;
 }
 
-/* The whole share fits: find the smallest that does. */
+/* With the whole share, the rest fits: find the smallest share with which it does. */
 static enum status shrink_share(struct env *env, const struct plan_room *room, int placement,
                                 struct plan_request *request, struct plan_zero_stage *stage)
 {
     struct plan_request other = *request;
     struct plan_zero_stage its;
-    int low = 0, high = SHARES; /* low does not fit */
-    bool fits;
+    int low = 0, high = SHARES; /* low is not enough */
+    bool stays;
     while (high - low > 1) {
         int share = (low + high) / 2;
         place(&other.zero.offload, placement, share);
-        TRY(try(env, room, &other, &its, &fits));
-        if (!fits) {
+        TRY(try(env, room, &other, &its, &stays));
+        if (!stays) {
             low = share;
             continue;
         }
@@ -88,14 +89,17 @@ static enum status shrink_share(struct env *env, const struct plan_room *room, i
 enum status plan_offload(struct env *env, const struct plan_room *room,
                          struct plan_request *request, struct plan_zero_stage *stage, bool *fits)
 {
-    TRY(try(env, room, request, stage, fits));
+    bool stays;
+    TRY(plan_worst_memory(env, request, stage));
+    *fits = plan_fits(stage, room);
     for (int i = 1; !*fits && i < PLACEMENTS; i++) {
         if (!is_possible(request, room, i))
             continue;
         place(&request->zero.offload, i, SHARES);
-        TRY(try(env, room, request, stage, fits));
-        if (*fits)
-            return shrink_share(env, room, i, request, stage);
+        TRY(try(env, room, request, stage, &stays));
+        if (stays)
+            TRY(shrink_share(env, room, i, request, stage));
+        *fits = plan_fits(stage, room);
     }
     return STATUS_OK;
 }

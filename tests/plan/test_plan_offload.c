@@ -152,6 +152,11 @@ static void test_as_little_as_possible_leaves(void **state)
     assert_ok(plan_offload(&env, &room, &request, &stage, &fits));
     assert_true(fits && request.zero.offload.grads == FAR_HOST);
     size_t host = plan_needs(&stage).host;
+    room.host = host; /* all of the optimizer state would need more, and is not moved */
+    assert_true(request.zero.offload.share < 1);
+    request = plain;
+    assert_ok(plan_offload(&env, &room, &request, &stage, &fits));
+    assert_true(fits && request.zero.offload.grads == FAR_HOST);
     room.host = host - 1;
     room.disk = (size_t)1 << 30;
     request = plain;

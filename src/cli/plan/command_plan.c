@@ -363,7 +363,8 @@ const struct command command_plan = {
                 "  sifr plan configs/llama-1b.yaml --model.vocab=32000 --precision.mode=bf16 "
                 "--gpus=16 --machine=a100-40g --zero.stage=1\n"
                 "  sifr plan configs/llama-1b.yaml --model.vocab=32000 --precision.mode=bf16 "
-                "--gpus=1 --memory=12G --host-memory=64G --disk=200G\n"
+                "--gpus=1 \\\n"
+                "      --memory=12G --host-memory=64G --disk=200G\n"
                 "  sifr plan configs/llama-1b.yaml --model.vocab=32000 --precision.mode=bf16 "
                 "--gpus=64 --noise-scale=300\n"
                 "  sifr plan configs/tiny.yaml --model.vocab=8192 --run=runs/tiny\n",
