@@ -7,10 +7,11 @@
  * kind in a step, divided by its number of calls. Other GPUs are assumed to reach the same shares
  * of their vendors' figures, except in attention's backward pass: without Hopper it is cuDNN's.
  *
- * Offload: the link is PCI Express, 5.0 of 16 lanes (4.0 with the A100), of which copies of pinned
- * memory reach 0.8. Disk and host memory of the H200 are measured on a machine that has one GPU; of
- * the others they are a GPU's part of the vendor's node: one NVMe drive a GPU (H100) or half of one
- * (A100), and an eighth of 0.8 of the memory rate of two processors.
+ * The rates of offload are not from these steps. They are estimates: the link is PCI Express, 5.0
+ * of 16 lanes (4.0 with the A100), of which copies of pinned memory reach about 0.8. Disk and host
+ * memory of the H200 are those of a machine with one GPU; of the others, a GPU's part of a node of
+ * eight: one NVMe drive (A100: half of one), and an eighth of 0.8 of the memory rate of two
+ * processors. `sifr bench ops --save` measures a machine's own.
  */
 #include "plan/machine_file.h"
 #include <stdio.h>
