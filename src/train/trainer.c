@@ -114,7 +114,7 @@ static enum status check_room(struct trainer *t)
                                               .bytes = checkpoint_saver_bytes(t->saves.saver),
                                               .step = t->step,
                                               .steps = t->config->train.steps};
-    if (is_complete(t))
+    if (is_complete(t) || !checkpoint_any(config, need.steps))
         return STATUS_OK;
     if (*config->fallback) {
         char *probe;
@@ -497,6 +497,11 @@ static void log_stop(struct trainer *t, bool begun)
     if (!begun)
         log_warn(t->env, "stopped before the first step: there is nothing to save yet; rerun the "
                          "same command to start");
+    else if (!t->config->checkpoint.final)
+        log_warn(t->env,
+                 "stopped after step %" PRId64 ", which is not saved (checkpoint.final: false); "
+                 "rerun the same command to resume from the last checkpoint, if there is one",
+                 t->step);
     else
         log_warn(t->env, "stopped after step %" PRId64 ": saved in '%s'; %s", t->step,
                  t->summary->checkpoint, ways[trainer_at_stop(t)][t->target->fresh]);
@@ -538,6 +543,7 @@ static enum status finish(struct trainer *t, enum status st, double seconds)
         trainer_suspend_steps(t); /* saving reports its failure */
     trainer_begin_phase(t, "checkpoint after step", NULL);
     bool kept = st == STATUS_OK ? t->config->checkpoint.last : st != STATUS_DIVERGED;
+    kept = kept && t->config->checkpoint.final;
     const struct checkpoint_progress *done = kept ? &t->done : NULL;
     enum status saved = sound && begun ? run_saves_finish(&t->saves, done) : STATUS_OK;
     if (sound && st != STATUS_DIVERGED && saved == STATUS_OK && t->callbacks->all_saved)

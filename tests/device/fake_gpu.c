@@ -29,6 +29,7 @@ struct block {
     size_t bytes;
     enum cudaMemoryType type;
     int gpu;
+    bool registered; /* the bytes are the caller's */
 };
 static struct block *blocks;
 static bool has_context[FAKE_GPUS];
@@ -62,7 +63,7 @@ static cudaError_t take(void **out, size_t bytes, enum cudaMemoryType type)
     char *data = aligned_alloc(256, (bytes + 255) / 256 * 256), *address = data;
     if (type == cudaMemoryTypeDevice)
         address = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    *block = (struct block){NULL, address, data, bytes, type, current};
+    *block = (struct block){NULL, address, data, bytes, type, current, false};
     memset(data, 0xee, bytes);
     *out = block->address;
     pthread_mutex_lock(&lock);
@@ -86,7 +87,8 @@ static cudaError_t give_back(void *address)
         return cudaErrorInvalidValue;
     if (block->address != block->data)
         munmap(block->address, block->bytes);
-    free(block->data);
+    if (!block->registered)
+        free(block->data);
     free(block);
     return cudaSuccess;
 }
@@ -100,6 +102,24 @@ cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags)
 {
     (void)flags;
     return take(out, bytes, cudaMemoryTypeHost);
+}
+
+cudaError_t cudaHostRegister(void *address, size_t bytes, unsigned flags)
+{
+    struct block *block = malloc(sizeof *block);
+    (void)flags;
+    *block = (struct block){NULL,    address,           address, bytes, cudaMemoryTypeHost,
+                            current, .registered = true};
+    pthread_mutex_lock(&lock);
+    block->next = blocks;
+    blocks = block;
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
+cudaError_t cudaHostUnregister(void *address)
+{
+    return give_back(address);
 }
 
 cudaError_t cudaFree(void *address)

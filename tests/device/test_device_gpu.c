@@ -83,6 +83,35 @@ static void test_memory(void **state)
     rig_close(&rig);
 }
 
+/* A large block of host memory, which is mapped and then pinned: zeroed, copied to the device and
+ * back, freed; and one that is larger than the machine is refused. */
+static void test_large_host_blocks(void **state)
+{
+    struct rig rig;
+    const size_t bytes = ((size_t)65 << 20) + 5, part = 4 << 20;
+    char *large, *other;
+    rig_open(&rig, *state);
+    size_t before = mem_total(rig.env.mem);
+    char *device = on_device(&rig, part);
+    assert_ok(device_alloc_host(rig.device, MEM_COMM, "large", bytes, &large));
+    for (size_t i = 0; i < bytes; i++)
+        if (large[i] != 0)
+            fail_msg("byte %zu is %d", i, large[i]);
+    for (size_t i = 0; i < part; i++)
+        large[i] = (char)(i * 7);
+    device_copy(rig.compute, device, large, part);
+    device_copy(rig.compute, large + bytes - part, device, part);
+    assert_ok(stream_sync(rig.compute));
+    assert_memory_equal(large, large + bytes - part, part);
+    assert_int_equal(device_alloc_host(rig.device, MEM_COMM, "impossible", (size_t)1 << 46, &other),
+                     STATUS_MEMORY);
+    assert_non_null(strstr(log_first_error(rig.env.log), "cannot pin"));
+    device_free(rig.device, large);
+    device_free(rig.device, device);
+    assert_int_equal(mem_total(rig.env.mem), before);
+    rig_close(&rig);
+}
+
 /* An impossible allocation fails with its name and size in the message, and is not counted. */
 static void test_out_of_memory(void **state)
 {
@@ -757,6 +786,7 @@ int main(int count, char **words)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(test_memory, backend),
         cmocka_unit_test_prestate(test_failing_allocations, backend),
+        cmocka_unit_test_prestate(test_large_host_blocks, backend),
         cmocka_unit_test_prestate(test_copy, backend),
         cmocka_unit_test_prestate(test_copy_rows, backend),
         cmocka_unit_test_prestate(test_accumulate, backend),

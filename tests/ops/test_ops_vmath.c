@@ -1,6 +1,6 @@
 /* test_ops_vmath -- the vector exp, log, sigmoid and GELU against libm in double, and at their limits,
- * within the bounds of cpu_vector.h. Values are every 101st float, so every exponent and both
- * signs. */
+ * within the bounds of cpu_vector.h; roots, and quotients by products, to the bit. Values are every
+ * 101st float, so every exponent and both signs. */
 #include <float.h>
 #include <math.h>
 #include "testing.h"
@@ -166,13 +166,65 @@ static void test_row_sums(void **state)
     }
 }
 
+/* All x whose bits are first .. first + count - 1, divided by c, which is above 0 and at most 1. */
+static void check_quotients(float c, uint32_t first, uint32_t count)
+{
+    double inverse = 1 / (double)c;
+    for (uint32_t bits = first; bits < first + count; bits += LANES) {
+        float x[LANES];
+        for (uint32_t i = 0; i < LANES; i++)
+            x[i] = float_of(bits + i);
+        vf found = v_mul_double(v_load(x), inverse);
+        for (int i = 0; i < LANES; i++) {
+            float got = found[i], right = x[i] / c;
+            if (memcmp(&got, &right, sizeof got) != 0)
+                fail_msg("%a / %a is %a, not %a", (double)x[i], (double)c, (double)right,
+                         (double)got);
+        }
+    }
+}
+
+/* A product with 1 / c in double has the bits of a division by c: corrections of early and late
+ * steps, and mantissas at both ends; x are all mantissas, all subnormal numbers, the largest
+ * numbers, both zeros and both infinities. */
+static void test_quotients(void **state)
+{
+    (void)state;
+    const float divisors[] = {0.1f,           0.19f,          0.271f,         0x1.999998p-1f,
+                              0.9999999f,     0.001f,         1e-6f,          0.05f,
+                              0.0975f,        0.632304575f,   0x1p-13f,       0x1.8p-20f,
+                              0x1.000002p-1f, 0x1.fffffep-2f, 0x1.fffffcp-11f};
+    const uint32_t mantissas = 1u << 23, sign = 1u << 31;
+    for (size_t i = 0; i < sizeof divisors / sizeof *divisors; i++) {
+        check_quotients(divisors[i], 0x3f800000u, mantissas);
+        check_quotients(divisors[i], 0, mantissas);
+        check_quotients(divisors[i], 0x7f7ff000u, 0x1000u);
+        check_quotients(divisors[i], sign, 0x1000u);
+        for (int minus = 0; minus < 2; minus++) {
+            vf found = v_mul_double(v_set(minus ? -INFINITY : INFINITY), 1 / (double)divisors[i]);
+            assert_true(lane(found) == (minus ? -INFINITY : INFINITY));
+        }
+        assert_true(isnan(lane(v_mul_double(v_set(NAN), 1 / (double)divisors[i]))));
+    }
+}
+
+static void test_sqrt(void **state)
+{
+    (void)state;
+    for (uint64_t bits = 0; bits <= UINT32_MAX; bits += 101) {
+        float x = float_of((uint32_t)bits), got = lane(v_sqrt(v_set(x))), right = sqrtf(x);
+        assert_true(isnan(right) ? isnan(got) : got == right && signbit(got) == signbit(right));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exp),      cmocka_unit_test(test_exp_ends),
         cmocka_unit_test(test_log),      cmocka_unit_test(test_sigmoid),
         cmocka_unit_test(test_gelu),     cmocka_unit_test(test_tails),
-        cmocka_unit_test(test_row_sums),
+        cmocka_unit_test(test_row_sums), cmocka_unit_test(test_quotients),
+        cmocka_unit_test(test_sqrt),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

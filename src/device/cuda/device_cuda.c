@@ -10,7 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
+#include "base/host.h"
 #include "base/text.h"
 #include "device/cuda/accumulate.h"
 #include "device/cuda/cuda.h"
@@ -218,11 +220,44 @@ static enum status fail_memory(const struct device *device, const struct device_
         text_human_bytes(whole, (double)total_bytes));
 }
 
-static cudaError_t take(struct device_block *block)
+/* Large blocks of host memory are mapped with huge pages, which all threads touch, and pinned then:
+ * the driver would touch small pages, one after the other. */
+static bool is_mapped(const struct device_block *block)
 {
-    cudaError_t error = block->host
-                            ? cudaHostAlloc(&block->address, block->bytes, cudaHostAllocPortable)
-                            : cudaMalloc(&block->address, block->bytes);
+    return block->host && block->bytes >= (size_t)64 << 20;
+}
+
+static void unmap(const struct device_block *block)
+{
+    munmap(block->address, block->bytes);
+}
+
+static cudaError_t map(struct device_block *block, int threads)
+{
+    enum { PAGE = 2 << 20 };
+    if (block->bytes > machine_memory()) /* the system would grant it, and kill a process later */
+        return cudaErrorMemoryAllocation;
+    void *at = mmap(NULL, block->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED)
+        return cudaErrorMemoryAllocation;
+    block->address = at;
+    madvise(at, block->bytes, MADV_HUGEPAGE);
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (size_t first = 0; first < block->bytes; first += PAGE)
+        memset((char *)at + first, 0, block->bytes - first < PAGE ? block->bytes - first : PAGE);
+    cudaError_t error = cudaHostRegister(at, block->bytes, cudaHostRegisterPortable);
+    if (error != cudaSuccess)
+        unmap(block);
+    return error;
+}
+
+static cudaError_t take(struct device_block *block, int threads)
+{
+    cudaError_t error;
+    if (is_mapped(block))
+        return map(block, threads);
+    error = block->host ? cudaHostAlloc(&block->address, block->bytes, cudaHostAllocPortable)
+                        : cudaMalloc(&block->address, block->bytes);
     if (error == cudaSuccess && block->host)
         memset(block->address, 0, block->bytes);
     else if (error == cudaSuccess)
@@ -232,10 +267,14 @@ static cudaError_t take(struct device_block *block)
 
 static void give_back(const struct device_block *block)
 {
-    if (block->host)
+    if (is_mapped(block)) {
+        cudaHostUnregister(block->address);
+        unmap(block);
+    } else if (block->host) {
         cudaFreeHost(block->address);
-    else
+    } else {
         cudaFree(block->address);
+    }
 }
 
 static enum status cuda_alloc(struct device *device, struct device_block *block)
@@ -244,7 +283,7 @@ static enum status cuda_alloc(struct device *device, struct device_block *block)
     cudaError_t error;
     TRY(device_count_block(device, block));
     cudaSetDevice(cuda_device_of(device)->index);
-    error = take(block);
+    error = take(block, device->env->threads);
     if (error == cudaSuccess)
         return STATUS_OK;
     (void)cudaGetLastError();

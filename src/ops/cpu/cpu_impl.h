@@ -221,8 +221,9 @@ void cpu_update(struct ops *ops, struct stream *stream, const struct update *upd
 
 /* What the rules need for one segment, in f32. */
 struct cpu_factors {
-    float beta1, rest1, beta2, rest2, eps, grad_scale, correction1, correction2;
-    float rate, decay, scale; /* of the segment */
+    float beta1, rest1, beta2, rest2, eps, grad_scale;
+    double inverse1, inverse2; /* 1 / correction, which is above 0 and at most 1 */
+    float rate, decay, scale;  /* of the segment */
 };
 /* cpu_adamw.c: AdamW on n elements. */
 void cpu_adamw(const struct cpu_factors *f, int64_t n, const float *grad, float *m, float *v,

@@ -7,7 +7,7 @@
  */
 #include "ops/cpu/cpu_impl.h"
 
-enum { CHUNK = FLAT_CHUNK / 4 };
+enum { CHUNK = FLAT_CHUNK / 8 };
 
 static struct cpu_factors factors_of(const struct update *update,
                                      const struct step_scalars *scalars,
@@ -19,8 +19,8 @@ static struct cpu_factors factors_of(const struct update *update,
                                 .rest2 = (float)(1 - update->beta2),
                                 .eps = (float)update->eps,
                                 .grad_scale = scalars->grad_scale,
-                                .correction1 = scalars->correction1,
-                                .correction2 = scalars->correction2,
+                                .inverse1 = 1 / (double)scalars->correction1,
+                                .inverse2 = 1 / (double)scalars->correction2,
                                 .rate = scalars->lr * s->lr_mul,
                                 .decay = s->decay,
                                 .scale = s->scale};

@@ -110,6 +110,46 @@ static inline vf v_fma(vf a, vf b, vf c)
 #endif
 }
 
+static inline vf v_sqrt(vf x)
+{
+#if defined(__ARM_NEON) && defined(__aarch64__)
+    return vsqrtq_f32(x);
+#elif defined(__AVX512F__)
+    return _mm512_sqrt_ps(x);
+#elif defined(__AVX__)
+    return _mm256_sqrt_ps(x);
+#else
+    for (int i = 0; i < LANES; i++)
+        x[i] = sqrtf(x[i]);
+    return x;
+#endif
+}
+
+/* x times in double, rounded to float */
+static inline vf v_mul_double(vf x, double times)
+{
+#if defined(__ARM_NEON) && defined(__aarch64__)
+    float64x2_t low = vcvt_f64_f32(vget_low_f32(x)) * times;
+    float64x2_t high = vcvt_high_f64_f32(x) * times;
+    return vcvt_high_f32_f64(vcvt_f32_f64(low), high);
+#elif defined(__AVX512F__)
+    __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(x)) * times;
+    __m256d upper = _mm512_extractf64x4_pd(_mm512_castps_pd(x), 1);
+    __m512d high = _mm512_cvtps_pd(_mm256_castpd_ps(upper)) * times;
+    __m512d lower = _mm512_castpd256_pd512(_mm256_castps_pd(_mm512_cvtpd_ps(low)));
+    return _mm512_castpd_ps(_mm512_insertf64x4(lower, _mm256_castps_pd(_mm512_cvtpd_ps(high)), 1));
+#elif defined(__AVX__)
+    __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(x)) * times;
+    __m256d high = _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1)) * times;
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm256_cvtpd_ps(low)), _mm256_cvtpd_ps(high),
+                                1);
+#else
+    for (int i = 0; i < LANES; i++)
+        x[i] = (float)((double)x[i] * times);
+    return x;
+#endif
+}
+
 /* The larger and the smaller; NaN when b is NaN */
 static inline vf v_max(vf a, vf b)
 {

@@ -25,6 +25,7 @@ struct checkpoint_config {
     int64_t keep;       /* number of newest checkpoints to keep */
     int64_t major;      /* multiples of this step are saved too and never removed; 0 = none */
     bool last;          /* save after the last step of the run */
+    bool final;         /* save when the run ends, for whatever reason; false: also not `last` */
     int64_t file_bytes; /* size limit of a tensor file */
     bool async;         /* save in the background while the run continues */
     bool direct;        /* bypass the page cache when writing and reading, where possible */
@@ -37,6 +38,8 @@ extern const struct option_table checkpoint_options; /* checkpoint.* */
 
 /* Is a checkpoint due after `step`? The last step of `steps` does not count. */
 bool checkpoint_due(const struct checkpoint_config *config, int64_t step, int64_t steps);
+/* Will any checkpoint be saved, if nothing fails? */
+bool checkpoint_any(const struct checkpoint_config *config, int64_t steps);
 /* Will any checkpoint be saved in the background, which needs memory for a snapshot? */
 bool checkpoint_in_background(const struct checkpoint_config *config, int64_t steps);
 

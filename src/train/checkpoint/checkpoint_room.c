@@ -82,7 +82,8 @@ enum status checkpoint_room_check(struct env *env, const struct checkpoint_room_
         return FAIL(env, IO,
                     "'%s': a checkpoint needs %s (%" PRIu64 " bytes) and the disk has room for %s "
                     "(%" PRIu64 " bytes), so the run could not be saved; free space, choose "
-                    "another --out, or set checkpoint.fallback to a folder with more",
+                    "another --out, set checkpoint.fallback to a folder with more, or save nothing "
+                    "(checkpoint.final=false checkpoint.every=0)",
                     need->folder, needed, need->bytes, there, room);
     if (room < need->bytes)
         log_warn(

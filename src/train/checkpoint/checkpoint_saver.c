@@ -30,11 +30,20 @@ bool checkpoint_due(const struct checkpoint_config *config, int64_t step, int64_
     return step < steps && (every || major);
 }
 
+static bool any_between(const struct checkpoint_config *config, int64_t steps)
+{
+    return (config->every > 0 && config->every < steps) ||
+           (config->major > 0 && config->major < steps);
+}
+
+bool checkpoint_any(const struct checkpoint_config *config, int64_t steps)
+{
+    return config->final || any_between(config, steps);
+}
+
 bool checkpoint_in_background(const struct checkpoint_config *config, int64_t steps)
 {
-    bool any = (config->every > 0 && config->every < steps) ||
-               (config->major > 0 && config->major < steps);
-    return config->async && any;
+    return config->async && any_between(config, steps);
 }
 
 enum status checkpoint_saver_create(struct env *env, const struct checkpoint_setup *setup,

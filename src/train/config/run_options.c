@@ -89,6 +89,9 @@ static const struct option checkpoint_list[] = {
     {CHECKPOINT(last, BOOL), .fallback = "true",
      .help = "save when the last step is done; false = keep only the metrics of a finished run (a "
              "run that is stopped is always saved)"},
+    {CHECKPOINT(final, BOOL), .fallback = "true",
+     .help = "save at the end, also of a run that is stopped; false = only every checkpoint.every "
+             "steps: for runs whose state is larger than the disk"},
     {CHECKPOINT(async, BOOL), .fallback = "true",
      .help = "save in the background; needs memory for a copy of the state"},
     {CHECKPOINT(direct, BOOL), .fallback = "true",
