@@ -214,6 +214,8 @@ void device_spend(struct device *device, double seconds);
 void device_wait_until(struct device *device, double clock);
 /* Work on the stream takes `seconds`. */
 void stream_spend(struct stream *stream, double seconds);
+/* The CPU reads and writes `bytes` of host memory, in the stream's order. */
+void stream_spend_on_host(struct stream *stream, double bytes);
 /* The time at which everything enqueued on the stream will be done; now, if it is done already. On
  * other devices clock_seconds(), so that differences are meaningful. */
 double stream_clock(const struct stream *stream);

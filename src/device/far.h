@@ -14,7 +14,9 @@
 
 enum far_kind { FAR_NONE, FAR_HOST, FAR_DISK };
 extern const char *const far_words[]; /* "none", "host", "disk"; NULL ends the list */
-enum { FAR_ALIGN = 4096 }; /* offsets and lengths of far_read and far_write are multiples */
+enum {
+    FAR_ALIGN = 4096
+}; /* FAR_DISK: offsets and lengths of far_read and far_write are multiples */
 
 struct far;
 

@@ -652,6 +652,20 @@ void ops_update(struct ops *ops, struct stream *stream, const struct update *upd
         ops->backend->update(ops, stream, update, scalars, segments, segment_count);
 }
 
+/* Updates use no library, so nothing is opened. */
+void ops_update_on_host(int threads, const struct update *update,
+                        const struct step_scalars *scalars, const struct update_segment *segments,
+                        int segment_count)
+{
+    struct ops_backend table;
+    CHECK(threads > 0 && segment_count >= 0);
+    CHECK(scalars && (segment_count == 0 || segments));
+    ops_ref_fill(&table, DTYPE_F32);
+    ops_cpu_fill(&table);
+    struct ops cpu = {.backend = &table, .type = DTYPE_F32, .threads = threads};
+    table.update(&cpu, NULL, update, scalars, segments, segment_count);
+}
+
 void ops_orthogonalize(struct ops *ops, struct stream *stream, int64_t rows, int64_t columns,
                        void *x, void *scratch)
 {

@@ -442,6 +442,11 @@ struct update_segment {
 void ops_update(struct ops *ops, struct stream *stream, const struct update *update,
                 const struct step_scalars *scalars, const struct update_segment *segments,
                 int segment_count);
+/* The same on host memory, by `threads` threads of the CPU: done when it returns, on any thread,
+ * whatever the device is. */
+void ops_update_on_host(int threads, const struct update *update,
+                        const struct step_scalars *scalars, const struct update_segment *segments,
+                        int segment_count);
 
 /* x (rows, columns), of the compute type, becomes roughly the nearest matrix whose singular values
  * are all 1: x / |x|, then five Newton-Schulz iterations x = a x + (b A + c A^2) x with A = x x^T,

@@ -145,6 +145,7 @@ void zero_destroy(struct zero *zero)
         return;
     stream_destroy(zero->gather_stream);
     stream_destroy(zero->reduce_stream);
+    stream_destroy(zero->host.stream);
     stream_destroy(zero->in_stream);
     stream_destroy(zero->out_stream);
     comm_destroy(zero->lent_comm);
@@ -269,6 +270,7 @@ struct traffic zero_traffic(const struct zero *zero)
     };
     add_far(zero->far_state, &traffic);
     add_far(zero->far_sums, &traffic);
+    add_far(zero->host.slots, &traffic);
     return traffic;
 }
 

@@ -11,6 +11,7 @@
  *     zero_update.c      the end of a step: judge and update
  *     zero_sums.c        sums between replicas, and the updates that wait for them
  *     zero_offload.c     state and sums in slower memory: what is there, and how it comes and goes
+ *     zero_offload_host.c  packets that the CPU updates where they are
  *     zero_muon.c        the update of matrices that are orthogonalized as a whole
  *     zero_stochastic.c       16-bit params that are rounded at random
  *     zero_params.c      reading and writing parameters
@@ -99,16 +100,29 @@ enum { OFFLOAD_ELEMENTS = 2048 }; /* FAR_ALIGN bytes of 16-bit elements */
 
 /* Device memory through which packets pass, or, of sum_slots, parts of sums. */
 struct transit_slot {
-    char *at;
+    char *at; /* NULL: no packet passes through it (zero_offload_host.c) */
     struct event *fetched, *used, *returned;
 };
 
-/* Where the state of a range is in device memory, and where its summed gradient begins. */
+/* Where the state of a range is for its update: on the device, or, where the CPU updates, in host
+ * memory. And where its summed gradient and its 16-bit params begin. */
 struct state_view {
     struct piece_range held;
     char *master, *m, *v;
     const char *grad;
     int64_t grad_first; /* element of the piece */
+    char *copy;
+    int64_t copy_first;
+};
+
+/* What the CPU updates with (zero_offload_host.c). */
+struct zero_host {
+    struct stream *stream; /* a worker: its thread runs the updates; NULL: the device updates */
+    struct far *slots;     /* host memory: a gradient and 16-bit params in each */
+    size_t slot_bytes, copy_at;        /* of a slot, and where its params begin */
+    struct event *judged;              /* the sums of this rank are final */
+    struct update_segment *segments;   /* as zero->segments, in host memory */
+    struct update_location *locations; /* the same */
 };
 
 /* A node of the norm, as it is sent to the first PP stage: its first block and level, both small
@@ -244,7 +258,8 @@ struct zero {
     int64_t next_sum_slot;
     pthread_mutex_t hold_lock;
     pthread_cond_t released;
-    bool held;                    /* far state is being saved */
+    bool held; /* far state is being saved */
+    struct zero_host host;
     size_t transit_grad;          /* where the part of a sum begins in a transit slot */
     int *batch_of;                /* (tensors) -1: it is never updated */
     struct optimizer *optimizers; /* (tensors of the whole model) */
@@ -654,6 +669,10 @@ static inline struct segment_run *zero_run(const struct zero *zero, int batch, i
 }
 /* Enqueue the last update of some segments of batch b; no segments: does nothing. */
 void zero_update_segments(struct zero *zero, int b, const struct segment_run *run);
+/* What that is: the rule for segments with these locations, or NULL; and its price. */
+struct update zero_update_of(const struct zero *zero, int b, const struct segment_run *run,
+                             const struct update_location *locations);
+struct ops_case zero_update_case(const struct zero *zero, int b, const struct segment_run *run);
 
 /* --- zero_sums.c ---------------------------------------------------------------------------- */
 /* Start to exchange the sums between the replicas of a shard, and to fetch far state. The update of
@@ -679,6 +698,10 @@ void offload_begin_update(struct zero *zero);
 void offload_update_piece(struct zero *zero, int piece);
 /* While far state is held, its updates wait. Any thread. */
 void offload_hold(struct zero *zero, bool held);
+void offload_await_release(struct zero *zero);
+/* Bytes of far memory for the sum of a range, and where they begin. */
+size_t offload_sum_bytes(const struct zero *zero, struct piece_range range);
+size_t offload_sum_at(const struct zero *zero, struct piece_range range);
 /* Has a copy to or from far memory failed? */
 enum status offload_check(struct zero *zero);
 /* Wait until everything that was changed is in far memory. */
@@ -706,6 +729,31 @@ enum status offload_read_sum(struct zero *zero, struct piece_range range, void *
 enum status offload_fetch_sum(struct zero *zero, int packet, const void **sum);
 /* The 16-bit params of a piece = its masters, rounded to nearest. */
 enum status offload_publish(struct zero *zero, int piece);
+
+/* --- zero_offload_host.c -------------------------------------------------------------------- */
+/* Decide whether the CPU updates far state: zero->config.offload.on_host. */
+void host_plan(struct zero *zero);
+/* Does the CPU update a packet? */
+static inline bool host_updates(const struct zero *zero, int packet)
+{
+    return zero->config.offload.on_host &&
+           zero->pieces[zero->packets[packet].range.piece].state_is_far;
+}
+/* The slots in host memory, and the stream. Nothing where the CPU updates no packet. */
+enum status host_create(struct zero *zero);
+/* Bytes of one of them: room for any packet that the CPU updates. */
+size_t host_find_slot(struct zero *zero);
+void host_free(struct zero *zero);
+/* Take over the list of segments. */
+void host_keep(struct zero *zero, struct update_segment *segments,
+               struct update_location *locations);
+/* The sums of this rank are final. */
+void host_begin_update(struct zero *zero);
+/* Start the update of a packet: when its slot's `fetched` is recorded, the new params are on the
+ * device. The caller has waited for the packet that was in the slot before. */
+void host_start(struct zero *zero, int packet);
+/* Where the CPU finds the state of a packet. */
+struct state_view host_view(const struct zero *zero, int packet);
 
 /* --- zero_muon.c ---------------------------------------------------------------------------- */
 /* Does nothing where Muon updates no tensor. Collective. */

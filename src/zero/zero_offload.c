@@ -22,11 +22,14 @@
  * round and the norm stay on the device: those of tied pieces, of pieces that PP stages share, of
  * partial, gated and limited tensors, and those that the library's users see.
  *
+ * With config.on_host the CPU updates far state where it is, instead (zero_offload_host.c).
+ *
  * Where something is decides about time only: the same operations run on the same values.
  */
 #include "zero/zero_impl.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "ops/ops.h"
 
@@ -149,13 +152,21 @@ static enum status make_packets(struct zero *zero)
     return STATUS_OK;
 }
 
+/* Environment, for tests: SIFR_CPU_OFFLOAD=1 moves state on the CPU, too. */
+static bool is_in_host_memory(const struct zero *zero)
+{
+    const char *moved = getenv("SIFR_CPU_OFFLOAD");
+    return device_memory(zero->ops->device) == MEM_HOST && !(moved && *moved == '1');
+}
+
 enum status offload_plan(struct zero *zero)
 {
-    if (device_memory(zero->ops->device) == MEM_HOST) { /* it is in host memory already */
+    if (is_in_host_memory(zero)) {
         struct zero_offload *o = &zero->config.offload;
         o->optimizer = o->optimizer == FAR_HOST ? FAR_NONE : o->optimizer;
         o->grads = o->grads == FAR_HOST ? FAR_NONE : o->grads;
     }
+    host_plan(zero);
     choose_state(zero);
     for (int i = 0; zero->reduce_shard >= 0 && i < zero->graph->piece_count; i++)
         zero->pieces[i].sum_is_far = sum_goes(zero, i);
@@ -164,7 +175,7 @@ enum status offload_plan(struct zero *zero)
 
 /* --- memory --------------------------------------------------------------------------------- */
 
-static size_t sum_bytes(const struct zero *zero, struct piece_range range)
+size_t offload_sum_bytes(const struct zero *zero, struct piece_range range)
 {
     return aligned((size_t)range.count * dtype_bytes(zero_sum_type(zero, range.piece)));
 }
@@ -185,7 +196,7 @@ static enum status create_far(struct zero *zero)
         if (!piece->sum_is_far)
             continue;
         piece->sum_at = sums.bytes;
-        sums.bytes += sum_bytes(zero, zero_shard_range(zero, i, zero->shard));
+        sums.bytes += offload_sum_bytes(zero, zero_shard_range(zero, i, zero->shard));
     }
     if (state.bytes > 0)
         TRY(far_create(zero->ops->device, &state, &zero->far_state));
@@ -200,7 +211,8 @@ static enum status create_slots(struct zero *zero, const char *name, size_t byte
                         slots));
     for (int s = 0; s < count; s++) {
         struct transit_slot *slot = &(*slots)[s];
-        TRY(device_alloc(device, MEM_SLOTS, name, bytes, &slot->at));
+        if (bytes > 0)
+            TRY(device_alloc(device, MEM_SLOTS, name, bytes, &slot->at));
         TRY(event_create(device, &slot->fetched));
         TRY(event_create(device, &slot->used));
         TRY(event_create(device, &slot->returned));
@@ -219,24 +231,41 @@ static void free_slots(struct zero *zero, struct transit_slot *slots, int count)
     mem_free(zero->env, slots);
 }
 
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
 /* As many slots of the largest packet as the window has room for. */
 static enum status create_transit_slots(struct zero *zero)
 {
-    size_t state = 0, sum = 0;
+    size_t state = 0, sum = 0, host = host_find_slot(zero);
     for (int p = 0; p < zero->packet_count; p++) {
         const struct zero_packet *packet = &zero->packets[p];
-        bool far = zero->pieces[packet->range.piece].sum_is_far;
-        size_t bytes = far ? sum_bytes(zero, packet->range) : 0;
-        state = packet->bytes > state ? packet->bytes : state;
-        sum = bytes > sum ? bytes : sum;
+        if (host_updates(zero, p))
+            continue;
+        state = larger(state, packet->bytes);
+        if (zero->pieces[packet->range.piece].sum_is_far)
+            sum = larger(sum, offload_sum_bytes(zero, packet->range));
     }
-    int64_t count = zero->config.offload.window / (int64_t)(state + sum);
+    int64_t count = zero->config.offload.window / (int64_t)(state + sum + host);
     count = least(count > LEAST_SLOTS ? count : LEAST_SLOTS, zero->packet_count);
     zero->transit_grad = state;
     zero->transit_slot_count = (int)count;
     for (int p = 0; p < zero->packet_count; p++)
         zero->packets[p].slot = p % (int)count;
-    return create_slots(zero, "state on its way", state + sum, (int)count, &zero->transit_slots);
+    TRY(create_slots(zero, "state on its way", state + sum, (int)count, &zero->transit_slots));
+    return host_create(zero);
+}
+
+/* A stream that waits for one with a thread of its own must have one, too: the caller would wait in
+ * its place. */
+static enum status create_stream(struct zero *zero, const char *name, struct stream **stream)
+{
+    const struct zero_offload *o = &zero->config.offload;
+    enum far_kind slowest = o->optimizer > o->grads ? o->optimizer : o->grads;
+    return o->on_host ? stream_create_worker(zero->ops->device, name, stream)
+                      : far_stream_create(zero->ops->device, slowest, name, stream);
 }
 
 /* Parts of sums, and the stream that adds where no other rank does. */
@@ -248,7 +277,7 @@ static enum status create_sum_slots(struct zero *zero)
         struct zero_piece *piece = &zero->pieces[i];
         if (!piece->sum_is_far)
             continue;
-        size_t bytes = sum_bytes(zero, zero->packets[piece->first_packet].range);
+        size_t bytes = offload_sum_bytes(zero, zero->packets[piece->first_packet].range);
         most = bytes > most ? bytes : most;
         TRY(event_create(device, &piece->sum_returned));
         TRY(device_alloc(device, MEM_GRADS, "squares of sums",
@@ -260,22 +289,19 @@ static enum status create_sum_slots(struct zero *zero)
     if (!zero_alone(zero))
         return STATUS_OK;
     TRY(event_create(device, &zero->written));
-    return far_stream_create(device, zero->config.offload.grads, "reduce", &zero->reduce_stream);
+    return create_stream(zero, "reduce", &zero->reduce_stream);
 }
 
 enum status offload_create(struct zero *zero)
 {
-    const struct zero_offload *o = &zero->config.offload;
-    enum far_kind slowest = o->optimizer > o->grads ? o->optimizer : o->grads;
-    struct device *device = zero->ops->device;
     TRY(create_far(zero));
     if (!zero->far_state && !zero->far_sums)
         return STATUS_OK;
-    TRY(far_stream_create(device, slowest, "offload in", &zero->in_stream));
-    TRY(far_stream_create(device, slowest, "offload out", &zero->out_stream));
-    if (!zero_alone(zero))
-        TRY(device_alloc(device, MEM_COMM, "elements from far memory", ZERO_STAGING * sizeof(float),
-                         &zero->from_far));
+    TRY(create_stream(zero, "offload in", &zero->in_stream));
+    TRY(create_stream(zero, "offload out", &zero->out_stream));
+    if (!zero_alone(zero) || zero->far_state)
+        TRY(device_alloc(zero->ops->device, MEM_COMM, "elements from far memory",
+                         ZERO_STAGING * sizeof(float), &zero->from_far));
     TRY(create_transit_slots(zero));
     return zero->far_sums ? create_sum_slots(zero) : STATUS_OK;
 }
@@ -289,6 +315,7 @@ void offload_free(struct zero *zero)
             device_free(zero->ops->device, zero->pieces[i].uses[0].sum_squares);
             event_destroy(zero->pieces[i].sum_returned);
         }
+    host_free(zero);
     device_free(zero->ops->device, zero->from_far);
     far_destroy(zero->far_state);
     far_destroy(zero->far_sums);
@@ -297,7 +324,7 @@ void offload_free(struct zero *zero)
 
 /* --- packets in a step ---------------------------------------------------------------------- */
 
-static size_t sum_offset(const struct zero *zero, struct piece_range range)
+size_t offload_sum_at(const struct zero *zero, struct piece_range range)
 {
     const struct zero_piece *piece = &zero->pieces[range.piece];
     int64_t first = range.first - zero->shard * zero_shard_count(zero, range.piece);
@@ -322,16 +349,30 @@ static void fetch_sum(struct zero *zero, int p)
     const struct transit_slot *slot = &zero->transit_slots[packet->slot];
     if (!zero->pieces[packet->range.piece].sum_is_far)
         return;
-    far_read(zero->in_stream, zero->far_sums, sum_offset(zero, packet->range),
-             slot->at + zero->transit_grad, sum_bytes(zero, packet->range));
+    far_read(zero->in_stream, zero->far_sums, offload_sum_at(zero, packet->range),
+             slot->at + zero->transit_grad, offload_sum_bytes(zero, packet->range));
     event_record(slot->fetched, zero->in_stream);
 }
 
-/* Fill the slots with the first packets of the next update. */
+/* Fill the slots with the first packets of the next update. The CPU's must wait for the verdict. */
 static void fetch_ahead(struct zero *zero)
 {
-    for (; zero->packets_fetched < zero->transit_slot_count; zero->packets_fetched++)
-        fetch_state(zero, zero->packets_fetched, 0, zero->packets[zero->packets_fetched].bytes);
+    int p = zero->packets_fetched;
+    for (; p < zero->transit_slot_count && !host_updates(zero, p); p++)
+        fetch_state(zero, p, 0, zero->packets[p].bytes);
+    zero->packets_fetched = p;
+}
+
+/* The next packet of the current update. */
+static void fetch_next(struct zero *zero)
+{
+    int p = zero->packets_fetched++;
+    if (host_updates(zero, p)) {
+        host_start(zero, p);
+        return;
+    }
+    fetch_state(zero, p, 0, zero->packets[p].bytes);
+    fetch_sum(zero, p);
 }
 
 void offload_begin_update(struct zero *zero)
@@ -339,12 +380,13 @@ void offload_begin_update(struct zero *zero)
     if (zero->packet_count == 0)
         return;
     fetch_ahead(zero);
-    if (!zero->far_sums)
-        return;
-    for (int i = 0; i < SUM_SLOTS; i++) /* what the last round added is there */
+    for (int i = 0; i < zero->sum_slot_count; i++) /* what the last round added is there */
         stream_wait(zero->in_stream, zero->sum_slots[i].returned);
     for (int p = 0; p < zero->packets_fetched; p++)
         fetch_sum(zero, p);
+    host_begin_update(zero);
+    while (zero->packets_fetched < zero->transit_slot_count)
+        fetch_next(zero);
 }
 
 static void return_state(struct zero *zero, int p, size_t at, size_t bytes)
@@ -366,7 +408,7 @@ void offload_hold(struct zero *zero, bool held)
     pthread_mutex_unlock(&zero->hold_lock);
 }
 
-static void await_release(struct zero *zero)
+void offload_await_release(struct zero *zero)
 {
     pthread_mutex_lock(&zero->hold_lock);
     while (zero->held)
@@ -374,24 +416,28 @@ static void await_release(struct zero *zero)
     pthread_mutex_unlock(&zero->hold_lock);
 }
 
+/* A packet is in its slot. The CPU has updated its own, and the new params are on the device. */
+static void use_packet(struct zero *zero, int k)
+{
+    stream_wait(zero->stream, zero->transit_slots[zero->packets[k].slot].fetched);
+    if (host_updates(zero, k))
+        return;
+    for (int b = 0; b < zero->batch_count; b++)
+        zero_update_segments(zero, b, zero_run(zero, b, zero->graph->piece_count + k));
+    return_state(zero, k, 0, zero->packets[k].bytes);
+}
+
 void offload_update_piece(struct zero *zero, int piece)
 {
     const struct zero_piece *p = &zero->pieces[piece];
     if (p->state_is_far)
-        await_release(zero);
+        offload_await_release(zero);
     for (int k = p->first_packet; k < p->first_packet + p->packet_count; k++) {
         CHECK_EQ(k, zero->packets_used);
-        stream_wait(zero->stream, zero->transit_slots[zero->packets[k].slot].fetched);
-        for (int b = 0; b < zero->batch_count; b++)
-            zero_update_segments(zero, b, zero_run(zero, b, zero->graph->piece_count + k));
-        return_state(zero, k, 0, zero->packets[k].bytes);
+        use_packet(zero, k);
         zero->packets_used++;
-        int next = zero->packets_fetched;
-        if (next < zero->packet_count) {
-            fetch_state(zero, next, 0, zero->packets[next].bytes);
-            fetch_sum(zero, next);
-            zero->packets_fetched++;
-        }
+        if (zero->packets_fetched < zero->packet_count)
+            fetch_next(zero);
     }
     if (p->packet_count == 0 || zero->packets_used < zero->packet_count)
         return;
@@ -458,7 +504,7 @@ static void add_part(struct zero *zero, struct stream *stream, struct piece_rang
                      const void *gradients, int active, int64_t stride, bool first, bool last)
 {
     const struct transit_slot *slot = &zero->sum_slots[zero->next_sum_slot++ % SUM_SLOTS];
-    size_t at = sum_offset(zero, part), bytes = sum_bytes(zero, part);
+    size_t at = offload_sum_at(zero, part), bytes = offload_sum_bytes(zero, part);
     if (!first) {
         stream_wait(zero->in_stream, slot->returned);
         far_read(zero->in_stream, zero->far_sums, at, slot->at, bytes);
@@ -510,9 +556,12 @@ struct state_view offload_view(const struct zero *zero, int piece, int packet)
 {
     const struct zero_piece *p = &zero->pieces[piece];
     struct piece_range shard = zero_shard_range(zero, piece, zero->shard);
-    struct state_view view = {shard, p->master, p->m, p->v, p->total, shard.first};
+    struct state_view view = {shard,    p->master,   p->m,     p->v,
+                              p->total, shard.first, p->shard, shard.first};
     if (packet < 0)
         return view;
+    if (host_updates(zero, packet))
+        return host_view(zero, packet);
     const struct zero_packet *k = &zero->packets[packet];
     char *slot = zero->transit_slots[k->slot].at;
     if (p->state_is_far) {
@@ -534,8 +583,8 @@ struct state_view offload_view(const struct zero *zero, int piece, int packet)
 
 enum status offload_check(struct zero *zero)
 {
-    struct stream *const streams[] = {zero->in_stream, zero->out_stream};
-    for (int i = 0; i < 2; i++)
+    struct stream *const streams[] = {zero->in_stream, zero->out_stream, zero->host.stream};
+    for (int i = 0; i < 3; i++)
         if (streams[i] && stream_failed(streams[i]))
             return stream_sync(streams[i]);
     return STATUS_OK;
@@ -547,6 +596,8 @@ enum status offload_settle(struct zero *zero)
         return STATUS_OK;
     if (zero->far_sums)
         TRY(stream_sync(zero->reduce_stream));
+    if (zero->host.stream)
+        TRY(stream_sync(zero->host.stream));
     TRY(stream_sync(zero->in_stream));
     return stream_sync(zero->out_stream);
 }
@@ -580,7 +631,7 @@ enum status offload_read_masters(struct zero *zero, struct piece_range range, vo
 enum status offload_read_sum(struct zero *zero, struct piece_range range, void *out)
 {
     TRY(offload_settle(zero));
-    return far_get(zero->far_sums, sum_offset(zero, range), out,
+    return far_get(zero->far_sums, offload_sum_at(zero, range), out,
                    (size_t)range.count * dtype_bytes(zero_sum_type(zero, range.piece)));
 }
 
@@ -588,8 +639,8 @@ enum status offload_fetch_sum(struct zero *zero, int packet, const void **sum)
 {
     struct piece_range range = zero->packets[packet].range;
     TRY(offload_settle(zero));
-    far_read(zero->in_stream, zero->far_sums, sum_offset(zero, range), zero->sum_slots[0].at,
-             sum_bytes(zero, range));
+    far_read(zero->in_stream, zero->far_sums, offload_sum_at(zero, range), zero->sum_slots[0].at,
+             offload_sum_bytes(zero, range));
     *sum = zero->sum_slots[0].at;
     return stream_sync(zero->in_stream);
 }
@@ -598,18 +649,21 @@ enum status offload_publish(struct zero *zero, int piece)
 {
     const struct zero_piece *p = &zero->pieces[piece];
     int64_t shard = zero->shard * zero_shard_count(zero, piece);
-    void *room = zero->transit_slots[0].at;
     TRY(offload_settle(zero));
     CHECK_EQ(zero->packets_used, 0);
     zero->packets_fetched = 0;
     for (int k = p->first_packet; k < p->first_packet + p->packet_count; k++) {
         const struct zero_packet *packet = &zero->packets[k];
-        far_read(zero->in_stream, zero->far_state, packet->at, room, packet->m);
-        TRY(stream_sync(zero->in_stream));
-        ops_cast(zero->ops, zero->stream,
-                 zero_at(p->shard, zero->type, packet->range.first - shard), zero->type, room,
-                 DTYPE_F32, packet->range.count);
-        TRY(stream_sync(zero->stream));
+        for (int64_t done = 0, n; done < packet->range.count; done += n) {
+            n = least(packet->range.count - done, ZERO_STAGING);
+            far_read(zero->in_stream, zero->far_state, packet->at + (size_t)done * sizeof(float),
+                     zero->from_far, aligned((size_t)n * sizeof(float)));
+            TRY(stream_sync(zero->in_stream));
+            ops_cast(zero->ops, zero->stream,
+                     zero_at(p->shard, zero->type, packet->range.first + done - shard), zero->type,
+                     zero->from_far, DTYPE_F32, n);
+            TRY(stream_sync(zero->stream));
+        }
     }
     return STATUS_OK;
 }

@@ -60,14 +60,14 @@ struct update_segment zero_segment_of(const struct zero *zero, int t, struct pie
                                       const struct state_view *view)
 {
     const struct unit_tensor *tensor = &zero->graph->tensors[t];
-    const struct zero_piece *piece = &zero->pieces[mine.piece];
     struct zero_group group = group_of(&zero->config, tensor->name);
     enum dtype grad_type = zero_sum_type(zero, mine.piece);
-    int64_t at = mine.first - zero->shard * zero_shard_count(zero, mine.piece);
     struct update_segment segment = {
         .count = mine.count,
         .param = (float *)(void *)view->master + (mine.first - view->held.first),
-        .copy = zero_is_narrow(zero) ? zero_at(piece->shard, zero->type, at) : NULL,
+        .copy = zero_is_narrow(zero)
+                    ? zero_at(view->copy, zero->type, mine.first - view->copy_first)
+                    : NULL,
         .copy_type = zero->type,
         .grad_type = grad_type,
         .grad = zero_at(view->grad, grad_type, mine.first - view->grad_first),
@@ -209,6 +209,10 @@ enum status zero_segments_create(struct zero *zero)
     }
     TRY_OR(undo, send_segments(zero, &list));
     TRY_OR(undo, zero_muon_create(zero));
+    if (zero->host.stream) {
+        host_keep(zero, list.at, list.locations);
+        return STATUS_OK;
+    }
 undo:
     mem_free(zero->env, list.at);
     mem_free(zero->env, list.locations);
@@ -281,7 +285,8 @@ static enum status add_uses_of_pp_stages(struct zero *zero)
     return comm_status(comm);
 }
 
-/* What this owner has summed of the gradient of its tensor t; count 0: nothing. */
+/* What this owner has summed of the gradient of its tensor t; count 0: nothing. A far sum has no
+ * address. */
 static struct zero_gradient own_sum(const struct zero *zero, int t)
 {
     struct piece_range whole = partition_tensor(&zero->partition, t);
@@ -290,12 +295,13 @@ static struct zero_gradient own_sum(const struct zero *zero, int t)
     struct piece_range mine = partition_clip(&zero->partition, whole, zero->reduce_shard);
     int64_t own_first = zero->reduce_shard * zero_reduce_shard_count(zero, whole.piece);
     enum dtype type = zero_sum_type(zero, whole.piece);
-    return (struct zero_gradient){
-        .tensor = zero->pipe.cut ? zero->pipe.cut->whole_tensor[t] : t,
-        .first = mine.first - whole.first,
-        .count = mine.count,
-        .type = type,
-        .values = zero_at(zero->pieces[whole.piece].uses[0].sum, type, mine.first - own_first)};
+    const void *sum = zero->pieces[whole.piece].uses[0].sum;
+    return (struct zero_gradient){.tensor = zero->pipe.cut ? zero->pipe.cut->whole_tensor[t] : t,
+                                  .first = mine.first - whole.first,
+                                  .count = mine.count,
+                                  .type = type,
+                                  .values =
+                                      sum ? zero_at(sum, type, mine.first - own_first) : NULL};
 }
 
 /* Apply the gates and limits of the tensors to what this owner has summed. */
@@ -522,20 +528,32 @@ enum status zero_publish(struct zero *zero, int64_t updates)
     return publish_params(zero, true);
 }
 
+struct update zero_update_of(const struct zero *zero, int b, const struct segment_run *run,
+                             const struct update_location *locations)
+{
+    struct update update = optimizer_update(&zero->batches[b].optimizer);
+    update.locations = locations ? locations + run->first : NULL;
+    update.number = zero->update_number;
+    return update;
+}
+
+struct ops_case zero_update_case(const struct zero *zero, int b, const struct segment_run *run)
+{
+    struct update update = optimizer_update(&zero->batches[b].optimizer);
+    return (struct ops_case){.op = update_word(update.rule),
+                             .count = run->elements,
+                             .from = zero->sum_type,
+                             .to = zero_is_narrow(zero) ? zero->type : DTYPE_F32,
+                             .momentum = update.rule == UPDATE_SGD && update.beta1 > 0};
+}
+
 /* A dry device cannot read the segments, so this adds the price itself. */
 void zero_update_segments(struct zero *zero, int b, const struct segment_run *run)
 {
-    struct update update = optimizer_update(&zero->batches[b].optimizer);
-    const struct ops_case price = {.op = update_word(update.rule),
-                                   .count = run->elements,
-                                   .from = zero->sum_type,
-                                   .to = zero_is_narrow(zero) ? zero->type : DTYPE_F32,
-                                   .momentum = update.rule == UPDATE_SGD && update.beta1 > 0};
+    struct update update = zero_update_of(zero, b, run, zero->segment_locations);
+    const struct ops_case price = zero_update_case(zero, b, run);
     if (run->count == 0)
         return;
-    if (zero->segment_locations)
-        update.locations = zero->segment_locations + run->first;
-    update.number = zero->update_number;
     ops_update(zero->ops, zero->stream, &update, &zero->scalars[1 + b], zero->segments + run->first,
                run->count);
     if (device_is_dry(zero->ops->device))

@@ -8,8 +8,8 @@ static struct ranks_volume formula(int stage, int ranks, int servers, int64_t mi
 {
     struct run_config config = {.ranks = {.stage = stage, .servers = servers},
                                 .engine = {.micro_batches = micro_batches},
-                                .train = {.sample_prompt = ""},
-                                .offload = {.folder = ""}};
+                                .offload = {.folder = ""},
+                                .train = {.sample_prompt = ""}};
     struct trainer_summary summary = {.ranks = ranks, .parameters = 1000};
     return ranks_formula(&config, &summary);
 }
@@ -36,8 +36,8 @@ static void test_volume_of_copies_and_16_bit(void **state)
     struct run_config config = {.ranks = {.stage = 3, .shard_group = 2},
                                 .engine = {.micro_batches = 4},
                                 .precision = RUN_PRECISION_BF16,
-                                .train = {.sample_prompt = ""},
-                                .offload = {.folder = ""}};
+                                .offload = {.folder = ""},
+                                .train = {.sample_prompt = ""}};
     struct trainer_summary summary = {.ranks = 4, .parameters = 1000};
     (void)state;
     /* half of the params twice in 2 bytes, and sums of a quarter in 4 bytes to the other copy */
@@ -54,8 +54,8 @@ static void test_volume_of_a_tp_group(void **state)
                                 .parallel = {.tp = 2, .sequence = true},
                                 .model = {.width = 10},
                                 .engine = {.micro_batches = 6, .micro_batch = 2, .tokens = 5},
-                                .train = {.sample_prompt = ""},
-                                .offload = {.folder = ""}};
+                                .offload = {.folder = ""},
+                                .train = {.sample_prompt = ""}};
     struct trainer_summary summary = {
         .ranks = 4,
         .parameters = 1000,
@@ -76,8 +76,8 @@ static void test_volume_of_muon(void **state)
                                 .parallel = {.pp = 1},
                                 .model = {.width = 10},
                                 .engine = {.micro_batches = 4, .micro_batch = 2, .tokens = 5},
-                                .train = {.sample_prompt = ""},
-                                .offload = {.folder = ""}};
+                                .offload = {.folder = ""},
+                                .train = {.sample_prompt = ""}};
     struct trainer_summary summary = {
         .ranks = 4, .parameters = 1000, .part = {.muon = {.given = 200, .held = 200, .kept = 50}}};
     (void)state;
@@ -91,8 +91,8 @@ static void test_volume_of_a_pp_stage(void **state)
                                 .parallel = {.pp = 2, .schedule = TIMETABLE_1F1B},
                                 .model = {.width = 10},
                                 .engine = {.micro_batches = 6, .micro_batch = 2, .tokens = 5},
-                                .train = {.sample_prompt = ""},
-                                .offload = {.folder = ""}};
+                                .offload = {.folder = ""},
+                                .train = {.sample_prompt = ""}};
     struct trainer_summary summary = {
         .ranks = 4, .parameters = 1000, .part = {.parameters = 600, .lent = 100}};
     (void)state;

@@ -108,7 +108,7 @@ void device_keep_time(struct device *device, const struct device_pace *pace)
     CHECK(!dry->keeps_time);
     CHECK(pace->call >= 0 && pace->copy_bytes_per_second >= 0 && pace->theft >= 0);
     CHECK(pace->link_bytes_per_second >= 0 && pace->disk_read_bytes_per_second >= 0 &&
-          pace->disk_write_bytes_per_second >= 0);
+          pace->disk_write_bytes_per_second >= 0 && pace->host_update_bytes_per_second >= 0);
     dry->keeps_time = true;
     dry->pace = *pace;
 }
@@ -291,6 +291,14 @@ void dry_copy_far(struct stream *stream, enum far_kind kind, bool write, size_t 
         move(stream, 1, 2.0 * (double)bytes);
     else if (seconds > 0)
         spend(stream, pace->call + seconds, false);
+}
+
+/* Next to a GPU, the cores that do this have nothing else to do. */
+void stream_spend_on_host(struct stream *stream, double bytes)
+{
+    double rate = own(stream->device)->pace.host_update_bytes_per_second;
+    if (rate > 0)
+        spend(stream, bytes / rate, stream->device->backend->location == MEM_HOST);
 }
 
 /* --- the back ends -------------------------------------------------------------------------- */

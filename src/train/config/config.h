@@ -78,7 +78,7 @@ struct offload_config {
     int update; /* enum run_update */
     const char *folder;
 };
-enum run_update { RUN_UPDATE_DEVICE, RUN_UPDATE_HOST };
+enum run_update { RUN_UPDATE_AUTO, RUN_UPDATE_DEVICE, RUN_UPDATE_HOST };
 /* offload.folder or its default. */
 const char *run_offload_folder(const struct offload_config *config);
 

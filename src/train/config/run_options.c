@@ -212,7 +212,7 @@ static const struct option ranks_list[] = {
 const struct option_table ranks_options = {
     .title = "ranks", .options = ranks_list, .count = COUNT(ranks_list)};
 
-static const char *const update_words[] = {"device", "host", NULL};
+static const char *const update_words[] = {"auto", "device", "host", NULL};
 #define OFFLOAD(name) .offset = offsetof(struct offload_config, name)
 static const struct option offload_list[] = {
     {.key = "offload.optimizer",
@@ -241,14 +241,16 @@ static const struct option offload_list[] = {
      RANGE(0, 9e18),
      .value_name = "BYTES",
      .help = "device memory through which offloaded state passes; what it holds is fetched before "
-             "the update begins"},
+             "the update begins. Where the CPU updates: pinned host memory for gradients and "
+             "params"},
     {.key = "offload.update",
      .type = OPTION_CHOICE,
      OFFLOAD(update),
-     .fallback = "device",
+     .fallback = "auto",
      .choices = update_words,
-     .help = "who updates state in host memory: the device, to which it is brought; or the CPU, "
-             "in 16-bit runs and with optimizers that work element by element"},
+     .help = "who updates state in host memory: device = it passes through the device; host = the "
+             "CPU, in 16-bit runs and with optimizers that work element by element; auto = the "
+             "device, for now"},
     {.key = "offload.folder",
      .type = OPTION_STRING,
      OFFLOAD(folder),
