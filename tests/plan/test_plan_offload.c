@@ -99,6 +99,25 @@ static void test_state_is_counted_wherever_it_is(void **state)
     env_destroy(&env);
 }
 
+/* Where the CPU updates, sums go to the host and 16-bit params come back. */
+static void test_less_moves_where_the_host_updates(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct plan_request request = search_request_of(2, 6, 256, 1, 8);
+    struct plan_rank rank;
+    request.gpu = true;
+    request.zero.type = DTYPE_BF16;
+    request.zero.stage = 1;
+    request.zero.offload = (struct zero_offload){
+        .optimizer = FAR_HOST, .share = 1, .window = 1 << 20, .on_host = true};
+    assert_ok(plan_rank(&env, &request, 0, &rank));
+    double half = (double)rank.part.parameters / 2;
+    assert_true(fabs(rank.moved[TRAFFIC_LINK_IN] / (2 * half) - 1) < 0.03);
+    assert_true(fabs(rank.moved[TRAFFIC_LINK_OUT] / (4 * half) - 1) < 0.03);
+    env_destroy(&env);
+}
+
 /* --- what leaves the device ----------------------------------------------------------------- */
 
 static struct plan_request gpu_request(int ranks)
@@ -250,6 +269,12 @@ static void test_slower_links_take_longer(void **state)
     assert_true(read > 9.5 * on_device);
     disk.disk_write = rate / 40;
     assert_true(seconds_of(&env, &request, disk) > 2 * read);
+    request.zero.offload.optimizer = FAR_HOST;
+    request.zero.offload.on_host = true;
+    struct machine_offload host = {.link = 1000 * rate, .host_update = 1000 * rate};
+    double quick = seconds_of(&env, &request, host);
+    host.host_update = rate / 10;
+    assert_true(quick < 1.1 * on_device && seconds_of(&env, &request, host) > 5 * on_device);
     env_destroy(&env);
 }
 
@@ -410,6 +435,7 @@ int main(void)
         cmocka_unit_test(test_optimizers_match_their_plan),
         cmocka_unit_test(test_pipelines_match_their_plan),
         cmocka_unit_test(test_state_is_counted_wherever_it_is),
+        cmocka_unit_test(test_less_moves_where_the_host_updates),
         cmocka_unit_test(test_as_little_as_possible_leaves),
         cmocka_unit_test(test_the_cpu_has_only_the_disk),
         cmocka_unit_test(test_advice_offloads_last),
