@@ -6,8 +6,8 @@
  *      "offload": {"link_bytes_per_second": 5e10, ...},
  *      "comm": {"ranks": 2, "threads": 1, "inside": {...}, "between": {...}, "node": 0, ...}}
  *
- * Either half may be missing, and so may offload, ranks and threads, which older files do not have. A
- * measured call has the fields of its struct ops_case that are not 0. A file is untrusted input:
+ * Either half may be missing, and so may offload, ranks and threads, which older files do not have.
+ * A measured call has the fields of its struct ops_case that are not 0. A file is untrusted input:
  * missing, duplicate and invalid values are refused.
  */
 #ifndef PLAN_MACHINE_FILE_H

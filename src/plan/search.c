@@ -5,8 +5,9 @@
  *
  * Memory is checked only when a layout is fast enough to be kept: first the ranks of the first and
  * the last PP stage, which usually need the most, then all of them. If state may leave the device,
- * it is checked before the simulation, because time depends on what leaves. Layouts that a run would refuse
- * are left out; the refusals go to a log of their own, which is reported when nothing else is left.
+ * it is checked before the simulation, because time depends on what leaves. Layouts that a run
+ * would refuse are left out; the refusals go to a log of their own, which is reported when nothing
+ * else is left.
  */
 #include "plan/search_impl.h"
 

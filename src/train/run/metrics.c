@@ -194,8 +194,7 @@ static void add_known(struct text *line, const char *key, double value)
 }
 
 /* The account of the worst rank by category, on its device; host memory if there is a GPU; files
- * that stand for memory; and the
- * maxima of rank 0's GPU and process. */
+ * that stand for memory; and the maxima of rank 0's GPU and process. */
 static void add_memory(struct text *line, const struct trainer_step *step)
 {
     text_add(line, ",\"mem\":{");
