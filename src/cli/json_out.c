@@ -64,6 +64,14 @@ void json_out_mem(struct json_out *json, const char *key, const size_t bytes[MEM
     json_out_close(json, '}');
 }
 
+void json_out_moved(struct json_out *json, const char *key, const int64_t moved[TRAFFIC_WAY_COUNT])
+{
+    json_out_open(json, key, '{');
+    for (int way = 0; way < TRAFFIC_WAY_COUNT; way++)
+        json_out_int(json, traffic_way_word((enum traffic_way)way), moved[way]);
+    json_out_close(json, '}');
+}
+
 static void known(struct json_out *json, const char *key, double value)
 {
     if (value > 0)

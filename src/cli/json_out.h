@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include "base/text.h"
 #include "cli/console.h"
+#include "comm/traffic.h"
 #include "device/device.h"
 
 struct json_out {
@@ -27,6 +28,7 @@ void json_out_real(struct json_out *json, const char *key,
                    double value); /* null when it is not finite */
 /* An object with the bytes of each category. */
 void json_out_mem(struct json_out *json, const char *key, const size_t bytes[MEM_CATEGORY_COUNT]);
+void json_out_moved(struct json_out *json, const char *key, const int64_t moved[TRAFFIC_WAY_COUNT]);
 /* Those of clock_mhz, power_w and temperature_c that are known. */
 void json_out_gauges(struct json_out *json, const struct device_gauges *gauges);
 void json_out_bool(struct json_out *json, const char *key, bool value);

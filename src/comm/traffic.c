@@ -10,6 +10,22 @@ const char *traffic_word(enum traffic_purpose purpose)
     return words[purpose];
 }
 
+const char *traffic_way_word(enum traffic_way way)
+{
+    static const char *const words[TRAFFIC_WAY_COUNT] = {"link_in", "link_out", "disk_read",
+                                                         "disk_written"};
+    CHECK_LT((unsigned)way, TRAFFIC_WAY_COUNT);
+    return words[way];
+}
+
+bool traffic_has_moved(const struct traffic *traffic)
+{
+    bool any = false;
+    for (int way = 0; way < TRAFFIC_WAY_COUNT; way++)
+        any = any || traffic->moved[way] > 0;
+    return any;
+}
+
 void traffic_add(struct traffic *sum, const struct traffic *more, int sign)
 {
     for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++) {
@@ -21,4 +37,6 @@ void traffic_add(struct traffic *sum, const struct traffic *more, int sign)
     sum->tensor_in_flight += sign * more->tensor_in_flight;
     sum->tensor_waited += sign * more->tensor_waited;
     sum->stalled += sign * more->stalled;
+    for (int way = 0; way < TRAFFIC_WAY_COUNT; way++)
+        sum->moved[way] += sign * more->moved[way];
 }

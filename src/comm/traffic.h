@@ -1,10 +1,12 @@
-/* traffic -- what a rank has sent to other ranks, by purpose, and what it cost.
+/* traffic -- what a rank has sent to other ranks, by purpose, and what it cost; and what has moved
+ * between its device and far memory (device/far.h).
  *
- * One struct for every layer: the store fills in what it sends, the engine adds what a pipeline
- * sends, and the trainer, the planner and the commands subtract, add up and print it.
+ * One struct for every layer: the store fills in what it sends and moves, the engine adds what a
+ * pipeline sends, and the trainer, the planner and the commands subtract, add up and print it.
  */
 #ifndef COMM_TRAFFIC_H
 #define COMM_TRAFFIC_H
+#include <stdbool.h>
 #include <stdint.h>
 
 enum traffic_purpose {
@@ -19,6 +21,16 @@ enum traffic_purpose {
 };
 const char *traffic_word(enum traffic_purpose purpose); /* "gather" */
 
+/* Ways of bytes of offloaded state. From disk to a GPU, a byte goes both ways. */
+enum traffic_way {
+    TRAFFIC_LINK_IN,  /* from host memory to the GPU */
+    TRAFFIC_LINK_OUT, /* from the GPU to host memory */
+    TRAFFIC_DISK_READ,
+    TRAFFIC_DISK_WRITTEN,
+    TRAFFIC_WAY_COUNT
+};
+const char *traffic_way_word(enum traffic_way way); /* "link_in" */
+
 struct traffic {
     int64_t sent[TRAFFIC_PURPOSE_COUNT];  /* bytes */
     int64_t calls[TRAFFIC_PURPOSE_COUNT]; /* collectives, sends and receives that are complete */
@@ -28,7 +40,10 @@ struct traffic {
     double tensor_in_flight, tensor_waited; /* the part of both within the TP group */
     double stalled; /* seconds of waited for messages of a pipeline neighbour: the bubble, without
                        the time before the first pass and after the last */
+    int64_t moved[TRAFFIC_WAY_COUNT]; /* bytes */
 };
+
+bool traffic_has_moved(const struct traffic *traffic); /* any bytes of offloaded state */
 
 /* sum += sign * more, field by field; `sign` is 1 or -1. */
 void traffic_add(struct traffic *sum, const struct traffic *more, int sign);

@@ -13,11 +13,14 @@ struct far {
     size_t bytes;  /* a multiple of FAR_ALIGN */
     char *address; /* FAR_HOST */
     struct unnamed_file file;
-    char *folder;             /* FAR_DISK */
-    char hint[32];            /* the option that names it, for messages; or "" */
-    pthread_mutex_t put_lock; /* two threads may put parts of one block */
+    char *folder;                  /* FAR_DISK */
+    char hint[32];                 /* the option that names it, for messages; or "" */
+    pthread_mutex_t put_lock;      /* two threads may put parts of one block */
+    _Atomic int64_t read, written; /* bytes that streams were asked to copy */
     char name[];
 };
+
+const char *const far_words[] = {"none", "host", "disk", NULL};
 
 /* --- creating ------------------------------------------------------------------------------- */
 
@@ -157,12 +160,12 @@ static void check_range(const struct far *far, size_t at, size_t bytes)
 }
 
 /* Whether a copy of a stream is still to be done; a dry device has done it. */
-static bool is_to_do(struct stream *stream, const struct far *far, bool write, size_t at,
-                     size_t bytes)
+static bool is_to_do(struct stream *stream, struct far *far, bool write, size_t at, size_t bytes)
 {
     CHECK(stream->device == far->device);
     CHECK(far->kind == FAR_HOST || (at | bytes) % FAR_ALIGN == 0);
     check_range(far, at, bytes);
+    *(write ? &far->written : &far->read) += (int64_t)bytes;
     if (far->device->backend->dry)
         dry_copy_far(stream, far->kind, write, bytes);
     return !far->device->backend->dry && bytes > 0;
@@ -186,6 +189,20 @@ void far_write(struct stream *stream, struct far *far, size_t at, const void *sr
         device_copy(stream, far->address + at, src, bytes);
     else
         enqueue_move(stream, far, true, at, (char *)src, bytes);
+}
+
+struct far_counts far_counted(const struct far *far)
+{
+    struct far_counts counts = {0};
+    if (far && device_memory(far->device) == MEM_GPU) {
+        counts.link_in = far->read;
+        counts.link_out = far->written;
+    }
+    if (far && far->kind == FAR_DISK) {
+        counts.disk_read = far->read;
+        counts.disk_written = far->written;
+    }
+    return counts;
 }
 
 enum status far_get(struct far *far, size_t at, void *out, size_t bytes)

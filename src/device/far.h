@@ -13,6 +13,7 @@
 #include "device/device.h"
 
 enum far_kind { FAR_NONE, FAR_HOST, FAR_DISK };
+extern const char *const far_words[]; /* "none", "host", "disk"; NULL ends the list */
 enum {
     FAR_ALIGN = 4096
 }; /* FAR_DISK: offsets and lengths of far_read and far_write are multiples */
@@ -50,6 +51,14 @@ void far_write(struct stream *stream, struct far *far, size_t at, const void *sr
  * devices. */
 enum status far_get(struct far *far, size_t at, void *out, size_t bytes);
 enum status far_put(struct far *far, size_t at, const void *values, size_t bytes);
+
+/* What streams have been asked to copy so far: bytes over the link between host and GPU, and bytes
+ * of the file. On a GPU a file's bytes count as both. Any thread may ask. */
+struct far_counts {
+    int64_t link_in, link_out; /* to the GPU, and from it */
+    int64_t disk_read, disk_written;
+};
+struct far_counts far_counted(const struct far *far); /* NULL: nothing */
 
 /* FAR_HOST: where its bytes are; otherwise NULL. */
 char *far_address(const struct far *far);

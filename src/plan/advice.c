@@ -1,5 +1,5 @@
 /* advice -- finds the smallest change of a request that fits, in the order of what it costs:
- * traffic, then time, then money.
+ * traffic, then time, then money. Offload takes time: it is tried when nothing else fits.
  *
  * Prefetching gathers (zero.prefetch) hides traffic and needs slots: at every point of the search
  * it is also tried without. Ranks are added only while each has a micro-batch. Where a single rank
@@ -13,6 +13,7 @@ enum { MOST_RANKS = 4096 };
 static struct plan_advice advice_of(const struct plan_request *request)
 {
     return (struct plan_advice){.found = true,
+                                .offload = request->zero.offload,
                                 .stage = request->zero.stage,
                                 .recompute = request->engine.recompute,
                                 .prefetch = request->zero.prefetch,
@@ -21,18 +22,37 @@ static struct plan_advice advice_of(const struct plan_request *request)
                                 .ranks = request->ranks};
 }
 
-/* Try the request as it is, then without prefetch. If that fits, the request is changed. */
-static enum status fits(struct env *env, struct plan_request *request, size_t memory, bool *yes)
+/* What fits, and how it is tried. */
+struct advising {
+    struct env *env;
+    const struct plan_room *room;
+    bool offload; /* state may leave the device */
+};
+
+static enum status try(const struct advising *a, struct plan_request *request, bool *yes)
 {
     struct plan_request other = *request;
     struct plan_zero_stage stage;
-    TRY(plan_worst_memory(env, request, &stage));
-    *yes = plan_fits(&stage, memory);
+    if (a->offload) {
+        TRY(plan_offload(a->env, a->room, &other, &stage, yes));
+    } else {
+        TRY(plan_worst_memory(a->env, &other, &stage));
+        *yes = plan_fits(&stage, a->room);
+    }
+    if (*yes)
+        *request = other;
+    return STATUS_OK;
+}
+
+/* Try the request as it is, then without prefetch. If that fits, the request is changed. */
+static enum status fits(const struct advising *a, struct plan_request *request, bool *yes)
+{
+    struct plan_request other = *request;
+    TRY(try(a, request, yes));
     if (*yes || request->zero.prefetch == 0 || request->ranks == 1)
         return STATUS_OK;
     other.zero.prefetch = 0;
-    TRY(plan_worst_memory(env, &other, &stage));
-    *yes = plan_fits(&stage, memory);
+    TRY(try(a, &other, yes));
     if (*yes)
         *request = other;
     return STATUS_OK;
@@ -70,32 +90,47 @@ static bool add_ranks(struct plan_request *request)
     return true;
 }
 
-static enum status search(struct env *env, struct plan_request request, size_t memory,
-                          struct plan_advice *advice)
+/* The same ranks. */
+static enum status search(const struct advising *a, struct plan_request *request, bool *yes)
 {
-    bool yes = false;
-    int64_t whole = request.engine.micro_batch;
-    TRY(fits(env, &request, memory, &yes));
-    while (!yes && request.zero.shard_group > 0) {
-        widen_group(&request);
-        TRY(fits(env, &request, memory, &yes));
+    int64_t whole = request->engine.micro_batch;
+    TRY(fits(a, request, yes));
+    while (!*yes && request->zero.shard_group > 0) {
+        widen_group(request);
+        TRY(fits(a, request, yes));
     }
-    while (!yes && request.engine.recompute < RECOMPUTE_FULL) {
-        request.engine.recompute++;
-        TRY(fits(env, &request, memory, &yes));
+    while (!*yes && request->engine.recompute < RECOMPUTE_FULL) {
+        request->engine.recompute++;
+        TRY(fits(a, request, yes));
     }
-    while (!yes && request.engine.micro_batch > 1) {
-        shrink(&request, whole);
-        TRY(fits(env, &request, memory, &yes));
+    while (!*yes && request->engine.micro_batch > 1) {
+        shrink(request, whole);
+        TRY(fits(a, request, yes));
     }
-    while (!yes && add_ranks(&request))
-        TRY(fits(env, &request, memory, &yes));
-    *advice = yes ? advice_of(&request) : (struct plan_advice){0};
+    return STATUS_OK;
+}
+
+static enum status search_all(struct advising *a, const struct plan_request *request,
+                              struct plan_advice *advice)
+{
+    struct plan_request plain = *request, offloaded = *request;
+    bool yes;
+    TRY(search(a, &plain, &yes));
+    a->offload = !yes && (a->room->host > 0 || a->room->disk > 0) && !plan_is_offloaded(request);
+    if (a->offload) {
+        TRY(search(a, &offloaded, &yes));
+        if (yes)
+            plain = offloaded;
+    }
+    while (!yes && add_ranks(&plain))
+        TRY(fits(a, &plain, &yes));
+    *advice = yes ? advice_of(&plain) : (struct plan_advice){0};
     return STATUS_OK;
 }
 
 enum status plan_advise(struct env *env, const struct plan_request *request,
-                        const struct plan *plan, size_t memory, struct plan_advice *advice)
+                        const struct plan *plan, const struct plan_room *room,
+                        struct plan_advice *advice)
 {
     struct plan_request other = *request;
     bool cuts = request->ranks > plan_spread_over(request);
@@ -103,11 +138,11 @@ enum status plan_advise(struct env *env, const struct plan_request *request,
         const struct plan_zero_stage *stage = &plan->stages[other.zero.stage];
         if (!cuts && other.zero.stage != request->zero.stage)
             continue;
-        if (!stage->possible || !plan_fits(stage, memory))
+        if (!stage->possible || !plan_fits(stage, room))
             continue;
         *advice = advice_of(&other);
         return STATUS_OK;
     }
     other.zero.stage = cuts ? PLAN_ZERO_STAGES - 1 : request->zero.stage;
-    return search(env, other, memory, advice);
+    return search_all(&(struct advising){.env = env, .room = room}, &other, advice);
 }

@@ -118,6 +118,7 @@ static void merge_missing(const struct machine_profile *old, struct machine_prof
         all->ops = old->ops;
         all->copy_bytes_per_second = old->copy_bytes_per_second;
         all->ops_ranks = old->ops_ranks;
+        all->offload = old->offload;
         all->has_ops = true;
     }
     if (!all->has_comm && old->has_comm) {

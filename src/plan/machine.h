@@ -15,6 +15,14 @@ struct machine_ranks {
     int ranks, threads;
 };
 
+/* Bytes per second of what offload uses; 0: unknown, and no time is predicted. */
+struct machine_offload {
+    double link;                  /* between host and GPU, each way; 0 on the CPU */
+    double disk_read, disk_write; /* of a rank's file */
+    double host_update;           /* read and written by a rank's cores when they update state in
+                                     host memory; 0 on the CPU, where that is an op like others */
+};
+
 struct machine_profile {
     char name[64];
     bool gpu;            /* ranks compute on GPUs */
@@ -24,6 +32,7 @@ struct machine_profile {
     double
         copy_bytes_per_second; /* device_copy, device_zero, device_accumulate: read and written */
     bool has_ops, has_comm;    /* which halves are present */
+    struct machine_offload offload; /* measured with the ops; files of earlier versions lack it */
     struct machine_ranks ops_ranks, comm_ranks;
 };
 

@@ -10,7 +10,7 @@
 static const char FORMAT_WORD[] = "sifr machine";
 enum { VERSION = 1 };
 
-struct figure {
+struct figure { /* the last of a table has no key */
     const char *key;
     size_t offset; /* of a double */
     bool positive; /* a rate: must not be 0 */
@@ -20,24 +20,34 @@ static const struct figure rate_figures[] = {
     {"call", offsetof(struct ops_rate, call), false},
     {"flops_per_second", offsetof(struct ops_rate, flops_per_second), true},
     {"bytes_per_second", offsetof(struct ops_rate, bytes_per_second), true},
+    {0},
 };
 static const struct figure wire_figures[] = {
     {"latency", offsetof(struct comm_wire, latency), false},
     {"message", offsetof(struct comm_wire, message), false},
     {"bytes_per_second", offsetof(struct comm_wire, bytes_per_second), true},
+    {0},
 };
 static const struct figure comm_figures[] = {
     {"exchange", offsetof(struct comm_prices, exchange), false},
     {"theft", offsetof(struct comm_prices, theft), false},
     {"sum_bytes_per_second", offsetof(struct comm_prices, sum_bytes_per_second), true},
+    {0},
 };
-enum { FIGURES = 3 }; /* in each table */
+static const struct figure offload_figures[] = {
+    {"link_bytes_per_second", offsetof(struct machine_offload, link), false},
+    {"disk_read_bytes_per_second", offsetof(struct machine_offload, disk_read), false},
+    {"disk_write_bytes_per_second", offsetof(struct machine_offload, disk_write), false},
+    {"host_update_bytes_per_second", offsetof(struct machine_offload, host_update), false},
+    {0},
+};
+enum { MOST_FIGURES = 4 }; /* of a table */
 
 /* --- printing ------------------------------------------------------------------------------- */
 
 static void print_figures(struct text *text, const struct figure *figures, const void *from)
 {
-    for (int i = 0; i < FIGURES; i++) {
+    for (int i = 0; figures[i].key; i++) {
         text_printf(text, "%s\"%s\": ", i ? ", " : "", figures[i].key);
         text_json_real(text, *(const double *)((const char *)from + figures[i].offset));
     }
@@ -92,7 +102,8 @@ static void print_ops(const struct machine_profile *profile, struct text *text)
         text_add(text, i ? ",\n      " : "\n      ");
         machine_call_print(&ops->measured[i], text);
     }
-    text_add(text, "]}");
+    text_add(text, "]},\n  ");
+    print_object(text, "offload", offload_figures, &profile->offload);
 }
 
 static void print_comm(const struct machine_profile *profile, struct text *text)
@@ -189,7 +200,7 @@ static enum status read_ranks(const struct machine_reader *r, const json_t *obje
 static enum status read_figures(const struct machine_reader *r, const char *name,
                                 const json_t *object, const struct figure *figures, void *out)
 {
-    for (int i = 0; i < FIGURES; i++)
+    for (int i = 0; figures[i].key; i++)
         TRY(read_figure(r, name, object, figures[i].key, figures[i].positive,
                         (double *)((char *)out + figures[i].offset)));
     return STATUS_OK;
@@ -198,7 +209,9 @@ static enum status read_figures(const struct machine_reader *r, const char *name
 static enum status read_object(const struct machine_reader *r, const char *name, json_t *object,
                                const struct figure *figures, void *out)
 {
-    const char *known[FIGURES + 1] = {figures[0].key, figures[1].key, figures[2].key, NULL};
+    const char *known[MOST_FIGURES + 1] = {NULL};
+    for (int i = 0; figures[i].key; i++)
+        known[i] = figures[i].key;
     TRY(check_keys(r, name, object, known));
     return read_figures(r, name, object, figures, out);
 }
@@ -292,8 +305,8 @@ static enum status read_name(const struct machine_reader *r, const json_t *root,
 static enum status read_all(const struct machine_reader *r, json_t *root,
                             struct machine_profile *profile)
 {
-    static const char *const known[] = {"format",       "version", "name", "gpu", "card",
-                                        "memory_bytes", "ops",     "comm", NULL};
+    static const char *const known[] = {"format",       "version", "name",    "gpu",  "card",
+                                        "memory_bytes", "ops",     "offload", "comm", NULL};
     const char *format = json_string_value(json_object_get(root, "format"));
     int64_t version, memory;
     if (!format || strcmp(format, FORMAT_WORD) != 0)
@@ -317,6 +330,9 @@ static enum status read_all(const struct machine_reader *r, json_t *root,
     profile->memory_bytes = (size_t)memory;
     if (json_object_get(root, "ops"))
         TRY(read_ops(r, json_object_get(root, "ops"), profile));
+    if (json_object_get(root, "offload"))
+        TRY(read_object(r, "offload", json_object_get(root, "offload"), offload_figures,
+                        &profile->offload));
     if (json_object_get(root, "comm"))
         TRY(read_comm(r, json_object_get(root, "comm"), profile));
     if (!profile->has_ops && !profile->has_comm)

@@ -3,10 +3,11 @@
  *     {"format": "sifr machine", "version": 1, "name": "...", "gpu": false, "memory_bytes": 0,
  *      "ops": {"ranks": 2, "threads": 1, "rates": {"product": {...}, ...},
  *              "copy_bytes_per_second": 1e10, "measured": [...]},
+ *      "offload": {"link_bytes_per_second": 5e10, ...},
  *      "comm": {"ranks": 2, "threads": 1, "inside": {...}, "between": {...}, "node": 0, ...}}
  *
- * Either half may be missing, and so may ranks and threads, which the first files do not have. A
- * measured call has the fields of its struct ops_case that are not 0. A file is untrusted input:
+ * Either half may be missing, and so may offload, ranks and threads, which older files do not have.
+ * A measured call has the fields of its struct ops_case that are not 0. A file is untrusted input:
  * missing, duplicate and invalid values are refused.
  */
 #ifndef PLAN_MACHINE_FILE_H
@@ -47,12 +48,14 @@ void machine_call_print(const struct ops_measured *call, struct text *text);
 struct machine_preset {
     const char *name, *words;
     double memory_bytes;
-    const char *gpu;     /* the GPU's name in device/gpu_facts.c, for the peak rate */
-    double memory_rate;  /* the vendor's figure for GPU memory, bytes/s */
-    double link_rate;    /* achieved between two GPUs of a node, bytes/s each way */
-    double network_rate; /* achieved between a GPU and other nodes, bytes/s each way */
-    int node;            /* GPUs per node */
-    bool hopper;         /* attention's backward pass uses sifr's own kernels, otherwise cuDNN's */
+    const char *gpu;       /* the GPU's name in device/gpu_facts.c, for the peak rate */
+    double memory_rate;    /* the vendor's figure for GPU memory, bytes/s */
+    double link_rate;      /* achieved between two GPUs of a node, bytes/s each way */
+    double network_rate;   /* achieved between a GPU and other nodes, bytes/s each way */
+    double host_link_rate; /* achieved between host and GPU, bytes/s each way */
+    double disk_read_rate, disk_write_rate, host_rate; /* a GPU's part of disk and host memory */
+    int node;                                          /* GPUs per node */
+    bool hopper; /* attention's backward pass uses sifr's own kernels, otherwise cuDNN's */
 };
 extern const struct machine_preset machine_presets[];
 extern const int machine_preset_count;

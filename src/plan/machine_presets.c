@@ -6,6 +6,12 @@
  * and products with GELU depend on the shape, so they are listed as measured calls: the time of a
  * kind in a step, divided by its number of calls. Other GPUs are assumed to reach the same shares
  * of their vendors' figures, except in attention's backward pass: without Hopper it is cuDNN's.
+ *
+ * The rates of offload are not from these steps. They are estimates: the link is PCI Express, 5.0
+ * of 16 lanes (4.0 with the A100), of which copies of pinned memory reach about 0.8. Disk and host
+ * memory of the H200 are those of a machine with one GPU; of the others, a GPU's part of a node of
+ * eight: one NVMe drive (A100: half of one), and an eighth of 0.8 of the memory rate of two
+ * processors. `sifr bench ops --save` measures a machine's own.
  */
 #include "plan/machine_file.h"
 #include <stdio.h>
@@ -15,13 +21,13 @@
 
 const struct machine_preset machine_presets[] = {
     {"h200", "8 H200 SXM of 141 GB, NVLink 4, a 400 Gb/s NIC a GPU", 139.8 * GIB, "H200", 4.8e12,
-     370e9, 45e9, 8, true},
+     370e9, 45e9, 50e9, 3.3e9, 1.8e9, 125e9, 8, true},
     {"h100", "8 H100 SXM of 80 GB, NVLink 4, a 400 Gb/s NIC a GPU", 79.1 * GIB, "H100", 3.35e12,
-     370e9, 45e9, 8, true},
+     370e9, 45e9, 50e9, 6.5e9, 3.5e9, 60e9, 8, true},
     {"a100-80g", "8 A100 SXM of 80 GB, NVLink 3, a 200 Gb/s NIC a GPU", 79.1 * GIB, "A100", 2.04e12,
-     240e9, 22e9, 8, false},
+     240e9, 22e9, 24e9, 3.2e9, 1.8e9, 40e9, 8, false},
     {"a100-40g", "8 A100 SXM of 40 GB, NVLink 3, a 200 Gb/s NIC a GPU", 39.4 * GIB, "A100", 1.56e12,
-     240e9, 22e9, 8, false},
+     240e9, 22e9, 24e9, 3.2e9, 1.8e9, 40e9, 8, false},
 };
 const int machine_preset_count = sizeof machine_presets / sizeof machine_presets[0];
 
@@ -126,6 +132,10 @@ enum status machine_preset_profile(struct env *env, const struct machine_preset 
         .copy_bytes_per_second = copy_share * preset->memory_rate,
         .has_ops = true,
         .has_comm = true,
+        .offload = {.link = preset->host_link_rate,
+                    .disk_read = preset->disk_read_rate,
+                    .disk_write = preset->disk_write_rate,
+                    .host_update = preset->host_rate},
     };
     set_f32_times(preset, profile->ops.f32_times);
     ops_prices_sort(&profile->ops);

@@ -16,20 +16,31 @@
 
 /* --- one rank ------------------------------------------------------------------------------- */
 
-/* Measure what one step sends; creation has sent something already. */
-static enum status run_step(const struct plan_parts *p, int loop_votes, struct plan_rank *result)
+static enum status run_step(const struct plan_parts *p, int number, int loop_votes)
 {
     struct engine_result step;
-    struct traffic before = engine_traffic(p->engine);
     int64_t sum;
-    TRY(engine_step(p->engine, 1, 0.0, &step));
+    TRY(engine_step(p->engine, number, 0.0, &step));
     for (int i = 0; i < loop_votes; i++)
         TRY(engine_vote(p->engine, 0, &sum));
+    return zero_settle(p->zero);
+}
+
+/* Measure what a step sends and moves: the second one, because the first also fills the slots of
+ * offloaded state. */
+static enum status measure_step(const struct plan_parts *p, int loop_votes,
+                                struct plan_rank *result)
+{
+    TRY(run_step(p, 1, loop_votes));
+    struct traffic before = engine_traffic(p->engine);
+    TRY(run_step(p, 2, loop_votes));
     struct traffic after = engine_traffic(p->engine);
     for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++) {
         result->sent[purpose] = after.sent[purpose] - before.sent[purpose];
         result->calls[purpose] = after.calls[purpose] - before.calls[purpose];
     }
+    for (int way = 0; way < TRAFFIC_WAY_COUNT; way++)
+        result->moved[way] = after.moved[way] - before.moved[way];
     return STATUS_OK;
 }
 
@@ -38,6 +49,12 @@ static void read_account(const struct mem *mem, bool gpu, struct plan_rank *resu
     struct mem_sums sums = mem_sums(mem, gpu ? MEM_GPU : MEM_HOST, false);
     memcpy(result->bytes, sums.bytes, sizeof result->bytes);
     result->total_bytes = sums.total_bytes;
+    for (int location = 0; location < MEM_LOCATION_COUNT; location++) {
+        sums = mem_sums(mem, (enum mem_location)location, false);
+        result->state_bytes[location] =
+            sums.bytes[MEM_PARAMS] + sums.bytes[MEM_GRADS] + sums.bytes[MEM_OPTIMIZER];
+    }
+    result->disk_bytes = mem_sums(mem, MEM_DISK, false).total_bytes;
     if (!gpu)
         return;
     result->host_bytes = mem_sums(mem, MEM_HOST, false).total_bytes;
@@ -99,8 +116,8 @@ static enum status look_at_rank(struct env *env, const struct plan_request *requ
     result->roster = *zero_roster(parts.zero);
     result->p = parts.spread.mesh.p;
     result->part = spread_count(&parts.spread, parts.zero);
-    if (look->traffic && request->ranks > 1)
-        TRY_OR(undo, run_step(&parts, request->loop_votes, result));
+    if (look->traffic && (request->ranks > 1 || plan_is_offloaded(request)))
+        TRY_OR(undo, measure_step(&parts, request->loop_votes, result));
     read_account(own.mem, request->gpu, result);
     if (look->visit)
         mem_visit(own.mem, look->visit, look->user);
@@ -216,7 +233,10 @@ enum status plan_optimizers(struct env *env, const struct plan_request *request,
 
 size_t plan_state_bytes(const struct plan_rank *rank)
 {
-    return rank->bytes[MEM_PARAMS] + rank->bytes[MEM_GRADS] + rank->bytes[MEM_OPTIMIZER];
+    size_t bytes = 0;
+    for (int location = 0; location < MEM_LOCATION_COUNT; location++)
+        bytes += rank->state_bytes[location];
+    return bytes;
 }
 
 size_t plan_needed_bytes(const struct plan_rank *rank)
@@ -224,10 +244,25 @@ size_t plan_needed_bytes(const struct plan_rank *rank)
     return rank->total_bytes + rank->runtime_bytes;
 }
 
-bool plan_fits(const struct plan_zero_stage *stage, size_t memory)
+static size_t larger(size_t a, size_t b)
 {
-    return memory == 0 || (plan_needed_bytes(&stage->worker) <= memory &&
-                           plan_needed_bytes(&stage->server) <= memory);
+    return a > b ? a : b;
+}
+
+struct plan_room plan_needs(const struct plan_zero_stage *stage)
+{
+    const struct plan_rank *a = &stage->worker, *b = &stage->server;
+    return (struct plan_room){.memory = larger(plan_needed_bytes(a), plan_needed_bytes(b)),
+                              .host = larger(a->host_bytes, b->host_bytes),
+                              .disk = larger(a->disk_bytes, b->disk_bytes)};
+}
+
+bool plan_fits(const struct plan_zero_stage *stage, const struct plan_room *room)
+{
+    struct plan_room needs = plan_needs(stage);
+    return (room->memory == 0 || needs.memory <= room->memory) &&
+           (room->host == 0 || needs.host <= room->host) &&
+           (room->disk == 0 || needs.disk <= room->disk);
 }
 
 int plan_pp_stages(const struct plan_request *request)
@@ -256,8 +291,12 @@ static struct plan_crew crew_of(const struct plan_request *request, int p, bool 
 
 static void keep_worse(struct plan_rank *worst, const struct plan_rank *other)
 {
+    size_t host = larger(worst->host_bytes, other->host_bytes);
+    size_t disk = larger(worst->disk_bytes, other->disk_bytes);
     if (other->total_bytes > worst->total_bytes)
         *worst = *other;
+    worst->host_bytes = host;
+    worst->disk_bytes = disk;
 }
 
 /* *worst = the rank of the crew that needs the most memory, with the part and the traffic of the
@@ -279,6 +318,7 @@ static enum status worst_of(struct env *env, const struct plan_request *request,
     }
     memcpy(worst->sent, sender.sent, sizeof sender.sent);
     memcpy(worst->calls, sender.calls, sizeof sender.calls);
+    memcpy(worst->moved, sender.moved, sizeof sender.moved);
     worst->part = sender.part;
     return STATUS_OK;
 }

@@ -45,9 +45,12 @@ struct plan_rank {
     size_t bytes[MEM_CATEGORY_COUNT], total_bytes; /* where the rank computes */
     size_t host_bytes;                             /* on the host, if the rank computes on a GPU;
                                                       otherwise 0 */
+    size_t disk_bytes;                             /* of files that stand for memory */
+    size_t state_bytes[MEM_LOCATION_COUNT];        /* params, gradients, optimizer state */
     size_t runtime_bytes; /* of a GPU: formula_gpu_runtime; 0 on a CPU, where it is small */
     int64_t sent[TRAFFIC_PURPOSE_COUNT];  /* bytes per step, to other ranks */
     int64_t calls[TRAFFIC_PURPOSE_COUNT]; /* that it takes part in, per step */
+    int64_t moved[TRAFFIC_WAY_COUNT];     /* bytes of offloaded state per step */
 };
 
 /* Build one rank of the request and run a step. */
@@ -60,8 +63,9 @@ enum status plan_rank_memory(struct env *env, const struct plan_request *request
 
 struct plan_zero_stage {
     bool possible;           /* ZeRO stage 0 has no servers and no shard groups */
-    struct plan_rank worker; /* the worker that needs the most memory, with the traffic of the first
-                                worker of its PP stage: the most, except for control (see
+    struct plan_rank worker; /* the worker that needs the most memory where it computes, with the
+                                most bytes of any worker on the host and on disk, and the traffic of
+                                the first worker of its PP stage: the most, except for control (see
                                 zero_norm.c) and muon (zero_muon.c) */
     struct plan_rank server; /* the same for servers; all zero without servers */
 };
@@ -119,11 +123,34 @@ void plan_pipe_free(struct env *env, struct plan_pipe *pipe);
 enum status plan_pipe_draw(struct env *env, const struct plan_request *request, int64_t rounds,
                            struct text *text);
 
-size_t plan_state_bytes(const struct plan_rank *rank); /* params, gradients, optimizer state */
+/* Params, gradients and optimizer state, wherever they are. */
+size_t plan_state_bytes(const struct plan_rank *rank);
 /* All bytes that must fit where the rank computes. */
 size_t plan_needed_bytes(const struct plan_rank *rank);
-/* Whether every rank fits in `memory` bytes. 0 = unknown: yes. */
-bool plan_fits(const struct plan_zero_stage *stage, size_t memory);
+
+/* Bytes of a rank by location: what it needs, or what it has. */
+struct plan_room {
+    size_t memory; /* where it computes */
+    size_t host;   /* 0 if it computes there */
+    size_t disk;
+};
+/* The most that any rank needs, in each location. */
+struct plan_room plan_needs(const struct plan_zero_stage *stage);
+/* Whether that is there. 0 = unknown: yes. */
+bool plan_fits(const struct plan_zero_stage *stage, const struct plan_room *room);
+
+/* --- offload: plan_offload.c ---------------------------------------------------------------- */
+/* Move as little state as possible away from the device (offload.*), so that every rank fits. Tried
+ * in this order: nothing; optimizer state on the host; gradients, too; optimizer state on disk;
+ * both. Of the optimizer state, the smallest share is moved that is enough, in steps of 1/32. A
+ * location of which `room` has 0 bytes is not used. If nothing fits, *fits is false, and *request
+ * and *stage are those of the last attempt. */
+enum status plan_offload(struct env *env, const struct plan_room *room,
+                         struct plan_request *request, struct plan_zero_stage *stage, bool *fits);
+/* The placement at the end of that list: what needs the least memory. */
+struct zero_offload plan_offload_most(const struct plan_request *request,
+                                      const struct plan_room *room);
+bool plan_is_offloaded(const struct plan_request *request);
 
 /* Build the model of the request on a dry device and pass its graph to `look`. */
 typedef enum status plan_look_fn(void *user, struct env *env, const struct unit_graph *graph);
@@ -150,16 +177,19 @@ enum status plan_model(struct env *env, const struct plan_request *request, int6
 /* --- what would fit ------------------------------------------------------------------------- */
 struct plan_advice {
     bool found;
+    struct zero_offload offload;
     int stage, recompute;
     int prefetch, shard_group;
     int64_t micro_batch;
     int ranks; /* each has at least one micro-batch */
 };
-/* The smallest change with which every rank fits in `memory` bytes: a lower ZeRO stage that fits, a
- * higher one, then larger shard groups, recomputation, smaller micro-batches, more ranks of the
- * same memory, each on top of the previous change. At any point prefetch is turned off if that is
- * enough. */
+/* The smallest change with which every rank fits in the room: a lower ZeRO stage that fits, a
+ * higher one, then larger shard groups, recomputation, smaller micro-batches, each on top of the
+ * previous change. At any point prefetch is turned off if that is enough. Then the same again with
+ * offload (plan_offload), if the room has a host or a disk and the request offloads nothing itself;
+ * then more ranks of the same memory. */
 enum status plan_advise(struct env *env, const struct plan_request *request,
-                        const struct plan *plan, size_t memory, struct plan_advice *advice);
+                        const struct plan *plan, const struct plan_room *room,
+                        struct plan_advice *advice);
 
 #endif

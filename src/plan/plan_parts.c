@@ -44,7 +44,11 @@ enum status plan_device_create(struct env *env, const struct plan_request *reque
     device_keep_time(*device,
                      &(struct device_pace){.call = call,
                                            .copy_bytes_per_second = m->copy_bytes_per_second,
-                                           .theft = m->comm.theft});
+                                           .theft = m->comm.theft,
+                                           .link_bytes_per_second = m->offload.link,
+                                           .disk_read_bytes_per_second = m->offload.disk_read,
+                                           .disk_write_bytes_per_second = m->offload.disk_write,
+                                           .host_update_bytes_per_second = m->offload.host_update});
     return STATUS_OK;
 }
 

@@ -106,7 +106,7 @@ static int64_t total_sent(const int64_t *sent)
     return sum;
 }
 
-/* Keep the rank that computes most and the one that sends most. */
+/* Keep the rank that computes most, the one that sends most, and the most that any moves. */
 static void take_most(const struct plan_account *rank, struct plan_time *time)
 {
     if (rank->spent >= time->compute) {
@@ -116,6 +116,9 @@ static void take_most(const struct plan_account *rank, struct plan_time *time)
     }
     if (total_sent(rank->traffic.sent) >= total_sent(time->sent))
         memcpy(time->sent, rank->traffic.sent, sizeof time->sent);
+    for (int way = 0; way < TRAFFIC_WAY_COUNT; way++)
+        if (rank->traffic.moved[way] > time->moved[way])
+            time->moved[way] = rank->traffic.moved[way];
 }
 
 static enum status simulate(struct env *env, const struct plan_request *request,

@@ -20,6 +20,7 @@ struct plan_time {
                       store defers counts as part of the passes */
     double bubble; /* idle / busy seconds of the pipeline: 0 without one */
     int64_t sent[TRAFFIC_PURPOSE_COUNT]; /* bytes of the rank that sends most */
+    int64_t moved[TRAFFIC_WAY_COUNT];    /* the most that a rank moves of offloaded state */
 };
 
 double

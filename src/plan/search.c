@@ -4,8 +4,10 @@
  *     simulated    1.09  1.04  (big)  1.12            stop: 1.31 exceeds the last one wanted
  *
  * Memory is checked only when a layout is fast enough to be kept: first the ranks of the first and
- * the last PP stage, which usually need the most, then all of them. Layouts that a run would refuse
- * are left out; the refusals go to a log of their own, which is reported when nothing else is left.
+ * the last PP stage, which usually need the most, then all of them. If state may leave the device,
+ * it is checked before the simulation, because time depends on what leaves. Layouts that a run
+ * would refuse are left out; the refusals go to a log of their own, which is reported when nothing
+ * else is left.
  */
 #include "plan/search_impl.h"
 
@@ -20,7 +22,7 @@ static const double same_time = 1e-6;
 struct best { /* the best layout of a mesh, or one layout if the mesh is fixed */
     struct search_point point;
     struct plan_time time;
-    size_t needed_bytes;
+    struct plan_room needs;
 };
 
 struct search {
@@ -111,32 +113,48 @@ static enum status needed_at_ends(struct search *s, const struct plan_request *r
     return STATUS_OK;
 }
 
-static enum status needed_by_worst(struct search *s, const struct plan_request *request,
-                                   size_t *needed)
+/* Count a layout that does not fit, or is refused. */
+static void count_out(struct search *s, bool refused, bool fits)
 {
-    struct plan_zero_stage stage;
-    TRY(plan_worst_memory(&s->quiet, request, &stage));
-    size_t worker = plan_needed_bytes(&stage.worker), server = plan_needed_bytes(&stage.server);
-    *needed = worker > server ? worker : server;
-    return STATUS_OK;
+    s->out->refused += refused;
+    s->out->too_large += !refused && !fits;
 }
 
-static bool is_too_large(const struct search *s, size_t needed)
-{
-    return s->space->memory > 0 && needed > s->space->memory;
-}
-
-/* Whether the layout fits; if so, new->needed_bytes is set. */
+/* Whether the layout fits; if so, new->needs is set. */
 static enum status check_memory(struct search *s, const struct plan_request *request,
                                 struct best *new, bool *fits)
 {
+    struct plan_room room = search_room(s->space);
+    struct plan_zero_stage stage = {0};
+    size_t needed;
     bool refused;
-    TRY(judge(s, needed_at_ends(s, request, &new->needed_bytes), &refused));
-    if (!refused && !is_too_large(s, new->needed_bytes))
-        TRY(judge(s, needed_by_worst(s, request, &new->needed_bytes), &refused));
-    *fits = !refused && !is_too_large(s, new->needed_bytes);
-    s->out->refused += refused;
-    s->out->too_large += !refused && !*fits;
+    *fits = false;
+    TRY(judge(s, needed_at_ends(s, request, &needed), &refused));
+    if (!refused && (room.memory == 0 || needed <= room.memory)) {
+        TRY(judge(s, plan_worst_memory(&s->quiet, request, &stage), &refused));
+        *fits = !refused && plan_fits(&stage, &room);
+    }
+    new->needs = plan_needs(&stage);
+    count_out(s, refused, *fits);
+    return STATUS_OK;
+}
+
+/* Raise the bound of a point, and find out what must leave the device, if that is open. */
+static enum status refine(struct search *s, struct search_point *point, bool *fits)
+{
+    *fits = true;
+    TRY(search_points_refine(&s->quiet, s->space, &s->points, point));
+    if (!search_may_offload(s->space))
+        return STATUS_OK;
+    struct plan_room room = search_room(s->space);
+    struct plan_request request = search_request(s->space, point);
+    struct plan_zero_stage stage;
+    bool refused;
+    log_error_clear(s->quiet.log);
+    TRY(judge(s, plan_offload(&s->quiet, &room, &request, &stage, fits), &refused));
+    *fits = *fits && !refused;
+    count_out(s, refused, *fits);
+    search_place(point, &request.zero.offload);
     return STATUS_OK;
 }
 
@@ -193,16 +211,15 @@ static enum status simulate_points(struct search *s)
         sink(heap, count, i);
     while (count > 0) {
         bool useless = !s->space->exhaustive && heap[0].bound > limit_of(s, &heap[0]);
-        if (!useless && !heap[0].refined) {
-            TRY(search_points_refine(&s->quiet, s->space, &s->points, &heap[0]));
-            sink(heap, count, 0);
-            continue;
-        }
+        bool fits = true, simulated = !useless && heap[0].refined;
         struct search_point point = heap[0];
-        heap[0] = heap[--count];
+        if (!useless && !simulated)
+            TRY(refine(s, &heap[0], &fits));
+        if (useless || simulated || !fits)
+            heap[0] = heap[--count];
         sink(heap, count, 0);
         s->out->bounded += useless;
-        if (!useless)
+        if (simulated)
             TRY(simulate_point(s, &point));
     }
     return STATUS_OK;
@@ -215,7 +232,18 @@ static struct search_layout layout_of(const struct search_space *space, const st
                                   .rounds = search_rounds(space, &best->point),
                                   .time = best->time,
                                   .bound = best->point.bound,
-                                  .needed_bytes = best->needed_bytes};
+                                  .needed_bytes = best->needs.memory,
+                                  .host_bytes = best->needs.host,
+                                  .disk_bytes = best->needs.disk};
+}
+
+static enum status time_other(struct search *s, const struct plan_request *request, double *seconds)
+{
+    struct plan_time time = {0};
+    bool refused;
+    TRY(judge(s, plan_time(&s->quiet, request, s->space->machine, &time), &refused));
+    *seconds = time.step;
+    return STATUS_OK;
 }
 
 /* How long a layout takes whose workers sum locally if gradients are sent after every micro-batch
@@ -223,30 +251,40 @@ static struct search_layout layout_of(const struct search_space *space, const st
 static enum status time_each(struct search *s, struct search_layout *layout)
 {
     struct plan_request request = layout->request;
-    struct plan_time time = {0};
-    bool refused;
     if (!request.zero.local)
         return STATUS_OK;
     request.zero.local = false;
-    TRY(judge(s, plan_time(&s->quiet, &request, s->space->machine, &time), &refused));
-    layout->each = time.step;
-    return STATUS_OK;
+    return time_other(s, &request, &layout->each);
+}
+
+/* How long a layout takes if all state stays on the device, where it does not fit. */
+static enum status time_on_device(struct search *s, struct search_layout *layout)
+{
+    struct plan_request request = layout->request;
+    if (!plan_is_offloaded(&request))
+        return STATUS_OK;
+    request.zero.offload.optimizer = request.zero.offload.grads = FAR_NONE;
+    return time_other(s, &request, &layout->device);
 }
 
 /* Among the points with the lowest memory bounds, find the one that needs the least. */
 static enum status find_nearest(struct search *s)
 {
-    struct best nearest = {.needed_bytes = SIZE_MAX};
+    struct best nearest = {.needs.memory = SIZE_MAX};
+    struct zero_offload most = search_offload(s->space);
     for (int i = 0; i < s->points.least_count; i++) {
         struct best other = {.point = s->points.least[i]};
-        struct plan_request request = search_request(s->space, &other.point);
+        struct plan_zero_stage stage = {0};
         bool refused;
+        search_place(&other.point, &most);
+        struct plan_request request = search_request(s->space, &other.point);
         log_error_clear(s->quiet.log);
-        TRY(judge(s, needed_by_worst(s, &request, &other.needed_bytes), &refused));
-        if (!refused && other.needed_bytes < nearest.needed_bytes)
+        TRY(judge(s, plan_worst_memory(&s->quiet, &request, &stage), &refused));
+        other.needs = plan_needs(&stage);
+        if (!refused && other.needs.memory < nearest.needs.memory)
             nearest = other;
     }
-    if (nearest.needed_bytes < SIZE_MAX)
+    if (nearest.needs.memory < SIZE_MAX)
         s->out->nearest = layout_of(s->space, &nearest);
     return STATUS_OK;
 }
@@ -290,7 +328,8 @@ static enum status finish(struct search *s)
     for (int i = 0; i < count; i++)
         out->layouts[i] = layout_of(s->space, &s->best[i]);
     search_say_why(out);
-    return time_each(s, &out->layouts[0]);
+    TRY(time_each(s, &out->layouts[0]));
+    return time_on_device(s, &out->layouts[0]);
 }
 
 enum status search_layouts(struct env *env, const struct search_space *space,

@@ -7,6 +7,9 @@
  * be simulated, so a search over a hundred thousand ranks takes seconds and still misses no faster
  * layout.
  *
+ * Where a layout does not fit, as little of its state as possible goes to the host or the disk
+ * (plan_offload), if the space has room there.
+ *
  * Each mesh (tp, pp) is listed once, with the fastest of its layouts that fits: the next lines then
  * show other ways to use the cluster rather than variations of one. If tp and pp are both fixed,
  * every layout is listed.
@@ -18,7 +21,7 @@
 /* What is taken from the request and not varied. */
 struct search_fixed {
     bool tp, pp, sequence, regather, stage, micro_batch, recompute, schedule, chunks, shard_group,
-        accumulate;
+        accumulate, offload;
 };
 
 struct search_space {
@@ -27,8 +30,9 @@ struct search_space {
     int64_t global_batch;               /* sequences per step, the same in every layout */
     int64_t batch_divisor; /* micro-batches divide it, too: there are smaller steps; 0 = none */
     const struct machine_profile *machine;
-    int node;      /* ranks per node; a TP group never spans nodes */
-    size_t memory; /* per rank; 0: no limit */
+    int node;          /* ranks per node; a TP group never spans nodes */
+    size_t memory;     /* per rank; 0: no limit */
+    size_t host, disk; /* per rank, for state that leaves the device; 0: none does */
     struct search_fixed fixed;
     int most;        /* number of layouts wanted */
     bool exhaustive; /* simulate every layout that fits: for tests of the bound */
@@ -41,11 +45,14 @@ struct search_layout {
     int dp;
     int64_t rounds; /* micro-batches per copy of the model and step */
     struct plan_time time;
-    double bound;        /* its lower bound in seconds */
-    size_t needed_bytes; /* of the rank that needs the most */
-    double each;         /* of the first, if its workers sum locally: seconds of the same layout if
+    double bound;                  /* its lower bound in seconds */
+    size_t needed_bytes;           /* of the rank that needs the most */
+    size_t host_bytes, disk_bytes; /* the same in other locations */
+    double each;   /* of the first, if its workers sum locally: seconds of the same layout if
                             they did not; 0: not known */
-    char why[200];       /* of the first: its advantage over the next; of others: what they lose */
+    double device; /* of the first, if state has left the device: seconds of the same layout
+                            if it had not; 0: not known */
+    char why[200]; /* of the first: its advantage over the next; of others: what they lose */
 };
 
 struct search_result {

@@ -7,8 +7,9 @@
  *
  * With zero-bubble the last part may overlap with passes and does not count. Messages may be hidden
  * completely, but messages of one purpose follow each other: a step takes at least as long as all
- * of them. After either, the owners update what they own. Memory: the state by the paper's formula,
- * and the activations of the micro-batches in flight.
+ * of them. After either, the owners update what they own; offloaded state is updated during the
+ * next pass, while messages are sent. Memory: the state by the paper's formula, without what may
+ * leave the device, and the activations of the micro-batches in flight.
  *
  * No bound may exceed the simulation: tests/plan/test_search.c checks that.
  */
@@ -237,14 +238,22 @@ static double update_seconds(const struct search_space *space, const struct sear
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
+/* Host memory is where ranks without a GPU compute. */
+static bool is_far(const struct search_space *space, enum far_kind kind)
+{
+    return kind == FAR_DISK || (kind == FAR_HOST && space->request->gpu);
+}
+
 static double state_bytes(const struct search_space *space, const struct search_point *point,
                           double state, const struct holding *held)
 {
     struct zero_config store = space->request->zero;
     store.local = point->local;
     struct state_widths learned = plan_widths(&store), any = {.param = learned.param};
+    struct zero_offload offload = search_offload(space);
     learned.param = 0;
-    learned.optimizer = state;
+    learned.optimizer = is_far(space, offload.optimizer) && offload.share > 0 ? 0 : state;
+    learned.grad = is_far(space, offload.grads) ? 0 : learned.grad;
     struct roster roster = roster_of(0, point->dp, store.servers);
     if (point->shard_group > 0)
         roster.copies = point->dp / point->shard_group;
@@ -283,8 +292,15 @@ void bound_layout(const struct search_space *space, const struct bound_pp_stages
         bytes = fmax(bytes, state_bytes(space, point, stages->optimizer, &held) +
                                 activation_bytes(stages, point, &shape, p));
     }
-    point->update = update;
-    point->bound = fmax(pass_seconds(stages, point, (double)rounds), sent) + update;
+    struct zero_offload offload = search_offload(space);
+    double passes = pass_seconds(stages, point, (double)rounds);
+    if (offload.optimizer == FAR_NONE && offload.grads == FAR_NONE) {
+        point->update = update;
+        point->bound = fmax(passes, sent) + update;
+    } else {
+        point->update = 0;
+        point->bound = fmax(passes + (offload.on_host ? 0 : update), sent);
+    }
     point->bytes = (size_t)(bytes + (space->request->gpu ? formula_gpu_runtime() : 0));
 }
 

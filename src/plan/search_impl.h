@@ -11,6 +11,8 @@ struct search_point {
     int32_t pp, dp, shard_group, micro_batch;
     int16_t tp, chunks;
     int8_t stage, recompute, schedule;
+    int8_t optimizer, grads; /* enum far_kind; if open, found when the point is refined */
+    double share;            /* of the optimizer state; the same */
     bool sequence, regather, local, refined;
 };
 
@@ -94,6 +96,14 @@ int64_t search_rounds(const struct search_space *space, const struct search_poin
 /* < 0: a is the simpler layout of two that are equally fast: fewer ranks per copy, less sharding,
  * less recomputation. */
 int search_simpler(const struct search_point *a, const struct search_point *b);
+
+/* What a rank may use. */
+struct plan_room search_room(const struct search_space *space);
+/* Whether layouts that do not fit may be offloaded. */
+bool search_may_offload(const struct search_space *space);
+/* The most that may leave the device: as the request asks for, or whatever is possible. */
+struct zero_offload search_offload(const struct search_space *space);
+void search_place(struct search_point *point, const struct zero_offload *offload);
 
 /* --- search_why.c ----------------------------------------------------------------------------- */
 void search_say_why(struct search_result *result);

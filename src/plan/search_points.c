@@ -48,7 +48,35 @@ struct plan_request search_request(const struct search_space *space,
     request.engine.micro_batch = point->micro_batch;
     request.engine.micro_batches = space->global_batch / point->micro_batch;
     request.zero.micro_batches = request.engine.micro_batches;
+    request.zero.offload.optimizer = (enum far_kind)point->optimizer;
+    request.zero.offload.grads = (enum far_kind)point->grads;
+    request.zero.offload.share = point->share;
     return request;
+}
+
+struct plan_room search_room(const struct search_space *space)
+{
+    return (struct plan_room){.memory = space->memory, .host = space->host, .disk = space->disk};
+}
+
+bool search_may_offload(const struct search_space *space)
+{
+    return !space->fixed.offload && !plan_is_offloaded(space->request) && space->memory > 0 &&
+           (space->host > 0 || space->disk > 0);
+}
+
+struct zero_offload search_offload(const struct search_space *space)
+{
+    struct plan_room room = search_room(space);
+    return search_may_offload(space) ? plan_offload_most(space->request, &room)
+                                     : space->request->zero.offload;
+}
+
+void search_place(struct search_point *point, const struct zero_offload *offload)
+{
+    point->optimizer = (int8_t)offload->optimizer;
+    point->grads = (int8_t)offload->grads;
+    point->share = offload->share;
 }
 
 /* Position in the order from simple to complex. */
@@ -63,7 +91,9 @@ static int schedule_order(int schedule)
 
 int search_simpler(const struct search_point *a, const struct search_point *b)
 {
-    const int differences[] = {a->tp - b->tp,
+    const int differences[] = {a->optimizer - b->optimizer,
+                               a->grads - b->grads,
+                               a->tp - b->tp,
                                a->pp - b->pp,
                                a->local - b->local,
                                a->stage - b->stage,
@@ -300,6 +330,7 @@ static enum status try_meshes(struct enumeration *w, int tp)
                                      .dp = groups / pp,
                                      .chunks = 1,
                                      .schedule = TIMETABLE_1F1B};
+        search_place(&point, &space->request->zero.offload);
         if (groups % pp != 0 || (space->fixed.pp && pp != space->request->parallel.pp) ||
             point.dp <= space->request->zero.servers)
             continue;

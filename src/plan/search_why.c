@@ -2,7 +2,8 @@
  * first is for.
  *
  * Nothing is decided here. The time of a step consists of computing, waiting for messages, idling
- * in the pipeline, and the update; the part that grew most is the reason.
+ * in the pipeline, the update, and waiting for offloaded state; the part that grew most is the
+ * reason.
  */
 #include <stdio.h>
 
@@ -11,7 +12,7 @@
 
 /* --- two layouts ------------------------------------------------------------------------------ */
 
-enum part { PART_COMPUTE, PART_WAIT, PART_IDLE, PART_UPDATE, PART_COUNT };
+enum part { PART_COMPUTE, PART_WAIT, PART_IDLE, PART_UPDATE, PART_OFFLOAD, PART_COUNT };
 
 static void parts_of(const struct plan_time *time, double parts[PART_COUNT])
 {
@@ -20,6 +21,9 @@ static void parts_of(const struct plan_time *time, double parts[PART_COUNT])
     parts[PART_COMPUTE] = passes > 0 ? passes : 0;
     parts[PART_IDLE] = time->bubble * parts[PART_COMPUTE];
     parts[PART_WAIT] = time->waited;
+    double rest = time->step - time->compute - parts[PART_IDLE] - time->waited;
+    bool moves = time->moved[TRAFFIC_LINK_IN] > 0 || time->moved[TRAFFIC_DISK_READ] > 0;
+    parts[PART_OFFLOAD] = moves && rest > 0 ? rest : 0;
 }
 
 /* The part by which `slow` exceeds `fast` the most. */
@@ -86,6 +90,7 @@ static void compare(const struct search_layout *slow, const struct search_layout
         snprintf(out, bytes, "idles %.1f %% of its passes in the pipeline, not %.1f %%",
                  100 * a->bubble, 100 * b->bubble);
         break;
+    case PART_OFFLOAD: snprintf(out, bytes, "waits longer for offloaded state"); break;
     case PART_UPDATE: snprintf(out, bytes, "updates more parameters on each rank"); break;
     default: snprintf(out, bytes, "%s", compute_words(&slow->request, &fast->request));
     }
@@ -125,6 +130,9 @@ static void explain_fit(const struct search_space *space, const struct search_re
     text_printf(text, "fit      one copy of the model's state is %s", text_human_bytes(a, state));
     if (space->memory == 0)
         text_add(text, "; memory is not limited\n");
+    else if (plan_is_offloaded(&result->layouts[0].request))
+        text_printf(text, ", a rank has %s: a part of it leaves the device\n",
+                    text_human_bytes(b, (double)space->memory));
     else if (state > (double)space->memory)
         text_printf(text, ", a rank has %s: it is spread over at least %d ranks\n",
                     text_human_bytes(b, (double)space->memory),
@@ -221,6 +229,44 @@ static void explain_sums(const struct search_layout *first, struct text *text)
              "the same for any\n");
 }
 
+static const char *place_words(enum far_kind kind)
+{
+    return kind == FAR_DISK ? "on disk" : "on the host";
+}
+
+/* What has left the device, what moves, and what it costs. */
+static void explain_offload(const struct search_layout *first, struct text *text)
+{
+    static const char *const ways[TRAFFIC_WAY_COUNT] = {[TRAFFIC_LINK_IN] = "to the GPU",
+                                                        [TRAFFIC_LINK_OUT] = "from the GPU",
+                                                        [TRAFFIC_DISK_READ] = "read from disk",
+                                                        [TRAFFIC_DISK_WRITTEN] = "written to disk"};
+    const struct zero_offload *offload = &first->request.zero.offload;
+    const char *before = "\n         per step and rank";
+    char word[32];
+    if (!plan_is_offloaded(&first->request))
+        return;
+    text_add(text, "offload  ");
+    if (offload->optimizer != FAR_NONE)
+        text_printf(text, "%.3g %% of the optimizer state is %s%s", 100 * offload->share,
+                    place_words(offload->optimizer), offload->grads != FAR_NONE ? ", " : "");
+    if (offload->grads != FAR_NONE)
+        text_printf(text, "summed gradients are %s", place_words(offload->grads));
+    for (int way = 0; way < TRAFFIC_WAY_COUNT; way++) {
+        if (first->time.moved[way] == 0)
+            continue;
+        text_printf(text, "%s %s %s", before,
+                    text_human_bytes(word, (double)first->time.moved[way]), ways[way]);
+        before = ",";
+    }
+    text_add(text, "\n");
+    if (first->device > 0)
+        text_printf(text,
+                    "         a step takes %.4g s; with memory for everything on the device this "
+                    "layout would take %.4g s\n",
+                    first->time.step, first->device);
+}
+
 static void explain_next(const struct search_result *result, struct text *text)
 {
     const struct search_layout *first = &result->layouts[0], *next = &result->layouts[1];
@@ -246,5 +292,6 @@ void search_explain(const struct search_space *space, const struct search_result
     explain_zero(&result->layouts[0], text);
     explain_copies(space, &result->layouts[0], text);
     explain_sums(&result->layouts[0], text);
+    explain_offload(&result->layouts[0], text);
     explain_next(result, text);
 }

@@ -32,13 +32,11 @@ static bool saves_copies(const struct run_config *config)
 
 static struct zero_offload offload_of(const struct offload_config *config)
 {
-    const char *temporary = getenv("TMPDIR");
-    const char *folder = temporary && *temporary ? temporary : "/var/tmp";
     return (struct zero_offload){.optimizer = (enum far_kind)config->optimizer,
                                  .grads = (enum far_kind)config->grads,
                                  .share = config->share,
                                  .window = config->window,
-                                 .folder = *config->folder ? config->folder : folder,
+                                 .folder = run_offload_folder(config),
                                  .on_host = config->update == RUN_UPDATE_HOST};
 }
 

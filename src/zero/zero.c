@@ -223,6 +223,15 @@ static void add_counters(const struct comm *comm, struct comm_counter *sum)
     }
 }
 
+static void add_far(const struct far *far, struct traffic *traffic)
+{
+    struct far_counts counts = far_counted(far);
+    traffic->moved[TRAFFIC_LINK_IN] += counts.link_in;
+    traffic->moved[TRAFFIC_LINK_OUT] += counts.link_out;
+    traffic->moved[TRAFFIC_DISK_READ] += counts.disk_read;
+    traffic->moved[TRAFFIC_DISK_WRITTEN] += counts.disk_written;
+}
+
 struct traffic zero_traffic(const struct zero *zero)
 {
     struct comm_counter gather = {0}, reduce = {0}, tensor = {0}, muon = {0}, control = {0};
@@ -243,7 +252,7 @@ struct traffic zero_traffic(const struct zero *zero)
     add_counters(zero->comm, &control);
     add_counters(zero->pipe.comm, &control);
     bool waits = !zero_alone(zero) || zero->pipe.comm || zero->tp_group.comm;
-    return (struct traffic){
+    struct traffic traffic = {
         .sent = {[TRAFFIC_GATHER] = gather.bytes,
                  [TRAFFIC_REDUCE] = reduce.bytes,
                  [TRAFFIC_MUON] = muon.bytes,
@@ -259,6 +268,10 @@ struct traffic zero_traffic(const struct zero *zero)
         .tensor_in_flight = tensor.seconds,
         .tensor_waited = tensor.blocked,
     };
+    add_far(zero->far_state, &traffic);
+    add_far(zero->far_sums, &traffic);
+    add_far(zero->host.slots, &traffic);
+    return traffic;
 }
 
 void zero_slow_gathers(struct zero *zero, double seconds)

@@ -276,8 +276,8 @@ double *zero_weights(const struct zero *zero);
 enum status zero_read_gradient(struct zero *zero, int tensor, int64_t first, int64_t count,
                                float *out);
 
-/* What this store has sent to other ranks since it was created; sent[TRAFFIC_PIPE] and `stalled`
- * are the engine's. Not collective. */
+/* What this store has sent to other ranks and moved to and from far memory since it was created;
+ * sent[TRAFFIC_PIPE] and `stalled` are the engine's. Not collective. */
 struct traffic zero_traffic(const struct zero *zero);
 
 /* What this rank has of the tensors that Muon updates, in elements. Not collective. */

@@ -1,11 +1,18 @@
-/* planned -- runs ranks as threads and compares each with its plan: bytes by category and bytes
- * sent, exactly. */
+/* planned -- runs ranks as threads and compares each with its plan: bytes by category, bytes on
+ * disk, and bytes sent and moved, exactly. */
 #ifndef TESTS_PLAN_PLANNED_H
 #define TESTS_PLAN_PLANNED_H
 #include "engine/rig.h"
 #include "plan/plan.h"
 
 enum { MOST_RANKS = 16 };
+
+/* A plan makes no files. */
+static inline struct zero_offload planned_offload(struct zero_offload offload)
+{
+    offload.folder = "/nowhere";
+    return offload;
+}
 
 static inline struct plan_request request_of(const struct rig_config *config, int ranks)
 {
@@ -31,6 +38,7 @@ static inline struct plan_request request_of(const struct rig_config *config, in
                  .servers = config->servers,
                  .shard_group = config->group,
                  .local = config->local,
+                 .offload = planned_offload(config->offload),
                  .type = config->type,
                  .sum_type = config->sum_type},
         .parallel = {.tp = config->tp,
@@ -66,6 +74,9 @@ static inline void *run_rank(void *argument)
     struct traffic after = engine_traffic(rig.engine);
     for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++)
         m->sent[purpose] = after.sent[purpose] - before.sent[purpose];
+    for (int way = 0; way < TRAFFIC_WAY_COUNT; way++)
+        m->moved[way] = after.moved[way] - before.moved[way];
+    m->disk_bytes = mem_sums(env.mem, MEM_DISK, false).total_bytes;
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
         m->bytes[c] = mem_bytes(env.mem, c);
     rig_destroy(&rig);
@@ -85,6 +96,14 @@ static inline void compare(const struct rig_config *config, int ranks, int rank,
             fail_msg("%s: planned %zu, taken %zu; stage %d, rank %d of %d, %d servers",
                      mem_category_word(c), plan.bytes[c], run->bytes[c], config->stage, rank, ranks,
                      config->servers);
+    if (plan.disk_bytes != run->disk_bytes)
+        fail_msg("disk: planned %zu, taken %zu; stage %d, rank %d of %d", plan.disk_bytes,
+                 run->disk_bytes, config->stage, rank, ranks);
+    for (int way = 0; way < TRAFFIC_WAY_COUNT; way++)
+        if (plan.moved[way] != run->moved[way])
+            fail_msg("%s: planned %lld, moved %lld; stage %d, rank %d of %d", traffic_way_word(way),
+                     (long long)plan.moved[way], (long long)run->moved[way], config->stage, rank,
+                     ranks);
     for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++)
         if (plan.sent[purpose] != run->sent[purpose])
             fail_msg("purpose %d: planned %lld, sent %lld; stage %d, rank %d of %d, %d servers",

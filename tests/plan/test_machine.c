@@ -54,6 +54,9 @@ static void test_presets(void **state)
         assert_true(profile.gpu && profile.has_ops && profile.has_comm);
         assert_true(profile.memory_bytes >= 40000000000 && profile.comm.node == 8);
         assert_true(profile.comm.inside.bytes_per_second > profile.comm.between.bytes_per_second);
+        assert_true(profile.offload.link > profile.offload.disk_read);
+        assert_true(profile.offload.disk_read >= profile.offload.disk_write);
+        assert_true(profile.offload.disk_write > 0 && profile.offload.host_update > 0);
         for (int k = 0; k < OPS_KIND_COUNT; k++)
             assert_true(profile.ops.rates[k].flops_per_second > 0 &&
                         profile.ops.rates[k].bytes_per_second > 0);
@@ -110,6 +113,7 @@ static void fill(struct machine_profile *profile, struct ops_measured *calls)
     profile->ops.measured = calls;
     profile->ops.measured_count = 7;
     profile->copy_bytes_per_second = 1.25e10;
+    profile->offload = (struct machine_offload){0, 3e9, 2e9, 1e11};
     profile->has_ops = true;
     profile->ops_ranks = (struct machine_ranks){3, 2};
 }
@@ -160,6 +164,7 @@ static void test_save_and_load(void **state)
     assert_true(read.comm.node == 4 && read.comm.exchange == 5e-5 && read.comm.theft == 0.75 &&
                 read.comm.sum_bytes_per_second == 6e9);
     assert_true(read.copy_bytes_per_second == 1.25e10);
+    assert_memory_equal(&read.offload, &ops.offload, sizeof ops.offload);
     assert_true(read.ops_ranks.ranks == 3 && read.ops_ranks.threads == 2);
     assert_true(read.comm_ranks.ranks == 5 && read.comm_ranks.threads == 4);
     assert_int_equal(read.ops.measured_count, 7);
@@ -189,6 +194,26 @@ static void test_save_and_load(void **state)
     ops.gpu = true;
     assert_int_equal(machine_profile_save(&rig->env, &ops, rig->path), STATUS_CONFIG);
     expect_error(rig, "is the profile of a machine that computes on the CPU");
+}
+
+/* A profile of an earlier version has no rates of offload. */
+static void test_older_files_lack_offload(void **state)
+{
+    struct rig *rig = *state;
+    struct ops_measured calls[7];
+    struct machine_profile ops, read;
+    struct text text;
+    fill(&ops, calls);
+    text_init(&text, &rig->env);
+    machine_file_print(&ops, &text);
+    char *data = (char *)text_string(&text), *begin = strstr(data, ",\n  \"offload\"");
+    assert_non_null(begin);
+    char *end = strchr(begin, '}') + 1;
+    memmove(begin, end, strlen(end) + 1);
+    assert_ok(machine_file_parse(&rig->env, data, strlen(data), "older", &read));
+    assert_true(read.has_ops && read.offload.disk_read == 0 && read.offload.link == 0);
+    machine_profile_free(&rig->env, &read);
+    text_free(&text);
 }
 
 /* machine_profile_check refuses what a save would refuse. */
@@ -296,6 +321,9 @@ static void test_refused(void **state)
          "\"product\" in ops.f32_times is not a positive number"},
         {"\"f32_times\": {\"product\": 2.5}", "\"f32_times\": 2", "is missing, or not an object"},
         {"\"call\"", "\"calls\"", "unknown key \"calls\" in product"},
+        {"\"link_bytes_per_second\": ", "\"link_bytes_per_second\": -1",
+         "\"link_bytes_per_second\" in offload is not a non-negative number"},
+        {"\"host_update_bytes_per_second\"", "\"host\"", "unknown key \"host\" in offload"},
         {"\"copy_bytes_per_second\": ", "\"copy_bytes_per_second\": -",
          "\"copy_bytes_per_second\" in ops is not a positive number"},
         {"\"measured\": [", "\"measured\": [3, ", "ops.measured[0]: \"op\" is not an operation"},
@@ -392,6 +420,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_presets, open_rig, close_rig),
         cmocka_unit_test_setup_teardown(test_save_and_load, open_rig, close_rig),
+        cmocka_unit_test_setup_teardown(test_older_files_lack_offload, open_rig, close_rig),
         cmocka_unit_test_setup_teardown(test_check, open_rig, close_rig),
         cmocka_unit_test_setup_teardown(test_save_keeps_other_files, open_rig, close_rig),
         cmocka_unit_test_setup_teardown(test_refused, open_rig, close_rig),

@@ -270,7 +270,7 @@ static double seconds_of_plan(struct env *env, const struct plan_request *reques
     for (int attempt = 0; attempt < 3; attempt++) {
         double start = cpu_seconds();
         assert_ok(plan_make(env, request, plan));
-        assert_ok(plan_advise(env, request, plan, 1000, &advice));
+        assert_ok(plan_advise(env, request, plan, &(struct plan_room){1000, 0, 0}, &advice));
         best = fmin(best, cpu_seconds() - start);
         assert_false(advice.found);
     }
@@ -351,7 +351,7 @@ static struct plan_advice advise(const struct plan_request *request, size_t memo
     struct plan plan;
     struct plan_advice advice;
     assert_ok(plan_make(&env, request, &plan));
-    assert_ok(plan_advise(&env, request, &plan, memory, &advice));
+    assert_ok(plan_advise(&env, request, &plan, &(struct plan_room){memory, 0, 0}, &advice));
     env_destroy(&env);
     return advice;
 }
@@ -380,7 +380,7 @@ static void test_advice_is_the_least_change(void **state)
     for (int stage = 0; stage < PLAN_ZERO_STAGES; stage++) { /* just enough memory for this stage */
         size_t memory = plan.stages[stage].worker.total_bytes;
         int least = 0;
-        while (!plan_fits(&plan.stages[least], memory))
+        while (!plan_fits(&plan.stages[least], &(struct plan_room){memory, 0, 0}))
             least++;
         assert_advice(advise(&request, memory), least, RECOMPUTE_NONE, 6, 4);
     }
@@ -488,8 +488,8 @@ static void test_a_gpu(void **state)
                                                         */
     assert_true(on_gpu.total_bytes < on_cpu.total_bytes + (4 << 20)); /* they are not on the GPU */
     stage.worker = on_gpu;
-    assert_true(plan_fits(&stage, on_gpu.total_bytes + runtime));
-    assert_false(plan_fits(&stage, on_gpu.total_bytes + runtime - 1));
+    assert_true(plan_fits(&stage, &(struct plan_room){on_gpu.total_bytes + runtime, 0, 0}));
+    assert_false(plan_fits(&stage, &(struct plan_room){on_gpu.total_bytes + runtime - 1, 0, 0}));
     env_destroy(&env);
 }
 

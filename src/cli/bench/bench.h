@@ -74,6 +74,7 @@ enum status bench_ranks_run(struct cli *cli, const struct bench_ranks *ranks,
 struct bench_calls {
     const struct plan_request *request; /* NULL = the calls of a typical step */
     double seconds;                     /* time for each call */
+    const char *folder;                 /* where the disk is measured: offload.folder */
     struct console *console;            /* for the live line; NULL = none */
 };
 
@@ -88,6 +89,7 @@ struct bench_calls_result {
     struct ops_rate rates[OPS_KIND_COUNT];
     double errors[OPS_KIND_COUNT]; /* of the worst call: 1.2 = off by 20 % */
     double copy_bytes_per_second;
+    struct machine_offload offload;
 };
 
 /* Collective over the ranks of the session (comm NULL = a single rank). All ranks get the same
@@ -101,6 +103,17 @@ enum status bench_calls_profile(struct env *env, const struct bench_calls_result
 
 void bench_calls_table(struct console *console, const struct bench_calls_result *result);
 void bench_calls_json(struct json_out *json, const struct bench_calls_result *result);
+
+/* Replace *value by the median over all ranks. Collective. */
+enum status bench_median(struct session *session, double *value);
+
+/* --- bench_offload.c -------------------------------------------------------------------------- */
+
+/* The rates of what offload uses: the link between host and GPU, a file in `folder`, and AdamW on
+ * the cores of a rank with a GPU, for about `seconds`. Collective: all ranks measure at the same
+ * time and get the same result. */
+enum status bench_offload_run(struct session *session, const char *folder, double seconds,
+                              struct machine_offload *rates);
 
 /* --- bench_comm.c ----------------------------------------------------------------------------- */
 

@@ -41,8 +41,7 @@ static enum status usual_calls(struct env *env, bool gpu, struct ops_case **case
 
 /* --- timing --------------------------------------------------------------------------------- */
 
-/* Replace *value by the median over all ranks. */
-static enum status agree(struct session *session, double *value)
+enum status bench_median(struct session *session, double *value)
 {
     struct env *env = device_env(session->device);
     double *all;
@@ -68,7 +67,7 @@ static enum status time_call(struct session *session, const struct ops_case *c, 
         .measured = {.shape = *c, .type = session->ops->type, .seconds = timed.seconds},
         .flops = 1e9 * timed.gflops * timed.seconds,
         .bytes = 1e9 * timed.gbytes_per_second * timed.seconds};
-    return agree(session, &line->measured.seconds);
+    return bench_median(session, &line->measured.seconds);
 }
 
 enum { COPIES = 9 };
@@ -92,7 +91,7 @@ static enum status time_copy(struct session *session, double *rate)
     device_free(device, room);
     TRY(st);
     double seconds = machine_fit_median(samples, COPIES);
-    TRY(agree(session, &seconds));
+    TRY(bench_median(session, &seconds));
     *rate = 3 * (double)bytes / seconds; /* two reads and a write */
     return STATUS_OK;
 }
@@ -109,7 +108,10 @@ static enum status time_all(struct session *session, const struct bench_calls *c
         TRY(time_call(session, c, config->seconds, &result->lines[result->count]));
         result->count++;
     }
-    return time_copy(session, &result->copy_bytes_per_second);
+    TRY(time_copy(session, &result->copy_bytes_per_second));
+    if (config->console)
+        console_live(config->console, stderr, "offload");
+    return bench_offload_run(session, config->folder, config->seconds, &result->offload);
 }
 
 /* --- fitting -------------------------------------------------------------------------------- */
@@ -177,6 +179,7 @@ enum status bench_calls_profile(struct env *env, const struct bench_calls_result
     ops_prices_sort(ops);
     memcpy(ops->rates, result->rates, sizeof ops->rates);
     profile->copy_bytes_per_second = result->copy_bytes_per_second;
+    profile->offload = result->offload;
     profile->has_ops = true;
     return STATUS_OK;
 }
@@ -202,7 +205,17 @@ void bench_calls_table(struct console *console, const struct bench_calls_result 
                      1e6 * rate->call, rate->flops_per_second / 1e9, rate->bytes_per_second / 1e9,
                      result->errors[k]);
     }
-    console_line(console, "  %-18s %30.1f", "copy", result->copy_bytes_per_second / 1e9);
+    const struct {
+        const char *words;
+        double rate;
+    } rates[] = {{"copy", result->copy_bytes_per_second},
+                 {"host and GPU", result->offload.link},
+                 {"disk, reading", result->offload.disk_read},
+                 {"disk, writing", result->offload.disk_write},
+                 {"AdamW on the host", result->offload.host_update}};
+    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
+        if (rates[i].rate > 0)
+            console_line(console, "  %-18s %30.1f", rates[i].words, rates[i].rate / 1e9);
 }
 
 void bench_calls_json(struct json_out *json, const struct bench_calls_result *result)
@@ -230,4 +243,10 @@ void bench_calls_json(struct json_out *json, const struct bench_calls_result *re
     }
     json_out_close(json, '}');
     json_out_real(json, "copy_bytes_per_second", result->copy_bytes_per_second);
+    json_out_open(json, "offload", '{');
+    json_out_real(json, "link_bytes_per_second", result->offload.link);
+    json_out_real(json, "disk_read_bytes_per_second", result->offload.disk_read);
+    json_out_real(json, "disk_write_bytes_per_second", result->offload.disk_write);
+    json_out_real(json, "host_update_bytes_per_second", result->offload.host_update);
+    json_out_close(json, '}');
 }

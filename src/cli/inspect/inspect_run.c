@@ -15,7 +15,8 @@ enum { MARKS = 256 };
 
 static bool is_bytes(const char *name)
 {
-    static const char *const groups[] = {"peak_mem_", "peak_host_mem", "process_", "gpu_", "card_"};
+    static const char *const groups[] = {"peak_mem_", "peak_host_mem", "disk_bytes", "offload_",
+                                         "process_",  "gpu_",          "card_"};
     bool found = false;
     for (size_t i = 0; i < sizeof groups / sizeof *groups && !found; i++)
         found = strncmp(name, groups[i], strlen(groups[i])) == 0;

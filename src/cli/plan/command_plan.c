@@ -10,7 +10,7 @@
 
 struct plan_settings {
     struct run_config config;
-    int64_t n, gpus, node, memory, top;
+    int64_t n, gpus, node, memory, host_memory, disk, top;
     double noise_scale;
     const char *machine, *run;
     bool table1, lines, json;
@@ -108,19 +108,20 @@ static enum status advise_gpu(struct cli *cli, const struct plan_view *view, str
 static enum status show(struct cli *cli, const struct plan_view *view, bool json)
 {
     const struct plan_zero_stage *stage = &view->plan->stages[view->request->zero.stage];
-    size_t worker = plan_needed_bytes(&stage->worker), server = plan_needed_bytes(&stage->server);
+    struct plan_room needs = plan_needs(stage);
     struct text advice;
-    char a[32], b[PLAN_VIEW_MEMORY];
+    char a[32], b[PLAN_VIEW_MEMORY], c[PLAN_VIEW_MEMORY], d[PLAN_VIEW_MEMORY];
     TRY(json ? plan_view_json(cli, view) : plan_view_table(cli, view));
-    if (plan_fits(stage, view->memory_bytes))
+    if (plan_fits(stage, &view->room))
         return STATUS_OK;
     text_init(&advice, cli->env);
     TRY(advise_gpu(cli, view, &advice));
     plan_view_advice(view, &advice);
-    enum status st = FAIL(
-        cli->env, FIT, "ZeRO stage %d needs %s per rank, and only %s is available; %s",
-        view->request->zero.stage, text_human_bytes(a, (double)(worker > server ? worker : server)),
-        plan_view_memory(view, b), text_string(&advice));
+    enum status st =
+        FAIL(cli->env, FIT, "ZeRO stage %d needs %s per rank%s, and only %s%s is available; %s",
+             view->request->zero.stage, text_human_bytes(a, (double)needs.memory),
+             plan_view_elsewhere(&needs, &view->room, c), plan_view_memory(view, b),
+             plan_view_elsewhere(&view->room, &view->room, d), text_string(&advice));
     text_free(&advice);
     return st;
 }
@@ -134,7 +135,9 @@ static enum status plan_and_show(struct cli *cli, const struct plan_settings *se
                              .request = &request,
                              .plan = &plan,
                              .advice = &advice,
-                             .memory_bytes = (size_t)settings->memory,
+                             .room = {.memory = (size_t)settings->memory,
+                                      .host = (size_t)settings->host_memory,
+                                      .disk = (size_t)settings->disk},
                              .runtime_bytes = formula_runtime(launch_local_ranks(request.ranks)),
                              .lines = settings->lines};
     spread_warn_unused(cli->env, &settings->config.parallel);
@@ -142,13 +145,13 @@ static enum status plan_and_show(struct cli *cli, const struct plan_settings *se
         int local = launch_local_ranks(request.ranks);
         bool gpu = settings->config.machine.device == RUN_DEVICE_CUDA;
         view.shared_bytes = gpu ? settings->config.device.free_bytes : machine_memory();
-        view.memory_bytes = run_memory(&settings->config, view.shared_bytes, local);
+        view.room.memory = run_memory(&settings->config, view.shared_bytes, local);
     }
     const struct run_config *config = &settings->config;
     TRY(data_size_find(cli->env, &config->data, config->tokenizer, config->model.vocab, NULL,
                        &view.data));
     TRY(plan_make(cli->env, &request, &plan));
-    enum status st = plan_advise(cli->env, &request, &plan, view.memory_bytes, &advice);
+    enum status st = plan_advise(cli->env, &request, &plan, &view.room, &advice);
     if (st == STATUS_OK)
         st = show(cli, &view, settings->json);
     plan_free(cli->env, &plan);
@@ -250,6 +253,8 @@ static enum status run_plan(struct cli *cli, struct options *options, void *user
         const struct plan_search_asked asked = {.gpus = settings->gpus,
                                                 .node = settings->node,
                                                 .memory = settings->memory,
+                                                .host_memory = settings->host_memory,
+                                                .disk = settings->disk,
                                                 .top = settings->top,
                                                 .machine = settings->machine,
                                                 .noise = noise.scale > 0 ? &noise : NULL,
@@ -275,6 +280,12 @@ static const struct option plan_list[] = {
      .help =
          "memory of a rank, such as 80G; 0 = free memory of this machine divided by its ranks, or "
          "with --gpus the memory of the machine's GPUs"},
+    {COMMAND_FLAG("host-memory", plan_settings, host_memory, INT), .fallback = "0",
+     COMMAND_RANGE(0, 9e18), .value_name = "BYTES",
+     .help = "host memory of a rank with a GPU: where a layout does not fit, state may go there "
+             "(offload.*); 0 = do not propose it"},
+    {FLAG(disk, INT), .fallback = "0", COMMAND_RANGE(0, 9e18), .value_name = "BYTES",
+     .help = "the same for disk space of a rank"},
     {FLAG(gpus, INT), .fallback = "0", COMMAND_RANGE(0, 1e6), .value_name = "RANKS",
      .help = "search for the fastest layout for this many ranks; given keys stay fixed"},
     {FLAG(machine, STRING), .fallback = "h100", .value_name = "NAME|FILE",
@@ -332,6 +343,11 @@ const struct command command_plan = {
         "you set stay fixed; the search covers all values of the others. Each layout is timed by "
         "simulating a step on the chosen machine: a preset, or a profile measured with `sifr "
         "bench`.\n\n"
+        "--host-memory and --disk let state leave the device where a layout does not fit without: "
+        "optimizer state first, as little as is enough, then gradients, to the host before the "
+        "disk. "
+        "With --gpus, the time per step with and without it and the bytes over the link are shown. "
+        "Keys of offload that you set stay as they are.\n\n"
         "--noise-scale or --run shows what more ranks are worth. A batch of b sequences needs "
         "S (1 + B / b) steps for the same loss, where B is the gradient noise scale and S follows "
         "from train.steps and train.global_batch. With --gpus there is a row for 1, 2, 4, ... "
@@ -346,6 +362,9 @@ const struct command command_plan = {
                 "--gpus=64 --train.global_batch=512\n"
                 "  sifr plan configs/llama-1b.yaml --model.vocab=32000 --precision.mode=bf16 "
                 "--gpus=16 --machine=a100-40g --zero.stage=1\n"
+                "  sifr plan configs/llama-1b.yaml --model.vocab=32000 --precision.mode=bf16 "
+                "--gpus=1 \\\n"
+                "      --memory=12G --host-memory=64G --disk=200G\n"
                 "  sifr plan configs/llama-1b.yaml --model.vocab=32000 --precision.mode=bf16 "
                 "--gpus=64 --noise-scale=300\n"
                 "  sifr plan configs/tiny.yaml --model.vocab=8192 --run=runs/tiny\n",

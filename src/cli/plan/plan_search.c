@@ -20,6 +20,9 @@ static struct search_fixed fixed_by(const struct options *options)
         .chunks = options_is_set(options, "parallel.chunks"),
         .shard_group = options_is_set(options, "zero.shard_group"),
         .accumulate = options_is_set(options, "zero.accumulate"),
+        .offload = options_is_set(options, "offload.optimizer") ||
+                   options_is_set(options, "offload.grads") ||
+                   options_is_set(options, "offload.share"),
     };
 }
 
@@ -100,27 +103,52 @@ static double peak_of(const struct run_config *config, const struct machine_prof
 
 /* --- the search --------------------------------------------------------------------------- */
 
+/* "1.2 GiB, 3.4 GiB on the host": what is needed beyond the room. */
+static void say_missing(const struct plan_room *needs, const struct plan_room *room,
+                        struct text *text)
+{
+    const struct {
+        size_t needed, given;
+        const char *where;
+    } places[] = {{needs->memory, room->memory, ""},
+                  {needs->host, room->host, " on the host"},
+                  {needs->disk, room->disk, " on disk"}};
+    char word[32];
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (places[i].given > 0 && places[i].needed > places[i].given)
+            text_printf(text, "%s%s%s", text->bytes > 0 ? ", " : "",
+                        text_human_bytes(word, (double)(places[i].needed - places[i].given)),
+                        places[i].where);
+}
+
 /* The table is printed in any case; when nothing fits, an error follows it. */
 static enum status show(struct cli *cli, const struct plan_search_view *view, bool json)
 {
     const struct search_layout *nearest = &view->result->nearest;
-    struct text words;
-    char a[32], b[32], c[32];
+    struct text words, missing;
+    char a[32], b[32], c[PLAN_VIEW_MEMORY], d[PLAN_VIEW_MEMORY];
     TRY(json ? plan_search_view_json(cli, view) : plan_search_view_table(cli, view));
     if (view->result->count > 0)
         return STATUS_OK;
     text_init(&words, cli->env);
+    text_init(&missing, cli->env);
     plan_search_say(nearest, &words);
-    double memory = (double)view->space->memory, needed = (double)nearest->needed_bytes;
-    enum status st =
-        FAIL(cli->env, FIT,
-             "no layout of %d rank%s fits in memory: the smallest, %s, needs %s per rank and there "
-             "is %s; "
-             "add %s per rank or more ranks, or reduce train.global_batch or train.context",
-             view->space->request->ranks, view->space->request->ranks == 1 ? "" : "s",
-             text_string(&words), text_human_bytes(a, needed), text_human_bytes(b, memory),
-             text_human_bytes(c, needed - memory));
+    const struct plan_room room = {view->space->memory, view->space->host, view->space->disk};
+    const struct plan_room needs = {nearest->needed_bytes, nearest->host_bytes,
+                                    nearest->disk_bytes};
+    say_missing(&needs, &room, &missing);
+    enum status st = FAIL(
+        cli->env, FIT,
+        "no layout of %d rank%s fits in memory: the smallest, %s, needs %s per rank%s and "
+        "there is %s%s; add %s per rank or more ranks, or reduce train.global_batch or "
+        "train.context%s",
+        view->space->request->ranks, view->space->request->ranks == 1 ? "" : "s",
+        text_string(&words), text_human_bytes(a, (double)needs.memory),
+        plan_view_elsewhere(&needs, &room, c), text_human_bytes(b, (double)room.memory),
+        plan_view_elsewhere(&room, &room, d), text_string(&missing),
+        room.host + room.disk > 0 ? "" : "; --host-memory and --disk let state leave the device");
     text_free(&words);
+    text_free(&missing);
     return st;
 }
 
@@ -203,6 +231,8 @@ static enum status search_on(struct cli *cli, struct options *options,
                                  .node = cluster.comm.node,
                                  .memory = asked->memory > 0 ? (size_t)asked->memory
                                                              : machine->memory_bytes,
+                                 .host = (size_t)asked->host_memory,
+                                 .disk = (size_t)asked->disk,
                                  .fixed = fixed,
                                  .most = (int)asked->top};
     view.peak = peak_of(config, machine, view.machine_words);

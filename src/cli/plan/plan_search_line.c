@@ -55,14 +55,22 @@ void plan_search_keys(const struct plan_search_view *view, const struct search_l
     key_int(view, text, "zero.shard_group", request->zero.shard_group, "0");
     key_word(view, text, "zero.accumulate", plan_search_sums(layout), "each");
     key_word(view, text, "engine.recompute", recompute_word(request->engine.recompute), "none");
+    const struct zero_offload *offload = &request->zero.offload;
+    char share[32];
+    snprintf(share, sizeof share, "%g", offload->share);
+    key_word(view, text, "offload.optimizer", far_words[offload->optimizer], "none");
+    key_word(view, text, "offload.grads", far_words[offload->grads], "none");
+    if (offload->optimizer != FAR_NONE)
+        key_word(view, text, "offload.share", share, "1");
 }
 
 /* --- the command -------------------------------------------------------------------------- */
 
 /* Flags that only plan has, without their dashes; the first WITH_VALUE of them take a value. */
-enum { WITH_VALUE = 7 };
-static const char *const plans_own[] = {"gpus",        "node", "memory", "machine", "top",
-                                        "noise-scale", "run",  "json",   "lines",   "table1"};
+enum { WITH_VALUE = 9 };
+static const char *const plans_own[] = {"gpus", "node",        "memory", "machine",
+                                        "top",  "noise-scale", "run",    "host-memory",
+                                        "disk", "json",        "lines",  "table1"};
 
 static bool is_plans_own(const char *argument, bool *takes_next)
 {

@@ -43,6 +43,28 @@ static char *say_schedule(char out[32], const struct plan_request *request)
     return out;
 }
 
+/* "host 0.25 + grads": the share of the optimizer state; "-" = none. */
+static char *say_offload(char out[32], const struct plan_request *request)
+{
+    const struct zero_offload *offload = &request->zero.offload;
+    const char *grads = offload->grads == FAR_NONE             ? ""
+                        : offload->optimizer == offload->grads ? " + grads"
+                        : offload->grads == FAR_HOST           ? " + grads host"
+                                                               : " + grads disk";
+    if (offload->optimizer != FAR_NONE)
+        snprintf(out, 32, "%s %.3g%s", far_words[offload->optimizer], offload->share, grads);
+    else
+        snprintf(out, 32, "%s", *grads ? grads + 3 : "-");
+    return out;
+}
+
+/* Whether any layout may have left the device. */
+static bool shows_offload(const struct plan_search_view *view)
+{
+    const struct search_space *space = view->space;
+    return plan_is_offloaded(space->request) || space->host > 0 || space->disk > 0;
+}
+
 const char *plan_search_sums(const struct search_layout *layout)
 {
     return layout->request.zero.local ? "local" : "each";
@@ -60,6 +82,8 @@ void plan_search_say(const struct search_layout *layout, struct text *text)
         text_printf(text, ", %s", say_schedule(word, request));
     if (request->zero.local)
         text_add(text, ", local sums");
+    if (plan_is_offloaded(request))
+        text_printf(text, ", offload %s", say_offload(word, request));
 }
 
 /* --- the table ---------------------------------------------------------------------------- */
@@ -80,7 +104,8 @@ static void describe_given(struct text *text, const struct search_fixed *fixed)
                 {fixed->shard_group, "zero.shard_group"},
                 {fixed->accumulate, "zero.accumulate"},
                 {fixed->micro_batch, "train.micro_batch"},
-                {fixed->recompute, "engine.recompute"}};
+                {fixed->recompute, "engine.recompute"},
+                {fixed->offload, "offload"}};
     const char *before = "fixed    ";
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (keys[i].given) {
@@ -113,12 +138,29 @@ static void describe_measured(struct text *text, const struct plan_search_view *
             request->threads, threads, request->threads);
 }
 
+/* State that moves at an unknown rate takes no time. */
+static void describe_rates(struct text *text, const struct plan_search_view *view)
+{
+    const struct search_space *space = view->space;
+    const struct machine_offload *rates = &space->machine->offload;
+    const struct zero_offload *asked = &space->request->zero.offload;
+    bool disk = space->disk > 0 || asked->optimizer == FAR_DISK || asked->grads == FAR_DISK;
+    bool unknown = (space->request->gpu && rates->link == 0) ||
+                   (disk && (rates->disk_read == 0 || rates->disk_write == 0));
+    if (shows_offload(view) && unknown)
+        text_printf(text,
+                    "note     the profile %s has no rates of offload, which takes no time then; to "
+                    "measure them: sifr bench ops --save\n",
+                    space->machine->name);
+}
+
 void plan_search_describe(const struct plan_search_view *view, struct text *text)
 {
     const struct search_space *space = view->space;
     const struct search_result *result = view->result;
     const struct model_config *model = &space->request->model;
-    char a[32], b[32];
+    const struct plan_room room = {space->memory, space->host, space->disk};
+    char a[32], b[32], c[PLAN_VIEW_MEMORY];
     text_printf(text, "model    %lld layer%s, width %lld, %lld head%s: %s parameters, in %s\n",
                 (long long)model->layers, model->layers == 1 ? "" : "s", (long long)model->width,
                 (long long)model->heads, model->heads == 1 ? "" : "s",
@@ -128,8 +170,9 @@ void plan_search_describe(const struct plan_search_view *view, struct text *text
                 space->request->ranks == 1 ? "" : "s", space->node, space->machine->name,
                 view->machine_words[0] ? ": " : "", view->machine_words);
     if (space->memory > 0)
-        text_printf(text, "; %s (%s bytes) per rank", text_human_bytes(a, (double)space->memory),
-                    text_human_count(b, (double)space->memory));
+        text_printf(text, "; %s (%s bytes) per rank%s", text_human_bytes(a, (double)space->memory),
+                    text_human_count(b, (double)space->memory),
+                    plan_view_elsewhere(&room, &room, c));
     text_printf(text, "\nstep     %lld sequence%s of %lld tokens\n", (long long)space->global_batch,
                 space->global_batch == 1 ? "" : "s", (long long)space->request->engine.tokens);
     text_printf(
@@ -153,6 +196,7 @@ void plan_search_describe(const struct plan_search_view *view, struct text *text
                     "of a rank\n",
                     space->machine->name);
     describe_measured(text, view);
+    describe_rates(text, view);
 }
 
 static void row(struct text *text, const struct plan_search_view *view, int i)
@@ -174,7 +218,10 @@ static void row(struct text *text, const struct plan_search_view *view, int i)
     snprintf(share, sizeof share, "%.1f %%", 100 * mfu_of(view, layout));
     text_printf(text, " %7s", view->peak > 0 ? share : "-");
     text_printf(text, " %11s", text_human_bytes(word, (double)layout->needed_bytes));
-    text_printf(text, " %5.1f %% %5.1f %%\n", 100 * time->bubble, 100 * plan_time_hidden(time));
+    text_printf(text, " %5.1f %% %5.1f %%", 100 * time->bubble, 100 * plan_time_hidden(time));
+    if (shows_offload(view))
+        text_printf(text, "  %s", say_offload(word, request));
+    text_add(text, "\n");
 }
 
 static void sent(struct text *text, const struct search_layout *layout)
@@ -200,8 +247,9 @@ static void write_table(struct cli *cli, const struct plan_search_view *view, st
         return;
     text_printf(text, "\n%s    tp   pp    dp  stage  micro-batch  sums   recompute  %-14s", //
                 console_style(cli->console, STYLE_BOLD), "schedule");
-    text_printf(text, "%10s %10s %7s %11s %7s %7s%s\n", "step", "tokens/s", "mfu", "memory", "idle",
-                "hidden", console_style(cli->console, STYLE_PLAIN));
+    text_printf(text, "%10s %10s %7s %11s %7s %7s%s%s\n", "step", "tokens/s", "mfu", "memory",
+                "idle", "hidden", shows_offload(view) ? "  offload" : "",
+                console_style(cli->console, STYLE_PLAIN));
     bool local = false;
     for (int i = 0; i < result->count; i++) {
         row(text, view, i);
@@ -254,6 +302,11 @@ static void json_layout(struct json_out *json, const struct plan_search_view *vi
     json_out_int(json, "rounds", layout->rounds);
     json_out_string(json, "recompute", recompute_word(request->engine.recompute));
     json_out_int(json, "needed_bytes", (int64_t)layout->needed_bytes);
+    json_out_int(json, "host_bytes", (int64_t)layout->host_bytes);
+    json_out_int(json, "disk_bytes", (int64_t)layout->disk_bytes);
+    json_out_string(json, "offload_optimizer", far_words[request->zero.offload.optimizer]);
+    json_out_string(json, "offload_grads", far_words[request->zero.offload.grads]);
+    json_out_real(json, "offload_share", request->zero.offload.share);
     if (timed) {
         json_out_real(json, "step_s", time->step);
         json_out_real(json, "bound_s", layout->bound);
@@ -268,8 +321,11 @@ static void json_layout(struct json_out *json, const struct plan_search_view *vi
         for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++)
             json_out_int(json, traffic_word((enum traffic_purpose)purpose), time->sent[purpose]);
         json_out_close(json, '}');
+        json_out_moved(json, "moved", time->moved);
         if (layout->each > 0)
             json_out_real(json, "each_step_s", layout->each);
+        if (layout->device > 0)
+            json_out_real(json, "device_step_s", layout->device);
         json_out_string(json, "why", layout->why);
     }
     json_out_close(json, '}');
@@ -293,6 +349,8 @@ enum status plan_search_view_json(struct cli *cli, const struct plan_search_view
     json_out_int(&json, "ranks", space->request->ranks);
     json_out_int(&json, "node", space->node);
     json_out_int(&json, "memory_bytes", (int64_t)space->memory);
+    json_out_int(&json, "host_memory_bytes", (int64_t)space->host);
+    json_out_int(&json, "disk_room_bytes", (int64_t)space->disk);
     json_out_string(&json, "machine", space->machine->name);
     json_out_int(&json, "global_batch", space->global_batch);
     json_out_int(&json, "tokens", space->request->engine.tokens);

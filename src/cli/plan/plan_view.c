@@ -53,16 +53,19 @@ enum row {
     ROW_TOTAL,
     ROW_RUNTIME,
     ROW_HOST,
+    ROW_DISK,
     ROW_STATE,
+    ROW_STATE_ELSEWHERE,
     ROW_STATE_FORMULA,
+    ROW_MOVED,
     ROW_PURPOSE,
     ROW_SENT,
     ROW_SENT_FORMULA,
     ROW_TENSOR_FORMULA
 };
 
-/* The figure of a row for one ZeRO stage and a worker or a server; `which` is the memory category
- * or the purpose of the traffic. */
+/* The figure of a row for one ZeRO stage and a worker or a server; `which` is the memory category,
+ * the location, or the purpose or way of the traffic. */
 static double figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
                      enum row row, int which)
 {
@@ -72,7 +75,10 @@ static double figure(const struct plan_view *view, const struct plan_rank *rank,
     case ROW_RUNTIME:
         return rank->runtime_bytes > 0 ? (double)rank->runtime_bytes : view->runtime_bytes;
     case ROW_HOST: return (double)rank->host_bytes;
+    case ROW_DISK: return (double)rank->disk_bytes;
     case ROW_STATE: return (double)plan_state_bytes(rank);
+    case ROW_STATE_ELSEWHERE: return (double)rank->state_bytes[which];
+    case ROW_MOVED: return (double)rank->moved[which];
     case ROW_STATE_FORMULA: return state_formula(view, rank, stage);
     case ROW_PURPOSE: return (double)rank->sent[which];
     case ROW_SENT: return (double)sent_bytes(rank);
@@ -147,10 +153,24 @@ static void words_row(struct text *text, const struct plan_view *view, bool serv
         else if (row == WORDS_CALLS)
             snprintf(word, sizeof word, "%lld", (long long)calls_of(rank));
         else
-            snprintf(word, sizeof word, plan_fits(stage, view->memory_bytes) ? "yes" : "no");
+            snprintf(word, sizeof word, plan_fits(stage, &view->room) ? "yes" : "no");
         cell(text, stage->possible ? word : "-");
     }
     text_add(text, "\n");
+}
+
+/* Bytes of offloaded state between the device and where it is. */
+static void moved_table(struct cli *cli, struct text *text, const struct plan_view *view,
+                        bool server)
+{
+    static const char *const labels[TRAFFIC_WAY_COUNT] = {[TRAFFIC_LINK_IN] = "host to GPU",
+                                                          [TRAFFIC_LINK_OUT] = "GPU to host",
+                                                          [TRAFFIC_DISK_READ] = "read from disk",
+                                                          [TRAFFIC_DISK_WRITTEN] =
+                                                              "written to disk"};
+    heading(cli, text, view, "offload per step");
+    for (int way = 0; way < TRAFFIC_WAY_COUNT; way++)
+        bytes_row(text, view, server, labels[way], ROW_MOVED, way);
 }
 
 static void rank_tables(struct cli *cli, struct text *text, const struct plan_view *view,
@@ -164,11 +184,17 @@ static void rank_tables(struct cli *cli, struct text *text, const struct plan_vi
     bytes_row(text, view, server, "total", ROW_TOTAL, 0);
     bytes_row(text, view, server, "runtime (estimate)", ROW_RUNTIME, 0);
     bytes_row(text, view, server, "on the host", ROW_HOST, 0);
+    bytes_row(text, view, server, "on disk", ROW_DISK, 0);
     bytes_row(text, view, server, "model state", ROW_STATE, 0);
+    if (view->request->gpu)
+        bytes_row(text, view, server, "  on the host", ROW_STATE_ELSEWHERE, MEM_HOST);
+    bytes_row(text, view, server, "  on disk", ROW_STATE_ELSEWHERE, MEM_DISK);
     bytes_row(text, view, server, "  by the formula", ROW_STATE_FORMULA, 0);
     words_row(text, view, server, WORDS_SHARE);
-    if (view->memory_bytes > 0)
+    if (view->room.memory > 0)
         words_row(text, view, server, WORDS_FITS);
+    if (plan_is_offloaded(view->request))
+        moved_table(cli, text, view, server);
     if (view->request->ranks == 1)
         return;
     heading(cli, text, view, "traffic per step");
@@ -209,7 +235,7 @@ static void describe_ranks(struct text *text, const struct plan_view *view)
 char *plan_view_memory(const struct plan_view *view, char out[PLAN_VIEW_MEMORY])
 {
     char bytes[32], count[32];
-    double memory = (double)view->memory_bytes;
+    double memory = (double)view->room.memory;
     text_human_bytes(bytes, memory);
     if (view->shared_bytes > 0)
         snprintf(out, PLAN_VIEW_MEMORY, "%s", bytes);
@@ -218,12 +244,28 @@ char *plan_view_memory(const struct plan_view *view, char out[PLAN_VIEW_MEMORY])
     return out;
 }
 
+char *plan_view_elsewhere(const struct plan_room *bytes, const struct plan_room *given,
+                          char out[PLAN_VIEW_MEMORY])
+{
+    char word[32];
+    size_t used = 0;
+    out[0] = '\0';
+    if (given->host > 0)
+        used = (size_t)snprintf(out, PLAN_VIEW_MEMORY, ", %s on the host",
+                                text_human_bytes(word, (double)bytes->host));
+    if (given->disk > 0)
+        snprintf(out + used, PLAN_VIEW_MEMORY - used, ", %s on disk",
+                 text_human_bytes(word, (double)bytes->disk));
+    return out;
+}
+
 static void describe_memory(struct text *text, const struct plan_view *view)
 {
-    char a[PLAN_VIEW_MEMORY], b[32];
-    if (view->memory_bytes == 0)
+    char a[PLAN_VIEW_MEMORY], b[32], c[PLAN_VIEW_MEMORY];
+    if (view->room.memory == 0)
         return;
-    text_printf(text, "memory   %s per rank", plan_view_memory(view, a));
+    text_printf(text, "memory   %s per rank%s", plan_view_memory(view, a),
+                plan_view_elsewhere(&view->room, &view->room, c));
     if (view->shared_bytes > 0 && view->config->machine.device_memory > 0)
         text_add(text, " (limited by run.device_memory)");
     if (view->shared_bytes > 0 && view->request->ranks > 1)
@@ -257,15 +299,36 @@ static void describe_recompute(struct text *text, const struct plan_view *view)
                     text_human_bytes(formula, plan_block_formula(view->request, r)));
 }
 
+static bool offers_room(const struct plan_view *view)
+{
+    return view->room.host > 0 || view->room.disk > 0;
+}
+
+static void offload_keys(const struct zero_offload *asked, const struct zero_offload *advised,
+                         struct text *text)
+{
+    if (advised->optimizer != asked->optimizer)
+        text_printf(text, " offload.optimizer=%s", far_words[advised->optimizer]);
+    if (advised->grads != asked->grads)
+        text_printf(text, " offload.grads=%s", far_words[advised->grads]);
+    if (advised->share != asked->share)
+        text_printf(text, " offload.share=%g", advised->share);
+}
+
 void plan_view_advice(const struct plan_view *view, struct text *text)
 {
     const struct plan_request *request = view->request;
     const struct plan_advice *advice = view->advice;
     char word[PLAN_VIEW_MEMORY];
     if (!advice->found) {
-        text_add(text, "no ZeRO stage, recomputation, micro-batch or number of ranks fits; use a "
-                       "smaller model, a shorter context, or more ranks with a larger "
-                       "train.global_batch");
+        text_printf(text,
+                    "no ZeRO stage, recomputation, micro-batch%s or number of ranks fits; use a "
+                    "smaller model, a shorter context, or more ranks with a larger "
+                    "train.global_batch%s",
+                    offers_room(view) ? ", offload" : "",
+                    offers_room(view) ? ""
+                                      : "; with --host-memory or --disk, offload is considered, "
+                                        "too");
         return;
     }
     text_add(text, "try");
@@ -281,6 +344,7 @@ void plan_view_advice(const struct plan_view *view, struct text *text)
         text_printf(text, " train.micro_batch=%lld", (long long)advice->micro_batch);
     if (advice->ranks != request->ranks)
         text_printf(text, " -n %d with %s per rank", advice->ranks, plan_view_memory(view, word));
+    offload_keys(&request->zero.offload, &advice->offload, text);
 }
 
 /* --- every buffer ---------------------------------------------------------------------------- */
@@ -396,7 +460,7 @@ static enum status write_table(struct cli *cli, const struct plan_view *view, st
         TRY(plan_view_pipe(cli, view, text));
     if (view->lines)
         TRY(list_lines(cli, text, view));
-    if (plan_fits(chosen_stage(view), view->memory_bytes) && view->advice->found &&
+    if (plan_fits(chosen_stage(view), &view->room) && view->advice->found &&
         view->advice->stage < view->request->zero.stage)
         text_printf(text, "zero.stage=%d is enough\n", view->advice->stage);
     return text->status;
@@ -422,7 +486,13 @@ static void json_rank(struct json_out *json, const struct plan_view *view, const
     json_out_mem(json, "mem", rank->bytes);
     json_out_int(json, "mem_bytes", (int64_t)rank->total_bytes);
     json_out_int(json, "host_bytes", (int64_t)rank->host_bytes);
+    json_out_int(json, "disk_bytes", (int64_t)rank->disk_bytes);
     json_out_int(json, "state_bytes", (int64_t)plan_state_bytes(rank));
+    json_out_open(json, "state", '{');
+    for (int location = 0; location < MEM_LOCATION_COUNT; location++)
+        json_out_int(json, mem_location_word((enum mem_location)location),
+                     (int64_t)rank->state_bytes[location]);
+    json_out_close(json, '}');
     json_out_real(json, "state_formula_bytes", state_formula(view, rank, stage));
     json_out_open(json, "sent", '{');
     for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++)
@@ -432,6 +502,7 @@ static void json_rank(struct json_out *json, const struct plan_view *view, const
     for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++)
         json_out_int(json, traffic_word((enum traffic_purpose)purpose), rank->calls[purpose]);
     json_out_close(json, '}');
+    json_out_moved(json, "offload", rank->moved);
     json_out_int(json, "sent_bytes", sent_bytes(rank));
     json_out_real(json, "sent_formula_bytes", figure(view, rank, stage, ROW_SENT_FORMULA, 0));
     json_out_real(json, "muon_formula_bytes", sent_formula(view, rank, stage, TRAFFIC_MUON));
@@ -449,7 +520,7 @@ static void json_stages(struct json_out *json, const struct plan_view *view)
             continue;
         json_out_open(json, NULL, '{');
         json_out_int(json, "stage", s);
-        json_out_bool(json, "fits", plan_fits(stage, view->memory_bytes));
+        json_out_bool(json, "fits", plan_fits(stage, &view->room));
         json_rank(json, view, "rank", &stage->worker, s);
         if (view->request->zero.servers > 0)
             json_rank(json, view, "server", &stage->server, s);
@@ -519,6 +590,9 @@ static void json_advice(struct json_out *json, const struct plan_advice *advice)
     json_out_string(json, "recompute", recompute_word(advice->recompute));
     json_out_int(json, "micro_batch", advice->micro_batch);
     json_out_int(json, "ranks", advice->ranks);
+    json_out_string(json, "offload_optimizer", far_words[advice->offload.optimizer]);
+    json_out_string(json, "offload_grads", far_words[advice->offload.grads]);
+    json_out_real(json, "offload_share", advice->offload.share);
     json_out_close(json, '}');
 }
 
@@ -536,7 +610,11 @@ enum status plan_view_json(struct cli *cli, const struct plan_view *view)
     json_out_int(&json, "micro_batches", view->request->engine.micro_batches);
     json_out_int(&json, "rounds", plan->rounds);
     json_out_int(&json, "idle", plan->idle_workers);
-    json_out_int(&json, "memory_bytes", (int64_t)view->memory_bytes);
+    json_out_int(&json, "memory_bytes", (int64_t)view->room.memory);
+    if (view->room.host > 0)
+        json_out_int(&json, "host_memory_bytes", (int64_t)view->room.host);
+    if (view->room.disk > 0)
+        json_out_int(&json, "disk_room_bytes", (int64_t)view->room.disk);
     json_out_int(&json, "runtime_estimate_bytes",
                  (int64_t)figure(view, &chosen_stage(view)->worker, 0, ROW_RUNTIME, 0));
     if (view->data.known) {
@@ -545,7 +623,7 @@ enum status plan_view_json(struct cli *cli, const struct plan_view *view)
         json_out_bool(&json, "data_exact", view->data.exact);
     }
     json_out_int(&json, "unsharded_bytes", (int64_t)plan->unsharded_bytes);
-    json_out_bool(&json, "fits", plan_fits(chosen_stage(view), view->memory_bytes));
+    json_out_bool(&json, "fits", plan_fits(chosen_stage(view), &view->room));
     json_stages(&json, view);
     if (plan->pipe.pp > 1)
         json_pipe(&json, view);

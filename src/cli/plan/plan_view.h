@@ -12,7 +12,7 @@ struct plan_view { /* all borrowed */
     const struct plan_request *request;
     const struct plan *plan;
     const struct plan_advice *advice;
-    size_t memory_bytes;   /* of a rank; 0 = not known */
+    struct plan_room room; /* of a rank; memory 0 = not known; host, disk 0 = not given */
     size_t shared_bytes;   /* shared by the ranks of this machine; 0 = --memory was given */
     double runtime_bytes;  /* of a rank's process, outside its account: an estimate */
     struct data_size data; /* that a run would map */
@@ -24,6 +24,9 @@ enum status plan_view_json(struct cli *cli, const struct plan_view *view);
 /* Memory of a rank: "74.5 GiB", or with --memory "74.5 GiB (80.0G bytes)". */
 enum { PLAN_VIEW_MEMORY = 80 };
 char *plan_view_memory(const struct plan_view *view, char out[PLAN_VIEW_MEMORY]); /* returns out */
+/* ", 40.0 GiB on the host, 120.0 GiB on disk": of `bytes`, what `given` limits. Returns out. */
+char *plan_view_elsewhere(const struct plan_room *bytes, const struct plan_room *given,
+                          char out[PLAN_VIEW_MEMORY]);
 /* Append what should differ from the request: "try zero.stage=3 engine.recompute=full". */
 void plan_view_advice(const struct plan_view *view, struct text *text);
 
@@ -43,6 +46,7 @@ struct plan_noise {
  * command that runs the best layout. */
 struct plan_search_asked {
     int64_t gpus, node, memory, top; /* node, memory: 0 = from the profile */
+    int64_t host_memory, disk;       /* 0 = not for offload */
     const char *machine;             /* a preset or a file */
     const struct plan_noise *noise;  /* NULL = only the layouts of all ranks */
     bool json;

@@ -54,6 +54,7 @@ static enum status print_json(struct cli *cli, const struct run_config *config,
     json_out_mem(&json, "mem", plan->rank.bytes);
     json_out_int(&json, "mem_bytes", (int64_t)plan->rank.total_bytes);
     json_out_int(&json, "host_bytes", (int64_t)plan->rank.host_bytes);
+    json_out_int(&json, "disk_bytes", (int64_t)plan->rank.disk_bytes);
     if (plan->data.known) {
         json_out_int(&json, "data_tokens", plan->data.tokens);
         json_out_int(&json, "data_bytes", (int64_t)plan->data.bytes);
@@ -99,6 +100,10 @@ static enum status print_lines(struct cli *cli, const struct run_config *config,
         console_line(console, "         and about %s for CUDA and its libraries; %s on the host",
                      text_human_bytes(a, (double)plan->rank.runtime_bytes),
                      text_human_bytes(b, (double)plan->rank.host_bytes));
+    if (plan->rank.disk_bytes > 0)
+        console_line(console, "         and %s on disk, in '%s'",
+                     text_human_bytes(a, (double)plan->rank.disk_bytes),
+                     run_offload_folder(&config->offload));
     return STATUS_OK;
 }
 

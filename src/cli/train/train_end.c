@@ -27,9 +27,29 @@ static void describe_held(const struct trainer_summary *s, char *out, size_t byt
             text_human_bytes(b, (double)there->accounted_bytes), gpu ? "about " : "",
             text_human_bytes(c, (double)there->runtime_bytes), fabs(excess),
             excess < 0 ? "less" : "more");
-    if (gpu && used < bytes)
-        snprintf(out + used, bytes - used, "; on the host %s",
-                 text_human_bytes(a, (double)held->host_bytes));
+    train_view_elsewhere(held, out, bytes);
+}
+
+/* "per step 1.2 GiB to the GPU, 1.2 GiB from it". */
+static void describe_moved(const struct trainer_summary *s, char *out, size_t bytes)
+{
+    static const char *const words[TRAFFIC_WAY_COUNT] = {[TRAFFIC_LINK_IN] = "to the GPU",
+                                                         [TRAFFIC_LINK_OUT] = "from the GPU",
+                                                         [TRAFFIC_DISK_READ] = "read from disk",
+                                                         [TRAFFIC_DISK_WRITTEN] =
+                                                             "written to disk"};
+    double steps = (double)(s->steps - s->first_step);
+    const char *before = "per step";
+    size_t used = 0;
+    char human[32];
+    for (int way = 0; way < TRAFFIC_WAY_COUNT; way++) {
+        if (s->traffic.moved[way] == 0 || used >= bytes)
+            continue;
+        used += (size_t)snprintf(out + used, bytes - used, "%s %s %s", before,
+                                 text_human_bytes(human, (double)s->traffic.moved[way] / steps),
+                                 words[way]);
+        before = ",";
+    }
 }
 
 /* --- for programs --------------------------------------------------------------------------- */
@@ -60,6 +80,10 @@ static void print_json(struct train_view *view, const struct trainer_summary *s,
     json_out_int(json, "peak_bytes", (int64_t)s->held.total_bytes);
     if (s->held.host_bytes > 0)
         json_out_int(json, "peak_host_bytes", (int64_t)s->held.host_bytes);
+    if (s->held.disk_bytes > 0)
+        json_out_int(json, "disk_bytes", (int64_t)s->held.disk_bytes);
+    if (traffic_has_moved(&s->traffic))
+        json_out_moved(json, "offload", s->traffic.moved);
     if (s->held.gpu.held_bytes > 0) {
         json_out_int(json, "gpu_bytes", (int64_t)s->held.gpu.held_bytes);
         json_out_int(json, "gpu_accounted_bytes", (int64_t)s->held.gpu.accounted_bytes);
@@ -171,6 +195,10 @@ static void print_text(struct train_view *view, const struct trainer_summary *s,
     console_fact(console, "speed", isfinite(s->tokens_per_second) ? line : "too few steps to tell");
     describe_held(s, line, sizeof line);
     console_fact(console, "memory", line);
+    if (traffic_has_moved(&s->traffic)) {
+        describe_moved(s, line, sizeof line);
+        console_fact(console, "offload", line);
+    }
     if (*gauges_words(&s->gauges, line, sizeof line))
         console_fact(console, "GPU", line);
     if (s->skipped) {

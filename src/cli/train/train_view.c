@@ -120,6 +120,21 @@ static void describe_config(struct console *console, struct env *env,
     text_free(&text);
 }
 
+void train_view_elsewhere(const struct footprint_worst *held, char *out, size_t bytes)
+{
+    const struct {
+        const char *words;
+        size_t bytes;
+    } places[] = {{"on the host", held->host_bytes}, {"on disk", held->disk_bytes}};
+    char human[32];
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        size_t used = strlen(out);
+        if (places[i].bytes > 0)
+            snprintf(out + used, bytes - used, "; %s %s", places[i].words,
+                     text_human_bytes(human, (double)places[i].bytes));
+    }
+}
+
 /* The main entries of the memory account of the rank that holds the most, and what libraries hold
  * in addition. */
 static void describe_memory(const struct footprint_worst *held, int ranks, char *out, size_t bytes)
@@ -143,9 +158,7 @@ static void describe_memory(const struct footprint_worst *held, int ranks, char 
     if (runtime > 0 && used < bytes)
         used += (size_t)snprintf(out + used, bytes - used, "; runtime %s%s", gpu ? "about " : "",
                                  text_human_bytes(human, (double)runtime));
-    if (gpu && used < bytes)
-        snprintf(out + used, bytes - used, "; on the host %s",
-                 text_human_bytes(human, (double)held->host_bytes));
+    train_view_elsewhere(held, out, bytes);
 }
 
 static void describe_data(const struct trainer_facts *facts, char *out, size_t bytes)
@@ -221,6 +234,8 @@ static void on_ready(void *user, const struct trainer_facts *facts)
     json_out_int(json, "mem_rank", facts->held->rank);
     if (facts->held->host_bytes > 0)
         json_out_int(json, "host_bytes", (int64_t)facts->held->host_bytes);
+    if (facts->held->disk_bytes > 0)
+        json_out_int(json, "disk_bytes", (int64_t)facts->held->disk_bytes);
     if (train_view_held(facts->held)->held_bytes > 0)
         json_out_int(json, "runtime_bytes", (int64_t)train_view_held(facts->held)->runtime_bytes);
     json_out_string(json, "device", facts->device);

@@ -48,6 +48,8 @@ static inline bool train_view_for_people(const struct train_view *view)
     return !view->json && !view->quiet;
 }
 
+/* Append what is not on the device: "; on the host 1.2 GiB; on disk 3.4 GiB". */
+void train_view_elsewhere(const struct footprint_worst *held, char *out, size_t bytes);
 /* The footprint of the memory that a rank computes in. */
 static inline const struct footprint *train_view_held(const struct footprint_worst *held)
 {

@@ -4,6 +4,7 @@
  */
 #include "train/config/config.h"
 #include "train/config/optimizer_config.h"
+#include <stdlib.h>
 #include <string.h>
 #include "base/file.h"
 #include "base/host.h"
@@ -611,6 +612,14 @@ static enum dtype type_of(int precision)
     case RUN_PRECISION_FP16: return DTYPE_F16;
     default: return DTYPE_F32;
     }
+}
+
+const char *run_offload_folder(const struct offload_config *config)
+{
+    const char *temporary = getenv("TMPDIR");
+    if (*config->folder)
+        return config->folder;
+    return temporary && *temporary ? temporary : "/var/tmp";
 }
 
 enum dtype run_type(const struct run_config *config)

@@ -212,7 +212,6 @@ static const struct option ranks_list[] = {
 const struct option_table ranks_options = {
     .title = "ranks", .options = ranks_list, .count = COUNT(ranks_list)};
 
-static const char *const far_words[] = {"none", "host", "disk", NULL};
 static const char *const update_words[] = {"auto", "device", "host", NULL};
 #define OFFLOAD(name) .offset = offsetof(struct offload_config, name)
 static const struct option offload_list[] = {

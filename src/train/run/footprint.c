@@ -69,8 +69,13 @@ static void describe(const struct footprints *own, bool most, struct device *dev
     memset(mine, 0, sizeof *mine);
     held->total_bytes = sums.total_bytes;
     memcpy(held->bytes, sums.bytes, sizeof held->bytes);
-    held->state_bytes = sums.bytes[MEM_PARAMS] + sums.bytes[MEM_GRADS] + sums.bytes[MEM_OPTIMIZER];
+    for (int location = 0; location < MEM_LOCATION_COUNT; location++) {
+        sums = mem_sums(mem, (enum mem_location)location, most);
+        held->state_bytes +=
+            sums.bytes[MEM_PARAMS] + sums.bytes[MEM_GRADS] + sums.bytes[MEM_OPTIMIZER];
+    }
     held->host_bytes = on_gpu(device) ? mem_sums(mem, MEM_HOST, most).total_bytes : 0;
+    held->disk_bytes = mem_sums(mem, MEM_DISK, most).total_bytes;
     held->rank = held->state_rank = rank;
     held->process = own->process;
     held->gpu = own->gpu;
@@ -94,6 +99,7 @@ static void take_worse(struct footprint_worst *worst, const struct footprint_wor
         worst->state_rank = other->state_rank;
     }
     keep_larger(&worst->host_bytes, other->host_bytes);
+    keep_larger(&worst->disk_bytes, other->disk_bytes);
     if (other->process.held_bytes > worst->process.held_bytes)
         worst->process = other->process;
     if (other->gpu.held_bytes > worst->gpu.held_bytes)

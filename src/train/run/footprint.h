@@ -48,9 +48,10 @@ void footprints_look(struct footprints *own, const struct mem *mem, struct devic
 struct footprint_worst {
     int rank; /* with the largest account on its device; the first of equals */
     size_t bytes[MEM_CATEGORY_COUNT], total_bytes; /* the account of that rank */
-    size_t state_bytes;       /* maximum over ranks of params, grads and optimizer, */
-    int state_rank;           /* and which rank that is */
-    size_t host_bytes;        /* maximum over ranks of host memory if they have GPUs; 0 = no GPU */
+    size_t state_bytes; /* maximum over ranks of params, grads and optimizer in all locations, */
+    int state_rank;     /* and which rank that is */
+    size_t host_bytes;  /* maximum over ranks of host memory if they have GPUs; 0 = no GPU */
+    size_t disk_bytes;  /* maximum over ranks of files that stand for memory */
     struct footprint process; /* of the rank with the largest process */
     struct footprint gpu;     /* of the GPU with the most bytes in use */
 };

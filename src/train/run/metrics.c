@@ -193,8 +193,8 @@ static void add_known(struct text *line, const char *key, double value)
         add_real(line, key, value);
 }
 
-/* The account of the worst rank by category, on its device; host memory if there is a GPU; and the
- * maxima of rank 0's GPU and process. */
+/* The account of the worst rank by category, on its device; host memory if there is a GPU; files
+ * that stand for memory; and the maxima of rank 0's GPU and process. */
 static void add_memory(struct text *line, const struct trainer_step *step)
 {
     text_add(line, ",\"mem\":{");
@@ -206,6 +206,8 @@ static void add_memory(struct text *line, const struct trainer_step *step)
         text_printf(line, ",\"mem_rank\":%d", step->held->rank);
     if (step->held->host_bytes > 0)
         text_printf(line, ",\"host_bytes\":%zu", step->held->host_bytes);
+    if (step->held->disk_bytes > 0)
+        text_printf(line, ",\"disk_bytes\":%zu", step->held->disk_bytes);
     if (step->gpu_bytes > 0)
         text_printf(line, ",\"gpu_bytes\":%zu", step->gpu_bytes);
     if (step->resident_bytes > 0)
@@ -227,6 +229,20 @@ static void add_traffic(struct text *line, const struct trainer_step *step)
         add_real(line, "stalled", t->stalled);
         add_real(line, "tensor_in_flight", t->tensor_in_flight);
         add_real(line, "tensor_waited", t->tensor_waited);
+    }
+    text_add(line, "}");
+}
+
+/* Bytes of offloaded state that rank 0 moved. */
+static void add_moved(struct text *line, const struct traffic *traffic)
+{
+    const char *before = ",\"offload\":{";
+    if (!traffic_has_moved(traffic))
+        return;
+    for (int way = 0; way < TRAFFIC_WAY_COUNT; way++) {
+        text_printf(line, "%s\"%s\":%lld", before, traffic_way_word((enum traffic_way)way),
+                    (long long)traffic->moved[way]);
+        before = ",";
     }
     text_add(line, "}");
 }
@@ -270,6 +286,7 @@ static enum status write_step(struct metrics *metrics, const struct trainer_step
     }
     add_memory(line, step);
     add_traffic(line, step);
+    add_moved(line, &step->traffic);
     if (step->routing != NULL) {
         text_add(line, ",\"sars\":");
         routing_print(step->routing, step->meta_norm, line);

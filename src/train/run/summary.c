@@ -44,6 +44,8 @@ static void add_memory(struct text *text, const struct footprint_worst *held)
     text_printf(text, ", \"rank\": %d}", held->rank);
     if (held->host_bytes > 0)
         text_printf(text, ",\n  \"peak_host_mem\": %zu", held->host_bytes);
+    if (held->disk_bytes > 0)
+        text_printf(text, ",\n  \"disk_bytes\": %zu", held->disk_bytes);
     if (process->held_bytes > 0)
         text_printf(text,
                     ",\n  \"process\": {\"resident\": %zu, \"accounted\": %zu, \"runtime\": %zu}",
@@ -80,6 +82,20 @@ static void add_purposes(struct text *text, const char *key,
     for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++)
         text_printf(text, "%s\"%s\": %lld", purpose > 0 ? ", " : "",
                     traffic_word((enum traffic_purpose)purpose), (long long)values[purpose]);
+    text_add(text, "}");
+}
+
+/* Bytes of offloaded state that rank 0 moved in all steps. */
+static void add_moved(struct text *text, const struct traffic *traffic)
+{
+    const char *before = ",\n  \"offload\": {";
+    if (!traffic_has_moved(traffic))
+        return;
+    for (int way = 0; way < TRAFFIC_WAY_COUNT; way++) {
+        text_printf(text, "%s\"%s\": %lld", before, traffic_way_word((enum traffic_way)way),
+                    (long long)traffic->moved[way]);
+        before = ", ";
+    }
     text_add(text, "}");
 }
 
@@ -127,6 +143,7 @@ static void print_summary(const struct trainer_summary *summary, struct text *te
     add_real(text, "tokens_per_second", summary->tokens_per_second);
     add_memory(text, &summary->held);
     add_gpu(text, summary);
+    add_moved(text, &summary->traffic);
     if (summary->ranks > 1)
         add_ranks(text, summary);
     if (*summary->checkpoint)

@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Offload in sifr plan: a run has the planned bytes on disk and moves the planned bytes per step;
+# --host-memory and --disk offer room for state that does not fit.
+. "$(dirname "$0")/common.sh" "$@"
+unset SIFR_RUN_THREADS
+make_text >text.txt
+export TMPDIR=$work
+
+# A run against its plan, by ZeRO stage, ranks and placement.
+keys=("${small[@]}" --data.path=text.txt --train.steps=3 --train.eval_every=0 --train.global_batch=20 --offload.window=64k)
+if has_program python3 "runs against their plans"; then
+    for layout in '1 0 --offload.optimizer=disk' '1 0 --offload.optimizer=disk --offload.grads=disk' '2 0 --offload.optimizer=disk' \
+        '2 2 --offload.optimizer=disk --offload.grads=disk' '2 3 --offload.optimizer=disk --offload.share=0.5 --precision.mode=bf16'; do
+        read -r ranks stage placement <<<"$layout"
+        ok "$sifr" plan "${keys[@]}" -n "$ranks" --zero.stage="$stage" $placement --json
+        mv out plan.json
+        ok "$sifr" train "${keys[@]}" -n "$ranks" --zero.stage="$stage" $placement --dry-run --json
+        mv out dry.json
+        ok "$sifr" train "${keys[@]}" -n "$ranks" --zero.stage="$stage" $placement --out=run --fresh --json
+        tail -n 1 out >end.json
+        python3 - "$stage" <<'PY' || fail "$layout: the run does not match the plan"
+import json, sys
+rank = json.load(open("plan.json"))["stages"][int(sys.argv[1])]["rank"]
+steps = [json.loads(line) for line in open("run/metrics.jsonl")]
+summary, end = json.load(open("run/summary.json")), json.load(open("end.json"))
+assert rank["disk_bytes"] > 0 and rank["disk_bytes"] == rank["state"]["disk"], rank
+for held in steps[0], summary, end, json.load(open("dry.json")):
+    assert held["disk_bytes"] == rank["disk_bytes"], (held, rank)
+for category, planned in rank["mem"].items():
+    if category not in ("loader", "other"):
+        assert steps[0]["mem"][category] == planned, (category, planned, steps[0]["mem"])
+assert steps[1]["offload"] == rank["offload"], (steps[1], rank)
+assert rank["offload"]["disk_read"] > 0 and rank["offload"]["link_in"] == 0, rank
+assert summary["offload"] == end["offload"]
+PY
+    done
+fi
+
+ok "$sifr" plan "${keys[@]}" --offload.optimizer=disk
+has '^  on disk +[0-9.]+ [KM]iB'
+has '^    on disk +[0-9.]+ [KM]iB'
+has '^offload per step +\[stage 0\]'
+has '^  read from disk +[0-9.]+ [KM]iB'
+has '^  written to disk +[0-9.]+ [KM]iB'
+ok "$sifr" plan "${keys[@]}"
+! grep -qE 'on disk|offload' out || fail "a plan without offload mentions it"
+ok "$sifr" train "${keys[@]}" --offload.optimizer=disk --out=run --fresh
+has '^  memory .*; on disk [0-9.]+ [KM]iB$'
+has '^  offload +per step [0-9.]+ [KM]iB read from disk, [0-9.]+ [KM]iB written to disk$'
+ok "$sifr" inspect run
+has 'disk_bytes +[0-9.]+ [KM]iB'
+
+# What does not fit goes to the host, then to the disk, and only if there is room for it.
+model=(--model.preset=llama-1b --model.vocab=32000 --precision.mode=bf16 --train.global_batch=16)
+search=("$sifr" plan "${model[@]}" --gpus=1 --machine=h200)
+expect 4 'no layout of 1 rank fits in memory: .*; --host-memory and --disk let state leave the device' "${search[@]}" --memory=10G
+ok "${search[@]}" --memory=10G --host-memory=64G --disk=200G
+has '^cluster .* per rank, 59.6 GiB on the host, 186.3 GiB on disk$'
+has 'hidden  offload$'
+has '^ 1 .*  host [01](\.[0-9]+)?( \+ grads)?$'
+has '^offload  [0-9.]+ % of the optimizer state is on the host'
+has '^         per step and rank [0-9.]+ GiB to the GPU, [0-9.]+ GiB from the GPU$'
+has '^         a step takes [0-9.]+ s; with memory for everything on the device this layout would take [0-9.]+ s$'
+has '^  sifr train -n 1 .*--offload.optimizer=host'
+! grep -qE -- '^  sifr train.*--(host-memory|disk)' out || fail "the command has flags of plan"
+command=$(sed -n 's/^  sifr train //p' out)
+eval "ok \"\$sifr\" plan $command --memory=10G" # what it prints fits
+ok "${search[@]}" --memory=8G --host-memory=6G --disk=200G
+has '^ 1 .*  disk [01]'
+expect 4 'offload disk 1 \+ grads, needs .* per rank, .* on the host, .* on disk and there is .*; add [0-9.]+ GiB on disk per rank' \
+    "${search[@]}" --memory=8G --host-memory=5G --disk=2G
+ok "${search[@]}" --host-memory=64G --disk=200G # all of an H200: nothing leaves it
+has '^ 1 .*  -$'
+! grep -qE '^offload' out || fail "offload was proposed although everything fits"
+ok "${search[@]}" --memory=20G --host-memory=64G --offload.optimizer=host # the key stays
+has '^fixed    offload$'
+has '^ 1 .*  host 1$'
+ok "${search[@]}" --memory=10G --host-memory=64G --json
+is_json out
+if has_program python3 "the figures of --json"; then
+    python3 - <<'PY' || fail "wrong figures of an offloaded layout"
+import json
+r = json.load(open("out"))
+l = r["layouts"][0]
+assert r["host_memory_bytes"] == 64e9 and l["offload_optimizer"] == "host" and 0 < l["offload_share"] <= 1
+assert l["needed_bytes"] <= 10e9 and 0 < l["host_bytes"] <= 64e9 and l["disk_bytes"] == 0
+assert l["device_step_s"] < l["step_s"] and l["moved"]["link_in"] > 0 and l["moved"]["disk_read"] == 0
+s = r["search"]
+assert s["walked"] + s["bounded"] + s["too_large"] + s["refused"] == s["possible"]
+PY
+fi
+
+# The same without a machine: advice.
+expect 4 'try .*offload.optimizer=host' "$sifr" plan "${model[@]}" --run.device=cuda --memory=10G --host-memory=64G
+expect 4 'try .*offload.optimizer=disk' "$sifr" plan "${model[@]}" --run.device=cuda --memory=10G --disk=200G
+expect 4 'with --host-memory or --disk, offload is considered, too' "$sifr" plan "${model[@]}" --run.device=cuda --memory=1G
+finish

@@ -1,0 +1,448 @@
+/* Offload in plans: a run's bytes on disk and what it moves equal the plan's; formulas hold
+ * wherever state is; as little as possible leaves the device; a step takes longer as links are slower. */
+#include <math.h>
+
+#include "plan/plan_time.h"
+#include "plan/planned.h"
+#include "plan/search_impl.h"
+#include "plan/search_rig.h"
+
+/* --- a run ---------------------------------------------------------------------------------- */
+
+static const struct zero_offload placements[] = {
+    {.optimizer = FAR_DISK, .share = 1},
+    {.optimizer = FAR_DISK, .share = 0.4},
+    {.grads = FAR_DISK},
+    {.optimizer = FAR_DISK, .grads = FAR_DISK, .share = 1},
+};
+enum { PLACEMENTS = sizeof placements / sizeof *placements };
+
+static void test_runs_match_their_plan(void **state)
+{
+    (void)state;
+    for (int i = 0; i < PLACEMENTS; i++)
+        for (int stage = 0; stage < PLAN_ZERO_STAGES; stage++) {
+            struct rig_config config = base_config(i % 2, 5);
+            config.stage = stage;
+            config.offload = placements[i];
+            config.type = stage % 2 ? DTYPE_BF16 : DTYPE_F32;
+            config.snapshot = i == 3;
+            run_and_compare(config, 1 + (i + stage) % 3);
+        }
+}
+
+static void test_optimizers_match_their_plan(void **state)
+{
+    (void)state;
+    static const enum optimizer_kind kinds[] = {OPTIMIZER_ADAMW8BIT, OPTIMIZER_SGD, OPTIMIZER_MUON};
+    for (int i = 0; i < 3; i++)
+        for (int both = 0; both < 2; both++) {
+            struct rig_config config = base_config(true, 4);
+            config.stage = 1 + both;
+            config.optimizer = kinds[i];
+            config.type = DTYPE_BF16;
+            config.offload = placements[both ? 3 : 0];
+            run_and_compare(config, 2);
+        }
+}
+
+static void test_pipelines_match_their_plan(void **state)
+{
+    (void)state;
+    struct rig_config config = base_config(true, 5);
+    config.model.layers = 4;
+    config.pp = 2;
+    config.offload = placements[3];
+    run_and_compare(config, 4);
+}
+
+/* --- formulas ------------------------------------------------------------------------------- */
+
+/* On a GPU whose state is on the host: the same state in all, what moves follows from it. */
+static void test_state_is_counted_wherever_it_is(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct plan_request request = search_request_of(2, 6, 256, 1, 8), plain = request;
+    struct plan_rank there, here;
+    request.gpu = plain.gpu = true;
+    request.zero.type = plain.zero.type = DTYPE_BF16;
+    request.zero.offload = (struct zero_offload){.optimizer = FAR_HOST,
+                                                 .grads = FAR_HOST,
+                                                 .share = 1,
+                                                 .window = 1 << 20,
+                                                 .folder = "/nowhere"};
+    for (int stage = 1; stage < PLAN_ZERO_STAGES; stage++) {
+        request.zero.stage = plain.zero.stage = stage;
+        assert_ok(plan_rank(&env, &request, 0, &there));
+        assert_ok(plan_rank(&env, &plain, 0, &here));
+        /* the padding of packets, and an eighth of a byte per parameter for the squares of sums */
+        double all = (double)plan_state_bytes(&there) / (double)plan_state_bytes(&here);
+        assert_true(all >= 1 && all < 1.03);
+        assert_int_equal(here.state_bytes[MEM_HOST], 0);
+        assert_int_equal(there.bytes[MEM_OPTIMIZER], 0);
+        double optimizer = (double)here.bytes[MEM_OPTIMIZER],
+               half = (double)here.part.parameters / 2;
+        double sums = 4 * half, moved = optimizer + 3 * sums + sums;
+        /* four rounds: a sum is written in each, and read in all but the first and by the update */
+        assert_true(fabs(there.moved[TRAFFIC_LINK_IN] / (moved)-1) < 0.03);
+        assert_true(fabs(there.moved[TRAFFIC_LINK_OUT] / (optimizer + 4 * sums) - 1) < 0.03);
+        assert_int_equal(there.moved[TRAFFIC_DISK_READ], 0);
+        assert_true(here.moved[TRAFFIC_LINK_IN] == 0 && here.moved[TRAFFIC_LINK_OUT] == 0);
+        request.zero.offload.grads = FAR_DISK;
+        assert_ok(plan_rank(&env, &request, 0, &there));
+        assert_int_equal(there.disk_bytes, there.state_bytes[MEM_DISK]);
+        assert_true(fabs(there.moved[TRAFFIC_DISK_WRITTEN] / (4 * sums) - 1) < 0.03);
+        assert_true(fabs(there.moved[TRAFFIC_LINK_IN] / moved - 1) < 0.03);
+        request.zero.offload.grads = FAR_HOST;
+    }
+    env_destroy(&env);
+}
+
+/* Where the CPU updates, sums go to the host and 16-bit params come back. */
+static void test_less_moves_where_the_host_updates(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct plan_request request = search_request_of(2, 6, 256, 1, 8);
+    struct plan_rank rank;
+    request.gpu = true;
+    request.zero.type = DTYPE_BF16;
+    request.zero.stage = 1;
+    request.zero.offload = (struct zero_offload){
+        .optimizer = FAR_HOST, .share = 1, .window = 1 << 20, .on_host = true};
+    assert_ok(plan_rank(&env, &request, 0, &rank));
+    double half = (double)rank.part.parameters / 2;
+    assert_true(fabs(rank.moved[TRAFFIC_LINK_IN] / (2 * half) - 1) < 0.03);
+    assert_true(fabs(rank.moved[TRAFFIC_LINK_OUT] / (4 * half) - 1) < 0.03);
+    env_destroy(&env);
+}
+
+/* --- what leaves the device ----------------------------------------------------------------- */
+
+static struct plan_request gpu_request(int ranks)
+{
+    struct plan_request request = search_request_of(ranks, 6, 256, 1, 16);
+    request.gpu = true;
+    request.zero.type = DTYPE_BF16;
+    request.zero.offload =
+        (struct zero_offload){.share = 1, .window = 1 << 20, .folder = "/nowhere"};
+    return request;
+}
+
+static size_t needed(struct env *env, const struct plan_request *request)
+{
+    struct plan_zero_stage stage;
+    assert_ok(plan_worst_memory(env, request, &stage));
+    return plan_needs(&stage).memory;
+}
+
+static void test_as_little_as_possible_leaves(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct plan_request plain = gpu_request(1), request = plain;
+    struct plan_zero_stage stage;
+    bool fits;
+    size_t all = needed(&env, &plain);
+    struct plan_room room = {.memory = all, .host = (size_t)1 << 30};
+    assert_ok(plan_offload(&env, &room, &request, &stage, &fits));
+    assert_true(fits && !plan_is_offloaded(&request));
+
+    double before = 0;
+    for (int less = 2; less <= 8; less += 3) { /* the more is missing, the larger the share */
+        request = plain;
+        room.memory = all - (size_t)less * (4 << 20);
+        assert_ok(plan_offload(&env, &room, &request, &stage, &fits));
+        assert_true(fits && request.zero.offload.optimizer == FAR_HOST);
+        assert_true(request.zero.offload.grads == FAR_NONE);
+        assert_true(request.zero.offload.share > before && request.zero.offload.share <= 1);
+        before = request.zero.offload.share;
+        request.zero.offload.share -= 1.0 / 32;
+        assert_true(request.zero.offload.share <= 0 || needed(&env, &request) > room.memory);
+    }
+
+    /* gradients follow, then the disk */
+    request = plain;
+    request.zero.offload.optimizer = FAR_HOST;
+    request.zero.offload.share = 1;
+    room.memory = needed(&env, &request) - 1;
+    request = plain;
+    assert_ok(plan_offload(&env, &room, &request, &stage, &fits));
+    assert_true(fits && request.zero.offload.grads == FAR_HOST);
+    size_t host = plan_needs(&stage).host;
+    room.host = host; /* all of the optimizer state would need more, and is not moved */
+    assert_true(request.zero.offload.share < 1);
+    request = plain;
+    assert_ok(plan_offload(&env, &room, &request, &stage, &fits));
+    assert_true(fits && request.zero.offload.grads == FAR_HOST);
+    room.host = host - 1;
+    room.disk = (size_t)1 << 30;
+    request = plain;
+    assert_ok(plan_offload(&env, &room, &request, &stage, &fits));
+    assert_true(fits && request.zero.offload.optimizer == FAR_DISK);
+    assert_true(plan_needs(&stage).host <= room.host && plan_needs(&stage).disk <= room.disk);
+
+    room.disk = 1000;
+    request = plain;
+    assert_ok(plan_offload(&env, &room, &request, &stage, &fits));
+    assert_false(fits);
+    env_destroy(&env);
+}
+
+/* The host of a rank without a GPU is where it computes. */
+static void test_the_cpu_has_only_the_disk(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct plan_request request = gpu_request(1), plain;
+    struct plan_zero_stage stage;
+    bool fits;
+    request.gpu = false;
+    plain = request;
+    struct plan_room room = {.host = (size_t)1 << 30, .memory = needed(&env, &request) - 1};
+    assert_ok(plan_offload(&env, &room, &request, &stage, &fits));
+    assert_false(fits || plan_is_offloaded(&request));
+    /* a disk has bounce buffers in memory */
+    room = (struct plan_room){.disk = (size_t)1 << 30, .memory = needed(&env, &plain) - (4 << 20)};
+    assert_ok(plan_offload(&env, &room, &request, &stage, &fits));
+    assert_true(fits && request.zero.offload.optimizer == FAR_DISK);
+    env_destroy(&env);
+}
+
+static void test_advice_offloads_last(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct plan_request request = gpu_request(1);
+    struct plan plan;
+    struct plan_advice advice;
+    request.engine.recompute = RECOMPUTE_FULL;
+    struct plan_room room = {.memory = needed(&env, &request) - (4 << 20)};
+    assert_ok(plan_make(&env, &request, &plan));
+    assert_ok(plan_advise(&env, &request, &plan, &room, &advice));
+    assert_true(!advice.found || advice.ranks > 1);
+    room.host = (size_t)1 << 30;
+    assert_ok(plan_advise(&env, &request, &plan, &room, &advice));
+    assert_true(advice.found && advice.ranks == 1 && advice.offload.optimizer == FAR_HOST);
+    request.engine.recompute = RECOMPUTE_NONE; /* there is something else to try */
+    assert_ok(plan_advise(&env, &request, &plan, &room, &advice));
+    assert_true(advice.found && advice.ranks == 1);
+    plan_free(&env, &plan);
+    assert_int_equal(mem_total(env.mem), 0);
+    env_destroy(&env);
+}
+
+/* --- time ----------------------------------------------------------------------------------- */
+
+static double seconds_of(struct env *env, const struct plan_request *request,
+                         struct machine_offload rates)
+{
+    struct machine_profile machine = search_machine(1e10, 2e9);
+    struct plan_time time;
+    machine.gpu = true;
+    machine.offload = rates;
+    assert_ok(plan_time(env, request, &machine, &time));
+    return time.step;
+}
+
+static void test_slower_links_take_longer(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct plan_request plain = gpu_request(1), request = plain;
+    struct plan_rank rank;
+    request.zero.offload.optimizer = FAR_HOST;
+    request.zero.offload.share = 1;
+    assert_ok(plan_rank(&env, &request, 0, &rank));
+    double bytes = (double)rank.moved[TRAFFIC_LINK_IN];
+    double on_device = seconds_of(&env, &plain, (struct machine_offload){0});
+    double rate = bytes / on_device; /* as long as a step */
+    double fast = seconds_of(&env, &request, (struct machine_offload){.link = 1000 * rate});
+    double slow = seconds_of(&env, &request, (struct machine_offload){.link = rate / 10});
+    assert_true(fast >= on_device * 0.999 && fast < on_device * 1.05);
+    assert_true(slow > 9.5 * on_device && slow < 21 * on_device);
+    request.zero.offload.optimizer = FAR_DISK;
+    struct machine_offload disk = {
+        .link = 1000 * rate, .disk_read = rate / 10, .disk_write = rate / 5};
+    double read = seconds_of(&env, &request, disk);
+    assert_true(read > 9.5 * on_device);
+    disk.disk_write = rate / 40;
+    assert_true(seconds_of(&env, &request, disk) > 2 * read);
+    request.zero.offload.optimizer = FAR_HOST;
+    request.zero.offload.on_host = true;
+    struct machine_offload host = {.link = 1000 * rate, .host_update = 1000 * rate};
+    double quick = seconds_of(&env, &request, host);
+    host.host_update = rate / 10;
+    assert_true(quick < 1.1 * on_device && seconds_of(&env, &request, host) > 5 * on_device);
+    env_destroy(&env);
+}
+
+/* --- search --------------------------------------------------------------------------------- */
+
+static struct search_space space_of(const struct plan_request *request,
+                                    const struct machine_profile *machine)
+{
+    return (struct search_space){.request = request,
+                                 .global_batch = 16,
+                                 .machine = machine,
+                                 .node = machine->comm.node,
+                                 .most = 5};
+}
+
+static void test_the_search_offloads_what_does_not_fit(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct machine_profile machine = search_machine(1e10, 2e9);
+    struct plan_request request = gpu_request(1);
+    struct search_space space = space_of(&request, &machine);
+    struct search_result result;
+    struct text text;
+    machine.gpu = true;
+    machine.offload = (struct machine_offload){.link = 1e10, .disk_read = 1e9, .disk_write = 1e9};
+    struct plan_request least = request;
+    least.engine.recompute = RECOMPUTE_FULL;
+    space.memory = needed(&env, &least);
+    space.host = space.disk = (size_t)1 << 30;
+    space.most = 1;
+
+    /* everything fits: nothing leaves, and the result is that without a host */
+    space.memory *= 4;
+    assert_ok(search_layouts(&env, &space, &result));
+    double step = result.layouts[0].time.step;
+    assert_false(plan_is_offloaded(&result.layouts[0].request));
+    assert_true(result.layouts[0].host_bytes > 0 && result.layouts[0].disk_bytes == 0);
+    search_result_free(&env, &result);
+    space.host = space.disk = 0;
+    assert_ok(search_layouts(&env, &space, &result));
+    assert_true(result.layouts[0].time.step == step && result.layouts[0].device == 0);
+    search_result_free(&env, &result);
+
+    /* nothing fits without */
+    space.memory = space.memory / 4 - (8 << 20);
+    assert_ok(search_layouts(&env, &space, &result));
+    assert_int_equal(result.count, 0);
+    search_result_free(&env, &result);
+    space.host = (size_t)1 << 30;
+    assert_ok(search_layouts(&env, &space, &result));
+    assert_int_equal(result.count, 1);
+    const struct search_layout *first = &result.layouts[0];
+    assert_true(first->request.zero.offload.optimizer == FAR_HOST);
+    assert_true(first->needed_bytes <= space.memory && first->host_bytes <= space.host);
+    assert_true(first->time.moved[TRAFFIC_LINK_IN] > 0 && first->time.step > first->device);
+    assert_true(first->device > 0 && first->bound <= first->time.step);
+    text_init(&text, &env);
+    search_explain(&space, &result, &text);
+    assert_non_null(strstr(text_string(&text), "of the optimizer state is on the host"));
+    assert_non_null(strstr(text_string(&text), "to the GPU"));
+    text_free(&text);
+    search_result_free(&env, &result);
+
+    /* keys of the user stay */
+    space.fixed.offload = true;
+    assert_ok(search_layouts(&env, &space, &result));
+    assert_int_equal(result.count, 0);
+    search_result_free(&env, &result);
+    request.zero.offload.optimizer = FAR_HOST;
+    request.zero.offload.share = 0.7;
+    assert_ok(search_layouts(&env, &space, &result));
+    for (int i = 0; i < result.count; i++)
+        assert_true(result.layouts[i].request.zero.offload.share == 0.7);
+    assert_true(result.count > 0);
+    search_result_free(&env, &result);
+    assert_int_equal(mem_total(env.mem), 0);
+    env_destroy(&env);
+}
+
+/* What is not simulated is not faster. */
+static void test_the_search_misses_nothing(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct machine_profile machine = search_machine(1e10, 2e9);
+    struct plan_request request = gpu_request(4);
+    struct search_space space = space_of(&request, &machine);
+    struct search_result quick, all;
+    machine.gpu = true;
+    machine.offload = (struct machine_offload){.link = 1e10, .disk_read = 1e9, .disk_write = 1e9};
+    space.memory = (size_t)585 << 20;
+    space.most = 2;
+    space.host = space.disk = (size_t)1 << 30;
+    space.fixed = (struct search_fixed){
+        .micro_batch = true, .regather = true, .schedule = true, .recompute = true};
+    assert_ok(search_layouts(&env, &space, &quick));
+    space.exhaustive = true;
+    assert_ok(search_layouts(&env, &space, &all));
+    assert_true(quick.timed < all.timed && quick.count == all.count && all.count > 1);
+    bool any = false;
+    for (int i = 0; i < all.count; i++) {
+        assert_true(quick.layouts[i].time.step == all.layouts[i].time.step);
+        any = any || plan_is_offloaded(&all.layouts[i].request);
+    }
+    assert_true(any);
+    assert_int_equal(quick.possible, quick.too_large + quick.bounded + quick.timed + quick.refused);
+    search_result_free(&env, &quick);
+    search_result_free(&env, &all);
+    env_destroy(&env);
+}
+
+/* No bound exceeds the simulation, also where state leaves the device. */
+static void test_bounds_hold(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct machine_profile machine = search_machine(1e10, 2e9);
+    struct plan_request request = gpu_request(4);
+    struct search_space space = space_of(&request, &machine);
+    struct search_points points;
+    struct plan_room room = {.memory = (size_t)600 << 20, .host = (size_t)1 << 30, .disk = 0};
+    machine.gpu = true;
+    machine.offload = (struct machine_offload){.link = 1e11, .disk_read = 1e10, .disk_write = 1e10};
+    for (int disk = 0; disk < 2; disk++) {
+        room.disk = disk ? (size_t)1 << 30 : 0;
+        room.host = disk ? 0 : (size_t)1 << 30;
+        space.memory = room.memory;
+        space.host = room.host, space.disk = room.disk;
+        assert_ok(search_points_make(&env, &space, &points));
+        int64_t offloaded = 0;
+        for (int64_t i = 0; i < points.count; i += 37) {
+            struct search_point *p = &points.points[i];
+            struct plan_request its = search_request(&space, p);
+            struct plan_zero_stage stage;
+            struct plan_time time;
+            bool fits;
+            assert_ok(search_points_refine(&env, &space, &points, p));
+            assert_ok(plan_offload(&env, &room, &its, &stage, &fits));
+            assert_ok(plan_time(&env, &its, &machine, &time));
+            if (p->bound > time.step * (1 + 1e-9) || p->bytes > plan_needs(&stage).memory)
+                fail_msg("tp %d pp %d stage %d micro-batch %d recompute %d: bound %g s, %zu bytes; "
+                         "simulated %g s, %zu bytes",
+                         p->tp, p->pp, p->stage, p->micro_batch, p->recompute, p->bound, p->bytes,
+                         time.step, plan_needs(&stage).memory);
+            offloaded += fits && plan_is_offloaded(&its);
+        }
+        assert_true(offloaded > 0);
+        search_points_free(&env, &points);
+    }
+    env_destroy(&env);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_runs_match_their_plan),
+        cmocka_unit_test(test_optimizers_match_their_plan),
+        cmocka_unit_test(test_pipelines_match_their_plan),
+        cmocka_unit_test(test_state_is_counted_wherever_it_is),
+        cmocka_unit_test(test_less_moves_where_the_host_updates),
+        cmocka_unit_test(test_as_little_as_possible_leaves),
+        cmocka_unit_test(test_the_cpu_has_only_the_disk),
+        cmocka_unit_test(test_advice_offloads_last),
+        cmocka_unit_test(test_slower_links_take_longer),
+        cmocka_unit_test(test_the_search_offloads_what_does_not_fit),
+        cmocka_unit_test(test_the_search_misses_nothing),
+        cmocka_unit_test(test_bounds_hold),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
