@@ -35,6 +35,10 @@
 
 enum { SLOT_SHARE = 8, LEAST_SLOTS = 3, SUM_SLOTS = 4 };
 enum { ELEMENT_BYTES = 16 }; /* at most: master, two moments and a part of the sum */
+enum {
+    MOST_ELEMENTS = 8 << 20
+}; /* of a packet: copies of 100 MB reach the link's rate, and an
+                                     update need not wait for more */
 
 static int64_t least(int64_t a, int64_t b)
 {
@@ -106,6 +110,7 @@ static void choose_state(struct zero *zero)
 static int64_t packet_elements(const struct zero *zero)
 {
     int64_t elements = zero->config.offload.window / SLOT_SHARE / ELEMENT_BYTES;
+    elements = least(elements, MOST_ELEMENTS);
     elements = elements / OFFLOAD_ELEMENTS * OFFLOAD_ELEMENTS;
     return elements > 0 ? elements : OFFLOAD_ELEMENTS;
 }

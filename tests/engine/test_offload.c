@@ -141,13 +141,13 @@ static bool same_image(const struct image *a, const struct image *b, struct rig_
     return same;
 }
 
-static const char *const far_words[] = {"device", "host", "disk"};
+static const char *const place_words[] = {"device", "host", "disk"};
 
 static void fail_run(const char *what, struct rig_config c, int ranks)
 {
     fail_msg("%s: state on %s, sums on %s, share %g; stage %d, %d ranks, %d servers, groups of %d, "
              "tp %d, pp %d, %s, optimizer %d with %d groups, %d micro-batches, bucket %d%s",
-             what, far_words[c.offload.optimizer], far_words[c.offload.grads], c.offload.share,
+             what, place_words[c.offload.optimizer], place_words[c.offload.grads], c.offload.share,
              c.stage, ranks, c.servers, c.group, c.tp, c.pp, dtype_name(c.type), (int)c.optimizer,
              c.group_count, (int)c.micro_batches, (int)c.bucket, c.local ? ", local" : "");
 }
