@@ -194,16 +194,18 @@ enum status zero_state_read(struct zero *zero, enum zero_state state, int tensor
 enum status zero_state_write(struct zero *zero, enum zero_state state, int tensor, int64_t first,
                              int64_t count, enum dtype type, const void *values);
 /* Copy what this rank saves (needs config.snapshot) and wait for the copy. Far state is not copied:
- * updates of it wait until zero_snapshot_end. Collective over the TP group, and there the only way
+ * updates of it wait until zero_snapshot_pass. Collective over the TP group, and there the only way
  * to read what each rank saves. */
 enum status zero_snapshot(struct zero *zero);
 /* An address in the copy; NULL: far state. Any thread may read it until the next snapshot. */
 const void *zero_snapshot_at(const struct zero *zero, enum zero_state state, int tensor,
                              int64_t first);
 /* *data = that address; of far state `room`, to which `count` elements or scales are copied. Any
- * thread may call it and, when all is read, zero_snapshot_end. */
+ * thread may call it, and the following. */
 enum status zero_snapshot_read(struct zero *zero, enum zero_state state, int tensor, int64_t first,
                                int64_t count, void *room, const void **data);
+/* What this rank saves of the tensors before `tensor` has been read; or of all of them. */
+void zero_snapshot_pass(struct zero *zero, int tensor);
 void zero_snapshot_end(struct zero *zero);
 
 /* No pass writes the tensor's gradient: it is never updated. */

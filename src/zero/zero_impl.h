@@ -258,7 +258,7 @@ struct zero {
     int64_t next_sum_slot;
     pthread_mutex_t hold_lock;
     pthread_cond_t released;
-    bool held; /* far state is being saved */
+    int first_held; /* the far state of this piece and those after it is being saved */
     struct zero_host host;
     size_t transit_grad;          /* where the part of a sum begins in a transit slot */
     int *batch_of;                /* (tensors) -1: it is never updated */
@@ -696,9 +696,9 @@ void offload_free(struct zero *zero);
 void offload_begin_update(struct zero *zero);
 /* Enqueue the update of all packets of a piece. Pieces with packets come in their order. */
 void offload_update_piece(struct zero *zero, int piece);
-/* While far state is held, its updates wait. Any thread. */
-void offload_hold(struct zero *zero, bool held);
-void offload_await_release(struct zero *zero);
+/* The far state of this piece and those after it is being saved: its updates wait. Any thread. */
+void offload_hold(struct zero *zero, int first);
+void offload_await_release(struct zero *zero, int piece);
 /* Bytes of far memory for the sum of a range, and where they begin. */
 size_t offload_sum_bytes(const struct zero *zero, struct piece_range range);
 size_t offload_sum_at(const struct zero *zero, struct piece_range range);

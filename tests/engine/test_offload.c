@@ -499,8 +499,12 @@ struct late_save {
 static void *save_late(void *argument)
 {
     struct late_save *save = argument;
+    int count = model_graph(save->rig->model)->tensor_count, half = count / 2;
     threads_nap(0.1);
-    save_snapshot(save->rig, &save->image);
+    save_some(save->rig, 0, half, &save->image);
+    zero_snapshot_pass(save->rig->zero, half); /* updates of the pieces before it may run now */
+    threads_nap(0.05);
+    save_some(save->rig, half, count, &save->image);
     atomic_store(&save->saved, true);
     zero_snapshot_end(save->rig->zero);
     return NULL;
