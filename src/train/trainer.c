@@ -36,7 +36,7 @@ static struct zero_offload offload_of(const struct offload_config *config)
                                  .grads = (enum far_kind)config->grads,
                                  .share = config->share,
                                  .window = config->window,
-                                 .folder = run_offload_folder(config),
+                                 .folder = run_offload_folder(config->folder),
                                  .on_host = config->update == RUN_UPDATE_HOST};
 }
 
