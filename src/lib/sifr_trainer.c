@@ -485,6 +485,8 @@ int sifr_trainer_create(struct sifr_context *context, const struct sifr_model *m
     enum status st = call_begin(context);
     if (st == STATUS_OK)
         st = trainer_open(context, model, options, &t);
+    if (st == STATUS_OK) /* a rank that failed has left its groups: its message comes here */
+        st = call_agree(context, "created", t->number, 0);
     if (st == STATUS_OK)
         st = zero_init(t->zero, t->options.seed);
     if (st == STATUS_OK)
