@@ -10,9 +10,8 @@
 #include "base/options.h"
 #include "cli/console.h"
 
-/* Answers to the first signal, during steps, during those of a run that is not saved when it ends,
- * and before steps; the addition for Ctrl-C; and the
- * answers to the second Ctrl-C. */
+/* Answers to the first signal: during steps, during those of a run that is not saved at its end, and
+ * before steps; the addition for Ctrl-C; and the answers to the second Ctrl-C. */
 #define CLI_STOPPING         "stopping after this step; the run will be saved"
 #define CLI_STOPPING_UNSAVED "stopping after this step, which will not be saved"
 #define CLI_STOPPING_EARLY   "stopping before the first step"
