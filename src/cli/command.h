@@ -10,23 +10,31 @@
 #include "base/options.h"
 #include "cli/console.h"
 
-/* Answers to the first signal, during steps and before them; the addition for Ctrl-C; and the
- * answers to the second Ctrl-C. */
-#define CLI_STOPPING       "stopping after this step; the run will be saved"
-#define CLI_STOPPING_EARLY "stopping before the first step"
-#define CLI_AGAIN          "; press Ctrl-C again to terminate immediately"
-#define CLI_ENDED          "terminated by a signal"
-#define CLI_ENDED_SAVED    CLI_ENDED " after everything was saved; rerun the same command to resume"
+/* Answers to the first signal: during steps, during those of a run that is not saved at its end, and
+ * before steps; the addition for Ctrl-C; and the answers to the second Ctrl-C. */
+#define CLI_STOPPING         "stopping after this step; the run will be saved"
+#define CLI_STOPPING_UNSAVED "stopping after this step, which will not be saved"
+#define CLI_STOPPING_EARLY   "stopping before the first step"
+#define CLI_AGAIN            "; press Ctrl-C again to terminate immediately"
+#define CLI_ENDED            "terminated by a signal"
+#define CLI_ENDED_SAVED      CLI_ENDED " after everything was saved; rerun the same command to resume"
 
 /* A SIGINT within this time counts as the same one: timeout(1) sends it to the process and to its
  * group. */
 enum { CLI_SAME_CTRL_C_MS = 100 };
 
+/* What a stop does now. */
+enum cli_stepping {
+    CLI_NOT_STEPPING,
+    CLI_STEPPING,        /* it waits for the current step and saves */
+    CLI_STEPPING_UNSAVED /* it waits for the current step */
+};
+
 struct cli {
     struct env *env;
     struct console *console;
     const volatile sig_atomic_t *stop; /* not 0 = stop gracefully */
-    volatile sig_atomic_t *stepping; /* set = steps are running; a stop waits for the current one */
+    volatile sig_atomic_t *stepping;   /* enum cli_stepping */
     volatile sig_atomic_t *saved; /* set = all is saved, terminating loses nothing; may be NULL */
     int argc;                     /* argv[0] is the name of the command */
     char *const *argv;

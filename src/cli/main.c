@@ -33,7 +33,7 @@
 
 static const int stop_signals[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP};
 static volatile sig_atomic_t stop_signal;
-static volatile sig_atomic_t stepping; /* the first step has begun or is about to */
+static volatile sig_atomic_t stepping; /* enum cli_stepping */
 static volatile sig_atomic_t saved;    /* the run is completely saved and about to exit */
 static atomic_int interrupted_ms;      /* time of the first SIGINT; 0 = none yet */
 static const struct console *answers;  /* where signal handlers print */
@@ -131,6 +131,17 @@ static void watch(struct cli *cli, int rank, double seconds)
 
 /* --- handlers ------------------------------------------------------------------------------- */
 
+/* The answer to a first signal. */
+static const char *answer(bool ctrl_c)
+{
+    switch (stepping) {
+    case CLI_STEPPING: return ctrl_c ? CLI_STOPPING CLI_AGAIN : CLI_STOPPING;
+    case CLI_STEPPING_UNSAVED:
+        return ctrl_c ? CLI_STOPPING_UNSAVED CLI_AGAIN : CLI_STOPPING_UNSAVED;
+    default: return ctrl_c ? CLI_STOPPING_EARLY CLI_AGAIN : CLI_STOPPING_EARLY;
+    }
+}
+
 /* Two threads may be in here at once. The clock wraps around, so only differences count. */
 static void on_interrupt(void)
 {
@@ -138,8 +149,7 @@ static void on_interrupt(void)
     clock_gettime(CLOCK_MONOTONIC, &clock);
     int first = 0, now = (int)(clock.tv_sec % 1000000 * 1000 + clock.tv_nsec / 1000000) + 1;
     if (atomic_compare_exchange_strong(&interrupted_ms, &first, now))
-        console_signal_line(answers, LOG_INFO,
-                            stepping ? CLI_STOPPING CLI_AGAIN : CLI_STOPPING_EARLY CLI_AGAIN);
+        console_signal_line(answers, LOG_INFO, answer(true));
     else if (abs(now - first) >= CLI_SAME_CTRL_C_MS)
         end_at_once();
 }
@@ -153,7 +163,7 @@ static void on_signal(int number)
     if (number == SIGINT) {
         on_interrupt();
     } else if (!stop_signal && !is_joined) {
-        console_signal_line(answers, LOG_INFO, stepping ? CLI_STOPPING : CLI_STOPPING_EARLY);
+        console_signal_line(answers, LOG_INFO, answer(false));
     }
     if (stop_signal != SIGINT) /* a supervisor that starts later counts it as the first Ctrl-C */
         stop_signal = number;

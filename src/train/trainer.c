@@ -36,7 +36,7 @@ static struct zero_offload offload_of(const struct offload_config *config)
                                  .grads = (enum far_kind)config->grads,
                                  .share = config->share,
                                  .window = config->window,
-                                 .folder = run_offload_folder(config),
+                                 .folder = run_offload_folder(config->folder),
                                  .on_host = config->update == RUN_UPDATE_HOST};
 }
 
@@ -497,13 +497,17 @@ static void log_stop(struct trainer *t, bool begun)
     if (!begun)
         log_warn(t->env, "stopped before the first step: there is nothing to save yet; rerun the "
                          "same command to start");
-    else if (!t->config->checkpoint.final)
+    else if (t->saves.last_step < 0)
         log_warn(t->env,
-                 "stopped after step %" PRId64 ", which is not saved (checkpoint.final: false); "
-                 "rerun the same command to resume from the last checkpoint, if there is one",
+                 "stopped after step %" PRId64
+                 ": nothing is saved (checkpoint.final: false); rerun "
+                 "the same command to start again",
                  t->step);
     else
-        log_warn(t->env, "stopped after step %" PRId64 ": saved in '%s'; %s", t->step,
+        log_warn(t->env, "stopped after step %" PRId64 "%s saved in '%s'; %s", t->step,
+                 t->saves.last_step == t->step
+                     ? ":"
+                     : ", which is not saved (checkpoint.final: false): an earlier one is",
                  t->summary->checkpoint, ways[trainer_at_stop(t)][t->target->fresh]);
 }
 

@@ -61,7 +61,7 @@ static enum status call_train(struct cli *cli, int argc, char *const *argv)
     bool quiet = cli->console->quiet;
     inner.argc = argc;
     inner.argv = argv;
-    *cli->stepping = 0;
+    *cli->stepping = CLI_NOT_STEPPING;
     *cli->saved = 0;
     TRY(command_open(cli->env, &command_train, &call));
     enum status st = command_load(cli->env, &call, argc - 1, argv + 1, words, &word_count);

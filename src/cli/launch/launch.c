@@ -212,7 +212,9 @@ static void take_signal(struct job *job)
     double now = clock_seconds();
     if (read(job->signals, &info, sizeof info) != (ssize_t)sizeof info)
         return;
-    const char *words = is_stepping(job, now) ? CLI_STOPPING : CLI_STOPPING_EARLY;
+    const char *words = !is_stepping(job, now) ? CLI_STOPPING_EARLY
+                        : job->order->saves    ? CLI_STOPPING
+                                               : CLI_STOPPING_UNSAVED;
     if (!job->order->stops) {
         job->quit = true;
         kill_job(job);

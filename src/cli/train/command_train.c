@@ -185,6 +185,7 @@ static enum status start_ranks(void *user, const struct restarts_attempt *attemp
                                  .alone = job->plan.way != RANKS_LAUNCH,
                                  .threads = chosen ? (int)threads : job->plan.threads,
                                  .stops = true,
+                                 .saves = job->settings->config.checkpoint.final,
                                  .quiet = job->settings->quiet || job->settings->json,
                                  .verbose = cli->console->verbose};
     char program[4096], thread_flag[32], time_flag[64], **argv;
