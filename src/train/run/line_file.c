@@ -14,6 +14,7 @@
 #include "base/json_doc.h"
 #include "base/output.h"
 #include "base/text.h"
+#include "train/run/records.h"
 
 struct line_file {
     struct env *env; /* borrowed */
@@ -102,19 +103,16 @@ static enum status find_cut(struct env *env, const char *data, size_t bytes, int
                             size_t *kept, int64_t *last)
 {
     *last = 0;
-    for (*kept = bytes; *kept > 0;) {
+    struct line line;
+    for (size_t begin = *kept = bytes; line_previous(data, &begin, &line); *kept = begin) {
         bool whole = false;
-        size_t end = *kept - (data[*kept - 1] == '\n');
-        const char *before = memrchr(data, '\n', end);
-        size_t begin = before ? (size_t)(before - data) + 1 : 0;
-        int64_t found = step_of(data + begin, end - begin);
+        int64_t found = step_of(line.text, line.bytes);
         if (found >= 0 && found <= step)
-            TRY(check_json(env, data + begin, end - begin, &whole, NULL));
+            TRY(check_json(env, line.text, line.bytes, &whole, NULL));
         if (whole) {
             *last = found;
             break;
         }
-        *kept = begin;
     }
     return STATUS_OK;
 }
@@ -126,18 +124,16 @@ static enum status collect_rest(struct env *env, const struct file_map *map, siz
                                 struct text *rest, bool *dropped)
 {
     const char *data = (const char *)map->data;
-    for (size_t begin = kept; begin < map->bytes;) {
+    struct line line;
+    for (size_t at = kept; line_next(data, map->bytes, &at, &line);) {
         bool whole, cut_off;
-        const char *line = data + begin, *newline = memchr(line, '\n', map->bytes - begin);
-        size_t bytes = newline ? (size_t)(newline - line) : map->bytes - begin;
-        TRY(check_json(env, line, bytes, &whole, &cut_off));
-        if ((cut_off && !newline) || (whole && step_of(line, bytes) >= 0)) {
+        TRY(check_json(env, line.text, line.bytes, &whole, &cut_off));
+        if ((cut_off && !line.ended) || (whole && step_of(line.text, line.bytes) >= 0)) {
             *dropped = true;
         } else {
-            text_add_bytes(rest, line, bytes);
+            text_add_bytes(rest, line.text, line.bytes);
             text_add(rest, "\n");
         }
-        begin += bytes + 1;
     }
     return rest->status;
 }
@@ -263,15 +259,14 @@ static enum status find_record(struct env *env, const struct file_map *map, bool
 {
     const char *data = (const char *)map->data;
     bool whole = false;
-    for (size_t begin = 0; begin < map->bytes && !*found;) {
-        const char *line = data + begin, *newline = memchr(line, '\n', map->bytes - begin);
-        size_t bytes = newline ? (size_t)(newline - line) : map->bytes - begin;
-        if (begin == 0 || is_step_record(line, bytes, false))
-            TRY(check_json(env, line, bytes, &whole, NULL));
-        if (begin == 0 && whole)
+    struct line line;
+    for (size_t at = 0; !*found && line_next(data, map->bytes, &at, &line);) {
+        bool first = line.text == data;
+        if (first || is_step_record(line.text, line.bytes, false))
+            TRY(check_json(env, line.text, line.bytes, &whole, NULL));
+        if (first && whole)
             return STATUS_OK;
         *found = whole;
-        begin += bytes + 1;
     }
     return STATUS_OK;
 }
@@ -312,11 +307,12 @@ enum status line_file_last(struct env *env, const char *path, int64_t *step)
     if (!file_exists(path))
         return STATUS_OK;
     TRY(file_map_open(env, path, &map));
-    const char *data = (const char *)map.data;
-    const char *end = map.bytes ? memrchr(data, '\n', map.bytes) : NULL;
-    const char *before = end ? memrchr(data, '\n', (size_t)(end - data)) : NULL;
-    const char *line = before ? before + 1 : data;
-    int64_t found = end ? step_of(line, (size_t)(end - line)) : -1;
+    struct line line;
+    size_t at = map.bytes;
+    bool ended = false;
+    while (!ended && line_previous((const char *)map.data, &at, &line))
+        ended = line.ended;
+    int64_t found = ended ? step_of(line.text, line.bytes) : -1;
     enum status st = file_map_check(env, path, map.data);
     file_map_close(&map);
     *step = found > 0 ? found : 0;
