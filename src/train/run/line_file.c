@@ -18,6 +18,7 @@
 
 struct line_file {
     struct env *env; /* borrowed */
+    char *path;
     int fd;
 };
 
@@ -32,17 +33,27 @@ static enum status check_link(struct env *env, const char *path)
                 path);
 }
 
-enum status line_file_open(struct env *env, const char *path, struct line_file **file)
+static enum status open_end(struct env *env, const char *path, int *fd)
 {
     TRY(check_link(env, path));
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
-    if (fd < 0)
-        return FAIL(env, IO, "cannot open '%s': %s", path, strerror(errno));
-    enum status st = mem_alloc(env, MEM_OTHER, "line file", sizeof **file, file);
-    if (st == STATUS_OK)
-        **file = (struct line_file){env, fd};
-    else
-        close(fd);
+    *fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+    return *fd < 0 ? FAIL(env, IO, "cannot open '%s': %s", path, strerror(errno)) : STATUS_OK;
+}
+
+enum status line_file_open(struct env *env, const char *path, struct line_file **file)
+{
+    struct line_file *f;
+    enum status st;
+    TRY(mem_alloc(env, MEM_OTHER, "line file", sizeof *f, &f));
+    f->env = env;
+    TRY_OR(undo_file, mem_strdup(env, path, &f->path));
+    TRY_OR(undo_path, open_end(env, path, &f->fd));
+    *file = f;
+    return STATUS_OK;
+undo_path:
+    mem_free(env, f->path);
+undo_file:
+    mem_free(env, f);
     return st;
 }
 
@@ -51,6 +62,7 @@ void line_file_close(struct line_file *file)
     if (!file)
         return;
     close(file->fd);
+    mem_free(file->env, file->path);
     mem_free(file->env, file);
 }
 
@@ -190,6 +202,52 @@ enum status line_file_cut(struct env *env, const char *path, int64_t step, int64
     if (st == STATUS_OK)
         st = cut(env, path, &map, kept);
     file_map_close(&map);
+    return st;
+}
+
+/* --- extending ------------------------------------------------------------------------------ */
+
+/* *all = the file with `text` in the record; empty = the record is not there, or has `key`. */
+static enum status print_extended(struct env *env, const struct file_map *map, int64_t step,
+                                  const char *key, const struct text *text, struct text *all)
+{
+    const char *data = (const char *)map->data;
+    struct line line;
+    int64_t last;
+    size_t at;
+    TRY(find_cut(env, data, map->bytes, step, &at, &last));
+    if (last != step || !line_previous(data, &at, &line) ||
+        memmem(line.text, line.bytes, key, strlen(key)))
+        return STATUS_OK;
+    const char *brace = memrchr(line.text, '}', line.bytes);
+    text_add_bytes(all, data, (size_t)(brace - data));
+    text_add_bytes(all, text->data, text->bytes);
+    text_add_bytes(all, brace, map->bytes - (size_t)(brace - data));
+    return all->status;
+}
+
+enum status line_file_extend(struct line_file *file, int64_t step, const char *key,
+                             const struct text *text)
+{
+    struct env *env = file->env;
+    struct file_map map;
+    struct text all;
+    int fd;
+    CHECK(step > 0);
+    TRY(file_map_open(env, file->path, &map));
+    text_init(&all, env);
+    enum status st = print_extended(env, &map, step, key, text, &all);
+    if (st == STATUS_OK)
+        st = file_map_check(env, file->path, map.data);
+    file_map_close(&map);
+    if (st == STATUS_OK && all.bytes > 0) {
+        st = file_write_text(env, file->path, &all);
+        if (st == STATUS_OK && (st = open_end(env, file->path, &fd)) == STATUS_OK) {
+            close(file->fd); /* of the file before it was replaced */
+            file->fd = fd;
+        }
+    }
+    text_free(&all);
     return st;
 }
 
