@@ -143,7 +143,8 @@ static enum status open_folder(struct trainer *t)
         TRY(run_folder_prepare(t->env, t->target->folder, t->target->fresh, &t->lock));
         TRY(checkpoint_keep_clear(t->env, t->checkpoints));
     }
-    if (is_complete(t)) /* only the clean-up of old checkpoints may have been left over */
+    /* of a complete run, only the clean-up of old checkpoints may have been left over */
+    if (is_complete(t) && !trainer_owes_evaluation(t))
         return STATUS_OK;
     /* of two checkpoints of one step, the run has resumed from the one in the fallback */
     TRY(checkpoint_keep_set_aside(t->env, t->checkpoints,

@@ -70,6 +70,7 @@ struct zero_piece {
     struct zero_messages gather;    /* the shards of a copy, to its workers */
     struct zero_messages reduce[2]; /* gradients to their owners: in a full round, and in the last
                                        of the current steps (exchange_set_last_round) */
+    struct zero_messages sums;      /* reduce shards of summed gradients, between their owners */
     void *lent_sum;       /* (reduce_shard) sum of a use on another PP stage, before it is added */
     double *lent_squares; /* (reduce_shard / 64) the same of their squares */
     struct comm_parts reduce_squares; /* blocks of squares to their owners, with config.local */
