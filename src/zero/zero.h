@@ -137,7 +137,8 @@ bool zero_wants_scaling(const struct zero *zero); /* type f16: small gradients w
 /* For small exchanges on the host; NULL: one rank. */
 struct comm *zero_comm(const struct zero *zero);
 /* Wait for everything this rank has enqueued, including the gathers that follow an update. Not
- * collective. */
+ * collective, but pending updates are run first, whose gathers wait for the other ranks: these must
+ * settle, too, or go on with the next step. */
 enum status zero_settle(struct zero *zero);
 
 /* --- reading and writing parameters: element ranges of one tensor, in fp32 on the host. Where

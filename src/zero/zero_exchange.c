@@ -356,14 +356,15 @@ void add_contributions(struct zero *zero, struct stream *stream, void *sum, cons
         add_in_order(zero, stream, sum, gradients, active, stride, count, first);
         return;
     }
+    float *round_sum = zero->round_sum[stream == zero->reduce_stream];
     for (int64_t done = 0; done < count; done += ZERO_STAGING) {
         int64_t part = count - done < ZERO_STAGING ? count - done : ZERO_STAGING;
         void *at = zero_at(sum, zero->sum_type, done);
         if (!first)
-            store(zero, stream, zero->round_sum, DTYPE_F32, at, zero->sum_type, part);
-        add_in_order(zero, stream, zero->round_sum, zero_at(gradients, zero->type, done), active,
-                     stride, part, first);
-        store(zero, stream, at, zero->sum_type, zero->round_sum, DTYPE_F32, part);
+            store(zero, stream, round_sum, DTYPE_F32, at, zero->sum_type, part);
+        add_in_order(zero, stream, round_sum, zero_at(gradients, zero->type, done), active, stride,
+                     part, first);
+        store(zero, stream, at, zero->sum_type, round_sum, DTYPE_F32, part);
     }
 }
 

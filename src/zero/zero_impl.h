@@ -236,7 +236,8 @@ struct zero {
                             write them where they are sent from */
     struct gradient_slot gradient_slots[GRADIENT_SLOTS];
     void *contributions; /* owners: (workers, elements of a reduce shard) of the largest message */
-    float *round_sum;    /* a chunk of a round's sum in fp32, where sums have 16 bits */
+    float *round_sum[2]; /* a chunk of a round's sum in fp32, where sums have 16 bits: of what
+                            `stream` adds, and of what the reduce stream adds meanwhile */
 
     struct update_segment *segments; /* device memory, batch by batch */
     struct update_location
