@@ -11,28 +11,27 @@ mkdir far
 is_empty() { [ -z "$(ls -A far)" ] || fail "$1: files are left: $(ls -A far)"; }
 
 # --- no place for the files ---------------------------------------------------------------------
-refused() { # PATTERN FLAG...: exit code 1, one error, and no folder of the run
-    expect 1 "^sifr: error: $1" "$sifr" train "${keys[@]}" --train.steps=3 --offload.optimizer=disk --offload.grads=disk --out=refused "${@:2}"
+refused() { # CODE PATTERN FLAG...: one error, and no folder of the run
+    expect "$1" "^sifr: error: $2" "$sifr" train "${keys[@]}" --train.steps=3 --offload.optimizer=disk --offload.grads=disk --out=refused "${@:3}"
     [ "$(grep -c 'error: ' err)" = 1 ] || fail "expected one error: $(cat err)"
     [ ! -e refused ] || fail "a run that did not start left a folder: $*"
 }
 touch file
 for ranks in 1 3; do
-    refused "cannot create a file in 'nowhere' for optimizer 'optimizer state' \(offload.folder\): No such file or directory; name an existing folder" \
-        --offload.folder=nowhere -n $ranks --zero.stage=2
+    refused 2 "(rank [0-9]: )?offload.folder: 'nowhere' is not a folder; create it, or name another$" --offload.folder=nowhere -n $ranks --zero.stage=2
 done
-refused "cannot create a file in 'file' for .* \(offload.folder\): Not a directory; name an existing folder" --offload.folder=file
-(ulimit -f 64 && refused "cannot reserve [0-9.]+ KiB in 'far' for .*: File too large; .* is free there: free some space" --offload.folder=far && exit $failures) ||
+refused 2 "offload.folder: 'file' is not a folder; create it, or name another$" --offload.folder=file
+(ulimit -f 64 && refused 1 "cannot reserve [0-9.]+ KiB in 'far' for .*: File too large; .* is free there: free some space" --offload.folder=far && exit $failures) ||
     failures=$((failures + 1))
 mkdir tiny
 if mount -t tmpfs -o size=200k none tiny 2>/dev/null; then
-    refused "cannot reserve [0-9.]+ KiB in 'tiny' for .*: No space left on device; 200.0 KiB is free there: free some space, name a folder on another disk" \
+    refused 1 "cannot reserve [0-9.]+ KiB in 'tiny' for .*: No space left on device; 200.0 KiB is free there: free some space, name a folder on another disk" \
         --offload.folder=tiny
     umount tiny
 else
     skip_part "a disk that is too small: no file system can be mounted here"
 fi
-TMPDIR=$work/nowhere refused "cannot create a file in '$work/nowhere'" # the default
+TMPDIR=$work/nowhere refused 2 "offload.folder: '$work/nowhere' is not a folder" # the default
 is_empty "refused runs"
 
 # --- kill -9 --------------------------------------------------------------------------------------

@@ -449,6 +449,21 @@ static void warn_of_ramp(struct env *env, const struct run_config *config)
              (long long)ramp->batch);
 }
 
+static enum status check_offload(struct env *env, const struct run_config *config)
+{
+    const struct offload_config *o = &config->offload;
+    const char *folder = run_offload_folder(config->offload.folder);
+    bool host = o->optimizer == FAR_HOST || o->grads == FAR_HOST;
+    bool disk = o->optimizer == FAR_DISK || o->grads == FAR_DISK;
+    if (disk && !config->planning && !dir_exists(folder))
+        return FAIL(env, CONFIG, "offload.folder: '%s' is not a folder; create it, or name another",
+                    folder);
+    if (host && config->machine.device == RUN_DEVICE_CPU)
+        log_warn(env, "offload: a CPU's state is in host memory already, so host moves nothing; "
+                      "disk does");
+    return STATUS_OK;
+}
+
 /* Checks of single keys of a training run. */
 static enum status check_training(struct env *env, const struct run_config *config)
 {
@@ -465,6 +480,7 @@ static enum status check_training(struct env *env, const struct run_config *conf
                  "train.noise_scale: a step with one micro-batch cannot tell its noise; set "
                  "train.micro_batch to at most half of train.global_batch (%lld)",
                  (long long)config->train.global_batch);
+    TRY(check_offload(env, config));
     return check_bits(env, config);
 }
 
