@@ -31,8 +31,8 @@ enum mem_category {
         MEM_CATEGORY_COUNT
 };
 
-/* Where memory is. A rank with a GPU uses several locations; each has its own limit, so they are not
- * added up. */
+/* Where memory is. A rank with a GPU uses several locations; each has its own limit, so they are
+ * not added up. */
 enum mem_location {
     MEM_HOST, /* ordinary and pinned */
     MEM_GPU,
@@ -100,8 +100,9 @@ typedef void mem_visit_fn(void *user, const struct mem_line *line);
 /* Every (location, category, name) with bytes > 0 now. */
 void mem_visit(const struct mem *mem, mem_visit_fn *visit, void *user);
 
-/* From now on an allocation or count with which the location would hold more than `bytes` fails with
- * STATUS_MEMORY; 0 = no limit. `key` (borrowed, a constant) names what sets it, for the message. */
+/* From now on an allocation or count with which the location would hold more than `bytes` fails
+ * with STATUS_MEMORY; 0 = no limit. `key` (borrowed, a constant) names what sets it, for the
+ * message. */
 void mem_limit(struct mem *mem, enum mem_location location, size_t bytes, const char *key);
 
 /* Whether the system would grant `bytes` now; for libraries that do not survive a failed

@@ -1,4 +1,4 @@
-/* rng_normals -- normal numbers by Box and Muller: sqrt(-2 log u) cos(2 pi t) of the two halves of a
+/* rng_normals -- normal numbers by Box and Muller: sqrt(-2 log u) cos(2 pi t) of the halves of a
  * block.
  *
  * Models begin with billions of them, so blocks, logarithm and cosine are plain loops over LANES

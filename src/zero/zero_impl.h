@@ -519,8 +519,8 @@ void reduce_shards_to_replicas(struct zero *zero, int piece);
  * order; the first gradient of a step is stored. Enqueued on the reduce stream. */
 void reduce_shards_to_owners(struct zero *zero, int piece, const void *full, int64_t round,
                              const struct zero_use *use);
-/* sum (+)= `count` elements of the gradients of `active` workers, which are `stride` elements apart;
- * `first`: sum is empty. */
+/* sum (+)= `count` elements of the gradients of `active` workers, which are `stride` elements
+ * apart; `first`: sum is empty. */
 void add_contributions(struct zero *zero, struct stream *stream, void *sum, const void *gradients,
                        int active, int64_t stride, int64_t count, bool first);
 /* Add a range of the gradients of `active` workers, one after the other in memory, to the sum of
@@ -660,7 +660,8 @@ enum status zero_segments_create(struct zero *zero);
 /* The part of a tensor that this rank updates, in elements of its piece; count 0: none. */
 struct piece_range zero_updated_part(const struct zero *zero, int t);
 
-/* The part `mine` of tensor t, with the multipliers of its group; its state is where `view` says. */
+/* The part `mine` of tensor t, with the multipliers of its group; its state is where `view` says.
+ */
 struct update_segment zero_segment_of(const struct zero *zero, int t, struct piece_range mine,
                                       const struct state_view *view);
 

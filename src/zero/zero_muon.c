@@ -29,8 +29,8 @@
  *     compute   m0  m1   [orthogonalize 0]  m2   [orthogonalize 1]  m3   apply 0 ...
  *     exchange     collect 0  collect 1        give back 0, collect 2  ...
  *
- * Where state or sums are far (zero_offload.c), the two rules run packet by packet: the first brings
- * the momentum and the sum of a packet to the device, the second its masters.
+ * Where state or sums are far (zero_offload.c), the two rules run packet by packet: the first
+ * brings the momentum and the sum of a packet to the device, the second its masters.
  *
  * A lone owner does the same without exchanges, one tensor after the other. All owners have buffers
  * of the same sizes: those of the owner that needs most. TP ranks have parts of matrices, so

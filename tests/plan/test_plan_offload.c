@@ -1,5 +1,6 @@
 /* Offload in plans: a run's bytes on disk and what it moves equal the plan's; formulas hold
- * wherever state is; as little as possible leaves the device; a step takes longer as links are slower. */
+ * wherever state is; as little as possible leaves the device; a step takes longer as links are
+ * slower. */
 #include <math.h>
 
 #include "plan/plan_time.h"

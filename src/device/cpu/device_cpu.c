@@ -341,9 +341,9 @@ static void cpu_accumulate(struct stream *stream, void *dst, enum dtype dst_type
 
 /* --- squares -------------------------------------------------------------------------------- */
 
-/* The sum of squares of at most one block, with the bits of ops_square_sums: four elements at a time,
- * one after the other, and the sums of fours in a tree. Lane k has elements k of all fours, so that
- * compilers vectorize the loops. */
+/* The sum of squares of at most one block, with the bits of ops_square_sums: four elements at a
+ * time, one after the other, and the sums of fours in a tree. Lane k has elements k of all fours,
+ * so that compilers vectorize the loops. */
 enum { FOURS = DEVICE_SQUARES / 4 };
 typedef double squares_fn(const void *src, int count);
 

@@ -90,8 +90,8 @@ static int64_t step_of(const char *line, size_t bytes)
 static const struct json_rules LINE_RULES = {
     .values = 1000000, .lists = 100000, .flags = JSON_ALLOW_NUL};
 
-/* *whole: the line is valid JSON. *cut_off (may be NULL): it is not, but may be the beginning of one
- * record. Then the parser fails only at its end, or up to three bytes before it, where a UTF-8
+/* *whole: the line is valid JSON. *cut_off (may be NULL): it is not, but may be the beginning of
+ * one record. Then the parser fails only at its end, or up to three bytes before it, where a UTF-8
  * character was cut. */
 static enum status check_json(struct env *env, const char *line, size_t bytes, bool *whole,
                               bool *cut_off)
