@@ -14,6 +14,9 @@ const struct command *const commands[] = {
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 const int command_count = COMMAND_COUNT;
 
+const char *const command_stop_saves[2] = {"stopping before the first step",
+                                           "stopping after this step; the run will be saved"};
+
 const struct page_command page_commands[] = {
     {"help", "help [COMMAND]", "print the overview, or the page of one command",
      "  sifr help train\n"

@@ -432,7 +432,7 @@ static bool on_should_stop(void *user)
     if (signal && !view->stop_said && view->stepped) {
         view->stop_said = true;
         if (!is_acknowledged(signal))
-            log_info(view->cli->env, "%s", CLI_STOPPING);
+            log_info(view->cli->env, "%s", command_stop_saves[1]);
     }
     return signal != 0;
 }
