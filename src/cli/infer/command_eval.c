@@ -270,6 +270,7 @@ const struct command command_eval = {
                 "  sifr eval runs/large -n 4 --zero.stage=3\n",
     .settings_bytes = sizeof(struct eval_settings),
     .most_words = 1,
+    .says_end = true,
     .flags = COMMAND_FLAGS("eval", eval_list),
     .bind = bind_eval,
     .run = run_eval,

@@ -24,9 +24,9 @@ size_t infer_memory(const struct ranks_plan *plan)
 
 void infer_describe_memory(const struct footprint_worst *held, int ranks, char *out, size_t bytes)
 {
-    char total[32], params[32], where[32] = "";
+    char total[32], params[32], where[48] = "";
     if (ranks > 1)
-        snprintf(where, sizeof where, " on each of %d ranks", ranks);
+        snprintf(where, sizeof where, " on the largest of %d ranks", ranks);
     snprintf(out, bytes, "%s%s, %s of it parameters",
              text_human_bytes(total, (double)held->total_bytes), where,
              text_human_bytes(params, (double)held->bytes[MEM_PARAMS]));

@@ -27,7 +27,7 @@ static inline bool infer_is_first(const struct session_ranks *ranks)
     return !ranks || ranks->rank == 0;
 }
 
-/* "1.2 GiB on each of 4 ranks, 0.9 GiB of it parameters" */
+/* "1.2 GiB on the largest of 4 ranks, 0.9 GiB of it parameters" */
 void infer_describe_memory(const struct footprint_worst *held, int ranks, char *out, size_t bytes);
 void infer_json_memory(struct json_out *json, const struct footprint_worst *held, int ranks);
 

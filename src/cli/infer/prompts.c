@@ -2,6 +2,7 @@
 #include <string.h>
 #include "base/file.h"
 #include "base/json_doc.h"
+#include "base/named.h"
 
 #define BYTES_MAX ((size_t)1 << 30) /* of a file */
 
@@ -14,7 +15,10 @@ enum status prompts_read(struct env *env, const char *path, struct text *text)
 {
     char *data;
     size_t bytes;
-    TRY(file_read(env, strcmp(path, "-") == 0 ? "/dev/stdin" : path, BYTES_MAX, &data, &bytes));
+    bool input = strcmp(path, "-") == 0;
+    if (!input)
+        TRY(path_exists(env, "--prompts", path));
+    TRY(file_read(env, input ? "/dev/stdin" : path, BYTES_MAX, &data, &bytes));
     text_add_bytes(text, data, bytes);
     mem_free(env, data);
     return text->status;

@@ -212,11 +212,13 @@ static void take_signal(struct job *job)
     double now = clock_seconds();
     if (read(job->signals, &info, sizeof info) != (ssize_t)sizeof info)
         return;
-    const char *words = job->cli->stop_words[is_stepping(job, now)];
     if (!job->order->stops) {
         job->quit = true;
         kill_job(job);
-    } else if (info.ssi_signo == SIGINT) {
+        return;
+    }
+    const char *words = job->cli->stop_words[is_stepping(job, now)];
+    if (info.ssi_signo == SIGINT) {
         if (job->interrupted == 0) {
             log_info(job->cli->env, "%s%s", words, CLI_AGAIN);
             job->interrupted = now;
