@@ -9,6 +9,15 @@
 #include "train/session.h"
 #include "train/trainer.h"
 
+/* The back end of ops whose buffers are counted. */
+static const char *planned_ops(const struct device_info *device,
+                               const struct compute_config *compute)
+{
+    if (device->loaded)
+        return compute->backend;
+    return compute->type == DTYPE_F32 ? "cpu" : "ref";
+}
+
 struct plan_request run_plan_request(const struct run_config *config, int ranks)
 {
     const struct train_config *train = &config->train;
@@ -26,9 +35,7 @@ struct plan_request run_plan_request(const struct run_config *config, int ranks)
         .parallel = config->parallel,
         .saves_apart = checkpoint_in_background(&config->checkpoint, train->steps),
         .loop_votes = 1, /* whether to stop, before each step */
-        .ops = config->device.loaded       ? compute.backend
-               : compute.type == DTYPE_F32 ? "cpu"
-                                           : "ref",
+        .ops = planned_ops(&config->device, &compute),
         .compute = compute.type,
         /* NCCL's own memory is not known; where it may be used, the bounce buffer stands for it. */
         .staged = on_gpu && strcmp(comm_backend_words[config->ranks.backend], "nccl") != 0,
@@ -146,7 +153,7 @@ enum status run_fit_text(struct env *env, const struct run_text *text,
     struct plan_request request = {
         .zero = session_reading_store(&text->layout->ranks),
         .parallel = text->layout->parallel,
-        .ops = text->device.loaded ? text->compute.backend : "cpu",
+        .ops = planned_ops(&text->device, &text->compute),
         .compute = text->compute.type,
         .staged = text->device.total_bytes > 0 &&
                   strcmp(comm_backend_words[text->layout->ranks.backend], "nccl") != 0,
