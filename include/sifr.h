@@ -63,6 +63,8 @@ struct sifr_job {
     void (*log)(void *user, int rank, const char *line); /* may be NULL. With ranks as threads, it
                                                             is called by several threads at once */
     void *user;
+    size_t device_memory; /* limit on the memory of a rank, in bytes: an allocation beyond it fails
+                             with SIFR_MEMORY; 0: none */
 };
 /* Call `rank_main` for every rank of this process and return when all have returned: 0, or the
  * first failure. The context is valid inside `rank_main` only. If a rank fails, the collective
@@ -244,6 +246,28 @@ struct sifr_gradient {
     struct sifr_trainer *trainer; /* for sifr_statistic */
 };
 
+/* State in slower memory than the device's: a model may then be larger than the memory. It changes
+ * no bits; docs/offload.md says what leaves, and when. The device of this version is the CPU, and
+ * its memory the host's, so SIFR_ON_HOST moves nothing. */
+enum sifr_place {
+    SIFR_ON_DEVICE,
+    SIFR_ON_HOST,
+    SIFR_ON_DISK /* in files without a name: nothing is left of them when the program ends */
+};
+enum sifr_update { SIFR_UPDATE_AUTO, SIFR_UPDATE_ON_DEVICE, SIFR_UPDATE_ON_HOST };
+
+struct sifr_offload {
+    size_t size;
+    enum sifr_place optimizer; /* masters, m and v */
+    /* Summed gradients, where a rank has their sum to itself. Those of tied parameters stay on the
+     * device. With a `gradient` function all of them do, since it sees and changes them there. */
+    enum sifr_place grads;
+    double share;   /* of the optimizer's bytes that leave, above 0 and at most 1; 0: all of them */
+    int64_t window; /* bytes of device memory through which state passes; 0: 512 MB */
+    const char *folder;      /* of the files; it must exist. NULL or "": $TMPDIR, else /var/tmp */
+    enum sifr_update update; /* who updates state on the host; auto: the device, for now */
+};
+
 struct sifr_result;
 
 /* How a save ended. */
@@ -299,6 +323,7 @@ struct sifr_options {
                         muon */
     int noise_scale; /* 1: measure the parts of the gradient noise scale; needs at least two
                         micro-batches */
+    const struct sifr_offload *offload; /* NULL: all state is on the device */
 };
 /* AdamW with beta1 0.9, beta2 0.95, eps 1e-8, weight decay 0.1, clip 1; one micro-batch per step;
  * stage 0, prefetch 1, fp32. Set batch and tokens. */
@@ -306,8 +331,8 @@ struct sifr_options {
 SIFR_API void sifr_options_default(struct sifr_options *options, size_t size);
 
 struct sifr_trainer;
-/* The tables are copied; `user` pointers are kept. Parameters have their initial values, the same
- * on any number of ranks. Collective. Destroy is not, but do it on all ranks. */
+/* The tables and `offload` are copied; `user` pointers are kept. Parameters have their initial
+ * values, the same on any number of ranks. Collective. Destroy is not, but do it on all ranks. */
 SIFR_API int sifr_trainer_create(struct sifr_context *context, const struct sifr_model *model,
                                  const struct sifr_options *options, struct sifr_trainer **trainer);
 SIFR_API void sifr_trainer_destroy(struct sifr_trainer *trainer); /* NULL is fine */
@@ -392,13 +417,14 @@ enum sifr_memory_kind {
     SIFR_SCRATCH_MEMORY,
     SIFR_LOADER,
     SIFR_OTHER,
+    SIFR_DISK, /* files of offloaded state: bytes on disk, which are no memory */
     SIFR_MEMORY_KINDS
 };
 struct sifr_plan {
     size_t size;
     size_t bytes[16]; /* of a rank, by enum sifr_memory_kind */
-    size_t total;
-    double sent; /* bytes that the rank sends in a step */
+    size_t total;     /* of memory: without SIFR_DISK */
+    double sent;      /* bytes that the rank sends in a step */
 };
 /* What rank `rank` of `ranks` will need, before anything is allocated. Not collective. */
 SIFR_API int sifr_plan(struct sifr_context *context, const struct sifr_model *model,

@@ -61,7 +61,8 @@ struct tally {
 
 struct account {
     struct tally categories[MEM_CATEGORY_COUNT], total;
-    size_t limit; /* of the total; 0 = none */
+    size_t limit;          /* of the total; 0 = none */
+    const char *limit_key; /* borrowed: what sets it */
 };
 
 struct mem {
@@ -218,11 +219,11 @@ static enum status fail_memory(struct env *env, enum mem_location location,
         return FAIL(env, MEMORY, "out of memory: cannot take %s for %s '%s'", asked,
                     mem_category_word(category), name);
     return FAIL(env, MEMORY,
-                "%s '%s' needs %s, and %s of %s is held: more than run.device_memory allows, %s; "
+                "%s '%s' needs %s, and %s of %s is held: more than %s allows, %s; "
                 "raise it, or use a smaller micro-batch, recomputation, offload or more ranks",
                 mem_category_word(category), name, asked,
                 text_human_bytes(held, (double)account.total.now), words[location],
-                text_human_bytes(limit, (double)account.limit));
+                account.limit_key, text_human_bytes(limit, (double)account.limit));
 }
 
 /* --- blocks from the system ----------------------------------------------------------------- */
@@ -491,11 +492,12 @@ void mem_visit(const struct mem *mem, mem_visit_fn *visit, void *user)
     pthread_mutex_unlock(lock);
 }
 
-void mem_limit(struct mem *mem, enum mem_location location, size_t bytes)
+void mem_limit(struct mem *mem, enum mem_location location, size_t bytes, const char *key)
 {
     CHECK_LT((unsigned)location, MEM_LOCATION_COUNT);
     pthread_mutex_lock(&mem->lock);
     mem->locations[location].limit = bytes;
+    mem->locations[location].limit_key = key;
     pthread_mutex_unlock(&mem->lock);
 }
 

@@ -101,8 +101,8 @@ typedef void mem_visit_fn(void *user, const struct mem_line *line);
 void mem_visit(const struct mem *mem, mem_visit_fn *visit, void *user);
 
 /* From now on an allocation or count with which the location would hold more than `bytes` fails with
- * STATUS_MEMORY; 0 = no limit. The message names the option run.device_memory, which sets it. */
-void mem_limit(struct mem *mem, enum mem_location location, size_t bytes);
+ * STATUS_MEMORY; 0 = no limit. `key` (borrowed, a constant) names what sets it, for the message. */
+void mem_limit(struct mem *mem, enum mem_location location, size_t bytes, const char *key);
 
 /* Whether the system would grant `bytes` now; for libraries that do not survive a failed
  * allocation. */

@@ -9,7 +9,6 @@
  * 0 .. count-1. A walk takes fewer than four steps on average.
  */
 #include "base/rng.h"
-#include <math.h>
 #include "base/status.h"
 
 void rng_block(uint64_t key, const uint32_t counter[4], uint32_t out[4])
@@ -64,14 +63,6 @@ uint64_t rng_bits(struct rng rng, uint64_t index)
 double rng_uniform(struct rng rng, uint64_t index)
 {
     return (double)(rng_bits(rng, index) >> 11) * 0x1p-53;
-}
-
-double rng_normal(struct rng rng, uint64_t index)
-{
-    struct pair bits = draw(rng, index, 0);
-    double radius = ((double)(bits.a >> 11) + 1) * 0x1p-53; /* (0, 1], so the logarithm is finite */
-    double turn = (double)(bits.b >> 11) * 0x1p-53;
-    return sqrt(-2 * log(radius)) * cos(6.283185307179586 * turn);
 }
 
 uint64_t rng_below(struct rng rng, uint64_t index, uint64_t bound)

@@ -13,9 +13,11 @@ struct rng {
 };
 
 struct rng rng_stream(uint64_t seed, const char *name);
-uint64_t rng_bits(struct rng rng, uint64_t index);                  /* 64 random bits */
-double rng_uniform(struct rng rng, uint64_t index);                 /* [0, 1), 53 bits */
-double rng_normal(struct rng rng, uint64_t index);                  /* mean 0, deviation 1 */
+uint64_t rng_bits(struct rng rng, uint64_t index);  /* 64 random bits */
+double rng_uniform(struct rng rng, uint64_t index); /* [0, 1), 53 bits */
+double rng_normal(struct rng rng, uint64_t index);  /* mean 0, deviation 1 */
+/* out[i] = scale * rng_normal(rng, first + i), rounded once; many times as fast. */
+void rng_normals(struct rng rng, uint64_t first, int64_t count, double scale, float *out);
 uint64_t rng_below(struct rng rng, uint64_t index, uint64_t bound); /* 0 .. bound-1, bound >= 1 */
 /* 32 random bits of (index, turn): word index % 4 of the block with counter (index / 4, turn), so
  * four neighbours cost one block. Use a separate stream for it: its counters include those of the

@@ -20,12 +20,20 @@
  * group. */
 enum { CLI_SAME_CTRL_C_MS = 100 };
 
+/* What a stop does now. */
+enum cli_stepping {
+    CLI_NOT_STEPPING,
+    CLI_STEPPING,         /* it waits for the current step and saves */
+    CLI_STEPPING_UNSAVED, /* it waits for the current step */
+    CLI_STEPPINGS
+};
+
 struct cli {
     struct env *env;
     struct console *console;
     const volatile sig_atomic_t *stop; /* not 0 = stop gracefully */
     const char *const *stop_words;     /* of the command */
-    volatile sig_atomic_t *stepping; /* set = steps are running; a stop waits for the current one */
+    volatile sig_atomic_t *stepping;   /* enum cli_stepping */
     volatile sig_atomic_t *saved; /* set = all is saved, terminating loses nothing; may be NULL */
     int argc;                     /* argv[0] is the name of the command */
     char *const *argv;
@@ -46,8 +54,8 @@ struct command {
     size_t settings_bytes;   /* size of the struct for bind and run; starts zeroed */
     int least_words, most_words;
     bool config_file; /* the first word is a YAML file with the configuration */
-    /* Signals ask it to stop, and the first is answered with one of these words: before the first
-     * step, and during steps. NULL = signals terminate it ... */
+    /* Signals ask it to stop, and the first is answered with one of these words, by enum
+     * cli_stepping. NULL = signals terminate it ... */
     const char *const *stop_words;
     bool says_end; /* ... and a line says so, as a supervisor of several ranks does */
     const struct option_table *flags; /* COMMAND_FLAGS; bound to the settings */
@@ -57,7 +65,7 @@ struct command {
                        const char *const *words, int word_count);
 };
 
-extern const char *const command_stop_saves[2]; /* the stop_words of commands that train */
+extern const char *const command_stop_train[CLI_STEPPINGS]; /* stop_words of commands that train */
 
 enum { COMMAND_MOST_RANKS = 65536 }; /* of -n */
 

@@ -33,7 +33,7 @@
 
 static const int stop_signals[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP};
 static volatile sig_atomic_t stop_signal;
-static volatile sig_atomic_t stepping; /* the first step has begun or is about to */
+static volatile sig_atomic_t stepping; /* enum cli_stepping */
 static volatile sig_atomic_t saved;    /* the run is completely saved and about to exit */
 static atomic_int interrupted_ms;      /* time of the first SIGINT; 0 = none yet */
 static const struct cli *answers;      /* what signal handlers print, and where */
@@ -140,7 +140,7 @@ static void on_interrupt(void)
     int first = 0, now = (int)(clock.tv_sec % 1000000 * 1000 + clock.tv_nsec / 1000000) + 1;
     if (atomic_compare_exchange_strong(&interrupted_ms, &first, now)) {
         char line[256];
-        snprintf(line, sizeof line, "%s%s", answers->stop_words[stepping != 0], CLI_AGAIN);
+        snprintf(line, sizeof line, "%s%s", answers->stop_words[stepping], CLI_AGAIN);
         console_signal_line(answers->console, LOG_INFO, line);
     } else if (abs(now - first) >= CLI_SAME_CTRL_C_MS) {
         end_at_once();
@@ -156,7 +156,7 @@ static void on_signal(int number)
     if (number == SIGINT) {
         on_interrupt();
     } else if (!stop_signal && !is_joined) {
-        console_signal_line(answers->console, LOG_INFO, answers->stop_words[stepping != 0]);
+        console_signal_line(answers->console, LOG_INFO, answers->stop_words[stepping]);
     }
     if (stop_signal != SIGINT) /* a supervisor that starts later counts it as the first Ctrl-C */
         stop_signal = number;

@@ -158,6 +158,8 @@ static enum status join(struct sifr_context *context, const struct sifr_job *job
         .hub = hub,
         .rank = context->rank};
     TRY(session_join(&context->env, compute, hub || launched ? &ranks : NULL, &context->session));
+    mem_limit(context->env.mem, device_memory(context->session.device), job->device_memory,
+              "sifr_job.device_memory");
     if (!context->session.comm)
         return STATUS_OK;
     context->rank = comm_rank(context->session.comm);

@@ -14,6 +14,8 @@ static const enum mem_category categories[] = {
 
 size_t sifr_memory(const struct sifr_trainer *t, enum sifr_memory_kind kind)
 {
+    if (kind == SIFR_DISK)
+        return mem_sums(t->context->env.mem, MEM_DISK, false).total_bytes;
     bool known = kind >= SIFR_PARAMS && kind < SIFR_MEMORY_KINDS;
     return known ? mem_bytes(t->context->env.mem, categories[kind]) : 0;
 }
@@ -39,7 +41,7 @@ static enum status measure(struct sifr_context *dry, const struct sifr_model *mo
     struct traffic after = engine_traffic(t->engine);
     for (int kind = 0; kind < SIFR_MEMORY_KINDS; kind++) {
         plan->bytes[kind] = sifr_memory(t, kind);
-        plan->total += plan->bytes[kind];
+        plan->total += kind == SIFR_DISK ? 0 : plan->bytes[kind];
     }
     for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++)
         plan->sent += (double)(after.sent[purpose] - before.sent[purpose]);

@@ -13,6 +13,8 @@ enum {
     OPTIONS_LEAST = offsetof(struct sifr_options, checked) + sizeof(int),
     GROUP_LEAST = offsetof(struct sifr_group, wd_mul) + sizeof(double),
     BATCH_LEAST = offsetof(struct sifr_batch, own) + sizeof(int),
+    OFFLOAD_LEAST = offsetof(struct sifr_offload, update) + sizeof(enum sifr_update),
+    DEFAULT_WINDOW = 512000000,
 };
 
 void sifr_options_default(struct sifr_options *options, size_t size)
@@ -197,6 +199,49 @@ static enum status check_optimizers(struct env *env, const struct sifr_options *
     return check_groups(env, o);
 }
 
+static enum status check_offload(struct env *env, const struct sifr_options *o)
+{
+    struct sifr_offload offload;
+    if (!o->offload)
+        return STATUS_OK;
+    if (!copy_sized(&offload, sizeof offload, o->offload, OFFLOAD_LEAST))
+        return FAIL(env, CONFIG,
+                    "sifr_offload: wrong size, or a field that this version does not know; set "
+                    ".size = sizeof(struct sifr_offload)");
+    if (offload.optimizer < SIFR_ON_DEVICE || offload.optimizer > SIFR_ON_DISK ||
+        offload.grads < SIFR_ON_DEVICE || offload.grads > SIFR_ON_DISK)
+        return FAIL(env, CONFIG,
+                    "options: offload.optimizer is %d and offload.grads %d; use SIFR_ON_DEVICE, "
+                    "SIFR_ON_HOST or SIFR_ON_DISK",
+                    (int)offload.optimizer, (int)offload.grads);
+    if (!(offload.share >= 0 && offload.share <= 1) || offload.window < 0)
+        return FAIL(env, CONFIG,
+                    "options: offload.share must be 0 to 1, where 0 means all, and offload.window "
+                    "at least 0");
+    if (offload.update < SIFR_UPDATE_AUTO || offload.update > SIFR_UPDATE_ON_HOST)
+        return FAIL(env, CONFIG,
+                    "options: offload.update is %d; use SIFR_UPDATE_AUTO, SIFR_UPDATE_ON_DEVICE or "
+                    "SIFR_UPDATE_ON_HOST",
+                    (int)offload.update);
+    return STATUS_OK;
+}
+
+/* After check_offload. */
+static struct zero_offload offload_of(const struct sifr_options *o)
+{
+    static const enum far_kind kinds[] = {
+        [SIFR_ON_DEVICE] = FAR_NONE, [SIFR_ON_HOST] = FAR_HOST, [SIFR_ON_DISK] = FAR_DISK};
+    struct sifr_offload from = {0};
+    if (o->offload)
+        copy_sized(&from, sizeof from, o->offload, OFFLOAD_LEAST);
+    return (struct zero_offload){.optimizer = kinds[from.optimizer],
+                                 .grads = kinds[from.grads],
+                                 .share = from.share > 0 ? from.share : 1,
+                                 .window = from.window > 0 ? from.window : DEFAULT_WINDOW,
+                                 .folder = run_offload_folder(from.folder ? from.folder : ""),
+                                 .on_host = from.update == SIFR_UPDATE_ON_HOST};
+}
+
 static enum status read_options(struct sifr_context *context, const struct sifr_options *options,
                                 struct sifr_options *copy)
 {
@@ -210,6 +255,7 @@ static enum status read_options(struct sifr_context *context, const struct sifr_
     TRY(check_sizes(env, copy));
     TRY(check_arithmetic(env, copy));
     TRY(check_optimizers(env, copy));
+    TRY(check_offload(env, copy));
     return check_layout(env, copy, context->ranks);
 }
 
@@ -267,6 +313,7 @@ static enum status open_store(struct sifr_trainer *t, struct zero_group *groups)
                                .stochastic = o->stochastic != 0,
                                .seed = o->seed,
                                .noise = o->noise_scale != 0,
+                               .offload = offload_of(o),
                                .snapshot = o->checkpoint_async != 0,
                                .gradient = o->gradient ? show_gradient : NULL,
                                .gradient_user = t};
@@ -295,10 +342,12 @@ static uint64_t mix(uint64_t hash, const void *data, size_t bytes)
     return hash;
 }
 
-/* What must be the same on all ranks. Fields are hashed one by one, without padding. */
+/* What must be the same on all ranks; each may have its own offload.folder. Fields are hashed one by one, without padding. */
 static uint64_t hash_options(const struct sifr_options *o)
 {
-    const double reals[] = {o->beta1, o->beta2, o->eps, o->weight_decay, o->clip, o->momentum};
+    const struct zero_offload offload = offload_of(o);
+    const double reals[] = {o->beta1, o->beta2,    o->eps,       o->weight_decay,
+                            o->clip,  o->momentum, offload.share};
     const int64_t numbers[] = {o->batch,
                                o->tokens,
                                o->micro_batches,
@@ -319,7 +368,12 @@ static uint64_t hash_options(const struct sifr_options *o)
                                o->gradient != NULL,
                                o->checkpoint_async,
                                o->optimizer,
-                               o->nesterov};
+                               o->nesterov,
+                               o->noise_scale,
+                               offload.optimizer,
+                               offload.grads,
+                               offload.window,
+                               offload.on_host};
     uint64_t hash = mix(mix(0xcbf29ce484222325, reals, sizeof reals), numbers, sizeof numbers);
     for (int g = 0; g < o->group_count; g++) {
         const struct sifr_group group = group_at(o, g);
@@ -378,7 +432,8 @@ static enum status open_parts(struct sifr_trainer *t, const struct sifr_model *m
                         &groups));
     enum status st = open_store(t, groups);
     mem_free(env, groups);
-    t->options.groups = NULL; /* the program's table is not used after this */
+    t->options.groups = NULL; /* what the program owns is not used after this */
+    t->options.offload = NULL;
     TRY(st);
     return open_engine(t);
 }
@@ -430,6 +485,8 @@ int sifr_trainer_create(struct sifr_context *context, const struct sifr_model *m
     enum status st = call_begin(context);
     if (st == STATUS_OK)
         st = trainer_open(context, model, options, &t);
+    if (st == STATUS_OK) /* a rank that failed has left its groups: its message comes here */
+        st = call_agree(context, "created", t->number, 0);
     if (st == STATUS_OK)
         st = zero_init(t->zero, t->options.seed);
     if (st == STATUS_OK)

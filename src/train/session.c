@@ -25,7 +25,7 @@ static enum status start(struct env *env, struct compute_config compute,
     TRY(device_create(env, compute.backend,
                       in_turn ? ranks->rank % info.count : launcher_gpu(info.count),
                       &session->device));
-    mem_limit(env->mem, device_memory(session->device), compute.memory_limit);
+    mem_limit(env->mem, device_memory(session->device), compute.memory_limit, "run.device_memory");
     log_in_use(session, "creating the context");
     if (ranks) {
         struct comm_config comm = ranks->comm;

@@ -35,7 +35,7 @@ static struct zero_offload offload_of(const struct offload_config *config)
                                  .grads = (enum far_kind)config->grads,
                                  .share = config->share,
                                  .window = config->window,
-                                 .folder = run_offload_folder(config),
+                                 .folder = run_offload_folder(config->folder),
                                  .on_host = config->update == RUN_UPDATE_HOST};
 }
 
@@ -142,7 +142,8 @@ static enum status open_folder(struct trainer *t)
         TRY(run_folder_prepare(t->env, t->target->folder, t->target->fresh, &t->lock));
         TRY(checkpoint_keep_clear(t->env, t->checkpoints));
     }
-    if (is_complete(t)) /* only the clean-up of old checkpoints may have been left over */
+    /* of a complete run, only the clean-up of old checkpoints may have been left over */
+    if (is_complete(t) && !trainer_owes_evaluation(t))
         return STATUS_OK;
     /* of two checkpoints of one step, the run has resumed from the one in the fallback */
     TRY(checkpoint_keep_set_aside(t->env, t->checkpoints,
@@ -486,13 +487,17 @@ static void log_stop(struct trainer *t, bool begun)
     if (!begun)
         log_warn(t->env, "stopped before the first step: there is nothing to save yet; rerun the "
                          "same command to start");
-    else if (!t->config->checkpoint.final)
+    else if (t->saves.last_step < 0)
         log_warn(t->env,
-                 "stopped after step %" PRId64 ", which is not saved (checkpoint.final: false); "
-                 "rerun the same command to resume from the last checkpoint, if there is one",
+                 "stopped after step %" PRId64
+                 ": nothing is saved (checkpoint.final: false); rerun "
+                 "the same command to start again",
                  t->step);
     else
-        log_warn(t->env, "stopped after step %" PRId64 ": saved in '%s'; %s", t->step,
+        log_warn(t->env, "stopped after step %" PRId64 "%s saved in '%s'; %s", t->step,
+                 t->saves.last_step == t->step
+                     ? ":"
+                     : ", which is not saved (checkpoint.final: false): an earlier one is",
                  t->summary->checkpoint, ways[trainer_at_stop(t)][t->target->fresh]);
 }
 

@@ -70,6 +70,12 @@ static inline void trainer_look(struct trainer *t)
     footprints_look(&t->footprints, t->env->mem, t->session.device);
 }
 
+/* The run was stopped in the evaluation after its last step. */
+static inline bool trainer_owes_evaluation(const struct trainer *t)
+{
+    return t->done.evaluation_due && dataset_eval_count(t->data) > 0;
+}
+
 /* Of the current step. */
 static inline int64_t trainer_step_tokens(const struct trainer *t)
 {

@@ -347,9 +347,11 @@ static enum status advance(struct trainer *t)
 enum status trainer_evaluate_due(struct trainer *t)
 {
     struct evaluation val;
-    if (!t->done.evaluation_due || dataset_eval_count(t->data) == 0)
+    if (!trainer_owes_evaluation(t))
         return STATUS_OK;
     TRY(evaluate(t, &val));
+    if (trainer_is_first(t) && val.tokens > 0)
+        TRY(metrics_evaluation(t->metrics, t->step, &val));
     t->done.evaluation_due = false;
     t->evaluated_late = true;
     return STATUS_OK;

@@ -115,6 +115,7 @@ enum status zero_create(struct ops *ops, struct stream *stream, struct comm *com
     TRY(mem_alloc(env, MEM_OTHER, "store", sizeof *z, &z));
     *z = (struct zero){
         .ops = ops, .stream = stream, .comm = comm, .graph = graph, .env = env, .config = *config};
+    z->first_held = graph->piece_count;
     pthread_mutex_init(&z->hold_lock, NULL);
     pthread_cond_init(&z->released, NULL);
     if (config->pipe)

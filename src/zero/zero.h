@@ -137,7 +137,8 @@ bool zero_wants_scaling(const struct zero *zero); /* type f16: small gradients w
 /* For small exchanges on the host; NULL: one rank. */
 struct comm *zero_comm(const struct zero *zero);
 /* Wait for everything this rank has enqueued, including the gathers that follow an update. Not
- * collective. */
+ * collective, but pending updates are run first, whose gathers wait for the other ranks: these must
+ * settle, too, or go on with the next step. */
 enum status zero_settle(struct zero *zero);
 
 /* --- reading and writing parameters: element ranges of one tensor, in fp32 on the host. Where
@@ -195,16 +196,18 @@ enum status zero_state_read(struct zero *zero, enum zero_state state, int tensor
 enum status zero_state_write(struct zero *zero, enum zero_state state, int tensor, int64_t first,
                              int64_t count, enum dtype type, const void *values);
 /* Copy what this rank saves (needs config.snapshot) and wait for the copy. Far state is not copied:
- * updates of it wait until zero_snapshot_end. Collective over the TP group, and there the only way
+ * updates of it wait until zero_snapshot_pass. Collective over the TP group, and there the only way
  * to read what each rank saves. */
 enum status zero_snapshot(struct zero *zero);
 /* An address in the copy; NULL: far state. Any thread may read it until the next snapshot. */
 const void *zero_snapshot_at(const struct zero *zero, enum zero_state state, int tensor,
                              int64_t first);
 /* *data = that address; of far state `room`, to which `count` elements or scales are copied. Any
- * thread may call it and, when all is read, zero_snapshot_end. */
+ * thread may call it, and the following. */
 enum status zero_snapshot_read(struct zero *zero, enum zero_state state, int tensor, int64_t first,
                                int64_t count, void *room, const void **data);
+/* What this rank saves of the tensors before `tensor` has been read; or of all of them. */
+void zero_snapshot_pass(struct zero *zero, int tensor);
 void zero_snapshot_end(struct zero *zero);
 
 /* No pass writes the tensor's gradient: it is never updated. */

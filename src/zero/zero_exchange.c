@@ -8,8 +8,8 @@
  *     piece    |  shard 0  |  shard 1  |  shard 2  |       three messages: a, b and the shorter c
  *              | a | b |c| | a | b |c| | a | b |c| |
  *
- * Where several owners hold the same shard, each sums one reduce shard of it,
- * and they then exchange their sums.
+ * Where several owners hold the same shard, each sums one reduce shard of it, and they then exchange
+ * their sums, in messages with the same range of all reduce shards.
  *
  * In fast mode the communication library may add gradients while it moves them (comm_library_sums):
  * where all ranks are workers, rank r sums reduce shard r, and no worker is idle in the round.
@@ -127,6 +127,17 @@ static void fill_reduce(const struct zero *zero, int64_t count, int64_t part, in
     }
 }
 
+/* The same for sums, which each owner of the shard has in its place. */
+static void fill_sums(const struct zero *zero, int64_t count, int64_t part, struct comm_parts *e)
+{
+    const struct roster *r = &zero->roster;
+    for (int copy = 0; copy < r->copies; copy++) {
+        bool other = copy != r->rank / zero->shards;
+        e->send_counts[copy] = e->recv_counts[copy] = other ? part : 0;
+        e->recv_offsets[copy] = copy * count;
+    }
+}
+
 static struct comm_parts take(int64_t **counts, int size)
 {
     struct comm_parts e = {*counts, *counts + size, *counts + 2 * size, *counts + 3 * size};
@@ -143,10 +154,11 @@ static bool library_adds(const struct zero *zero)
 
 /* Elements of each of `shards` shards in a message: all messages but the last have as many, a
  * multiple of `block`. */
-static int64_t message_count(const struct zero *zero, int64_t shard, int shards, int64_t block)
+static int64_t message_count(const struct zero *zero, enum dtype type, int64_t shard, int shards,
+                             int64_t block)
 {
     int64_t blocks = (shard + block - 1) / block;
-    int64_t most = zero->config.bucket / (int64_t)dtype_bytes(zero->type) / shards / block;
+    int64_t most = zero->config.bucket / (int64_t)dtype_bytes(type) / shards / block;
     if (zero->config.bucket == 0)
         return shard;
     int64_t messages = most > 0 ? (blocks + most - 1) / most : blocks;
@@ -160,7 +172,7 @@ static void make_gather(struct zero *zero, int i, int64_t **counts)
 {
     struct zero_messages *m = &zero->pieces[i].gather;
     int64_t shard = zero_shard_count(zero, i);
-    m->count = message_count(zero, shard, zero->shards, OPS_BLOCK);
+    m->count = message_count(zero, zero->type, shard, zero->shards, OPS_BLOCK);
     m->each = m->last = take(counts, zero->roster.size);
     fill_gather(zero, i, m->count, &m->each);
     if (shard % m->count == 0)
@@ -173,10 +185,28 @@ static void make_reduce(struct zero *zero, int i, struct zero_messages *m, int64
 {
     int64_t shard = zero_reduce_shard_count(zero, i);
     int64_t block = zero->config.offload.grads != FAR_NONE ? OFFLOAD_ELEMENTS : OPS_BLOCK;
-    m->count = library_adds(zero) ? shard : message_count(zero, shard, zero->roster.owners, block);
+    m->count = library_adds(zero)
+                   ? shard
+                   : message_count(zero, zero->type, shard, zero->roster.owners, block);
     m->each = m->last = take(counts, zero->roster.size);
     if (shard % m->count != 0)
         m->last = take(counts, zero->roster.size);
+}
+
+/* Tables only where there are several messages. */
+static void make_sums(struct zero *zero, int i, int64_t **counts)
+{
+    struct zero_messages *m = &zero->pieces[i].sums;
+    int64_t shard = zero_reduce_shard_count(zero, i);
+    m->count = message_count(zero, zero->sum_type, shard, zero->roster.copies, OPS_BLOCK);
+    if (m->count == shard)
+        return;
+    m->each = m->last = take(counts, zero->roster.copies);
+    fill_sums(zero, shard, m->count, &m->each);
+    if (shard % m->count == 0)
+        return;
+    m->last = take(counts, zero->roster.copies);
+    fill_sums(zero, shard, shard % m->count, &m->last);
 }
 
 static void fill_messages(struct zero *zero, int i, int active, struct zero_messages *m)
@@ -213,7 +243,7 @@ enum status exchange_tables_create(struct zero *zero)
 {
     int size = zero->roster.size, pieces = zero->graph->piece_count, distinct = 0;
     int64_t *counts;
-    size_t tables = (zero->config.bucket > 0 ? 6 : 3) + sends_squares(zero); /* of a piece */
+    size_t tables = (zero->config.bucket > 0 ? 8 : 3) + sends_squares(zero); /* of a piece */
     for (int i = 0; i < pieces; i++)
         distinct += alike(zero, i) == i;
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "exchange tables",
@@ -228,6 +258,7 @@ enum status exchange_tables_create(struct zero *zero)
             piece->reduce[0] = first->reduce[0];
             piece->reduce[1] = first->reduce[1];
             piece->reduce_squares = first->reduce_squares;
+            piece->sums = first->sums;
             continue;
         }
         make_gather(zero, i, &counts);
@@ -236,6 +267,7 @@ enum status exchange_tables_create(struct zero *zero)
         make_reduce(zero, i, &piece->reduce[0], &counts);
         make_reduce(zero, i, &piece->reduce[1], &counts);
         fill_messages(zero, i, zero->roster.workers, &piece->reduce[0]);
+        make_sums(zero, i, &counts);
         if (sends_squares(zero))
             piece->reduce_squares = take(&counts, size);
     }
@@ -267,10 +299,19 @@ void shards_to_members(struct zero *zero, int piece, const void *shard, void *fu
 void reduce_shards_to_replicas(struct zero *zero, int piece)
 {
     const struct zero_piece *p = &zero->pieces[piece];
+    const struct zero_messages *m = &p->sums;
+    enum dtype type = zero->sum_type;
     int64_t count = zero_reduce_shard_count(zero, piece);
-    void *mine = zero_at(p->total, zero->sum_type, comm_rank(zero->replica_comm) * count);
-    comm_label(zero->replica_comm, zero->graph->pieces[piece].name);
-    comm_all_gather(zero->replica_comm, mine, p->total, count, zero->sum_type, zero->gather_stream);
+    void *mine = zero_at(p->total, type, comm_rank(zero->replica_comm) * count);
+    for (int64_t done = 0; done < count; done += m->count) {
+        comm_label(zero->replica_comm, zero->graph->pieces[piece].name);
+        if (m->count == count) /* libraries have better algorithms for it */
+            comm_all_gather(zero->replica_comm, mine, p->total, count, type, zero->gather_stream);
+        else
+            comm_all_to_all_v(
+                zero->replica_comm, zero_at(mine, type, done), zero_at(p->total, type, done),
+                count - done < m->count ? &m->last : &m->each, type, zero->gather_stream);
+    }
 }
 
 /* Can `store` do without adding to zero? Ops may only use the compute stream. */
@@ -315,14 +356,15 @@ void add_contributions(struct zero *zero, struct stream *stream, void *sum, cons
         add_in_order(zero, stream, sum, gradients, active, stride, count, first);
         return;
     }
+    float *round_sum = zero->round_sum[stream == zero->reduce_stream];
     for (int64_t done = 0; done < count; done += ZERO_STAGING) {
         int64_t part = count - done < ZERO_STAGING ? count - done : ZERO_STAGING;
         void *at = zero_at(sum, zero->sum_type, done);
         if (!first)
-            store(zero, stream, zero->round_sum, DTYPE_F32, at, zero->sum_type, part);
-        add_in_order(zero, stream, zero->round_sum, zero_at(gradients, zero->type, done), active,
-                     stride, part, first);
-        store(zero, stream, at, zero->sum_type, zero->round_sum, DTYPE_F32, part);
+            store(zero, stream, round_sum, DTYPE_F32, at, zero->sum_type, part);
+        add_in_order(zero, stream, round_sum, zero_at(gradients, zero->type, done), active, stride,
+                     part, first);
+        store(zero, stream, at, zero->sum_type, round_sum, DTYPE_F32, part);
     }
 }
 

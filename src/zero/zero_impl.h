@@ -70,6 +70,7 @@ struct zero_piece {
     struct zero_messages gather;    /* the shards of a copy, to its workers */
     struct zero_messages reduce[2]; /* gradients to their owners: in a full round, and in the last
                                        of the current steps (exchange_set_last_round) */
+    struct zero_messages sums;      /* reduce shards of summed gradients, between their owners */
     void *lent_sum;       /* (reduce_shard) sum of a use on another PP stage, before it is added */
     double *lent_squares; /* (reduce_shard / 64) the same of their squares */
     struct comm_parts reduce_squares; /* blocks of squares to their owners, with config.local */
@@ -235,7 +236,8 @@ struct zero {
                             write them where they are sent from */
     struct gradient_slot gradient_slots[GRADIENT_SLOTS];
     void *contributions; /* owners: (workers, elements of a reduce shard) of the largest message */
-    float *round_sum;    /* a chunk of a round's sum in fp32, where sums have 16 bits */
+    float *round_sum[2]; /* a chunk of a round's sum in fp32, where sums have 16 bits: of what
+                            `stream` adds, and of what the reduce stream adds meanwhile */
 
     struct update_segment *segments; /* device memory, batch by batch */
     struct update_location
@@ -258,7 +260,7 @@ struct zero {
     int64_t next_sum_slot;
     pthread_mutex_t hold_lock;
     pthread_cond_t released;
-    bool held; /* far state is being saved */
+    int first_held; /* the far state of this piece and those after it is being saved */
     struct zero_host host;
     size_t transit_grad;          /* where the part of a sum begins in a transit slot */
     int *batch_of;                /* (tensors) -1: it is never updated */
@@ -696,9 +698,9 @@ void offload_free(struct zero *zero);
 void offload_begin_update(struct zero *zero);
 /* Enqueue the update of all packets of a piece. Pieces with packets come in their order. */
 void offload_update_piece(struct zero *zero, int piece);
-/* While far state is held, its updates wait. Any thread. */
-void offload_hold(struct zero *zero, bool held);
-void offload_await_release(struct zero *zero);
+/* The far state of this piece and those after it is being saved: its updates wait. Any thread. */
+void offload_hold(struct zero *zero, int first);
+void offload_await_release(struct zero *zero, int piece);
 /* Bytes of far memory for the sum of a range, and where they begin. */
 size_t offload_sum_bytes(const struct zero *zero, struct piece_range range);
 size_t offload_sum_at(const struct zero *zero, struct piece_range range);

@@ -402,6 +402,17 @@ static enum status alloc_rounding(struct zero *zero)
     return STATUS_OK;
 }
 
+/* A rank alone adds on its own stream, and far sums behind it. */
+static enum status alloc_round_sums(struct zero *zero)
+{
+    const bool adds[2] = {zero_alone(zero), zero->reduce_stream != NULL};
+    for (int i = 0; i < 2; i++)
+        if (adds[i])
+            TRY(device_alloc(zero->ops->device, MEM_COMM, "sum of a round",
+                             ZERO_STAGING * sizeof(float), &zero->round_sum[i]));
+    return STATUS_OK;
+}
+
 enum status zero_memory_create(struct zero *zero)
 {
     const struct unit_graph *graph = zero->graph;
@@ -441,8 +452,7 @@ enum status zero_memory_create(struct zero *zero)
     if (zero->config.micro_batches == 0)
         return STATUS_OK;
     if (zero->sum_type != DTYPE_F32 && zero->reduce_shard >= 0)
-        TRY(device_alloc(device, MEM_COMM, "sum of a round", ZERO_STAGING * sizeof(float),
-                         &zero->round_sum));
+        TRY(alloc_round_sums(zero));
     TRY(norm_create(zero));
     TRY(noise_create(zero));
     TRY(device_alloc(device, MEM_SCRATCH, "non-finite index", sizeof *zero->nonfinite,
@@ -514,7 +524,8 @@ void zero_memory_free(struct zero *zero)
     event_destroy(zero->written);
     event_destroy(zero->early);
     device_free(device, zero->contributions);
-    device_free(device, zero->round_sum);
+    device_free(device, zero->round_sum[0]);
+    device_free(device, zero->round_sum[1]);
     device_free(device, zero->segments);
     device_free(device, zero->segment_locations);
     device_free(device, zero->nonfinite);

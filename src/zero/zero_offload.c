@@ -406,18 +406,18 @@ static void return_state(struct zero *zero, int p, size_t at, size_t bytes)
     event_record(slot->returned, zero->out_stream);
 }
 
-void offload_hold(struct zero *zero, bool held)
+void offload_hold(struct zero *zero, int first)
 {
     pthread_mutex_lock(&zero->hold_lock);
-    zero->held = held;
+    zero->first_held = first;
     pthread_cond_broadcast(&zero->released);
     pthread_mutex_unlock(&zero->hold_lock);
 }
 
-void offload_await_release(struct zero *zero)
+void offload_await_release(struct zero *zero, int piece)
 {
     pthread_mutex_lock(&zero->hold_lock);
-    while (zero->held)
+    while (piece >= zero->first_held)
         pthread_cond_wait(&zero->released, &zero->hold_lock);
     pthread_mutex_unlock(&zero->hold_lock);
 }
@@ -437,7 +437,7 @@ void offload_update_piece(struct zero *zero, int piece)
 {
     const struct zero_piece *p = &zero->pieces[piece];
     if (p->state_is_far)
-        offload_await_release(zero);
+        offload_await_release(zero, piece);
     for (int k = p->first_packet; k < p->first_packet + p->packet_count; k++) {
         CHECK_EQ(k, zero->packets_used);
         use_packet(zero, k);

@@ -169,10 +169,10 @@ static void update_task(struct stream *stream, const void *args)
 {
     const struct update_args *a = args;
     struct zero *zero = a->zero;
-    offload_await_release(zero);
+    int piece = zero->packets[a->packet].range.piece;
+    offload_await_release(zero, piece);
     if (stream_failed(stream) || stream_failed(zero->out_stream))
         return;
-    int piece = zero->packets[a->packet].range.piece;
     const struct trace_span span = {
         .lane = &lane_update, .name = "optimizer", .object = zero->graph->pieces[piece].name};
     double start = trace_begin(zero->env->trace);

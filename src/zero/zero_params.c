@@ -18,16 +18,29 @@ static struct piece_range held_part(const struct zero *zero, struct piece_range 
     return partition_clip_part(&zero->partition, range, zero->shard, zero->shards);
 }
 
-static double initial_value(const struct unit_tensor *tensor, struct rng rng, int64_t element)
+/* Initial values of elements first .. first + count - 1 of a whole tensor. */
+static void initial_values(const struct unit_tensor *tensor, struct rng rng, int64_t first,
+                           int64_t count, float *out)
 {
-    switch (tensor->init) {
-    case INIT_ZERO: return 0.0;
-    case INIT_ONE: return 1.0;
-    case INIT_NORMAL: return tensor->init_scale * rng_normal(rng, (uint64_t)element);
-    case INIT_UNIFORM:
-        return tensor->init_scale * (2.0 * rng_uniform(rng, (uint64_t)element) - 1.0);
+    double scale = tensor->init_scale;
+    if (tensor->init == INIT_NORMAL)
+        rng_normals(rng, (uint64_t)first, count, scale, out);
+    for (int64_t i = 0; i < count && tensor->init != INIT_NORMAL; i++)
+        out[i] = tensor->init == INIT_ZERO ? 0.0f
+                 : tensor->init == INIT_ONE
+                     ? 1.0f
+                     : (float)(scale * (2.0 * rng_uniform(rng, (uint64_t)(first + i)) - 1.0));
+}
+
+/* Of the part of it that is here, which may be many runs. */
+static void initial_part(const struct unit_tensor *tensor, struct rng rng, int64_t first,
+                         int64_t count, float *out)
+{
+    for (int64_t done = 0, run; done < count; done += run) {
+        int64_t index = unit_tensor_index(tensor, first + done, &run);
+        run = run < count - done ? run : count - done;
+        initial_values(tensor, rng, index, run, out + done);
     }
-    return 0.0;
 }
 
 /* Elements first .. first + count of a tensor, as a range of its piece. */
@@ -85,6 +98,7 @@ enum status zero_write(struct zero *zero, int tensor, int64_t first, int64_t cou
 }
 
 /* Initialize the elements of a tensor that this rank holds, one chunk at a time. */
+enum { INIT_BLOCK = 4096 };
 static enum status init_tensor(struct zero *zero, int t, uint64_t seed)
 {
     const struct unit_tensor *tensor = &zero->graph->tensors[t];
@@ -96,9 +110,9 @@ static enum status init_tensor(struct zero *zero, int t, uint64_t seed)
     for (int64_t first = begin; first < end; first += ZERO_STAGING) {
         int64_t part = end - first < ZERO_STAGING ? end - first : ZERO_STAGING;
 #pragma omp parallel for num_threads(zero->env->threads) schedule(static)
-        for (int64_t i = 0; i < part; i++)
-            values[i] =
-                (float)initial_value(tensor, rng, unit_tensor_index(tensor, first + i, NULL));
+        for (int64_t at = 0; at < part; at += INIT_BLOCK)
+            initial_part(tensor, rng, first + at, part - at < INIT_BLOCK ? part - at : INIT_BLOCK,
+                         values + at);
         TRY(write_own(zero, t, first, part, values));
     }
     return STATUS_OK;

@@ -447,7 +447,7 @@ static struct reduce_shard own_saved(const struct zero *zero, enum zero_state st
 }
 
 /* Far state is not copied, but saved from where it is: no update changes it before
- * zero_snapshot_end. TP ranks need the lines of each other, which they copy. */
+ * zero_snapshot_pass. TP ranks need the lines of each other, which they copy. */
 static bool saved_in_place(const struct zero *zero, enum zero_state state, int own)
 {
     return is_far(zero, state, own) && !zero->tp_group.comm;
@@ -564,13 +564,21 @@ enum status zero_snapshot(struct zero *zero)
         if (zero->pieces[i].snapshot)
             TRY(copy_piece(zero, i));
     TRY(stream_sync(zero->stream));
-    offload_hold(zero, zero->far_state && !zero->tp_group.comm);
+    if (!zero->tp_group.comm)
+        offload_hold(zero, 0);
     return STATUS_OK;
+}
+
+void zero_snapshot_pass(struct zero *zero, int tensor)
+{
+    int own = zero_own_tensor(zero, tensor);
+    if (own >= 0)
+        offload_hold(zero, partition_tensor(&zero->partition, own).piece);
 }
 
 void zero_snapshot_end(struct zero *zero)
 {
-    offload_hold(zero, false);
+    offload_hold(zero, zero->graph->piece_count);
 }
 
 const void *zero_snapshot_at(const struct zero *zero, enum zero_state state, int tensor,

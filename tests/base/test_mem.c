@@ -227,8 +227,8 @@ static void test_limit(void **state)
     struct fixture f;
     struct env *env = fixture_open(&f);
     char *a, *b;
-    mem_limit(env->mem, MEM_HOST, 3 << 20);
-    mem_limit(env->mem, MEM_GPU, 100);
+    mem_limit(env->mem, MEM_HOST, 3 << 20, "run.device_memory");
+    mem_limit(env->mem, MEM_GPU, 100, "run.device_memory");
     assert_int_equal(mem_alloc(env, MEM_PARAMS, "a", 2 << 20, &a), STATUS_OK);
     assert_int_equal(mem_alloc(env, MEM_GRADS, "sums", (1 << 20) + 1, &b), STATUS_MEMORY);
     assert_null(b);
@@ -249,9 +249,9 @@ static void test_limit(void **state)
     assert_int_equal(mem_count(env, MEM_GPU, MEM_PARAMS, "device", 1), STATUS_MEMORY);
     assert_int_equal(mem_count(env, MEM_DISK, MEM_PARAMS, "file", (size_t)1 << 40), STATUS_OK);
     /* A limit below what is held stops growth only. */
-    mem_limit(env->mem, MEM_HOST, 1);
+    mem_limit(env->mem, MEM_HOST, 1, "run.device_memory");
     assert_int_equal(mem_resize(env, &b, 50), STATUS_OK);
-    mem_limit(env->mem, MEM_HOST, 0);
+    mem_limit(env->mem, MEM_HOST, 0, "run.device_memory");
     assert_int_equal(mem_resize(env, &b, 5 << 20), STATUS_OK);
     mem_uncount(env, MEM_DISK, MEM_PARAMS, "file", (size_t)1 << 40);
     mem_uncount(env, MEM_GPU, MEM_PARAMS, "device", 100);
@@ -278,7 +278,7 @@ static void test_limit_of_threads(void **state)
     struct fixture f;
     struct env *env = fixture_open(&f);
     pthread_t threads[4];
-    mem_limit(env->mem, MEM_HOST, 1500000);
+    mem_limit(env->mem, MEM_HOST, 1500000, "run.device_memory");
     for (int i = 0; i < 4; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, fill_up, env), 0);
     for (int i = 0; i < 4; i++)

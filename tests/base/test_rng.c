@@ -150,16 +150,41 @@ static void test_permutation_large(void **state)
     assert_true(rng_permute(rng, 0, UINT64_MAX) < UINT64_MAX);
 }
 
+/* Many at a time have the bits of one at a time, and both are those of the formula in libm, to a
+ * few units of the last bit; from any start, in any number, up to the ends of the ranges. */
+static void test_normals(void **state)
+{
+    (void)state;
+    static const int64_t counts[] = {0, 1, 63, 64, 65, 1000};
+    static const uint64_t firsts[] = {0, 7, (uint64_t)1 << 32, ((uint64_t)1 << 32) - 30};
+    struct rng rng = rng_stream(5, "normals");
+    float values[1001];
+    for (int c = 0; c < 6; c++)
+        for (int f = 0; f < 4; f++) {
+            values[counts[c]] = 42;
+            rng_normals(rng, firsts[f], counts[c], 0.3, values);
+            assert_true(values[counts[c]] == 42);
+            for (int64_t i = 0; i < counts[c]; i++)
+                assert_true(values[i] == (float)(0.3 * rng_normal(rng, firsts[f] + (uint64_t)i)));
+        }
+    for (uint64_t i = 0; i < 200000; i++) {
+        const uint32_t counter[4] = {(uint32_t)i, 0, 0, 0};
+        uint32_t x[4];
+        rng_block(rng.key, counter, x);
+        double u = (double)((x[0] | (uint64_t)x[1] << 32) >> 11);
+        double t = (double)((x[2] | (uint64_t)x[3] << 32) >> 11) * 0x1p-53;
+        double expected = sqrt(-2 * log((u + 1) * 0x1p-53)) * cos(6.283185307179586 * t);
+        assert_true(fabs(rng_normal(rng, i) - expected) < 1e-14);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known_answers),
-        cmocka_unit_test(test_streams),
-        cmocka_unit_test(test_words),
-        cmocka_unit_test(test_moments),
-        cmocka_unit_test(test_below),
-        cmocka_unit_test(test_permutation_small),
-        cmocka_unit_test(test_permutation_large),
+        cmocka_unit_test(test_normals),           cmocka_unit_test(test_known_answers),
+        cmocka_unit_test(test_streams),           cmocka_unit_test(test_words),
+        cmocka_unit_test(test_moments),           cmocka_unit_test(test_below),
+        cmocka_unit_test(test_permutation_small), cmocka_unit_test(test_permutation_large),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -104,6 +104,35 @@ ok "$sifr" batch run "${longer[@]}" --out=stopped -q
 ok "$sifr" batch run "${longer[@]}" --out=whole -q
 cmp -s <(result stopped) <(result whole) || fail "resumed: $(result stopped)"
 
+# the same data for all rungs: data.val may not change under its name, between calls and between rungs
+head -c 8000 text.txt >val.txt
+cp val.txt val.kept
+held=(--checkpoint=8 --tokens=1000 --data.val=val.txt --out=held)
+ok "$sifr" batch run "${held[@]}" --batches=4 -q
+has 'loss: held out'
+tr a e <val.kept >val.txt # of the same size
+expect 2 "the held-out data \(data.val\) has changed since the first rung in 'held' began.*then: 1 file, 8000 bytes, .*restore the files, or choose" \
+    "$sifr" batch run "${held[@]}" --batches=4,16
+[ ! -e held/B16 ] || fail "a rung was trained with other held-out data"
+cp val.kept val.txt
+ok "$sifr" batch run "${held[@]}" --batches=4,16 -q
+rm val.txt # finished rungs need no data
+ok "$sifr" batch run "${held[@]}" --batches=4,16 -q
+expect 2 'data.val: .*val.txt' "$sifr" batch run "${held[@]}" --batches=4,32
+cp val.kept val.txt
+code=0
+"$sifr" batch run --checkpoint=8 --batches=4 --tokens=60000 --data.val=val.txt --out=swapped >out 2>err &
+pid=$!
+wait_for is_under_way swapped/B4 $pid
+tr a e <val.kept >val.txt
+wait $pid || code=$?
+[ $code = 2 ] && grep -q 'the held-out data (data.val) has changed' err || fail "changed meanwhile: exit $code: $(cat err)"
+[ ! -e swapped/batch.json ] || fail "changed meanwhile: there is a result"
+cp text.txt text.kept
+tr a e <text.kept >text.txt
+expect 2 'the training data \(data.path or data.mix\) has changed' "$sifr" batch run "${ladder[@]}"
+cp text.kept text.txt
+
 # a rung that diverges is a result; without held-out data the training loss is compared; the noise
 # scale of the run is shown where it was measured
 ok "$sifr" train "${run[@]}" --train.noise_scale=true --out=noisy

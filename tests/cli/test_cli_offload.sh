@@ -48,6 +48,7 @@ killed_and_resumed() { # NAME FLAG... : FLAG...: of the run that is killed in st
     ls "$name"/checkpoints/step-*/COMPLETE >/dev/null || fail "$name: no checkpoint: $(cat err)"
     ok "$sifr" inspect "$name" --verify
     ok "$sifr" train "${keys[@]}" "${steps[@]}" --out="$name" "${@:2}"
+    ! grep -q 'will differ' err || fail "$name: a placement is said to change the run: $(cat err)"
     cmp -s <(losses plain) <(losses "$name") || fail "$name: other losses: $(diff <(losses plain) <(losses "$name") | head -4)"
     same_state plain "$name" 12 "$name"
     is_empty "$name"
@@ -56,6 +57,15 @@ rank=-1 killed_and_resumed one "${far[@]}" : "${far[@]}"
 rank=1 killed_and_resumed threads "${far[@]}" -n 2 --comm.backend=threads --zero.stage=2 : -n 3 --comm.backend=threads --zero.stage=3 "${far[@]}" --offload.share=0.4
 rank=0 killed_and_resumed to-memory "${far[@]}" -n 2 --comm.backend=threads --zero.stage=3 : --zero.stage=0
 rank=-1 killed_and_resumed to-disk --zero.stage=0 : "${far[@]}" --offload.grads=none
+
+# --- saves in the foreground ------------------------------------------------------------------------
+# Workers hold no state, so they read none for a save. Updates are pending then, and servers wait for
+# the workers' part of the gathers.
+for stage in 1 2 3; do
+    ok timeout 100 "$sifr" train "${keys[@]}" "${steps[@]}" --no-checkpoint.async -n 3 --comm.backend=threads --zero.stage=$stage --zero.servers=2 "${far[@]}" \
+        --out=servers-$stage
+    same_state plain servers-$stage 12 "servers, stage $stage"
+done
 
 # --- stopped --------------------------------------------------------------------------------------
 stops_by INT stopped "${far[@]}"

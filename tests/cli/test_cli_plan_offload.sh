@@ -94,4 +94,8 @@ fi
 expect 4 'try .*offload.optimizer=host' "$sifr" plan "${model[@]}" --run.device=cuda --memory=10G --host-memory=64G
 expect 4 'try .*offload.optimizer=disk' "$sifr" plan "${model[@]}" --run.device=cuda --memory=10G --disk=200G
 expect 4 'with --host-memory or --disk, offload is considered, too' "$sifr" plan "${model[@]}" --run.device=cuda --memory=1G
+
+# A window that is too large for the memory is named.
+expect 4 'offload or number of ranks fits; use a smaller offload.window' "$sifr" plan "${model[@]}" --run.device=cuda --memory=1G --disk=200G
+expect 4 'train.context, or set a smaller offload.window' "${search[@]}" --memory=1G --disk=200G
 finish

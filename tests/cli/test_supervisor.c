@@ -98,7 +98,7 @@ static struct outcome run_told(const char *part, int who, int signal, bool alone
     struct console console;
     volatile sig_atomic_t stop = signal;
     struct cli cli = {
-        .env = &env, .console = &console, .stop = &stop, .stop_words = command_stop_saves};
+        .env = &env, .console = &console, .stop = &stop, .stop_words = command_stop_train};
     char number[16];
     snprintf(number, sizeof number, "%d", who);
     char *const argv[] = {program, (char *)part, number, NULL};

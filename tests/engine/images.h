@@ -79,13 +79,12 @@ static inline void image_free(struct image *image)
     pthread_mutex_destroy(&image->lock);
 }
 
-/* Copy what this rank saves, from the last snapshot to the image. Any thread. */
-static inline void save_snapshot(struct rig *rig, struct image *image)
+/* Copy what this rank saves of tensors first .. end-1, from the last snapshot to the image. Any
+ * thread. */
+static inline void save_some(struct rig *rig, int first, int end, struct image *image)
 {
-    const struct unit_graph *graph = model_graph(rig->model);
-    assert_true(graph->tensor_count <= MOST_TENSORS);
     for (int s = 0; s < ZERO_STATES; s++)
-        for (int t = 0; t < graph->tensor_count; t++) {
+        for (int t = first; t < end; t++) {
             enum zero_state state = (enum zero_state)s;
             struct zero_array array = zero_state_array(rig->zero, state, t);
             size_t width = dtype_bytes(array.type);
@@ -100,6 +99,13 @@ static inline void save_snapshot(struct rig *rig, struct image *image)
                     memcpy(room, data, (size_t)part.at[i].count * width);
             }
         }
+}
+
+static inline void save_snapshot(struct rig *rig, struct image *image)
+{
+    const struct unit_graph *graph = model_graph(rig->model);
+    assert_true(graph->tensor_count <= MOST_TENSORS);
+    save_some(rig, 0, graph->tensor_count, image);
 }
 
 static inline void save_state(struct rig *rig, struct image *image)

@@ -15,6 +15,7 @@ struct trace {
     size_t state;           /* bytes of params, grads and optimizer of rank 0 after start-up */
     struct traffic traffic; /* of all steps; the publishing of params after the last may be
                                     missing */
+    struct traffic settled; /* the same with the evaluation, when nothing is in flight */
 };
 
 struct rank_job {
@@ -65,6 +66,8 @@ static inline void *run_rank(void *argument)
     job->trace.eval = evaluate(&rig);
     assert_int_equal(mem_allocation_count(env.mem), allocations);
     job->trace.params = rig_params(&rig, &job->trace.count);
+    assert_ok(zero_settle(rig.zero));
+    job->trace.settled = zero_traffic(rig.zero);
     rig_destroy(&rig);
     env_destroy(&env);
     return NULL;

@@ -161,7 +161,7 @@ static void test_sars(void **state)
     free(plain.params);
 }
 
-static struct traffic traffic_of(int64_t bucket, int layers, int stage)
+static struct trace trace_of(int64_t bucket, int layers, int stage)
 {
     struct rig_config config = config_of(1, 0);
     config.stage = stage;
@@ -170,7 +170,12 @@ static struct traffic traffic_of(int64_t bucket, int layers, int stage)
     config.micro_batches = 4; /* two rounds of two workers */
     struct trace trace = run(config, 2);
     free(trace.params);
-    return trace.traffic;
+    return trace;
+}
+
+static struct traffic traffic_of(int64_t bucket, int layers, int stage)
+{
+    return trace_of(bucket, layers, stage).traffic;
 }
 
 /* Embedding, blocks and head are LAYERS + 2 pieces, which are sent once in each round. Stage 3
@@ -198,6 +203,18 @@ static void test_messages(void **state)
     assert_int_equal(split.sent[TRAFFIC_GATHER], plain.sent[TRAFFIC_GATHER]);
     assert_true(split.calls[TRAFFIC_REDUCE] >= split.sent[TRAFFIC_REDUCE] / (3000 / 2));
     assert_true(split.calls[TRAFFIC_GATHER] > plain.calls[TRAFFIC_GATHER]);
+}
+
+/* Stage 0: each of two ranks sums half of a piece, and sends these sums once per step. A bucket of
+ * 3000 bytes has 1500 of each half. */
+static void test_messages_of_sums(void **state)
+{
+    (void)state;
+    struct traffic plain = trace_of(0, 1, 0).settled, split = trace_of(3000, 1, 0).settled;
+    assert_int_equal(plain.calls[TRAFFIC_GATHER], STEPS * (LAYERS + 2));
+    assert_int_equal(split.sent[TRAFFIC_GATHER], plain.sent[TRAFFIC_GATHER]);
+    assert_true(split.calls[TRAFFIC_GATHER] >= split.sent[TRAFFIC_GATHER] / 1500);
+    assert_int_equal(trace_of(1 << 30, 1, 0).settled.calls[TRAFFIC_GATHER], STEPS * (1 + 2));
 }
 
 /* --- memory ----------------------------------------------------------------------------------- */
@@ -273,6 +290,7 @@ int main(void)
         cmocka_unit_test(test_tp),
         cmocka_unit_test(test_sars),
         cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_messages_of_sums),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_out_of_memory),
     };

@@ -112,10 +112,10 @@ static void test_optimizers_of_older_checkpoints(void **state)
 static void test_every_key_has_its_effect(void **state)
 {
     (void)state;
-    static const char *const names[][7] = {
+    static const char *const names[][8] = {
         [CONFIG_FREE] = {"zero.stage: 1", "comm.backend: mpi", "checkpoint.every: 2",
                          "train.stop_at: 3", "train.eval_every: 4", "engine.recompute: full",
-                         "run.threads: 2"},
+                         "run.threads: 2", "offload.optimizer: disk"},
         [CONFIG_BITS] = {"train.seed: 1", "train.context: 8", "zero.accumulate: local",
                          "precision.mode: bf16", "model.rope_theta: 1", "sars.meta_clip: 2",
                          "run.deterministic: false"},
@@ -126,7 +126,7 @@ static void test_every_key_has_its_effect(void **state)
         [CONFIG_EVAL] = {"train.eval_batches: 4"},
     };
     for (int weight = 0; weight < CONFIG_WEIGHTS; weight++)
-        for (int i = 0; i < 7 && names[weight][i]; i++)
+        for (int i = 0; i < 8 && names[weight][i]; i++)
             assert_int_equal(config_weight_of(names[weight][i]), weight);
 }
 

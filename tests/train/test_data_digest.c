@@ -114,12 +114,55 @@ static void test_incomparable_digests_are_unknown(void **state)
     end(&s);
 }
 
+static struct data_digest digest_of(struct scratch *s, const struct data_config *config,
+                                    enum data_part part)
+{
+    struct data_digest digest;
+    assert_int_equal(data_digest_files(&s->env, config, part, &digest), STATUS_OK);
+    return digest;
+}
+
+/* The files of a configuration: those to train on apart from those held out. */
+static void test_files_of_a_configuration(void **state)
+{
+    struct scratch s;
+    struct data_digest digest;
+    char pattern[128], val[128];
+    (void)state;
+    scratch_open(&s);
+    snprintf(val, sizeof val, "%s", scratch_text(&s, "val", "held out"));
+    scratch_text(&s, "a.txt", "one");
+    scratch_text(&s, "b.txt", "three");
+    snprintf(pattern, sizeof pattern, "%s", scratch_path(&s, "?.txt"));
+    struct data_config config = {.path = pattern, .val = val};
+    struct data_digest train = digest_of(&s, &config, DATA_PART_TRAINING);
+    struct data_digest held_out = digest_of(&s, &config, DATA_PART_HELD_OUT);
+    assert_true(train.files == 2 && train.whole_bytes == 8 && held_out.files == 1);
+    scratch_text(&s, "val", "held OUT");
+    assert_true(digest_of(&s, &config, DATA_PART_TRAINING).hash == train.hash);
+    assert_true(digest_of(&s, &config, DATA_PART_HELD_OUT).hash != held_out.hash);
+    scratch_text(&s, "b.txt", "THREE");
+    assert_true(digest_of(&s, &config, DATA_PART_TRAINING).hash != train.hash);
+    config.val = "0.1"; /* of the training data */
+    assert_int_equal(digest_of(&s, &config, DATA_PART_HELD_OUT).files, 0);
+    config.val = "/nonexistent";
+    assert_int_equal(data_digest_files(&s.env, &config, DATA_PART_HELD_OUT, &digest), STATUS_IO);
+    for (int at = 1; at <= 2; at++) {
+        mem_fail_at(s.env.mem, at);
+        assert_int_equal(data_digest_files(&s.env, &config, DATA_PART_TRAINING, &digest),
+                         STATUS_MEMORY);
+    }
+    mem_fail_at(s.env.mem, 0);
+    scratch_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_byte_of_small_data_counts),
         cmocka_unit_test(test_large_data_is_sampled),
         cmocka_unit_test(test_incomparable_digests_are_unknown),
+        cmocka_unit_test(test_files_of_a_configuration),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

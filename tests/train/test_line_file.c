@@ -227,6 +227,85 @@ static void test_an_earlier_file_is_set_aside(void **state)
     scratch_close(&s);
 }
 
+/* The record of step 2 gets the missing key, and later lines follow the new file. */
+static void test_a_record_is_extended(void **state)
+{
+    static const char added[] = ",\"val\":{\"b\":1}";
+    static const struct {
+        const char *before, *after;
+    } cases[] = {
+        {"{\"step\":1}\n{\"step\":2,\"a\":{}}\n",
+         "{\"step\":1}\n{\"step\":2,\"a\":{},\"val\":{\"b\":1}}\nx\n"},
+        {"{\"step\":2} \nmy note\n", "{\"step\":2,\"val\":{\"b\":1}} \nmy note\nx\n"},
+        /* it is there already, or there is no such record */
+        {"{\"step\":2,\"val\":{}}\n", "{\"step\":2,\"val\":{}}\nx\n"},
+        {"{\"step\":1}\n{\"step\":3}\n", "{\"step\":1}\n{\"step\":3}\nx\n"},
+        {"{\"step\":1}\n{\"step\":2,\"a\n", "{\"step\":1}\n{\"step\":2,\"a\nx\n"},
+        {"", "x\n"},
+    };
+    struct scratch s;
+    struct line_file *file;
+    struct text text;
+    (void)state;
+    scratch_open(&s);
+    text_init(&text, &s.env);
+    text_add(&text, added);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *path = scratch_text(&s, "m.jsonl", cases[i].before);
+        assert_int_equal(line_file_open(&s.env, path, &file), STATUS_OK);
+        assert_int_equal(line_file_extend(file, 2, ",\"val\":", &text), STATUS_OK);
+        assert_int_equal(line_file_extend(file, 2, ",\"val\":", &text), STATUS_OK);
+        assert_int_equal(line_file_add(file, "x\n", 2), STATUS_OK);
+        line_file_close(file);
+        expect_content(&s, "m.jsonl", cases[i].after, strlen(cases[i].after));
+    }
+    text_free(&text);
+    scratch_close(&s);
+}
+
+static bool file_holds(struct scratch *s, const char *content)
+{
+    char *text;
+    size_t bytes;
+    assert_int_equal(file_read(&s->env, scratch_path(s, "m.jsonl"), 1000, &text, &bytes),
+                     STATUS_OK);
+    bool equal = strcmp(text, content) == 0;
+    mem_free(&s->env, text);
+    return equal;
+}
+
+/* The file is the old one or the new one. */
+static void test_an_extension_may_fail(void **state)
+{
+    static const char record[] = "{\"step\":2}\n", more[] = "{\"step\":2,\"val\":1}\n";
+    struct scratch s;
+    struct line_file *file;
+    struct text text;
+    enum status st = STATUS_MEMORY;
+    int failed_old = 0;
+    (void)state;
+    scratch_open(&s);
+    text_init(&text, &s.env);
+    text_add(&text, ",\"val\":1");
+    scratch_text(&s, "m.jsonl", record);
+    assert_int_equal(line_file_open(&s.env, s.path, &file), STATUS_OK);
+    for (int at = 1; st == STATUS_MEMORY; at++) {
+        scratch_text(&s, "m.jsonl", record);
+        mem_fail_at(s.env.mem, at);
+        st = line_file_extend(file, 2, ",\"val\":", &text);
+        mem_fail_at(s.env.mem, 0);
+        bool old = file_holds(&s, record);
+        assert_true(st == STATUS_OK ? !old : old || file_holds(&s, more));
+        failed_old += old;
+    }
+    assert_int_equal(st, STATUS_OK);
+    assert_true(failed_old > 3);
+    expect_content(&s, "m.jsonl", more, strlen(more));
+    line_file_close(file);
+    text_free(&text);
+    scratch_close(&s);
+}
+
 static void test_the_last_step_is_found(void **state)
 {
     static const struct {
@@ -265,6 +344,8 @@ int main(void)
         cmocka_unit_test(test_a_failed_cut_changes_nothing),
         cmocka_unit_test(test_an_incomplete_record_is_dropped),
         cmocka_unit_test(test_an_earlier_file_is_set_aside),
+        cmocka_unit_test(test_a_record_is_extended),
+        cmocka_unit_test(test_an_extension_may_fail),
         cmocka_unit_test(test_the_last_step_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -300,6 +300,39 @@ static void test_a_stopped_evaluation_is_repeated(void **state)
     rig_close(&rig);
 }
 
+/* A stop in an evaluation, in the middle of the run and at its end: the run that resumes completes
+ * the record of the step, so that all records have what those of an uninterrupted run have. */
+static void test_a_stopped_evaluation_is_recorded(void **state)
+{
+    (void)state;
+    static const char settings[] = "train.steps=6 train.eval_every=3 train.sample_every=0";
+    struct run_rig rig;
+    struct trainer_summary summary;
+    struct record whole[6], cut[6];
+    rig_open(&rig);
+    rig_config(&rig, settings);
+    assert_int_equal(rig_train(&rig, "whole", false, NULL, &summary), STATUS_OK);
+    assert_int_equal(read_metrics(&rig, "whole/metrics.jsonl", whole), 6);
+    for (int stop = 3; stop <= 6; stop += 3) {
+        struct seen seen = {.stop_after = stop};
+        struct trainer_callbacks callbacks = watch(&seen);
+        const char *folder = stop == 3 ? "middle" : "end";
+        char name[64];
+        snprintf(name, sizeof name, "%s/metrics.jsonl", folder);
+        rig_config(&rig, settings);
+        assert_int_equal(rig_train(&rig, folder, false, &callbacks, &summary), STATUS_SAVED);
+        assert_int_equal(read_metrics(&rig, name, cut), stop);
+        assert_true(isnan(cut[stop - 1].val));
+        rig_config(&rig, settings);
+        assert_int_equal(rig_train(&rig, folder, false, NULL, &summary), STATUS_OK);
+        assert_int_equal(read_metrics(&rig, name, cut), 6);
+        for (int i = 0; i < 6; i++)
+            assert_true(cut[i].loss == whole[i].loss && isnan(cut[i].val) == ((i + 1) % 3 != 0) &&
+                        (isnan(cut[i].val) || cut[i].val == whole[i].val));
+    }
+    rig_close(&rig);
+}
+
 static void test_divergence_is_reported(void **state)
 {
     (void)state;
@@ -546,6 +579,7 @@ int main(void)
         cmocka_unit_test(test_stop_saves_the_model),
         cmocka_unit_test(test_stop_before_the_first_step_saves_nothing),
         cmocka_unit_test(test_a_stopped_evaluation_is_repeated),
+        cmocka_unit_test(test_a_stopped_evaluation_is_recorded),
         cmocka_unit_test(test_divergence_is_reported),
         cmocka_unit_test(test_divergence_at_the_end),
         cmocka_unit_test(test_divergence_ends_an_fp16_run),

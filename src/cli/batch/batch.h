@@ -3,7 +3,8 @@
  * end are compared. docs/batch.md has the definitions.
  *
  * command_batch.c reads the run and walks the ladder, batch_ladder.c has the arithmetic,
- * batch_rung.c trains one rung with the train command, and batch_view.c prints the result.
+ * batch_rung.c trains one rung with the train command, batch_data.c compares the data of the rungs,
+ * and batch_view.c prints the result.
  */
 #ifndef CLI_BATCH_H
 #define CLI_BATCH_H
@@ -74,6 +75,13 @@ enum status batch_rung_check(struct cli *cli, const struct batch *batch, struct 
 /* Train a rung into OUT/B<batch> with the configuration OUT/base.yaml, or take the result of an
  * earlier call. STATUS_SAVED if it was stopped: the same call resumes it. */
 enum status batch_rung_run(struct cli *cli, const struct batch *batch, struct batch_rung *rung);
+
+/* --- batch_data.c ----------------------------------------------------------------------------- */
+
+/* Fail if the data files differ from those with which the first rung in OUT began. `trained` is the
+ * rung that has just been trained; NULL = before a rung. */
+enum status batch_data_check(struct cli *cli, const struct batch *batch,
+                             const struct data_config *data, const struct batch_rung *trained);
 
 /* --- batch_view.c ----------------------------------------------------------------------------- */
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include "base/file.h"
 #include "cli/batch/batch.h"
-#include "cli/records.h"
+#include "train/run/records.h"
 
 enum { MOST_WORDS = 9 };
 
@@ -61,7 +61,7 @@ static enum status call_train(struct cli *cli, int argc, char *const *argv)
     bool quiet = cli->console->quiet;
     inner.argc = argc;
     inner.argv = argv;
-    *cli->stepping = 0;
+    *cli->stepping = CLI_NOT_STEPPING;
     *cli->saved = 0;
     TRY(command_open(cli->env, &command_train, &call));
     enum status st = command_load(cli->env, &call, argc - 1, argv + 1, words, &word_count);
@@ -131,14 +131,15 @@ struct tail {
     int64_t count;
 };
 
-static void add_loss(void *user, const json_t *record)
+static bool add_loss(void *user, const json_t *record)
 {
     struct tail *tail = user;
     const json_t *loss = json_object_get(record, "loss");
-    if (json_number_value(json_object_get(record, "step")) <= tail->after || !json_is_number(loss))
-        return;
-    tail->sum += json_number_value(loss);
-    tail->count++;
+    if (json_number_value(json_object_get(record, "step")) > tail->after && json_is_number(loss)) {
+        tail->sum += json_number_value(loss);
+        tail->count++;
+    }
+    return true;
 }
 
 static enum status read_mean(struct env *env, const struct batch *batch, const char *folder,
@@ -148,7 +149,7 @@ static enum status read_mean(struct env *env, const struct batch *batch, const c
     struct tail tail = {.after = (double)(batch->step + rung->steps - last)};
     char *path;
     TRY(path_join(env, folder, "metrics.jsonl", &path));
-    enum status st = records_read(env, path, add_loss, &tail);
+    enum status st = records_read(env, path, NULL, add_loss, &tail);
     mem_free(env, path);
     rung->mean_loss = tail.count > 0 ? tail.sum / (double)tail.count : NAN;
     return st;

@@ -4,6 +4,7 @@
  *                                 with what this command sets and the keys of the command line
  *     RUN/batch/STEP/cache/       encoded text, shared by the rungs
  *     RUN/batch/STEP/B64/         the run folder of a rung
+ *     RUN/batch/STEP/data.txt     the digests of the data that all rungs share
  *     RUN/batch/STEP/batch.json   the result
  *
  * Nothing else of the run is written. A rung without a result is trained by the next call: one that
@@ -352,6 +353,7 @@ static void say_rung(struct batch_job *job, const struct batch_rung *rung)
 static enum status climb(struct batch_job *job)
 {
     const struct batch_settings *settings = job->settings;
+    const struct data_config *data = &settings->config.data;
     bool talks = !settings->json && !settings->quiet;
     struct batch *batch = &job->batch;
     for (int i = 0; i < batch->count; i++)
@@ -365,7 +367,10 @@ static enum status climb(struct batch_job *job)
                      batch->rungs[i].batch);
             return STATUS_SAVED;
         }
+        TRY(batch_data_check(job->cli, batch, data, NULL));
         TRY(batch_rung_run(job->cli, batch, &batch->rungs[i]));
+        if (!batch->rungs[i].reused)
+            TRY(batch_data_check(job->cli, batch, data, &batch->rungs[i]));
         if (talks)
             say_rung(job, &batch->rungs[i]);
     }
@@ -474,7 +479,7 @@ const struct command command_batch = {
     .settings_bytes = sizeof(struct batch_settings),
     .least_words = 1,
     .most_words = 1,
-    .stop_words = command_stop_saves,
+    .stop_words = command_stop_train,
     .flags = COMMAND_FLAGS("ladder", batch_list),
     .bind = bind_batch,
     .run = run_batch,

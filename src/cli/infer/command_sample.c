@@ -281,7 +281,7 @@ static enum status sample_rank(void *user, struct env *env, const struct session
     TRY(generator_create(env, &config, &writer.generator));
     enum status st = say_memory(&writer);
     if (writer.first) {
-        *job->cli->stepping = 1;
+        *job->cli->stepping = CLI_STEPPING_UNSAVED;
         rank_report_stepping(0);
     }
     writer.progress = (struct console_progress){job->cli->console, "texts", clock_seconds(), 0};
@@ -490,8 +490,9 @@ static enum status bind_sample(struct options *options, void *settings)
     return options_bind(options, &layout_options, &sample->layout);
 }
 
-static const char *const stop_words[] = {
-    "stopping before the first text", "stopping after this token; texts that are done are printed"};
+static const char *const stop_words[CLI_STEPPINGS] = {
+    [CLI_NOT_STEPPING] = "stopping before the first text",
+    [CLI_STEPPING_UNSAVED] = "stopping after this token; texts that are done are printed"};
 
 const struct command command_sample = {
     .name = "sample",

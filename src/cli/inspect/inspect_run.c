@@ -4,10 +4,10 @@
 #include <string.h>
 #include "base/file.h"
 #include "cli/plot.h"
-#include "cli/records.h"
 #include "cli/inspect/inspect.h"
 #include "train/checkpoint/fallback.h"
 #include "train/data/token_cache.h"
+#include "train/run/records.h"
 
 enum { MARKS = 256 };
 
@@ -95,7 +95,7 @@ struct history {
     int64_t lines;
 };
 
-static void read_record(void *user, const json_t *record)
+static bool read_record(void *user, const json_t *record)
 {
     struct history *history = user;
     double step = json_number_value(json_object_get(record, "step"));
@@ -107,6 +107,7 @@ static void read_record(void *user, const json_t *record)
         history->marks[history->mark_count++] =
             (struct plot_point){step, json_number_value(held_out)};
     history->lines++;
+    return true;
 }
 
 static enum status print_history(struct inspection *in)
@@ -121,7 +122,7 @@ static enum status print_history(struct inspection *in)
         return STATUS_OK;
     }
     TRY_OR(undo_path, mem_alloc(env, MEM_OTHER, "history", sizeof *history, &history));
-    st = records_read(env, path, read_record, history);
+    st = records_read(env, path, NULL, read_record, history);
     if (st == STATUS_OK)
         inspect_int(in, "records", history->lines);
     if (st == STATUS_OK && !in->json) {

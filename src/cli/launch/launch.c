@@ -217,7 +217,10 @@ static void take_signal(struct job *job)
         kill_job(job);
         return;
     }
-    const char *words = job->cli->stop_words[is_stepping(job, now)];
+    int stepping = !is_stepping(job, now) ? CLI_NOT_STEPPING
+                   : job->order->saves    ? CLI_STEPPING
+                                          : CLI_STEPPING_UNSAVED;
+    const char *words = job->cli->stop_words[stepping];
     if (info.ssi_signo == SIGINT) {
         if (job->interrupted == 0) {
             log_info(job->cli->env, "%s%s", words, CLI_AGAIN);

@@ -16,7 +16,8 @@ struct launch_order {
     bool alone;        /* all ranks are one process: no mpirun is needed */
     int threads;       /* per rank, for the printed line; the ranks get it from argv */
     char *const *argv; /* a rank's program and arguments, NULL-terminated */
-    bool stops;        /* a signal asks the ranks to stop and save; else it kills them */
+    bool stops;        /* a signal asks the ranks to stop; else it kills them */
+    bool saves;        /* ranks that stop save; for the printed line */
     bool quiet;        /* do not print how the ranks are started */
     bool verbose;      /* print all output of the launcher */
     int input;         /* descriptor that becomes the standard input of rank 0; 0 = none */

@@ -137,16 +137,18 @@ static enum status show(struct cli *cli, const struct plan_search_view *view, bo
     const struct plan_room needs = {nearest->needed_bytes, nearest->host_bytes,
                                     nearest->disk_bytes};
     say_missing(&needs, &room, &missing);
-    enum status st = FAIL(
-        cli->env, FIT,
-        "no layout of %d rank%s fits in memory: the smallest, %s, needs %s per rank%s and "
-        "there is %s%s; add %s per rank or more ranks, or reduce train.global_batch or "
-        "train.context%s",
-        view->space->request->ranks, view->space->request->ranks == 1 ? "" : "s",
-        text_string(&words), text_human_bytes(a, (double)needs.memory),
-        plan_view_elsewhere(&needs, &room, c), text_human_bytes(b, (double)room.memory),
-        plan_view_elsewhere(&room, &room, d), text_string(&missing),
-        room.host + room.disk > 0 ? "" : "; --host-memory and --disk let state leave the device");
+    enum status st =
+        FAIL(cli->env, FIT,
+             "no layout of %d rank%s fits in memory: the smallest, %s, needs %s per rank%s and "
+             "there is %s%s; add %s per rank or more ranks, or reduce train.global_batch or "
+             "train.context%s",
+             view->space->request->ranks, view->space->request->ranks == 1 ? "" : "s",
+             text_string(&words), text_human_bytes(a, (double)needs.memory),
+             plan_view_elsewhere(&needs, &room, c), text_human_bytes(b, (double)room.memory),
+             plan_view_elsewhere(&room, &room, d), text_string(&missing),
+             room.host + room.disk == 0   ? "; --host-memory and --disk let state leave the device"
+             : needs.memory > room.memory ? ", or set a smaller offload.window"
+                                          : "");
     text_free(&words);
     text_free(&missing);
     return st;

@@ -323,9 +323,12 @@ void plan_view_advice(const struct plan_view *view, struct text *text)
     if (!advice->found) {
         text_printf(text,
                     "no ZeRO stage, recomputation, micro-batch%s or number of ranks fits; use a "
-                    "smaller model, a shorter context, or more ranks with a larger "
+                    "%ssmaller model, a shorter context, or more ranks with a larger "
                     "train.global_batch%s",
                     offers_room(view) ? ", offload" : "",
+                    offers_room(view) && request->zero.offload.window > 0
+                        ? "smaller offload.window, a "
+                        : "",
                     offers_room(view) ? ""
                                       : "; with --host-memory or --disk, offload is considered, "
                                         "too");

@@ -178,6 +178,7 @@ static enum status start_ranks(void *user, const struct restarts_attempt *attemp
                                        .alone = job->plan.way != RANKS_LAUNCH,
                                        .threads = chosen ? (int)threads : job->plan.threads,
                                        .stops = true,
+                                       .saves = job->settings->config.checkpoint.final,
                                        .quiet = job->settings->quiet || job->settings->json,
                                        .verbose = job->cli->console->verbose};
     char time_flag[64];
@@ -317,7 +318,7 @@ const struct command command_train = {
     .settings_bytes = sizeof(struct train_settings),
     .most_words = 1,
     .config_file = true,
-    .stop_words = command_stop_saves,
+    .stop_words = command_stop_train,
     .flags = COMMAND_FLAGS("run", train_list),
     .bind = bind_train,
     .run = run_train,

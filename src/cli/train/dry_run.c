@@ -103,7 +103,7 @@ static enum status print_lines(struct cli *cli, const struct run_config *config,
     if (plan->rank.disk_bytes > 0)
         console_line(console, "         and %s on disk, in '%s'",
                      text_human_bytes(a, (double)plan->rank.disk_bytes),
-                     run_offload_folder(&config->offload));
+                     run_offload_folder(config->offload.folder));
     return STATUS_OK;
 }
 

@@ -425,14 +425,14 @@ static bool on_should_stop(void *user)
     /* From here on a signal stops the run after the current step. An earlier signal is seen by the
      * check that follows. */
     if (!*view->cli->stepping) {
-        *view->cli->stepping = 1;
+        *view->cli->stepping = view->config->checkpoint.final ? CLI_STEPPING : CLI_STEPPING_UNSAVED;
         rank_report_stepping(0);
     }
     int signal = *view->cli->stop;
     if (signal && !view->stop_said && view->stepped) {
         view->stop_said = true;
         if (!is_acknowledged(signal))
-            log_info(view->cli->env, "%s", command_stop_saves[1]);
+            log_info(view->cli->env, "%s", command_stop_train[*view->cli->stepping]);
     }
     return signal != 0;
 }

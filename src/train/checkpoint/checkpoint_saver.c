@@ -142,6 +142,8 @@ enum status checkpoint_saver_save(struct checkpoint_saver *saver,
         TRY(stream_sync(saver->stream)); /* the previous save may still read the snapshot */
     if (saver->setup.from_snapshot)
         TRY(zero_snapshot(saver->setup.zero));
+    else /* ranks that save nothing, too: the gathers of pending updates need them */
+        TRY(zero_settle(saver->setup.zero));
     if (!saver->stream) {
         run_task(NULL, &task);
         return saver->setup.comm ? comm_status(saver->setup.comm) : STATUS_OK;

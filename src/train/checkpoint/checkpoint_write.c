@@ -226,6 +226,13 @@ static enum status switch_file(struct write *w, int file)
     return st;
 }
 
+/* Tensors are in the same order in all roles: when one is written in the last of them, those before
+ * it are complete. */
+static enum checkpoint_role last_role(const struct checkpoint_layout *layout)
+{
+    return layout->files[layout->file_count - 1].role;
+}
+
 static enum status write_part(void *user, const struct checkpoint_part *part)
 {
     struct write *w = user;
@@ -235,6 +242,8 @@ static enum status write_part(void *user, const struct checkpoint_part *part)
     enum dtype type = zero_state_array(zero, item->state, item->tensor).type;
     const void *data = w->chunk;
     TRY(switch_file(w, part->file));
+    if (w->job->setup->from_snapshot && file->role == last_role(w->job->layout))
+        zero_snapshot_pass(zero, item->tensor);
     if (w->job->setup->from_snapshot)
         TRY(zero_snapshot_read(zero, item->state, item->tensor, part->first, part->count, w->chunk,
                                &data));

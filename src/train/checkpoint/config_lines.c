@@ -78,6 +78,7 @@ enum config_weight config_weight_of(const char *line)
                                             "run.",
                                             "comm.",
                                             "zero.",
+                                            "offload.",
                                             "parallel.",
                                             "checkpoint.",
                                             "engine.",

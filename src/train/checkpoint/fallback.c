@@ -11,11 +11,24 @@
 #include "base/text.h"
 
 enum { LINE_BYTES = 4096 }; /* of a longer line only this prefix is hashed */
+#define VAL ",\"val\":"
 enum { SUMMARY_BYTES = 1 << 20 };
+
+/* An evaluation is the end of a record, and may be added to it later (metrics_evaluation): the hash
+ * is that of the record without it. */
+static uint64_t hash_record(char *line, size_t bytes)
+{
+    char *val = memmem(line, bytes, VAL, strlen(VAL));
+    if (val) {
+        *val = '}';
+        bytes = (size_t)(val - line) + 1;
+    }
+    return XXH3_64bits(line, bytes < LINE_BYTES ? bytes : LINE_BYTES);
+}
 
 uint64_t fallback_id(struct env *env, const char *run)
 {
-    char *path, line[LINE_BYTES];
+    char *path, line[LINE_BYTES + sizeof VAL]; /* VAL may follow the prefix */
     if (path_join(env, run, "metrics.jsonl", &path) != STATUS_OK)
         return 0;
     struct stat info;
@@ -30,7 +43,7 @@ uint64_t fallback_id(struct env *env, const char *run)
     const char *end = memchr(line, '\n', (size_t)got);
     if (end == NULL && got < LINE_BYTES)
         return 0;
-    return XXH3_64bits(line, end ? (size_t)(end - line) : (size_t)got);
+    return hash_record(line, end ? (size_t)(end - line) : (size_t)got);
 }
 
 enum status fallback_folder(struct env *env, const char *fallback, const char *run, uint64_t id,

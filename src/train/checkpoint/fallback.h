@@ -2,8 +2,8 @@
  *
  *     checkpoint.fallback/NAME-ID/step-N        NAME: the name of the run folder
  *
- * ID is a hash of the first line of the run's metrics.jsonl, which contains the duration of the
- * first step. Another run in a folder of the same name, or one restarted there, has another ID. So
+ * ID is a hash of the first line of the run's metrics.jsonl up to its evaluation, which contains the
+ * duration of the first step. Another run in a folder of the same name, or one restarted there, has another ID. So
  * several runs may share a fallback folder, and a run that was moved still finds its own
  * checkpoint.
  */

@@ -613,11 +613,11 @@ static enum dtype type_of(int precision)
     }
 }
 
-const char *run_offload_folder(const struct offload_config *config)
+const char *run_offload_folder(const char *chosen)
 {
     const char *temporary = getenv("TMPDIR");
-    if (*config->folder)
-        return config->folder;
+    if (*chosen)
+        return chosen;
     return temporary && *temporary ? temporary : "/var/tmp";
 }
 

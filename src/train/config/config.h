@@ -86,8 +86,8 @@ struct offload_config {
     const char *folder;
 };
 enum run_update { RUN_UPDATE_AUTO, RUN_UPDATE_DEVICE, RUN_UPDATE_HOST };
-/* offload.folder or its default. */
-const char *run_offload_folder(const struct offload_config *config);
+/* Where files of offload go: `chosen` (offload.folder), or if it is "" the default. */
+const char *run_offload_folder(const char *chosen);
 
 /* An item of optimizer.groups. Unset, which takes the value of the run: NaN, or -1. */
 struct optimizer_group {

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <xxhash.h>
+#include "base/file.h"
 
 /* --- computing ------------------------------------------------------------------------------ */
 
@@ -109,6 +110,72 @@ void data_digest_join(struct data_digest *all, const struct data_digest *source,
     all->hash = XXH3_64bits_withSeed(sizes, sizeof sizes, all->hash);
     all->more = join_hash(all->more, source->more);
     all->times = join_hash(all->times, source->times);
+}
+
+/* --- files ---------------------------------------------------------------------------------- */
+
+static enum status check_maps(struct env *env, const struct data_span *spans, int count)
+{
+    for (int i = 0; i < count; i++)
+        TRY(file_map_check(env, spans[i].path, spans[i].data));
+    return STATUS_OK;
+}
+
+/* `maps` and `spans` have room for all files of the list. */
+static enum status digest_list(struct env *env, const struct path_list *list, struct file_map *maps,
+                               struct data_span *spans, struct data_digest *digest)
+{
+    enum status st = STATUS_OK;
+    int count = 0;
+    while (count < list->count &&
+           (st = file_map_open(env, list->paths[count], &maps[count])) == STATUS_OK) {
+        spans[count] = (struct data_span){maps[count].data, maps[count].bytes, list->paths[count]};
+        count++;
+    }
+    if (st == STATUS_OK) {
+        data_digest_compute(spans, count, DATA_DIGEST_WHOLE, digest);
+        st = check_maps(env, spans, count);
+    }
+    while (count > 0)
+        file_map_close(&maps[--count]);
+    return st;
+}
+
+/* Add the files of a source to the digest. */
+static enum status join_files(struct env *env, const char *pattern, struct data_digest *all)
+{
+    struct path_list list;
+    struct file_map *maps;
+    struct data_span *spans;
+    struct data_digest one;
+    enum status st;
+    TRY(path_glob(env, pattern, &list));
+    TRY_OR(undo_list,
+           mem_alloc_array(env, MEM_OTHER, "data files", (size_t)list.count, sizeof *maps, &maps));
+    TRY_OR(undo_maps, mem_alloc_array(env, MEM_OTHER, "data spans", (size_t)list.count,
+                                      sizeof *spans, &spans));
+    st = digest_list(env, &list, maps, spans, &one);
+    if (st == STATUS_OK)
+        data_digest_join(all, &one, 0);
+    mem_free(env, spans);
+undo_maps:
+    mem_free(env, maps);
+undo_list:
+    path_list_free(env, &list);
+    return st;
+}
+
+enum status data_digest_files(struct env *env, const struct data_config *config,
+                              enum data_part part, struct data_digest *digest)
+{
+    struct data_plan plan;
+    *digest = (struct data_digest){0};
+    TRY(data_plan_make(env, config, &plan));
+    if (part == DATA_PART_HELD_OUT)
+        return plan.val ? join_files(env, plan.val, digest) : STATUS_OK;
+    for (int i = 0; i < plan.count; i++)
+        TRY(join_files(env, data_plan_item(config, i).path, digest));
+    return STATUS_OK;
 }
 
 /* --- comparing ------------------------------------------------------------------------------ */

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/text.h"
+#include "train/data/data_config.h"
 
 #define DATA_DIGEST_WHOLE ((uint64_t)256 << 20) /* larger sources are sampled */
 enum { DATA_DIGEST_SAMPLES = 2048, DATA_DIGEST_MORE = 8192, DATA_DIGEST_SAMPLE_BYTES = 4096 };
@@ -40,6 +41,12 @@ void data_digest_compute(const struct data_span *spans, int count, uint64_t whol
                          struct data_digest *digest);
 /* The digest of a source whose complete hash is already known. */
 struct data_digest data_digest_hashed(int files, uint64_t bytes, uint64_t hash);
+
+enum data_part { DATA_PART_TRAINING, DATA_PART_HELD_OUT, DATA_PART_COUNT };
+/* The digest of the bytes in the files that data.path and data.mix name, or data.val; of large
+ * sources the samples. No tokenizer is needed. All zero if there are no such files. */
+enum status data_digest_files(struct env *env, const struct data_config *config,
+                              enum data_part part, struct data_digest *digest);
 
 /* Add the digest of a source of kind `kind` to `all`. */
 void data_digest_join(struct data_digest *all, const struct data_digest *source, int kind);

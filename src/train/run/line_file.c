@@ -14,9 +14,11 @@
 #include "base/json_doc.h"
 #include "base/output.h"
 #include "base/text.h"
+#include "train/run/records.h"
 
 struct line_file {
     struct env *env; /* borrowed */
+    char *path;
     int fd;
 };
 
@@ -31,17 +33,27 @@ static enum status check_link(struct env *env, const char *path)
                 path);
 }
 
-enum status line_file_open(struct env *env, const char *path, struct line_file **file)
+static enum status open_end(struct env *env, const char *path, int *fd)
 {
     TRY(check_link(env, path));
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
-    if (fd < 0)
-        return FAIL(env, IO, "cannot open '%s': %s", path, strerror(errno));
-    enum status st = mem_alloc(env, MEM_OTHER, "line file", sizeof **file, file);
-    if (st == STATUS_OK)
-        **file = (struct line_file){env, fd};
-    else
-        close(fd);
+    *fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+    return *fd < 0 ? FAIL(env, IO, "cannot open '%s': %s", path, strerror(errno)) : STATUS_OK;
+}
+
+enum status line_file_open(struct env *env, const char *path, struct line_file **file)
+{
+    struct line_file *f;
+    enum status st;
+    TRY(mem_alloc(env, MEM_OTHER, "line file", sizeof *f, &f));
+    f->env = env;
+    TRY_OR(undo_file, mem_strdup(env, path, &f->path));
+    TRY_OR(undo_path, open_end(env, path, &f->fd));
+    *file = f;
+    return STATUS_OK;
+undo_path:
+    mem_free(env, f->path);
+undo_file:
+    mem_free(env, f);
     return st;
 }
 
@@ -50,6 +62,7 @@ void line_file_close(struct line_file *file)
     if (!file)
         return;
     close(file->fd);
+    mem_free(file->env, file->path);
     mem_free(file->env, file);
 }
 
@@ -102,19 +115,16 @@ static enum status find_cut(struct env *env, const char *data, size_t bytes, int
                             size_t *kept, int64_t *last)
 {
     *last = 0;
-    for (*kept = bytes; *kept > 0;) {
+    struct line line;
+    for (size_t begin = *kept = bytes; line_previous(data, &begin, &line); *kept = begin) {
         bool whole = false;
-        size_t end = *kept - (data[*kept - 1] == '\n');
-        const char *before = memrchr(data, '\n', end);
-        size_t begin = before ? (size_t)(before - data) + 1 : 0;
-        int64_t found = step_of(data + begin, end - begin);
+        int64_t found = step_of(line.text, line.bytes);
         if (found >= 0 && found <= step)
-            TRY(check_json(env, data + begin, end - begin, &whole, NULL));
+            TRY(check_json(env, line.text, line.bytes, &whole, NULL));
         if (whole) {
             *last = found;
             break;
         }
-        *kept = begin;
     }
     return STATUS_OK;
 }
@@ -126,18 +136,16 @@ static enum status collect_rest(struct env *env, const struct file_map *map, siz
                                 struct text *rest, bool *dropped)
 {
     const char *data = (const char *)map->data;
-    for (size_t begin = kept; begin < map->bytes;) {
+    struct line line;
+    for (size_t at = kept; line_next(data, map->bytes, &at, &line);) {
         bool whole, cut_off;
-        const char *line = data + begin, *newline = memchr(line, '\n', map->bytes - begin);
-        size_t bytes = newline ? (size_t)(newline - line) : map->bytes - begin;
-        TRY(check_json(env, line, bytes, &whole, &cut_off));
-        if ((cut_off && !newline) || (whole && step_of(line, bytes) >= 0)) {
+        TRY(check_json(env, line.text, line.bytes, &whole, &cut_off));
+        if ((cut_off && !line.ended) || (whole && step_of(line.text, line.bytes) >= 0)) {
             *dropped = true;
         } else {
-            text_add_bytes(rest, line, bytes);
+            text_add_bytes(rest, line.text, line.bytes);
             text_add(rest, "\n");
         }
-        begin += bytes + 1;
     }
     return rest->status;
 }
@@ -194,6 +202,52 @@ enum status line_file_cut(struct env *env, const char *path, int64_t step, int64
     if (st == STATUS_OK)
         st = cut(env, path, &map, kept);
     file_map_close(&map);
+    return st;
+}
+
+/* --- extending ------------------------------------------------------------------------------ */
+
+/* *all = the file with `text` in the record; empty = the record is not there, or has `key`. */
+static enum status print_extended(struct env *env, const struct file_map *map, int64_t step,
+                                  const char *key, const struct text *text, struct text *all)
+{
+    const char *data = (const char *)map->data;
+    struct line line;
+    int64_t last;
+    size_t at;
+    TRY(find_cut(env, data, map->bytes, step, &at, &last));
+    if (last != step || !line_previous(data, &at, &line) ||
+        memmem(line.text, line.bytes, key, strlen(key)))
+        return STATUS_OK;
+    const char *brace = memrchr(line.text, '}', line.bytes);
+    text_add_bytes(all, data, (size_t)(brace - data));
+    text_add_bytes(all, text->data, text->bytes);
+    text_add_bytes(all, brace, map->bytes - (size_t)(brace - data));
+    return all->status;
+}
+
+enum status line_file_extend(struct line_file *file, int64_t step, const char *key,
+                             const struct text *text)
+{
+    struct env *env = file->env;
+    struct file_map map;
+    struct text all;
+    int fd;
+    CHECK(step > 0);
+    TRY(file_map_open(env, file->path, &map));
+    text_init(&all, env);
+    enum status st = print_extended(env, &map, step, key, text, &all);
+    if (st == STATUS_OK)
+        st = file_map_check(env, file->path, map.data);
+    file_map_close(&map);
+    if (st == STATUS_OK && all.bytes > 0) {
+        st = file_write_text(env, file->path, &all);
+        if (st == STATUS_OK && (st = open_end(env, file->path, &fd)) == STATUS_OK) {
+            close(file->fd); /* of the file before it was replaced */
+            file->fd = fd;
+        }
+    }
+    text_free(&all);
     return st;
 }
 
@@ -263,15 +317,14 @@ static enum status find_record(struct env *env, const struct file_map *map, bool
 {
     const char *data = (const char *)map->data;
     bool whole = false;
-    for (size_t begin = 0; begin < map->bytes && !*found;) {
-        const char *line = data + begin, *newline = memchr(line, '\n', map->bytes - begin);
-        size_t bytes = newline ? (size_t)(newline - line) : map->bytes - begin;
-        if (begin == 0 || is_step_record(line, bytes, false))
-            TRY(check_json(env, line, bytes, &whole, NULL));
-        if (begin == 0 && whole)
+    struct line line;
+    for (size_t at = 0; !*found && line_next(data, map->bytes, &at, &line);) {
+        bool first = line.text == data;
+        if (first || is_step_record(line.text, line.bytes, false))
+            TRY(check_json(env, line.text, line.bytes, &whole, NULL));
+        if (first && whole)
             return STATUS_OK;
         *found = whole;
-        begin += bytes + 1;
     }
     return STATUS_OK;
 }
@@ -312,11 +365,12 @@ enum status line_file_last(struct env *env, const char *path, int64_t *step)
     if (!file_exists(path))
         return STATUS_OK;
     TRY(file_map_open(env, path, &map));
-    const char *data = (const char *)map.data;
-    const char *end = map.bytes ? memrchr(data, '\n', map.bytes) : NULL;
-    const char *before = end ? memrchr(data, '\n', (size_t)(end - data)) : NULL;
-    const char *line = before ? before + 1 : data;
-    int64_t found = end ? step_of(line, (size_t)(end - line)) : -1;
+    struct line line;
+    size_t at = map.bytes;
+    bool ended = false;
+    while (!ended && line_previous((const char *)map.data, &at, &line))
+        ended = line.ended;
+    int64_t found = ended ? step_of(line.text, line.bytes) : -1;
     enum status st = file_map_check(env, path, map.data);
     file_map_close(&map);
     *step = found > 0 ? found : 0;

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/env.h"
+#include "base/text.h"
 
 struct line_file;
 
@@ -18,6 +19,12 @@ void line_file_close(struct line_file *file); /* NULL is fine */
 /* `line` ends with a newline. STATUS_IO is not logged: errno has the reason, and the file is
  * unchanged. */
 enum status line_file_add(struct line_file *file, const char *line, size_t bytes);
+
+/* Insert `text` before the closing brace of the last record {"step":N, ...} with this N, unless the
+ * record contains `key`. Nothing else changes; a reader sees the old file or the new one. Without
+ * such a record, nothing happens. */
+enum status line_file_extend(struct line_file *file, int64_t step, const char *key,
+                             const struct text *text);
 
 /* Truncate a file of records {"step":N, ...} to `step`: drop the records after the last one with an
  * N of `step` or less, and an incomplete record after the last newline. All other lines, such as

@@ -255,6 +255,15 @@ static enum status write_line(struct metrics *metrics, struct line_file *file)
     return line_file_add(file, line->data, line->bytes);
 }
 
+/* The last key of a record: metrics_evaluation may add it later, and fallback_id ignores it. */
+static const char val_key[] = ",\"val\":";
+
+static void add_evaluation(struct text *line, const struct evaluation *val)
+{
+    text_add(line, val_key);
+    evaluation_print(val, line);
+}
+
 static enum status write_step(struct metrics *metrics, const struct trainer_step *step,
                               const struct evaluation *val)
 {
@@ -291,10 +300,8 @@ static enum status write_step(struct metrics *metrics, const struct trainer_step
         text_add(line, ",\"sars\":");
         routing_print(step->routing, step->meta_norm, line);
     }
-    if (val != NULL) {
-        text_add(line, ",\"val\":");
-        evaluation_print(val, line);
-    }
+    if (val != NULL)
+        add_evaluation(line, val);
     return write_line(metrics, metrics->steps);
 }
 
@@ -316,6 +323,17 @@ static enum status write_routing(struct metrics *metrics, const struct trainer_s
         }
     return tfevents_scalars(metrics->events, now, step->step, metrics->scalars,
                             (int)(to - metrics->scalars));
+}
+
+static enum status write_evaluation(struct metrics *metrics, int64_t step,
+                                    const struct evaluation *val, double now)
+{
+    const struct tfevents_scalar held_out[] = {
+        {"val/loss", (float)val->loss},
+        {"val/bits_per_byte", (float)val->bits_per_byte},
+    };
+    return tfevents_scalars(metrics->events, now, step, held_out,
+                            isnan(val->bits_per_byte) ? 1 : 2);
 }
 
 static enum status write_events(struct metrics *metrics, const struct trainer_step *step,
@@ -347,14 +365,7 @@ static enum status write_events(struct metrics *metrics, const struct trainer_st
     TRY(tfevents_scalars(metrics->events, now, step->step, train, known));
     if (step->routing != NULL)
         TRY(write_routing(metrics, step, now));
-    if (val == NULL)
-        return STATUS_OK;
-    const struct tfevents_scalar held_out[] = {
-        {"val/loss", (float)val->loss},
-        {"val/bits_per_byte", (float)val->bits_per_byte},
-    };
-    return tfevents_scalars(metrics->events, now, step->step, held_out,
-                            isnan(val->bits_per_byte) ? 1 : 2);
+    return val ? write_evaluation(metrics, step->step, val, now) : STATUS_OK;
 }
 
 enum status metrics_step(struct metrics *metrics, const struct trainer_step *step,
@@ -362,6 +373,16 @@ enum status metrics_step(struct metrics *metrics, const struct trainer_step *ste
 {
     TRY(settle(metrics, PART_STEPS, step->step, write_step(metrics, step, val)));
     return settle(metrics, PART_EVENTS, step->step, write_events(metrics, step, val));
+}
+
+enum status metrics_evaluation(struct metrics *metrics, int64_t step, const struct evaluation *val)
+{
+    struct text *line = &metrics->line;
+    text_clear(line);
+    add_evaluation(line, val);
+    TRY(line->status);
+    TRY(line_file_extend(metrics->steps, step, val_key, line));
+    return settle(metrics, PART_EVENTS, step, write_evaluation(metrics, step, val, clock_wall()));
 }
 
 /* --- a sample ------------------------------------------------------------------------------- */

@@ -25,6 +25,9 @@ void metrics_destroy(struct metrics *metrics); /* NULL is fine */
 /* Write one line and one event; `val` is the evaluation after this step, NULL = none. */
 enum status metrics_step(struct metrics *metrics, const struct trainer_step *step,
                          const struct evaluation *val);
+/* Add the evaluation after an earlier step to its record, where the run was stopped in it. An I/O
+ * error is an error: the run that resumes evaluates again. */
+enum status metrics_evaluation(struct metrics *metrics, int64_t step, const struct evaluation *val);
 enum status metrics_sample(struct metrics *metrics, const struct trainer_sample *sample);
 
 #endif
