@@ -14,6 +14,11 @@ const struct command *const commands[] = {
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 const int command_count = COMMAND_COUNT;
 
+const char *const command_stop_train[CLI_STEPPINGS] = {
+    [CLI_NOT_STEPPING] = "stopping before the first step",
+    [CLI_STEPPING] = "stopping after this step; the run will be saved",
+    [CLI_STEPPING_UNSAVED] = "stopping after this step, which will not be saved"};
+
 const struct page_command page_commands[] = {
     {"help", "help [COMMAND]", "print the overview, or the page of one command",
      "  sifr help train\n"

@@ -10,14 +10,11 @@
 #include "base/options.h"
 #include "cli/console.h"
 
-/* Answers to the first signal: during steps, during those of a run that is not saved at its end, and
- * before steps; the addition for Ctrl-C; and the answers to the second Ctrl-C. */
-#define CLI_STOPPING         "stopping after this step; the run will be saved"
-#define CLI_STOPPING_UNSAVED "stopping after this step, which will not be saved"
-#define CLI_STOPPING_EARLY   "stopping before the first step"
-#define CLI_AGAIN            "; press Ctrl-C again to terminate immediately"
-#define CLI_ENDED            "terminated by a signal"
-#define CLI_ENDED_SAVED      CLI_ENDED " after everything was saved; rerun the same command to resume"
+/* Answers to the first signal are up to the command (stop_words). This is the addition for Ctrl-C;
+ * and the answers to the second one. */
+#define CLI_AGAIN       "; press Ctrl-C again to terminate immediately"
+#define CLI_ENDED       "terminated by a signal"
+#define CLI_ENDED_SAVED CLI_ENDED " after everything was saved; rerun the same command to resume"
 
 /* A SIGINT within this time counts as the same one: timeout(1) sends it to the process and to its
  * group. */
@@ -26,14 +23,16 @@ enum { CLI_SAME_CTRL_C_MS = 100 };
 /* What a stop does now. */
 enum cli_stepping {
     CLI_NOT_STEPPING,
-    CLI_STEPPING,        /* it waits for the current step and saves */
-    CLI_STEPPING_UNSAVED /* it waits for the current step */
+    CLI_STEPPING,         /* it waits for the current step and saves */
+    CLI_STEPPING_UNSAVED, /* it waits for the current step */
+    CLI_STEPPINGS
 };
 
 struct cli {
     struct env *env;
     struct console *console;
     const volatile sig_atomic_t *stop; /* not 0 = stop gracefully */
+    const char *const *stop_words;     /* of the command */
     volatile sig_atomic_t *stepping;   /* enum cli_stepping */
     volatile sig_atomic_t *saved; /* set = all is saved, terminating loses nothing; may be NULL */
     int argc;                     /* argv[0] is the name of the command */
@@ -55,14 +54,20 @@ struct command {
     size_t settings_bytes;   /* size of the struct for bind and run; starts zeroed */
     int least_words, most_words;
     bool config_file; /* the first word is a YAML file with the configuration */
-    bool graceful;    /* signals ask it to stop; otherwise they terminate it ... */
-    bool says_end;    /* ... and a line says so, as a supervisor of several ranks does */
+    /* Signals ask it to stop, and the first is answered with one of these words, by enum
+     * cli_stepping. NULL = signals terminate it ... */
+    const char *const *stop_words;
+    bool says_end; /* ... and a line says so, as a supervisor of several ranks does */
     const struct option_table *flags; /* COMMAND_FLAGS; bound to the settings */
     /* Bind further tables; may be NULL. */
     enum status (*bind)(struct options *options, void *settings);
     enum status (*run)(struct cli *cli, struct options *options, void *settings,
                        const char *const *words, int word_count);
 };
+
+extern const char *const command_stop_train[CLI_STEPPINGS]; /* stop_words of commands that train */
+
+enum { COMMAND_MOST_RANKS = 65536 }; /* of -n */
 
 /* A struct option begins with the flag --word, which is stored in a field of struct `settings`. */
 #define COMMAND_FLAG(word, settings, field, kind)          \

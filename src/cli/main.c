@@ -36,7 +36,7 @@ static volatile sig_atomic_t stop_signal;
 static volatile sig_atomic_t stepping; /* enum cli_stepping */
 static volatile sig_atomic_t saved;    /* the run is completely saved and about to exit */
 static atomic_int interrupted_ms;      /* time of the first SIGINT; 0 = none yet */
-static const struct console *answers;  /* where signal handlers print */
+static const struct cli *answers;      /* what signal handlers print, and where */
 static bool is_joined;                 /* started by a launcher, which sends signals of its own */
 static struct progress progress;       /* of this process */
 static struct {
@@ -52,7 +52,8 @@ static struct {
 static _Noreturn void end_at_once(void)
 {
     bool kept = saved;
-    console_signal_line(answers, kept ? LOG_INFO : LOG_ERROR, kept ? CLI_ENDED_SAVED : CLI_ENDED);
+    console_signal_line(answers->console, kept ? LOG_INFO : LOG_ERROR,
+                        kept ? CLI_ENDED_SAVED : CLI_ENDED);
     _exit(status_exit_code(kept ? STATUS_SAVED : STATUS_STOPPED));
 }
 
@@ -94,7 +95,7 @@ static _Noreturn void end_stalled(void)
              "no progress for %d s after the signal to stop%s%s: terminated without saving, so the "
              "steps since the last checkpoint are lost; rerun the same command to resume from it",
              watch_limit_ms() / 1000, *doing ? ", in " : "", doing);
-    console_signal_line(answers, LOG_ERROR, line);
+    console_signal_line(answers->console, LOG_ERROR, line);
     if (rank_report_wanted())
         rank_report_end(watched.rank, STATUS_STALLED, line, true);
     _exit(status_exit_code(STATUS_STALLED));
@@ -131,27 +132,19 @@ static void watch(struct cli *cli, int rank, double seconds)
 
 /* --- handlers ------------------------------------------------------------------------------- */
 
-/* The answer to a first signal. */
-static const char *answer(bool ctrl_c)
-{
-    switch (stepping) {
-    case CLI_STEPPING: return ctrl_c ? CLI_STOPPING CLI_AGAIN : CLI_STOPPING;
-    case CLI_STEPPING_UNSAVED:
-        return ctrl_c ? CLI_STOPPING_UNSAVED CLI_AGAIN : CLI_STOPPING_UNSAVED;
-    default: return ctrl_c ? CLI_STOPPING_EARLY CLI_AGAIN : CLI_STOPPING_EARLY;
-    }
-}
-
 /* Two threads may be in here at once. The clock wraps around, so only differences count. */
 static void on_interrupt(void)
 {
     struct timespec clock = {0};
     clock_gettime(CLOCK_MONOTONIC, &clock);
     int first = 0, now = (int)(clock.tv_sec % 1000000 * 1000 + clock.tv_nsec / 1000000) + 1;
-    if (atomic_compare_exchange_strong(&interrupted_ms, &first, now))
-        console_signal_line(answers, LOG_INFO, answer(true));
-    else if (abs(now - first) >= CLI_SAME_CTRL_C_MS)
+    if (atomic_compare_exchange_strong(&interrupted_ms, &first, now)) {
+        char line[256];
+        snprintf(line, sizeof line, "%s%s", answers->stop_words[stepping], CLI_AGAIN);
+        console_signal_line(answers->console, LOG_INFO, line);
+    } else if (abs(now - first) >= CLI_SAME_CTRL_C_MS) {
         end_at_once();
+    }
 }
 
 /* The handler answers immediately, because a step may take minutes. It does not answer SIGTERM
@@ -163,7 +156,7 @@ static void on_signal(int number)
     if (number == SIGINT) {
         on_interrupt();
     } else if (!stop_signal && !is_joined) {
-        console_signal_line(answers, LOG_INFO, answer(false));
+        console_signal_line(answers->console, LOG_INFO, answers->stop_words[stepping]);
     }
     if (stop_signal != SIGINT) /* a supervisor that starts later counts it as the first Ctrl-C */
         stop_signal = number;
@@ -207,7 +200,7 @@ static void catch_signals(const struct cli *cli)
 {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     struct launcher launcher;
-    answers = cli->console;
+    answers = cli;
     is_joined = launcher_find(&launcher);
     sigemptyset(&action.sa_mask);
     if (rank_report_wanted()) {
@@ -233,7 +226,7 @@ static void say_when_ended(const struct cli *cli)
     struct sigaction action = {.sa_handler = on_end_signal};
     if (launcher_find(&launcher))
         return;
-    answers = cli->console;
+    answers = cli;
     sigfillset(&action.sa_mask); /* print the line once */
     for (size_t i = 0; i < sizeof stop_signals / sizeof *stop_signals; i++) {
         if (!is_left_ignored(stop_signals[i]))
@@ -283,7 +276,8 @@ static enum status run_command(struct cli *cli, const struct command *command, i
     if (call.general.help) {
         st = help_command(cli, &call);
     } else {
-        if (command->graceful)
+        cli->stop_words = command->stop_words;
+        if (command->stop_words)
             catch_signals(cli);
         else if (command->says_end)
             say_when_ended(cli);

@@ -36,6 +36,7 @@ struct engine_config {
     struct comm *group;             /* borrowed: the TP group; NULL: one rank */
     int64_t micro_batches; /* M of the largest step, over all workers; 0: evaluation only, no
                               backward passes */
+    int64_t eval_rounds;   /* evaluation only, in a pipeline: rounds of one engine_eval; 0 = 1 */
 };
 
 extern const struct option_table engine_options; /* engine.* */
@@ -51,7 +52,7 @@ void engine_destroy(struct engine *engine);
  * of the step, or is idle (-1). The tokens and labels of a round are in host memory, (B, T) each:
  * fill those of the rounds in which the rank is not idle, then call engine_step. */
 const struct roster *engine_roster(const struct engine *engine);
-int64_t engine_rounds(const struct engine *engine); /* 1 for evaluation only */
+int64_t engine_rounds(const struct engine *engine); /* those of engine_eval for evaluation only */
 /* The number of micro-batches of the following steps, at most config.micro_batches, with which the
  * engine begins; memory is that of the largest number. Call it before the buffers of a step are
  * filled, with the same number on every rank. */

@@ -13,7 +13,9 @@ const struct roster *engine_roster(const struct engine *engine)
 
 static int64_t rounds_of(const struct engine *engine, int64_t micro_batches)
 {
-    return micro_batches == 0 ? 1 : roster_rounds(zero_roster(engine->zero), micro_batches);
+    int64_t eval_rounds = engine->config.eval_rounds > 0 ? engine->config.eval_rounds : 1;
+    return micro_batches == 0 ? eval_rounds
+                              : roster_rounds(zero_roster(engine->zero), micro_batches);
 }
 
 int64_t engine_rounds(const struct engine *engine)

@@ -142,11 +142,14 @@ static enum status name_actions(struct pipeline *p)
 static enum status fill(struct pipeline *p, const struct engine_pipe *config)
 {
     struct env *env = p->engine->env;
-    struct timetable_shape shape = {.kind = config->kind,
+    /* An evaluation has an order of its own (pipeline_eval): of the table it needs the buffers, and
+     * 1f1b has the fewest. */
+    bool evaluates = p->engine->config.micro_batches == 0 && config->chunk_count == 1;
+    struct timetable_shape shape = {.kind = evaluates ? TIMETABLE_1F1B : config->kind,
                                     .pp = comm_size(config->comm),
                                     .chunks = config->chunk_count,
                                     .rounds = (int)engine_most_rounds(p->engine),
-                                    .eager = config->eager};
+                                    .eager = config->eager && !evaluates};
     TRY(timetable_create(env, &shape, &p->table));
     TRY(timetable_check(env, &p->table));
     TRY(mem_alloc_array(env, MEM_OTHER, "pipeline", (size_t)shape.chunks, sizeof *p->chunks,

@@ -293,10 +293,15 @@ const struct engine_pipe *spread_pipe(const struct spread *spread)
     return spread->chunks ? &spread->engine : NULL;
 }
 
+enum { EVAL_ROUNDS = 4 }; /* of an evaluation, per PP stage: a fifth of the time is idle */
+
 void spread_configure_engine(const struct spread *spread, struct engine_config *config)
 {
     config->pipe = spread_pipe(spread);
     config->group = spread_tp_group(spread);
+    /* The stages of an evaluation fill and drain the pipeline in every call. */
+    if (config->pipe && config->micro_batches == 0)
+        config->eval_rounds = (int64_t)EVAL_ROUNDS * spread->mesh.pp;
 }
 
 struct comm *spread_tp_group(const struct spread *spread)

@@ -24,6 +24,7 @@ struct plan_request {
     bool staged;        /* messages go through host memory: see comm_create_dry */
     int ranks, threads;
     int64_t decode_tokens, decode_chunk; /* of text samples during training; 0 = none */
+    bool decode_only;                    /* only text is generated: there is no engine */
     bool gpu;                            /* ranks compute on GPUs; device and host memory are
                                             separate */
     bool saves_apart;                    /* checkpoints are saved in the background, which needs

@@ -92,7 +92,8 @@ enum status plan_parts_build(struct env *env, const struct plan_request *request
     spread_configure_engine(&p->spread, &engine);
     const struct unit_graph *graph = p->spread.graph;
     TRY(zero_create(p->ops, p->stream, p->spread.copies, graph, &store, &p->zero));
-    TRY(engine_create(p->ops, p->stream, graph, p->zero, &engine, &p->engine));
+    if (!request->decode_only)
+        TRY(engine_create(p->ops, p->stream, graph, p->zero, &engine, &p->engine));
     if (p->comm && request->saves_apart)
         TRY(comm_dup(p->comm, "save", &p->save));
     if (request->decode_tokens == 0)

@@ -5,9 +5,7 @@
 #include "train/evaluate.h"
 #include <math.h>
 #include "base/clock.h"
-#include "train/models/model_weights.h"
 #include "train/run_plan.h"
-#include "train/session.h"
 
 /* Fill the batch of a round with windows first .. first + micro_batch - 1. All labels of a row are
  * masked if it has no window or its window cannot be read. Adds the bytes of their text to *bytes.
@@ -100,37 +98,74 @@ static enum status fit_to_data(struct env *env, struct run_config *config, struc
     return open_data(env, config, longest, set);
 }
 
-enum status evaluate_model(struct env *env, const struct run_config *given, size_t memory,
-                           evaluate_progress_fn *progress, void *user, struct evaluation *result)
+/* With the data open: build this rank's part of the model, and evaluate. */
+static enum status evaluate_here(struct env *env, const struct evaluate_task *task,
+                                 const struct run_config *config, const struct dataset *set,
+                                 struct session *session, struct evaluation *result,
+                                 struct footprint_worst *held)
 {
-    enum status st;
-    struct run_config config = *given;
-    struct dataset *set;
-    struct session session;
+    const struct layout_config layout = {config->parallel, config->ranks};
+    struct engine_config engine_config = config->engine;
+    const struct session_reading reading = {
+        .model = config->model,
+        .source = config->source,
+        .layout = &layout,
+        .shape = {.batch = engine_config.micro_batch, .tokens = engine_config.tokens}};
     struct engine *engine;
-    struct zero_config reads_only = {0};
-    TRY(open_data(env, &config, config.train.context, &set));
+    TRY(session_read(env, &reading, session));
+    spread_configure_engine(&session->spread, &engine_config);
+    TRY(engine_create(session->ops, session->stream, session->spread.graph, session->zero,
+                      &engine_config, &engine));
+    enum status st =
+        evaluate_dataset(engine, set, engine_config.micro_batch, engine_config.tokens,
+                         config->train.eval_batches, task->progress, task->user, result);
+    if (st == STATUS_OK && held)
+        st =
+            footprint_compare(&(struct footprints){0}, false, session->device, session->comm, held);
+    engine_destroy(engine);
+    return st;
+}
+
+/* Open the data, compare it with that of the other ranks, and evaluate. */
+static enum status evaluate_joined(struct env *env, const struct evaluate_task *task,
+                                   struct run_config *config, struct session *session,
+                                   struct evaluation *result, struct footprint_worst *held)
+{
+    const struct run_ranks here = {.size = session->comm ? comm_size(session->comm) : 1,
+                                   .rank = session->comm ? comm_rank(session->comm) : 0,
+                                   .local = task->local};
+    struct dataset *set;
+    enum status st;
+    TRY(open_data(env, config, config->train.context, &set));
+    const struct agreement_facts facts = {.config_yaml = task->config_yaml,
+                                          .gpu = config->device.name,
+                                          .data = set,
+                                          .context = config->train.context,
+                                          .model = config->source};
     if (dataset_eval_count(set) == 0) {
         st = FAIL(env, CONFIG, "no held-out data; set data.val to a file, or set data.split");
         goto undo_set;
     }
-    TRY_OR(undo_set, fit_to_data(env, &config, &set));
-    TRY_OR(undo_set, run_fit_check(env, &config, &(struct run_ranks){1, 0, 1}, memory));
-    TRY_OR(undo_set,
-           session_create(env, run_compute(&config), &config.model, &reads_only, &session));
-    config.engine.micro_batches = 0;
-    TRY_OR(undo_session, model_weights_load(env, config.source, session.model, session.zero));
-    TRY_OR(undo_session, engine_create(session.ops, session.stream, session.spread.graph,
-                                       session.zero, &config.engine, &engine));
-    st = evaluate_dataset(engine, set, config.engine.micro_batch, config.engine.tokens,
-                          config.train.eval_batches, progress, user, result);
+    TRY_OR(undo_set, session_agree(env, &facts, session));
+    TRY_OR(undo_set, fit_to_data(env, config, &set));
+    TRY_OR(undo_set, run_fit_check(env, config, &here, task->memory));
+    st = evaluate_here(env, task, config, set, session, result, held);
     if (st == STATUS_OK && result->tokens == 0)
         st = FAIL(env, FORMAT,
                   "the held-out data has no labels: all are masked, or it is too short");
-    engine_destroy(engine);
-undo_session:
-    session_destroy(&session);
 undo_set:
     dataset_destroy(set);
+    return st;
+}
+
+enum status evaluate_model(struct env *env, const struct evaluate_task *task,
+                           struct evaluation *result, struct footprint_worst *held)
+{
+    struct run_config config = *task->config;
+    struct session session;
+    TRY(session_join(env, run_compute(&config), task->ranks, &session));
+    enum status st = evaluate_joined(env, task, &config, &session, result, held);
+    session_fail(env, task->ranks, st, &session);
+    session_destroy(&session);
     return st;
 }

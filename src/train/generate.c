@@ -14,7 +14,29 @@ struct generate_parts {      /* borrowed */
     const struct tokenizer *tokenizer;
     int64_t vocab, context; /* of the model; the decoder has room for `context` positions */
     int32_t *order;         /* room for vocab */
+    struct comm *comm;      /* ranks that may be asked to stop; NULL: they cannot, or one rank */
+    struct choice *choices; /* room for the ranks of comm */
 };
+
+/* What a rank knows before a token is taken. */
+struct choice {
+    int32_t token; /* -1: the logits are not finite */
+    int32_t goes_on;
+};
+
+/* All ranks take the token of the first one, and go on only if every rank wants to. Equal logits give
+ * equal tokens; the exchange makes sure of it where ranks have different processors. */
+static enum status agree(const struct generate_parts *parts, int32_t *token, bool *goes_on)
+{
+    const struct choice mine = {*token, *goes_on};
+    if (!parts->comm)
+        return STATUS_OK;
+    TRY(comm_exchange(parts->comm, &mine, sizeof mine, parts->choices));
+    *token = parts->choices[0].token;
+    for (int r = 0; r < comm_size(parts->comm); r++)
+        *goes_on = *goes_on && parts->choices[r].goes_on;
+    return STATUS_OK;
+}
 
 /* Allocates nothing. */
 static enum status generate_tokens(struct env *env, const struct generate_parts *parts,
@@ -39,23 +61,28 @@ static enum status generate_tokens(struct env *env, const struct generate_parts 
     decoder_reset(parts->decoder);
     TRY(decoder_feed(parts->decoder, prompt, prompt_count, &logits));
     double prefilled = clock_seconds();
-    while (result->tokens < most) {
+    for (bool goes_on = true; result->tokens < most;) {
         uint64_t position = (uint64_t)(prompt_count + result->tokens);
         int32_t token = sampling_pick(&sampling, logits, parts->vocab, rng_uniform(rng, position),
                                       parts->order);
-        result->not_finite = token < 0;
-        if (result->not_finite)
-            break;
-        result->ended = token == tokenizer_eot(parts->tokenizer) && !config->ignore_eot;
-        if (result->ended)
+        TRY(agree(parts, &token, &goes_on));
+        result->stopped = !goes_on;
+        result->not_finite = goes_on && token < 0;
+        result->ended = goes_on && token >= 0 && token == tokenizer_eot(parts->tokenizer) &&
+                        !config->ignore_eot;
+        if (result->stopped || result->not_finite || result->ended)
             break;
         size_t bytes = 0;
         const void *text = tokenizer_token(parts->tokenizer, token, &bytes);
         result->tokens++;
-        if (!emit(user, token, text != NULL ? text : "", text != NULL ? bytes : 0))
+        goes_on = emit(user, token, text != NULL ? text : "", text != NULL ? bytes : 0);
+        if (result->tokens == most)
             break;
-        if (result->tokens < most)
-            TRY(decoder_feed(parts->decoder, &token, 1, &logits));
+        /* With other ranks, which do not know yet that this one stops, the next token decides. */
+        result->stopped = !goes_on && !parts->comm;
+        if (result->stopped)
+            break;
+        TRY(decoder_feed(parts->decoder, &token, 1, &logits));
     }
     result->prefill_seconds = prefilled - start;
     result->decode_seconds = clock_seconds() - prefilled;
@@ -99,43 +126,74 @@ static enum status encode_prompt(struct env *env, const struct tokenizer *tokeni
 struct generator {
     struct env *env; /* borrowed */
     struct session session;
+    const struct session_ranks *ranks; /* borrowed */
     struct tokenizer *tokenizer;
     struct decoder *decoder;
     int32_t *order;
+    struct choice *choices;
 };
 
-static enum status load(struct generator *g, struct compute_config compute,
-                        const struct model_source *source, const char *tokenizer)
+struct unit_shape generate_shape(const struct model_config *model)
 {
-    struct model_config sizes = {.path = ""};
-    struct zero_config reads_only = {0};
-    const char *path = *tokenizer ? tokenizer : source->folder;
-    TRY(model_file_config(g->env, source->folder, &sizes));
-    TRY(model_check(g->env, &sizes));
-    TRY(session_create(g->env, compute, &sizes, &reads_only, &g->session));
-    TRY(tokenizer_load(g->env, path, &g->tokenizer));
-    if (tokenizer_vocab(g->tokenizer) > sizes.vocab)
-        return FAIL(g->env, CONFIG, "the tokenizer at '%s' has %d tokens, but the model only %lld",
-                    path, tokenizer_vocab(g->tokenizer), (long long)sizes.vocab);
-    if (*tokenizer)
-        TRY(model_tokenizer_compare(g->env, source, sizes.vocab, g->tokenizer, tokenizer));
-    TRY(model_weights_load(g->env, source, g->session.model, g->session.zero));
-    TRY(mem_alloc_array(g->env, MEM_OTHER, "order of tokens", (size_t)sizes.vocab, sizeof *g->order,
-                        &g->order));
-    int64_t chunk = sizes.context < GENERATE_CHUNK ? sizes.context : GENERATE_CHUNK;
-    return decoder_create(
-        g->session.ops, g->session.stream, g->session.spread.graph, g->session.zero,
-        &(struct decoder_config){.tokens = sizes.context, .chunk = chunk}, &g->decoder);
+    int64_t tokens = model->context < GENERATE_CHUNK ? model->context : GENERATE_CHUNK;
+    return (struct unit_shape){.batch = 1, .tokens = tokens};
 }
 
-enum status generator_create(struct env *env, struct compute_config compute,
-                             const struct model_source *source, const char *tokenizer,
+static enum status load_tokenizer(struct generator *g, const struct generator_config *config,
+                                  int64_t vocab)
+{
+    const char *named = config->tokenizer, *path = *named ? named : config->source->folder;
+    TRY(tokenizer_load(g->env, path, &g->tokenizer));
+    if (tokenizer_vocab(g->tokenizer) > vocab)
+        return FAIL(g->env, CONFIG, "the tokenizer at '%s' has %d tokens, but the model only %lld",
+                    path, tokenizer_vocab(g->tokenizer), (long long)vocab);
+    return *named ? model_tokenizer_compare(g->env, config->source, vocab, g->tokenizer, named)
+                  : STATUS_OK;
+}
+
+static enum status load(struct generator *g, const struct generator_config *config)
+{
+    struct session *session = &g->session;
+    struct session_reading reading = {
+        .model = {.path = ""}, .source = config->source, .layout = config->layout};
+    struct model_config *sizes = &reading.model;
+    const struct agreement_facts facts = {.config_yaml = "", .gpu = "", .model = config->source};
+    TRY(model_file_config(g->env, config->source->folder, sizes));
+    TRY(model_check(g->env, sizes));
+    TRY(load_tokenizer(g, config, sizes->vocab));
+    TRY(session_agree(g->env, &facts, session));
+    reading.shape = generate_shape(sizes);
+    TRY(session_read(g->env, &reading, session));
+    TRY(mem_alloc_array(g->env, MEM_OTHER, "order of tokens", (size_t)sizes->vocab,
+                        sizeof *g->order, &g->order));
+    TRY(mem_alloc_array(g->env, MEM_OTHER, "choices of ranks",
+                        session->comm ? (size_t)comm_size(session->comm) : 1, sizeof *g->choices,
+                        &g->choices));
+    const struct decoder_config decoder = {.pipe = spread_pipe(&session->spread),
+                                           .group = spread_tp_group(&session->spread),
+                                           .tokens = sizes->context,
+                                           .chunk = reading.shape.tokens};
+    return decoder_create(session->ops, session->stream, session->spread.graph, session->zero,
+                          &decoder, &g->decoder);
+}
+
+/* Tell the other ranks of a failure. */
+static enum status told(const struct generator *g, enum status st)
+{
+    session_fail(g->env, g->ranks, st, &g->session);
+    return st;
+}
+
+enum status generator_create(struct env *env, const struct generator_config *config,
                              struct generator **generator)
 {
     struct generator *g;
     TRY(mem_alloc(env, MEM_OTHER, "generator", sizeof *g, &g));
     g->env = env;
-    enum status st = load(g, compute, source, tokenizer);
+    g->ranks = config->ranks;
+    enum status st = session_join(env, config->compute, config->ranks, &g->session);
+    if (st == STATUS_OK)
+        st = told(g, load(g, config));
     if (st == STATUS_OK)
         *generator = g;
     else
@@ -148,10 +206,66 @@ void generator_destroy(struct generator *g)
     if (g == NULL)
         return;
     decoder_destroy(g->decoder);
+    mem_free(g->env, g->choices);
     mem_free(g->env, g->order);
     tokenizer_destroy(g->tokenizer);
     session_destroy(&g->session);
     mem_free(g->env, g);
+}
+
+/* --- what the ranks of a generator tell each other ------------------------------------------- */
+
+enum { SHARED = 1 << 16 }; /* bytes of a text that are exchanged at once */
+
+static enum status share(struct generator *g, struct text *text)
+{
+    struct comm *comm = g->session.comm;
+    struct text shared;
+    char *mine = NULL, *all = NULL;
+    uint64_t bytes = text->bytes;
+    enum status st;
+    text_init(&shared, g->env);
+    TRY_OR(done, mem_alloc(g->env, MEM_OTHER, "shared text", SHARED, &mine));
+    TRY_OR(done, mem_alloc_array(g->env, MEM_OTHER, "shared text", (size_t)comm_size(comm), SHARED,
+                                 &all));
+    TRY_OR(done, comm_exchange(comm, &bytes, sizeof bytes, all));
+    memcpy(&bytes, all, sizeof bytes);
+    for (size_t first = 0; first < bytes; first += SHARED) {
+        size_t count = bytes - first < SHARED ? bytes - first : SHARED;
+        if (comm_rank(comm) == 0)
+            memcpy(mine, text->data + first, count);
+        TRY_OR(done, comm_exchange(comm, mine, count, all));
+        text_add_bytes(&shared, all, count);
+    }
+    st = shared.status;
+done:
+    mem_free(g->env, all);
+    mem_free(g->env, mine);
+    if (st == STATUS_OK) {
+        struct text before = *text;
+        *text = shared;
+        shared = before;
+    }
+    text_free(&shared);
+    return st;
+}
+
+enum status generator_share(struct generator *g, struct text *text)
+{
+    return g->session.comm ? told(g, share(g, text)) : STATUS_OK;
+}
+
+enum status generator_agree(struct generator *g, bool *goes_on)
+{
+    const struct generate_parts parts = {.comm = g->session.comm, .choices = g->choices};
+    int32_t token = 0;
+    return told(g, agree(&parts, &token, goes_on));
+}
+
+enum status generator_held(struct generator *g, struct footprint_worst *held)
+{
+    return told(g, footprint_compare(&(struct footprints){0}, false, g->session.device,
+                                     g->session.comm, held));
 }
 
 enum status generator_run(struct generator *g, const struct generate_config *config,
@@ -162,13 +276,20 @@ enum status generator_run(struct generator *g, const struct generate_config *con
                                    .tokenizer = g->tokenizer,
                                    .vocab = sizes->vocab,
                                    .context = sizes->context,
-                                   .order = g->order};
+                                   .order = g->order,
+                                   .comm = g->session.comm,
+                                   .choices = g->choices};
     struct token_list prompt;
-    TRY(encode_prompt(g->env, g->tokenizer, config->prompt, &prompt));
-    enum status st =
-        generate_tokens(g->env, &parts, prompt.ids, prompt.count, config, emit, user, result);
+    enum status st = encode_prompt(g->env, g->tokenizer, config->prompt, &prompt);
+    if (st == STATUS_OK)
+        st = generate_tokens(g->env, &parts, prompt.ids, prompt.count, config, emit, user, result);
     token_list_free(g->env, &prompt);
-    TRY(st);
+    if (st == STATUS_CONFIG &&
+        g->session.comm) { /* all ranks refuse the prompt: none leaves early */
+        comm_barrier(g->session.comm);
+        return st;
+    }
+    TRY(told(g, st));
     if (result->not_finite)
         return FAIL(g->env, DIVERGED,
                     "the logits of token %lld of the text are not finite; check the weights of the "

@@ -6,6 +6,7 @@
 #define TRAIN_GENERATE_H
 #include "model/model.h"
 #include "train/models/model_source.h"
+#include "train/run/footprint.h"
 #include "train/run/run_events.h"
 #include "train/session.h"
 #include "train/tokenizer/tokenizer.h"
@@ -25,9 +26,12 @@ struct generate_result {
     double decode_seconds;  /* for choosing all tokens and feeding all but the last */
     bool ended;             /* by the end-of-text token */
     bool not_finite;        /* stopped because logits were not finite */
+    bool stopped;           /* by a callback of some rank */
 };
 
 #define GENERATE_CHUNK 64 /* tokens of a prompt that are fed at once */
+/* What a decoder is fed at most: the shape for which PP stages are balanced. */
+struct unit_shape generate_shape(const struct model_config *model);
 
 /* Called for each token with its bytes; a character may be split over two tokens. Return false to
  * stop. */
@@ -36,12 +40,28 @@ typedef bool generate_token_fn(void *user, int32_t token, const void *bytes, siz
 /* --- with its own model, for `sifr sample` -------------------------------------------------- */
 struct generator;
 
-/* `tokenizer` "" = the one in the folder of the model. Uses env->threads. */
-enum status generator_create(struct env *env, struct compute_config compute,
-                             const struct model_source *source, const char *tokenizer,
+struct generator_config {
+    struct compute_config compute;
+    const struct model_source *source;
+    const char *tokenizer; /* "" = the one in the folder of the model */
+    const struct layout_config *layout;
+    const struct session_ranks *ranks; /* NULL = one rank */
+};
+/* Uses env->threads. Collective, as are the calls below but generator_destroy; a failure of one rank
+ * is told to the others. */
+enum status generator_create(struct env *env, const struct generator_config *config,
                              struct generator **generator);
 void generator_destroy(struct generator *generator); /* NULL is fine */
 
+/* Every rank gets the text of the first one, whatever it had. */
+enum status generator_share(struct generator *generator, struct text *text);
+/* Do all ranks want to go on? */
+enum status generator_agree(struct generator *generator, bool *goes_on);
+/* The memory of the worst rank. */
+enum status generator_held(struct generator *generator, struct footprint_worst *held);
+
+/* `emit` is called on every rank; the text ends on all of them if one returns false. All ranks give
+ * the same prompt and settings. */
 enum status generator_run(struct generator *generator, const struct generate_config *config,
                           generate_token_fn *emit, void *user, struct generate_result *result);
 

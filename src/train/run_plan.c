@@ -6,7 +6,17 @@
 #include "base/text.h"
 #include "train/generate.h"
 #include "train/weights/model_file.h"
+#include "train/session.h"
 #include "train/trainer.h"
+
+/* The back end of ops whose buffers are counted. */
+static const char *planned_ops(const struct device_info *device,
+                               const struct compute_config *compute)
+{
+    if (device->loaded)
+        return compute->backend;
+    return compute->type == DTYPE_F32 ? "cpu" : "ref";
+}
 
 struct plan_request run_plan_request(const struct run_config *config, int ranks)
 {
@@ -25,9 +35,7 @@ struct plan_request run_plan_request(const struct run_config *config, int ranks)
         .parallel = config->parallel,
         .saves_apart = checkpoint_in_background(&config->checkpoint, train->steps),
         .loop_votes = 1, /* whether to stop, before each step */
-        .ops = config->device.loaded       ? compute.backend
-               : compute.type == DTYPE_F32 ? "cpu"
-                                           : "ref",
+        .ops = planned_ops(&config->device, &compute),
         .compute = compute.type,
         /* NCCL's own memory is not known; where it may be used, the bounce buffer stands for it. */
         .staged = on_gpu && strcmp(comm_backend_words[config->ranks.backend], "nccl") != 0,
@@ -40,9 +48,9 @@ struct plan_request run_plan_request(const struct run_config *config, int ranks)
 }
 
 /* Ranks of this machine that share a GPU. */
-static int ranks_per_gpu(const struct run_config *config, int local)
+static int ranks_per_gpu(const struct device_info *device, int local)
 {
-    return (local + config->device.count - 1) / config->device.count;
+    return (local + device->count - 1) / device->count;
 }
 
 /* Free for each of `local` ranks; 0 = not known. */
@@ -52,7 +60,7 @@ static size_t free_memory(const struct run_config *config, size_t host_bytes, in
         return host_bytes / (size_t)local;
     if (config->device.count == 0)
         return 0;
-    return config->device.free_bytes / (size_t)ranks_per_gpu(config, local);
+    return config->device.free_bytes / (size_t)ranks_per_gpu(&config->device, local);
 }
 
 /* run.device_memory limits the account, in which the runtime of a GPU is not. */
@@ -107,39 +115,60 @@ static enum status check_limit(struct env *env, const struct run_config *config,
                 text_human_bytes(a, (double)rank->total_bytes), text_human_bytes(b, (double)limit));
 }
 
+/* Refuse the request if `ranks` of this machine need more than it has. */
+static enum status compare(struct env *env, const struct plan_rank *rank,
+                           const struct device_info *device, const struct run_ranks *ranks,
+                           size_t available, const char *what, const char *advice)
+{
+    int together = ranks->local; /* ranks that share a memory */
+    if (device->total_bytes > 0) {
+        together = ranks_per_gpu(device, ranks->local);
+        available = together > 1 ? device->total_bytes : device->free_bytes;
+    }
+    return refuse(env, what, (double)plan_needed_bytes(rank) * together, available, advice);
+}
+
 enum status run_fit_check(struct env *env, const struct run_config *config,
                           const struct run_ranks *ranks, size_t available)
 {
     struct plan_request request = run_plan_request(config, ranks->size);
     struct plan_rank rank;
     if (config->reading) {
-        request.zero = (struct zero_config){0};
-        request.parallel = (struct parallel_config){.pp = 1}; /* regardless of the run's */
+        request.zero = session_reading_store(&config->ranks);
         request.decode_tokens = request.decode_chunk = 0;
     }
     TRY(plan_rank_memory(env, &request, ranks->rank, NULL, NULL, &rank));
     TRY(check_limit(env, config, &rank));
-    int together = ranks->local; /* ranks that share a memory */
-    if (config->device.total_bytes > 0) {
-        together = ranks_per_gpu(config, ranks->local);
-        available = together > 1 ? config->device.total_bytes : config->device.free_bytes;
-    }
-    double needed = (double)plan_needed_bytes(&rank) * together;
     if (config->reading)
-        return refuse(env, "the evaluation", needed, available, "a smaller --batch or --context");
-    return refuse(env, "the run", needed, available,
-                  "a smaller train.micro_batch, engine.recompute=full, a smaller model or ranks on "
-                  "more machines with zero.stage=3 (sifr plan shows what fits)");
+        return compare(env, &rank, &config->device, ranks, available, "the evaluation",
+                       "a smaller --batch or --context, or more ranks with zero.stage=3");
+    return compare(env, &rank, &config->device, ranks, available, "the run",
+                   "a smaller train.micro_batch, engine.recompute=full, a smaller model or ranks "
+                   "on more machines with zero.stage=3 (sifr plan shows what fits)");
 }
 
-enum status run_fit_model(struct env *env, const char *folder, enum dtype type, size_t available)
+enum status run_fit_text(struct env *env, const struct run_text *text,
+                         const struct run_ranks *ranks, size_t available)
 {
-    struct plan_request request = {.ops = "cpu", .ranks = 1, .threads = 1};
-    double flops_per_token;
-    int64_t parameters;
-    TRY(model_file_config(env, folder, &request.model));
-    request.engine.tokens = request.model.context;
-    TRY(plan_model(env, &request, &parameters, &flops_per_token));
-    return refuse(env, "the model", (double)parameters * (double)dtype_bytes(type), available,
-                  "a smaller model or a machine with more memory");
+    struct plan_request request = {
+        .zero = session_reading_store(&text->layout->ranks),
+        .parallel = text->layout->parallel,
+        .ops = planned_ops(&text->device, &text->compute),
+        .compute = text->compute.type,
+        .staged = text->device.total_bytes > 0 &&
+                  strcmp(comm_backend_words[text->layout->ranks.backend], "nccl") != 0,
+        .gpu = text->device.total_bytes > 0,
+        .ranks = ranks->size,
+        .threads = env->threads,
+        .decode_only = true};
+    struct plan_rank rank;
+    TRY(model_file_config(env, text->folder, &request.model));
+    const struct unit_shape shape = generate_shape(&request.model);
+    request.engine.micro_batch = shape.batch;
+    request.engine.tokens = request.decode_chunk = shape.tokens;
+    request.decode_tokens = request.model.context;
+    TRY(plan_rank_memory(env, &request, ranks->rank, NULL, NULL, &rank));
+    return compare(env, &rank, &text->device, ranks, available, "the model",
+                   "more ranks with zero.stage=3, parallel.tp or parallel.pp on more machines, a "
+                   "smaller model or a machine with more memory");
 }

@@ -26,7 +26,14 @@ struct run_ranks {
 enum status run_fit_check(struct env *env, const struct run_config *config,
                           const struct run_ranks *ranks, size_t available);
 
-/* The same for only the parameters of the model in `folder` (config.json), in `type`. */
-enum status run_fit_model(struct env *env, const char *folder, enum dtype type, size_t available);
+/* The same for generating text with the model in `folder` (config.json). */
+struct run_text {
+    const char *folder;
+    struct compute_config compute;
+    struct device_info device; /* of this process */
+    const struct layout_config *layout;
+};
+enum status run_fit_text(struct env *env, const struct run_text *text,
+                         const struct run_ranks *ranks, size_t available);
 
 #endif

@@ -2,6 +2,7 @@
 #include "base/text.h"
 #include "comm/launcher.h"
 #include "plan/plan.h"
+#include "train/models/model_weights.h"
 
 /* The memory that each library takes on a GPU; plan's estimate of the runtime was made from these.
  */
@@ -94,6 +95,53 @@ enum status session_create(struct env *env, struct compute_config compute,
     if (st != STATUS_OK)
         session_destroy(session);
     return st;
+}
+
+enum status session_agree(struct env *env, const struct agreement_facts *facts,
+                          struct session *session)
+{
+    struct agreement agreement;
+    if (!session->comm)
+        return STATUS_OK;
+    /* One host may still encode text while the ranks of another wait: no timeout meanwhile. */
+    comm_set_patient(session->comm, true);
+    enum status made = agreement_make(env, facts, &agreement);
+    enum status st = made == STATUS_OK ? agreement_check(&agreement, session->comm) : made;
+    comm_set_patient(session->comm, false);
+    agreement_free(&agreement);
+    if (made == STATUS_OK && st == STATUS_CONFIG) /* all ranks know it: no abort is needed */
+        session_destroy(session);
+    return st;
+}
+
+void session_fail(struct env *env, const struct session_ranks *ranks, enum status st,
+                  const struct session *session)
+{
+    bool together = st == STATUS_OK || st == STATUS_STOPPED || st == STATUS_DIVERGED;
+    if (!session->comm || together)
+        return;
+    if (ranks->failing)
+        ranks->failing(ranks->rank, st, log_first_error(env->log));
+    comm_abort(session->comm, log_first_error(env->log));
+}
+
+/* --- a model that is only read -------------------------------------------------------------- */
+
+struct zero_config session_reading_store(const struct ranks_config *ranks)
+{
+    return (struct zero_config){.stage = ranks->stage,
+                                .prefetch = (int)ranks->prefetch,
+                                .shard_group = (int)ranks->shard_group};
+}
+
+enum status session_read(struct env *env, const struct session_reading *reading,
+                         struct session *session)
+{
+    const struct zero_config store = session_reading_store(&reading->layout->ranks);
+    const struct session_spread spread = {.parallel = reading->layout->parallel,
+                                          .shape = reading->shape};
+    TRY(session_fill(&reading->model, &store, &spread, session));
+    return model_weights_load(env, reading->source, session->model, session->zero);
 }
 
 void session_destroy(struct session *session)

@@ -4,6 +4,7 @@
 #define TRAIN_SESSION_H
 #include "engine/spread.h"
 #include "model/model.h"
+#include "train/config/agreement.h"
 #include "train/config/config.h"
 
 /* How this rank joins the others: through a hub if ranks are threads, else through the back end. */
@@ -45,6 +46,29 @@ enum status session_fill(const struct model_config *model, const struct zero_con
 enum status session_create(struct env *env, struct compute_config compute,
                            const struct model_config *model, const struct zero_config *store,
                            struct session *session);
+/* Fail on every rank unless all have the same facts; then the session is destroyed. Does nothing on
+ * one rank. Collective. */
+enum status session_agree(struct env *env, const struct agreement_facts *facts,
+                          struct session *session);
+/* This rank has failed: tell the others, which must not wait for it. `ranks` as for session_join.
+ * Does nothing where all ranks come to this status together. */
+void session_fail(struct env *env, const struct session_ranks *ranks, enum status st,
+                  const struct session *session);
+
+/* --- a model that is only read -------------------------------------------------------------- */
+
+/* The configuration of its store: no gradients, no optimizer. */
+struct zero_config session_reading_store(const struct ranks_config *ranks);
+/* session_fill for such a store, then load the weights: every rank reads what it holds. */
+struct session_reading {
+    struct model_config model;
+    const struct model_source *source;
+    const struct layout_config *layout;
+    struct unit_shape shape; /* for which PP stages are balanced */
+};
+enum status session_read(struct env *env, const struct session_reading *reading,
+                         struct session *session);
+
 void session_destroy(struct session *session); /* a zeroed session is fine */
 
 #endif

@@ -15,7 +15,6 @@
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/fallback.h"
 #include "train/checkpoint/resume.h"
-#include "train/config/agreement.h"
 #include "train/models/model_weights.h"
 #include "train/run/run_folder.h"
 #include "train/trainer_impl.h"
@@ -311,22 +310,13 @@ static enum status open_data(struct trainer *t)
 
 static enum status check_agreement(struct trainer *t)
 {
-    struct agreement agreement;
     const struct agreement_facts facts = {.config_yaml = t->target->config_yaml,
                                           .trace = t->target->trace,
                                           .gpu = t->config->device.name,
                                           .data = t->data,
                                           .context = t->config->train.context,
                                           .model = t->config->source};
-    /* One host may still encode text while the ranks of another wait: no timeout meanwhile. */
-    comm_set_patient(t->session.comm, true);
-    enum status made = agreement_make(t->env, &facts, &agreement);
-    enum status st = made == STATUS_OK ? agreement_check(&agreement, t->session.comm) : made;
-    comm_set_patient(t->session.comm, false);
-    agreement_free(&agreement);
-    if (made == STATUS_OK && st == STATUS_CONFIG) /* all ranks know it: no abort is needed */
-        session_destroy(&t->session);
-    return st;
+    return session_agree(t->env, &facts, &t->session);
 }
 
 /* Ranks join before anything that may fail on one of them alone. */
@@ -336,8 +326,7 @@ static enum status join_ranks(struct trainer *t)
     TRY(session_join(t->env, run_compute(config), t->ranks, &t->session));
     TRY(tracing_start(t->env, t->target->trace, config, &t->tracing));
     TRY(open_data(t));
-    if (t->session.comm)
-        TRY(check_agreement(t));
+    TRY(check_agreement(t));
     if (trainer_is_first(t)) {
         if (!*config->data.cache) /* else other runs may use what this one does not */
             TRY(dataset_prune_cache(t->data, t->cache));

@@ -184,7 +184,8 @@ struct zero_ranges {
 /* What `rank` of the job saves of an array. Everything is saved by exactly one rank. */
 struct zero_ranges zero_state_to_save(const struct zero *zero, enum zero_state state, int tensor,
                                       int rank);
-/* What this rank needs when the state is loaded: from the first to the last that it holds. */
+/* What this rank needs when the state is loaded: from the first to the last that it holds. In a
+ * read-only store, ZERO_MASTER stands for the params. */
 struct zero_range zero_state_held(const struct zero *zero, enum zero_state state, int tensor);
 /* Read a range that this rank holds. */
 enum status zero_state_read(struct zero *zero, enum zero_state state, int tensor, int64_t first,

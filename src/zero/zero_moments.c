@@ -23,7 +23,7 @@
 enum moment_form zero_state_form(const struct zero *zero, enum zero_state state, int tensor)
 {
     struct moment_forms forms = {MOMENT_NONE, MOMENT_NONE};
-    if (!zero->frozen[tensor])
+    if (state != ZERO_MASTER && !zero->frozen[tensor]) /* a read-only store has no optimizers */
         forms = optimizer_moments(&zero->optimizers[tensor]);
     switch (state) {
     case ZERO_MOMENTUM: return forms.m;

@@ -97,7 +97,8 @@ static struct outcome run_told(const char *part, int who, int signal, bool alone
     struct env env = testing_env(1);
     struct console console;
     volatile sig_atomic_t stop = signal;
-    struct cli cli = {.env = &env, .console = &console, .stop = &stop};
+    struct cli cli = {
+        .env = &env, .console = &console, .stop = &stop, .stop_words = command_stop_train};
     char number[16];
     snprintf(number, sizeof number, "%d", who);
     char *const argv[] = {program, (char *)part, number, NULL};

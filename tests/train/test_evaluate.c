@@ -27,6 +27,18 @@ static enum status open_reading(struct run_rig *eval, struct run_rig *trained, c
     return rig_resolve(eval, all);
 }
 
+static enum status measure(struct run_rig *eval, size_t memory, evaluate_progress_fn *progress,
+                           void *user, struct evaluation *evaluation)
+{
+    const struct evaluate_task task = {.config = &eval->config,
+                                       .config_yaml = "",
+                                       .memory = memory,
+                                       .local = 1,
+                                       .progress = progress,
+                                       .user = user};
+    return evaluate_model(&eval->scratch.env, &task, evaluation, NULL);
+}
+
 static void test_saved_model_gives_the_trainers_loss(void **state)
 {
     (void)state;
@@ -35,9 +47,7 @@ static void test_saved_model_gives_the_trainers_loss(void **state)
     struct evaluation evaluation;
     assert_int_equal(train_small(&rig, &summary), STATUS_OK);
     assert_int_equal(open_reading(&eval, &rig, "train.eval_batches=0"), STATUS_OK);
-    assert_int_equal(
-        evaluate_model(&eval.scratch.env, &eval.config, SIZE_MAX, NULL, NULL, &evaluation),
-        STATUS_OK);
+    assert_int_equal(measure(&eval, SIZE_MAX, NULL, NULL, &evaluation), STATUS_OK);
     assert_true(evaluation.loss == summary.val.loss);
     assert_int_equal(evaluation.tokens, summary.val.tokens);
     assert_int_equal(evaluation.bytes, summary.val.bytes);
@@ -49,9 +59,7 @@ static void test_saved_model_gives_the_trainers_loss(void **state)
     /* The last micro-batch is padded with rows that do not count. */
     assert_int_equal(open_reading(&eval, &rig, "train.eval_batches=0 train.micro_batch=7"),
                      STATUS_OK);
-    assert_int_equal(
-        evaluate_model(&eval.scratch.env, &eval.config, SIZE_MAX, NULL, NULL, &evaluation),
-        STATUS_OK);
+    assert_int_equal(measure(&eval, SIZE_MAX, NULL, NULL, &evaluation), STATUS_OK);
     assert_float_equal(evaluation.loss, summary.val.loss, 1e-6);
     assert_int_equal(evaluation.tokens, summary.val.tokens);
     rig_close(&eval);
@@ -76,14 +84,10 @@ static void test_evaluation_can_be_partial_and_stopped(void **state)
     assert_int_equal(train_small(&rig, &summary), STATUS_OK);
     assert_int_equal(open_reading(&eval, &rig, "train.eval_batches=3 train.micro_batch=1"),
                      STATUS_OK);
-    assert_int_equal(
-        evaluate_model(&eval.scratch.env, &eval.config, SIZE_MAX, NULL, NULL, &evaluation),
-        STATUS_OK);
+    assert_int_equal(measure(&eval, SIZE_MAX, NULL, NULL, &evaluation), STATUS_OK);
     assert_int_equal(evaluation.batches, 3);
     assert_int_equal(evaluation.tokens, 3 * 24);
-    assert_int_equal(
-        evaluate_model(&eval.scratch.env, &eval.config, SIZE_MAX, stop_at_two, &done, &evaluation),
-        STATUS_STOPPED);
+    assert_int_equal(measure(&eval, SIZE_MAX, stop_at_two, &done, &evaluation), STATUS_STOPPED);
     assert_int_equal(done, 2);
     rig_close(&eval);
     rig_close(&rig);
@@ -97,9 +101,7 @@ static void test_evaluation_needs_held_out_data(void **state)
     struct evaluation evaluation;
     assert_int_equal(train_small(&rig, &summary), STATUS_OK);
     assert_int_equal(open_reading(&eval, &rig, "data.split=0"), STATUS_OK);
-    assert_int_equal(
-        evaluate_model(&eval.scratch.env, &eval.config, SIZE_MAX, NULL, NULL, &evaluation),
-        STATUS_CONFIG);
+    assert_int_equal(measure(&eval, SIZE_MAX, NULL, NULL, &evaluation), STATUS_CONFIG);
     scratch_expect(&eval.scratch, "data.val");
     rig_close(&eval);
     rig_close(&rig);
@@ -139,9 +141,7 @@ static void test_memory_follows_the_data(void **state)
              "train.context=65536 train.micro_batch=64 data.path= data.val=%s",
              scratch_path(&rig.scratch, "text.txt"));
     assert_int_equal(open_reading(&eval, &rig, settings), STATUS_OK);
-    assert_int_equal(
-        evaluate_model(&eval.scratch.env, &eval.config, (size_t)256 << 20, NULL, NULL, &large),
-        STATUS_OK);
+    assert_int_equal(measure(&eval, (size_t)256 << 20, NULL, NULL, &large), STATUS_OK);
     assert_int_equal(eval.config.engine.tokens, 65536); /* the caller's configuration is
                                                            unchanged */
     rig_close(&eval);
@@ -149,8 +149,7 @@ static void test_memory_follows_the_data(void **state)
              "train.context=16384 train.micro_batch=1 data.path= data.val=%s",
              scratch_path(&rig.scratch, "text.txt"));
     assert_int_equal(open_reading(&eval, &rig, settings), STATUS_OK);
-    assert_int_equal(evaluate_model(&eval.scratch.env, &eval.config, SIZE_MAX, NULL, NULL, &small),
-                     STATUS_OK);
+    assert_int_equal(measure(&eval, SIZE_MAX, NULL, NULL, &small), STATUS_OK);
     assert_int_equal(small.batches, 1); /* one window: both see the same text */
     assert_int_equal(small.tokens, large.tokens);
     assert_true(small.loss == large.loss);

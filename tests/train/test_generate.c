@@ -38,10 +38,13 @@ static int set_up(void **state)
     assert_int_equal(
         model_source_open(&rig->scratch.env, scratch_path(&rig->scratch, "run"), &want, &source),
         STATUS_OK);
-    assert_int_equal(generator_create(&rig->scratch.env,
-                                      run_device_compute(RUN_DEVICE_CPU, DTYPE_F32), source, "",
-                                      &fixture.generator),
-                     STATUS_OK);
+    const struct layout_config layout = {0};
+    const struct generator_config config = {.compute =
+                                                run_device_compute(RUN_DEVICE_CPU, DTYPE_F32),
+                                            .source = source,
+                                            .tokenizer = "",
+                                            .layout = &layout};
+    assert_int_equal(generator_create(&rig->scratch.env, &config, &fixture.generator), STATUS_OK);
     model_source_close(source);
     *state = &fixture;
     return 0;
@@ -141,9 +144,13 @@ static void test_a_model_without_a_tokenizer_is_refused(void **state)
     struct model_source *source;
     struct generator *generator;
     assert_int_equal(model_source_open(&s->env, scratch_path(s, "run"), &want, &source), STATUS_OK);
-    assert_int_equal(generator_create(&s->env, run_device_compute(RUN_DEVICE_CPU, DTYPE_F32),
-                                      source, "/nowhere", &generator),
-                     STATUS_IO);
+    const struct layout_config layout = {0};
+    const struct generator_config config = {.compute =
+                                                run_device_compute(RUN_DEVICE_CPU, DTYPE_F32),
+                                            .source = source,
+                                            .tokenizer = "/nowhere",
+                                            .layout = &layout};
+    assert_int_equal(generator_create(&s->env, &config, &generator), STATUS_IO);
     scratch_expect(s, "/nowhere");
     model_source_close(source);
 }

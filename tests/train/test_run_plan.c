@@ -89,9 +89,24 @@ static void test_a_model_that_does_not_fit_is_refused(void **state)
     scratch_text(&s, "config.json",
                  "{\"model_type\": \"gpt2\", \"n_layer\": 12, \"n_head\": 12, \"n_embd\": 768, "
                  "\"n_positions\": 1024, \"vocab_size\": 50257}");
-    assert_int_equal(run_fit_model(&s.env, folder, DTYPE_F32, (size_t)400 << 20), STATUS_FIT);
+    struct layout_config layout = {.parallel = {.tp = 1, .pp = 1}};
+    const struct run_text text = {.folder = folder,
+                                  .compute = run_device_compute(RUN_DEVICE_CPU, DTYPE_F32),
+                                  .layout = &layout};
+    struct run_ranks ranks = {1, 0, 1};
+    assert_int_equal(run_fit_text(&s.env, &text, &ranks, (size_t)400 << 20), STATUS_FIT);
     scratch_expect(&s, "the model needs");
-    assert_int_equal(run_fit_model(&s.env, folder, DTYPE_F32, (size_t)600 << 20), STATUS_OK);
+    assert_int_equal(run_fit_text(&s.env, &text, &ranks, (size_t)600 << 20), STATUS_OK);
+
+    /* One of four ranks, alone on its machine. */
+    ranks.size = 4;
+    assert_int_equal(run_fit_text(&s.env, &text, &ranks, (size_t)400 << 20), STATUS_FIT);
+    layout.ranks.stage = 3;
+    assert_int_equal(run_fit_text(&s.env, &text, &ranks, (size_t)400 << 20), STATUS_FIT);
+    layout = (struct layout_config){.parallel = {.tp = 4, .pp = 1}};
+    assert_int_equal(run_fit_text(&s.env, &text, &ranks, (size_t)400 << 20), STATUS_OK);
+    layout.parallel = (struct parallel_config){.tp = 1, .pp = 4};
+    assert_int_equal(run_fit_text(&s.env, &text, &ranks, (size_t)400 << 20), STATUS_OK);
     scratch_close(&s);
 }
 

@@ -1,7 +1,8 @@
 /* Where a rank computes: its GPU on the machine, the available devices, and the peak rate of a
- * GPU. */
+ * GPU. What a rank reads of a model. */
 #include <stdlib.h>
 #include "run_rig.h"
+#include "threads.h"
 #include "comm/launcher.h"
 #include "device/gpu_facts.h"
 #include "train/session.h"
@@ -105,6 +106,74 @@ static void test_a_session_has_the_limit_of_its_run(void **state)
     rig_close(&rig);
 }
 
+/* A rank that only reads a model, and the elements that it has to read. */
+struct reader {
+    const struct run_config *config;
+    const struct session_spread *spread;
+    struct session_ranks ranks;
+    int stage;
+    enum status status;
+    int64_t wanted, whole; /* out: of all tensors */
+};
+
+static void *reader_main(void *argument)
+{
+    struct reader *reader = argument;
+    struct env env;
+    struct session session;
+    const struct ranks_config ranks = {.stage = reader->stage, .prefetch = 1};
+    const struct zero_config store = session_reading_store(&ranks);
+    assert_int_equal(env_create(&env, scratch_sink, NULL, LOG_ERROR, 1), STATUS_OK);
+    reader->status = session_join(&env, run_compute(reader->config), &reader->ranks, &session);
+    if (reader->status == STATUS_OK)
+        reader->status = session_fill(&reader->config->model, &store, reader->spread, &session);
+    if (reader->status == STATUS_OK) {
+        const struct unit_graph *graph = model_graph(session.model);
+        for (int i = 0; i < graph->tensor_count; i++) {
+            reader->wanted += zero_state_held(session.zero, ZERO_MASTER, i).count;
+            reader->whole += unit_tensor_whole(&graph->tensors[i]);
+        }
+    }
+    session_destroy(&session);
+    env_destroy(&env);
+    return NULL;
+}
+
+/* The sum of what four ranks read is the model, once, or once for each copy. */
+static void test_a_rank_reads_only_what_it_holds(void **state)
+{
+    (void)state;
+    static const struct {
+        int stage, pp, copies;
+    } cases[] = {{0, 1, 4}, {3, 1, 1}, {0, 2, 2}, {3, 2, 1}};
+    struct run_rig rig;
+    rig_open(&rig);
+    rig_config(&rig, "run.device=cpu");
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        const struct session_spread spread = {.parallel = {.tp = 1, .pp = cases[c].pp},
+                                              .shape = {.batch = 1, .tokens = 4}};
+        struct reader readers[4];
+        struct comm_hub *hub;
+        int64_t wanted = 0;
+        assert_int_equal(comm_hub_create(&rig.scratch.env, 4, &hub), STATUS_OK);
+        for (int r = 0; r < 4; r++)
+            readers[r] = (struct reader){
+                .config = &rig.config,
+                .spread = &spread,
+                .stage = cases[c].stage,
+                .ranks = {.comm = {.backend = "threads", .timeout = 60}, .hub = hub, .rank = r}};
+        threads_run(reader_main, readers, 4, sizeof *readers);
+        comm_hub_destroy(hub);
+        for (int r = 0; r < 4; r++) {
+            assert_int_equal(readers[r].status, STATUS_OK);
+            assert_true(cases[c].copies == 4 || readers[r].wanted < readers[r].whole);
+            wanted += readers[r].wanted;
+        }
+        assert_int_equal(wanted, cases[c].copies * readers[0].whole);
+    }
+    rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -113,6 +182,7 @@ int main(void)
         cmocka_unit_test(test_peak_rates_are_found_by_name),
         cmocka_unit_test(test_the_device_of_a_run_is_resolved),
         cmocka_unit_test(test_a_session_has_the_limit_of_its_run),
+        cmocka_unit_test(test_a_rank_reads_only_what_it_holds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,7 +26,7 @@
 #define MADE_BY       "# written by sifr batch: the configuration that all rungs share\n"
 #define BRANCHED_FROM "# checkpoint: "
 
-enum { MOST_RANKS = 65536, YAML_BYTES = 1 << 20 };
+enum { YAML_BYTES = 1 << 20 };
 
 struct batch_settings {
     struct run_config config;
@@ -443,7 +443,7 @@ static const struct option batch_list[] = {
              "= times k, none = the same; auto = linear for sgd, sqrt for the other optimizers"},
     {FIELD(out, STRING), .letter = 'o', .value_name = "DIR",
      .help = "folder of the rungs (default: RUN/batch/STEP)"},
-    {FIELD(n, INT), .letter = 'n', COMMAND_RANGE(1, MOST_RANKS),
+    {FIELD(n, INT), .letter = 'n', COMMAND_RANGE(1, COMMAND_MOST_RANKS),
      .help = "number of ranks to start for each rung"},
     {FIELD(quiet, BOOL), .letter = 'q', .help = "print only the result, warnings and errors"},
     {FIELD(json, BOOL), .help = "print the result as one JSON object"},
@@ -479,7 +479,7 @@ const struct command command_batch = {
     .settings_bytes = sizeof(struct batch_settings),
     .least_words = 1,
     .most_words = 1,
-    .graceful = true,
+    .stop_words = command_stop_train,
     .flags = COMMAND_FLAGS("ladder", batch_list),
     .bind = bind_batch,
     .run = run_batch,

@@ -74,10 +74,10 @@ static bool is_ignored(int number)
 
 static _Noreturn void become_launcher(struct job *job, int out, int err, const sigset_t *taken)
 {
-    int null = open("/dev/null", O_RDONLY);
+    int input = job->order->input ? job->order->input : open("/dev/null", O_RDONLY);
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    dup2(null, STDIN_FILENO);
+    dup2(input, STDIN_FILENO);
     dup2(out, STDOUT_FILENO);
     dup2(err, STDERR_FILENO);
     signal(SIGPIPE, SIG_DFL);
@@ -212,15 +212,18 @@ static void take_signal(struct job *job)
     double now = clock_seconds();
     if (read(job->signals, &info, sizeof info) != (ssize_t)sizeof info)
         return;
-    const char *words = !is_stepping(job, now) ? CLI_STOPPING_EARLY
-                        : job->order->saves    ? CLI_STOPPING
-                                               : CLI_STOPPING_UNSAVED;
     if (!job->order->stops) {
         job->quit = true;
         kill_job(job);
-    } else if (info.ssi_signo == SIGINT) {
+        return;
+    }
+    int stepping = !is_stepping(job, now) ? CLI_NOT_STEPPING
+                   : job->order->saves    ? CLI_STEPPING
+                                          : CLI_STEPPING_UNSAVED;
+    const char *words = job->cli->stop_words[stepping];
+    if (info.ssi_signo == SIGINT) {
         if (job->interrupted == 0) {
-            log_info(job->cli->env, "%s" CLI_AGAIN, words);
+            log_info(job->cli->env, "%s%s", words, CLI_AGAIN);
             job->interrupted = now;
         } else if (1e3 * (now - job->interrupted) >= CLI_SAME_CTRL_C_MS) {
             job->quit = true;

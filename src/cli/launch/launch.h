@@ -20,6 +20,7 @@ struct launch_order {
     bool saves;        /* ranks that stop save; for the printed line */
     bool quiet;        /* do not print how the ranks are started */
     bool verbose;      /* print all output of the launcher */
+    int input;         /* descriptor that becomes the standard input of rank 0; 0 = none */
 };
 
 struct launch_end {
@@ -30,6 +31,12 @@ struct launch_end {
 
 /* Returns when all ranks have ended. A failure is logged, except for a death (*end). */
 enum status launch_run(struct cli *cli, const struct launch_order *order, struct launch_end *end);
+
+/* The same with this program and its arguments: order->argv is not used. `added` are flags that win
+ * over those of the user, NULL-terminated; NULL = none. */
+enum { LAUNCH_ADDED = 4 }; /* at most */
+enum status launch_self(struct cli *cli, const struct launch_order *order, const char *const *added,
+                        struct launch_end *end);
 
 /* Ranks per machine: all of them, or those of one node of a Slurm job. */
 int launch_local_ranks(int ranks);

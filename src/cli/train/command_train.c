@@ -3,9 +3,7 @@
  * A process has one of five modes (enum train_mode): it prints the plan, supervises ranks that are
  * other processes, or is one or all of the ranks itself. train_view.c prints the progress, launch.c
  * and ranks.c start the ranks, restarts.c restarts them. */
-#include <errno.h>
 #include <string.h>
-#include <unistd.h>
 #include "cli/command.h"
 #include "cli/launch/launch.h"
 #include "base/host.h"
@@ -16,8 +14,6 @@
 #include "base/named.h"
 #include "train/run_plan.h"
 #include "train/trainer.h"
-
-enum { MOST_RANKS = 65536, ADDED = 4 /* arguments of a rank that its supervisor does not have */ };
 
 struct train_settings {
     struct run_config config;
@@ -171,54 +167,30 @@ undo_view:
 
 /* --- ranks that are other processes --------------------------------------------------------- */
 
-/* One attempt: run this program with the same arguments plus the values decided here. The added
- * flags come after the user's, because the last of several equal flags wins, and before a "--",
- * which ends the flags. */
+/* One attempt. */
 static enum status start_ranks(void *user, const struct restarts_attempt *attempt,
                                struct launch_end *end)
 {
     struct train_job *job = user;
-    struct cli *cli = job->cli;
     int64_t threads = job->settings->config.machine.threads;
     bool chosen = options_is_set(job->options, "run.threads") && threads > 0;
-    struct launch_order order = {.ranks = job->plan.size,
-                                 .alone = job->plan.way != RANKS_LAUNCH,
-                                 .threads = chosen ? (int)threads : job->plan.threads,
-                                 .stops = true,
-                                 .saves = job->settings->config.checkpoint.final,
-                                 .quiet = job->settings->quiet || job->settings->json,
-                                 .verbose = cli->console->verbose};
-    char program[4096], thread_flag[32], time_flag[64], **argv;
-    size_t used = 0;
-    int flags = 1; /* arguments before a "--" */
-    *end = (struct launch_end){0};
-    ssize_t bytes = readlink("/proc/self/exe", program, sizeof program - 1);
-    if (bytes < 0)
-        return FAIL(cli->env, IO, "cannot read /proc/self/exe: %s", strerror(errno));
-    program[bytes] = 0;
-    while (flags < cli->argc && strcmp(cli->argv[flags], "--") != 0)
-        flags++;
-    TRY(mem_alloc_array(cli->env, MEM_OTHER, "arguments", (size_t)cli->argc + ADDED + 1,
-                        sizeof *argv, &argv));
-    argv[used++] = program;
-    for (int i = 0; i < flags; i++)
-        argv[used++] = cli->argv[i];
-    if (!order.alone) {
-        snprintf(thread_flag, sizeof thread_flag, "--run.threads=%d", order.threads);
-        argv[used++] = thread_flag;
-    }
+    const struct launch_order order = {.ranks = job->plan.size,
+                                       .alone = job->plan.way != RANKS_LAUNCH,
+                                       .threads = chosen ? (int)threads : job->plan.threads,
+                                       .stops = true,
+                                       .saves = job->settings->config.checkpoint.final,
+                                       .quiet = job->settings->quiet || job->settings->json,
+                                       .verbose = job->cli->console->verbose};
+    char time_flag[64];
+    const char *added[LAUNCH_ADDED + 1] = {NULL};
+    int count = 0;
     if (attempt->again && !attempt->fresh)
-        argv[used++] = "--no-fresh";
+        added[count++] = "--no-fresh";
     if (attempt->again && attempt->max_seconds > 0) {
         snprintf(time_flag, sizeof time_flag, "--train.max_time=%.0fs", attempt->max_seconds);
-        argv[used++] = time_flag;
+        added[count++] = time_flag;
     }
-    for (int i = flags; i < cli->argc; i++)
-        argv[used++] = cli->argv[i];
-    order.argv = argv;
-    enum status st = launch_run(cli, &order, end);
-    mem_free(cli->env, argv);
-    return st;
+    return launch_self(job->cli, &order, added, end);
 }
 
 /* Start the ranks and stay as their supervisor. */
@@ -290,7 +262,7 @@ done:
 static const struct option train_list[] = {
     {FIELD(out, STRING), .letter = 'o', .value_name = "DIR",
      .help = "run folder (default: runs/NAME for NAME.yaml, else runs/train)"},
-    {FIELD(n, INT), .letter = 'n', COMMAND_RANGE(1, MOST_RANKS),
+    {FIELD(n, INT), .letter = 'n', COMMAND_RANGE(1, COMMAND_MOST_RANKS),
      .help = "number of ranks to start; omit it under mpirun or srun"},
     {FIELD(restarts, INT), .ranged = true, .max = 1000000, .value_name = "K",
      .help = "number of restarts after a rank dies, each from the last complete checkpoint; stops "
@@ -346,7 +318,7 @@ const struct command command_train = {
     .settings_bytes = sizeof(struct train_settings),
     .most_words = 1,
     .config_file = true,
-    .graceful = true,
+    .stop_words = command_stop_train,
     .flags = COMMAND_FLAGS("run", train_list),
     .bind = bind_train,
     .run = run_train,

@@ -432,8 +432,7 @@ static bool on_should_stop(void *user)
     if (signal && !view->stop_said && view->stepped) {
         view->stop_said = true;
         if (!is_acknowledged(signal))
-            log_info(view->cli->env, "%s",
-                     view->config->checkpoint.final ? CLI_STOPPING : CLI_STOPPING_UNSAVED);
+            log_info(view->cli->env, "%s", command_stop_train[*view->cli->stepping]);
     }
     return signal != 0;
 }

@@ -70,7 +70,9 @@ enum status agreement_make(struct env *env, const struct agreement_facts *facts,
     TRY_OR(undo, config->status);
     TRY_OR(undo, fingerprint_binary(env, &prints[AGREEMENT_BINARY]));
     prints[AGREEMENT_CONFIG] = XXH3_64bits(config->data, config->bytes);
-    TRY_OR(undo, agreement_print_data(env, facts->data, facts->context, &prints[AGREEMENT_DATA]));
+    if (facts->data)
+        TRY_OR(undo,
+               agreement_print_data(env, facts->data, facts->context, &prints[AGREEMENT_DATA]));
     if (facts->model)
         TRY_OR(undo, model_weights_fingerprint(env, facts->model, &prints[AGREEMENT_MODEL]));
     return STATUS_OK;

@@ -27,12 +27,12 @@ struct agreement { /* open; agreement_free it */
     struct text config; /* lines "section.key: value" */
 };
 
-struct agreement_facts {     /* borrowed for the call */
-    const char *config_yaml; /* the resolved configuration as text */
-    const char *trace;       /* the steps to trace; NULL = none */
-    const char *gpu;         /* name of the GPU of this rank; "" = it computes on the CPU */
-    const struct dataset *data;
-    int64_t context;                  /* tokens per window */
+struct agreement_facts {        /* borrowed for the call */
+    const char *config_yaml;    /* the resolved configuration as text */
+    const char *trace;          /* the steps to trace; NULL = none */
+    const char *gpu;            /* name of the GPU of this rank; "" = it computes on the CPU */
+    const struct dataset *data; /* NULL = none is read */
+    int64_t context;            /* tokens per window */
     const struct model_source *model; /* NULL if the model is initialized at random */
 };
 enum status agreement_make(struct env *env, const struct agreement_facts *facts,

@@ -296,10 +296,9 @@ enum status run_config_suit_model(struct env *env, struct options *options,
 {
     const struct parallel_config *parallel = &config->parallel;
     const struct model_config *model = &config->model;
-    bool read = config->reading; /* on one rank, whatever the run's layout was */
     TRY(model_check_keys(env, options, model));
-    TRY(model_check_limits(env, model, config->precision == RUN_PRECISION_FP16,
-                           read ? 1 : parallel->tp, read ? 1 : parallel->pp));
+    TRY(model_check_limits(env, model, config->precision == RUN_PRECISION_FP16, parallel->tp,
+                           parallel->pp));
     /* SARS clamps every element of the gradient instead (sars.clamp). */
     if (model->arch == MODEL_SARS && !options_is_set(options, "train.clip"))
         config->train.clip = 0;

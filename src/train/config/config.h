@@ -70,6 +70,13 @@ struct ranks_config {
 };
 extern const char *const comm_backend_words[];
 
+/* How a model that is only read is spread over ranks. Fields that are not in layout_options are
+ * zero. */
+struct layout_config {
+    struct parallel_config parallel;
+    struct ranks_config ranks;
+};
+
 /* State in slower memory than the device's. */
 struct offload_config {
     int optimizer, grads; /* enum far_kind */
@@ -130,12 +137,15 @@ extern const struct option_table train_options;     /* train.* over struct train
 extern const struct option_table optimizer_options; /* optimizer.* over struct optimizer_config */
 extern const struct option_table precision_options; /* precision.* over struct run_config */
 extern const struct option_table ranks_options;     /* zero.*, comm.* over struct ranks_config */
+extern const struct option_table layout_options;    /* of both, what matters where a model is only
+                                                    read; over struct layout_config */
 extern const struct option_table offload_options;   /* offload.* over struct offload_config */
 extern const struct option_table machine_options;   /* run.* over struct machine_config */
 extern const struct option_table place_options;     /* only run.device and run.threads */
 
 /* Bind all tables. _reading is for commands that only read a model: model.path is required, and
- * training keys are accepted but ignored, so that a run's config.yaml can be used. _planning is for
+ * training keys are accepted but ignored, so that a run's config.yaml can be used; the command
+ * replaces the layout of the run (parallel, ranks) by its own. _planning is for
  * plans: data and tokenizer are read only if the vocabulary size must come from them. Otherwise the
  * files may be missing; a tokenizer that exists must match the vocabulary. */
 enum status run_config_bind(struct options *options, struct run_config *config);

@@ -212,6 +212,65 @@ static const struct option ranks_list[] = {
 const struct option_table ranks_options = {
     .title = "ranks", .options = ranks_list, .count = COUNT(ranks_list)};
 
+#define LAYOUT(name) .offset = offsetof(struct layout_config, name)
+static const struct option layout_list[] = {
+    {.key = "parallel.tp",
+     .type = OPTION_INT,
+     LAYOUT(parallel.tp),
+     .fallback = "1",
+     RANGE(1, 1024),
+     .help = "tensor-parallel degree: adjacent ranks that compute every layer together, each with "
+             "a part of its matrices"},
+    {.key = "parallel.pp",
+     .type = OPTION_INT,
+     LAYOUT(parallel.pp),
+     .fallback = "1",
+     RANGE(1, 4096),
+     .help = "pipeline-parallel degree: PP stages, each with consecutive layers"},
+    {.key = "zero.stage",
+     .type = OPTION_CHOICE,
+     LAYOUT(ranks.stage),
+     .fallback = "0",
+     .choices = stage_words,
+     .help = "3 = parameters are sharded over the ranks and gathered layer by layer; 0, 1 and 2 = "
+             "every copy of the model is complete"},
+    {.key = "zero.prefetch",
+     .type = OPTION_INT,
+     LAYOUT(ranks.prefetch),
+     .fallback = "1",
+     RANGE(0, 64),
+     .help = "ZeRO stage 3: units to gather ahead"},
+    {.key = "zero.shard_group",
+     .type = OPTION_INT,
+     LAYOUT(ranks.shard_group),
+     .fallback = "0",
+     RANGE(0, 1e6),
+     .help = "ZeRO stage 3: number of adjacent ranks that share one copy of the parameters; 0 = "
+             "all ranks"},
+    {.key = "comm.backend",
+     .type = OPTION_CHOICE,
+     LAYOUT(ranks.backend),
+     .fallback = "auto",
+     .choices = comm_backend_words,
+     .help = "how ranks communicate; threads = ranks in one process; nccl = between GPUs, one per "
+             "rank; with auto and nccl, ranks are processes if there is an mpirun, else threads"},
+    {.key = "comm.timeout",
+     .type = OPTION_REAL,
+     LAYOUT(ranks.timeout),
+     .fallback = "300",
+     RANGE(0, 1e9),
+     .help = "seconds to wait for another rank before the command fails and names it; 0 = "
+             "forever"},
+    {.key = "comm.delay",
+     .type = OPTION_REAL,
+     LAYOUT(ranks.delay),
+     .fallback = "0",
+     RANGE(0, 60),
+     .help = "for tests: longest random wait before and after every exchange, seconds"},
+};
+const struct option_table layout_options = {
+    .title = "ranks", .options = layout_list, .count = COUNT(layout_list)};
+
 static const char *const update_words[] = {"auto", "device", "host", NULL};
 #define OFFLOAD(name) .offset = offsetof(struct offload_config, name)
 static const struct option offload_list[] = {

@@ -292,8 +292,10 @@ static enum status load_all(const struct weight_files *weights, const struct mod
     enum status st = STATUS_OK;
     for (int i = 0; i < graph->tensor_count; i++) {
         struct weight_found found = weight_files_find(weights, graph->tensors[i].name);
-        for (int64_t first = 0; st == STATUS_OK && first < found.tensor->count; first += CHUNK) {
-            int64_t count = smaller(CHUNK, found.tensor->count - first);
+        struct zero_range held = zero_state_held(zero, ZERO_MASTER, i);
+        int64_t end = held.first + held.count;
+        for (int64_t first = held.first; st == STATUS_OK && first < end; first += CHUNK) {
+            int64_t count = smaller(CHUNK, end - first);
             st = safetensors_read(found.file, found.tensor, first, count, DTYPE_F32, chunk);
             if (st == STATUS_OK)
                 st = zero_write(zero, i, first, count, chunk);

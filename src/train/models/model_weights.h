@@ -18,7 +18,8 @@
 /* The end of an error message about weights with which a model produces NaN or infinity. */
 #define MODEL_BAD_WEIGHTS "some are NaN, infinite or far too large"
 
-/* Read every tensor of the graph from the source into the store. Tensors that are missing,
+/* Read the tensors of the graph from the source into the store: of each, only what this rank holds.
+ * Tensors that are missing,
  * unexpected or of another shape are an error that lists them. Names may lack "transformer." or
  * "model."; a tied lm_head may be absent, or must equal the embedding; mask buffers are ignored.
  * The weights are F32, BF16 or F16, in one file or in several files with an index. */

@@ -8,8 +8,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "cli/command.h"
-#include "cli/json_out.h"
-#include "base/host.h"
+#include "cli/infer/infer.h"
 #include "train/config/config.h"
 #include "train/evaluate.h"
 #include "train/models/model_weights.h"
@@ -18,9 +17,21 @@
 struct eval_settings {
     struct data_config data;
     struct machine_config machine;
+    struct layout_config layout;
     const char *model;
-    int64_t batch, batches, context;
+    int64_t batch, batches, context, n;
     bool json;
+};
+
+struct eval_job {
+    struct cli *cli;
+    const struct options *given; /* of this call */
+    const struct eval_settings *settings;
+    const char *model;
+    struct ranks_job ranks;
+    struct options *all; /* with the configuration of the run */
+    struct run_config config;
+    struct text yaml; /* the resolved configuration */
 };
 
 /* --- configuration: the run's own, then the command line ------------------------------------ */
@@ -65,26 +76,39 @@ static void take_given(const struct options *given, const struct option_table *t
     }
 }
 
-static enum status load_config(struct cli *cli, const struct options *given,
-                               const struct eval_settings *settings, const char *path,
-                               struct options *all, struct run_config *config)
+/* The layout is not that of the run: it has other ranks. */
+static enum status load_config(void *user)
 {
-    char *yaml = NULL;
+    struct eval_job *job = user;
+    const struct eval_settings *settings = job->settings;
+    struct options *all = job->all;
+    struct run_config *config = &job->config;
+    struct env *env = job->cli->env;
+    char *yaml = NULL, threads[16];
     TRY(run_config_bind_reading(all, config));
-    TRY(find_run_yaml(cli->env, path, &yaml));
+    TRY(find_run_yaml(env, job->model, &yaml));
     enum status st = yaml ? options_load_yaml(all, yaml) : STATUS_OK;
-    mem_free(cli->env, yaml);
+    mem_free(env, yaml);
     TRY(st);
     options_warn_removed(all);
-    TRY(options_set(all, "model.path", path, "the model"));
-    take_given(given, &data_options, &settings->data, &config->data);
-    take_given(given, &place_options, &settings->machine, &config->machine);
+    TRY(options_set(all, "model.path", job->model, "the model"));
+    if (job->ranks.plan.size > 1) {
+        snprintf(threads, sizeof threads, "%d", job->ranks.threads);
+        TRY(options_set(all, "run.threads", threads, "the number of ranks"));
+    }
+    take_given(job->given, &data_options, &settings->data, &config->data);
+    take_given(job->given, &place_options, &settings->machine, &config->machine);
     config->machine.device = settings->machine.device; /* the device of the run does not matter */
+    config->parallel = settings->layout.parallel;
+    config->ranks = settings->layout.ranks;
     if (settings->batch)
         config->train.micro_batch = settings->batch;
     if (settings->context)
         config->train.context = settings->context;
-    return run_config_resolve(cli->env, all, NULL, NULL, config);
+    TRY(run_config_resolve(env, all, NULL, NULL, config));
+    config->train.eval_batches = settings->batches;
+    options_print_yaml(all, &job->yaml);
+    return job->yaml.status;
 }
 
 /* --- running -------------------------------------------------------------------------------- */
@@ -107,12 +131,13 @@ static void describe_data(const struct data_config *data, char *out, size_t byte
         snprintf(out, bytes, "%s", data->val);
 }
 
-static enum status print_json(struct cli *cli, const char *path, const char *data,
-                              const struct evaluation *e)
+static enum status print_json(const struct eval_job *job, const char *data,
+                              const struct evaluation *e, const struct footprint_worst *held)
 {
+    struct cli *cli = job->cli;
     struct json_out json;
     json_out_begin(&json, cli->env);
-    json_out_string(&json, "model", path);
+    json_out_string(&json, "model", job->model);
     json_out_string(&json, "data", data);
     json_out_real(&json, "loss", e->loss);
     json_out_real(&json, "perplexity", e->perplexity);
@@ -122,13 +147,15 @@ static enum status print_json(struct cli *cli, const char *path, const char *dat
     json_out_real(&json, "seconds", e->seconds);
     json_out_real(&json, "tokens_per_second",
                   e->seconds > 0 ? (double)e->tokens / e->seconds : NAN);
+    infer_json_memory(&json, held, job->ranks.plan.size);
     return json_out_print(&json, cli->console);
 }
 
-static void print_lines(struct cli *cli, const char *data, const struct evaluation *e)
+static void print_lines(const struct eval_job *job, const char *data, const struct evaluation *e,
+                        const struct footprint_worst *held)
 {
-    struct console *console = cli->console;
-    char tokens[32], rate[32];
+    struct console *console = job->cli->console;
+    char tokens[32], rate[32], memory[128];
     console_line(console, "data           %s", data);
     console_line(console, "loss           %.4f", e->loss);
     console_line(console, "perplexity     %.2f", e->perplexity);
@@ -137,38 +164,66 @@ static void print_lines(struct cli *cli, const char *data, const struct evaluati
     console_line(console, "tokens         %s, %s tok/s",
                  text_human_count(tokens, (double)e->tokens),
                  text_human_count(rate, e->seconds > 0 ? (double)e->tokens / e->seconds : 0));
+    infer_describe_memory(held, job->ranks.plan.size, memory, sizeof memory);
+    console_line(console, "memory         %s", memory);
+}
+
+static enum status eval_rank(void *user, struct env *env, const struct session_ranks *ranks)
+{
+    const struct eval_job *job = user;
+    struct cli *cli = job->cli;
+    bool first = infer_is_first(ranks);
+    struct console_progress progress = {cli->console, "evaluating", clock_seconds(), 0};
+    const struct evaluate_task task = {.config = &job->config,
+                                       .ranks = ranks,
+                                       .config_yaml = text_string(&job->yaml),
+                                       .memory = infer_memory(&job->ranks.plan),
+                                       .local = job->ranks.plan.local,
+                                       .progress = first ? on_batch : NULL,
+                                       .user = &progress};
+    struct evaluation evaluation;
+    struct footprint_worst held;
+    char data[4200];
+    enum status st = evaluate_model(env, &task, &evaluation, &held);
+    if (first) {
+        console_live_clear(cli->console);
+        describe_data(&job->config.data, data, sizeof data);
+        if (st == STATUS_OK && job->settings->json)
+            st = print_json(job, data, &evaluation, &held);
+        else if (st == STATUS_OK)
+            print_lines(job, data, &evaluation, &held);
+    }
+    if (st == STATUS_OK && !isfinite(evaluation.loss))
+        st = FAIL(env, DIVERGED,
+                  "the loss of '%s' is not finite; check its weights: " MODEL_BAD_WEIGHTS,
+                  job->model);
+    return st;
 }
 
 static enum status run_eval(struct cli *cli, struct options *options, void *user_settings,
                             const char *const *words, int word_count)
 {
     const struct eval_settings *settings = user_settings;
-    const char *model = *settings->model ? settings->model : word_count ? words[0] : NULL;
-    struct options *all;
-    struct run_config config = {0};
-    struct evaluation evaluation;
-    char data[4200];
-    struct console_progress progress = {cli->console, "evaluating", clock_seconds(), 0};
-    enum status st;
-    if (!model)
+    struct eval_job job = {
+        .cli = cli,
+        .given = options,
+        .settings = settings,
+        .model = *settings->model ? settings->model
+                 : word_count     ? words[0]
+                                  : NULL,
+        .ranks = {
+            .quiet = settings->json, .prepare = load_config, .main = eval_rank, .user = &job}};
+    if (!job.model)
         return FAIL(cli->env, USAGE, "missing argument MODEL; usage: sifr eval %s",
                     command_eval.usage);
-    TRY(options_create(cli->env, &all));
-    TRY_OR(undo_options, load_config(cli, options, settings, model, all, &config));
-    config.train.eval_batches = settings->batches;
-    st = evaluate_model(cli->env, &config, machine_memory(), on_batch, &progress, &evaluation);
-    console_live_clear(cli->console);
-    run_config_release(&config);
-    describe_data(&config.data, data, sizeof data);
-    if (st == STATUS_OK && settings->json)
-        st = print_json(cli, model, data, &evaluation);
-    else if (st == STATUS_OK)
-        print_lines(cli, data, &evaluation);
-    if (st == STATUS_OK && !isfinite(evaluation.loss))
-        st = FAIL(cli->env, DIVERGED,
-                  "the loss of '%s' is not finite; check its weights: " MODEL_BAD_WEIGHTS, model);
-undo_options:
-    options_destroy(all);
+    TRY(infer_find_ranks(cli, settings->n, &settings->layout, settings->machine.threads,
+                         &job.ranks));
+    TRY(options_create(cli->env, &job.all));
+    text_init(&job.yaml, cli->env);
+    enum status st = ranks_job_run(cli, &job.ranks);
+    run_config_release(&job.config);
+    text_free(&job.yaml);
+    options_destroy(job.all);
     return st;
 }
 
@@ -184,6 +239,7 @@ static const struct option eval_list[] = {
      .help = "number of batches; 0 = all held-out data"},
     {FIELD(context, INT), .fallback = "0", COMMAND_RANGE(0, 1e7),
      .help = "tokens per sequence; 0 = as in training"},
+    INFER_N(eval_settings, ""),
     {FIELD(json, BOOL), .help = "print one JSON object"},
 };
 #undef FIELD
@@ -192,22 +248,29 @@ static enum status bind_eval(struct options *options, void *settings)
 {
     struct eval_settings *eval = settings;
     TRY(options_bind(options, &data_options, &eval->data));
+    TRY(options_bind(options, &layout_options, &eval->layout));
     return options_bind(options, &place_options, &eval->machine);
 }
 
 const struct command command_eval = {
     .name = "eval",
-    .usage = "MODEL [--data.val=FILE] [--data.tokenizer=FILE]",
+    .usage = "MODEL [--data.val=FILE] [--data.tokenizer=FILE] [-n RANKS]",
     .summary = "measure loss, perplexity and bits per byte of a model on held-out text",
     .description =
         "MODEL is a run folder, a checkpoint or a Hugging Face directory. A run folder stands for "
         "its newest complete checkpoint, evaluated on the held-out data of the run unless "
-        "--data.val or another key says otherwise.\n",
+        "--data.val or another key says otherwise.\n"
+        "With -n, ranks share the batches; zero.stage=3, parallel.tp and parallel.pp spread a "
+        "model "
+        "that is too large for one of them. The loss is the same on any number of ranks; only "
+        "parallel.tp may change its last bits.\n",
     .examples = "  sifr eval runs/tiny\n"
                 "  sifr eval runs/tiny --data.val=other.txt\n"
-                "  sifr eval gpt2/ --data.val=news.txt --batch=4 --json\n",
+                "  sifr eval gpt2/ --data.val=news.txt --batch=4 --json\n"
+                "  sifr eval runs/large -n 4 --zero.stage=3\n",
     .settings_bytes = sizeof(struct eval_settings),
     .most_words = 1,
+    .says_end = true,
     .flags = COMMAND_FLAGS("eval", eval_list),
     .bind = bind_eval,
     .run = run_eval,
