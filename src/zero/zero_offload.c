@@ -35,10 +35,8 @@
 
 enum { SLOT_SHARE = 8, LEAST_SLOTS = 3, SUM_SLOTS = 4 };
 enum { ELEMENT_BYTES = 16 }; /* at most: master, two moments and a part of the sum */
-enum {
-    MOST_ELEMENTS = 8 << 20
-}; /* of a packet: copies of 100 MB reach the link's rate, and an
-                                     update need not wait for more */
+/* Of a packet: copies of 100 MB reach the link's rate, and an update need not wait for more. */
+enum { MOST_ELEMENTS = 8 << 20 };
 
 static int64_t least(int64_t a, int64_t b)
 {
