@@ -105,7 +105,7 @@ static void test_large_host_blocks(void **state)
     assert_memory_equal(large, large + bytes - part, part);
     assert_int_equal(device_alloc_host(rig.device, MEM_COMM, "impossible", (size_t)1 << 46, &other),
                      STATUS_MEMORY);
-    assert_non_null(strstr(log_first_error(rig.env.log), "cannot pin"));
+    assert_non_null(strstr(log_first_error(rig.env.log), "impossible"));
     device_free(rig.device, large);
     device_free(rig.device, device);
     assert_int_equal(mem_total(rig.env.mem), before);
