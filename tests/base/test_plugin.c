@@ -75,7 +75,7 @@ static void test_other_build(void **state)
 {
     const struct folder *folder = *state;
     Dl_info library;
-    assert_true(dladdr(dlsym(RTLD_DEFAULT, "malloc"), &library) != 0);
+    assert_true(dladdr(dlsym(RTLD_DEFAULT, "_cmocka_run_group_tests"), &library) != 0);
     assert_int_equal(symlink(library.dli_fname, folder->file), 0);
     assert_refused("of another build: it is 'unknown'");
     assert_refused(plugin_version());
