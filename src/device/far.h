@@ -14,9 +14,8 @@
 
 enum far_kind { FAR_NONE, FAR_HOST, FAR_DISK };
 extern const char *const far_words[]; /* "none", "host", "disk"; NULL ends the list */
-enum {
-    FAR_ALIGN = 4096
-}; /* FAR_DISK: offsets and lengths of far_read and far_write are multiples */
+/* FAR_DISK: offsets and lengths of far_read and far_write are multiples of this. */
+enum { FAR_ALIGN = 4096 };
 
 struct far;
 

@@ -174,7 +174,8 @@ void far_disk_leave(struct device *device)
 
 /* --- moves ---------------------------------------------------------------------------------- */
 
-/* A free bounce buffer; NULL = there is none now, which cannot be if the caller has none. */
+/* A free bounce buffer. A caller without any waits for one; a caller that has some gets NULL if none
+ * is free now. */
 static char *take_buffer(struct far_disk *disk, bool has_some)
 {
     char *buffer = NULL;

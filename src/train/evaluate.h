@@ -29,7 +29,7 @@ struct evaluate_task {
     void *user;
 };
 /* *held (may be NULL) is the memory of the worst rank. STATUS_FIT if the ranks of this machine need
- * more than it has. Collective; a failure of one rank is told to the others. */
+ * more than it has. Collective: if one rank fails, all ranks fail with its message. */
 enum status evaluate_model(struct env *env, const struct evaluate_task *task,
                            struct evaluation *result, struct footprint_worst *held);
 

@@ -24,8 +24,8 @@ struct choice {
     int32_t goes_on;
 };
 
-/* All ranks take the token of the first one, and go on only if every rank wants to. Equal logits give
- * equal tokens; the exchange makes sure of it where ranks have different processors. */
+/* All ranks use the token of rank 0, and continue only if every rank wants to. Ranks with equal
+ * logits choose equal tokens anyway; on different processors logits may differ. */
 static enum status agree(const struct generate_parts *parts, int32_t *token, bool *goes_on)
 {
     const struct choice mine = {*token, *goes_on};

@@ -47,15 +47,15 @@ struct generator_config {
     const struct layout_config *layout;
     const struct session_ranks *ranks; /* NULL = one rank */
 };
-/* Uses env->threads. Collective, as are the calls below but generator_destroy; a failure of one rank
- * is told to the others. */
+/* Uses env->threads. Collective, as are the calls below except generator_destroy. If one
+ * rank fails, all ranks fail with its message. */
 enum status generator_create(struct env *env, const struct generator_config *config,
                              struct generator **generator);
 void generator_destroy(struct generator *generator); /* NULL is fine */
 
 /* Every rank gets the text of the first one, whatever it had. */
 enum status generator_share(struct generator *generator, struct text *text);
-/* Do all ranks want to go on? */
+/* *goes_on = whether every rank wants to continue. */
 enum status generator_agree(struct generator *generator, bool *goes_on);
 /* The memory of the worst rank. */
 enum status generator_held(struct generator *generator, struct footprint_worst *held);

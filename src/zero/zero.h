@@ -69,7 +69,7 @@ typedef enum status zero_gradient_fn(void *user, const struct zero_gradient *gra
 /* State in slower memory than the device's (zero_offload.c). It changes no bits. */
 struct zero_offload {
     enum far_kind optimizer; /* masters and moments */
-    enum far_kind grads;     /* summed gradients, where a rank has their sum to itself */
+    enum far_kind grads;     /* summed gradients that only one rank holds */
     double share;            /* of masters and moments that go there; the last pieces first */
     int64_t window;          /* bytes of device memory through which they pass; 0 = the least */
     const char *folder;      /* borrowed; FAR_DISK: where files without a name are made */
@@ -137,8 +137,8 @@ bool zero_wants_scaling(const struct zero *zero); /* type f16: small gradients w
 /* For small exchanges on the host; NULL: one rank. */
 struct comm *zero_comm(const struct zero *zero);
 /* Wait for everything this rank has enqueued, including the gathers that follow an update. Not
- * collective, but pending updates are run first, whose gathers wait for the other ranks: these must
- * settle, too, or go on with the next step. */
+ * collective. But it runs pending updates first, and their gathers wait for the other ranks: these
+ * must also settle, or begin the next step. */
 enum status zero_settle(struct zero *zero);
 
 /* --- reading and writing parameters: element ranges of one tensor, in fp32 on the host. Where

@@ -4,8 +4,8 @@
  * is complete, so a terminal never receives half of one. Bytes that never complete a character are
  * written at the end, unchanged.
  *
- * All ranks compute every text together, and only rank 0 prints. Before each token they agree
- * whether to go on: a signal may reach them at different times.
+ * All ranks compute every text together, and only rank 0 prints. A signal may reach the ranks at
+ * different times, so before each token they agree whether to continue.
  */
 #include <errno.h>
 #include <string.h>
@@ -99,7 +99,7 @@ static void show_progress(struct writer *writer)
     console_progress(&writer->progress, (double)writer->index / (double)writer->count, figure);
 }
 
-/* Does this rank want to go on? Not after a signal, nor if nobody reads the output. */
+/* Does this rank want another token? Not after a signal, and not if nobody reads the output. */
 static bool goes_on(const struct writer *writer)
 {
     const struct cli *cli = writer->job->cli;
@@ -165,7 +165,7 @@ static enum status report(const struct writer *writer, const struct stream_out *
     return STATUS_OK;
 }
 
-/* STATUS_STOPPED if a rank did not want to go on. */
+/* Returns STATUS_STOPPED if any rank wanted to stop. */
 static enum status write_one(struct writer *writer, const struct generate_config *config)
 {
     const struct sample_settings *settings = writer->job->settings;

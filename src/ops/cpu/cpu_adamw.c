@@ -1,5 +1,5 @@
-/* cpu_adamw -- AdamW's arithmetic on floats, with the bits of the reference: every operation is
- * rounded to nearest by itself, divisions and the root included.
+/* cpu_adamw -- AdamW's arithmetic on floats, with the bits of the reference: each operation is
+ * rounded to nearest on its own, including divisions and the square root.
  *
  * What bounds it: memory moves 28 bytes per parameter. Two Neoverse V1 cores, whose memory is fast,
  * are bound by arithmetic instead: 13 multiplications and additions, and a root and a division that

@@ -286,7 +286,8 @@ static const struct option offload_list[] = {
      OFFLOAD(grads),
      .fallback = "none",
      .choices = far_words,
-     .help = "where summed gradients are kept, where a rank has a sum to itself"},
+     .help =
+         "where summed gradients that only one rank holds are kept; the others stay on the device"},
     {.key = "offload.share",
      .type = OPTION_REAL,
      OFFLOAD(share),
