@@ -479,6 +479,8 @@ static inline bool zero_sum_is_gradient(const struct zero *zero, int piece,
 /* The elements of a piece from the first to the last param that unit u uses: the whole piece,
  * unless several units use different params of it. */
 struct piece_range zero_part_of_unit(const struct zero *zero, int piece, int u);
+/* Is the sum of a piece changed between the last micro-batch and the norm? */
+bool zero_sum_changes(const struct zero *zero, int piece);
 /* The use of a piece that unit u writes; NULL: none. */
 struct zero_use *zero_find_use(struct zero *zero, int piece, int u);
 enum status zero_memory_create(struct zero *zero);
@@ -718,6 +720,9 @@ enum status offload_write(struct zero *zero, int packet, size_t at, const void *
  * what is enqueued up to offload_leave; -1: does nothing. Not during updates of pieces. */
 void offload_visit(struct zero *zero, int packet, bool masters);
 void offload_leave(struct zero *zero, int packet, bool masters);
+/* The first elements of a range that are in one packet; *packet is -1, and they are all of the range,
+ * if the piece is resident. */
+struct piece_range offload_first(const struct zero *zero, struct piece_range range, int *packet);
 /* The packet that holds an element of a piece; -1: the piece is resident. */
 int offload_packet(const struct zero *zero, int piece, int64_t element);
 /* Where the update of a packet finds its state; -1: of a resident piece. */

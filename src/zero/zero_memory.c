@@ -105,6 +105,18 @@ struct piece_range zero_part_of_unit(const struct zero *zero, int piece, int u)
     return (struct piece_range){piece, offsets[first], after - offsets[first]};
 }
 
+bool zero_sum_changes(const struct zero *zero, int piece)
+{
+    int t, end;
+    if (zero->pieces[piece].use_count > 1 || zero_lent_to(zero, piece) != UNIT_NO_STAGE ||
+        zero_is_partial(zero, piece) || zero->config.gradient)
+        return true;
+    for (zero_piece_tensors(zero->graph, piece, &t, &end); t < end; t++)
+        if (zero->graph->tensors[t].gated || zero->graph->tensors[t].limit > 0)
+            return true;
+    return false;
+}
+
 static enum status find_frozen(struct zero *zero)
 {
     const struct unit_graph *whole = zero_whole_graph(zero);

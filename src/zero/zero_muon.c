@@ -315,16 +315,12 @@ static void add_segment(const struct zero *zero, struct zero_muon *muon, int e, 
 static void add_part(const struct zero *zero, struct zero_muon *muon, int e, int owner,
                      struct piece_range mine, int64_t at, struct muon_list *list)
 {
-    int64_t end = mine.first + mine.count, first = mine.first;
-    for (; mine.first < end; mine.first += mine.count) {
-        int packet = offload_packet(zero, mine.piece, mine.first);
-        mine.count = end - mine.first;
-        if (packet >= 0) {
-            struct piece_range held = zero->packets[packet].range;
-            int64_t most = held.first + held.count - mine.first;
-            mine.count = most < mine.count ? most : mine.count;
-        }
-        add_segment(zero, muon, e, owner, mine, packet, at + mine.first - first, list);
+    struct piece_range left = mine;
+    while (left.count > 0) {
+        int packet;
+        struct piece_range part = offload_first(zero, left, &packet);
+        add_segment(zero, muon, e, owner, part, packet, at + part.first - mine.first, list);
+        left.first += part.count, left.count -= part.count;
     }
 }
 

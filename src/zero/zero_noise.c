@@ -91,19 +91,6 @@ static enum status alloc_blocks(struct zero *zero, int64_t elements, double **bl
                         (size_t)(elements / OPS_BLOCK) * sizeof **blocks, blocks);
 }
 
-/* Are the sums of a piece changed between the last micro-batch and the norm? */
-static bool changes(const struct zero *zero, int i)
-{
-    int t, end;
-    if (zero->pieces[i].use_count > 1 || zero->pieces[i].lent_sum || zero_is_partial(zero, i) ||
-        zero->config.gradient)
-        return true;
-    for (zero_piece_tensors(zero->graph, i, &t, &end); t < end; t++)
-        if (zero->graph->tensors[t].gated || zero->graph->tensors[t].limit > 0)
-            return true;
-    return false;
-}
-
 static enum status create_piece(struct zero *zero, int i)
 {
     struct zero_piece *piece = &zero->pieces[i];
@@ -132,7 +119,7 @@ enum status noise_create(struct zero *zero)
                         (size_t)zero->config.micro_batches, sizeof *zero->weights, &zero->weights));
     for (int i = 0; i < graph->piece_count; i++) {
         find_ranges(zero, i, zero->squared + graph->pieces[i].first_param);
-        zero->pieces[i].changes = changes(zero, i);
+        zero->pieces[i].changes = zero_sum_changes(zero, i);
         TRY(create_piece(zero, i));
     }
     return STATUS_OK;

@@ -50,19 +50,6 @@ static size_t aligned(size_t bytes)
 
 /* --- what is far ---------------------------------------------------------------------------- */
 
-static bool has_changed_sums(const struct zero *zero, int i)
-{
-    int t, end;
-    if (zero->pieces[i].use_count != 1 || zero_lent_to(zero, i) != UNIT_NO_STAGE ||
-        zero_borrowed_from(zero, i) != UNIT_NO_STAGE || zero_is_partial(zero, i) ||
-        zero->config.gradient)
-        return true;
-    for (zero_piece_tensors(zero->graph, i, &t, &end); t < end; t++)
-        if (zero->graph->tensors[t].gated || zero->graph->tensors[t].limit > 0)
-            return true;
-    return false;
-}
-
 /* Is the sum inside the gradient, where no memory would be saved? (zero_memory.c) */
 static bool sum_is_in_gradient(const struct zero *zero)
 {
@@ -74,7 +61,8 @@ static bool sum_is_in_gradient(const struct zero *zero)
 static bool sum_goes(const struct zero *zero, int i)
 {
     return zero->config.offload.grads != FAR_NONE && !zero->config.local &&
-           zero->roster.copies == 1 && !sum_is_in_gradient(zero) && !has_changed_sums(zero, i);
+           zero->roster.copies == 1 && !sum_is_in_gradient(zero) && zero_is_learned(zero, i) &&
+           !zero_sum_changes(zero, i);
 }
 
 static size_t state_bytes(const struct zero *zero, struct piece_range range)
@@ -556,6 +544,16 @@ int offload_packet(const struct zero *zero, int piece, int64_t element)
     return p->first_packet + (int)(first / zero->packets[p->first_packet].range.count);
 }
 
+struct piece_range offload_first(const struct zero *zero, struct piece_range range, int *packet)
+{
+    *packet = offload_packet(zero, range.piece, range.first);
+    if (*packet >= 0) {
+        struct piece_range held = zero->packets[*packet].range;
+        range.count = least(range.count, held.first + held.count - range.first);
+    }
+    return range;
+}
+
 struct state_view offload_view(const struct zero *zero, int piece, int packet)
 {
     const struct zero_piece *p = &zero->pieces[piece];
@@ -621,13 +619,14 @@ enum status offload_write(struct zero *zero, int packet, size_t at, const void *
 
 enum status offload_read_masters(struct zero *zero, struct piece_range range, void *out)
 {
-    for (int64_t done = 0, n; done < range.count; done += n) {
-        int64_t first = range.first + done;
-        int packet = offload_packet(zero, range.piece, first);
-        struct piece_range held = zero->packets[packet].range;
-        n = least(range.count - done, held.first + held.count - first);
-        TRY(offload_read(zero, packet, (size_t)(first - held.first) * sizeof(float),
-                         (float *)out + done, (size_t)n * sizeof(float)));
+    for (int64_t done = 0; done < range.count;) {
+        struct piece_range left = {range.piece, range.first + done, range.count - done};
+        int packet;
+        struct piece_range part = offload_first(zero, left, &packet);
+        size_t at = (size_t)(part.first - zero->packets[packet].range.first) * sizeof(float);
+        TRY(offload_read(zero, packet, at, (float *)out + done,
+                         (size_t)part.count * sizeof(float)));
+        done += part.count;
     }
     return STATUS_OK;
 }

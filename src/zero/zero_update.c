@@ -159,18 +159,13 @@ static void add_segment(struct zero *zero, int t, struct piece_range mine, int p
 /* The segments of a tensor: one, or one in each packet. */
 static void add_tensor(struct zero *zero, int t, struct segment_list *list)
 {
-    struct piece_range mine = zero_updated_part(zero, t);
-    int64_t end = mine.first + mine.count;
-    if (mine.count > 0 && zero->pieces[mine.piece].packet_count == 0)
-        add_segment(zero, t, mine, -1, list);
-    else
-        for (; mine.first < end; mine.first += mine.count) {
-            int packet = offload_packet(zero, mine.piece, mine.first);
-            struct piece_range held = zero->packets[packet].range;
-            int64_t most = held.first + held.count - mine.first;
-            mine.count = end - mine.first < most ? end - mine.first : most;
-            add_segment(zero, t, mine, packet, list);
-        }
+    struct piece_range left = zero_updated_part(zero, t);
+    while (left.count > 0) {
+        int packet;
+        struct piece_range mine = offload_first(zero, left, &packet);
+        add_segment(zero, t, mine, packet, list);
+        left.first += mine.count, left.count -= mine.count;
+    }
 }
 
 static enum status send_segments(struct zero *zero, const struct segment_list *list)
@@ -351,14 +346,16 @@ static enum status find_far_bad(struct zero *zero, int t, struct zero_gradient m
     struct piece_range whole = partition_tensor(&zero->partition, t);
     int64_t begin = whole.first + mine.first, end = begin + mine.count;
     *first = -1;
-    for (int64_t at = begin, next; at < end && *first < 0; at = next) {
-        int packet = offload_packet(zero, whole.piece, at);
-        struct piece_range held = zero->packets[packet].range;
+    for (int64_t at = begin; at < end && *first < 0;) {
+        int packet;
+        struct piece_range part =
+            offload_first(zero, (struct piece_range){whole.piece, at, end - at}, &packet);
         const void *sum;
-        next = held.first + held.count < end ? held.first + held.count : end;
         TRY(offload_fetch_sum(zero, packet, &sum));
-        TRY(find_bad(zero, mine.type, zero_at(sum, mine.type, at - held.first), next - at, first));
+        sum = zero_at(sum, mine.type, at - zero->packets[packet].range.first);
+        TRY(find_bad(zero, mine.type, sum, part.count, first));
         *first += *first < 0 ? 0 : at - begin;
+        at += part.count;
     }
     return STATUS_OK;
 }
