@@ -356,6 +356,14 @@ void add_contributions(struct zero *zero, struct stream *stream, void *sum, cons
         add_in_order(zero, stream, sum, gradients, active, stride, count, first);
         return;
     }
+    if (active == 1 && !first) { /* the same bits in one call: it adds in fp32 and rounds once */
+        device_accumulate(stream, sum, zero->sum_type, gradients, zero->type, count);
+        return;
+    }
+    if (active == 1 && zero->sum_type == zero->type) {
+        store(zero, stream, sum, zero->sum_type, gradients, zero->type, count);
+        return;
+    }
     float *round_sum = zero->round_sum[stream == zero->reduce_stream];
     for (int64_t done = 0; done < count; done += ZERO_STAGING) {
         int64_t part = count - done < ZERO_STAGING ? count - done : ZERO_STAGING;
