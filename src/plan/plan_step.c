@@ -4,7 +4,15 @@
 
 #include <string.h>
 
-enum { STEPS = 2 };
+/* In the second step all is as in later ones; with far state in the third, since the first update
+ * finds nothing fetched ahead. Rounds: enough for every PP stage to alternate forward and backward
+ * passes for a while, and for far state to pass behind them. */
+enum { STEPS = 2, STEPS_FAR = 3, ROUNDS = 4, ROUNDS_FAR = 16 };
+
+static bool has_far_state(const struct plan_request *request)
+{
+    return request->zero.offload.optimizer != FAR_NONE;
+}
 
 /* --- rounds --------------------------------------------------------------------------------- */
 
@@ -81,14 +89,15 @@ static void watch(void *user, const struct scope *scope, bool begins)
     }
 }
 
-static enum status run_steps(const struct plan_parts *parts, int loop_votes, struct plan_step *s)
+static enum status run_steps(const struct plan_parts *parts, int steps, int loop_votes,
+                             struct plan_step *s)
 {
     struct engine_result result;
     int64_t sum;
     struct watcher watcher = {.parts = parts, .step = s};
     engine_scopes(parts->engine)->watch = watch;
     engine_scopes(parts->engine)->user = &watcher;
-    for (int t = 1; t <= STEPS; t++) {
+    for (int t = 1; t <= steps; t++) {
         memset(s->passes, 0, (size_t)(PLAN_VERBS * s->chunks * s->simulated) * sizeof *s->passes);
         s->before = s->judge = s->update = (struct plan_account){0};
         watcher.last = read_account(parts);
@@ -107,8 +116,9 @@ enum status plan_step_simulate(struct env *env, const struct plan_request *reque
                                const struct plan_clock *clock, int rank, int chunks, int rounds,
                                int workers, struct plan_step *step)
 {
-    /* Enough rounds for every PP stage to alternate forward and backward passes for a while. */
-    int enough = plan_pp_stages(request) + 4, simulated = rounds < enough ? rounds : enough;
+    bool far = has_far_state(request);
+    int enough = plan_pp_stages(request) + (far ? ROUNDS_FAR : ROUNDS);
+    int simulated = rounds < enough ? rounds : enough;
     struct env own;
     struct plan_parts parts = {0};
     struct plan_request shorter = *request;
@@ -120,7 +130,7 @@ enum status plan_step_simulate(struct env *env, const struct plan_request *reque
     TRY(plan_account_open(env, request->threads, &own));
     enum status st = plan_parts_build(&own, &shorter, rank, clock, &parts);
     if (st == STATUS_OK)
-        st = run_steps(&parts, request->loop_votes, step);
+        st = run_steps(&parts, far ? STEPS_FAR : STEPS, request->loop_votes, step);
     plan_parts_free(&parts);
     mem_destroy(own.mem);
     return st;
