@@ -397,6 +397,11 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaM
     return put(stream, (struct work){.kind = COPY, .dst = dst, .src = src, .count = bytes});
 }
 
+cudaError_t cuda_small_copy(cudaStream_t stream, void *dst, const void *src, size_t bytes)
+{
+    return cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream);
+}
+
 cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_apart, const void *src, size_t src_apart,
                               size_t bytes, size_t rows, enum cudaMemcpyKind kind,
                               cudaStream_t stream)

@@ -17,6 +17,10 @@ cudaError_t cuda_accumulate(cudaStream_t stream, void *dst, enum dtype dst_type,
 cudaError_t cuda_accumulate_squares(cudaStream_t stream, float *dst, const void *src,
                                     enum dtype src_type, int64_t count, bool first, double *sums,
                                     double weight);
+/* A copy between pinned host memory and the GPU that does not wait for other copies. `bytes` is at
+ * least 1. */
+enum { CUDA_SMALL_COPY = 256 << 10 }; /* larger ones are faster by a copy engine */
+cudaError_t cuda_small_copy(cudaStream_t stream, void *dst, const void *src, size_t bytes);
 /* Whether this build has code for the current GPU: cudaSuccess, or the error. */
 cudaError_t cuda_probe(void);
 

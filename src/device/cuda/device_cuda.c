@@ -325,22 +325,34 @@ struct range {
     size_t bytes;
 };
 
+/* Enqueue a copy; a small one between pinned memory and the GPU passes large ones. */
+static void copy_async(struct stream *stream, const struct range *range, enum cudaMemoryType from,
+                       enum cudaMemoryType to)
+{
+    bool pinned = (from == cudaMemoryTypeHost && to == cudaMemoryTypeDevice) ||
+                  (from == cudaMemoryTypeDevice && to == cudaMemoryTypeHost);
+    cudaStream_t handle = cuda_handle(stream);
+    cuda_enqueued(
+        stream,
+        pinned && range->bytes <= CUDA_SMALL_COPY
+            ? cuda_small_copy(handle, range->dst, range->src, range->bytes)
+            : cudaMemcpyAsync(range->dst, range->src, range->bytes, cudaMemcpyDefault, handle),
+        "copy");
+}
+
 static void copy_work(struct stream *stream, const void *args)
 {
     const struct range *range = args;
-    enum cudaMemoryType from = location_of(range->src);
+    enum cudaMemoryType from = location_of(range->src), to = location_of(range->dst);
     if (stream_failed(stream))
         return;
-    if (is_host(from) && is_host(location_of(range->dst))) {
+    if (is_host(from) && is_host(to)) {
         cuda_settle(stream);
         memcpy(range->dst, range->src, range->bytes);
     } else if (from == cudaMemoryTypeUnregistered && !stream->worker) {
         cuda_copy_staged(stream, range->dst, range->src, range->bytes);
     } else {
-        cuda_enqueued(stream,
-                      cudaMemcpyAsync(range->dst, range->src, range->bytes, cudaMemcpyDefault,
-                                      cuda_handle(stream)),
-                      "copy");
+        copy_async(stream, range, from, to);
     }
 }
 

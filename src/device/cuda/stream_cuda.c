@@ -27,6 +27,7 @@
  * pinned memory, filled alternately, each reused only after the GPU has read it. A copy to host
  * memory is complete after stream_sync.
  */
+#include "device/cuda/accumulate.h"
 #include "device/cuda/cuda.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -200,6 +201,7 @@ void cuda_work(struct stream *stream, stream_task_fn *work, const void *args, si
 void cuda_copy_staged(struct stream *stream, char *dst, const char *src, size_t bytes)
 {
     struct cuda_stream *cuda = own(stream);
+    bool small = bytes <= CUDA_SMALL_COPY;
     while (bytes > 0 && !stream_failed(stream)) {
         size_t chunk = bytes < STAGE_HALF ? bytes : STAGE_HALF;
         if (cuda->stage_used + chunk > STAGE_HALF) {
@@ -211,9 +213,11 @@ void cuda_copy_staged(struct stream *stream, char *dst, const char *src, size_t 
         }
         char *stage = cuda->stage + (size_t)cuda->stage_half * STAGE_HALF + cuda->stage_used;
         memcpy(stage, src, chunk);
-        cuda_enqueued(stream,
-                      cudaMemcpyAsync(dst, stage, chunk, cudaMemcpyHostToDevice, cuda->handle),
-                      "copy");
+        cuda_enqueued(
+            stream,
+            small ? cuda_small_copy(cuda->handle, dst, stage, chunk)
+                  : cudaMemcpyAsync(dst, stage, chunk, cudaMemcpyHostToDevice, cuda->handle),
+            "copy");
         cuda->stage_used += (chunk + 63) / 64 * 64;
         src += chunk;
         dst += chunk;
