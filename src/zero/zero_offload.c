@@ -35,8 +35,10 @@
 
 enum { SLOT_SHARE = 8, LEAST_SLOTS = 3, SUM_SLOTS = 4 };
 enum { ELEMENT_BYTES = 16 }; /* at most: master, two moments and a part of the sum */
-/* Of a packet: copies of 100 MB reach the link's rate, and an update need not wait for more. */
-enum { MOST_ELEMENTS = 8 << 20 };
+/* Of a packet: copies of 100 MB reach the link's rate, and an update need not wait for more. A large
+ * window has larger packets, since CUDA blocks the caller when about 1,000 calls wait on a stream,
+ * and filling the slots makes three for each. */
+enum { MOST_ELEMENTS = 8 << 20, MOST_SLOTS = 64 };
 
 static int64_t least(int64_t a, int64_t b)
 {
@@ -95,8 +97,9 @@ static void choose_state(struct zero *zero)
 /* Elements of a packet: a slot is a fraction of the window. */
 static int64_t packet_elements(const struct zero *zero)
 {
-    int64_t elements = zero->config.offload.window / SLOT_SHARE / ELEMENT_BYTES;
-    elements = least(elements, MOST_ELEMENTS);
+    int64_t window = zero->config.offload.window / ELEMENT_BYTES;
+    int64_t elements = least(window / SLOT_SHARE, MOST_ELEMENTS);
+    elements = elements > window / MOST_SLOTS ? elements : window / MOST_SLOTS;
     elements = elements / OFFLOAD_ELEMENTS * OFFLOAD_ELEMENTS;
     return elements > 0 ? elements : OFFLOAD_ELEMENTS;
 }
