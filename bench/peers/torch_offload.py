@@ -15,6 +15,22 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 from torch_gpt import Model, shape_of
 
 
+def start(m, o):
+    """Memory and initial values: a repeated block of random numbers, since only the speed is asked for."""
+    m.to_empty(device="cpu")
+    block = torch.randn(1 << 20) * 0.02
+    with torch.no_grad():
+        for p in m.parameters():
+            flat = p.to_local().view(-1)
+            for at in range(0, flat.numel(), block.numel()):
+                part = flat[at:at + block.numel()]
+                part.copy_(block[:part.numel()] if p.dim() == 2 else torch.ones(part.numel()))
+    if o.arch == "llama":
+        d = shape_of(o.arch, o.size)[4]
+        f = torch.outer(torch.arange(o.seq).float(), 10000 ** (-torch.arange(0, d, 2).float() / d))
+        m.cos, m.sin = f.cos().cuda(), f.sin().cuda()
+
+
 def main():
     a = argparse.ArgumentParser()
     a.add_argument("--arch", default="llama")
@@ -29,14 +45,14 @@ def main():
     torch.cuda.set_device(0)
     dist.init_process_group("cpu:gloo,cuda:nccl")
     torch.manual_seed(0)
-    m = Model(o.arch, shape_of(o.arch, o.size), o.vocab, o.seq)
-    if o.arch == "llama":
-        m.cos, m.sin = m.cos.cuda(), m.sin.cuda()
+    with torch.device("meta"):  # values drawn one by one on a core would take minutes
+        m = Model(o.arch, shape_of(o.arch, o.size), o.vocab, o.seq)
     policy = dict(mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
                   offload_policy=CPUOffloadPolicy(pin_memory=True))
     for b in m.blocks:
         fully_shard(b, **policy)
     fully_shard(m, **policy)
+    start(m, o)
     opt = torch.optim.AdamW(m.parameters(), lr=3e-4, weight_decay=0.1, fused=True)
     g = torch.Generator(device="cuda").manual_seed(0)
     times = []
@@ -44,6 +60,7 @@ def main():
         torch.cuda.synchronize()
         t = time.perf_counter()
         for k in range(o.accumulate):
+            m.set_requires_gradient_sync(k == o.accumulate - 1)  # sums stay on the GPU until the last
             x = torch.randint(0, o.vocab, (o.batch, o.seq + 1), generator=g, device="cuda")
             loss = m(x[:, :-1], x[:, 1:])
             (loss / o.accumulate).backward()
