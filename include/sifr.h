@@ -266,6 +266,9 @@ struct sifr_offload {
     int64_t window; /* bytes of device memory through which state passes; 0: 512 MB */
     const char *folder;      /* of the files; it must exist. NULL or "": $TMPDIR, else /var/tmp */
     enum sifr_update update; /* who updates state on the host; auto: the device, for now */
+    /* What units keep from forward to backward, except the last three: SIFR_ON_DEVICE or
+     * SIFR_ON_HOST, which does not work with `pipeline` above 1. */
+    enum sifr_place activations;
 };
 
 struct sifr_result;

@@ -26,6 +26,15 @@ bool traffic_has_moved(const struct traffic *traffic)
     return any;
 }
 
+void traffic_add_far(struct traffic *traffic, const struct far *far)
+{
+    struct far_counts counts = far_counted(far);
+    traffic->moved[TRAFFIC_LINK_IN] += counts.link_in;
+    traffic->moved[TRAFFIC_LINK_OUT] += counts.link_out;
+    traffic->moved[TRAFFIC_DISK_READ] += counts.disk_read;
+    traffic->moved[TRAFFIC_DISK_WRITTEN] += counts.disk_written;
+}
+
 void traffic_add(struct traffic *sum, const struct traffic *more, int sign)
 {
     for (int purpose = 0; purpose < TRAFFIC_PURPOSE_COUNT; purpose++) {

@@ -8,6 +8,7 @@
 #define COMM_TRAFFIC_H
 #include <stdbool.h>
 #include <stdint.h>
+#include "device/far.h"
 
 enum traffic_purpose {
     TRAFFIC_GATHER,  /* params to the ranks that compute with them, and summed gradients where
@@ -21,7 +22,7 @@ enum traffic_purpose {
 };
 const char *traffic_word(enum traffic_purpose purpose); /* "gather" */
 
-/* Ways of bytes of offloaded state. From disk to a GPU, a byte goes both ways. */
+/* Ways of bytes of offloaded state and activations. From disk to a GPU, a byte goes both ways. */
 enum traffic_way {
     TRAFFIC_LINK_IN,  /* from host memory to the GPU */
     TRAFFIC_LINK_OUT, /* from the GPU to host memory */
@@ -43,7 +44,9 @@ struct traffic {
     int64_t moved[TRAFFIC_WAY_COUNT]; /* bytes */
 };
 
-bool traffic_has_moved(const struct traffic *traffic); /* any bytes of offloaded state */
+bool traffic_has_moved(const struct traffic *traffic); /* any bytes */
+/* Add what streams have moved to and from far memory, which may be NULL. */
+void traffic_add_far(struct traffic *traffic, const struct far *far);
 
 /* sum += sign * more, field by field; `sign` is 1 or -1. */
 void traffic_add(struct traffic *sum, const struct traffic *more, int sign);

@@ -3,6 +3,7 @@
 #include "device/far.h"
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "device/far_impl.h"
 
@@ -105,6 +106,12 @@ enum status far_stream_create(struct device *device, enum far_kind kind, const c
     return kind == FAR_HOST && device_memory(device) == MEM_GPU
                ? stream_create(device, name, stream)
                : stream_create_worker(device, name, stream);
+}
+
+bool far_host_is_near(const struct device *device)
+{
+    const char *moved = getenv("SIFR_CPU_OFFLOAD");
+    return device_memory(device) == MEM_HOST && !(moved && *moved == '1');
 }
 
 char *far_address(const struct far *far)

@@ -51,6 +51,10 @@ void far_write(struct stream *stream, struct far *far, size_t at, const void *sr
 enum status far_get(struct far *far, size_t at, void *out, size_t bytes);
 enum status far_put(struct far *far, size_t at, const void *values, size_t bytes);
 
+/* Whether FAR_HOST is the memory that the device computes in, where moving gains nothing: on a CPU.
+ * Environment, for tests: with SIFR_CPU_OFFLOAD=1 a CPU moves what a GPU would move. */
+bool far_host_is_near(const struct device *device);
+
 /* What streams have been asked to copy so far: bytes over the link between host and GPU, and bytes
  * of the file. On a GPU a file's bytes count as both. Any thread may ask. */
 struct far_counts {

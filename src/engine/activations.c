@@ -4,6 +4,8 @@
 
 #include <stdio.h>
 
+#include "engine/kept.h"
+
 enum { ALIGNMENT = 64 };
 
 enum region { OWN, SPLIT, SHARED, SCRATCH, REGIONS, NO_REGION = REGIONS };
@@ -25,6 +27,7 @@ struct activations {
     enum keep own_below;
     bool parts; /* backward is split in two */
     struct unit_buffers *units;
+    struct kept *kept; /* `own` of all units; NULL: each unit has memory of its own */
     char *shared, *scratch;
     char *room[2]; /* (N, C) each: units write to them alternately */
     char *copy;    /* a residual copied out of `shared` where unit types change; or NULL */
@@ -79,11 +82,9 @@ static enum status alloc_copies(struct activations *a, const char *name, int cop
     return device_alloc(a->ops->device, MEM_ACTIVATIONS, name, (size_t)copies * bytes, at);
 }
 
-static enum status alloc_units(struct activations *a, struct unit_shape shape, uint32_t passes,
-                               const struct unit_copies *copies)
+static void lay_out_units(struct activations *a, struct unit_shape shape, uint32_t passes,
+                          const struct unit_copies *copies)
 {
-    size_t most_shared = 0, most_scratch = 0;
-    struct device *device = a->ops->device;
     for (int i = 0; i < a->graph->unit_count; i++) {
         struct unit_buffers *u = &a->units[i];
         const struct unit *unit = &a->graph->units[i];
@@ -91,8 +92,34 @@ static enum status alloc_units(struct activations *a, struct unit_shape shape, u
         u->count = unit->type->buffers ? unit->type->buffers(unit, a->ops, shape, u->list) : 0;
         CHECK_LE(u->count, UNIT_MAX_BUFFERS);
         lay_out_unit(a, i, passes);
-        TRY(alloc_copies(a, unit->name, u->copies.own, u->bytes[OWN], &u->own));
-        TRY(alloc_copies(a, unit->name, u->copies.split, u->bytes[SPLIT], &u->split));
+    }
+}
+
+static enum status create_kept(struct activations *a)
+{
+    size_t count = (size_t)a->graph->unit_count, *bytes;
+    TRY(mem_alloc_array(a->env, MEM_OTHER, "kept", count, sizeof *bytes, &bytes));
+    for (int i = 0; i < a->graph->unit_count; i++) {
+        CHECK_EQ(a->units[i].copies.own, 1);
+        bytes[i] = a->units[i].bytes[OWN];
+    }
+    enum status st = kept_create(a->ops->device, bytes, a->graph->unit_count, &a->kept);
+    mem_free(a->env, bytes);
+    return st;
+}
+
+static enum status alloc_units(struct activations *a)
+{
+    size_t most_shared = 0, most_scratch = 0;
+    struct device *device = a->ops->device;
+    for (int i = 0; i < a->graph->unit_count; i++) {
+        struct unit_buffers *u = &a->units[i];
+        const char *name = a->graph->units[i].name;
+        if (a->kept)
+            u->own = kept_at(a->kept, i);
+        else
+            TRY(alloc_copies(a, name, u->copies.own, u->bytes[OWN], &u->own));
+        TRY(alloc_copies(a, name, u->copies.split, u->bytes[SPLIT], &u->split));
         most_shared = larger(most_shared, u->bytes[SHARED]);
         most_scratch = larger(most_scratch, u->bytes[SCRATCH]);
     }
@@ -116,7 +143,8 @@ static bool needs_copy(const struct activations *a, int u)
 
 enum status activations_create(struct ops *ops, const struct unit_graph *graph,
                                struct unit_shape shape, enum keep own_below, uint32_t passes,
-                               const struct unit_copies *copies, struct activations **activations)
+                               const struct unit_copies *copies, enum far_kind kind,
+                               struct activations **activations)
 {
     struct env *env = device_env(ops->device);
     struct activations *a;
@@ -128,7 +156,10 @@ enum status activations_create(struct ops *ops, const struct unit_graph *graph,
         (size_t)(unit_stream_rows(shape) * graph->stream_width) * dtype_bytes(ops->type);
     TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "activations", (size_t)graph->unit_count,
                                  sizeof *a->units, &a->units));
-    TRY_OR(undo, alloc_units(a, shape, passes, copies));
+    lay_out_units(a, shape, passes, copies);
+    if (kind != FAR_NONE)
+        TRY_OR(undo, create_kept(a));
+    TRY_OR(undo, alloc_units(a));
     for (int i = 0; i < 2; i++)
         TRY_OR(undo,
                device_alloc(ops->device, MEM_ACTIVATIONS, "stream", a->stream_bytes, &a->room[i]));
@@ -149,9 +180,11 @@ void activations_destroy(struct activations *a)
         return;
     struct device *device = a->ops->device;
     for (int u = 0; a->units && u < a->graph->unit_count; u++) {
-        device_free(device, a->units[u].own);
+        if (!a->kept)
+            device_free(device, a->units[u].own);
         device_free(device, a->units[u].split);
     }
+    kept_destroy(a->kept);
     device_free(device, a->shared);
     device_free(device, a->scratch);
     device_free(device, a->room[0]);
@@ -205,4 +238,33 @@ void activations_advance(const struct activations *a, int u, struct unit_run *ru
 bool activations_needs_rebuild(const struct activations *a, int u)
 {
     return a->units[u].bytes[SHARED] > 0;
+}
+
+void activations_begin(struct activations *a, int u, struct stream *stream)
+{
+    if (!a->kept)
+        return;
+    kept_await(a->kept, u, stream);
+    if (a->units[u].carry) /* it is in a buffer of the unit before */
+        kept_await(a->kept, u - 1, stream);
+}
+
+void activations_end(struct activations *a, int u, enum pass pass, struct stream *stream)
+{
+    if (!a->kept)
+        return;
+    if (pass == PASS_FORWARD)
+        kept_save(a->kept, u, stream);
+    else if (pass == PASS_BACKWARD || pass == PASS_LOSS)
+        kept_release(a->kept, u, stream);
+}
+
+enum status activations_check(const struct activations *a)
+{
+    return a ? kept_check(a->kept) : STATUS_OK;
+}
+
+const struct far *activations_far(const struct activations *a)
+{
+    return a ? kept_far(a->kept) : NULL;
 }

@@ -1,7 +1,8 @@
 /* activations -- memory for the units' buffers, for one batch shape.
  *
  *     own      memory of its own for each unit: lives from forward to backward. Several copies
- *              where several micro-batches are in flight at once.
+ *              where several micro-batches are in flight at once. With FAR_HOST it moves to host
+ *              memory and back, through slots that units share (kept.h).
  *     split    memory of its own for each unit: lives from backward-input to backward-weight, where
  *              backward is split in two. Several copies, as above.
  *     shared   one region for all units: buffers that are rebuilt before they are needed
@@ -21,6 +22,7 @@
  */
 #ifndef ENGINE_ACTIVATIONS_H
 #define ENGINE_ACTIVATIONS_H
+#include "device/far.h"
 #include "unit/unit.h"
 
 struct activations;
@@ -30,10 +32,12 @@ struct unit_copies { /* how many micro-batches a unit has memory for */
     int split;       /* between backward-input and backward-weight */
 };
 
-/* `passes`: bit p = pass p will run. copies (units); NULL: one of each. Allocates everything. */
+/* `passes`: bit p = pass p will run. copies (units); NULL: one of each, which FAR_HOST needs.
+ * Allocates everything. */
 enum status activations_create(struct ops *ops, const struct unit_graph *graph,
                                struct unit_shape shape, enum keep own_below, uint32_t passes,
-                               const struct unit_copies *copies, struct activations **activations);
+                               const struct unit_copies *copies, enum far_kind kind,
+                               struct activations **activations);
 void activations_destroy(struct activations *a);
 
 /* Set run->buffers, run->room, run->carry and run->rebuild for unit u and the micro-batch of a
@@ -44,5 +48,14 @@ void activations_bind(const struct activations *a, int u, int64_t round, enum pa
  * next forward pass; so at most one micro-batch of a model with a carry is in flight. */
 void activations_advance(const struct activations *a, int u, struct unit_run *run);
 bool activations_needs_rebuild(const struct activations *a, int u);
+
+/* Before and after every pass of a unit: the stream waits for what the pass needs; and after a pass
+ * of a step, copies begin that need not wait any longer. */
+void activations_begin(struct activations *a, int u, struct stream *stream);
+void activations_end(struct activations *a, int u, enum pass pass, struct stream *stream);
+enum status
+activations_check(const struct activations *a); /* the first failed copy; NULL is fine */
+/* What has moved, for its counters; NULL: nothing moves. `a` may be NULL. */
+const struct far *activations_far(const struct activations *a);
 
 #endif

@@ -56,7 +56,7 @@ static enum status alloc_all(struct decoder *d)
     uint32_t passes = 1u << PASS_DECODE | 1u << PASS_LOGITS;
     size_t vocab = (size_t)d->graph->vocab, element = dtype_bytes(d->ops->type);
     if (roster_is_worker(zero_roster(d->zero))) {
-        TRY(activations_create(d->ops, d->graph, shape, KEEP_ALWAYS, passes, NULL,
+        TRY(activations_create(d->ops, d->graph, shape, KEEP_ALWAYS, passes, NULL, FAR_NONE,
                                &d->activations));
         TRY(mem_alloc_array(d->env, MEM_OTHER, "decoder caches", (size_t)d->graph->unit_count,
                             sizeof *d->caches, &d->caches));

@@ -283,6 +283,7 @@ static enum status gradients(struct engine *engine, struct engine_result *result
     scope_begin(&engine->scopes, &scope);
     TRY(sum_statistics(engine));
     TRY(zero_judge(engine->zero, engine->scale.scale, engine->gates, verdict));
+    TRY(activations_check(engine->activations));
     if (engine->side_stream)
         TRY(stream_sync(engine->side_stream->stream)); /* everything on it has finished by now, or
                                                           has failed */
@@ -423,6 +424,7 @@ undo_wide:
 struct traffic engine_traffic(const struct engine *engine)
 {
     struct traffic all = zero_traffic(engine->zero);
+    traffic_add_far(&all, activations_far(engine->activations));
     if (engine->side_stream)
         all.tensor_waited += engine->side_stream->waited;
     if (!engine->pipeline)

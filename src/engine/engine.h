@@ -30,6 +30,8 @@ struct engine_pipe {
 
 struct engine_config {
     int recompute;                  /* enum recompute */
+    enum far_kind activations;      /* where units keep what their backward passes need:
+                                       FAR_NONE = on the device, or FAR_HOST */
     int64_t micro_batch;            /* B: sequences of a micro-batch */
     int64_t tokens;                 /* T */
     const struct engine_pipe *pipe; /* borrowed; NULL: the graph is the whole model */

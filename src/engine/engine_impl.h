@@ -4,6 +4,7 @@
  *     pipeline*.c               the same order of passes as a timetable
  *     engine_walk.c             passes over consecutive units
  *     activations.c, scope.c    buffers of the units; what the rank is doing
+ *     kept.c                    buffers that are in host memory from forward to backward
  *
  * A file calls only files of its own line and of the lines below.
  */

@@ -113,10 +113,18 @@ static enum status alloc_activations(struct engine *engine)
             TRY(device_alloc(engine->ops->device, MEM_ACTIVATIONS, "gradient of the carry",
                              engine_carry_bytes(engine), &engine->carry_gradient));
     }
+    enum far_kind kind =
+        c->micro_batches == 0 || far_host_is_near(engine->ops->device) ? FAR_NONE : c->activations;
+    if (kind != FAR_NONE && engine->pipeline)
+        return FAIL(engine->env, CONFIG,
+                    "offload.activations=host does not work in a pipeline (parallel.pp=%d), where "
+                    "several micro-batches are in flight; set parallel.pp=1, or "
+                    "offload.activations=none with engine.recompute=selective or full",
+                    comm_size(engine->pipeline->comm));
     return activations_create(
         engine->ops, engine->graph, shape,
         c->micro_batches == 0 ? KEEP_ALWAYS : recompute_keeps_below(c->recompute), passes,
-        engine->pipeline ? engine->pipeline->unit_copies : NULL, &engine->activations);
+        engine->pipeline ? engine->pipeline->unit_copies : NULL, kind, &engine->activations);
 }
 
 /* Other ranks must know which stream computes, so that they can tell whether this rank is itself

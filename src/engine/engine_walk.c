@@ -93,7 +93,10 @@ static void compute(struct engine *engine, int u, enum pass pass, struct walk *w
     walk->run.statistic =
         adds ? engine->statistics + walk->round * engine->graph->statistics + unit->first_statistic
              : NULL;
+    activations_begin(engine->activations, u, engine->stream);
     unit_run_pass(unit, pass, &walk->run);
+    if (engine->in_step)
+        activations_end(engine->activations, u, pass, engine->stream);
     CHECK(!engine->side_stream || engine->side_stream->open == 0);
     scope_end(&engine->scopes, &scope);
 }

@@ -214,6 +214,10 @@ static enum status check_offload(struct env *env, const struct sifr_options *o)
                     "options: offload.optimizer is %d and offload.grads %d; use SIFR_ON_DEVICE, "
                     "SIFR_ON_HOST or SIFR_ON_DISK",
                     (int)offload.optimizer, (int)offload.grads);
+    if (offload.activations < SIFR_ON_DEVICE || offload.activations > SIFR_ON_HOST)
+        return FAIL(env, CONFIG,
+                    "options: offload.activations is %d; use SIFR_ON_DEVICE or SIFR_ON_HOST",
+                    (int)offload.activations);
     if (!(offload.share >= 0 && offload.share <= 1) || offload.window < 0)
         return FAIL(env, CONFIG,
                     "options: offload.share must be 0 to 1, where 0 means all, and offload.window "
@@ -226,14 +230,21 @@ static enum status check_offload(struct env *env, const struct sifr_options *o)
     return STATUS_OK;
 }
 
+static const enum far_kind kinds[] = {
+    [SIFR_ON_DEVICE] = FAR_NONE, [SIFR_ON_HOST] = FAR_HOST, [SIFR_ON_DISK] = FAR_DISK};
+
 /* After check_offload. */
+static struct sifr_offload read_offload(const struct sifr_options *o)
+{
+    struct sifr_offload offload = {0};
+    if (o->offload)
+        copy_sized(&offload, sizeof offload, o->offload, OFFLOAD_LEAST);
+    return offload;
+}
+
 static struct zero_offload offload_of(const struct sifr_options *o)
 {
-    static const enum far_kind kinds[] = {
-        [SIFR_ON_DEVICE] = FAR_NONE, [SIFR_ON_HOST] = FAR_HOST, [SIFR_ON_DISK] = FAR_DISK};
-    struct sifr_offload from = {0};
-    if (o->offload)
-        copy_sized(&from, sizeof from, o->offload, OFFLOAD_LEAST);
+    struct sifr_offload from = read_offload(o);
     return (struct zero_offload){.optimizer = kinds[from.optimizer],
                                  .grads = kinds[from.grads],
                                  .share = from.share > 0 ? from.share : 1,
@@ -327,6 +338,7 @@ static enum status open_engine(struct sifr_trainer *t)
     struct session *s = &t->context->session;
     struct engine_config engine = {.recompute = o->recompute == SIFR_RECOMPUTE_ALL ? RECOMPUTE_FULL
                                                                                    : RECOMPUTE_NONE,
+                                   .activations = kinds[read_offload(o).activations],
                                    .micro_batch = o->batch,
                                    .tokens = o->tokens,
                                    .micro_batches = o->micro_batches};
@@ -373,7 +385,8 @@ static uint64_t hash_options(const struct sifr_options *o)
                                offload.optimizer,
                                offload.grads,
                                offload.window,
-                               offload.on_host};
+                               offload.on_host,
+                               read_offload(o).activations};
     uint64_t hash = mix(mix(0xcbf29ce484222325, reals, sizeof reals), numbers, sizeof numbers);
     for (int g = 0; g < o->group_count; g++) {
         const struct sifr_group group = group_at(o, g);
@@ -432,10 +445,11 @@ static enum status open_parts(struct sifr_trainer *t, const struct sifr_model *m
                         &groups));
     enum status st = open_store(t, groups);
     mem_free(env, groups);
+    if (st == STATUS_OK)
+        st = open_engine(t);
     t->options.groups = NULL; /* what the program owns is not used after this */
     t->options.offload = NULL;
-    TRY(st);
-    return open_engine(t);
+    return st;
 }
 
 static void close_trainer(struct sifr_trainer *t)

@@ -116,7 +116,7 @@ static enum status look_at_rank(struct env *env, const struct plan_request *requ
     result->roster = *zero_roster(parts.zero);
     result->p = parts.spread.mesh.p;
     result->part = spread_count(&parts.spread, parts.zero);
-    if (look->traffic && (request->ranks > 1 || plan_is_offloaded(request)))
+    if (look->traffic && (request->ranks > 1 || plan_moves_anything(request)))
         TRY_OR(undo, measure_step(&parts, request->loop_votes, result));
     read_account(own.mem, request->gpu, result);
     if (look->visit)
@@ -389,7 +389,7 @@ static void find_block(void *user, const struct mem_line *line)
         block->bytes += line->bytes;
 }
 
-/* What a rank keeps of a micro-batch from forward to backward, for every mode of recomputation: in
+/* What a rank keeps on its device of a micro-batch from forward to backward, for every mode of recomputation: in
  * total, and for one block, which formula_activations predicts.
  * Activations depend on no other ranks except the PP stages and the TP group. */
 static enum status find_activations(struct env *env, const struct plan_request *wanted,
@@ -405,8 +405,12 @@ static enum status find_activations(struct env *env, const struct plan_request *
         struct plan_rank rank;
         request.engine.recompute = tp_group.engine.recompute = r;
         block.bytes = 0;
+        tp_group.engine.activations = FAR_NONE; /* a block has memory of its own then */
         TRY(plan_rank_memory(env, &tp_group, 0, find_block, &block, &rank));
         plan->block_bytes[r] = block.bytes;
+        tp_group.engine.activations = request.engine.activations;
+        if (pp == 1 && request.engine.activations != FAR_NONE)
+            TRY(plan_rank_memory(env, &tp_group, 0, NULL, NULL, &rank));
         if (pp == 1)
             *most = rank.bytes[MEM_ACTIVATIONS];
         for (int p = 0; pp > 1 && p < pp; p++) {

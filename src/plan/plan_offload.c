@@ -20,6 +20,11 @@ bool plan_is_offloaded(const struct plan_request *request)
     return offload->optimizer != FAR_NONE || offload->grads != FAR_NONE;
 }
 
+bool plan_moves_anything(const struct plan_request *request)
+{
+    return plan_is_offloaded(request) || request->engine.activations != FAR_NONE;
+}
+
 static bool has_room(const struct plan_request *request, const struct plan_room *room,
                      enum far_kind kind)
 {

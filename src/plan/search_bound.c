@@ -238,8 +238,7 @@ static double update_seconds(const struct search_space *space, const struct sear
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
-/* Host memory is where ranks without a GPU compute. */
-static bool is_far(const struct search_space *space, enum far_kind kind)
+bool bound_is_far(const struct search_space *space, enum far_kind kind)
 {
     return kind == FAR_DISK || (kind == FAR_HOST && space->request->gpu);
 }
@@ -252,8 +251,8 @@ static double state_bytes(const struct search_space *space, const struct search_
     struct state_widths learned = plan_widths(&store), any = {.param = learned.param};
     struct zero_offload offload = search_offload(space);
     learned.param = 0;
-    learned.optimizer = is_far(space, offload.optimizer) && offload.share > 0 ? 0 : state;
-    learned.grad = is_far(space, offload.grads) ? 0 : learned.grad;
+    learned.optimizer = bound_is_far(space, offload.optimizer) && offload.share > 0 ? 0 : state;
+    learned.grad = bound_is_far(space, offload.grads) ? 0 : learned.grad;
     struct roster roster = roster_of(0, point->dp, store.servers);
     if (point->shard_group > 0)
         roster.copies = point->dp / point->shard_group;
@@ -261,12 +260,14 @@ static double state_bytes(const struct search_space *space, const struct search_
            formula_state(&roster, point->stage, held->learned, learned);
 }
 
-static double activation_bytes(const struct bound_pp_stages *stages,
+static double activation_bytes(const struct search_space *space,
+                               const struct bound_pp_stages *stages,
                                const struct search_point *point,
                                const struct timetable_shape *shape, int p)
 {
     double bytes = 0;
-    for (int c = 0; c < shape->chunks; c++)
+    bool stay = !bound_is_far(space, space->request->engine.activations);
+    for (int c = 0; stay && c < shape->chunks; c++)
         bytes += stages->activations[c * point->pp + p] *
                  (point->pp > 1 ? timetable_in_flight(shape, p, c) : 1);
     return bytes;
@@ -290,7 +291,7 @@ void bound_layout(const struct search_space *space, const struct bound_pp_stages
         sent = fmax(sent, sent_seconds(space, point, &held, (double)rounds));
         update = fmax(update, update_seconds(space, point, stages->optimizer, held.learned));
         bytes = fmax(bytes, state_bytes(space, point, stages->optimizer, &held) +
-                                activation_bytes(stages, point, &shape, p));
+                                activation_bytes(space, stages, point, &shape, p));
     }
     struct zero_offload offload = search_offload(space);
     double passes = pass_seconds(stages, point, (double)rounds);

@@ -244,14 +244,19 @@ static void explain_offload(const struct search_layout *first, struct text *text
     const struct zero_offload *offload = &first->request.zero.offload;
     const char *before = "\n         per step and rank";
     char word[32];
-    if (!plan_is_offloaded(&first->request))
+    bool activations = first->request.engine.activations != FAR_NONE;
+    if (!plan_moves_anything(&first->request))
         return;
     text_add(text, "offload  ");
     if (offload->optimizer != FAR_NONE)
         text_printf(text, "%.3g %% of the optimizer state is %s%s", 100 * offload->share,
-                    place_words(offload->optimizer), offload->grads != FAR_NONE ? ", " : "");
+                    place_words(offload->optimizer),
+                    offload->grads != FAR_NONE || activations ? ", " : "");
     if (offload->grads != FAR_NONE)
-        text_printf(text, "summed gradients are %s", place_words(offload->grads));
+        text_printf(text, "summed gradients are %s%s", place_words(offload->grads),
+                    activations ? ", " : "");
+    if (activations)
+        text_printf(text, "kept activations are %s", place_words(FAR_HOST));
     for (int way = 0; way < TRAFFIC_WAY_COUNT; way++) {
         if (first->time.moved[way] == 0)
             continue;

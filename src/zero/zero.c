@@ -224,15 +224,6 @@ static void add_counters(const struct comm *comm, struct comm_counter *sum)
     }
 }
 
-static void add_far(const struct far *far, struct traffic *traffic)
-{
-    struct far_counts counts = far_counted(far);
-    traffic->moved[TRAFFIC_LINK_IN] += counts.link_in;
-    traffic->moved[TRAFFIC_LINK_OUT] += counts.link_out;
-    traffic->moved[TRAFFIC_DISK_READ] += counts.disk_read;
-    traffic->moved[TRAFFIC_DISK_WRITTEN] += counts.disk_written;
-}
-
 struct traffic zero_traffic(const struct zero *zero)
 {
     struct comm_counter gather = {0}, reduce = {0}, tensor = {0}, muon = {0}, control = {0};
@@ -269,9 +260,9 @@ struct traffic zero_traffic(const struct zero *zero)
         .tensor_in_flight = tensor.seconds,
         .tensor_waited = tensor.blocked,
     };
-    add_far(zero->far_state, &traffic);
-    add_far(zero->far_sums, &traffic);
-    add_far(zero->host.slots, &traffic);
+    traffic_add_far(&traffic, zero->far_state);
+    traffic_add_far(&traffic, zero->far_sums);
+    traffic_add_far(&traffic, zero->host.slots);
     return traffic;
 }
 

@@ -29,7 +29,6 @@
 #include "zero/zero_impl.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "ops/ops.h"
 
@@ -146,16 +145,9 @@ static enum status make_packets(struct zero *zero)
     return STATUS_OK;
 }
 
-/* Environment, for tests: SIFR_CPU_OFFLOAD=1 moves state on the CPU, too. */
-static bool is_in_host_memory(const struct zero *zero)
-{
-    const char *moved = getenv("SIFR_CPU_OFFLOAD");
-    return device_memory(zero->ops->device) == MEM_HOST && !(moved && *moved == '1');
-}
-
 enum status offload_plan(struct zero *zero)
 {
-    if (is_in_host_memory(zero)) {
+    if (far_host_is_near(zero->ops->device)) {
         struct zero_offload *o = &zero->config.offload;
         o->optimizer = o->optimizer == FAR_HOST ? FAR_NONE : o->optimizer;
         o->grads = o->grads == FAR_HOST ? FAR_NONE : o->grads;

@@ -31,8 +31,8 @@ static void open_bench(struct bench *b, int llama, enum keep own_below, uint32_t
     b->graph = model_graph(b->model);
     for (int u = 0; u < b->graph->unit_count; u++)
         b->copies[u] = copies;
-    assert_ok(
-        activations_create(b->ops, b->graph, SHAPE, own_below, passes, b->copies, &b->activations));
+    assert_ok(activations_create(b->ops, b->graph, SHAPE, own_below, passes, b->copies, FAR_NONE,
+                                 &b->activations));
 }
 
 static void close_bench(struct bench *b)

@@ -138,7 +138,7 @@ static void describe_measured(struct text *text, const struct plan_search_view *
             request->threads, threads, request->threads);
 }
 
-/* State that moves at an unknown rate takes no time. */
+/* What moves at an unknown rate takes no time. */
 static void describe_rates(struct text *text, const struct plan_search_view *view)
 {
     const struct search_space *space = view->space;
@@ -147,7 +147,7 @@ static void describe_rates(struct text *text, const struct plan_search_view *vie
     bool disk = space->disk > 0 || asked->optimizer == FAR_DISK || asked->grads == FAR_DISK;
     bool unknown = (space->request->gpu && rates->link == 0) ||
                    (disk && (rates->disk_read == 0 || rates->disk_write == 0));
-    if (shows_offload(view) && unknown)
+    if ((shows_offload(view) || plan_moves_anything(space->request)) && unknown)
         text_printf(text,
                     "note     the profile %s has no rates of offload, which takes no time then; to "
                     "measure them: sifr bench ops --save\n",

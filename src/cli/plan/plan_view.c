@@ -159,7 +159,7 @@ static void words_row(struct text *text, const struct plan_view *view, bool serv
     text_add(text, "\n");
 }
 
-/* Bytes of offloaded state between the device and where it is. */
+/* Bytes of offloaded state and activations between the device and where they are. */
 static void moved_table(struct cli *cli, struct text *text, const struct plan_view *view,
                         bool server)
 {
@@ -193,7 +193,7 @@ static void rank_tables(struct cli *cli, struct text *text, const struct plan_vi
     words_row(text, view, server, WORDS_SHARE);
     if (view->room.memory > 0)
         words_row(text, view, server, WORDS_FITS);
-    if (plan_is_offloaded(view->request))
+    if (plan_moves_anything(view->request))
         moved_table(cli, text, view, server);
     if (view->request->ranks == 1)
         return;

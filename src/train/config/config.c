@@ -352,6 +352,7 @@ static enum status resolve_batches(struct env *env, struct options *options,
     }
     config->engine.micro_batch = train->micro_batch;
     config->engine.tokens = train->context;
+    config->engine.activations = (enum far_kind)config->offload.activations;
     config->engine.micro_batches = config->reading ? 0 : train->global_batch / train->micro_batch;
     config->ramp = (struct batch_ramp){.batch = train->global_batch, .context = train->context};
     if (config->reading)
@@ -452,14 +453,14 @@ static enum status check_offload(struct env *env, const struct run_config *confi
 {
     const struct offload_config *o = &config->offload;
     const char *folder = run_offload_folder(config->offload.folder);
-    bool host = o->optimizer == FAR_HOST || o->grads == FAR_HOST;
+    bool host = o->optimizer == FAR_HOST || o->grads == FAR_HOST || o->activations == FAR_HOST;
     bool disk = o->optimizer == FAR_DISK || o->grads == FAR_DISK;
     if (disk && !config->planning && !dir_exists(folder))
         return FAIL(env, CONFIG, "offload.folder: '%s' is not a folder; create it, or name another",
                     folder);
     if (host && config->machine.device == RUN_DEVICE_CPU)
-        log_warn(env, "offload: a CPU's state is in host memory already, so host moves nothing; "
-                      "disk does");
+        log_warn(env, "offload: a CPU's state and activations are in host memory already, so host "
+                      "moves nothing; for state, disk does");
     return STATUS_OK;
 }
 

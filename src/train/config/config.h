@@ -77,9 +77,9 @@ struct layout_config {
     struct ranks_config ranks;
 };
 
-/* State in slower memory than the device's. */
+/* State and activations in slower memory than the device's. */
 struct offload_config {
-    int optimizer, grads; /* enum far_kind */
+    int optimizer, grads, activations; /* enum far_kind */
     double share;
     int64_t window;
     int update; /* enum run_update */

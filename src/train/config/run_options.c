@@ -272,6 +272,7 @@ const struct option_table layout_options = {
     .title = "ranks", .options = layout_list, .count = COUNT(layout_list)};
 
 static const char *const update_words[] = {"auto", "device", "host", NULL};
+static const char *const activations_words[] = {"none", "host", NULL}; /* enum far_kind */
 #define OFFLOAD(name) .offset = offsetof(struct offload_config, name)
 static const struct option offload_list[] = {
     {.key = "offload.optimizer",
@@ -288,6 +289,14 @@ static const struct option offload_list[] = {
      .choices = far_words,
      .help =
          "where summed gradients that only one rank holds are kept; the others stay on the device"},
+    {.key = "offload.activations",
+     .type = OPTION_CHOICE,
+     OFFLOAD(activations),
+     .fallback = "none",
+     .choices = activations_words,
+     .help = "where activations are kept from forward to backward: none = on the device; host = in "
+             "pinned host memory, except those of the last three units; not with parallel.pp "
+             "above 1"},
     {.key = "offload.share",
      .type = OPTION_REAL,
      OFFLOAD(share),
