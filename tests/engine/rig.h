@@ -37,7 +37,8 @@ struct rig_config {
     int tp;               /* TP ranks; 0: one */
     bool sequence, regather;
     struct zero_offload offload; /* folder NULL: in memory, where possible */
-    bool snapshot;               /* allocate a copy of the state */
+    enum far_kind activations;
+    bool snapshot; /* allocate a copy of the state */
     bool eager;
     bool lumps;           /* every other unit has no split backward pass; only with a pipeline */
     struct comm_hub *hub; /* borrowed; NULL: one rank */
@@ -172,6 +173,7 @@ static inline enum status rig_build(struct rig *rig)
     zero.offload.folder = c->offload.folder ? c->offload.folder : folder;
     const struct comm_config comm = {.backend = "threads", .timeout = 60};
     struct engine_config engine = {.recompute = c->recompute,
+                                   .activations = c->activations,
                                    .micro_batch = c->batch,
                                    .tokens = c->tokens,
                                    .micro_batches = c->micro_batches};

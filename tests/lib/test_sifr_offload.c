@@ -15,7 +15,7 @@ struct outcome {
 struct run {
     struct sifr_options options;
     struct sifr_offload offload;
-    bool offloaded;
+    bool offloaded, deep;
     int ranks;
     const char *from, *to; /* resume from, save to; NULL: do not */
     int64_t first, until;  /* steps */
@@ -27,13 +27,45 @@ struct run {
     char error[512];
 };
 
+/* More units than slots of activations. */
+static const struct sifr_param deep_params[2][2] = {
+    {{"c.in", 2, {HIDDEN, WIDTH}, SIFR_NORMAL, 0.5, 1, 1},
+     {"c.out", 2, {WIDTH, HIDDEN}, SIFR_NORMAL, 0.5, 1, 1}},
+    {{"d.in", 2, {HIDDEN, WIDTH}, SIFR_NORMAL, 0.5, 1, 1},
+     {"d.out", 2, {WIDTH, HIDDEN}, SIFR_NORMAL, 0.5, 1, 1}},
+};
+
+static struct sifr_model deep_model(void)
+{
+    static const struct sifr_unit units[] = {
+        {.name = "embed",
+         .width = WIDTH,
+         PARAMS(table_params),
+         .forward = embed_forward,
+         .backward = embed_backward},
+        HIDDEN_UNIT("a", hidden_params[0]),
+        HIDDEN_UNIT("b", hidden_params[1]),
+        HIDDEN_UNIT("c", deep_params[0]),
+        HIDDEN_UNIT("d", deep_params[1]),
+        {.name = "head", PARAMS(table_params), BUFFERS(head_buffers), .loss = head_loss},
+    };
+    struct sifr_model model = model_of(units);
+    model.unit_count = sizeof units / sizeof *units;
+    return model;
+}
+
+static struct sifr_model model_for(const struct run *run)
+{
+    return run->deep ? deep_model() : model_of(good_units);
+}
+
 static char folder[64]; /* of the files: nothing has a name there */
 static char saves[64];
 
 static void expect_plan(struct sifr_context *context, struct sifr_trainer *trainer,
                         const struct sifr_options *options, struct run *run)
 {
-    struct sifr_model model = model_of(good_units);
+    struct sifr_model model = model_for(run);
     struct sifr_plan plan = {.size = sizeof plan};
     size_t memory = 0;
     assert_int_equal(sifr_plan(context, &model, options, run->ranks, sifr_rank(context), &plan), 0);
@@ -92,7 +124,7 @@ static int train(struct sifr_context *context, struct sifr_trainer *trainer, str
 /* The trainer copies the settings: they are gone after its creation. */
 static int create(struct sifr_context *context, struct run *run, struct sifr_trainer **trainer)
 {
-    struct sifr_model model = model_of(good_units);
+    struct sifr_model model = model_for(run);
     struct sifr_options options = run->options;
     struct sifr_offload offload = run->offload;
     char where[128] = "";
@@ -251,6 +283,27 @@ static void test_state_on_the_host(void **state)
         assert_int_equal(run.allocated[SIFR_DISK], 0);
         assert_true(run.allocated[SIFR_SLOTS] > plain.allocated[SIFR_SLOTS]);
     }
+    unsetenv("SIFR_CPU_OFFLOAD");
+}
+
+static void test_activations_on_the_host(void **state)
+{
+    (void)state;
+    struct run plain = run_of(1, 0);
+    plain.deep = true;
+    expect_ok(&plain, "plain");
+    for (int forced = 0; forced < 2; forced++)
+        for (int recompute = SIFR_KEEP_ALL; recompute <= SIFR_RECOMPUTE_ALL; recompute++)
+            for (int ranks = 1; ranks <= 2; ranks++) {
+                struct run run = run_of(ranks, ranks == 1 ? 0 : 3);
+                run.deep = true;
+                run.options.recompute = recompute;
+                run.options.checked = recompute == SIFR_RECOMPUTE_ALL;
+                offload_to(&run, SIFR_ON_DEVICE, SIFR_ON_DEVICE);
+                run.offload.activations = SIFR_ON_HOST;
+                setenv("SIFR_CPU_OFFLOAD", forced ? "1" : "0", 1);
+                expect_same(&run, &plain.outcome, "activations on the host");
+            }
     unsetenv("SIFR_CPU_OFFLOAD");
 }
 
@@ -454,6 +507,15 @@ static void test_wrong_settings_are_refused(void **state)
                    "offload.optimizer is 3 and offload.grads 2; use SIFR_ON_DEVICE");
     expect_refused(WITH(offload.grads, -1), SIFR_CONFIG,
                    "offload.optimizer is 2 and offload.grads -1; use SIFR_ON_DEVICE");
+    expect_refused(WITH(offload.activations, SIFR_ON_DISK), SIFR_CONFIG,
+                   "offload.activations is 2; use SIFR_ON_DEVICE or SIFR_ON_HOST");
+    setenv("SIFR_CPU_OFFLOAD", "1", 1);
+    run = run_of(2, 0);
+    run.options.pipeline = 2;
+    offload_to(&run, SIFR_ON_DEVICE, SIFR_ON_DEVICE);
+    run.offload.activations = SIFR_ON_HOST;
+    expect_refused(run, SIFR_CONFIG, "offload.activations=host does not work in a pipeline");
+    unsetenv("SIFR_CPU_OFFLOAD");
     expect_refused(WITH(offload.share, 1.5), SIFR_CONFIG, "offload.share must be 0 to 1");
     expect_refused(WITH(offload.share, -0.5), SIFR_CONFIG, "offload.share must be 0 to 1");
     expect_refused(WITH(offload.share, (double)NAN), SIFR_CONFIG, "offload.share must be 0 to 1");
@@ -496,6 +558,7 @@ int main(void)
         WITH_FOLDERS(test_same_bits_over_placements_stages_and_ranks),
         WITH_FOLDERS(test_same_bits_with_servers_pipelines_and_optimizers),
         WITH_FOLDERS(test_state_on_the_host),
+        WITH_FOLDERS(test_activations_on_the_host),
         WITH_FOLDERS(test_a_gradient_function_keeps_sums_on_the_device),
         WITH_FOLDERS(test_parameters_are_read_and_written),
         WITH_FOLDERS(test_checkpoints_do_not_depend_on_the_placement),
