@@ -50,6 +50,36 @@ has '^  offload +per step [0-9.]+ [KM]iB read from disk, [0-9.]+ [KM]iB written 
 ok "$sifr" inspect run
 has 'disk_bytes +[0-9.]+ [KM]iB'
 
+# Activations in host memory: on the CPU only with a variable for tests; in a plan for a GPU always.
+deep=("${keys[@]}" --model.layers=6 --offload.activations=host)
+if has_program python3 "activations against their plans"; then
+    for layout in '1 0 none' '2 3 selective' '2 2 full'; do
+        read -r ranks stage recompute <<<"$layout"
+        for command in "plan --json" "train --out=run --fresh"; do
+            SIFR_CPU_OFFLOAD=1 ok "$sifr" $command "${deep[@]}" -n "$ranks" --zero.stage="$stage" --engine.recompute="$recompute"
+            [ "$command" != "plan --json" ] || mv out plan.json
+        done
+        python3 - "$stage" <<'PY' || fail "$layout: the run does not match the plan"
+import json, sys
+rank = json.load(open("plan.json"))["stages"][int(sys.argv[1])]["rank"]
+held = json.loads(open("run/metrics.jsonl").readline())["mem"]
+for category, planned in rank["mem"].items():
+    if category not in ("loader", "other"):
+        assert held[category] == planned, (category, planned, held)
+PY
+    done
+fi
+ok "$sifr" plan "${deep[@]}" --run.device=cuda
+has '^offload per step +\[stage 0\]'
+has '^  host to GPU +[0-9.]+ [KM]iB'
+has '^  GPU to host +[0-9.]+ [KM]iB'
+expect 2 'offload.activations=host does not work in a pipeline \(parallel.pp=2\).*; set parallel.pp=1, or' \
+    "$sifr" plan "${deep[@]}" --run.device=cuda -n 2 --parallel.pp=2
+ok "$sifr" plan "${deep[@]}" --train.global_batch=32 --gpus=4 --machine=h200
+has '^offload  kept activations are on the host$'
+! grep -qE '^ *[0-9]+ +[0-9]+ +[24] ' out || fail "the search proposes a pipeline"
+expect 0 'a CPU.s state and activations are in host memory already' "$sifr" plan "${deep[@]}" --run.device=cpu
+
 # What does not fit goes to the host, then to the disk, and only if there is room for it.
 model=(--model.preset=llama-1b --model.vocab=32000 --precision.mode=bf16 --train.global_batch=16)
 search=("$sifr" plan "${model[@]}" --gpus=1 --machine=h200)
