@@ -135,6 +135,11 @@ static void test_bounds_are_lower_bounds(void **state)
     request.zero.sum_type = DTYPE_BF16;
     request.zero.servers = 1;
     check_bounds(&env, &space, 157);
+    request = request_of(8); /* activations leave the device; no pipelines */
+    request.model.layers = 24;
+    request.gpu = true;
+    request.engine.activations = FAR_HOST;
+    check_bounds(&env, &space, 11);
     env_destroy(&env);
 }
 
