@@ -246,9 +246,9 @@ struct sifr_gradient {
     struct sifr_trainer *trainer; /* for sifr_statistic */
 };
 
-/* State in slower memory than the device's: a model may then be larger than the memory. It changes
- * no bits; docs/offload.md says what leaves, and when. The device of this version is the CPU, and
- * its memory the host's, so SIFR_ON_HOST moves nothing. */
+/* State and activations in slower memory than the device's: a model may then be larger than the
+ * memory. It changes no bits; docs/offload.md says what leaves, and when. The device of this version
+ * is the CPU, and its memory the host's, so SIFR_ON_HOST moves nothing. */
 enum sifr_place {
     SIFR_ON_DEVICE,
     SIFR_ON_HOST,

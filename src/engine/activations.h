@@ -50,12 +50,11 @@ void activations_advance(const struct activations *a, int u, struct unit_run *ru
 bool activations_needs_rebuild(const struct activations *a, int u);
 
 /* Before and after every pass of a unit: the stream waits for what the pass needs; and after a pass
- * of a step, copies begin that need not wait any longer. */
+ * of a step, copies begin that need not wait any longer. `a` may be NULL in the last two. */
 void activations_begin(struct activations *a, int u, struct stream *stream);
 void activations_end(struct activations *a, int u, enum pass pass, struct stream *stream);
-enum status
-activations_check(const struct activations *a); /* the first failed copy; NULL is fine */
-/* What has moved, for its counters; NULL: nothing moves. `a` may be NULL. */
+enum status activations_check(const struct activations *a); /* the first failed copy, if any */
+/* What moves, for its counters; NULL: nothing. */
 const struct far *activations_far(const struct activations *a);
 
 #endif

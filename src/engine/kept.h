@@ -1,14 +1,14 @@
 /* kept -- what units keep from forward to backward, in host memory (offload.activations: host).
  *
  * Units that keep something are numbered in forward order. Unit k computes with its buffers in slot
- * k mod S of device memory. After its forward pass they are copied to host memory, behind the
- * forward passes of the next units, and before its backward pass they come back to the same slot,
- * behind the backward passes of the units before it in that order. The last S units stay, since
- * they are needed at once. With S = 2 and 4 units:
+ * k mod S of device memory. After its forward pass they are copied to host memory, while the next
+ * units compute. After the backward pass of unit k + S they come back to the slot, while units
+ * k + S - 1 .. k + 1 compute their backward passes. The last S units stay, since they are needed at
+ * once. With S = 2 and 4 units:
  *
- *     compute  | forward 0 | forward 1 | forward 2 | forward 3 | backward 3 | backward 2 | backward 1
- *     out                  | save 0    | save 1    |
- *     in                                                                    | fetch 1    | fetch 0
+ *     compute  | forw. 0 | forw. 1 | forw. 2 | forw. 3 | backw. 3 | backw. 2 | backw. 1 | backw. 0
+ *     out                | save 0  | save 1
+ *     in                                                          | fetch 1  | fetch 0
  *
  * A pass waits only for its own slot. A unit has the same addresses in all passes. One micro-batch
  * at a time: a step has forward passes of all units, then backward passes of all units.
