@@ -288,6 +288,13 @@ static const struct option offload_list[] = {
      .choices = far_words,
      .help =
          "where summed gradients that only one rank holds are kept; the others stay on the device"},
+    {.key = "offload.params",
+     .type = OPTION_CHOICE,
+     OFFLOAD(params),
+     .fallback = "none",
+     .choices = far_words,
+     .help = "where parameters are kept; a pass reads them layer by layer, zero.prefetch layers "
+             "ahead. They are sharded as in ZeRO stage 3"},
     {.key = "offload.share",
      .type = OPTION_REAL,
      OFFLOAD(share),
