@@ -22,6 +22,7 @@ struct trace {
     _Atomic bool open;
     double origin;
     _Atomic int64_t taken;
+    _Atomic int64_t left_out; /* not counting those beyond `room` */
     int64_t room;
     struct event *events;
 };
@@ -46,6 +47,7 @@ enum status trace_create(struct env *env, int64_t spans, struct trace **trace)
     t->room = spans;
     atomic_init(&t->open, false);
     atomic_init(&t->taken, 0);
+    atomic_init(&t->left_out, 0);
     *trace = t;
     return STATUS_OK;
 }
@@ -73,24 +75,51 @@ double trace_clock(const struct trace *trace)
     return atomic_load_explicit(&trace->open, memory_order_relaxed) ? clock_seconds() : -1.0;
 }
 
-void trace_end(struct trace *trace, double start, const struct trace_span *span)
+/* The index of a new event, or -1. */
+static int64_t take(struct trace *trace, const struct trace_span *span)
 {
-    if (trace == NULL || start < 0)
-        return;
     int64_t index = atomic_fetch_add_explicit(&trace->taken, 1, memory_order_relaxed);
     if (index >= trace->room)
+        return -1;
+    trace->events[index].span = *span;
+    return index;
+}
+
+void trace_end(struct trace *trace, double start, const struct trace_span *span)
+{
+    int64_t index = trace == NULL || start < 0 ? -1 : take(trace, span);
+    if (index < 0)
         return;
-    struct event *event = &trace->events[index];
-    event->span = *span;
-    event->start = start;
-    event->end = clock_seconds();
-    atomic_store_explicit(&event->done, true, memory_order_release);
+    trace_set_start(trace, index, start);
+    trace_set_end(trace, index, clock_seconds());
+}
+
+int64_t trace_claim(struct trace *trace, const struct trace_span *span)
+{
+    bool open = trace != NULL && atomic_load_explicit(&trace->open, memory_order_relaxed);
+    return open ? take(trace, span) : -1;
+}
+
+void trace_set_start(struct trace *trace, int64_t claim, double seconds)
+{
+    trace->events[claim].start = seconds;
+}
+
+void trace_set_end(struct trace *trace, int64_t claim, double seconds)
+{
+    trace->events[claim].end = seconds;
+    atomic_store_explicit(&trace->events[claim].done, true, memory_order_release);
 }
 
 int64_t trace_left_out(const struct trace *trace)
 {
     int64_t taken = atomic_load(&trace->taken);
-    return taken > trace->room ? taken - trace->room : 0;
+    return atomic_load(&trace->left_out) + (taken > trace->room ? taken - trace->room : 0);
+}
+
+void trace_leave_out(struct trace *trace)
+{
+    atomic_fetch_add_explicit(&trace->left_out, 1, memory_order_relaxed);
 }
 
 /* --- the file ------------------------------------------------------------------------------- */
@@ -139,10 +168,25 @@ static void add_names(struct text *text, const struct trace *trace, int rank, co
     }
 }
 
+/* What a span shows beside its name and times. */
+static void add_args(struct text *text, const struct trace_span *span)
+{
+    bool numbered = span->number > 0, collective = span->lane->collective;
+    bool counted = span->bytes > 0 || (numbered && collective);
+    if (!numbered && !counted)
+        return;
+    text_add(text, ",\"args\":{");
+    if (numbered)
+        text_printf(text, "\"%s\":%lld%s", collective ? "seq" : "number", (long long)span->number,
+                    counted ? "," : "");
+    if (counted)
+        text_printf(text, "\"bytes\":%lld", (long long)span->bytes);
+    text_add(text, "}");
+}
+
 static void add_event(struct text *text, int rank, const struct event *event, double origin)
 {
     const struct trace_span *span = &event->span;
-    bool collective = span->lane->collective;
     char name[256];
     int bytes = snprintf(name, sizeof name, "%s%s%s", span->name, span->object ? " " : "",
                          span->object ? span->object : "");
@@ -151,12 +195,8 @@ static void add_event(struct text *text, int rank, const struct event *event, do
     text_printf(text, ",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d",
                 span->category ? span->category : span->lane->word, 1e6 * (event->start - origin),
                 1e6 * (event->end - event->start), rank, span->lane->row);
-    if (span->number > 0)
-        text_printf(text, ",\"args\":{\"%s\":%lld", collective ? "seq" : "number",
-                    (long long)span->number);
-    if (span->number > 0 && collective)
-        text_printf(text, ",\"bytes\":%lld", (long long)span->bytes);
-    text_add(text, span->number > 0 ? "}},\n" : "},\n");
+    add_args(text, span);
+    text_add(text, "},\n");
 }
 
 enum status trace_write(const struct trace *trace, int rank, const char *process, const char *path)

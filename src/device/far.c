@@ -22,6 +22,10 @@ struct far {
 
 const char *const far_words[] = {"none", "host", "disk", NULL};
 
+/* In the trace: to device memory, and from it. */
+static const struct trace_lane lane_in = {.row = 11, .word = "in"};
+static const struct trace_lane lane_out = {.row = 12, .word = "out"};
+
 /* --- creating ------------------------------------------------------------------------------- */
 
 static enum status open_file(struct far *far)
@@ -135,13 +139,23 @@ struct move_args {
     struct far_move move; /* all but the stream */
 };
 
+static struct trace_span span_of(const struct far *far, bool write, size_t bytes)
+{
+    return (struct trace_span){
+        .lane = write ? &lane_out : &lane_in, .name = far->name, .bytes = (int64_t)bytes};
+}
+
 static void move_task(struct stream *stream, const void *args)
 {
     const struct move_args *a = args;
     struct far_move move = a->move;
+    struct trace_span span = span_of(a->far, move.write, move.bytes);
     move.stream = stream;
-    if (!stream_failed(stream))
-        stream_fail(stream, move_file(a->far, &move));
+    if (stream_failed(stream))
+        return;
+    int64_t mark = stream_span_begin(stream, &span);
+    stream_fail(stream, move_file(a->far, &move));
+    stream_span_end(stream, mark);
 }
 
 static void enqueue_move(struct stream *stream, struct far *far, bool write, size_t at,
@@ -171,12 +185,19 @@ static bool is_to_do(struct stream *stream, struct far *far, bool write, size_t 
     return !far->device->backend->dry && bytes > 0;
 }
 
+static void copy_host(struct stream *stream, const struct far *far, bool write, void *dst,
+                      const void *src, size_t bytes)
+{
+    struct trace_span span = span_of(far, write, bytes);
+    device_copy_traced(stream, dst, src, bytes, &span);
+}
+
 void far_read(struct stream *stream, struct far *far, size_t at, void *dst, size_t bytes)
 {
     if (!is_to_do(stream, far, false, at, bytes))
         return;
     if (far->kind == FAR_HOST)
-        device_copy(stream, dst, far->address + at, bytes);
+        copy_host(stream, far, false, dst, far->address + at, bytes);
     else
         enqueue_move(stream, far, false, at, dst, bytes);
 }
@@ -186,7 +207,7 @@ void far_write(struct stream *stream, struct far *far, size_t at, const void *sr
     if (!is_to_do(stream, far, true, at, bytes))
         return;
     if (far->kind == FAR_HOST)
-        device_copy(stream, far->address + at, src, bytes);
+        copy_host(stream, far, true, far->address + at, src, bytes);
     else
         enqueue_move(stream, far, true, at, (char *)src, bytes);
 }
