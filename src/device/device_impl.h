@@ -128,6 +128,10 @@ struct event {
 enum status device_count_block(struct device *device, const struct device_block *block);
 void device_uncount_block(struct device *device, const struct device_block *block);
 
+/* stream_span_begin in two parts: claim a span when work is enqueued, mark its start and end when a
+ * task does the work. */
+int64_t stream_span_claim(struct stream *stream, const struct trace_span *span);
+void stream_span_mark(struct stream *stream, int64_t mark, bool end);
 /* device_copy with a span around it. It takes one place in a worker's ring, as without. */
 void device_copy_traced(struct stream *stream, void *dst, const void *src, size_t bytes,
                         const struct trace_span *span);

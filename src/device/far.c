@@ -137,6 +137,7 @@ static enum status move_file(struct far *far, const struct far_move *move)
 struct move_args {
     struct far *far;
     struct far_move move; /* all but the stream */
+    int64_t mark;         /* of its span, or -1 */
 };
 
 static struct trace_span span_of(const struct far *far, bool write, size_t bytes)
@@ -149,20 +150,22 @@ static void move_task(struct stream *stream, const void *args)
 {
     const struct move_args *a = args;
     struct far_move move = a->move;
-    struct trace_span span = span_of(a->far, move.write, move.bytes);
     move.stream = stream;
     if (stream_failed(stream))
         return;
-    int64_t mark = stream_span_begin(stream, &span);
+    stream_span_mark(stream, a->mark, false);
     stream_fail(stream, move_file(a->far, &move));
-    stream_span_end(stream, mark);
+    stream_span_mark(stream, a->mark, true);
 }
 
 static void enqueue_move(struct stream *stream, struct far *far, bool write, size_t at,
                          char *memory, size_t bytes)
 {
+    struct trace_span span = span_of(far, write, bytes);
     struct move_args args = {
-        far, {.file = &far->file, .write = write, .at = at, .bytes = bytes, .memory = memory}};
+        far,
+        {.file = &far->file, .write = write, .at = at, .bytes = bytes, .memory = memory},
+        stream_span_claim(stream, &span)};
     stream_enqueue(stream, move_task, &args, sizeof args);
 }
 

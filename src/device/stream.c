@@ -144,14 +144,14 @@ void stream_wait(struct stream *stream, struct event *event)
 
 /* --- spans ---------------------------------------------------------------------------------- */
 
-static int64_t claim(struct stream *stream, const struct trace_span *span)
+int64_t stream_span_claim(struct stream *stream, const struct trace_span *span)
 {
     const struct device_backend *backend = stream->device->backend;
     bool traced = stream->device->env->trace != NULL && backend->span_claim != NULL;
     return traced && !stream->records ? backend->span_claim(stream, span) : -1;
 }
 
-static void mark_span(struct stream *stream, int64_t mark, bool end)
+void stream_span_mark(struct stream *stream, int64_t mark, bool end)
 {
     if (mark >= 0 && !stream_failed(stream))
         stream->device->backend->span_mark(stream, mark, end);
@@ -159,14 +159,14 @@ static void mark_span(struct stream *stream, int64_t mark, bool end)
 
 int64_t stream_span_begin(struct stream *stream, const struct trace_span *span)
 {
-    int64_t mark = claim(stream, span);
-    mark_span(stream, mark, false);
+    int64_t mark = stream_span_claim(stream, span);
+    stream_span_mark(stream, mark, false);
     return mark;
 }
 
 void stream_span_end(struct stream *stream, int64_t mark)
 {
-    mark_span(stream, mark, true);
+    stream_span_mark(stream, mark, true);
 }
 
 void stream_trace_wait(const struct stream *stream, double start)
@@ -218,7 +218,8 @@ static void copy(struct stream *stream, void *dst, const void *src, size_t bytes
     CHECK(dst != NULL && src != NULL);
     CHECK(is_disjoint(dst, bytes, src, bytes));
     if (!stream_failed(stream))
-        stream->device->backend->copy(stream, dst, src, bytes, span ? claim(stream, span) : -1);
+        stream->device->backend->copy(stream, dst, src, bytes,
+                                      span ? stream_span_claim(stream, span) : -1);
 }
 
 void device_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
