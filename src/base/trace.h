@@ -60,8 +60,8 @@ static inline double trace_begin(const struct trace *trace)
 /* Records a span from `start`, which trace_begin returned, until now. */
 void trace_end(struct trace *trace, double start, const struct trace_span *span);
 
-/* A span that is timed later, by any thread: when a stream reaches its work, say. Returns its claim,
- * or -1 when the trace is NULL, closed or full. A span without an end is not written. */
+/* A span that is timed later, by any thread: when a stream reaches its work, say. Returns its
+ * claim, or -1 when the trace is NULL, closed or full. A span without an end is not written. */
 int64_t trace_claim(struct trace *trace, const struct trace_span *span);
 void trace_set_start(struct trace *trace, int64_t claim, double seconds);
 void trace_set_end(struct trace *trace, int64_t claim, double seconds); /* once, after the start */

@@ -68,9 +68,9 @@ struct device_backend {
                                enum dtype src_type, int64_t count, bool first, double *sums,
                                double weight);
 
-    /* Spans of env->trace, which is open or was; all NULL: none. `span_claim` returns a mark, or -1;
-     * `span_mark` enqueues its start or end, in the stream's order. The others are as in device.h;
-     * NULL: times are in the trace when the stream has passed the mark. */
+    /* Spans of env->trace; all NULL: none. `span_claim` returns a mark, or -1; `span_mark` enqueues
+     * its start or end, in the stream's order. The others are as in device.h; NULL: times are in
+     * the trace when the stream has passed the mark. */
     int64_t (*span_claim)(struct stream *stream, const struct trace_span *span);
     void (*span_mark)(struct stream *stream, int64_t mark, bool end);
     enum status (*spans_create)(struct device *device, int64_t spans);

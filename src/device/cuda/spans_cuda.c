@@ -29,7 +29,7 @@ struct cuda_spans {
     cudaStream_t stream; /* of the anchors */
     struct anchor open, close;
     cudaEvent_t trial; /* of an anchor that is being measured */
-    bool opened;
+    _Atomic bool opened;
     int64_t room;
     _Atomic int64_t taken;
     struct pair pairs[];
@@ -168,7 +168,7 @@ static bool measure(struct device *device, struct anchor *anchor)
     return true;
 }
 
-/* Milliseconds from one event to another. Fails while the second was not recorded or not reached. */
+/* Milliseconds from one event to another; false while the second was not recorded or reached. */
 static bool elapsed(cudaEvent_t from, cudaEvent_t to, double *milliseconds)
 {
     float value;
