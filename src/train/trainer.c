@@ -33,6 +33,7 @@ static struct zero_offload offload_of(const struct offload_config *config)
 {
     return (struct zero_offload){.optimizer = (enum far_kind)config->optimizer,
                                  .grads = (enum far_kind)config->grads,
+                                 .params = (enum far_kind)config->params,
                                  .share = config->share,
                                  .window = config->window,
                                  .folder = run_offload_folder(config->folder),

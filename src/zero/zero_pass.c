@@ -55,6 +55,10 @@ void zero_walk(struct zero *zero, int first, int end, enum walk_way way)
 static void gather(struct zero *zero, const struct residency *r)
 {
     zero_update_piece(zero, r->piece);
+    if (zero->config.offload.params != FAR_NONE) {
+        far_params_gather(zero, r);
+        return;
+    }
     stream_wait(zero->gather_stream, zero->slot_free[r->slot]);
     shards_to_members(zero, r->piece, zero->pieces[r->piece].shard, zero->slot_at[r->slot]);
     event_record(zero->slot_ready[r->slot], zero->gather_stream);

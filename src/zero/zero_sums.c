@@ -23,7 +23,8 @@
 /* The same on every rank. */
 static bool is_offloaded(const struct zero *zero)
 {
-    return zero->config.offload.optimizer != FAR_NONE || zero->config.offload.grads != FAR_NONE;
+    const struct zero_offload *o = &zero->config.offload;
+    return o->optimizer != FAR_NONE || o->grads != FAR_NONE || o->params != FAR_NONE;
 }
 
 bool zero_defers_updates(const struct zero *zero)

@@ -452,8 +452,12 @@ static enum status check_offload(struct env *env, const struct run_config *confi
 {
     const struct offload_config *o = &config->offload;
     const char *folder = run_offload_folder(config->offload.folder);
-    bool host = o->optimizer == FAR_HOST || o->grads == FAR_HOST;
-    bool disk = o->optimizer == FAR_DISK || o->grads == FAR_DISK;
+    const int kinds[] = {o->optimizer, o->grads, o->params};
+    bool host = false, disk = false;
+    for (int i = 0; i < 3; i++) {
+        host = host || kinds[i] == FAR_HOST;
+        disk = disk || kinds[i] == FAR_DISK;
+    }
     if (disk && !config->planning && !dir_exists(folder))
         return FAIL(env, CONFIG, "offload.folder: '%s' is not a folder; create it, or name another",
                     folder);

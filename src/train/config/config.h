@@ -79,7 +79,7 @@ struct layout_config {
 
 /* State in slower memory than the device's. */
 struct offload_config {
-    int optimizer, grads; /* enum far_kind */
+    int optimizer, grads, params; /* enum far_kind */
     double share;
     int64_t window;
     int update; /* enum run_update */

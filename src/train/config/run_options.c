@@ -288,6 +288,13 @@ static const struct option offload_list[] = {
      .choices = far_words,
      .help =
          "where summed gradients that only one rank holds are kept; the others stay on the device"},
+    {.key = "offload.params",
+     .type = OPTION_CHOICE,
+     OFFLOAD(params),
+     .fallback = "none",
+     .choices = far_words,
+     .help = "where parameters are kept; a pass reads them layer by layer, zero.prefetch layers "
+             "ahead. They are sharded as in ZeRO stage 3"},
     {.key = "offload.share",
      .type = OPTION_REAL,
      OFFLOAD(share),
@@ -310,7 +317,7 @@ static const struct option offload_list[] = {
      .choices = update_words,
      .help = "who updates state in host memory: device = it passes through the device; host = the "
              "CPU, in 16-bit runs and with optimizers that work element by element; auto = the "
-             "device, for now"},
+             "device (plan says where the CPU is faster)"},
     {.key = "offload.folder",
      .type = OPTION_STRING,
      OFFLOAD(folder),
