@@ -17,11 +17,11 @@
 #include "base/env.h"
 
 /* A row of the picture. The file always names the four lanes below, and any other lane only when it
- * or another lane of its group has a span. A layer with lanes of its own defines them as constants,
- * in rows that no other lane uses. */
+ * or another lane of its group has a span. Spans that overlap are drawn below each other. A layer
+ * with lanes of its own defines them as constants, in rows that no other lane uses. */
 enum { TRACE_ROWS = 16 };
 struct trace_lane {
-    int row; /* from the top, less than TRACE_ROWS; the thread's id in the file */
+    int row; /* from the top, less than TRACE_ROWS */
     const char *word;
     bool collective; /* spans are collectives: they show their bytes and number ("seq") */
     const struct trace_lane *group; /* the first of group_count lanes; NULL = the lane alone */

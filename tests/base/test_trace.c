@@ -195,6 +195,39 @@ static void test_claims(void **state)
     env_destroy(&env);
 }
 
+/* Viewers draw spans of one thread only if they are nested or follow each other. */
+static void test_overlapping_spans(void **state)
+{
+    static const struct trace_lane lane_in = {.row = 11, .word = "in"};
+    static const struct {
+        const char *name;
+        double start, end;
+        int layer;
+    } spans[] = {{"child", 2, 3, 0}, {"whole", 1, 5, 0},   {"first", 1, 2, 0}, {"across", 4, 6, 1},
+                 {"late", 5, 7, 0},  {"third", 5.5, 8, 2}, {"again", 8, 9, 0}};
+    enum { COUNT = sizeof spans / sizeof *spans };
+    (void)state;
+    struct env env = testing_env(1);
+    struct trace *trace;
+    assert_ok(trace_create(&env, COUNT, &trace));
+    trace_open(trace, true);
+    for (int i = 0; i < COUNT; i++) {
+        const struct trace_span span = {.lane = &lane_in, .name = spans[i].name};
+        int64_t claim = trace_claim(trace, &span);
+        trace_set_start(trace, claim, spans[i].start);
+        trace_set_end(trace, claim, spans[i].end);
+    }
+    json_t *root = written(trace);
+    for (int i = 0; i < COUNT; i++)
+        assert_int_equal(json_integer_value(json_object_get(find(root, spans[i].name), "tid")),
+                         lane_in.row + TRACE_ROWS * spans[i].layer);
+    assert_true(has_lane(root, "in") && has_lane(root, "in 2") && has_lane(root, "in 3"));
+    assert_false(has_lane(root, "in 4"));
+    json_decref(root);
+    trace_destroy(trace);
+    env_destroy(&env);
+}
+
 static void *record(void *argument)
 {
     struct trace *trace = argument;
@@ -233,6 +266,7 @@ int main(void)
         cmocka_unit_test(test_event_fields),
         cmocka_unit_test(test_unused_lanes_are_not_named),
         cmocka_unit_test(test_claims),
+        cmocka_unit_test(test_overlapping_spans),
         cmocka_unit_test(test_many_threads_and_a_full_trace),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -44,7 +44,8 @@ static int64_t span_room(const struct run_config *config, int64_t steps)
     int64_t units = config->model.layers + 2;
     int64_t batches = run_micro_batches(config), eval = config->train.eval_batches;
     bool tp_group = config->parallel.tp > 1;
-    bool far = config->offload.optimizer != FAR_NONE || config->offload.grads != FAR_NONE;
+    const struct offload_config *o = &config->offload;
+    bool far = (o->optimizer | o->grads | o->params) != FAR_NONE;
     int64_t copies = far ? (64 + 16 * batches) * units : 0;
     double room = (double)steps * (double)((tp_group ? 32 : 12) * units * batches + copies + 64) +
                   (tp_group ? 7.0 : 3.0) * (double)(units + 4) * (double)(eval > 0 ? eval : 1000);
