@@ -25,17 +25,19 @@ static inline json_t *spans_written(struct trace *trace)
     return events;
 }
 
-/* The lane of a span, as its file names it; NULL for other events. */
+/* The lane of a span, as its file names it; NULL for other events. Spans that overlap are on further
+ * threads of the same lane. */
 static inline const char *span_lane(json_t *events, json_t *span)
 {
     size_t i;
     json_t *event;
     if (json_object_get(span, "dur") == NULL)
         return NULL;
+    json_int_t row = json_integer_value(json_object_get(span, "tid")) % TRACE_ROWS;
     json_array_foreach(events, i, event)
     {
         if (strcmp(json_string_value(json_object_get(event, "name")), "thread_name") == 0 &&
-            json_equal(json_object_get(event, "tid"), json_object_get(span, "tid")))
+            json_integer_value(json_object_get(event, "tid")) == row)
             return json_string_value(json_object_get(json_object_get(event, "args"), "name"));
     }
     fail_msg("a span on a lane without a name");

@@ -19,7 +19,7 @@ lanes = {e["args"]["name"]: e["tid"] for e in events if e["name"] == "thread_nam
 if name == "near":
     sys.exit("in" in lanes or "out" in lanes)
 def spans(lane, what):
-    found = [e for e in events if e["ph"] == "X" and e["tid"] == lanes[lane] and e["name"].startswith(what)]
+    found = [e for e in events if e["ph"] == "X" and e["tid"] % 16 == lanes[lane] and e["name"].startswith(what)]
     return sorted(found, key=lambda e: e["ts"])
 def end(e): return e["ts"] + e["dur"]
 steps = spans("host", "step")

@@ -32,7 +32,7 @@ static int count_named(json_t *events, const struct trace_lane *lane, const char
     json_array_foreach(events, i, event)
     {
         count += strcmp(json_string_value(json_object_get(event, "name")), name) == 0 &&
-                 number_of(event, "tid") == lane->row;
+                 (int)number_of(event, "tid") % TRACE_ROWS == lane->row;
     }
     return count;
 }
