@@ -151,8 +151,9 @@ enum status plan_offload(struct env *env, const struct plan_room *room,
 /* The placement at the end of that list: what needs the least memory. */
 struct zero_offload plan_offload_most(const struct plan_request *request,
                                       const struct plan_room *room);
-bool plan_is_offloaded(const struct plan_request *request);   /* state leaves the device */
-bool plan_moves_anything(const struct plan_request *request); /* state or activations do */
+/* Whether optimizer state or summed gradients leave the device; and whether anything does. */
+bool plan_is_offloaded(const struct plan_request *request);
+bool plan_moves_anything(const struct plan_request *request);
 
 /* Build the model of the request on a dry device and pass its graph to `look`. */
 typedef enum status plan_look_fn(void *user, struct env *env, const struct unit_graph *graph);

@@ -22,7 +22,8 @@ bool plan_is_offloaded(const struct plan_request *request)
 
 bool plan_moves_anything(const struct plan_request *request)
 {
-    return plan_is_offloaded(request) || request->engine.activations != FAR_NONE;
+    return plan_is_offloaded(request) || request->zero.offload.params != FAR_NONE ||
+           request->engine.activations != FAR_NONE;
 }
 
 static bool has_room(const struct plan_request *request, const struct plan_room *room,

@@ -244,19 +244,26 @@ static void explain_offload(const struct search_layout *first, struct text *text
     const struct zero_offload *offload = &first->request.zero.offload;
     const char *before = "\n         per step and rank";
     char word[32];
-    bool activations = first->request.engine.activations != FAR_NONE;
     if (!plan_moves_anything(&first->request))
         return;
     text_add(text, "offload  ");
     if (offload->optimizer != FAR_NONE)
         text_printf(text, "%.3g %% of the optimizer state is %s%s", 100 * offload->share,
-                    place_words(offload->optimizer),
-                    offload->grads != FAR_NONE || activations ? ", " : "");
+                    place_words(offload->optimizer), offload->grads != FAR_NONE ? ", " : "");
     if (offload->grads != FAR_NONE)
-        text_printf(text, "summed gradients are %s%s", place_words(offload->grads),
-                    activations ? ", " : "");
-    if (activations)
-        text_printf(text, "kept activations are %s", place_words(FAR_HOST));
+        text_printf(text, "summed gradients are %s", place_words(offload->grads));
+    if (offload->optimizer == FAR_HOST)
+        text_printf(text,
+                    offload->on_host ? "; the CPU updates it"
+                                     : "; it passes through %s of the device",
+                    text_human_bytes(word, (double)offload->window));
+    const char *next = plan_is_offloaded(&first->request) ? "; " : "";
+    if (offload->params != FAR_NONE) {
+        text_printf(text, "%sparameters are %s", next, place_words(offload->params));
+        next = "; ";
+    }
+    if (first->request.engine.activations != FAR_NONE)
+        text_printf(text, "%skept activations are %s", next, place_words(FAR_HOST));
     for (int way = 0; way < TRAFFIC_WAY_COUNT; way++) {
         if (first->time.moved[way] == 0)
             continue;

@@ -90,6 +90,7 @@ static void find_role(struct zero *zero, int rank, int size)
     /* One rank owns everything: nothing is sharded and nothing is held twice. */
     zero->sharding =
         size > 1 ? sharding_of(c->stage) : (struct sharding){.optim = true, .grads = true};
+    zero->sharding.params = zero->sharding.params || c->offload.params != FAR_NONE;
 }
 
 static enum status check_noise(const struct zero *zero)
@@ -125,6 +126,7 @@ enum status zero_create(struct ops *ops, struct stream *stream, struct comm *com
         z->tp_group.rank = comm_rank(config->tp_group);
         z->tp_group.size = comm_size(config->tp_group);
     }
+    offload_choose(z);
     find_role(z, rank, size);
     enum status st = check_noise(z);
     CHECK(ops->type == DTYPE_F32 || ops->type == z->type);
@@ -149,6 +151,7 @@ void zero_destroy(struct zero *zero)
     stream_destroy(zero->host.stream);
     stream_destroy(zero->in_stream);
     stream_destroy(zero->out_stream);
+    stream_destroy(zero->params_stream);
     comm_destroy(zero->lent_comm);
     comm_destroy(zero->lend_comm);
     comm_destroy(zero->gather_comm);
@@ -206,6 +209,8 @@ enum status zero_settle(struct zero *zero)
     TRY(zero_finish_update(zero));
     TRY(stream_sync(zero->stream));
     TRY(offload_settle(zero));
+    if (zero->params_stream)
+        TRY(stream_sync(zero->params_stream));
     if (zero_alone(zero))
         return STATUS_OK;
     TRY(stream_sync(zero->gather_stream));
@@ -262,6 +267,7 @@ struct traffic zero_traffic(const struct zero *zero)
     };
     traffic_add_far(&traffic, zero->far_state);
     traffic_add_far(&traffic, zero->far_sums);
+    traffic_add_far(&traffic, zero->far_params);
     traffic_add_far(&traffic, zero->host.slots);
     return traffic;
 }

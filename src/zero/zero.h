@@ -70,6 +70,7 @@ typedef enum status zero_gradient_fn(void *user, const struct zero_gradient *gra
 struct zero_offload {
     enum far_kind optimizer; /* masters and moments */
     enum far_kind grads;     /* summed gradients that only one rank holds */
+    enum far_kind params;    /* parameters, sharded as in ZeRO stage 3 */
     double share;            /* of masters and moments that go there; the last pieces first */
     int64_t window;          /* bytes of device memory through which they pass; 0 = the least */
     const char *folder;      /* borrowed; FAR_DISK: where files without a name are made */

@@ -103,10 +103,10 @@ static void fill_gather(const struct zero *zero, int piece, int64_t part, struct
 {
     const struct roster *r = &zero->roster;
     int64_t count = zero_shard_count(zero, piece);
+    bool in_place = !zero->sharding.params || zero->config.offload.params != FAR_NONE;
     for (int member = 0; member < zero->members; member++) {
         int rank = zero->first_member + member, shard = roster_shard(r, rank);
-        bool other =
-            rank != r->rank || zero->sharding.params; /* params that are not sharded are in place */
+        bool other = rank != r->rank || !in_place;
         e->send_counts[member] = zero->shard >= 0 && rank < r->workers && other ? part : 0;
         e->recv_counts[member] = zero->worker && shard >= 0 && other ? part : 0;
         e->recv_offsets[member] = shard >= 0 ? shard * count : 0;

@@ -12,6 +12,7 @@
  *     zero_sums.c        sums between replicas, and the updates that wait for them
  *     zero_offload.c     state and sums in slower memory: what is there, and how it comes and goes
  *     zero_offload_host.c  packets that the CPU updates where they are
+ *     zero_offload_params.c  params in slower memory
  *     zero_muon.c        the update of matrices that are orthogonalized as a whole
  *     zero_stochastic.c       16-bit params that are rounded at random
  *     zero_params.c      reading and writing parameters
@@ -57,7 +58,7 @@ struct zero_messages {
 
 struct zero_piece {
     void *full;     /* (piece_count) params, where they are not sharded; otherwise NULL */
-    void *shard;    /* (shard) params at their owners: inside `full`, or separate */
+    void *shard;    /* (shard) params at their owners: inside `full`, or separate; NULL: far */
     void *master;   /* (shard) params as they are updated, in fp32: `shard` itself, or separate
                      where params have 16 bits. Params that are never updated, and those of a
                      read-only store, have none: `shard`, in zero_master_type */
@@ -87,6 +88,9 @@ struct zero_piece {
     bool sum_is_far;   /* the sum of the first use, which is the only one, is in far_sums */
     size_t sum_at;
     struct event *sum_returned; /* all of it that was added so far */
+    bool params_are_far;        /* the shard is in far_params (zero_offload_params.c) */
+    size_t params_at;
+    struct event *params_returned; /* the last update's */
 };
 
 /* Elements of a piece whose state moves between far and device memory as one range of bytes, or
@@ -109,9 +113,11 @@ struct transit_slot {
  * memory. And where its summed gradient and its 16-bit params begin. */
 struct state_view {
     struct piece_range held;
-    char *master, *m, *v;
+    char *m, *v;
+    char *master;
+    int64_t master_first; /* element of the piece */
     const char *grad;
-    int64_t grad_first; /* element of the piece */
+    int64_t grad_first;
     char *copy;
     int64_t copy_first;
 };
@@ -252,9 +258,11 @@ struct zero {
     int next_pending;            /* no piece before it is, where state may be far */
     struct zero_packet *packets; /* in piece order */
     int packet_count;
-    int packets_fetched, packets_used;     /* of the next update, or of the current one */
-    struct far *far_state, *far_sums;      /* NULL: all is resident */
-    struct stream *in_stream, *out_stream; /* between far and device memory */
+    int packets_fetched, packets_used;             /* of the next update, or of the current one */
+    struct far *far_state, *far_sums, *far_params; /* NULL: all is resident */
+    struct stream *in_stream, *out_stream;         /* between far and device memory */
+    struct stream *params_stream;                  /* far params, to their slots */
+    void *params_staging;                          /* host: a chunk of far params */
     struct transit_slot *transit_slots, *sum_slots;
     int transit_slot_count, sum_slot_count;
     int64_t next_sum_slot;
@@ -262,10 +270,10 @@ struct zero {
     pthread_cond_t released;
     int first_held; /* the far state of this piece and those after it is being saved */
     struct zero_host host;
-    size_t transit_grad;          /* where the part of a sum begins in a transit slot */
-    int *batch_of;                /* (tensors) -1: it is never updated */
-    struct optimizer *optimizers; /* (tensors of the whole model) */
-    bool *frozen;                 /* (tensors of the whole model) zero_is_frozen */
+    size_t transit_grad, transit_params; /* where these begin in a transit slot */
+    int *batch_of;                       /* (tensors) -1: it is never updated */
+    struct optimizer *optimizers;        /* (tensors of the whole model) */
+    bool *frozen;                        /* (tensors of the whole model) zero_is_frozen */
     struct zero_encoder encoder;
     uint8_t *codes;             /* host: ZERO_CODES_ROOM bytes, where a tensor has codes */
     struct zero_muon *muon;     /* NULL: Muon updates no tensor */
@@ -692,11 +700,18 @@ void zero_update_piece(struct zero *zero, int piece);
 enum status zero_finish_update(struct zero *zero);
 
 /* --- zero_offload.c ------------------------------------------------------------------------- */
+/* The kinds of far memory that this store has a use for: on a CPU, host memory is not far. */
+void offload_choose(struct zero *zero);
 /* Decide what is far, before anything is allocated. */
 enum status offload_plan(struct zero *zero);
 /* Far memory, and the slots that lead there. The exchange is open. */
 enum status offload_create(struct zero *zero);
 void offload_free(struct zero *zero);
+/* A stream between far and device memory. One that waits for a stream with a thread of its own must
+ * have one, too: the caller would wait in its place. */
+enum status offload_create_stream(struct zero *zero, const char *name, struct stream **stream);
+/* Memory for what this rank sends of far memory. */
+enum status offload_create_sender(struct zero *zero);
 /* The sums of the first piece that is not updated yet are final: fetch what the update needs. */
 void offload_begin_update(struct zero *zero);
 /* Enqueue the update of all packets of a piece. Pieces with packets come in their order. */
@@ -737,6 +752,24 @@ enum status offload_read_sum(struct zero *zero, struct piece_range range, void *
 enum status offload_fetch_sum(struct zero *zero, int packet, const void **sum);
 /* The 16-bit params of a piece = its masters, rounded to nearest. */
 enum status offload_publish(struct zero *zero, int piece);
+
+/* --- zero_offload_params.c ------------------------------------------------------------------ */
+void far_params_plan(struct zero *zero);
+/* Far memory, and the stream that reads it. Does nothing where no params are far. */
+enum status far_params_create(struct zero *zero);
+void far_params_free(struct zero *zero);
+/* Bytes of far memory for a range of this rank's shard of a piece, and where they begin. */
+size_t far_params_bytes(const struct zero *zero, struct piece_range range);
+size_t far_params_at(const struct zero *zero, struct piece_range range);
+/* The params of a residency to its slot; slot_ready is recorded. Where params are far, all pieces
+ * come this way. */
+void far_params_gather(struct zero *zero, const struct residency *r);
+/* Outside of a step: the host reads params, writes them, or rounds fp32 values to them. */
+enum status far_params_read(struct zero *zero, struct piece_range range, void *out);
+enum status far_params_put(struct zero *zero, struct piece_range range, const void *params);
+enum status far_params_write(struct zero *zero, struct piece_range range, const float *values);
+/* The params of a piece = its masters, rounded to nearest. */
+enum status far_params_publish(struct zero *zero, int piece);
 
 /* --- zero_offload_host.c -------------------------------------------------------------------- */
 /* Decide whether the CPU updates far state: zero->config.offload.on_host. */

@@ -22,7 +22,8 @@
  * The optimizer state is the moments that each tensor's optimizer keeps (zero_moments.c), and the
  * fp32 masters of 16-bit params. Pieces whose gradients no pass writes have params only.
  * Where units compute in fp32 and params have 16 bits, params are widened and gradients written in
- * fp32 for one unit at a time. Optimizer state and sums may be in far memory (zero_offload.c).
+ * fp32 for one unit at a time. Optimizer state and sums may be in far memory (zero_offload.c), and
+ * params (zero_offload_params.c): these are then sharded and gathered as in stage 3.
  */
 #include "zero/zero_impl.h"
 
@@ -152,6 +153,8 @@ static enum status alloc_params(struct zero *zero, int i)
     if (whole)
         TRY(alloc_elements(zero, MEM_PARAMS, "params", name, zero->partition.piece_count[i],
                            zero->type, &piece->full));
+    if (piece->params_are_far)
+        return STATUS_OK;
     if (zero->shard >= 0 && whole)
         piece->shard = zero_at(piece->full, zero->type, zero->shard * shard);
     else if (zero->shard >= 0)
@@ -391,10 +394,14 @@ static enum status alloc_param_slots(struct zero *zero)
                         &zero->slot_ready));
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "slots", (size_t)zero->slots, size,
                         &zero->slot_free));
+    bool far = zero->config.offload.params != FAR_NONE;
     for (int s = 0; s < zero->slots; s++) {
         size_t bytes = (size_t)zero->slot_count[s] * dtype_bytes(zero->type);
-        if (zero->worker)
-            TRY(device_alloc(device, MEM_SLOTS, "params", bytes, &zero->slot_at[s]));
+        if (!zero->worker) /* a server reads its shards there */
+            bytes = far ? bytes / (size_t)zero->shards : 0;
+        if (bytes > 0) /* far params come in multiples of FAR_ALIGN */
+            TRY(device_alloc(device, MEM_SLOTS, "params", bytes + (far ? FAR_ALIGN : 0),
+                             &zero->slot_at[s]));
         TRY(event_create(device, &zero->slot_ready[s]));
         TRY(event_create(device, &zero->slot_free[s]));
     }
@@ -439,8 +446,8 @@ enum status zero_memory_create(struct zero *zero)
     if (zero->config.micro_batches > 0) {
         TRY(zero_batches_create(zero));
         TRY(moments_create(zero));
-        TRY(offload_plan(zero));
     }
+    TRY(offload_plan(zero));
     TRY(exchange_tables_create(zero));
     TRY(tp_group_create(zero));
     for (int i = 0; i < graph->piece_count; i++)
@@ -455,6 +462,7 @@ enum status zero_memory_create(struct zero *zero)
     if (zero->worker && zero_widens(zero))
         TRY(alloc_compute_slot(zero));
     TRY(exchange_open(zero));
+    TRY(far_params_create(zero));
     if (zero->config.micro_batches > 0)
         TRY(offload_create(zero));
     if (zero->worker && zero->config.micro_batches > 0) {
@@ -529,6 +537,7 @@ void zero_memory_free(struct zero *zero)
     struct device *device = zero->ops->device;
     noise_free(zero);
     offload_free(zero);
+    far_params_free(zero);
     for (int i = 0; zero->pieces && i < zero->graph->piece_count; i++)
         free_piece(zero, &zero->pieces[i]);
     free_slots(zero);

@@ -22,7 +22,8 @@
  * round and the norm stay on the device: those of tied pieces, of pieces that PP stages share, of
  * partial, gated and limited tensors, and those that the library's users see.
  *
- * With config.on_host the CPU updates far state where it is, instead (zero_offload_host.c).
+ * With config.on_host the CPU updates far state where it is, instead (zero_offload_host.c). Params
+ * may be far, too (zero_offload_params.c): packets then bring new ones there.
  *
  * Where something is decides about time only: the same operations run on the same values.
  */
@@ -117,6 +118,11 @@ static void place_packet(const struct zero *zero, struct zero_packet *packet, si
     *bytes += packet->bytes;
 }
 
+static bool updates_far_params(const struct zero *zero, int piece)
+{
+    return zero->pieces[piece].params_are_far && zero_is_learned(zero, piece);
+}
+
 static enum status make_packets(struct zero *zero)
 {
     int64_t most = packet_elements(zero);
@@ -125,7 +131,7 @@ static enum status make_packets(struct zero *zero)
     for (int i = 0; i < zero->graph->piece_count; i++) {
         struct zero_piece *piece = &zero->pieces[i];
         piece->first_packet = count;
-        if (piece->state_is_far || piece->sum_is_far)
+        if (piece->state_is_far || piece->sum_is_far || updates_far_params(zero, i))
             piece->packet_count = (int)((zero_shard_count(zero, i) + most - 1) / most);
         count += piece->packet_count;
     }
@@ -145,13 +151,22 @@ static enum status make_packets(struct zero *zero)
     return STATUS_OK;
 }
 
+void offload_choose(struct zero *zero)
+{
+    struct zero_offload *o = &zero->config.offload;
+    enum far_kind *const kinds[] = {&o->optimizer, &o->grads, &o->params};
+    for (int i = 0; i < 3; i++)
+        if (*kinds[i] == FAR_HOST && far_host_is_near(zero->ops->device))
+            *kinds[i] = FAR_NONE;
+    if (zero->config.micro_batches == 0)
+        o->optimizer = o->grads = FAR_NONE;
+}
+
 enum status offload_plan(struct zero *zero)
 {
-    if (far_host_is_near(zero->ops->device)) {
-        struct zero_offload *o = &zero->config.offload;
-        o->optimizer = o->optimizer == FAR_HOST ? FAR_NONE : o->optimizer;
-        o->grads = o->grads == FAR_HOST ? FAR_NONE : o->grads;
-    }
+    far_params_plan(zero);
+    if (zero->config.micro_batches == 0)
+        return STATUS_OK;
     host_plan(zero);
     choose_state(zero);
     for (int i = 0; zero->reduce_shard >= 0 && i < zero->graph->piece_count; i++)
@@ -226,7 +241,7 @@ static size_t larger(size_t a, size_t b)
 /* As many slots of the largest packet as the window has room for. */
 static enum status create_transit_slots(struct zero *zero)
 {
-    size_t state = 0, sum = 0, host = host_find_slot(zero);
+    size_t state = 0, sum = 0, params = 0, host = host_find_slot(zero);
     for (int p = 0; p < zero->packet_count; p++) {
         const struct zero_packet *packet = &zero->packets[p];
         if (host_updates(zero, p))
@@ -234,23 +249,26 @@ static enum status create_transit_slots(struct zero *zero)
         state = larger(state, packet->bytes);
         if (zero->pieces[packet->range.piece].sum_is_far)
             sum = larger(sum, offload_sum_bytes(zero, packet->range));
+        if (zero->pieces[packet->range.piece].params_are_far)
+            params = larger(params, far_params_bytes(zero, packet->range));
     }
-    int64_t count = zero->config.offload.window / (int64_t)(state + sum + host);
+    int64_t count = zero->config.offload.window / (int64_t)(state + sum + params + host);
     count = least(count > LEAST_SLOTS ? count : LEAST_SLOTS, zero->packet_count);
     zero->transit_grad = state;
+    zero->transit_params = state + sum;
     zero->transit_slot_count = (int)count;
     for (int p = 0; p < zero->packet_count; p++)
         zero->packets[p].slot = p % (int)count;
-    TRY(create_slots(zero, "state on its way", state + sum, (int)count, &zero->transit_slots));
+    TRY(create_slots(zero, "state on its way", state + sum + params, (int)count,
+                     &zero->transit_slots));
     return host_create(zero);
 }
 
-/* A stream that waits for one with a thread of its own must have one, too: the caller would wait in
- * its place. */
-static enum status create_stream(struct zero *zero, const char *name, struct stream **stream)
+enum status offload_create_stream(struct zero *zero, const char *name, struct stream **stream)
 {
     const struct zero_offload *o = &zero->config.offload;
     enum far_kind slowest = o->optimizer > o->grads ? o->optimizer : o->grads;
+    slowest = o->params > slowest ? o->params : slowest;
     return o->on_host ? stream_create_worker(zero->ops->device, name, stream)
                       : far_stream_create(zero->ops->device, slowest, name, stream);
 }
@@ -275,20 +293,27 @@ static enum status create_sum_slots(struct zero *zero)
     TRY(create_slots(zero, "sums on their way", most, SUM_SLOTS, &zero->sum_slots));
     if (!zero_alone(zero))
         return STATUS_OK;
-    TRY(event_create(device, &zero->written));
-    return create_stream(zero, "reduce", &zero->reduce_stream);
+    if (!zero->written)
+        TRY(event_create(device, &zero->written));
+    return offload_create_stream(zero, "reduce", &zero->reduce_stream);
+}
+
+enum status offload_create_sender(struct zero *zero)
+{
+    return zero->from_far ? STATUS_OK
+                          : device_alloc(zero->ops->device, MEM_COMM, "elements from far memory",
+                                         ZERO_STAGING * sizeof(float), &zero->from_far);
 }
 
 enum status offload_create(struct zero *zero)
 {
     TRY(create_far(zero));
-    if (!zero->far_state && !zero->far_sums)
+    if (zero->packet_count == 0)
         return STATUS_OK;
-    TRY(create_stream(zero, "offload in", &zero->in_stream));
-    TRY(create_stream(zero, "offload out", &zero->out_stream));
+    TRY(offload_create_stream(zero, "offload in", &zero->in_stream));
+    TRY(offload_create_stream(zero, "offload out", &zero->out_stream));
     if (!zero_alone(zero) || zero->far_state)
-        TRY(device_alloc(zero->ops->device, MEM_COMM, "elements from far memory",
-                         ZERO_STAGING * sizeof(float), &zero->from_far));
+        TRY(offload_create_sender(zero));
     TRY(create_transit_slots(zero));
     return zero->far_sums ? create_sum_slots(zero) : STATUS_OK;
 }
@@ -341,12 +366,29 @@ static void fetch_sum(struct zero *zero, int p)
     event_record(slot->fetched, zero->in_stream);
 }
 
+/* Params that are their own masters. And all where Muon updates some tensors of a packet, but not
+ * all at once: the packet returns as a whole. */
+static void fetch_params(struct zero *zero, int p)
+{
+    const struct zero_packet *packet = &zero->packets[p];
+    const struct transit_slot *slot = &zero->transit_slots[packet->slot];
+    int piece = packet->range.piece;
+    bool needed = zero->muon || !zero_piece_has_master(zero, piece);
+    if (!zero->pieces[piece].params_are_far || !needed)
+        return;
+    far_read(zero->in_stream, zero->far_params, far_params_at(zero, packet->range),
+             slot->at + zero->transit_params, far_params_bytes(zero, packet->range));
+    event_record(slot->fetched, zero->in_stream);
+}
+
 /* Fill the slots with the first packets of the next update. The CPU's must wait for the verdict. */
 static void fetch_ahead(struct zero *zero)
 {
     int p = zero->packets_fetched;
-    for (; p < zero->transit_slot_count && !host_updates(zero, p); p++)
+    for (; p < zero->transit_slot_count && !host_updates(zero, p); p++) {
         fetch_state(zero, p, 0, zero->packets[p].bytes);
+        fetch_params(zero, p);
+    }
     zero->packets_fetched = p;
 }
 
@@ -359,6 +401,7 @@ static void fetch_next(struct zero *zero)
         return;
     }
     fetch_state(zero, p, 0, zero->packets[p].bytes);
+    fetch_params(zero, p);
     fetch_sum(zero, p);
 }
 
@@ -376,14 +419,21 @@ void offload_begin_update(struct zero *zero)
         fetch_next(zero);
 }
 
-static void return_state(struct zero *zero, int p, size_t at, size_t bytes)
+/* A part of the state of a packet, and its params where the update has written them. */
+static void return_state(struct zero *zero, int p, size_t at, size_t bytes, bool params)
 {
     const struct zero_packet *packet = &zero->packets[p];
     const struct transit_slot *slot = &zero->transit_slots[packet->slot];
+    const struct zero_piece *piece = &zero->pieces[packet->range.piece];
     event_record(slot->used, zero->stream);
     stream_wait(zero->out_stream, slot->used);
     if (bytes > 0)
         far_write(zero->out_stream, zero->far_state, packet->at + at, slot->at + at, bytes);
+    if (params && piece->params_are_far) {
+        far_write(zero->out_stream, zero->far_params, far_params_at(zero, packet->range),
+                  slot->at + zero->transit_params, far_params_bytes(zero, packet->range));
+        event_record(piece->params_returned, zero->out_stream);
+    }
     event_record(slot->returned, zero->out_stream);
 }
 
@@ -406,18 +456,22 @@ void offload_await_release(struct zero *zero, int piece)
 /* A packet is in its slot. The CPU has updated its own, and the new params are on the device. */
 static void use_packet(struct zero *zero, int k)
 {
+    const struct zero_piece *piece = &zero->pieces[zero->packets[k].range.piece];
     stream_wait(zero->stream, zero->transit_slots[zero->packets[k].slot].fetched);
-    if (host_updates(zero, k))
+    if (host_updates(zero, k)) {
+        if (piece->params_are_far)
+            event_record(piece->params_returned, zero->stream);
         return;
+    }
     for (int b = 0; b < zero->batch_count; b++)
         zero_update_segments(zero, b, zero_run(zero, b, zero->graph->piece_count + k));
-    return_state(zero, k, 0, zero->packets[k].bytes);
+    return_state(zero, k, 0, zero->packets[k].bytes, true);
 }
 
 void offload_update_piece(struct zero *zero, int piece)
 {
     const struct zero_piece *p = &zero->pieces[piece];
-    if (p->state_is_far)
+    if (p->state_is_far || p->params_are_far)
         offload_await_release(zero, piece);
     for (int k = p->first_packet; k < p->first_packet + p->packet_count; k++) {
         CHECK_EQ(k, zero->packets_used);
@@ -447,7 +501,9 @@ void offload_visit(struct zero *zero, int packet, bool masters)
         return;
     find_part(&zero->packets[packet], masters, &at, &bytes);
     fetch_state(zero, packet, at, bytes);
-    if (!masters)
+    if (masters)
+        fetch_params(zero, packet);
+    else
         fetch_sum(zero, packet);
     stream_wait(zero->stream, zero->transit_slots[zero->packets[packet].slot].fetched);
 }
@@ -458,7 +514,7 @@ void offload_leave(struct zero *zero, int packet, bool masters)
     if (packet < 0)
         return;
     find_part(&zero->packets[packet], masters, &at, &bytes);
-    return_state(zero, packet, at, bytes);
+    return_state(zero, packet, at, bytes, masters);
 }
 
 /* --- sums in a step ------------------------------------------------------------------------- */
@@ -553,21 +609,38 @@ struct state_view offload_view(const struct zero *zero, int piece, int packet)
 {
     const struct zero_piece *p = &zero->pieces[piece];
     struct piece_range shard = zero_shard_range(zero, piece, zero->shard);
-    struct state_view view = {shard,    p->master,   p->m,     p->v,
-                              p->total, shard.first, p->shard, shard.first};
+    struct state_view view = {.held = shard,
+                              .m = p->m,
+                              .v = p->v,
+                              .master = p->master,
+                              .master_first = shard.first,
+                              .grad = p->total,
+                              .grad_first = shard.first,
+                              .copy = p->shard,
+                              .copy_first = shard.first};
     if (packet < 0)
         return view;
     if (host_updates(zero, packet))
         return host_view(zero, packet);
     const struct zero_packet *k = &zero->packets[packet];
     char *slot = zero->transit_slots[k->slot].at;
+    bool has_master = zero_piece_has_master(zero, piece);
     if (p->state_is_far) {
         view.held = k->range;
-        view.master = zero_piece_has_master(zero, piece)
-                          ? slot
-                          : zero_at(p->shard, zero->type, k->range.first - shard.first);
         view.m = slot + k->m;
         view.v = slot + k->v;
+    }
+    if (p->state_is_far && has_master) {
+        view.master = slot;
+        view.master_first = k->range.first;
+    }
+    if (p->params_are_far) {
+        view.copy = slot + zero->transit_params;
+        view.copy_first = k->range.first;
+    }
+    if (p->params_are_far && !has_master) {
+        view.master = view.copy;
+        view.master_first = k->range.first;
     }
     if (p->sum_is_far) {
         view.grad = slot + zero->transit_grad;

@@ -56,6 +56,12 @@ static bool copies_sum(const struct zero *zero, struct piece_range range)
     return !zero->pieces[range.piece].sum_is_far || zero->config.offload.grads == FAR_DISK;
 }
 
+/* Does the CPU write new params where they stay? */
+static bool writes_in_place(const struct zero *zero, int piece)
+{
+    return zero->pieces[piece].params_are_far && zero->config.offload.params == FAR_HOST;
+}
+
 size_t host_find_slot(struct zero *zero)
 {
     struct zero_host *host = &zero->host;
@@ -65,9 +71,10 @@ size_t host_find_slot(struct zero *zero)
         struct piece_range range = zero->packets[p].range;
         if (!host_updates(zero, p))
             continue;
-        size_t bytes = copies_sum(zero, range) ? offload_sum_bytes(zero, range) : 0;
+        size_t bytes = copies_sum(zero, range) ? offload_sum_bytes(zero, range) : FAR_ALIGN;
         grad = bytes > grad ? bytes : grad;
-        most = range.count > most ? range.count : most;
+        if (!writes_in_place(zero, range.piece))
+            most = range.count > most ? range.count : most;
     }
     size_t copy = (size_t)most * dtype_bytes(zero->type);
     host->copy_at = grad;
@@ -114,8 +121,12 @@ struct state_view host_view(const struct zero *zero, int packet)
     const struct zero_packet *k = &zero->packets[packet];
     char *state = far_address(zero->far_state) + k->at;
     char *slot = far_address(zero->host.slots) + slot_at(zero, packet);
+    char *params = writes_in_place(zero, k->range.piece)
+                       ? far_address(zero->far_params) + far_params_at(zero, k->range)
+                       : slot + zero->host.copy_at;
     return (struct state_view){.held = k->range,
                                .master = state,
+                               .master_first = k->range.first,
                                .m = state + k->m,
                                .v = state + k->v,
                                .grad = copies_sum(zero, k->range)
@@ -123,7 +134,7 @@ struct state_view host_view(const struct zero *zero, int packet)
                                            : far_address(zero->far_sums) +
                                                  offload_sum_at(zero, k->range),
                                .grad_first = k->range.first,
-                               .copy = slot + zero->host.copy_at,
+                               .copy = params,
                                .copy_first = k->range.first};
 }
 
@@ -201,12 +212,26 @@ static void spend(struct zero *zero, int packet)
     }
 }
 
+/* The new params to the device, or to where they are far; in host memory they are there already. */
+static void take_params(struct zero *zero, int packet)
+{
+    struct piece_range range = zero->packets[packet].range;
+    const struct zero_piece *piece = &zero->pieces[range.piece];
+    int64_t shard = zero->shard * zero_shard_count(zero, range.piece);
+    size_t at = slot_at(zero, packet) + zero->host.copy_at;
+    if (!piece->params_are_far)
+        far_read(zero->in_stream, zero->host.slots, at,
+                 zero_at(piece->shard, zero->type, range.first - shard),
+                 (size_t)range.count * dtype_bytes(zero->type));
+    else if (!writes_in_place(zero, range.piece))
+        far_write(zero->in_stream, zero->far_params, far_params_at(zero, range),
+                  far_address(zero->host.slots) + at, far_params_bytes(zero, range));
+}
+
 void host_start(struct zero *zero, int packet)
 {
     const struct transit_slot *slot = &zero->transit_slots[zero->packets[packet].slot];
     const struct update_args args = {zero, packet};
-    struct piece_range range = zero->packets[packet].range;
-    int64_t shard = zero->shard * zero_shard_count(zero, range.piece);
     stream_wait(zero->out_stream, slot->fetched); /* the params that were in the slot */
     take_sum(zero, packet);
     event_record(slot->used, zero->out_stream);
@@ -216,8 +241,6 @@ void host_start(struct zero *zero, int packet)
         spend(zero, packet);
     event_record(slot->returned, zero->host.stream);
     stream_wait(zero->in_stream, slot->returned);
-    far_read(zero->in_stream, zero->host.slots, slot_at(zero, packet) + zero->host.copy_at,
-             zero_at(zero->pieces[range.piece].shard, zero->type, range.first - shard),
-             (size_t)range.count * dtype_bytes(zero->type));
+    take_params(zero, packet);
     event_record(slot->fetched, zero->in_stream);
 }

@@ -209,8 +209,11 @@ static enum status read_own(struct zero *zero, int tensor, int64_t first, int64_
                               roster_shard,
                               zero_master_type(zero, range.piece),
                               NULL};
-    if (zero->pieces[range.piece].state_is_far && zero_piece_has_master(zero, range.piece))
+    const struct zero_piece *piece = &zero->pieces[range.piece];
+    if (piece->state_is_far && zero_piece_has_master(zero, range.piece))
         holders.read_far = offload_read_masters;
+    else if (piece->params_are_far && !zero_piece_has_master(zero, range.piece))
+        holders.read_far = far_params_read;
     return read_parts(zero, &holders, range, zero->pieces[range.piece].master, out);
 }
 

@@ -55,6 +55,10 @@ void zero_walk(struct zero *zero, int first, int end, enum walk_way way)
 static void gather(struct zero *zero, const struct residency *r)
 {
     zero_update_piece(zero, r->piece);
+    if (zero->config.offload.params != FAR_NONE) {
+        far_params_gather(zero, r);
+        return;
+    }
     stream_wait(zero->gather_stream, zero->slot_free[r->slot]);
     shards_to_members(zero, r->piece, zero->pieces[r->piece].shard, zero->slot_at[r->slot]);
     event_record(zero->slot_ready[r->slot], zero->gather_stream);
@@ -358,7 +362,7 @@ static void reduce_each(struct zero *zero, struct piece_range part, int u, int64
 
 void zero_reduce(struct zero *zero, int u, enum pass pass, int64_t round)
 {
-    uint32_t writes = zero->graph->units[u].type->writes[pass];
+    uint32_t writes = unit_written_uses(&zero->graph->units[u], pass);
     int pieces[UNIT_MAX_USES], count = unit_pieces(zero->graph, u, pieces);
     if (u == 0 && zero->early) /* the last gradients of this round */
         event_record(zero->early, zero->reduce_stream);

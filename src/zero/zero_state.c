@@ -184,12 +184,28 @@ struct place {
     int64_t count;
 };
 
-/* Is a state of a tensor of this graph in far memory? */
+/* Are far params the masters of a tensor of this graph? They have 16 bits where they are frozen. */
+static bool are_far_params(const struct zero *zero, enum zero_state state, int own)
+{
+    int piece = partition_tensor(&zero->partition, own).piece;
+    return state == ZERO_MASTER && !zero_piece_has_master(zero, piece) &&
+           zero->pieces[piece].params_are_far;
+}
+
+/* Is a state of a tensor of this graph in far memory, as it is saved? */
 static bool is_far(const struct zero *zero, enum zero_state state, int own)
 {
     int piece = partition_tensor(&zero->partition, own).piece;
-    return zero->pieces[piece].state_is_far &&
-           (state != ZERO_MASTER || zero_piece_has_master(zero, piece));
+    if (state == ZERO_MASTER && !zero_piece_has_master(zero, piece))
+        return are_far_params(zero, state, own) && zero->type == DTYPE_F32;
+    return zero->pieces[piece].state_is_far;
+}
+
+/* Elements of this rank's part of a tensor, as a range of its piece. */
+static struct piece_range piece_part(const struct zero *zero, int own, struct zero_range part)
+{
+    struct piece_range tensor = partition_tensor(&zero->partition, own);
+    return (struct piece_range){tensor.piece, tensor.first + part.first, part.count};
 }
 
 /* The place of the first items of a range; it may be the place of all of them. */
@@ -213,8 +229,8 @@ static struct place find_items(const struct zero *zero, enum zero_state state, i
     int which = state == ZERO_VARIANCE || state == ZERO_VARIANCE_SCALES;
     char *base = state == ZERO_MASTER ? bases[0] : bases[1 + which];
     if (state == ZERO_MASTER) {
-        place.offset =
-            (size_t)(element - view.held.first) * dtype_bytes(zero_master_type(zero, tensor.piece));
+        place.offset = (size_t)(element - view.master_first) *
+                       dtype_bytes(zero_master_type(zero, tensor.piece));
     } else if (is_scales(state)) {
         place.offset = moments_place(zero, view.held, which, own).scales +
                        (size_t)(element / OPS_BLOCK - held / OPS_BLOCK);
@@ -239,6 +255,8 @@ static enum status take_items(struct zero *zero, enum zero_state state, int own,
                               struct zero_range range, void *out)
 {
     size_t width = width_of(zero, state, own);
+    if (are_far_params(zero, state, own))
+        return far_params_read(zero, piece_part(zero, own, range), out);
     for (struct zero_range left = range; left.count > 0;) {
         struct place place = find_items(zero, state, own, left);
         char *to = (char *)out + (size_t)(left.first - range.first) * width;
@@ -301,8 +319,11 @@ static enum status widen_part(struct zero *zero, int own, struct zero_range part
     for (int64_t done = 0, n; done < part.count; done += n) {
         n = part.count - done < ZERO_STAGING ? part.count - done : ZERO_STAGING;
         struct zero_range chunk = {part.first + done, n};
-        device_copy(zero->stream, zero->staging, find_items(zero, ZERO_MASTER, own, chunk).at,
-                    (size_t)n * dtype_bytes(zero->type));
+        if (are_far_params(zero, ZERO_MASTER, own))
+            TRY(far_params_read(zero, piece_part(zero, own, chunk), zero->staging));
+        else
+            device_copy(zero->stream, zero->staging, find_items(zero, ZERO_MASTER, own, chunk).at,
+                        (size_t)n * dtype_bytes(zero->type));
         TRY(stream_sync(zero->stream));
         dtype_convert(out + done, DTYPE_F32, zero->staging, zero->type, n);
     }
@@ -398,6 +419,8 @@ enum status zero_write_masters(struct zero *zero, int own, struct zero_range par
     struct piece_range tensor = partition_tensor(&zero->partition, own);
     int64_t shard = zero->shard * zero_shard_count(zero, tensor.piece);
     enum dtype type = zero_master_type(zero, tensor.piece);
+    if (are_far_params(zero, ZERO_MASTER, own))
+        return far_params_write(zero, piece_part(zero, own, part), values);
     if (is_far(zero, ZERO_MASTER, own))
         return put_items(zero, ZERO_MASTER, own, part, values);
     void *to = zero_at(zero->pieces[tensor.piece].master, type, tensor.first + part.first - shard);

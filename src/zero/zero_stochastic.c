@@ -63,8 +63,12 @@ static enum status round_tensor(struct zero *zero, int t, struct piece_range min
                                  masters));
         TRY(stream_sync(zero->stream));
         round_chunk(zero, t, updates, in_tensor + done, n, masters, params);
-        device_copy(zero->stream, zero_at(piece->shard, zero->type, in_shard + done), params,
-                    (size_t)n * sizeof *params);
+        if (piece->params_are_far)
+            TRY(far_params_put(zero, (struct piece_range){mine.piece, mine.first + done, n},
+                               params));
+        else
+            device_copy(zero->stream, zero_at(piece->shard, zero->type, in_shard + done), params,
+                        (size_t)n * sizeof *params);
         TRY(stream_sync(zero->stream));
     }
     return STATUS_OK;

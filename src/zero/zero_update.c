@@ -64,7 +64,7 @@ struct update_segment zero_segment_of(const struct zero *zero, int t, struct pie
     enum dtype grad_type = zero_sum_type(zero, mine.piece);
     struct update_segment segment = {
         .count = mine.count,
-        .param = (float *)(void *)view->master + (mine.first - view->held.first),
+        .param = (float *)(void *)view->master + (mine.first - view->master_first),
         .copy = zero_is_narrow(zero)
                     ? zero_at(view->copy, zero->type, mine.first - view->copy_first)
                     : NULL,
@@ -228,9 +228,8 @@ static struct standstill begin_standstill(const struct zero *zero)
 
 static void end_standstill(struct zero *zero, struct standstill still)
 {
-    static const struct trace_span wait = {&trace_lane_compute, .category = "wait", .name = "wait"};
     zero->waited_for_sums += stream_clock(zero->stream) - still.start;
-    trace_end(zero->env->trace, still.traced, &wait);
+    stream_trace_wait(zero->stream, still.traced);
 }
 
 /* Wait for a worker stream while compute stands still. */
@@ -515,7 +514,9 @@ static enum status publish_params(struct zero *zero, bool all)
 enum status zero_publish(struct zero *zero, int64_t updates)
 {
     for (int i = 0; zero->shard >= 0 && i < zero->graph->piece_count; i++)
-        if (zero->pieces[i].state_is_far && zero_piece_has_master(zero, i))
+        if (zero->pieces[i].params_are_far && zero_piece_has_master(zero, i))
+            TRY(far_params_publish(zero, i));
+        else if (zero->pieces[i].state_is_far && zero_piece_has_master(zero, i))
             TRY(offload_publish(zero, i));
         else if (zero_piece_has_master(zero, i) && zero->pieces[i].master)
             ops_cast(zero->ops, zero->stream, zero->pieces[i].shard, zero->type,

@@ -299,6 +299,8 @@ enum status run_config_suit_model(struct env *env, struct options *options,
     TRY(model_check_keys(env, options, model));
     TRY(model_check_limits(env, model, config->precision == RUN_PRECISION_FP16, parallel->tp,
                            parallel->pp));
+    if (!config->reading)
+        config->model.freeze = config->train.freeze;
     /* SARS clamps every element of the gradient instead (sars.clamp). */
     if (model->arch == MODEL_SARS && !options_is_set(options, "train.clip"))
         config->train.clip = 0;
@@ -453,8 +455,12 @@ static enum status check_offload(struct env *env, const struct run_config *confi
 {
     const struct offload_config *o = &config->offload;
     const char *folder = run_offload_folder(config->offload.folder);
-    bool host = o->optimizer == FAR_HOST || o->grads == FAR_HOST || o->activations == FAR_HOST;
-    bool disk = o->optimizer == FAR_DISK || o->grads == FAR_DISK;
+    const int kinds[] = {o->optimizer, o->grads, o->params, o->activations};
+    bool host = false, disk = false;
+    for (int i = 0; i < 4; i++) {
+        host = host || kinds[i] == FAR_HOST;
+        disk = disk || kinds[i] == FAR_DISK;
+    }
     if (disk && !config->planning && !dir_exists(folder))
         return FAIL(env, CONFIG, "offload.folder: '%s' is not a folder; create it, or name another",
                     folder);
