@@ -76,7 +76,7 @@ static void take_given(const struct options *given, const struct option_table *t
     }
 }
 
-/* The layout is not that of the run: it has other ranks. */
+/* The layout is not that of the run: it has other ranks, and its state may be elsewhere. */
 static enum status load_config(void *user)
 {
     struct eval_job *job = user;
@@ -101,6 +101,7 @@ static enum status load_config(void *user)
     config->machine.device = settings->machine.device; /* the device of the run does not matter */
     config->parallel = settings->layout.parallel;
     config->ranks = settings->layout.ranks;
+    config->offload = settings->layout.offload;
     if (settings->batch)
         config->train.micro_batch = settings->batch;
     if (settings->context)
@@ -155,7 +156,7 @@ static void print_lines(const struct eval_job *job, const char *data, const stru
                         const struct footprint_worst *held)
 {
     struct console *console = job->cli->console;
-    char tokens[32], rate[32], memory[128];
+    char tokens[32], rate[32], memory[160];
     console_line(console, "data           %s", data);
     console_line(console, "loss           %.4f", e->loss);
     console_line(console, "perplexity     %.2f", e->perplexity);

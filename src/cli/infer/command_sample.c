@@ -25,7 +25,7 @@ struct sample_settings {
     struct generate_config generate;
     struct layout_config layout;
     const char *model, *tokenizer, *prompts;
-    int64_t threads, count, n;
+    int64_t threads, device_memory, count, n;
     int device;  /* enum run_device */
     int compute; /* index into compute_words */
     bool json, quiet, raw;
@@ -236,8 +236,8 @@ static enum status say_memory(const struct writer *writer)
 {
     const struct sample_job *job = writer->job;
     struct footprint_worst held;
-    char words[128];
-    if (job->ranks.plan.size == 1)
+    char words[160];
+    if (job->ranks.plan.size == 1 && job->settings->layout.offload.params == FAR_NONE)
         return STATUS_OK;
     TRY(generator_held(writer->generator, &held));
     infer_describe_memory(&held, job->ranks.plan.size, words, sizeof words);
@@ -320,7 +320,10 @@ static enum status choose_compute(struct sample_job *job)
     int device = settings->device;
     struct run_text text = {.folder = job->source->folder, .layout = &settings->layout};
     TRY(run_device_find(env, false, &device, &text.device));
-    job->compute = text.compute = run_device_compute(device, compute_types[settings->compute]);
+    TRY(run_offload_check(env, &settings->layout.offload, device, false));
+    job->compute = run_device_compute(device, compute_types[settings->compute]);
+    job->compute.memory_limit = (size_t)settings->device_memory;
+    text.compute = job->compute;
     return run_fit_text(env, &text, &(struct run_ranks){plan->size, plan->rank, plan->local},
                         infer_memory(plan));
 }
@@ -478,6 +481,10 @@ static const struct option sample_list[] = {
      .help = "arithmetic of a GPU; a CPU always computes in fp32"},
     {FLAG("run.threads", threads, INT), .also = "threads", .fallback = "0", COMMAND_RANGE(0, 4096),
      .help = "CPU threads per rank; 0 = all that this process may use, divided among its ranks"},
+    {FLAG("run.device_memory", device_memory, INT), .fallback = "0", COMMAND_RANGE(0, 9e18),
+     .value_name = "BYTES",
+     .help = "limit on the memory of a rank on its device: a model that needs more is refused; 0 = "
+             "none"},
     {FLAG("raw", raw, BOOL), .help = "print only the generated text: no prompt, no final newline"},
     {FLAG("quiet", quiet, BOOL), .letter = 'q', .help = "do not report speed on stderr"},
     {FLAG("json", json, BOOL), .help = "print one JSON object per text"},
