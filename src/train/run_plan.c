@@ -173,6 +173,7 @@ enum status run_fit_text(struct env *env, const struct run_text *text,
         .gpu = text->device.total_bytes > 0,
         .ranks = ranks->size,
         .threads = env->threads,
+        .decode_rows = text->rows,
         .decode_only = true};
     struct plan_rank rank;
     TRY(model_file_config(env, text->folder, &request.model));
