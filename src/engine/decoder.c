@@ -224,7 +224,7 @@ static void feed_units(struct decoder *d, int first, int end)
     for (int i = 0; i < d->fed_count; i++)
         wanted = wanted || d->fed[i]->wants_logits;
     int stop = has_loss && !wanted ? end - 1 : end;
-    zero_walk(d->zero, first, end, WALK_FORWARD);
+    zero_walk(d->zero, first, stop, WALK_FORWARD);
     for (int u = first; u < stop; u++) {
         enum pass pass = has_loss && u == end - 1 ? PASS_LOGITS : PASS_DECODE;
         struct unit_run *run = &d->fed[0]->run;

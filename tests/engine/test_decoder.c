@@ -98,70 +98,6 @@ static void test_replayed_tokens_have_the_same_bits(void **state)
     }
 }
 
-/* Rows that are fed together, at positions of their own, and prompts longer than a chunk: the bits of
- * a decoder that feeds each of them alone. */
-static void test_rows_have_the_bits_of_one_row(void **state)
-{
-    (void)state;
-    const struct model_config models[] = {rig_gpt2(), rig_llama(), rig_sars()};
-    for (int m = 0; m < 3; m++) {
-        enum { ROWS = 3, STEPS = 6 };
-        struct env env = testing_env(2);
-        struct rig rig;
-        struct decoder *together, *alone;
-        struct rig_config config = {.model = models[m], .threads = 2, .batch = 1, .tokens = 8};
-        struct decoder_config one = {.tokens = models[m].context, .chunk = 4}, rows = one;
-        size_t bytes = (size_t)models[m].vocab * sizeof(float);
-        float *found = malloc(ROWS * STEPS * bytes);
-        rows.rows = ROWS;
-        assert_ok(rig_create(&env, config, &rig));
-        assert_ok(decoder_create(rig.ops, rig.stream, rig.spread.graph, rig.zero, &one, &alone));
-        assert_ok(
-            decoder_create(rig.ops, rig.stream, rig.spread.graph, rig.zero, &rows, &together));
-        int32_t tokens[ROWS][16];
-        for (int i = 0; i < ROWS * 16; i++)
-            tokens[i / 16][i % 16] = (int32_t)((i * 7 + i / 16) % models[m].vocab);
-        /* Prompts of 1, 5 and 9 tokens; then one token at a time, but row 1 only every other step. */
-        int64_t at[ROWS] = {0};
-        bool fed[STEPS][ROWS];
-        for (int step = 0; step < STEPS; step++) {
-            struct decoder_input inputs[ROWS];
-            int count = 0;
-            for (int r = 0; r < ROWS; r++) {
-                fed[step][r] = r != 1 || step % 2 == 0;
-                if (fed[step][r])
-                    inputs[count++] = (struct decoder_input){
-                        .row = r, .tokens = tokens[r] + at[r], .count = step == 0 ? 1 + 4 * r : 1};
-            }
-            assert_ok(decoder_feed_rows(together, inputs, count));
-            for (int i = 0; i < count; i++) {
-                at[inputs[i].row] += inputs[i].count;
-                memcpy((char *)found + (size_t)(step * ROWS + inputs[i].row) * bytes,
-                       inputs[i].logits, bytes);
-            }
-        }
-        for (int r = 0; r < ROWS; r++) {
-            int64_t first = 0;
-            decoder_reset(alone);
-            for (int step = 0; step < STEPS; step++) {
-                const float *logits;
-                int64_t count = step == 0 ? 1 + 4 * r : 1;
-                if (!fed[step][r])
-                    continue;
-                assert_ok(decoder_feed(alone, tokens[r] + first, count, &logits));
-                assert_memory_equal(logits, (char *)found + (size_t)(step * ROWS + r) * bytes,
-                                    bytes);
-                first += count;
-            }
-        }
-        free(found);
-        decoder_destroy(alone);
-        decoder_destroy(together);
-        rig_destroy(&rig);
-        env_destroy(&env);
-    }
-}
-
 /* Feed `count` tokens from position 0 on, the last one on its own, and compare. */
 static void check_decoder(struct rig *rig, struct decoder *decoder, const int32_t *tokens,
                           int64_t count)
@@ -226,7 +162,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cached_logits_agree_with_a_whole_forward),
         cmocka_unit_test(test_replayed_tokens_have_the_same_bits),
-        cmocka_unit_test(test_rows_have_the_bits_of_one_row),
         cmocka_unit_test(test_reset_forms_new_prototypes),
     };
     if (test_device_missing())
