@@ -262,13 +262,14 @@ const struct command command_eval = {
         "its newest complete checkpoint, evaluated on the held-out data of the run unless "
         "--data.val or another key says otherwise.\n"
         "With -n, ranks share the batches; zero.stage=3, parallel.tp and parallel.pp spread a "
-        "model "
-        "that is too large for one of them. The loss is the same on any number of ranks; only "
+        "model that is too large for one of them; offload.params keeps it in host memory or on "
+        "disk. The loss is the same on any number of ranks; only "
         "parallel.tp may change its last bits.\n",
     .examples = "  sifr eval runs/tiny\n"
                 "  sifr eval runs/tiny --data.val=other.txt\n"
                 "  sifr eval gpt2/ --data.val=news.txt --batch=4 --json\n"
-                "  sifr eval runs/large -n 4 --zero.stage=3\n",
+                "  sifr eval runs/large -n 4 --zero.stage=3\n"
+                "  sifr eval runs/large --offload.params=disk\n",
     .settings_bytes = sizeof(struct eval_settings),
     .most_words = 1,
     .says_end = true,

@@ -576,6 +576,9 @@ const struct command command_sample = {
         "With -n, several ranks share the model, each with a part of the parameters: zero.stage=3, "
         "parallel.tp or parallel.pp say how. The text is the same on any number of ranks; only "
         "parallel.tp may change the last bits of its probabilities.\n"
+        "A model that does not fit is read layer by layer for every token, from host memory or "
+        "disk: "
+        "offload.params. Then --batch reads it once for several texts.\n"
         "With --prompts and --json, one JSON object per prompt is printed, in the order of the "
         "lines. Ctrl-C ends the command after the current token, with exit code 1; what is printed "
         "by then is complete.\n",
@@ -583,7 +586,8 @@ const struct command command_sample = {
                 "  sifr sample runs/tiny --temperature=0 --tokens=50 --prompt=\"The\"\n"
                 "  sifr sample runs/tiny --count=3 --json\n"
                 "  sifr sample runs/tiny --prompts=prompts.txt --json > texts.jsonl\n"
-                "  sifr sample runs/large \"The\" -n 4 --zero.stage=3\n",
+                "  sifr sample runs/large \"The\" -n 4 --zero.stage=3\n"
+                "  sifr sample runs/large --prompts=prompts.txt --offload.params=disk --batch=8\n",
     .settings_bytes = sizeof(struct sample_settings),
     .most_words = 2,
     .stop_words = stop_words,
