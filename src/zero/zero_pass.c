@@ -91,7 +91,7 @@ static const struct residency *slot_user(const struct slot_table *t, int slot, i
 /* A store that is only read repeats its walk, and its params do not change. So the first gathers of
  * the next walk start as soon as their slots are free: when the last entry of this one begins, or
  * when it is done (`entry` is beyond the last). A piece that is there already, because a tied param
- * is the first and the last to be read, stays. */
+ * is the first and the last to be used, stays. */
 static void gather_ahead(struct zero *zero, int entry)
 {
     const struct slot_table *t = zero->walk;
