@@ -24,6 +24,7 @@ struct plan_request {
     bool staged;        /* messages go through host memory: see comm_create_dry */
     int ranks, threads;
     int64_t decode_tokens, decode_chunk; /* of text samples during training; 0 = none */
+    int decode_rows;                     /* texts at once; 0 = 1 */
     bool decode_only;                    /* only text is generated: there is no engine */
     bool gpu;                            /* ranks compute on GPUs; device and host memory are
                                             separate */

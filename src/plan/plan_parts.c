@@ -101,7 +101,8 @@ enum status plan_parts_build(struct env *env, const struct plan_request *request
     const struct decoder_config decoder = {.pipe = spread_pipe(&p->spread),
                                            .group = spread_tp_group(&p->spread),
                                            .tokens = request->decode_tokens,
-                                           .chunk = request->decode_chunk};
+                                           .chunk = request->decode_chunk,
+                                           .rows = request->decode_rows};
     return decoder_create(p->ops, p->stream, graph, p->zero, &decoder, &p->decoder);
 }
 

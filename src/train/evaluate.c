@@ -104,7 +104,7 @@ static enum status evaluate_here(struct env *env, const struct evaluate_task *ta
                                  struct session *session, struct evaluation *result,
                                  struct footprint_worst *held)
 {
-    const struct layout_config layout = {config->parallel, config->ranks};
+    const struct layout_config layout = {config->parallel, config->ranks, config->offload};
     struct engine_config engine_config = config->engine;
     const struct session_reading reading = {
         .model = config->model,

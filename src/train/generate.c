@@ -7,13 +7,24 @@
 #include "train/models/model_weights.h"
 #include "train/models/model_source.h"
 
-/* --- one text ------------------------------------------------------------------------------- */
+/* --- texts ---------------------------------------------------------------------------------- */
+
+/* A text while it is generated. */
+struct generating {
+    struct generate_text *text; /* borrowed */
+    struct token_list prompt;
+    int64_t most;        /* tokens to generate */
+    int32_t token;       /* the one that is fed next */
+    const float *logits; /* from which the next one is chosen */
+    bool active;
+};
 
 struct generate_parts {      /* borrowed */
     struct decoder *decoder; /* reset by each call */
     const struct tokenizer *tokenizer;
-    int64_t vocab, context; /* of the model; the decoder has room for `context` positions */
-    int32_t *order;         /* room for vocab */
+    int64_t vocab, context;       /* of the model; the decoder has room for `context` positions */
+    int32_t *order;               /* room for vocab */
+    struct decoder_input *inputs; /* (rows) */
     struct comm *comm;      /* ranks that may be asked to stop; NULL: they cannot, or one rank */
     struct choice *choices; /* room for the ranks of comm */
 };
@@ -38,55 +49,114 @@ static enum status agree(const struct generate_parts *parts, int32_t *token, boo
     return STATUS_OK;
 }
 
-/* Allocates nothing. */
-static enum status generate_tokens(struct env *env, const struct generate_parts *parts,
-                                   const int32_t *prompt, int64_t prompt_count,
-                                   const struct generate_config *config, generate_token_fn *emit,
-                                   void *user, struct generate_result *result)
+/* Whether the context has room for the prompt; then `most` is set. */
+static bool prompt_fits(const struct generate_parts *parts, struct generating *g)
 {
+    int64_t count = g->prompt.count, wanted = g->text->config.tokens;
+    int64_t left = parts->context - count + 1; /* the last token is not fed to the model */
+    g->most = wanted > 0 && wanted < left ? wanted : left;
+    return count >= 1 && count <= parts->context;
+}
+
+static enum status refuse_prompt(struct env *env, const struct generate_parts *parts,
+                                 const struct generating *g)
+{
+    return FAIL(env, CONFIG,
+                "a prompt of %lld tokens does not fit the context of %lld; shorten it, or train a "
+                "model with a larger model.context",
+                (long long)g->prompt.count, (long long)parts->context);
+}
+
+/* Choose the next token of a text and emit it, if all ranks have agreed to go on. *goes_on = whether
+ * this rank wants to. */
+static enum status next_token(const struct generate_parts *parts, struct generating *g,
+                              generate_token_fn *emit, bool *agreed, bool *goes_on)
+{
+    const struct generate_config *config = &g->text->config;
+    struct generate_result *result = &g->text->result;
     const struct sampling sampling = {config->temperature, config->top_p, config->top_k};
     const struct rng rng = rng_stream((uint64_t)config->seed, "sample");
-    int64_t left = parts->context - prompt_count + 1; /* the last token is not fed to the model */
-    int64_t most = config->tokens > 0 && config->tokens < left ? config->tokens : left;
-    const float *logits;
-    *result = (struct generate_result){.prompt_tokens = prompt_count};
-    if (prompt_count < 1 || prompt_count > parts->context)
-        return FAIL(env, CONFIG,
-                    "a prompt of %lld tokens does not fit the context of %lld; shorten it, or "
-                    "train a model "
-                    "with a larger model.context",
-                    (long long)prompt_count, (long long)parts->context);
-
-    double start = clock_seconds();
-    decoder_reset(parts->decoder);
-    TRY(decoder_feed(parts->decoder, prompt, prompt_count, &logits));
-    double prefilled = clock_seconds();
-    for (bool goes_on = true; result->tokens < most;) {
-        uint64_t position = (uint64_t)(prompt_count + result->tokens);
-        int32_t token = sampling_pick(&sampling, logits, parts->vocab, rng_uniform(rng, position),
-                                      parts->order);
-        TRY(agree(parts, &token, &goes_on));
-        result->stopped = !goes_on;
-        result->not_finite = goes_on && token < 0;
-        result->ended = goes_on && token >= 0 && token == tokenizer_eot(parts->tokenizer) &&
-                        !config->ignore_eot;
-        if (result->stopped || result->not_finite || result->ended)
-            break;
-        size_t bytes = 0;
-        const void *text = tokenizer_token(parts->tokenizer, token, &bytes);
-        result->tokens++;
-        goes_on = emit(user, token, text != NULL ? text : "", text != NULL ? bytes : 0);
-        if (result->tokens == most)
-            break;
-        /* With other ranks, which do not know yet that this one stops, the next token decides. */
-        result->stopped = !goes_on && !parts->comm;
-        if (result->stopped)
-            break;
-        TRY(decoder_feed(parts->decoder, &token, 1, &logits));
-    }
-    result->prefill_seconds = prefilled - start;
-    result->decode_seconds = clock_seconds() - prefilled;
+    double random = rng_uniform(rng, (uint64_t)(result->prompt_tokens + result->tokens));
+    g->token = sampling_pick(&sampling, g->logits, parts->vocab, random, parts->order);
+    TRY(agree(parts, &g->token, goes_on));
+    *agreed = *goes_on;
+    if (!*agreed)
+        return STATUS_OK;
+    result->not_finite = g->token < 0;
+    result->ended =
+        g->token >= 0 && g->token == tokenizer_eot(parts->tokenizer) && !config->ignore_eot;
+    g->active = !result->not_finite && !result->ended;
+    if (!g->active)
+        return STATUS_OK;
+    size_t bytes = 0;
+    const void *text = tokenizer_token(parts->tokenizer, g->token, &bytes);
+    result->tokens++;
+    *goes_on = emit(g->text->user, g->token, text ? text : "", text ? bytes : 0);
+    g->active = result->tokens < g->most;
     return STATUS_OK;
+}
+
+/* Feed the active texts: their prompts, or their next tokens. */
+static enum status feed(const struct generate_parts *parts, struct generating *all, int count,
+                        bool prompts)
+{
+    int fed = 0;
+    for (int i = 0; i < count; i++)
+        if (all[i].active)
+            parts->inputs[fed++] =
+                (struct decoder_input){.row = i,
+                                       .tokens = prompts ? all[i].prompt.ids : &all[i].token,
+                                       .count = prompts ? all[i].prompt.count : 1};
+    TRY(decoder_feed_rows(parts->decoder, parts->inputs, fed));
+    for (int i = 0; i < fed; i++)
+        all[parts->inputs[i].row].logits = parts->inputs[i].logits;
+    return STATUS_OK;
+}
+
+/* One token of every active text. *active = how many are still active. */
+static enum status next_tokens(const struct generate_parts *parts, struct generating *all,
+                               int count, generate_token_fn *emit, double begin, bool *goes_on,
+                               int *active)
+{
+    bool agreed = true;
+    *active = 0;
+    for (int i = 0; agreed && i < count; i++) {
+        if (!all[i].active)
+            continue;
+        TRY(next_token(parts, &all[i], emit, &agreed, goes_on));
+        all[i].text->result.decode_seconds = clock_seconds() - begin;
+        *active += all[i].active;
+    }
+    /* With other ranks, which do not know yet that this one stops, the next token decides. */
+    if (agreed && (*goes_on || parts->comm))
+        return STATUS_OK;
+    for (int i = 0; i < count; i++)
+        all[i].text->result.stopped = all[i].active;
+    *active = 0;
+    return STATUS_OK;
+}
+
+/* Prompts are encoded and checked. Allocates nothing. */
+static enum status generate_tokens(const struct generate_parts *parts, struct generating *all,
+                                   int count, generate_token_fn *emit)
+{
+    double start = clock_seconds();
+    bool goes_on = true;
+    int active = count;
+    for (int i = 0; i < count; i++)
+        all[i].active = true;
+    decoder_reset(parts->decoder);
+    TRY(feed(parts, all, count, true));
+    double prefilled = clock_seconds();
+    for (int i = 0; i < count; i++)
+        all[i].text->result = (struct generate_result){.prompt_tokens = all[i].prompt.count,
+                                                       .prefill_seconds = prefilled - start};
+    for (;;) {
+        TRY(next_tokens(parts, all, count, emit, prefilled, &goes_on, &active));
+        if (active == 0)
+            return STATUS_OK;
+        TRY(feed(parts, all, count, false));
+    }
 }
 
 /* The position of the token that could not be chosen, from 1, the prompt included; 0 = none. */
@@ -131,6 +201,9 @@ struct generator {
     struct decoder *decoder;
     int32_t *order;
     struct choice *choices;
+    int rows;
+    struct generating *texts;     /* (rows) */
+    struct decoder_input *inputs; /* (rows) */
 };
 
 struct unit_shape generate_shape(const struct model_config *model)
@@ -169,10 +242,14 @@ static enum status load(struct generator *g, const struct generator_config *conf
     TRY(mem_alloc_array(g->env, MEM_OTHER, "choices of ranks",
                         session->comm ? (size_t)comm_size(session->comm) : 1, sizeof *g->choices,
                         &g->choices));
+    TRY(mem_alloc_array(g->env, MEM_OTHER, "texts", (size_t)g->rows, sizeof *g->texts, &g->texts));
+    TRY(mem_alloc_array(g->env, MEM_OTHER, "texts", (size_t)g->rows, sizeof *g->inputs,
+                        &g->inputs));
     const struct decoder_config decoder = {.pipe = spread_pipe(&session->spread),
                                            .group = spread_tp_group(&session->spread),
                                            .tokens = sizes->context,
-                                           .chunk = reading.shape.tokens};
+                                           .chunk = reading.shape.tokens,
+                                           .rows = g->rows};
     return decoder_create(session->ops, session->stream, session->spread.graph, session->zero,
                           &decoder, &g->decoder);
 }
@@ -191,6 +268,7 @@ enum status generator_create(struct env *env, const struct generator_config *con
     TRY(mem_alloc(env, MEM_OTHER, "generator", sizeof *g, &g));
     g->env = env;
     g->ranks = config->ranks;
+    g->rows = config->rows > 0 ? config->rows : 1;
     enum status st = session_join(env, config->compute, config->ranks, &g->session);
     if (st == STATUS_OK)
         st = told(g, load(g, config));
@@ -206,6 +284,8 @@ void generator_destroy(struct generator *g)
     if (g == NULL)
         return;
     decoder_destroy(g->decoder);
+    mem_free(g->env, g->inputs);
+    mem_free(g->env, g->texts);
     mem_free(g->env, g->choices);
     mem_free(g->env, g->order);
     tokenizer_destroy(g->tokenizer);
@@ -268,8 +348,26 @@ enum status generator_held(struct generator *g, struct footprint_worst *held)
                                      g->session.comm, held));
 }
 
-enum status generator_run(struct generator *g, const struct generate_config *config,
-                          generate_token_fn *emit, void *user, struct generate_result *result)
+/* *count becomes the number of the first texts whose prompts can be fed; fails if there are none. */
+static enum status encode_prompts(struct generator *g, const struct generate_parts *parts,
+                                  struct generate_text *texts, int *count)
+{
+    int wanted = *count;
+    for (*count = 0; *count < wanted; ++*count) {
+        struct generating *text = &g->texts[*count];
+        bool nothing = !*texts[*count].config.prompt && tokenizer_eot(g->tokenizer) < 0;
+        if (*count > 0 && nothing)
+            return STATUS_OK;
+        text->text = &texts[*count];
+        TRY(encode_prompt(g->env, g->tokenizer, text->text->config.prompt, &text->prompt));
+        if (!prompt_fits(parts, text))
+            return *count > 0 ? STATUS_OK : refuse_prompt(g->env, parts, text);
+    }
+    return STATUS_OK;
+}
+
+enum status generator_run_all(struct generator *g, struct generate_text *texts, int *count,
+                              generate_token_fn *emit)
 {
     const struct model_config *sizes = model_config(g->session.model);
     struct generate_parts parts = {.decoder = g->decoder,
@@ -277,25 +375,40 @@ enum status generator_run(struct generator *g, const struct generate_config *con
                                    .vocab = sizes->vocab,
                                    .context = sizes->context,
                                    .order = g->order,
+                                   .inputs = g->inputs,
                                    .comm = g->session.comm,
                                    .choices = g->choices};
-    struct token_list prompt;
-    enum status st = encode_prompt(g->env, g->tokenizer, config->prompt, &prompt);
+    CHECK(*count >= 1 && *count <= g->rows);
+    enum status st = encode_prompts(g, &parts, texts, count);
     if (st == STATUS_OK)
-        st = generate_tokens(g->env, &parts, prompt.ids, prompt.count, config, emit, user, result);
-    token_list_free(g->env, &prompt);
+        st = generate_tokens(&parts, g->texts, *count, emit);
+    for (int i = 0; i < g->rows; i++)
+        token_list_free(g->env, &g->texts[i].prompt);
     if (st == STATUS_CONFIG &&
         g->session.comm) { /* all ranks refuse the prompt: none leaves early */
         comm_barrier(g->session.comm);
         return st;
     }
     TRY(told(g, st));
-    if (result->not_finite)
-        return FAIL(g->env, DIVERGED,
-                    "the logits of token %lld of the text are not finite; check the weights of the "
-                    "model: " MODEL_BAD_WEIGHTS,
-                    (long long)stopped_at(result));
-    return STATUS_OK;
+    for (int i = 0; i < *count; i++)
+        if (texts[i].result.not_finite)
+            *count = i;
+    if (*count > 0)
+        return STATUS_OK;
+    return FAIL(g->env, DIVERGED,
+                "the logits of token %lld of the text are not finite; check the weights of the "
+                "model: " MODEL_BAD_WEIGHTS,
+                (long long)stopped_at(&texts[0].result));
+}
+
+enum status generator_run(struct generator *g, const struct generate_config *config,
+                          generate_token_fn *emit, void *user, struct generate_result *result)
+{
+    struct generate_text text = {.config = *config, .user = user};
+    int count = 1;
+    enum status st = generator_run_all(g, &text, &count, emit);
+    *result = text.result;
+    return st;
 }
 
 /* --- samples of a training run -------------------------------------------------------------- */
@@ -304,9 +417,10 @@ enum { TOKEN_BYTES = 16 }; /* reserved for the text of a token; the mean is abou
 
 struct text_sampler {
     struct env *env; /* borrowed */
-    struct generate_config settings;
+    struct generate_text job;
+    struct generating state;     /* of the job; its prompt is owned here */
     struct generate_parts parts; /* decoder and order are owned here */
-    struct token_list prompt;
+    struct decoder_input input;
     struct text text;
 };
 
@@ -314,16 +428,22 @@ static enum status create_parts(struct text_sampler *s, const struct run_config 
                                 const struct session *session)
 {
     const struct model_config *model = &config->model;
-    TRY(encode_prompt(s->env, config->tokenizer, s->settings.prompt, &s->prompt));
-    if (s->prompt.count > model->context)
+    const struct generate_config *settings = &s->job.config;
+    struct token_list *prompt = &s->state.prompt;
+    TRY(encode_prompt(s->env, config->tokenizer, settings->prompt, prompt));
+    if (prompt->count > model->context)
         return FAIL(
             s->env, CONFIG,
             "train.sample_prompt has %lld tokens and model.context is %lld; shorten the prompt",
-            (long long)s->prompt.count, (long long)model->context);
-    int64_t room = s->prompt.count + s->settings.tokens;
+            (long long)prompt->count, (long long)model->context);
+    int64_t room = prompt->count + settings->tokens;
     room = room < model->context ? room : model->context;
-    s->parts = (struct generate_parts){
-        .tokenizer = config->tokenizer, .vocab = model->vocab, .context = room};
+    s->parts = (struct generate_parts){.tokenizer = config->tokenizer,
+                                       .vocab = model->vocab,
+                                       .context = room,
+                                       .inputs = &s->input};
+    s->state.text = &s->job;
+    CHECK(prompt_fits(&s->parts, &s->state));
     TRY(mem_alloc_array(s->env, MEM_OTHER, "order of tokens", (size_t)model->vocab,
                         sizeof *s->parts.order, &s->parts.order));
     text_printf(&s->text, "%*s", (int)text_sampler_bytes(s), ""); /* reserve a sample */
@@ -343,12 +463,13 @@ enum status text_sampler_create(struct env *env, const struct run_config *config
     struct text_sampler *s;
     TRY(mem_alloc(env, MEM_OTHER, "sampler", sizeof *s, &s));
     s->env = env;
-    s->settings = (struct generate_config){.prompt = train->sample_prompt,
-                                           .tokens = train->sample_tokens,
-                                           .temperature = train->sample_temperature,
-                                           .top_k = train->sample_top_k,
-                                           .top_p = train->sample_top_p,
-                                           .seed = train->seed};
+    s->job = (struct generate_text){.config = {.prompt = train->sample_prompt,
+                                               .tokens = train->sample_tokens,
+                                               .temperature = train->sample_temperature,
+                                               .top_k = train->sample_top_k,
+                                               .top_p = train->sample_top_p,
+                                               .seed = train->seed},
+                                    .user = &s->text};
     text_init(&s->text, env);
     enum status st = create_parts(s, config, session);
     if (st == STATUS_OK)
@@ -364,14 +485,14 @@ void text_sampler_destroy(struct text_sampler *s)
         return;
     decoder_destroy(s->parts.decoder);
     mem_free(s->env, s->parts.order);
-    token_list_free(s->env, &s->prompt);
+    token_list_free(s->env, &s->state.prompt);
     text_free(&s->text);
     mem_free(s->env, s);
 }
 
 size_t text_sampler_bytes(const struct text_sampler *s)
 {
-    return s == NULL ? 0 : (size_t)s->settings.tokens * TOKEN_BYTES;
+    return s == NULL ? 0 : (size_t)s->job.config.tokens * TOKEN_BYTES;
 }
 
 static bool collect(void *user, int32_t token, const void *bytes, size_t byte_count)
@@ -385,13 +506,11 @@ static bool collect(void *user, int32_t token, const void *bytes, size_t byte_co
 enum status text_sampler_run(struct text_sampler *s, int64_t step, struct trainer_sample *sample,
                              int64_t *stopped)
 {
-    struct generate_result result;
     text_clear(&s->text);
-    TRY(generate_tokens(s->env, &s->parts, s->prompt.ids, s->prompt.count, &s->settings, collect,
-                        &s->text, &result));
-    *stopped = stopped_at(&result);
+    TRY(generate_tokens(&s->parts, &s->state, 1, collect));
+    *stopped = stopped_at(&s->job.result);
     *sample = (struct trainer_sample){.step = step,
-                                      .prompt = s->settings.prompt,
+                                      .prompt = s->job.config.prompt,
                                       .text = text_string(&s->text),
                                       .text_bytes = s->text.bytes};
     return s->text.status;

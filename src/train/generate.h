@@ -46,6 +46,7 @@ struct generator_config {
     const char *tokenizer; /* "" = the one in the folder of the model */
     const struct layout_config *layout;
     const struct session_ranks *ranks; /* NULL = one rank */
+    int rows;                          /* texts that can be generated together; 0 = 1 */
 };
 /* Uses env->threads. Collective, as are the calls below except generator_destroy. If one
  * rank fails, all ranks fail with its message. */
@@ -62,6 +63,17 @@ enum status generator_held(struct generator *generator, struct footprint_worst *
 
 /* `emit` is called on every rank; the text ends on all of them if one returns false. All ranks give
  * the same prompt and settings. */
+struct generate_text {
+    struct generate_config config;
+    void *user; /* for `emit` */
+    struct generate_result result;
+};
+/* Generate *count texts together, at most as many as there are rows. Each is the same as alone. If
+ * one cannot be generated, *count becomes the number of those before it, which are complete; the
+ * call fails if there are none. */
+enum status generator_run_all(struct generator *generator, struct generate_text *texts, int *count,
+                              generate_token_fn *emit);
+/* One text. */
 enum status generator_run(struct generator *generator, const struct generate_config *config,
                           generate_token_fn *emit, void *user, struct generate_result *result);
 

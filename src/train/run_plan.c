@@ -102,17 +102,23 @@ static enum status refuse(struct env *env, const char *what, double needed, size
                 text_human_bytes(b, (double)available), advice);
 }
 
-static enum status check_limit(struct env *env, const struct run_config *config,
-                               const struct plan_rank *rank)
+/* What helps where a model is only read. */
+static const char *reading_advice(const struct zero_config *store)
+{
+    return store->offload.params == FAR_NONE
+               ? "read the parameters layer by layer: offload.params=disk (on a GPU also host)"
+               : "read fewer layers ahead: zero.prefetch=0";
+}
+
+static enum status check_limit(struct env *env, size_t limit, const struct plan_rank *rank,
+                               const char *advice)
 {
     char a[32], b[32];
-    size_t limit = (size_t)config->machine.device_memory;
     if (limit == 0 || rank->total_bytes <= limit)
         return STATUS_OK;
-    return FAIL(env, FIT,
-                "a rank needs %s and run.device_memory allows %s; raise it, or see what fits with "
-                "sifr plan",
-                text_human_bytes(a, (double)rank->total_bytes), text_human_bytes(b, (double)limit));
+    return FAIL(env, FIT, "a rank needs %s and run.device_memory allows %s; raise it, or %s",
+                text_human_bytes(a, (double)rank->total_bytes), text_human_bytes(b, (double)limit),
+                advice);
 }
 
 /* Refuse the request if `ranks` of this machine need more than it has. */
@@ -134,14 +140,21 @@ enum status run_fit_check(struct env *env, const struct run_config *config,
     struct plan_request request = run_plan_request(config, ranks->size);
     struct plan_rank rank;
     if (config->reading) {
-        request.zero = session_reading_store(&config->ranks);
+        const struct layout_config layout = {config->parallel, config->ranks, config->offload};
+        request.zero = session_reading_store(&layout);
         request.decode_tokens = request.decode_chunk = 0;
     }
     TRY(plan_rank_memory(env, &request, ranks->rank, NULL, NULL, &rank));
-    TRY(check_limit(env, config, &rank));
-    if (config->reading)
-        return compare(env, &rank, &config->device, ranks, available, "the evaluation",
-                       "a smaller --batch or --context, or more ranks with zero.stage=3");
+    TRY(check_limit(env, (size_t)config->machine.device_memory, &rank,
+                    config->reading ? reading_advice(&request.zero)
+                                    : "see what fits with sifr plan"));
+    if (config->reading) {
+        char advice[256];
+        snprintf(advice, sizeof advice,
+                 "a smaller --batch or --context, or more ranks with zero.stage=3, or %s",
+                 reading_advice(&request.zero));
+        return compare(env, &rank, &config->device, ranks, available, "the evaluation", advice);
+    }
     return compare(env, &rank, &config->device, ranks, available, "the run",
                    "a smaller train.micro_batch, engine.recompute=full, a smaller model or ranks "
                    "on more machines with zero.stage=3 (sifr plan shows what fits)");
@@ -151,7 +164,7 @@ enum status run_fit_text(struct env *env, const struct run_text *text,
                          const struct run_ranks *ranks, size_t available)
 {
     struct plan_request request = {
-        .zero = session_reading_store(&text->layout->ranks),
+        .zero = session_reading_store(text->layout),
         .parallel = text->layout->parallel,
         .ops = planned_ops(&text->device, &text->compute),
         .compute = text->compute.type,
@@ -160,6 +173,7 @@ enum status run_fit_text(struct env *env, const struct run_text *text,
         .gpu = text->device.total_bytes > 0,
         .ranks = ranks->size,
         .threads = env->threads,
+        .decode_rows = text->rows,
         .decode_only = true};
     struct plan_rank rank;
     TRY(model_file_config(env, text->folder, &request.model));
@@ -168,7 +182,11 @@ enum status run_fit_text(struct env *env, const struct run_text *text,
     request.engine.tokens = request.decode_chunk = shape.tokens;
     request.decode_tokens = request.model.context;
     TRY(plan_rank_memory(env, &request, ranks->rank, NULL, NULL, &rank));
-    return compare(env, &rank, &text->device, ranks, available, "the model",
-                   "more ranks with zero.stage=3, parallel.tp or parallel.pp on more machines, a "
-                   "smaller model or a machine with more memory");
+    TRY(check_limit(env, text->compute.memory_limit, &rank, reading_advice(&request.zero)));
+    char advice[256];
+    snprintf(advice, sizeof advice,
+             "more ranks with zero.stage=3, parallel.tp or parallel.pp on more machines, a smaller "
+             "model or a machine with more memory, or %s",
+             reading_advice(&request.zero));
+    return compare(env, &rank, &text->device, ranks, available, "the model", advice);
 }

@@ -32,6 +32,7 @@ struct run_text {
     struct compute_config compute;
     struct device_info device; /* of this process */
     const struct layout_config *layout;
+    int rows; /* texts at once; 0 = 1 */
 };
 enum status run_fit_text(struct env *env, const struct run_text *text,
                          const struct run_ranks *ranks, size_t available);

@@ -127,17 +127,19 @@ void session_fail(struct env *env, const struct session_ranks *ranks, enum statu
 
 /* --- a model that is only read -------------------------------------------------------------- */
 
-struct zero_config session_reading_store(const struct ranks_config *ranks)
+struct zero_config session_reading_store(const struct layout_config *layout)
 {
+    const struct ranks_config *ranks = &layout->ranks;
     return (struct zero_config){.stage = ranks->stage,
                                 .prefetch = (int)ranks->prefetch,
-                                .shard_group = (int)ranks->shard_group};
+                                .shard_group = (int)ranks->shard_group,
+                                .offload = run_offload(&layout->offload)};
 }
 
 enum status session_read(struct env *env, const struct session_reading *reading,
                          struct session *session)
 {
-    const struct zero_config store = session_reading_store(&reading->layout->ranks);
+    const struct zero_config store = session_reading_store(reading->layout);
     const struct session_spread spread = {.parallel = reading->layout->parallel,
                                           .shape = reading->shape};
     TRY(session_fill(&reading->model, &store, &spread, session));

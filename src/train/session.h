@@ -58,7 +58,7 @@ void session_fail(struct env *env, const struct session_ranks *ranks, enum statu
 /* --- a model that is only read -------------------------------------------------------------- */
 
 /* The configuration of its store: no gradients, no optimizer. */
-struct zero_config session_reading_store(const struct ranks_config *ranks);
+struct zero_config session_reading_store(const struct layout_config *layout);
 /* session_fill for such a store, then load the weights: every rank reads what it holds. */
 struct session_reading {
     struct model_config model;

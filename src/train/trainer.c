@@ -29,17 +29,6 @@ static bool saves_copies(const struct run_config *config)
            checkpoint_in_background(&config->checkpoint, config->train.steps);
 }
 
-static struct zero_offload offload_of(const struct offload_config *config)
-{
-    return (struct zero_offload){.optimizer = (enum far_kind)config->optimizer,
-                                 .grads = (enum far_kind)config->grads,
-                                 .params = (enum far_kind)config->params,
-                                 .share = config->share,
-                                 .window = config->window,
-                                 .folder = run_offload_folder(config->folder),
-                                 .on_host = config->update == RUN_UPDATE_HOST};
-}
-
 struct zero_config trainer_store_config(const struct run_config *config)
 {
     const struct train_config *train = &config->train;
@@ -62,7 +51,7 @@ struct zero_config trainer_store_config(const struct run_config *config)
                                 .stochastic = config->optimizer.rounding == RUN_ROUNDING_STOCHASTIC,
                                 .seed = (uint64_t)train->seed,
                                 .noise = train->noise_scale,
-                                .offload = offload_of(&config->offload),
+                                .offload = run_offload(&config->offload),
                                 .snapshot = saves_copies(config)};
 }
 

@@ -3,7 +3,8 @@
 
 enum {
     STAY = 2
-}; /* a piece stays in its slot when its next use is at most this many entries later */
+}; /* a piece stays in its slot when its next use is at most this many entries later; in a forward
+      walk it stays in any case: a tied embedding that is used by the head is not gathered twice */
 
 static bool is_backward(enum pass pass)
 {
@@ -50,7 +51,8 @@ static bool entry_reads(const struct unit_graph *graph, struct slot_walk walk, i
 static void add_use(struct slot_table *t, int piece, int entry, int prefetch)
 {
     int before = t->latest[piece], issue = entry > prefetch ? entry - prefetch : 0;
-    if (before >= 0 && entry - t->residencies[before].last <= STAY) {
+    bool forward = t->walk.way == WALK_FORWARD;
+    if (before >= 0 && (forward || entry - t->residencies[before].last <= STAY)) {
         t->residencies[before].last = entry;
         return;
     }

@@ -13,8 +13,9 @@
  * In every walk the loss belongs to the entry of the last unit. A residency is the time that a
  * piece stays in a slot, from its first entry to its last. The piece is gathered `prefetch` entries
  * before the first. If it is needed again within two entries, it stays: the last block of the
- * forward pass is the first of the backward pass. A table depends only on the graph, the walk and
- * `prefetch`, so all ranks gather in the same order, and a step does no searching.
+ * forward pass is the first of the backward pass. In a forward walk a piece that is needed again
+ * always stays. A table depends only on the graph, the walk and `prefetch`, so all ranks gather in
+ * the same order, and a step does no searching.
  */
 #ifndef ZERO_SLOTS_H
 #define ZERO_SLOTS_H

@@ -235,6 +235,7 @@ struct zero {
     struct event **slot_ready, **slot_free; /* (slots) */
     const struct slot_table *walk;          /* the current walk */
     int next_residency, last_entry;         /* in the current walk */
+    int ahead; /* of the next walk: residencies that have begun already */
 
     float *compute_slot; /* fp32 params of the current unit, where they are widened */
     int64_t compute_count;

@@ -361,15 +361,18 @@ static enum status alloc_compute_slot(struct zero *zero)
 static enum status make_walks(struct zero *zero)
 {
     const struct zero_config *c = &zero->config;
-    int chunks = c->chunk_count, walks = chunks > 0 ? 2 * chunks : 1;
+    int chunks = c->chunk_count;
+    bool both = c->micro_batches > 0; /* a store that only reads is only walked forward */
+    int walks = chunks == 0 ? 1 : both ? 2 * chunks : chunks;
     size_t most = 0;
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "slot tables", (size_t)walks, sizeof *zero->walks,
                         &zero->walks));
     for (int i = 0; i < walks; i++) {
-        struct slot_walk walk = {0, zero->graph->unit_count, WALK_BOTH};
-        if (chunks > 0)
-            walk = (struct slot_walk){c->chunks[i / 2].first, c->chunks[i / 2].end,
-                                      i % 2 ? WALK_BACKWARD : WALK_FORWARD};
+        struct slot_walk walk = {0, zero->graph->unit_count, both ? WALK_BOTH : WALK_FORWARD};
+        const struct zero_chunk *chunk = chunks > 0 ? &c->chunks[i % chunks] : NULL;
+        if (chunk)
+            walk = (struct slot_walk){chunk->first, chunk->end,
+                                      i < chunks ? WALK_FORWARD : WALK_BACKWARD};
         TRY(slot_table_create(zero->env, &zero->partition, walk, c->prefetch, &zero->walks[i]));
         zero->walk_count++;
         most = (size_t)zero->walks[i].slots > most ? (size_t)zero->walks[i].slots : most;

@@ -46,7 +46,8 @@ void zero_walk(struct zero *zero, int first, int end, enum walk_way way)
     if (!zero->sharding.params)
         return;
     zero->walk = find_walk(zero, first, end, way);
-    zero->next_residency = 0;
+    zero->next_residency = zero->ahead;
+    zero->ahead = 0;
     zero->last_entry = way == WALK_FORWARD ? end - 1 - first : zero->walk->entries - 1;
     for (int s = 0; s < zero->slots; s++) /* also those that an unfinished walk left occupied */
         event_record(zero->slot_free[s], zero->stream);
@@ -74,6 +75,46 @@ static void gather_due(struct zero *zero, int entry)
             return;
         gather(zero, r);
     }
+}
+
+/* The residency whose piece is in the slot in `entry`; NULL: none. */
+static const struct residency *slot_user(const struct slot_table *t, int slot, int entry)
+{
+    for (int i = 0; i < t->residency_count; i++) {
+        const struct residency *r = &t->residencies[i];
+        if (r->slot == slot && r->first <= entry && entry <= r->last)
+            return r;
+    }
+    return NULL;
+}
+
+/* A store that is only read repeats its walk, and its params do not change. So the first gathers of
+ * the next walk start as soon as their slots are free: when the last entry of this one begins, or
+ * when it is done (`entry` is beyond the last). A piece that is there already, because a tied param
+ * is the first and the last to be used, stays. */
+static void gather_ahead(struct zero *zero, int entry)
+{
+    const struct slot_table *t = zero->walk;
+    if (zero->config.micro_batches > 0 || zero->walk_count > 1)
+        return;
+    for (; zero->ahead < t->residency_count; zero->ahead++) {
+        const struct residency *r = &t->residencies[zero->ahead];
+        const struct residency *user = slot_user(t, r->slot, entry);
+        if (r->issue > 0 || (user && user->piece != r->piece))
+            return;
+        if (!user)
+            gather(zero, r);
+    }
+}
+
+/* The piece stays in its slot for the next walk. */
+static bool stays(const struct zero *zero, const struct residency *r)
+{
+    for (int i = 0; i < zero->ahead; i++)
+        if (zero->walk->residencies[i].piece == r->piece &&
+            zero->walk->residencies[i].slot == r->slot)
+            return true;
+    return false;
 }
 
 /* The start of the params of `piece` for a pass in `entry`; the compute stream waits for them. */
@@ -137,6 +178,8 @@ void zero_acquire(struct zero *zero, int u, enum pass pass, struct unit_run *run
         gather_due(zero, entry);
     else if (zero->updating)
         update_ahead(zero, u);
+    if (zero->sharding.params && entry == zero->last_entry)
+        gather_ahead(zero, entry);
     if (!zero->worker)
         return;
     const struct unit *unit = &zero->graph->units[u];
@@ -185,9 +228,10 @@ void zero_release(struct zero *zero, int u, enum pass pass)
     if (entry == zero->last_entry) { /* the walk ends: free every slot that is in use */
         for (int i = 0; i < zero->walk->residency_count; i++) {
             const struct residency *r = &zero->walk->residencies[i];
-            if (r->first <= entry && entry <= r->last)
+            if (r->first <= entry && entry <= r->last && !stays(zero, r))
                 free_slot(zero, r);
         }
+        gather_ahead(zero, zero->walk->entries);
         return;
     }
     int pieces[UNIT_MAX_USES], count = unit_pieces(zero->graph, u, pieces);

@@ -513,6 +513,7 @@ static enum status publish_params(struct zero *zero, bool all)
 
 enum status zero_publish(struct zero *zero, int64_t updates)
 {
+    zero->ahead = 0; /* what the next walk has gathered is no longer valid */
     for (int i = 0; zero->shard >= 0 && i < zero->graph->piece_count; i++)
         if (zero->pieces[i].params_are_far && zero_piece_has_master(zero, i))
             TRY(far_params_publish(zero, i));

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # eval and sample over ranks: the loss and the text of one rank on every layout, with less memory per
-# rank; --prompts: one object per line, errors with file and line, a clean end by Ctrl-C.
+# rank; the same with parameters in host memory or on disk; --prompts: one object per line, errors with
+# file and line, a clean end by Ctrl-C; --batch: the same texts.
 . "$(dirname "$0")/common.sh" "$@"
 export SIFR_RUN_THREADS=1
 make_text >text.txt
@@ -46,6 +47,25 @@ for arch in gpt2 llama; do
     [ "$(sed -n 4p $arch-tp)" = "$(sed -n 4p $arch-1)" ] || fail "$arch: another text with tp: $(cat $arch-tp)"
     [ "$(sed -n 1p $arch-tp | cut -c 1-6)" = "$(sed -n 1p $arch-1 | cut -c 1-6)" ] || fail "$arch: another loss with tp: $(cat $arch-tp)"
 done
+# Parameters in host memory (which the CPU must be told to take for far memory) or on disk.
+export SIFR_CPU_OFFLOAD=1
+mkdir far
+for arch in gpt2 llama; do
+    far=("host" "disk --offload.folder=far --zero.prefetch=0" "disk -n 2 --zero.stage=3 --zero.prefetch=3 --comm.delay=0.001")
+    [ $arch = llama ] || far+=("disk" "host -n 4 --parallel.pp=2 --zero.stage=3" "disk -n 4 --zero.stage=3 --zero.shard_group=2")
+    for layout in "${far[@]}"; do
+        read_model $arch $threads --offload.params=$layout
+        cmp -s read $arch-1 || fail "$arch, offload.params=$layout: $(cat read), on the device: $(cat $arch-1)"
+    done
+    for layout in "disk -n 2 --parallel.tp=2" "host -n 4 --parallel.tp=2 --parallel.pp=2"; do
+        read_model $arch $threads --offload.params=$layout
+        cmp -s read $arch-tp || fail "$arch, offload.params=$layout: $(cat read), with only tp: $(cat $arch-tp)"
+    done
+done
+unset SIFR_CPU_OFFLOAD
+ok "$sifr" sample gpt2 x --tokens=1 --offload.params=host
+grep -q 'warning: offload: a CPU.s state is in host memory already' err || fail "no warning that host moves nothing: $(cat err)"
+
 ok "$sifr" eval gpt2 --json -n 3 $threads # copies share the batches
 [ "$(field loss)" = "$(sed -n 1p gpt2-1)" ] || fail "another loss on three copies: $(cat out)"
 
@@ -87,6 +107,38 @@ done
 ok "$sifr" sample large x --tokens=1 -n 4 --zero.stage=3 $threads
 grep -qE '^sifr: memory: [0-9.]+ MiB on the largest of 4 ranks, [0-9.]+ MiB of it parameters$' err || fail "no memory: $(cat err)"
 
+# A model that does not fit: it is refused, and answers from disk, where only the layers in use and the
+# bounce buffers of the disk are on the device. The limit is above these.
+ok "$sifr" train --model.layers=24 --model.width=256 --model.heads=4 --model.context=32 --train.micro_batch=1 --train.steps=1 "${data[@]}" \
+    --out=larger --quiet
+fits=(--run.device_memory=40M --offload.params=disk --offload.folder=far)
+text=(sample larger "The quick" --tokens=8 --json)
+ok "$sifr" "${text[@]}"
+field text >larger-text
+ok "$sifr" eval larger --json --batches=1 --batch=1
+field loss >larger-loss
+[ "$(field params)" -gt 70000000 ] || fail "the model is too small for this test: $(cat out)"
+expect 4 "a rank needs [0-9.]+ MiB and run.device_memory allows 38.1 MiB; raise it, or read the parameters layer by layer: offload.params=disk" \
+    "$sifr" "${text[@]}" --run.device_memory=40M
+expect 4 "run.device_memory allows 38.1 MiB; .*offload.params=disk" "$sifr" eval larger --run.device_memory=40M
+ok "$sifr" "${text[@]}" "${fits[@]}"
+field text | cmp -s - larger-text || fail "another text from disk: $(cat out)"
+grep -qE '^sifr: memory: [0-9.]+ MiB, 0 B of it parameters; 7[0-9.]+ MiB on disk$' err || fail "no memory: $(cat err)"
+ok "$sifr" eval larger --json --batches=1 --batch=1 "${fits[@]}"
+field loss | cmp -s - larger-loss || fail "another loss from disk: $(cat out)"
+[ "$(field params)" = 0 ] && [ "$(field slots)" -lt 8000000 ] && [ "$(field disk_bytes)" -gt 70000000 ] || fail "the parameters are not on disk: $(cat out)"
+
+# A folder or a disk that cannot hold the parameters.
+for ranks in "" "-n 2 --zero.stage=3 $threads"; do
+    for command in "sample large x" "eval large"; do
+        expect 2 "^sifr: error: offload.folder: 'nowhere' is not a folder; create it, or name another$" \
+            "$sifr" $command --offload.params=disk --offload.folder=nowhere $ranks
+    done
+    expect 1 "error: (rank [0-9]: )?cannot reserve [0-9.]+ MiB in 'far' for .*: File too large; .* is free there: free some space" \
+        bash -c "ulimit -f 64 && exec '$sifr' sample large x --offload.params=disk --offload.folder=far $ranks"
+done
+[ -z "$(ls -A far)" ] || fail "files are left: $(ls -A far)"
+
 # --- layouts that are refused -----------------------------------------------------------------
 expect 2 "100 ranks have 100 complete copies of the model, .*that of tokens is --tokens" "$sifr" sample gpt2 x -n 100
 expect 2 "4 ranks have 2 complete copies" "$sifr" sample gpt2 x -n 4 --parallel.tp=2
@@ -113,6 +165,18 @@ cmp -s texts alone || fail "--prompts: $(cat texts), one by one: $(cat alone)"
 ok "$sifr" sample gpt2 --prompts=plain.txt --tokens=6 --seed=5 --json -n 2 --parallel.pp=2 $threads --quiet
 field text | cmp -s - texts || fail "other texts on two ranks: $(cat out)"
 [ ! -s err ] || fail "--quiet: $(cat err)"
+for i in 1 2 3 4 5 6 7; do echo "Line $i of $(head -c $((i * 5)) text.txt | tr -d '\n')"; done >seven.txt
+ok "$sifr" sample gpt2 --prompts=seven.txt --json
+field text >seven
+for layout in "--batch=3" "--batch=16 --offload.params=disk" "-b 4 -n 2 --zero.stage=3" "-b 2 -n 4 --parallel.pp=2 --zero.stage=3"; do
+    ok "$sifr" sample gpt2 --prompts=seven.txt --json $layout $threads
+    field text | cmp -s - seven || fail "other texts with $layout: $(cat out)"
+    [ "$(field index | tr '\n' ' ')" = '0 1 2 3 4 5 6 ' ] || fail "not seven texts in order: $(cat out)"
+done
+ok "$sifr" sample gpt2 "The quick" --count=5 --tokens=6 -q
+mv out five
+ok "$sifr" sample gpt2 "The quick" --count=5 --tokens=6 -q --batch=2
+cmp -s out five || fail "--count with --batch prints other texts: $(cat out)"
 ok "$sifr" sample gpt2 --prompts=plain.txt --tokens=2 -q
 has '^The quick'
 has '^Line 3 of'
@@ -156,7 +220,7 @@ expect 2 "the prompt 'x' and --prompts exclude each other" "$sifr" sample gpt2 -
 expect 2 '--count has no meaning with --prompts' "$sifr" sample gpt2 --prompts=plain.txt --count=2
 expect 2 '--prompts is empty' "$sifr" sample gpt2 --prompts=
 printf 'a\n%s\n' "$(head -c 400 text.txt | tr '\n' ' ')" >long.txt # what is done stays printed
-for flags in "" "-n 2 --zero.stage=3 $threads"; do
+for flags in "" "-n 2 --zero.stage=3 $threads" "--batch=4 -n 2 --zero.stage=3 $threads"; do
     expect 2 'does not fit the context of 32' "$sifr" sample gpt2 --prompts=long.txt --tokens=2 --json $flags
     grep -q 'that was line 2 of long.txt' err || fail "the line is not named: $(cat err)"
     [ "$(wc -l <out)" = 1 ] || fail "the text of the first line is not printed: $(cat out)"
@@ -180,6 +244,7 @@ stops() { # SIGNAL [FLAG...]
 }
 stops INT -n 2 --zero.stage=3 $threads --comm.delay=0.0005
 stops TERM -n 2 --parallel.pp=2 $threads --comm.delay=0.0005
+stops INT -n 2 --zero.stage=3 $threads --batch=3 --offload.params=disk
 ! has_program mpirun 'Ctrl-C of processes' || stops INT -n 2 --zero.stage=3 --comm.delay=0.0005
 ok timeout 60 bash -c "'$sifr' sample gpt2 x --tokens=20 --ignore-eot --count=1000000 -q | head -c 100" # ends with its reader
 finish

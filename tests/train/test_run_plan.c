@@ -102,7 +102,8 @@ static void test_a_model_that_does_not_fit_is_refused(void **state)
     ranks.size = 4;
     assert_int_equal(run_fit_text(&s.env, &text, &ranks, (size_t)400 << 20), STATUS_FIT);
     layout.ranks.stage = 3;
-    assert_int_equal(run_fit_text(&s.env, &text, &ranks, (size_t)400 << 20), STATUS_FIT);
+    assert_int_equal(run_fit_text(&s.env, &text, &ranks, (size_t)100 << 20), STATUS_FIT);
+    assert_int_equal(run_fit_text(&s.env, &text, &ranks, (size_t)400 << 20), STATUS_OK);
     layout = (struct layout_config){.parallel = {.tp = 4, .pp = 1}};
     assert_int_equal(run_fit_text(&s.env, &text, &ranks, (size_t)400 << 20), STATUS_OK);
     layout.parallel = (struct parallel_config){.tp = 1, .pp = 4};

@@ -121,8 +121,8 @@ static void *reader_main(void *argument)
     struct reader *reader = argument;
     struct env env;
     struct session session;
-    const struct ranks_config ranks = {.stage = reader->stage, .prefetch = 1};
-    const struct zero_config store = session_reading_store(&ranks);
+    const struct layout_config layout = {.ranks = {.stage = reader->stage, .prefetch = 1}};
+    const struct zero_config store = session_reading_store(&layout);
     assert_int_equal(env_create(&env, scratch_sink, NULL, LOG_ERROR, 1), STATUS_OK);
     reader->status = session_join(&env, run_compute(reader->config), &reader->ranks, &session);
     if (reader->status == STATUS_OK)

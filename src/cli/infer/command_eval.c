@@ -76,7 +76,7 @@ static void take_given(const struct options *given, const struct option_table *t
     }
 }
 
-/* The layout is not that of the run: it has other ranks. */
+/* The layout is not that of the run: it has other ranks, and its state may be elsewhere. */
 static enum status load_config(void *user)
 {
     struct eval_job *job = user;
@@ -101,6 +101,7 @@ static enum status load_config(void *user)
     config->machine.device = settings->machine.device; /* the device of the run does not matter */
     config->parallel = settings->layout.parallel;
     config->ranks = settings->layout.ranks;
+    config->offload = settings->layout.offload;
     if (settings->batch)
         config->train.micro_batch = settings->batch;
     if (settings->context)
@@ -155,7 +156,7 @@ static void print_lines(const struct eval_job *job, const char *data, const stru
                         const struct footprint_worst *held)
 {
     struct console *console = job->cli->console;
-    char tokens[32], rate[32], memory[128];
+    char tokens[32], rate[32], memory[160];
     console_line(console, "data           %s", data);
     console_line(console, "loss           %.4f", e->loss);
     console_line(console, "perplexity     %.2f", e->perplexity);
@@ -261,13 +262,14 @@ const struct command command_eval = {
         "its newest complete checkpoint, evaluated on the held-out data of the run unless "
         "--data.val or another key says otherwise.\n"
         "With -n, ranks share the batches; zero.stage=3, parallel.tp and parallel.pp spread a "
-        "model "
-        "that is too large for one of them. The loss is the same on any number of ranks; only "
+        "model that is too large for one of them; offload.params keeps it in host memory or on "
+        "disk. The loss is the same on any number of ranks; only "
         "parallel.tp may change its last bits.\n",
     .examples = "  sifr eval runs/tiny\n"
                 "  sifr eval runs/tiny --data.val=other.txt\n"
                 "  sifr eval gpt2/ --data.val=news.txt --batch=4 --json\n"
-                "  sifr eval runs/large -n 4 --zero.stage=3\n",
+                "  sifr eval runs/large -n 4 --zero.stage=3\n"
+                "  sifr eval runs/large --offload.params=disk\n",
     .settings_bytes = sizeof(struct eval_settings),
     .most_words = 1,
     .says_end = true,

@@ -25,7 +25,7 @@ struct sample_settings {
     struct generate_config generate;
     struct layout_config layout;
     const char *model, *tokenizer, *prompts;
-    int64_t threads, count, n;
+    int64_t threads, device_memory, count, batch, n;
     int device;  /* enum run_device */
     int compute; /* index into compute_words */
     bool json, quiet, raw;
@@ -63,8 +63,8 @@ struct stream_out {
     struct writer *writer;
     const char *prompt; /* printed before the first token; NULL = not printed, or printed already */
     struct text whole;  /* all generated text; may contain any byte, NUL included */
-    bool print;
-    size_t shown; /* bytes of `whole` that are printed; the rest begins a character */
+    bool print;         /* tokens as they come; otherwise the text is printed when it is complete */
+    size_t shown;       /* bytes of `whole` that are printed; the rest begins a character */
 };
 
 static double rate(int64_t tokens, double seconds)
@@ -165,52 +165,111 @@ static enum status report(const struct writer *writer, const struct stream_out *
     return STATUS_OK;
 }
 
-/* Returns STATUS_STOPPED if any rank wanted to stop. */
-static enum status write_one(struct writer *writer, const struct generate_config *config)
+/* What of a text is not printed yet. */
+static void write_rest(struct stream_out *out)
 {
-    const struct sample_settings *settings = writer->job->settings;
-    struct console *console = writer->job->cli->console;
-    bool print = writer->first && !settings->json;
-    struct stream_out out = {
-        .writer = writer, .prompt = settings->raw ? NULL : config->prompt, .print = print};
-    struct generate_result result = {0};
-    text_init(&out.whole, writer->job->cli->env);
-    enum status st = generator_run(writer->generator, config, on_token, &out, &result);
-    if (print && (st == STATUS_OK || result.tokens > 0)) {
-        write_prompt(&out);
-        console_data(console, text_string(&out.whole) + out.shown, out.whole.bytes - out.shown);
-        if (!settings->raw)
-            console_line(console, "%s", "");
-    }
-    if (st == STATUS_OK)
-        st = out.whole.status;
-    if (st == STATUS_OK && result.stopped)
-        st = STATUS_STOPPED;
-    if (st == STATUS_OK && writer->first)
-        st = report(writer, &out, config, &result);
-    text_free(&out.whole);
-    return st;
+    const struct sample_settings *settings = out->writer->job->settings;
+    struct console *console = out->writer->job->cli->console;
+    if (!out->writer->first || settings->json)
+        return;
+    write_prompt(out);
+    console_data(console, text_string(&out->whole) + out->shown, out->whole.bytes - out->shown);
+    if (!settings->raw)
+        console_line(console, "%s", "");
+}
+
+/* A text that is complete, or that was stopped: then STATUS_STOPPED. */
+static enum status end_text(const struct writer *writer, struct stream_out *out,
+                            const struct generate_text *text)
+{
+    const struct generate_result *result = &text->result;
+    if (!result->stopped || result->tokens > 0)
+        write_rest(out);
+    TRY(out->whole.status);
+    if (result->stopped)
+        return STATUS_STOPPED;
+    return writer->first ? report(writer, out, &text->config, result) : STATUS_OK;
 }
 
 /* --- all texts ------------------------------------------------------------------------------ */
 
-static enum status write_all(struct writer *writer, const struct prompts *prompts)
+/* Texts that are generated together. */
+struct batch {
+    struct generate_text *texts; /* (room) */
+    struct stream_out *outs;     /* (room) */
+    int room, count;
+};
+
+static enum status batch_create(struct env *env, int room, struct batch *batch)
+{
+    *batch = (struct batch){.room = room};
+    TRY(mem_alloc_array(env, MEM_OTHER, "batch", (size_t)room, sizeof *batch->texts,
+                        &batch->texts));
+    return mem_alloc_array(env, MEM_OTHER, "batch", (size_t)room, sizeof *batch->outs,
+                           &batch->outs);
+}
+
+static void batch_free(struct env *env, struct batch *batch)
+{
+    mem_free(env, batch->texts);
+    mem_free(env, batch->outs);
+}
+
+/* The next texts. Only the first is printed token by token. */
+static void batch_fill(struct batch *batch, struct writer *writer, const struct prompts *prompts)
 {
     const struct sample_job *job = writer->job;
-    writer->count = prompts->count > 0 ? prompts->count : job->settings->count;
-    for (; writer->index < writer->count; writer->index++) {
-        struct generate_config config = job->generate;
-        bool wanted = goes_on(writer);
-        if (prompts->count > 0)
-            config = prompts->items[writer->index];
-        else
-            config.seed += writer->index;
-        TRY(generator_agree(writer->generator, &wanted));
-        if (!wanted)
-            return STATUS_STOPPED;
-        TRY(write_one(writer, &config));
+    int64_t left = writer->count - writer->index;
+    batch->count = left < batch->room ? (int)left : batch->room;
+    for (int i = 0; i < batch->count; i++) {
+        struct generate_text *text = &batch->texts[i];
+        struct stream_out *out = &batch->outs[i];
+        int64_t index = writer->index + i;
+        *text = (struct generate_text){
+            .config = prompts->count > 0 ? prompts->items[index] : job->generate, .user = out};
+        if (prompts->count == 0)
+            text->config.seed += index;
+        *out = (struct stream_out){.writer = writer,
+                                   .prompt = job->settings->raw ? NULL : text->config.prompt,
+                                   .print = i == 0 && writer->first && !job->settings->json};
+        text_init(&out->whole, job->cli->env);
     }
-    return STATUS_OK;
+}
+
+/* Generate the batch, and print its texts in order: those before one that failed, too. */
+static enum status write_batch(struct writer *writer, struct batch *batch)
+{
+    int count = batch->count;
+    enum status st = generator_run_all(writer->generator, batch->texts, &count, on_token);
+    if (st != STATUS_OK && batch->texts[0].result.tokens > 0)
+        write_rest(&batch->outs[0]);
+    for (int i = 0; st == STATUS_OK && i < count; i++) {
+        st = end_text(writer, &batch->outs[i], &batch->texts[i]);
+        writer->index += st == STATUS_OK;
+    }
+    for (int i = 0; i < batch->count; i++)
+        text_free(&batch->outs[i].whole);
+    return st;
+}
+
+static enum status write_all(struct writer *writer, struct env *env, const struct prompts *prompts)
+{
+    const struct sample_job *job = writer->job;
+    struct batch batch;
+    writer->count = prompts->count > 0 ? prompts->count : job->settings->count;
+    enum status st = batch_create(env, (int)job->settings->batch, &batch);
+    while (st == STATUS_OK && writer->index < writer->count) {
+        bool wanted = goes_on(writer);
+        st = generator_agree(writer->generator, &wanted);
+        if (st == STATUS_OK && !wanted)
+            st = STATUS_STOPPED;
+        if (st != STATUS_OK)
+            break;
+        batch_fill(&batch, writer, prompts);
+        st = write_batch(writer, &batch);
+    }
+    batch_free(env, &batch);
+    return st;
 }
 
 /* What happened to the prompts, in one line. */
@@ -236,8 +295,8 @@ static enum status say_memory(const struct writer *writer)
 {
     const struct sample_job *job = writer->job;
     struct footprint_worst held;
-    char words[128];
-    if (job->ranks.plan.size == 1)
+    char words[160];
+    if (job->ranks.plan.size == 1 && job->settings->layout.offload.params == FAR_NONE)
         return STATUS_OK;
     TRY(generator_held(writer->generator, &held));
     infer_describe_memory(&held, job->ranks.plan.size, words, sizeof words);
@@ -262,7 +321,7 @@ static enum status write_prompts(struct writer *writer, struct env *env)
         st = prompts_parse(env, job->settings->prompts, &text, &job->generate, &prompts);
     text_free(&text);
     if (st == STATUS_OK)
-        st = write_all(writer, &prompts);
+        st = write_all(writer, env, &prompts);
     if (writer->first)
         report_all(writer, st);
     prompts_free(&prompts);
@@ -276,7 +335,8 @@ static enum status sample_rank(void *user, struct env *env, const struct session
                                             .source = job->source,
                                             .tokenizer = job->settings->tokenizer,
                                             .layout = &job->settings->layout,
-                                            .ranks = ranks};
+                                            .ranks = ranks,
+                                            .rows = (int)job->settings->batch};
     struct writer writer = {.job = job, .first = infer_is_first(ranks)};
     TRY(generator_create(env, &config, &writer.generator));
     enum status st = say_memory(&writer);
@@ -318,9 +378,13 @@ static enum status choose_compute(struct sample_job *job)
     const struct ranks_plan *plan = &job->ranks.plan;
     struct env *env = job->cli->env;
     int device = settings->device;
-    struct run_text text = {.folder = job->source->folder, .layout = &settings->layout};
+    struct run_text text = {
+        .folder = job->source->folder, .layout = &settings->layout, .rows = (int)settings->batch};
     TRY(run_device_find(env, false, &device, &text.device));
-    job->compute = text.compute = run_device_compute(device, compute_types[settings->compute]);
+    TRY(run_offload_check(env, &settings->layout.offload, device, false));
+    job->compute = run_device_compute(device, compute_types[settings->compute]);
+    job->compute.memory_limit = (size_t)settings->device_memory;
+    text.compute = job->compute;
     return run_fit_text(env, &text, &(struct run_ranks){plan->size, plan->rank, plan->local},
                         infer_memory(plan));
 }
@@ -469,6 +533,10 @@ static const struct option sample_list[] = {
     {FLAG("ignore-eot", generate.ignore_eot, BOOL), .help = "continue after the end-of-text token"},
     {FLAG("count", count, INT), .letter = 'c', .fallback = "1", COMMAND_RANGE(1, 1e9),
      .help = "number of texts; each uses the next seed"},
+    {FLAG("batch", batch, INT), .letter = 'b', .fallback = "1", COMMAND_RANGE(1, 4096),
+     .help = "texts to generate together, each the same as alone: parameters that are gathered or "
+             "offloaded are read once for all of them; each needs its own cache of keys and "
+             "values"},
     INFER_N(sample_settings, "; the number of tokens is --tokens"),
     {FLAG("tokenizer", tokenizer, STRING), .value_name = "FILE",
      .help = "a tokenizer.json; default: the one in the folder of the model"},
@@ -478,6 +546,10 @@ static const struct option sample_list[] = {
      .help = "arithmetic of a GPU; a CPU always computes in fp32"},
     {FLAG("run.threads", threads, INT), .also = "threads", .fallback = "0", COMMAND_RANGE(0, 4096),
      .help = "CPU threads per rank; 0 = all that this process may use, divided among its ranks"},
+    {FLAG("run.device_memory", device_memory, INT), .fallback = "0", COMMAND_RANGE(0, 9e18),
+     .value_name = "BYTES",
+     .help = "limit on the memory of a rank on its device: a model that needs more is refused; 0 = "
+             "none"},
     {FLAG("raw", raw, BOOL), .help = "print only the generated text: no prompt, no final newline"},
     {FLAG("quiet", quiet, BOOL), .letter = 'q', .help = "do not report speed on stderr"},
     {FLAG("json", json, BOOL), .help = "print one JSON object per text"},
@@ -504,6 +576,9 @@ const struct command command_sample = {
         "With -n, several ranks share the model, each with a part of the parameters: zero.stage=3, "
         "parallel.tp or parallel.pp say how. The text is the same on any number of ranks; only "
         "parallel.tp may change the last bits of its probabilities.\n"
+        "A model that does not fit is read layer by layer for every token, from host memory or "
+        "disk: "
+        "offload.params. Then --batch reads it once for several texts.\n"
         "With --prompts and --json, one JSON object per prompt is printed, in the order of the "
         "lines. Ctrl-C ends the command after the current token, with exit code 1; what is printed "
         "by then is complete.\n",
@@ -511,7 +586,8 @@ const struct command command_sample = {
                 "  sifr sample runs/tiny --temperature=0 --tokens=50 --prompt=\"The\"\n"
                 "  sifr sample runs/tiny --count=3 --json\n"
                 "  sifr sample runs/tiny --prompts=prompts.txt --json > texts.jsonl\n"
-                "  sifr sample runs/large \"The\" -n 4 --zero.stage=3\n",
+                "  sifr sample runs/large \"The\" -n 4 --zero.stage=3\n"
+                "  sifr sample runs/large --prompts=prompts.txt --offload.params=disk --batch=8\n",
     .settings_bytes = sizeof(struct sample_settings),
     .most_words = 2,
     .stop_words = stop_words,

@@ -27,7 +27,8 @@ static inline bool infer_is_first(const struct session_ranks *ranks)
     return !ranks || ranks->rank == 0;
 }
 
-/* "1.2 GiB on the largest of 4 ranks, 0.9 GiB of it parameters" */
+/* "1.2 GiB on the largest of 4 ranks, 0.9 GiB of it parameters; 3.1 GiB on disk". The host's memory
+ * is named if there is a GPU. `bytes` is at least 160. */
 void infer_describe_memory(const struct footprint_worst *held, int ranks, char *out, size_t bytes);
 void infer_json_memory(struct json_out *json, const struct footprint_worst *held, int ranks);
 

@@ -451,20 +451,20 @@ static void warn_of_ramp(struct env *env, const struct run_config *config)
              (long long)ramp->batch);
 }
 
-static enum status check_offload(struct env *env, const struct run_config *config)
+enum status run_offload_check(struct env *env, const struct offload_config *o, int device,
+                              bool planning)
 {
-    const struct offload_config *o = &config->offload;
-    const char *folder = run_offload_folder(config->offload.folder);
+    const char *folder = run_offload_folder(o->folder);
     const int kinds[] = {o->optimizer, o->grads, o->params, o->activations};
     bool host = false, disk = false;
     for (int i = 0; i < 4; i++) {
         host = host || kinds[i] == FAR_HOST;
         disk = disk || kinds[i] == FAR_DISK;
     }
-    if (disk && !config->planning && !dir_exists(folder))
+    if (disk && !planning && !dir_exists(folder))
         return FAIL(env, CONFIG, "offload.folder: '%s' is not a folder; create it, or name another",
                     folder);
-    if (host && config->machine.device == RUN_DEVICE_CPU)
+    if (host && device == RUN_DEVICE_CPU)
         log_warn(env, "offload: a CPU's state and activations are in host memory already, so host "
                       "moves nothing; for state, disk does");
     return STATUS_OK;
@@ -486,7 +486,6 @@ static enum status check_training(struct env *env, const struct run_config *conf
                  "train.noise_scale: a step with one micro-batch cannot tell its noise; set "
                  "train.micro_batch to at most half of train.global_batch (%lld)",
                  (long long)config->train.global_batch);
-    TRY(check_offload(env, config));
     return check_bits(env, config);
 }
 
@@ -544,6 +543,7 @@ static enum status resolve(struct env *env, struct options *options,
         TRY(resolve_planned_vocab(env, config));
     TRY(resolve_model(env, options, config));
     TRY(resolve_batches(env, options, config));
+    TRY(run_offload_check(env, &config->offload, config->machine.device, config->planning));
     if (config->reading) {
         if (!options_is_set(options, "train.eval_batches"))
             config->train.eval_batches = 0;
@@ -639,9 +639,20 @@ static enum dtype type_of(int precision)
 const char *run_offload_folder(const char *chosen)
 {
     const char *temporary = getenv("TMPDIR");
-    if (*chosen)
+    if (chosen && *chosen)
         return chosen;
     return temporary && *temporary ? temporary : "/var/tmp";
+}
+
+struct zero_offload run_offload(const struct offload_config *config)
+{
+    return (struct zero_offload){.optimizer = (enum far_kind)config->optimizer,
+                                 .grads = (enum far_kind)config->grads,
+                                 .params = (enum far_kind)config->params,
+                                 .share = config->share,
+                                 .window = config->window,
+                                 .folder = run_offload_folder(config->folder),
+                                 .on_host = config->update == RUN_UPDATE_HOST};
 }
 
 enum dtype run_type(const struct run_config *config)

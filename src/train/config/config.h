@@ -71,13 +71,6 @@ struct ranks_config {
 };
 extern const char *const comm_backend_words[];
 
-/* How a model that is only read is spread over ranks. Fields that are not in layout_options are
- * zero. */
-struct layout_config {
-    struct parallel_config parallel;
-    struct ranks_config ranks;
-};
-
 /* State and activations in slower memory than the device's. */
 struct offload_config {
     int optimizer, grads, params, activations; /* enum far_kind */
@@ -87,8 +80,20 @@ struct offload_config {
     const char *folder;
 };
 enum run_update { RUN_UPDATE_AUTO, RUN_UPDATE_DEVICE, RUN_UPDATE_HOST };
-/* Where files of offload go: `chosen` (offload.folder), or if it is "" the default. */
+/* Where files of offload go: `chosen` (offload.folder), or if it is "" or NULL the default. */
 const char *run_offload_folder(const char *chosen);
+struct zero_offload run_offload(const struct offload_config *config);
+/* Refuse a folder that does not exist, except for a plan. `device` is an enum run_device. */
+enum status run_offload_check(struct env *env, const struct offload_config *config, int device,
+                              bool planning);
+
+/* How a model that is only read is spread over ranks, and where its params are. Fields that are not
+ * in layout_options are zero. */
+struct layout_config {
+    struct parallel_config parallel;
+    struct ranks_config ranks;
+    struct offload_config offload;
+};
 
 /* An item of optimizer.groups. Unset, which takes the value of the run: NaN, or -1. */
 struct optimizer_group {
@@ -138,11 +143,11 @@ extern const struct option_table train_options;     /* train.* over struct train
 extern const struct option_table optimizer_options; /* optimizer.* over struct optimizer_config */
 extern const struct option_table precision_options; /* precision.* over struct run_config */
 extern const struct option_table ranks_options;     /* zero.*, comm.* over struct ranks_config */
-extern const struct option_table layout_options;    /* of both, what matters where a model is only
-                                                    read; over struct layout_config */
 extern const struct option_table offload_options;   /* offload.* over struct offload_config */
+extern const struct option_table layout_options;    /* of these, what matters where a model is only
+                                                    read; over struct layout_config */
 extern const struct option_table machine_options;   /* run.* over struct machine_config */
-extern const struct option_table place_options;     /* only run.device and run.threads */
+extern const struct option_table place_options;     /* only device, threads and device_memory */
 
 /* Bind all tables. _reading is for commands that only read a model: model.path is required, and
  * training keys are accepted but ignored, so that a run's config.yaml can be used; the command

@@ -242,7 +242,7 @@ static const struct option layout_list[] = {
      LAYOUT(ranks.prefetch),
      .fallback = "1",
      RANGE(0, 64),
-     .help = "ZeRO stage 3: units to gather ahead"},
+     .help = "ZeRO stage 3 and offload.params: units to gather ahead"},
     {.key = "zero.shard_group",
      .type = OPTION_INT,
      LAYOUT(ranks.shard_group),
@@ -250,6 +250,20 @@ static const struct option layout_list[] = {
      RANGE(0, 1e6),
      .help = "ZeRO stage 3: number of adjacent ranks that share one copy of the parameters; 0 = "
              "all ranks"},
+    {.key = "offload.params",
+     .type = OPTION_CHOICE,
+     LAYOUT(offload.params),
+     .fallback = "none",
+     .choices = far_words,
+     .help = "where parameters are kept: none = on the device; host = in pinned host memory; disk "
+             "= in a file without a name. They are read layer by layer, zero.prefetch layers "
+             "ahead"},
+    {.key = "offload.folder",
+     .type = OPTION_STRING,
+     LAYOUT(offload.folder),
+     .fallback = "",
+     .value_name = "DIR",
+     .help = "where files of offload go; default: $TMPDIR, else /var/tmp"},
     {.key = "comm.backend",
      .type = OPTION_CHOICE,
      LAYOUT(ranks.backend),
@@ -341,19 +355,19 @@ const struct option_table offload_options = {
     .title = "offload", .options = offload_list, .count = COUNT(offload_list)};
 
 const char *const run_device_words[] = {"auto", "cpu", "cuda", NULL};
-enum { PLACE_KEYS = 2 }; /* the first options of machine_list: device and threads */
+enum { PLACE_KEYS = 3 }; /* the first options of machine_list */
 static const struct option machine_list[] = {
     {RUN(device, CHOICE), .fallback = "auto", .choices = run_device_words,
      .help = "device; auto = cuda if there is a GPU"},
     {RUN(threads, INT), .also = "threads", .fallback = "0", RANGE(0, 4096),
      .help =
          "CPU threads per rank; 0 = the CPUs of the process, divided among the ranks of a machine"},
-    {RUN(deterministic, BOOL), .fallback = "true",
-     .help = "same bits in every run and for any number of threads and ranks; false = faster on "
-             "a GPU (matrix-product algorithms chosen by timing, sums by NCCL)"},
     {RUN(device_memory, INT), .fallback = "0", RANGE(0, 9e18), .value_name = "BYTES",
      .help = "limit on the memory of a rank on its device, GPU or CPU, as sifr plan counts it: an "
              "allocation beyond it ends the run; 0 = none"},
+    {RUN(deterministic, BOOL), .fallback = "true",
+     .help = "same bits in every run and for any number of threads and ranks; false = faster on "
+             "a GPU (matrix-product algorithms chosen by timing, sums by NCCL)"},
     {RUN(peak_tflops, REAL), .fallback = "0", RANGE(0, 1e9),
      .help = "peak TFLOP/s of this machine, for MFU; 0 = looked up by GPU name; no MFU on a CPU"},
     {RUN(stop_timeout, REAL), .fallback = "600", RANGE(0, 1e6),
