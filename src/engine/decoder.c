@@ -274,6 +274,7 @@ enum status decoder_feed(struct decoder *d, const int32_t *tokens, int64_t count
         fetch_logits(d);
     }
     TRY(stream_sync(d->stream));
+    TRY(zero_check(d->zero));
     progress_add(d->env);
     *logits = d->logits_host;
     return STATUS_OK;
