@@ -288,7 +288,7 @@ const void *block_all_normed2(const struct block_buffers *b)
 
 void block_gather_again(const struct block_buffers *b, const struct column *c)
 {
-    if (b->region.tp_group->regather)
+    if (b->region.tp_group->regather && c->dw)
         region_begin_enter(&b->region, REGION_AGAIN, b->own, c->input->normed, c->input->full);
 }
 
@@ -338,11 +338,20 @@ void block_end_input(struct unit_run *run, const struct block_buffers *b)
         device_copy(run->stream, b->norm1.sum, b->d_out, bytes);
 }
 
+void block_choose_formed(const struct unit *unit, const int *uses, struct block_buffers *b)
+{
+    for (int i = 0; i < FORMED_COUNT; i++) {
+        bool partial = b->region.sequence && (i == FORMED_OUT_BIAS || i == FORMED_PROJ_BIAS);
+        if (partial || uses[i] < 0 || unit->frozen >> uses[i] & 1)
+            b->formed[i] = NULL;
+    }
+}
+
 void block_hand_over(const struct block *k, struct unit_run *run, const struct block_buffers *b,
                      const int *uses)
 {
     for (int i = 0; i < FORMED_COUNT; i++)
-        if (uses[i] >= 0)
+        if (b->formed[i])
             device_copy(run->stream, run->grads[uses[i]], b->formed[i],
                         (size_t)formed_count(k, i) * dtype_bytes(run->ops->type));
 }

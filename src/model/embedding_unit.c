@@ -81,13 +81,16 @@ static void embedding_unit_backward(const struct unit *unit, struct unit_run *ru
 {
     struct region region = region_here(unit, run);
     int64_t own = unit_stream_rows(run->shape);
+    if (unit_is_frozen(unit))
+        return;
     scatter_back(unit, run, region_enter(&region, own, run->gradient, run->buffers[ROWS]));
 }
 
 static void embedding_unit_input(const struct unit *unit, struct unit_run *run)
 {
     struct region region = region_here(unit, run);
-    region_keep(&region, unit_stream_rows(run->shape), run->gradient, run->buffers[D_OUT]);
+    if (!unit_is_frozen(unit))
+        region_keep(&region, unit_stream_rows(run->shape), run->gradient, run->buffers[D_OUT]);
 }
 
 static void embedding_unit_weight(const struct unit *unit, struct unit_run *run)

@@ -139,6 +139,11 @@ static void gpt2_block_backward(const struct unit *unit, struct unit_run *run)
 
 /* --- backward in two halves ----------------------------------------------------------------- */
 
+static const int formed_uses[FORMED_COUNT] = {
+    [FORMED_NORM1] = LN1_W,    [FORMED_BIAS1] = LN1_B,     [FORMED_NORM2] = LN2_W,
+    [FORMED_BIAS2] = LN2_B,    [FORMED_UP_BIAS] = FC_B,    [FORMED_QKV_BIAS] = QKV_B,
+    [FORMED_OUT_BIAS] = OUT_B, [FORMED_PROJ_BIAS] = PROJ_B};
+
 static void gpt2_block_input(const struct unit *unit, struct unit_run *run)
 {
     const struct block *k = unit->self;
@@ -150,7 +155,7 @@ static void gpt2_block_input(const struct unit *unit, struct unit_run *run)
     void *g =
         run->gradient; /* (N, C) of the stream: after the block, then between its halves, at last
                                 before it */
-    struct stream_biases biases = stream_biases(&b.region, f[FORMED_OUT_BIAS], f[FORMED_PROJ_BIAS]);
+    block_choose_formed(unit, formed_uses, &b);
 
     /* MLP. The gradient of pre overwrites pre. */
     region_keep(&b.region, b.own, g, b.d_out);
@@ -168,8 +173,8 @@ static void gpt2_block_input(const struct unit *unit, struct unit_run *run)
                                                .weight = w[LN2_W],
                                                .dweight = f[FORMED_NORM2],
                                                .dbias = f[FORMED_BIAS2],
-                                               .dsum_columns = biases.out,
-                                               .out_columns = biases.proj});
+                                               .dsum_columns = f[FORMED_OUT_BIAS],
+                                               .out_columns = f[FORMED_PROJ_BIAS]});
 
     /* Attention. The gradient of qkv overwrites qkv. */
     region_keep(&b.region, b.own, g, b.d_mid);
@@ -192,14 +197,7 @@ static void gpt2_block_weight(const struct unit *unit, struct unit_run *run)
     struct stream *s = run->stream;
     void *const *d = run->grads;
     struct stream_biases biases = stream_biases(&b.region, d[OUT_B], d[PROJ_B]);
-    const int formed[FORMED_COUNT] = {[FORMED_NORM1] = LN1_W,
-                                      [FORMED_BIAS1] = LN1_B,
-                                      [FORMED_NORM2] = LN2_W,
-                                      [FORMED_BIAS2] = LN2_B,
-                                      [FORMED_UP_BIAS] = FC_B,
-                                      [FORMED_QKV_BIAS] = QKV_B,
-                                      [FORMED_OUT_BIAS] = biases.out ? OUT_B : -1,
-                                      [FORMED_PROJ_BIAS] = biases.proj ? PROJ_B : -1};
+    block_choose_formed(unit, formed_uses, &b);
     struct column up = {.l = k->up, .input = &b.norm2, .dy = b.pre, .dw = d[FC_W]};
     struct column qkv = {.l = k->qkv, .input = &b.norm1, .dy = b.qkv, .dw = d[QKV_W]};
     block_gather_again(&b, &up);
@@ -212,7 +210,7 @@ static void gpt2_block_weight(const struct unit *unit, struct unit_run *run)
                   &(struct linear_dw){
                       .x = b.attn, .dy = b.d_mid, .dw = d[PROJ_W], .dbias = biases.with_proj});
     block_column_weight(run, &b, &qkv);
-    block_hand_over(k, run, &b, formed);
+    block_hand_over(k, run, &b, formed_uses);
 }
 
 #define BACKWARD_READS (BIT(LN1_W) | BIT(QKV_W) | BIT(PROJ_W) | BIT(LN2_W) | BIT(FC_W) | BIT(OUT_W))

@@ -110,6 +110,11 @@ static void llama_block_backward(const struct unit *unit, struct unit_run *run)
 
 /* --- backward in two halves ----------------------------------------------------------------- */
 
+static const int formed_uses[FORMED_COUNT] = {
+    [FORMED_NORM1] = NORM1, [FORMED_BIAS1] = -1,    [FORMED_NORM2] = NORM2,
+    [FORMED_BIAS2] = -1,    [FORMED_UP_BIAS] = -1,  [FORMED_QKV_BIAS] = -1,
+    [FORMED_OUT_BIAS] = -1, [FORMED_PROJ_BIAS] = -1};
+
 static void llama_block_input(const struct unit *unit, struct unit_run *run)
 {
     const struct block *k = unit->self;
@@ -122,6 +127,7 @@ static void llama_block_input(const struct unit *unit, struct unit_run *run)
         run->gradient; /* (N, C) of the stream: after the block, then between its halves, at last
                                 before it */
 
+    block_choose_formed(unit, formed_uses, &b);
     /* MLP. The gradient of pre overwrites pre. */
     region_keep(&b.region, b.own, g, b.d_out);
     ops_linear_dx(o, s, k->down, b.rows, b.d_out, w[DOWN], b.act);
@@ -144,15 +150,12 @@ static void llama_block_input(const struct unit *unit, struct unit_run *run)
 
 static void llama_block_weight(const struct unit *unit, struct unit_run *run)
 {
-    static const int formed[FORMED_COUNT] = {
-        [FORMED_NORM1] = NORM1, [FORMED_BIAS1] = -1,    [FORMED_NORM2] = NORM2,
-        [FORMED_BIAS2] = -1,    [FORMED_UP_BIAS] = -1,  [FORMED_QKV_BIAS] = -1,
-        [FORMED_OUT_BIAS] = -1, [FORMED_PROJ_BIAS] = -1};
     const struct block *k = unit->self;
     struct block_buffers b = block_buffers_of(k, run);
     struct ops *o = run->ops;
     struct stream *s = run->stream;
     void *const *d = run->grads;
+    block_choose_formed(unit, formed_uses, &b);
     struct column up = {.l = k->up, .input = &b.norm2, .dy = b.pre, .dw = d[GATE_UP]};
     struct column qkv = {.l = k->qkv, .input = &b.norm1, .dy = b.qkv, .dw = d[QKV]};
     block_gather_again(&b, &up);
@@ -163,7 +166,7 @@ static void llama_block_weight(const struct unit *unit, struct unit_run *run)
     ops_linear_dw(o, s, k->proj, b.rows,
                   &(struct linear_dw){.x = b.attn, .dy = b.d_mid, .dw = d[PROJ]});
     block_column_weight(run, &b, &qkv);
-    block_hand_over(k, run, &b, formed);
+    block_hand_over(k, run, &b, formed_uses);
 }
 
 const struct unit_type llama_block_type = {

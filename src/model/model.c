@@ -21,17 +21,10 @@
 #include <stdio.h>
 #include <string.h>
 #include "model/model_impl.h"
+#include "unit/unit_freeze.h"
 
 /* Upper limits for one layer, and for embedding and head together. */
-enum {
-    LAYER_TENSORS = 30,
-    LAYER_PARAMS = 12,
-    LAYER_PIECES = 3,
-    END_TENSORS = 8,
-    END_PARAMS = 8,
-    END_PIECES = 4,
-    END_UNITS = 2
-};
+enum { LAYER_TENSORS = 30, LAYER_PARAMS = 12, END_TENSORS = 8, END_PARAMS = 8, END_UNITS = 2 };
 
 struct model {
     struct device *device; /* borrowed */
@@ -398,6 +391,20 @@ static void build(struct model *m)
     unit_graph_check(&m->graph);
 }
 
+static enum status freeze(struct model *m, const char *globs)
+{
+    struct env *env = device_env(m->device);
+    const char *reason = model_limits(m->config.arch)->freeze;
+    if (!globs || !*globs)
+        return STATUS_OK;
+    if (reason)
+        return FAIL(env, CONFIG, "train.freeze: model.arch %s cannot freeze: %s; leave the key out",
+                    model_arch_word(m->config.arch), reason);
+    TRY(unit_freeze(env, globs, &m->graph, m->params, m->pieces, m->units));
+    unit_graph_check(&m->graph);
+    return STATUS_OK;
+}
+
 /* --- the rotary table -----------------------------------------------------------------------
  * Pair i of a head is rotated by position * f(i), f(i) = theta^(-2i/D). "linear" divides every
  * frequency by the factor; "llama3" keeps high frequencies, divides low ones and blends in between.
@@ -472,22 +479,21 @@ enum status model_create_part(struct device *device, const struct model_config *
     TRY(mem_alloc(env, MEM_OTHER, "model", sizeof *m, &m));
     m->device = device;
     m->config = *config;
-    m->config.path = "";
+    m->config.path = m->config.freeze = "";
     m->part = *part;
     m->part.sequence = part->sequence && part->tp > 1; /* one rank has all rows */
-    size_t layers = (size_t)config->layers;
+    size_t layers = (size_t)config->layers, params = layers * LAYER_PARAMS + END_PARAMS;
     m->tp_group = (struct tp_group){part->tp, part->t, part->regather};
     TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "model", layers * LAYER_TENSORS + END_TENSORS,
                                  sizeof *m->tensors, &m->tensors));
-    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "model", layers * LAYER_PARAMS + END_PARAMS,
-                                 sizeof *m->params, &m->params));
-    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "model", layers * LAYER_PIECES + END_PIECES,
-                                 sizeof *m->pieces, &m->pieces));
+    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "model", params, sizeof *m->params, &m->params));
+    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "model", params, sizeof *m->pieces, &m->pieces));
     TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "model", layers + END_UNITS, sizeof *m->units,
                                  &m->units));
     if (config->arch == MODEL_LLAMA || (config->arch == MODEL_SARS && config->sars.rope))
         TRY_OR(undo, create_rope(m));
     build(m);
+    TRY_OR(undo, freeze(m, config->freeze));
     *model = m;
     return STATUS_OK;
 undo:
@@ -518,12 +524,24 @@ const struct model_config *model_config(const struct model *m)
     return &m->config;
 }
 
+/* Of the three products with a frozen matrix, one is omitted. The embedding computes no products. */
+static double frozen_third(const struct model *m)
+{
+    double count = 0;
+    for (int u = 1; u < m->graph.unit_count; u++)
+        for (int i = 0; i < m->units[u].use_count; i++)
+            if (m->units[u].frozen >> i & 1)
+                count += (double)unit_param_whole(&m->graph, m->units[u].uses[i]);
+    return count / 3;
+}
+
 double model_flops_per_token(const struct model *m, int64_t tokens)
 {
     const struct model_config *c = &m->config;
     double attention =
         12.0 * (double)c->layers * (double)(c->heads * c->head_width) * (double)tokens;
-    double count = (double)unit_graph_count(&m->graph), square = (double)(c->width * c->width);
+    double count = (double)unit_graph_count(&m->graph) - frozen_third(m),
+           square = (double)(c->width * c->width);
     double layers = (double)(SARS_KINDS * c->layers);
     if (c->arch != MODEL_SARS)
         return 6.0 * count + attention;

@@ -60,6 +60,7 @@ struct model_config {
     int64_t rope_original;   /* original_max_position_embeddings */
     const char *path;        /* a Hugging Face directory to start from; "" = none */
     struct sars_config sars; /* where arch is MODEL_SARS */
+    const char *freeze;      /* for unit_freeze; NULL or "" = every param is trained */
 };
 
 extern const struct option_table model_options; /* model.* over struct model_config */
@@ -78,7 +79,7 @@ enum status model_check_keys(struct env *env, struct options *options,
 
 /* What an architecture cannot do, each with the reason; NULL: it can. */
 struct model_limits {
-    const char *fp16, *tp, *pp;
+    const char *fp16, *tp, *pp, *freeze;
 };
 const struct model_limits *model_limits(int arch);
 /* Refuse fp16 parameters or arithmetic, tp or pp ranks where the architecture has such a limit. */

@@ -142,7 +142,7 @@ struct block_buffers {
     void *d_out, *d_mid;     /* (R, C) PASS_BACKWARD_INPUT and PASS_BACKWARD_WEIGHT: gradients of
                                  the stream after the block and between its halves; where the stream
                                  has all rows, in norm1.sum (at first in room) and norm2.sum */
-    void *formed[FORMED_COUNT]; /* PASS_BACKWARD_INPUT and PASS_BACKWARD_WEIGHT */
+    void *formed[FORMED_COUNT]; /* PASS_BACKWARD_INPUT and PASS_BACKWARD_WEIGHT; NULL: not wanted */
     void *partial;              /* (R, C) tensor parallel: rows to be summed over the ranks */
     void *d_rows;               /* (R, C) sequence parallel, backward: a gathered gradient */
     void *pre;     /* (R, up.out) before the activation; PASS_BACKWARD_INPUT: then its gradient */
@@ -206,7 +206,7 @@ struct column {
     const struct block_norm *input; /* its input is input->normed (N, C), on all ranks ->full */
     const void *dy;                 /* (R, out) gradient of its output */
     const void *w;
-    void *dw; /* gradient to be written */
+    void *dw; /* gradient to be written; NULL: frozen */
 };
 /* If the gathered input was not kept (regather), begin to gather it again. `full` must be free; the
  * weight's gradient will wait for it. */
@@ -226,8 +226,10 @@ void block_column_weight(struct unit_run *run, const struct block_buffers *b,
 
 /* The last step of PASS_BACKWARD_INPUT: norm1.sum is no longer needed, so d_out moves there. */
 void block_end_input(struct unit_run *run, const struct block_buffers *b);
-/* PASS_BACKWARD_WEIGHT: copy the by-products of PASS_BACKWARD_INPUT to the gradients of `uses`
- * (FORMED_COUNT entries, -1: not formed). */
+/* Both halves: keep those of b->formed that become gradients of `uses` (FORMED_COUNT entries, -1:
+ * the block has none); the others, and those of frozen uses, become NULL. */
+void block_choose_formed(const struct unit *unit, const int *uses, struct block_buffers *b);
+/* PASS_BACKWARD_WEIGHT: copy the by-products of PASS_BACKWARD_INPUT to the gradients of `uses`. */
 void block_hand_over(const struct block *block, struct unit_run *run, const struct block_buffers *b,
                      const int *uses);
 

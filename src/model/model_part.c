@@ -83,6 +83,7 @@ const struct model_limits *model_limits(int arch)
             .fp16 = "the gradients of routing go down to 1e-11, which is below fp16's range",
             .tp = "the routing of a layer looks at all its neurons",
             .pp = "every block passes whole matrices of prototypes to the next",
+            .freeze = "its two losses share the backward pass of all its parameters",
         }};
     CHECK(arch >= 0 && arch < MODEL_ARCHS);
     return &limits[arch];

@@ -203,10 +203,15 @@ void ops_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int6
                    const struct linear_dw *a)
 {
     l = check_linear(l, rows);
-    CHECK(a->x && a->dy && a->dw);
-    if (run_or_spend(
-            ops, stream,
-            CASE("linear_dw", .rows = rows, .linear = l, .add = a->add, .bias = a->dbias != NULL)))
+    CHECK(a->x && a->dy);
+    if (!a->dw && !a->dbias)
+        return;
+    struct linear priced = l;
+    if (!a->dw) /* column sums: a product with one column of ones */
+        priced.in = 1;
+    if (run_or_spend(ops, stream,
+                     CASE("linear_dw", .rows = rows, .linear = priced, .add = a->add,
+                          .bias = a->dbias != NULL)))
         ops->backend->linear_dw(ops, stream, l, rows, a);
 }
 
@@ -247,11 +252,11 @@ void ops_norm_apply(struct ops *ops, struct stream *stream, struct norm n, int64
 void ops_norm_backward(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
                        const struct norm_backward *a)
 {
-    bool columns = a->dsum_columns != NULL;
+    bool columns = a->dsum_columns != NULL || a->out_columns != NULL;
     check_norm(n, rows);
     CHECK(a->dy && a->sum && a->weight && a->rstd && a->dsum_out && a->scratch);
     CHECK(a->mean != NULL || n.kind == NORM_RMS);
-    CHECK(columns == (a->out_columns != NULL) && (a->dsum != NULL || !columns));
+    CHECK(a->dsum != NULL || !columns);
     if (run_or_spend(ops, stream,
                      CASE("norm_backward", .rows = rows, .norm = n, .branch = a->dsum != NULL,
                           .bias = a->dbias != NULL, .columns = columns)))
@@ -425,7 +430,9 @@ void ops_embedding_backward(struct ops *ops, struct stream *stream, struct embed
                             void *scratch)
 {
     check_embedding(e);
-    CHECK(tokens && dout && dwte && scratch);
+    CHECK(tokens && dout && scratch);
+    if (!dwte && !dwpe)
+        return;
     if (dwpe != NULL)
         CHECK_LE(e.tokens, e.positions);
     if (run_or_spend(ops, stream, CASE("embedding_backward", .embedding = case_embedding(e, dwpe))))

@@ -106,11 +106,11 @@ struct linear_dx_dgelu {
 };
 void ops_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                          const struct linear_dx_dgelu *a);
-/* dw = x^T dy in W's own orientation, dbias = column sums of dy. */
+/* dw = x^T dy in W's own orientation, dbias = column sums of dy. With neither, does nothing. */
 struct linear_dw {
     const void *x, *dy; /* (R, in), (R, out) */
     bool add;           /* add to dw and dbias: for a unit that processes its rows in chunks */
-    void *dw, *dbias;   /* W's shape; (out) or NULL */
+    void *dw, *dbias;   /* W's shape or NULL; (out) or NULL */
 };
 void ops_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                    const struct linear_dw *a);
@@ -144,8 +144,8 @@ struct norm_apply {
 void ops_norm_apply(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
                     const struct norm_apply *a);
 /* dsum_out = dsum + gradient through the norm. The column sums dsum_columns and out_columns are the
- * gradients of biases that were added to `sum` and to its sources; request both or neither. All
- * sums over rows run over fixed blocks of rows in a fixed order. */
+ * gradients of biases that were added to `sum` and to its sources. All sums over rows run over
+ * fixed blocks of rows in a fixed order, whichever of them are requested. */
 struct norm_backward {
     const void *dy, *sum, *weight; /* (R, C), (R, C), (C) */
     const float *mean, *rstd;      /* (R) */
@@ -241,7 +241,7 @@ void ops_embedding(struct ops *ops, struct stream *stream, struct embedding e,
                    const int32_t *tokens, const void *wte, const void *wpe, struct past past,
                    void *out);
 /* dwte (V, C) and dwpe (positions, C) are overwritten completely; rows of dout are added in
- * order. */
+ * order. Either may be NULL. */
 void ops_embedding_backward(struct ops *ops, struct stream *stream, struct embedding e,
                             const int32_t *tokens, const void *dout, void *dwte, void *dwpe,
                             void *scratch);

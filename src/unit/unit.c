@@ -163,7 +163,17 @@ bool unit_reads(const struct unit *unit, enum pass pass, int use)
 
 bool unit_writes(const struct unit *unit, enum pass pass, int use)
 {
-    return unit->type->writes[pass] >> use & 1;
+    return unit_written_uses(unit, pass) >> use & 1;
+}
+
+uint32_t unit_written_uses(const struct unit *unit, enum pass pass)
+{
+    return unit->type->writes[pass] & ~unit->frozen;
+}
+
+bool unit_is_frozen(const struct unit *unit)
+{
+    return unit->frozen == (1u << unit->use_count) - 1;
 }
 
 int unit_pieces(const struct unit_graph *graph, int u, int pieces[UNIT_MAX_USES])
@@ -222,7 +232,10 @@ uint32_t unit_reading_passes(const struct unit_graph *graph, int u, int piece)
 
 uint32_t unit_writing_passes(const struct unit_graph *graph, int u, int piece)
 {
-    return passes_with(graph, u, graph->units[u].type->writes, piece);
+    uint32_t written[PASS_COUNT];
+    for (int pass = 0; pass < PASS_COUNT; pass++)
+        written[pass] = unit_written_uses(&graph->units[u], pass);
+    return passes_with(graph, u, written, piece);
 }
 
 bool unit_writes_piece(const struct unit_graph *graph, int u, int piece)

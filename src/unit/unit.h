@@ -198,7 +198,8 @@ struct unit_run {
     const struct step_scalars *scalars;
 
     const void *params[UNIT_MAX_USES]; /* of the uses that this pass reads, in the compute type */
-    void *grads[UNIT_MAX_USES];        /* of the uses that this pass writes; it overwrites them */
+    void *grads[UNIT_MAX_USES];        /* of the uses that this pass writes; it overwrites them;
+                                          NULL where the use is frozen */
     void *buffers[UNIT_MAX_BUFFERS];   /* in the order in which the unit declared them */
     enum keep rebuild;                 /* PASS_REBUILD: rebuild all buffers with keep >= rebuild */
 
@@ -257,6 +258,7 @@ struct unit {
     const void *self; /* borrowed: the type's own sizes and tables */
     int use_count;
     int uses[UNIT_MAX_USES]; /* indices of params */
+    uint32_t frozen;         /* bit u: no pass writes grads[u], which is NULL (unit_freeze.h) */
     int64_t in_width,
         out_width; /* of the stream before and after it; 0: the graph's stream_width */
     /* Its part of the statistic, a vector that is summed over the micro-batches of a step. */
@@ -315,6 +317,8 @@ int unit_param_of(const struct unit_graph *graph, int tensor); /* the param that
 int64_t unit_graph_count(const struct unit_graph *graph);      /* elements of all whole tensors */
 bool unit_reads(const struct unit *unit, enum pass pass, int use);
 bool unit_writes(const struct unit *unit, enum pass pass, int use);
+uint32_t unit_written_uses(const struct unit *unit, enum pass pass); /* bit u: writes grads[u] */
+bool unit_is_frozen(const struct unit *unit);                        /* all its uses are */
 /* The pieces that unit u uses in any pass, each once, in ascending order; returns their count. */
 int unit_pieces(const struct unit_graph *graph, int u, int pieces[UNIT_MAX_USES]);
 /* Whether a param of the piece is among these uses of unit u (bit i: use i). */

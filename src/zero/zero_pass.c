@@ -362,7 +362,7 @@ static void reduce_each(struct zero *zero, struct piece_range part, int u, int64
 
 void zero_reduce(struct zero *zero, int u, enum pass pass, int64_t round)
 {
-    uint32_t writes = zero->graph->units[u].type->writes[pass];
+    uint32_t writes = unit_written_uses(&zero->graph->units[u], pass);
     int pieces[UNIT_MAX_USES], count = unit_pieces(zero->graph, u, pieces);
     if (u == 0 && zero->early) /* the last gradients of this round */
         event_record(zero->early, zero->reduce_stream);

@@ -166,6 +166,24 @@ static void test_sars_matches_its_plan(void **state)
     try_layouts(layouts, sizeof layouts / sizeof *layouts);
 }
 
+static void test_frozen_parameters_match_their_plan(void **state)
+{
+    static const struct layout layouts[] = {
+        {1, "train.freeze=*.bias checkpoint.every=1"},
+        {3, "train.freeze=*wte*,*.h.0.* zero.stage=0 checkpoint.every=1"},
+        {2, "train.freeze=*.ln_* zero.stage=1 precision.mode=bf16 checkpoint.every=1"},
+        {3, "train.freeze=*mlp* zero.stage=2 checkpoint.every=1"},
+        {5, "train.freeze=*attn*,*wte* zero.stage=3 precision.mode=bf16 checkpoint.every=1"},
+        {4, "train.freeze=*.h.1.* parallel.pp=2 parallel.schedule=zero-bubble zero.stage=2"},
+        {4, "train.freeze=*wte* parallel.pp=2 zero.stage=1 checkpoint.every=1"},
+        {4, "train.freeze=*.weight parallel.tp=2 parallel.sequence=true zero.stage=3"},
+        {5, "train.freeze=*.ln_* zero.stage=2 zero.servers=2 checkpoint.every=1"},
+        {3, "train.freeze=*.c_fc.* zero.stage=3 optimizer.kind=muon train.noise_scale=true"},
+    };
+    (void)state;
+    try_layouts(layouts, sizeof layouts / sizeof *layouts);
+}
+
 static void test_meshes_match_their_plan(void **state)
 {
     static const struct layout layouts[] = {
@@ -193,6 +211,7 @@ int main(void)
         cmocka_unit_test(test_local_sums_match_their_plan),
         cmocka_unit_test(test_servers_and_groups_match_their_plan),
         cmocka_unit_test(test_sars_matches_its_plan),
+        cmocka_unit_test(test_frozen_parameters_match_their_plan),
         cmocka_unit_test(test_meshes_match_their_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -71,7 +71,7 @@ static void gradient_thread(struct embedding e, const int32_t *tokens, const flo
                             float *dwte, float *dwpe, int64_t *next)
 {
     int64_t chunk = ceil_div(e.vocab, VOCAB_CHUNKS), chunks = ceil_div(e.vocab, chunk);
-    for (int64_t p; (p = next_chunk(next)) < chunks;)
+    for (int64_t p; dwte && (p = next_chunk(next)) < chunks;)
         token_gradient(e, tokens, dout, p * chunk, min64((p + 1) * chunk, e.vocab), dwte);
 #pragma omp for schedule(static)
     for (int64_t t = 0; t < (dwpe ? e.positions : 0); t++)

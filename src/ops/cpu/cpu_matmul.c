@@ -180,7 +180,8 @@ static void multiply_thread(const struct cpu_product *p, const struct sums *s, s
             continue;
         int64_t i = ti * t.rows, j = tj * t.cols;
         int64_t rows = min64(t.rows, p->m - i), cols = min64(t.cols, p->n - j);
-        multiply_tile(p, i, j, rows, cols);
+        if (p->c) /* NULL: only the sums */
+            multiply_tile(p, i, j, rows, cols);
         if (s && s->out && s->over_rows && tj == 0)
             column_sums(p->k, s->stride, s->x, i, rows, p->add, s->out);
         if (s && s->out && !s->over_rows && ti == 0)

@@ -173,7 +173,8 @@ void cpu_norm_backward(struct ops *ops, struct stream *stream, struct norm n, in
     if (a->dsum_columns)
         cpu_column_sums(ops, rows, n.width, a->dsum, a->dsum_columns);
     IN_THREADS(cpu_threads(ops, rows * n.width), backward_thread(n, rows, a, partials));
-    cpu_sum_partials(blocks, 2 * n.width, n.width, partials, a->dweight);
+    if (a->dweight)
+        cpu_sum_partials(blocks, 2 * n.width, n.width, partials, a->dweight);
     if (a->dbias)
         cpu_sum_partials(blocks, 2 * n.width, n.width, partials + n.width, a->dbias);
     if (a->out_columns)

@@ -360,19 +360,23 @@ cudaError_t launch_embedding_backward(cudaStream_t stream, enum dtype type, int6
     int32_t *starts = (int32_t *)(at + p.starts);
     float *chunks = (float *)(at + p.chunks);
     unsigned start_blocks = (unsigned)div_up(vocab + 1, THREADS);
-    sort_rows(stream, rows, ids, order, (int32_t *)(at + p.other), keys,
-              (int32_t *)(at + p.counts));
-    find_starts<<<start_blocks, THREADS, 0, stream>>>(rows, vocab, keys, starts);
+    if (dwte) {
+        sort_rows(stream, rows, ids, order, (int32_t *)(at + p.other), keys,
+                  (int32_t *)(at + p.counts));
+        find_starts<<<start_blocks, THREADS, 0, stream>>>(rows, vocab, keys, starts);
+    }
     return with_type(type, [=](auto zero) {
         using T = decltype(zero);
         const T *dout = (const T *)dout_;
         bool wide = width % PACK<T> == 0 && is_wide(dout) && is_wide(dwte) && is_wide(dwpe);
         unsigned threads = row_threads(div_up(width, PACK<T>));
         unsigned slots = (unsigned)(2 * div_up(rows, CHUNK)), words = (unsigned)vocab;
-        sum_chunks<T><<<slots, threads, 0, stream>>>(rows, width, vocab, wide, dout, order, keys,
-                                                     starts, chunks);
-        sum_tokens<T>
-            <<<words, threads, 0, stream>>>(width, wide, dout, order, starts, chunks, (T *)dwte);
+        if (dwte) {
+            sum_chunks<T><<<slots, threads, 0, stream>>>(rows, width, vocab, wide, dout, order,
+                                                         keys, starts, chunks);
+            sum_tokens<T><<<words, threads, 0, stream>>>(width, wide, dout, order, starts, chunks,
+                                                         (T *)dwte);
+        }
         if (dwpe) {
             unsigned places = (unsigned)positions;
             sum_positions<T>

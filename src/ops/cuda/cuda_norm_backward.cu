@@ -416,7 +416,7 @@ cudaError_t launch_norm_backward(cudaStream_t stream, enum dtype type,
     int blocks = hopper && aligned ? kernel_norm_hopper_blocks(type, n.width, n.rows) : 0;
     cudaError_t error;
     if (blocks > 0) {
-        int sums = n.dsum_columns ? 4 : n.dbias ? 2 : 1;
+        int sums = n.dsum_columns || n.out_columns ? 4 : n.dbias ? 2 : 1;
         error = launch_norm_rows_hopper(stream, type, n, sums);
         return error != cudaSuccess ? error : add_shares(stream, type, n, blocks, sums);
     }

@@ -96,7 +96,7 @@ static void REF(linear_dw)(struct ops *ops, struct stream *stream, struct linear
 {
     const REAL *x = a->x /* (R, I) */, *dy = a->dy /* (R, O) */;
     REAL *dw = a->dw;
-    for (int64_t i = 0; i < l.in; i++) {
+    for (int64_t i = 0; dw != NULL && i < l.in; i++) {
         for (int64_t o = 0; o < l.out; o++) {
             REAL *to = &dw[REF(weight)(l, i, o)];
             double sum = a->add ? (double)GET(*to) : 0;

@@ -25,9 +25,9 @@ static void REF(embedding_backward)(struct ops *ops, struct stream *stream, stru
                                     void *dwpe_, void *scratch)
 {
     const REAL *dout = dout_;          /* (B, T, C) */
-    REAL *dwte = dwte_, *dwpe = dwpe_; /* (V, C), (positions, C) or NULL */
+    REAL *dwte = dwte_, *dwpe = dwpe_; /* (V, C), (positions, C); either may be NULL */
     double *sums = scratch;            /* (C) */
-    for (int64_t v = 0; v < e.vocab; v++) {
+    for (int64_t v = 0; dwte != NULL && v < e.vocab; v++) {
         for (int64_t c = 0; c < e.width; c++)
             sums[c] = 0;
         for (int64_t row = 0; row < e.batch * e.tokens; row++)

@@ -92,10 +92,19 @@ enum config_weight config_weight_of(const char *line)
                                             "train.eval_",
                                             "train.sample_",
                                             NULL};
-    static const char *const shapes[] = {
-        "model.arch:",     "model.layers:",     "model.width:", "model.heads:",
-        "model.kv_heads:", "model.head_width:", "model.ff:",    "model.context:",
-        "model.vocab:",    "model.tied:",       "sars.rope:",   NULL};
+    static const char *const shapes[] = {"model.arch:",
+                                         "model.layers:",
+                                         "model.width:",
+                                         "model.heads:",
+                                         "model.kv_heads:",
+                                         "model.head_width:",
+                                         "model.ff:",
+                                         "model.context:",
+                                         "model.vocab:",
+                                         "model.tied:",
+                                         "sars.rope:",
+                                         "train.freeze:",
+                                         NULL};
     if (starts_with(line, bits))
         return CONFIG_BITS;
     if (strncmp(line, "train.eval_batches:", 19) == 0)

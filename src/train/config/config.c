@@ -299,6 +299,8 @@ enum status run_config_suit_model(struct env *env, struct options *options,
     TRY(model_check_keys(env, options, model));
     TRY(model_check_limits(env, model, config->precision == RUN_PRECISION_FP16, parallel->tp,
                            parallel->pp));
+    if (!config->reading)
+        config->model.freeze = config->train.freeze;
     /* SARS clamps every element of the gradient instead (sars.clamp). */
     if (model->arch == MODEL_SARS && !options_is_set(options, "train.clip"))
         config->train.clip = 0;

@@ -27,7 +27,8 @@ struct train_config {
     int64_t warmup, decay;  /* steps; -1 = derived from train.steps */
     int schedule;           /* enum schedule_kind */
     double weight_decay, beta1, beta2, eps, clip;
-    bool noise_scale; /* measure it */
+    const char *freeze; /* globs of tensors that are not trained (unit_freeze.h); "" = none */
+    bool noise_scale;   /* measure it */
     int64_t seed;
     int64_t eval_every, eval_batches;
     int64_t sample_every, sample_tokens;

@@ -38,6 +38,9 @@ static const struct option train_list[] = {
     {TRAIN(eps, REAL), .fallback = "1e-8", RANGE(1e-30, 1), .help = "AdamW's epsilon"},
     {TRAIN(clip, REAL), .fallback = "1", RANGE(0, 1e9),
      .help = "maximum gradient norm; 0 = no clipping, the default of model.arch sars"},
+    {TRAIN(freeze, STRING), .fallback = "", .value_name = "GLOB,...",
+     .help = "parameters that are not trained, by name: no gradients, no optimizer state; 'sifr "
+             "inspect MODEL' lists the names"},
     {TRAIN(noise_scale, BOOL), .fallback = "false",
      .help = "measure the gradient noise scale, which tells how large a batch is worth having; "
              "needs at least two micro-batches per step"},
@@ -317,7 +320,7 @@ static const struct option offload_list[] = {
      .choices = update_words,
      .help = "who updates state in host memory: device = it passes through the device; host = the "
              "CPU, in 16-bit runs and with optimizers that work element by element; auto = the "
-             "device, for now"},
+             "device (plan says where the CPU is faster)"},
     {.key = "offload.folder",
      .type = OPTION_STRING,
      OFFLOAD(folder),

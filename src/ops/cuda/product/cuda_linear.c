@@ -205,8 +205,8 @@ static void cuda_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct 
         cuda_sum_columns(ops, stream, rows, l.in, a->dpre, false, a->dbias);
 }
 
-static void cuda_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                           const struct linear_dw *a)
+static void linear_dw_product(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                              const struct linear_dw *a)
 {
     struct product p = {.m = l.out_in ? l.in : l.out,
                         .n = l.out_in ? l.out : l.in,
@@ -226,6 +226,13 @@ static void cuda_linear_dw(struct ops *ops, struct stream *stream, struct linear
     } else {
         run_plain(ops, stream, p, l.out_in ? a->x : a->dy, l.out_in ? a->dy : a->x, a->dw);
     }
+}
+
+static void cuda_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                           const struct linear_dw *a)
+{
+    if (a->dw)
+        linear_dw_product(ops, stream, l, rows, a);
     if (a->dbias)
         sum_columns(ops, stream, rows, l.out, l.y_stride, a->dy, a->add, a->dbias);
 }
