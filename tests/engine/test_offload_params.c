@@ -182,15 +182,17 @@ static void test_tensor_parallelism(void **state)
     }
 }
 
-/* SARS has frozen tensors, which are far params without packets. */
+/* Frozen tensors are far params without packets: those of SARS, and those that model.freeze names. */
 static void test_frozen_tensors(void **state)
 {
     (void)state;
-    for (int bf16 = 0; bf16 < 2; bf16++) {
-        struct rig_config one = base_config(0);
-        one.model = rig_sars();
-        one.meta_clip = 0.5;
-        one.type = bf16 ? DTYPE_BF16 : DTYPE_F32;
+    for (int model = 0; model < 4; model++) {
+        struct rig_config one = base_config(model % 2);
+        if (model < 2)
+            one.model = rig_sars(), one.meta_clip = 0.5;
+        else
+            one.model.freeze = model % 2 ? "*norm*,*.mlp.*" : "*wpe*,*ln_*";
+        one.type = model % 2 ? DTYPE_BF16 : DTYPE_F32;
         struct watch plain = watch_run(one, 1);
         for (int number = 0; number < 8; number++) {
             struct rig_config config = one;
