@@ -266,6 +266,8 @@ struct sifr_offload {
     int64_t window; /* bytes of device memory through which state passes; 0: 512 MB */
     const char *folder;      /* of the files; it must exist. NULL or "": $TMPDIR, else /var/tmp */
     enum sifr_update update; /* who updates state on the host; auto: the device, for now */
+    int unused;              /* never read: older programs have padding here, with any value */
+    enum sifr_place params;  /* read unit by unit, and sharded as in ZeRO stage 3 */
     /* What units keep from forward to backward, except the last three: SIFR_ON_DEVICE or
      * SIFR_ON_HOST, which does not work with `pipeline` above 1. */
     enum sifr_place activations;

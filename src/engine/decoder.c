@@ -372,6 +372,7 @@ enum status decoder_feed_rows(struct decoder *d, struct decoder_input *inputs, i
     }
     feed_walks(d, inputs, count);
     TRY(stream_sync(d->stream));
+    TRY(zero_check(d->zero));
     progress_add(d->env);
     return STATUS_OK;
 }

@@ -102,6 +102,7 @@ static enum status add_own_losses(struct engine *engine, int64_t rounds, int64_t
 /* The same, on all PP stages. */
 static enum status add_losses(struct engine *engine, int64_t rounds, int64_t count, double *sum)
 {
+    TRY(zero_check(engine->zero)); /* before any rank sees a loss */
     if (!engine->pipeline)
         return add_own_losses(engine, rounds, count, sum);
     TRY(pipeline_settle(engine->pipeline));
@@ -415,6 +416,8 @@ enum status engine_logits(struct engine *engine, int64_t count, float *logits)
     ops_cast(engine->ops, engine->stream, wide, DTYPE_F32, walk.run.logits, type, total);
     device_copy(engine->stream, logits, wide, (size_t)total * sizeof *wide);
     st = stream_sync(engine->stream);
+    if (st == STATUS_OK)
+        st = zero_check(engine->zero);
     device_free(device, walk.run.logits);
 undo_wide:
     device_free(device, wide);

@@ -199,6 +199,11 @@ static enum status check_optimizers(struct env *env, const struct sifr_options *
     return check_groups(env, o);
 }
 
+static bool is_place(enum sifr_place place)
+{
+    return place >= SIFR_ON_DEVICE && place <= SIFR_ON_DISK;
+}
+
 static enum status check_offload(struct env *env, const struct sifr_options *o)
 {
     struct sifr_offload offload;
@@ -208,12 +213,11 @@ static enum status check_offload(struct env *env, const struct sifr_options *o)
         return FAIL(env, CONFIG,
                     "sifr_offload: wrong size, or a field that this version does not know; set "
                     ".size = sizeof(struct sifr_offload)");
-    if (offload.optimizer < SIFR_ON_DEVICE || offload.optimizer > SIFR_ON_DISK ||
-        offload.grads < SIFR_ON_DEVICE || offload.grads > SIFR_ON_DISK)
+    if (!is_place(offload.optimizer) || !is_place(offload.grads) || !is_place(offload.params))
         return FAIL(env, CONFIG,
-                    "options: offload.optimizer is %d and offload.grads %d; use SIFR_ON_DEVICE, "
-                    "SIFR_ON_HOST or SIFR_ON_DISK",
-                    (int)offload.optimizer, (int)offload.grads);
+                    "options: offload.optimizer is %d, offload.grads %d and offload.params %d; use "
+                    "SIFR_ON_DEVICE, SIFR_ON_HOST or SIFR_ON_DISK",
+                    (int)offload.optimizer, (int)offload.grads, (int)offload.params);
     if (offload.activations < SIFR_ON_DEVICE || offload.activations > SIFR_ON_HOST)
         return FAIL(env, CONFIG,
                     "options: offload.activations is %d; use SIFR_ON_DEVICE or SIFR_ON_HOST",
@@ -247,6 +251,7 @@ static struct zero_offload offload_of(const struct sifr_options *o)
     struct sifr_offload from = read_offload(o);
     return (struct zero_offload){.optimizer = kinds[from.optimizer],
                                  .grads = kinds[from.grads],
+                                 .params = kinds[from.params],
                                  .share = from.share > 0 ? from.share : 1,
                                  .window = from.window > 0 ? from.window : DEFAULT_WINDOW,
                                  .folder = run_offload_folder(from.folder ? from.folder : ""),
@@ -384,6 +389,7 @@ static uint64_t hash_options(const struct sifr_options *o)
                                o->noise_scale,
                                offload.optimizer,
                                offload.grads,
+                               offload.params,
                                offload.window,
                                offload.on_host,
                                read_offload(o).activations};

@@ -2,8 +2,6 @@
  */
 #include "plan/formula.h"
 
-#include "zero/partition.h"
-
 const struct state_widths state_fp32 = {.param = 4, .grad = 4, .optimizer = 8};
 const struct state_widths state_mixed = {.param = 2, .grad = 2, .optimizer = 12};
 
@@ -27,10 +25,9 @@ static double gradients(const struct roster *roster, bool cut, struct state_widt
     return local ? widths.local : widths.grad * held(roster, cut);
 }
 
-double formula_state(const struct roster *roster, int stage, double parameters,
+double formula_state(const struct roster *roster, struct sharding cut, double parameters,
                      struct state_widths widths)
 {
-    struct sharding cut = sharding_of(stage);
     double optimizer =
         is_owner(roster) ? held(roster, cut.optim) : 0.0; /* otherwise servers have it */
     return parameters * (widths.param * held(roster, cut.params) +
@@ -83,12 +80,12 @@ static double sent_in_tp_group(const struct roster *roster, const struct volume 
            partial + (volume->norms ? others * NORM_BYTES : 0.0);
 }
 
-double formula_sent(const struct roster *roster, int stage, const struct volume *volume,
+double formula_sent(const struct roster *roster, struct sharding cut, const struct volume *volume,
                     enum traffic_purpose purpose)
 {
     double learned = volume->parameters - volume->frozen;
     double gathered_params =
-        sharding_of(stage).params ? 2.0 * (double)volume->rounds * volume->parameters : learned;
+        cut.params ? 2.0 * (double)volume->rounds * volume->parameters : learned;
     double shards = roster_shards(roster), owners = roster->owners;
     switch (purpose) {
     case TRAFFIC_GATHER:

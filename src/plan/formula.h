@@ -7,6 +7,7 @@
 #ifndef PLAN_FORMULA_H
 #define PLAN_FORMULA_H
 #include "engine/spread.h"
+#include "zero/partition.h"
 #include "zero/roster.h"
 
 /* Bytes per parameter. */
@@ -19,7 +20,7 @@ extern const struct state_widths state_mixed; /* 2, 2 and 12 (also a master copy
 
 /* Bytes of params, gradients and optimizer state of the roster's rank. A worker that sums its own
  * micro-batches has all gradients in every ZeRO stage, and the owner's sum is a part of these. */
-double formula_state(const struct roster *roster, int stage, double parameters,
+double formula_state(const struct roster *roster, struct sharding cut, double parameters,
                      struct state_widths widths);
 
 struct volume {
@@ -50,7 +51,7 @@ struct volume {
  * (formula_meetings), exchange three numbers per row for the loss and one for the norm. Exact where
  * shards are whole blocks of 64 and backward passes read all params. There is no formula for
  * control: 0. */
-double formula_sent(const struct roster *roster, int stage, const struct volume *volume,
+double formula_sent(const struct roster *roster, struct sharding cut, const struct volume *volume,
                     enum traffic_purpose purpose);
 
 /* --- TP groups ------------------------------------------------------------------------------ */

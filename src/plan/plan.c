@@ -509,7 +509,7 @@ double plan_sent_formula(const struct plan_request *request, int64_t rounds,
         .loss_rows = part->last ? rows_of(request) : 0.0,
         .partial = part->partial,
         .norms = part->first && rank->roster.rank == roster_reduce_shard_rank(&rank->roster, 0)};
-    return formula_sent(&rank->roster, stage, &volume, purpose);
+    return formula_sent(&rank->roster, plan_sharding(request, stage), &volume, purpose);
 }
 
 double plan_block_formula(const struct plan_request *request, int recompute)

@@ -155,6 +155,10 @@ struct zero_offload plan_offload_most(const struct plan_request *request,
 /* Whether optimizer state or summed gradients leave the device; and whether anything does. */
 bool plan_is_offloaded(const struct plan_request *request);
 bool plan_moves_anything(const struct plan_request *request);
+/* Not on the device? Host memory is where ranks without a GPU compute. */
+bool plan_is_far(const struct plan_request *request, enum far_kind kind);
+/* What a ZeRO stage shards: also far params, which are gathered as in stage 3. */
+struct sharding plan_sharding(const struct plan_request *request, int stage);
 
 /* Build the model of the request on a dry device and pass its graph to `look`. */
 typedef enum status plan_look_fn(void *user, struct env *env, const struct unit_graph *graph);

@@ -2,7 +2,8 @@
  *
  * Each placement of the list below costs more time than the one before it: state on the host passes
  * the link twice per step, far gradients pass it twice per micro-batch, and a disk is slower than
- * the link. On the CPU, state is in host memory already, so only the disk is left.
+ * the link. On the CPU, state is in host memory already, so only the disk is left. Params leave only
+ * where the request says so.
  */
 #include "plan/plan_impl.h"
 
@@ -17,7 +18,20 @@ enum { PLACEMENTS = sizeof placements / sizeof *placements, SHARES = 32 };
 bool plan_is_offloaded(const struct plan_request *request)
 {
     const struct zero_offload *offload = &request->zero.offload;
-    return offload->optimizer != FAR_NONE || offload->grads != FAR_NONE;
+    return offload->optimizer != FAR_NONE || offload->grads != FAR_NONE ||
+           offload->params != FAR_NONE;
+}
+
+bool plan_is_far(const struct plan_request *request, enum far_kind kind)
+{
+    return kind == FAR_DISK || (kind == FAR_HOST && request->gpu);
+}
+
+struct sharding plan_sharding(const struct plan_request *request, int stage)
+{
+    struct sharding cut = sharding_of(stage);
+    cut.params = cut.params || plan_is_far(request, request->zero.offload.params);
+    return cut;
 }
 
 bool plan_moves_anything(const struct plan_request *request)

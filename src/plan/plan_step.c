@@ -11,7 +11,8 @@ enum { STEPS = 2, STEPS_FAR = 3, ROUNDS = 4, ROUNDS_FAR = 16 };
 
 static bool has_far_state(const struct plan_request *request)
 {
-    return request->zero.offload.optimizer != FAR_NONE;
+    const struct zero_offload *offload = &request->zero.offload;
+    return offload->optimizer != FAR_NONE || offload->params != FAR_NONE;
 }
 
 /* --- rounds --------------------------------------------------------------------------------- */

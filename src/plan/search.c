@@ -264,6 +264,7 @@ static enum status time_on_device(struct search *s, struct search_layout *layout
     if (!plan_is_offloaded(&request))
         return STATUS_OK;
     request.zero.offload.optimizer = request.zero.offload.grads = FAR_NONE;
+    request.zero.offload.params = FAR_NONE;
     return time_other(s, &request, &layout->device);
 }
 

@@ -238,26 +238,24 @@ static double update_seconds(const struct search_space *space, const struct sear
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
-bool bound_is_far(const struct search_space *space, enum far_kind kind)
-{
-    return kind == FAR_DISK || (kind == FAR_HOST && space->request->gpu);
-}
-
 static double state_bytes(const struct search_space *space, const struct search_point *point,
                           double state, const struct holding *held)
 {
-    struct zero_config store = space->request->zero;
+    const struct plan_request *request = space->request;
+    struct zero_config store = request->zero;
     store.local = point->local;
     struct state_widths learned = plan_widths(&store), any = {.param = learned.param};
     struct zero_offload offload = search_offload(space);
     learned.param = 0;
-    learned.optimizer = bound_is_far(space, offload.optimizer) && offload.share > 0 ? 0 : state;
-    learned.grad = bound_is_far(space, offload.grads) ? 0 : learned.grad;
+    any.param = plan_is_far(request, offload.params) ? 0 : any.param;
+    learned.optimizer = plan_is_far(request, offload.optimizer) && offload.share > 0 ? 0 : state;
+    learned.grad = plan_is_far(request, offload.grads) ? 0 : learned.grad;
     struct roster roster = roster_of(0, point->dp, store.servers);
     if (point->shard_group > 0)
         roster.copies = point->dp / point->shard_group;
-    return formula_state(&roster, point->stage, held->parameters, any) +
-           formula_state(&roster, point->stage, held->learned, learned);
+    struct sharding cut = sharding_of(point->stage);
+    return formula_state(&roster, cut, held->parameters, any) +
+           formula_state(&roster, cut, held->learned, learned);
 }
 
 static double activation_bytes(const struct search_space *space,
@@ -266,7 +264,7 @@ static double activation_bytes(const struct search_space *space,
                                const struct timetable_shape *shape, int p)
 {
     double bytes = 0;
-    bool stay = !bound_is_far(space, space->request->engine.activations);
+    bool stay = !plan_is_far(space->request, space->request->engine.activations);
     for (int c = 0; stay && c < shape->chunks; c++)
         bytes += stages->activations[c * point->pp + p] *
                  (point->pp > 1 ? timetable_in_flight(shape, p, c) : 1);
@@ -295,7 +293,7 @@ void bound_layout(const struct search_space *space, const struct bound_pp_stages
     }
     struct zero_offload offload = search_offload(space);
     double passes = pass_seconds(stages, point, (double)rounds);
-    if (offload.optimizer == FAR_NONE && offload.grads == FAR_NONE) {
+    if (offload.optimizer == FAR_NONE && offload.grads == FAR_NONE && offload.params == FAR_NONE) {
         point->update = update;
         point->bound = fmax(passes, sent) + update;
     } else {

@@ -50,9 +50,6 @@ enum status bound_pp_stages_cut(struct env *env, struct bound_model *model,
                                 const struct plan_unit_cost *costs, int count,
                                 struct bound_pp_stages *stages);
 
-/* Whether `kind` is other memory than that in which ranks compute, which without a GPU is the
- * host's. */
-bool bound_is_far(const struct search_space *space, enum far_kind kind);
 /* Set point->bound and point->bytes. */
 void bound_layout(const struct search_space *space, const struct bound_pp_stages *stages,
                   struct search_point *point);

@@ -323,7 +323,7 @@ static enum status try_meshes(struct enumeration *w, int tp)
     const struct search_space *space = w->space;
     int groups = space->request->ranks / tp;
     bool whole = model_limits(space->request->model.arch)->pp != NULL ||
-                 bound_is_far(space, space->request->engine.activations);
+                 plan_is_far(space->request, space->request->engine.activations);
     int most = whole ? 1 : groups;
     for (int pp = 1; pp <= most && pp <= w->tp_group->model.unit_count; pp++) {
         struct search_point point = {.tp = (int16_t)tp,

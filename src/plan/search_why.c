@@ -125,7 +125,7 @@ static void explain_fit(const struct search_space *space, const struct search_re
                         struct text *text)
 {
     struct roster one = roster_of(0, 1, 0);
-    double state = formula_state(&one, 0, (double)result->parameters, result->widths);
+    double state = formula_state(&one, sharding_of(0), (double)result->parameters, result->widths);
     char a[32], b[32];
     text_printf(text, "fit      one copy of the model's state is %s", text_human_bytes(a, state));
     if (space->memory == 0)
@@ -246,12 +246,18 @@ static void explain_offload(const struct search_layout *first, struct text *text
     char word[32];
     if (!plan_moves_anything(&first->request))
         return;
-    text_add(text, "offload  ");
-    if (offload->optimizer != FAR_NONE)
-        text_printf(text, "%.3g %% of the optimizer state is %s%s", 100 * offload->share,
-                    place_words(offload->optimizer), offload->grads != FAR_NONE ? ", " : "");
-    if (offload->grads != FAR_NONE)
-        text_printf(text, "summed gradients are %s", place_words(offload->grads));
+    const char *comma = "offload  ";
+    if (offload->optimizer != FAR_NONE) {
+        text_printf(text, "%s%.3g %% of the optimizer state is %s", comma, 100 * offload->share,
+                    place_words(offload->optimizer));
+        comma = ", ";
+    }
+    if (offload->grads != FAR_NONE) {
+        text_printf(text, "%ssummed gradients are %s", comma, place_words(offload->grads));
+        comma = ", ";
+    }
+    if (offload->params != FAR_NONE)
+        text_printf(text, "%sparameters are %s", comma, place_words(offload->params));
     if (offload->optimizer == FAR_HOST)
         text_printf(text,
                     offload->on_host ? "; the CPU updates it"

@@ -217,6 +217,13 @@ enum status zero_settle(struct zero *zero)
     return stream_sync(zero->reduce_stream);
 }
 
+enum status zero_check(struct zero *zero)
+{
+    if (zero->params_stream)
+        TRY(stream_sync(zero->params_stream));
+    return offload_check(zero);
+}
+
 /* sum += all calls of a communicator, which may be NULL. */
 static void add_counters(const struct comm *comm, struct comm_counter *sum)
 {

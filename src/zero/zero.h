@@ -141,6 +141,9 @@ struct comm *zero_comm(const struct zero *zero);
  * collective. But it runs pending updates first, and their gathers wait for the other ranks: these
  * must also settle, or begin the next step. */
 enum status zero_settle(struct zero *zero);
+/* Have the copies from far memory that passes needed succeeded? Waits for those of params. A pass
+ * does not stop where a disk fails, so ask before its results are used. */
+enum status zero_check(struct zero *zero);
 
 /* --- reading and writing parameters: element ranges of one tensor, in fp32 on the host. Where
  * there are masters, these are meant; 16-bit params without masters (of a read-only store, and

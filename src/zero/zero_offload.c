@@ -471,7 +471,7 @@ static void use_packet(struct zero *zero, int k)
 void offload_update_piece(struct zero *zero, int piece)
 {
     const struct zero_piece *p = &zero->pieces[piece];
-    if (p->state_is_far || p->params_are_far)
+    if (p->state_is_far || (p->params_are_far && !zero_piece_has_master(zero, piece)))
         offload_await_release(zero, piece);
     for (int k = p->first_packet; k < p->first_packet + p->packet_count; k++) {
         CHECK_EQ(k, zero->packets_used);
@@ -653,8 +653,9 @@ struct state_view offload_view(const struct zero *zero, int piece, int packet)
 
 enum status offload_check(struct zero *zero)
 {
-    struct stream *const streams[] = {zero->in_stream, zero->out_stream, zero->host.stream};
-    for (int i = 0; i < 3; i++)
+    struct stream *const streams[] = {zero->in_stream, zero->out_stream, zero->params_stream,
+                                      zero->host.stream};
+    for (int i = 0; i < 4; i++)
         if (streams[i] && stream_failed(streams[i]))
             return stream_sync(streams[i]);
     return STATUS_OK;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Optimizer states and summed gradients on disk: a folder or a disk that cannot hold them is refused
+# Optimizer states, summed gradients and parameters on disk: a folder or a disk that cannot hold them is refused
 # before the run begins, nothing is left in the folder, and a run that was killed resumes with the
 # same bits, also with another placement. Faults of one rank in the middle of a step: tests/faults/run.
 . "$(dirname "$0")/common.sh" "$@"
@@ -31,6 +31,11 @@ if mount -t tmpfs -o size=200k none tiny 2>/dev/null; then
 else
     skip_part "a disk that is too small: no file system can be mounted here"
 fi
+# parameters alone
+only_params=(--offload.optimizer=none --offload.grads=none --offload.params=disk)
+refused 2 "offload.folder: 'nowhere' is not a folder; create it, or name another$" "${only_params[@]}" --offload.folder=nowhere
+(ulimit -f 64 && refused 1 "cannot reserve [0-9.]+ KiB in 'far' for params 'params' .*: File too large; .* is free there: free some space" \
+    "${only_params[@]}" --offload.folder=far && exit $failures) || failures=$((failures + 1))
 TMPDIR=$work/nowhere refused 2 "offload.folder: '$work/nowhere' is not a folder" # the default
 is_empty "refused runs"
 
@@ -56,6 +61,22 @@ rank=-1 killed_and_resumed one "${far[@]}" : "${far[@]}"
 rank=1 killed_and_resumed threads "${far[@]}" -n 2 --comm.backend=threads --zero.stage=2 : -n 3 --comm.backend=threads --zero.stage=3 "${far[@]}" --offload.share=0.4
 rank=0 killed_and_resumed to-memory "${far[@]}" -n 2 --comm.backend=threads --zero.stage=3 : --zero.stage=0
 rank=-1 killed_and_resumed to-disk --zero.stage=0 : "${far[@]}" --offload.grads=none
+params=(--offload.params=disk --offload.folder=far) # in fp32, where they are their own masters
+rank=-1 killed_and_resumed params "${params[@]}" : "${params[@]}" --zero.prefetch=2
+rank=1 killed_and_resumed params-threads "${params[@]}" -n 2 --comm.backend=threads --zero.stage=1 : "${far[@]}" "${params[@]}" -n 3 --comm.backend=threads --zero.stage=2
+rank=0 killed_and_resumed params-to-memory "${far[@]}" "${params[@]}" -n 2 --comm.backend=threads --zero.stage=0 : --zero.stage=0
+
+# --- parameters that cannot be read ---------------------------------------------------------------
+for ranks in 1 2; do
+    code=0
+    FAULT="$((ranks == 1 ? -1 : 0)) disk step 4, block 1 forward" "$faulty" train "${keys[@]}" "${steps[@]}" -n $ranks --comm.backend=threads --out=broken-$ranks "${params[@]}" >out 2>err || code=$?
+    [ $code = 1 ] || fail "a disk that fails, $ranks ranks: exit $code, not 1: $(cat err)"
+    grep -qE "^sifr: error: (rank [01]: )?cannot read params 'params' on disk: Input/output error, at byte [0-9]+ of its file in 'far'; check that disk .*\(offload.folder\)$" err ||
+        fail "a disk that fails: $(cat err)"
+    is_empty "a disk that fails"
+    ok "$sifr" train "${keys[@]}" "${steps[@]}" --out=broken-$ranks "${params[@]}"
+    same_state plain broken-$ranks 12 "resumed after a disk has failed, $ranks ranks"
+done
 
 # --- saves in the foreground ------------------------------------------------------------------------
 # Workers hold no state, so they read none for a save. Updates are pending then, and servers wait for
@@ -64,6 +85,9 @@ for stage in 1 2 3; do
     ok timeout 100 "$sifr" train "${keys[@]}" "${steps[@]}" --no-checkpoint.async -n 3 --comm.backend=threads --zero.stage=$stage --zero.servers=2 "${far[@]}" \
         --out=servers-$stage
     same_state plain servers-$stage 12 "servers, stage $stage"
+    ok timeout 100 "$sifr" train "${keys[@]}" "${steps[@]}" --no-checkpoint.async -n 3 --comm.backend=threads --zero.stage=$stage --zero.servers=1 "${params[@]}" \
+        --out=params-$stage
+    same_state plain params-$stage 12 "servers, parameters on disk, stage $stage"
 done
 
 # --- stopped --------------------------------------------------------------------------------------

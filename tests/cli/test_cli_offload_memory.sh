@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # A model whose parameters, summed gradients and optimizer states need four times the memory of the
 # machine, which is a limit here: of the account (run.device_memory) and of the process (ulimit -d).
-# It trains from disk, with the losses of a run without limits. Without offload it is refused. The
-# commands are those of docs/offload.md.
+# It trains from disk, with the losses of a run without limits. Without offload it is refused. With
+# parameters on disk as well it needs half of that memory. The commands are those of docs/offload.md.
 . "$(dirname "$0")/common.sh" "$@"
 make_text >text.txt
 limit=500000000 # bytes
@@ -12,8 +12,11 @@ export TMPDIR=/var/tmp
 run=(--data.path=text.txt --model.layers=36 --model.width=512 --model.heads=8 --model.context=64 --precision.mode=bf16
     --train.micro_batch=1 --train.global_batch=2 --train.steps=2 --engine.recompute=full --data.split=0 --no-checkpoint.last --quiet)
 far=(--offload.optimizer=disk --offload.grads=disk --offload.window=16M)
-limited() { # COMMAND...: the stacks of threads count, too
+limited() { # COMMAND...: in `limit` bytes; the stacks of threads count, too
     (ulimit -s 1024 && ulimit -d $((limit / 1024)) && exec timeout -s KILL 300 "$@")
+}
+has_losses() { # RUN: those of the run without limits
+    cmp -s <(losses plain) <(losses "$1") || fail "$1: other losses: $(diff <(losses plain) <(losses "$1"))"
 }
 limited "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=1 --out=tiny --quiet >/dev/null 2>&1 ||
     skip_all "this build needs more than $limit bytes for a tiny model (a sanitizer?)"
@@ -26,9 +29,16 @@ grep -q 'to need less memory, use .*--offload.optimizer=disk' err || fail "no hi
 ok limited "$sifr" train "${run[@]}" "${far[@]}" --run.device_memory=$limit --out=far
 params=$(sed -n 's/^ *"parameters": \([0-9]*\),/\1/p' far/summary.json)
 [ $((18 * params)) -ge $((4 * limit)) ] || fail "the state of $params parameters is less than 4 x $limit bytes"
+limit=250000000
+expect 4 "a rank needs 311.0 MiB and run.device_memory allows 238.4 MiB; " "$sifr" train "${run[@]}" "${far[@]}" --run.device_memory=$limit --out=refused
+expect 4 "out of memory" limited "$sifr" train "${run[@]}" "${far[@]}" --out=refused
+ok limited "$sifr" train "${run[@]}" "${far[@]}" --offload.params=disk --run.device_memory=$limit --out=params
+[ $((18 * params)) -ge $((8 * limit)) ] || fail "the state of $params parameters is less than 8 x $limit bytes"
+
 if [ "$memory" -ge 3000000 ]; then
     ok "$sifr" train "${run[@]}" --out=plain
-    cmp -s <(losses plain) <(losses far) || fail "other losses: $(diff <(losses plain) <(losses far))"
+    has_losses far
+    has_losses params
 else
     skip_part "the same run without limits: only $memory KiB of memory are free"
 fi

@@ -10,7 +10,9 @@ export TMPDIR=$work
 keys=("${small[@]}" --data.path=text.txt --train.steps=3 --train.eval_every=0 --train.global_batch=20 --offload.window=64k)
 if has_program python3 "runs against their plans"; then
     for layout in '1 0 --offload.optimizer=disk' '1 0 --offload.optimizer=disk --offload.grads=disk' '2 0 --offload.optimizer=disk' \
-        '2 2 --offload.optimizer=disk --offload.grads=disk' '2 3 --offload.optimizer=disk --offload.share=0.5 --precision.mode=bf16'; do
+        '2 2 --offload.optimizer=disk --offload.grads=disk' '2 3 --offload.optimizer=disk --offload.share=0.5 --precision.mode=bf16' \
+        '1 0 --offload.params=disk' '2 0 --offload.params=disk --precision.mode=bf16' '2 1 --offload.params=disk' \
+        '2 2 --offload.params=disk --offload.optimizer=disk --offload.grads=disk --precision.mode=bf16' '2 3 --offload.params=disk --zero.prefetch=2'; do
         read -r ranks stage placement <<<"$layout"
         ok "$sifr" plan "${keys[@]}" -n "$ranks" --zero.stage="$stage" $placement --json
         mv out plan.json
@@ -18,7 +20,7 @@ if has_program python3 "runs against their plans"; then
         mv out dry.json
         ok "$sifr" train "${keys[@]}" -n "$ranks" --zero.stage="$stage" $placement --out=run --fresh --json
         tail -n 1 out >end.json
-        python3 - "$stage" <<'PY' || fail "$layout: the run does not match the plan"
+        python3 - "$stage" $placement <<'PY' || fail "$layout: the run does not match the plan"
 import json, sys
 rank = json.load(open("plan.json"))["stages"][int(sys.argv[1])]["rank"]
 steps = [json.loads(line) for line in open("run/metrics.jsonl")]
@@ -31,6 +33,8 @@ for category, planned in rank["mem"].items():
         assert steps[0]["mem"][category] == planned, (category, planned, steps[0]["mem"])
 assert steps[1]["offload"] == rank["offload"], (steps[1], rank)
 assert rank["offload"]["disk_read"] > 0 and rank["offload"]["link_in"] == 0, rank
+if "--offload.params=disk" in sys.argv:
+    assert rank["mem"]["params"] == 0, rank
 assert summary["offload"] == end["offload"]
 PY
     done
@@ -42,6 +46,9 @@ has '^    on disk +[0-9.]+ [KM]iB'
 has '^offload per step +\[stage 0\]'
 has '^  read from disk +[0-9.]+ [KM]iB'
 has '^  written to disk +[0-9.]+ [KM]iB'
+ok "$sifr" plan "${keys[@]}" --offload.params=disk
+! grep -qE '^  params ' out || fail "parameters are on the device"
+has '^  read from disk +[0-9.]+ [KM]iB'
 ok "$sifr" plan "${keys[@]}"
 ! grep -qE 'on disk|offload' out || fail "a plan without offload mentions it"
 ok "$sifr" train "${keys[@]}" --offload.optimizer=disk --out=run --fresh
@@ -105,6 +112,23 @@ has '^ 1 .*  -$'
 ok "${search[@]}" --memory=20G --host-memory=64G --offload.optimizer=host # the key stays
 has '^fixed    offload$'
 has '^ 1 .*  host 1$'
+ok "${search[@]}" --memory=20G --host-memory=64G --disk=200G --offload.params=host --offload.optimizer=host --offload.grads=disk
+has '^ 1 .*  host 1 \+ grads disk \+ params host$'
+has '^offload  100 % of the optimizer state is on the host, summed gradients are on disk, parameters are on the host; '
+has '^  sifr train -n 1 .*--offload.params=host'
+ok "${search[@]}" --memory=30G --offload.params=disk # nothing else leaves
+has '^fixed    offload$'
+has '^ 1 .*  params disk$'
+ok "${search[@]}" --memory=30G --offload.params=host --json
+is_json out
+if has_program python3 "the figures of --json"; then
+    python3 - <<'PY' || fail "wrong figures of far parameters"
+import json
+l = json.load(open("out"))["layouts"][0]
+assert l["offload_params"] == "host" and l["offload_optimizer"] == "none"
+assert l["host_bytes"] > l["moved"]["link_out"] > 1.5e9 and l["moved"]["link_in"] > 1.5 * l["rounds"] * l["moved"]["link_out"]
+PY
+fi
 ok "${search[@]}" --memory=10G --host-memory=64G --json
 is_json out
 if has_program python3 "the figures of --json"; then

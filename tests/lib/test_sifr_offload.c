@@ -1,4 +1,4 @@
-/* Offload in the public library: state and sums on disk give the same bits in every layout, plans
+/* Offload in the public library: state, sums and parameters on disk give the same bits in every layout, plans
  * count them, checkpoints do not depend on them, a program stays below a limit that it would exceed
  * without, and wrong settings are refused. */
 #include "lib_rig.h"
@@ -234,6 +234,18 @@ static void placements(enum sifr_type precision)
             run.offload.share = 0.5;
             expect_same(&run, &plain.outcome, "half of the state on disk");
             assert_true(run.allocated[SIFR_OPTIMIZER] > 0);
+            offload_to(&run, SIFR_ON_DEVICE, SIFR_ON_DEVICE);
+            run.offload.params = SIFR_ON_DISK;
+            expect_same(&run, &plain.outcome, "parameters on disk");
+            assert_int_equal(run.allocated[SIFR_PARAMS], 0);
+            size_t params = run.allocated[SIFR_DISK];
+            assert_true(params > 0 && run.allocated[SIFR_OPTIMIZER] > 0);
+            offload_to(&run, SIFR_ON_DISK, SIFR_ON_DEVICE);
+            run.offload.params = SIFR_ON_DISK;
+            run.offload.window = 1;
+            run.options.prefetch = stage % 3;
+            expect_same(&run, &plain.outcome, "state and parameters on disk");
+            assert_true(run.allocated[SIFR_DISK] > params && run.allocated[SIFR_OPTIMIZER] == 0);
         }
 }
 
@@ -260,6 +272,8 @@ static void test_same_bits_with_servers_pipelines_and_optimizers(void **state)
         run.options.pipeline = 2;
         offload_to(&run, SIFR_ON_DISK, SIFR_ON_DISK);
         expect_same(&run, &plain.outcome, "pipeline");
+        run.offload.params = SIFR_ON_DISK;
+        expect_same(&run, &plain.outcome, "pipeline, with parameters on disk");
         assert_true(run.allocated[SIFR_DISK] > 0);
     }
 }
@@ -279,6 +293,7 @@ static void test_state_on_the_host(void **state)
     setenv("SIFR_CPU_OFFLOAD", "1", 1);
     for (int update = SIFR_UPDATE_AUTO; update <= SIFR_UPDATE_ON_HOST; update++) {
         run.offload.update = update;
+        run.offload.params = update == SIFR_UPDATE_AUTO ? SIFR_ON_DEVICE : SIFR_ON_HOST;
         expect_same(&run, &plain.outcome, "host");
         assert_int_equal(run.allocated[SIFR_DISK], 0);
         assert_true(run.allocated[SIFR_SLOTS] > plain.allocated[SIFR_SLOTS]);
@@ -339,16 +354,17 @@ static void test_a_gradient_function_keeps_sums_on_the_device(void **state)
 static void test_parameters_are_read_and_written(void **state)
 {
     (void)state;
-    struct run plain = run_of(1, 0), run;
-    plain.write = "b.out";
-    plain.options.precision = SIFR_BF16; /* masters are on disk */
-    expect_ok(&plain, "plain");
-    for (int ranks = 1; ranks <= 3; ranks++) {
-        run = run_of(ranks, 3);
-        run.write = "b.out";
-        run.options.precision = SIFR_BF16;
+    for (int number = 0; number < 12; number++) {
+        int ranks = 1 + number % 3;
+        bool params = number / 3 % 2;
+        struct run plain = run_of(1, 0), run = run_of(ranks, 3);
+        plain.write = run.write = "b.out";
+        /* in bf16 masters are on disk; in fp32 parameters are their own */
+        plain.options.precision = run.options.precision = number / 6 ? SIFR_F32 : SIFR_BF16;
+        expect_ok(&plain, "plain");
         offload_to(&run, SIFR_ON_DISK, SIFR_ON_DISK);
-        expect_same(&run, &plain.outcome, "written");
+        run.offload.params = params ? SIFR_ON_DISK : SIFR_ON_DEVICE;
+        expect_same(&run, &plain.outcome, params ? "written to disk" : "written");
     }
 }
 
@@ -381,12 +397,22 @@ static void test_checkpoints_do_not_depend_on_the_placement(void **state)
         hand_over(far, near, async ? "from-disk-async" : "from-disk");
         hand_over(near, far, async ? "to-disk-async" : "to-disk");
         hand_over(far, other, async ? "from-disk-to-disk-async" : "from-disk-to-disk");
+        far.offload.params = SIFR_ON_DISK;
+        far.options.precision = near.options.precision = SIFR_F32; /* parameters are masters */
+        hand_over(far, near, async ? "params-from-disk-async" : "params-from-disk");
+        hand_over(near, far, async ? "params-to-disk-async" : "params-to-disk");
     }
 }
 
 /* --- a limit -------------------------------------------------------------------------------- */
 
-enum { BULK_UNITS = 8, BULK = 1 << 20, BULK_BATCHES = 2, LIMIT = 90000000 };
+enum {
+    BULK_UNITS = 8,
+    BULK = 1 << 20,
+    BULK_BATCHES = 2,
+    LIMIT = 90000000,
+    LIMIT_WITHOUT_PARAMS = 50000000
+};
 
 static void bulk_forward(void *user, const struct sifr_call *call)
 {
@@ -484,6 +510,13 @@ static void test_a_program_stays_below_its_limit(void **state)
         fail_msg("with offload: %s", far.error);
     assert_int_equal(far.disk, 12 * BULK_UNITS * BULK);
     assert_memory_equal(far.norms, plain.norms, sizeof plain.norms);
+    job.device_memory = LIMIT_WITHOUT_PARAMS;
+    assert_int_equal(sifr_run(&job, bulk_main, &far), SIFR_MEMORY);
+    far.offload.params = SIFR_ON_DISK;
+    if (sifr_run(&job, bulk_main, &far) != 0)
+        fail_msg("with parameters on disk: %s", far.error);
+    assert_int_equal(far.disk, 16 * BULK_UNITS * BULK);
+    assert_memory_equal(far.norms, plain.norms, sizeof plain.norms);
 }
 
 /* --- mistakes ------------------------------------------------------------------------------- */
@@ -504,9 +537,14 @@ static void test_wrong_settings_are_refused(void **state)
     struct run run;
     expect_refused(WITH(offload.size, 8), SIFR_CONFIG, "sifr_offload: wrong size");
     expect_refused(WITH(offload.optimizer, SIFR_ON_DISK + 1), SIFR_CONFIG,
-                   "offload.optimizer is 3 and offload.grads 2; use SIFR_ON_DEVICE");
+                   "offload.optimizer is 3, offload.grads 2 and offload.params 0; use "
+                   "SIFR_ON_DEVICE");
     expect_refused(WITH(offload.grads, -1), SIFR_CONFIG,
-                   "offload.optimizer is 2 and offload.grads -1; use SIFR_ON_DEVICE");
+                   "offload.optimizer is 2, offload.grads -1 and offload.params 0; use "
+                   "SIFR_ON_DEVICE");
+    expect_refused(WITH(offload.params, SIFR_ON_DISK + 1), SIFR_CONFIG,
+                   "offload.optimizer is 2, offload.grads 2 and offload.params 3; use "
+                   "SIFR_ON_DEVICE");
     expect_refused(WITH(offload.activations, SIFR_ON_DISK), SIFR_CONFIG,
                    "offload.activations is 2; use SIFR_ON_DEVICE or SIFR_ON_HOST");
     setenv("SIFR_CPU_OFFLOAD", "1", 1);
@@ -522,6 +560,20 @@ static void test_wrong_settings_are_refused(void **state)
     expect_refused(WITH(offload.window, -1), SIFR_CONFIG, "offload.window at least 0");
     expect_refused(WITH(offload.update, SIFR_UPDATE_ON_HOST + 1), SIFR_CONFIG,
                    "offload.update is 3; use SIFR_UPDATE_AUTO");
+}
+
+/* A program of an earlier version has no `params`: what is behind its struct is not read. */
+static void test_an_older_program(void **state)
+{
+    (void)state;
+    struct run plain = run_of(2, 2), run = plain;
+    expect_ok(&plain, "plain");
+    offload_to(&run, SIFR_ON_DISK, SIFR_ON_DISK);
+    run.offload.size = offsetof(struct sifr_offload, params);
+    run.offload.unused = -1;
+    run.offload.params = SIFR_ON_DISK + 1;
+    expect_same(&run, &plain.outcome, "an older program");
+    assert_int_equal(run.allocated[SIFR_PARAMS], plain.allocated[SIFR_PARAMS]);
 }
 
 static void test_a_missing_folder_fails_all_ranks(void **state)
@@ -564,6 +616,7 @@ int main(void)
         WITH_FOLDERS(test_checkpoints_do_not_depend_on_the_placement),
         WITH_FOLDERS(test_a_program_stays_below_its_limit),
         WITH_FOLDERS(test_wrong_settings_are_refused),
+        WITH_FOLDERS(test_an_older_program),
         WITH_FOLDERS(test_a_missing_folder_fails_all_ranks),
         WITH_FOLDERS(test_ranks_must_agree),
     };

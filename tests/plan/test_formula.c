@@ -35,11 +35,11 @@ static void test_table1(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof table1 / sizeof *table1; i++) {
         struct roster roster = roster_of(table1[i].ranks - 1, table1[i].ranks, 0);
-        assert_true(formula_state(&roster, 0, table1[i].parameters, state_mixed) ==
+        assert_true(formula_state(&roster, sharding_of(0), table1[i].parameters, state_mixed) ==
                     16 * table1[i].parameters);
         for (int stage = 1; stage <= 3; stage++)
-            assert_true(formula_state(&roster, stage, table1[i].parameters, state_mixed) ==
-                        table1[i].state[stage - 1] * 1e9);
+            assert_true(formula_state(&roster, sharding_of(stage), table1[i].parameters,
+                                      state_mixed) == table1[i].state[stage - 1] * 1e9);
     }
 }
 
@@ -48,7 +48,7 @@ static double sent(const struct roster *roster, int stage, double parameters, in
 {
     struct volume volume = {
         .parameters = parameters, .rounds = rounds, .reductions = rounds, .value = 1, .total = 1};
-    return formula_sent(roster, stage, &volume, purpose);
+    return formula_sent(roster, sharding_of(stage), &volume, purpose);
 }
 
 static void test_volume(void **state)
@@ -77,10 +77,10 @@ static void test_stages(void **state)
                             .borrowed = 80,
                             .messages = 2,
                             .message_bytes = 100};
-    assert_true(formula_sent(&roster, 2, &volume, TRAFFIC_GATHER) == 10 * 2);
-    assert_true(formula_sent(&roster, 2, &volume, TRAFFIC_REDUCE) == 20 * 4);
-    assert_true(formula_sent(&roster, 2, &volume, TRAFFIC_PIPE) == 3 * 2 * 100);
-    assert_true(formula_sent(&server, 2, &volume, TRAFFIC_PIPE) == 0);
+    assert_true(formula_sent(&roster, sharding_of(2), &volume, TRAFFIC_GATHER) == 10 * 2);
+    assert_true(formula_sent(&roster, sharding_of(2), &volume, TRAFFIC_REDUCE) == 20 * 4);
+    assert_true(formula_sent(&roster, sharding_of(2), &volume, TRAFFIC_PIPE) == 3 * 2 * 100);
+    assert_true(formula_sent(&server, sharding_of(2), &volume, TRAFFIC_PIPE) == 0);
 }
 
 /* Each width is used where it belongs, and gradients that are added locally are sent once. */
@@ -91,9 +91,9 @@ static void test_widths(void **state)
     struct volume volume = {
         .parameters = 400, .rounds = 5, .reductions = 1, .value = 2, .total = 4};
     replicas.copies = 4;
-    assert_true(formula_sent(&replicas, 0, &volume, TRAFFIC_REDUCE) == 2 * 300);
-    assert_true(formula_sent(&replicas, 0, &volume, TRAFFIC_GATHER) == 4 * 300);
-    assert_true(formula_sent(&roster, 2, &volume, TRAFFIC_GATHER) == 2 * 300);
+    assert_true(formula_sent(&replicas, sharding_of(0), &volume, TRAFFIC_REDUCE) == 2 * 300);
+    assert_true(formula_sent(&replicas, sharding_of(0), &volume, TRAFFIC_GATHER) == 4 * 300);
+    assert_true(formula_sent(&roster, sharding_of(2), &volume, TRAFFIC_GATHER) == 2 * 300);
 }
 
 /* A worker that sums its own micro-batches has all gradients in every ZeRO stage, in the type of
@@ -107,11 +107,14 @@ static void test_local_sums(void **state)
     struct state_widths wide = {2, 2, 12, 4}, narrow = {2, 2, 12, 2};
     for (int stage = 1; stage <= 3; stage++) {
         double params = stage < 3 ? 2 * 400 : 2 * 100;
-        assert_true(formula_state(&rank, stage, 400, wide) == params + 4 * 400 + 12 * 100);
-        assert_true(formula_state(&rank, stage, 400, narrow) == params + 2 * 400 + 12 * 100);
-        assert_true(formula_state(&worker, stage, 400, wide) == (stage < 3) * 800 + 4 * 400);
-        assert_true(formula_state(&server, stage, 400, wide) == 16 * 400);
-        assert_true(formula_state(&alone, stage, 400, wide) == 16 * 400);
+        assert_true(formula_state(&rank, sharding_of(stage), 400, wide) ==
+                    params + 4 * 400 + 12 * 100);
+        assert_true(formula_state(&rank, sharding_of(stage), 400, narrow) ==
+                    params + 2 * 400 + 12 * 100);
+        assert_true(formula_state(&worker, sharding_of(stage), 400, wide) ==
+                    (stage < 3) * 800 + 4 * 400);
+        assert_true(formula_state(&server, sharding_of(stage), 400, wide) == 16 * 400);
+        assert_true(formula_state(&alone, sharding_of(stage), 400, wide) == 16 * 400);
     }
 }
 
@@ -123,10 +126,10 @@ static void test_frozen(void **state)
     struct volume volume = {
         .parameters = 600, .frozen = 200, .rounds = 5, .reductions = 5, .value = 2, .total = 4};
     replicas.copies = 4;
-    assert_true(formula_sent(&replicas, 0, &volume, TRAFFIC_GATHER) == 4 * 300);
-    assert_true(formula_sent(&roster, 2, &volume, TRAFFIC_GATHER) == 2 * 300);
-    assert_true(formula_sent(&roster, 3, &volume, TRAFFIC_GATHER) == 2 * 5 * 2 * 450);
-    assert_true(formula_sent(&roster, 3, &volume, TRAFFIC_REDUCE) == 5 * 2 * 300);
+    assert_true(formula_sent(&replicas, sharding_of(0), &volume, TRAFFIC_GATHER) == 4 * 300);
+    assert_true(formula_sent(&roster, sharding_of(2), &volume, TRAFFIC_GATHER) == 2 * 300);
+    assert_true(formula_sent(&roster, sharding_of(3), &volume, TRAFFIC_GATHER) == 2 * 5 * 2 * 450);
+    assert_true(formula_sent(&roster, sharding_of(3), &volume, TRAFFIC_REDUCE) == 5 * 2 * 300);
 }
 
 /* Directions to one owner of a copy, results to all owners. */
@@ -135,14 +138,14 @@ static void test_muon(void **state)
     (void)state;
     struct roster roster = roster_of(2, 4, 0);
     struct volume volume = {.muon = {.given = 400, .held = 300, .kept = 100}, .direction = 2};
-    assert_true(formula_sent(&roster, 2, &volume, TRAFFIC_MUON) == 2 * (200 + 300));
+    assert_true(formula_sent(&roster, sharding_of(2), &volume, TRAFFIC_MUON) == 2 * (200 + 300));
     roster.copies = 2;
-    assert_true(formula_sent(&roster, 2, &volume, TRAFFIC_MUON) == 2 * (200 + 700));
+    assert_true(formula_sent(&roster, sharding_of(2), &volume, TRAFFIC_MUON) == 2 * (200 + 700));
     roster.copies = 4; /* of everything: directions do not travel */
     volume.muon = (struct muon_counts){.given = 400, .held = 400, .kept = 400};
-    assert_true(formula_sent(&roster, 0, &volume, TRAFFIC_MUON) == 2 * 3 * 400);
+    assert_true(formula_sent(&roster, sharding_of(0), &volume, TRAFFIC_MUON) == 2 * 3 * 400);
     volume.muon = (struct muon_counts){0}; /* a worker that owns nothing */
-    assert_true(formula_sent(&roster, 2, &volume, TRAFFIC_MUON) == 0);
+    assert_true(formula_sent(&roster, sharding_of(2), &volume, TRAFFIC_MUON) == 0);
 }
 
 /* Two copies on four ranks: a shard is half of everything, and gathers stay inside a pair. */
@@ -151,7 +154,7 @@ static void test_copies(void **state)
     (void)state;
     struct roster roster = roster_of(3, 4, 0);
     roster.copies = 2;
-    assert_true(formula_state(&roster, 3, 400, state_fp32) == 16 * 200);
+    assert_true(formula_state(&roster, sharding_of(3), 400, state_fp32) == 16 * 200);
     assert_true(sent(&roster, 3, 400, 1, TRAFFIC_GATHER) == 2 * 200 + 100);
     assert_true(sent(&roster, 2, 400, 1, TRAFFIC_GATHER) == 200 + 100);
     assert_true(sent(&roster, 3, 400, 1, TRAFFIC_REDUCE) == 300);
@@ -167,11 +170,11 @@ static void test_servers(void **state)
     assert_true(sent(&server, 2, 100, 3, TRAFFIC_REDUCE) == 0);
     assert_true(sent(&server, 2, 100, 3, TRAFFIC_GATHER) == 150);
     assert_true(sent(&server, 3, 100, 3, TRAFFIC_GATHER) == 900);
-    assert_true(formula_state(&worker, 1, 100, state_fp32) == 800);
-    assert_true(formula_state(&worker, 2, 100, state_fp32) == 400);
-    assert_true(formula_state(&worker, 3, 100, state_fp32) == 0);
+    assert_true(formula_state(&worker, sharding_of(1), 100, state_fp32) == 800);
+    assert_true(formula_state(&worker, sharding_of(2), 100, state_fp32) == 400);
+    assert_true(formula_state(&worker, sharding_of(3), 100, state_fp32) == 0);
     for (int stage = 1; stage <= 3; stage++)
-        assert_true(formula_state(&server, stage, 100, state_fp32) == 800);
+        assert_true(formula_state(&server, sharding_of(stage), 100, state_fp32) == 800);
 }
 
 /* Activations of a layer of GPT-3's width, as in the paper for 2-byte values, and in fp32. */
@@ -228,12 +231,12 @@ static void test_tp_groups(void **state)
                             .loss_rows = 7,
                             .partial = 100,
                             .norms = true};
-    assert_true(formula_sent(&roster, 1, &volume, TRAFFIC_TENSOR) ==
+    assert_true(formula_sent(&roster, sharding_of(1), &volume, TRAFFIC_TENSOR) ==
                 5 * (20 * 300 + 3 * 7 * 24) + 200 + 24);
     volume.norms = false;
-    assert_true(formula_sent(&server, 1, &volume, TRAFFIC_TENSOR) == 400);
+    assert_true(formula_sent(&server, sharding_of(1), &volume, TRAFFIC_TENSOR) == 400);
     volume.tp = 1;
-    assert_true(formula_sent(&roster, 1, &volume, TRAFFIC_TENSOR) == 0);
+    assert_true(formula_sent(&roster, sharding_of(1), &volume, TRAFFIC_TENSOR) == 0);
 }
 
 int main(void)

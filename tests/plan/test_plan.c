@@ -203,7 +203,8 @@ static void test_model_state_matches_the_paper(void **state)
         padded_counts(&config, ranks, &all, &once);
         for (int stage = 0; stage < PLAN_ZERO_STAGES; stage++) {
             const struct plan_rank *rank = &plan.stages[stage].worker;
-            double formula = formula_state(&rank->roster, stage, (double)all, state_mixed);
+            double formula =
+                formula_state(&rank->roster, sharding_of(stage), (double)all, state_mixed);
             assert_int_equal(plan_state_bytes(rank), llround(formula));
         }
         env_destroy(&env);
@@ -227,7 +228,8 @@ static void test_local_sums_match_the_formula(void **state)
         assert_true(plan.widths.local == 2);
         for (int stage = 0; stage < PLAN_ZERO_STAGES; stage++) {
             const struct plan_rank *rank = &plan.stages[stage].worker;
-            double formula = formula_state(&rank->roster, stage, (double)all, plan.widths);
+            double formula =
+                formula_state(&rank->roster, sharding_of(stage), (double)all, plan.widths);
             assert_int_equal(plan_state_bytes(rank), llround(formula));
             assert_int_equal(rank->sent[TRAFFIC_REDUCE], 2 * all / ranks * (ranks - 1));
         }

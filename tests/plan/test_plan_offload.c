@@ -15,6 +15,8 @@ static const struct zero_offload placements[] = {
     {.optimizer = FAR_DISK, .share = 0.4},
     {.grads = FAR_DISK},
     {.optimizer = FAR_DISK, .grads = FAR_DISK, .share = 1},
+    {.params = FAR_DISK},
+    {.optimizer = FAR_DISK, .grads = FAR_DISK, .params = FAR_DISK, .share = 0.6},
 };
 enum { PLACEMENTS = sizeof placements / sizeof *placements };
 
@@ -27,7 +29,8 @@ static void test_runs_match_their_plan(void **state)
             config.stage = stage;
             config.offload = placements[i];
             config.type = stage % 2 ? DTYPE_BF16 : DTYPE_F32;
-            config.snapshot = i == 3;
+            config.snapshot = i >= 3;
+            config.model.freeze = i == 5 ? "*norm*,*.mlp.*" : "";
             run_and_compare(config, 1 + (i + stage) % 3);
         }
 }
@@ -37,12 +40,13 @@ static void test_optimizers_match_their_plan(void **state)
     (void)state;
     static const enum optimizer_kind kinds[] = {OPTIMIZER_ADAMW8BIT, OPTIMIZER_SGD, OPTIMIZER_MUON};
     for (int i = 0; i < 3; i++)
-        for (int both = 0; both < 2; both++) {
+        for (int k = 0; k < 4; k++) {
+            static const int which[] = {0, 3, 4, 5};
             struct rig_config config = base_config(true, 4);
-            config.stage = 1 + both;
+            config.stage = 1 + k % 2;
             config.optimizer = kinds[i];
-            config.type = DTYPE_BF16;
-            config.offload = placements[both ? 3 : 0];
+            config.type = k == 2 ? DTYPE_F32 : DTYPE_BF16;
+            config.offload = placements[which[k]];
             run_and_compare(config, 2);
         }
 }
@@ -55,6 +59,28 @@ static void test_pipelines_match_their_plan(void **state)
     config.pp = 2;
     config.offload = placements[3];
     run_and_compare(config, 4);
+    for (int tied = 0; tied < 2; tied++) { /* PP stages share a tied table, which stays */
+        config.model.tied = tied;
+        config.offload = placements[5];
+        run_and_compare(config, 4);
+    }
+}
+
+/* Servers read shards to send them, and shard groups hold params several times. */
+static void test_servers_and_groups_match_their_plan(void **state)
+{
+    (void)state;
+    for (int stage = 1; stage < PLAN_ZERO_STAGES; stage++)
+        for (int i = 4; i < PLACEMENTS; i++) {
+            struct rig_config config = base_config(stage % 2, 5);
+            config.stage = stage;
+            config.offload = placements[i];
+            config.type = DTYPE_BF16;
+            config.servers = 1;
+            run_and_compare(config, 3);
+            config.servers = 0, config.group = 2;
+            run_and_compare(config, 4);
+        }
 }
 
 /* --- formulas ------------------------------------------------------------------------------- */
@@ -116,6 +142,45 @@ static void test_less_moves_where_the_host_updates(void **state)
     double half = (double)rank.part.parameters / 2;
     assert_true(fabs(rank.moved[TRAFFIC_LINK_IN] / (2 * half) - 1) < 0.03);
     assert_true(fabs(rank.moved[TRAFFIC_LINK_OUT] / (4 * half) - 1) < 0.03);
+    env_destroy(&env);
+}
+
+/* Params: a rank holds a shard of them in far memory, in ZeRO stage 0 all. It reads its shard for
+ * every pass that needs it, but for the units where a walk turns around, and writes it once. Ranks
+ * exchange shards as in stage 3. */
+static void test_far_params_by_the_formula(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct plan_request request = search_request_of(2, 6, 256, 1, 8), plain = request;
+    struct plan_rank there, here;
+    request.gpu = plain.gpu = true;
+    request.zero.type = plain.zero.type = DTYPE_BF16;
+    request.zero.offload =
+        (struct zero_offload){.params = FAR_HOST, .window = 1 << 20, .folder = "/nowhere"};
+    for (int stage = 0; stage < PLAN_ZERO_STAGES; stage++) {
+        request.zero.stage = plain.zero.stage = stage;
+        assert_ok(plan_rank(&env, &request, 0, &there));
+        assert_ok(plan_rank(&env, &plain, 0, &here));
+        double all = 2 * (double)here.part.parameters, held = stage == 0 ? all : all / 2;
+        assert_true(fabs((double)there.state_bytes[MEM_HOST] / held - 1) < 0.03);
+        assert_int_equal(there.bytes[MEM_PARAMS], 0);
+        assert_int_equal(there.bytes[MEM_OPTIMIZER], here.bytes[MEM_OPTIMIZER]);
+        assert_true(there.total_bytes < here.total_bytes || stage == PLAN_ZERO_STAGES - 1);
+        double once = there.moved[TRAFFIC_LINK_OUT] / held; /* four micro-batches of this rank */
+        double passes = there.moved[TRAFFIC_LINK_IN] / held;
+        assert_true(once > 0.99 && once < 1.03 && passes > 4 && passes < 8.1);
+        double formula = plan_sent_formula(&request, 4, &there, stage, TRAFFIC_GATHER);
+        double sent = (double)there.sent[TRAFFIC_GATHER];
+        assert_true(stage == 0 ? sent == (double)here.sent[TRAFFIC_GATHER]
+                               : sent > formula / 2 && sent <= formula * 1.03);
+        struct sharding cut = plan_sharding(&request, stage);
+        assert_true(cut.params && cut.optim == sharding_of(stage).optim);
+    }
+    request.zero.stage = PLAN_ZERO_STAGES - 1;
+    assert_true(there.sent[TRAFFIC_GATHER] == here.sent[TRAFFIC_GATHER]);
+    request.gpu = false; /* host memory is the device's */
+    assert_false(plan_sharding(&request, 2).params);
     env_destroy(&env);
 }
 
@@ -266,14 +331,21 @@ static void test_slower_links_take_longer(void **state)
     request.zero.offload.optimizer = FAR_DISK;
     struct machine_offload disk = {
         .link = 1000 * rate, .disk_read = rate / 10, .disk_write = rate / 5};
-    double read = seconds_of(&env, &request, disk);
+    double read = seconds_of(&env, &request, disk), quick;
     assert_true(read > 9.5 * on_device);
     disk.disk_write = rate / 40;
     assert_true(seconds_of(&env, &request, disk) > 2 * read);
     request.zero.offload.optimizer = FAR_HOST;
     request.zero.offload.on_host = true;
+    struct zero_offload state_far = request.zero.offload;
+    request.zero.offload = (struct zero_offload){.params = FAR_HOST, .window = 1 << 20};
+    quick = seconds_of(&env, &request, (struct machine_offload){.link = 1000 * rate});
+    assert_true(quick < 1.1 * on_device);
+    assert_true(seconds_of(&env, &request, (struct machine_offload){.link = rate / 10}) >
+                5 * on_device);
+    request.zero.offload = state_far;
     struct machine_offload host = {.link = 1000 * rate, .host_update = 1000 * rate};
-    double quick = seconds_of(&env, &request, host);
+    quick = seconds_of(&env, &request, host);
     host.host_update = rate / 10;
     assert_true(quick < 1.1 * on_device && seconds_of(&env, &request, host) > 5 * on_device);
     env_destroy(&env);
@@ -352,6 +424,18 @@ static void test_the_search_offloads_what_does_not_fit(void **state)
         assert_true(result.layouts[i].request.zero.offload.share == 0.7);
     assert_true(result.count > 0);
     search_result_free(&env, &result);
+    request.zero.offload.params = FAR_HOST; /* also of params, and it takes less memory */
+    space.memory -= (size_t)2 << 20;
+    assert_ok(search_layouts(&env, &space, &result));
+    assert_true(result.count > 0 && result.layouts[0].request.zero.offload.params == FAR_HOST);
+    assert_true(result.layouts[0].device > 0 &&
+                result.layouts[0].bound <= result.layouts[0].time.step);
+    text_init(&text, &env);
+    search_explain(&space, &result, &text);
+    assert_non_null(strstr(text_string(&text), "70 % of the optimizer state is on the host, "
+                                               "parameters are on the host"));
+    text_free(&text);
+    search_result_free(&env, &result);
     assert_int_equal(mem_total(env.mem), 0);
     env_destroy(&env);
 }
@@ -388,7 +472,33 @@ static void test_the_search_misses_nothing(void **state)
     env_destroy(&env);
 }
 
-/* No bound exceeds the simulation, also where state leaves the device. */
+/* No bound exceeds the simulation. Returns the number of layouts whose state leaves the device. */
+static int64_t check_bounds(struct env *env, const struct search_space *space, int64_t every)
+{
+    struct plan_room room = {space->memory, space->host, space->disk};
+    struct search_points points;
+    int64_t offloaded = 0;
+    assert_ok(search_points_make(env, space, &points));
+    for (int64_t i = 0; i < points.count; i += every) {
+        struct search_point *p = &points.points[i];
+        struct plan_request its = search_request(space, p);
+        struct plan_zero_stage stage;
+        struct plan_time time;
+        bool fits;
+        assert_ok(search_points_refine(env, space, &points, p));
+        assert_ok(plan_offload(env, &room, &its, &stage, &fits));
+        assert_ok(plan_time(env, &its, space->machine, &time));
+        if (p->bound > time.step * (1 + 1e-9) || p->bytes > plan_needs(&stage).memory)
+            fail_msg("tp %d pp %d stage %d micro-batch %d recompute %d: bound %g s, %zu bytes; "
+                     "simulated %g s, %zu bytes",
+                     p->tp, p->pp, p->stage, p->micro_batch, p->recompute, p->bound, p->bytes,
+                     time.step, plan_needs(&stage).memory);
+        offloaded += fits && plan_is_offloaded(&its);
+    }
+    search_points_free(env, &points);
+    return offloaded;
+}
+
 static void test_bounds_hold(void **state)
 {
     (void)state;
@@ -396,35 +506,38 @@ static void test_bounds_hold(void **state)
     struct machine_profile machine = search_machine(1e10, 2e9);
     struct plan_request request = gpu_request(4);
     struct search_space space = space_of(&request, &machine);
-    struct search_points points;
-    struct plan_room room = {.memory = (size_t)600 << 20, .host = (size_t)1 << 30, .disk = 0};
     machine.gpu = true;
     machine.offload = (struct machine_offload){.link = 1e11, .disk_read = 1e10, .disk_write = 1e10};
+    space.memory = (size_t)600 << 20;
     for (int disk = 0; disk < 2; disk++) {
-        room.disk = disk ? (size_t)1 << 30 : 0;
-        room.host = disk ? 0 : (size_t)1 << 30;
-        space.memory = room.memory;
-        space.host = room.host, space.disk = room.disk;
-        assert_ok(search_points_make(&env, &space, &points));
-        int64_t offloaded = 0;
-        for (int64_t i = 0; i < points.count; i += 37) {
-            struct search_point *p = &points.points[i];
-            struct plan_request its = search_request(&space, p);
-            struct plan_zero_stage stage;
-            struct plan_time time;
-            bool fits;
-            assert_ok(search_points_refine(&env, &space, &points, p));
-            assert_ok(plan_offload(&env, &room, &its, &stage, &fits));
-            assert_ok(plan_time(&env, &its, &machine, &time));
-            if (p->bound > time.step * (1 + 1e-9) || p->bytes > plan_needs(&stage).memory)
-                fail_msg("tp %d pp %d stage %d micro-batch %d recompute %d: bound %g s, %zu bytes; "
-                         "simulated %g s, %zu bytes",
-                         p->tp, p->pp, p->stage, p->micro_batch, p->recompute, p->bound, p->bytes,
-                         time.step, plan_needs(&stage).memory);
-            offloaded += fits && plan_is_offloaded(&its);
-        }
-        assert_true(offloaded > 0);
-        search_points_free(&env, &points);
+        space.host = disk ? 0 : (size_t)1 << 30;
+        space.disk = disk ? (size_t)1 << 30 : 0;
+        assert_true(check_bounds(&env, &space, 37) > 0);
+    }
+    env_destroy(&env);
+}
+
+/* Many small layers and slow wires: params are most of the memory, and messages most of the time. */
+static void test_bounds_hold_for_far_params(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct machine_profile machine = search_machine(2e8, 2e8);
+    struct plan_request request = search_request_of(4, 60, 128, 4, 4);
+    struct search_space space = space_of(&request, &machine);
+    request.gpu = machine.gpu = true;
+    request.engine.tokens = 8;
+    request.zero.type = DTYPE_BF16;
+    machine.ops.rates[OPS_KIND_MEMORY].bytes_per_second = 1e9;
+    machine.offload = (struct machine_offload){.link = 1e12, .disk_read = 1e12, .disk_write = 1e12};
+    space.fixed = (struct search_fixed){.offload = true, .tp = true, .micro_batch = true};
+    for (int i = 0; i < 4; i++) {
+        request.zero.offload = (struct zero_offload){.params = i % 2 ? FAR_DISK : FAR_HOST,
+                                                     .optimizer = i / 2 ? FAR_HOST : FAR_NONE,
+                                                     .share = 1,
+                                                     .window = 1 << 16,
+                                                     .folder = "/nowhere"};
+        assert_true(check_bounds(&env, &space, 3) > 3);
     }
     env_destroy(&env);
 }
@@ -435,8 +548,10 @@ int main(void)
         cmocka_unit_test(test_runs_match_their_plan),
         cmocka_unit_test(test_optimizers_match_their_plan),
         cmocka_unit_test(test_pipelines_match_their_plan),
+        cmocka_unit_test(test_servers_and_groups_match_their_plan),
         cmocka_unit_test(test_state_is_counted_wherever_it_is),
         cmocka_unit_test(test_less_moves_where_the_host_updates),
+        cmocka_unit_test(test_far_params_by_the_formula),
         cmocka_unit_test(test_as_little_as_possible_leaves),
         cmocka_unit_test(test_the_cpu_has_only_the_disk),
         cmocka_unit_test(test_advice_offloads_last),
@@ -444,6 +559,7 @@ int main(void)
         cmocka_unit_test(test_the_search_offloads_what_does_not_fit),
         cmocka_unit_test(test_the_search_misses_nothing),
         cmocka_unit_test(test_bounds_hold),
+        cmocka_unit_test(test_bounds_hold_for_far_params),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -36,7 +36,7 @@ enum {
 static double table1_figure(int model, int device, int cut)
 {
     struct roster roster = roster_of(0, devices[device], 0);
-    return formula_state(&roster, cut + 1, models[model].parameters, state_mixed);
+    return formula_state(&roster, sharding_of(cut + 1), models[model].parameters, state_mixed);
 }
 
 static enum status table1_json(struct cli *cli)

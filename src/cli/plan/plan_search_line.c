@@ -60,6 +60,7 @@ void plan_search_keys(const struct plan_search_view *view, const struct search_l
     snprintf(share, sizeof share, "%g", offload->share);
     key_word(view, text, "offload.optimizer", far_words[offload->optimizer], "none");
     key_word(view, text, "offload.grads", far_words[offload->grads], "none");
+    key_word(view, text, "offload.params", far_words[offload->params], "none");
     if (offload->optimizer == FAR_NONE)
         return;
     key_word(view, text, "offload.share", share, "1");

@@ -43,18 +43,29 @@ static char *say_schedule(char out[32], const struct plan_request *request)
     return out;
 }
 
-/* "host 0.25 + grads": the share of the optimizer state; "-" = none. */
-static char *say_offload(char out[32], const struct plan_request *request)
+/* "host 0.25 + grads": the share of the optimizer state; "-" = none. A place is named once. */
+enum { OFFLOAD_WORDS = 48 };
+static char *say_offload(char out[OFFLOAD_WORDS], const struct plan_request *request)
 {
     const struct zero_offload *offload = &request->zero.offload;
-    const char *grads = offload->grads == FAR_NONE             ? ""
-                        : offload->optimizer == offload->grads ? " + grads"
-                        : offload->grads == FAR_HOST           ? " + grads host"
-                                                               : " + grads disk";
+    const struct {
+        const char *what;
+        enum far_kind kind;
+    } others[] = {{"grads", offload->grads}, {"params", offload->params}};
+    enum far_kind before = offload->optimizer;
+    int n = snprintf(out, OFFLOAD_WORDS, "-");
     if (offload->optimizer != FAR_NONE)
-        snprintf(out, 32, "%s %.3g%s", far_words[offload->optimizer], offload->share, grads);
-    else
-        snprintf(out, 32, "%s", *grads ? grads + 3 : "-");
+        n = snprintf(out, OFFLOAD_WORDS, "%s %.3g", far_words[before], offload->share);
+    for (int i = 0; i < 2; i++) {
+        enum far_kind kind = others[i].kind;
+        if (kind == FAR_NONE)
+            continue;
+        n = before == FAR_NONE ? 0 : n;
+        n += snprintf(out + n, (size_t)(OFFLOAD_WORDS - n), "%s%s%s%s", n > 0 ? " + " : "",
+                      others[i].what, kind == before ? "" : " ",
+                      kind == before ? "" : far_words[kind]);
+        before = kind;
+    }
     return out;
 }
 
@@ -73,7 +84,7 @@ const char *plan_search_sums(const struct search_layout *layout)
 void plan_search_say(const struct search_layout *layout, struct text *text)
 {
     const struct plan_request *request = &layout->request;
-    char word[32];
+    char word[OFFLOAD_WORDS];
     text_printf(text, "tp %d, pp %d, dp %d, stage %d, micro-batch %lld, recompute %s",
                 (int)request->parallel.tp, (int)request->parallel.pp, layout->dp,
                 request->zero.stage, (long long)request->engine.micro_batch,
@@ -144,7 +155,8 @@ static void describe_rates(struct text *text, const struct plan_search_view *vie
     const struct search_space *space = view->space;
     const struct machine_offload *rates = &space->machine->offload;
     const struct zero_offload *asked = &space->request->zero.offload;
-    bool disk = space->disk > 0 || asked->optimizer == FAR_DISK || asked->grads == FAR_DISK;
+    bool disk = space->disk > 0 || asked->optimizer == FAR_DISK || asked->grads == FAR_DISK ||
+                asked->params == FAR_DISK;
     bool unknown = (space->request->gpu && rates->link == 0) ||
                    (disk && (rates->disk_read == 0 || rates->disk_write == 0));
     if ((shows_offload(view) || plan_moves_anything(space->request)) && unknown)
@@ -204,7 +216,7 @@ static void row(struct text *text, const struct plan_search_view *view, int i)
     const struct search_layout *layout = &view->result->layouts[i];
     const struct plan_request *request = &layout->request;
     const struct plan_time *time = &layout->time;
-    char stage[16], batch[32], word[32], share[16];
+    char stage[16], batch[32], word[OFFLOAD_WORDS], share[16];
     snprintf(stage, sizeof stage, request->zero.shard_group > 0 ? "%d/%d" : "%d",
              request->zero.stage, request->zero.shard_group);
     snprintf(batch, sizeof batch, "%lld x %lld", (long long)layout->rounds,
@@ -306,6 +318,7 @@ static void json_layout(struct json_out *json, const struct plan_search_view *vi
     json_out_int(json, "disk_bytes", (int64_t)layout->disk_bytes);
     json_out_string(json, "offload_optimizer", far_words[request->zero.offload.optimizer]);
     json_out_string(json, "offload_grads", far_words[request->zero.offload.grads]);
+    json_out_string(json, "offload_params", far_words[request->zero.offload.params]);
     json_out_real(json, "offload_share", request->zero.offload.share);
     json_out_int(json, "offload_window", request->zero.offload.window);
     json_out_string(json, "offload_update", request->zero.offload.on_host ? "host" : "device");

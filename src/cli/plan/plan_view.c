@@ -35,8 +35,9 @@ static double state_formula(const struct plan_view *view, const struct plan_rank
     struct state_widths borrowed = own;
     borrowed.optimizer = 0;
     double others = (double)rank->part.borrowed;
-    return formula_state(&rank->roster, stage, (double)rank->part.parameters - others, own) +
-           formula_state(&rank->roster, stage, others, borrowed);
+    struct sharding cut = plan_sharding(view->request, stage);
+    return formula_state(&rank->roster, cut, (double)rank->part.parameters - others, own) +
+           formula_state(&rank->roster, cut, others, borrowed);
 }
 
 static double sent_formula(const struct plan_view *view, const struct plan_rank *rank, int stage,
@@ -595,6 +596,7 @@ static void json_advice(struct json_out *json, const struct plan_advice *advice)
     json_out_int(json, "ranks", advice->ranks);
     json_out_string(json, "offload_optimizer", far_words[advice->offload.optimizer]);
     json_out_string(json, "offload_grads", far_words[advice->offload.grads]);
+    json_out_string(json, "offload_params", far_words[advice->offload.params]);
     json_out_real(json, "offload_share", advice->offload.share);
     json_out_close(json, '}');
 }

@@ -157,7 +157,8 @@ static enum status run_job(struct train_job *job)
     if (st == STATUS_MEMORY)
         log_warn(env, "to need less memory, use a smaller train.micro_batch, "
                       "--engine.recompute=full, more ranks with --zero.stage=3, or "
-                      "--offload.optimizer=disk (on a GPU also host)");
+                      "--offload.optimizer=disk, also with --offload.grads and --offload.params "
+                      "(on a GPU also host)");
     run_config_release(&settings->config);
 undo_view:
     train_view_close(job->view);
