@@ -107,10 +107,9 @@ static int32_t template_begin(const struct tokenizer *t, const json_t *processor
     const char *name = json_string_value(json_object_get(first, "id"));
     const json_t *token = json_object_get(json_object_get(processor, "special_tokens"), name);
     const json_t *id = json_array_get(json_object_get(token, "ids"), 0);
-    if (!name)
-        return -1;
-    return is_added(t, json_integer_value(id)) ? (int32_t)json_integer_value(id)
-                                               : find_added(t, name);
+    if (json_is_integer(id) && is_added(t, json_integer_value(id)))
+        return (int32_t)json_integer_value(id);
+    return name ? find_added(t, name) : -1;
 }
 
 /* Processors may be nested in a Sequence, one level deep. */
