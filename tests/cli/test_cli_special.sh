@@ -56,14 +56,13 @@ ok sifr tokenize two.jsonl --tokenizer=model --split=0 --out=tokens
 [ "$(ids tokens)" = "257 97 98 258 257 99 258" ] || fail "documents: $(ids tokens)"
 ok sifr tokenize two.jsonl --tokenizer=bytes --split=0 --out=plain
 [ "$(ids plain)" = "256 97 98 256 99 256" ] || fail "plain documents: $(ids plain)"
-# add_bos_token decides, whatever the post-processor says
-make_model without
-printf '{"add_bos_token": false, "bos_token": "<s>"}' >without/tokenizer_config.json
-ok sifr tokenize two.jsonl --tokenizer=without --split=0 --out=tokens-2
-[ "$(ids tokens-2)" = "258 97 98 258 99 258" ] || fail "without bos: $(ids tokens-2)"
+# without a template: add_bos_token
 make_model with
 sed -i "s#\"post_processor\": .*#\"post_processor\": null,#" with/tokenizer.json
-printf '{"add_bos_token": true, "bos_token": "<s>"}' >with/tokenizer_config.json
+printf '{"bos_token": "<s>"}' >with/tokenizer_config.json
+ok sifr tokenize two.jsonl --tokenizer=with --split=0 --out=tokens-2
+[ "$(ids tokens-2)" = "258 97 98 258 99 258" ] || fail "without bos: $(ids tokens-2)"
+printf '{"add_bos_token": true, "bos_token": "<s>", "model_max_length": 1000000000000000019884624838656}' >with/tokenizer_config.json
 ok sifr tokenize two.jsonl --tokenizer=with --split=0 --out=tokens-3
 [ "$(ids tokens-3)" = "257 97 98 258 257 99 258" ] || fail "with bos: $(ids tokens-3)"
 # text trains on the same tokens as the shard of it, and bits per byte do not count <s>

@@ -113,7 +113,9 @@ static void test_begin(void **state)
     expect("null", NULL, NULL, "{\"add_bos_token\":true,\"bos_token\":\"<s>\"}", with);
     expect("null", "{\"bos_token_id\":2}", NULL, "{\"add_bos_token\":true}", with);
     expect("null", "{\"bos_token_id\":2}", NULL, "{\"add_bos_token\":false}", without);
-    expect(TEMPLATE, "{\"bos_token_id\":2}", NULL, "{\"add_bos_token\":false}", without);
+    expect(TEMPLATE, "{\"bos_token_id\":2}", NULL, "{\"add_bos_token\":false}", with);
+    expect("null", "{\"bos_token_id\":2}", NULL,
+           "{\"model_max_length\":1000000000000000019884624838656,\"add_bos_token\":true}", with);
     expect(TEMPLATE, "{\"bos_token_id\":2}", NULL, "{}", with);
 }
 

@@ -2,8 +2,8 @@
  *
  *     config.json              bos_token_id, eos_token_id (an id or a list), pad_token_id
  *     generation_config.json   eos_token_id: where generation stops
- *     tokenizer_config.json    add_bos_token; bos_token and eos_token by name
- *     tokenizer.json           post_processor: the token before every text
+ *     tokenizer.json           post_processor: a template with the token before every text
+ *     tokenizer_config.json    without one: add_bos_token; bos_token and eos_token by name
  *
  * All of them but config.json are kept as they are, with special_tokens_map.json,
  * added_tokens.json and chat_template.jinja, so that a model directory that is written with the
@@ -145,7 +145,10 @@ void special_init(struct tokenizer *t, const json_t *root)
 static enum status open_json(struct env *env, const char *name, const char *text, size_t bytes,
                              struct json_doc *doc)
 {
-    static const struct json_rules rules = {.values = 1000000, .lists = 500000};
+    /* tokenizer_config.json has integers of any size, such as 1e30 written out; no ids. */
+    bool huge = strcmp(name, "tokenizer_config.json") == 0;
+    const struct json_rules rules = {
+        .values = 1000000, .lists = 500000, .flags = huge ? JSON_DECODE_INT_AS_REAL : 0};
     *doc = (struct json_doc){0};
     if (!text)
         return STATUS_OK;
@@ -182,12 +185,11 @@ static void combine(struct tokenizer *t, const json_t *config, const json_t *gen
     s->pad = read_id(t, "config.json", config, "pad_token_id");
     if (s->bos < 0)
         s->bos = read_named(t, tokenizer, "bos_token");
-    const json_t *adds = json_object_get(tokenizer, "add_bos_token");
-    if (json_is_true(adds)) {
+    /* A template decides, as in transformers 5. */
+    if (s->begin < 0 && json_is_true(json_object_get(tokenizer, "add_bos_token"))) {
         int32_t name = read_named(t, tokenizer, "bos_token");
         s->begin = name >= 0 ? name : s->bos;
-    } else if (json_is_false(adds))
-        s->begin = -1;
+    }
     s->told = json_object_size(config) > 0;
 }
 
