@@ -7,7 +7,6 @@
  */
 #ifndef TRAIN_TOKENIZER_IMPL_H
 #define TRAIN_TOKENIZER_IMPL_H
-#include <jansson.h>
 #include <string.h>
 #include "train/tokenizer/tokenizer.h"
 
@@ -142,7 +141,8 @@ struct tokenizer {
 };
 
 /* tokenizer_special.c. What tokenizer.json says, with its added tokens and t->eot set: */
-void special_init(struct tokenizer *t, const json_t *root);
+struct json_t; /* jansson's */
+void special_init(struct tokenizer *t, const struct json_t *root);
 /* Then what t->files and a config.json (NULL: none) say. */
 enum status special_read(struct tokenizer *t, const char *config, size_t config_bytes);
 /* The same, with the files in the folder of the tokenizer.json at `path`. */
