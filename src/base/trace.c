@@ -6,6 +6,7 @@
 #include "base/trace.h"
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "base/clock.h"
 #include "base/file.h"
@@ -22,6 +23,7 @@ struct trace {
     _Atomic bool open;
     double origin;
     _Atomic int64_t taken;
+    _Atomic int64_t left_out; /* not counting those beyond `room` */
     int64_t room;
     struct event *events;
 };
@@ -46,6 +48,7 @@ enum status trace_create(struct env *env, int64_t spans, struct trace **trace)
     t->room = spans;
     atomic_init(&t->open, false);
     atomic_init(&t->taken, 0);
+    atomic_init(&t->left_out, 0);
     *trace = t;
     return STATUS_OK;
 }
@@ -73,24 +76,51 @@ double trace_clock(const struct trace *trace)
     return atomic_load_explicit(&trace->open, memory_order_relaxed) ? clock_seconds() : -1.0;
 }
 
-void trace_end(struct trace *trace, double start, const struct trace_span *span)
+/* The index of a new event, or -1. */
+static int64_t take(struct trace *trace, const struct trace_span *span)
 {
-    if (trace == NULL || start < 0)
-        return;
     int64_t index = atomic_fetch_add_explicit(&trace->taken, 1, memory_order_relaxed);
     if (index >= trace->room)
+        return -1;
+    trace->events[index].span = *span;
+    return index;
+}
+
+void trace_end(struct trace *trace, double start, const struct trace_span *span)
+{
+    int64_t index = trace == NULL || start < 0 ? -1 : take(trace, span);
+    if (index < 0)
         return;
-    struct event *event = &trace->events[index];
-    event->span = *span;
-    event->start = start;
-    event->end = clock_seconds();
-    atomic_store_explicit(&event->done, true, memory_order_release);
+    trace_set_start(trace, index, start);
+    trace_set_end(trace, index, clock_seconds());
+}
+
+int64_t trace_claim(struct trace *trace, const struct trace_span *span)
+{
+    bool open = trace != NULL && atomic_load_explicit(&trace->open, memory_order_relaxed);
+    return open ? take(trace, span) : -1;
+}
+
+void trace_set_start(struct trace *trace, int64_t claim, double seconds)
+{
+    trace->events[claim].start = seconds;
+}
+
+void trace_set_end(struct trace *trace, int64_t claim, double seconds)
+{
+    trace->events[claim].end = seconds;
+    atomic_store_explicit(&trace->events[claim].done, true, memory_order_release);
 }
 
 int64_t trace_left_out(const struct trace *trace)
 {
     int64_t taken = atomic_load(&trace->taken);
-    return taken > trace->room ? taken - trace->room : 0;
+    return atomic_load(&trace->left_out) + (taken > trace->room ? taken - trace->room : 0);
+}
+
+void trace_leave_out(struct trace *trace)
+{
+    atomic_fetch_add_explicit(&trace->left_out, 1, memory_order_relaxed);
 }
 
 /* --- the file ------------------------------------------------------------------------------- */
@@ -109,40 +139,119 @@ static void add_meta(struct text *text, int rank, int row, const char *what, con
                 rank, row, what, index);
 }
 
+/* A viewer draws spans of one thread that are nested or follow each other, and no others. So spans
+ * that overlap, like copies of two streams, go to further layers of their row: "in", "in 2". What
+ * no layer has room for is in the last one. */
+enum { LAYERS = 4, NESTED = 8 };
+
+struct layer {
+    bool used;
+    int depth;
+    double ends[NESTED]; /* of the spans that contain the newest one, and of itself */
+};
+
+struct drawn {
+    const struct event *event;
+    int layer;
+};
+
+static bool fits(struct layer *layer, const struct event *event)
+{
+    while (layer->depth > 0 && layer->ends[layer->depth - 1] <= event->start)
+        layer->depth--;
+    if (layer->depth == NESTED || (layer->depth > 0 && layer->ends[layer->depth - 1] < event->end))
+        return false;
+    layer->ends[layer->depth++] = event->end;
+    return true;
+}
+
+/* A span comes before those that it contains. */
+static int by_time(const void *a, const void *b)
+{
+    const struct event *x = ((const struct drawn *)a)->event, *y = ((const struct drawn *)b)->event;
+    if (x->start != y->start)
+        return x->start < y->start ? -1 : 1;
+    if (x->end != y->end)
+        return x->end > y->end ? -1 : 1;
+    return (x > y) - (x < y);
+}
+
+/* All spans that have ended, by time. Returns their number. */
+static size_t place(const struct trace *trace, struct drawn *drawn,
+                    struct layer layers[TRACE_ROWS][LAYERS])
+{
+    int64_t taken = atomic_load(&trace->taken);
+    size_t count = 0;
+    for (int64_t i = 0; i < taken && i < trace->room; i++)
+        if (atomic_load_explicit(&trace->events[i].done, memory_order_acquire))
+            drawn[count++].event = &trace->events[i];
+    qsort(drawn, count, sizeof *drawn, by_time);
+    for (size_t i = 0; i < count; i++) {
+        int row = drawn[i].event->span.lane->row, layer = 0;
+        CHECK_LT((unsigned)row, TRACE_ROWS);
+        while (layer < LAYERS - 1 && !fits(&layers[row][layer], drawn[i].event))
+            layer++;
+        layers[row][layer].used = true;
+        drawn[i].layer = layer;
+    }
+    return count;
+}
+
+static int thread_id(int row, int layer)
+{
+    return row + TRACE_ROWS * layer;
+}
+
 /* The lanes to name in the file, by row. */
-static void find_lanes(const struct trace *trace, const struct trace_lane *lanes[TRACE_ROWS])
+static void find_lanes(const struct drawn *drawn, size_t count,
+                       const struct trace_lane *lanes[TRACE_ROWS])
 {
     static const struct trace_lane *const always[] = {&trace_lane_compute, &trace_lane_gather,
                                                       &trace_lane_reduce, &trace_lane_host};
-    int64_t taken = atomic_load(&trace->taken);
     for (int i = 0; i < 4; i++)
         lanes[i] = always[i];
-    for (int64_t i = 0; i < taken && i < trace->room; i++) {
-        if (!atomic_load_explicit(&trace->events[i].done, memory_order_acquire))
-            continue;
-        const struct trace_lane *lane = trace->events[i].span.lane;
-        CHECK_LT((unsigned)lane->row, TRACE_ROWS);
+    for (size_t i = 0; i < count; i++) {
+        const struct trace_lane *lane = drawn[i].event->span.lane;
         lanes[lane->row] = lane;
         for (int k = 0; k < lane->group_count; k++)
             lanes[lane->group[k].row] = &lane->group[k];
     }
 }
 
-static void add_names(struct text *text, const struct trace *trace, int rank, const char *process)
+static void add_names(struct text *text, const struct trace_lane *const lanes[TRACE_ROWS],
+                      struct layer layers[TRACE_ROWS][LAYERS], int rank)
 {
-    const struct trace_lane *lanes[TRACE_ROWS] = {0};
-    find_lanes(trace, lanes);
-    add_meta(text, rank, 0, "process", process, rank);
+    char name[64];
     for (int row = 0; row < TRACE_ROWS; row++) {
-        if (lanes[row] != NULL)
-            add_meta(text, rank, row, "thread", lanes[row]->word, row);
+        for (int k = 0; lanes[row] != NULL && k < LAYERS; k++) {
+            if (k > 0 && !layers[row][k].used)
+                continue;
+            snprintf(name, sizeof name, k > 0 ? "%s %d" : "%s", lanes[row]->word, k + 1);
+            add_meta(text, rank, thread_id(row, k), "thread", name, row * LAYERS + k);
+        }
     }
 }
 
-static void add_event(struct text *text, int rank, const struct event *event, double origin)
+/* What a span shows beside its name and times. */
+static void add_args(struct text *text, const struct trace_span *span)
 {
+    bool numbered = span->number > 0, collective = span->lane->collective;
+    bool counted = span->bytes > 0 || (numbered && collective);
+    if (!numbered && !counted)
+        return;
+    text_add(text, ",\"args\":{");
+    if (numbered)
+        text_printf(text, "\"%s\":%lld%s", collective ? "seq" : "number", (long long)span->number,
+                    counted ? "," : "");
+    if (counted)
+        text_printf(text, "\"bytes\":%lld", (long long)span->bytes);
+    text_add(text, "}");
+}
+
+static void add_event(struct text *text, int rank, const struct drawn *drawn, double origin)
+{
+    const struct event *event = drawn->event;
     const struct trace_span *span = &event->span;
-    bool collective = span->lane->collective;
     char name[256];
     int bytes = snprintf(name, sizeof name, "%s%s%s", span->name, span->object ? " " : "",
                          span->object ? span->object : "");
@@ -150,30 +259,39 @@ static void add_event(struct text *text, int rank, const struct event *event, do
     text_json_string(text, name, bytes < (int)sizeof name ? (size_t)bytes : sizeof name - 1);
     text_printf(text, ",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d",
                 span->category ? span->category : span->lane->word, 1e6 * (event->start - origin),
-                1e6 * (event->end - event->start), rank, span->lane->row);
-    if (span->number > 0)
-        text_printf(text, ",\"args\":{\"%s\":%lld", collective ? "seq" : "number",
-                    (long long)span->number);
-    if (span->number > 0 && collective)
-        text_printf(text, ",\"bytes\":%lld", (long long)span->bytes);
-    text_add(text, span->number > 0 ? "}},\n" : "},\n");
+                1e6 * (event->end - event->start), rank, thread_id(span->lane->row, drawn->layer));
+    add_args(text, span);
+    text_add(text, "},\n");
+}
+
+static void add_all(struct text *text, const struct trace *trace, struct drawn *drawn, int rank,
+                    const char *process)
+{
+    struct layer layers[TRACE_ROWS][LAYERS] = {0};
+    const struct trace_lane *lanes[TRACE_ROWS] = {0};
+    size_t count = place(trace, drawn, layers);
+    find_lanes(drawn, count, lanes);
+    text_add(text, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
+    add_meta(text, rank, 0, "process", process, rank);
+    add_names(text, lanes, layers, rank);
+    for (size_t i = 0; i < count; i++)
+        add_event(text, rank, &drawn[i], trace->origin);
+    if (text->status == STATUS_OK) /* drop the last comma */
+        text->data[text->bytes - 2] = '\n';
+    if (text->status == STATUS_OK)
+        text->bytes--;
+    text_add(text, "]}\n");
 }
 
 enum status trace_write(const struct trace *trace, int rank, const char *process, const char *path)
 {
     struct text text;
-    int64_t taken = atomic_load(&trace->taken);
+    struct drawn *drawn;
+    TRY(mem_alloc_array(trace->env, MEM_OTHER, "trace", (size_t)trace->room, sizeof *drawn,
+                        &drawn));
     text_init(&text, trace->env);
-    text_add(&text, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
-    add_names(&text, trace, rank, process);
-    for (int64_t i = 0; i < taken && i < trace->room; i++)
-        if (atomic_load_explicit(&trace->events[i].done, memory_order_acquire))
-            add_event(&text, rank, &trace->events[i], trace->origin);
-    if (text.status == STATUS_OK) /* drop the last comma */
-        text.data[text.bytes - 2] = '\n';
-    if (text.status == STATUS_OK)
-        text.bytes--;
-    text_add(&text, "]}\n");
+    add_all(&text, trace, drawn, rank, process);
+    mem_free(trace->env, drawn);
     enum status st = file_write_text(trace->env, path, &text);
     text_free(&text);
     return st;

@@ -17,11 +17,11 @@
 #include "base/env.h"
 
 /* A row of the picture. The file always names the four lanes below, and any other lane only when it
- * or another lane of its group has a span. A layer with lanes of its own defines them as constants,
- * in rows that no other lane uses. */
+ * or another lane of its group has a span. Spans that overlap are drawn below each other. A layer
+ * with lanes of its own defines them as constants, in rows that no other lane uses. */
 enum { TRACE_ROWS = 16 };
 struct trace_lane {
-    int row; /* from the top, less than TRACE_ROWS; the thread's id in the file */
+    int row; /* from the top, less than TRACE_ROWS */
     const char *word;
     bool collective; /* spans are collectives: they show their bytes and number ("seq") */
     const struct trace_lane *group; /* the first of group_count lanes; NULL = the lane alone */
@@ -39,7 +39,7 @@ struct trace_span {
     const char *name;
     const char *object; /* or NULL */
     int64_t number;     /* of a collective or a step; 0 = none */
-    int64_t bytes;      /* sent; shown where a span of a collective lane has a number */
+    int64_t bytes;      /* sent or copied; shown unless 0, and in every numbered collective */
 };
 
 struct trace;
@@ -60,7 +60,14 @@ static inline double trace_begin(const struct trace *trace)
 /* Records a span from `start`, which trace_begin returned, until now. */
 void trace_end(struct trace *trace, double start, const struct trace_span *span);
 
+/* A span that is timed later, by any thread: when a stream reaches its work, say. Returns its
+ * claim, or -1 when the trace is NULL, closed or full. A span without an end is not written. */
+int64_t trace_claim(struct trace *trace, const struct trace_span *span);
+void trace_set_start(struct trace *trace, int64_t claim, double seconds);
+void trace_set_end(struct trace *trace, int64_t claim, double seconds); /* once, after the start */
+
 int64_t trace_left_out(const struct trace *trace); /* spans dropped for lack of room */
+void trace_leave_out(struct trace *trace);         /* count one that had no room elsewhere */
 /* Writes the spans that have ended as JSON, one event per line, so files can be merged by lines. */
 enum status trace_write(const struct trace *trace, int rank, const char *process, const char *path);
 

@@ -196,18 +196,40 @@ static void delay(struct comm *comm)
         clock_sleep(comm->max_delay * rng_uniform(comm->delays, comm->delay_count++));
 }
 
-static void draw(struct comm *comm, const struct comm_call *call, double start)
+static struct trace_span span_of(const struct comm *comm, const struct comm_call *call)
 {
     bool named = call->label != NULL;
-    trace_end(comm->env->trace, start,
-              &(struct trace_span){
-                  .lane = comm->lane,
-                  .category = "comm",
-                  .name = named ? comm->lane->word : comm_kind_word(call->kind),
-                  .object = call->label,
-                  .number = call->number,
-                  .bytes = (int64_t)call->bytes_out,
-              });
+    return (struct trace_span){
+        .lane = comm->lane,
+        .category = "comm",
+        .name = named ? comm->lane->word : comm_kind_word(call->kind),
+        .object = call->label,
+        .number = call->number,
+        .bytes = (int64_t)call->bytes_out,
+    };
+}
+
+/* A span of a call: of a channel's on the GPU's clock, since the host only enqueues it. */
+struct drawing {
+    double start;
+    int64_t mark;
+};
+
+static struct drawing begin_drawing(const struct comm_call *call, struct stream *stream)
+{
+    struct trace_span span = span_of(call->comm, call);
+    if (call->on_channel)
+        return (struct drawing){-1, stream_span_begin(stream, &span)};
+    return (struct drawing){trace_begin(call->comm->env->trace), -1};
+}
+
+static void end_drawing(const struct comm_call *call, struct stream *stream, struct drawing drawing)
+{
+    struct trace_span span = span_of(call->comm, call);
+    if (call->on_channel)
+        stream_span_end(stream, drawing.mark);
+    else
+        trace_end(call->comm->env->trace, drawing.start, &span);
 }
 
 /* Counters change under the communicator's lock. */
@@ -234,7 +256,8 @@ static enum status run(const struct comm_call *call, struct stream *stream)
         st = STATUS_COMM;
     }
     if (st == STATUS_OK) {
-        double start = clock_seconds(), traced = trace_begin(comm->env->trace);
+        double start = clock_seconds();
+        struct drawing drawing = begin_drawing(call, stream);
         enter(comm, call, stream);
         int slot = call->on_channel ? comm_flight_begin(comm, &comm->position, stream) : -1;
         delay(comm);
@@ -247,7 +270,7 @@ static enum status run(const struct comm_call *call, struct stream *stream)
         pthread_mutex_lock(&comm->job->lock);
         comm->position.inside = false;
         pthread_mutex_unlock(&comm->job->lock);
-        draw(comm, call, traced);
+        end_drawing(call, stream, drawing);
         double seconds =
             device_is_dry(comm->device) ? comm_spend(call, stream) : clock_seconds() - start;
         pthread_mutex_lock(&comm->lock);

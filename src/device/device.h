@@ -20,6 +20,7 @@
 #include <stdint.h>
 #include "base/dtype.h"
 #include "base/env.h"
+#include "base/trace.h"
 
 struct device;
 struct stream;
@@ -173,6 +174,26 @@ void device_add_squares(struct stream *stream, double *sums, const void *src, en
 void device_accumulate_squares(struct stream *stream, float *dst, const void *src,
                                enum dtype src_type, int64_t count, bool first, double *sums,
                                double weight);
+
+/* --- spans of the trace (base/trace.h), timed when a stream reaches them -------------------- */
+
+/* A span on the device's own clock: it begins when the stream has done what was enqueued before,
+ * and ends when it has done everything enqueued in between. So waits between spans are gaps.
+ * Returns a mark for stream_span_end, and -1 when nothing is traced: without a trace, outside its
+ * window, on a dry device, and while the stream records. */
+int64_t stream_span_begin(struct stream *stream, const struct trace_span *span);
+void stream_span_end(struct stream *stream, int64_t mark);
+/* The caller waited for other streams from `start` (trace_begin) until now. Shown on the compute
+ * lane where the caller computes, and on the host's where a GPU does. */
+void stream_trace_wait(const struct stream *stream, double start);
+
+/* Prepare for `spans` spans, after env->trace was set; a GPU has a limited number. At most once. */
+enum status device_spans_create(struct device *device, int64_t spans);
+/* The window of the trace opens: compare the clocks of device and host. */
+void device_spans_open(struct device *device);
+/* Before the trace is written: compare the clocks again, and give the trace the times of all spans
+ * that have ended. At most once. */
+void device_spans_close(struct device *device);
 
 /* --- recordings: work that is recorded once and replayed many times ------------------------- */
 

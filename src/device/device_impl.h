@@ -52,7 +52,8 @@ struct device_backend {
     void (*wait)(struct stream *stream, struct event *event);
 
     /* Enqueued work; never called on a failed stream or with a count of zero. */
-    void (*copy)(struct stream *stream, void *dst, const void *src, size_t bytes);
+    /* `mark` = a span around the copy, or -1. */
+    void (*copy)(struct stream *stream, void *dst, const void *src, size_t bytes, int64_t mark);
     /* All rows in one call; NULL: `copy` is called for each row. */
     void (*copy_rows)(struct stream *stream, void *dst, size_t dst_apart, const void *src,
                       size_t src_apart, size_t bytes, int64_t rows);
@@ -66,6 +67,15 @@ struct device_backend {
     void (*accumulate_squares)(struct stream *stream, float *dst, const void *src,
                                enum dtype src_type, int64_t count, bool first, double *sums,
                                double weight);
+
+    /* Spans of env->trace; all NULL: none. `span_claim` returns a mark, or -1; `span_mark` enqueues
+     * its start or end, in the stream's order. The others are as in device.h; NULL: times are in
+     * the trace when the stream has passed the mark. */
+    int64_t (*span_claim)(struct stream *stream, const struct trace_span *span);
+    void (*span_mark)(struct stream *stream, int64_t mark, bool end);
+    enum status (*spans_create)(struct device *device, int64_t spans);
+    void (*spans_open)(struct device *device);
+    void (*spans_close)(struct device *device);
 
     /* Recordings; all NULL: not supported. `record_end` returns NULL after a failure, which it has
      * logged. `forget` destroys a recording. Memory of recordings belongs to the back end and is
@@ -106,6 +116,7 @@ struct stream {
     _Atomic int64_t waited_ns; /* spent waiting for events */
     _Atomic bool waiting;      /* in a wait for an event now */
     _Atomic int syncs;         /* threads in stream_sync */
+    bool records;              /* between stream_record_begin and stream_record_end */
 };
 
 struct event {
@@ -116,6 +127,14 @@ struct event {
  * last page. */
 enum status device_count_block(struct device *device, const struct device_block *block);
 void device_uncount_block(struct device *device, const struct device_block *block);
+
+/* stream_span_begin in two parts: claim a span when work is enqueued, mark its start and end when a
+ * task does the work. */
+int64_t stream_span_claim(struct stream *stream, const struct trace_span *span);
+void stream_span_mark(struct stream *stream, int64_t mark, bool end);
+/* device_copy with a span around it. It takes one place in a worker's ring, as without. */
+void device_copy_traced(struct stream *stream, void *dst, const void *src, size_t bytes,
+                        const struct trace_span *span);
 
 /* Pinned staging buffer of a plain stream of a GPU. */
 enum { DEVICE_STREAM_STAGE = 2 << 20 };

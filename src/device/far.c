@@ -22,6 +22,10 @@ struct far {
 
 const char *const far_words[] = {"none", "host", "disk", NULL};
 
+/* In the trace: to device memory, and from it. */
+static const struct trace_lane lane_in = {.row = 11, .word = "in"};
+static const struct trace_lane lane_out = {.row = 12, .word = "out"};
+
 /* --- creating ------------------------------------------------------------------------------- */
 
 static enum status open_file(struct far *far)
@@ -133,22 +137,35 @@ static enum status move_file(struct far *far, const struct far_move *move)
 struct move_args {
     struct far *far;
     struct far_move move; /* all but the stream */
+    int64_t mark;         /* of its span, or -1 */
 };
+
+static struct trace_span span_of(const struct far *far, bool write, size_t bytes)
+{
+    return (struct trace_span){
+        .lane = write ? &lane_out : &lane_in, .name = far->name, .bytes = (int64_t)bytes};
+}
 
 static void move_task(struct stream *stream, const void *args)
 {
     const struct move_args *a = args;
     struct far_move move = a->move;
     move.stream = stream;
-    if (!stream_failed(stream))
-        stream_fail(stream, move_file(a->far, &move));
+    if (stream_failed(stream))
+        return;
+    stream_span_mark(stream, a->mark, false);
+    stream_fail(stream, move_file(a->far, &move));
+    stream_span_mark(stream, a->mark, true);
 }
 
 static void enqueue_move(struct stream *stream, struct far *far, bool write, size_t at,
                          char *memory, size_t bytes)
 {
+    struct trace_span span = span_of(far, write, bytes);
     struct move_args args = {
-        far, {.file = &far->file, .write = write, .at = at, .bytes = bytes, .memory = memory}};
+        far,
+        {.file = &far->file, .write = write, .at = at, .bytes = bytes, .memory = memory},
+        stream_span_claim(stream, &span)};
     stream_enqueue(stream, move_task, &args, sizeof args);
 }
 
@@ -171,12 +188,19 @@ static bool is_to_do(struct stream *stream, struct far *far, bool write, size_t 
     return !far->device->backend->dry && bytes > 0;
 }
 
+static void copy_host(struct stream *stream, const struct far *far, bool write, void *dst,
+                      const void *src, size_t bytes)
+{
+    struct trace_span span = span_of(far, write, bytes);
+    device_copy_traced(stream, dst, src, bytes, &span);
+}
+
 void far_read(struct stream *stream, struct far *far, size_t at, void *dst, size_t bytes)
 {
     if (!is_to_do(stream, far, false, at, bytes))
         return;
     if (far->kind == FAR_HOST)
-        device_copy(stream, dst, far->address + at, bytes);
+        copy_host(stream, far, false, dst, far->address + at, bytes);
     else
         enqueue_move(stream, far, false, at, dst, bytes);
 }
@@ -186,7 +210,7 @@ void far_write(struct stream *stream, struct far *far, size_t at, const void *sr
     if (!is_to_do(stream, far, true, at, bytes))
         return;
     if (far->kind == FAR_HOST)
-        device_copy(stream, far->address + at, src, bytes);
+        copy_host(stream, far, true, far->address + at, src, bytes);
     else
         enqueue_move(stream, far, true, at, (char *)src, bytes);
 }

@@ -142,6 +142,60 @@ void stream_wait(struct stream *stream, struct event *event)
         stream->device->backend->wait(stream, event);
 }
 
+/* --- spans ---------------------------------------------------------------------------------- */
+
+int64_t stream_span_claim(struct stream *stream, const struct trace_span *span)
+{
+    const struct device_backend *backend = stream->device->backend;
+    bool traced = stream->device->env->trace != NULL && backend->span_claim != NULL;
+    return traced && !stream->records ? backend->span_claim(stream, span) : -1;
+}
+
+void stream_span_mark(struct stream *stream, int64_t mark, bool end)
+{
+    if (mark >= 0 && !stream_failed(stream))
+        stream->device->backend->span_mark(stream, mark, end);
+}
+
+int64_t stream_span_begin(struct stream *stream, const struct trace_span *span)
+{
+    int64_t mark = stream_span_claim(stream, span);
+    stream_span_mark(stream, mark, false);
+    return mark;
+}
+
+void stream_span_end(struct stream *stream, int64_t mark)
+{
+    stream_span_mark(stream, mark, true);
+}
+
+void stream_trace_wait(const struct stream *stream, double start)
+{
+    bool computes = device_memory(stream->device) == MEM_HOST;
+    trace_end(stream->device->env->trace, start,
+              &(struct trace_span){.lane = computes ? &trace_lane_compute : &trace_lane_host,
+                                   .category = "wait",
+                                   .name = "wait"});
+}
+
+enum status device_spans_create(struct device *device, int64_t spans)
+{
+    const struct device_backend *backend = device->backend;
+    return backend->spans_create != NULL ? backend->spans_create(device, spans) : STATUS_OK;
+}
+
+void device_spans_open(struct device *device)
+{
+    if (device->backend->spans_open != NULL)
+        device->backend->spans_open(device);
+}
+
+void device_spans_close(struct device *device)
+{
+    if (device->backend->spans_close != NULL)
+        device->backend->spans_close(device);
+}
+
 /* --- enqueued work -------------------------------------------------------------------------- */
 
 static bool is_disjoint(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
@@ -156,14 +210,27 @@ void stream_enqueue(struct stream *stream, stream_task_fn *task, const void *arg
     stream->device->backend->enqueue(stream, task, args, bytes);
 }
 
-void device_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
+static void copy(struct stream *stream, void *dst, const void *src, size_t bytes,
+                 const struct trace_span *span)
 {
     if (bytes == 0)
         return;
     CHECK(dst != NULL && src != NULL);
     CHECK(is_disjoint(dst, bytes, src, bytes));
     if (!stream_failed(stream))
-        stream->device->backend->copy(stream, dst, src, bytes);
+        stream->device->backend->copy(stream, dst, src, bytes,
+                                      span ? stream_span_claim(stream, span) : -1);
+}
+
+void device_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
+{
+    copy(stream, dst, src, bytes, NULL);
+}
+
+void device_copy_traced(struct stream *stream, void *dst, const void *src, size_t bytes,
+                        const struct trace_span *span)
+{
+    copy(stream, dst, src, bytes, span);
 }
 
 void device_copy_rows(struct stream *stream, void *dst, size_t dst_apart, const void *src,
@@ -264,8 +331,9 @@ void device_accumulate_squares(struct stream *stream, float *dst, const void *sr
 bool stream_record_begin(struct stream *stream)
 {
     const struct device_backend *backend = stream->device->backend;
-    return backend->record_begin != NULL && !stream->worker && !stream_failed(stream) &&
-           backend->record_begin(stream);
+    stream->records = backend->record_begin != NULL && !stream->worker && !stream_failed(stream) &&
+                      backend->record_begin(stream);
+    return stream->records;
 }
 
 /* The failed work was not executed, so the stream's error is cleared. */
@@ -273,6 +341,7 @@ struct recording *stream_record_end(struct stream *stream)
 {
     const struct device_backend *backend = stream->device->backend;
     struct recording *recording = backend->record_end(stream);
+    stream->records = false;
     if (recording != NULL && !stream_failed(stream))
         return recording;
     recording_destroy(stream->device, recording);

@@ -54,9 +54,6 @@ void tickets_leave(struct tickets *tickets)
 }
 
 /* Only waits of compute are traced: a worker has nothing else to do. */
-static const struct trace_span trace_wait = {
-    .lane = &trace_lane_compute, .category = "wait", .name = "wait"};
-
 void tickets_await(struct tickets *tickets, int64_t ticket, struct stream *stream)
 {
     pthread_mutex_lock(&tickets->lock);
@@ -69,7 +66,7 @@ void tickets_await(struct tickets *tickets, int64_t ticket, struct stream *strea
         atomic_store_explicit(&stream->waiting, false, memory_order_relaxed);
         atomic_fetch_add_explicit(&stream->waited_ns, (int64_t)(1e9 * (clock_seconds() - start)),
                                   memory_order_relaxed);
-        trace_end(trace, traced, &trace_wait);
+        stream_trace_wait(stream, traced);
     }
     pthread_mutex_unlock(&tickets->lock);
 }

@@ -279,7 +279,8 @@ static enum status gradients(struct engine *engine, struct engine_result *result
     engine->in_step = false;
     struct scope scope = {.kind = SCOPE_JUDGE,
                           .words = "gradient norm",
-                          .span = {.lane = &trace_lane_compute, .name = "judge"}};
+                          .span = {.lane = &trace_lane_compute, .name = "judge"},
+                          .stream = engine->stream};
     scope_begin(&engine->scopes, &scope);
     TRY(sum_statistics(engine));
     TRY(zero_judge(engine->zero, engine->scale.scale, engine->gates, verdict));
@@ -343,7 +344,8 @@ enum status engine_step(struct engine *engine, int64_t t, double lr, struct engi
     TRY(gradients(engine, result, &verdict));
     if (!result->skipped) {
         struct scope scope = {.words = "optimizer update",
-                              .span = {.lane = &trace_lane_compute, .name = "optimizer"}};
+                              .span = {.lane = &trace_lane_compute, .name = "optimizer"},
+                              .stream = engine->stream};
         scope_begin(&engine->scopes, &scope);
         TRY(zero_update(engine->zero, t, lr, result->loss_scale, &verdict));
         scope_end(&engine->scopes, &scope);

@@ -84,7 +84,8 @@ static void compute(struct engine *engine, int u, enum pass pass, struct walk *w
 {
     const struct unit *unit = &engine->graph->units[u];
     struct scope scope = {
-        .span = {.lane = &trace_lane_compute, .name = unit->name, .object = pass_word(pass)}};
+        .span = {.lane = &trace_lane_compute, .name = unit->name, .object = pass_word(pass)},
+        .stream = engine->stream};
     if (walk->idle)
         return;
     scope_begin(&engine->scopes, &scope);

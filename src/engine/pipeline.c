@@ -140,6 +140,7 @@ static void act(struct pipeline *p, struct timetable_action a, const char *name)
         timetable_is_message(a.verb) ? timetable_peer(&p->table.shape, p->pp_stage, a.verb) : 0;
     struct scope scope = {.kind = SCOPE_ACTION,
                           .span = {.lane = &pipeline_lanes[LANE_PASSES], .name = name},
+                          .stream = p->engine->stream,
                           .action = &a};
     struct walk walk;
     if (idle && timetable_is_message(a.verb))

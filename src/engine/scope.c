@@ -31,13 +31,18 @@ void scope_begin(struct scopes *scopes, struct scope *scope)
         tell(scopes, scope);
     if (scopes->watch)
         scopes->watch(scopes->user, scope, true);
-    scope->start = trace_begin(scopes->env->trace);
+    if (scope->stream)
+        scope->mark = stream_span_begin(scope->stream, &scope->span);
+    else
+        scope->start = trace_begin(scopes->env->trace);
 }
 
 void scope_end(struct scopes *scopes, const struct scope *scope)
 {
     if (scopes->watch)
         scopes->watch(scopes->user, scope, false);
-    if (scope->span.name)
+    if (scope->stream)
+        stream_span_end(scope->stream, scope->mark);
+    else if (scope->span.name)
         trace_end(scopes->env->trace, scope->start, &scope->span);
 }

@@ -32,8 +32,10 @@ struct scope {
         *object;            /* "block 3" and "backward"; words NULL: not told; object may be NULL */
     int64_t step;           /* of a phase: follows its words */
     struct trace_span span; /* span.name NULL: not drawn */
+    struct stream *stream;  /* borrowed: the span is timed in its order; NULL: on the host */
     const struct timetable_action *action; /* of SCOPE_ACTION: which pass */
-    double start;                          /* set by scope_begin */
+    double start;                          /* set by scope_begin, without a stream */
+    int64_t mark;                          /* set by scope_begin, with a stream */
 };
 
 typedef void scope_watch_fn(void *user, const struct scope *scope, bool begins);

@@ -309,6 +309,18 @@ static enum status report_none(struct search *s)
         request->ranks, s->space->node);
 }
 
+/* Tuning has changed some times. The order of equally fast ones stays. */
+static void sort_layouts(struct search_layout *layouts, int count)
+{
+    for (int i = 1; i < count; i++)
+        for (int k = i; k > 0 && layouts[k].time.step < layouts[k - 1].time.step * (1 - same_time);
+             k--) {
+            struct search_layout faster = layouts[k];
+            layouts[k] = layouts[k - 1];
+            layouts[k - 1] = faster;
+        }
+}
+
 static enum status finish(struct search *s)
 {
     int count = s->count < s->space->most ? s->count : s->space->most;
@@ -325,8 +337,11 @@ static enum status finish(struct search *s)
     TRY(mem_alloc_array(s->env, MEM_OTHER, "search", (size_t)count, sizeof *out->layouts,
                         &out->layouts));
     out->count = count;
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
         out->layouts[i] = layout_of(s->space, &s->best[i]);
+        TRY(search_tune(&s->quiet, s->space, &out->layouts[i]));
+    }
+    sort_layouts(out->layouts, count);
     search_say_why(out);
     TRY(time_each(s, &out->layouts[0]));
     return time_on_device(s, &out->layouts[0]);

@@ -8,7 +8,8 @@
  * layout.
  *
  * Where a layout does not fit, as little of its state as possible goes to the host or the disk
- * (plan_offload), if the space has room there.
+ * (plan_offload), if the space has room there. Who updates that state and the window it passes
+ * through are chosen for the layouts that are listed (search_tune.c).
  *
  * Each mesh (tp, pp) is listed once, with the fastest of its layouts that fits: the next lines then
  * show other ways to use the cluster rather than variations of one. If tp and pp are both fixed,
@@ -21,7 +22,7 @@
 /* What is taken from the request and not varied. */
 struct search_fixed {
     bool tp, pp, sequence, regather, stage, micro_batch, recompute, schedule, chunks, shard_group,
-        accumulate, offload;
+        accumulate, offload, window, update;
 };
 
 struct search_space {

@@ -252,6 +252,11 @@ static void explain_offload(const struct search_layout *first, struct text *text
                     place_words(offload->optimizer), offload->grads != FAR_NONE ? ", " : "");
     if (offload->grads != FAR_NONE)
         text_printf(text, "summed gradients are %s", place_words(offload->grads));
+    if (offload->optimizer == FAR_HOST)
+        text_printf(text,
+                    offload->on_host ? "; the CPU updates it"
+                                     : "; it passes through %s of the device",
+                    text_human_bytes(word, (double)offload->window));
     for (int way = 0; way < TRAFFIC_WAY_COUNT; way++) {
         if (first->time.moved[way] == 0)
             continue;

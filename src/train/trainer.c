@@ -325,7 +325,7 @@ static enum status join_ranks(struct trainer *t)
 {
     const struct run_config *config = t->config;
     TRY(session_join(t->env, run_compute(config), t->ranks, &t->session));
-    TRY(tracing_start(t->env, t->target->trace, config, &t->tracing));
+    TRY(tracing_start(t->env, t->target->trace, config, t->session.device, &t->tracing));
     TRY(open_data(t));
     TRY(check_agreement(t));
     if (trainer_is_first(t)) {

@@ -707,6 +707,9 @@ enum status offload_plan(struct zero *zero);
 /* Far memory, and the slots that lead there. The exchange is open. */
 enum status offload_create(struct zero *zero);
 void offload_free(struct zero *zero);
+/* A stream between far and device memory. One that waits for a stream with a thread of its own must
+ * have one, too: the caller would wait in its place. */
+enum status offload_create_stream(struct zero *zero, const char *name, struct stream **stream);
 /* Memory for what this rank sends of far memory. */
 enum status offload_create_sender(struct zero *zero);
 /* The sums of the first piece that is not updated yet are final: fetch what the update needs. */

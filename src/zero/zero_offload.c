@@ -272,9 +272,7 @@ static enum status create_transit_slots(struct zero *zero)
     return host_create(zero);
 }
 
-/* A stream that waits for one with a thread of its own must have one, too: the caller would wait in
- * its place. */
-static enum status create_stream(struct zero *zero, const char *name, struct stream **stream)
+enum status offload_create_stream(struct zero *zero, const char *name, struct stream **stream)
 {
     const struct zero_offload *o = &zero->config.offload;
     enum far_kind slowest = o->optimizer > o->grads ? o->optimizer : o->grads;
@@ -305,7 +303,7 @@ static enum status create_sum_slots(struct zero *zero)
         return STATUS_OK;
     if (!zero->written)
         TRY(event_create(device, &zero->written));
-    return create_stream(zero, "reduce", &zero->reduce_stream);
+    return offload_create_stream(zero, "reduce", &zero->reduce_stream);
 }
 
 enum status offload_create_sender(struct zero *zero)
@@ -320,8 +318,8 @@ enum status offload_create(struct zero *zero)
     TRY(create_far(zero));
     if (zero->packet_count == 0)
         return STATUS_OK;
-    TRY(create_stream(zero, "offload in", &zero->in_stream));
-    TRY(create_stream(zero, "offload out", &zero->out_stream));
+    TRY(offload_create_stream(zero, "offload in", &zero->in_stream));
+    TRY(offload_create_stream(zero, "offload out", &zero->out_stream));
     if (!zero_alone(zero) || zero->far_state)
         TRY(offload_create_sender(zero));
     TRY(create_transit_slots(zero));

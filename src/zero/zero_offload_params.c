@@ -75,7 +75,7 @@ enum status far_params_create(struct zero *zero)
         TRY(event_create(device, &zero->written));
     if (!zero_alone(zero))
         TRY(offload_create_sender(zero));
-    return far_stream_create(device, zero->config.offload.params, "params", &zero->params_stream);
+    return offload_create_stream(zero, "params", &zero->params_stream);
 }
 
 void far_params_free(struct zero *zero)

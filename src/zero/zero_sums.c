@@ -94,11 +94,11 @@ static void update_now(struct zero *zero, int piece)
     p->pending = false;
     if (p->summed)
         stream_wait(zero->stream, p->summed);
-    double start = trace_begin(zero->env->trace);
+    int64_t mark = stream_span_begin(zero->stream, &span);
     for (int b = 0; b < zero->batch_count; b++)
         zero_update_segments(zero, b, zero_run(zero, b, piece));
     offload_update_piece(zero, piece);
-    trace_end(zero->env->trace, start, &span);
+    stream_span_end(zero->stream, mark);
     publish_piece(zero, piece);
 }
 

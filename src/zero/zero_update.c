@@ -228,9 +228,8 @@ static struct standstill begin_standstill(const struct zero *zero)
 
 static void end_standstill(struct zero *zero, struct standstill still)
 {
-    static const struct trace_span wait = {&trace_lane_compute, .category = "wait", .name = "wait"};
     zero->waited_for_sums += stream_clock(zero->stream) - still.start;
-    trace_end(zero->env->trace, still.traced, &wait);
+    stream_trace_wait(zero->stream, still.traced);
 }
 
 /* Wait for a worker stream while compute stands still. */

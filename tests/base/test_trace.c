@@ -160,6 +160,74 @@ static void test_unused_lanes_are_not_named(void **state)
     }
 }
 
+/* A claimed span is written once it has an end, also after the window; copies show their bytes. */
+static void test_claims(void **state)
+{
+    static const struct trace_lane lane_in = {.row = 11, .word = "in"};
+    const struct trace_span copy = {.lane = &lane_in, .name = "moments", .bytes = 4096};
+    (void)state;
+    struct env env = testing_env(1);
+    struct trace *trace;
+    assert_int_equal(trace_claim(NULL, &copy), -1);
+    assert_ok(trace_create(&env, 2, &trace));
+    assert_int_equal(trace_claim(trace, &copy), -1); /* closed */
+    trace_open(trace, true);
+    int64_t claim = trace_claim(trace, &copy);
+    assert_int_equal(trace_claim(trace, &judge), 1);  /* never ends */
+    assert_int_equal(trace_claim(trace, &judge), -1); /* full */
+    trace_leave_out(trace);
+    assert_int_equal(trace_left_out(trace), 2);
+    trace_open(trace, false);
+    trace_set_start(trace, claim, 2.0);
+    json_t *root = written(trace);
+    assert_int_equal(span_count(root), 0);
+    json_decref(root);
+    trace_set_end(trace, claim, 3.5);
+    root = written(trace);
+    assert_int_equal(span_count(root), 1);
+    json_t *span = find(root, "moments"), *args = json_object_get(span, "args");
+    assert_true(json_number_value(json_object_get(span, "ts")) == 2e6);
+    assert_true(json_number_value(json_object_get(span, "dur")) == 1.5e6);
+    assert_int_equal(json_integer_value(json_object_get(args, "bytes")), 4096);
+    assert_int_equal(json_object_size(args), 1);
+    json_decref(root);
+    trace_destroy(trace);
+    env_destroy(&env);
+}
+
+/* Viewers draw spans of one thread only if they are nested or follow each other. */
+static void test_overlapping_spans(void **state)
+{
+    static const struct trace_lane lane_in = {.row = 11, .word = "in"};
+    static const struct {
+        const char *name;
+        double start, end;
+        int layer;
+    } spans[] = {{"child", 2, 3, 0}, {"whole", 1, 5, 0},   {"first", 1, 2, 0}, {"across", 4, 6, 1},
+                 {"late", 5, 7, 0},  {"third", 5.5, 8, 2}, {"again", 8, 9, 0}};
+    enum { COUNT = sizeof spans / sizeof *spans };
+    (void)state;
+    struct env env = testing_env(1);
+    struct trace *trace;
+    assert_ok(trace_create(&env, COUNT, &trace));
+    trace_open(trace, true);
+    for (int i = 0; i < COUNT; i++) {
+        const struct trace_span span = {.lane = &lane_in, .name = spans[i].name};
+        int64_t claim = trace_claim(trace, &span);
+        trace_set_start(trace, claim, spans[i].start);
+        trace_set_end(trace, claim, spans[i].end);
+    }
+    json_t *root = written(trace);
+    for (int i = 0; i < COUNT; i++)
+        assert_int_equal(json_integer_value(json_object_get(find(root, spans[i].name), "tid")),
+                         lane_in.row + TRACE_ROWS * spans[i].layer);
+    assert_true(has_lane(root, "in") && has_lane(root, "in 2") && has_lane(root, "in 3"));
+    assert_false(has_lane(root, "in 4"));
+    json_decref(root);
+    trace_destroy(trace);
+    env_destroy(&env);
+}
+
 static void *record(void *argument)
 {
     struct trace *trace = argument;
@@ -197,6 +265,8 @@ int main(void)
         cmocka_unit_test(test_only_the_window_is_kept),
         cmocka_unit_test(test_event_fields),
         cmocka_unit_test(test_unused_lanes_are_not_named),
+        cmocka_unit_test(test_claims),
+        cmocka_unit_test(test_overlapping_spans),
         cmocka_unit_test(test_many_threads_and_a_full_trace),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

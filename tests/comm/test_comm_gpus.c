@@ -1,9 +1,11 @@
 /* Which transport ranks on GPUs get. Ranks with a GPU each use NCCL, whether `nccl` or only
  * `threads` was requested. Ranks that share a GPU get an error that names them, or use host memory.
- * Either way nothing is left allocated and messages arrive. Needs a device `cuda` with NCCL
+ * Either way nothing is left allocated and messages arrive. A trace has the GPU's times of NCCL
+ * calls, which are known when it has finished them. Needs a device `cuda` with NCCL
  * (SIFR_PLUGIN_FOLDER may select one simulated by threads); exit code 77 = there is none. */
 #include "base/plugin.h"
 #include "comm/comm_rig.h"
+#include "spans.h"
 
 struct thread_rank {
     pthread_t thread;
@@ -13,8 +15,9 @@ struct thread_rank {
     enum status status;
     bool wrong; /* the received data differs from what was sent */
     char name[16], copy_name[16], error[512];
-    char said[512]; /* the log line about the transport, with its level; "" = none */
-    size_t left;    /* bytes that were not freed */
+    char said[512];        /* the log line about the transport, with its level; "" = none */
+    int host_spans, spans; /* traced calls: timed by the host; all of them */
+    size_t left;           /* bytes that were not freed */
 };
 
 static void listen(void *user, enum log_level level, const char *line)
@@ -50,6 +53,8 @@ static void exchange_numbers(struct thread_rank *thread_rank, struct device *dev
         assert_ok(device_alloc(device, MEM_SCRATCH, "full", (size_t)size * sizeof mine, &full[k]));
         assert_ok(comm_stream_create(comms[k], "side", &streams[k]));
     }
+    device_spans_open(device);
+    trace_open(device_env(device)->trace, true);
     for (int k = 0; k < 2; k++)
         comm_all_gather(comms[k], shard, full[k], COUNT, DTYPE_F32, streams[k]);
     for (int k = 0; k < 2; k++) {
@@ -66,6 +71,14 @@ static void exchange_numbers(struct thread_rank *thread_rank, struct device *dev
     comm_destroy(comms[1]);
 }
 
+static int count_gathers(struct env *env)
+{
+    json_t *events = spans_written(env->trace);
+    int count = spans_find(events, "host", "all_gather").count;
+    json_decref(events);
+    return count;
+}
+
 static void *run_rank(void *arg)
 {
     struct thread_rank *thread_rank = arg;
@@ -75,14 +88,20 @@ static void *run_rank(void *arg)
     struct comm *comm = NULL;
     assert_ok(env_create(&env, listen, thread_rank, LOG_DEBUG, 1));
     assert_ok(device_create(&env, "cuda", thread_rank->gpu, &device));
+    assert_ok(trace_create(&env, 16, &env.trace));
+    assert_ok(device_spans_create(device, 16));
     thread_rank->status = comm_join(thread_rank->hub, thread_rank->rank, &config, device, &comm);
     if (comm != NULL) {
         snprintf(thread_rank->name, sizeof thread_rank->name, "%s", comm_backend_name(comm));
         exchange_numbers(thread_rank, device, comm);
+        thread_rank->host_spans = count_gathers(&env);
+        device_spans_close(device);
+        thread_rank->spans = count_gathers(&env);
     }
     snprintf(thread_rank->error, sizeof thread_rank->error, "%s", log_first_error(env.log));
     comm_destroy(comm);
     device_destroy(device);
+    trace_destroy(env.trace);
     thread_rank->left = mem_total(env.mem);
     env_destroy(&env);
     return NULL;
@@ -103,6 +122,10 @@ static void join_on(const char *backend, const int *gpus, struct thread_rank *ra
         assert_int_equal(ranks[r].left, 0);
         assert_false(ranks[r].wrong);
         assert_string_equal(ranks[r].name, ranks[r].copy_name);
+        if (*ranks[r].name) {
+            assert_int_equal(ranks[r].host_spans, strcmp(ranks[r].name, "nccl") == 0 ? 0 : 2);
+            assert_int_equal(ranks[r].spans, 2);
+        }
     }
     comm_hub_destroy(hub);
     env_destroy(&env);

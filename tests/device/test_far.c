@@ -11,6 +11,7 @@
 #include "base/output.h"
 #include "device/far.h"
 #include "gpu.h"
+#include "spans.h"
 #include "threads.h"
 
 enum { MIB = 1 << 20 };
@@ -749,6 +750,38 @@ static void test_dry_counts_the_same(void **state)
     rig_close(&rig);
 }
 
+/* Each copy is a span on the lane of its direction, with its bytes. */
+static void test_copies_are_traced(void **state)
+{
+    struct rig rig;
+    enum far_kind kind = kind_of(state);
+    rig_open(&rig, kind, 3 * MIB);
+    char *slot = on_device(&rig, 2 * MIB), *other = on_device(&rig, MIB);
+    assert_ok(trace_create(&rig.env, 16, &rig.env.trace));
+    assert_ok(device_spans_create(rig.device, 16));
+    far_write(rig.out, rig.far, 0, slot, MIB); /* before the window */
+    device_spans_open(rig.device);
+    trace_open(rig.env.trace, true);
+    far_write(rig.out, rig.far, MIB, slot, 2 * MIB);
+    assert_ok(stream_sync(rig.out));
+    far_read(rig.in, rig.far, 0, other, MIB);
+    assert_ok(stream_sync(rig.in));
+    device_spans_close(rig.device);
+    json_t *events = spans_written(rig.env.trace);
+    struct span_times out = spans_find(events, "out", "moments");
+    struct span_times in = spans_find(events, "in", "moments");
+    assert_int_equal(out.count, 1);
+    assert_int_equal(out.bytes, 2 * MIB);
+    assert_int_equal(in.count, 1);
+    assert_int_equal(in.bytes, MIB);
+    assert_true(out.start < out.end && out.end <= in.start + 1e-6 && in.start < in.end);
+    json_decref(events);
+    device_free(rig.device, slot);
+    device_free(rig.device, other);
+    trace_destroy(rig.env.trace);
+    rig_close(&rig);
+}
+
 int main(void)
 {
     static enum far_kind kinds[] = {FAR_HOST, FAR_DISK};
@@ -763,6 +796,7 @@ int main(void)
         BOTH(test_threads),
         BOTH(test_account),
         BOTH(test_dry_counts_the_same),
+        BOTH(test_copies_are_traced),
         cmocka_unit_test(test_failing_allocations),
         cmocka_unit_test(test_no_name),
         cmocka_unit_test(test_memory_disk),

@@ -23,6 +23,8 @@ static struct search_fixed fixed_by(const struct options *options)
         .offload = options_is_set(options, "offload.optimizer") ||
                    options_is_set(options, "offload.grads") ||
                    options_is_set(options, "offload.share"),
+        .window = options_is_set(options, "offload.window"),
+        .update = options_is_set(options, "offload.update"),
     };
 }
 

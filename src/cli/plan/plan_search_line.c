@@ -60,8 +60,12 @@ void plan_search_keys(const struct plan_search_view *view, const struct search_l
     snprintf(share, sizeof share, "%g", offload->share);
     key_word(view, text, "offload.optimizer", far_words[offload->optimizer], "none");
     key_word(view, text, "offload.grads", far_words[offload->grads], "none");
-    if (offload->optimizer != FAR_NONE)
-        key_word(view, text, "offload.share", share, "1");
+    if (offload->optimizer == FAR_NONE)
+        return;
+    key_word(view, text, "offload.share", share, "1");
+    key_word(view, text, "offload.update", offload->on_host ? "host" : "device", "device");
+    if (offload->window != view->space->request->zero.offload.window)
+        key_int(view, text, "offload.window", offload->window, "");
 }
 
 /* --- the command -------------------------------------------------------------------------- */

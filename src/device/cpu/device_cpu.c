@@ -13,6 +13,7 @@
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
+#include "base/clock.h"
 #include "device/device_impl.h"
 
 enum {
@@ -123,6 +124,37 @@ static void cpu_wait(struct stream *stream, struct event *event)
     cpu_enqueue(stream, await, &point, sizeof point);
 }
 
+/* --- spans ---------------------------------------------------------------------------------- */
+
+/* A mark is the trace's claim. */
+static int64_t cpu_span_claim(struct stream *stream, const struct trace_span *span)
+{
+    return trace_claim(stream->device->env->trace, span);
+}
+
+static void note_time(struct stream *stream, int64_t mark, bool end)
+{
+    if (mark >= 0)
+        (end ? trace_set_end : trace_set_start)(stream->device->env->trace, mark, clock_seconds());
+}
+
+struct mark_args {
+    int64_t mark;
+    bool end;
+};
+
+static void mark_task(struct stream *stream, const void *args)
+{
+    const struct mark_args *a = args;
+    note_time(stream, a->mark, a->end);
+}
+
+static void cpu_span_mark(struct stream *stream, int64_t mark, bool end)
+{
+    struct mark_args args = {mark, end};
+    cpu_enqueue(stream, mark_task, &args, sizeof args);
+}
+
 /* --- long copies ---------------------------------------------------------------------------- */
 
 /* copy_far copies ranges that no cache would keep. On x86-64 it uses stores that bypass the
@@ -204,6 +236,7 @@ struct range {
     char *dst;
     const char *src; /* NULL: zeros */
     size_t bytes;
+    int64_t mark; /* of a span, or -1 */
 };
 
 static void fill_chunk(const void *args, size_t at)
@@ -220,19 +253,23 @@ static void fill_chunk(const void *args, size_t at)
 
 static void fill_task(struct stream *stream, const void *args)
 {
-    if (!stream_failed(stream))
-        for_chunks(stream, fill_chunk, args, ((const struct range *)args)->bytes, CHUNK_BYTES);
+    const struct range *range = args;
+    if (stream_failed(stream))
+        return;
+    note_time(stream, range->mark, false);
+    for_chunks(stream, fill_chunk, range, range->bytes, CHUNK_BYTES);
+    note_time(stream, range->mark, true);
 }
 
-static void cpu_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
+static void cpu_copy(struct stream *stream, void *dst, const void *src, size_t bytes, int64_t mark)
 {
-    struct range range = {dst, src, bytes};
+    struct range range = {dst, src, bytes, mark};
     cpu_enqueue(stream, fill_task, &range, sizeof range);
 }
 
 static void cpu_zero(struct stream *stream, void *dst, size_t bytes)
 {
-    struct range range = {dst, NULL, bytes};
+    struct range range = {dst, NULL, bytes, .mark = -1};
     cpu_enqueue(stream, fill_task, &range, sizeof range);
 }
 
@@ -438,6 +475,8 @@ const struct device_backend device_cpu = {
     .enqueue = cpu_enqueue,
     .record = cpu_record,
     .wait = cpu_wait,
+    .span_claim = cpu_span_claim,
+    .span_mark = cpu_span_mark,
     .copy = cpu_copy,
     .zero = cpu_zero,
     .accumulate = cpu_accumulate,

@@ -23,6 +23,7 @@ struct cuda_device {
     char name[64];  /* "NVIDIA H200" */
     struct nvml nvml;
     size_t others_bytes; /* in use by others before this process opened the GPU; 0 without NVML */
+    struct cuda_spans *spans; /* spans_cuda.c; NULL without a trace */
 };
 
 struct worker;
@@ -87,8 +88,10 @@ struct recording *cuda_record_end(struct stream *stream);
 void cuda_replay(struct stream *stream, struct recording *recording);
 void cuda_forget(struct device *device, struct recording *recording);
 
-/* Device work: `work` enqueues on the stream's CUDA stream. It is called immediately on a plain
- * stream, and by the thread of a worker. Inside a task, cuda_work also waits for the work. */
+/* Call `issue`, which enqueues on the stream's CUDA stream: immediately on a plain stream, and by
+ * the thread of a worker. */
+void cuda_issue(struct stream *stream, stream_task_fn *issue, const void *args, size_t bytes);
+/* The same for device work. Inside a task, it also waits for the work. */
 void cuda_work(struct stream *stream, stream_task_fn *work, const void *args, size_t bytes);
 
 /* A copy from ordinary host memory on a plain stream: enqueued in chunks through pinned memory, so
@@ -96,6 +99,18 @@ void cuda_work(struct stream *stream, stream_task_fn *work, const void *args, si
 void cuda_copy_staged(struct stream *stream, char *dst, const char *src, size_t bytes);
 /* Wait for everything on the CUDA stream; a failure sticks to the stream. */
 void cuda_settle(struct stream *stream);
+
+/* --- spans_cuda.c: spans of the trace (device_impl.h) --------------------------------------- */
+
+struct cuda_spans;
+enum status cuda_spans_create(struct device *device, int64_t count);
+void cuda_spans_destroy(struct device *device); /* fine without any */
+void cuda_spans_open(struct device *device);
+void cuda_spans_close(struct device *device);
+int64_t cuda_span_claim(struct stream *stream, const struct trace_span *span);
+void cuda_span_mark(struct stream *stream, int64_t mark, bool end);
+/* On the thread that enqueues on the CUDA stream; mark -1: nothing. */
+void cuda_note_span(struct stream *stream, int64_t mark, bool end);
 
 /* --- nvml.c --------------------------------------------------------------------------------- */
 

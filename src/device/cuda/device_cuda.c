@@ -135,6 +135,7 @@ static enum status check_gpu(struct env *env, const struct cuda_device *cuda)
 
 static void cuda_close(struct device *device)
 {
+    cuda_spans_destroy(device);
     nvml_close(&cuda_device_of(device)->nvml);
 }
 
@@ -323,6 +324,7 @@ struct range {
     char *dst;
     const char *src;
     size_t bytes;
+    int64_t mark; /* of a span, or -1 */
 };
 
 /* Enqueue a copy; a small one between pinned memory and the GPU passes large ones. */
@@ -346,6 +348,7 @@ static void copy_work(struct stream *stream, const void *args)
     enum cudaMemoryType from = location_of(range->src), to = location_of(range->dst);
     if (stream_failed(stream))
         return;
+    cuda_note_span(stream, range->mark, false);
     if (is_host(from) && is_host(to)) {
         cuda_settle(stream);
         memcpy(range->dst, range->src, range->bytes);
@@ -354,11 +357,12 @@ static void copy_work(struct stream *stream, const void *args)
     } else {
         copy_async(stream, range, from, to);
     }
+    cuda_note_span(stream, range->mark, true);
 }
 
-static void cuda_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
+static void cuda_copy(struct stream *stream, void *dst, const void *src, size_t bytes, int64_t mark)
 {
-    struct range range = {dst, src, bytes};
+    struct range range = {dst, src, bytes, mark};
     cuda_work(stream, copy_work, &range, sizeof range);
 }
 
@@ -395,7 +399,7 @@ static void zero_work(struct stream *stream, const void *args)
 
 static void cuda_zero(struct stream *stream, void *dst, size_t bytes)
 {
-    struct range range = {dst, NULL, bytes};
+    struct range range = {dst, NULL, bytes, .mark = -1};
     cuda_work(stream, zero_work, &range, sizeof range);
 }
 
@@ -445,6 +449,11 @@ const struct device_backend sifr_device_cuda = {
     .enqueue = cuda_enqueue,
     .record = cuda_record,
     .wait = cuda_wait,
+    .span_claim = cuda_span_claim,
+    .span_mark = cuda_span_mark,
+    .spans_create = cuda_spans_create,
+    .spans_open = cuda_spans_open,
+    .spans_close = cuda_spans_close,
     .copy = cuda_copy,
     .copy_rows = cuda_copy_rows,
     .zero = cuda_zero,

@@ -186,15 +186,19 @@ void cuda_enqueue(struct stream *stream, stream_task_fn *task, const void *args,
     }
 }
 
-void cuda_work(struct stream *stream, stream_task_fn *work, const void *args, size_t bytes)
+void cuda_issue(struct stream *stream, stream_task_fn *issue, const void *args, size_t bytes)
 {
     struct cuda_stream *cuda = own(stream);
-    if (cuda->worker != NULL && !inside_task(cuda)) {
-        worker_add(cuda->worker, work, args, bytes);
-        return;
-    }
-    work(stream, args);
-    if (inside_task(cuda))
+    if (cuda->worker != NULL && !inside_task(cuda))
+        worker_add(cuda->worker, issue, args, bytes);
+    else
+        issue(stream, args);
+}
+
+void cuda_work(struct stream *stream, stream_task_fn *work, const void *args, size_t bytes)
+{
+    cuda_issue(stream, work, args, bytes);
+    if (inside_task(own(stream)))
         cuda_settle(stream);
 }
 

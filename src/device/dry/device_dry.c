@@ -226,9 +226,9 @@ static void move(struct stream *stream, int calls, double bytes)
         stream_spend(stream, calls * (pace->call + bytes / pace->copy_bytes_per_second));
 }
 
-static void dry_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
+static void dry_copy(struct stream *stream, void *dst, const void *src, size_t bytes, int64_t mark)
 {
-    (void)dst, (void)src;
+    (void)dst, (void)src, (void)mark;
     move(stream, 1, 2.0 * (double)bytes);
 }
 

@@ -320,7 +320,7 @@ static const struct option offload_list[] = {
      .choices = update_words,
      .help = "who updates state in host memory: device = it passes through the device; host = the "
              "CPU, in 16-bit runs and with optimizers that work element by element; auto = the "
-             "device, for now"},
+             "device (plan says where the CPU is faster)"},
     {.key = "offload.folder",
      .type = OPTION_STRING,
      OFFLOAD(folder),

@@ -37,23 +37,26 @@ static bool parse_steps(const char *text, int64_t *first, int64_t *last)
     return !range || (parse_step(text, '\0', &text, last) && *first <= *last);
 }
 
-/* A generous estimate of the number of spans, limited to most_spans: passes, waits and collectives
- * of the traced steps, and an evaluation. */
+/* A generous estimate of the number of spans, limited to most_spans: passes, waits, collectives and
+ * copies of far memory of the traced steps, and an evaluation. */
 static int64_t span_room(const struct run_config *config, int64_t steps)
 {
     int64_t units = config->model.layers + 2;
     int64_t batches = run_micro_batches(config), eval = config->train.eval_batches;
     bool tp_group = config->parallel.tp > 1;
-    double room = (double)steps * (double)((tp_group ? 32 : 12) * units * batches + 64) +
+    const struct offload_config *o = &config->offload;
+    bool far = (o->optimizer | o->grads | o->params) != FAR_NONE;
+    int64_t copies = far ? (64 + 16 * batches) * units : 0;
+    double room = (double)steps * (double)((tp_group ? 32 : 12) * units * batches + copies + 64) +
                   (tp_group ? 7.0 : 3.0) * (double)(units + 4) * (double)(eval > 0 ? eval : 1000);
     return room < (double)most_spans ? (int64_t)room : most_spans;
 }
 
 enum status tracing_start(struct env *env, const char *steps, const struct run_config *config,
-                          struct tracing *tracing)
+                          struct device *device, struct tracing *tracing)
 {
     int64_t first = 0, last = 0;
-    *tracing = (struct tracing){.env = env};
+    *tracing = (struct tracing){.env = env, .device = device};
     if (steps == NULL || *steps == '\0')
         return STATUS_OK;
     if (!parse_steps(steps, &first, &last))
@@ -64,12 +67,13 @@ enum status tracing_start(struct env *env, const char *steps, const struct run_c
                     config->train.steps);
     if (last > config->train.steps)
         last = config->train.steps;
-    TRY(trace_create(env, span_room(config, last - first + 1), &tracing->trace));
+    int64_t room = span_room(config, last - first + 1);
+    TRY(trace_create(env, room, &tracing->trace));
     trace_set_origin(tracing->trace, clock_seconds());
     tracing->first = first;
     tracing->last = last;
     env->trace = tracing->trace;
-    return STATUS_OK;
+    return device_spans_create(device, room);
 }
 
 void tracing_stop(struct tracing *tracing)
@@ -113,8 +117,12 @@ enum status tracing_align(struct tracing *tracing, struct comm *comm)
 
 void tracing_step_begins(struct tracing *tracing, int64_t step)
 {
-    if (tracing->trace != NULL)
-        trace_open(tracing->trace, step >= tracing->first && step <= tracing->last);
+    bool inside = step >= tracing->first && step <= tracing->last;
+    if (tracing->trace == NULL)
+        return;
+    if (inside)
+        device_spans_open(tracing->device);
+    trace_open(tracing->trace, inside);
 }
 
 void tracing_close(struct tracing *tracing)
@@ -130,6 +138,7 @@ enum status tracing_step_ends(struct tracing *tracing, int64_t step, bool over, 
         (!over && step <= tracing->last))
         return STATUS_OK;
     tracing->written = true;
+    device_spans_close(tracing->device);
     if (trace_left_out(tracing->trace) > 0)
         log_warn(tracing->env,
                  "the trace of rank %d is full: %" PRId64 " spans are left out; trace fewer steps",

@@ -12,15 +12,17 @@
 
 struct tracing { /* open; zeroed = off */
     struct env *env;
+    struct device *device; /* borrowed */
     struct trace *trace;
     int64_t first, last; /* steps */
     bool written;
 };
 
 /* `steps` is "A:B" or "A" with 1 <= A <= B and A <= train.steps, or "" or NULL for no trace;
- * otherwise STATUS_CONFIG. Sets env->trace, so call it before any thread uses the env. */
+ * otherwise STATUS_CONFIG. Sets env->trace, so call it before any thread uses the env. Spans of the
+ * device's streams are traced, too. After a failure tracing_stop is still due. */
 enum status tracing_start(struct env *env, const char *steps, const struct run_config *config,
-                          struct tracing *tracing);
+                          struct device *device, struct tracing *tracing);
 void tracing_stop(struct tracing *tracing); /* after the last use of env->trace */
 
 /* Agree on time zero. Collective; `comm` is NULL for one rank. */
