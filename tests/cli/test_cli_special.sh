@@ -54,6 +54,9 @@ ids() { # FOLDER: the ids of its train.bin: 256 32-bit words, then 16-bit tokens
 }
 ok sifr tokenize two.jsonl --tokenizer=model --split=0 --out=tokens
 [ "$(ids tokens)" = "257 97 98 258 257 99 258" ] || fail "documents: $(ids tokens)"
+for name in $kept; do cmp -s "model/$name" "tokens/$name" || fail "tokens/$name is not that of the model"; done
+ok sifr tokenize two.jsonl --tokenizer=tokens --split=0 --out=tokens-again
+cmp -s tokens/train.bin tokens-again/train.bin || fail "the tokenizer of the shards has other special tokens"
 ok sifr tokenize two.jsonl --tokenizer=bytes --split=0 --out=plain
 [ "$(ids plain)" = "256 97 98 256 99 256" ] || fail "plain documents: $(ids plain)"
 # without a template: add_bos_token

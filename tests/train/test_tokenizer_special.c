@@ -153,6 +153,27 @@ static void test_files_are_kept(void **state)
     scratch_close(&s);
 }
 
+static enum status load_and_destroy(struct env *env, const char *folder)
+{
+    struct tokenizer *t;
+    TRY(tokenizer_load(env, folder, &t));
+    tokenizer_destroy(t);
+    return STATUS_OK;
+}
+
+static void test_each_allocation_may_fail(void **state)
+{
+    struct scratch s;
+    (void)state;
+    scratch_open(&s);
+    save_tokenizer(&s, TEMPLATE);
+    scratch_text(&s, "config.json", "{\"eos_token_id\":[3,4]}");
+    scratch_text(&s, "tokenizer_config.json", "{\"bos_token\":\"<s>\"}");
+    scratch_text(&s, "chat_template.jinja", "{{ x }}");
+    assert_true(testing_fail_each(load_and_destroy, s.folder) > 10);
+    scratch_close(&s);
+}
+
 static void test_description(void **state)
 {
     struct scratch s;
@@ -177,7 +198,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tokenizer_alone), cmocka_unit_test(test_ends),
         cmocka_unit_test(test_begin),           cmocka_unit_test(test_bad_files_are_ignored),
-        cmocka_unit_test(test_files_are_kept),  cmocka_unit_test(test_description),
+        cmocka_unit_test(test_files_are_kept),  cmocka_unit_test(test_each_allocation_may_fail),
+        cmocka_unit_test(test_description),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
