@@ -88,6 +88,8 @@ make_model odd
 sed -i 's/\[258, 259\]/[7, 258]/' odd/config.json
 expect 0 'config.json: eos_token_id 7 is not an added token' sifr tokenize two.jsonl --tokenizer=odd --split=0 --out=tokens-4
 [ "$(ids tokens-4)" = "257 97 98 258 257 99 258" ] || fail "an id that is no added token: $(ids tokens-4)"
+ok sifr train --model.path=odd --data.path=text.txt --train.steps=1 --train.eval_every=0 --out=odd-run --quiet
+grep -q '"eos_token_id": \[7, 258\]' odd-run/checkpoints/step-1/config.json || fail "an id that is not used is lost"
 printf '{"eos' >odd/generation_config.json
 expect 0 'generation_config.json next to tokenizer.json is not valid JSON' sifr tokenize two.jsonl --tokenizer=odd --split=0 --out=tokens-5
 finish

@@ -43,10 +43,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     }
     CHECK_EQ(special_read(t, (const char *)data, bytes), STATUS_OK);
     check_id(t->eot);
-    check_id(t->special.bos);
-    check_id(t->special.pad);
+    CHECK(t->special.bos >= -1 && t->special.pad >= -1);
+    CHECK_LE(t->special.eos.count, TOKENIZER_IDS);
     check_id(t->special.begin);
-    check_ids(&t->special.eos);
     check_ids(&t->special.stops);
     text_init(&text, &env);
     tokenizer_describe_special(t, &text);

@@ -89,11 +89,11 @@ struct tokenizer_ids {
     int32_t ids[TOKENIZER_IDS];
     int count;
 };
-struct tokenizer_special { /* ids; -1 = none */
-    bool told;             /* there is a config.json next to the tokenizer: it says bos, eos, pad */
-    int32_t bos, pad;
-    int32_t begin;              /* the token before every text: bos, if the files ask for it */
-    struct tokenizer_ids eos;   /* the first is tokenizer_eot */
+struct tokenizer_special {      /* ids; -1 = none */
+    bool told;                  /* there is a config.json next to the tokenizer, */
+    int32_t bos, pad;           /* which says this, to be written again, */
+    struct tokenizer_ids eos;   /* and this */
+    int32_t begin;              /* the token before every text, if the files ask for one */
     struct tokenizer_ids stops; /* each of them ends a generated text */
 };
 const struct tokenizer_special *tokenizer_special(const struct tokenizer *tokenizer);

@@ -8,7 +8,7 @@
  * All of them but config.json are kept as they are, with special_tokens_map.json,
  * added_tokens.json and chat_template.jinja, so that a model directory that is written with the
  * tokenizer has them again. A file that is not valid JSON is ignored with a warning: it need not
- * belong to the tokenizer. So is an id that is not an added token.
+ * belong to the tokenizer. An id that is not an added token is kept, but not used.
  */
 #include "base/file.h"
 #include "base/json_doc.h"
@@ -63,29 +63,38 @@ static bool has_id(const struct tokenizer_ids *list, int32_t id)
     return false;
 }
 
-/* Append the id, or the ids of a list, under `key`. */
-static void read_ids(const struct tokenizer *t, const char *file, const json_t *root,
-                     const char *key, struct tokenizer_ids *list)
+/* The id, or the ids of a list, under `key`, whatever tokens they are. */
+static struct tokenizer_ids read_ids(const json_t *root, const char *key)
 {
+    struct tokenizer_ids list = {0};
     const json_t *value = json_object_get(root, key);
-    size_t count = json_is_array(value) ? json_array_size(value) : json_is_integer(value);
-    for (size_t i = 0; i < count; i++) {
+    size_t count = json_is_array(value) ? json_array_size(value) : 1;
+    for (size_t i = 0; i < count && list.count < TOKENIZER_IDS; i++) {
         const json_t *item = json_is_array(value) ? json_array_get(value, i) : value;
         int64_t id = json_is_integer(item) ? json_integer_value(item) : -1;
-        if (is_added(t, id))
-            add_id(list, (int32_t)id);
-        else
-            log_warn(t->env, "%s: %s %lld is not an added token of tokenizer.json; it is not used",
-                     file, key, (long long)id);
+        if (id >= 0 && id <= INT32_MAX)
+            list.ids[list.count++] = (int32_t)id;
     }
+    return list;
 }
 
-static int32_t read_id(const struct tokenizer *t, const char *file, const json_t *root,
-                       const char *key)
+static int32_t first_id(struct tokenizer_ids list)
 {
-    struct tokenizer_ids one = {0};
-    read_ids(t, file, root, key, &one);
-    return one.count > 0 ? one.ids[0] : -1;
+    return list.count > 0 ? list.ids[0] : -1;
+}
+
+/* Those that are added tokens, each once. */
+static struct tokenizer_ids usable(const struct tokenizer *t, const char *file, const char *key,
+                                   struct tokenizer_ids list)
+{
+    struct tokenizer_ids good = {0};
+    for (int i = 0; i < list.count; i++)
+        if (is_added(t, list.ids[i]))
+            add_id(&good, list.ids[i]);
+        else
+            log_warn(t->env, "%s: %s %d is not an added token of tokenizer.json; it is not used",
+                     file, key, (int)list.ids[i]);
+    return good;
 }
 
 /* "bos_token": "<s>", or an object with its content. */
@@ -168,28 +177,31 @@ static void combine(struct tokenizer *t, const json_t *config, const json_t *gen
                     const json_t *tokenizer)
 {
     struct tokenizer_special *s = &t->special;
-    struct tokenizer_ids eos = {0}, stops = {0};
-    read_ids(t, "config.json", config, "eos_token_id", &eos);
-    read_ids(t, "generation_config.json", generation, "eos_token_id", &stops);
-    int32_t named = read_named(t, tokenizer, "eos_token");
-    if (eos.count == 0)
-        eos = stops;
-    if (eos.count == 0 && named >= 0)
-        add_id(&eos, named);
-    if (eos.count > 0) {
-        s->eos = eos;
-        s->stops = stops.count > 0 ? stops : eos;
-        t->eot = eos.ids[0];
-    }
-    s->bos = read_id(t, "config.json", config, "bos_token_id");
-    s->pad = read_id(t, "config.json", config, "pad_token_id");
+    const char *key = "eos_token_id";
+    struct tokenizer_ids ends, stops;
+    s->eos = read_ids(config, key);
+    s->bos = first_id(read_ids(config, "bos_token_id"));
+    s->pad = first_id(read_ids(config, "pad_token_id"));
+    ends = usable(t, "config.json", key, s->eos);
+    stops = usable(t, "generation_config.json", key, read_ids(generation, key));
+    if (ends.count == 0)
+        ends = stops;
+    if (ends.count == 0 && read_named(t, tokenizer, "eos_token") >= 0)
+        add_id(&ends, read_named(t, tokenizer, "eos_token"));
+    if (ends.count == 0 && t->eot >= 0)
+        add_id(&ends, t->eot);
+    t->eot = first_id(ends);
+    s->stops = stops.count > 0 ? stops : ends;
+    if (s->eos.count == 0)
+        s->eos = ends;
+    int32_t bos = read_named(t, tokenizer, "bos_token");
     if (s->bos < 0)
-        s->bos = read_named(t, tokenizer, "bos_token");
+        s->bos = bos;
+    if (bos < 0 && is_added(t, s->bos))
+        bos = s->bos;
     /* A template decides, as in transformers 5. */
-    if (s->begin < 0 && json_is_true(json_object_get(tokenizer, "add_bos_token"))) {
-        int32_t name = read_named(t, tokenizer, "bos_token");
-        s->begin = name >= 0 ? name : s->bos;
-    }
+    if (s->begin < 0 && json_is_true(json_object_get(tokenizer, "add_bos_token")))
+        s->begin = bos;
     s->told = json_object_size(config) > 0;
 }
 
