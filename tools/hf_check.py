@@ -6,7 +6,9 @@
 transformers loads what sifr exports, with no missing or unexpected tensor, and has the same loss and the same greedy
 text; sifr loads what transformers saves, with the same checks. Cases: GPT-2 and Llama with grouped heads, tied and
 untied heads, one or several files, F32, BF16 and F16, config keys of transformers 4 and 5, tensor names with and
-without their prefix, three kinds of rope. Prints a line for each case. Exit code 1: a case failed; 0 with a message:
+without their prefix, three kinds of rope. Special tokens: sifr adds and stops at the tokens that transformers does, and
+fine-tuning and exporting keep chat template, generation config and the tokenizer's files. Frozen parameters: transformers
+sees them unchanged, and the others as after a step that freezes nothing. Prints a line for each case. Exit code 1: a case failed; 0 with a message:
 a package is missing.
 """
 import glob
@@ -158,7 +160,7 @@ def rope_keys(rope):
     return {"rope_theta": rope["rope_theta"], "rope_scaling": None if rope["rope_type"] == "default" else scaling}
 
 
-def made(name):
+def made(name, vocab=VOCAB, **tokens):
     """A transformers model with weights large enough for the most likely token to be unambiguous."""
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
@@ -166,7 +168,7 @@ def made(name):
     tied = "untied" not in name
     if name.startswith("gpt2"):
         model = GPT2LMHeadModel(GPT2Config(
-            vocab_size=VOCAB, n_positions=CONTEXT * 2, n_embd=36, n_layer=2, n_head=3, tie_word_embeddings=tied, bos_token_id=0,
+            vocab_size=vocab, n_positions=CONTEXT * 2, n_embd=36, n_layer=2, n_head=3, tie_word_embeddings=tied, bos_token_id=0,
             eos_token_id=0, n_inner=100 if "inner" in name else None))
     else:
         rope = {"rope_type": "default", "rope_theta": 500000.0}
@@ -176,9 +178,9 @@ def made(name):
             rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                     "original_max_position_embeddings": 32, "rope_theta": 10000.0}
         model = LlamaForCausalLM(LlamaConfig(
-            vocab_size=VOCAB, hidden_size=48, intermediate_size=70, num_hidden_layers=2, num_attention_heads=6,
+            vocab_size=vocab, hidden_size=48, intermediate_size=70, num_hidden_layers=2, num_attention_heads=6,
             num_key_value_heads=2, head_dim=16 if "wide heads" in name else 8, max_position_embeddings=CONTEXT * 2,
-            tie_word_embeddings=tied, bos_token_id=0, eos_token_id=[0, 1], **rope_keys(rope)))
+            tie_word_embeddings=tied, **(tokens or {"bos_token_id": 0, "eos_token_id": [0, 1]}), **rope_keys(rope)))
     with torch.no_grad():
         for key, p in model.named_parameters():
             if p.ndim > 1:
@@ -246,6 +248,95 @@ def check_saved(bench):
             bench.compare(f"load {name}, body only", folder, model)
 
 
+# --- special tokens and metadata -------------------------------------------------------------------
+
+KEPT = ("generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
+        "tokenizer.json")
+CHAT = "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+TEXTS = ["static int x;", "", " two\n\nlines ", "<|im_start|>user\nhi<|im_end|>"]
+
+
+def special_tokenizer(bench, bos):
+    """The tokenizer of `bench` with special tokens; `bos`: how <s> gets before a text."""
+    from tokenizers import Tokenizer, processors
+    from transformers import PreTrainedTokenizerFast
+    core = Tokenizer.from_file(bench.path("tokens/tokenizer.json"))
+    core.add_special_tokens(["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<pad>"])
+    if bos == "template":
+        core.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), processors.TemplateProcessing(
+            single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", core.token_to_id("<s>"))])])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
+    tokenizer.chat_template = CHAT
+    return tokenizer
+
+
+def check_special(bench, bos):
+    from transformers import AutoTokenizer, GenerationConfig
+    tokenizer = special_tokenizer(bench, bos)
+    ids = {name: tokenizer.convert_tokens_to_ids(name) for name in ("<s>", "</s>", "<|im_end|>", "<pad>")}
+    model = made("llama untied", VOCAB + 8, bos_token_id=ids["<s>"], eos_token_id=[ids["</s>"], ids["<|im_end|>"]],
+                 pad_token_id=ids["<pad>"])
+    model.generation_config = GenerationConfig(eos_token_id=[ids["</s>"], ids["<|im_end|>"]], temperature=0.6, do_sample=True)
+    source, run, out = (bench.path(f"special {bos} {name}") for name in ("source", "run", "out"))
+    model.save_pretrained(source)
+    tokenizer.save_pretrained(source)
+    reloaded = AutoTokenizer.from_pretrained(source)
+
+    bench.sifr("train", f"--model.path={source}", f"--data.path={bench.text}", "--train.steps=2", "--train.micro_batch=2",
+               "--train.eval_every=0", "--quiet", f"--out={run}")
+    bench.sifr("export", run, out)
+    files = [name for name in KEPT if os.path.exists(os.path.join(source, name))]
+    changed = [name for name in files if open(os.path.join(source, name), "rb").read() != open(os.path.join(out, name), "rb").read()]
+    bench.check(f"special tokens ({bos}), files", not changed and len(files) >= 3, f"{len(files)} files, changed: {changed}")
+    before, after = (json.load(open(os.path.join(folder, "config.json"), encoding="utf-8")) for folder in (source, out))
+    keys = ("bos_token_id", "eos_token_id", "pad_token_id")
+    bench.check(f"special tokens ({bos}), config.json", all(before[key] == after[key] for key in keys), [after[key] for key in keys])
+    again = AutoTokenizer.from_pretrained(out)
+    same = all(again(text)["input_ids"] == reloaded(text)["input_ids"] for text in TEXTS)
+    chat = [{"role": "user", "content": "hi"}]
+    same = same and again.apply_chat_template(chat, tokenize=False) == reloaded.apply_chat_template(chat, tokenize=False)
+    bench.check(f"special tokens ({bos}), AutoTokenizer", same, "the same ids and chat text" if same else "other ids or chat text")
+
+    documents, shards = bench.path(f"special {bos}.jsonl"), bench.path(f"special {bos} shards")
+    with open(documents, "w", encoding="utf-8") as file:
+        file.writelines(json.dumps({"text": text}) + "\n" for text in TEXTS)
+    bench.sifr("tokenize", documents, f"--tokenizer={source}", "--split=0", "--special", f"--out={shards}")
+    raw = open(os.path.join(shards, "train.bin"), "rb").read()[1024:]
+    ours = [int.from_bytes(raw[i:i + 2], "little") for i in range(0, len(raw), 2)]
+    theirs = [i for text in TEXTS if text for i in reloaded(text)["input_ids"] + [ids["</s>"]]]
+    bench.check(f"special tokens ({bos}), documents", ours == ([] if bos != "none" else [ids["</s>"]]) + theirs,
+                f"{len(ours)} ids")
+    text = bench.sifr_text(source)
+    bench.tokenizer, plain = reloaded, bench.tokenizer
+    theirs = bench.peer_text(model)
+    bench.tokenizer = plain
+    bench.check(f"special tokens ({bos}), greedy text", text == theirs, "equal" if text == theirs else f"{text!r} and {theirs!r}")
+
+
+# --- frozen parameters -----------------------------------------------------------------------------
+
+def check_freeze(bench):
+    """A step of SGD with frozen tensors: they are those of the source, the others those of a step that freezes nothing."""
+    import fnmatch
+    import torch
+    for name, globs in (("gpt2 untied", "*.ln_*,*.h.0.mlp*"), ("gpt2 tied", "*.bias"), ("llama untied", "*embed_tokens*,*.layers.0.*"),
+                        ("llama untied", "*proj*")):
+        source, run, out = (bench.path(f"freeze {name} {globs} {word}".replace("*", "+")) for word in ("source", "run", "out"))
+        made(name).save_pretrained(source)
+        bench.tokenizer.save_pretrained(source)
+        for word, freeze in (("", globs), (" all", "")):
+            bench.sifr("train", f"--model.path={source}", f"--data.path={bench.text}", f"--train.context={CONTEXT}", "--train.steps=1",
+                       "--train.micro_batch=4", "--train.warmup=0", "--train.lr=0.1", "--train.clip=0", "--train.eval_every=0",
+                       "--optimizer.kind=sgd", "--quiet", f"--train.freeze={freeze}", f"--out={run}{word}")
+            bench.sifr("export", run + word, out + word)
+        before, after, every = (dict(load(folder).named_parameters()) for folder in (source, out, out + " all"))
+        frozen = {key for key in before if any(fnmatch.fnmatchcase(key, glob) for glob in globs.split(","))}
+        wrong = [key for key, p in after.items() if not torch.equal(p, before[key] if key in frozen else every[key])]
+        moved = sum(not torch.equal(p, before[key]) for key, p in after.items())
+        bench.check(f"freeze {name} {globs}", not wrong and frozen and moved == len(before) - len(frozen),
+                    f"{len(frozen)} of {len(before)} tensors frozen, wrong: {wrong}")
+
+
 def main():
     if len(sys.argv) != 2:
         print(__doc__.strip().splitlines()[2].strip(), file=sys.stderr)
@@ -264,6 +355,9 @@ def main():
         bench = Bench(os.path.abspath(sys.argv[1]), folder)
         check_exports(bench)
         check_saved(bench)
+        for bos in ("template", "none"):
+            check_special(bench, bos)
+        check_freeze(bench)
     print(f"{bench.count} checks with transformers {transformers.__version__} and torch {torch.__version__}: {bench.failed} failed; "
           f"losses at most {bench.worst:.1e} apart")
     return 1 if bench.failed else 0

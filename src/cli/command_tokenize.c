@@ -96,8 +96,16 @@ static enum status make_tokenizer(struct cli *cli, const struct tokenize_setting
 
 #define PARTIAL_NAME ".sifr-partial" /* inside --out, until all files are written */
 
-enum { OUTPUTS = 3 };
-static const char *const output_names[OUTPUTS] = {"train.bin", "val.bin", "tokenizer.json"};
+/* The tokenizer may come with the files after the first three, which name its special tokens. */
+static const char *const output_names[] = {"train.bin",
+                                           "val.bin",
+                                           "tokenizer.json",
+                                           "generation_config.json",
+                                           "tokenizer_config.json",
+                                           "special_tokens_map.json",
+                                           "added_tokens.json",
+                                           "chat_template.jinja"};
+enum { OUTPUTS = sizeof output_names / sizeof *output_names };
 
 struct tokenized {
     char *paths[OUTPUTS]; /* in the order of output_names */
@@ -220,6 +228,7 @@ static enum status write_files(struct cli *cli, const struct tokenize_settings *
     for (int i = 0; i < OUTPUTS; i++)
         TRY_OR(undo, path_join(env, part_folder_path(folder), output_names[i], &paths[i]));
     TRY_OR(undo, write_tokens(cli, settings, words, word_count, tokenizer, paths, done));
+    TRY_OR(undo, tokenizer_save_files(tokenizer, part_folder_path(folder)));
     st = part_folder_hand_over(folder, settings->out, output_names, OUTPUTS);
 undo:
     for (int i = 0; i < OUTPUTS; i++)

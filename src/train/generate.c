@@ -84,7 +84,7 @@ static enum status next_token(const struct generate_parts *parts, struct generat
         return STATUS_OK;
     result->not_finite = g->token < 0;
     result->ended =
-        g->token >= 0 && g->token == tokenizer_eot(parts->tokenizer) && !config->ignore_eot;
+        g->token >= 0 && tokenizer_stops(parts->tokenizer, g->token) && !config->ignore_eot;
     g->active = !result->not_finite && !result->ended;
     if (!g->active)
         return STATUS_OK;
@@ -165,27 +165,35 @@ static int64_t stopped_at(const struct generate_result *result)
     return result->not_finite ? result->prompt_tokens + result->tokens + 1 : 0;
 }
 
-/* The ids of a prompt, freed with token_list_free. An empty prompt is the end-of-text token, as at the
- * beginning of a text in the training data. */
+static enum status prepend(struct env *env, int32_t id, struct token_list *ids)
+{
+    size_t count = (size_t)ids->count;
+    TRY(mem_grow_array(env, MEM_OTHER, "prompt", count + 1, sizeof *ids->ids, &ids->ids));
+    memmove(ids->ids + 1, ids->ids, count * sizeof *ids->ids);
+    ids->ids[0] = id;
+    ids->count = ids->room = ids->count + 1;
+    return STATUS_OK;
+}
+
+/* The ids of a prompt, freed with token_list_free. It begins with the token that begins texts, if
+ * the tokenizer has one and the prompt does not. An empty prompt is otherwise the end-of-text token,
+ * as at the beginning of a text in the training data. */
 static enum status encode_prompt(struct env *env, const struct tokenizer *tokenizer,
                                  const char *prompt, struct token_list *ids)
 {
+    int32_t begin = tokenizer_special(tokenizer)->begin, first = begin;
     struct encoder *encoder;
     *ids = (struct token_list){0};
     TRY(encoder_create(env, tokenizer, &encoder));
     enum status st = tokenizer_encode(encoder, prompt, strlen(prompt), true, ids);
     encoder_destroy(encoder);
-    if (st == STATUS_OK && ids->count == 0) {
-        if (tokenizer_eot(tokenizer) < 0)
-            st = FAIL(env, CONFIG,
-                      "the tokenizer has no end-of-text token to begin with; give a prompt");
-        else
-            st = mem_grow_array(env, MEM_OTHER, "prompt", 1, sizeof *ids->ids, &ids->ids);
-        if (st == STATUS_OK) {
-            ids->ids[0] = tokenizer_eot(tokenizer);
-            ids->count = ids->room = 1;
-        }
-    }
+    if (ids->count == 0 && begin < 0)
+        first = tokenizer_eot(tokenizer);
+    if (st == STATUS_OK && ids->count == 0 && first < 0)
+        st = FAIL(env, CONFIG,
+                  "the tokenizer has no end-of-text token to begin with; give a prompt");
+    if (st == STATUS_OK && first >= 0 && (ids->count == 0 || ids->ids[0] != begin))
+        st = prepend(env, first, ids);
     if (st != STATUS_OK)
         token_list_free(env, ids);
     return st;

@@ -20,7 +20,8 @@ static void test_gpt2_defaults_and_aliases_are_read(void **state)
     assert_int_equal(c.head_dim, 64);
     assert_int_equal(c.vocab, 50257);
     assert_int_equal(c.context, 1024);
-    assert_int_equal(c.eos, 50256);
+    assert_int_equal(c.eos_count, 1);
+    assert_int_equal(c.eos[0], 50256);
     assert_true(c.tied && c.eps == 1e-5 && c.init_std == 0.02 && c.type == DTYPE_F32);
     assert_int_equal(parse(&s,
                            "{\"model_type\":\"gpt2\",\"hidden_size\":32,\"num_hidden_layers\":3,"
@@ -60,7 +61,7 @@ static void test_both_generations_of_rope_are_read(void **state)
                      STATUS_OK);
     assert_true(c.rope == HF_ROPE_LLAMA3 && c.rope_theta == 500000 && c.rope_factor == 8);
     assert_true(c.rope_low == 1 && c.rope_high == 4 && c.rope_original == 8192);
-    assert_int_equal(c.eos, 128001);
+    assert_int_equal(c.eos[0], 128001);
     assert_int_equal(c.kv_heads, 2);
     assert_int_equal(c.head_dim, 24);
     assert_int_equal(
@@ -141,7 +142,9 @@ static void expect_round_trip(struct scratch *s, const struct hf_config *c)
     assert_int_equal(back.context, c->context);
     assert_int_equal(back.vocab, c->vocab);
     assert_int_equal(back.bos, c->bos);
-    assert_int_equal(back.eos, c->eos);
+    assert_int_equal(back.pad, c->pad);
+    assert_int_equal(back.eos_count, c->eos_count);
+    assert_memory_equal(back.eos, c->eos, sizeof back.eos);
     assert_int_equal(back.tied, c->tied);
     assert_int_equal(back.type, c->type);
     assert_int_equal(back.rope, c->rope);
@@ -170,7 +173,9 @@ static void test_printed_config_parses_to_the_same(void **state)
                              .init_std = 0.02,
                              .tied = true,
                              .bos = -1,
-                             .eos = 300};
+                             .pad = -1,
+                             .eos = {300},
+                             .eos_count = 1};
     struct hf_config llama = {.arch = HF_LLAMA,
                               .layers = 3,
                               .heads = 6,
@@ -184,7 +189,7 @@ static void test_printed_config_parses_to_the_same(void **state)
                               .init_std = 0.013,
                               .rope_theta = 123456.7,
                               .bos = 1,
-                              .eos = -1,
+                              .pad = 4,
                               .type = DTYPE_F16};
     struct hf_config sars = {.arch = HF_SARS,
                              .layers = 3,
@@ -200,7 +205,9 @@ static void test_printed_config_parses_to_the_same(void **state)
                              .rotary = true,
                              .rope_theta = 5000,
                              .bos = 2,
-                             .eos = 3,
+                             .pad = -1,
+                             .eos = {3, 7, 5},
+                             .eos_count = 3,
                              .type = DTYPE_BF16};
     expect_round_trip(&s, &sars);
     sars.rotary = sars.tied = false;

@@ -13,6 +13,9 @@ static const char *const plain[] = {"config.json",
                                     "tokenizer.json",
                                     "tokenizer_config.json",
                                     "generation_config.json",
+                                    "special_tokens_map.json",
+                                    "added_tokens.json",
+                                    "chat_template.jinja",
                                     "model.safetensors.index.json",
                                     CHECKPOINT_OWN_FILE};
 enum { PLAIN = sizeof plain / sizeof *plain };

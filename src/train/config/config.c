@@ -582,6 +582,11 @@ void run_config_describe(const struct run_config *config, struct text *text)
         text_printf(text, " (%lld for keys and values)", (long long)model->kv_heads);
     text_printf(text, ", context %lld, vocabulary %lld\n", (long long)model->context,
                 (long long)model->vocab);
+    if (config->tokenizer) {
+        text_add(text, "tokens   ");
+        tokenizer_describe_special(config->tokenizer, text);
+        text_add(text, "\n");
+    }
     if (!config->reading) {
         text_printf(text,
                     "batch    %lld sequence%s of %lld token%s, in %lld micro-batch%s of %lld\n",

@@ -216,7 +216,8 @@ static enum status load(struct dataset *set, const struct data_config *config,
                         sizeof *set->token_lengths, &set->token_lengths));
     for (int32_t id = 0; id < tokenizer_vocab(tokenizer); id++) {
         size_t bytes = 0;
-        if (id != tokenizer_eot(tokenizer) && tokenizer_token(tokenizer, id, &bytes))
+        bool text = id != tokenizer_eot(tokenizer) && id != tokenizer_special(tokenizer)->begin;
+        if (text && tokenizer_token(tokenizer, id, &bytes))
             set->token_lengths[id] = (uint32_t)bytes;
     }
     return STATUS_OK;

@@ -71,22 +71,29 @@ static size_t span_end(const struct encoding *e, const char *text, size_t begin,
 
 /* --- writing -------------------------------------------------------------------------------- */
 
+static enum status add_special(struct encoding *e, int part, int32_t id)
+{
+    return id < 0 ? STATUS_OK : shard_writer_add(e->writers[part], &id, 1);
+}
+
 static enum status add_end(struct encoding *e, int part)
 {
-    int32_t eot = tokenizer_eot(e->job->tokenizer);
-    return eot < 0 ? STATUS_OK : shard_writer_add(e->writers[part], &eot, 1);
+    return add_special(e, part, tokenizer_eot(e->job->tokenizer));
 }
 
 static enum status add_text(struct encoding *e, int part, const char *text, size_t bytes, bool ends)
 {
     const struct encode_job *job = e->job;
+    int32_t begin_id = tokenizer_special(job->tokenizer)->begin;
     if (bytes == 0)
         return STATUS_OK;
     if (!e->writers[part]) { /* a shard is created when its first text arrives */
         TRY(shard_writer_create(job->env, job->path[part], tokenizer_vocab(job->tokenizer),
                                 source_tokenizer_fingerprint(job->tokenizer), &e->writers[part]));
-        TRY(add_end(e, part));
+        if (begin_id < 0)
+            TRY(add_end(e, part));
     }
+    TRY(add_special(e, part, begin_id));
     for (size_t begin = 0, end; begin < bytes; begin = end) {
         end = span_end(e, text, begin, bytes);
         e->tokens.count = 0;

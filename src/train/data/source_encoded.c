@@ -7,8 +7,9 @@
  * warning is logged and the tokens are kept in this rank's memory, in the same narrow type.
  * Commands without a run folder also keep them in memory.
  *
- * A stream begins with end-of-text, and end-of-text follows every document that ends in the stream.
- * The document that the cut divides does not end in the training stream.
+ * If the tokenizer has a token that begins texts, every document begins with it; otherwise the stream
+ * begins with end-of-text. End-of-text follows every document that ends in the stream. The document
+ * that the cut divides does not end in the training stream.
  *
  * While encoding, only a few thousand tokens are in memory at a time, and the text is mapped.
  */
@@ -41,11 +42,14 @@ static enum status add_text(struct encoding *e, const void *text, size_t bytes, 
     return tokenizer_encode_each(e->encoder, text, bytes, e->spec->special, add_ids, e);
 }
 
-/* Add the end-of-text token, if the tokenizer has one: it begins a stream and ends a document. */
+static enum status add_special(struct encoding *e, int32_t id)
+{
+    return id < 0 ? STATUS_OK : token_cache_writer_add(e->writer, &id, 1, false);
+}
+
 static enum status add_end(struct encoding *e)
 {
-    int32_t eot = tokenizer_eot(e->spec->tokenizer);
-    return eot < 0 ? STATUS_OK : token_cache_writer_add(e->writer, &eot, 1, false);
+    return add_special(e, tokenizer_eot(e->spec->tokenizer));
 }
 
 /* Begin a document in the training part (0) or in the held-out part (1). */
@@ -53,6 +57,9 @@ static enum status begin_document(struct encoding *e, int part)
 {
     if (part == 1)
         token_cache_writer_hold_out(e->writer);
+    int32_t begin = tokenizer_special(e->spec->tokenizer)->begin;
+    if (begin >= 0)
+        return add_special(e, begin);
     return token_cache_writer_count(e->writer) == 0 ? add_end(e) : STATUS_OK;
 }
 
@@ -103,7 +110,9 @@ struct token_cache_key source_text_key(const struct source_spec *spec, bool json
     struct token_cache_key key = {0};
     const uint64_t how[] = {ENCODING_VERSION, jsonl, spec->special, tokenizer_hash(spec->tokenizer),
                             (uint64_t)files->count};
-    key.how = XXH3_64bits(how, sizeof how);
+    const int32_t special[] = {tokenizer_special(spec->tokenizer)->begin,
+                               tokenizer_eot(spec->tokenizer)};
+    key.how = XXH3_64bits_withSeed(special, sizeof special, XXH3_64bits(how, sizeof how));
     for (int i = 0; i < files->count; i++) {
         const struct text_file *file = &files->files[i];
         const uint64_t text[] = {file->map.bytes, XXH3_64bits(file->map.data, file->map.bytes)};

@@ -228,11 +228,11 @@ static enum status write_texts(struct export *e)
         hf_config_print(&e->config, &text);
         st = write_text(e, "config.json", &text);
     }
-    if (st == STATUS_OK && e->config.bos >= 0 && e->config.eos >= 0) {
+    if (st == STATUS_OK && e->config.bos >= 0 && e->config.eos_count > 0) {
         /* copy_file overwrites this one if the source has its own. */
         text_clear(&text);
         text_printf(&text, "{\n  \"bos_token_id\": %lld,\n  \"eos_token_id\": %lld\n}\n",
-                    (long long)e->config.bos, (long long)e->config.eos);
+                    (long long)e->config.bos, (long long)e->config.eos[0]);
         st = write_text(e, "generation_config.json", &text);
     }
     text_free(&text);

@@ -22,6 +22,10 @@ static enum status load_file(struct env *env, const char *path, struct tokenizer
     TRY(file_read(env, path, TOKENIZER_FILE_LIMIT, &json, &bytes));
     enum status st = tokenizer_parse(env, json, bytes, path, tokenizer);
     mem_free(env, json);
+    if (st == STATUS_OK && (st = special_load(*tokenizer, path)) != STATUS_OK) {
+        tokenizer_destroy(*tokenizer);
+        *tokenizer = NULL;
+    }
     return st;
 }
 
@@ -49,6 +53,7 @@ void tokenizer_destroy(struct tokenizer *t)
     mem_free(t->env, t->vocab.blob);
     mem_free(t->env, t->vocab.tokens);
     mem_free(t->env, t->source);
+    special_free(t);
     mem_free(t->env, t);
 }
 

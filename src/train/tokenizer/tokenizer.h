@@ -9,8 +9,8 @@
  *
  * decode(encode(x)) == x for any bytes x, valid UTF-8 or not. Two settings of tokenizer.json break
  * the round trip: `add_prefix_space` inserts a leading space, and an added token with `lstrip` or
- * `rstrip` absorbs the white space next to it. The file's post_processor is not applied: no token
- * is added at the start or at the end.
+ * `rstrip` absorbs the white space next to it. Encoding adds no token at the start or at the end of
+ * a text: struct tokenizer_special says which ones belong there.
  */
 #ifndef TRAIN_TOKENIZER_H
 #define TRAIN_TOKENIZER_H
@@ -28,7 +28,8 @@ struct encoder;   /* opaque; one per thread */
 /* Plain bytes: token b is byte b, token 256 is <|endoftext|>. */
 enum status tokenizer_bytes(struct env *env, struct tokenizer **tokenizer);
 
-/* `path` is "bytes", a tokenizer.json, or a folder that contains one. */
+/* `path` is "bytes", a tokenizer.json, or a folder that contains one. Special tokens also come from
+ * the files in the same folder (tokenizer_special.c). */
 enum status tokenizer_load(struct env *env, const char *path, struct tokenizer **tokenizer);
 
 /* Parse a tokenizer.json in memory; `origin` names it in messages. */
@@ -82,6 +83,27 @@ enum status tokenizer_save(const struct tokenizer *tokenizer, const char *path);
 int tokenizer_vocab(const struct tokenizer *tokenizer); /* largest id + 1 */
 int tokenizer_eot(const struct tokenizer *tokenizer);   /* end-of-text id; -1 if there is none */
 uint64_t tokenizer_hash(const struct tokenizer *tokenizer); /* of the text of tokenizer.json */
+
+enum { TOKENIZER_IDS = 16 };
+struct tokenizer_ids {
+    int32_t ids[TOKENIZER_IDS];
+    int count;
+};
+struct tokenizer_special {      /* ids; -1 = none */
+    bool told;                  /* there is a config.json next to the tokenizer, */
+    int32_t bos, pad;           /* which says this, to be written again, */
+    struct tokenizer_ids eos;   /* and this */
+    int32_t begin;              /* the token before every text, if the files ask for one */
+    struct tokenizer_ids stops; /* each of them ends a generated text */
+};
+const struct tokenizer_special *tokenizer_special(const struct tokenizer *tokenizer);
+bool tokenizer_stops(const struct tokenizer *tokenizer, int32_t id);
+/* "texts begin with <s> (1) and end with </s> (2)" */
+void tokenizer_describe_special(const struct tokenizer *tokenizer, struct text *text);
+/* Files that were next to tokenizer.json: chat template, generation config, ... They are written
+ * byte for byte. */
+bool tokenizer_has_file(const struct tokenizer *tokenizer, const char *name);
+enum status tokenizer_save_files(const struct tokenizer *tokenizer, const char *folder);
 
 /* The bytes of one token, owned by the tokenizer; NULL if no token has this id. */
 const void *tokenizer_token(const struct tokenizer *tokenizer, int32_t id, size_t *bytes);

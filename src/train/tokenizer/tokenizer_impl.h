@@ -119,6 +119,13 @@ enum status bpe_encode(struct bpe_work *work, const uint8_t *pretoken, size_t by
 
 /* --- the tokenizer -------------------------------------------------------------------------- */
 
+struct tokenizer_file {
+    const char *name;
+    char *data; /* NULL: the folder does not have it */
+    size_t bytes;
+};
+enum { SPECIAL_FILES = 5 }; /* the first two: generation_config.json, tokenizer_config.json */
+
 struct tokenizer {
     struct env *env; /* borrowed */
     char *source;    /* the tokenizer.json */
@@ -129,7 +136,18 @@ struct tokenizer {
     bool add_prefix_space;
     struct bpe *bpe;
     int eot;
+    struct tokenizer_special special;
+    struct tokenizer_file files[SPECIAL_FILES];
 };
+
+/* tokenizer_special.c. What tokenizer.json says, with its added tokens and t->eot set: */
+struct json_t; /* jansson's */
+void special_init(struct tokenizer *t, const struct json_t *root);
+/* Then what t->files and a config.json (NULL: none) say. */
+enum status special_read(struct tokenizer *t, const char *config, size_t config_bytes);
+/* The same, with the files in the folder of the tokenizer.json at `path`. */
+enum status special_load(struct tokenizer *t, const char *path);
+void special_free(struct tokenizer *t);
 
 /* Build a tokenizer from merges (tokenizer_write.c): id i < 256 is byte order[i], id 256 + i is the
  * result of merges[i], the last id is <|endoftext|>. */

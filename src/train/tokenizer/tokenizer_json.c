@@ -3,7 +3,8 @@
  * Spellings in the byte alphabet are converted to raw bytes here, once. A token that is not spelled
  * in it (such as a special token in the vocabulary) and the content of an added token are used
  * verbatim. Anything beyond byte-level BPE is refused by name: an almost correct encoding is worse
- * than none. truncation, padding, post_processor and decoder are ignored.
+ * than none. truncation, padding and decoder are ignored; of post_processor, tokenizer_special.c
+ * reads the token before a text.
  *
  * Parsing guarantees that no two tokens share an id, and that the bytes of a merge's result are
  * those of its two parts, concatenated. Round trips depend on both.
@@ -391,6 +392,7 @@ static enum status read_model(struct reader *r, const json_t *root)
     TRY(read_vocab(r));
     TRY(read_added(r));
     r->tokenizer->eot = find_eot(r);
+    special_init(r->tokenizer, root);
     return read_merges(r, model);
 }
 

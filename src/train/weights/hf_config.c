@@ -77,15 +77,26 @@ static const char *get_string(struct cursor *c, const json_t *object, const char
 }
 
 /* A token id, or the first of a list of ids; -1 = none. */
-static int64_t get_token(struct cursor *c, const char *key, int64_t fallback)
+static int64_t token_id(const json_t *value)
 {
-    const json_t *value = json_object_get(c->root, key);
-    if (json_is_array(value))
-        value = json_array_get(value, 0);
-    if (!value)
-        return fallback;
     return json_is_integer(value) && json_integer_value(value) >= 0 ? json_integer_value(value)
                                                                     : -1;
+}
+
+/* The tokens of config.json; bos and eos are the defaults of the model type, -1: none. */
+static void read_tokens(struct cursor *c, int64_t bos, int64_t eos, struct hf_config *config)
+{
+    const json_t *first = json_object_get(c->root, "bos_token_id");
+    const json_t *ends = json_object_get(c->root, "eos_token_id");
+    size_t count = json_is_array(ends) ? json_array_size(ends) : 1;
+    config->bos = first ? token_id(first) : bos;
+    config->pad = token_id(json_object_get(c->root, "pad_token_id"));
+    for (size_t i = 0; i < count && config->eos_count < HF_EOS; i++) {
+        const json_t *item = json_is_array(ends) ? json_array_get(ends, i) : ends;
+        int64_t id = ends ? token_id(item) : eos;
+        if (id >= 0)
+            config->eos[config->eos_count++] = id;
+    }
 }
 
 static void require_bool(struct cursor *c, const char *key, bool needed)
@@ -125,8 +136,7 @@ static void read_gpt2(struct cursor *c, struct hf_config *config)
     config->ff = get_size(c, "n_inner", NULL, 4 * config->width);
     config->eps = get_real(c, c->root, "layer_norm_epsilon", 1e-5);
     config->tied = get_bool(c, "tie_word_embeddings", true);
-    config->bos = get_token(c, "bos_token_id", 50256);
-    config->eos = get_token(c, "eos_token_id", 50256);
+    read_tokens(c, 50256, 50256, config);
     const char *activation = get_string(c, c->root, "activation_function", "gelu_new");
     if (strcmp(activation, "gelu_new") != 0 && strcmp(activation, "gelu_pytorch_tanh") != 0 &&
         c->status == STATUS_OK)
@@ -198,8 +208,7 @@ static void read_llama(struct cursor *c, struct hf_config *config)
     config->ff = get_size(c, "intermediate_size", NULL, 11008);
     config->eps = get_real(c, c->root, "rms_norm_eps", 1e-6);
     config->tied = get_bool(c, "tie_word_embeddings", false);
-    config->bos = get_token(c, "bos_token_id", 1);
-    config->eos = get_token(c, "eos_token_id", 2);
+    read_tokens(c, 1, 2, config);
     const char *activation = get_string(c, c->root, "hidden_act", "silu");
     if (strcmp(activation, "silu") != 0 && c->status == STATUS_OK)
         c->status = FAIL(c->env, CONFIG, "'%s': hidden_act '%s' is not supported, only silu",
@@ -221,8 +230,7 @@ static void read_sars(struct cursor *c, struct hf_config *config)
     config->kv_heads = config->heads;
     config->eps = get_real(c, c->root, "layer_norm_eps", 1e-5);
     config->tied = get_bool(c, "tie_word_embeddings", false);
-    config->bos = get_token(c, "bos_token_id", -1);
-    config->eos = get_token(c, "eos_token_id", -1);
+    read_tokens(c, -1, -1, config);
     config->rotary = get_bool(c, "rope", false);
     config->rope_theta = get_real(c, c->root, "rope_theta", 10000);
 }
@@ -323,6 +331,18 @@ static void add_token(struct text *text, const char *key, int64_t id)
         add_word(text, key, "null");
 }
 
+static void add_ends(const struct hf_config *config, struct text *text)
+{
+    if (config->eos_count <= 1) {
+        add_token(text, "eos_token_id", config->eos_count == 1 ? config->eos[0] : -1);
+        return;
+    }
+    for (int i = 0; i < config->eos_count; i++)
+        text_printf(text, "%s%lld", i == 0 ? ",\n  \"eos_token_id\": [" : ", ",
+                    (long long)config->eos[i]);
+    text_add(text, "]");
+}
+
 static void print_gpt2(const struct hf_config *config, struct text *text)
 {
     text_add(text, "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\"");
@@ -417,7 +437,9 @@ void hf_config_print(const struct hf_config *config, struct text *text)
     prints[config->arch](config, text);
     add_real(text, "initializer_range", config->init_std);
     add_token(text, "bos_token_id", config->bos);
-    add_token(text, "eos_token_id", config->eos);
+    add_ends(config, text);
+    if (config->pad >= 0)
+        add_token(text, "pad_token_id", config->pad);
     add_word(text, "tie_word_embeddings", config->tied ? "true" : "false");
     add_word(text, "torch_dtype", type);
     add_word(text, "dtype", type);

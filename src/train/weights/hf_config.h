@@ -16,6 +16,7 @@
 #include "base/text.h"
 
 enum hf_arch { HF_GPT2, HF_LLAMA, HF_SARS };
+enum { HF_EOS = 16 };
 enum hf_rope { HF_ROPE_PLAIN, HF_ROPE_LINEAR, HF_ROPE_LLAMA3 };
 
 struct hf_config {
@@ -30,8 +31,10 @@ struct hf_config {
     double rope_factor;         /* linear and llama3 */
     double rope_low, rope_high; /* llama3: low_freq_factor, high_freq_factor */
     int64_t rope_original;      /* llama3: original_max_position_embeddings */
-    int64_t bos, eos;           /* -1 = none; the first one if the file lists several */
-    enum dtype type;            /* of the weights: f32, bf16 or f16 */
+    int64_t bos, pad;           /* -1 = none */
+    int64_t eos[HF_EOS];        /* several may end a text */
+    int eos_count;
+    enum dtype type; /* of the weights: f32, bf16 or f16 */
 };
 
 /* Parse the text of a config.json; `origin` is the file name in messages. Missing keys have the

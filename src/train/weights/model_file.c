@@ -5,6 +5,9 @@
  *     DIR/tokenizer.json           byte for byte as loaded, or as trained
  *     DIR/tokenizer_config.json    the class that transformers must use
  *     DIR/generation_config.json   the end-of-text token
+ *
+ * The last two, and the other files that were next to the tokenizer when it was loaded (chat
+ * template, map of special tokens), are written byte for byte as they were.
  */
 #include "train/weights/model_file.h"
 #include "base/file.h"
@@ -43,11 +46,22 @@ static struct model_config from_hf(const struct hf_config *hf)
     };
 }
 
+/* As the config.json next to the tokenizer says; without one, end-of-text is also bos. */
+static void set_tokens(const struct tokenizer *tokenizer, struct hf_config *hf)
+{
+    const struct tokenizer_special none = {.bos = -1, .pad = -1};
+    const struct tokenizer_special *s = tokenizer ? tokenizer_special(tokenizer) : &none;
+    hf->bos = s->told || !tokenizer ? s->bos : tokenizer_eot(tokenizer);
+    hf->pad = s->pad;
+    hf->eos_count = s->eos.count;
+    for (int i = 0; i < s->eos.count; i++)
+        hf->eos[i] = s->eos.ids[i];
+}
+
 static struct hf_config to_hf(const struct model_config *model, enum dtype type,
                               const struct tokenizer *tokenizer)
 {
-    int64_t eot = tokenizer != NULL ? tokenizer_eot(tokenizer) : -1;
-    return (struct hf_config){
+    struct hf_config hf = {
         .arch = arch_to_hf[model->arch],
         .layers = model->layers,
         .heads = model->heads,
@@ -69,10 +83,10 @@ static struct hf_config to_hf(const struct model_config *model, enum dtype type,
         .rope_low = model->rope_low,
         .rope_high = model->rope_high,
         .rope_original = model->rope_original,
-        .bos = eot,
-        .eos = eot,
         .type = type,
     };
+    set_tokens(tokenizer, &hf);
+    return hf;
 }
 
 enum status model_file_config(struct env *env, const char *folder, struct model_config *config)
@@ -111,6 +125,21 @@ static enum status write_text(struct env *env, const char *folder, const char *n
     return st;
 }
 
+/* Only where the tokenizer came without one. */
+static enum status write_generation(struct env *env, const char *folder,
+                                    const struct tokenizer *tokenizer)
+{
+    int eot = tokenizer_eot(tokenizer);
+    struct text text;
+    if (eot < 0 || tokenizer_has_file(tokenizer, "generation_config.json"))
+        return STATUS_OK;
+    text_init(&text, env);
+    text_printf(&text, "{\n  \"bos_token_id\": %d,\n  \"eos_token_id\": %d\n}\n", eot, eot);
+    enum status st = write_text(env, folder, "generation_config.json", &text);
+    text_free(&text);
+    return st;
+}
+
 static enum status write_tokenizer(struct env *env, const char *folder, int64_t context,
                                    const struct tokenizer *tokenizer)
 {
@@ -125,6 +154,9 @@ static enum status write_tokenizer(struct env *env, const char *folder, int64_t 
     mem_free(env, path);
     if (st != STATUS_OK)
         return st;
+    TRY(tokenizer_save_files(tokenizer, folder));
+    if (tokenizer_has_file(tokenizer, "tokenizer_config.json"))
+        return write_generation(env, folder, tokenizer);
 
     text_init(&text, env);
     text_printf(&text,
@@ -137,13 +169,8 @@ static enum status write_tokenizer(struct env *env, const char *folder, int64_t 
     }
     text_add(&text, "\n}\n");
     st = write_text(env, folder, "tokenizer_config.json", &text);
-    if (st == STATUS_OK && eot >= 0) {
-        text_clear(&text);
-        text_printf(&text, "{\n  \"bos_token_id\": %d,\n  \"eos_token_id\": %d\n}\n", eot, eot);
-        st = write_text(env, folder, "generation_config.json", &text);
-    }
     text_free(&text);
-    return st;
+    return st == STATUS_OK ? write_generation(env, folder, tokenizer) : st;
 }
 
 enum status model_file_describe(struct env *env, const char *folder, const struct model *model,
