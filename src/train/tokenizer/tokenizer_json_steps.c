@@ -369,26 +369,37 @@ static enum status read_decoder_step(struct reader *r, const json_t *step, struc
                    type_of(step), d->fused ? " after Fuse" : " here");
 }
 
+/* Append what a token decodes to. */
+static enum status decode_token(struct reader *r, const struct decoder_steps *d,
+                                struct normalizer_work *work, int id, const uint8_t *text,
+                                size_t bytes)
+{
+    int byte = d->byte_fallback ? fallback_byte(text, bytes) : -1;
+    uint8_t single = (uint8_t)byte;
+    TRY(normalizer_run(work, &text, &bytes));
+    r->tokenizer->decoded.tokens[id] =
+        (struct token){(uint32_t)r->spelling.bytes, byte >= 0 ? 1 : (uint32_t)bytes,
+                       r->tokenizer->vocab.tokens[id].flags};
+    text_add_bytes(&r->spelling, byte >= 0 ? &single : text, byte >= 0 ? 1 : bytes);
+    return r->spelling.status;
+}
+
 static enum status decode_vocab(struct reader *r, const struct decoder_steps *d,
                                 struct normalizer_work *work)
 {
     const struct vocab *from = &r->tokenizer->vocab;
+    const struct added_set *added = &r->tokenizer->added[1];
     struct vocab *to = &r->tokenizer->decoded;
     to->count = from->count;
     TRY(mem_alloc_array(r->env, MEM_LOADER, "tokenizer vocabulary", (size_t)from->count,
                         sizeof *to->tokens, &to->tokens));
     text_clear(&r->spelling);
-    for (int id = 0; id < from->count; id++) {
-        const uint8_t *text = from->blob + from->tokens[id].at;
-        size_t bytes = from->tokens[id].bytes;
-        int byte = d->byte_fallback ? fallback_byte(text, bytes) : -1;
-        uint8_t single = (uint8_t)byte;
-        TRY(normalizer_run(work, &text, &bytes));
-        to->tokens[id] = (struct token){(uint32_t)r->spelling.bytes,
-                                        byte >= 0 ? 1 : (uint32_t)bytes, from->tokens[id].flags};
-        text_add_bytes(&r->spelling, byte >= 0 ? &single : text, to->tokens[id].bytes);
-    }
-    TRY(r->spelling.status);
+    for (int id = 0; id < from->count; id++)
+        TRY(decode_token(r, d, work, id, from->blob + from->tokens[id].at, from->tokens[id].bytes));
+    for (int i = 0; i < added->count; i++) /* as they were matched: normalized */
+        TRY(decode_token(r, d, work, added->list[i].id,
+                         (const uint8_t *)added->contents.data + added->list[i].at,
+                         added->list[i].bytes));
     TRY(mem_alloc(r->env, MEM_LOADER, "tokenizer vocabulary", r->spelling.bytes + 1, &to->blob));
     memcpy(to->blob, text_string(&r->spelling), r->spelling.bytes);
     return STATUS_OK;
@@ -401,15 +412,15 @@ enum status read_decoder(struct reader *r, const json_t *decoder)
     const json_t *list = json_object_get(decoder, "decoders");
     bool sequence = is_type(decoder, "Sequence");
     enum status st;
-    if (r->byte_level) /* the vocabulary has the bytes already */
-        return STATUS_OK;
-    if (is_null(decoder))
+    if (r->byte_level && normalizer_is_empty(r->tokenizer->normalizer))
+        return STATUS_OK; /* the vocabulary has the bytes already */
+    if (!r->byte_level && is_null(decoder))
         return REFUSED(r,
                        "%s is null, which puts a space between all tokens; use Metaspace, or a "
                        "Sequence of Replace, ByteFallback and Fuse",
                        "decoder");
     TRY(normalizer_create(r->env, &steps.replaces));
-    for (size_t i = 0; i < (sequence ? json_array_size(list) : 1); i++)
+    for (size_t i = 0; !r->byte_level && i < (sequence ? json_array_size(list) : 1); i++)
         TRY_OR(done, read_decoder_step(r, sequence ? json_array_get(list, i) : decoder, &steps));
     TRY_OR(done, normalizer_work_create(r->env, steps.replaces, &work));
     st = decode_vocab(r, &steps, work);
