@@ -257,15 +257,16 @@ static enum status read_merge(struct reader *r, size_t number, const json_t *ent
 }
 
 /* Where no merge joins a marker to text before it, BPE over characters may be done in parts that
- * start with markers. Sections are often not split otherwise: parts can be cached, and need little
- * memory. */
+ * start with markers, unless characters are dropped, which makes others neighbours. Sections are
+ * often not split otherwise: parts can be cached, and need little memory. */
 static enum status cut_at_markers(struct reader *r, const struct bpe_rules *rules,
                                   const struct merge *merges, size_t count)
 {
     static const char cut[] = MARKER "*[^" MARKER "]+|" MARKER "+";
     const struct vocab *vocab = &r->tokenizer->vocab;
     const size_t length = strlen(MARKER);
-    if (rules->byte_level || rules->whole_words || !json_object_get(r->vocab, MARKER))
+    if (rules->byte_level || rules->whole_words || rules->unknown < 0 ||
+        !json_object_get(r->vocab, MARKER))
         return STATUS_OK;
     for (size_t i = 0; i < count; i++) {
         const struct token *left = &vocab->tokens[merges[i].left];
