@@ -72,6 +72,11 @@ int tokenizer_vocab(const struct tokenizer *t)
     return t->vocab.count;
 }
 
+bool tokenizer_is_byte_level(const struct tokenizer *t)
+{
+    return t->byte_level;
+}
+
 int tokenizer_eot(const struct tokenizer *t)
 {
     return t->eot;

@@ -81,8 +81,9 @@ struct tokenizer_dropped tokenizer_learner_dropped(const struct tokenizer_learne
 /* Write tokenizer.json atomically. A tokenizer that was loaded is written back byte for byte. */
 enum status tokenizer_save(const struct tokenizer *tokenizer, const char *path);
 
-int tokenizer_vocab(const struct tokenizer *tokenizer); /* largest id + 1 */
-int tokenizer_eot(const struct tokenizer *tokenizer);   /* end-of-text id; -1 if there is none */
+int tokenizer_vocab(const struct tokenizer *tokenizer);          /* largest id + 1 */
+bool tokenizer_is_byte_level(const struct tokenizer *tokenizer); /* else BPE over characters */
+int tokenizer_eot(const struct tokenizer *tokenizer); /* end-of-text id; -1 if there is none */
 uint64_t tokenizer_hash(const struct tokenizer *tokenizer); /* of the text of tokenizer.json */
 
 /* The ids that the file's post_processor puts before a text, or after it (`end`), such as <s>. */

@@ -241,6 +241,7 @@ struct tokenizer {
     struct sectioning sectioning;
     struct decoding decoding;
     struct bpe *bpe;
+    bool byte_level;
     struct token_list template[2]; /* the post-processor's ids before and after a text */
     int eot;
 };

@@ -373,6 +373,7 @@ static enum status read_root(struct reader *r, const json_t *root)
     TRY(splitter_create(r->env, &r->tokenizer->splitter));
     TRY(read_normalizer(r, json_object_get(root, "normalizer")));
     TRY(read_pre_tokenizer(r, json_object_get(root, "pre_tokenizer")));
+    r->tokenizer->byte_level = r->byte_level;
     TRY(read_model(r, root));
     TRY(read_post_processor(r, json_object_get(root, "post_processor")));
     TRY(read_decoder(r, json_object_get(root, "decoder")));
