@@ -116,9 +116,12 @@ enum status symbols_finish(struct symbols *s, const char *origin)
                         "%s: the regexes of the pre_tokenizer distinguish more than 128 kinds of "
                         "characters, which is not supported",
                         origin);
-        for (uint32_t c = code; c < border; c++) {
-            page[c % PAGE] = (uint8_t)(c < 128 ? (int)c : symbol);
-            if (c % PAGE == PAGE - 1)
+        for (uint32_t c = code, end; c < border; c = end) { /* up to the end of the page */
+            end = (c / PAGE + 1) * PAGE < border ? (c / PAGE + 1) * PAGE : border;
+            memset(page + c % PAGE, symbol, end - c);
+            for (uint32_t ascii = c; ascii < end && ascii < 128; ascii++)
+                page[ascii] = (uint8_t)ascii;
+            if (end % PAGE == 0)
                 TRY(store_page(s, c / PAGE, page));
         }
         if (run + 1 < unicode_runs + unicode_runs_count && border == run[1].start)
