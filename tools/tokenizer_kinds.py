@@ -7,7 +7,8 @@
 A kind is one way to fill in tokenizer.json: those of well-known models, and one for each step and setting that is
 supported. Each encodes the texts of tokenizer_vectors.py and some that concern normal forms and new characters, with
 special tokens recognized and not; then every assigned code point in three contexts. The golden file has the
-tokenizers, the texts, and a hash of the ids of each text and of all code points (tests/train/test_tokenizer_kinds.c).
+tokenizers, the texts, and hashes: of the ids of each text, of all texts as
+ordinary ones, of all code points (tests/train/test_tokenizer_kinds.c).
 Exit code 1: a difference; 77: the package is missing.
 """
 import json
@@ -192,6 +193,13 @@ def fold(ids, value=0):
     return value
 
 
+def fold_all(lists):
+    value = 0
+    for ids in lists:
+        value = fold(ids, value)
+    return value
+
+
 def run_ours(build, source, strings, special):
     """Our ids and decoded bytes of each string."""
     with tempfile.TemporaryDirectory() as folder:
@@ -243,11 +251,8 @@ def write_golden(path):
         tokenizer = Tokenizer.from_str(source)
         data = json.loads(source)
         data["model"] = {**{k: v for k, v in data["model"].items() if k not in ("vocab", "merges")}, "of": kind["model"][0]}
-        value = 0
-        for ids in ids_of(tokenizer, codes, True):
-            value = fold(ids, value)
         out["kinds"][name] = {"tokenizer": data, "special": [fold(i) for i in ids_of(tokenizer, texts(), True)],
-                              "ordinary": [fold(i) for i in ids_of(tokenizer, texts(), False)], "codes": value}
+                              "ordinary": fold_all(ids_of(tokenizer, texts(), False)), "codes": fold_all(ids_of(tokenizer, codes, True))}
     with open(path, "w", encoding="utf-8") as file:
         json.dump(out, file, ensure_ascii=False, separators=(",", ":"))
         file.write("\n")

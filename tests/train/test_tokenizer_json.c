@@ -224,13 +224,12 @@ static void test_end_of_text_is_found_by_name(void **state)
 
 /* Every allocation fails once: nothing leaks (env_destroy checks), and the result is STATUS_MEMORY,
  * except in the JIT compiler of regexes, without which matching still works. */
-static void test_every_allocation_may_fail(void **state)
+static void fail_allocations(const char *path)
 {
-    (void)state;
     struct env env = testing_env(1);
     struct file_map map;
     bool reached = true;
-    assert_ok(file_map_open(&env, "tests/train/golden/tokenizer/llama3.json", &map));
+    assert_ok(file_map_open(&env, path, &map));
     for (int64_t n = 1; reached; n++) {
         struct tokenizer *tokenizer = NULL;
         struct encoder *encoder = NULL;
@@ -253,6 +252,14 @@ static void test_every_allocation_may_fail(void **state)
     }
     file_map_close(&map);
     env_destroy(&env);
+}
+
+static void test_every_allocation_may_fail(void **state)
+{
+    (void)state;
+    fail_allocations("tests/train/golden/tokenizer/llama3.json");
+    fail_allocations("tests/fuzz/seeds/tokenizer_json/llama2.json");
+    fail_allocations("tests/fuzz/seeds/tokenizer_json/metaspace.json");
 }
 
 int main(void)

@@ -10,7 +10,6 @@
  * A regex is translated twice: the first pass only collects the items that it tells characters
  * apart by, the second knows the symbols.
  */
-#include <stdio.h>
 #include <stdlib.h>
 #include "train/tokenizer/tokenizer_impl.h"
 

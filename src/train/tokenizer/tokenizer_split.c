@@ -9,7 +9,6 @@
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
-#include <stdio.h>
 #include "train/tokenizer/tokenizer_impl.h"
 
 #define STEPS_MAX       16
