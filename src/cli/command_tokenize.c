@@ -343,7 +343,7 @@ static enum status print_shard(struct cli *cli, const struct shard *shard,
             ids[i] = (int32_t)(shard_token_bytes(shard) == 2 ? narrow[first + i] : wide[first + i]);
         st = file_map_check(cli->env, shard_path(shard), shard_tokens(shard));
         if (st == STATUS_OK)
-            st = tokenizer_decode(tokenizer, ids, n, &text);
+            st = tokenizer_decode_part(tokenizer, ids, n, &text);
         if (st == STATUS_OK)
             print_whole(cli->console, &text, first + n == count);
     }

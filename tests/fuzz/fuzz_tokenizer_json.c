@@ -10,9 +10,18 @@ static void quiet(void *user, enum log_level level, const char *line)
     (void)user, (void)level, (void)line;
 }
 
+static bool source_has(const struct tokenizer *tokenizer, const char *word)
+{
+    return memmem(tokenizer->source, tokenizer->source_bytes, word, strlen(word)) != NULL;
+}
+
+/* BPE over characters has a vocabulary of decoded tokens, and may have no token for some. */
 static bool changes_text(const struct tokenizer *tokenizer)
 {
-    bool changes = tokenizer->add_prefix_space;
+    bool changes = tokenizer->sectioning.scheme != PREFIX_NEVER ||
+                   tokenizer->sectioning.replaces_spaces || tokenizer->decoded.tokens ||
+                   !normalizer_is_empty(tokenizer->normalizer) ||
+                   source_has(tokenizer, "Removed") || source_has(tokenizer, "\\u");
     for (int pass = 0; pass < 2; pass++)
         for (int i = 0; i < tokenizer->added[pass].count; i++)
             changes |=

@@ -2,20 +2,19 @@
 #include "testing.h"
 #include "train/tokenizer/tokenizer_impl.h"
 
-static void make_set(struct added_set *set, struct added *list, struct vocab *vocab,
-                     struct token *tokens, uint8_t *blob, const char *const *contents, int count)
+static void make_set(struct env *env, struct added_set *set, struct added *list,
+                     const char *const *contents, int count)
 {
-    uint32_t at = 0;
-    *vocab = (struct vocab){tokens, count, blob};
     *set = (struct added_set){.list = list, .count = count};
+    text_init(&set->contents, env);
     for (int i = 0; i < count; i++) {
-        uint32_t bytes = (uint32_t)strlen(contents[i]);
-        memcpy(blob + at, contents[i], bytes);
-        tokens[i] = (struct token){at, bytes, TOKEN_USED};
-        list[i] = (struct added){.id = i, .special = i % 2};
-        at += bytes;
+        list[i] = (struct added){.id = i,
+                                 .special = i % 2,
+                                 .at = (uint32_t)set->contents.bytes,
+                                 .bytes = (uint32_t)strlen(contents[i])};
+        text_add(&set->contents, contents[i]);
     }
-    added_set_finish(set, vocab);
+    added_set_finish(set);
 }
 
 static void test_the_leftmost_and_longest_token_is_found(void **state)
@@ -35,16 +34,14 @@ static void test_the_leftmost_and_longest_token_is_found(void **state)
         {"<b>", 0, 0, 0},           {"x", 1, -1, 0},      {"\xe2\x82", 0, -1, 0},
         {"a\xe2\x82\xac", 0, 7, 1},
     };
+    struct env env = testing_env(1);
     struct added_set set;
     struct added list[8];
-    struct vocab vocab;
-    struct token tokens[8];
-    uint8_t blob[64];
-    make_set(&set, list, &vocab, tokens, blob, contents, 8);
+    make_set(&env, &set, list, contents, 8);
     assert_int_equal(set.ordinary_count, 4);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct added_match match;
-        bool found = added_find(&set, &vocab, (const uint8_t *)cases[i].text, strlen(cases[i].text),
+        bool found = added_find(&set, (const uint8_t *)cases[i].text, strlen(cases[i].text),
                                 cases[i].from, &match);
         assert_int_equal(found, cases[i].id >= 0);
         if (found) {
@@ -53,6 +50,8 @@ static void test_the_leftmost_and_longest_token_is_found(void **state)
             assert_int_equal(match.end, cases[i].start + strlen(contents[match.token->id]));
         }
     }
+    text_free(&set.contents);
+    env_destroy(&env);
 }
 
 /* Every White_Space character, and similar characters that are not white space. */

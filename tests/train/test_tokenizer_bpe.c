@@ -5,6 +5,10 @@
 #include "base/rng.h"
 #include "train/tokenizer/tokenizer_impl.h"
 
+static const struct bpe_rules by_bytes = {.byte_level = true, .unknown = -1};
+static const struct bpe_rules whole_words = {
+    .byte_level = true, .whole_words = true, .unknown = -1};
+
 enum { LETTERS = 3, MERGES = 60 };
 
 /* A vocabulary over a, b, c whose merges join random earlier tokens. Unlike learnt merges they are
@@ -84,7 +88,7 @@ static void test_merging_follows_its_definition(void **state)
         struct token_list out = {0};
         struct rng rng = rng_stream(seed, "pre-tokens");
         toy_init(&toy, seed);
-        assert_ok(bpe_create(&toy.env, &toy.vocab, toy.merges, toy.count, false, &bpe));
+        assert_ok(bpe_create(&toy.env, &toy.vocab, toy.merges, toy.count, &by_bytes, &bpe));
         assert_ok(bpe_work_create(&toy.env, bpe, &work));
         for (uint64_t n = 0; n < 200; n++) {
             uint8_t pretoken[160];
@@ -127,7 +131,7 @@ static void test_whole_words_skip_merges(void **state)
         const char *pretoken;
         int64_t count;
     } cases[] = {{"abab", 1}, {"baba", 4}, {"aba", 3}, {"b", 1}, {"ababa", 5}};
-    assert_ok(bpe_create(&env, &vocab, NULL, 0, true, &bpe));
+    assert_ok(bpe_create(&env, &vocab, NULL, 0, &whole_words, &bpe));
     assert_false(bpe_is_plain(bpe));
     assert_ok(bpe_work_create(&env, bpe, &work));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -155,7 +159,7 @@ static void test_a_full_cache_keeps_ids_correct(void **state)
     struct bpe_work *work;
     struct token_list out = {0};
     toy_init(&toy, 3);
-    assert_ok(bpe_create(&toy.env, &toy.vocab, NULL, 0, false, &bpe));
+    assert_ok(bpe_create(&toy.env, &toy.vocab, NULL, 0, &by_bytes, &bpe));
     assert_ok(bpe_work_create(&toy.env, bpe, &work));
     for (uint32_t n = 0; n < 150000; n++) {
         uint8_t pretoken[100];
@@ -187,7 +191,7 @@ static void test_a_long_pretoken_takes_n_log_n(void **state)
     size_t bytes = 0;
     toy_init(&toy, 5);
     memset(pretoken, 'a', sizeof pretoken);
-    assert_ok(bpe_create(&toy.env, &toy.vocab, toy.merges, toy.count, false, &bpe));
+    assert_ok(bpe_create(&toy.env, &toy.vocab, toy.merges, toy.count, &by_bytes, &bpe));
     assert_ok(bpe_work_create(&toy.env, bpe, &work));
     clock_t start = clock(); /* CPU time: n squared would take hours of it */
     assert_ok(bpe_encode(work, pretoken, sizeof pretoken, &out));

@@ -14,6 +14,12 @@
 #define FILE_OF(version, added, normalizer, pre, model)                                    \
     "{\"version\":\"" version "\",\"added_tokens\":[" added "],\"normalizer\":" normalizer \
     ",\"pre_tokenizer\":" pre ",\"model\":" model "}"
+#define WITH_NORMALIZER(normalizer) FILE_OF("1.0", "", normalizer, BYTE_LEVEL, MODEL(""))
+#define WITH_MODEL_AND(pre, model)  FILE_OF("1.0", "", "null", pre, model)
+#define WITH_AFTER(more) \
+    "{\"version\":\"1.0\",\"pre_tokenizer\":" BYTE_LEVEL "," more ",\"model\":" MODEL("") "}"
+#define WITH_DECODER(decoder) \
+    "{\"version\":\"1.0\",\"decoder\":" decoder ",\"model\":" MODEL("") "}"
 #define WITH_PRE(pre)     FILE_OF("1.0", "", "null", pre, MODEL(""))
 #define WITH_MODEL(model) FILE_OF("1.0", "", "null", BYTE_LEVEL, model)
 #define WITH_ADDED(added) FILE_OF("1.0", added, "null", BYTE_LEVEL, MODEL(""))
@@ -30,19 +36,28 @@ static const struct {
     {"{\"model\":{\"type\":\"WordPiece\"}}", STATUS_CONFIG, "'WordPiece'"},
     {"{\"model\":{\"type\":\"BPE\"}}", STATUS_FORMAT, "version"},
     {FILE_OF("2.0", "", "null", BYTE_LEVEL, MODEL("")), STATUS_FORMAT, "'2.0'"},
-    {FILE_OF("1.0", "", "{\"type\":\"NFC\"}", BYTE_LEVEL, MODEL("")), STATUS_CONFIG, "'NFC'"},
-    {WITH_PRE("null"), STATUS_CONFIG, "'null'"},
-    {WITH_PRE("{\"type\":\"Metaspace\"}"), STATUS_CONFIG, "'Metaspace'"},
+    {WITH_NORMALIZER("{\"type\":\"StripAccents\"}"), STATUS_CONFIG, "'StripAccents'"},
+    {WITH_NORMALIZER("{\"type\":\"Prepend\"}"), STATUS_CONFIG, "'Prepend'"},
+    {WITH_NORMALIZER("{\"type\":\"Sequence\"}"), STATUS_FORMAT, "'normalizers'"},
+    {WITH_NORMALIZER("{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"a\"},\"content\":\"\"}"),
+     STATUS_CONFIG, "Replace"},
+    {WITH_PRE("null"), STATUS_CONFIG, "decoder is null"},
+    {WITH_PRE("{\"type\":\"Metaspace\"}"), STATUS_FORMAT, "'replacement'"},
+    {WITH_PRE("{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"last\"}"),
+     STATUS_CONFIG, "'last'"},
+    {WITH_PRE("{\"type\":\"Whitespace\"}"), STATUS_CONFIG, "'Whitespace'"},
     {WITH_PRE("{\"type\":\"ByteLevel\",\"use_regex\":3}"), STATUS_FORMAT, "'use_regex'"},
-    {WITH_PRE(SPLIT("{\"Regex\":\"a\"}", "Isolated")), STATUS_CONFIG, "'Split'"},
-    {WITH_PRE(SEQUENCE("")), STATUS_FORMAT, "empty"},
-    {WITH_PRE(SEQUENCE("{\"type\":\"Digits\"}," BYTE_LEVEL)), STATUS_CONFIG, "'Digits'"},
+    {WITH_PRE(SEQUENCE("{\"type\":\"Whitespace\"}," BYTE_LEVEL)), STATUS_CONFIG, "'Whitespace'"},
+    {WITH_PRE(SEQUENCE(SEQUENCE(BYTE_LEVEL))), STATUS_CONFIG, "a Sequence in a Sequence"},
+    {WITH_PRE(SEQUENCE(
+         "{\"type\":\"Digits\"},{\"type\":\"Metaspace\",\"replacement\":\"_\"}," BYTE_LEVEL)),
+     STATUS_CONFIG, "'Metaspace' after others"},
     {WITH_PRE(SEQUENCE(BYTE_LEVEL "," SPLIT("{\"Regex\":\"a\"}", "Isolated"))), STATUS_CONFIG,
-     "'ByteLevel' is not supported as item 1"},
-    {WITH_PRE(SEQUENCE(SPLIT("{\"Regex\":\"a\"}", "Removed") "," BYTE_LEVEL)), STATUS_CONFIG,
-     "'Removed'"},
-    {WITH_PRE(SEQUENCE(SPLIT("{\"String\":\"a\"}", "Isolated") "," BYTE_LEVEL)), STATUS_CONFIG,
-     "Regex"},
+     "'Split' after ByteLevel"},
+    {WITH_PRE(SEQUENCE(SPLIT("{\"Regex\":\"a\"}", "Dropped") "," BYTE_LEVEL)), STATUS_CONFIG,
+     "'Dropped'"},
+    {WITH_PRE(SEQUENCE(SPLIT("{\"String\":\"\"}", "Isolated") "," BYTE_LEVEL)), STATUS_CONFIG,
+     "String"},
     {WITH_PRE(SEQUENCE(SPLIT("{\"Regex\":\"(a\"}", "Isolated") "," BYTE_LEVEL)), STATUS_FORMAT,
      "'(a'"},
     {WITH_PRE(SEQUENCE(SPLIT("{\"Regex\":\"a\"}",
@@ -52,6 +67,21 @@ static const struct {
     {WITH_MODEL("{\"type\":\"Unigram\"}"), STATUS_CONFIG, "'Unigram'"},
     {WITH_MODEL("{\"type\":\"WordPiece\"}"), STATUS_CONFIG, "'WordPiece'"},
     {WITH_MODEL(MODEL("\"byte_fallback\":true,")), STATUS_CONFIG, "byte_fallback"},
+    {WITH_MODEL_AND("null", MODEL("\"unk_token\":\"?\",")), STATUS_FORMAT, "'?'"},
+    {WITH_AFTER("\"post_processor\":{\"type\":\"Unknown\"}"), STATUS_CONFIG, "'Unknown'"},
+    {WITH_AFTER("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[]}"),
+     STATUS_FORMAT, "no text"},
+    {WITH_AFTER("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":"
+                "[{\"SpecialToken\":{\"id\":\"x\"}},{\"Sequence\":{\"id\":\"A\"}}]}"),
+     STATUS_FORMAT, "item 1"},
+    {WITH_AFTER("\"post_processor\":{\"type\":\"RobertaProcessing\",\"cls\":[\"x\",99]}"),
+     STATUS_FORMAT, "not in the vocabulary"},
+    {WITH_DECODER("{\"type\":\"WordPiece\"}"), STATUS_CONFIG, "'WordPiece'"},
+    {WITH_DECODER("{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}"), STATUS_CONFIG,
+     "'Strip' is not supported here"},
+    {WITH_DECODER("{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},{\"type\":\"Strip\","
+                  "\"content\":\" \",\"start\":-1,\"stop\":0}]}"),
+     STATUS_FORMAT, "'start'"},
     {WITH_MODEL(MODEL("\"dropout\":0.1,")), STATUS_CONFIG, "dropout"},
     {WITH_MODEL(MODEL("\"end_of_word_suffix\":\"</w>\",")), STATUS_CONFIG, "end_of_word_suffix"},
     {WITH_MODEL(MODEL("\"ignore_merges\":1,")), STATUS_FORMAT, "ignore_merges"},
@@ -194,13 +224,12 @@ static void test_end_of_text_is_found_by_name(void **state)
 
 /* Every allocation fails once: nothing leaks (env_destroy checks), and the result is STATUS_MEMORY,
  * except in the JIT compiler of regexes, without which matching still works. */
-static void test_every_allocation_may_fail(void **state)
+static void fail_allocations(const char *path)
 {
-    (void)state;
     struct env env = testing_env(1);
     struct file_map map;
     bool reached = true;
-    assert_ok(file_map_open(&env, "tests/train/golden/tokenizer/llama3.json", &map));
+    assert_ok(file_map_open(&env, path, &map));
     for (int64_t n = 1; reached; n++) {
         struct tokenizer *tokenizer = NULL;
         struct encoder *encoder = NULL;
@@ -223,6 +252,14 @@ static void test_every_allocation_may_fail(void **state)
     }
     file_map_close(&map);
     env_destroy(&env);
+}
+
+static void test_every_allocation_may_fail(void **state)
+{
+    (void)state;
+    fail_allocations("tests/train/golden/tokenizer/llama3.json");
+    fail_allocations("tests/fuzz/seeds/tokenizer_json/llama2.json");
+    fail_allocations("tests/fuzz/seeds/tokenizer_json/metaspace.json");
 }
 
 int main(void)

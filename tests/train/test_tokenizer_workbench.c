@@ -1,8 +1,11 @@
 /* The tokenizer on real text. Without arguments this is a test: learn, save, load, encode and
- * decode a source file of this tree. With arguments it is the workbench that bench/tokenizer.py and
- * tools/tokenizer_peer.py run, and prints one JSON object:
+ * decode a source file of this tree. With arguments it is the workbench that bench/tokenizer.py,
+ * tools/tokenizer_peer.py and tools/tokenizer_kinds.py run. It prints one JSON object:
  *
  *   test_tokenizer_workbench encode TOKENIZER TEXT IDS    encode documents, write int32 ids
+ *   test_tokenizer_workbench texts TOKENIZER TEXTS OUT    encode and decode each text, which follows
+ *   test_tokenizer_workbench ordinary TOKENIZER TEXTS OUT its length as an int32; write counts, ids,
+ *                                                         lengths, bytes; ordinary: no special tokens
  *   test_tokenizer_workbench train TEXT VOCAB TOKENIZER   learn a vocabulary, write tokenizer.json
  */
 #include <time.h>
@@ -67,6 +70,47 @@ static int bench_encode(const char *tokenizer_path, const char *text_path, const
     return 0;
 }
 
+static int encode_texts(const char *tokenizer_path, const char *texts_path, const char *out_path,
+                        bool special)
+{
+    struct env env = testing_env(1);
+    struct tokenizer *tokenizer;
+    struct encoder *encoder;
+    struct file_map map;
+    struct token_list ids = {0};
+    struct text out, back;
+    int32_t bytes;
+    size_t texts = 0;
+    text_init(&out, &env);
+    text_init(&back, &env);
+    assert_ok(tokenizer_load(&env, tokenizer_path, &tokenizer));
+    assert_ok(encoder_create(&env, tokenizer, &encoder));
+    assert_ok(file_map_open(&env, texts_path, &map));
+    for (size_t at = 0; at < map.bytes; at += (size_t)bytes, texts++) {
+        memcpy(&bytes, map.data + at, sizeof bytes);
+        at += sizeof bytes;
+        ids.count = 0;
+        assert_ok(tokenizer_encode(encoder, map.data + at, (size_t)bytes, special, &ids));
+        text_clear(&back);
+        assert_ok(tokenizer_decode(tokenizer, ids.ids, ids.count, &back));
+        int32_t count = (int32_t)ids.count, length = (int32_t)back.bytes;
+        text_add_bytes(&out, &count, sizeof count);
+        text_add_bytes(&out, ids.ids, (size_t)ids.count * sizeof *ids.ids);
+        text_add_bytes(&out, &length, sizeof length);
+        text_add_bytes(&out, text_string(&back), back.bytes);
+    }
+    assert_ok(file_write_atomic(&env, out_path, text_string(&out), out.bytes));
+    printf("{\"texts\": %zu}\n", texts);
+    text_free(&out);
+    text_free(&back);
+    token_list_free(&env, &ids);
+    encoder_destroy(encoder);
+    file_map_close(&map);
+    tokenizer_destroy(tokenizer);
+    env_destroy(&env);
+    return 0;
+}
+
 static int bench_train(const char *text_path, int vocab, const char *tokenizer_path)
 {
     struct env env = testing_env(1);
@@ -124,6 +168,8 @@ int main(int argc, char **argv)
 {
     if (argc == 5 && strcmp(argv[1], "encode") == 0)
         return bench_encode(argv[2], argv[3], argv[4]);
+    if (argc == 5 && (strcmp(argv[1], "texts") == 0 || strcmp(argv[1], "ordinary") == 0))
+        return encode_texts(argv[2], argv[3], argv[4], argv[1][0] == 't');
     if (argc == 5 && strcmp(argv[1], "train") == 0)
         return bench_train(argv[2], atoi(argv[3]), argv[4]);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_source_file_round_trips)};

@@ -122,7 +122,9 @@ enum status inspect_tokenizer(struct inspection *in)
             longest_id = id;
         }
     }
-    inspect_string(in, "kind", "tokenizer (byte-level BPE)");
+    inspect_string(in, "kind",
+                   tokenizer_is_byte_level(tokenizer) ? "tokenizer (byte-level BPE)"
+                                                      : "tokenizer (BPE over characters)");
     inspect_int(in, "vocab", vocab);
     inspect_int(in, "end_of_text", eot);
     inspect_real(in, "mean_bytes", (double)all / vocab);

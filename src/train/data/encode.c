@@ -2,7 +2,8 @@
  *
  * A chunk ends between a letter and a newline, because the usual pre-tokenizer patterns never join
  * the two. A few examples are encoded first to test whether this holds for the given tokenizer. If
- * it does not, for example because a prefix space is added, every document is encoded at once.
+ * it does not, for example because a prefix space is added, or if BPE is over characters, which is
+ * often not split at all, every document is encoded at once.
  */
 #include "train/data/encode.h"
 #include <string.h>
@@ -42,7 +43,7 @@ static enum status try_cuts(struct encoding *e)
                                            "naive\n\tx = 1\n", "a\n"};
     struct token_list whole = {0};
     enum status st = STATUS_OK;
-    e->cut_allowed = true;
+    e->cut_allowed = tokenizer_is_byte_level(e->job->tokenizer);
     for (size_t i = 0; i < sizeof examples / sizeof examples[0]; i++) {
         TRY_OR(done, encode_joined(e, examples[i], 0, false));
         struct token_list swap = whole;

@@ -42,16 +42,26 @@ enum status tokenizer_load(struct env *env, const char *path, struct tokenizer *
     return st;
 }
 
+static void vocab_free(struct env *env, struct vocab *vocab)
+{
+    mem_free(env, vocab->blob);
+    mem_free(env, vocab->tokens);
+}
+
 void tokenizer_destroy(struct tokenizer *t)
 {
     if (!t)
         return;
     bpe_destroy(t->bpe);
     splitter_destroy(t->splitter);
-    for (int pass = 0; pass < 2; pass++)
-        mem_free(t->env, t->added[pass].list);
-    mem_free(t->env, t->vocab.blob);
-    mem_free(t->env, t->vocab.tokens);
+    normalizer_destroy(t->normalizer);
+    for (int i = 0; i < 2; i++) {
+        mem_free(t->env, t->added[i].list);
+        text_free(&t->added[i].contents);
+        token_list_free(t->env, &t->template[i]);
+    }
+    vocab_free(t->env, &t->decoded);
+    vocab_free(t->env, &t->vocab);
     mem_free(t->env, t->source);
     special_free(t);
     mem_free(t->env, t);
@@ -67,6 +77,11 @@ int tokenizer_vocab(const struct tokenizer *t)
     return t->vocab.count;
 }
 
+bool tokenizer_is_byte_level(const struct tokenizer *t)
+{
+    return t->byte_level;
+}
+
 int tokenizer_eot(const struct tokenizer *t)
 {
     return t->eot;
@@ -77,16 +92,66 @@ uint64_t tokenizer_hash(const struct tokenizer *t)
     return XXH3_64bits(t->source, t->source_bytes);
 }
 
-const void *tokenizer_token(const struct tokenizer *t, int32_t id, size_t *bytes)
+const int32_t *tokenizer_template(const struct tokenizer *t, bool end, int64_t *count)
 {
-    if (id < 0 || id >= t->vocab.count || !(t->vocab.tokens[id].flags & TOKEN_USED))
-        return NULL;
-    *bytes = t->vocab.tokens[id].bytes;
-    return t->vocab.blob + t->vocab.tokens[id].at;
+    *count = t->template[end].count;
+    return t->template[end].ids;
 }
 
-enum status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t count,
-                             struct text *out)
+const void *tokenizer_token(const struct tokenizer *t, int32_t id, size_t *bytes)
+{
+    const struct vocab *vocab = t->decoded.tokens ? &t->decoded : &t->vocab;
+    if (id < 0 || id >= vocab->count || !(vocab->tokens[id].flags & TOKEN_USED))
+        return NULL;
+    *bytes = vocab->tokens[id].bytes;
+    return vocab->blob + vocab->tokens[id].at;
+}
+
+/* Remove data[at .. at + bytes) of a text. */
+static void cut(struct text *out, size_t at, size_t bytes)
+{
+    if (!bytes)
+        return;
+    memmove(out->data + at, out->data + at + bytes, out->bytes - at - bytes);
+    out->bytes -= bytes;
+    out->data[out->bytes] = 0;
+}
+
+/* Metaspace's decoder removes the spaces that markers of the first token have become. A token of
+ * plain spaces keeps them. */
+static void drop_first(const struct tokenizer *t, int32_t id, struct text *out, size_t start)
+{
+    const struct token *token = &t->vocab.tokens[id];
+    const uint8_t *spelling = t->vocab.blob + token->at;
+    size_t length = strlen(t->decoding.first_drops), at = start;
+    for (size_t i = 0; i < token->bytes;) {
+        if (token->bytes - i >= length && !memcmp(spelling + i, t->decoding.first_drops, length)) {
+            cut(out, at, 1);
+            i += length;
+        } else {
+            i++;
+            at++;
+        }
+    }
+}
+
+/* Remove the decoder's character from both ends of what was added to `out` after `start`. */
+static void strip(const struct decoding *decoding, struct text *out, size_t start)
+{
+    size_t length = strlen(decoding->strip), from = start;
+    for (int64_t i = 0; i < decoding->end && out->bytes - start >= length &&
+                        memcmp(out->data + out->bytes - length, decoding->strip, length) == 0;
+         i++)
+        cut(out, out->bytes - length, length);
+    for (int64_t i = 0; i < decoding->start && out->bytes - from >= length &&
+                        memcmp(out->data + from, decoding->strip, length) == 0;
+         i++)
+        from += length;
+    cut(out, start, from - start);
+}
+
+enum status tokenizer_decode_part(const struct tokenizer *t, const int32_t *ids, int64_t count,
+                                  struct text *out)
 {
     for (int64_t i = 0; i < count; i++) {
         size_t bytes;
@@ -98,4 +163,16 @@ enum status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int6
         text_add_bytes(out, token, bytes);
     }
     return out->status;
+}
+
+enum status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t count,
+                             struct text *out)
+{
+    size_t start = out->bytes;
+    TRY(tokenizer_decode_part(t, ids, count, out));
+    if (count && t->decoding.first_drops[0])
+        drop_first(t, ids[0], out, start);
+    if (out->bytes > start && t->decoding.strip[0])
+        strip(&t->decoding, out, start);
+    return STATUS_OK;
 }

@@ -1,4 +1,5 @@
-/* tokenizer -- text to token ids and back: byte-level BPE, as in a Hugging Face tokenizer.json.
+/* tokenizer -- text to token ids and back: BPE over bytes or characters, as in a Hugging Face
+ * tokenizer.json.
  *
  * A tokenizer is defined by the text of its tokenizer.json. Tokenizers built here (plain bytes, or
  * a learnt vocabulary) write such a text in memory and parse it, so there is only one way to create
@@ -7,10 +8,12 @@
  * A tokenizer is immutable and may be shared by any number of threads. Each thread needs its own
  * encoder, which holds the cache and the scratch memory.
  *
- * decode(encode(x)) == x for any bytes x, valid UTF-8 or not. Two settings of tokenizer.json break
- * the round trip: `add_prefix_space` inserts a leading space, and an added token with `lstrip` or
- * `rstrip` absorbs the white space next to it. Encoding adds no token at the start or at the end of
- * a text: struct tokenizer_special says which ones belong there.
+ * With byte-level BPE, decode(encode(x)) == x for any bytes x, valid UTF-8 or not. Some settings of
+ * tokenizer.json break the round trip: a normalizer changes the text, `add_prefix_space` and
+ * Metaspace insert a prefix, a Split may remove its matches, an added token with `lstrip` or
+ * `rstrip` absorbs the white space next to it, and BPE over characters without byte_fallback has no
+ * token for some. The ids of the file's post_processor are not added: see
+ * tokenizer_template and struct tokenizer_special.
  */
 #ifndef TRAIN_TOKENIZER_H
 #define TRAIN_TOKENIZER_H
@@ -80,8 +83,9 @@ struct tokenizer_dropped tokenizer_learner_dropped(const struct tokenizer_learne
 /* Write tokenizer.json atomically. A tokenizer that was loaded is written back byte for byte. */
 enum status tokenizer_save(const struct tokenizer *tokenizer, const char *path);
 
-int tokenizer_vocab(const struct tokenizer *tokenizer); /* largest id + 1 */
-int tokenizer_eot(const struct tokenizer *tokenizer);   /* end-of-text id; -1 if there is none */
+int tokenizer_vocab(const struct tokenizer *tokenizer);          /* largest id + 1 */
+bool tokenizer_is_byte_level(const struct tokenizer *tokenizer); /* else BPE over characters */
+int tokenizer_eot(const struct tokenizer *tokenizer); /* end-of-text id; -1 if there is none */
 uint64_t tokenizer_hash(const struct tokenizer *tokenizer); /* of the text of tokenizer.json */
 
 enum { TOKENIZER_IDS = 16 };
@@ -105,12 +109,20 @@ void tokenizer_describe_special(const struct tokenizer *tokenizer, struct text *
 bool tokenizer_has_file(const struct tokenizer *tokenizer, const char *name);
 enum status tokenizer_save_files(const struct tokenizer *tokenizer, const char *folder);
 
-/* The bytes of one token, owned by the tokenizer; NULL if no token has this id. */
+/* The ids that the file's post_processor puts before a text, or after it (`end`), such as <s>. */
+const int32_t *tokenizer_template(const struct tokenizer *tokenizer, bool end, int64_t *count);
+
+/* The decoded bytes of one token, owned by the tokenizer; NULL if no token has this id. */
 const void *tokenizer_token(const struct tokenizer *tokenizer, int32_t id, size_t *bytes);
 
-/* Append the bytes of `count` tokens to `out`. An id without a token is an error. */
+/* Append the text of `count` tokens to `out`: their bytes, less what the file's decoder strips from
+ * the start and the end of a text. An id without a token is an error. */
 enum status tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, int64_t count,
                              struct text *out);
+
+/* The same for a part of a text: nothing is stripped. */
+enum status tokenizer_decode_part(const struct tokenizer *tokenizer, const int32_t *ids,
+                                  int64_t count, struct text *out);
 
 /* A growing list of ids. Initialize with { 0 }; set `count` to 0 to reuse the memory. */
 struct token_list {
@@ -131,8 +143,8 @@ enum status tokenizer_encode(struct encoder *encoder, const void *text, size_t b
                              struct token_list *out);
 
 /* Pass the same ids to `each`, in order and in batches, so that the ids of a long text are never in
- * memory together. The encoder's memory grows with the longest pre-token and, with
- * `add_prefix_space`, with the text. */
+ * memory together. The encoder's memory grows with the longest pre-token and, with a normalizer or
+ * a prefix or beyond ASCII, with the text. */
 typedef enum status tokenizer_ids_fn(void *user, const int32_t *ids, int64_t count);
 enum status tokenizer_encode_each(struct encoder *encoder, const void *text, size_t bytes,
                                   bool special, tokenizer_ids_fn *each, void *user);

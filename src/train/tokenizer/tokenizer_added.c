@@ -11,41 +11,39 @@
 
 static int compare_contents(const void *a, const void *b, void *user)
 {
-    const struct vocab *vocab = user;
-    const struct token *x = &vocab->tokens[((const struct added *)a)->id];
-    const struct token *y = &vocab->tokens[((const struct added *)b)->id];
+    const char *contents = text_string(user);
+    const struct added *x = a, *y = b;
     size_t common = x->bytes < y->bytes ? x->bytes : y->bytes;
-    int order = memcmp(vocab->blob + x->at, vocab->blob + y->at, common);
+    int order = memcmp(contents + x->at, contents + y->at, common);
     if (order || x->bytes != y->bytes)
         return order ? order : x->bytes < y->bytes ? -1 : 1;
-    return (x > y) - (x < y); /* of two equal contents the lower id is found first */
+    return (x->id > y->id) -
+           (x->id < y->id); /* of two equal contents the lower id is found first */
 }
 
-void added_set_finish(struct added_set *set, const struct vocab *vocab)
+void added_set_finish(struct added_set *set)
 {
     if (set->count)
-        qsort_r(set->list, (size_t)set->count, sizeof *set->list, compare_contents, (void *)vocab);
+        qsort_r(set->list, (size_t)set->count, sizeof *set->list, compare_contents, &set->contents);
     for (int i = 0; i < set->count; i++) {
-        set->first[vocab->blob[vocab->tokens[set->list[i].id].at]] = true;
+        set->first[(uint8_t)set->contents.data[set->list[i].at]] = true;
         set->ordinary_count += !set->list[i].special;
     }
 }
 
 /* Byte `depth` of a content; -1 beyond its end, so that a prefix sorts first. */
-static int content_byte(const struct added_set *set, const struct vocab *vocab, int index,
-                        size_t depth)
+static int content_byte(const struct added_set *set, int index, size_t depth)
 {
-    const struct token *token = &vocab->tokens[set->list[index].id];
-    return depth < token->bytes ? vocab->blob[token->at + depth] : -1;
+    const struct added *token = &set->list[index];
+    return depth < token->bytes ? (uint8_t)set->contents.data[token->at + depth] : -1;
 }
 
 /* The first of list[low .. high) whose byte at `depth` is at least `byte`. */
-static int lower_bound(const struct added_set *set, const struct vocab *vocab, int low, int high,
-                       size_t depth, int byte)
+static int lower_bound(const struct added_set *set, int low, int high, size_t depth, int byte)
 {
     while (low < high) {
         int middle = low + (high - low) / 2;
-        if (content_byte(set, vocab, middle, depth) < byte)
+        if (content_byte(set, middle, depth) < byte)
             low = middle + 1;
         else
             high = middle;
@@ -53,29 +51,29 @@ static int lower_bound(const struct added_set *set, const struct vocab *vocab, i
     return low;
 }
 
-static const struct added *longest_at(const struct added_set *set, const struct vocab *vocab,
-                                      const uint8_t *text, size_t bytes)
+static const struct added *longest_at(const struct added_set *set, const uint8_t *text,
+                                      size_t bytes)
 {
     const struct added *longest = NULL;
     int low = 0, high = set->count;
     for (size_t depth = 0; depth < bytes && low < high; depth++) {
-        low = lower_bound(set, vocab, low, high, depth, text[depth]);
-        high = lower_bound(set, vocab, low, high, depth, text[depth] + 1);
-        if (low < high && content_byte(set, vocab, low, depth + 1) < 0)
+        low = lower_bound(set, low, high, depth, text[depth]);
+        high = lower_bound(set, low, high, depth, text[depth] + 1);
+        if (low < high && content_byte(set, low, depth + 1) < 0)
             longest = &set->list[low];
     }
     return longest;
 }
 
-bool added_find(const struct added_set *set, const struct vocab *vocab, const uint8_t *text,
-                size_t bytes, size_t from, struct added_match *match)
+bool added_find(const struct added_set *set, const uint8_t *text, size_t bytes, size_t from,
+                struct added_match *match)
 {
     for (size_t at = from; at < bytes; at++) {
         if (!set->first[text[at]])
             continue;
-        const struct added *token = longest_at(set, vocab, text + at, bytes - at);
+        const struct added *token = longest_at(set, text + at, bytes - at);
         if (token) {
-            *match = (struct added_match){token, at, at + vocab->tokens[token->id].bytes};
+            *match = (struct added_match){token, at, at + token->bytes};
             return true;
         }
     }

@@ -1,5 +1,5 @@
-/* tokenizer_bpe -- encodes a pre-token: starts from single bytes and merges the adjacent pair of
- * lowest rank, leftmost first, until no pair can be merged.
+/* tokenizer_bpe -- encodes a pre-token: starts from single bytes, or characters, and merges the
+ * adjacent pair of lowest rank, leftmost first, until no pair can be merged.
  *
  * One hash table maps (left, right) to (rank, result). While merging, the symbols of the pre-token
  * are a linked list, and candidate merges are in a heap of rank << 32 | position, so that comparing
@@ -30,11 +30,12 @@ struct pair {
 struct bpe {
     struct env *env;           /* borrowed */
     const struct vocab *vocab; /* borrowed */
-    int32_t byte_id[256];      /* -1 if the byte has no token */
-    struct pair *pairs;        /* [pair_mask + 1], open addressing */
+    struct bpe_rules rules;
+    int32_t byte_id[256]; /* -1 if the byte has no token */
+    struct pair *pairs;   /* [pair_mask + 1], open addressing */
     size_t pair_mask;
     int64_t merge_count;
-    int32_t *words; /* [word_mask + 1], id + 1; NULL unless whole words are used */
+    int32_t *words; /* [word_mask + 1], id + 1; NULL unless words or characters are looked up */
     size_t word_mask;
 };
 
@@ -128,8 +129,24 @@ static enum status fill_words(struct bpe *bpe)
     return STATUS_OK;
 }
 
+/* The tokens of single bytes: those of the byte alphabet, or <0x00> .. <0xFF>. */
+static void fill_bytes(struct bpe *bpe)
+{
+    const struct vocab *vocab = bpe->vocab;
+    memset(bpe->byte_id, 0xff, sizeof bpe->byte_id);
+    if (!bpe->rules.byte_level && !bpe->rules.byte_fallback)
+        return;
+    for (int32_t id = 0; id < vocab->count; id++) {
+        const struct token *token = &vocab->tokens[id];
+        int byte = bpe->rules.byte_level ? (token->bytes == 1 ? vocab->blob[token->at] : -1)
+                                         : fallback_byte(vocab->blob + token->at, token->bytes);
+        if ((token->flags & TOKEN_WORD) && byte >= 0)
+            bpe->byte_id[byte] = id;
+    }
+}
+
 enum status bpe_create(struct env *env, const struct vocab *vocab, const struct merge *merges,
-                       int64_t merge_count, bool whole_words, struct bpe **bpe)
+                       int64_t merge_count, const struct bpe_rules *rules, struct bpe **bpe)
 {
     struct bpe *b;
     enum status st;
@@ -137,12 +154,10 @@ enum status bpe_create(struct env *env, const struct vocab *vocab, const struct 
     b->env = env;
     b->vocab = vocab;
     b->merge_count = merge_count;
-    memset(b->byte_id, 0xff, sizeof b->byte_id);
-    for (int32_t id = 0; id < vocab->count; id++)
-        if ((vocab->tokens[id].flags & TOKEN_WORD) && vocab->tokens[id].bytes == 1)
-            b->byte_id[vocab->blob[vocab->tokens[id].at]] = id;
+    b->rules = *rules;
+    fill_bytes(b);
     TRY_OR(undo, fill_pairs(b, merges, merge_count));
-    if (whole_words)
+    if (rules->whole_words || !rules->byte_level)
         TRY_OR(undo, fill_words(b));
     *bpe = b;
     return STATUS_OK;
@@ -162,7 +177,7 @@ void bpe_destroy(struct bpe *bpe)
 
 bool bpe_is_plain(const struct bpe *bpe)
 {
-    return bpe->merge_count == 0 && !bpe->words;
+    return bpe->merge_count == 0 && bpe->rules.byte_level && !bpe->rules.whole_words;
 }
 
 static enum status no_token(struct env *env, uint8_t byte)
@@ -328,7 +343,7 @@ static void push_pair(struct bpe_work *w, size_t at, size_t count)
     w->heap[i] = entry;
 }
 
-static enum status symbols_fill(struct bpe_work *w, const uint8_t *pretoken, size_t bytes)
+static enum status symbols_reserve(struct bpe_work *w, size_t bytes)
 {
     if (bytes > PRETOKEN_MAX)
         return FAIL(w->env, FORMAT,
@@ -348,11 +363,58 @@ static enum status symbols_fill(struct bpe_work *w, const uint8_t *pretoken, siz
                             &w->heap));
         w->symbol_room = room;
     }
-    for (size_t i = 0; i < bytes; i++) {
-        int32_t id = w->bpe->byte_id[pretoken[i]];
+    return STATUS_OK;
+}
+
+static void add_symbol(struct bpe_work *w, size_t *count, int32_t id)
+{
+    w->symbols[(*count)++].id = id;
+}
+
+/* The symbols of characters. An unknown character waits for the next known one, since it may be
+ * fused with others; fallback bytes do not end the wait. */
+static size_t add_characters(struct bpe_work *w, const uint8_t *pretoken, size_t bytes)
+{
+    const struct bpe *bpe = w->bpe;
+    size_t count = 0, length;
+    bool waiting = false;
+    uint32_t code;
+    for (size_t at = 0; at < bytes; at += length) {
+        bool all = bpe->rules.byte_fallback;
+        length = utf8_read(pretoken + at, bytes - at, &code);
+        int32_t word = length ? *word_slot(bpe, pretoken + at, length) : 0;
+        length = length ? length : 1;
+        for (size_t i = 0; i < length; i++)
+            all &= bpe->byte_id[pretoken[at + i]] >= 0;
+        if (word) {
+            if (waiting)
+                add_symbol(w, &count, bpe->rules.unknown);
+            waiting = false;
+            add_symbol(w, &count, word - 1);
+        } else if (all) {
+            for (size_t i = 0; i < length; i++)
+                add_symbol(w, &count, bpe->byte_id[pretoken[at + i]]);
+        } else if (bpe->rules.unknown >= 0) {
+            if (waiting && !bpe->rules.fuse_unknown)
+                add_symbol(w, &count, bpe->rules.unknown);
+            waiting = true;
+        }
+    }
+    if (waiting)
+        add_symbol(w, &count, bpe->rules.unknown);
+    return count;
+}
+
+static enum status symbols_fill(struct bpe_work *w, const uint8_t *pretoken, size_t bytes,
+                                size_t *count)
+{
+    TRY(symbols_reserve(w, bytes));
+    *count = w->bpe->rules.byte_level ? bytes : add_characters(w, pretoken, bytes);
+    for (size_t i = 0; i < *count; i++) {
+        int32_t id = w->bpe->rules.byte_level ? w->bpe->byte_id[pretoken[i]] : w->symbols[i].id;
         if (id < 0)
             return no_token(w->env, pretoken[i]);
-        w->symbols[i] = (struct symbol){id, (uint32_t)(i ? i - 1 : bytes), (uint32_t)(i + 1)};
+        w->symbols[i] = (struct symbol){id, (uint32_t)(i ? i - 1 : *count), (uint32_t)(i + 1)};
     }
     return STATUS_OK;
 }
@@ -360,27 +422,28 @@ static enum status symbols_fill(struct bpe_work *w, const uint8_t *pretoken, siz
 static enum status merge_pretoken(struct bpe_work *w, const uint8_t *pretoken, size_t bytes,
                                   struct token_list *out)
 {
-    TRY(symbols_fill(w, pretoken, bytes));
+    size_t count;
+    TRY(symbols_fill(w, pretoken, bytes, &count));
     w->heap_count = 0;
-    for (size_t i = 0; i + 1 < bytes; i++)
-        push_pair(w, i, bytes);
+    for (size_t i = 0; i + 1 < count; i++)
+        push_pair(w, i, count);
     while (w->heap_count) {
         uint64_t entry = heap_pop(w);
         size_t at = (uint32_t)entry;
-        struct pair pair = pair_at(w, at, bytes);
+        struct pair pair = pair_at(w, at, count);
         if (pair.rank != entry >> 32)
             continue;
         struct symbol *symbol = &w->symbols[at];
         w->symbols[symbol->next].id = -1;
         symbol->id = pair.result;
         symbol->next = w->symbols[symbol->next].next;
-        if (symbol->next < bytes)
+        if (symbol->next < count)
             w->symbols[symbol->next].prev = (uint32_t)at;
-        push_pair(w, at, bytes);
-        if (symbol->prev < bytes)
-            push_pair(w, symbol->prev, bytes);
+        push_pair(w, at, count);
+        if (symbol->prev < count)
+            push_pair(w, symbol->prev, count);
     }
-    for (size_t at = 0; at < bytes; at = w->symbols[at].next)
+    for (size_t at = 0; at < count; at = w->symbols[at].next)
         out->ids[out->count++] = w->symbols[at].id;
     return STATUS_OK;
 }
@@ -388,7 +451,7 @@ static enum status merge_pretoken(struct bpe_work *w, const uint8_t *pretoken, s
 static enum status encode_new(struct bpe_work *w, const uint8_t *pretoken, size_t bytes,
                               struct token_list *out)
 {
-    int32_t word = w->bpe->words ? *word_slot(w->bpe, pretoken, bytes) : 0;
+    int32_t word = w->bpe->rules.whole_words ? *word_slot(w->bpe, pretoken, bytes) : 0;
     if (!word)
         return merge_pretoken(w, pretoken, bytes, out);
     out->ids[out->count++] = word - 1;

@@ -1,18 +1,18 @@
-/* tokenizer_encode -- encodes a text: cuts out added tokens, splits the sections between them into
- * pre-tokens, and merges each pre-token into ids.
+/* tokenizer_encode -- encodes a text: cuts out added tokens, normalizes the sections between them,
+ * splits them into pre-tokens, and merges each pre-token into ids.
  *
- * Added tokens are matched in two passes: first those that bypass the normalizer, then the others
- * in the remaining sections. Normalizers are not supported, but the two passes still matter where
- * contents overlap. All mutable state is in the encoder.
+ * Added tokens are matched in two passes: first those that bypass the normalizer, in the raw text,
+ * then the others in the normalized sections. All mutable state is in the encoder.
  */
 #include "train/tokenizer/tokenizer_impl.h"
 
 struct encoder {
     struct env *env;                   /* borrowed */
     const struct tokenizer *tokenizer; /* borrowed */
+    struct normalizer_work *normalizer;
     struct split_work *split;
     struct bpe_work *bpe;
-    struct text prefixed; /* a section with a leading space */
+    struct text prefixed; /* a section with a prefix, its spaces replaced */
 
     /* of the call in progress */
     struct token_list *out;
@@ -33,6 +33,7 @@ enum status encoder_create(struct env *env, const struct tokenizer *tokenizer,
     e->env = env;
     e->tokenizer = tokenizer;
     text_init(&e->prefixed, env);
+    TRY_OR(undo, normalizer_work_create(env, tokenizer->normalizer, &e->normalizer));
     TRY_OR(undo, split_work_create(env, tokenizer->splitter, &e->split));
     TRY_OR(undo, bpe_work_create(env, tokenizer->bpe, &e->bpe));
     *encoder = e;
@@ -48,6 +49,7 @@ void encoder_destroy(struct encoder *e)
         return;
     bpe_work_destroy(e->bpe);
     split_work_destroy(e->split);
+    normalizer_work_destroy(e->normalizer);
     text_free(&e->prefixed);
     token_list_free(e->env, &e->batch);
     mem_free(e->env, e);
@@ -80,32 +82,56 @@ static enum status encode_plain(struct encoder *e, const uint8_t *text, size_t b
     return STATUS_OK;
 }
 
-static enum status encode_section(struct encoder *e, const uint8_t *text, size_t bytes)
+/* Replace the spaces of a section by the marker, and put the marker in front. */
+static enum status mark_section(struct encoder *e, const uint8_t **text, size_t *bytes, bool first)
 {
-    if (e->tokenizer->add_prefix_space && bytes && text[0] != ' ') {
-        text_clear(&e->prefixed);
-        text_add(&e->prefixed, " ");
-        text_add_bytes(&e->prefixed, text, bytes);
-        TRY(e->prefixed.status);
-        text = (const uint8_t *)e->prefixed.data;
-        bytes = e->prefixed.bytes;
+    const struct sectioning *rule = &e->tokenizer->sectioning;
+    const uint8_t *from = *text, *end = from + *bytes, *space;
+    size_t marker_bytes = strlen(rule->marker);
+    bool marked = (rule->replaces_spaces && from[0] == ' ') ||
+                  (*bytes >= marker_bytes && memcmp(from, rule->marker, marker_bytes) == 0);
+    bool prefix =
+        !marked && (rule->scheme == PREFIX_ALWAYS || (rule->scheme == PREFIX_FIRST && first));
+    if (!prefix && !rule->replaces_spaces)
+        return STATUS_OK;
+    text_clear(&e->prefixed);
+    if (prefix)
+        text_add(&e->prefixed, rule->marker);
+    while (rule->replaces_spaces && (space = memchr(from, ' ', (size_t)(end - from)))) {
+        text_add_bytes(&e->prefixed, from, (size_t)(space - from));
+        text_add(&e->prefixed, rule->marker);
+        from = space + 1;
     }
+    text_add_bytes(&e->prefixed, from, (size_t)(end - from));
+    *text = (const uint8_t *)text_string(&e->prefixed);
+    *bytes = e->prefixed.bytes;
+    return e->prefixed.status;
+}
+
+static enum status encode_section(struct encoder *e, const uint8_t *text, size_t bytes, bool first)
+{
+    if (!bytes)
+        return STATUS_OK;
+    TRY(mark_section(e, &text, &bytes, first));
     if (bpe_is_plain(e->tokenizer->bpe))
         return encode_plain(e, text, bytes);
     return split_text(e->split, text, bytes, encode_pretoken, e);
 }
 
 /* Cut out the tokens of added[pass]. The sections between them go to the next pass and, after the
- * last pass, to the regexes. */
-static enum status cut_added(struct encoder *e, int pass, const uint8_t *text, size_t bytes)
+ * last pass, to the regexes. `first`: the text starts where the caller's text does. */
+static enum status cut_added(struct encoder *e, int pass, const uint8_t *text, size_t bytes,
+                             bool first)
 {
     if (pass == 2)
-        return encode_section(e, text, bytes);
+        return encode_section(e, text, bytes, first);
+    if (pass == 1)
+        TRY(normalizer_run(e->normalizer, &text, &bytes));
     const struct added_set *set = &e->tokenizer->added[pass];
     bool any = e->special ? set->count > 0 : set->ordinary_count > 0;
     struct added_match match;
     size_t done = 0, at = 0;
-    while (any && added_find(set, &e->tokenizer->vocab, text, bytes, at, &match)) {
+    while (any && added_find(set, text, bytes, at, &match)) {
         at = match.end;
         if (match.token->special && !e->special)
             continue;
@@ -115,13 +141,14 @@ static enum status cut_added(struct encoder *e, int pass, const uint8_t *text, s
         if (match.token->rstrip)
             end += added_space_after(text + end, bytes - end);
         if (start > done)
-            TRY(cut_added(e, pass + 1, text + done, start - done));
+            TRY(cut_added(e, pass + 1, text + done, start - done, first && !done));
         TRY(token_list_reserve(e->env, e->out, 1));
         e->out->ids[e->out->count++] = match.token->id;
         TRY(flush_ids(e, BATCH_IDS));
         done = end;
     }
-    return done < bytes ? cut_added(e, pass + 1, text + done, bytes - done) : STATUS_OK;
+    return done < bytes ? cut_added(e, pass + 1, text + done, bytes - done, first && !done)
+                        : STATUS_OK;
 }
 
 enum status tokenizer_encode(struct encoder *e, const void *text, size_t bytes, bool special,
@@ -130,7 +157,7 @@ enum status tokenizer_encode(struct encoder *e, const void *text, size_t bytes, 
     e->out = out;
     e->special = special;
     e->each = NULL;
-    return cut_added(e, 0, text, bytes);
+    return cut_added(e, 0, text, bytes, true);
 }
 
 enum status tokenizer_encode_each(struct encoder *e, const void *text, size_t bytes, bool special,
@@ -141,7 +168,7 @@ enum status tokenizer_encode_each(struct encoder *e, const void *text, size_t by
     e->special = special;
     e->each = each;
     e->user = user;
-    TRY(cut_added(e, 0, text, bytes));
+    TRY(cut_added(e, 0, text, bytes, true));
     return flush_ids(e, 0);
 }
 

@@ -1,119 +1,17 @@
-/* tokenizer_json -- parses a Hugging Face tokenizer.json that describes byte-level BPE.
+/* tokenizer_json -- parses a Hugging Face tokenizer.json that describes BPE: its vocabulary, added
+ * tokens and merges. tokenizer_json_steps.c reads what is done before and after.
  *
- * Spellings in the byte alphabet are converted to raw bytes here, once. A token that is not spelled
- * in it (such as a special token in the vocabulary) and the content of an added token are used
- * verbatim. Anything beyond byte-level BPE is refused by name: an almost correct encoding is worse
- * than none. truncation, padding and decoder are ignored; of post_processor, tokenizer_special.c
- * reads the token before a text.
+ * BPE is byte-level if the pre_tokenizer ends with ByteLevel. Spellings in the byte alphabet are
+ * then converted to raw bytes here, once. A token that is not spelled in it (such as a special
+ * token in the vocabulary), the content of an added token, and every token of BPE over characters
+ * are used verbatim. What is not supported is refused by name: an almost correct encoding is worse
+ * than none. truncation and padding are ignored.
  *
  * Parsing guarantees that no two tokens share an id, and that the bytes of a merge's result are
  * those of its two parts, concatenated. Round trips depend on both.
  */
-#include "base/json_doc.h"
 #include "base/named.h"
-#include "train/tokenizer/tokenizer_impl.h"
-
-struct reader {
-    struct env *env;             /* borrowed */
-    const char *origin;          /* borrowed */
-    struct tokenizer *tokenizer; /* borrowed; being filled */
-    json_t *vocab, *added;       /* borrowed: model.vocab, added_tokens (or NULL) */
-    struct text spelling;        /* scratch */
-    size_t blob_bytes;
-};
-
-#define MALFORMED(r, format, ...) FAIL((r)->env, FORMAT, "%s: " format, (r)->origin, __VA_ARGS__)
-#define REFUSED(r, format, ...)   FAIL((r)->env, CONFIG, "%s: " format, (r)->origin, __VA_ARGS__)
-
-/* --- JSON values ---------------------------------------------------------------------------- */
-
-static const char *type_of(const json_t *object)
-{
-    const char *type = json_string_value(json_object_get(object, "type"));
-    return type ? type : "without a type";
-}
-
-static bool is_type(const json_t *object, const char *type)
-{
-    return strcmp(type_of(object), type) == 0;
-}
-
-/* `fallback` if the key is absent or null. */
-static enum status read_bool(struct reader *r, const json_t *object, const char *key, bool fallback,
-                             bool *value)
-{
-    const json_t *found = json_object_get(object, key);
-    *value = json_is_boolean(found) ? json_is_true(found) : fallback;
-    if (found && !json_is_null(found) && !json_is_boolean(found))
-        return MALFORMED(r, "'%s' must be true or false", key);
-    return STATUS_OK;
-}
-
-/* --- pre_tokenizer -------------------------------------------------------------------------- */
-
-static enum status read_byte_level(struct reader *r, const json_t *pre)
-{
-    bool use_regex;
-    TRY(read_bool(r, pre, "use_regex", true, &use_regex));
-    TRY(read_bool(r, pre, "add_prefix_space", true, &r->tokenizer->add_prefix_space));
-    if (!use_regex)
-        return STATUS_OK;
-    return splitter_add(r->tokenizer->splitter, SPLIT_GPT2, strlen(SPLIT_GPT2), r->origin);
-}
-
-static enum status read_split(struct reader *r, const json_t *pre)
-{
-    const json_t *regex = json_object_get(json_object_get(pre, "pattern"), "Regex");
-    const char *behavior = json_string_value(json_object_get(pre, "behavior"));
-    bool invert;
-    TRY(read_bool(r, pre, "invert", false, &invert));
-    if (!json_is_string(regex))
-        return REFUSED(r, "the pre_tokenizer's Split has no %s; other patterns are not supported",
-                       "Regex");
-    if (!behavior || strcmp(behavior, "Isolated") != 0 || invert)
-        return REFUSED(r,
-                       "the pre_tokenizer's Split has behavior '%s'%s; only Isolated is supported",
-                       behavior ? behavior : "", invert ? ", inverted" : "");
-    return splitter_add(r->tokenizer->splitter, json_string_value(regex), json_string_length(regex),
-                        r->origin);
-}
-
-/* Any number of Split, then ByteLevel. */
-static enum status read_sequence(struct reader *r, const json_t *pre)
-{
-    const json_t *list = json_object_get(pre, "pretokenizers");
-    size_t count = json_array_size(list);
-    if (!count)
-        return MALFORMED(r, "the pre_tokenizer's %s is empty", "Sequence");
-    for (size_t i = 0; i < count; i++) {
-        const json_t *part = json_array_get(list, i);
-        bool last = i + 1 == count;
-        if (!is_type(part, last ? "ByteLevel" : "Split"))
-            return REFUSED(
-                r,
-                "pre_tokenizer '%s' is not supported as item %zu of a Sequence; use Split ... "
-                "Split, ByteLevel",
-                type_of(part), i + 1);
-        TRY(last ? read_byte_level(r, part) : read_split(r, part));
-    }
-    if (count > 1 && r->tokenizer->add_prefix_space)
-        return REFUSED(r, "%s after Split is not supported", "add_prefix_space");
-    return STATUS_OK;
-}
-
-static enum status read_pre_tokenizer(struct reader *r, const json_t *root)
-{
-    const json_t *pre = json_object_get(root, "pre_tokenizer");
-    if (is_type(pre, "ByteLevel"))
-        return read_byte_level(r, pre);
-    if (is_type(pre, "Sequence"))
-        return read_sequence(r, pre);
-    return REFUSED(
-        r,
-        "pre_tokenizer '%s' is not supported, only byte-level BPE is (ByteLevel, or Sequence "
-        "of Split and ByteLevel)",
-        json_is_object(pre) ? type_of(pre) : "null");
-}
+#include "train/tokenizer/tokenizer_json_impl.h"
 
 /* --- vocabulary ----------------------------------------------------------------------------- */
 
@@ -185,11 +83,11 @@ static enum status read_vocab(struct reader *r)
         if (token->flags)
             return MALFORMED(r, "token '%s' has id %lld, which another token also has", spelling,
                              (long long)json_integer_value(id));
-        if (spelt_bytes(spelling, length, bytes, &count)) {
+        if (r->byte_level && spelt_bytes(spelling, length, bytes, &count)) {
             set_token(r, token, count, TOKEN_USED | TOKEN_WORD);
         } else {
             memcpy(bytes, spelling, length);
-            set_token(r, token, length, TOKEN_USED);
+            set_token(r, token, length, TOKEN_USED | (r->byte_level ? 0 : TOKEN_WORD));
         }
     }
     return STATUS_OK;
@@ -219,6 +117,23 @@ static enum status set_added_content(struct reader *r, int32_t id, const char *c
     return STATUS_OK;
 }
 
+/* A token that is matched in normalized text is normalized, too. */
+static enum status add_content(struct reader *r, struct added_set *set, struct added added,
+                               const json_t *content, bool normalized)
+{
+    const uint8_t *text = (const uint8_t *)json_string_value(content);
+    size_t bytes = json_string_length(content);
+    if (normalized)
+        TRY(normalizer_run(r->normalizing, &text, &bytes));
+    if (!bytes)
+        return STATUS_OK;
+    added.at = (uint32_t)set->contents.bytes;
+    added.bytes = (uint32_t)bytes;
+    text_add_bytes(&set->contents, text, bytes);
+    set->list[set->count++] = added;
+    return set->contents.status;
+}
+
 static enum status read_added_token(struct reader *r, const json_t *entry, struct added_set sets[2])
 {
     const json_t *content = json_object_get(entry, "content");
@@ -236,8 +151,7 @@ static enum status read_added_token(struct reader *r, const json_t *entry, struc
                        json_string_value(content));
     TRY(set_added_content(r, added.id, json_string_value(content), json_string_length(content),
                           added.special));
-    sets[normalized].list[sets[normalized].count++] = added;
-    return STATUS_OK;
+    return add_content(r, &sets[normalized], added, content, normalized);
 }
 
 static enum status read_added(struct reader *r)
@@ -245,16 +159,20 @@ static enum status read_added(struct reader *r)
     struct added_set *sets = r->tokenizer->added;
     size_t i, count = json_array_size(r->added);
     json_t *entry;
+    enum status st = STATUS_OK;
     for (int pass = 0; pass < 2; pass++)
         TRY(mem_alloc_array(r->env, MEM_LOADER, "tokenizer added tokens", count,
                             sizeof *sets[pass].list, &sets[pass].list));
+    TRY(normalizer_work_create(r->env, r->tokenizer->normalizer, &r->normalizing));
     json_array_foreach(r->added, i, entry)
     {
-        TRY(read_added_token(r, entry, sets));
+        if (st == STATUS_OK)
+            st = read_added_token(r, entry, sets);
     }
-    for (int pass = 0; pass < 2; pass++)
-        added_set_finish(&sets[pass], &r->tokenizer->vocab);
-    return STATUS_OK;
+    normalizer_work_destroy(r->normalizing);
+    for (int pass = 0; pass < 2 && st == STATUS_OK; pass++)
+        added_set_finish(&sets[pass]);
+    return st;
 }
 
 /* The end-of-text token, by the names in common use. */
@@ -338,17 +256,58 @@ static enum status read_merge(struct reader *r, size_t number, const json_t *ent
     return STATUS_OK;
 }
 
+/* Where no merge joins a marker to text before it, BPE over characters may be done in parts that
+ * start with markers, unless characters are dropped, which makes others neighbours. Sections are
+ * often not split otherwise: parts can be cached, and need little memory. */
+static enum status cut_at_markers(struct reader *r, const struct bpe_rules *rules,
+                                  const struct merge *merges, size_t count)
+{
+    static const char cut[] = MARKER "*[^" MARKER "]+|" MARKER "+";
+    const struct vocab *vocab = &r->tokenizer->vocab;
+    const size_t length = strlen(MARKER);
+    if (rules->byte_level || rules->whole_words || rules->unknown < 0 ||
+        !json_object_get(r->vocab, MARKER))
+        return STATUS_OK;
+    for (size_t i = 0; i < count; i++) {
+        const struct token *left = &vocab->tokens[merges[i].left];
+        const struct token *right = &vocab->tokens[merges[i].right];
+        const uint8_t *end = vocab->blob + left->at + left->bytes;
+        if (right->bytes >= length && !memcmp(vocab->blob + right->at, MARKER, length) &&
+            (left->bytes < length || memcmp(end - length, MARKER, length) != 0))
+            return STATUS_OK;
+    }
+    return splitter_add(r->tokenizer->splitter, cut, strlen(cut), SPLIT_ISOLATED, false, r->origin);
+}
+
+static enum status read_rules(struct reader *r, const json_t *model, struct bpe_rules *rules)
+{
+    const json_t *unknown = json_object_get(model, "unk_token");
+    *rules = (struct bpe_rules){.byte_level = r->byte_level, .unknown = -1};
+    TRY(read_bool(r, model, "ignore_merges", false, &rules->whole_words));
+    TRY(read_bool(r, model, "fuse_unk", false, &rules->fuse_unknown));
+    TRY(read_bool(r, model, "byte_fallback", false, &rules->byte_fallback));
+    if (r->byte_level && rules->byte_fallback)
+        return REFUSED(r, "model.%s with the pre_tokenizer ByteLevel is not supported",
+                       "byte_fallback");
+    if (r->byte_level || !json_string_length(unknown))
+        return STATUS_OK;
+    if (!find_token(r, json_string_value(unknown), json_string_length(unknown), &rules->unknown))
+        return MALFORMED(r, "model.unk_token '%s' is not in model.vocab",
+                         json_string_value(unknown));
+    return STATUS_OK;
+}
+
 static enum status read_merges(struct reader *r, const json_t *model)
 {
     json_t *list = json_object_get(model, "merges");
     struct merge *merges;
     json_t *entry;
     size_t i, count = 0;
-    bool whole_words;
+    struct bpe_rules rules;
     enum status st;
     if (!json_is_array(list))
         return MALFORMED(r, "model.%s is missing", "merges");
-    TRY(read_bool(r, model, "ignore_merges", false, &whole_words));
+    TRY(read_rules(r, model, &rules));
     TRY(mem_alloc_array(r->env, MEM_LOADER, "tokenizer merges", json_array_size(list),
                         sizeof *merges, &merges));
     json_array_foreach(list, i, entry)
@@ -358,7 +317,8 @@ static enum status read_merges(struct reader *r, const json_t *model)
         TRY_OR(done, read_merge(r, i, entry, &merges[count]));
         count++;
     }
-    st = bpe_create(r->env, &r->tokenizer->vocab, merges, (int64_t)count, whole_words,
+    TRY_OR(done, cut_at_markers(r, &rules, merges, count));
+    st = bpe_create(r->env, &r->tokenizer->vocab, merges, (int64_t)count, &rules,
                     &r->tokenizer->bpe);
 done:
     mem_free(r->env, merges);
@@ -377,10 +337,10 @@ static bool is_empty(const json_t *value) /* absent, null, false, 0 or "" */
 static enum status read_model(struct reader *r, const json_t *root)
 {
     static const char *const unsupported[] = {"dropout", "continuing_subword_prefix",
-                                              "end_of_word_suffix", "byte_fallback"};
+                                              "end_of_word_suffix"};
     const json_t *model = json_object_get(root, "model");
     if (!is_type(model, "BPE"))
-        return REFUSED(r, "model '%s' is not supported, only byte-level BPE is", type_of(model));
+        return REFUSED(r, "model '%s' is not supported, only BPE is", type_of(model));
     for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++)
         if (!is_empty(json_object_get(model, unsupported[i])))
             return REFUSED(r, "model.%s is not supported", unsupported[i]);
@@ -399,7 +359,6 @@ static enum status read_model(struct reader *r, const json_t *root)
 static enum status read_root(struct reader *r, const json_t *root)
 {
     const char *version = json_string_value(json_object_get(root, "version"));
-    const json_t *normalizer = json_object_get(root, "normalizer");
     if (!version && !json_object_get(root, "model"))
         return MALFORMED(r, "not a tokenizer.json: it has no %s",
                          json_object_get(root, "model_type")
@@ -411,12 +370,15 @@ static enum status read_root(struct reader *r, const json_t *root)
     if (!version || strcmp(version, "1.0") != 0)
         return MALFORMED(r, "not a tokenizer.json: version is '%s' instead of '1.0'",
                          version ? version : "");
-    if (json_is_object(normalizer))
-        return REFUSED(r, "normalizer '%s' is not supported: it would change the text",
-                       type_of(normalizer));
+    TRY(normalizer_create(r->env, &r->tokenizer->normalizer));
     TRY(splitter_create(r->env, &r->tokenizer->splitter));
-    TRY(read_pre_tokenizer(r, root));
-    return read_model(r, root);
+    TRY(read_normalizer(r, json_object_get(root, "normalizer")));
+    TRY(read_pre_tokenizer(r, json_object_get(root, "pre_tokenizer")));
+    r->tokenizer->byte_level = r->byte_level;
+    TRY(read_model(r, root));
+    TRY(read_post_processor(r, json_object_get(root, "post_processor")));
+    TRY(read_decoder(r, json_object_get(root, "decoder")));
+    return splitter_finish(r->tokenizer->splitter, r->origin);
 }
 
 static enum status read_source(struct reader *r)
@@ -450,6 +412,8 @@ enum status tokenizer_parse(struct env *env, const char *json, size_t bytes, con
         return MALFORMED(&reader, "more than %zu MiB", TOKENIZER_FILE_LIMIT >> 20);
     TRY(mem_alloc(env, MEM_LOADER, "tokenizer", sizeof *t, &t));
     t->env = env;
+    for (int i = 0; i < 2; i++)
+        text_init(&t->added[i].contents, env);
     reader.tokenizer = t;
     text_init(&reader.spelling, env);
     TRY_OR(undo, mem_alloc(env, MEM_LOADER, "tokenizer source", bytes + 1, &t->source));

@@ -1,38 +1,37 @@
-/* tokenizer_split -- splits a section of text into pre-tokens by the regexes of tokenizer.json.
+/* tokenizer_split -- splits a section of text into pre-tokens, by the steps of tokenizer.json.
  *
- * The regexes are written for Oniguruma; PCRE2 runs them here, with JIT. They are rewritten where
- * the two engines differ: \s and \S (at U+180E), \w, \b, a bare script name in \p{}, and nested
- * sets. ^ and $ match at line breaks. Constructs that cannot be rewritten (&& in sets, \h) are
- * refused.
+ * A step is a regex and what happens to its matches: they are kept apart, joined with their
+ * neighbours or removed. PCRE2 runs the regexes, with JIT, over the symbols of tokenizer_symbols.c:
+ * one byte per character, so that a range of symbols is a range of characters. ASCII text is its
+ * own symbols and is not copied.
  *
- * PCRE2 would validate the rest of the text at every call, which is quadratic. Therefore the text
- * is divided once into runs of valid UTF-8, and the regex runs unchecked inside a run. Each byte
- * that is not part of a character becomes a pre-token.
- *
- * Matches are pre-tokens, and so is the text between two matches: no byte is dropped.
+ * Only runs of valid UTF-8 have characters. Each byte between them becomes a pre-token.
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
-#include <stdio.h>
 #include "train/tokenizer/tokenizer_impl.h"
 
-#define REGEX_MAX       16
+#define STEPS_MAX       16
 #define REGEX_BYTES_MAX 65536
 #define JIT_STACK_MIN   (32 * 1024)
 #define JIT_STACK_MAX   (1024 * 1024)
 #define INTERPRETER_KIB (64 * 1024) /* heap limit of the interpreter, the fallback of the JIT */
-/* \w; outside of sets, Oniguruma also includes six digits and fractions of Latin-1. */
-#define WORD_SET      "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
-#define WORD_ALL      WORD_SET "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
-#define WORD          "[" WORD_ALL "]"
-#define REGEX_COMPILE (PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | PCRE2_MULTILINE)
+
+struct step {
+    char *source; /* the regex as it was added */
+    size_t source_bytes;
+    enum split_behavior behavior;
+    bool invert;
+    pcre2_code *regex;
+    bool jit;
+};
 
 struct splitter {
     struct env *env; /* borrowed */
     pcre2_general_context *memory;
     pcre2_compile_context *compile;
-    pcre2_code *regex[REGEX_MAX];
-    bool jit[REGEX_MAX];
+    struct symbols *symbols;
+    struct step steps[STEPS_MAX];
     int count;
 };
 
@@ -42,8 +41,14 @@ struct split_work {
     pcre2_match_data *match;
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
-    split_pretoken_fn *each; /* of the call in progress */
+    uint8_t *mapped; /* [room]: the symbols of a run */
+    size_t room;
+    /* of the call in progress */
+    split_pretoken_fn *each;
     void *user;
+    const uint8_t *symbols; /* of the run: `mapped`, or the text itself */
+    const uint8_t *text;    /* of the run, from the last pre-token on */
+    size_t symbol_at;       /* its first symbol */
 };
 
 /* PCRE2's allocations are counted in the memory account. */
@@ -58,207 +63,98 @@ static void regex_free(void *block, void *env)
     mem_free(env, block);
 }
 
-/* --- rewriting Oniguruma's syntax for PCRE2 ------------------------------------------------- */
-
-struct rewrite {
-    struct splitter *splitter;
-    const char *regex, *origin;
-    size_t bytes, at;
-    int in_set; /* depth of nested [...]; 0 = outside */
-    struct text out;
-};
-
-static void rewrite_keep(struct rewrite *r, size_t length)
-{
-    text_add_bytes(&r->out, r->regex + r->at, length);
-    r->at += length;
-}
-
-static char peek(const struct rewrite *r, size_t ahead)
-{
-    return r->at + ahead < r->bytes ? r->regex[r->at + ahead] : 0;
-}
-
-static enum status try_compile(struct splitter *splitter, const char *regex, bool *compiles)
-{
-    int code;
-    size_t where;
-    pcre2_code *compiled = pcre2_compile((PCRE2_SPTR)regex, PCRE2_ZERO_TERMINATED, REGEX_COMPILE,
-                                         &code, &where, splitter->compile);
-    pcre2_code_free(compiled);
-    *compiles = compiled != NULL;
-    return !compiled && code == PCRE2_ERROR_HEAP_FAILED ? STATUS_MEMORY : STATUS_OK;
-}
-
-/* \p{Han} is the script's own characters in Oniguruma, and also the characters it shares with other
- * scripts in PCRE2, where \p{sc:Han} is the former. */
-static enum status rewrite_property(struct rewrite *r)
-{
-    char script[64];
-    bool compiles;
-    const char *open = r->regex + r->at + 2, *close;
-    size_t left = r->bytes - r->at - 2, length;
-    if (left && *open == '{' && (close = memchr(open, '}', left)) != NULL) {
-        length = (size_t)(close - open - 1);
-        if (length > 2 && length < 40 && open[1] != '^') {
-            snprintf(script, sizeof script, "\\%c{sc:%.*s}", r->regex[r->at + 1], (int)length,
-                     open + 1);
-            TRY(try_compile(r->splitter, script, &compiles));
-            if (compiles) {
-                text_add(&r->out, script);
-                r->at += length + 4;
-                return STATUS_OK;
-            }
-        }
-    }
-    rewrite_keep(r, 2);
-    return STATUS_OK;
-}
-
-/* The replacement of an escape outside and inside a set: NULL keeps it, "" refuses it. */
-static const struct escape {
-    char letter;
-    const char *outside, *inside;
-} escapes[] = {
-    {'s', "\\p{White_Space}", "\\p{White_Space}"},
-    {'S', "\\P{White_Space}", "\\P{White_Space}"},
-    {'w', WORD, WORD_SET},
-    {'W', "[^" WORD_ALL "]", ""},
-    {'b', "(?:(?<=" WORD ")(?!" WORD ")|(?<!" WORD ")(?=" WORD "))", NULL},
-    {'B', "(?:(?<=" WORD ")(?=" WORD ")|(?<!" WORD ")(?!" WORD "))", ""},
-    {'h', "", ""},
-    {'H', "", ""},
-    {'Q', "", ""},
-    {'\0', "", ""}, /* a backslash at the end */
-};
-
-static enum status rewrite_escape(struct rewrite *r)
-{
-    char letter = peek(r, 1);
-    const char *becomes = NULL;
-    if (letter == 'p' || letter == 'P')
-        return rewrite_property(r);
-    for (size_t i = 0; i < sizeof escapes / sizeof *escapes; i++)
-        if (escapes[i].letter == letter)
-            becomes = r->in_set ? escapes[i].inside : escapes[i].outside;
-    if (becomes && !*becomes)
-        return FAIL(r->splitter->env, CONFIG,
-                    "%s: the regex of the pre_tokenizer uses '\\%c'%s, which is not supported",
-                    r->origin, letter ? letter : '\\', r->in_set ? " in a set" : "");
-    if (becomes) {
-        text_add(&r->out, becomes);
-        r->at += 2;
-    } else {
-        rewrite_keep(r, 2);
-    }
-    return STATUS_OK;
-}
-
-/* Inside [...]: a nested set is a union, so its brackets are dropped. */
-static enum status rewrite_in_set(struct rewrite *r)
-{
-    char c = r->regex[r->at];
-    const char *end = memchr(r->regex + r->at, ']', r->bytes - r->at);
-    if ((c == '[' && peek(r, 1) == '^') || (c == '&' && peek(r, 1) == '&'))
-        return FAIL(r->splitter->env, CONFIG,
-                    "%s: the regex of the pre_tokenizer has a negated set inside a set, or &&, "
-                    "which is not supported",
-                    r->origin);
-    if (c == '[' && peek(r, 1) == ':' && end) { /* [:name:] */
-        rewrite_keep(r, (size_t)(end - (r->regex + r->at)) + 1);
-    } else if (c == '[') {
-        r->in_set++;
-        r->at++;
-    } else if (c == ']' && --r->in_set > 0) {
-        r->at++;
-    } else {
-        rewrite_keep(r, 1);
-    }
-    return STATUS_OK;
-}
-
-static enum status rewrite_run(struct rewrite *r)
-{
-    while (r->at < r->bytes) {
-        char c = r->regex[r->at];
-        if (c == '\\') {
-            TRY(rewrite_escape(r));
-        } else if (r->in_set) {
-            TRY(rewrite_in_set(r));
-        } else if (c == '[') {
-            size_t length = peek(r, 1) == '^' ? 2 : 1;
-            r->in_set = 1;
-            rewrite_keep(r,
-                         peek(r, length) == ']' ? length + 1 : length); /* a leading ] is literal */
-        } else {
-            rewrite_keep(r, 1);
-        }
-    }
-    return r->out.status;
-}
-
-/* --- the compiled regexes ------------------------------------------------------------------- */
+/* --- the compiled steps --------------------------------------------------------------------- */
 
 enum status splitter_create(struct env *env, struct splitter **splitter)
 {
     struct splitter *s;
+    enum status st = STATUS_MEMORY; /* logged by regex_malloc */
     TRY(mem_alloc(env, MEM_LOADER, "tokenizer splitter", sizeof *s, &s));
     s->env = env;
     s->memory = pcre2_general_context_create(regex_malloc, regex_free, env);
     s->compile = s->memory ? pcre2_compile_context_create(s->memory) : NULL;
-    if (!s->compile) {
-        splitter_destroy(s);
-        return STATUS_MEMORY; /* logged by regex_malloc */
-    }
+    if (!s->compile)
+        goto undo;
     pcre2_set_newline(s->compile, PCRE2_NEWLINE_LF);
+    TRY_OR(undo, symbols_create(env, &s->symbols));
     *splitter = s;
     return STATUS_OK;
+undo:
+    splitter_destroy(s);
+    return st;
 }
 
 void splitter_destroy(struct splitter *s)
 {
     if (!s)
         return;
-    for (int i = 0; i < s->count; i++)
-        pcre2_code_free(s->regex[i]);
+    for (int i = 0; i < s->count; i++) {
+        pcre2_code_free(s->steps[i].regex);
+        mem_free(s->env, s->steps[i].source);
+    }
+    symbols_destroy(s->symbols);
     pcre2_compile_context_free(s->compile);
     pcre2_general_context_free(s->memory);
     mem_free(s->env, s);
 }
 
-static enum status compile(struct splitter *s, const struct text *regex, const char *origin)
+enum status splitter_add(struct splitter *s, const char *regex, size_t bytes,
+                         enum split_behavior behavior, bool invert, const char *origin)
+{
+    struct step *step = &s->steps[s->count];
+    struct text unused;
+    if (s->count == STEPS_MAX || bytes > REGEX_BYTES_MAX)
+        return FAIL(s->env, CONFIG,
+                    "%s: the pre_tokenizer has more than %d regexes, or one of more than "
+                    "%d bytes",
+                    origin, STEPS_MAX, REGEX_BYTES_MAX);
+    TRY(mem_alloc(s->env, MEM_LOADER, "tokenizer regex", bytes + 1, &step->source));
+    memcpy(step->source, regex, bytes);
+    step->source_bytes = bytes;
+    step->behavior = behavior;
+    step->invert = invert;
+    s->count++;
+    text_init(&unused, s->env);
+    enum status st =
+        regex_translate(s->env, s->symbols, true, step->source, bytes, origin, &unused);
+    text_free(&unused);
+    return st;
+}
+
+static enum status compile(struct splitter *s, struct step *step, const struct text *regex,
+                           const char *origin)
 {
     int code;
     size_t where;
-    pcre2_code *compiled = pcre2_compile((PCRE2_SPTR)text_string(regex), regex->bytes,
-                                         REGEX_COMPILE, &code, &where, s->compile);
-    if (!compiled) {
+    step->regex = pcre2_compile((PCRE2_SPTR)text_string(regex), regex->bytes, PCRE2_MULTILINE,
+                                &code, &where, s->compile);
+    if (!step->regex) {
         char message[128];
         if (code == PCRE2_ERROR_HEAP_FAILED)
             return STATUS_MEMORY;
         pcre2_get_error_message(code, (PCRE2_UCHAR *)message, sizeof message);
-        return FAIL(s->env, FORMAT, "%s: the regex of the pre_tokenizer: %s at offset %zu of '%s'",
-                    origin, message, where, text_string(regex));
+        return FAIL(s->env, FORMAT, "%s: the regex of the pre_tokenizer: %s in '%s'", origin,
+                    message, step->source);
     }
     /* Without JIT (a system may forbid it) the interpreter gives the same result, more slowly. */
-    s->jit[s->count] = pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE) == 0;
-    s->regex[s->count++] = compiled;
+    step->jit = pcre2_jit_compile(step->regex, PCRE2_JIT_COMPLETE) == 0;
     return STATUS_OK;
 }
 
-enum status splitter_add(struct splitter *s, const char *regex, size_t bytes, const char *origin)
+enum status splitter_finish(struct splitter *s, const char *origin)
 {
-    struct rewrite rewrite = {.splitter = s, .regex = regex, .origin = origin, .bytes = bytes};
-    if (s->count == REGEX_MAX || bytes > REGEX_BYTES_MAX)
-        return FAIL(s->env, CONFIG,
-                    "%s: the pre_tokenizer has more than %d regexes, or one of more than "
-                    "%d bytes",
-                    origin, REGEX_MAX, REGEX_BYTES_MAX);
-    text_init(&rewrite.out, s->env);
-    enum status st = rewrite_run(&rewrite);
-    if (st == STATUS_OK)
-        st = compile(s, &rewrite.out, origin);
-    text_free(&rewrite.out);
+    struct text regex;
+    enum status st = STATUS_OK;
+    TRY(symbols_finish(s->symbols, origin));
+    text_init(&regex, s->env);
+    for (int i = 0; i < s->count && st == STATUS_OK; i++) {
+        text_clear(&regex);
+        st = regex_translate(s->env, s->symbols, false, s->steps[i].source,
+                             s->steps[i].source_bytes, origin, &regex);
+        if (st == STATUS_OK)
+            st = compile(s, &s->steps[i], &regex, origin);
+    }
+    text_free(&regex);
     return st;
 }
 
@@ -296,53 +192,58 @@ void split_work_destroy(struct split_work *w)
     pcre2_match_data_free(w->match);
     pcre2_match_context_free(w->context);
     pcre2_jit_stack_free(w->stack);
+    mem_free(w->env, w->mapped);
     mem_free(w->env, w);
 }
 
-/* The length of the longest prefix that is valid UTF-8. */
-static size_t utf8_run(const uint8_t *text, size_t bytes)
+/* The length of the longest prefix that is valid UTF-8, and whether it is ASCII. */
+static size_t utf8_run(const uint8_t *text, size_t bytes, bool *ascii)
 {
-    size_t at = 0;
-    while (at < bytes) {
+    size_t at = 0, length;
+    uint32_t code;
+    *ascii = true;
+    for (; at < bytes; at += length) {
         uint64_t eight;
-        if (bytes - at >= 8 && (memcpy(&eight, text + at, 8), !(eight & 0x8080808080808080u))) {
-            at += 8;
+        length = 8;
+        if (bytes - at >= 8 && (memcpy(&eight, text + at, 8), !(eight & 0x8080808080808080u)))
             continue;
-        }
-        uint8_t c = text[at];
-        /* Some first bytes narrow the range of the second: no overlong forms, no surrogates,
-         * nothing above U+10FFFF. */
-        uint8_t low = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80;
-        uint8_t high = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
-        size_t length = c < 0x80   ? 1
-                        : c < 0xc2 ? 0
-                        : c < 0xe0 ? 2
-                        : c < 0xf0 ? 3
-                        : c < 0xf5 ? 4
-                                   : 0;
-        if (!length || length > bytes - at)
+        length = utf8_read(text + at, bytes - at, &code);
+        if (!length)
             return at;
-        if (length > 1 && (text[at + 1] < low || text[at + 1] > high))
-            return at;
-        for (size_t i = 2; i < length; i++)
-            if ((text[at + i] & 0xc0) != 0x80)
-                return at;
-        at += length;
+        *ascii &= length == 1;
     }
     return at;
 }
 
-/* Returns 1 and the range of the match, 0 if there is none, or a negative PCRE2 error. */
-static int find(struct split_work *w, int step, const uint8_t *text, size_t bytes, size_t from,
-                size_t *start, size_t *end)
+/* Pass on the pre-token of these symbols. Pre-tokens come in order. */
+static enum status emit(struct split_work *w, size_t start, size_t end)
 {
-    const struct splitter *s = w->splitter;
+    const uint8_t *from;
+    if (w->symbols != w->mapped) {
+        from = w->symbols + start;
+        w->text = w->symbols + end;
+    } else {
+        const uint8_t *at = w->text;
+        for (size_t n = start - w->symbol_at; n; n--)
+            at += 1 + (*at >= 0xc0) + (*at >= 0xe0) + (*at >= 0xf0);
+        from = at;
+        for (size_t n = end - start; n; n--)
+            at += 1 + (*at >= 0xc0) + (*at >= 0xe0) + (*at >= 0xf0);
+        w->text = at;
+        w->symbol_at = end;
+    }
+    return w->each(w->user, from, (size_t)(w->text - from));
+}
+
+/* Returns 1 and the range of the match, 0 if there is none, or a negative PCRE2 error. */
+static int find(struct split_work *w, const struct step *step, const uint8_t *symbols, size_t count,
+                size_t from, size_t *start, size_t *end)
+{
     int rc = PCRE2_ERROR_JIT_STACKLIMIT;
-    if (s->jit[step])
-        rc = pcre2_jit_match(s->regex[step], text, bytes, from, 0, w->match, w->context);
+    if (step->jit)
+        rc = pcre2_jit_match(step->regex, symbols, count, from, 0, w->match, w->context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
-        rc = pcre2_match(s->regex[step], text, bytes, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
-                         w->match, w->context);
+        rc = pcre2_match(step->regex, symbols, count, from, PCRE2_NO_JIT, w->match, w->context);
     if (rc == PCRE2_ERROR_NOMATCH)
         return 0;
     const size_t *range = pcre2_get_ovector_pointer(w->match);
@@ -351,39 +252,94 @@ static int find(struct split_work *w, int step, const uint8_t *text, size_t byte
     return rc < 0 ? rc : 1;
 }
 
-static enum status split_step(struct split_work *w, int step, const uint8_t *text, size_t bytes)
+static enum status find_failed(struct split_work *w, int code)
 {
-    size_t from = 0, done = 0, start, end;
-    if (step == w->splitter->count)
-        return bytes ? w->each(w->user, text, bytes) : STATUS_OK;
-    while (from < bytes) {
-        int found = find(w, step, text, bytes, from, &start, &end);
-        if (found == 0)
-            break;
-        if (found == PCRE2_ERROR_NOMEMORY)
-            return FAIL(w->env, MEMORY,
-                        "out of memory for the regex of the tokenizer's pre_tokenizer");
-        if (found < 0) {
-            char message[128];
-            pcre2_get_error_message(found, (PCRE2_UCHAR *)message, sizeof message);
-            return FAIL(w->env, FORMAT,
-                        "the regex of the tokenizer's pre_tokenizer failed on this text: %s",
-                        message);
-        }
-        if (start < done || end < start) /* possible with \K */
-            return FAIL(w->env, FORMAT,
-                        "the regex of the tokenizer's pre_tokenizer moves backwards");
-        if (start > done)
-            TRY(split_step(w, step + 1, text + done, start - done));
-        if (end > start)
-            TRY(split_step(w, step + 1, text + start, end - start));
-        done = from = end;
-        if (end == start) /* an empty match: continue after the next character */
-            do
-                from++;
-            while (from < bytes && (text[from] & 0xc0) == 0x80);
+    char message[128];
+    if (code == PCRE2_ERROR_NOMEMORY)
+        return FAIL(w->env, MEMORY, "out of memory for the regex of the tokenizer's pre_tokenizer");
+    pcre2_get_error_message(code, (PCRE2_UCHAR *)message, sizeof message);
+    return FAIL(w->env, FORMAT,
+                "the regex of the tokenizer's pre_tokenizer failed on this text: %s", message);
+}
+
+/* The parts of one step: matches and the text between them, to be joined by its behavior. */
+struct parts {
+    struct split_work *work;
+    int step;
+    size_t start, end; /* the last part, not yet passed on */
+    bool any, matched; /* there is a last part; it, or what was joined to it last, is a match */
+};
+
+static enum status split_step(struct split_work *w, int step, size_t start, size_t end);
+
+static enum status parts_pass(struct parts *p)
+{
+    enum split_behavior behavior = p->work->splitter->steps[p->step].behavior;
+    if (!p->any || (behavior == SPLIT_REMOVED && p->matched))
+        return STATUS_OK;
+    return split_step(p->work, p->step + 1, p->start, p->end);
+}
+
+static enum status parts_add(struct parts *p, size_t start, size_t end, bool match)
+{
+    const struct step *step = &p->work->splitter->steps[p->step];
+    match ^= step->invert;
+    bool joins = p->any && ((step->behavior == SPLIT_CONTIGUOUS && match == p->matched) ||
+                            (step->behavior == SPLIT_WITH_PREVIOUS && match && !p->matched) ||
+                            (step->behavior == SPLIT_WITH_NEXT && !match && p->matched));
+    if (!joins) {
+        TRY(parts_pass(p));
+        p->start = start;
     }
-    return split_step(w, step + 1, text + done, bytes - done);
+    p->end = end;
+    p->matched = match;
+    p->any = true;
+    return STATUS_OK;
+}
+
+static enum status split_step(struct split_work *w, int number, size_t start, size_t end)
+{
+    const struct step *step = &w->splitter->steps[number];
+    struct parts parts = {.work = w, .step = number};
+    if (start == end)
+        return STATUS_OK;
+    if (number == w->splitter->count)
+        return emit(w, start, end);
+    const uint8_t *symbols = w->symbols + start;
+    size_t count = end - start, from = 0, done = 0, at, to;
+    while (from < count) {
+        int found = find(w, step, symbols, count, from, &at, &to);
+        if (found < 0)
+            return find_failed(w, found);
+        if (!found)
+            break;
+        if (at > done)
+            TRY(parts_add(&parts, start + done, start + at, false));
+        TRY(parts_add(&parts, start + at, start + to, true));
+        done = to;
+        from = to > at ? to : to + 1; /* after an empty match, from the next character */
+    }
+    if (done < count)
+        TRY(parts_add(&parts, start + done, end, false));
+    return parts_pass(&parts);
+}
+
+static enum status split_run(struct split_work *w, const uint8_t *text, size_t bytes, bool ascii)
+{
+    size_t count = bytes;
+    if (!ascii && bytes > w->room) {
+        mem_free(w->env, w->mapped);
+        w->mapped = NULL;
+        w->room = 0;
+        TRY(mem_alloc(w->env, MEM_LOADER, "tokenizer symbols", bytes + bytes / 2, &w->mapped));
+        w->room = bytes + bytes / 2;
+    }
+    if (!ascii)
+        count = symbols_map(w->splitter->symbols, text, bytes, w->mapped);
+    w->symbols = ascii ? text : w->mapped;
+    w->text = text;
+    w->symbol_at = 0;
+    return split_step(w, 0, 0, count);
 }
 
 enum status split_text(struct split_work *w, const uint8_t *text, size_t bytes,
@@ -392,8 +348,9 @@ enum status split_text(struct split_work *w, const uint8_t *text, size_t bytes,
     w->each = each;
     w->user = user;
     while (bytes) {
-        size_t run = utf8_run(text, bytes);
-        TRY(split_step(w, 0, text, run));
+        bool ascii;
+        size_t run = utf8_run(text, bytes, &ascii);
+        TRY(split_run(w, text, run, ascii));
         if (run < bytes)
             TRY(each(user, text + run++, 1));
         text += run;

@@ -300,7 +300,9 @@ enum status tokenizer_learner_create(struct env *env, int vocab,
     t->user = user;
     text_init(&t->pending, env);
     TRY_OR(undo, splitter_create(env, &t->splitter));
-    TRY_OR(undo, splitter_add(t->splitter, SPLIT_GPT2, strlen(SPLIT_GPT2), "training"));
+    TRY_OR(undo, splitter_add(t->splitter, SPLIT_GPT2, strlen(SPLIT_GPT2), SPLIT_ISOLATED, false,
+                              "training"));
+    TRY_OR(undo, splitter_finish(t->splitter, "training"));
     TRY_OR(undo, split_work_create(env, t->splitter, &t->split));
     *learner = t;
     return STATUS_OK;
