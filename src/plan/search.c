@@ -257,14 +257,15 @@ static enum status time_each(struct search *s, struct search_layout *layout)
     return time_other(s, &request, &layout->each);
 }
 
-/* How long a layout takes if all state stays on the device, where it does not fit. */
+/* How long a layout takes if all stays on the device, where it does not fit. */
 static enum status time_on_device(struct search *s, struct search_layout *layout)
 {
     struct plan_request request = layout->request;
-    if (!plan_is_offloaded(&request))
+    struct zero_offload *offload = &request.zero.offload;
+    if (!plan_moves_anything(&request))
         return STATUS_OK;
-    request.zero.offload.optimizer = request.zero.offload.grads = FAR_NONE;
-    request.zero.offload.params = FAR_NONE;
+    offload->optimizer = offload->grads = offload->params = FAR_NONE;
+    request.engine.activations = FAR_NONE;
     return time_other(s, &request, &layout->device);
 }
 

@@ -246,30 +246,27 @@ static void explain_offload(const struct search_layout *first, struct text *text
     char word[32];
     if (!plan_moves_anything(&first->request))
         return;
-    const char *comma = "offload  ";
+    const char *next = "offload  ";
     if (offload->optimizer != FAR_NONE) {
-        text_printf(text, "%s%.3g %% of the optimizer state is %s", comma, 100 * offload->share,
+        text_printf(text, "%s%.3g %% of the optimizer state is %s", next, 100 * offload->share,
                     place_words(offload->optimizer));
-        comma = ", ";
+        next = ", ";
     }
     if (offload->grads != FAR_NONE) {
-        text_printf(text, "%ssummed gradients are %s", comma, place_words(offload->grads));
-        comma = ", ";
+        text_printf(text, "%ssummed gradients are %s", next, place_words(offload->grads));
+        next = ", ";
     }
-    if (offload->params != FAR_NONE)
-        text_printf(text, "%sparameters are %s", comma, place_words(offload->params));
-    if (offload->optimizer == FAR_HOST)
-        text_printf(text,
-                    offload->on_host ? "; the CPU updates it"
-                                     : "; it passes through %s of the device",
-                    text_human_bytes(word, (double)offload->window));
-    const char *next = plan_is_offloaded(&first->request) ? "; " : "";
     if (offload->params != FAR_NONE) {
         text_printf(text, "%sparameters are %s", next, place_words(offload->params));
-        next = "; ";
+        next = ", ";
     }
     if (first->request.engine.activations != FAR_NONE)
         text_printf(text, "%skept activations are %s", next, place_words(FAR_HOST));
+    if (offload->optimizer == FAR_HOST && offload->on_host)
+        text_add(text, "\n         the CPU updates the state");
+    else if (offload->optimizer == FAR_HOST)
+        text_printf(text, "\n         the state passes through %s of the device",
+                    text_human_bytes(word, (double)offload->window));
     for (int way = 0; way < TRAFFIC_WAY_COUNT; way++) {
         if (first->time.moved[way] == 0)
             continue;

@@ -114,7 +114,7 @@ has '^fixed    offload$'
 has '^ 1 .*  host 1$'
 ok "${search[@]}" --memory=20G --host-memory=64G --disk=200G --offload.params=host --offload.optimizer=host --offload.grads=disk
 has '^ 1 .*  host 1 \+ grads disk \+ params host$'
-has '^offload  100 % of the optimizer state is on the host, summed gradients are on disk, parameters are on the host; '
+has '^offload  100 % of the optimizer state is on the host, summed gradients are on disk, parameters are on the host$'
 has '^  sifr train -n 1 .*--offload.params=host'
 ok "${search[@]}" --memory=30G --offload.params=disk # nothing else leaves
 has '^fixed    offload$'
