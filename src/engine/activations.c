@@ -27,7 +27,7 @@ struct activations {
     enum keep own_below;
     bool parts; /* backward is split in two */
     struct unit_buffers *units;
-    struct kept *kept; /* `own` of all units; NULL: each unit has memory of its own */
+    struct kept *kept; /* `own` of the units that move; NULL: none does */
     char *shared, *scratch;
     char *room[2]; /* (N, C) each: units write to them alternately */
     char *copy;    /* a residual copied out of `shared` where unit types change; or NULL */
@@ -95,7 +95,7 @@ static void lay_out_units(struct activations *a, struct unit_shape shape, uint32
     }
 }
 
-static enum status create_kept(struct activations *a)
+static enum status create_kept(struct activations *a, double share)
 {
     size_t count = (size_t)a->graph->unit_count, *bytes;
     TRY(mem_alloc_array(a->env, MEM_OTHER, "kept", count, sizeof *bytes, &bytes));
@@ -103,7 +103,7 @@ static enum status create_kept(struct activations *a)
         CHECK_EQ(a->units[i].copies.own, 1);
         bytes[i] = a->units[i].bytes[OWN];
     }
-    enum status st = kept_create(a->ops->device, bytes, a->graph->unit_count, &a->kept);
+    enum status st = kept_create(a->ops->device, bytes, a->graph->unit_count, share, &a->kept);
     mem_free(a->env, bytes);
     return st;
 }
@@ -115,9 +115,8 @@ static enum status alloc_units(struct activations *a)
     for (int i = 0; i < a->graph->unit_count; i++) {
         struct unit_buffers *u = &a->units[i];
         const char *name = a->graph->units[i].name;
-        if (a->kept)
-            u->own = kept_at(a->kept, i);
-        else
+        u->own = a->kept ? kept_at(a->kept, i) : NULL;
+        if (!u->own)
             TRY(alloc_copies(a, name, u->copies.own, u->bytes[OWN], &u->own));
         TRY(alloc_copies(a, name, u->copies.split, u->bytes[SPLIT], &u->split));
         most_shared = larger(most_shared, u->bytes[SHARED]);
@@ -143,7 +142,7 @@ static bool needs_copy(const struct activations *a, int u)
 
 enum status activations_create(struct ops *ops, const struct unit_graph *graph,
                                struct unit_shape shape, enum keep own_below, uint32_t passes,
-                               const struct unit_copies *copies, enum far_kind kind,
+                               const struct unit_copies *copies, enum far_kind kind, double share,
                                struct activations **activations)
 {
     struct env *env = device_env(ops->device);
@@ -158,7 +157,7 @@ enum status activations_create(struct ops *ops, const struct unit_graph *graph,
                                  sizeof *a->units, &a->units));
     lay_out_units(a, shape, passes, copies);
     if (kind != FAR_NONE)
-        TRY_OR(undo, create_kept(a));
+        TRY_OR(undo, create_kept(a, share));
     TRY_OR(undo, alloc_units(a));
     for (int i = 0; i < 2; i++)
         TRY_OR(undo,
@@ -180,7 +179,7 @@ void activations_destroy(struct activations *a)
         return;
     struct device *device = a->ops->device;
     for (int u = 0; a->units && u < a->graph->unit_count; u++) {
-        if (!a->kept)
+        if (!a->kept || !kept_at(a->kept, u))
             device_free(device, a->units[u].own);
         device_free(device, a->units[u].split);
     }

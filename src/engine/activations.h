@@ -32,11 +32,11 @@ struct unit_copies { /* how many micro-batches a unit has memory for */
     int split;       /* between backward-input and backward-weight */
 };
 
-/* `passes`: bit p = pass p will run. copies (units); NULL: one of each, which FAR_HOST needs.
- * Allocates everything. */
+/* `passes`: bit p = pass p will run. copies (units); NULL: one of each, which FAR_HOST needs;
+ * `share` of the units then move. Allocates everything. */
 enum status activations_create(struct ops *ops, const struct unit_graph *graph,
                                struct unit_shape shape, enum keep own_below, uint32_t passes,
-                               const struct unit_copies *copies, enum far_kind kind,
+                               const struct unit_copies *copies, enum far_kind kind, double share,
                                struct activations **activations);
 void activations_destroy(struct activations *a);
 

@@ -73,7 +73,7 @@ static enum status alloc_units(struct decoder *d, struct row *row)
 {
     struct unit_shape shape = {.batch = 1, .tokens = d->chunk};
     uint32_t passes = 1u << PASS_DECODE | 1u << PASS_LOGITS;
-    TRY(activations_create(d->ops, d->graph, shape, KEEP_ALWAYS, passes, NULL, FAR_NONE,
+    TRY(activations_create(d->ops, d->graph, shape, KEEP_ALWAYS, passes, NULL, FAR_NONE, 0,
                            &row->activations));
     TRY(mem_alloc_array(d->env, MEM_OTHER, "decoder caches", (size_t)d->graph->unit_count,
                         sizeof *row->caches, &row->caches));

@@ -30,6 +30,7 @@ struct engine_pipe {
 
 struct engine_config {
     int recompute;                  /* enum recompute */
+    double activations_share;       /* of the units that FAR_HOST applies to, evenly; 0 = all */
     enum far_kind activations;      /* where units keep what their backward passes need:
                                        FAR_NONE = on the device, or FAR_HOST */
     int64_t micro_batch;            /* B: sequences of a micro-batch */

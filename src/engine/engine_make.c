@@ -124,7 +124,8 @@ static enum status alloc_activations(struct engine *engine)
     return activations_create(
         engine->ops, engine->graph, shape,
         c->micro_batches == 0 ? KEEP_ALWAYS : recompute_keeps_below(c->recompute), passes,
-        engine->pipeline ? engine->pipeline->unit_copies : NULL, kind, &engine->activations);
+        engine->pipeline ? engine->pipeline->unit_copies : NULL, kind,
+        c->activations_share > 0 ? c->activations_share : 1, &engine->activations);
 }
 
 /* Other ranks must know which stream computes, so that they can tell whether this rank is itself

@@ -9,6 +9,8 @@
  */
 #include "engine/kept.h"
 
+#include <math.h>
+
 enum { SLOTS = 3 }; /* a copy has the time of two passes */
 
 struct kept_slot {
@@ -29,7 +31,7 @@ struct kept {
     struct kept_slot slots[SLOTS];
     struct kept_unit *units; /* (count) */
     int count;
-    int *numbers; /* (units of the model) their index in `units`; -1: keeps nothing */
+    int *numbers; /* (units of the model) their index in `units`; -1: does not move */
 };
 
 static struct kept_slot *slot_of(struct kept *kept, int number)
@@ -42,22 +44,31 @@ static bool leaves(const struct kept *kept, int number)
     return number >= 0 && number + SLOTS < kept->count;
 }
 
-static int count_units(const size_t *bytes, int unit_count)
+/* Does unit u move? *seen counts the units that keep something. */
+static bool moves(const size_t *bytes, int u, double share, int *seen)
 {
-    int count = 0;
+    if (bytes[u] == 0)
+        return false;
+    int before = (*seen)++;
+    return floor(*seen * share) > floor(before * share);
+}
+
+static int count_units(const size_t *bytes, int unit_count, double share)
+{
+    int count = 0, seen = 0;
     for (int u = 0; u < unit_count; u++)
-        count += bytes[u] > 0;
+        count += moves(bytes, u, share, &seen);
     return count;
 }
 
 /* Returns the bytes of host memory. */
-static size_t number_units(struct kept *kept, const size_t *bytes, int unit_count)
+static size_t number_units(struct kept *kept, const size_t *bytes, int unit_count, double share)
 {
     size_t at = 0;
-    int number = 0;
+    int number = 0, seen = 0;
     for (int u = 0; u < unit_count; u++) {
-        kept->numbers[u] = bytes[u] > 0 ? number : -1;
-        if (bytes[u] == 0)
+        kept->numbers[u] = moves(bytes, u, share, &seen) ? number : -1;
+        if (kept->numbers[u] < 0)
             continue;
         kept->units[number] = (struct kept_unit){.bytes = bytes[u], .at = at};
         at += leaves(kept, number) ? bytes[u] : 0;
@@ -79,7 +90,7 @@ static enum status create_slot(struct kept *kept, int s)
     return event_create(kept->device, &slot->fetched);
 }
 
-static enum status fill(struct kept *kept, const size_t *bytes, int unit_count)
+static enum status fill(struct kept *kept, const size_t *bytes, int unit_count, double share)
 {
     struct device *device = kept->device;
     struct far_config far = {
@@ -88,7 +99,7 @@ static enum status fill(struct kept *kept, const size_t *bytes, int unit_count)
                         &kept->units));
     TRY(mem_alloc_array(kept->env, MEM_OTHER, "kept", (size_t)unit_count, sizeof *kept->numbers,
                         &kept->numbers));
-    far.bytes = number_units(kept, bytes, unit_count);
+    far.bytes = number_units(kept, bytes, unit_count, share);
     TRY(far_create(device, &far, &kept->far));
     TRY(far_stream_create(device, FAR_HOST, "activations in", &kept->in));
     TRY(far_stream_create(device, FAR_HOST, "activations out", &kept->out));
@@ -97,18 +108,18 @@ static enum status fill(struct kept *kept, const size_t *bytes, int unit_count)
     return STATUS_OK;
 }
 
-enum status kept_create(struct device *device, const size_t *bytes, int unit_count,
+enum status kept_create(struct device *device, const size_t *bytes, int unit_count, double share,
                         struct kept **kept)
 {
     struct env *env = device_env(device);
-    int count = count_units(bytes, unit_count);
+    int count = count_units(bytes, unit_count, share);
     struct kept *k;
     *kept = NULL;
     if (count <= SLOTS)
         return STATUS_OK;
     TRY(mem_alloc(env, MEM_OTHER, "kept", sizeof *k, &k));
     *k = (struct kept){.device = device, .env = env, .count = count};
-    enum status st = fill(k, bytes, unit_count);
+    enum status st = fill(k, bytes, unit_count, share);
     if (st != STATUS_OK) {
         kept_destroy(k);
         return st;

@@ -1,6 +1,7 @@
 /* kept -- what units keep from forward to backward, in host memory (offload.activations: host).
  *
- * Units that keep something are numbered in forward order. Unit k computes with its buffers in slot
+ * Of the units that keep something a share moves, every second one, say, so that a copy has the time
+ * of several passes; the others have memory of their own. Those that move are numbered in forward order. Unit k computes with its buffers in slot
  * k mod S of device memory. After its forward pass they are copied to host memory, while the next
  * units compute. After the backward pass of unit k + S they come back to the slot, while units
  * k + S - 1 .. k + 1 compute their backward passes. The last S units stay, since they are needed at
@@ -19,13 +20,14 @@
 
 struct kept;
 
-/* bytes (units): what each unit keeps; 0 = nothing. Allocates slots and host memory. *kept is NULL
- * if all units that keep something fit in the slots, so that nothing would move. */
-enum status kept_create(struct device *device, const size_t *bytes, int unit_count,
+/* bytes (units): what each unit keeps; 0 = nothing. share: of these units, that moves. Allocates
+ * slots and host memory. *kept is NULL if all that would move fit in the slots. */
+enum status kept_create(struct device *device, const size_t *bytes, int unit_count, double share,
                         struct kept **kept);
 void kept_destroy(struct kept *kept); /* NULL is fine */
 
-char *kept_at(const struct kept *kept, int u); /* device memory of unit u; NULL: it keeps nothing */
+/* Device memory of unit u; NULL: it keeps nothing, or does not move. */
+char *kept_at(const struct kept *kept, int u);
 
 /* The stream waits until unit u may use its memory: what lay there before is saved, or what the
  * unit keeps is back. */

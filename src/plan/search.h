@@ -22,7 +22,7 @@
 /* What is taken from the request and not varied. */
 struct search_fixed {
     bool tp, pp, sequence, regather, stage, micro_batch, recompute, schedule, chunks, shard_group,
-        accumulate, offload, window, update;
+        accumulate, offload, window, update, activations;
 };
 
 struct search_space {

@@ -106,7 +106,8 @@ struct zero_offload search_offload(const struct search_space *space);
 void search_place(struct search_point *point, const struct zero_offload *offload);
 
 /* --- search_tune.c --------------------------------------------------------------------------- */
-/* Choose who updates far state, and the window that it passes through, where these are open. */
+/* Choose who updates far state, the window that it passes through, and how many layers' activations
+ * leave, where these are open. */
 enum status search_tune(struct env *env, const struct search_space *space,
                         struct search_layout *layout);
 

@@ -261,7 +261,8 @@ static void explain_offload(const struct search_layout *first, struct text *text
         next = ", ";
     }
     if (first->request.engine.activations != FAR_NONE)
-        text_printf(text, "%skept activations are %s", next, place_words(FAR_HOST));
+        text_printf(text, "%skept activations of %.3g %% of the layers are %s", next,
+                    100 * first->request.engine.activations_share, place_words(FAR_HOST));
     if (offload->optimizer == FAR_HOST && offload->on_host)
         text_add(text, "\n         the CPU updates the state");
     else if (offload->optimizer == FAR_HOST)

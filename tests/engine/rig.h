@@ -38,7 +38,8 @@ struct rig_config {
     bool sequence, regather;
     struct zero_offload offload; /* folder NULL: in memory, where possible */
     enum far_kind activations;
-    bool snapshot; /* allocate a copy of the state */
+    double activations_share; /* 0 = 1 */
+    bool snapshot;            /* allocate a copy of the state */
     bool eager;
     bool lumps;           /* every other unit has no split backward pass; only with a pipeline */
     struct comm_hub *hub; /* borrowed; NULL: one rank */
@@ -174,6 +175,7 @@ static inline enum status rig_build(struct rig *rig)
     const struct comm_config comm = {.backend = "threads", .timeout = 60};
     struct engine_config engine = {.recompute = c->recompute,
                                    .activations = c->activations,
+                                   .activations_share = c->activations_share,
                                    .micro_batch = c->batch,
                                    .tokens = c->tokens,
                                    .micro_batches = c->micro_batches};

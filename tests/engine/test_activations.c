@@ -31,7 +31,7 @@ static void open_bench(struct bench *b, int llama, enum keep own_below, uint32_t
     b->graph = model_graph(b->model);
     for (int u = 0; u < b->graph->unit_count; u++)
         b->copies[u] = copies;
-    assert_ok(activations_create(b->ops, b->graph, SHAPE, own_below, passes, b->copies, FAR_NONE,
+    assert_ok(activations_create(b->ops, b->graph, SHAPE, own_below, passes, b->copies, FAR_NONE, 0,
                                  &b->activations));
 }
 

@@ -148,6 +148,33 @@ static void test_memory_and_traffic(void **state)
     }
 }
 
+/* Of seven blocks every second one moves, or all but two: three slots, none or two leave. Nine: four
+ * move, and one leaves. */
+static void test_a_share_moves(void **state)
+{
+    (void)state;
+    static const double shares[] = {0.5, 0.75};
+    static const int layers[] = {LAYERS, LAYERS + 2}, leaving[2][2] = {{0, 1}, {2, 3}};
+    for (int s = 0; s < 2; s++)
+        for (int l = 0; l < 2; l++) {
+            struct rig_config config = deep_config(MODEL_GPT2);
+            config.model.layers = layers[l];
+            size_t block = block_bytes(config);
+            struct account near = count(config, "dry-gpu", MEM_GPU);
+            struct trace plain = run(config, 1);
+            config.activations = FAR_HOST;
+            config.activations_share = shares[s];
+            struct account far = count(config, "dry-gpu", MEM_GPU);
+            size_t saved = (size_t)leaving[s][l] * block;
+            assert_int_equal(near.device.bytes[MEM_ACTIVATIONS] - far.device.bytes[MEM_ACTIVATIONS],
+                             saved);
+            assert_int_equal(far.traffic.moved[TRAFFIC_LINK_OUT], MICRO_BATCHES * saved);
+            compare(&plain, config, 1);
+            compare(&plain, config, 2);
+            free(plain.params);
+        }
+}
+
 /* A run allocates what the dry device counts, in every category. */
 static void test_plan_is_the_run(void **state)
 {
@@ -250,6 +277,7 @@ int main(void)
         cmocka_unit_test(test_tensor_parallelism),
         cmocka_unit_test(test_everything_leaves),
         cmocka_unit_test(test_memory_and_traffic),
+        cmocka_unit_test(test_a_share_moves),
         cmocka_unit_test(test_plan_is_the_run),
         cmocka_unit_test(test_nothing_to_move),
         cmocka_unit_test(test_pipeline_is_refused),

@@ -26,6 +26,7 @@ static struct search_fixed fixed_by(const struct options *options)
                    options_is_set(options, "offload.share"),
         .window = options_is_set(options, "offload.window"),
         .update = options_is_set(options, "offload.update"),
+        .activations = options_is_set(options, "offload.activations_share"),
     };
 }
 

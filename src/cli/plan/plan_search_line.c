@@ -61,6 +61,11 @@ void plan_search_keys(const struct plan_search_view *view, const struct search_l
     key_word(view, text, "offload.optimizer", far_words[offload->optimizer], "none");
     key_word(view, text, "offload.grads", far_words[offload->grads], "none");
     key_word(view, text, "offload.params", far_words[offload->params], "none");
+    if (request->engine.activations != FAR_NONE && request->engine.activations_share < 1) {
+        char kept[32];
+        snprintf(kept, sizeof kept, "%g", request->engine.activations_share);
+        key_word(view, text, "offload.activations_share", kept, "1");
+    }
     if (offload->optimizer == FAR_NONE)
         return;
     key_word(view, text, "offload.share", share, "1");

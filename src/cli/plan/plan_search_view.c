@@ -320,6 +320,8 @@ static void json_layout(struct json_out *json, const struct plan_search_view *vi
     json_out_string(json, "offload_grads", far_words[request->zero.offload.grads]);
     json_out_string(json, "offload_params", far_words[request->zero.offload.params]);
     json_out_real(json, "offload_share", request->zero.offload.share);
+    json_out_string(json, "offload_activations", far_words[request->engine.activations]);
+    json_out_real(json, "offload_activations_share", request->engine.activations_share);
     json_out_int(json, "offload_window", request->zero.offload.window);
     json_out_string(json, "offload_update", request->zero.offload.on_host ? "host" : "device");
     if (timed) {

@@ -355,6 +355,7 @@ static enum status resolve_batches(struct env *env, struct options *options,
     config->engine.micro_batch = train->micro_batch;
     config->engine.tokens = train->context;
     config->engine.activations = (enum far_kind)config->offload.activations;
+    config->engine.activations_share = config->offload.activations_share;
     config->engine.micro_batches = config->reading ? 0 : train->global_batch / train->micro_batch;
     config->ramp = (struct batch_ramp){.batch = train->global_batch, .context = train->context};
     if (config->reading)

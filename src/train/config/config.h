@@ -74,7 +74,7 @@ extern const char *const comm_backend_words[];
 /* State and activations in slower memory than the device's. */
 struct offload_config {
     int optimizer, grads, params, activations; /* enum far_kind */
-    double share;
+    double share, activations_share;
     int64_t window;
     int update; /* enum run_update */
     const char *folder;

@@ -321,6 +321,14 @@ static const struct option offload_list[] = {
      .help = "where activations are kept from forward to backward: none = on the device; host = in "
              "pinned host memory, except those of the last three units; not with parallel.pp "
              "above 1"},
+    {.key = "offload.activations_share",
+     .type = OPTION_REAL,
+     OFFLOAD(activations_share),
+     .fallback = "1",
+     RANGE(0.01, 1),
+     .help =
+         "share of the layers whose activations leave the device: as much as the link can hide; "
+         "with plan --gpus, chosen where it is not given"},
     {.key = "offload.share",
      .type = OPTION_REAL,
      OFFLOAD(share),
