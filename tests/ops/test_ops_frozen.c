@@ -15,7 +15,8 @@ struct subject {
 
 static const struct subject subjects[] = {
     {{"linear_dw", .rows = 77, .linear = {48, 40, .out_in = true}, .bias = true}, {"dw", "dbias"}},
-    {{"linear_dw", .rows = 130, .linear = {24, 1100}, .bias = true, .add = true}, {"dw", "dbias"}},
+    {{"linear_dw", .rows = 130, .linear = {.in = 24, .out = 1100}, .bias = true, .add = true},
+     {"dw", "dbias"}},
     {{"norm_backward", .rows = 75, .norm = {NORM_LAYER, 192, 1e-5}, .bias = true, .branch = true,
       .columns = true},
      {"dweight", "dbias", "dsum_columns", "out_columns"}},
