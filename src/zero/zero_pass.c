@@ -214,8 +214,9 @@ static void poison(struct zero *zero, void *at, size_t bytes)
 
 static void free_slot(struct zero *zero, const struct residency *r)
 {
-    poison(zero, zero->slot_at[r->slot],
-           (size_t)zero->slot_count[r->slot] * dtype_bytes(zero->type));
+    if (zero->worker) /* a server may still be sending what is there */
+        poison(zero, zero->slot_at[r->slot],
+               (size_t)zero->slot_count[r->slot] * dtype_bytes(zero->type));
     event_record(zero->slot_free[r->slot], zero->stream);
 }
 
