@@ -255,9 +255,9 @@ struct tokenizer {
     struct tokenizer_file files[SPECIAL_FILES];
 };
 
-/* tokenizer_special.c. What tokenizer.json says, with its added tokens and t->eot set: */
-struct json_t; /* jansson's */
-void special_init(struct tokenizer *t, const struct json_t *root);
+/* tokenizer_special.c. What tokenizer.json says, once its added tokens, t->eot and t->template are
+ * set: */
+void special_init(struct tokenizer *t);
 /* Then what t->files and a config.json (NULL: none) say. */
 enum status special_read(struct tokenizer *t, const char *config, size_t config_bytes);
 /* The same, with the files in the folder of the tokenizer.json at `path`. */
@@ -299,7 +299,7 @@ static inline int alphabet_byte(int code) /* -1 if not in the alphabet */
     return alphabet_code((uint8_t)code) == code ? code : -1;
 }
 
-/* The byte of a token spelled <0x00> .. <0xFF>; -1 if it is none. */
+/* The byte of a token spelled <0x00> .. <0xFF>; -1 for other tokens. */
 static inline int fallback_byte(const uint8_t *token, size_t bytes)
 {
     int value = 0;

@@ -352,7 +352,6 @@ static enum status read_model(struct reader *r, const json_t *root)
     TRY(read_vocab(r));
     TRY(read_added(r));
     r->tokenizer->eot = find_eot(r);
-    special_init(r->tokenizer, root);
     return read_merges(r, model);
 }
 
@@ -377,6 +376,7 @@ static enum status read_root(struct reader *r, const json_t *root)
     r->tokenizer->byte_level = r->byte_level;
     TRY(read_model(r, root));
     TRY(read_post_processor(r, json_object_get(root, "post_processor")));
+    special_init(r->tokenizer);
     TRY(read_decoder(r, json_object_get(root, "decoder")));
     return splitter_finish(r->tokenizer->splitter, r->origin);
 }

@@ -283,7 +283,8 @@ static enum status read_literal(struct translation *t, uint32_t *code)
     return STATUS_OK;
 }
 
-/* A class such as \s or \p{L}: *found is false, and nothing is read, if it is none. */
+/* A class such as \s or \p{L}: *found says whether there is one; if not,
+ * nothing is read. */
 static enum status read_class(struct translation *t, bool in_set, struct symbol_set *set,
                               bool *found)
 {
@@ -330,7 +331,7 @@ static enum status read_class(struct translation *t, bool in_set, struct symbol_
 
 /* --- sets in brackets ----------------------------------------------------------------------- */
 
-/* [:name:] or [:^name:], at the bracket; *found is false if it is none. */
+/* [:name:] or [:^name:], at the bracket; *found says whether it is one. */
 static enum status read_posix(struct translation *t, struct symbol_set *set, bool *found)
 {
     const char *name = t->regex + t->at + 2, *end = t->regex + t->bytes, *close = name;
@@ -467,7 +468,7 @@ static enum status close_group(struct translation *t)
     return STATUS_OK;
 }
 
-/* The length of {n}, {n,}, {,m} or {n,m}; 0 if it is none. */
+/* The length of {n}, {n,}, {,m} or {n,m}; 0 = something else. */
 static size_t quantifier_length(const struct translation *t, bool *fixed)
 {
     size_t length = 1, digits = 0;

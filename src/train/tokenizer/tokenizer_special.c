@@ -108,40 +108,11 @@ static int32_t read_named(const struct tokenizer *t, const json_t *root, const c
 
 /* --- tokenizer.json --------------------------------------------------------------------------- */
 
-/* The token that a TemplateProcessing puts before a text; -1: none. */
-static int32_t template_begin(const struct tokenizer *t, const json_t *processor)
+void special_init(struct tokenizer *t)
 {
-    const json_t *single = json_object_get(processor, "single");
-    const json_t *first = json_object_get(json_array_get(single, 0), "SpecialToken");
-    const char *name = json_string_value(json_object_get(first, "id"));
-    const json_t *token = json_object_get(json_object_get(processor, "special_tokens"), name);
-    const json_t *id = json_array_get(json_object_get(token, "ids"), 0);
-    if (json_is_integer(id) && is_added(t, json_integer_value(id)))
-        return (int32_t)json_integer_value(id);
-    return name ? find_added(t, name) : -1;
-}
-
-/* Processors may be nested in a Sequence, one level deep. */
-static int32_t processor_begin(const struct tokenizer *t, const json_t *processor)
-{
-    const char *type = json_string_value(json_object_get(processor, "type"));
-    size_t i;
-    json_t *item;
-    if (type && strcmp(type, "TemplateProcessing") == 0)
-        return template_begin(t, processor);
-    json_array_foreach(json_object_get(processor, "processors"), i, item)
-    {
-        type = json_string_value(json_object_get(item, "type"));
-        if (type && strcmp(type, "TemplateProcessing") == 0)
-            return template_begin(t, item);
-    }
-    return -1;
-}
-
-void special_init(struct tokenizer *t, const json_t *root)
-{
+    const struct token_list *before = &t->template[0];
     t->special = (struct tokenizer_special){.bos = -1, .pad = -1};
-    t->special.begin = processor_begin(t, json_object_get(root, "post_processor"));
+    t->special.begin = before->count > 0 && is_added(t, before->ids[0]) ? before->ids[0] : -1;
     if (t->eot >= 0) {
         add_id(&t->special.eos, t->eot);
         add_id(&t->special.stops, t->eot);
