@@ -232,7 +232,7 @@ static void add_names(struct text *text, const struct trace_lane *const lanes[TR
     }
 }
 
-/* What a span shows beside its name and times. */
+/* The arguments of a span in the file: bytes, and the number of a call. */
 static void add_args(struct text *text, const struct trace_span *span)
 {
     bool numbered = span->number > 0, collective = span->lane->collective;

@@ -67,8 +67,8 @@ static enum status refuse_prompt(struct env *env, const struct generate_parts *p
                 (long long)g->prompt.count, (long long)parts->context);
 }
 
-/* Choose the next token of a text and emit it, if all ranks have agreed to go on. *goes_on = whether
- * this rank wants to. */
+/* Choose the next token of a text. If all ranks go on (*agreed), emit it. *goes_on: this rank wants
+ * to go on. */
 static enum status next_token(const struct generate_parts *parts, struct generating *g,
                               generate_token_fn *emit, bool *agreed, bool *goes_on)
 {
@@ -356,7 +356,8 @@ enum status generator_held(struct generator *g, struct footprint_worst *held)
                                      g->session.comm, held));
 }
 
-/* *count becomes the number of the first texts whose prompts can be fed; fails if there are none. */
+/* Reduce *count to the texts before the first whose prompt cannot be fed. Fails if that is the first
+ * of all. */
 static enum status encode_prompts(struct generator *g, const struct generate_parts *parts,
                                   struct generate_text *texts, int *count)
 {

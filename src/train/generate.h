@@ -69,8 +69,8 @@ struct generate_text {
     struct generate_result result;
 };
 /* Generate *count texts together, at most as many as there are rows. Each is the same as alone. If
- * one cannot be generated, *count becomes the number of those before it, which are complete; the
- * call fails if there are none. */
+ * one cannot be generated, *count becomes the number of those before it, which are complete. If that
+ * one is the first, the call fails. */
 enum status generator_run_all(struct generator *generator, struct generate_text *texts, int *count,
                               generate_token_fn *emit);
 /* One text. */
