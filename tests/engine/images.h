@@ -209,4 +209,29 @@ static inline void check_move(struct rig_config one, struct rig_config first, in
     image_free(&moved);
 }
 
+/* What was fetched ahead is not what a later load has written. */
+static inline void check_load_into_running(struct rig_config config)
+{
+    struct image image = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    struct env env = testing_env(1);
+    struct rig rig;
+    int64_t count;
+    config.snapshot = true;
+    assert_ok(rig_create(&env, config, &rig));
+    rig_step(&rig, 0);
+    save_state(&rig, &image);
+    rig_step(&rig, 1);
+    float *expected = rig_params(&rig, &count);
+    rig_step(&rig, 2); /* and the first packets of the next update are in their slots */
+    assert_ok(zero_settle(rig.zero));
+    load_state(&rig, &(struct move_job){.begin = 1, .from = &image});
+    rig_step(&rig, 1);
+    float *again = rig_params(&rig, &count);
+    assert_memory_equal(expected, again, (size_t)count * sizeof *again);
+    free(expected), free(again);
+    rig_destroy(&rig);
+    env_destroy(&env);
+    image_free(&image);
+}
+
 #endif

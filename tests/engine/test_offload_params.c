@@ -272,29 +272,10 @@ static void test_load_into_a_running_store(void **state)
 {
     (void)state;
     for (int number = 0; number < PLACEMENTS; number++) {
-        struct image image = {.lock = PTHREAD_MUTEX_INITIALIZER};
         struct rig_config config = base_config(1);
         config.type = number / 2 % 2 ? DTYPE_BF16 : DTYPE_F32;
         config.offload = placement(number);
-        config.snapshot = true;
-        struct env env = testing_env(1);
-        struct rig rig;
-        int64_t count;
-        assert_ok(rig_create(&env, config, &rig));
-        rig_step(&rig, 0);
-        save_state(&rig, &image);
-        rig_step(&rig, 1);
-        float *expected = rig_params(&rig, &count);
-        rig_step(&rig, 2); /* and the first packets of the next update are in their slots */
-        assert_ok(zero_settle(rig.zero));
-        load_state(&rig, &(struct move_job){.begin = 1, .from = &image});
-        rig_step(&rig, 1);
-        float *again = rig_params(&rig, &count);
-        assert_memory_equal(expected, again, (size_t)count * sizeof *again);
-        free(expected), free(again);
-        rig_destroy(&rig);
-        env_destroy(&env);
-        image_free(&image);
+        check_load_into_running(config);
     }
 }
 
