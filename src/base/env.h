@@ -11,6 +11,7 @@
 #include "base/status.h"
 
 struct progress;
+struct progress_view;
 struct trace;
 struct output_faults;
 struct input_faults;
@@ -21,6 +22,7 @@ struct env {
     int threads;                       /* OpenMP threads of this rank, at least 1 */
     struct trace *trace;               /* borrowed; NULL = no tracing */
     struct progress *progress;         /* borrowed; NULL = no watcher */
+    const struct progress_view *view;  /* borrowed; NULL = nobody waits for this rank's tasks */
     struct output_faults *faults;      /* borrowed; for tests of writes (base/output.h); or NULL */
     struct input_faults *input_faults; /* the same for reads (base/input.h) */
 };

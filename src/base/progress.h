@@ -1,7 +1,11 @@
-/* progress -- a counter and a note that show a watcher whether a process still makes progress.
+/* progress -- how far a process is: for a watcher that wants to know whether it still moves, and for
+ * a person who waits.
  *
- * Long operations increment the counter; a watcher that reads the same value twice knows that
- * nothing was done in between. There are no locks, so a signal handler may read it at any time.
+ * Long operations increment a counter; a watcher that reads the same value twice knows that nothing
+ * was done in between. There are no locks, so a signal handler may read it at any time.
+ *
+ * A task has a name and a size. env->view draws it: whoever may take more than two seconds begins a
+ * task and never asks whether there is a terminal. Without a view a task costs an addition.
  */
 #ifndef BASE_PROGRESS_H
 #define BASE_PROGRESS_H
@@ -26,6 +30,33 @@ void progress_add(const struct env *env);
 void progress_note(const struct env *env, const char *what);
 /* Announce that up to `seconds` may pass without progress; the largest value counts. */
 void progress_expect(const struct env *env, double seconds);
+
+/* --- tasks that a person waits for ------------------------------------------------------------ */
+
+struct progress_task {
+    const char *what;          /* borrowed: "saving" */
+    const char *noun;          /* of what is counted: "tokens"; NULL = bytes; "" = only the share */
+    uint64_t total;            /* 0 = not known */
+    atomic_uint_fast64_t done; /* any thread may add */
+    double begin, shown;       /* times; shown is that of the last drawing */
+    char figure[64];           /* more to print: "12.5 tok/s"; "" = nothing */
+};
+
+/* Draws tasks. `show` decides by itself whether it is time to draw again. */
+struct progress_view {
+    void (*show)(void *user, struct progress_task *task, double now);
+    void (*clear)(void *user); /* remove what a task has left on a terminal */
+    void *user;
+};
+
+void progress_begin(struct progress_task *task, const char *what, const char *noun, uint64_t total);
+/* `amount` more is done. Counts for the watcher, too, and draws. */
+void progress_advance(const struct env *env, struct progress_task *task, uint64_t amount);
+/* So much of all is done, if it is more than before. */
+void progress_reach(const struct env *env, struct progress_task *task, uint64_t done);
+/* Draw it, if it is time. The thread that calls this must be free to print. */
+void progress_show(const struct env *env, struct progress_task *task);
+void progress_end(const struct env *env, const struct progress_task *task);
 
 uint64_t progress_count(const struct progress *progress);
 void progress_words(const struct progress *progress, char out[PROGRESS_BYTES]);

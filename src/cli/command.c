@@ -74,6 +74,8 @@ static const struct option general_list[] = {
     {COMMAND_FLAG("help", command_general, help, BOOL), .letter = 'h', .help = "print this help"},
     {COMMAND_FLAG("verbose", command_general, verbose, BOOL), .letter = 'v',
      .help = "log details to stderr, and where in the source an error was raised"},
+    {COMMAND_FLAG("quiet", command_general, quiet, BOOL), .letter = 'q',
+     .help = "print only results, warnings and errors: no progress, no figures of the work itself"},
 };
 
 enum status command_open(struct env *env, const struct command *command, struct command_call *call)

@@ -104,7 +104,7 @@ enum status command_unknown(struct env *env, const char *name);
  * settings. command_close frees both. */
 #define COMMAND_GENERAL "general" /* title of the options that every command has */
 struct command_general {
-    bool help, verbose;
+    bool help, verbose, quiet;
 };
 struct command_call {
     const struct command *command;

@@ -1,8 +1,8 @@
 /* command_tokenize -- encodes text as token shards, optionally with a new vocabulary, and decodes
  * them.
  *
- * train/data/encode.c and the tokenizer do the work. This file has the options, the progress bar,
- * the report, and the rule that all output files appear or none.
+ * train/data/encode.c and the tokenizer do the work. This file has the options, the report, and the
+ * rule that all output files appear or none.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -30,25 +30,6 @@ struct tokenize_settings {
     bool special, decode, json;
 };
 
-/* --- progress ------------------------------------------------------------------------------- */
-
-static bool on_learn(void *user, int done, int total)
-{
-    char figure[64];
-    snprintf(figure, sizeof figure, " | %d of %d tokens", done, total);
-    console_progress(user, (double)done / total, figure);
-    return true; /* a signal terminates this command, so it never has to be cancelled */
-}
-
-static void on_encode(void *user, size_t done, size_t total)
-{
-    struct console_progress *progress = user;
-    char figure[64], human[32];
-    snprintf(figure, sizeof figure, " | %s/s",
-             text_human_bytes(human, (double)done / (clock_seconds() - progress->begin + 1e-9)));
-    console_progress(progress, (double)done / (double)total, figure);
-}
-
 /* --- text to tokens ------------------------------------------------------------------------- */
 
 static enum status check_flags(struct env *env, const struct tokenize_settings *settings)
@@ -64,12 +45,17 @@ static enum status check_flags(struct env *env, const struct tokenize_settings *
                                 : STATUS_OK;
 }
 
+static bool never_stop(void *user, int done, int total)
+{
+    (void)user, (void)done, (void)total;
+    return true; /* a signal terminates this command, so it never has to be cancelled */
+}
+
 /* With --vocab, train on the files to encode, without the part held out for val.bin. */
 static enum status make_tokenizer(struct cli *cli, const struct tokenize_settings *settings,
                                   const char *const *words, int word_count,
                                   struct tokenizer **tokenizer)
 {
-    struct console_progress progress = {cli->console, "training a tokenizer", clock_seconds(), 0};
     char learnt[32];
     if (settings->vocab == 0)
         return tokenizer_load(cli->env, *settings->tokenizer ? settings->tokenizer : "bytes",
@@ -88,8 +74,7 @@ static enum status make_tokenizer(struct cli *cli, const struct tokenize_setting
                                .max_text = settings->max_text,
                                .split = settings->split,
                                .mix = {.items = items, .count = word_count}};
-    enum status st = data_tokenizer_create(cli->env, &data, on_learn, &progress, tokenizer);
-    console_live_clear(cli->console);
+    enum status st = data_tokenizer_create(cli->env, &data, never_stop, NULL, tokenizer);
     mem_free(cli->env, items);
     return st;
 }
@@ -193,7 +178,6 @@ static enum status write_tokens(struct cli *cli, const struct tokenize_settings 
                                 const struct tokenizer *tokenizer, char *const paths[OUTPUTS],
                                 struct tokenized *done)
 {
-    struct console_progress progress = {cli->console, "encoding", clock_seconds(), 0};
     struct encode_job job = {
         .env = cli->env,
         .tokenizer = tokenizer,
@@ -203,12 +187,8 @@ static enum status write_tokens(struct cli *cli, const struct tokenize_settings 
         .split = settings->split,
         .special = settings->special,
         .path = {paths[0], paths[1]},
-        .progress = on_encode,
-        .user = &progress,
     };
-    enum status st = encode_files(&job, &done->result);
-    console_live_clear(cli->console);
-    TRY(st);
+    TRY(encode_files(&job, &done->result));
     done->vocab = tokenizer_vocab(tokenizer);
     return tokenizer_save(tokenizer, paths[2]);
 }

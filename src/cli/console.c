@@ -392,16 +392,73 @@ void console_fact(struct console *console, const char *name, const char *value)
     } while (*value);
 }
 
-void console_progress(struct console_progress *progress, double share, const char *figure)
+/* --- tasks ----------------------------------------------------------------------------------- */
+
+#define BAR_AFTER  1.0 /* seconds: quicker tasks leave the screen alone */
+#define BAR_EVERY  0.1
+#define LINE_EVERY 10.0
+
+/* Where a live line can be: stderr, so that it never mixes with data. Under a supervisor stderr is
+ * passed on line by line, but its stdout may be a terminal. NULL = there is no terminal. */
+static FILE *live_stream(const struct console *console)
 {
-    enum { CELLS = 24 };
-    char line[256], bar[3 * CELLS + 1], eta[32];
-    double now = clock_seconds(), elapsed = now - progress->begin;
-    if (now - progress->shown < 0.1)
+    if (console->err_terminal)
+        return stderr;
+    return console->fixed_width && console->out_terminal ? stdout : NULL;
+}
+
+/* " | eta 9 s | 1.2 GiB of 4.0 GiB | 310 MiB/s": a narrow terminal cuts the end. */
+static void add_figures(const struct progress_task *task, double done, double seconds, char *out,
+                        size_t bytes)
+{
+    char a[32], b[32], c[32];
+    double total = (double)task->total, rate = seconds > 0 ? done / seconds : 0;
+    int n = 0;
+    if (task->total > 0 && done > 0)
+        n = snprintf(out, bytes, " | eta %s", text_human_seconds(a, seconds * (total / done - 1)));
+    if (!task->noun && task->total > 0)
+        n += snprintf(out + n, bytes - (size_t)n, " | %s of %s | %s/s", text_human_bytes(a, done),
+                      text_human_bytes(b, total), text_human_bytes(c, rate));
+    else if (!task->noun)
+        n += snprintf(out + n, bytes - (size_t)n, " | %s | %s/s", text_human_bytes(a, done),
+                      text_human_bytes(b, rate));
+    else if (*task->noun && task->total > 0)
+        n += snprintf(out + n, bytes - (size_t)n, " | %.0f of %.0f %s", done, total, task->noun);
+    else if (*task->noun)
+        n += snprintf(out + n, bytes - (size_t)n, " | %.0f %s", done, task->noun);
+    if (*task->figure)
+        snprintf(out + n, bytes - (size_t)n, " | %s", task->figure);
+}
+
+void console_show_task(void *user, struct progress_task *task, double now)
+{
+    enum { CELLS = 16 };
+    struct console *console = user;
+    FILE *stream = live_stream(console);
+    char line[512], figures[256] = "", share[16] = "", bar[3 * CELLS + 1];
+    double done = (double)atomic_load_explicit(&task->done, memory_order_relaxed);
+    bool early = stream ? now - task->begin < BAR_AFTER || now - task->shown < BAR_EVERY
+                        : now - task->shown < LINE_EVERY;
+    if (early || console->rank > 0 || is_suppressed(console, LOG_INFO))
         return;
-    progress->shown = now;
-    text_human_seconds(eta, share > 0 ? elapsed / share - elapsed : -1);
-    snprintf(line, sizeof line, "%s %s %3.0f%%%s | eta %s", progress->what,
-             console_bar(progress->console, bar, CELLS, share), 100 * share, figure, eta);
-    console_live(progress->console, stderr, line);
+    task->shown = now;
+    if (task->total > 0 && done > (double)task->total)
+        done = (double)task->total;
+    add_figures(task, done, now - task->begin, figures, sizeof figures);
+    if (task->total > 0)
+        snprintf(share, sizeof share, " %3.0f%%", 100 * done / (double)task->total);
+    if (!stream) {
+        snprintf(line, sizeof line, "%s:%s%s", task->what, share, figures);
+        console_log(console, LOG_INFO, line);
+        return;
+    }
+    snprintf(line, sizeof line, "%s%s%s%s%s", task->what, task->total > 0 ? " " : "",
+             task->total > 0 ? console_bar(console, bar, CELLS, done / (double)task->total) : "",
+             share, figures);
+    console_live(console, stream, line);
+}
+
+void console_clear_task(void *user)
+{
+    console_live_clear(user);
 }

@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include "base/log.h"
+#include "base/progress.h"
 #include "base/text.h"
 
 enum console_style {
@@ -88,14 +89,11 @@ void console_signal_line(const struct console *console, enum log_level level, co
 /* Print an error of a rank other than 0, unless --verbose has shown it already. */
 void console_rank_error(struct console *console, const char *line);
 
-/* The live line of a long task on stderr, rewritten ten times a second at most. */
-struct console_progress {
-    struct console *console;
-    const char *what;
-    double begin, shown; /* times of the start and of the last line */
-};
-/* `figure` follows the percentage: " | 2 MiB/s"; "" = none. */
-void console_progress(struct console_progress *progress, double share, const char *figure);
+/* The functions of a progress_view; `user` is the struct console. A terminal gets a bar on the live
+ * line after the first second, ten times a second at most. A file or pipe gets a line on stderr
+ * every ten seconds. Nothing with --quiet, and nothing from ranks other than 0. */
+void console_show_task(void *user, struct progress_task *task, double now);
+void console_clear_task(void *user);
 
 /* A bar of `width` cells filled to `share` (0 .. 1), for live lines. `out` has 3 * width + 1
  * bytes. */

@@ -276,6 +276,7 @@ static enum status run_command(struct cli *cli, const struct command *command, i
     if (call.general.help) {
         st = help_command(cli, &call);
     } else {
+        cli->console->quiet = call.general.quiet;
         cli->stop_words = command->stop_words;
         if (command->stop_words)
             catch_signals(cli);
@@ -389,7 +390,9 @@ int main(int argc, char **argv)
         console_log(&console, LOG_ERROR, "out of memory");
         return status_exit_code(STATUS_MEMORY);
     }
+    const struct progress_view view = {console_show_task, console_clear_task, &console};
     env.progress = &progress;
+    env.view = &view;
     enum status st = dispatch(&cli, argc, argv);
     int write_error = console_finish(&console);
     if (write_error && st == STATUS_OK)

@@ -81,9 +81,10 @@ static enum status make_row(struct asking *a, const struct search_space *space,
 }
 
 enum status scaling_make(struct env *env, const struct search_space *space,
-                         const struct batch_law *law, scaling_tell_fn *tell, void *user,
-                         struct scaling *scaling)
+                         const struct batch_law *law, struct scaling *scaling)
 {
+    struct progress_task task;
+    struct search_space shown = *space;
     struct asking a = {.env = env, .searched = &scaling->searched};
     int64_t ranks = space->request->ranks;
     *scaling = (struct scaling){0};
@@ -92,11 +93,14 @@ enum status scaling_make(struct env *env, const struct search_space *space,
     scaling->rows[scaling->count++].ranks = (int)ranks;
     enum status st =
         mem_alloc_array(env, MEM_OTHER, "scaling", MOST_ASKED, sizeof *a.layouts, &a.layouts);
+    progress_begin(&task, "searching", "numbers of ranks", (uint64_t)scaling->count);
+    shown.task = &task;
     for (int i = 0; st == STATUS_OK && i < scaling->count; i++) {
-        tell(user, (double)i / scaling->count);
-        st = make_row(&a, space, law, &scaling->rows[i]);
+        progress_reach(env, &task, (uint64_t)i);
+        st = make_row(&a, &shown, law, &scaling->rows[i]);
         scaling->fits = scaling->fits || scaling->rows[i].best.batch > 0;
     }
+    progress_end(env, &task);
     mem_free(env, a.layouts);
     return st;
 }

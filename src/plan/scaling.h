@@ -31,15 +31,11 @@ struct scaling {
     bool fits;                     /* in at least one row */
 };
 
-/* Called before each row, with the share of rows that are done. */
-typedef void scaling_tell_fn(void *user, double share);
-
 /* Rows of 1, 2, 4, ... ranks, and of all ranks of the space. Of these, the batch is the best of
  * that of the space and of powers of two, times the odd part of the ranks, times train.micro_batch
  * where it is fixed. */
 enum status scaling_make(struct env *env, const struct search_space *space,
-                         const struct batch_law *law, scaling_tell_fn *tell, void *user,
-                         struct scaling *scaling);
+                         const struct batch_law *law, struct scaling *scaling);
 
 /* Without a machine: each rank keeps the part of the batch that it has in the request, and nothing
  * is timed. The ranks of the request are halved and doubled, up to SCALING_RANKS or its own. */

@@ -33,6 +33,7 @@ struct search {
     struct best *best; /* fastest first */
     int count, room;
     struct search_result *out;
+    struct progress_task task; /* layouts */
 };
 
 static void print_nothing(void *user, enum log_level level, const char *line)
@@ -209,6 +210,7 @@ static enum status simulate_points(struct search *s)
     int64_t count = s->points.count;
     for (int64_t i = count / 2 - 1; i >= 0; i--)
         sink(heap, count, i);
+    s->task.total = (uint64_t)count;
     while (count > 0) {
         bool useless = !s->space->exhaustive && heap[0].bound > limit_of(s, &heap[0]);
         bool fits = true, simulated = !useless && heap[0].refined;
@@ -221,6 +223,10 @@ static enum status simulate_points(struct search *s)
         s->out->bounded += useless;
         if (simulated)
             TRY(simulate_point(s, &point));
+        if (s->space->task)
+            progress_advance(s->env, s->space->task, 0);
+        else
+            progress_reach(s->env, &s->task, s->task.total - (uint64_t)count);
     }
     return STATUS_OK;
 }
@@ -358,6 +364,7 @@ enum status search_layouts(struct env *env, const struct search_space *space,
     s.quiet.log = log_create(print_nothing, NULL, LOG_ERROR);
     if (!s.quiet.log)
         return STATUS_MEMORY;
+    progress_begin(&s.task, "searching", "layouts", 0);
     struct plan_optimizers optimizers;
     bool refused = false;
     enum status st;
@@ -369,6 +376,7 @@ enum status search_layouts(struct env *env, const struct search_space *space,
         TRY_OR(undo, simulate_points(&s));
     st = finish(&s);
 undo:
+    progress_end(env, &s.task);
     search_points_free(&s.quiet, &s.points);
     mem_free(env, s.best);
     log_destroy(s.quiet.log);

@@ -17,6 +17,7 @@
  */
 #ifndef PLAN_SEARCH_H
 #define PLAN_SEARCH_H
+#include "base/progress.h"
 #include "plan/plan_time.h"
 
 /* What is taken from the request and not varied. */
@@ -35,9 +36,10 @@ struct search_space {
     size_t memory;     /* per rank; 0: no limit */
     size_t host, disk; /* per rank, for state that leaves the device; 0: none does */
     struct search_fixed fixed;
-    int most;        /* number of layouts wanted */
-    bool exhaustive; /* simulate every layout that fits: for tests of the bound */
-    bool optional;   /* no layout, or none that fits, is a result like any other: nothing is
+    int most;                   /* number of layouts wanted */
+    bool exhaustive;            /* simulate every layout that fits: for tests of the bound */
+    struct progress_task *task; /* of a caller that searches several spaces; NULL = own */
+    bool optional; /* no layout, or none that fits, is a result like any other: nothing is
                         explained */
 };
 

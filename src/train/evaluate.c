@@ -5,6 +5,7 @@
 #include "train/evaluate.h"
 #include <math.h>
 #include "base/clock.h"
+#include "base/progress.h"
 #include "train/run_plan.h"
 
 /* Fill the batch of a round with windows first .. first + micro_batch - 1. All labels of a row are
@@ -32,9 +33,9 @@ static enum status fill(struct engine *engine, int64_t round, const struct datas
     return st;
 }
 
-enum status evaluate_dataset(struct engine *engine, const struct dataset *set, int64_t micro_batch,
-                             int64_t context, int64_t batches, evaluate_progress_fn *progress,
-                             void *user, struct evaluation *result)
+enum status evaluate_dataset(struct env *env, struct engine *engine, const struct dataset *set,
+                             int64_t micro_batch, int64_t context, int64_t batches,
+                             evaluate_progress_fn *progress, void *user, struct evaluation *result)
 {
     int64_t all = (dataset_eval_count(set) + micro_batch - 1) / micro_batch;
     int64_t total = batches > 0 && batches < all ? batches : all;
@@ -43,7 +44,10 @@ enum status evaluate_dataset(struct engine *engine, const struct dataset *set, i
     int64_t bytes = 0;
     const struct roster *roster = engine_roster(engine);
     int64_t rounds = engine_eval_rounds(engine), together = rounds * roster->workers;
-    for (int64_t b = 0; b < total; b += together) {
+    enum status st = STATUS_OK;
+    struct progress_task task;
+    progress_begin(&task, "evaluating", "batches", (uint64_t)total);
+    for (int64_t b = 0; st == STATUS_OK && b < total; b += together) {
         int64_t count = total - b < together ? total - b : together;
         enum status read = STATUS_OK; /* other ranks do not know it yet: the batch is computed */
         for (int64_t round = 0; round < rounds; round++) {
@@ -52,12 +56,15 @@ enum status evaluate_dataset(struct engine *engine, const struct dataset *set, i
                 read =
                     fill(engine, round, set, (b + m) * micro_batch, micro_batch, context, &bytes);
         }
-        TRY(engine_eval(engine, count, &loss_sum, &labels));
+        st = engine_eval(engine, count, &loss_sum, &labels);
+        if (st != STATUS_OK)
+            break;
+        progress_advance(env, &task, (uint64_t)count);
         bool continues = progress == NULL || progress(user, b + count, total, read);
-        TRY(read);
-        if (!continues)
-            return STATUS_STOPPED;
+        st = read != STATUS_OK ? read : continues ? STATUS_OK : STATUS_STOPPED;
     }
+    progress_end(env, &task);
+    TRY(st);
     TRY(engine_sum(engine, bytes, &bytes));
     double loss = labels > 0 ? loss_sum / labels : (double)NAN;
     *result =
@@ -117,7 +124,7 @@ static enum status evaluate_here(struct env *env, const struct evaluate_task *ta
     TRY(engine_create(session->ops, session->stream, session->spread.graph, session->zero,
                       &engine_config, &engine));
     enum status st =
-        evaluate_dataset(engine, set, engine_config.micro_batch, engine_config.tokens,
+        evaluate_dataset(env, engine, set, engine_config.micro_batch, engine_config.tokens,
                          config->train.eval_batches, task->progress, task->user, result);
     if (st == STATUS_OK && held)
         st =

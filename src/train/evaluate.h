@@ -13,9 +13,9 @@ typedef bool evaluate_progress_fn(void *user, int64_t done, int64_t total, enum 
 /* Evaluate the held-out windows of `set` in order: the first `batches` micro-batches, 0 = all. The
  * engine has micro-batches of `micro_batch` sequences of `context` tokens. If all their labels are
  * masked, result->tokens is 0 and the loss NaN. Collective. */
-enum status evaluate_dataset(struct engine *engine, const struct dataset *set, int64_t micro_batch,
-                             int64_t context, int64_t batches, evaluate_progress_fn *progress,
-                             void *user, struct evaluation *result);
+enum status evaluate_dataset(struct env *env, struct engine *engine, const struct dataset *set,
+                             int64_t micro_batch, int64_t context, int64_t batches,
+                             evaluate_progress_fn *progress, void *user, struct evaluation *result);
 
 /* For `sifr eval`: the model of model.path on data.val, or on what data.split holds out of
  * data.path; all of it unless train.eval_batches is set. */

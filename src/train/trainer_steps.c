@@ -273,8 +273,8 @@ static enum status evaluate(struct trainer *t, struct evaluation *val)
     const struct train_config *train = &t->config->train;
     struct scope phase = trainer_begin_phase(t, "evaluation after step", "evaluation");
     TRY(trainer_suspend_steps(t));
-    enum status st = evaluate_dataset(t->engine, t->data, train->micro_batch, train->context,
-                                      train->eval_batches, keep_going, t, val);
+    enum status st = evaluate_dataset(t->env, t->engine, t->data, train->micro_batch,
+                                      train->context, train->eval_batches, keep_going, t, val);
     TRY(t->data_status != STATUS_OK ? STATUS_STOPPED : st);
     end_scope(t, &phase);
     trainer_look(t);

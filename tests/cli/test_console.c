@@ -112,12 +112,89 @@ static void texts_are_escaped_on_terminals_and_exact_in_files(void **state)
     assert_printed(&terminal, print_data, BAD "[31m" BAD BAD);
 }
 
+/* --- tasks ---------------------------------------------------------------------------------- */
+
+/* What show_task writes to stderr at these times after the start, with half of the task done. */
+static const char *shown_at(struct console *console, struct progress_task *task,
+                            const double *seconds, int count)
+{
+    static char got[4096];
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    fflush(stderr);
+    int before = dup(STDERR_FILENO);
+    dup2(fileno(file), STDERR_FILENO);
+    for (int i = 0; i < count; i++)
+        console_show_task(console, task, task->begin + seconds[i]);
+    fflush(stderr);
+    dup2(before, STDERR_FILENO);
+    close(before);
+    rewind(file);
+    got[fread(got, 1, sizeof got - 1, file)] = 0;
+    fclose(file);
+    return got;
+}
+
+static void files_get_a_line_every_ten_seconds(void **state)
+{
+    (void)state;
+    static const double times[] = {1, 9.9, 10, 11, 19, 20, 29.9};
+    struct console console = {.width = 80};
+    struct progress_task task;
+    progress_begin(&task, "saving", NULL, (uint64_t)4 << 30);
+    task.done = (uint64_t)1 << 30;
+    assert_string_equal(shown_at(&console, &task, times, 7),
+                        "sifr: saving:  25% | eta 30.0s | 1.0 GiB of 4.0 GiB | 102.4 MiB/s\n"
+                        "sifr: saving:  25% | eta 1m00s | 1.0 GiB of 4.0 GiB | 51.2 MiB/s\n");
+    progress_begin(&task, "searching", "layouts", 0);
+    task.done = 7;
+    strcpy(task.figure, "pp 4");
+    assert_string_equal(shown_at(&console, &task, times, 4),
+                        "sifr: searching: | 7 layouts | pp 4\n");
+    progress_begin(&task, "evaluating", "batches", 10);
+    task.done = 12; /* an estimate may be wrong */
+    assert_string_equal(shown_at(&console, &task, times, 4),
+                        "sifr: evaluating: 100% | eta 0ms | 10 of 10 batches\n");
+}
+
+static void quiet_and_other_ranks_show_nothing(void **state)
+{
+    (void)state;
+    static const double times[] = {1, 10, 20};
+    struct console quiet = {.width = 80, .quiet = true}, other = {.width = 80, .rank = 1},
+                   terminal = {.width = 80, .quiet = true, .err_terminal = true};
+    struct progress_task task;
+    progress_begin(&task, "saving", NULL, 100);
+    assert_string_equal(shown_at(&quiet, &task, times, 3), "");
+    assert_string_equal(shown_at(&other, &task, times, 3), "");
+    assert_string_equal(shown_at(&terminal, &task, times, 3), "");
+}
+
+static void terminals_get_a_bar_after_a_second(void **state)
+{
+    (void)state;
+    static const double times[] = {0.1, 0.9, 1.0, 1.05, 1.2};
+    struct console console = {
+        .width = 80, .fixed_width = true, .err_terminal = true, .ascii = true};
+    struct progress_task task;
+    progress_begin(&task, "loading", "", 4);
+    task.done = 1;
+    assert_string_equal(shown_at(&console, &task, times, 5),
+                        "loading ####              25% | eta 3.0s"
+                        "\r\033[K"
+                        "loading ####              25% | eta 3.6s");
+    console_live_clear(&console);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bars_have_their_width),
         cmocka_unit_test(lines_keep_styles_and_no_other_escapes),
         cmocka_unit_test(texts_are_escaped_on_terminals_and_exact_in_files),
+        cmocka_unit_test(files_get_a_line_every_ten_seconds),
+        cmocka_unit_test(quiet_and_other_ranks_show_nothing),
+        cmocka_unit_test(terminals_get_a_bar_after_a_second),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

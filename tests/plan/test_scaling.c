@@ -23,11 +23,13 @@ static struct search_space space_of(const struct plan_request *request)
         .most = 1};
 }
 
-static void count_rows(void *user, double share)
+/* Counts the drawings of the rows; those of a search within a row add nothing to `done`. */
+static void count_rows(void *user, struct progress_task *task, double now)
 {
     int *rows = user;
-    assert_true(share >= 0 && share < 1);
-    ++*rows;
+    assert_true(now >= task->begin && task->done < task->total);
+    assert_string_equal(task->noun, "numbers of ranks");
+    *rows = (int)task->done + 1;
 }
 
 static double step_of(struct env *env, struct search_space space, int ranks, int64_t batch)
@@ -55,8 +57,11 @@ static void test_rows_are_what_the_search_finds(void **state)
     const struct batch_law law = batch_law_of(40, 16, 1000);
     struct scaling scaling;
     int told = 0;
+    const struct progress_view view = {.show = count_rows, .user = &told};
     (void)state;
-    assert_int_equal(scaling_make(&env, &space, &law, count_rows, &told, &scaling), STATUS_OK);
+    env.view = &view;
+    assert_int_equal(scaling_make(&env, &space, &law, &scaling), STATUS_OK);
+    env.view = NULL;
     assert_int_equal(scaling.count, 4);
     assert_int_equal(told, 4);
     assert_true(scaling.fits && scaling.searched.timed > 0 && scaling.searched.parameters > 0);
@@ -84,18 +89,17 @@ static void test_rows_without_a_layout(void **state)
     struct search_space space = space_of(&request);
     const struct batch_law law = batch_law_of(40, 16, 1000);
     struct scaling scaling;
-    int told = 0;
     (void)state;
     space.fixed.tp = true;
     request.parallel.tp = 4;
-    assert_int_equal(scaling_make(&env, &space, &law, count_rows, &told, &scaling), STATUS_OK);
+    assert_int_equal(scaling_make(&env, &space, &law, &scaling), STATUS_OK);
     assert_int_equal(scaling.count, 3);
     assert_true(scaling.fits);
     assert_int_equal(scaling.rows[0].best.batch, 0);
     assert_int_equal(scaling.rows[1].given.batch, 0);
     assert_int_equal(scaling.rows[2].given.batch, 16);
     space.memory = 1000;
-    assert_int_equal(scaling_make(&env, &space, &law, count_rows, &told, &scaling), STATUS_OK);
+    assert_int_equal(scaling_make(&env, &space, &law, &scaling), STATUS_OK);
     assert_false(scaling.fits);
     assert_string_equal(log_first_error(env.log), "");
     env_destroy(&env);
@@ -107,10 +111,9 @@ static enum status build(struct env *env, const char *with)
     struct search_space space = space_of(&request);
     const struct batch_law law = batch_law_of(1, 16, 1000);
     struct scaling scaling;
-    int told = 0;
     (void)with;
     space.fixed.tp = space.fixed.stage = true;
-    return scaling_make(env, &space, &law, count_rows, &told, &scaling);
+    return scaling_make(env, &space, &law, &scaling);
 }
 
 static void test_out_of_memory(void **state)

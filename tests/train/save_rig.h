@@ -21,6 +21,7 @@ struct save_rig {
     struct output_faults faults[SAVE_MOST_RANKS];      /* injected into each rank's writes */
     struct input_faults input_faults[SAVE_MOST_RANKS]; /* and reads */
     struct progress progress;                          /* shared by all ranks */
+    const struct progress_view *view;                  /* of rank 0; NULL = none */
     const struct trainer_callbacks *callbacks; /* NULL = none; `user` is the rank's save_seat */
 };
 
@@ -73,6 +74,7 @@ static inline void *save_rank(void *argument)
     env.faults = &rig->faults[seat->rank];
     env.input_faults = &rig->input_faults[seat->rank];
     env.progress = &rig->progress;
+    env.view = seat->rank == 0 ? rig->view : NULL;
     callbacks.user = seat;
     seat->status = trainer_run(&env, &rig->run.config, seat->hub ? &ranks : NULL, &place,
                                &callbacks, &summary);

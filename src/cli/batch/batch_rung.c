@@ -65,6 +65,7 @@ static enum status call_train(struct cli *cli, int argc, char *const *argv)
     *cli->saved = 0;
     TRY(command_open(cli->env, &command_train, &call));
     enum status st = command_load(cli->env, &call, argc - 1, argv + 1, words, &word_count);
+    cli->console->quiet = call.general.quiet;
     if (st == STATUS_OK)
         st = command_train.run(&inner, call.options, call.settings, words, word_count);
     command_close(cli->env, &call);

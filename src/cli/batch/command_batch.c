@@ -34,7 +34,7 @@ struct batch_settings {
     const char *batches, *out;
     double tolerance;
     int rule;
-    bool json, quiet;
+    bool json;
 };
 
 struct batch_job {
@@ -354,7 +354,7 @@ static enum status climb(struct batch_job *job)
 {
     const struct batch_settings *settings = job->settings;
     const struct data_config *data = &settings->config.data;
-    bool talks = !settings->json && !settings->quiet;
+    bool talks = !settings->json && !job->cli->console->quiet;
     struct batch *batch = &job->batch;
     for (int i = 0; i < batch->count; i++)
         TRY(batch_rung_check(job->cli, batch, &batch->rungs[i]));
@@ -406,7 +406,6 @@ static enum status run_batch(struct cli *cli, struct options *options, void *use
     struct launcher launcher;
     char *folder;
     (void)word_count;
-    cli->console->quiet = job.settings->quiet;
     if (launcher_find(&launcher) && launcher.size > 1)
         return FAIL(cli->env, USAGE,
                     "sifr batch starts the ranks of each rung itself: run it without %s, with -n",
@@ -445,7 +444,6 @@ static const struct option batch_list[] = {
      .help = "folder of the rungs (default: RUN/batch/STEP)"},
     {FIELD(n, INT), .letter = 'n', COMMAND_RANGE(1, COMMAND_MOST_RANKS),
      .help = "number of ranks to start for each rung"},
-    {FIELD(quiet, BOOL), .letter = 'q', .help = "print only the result, warnings and errors"},
     {FIELD(json, BOOL), .help = "print the result as one JSON object"},
 };
 #undef FIELD

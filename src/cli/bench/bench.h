@@ -75,7 +75,6 @@ struct bench_calls {
     const struct plan_request *request; /* NULL = the calls of a typical step */
     double seconds;                     /* time for each call */
     const char *folder;                 /* where the disk is measured: offload.folder */
-    struct console *console;            /* for the live line; NULL = none */
 };
 
 struct bench_calls_line {

@@ -100,17 +100,20 @@ static enum status time_all(struct session *session, const struct bench_calls *c
                             const struct ops_case *cases, int count,
                             struct bench_calls_result *result)
 {
+    struct env *env = device_env(session->device);
+    struct progress_task task;
     char name[OPS_CASE_NAME];
+    progress_begin(&task, "timing", "calls", (uint64_t)(count + TINY_CALLS));
     for (int i = 0; i < count + TINY_CALLS; i++) {
         const struct ops_case *c = i < count ? &cases[i] : &tiny_calls[i - count];
-        if (config->console)
-            console_live(config->console, stderr, ops_case_name(c, name));
+        snprintf(task.figure, sizeof task.figure, "%.*s", (int)sizeof task.figure - 1,
+                 ops_case_name(c, name));
+        progress_reach(env, &task, (uint64_t)i);
         TRY(time_call(session, c, config->seconds, &result->lines[result->count]));
         result->count++;
     }
     TRY(time_copy(session, &result->copy_bytes_per_second));
-    if (config->console)
-        console_live(config->console, stderr, "offload");
+    progress_end(env, &task);
     return bench_offload_run(session, config->folder, config->seconds, &result->offload);
 }
 

@@ -5,6 +5,7 @@
 #include <math.h>
 #include "base/clock.h"
 #include "cli/bench/bench_comm_impl.h"
+#include "base/progress.h"
 
 enum { LEAST_CALLS = 5, MOST_CALLS = 51 };
 
@@ -153,11 +154,23 @@ static enum status add_line(struct bench_rig *rig, const struct kind *kind, doub
 enum status bench_time_group(struct bench_rig *rig, const struct bench_comm_config *config,
                              bool between, struct bench_comm_result *result)
 {
+    const struct env *env = device_env(stream_device(rig->stream));
+    struct progress_task task;
+    uint64_t sizes = 0;
+    for (double bytes = BENCH_COMM_SMALLEST; bytes <= (double)config->largest;
+         bytes *= BENCH_COMM_GROWTH)
+        sizes++;
+    progress_begin(&task, between ? "timing calls between nodes" : "timing calls", "calls",
+                   sizes * BENCH_COMM_KINDS);
     for (int k = 0; k < BENCH_COMM_KINDS; k++) {
+        snprintf(task.figure, sizeof task.figure, "%s", kinds[k].word);
         for (double bytes = BENCH_COMM_SMALLEST; bytes <= (double)config->largest;
-             bytes *= BENCH_COMM_GROWTH)
+             bytes *= BENCH_COMM_GROWTH) {
             TRY(add_line(rig, &kinds[k], bytes, between, result));
+            progress_advance(env, &task, 1);
+        }
     }
+    progress_end(env, &task);
     return STATUS_OK;
 }
 

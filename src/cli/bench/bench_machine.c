@@ -103,8 +103,7 @@ static enum status be_ops(void *user, struct session *session)
     const struct job *job = user;
     struct bench_calls config = {.request = job->order->configured ? &job->request : NULL,
                                  .seconds = job->order->seconds,
-                                 .folder = run_offload_folder(job->order->config->offload.folder),
-                                 .console = shows(session) ? job->cli->console : NULL};
+                                 .folder = run_offload_folder(job->order->config->offload.folder)};
     struct bench_calls_result result;
     TRY(bench_calls_run(session, &config, &result));
     enum status st = shows(session) ? show_calls(job, &result) : STATUS_OK;

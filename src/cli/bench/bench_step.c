@@ -4,6 +4,7 @@
 #include "cli/bench/bench.h"
 #include <stdlib.h>
 #include "base/clock.h"
+#include "base/progress.h"
 #include "base/rng.h"
 #include "train/session.h"
 
@@ -37,13 +38,19 @@ static enum status time_steps(struct env *env, struct engine *engine,
                               struct bench_step_result *result)
 {
     struct engine_result step;
-    for (int64_t i = 0; i < config->warmup + config->steps; i++) {
+    struct progress_task task;
+    enum status st = STATUS_OK;
+    progress_begin(&task, "timing", "steps", (uint64_t)(config->warmup + config->steps));
+    for (int64_t i = 0; st == STATUS_OK && i < config->warmup + config->steps; i++) {
         fill_batches(env, engine, config, i);
         double begin = clock_seconds();
-        TRY(engine_step(engine, i + 1, 1e-4, &step));
+        st = engine_step(engine, i + 1, 1e-4, &step);
         if (i >= config->warmup)
             seconds[i - config->warmup] = clock_seconds() - begin;
+        progress_advance(env, &task, 1);
     }
+    progress_end(env, &task);
+    TRY(st);
     qsort(seconds, (size_t)config->steps, sizeof *seconds, compare_reals);
     result->seconds = seconds[config->steps / 2];
     result->fastest = seconds[0];

@@ -98,14 +98,17 @@ static void report_op(struct bench *bench, const char *name, const struct ops_be
 
 static enum status measure_ops(struct bench *bench, struct ops *ops)
 {
+    struct progress_task task;
     if (bench->settings->json)
         json_out_open(&bench->json, "ops", '[');
     else
         console_line(bench->cli->console, "\n%-28s %10s %10s %8s %9s", "operation", "ms", "GFLOP/s",
                      "GB/s", "of sgemm");
+    progress_begin(&task, "timing", "operations", (uint64_t)ops_bench_case_count);
     for (int i = 0; i < ops_bench_case_count; i++) {
         struct ops_bench_result result;
-        console_live(bench->cli->console, stderr, ops_bench_cases[i].name);
+        snprintf(task.figure, sizeof task.figure, "%s", ops_bench_cases[i].name);
+        progress_reach(bench->cli->env, &task, (uint64_t)i);
         TRY(ops_bench_run(ops, &ops_bench_cases[i].shape, 1, bench->settings->seconds, &result));
         report_op(bench, ops_bench_cases[i].name, &result);
     }
@@ -257,7 +260,6 @@ static enum status resolve_step(struct bench *bench, struct options *options)
 static enum status measure_step(struct bench *bench)
 {
     struct bench_step_result result;
-    console_live(bench->cli->console, stderr, "training step");
     TRY(bench_step_run(bench->cli->env, &bench->step, &result));
     report_step(bench, &bench->step, &result);
     return STATUS_OK;

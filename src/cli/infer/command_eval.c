@@ -114,13 +114,6 @@ static enum status load_config(void *user)
 
 /* --- running -------------------------------------------------------------------------------- */
 
-static bool on_batch(void *user, int64_t done, int64_t total, enum status read)
-{
-    (void)read; /* evaluate_model returns it */
-    console_progress(user, total ? (double)done / (double)total : 1, "");
-    return true;
-}
-
 /* Names the data, which may come from the configuration of the run. */
 static void describe_data(const struct data_config *data, char *out, size_t bytes)
 {
@@ -172,22 +165,17 @@ static void print_lines(const struct eval_job *job, const char *data, const stru
 static enum status eval_rank(void *user, struct env *env, const struct session_ranks *ranks)
 {
     const struct eval_job *job = user;
-    struct cli *cli = job->cli;
     bool first = infer_is_first(ranks);
-    struct console_progress progress = {cli->console, "evaluating", clock_seconds(), 0};
     const struct evaluate_task task = {.config = &job->config,
                                        .ranks = ranks,
                                        .config_yaml = text_string(&job->yaml),
                                        .memory = infer_memory(&job->ranks.plan),
-                                       .local = job->ranks.plan.local,
-                                       .progress = first ? on_batch : NULL,
-                                       .user = &progress};
+                                       .local = job->ranks.plan.local};
     struct evaluation evaluation;
     struct footprint_worst held;
     char data[4200];
     enum status st = evaluate_model(env, &task, &evaluation, &held);
     if (first) {
-        console_live_clear(cli->console);
         describe_data(&job->config.data, data, sizeof data);
         if (st == STATUS_OK && job->settings->json)
             st = print_json(job, data, &evaluation, &held);

@@ -28,7 +28,7 @@ struct sample_settings {
     int64_t threads, device_memory, count, batch, n;
     int device;  /* enum run_device */
     int compute; /* index into compute_words */
-    bool json, quiet, raw;
+    bool json, raw;
 };
 
 struct sample_job {
@@ -52,11 +52,11 @@ static const enum dtype compute_types[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
 struct writer {
     const struct sample_job *job;
     struct generator *generator;
-    bool first;                       /* this is rank 0, which prints */
-    int64_t count;                    /* of texts */
-    int64_t index;                    /* of the current one, from 0 */
-    int64_t tokens;                   /* of all texts so far */
-    struct console_progress progress; /* with --json */
+    bool first;                    /* this is rank 0, which prints */
+    int64_t count;                 /* of texts */
+    int64_t index;                 /* of the current one, from 0 */
+    int64_t tokens;                /* of all texts so far */
+    struct progress_task progress; /* with --json */
 };
 
 struct stream_out {
@@ -92,11 +92,10 @@ static void write_token(struct stream_out *out)
 
 static void show_progress(struct writer *writer)
 {
-    char figure[96];
-    snprintf(figure, sizeof figure, " | %lld of %lld | %.1f tok/s", (long long)writer->index,
-             (long long)writer->count,
-             rate(writer->tokens, clock_seconds() - writer->progress.begin));
-    console_progress(&writer->progress, (double)writer->index / (double)writer->count, figure);
+    struct progress_task *task = &writer->progress;
+    snprintf(task->figure, sizeof task->figure, "%.1f tok/s",
+             rate(writer->tokens, clock_seconds() - task->begin));
+    progress_reach(writer->job->cli->env, task, (uint64_t)writer->index);
 }
 
 /* Does this rank want another token? Not after a signal, and not if nobody reads the output. */
@@ -153,7 +152,7 @@ static enum status report(const struct writer *writer, const struct stream_out *
     double decode_rate = rate(result->tokens > 1 ? result->tokens - 1 : 0, result->decode_seconds);
     if (settings->json)
         return print_json(writer, out, config, result, decode_rate);
-    if (!settings->quiet)
+    if (!writer->job->cli->console->quiet)
         log_info(writer->job->cli->env,
                  "%lld token%s, %.1f tok/s; prompt of %lld token%s, %.1f tok/s; seed %lld%s",
                  (long long)result->tokens, result->tokens == 1 ? "" : "s", decode_rate,
@@ -257,6 +256,7 @@ static enum status write_all(struct writer *writer, struct env *env, const struc
     const struct sample_job *job = writer->job;
     struct batch batch;
     writer->count = prompts->count > 0 ? prompts->count : job->settings->count;
+    writer->progress.total = (uint64_t)writer->count;
     enum status st = batch_create(env, (int)job->settings->batch, &batch);
     while (st == STATUS_OK && writer->index < writer->count) {
         bool wanted = goes_on(writer);
@@ -280,13 +280,13 @@ static void report_all(const struct writer *writer, enum status st)
     const char *path = job->settings->prompts;
     double seconds = clock_seconds() - writer->progress.begin;
     long long done = writer->index, count = writer->count;
-    console_live_clear(job->cli->console);
+    progress_end(env, &writer->progress);
     if (st == STATUS_STOPPED && *job->cli->stop)
         log_warn(env, "stopped after %lld of %lld text%s", done, count, count == 1 ? "" : "s");
     else if (st == STATUS_CONFIG && *path)
         log_info(env, "that was line %lld of %s; the texts of the lines before it are printed",
                  done + 1, prompts_name(path));
-    else if (st == STATUS_OK && *path && !job->settings->quiet)
+    else if (st == STATUS_OK && *path && !job->cli->console->quiet)
         log_info(env, "%lld prompt%s, %lld tokens, %.1f tok/s", done, count == 1 ? "" : "s",
                  (long long)writer->tokens, rate(writer->tokens, seconds));
 }
@@ -300,7 +300,7 @@ static enum status say_memory(const struct writer *writer)
         return STATUS_OK;
     TRY(generator_held(writer->generator, &held));
     infer_describe_memory(&held, job->ranks.plan.size, words, sizeof words);
-    if (writer->first && !job->settings->quiet)
+    if (writer->first && !job->cli->console->quiet)
         log_info(job->cli->env, "memory: %s", words);
     return STATUS_OK;
 }
@@ -344,7 +344,7 @@ static enum status sample_rank(void *user, struct env *env, const struct session
         *job->cli->stepping = CLI_STEPPING_UNSAVED;
         rank_report_stepping(0);
     }
-    writer.progress = (struct console_progress){job->cli->console, "texts", clock_seconds(), 0};
+    progress_begin(&writer.progress, "generating", "texts", 0);
     if (st == STATUS_OK)
         st = write_prompts(&writer, env);
     generator_destroy(writer.generator);
@@ -485,7 +485,7 @@ static enum status run_sample(struct cli *cli, struct options *options, void *us
     struct sample_job job = {.cli = cli,
                              .settings = settings,
                              .generate = settings->generate,
-                             .ranks = {.quiet = settings->json || settings->quiet,
+                             .ranks = {.quiet = settings->json || cli->console->quiet,
                                        .stops = true,
                                        .prepare = prepare,
                                        .main = sample_rank,
@@ -551,7 +551,6 @@ static const struct option sample_list[] = {
      .help = "limit on the memory of a rank on its device: a model that needs more is refused; 0 = "
              "none"},
     {FLAG("raw", raw, BOOL), .help = "print only the generated text: no prompt, no final newline"},
-    {FLAG("quiet", quiet, BOOL), .letter = 'q', .help = "do not report speed on stderr"},
     {FLAG("json", json, BOOL), .help = "print one JSON object per text"},
 };
 #undef FLAG

@@ -174,28 +174,21 @@ static enum status search_and_show(struct cli *cli, const struct plan_search_ask
 
 /* --- against the number of ranks ---------------------------------------------------------- */
 
-static void tell_progress(void *user, double share)
-{
-    console_progress(user, share, "");
-}
-
 /* The fastest layout of each number of ranks and the batch that suits it. If none fits, the search
  * for all ranks says why. */
 static enum status scale_and_show(struct cli *cli, const struct plan_search_asked *asked,
                                   struct plan_search_view *view, struct search_space *space)
 {
-    struct console_progress progress = {cli->console, "searching", clock_seconds(), 0};
+    double begin = clock_seconds();
     const struct batch_law law =
         batch_law_of(asked->noise->scale, space->global_batch, (double)view->config->train.steps);
     struct scaling scaling;
-    enum status st = scaling_make(cli->env, space, &law, tell_progress, &progress, &scaling);
-    console_live_clear(cli->console);
-    TRY(st);
+    TRY(scaling_make(cli->env, space, &law, &scaling));
     if (!scaling.fits)
         return search_and_show(cli, asked, view, space);
     view->space = space;
     view->result = &scaling.searched;
-    view->seconds = clock_seconds() - progress.begin;
+    view->seconds = clock_seconds() - begin;
     const struct plan_batch_view batch = {.config = view->config,
                                           .noise = asked->noise,
                                           .law = &law,

@@ -19,7 +19,7 @@ struct train_settings {
     struct run_config config;
     const char *out, *trace;
     int64_t n, restarts;
-    bool fresh, dry_run, json, quiet;
+    bool fresh, dry_run, json;
 };
 
 enum train_mode {
@@ -123,7 +123,7 @@ static enum status train_here(struct train_job *job)
         .failing = job->mode == TRAIN_THREADS ? NULL : ranks_report_failure,
     };
     job->cli->watch(job->cli, job->plan.rank, job->settings->config.machine.stop_timeout);
-    if (!job->settings->quiet && !job->settings->json)
+    if (!job->cli->console->quiet && !job->settings->json)
         ranks_say_choice(job->cli->env, &job->plan);
     if (job->mode == TRAIN_THREADS)
         return ranks_run_threads(job->cli, job->plan.size, &member, train_rank, job);
@@ -142,7 +142,7 @@ static enum status run_job(struct train_job *job)
         TRY(options_set(job->options, "run.threads", threads, "the number of ranks"));
     }
     TRY(mem_alloc(env, MEM_OTHER, "view", sizeof *job->view, &job->view));
-    train_view_open(job->view, job->cli, settings->json, settings->quiet, settings->fresh,
+    train_view_open(job->view, job->cli, settings->json, settings->fresh,
                     settings->config.train.log_every);
     st = run_config_resolve(env, job->options, job->plan.rank == 0 ? train_view_learning : NULL,
                             job->view, &settings->config);
@@ -180,7 +180,7 @@ static enum status start_ranks(void *user, const struct restarts_attempt *attemp
                                        .threads = chosen ? (int)threads : job->plan.threads,
                                        .stops = true,
                                        .saves = job->settings->config.checkpoint.final,
-                                       .quiet = job->settings->quiet || job->settings->json,
+                                       .quiet = job->cli->console->quiet || job->settings->json,
                                        .verbose = job->cli->console->verbose};
     char time_flag[64];
     const char *added[LAUNCH_ADDED + 1] = {NULL};
@@ -235,7 +235,6 @@ static enum status run_train(struct cli *cli, struct options *options, void *use
     bool supervised = rank_report_wanted();
     enum status st;
     char *folder;
-    cli->console->quiet = settings->quiet;
     if (options_is_set(options, "out") && !*settings->out)
         return FAIL(cli->env, USAGE, "--out is empty; name a folder, or omit --out");
     TRY(ranks_find(cli->env, settings->n, comm_backend_words[settings->config.ranks.backend],
@@ -277,8 +276,6 @@ static const struct option train_list[] = {
      .help = "print the resolved plan and its memory, then exit"},
     {FIELD(trace, STRING), .value_name = "A:B",
      .help = "timeline of steps A to B for Perfetto: trace-rank-R.json in the run folder"},
-    {FIELD(quiet, BOOL), .letter = 'q',
-     .help = "print only warnings and errors, and a note if the run is already complete"},
     {FIELD(json, BOOL),
      .help = "print one JSON object per line: start, steps, evaluations, samples, end"},
 };

@@ -62,11 +62,14 @@ char *step_line(char *out, const struct trainer_step *s)
     return out;
 }
 
-void train_view_open(struct train_view *view, struct cli *cli, bool json, bool quiet, bool fresh,
+void train_view_open(struct train_view *view, struct cli *cli, bool json, bool fresh,
                      int64_t log_every)
 {
-    *view = (struct train_view){
-        .cli = cli, .json = json, .quiet = quiet, .fresh = fresh, .log_every = log_every};
+    *view = (struct train_view){.cli = cli,
+                                .json = json,
+                                .quiet = cli->console->quiet,
+                                .fresh = fresh,
+                                .log_every = log_every};
     json_out_begin(&view->record, cli->env);
 }
 
@@ -85,17 +88,9 @@ struct json_out *train_view_event(struct train_view *view, const char *event)
 
 bool train_view_learning(void *user, int done, int total)
 {
-    struct train_view *view = user;
-    char line[160], bar[3 * BAR_CELLS + 1];
-    double now = clock_seconds();
-    bool go_on = *view->cli->stop == 0;
-    if (view->quiet || now - view->shown < 0.1)
-        return go_on;
-    view->shown = now;
-    snprintf(line, sizeof line, "learning a vocabulary %s %d of %d tokens",
-             console_bar(view->cli->console, bar, BAR_CELLS, (double)done / total), done, total);
-    console_live(view->cli->console, stderr, line);
-    return go_on;
+    const struct train_view *view = user;
+    (void)done, (void)total; /* the tokenizer shows how far it is */
+    return *view->cli->stop == 0;
 }
 
 /* --- before the first step ------------------------------------------------------------------ */

@@ -31,12 +31,12 @@ struct train_view {
     const struct run_config *config; /* borrowed; NULL before the run is ready */
 };
 
-void train_view_open(struct train_view *view, struct cli *cli, bool json, bool quiet, bool fresh,
+void train_view_open(struct train_view *view, struct cli *cli, bool json, bool fresh,
                      int64_t log_every);
 void train_view_close(struct train_view *view);
 /* Callbacks for trainer_run; they borrow the view. */
 struct trainer_callbacks train_view_callbacks(struct train_view *view);
-/* A progress function for run_config_resolve, while a vocabulary is learned. `user` is the view. */
+/* For run_config_resolve, while a vocabulary is learned: a signal stops it. `user` is the view. */
 bool train_view_learning(void *user, int done, int total);
 /* Begin a JSON record; the caller adds fields and flushes it. */
 struct json_out *train_view_event(struct train_view *view, const char *event);

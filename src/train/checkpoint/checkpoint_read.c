@@ -18,6 +18,7 @@
 #include "base/direct.h"
 #include "base/file.h"
 #include "base/input.h"
+#include "base/progress.h"
 #include "train/checkpoint/checkpoint.h"
 
 #define STATE_BYTES_MAX  ((size_t)1 << 30)
@@ -31,6 +32,9 @@ struct checkpoint {
     bool direct;         /* bypass the page cache */
     int fd;              /* of `entry`; -1 = no file is open */
     const struct checkpoint_entry *entry;
+    struct progress_task task;            /* bytes of the files, by all ranks together */
+    const struct checkpoint_entry *shown; /* the file that the task has reached ... */
+    uint64_t passed;                      /* ... and the bytes of those before it */
 };
 
 /* --- opening -------------------------------------------------------------------------------- */
@@ -100,6 +104,7 @@ static void close_file(struct checkpoint *c)
  * that it asked for. */
 static enum status end_reading(struct checkpoint *c, enum status st)
 {
+    progress_end(c->env, &c->task);
     close_file(c);
     ahead_destroy(c->ahead);
     c->ahead = NULL;
@@ -182,6 +187,28 @@ struct chunk_reader {
     enum status (*take)(void *user, int64_t i, char *data); /* NULL = only verify */
 };
 
+/* Begin a task that reads the files of these roles, a set of bits. */
+static void begin_reading(struct checkpoint *c, const char *what, unsigned roles)
+{
+    uint64_t total = 0;
+    for (int i = 0; i < c->state.entry_count; i++)
+        if (roles >> c->state.entries[i].role & 1)
+            total += c->state.entries[i].bytes;
+    c->shown = NULL;
+    c->passed = 0;
+    progress_begin(&c->task, what, NULL, total);
+}
+
+/* Other ranks read the chunks before this one that this rank leaves out. */
+static void show_chunk(struct checkpoint *c, const struct checkpoint_chunk *chunk)
+{
+    if (c->shown != c->entry) {
+        c->passed += c->shown ? c->shown->bytes : 0;
+        c->shown = c->entry;
+    }
+    progress_reach(c->env, &c->task, c->passed + chunk->begin + chunk->bytes);
+}
+
 static enum status read_chunks(struct checkpoint *c, const struct chunk_reader *reader, void *user,
                                int64_t count)
 {
@@ -200,6 +227,8 @@ static enum status read_chunks(struct checkpoint *c, const struct chunk_reader *
             st = check_chunk(c, reader->chunk(user, i), data, got);
         if (st == STATUS_OK && reader->take)
             st = reader->take(user, i, data);
+        if (st == STATUS_OK)
+            show_chunk(c, reader->chunk(user, i));
     }
     return st;
 }
@@ -585,6 +614,9 @@ enum status checkpoint_load(struct checkpoint *checkpoint, const struct unit_gra
     TRY_OR(undo_decoding,
            mem_alloc_array(env, MEM_OTHER, "widened", WIDENED, sizeof(float), &load.widened));
     TRY_OR(undo_widened, tensor_names_create(env, graph, NULL, &load.names));
+    begin_reading(checkpoint, "loading the checkpoint",
+                  1u << CHECKPOINT_MODEL | 1u << CHECKPOINT_MASTER | 1u << CHECKPOINT_MOMENTUM |
+                      1u << CHECKPOINT_VARIANCE);
     for (size_t i = 0; st == STATUS_OK && i < sizeof steps / sizeof *steps; i++) {
         load.state = steps[i].state;
         load.scales = steps[i].scales;
@@ -617,6 +649,7 @@ static enum status verify_file(struct checkpoint *c, const struct checkpoint_ent
 enum status checkpoint_verify(struct checkpoint *checkpoint, checkpoint_seen_fn *seen, void *user)
 {
     enum status first = STATUS_OK;
+    begin_reading(checkpoint, "verifying the checkpoint", ~0u);
     for (int i = 0; i < checkpoint->state.entry_count; i++) {
         const struct checkpoint_entry *entry = &checkpoint->state.entries[i];
         enum status st = verify_file(checkpoint, entry, 0, 1);
@@ -632,6 +665,7 @@ enum status checkpoint_verify_part(struct checkpoint *checkpoint, enum checkpoin
 {
     enum status st = STATUS_OK;
     int64_t number = 0; /* of the file's first chunk, counted over all files of the role */
+    begin_reading(checkpoint, "verifying the checkpoint", 1u << role);
     for (int i = 0; st == STATUS_OK && i < checkpoint->state.entry_count; i++) {
         const struct checkpoint_entry *entry = &checkpoint->state.entries[i];
         if (entry->role != role)

@@ -5,8 +5,11 @@
  * at a time, because the next one needs the snapshot buffer. The worker has its own log: it prints
  * nothing and cannot fail the run, which fetches the result between steps.
  */
+#include <errno.h>
 #include <pthread.h>
+#include <time.h>
 #include "base/clock.h"
+#include "base/progress.h"
 #include "train/checkpoint/checkpoint_write.h"
 
 struct checkpoint_saver {
@@ -17,8 +20,11 @@ struct checkpoint_saver {
     struct comm *comm;     /* of the worker; NULL = use the communicator of the setup */
     struct stream *stream; /* NULL = saves are not in the background */
     void *room;            /* buffer for checkpoint_write */
+    struct progress_task task;
 
     pthread_mutex_t lock; /* protects the fields below */
+    pthread_cond_t news;  /* a save has ended */
+    bool busy;            /* the worker has a save to do */
     bool ended;           /* `result` is valid and has not been fetched */
     struct checkpoint_result result;
 };
@@ -56,7 +62,10 @@ enum status checkpoint_saver_create(struct env *env, const struct checkpoint_set
     s->own = *env;
     s->own.trace = NULL; /* the trace belongs to the run's thread */
     s->setup = *setup;
+    if (setup->background)
+        s->own.view = NULL; /* the worker must not print; who waits for it does */
     pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->news, NULL);
     s->own.log = log_create(NULL, NULL, LOG_ERROR);
     if (!s->own.log) {
         st = FAIL(env, MEMORY, "out of memory for the log of a checkpoint");
@@ -87,6 +96,7 @@ void checkpoint_saver_destroy(struct checkpoint_saver *saver)
     mem_free(saver->env, saver->room);
     checkpoint_layout_free(&saver->layout);
     log_destroy(saver->own.log);
+    pthread_cond_destroy(&saver->news);
     pthread_mutex_destroy(&saver->lock);
     mem_free(saver->env, saver);
 }
@@ -118,11 +128,13 @@ static void run_task(struct stream *stream, const void *args)
                                        .layout = &saver->layout,
                                        .comm = saver->comm ? saver->comm : saver->setup.comm,
                                        .progress = task->progress,
+                                       .task = &saver->task,
                                        .stood = task->stood,
                                        .room = saver->room};
     struct checkpoint_result result;
     log_error_clear(saver->own.log);
     checkpoint_write(&job, &result);
+    progress_end(&saver->own, &saver->task);
     if (saver->setup.from_snapshot)
         zero_snapshot_end(saver->setup.zero);
     result.seconds = clock_seconds() - task->started;
@@ -131,6 +143,8 @@ static void run_task(struct stream *stream, const void *args)
     pthread_mutex_lock(&saver->lock);
     saver->result = result;
     saver->ended = true;
+    saver->busy = false;
+    pthread_cond_signal(&saver->news);
     pthread_mutex_unlock(&saver->lock);
 }
 
@@ -144,20 +158,42 @@ enum status checkpoint_saver_save(struct checkpoint_saver *saver,
         TRY(zero_snapshot(saver->setup.zero));
     else /* ranks that save nothing, too: the gathers of pending updates need them */
         TRY(zero_settle(saver->setup.zero));
+    progress_begin(&saver->task, "saving the checkpoint", NULL, saver->layout.bytes);
     if (!saver->stream) {
         run_task(NULL, &task);
         return saver->setup.comm ? comm_status(saver->setup.comm) : STATUS_OK;
     }
     task.stood = clock_seconds() - task.started;
+    saver->busy = true; /* the worker is idle */
     stream_enqueue(saver->stream, run_task, &task, sizeof task);
     return saver->comm ? comm_status(saver->comm) : STATUS_OK;
+}
+
+/* Wait for the worker, and show how far it is. */
+static void await_save(struct checkpoint_saver *saver)
+{
+    enum { LOOK_NS = 100000000 };
+    struct timespec until;
+    pthread_mutex_lock(&saver->lock);
+    while (saver->busy) {
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += LOOK_NS;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        if (pthread_cond_timedwait(&saver->news, &saver->lock, &until) == ETIMEDOUT)
+            progress_show(saver->env, &saver->task);
+    }
+    pthread_mutex_unlock(&saver->lock);
+    progress_end(saver->env, &saver->task);
 }
 
 bool checkpoint_saver_result(struct checkpoint_saver *saver, bool wait,
                              struct checkpoint_result *result)
 {
-    if (wait && saver->stream)
+    if (wait && saver->stream) {
+        await_save(saver);
         stream_sync(saver->stream);
+    }
     pthread_mutex_lock(&saver->lock);
     bool ended = saver->ended;
     if (ended)

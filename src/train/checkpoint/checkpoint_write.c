@@ -22,6 +22,7 @@
 #include "base/file.h"
 #include "base/output.h"
 #include "base/part_folder.h"
+#include "base/progress.h"
 #include "train/checkpoint/checkpoint_keep.h"
 #include "train/weights/model_file.h"
 
@@ -55,6 +56,7 @@ struct write {
     void *room;       /* buffer of `out` */
     uint64_t *hashes; /* of this rank's parts */
     int64_t hash_count;
+    int64_t parts;      /* of this rank */
     struct vote *votes; /* (ranks), in job->room */
     void *hash_room;    /* follows the votes in job->room */
 };
@@ -255,7 +257,12 @@ static enum status write_part(void *user, const struct checkpoint_part *part)
         data = narrow;
     }
     w->hashes[w->hash_count++] = XXH3_64bits(data, part->bytes);
-    return direct_write(&w->out, part->begin, data, part->bytes) ? STATUS_OK : fail_file(w);
+    if (!direct_write(&w->out, part->begin, data, part->bytes))
+        return fail_file(w);
+    /* The other ranks are about as far with their parts. */
+    double share = (double)w->hash_count / (double)w->parts;
+    progress_reach(w->env, w->job->task, (uint64_t)(share * (double)w->job->layout->bytes));
+    return STATUS_OK;
 }
 
 static enum status write_parts(struct write *w)
@@ -263,10 +270,11 @@ static enum status write_parts(struct write *w)
     const struct checkpoint_job *job = w->job;
     if (!w->partial)
         TRY(part_folder_name(w->env, w->stem, w->number, &w->partial));
-    int64_t parts = checkpoint_layout_parts(job->layout, job->setup->zero, w->rank);
+    w->parts = checkpoint_layout_parts(job->layout, job->setup->zero, w->rank);
     TRY(mem_alloc(w->env, MEM_OTHER, "checkpoint chunk", CHUNK_BYTES, &w->chunk));
     TRY(mem_alloc(w->env, MEM_OTHER, "checkpoint chunk", ROOM_BYTES + DIRECT_BLOCK, &w->room));
-    TRY(mem_alloc_array(w->env, MEM_OTHER, "hashes", (size_t)parts, sizeof *w->hashes, &w->hashes));
+    TRY(mem_alloc_array(w->env, MEM_OTHER, "hashes", (size_t)w->parts, sizeof *w->hashes,
+                        &w->hashes));
     enum status st = checkpoint_layout_visit(job->layout, job->setup->zero, w->rank, write_part, w);
     enum status ended = end_file(w);
     return st != STATUS_OK ? st : ended;

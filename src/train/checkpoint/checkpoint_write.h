@@ -10,8 +10,9 @@ struct checkpoint_job {
     const struct checkpoint_layout *layout; /* borrowed */
     struct comm *comm;                      /* borrowed; NULL = one rank */
     struct checkpoint_progress progress;
-    double stood; /* seconds that this rank's run was blocked before the call */
-    void *room;   /* checkpoint_write_room bytes, allocated in advance: an agreement must not fail
+    struct progress_task *task; /* bytes of the checkpoint, by all ranks together */
+    double stood;               /* seconds that this rank's run was blocked before the call */
+    void *room; /* checkpoint_write_room bytes, allocated in advance: an agreement must not fail
                      on one rank only */
 };
 

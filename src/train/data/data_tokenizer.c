@@ -7,14 +7,18 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/progress.h"
 #include "train/data/jsonl.h"
 #include "train/data/text_files.h"
 
 #define STRIPE_BYTES ((size_t)1 << 20) /* of consecutive text, where the text is sampled */
+#define ADD_BYTES    ((size_t)1 << 20) /* of text between two reports of progress */
 
 /* Text beyond data.max_text adds little to a vocabulary. If there is more, only evenly spaced
  * stripes are read, the same ones in every run. */
 struct gathering {
+    struct env *env;                   /* borrowed */
+    struct progress_task task;         /* bytes of text */
     struct tokenizer_learner *learner; /* NULL = only count bytes */
     size_t limit;                      /* 0 = none */
     size_t total, read;                /* bytes of training text in all files, bytes read so far */
@@ -38,9 +42,14 @@ static double stripe_period(const struct gathering *g)
 
 static enum status gather(struct gathering *g, const void *data, size_t bytes)
 {
+    const char *text = data;
     g->read += bytes;
     g->documents++;
-    TRY(tokenizer_learner_add(g->learner, data, bytes));
+    for (size_t done = 0, count; done < bytes; done += count) {
+        count = bytes - done < ADD_BYTES ? bytes - done : ADD_BYTES;
+        TRY(tokenizer_learner_add(g->learner, text + done, count));
+        progress_advance(g->env, &g->task, count);
+    }
     return tokenizer_learner_add(g->learner, "\n", 1); /* keep documents apart */
 }
 
@@ -178,13 +187,16 @@ static void tell_sampling(struct env *env, const struct gathering *g)
 static enum status train(struct env *env, const struct data_config *config,
                          tokenizer_progress_fn *progress, void *user, struct tokenizer **tokenizer)
 {
-    struct gathering g = {.limit = (size_t)config->max_text};
+    struct gathering g = {.env = env, .limit = (size_t)config->max_text};
     int64_t vocab;
     enum status st;
     TRY(data_tokenizer_size(env, config, &vocab));
     TRY(gather_sources(env, config, &g));
     TRY(tokenizer_learner_create(env, (int)vocab, NULL, progress, user, &g.learner));
-    TRY_OR(done, gather_sources(env, config, &g));
+    progress_begin(&g.task, "reading the text", NULL, is_sampled(&g) ? g.limit : g.total);
+    st = gather_sources(env, config, &g);
+    progress_end(env, &g.task);
+    TRY_OR(done, st);
     if (g.documents == 0) {
         st = FAIL(env, CONFIG, "no training text to train a vocabulary from");
         goto done;

@@ -6,6 +6,7 @@
  * often not split at all, every document is encoded at once.
  */
 #include "train/data/encode.h"
+#include "base/progress.h"
 #include <string.h>
 #include "base/clock.h"
 #include "train/data/jsonl.h"
@@ -21,8 +22,9 @@ struct encoding {
     struct token_list tokens; /* scratch */
     struct shard_writer *writers[PARTS];
     bool cut_allowed;
-    size_t total_bytes, done_bytes; /* of text: in all files, encoded so far */
-    const struct text_file *file;   /* the JSONL file that is being read */
+    struct progress_task task;    /* bytes of text */
+    size_t total_bytes;           /* of text in all files */
+    const struct text_file *file; /* the JSONL file that is being read */
 };
 
 /* --- may text be cut between a letter and a newline? ---------------------------------------- */
@@ -101,8 +103,7 @@ static enum status add_text(struct encoding *e, int part, const char *text, size
         TRY(tokenizer_encode(e->encoder, text + begin, end - begin, job->special, &e->tokens));
         TRY(shard_writer_add(e->writers[part], e->tokens.ids, e->tokens.count));
         e->result->bytes[part] += end - begin;
-        if (job->progress)
-            job->progress(job->user, e->done_bytes += end - begin, e->total_bytes);
+        progress_advance(job->env, &e->task, end - begin);
     }
     return ends ? add_end(e, part) : STATUS_OK;
 }
@@ -162,6 +163,7 @@ static enum status encode_all(struct encoding *e)
     for (int i = 0; i < e->job->pattern_count; i++)
         TRY(encode_pattern(e, e->job->patterns[i], true));
     TRY(try_cuts(e));
+    progress_begin(&e->task, "encoding", NULL, e->total_bytes);
     for (int i = 0; i < e->job->pattern_count; i++)
         TRY(encode_pattern(e, e->job->patterns[i], false));
     if (!e->writers[0] && !e->writers[1])
@@ -183,6 +185,7 @@ enum status encode_files(const struct encode_job *job, struct encode_result *res
     *result = (struct encode_result){0};
     TRY(encoder_create(job->env, job->tokenizer, &e.encoder));
     enum status st = encode_all(&e);
+    progress_end(job->env, &e.task);
     for (int part = 0; part < PARTS; part++)
         shard_writer_destroy(e.writers[part]);
     token_list_free(job->env, &e.tokens);

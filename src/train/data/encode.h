@@ -8,9 +8,6 @@
 #define TRAIN_ENCODE_H
 #include "train/data/source.h"
 
-/* Called after every chunk: `done` of `total` bytes of text are encoded. */
-typedef void encode_progress_fn(void *user, size_t done, size_t total);
-
 struct encode_job {
     struct env *env;
     const struct tokenizer *tokenizer;
@@ -19,9 +16,7 @@ struct encode_job {
     enum data_format format; /* DATA_AUTO, DATA_TEXT or DATA_JSONL */
     double split;            /* fraction of the text that goes to the second shard */
     bool special;
-    const char *path[2];          /* train, val; a file without text is not written */
-    encode_progress_fn *progress; /* may be NULL */
-    void *user;
+    const char *path[2]; /* train, val; a file without text is not written */
 };
 
 struct encode_result {

@@ -14,6 +14,7 @@
  * While encoding, only a few thousand tokens are in memory at a time, and the text is mapped.
  */
 #include <xxhash.h>
+#include "base/progress.h"
 #include "train/data/jsonl.h"
 #include "train/data/source.h"
 #include "train/data/text_files.h"
@@ -26,6 +27,7 @@ struct encoding {
     struct token_cache_writer *writer;
     const struct text_file *file; /* the file that is being read */
     bool masked;                  /* the current tokens are never predicted */
+    struct progress_task task;    /* bytes of text */
 };
 
 /* --- documents ------------------------------------------------------------------------------ */
@@ -33,6 +35,13 @@ struct encoding {
 static enum status add_ids(void *user, const int32_t *ids, int64_t count)
 {
     struct encoding *e = user;
+    uint64_t text = 0;
+    for (int64_t i = 0; i < count; i++) {
+        size_t bytes = 0;
+        tokenizer_token(e->spec->tokenizer, ids[i], &bytes);
+        text += bytes;
+    }
+    progress_advance(e->env, &e->task, text);
     return token_cache_writer_add(e->writer, ids, count, e->masked);
 }
 
@@ -127,8 +136,12 @@ struct token_cache_key source_text_key(const struct source_spec *spec, bool json
 static enum status encode_all(struct encoding *e, bool jsonl, const struct text_files *files,
                               struct token_cache **cache)
 {
-    for (int i = 0; i < files->count; i++)
-        TRY(add_file(e, &files->files[i], jsonl));
+    enum status st = STATUS_OK;
+    progress_begin(&e->task, "encoding", NULL, files->bytes);
+    for (int i = 0; st == STATUS_OK && i < files->count; i++)
+        st = add_file(e, &files->files[i], jsonl);
+    progress_end(e->env, &e->task);
+    TRY(st);
     token_cache_writer_hold_out(e->writer);
     if (token_cache_writer_total(e->writer) == 0)
         return FAIL(e->env, FORMAT, "no text in '%s'", e->spec->path);

@@ -14,6 +14,7 @@
 #include "base/input.h"
 #include "base/lock_file.h"
 #include "base/part_folder.h"
+#include "base/progress.h"
 #include "device/device.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/weights/hf_config.h"
@@ -50,6 +51,7 @@ struct export
     struct model *model;
     struct weight_files weights;
     struct checkpoint_layout layout;
+    struct progress_task task; /* bytes of the files of tensors */
 };
 
 /* --- source and target ---------------------------------------------------------------------- */
@@ -144,7 +146,7 @@ static enum status open_weights(struct export *e)
 }
 
 struct filling {
-    const struct export *export;
+    struct export *export;
     const struct checkpoint_file *file;
 };
 
@@ -152,7 +154,7 @@ static enum status fill(void *user, int tensor, int64_t first, int64_t count, vo
 {
     const struct filling *filling = user;
     const struct checkpoint_item *item = &filling->file->items[tensor];
-    const struct export *e = filling->export;
+    struct export *e = filling->export;
     const char *name = item->name;
     struct weight_found found = weight_files_find(&e->weights, name);
     TRY(safetensors_read(found.file, found.tensor, first, count, item->type, out));
@@ -160,6 +162,7 @@ static enum status fill(void *user, int tensor, int64_t first, int64_t count, vo
         if ((((const uint16_t *)out)[i] & 0x7fff) == 0x7c00)
             return FAIL(e->env, FORMAT,
                         "tensor '%s' has values that f16 cannot hold; export to bf16 or f32", name);
+    progress_advance(e->env, &e->task, (uint64_t)count * dtype_bytes(item->type));
     return STATUS_OK;
 }
 
@@ -172,6 +175,8 @@ static enum status write_tensors(struct export *e)
     result->files = checkpoint_layout_model_files(&e->layout);
     result->tensors = graph->tensor_count;
     result->parameters = unit_graph_count(graph);
+    progress_begin(&e->task, "writing the weights", NULL,
+                   (uint64_t)result->parameters * dtype_bytes(result->type));
     for (int f = 0; f < result->files; f++) {
         struct filling filling = {e, &e->layout.files[f]};
         char *path;
@@ -266,6 +271,7 @@ enum status model_export(struct env *env, const struct export_request *request,
     struct export e = {.env = env, .request = request, .result = result, .weights = {.env = env}};
     *result = (struct export_result){0};
     enum status st = run_export(&e);
+    progress_end(env, &e.task);
     checkpoint_layout_free(&e.layout);
     weight_files_close(&e.weights);
     model_destroy(e.model);

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <xxhash.h>
 #include "base/file.h"
+#include "base/progress.h"
 #include "base/text.h"
 #include "train/weights/safetensors.h"
 #include "train/weights/weight_index.h"
@@ -285,11 +286,16 @@ static enum status load_all(const struct weight_files *weights, const struct mod
                             struct zero *zero, const char *path)
 {
     const struct unit_graph *graph = model_graph(model);
+    struct progress_task task;
+    uint64_t total = 0;
     float *chunk;
     TRY(weight_files_match(weights, graph, model_config(model)->tied == 1, path));
     TRY(mem_alloc_array(weights->env, MEM_OTHER, "weights on their way", CHUNK, sizeof *chunk,
                         &chunk));
     enum status st = STATUS_OK;
+    for (int i = 0; i < graph->tensor_count; i++)
+        total += (uint64_t)zero_state_held(zero, ZERO_MASTER, i).count * sizeof *chunk;
+    progress_begin(&task, "loading the weights", NULL, total);
     for (int i = 0; i < graph->tensor_count; i++) {
         struct weight_found found = weight_files_find(weights, graph->tensors[i].name);
         struct zero_range held = zero_state_held(zero, ZERO_MASTER, i);
@@ -299,8 +305,10 @@ static enum status load_all(const struct weight_files *weights, const struct mod
             st = safetensors_read(found.file, found.tensor, first, count, DTYPE_F32, chunk);
             if (st == STATUS_OK)
                 st = zero_write(zero, i, first, count, chunk);
+            progress_advance(weights->env, &task, (uint64_t)count * sizeof *chunk);
         }
     }
+    progress_end(weights->env, &task);
     mem_free(weights->env, chunk);
     return st == STATUS_OK ? zero_publish(zero, 0) : st;
 }

@@ -60,7 +60,7 @@ struct tokenizer_dropped {
 };
 
 /* Called regularly while learning: `done` of `total` tokens are known. Returning false ends the
- * learning with STATUS_STOPPED. */
+ * learning with STATUS_STOPPED. The learner shows its progress itself (base/progress.h). */
 typedef bool tokenizer_progress_fn(void *user, int done, int total);
 
 /* `vocab` is the number of tokens to learn, at least 257. `limits` may be NULL: 4M words of 64 MiB

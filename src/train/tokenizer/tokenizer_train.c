@@ -23,8 +23,10 @@
 #define TOKEN_BYTES_MAX 256 /* or a long run of one character would add ever longer tokens */
 #define PROGRESS_EVERY  64
 
-enum status learner_report(const struct tokenizer_learner *t)
+enum status learner_report(struct tokenizer_learner *t)
 {
+    if (t->task.what)
+        progress_reach(t->env, &t->task, 257 + (uint64_t)t->merge_count);
     if (!t->progress || t->progress(t->user, 257 + t->merge_count, 257 + t->wanted))
         return STATUS_OK;
     log_warn(t->env, "stopped while training a vocabulary: nothing was saved");
@@ -347,6 +349,9 @@ enum status tokenizer_learner_finish(struct tokenizer_learner *t, struct tokeniz
             order[count++] = (uint8_t)alphabet_byte(code);
     CHECK_EQ(count, 256);
     TRY(fill_pairs(t, order));
-    TRY(learn(t));
+    progress_begin(&t->task, "training a tokenizer", "tokens", 257 + (uint64_t)t->wanted);
+    enum status st = learn(t);
+    progress_end(t->env, &t->task);
+    TRY(st);
     return tokenizer_build(t->env, order, t->merges, t->merge_count, "training", tokenizer);
 }

@@ -2,6 +2,7 @@
  * and tokenizer_train.c, which then learns the merges. */
 #ifndef TRAIN_TOKENIZER_TRAIN_IMPL_H
 #define TRAIN_TOKENIZER_TRAIN_IMPL_H
+#include "base/progress.h"
 #include "train/tokenizer/tokenizer_impl.h"
 
 struct word {
@@ -56,6 +57,7 @@ struct tokenizer_learner {
     int merge_count, wanted;
     size_t pretokens; /* counted so far */
     struct tokenizer_dropped dropped;
+    struct progress_task task;       /* tokens */
     tokenizer_progress_fn *progress; /* may be NULL */
     void *user;
 };
@@ -70,7 +72,7 @@ enum status learner_words_end(struct tokenizer_learner *t);
 
 /* --- tokenizer_train.c ---------------------------------------------------------------------- */
 
-enum status learner_report(const struct tokenizer_learner *t);
+enum status learner_report(struct tokenizer_learner *t);
 
 /* Make room in *array for one more than `count` items. */
 enum status learner_grow(struct env *env, void *array, size_t count, size_t *room, size_t size);
