@@ -62,8 +62,9 @@ static bool is_ascii_locale(void)
 static const char *escape_of(enum console_style style)
 {
     static const char *const escapes[] = {
-        [STYLE_PLAIN] = "\033[0m",  [STYLE_BOLD] = "\033[1m",    [STYLE_DIM] = "\033[2m",
-        [STYLE_RED] = "\033[1;31m", [STYLE_YELLOW] = "\033[33m", [STYLE_CYAN] = "\033[36m",
+        [STYLE_PLAIN] = "\033[0m",  [STYLE_BOLD] = "\033[1m",     [STYLE_DIM] = "\033[2m",
+        [STYLE_RED] = "\033[1;31m", [STYLE_YELLOW] = "\033[33m",  [STYLE_CYAN] = "\033[36m",
+        [STYLE_GREEN] = "\033[32m", [STYLE_MAGENTA] = "\033[35m", [STYLE_BLUE] = "\033[34m",
     };
     return escapes[style];
 }

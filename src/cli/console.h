@@ -24,6 +24,9 @@ enum console_style {
     STYLE_RED,
     STYLE_YELLOW,
     STYLE_CYAN,
+    STYLE_GREEN,
+    STYLE_MAGENTA,
+    STYLE_BLUE,
     STYLE_COUNT
 };
 

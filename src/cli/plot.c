@@ -20,6 +20,7 @@ struct canvas {
     int cells, rows;                    /* of characters */
     double x0, x1, y0, y1;              /* range of values on the axes */
     uint16_t cell[ROWS_MAX][CELLS_MAX]; /* dot bits, or MARK */
+    uint8_t owner[ROWS_MAX][CELLS_MAX]; /* the line drawn last: 0, or 1 + the number of another */
 };
 
 static void stretch(double value, double *low, double *high)
@@ -41,22 +42,32 @@ static double from_axis(bool is_log, double value)
     return is_log ? exp2(value) : value;
 }
 
-/* The range of everything to draw; false with fewer than two points on the line. */
+/* Widen the range to these points; returns how many can be drawn. */
+static int add_range(const struct plot *plot, const struct plot_point *points, int count,
+                     struct canvas *c)
+{
+    int drawn = 0;
+    for (int i = 0; i < count; i++) {
+        struct plot_point p = to_axes(plot, points[i]);
+        if (!isfinite(p.y))
+            continue;
+        stretch(p.x, &c->x0, &c->x1);
+        stretch(p.y, &c->y0, &c->y1);
+        drawn++;
+    }
+    return drawn;
+}
+
+/* The range of everything to draw; false with fewer than two points on the lines. */
 static bool find_range(const struct plot *plot, struct canvas *c)
 {
     int count = 0;
     c->x0 = c->y0 = INFINITY;
     c->x1 = c->y1 = -INFINITY;
-    for (int i = 0; i < plot->line_count + plot->mark_count; i++) {
-        bool mark = i >= plot->line_count;
-        struct plot_point p =
-            to_axes(plot, mark ? plot->marks[i - plot->line_count] : plot->line[i]);
-        if (!isfinite(p.y))
-            continue;
-        stretch(p.x, &c->x0, &c->x1);
-        stretch(p.y, &c->y0, &c->y1);
-        count += !mark;
-    }
+    for (int i = 0; i < plot->other_count; i++)
+        count += add_range(plot, plot->others[i].points, plot->others[i].count, c);
+    count += add_range(plot, plot->line, plot->line_count, c);
+    add_range(plot, plot->marks, plot->mark_count, c);
     if (c->y1 - c->y0 < 1e-9) {
         c->y0 -= 0.5;
         c->y1 += 0.5;
@@ -74,27 +85,29 @@ static int dot_y(const struct canvas *c, double y) /* 0 is the top */
     return (int)lround((c->y1 - y) / (c->y1 - c->y0) * (c->rows * DOTS_Y - 1));
 }
 
-static void set_dot(struct canvas *c, int x, int y)
+static void set_dot(struct canvas *c, int x, int y, uint8_t owner)
 {
     static const uint8_t bits[DOTS_Y][DOTS_X] = {
         {0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
+    c->owner[y / DOTS_Y][x / DOTS_X] = owner;
     c->cell[y / DOTS_Y][x / DOTS_X] |= bits[y % DOTS_Y][x % DOTS_X];
 }
 
 /* In column x, from the height of the column before to this one's. */
-static void draw_stroke(struct canvas *c, int x, int from, int to)
+static void draw_stroke(struct canvas *c, int x, int from, int to, uint8_t owner)
 {
     int step = to > from ? 1 : -1;
     for (int y = from == to ? to : from + step; y != to; y += step)
-        set_dot(c, x, y);
-    set_dot(c, x, to);
+        set_dot(c, x, y, owner);
+    set_dot(c, x, to, owner);
 }
 
-static void draw_line(struct canvas *c, const struct plot *plot)
+static void draw_line(struct canvas *c, const struct plot *plot, const struct plot_point *points,
+                      int count, uint8_t owner)
 {
     int last_x = -1, last_y = 0;
-    for (int i = 0; i < plot->line_count;) {
-        struct plot_point p = to_axes(plot, plot->line[i]);
+    for (int i = 0; i < count;) {
+        struct plot_point p = to_axes(plot, points[i]);
         int target_x = dot_x(c, p.x), n = 0;
         double sum = 0;
         while (dot_x(c, p.x) == target_x) {
@@ -102,9 +115,9 @@ static void draw_line(struct canvas *c, const struct plot *plot)
                 sum += p.y;
                 n++;
             }
-            if (++i == plot->line_count)
+            if (++i == count)
                 break;
-            p = to_axes(plot, plot->line[i]);
+            p = to_axes(plot, points[i]);
         }
         if (n == 0)
             continue;
@@ -114,7 +127,7 @@ static void draw_line(struct canvas *c, const struct plot *plot)
             int y = x == target_x
                         ? target_y
                         : from_y + (target_y - from_y) * (x - from_x) / (target_x - from_x);
-            draw_stroke(c, x, last_x < 0 ? y : last_y, y);
+            draw_stroke(c, x, last_x < 0 ? y : last_y, y, owner);
             last_x = x;
             last_y = y;
         }
@@ -130,19 +143,22 @@ static void draw_marks(struct canvas *c, const struct plot *plot)
     }
 }
 
-static void print_cell(const struct plot *plot, uint16_t cell, struct text *text)
+static void print_cell(const struct plot *plot, uint16_t cell, uint8_t owner, struct text *text)
 {
+    const char *on = owner > 0 ? plot->others[owner - 1].on : plot->line_on;
     if (cell == MARK) {
         text_printf(text, "%s%s%s", plot->mark_on, plot->ascii ? "o" : "●", plot->off);
     } else if (cell == 0) {
         text_add(text, " ");
+    } else if (plot->other_count > 0 && !*plot->off) {
+        text_printf(text, "%c", owner > 0 ? plot->others[owner - 1].letter : plot->letter);
     } else if (plot->ascii) {
-        text_printf(text, "%s*%s", plot->line_on, plot->off);
+        text_printf(text, "%s*%s", on, plot->off);
     } else {
         unsigned code = 0x2800u + cell;
         char utf8[] = {(char)(0xe0 | code >> 12), (char)(0x80 | (code >> 6 & 0x3f)),
                        (char)(0x80 | (code & 0x3f)), 0};
-        text_printf(text, "%s%s%s", plot->line_on, utf8, plot->off);
+        text_printf(text, "%s%s%s", on, utf8, plot->off);
     }
 }
 
@@ -170,7 +186,7 @@ static void print_canvas(const struct plot *plot, const struct canvas *c, struct
         while (last > 0 && c->cell[row][last - 1] == 0)
             last--;
         for (int i = 0; i < last; i++)
-            print_cell(plot, c->cell[row][i], text);
+            print_cell(plot, c->cell[row][i], c->owner[row][i], text);
         text_add(text, "\n");
     }
     text_printf(text, "%*s%s", LABEL - 1, "", plot->ascii ? "+" : "└");
@@ -198,7 +214,9 @@ void plot_draw(const struct plot *plot, struct text *text)
     canvas.rows = canvas.rows < 3 ? 3 : canvas.rows > ROWS_MAX ? ROWS_MAX : canvas.rows;
     if (!find_range(plot, &canvas))
         return;
-    draw_line(&canvas, plot);
+    for (int i = plot->other_count - 1; i >= 0; i--)
+        draw_line(&canvas, plot, plot->others[i].points, plot->others[i].count, (uint8_t)(i + 1));
+    draw_line(&canvas, plot, plot->line, plot->line_count, 0);
     draw_marks(&canvas, plot);
     print_canvas(plot, &canvas, text);
 }

@@ -9,10 +9,21 @@ struct plot_point {
     double x, y; /* points whose y is not finite are skipped */
 };
 
+/* A further line. Where there are no colours, its cells are this letter. */
+struct plot_line {
+    const struct plot_point *points;
+    int count;
+    const char *on; /* escape sequence */
+    char letter;
+};
+
 struct plot {
     int width, height;             /* in characters, axis labels included */
     const struct plot_point *line; /* in order of x; several in one column are averaged */
     int line_count;
+    const struct plot_line *others; /* drawn below `line` */
+    int other_count;
+    char letter;                    /* of `line`, where there are others and no colours */
     const struct plot_point *marks; /* single points, drawn as ● over the line */
     int mark_count;
     const char *line_on, *mark_on, *off; /* escape sequences, "" without colour */
