@@ -125,6 +125,15 @@ void plan_pipe_free(struct env *env, struct plan_pipe *pipe);
 enum status plan_pipe_draw(struct env *env, const struct plan_request *request, int64_t rounds,
                            struct text *text);
 
+/* Called for each action of a step: of PP stage p, from `begin` to `end`, shares of the step. */
+struct timetable_action;
+typedef void plan_pipe_fn(void *user, int p, const struct timetable_action *action, double begin,
+                          double end);
+/* Visit what each PP stage does, stage after stage, in order; passes take as long as their
+ * arithmetic. */
+enum status plan_pipe_visit(struct env *env, const struct plan_request *request, int64_t rounds,
+                            plan_pipe_fn *visit, void *user);
+
 /* Params, gradients and optimizer state, wherever they are. */
 size_t plan_state_bytes(const struct plan_rank *rank);
 /* All bytes that must fit where the rank computes. */

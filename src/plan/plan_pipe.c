@@ -130,6 +130,27 @@ void plan_pipe_free(struct env *env, struct plan_pipe *pipe)
     *pipe = (struct plan_pipe){0};
 }
 
+/* --- every action --------------------------------------------------------------------------- */
+
+enum status plan_pipe_visit(struct env *env, const struct plan_request *request, int64_t rounds,
+                            plan_pipe_fn *visit, void *user)
+{
+    struct timetable_shape shape = shape_of(request, rounds);
+    struct simulated s;
+    int *first;
+    TRY(mem_alloc_array(env, MEM_OTHER, "plan", (size_t)timetable_pp_stages(&shape) + 1,
+                        sizeof *first, &first));
+    enum status st = simulate(env, request, rounds, first, &s);
+    mem_free(env, first);
+    TRY(st);
+    for (int p = 0; p < shape.pp; p++)
+        for (int64_t i = s.table.first[p]; i < s.table.first[p + 1]; i++)
+            visit(user, p, &s.table.actions[i], s.times.spans[i].begin / s.times.end,
+                  s.times.spans[i].end / s.times.end);
+    simulated_free(env, &s);
+    return STATUS_OK;
+}
+
 /* --- pictures ------------------------------------------------------------------------------- */
 
 enum status plan_pipe_draw(struct env *env, const struct plan_request *request, int64_t rounds,

@@ -159,6 +159,18 @@ static enum status refine(struct search *s, struct search_point *point, bool *fi
     return STATUS_OK;
 }
 
+static struct search_layout layout_of(const struct search_space *space, const struct best *best)
+{
+    return (struct search_layout){.request = search_request(space, &best->point),
+                                  .dp = best->point.dp,
+                                  .rounds = search_rounds(space, &best->point),
+                                  .time = best->time,
+                                  .bound = best->point.bound,
+                                  .needed_bytes = best->needs.memory,
+                                  .host_bytes = best->needs.host,
+                                  .disk_bytes = best->needs.disk};
+}
+
 static enum status simulate_point(struct search *s, const struct search_point *point)
 {
     struct plan_request request = search_request(s->space, point);
@@ -179,6 +191,12 @@ static enum status simulate_point(struct search *s, const struct search_point *p
             return STATUS_OK;
     }
     s->out->timed++;
+    if (s->space->visit) {
+        bool exact = new.needs.memory > 0;
+        struct search_layout layout = layout_of(s->space, &new);
+        layout.needed_bytes = exact ? layout.needed_bytes : point->bytes;
+        s->space->visit(s->space->user, &layout, exact);
+    }
     return slower ? STATUS_OK : insert(s, &new);
 }
 
@@ -229,18 +247,6 @@ static enum status simulate_points(struct search *s)
             progress_reach(s->env, &s->task, s->task.total - (uint64_t)count);
     }
     return STATUS_OK;
-}
-
-static struct search_layout layout_of(const struct search_space *space, const struct best *best)
-{
-    return (struct search_layout){.request = search_request(space, &best->point),
-                                  .dp = best->point.dp,
-                                  .rounds = search_rounds(space, &best->point),
-                                  .time = best->time,
-                                  .bound = best->point.bound,
-                                  .needed_bytes = best->needs.memory,
-                                  .host_bytes = best->needs.host,
-                                  .disk_bytes = best->needs.disk};
 }
 
 static enum status time_other(struct search *s, const struct plan_request *request, double *seconds)

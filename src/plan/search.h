@@ -26,6 +26,11 @@ struct search_fixed {
         accumulate, offload, window, update, activations;
 };
 
+struct search_layout;
+/* A layout that was simulated and was not found to be too large. `exact`: so is its memory;
+ * otherwise it is a lower bound, since the layout is slower than those that are listed. */
+typedef void search_visit_fn(void *user, const struct search_layout *layout, bool exact);
+
 struct search_space {
     const struct plan_request *request; /* ranks, model, precision, and the values of what is fixed
                                            */
@@ -39,6 +44,8 @@ struct search_space {
     int most;                   /* number of layouts wanted */
     bool exhaustive;            /* simulate every layout that fits: for tests of the bound */
     struct progress_task *task; /* of a caller that searches several spaces; NULL = own */
+    search_visit_fn *visit;     /* may be NULL */
+    void *user;
     bool optional; /* no layout, or none that fits, is a result like any other: nothing is
                         explained */
 };

@@ -5,6 +5,7 @@
 #include "cli/launch/launch.h"
 #include "base/host.h"
 #include "cli/json_out.h"
+#include "cli/plan/plan_html.h"
 #include "cli/plan/plan_view.h"
 #include "train/run/run_noise.h"
 
@@ -12,7 +13,7 @@ struct plan_settings {
     struct run_config config;
     int64_t n, gpus, node, memory, host_memory, disk, top;
     double noise_scale;
-    const char *machine, *run;
+    const char *machine, *run, *html;
     bool table1, lines, json;
 };
 
@@ -152,6 +153,8 @@ static enum status plan_and_show(struct cli *cli, const struct plan_settings *se
                        &view.data));
     TRY(plan_make(cli->env, &request, &plan));
     enum status st = plan_advise(cli->env, &request, &plan, &view.room, &advice);
+    if (st == STATUS_OK && *settings->html)
+        st = plan_html_layout(cli, &view, settings->html);
     if (st == STATUS_OK)
         st = show(cli, &view, settings->json);
     plan_free(cli->env, &plan);
@@ -228,6 +231,10 @@ static enum status check_mode(struct cli *cli, const struct options *options,
         return FAIL(cli->env, USAGE, "--lines needs a single layout: use -n instead of --gpus");
     if (noise && settings->lines)
         return FAIL(cli->env, USAGE, "--lines needs a single layout: omit the noise scale");
+    if (noise && options_is_set(options, "html"))
+        return FAIL(cli->env, USAGE, "--html draws a layout or a search: omit the noise scale");
+    if (options_is_set(options, "html"))
+        TRY(plan_html_check(cli->env, settings->html));
     if (noise && options_is_set(options, "top"))
         return FAIL(
             cli->env, USAGE,
@@ -258,7 +265,8 @@ static enum status run_plan(struct cli *cli, struct options *options, void *user
                                                 .top = settings->top,
                                                 .machine = settings->machine,
                                                 .noise = noise.scale > 0 ? &noise : NULL,
-                                                .json = settings->json};
+                                                .json = settings->json,
+                                                .html = settings->html};
         st = plan_search(cli, options, &asked, &settings->config);
         run_config_release(&settings->config);
         return st;
@@ -305,6 +313,10 @@ static const struct option plan_list[] = {
              "(train.noise_scale)"},
     {FLAG(lines, BOOL), .help = "also list every buffer of rank 0 in the chosen ZeRO stage"},
     {FLAG(table1, BOOL), .help = "print Table 1 of the ZeRO paper with exact figures, and exit"},
+    {FLAG(html, STRING), .value_name = "FILE",
+     .help = "also draw the plan as a page that needs no network: memory by ZeRO stage, the "
+             "timetable of a pipeline, and with --gpus the layouts by time and memory; replaces "
+             "only such pages"},
     {FLAG(json, BOOL), .help = "print one JSON object"},
 };
 #undef FLAG
@@ -367,7 +379,9 @@ const struct command command_plan = {
                 "      --memory=12G --host-memory=64G --disk=200G\n"
                 "  sifr plan configs/llama-1b.yaml --model.vocab=32000 --precision.mode=bf16 "
                 "--gpus=64 --noise-scale=300\n"
-                "  sifr plan configs/tiny.yaml --model.vocab=8192 --run=runs/tiny\n",
+                "  sifr plan configs/tiny.yaml --model.vocab=8192 --run=runs/tiny\n"
+                "  sifr plan configs/llama-1b.yaml --model.vocab=32000 --precision.mode=bf16 "
+                "--gpus=64 --html=plan.html\n",
     .settings_bytes = sizeof(struct plan_settings),
     .most_words = 1,
     .config_file = true,

@@ -1,3 +1,4 @@
+#include "cli/plan/plan_html.h"
 #include "cli/plan/plan_view.h"
 #include <string.h>
 #include "base/clock.h"
@@ -162,13 +163,25 @@ static enum status search_and_show(struct cli *cli, const struct plan_search_ask
                                    struct plan_search_view *view, struct search_space *space)
 {
     struct search_result result;
+    struct plan_html_points points;
     double start = clock_seconds();
-    TRY(search_layouts(cli->env, space, &result));
-    view->space = space;
-    view->result = &result;
-    view->seconds = clock_seconds() - start;
-    enum status st = show(cli, view, asked->json);
-    search_result_free(cli->env, &result);
+    plan_html_points_init(&points, cli->env);
+    if (*asked->html) {
+        space->visit = plan_html_visit;
+        space->user = &points;
+    }
+    enum status st = search_layouts(cli->env, space, &result);
+    if (st == STATUS_OK) {
+        view->space = space;
+        view->result = &result;
+        view->seconds = clock_seconds() - start;
+        if (*asked->html)
+            st = plan_html_search(cli, view, &points, asked->html);
+        if (st == STATUS_OK)
+            st = show(cli, view, asked->json);
+        search_result_free(cli->env, &result);
+    }
+    plan_html_points_free(&points);
     return st;
 }
 

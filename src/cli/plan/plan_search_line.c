@@ -77,10 +77,10 @@ void plan_search_keys(const struct plan_search_view *view, const struct search_l
 /* --- the command -------------------------------------------------------------------------- */
 
 /* Flags that only plan has, without their dashes; the first WITH_VALUE of them take a value. */
-enum { WITH_VALUE = 9 };
-static const char *const plans_own[] = {"gpus", "node",        "memory", "machine",
-                                        "top",  "noise-scale", "run",    "host-memory",
-                                        "disk", "json",        "lines",  "table1"};
+enum { WITH_VALUE = 10 };
+static const char *const plans_own[] = {"gpus",        "node",  "memory",      "machine", "top",
+                                        "noise-scale", "run",   "host-memory", "disk",    "html",
+                                        "json",        "lines", "table1"};
 
 static bool is_plans_own(const char *argument, bool *takes_next)
 {

@@ -50,6 +50,7 @@ struct plan_search_asked {
     const char *machine;             /* a preset or a file */
     const struct plan_noise *noise;  /* NULL = only the layouts of all ranks */
     bool json;
+    const char *html; /* a page to write; "" = none */
 };
 
 /* Resolves `config`, after open keys have got values to start with. The caller releases it. */
