@@ -201,8 +201,9 @@ static void print_losses(struct cli *cli, const struct compare_run *runs, int co
         text_add(text, "\n");
     }
     if (unexplained)
-        text_add(text, "     no setting above explains that: compare the data files, the builds "
-                       "of sifr and the machines\n");
+        text_add(text, "     no setting above explains that: compare the data files, the builds of "
+                       "sifr, the machines and, where gradients are summed by worker, the number "
+                       "of ranks\n");
 }
 
 /* --- times ---------------------------------------------------------------------------------- */
