@@ -80,6 +80,36 @@ static void test_save_resume_and_evaluation(void **state)
     rig_close(&rig.run);
 }
 
+/* A disk that takes its time, so that the run has to wait for a save in the background. */
+static bool slow_free(void *user, const char *path, uint64_t *bytes)
+{
+    (void)user, (void)path;
+    usleep(300000);
+    *bytes = (uint64_t)1 << 40;
+    return true;
+}
+
+static void test_a_wait_for_a_background_save(void **state)
+{
+    (void)state;
+    struct save_rig rig = {0};
+    struct seen seen = {.on_thread = true};
+    const struct progress_view view = {show_in_run, clear, &seen};
+    save_open(&rig);
+    rig.view = &view;
+    rig.faults[0].free_bytes = slow_free;
+    assert_int_equal(save_train(&rig, "run", 1,
+                                "train.steps=3 checkpoint.every=1 "
+                                "checkpoint.async=yes data.split=0"),
+                     STATUS_OK);
+    assert_true(seen.on_thread);
+    bool shown = false;
+    for (int i = 0; i < seen.count; i++)
+        shown = shown || strcmp(seen.tasks[i].what, "saving the checkpoint") == 0;
+    assert_true(shown);
+    rig_close(&rig.run);
+}
+
 static void test_export(void **state)
 {
     (void)state;
@@ -104,6 +134,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_save_resume_and_evaluation),
+        cmocka_unit_test(test_a_wait_for_a_background_save),
         cmocka_unit_test(test_export),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,6 +6,7 @@
 #include "train/models/model_diff.h"
 #include <math.h>
 #include <string.h>
+#include "base/progress.h"
 #include "train/models/model_weights.h"
 
 enum { CHUNK = 1 << 18 }; /* elements read at once */
@@ -23,6 +24,7 @@ struct diff {
     diff_visit_fn *visit;
     void *user;
     struct diff_totals *totals;
+    struct progress_task task; /* bytes of the first side */
 };
 
 /* --- a side --------------------------------------------------------------------------------- */
@@ -117,8 +119,8 @@ static void compare_chunk(const struct diff *d, int64_t first, int64_t count,
     }
 }
 
-static enum status compare_elements(const struct diff *d, struct weight_found a,
-                                    struct weight_found b, struct diff_tensor *tensor)
+static enum status compare_elements(struct diff *d, struct weight_found a, struct weight_found b,
+                                    struct diff_tensor *tensor)
 {
     struct sums sums = {0};
     for (int64_t first = 0; first < a.tensor->count; first += CHUNK) {
@@ -126,6 +128,7 @@ static enum status compare_elements(const struct diff *d, struct weight_found a,
         TRY(read_bits(a, first, count, d->a_bits));
         TRY(read_bits(b, first, count, d->b_bits));
         compare_chunk(d, first, count, tensor, &sums);
+        progress_advance(d->env, &d->task, (uint64_t)count * dtype_bytes(a.tensor->type));
     }
     tensor->compared = true;
     if (tensor->differing > 0)
@@ -161,7 +164,7 @@ static void tell(const struct diff *d, const struct diff_tensor *tensor)
     d->visit(d->user, tensor);
 }
 
-static enum status compare_tensor(const struct diff *d, const char *part, struct weight_found a,
+static enum status compare_tensor(struct diff *d, const char *part, struct weight_found a,
                                   struct weight_found b)
 {
     struct diff_tensor tensor = {.part = part, .a = a.tensor, .b = b.tensor, .first = -1};
@@ -176,7 +179,7 @@ static enum status compare_tensor(const struct diff *d, const char *part, struct
     return STATUS_OK;
 }
 
-static enum status compare_part(const struct diff *d, enum checkpoint_role role)
+static enum status compare_part(struct diff *d, enum checkpoint_role role)
 {
     const struct weight_files *a = &d->a.parts[role], *b = &d->b.parts[role];
     const char *part = checkpoint_role_word(role);
@@ -222,7 +225,9 @@ enum status model_diff(struct env *env, const char *a, const char *b, diff_visit
                      .user = user,
                      .totals = totals};
     *totals = (struct diff_totals){0};
+    progress_begin(&d.task, "comparing", NULL, 0);
     enum status st = run_diff(&d, a, b);
+    progress_end(env, &d.task);
     mem_free(env, d.b_bits);
     mem_free(env, d.a_bits);
     close_side(&d.b);
