@@ -143,6 +143,10 @@ double stream_waited(const struct stream *stream); /* seconds spent waiting for 
  * stream_sync on it? Any thread may call these. */
 bool stream_is_waiting(const struct stream *stream);
 bool stream_is_awaited(const struct stream *stream);
+/* For a thread that waits for the stream in a way of its own, to show its progress for example: in
+ * between, the stream is awaited. */
+void stream_await_begin(struct stream *stream);
+void stream_await_end(struct stream *stream);
 
 /* --- work ----------------------------------------------------------------------------------- */
 

@@ -67,9 +67,9 @@ enum status stream_sync(struct stream *stream)
 {
     const struct device_backend *backend = stream->device->backend;
     if (backend->stream_sync != NULL) {
-        atomic_fetch_add_explicit(&stream->syncs, 1, memory_order_relaxed);
+        stream_await_begin(stream);
         stream_fail(stream, backend->stream_sync(stream));
-        atomic_fetch_sub_explicit(&stream->syncs, 1, memory_order_relaxed);
+        stream_await_end(stream);
     }
     return (enum status)atomic_load(&stream->error);
 }
@@ -98,6 +98,16 @@ bool stream_is_waiting(const struct stream *stream)
 bool stream_is_awaited(const struct stream *stream)
 {
     return atomic_load_explicit(&stream->syncs, memory_order_relaxed) > 0;
+}
+
+void stream_await_begin(struct stream *stream)
+{
+    atomic_fetch_add_explicit(&stream->syncs, 1, memory_order_relaxed);
+}
+
+void stream_await_end(struct stream *stream)
+{
+    atomic_fetch_sub_explicit(&stream->syncs, 1, memory_order_relaxed);
 }
 
 /* --- events --------------------------------------------------------------------------------- */

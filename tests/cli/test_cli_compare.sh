@@ -89,6 +89,24 @@ ok "$sifr" compare one nan
 has '^  b  first differ at step 3: [0-9.]+ and nan$'
 has '^b  nan: not finished, 12 steps on 1 rank; loss [0-9.]+, no evaluation$'
 
+# records that no run writes
+mkdir odd
+cat >odd/metrics.jsonl <<'END'
+{"step":1,"loss":1e400,"mem":{"params":-5,"grads":9223372036854775807,"optimizer":9223372036854775807}}
+{"step":"2","loss":3}
+{"step":2,"loss":{"a":1},"seconds":"x","comm":[1],"val":7,"mem":[]}
+not JSON
+[1, 2]
+{"step":-4,"loss":2,"seconds":-1,"comm":{"ranks":99999999999,"waited":1e308,"in_flight":-1}}
+{"step":9223372036854775807,"loss":1e308,"val":{"loss":-1e308}}
+{"loss":5}
+END
+printf 'model\n  : :\n:\n   x\n\ttab: 1\na:\n  b\n' >odd/config.yaml
+echo '{"end": 5, "steps": "x"}' >odd/summary.json
+ok "$sifr" compare odd one
+ok "$sifr" compare one odd odd --json
+is_json out
+
 # what cannot be compared
 expect 2 "missing argument; usage: sifr compare RUN RUN" "$sifr" compare one
 expect 2 "no-such" "$sifr" compare one no-such

@@ -91,7 +91,7 @@ static void test_keys_that_differ(void **state)
 {
     (void)state;
     static const char *const configs[] = {"a.x: 1\na.y: 2\na.yy: 3\nb.list: [{k: 1}]\n",
-                                          "a.x: 1\na.y: 20\nb.list: [{k: 1}]\nc.new: \n",
+                                          "a.x: 1\na.y: 20\nb.list: [{k: 1}]\nc.new: \td\t\te\n",
                                           "a.x: 1\na.y: 2\na.yy: 3\nb.list: [{k: 2}]\n"};
     struct compare_run runs[3] = {0};
     struct text out;
@@ -104,7 +104,7 @@ static void test_keys_that_differ(void **state)
     assert_string_equal(text_string(&out), "a.y\t2\t20\t2\n"
                                            "a.yy\t3\t-\t3\n"
                                            "b.list\t[{k: 1}]\t[{k: 1}]\t[{k: 2}]\n"
-                                           "c.new\t-\t\t-\n");
+                                           "c.new\t-\t d  e\t-\n");
     text_clear(&out);
     assert_int_equal(compare_config(runs, 1, &out), STATUS_OK);
     assert_string_equal(text_string(&out), "");

@@ -171,6 +171,18 @@ static const char *value_in(const char *lines, const char *key, size_t key_bytes
     return NULL;
 }
 
+/* Tabs separate the fields. */
+static void add_field(struct text *out, const char *field, size_t bytes)
+{
+    for (size_t done = 0, part; done < bytes; done += part + 1) {
+        const char *tab = memchr(field + done, '\t', bytes - done);
+        part = tab ? (size_t)(tab - field) - done : bytes - done;
+        text_add_bytes(out, field + done, part);
+        if (tab)
+            text_add(out, " ");
+    }
+}
+
 static void add_key(const struct compare_run *runs, int count, const char *key, size_t key_bytes,
                     struct text *out)
 {
@@ -189,12 +201,12 @@ static void add_key(const struct compare_run *runs, int count, const char *key, 
     }
     if (!differs)
         return;
-    text_add_bytes(out, key, key_bytes);
+    add_field(out, key, key_bytes);
     for (int r = 0; r < count; r++) {
         size_t bytes = 0;
         const char *value = value_in(text_string(&runs[r].config), key, key_bytes, &bytes);
         text_add(out, "\t");
-        text_add_bytes(out, value ? value : "-", value ? bytes : 1);
+        add_field(out, value ? value : "-", value ? bytes : 1);
     }
     text_add(out, "\n");
 }

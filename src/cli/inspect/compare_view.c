@@ -119,7 +119,7 @@ static const char *next_fields(const char *line, int count, struct fields *field
     for (int i = 0; i <= count; i++) {
         fields->text[i] = line;
         fields->bytes[i] = (int)strcspn(line, "\t\n");
-        line += fields->bytes[i] + 1;
+        line += fields->bytes[i] + (line[fields->bytes[i]] != '\0');
     }
     return line;
 }

@@ -191,7 +191,9 @@ bool checkpoint_saver_result(struct checkpoint_saver *saver, bool wait,
                              struct checkpoint_result *result)
 {
     if (wait && saver->stream) {
+        stream_await_begin(saver->stream); /* other ranks may ask where this one waits */
         await_save(saver);
+        stream_await_end(saver->stream);
         stream_sync(saver->stream);
     }
     pthread_mutex_lock(&saver->lock);
