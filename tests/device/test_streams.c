@@ -505,6 +505,24 @@ static void test_failing_allocations(void **state)
     env_destroy(&env);
 }
 
+/* A thread may wait in a way of its own; several may wait at once. */
+static void test_awaited(void **state)
+{
+    (void)state;
+    struct rig rig;
+    rig_open(&rig, "cpu");
+    assert_false(stream_is_awaited(rig.worker));
+    stream_await_begin(rig.worker);
+    stream_await_begin(rig.worker);
+    assert_ok(stream_sync(rig.worker));
+    stream_await_end(rig.worker);
+    assert_true(stream_is_awaited(rig.worker));
+    assert_false(stream_is_awaited(rig.other));
+    stream_await_end(rig.worker);
+    assert_false(stream_is_awaited(rig.worker));
+    rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -521,6 +539,7 @@ int main(void)
         cmocka_unit_test(test_event_earlier_record),
         cmocka_unit_test(test_event_destroy_waits),
         cmocka_unit_test(test_failed),
+        cmocka_unit_test(test_awaited),
         cmocka_unit_test(test_dry),
         cmocka_unit_test(test_failing_allocations),
     };
