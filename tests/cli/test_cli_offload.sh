@@ -90,6 +90,15 @@ for stage in 1 2 3; do
     same_state plain params-$stage 12 "servers, parameters on disk, stage $stage"
 done
 
+# --- sums of which some stay ------------------------------------------------------------------------
+# One rank and one micro-batch: the sum of a tied matrix stays and is its own gradient; its unit sends nothing to the disk.
+one=(--model.layers=1 --model.width=24 --model.heads=1 --model.context=18 --train.micro_batch=2 --train.global_batch=2 --train.steps=3 --data.path=text.txt --quiet)
+for model in '--model.arch=llama --model.tied=yes --train.freeze=*norm*' '--model.arch=sars' '--model.arch=sars --precision.mode=bf16'; do
+    ok "$sifr" train "${one[@]}" $model --out=near --fresh
+    ok "$sifr" train "${one[@]}" $model --offload.grads=disk --offload.folder=far --out=some-far --fresh
+    same_state near some-far 3 "sums of which some stay, $model"
+done
+
 # --- stopped --------------------------------------------------------------------------------------
 stops_by INT stopped "${far[@]}"
 is_empty stopped
