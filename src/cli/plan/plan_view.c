@@ -316,23 +316,35 @@ static void offload_keys(const struct zero_offload *asked, const struct zero_off
         text_printf(text, " offload.share=%g", advised->share);
 }
 
+/* Nothing fits: what is left to do. */
+static void describe_rest(const struct plan_view *view, struct text *text)
+{
+    const struct zero_offload *asked = &view->request->zero.offload;
+    bool offloads = offers_room(view) || plan_is_offloaded(view->request);
+    struct zero_offload tried = *asked; /* the advice has tried state and gradients by itself */
+    char left[PLAN_OFFLOAD_KEYS];
+    if (!plan_is_offloaded(view->request))
+        tried.optimizer = tried.grads = FAR_DISK;
+    plan_offload_left(&tried, left);
+    text_printf(text, "no ZeRO stage, recomputation, micro-batch%s or number of ranks fits; ",
+                offers_room(view) ? ", offload" : "");
+    if (offloads && left[0] != '\0')
+        text_printf(text, "set%s, or ", left);
+    text_printf(text,
+                "use a %ssmaller model, a shorter context, or more ranks with a larger "
+                "train.global_batch",
+                offloads && asked->window > 0 ? "smaller offload.window, a " : "");
+    if (!offloads)
+        text_add(text, "; with --host-memory or --disk, offload is considered, too");
+}
+
 void plan_view_advice(const struct plan_view *view, struct text *text)
 {
     const struct plan_request *request = view->request;
     const struct plan_advice *advice = view->advice;
     char word[PLAN_VIEW_MEMORY];
     if (!advice->found) {
-        text_printf(text,
-                    "no ZeRO stage, recomputation, micro-batch%s or number of ranks fits; use a "
-                    "%ssmaller model, a shorter context, or more ranks with a larger "
-                    "train.global_batch%s",
-                    offers_room(view) ? ", offload" : "",
-                    offers_room(view) && request->zero.offload.window > 0
-                        ? "smaller offload.window, a "
-                        : "",
-                    offers_room(view) ? ""
-                                      : "; with --host-memory or --disk, offload is considered, "
-                                        "too");
+        describe_rest(view, text);
         return;
     }
     text_add(text, "try");
