@@ -41,6 +41,10 @@ signs=(--model.layers=2 --model.width=36 --model.heads=4 --model.ff=78 --model.c
 ok "$sifr" train "${signs[@]}" --out=signs-1
 ok "$sifr" train "${signs[@]}" --out=signs-3 -n 3 --comm.backend=threads --zero.stage=2
 same_state signs-1 signs-3 8 "8-bit momentum of 1 and 3 ranks"
+# A single gradient in fp16 and sums in bf16: rounded twice, in the same order, whether it is sent or not.
+ok "$sifr" train "${signs[@]}" --precision.accumulate=bf16 --zero.accumulate=local --out=sums-1
+ok "$sifr" train "${signs[@]}" --precision.accumulate=bf16 --zero.accumulate=local --out=sums-2 -n 2 --comm.backend=threads --zero.stage=1 --zero.servers=1
+same_state sums-1 sums-2 8 "one gradient, local sums in bf16, with and without a server"
 
 # In fp32 nothing is rounded, so stochastic rounding has no effect: one warning.
 train random --model.arch=gpt2 --run.threads=2 --optimizer.rounding=stochastic
