@@ -155,5 +155,7 @@ expect 4 'number of ranks fits; set offload.grads=disk offload.params=disk, or u
     "$sifr" plan "${model[@]}" --run.device=cuda --memory=1G --offload.optimizer=disk
 expect 4 'number of ranks fits; use a smaller offload.window.*global_batch$' \
     "$sifr" plan "${model[@]}" --run.device=cuda --memory=1G --offload.optimizer=disk --offload.grads=disk --offload.params=disk
+expect 4 'number of ranks fits; use a larger disk or host memory, a smaller model' \
+    "$sifr" plan "${model[@]}" --run.device=cuda --train.global_batch=1 --train.micro_batch=1 --memory=60G --disk=1G --offload.optimizer=disk
 expect 4 'train.context, or set a smaller offload.window' "${search[@]}" --memory=1G --disk=200G
 finish

@@ -316,24 +316,28 @@ static void offload_keys(const struct zero_offload *asked, const struct zero_off
         text_printf(text, " offload.share=%g", advised->share);
 }
 
-/* Nothing fits: what is left to do. */
+/* Nothing fits: what is left to do. The advice has tried to offload state and gradients, unless the
+ * request does so. */
 static void describe_rest(const struct plan_view *view, struct text *text)
 {
     const struct zero_offload *asked = &view->request->zero.offload;
+    const struct plan_room needs = plan_needs(&view->plan->stages[view->request->zero.stage]);
     bool offloads = offers_room(view) || plan_is_offloaded(view->request);
-    struct zero_offload tried = *asked; /* the advice has tried state and gradients by itself */
+    bool on_device = offloads && needs.memory > view->room.memory; /* not only the disk is full */
+    struct zero_offload tried = *asked;
     char left[PLAN_OFFLOAD_KEYS];
     if (!plan_is_offloaded(view->request))
         tried.optimizer = tried.grads = FAR_DISK;
-    plan_offload_left(&tried, left);
     text_printf(text, "no ZeRO stage, recomputation, micro-batch%s or number of ranks fits; ",
                 offers_room(view) ? ", offload" : "");
-    if (offloads && left[0] != '\0')
+    if (on_device && *plan_offload_left(&tried, left))
         text_printf(text, "set%s, or ", left);
     text_printf(text,
                 "use a %ssmaller model, a shorter context, or more ranks with a larger "
                 "train.global_batch",
-                offloads && asked->window > 0 ? "smaller offload.window, a " : "");
+                on_device && asked->window > 0 ? "smaller offload.window, a "
+                : offloads && !on_device       ? "larger disk or host memory, a "
+                                               : "");
     if (!offloads)
         text_add(text, "; with --host-memory or --disk, offload is considered, too");
 }
