@@ -362,9 +362,9 @@ void plan_view_advice(const struct plan_view *view, struct text *text)
         text_printf(text, " engine.recompute=%s", recompute_word(advice->recompute));
     if (advice->micro_batch != request->engine.micro_batch)
         text_printf(text, " train.micro_batch=%lld", (long long)advice->micro_batch);
+    offload_keys(&request->zero.offload, &advice->offload, text);
     if (advice->ranks != request->ranks)
         text_printf(text, " -n %d with %s per rank", advice->ranks, plan_view_memory(view, word));
-    offload_keys(&request->zero.offload, &advice->offload, text);
 }
 
 /* --- every buffer ---------------------------------------------------------------------------- */
