@@ -121,6 +121,8 @@ field loss >larger-loss
 expect 4 "a rank needs [0-9.]+ MiB and run.device_memory allows 38.1 MiB; raise it, or read the parameters layer by layer: offload.params=disk" \
     "$sifr" "${text[@]}" --run.device_memory=40M
 expect 4 "run.device_memory allows 38.1 MiB; .*offload.params=disk" "$sifr" eval larger --run.device_memory=40M
+expect 4 "raise it, or read fewer layers ahead: zero.prefetch=0" "$sifr" "${text[@]}" --offload.params=disk --run.device_memory=1M
+expect 4 "raise it, or share the model with more ranks" "$sifr" "${text[@]}" --offload.params=disk --zero.prefetch=0 --run.device_memory=1M
 ok "$sifr" "${text[@]}" "${fits[@]}"
 field text | cmp -s - larger-text || fail "another text from disk: $(cat out)"
 grep -qE '^sifr: memory: [0-9.]+ MiB, 0 B of it parameters; 7[0-9.]+ MiB on disk$' err || fail "no memory: $(cat err)"
