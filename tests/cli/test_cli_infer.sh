@@ -136,7 +136,7 @@ for ranks in "" "-n 2 --zero.stage=3 $threads"; do
         expect 2 "^sifr: error: offload.folder: 'nowhere' is not a folder; create it, or name another$" \
             "$sifr" $command --offload.params=disk --offload.folder=nowhere $ranks
     done
-    expect 1 "error: (rank [0-9]: )?cannot reserve [0-9.]+ MiB in 'far' for .*: File too large; .* is free there: free some space" \
+    expect 1 "error: (rank [0-9]: )?cannot reserve [0-9.]+ MiB in 'far' for .*: File too large; .* is free there: raise the limit of file sizes" \
         bash -c "ulimit -f 64 && exec '$sifr' sample large x --offload.params=disk --offload.folder=far $ranks"
 done
 [ -z "$(ls -A far)" ] || fail "files are left: $(ls -A far)"
