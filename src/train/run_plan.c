@@ -105,9 +105,10 @@ static enum status refuse(struct env *env, const char *what, double needed, size
 /* What helps where a model is only read. */
 static const char *reading_advice(const struct zero_config *store)
 {
-    return store->offload.params == FAR_NONE
-               ? "read the parameters layer by layer: offload.params=disk (on a GPU also host)"
-               : "read fewer layers ahead: zero.prefetch=0";
+    if (store->offload.params == FAR_NONE)
+        return "read the parameters layer by layer: offload.params=disk (on a GPU also host)";
+    return store->prefetch > 0 ? "read fewer layers ahead: zero.prefetch=0"
+                               : "share the model with more ranks (-n): parallel.tp or parallel.pp";
 }
 
 static enum status check_limit(struct env *env, size_t limit, const struct plan_rank *rank,
