@@ -49,6 +49,37 @@ static void marks_are_drawn_over_the_line(void **state)
     assert_non_null(strstr(picture, "1        2\n"));
 }
 
+/* Without colours, a letter says which line it is; the first is on top. */
+static void several_lines_are_told_apart(void **state)
+{
+    (void)state;
+    struct plot_point falls[] = {{0, 2}, {19, 0}}, rises[] = {{0, 0}, {19, 2}};
+    const struct plot_line other = {.points = rises, .count = 2, .on = "<b>", .letter = 'b'};
+    struct plot plot = {.width = 19,
+                        .height = 5,
+                        .line = falls,
+                        .line_count = 2,
+                        .letter = 'a',
+                        .others = &other,
+                        .other_count = 1};
+    assert_string_equal(draw(plot), "  2.000 ┤aaaa   bbb\n"
+                                    "  1.000 ┤   aaaa\n"
+                                    "  0.000 ┤bbbb   aaa\n"
+                                    "        └──────────\n"
+                                    "         0       19\n");
+    struct text text;
+    text_init(&text, &env);
+    plot.line_on = "<a>";
+    plot.mark_on = "";
+    plot.off = "</>";
+    plot_draw(&plot, &text);
+    assert_non_null(strstr(text_string(&text), "┤<a>"));
+    assert_non_null(strstr(text_string(&text), "┤<b>"));
+    text_free(&text);
+    plot.line_count = 0; /* the others are enough */
+    assert_non_null(strstr(draw(plot), "b"));
+}
+
 static void without_utf8_it_is_ascii(void **state)
 {
     (void)state;
@@ -174,6 +205,7 @@ int main(void)
         cmocka_unit_test(many_values_become_means_in_order),
         cmocka_unit_test(a_straight_line_falls_from_corner_to_corner),
         cmocka_unit_test(marks_are_drawn_over_the_line),
+        cmocka_unit_test(several_lines_are_told_apart),
         cmocka_unit_test(without_utf8_it_is_ascii),
         cmocka_unit_test(logarithmic_axes_straighten_a_power),
         cmocka_unit_test(every_label_ends_before_the_axis),
