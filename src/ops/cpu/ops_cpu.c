@@ -5,7 +5,7 @@
  * Each file here implements one family of ops and explains its speed and bits; cpu_impl.h and
  * cpu_vector.h have what they share.
  */
-#include "ops/cpu/cpu_impl.h"
+#include "ops/cpu/cpu_gemm.h"
 
 static bool cpu_supports(enum dtype type)
 {
@@ -16,6 +16,7 @@ void ops_cpu_fill(struct ops_backend *table)
 {
     table->name = "cpu";
     table->supports = cpu_supports;
+    table->workspace_bytes = cpu_gemm_bytes();
     table->open = cpu_blas_open;
     table->close = cpu_blas_close;
     table->linear = cpu_linear;
