@@ -15,6 +15,7 @@ static void multiply(int64_t depth, const float *a, const float *b, float times,
         __builtin_prefetch(c + i * stride, 1);
         sum[i][0] = sum[i][1] = _mm256_setzero_ps();
     }
+    KERNEL_FORGET(c, stride);
     for (int64_t k = 0; k < depth; k++, a += KERNEL_ROWS, b += KERNEL_COLS) {
         __m256 b0 = _mm256_loadu_ps(b), b1 = _mm256_loadu_ps(b + 8);
 #pragma GCC unroll 6
@@ -24,6 +25,7 @@ static void multiply(int64_t depth, const float *a, const float *b, float times,
             sum[i][1] = _mm256_fmadd_ps(one, b1, sum[i][1]);
         }
     }
+    KERNEL_FORGET(c, stride);
 #pragma GCC unroll 6
     for (int i = 0; i < KERNEL_ROWS; i++)
 #pragma GCC unroll 2

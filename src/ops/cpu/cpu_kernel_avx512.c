@@ -16,6 +16,7 @@ static void multiply(int64_t depth, const float *a, const float *b, float times,
         __builtin_prefetch(c + i * stride + 16, 1);
         sum[i][0] = sum[i][1] = _mm512_setzero_ps();
     }
+    KERNEL_FORGET(c, stride);
     for (int64_t k = 0; k < depth; k++, a += KERNEL_ROWS, b += KERNEL_COLS) {
         __m512 b0 = _mm512_loadu_ps(b), b1 = _mm512_loadu_ps(b + 16);
         __builtin_prefetch(b + 8 * KERNEL_COLS);
@@ -27,6 +28,7 @@ static void multiply(int64_t depth, const float *a, const float *b, float times,
             sum[i][1] = _mm512_fmadd_ps(one, b1, sum[i][1]);
         }
     }
+    KERNEL_FORGET(c, stride);
 #pragma GCC unroll 12
     for (int i = 0; i < KERNEL_ROWS; i++)
 #pragma GCC unroll 2

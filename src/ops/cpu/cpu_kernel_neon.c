@@ -22,6 +22,7 @@ static void multiply(int64_t depth, const float *a, const float *b, float times,
     float32x4_t sum[KERNEL_ROWS][VECTORS] = {{{0}}};
     for (int i = 0; i < KERNEL_ROWS; i++)
         __builtin_prefetch(c + i * stride, 1);
+    KERNEL_FORGET(c, stride);
     for (int64_t k = 0; k < depth; k++, a += KERNEL_ROWS, b += KERNEL_COLS) {
         float32x4_t b0 = vld1q_f32(b), b1 = vld1q_f32(b + 4), b2 = vld1q_f32(b + 8);
         float32x4_t low = vld1q_f32(a), high = vld1q_f32(a + 4);
@@ -34,6 +35,7 @@ static void multiply(int64_t depth, const float *a, const float *b, float times,
         ADD_ROW(6, high, 2);
         ADD_ROW(7, high, 3);
     }
+    KERNEL_FORGET(c, stride);
 #pragma GCC unroll 8
     for (int i = 0; i < KERNEL_ROWS; i++)
 #pragma GCC unroll 3

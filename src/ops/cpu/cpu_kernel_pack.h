@@ -98,6 +98,10 @@ static void pack_b_across(const struct cpu_panel *p, float *to)
     pack_across(p, KERNEL_COLS, to);
 }
 
+/* Between a kernel's prefetches of the rows of c and its stores: makes the compiler compute the
+ * addresses again, instead of holding them in registers that the sums need. */
+#define KERNEL_FORGET(c, stride) __asm__("" : "+r"(c), "+r"(stride))
+
 /* Fields of the kernel's struct */
 #define KERNEL_SHAPE .rows = KERNEL_ROWS, .cols = KERNEL_COLS
 #define KERNEL_PACK                                                                             \
