@@ -1,5 +1,6 @@
-/* test_cpu_kernel -- every kernel that runs on this machine has the bits of the plain one, with any
- * number of threads: odd shapes, every layout of the operands, and what is added to the product. */
+/* test_cpu_kernel -- every kernel that runs on this machine has the bits of its model in plain C,
+ * with any number of threads: odd shapes, every layout of the operands, and what is added to the
+ * product. And every model is right. */
 #include <math.h>
 #include <string.h>
 #include "ops/cpu/cpu_gemm.h"
@@ -21,7 +22,7 @@ static float *numbers(int64_t count, uint32_t seed)
         uint32_t bits = ((uint32_t)i + seed) * 2654435761u;
         bits ^= bits >> 15;
         bits *= 2246822519u;
-        x[i] = (float)(bits >> 8) * 0x1p-24f - 0.5f;
+        x[i] = ldexpf((float)(bits >> 8) * 0x1p-24f - 0.5f, -(int)(bits % 13));
     }
     return x;
 }
@@ -83,7 +84,7 @@ static float *product(const struct operands *o, const struct cpu_kernel *kernel,
 
 static void compare(const struct operands *o, const struct cpu_kernel *kernel, int threads)
 {
-    float *plain = product(o, &cpu_kernel_plain, 1), *c = product(o, kernel, threads);
+    float *plain = product(o, kernel->model, 1), *c = product(o, kernel, threads);
     if (memcmp(plain, c, (size_t)o->c_count * sizeof(float)) != 0)
         fail_msg("%s, %d threads: other bits at %d x %d x %d, a%s, b%s, %s", kernel->name, threads,
                  (int)o->p.m, (int)o->p.n, (int)o->p.k, o->p.a_transposed ? "^T" : "",
@@ -102,7 +103,7 @@ static void test_bits(void **state)
     static const int threads[] = {1, 2, 3, 7};
     int ran = 0;
     for (int i = 0; cpu_kernels[i] != NULL; i++) {
-        if (!cpu_kernel_runs(cpu_kernels[i]))
+        if (!cpu_kernels[i]->model || !cpu_kernel_runs(cpu_kernels[i]))
             continue;
         for (int s = 0; s < SHAPES; s++)
             for (int layout = 0; layout < LAYOUTS; layout++)
@@ -116,34 +117,51 @@ static void test_bits(void **state)
     assert_true(ran >= 1);
 }
 
-/* The plain kernel itself, against sums in double */
-static void test_plain_is_right(void **state)
+static double element(const float *x, int64_t stride, bool transposed, bool rounded, int64_t row,
+                      int64_t col)
+{
+    float value = x[transposed ? col * stride + row : row * stride + col];
+    uint16_t bf16;
+    if (rounded) {
+        dtype_convert(&bf16, DTYPE_BF16, &value, DTYPE_F32, 1);
+        dtype_convert(&value, DTYPE_F32, &bf16, DTYPE_BF16, 1);
+    }
+    return (double)value;
+}
+
+/* A model against sums in double */
+static void check_model(const struct cpu_kernel *model, int layout)
+{
+    struct operands o = operands_of((const int64_t[]){61, 70, 400}, layout, 3);
+    const struct cpu_product *p = &o.p;
+    float *c = product(&o, model, 1);
+    bool rounded = model->packed_bytes == sizeof(uint16_t);
+    for (int64_t i = 0; i < p->m; i++)
+        for (int64_t j = 0; j < p->n; j++) {
+            double sum = 0;
+            for (int64_t k = 0; k < p->k; k++)
+                sum += element(p->a, p->a_stride, p->a_transposed, rounded, i, k) *
+                       element(p->b, p->b_stride, p->b_transposed, rounded, k, j);
+            double whole =
+                (double)p->times * sum + (double)p->start_times * (double)p->start[i * p->n + j];
+            assert_true(fabs((double)c[i * p->c_stride + j] - whole) < 1e-5);
+        }
+    free(c);
+    operands_free(&o);
+}
+
+static void test_models_are_right(void **state)
 {
     (void)state;
-    for (int layout = 0; layout < LAYOUTS; layout++) {
-        struct operands o = operands_of((const int64_t[]){61, 70, 400}, layout, 3);
-        const struct cpu_product *p = &o.p;
-        float *c = product(&o, &cpu_kernel_plain, 1);
-        for (int64_t i = 0; i < p->m; i++)
-            for (int64_t j = 0; j < p->n; j++) {
-                double sum = 0;
-                for (int64_t k = 0; k < p->k; k++)
-                    sum +=
-                        (double)p->a[p->a_transposed ? k * p->a_stride + i : i * p->a_stride + k] *
-                        (double)p->b[p->b_transposed ? j * p->b_stride + k : k * p->b_stride + j];
-                double whole = (double)p->times * sum +
-                               (double)p->start_times * (double)p->start[i * p->n + j];
-                assert_true(fabs((double)c[i * p->c_stride + j] - whole) < 1e-5);
-            }
-        free(c);
-        operands_free(&o);
-    }
+    for (int i = 0; cpu_kernels[i] != NULL; i++)
+        for (int layout = 0; !cpu_kernels[i]->model && layout < LAYOUTS; layout++)
+            check_model(cpu_kernels[i], layout);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain_is_right),
+        cmocka_unit_test(test_models_are_right),
         cmocka_unit_test(test_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,14 +19,15 @@
 
 enum {
     DEPTH = 384,
+    DEPTH_UNIT = 32, /* of every kernel, too: only the last part of k is filled up with zeros */
     BLOCK_ROWS = 1024,
     BLOCK_COLS = 1536,
     TILE_ROWS = 192,
     TILE_COLS = 384,
     TILES_PER_THREAD = 4,
     PACK_CHUNK = 12288, /* floats that a thread packs at a time, about */
-    LARGEST_ROWS = 16,  /* of a kernel; see `micro` */
-    LARGEST_COLS = 64,
+    LARGEST_ROWS = 32,  /* of a kernel; see `micro` */
+    LARGEST_COLS = 32,
     ALIGNMENT = 64,
 };
 
@@ -57,8 +58,8 @@ struct cpu_gemm cpu_gemm_plan(const struct cpu_product *p, const struct cpu_kern
                               int threads, void *workspace)
 {
     struct cpu_gemm g = {.p = p, .kernel = kernel};
-    g.packed = (float *)round_up((int64_t)(uintptr_t)workspace, ALIGNMENT);
-    g.depth = part_of(p->k, DEPTH, 8);
+    g.packed = (char *)round_up((int64_t)(uintptr_t)workspace, ALIGNMENT);
+    g.depth = part_of(p->k, DEPTH, DEPTH_UNIT);
     g.depth_count = p->k == 0 ? 1 : ceil_div(p->k, g.depth);
     g.rows = part_of(p->m, BLOCK_ROWS, kernel->rows);
     g.cols = part_of(p->n, BLOCK_COLS, kernel->cols);
@@ -82,7 +83,8 @@ struct cpu_gemm cpu_gemm_plan(const struct cpu_product *p, const struct cpu_kern
 /* A phase: rows i .., columns j .. of c, and k .. of the sums */
 struct phase {
     int64_t i, rows, j, cols, k, depth;
-    float *a, *b; /* packed */
+    int64_t room; /* of one row of a packed panel, bytes */
+    char *a, *b;  /* packed */
 };
 
 static struct phase phase_of(const struct cpu_gemm *g, int64_t number)
@@ -94,8 +96,9 @@ static struct phase phase_of(const struct cpu_gemm *g, int64_t number)
     f.rows = min64(g->rows, g->p->m - f.i);
     f.cols = min64(g->cols, g->p->n - f.j);
     f.depth = min64(g->depth, g->p->k - f.k);
-    f.a = g->packed + number % 2 * (PACKED_A + PACKED_B);
-    f.b = f.a + PACKED_A;
+    f.room = round_up(f.depth, g->kernel->depth_unit) * g->kernel->packed_bytes;
+    f.a = g->packed + number % 2 * (PACKED_A + PACKED_B) * (int64_t)sizeof(float);
+    f.b = f.a + PACKED_A * (int64_t)sizeof(float);
     return f;
 }
 
@@ -113,7 +116,7 @@ static void pack_a(const struct cpu_gemm *g, const struct phase *f, int64_t pane
     int64_t at = panel * g->kernel->rows, lda = cpu_product_lda(p);
     struct cpu_panel from = {
         .depth = f->depth, .valid = min64(g->kernel->rows, f->rows - at), .stride = lda};
-    float *to = f->a + at * f->depth;
+    void *to = f->a + at * f->room;
     if (p->a_transposed) {
         from.from = p->a + f->k * lda + f->i + at;
         g->kernel->pack_a_along(&from, to);
@@ -129,7 +132,7 @@ static void pack_b(const struct cpu_gemm *g, const struct phase *f, int64_t pane
     int64_t at = panel * g->kernel->cols, ldb = cpu_product_ldb(p);
     struct cpu_panel from = {
         .depth = f->depth, .valid = min64(g->kernel->cols, f->cols - at), .stride = ldb};
-    float *to = f->b + at * f->depth;
+    void *to = f->b + at * f->room;
     if (p->b_transposed) {
         from.from = p->b + (f->j + at) * ldb + f->k;
         g->kernel->pack_b_across(&from, to);
@@ -169,16 +172,17 @@ static void multiply_micro(const struct cpu_gemm *g, const struct phase *f, int6
     const struct cpu_kernel *kernel = g->kernel;
     int64_t ldc = cpu_product_ldc(g->p);
     float *c = g->p->c + (f->i + i) * ldc + f->j + j;
-    const float *a = f->a + i * f->depth, *b = f->b + j * f->depth;
+    const char *a = f->a + i * f->room, *b = f->b + j * f->room;
+    int64_t depth = round_up(f->depth, kernel->depth_unit);
     int64_t rows = min64(kernel->rows, f->rows - i), cols = min64(kernel->cols, f->cols - j);
     if (rows == kernel->rows && cols == kernel->cols) {
-        kernel->multiply(f->depth, a, b, times, add, c, ldc);
+        kernel->multiply(depth, a, b, times, add, c, ldc);
         return;
     }
     float micro[LARGEST_ROWS * LARGEST_COLS] = {0};
     for (int64_t r = 0; add && r < rows; r++)
         memcpy(micro + r * kernel->cols, c + r * ldc, (size_t)cols * sizeof(float));
-    kernel->multiply(f->depth, a, b, times, add, micro, kernel->cols);
+    kernel->multiply(depth, a, b, times, add, micro, kernel->cols);
     for (int64_t r = 0; r < rows; r++)
         memcpy(c + r * ldc, micro + r * kernel->cols, (size_t)cols * sizeof(float));
 }
@@ -203,6 +207,8 @@ static void multiply_tile(const struct cpu_gemm *g, const struct phase *f, int64
 void cpu_gemm_thread(struct cpu_gemm *g, cpu_gemm_side_fn *side, const void *context,
                      int64_t side_chunks)
 {
+    if (g->kernel->begin)
+        g->kernel->begin();
     for (int64_t number = -1; number < g->phases; number++) {
         int64_t *next = &g->next[number & 1], of_a = 0;
         bool multiplies = number >= 0, packs = number + 1 < g->phases;
@@ -227,4 +233,6 @@ void cpu_gemm_thread(struct cpu_gemm *g, cpu_gemm_side_fn *side, const void *con
         if (omp_get_thread_num() == 0)
             __atomic_store_n(next, 0, __ATOMIC_RELAXED);
     }
+    if (g->kernel->end)
+        g->kernel->end();
 }

@@ -13,7 +13,7 @@ size_t cpu_gemm_bytes(void);
 struct cpu_gemm {
     const struct cpu_product *p;
     const struct cpu_kernel *kernel;
-    float *packed;
+    char *packed;
     int64_t depth, depth_count;    /* of a part of k */
     int64_t rows, cols, row_count; /* of a block of c; row_count: blocks above each other */
     int64_t phases;

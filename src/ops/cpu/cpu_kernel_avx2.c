@@ -6,9 +6,10 @@
 #define KERNEL_COLS 16
 #include "ops/cpu/cpu_kernel_pack.h"
 
-static void multiply(int64_t depth, const float *a, const float *b, float times, bool add, float *c,
-                     int64_t stride)
+static void multiply(int64_t depth, const void *packed_a, const void *packed_b, float times,
+                     bool add, float *c, int64_t stride)
 {
+    const float *a = packed_a, *b = packed_b;
     __m256 sum[KERNEL_ROWS][2], all = _mm256_set1_ps(times);
 #pragma GCC unroll 6
     for (int i = 0; i < KERNEL_ROWS; i++) {
@@ -37,4 +38,4 @@ static void multiply(int64_t depth, const float *a, const float *b, float times,
 }
 
 const struct cpu_kernel cpu_kernel_avx2 = {
-    .name = "AVX2", KERNEL_SHAPE, .multiply = multiply, KERNEL_PACK};
+    .name = "AVX2", .model = &cpu_kernel_plain, KERNEL_SHAPE, .multiply = multiply, KERNEL_PACK};

@@ -6,9 +6,10 @@
 #define KERNEL_COLS 32
 #include "ops/cpu/cpu_kernel_pack.h"
 
-static void multiply(int64_t depth, const float *a, const float *b, float times, bool add, float *c,
-                     int64_t stride)
+static void multiply(int64_t depth, const void *packed_a, const void *packed_b, float times,
+                     bool add, float *c, int64_t stride)
 {
+    const float *a = packed_a, *b = packed_b;
     __m512 sum[KERNEL_ROWS][2], all = _mm512_set1_ps(times);
 #pragma GCC unroll 12
     for (int i = 0; i < KERNEL_ROWS; i++) {
@@ -40,4 +41,4 @@ static void multiply(int64_t depth, const float *a, const float *b, float times,
 }
 
 const struct cpu_kernel cpu_kernel_avx512 = {
-    .name = "AVX-512", KERNEL_SHAPE, .multiply = multiply, KERNEL_PACK};
+    .name = "AVX-512", .model = &cpu_kernel_plain, KERNEL_SHAPE, .multiply = multiply, KERNEL_PACK};

@@ -16,9 +16,10 @@ enum { VECTORS = KERNEL_COLS / 4 };
         sum[row][2] = vfmaq_laneq_f32(sum[row][2], b2, a_, lane); \
     } while (0)
 
-static void multiply(int64_t depth, const float *a, const float *b, float times, bool add, float *c,
-                     int64_t stride)
+static void multiply(int64_t depth, const void *packed_a, const void *packed_b, float times,
+                     bool add, float *c, int64_t stride)
 {
+    const float *a = packed_a, *b = packed_b;
     float32x4_t sum[KERNEL_ROWS][VECTORS] = {{{0}}};
     for (int i = 0; i < KERNEL_ROWS; i++)
         __builtin_prefetch(c + i * stride, 1);
@@ -47,4 +48,4 @@ static void multiply(int64_t depth, const float *a, const float *b, float times,
 }
 
 const struct cpu_kernel cpu_kernel_neon = {
-    .name = "NEON", KERNEL_SHAPE, .multiply = multiply, KERNEL_PACK};
+    .name = "NEON", .model = &cpu_kernel_plain, KERNEL_SHAPE, .multiply = multiply, KERNEL_PACK};

@@ -78,22 +78,22 @@ static inline __attribute__((always_inline)) void pack_across(const struct cpu_p
     pack_slowly(p, width, whole, p->depth, 1, p->stride, to);
 }
 
-static void pack_a_along(const struct cpu_panel *p, float *to)
+static void pack_a_along(const struct cpu_panel *p, void *to)
 {
     pack_along(p, KERNEL_ROWS, to);
 }
 
-static void pack_a_across(const struct cpu_panel *p, float *to)
+static void pack_a_across(const struct cpu_panel *p, void *to)
 {
     pack_across(p, KERNEL_ROWS, to);
 }
 
-static void pack_b_along(const struct cpu_panel *p, float *to)
+static void pack_b_along(const struct cpu_panel *p, void *to)
 {
     pack_along(p, KERNEL_COLS, to);
 }
 
-static void pack_b_across(const struct cpu_panel *p, float *to)
+static void pack_b_across(const struct cpu_panel *p, void *to)
 {
     pack_across(p, KERNEL_COLS, to);
 }
@@ -103,7 +103,8 @@ static void pack_b_across(const struct cpu_panel *p, float *to)
 #define KERNEL_FORGET(c, stride) __asm__("" : "+r"(c), "+r"(stride))
 
 /* Fields of the kernel's struct */
-#define KERNEL_SHAPE .rows = KERNEL_ROWS, .cols = KERNEL_COLS
+#define KERNEL_SHAPE \
+    .rows = KERNEL_ROWS, .cols = KERNEL_COLS, .depth_unit = 1, .packed_bytes = sizeof(float)
 #define KERNEL_PACK                                                                             \
     .pack_a_along = pack_a_along, .pack_a_across = pack_a_across, .pack_b_along = pack_b_along, \
     .pack_b_across = pack_b_across

@@ -6,9 +6,10 @@
 #define KERNEL_COLS 5
 #include "ops/cpu/cpu_kernel_pack.h"
 
-static void multiply(int64_t depth, const float *a, const float *b, float times, bool add, float *c,
-                     int64_t stride)
+static void multiply(int64_t depth, const void *packed_a, const void *packed_b, float times,
+                     bool add, float *c, int64_t stride)
 {
+    const float *a = packed_a, *b = packed_b;
     for (int64_t i = 0; i < KERNEL_ROWS; i++)
         for (int64_t j = 0; j < KERNEL_COLS; j++) {
             float sum = 0, *to = c + i * stride + j;
