@@ -1,9 +1,11 @@
-/* gemm_times -- products of gpt2-124m at 4 x 256 tokens: our kernel and OpenBLAS's own threads.
+/* gemm_times -- products of gpt2-124m at 4 x 256 tokens: our kernels for fp32 and bf16, and OpenBLAS
+ * with its own threads.
  *
  *     gemm_times THREADS [SECONDS]
  *
- * Rounds alternate between the two, so that a busy machine affects both; the best round counts.
- * Wall clock; with one thread the thread's CPU time, which a busy machine changes less.
+ * SECONDS for each shape; the best round counts. OpenBLAS is last, since its threads stay awake
+ * after a call. Wall clock; with one thread the thread's CPU time, which a busy machine changes
+ * less.
  */
 #include <cblas.h>
 #include <stdio.h>
@@ -36,7 +38,7 @@ static const struct shape shapes[] = {
     {"logits dx", 256, 768, 50304, false, false},
     {"logits dw", 50304, 768, 256, true, false},
 };
-enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+enum { SHAPES = sizeof shapes / sizeof shapes[0], WAYS = 3 };
 
 static double now(int threads)
 {
@@ -54,10 +56,11 @@ static float *numbers(int64_t count)
     return x;
 }
 
-static void ours(const struct cpu_product *p, int threads, void *workspace)
+static void ours(const struct cpu_product *p, const struct cpu_kernel *kernel, int threads,
+                 void *workspace)
 {
-    struct cpu_gemm g = cpu_gemm_plan(p, cpu_kernel(), threads, workspace);
-    IN_THREADS(threads, cpu_gemm_thread(&g, NULL, NULL, 0));
+    struct cpu_gemm g = cpu_gemm_plan(p, kernel, threads, workspace);
+    IN_THREADS(threads, cpu_gemm_thread(&g, NULL));
 }
 
 static void theirs(const struct cpu_product *p, int threads)
@@ -69,45 +72,58 @@ static void theirs(const struct cpu_product *p, int threads)
                 (int)cpu_product_ldc(p));
 }
 
+/* The seconds of the best round */
+static double best_of(const struct cpu_product *p, const struct cpu_kernel *kernel, int threads,
+                      void *workspace, double budget)
+{
+    double best = 1e9, spent = 0;
+    for (int round = 0; round < 3 || spent < budget; round++) {
+        double start = now(threads);
+        if (kernel)
+            ours(p, kernel, threads, workspace);
+        else
+            theirs(p, threads);
+        double took = now(threads) - start;
+        spent += took;
+        if (round > 0)
+            best = took < best ? took : best;
+    }
+    return best;
+}
+
 int main(int argc, char **argv)
 {
     int threads = argc > 1 ? atoi(argv[1]) : 1;
-    double budget = argc > 2 ? atof(argv[2]) : 0.3, total[2] = {0};
+    double budget = argc > 2 ? atof(argv[2]) : 0.3, times[WAYS][SHAPES], total[WAYS] = {0};
     void *workspace = numbers((int64_t)cpu_gemm_bytes() / 4);
-    if (!cpu_kernel())
+    const struct cpu_kernel *kernels[WAYS] = {cpu_kernel(), cpu_kernel_bf16(), NULL};
+    if (!kernels[0])
         return 1;
-    printf("%d threads, %s, OpenBLAS %s\n", threads, cpu_kernel()->name, openblas_get_corename());
+    for (int way = 0; way < WAYS; way++)
+        for (int s = 0; s < SHAPES; s++) {
+            struct cpu_product p = {.m = shapes[s].m,
+                                    .n = shapes[s].n,
+                                    .k = shapes[s].k,
+                                    .a_transposed = shapes[s].a_transposed,
+                                    .b_transposed = shapes[s].b_transposed};
+            float *a = numbers(p.m * p.k), *b = numbers(p.k * p.n);
+            p.a = a;
+            p.b = b;
+            p.c = numbers(p.m * p.n);
+            times[way][s] = best_of(&p, kernels[way], threads, workspace, budget / WAYS);
+            total[way] += s > 0 ? times[way][s] : 0;
+            free(a);
+            free(b);
+            free(p.c);
+        }
+    printf("%d threads, GFLOP/s: %s, %s, OpenBLAS %s, %s to OpenBLAS\n", threads, kernels[0]->name,
+           kernels[1] ? kernels[1]->name : "OpenBLAS", openblas_get_corename(), kernels[0]->name);
     for (int s = 0; s < SHAPES; s++) {
-        struct cpu_product p = {.m = shapes[s].m,
-                                .n = shapes[s].n,
-                                .k = shapes[s].k,
-                                .a_transposed = shapes[s].a_transposed,
-                                .b_transposed = shapes[s].b_transposed};
-        float *a = numbers(p.m * p.k), *b = numbers(p.k * p.n), *c = numbers(p.m * p.n);
-        p.a = a, p.b = b, p.c = c;
-        double best[2] = {1e9, 1e9}, spent = 0;
-        for (int round = 0; round < 3 || spent < budget; round++)
-            for (int who = 0; who < 2; who++) {
-                double start = now(threads);
-                if (who == 0)
-                    ours(&p, threads, workspace);
-                else
-                    theirs(&p, threads);
-                double took = now(threads) - start;
-                spent += took;
-                if (round > 0)
-                    best[who] = took < best[who] ? took : best[who];
-            }
-        double flops = 2e-9 * (double)(p.m * p.n * p.k);
-        printf("%-18s %8.1f %8.1f GFLOP/s %6.2f\n", shapes[s].name, flops / best[0],
-               flops / best[1], best[1] / best[0]);
-        total[0] += s > 0 ? best[0] : 0;
-        total[1] += s > 0 ? best[1] : 0;
-        free(a);
-        free(b);
-        free(c);
+        double flops = 2e-9 * (double)(shapes[s].m * shapes[s].n * shapes[s].k);
+        printf("%-18s %8.1f %8.1f %8.1f %6.2f\n", shapes[s].name, flops / times[0][s],
+               flops / times[1][s], flops / times[2][s], times[2][s] / times[0][s]);
     }
-    printf("%-18s %8.2f %8.2f ms      %6.2f\n", "all but 2048^3", 1e3 * total[0], 1e3 * total[1],
-           total[1] / total[0]);
+    printf("%-18s %8.2f %8.2f %8.2f %6.2f ms\n", "all but 2048^3", 1e3 * total[0], 1e3 * total[1],
+           1e3 * total[2], total[2] / total[0]);
     return 0;
 }

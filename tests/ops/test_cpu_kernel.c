@@ -77,7 +77,7 @@ static float *product(const struct operands *o, const struct cpu_kernel *kernel,
     memcpy(p.c, o->first, (size_t)o->c_count * sizeof(float));
     memset(workspace, 0xff, cpu_gemm_bytes()); /* NaN */
     struct cpu_gemm g = cpu_gemm_plan(&p, kernel, threads, workspace);
-    IN_THREADS(threads, cpu_gemm_thread(&g, NULL, NULL, 0));
+    IN_THREADS(threads, cpu_gemm_thread(&g, NULL));
     free(workspace);
     return p.c;
 }

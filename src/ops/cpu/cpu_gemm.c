@@ -8,8 +8,11 @@
  *     | pack 0 | tiles 0, pack 1 | tiles 1, pack 2 | tiles 2 |
  *
  * Bits: the shape alone decides how k is cut, and the parts of a sum are added in order. Nothing
- * else changes an element of c (cpu_kernel.h), so tiles may have any size. They are as large as
- * caches like them, and smaller while there are fewer than TILES_PER_THREAD for each thread.
+ * else changes an element of c (cpu_kernel.h), so tiles may have any size and any order.
+ *
+ * Tiles are small, so that threads end a phase at nearly the same time. A thread takes many adjacent
+ * tiles at first and fewer towards the end. Tiles are numbered by groups whose panels stay in the
+ * second-level cache.
  *
  * DEPTH: a panel of b of this depth stays in the first-level cache, and the sums of a tile are
  * added to c once in so many steps.
@@ -22,9 +25,11 @@ enum {
     DEPTH_UNIT = 32, /* of every kernel, too: only the last part of k is filled up with zeros */
     BLOCK_ROWS = 1024,
     BLOCK_COLS = 1536,
-    TILE_ROWS = 192,
-    TILE_COLS = 384,
-    TILES_PER_THREAD = 4,
+    TILE_ROWS = 48, /* about: whole panels */
+    TILE_COLS = 64,
+    GROUP_ROWS = 4, /* tiles of a group */
+    GROUP_COLS = 6,
+    GROUP = GROUP_ROWS * GROUP_COLS,
     PACK_CHUNK = 12288, /* floats that a thread packs at a time, about */
     LARGEST_ROWS = 32,  /* of a kernel; see `micro` */
     LARGEST_COLS = 32,
@@ -65,18 +70,9 @@ struct cpu_gemm cpu_gemm_plan(const struct cpu_product *p, const struct cpu_kern
     g.cols = part_of(p->n, BLOCK_COLS, kernel->cols);
     g.row_count = ceil_div(p->m, g.rows);
     g.phases = p->c ? g.row_count * ceil_div(p->n, g.cols) * g.depth_count : 0;
-    g.tile_rows = part_of(min64(p->m, g.rows), TILE_ROWS, kernel->rows);
-    g.tile_cols = part_of(min64(p->n, g.cols), TILE_COLS, kernel->cols);
-    int64_t rows = min64(p->m, g.rows), cols = min64(p->n, g.cols);
-    while (threads > 1 &&
-           ceil_div(rows, g.tile_rows) * ceil_div(cols, g.tile_cols) < TILES_PER_THREAD * threads) {
-        if (g.tile_rows >= g.tile_cols && g.tile_rows > kernel->rows)
-            g.tile_rows = round_up(g.tile_rows / 2, kernel->rows);
-        else if (g.tile_cols > kernel->cols)
-            g.tile_cols = round_up(g.tile_cols / 2, kernel->cols);
-        else
-            break;
-    }
+    g.tile_rows = round_up(TILE_ROWS, kernel->rows);
+    g.tile_cols = round_up(TILE_COLS, kernel->cols);
+    g.threads = threads;
     return g;
 }
 
@@ -187,11 +183,21 @@ static void multiply_micro(const struct cpu_gemm *g, const struct phase *f, int6
         memcpy(c + r * ldc, micro + r * kernel->cols, (size_t)cols * sizeof(float));
 }
 
+/* How many tiles a phase has. Groups at the edges are counted whole. */
+static int64_t tile_count(const struct cpu_gemm *g, const struct phase *f)
+{
+    return ceil_div(f->rows, g->tile_rows * GROUP_ROWS) *
+           ceil_div(f->cols, g->tile_cols * GROUP_COLS) * GROUP;
+}
+
 static void multiply_tile(const struct cpu_gemm *g, const struct phase *f, int64_t tile)
 {
     const struct cpu_product *p = g->p;
-    int64_t across = ceil_div(f->cols, g->tile_cols);
-    int64_t i0 = tile / across * g->tile_rows, j0 = tile % across * g->tile_cols;
+    int64_t down = ceil_div(f->rows, g->tile_rows * GROUP_ROWS), group = tile / GROUP;
+    int64_t i0 = (group % down * GROUP_ROWS + tile % GROUP_ROWS) * g->tile_rows;
+    int64_t j0 = (group / down * GROUP_COLS + tile % GROUP / GROUP_ROWS) * g->tile_cols;
+    if (i0 >= f->rows || j0 >= f->cols)
+        return;
     int64_t rows = min64(g->tile_rows, f->rows - i0), cols = min64(g->tile_cols, f->cols - j0);
     if (p->symmetric && f->j + j0 > f->i + i0 + rows - 1) /* above the diagonal */
         return;
@@ -204,34 +210,48 @@ static void multiply_tile(const struct cpu_gemm *g, const struct phase *f, int64
         cpu_product_finish(p, f->i + i0, f->j + j0, rows, cols);
 }
 
-void cpu_gemm_thread(struct cpu_gemm *g, cpu_gemm_side_fn *side, const void *context,
-                     int64_t side_chunks)
+/* Take chunks of a phase: the first of them, and *count. Of `tiles` tiles, half of a fair share of
+ * those that are left; then one by one. */
+static int64_t take(struct cpu_gemm *g, int64_t *next, int64_t tiles, int64_t *count)
 {
-    if (g->kernel->begin)
-        g->kernel->begin();
-    for (int64_t number = -1; number < g->phases; number++) {
-        int64_t *next = &g->next[number & 1], of_a = 0;
-        bool multiplies = number >= 0, packs = number + 1 < g->phases;
-        struct phase f = {0}, after = {0};
-        if (multiplies)
-            f = phase_of(g, number);
-        if (packs)
-            after = phase_of(g, number + 1);
-        int64_t tiles = multiplies ? ceil_div(f.rows, g->tile_rows) * ceil_div(f.cols, g->tile_cols)
-                                   : side_chunks;
-        int64_t count = tiles + (packs ? pack_chunks(g, &after, &of_a) : 0);
-        for (int64_t chunk; (chunk = next_chunk(next)) < count;) {
+    int64_t first = __atomic_load_n(next, __ATOMIC_RELAXED);
+    do
+        *count = max64(1, (tiles - first) / (2 * g->threads));
+    while (!__atomic_compare_exchange_n(next, &first, first + *count, true, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED));
+    return first;
+}
+
+static void run_phase(struct cpu_gemm *g, int64_t number, const struct cpu_gemm_side *side)
+{
+    bool multiplies = number >= 0, packs = number + 1 < g->phases;
+    struct phase f = {0}, after = {0};
+    if (multiplies)
+        f = phase_of(g, number);
+    if (packs)
+        after = phase_of(g, number + 1);
+    int64_t of_a = 0, tiles = multiplies ? tile_count(g, &f) : side ? side->chunks : 0;
+    int64_t end = tiles + (packs ? pack_chunks(g, &after, &of_a) : 0), first, count;
+    while ((first = take(g, &g->next[number & 1], multiplies ? tiles : 0, &count)) < end)
+        for (int64_t chunk = first; chunk < first + count; chunk++)
             if (chunk >= tiles)
                 pack_chunk(g, &after, chunk - tiles, of_a);
             else if (multiplies)
                 multiply_tile(g, &f, chunk);
             else
-                side(context, chunk);
-        }
+                side->run(side->context, chunk);
+}
+
+void cpu_gemm_thread(struct cpu_gemm *g, const struct cpu_gemm_side *side)
+{
+    if (g->kernel->begin)
+        g->kernel->begin();
+    for (int64_t number = -1; number < g->phases; number++) {
+        run_phase(g, number, side);
 #pragma omp barrier
         /* The other counter is in use; this one is used again after the next barrier. */
         if (omp_get_thread_num() == 0)
-            __atomic_store_n(next, 0, __ATOMIC_RELAXED);
+            __atomic_store_n(&g->next[number & 1], 0, __ATOMIC_RELAXED);
     }
     if (g->kernel->end)
         g->kernel->end();

@@ -18,17 +18,21 @@ struct cpu_gemm {
     int64_t rows, cols, row_count; /* of a block of c; row_count: blocks above each other */
     int64_t phases;
     int64_t tile_rows, tile_cols;
+    int threads;
     int64_t next[2]; /* chunks of the phase */
 };
 /* For `threads` threads; panels are packed in the workspace. */
 struct cpu_gemm cpu_gemm_plan(const struct cpu_product *p, const struct cpu_kernel *kernel,
                               int threads, void *workspace);
 
-/* The part of one thread; all threads of a parallel region call it. side(context, chunk) is called
- * once for each of side_chunks chunks. */
-typedef void cpu_gemm_side_fn(const void *context, int64_t chunk);
-void cpu_gemm_thread(struct cpu_gemm *g, cpu_gemm_side_fn *side, const void *context,
-                     int64_t side_chunks);
+/* Work that is done before the first tiles: run(context, chunk) once for each chunk */
+struct cpu_gemm_side {
+    void (*run)(const void *context, int64_t chunk);
+    const void *context;
+    int64_t chunks;
+};
+/* The part of one thread; all threads of a parallel region call it. `side` may be NULL. */
+void cpu_gemm_thread(struct cpu_gemm *g, const struct cpu_gemm_side *side);
 
 /* cpu_matmul.c: elements from row to row */
 int64_t cpu_product_lda(const struct cpu_product *p);

@@ -8,20 +8,21 @@
 #define KERNEL_STEP_B 2
 #include "ops/cpu/cpu_kernel_pack16.h"
 
-enum { TILE = 16, TILE_BYTES = 64, TILES = 8 };
+enum { TILE = 16, TILE_BYTES = 64 };
 
 /* Each tile has 16 rows of 64 bytes. */
+static const struct {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t bytes[16];
+    uint8_t rows[16];
+} config = {
+    .palette = 1,
+    .bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+    .rows = {16, 16, 16, 16, 16, 16, 16, 16},
+};
+
 static void begin(void)
 {
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t bytes[16];
-        uint8_t rows[16];
-    } config = {.palette = 1};
-    for (int t = 0; t < TILES; t++) {
-        config.bytes[t] = TILE_BYTES;
-        config.rows[t] = TILE;
-    }
     _tile_loadconfig(&config);
 }
 

@@ -224,7 +224,7 @@ static void kernel_thread(struct cpu_gemm *g, const struct sums *s)
 {
     enum { SQUARE = 64 };
     const struct cpu_product *p = g->p;
-    cpu_gemm_thread(g, sums_chunk, s, sums_chunks(s));
+    cpu_gemm_thread(g, &(struct cpu_gemm_side){sums_chunk, s, sums_chunks(s)});
     if (!p->symmetric)
         return;
 #pragma omp for schedule(dynamic)
@@ -233,9 +233,9 @@ static void kernel_thread(struct cpu_gemm *g, const struct sums *s)
             mirror_tile(p, i, j, min64(SQUARE, p->m - i), min64(SQUARE, p->n - j));
 }
 
-static void multiply(struct ops *ops, const struct cpu_product *p, const struct sums *s)
+static void multiply_by(struct ops *ops, const struct cpu_kernel *kernel,
+                        const struct cpu_product *p, const struct sums *s)
 {
-    const struct cpu_kernel *kernel = cpu_kernel();
     int threads = cpu_threads(ops, p->m * p->n * p->k / 64);
     if (kernel) {
         struct cpu_gemm g = cpu_gemm_plan(p, kernel, threads, ops->workspace);
@@ -247,11 +247,19 @@ static void multiply(struct ops *ops, const struct cpu_product *p, const struct 
     }
 }
 
+/* A product of a layer: with operands rounded to bf16 if the caller of the ops wants that and the
+ * machine has instructions for it */
+static void multiply(struct ops *ops, const struct cpu_product *p, const struct sums *s)
+{
+    const struct cpu_kernel *bf16 = ops->products == DTYPE_BF16 ? cpu_kernel_bf16() : NULL;
+    multiply_by(ops, bf16 ? bf16 : cpu_kernel(), p, s);
+}
+
 void cpu_multiply(struct ops *ops, const struct cpu_product *p)
 {
     CHECK(!p->symmetric || p->m == p->n);
     CHECK(!p->start || !(p->bias || p->add));
-    multiply(ops, p, NULL);
+    multiply_by(ops, cpu_kernel(), p, NULL);
 }
 
 /* One row, as in decoding: W is read once, so memory bandwidth limits the speed. */

@@ -84,7 +84,9 @@ struct compute_config run_device_compute(int device, enum dtype type)
 {
     if (device == RUN_DEVICE_CUDA)
         return (struct compute_config){.backend = "cuda", .type = type};
-    return (struct compute_config){.backend = "cpu", .type = DTYPE_F32};
+    return (struct compute_config){.backend = "cpu",
+                                   .type = DTYPE_F32,
+                                   .products = type == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F32};
 }
 
 static enum status resolve_machine(struct env *env, struct run_config *config)
