@@ -475,6 +475,7 @@ struct ops_info {
     const char *vectors;  /* instruction set that our loops were compiled for: "NEON", "AVX2" */
     const char *products; /* kernel of our own for products: "AVX-512", or "OpenBLAS" */
     const char *bf16_products; /* the one for operands rounded to bf16: "AMX"; "": none */
+    const char *note;          /* why a faster kernel is not used; "": none is known */
     int openmp;                /* year and month of the OpenMP version: 201511 */
 };
 

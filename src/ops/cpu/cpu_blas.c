@@ -78,6 +78,7 @@ static bool reserve_memory(const struct ops *ops)
 
 enum status cpu_blas_open(struct ops *ops)
 {
+    TRY(cpu_kernel_check(device_env(ops->device)));
     cpu_kernel_bf16(); /* asks the system for AMX, before the threads start */
     pthread_mutex_lock(&blas.lock);
     /* Changing the number while another engine multiplies would break that engine's buffers, so
@@ -148,6 +149,7 @@ void ops_cpu_info(struct ops_info *info)
         .vectors = vectors(),
         .products = cpu_kernel() ? cpu_kernel()->name : "OpenBLAS",
         .bf16_products = cpu_kernel_bf16() ? cpu_kernel_bf16()->name : "",
+        .note = cpu_kernel_note(),
         .openmp = _OPENMP,
     };
 }

@@ -248,6 +248,8 @@ void cpu_gemm_thread(struct cpu_gemm *g, const struct cpu_gemm_side *side)
         g->kernel->begin();
     for (int64_t number = -1; number < g->phases; number++) {
         run_phase(g, number, side);
+        if (number + 1 == g->phases)
+            break;
 #pragma omp barrier
         /* The other counter is in use; this one is used again after the next barrier. */
         if (omp_get_thread_num() == 0)

@@ -31,7 +31,8 @@ struct cpu_gemm_side {
     const void *context;
     int64_t chunks;
 };
-/* The part of one thread; all threads of a parallel region call it. `side` may be NULL. */
+/* The part of one thread; all threads of a parallel region call it. Others may not be done when it
+ * returns. `side` may be NULL. */
 void cpu_gemm_thread(struct cpu_gemm *g, const struct cpu_gemm_side *side);
 
 /* cpu_matmul.c: elements from row to row */

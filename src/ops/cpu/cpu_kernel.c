@@ -6,6 +6,7 @@
 #include "ops/cpu/cpu_kernel.h"
 #include <stdlib.h>
 #include <string.h>
+#include "base/text.h"
 #if defined(__aarch64__)
 #include <sys/auxv.h>
 #elif defined(__x86_64__)
@@ -31,16 +32,28 @@ const struct cpu_kernel *const cpu_kernels[] = {
     NULL,
 };
 
+static const char *note = ""; /* set when kernels are chosen */
+
+const char *cpu_kernel_note(void)
+{
+    cpu_kernel_bf16();
+    return __atomic_load_n(&note, __ATOMIC_RELAXED);
+}
+
 #if defined(__x86_64__)
 /* AMX's registers are large, so Linux lets a process use them only after it has asked. Threads
- * that exist when it asks keep what they had: ask before they start. */
+ * that exist when it asks may keep what they had: ask before they start. */
 static bool amx_is_there(void)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, TILE_DATA = 18, AMX_BF16 = 22, AMX_TILE = 24 };
     unsigned a, b, c, d;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> AMX_BF16 & 1) || !(d >> AMX_TILE & 1))
         return false;
-    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0;
+    bool allowed = syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0;
+    if (!allowed)
+        __atomic_store_n(&note, "the CPU has AMX, but the system does not allow it (arch_prctl)",
+                         __ATOMIC_RELAXED);
+    return allowed;
 }
 
 bool cpu_kernel_runs(const struct cpu_kernel *kernel)
@@ -69,25 +82,55 @@ bool cpu_kernel_runs(const struct cpu_kernel *kernel)
 }
 #endif
 
+/* The variable that names a kernel, and the word for none */
+struct choice {
+    const char *variable, *none;
+    int64_t packed_bytes;
+};
+static const struct choice fp32 = {"SIFR_CPU_KERNEL", "openblas", sizeof(float)};
+static const struct choice bf16 = {"SIFR_CPU_KERNEL_BF16", "none", sizeof(uint16_t)};
+
 /* The first that runs here and is not a model, or the one that the variable names */
-static const struct cpu_kernel *choose(const char *variable, size_t packed_bytes)
+static const struct cpu_kernel *choose(const struct choice *choice)
 {
-    const char *wanted = getenv(variable);
+    const char *wanted = getenv(choice->variable);
     for (int i = 0; cpu_kernels[i] != NULL; i++) {
         const struct cpu_kernel *kernel = cpu_kernels[i];
         bool named = wanted ? strcmp(wanted, kernel->name) == 0 : kernel->model != NULL;
-        if (named && (size_t)kernel->packed_bytes == packed_bytes && cpu_kernel_runs(kernel))
+        if (named && kernel->packed_bytes == choice->packed_bytes && cpu_kernel_runs(kernel))
             return kernel;
     }
     return NULL;
 }
 
+static enum status check(struct env *env, const struct choice *choice)
+{
+    const char *wanted = getenv(choice->variable);
+    if (!wanted || strcmp(wanted, choice->none) == 0 || choose(choice))
+        return STATUS_OK;
+    struct text known;
+    text_init(&known, env);
+    for (int i = 0; cpu_kernels[i] != NULL; i++)
+        if (cpu_kernels[i]->packed_bytes == choice->packed_bytes && cpu_kernel_runs(cpu_kernels[i]))
+            text_printf(&known, "'%s', ", cpu_kernels[i]->name);
+    enum status st = FAIL(env, CONFIG, "%s=%s: this machine has no such kernel; use one of %s'%s'",
+                          choice->variable, wanted, text_string(&known), choice->none);
+    text_free(&known);
+    return st;
+}
+
+enum status cpu_kernel_check(struct env *env)
+{
+    TRY(check(env, &fp32));
+    return check(env, &bf16);
+}
+
 /* Chosen once. Two threads that choose at the same time choose the same. */
-static const struct cpu_kernel *once(const struct cpu_kernel **chosen, int *state,
-                                     const char *variable, size_t packed_bytes)
+static const struct cpu_kernel *once(const struct choice *choice, const struct cpu_kernel **chosen,
+                                     int *state)
 {
     if (!__atomic_load_n(state, __ATOMIC_ACQUIRE)) {
-        __atomic_store_n(chosen, choose(variable, packed_bytes), __ATOMIC_RELAXED);
+        __atomic_store_n(chosen, choose(choice), __ATOMIC_RELAXED);
         __atomic_store_n(state, 1, __ATOMIC_RELEASE);
     }
     return __atomic_load_n(chosen, __ATOMIC_RELAXED);
@@ -97,14 +140,13 @@ const struct cpu_kernel *cpu_kernel(void)
 {
     static const struct cpu_kernel *chosen;
     static int state;
-    return once(&chosen, &state, "SIFR_CPU_KERNEL", sizeof(float));
+    return once(&fp32, &chosen, &state);
 }
 
 const struct cpu_kernel *cpu_kernel_bf16(void)
 {
     static const struct cpu_kernel *chosen;
     static int state;
-    const struct cpu_kernel *kernel =
-        once(&chosen, &state, "SIFR_CPU_KERNEL_BF16", sizeof(uint16_t));
+    const struct cpu_kernel *kernel = once(&bf16, &chosen, &state);
     return cpu_kernel() ? kernel : NULL;
 }

@@ -19,6 +19,7 @@
 #define OPS_CPU_CPU_KERNEL_H
 #include <stdbool.h>
 #include <stdint.h>
+#include "base/env.h"
 
 /* What a panel is packed from: `valid` rows and `depth` values of each. The other rows, and values
  * up to a multiple of the kernel's `depth_unit`, become 0. */
@@ -52,6 +53,11 @@ struct cpu_kernel {
 const struct cpu_kernel *cpu_kernel(void);
 /* The fastest for operands rounded to bf16, or NULL. */
 const struct cpu_kernel *cpu_kernel_bf16(void);
+
+/* Refuses names of kernels that do not exist or do not run here. */
+enum status cpu_kernel_check(struct env *env);
+/* Why a faster kernel is not used; "": none is known */
+const char *cpu_kernel_note(void);
 
 /* Those that were compiled in, the fastest first; some may not run on this machine. Ends with
  * NULL. */

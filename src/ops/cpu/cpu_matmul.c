@@ -227,6 +227,7 @@ static void kernel_thread(struct cpu_gemm *g, const struct sums *s)
     cpu_gemm_thread(g, &(struct cpu_gemm_side){sums_chunk, s, sums_chunks(s)});
     if (!p->symmetric)
         return;
+#pragma omp barrier
 #pragma omp for schedule(dynamic)
     for (int64_t i = 0; i < p->m; i += SQUARE)
         for (int64_t j = 0; j <= i; j += SQUARE)
@@ -236,7 +237,7 @@ static void kernel_thread(struct cpu_gemm *g, const struct sums *s)
 static void multiply_by(struct ops *ops, const struct cpu_kernel *kernel,
                         const struct cpu_product *p, const struct sums *s)
 {
-    int threads = cpu_threads(ops, p->m * p->n * p->k / 64);
+    int threads = cpu_threads(ops, p->m * p->n * p->k / 512); /* from about 50 us on one thread */
     if (kernel) {
         struct cpu_gemm g = cpu_gemm_plan(p, kernel, threads, ops->workspace);
         IN_THREADS(threads, kernel_thread(&g, s));
