@@ -10,7 +10,6 @@
 #include "ops/cpu/cpu_kernel.h"
 
 typedef float pack_four __attribute__((vector_size(16)));
-typedef int32_t pack_order __attribute__((vector_size(16)));
 
 static inline __attribute__((always_inline)) pack_four pack_load(const float *from)
 {
@@ -26,14 +25,13 @@ pack_transpose(const float *from, int64_t stride, float *to, int64_t width, size
 {
     pack_four a = pack_load(from), b = pack_load(from + stride);
     pack_four c = pack_load(from + 2 * stride), d = pack_load(from + 3 * stride);
-    pack_four ab = __builtin_shuffle(a, b, (pack_order){0, 4, 1, 5});
-    pack_four cd = __builtin_shuffle(c, d, (pack_order){0, 4, 1, 5});
-    pack_four ef = __builtin_shuffle(a, b, (pack_order){2, 6, 3, 7});
-    pack_four gh = __builtin_shuffle(c, d, (pack_order){2, 6, 3, 7});
-    pack_four step[4] = {__builtin_shuffle(ab, cd, (pack_order){0, 1, 4, 5}),
-                         __builtin_shuffle(ab, cd, (pack_order){2, 3, 6, 7}),
-                         __builtin_shuffle(ef, gh, (pack_order){0, 1, 4, 5}),
-                         __builtin_shuffle(ef, gh, (pack_order){2, 3, 6, 7})};
+    pack_four ab = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+    pack_four cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+    pack_four ef = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    pack_four gh = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    pack_four step[4] = {
+        __builtin_shufflevector(ab, cd, 0, 1, 4, 5), __builtin_shufflevector(ab, cd, 2, 3, 6, 7),
+        __builtin_shufflevector(ef, gh, 0, 1, 4, 5), __builtin_shufflevector(ef, gh, 2, 3, 6, 7)};
     for (int k = 0; k < 4; k++)
         memcpy(to + k * width, &step[k], count * sizeof(float));
 }
