@@ -1,4 +1,5 @@
-/* ops_cpu -- the table of the cpu back end: f32, OpenBLAS for products, vectors for the rest.
+/* ops_cpu -- the table of the cpu back end: f32, kernels of our own for products, vectors for the
+ * rest.
  *
  * It overrides ref's table slot by slot. `sum` stays ref's, since its contract fixes the order, and
  * so does `mas`, a few hundred numbers for a layer.
