@@ -21,7 +21,7 @@ has_losses() { # RUN: those of the run without limits
 limited "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=1 --out=tiny --quiet >/dev/null 2>&1 ||
     skip_all "this build needs more than $limit bytes for a tiny model (a sanitizer?)"
 
-expect 4 "a rank needs 1.9 GiB and run.device_memory allows 476.8 MiB; " "$sifr" train "${run[@]}" --run.device_memory=$limit --out=refused
+expect 4 "a rank needs 2.0 GiB and run.device_memory allows 476.8 MiB; " "$sifr" train "${run[@]}" --run.device_memory=$limit --out=refused
 expect 4 "out of memory: cannot take .*" limited "$sifr" train "${run[@]}" --out=refused
 grep -q 'to need less memory, use .*--offload.optimizer=disk' err || fail "no hint: $(cat err)"
 [ ! -e refused ] || fail "a run that did not start left a folder"
