@@ -81,8 +81,11 @@ enum status ops_create(struct device *device, const char *backend, enum dtype ty
     struct ops_with_table *o;
     TRY(mem_alloc(env, MEM_OTHER, "ops", sizeof *o, &o));
     TRY_OR(undo_self, fill_table(device, backend, type, &o->table));
-    o->base =
-        (struct ops){.backend = &o->table, .device = device, .type = type, .threads = env->threads};
+    o->base = (struct ops){.backend = &o->table,
+                           .device = device,
+                           .type = type,
+                           .products = DTYPE_F32,
+                           .threads = env->threads};
     if (o->table.workspace_bytes > 0)
         TRY_OR(undo_self, device_alloc(device, MEM_SCRATCH, "library workspace",
                                        o->table.workspace_bytes, &o->base.workspace));
@@ -100,6 +103,11 @@ undo_self:
 void ops_be_fast(struct ops *ops)
 {
     ops->fast = true;
+}
+
+void ops_multiply_in(struct ops *ops, enum dtype type)
+{
+    ops->products = type;
 }
 
 void ops_destroy(struct ops *ops)

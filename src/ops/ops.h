@@ -34,6 +34,7 @@ struct ops {
     enum dtype type;         /* compute type */
     int threads;             /* from the device's env */
     bool fast;               /* see ops_be_fast */
+    enum dtype products;     /* see ops_multiply_in */
     void *state;             /* owned by the back end */
     void *workspace;         /* device memory for its libraries, or NULL */
     struct ops_meter *meter; /* borrowed; prices calls on a dry device (ops_price.h), or NULL */
@@ -49,6 +50,11 @@ void ops_destroy(struct ops *ops);
  * seen, and attention's backward pass may add with atomics. The other back ends and the use of
  * memory do not change. */
 void ops_be_fast(struct ops *ops);
+
+/* Round the operands of linear layers to `type` (f32: not at all) and sum in f32, on "cpu" where the
+ * machine has instructions for that; call it before the first op. No effect elsewhere, nor on
+ * products with one row, on attention and on orthogonalize. The use of memory does not change. */
+void ops_multiply_in(struct ops *ops, enum dtype type);
 
 /* On a dry device with a meter, add the price of a call to the stream's clock. The ops themselves
  * do this. */
@@ -463,11 +469,14 @@ size_t ops_orthogonalize_scratch(const struct ops *ops, int64_t rows, int64_t co
 
 /* What it was built with and runs on, for `sifr doctor` and the fingerprint of a run. */
 struct ops_info {
-    const char *blas;    /* "OpenBLAS 0.3.21 DYNAMIC_ARCH ...", as the library reports it */
-    const char *core;    /* the CPU type whose kernels the BLAS chose: "NEOVERSEV1" */
-    const char *flavour; /* threading of the BLAS library: "openmp", "pthread" or "serial" */
-    const char *vectors; /* instruction set that our loops were compiled for: "NEON", "AVX2" */
-    int openmp;          /* year and month of the OpenMP version: 201511 */
+    const char *blas;     /* "OpenBLAS 0.3.21 DYNAMIC_ARCH ...", as the library reports it */
+    const char *core;     /* the CPU type whose kernels the BLAS chose: "NEOVERSEV1" */
+    const char *flavour;  /* threading of the BLAS library: "openmp", "pthread" or "serial" */
+    const char *vectors;  /* instruction set that our loops were compiled for: "NEON", "AVX2" */
+    const char *products; /* kernel of our own for products: "AVX-512", or "OpenBLAS" */
+    const char *bf16_products; /* the one for operands rounded to bf16: "AMX"; "": none */
+    const char *note;          /* why a faster kernel is not used; "": none is known */
+    int openmp;                /* year and month of the OpenMP version: 201511 */
 };
 
 void ops_cpu_info(struct ops_info *info); /* the strings live as long as the process */

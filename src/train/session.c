@@ -38,6 +38,7 @@ static enum status start(struct env *env, struct compute_config compute,
     TRY(ops_create(session->device, compute.backend, compute.type, &session->ops));
     if (compute.fast)
         ops_be_fast(session->ops);
+    ops_multiply_in(session->ops, compute.products);
     log_in_use(session, "creating library handles");
     return stream_create(session->device, "compute", &session->stream);
 }

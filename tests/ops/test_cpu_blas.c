@@ -60,6 +60,23 @@ static void test_too_many_threads_are_refused(void **state)
     env_destroy(&env);
 }
 
+/* A kernel that does not exist is refused by name. */
+static void test_unknown_kernels_are_refused(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct device *device;
+    struct ops *ops;
+    assert_ok(device_create(&env, "cpu", 0, &device));
+    assert_int_equal(setenv("SIFR_CPU_KERNEL", "MMX", 1), 0);
+    assert_int_equal(ops_create(device, "cpu", DTYPE_F32, &ops), STATUS_CONFIG);
+    unsetenv("SIFR_CPU_KERNEL");
+    assert_non_null(strstr(log_first_error(env.log), "SIFR_CPU_KERNEL=MMX"));
+    assert_non_null(strstr(log_first_error(env.log), "'plain', 'openblas'"));
+    device_destroy(device);
+    env_destroy(&env);
+}
+
 static void test_products_take_nothing(void **state)
 {
     (void)state;
@@ -90,6 +107,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_memory_at_the_start_is_an_error),
         cmocka_unit_test(test_products_take_nothing),
+        cmocka_unit_test(test_unknown_kernels_are_refused),
         cmocka_unit_test(test_too_many_threads_are_refused),
     };
     alarm(LIMIT_SECONDS); /* without the fix it hangs */

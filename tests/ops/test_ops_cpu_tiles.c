@@ -1,6 +1,7 @@
 /* test_ops_cpu_tiles -- shapes with several tiles or blocks in every direction on the cpu back end:
  * agreement with the reference, and equal bits for any number of threads. */
 #include <math.h>
+#include "ops/cpu/cpu_kernel.h"
 #include "ops/op_rig.h"
 
 #define LINEAR(op_name, r, i, o, w)                                     \
@@ -124,11 +125,53 @@ static void test_threads(void **state)
         rig_close(&rigs[r]);
 }
 
+/* Linear layers with operands rounded to bf16: close to the reference, further from it than f32,
+ * and the same bits for any number of threads */
+static void test_bf16_products(void **state)
+{
+    (void)state;
+    if (cpu_kernel_bf16() == NULL)
+        skip();
+    struct rig rigs[2], ref;
+    rig_open(&ref, "ref", DTYPE_F64, 2);
+    for (int r = 0; r < 2; r++) {
+        rig_open(&rigs[r], "cpu", DTYPE_F32, 1 + 2 * r);
+        ops_multiply_in(rigs[r].ops, DTYPE_BF16);
+    }
+    for (int i = 0; i < CASE_COUNT && cases[i].linear.in; i++) {
+        struct ops_trial *a = rig_trial(&rigs[0], &cases[i]), *b = rig_trial(&rigs[1], &cases[i]);
+        struct ops_trial *right = rig_trial(&ref, &cases[i]);
+        const struct ops_call *call = ops_trial_call(a), *other = ops_trial_call(right);
+        ops_trial_run(a);
+        ops_trial_run(b);
+        ops_trial_run(right);
+        for (int t = 0; t < call->count; t++) {
+            const struct ops_tensor *x = &call->tensors[t];
+            if (x->role != OPS_OUT && x->role != OPS_IN_OUT)
+                continue;
+            assert_memory_equal(ops_trial_read(a, t), ops_trial_read(b, t),
+                                (size_t)x->count * dtype_bytes(x->type));
+            double error = relative_error(ops_trial_read(a, t), x->type, ops_trial_read(right, t),
+                                          other->tensors[t].type, x->count);
+            assert_true(error < 6e-3);
+            if (cases[i].rows > 1 && strcmp(x->name, "dbias") != 0)
+                assert_true(error > 5e-4);
+        }
+        ops_trial_destroy(a);
+        ops_trial_destroy(b);
+        ops_trial_destroy(right);
+    }
+    rig_close(&rigs[0]);
+    rig_close(&rigs[1]);
+    rig_close(&ref);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_agree),
         cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_bf16_products),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -217,6 +217,12 @@ static void print_facts(struct console *console, const struct checkup *checkup)
     fact(console, "cpu", "%s, %s vectors", m->cpu[0] ? m->cpu : ops->core, ops->vectors);
     fact(console, "threads", "%d (of %d processors, mask %s), OpenMP %d", m->allowed, m->processors,
          m->mask, ops->openmp);
+    fact(console, "products", "fp32 by %s; bf16 %s%s", ops->products,
+         ops->bf16_products[0] ? "by " : "",
+         ops->bf16_products[0] ? ops->bf16_products
+                               : "as fp32: the CPU has no instructions for it");
+    if (ops->note[0])
+        fact(console, "", "%s", ops->note);
     fact(console, "blas", "%s", ops->blas);
     fact(console, "", "%s flavour, limited to one thread within a parallel region", ops->flavour);
     fact(console, "memory", "%s free of %s", text_human_bytes(a, (double)m->memory_free_bytes),

@@ -15,6 +15,7 @@
 #include <pthread.h>
 #include "base/text.h"
 #include "ops/cpu/cpu_impl.h"
+#include "ops/cpu/cpu_kernel.h"
 
 /* OpenBLAS exports these but declares them in no header; another BLAS may lack them. */
 extern void *blas_memory_alloc(int location) __attribute__((weak));
@@ -77,6 +78,8 @@ static bool reserve_memory(const struct ops *ops)
 
 enum status cpu_blas_open(struct ops *ops)
 {
+    TRY(cpu_kernel_check(device_env(ops->device)));
+    cpu_kernel_bf16(); /* asks the system for AMX, before the threads start */
     pthread_mutex_lock(&blas.lock);
     /* Changing the number while another engine multiplies would break that engine's buffers, so
      * only the first one to open changes it. */
@@ -144,6 +147,9 @@ void ops_cpu_info(struct ops_info *info)
         .core = openblas_get_corename(),
         .flavour = flavour(),
         .vectors = vectors(),
+        .products = cpu_kernel() ? cpu_kernel()->name : "OpenBLAS",
+        .bf16_products = cpu_kernel_bf16() ? cpu_kernel_bf16()->name : "",
+        .note = cpu_kernel_note(),
         .openmp = _OPENMP,
     };
 }

@@ -1,20 +1,17 @@
-/* cpu_matmul -- linear layers: products by OpenBLAS on tiles, with bias and GELU done while a tile
- * is in cache.
+/* cpu_matmul -- linear layers: products with bias and GELU done while a tile is in cache.
  *
- * The shape of a product alone decides how its output is divided into tiles, and each tile is one
- * single-threaded sgemm: the bits depend neither on the number of threads nor on the threading of
- * the BLAS library. A bias is written into the tile before the product adds to it. This costs
- * nothing: BLAS would have cleared the tile.
+ * Products are our own kernel's (cpu_gemm.c). A machine that has none (cpu_kernel.c) uses OpenBLAS
+ * on tiles: each tile is one single-threaded sgemm, and the shape alone decides the tiles, so the
+ * bits depend neither on the number of threads nor on the threading of the BLAS library. A bias is
+ * written into the tile before the product adds to it.
  *
- * Tile sizes, measured on a Neoverse-V1 (2 threads, OpenBLAS 0.3.21) as a fraction of the rate at
- * 2048^3, over the shapes of GPT-2 at widths 384 and 768: 512 rows 97-101 %, 256 rows 96-101 %, 128
- * rows 92-98 %, 64 rows 84-95 %; full width is best, 768 columns cost 1-2 %, 384 columns 3-4 %, 256
- * columns 5-7 %. Many tiles occupy many threads, and an odd number of tiles leaves one of two
- * threads idle at the end. So tiles start at 512 x 3072 and are halved while there are fewer than
- * 16, down to about 256 x 384, and further only to have two.
+ * OpenBLAS's tiles, measured on a Neoverse-V1 (2 threads, OpenBLAS 0.3.21): 512 and 256 rows reach
+ * 96-101 % of the rate at 2048^3, 128 rows 92-98 %; full width is best, 384 columns cost 3-4 %. So
+ * tiles start at 512 x 3072 and are halved while there are fewer than 16, down to about 256 x 384,
+ * and further only to have two.
  */
 #include <cblas.h>
-#include "ops/cpu/cpu_impl.h"
+#include "ops/cpu/cpu_gemm.h"
 #include "ops/cpu/cpu_vector.h"
 
 struct tiles {
@@ -67,24 +64,53 @@ static int64_t stride_or(int64_t stride, int64_t dense)
     return stride ? stride : dense;
 }
 
-/* Writes the transpose of a tile of a symmetric output to the other side of the diagonal. */
+int64_t cpu_product_lda(const struct cpu_product *p)
+{
+    return stride_or(p->a_stride, p->a_transposed ? p->m : p->k);
+}
+
+int64_t cpu_product_ldb(const struct cpu_product *p)
+{
+    return stride_or(p->b_stride, p->b_transposed ? p->k : p->n);
+}
+
+int64_t cpu_product_ldc(const struct cpu_product *p)
+{
+    return stride_or(p->c_stride, p->n);
+}
+
+/* Writes the part below the diagonal of a tile of a symmetric output to the other side. */
 static void mirror_tile(const struct cpu_product *p, int64_t i, int64_t j, int64_t rows,
                         int64_t cols)
 {
     enum { BLOCK = 16 }; /* a line of cache */
-    int64_t ldc = stride_or(p->c_stride, p->n);
+    int64_t ldc = cpu_product_ldc(p);
     for (int64_t r0 = i; r0 < i + rows; r0 += BLOCK)
         for (int64_t s = j; s < j + cols; s++)
-            for (int64_t r = r0; r < min64(r0 + BLOCK, i + rows); r++)
+            for (int64_t r = max64(r0, s + 1); r < min64(r0 + BLOCK, i + rows); r++)
                 p->c[s * ldc + r] = p->c[r * ldc + s];
 }
 
-static void finish_tile(const struct cpu_product *p, int64_t i, int64_t j, int64_t rows,
+bool cpu_product_start(const struct cpu_product *p, int64_t i, int64_t j, int64_t rows,
+                       int64_t cols)
+{
+    for (int64_t r = i; (p->bias || p->start) && r < i + rows; r++) {
+        float *c = p->c + r * cpu_product_ldc(p) + j;
+        if (p->bias)
+            memcpy(c, p->bias + j, (size_t)cols * sizeof(float));
+        else
+            for (int64_t s = 0; s < cols; s++)
+                c[s] = p->start_times * p->start[r * p->n + j + s];
+    }
+    return p->bias || p->start;
+}
+
+void cpu_product_finish(const struct cpu_product *p, int64_t i, int64_t j, int64_t rows,
                         int64_t cols)
 {
-    for (int64_t r = i; r < i + rows; r++) {
+    for (int64_t r = i; (p->gelu || p->gelu_pre) && r < i + rows; r++) {
         int64_t at = r * p->n + j;
-        float *c = p->c + r * stride_or(p->c_stride, p->n) + j;
+        float *c = p->c + r * cpu_product_ldc(p) + j;
         if (p->gelu)
             v_row_gelu(p->gelu + at, c, cols);
         if (p->gelu_pre)
@@ -95,22 +121,15 @@ static void finish_tile(const struct cpu_product *p, int64_t i, int64_t j, int64
 static void multiply_tile(const struct cpu_product *p, int64_t i, int64_t j, int64_t rows,
                           int64_t cols)
 {
-    int64_t lda = stride_or(p->a_stride, p->a_transposed ? p->m : p->k);
-    int64_t ldb = stride_or(p->b_stride, p->b_transposed ? p->k : p->n);
-    int64_t ldc = stride_or(p->c_stride, p->n);
+    int64_t lda = cpu_product_lda(p), ldb = cpu_product_ldb(p), ldc = cpu_product_ldc(p);
     const float *a = p->a + (p->a_transposed ? i : i * lda);
     const float *b = p->b + (p->b_transposed ? j * ldb : j);
-    bool started = p->bias || p->start;
-    float times = p->start ? p->times : 1, start_times = p->start ? p->start_times : 1;
-    for (int64_t r = i; started && r < i + rows; r++)
-        memcpy(p->c + r * ldc + j, p->bias ? p->bias + j : p->start + r * p->n + j,
-               (size_t)cols * sizeof(float));
+    bool started = cpu_product_start(p, i, j, rows, cols);
     cblas_sgemm(CblasRowMajor, p->a_transposed ? CblasTrans : CblasNoTrans,
-                p->b_transposed ? CblasTrans : CblasNoTrans, (int)rows, (int)cols, (int)p->k, times,
-                a, (int)lda, b, (int)ldb, started || p->add ? start_times : 0.0f,
+                p->b_transposed ? CblasTrans : CblasNoTrans, (int)rows, (int)cols, (int)p->k,
+                p->start ? p->times : 1, a, (int)lda, b, (int)ldb, started || p->add ? 1.0f : 0.0f,
                 p->c + i * ldc + j, (int)ldc);
-    if (p->gelu || p->gelu_pre)
-        finish_tile(p, i, j, rows, cols);
+    cpu_product_finish(p, i, j, rows, cols);
     if (p->symmetric && i > j)
         mirror_tile(p, i, j, rows, cols);
 }
@@ -160,48 +179,88 @@ void cpu_column_sums(struct ops *ops, int64_t rows, int64_t width, const float *
     IN_THREADS(cpu_threads(ops, rows * width), sums_thread(rows, width, x, sums));
 }
 
-/* Column sums that are formed along with a product that reads the same columns */
+/* Column sums that are formed along with a product */
 struct sums {
-    const float *x; /* (k, n) of the product when over its columns, (k, m) when over its rows */
-    int64_t stride; /* of its rows */
-    bool over_rows;
+    int64_t rows, width, stride;
+    const float *x;
+    bool add;
     float *out; /* or NULL */
 };
+enum { SUMS_STRIP = 64 }; /* columns that a thread takes */
 
-static void multiply_thread(const struct cpu_product *p, const struct sums *s, struct tiles t,
-                            int64_t *next)
+static int64_t sums_chunks(const struct sums *s)
 {
-    int64_t count = t.row_count * t.col_count;
+    return s && s->out ? ceil_div(s->width, SUMS_STRIP) : 0;
+}
+
+static void sums_chunk(const void *sums, int64_t chunk)
+{
+    const struct sums *s = sums;
+    int64_t j = chunk * SUMS_STRIP;
+    column_sums(s->rows, s->stride, s->x, j, min64(SUMS_STRIP, s->width - j), s->add, s->out);
+}
+
+/* By OpenBLAS */
+static void blas_thread(const struct cpu_product *p, const struct sums *s, struct tiles t,
+                        int64_t *next)
+{
+    int64_t sums = sums_chunks(s), count = sums + (p->c ? t.row_count * t.col_count : 0);
     bool rows_first = p->n >= p->m; /* consecutive tiles use the same part of the larger operand */
-    for (int64_t tile; (tile = next_chunk(next)) < count;) {
+    for (int64_t chunk; (chunk = next_chunk(next)) < count;) {
+        int64_t tile = chunk - sums;
         int64_t ti = rows_first ? tile % t.row_count : tile / t.col_count;
         int64_t tj = rows_first ? tile / t.row_count : tile % t.col_count;
-        if (p->symmetric && tj > ti)
-            continue;
         int64_t i = ti * t.rows, j = tj * t.cols;
-        int64_t rows = min64(t.rows, p->m - i), cols = min64(t.cols, p->n - j);
-        if (p->c) /* NULL: only the sums */
-            multiply_tile(p, i, j, rows, cols);
-        if (s && s->out && s->over_rows && tj == 0)
-            column_sums(p->k, s->stride, s->x, i, rows, p->add, s->out);
-        if (s && s->out && !s->over_rows && ti == 0)
-            column_sums(p->k, s->stride, s->x, j, cols, p->add, s->out);
+        if (tile < 0)
+            sums_chunk(s, chunk);
+        else if (!p->symmetric || tj <= ti)
+            multiply_tile(p, i, j, min64(t.rows, p->m - i), min64(t.cols, p->n - j));
     }
 }
 
+/* By a kernel of our own. A tile on the diagonal is computed whole, so the other half is copied
+ * when all is computed. */
+static void kernel_thread(struct cpu_gemm *g, const struct sums *s)
+{
+    enum { SQUARE = 64 };
+    const struct cpu_product *p = g->p;
+    cpu_gemm_thread(g, &(struct cpu_gemm_side){sums_chunk, s, sums_chunks(s)});
+    if (!p->symmetric)
+        return;
+#pragma omp barrier
+#pragma omp for schedule(dynamic)
+    for (int64_t i = 0; i < p->m; i += SQUARE)
+        for (int64_t j = 0; j <= i; j += SQUARE)
+            mirror_tile(p, i, j, min64(SQUARE, p->m - i), min64(SQUARE, p->n - j));
+}
+
+static void multiply_by(struct ops *ops, const struct cpu_kernel *kernel,
+                        const struct cpu_product *p, const struct sums *s)
+{
+    int threads = cpu_threads(ops, p->m * p->n * p->k / 512); /* from about 50 us on one thread */
+    if (kernel) {
+        struct cpu_gemm g = cpu_gemm_plan(p, kernel, threads, ops->workspace);
+        IN_THREADS(threads, kernel_thread(&g, s));
+    } else {
+        int64_t next = 0;
+        struct tiles t = p->symmetric ? choose_square_tiles(p->n) : choose_tiles(p->m, p->n);
+        IN_THREADS(threads, blas_thread(p, s, t, &next));
+    }
+}
+
+/* A product of a layer: with operands rounded to bf16 if the caller of the ops wants that and the
+ * machine has instructions for it */
 static void multiply(struct ops *ops, const struct cpu_product *p, const struct sums *s)
 {
-    int64_t next = 0;
-    struct tiles t = p->symmetric ? choose_square_tiles(p->n) : choose_tiles(p->m, p->n);
-    int64_t work = t.row_count * t.col_count > 1 ? p->m * p->n * p->k / 64 : 0;
-    IN_THREADS(cpu_threads(ops, work), multiply_thread(p, s, t, &next));
+    const struct cpu_kernel *bf16 = ops->products == DTYPE_BF16 ? cpu_kernel_bf16() : NULL;
+    multiply_by(ops, bf16 ? bf16 : cpu_kernel(), p, s);
 }
 
 void cpu_multiply(struct ops *ops, const struct cpu_product *p)
 {
     CHECK(!p->symmetric || p->m == p->n);
     CHECK(!p->start || !(p->bias || p->add));
-    multiply(ops, p, NULL);
+    multiply_by(ops, cpu_kernel(), p, NULL);
 }
 
 /* One row, as in decoding: W is read once, so memory bandwidth limits the speed. */
@@ -305,7 +364,11 @@ void cpu_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int6
     p.a = l.out_in ? a->dy : a->x;
     p.b = l.out_in ? a->x : a->dy;
     *(l.out_in ? &p.a_stride : &p.b_stride) = l.y_stride;
-    multiply(
-        ops, &p,
-        &(struct sums){.x = a->dy, .stride = l.y_stride, .over_rows = l.out_in, .out = a->dbias});
+    multiply(ops, &p,
+             &(struct sums){.rows = rows,
+                            .width = l.out,
+                            .stride = l.y_stride,
+                            .x = a->dy,
+                            .add = a->add,
+                            .out = a->dbias});
 }

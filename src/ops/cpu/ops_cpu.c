@@ -1,11 +1,12 @@
-/* ops_cpu -- the table of the cpu back end: f32, OpenBLAS for products, vectors for the rest.
+/* ops_cpu -- the table of the cpu back end: f32, kernels of our own for products, vectors for the
+ * rest.
  *
  * It overrides ref's table slot by slot. `sum` stays ref's, since its contract fixes the order, and
  * so does `mas`, a few hundred numbers for a layer.
  * Each file here implements one family of ops and explains its speed and bits; cpu_impl.h and
  * cpu_vector.h have what they share.
  */
-#include "ops/cpu/cpu_impl.h"
+#include "ops/cpu/cpu_gemm.h"
 
 static bool cpu_supports(enum dtype type)
 {
@@ -16,6 +17,7 @@ void ops_cpu_fill(struct ops_backend *table)
 {
     table->name = "cpu";
     table->supports = cpu_supports;
+    table->workspace_bytes = cpu_gemm_bytes();
     table->open = cpu_blas_open;
     table->close = cpu_blas_close;
     table->linear = cpu_linear;

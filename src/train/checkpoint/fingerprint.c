@@ -20,13 +20,21 @@ enum status fingerprint_binary(struct env *env, uint64_t *print)
     return st;
 }
 
+void fingerprint_cpu(char *text, size_t bytes)
+{
+    struct ops_info info;
+    ops_cpu_info(&info);
+    snprintf(text, bytes, "%s, %s, products %s%s%s", info.core, info.vectors, info.products,
+             info.bf16_products[0] ? ", bf16 " : "", info.bf16_products);
+}
+
 enum status fingerprint_take(struct env *env, const char *device, const char *gpu,
                              struct fingerprint *print)
 {
     struct ops_info info;
     ops_cpu_info(&info);
     *print = (struct fingerprint){0};
-    snprintf(print->cpu, sizeof print->cpu, "%s, %s", info.core, info.vectors);
+    fingerprint_cpu(print->cpu, sizeof print->cpu);
     snprintf(print->blas, sizeof print->blas, "%s", info.blas);
     snprintf(print->device, sizeof print->device, "%s%s%s", device, *gpu ? ", " : "", gpu);
     return fingerprint_binary(env, &print->binary);

@@ -15,6 +15,9 @@ struct fingerprint {
 /* Hashes the executable and the version; only the version where the system does not expose the
  * executable (/proc/self/exe). Fails if the file cannot be read. */
 enum status fingerprint_binary(struct env *env, uint64_t *print);
+/* What decides the bits of a CPU's products and loops: "NEOVERSEV1, NEON, products NEON, bf16
+ * bfmmla" */
+void fingerprint_cpu(char *text, size_t bytes);
 /* `device` is the back end, `gpu` its name ("" = the host's processors). */
 enum status fingerprint_take(struct env *env, const char *device, const char *gpu,
                              struct fingerprint *print);

@@ -67,6 +67,10 @@ enum status agreement_make(struct env *env, const struct agreement_facts *facts,
     config_lines(facts->config_yaml, is_bound, config);
     text_printf(config, "--trace: %s\n", facts->trace ? facts->trace : "");
     text_printf(config, "GPU: %s\n", facts->gpu);
+    char cpu[FINGERPRINT_WORDS] = "";
+    if (!facts->gpu[0])
+        fingerprint_cpu(cpu, sizeof cpu);
+    text_printf(config, "CPU (SIFR_CPU_KERNEL and OPENBLAS_CORETYPE choose kernels): %s\n", cpu);
     TRY_OR(undo, config->status);
     TRY_OR(undo, fingerprint_binary(env, &prints[AGREEMENT_BINARY]));
     prints[AGREEMENT_CONFIG] = XXH3_64bits(config->data, config->bytes);

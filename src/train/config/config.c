@@ -16,6 +16,7 @@
 #include "train/models/model_source.h"
 #include "base/named.h"
 #include "device/gpu_facts.h"
+#include "ops/ops.h"
 #include "train/data/shard.h"
 
 enum status run_config_bind(struct options *options, struct run_config *config)
@@ -83,8 +84,8 @@ enum status run_device_find(struct env *env, bool planning, int *device, struct 
 struct compute_config run_device_compute(int device, enum dtype type)
 {
     if (device == RUN_DEVICE_CUDA)
-        return (struct compute_config){.backend = "cuda", .type = type};
-    return (struct compute_config){.backend = "cpu", .type = DTYPE_F32};
+        return (struct compute_config){.backend = "cuda", .type = type, .products = type};
+    return (struct compute_config){.backend = "cpu", .type = DTYPE_F32, .products = DTYPE_F32};
 }
 
 static enum status resolve_machine(struct env *env, struct run_config *config)
@@ -575,6 +576,17 @@ enum status run_config_resolve(struct env *env, struct options *options,
     return st;
 }
 
+/* Which kernel multiplies on the CPU */
+static void describe_products(enum dtype type, struct text *text)
+{
+    struct ops_info info;
+    ops_cpu_info(&info);
+    if (type == DTYPE_BF16 && info.bf16_products[0])
+        text_printf(text, ", products in bf16 by %s", info.bf16_products);
+    else
+        text_printf(text, ", products in fp32 by %s", info.products);
+}
+
 void run_config_describe(const struct run_config *config, struct text *text)
 {
     const struct model_config *model = &config->model;
@@ -618,6 +630,8 @@ void run_config_describe(const struct run_config *config, struct text *text)
         text_printf(text, " (%s)", config->device.name);
     if (compute.type != DTYPE_F32)
         text_printf(text, ", computing in %s", dtype_name(compute.type));
+    if (config->machine.device == RUN_DEVICE_CPU)
+        describe_products(compute.products, text);
     text_printf(text, ", %lld thread%s\n", (long long)config->machine.threads,
                 config->machine.threads == 1 ? "" : "s");
 }
@@ -679,6 +693,8 @@ enum dtype run_sum_type(const struct run_config *config)
 struct compute_config run_compute(const struct run_config *config)
 {
     struct compute_config compute = run_device_compute(config->machine.device, run_type(config));
+    if (run_type(config) == DTYPE_BF16)
+        compute.products = DTYPE_BF16;
     compute.fast = is_fast(config);
     compute.memory_limit = (size_t)config->machine.device_memory;
     return compute;

@@ -185,6 +185,7 @@ enum dtype run_sum_type(const struct run_config *config);
 struct compute_config {
     const char *backend; /* of device and ops: "cpu" */
     enum dtype type;     /* that ops compute in */
+    enum dtype products; /* that operands of products are rounded to (ops_multiply_in) */
     bool fast;           /* ops and collectives may give up equal bits for speed */
     size_t memory_limit; /* of the account of the device, bytes; 0 = none */
 };
@@ -195,7 +196,8 @@ double run_peak(const struct run_config *config, int ranks);
 /* Resolve RUN_DEVICE_AUTO: cuda if there is a GPU, else cpu. cuda without a GPU is an error, except
  * for a plan. *info describes the device that this process computes on. */
 enum status run_device_find(struct env *env, bool planning, int *device, struct device_info *info);
-/* How a device computes with parameters of `type`: the CPU in fp32, a GPU in that type. */
+/* How a device computes with parameters of `type`: the CPU in fp32, a GPU in that type. A training
+ * run in bf16 (run_compute) also has its products in bf16 on a CPU. */
 struct compute_config run_device_compute(int device, enum dtype type);
 
 #endif

@@ -1,0 +1,260 @@
+/* cpu_gemm -- products by a kernel of our own (cpu_kernel.h) in any number of threads.
+ *
+ * A product is computed in phases. A phase is a block of c of at most BLOCK_ROWS x BLOCK_COLS and a
+ * part of k of at most DEPTH: all threads together pack that part of a and b, once, and then
+ * multiply tiles of the block. There are two sets of packed panels. While some threads multiply the
+ * last tiles of a phase, the others pack the next phase, so a phase has one barrier:
+ *
+ *     | pack 0 | tiles 0, pack 1 | tiles 1, pack 2 | tiles 2 |
+ *
+ * Bits: the shape alone decides how k is cut, and the parts of a sum are added in order. Nothing
+ * else changes an element of c (cpu_kernel.h), so tiles may have any size and any order.
+ *
+ * Tiles are small, so that threads end a phase at nearly the same time. A thread takes many adjacent
+ * tiles at first and fewer towards the end. Tiles are numbered by groups whose panels stay in the
+ * second-level cache.
+ *
+ * DEPTH: a panel of b of this depth stays in the first-level cache, and the sums of a tile are
+ * added to c once in so many steps.
+ */
+#include "ops/cpu/cpu_gemm.h"
+#include <string.h>
+
+enum {
+    DEPTH = 384,
+    DEPTH_UNIT = 32, /* of every kernel, too: only the last part of k is filled up with zeros */
+    BLOCK_ROWS = 1024,
+    BLOCK_COLS = 1536,
+    TILE_ROWS = 48, /* about: whole panels */
+    TILE_COLS = 64,
+    GROUP_ROWS = 4, /* tiles of a group */
+    GROUP_COLS = 6,
+    GROUP = GROUP_ROWS * GROUP_COLS,
+    PACK_CHUNK = 12288, /* floats that a thread packs at a time, about */
+    LARGEST_ROWS = 32,  /* of a kernel; see `micro` */
+    LARGEST_COLS = 32,
+    ALIGNMENT = 64,
+};
+
+/* Panels of the last rows or columns of a block are filled up with zeros. */
+enum {
+    PACKED_A = (BLOCK_ROWS + LARGEST_ROWS) * DEPTH,
+    PACKED_B = (BLOCK_COLS + LARGEST_COLS) * DEPTH,
+};
+
+size_t cpu_gemm_bytes(void)
+{
+    return 2 * (PACKED_A + PACKED_B) * sizeof(float) + ALIGNMENT;
+}
+
+static int64_t round_up(int64_t n, int64_t to)
+{
+    return ceil_div(n, to) * to;
+}
+
+/* The nearly equal parts of n, each at most `most` and a multiple of `unit` except the last */
+static int64_t part_of(int64_t n, int64_t most, int64_t unit)
+{
+    int64_t count = ceil_div(n, most);
+    return count == 0 ? unit : round_up(ceil_div(n, count), unit);
+}
+
+struct cpu_gemm cpu_gemm_plan(const struct cpu_product *p, const struct cpu_kernel *kernel,
+                              int threads, void *workspace)
+{
+    struct cpu_gemm g = {.p = p, .kernel = kernel};
+    g.packed = (char *)round_up((int64_t)(uintptr_t)workspace, ALIGNMENT);
+    g.depth = part_of(p->k, DEPTH, DEPTH_UNIT);
+    g.depth_count = p->k == 0 ? 1 : ceil_div(p->k, g.depth);
+    g.rows = part_of(p->m, BLOCK_ROWS, kernel->rows);
+    g.cols = part_of(p->n, BLOCK_COLS, kernel->cols);
+    g.row_count = ceil_div(p->m, g.rows);
+    g.phases = p->c ? g.row_count * ceil_div(p->n, g.cols) * g.depth_count : 0;
+    g.tile_rows = round_up(TILE_ROWS, kernel->rows);
+    g.tile_cols = round_up(TILE_COLS, kernel->cols);
+    g.threads = threads;
+    return g;
+}
+
+/* A phase: rows i .., columns j .. of c, and k .. of the sums */
+struct phase {
+    int64_t i, rows, j, cols, k, depth;
+    int64_t room; /* of one row of a packed panel, bytes */
+    char *a, *b;  /* packed */
+};
+
+static struct phase phase_of(const struct cpu_gemm *g, int64_t number)
+{
+    int64_t block = number / g->depth_count;
+    struct phase f = {.i = block % g->row_count * g->rows,
+                      .j = block / g->row_count * g->cols,
+                      .k = number % g->depth_count * g->depth};
+    f.rows = min64(g->rows, g->p->m - f.i);
+    f.cols = min64(g->cols, g->p->n - f.j);
+    f.depth = min64(g->depth, g->p->k - f.k);
+    f.room = round_up(f.depth, g->kernel->depth_unit) * g->kernel->packed_bytes;
+    f.a = g->packed + number % 2 * (PACKED_A + PACKED_B) * (int64_t)sizeof(float);
+    f.b = f.a + PACKED_A * (int64_t)sizeof(float);
+    return f;
+}
+
+/* --- packing -------------------------------------------------------------------------------- */
+
+static int64_t panels_at_once(int64_t width, int64_t depth)
+{
+    int64_t n = PACK_CHUNK / (width * depth + 1);
+    return n < 1 ? 1 : n;
+}
+
+static void pack_a(const struct cpu_gemm *g, const struct phase *f, int64_t panel)
+{
+    const struct cpu_product *p = g->p;
+    int64_t at = panel * g->kernel->rows, lda = cpu_product_lda(p);
+    struct cpu_panel from = {
+        .depth = f->depth, .valid = min64(g->kernel->rows, f->rows - at), .stride = lda};
+    void *to = f->a + at * f->room;
+    if (p->a_transposed) {
+        from.from = p->a + f->k * lda + f->i + at;
+        g->kernel->pack_a_along(&from, to);
+    } else {
+        from.from = p->a + (f->i + at) * lda + f->k;
+        g->kernel->pack_a_across(&from, to);
+    }
+}
+
+static void pack_b(const struct cpu_gemm *g, const struct phase *f, int64_t panel)
+{
+    const struct cpu_product *p = g->p;
+    int64_t at = panel * g->kernel->cols, ldb = cpu_product_ldb(p);
+    struct cpu_panel from = {
+        .depth = f->depth, .valid = min64(g->kernel->cols, f->cols - at), .stride = ldb};
+    void *to = f->b + at * f->room;
+    if (p->b_transposed) {
+        from.from = p->b + (f->j + at) * ldb + f->k;
+        g->kernel->pack_b_across(&from, to);
+    } else {
+        from.from = p->b + f->k * ldb + f->j + at;
+        g->kernel->pack_b_along(&from, to);
+    }
+}
+
+/* How many chunks of packing a phase has */
+static int64_t pack_chunks(const struct cpu_gemm *g, const struct phase *f, int64_t *of_a)
+{
+    int64_t rows = g->kernel->rows, cols = g->kernel->cols;
+    *of_a = ceil_div(ceil_div(f->rows, rows), panels_at_once(rows, f->depth));
+    return *of_a + ceil_div(ceil_div(f->cols, cols), panels_at_once(cols, f->depth));
+}
+
+static void pack_chunk(const struct cpu_gemm *g, const struct phase *f, int64_t chunk, int64_t of_a)
+{
+    bool a = chunk < of_a;
+    int64_t width = a ? g->kernel->rows : g->kernel->cols;
+    int64_t n = panels_at_once(width, f->depth), first = (a ? chunk : chunk - of_a) * n;
+    int64_t end = min64(first + n, ceil_div(a ? f->rows : f->cols, width));
+    for (int64_t panel = first; panel < end; panel++)
+        if (a)
+            pack_a(g, f, panel);
+        else
+            pack_b(g, f, panel);
+}
+
+/* --- tiles ---------------------------------------------------------------------------------- */
+
+/* One call of the kernel on a part of c that may be smaller than the kernel's: then on a copy */
+static void multiply_micro(const struct cpu_gemm *g, const struct phase *f, int64_t i, int64_t j,
+                           float times, bool add)
+{
+    const struct cpu_kernel *kernel = g->kernel;
+    int64_t ldc = cpu_product_ldc(g->p);
+    float *c = g->p->c + (f->i + i) * ldc + f->j + j;
+    const char *a = f->a + i * f->room, *b = f->b + j * f->room;
+    int64_t depth = round_up(f->depth, kernel->depth_unit);
+    int64_t rows = min64(kernel->rows, f->rows - i), cols = min64(kernel->cols, f->cols - j);
+    if (rows == kernel->rows && cols == kernel->cols) {
+        kernel->multiply(depth, a, b, times, add, c, ldc);
+        return;
+    }
+    float micro[LARGEST_ROWS * LARGEST_COLS] = {0};
+    for (int64_t r = 0; add && r < rows; r++)
+        memcpy(micro + r * kernel->cols, c + r * ldc, (size_t)cols * sizeof(float));
+    kernel->multiply(depth, a, b, times, add, micro, kernel->cols);
+    for (int64_t r = 0; r < rows; r++)
+        memcpy(c + r * ldc, micro + r * kernel->cols, (size_t)cols * sizeof(float));
+}
+
+/* How many tiles a phase has. Groups at the edges are counted whole. */
+static int64_t tile_count(const struct cpu_gemm *g, const struct phase *f)
+{
+    return ceil_div(f->rows, g->tile_rows * GROUP_ROWS) *
+           ceil_div(f->cols, g->tile_cols * GROUP_COLS) * GROUP;
+}
+
+static void multiply_tile(const struct cpu_gemm *g, const struct phase *f, int64_t tile)
+{
+    const struct cpu_product *p = g->p;
+    int64_t down = ceil_div(f->rows, g->tile_rows * GROUP_ROWS), group = tile / GROUP;
+    int64_t i0 = (group % down * GROUP_ROWS + tile % GROUP_ROWS) * g->tile_rows;
+    int64_t j0 = (group / down * GROUP_COLS + tile % GROUP / GROUP_ROWS) * g->tile_cols;
+    if (i0 >= f->rows || j0 >= f->cols)
+        return;
+    int64_t rows = min64(g->tile_rows, f->rows - i0), cols = min64(g->tile_cols, f->cols - j0);
+    if (p->symmetric && f->j + j0 > f->i + i0 + rows - 1) /* above the diagonal */
+        return;
+    bool started = f->k == 0 && cpu_product_start(p, f->i + i0, f->j + j0, rows, cols);
+    bool add = started || f->k > 0 || p->add;
+    for (int64_t j = j0; j < j0 + cols; j += g->kernel->cols)
+        for (int64_t i = i0; i < i0 + rows; i += g->kernel->rows)
+            multiply_micro(g, f, i, j, p->start ? p->times : 1, add);
+    if (f->k + f->depth == p->k)
+        cpu_product_finish(p, f->i + i0, f->j + j0, rows, cols);
+}
+
+/* Take chunks of a phase: the first of them, and *count. Of `tiles` tiles, half of a fair share of
+ * those that are left; then one by one. */
+static int64_t take(struct cpu_gemm *g, int64_t *next, int64_t tiles, int64_t *count)
+{
+    int64_t first = __atomic_load_n(next, __ATOMIC_RELAXED);
+    do
+        *count = max64(1, (tiles - first) / (2 * g->threads));
+    while (!__atomic_compare_exchange_n(next, &first, first + *count, true, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED));
+    return first;
+}
+
+static void run_phase(struct cpu_gemm *g, int64_t number, const struct cpu_gemm_side *side)
+{
+    bool multiplies = number >= 0, packs = number + 1 < g->phases;
+    struct phase f = {0}, after = {0};
+    if (multiplies)
+        f = phase_of(g, number);
+    if (packs)
+        after = phase_of(g, number + 1);
+    int64_t of_a = 0, tiles = multiplies ? tile_count(g, &f) : side ? side->chunks : 0;
+    int64_t end = tiles + (packs ? pack_chunks(g, &after, &of_a) : 0), first, count;
+    while ((first = take(g, &g->next[number & 1], multiplies ? tiles : 0, &count)) < end)
+        for (int64_t chunk = first; chunk < first + count; chunk++)
+            if (chunk >= tiles)
+                pack_chunk(g, &after, chunk - tiles, of_a);
+            else if (multiplies)
+                multiply_tile(g, &f, chunk);
+            else
+                side->run(side->context, chunk);
+}
+
+void cpu_gemm_thread(struct cpu_gemm *g, const struct cpu_gemm_side *side)
+{
+    if (g->kernel->begin)
+        g->kernel->begin();
+    for (int64_t number = -1; number < g->phases; number++) {
+        run_phase(g, number, side);
+        if (number + 1 == g->phases)
+            break;
+#pragma omp barrier
+        /* The other counter is in use; this one is used again after the next barrier. */
+        if (omp_get_thread_num() == 0)
+            __atomic_store_n(&g->next[number & 1], 0, __ATOMIC_RELAXED);
+    }
+    if (g->kernel->end)
+        g->kernel->end();
+}

@@ -1,0 +1,44 @@
+/* cpu_kernel_avx512 -- 12 rows by 32 columns: 24 of the 32 registers hold sums. A step of the depth
+ * loads two registers of b and twelve single values of a for 24 multiply-adds.
+ */
+#include <immintrin.h>
+#define KERNEL_ROWS 12
+#define KERNEL_COLS 32
+#include "ops/cpu/cpu_kernel_pack.h"
+
+static void multiply(int64_t depth, const void *packed_a, const void *packed_b, float times,
+                     bool add, float *c, int64_t stride)
+{
+    const float *a = packed_a, *b = packed_b;
+    __m512 sum[KERNEL_ROWS][2], all = _mm512_set1_ps(times);
+#pragma GCC unroll 12
+    for (int i = 0; i < KERNEL_ROWS; i++) {
+        __builtin_prefetch(c + i * stride, 1);
+        __builtin_prefetch(c + i * stride + 16, 1);
+        sum[i][0] = sum[i][1] = _mm512_setzero_ps();
+    }
+    KERNEL_FORGET(c, stride);
+    for (int64_t k = 0; k < depth; k++, a += KERNEL_ROWS, b += KERNEL_COLS) {
+        __m512 b0 = _mm512_loadu_ps(b), b1 = _mm512_loadu_ps(b + 16);
+        __builtin_prefetch(b + 8 * KERNEL_COLS);
+        __builtin_prefetch(b + 8 * KERNEL_COLS + 16);
+#pragma GCC unroll 12
+        for (int i = 0; i < KERNEL_ROWS; i++) {
+            __m512 one = _mm512_set1_ps(a[i]);
+            sum[i][0] = _mm512_fmadd_ps(one, b0, sum[i][0]);
+            sum[i][1] = _mm512_fmadd_ps(one, b1, sum[i][1]);
+        }
+    }
+    KERNEL_FORGET(c, stride);
+#pragma GCC unroll 12
+    for (int i = 0; i < KERNEL_ROWS; i++)
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; j++) {
+            float *to = c + i * stride + 16 * j;
+            _mm512_storeu_ps(to, add ? _mm512_fmadd_ps(all, sum[i][j], _mm512_loadu_ps(to))
+                                     : _mm512_mul_ps(all, sum[i][j]));
+        }
+}
+
+const struct cpu_kernel cpu_kernel_avx512 = {
+    .name = "AVX-512", .model = &cpu_kernel_plain, KERNEL_SHAPE, .multiply = multiply, KERNEL_PACK};

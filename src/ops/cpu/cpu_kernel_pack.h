@@ -1,0 +1,110 @@
+/* cpu_kernel_pack -- packing for the kernel that includes this file, which first defines
+ * KERNEL_ROWS and KERNEL_COLS.
+ *
+ * Transposing works on 4 x 4 values in registers. All values of a line of the source are used while
+ * the line is in cache: a source whose rows are a power of two apart has few places there.
+ */
+#ifndef OPS_CPU_CPU_KERNEL_PACK_H
+#define OPS_CPU_CPU_KERNEL_PACK_H
+#include <string.h>
+#include "ops/cpu/cpu_kernel.h"
+
+typedef float pack_four __attribute__((vector_size(16)));
+
+static inline __attribute__((always_inline)) pack_four pack_load(const float *from)
+{
+    pack_four v;
+    memcpy(&v, from, sizeof v);
+    return v;
+}
+
+/* Four steps of four values: to[k * width + i] = from[i * stride + k]; only the first `count` of
+ * the four values are stored. */
+static inline __attribute__((always_inline)) void
+pack_transpose(const float *from, int64_t stride, float *to, int64_t width, size_t count)
+{
+    pack_four a = pack_load(from), b = pack_load(from + stride);
+    pack_four c = pack_load(from + 2 * stride), d = pack_load(from + 3 * stride);
+    pack_four ab = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+    pack_four cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+    pack_four ef = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    pack_four gh = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    pack_four step[4] = {
+        __builtin_shufflevector(ab, cd, 0, 1, 4, 5), __builtin_shufflevector(ab, cd, 2, 3, 6, 7),
+        __builtin_shufflevector(ef, gh, 0, 1, 4, 5), __builtin_shufflevector(ef, gh, 2, 3, 6, 7)};
+    for (int k = 0; k < 4; k++)
+        memcpy(to + k * width, &step[k], count * sizeof(float));
+}
+
+/* Steps first .. end - 1, value by value */
+static inline void pack_slowly(const struct cpu_panel *p, int64_t width, int64_t first, int64_t end,
+                               int64_t to_step, int64_t to_value, float *to)
+{
+    for (int64_t k = first; k < end; k++)
+        for (int64_t i = 0; i < width; i++)
+            to[k * width + i] = i < p->valid ? p->from[k * to_step + i * to_value] : 0.0f;
+}
+
+static inline __attribute__((always_inline)) void pack_along(const struct cpu_panel *p,
+                                                             int64_t width, float *to)
+{
+    if (p->valid < width) {
+        pack_slowly(p, width, 0, p->depth, p->stride, 1, to);
+        return;
+    }
+    for (int64_t k = 0; k < p->depth; k++)
+        memcpy(to + k * width, p->from + k * p->stride, (size_t)width * sizeof(float));
+}
+
+static inline __attribute__((always_inline)) void pack_across(const struct cpu_panel *p,
+                                                              int64_t width, float *to)
+{
+    enum { LINE = 16 }; /* floats of a line of cache */
+    int64_t done = 0, whole = p->valid < width ? 0 : p->depth / 4 * 4;
+    for (; done < whole; done += LINE) {
+        int64_t end = done + LINE < whole ? done + LINE : whole;
+        int64_t i = 0;
+        for (; i + 4 <= width; i += 4)
+            for (int64_t k = done; k < end; k += 4)
+                pack_transpose(p->from + i * p->stride + k, p->stride, to + k * width + i, width,
+                               4);
+        if (i < width)
+            for (int64_t k = done; k < end; k++)
+                for (int64_t r = i; r < width; r++)
+                    to[k * width + r] = p->from[r * p->stride + k];
+    }
+    pack_slowly(p, width, whole, p->depth, 1, p->stride, to);
+}
+
+static void pack_a_along(const struct cpu_panel *p, void *to)
+{
+    pack_along(p, KERNEL_ROWS, to);
+}
+
+static void pack_a_across(const struct cpu_panel *p, void *to)
+{
+    pack_across(p, KERNEL_ROWS, to);
+}
+
+static void pack_b_along(const struct cpu_panel *p, void *to)
+{
+    pack_along(p, KERNEL_COLS, to);
+}
+
+static void pack_b_across(const struct cpu_panel *p, void *to)
+{
+    pack_across(p, KERNEL_COLS, to);
+}
+
+/* Between a kernel's prefetches of the rows of c and its stores: makes the compiler compute the
+ * addresses again, instead of holding them in registers that the sums need. */
+#define KERNEL_FORGET(c, stride) __asm__("" : "+r"(c), "+r"(stride))
+
+/* Fields of the kernel's struct */
+#define KERNEL_SHAPE \
+    .rows = KERNEL_ROWS, .cols = KERNEL_COLS, .depth_unit = 1, .packed_bytes = sizeof(float)
+#define KERNEL_PACK                                                                             \
+    .pack_a_along = pack_a_along, .pack_a_across = pack_a_across, .pack_b_along = pack_b_along, \
+    .pack_b_across = pack_b_across
+
+#endif

@@ -1,0 +1,96 @@
+/* cpu_kernel_pack16 -- packing in bf16 for the kernel that includes this file, which first defines
+ * KERNEL_ROWS, KERNEL_COLS, KERNEL_STEP_A and KERNEL_STEP_B (the steps of cpu_kernel.h).
+ *
+ * Values are rounded to nearest even by integers: the instructions that convert differ in what they
+ * do with denormals.
+ */
+#ifndef OPS_CPU_CPU_KERNEL_PACK16_H
+#define OPS_CPU_CPU_KERNEL_PACK16_H
+#include <string.h>
+#include "ops/cpu/cpu_kernel.h"
+
+static inline __attribute__((always_inline)) uint32_t pack_bf16(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16, nan = bits >> 16 | 0x40;
+    return (bits & 0x7fffffff) > 0x7f800000 ? nan : rounded;
+}
+
+/* Values of the depth from `first` on, one by one, up to the end of the last step */
+static inline void pack_slowly(const struct cpu_panel *p, int64_t width, int64_t step,
+                               int64_t first, int64_t from_step, int64_t from_row, uint16_t *to)
+{
+    int64_t unit = KERNEL_STEP_A > KERNEL_STEP_B ? KERNEL_STEP_A : KERNEL_STEP_B;
+    for (int64_t k = first; k < (p->depth + unit - 1) / unit * unit; k++)
+        for (int64_t i = 0; i < width; i++) {
+            bool inside = i < p->valid && k < p->depth;
+            float value = inside ? p->from[k * from_step + i * from_row] : 0.0f;
+            to[k / step * width * step + i * step + k % step] = (uint16_t)pack_bf16(value);
+        }
+}
+
+/* Two rows of the source at a time: a pair of values is one 32-bit store. */
+static inline __attribute__((always_inline)) void
+pack_along(const struct cpu_panel *p, int64_t width, int64_t step, uint16_t *to)
+{
+    int64_t whole = p->valid < width ? 0 : p->depth / step * step;
+    for (int64_t k = 0; k < whole; k += 2) {
+        const float *even = p->from + k * p->stride, *odd = even + p->stride;
+        uint16_t *at = to + k / step * width * step + k % step;
+        uint32_t pairs[64];
+        for (int64_t i = 0; i < width; i++)
+            pairs[i] = pack_bf16(even[i]) | pack_bf16(odd[i]) << 16;
+        for (int64_t i = 0; i < width; i++)
+            memcpy(at + i * step, &pairs[i], sizeof pairs[i]);
+    }
+    pack_slowly(p, width, step, whole, p->stride, 1, to);
+}
+
+/* A line of each row of the source at a time */
+static inline __attribute__((always_inline)) void
+pack_across(const struct cpu_panel *p, int64_t width, int64_t step, uint16_t *to)
+{
+    enum { LINE = 32 }; /* a multiple of every step */
+    int64_t whole = p->valid < width ? 0 : p->depth / LINE * LINE;
+    for (int64_t k = 0; k < whole; k += LINE)
+        for (int64_t i = 0; i < width; i++) {
+            uint16_t line[LINE];
+            for (int s = 0; s < LINE; s++)
+                line[s] = (uint16_t)pack_bf16(p->from[i * p->stride + k + s]);
+            for (int64_t s = 0; s < LINE; s += step)
+                memcpy(to + (k + s) * width + i * step, line + s, (size_t)step * sizeof *to);
+        }
+    pack_slowly(p, width, step, whole, 1, p->stride, to);
+}
+
+static void pack_a_along(const struct cpu_panel *p, void *to)
+{
+    pack_along(p, KERNEL_ROWS, KERNEL_STEP_A, to);
+}
+
+static void pack_a_across(const struct cpu_panel *p, void *to)
+{
+    pack_across(p, KERNEL_ROWS, KERNEL_STEP_A, to);
+}
+
+static void pack_b_along(const struct cpu_panel *p, void *to)
+{
+    pack_along(p, KERNEL_COLS, KERNEL_STEP_B, to);
+}
+
+static void pack_b_across(const struct cpu_panel *p, void *to)
+{
+    pack_across(p, KERNEL_COLS, KERNEL_STEP_B, to);
+}
+
+/* Fields of the kernel's struct */
+#define KERNEL_SHAPE                                                             \
+    .rows = KERNEL_ROWS, .cols = KERNEL_COLS,                                    \
+    .depth_unit = KERNEL_STEP_A > KERNEL_STEP_B ? KERNEL_STEP_A : KERNEL_STEP_B, \
+    .packed_bytes = sizeof(uint16_t)
+#define KERNEL_PACK                                                                             \
+    .pack_a_along = pack_a_along, .pack_a_across = pack_a_across, .pack_b_along = pack_b_along, \
+    .pack_b_across = pack_b_across
+
+#endif

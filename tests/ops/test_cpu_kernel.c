@@ -1,0 +1,168 @@
+/* test_cpu_kernel -- every kernel that runs on this machine has the bits of its model in plain C,
+ * with any number of threads: odd shapes, every layout of the operands, and what is added to the
+ * product. And every model is right. */
+#include <math.h>
+#include <string.h>
+#include "ops/cpu/cpu_gemm.h"
+#include "testing.h"
+
+enum { STRIDE_MORE = 5, LAYOUTS = 4, WAYS = 4 };
+
+/* Rows, columns and depth that end inside a panel, a tile, a part of k, and a block */
+static const int64_t shapes[][3] = {
+    {1, 1, 1}, {2, 3, 5}, {7, 31, 4}, {13, 33, 9}, {61, 70, 400}, {1030, 40, 17}, {37, 1550, 11},
+};
+enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+
+static float *numbers(int64_t count, uint32_t seed)
+{
+    float *x = malloc((size_t)count * sizeof(float));
+    assert_non_null(x);
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t bits = ((uint32_t)i + seed) * 2654435761u;
+        bits ^= bits >> 15;
+        bits *= 2246822519u;
+        x[i] = ldexpf((float)(bits >> 8) * 0x1p-24f - 0.5f, -(int)(bits % 13));
+    }
+    return x;
+}
+
+/* Operands with padded rows; `layout` says which of them are transposed. */
+struct operands {
+    struct cpu_product p;
+    float *a, *b, *start, *first; /* first: c before the product */
+    int64_t c_count;
+};
+
+static struct operands operands_of(const int64_t *shape, int layout, int way)
+{
+    struct operands o = {.p = {.m = shape[0],
+                               .n = shape[1],
+                               .k = shape[2],
+                               .a_transposed = layout & 1,
+                               .b_transposed = layout & 2}};
+    struct cpu_product *p = &o.p;
+    p->a_stride = cpu_product_lda(p) + STRIDE_MORE;
+    p->b_stride = cpu_product_ldb(p) + STRIDE_MORE;
+    p->c_stride = p->n + STRIDE_MORE;
+    o.c_count = p->m * p->c_stride;
+    o.a = numbers((p->a_transposed ? p->k : p->m) * p->a_stride, 1);
+    o.b = numbers((p->b_transposed ? p->n : p->k) * p->b_stride, 2);
+    o.start = numbers(p->m * p->n, 3);
+    o.first = numbers(o.c_count, 4);
+    p->a = o.a;
+    p->b = o.b;
+    p->add = way == 1;
+    p->bias = way == 2 ? o.start : NULL;
+    p->start = way == 3 ? o.start : NULL;
+    p->times = 0.7f;
+    p->start_times = -1.3f;
+    return o;
+}
+
+static void operands_free(struct operands *o)
+{
+    free(o->a);
+    free(o->b);
+    free(o->start);
+    free(o->first);
+}
+
+static float *product(const struct operands *o, const struct cpu_kernel *kernel, int threads)
+{
+    void *workspace = malloc(cpu_gemm_bytes());
+    struct cpu_product p = o->p;
+    p.c = malloc((size_t)o->c_count * sizeof(float));
+    assert_true(workspace && p.c);
+    memcpy(p.c, o->first, (size_t)o->c_count * sizeof(float));
+    memset(workspace, 0xff, cpu_gemm_bytes()); /* NaN */
+    struct cpu_gemm g = cpu_gemm_plan(&p, kernel, threads, workspace);
+    IN_THREADS(threads, cpu_gemm_thread(&g, NULL));
+    free(workspace);
+    return p.c;
+}
+
+static void compare(const struct operands *o, const struct cpu_kernel *kernel, int threads)
+{
+    float *plain = product(o, kernel->model, 1), *c = product(o, kernel, threads);
+    if (memcmp(plain, c, (size_t)o->c_count * sizeof(float)) != 0)
+        fail_msg("%s, %d threads: other bits at %d x %d x %d, a%s, b%s, %s", kernel->name, threads,
+                 (int)o->p.m, (int)o->p.n, (int)o->p.k, o->p.a_transposed ? "^T" : "",
+                 o->p.b_transposed ? "^T" : "",
+                 o->p.add     ? "added"
+                 : o->p.bias  ? "with a bias"
+                 : o->p.start ? "with a start"
+                              : "overwritten");
+    free(plain);
+    free(c);
+}
+
+static void test_bits(void **state)
+{
+    (void)state;
+    static const int threads[] = {1, 2, 3, 7};
+    int ran = 0;
+    for (int i = 0; cpu_kernels[i] != NULL; i++) {
+        if (!cpu_kernels[i]->model || !cpu_kernel_runs(cpu_kernels[i]))
+            continue;
+        for (int s = 0; s < SHAPES; s++)
+            for (int layout = 0; layout < LAYOUTS; layout++)
+                for (int way = 0; way < WAYS; way++) {
+                    struct operands o = operands_of(shapes[s], layout, way);
+                    compare(&o, cpu_kernels[i], threads[(s + layout + way) % 4]);
+                    operands_free(&o);
+                }
+        ran++;
+    }
+    assert_true(ran >= 1);
+}
+
+static double element(const float *x, int64_t stride, bool transposed, bool rounded, int64_t row,
+                      int64_t col)
+{
+    float value = x[transposed ? col * stride + row : row * stride + col];
+    uint16_t bf16;
+    if (rounded) {
+        dtype_convert(&bf16, DTYPE_BF16, &value, DTYPE_F32, 1);
+        dtype_convert(&value, DTYPE_F32, &bf16, DTYPE_BF16, 1);
+    }
+    return (double)value;
+}
+
+/* A model against sums in double */
+static void check_model(const struct cpu_kernel *model, int layout)
+{
+    struct operands o = operands_of((const int64_t[]){61, 70, 400}, layout, 3);
+    const struct cpu_product *p = &o.p;
+    float *c = product(&o, model, 1);
+    bool rounded = model->packed_bytes == sizeof(uint16_t);
+    for (int64_t i = 0; i < p->m; i++)
+        for (int64_t j = 0; j < p->n; j++) {
+            double sum = 0;
+            for (int64_t k = 0; k < p->k; k++)
+                sum += element(p->a, p->a_stride, p->a_transposed, rounded, i, k) *
+                       element(p->b, p->b_stride, p->b_transposed, rounded, k, j);
+            double whole =
+                (double)p->times * sum + (double)p->start_times * (double)p->start[i * p->n + j];
+            assert_true(fabs((double)c[i * p->c_stride + j] - whole) < 1e-5);
+        }
+    free(c);
+    operands_free(&o);
+}
+
+static void test_models_are_right(void **state)
+{
+    (void)state;
+    for (int i = 0; cpu_kernels[i] != NULL; i++)
+        for (int layout = 0; !cpu_kernels[i]->model && layout < LAYOUTS; layout++)
+            check_model(cpu_kernels[i], layout);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_models_are_right),
+        cmocka_unit_test(test_bits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
