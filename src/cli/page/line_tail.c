@@ -37,6 +37,22 @@ static bool read_open(struct env *env, struct line_tail *tail, int fd, char *blo
     return tail->done != before;
 }
 
+static size_t read_last(struct env *env, const struct line_tail *tail, int fd,
+                        char last[sizeof tail->last])
+{
+    off_t bytes = tail->done < (off_t)sizeof tail->last ? tail->done : (off_t)sizeof tail->last;
+    ssize_t got = input_read_at(env, fd, (uint64_t)(tail->done - bytes), last, (size_t)bytes);
+    return got > 0 ? (size_t)got : 0;
+}
+
+/* Whether the file still has, where it was read last, what was read. */
+static bool continues(struct env *env, const struct line_tail *tail, int fd)
+{
+    char last[sizeof tail->last] = {0};
+    size_t bytes = read_last(env, tail, fd, last);
+    return memcmp(last, tail->last, bytes) == 0;
+}
+
 bool line_tail_read(struct env *env, struct line_tail *tail, line_tail_fn *line,
                     void (*restart)(void *user), void *user)
 {
@@ -53,7 +69,7 @@ bool line_tail_read(struct env *env, struct line_tail *tail, line_tail_fn *line,
         return false;
     bool read = false;
     if (file_open(env, tail->path, &fd, &bytes) == STATUS_OK) {
-        if (!same || info.st_size < tail->done) {
+        if (!same || info.st_size < tail->done || !continues(env, tail, fd)) {
             if (tail->done > 0)
                 restart(user);
             tail->device = info.st_dev;
@@ -62,6 +78,8 @@ bool line_tail_read(struct env *env, struct line_tail *tail, line_tail_fn *line,
             tail->skipping = false;
         }
         read = read_open(env, tail, fd, block, line, user);
+        memset(tail->last, 0, sizeof tail->last);
+        read_last(env, tail, fd, tail->last);
         close(fd);
     }
     mem_free(env, block);

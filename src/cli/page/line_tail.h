@@ -1,7 +1,8 @@
 /* line_tail -- reads the complete lines that were added to a file since the last look.
  *
  * Costs one stat() while nothing changes. A file that was replaced or truncated (a resumed run cuts
- * its records) is read again from the beginning.
+ * its records) is read again from the beginning: it is another file, or shorter, or does not have
+ * the bytes that were read last.
  */
 #ifndef CLI_LINE_TAIL_H
 #define CLI_LINE_TAIL_H
@@ -16,6 +17,7 @@ struct line_tail {
     dev_t device; /* of the file that was read last */
     ino_t inode;
     off_t done;    /* bytes that were read as complete lines, or skipped */
+    char last[32]; /* the bytes before `done` */
     bool skipping; /* inside of a line that is too long */
 };
 

@@ -38,6 +38,7 @@ struct page_order {
 };
 /* Returns when a signal asks to stop, or when the parent has ended. */
 enum status page_serve(struct cli *cli, const struct page_order *order);
+const char *page_library(void); /* "libmicrohttpd 0.9.75"; "none" */
 /* STATUS_USAGE, and how to get one, if this sifr has no server. */
 enum status page_check(struct env *env);
 

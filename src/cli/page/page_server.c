@@ -455,6 +455,13 @@ done:
     return st;
 }
 
+const char *page_library(void)
+{
+    static char words[64];
+    snprintf(words, sizeof words, "libmicrohttpd %s", MHD_get_version());
+    return words;
+}
+
 enum status page_check(struct env *env)
 {
     (void)env;

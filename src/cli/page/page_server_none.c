@@ -1,6 +1,11 @@
 /* page_server_none -- stands for page_server.c where libmicrohttpd was not found. */
 #include "cli/page/page.h"
 
+const char *page_library(void)
+{
+    return "none";
+}
+
 enum status page_check(struct env *env)
 {
     return FAIL(env, USAGE,
