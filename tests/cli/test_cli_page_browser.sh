@@ -13,7 +13,7 @@ make_text >text.txt
 servers=()
 trap 'browser_close; for pid in "${servers[@]}"; do kill "$pid" 2>/dev/null || true; done; wait; rm -rf "$work"' EXIT
 
-address_in() { sed -n 's|.*page: \(http://[^ ]*\)$|\1|p' "$1" | head -n 1; }
+address_in() { sed -n 's|.*page: \(http://[^ ]*\)$|\1|p' "$1" 2>/dev/null | head -n 1; }
 has_address() { [ -n "$(address_in "$1")" ]; }
 serve() { # RUN...: sets $url
     "$sifr" page "$@" >served 2>&1 &

@@ -36,21 +36,28 @@ static enum status add(struct env *env, struct page_runs *runs, const char *fold
     return STATUS_OK;
 }
 
+static enum status add_matches(struct env *env, struct page_runs *runs, const char *pattern)
+{
+    enum status st = STATUS_OK;
+    struct path_list list;
+    TRY(path_glob(env, pattern, &list));
+    for (int i = 0; i < list.count && st == STATUS_OK; i++) {
+        if (is_run(env, list.paths[i]))
+            st = add(env, runs, list.paths[i]);
+    }
+    path_list_free(env, &list);
+    return st;
+}
+
 /* The runs in a folder that is none itself, such as runs/. */
 static enum status add_inside(struct env *env, struct page_runs *runs, const char *folder)
 {
-    struct path_list list;
+    enum status st = STATUS_OK;
     char *pattern;
     int before = runs->count;
     TRY(path_join(env, folder, "*", &pattern));
-    enum status st = dir_is_empty(env, folder) ? STATUS_OK : path_glob(env, pattern, &list);
-    if (st == STATUS_OK && !dir_is_empty(env, folder)) {
-        for (int i = 0; i < list.count && st == STATUS_OK; i++) {
-            if (is_run(env, list.paths[i]))
-                st = add(env, runs, list.paths[i]);
-        }
-        path_list_free(env, &list);
-    }
+    if (dir_exists(folder) && !dir_is_empty(env, folder))
+        st = add_matches(env, runs, pattern);
     mem_free(env, pattern);
     if (st == STATUS_OK && runs->count == before)
         return FAIL(env, CONFIG,
