@@ -6,6 +6,19 @@ make_text >text.txt
 ok "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=6 --train.eval_every=3 --train.sample_every=3 --train.sample_prompt='<b>&</b> ' \
     --train.sample_tokens=8 --checkpoint.every=3 --trace 2:2 --out=runs/a --quiet
 
+# the layout that a page shows is the run's own: its planned bytes are those that the run allocated
+ok "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=2 --train.global_batch=8 -n 2 --zero.stage=3 --out=runs/two --quiet
+ok "$sifr" report runs/two -o two.html
+for category in params:0 grads:1 optimizer:2; do
+    run=$(sed -n "s/.*\"${category%:*}\":\([0-9]*\).*/\1/p" runs/two/metrics.jsonl | tail -n 1)
+    page=$(grep -o '"rank":0,"worker":true,"bytes":\[[0-9,]*' two.html | sed 's/.*\[//' | cut -d, -f$((${category#*:} + 1)))
+    [ -n "$run" ] && [ "$run" = "$page" ] || fail "${category%:*}: the run has $run bytes, its page $page"
+done
+whole=$(grep -o '"name":"[^"]*","count":[0-9]*' two.html | sed 's/.*://' | awk '{ sum += $1 } END { print sum * 4 / 2 }')
+run=$(sed -n 's/.*"params":\([0-9]*\).*/\1/p' runs/two/metrics.jsonl | tail -n 1)
+[ "$whole" = "$run" ] || fail "the shards of the page have $whole bytes on each of 2 ranks, those of the run $run"
+rm -r runs/two
+
 # --- a report needs no server ----------------------------------------------------------------------
 ok "$sifr" report runs/a -o a.html
 has '^wrote a.html: .*, 1 run$'

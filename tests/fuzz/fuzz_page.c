@@ -1,10 +1,11 @@
 /* Any bytes as what the page server parses: a request (method, path, host, origin, one per line), an
  * address to listen on, and the lines of a run's metrics. A request is allowed only with the token
  * and with a host of this machine. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
-#include <fcntl.h>
 #include "base/text.h"
 #include "cli/page/line_tail.h"
 #include "cli/page/page_request.h"

@@ -193,14 +193,14 @@
       this.observer = new ResizeObserver(() => { if (box.clientWidth !== this.w || box.clientHeight !== this.h) redraw(this); });
       this.observer.observe(box);
     }
-    begin() {
+    begin(canvas = this.canvas) {
       const { clientWidth: w, clientHeight: hh } = this.box, ratio = devicePixelRatio || 1;
       if (!w || !hh) return null;
-      if (this.canvas.width !== Math.round(w * ratio) || this.canvas.height !== Math.round(hh * ratio)) {
-        this.canvas.width = Math.round(w * ratio);
-        this.canvas.height = Math.round(hh * ratio);
+      if (canvas.width !== Math.round(w * ratio) || canvas.height !== Math.round(hh * ratio)) {
+        canvas.width = Math.round(w * ratio);
+        canvas.height = Math.round(hh * ratio);
       }
-      const g = this.canvas.getContext('2d');
+      const g = canvas.getContext('2d');
       g.setTransform(ratio, 0, 0, ratio, 0, 0);
       g.clearRect(0, 0, w, hh);
       g.font = '11px system-ui, "Segoe UI", "DejaVu Sans", sans-serif';
@@ -244,11 +244,15 @@
       const box = h('div', { class: 'plot', role: 'img', 'aria-label': `${spec.title} over ${view.axis}` });
       super(box);
       this.spec = spec;
+      // What follows the pointer is drawn over the curves, which then need not be drawn again.
+      this.over = h('canvas', { 'aria-hidden': 'true' });
+      this.pointer = { draw: () => this.drawHover() };
+      box.append(this.over);
       this.now = h('span', { class: 'now' });
       this.log = h('button', { title: 'logarithmic scale', 'aria-pressed': view.logs.has(spec.key), onclick: () => this.toggleLog() }, 'log');
       this.card = h('section', { class: spec.full ? 'card full' : 'card' }, h('h2', {}, spec.title, this.log, this.now), box);
       box.addEventListener('pointermove', e => this.move(e));
-      box.addEventListener('pointerleave', () => { view.hover = null; this.drag = null; hideTip(); redraw(); });
+      box.addEventListener('pointerleave', () => { view.hover = null; this.drag = null; hideTip(); followPointer(); });
       box.addEventListener('pointerdown', e => { if (e.pointerType === 'mouse' && e.button === 0) { this.drag = [e.offsetX, e.offsetX]; box.setPointerCapture(e.pointerId); } });
       box.addEventListener('pointerup', () => this.release());
       box.addEventListener('dblclick', () => setZoom(null));
@@ -326,8 +330,9 @@
       g.beginPath(); g.rect(left - 4, top - 4, w + 8, hh + 8); g.clip();
       for (const l of lines) this.drawLine(g, l, X, Y, w);
       if (this.spec.full) this.drawCheckpoints(g, X, top + hh);
-      this.drawHover(g, lines, X, Y, top, hh);
       g.restore();
+      this.drawn = { lines, X, Y, top, hh, left, w };
+      this.drawHover();
     }
     drawLine(g, l, X, Y, w) {
       const { xs, ys, first, last } = l;
@@ -378,7 +383,10 @@
         }
       }
     }
-    drawHover(g, lines, X, Y, top, hh) {
+    drawHover() {
+      const g = this.drawn && this.begin(this.over);
+      if (!g) return;
+      const { lines, X, Y, top, hh, left, w } = this.drawn;
       if (this.drag && Math.abs(this.drag[1] - this.drag[0]) > 4) {
         g.fillStyle = css('--accent'); g.globalAlpha = 0.12;
         g.fillRect(Math.min(...this.drag), top, Math.abs(this.drag[1] - this.drag[0]), hh);
@@ -387,6 +395,7 @@
       if (view.hover == null) return;
       g.strokeStyle = css('--faint'); g.lineWidth = 1;
       const x = Math.round(X(view.hover)) + 0.5;
+      if (x < left - 1 || x > left + w + 1) return;
       g.beginPath(); g.moveTo(x, top); g.lineTo(x, top + hh); g.stroke();
       for (const l of lines) {
         const i = nearest(l.xs, view.hover);
@@ -416,7 +425,7 @@
         }
       }
       if (rows.length) showTip(e, h('div', { class: 'soft' }, title), ...rows); else hideTip();
-      redraw();
+      followPointer();
     }
     release() {
       const d = this.drag;
@@ -434,6 +443,7 @@
     g.beginPath(); g.arc(x, y, r, 0, 7);
     if (hollow) { const c = g.fillStyle; g.fillStyle = css('--sheet'); g.fill(); g.fillStyle = c; g.stroke(); } else g.fill();
   }
+  const followPointer = () => redraw(...plots.map(p => p.pointer).filter(Boolean));
   function setZoom(zoom) {
     view.zoom = zoom && zoom[1] > zoom[0] ? zoom : null;
     redraw();
@@ -493,7 +503,7 @@
       rows.map(r => h('tr', {}, h('td', {}, h('i', { class: 'dot', color: r.colour }), ' ', r.name), h('td', { class: `state ${r.state[0]}` }, r.state[1]),
         columns.map(([, value, format, sign]) => {
           const all = rows.map(value).filter(known), v = value(r);
-          return cell(format(v), sign && all.length > 1 && known(v) && v === (sign > 0 ? Math.max(...all) : Math.min(...all)));
+          return cell(format(v), sign && new Set(all).size > 1 && known(v) && v === (sign > 0 ? Math.max(...all) : Math.min(...all)));
         })))));
   }
   const curves = {
@@ -1003,8 +1013,15 @@
     });
     nameRuns(); frameUpdate(); show();
   }
+  // A browser opens six connections to a server: only a page that is seen keeps one.
+  function onVisible() {
+    if (document.hidden) { if (live) live.close(); live = null; clearTimeout(waiting); } else if (!live) restart();
+  }
   frameBuild();
   const embedded = $('data');
   if (embedded) loadReport(JSON.parse(embedded.textContent));
-  else load().catch(() => restart());
+  else {
+    document.addEventListener('visibilitychange', onVisible);
+    load().catch(() => restart());
+  }
 })();
