@@ -21,6 +21,7 @@ browser_open() { # starts Chromium with one empty tab
     call Page.enable '{}'
     call Runtime.enable '{}'
     call Log.enable '{}'
+    call Performance.enable '{"timeDomain":"threadTicks"}'
 }
 browser_close() {
     kill "$browser_pid" 2>/dev/null || true
@@ -81,6 +82,11 @@ screenshot() { # FILE
     local data=${answer#*\"data\":\"}
     printf '%s' "${data%%\"*}" | base64 -d >"$1"
     [ "$(head -c 4 "$1" | tail -c 3)" = PNG ] || fail "$1 is no picture"
+}
+# cpu_ms: CPU time of the page's main thread so far, in $value
+cpu_ms() {
+    call Performance.getMetrics '{}'
+    value=$(sed 's/.*"TaskDuration","value":\([0-9.e-]*\).*/\1/' <<<"$answer" | awk '{ print int($1 * 1000) }')
 }
 # no_errors WHAT: no exception, no console error, nothing that a policy blocked, since the last call.
 no_errors() {

@@ -30,7 +30,10 @@ look_at() {
         until_true "document.querySelector('[data-tab=$tab]').getAttribute('aria-selected') === 'true' && document.querySelector('main').childElementCount > 0"
         sleep 0.1
         evaluate "document.documentElement.scrollWidth <= innerWidth"
-        [ "$value" = true ] || fail "$1: the view $tab is wider than the window"
+        if [ "$value" != true ]; then
+            evaluate "innerWidth + ': ' + [...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > innerWidth).map(e => e.tagName + '.' + e.className + ' ' + Math.round(e.getBoundingClientRect().right)).join(', ')"
+            fail "$1: the view $tab is wider than the window of $value"
+        fi
         screenshot "$pictures/$1-$tab.png"
     done
     no_errors "$1"
@@ -68,8 +71,13 @@ evaluate "document.querySelector('[data-tab=curves]').click()"
 until_true "document.querySelectorAll('.plot').length >= 5"
 evaluate "(b => Math.round(b.left + b.width / 2) + ' ' + Math.round(b.top + b.height / 2))(document.querySelector('.plot').getBoundingClientRect())"
 read -r x y <<<"$value"
-mouse mouseMoved "$x" "$y"
-until_true "!document.getElementById('tip').hidden && /step \\d/.test(document.getElementById('tip').innerText)"
+for try in $(seq 1 100); do # a new figure may have moved the plot
+    mouse mouseMoved $((x + try % 2)) "$y"
+    evaluate "!document.getElementById('tip').hidden && /step \\d/.test(document.getElementById('tip').innerText)"
+    [ "$value" != true ] || break
+    sleep 0.2
+done
+[ "$value" = true ] || fail "no tooltip over the loss"
 mouse mousePressed "$x" "$y" left 1
 mouse mouseMoved $((x + 200)) "$y" left
 mouse mouseReleased $((x + 200)) "$y" left 1
@@ -118,7 +126,7 @@ ok "$sifr" report runs/a -o report.html
 browse "file://$work/report.html" 1280 900
 look_at report
 
-# --- 10,000 steps of 64 ranks: every view in less than 100 ms -------------------------------------
+# --- 10,000 steps of 64 ranks: every view in less than 100 ms of CPU time ------------------------
 mkdir -p runs/long
 sed -e 's/steps: 60/steps: 10000/' -e 's/micro_batch: 4/micro_batch: 1/' -e 's/global_batch: .*/global_batch: 64/' -e 's/stage: .*/stage: "3"/' runs/a/config.yaml >runs/long/config.yaml
 awk 'BEGIN { srand(1); for (i = 1; i <= 10000; i++)
@@ -127,11 +135,15 @@ awk 'BEGIN { srand(1); for (i = 1; i <= 10000; i++)
 serve runs/long
 browse "$url" 1280 900
 until_true "$shown_step === 10000"
-for tab in $tabs; do
-    evaluate "new Promise(done => { const start = performance.now(); document.querySelector('[data-tab=$tab]').click(); requestAnimationFrame(() => setTimeout(() => done(performance.now() - start), 0)); })"
-    echo "10,000 steps, 64 ranks: $tab in ${value%%.*} ms"
-    [ "${value%%.*}" -lt $((100 * ${SIFR_SLOW:-10})) ] || fail "the view $tab of 10,000 steps takes ${value%%.*} ms"
+for tab in $tabs curves; do # CPU time: the machine may be busy
+    cpu_ms
+    before=$value
+    evaluate "new Promise(done => { document.querySelector('[data-tab=$tab]').click(); requestAnimationFrame(() => requestAnimationFrame(() => done(1))); })"
+    cpu_ms
+    echo "10,000 steps, 64 ranks: $tab in $((value - before)) ms"
+    [ $((value - before)) -lt 100 ] || fail "the view $tab of 10,000 steps takes $((value - before)) ms of CPU time"
 done
+evaluate "document.querySelector('[data-tab=config]').click()"
 screenshot "$pictures/long-config.png"
 no_errors "10,000 steps"
 ok "$sifr" report runs/long -o long.html
