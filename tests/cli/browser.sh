@@ -59,7 +59,7 @@ browse() {
     call Emulation.setDeviceMetricsOverride "{\"width\":$2,\"height\":$3,\"deviceScaleFactor\":1,\"mobile\":false}"
     call Page.navigate '{"url":"about:blank"}'
     call Page.navigate "{\"url\":\"$1\"}"
-    until_true "document.querySelectorAll('.run').length > 0 && document.querySelector('main').childElementCount > 0"
+    until_true "innerWidth === $2 && document.querySelectorAll('.run').length > 0 && document.querySelector('main').childElementCount > 0"
 }
 until_true() { # EXPRESSION
     local limit=$((SECONDS + 60))

@@ -44,7 +44,7 @@ shown_step="Number(document.querySelector('.stat .value').firstChild.data.replac
 browser_open
 
 # --- a live run: 4 ranks, ZeRO stage 3 -----------------------------------------------------------
-"$sifr" train "${small[@]}" --train.global_batch=16 --train.steps=100000 --train.eval_every=20 --train.sample_every=20 --train.sample_prompt='Line ' \
+"$sifr" train "${small[@]}" --train.global_batch=16 --train.steps=100000 --train.eval_every=20 --train.sample_every=20 --train.sample_prompt='<img src=x>' \
     --checkpoint.every=20 --data.path=text.txt --out=runs/live -n 4 --zero.stage=3 --trace 2:3 --page >live.out 2>live.err &
 live_pid=$!
 servers+=($live_pid)
@@ -65,6 +65,11 @@ evaluate "document.querySelector('main').innerText.includes('ZeRO stage 3')"
 evaluate "document.querySelector('.key button').click()" # highlight a rank
 evaluate "document.querySelector('[data-tab=step]').click()"
 until_true "document.querySelector('main').innerText.includes('step 2 as traced')"
+
+evaluate "document.querySelector('[data-tab=samples]').click()"
+until_true "document.querySelectorAll('.sample').length > 0"
+evaluate "document.querySelector('.sample').innerText.includes('<img src=x>') && document.images.length === 0"
+[ "$value" = true ] || fail "text of the run became markup"
 
 # a tooltip with exact values, a zoom by dragging, the keys
 evaluate "document.querySelector('[data-tab=curves]').click()"
