@@ -90,7 +90,7 @@ static void any_number_of_records_fits(void **state)
     (void)state;
     struct series series;
     int64_t count = 1000003;
-    double sum = 0, weight = 0, least = INFINITY, largest = -INFINITY;
+    double sum = 0, least = INFINITY, largest = -INFINITY;
     assert_int_equal(series_create(&env, names, 3, &series), STATUS_OK);
     fill(&series, count);
     assert_true(series.rows <= SERIES_ROWS && series.rows > SERIES_ROWS / 2);
@@ -99,7 +99,6 @@ static void any_number_of_records_fits(void **state)
         size_t at = (size_t)SERIES_ROWS + (size_t)i;
         double n = (double)(i + 1 < series.rows ? series.stride : series.in_last);
         sum += n * series.mean[at];
-        weight += n;
         least = fmin(least, series.least[at]);
         largest = fmax(largest, series.largest[at]);
         assert_true(series.least[at] <= series.mean[at] + 1e-6);
