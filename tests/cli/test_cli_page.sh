@@ -55,6 +55,7 @@ has_address() { [ -n "$(address_in "$1")" ]; }
 pids=()
 trap 'for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done; wait; rm -rf "$work"' EXIT
 serve() { # ARGUMENT...: sets $url, $base, $port
+    rm -f served served.err # not the address of an earlier server
     "$sifr" page "$@" >served 2>served.err &
     pids+=($!)
     wait_for has_address served

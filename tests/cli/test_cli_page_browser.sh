@@ -16,6 +16,7 @@ trap 'browser_close; for pid in "${servers[@]}"; do kill "$pid" 2>/dev/null || t
 address_in() { sed -n 's|.*page: \(http://[^ ]*\)$|\1|p' "$1" 2>/dev/null | head -n 1; }
 has_address() { [ -n "$(address_in "$1")" ]; }
 serve() { # RUN...: sets $url
+    rm -f served served.err # not the address of an earlier server
     "$sifr" page "$@" >served 2>&1 &
     servers+=($!)
     wait_for has_address served
