@@ -349,16 +349,25 @@
       g.lineJoin = 'round';
       g.setLineDash(l.dots ? [4, 3] : []);
       g.beginPath();
-      if (last - first > 3 * w) { // per pixel: where it enters, its extent, where it leaves
-        let px = -1, enter, least, most, leave;
-        const flush = () => { if (px >= 0) { g.lineTo(px, Y(enter)); g.lineTo(px, Y(least)); g.lineTo(px, Y(most)); g.lineTo(px, Y(leave)); } };
+      const dense = last - first > 3 * w;
+      if (dense) { // per pixel: the extent of its values and of the way to them, as a rectangle
+        let px = NaN, least = 0, most = 0, leave = NaN;
+        const flush = () => { const y = Y(most); g.rect(px - 0.6, y - 0.8, 1.2, Y(least) - y + 1.6); };
         for (let i = first; i < last; i++) {
-          if (!known(ys[i])) continue;
+          const v = ys[i];
+          if (!known(v)) continue;
           const x = Math.round(X(xs[i]));
-          if (x !== px) { flush(); px = x; enter = least = most = ys[i]; }
-          least = Math.min(least, ys[i]); most = Math.max(most, ys[i]); leave = ys[i];
+          if (x !== px) {
+            if (px === px) flush();
+            px = x;
+            least = leave < v ? leave : v;
+            most = leave > v ? leave : v;
+          }
+          if (v < least) least = v; else if (v > most) most = v;
+          leave = v;
         }
-        flush();
+        if (px === px) flush();
+        g.fill();
       } else {
         let pen = false;
         for (let i = first; i < last; i++) {
@@ -366,8 +375,8 @@
           if (pen) g.lineTo(X(xs[i]), Y(ys[i])); else g.moveTo(X(xs[i]), Y(ys[i]));
           pen = true;
         }
+        g.stroke();
       }
-      g.stroke();
       g.setLineDash([]);
       if (l.dots && last - first < 200) for (let i = first; i < last; i++) if (known(ys[i])) dot(g, X(xs[i]), Y(ys[i]), 2.6, true);
       if (last - first === 1 && known(ys[first])) dot(g, X(xs[first]), Y(ys[first]), 3);
