@@ -44,6 +44,8 @@ struct option {
     int field_count;
     size_t element_bytes;
     char letter;      /* 'n' for -n N; 0 = none */
+    const char *bare; /* the value of the flag without one, which then does not take the next
+                         argument: --page, --page=8080; NULL = a value is needed. Not with a letter */
     const char *also; /* "threads": a shorter flag for the same option, --threads=4; or NULL */
     bool hidden;      /* left out of help; for tests */
     bool flag_only;   /* --out, --json: not a YAML key, not in the printed configuration */

@@ -3,7 +3,7 @@
  *     --key=value   --key value   --key   --no-key   -n 4   -n4   -jn4   word   -- word word
  *
  * Some keys also have a shorter flag: --threads=4 is --run.threads=4. A boolean does not take the
- * next argument. Every other flag takes it unless it starts with "--", so that a forgotten value is
+ * next argument, nor does a flag with an optional value. Every other flag takes it unless it starts with "--", so that a forgotten value is
  * reported and does not swallow the next flag. In a flag '-' may replace '_' (--train.eval-every).
  * If a flag is repeated, the last one wins.
  */
@@ -97,8 +97,8 @@ static enum status read_long(struct arguments *args, const char *argument)
     }
     if (!binding)
         return fail_usage(args->options, flag, "unknown flag", nearest_flag(args->options, name));
-    if (!value && binding->option->type == OPTION_BOOL)
-        value = "true";
+    if (!value)
+        value = binding->option->type == OPTION_BOOL ? "true" : binding->option->bare;
     if (!value)
         TRY(take_value(args, binding->option, flag, &value));
     return give(args, binding, flag, value);
@@ -141,7 +141,7 @@ bool options_takes_next(struct options *options, const char *argument)
         binding = find_flag(options, argument + 2);
     else if (argument[0] == '-' && argument[1])
         binding = find_letter(options, argument[strlen(argument) - 1]);
-    return binding && binding->option->type != OPTION_BOOL;
+    return binding && binding->option->type != OPTION_BOOL && !binding->option->bare;
 }
 
 enum status options_load_flags(struct options *options, int argc, char *const *argv,

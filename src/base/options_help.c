@@ -27,10 +27,13 @@ static bool may_be_denied(const struct option *option)
 static void describe_flag(const struct option *option, char *out, size_t bytes)
 {
     bool boolean = option->type == OPTION_BOOL;
-    snprintf(out, bytes, "%s%s%s--%s%s%s%s", option->also ? "--" : "",
+    snprintf(out, bytes, "%s%s%s--%s%s%s%s%s", option->also ? "--" : "",
              option->also ? option->also : "", option->also ? ", " : "",
-             may_be_denied(option) ? "[no-]" : "", option->key, boolean ? "" : "=",
-             boolean ? "" : option_value_name(option));
+             may_be_denied(option) ? "[no-]" : "", option->key,
+             boolean        ? ""
+             : option->bare ? "[="
+                            : "=",
+             boolean ? "" : option_value_name(option), option->bare ? "]" : "");
 }
 
 /* "how the rate moves; one of constant, linear, cosine" */
@@ -213,9 +216,9 @@ static void print_man_entry(void *user, const struct option *option)
     print_troff(text, option->key);
     text_add(text, "\\fR");
     if (!boolean) {
-        text_add(text, "=\\fI");
+        text_add(text, option->bare ? "[=\\fI" : "=\\fI");
         print_troff(text, option_value_name(option));
-        text_add(text, "\\fR");
+        text_add(text, option->bare ? "\\fR]" : "\\fR");
     }
     text_add(text, "\n");
     text_init(&help, text->env);
@@ -347,7 +350,7 @@ void options_print_flags(const struct options *options, struct text *text)
 {
     for (int i = 0; i < options->count; i++) {
         const struct option *option = options->bindings[i].option;
-        const char *equals = option->type == OPTION_BOOL ? "" : "=";
+        const char *equals = option->type == OPTION_BOOL || option->bare ? "" : "=";
         if (is_shown(option))
             text_printf(text, "--%s%s\n", option->key, equals);
         if (is_shown(option) && option->also)

@@ -8,9 +8,9 @@
 #include "comm/launcher.h"
 
 const struct command *const commands[] = {
-    &command_train,   &command_plan,     &command_batch,  &command_eval,
-    &command_sample,  &command_tokenize, &command_export, &command_inspect,
-    &command_compare, &command_bench,    &command_doctor,
+    &command_train,   &command_plan,  &command_page,   &command_report,   &command_compare,
+    &command_batch,   &command_eval,  &command_sample, &command_tokenize, &command_export,
+    &command_inspect, &command_bench, &command_doctor,
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 const int command_count = COMMAND_COUNT;

@@ -84,7 +84,7 @@ enum { COMMAND_MOST_RANKS = 65536 }; /* of -n */
 
 extern const struct command command_train, command_plan, command_eval, command_sample,
     command_tokenize, command_export, command_inspect, command_compare, command_bench,
-    command_doctor, command_batch;
+    command_doctor, command_batch, command_page, command_report;
 
 extern const struct command *const commands[];
 extern const int command_count;

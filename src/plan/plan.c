@@ -65,6 +65,7 @@ static void read_account(const struct mem *mem, bool gpu, struct plan_rank *resu
 struct look {
     bool traffic;        /* run a step and count what it sends */
     mem_visit_fn *visit; /* NULL: none */
+    plan_graph_fn *graph;
     void *user;
     const struct plan_crew *crew; /* NULL: none */
     int largest;                  /* out: the rank of the crew that owns the most */
@@ -121,6 +122,8 @@ static enum status look_at_rank(struct env *env, const struct plan_request *requ
     read_account(own.mem, request->gpu, result);
     if (look->visit)
         mem_visit(own.mem, look->visit, look->user);
+    if (look->graph)
+        TRY_OR(undo, look->graph(look->user, &own, result, parts.spread.graph));
     if (look->crew)
         look->largest = largest_of(&parts, look->crew, request->zero.snapshot && !request->gpu);
 undo:
@@ -139,6 +142,13 @@ enum status plan_rank_memory(struct env *env, const struct plan_request *request
                              mem_visit_fn *visit, void *user, struct plan_rank *result)
 {
     return look_at_rank(env, request, rank, &(struct look){.visit = visit, .user = user}, result);
+}
+
+enum status plan_rank_graph(struct env *env, const struct plan_request *request, int rank,
+                            plan_graph_fn *look, void *user)
+{
+    struct plan_rank result;
+    return look_at_rank(env, request, rank, &(struct look){.graph = look, .user = user}, &result);
 }
 
 enum status plan_look(struct env *env, const struct plan_request *request, plan_look_fn *look,

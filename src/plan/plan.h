@@ -63,6 +63,12 @@ enum status plan_rank(struct env *env, const struct plan_request *request, int r
 enum status plan_rank_memory(struct env *env, const struct plan_request *request, int rank,
                              mem_visit_fn *visit, void *user, struct plan_rank *result);
 
+/* Only build the rank, and pass its part of the model to `look`. */
+typedef enum status plan_graph_fn(void *user, struct env *env, const struct plan_rank *rank,
+                                  const struct unit_graph *graph);
+enum status plan_rank_graph(struct env *env, const struct plan_request *request, int rank,
+                            plan_graph_fn *look, void *user);
+
 struct plan_zero_stage {
     bool possible;           /* ZeRO stage 0 has no servers and no shard groups */
     struct plan_rank worker; /* the worker that needs the most memory where it computes, with the

@@ -134,11 +134,43 @@ static void test_refusals(void **state)
     free(longest);
 }
 
+/* A flag with an optional value: --page, --page=8080. */
+static void test_optional_value(void **state)
+{
+    struct options_fixture *o = *state;
+    static const struct option list[] = {{.key = "page",
+                                          .type = OPTION_STRING,
+                                          .flag_only = true,
+                                          .bare = "0",
+                                          .value_name = "PORT"}};
+    static const struct option_table table = {"page", list, 1};
+    const char *page = NULL;
+    struct line line;
+    struct text help;
+    assert_int_equal(options_bind(o->options, &table, &page), STATUS_OK);
+    assert_string_equal(page, "");
+    assert_int_equal(flags(o, &line, ARGS("--page", "word")), STATUS_OK);
+    assert_string_equal(page, "0");
+    assert_int_equal(line.count, 1); /* the next argument is not its value */
+    assert_string_equal(line.words[0], "word");
+    assert_int_equal(flags(o, &line, ARGS("--page=8080")), STATUS_OK);
+    assert_string_equal(page, "8080");
+    assert_false(options_takes_next(o->options, "--page"));
+    text_init(&help, o->env);
+    options_print_help(o->options, &help, 100);
+    assert_non_null(strstr(text_string(&help), "--page[=PORT]"));
+    text_clear(&help);
+    options_print_man(o->options, &help);
+    assert_non_null(strstr(text_string(&help), "page\\fR[=\\fIPORT\\fR]"));
+    text_free(&help);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        OPTIONS_TEST(test_forms),      OPTIONS_TEST(test_letters),  OPTIONS_TEST(test_short_forms),
-        OPTIONS_TEST(test_more_forms), OPTIONS_TEST(test_refusals),
+        OPTIONS_TEST(test_forms),       OPTIONS_TEST(test_letters),
+        OPTIONS_TEST(test_short_forms), OPTIONS_TEST(test_more_forms),
+        OPTIONS_TEST(test_refusals),    OPTIONS_TEST(test_optional_value),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

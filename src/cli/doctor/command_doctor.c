@@ -20,6 +20,7 @@
 #include "device/device.h"
 #include "ops/ops.h"
 #include "cli/launch/launch.h"
+#include "cli/page/page.h"
 
 struct doctor_settings {
     bool json;
@@ -237,6 +238,7 @@ static void print_facts(struct console *console, const struct checkup *checkup)
     print_ranks(console, checkup);
     fact(console, "libraries", "jansson %s, libyaml %s, xxhash %s", l->jansson, l->yaml, l->xxhash);
     fact(console, "", "PCRE2 %s, %s JIT", l->pcre2, l->pcre2_jit ? "with" : "without");
+    fact(console, "page", "server: %s", page_library());
 }
 
 static void add_cuda(struct json_out *json, const struct device_cuda_info *cuda)
@@ -289,6 +291,7 @@ static enum status print_json(struct cli *cli, const struct checkup *checkup)
     json_out_string(&json, "pcre2", l->pcre2);
     json_out_bool(&json, "pcre2_jit", l->pcre2_jit);
     json_out_string(&json, "xxhash", l->xxhash);
+    json_out_string(&json, "page", page_library());
     json_out_close(&json, '}');
     json_out_int(&json, "memory_bytes", (int64_t)m->memory_bytes);
     json_out_int(&json, "memory_free_bytes", (int64_t)m->memory_free_bytes);

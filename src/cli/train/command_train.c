@@ -9,6 +9,7 @@
 #include "base/host.h"
 #include "cli/rank_report.h"
 #include "cli/launch/ranks.h"
+#include "cli/page/page.h"
 #include "train/config/schedule.h"
 #include "cli/train/train_view.h"
 #include "base/named.h"
@@ -17,7 +18,7 @@
 
 struct train_settings {
     struct run_config config;
-    const char *out, *trace;
+    const char *out, *trace, *page;
     int64_t n, restarts;
     bool fresh, dry_run, json;
 };
@@ -253,6 +254,8 @@ static enum status run_train(struct cli *cli, struct options *options, void *use
     job.folder = folder;
     TRY_OR(done, named_out(cli->env, "--out", folder));
     TRY_OR(done, find_mode(&job, supervised));
+    if (*settings->page && !supervised && job.plan.rank == 0 && !settings->dry_run)
+        TRY_OR(done, page_start(cli, folder, settings->page));
     if (job.mode == TRAIN_SUPERVISE) {
         st = supervise(&job);
     } else if (supervised || job.plan.way == RANKS_JOIN) {
@@ -286,6 +289,9 @@ static const struct option train_list[] = {
      .help = "print the resolved plan and its memory, then exit"},
     {FIELD(trace, STRING), .value_name = "A:B",
      .help = "timeline of steps A to B for Perfetto: trace-rank-R.json in the run folder"},
+    {FIELD(page, STRING), .value_name = "[HOST:]PORT", .bare = "0",
+     .help = "show the run in a browser while it lasts: prints the address of a page, as `sifr "
+             "page` does"},
     {FIELD(json, BOOL),
      .help = "print one JSON object per line: start, steps, evaluations, samples, end"},
 };
@@ -322,6 +328,7 @@ const struct command command_train = {
                 "--zero.stage=3\n"
                 "  sifr train configs/tiny.yaml --data.path=notes.txt --train.global_batch=64 -n 4 "
                 "--restarts=5\n"
+                "  sifr train configs/tiny.yaml --data.path=notes.txt --page\n"
                 "  sifr train configs/gpt2-124m.yaml --data.path=notes.txt --dry-run\n",
     .settings_bytes = sizeof(struct train_settings),
     .most_words = 1,
