@@ -1,4 +1,4 @@
-/* model -- GPT-2, Llama and SARS as units: sizes, presets, and the graph that store and engine work
+/* model -- GPT-2, Llama and its relatives, and SARS as units: sizes, presets, and the graph that store and engine work
  * on.
  *
  * Tensors have the names and the orientation of Hugging Face files, so loading and saving need no
@@ -9,8 +9,26 @@
 #include "base/options.h"
 #include "unit/unit.h"
 
-enum model_arch { MODEL_GPT2, MODEL_LLAMA, MODEL_SARS, MODEL_ARCHS };
+enum model_arch {
+    MODEL_GPT2,
+    MODEL_LLAMA,
+    MODEL_SARS,
+    MODEL_QWEN2,
+    MODEL_QWEN3,
+    MODEL_MISTRAL,
+    MODEL_SMOLLM3,
+    MODEL_ARCHS
+};
 const char *model_arch_word(int arch); /* the value of model.arch: "llama" */
+/* What the layers of an architecture consist of. model_config.c has the table. */
+struct model_traits {
+    bool llama;     /* a relative of Llama: its names, RMS norms, rotary positions, a gated MLP */
+    bool qkv_bias;  /* q, k and v always have biases */
+    bool head_norm; /* each head's q and k is normed before it is rotated */
+    /* Keys that the architecture has: */
+    bool attention_bias, mlp_bias, window, nope;
+};
+const struct model_traits *model_traits(int arch);
 enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 };
 
 /* sars.*: how a SARS model is trained, and whether its positions are rotated. docs/sars.md */
@@ -50,8 +68,15 @@ struct model_config {
     int preset; /* index into model_presets; 0 = none */
     int arch;   /* enum model_arch */
     int64_t layers, heads, kv_heads, width, ff, context, vocab;
-    int64_t head_width; /* width / heads unless a file says otherwise */
-    int tied;           /* 0 no, 1 yes, 2 from the preset or architecture (choices no|yes|auto) */
+    int64_t head_width;  /* width / heads unless a file says otherwise */
+    bool attention_bias; /* q, k, v and o have biases */
+    bool mlp_bias;       /* gate, up and down have biases */
+    /* Layers that differ. Layer i, from 0, is one of "every n-th" if n divides i + 1. */
+    int64_t window;      /* a query sees itself and the window - 1 keys before; 0 = all before */
+    int64_t window_from; /* the first layer with the window */
+    int64_t full_every;  /* every so many-th layer has no window; 0 = all have it */
+    int64_t nope_every;  /* every so many-th layer has no rotary positions; 0 = all have them */
+    int tied;            /* 0 no, 1 yes, 2 from the preset or architecture (choices no|yes|auto) */
     double norm_eps;
     double init_std;
     double rope_theta;

@@ -33,7 +33,17 @@ const int model_preset_count = sizeof model_presets / sizeof model_presets[0];
 const char *const model_preset_names[] = {PRESETS(NAME) NULL};
 
 /* --- keys ----------------------------------------------------------------------------------- */
-static const char *const arch_names[] = {"gpt2", "llama", "sars", NULL};
+static const char *const arch_names[] = {"gpt2",  "llama",   "sars",    "qwen2",
+                                         "qwen3", "mistral", "smollm3", NULL};
+_Static_assert(sizeof arch_names / sizeof *arch_names == MODEL_ARCHS + 1, "one name each");
+static const struct model_traits traits[MODEL_ARCHS] = {
+    [MODEL_LLAMA] = {.llama = true, .attention_bias = true, .mlp_bias = true},
+    [MODEL_QWEN2] = {.llama = true, .qkv_bias = true, .window = true},
+    [MODEL_QWEN3] = {.llama = true, .head_norm = true, .attention_bias = true, .window = true},
+    [MODEL_MISTRAL] = {.llama = true, .window = true},
+    [MODEL_SMOLLM3] =
+        {.llama = true, .attention_bias = true, .mlp_bias = true, .window = true, .nope = true},
+};
 static const char *const tied_names[] = {"no", "yes", "auto", NULL};
 static const char *const scaling_names[] = {"none", "linear", "llama3", NULL};
 enum { TIED_NO, TIED_YES, TIED_AUTO };
@@ -64,6 +74,12 @@ enum { SARS_MATRICES = 3 * SARS_KINDS }; /* of a block, each as wide as the stre
         .choices = names_                                                                      \
     }
 
+#define BOOL(field_, help_)                                                                 \
+    {                                                                                       \
+        .key = "model." #field_, .type = OPTION_BOOL,                                       \
+        .offset = offsetof(struct model_config, field_), .fallback = "false", .help = help_ \
+    }
+
 static const struct option options_model[] = {
     CHOICE(preset, model_preset_names, "none", "named set of sizes; other model keys override it"),
     CHOICE(arch, arch_names, "gpt2", "architecture"),
@@ -79,6 +95,15 @@ static const struct option options_model[] = {
          "width of the feed-forward layer; 0 = 4 x width (llama: 8/3 x width; sars has none)"),
     SIZE(context, MAX_CONTEXT, "maximum number of tokens in a sequence; 0 = 1024"),
     SIZE(vocab, MAX_VOCAB, "size of the vocabulary; 0 = that of the tokenizer"),
+    BOOL(attention_bias, "biases in the matrices of attention; llama, qwen3 and smollm3"),
+    BOOL(mlp_bias, "biases in the matrices of the feed-forward layer; llama and smollm3"),
+    SIZE(window, MAX_CONTEXT,
+         "a token sees itself and the window - 1 tokens before it; 0 = all before it; mistral, "
+         "qwen2, qwen3 and smollm3"),
+    SIZE(window_from, MAX_LAYERS, "the first layer, from 0, that has the window"),
+    SIZE(full_every, MAX_LAYERS, "every so many-th layer has no window; 0 = all have it"),
+    SIZE(nope_every, MAX_LAYERS,
+         "every so many-th layer has no rotary positions; 0 = all have them; smollm3"),
     CHOICE(tied, tied_names, "auto",
            "head shares its matrix with the embedding; auto = as in the preset, or yes if there is "
            "no preset (sars: no)"),
@@ -142,6 +167,12 @@ const char *model_arch_word(int arch)
 {
     CHECK(arch >= 0 && arch < MODEL_ARCHS);
     return arch_names[arch];
+}
+
+const struct model_traits *model_traits(int arch)
+{
+    CHECK(arch >= 0 && arch < MODEL_ARCHS);
+    return &traits[arch];
 }
 
 /* --- checks --------------------------------------------------------------------------------- */
@@ -265,9 +296,40 @@ static enum status check_count(struct env *env, const struct model_config *c)
     return STATUS_OK;
 }
 
-static enum status (*const arch_checks[])(struct env *, const struct model_config *) = {
-    [MODEL_GPT2] = check_gpt2, [MODEL_LLAMA] = check_llama, [MODEL_SARS] = check_sars};
-_Static_assert(sizeof arch_checks / sizeof *arch_checks == MODEL_ARCHS, "one check each");
+/* Refuse a key of layers that the architecture does not have. */
+static enum status check_traits(struct env *env, const struct model_config *c)
+{
+    const struct model_traits *t = model_traits(c->arch);
+    const struct {
+        const char *key;
+        bool set, has;
+    } keys[] = {
+        {"attention_bias", c->attention_bias, t->attention_bias},
+        {"mlp_bias", c->mlp_bias, t->mlp_bias},
+        {"window", c->window != 0, t->window},
+        {"window_from", c->window_from != 0, t->window},
+        {"full_every", c->full_every != 0, t->window},
+        {"nope_every", c->nope_every != 0, t->nope},
+    };
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (keys[i].set && !keys[i].has)
+            return FAIL(env, CONFIG, "model.%s: model.arch %s does not have it; leave the key out",
+                        keys[i].key, model_arch_word(c->arch));
+    if (c->window != 0)
+        return FAIL(env, CONFIG, "model.window: sliding windows are not supported yet");
+    if (c->window == 0 && (c->window_from != 0 || c->full_every != 0))
+        return FAIL(env, CONFIG, "model.%s: it needs model.window, which is 0",
+                    c->window_from != 0 ? "window_from" : "full_every");
+    return STATUS_OK;
+}
+
+static enum status check_layers(struct env *env, const struct model_config *c)
+{
+    TRY(check_traits(env, c));
+    return c->arch == MODEL_SARS          ? check_sars(env, c)
+           : model_traits(c->arch)->llama ? check_llama(env, c)
+                                          : check_gpt2(env, c);
+}
 
 enum status model_check_keys(struct env *env, struct options *options,
                              const struct model_config *config)
@@ -291,7 +353,7 @@ static enum status check(struct env *env, const struct model_config *c)
     TRY(check_size(env, "kv_heads", c->kv_heads, MAX_WIDTH));
     TRY(check_size(env, "head_width", c->head_width, MAX_WIDTH));
     TRY(check_size(env, "context", c->context, MAX_CONTEXT));
-    TRY(arch_checks[c->arch](env, c));
+    TRY(check_layers(env, c));
     TRY(check_count(env, c));
     if (!(c->norm_eps > 0))
         return FAIL(env, CONFIG, "model.norm_eps: %g must be above 0", c->norm_eps);
@@ -357,17 +419,15 @@ static enum status demand(struct env *env, const char *key, int64_t value)
 /* Whether pairs of a head's elements are rotated by their position. */
 static bool is_rotary(const struct model_config *c)
 {
-    return c->arch == MODEL_LLAMA || (c->arch == MODEL_SARS && c->sars.rope);
+    return model_traits(c->arch)->llama || (c->arch == MODEL_SARS && c->sars.rope);
 }
 
-/* llama: 8/3 of the width, up to a multiple of 256. */
+/* Llama and relatives: 8/3 of the width, up to a multiple of 256. */
 static int64_t derived_ff(const struct model_config *c)
 {
-    switch (c->arch) {
-    case MODEL_GPT2: return 4 * c->width;
-    case MODEL_LLAMA: return (8 * c->width + 767) / 768 * 256;
-    default: return 0;
-    }
+    if (model_traits(c->arch)->llama)
+        return (8 * c->width + 767) / 768 * 256;
+    return c->arch == MODEL_GPT2 ? 4 * c->width : 0;
 }
 
 static enum status derive(struct env *env, struct model_config *c)

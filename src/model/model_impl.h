@@ -1,8 +1,8 @@
 /* model_impl -- what the units of this folder share: their sizes, a block's buffers, and the
  * regions in which ranks compute parts of a layer.
  *
- * There is one struct for each unit type, and all units of that type borrow it: the layers of a
- * model differ only in their params.
+ * There is one struct for each unit type, and all units of that type borrow it, since layers differ
+ * only in their params. Blocks have a struct for each variant of a layer.
  */
 #ifndef MODEL_MODEL_IMPL_H
 #define MODEL_MODEL_IMPL_H
@@ -91,6 +91,8 @@ enum block_use {
     BLOCK_NORM1_BIAS,
     BLOCK_QKV,
     BLOCK_QKV_BIAS,
+    BLOCK_Q_NORM,
+    BLOCK_K_NORM,
     BLOCK_PROJ,
     BLOCK_PROJ_BIAS,
     BLOCK_NORM2,
@@ -111,7 +113,7 @@ struct block {
     struct linear up;                    /* C -> F, or 2F where gate and up are one */
     struct linear down;                  /* F -> C */
     bool gated; /* act is SwiGLU of gate and up; the backward pass computes it again from these */
-    const float *rope;    /* borrowed; (context, D/2, 2), NULL = positions are learned */
+    const float *rope;    /* borrowed; (context, D/2, 2), NULL = q and k are not rotated */
     int uses[BLOCK_USES]; /* the index of each among the unit's uses; -1: the layer has none */
 };
 /* The type of the units that borrow a block, once its fields are set. */
@@ -272,6 +274,10 @@ struct head_unit {
     int64_t most;         /* the largest number of columns on any rank */
 };
 extern const struct unit_type head_unit_type;
+
+/* Which variant of the block a layer is: bits. */
+enum { BLOCK_NOPE = 1, BLOCK_WINDOW = 2, BLOCK_VARIANTS = 4 };
+int model_block_variant(const struct model_config *config, int64_t layer);
 
 /* --- rotary table --------------------------------------------------------------------------- */
 /* table (context, D/2, 2): cos and sin of position * frequency, formed in double. */

@@ -17,11 +17,24 @@ static const struct golden_target gpu_f32 = {"cuda", "cuda", DTYPE_F32, 0.02, 1e
 static const struct golden_target gpu_bf16 = {"cuda", "cuda", DTYPE_BF16, 0.1, 0.01};
 
 /* --- setting up from the file --------------------------------------------------------------- */
+static enum model_arch arch_of(const json_t *m)
+{
+    int arch = 0;
+    while (!golden_is(m, "arch", model_arch_word(arch)))
+        arch++;
+    return arch;
+}
+
+static bool is_true(const json_t *m, const char *key)
+{
+    return json_is_true(json_object_get(m, key));
+}
+
 static struct model_config model_of(const json_t *m)
 {
     bool llama3 = golden_is(m, "rope_scaling", "llama3");
     return (struct model_config){
-        .arch = golden_is(m, "arch", "gpt2") ? MODEL_GPT2 : MODEL_LLAMA,
+        .arch = arch_of(m),
         .layers = golden_int(m, "layers"),
         .heads = golden_int(m, "heads"),
         .kv_heads = golden_int(m, "kv_heads"),
@@ -30,7 +43,12 @@ static struct model_config model_of(const json_t *m)
         .ff = golden_int(m, "ff"),
         .context = golden_int(m, "context"),
         .vocab = golden_int(m, "vocab"),
-        .tied = json_is_true(json_object_get(m, "tied")),
+        .attention_bias = is_true(m, "attention_bias"),
+        .mlp_bias = is_true(m, "mlp_bias"),
+        .window = golden_int(m, "window"),
+        .full_every = golden_int(m, "full_every"),
+        .nope_every = golden_int(m, "nope_every"),
+        .tied = is_true(m, "tied"),
         .norm_eps = golden_real(m, "norm_eps"),
         .init_std = 0.02,
         .rope_theta = golden_real(m, "rope_theta"),
@@ -190,6 +208,18 @@ static void test_llama_untied(void **state)
     check_targets("llama_untied");
 }
 
+static void test_qwen2(void **state)
+{
+    (void)state;
+    check_targets("qwen2");
+}
+
+static void test_llama_biases(void **state)
+{
+    (void)state;
+    check_targets("llama_biases");
+}
+
 static void check_that_rows_are_cut(const char *name, int owners)
 {
     struct golden_run r;
@@ -218,6 +248,8 @@ int main(void)
         cmocka_unit_test(test_gpt2),
         cmocka_unit_test(test_llama),
         cmocka_unit_test(test_llama_untied),
+        cmocka_unit_test(test_qwen2),
+        cmocka_unit_test(test_llama_biases),
         cmocka_unit_test(test_shards_that_cut_rows),
     };
     if (test_device_missing())

@@ -126,7 +126,7 @@ static enum dtype get_type(struct cursor *c)
 
 static void read_gpt2(struct cursor *c, struct hf_config *config)
 {
-    config->arch = HF_GPT2;
+    config->arch = MODEL_GPT2;
     config->vocab = get_size(c, "vocab_size", NULL, 50257);
     config->context = get_size(c, "n_positions", "max_position_embeddings", 1024);
     config->width = get_size(c, "n_embd", "hidden_size", 768);
@@ -173,12 +173,12 @@ static void read_rope_llama3(struct cursor *c, const json_t *rope, struct hf_con
 
 /* rope_parameters (transformers 5) takes precedence over rope_scaling and the top-level rope_theta
  * (transformers 4). */
-static void read_rope(struct cursor *c, struct hf_config *config)
+static void read_rope(struct cursor *c, double theta, struct hf_config *config)
 {
     const json_t *rope = get(c, c->root, "rope_parameters");
     if (!rope)
         rope = get(c, c->root, "rope_scaling");
-    config->rope_theta = get_real(c, c->root, "rope_theta", 10000);
+    config->rope_theta = get_real(c, c->root, "rope_theta", theta);
     config->rope_theta = get_real(c, rope, "rope_theta", config->rope_theta);
     const char *type = get_string(c, rope, "rope_type", get_string(c, rope, "type", "default"));
     if (get_real(c, rope, "partial_rotary_factor", 1) != 1 && c->status == STATUS_OK)
@@ -196,32 +196,255 @@ static void read_rope(struct cursor *c, struct hf_config *config)
     }
 }
 
-static void read_llama(struct cursor *c, struct hf_config *config)
+/* --- Llama and its relatives ---------------------------------------------------------------- */
+
+/* What transformers assumes where config.json says nothing. A size of 0: from the other sizes. */
+static const struct family {
+    enum model_arch arch;
+    const char *type, *class_name; /* model_type and architectures */
+    int64_t vocab, context, width, layers, heads, kv_heads, ff, head_dim;
+    double eps, theta;
+    bool tied;
+    int64_t bos, eos;
+} families[] = {
+    {.arch = MODEL_LLAMA,
+     .type = "llama",
+     .class_name = "LlamaForCausalLM",
+     .vocab = 32000,
+     .context = 2048,
+     .width = 4096,
+     .layers = 32,
+     .heads = 32,
+     .ff = 11008,
+     .eps = 1e-6,
+     .theta = 10000,
+     .bos = 1,
+     .eos = 2},
+    {.arch = MODEL_QWEN2,
+     .type = "qwen2",
+     .class_name = "Qwen2ForCausalLM",
+     .vocab = 151936,
+     .context = 32768,
+     .width = 4096,
+     .layers = 32,
+     .heads = 32,
+     .kv_heads = 32,
+     .ff = 22016,
+     .eps = 1e-6,
+     .theta = 10000,
+     .bos = -1,
+     .eos = -1},
+    {.arch = MODEL_QWEN3,
+     .type = "qwen3",
+     .class_name = "Qwen3ForCausalLM",
+     .vocab = 151936,
+     .context = 32768,
+     .width = 4096,
+     .layers = 32,
+     .heads = 32,
+     .kv_heads = 32,
+     .ff = 22016,
+     .head_dim = 128,
+     .eps = 1e-6,
+     .theta = 10000,
+     .bos = -1,
+     .eos = -1},
+    {.arch = MODEL_MISTRAL,
+     .type = "mistral",
+     .class_name = "MistralForCausalLM",
+     .vocab = 32000,
+     .context = 131072,
+     .width = 4096,
+     .layers = 32,
+     .heads = 32,
+     .kv_heads = 8,
+     .ff = 14336,
+     .eps = 1e-6,
+     .theta = 10000,
+     .bos = 1,
+     .eos = 2},
+    {.arch = MODEL_SMOLLM3,
+     .type = "smollm3",
+     .class_name = "SmolLM3ForCausalLM",
+     .vocab = 128256,
+     .context = 32768,
+     .width = 2048,
+     .layers = 36,
+     .heads = 16,
+     .kv_heads = 4,
+     .ff = 11008,
+     .eps = 1e-6,
+     .theta = 2000000,
+     .tied = true,
+     .bos = 128000,
+     .eos = 128001},
+};
+enum { FAMILIES = sizeof families / sizeof *families };
+
+static const struct family *family_of_type(const char *type)
 {
-    config->arch = HF_LLAMA;
-    config->vocab = get_size(c, "vocab_size", NULL, 32000);
-    config->context = get_size(c, "max_position_embeddings", NULL, 2048);
-    config->width = get_size(c, "hidden_size", NULL, 4096);
-    config->layers = get_size(c, "num_hidden_layers", NULL, 32);
-    config->heads = get_size(c, "num_attention_heads", NULL, 32);
-    config->kv_heads = get_size(c, "num_key_value_heads", NULL, config->heads);
-    config->ff = get_size(c, "intermediate_size", NULL, 11008);
-    config->eps = get_real(c, c->root, "rms_norm_eps", 1e-6);
-    config->tied = get_bool(c, "tie_word_embeddings", false);
-    read_tokens(c, 1, 2, config);
+    for (int i = 0; i < FAMILIES; i++)
+        if (strcmp(families[i].type, type) == 0)
+            return &families[i];
+    return NULL;
+}
+
+static const struct family *family_of(enum model_arch arch)
+{
+    int i = 0;
+    while (families[i].arch != arch)
+        CHECK_LT(++i, FAMILIES);
+    return &families[i];
+}
+
+/* Whether layer i, from 0, is one of every `every` layers. */
+static bool is_every(int64_t i, int64_t every)
+{
+    return every > 0 && (i + 1) % every == 0;
+}
+
+/* A list with an entry for each layer, or NULL. */
+static const json_t *get_layers(struct cursor *c, const char *key, int64_t layers)
+{
+    const json_t *list = get(c, c->root, key);
+    if (list && (!json_is_array(list) || (int64_t)json_array_size(list) != layers))
+        c->status = FAIL(c->env, FORMAT, "'%s': %s is not a list of num_hidden_layers entries",
+                         c->origin, key);
+    return c->status == STATUS_OK ? list : NULL;
+}
+
+/* Layers without rotary positions. */
+static void read_nope(struct cursor *c, struct hf_config *config)
+{
+    const json_t *list = get_layers(c, "no_rope_layers", config->layers);
+    int64_t every = get_size(c, "no_rope_layer_interval", NULL, 4), i = 0;
+    if (list) { /* 1: rotated */
+        for (i = 0; i < config->layers && json_integer_value(json_array_get(list, (size_t)i)); i++)
+            ;
+        every = i < config->layers ? i + 1 : 0;
+        for (i = 0; i < config->layers; i++)
+            if ((json_integer_value(json_array_get(list, (size_t)i)) == 0) != is_every(i, every))
+                break;
+    }
+    if (list && i < config->layers && c->status == STATUS_OK)
+        c->status =
+            FAIL(c->env, CONFIG, "'%s': no_rope_layers is supported only if every n-th layer is 0",
+                 c->origin);
+    config->nope_every = every > config->layers ? 0 : every;
+}
+
+/* Which layers have the window, by the list of their types: all from one layer on, or all but every
+ * n-th. Returns whether some have it. */
+static bool read_types(struct cursor *c, const json_t *list, struct hf_config *config)
+{
+    int64_t layers = config->layers, first_full = layers, first = layers, i;
+    for (i = layers - 1; i >= 0; i--) {
+        const char *type = json_string_value(json_array_get(list, (size_t)i));
+        bool window = type && strcmp(type, "sliding_attention") == 0;
+        if (!window && (!type || strcmp(type, "full_attention") != 0) && c->status == STATUS_OK)
+            c->status = FAIL(c->env, CONFIG, "'%s': layer_types: '%s' is not supported", c->origin,
+                             type ? type : "(not a string)");
+        *(window ? &first : &first_full) = i;
+    }
+    config->window_from = first_full == 0 && first < layers ? first : 0;
+    config->full_every = first_full > 0 && first_full < layers ? first_full + 1 : 0;
+    for (i = 0; i < layers && c->status == STATUS_OK; i++) {
+        const char *type = json_string_value(json_array_get(list, (size_t)i));
+        bool expected = i >= config->window_from && !is_every(i, config->full_every);
+        if (first < layers && expected != (strcmp(type, "sliding_attention") == 0))
+            c->status = FAIL(c->env, CONFIG,
+                             "'%s': layer_types is supported only if all layers from one on have "
+                             "sliding_attention, or all but every n-th",
+                             c->origin);
+    }
+    return first < layers;
+}
+
+static void read_window(struct cursor *c, struct hf_config *config)
+{
+    bool mistral = config->arch == MODEL_MISTRAL;
+    const json_t *types = get_layers(c, "layer_types", config->layers);
+    bool given = json_object_get(c->root, "sliding_window") != NULL;
+    int64_t window = get(c, c->root, "sliding_window") ? get_size(c, "sliding_window", NULL, 0)
+                                                       : (mistral && !given ? 4096 : 0);
+    if (!mistral && !get_bool(c, "use_sliding_window", false))
+        window = 0;
+    if (window > 0 && types)
+        window = read_types(c, types, config) ? window : 0;
+    else if (window > 0 && config->arch == MODEL_SMOLLM3 && c->status == STATUS_OK)
+        c->status = FAIL(c->env, CONFIG, "'%s': use_sliding_window needs layer_types", c->origin);
+    else if (window > 0 && !mistral)
+        config->window_from = get_size(c, "max_window_layers", NULL, 28);
+    config->window = config->window_from < config->layers ? window : 0;
+    if (config->window == 0)
+        config->window_from = config->full_every = 0;
+}
+
+/* Keys by which relatives of these models compute something else, unless they have a value that
+ * changes nothing: null, false, 0, or the given number. */
+static void refuse_others(struct cursor *c)
+{
+    static const struct {
+        const char *key;
+        double neutral;
+    } keys[] = {
+        {"num_local_experts", 0},     {"num_experts", 0},
+        {"n_routed_experts", 0},      {"vision_config", 0},
+        {"audio_config", 0},          {"quantization_config", 0},
+        {"embedding_multiplier", 1},  {"residual_multiplier", 1},
+        {"attention_multiplier", 1},  {"logits_scaling", 1},
+        {"logit_scale", 1},           {"scale_emb", 1},
+        {"scale_depth", 1},           {"clip_qkv", 0},
+        {"use_parallel_residual", 0}, {"alibi", 0},
+        {"kv_lora_rank", 0},          {"num_nextn_predict_layers", 0},
+        {"use_qk_norm", 0},           {"is_encoder_decoder", 0},
+        {"attention_chunk_size", 0},  {"attn_temperature_tuning", 0},
+    };
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && c->status == STATUS_OK; i++) {
+        const json_t *value = get(c, c->root, keys[i].key);
+        bool changes = value && !json_is_false(value);
+        if (json_is_number(value))
+            changes = json_number_value(value) != 0 && json_number_value(value) != keys[i].neutral;
+        if (changes)
+            c->status = FAIL(c->env, CONFIG, "'%s': %s is not supported", c->origin, keys[i].key);
+    }
+}
+
+static void read_llama(struct cursor *c, const struct family *f, struct hf_config *config)
+{
+    const struct model_traits *traits = model_traits(f->arch);
+    config->arch = f->arch;
+    config->vocab = get_size(c, "vocab_size", NULL, f->vocab);
+    config->context = get_size(c, "max_position_embeddings", NULL, f->context);
+    config->width = get_size(c, "hidden_size", NULL, f->width);
+    config->layers = get_size(c, "num_hidden_layers", NULL, f->layers);
+    config->heads = get_size(c, "num_attention_heads", NULL, f->heads);
+    config->kv_heads =
+        get_size(c, "num_key_value_heads", NULL, f->kv_heads ? f->kv_heads : config->heads);
+    config->ff = get_size(c, "intermediate_size", NULL, f->ff);
+    config->head_dim = get(c, c->root, "head_dim") ? get_size(c, "head_dim", NULL, 0) : f->head_dim;
+    config->eps = get_real(c, c->root, "rms_norm_eps", f->eps);
+    config->tied = get_bool(c, "tie_word_embeddings", f->tied);
+    read_tokens(c, f->bos, f->eos, config);
     const char *activation = get_string(c, c->root, "hidden_act", "silu");
     if (strcmp(activation, "silu") != 0 && c->status == STATUS_OK)
         c->status = FAIL(c->env, CONFIG, "'%s': hidden_act '%s' is not supported, only silu",
                          c->origin, activation);
-    require_bool(c, "attention_bias", false);
-    require_bool(c, "mlp_bias", false);
-    read_rope(c, config);
+    /* qwen2 and mistral do not read these keys */
+    config->attention_bias = traits->attention_bias && get_bool(c, "attention_bias", false);
+    config->mlp_bias = traits->mlp_bias && get_bool(c, "mlp_bias", false);
+    if (traits->window)
+        read_window(c, config);
+    if (traits->nope)
+        read_nope(c, config);
+    refuse_others(c);
+    read_rope(c, f->theta, config);
 }
 
 /* Our own type: transformers has no such model. So no size has a default. */
 static void read_sars(struct cursor *c, struct hf_config *config)
 {
-    config->arch = HF_SARS;
+    config->arch = MODEL_SARS;
     config->vocab = get_size(c, "vocab_size", NULL, 0);
     config->context = get_size(c, "max_position_embeddings", NULL, 0);
     config->width = get_size(c, "hidden_size", NULL, 0);
@@ -235,28 +458,39 @@ static void read_sars(struct cursor *c, struct hf_config *config)
     config->rope_theta = get_real(c, c->root, "rope_theta", 10000);
 }
 
+static enum status fail_type(const struct cursor *c, const char *type)
+{
+    struct text known;
+    text_init(&known, c->env);
+    for (int i = 0; i < FAMILIES; i++)
+        text_printf(&known, ", %s", families[i].type);
+    enum status st =
+        FAIL(c->env, CONFIG, "'%s': model_type '%s' is not supported, only gpt2, sars%s", c->origin,
+             type, known.status == STATUS_OK ? text_string(&known) : "");
+    text_free(&known);
+    return st;
+}
+
 static enum status read_root(struct cursor *c, struct hf_config *config)
 {
     if (!json_is_object(c->root))
         return FAIL(c->env, FORMAT, "'%s' is not a JSON object", c->origin);
     const char *type = get_string(c, c->root, "model_type", "");
     TRY(c->status);
+    const struct family *family = family_of_type(type);
     if (strcmp(type, "gpt2") == 0)
         read_gpt2(c, config);
-    else if (strcmp(type, "llama") == 0)
-        read_llama(c, config);
     else if (strcmp(type, "sars") == 0)
         read_sars(c, config);
+    else if (family)
+        read_llama(c, family, config);
     else
-        return FAIL(c->env, CONFIG,
-                    "'%s': model_type '%s' is not supported, only gpt2, llama and sars", c->origin,
-                    type);
-    bool given = config->arch == HF_LLAMA && get(c, c->root, "head_dim");
-    if (c->status == STATUS_OK && !given && config->width % config->heads != 0)
+        return fail_type(c, type);
+    if (c->status == STATUS_OK && config->head_dim == 0 && config->width % config->heads != 0)
         c->status = FAIL(c->env, FORMAT, "'%s': %lld heads do not divide the width %lld", c->origin,
                          (long long)config->heads, (long long)config->width);
-    if (c->status == STATUS_OK)
-        config->head_dim = given ? get_size(c, "head_dim", NULL, 0) : config->width / config->heads;
+    if (c->status == STATUS_OK && config->head_dim == 0)
+        config->head_dim = config->width / config->heads;
     config->init_std = get_real(c, c->root, "initializer_range", 0.02);
     config->type = get_type(c);
     return c->status;
@@ -395,9 +629,45 @@ static void print_rope(const struct hf_config *config, struct text *text)
     text_add(text, "}");
 }
 
+static void add_flag(struct text *text, const char *key, bool value)
+{
+    add_word(text, key, value ? "true" : "false");
+}
+
+/* The keys of layers that differ, as the family has them. */
+static void print_layers(const struct hf_config *config, struct text *text)
+{
+    const struct model_traits *traits = model_traits(config->arch);
+    if (traits->window) {
+        if (config->arch != MODEL_MISTRAL)
+            add_flag(text, "use_sliding_window", config->window > 0);
+        if (config->window > 0)
+            add_integer(text, "sliding_window", config->window);
+        else
+            add_word(text, "sliding_window", "null");
+    }
+    if (traits->window && config->arch != MODEL_MISTRAL) {
+        add_integer(text, "max_window_layers",
+                    config->window > 0 ? config->window_from : config->layers);
+        text_add(text, ",\n  \"layer_types\": [");
+        for (int64_t i = 0; i < config->layers; i++) {
+            bool window =
+                config->window > 0 && i >= config->window_from && !is_every(i, config->full_every);
+            text_printf(text, "%s\"%s_attention\"", i ? ", " : "", window ? "sliding" : "full");
+        }
+        text_add(text, "]");
+    }
+    for (int64_t i = 0; traits->nope && i < config->layers; i++)
+        text_printf(text, "%s%d%s", i ? ", " : ",\n  \"no_rope_layers\": [",
+                    !is_every(i, config->nope_every), i + 1 < config->layers ? "" : "]");
+}
+
 static void print_llama(const struct hf_config *config, struct text *text)
 {
-    text_add(text, "{\n  \"architectures\": [\"LlamaForCausalLM\"],\n  \"model_type\": \"llama\"");
+    const struct family *f = family_of(config->arch);
+    const struct model_traits *traits = model_traits(config->arch);
+    text_printf(text, "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\"", f->class_name,
+                f->type);
     add_integer(text, "vocab_size", config->vocab);
     add_integer(text, "max_position_embeddings", config->context);
     add_integer(text, "hidden_size", config->width);
@@ -408,9 +678,12 @@ static void print_llama(const struct hf_config *config, struct text *text)
     add_integer(text, "intermediate_size", config->ff);
     add_word(text, "hidden_act", "\"silu\"");
     add_real(text, "rms_norm_eps", config->eps);
-    add_word(text, "attention_bias", "false");
-    add_word(text, "mlp_bias", "false");
+    if (traits->attention_bias)
+        add_flag(text, "attention_bias", config->attention_bias);
+    if (traits->mlp_bias)
+        add_flag(text, "mlp_bias", config->mlp_bias);
     add_word(text, "attention_dropout", "0.0");
+    print_layers(config, text);
     print_rope(config, text);
 }
 
@@ -429,12 +702,14 @@ static void print_sars(const struct hf_config *config, struct text *text)
 
 void hf_config_print(const struct hf_config *config, struct text *text)
 {
-    static void (*const prints[])(const struct hf_config *, struct text *) = {
-        [HF_GPT2] = print_gpt2, [HF_LLAMA] = print_llama, [HF_SARS] = print_sars};
+    void (*print)(const struct hf_config *, struct text *) = config->arch == MODEL_SARS ? print_sars
+                                                             : config->arch == MODEL_GPT2
+                                                                 ? print_gpt2
+                                                                 : print_llama;
     const char *type = config->type == DTYPE_BF16  ? "\"bfloat16\""
                        : config->type == DTYPE_F16 ? "\"float16\""
                                                    : "\"float32\"";
-    prints[config->arch](config, text);
+    print(config, text);
     add_real(text, "initializer_range", config->init_std);
     add_token(text, "bos_token_id", config->bos);
     add_ends(config, text);

@@ -1,10 +1,11 @@
-/* hf_config -- reads and writes the config.json of a Hugging Face model directory, for GPT-2 and
- * Llama, and for SARS in the same form, which only sifr reads.
+/* hf_config -- reads and writes the config.json of a Hugging Face model directory, for GPT-2, for
+ * Llama and its relatives, and for SARS in the same form, which only sifr reads.
  *
  * Both generations of keys are read (`rope_theta` and `rope_scaling` of transformers 4,
  * `rope_parameters` of transformers 5; `torch_dtype` and `dtype`). Both are written, because a
  * reader of the other generation would silently use its defaults. Unsupported features are errors
- * that name the key: other architectures, activations or rope types, biases in Llama.
+ * that name the key: other architectures, activations or rope types, mixtures of experts, images,
+ * and keys by which relatives of a supported model compute something else.
  */
 #ifndef TRAIN_HF_CONFIG_H
 #define TRAIN_HF_CONFIG_H
@@ -14,18 +15,20 @@
 #include "base/dtype.h"
 #include "base/env.h"
 #include "base/text.h"
+#include "model/model.h"
 
-enum hf_arch { HF_GPT2, HF_LLAMA, HF_SARS };
 enum { HF_EOS = 16 };
 enum hf_rope { HF_ROPE_PLAIN, HF_ROPE_LINEAR, HF_ROPE_LLAMA3 };
 
 struct hf_config {
-    enum hf_arch arch;
+    enum model_arch arch;
     int64_t layers, heads, kv_heads, head_dim, width, ff, context, vocab; /* SARS: ff 0 */
     double eps;
     double init_std; /* initializer_range */
     bool tied;
-    bool rotary;       /* SARS: positions are rotated */
+    bool attention_bias, mlp_bias;
+    int64_t window, window_from, full_every, nope_every; /* as in struct model_config */
+    bool rotary;                                         /* SARS: positions are rotated */
     double rope_theta; /* Llama and SARS; the other rope fields: Llama only */
     enum hf_rope rope;
     double rope_factor;         /* linear and llama3 */

@@ -15,15 +15,10 @@
 
 /* --- config.json ---------------------------------------------------------------------------- */
 
-static const enum model_arch arch_of_hf[] = {
-    [HF_GPT2] = MODEL_GPT2, [HF_LLAMA] = MODEL_LLAMA, [HF_SARS] = MODEL_SARS};
-static const enum hf_arch arch_to_hf[MODEL_ARCHS] = {
-    [MODEL_GPT2] = HF_GPT2, [MODEL_LLAMA] = HF_LLAMA, [MODEL_SARS] = HF_SARS};
-
 static struct model_config from_hf(const struct hf_config *hf)
 {
     return (struct model_config){
-        .arch = arch_of_hf[hf->arch],
+        .arch = hf->arch,
         .layers = hf->layers,
         .heads = hf->heads,
         .kv_heads = hf->kv_heads,
@@ -33,6 +28,12 @@ static struct model_config from_hf(const struct hf_config *hf)
         .vocab = hf->vocab,
         .head_width = hf->head_dim,
         .tied = hf->tied,
+        .attention_bias = hf->attention_bias,
+        .mlp_bias = hf->mlp_bias,
+        .window = hf->window,
+        .window_from = hf->window_from,
+        .full_every = hf->full_every,
+        .nope_every = hf->nope_every,
         .norm_eps = hf->eps,
         .init_std = hf->init_std,
         .rope_theta = hf->rope_theta,
@@ -62,7 +63,7 @@ static struct hf_config to_hf(const struct model_config *model, enum dtype type,
                               const struct tokenizer *tokenizer)
 {
     struct hf_config hf = {
-        .arch = arch_to_hf[model->arch],
+        .arch = model->arch,
         .layers = model->layers,
         .heads = model->heads,
         .kv_heads = model->kv_heads,
@@ -72,6 +73,12 @@ static struct hf_config to_hf(const struct model_config *model, enum dtype type,
         .vocab = model->vocab,
         .head_dim = model->head_width,
         .tied = model->tied == 1,
+        .attention_bias = model->attention_bias,
+        .mlp_bias = model->mlp_bias,
+        .window = model->window,
+        .window_from = model->window_from,
+        .full_every = model->full_every,
+        .nope_every = model->nope_every,
         .eps = model->norm_eps,
         .init_std = model->init_std,
         .rotary = model->sars.rope,
