@@ -53,6 +53,9 @@ void region_keep(const struct region *r, int64_t own, const void *rows, void *fu
 /* The opposite: sum `partial` over the ranks and write this rank's rows of the sum to `rows`, which
  * is region_own of `partial` or, in a sequence-parallel run, any other buffer. */
 void region_leave(const struct region *r, int64_t own, void *partial, void *rows);
+/* Sums over the ranks of numbers that each rank has a part of; in place. */
+size_t region_numbers_scratch(const struct tp_group *tp_group, int64_t count);
+void region_add_numbers(const struct region *r, int64_t count, double *numbers);
 
 /* Asynchronous forms, which overlap with compute on the side stream. Until region_await, do not
  * write what the call reads and do not read what it writes. One call of each kind at a time. */
@@ -108,10 +111,11 @@ struct block {
     struct tp_group tp_group;
     struct norm norm;
     int64_t heads, kv_heads, head_width; /* this rank's heads; all sizes but C are this rank's */
-    struct linear qkv;                   /* C -> (H + 2G) D */
-    struct linear proj;                  /* H D -> C */
-    struct linear up;                    /* C -> F, or 2F where gate and up are one */
-    struct linear down;                  /* F -> C */
+    struct head_rms head_rms; /* without rows; where the layer has BLOCK_Q_NORM and BLOCK_K_NORM */
+    struct linear qkv;        /* C -> (H + 2G) D */
+    struct linear proj;       /* H D -> C */
+    struct linear up;         /* C -> F, or 2F where gate and up are one */
+    struct linear down;       /* F -> C */
     bool gated; /* act is SwiGLU of gate and up; the backward pass computes it again from these */
     const float *rope;    /* borrowed; (context, D/2, 2), NULL = q and k are not rotated */
     int uses[BLOCK_USES]; /* the index of each among the unit's uses; -1: the layer has none */
@@ -127,6 +131,8 @@ enum {
     FORMED_BIAS2,
     FORMED_UP_BIAS,
     FORMED_QKV_BIAS,
+    FORMED_Q_NORM,
+    FORMED_K_NORM,
     FORMED_DOWN_BIAS, /* this and the next only where the stream has all rows */
     FORMED_PROJ_BIAS,
     FORMED_COUNT
@@ -150,6 +156,8 @@ struct block_buffers {
     int64_t own;             /* N: this rank's rows of the stream */
     struct block_norm norm1; /* before attention; its sum is always kept */
     void *qkv;               /* (R, (H + 2G) D), rotated; PASS_BACKWARD_INPUT: then its gradient */
+    void *heads;             /* (R, (H + G) D) q and k before their norms, where they have norms */
+    double *squares;         /* (R, S) of these, as in ops_head_sums */
     void *attn;              /* (R, H D) */
     float *lse;              /* (B, H, T) */
     struct block_norm norm2; /* between attention and MLP */
@@ -168,6 +176,7 @@ struct block_buffers {
     void *act;     /* (R, F); forward: before that the attention branch (N, C);
                       backward: the gradient of pre (GELU), or first its own gradient and then
                       act computed again (gated); then the gradient of qkv (R, (H + 2G) D) */
+    double *dots;  /* (R, S) where q and k have norms, at the start of scratch */
     void *scratch; /* of attention and of the norms' backward, which never run at once */
 };
 struct block_buffers block_buffers_of(const struct block *block, const struct unit_run *run);
@@ -201,11 +210,19 @@ void block_norm_backward(const struct block *block, struct unit_run *run,
 /* attn from qkv, which is rotated first if there is a rope table. PASS_DECODE uses the run's
  * cache. */
 void block_attend(const struct block *block, struct unit_run *run, const struct block_buffers *b);
-/* Gradient of qkv before its rotation, from that of attn in d_attn. Returns the buffer that holds
- * it: `act`, or `qkv` in PASS_BACKWARD_INPUT. dbias, if not NULL, gets its column sums over all R
- * rows, in sequence-parallel runs too. */
+/* The norms of q and k in qkv; where the layer has none, does nothing. */
+void block_norm_heads(const struct block *block, struct unit_run *run,
+                      const struct block_buffers *b, const void *q, const void *k);
+struct attend_backward {
+    void *dbias;       /* or NULL: gets the column sums of the gradient over all R rows, in
+                          sequence-parallel runs too; not where q and k have norms */
+    const void *q, *k; /* weights of these norms */
+    void *dq, *dk;     /* their gradients, or NULL */
+};
+/* Gradient of qkv before its norms and its rotation, from that of attn in d_attn. Returns the
+ * buffer that holds it: `act`, or `qkv` in PASS_BACKWARD_INPUT. */
 void *block_attend_backward(const struct block *block, struct unit_run *run,
-                            const struct block_buffers *b, void *dbias);
+                            const struct block_buffers *b, const struct attend_backward *a);
 
 /* y (N, C) = x W + bias for a matrix that is split by rows, x (R, in): the sum of the ranks'
  * partial products. Rank 0 adds the bias (NULL: none) to its partial product. */

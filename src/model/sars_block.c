@@ -395,7 +395,7 @@ static void sars_block_backward(const struct unit *unit, struct unit_run *run)
     project_backward(&s, out, run->gradient);
     ops_linear_dx(o, run->stream, linear_of(&s, &out), s.rows, out.pre,
                   at(&s, run->params[MU], OUT_KIND * square), s.b.d_attn);
-    const void *d_qkv = block_attend_backward(&k->block, run, &s.b, NULL);
+    const void *d_qkv = block_attend_backward(&k->block, run, &s.b, &(struct attend_backward){0});
     project_backward(&s, qkv, d_qkv);
     ops_linear_dx(o, run->stream, linear_of(&s, &qkv), s.rows, qkv.pre, run->params[MU],
                   s.b.norm1.normed); /* which nobody needs any more */

@@ -2,7 +2,7 @@
  * differs between them is in struct block: the kind of the norms, which of the params exist, and
  * whether the MLP is gated.
  *
- *     x = x + proj(attention(qkv(norm1(x))))
+ *     x = x + proj(attention(qkv(norm1(x))))   q and k may have norms of their own
  *     x = x + down(act(up(norm2(x))))          act: GELU, or SwiGLU of gate and up, one matrix
  *
  * Letters: R rows, N of them this rank's rows of the stream, C width, F feed-forward width; H query
@@ -45,6 +45,7 @@ static void attend_and_expand(const struct block *k, struct unit_run *run,
     const void *x = region_enter(&b->region, b->own, b->norm1.normed, b->norm1.full);
     ops_linear(run->ops, run->stream, k->qkv, b->rows, x, param(k, run, BLOCK_QKV),
                param(k, run, BLOCK_QKV_BIAS), b->qkv);
+    block_norm_heads(k, run, b, param(k, run, BLOCK_Q_NORM), param(k, run, BLOCK_K_NORM));
     block_attend(k, run, b);
     block_row_linear(run, b, k->proj, b->attn, param(k, run, BLOCK_PROJ),
                      param(k, run, BLOCK_PROJ_BIAS), b->act);
@@ -128,10 +129,12 @@ static struct column up_column(const struct block *k, const struct unit_run *run
 static struct column qkv_column(const struct block *k, const struct unit_run *run,
                                 const struct block_buffers *b)
 {
+    bool normed = k->uses[BLOCK_Q_NORM] >= 0;
     return (struct column){.l = k->qkv,
                            .input = &b->norm1,
                            .w = param(k, run, BLOCK_QKV),
-                           .dw = grad(k, run, BLOCK_QKV)};
+                           .dw = grad(k, run, BLOCK_QKV),
+                           .dbias = normed ? grad(k, run, BLOCK_QKV_BIAS) : NULL};
 }
 
 /* The gradients of a matrix that is split by rows. */
@@ -198,7 +201,13 @@ static void backward(const struct unit *unit, struct unit_run *run)
     region_await(r, REGION_STREAM);
     block_gather_again(&b, &qkv);
     ops_linear_dx(run->ops, run->stream, k->proj, b.rows, dy, param(k, run, BLOCK_PROJ), b.d_attn);
-    qkv.dy = block_attend_backward(k, run, &b, grad(k, run, BLOCK_QKV_BIAS));
+    qkv.dy = block_attend_backward(
+        k, run, &b,
+        &(struct attend_backward){.dbias = qkv.dbias ? NULL : grad(k, run, BLOCK_QKV_BIAS),
+                                  .q = param(k, run, BLOCK_Q_NORM),
+                                  .k = param(k, run, BLOCK_K_NORM),
+                                  .dq = grad(k, run, BLOCK_Q_NORM),
+                                  .dk = grad(k, run, BLOCK_K_NORM)});
     d_normed = block_column_backward(run, &b, &qkv);
     row_weight(run, &b, k->proj, b.attn, dy, grad(k, run, BLOCK_PROJ), biases.with_proj);
     block_column_rest(run, &b, &qkv);
@@ -255,7 +264,12 @@ static void backward_input(const struct unit *unit, struct unit_run *run)
     region_keep(&b.region, b.own, g, b.d_mid);
     ops_linear_dx(run->ops, run->stream, k->proj, b.rows, b.d_mid, param(k, run, BLOCK_PROJ),
                   b.d_attn);
-    void *d_qkv = block_attend_backward(k, run, &b, f[FORMED_QKV_BIAS]);
+    void *d_qkv = block_attend_backward(k, run, &b,
+                                        &(struct attend_backward){.dbias = f[FORMED_QKV_BIAS],
+                                                                  .q = param(k, run, BLOCK_Q_NORM),
+                                                                  .k = param(k, run, BLOCK_K_NORM),
+                                                                  .dq = f[FORMED_Q_NORM],
+                                                                  .dk = f[FORMED_K_NORM]});
     d_normed = block_column_input(run, &b, k->qkv, d_qkv, param(k, run, BLOCK_QKV), b.d_normed);
     block_norm_backward(k, run, &b, &b.norm1,
                         (struct norm_backward){.dy = d_normed,
@@ -292,8 +306,8 @@ static uint32_t bit_of(const struct block *k, enum block_use use)
 struct unit_type transformer_block_type(const struct block *k)
 {
     uint32_t last = bit_of(k, BLOCK_DOWN) | bit_of(k, BLOCK_DOWN_BIAS), weights = 0;
-    static const enum block_use read[] = {BLOCK_NORM1, BLOCK_QKV, BLOCK_PROJ,
-                                          BLOCK_NORM2, BLOCK_UP,  BLOCK_DOWN};
+    static const enum block_use read[] = {BLOCK_NORM1, BLOCK_QKV,   BLOCK_Q_NORM, BLOCK_K_NORM,
+                                          BLOCK_PROJ,  BLOCK_NORM2, BLOCK_UP,     BLOCK_DOWN};
     for (size_t i = 0; i < sizeof read / sizeof *read; i++) /* no biases */
         weights |= bit_of(k, read[i]);
     return (struct unit_type){

@@ -278,6 +278,62 @@ void ops_add(struct ops *ops, struct stream *stream, int64_t count, const void *
         ops->backend->add(ops, stream, count, a, b, sum);
 }
 
+/* --- norms of heads ------------------------------------------------------------------------- */
+
+static void check_heads(struct head_rms n)
+{
+    CHECK_LT(0, n.rows);
+    CHECK_LT(0, n.heads);
+    CHECK_LT(0, n.kv_heads);
+    CHECK_LT(0, n.head_width);
+    CHECK_EQ(n.whole % n.heads, 0);
+    CHECK(n.eps >= 0);
+}
+
+static struct ops_case head_case(const char *op, struct head_rms n)
+{
+    return (struct ops_case){
+        .op = op, .attention = {1, n.rows, n.heads, n.kv_heads, n.head_width}, .width = n.whole};
+}
+
+void ops_head_sums(struct ops *ops, struct stream *stream, struct head_rms n,
+                   const struct head_sums *a)
+{
+    struct ops_case c = head_case("head_sums", n);
+    check_heads(n);
+    CHECK(a->x && a->sums);
+    CHECK(a->dy == NULL || (a->q && a->k));
+    c.branch = a->dy != NULL;
+    if (run_or_spend(ops, stream, &c))
+        ops->backend->head_sums(ops, stream, n, a);
+}
+
+void ops_head_rms(struct ops *ops, struct stream *stream, struct head_rms n,
+                  const struct head_rms_forward *a)
+{
+    struct ops_case c = head_case("head_rms", n);
+    check_heads(n);
+    CHECK(a->q && a->k && a->squares && a->qkv);
+    if (run_or_spend(ops, stream, &c))
+        ops->backend->head_rms(ops, stream, n, a);
+}
+
+void ops_head_rms_backward(struct ops *ops, struct stream *stream, struct head_rms n,
+                           const struct head_rms_backward *a)
+{
+    struct ops_case c = head_case("head_rms_backward", n);
+    check_heads(n);
+    CHECK(a->q && a->k && a->squares && a->dots && a->kept && a->dqkv && a->scratch);
+    if (run_or_spend(ops, stream, &c))
+        ops->backend->head_rms_backward(ops, stream, n, a);
+}
+
+size_t ops_head_rms_scratch(const struct ops *ops, struct head_rms n)
+{
+    check_heads(n);
+    return ops->backend->head_rms_scratch(ops, n);
+}
+
 /* --- activations ---------------------------------------------------------------------------- */
 
 void ops_gelu(struct ops *ops, struct stream *stream, int64_t count, const void *pre, void *y)

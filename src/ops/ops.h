@@ -162,6 +162,53 @@ size_t ops_norm_scratch(const struct ops *ops, struct norm n, int64_t rows);
 void ops_add(struct ops *ops, struct stream *stream, int64_t count, const void *a, const void *b,
              void *sum);
 
+/* RMS norms of the queries and keys in the rows of qkv (R, (H + 2G) D), whose values stay as they
+ * are. Each head has a norm of its own, with one weight (D) for the queries and one for the keys;
+ * or all query heads have one norm, with a weight (H D), and so do all key heads (G D). In the
+ * latter case the heads may be on several ranks: between the two calls of a pass, the caller adds
+ * the sums of all ranks. */
+struct head_rms {
+    int64_t rows, heads, kv_heads, head_width; /* R H G D */
+    int64_t whole;                             /* 0: each head has a norm; else the query heads of
+                                                  all ranks, which have one */
+    double eps;
+    double offset; /* added to the weights */
+};
+static inline int64_t ops_head_groups(struct head_rms n) /* S: norms in a row */
+{
+    return n.whole ? 2 : n.heads + n.kv_heads;
+}
+/* sums (R, S): of x^2, or with dy of dy weight x. */
+struct head_sums {
+    const void *x;     /* without dy: qkv; with dy: as head_rms_forward kept it */
+    const void *dy;    /* (R, (H + 2G) D) or NULL */
+    const void *q, *k; /* weights; unused without dy */
+    double *sums;
+};
+void ops_head_sums(struct ops *ops, struct stream *stream, struct head_rms n,
+                   const struct head_sums *a);
+/* x = x / rms(x) (weight + offset), in place. */
+struct head_rms_forward {
+    const void *q, *k;     /* weights */
+    const double *squares; /* (R, S) from ops_head_sums */
+    void *kept;            /* (R, (H + G) D) or NULL: x before it is changed, for backward */
+    void *qkv;
+};
+void ops_head_rms(struct ops *ops, struct stream *stream, struct head_rms n,
+                  const struct head_rms_forward *a);
+/* The gradient of x, in place, and those of the weights. */
+struct head_rms_backward {
+    const void *q, *k;            /* weights */
+    const double *squares, *dots; /* (R, S): of the forward pass; from ops_head_sums with dy */
+    const void *kept;             /* (R, (H + G) D) */
+    void *dqkv;                   /* (R, (H + 2G) D) */
+    void *dq, *dk;                /* gradients of the weights, or NULL */
+    void *scratch;                /* ops_head_rms_scratch bytes */
+};
+void ops_head_rms_backward(struct ops *ops, struct stream *stream, struct head_rms n,
+                           const struct head_rms_backward *a);
+size_t ops_head_rms_scratch(const struct ops *ops, struct head_rms n);
+
 /* --- activations ---------------------------------------------------------------------------- */
 void ops_gelu(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
               void *y); /* tanh form */
@@ -485,7 +532,8 @@ struct ops_case {
     struct embedding embedding;
     struct routing routing; /* route; mas: without `in` */
     int64_t count;          /* add, gelu, flat ranges */
-    int64_t width;          /* swiglu: F; cross_entropy: V; orthogonalize, gate_rows: columns */
+    int64_t
+        width; /* head_rms: heads under one norm; swiglu: F; cross_entropy: V; orthogonalize, gate_rows: columns */
     int64_t stride;         /* cross_entropy: of the logits, 0: V */
     int64_t first;          /* rope, embedding, gate_rows */
     int64_t past, room;     /* attention_cached */

@@ -15,6 +15,9 @@
     X(add_norm, NULL, 1e-6)                            \
     X(norm_apply, "add_norm", 1e-6)                    \
     X(norm_backward, "add_norm", 2e-6)                 \
+    X(head_sums, NULL, 1e-6)                           \
+    X(head_rms, NULL, 1e-6)                            \
+    X(head_rms_backward, "head_rms", 2e-6)             \
     X(add, NULL, 1e-6)                                 \
     X(gelu, NULL, 1e-6)                                \
     X(gelu_backward, "gelu", 1e-6)                     \

@@ -39,6 +39,12 @@ struct ops_backend {
     void (*norm_backward)(struct ops *, struct stream *, struct norm, int64_t,
                           const struct norm_backward *);
     size_t (*norm_scratch)(const struct ops *, struct norm, int64_t);
+    void (*head_sums)(struct ops *, struct stream *, struct head_rms, const struct head_sums *);
+    void (*head_rms)(struct ops *, struct stream *, struct head_rms,
+                     const struct head_rms_forward *);
+    void (*head_rms_backward)(struct ops *, struct stream *, struct head_rms,
+                              const struct head_rms_backward *);
+    size_t (*head_rms_scratch)(const struct ops *, struct head_rms);
     void (*add)(struct ops *, struct stream *, int64_t, const void *, const void *, void *);
     void (*gelu)(struct ops *, struct stream *, int64_t, const void *, void *);
     void (*gelu_backward)(struct ops *, struct stream *, int64_t, const void *, const void *,
@@ -89,6 +95,28 @@ struct ops_backend {
     void (*orthogonalize)(struct ops *, struct stream *, int64_t, int64_t, void *, void *);
     size_t (*orthogonalize_scratch)(const struct ops *, int64_t, int64_t);
 };
+
+/* Group s of head_rms: its columns in a row of qkv, and what its sum is divided by. */
+struct head_span {
+    bool key;
+    int64_t first, count;
+    double total;
+};
+static inline struct head_span ops_head_span(struct head_rms n, int64_t s)
+{
+    int64_t query = n.heads * n.head_width, key = n.kv_heads * n.head_width;
+    if (!n.whole)
+        return (struct head_span){s >= n.heads, s * n.head_width, n.head_width,
+                                  (double)n.head_width};
+    double ranks = (double)n.whole / (double)n.heads;
+    return s == 0 ? (struct head_span){false, 0, query, ranks * (double)query}
+                  : (struct head_span){true, query, key, ranks * (double)key};
+}
+/* Elements of the weights of queries and of keys. */
+static inline int64_t ops_head_weight(struct head_rms n, bool key)
+{
+    return n.whole ? (key ? n.kv_heads : n.heads) * n.head_width : n.head_width;
+}
 
 /* What the faces know of a meter (ops_price.c). */
 struct ops_meter {

@@ -178,7 +178,7 @@ static bool is_whole(const struct ops_case *c)
                fits((double)c->linear.in * (double)c->linear.out);
     if (strstr(c->op, "norm"))
         return fits(rows * (double)c->norm.width);
-    if (starts(c->op, "attention") || starts(c->op, "rope")) {
+    if (starts(c->op, "attention") || starts(c->op, "rope") || starts(c->op, "head_")) {
         double tokens = (double)(a.tokens + c->first) + (double)c->room;
         return a.heads > 0 && a.kv_heads > 0 && a.heads % a.kv_heads == 0 && a.tokens > 0 &&
                (!starts(c->op, "attention_cached") ||

@@ -220,6 +220,12 @@ static void test_llama_biases(void **state)
     check_targets("llama_biases");
 }
 
+static void test_qwen3(void **state)
+{
+    (void)state;
+    check_targets("qwen3");
+}
+
 static void check_that_rows_are_cut(const char *name, int owners)
 {
     struct golden_run r;
@@ -250,6 +256,7 @@ int main(void)
         cmocka_unit_test(test_llama_untied),
         cmocka_unit_test(test_qwen2),
         cmocka_unit_test(test_llama_biases),
+        cmocka_unit_test(test_qwen3),
         cmocka_unit_test(test_shards_that_cut_rows),
     };
     if (test_device_missing())

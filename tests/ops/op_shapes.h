@@ -112,6 +112,18 @@
     {"swiglu", .rows = r, .width = f}, {"swiglu_backward", .rows = r, .width = f}, \
         {"swiglu_backward", .rows = r, .width = f, .act = true},
 
+/* Rows, heads, key/value heads, head width; with one norm for all heads on as many ranks */
+#define HEAD_SHAPES(X) X(1, 1, 1, 2, 3) X(5, 4, 2, 16, 1) X(37, 6, 2, 10, 2) X(300, 3, 1, 65, 1)
+#define HEAD_OPS(r, h, g, d, ...)                                                 \
+    {"head_sums", .attention = {1, r, h, g, d}, __VA_ARGS__},                     \
+        {"head_sums", .attention = {1, r, h, g, d}, .branch = true, __VA_ARGS__}, \
+        {"head_rms", .attention = {1, r, h, g, d}, __VA_ARGS__},                  \
+        {"head_rms_backward", .attention = {1, r, h, g, d}, __VA_ARGS__},
+#define HEAD_CASES(r, h, g, d, n)       \
+    HEAD_OPS(r, h, g, d, .bias = false) \
+    HEAD_OPS(r, h, g, d, .bias = true)  \
+    HEAD_OPS(r, h, g, d, .width = h * n)
+
 #define ATTENTION_SHAPES(X) \
     X(1, 1, 1, 1, 2)        \
     X(2, 1, 4, 2, 8)        \
@@ -201,9 +213,10 @@
 static const struct ops_case op_shapes[] = {
     LINEAR_SHAPES(LINEAR_CASES) STRIDE_SHAPES(STRIDE_CASES) NORM_SHAPES(NORM_CASES)
         FLAT_SHAPES(FLAT_CASES) FLAT_SHAPES(UPDATE_CASES) GATE_SHAPES(GATE_CASES)
-            ATTENTION_SHAPES(ATTENTION_CASES) TREE_SHAPES(TREE_CASES) MATRIX_SHAPES(MATRIX_CASES)
-                MAS_SHAPES(MAS_CASES) ROUTE_SHAPES(ROUTE_CASES) ROWS_SHAPES(ROWS_CASES)
-                    LOSS_SHAPES(LOSS_CASES){"rope_attention", .attention = {1, 300, 2, 1, 32}},
+            HEAD_SHAPES(HEAD_CASES) ATTENTION_SHAPES(ATTENTION_CASES) TREE_SHAPES(TREE_CASES)
+                MATRIX_SHAPES(MATRIX_CASES) MAS_SHAPES(MAS_CASES) ROUTE_SHAPES(ROUTE_CASES)
+                    ROWS_SHAPES(ROWS_CASES)
+                        LOSS_SHAPES(LOSS_CASES){"rope_attention", .attention = {1, 300, 2, 1, 32}},
     {"attention_backward_rope", .attention = {2, 37, 4, 2, 16}, .bias = true},
     {"rope", .attention = {1, 1, 4, 2, 16}, .first = 9, .at = true},
     {"attention_cached", .attention = {1, 1, 4, 2, 16}, .past = 0, .room = 7, .at = true},

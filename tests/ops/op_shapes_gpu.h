@@ -42,6 +42,8 @@
 
 #define GPU_FLAT_SHAPES(X) X(4096) X(262144) X(300008)
 
+#define GPU_HEAD_SHAPES(X) X(130, 8, 2, 128, 1) X(1, 16, 8, 64, 2) X(2000, 4, 4, 256, 1)
+
 #define GPU_GATE_SHAPES(X) X(130, 512) X(9, 5632)
 
 #define GPU_ATTENTION_SHAPES(X) \
@@ -139,11 +141,11 @@
 static const struct ops_case op_shapes_gpu[] = {
     GPU_LINEAR_SHAPES(LINEAR_CASES) GPU_STRIDE_SHAPES(STRIDE_CASES) GPU_NORM_SHAPES(NORM_CASES)
         GPU_FLAT_SHAPES(FLAT_CASES) GPU_FLAT_SHAPES(UPDATE_CASES) GPU_GATE_SHAPES(GATE_CASES)
-            GPU_ATTENTION_SHAPES(ATTENTION_CASES) GPU_ODD_SHAPES(ATTENTION_CASES)
-                GPU_WIDE_SHAPES(ATTENTION_CASES) GPU_TREE_SHAPES(TREE_CASES)
-                    GPU_ROUTE_SHAPES(ROUTE_CASES) GPU_MAS_SHAPES(MAS_CASES)
-                        GPU_ROWS_SHAPES(ROWS_CASES) GPU_LOSS_SHAPES(LOSS_CASES){
-                            "embedding", .embedding = {2, 128, 768, 1000, 128, 0, 0}},
+            GPU_HEAD_SHAPES(HEAD_CASES) GPU_ATTENTION_SHAPES(ATTENTION_CASES)
+                GPU_ODD_SHAPES(ATTENTION_CASES) GPU_WIDE_SHAPES(ATTENTION_CASES)
+                    GPU_TREE_SHAPES(TREE_CASES) GPU_ROUTE_SHAPES(ROUTE_CASES)
+                        GPU_MAS_SHAPES(MAS_CASES) GPU_ROWS_SHAPES(ROWS_CASES) GPU_LOSS_SHAPES(
+                            LOSS_CASES){"embedding", .embedding = {2, 128, 768, 1000, 128, 0, 0}},
     {"embedding", .embedding = {3, 65, 256, 5000, 0, 0, 0}},
     {"embedding_backward", .embedding = {2, 128, 768, 1000, 128, 0, 0}},
     {"embedding_backward", .embedding = {3, 65, 256, 5000, 0, 0, 0}},

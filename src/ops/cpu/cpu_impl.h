@@ -137,6 +137,15 @@ struct cpu_product {
 };
 void cpu_multiply(struct ops *ops, const struct cpu_product *p);
 
+/* cpu_heads.c */
+void cpu_head_sums(struct ops *ops, struct stream *stream, struct head_rms n,
+                   const struct head_sums *a);
+void cpu_head_rms(struct ops *ops, struct stream *stream, struct head_rms n,
+                  const struct head_rms_forward *a);
+void cpu_head_rms_backward(struct ops *ops, struct stream *stream, struct head_rms n,
+                           const struct head_rms_backward *a);
+size_t cpu_head_rms_scratch(const struct ops *ops, struct head_rms n);
+
 /* cpu_orthogonalize.c */
 void cpu_orthogonalize(struct ops *ops, struct stream *stream, int64_t rows, int64_t columns,
                        void *x, void *scratch);

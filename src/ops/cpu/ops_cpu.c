@@ -30,6 +30,10 @@ void ops_cpu_fill(struct ops_backend *table)
     table->add = cpu_add;
     table->gelu = cpu_gelu;
     table->gelu_backward = cpu_gelu_backward;
+    table->head_sums = cpu_head_sums;
+    table->head_rms = cpu_head_rms;
+    table->head_rms_backward = cpu_head_rms_backward;
+    table->head_rms_scratch = cpu_head_rms_scratch;
     table->swiglu = cpu_swiglu;
     table->swiglu_backward = cpu_swiglu_backward;
     table->rope = cpu_rope;

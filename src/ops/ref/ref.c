@@ -13,6 +13,7 @@
 #define PUT(value) ((float)(value))
 #define REF(name)  ref_##name##_f32
 #include "ops/ref/ref_layers.h"
+#include "ops/ref/ref_heads.h"
 #include "ops/ref/ref_attention.h"
 #include "ops/ref/ref_loss.h"
 #include "ops/ref/ref_route.h"
@@ -24,6 +25,7 @@
 #define PUT(value) ((double)(value))
 #define REF(name)  ref_##name##_f64
 #include "ops/ref/ref_layers.h"
+#include "ops/ref/ref_heads.h"
 #include "ops/ref/ref_attention.h"
 #include "ops/ref/ref_loss.h"
 #include "ops/ref/ref_route.h"
@@ -38,6 +40,7 @@
 #define PUT(value) ref_to_bf16((float)(value))
 #define REF(name)  ref_##name##_bf16
 #include "ops/ref/ref_layers.h"
+#include "ops/ref/ref_heads.h"
 #include "ops/ref/ref_attention.h"
 #include "ops/ref/ref_loss.h"
 #include "ops/ref/ref_route.h"
@@ -51,6 +54,7 @@
 #define PUT(value) ref_to_f16((float)(value))
 #define REF(name)  ref_##name##_f16
 #include "ops/ref/ref_layers.h"
+#include "ops/ref/ref_heads.h"
 #include "ops/ref/ref_attention.h"
 #include "ops/ref/ref_loss.h"
 #include "ops/ref/ref_route.h"
@@ -71,10 +75,13 @@ static bool ref_supports(enum dtype type)
         .linear_dx = ref_linear_dx_##type, .linear_dx_dgelu = ref_linear_dx_dgelu_##type,         \
         .linear_dw = ref_linear_dw_##type, .add_norm = ref_add_norm_##type,                       \
         .norm_apply = ref_norm_apply_##type, .norm_backward = ref_norm_backward_##type,           \
-        .norm_scratch = ref_norm_scratch_##type, .add = ref_add_##type, .gelu = ref_gelu_##type,  \
-        .gelu_backward = ref_gelu_backward_##type, .swiglu = ref_swiglu_##type,                   \
-        .swiglu_backward = ref_swiglu_backward_##type, .rope = ref_rope_##type,                   \
-        .attention = ref_attention_##type, .attention_backward = ref_attention_backward_##type,   \
+        .norm_scratch = ref_norm_scratch_##type, .head_sums = ref_head_sums_##type,               \
+        .head_rms = ref_head_rms_##type, .head_rms_backward = ref_head_rms_backward_##type,       \
+        .head_rms_scratch = ref_head_rms_scratch_##type, .add = ref_add_##type,                   \
+        .gelu = ref_gelu_##type, .gelu_backward = ref_gelu_backward_##type,                       \
+        .swiglu = ref_swiglu_##type, .swiglu_backward = ref_swiglu_backward_##type,               \
+        .rope = ref_rope_##type, .attention = ref_attention_##type,                               \
+        .attention_backward = ref_attention_backward_##type,                                      \
         .attention_scratch = ref_attention_scratch_##type,                                        \
         .attention_cached = ref_attention_cached_##type, .embedding = ref_embedding_##type,       \
         .embedding_backward = ref_embedding_backward_##type,                                      \

@@ -83,14 +83,16 @@ static int64_t token_id(const json_t *value)
                                                                     : -1;
 }
 
-/* The tokens of config.json; bos and eos are the defaults of the model type, -1: none. */
-static void read_tokens(struct cursor *c, int64_t bos, int64_t eos, struct hf_config *config)
+/* The tokens of config.json; bos, eos and pad are the defaults of the model type, -1: none. */
+static void read_tokens(struct cursor *c, int64_t bos, int64_t eos, int64_t pad,
+                        struct hf_config *config)
 {
     const json_t *first = json_object_get(c->root, "bos_token_id");
     const json_t *ends = json_object_get(c->root, "eos_token_id");
     size_t count = json_is_array(ends) ? json_array_size(ends) : 1;
     config->bos = first ? token_id(first) : bos;
-    config->pad = token_id(json_object_get(c->root, "pad_token_id"));
+    const json_t *padding = json_object_get(c->root, "pad_token_id");
+    config->pad = padding ? token_id(padding) : pad;
     for (size_t i = 0; i < count && config->eos_count < HF_EOS; i++) {
         const json_t *item = json_is_array(ends) ? json_array_get(ends, i) : ends;
         int64_t id = ends ? token_id(item) : eos;
@@ -136,7 +138,7 @@ static void read_gpt2(struct cursor *c, struct hf_config *config)
     config->ff = get_size(c, "n_inner", NULL, 4 * config->width);
     config->eps = get_real(c, c->root, "layer_norm_epsilon", 1e-5);
     config->tied = get_bool(c, "tie_word_embeddings", true);
-    read_tokens(c, 50256, 50256, config);
+    read_tokens(c, 50256, 50256, -1, config);
     const char *activation = get_string(c, c->root, "activation_function", "gelu_new");
     if (strcmp(activation, "gelu_new") != 0 && strcmp(activation, "gelu_pytorch_tanh") != 0 &&
         c->status == STATUS_OK)
@@ -205,7 +207,7 @@ static const struct family {
     int64_t vocab, context, width, layers, heads, kv_heads, ff, head_dim;
     double eps, theta;
     bool tied;
-    int64_t bos, eos;
+    int64_t bos, eos, pad;
 } families[] = {
     {.arch = MODEL_LLAMA,
      .type = "llama",
@@ -219,7 +221,8 @@ static const struct family {
      .eps = 1e-6,
      .theta = 10000,
      .bos = 1,
-     .eos = 2},
+     .eos = 2,
+     .pad = -1},
     {.arch = MODEL_QWEN2,
      .type = "qwen2",
      .class_name = "Qwen2ForCausalLM",
@@ -233,7 +236,8 @@ static const struct family {
      .eps = 1e-6,
      .theta = 10000,
      .bos = -1,
-     .eos = -1},
+     .eos = -1,
+     .pad = -1},
     {.arch = MODEL_QWEN3,
      .type = "qwen3",
      .class_name = "Qwen3ForCausalLM",
@@ -248,7 +252,8 @@ static const struct family {
      .eps = 1e-6,
      .theta = 10000,
      .bos = -1,
-     .eos = -1},
+     .eos = -1,
+     .pad = -1},
     {.arch = MODEL_MISTRAL,
      .type = "mistral",
      .class_name = "MistralForCausalLM",
@@ -262,7 +267,8 @@ static const struct family {
      .eps = 1e-6,
      .theta = 10000,
      .bos = 1,
-     .eos = 2},
+     .eos = 2,
+     .pad = -1},
     {.arch = MODEL_SMOLLM3,
      .type = "smollm3",
      .class_name = "SmolLM3ForCausalLM",
@@ -277,7 +283,8 @@ static const struct family {
      .theta = 2000000,
      .tied = true,
      .bos = 128000,
-     .eos = 128001},
+     .eos = 128001,
+     .pad = 128004},
 };
 enum { FAMILIES = sizeof families / sizeof *families };
 
@@ -425,7 +432,7 @@ static void read_llama(struct cursor *c, const struct family *f, struct hf_confi
     config->head_dim = get(c, c->root, "head_dim") ? get_size(c, "head_dim", NULL, 0) : f->head_dim;
     config->eps = get_real(c, c->root, "rms_norm_eps", f->eps);
     config->tied = get_bool(c, "tie_word_embeddings", f->tied);
-    read_tokens(c, f->bos, f->eos, config);
+    read_tokens(c, f->bos, f->eos, f->pad, config);
     const char *activation = get_string(c, c->root, "hidden_act", "silu");
     if (strcmp(activation, "silu") != 0 && c->status == STATUS_OK)
         c->status = FAIL(c->env, CONFIG, "'%s': hidden_act '%s' is not supported, only silu",
@@ -453,7 +460,7 @@ static void read_sars(struct cursor *c, struct hf_config *config)
     config->kv_heads = config->heads;
     config->eps = get_real(c, c->root, "layer_norm_eps", 1e-5);
     config->tied = get_bool(c, "tie_word_embeddings", false);
-    read_tokens(c, -1, -1, config);
+    read_tokens(c, -1, -1, -1, config);
     config->rotary = get_bool(c, "rope", false);
     config->rope_theta = get_real(c, c->root, "rope_theta", 10000);
 }
@@ -713,7 +720,8 @@ void hf_config_print(const struct hf_config *config, struct text *text)
     add_real(text, "initializer_range", config->init_std);
     add_token(text, "bos_token_id", config->bos);
     add_ends(config, text);
-    if (config->pad >= 0)
+    bool llama = model_traits(config->arch)->llama;
+    if (config->pad >= 0 || (llama && family_of(config->arch)->pad >= 0))
         add_token(text, "pad_token_id", config->pad);
     add_word(text, "tie_word_embeddings", config->tied ? "true" : "false");
     add_word(text, "torch_dtype", type);
