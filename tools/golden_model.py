@@ -54,6 +54,8 @@ CASES.update(
     qwen2=family("qwen2", tied=True),
     llama_biases=family("llama", attention_bias=True, mlp_bias=True),
     qwen3=family("qwen3", attention_bias=True),
+    smollm3=family("smollm3", nope_every=2, mlp_bias=True),
+    olmo2=family("olmo2", attention_bias=True),
 )
 
 

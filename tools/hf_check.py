@@ -281,7 +281,10 @@ def family_keys(name):
             keys.update(use_sliding_window=True, max_window_layers=2)
     if words[0] == "smollm3" and "rope" in words:
         keys["no_rope_layers"] = [1, 1, 1, 1]
-    names = dict(llama="Llama", qwen2="Qwen2", qwen3="Qwen3", mistral="Mistral", smollm3="SmolLM3")
+    names = dict(llama="Llama", qwen2="Qwen2", qwen3="Qwen3", mistral="Mistral", smollm3="SmolLM3", olmo2="Olmo2", gemma2="Gemma2",
+                 gemma3="Gemma3")
+    if words[0] == "olmo2":
+        del keys["head_dim"]
     return names[words[0]], keys
 
 
@@ -336,7 +339,7 @@ def check_training(bench, what, source):
 
 
 FAMILIES = ["qwen2", "qwen2 tied", "llama biases", "llama biases single tied", "qwen3", "qwen3 biases wide tied", "mistral",
-            "mistral wide tied", "smollm3", "smollm3 biases tied", "smollm3 rope"]
+            "mistral wide tied", "smollm3", "smollm3 biases tied", "smollm3 rope", "olmo2", "olmo2 biases tied"]
 
 
 def check_families(bench, chosen):

@@ -98,7 +98,7 @@ int64_t sifr_embedding_scratch(const struct sifr_context *context, int64_t batch
 
 static struct norm norm_of(enum sifr_norm_kind kind, int64_t width, double eps)
 {
-    return (struct norm){kind == SIFR_RMS_NORM ? NORM_RMS : NORM_LAYER, width, eps};
+    return (struct norm){kind == SIFR_RMS_NORM ? NORM_RMS : NORM_LAYER, width, eps, 0};
 }
 
 void sifr_norm(const struct sifr_call *call, const struct sifr_norm *n)

@@ -4,7 +4,8 @@
  *     residual, pending -> sum1 -> normed1 -> qkv -> attn -> sum2 -> normed2 -> pre -> act -> room
  *                          kept    cheap      costly costly  costly  cheap      costly cheap
  *
- * Where q and k have norms, `heads` has their inputs, which are costly, and qkv has the outputs.
+ * Where the outputs of attention and MLP have norms, post1 and post2 keep their inputs, which are
+ * costly. Where q and k have norms, `heads` has their inputs, which are costly, and qkv has the outputs.
  *
  * Selective recomputation rebuilds what is cheap (a norm from its saved statistics, an activation);
  * only full recomputation rebuilds what is costly. An act that the backward pass itself recomputes
@@ -31,11 +32,16 @@ enum {
     SQUARES,
     ATTN,
     LSE,
+    POST1,
+    POST_STATS1,
     SUM2,
     STATS2,
     NORMED2,
     PRE,
     ACT,
+    POST2,
+    POST_STATS2,
+    D_BRANCH,
     SCRATCH,
     GATHERED, /* sequence parallel: the next matrix's input, if not kept gathered */
     PARTIAL,
@@ -68,6 +74,11 @@ static bool has_head_norms(const struct block *k)
     return k->uses[BLOCK_Q_NORM] >= 0;
 }
 
+bool block_has_posts(const struct block *k)
+{
+    return k->uses[BLOCK_POST1] >= 0;
+}
+
 static struct head_rms head_norms(const struct block *k, int64_t rows)
 {
     struct head_rms n = k->head_rms;
@@ -82,7 +93,8 @@ static int64_t head_numbers(const struct block *k, int64_t rows)
 }
 
 /* The use that a by-product is the gradient of; -1: none. A gated MLP forms its bias's gradient
- * with that of the matrix, and so does qkv where q and k have norms. */
+ * with that of the matrix, and so do qkv where q and k have norms, and proj and down where their
+ * outputs have. */
 static int formed_use(const struct block *k, int i)
 {
     static const enum block_use uses[FORMED_COUNT] = {
@@ -90,9 +102,11 @@ static int formed_use(const struct block *k, int i)
         [FORMED_NORM2] = BLOCK_NORM2,         [FORMED_BIAS2] = BLOCK_NORM2_BIAS,
         [FORMED_UP_BIAS] = BLOCK_UP_BIAS,     [FORMED_QKV_BIAS] = BLOCK_QKV_BIAS,
         [FORMED_DOWN_BIAS] = BLOCK_DOWN_BIAS, [FORMED_PROJ_BIAS] = BLOCK_PROJ_BIAS,
-        [FORMED_Q_NORM] = BLOCK_Q_NORM,       [FORMED_K_NORM] = BLOCK_K_NORM};
-    bool elsewhere =
-        (k->gated && i == FORMED_UP_BIAS) || (has_head_norms(k) && i == FORMED_QKV_BIAS);
+        [FORMED_Q_NORM] = BLOCK_Q_NORM,       [FORMED_K_NORM] = BLOCK_K_NORM,
+        [FORMED_POST1] = BLOCK_POST1,         [FORMED_POST2] = BLOCK_POST2};
+    bool elsewhere = (k->gated && i == FORMED_UP_BIAS) ||
+                     (has_head_norms(k) && i == FORMED_QKV_BIAS) ||
+                     (block_has_posts(k) && (i == FORMED_DOWN_BIAS || i == FORMED_PROJ_BIAS));
     return elsewhere ? -1 : k->uses[uses[i]];
 }
 
@@ -195,6 +209,14 @@ int block_list_buffers(const struct unit *unit, const struct ops *ops, struct un
                                       UNIT_PARTS};
     list[LSE] = (struct unit_buffer){"attention lse", (size_t)(rows * k->heads) * sizeof(float),
                                      KEEP_UNLESS_FULL, 0};
+    size_t post = block_has_posts(k) ? c : 0, post_stats = block_has_posts(k) ? stats : 0;
+    list[POST1] = (struct unit_buffer){"output of attention", post, KEEP_UNLESS_FULL, 0};
+    list[POST_STATS1] =
+        (struct unit_buffer){"its norm's statistics", post_stats, KEEP_UNLESS_FULL, 0};
+    list[POST2] = (struct unit_buffer){"output of mlp", post, KEEP_UNLESS_FULL, 0};
+    list[POST_STATS2] =
+        (struct unit_buffer){"its norm's statistics", post_stats, KEEP_UNLESS_FULL, 0};
+    list[D_BRANCH] = (struct unit_buffer){"gradient of a branch", post, KEEP_NOT, backward | input};
     list[SUM2] = (struct unit_buffer){"sum 2", c, KEEP_UNLESS_FULL, sums};
     list[STATS2] = (struct unit_buffer){"norm 2 statistics", stats, KEEP_UNLESS_FULL, 0};
     list[NORMED2] = (struct unit_buffer){"normed 2", normed > d_attn ? normed : d_attn,
@@ -245,6 +267,9 @@ struct block_buffers block_buffers_of(const struct block *k, const struct unit_r
                   .mean = rms ? NULL : stats2 + own,
                   .normed = regather ? at[NORMED2] : region_own(&region, own, at[NORMED2]),
                   .full = regather ? at[GATHERED] : at[NORMED2]},
+        .post1 = {.sum = at[POST1], .rstd = at[POST_STATS1]},
+        .post2 = {.sum = at[POST2], .rstd = at[POST_STATS2]},
+        .d_branch = at[D_BRANCH],
         .d_normed = at[D_NORMED],
         .d_attn = run->pass == PASS_BACKWARD_INPUT ? at[D_NORMED] : at[NORMED2],
         .d_wide = at[D_WIDE],
@@ -280,11 +305,27 @@ int64_t block_work(const struct unit *unit, struct unit_shape shape)
 
 /* --- norms ---------------------------------------------------------------------------------- */
 
+static void copy_rows(const struct block *k, struct unit_run *run, const struct block_buffers *b,
+                      void *to, const void *from)
+{
+    device_copy(run->stream, to, from,
+                (size_t)(b->own * k->norm.width) * dtype_bytes(run->ops->type));
+}
+
 void block_add_norm(const struct block *k, struct unit_run *run, const struct block_buffers *b,
                     const struct block_norm *n, const void *residual, const void *branch,
                     const void *weight, const void *bias)
 {
     bool in_place = residual == n->sum && branch == NULL;
+    if (!weight) {
+        int64_t count = b->own * k->norm.width;
+        if (branch)
+            ops_add(run->ops, run->stream, count, residual, branch, n->sum);
+        else if (!in_place)
+            copy_rows(k, run, b, n->sum, residual);
+        copy_rows(k, run, b, n->normed, n->sum);
+        return;
+    }
     ops_add_norm(run->ops, run->stream, k->norm, b->own,
                  &(struct add_norm){.residual = residual,
                                     .branch = branch,
@@ -299,6 +340,10 @@ void block_add_norm(const struct block *k, struct unit_run *run, const struct bl
 void block_norm_again(const struct block *k, struct unit_run *run, const struct block_buffers *b,
                       const struct block_norm *n, const void *weight, const void *bias)
 {
+    if (!weight) {
+        copy_rows(k, run, b, n->normed, n->sum);
+        return;
+    }
     ops_norm_apply(run->ops, run->stream, k->norm, b->own,
                    &(struct norm_apply){.sum = n->sum,
                                         .weight = weight,
@@ -311,6 +356,10 @@ void block_norm_again(const struct block *k, struct unit_run *run, const struct 
 void block_norm_backward(const struct block *k, struct unit_run *run, const struct block_buffers *b,
                          const struct block_norm *n, struct norm_backward a)
 {
+    if (!a.weight) {
+        ops_add(run->ops, run->stream, b->own * k->norm.width, run->gradient, a.dy, run->gradient);
+        return;
+    }
     a.sum = n->sum;
     a.mean = n->mean;
     a.rstd = n->rstd;
@@ -329,6 +378,35 @@ void block_row_linear(struct unit_run *run, const struct block_buffers *b, struc
     ops_linear(run->ops, run->stream, l, b->rows, x, w, r->tp_group->rank == 0 ? bias : NULL,
                partial);
     region_leave(r, b->own, partial, y);
+}
+
+void block_branch(const struct block *k, struct unit_run *run, const struct block_buffers *b,
+                  const struct branch *a)
+{
+    void *y = block_has_posts(k) ? a->post->sum : a->out;
+    block_row_linear(run, b, a->l, a->x, a->w, a->bias, y);
+    if (block_has_posts(k))
+        ops_add_norm(
+            run->ops, run->stream, k->norm, b->own,
+            &(struct add_norm){
+                .residual = y, .weight = a->post_weight, .y = a->out, .rstd = a->post->rstd});
+}
+
+const void *block_branch_backward(const struct block *k, struct unit_run *run,
+                                  const struct block_buffers *b, const struct block_norm *post,
+                                  const void *weight, void *dweight)
+{
+    if (!block_has_posts(k))
+        return run->gradient;
+    ops_norm_backward(run->ops, run->stream, k->norm, b->own,
+                      &(struct norm_backward){.dy = run->gradient,
+                                              .sum = post->sum,
+                                              .weight = weight,
+                                              .rstd = post->rstd,
+                                              .dsum_out = b->d_branch,
+                                              .dweight = dweight,
+                                              .scratch = b->scratch});
+    return b->d_branch;
 }
 
 void block_gather_normed(const struct block_buffers *b, const struct block_norm *n)

@@ -168,6 +168,18 @@ static void add_gpt2_block(struct model *m, int64_t layer)
     add_vector(m, unit, at, "mlp.c_proj.bias", width, INIT_ZERO, bias);
 }
 
+static enum unit_init norm_init(const struct model *m)
+{
+    return model_traits(m->config.arch)->plus_one ? INIT_ZERO : INIT_ONE;
+}
+
+static void add_norm(struct model *m, struct unit *unit, const char *at, const char *name)
+{
+    char full[48];
+    snprintf(full, sizeof full, "%s.weight", name);
+    add_vector(m, unit, at, full, m->config.width, norm_init(m), norm_split(m));
+}
+
 /* Where q, k and v, or gate and up, are one param. */
 struct joined {
     const char *name;
@@ -205,8 +217,12 @@ static void add_llama_attention(struct model *m, struct unit *unit, const char *
         add_joined(m, unit, at, "bias", qkv, 3);
     if (traits->head_norm) { /* one weight for all heads, of which a rank has some */
         struct unit_split norm = part_repeated(&m->tp_group, true);
-        add_vector(m, unit, at, "self_attn.q_norm.weight", c->head_width, INIT_ONE, norm);
-        add_vector(m, unit, at, "self_attn.k_norm.weight", c->head_width, INIT_ONE, norm);
+        add_vector(m, unit, at, "self_attn.q_norm.weight", c->head_width, norm_init(m), norm);
+        add_vector(m, unit, at, "self_attn.k_norm.weight", c->head_width, norm_init(m), norm);
+    }
+    if (traits->whole_norm) {
+        add_vector(m, unit, at, "self_attn.q_norm.weight", query, norm_init(m), heads);
+        add_vector(m, unit, at, "self_attn.k_norm.weight", key, norm_init(m), kv_heads);
     }
     add_matrix(m, unit, at, "self_attn.o_proj.weight", c->width, query, deep_deviation(c),
                part_of_units(&m->tp_group, 1, 1, c->heads));
@@ -239,10 +255,18 @@ static void add_llama_block(struct model *m, int64_t layer)
     add_piece(m, name);
     struct unit *unit =
         add_unit(m, name, &m->block_type, &m->blocks[model_block_variant(c, layer)]);
-    add_vector(m, unit, at, "input_layernorm.weight", c->width, INIT_ONE, norm_split(m));
+    const struct model_traits *traits = model_traits(c->arch);
+    if (!traits->no_pre_norms)
+        add_norm(m, unit, at, "input_layernorm");
     add_llama_attention(m, unit, at);
-    add_vector(m, unit, at, "post_attention_layernorm.weight", c->width, INIT_ONE, norm_split(m));
+    if (traits->post_norms)
+        add_norm(m, unit, at, "post_attention_layernorm");
+    if (!traits->no_pre_norms)
+        add_norm(m, unit, at,
+                 traits->post_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm");
     add_llama_mlp(m, unit, at);
+    if (traits->post_norms)
+        add_norm(m, unit, at, "post_feedforward_layernorm");
 }
 
 /* One of the tensors that each routed projection has: a param of four, for q, k, v and o. */
@@ -349,8 +373,8 @@ static void add_head(struct model *m, int wte)
     if (!sars || !c->tied)
         add_piece(m, "head");
     if (!sars)
-        add_vector(m, unit, gpt2 ? "transformer.ln_f" : "model.norm", ".weight", c->width, INIT_ONE,
-                   norm_split(m));
+        add_vector(m, unit, gpt2 ? "transformer.ln_f" : "model.norm", ".weight", c->width,
+                   norm_init(m), norm_split(m));
     if (gpt2)
         add_vector(m, unit, "transformer.ln_f", ".bias", c->width, INIT_ZERO, norm_split(m));
     if (c->tied) {
@@ -390,8 +414,12 @@ static bool has_use(const struct model_config *c, enum block_use use)
     case BLOCK_PROJ_BIAS: return gpt2 || c->attention_bias;
     case BLOCK_UP_BIAS:
     case BLOCK_DOWN_BIAS: return gpt2 || c->mlp_bias;
+    case BLOCK_NORM1:
+    case BLOCK_NORM2: return !traits->no_pre_norms;
+    case BLOCK_POST1:
+    case BLOCK_POST2: return traits->post_norms;
     case BLOCK_Q_NORM:
-    case BLOCK_K_NORM: return traits->head_norm;
+    case BLOCK_K_NORM: return traits->head_norm || traits->whole_norm;
     default: return true;
     }
 }
@@ -432,14 +460,16 @@ static void fill_sizes(struct model *m)
     int64_t query = heads * c->head_width, key = kv_heads * c->head_width;
     struct unit_split words = part_of_vocab(&m->tp_group, c->vocab, m->tp_group.rank);
     int64_t vocab = parts ? words.count : c->vocab;
-    bool llama = model_traits(c->arch)->llama;
-    struct norm norm = {llama ? NORM_RMS : NORM_LAYER, c->width, c->norm_eps};
+    const struct model_traits *traits = model_traits(c->arch);
+    double offset = traits->plus_one ? 1 : 0;
+    struct norm norm = {traits->llama ? NORM_RMS : NORM_LAYER, c->width, c->norm_eps, offset};
     m->embedding = (struct embedding_unit){.tp_group = m->tp_group,
                                            .width = c->width,
                                            .vocab = vocab,
                                            .first_id = words.first,
                                            .id_count = parts ? c->vocab : 0,
-                                           .positions = gpt2 ? c->context : 0};
+                                           .positions = gpt2 ? c->context : 0,
+                                           .scale = traits->scaled ? sqrt((double)c->width) : 0};
     fill_variants(m, (struct block){.tp_group = m->tp_group,
                                     .norm = norm,
                                     .heads = heads,
@@ -448,11 +478,14 @@ static void fill_sizes(struct model *m)
                                     .head_rms = {.heads = heads,
                                                  .kv_heads = kv_heads,
                                                  .head_width = c->head_width,
-                                                 .eps = c->norm_eps},
+                                                 .whole = traits->whole_norm ? c->heads : 0,
+                                                 .eps = c->norm_eps,
+                                                 .offset = offset},
                                     .qkv = {c->width, query + 2 * key, .out_in = !gpt2},
                                     .proj = {query, c->width, .out_in = !gpt2},
                                     .up = {c->width, gpt2 ? ff : 2 * ff, .out_in = !gpt2},
                                     .down = {ff, c->width, .out_in = !gpt2},
+                                    .geglu = traits->geglu,
                                     .gated = !gpt2});
     m->sars_block = (struct sars_block){
         .block = m->blocks[0], .width = c->width, .layers = c->layers, .sars = c->sars};

@@ -17,16 +17,25 @@ enum model_arch {
     MODEL_QWEN3,
     MODEL_MISTRAL,
     MODEL_SMOLLM3,
+    MODEL_OLMO2,
+    MODEL_GEMMA2,
+    MODEL_GEMMA3,
     MODEL_ARCHS
 };
 const char *model_arch_word(int arch); /* the value of model.arch: "llama" */
 /* What the layers of an architecture consist of. model_config.c has the table. */
 struct model_traits {
-    bool llama;     /* a relative of Llama: its names, RMS norms, rotary positions, a gated MLP */
-    bool qkv_bias;  /* q, k and v always have biases */
-    bool head_norm; /* each head's q and k is normed before it is rotated */
+    bool llama;      /* a relative of Llama: its names, RMS norms, rotary positions, a gated MLP */
+    bool qkv_bias;   /* q, k and v always have biases */
+    bool head_norm;  /* each head's q and k is normed before it is rotated */
+    bool whole_norm; /* all heads' q, and all heads' k, have one norm */
+    bool no_pre_norms; /* no norms before attention and MLP */
+    bool post_norms;   /* norms of the outputs of attention and MLP, before they are added */
+    bool plus_one;     /* norms multiply by 1 + weight */
+    bool geglu;        /* the gate is GELU, not SiLU */
+    bool scaled;       /* embeddings are multiplied by sqrt(width) */
     /* Keys that the architecture has: */
-    bool attention_bias, mlp_bias, window, nope;
+    bool attention_bias, mlp_bias, window, nope, caps;
 };
 const struct model_traits *model_traits(int arch);
 enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 };
@@ -76,6 +85,9 @@ struct model_config {
     int64_t window_from; /* the first layer with the window */
     int64_t full_every;  /* every so many-th layer has no window; 0 = all have it */
     int64_t nope_every;  /* every so many-th layer has no rotary positions; 0 = all have them */
+    double query_scalar; /* scores are divided by its square root; 0 = head_width */
+    double score_cap;    /* scores become cap tanh(score / cap); 0 = they do not */
+    double logit_cap;    /* the same for logits */
     int tied;            /* 0 no, 1 yes, 2 from the preset or architecture (choices no|yes|auto) */
     double norm_eps;
     double init_std;

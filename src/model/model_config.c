@@ -33,8 +33,8 @@ const int model_preset_count = sizeof model_presets / sizeof model_presets[0];
 const char *const model_preset_names[] = {PRESETS(NAME) NULL};
 
 /* --- keys ----------------------------------------------------------------------------------- */
-static const char *const arch_names[] = {"gpt2",  "llama",   "sars",    "qwen2",
-                                         "qwen3", "mistral", "smollm3", NULL};
+static const char *const arch_names[] = {"gpt2",    "llama", "sars",   "qwen2",  "qwen3", "mistral",
+                                         "smollm3", "olmo2", "gemma2", "gemma3", NULL};
 _Static_assert(sizeof arch_names / sizeof *arch_names == MODEL_ARCHS + 1, "one name each");
 static const struct model_traits traits[MODEL_ARCHS] = {
     [MODEL_LLAMA] = {.llama = true, .attention_bias = true, .mlp_bias = true},
@@ -43,6 +43,28 @@ static const struct model_traits traits[MODEL_ARCHS] = {
     [MODEL_MISTRAL] = {.llama = true, .window = true},
     [MODEL_SMOLLM3] =
         {.llama = true, .attention_bias = true, .mlp_bias = true, .window = true, .nope = true},
+    [MODEL_OLMO2] = {.llama = true,
+                     .whole_norm = true,
+                     .no_pre_norms = true,
+                     .post_norms = true,
+                     .attention_bias = true},
+    [MODEL_GEMMA2] = {.llama = true,
+                      .post_norms = true,
+                      .plus_one = true,
+                      .geglu = true,
+                      .scaled = true,
+                      .attention_bias = true,
+                      .window = true,
+                      .caps = true},
+    [MODEL_GEMMA3] = {.llama = true,
+                      .head_norm = true,
+                      .post_norms = true,
+                      .plus_one = true,
+                      .geglu = true,
+                      .scaled = true,
+                      .attention_bias = true,
+                      .window = true,
+                      .caps = true},
 };
 static const char *const tied_names[] = {"no", "yes", "auto", NULL};
 static const char *const scaling_names[] = {"none", "linear", "llama3", NULL};
@@ -95,15 +117,22 @@ static const struct option options_model[] = {
          "width of the feed-forward layer; 0 = 4 x width (llama: 8/3 x width; sars has none)"),
     SIZE(context, MAX_CONTEXT, "maximum number of tokens in a sequence; 0 = 1024"),
     SIZE(vocab, MAX_VOCAB, "size of the vocabulary; 0 = that of the tokenizer"),
-    BOOL(attention_bias, "biases in the matrices of attention; llama, qwen3 and smollm3"),
+    BOOL(attention_bias,
+         "biases in the matrices of attention; not in mistral, and in part always in qwen2"),
     BOOL(mlp_bias, "biases in the matrices of the feed-forward layer; llama and smollm3"),
     SIZE(window, MAX_CONTEXT,
-         "a token sees itself and the window - 1 tokens before it; 0 = all before it; mistral, "
-         "qwen2, qwen3 and smollm3"),
+         "a token sees itself and the window - 1 tokens before it; 0 = all before it; not in llama "
+         "and olmo2"),
     SIZE(window_from, MAX_LAYERS, "the first layer, from 0, that has the window"),
     SIZE(full_every, MAX_LAYERS, "every so many-th layer has no window; 0 = all have it"),
     SIZE(nope_every, MAX_LAYERS,
          "every so many-th layer has no rotary positions; 0 = all have them; smollm3"),
+    REAL(query_scalar, "0", 1e6,
+         "scores of attention are divided by its square root; 0 = head_width; gemma2 and gemma3"),
+    REAL(score_cap, "0", 1e6,
+         "scores of attention become cap tanh(score / cap); 0 = they do not; gemma2 and gemma3"),
+    REAL(logit_cap, "0", 1e6,
+         "logits become cap tanh(logit / cap); 0 = they do not; gemma2 and gemma3"),
     CHOICE(tied, tied_names, "auto",
            "head shares its matrix with the embedding; auto = as in the preset, or yes if there is "
            "no preset (sars: no)"),
@@ -310,6 +339,9 @@ static enum status check_traits(struct env *env, const struct model_config *c)
         {"window_from", c->window_from != 0, t->window},
         {"full_every", c->full_every != 0, t->window},
         {"nope_every", c->nope_every != 0, t->nope},
+        {"query_scalar", c->query_scalar != 0, t->caps},
+        {"score_cap", c->score_cap != 0, t->caps},
+        {"logit_cap", c->logit_cap != 0, t->caps},
     };
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (keys[i].set && !keys[i].has)

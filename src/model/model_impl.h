@@ -85,6 +85,8 @@ struct embedding_unit {
     int64_t width, vocab;       /* vocab: this rank's rows of wte */
     int64_t first_id, id_count; /* as in struct embedding */
     int64_t positions;          /* rows of wpe, 0 = none */
+    double scale; /* rows of wte are multiplied by it, rounded to the compute type; 0: they are not
+                   */
 };
 extern const struct unit_type embedding_unit_type;
 
@@ -98,12 +100,14 @@ enum block_use {
     BLOCK_K_NORM,
     BLOCK_PROJ,
     BLOCK_PROJ_BIAS,
+    BLOCK_POST1, /* a norm of the output of attention */
     BLOCK_NORM2,
     BLOCK_NORM2_BIAS,
     BLOCK_UP, /* where the MLP is gated, gate and up */
     BLOCK_UP_BIAS,
     BLOCK_DOWN,
     BLOCK_DOWN_BIAS,
+    BLOCK_POST2, /* a norm of the output of the MLP */
     BLOCK_USES
 };
 
@@ -116,6 +120,7 @@ struct block {
     struct linear proj;       /* H D -> C */
     struct linear up;         /* C -> F, or 2F where gate and up are one */
     struct linear down;       /* F -> C */
+    bool geglu;               /* gated: by GELU, not by SiLU */
     bool gated; /* act is SwiGLU of gate and up; the backward pass computes it again from these */
     const float *rope;    /* borrowed; (context, D/2, 2), NULL = q and k are not rotated */
     int uses[BLOCK_USES]; /* the index of each among the unit's uses; -1: the layer has none */
@@ -133,14 +138,17 @@ enum {
     FORMED_QKV_BIAS,
     FORMED_Q_NORM,
     FORMED_K_NORM,
+    FORMED_POST1,
+    FORMED_POST2,
     FORMED_DOWN_BIAS, /* this and the next only where the stream has all rows */
     FORMED_PROJ_BIAS,
     FORMED_COUNT
 };
 
-/* One of a block's two norms. */
+/* One of a block's norms. Where the layer has none before attention and MLP, the output is a copy
+ * of the input. */
 struct block_norm {
-    void *sum;          /* (N, C) its input, the stream; kept */
+    void *sum;          /* (N, C) its input, the stream or a branch; kept */
     float *mean, *rstd; /* (N); mean is NULL for NORM_RMS */
     void *normed;       /* (N, C) its output; backward overwrites it with its gradient */
     void *full;         /* (R, C) the output on all ranks: `normed` itself where that has all rows;
@@ -161,6 +169,10 @@ struct block_buffers {
     void *attn;              /* (R, H D) */
     float *lse;              /* (B, H, T) */
     struct block_norm norm2; /* between attention and MLP */
+    struct block_norm post1; /* of the output of attention, where the layer has such norms; its
+                                output is the branch that is added to the stream */
+    struct block_norm post2; /* the same of the MLP */
+    void *d_branch;          /* (N, C) scratch: the gradient of the input of post1 or post2 */
     void *d_normed;          /* (R, C) PASS_BACKWARD_INPUT, scratch: gradients of both normed */
     void *d_attn;            /* (R, H D) backward: in norm2.normed; PASS_BACKWARD_INPUT: in
                                  d_normed */
@@ -197,6 +209,24 @@ size_t block_cache_size(const struct block *block, const struct ops *ops, int64_
 void block_add_norm(const struct block *block, struct unit_run *run, const struct block_buffers *b,
                     const struct block_norm *n, const void *residual, const void *branch,
                     const void *weight, const void *bias);
+/* Whether the outputs of attention and MLP have norms. */
+bool block_has_posts(const struct block *block);
+/* A row linear (below) and, where the layer has it, the norm of its output. `out` gets the branch
+ * that is to be added to the stream. */
+struct branch {
+    struct linear l;
+    const void *x, *w, *bias;
+    const struct block_norm *post;
+    const void *post_weight;
+    void *out; /* (N, C) */
+};
+void block_branch(const struct block *block, struct unit_run *run, const struct block_buffers *b,
+                  const struct branch *a);
+/* The gradient (N, C) of the row linear's output, from that of the branch in run->gradient, and the
+ * gradient of the norm's weight. */
+const void *block_branch_backward(const struct block *block, struct unit_run *run,
+                                  const struct block_buffers *b, const struct block_norm *post,
+                                  const void *weight, void *dweight);
 /* Recompute n->normed from the saved sum and statistics. */
 void block_norm_again(const struct block *block, struct unit_run *run,
                       const struct block_buffers *b, const struct block_norm *n, const void *weight,

@@ -112,13 +112,14 @@ enum status model_check_limits(struct env *env, const struct model_config *confi
 
 const char *model_cannot_split(const struct model_config *c, int tp, int64_t *size)
 {
+    bool copies = !model_traits(c->arch)->whole_norm; /* which counts each head once */
     struct {
         const char *key;
         int64_t size;
         bool fits;
     } sizes[] = {
         {"heads", c->heads, c->heads % tp == 0},
-        {"kv_heads", c->kv_heads, c->kv_heads % tp == 0 || tp % c->kv_heads == 0},
+        {"kv_heads", c->kv_heads, c->kv_heads % tp == 0 || (tp % c->kv_heads == 0 && copies)},
         {"ff", c->ff, c->ff % tp == 0},
         {"vocab", c->vocab, c->vocab >= tp},
     };

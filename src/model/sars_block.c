@@ -66,7 +66,7 @@ static struct routing routing_of(const struct sars_block *k, int groups)
 
 static struct norm chain_norm(const struct sars_block *k)
 {
-    return (struct norm){NORM_LAYER, k->width, k->block.norm.eps};
+    return (struct norm){NORM_LAYER, k->width, k->block.norm.eps, 0};
 }
 
 static struct linear chain_linear(const struct sars_block *k)

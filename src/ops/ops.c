@@ -374,6 +374,35 @@ void ops_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, i
         ops->backend->swiglu_backward(ops, stream, rows, ff, gate_up, dy, dgate_up, act);
 }
 
+void ops_geglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+               const void *gate_up, void *y)
+{
+    CHECK_LT(0, rows);
+    CHECK_LT(0, ff);
+    CHECK(gate_up && y);
+    if (run_or_spend(ops, stream, CASE("geglu", .rows = rows, .width = ff)))
+        ops->backend->geglu(ops, stream, rows, ff, gate_up, y);
+}
+
+void ops_geglu_backward(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+                        const void *gate_up, const void *dy, void *dgate_up, void *act)
+{
+    CHECK_LT(0, rows);
+    CHECK_LT(0, ff);
+    CHECK(gate_up && dy && dgate_up);
+    if (run_or_spend(ops, stream,
+                     CASE("geglu_backward", .rows = rows, .width = ff, .act = act != NULL)))
+        ops->backend->geglu_backward(ops, stream, rows, ff, gate_up, dy, dgate_up, act);
+}
+
+void ops_scale(struct ops *ops, struct stream *stream, int64_t count, double factor, void *x)
+{
+    CHECK_LE(0, count);
+    CHECK(count == 0 || x);
+    if (count > 0 && run_or_spend(ops, stream, CASE("scale", .count = count)))
+        ops->backend->scale(ops, stream, count, factor, x);
+}
+
 /* --- attention ------------------------------------------------------------------------------ */
 
 static void check_attention(struct attention a)

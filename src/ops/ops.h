@@ -121,8 +121,9 @@ struct norm {
     enum norm_kind kind;
     int64_t width;
     double eps;
+    double offset; /* added to the weight: Gemma's factor is 1 + weight */
 };
-/* sum = residual + branch; y = norm(sum) * weight + bias. The bits are those of: add, round to the
+/* sum = residual + branch; y = norm(sum) * (weight + offset) + bias. The bits are those of: add, round to the
  * compute type, normalize the rounded sum. */
 struct add_norm {
     const void *residual; /* (R, C) */
@@ -221,6 +222,14 @@ void ops_swiglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff
 void ops_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
                          const void *gate_up, const void *dy, void *dgate_up /* may be gate_up */,
                          void *act /* or NULL; may be dy */);
+
+/* The same with y = gelu(gate) * up, in tanh form. */
+void ops_geglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+               const void *gate_up, void *y);
+void ops_geglu_backward(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+                        const void *gate_up, const void *dy, void *dgate_up, void *act);
+/* x = factor x, in place */
+void ops_scale(struct ops *ops, struct stream *stream, int64_t count, double factor, void *x);
 
 /* --- attention ------------------------------------------------------------------------------ */
 struct attention {

@@ -23,6 +23,9 @@
     X(gelu_backward, "gelu", 1e-6)                     \
     X(swiglu, NULL, 1e-6)                              \
     X(swiglu_backward, "swiglu", 1e-6)                 \
+    X(geglu, NULL, 1e-6)                               \
+    X(geglu_backward, "geglu", 1e-6)                   \
+    X(scale, NULL, 1e-6)                               \
     X(rope, NULL, 1e-6)                                \
     X(rope_inverse, "rope", 1e-6)                      \
     X(attention, NULL, 2e-6)                           \

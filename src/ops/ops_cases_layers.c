@@ -120,7 +120,7 @@ OPS_RUN(linear_dw)
 static void add_norm_weights(struct ops_call *call, const struct ops_case *c, enum dtype type)
 {
     struct ops_tensor *weight = ops_add_tensor(call, "weight", OPS_IN, type, c->norm.width);
-    weight->center = 1;
+    weight->center = 1 - c->norm.offset;
     weight->scale = 0.25;
     if (c->bias)
         ops_add_tensor(call, "bias", OPS_IN, type, c->norm.width);
@@ -382,4 +382,36 @@ OPS_RUN(swiglu_backward)
 {
     ops_swiglu_backward(ops, stream, c->rows, c->width, ops_at(call, "gate_up"), ops_at(call, "dy"),
                         ops_at(call, "dgate_up"), ops_at(call, "act"));
+}
+
+OPS_DESCRIBE(geglu)
+{
+    ops_describe_swiglu(ops, c, call);
+}
+
+OPS_RUN(geglu)
+{
+    ops_geglu(ops, stream, c->rows, c->width, ops_at(call, "gate_up"), ops_at(call, "y"));
+}
+
+OPS_DESCRIBE(geglu_backward)
+{
+    ops_describe_swiglu_backward(ops, c, call);
+}
+
+OPS_RUN(geglu_backward)
+{
+    ops_geglu_backward(ops, stream, c->rows, c->width, ops_at(call, "gate_up"), ops_at(call, "dy"),
+                       ops_at(call, "dgate_up"), ops_at(call, "act"));
+}
+
+OPS_DESCRIBE(scale)
+{
+    ops_add_tensor(call, "x", OPS_IN_OUT, ops->type, c->count);
+    call->flops = (double)c->count;
+}
+
+OPS_RUN(scale)
+{
+    ops_scale(ops, stream, c->count, 1.75, ops_at(call, "x"));
 }

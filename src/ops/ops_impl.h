@@ -52,6 +52,10 @@ struct ops_backend {
     void (*swiglu)(struct ops *, struct stream *, int64_t, int64_t, const void *, void *);
     void (*swiglu_backward)(struct ops *, struct stream *, int64_t, int64_t, const void *,
                             const void *, void *, void *);
+    void (*geglu)(struct ops *, struct stream *, int64_t, int64_t, const void *, void *);
+    void (*geglu_backward)(struct ops *, struct stream *, int64_t, int64_t, const void *,
+                           const void *, void *, void *);
+    void (*scale)(struct ops *, struct stream *, int64_t, double, void *);
     void (*rope)(struct ops *, struct stream *, struct attention, const float *, struct past, bool,
                  void *);
     void (*attention)(struct ops *, struct stream *, struct attention, const void *, void *,

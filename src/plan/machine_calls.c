@@ -194,7 +194,7 @@ static bool is_whole(const struct ops_case *c)
                fits(rows * (double)n.groups * (double)n.width);
     if (starts(c->op, "mas"))
         return fits((double)n.groups * (double)n.width);
-    if (starts(c->op, "swiglu") || starts(c->op, "cross_entropy"))
+    if (strstr(c->op, "glu") || starts(c->op, "cross_entropy"))
         return fits(2 * rows * (double)c->width);
     return c->count > 0;
 }

@@ -379,4 +379,17 @@ static inline struct model_config rig_sars(void)
                                  .sars = {.meta_weight = 1}};
 }
 
+/* A relative of Llama, with everything that its layers can have. */
+static inline struct model_config rig_relative(enum model_arch arch)
+{
+    const struct model_traits *traits = model_traits(arch);
+    struct model_config c = rig_llama();
+    c.arch = arch;
+    c.head_width = 4;
+    c.attention_bias = traits->attention_bias;
+    c.mlp_bias = traits->mlp_bias;
+    c.nope_every = traits->nope ? 2 : 0;
+    return c;
+}
+
 #endif

@@ -53,7 +53,7 @@ static inline struct model_config untied(struct model_config c)
     return c;
 }
 
-enum { MODELS = 5 };
+enum { MODELS = 5 + 8 };
 static inline struct model_config model_at(int i)
 {
     switch (i) {
@@ -61,8 +61,15 @@ static inline struct model_config model_at(int i)
     case 1: return untied(gpt2());
     case 2: return llama(4);
     case 3: return llama(2); /* fewer kv heads than ranks */
-    default: return untied(llama(1));
+    case 4: return untied(llama(1));
     }
+    int arch = MODEL_QWEN2 + i - 5;
+    struct model_config c = rig_relative(arch < MODEL_ARCHS ? arch : MODEL_LLAMA);
+    bool whole = model_traits(c.arch)->whole_norm;
+    c.heads = 8;
+    c.kv_heads = whole ? 4 : 2;
+    c.ff = 8;
+    return c;
 }
 
 /* --- ranks ---------------------------------------------------------------------------------- */

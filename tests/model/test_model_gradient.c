@@ -17,6 +17,16 @@ static struct model_config wide_heads(void)
     return c;
 }
 
+/* Append the relatives of Llama; returns the count of all. */
+enum { OTHERS = 4 };
+static int add_relatives(struct model_config *configs, int count)
+{
+    for (int arch = 0; arch < MODEL_ARCHS; arch++)
+        if (model_traits(arch)->llama)
+            configs[count++] = rig_relative(arch);
+    return count;
+}
+
 static struct model_config untied_gpt2(void)
 {
     struct model_config c = rig_gpt2();
@@ -70,6 +80,15 @@ static void test_llama_gradients(void **state)
     struct model_config tied = rig_llama(), own = wide_heads();
     check_gradients(&tied, 6);
     check_gradients(&own, 6);
+}
+
+static void test_gradients_of_relatives(void **state)
+{
+    (void)state;
+    struct model_config configs[MODEL_ARCHS];
+    int count = add_relatives(configs, 0);
+    for (int i = 0; i < count; i++)
+        check_gradients(&configs[i], 3);
 }
 
 /* --- the loss in chunks --------------------------------------------------------------------- */
@@ -169,8 +188,10 @@ static void check_same_bits(const struct model_config *config, const char *backe
 static void test_recompute_same_bits(void **state)
 {
     (void)state;
-    struct model_config configs[] = {rig_gpt2(), rig_llama(), wide_heads(), rig_sars()};
-    for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++)
+    struct model_config configs[OTHERS + MODEL_ARCHS] = {rig_gpt2(), rig_llama(), wide_heads(),
+                                                         rig_sars()};
+    int count = add_relatives(configs, 4);
+    for (int i = 0; i < count; i++)
         for (enum keep rebuild = KEEP_UNLESS_FULL; rebuild <= KEEP_UNLESS_SELECTIVE; rebuild++) {
             check_same_bits(&configs[i], "ref", DTYPE_F64, rebuild, false);
             check_same_bits(&configs[i], "ref", DTYPE_F32, rebuild, false);
@@ -181,8 +202,9 @@ static void test_recompute_same_bits(void **state)
 static void test_two_parts_same_bits(void **state)
 {
     (void)state;
-    struct model_config configs[] = {rig_gpt2(), rig_llama(), wide_heads()};
-    for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++)
+    struct model_config configs[OTHERS + MODEL_ARCHS] = {rig_gpt2(), rig_llama(), wide_heads()};
+    int count = add_relatives(configs, 3);
+    for (int i = 0; i < count; i++)
         for (enum keep rebuild = KEEP_UNLESS_FULL; rebuild <= KEEP_NOT; rebuild++) {
             check_same_bits(&configs[i], "ref", DTYPE_F64, rebuild, true);
             check_same_bits(&configs[i], "ref", DTYPE_F32, rebuild, true);
@@ -261,8 +283,10 @@ static void check_decode(const struct model_config *config, const char *backend,
 static void test_decode_agrees(void **state)
 {
     (void)state;
-    struct model_config configs[] = {rig_gpt2(), rig_llama(), wide_heads(), rig_sars()};
-    for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++) {
+    struct model_config configs[OTHERS + MODEL_ARCHS] = {rig_gpt2(), rig_llama(), wide_heads(),
+                                                         rig_sars()};
+    int count = add_relatives(configs, 4);
+    for (int i = 0; i < count; i++) {
         check_decode(&configs[i], "ref", DTYPE_F64, 1e-9);
         check_decode(&configs[i], "cpu", DTYPE_F32, 1e-5);
     }
@@ -271,9 +295,13 @@ static void test_decode_agrees(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpt2_gradients),      cmocka_unit_test(test_llama_gradients),
-        cmocka_unit_test(test_chunked_loss),        cmocka_unit_test(test_chunk_rows),
-        cmocka_unit_test(test_recompute_same_bits), cmocka_unit_test(test_two_parts_same_bits),
+        cmocka_unit_test(test_gpt2_gradients),
+        cmocka_unit_test(test_llama_gradients),
+        cmocka_unit_test(test_gradients_of_relatives),
+        cmocka_unit_test(test_chunked_loss),
+        cmocka_unit_test(test_chunk_rows),
+        cmocka_unit_test(test_recompute_same_bits),
+        cmocka_unit_test(test_two_parts_same_bits),
         cmocka_unit_test(test_decode_agrees),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -62,29 +62,33 @@
 #define NORM_COLUMNS(r, c, k, has_bias)                      \
     {"norm_backward",  .rows = r,      .norm = {k, c, 1e-5}, \
      .bias = has_bias, .branch = true, .columns = true},
-#define NORM_CASES(r, c)                          \
-    NORM_CASES_OF(r, c, NORM_LAYER, true, true)   \
-    NORM_COLUMNS(r, c, NORM_LAYER, true)          \
-    NORM_COLUMNS(r, c, NORM_RMS, false)           \
-    NORM_CASES_OF(r, c, NORM_LAYER, false, false) \
-    NORM_CASES_OF(r, c, NORM_RMS, false, true)    \
-    NORM_CASES_OF(r, c, NORM_RMS, true, false)
+#define NORM_CASES(r, c)                                                        \
+    NORM_CASES_OF(r, c, NORM_LAYER, true, true)                                 \
+    NORM_COLUMNS(r, c, NORM_LAYER, true)                                        \
+    NORM_COLUMNS(r, c, NORM_RMS, false)                                         \
+    NORM_CASES_OF(r, c, NORM_LAYER, false, false)                               \
+    NORM_CASES_OF(r, c, NORM_RMS, false, true)                                  \
+    NORM_CASES_OF(r, c, NORM_RMS, true, false){"add_norm", .rows = r,           \
+                                               .norm = {NORM_RMS, c, 1e-5, 1}}, \
+        {"norm_apply", .rows = r, .norm = {NORM_RMS, c, 1e-5, 1}},              \
+        {"norm_backward", .rows = r, .norm = {NORM_RMS, c, 1e-5, 1}},
 
 #define FLAT_SHAPES(X) X(1) X(63) X(64) X(65) X(1000) X(8200) X(20011)
-#define FLAT_CASES(n)                                                                              \
-    {"add", .count = n}, {"gelu", .count = n}, {"gelu_backward", .count = n}, {"sum", .count = n}, \
-        {"square_sums", .count = n}, {"square_sums", .count = n, .from = DTYPE_BF16},              \
-        {"square_sums", .count = n, .from = DTYPE_F16},                                            \
-        {"find_nonfinite", .count = n, .bad = n - 1, .from = DTYPE_BF16},                          \
-        {"find_nonfinite", .count = n, .bad = -1, .from = DTYPE_F16},                              \
-        {"find_nonfinite", .count = n, .bad = -1}, {"find_nonfinite", .count = n, .bad = n - 1},   \
-        {"find_nonfinite", .count = n, .bad = n / 2}, {"find_nonfinite", .count = n, .bad = 0},    \
-        {"cast", .count = n, .from = DTYPE_F32, .to = DTYPE_BF16},                                 \
-        {"cast", .count = n, .from = DTYPE_F32, .to = DTYPE_F16},                                  \
-        {"cast", .count = n, .from = DTYPE_F32, .to = DTYPE_F64},                                  \
-        {"cast", .count = n, .from = DTYPE_F32, .to = DTYPE_F32},                                  \
-        {"cast", .count = n, .from = DTYPE_BF16, .to = DTYPE_F32},                                 \
-        {"cast", .count = n, .from = DTYPE_F16, .to = DTYPE_F32},                                  \
+#define FLAT_CASES(n)                                                                            \
+    {"add", .count = n}, {"scale", .count = n}, {"gelu", .count = n},                            \
+        {"gelu_backward", .count = n}, {"sum", .count = n}, {"square_sums", .count = n},         \
+        {"square_sums", .count = n, .from = DTYPE_BF16},                                         \
+        {"square_sums", .count = n, .from = DTYPE_F16},                                          \
+        {"find_nonfinite", .count = n, .bad = n - 1, .from = DTYPE_BF16},                        \
+        {"find_nonfinite", .count = n, .bad = -1, .from = DTYPE_F16},                            \
+        {"find_nonfinite", .count = n, .bad = -1}, {"find_nonfinite", .count = n, .bad = n - 1}, \
+        {"find_nonfinite", .count = n, .bad = n / 2}, {"find_nonfinite", .count = n, .bad = 0},  \
+        {"cast", .count = n, .from = DTYPE_F32, .to = DTYPE_BF16},                               \
+        {"cast", .count = n, .from = DTYPE_F32, .to = DTYPE_F16},                                \
+        {"cast", .count = n, .from = DTYPE_F32, .to = DTYPE_F64},                                \
+        {"cast", .count = n, .from = DTYPE_F32, .to = DTYPE_F32},                                \
+        {"cast", .count = n, .from = DTYPE_BF16, .to = DTYPE_F32},                               \
+        {"cast", .count = n, .from = DTYPE_F16, .to = DTYPE_F32},                                \
         {"cast", .count = n, .from = DTYPE_F64, .to = DTYPE_F32},
 
 #define UPDATE_TYPES(X, n)  \
@@ -108,9 +112,11 @@
 #define UPDATE_CASES(n) UPDATE_TYPES(RULE_CASES, n)
 
 #define GATE_SHAPES(X)  X(1, 3) X(5, 64) X(17, 100) X(300, 257)
-#define GATE_CASES(r, f)                                                           \
-    {"swiglu", .rows = r, .width = f}, {"swiglu_backward", .rows = r, .width = f}, \
-        {"swiglu_backward", .rows = r, .width = f, .act = true},
+#define GATE_CASES(r, f)                                                                           \
+    {"swiglu", .rows = r, .width = f}, {"swiglu_backward", .rows = r, .width = f},                 \
+        {"swiglu_backward", .rows = r, .width = f, .act = true}, {"geglu", .rows = r, .width = f}, \
+        {"geglu_backward", .rows = r, .width = f},                                                 \
+        {"geglu_backward", .rows = r, .width = f, .act = true},
 
 /* Rows, heads, key/value heads, head width; with one norm for all heads on as many ranks */
 #define HEAD_SHAPES(X) X(1, 1, 1, 2, 3) X(5, 4, 2, 16, 1) X(37, 6, 2, 10, 2) X(300, 3, 1, 65, 1)

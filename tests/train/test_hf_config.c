@@ -155,6 +155,8 @@ static void expect_round_trip(struct scratch *s, const struct hf_config *c)
     assert_true(back.attention_bias == c->attention_bias && back.mlp_bias == c->mlp_bias);
     assert_true(back.window == c->window && back.window_from == c->window_from);
     assert_true(back.full_every == c->full_every && back.nope_every == c->nope_every);
+    assert_true(back.query_scalar == c->query_scalar && back.score_cap == c->score_cap);
+    assert_true(back.logit_cap == c->logit_cap);
     assert_true(back.eps == c->eps && back.init_std == c->init_std);
     assert_true(back.rope_theta == c->rope_theta && back.rope_factor == c->rope_factor);
     assert_true(back.rope_low == c->rope_low && back.rope_high == c->rope_high);
@@ -237,6 +239,8 @@ static void test_printed_config_parses_to_the_same(void **state)
         llama.mlp_bias = traits->mlp_bias;
         llama.window = traits->window ? 24 : 0;
         llama.nope_every = traits->nope ? 3 : 0;
+        llama.query_scalar = traits->caps ? 30 : 0;
+        llama.score_cap = traits->caps ? 7.5 : 0;
         expect_round_trip(&s, &llama);
         if (!traits->window || llama.arch == MODEL_MISTRAL)
             continue;

@@ -137,6 +137,13 @@ struct cpu_product {
 };
 void cpu_multiply(struct ops *ops, const struct cpu_product *p);
 
+/* cpu_pointwise.c, with those below */
+void cpu_geglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+               const void *gate_up, void *y);
+void cpu_geglu_backward(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+                        const void *gate_up, const void *dy, void *dgate_up, void *act);
+void cpu_scale(struct ops *ops, struct stream *stream, int64_t count, double factor, void *x);
+
 /* cpu_heads.c */
 void cpu_head_sums(struct ops *ops, struct stream *stream, struct head_rms n,
                    const struct head_sums *a);

@@ -80,7 +80,8 @@ static bool ref_supports(enum dtype type)
         .head_rms_scratch = ref_head_rms_scratch_##type, .add = ref_add_##type,                   \
         .gelu = ref_gelu_##type, .gelu_backward = ref_gelu_backward_##type,                       \
         .swiglu = ref_swiglu_##type, .swiglu_backward = ref_swiglu_backward_##type,               \
-        .rope = ref_rope_##type, .attention = ref_attention_##type,                               \
+        .geglu = ref_geglu_##type, .geglu_backward = ref_geglu_backward_##type,                   \
+        .scale = ref_scale_##type, .rope = ref_rope_##type, .attention = ref_attention_##type,    \
         .attention_backward = ref_attention_backward_##type,                                      \
         .attention_scratch = ref_attention_scratch_##type,                                        \
         .attention_cached = ref_attention_cached_##type, .embedding = ref_embedding_##type,       \

@@ -208,6 +208,10 @@ static const struct family {
     double eps, theta;
     bool tied;
     int64_t bos, eos, pad;
+    bool window_switch; /* the window counts only if use_sliding_window is true */
+    int64_t window;     /* sliding_window */
+    int64_t full_every; /* without layer_types: the layers that have no window */
+    double query_scalar, score_cap, logit_cap;
 } families[] = {
     {.arch = MODEL_LLAMA,
      .type = "llama",
@@ -237,7 +241,8 @@ static const struct family {
      .theta = 10000,
      .bos = -1,
      .eos = -1,
-     .pad = -1},
+     .pad = -1,
+     .window_switch = true},
     {.arch = MODEL_QWEN3,
      .type = "qwen3",
      .class_name = "Qwen3ForCausalLM",
@@ -253,7 +258,8 @@ static const struct family {
      .theta = 10000,
      .bos = -1,
      .eos = -1,
-     .pad = -1},
+     .pad = -1,
+     .window_switch = true},
     {.arch = MODEL_MISTRAL,
      .type = "mistral",
      .class_name = "MistralForCausalLM",
@@ -268,7 +274,8 @@ static const struct family {
      .theta = 10000,
      .bos = 1,
      .eos = 2,
-     .pad = -1},
+     .pad = -1,
+     .window = 4096},
     {.arch = MODEL_SMOLLM3,
      .type = "smollm3",
      .class_name = "SmolLM3ForCausalLM",
@@ -284,7 +291,64 @@ static const struct family {
      .tied = true,
      .bos = 128000,
      .eos = 128001,
-     .pad = 128004},
+     .pad = 128004,
+     .window_switch = true},
+    {.arch = MODEL_OLMO2,
+     .type = "olmo2",
+     .class_name = "Olmo2ForCausalLM",
+     .vocab = 50304,
+     .context = 2048,
+     .width = 4096,
+     .layers = 32,
+     .heads = 32,
+     .ff = 11008,
+     .eps = 1e-5,
+     .theta = 10000,
+     .bos = -1,
+     .eos = 50279,
+     .pad = 1},
+    {.arch = MODEL_GEMMA2,
+     .type = "gemma2",
+     .class_name = "Gemma2ForCausalLM",
+     .vocab = 256000,
+     .context = 8192,
+     .width = 2304,
+     .layers = 26,
+     .heads = 8,
+     .kv_heads = 4,
+     .ff = 9216,
+     .head_dim = 256,
+     .eps = 1e-6,
+     .theta = 10000,
+     .tied = true,
+     .bos = 2,
+     .eos = 1,
+     .pad = 0,
+     .window = 4096,
+     .full_every = 2,
+     .query_scalar = 256,
+     .score_cap = 50,
+     .logit_cap = 30},
+    {.arch = MODEL_GEMMA3,
+     .type = "gemma3_text",
+     .class_name = "Gemma3ForCausalLM",
+     .vocab = 262208,
+     .context = 131072,
+     .width = 2304,
+     .layers = 26,
+     .heads = 8,
+     .kv_heads = 4,
+     .ff = 9216,
+     .head_dim = 256,
+     .eps = 1e-6,
+     .theta = 1000000,
+     .tied = true,
+     .bos = 2,
+     .eos = 1,
+     .pad = 0,
+     .window = 4096,
+     .full_every = 6,
+     .query_scalar = 256},
 };
 enum { FAMILIES = sizeof families / sizeof *families };
 
@@ -367,54 +431,88 @@ static bool read_types(struct cursor *c, const json_t *list, struct hf_config *c
     return first < layers;
 }
 
-static void read_window(struct cursor *c, struct hf_config *config)
+/* A value that null turns off. */
+static double get_cap(struct cursor *c, const char *key, double fallback)
 {
-    bool mistral = config->arch == MODEL_MISTRAL;
+    bool off = json_is_null(json_object_get(c->root, key));
+    return off ? 0 : get_real(c, c->root, key, fallback);
+}
+
+static void read_window(struct cursor *c, const struct family *f, struct hf_config *config)
+{
     const json_t *types = get_layers(c, "layer_types", config->layers);
-    bool given = json_object_get(c->root, "sliding_window") != NULL;
-    int64_t window = get(c, c->root, "sliding_window") ? get_size(c, "sliding_window", NULL, 0)
-                                                       : (mistral && !given ? 4096 : 0);
-    if (!mistral && !get_bool(c, "use_sliding_window", false))
+    double window = get_cap(c, "sliding_window", (double)f->window);
+    if (f->window_switch && !get_bool(c, "use_sliding_window", false))
         window = 0;
     if (window > 0 && types)
         window = read_types(c, types, config) ? window : 0;
     else if (window > 0 && config->arch == MODEL_SMOLLM3 && c->status == STATUS_OK)
         c->status = FAIL(c->env, CONFIG, "'%s': use_sliding_window needs layer_types", c->origin);
-    else if (window > 0 && !mistral)
+    else if (window > 0 && f->window_switch)
         config->window_from = get_size(c, "max_window_layers", NULL, 28);
-    config->window = config->window_from < config->layers ? window : 0;
+    else if (window > 0 && f->full_every)
+        config->full_every =
+            get_size(c, "sliding_window_pattern", "_sliding_window_pattern", f->full_every);
+    config->window = config->window_from < config->layers && window < (double)SIZE_MAX_VALUE
+                         ? (int64_t)window
+                         : 0;
     if (config->window == 0)
         config->window_from = config->full_every = 0;
 }
 
 /* Keys by which relatives of these models compute something else, unless they have a value that
  * changes nothing: null, false, 0, or the given number. */
-static void refuse_others(struct cursor *c)
+static void refuse_others(struct cursor *c, bool caps)
 {
     static const struct {
         const char *key;
         double neutral;
     } keys[] = {
-        {"num_local_experts", 0},     {"num_experts", 0},
-        {"n_routed_experts", 0},      {"vision_config", 0},
-        {"audio_config", 0},          {"quantization_config", 0},
-        {"embedding_multiplier", 1},  {"residual_multiplier", 1},
-        {"attention_multiplier", 1},  {"logits_scaling", 1},
-        {"logit_scale", 1},           {"scale_emb", 1},
-        {"scale_depth", 1},           {"clip_qkv", 0},
-        {"use_parallel_residual", 0}, {"alibi", 0},
-        {"kv_lora_rank", 0},          {"num_nextn_predict_layers", 0},
-        {"use_qk_norm", 0},           {"is_encoder_decoder", 0},
-        {"attention_chunk_size", 0},  {"attn_temperature_tuning", 0},
+        {"num_local_experts", 0},
+        {"num_experts", 0},
+        {"n_routed_experts", 0},
+        {"vision_config", 0},
+        {"audio_config", 0},
+        {"quantization_config", 0},
+        {"embedding_multiplier", 1},
+        {"residual_multiplier", 1},
+        {"attention_multiplier", 1},
+        {"logits_scaling", 1},
+        {"logit_scale", 1},
+        {"scale_emb", 1},
+        {"scale_depth", 1},
+        {"clip_qkv", 0},
+        {"use_parallel_residual", 0},
+        {"alibi", 0},
+        {"kv_lora_rank", 0},
+        {"num_nextn_predict_layers", 0},
+        {"use_qk_norm", 0},
+        {"is_encoder_decoder", 0},
+        {"attention_chunk_size", 0},
+        {"attn_temperature_tuning", 0},
+        {"use_bidirectional_attention", 0},
+        {"attn_logit_softcapping", 0},
+        {"final_logit_softcapping", 0},
     };
     for (size_t i = 0; i < sizeof keys / sizeof *keys && c->status == STATUS_OK; i++) {
         const json_t *value = get(c, c->root, keys[i].key);
-        bool changes = value && !json_is_false(value);
-        if (json_is_number(value))
+        bool changes = value && !json_is_false(value) && !(caps && strstr(keys[i].key, "softcap"));
+        if (changes && json_is_number(value))
             changes = json_number_value(value) != 0 && json_number_value(value) != keys[i].neutral;
         if (changes)
             c->status = FAIL(c->env, CONFIG, "'%s': %s is not supported", c->origin, keys[i].key);
     }
+}
+
+static void read_activation(struct cursor *c, const struct model_traits *traits)
+{
+    const char *wanted = traits->geglu ? "gelu_pytorch_tanh" : "silu";
+    const char *key =
+        traits->geglu && get(c, c->root, "hidden_activation") ? "hidden_activation" : "hidden_act";
+    const char *activation = get_string(c, c->root, key, wanted);
+    if (strcmp(activation, wanted) != 0 && c->status == STATUS_OK)
+        c->status = FAIL(c->env, CONFIG, "'%s': %s '%s' is not supported, only %s", c->origin, key,
+                         activation, wanted);
 }
 
 static void read_llama(struct cursor *c, const struct family *f, struct hf_config *config)
@@ -433,18 +531,20 @@ static void read_llama(struct cursor *c, const struct family *f, struct hf_confi
     config->eps = get_real(c, c->root, "rms_norm_eps", f->eps);
     config->tied = get_bool(c, "tie_word_embeddings", f->tied);
     read_tokens(c, f->bos, f->eos, f->pad, config);
-    const char *activation = get_string(c, c->root, "hidden_act", "silu");
-    if (strcmp(activation, "silu") != 0 && c->status == STATUS_OK)
-        c->status = FAIL(c->env, CONFIG, "'%s': hidden_act '%s' is not supported, only silu",
-                         c->origin, activation);
+    read_activation(c, traits);
     /* qwen2 and mistral do not read these keys */
     config->attention_bias = traits->attention_bias && get_bool(c, "attention_bias", false);
     config->mlp_bias = traits->mlp_bias && get_bool(c, "mlp_bias", false);
     if (traits->window)
-        read_window(c, config);
+        read_window(c, f, config);
+    if (traits->caps) {
+        config->query_scalar = get_real(c, c->root, "query_pre_attn_scalar", f->query_scalar);
+        config->score_cap = get_cap(c, "attn_logit_softcapping", f->score_cap);
+        config->logit_cap = get_cap(c, "final_logit_softcapping", f->logit_cap);
+    }
     if (traits->nope)
         read_nope(c, config);
-    refuse_others(c);
+    refuse_others(c, traits->caps);
     read_rope(c, f->theta, config);
 }
 
@@ -641,28 +741,40 @@ static void add_flag(struct text *text, const char *key, bool value)
     add_word(text, key, value ? "true" : "false");
 }
 
-/* The keys of layers that differ, as the family has them. */
+static void add_cap(struct text *text, const char *key, double cap)
+{
+    if (cap > 0)
+        add_real(text, key, cap);
+    else
+        add_word(text, key, "null");
+}
+
+/* The keys of layers that differ, and of attention, as the family has them. */
 static void print_layers(const struct hf_config *config, struct text *text)
 {
     const struct model_traits *traits = model_traits(config->arch);
-    if (traits->window) {
-        if (config->arch != MODEL_MISTRAL)
-            add_flag(text, "use_sliding_window", config->window > 0);
-        if (config->window > 0)
-            add_integer(text, "sliding_window", config->window);
-        else
-            add_word(text, "sliding_window", "null");
-    }
-    if (traits->window && config->arch != MODEL_MISTRAL) {
+    const struct family *f = family_of(config->arch);
+    bool types = f->window_switch || f->full_every;
+    if (f->window_switch)
+        add_flag(text, "use_sliding_window", config->window > 0);
+    if (f->window_switch)
         add_integer(text, "max_window_layers",
                     config->window > 0 ? config->window_from : config->layers);
-        text_add(text, ",\n  \"layer_types\": [");
-        for (int64_t i = 0; i < config->layers; i++) {
-            bool window =
-                config->window > 0 && i >= config->window_from && !is_every(i, config->full_every);
-            text_printf(text, "%s\"%s_attention\"", i ? ", " : "", window ? "sliding" : "full");
-        }
-        text_add(text, "]");
+    if (traits->window && config->window > 0)
+        add_integer(text, "sliding_window", config->window);
+    else if (traits->window)
+        add_word(text, "sliding_window", "null");
+    for (int64_t i = 0; types && i < config->layers; i++) {
+        bool window =
+            config->window > 0 && i >= config->window_from && !is_every(i, config->full_every);
+        text_printf(text, "%s\"%s_attention\"%s", i ? ", " : ",\n  \"layer_types\": [",
+                    window ? "sliding" : "full", i + 1 < config->layers ? "" : "]");
+    }
+    if (traits->caps) {
+        add_real(text, "query_pre_attn_scalar",
+                 config->query_scalar ? config->query_scalar : (double)config->head_dim);
+        add_cap(text, "attn_logit_softcapping", config->score_cap);
+        add_cap(text, "final_logit_softcapping", config->logit_cap);
     }
     for (int64_t i = 0; traits->nope && i < config->layers; i++)
         text_printf(text, "%s%d%s", i ? ", " : ",\n  \"no_rope_layers\": [",
@@ -683,7 +795,10 @@ static void print_llama(const struct hf_config *config, struct text *text)
     add_integer(text, "num_key_value_heads", config->kv_heads);
     add_integer(text, "head_dim", config->head_dim);
     add_integer(text, "intermediate_size", config->ff);
-    add_word(text, "hidden_act", "\"silu\"");
+    if (traits->geglu)
+        add_word(text, "hidden_activation", "\"gelu_pytorch_tanh\"");
+    else
+        add_word(text, "hidden_act", "\"silu\"");
     add_real(text, "rms_norm_eps", config->eps);
     if (traits->attention_bias)
         add_flag(text, "attention_bias", config->attention_bias);
