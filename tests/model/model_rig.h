@@ -386,7 +386,8 @@ static inline struct model_config rig_relative(enum model_arch arch)
     struct model_config c = rig_llama();
     c.arch = arch;
     c.head_width = 4;
-    c.attention_bias = traits->attention_bias;
+    c.attention_bias = traits->attention_bias && !traits->nope; /* without positions, the bias of
+                                                                   keys has no gradient */
     c.mlp_bias = traits->mlp_bias;
     c.nope_every = traits->nope ? 2 : 0;
     return c;
