@@ -328,6 +328,16 @@ static void check_attention(struct attention a)
     CHECK_LT(0, a.kv_heads);
     CHECK_LT(0, a.head_width);
     CHECK_EQ(a.heads % a.kv_heads, 0);
+    CHECK_LE(0, a.window);
+    CHECK(a.scale >= 0 && a.cap >= 0);
+}
+
+/* A window that no query fills is none: such calls take the same kernels as those without. */
+static struct attention whole_window(struct attention a)
+{
+    check_attention(a);
+    a.window = a.window < a.tokens ? a.window : 0;
+    return a;
 }
 
 /* Host back ends run immediately, so the value in memory is read here. */
@@ -351,7 +361,7 @@ void ops_rope(struct ops *ops, struct stream *stream, struct attention a, const 
 void ops_attention(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
                    void *out, float *lse, void *scratch)
 {
-    check_attention(a);
+    a = whole_window(a);
     CHECK(qkv && out && lse && scratch);
     if (run_or_spend(ops, stream, CASE("attention", .attention = a)))
         ops->backend->attention(ops, stream, a, qkv, out, lse, scratch);
@@ -360,7 +370,7 @@ void ops_attention(struct ops *ops, struct stream *stream, struct attention a, c
 void ops_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
                             const struct attention_backward *b)
 {
-    check_attention(a);
+    a = whole_window(a);
     CHECK(!b->rope || a.head_width % 2 == 0);
     CHECK(b->qkv && b->out && b->lse && b->dout && b->dqkv && b->scratch);
     if (run_or_spend(ops, stream,
@@ -371,7 +381,7 @@ void ops_attention_backward(struct ops *ops, struct stream *stream, struct atten
 
 size_t ops_attention_scratch(const struct ops *ops, struct attention a)
 {
-    check_attention(a);
+    a = whole_window(a);
     return ops->backend->attention_scratch(ops, a);
 }
 

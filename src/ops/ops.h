@@ -178,7 +178,15 @@ void ops_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, i
 /* --- attention ------------------------------------------------------------------------------ */
 struct attention {
     int64_t batch, tokens, heads, kv_heads, head_width; /* B T H G D */
+    int64_t window; /* keys that a query sees: its own and window - 1 before it; 0: all of them */
+    double scale;   /* of the scores q . k; 0: 1 / sqrt(D) */
+    double cap;     /* scaled scores become cap tanh(score / cap); 0: they stay as they are */
 };
+/* An initializer with everything else as usual. */
+#define OPS_HEADS(b, t, h, g, d)                                                      \
+    {                                                                                 \
+        .batch = (b), .tokens = (t), .heads = (h), .kv_heads = (g), .head_width = (d) \
+    }
 /* The number of positions before the first row of a call: `count`, or, if `at` is not NULL, the
  * value that it points to in device memory when the work runs. The latter is for work that is
  * recorded once and replayed (device.h); `count` is then the current value. */
@@ -191,13 +199,15 @@ struct past {
  * `inverse` rotates back: the backward pass. */
 void ops_rope(struct ops *ops, struct stream *stream, struct attention a, const float *table,
               struct past past, bool inverse, void *qkv);
-/* Causal softmax(q k^T / sqrt(D)) v. qkv (B, T, (H + 2G) D): all query heads, then key heads, then
- * value heads; query head h reads key head h / (H / G). out (B, T, H D); lse (B, H, T): log of the
- * softmax's denominator. The T x T matrix is never stored. */
+/* Causal softmax(scale q k^T) v, with the scores capped and each query's past cut off as struct
+ * attention says. qkv (B, T, (H + 2G) D): all query heads, then key heads, then value heads; query
+ * head h reads key head h / (H / G). out (B, T, H D); lse (B, H, T): log of the softmax's
+ * denominator. The T x T matrix is never stored. */
 void ops_attention(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
                    void *out, float *lse, void *scratch);
-/* Gradient of the attention's qkv. The first query of a sequence sees one key, so its score has no
- * gradient: in every back end its dq is exactly 0 (of either sign), and it adds exactly 0 to dk. */
+/* Gradient of the attention's qkv. The score of a query that sees one key has no gradient: in every
+ * back end the dq of the first query of a sequence, or of every query with a window of 1, is
+ * exactly 0 (of either sign), and it adds exactly 0 to dk. */
 struct attention_backward {
     const float *rope;     /* the table that rotated qkv, at past 0: dq and dk are rotated back, and
                               dqkv is the gradient of what ops_rope was given; NULL: no rotation */
@@ -214,8 +224,8 @@ void ops_attention_backward(struct ops *ops, struct stream *stream, struct atten
 size_t ops_attention_scratch(const struct ops *ops,
                              struct attention a); /* bytes, for forward and backward */
 /* Decoding: a.tokens new positions after `past` earlier ones. Their keys and values are first
- * stored in the cache, at rows past .. past + T - 1; then each position attends to all rows up to
- * its own. */
+ * stored in the cache, at rows past .. past + T - 1; then each position attends to the rows of its
+ * window, up to its own. Other rows are not read. */
 struct attention_cached {
     struct past past;
     int64_t room;            /* rows of the cache for one sequence */

@@ -121,6 +121,12 @@ char *ops_case_name(const struct ops_case *c, char *out)
     if (a.batch > 0)
         append(out, " B%lld T%lld H%lld G%lld D%lld", LL(a.batch), LL(a.tokens), LL(a.heads),
                LL(a.kv_heads), LL(a.head_width));
+    if (a.window > 0)
+        append(out, " window %lld", LL(a.window));
+    if (a.scale > 0)
+        append(out, " scale %g", a.scale);
+    if (a.cap > 0)
+        append(out, " cap %g", a.cap);
     if (c->room > 0)
         append(out, " past %lld of %lld", LL(c->past), LL(c->room));
     if (e.batch > 0)
