@@ -360,7 +360,8 @@ static void fill_sizes(struct model *m)
                                  .linear = {c->width, vocab, .out_in = true},
                                  .vocab = c->vocab,
                                  .first_id = words.first,
-                                 .most = most_vocab(m)};
+                                 .most = most_vocab(m),
+                                 .logit_cap = c->logit_cap};
 }
 
 static void build(struct model *m)

@@ -54,6 +54,7 @@ struct model_config {
     int tied;           /* 0 no, 1 yes, 2 from the preset or architecture (choices no|yes|auto) */
     double norm_eps;
     double init_std;
+    double logit_cap; /* logits become cap tanh(logit / cap); 0 = they stay as they are */
     double rope_theta;
     int rope_scaling; /* enum rope_scaling */
     double rope_factor, rope_low, rope_high;

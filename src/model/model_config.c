@@ -84,6 +84,7 @@ static const struct option options_model[] = {
            "no preset (sars: no)"),
     REAL(norm_eps, "0", 1, "epsilon of the norms; 0 = 1e-5"),
     REAL(init_std, "0.02", 10, "standard deviation of the initial weights; 0 = 0.02"),
+    REAL(logit_cap, "0", 1e6, "soft cap of the logits: cap tanh(logit / cap); 0 = none"),
     REAL(rope_theta, "0", 1e12, "base of the rotary frequencies; 0 = as in the preset, else 10000"),
     CHOICE(rope_scaling, scaling_names, "none", "scaling of the rotary frequencies"),
     REAL(rope_factor, "0", 1e6, "factor of the rotary scaling; 0 = 8"),
@@ -242,6 +243,9 @@ static enum status check_sars(struct env *env, const struct model_config *c)
         return FAIL(env, CONFIG,
                     "model.ff: %" PRId64 ", but sars has no feed-forward layer; leave the key out",
                     c->ff);
+    if (c->logit_cap > 0)
+        return FAIL(env, CONFIG,
+                    "model.logit_cap: sars has none; leave the key out or set it to 0");
     if (c->rope_scaling != ROPE_PLAIN)
         return FAIL(env, CONFIG,
                     "model.rope_scaling: only model.arch llama has it; set it to none");

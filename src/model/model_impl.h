@@ -252,6 +252,7 @@ struct head_unit {
     int64_t vocab;        /* columns on all ranks */
     int64_t first_id;     /* the token of this rank's first column */
     int64_t most;         /* the largest number of columns on any rank */
+    double logit_cap;     /* of the logits; 0: none */
 };
 extern const struct unit_type head_unit_type;
 

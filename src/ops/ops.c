@@ -463,6 +463,7 @@ static struct logits check_logits(struct logits l, int64_t rows)
     CHECK_LT(0, l.vocab);
     CHECK_LE(l.vocab, l.stride);
     CHECK_LE(0, l.first_id);
+    CHECK(l.cap >= 0);
     return l;
 }
 
@@ -480,7 +481,7 @@ void ops_cross_entropy(struct ops *ops, struct stream *stream, struct logits l, 
     check_cross_entropy(a);
     if (run_or_spend(ops, stream,
                      CASE(a->gradient ? "cross_entropy_gradient" : "cross_entropy", .rows = rows,
-                          .width = l.vocab, .stride = l.stride)))
+                          .width = l.vocab, .stride = l.stride, .cap = l.cap)))
         ops->backend->cross_entropy(ops, stream, l, rows, a);
 }
 
@@ -489,9 +490,9 @@ void ops_cross_entropy_part(struct ops *ops, struct stream *stream, struct logit
 {
     l = check_logits(l, rows);
     CHECK(labels && logits && parts);
-    if (run_or_spend(
-            ops, stream,
-            CASE("cross_entropy_part", .rows = rows, .width = l.vocab, .stride = l.stride)))
+    if (run_or_spend(ops, stream,
+                     CASE("cross_entropy_part", .rows = rows, .width = l.vocab, .stride = l.stride,
+                          .cap = l.cap)))
         ops->backend->cross_entropy_part(ops, stream, l, rows, labels, logits, parts);
 }
 
@@ -502,10 +503,19 @@ void ops_cross_entropy_join(struct ops *ops, struct stream *stream, struct logit
     check_cross_entropy(a);
     CHECK_LT(0, ranks);
     CHECK(parts);
-    if (run_or_spend(
-            ops, stream,
-            CASE("cross_entropy_join", .rows = rows, .width = l.vocab, .stride = l.stride)))
+    if (run_or_spend(ops, stream,
+                     CASE("cross_entropy_join", .rows = rows, .width = l.vocab, .stride = l.stride,
+                          .cap = l.cap)))
         ops->backend->cross_entropy_join(ops, stream, l, rows, ranks, parts, a);
+}
+
+void ops_softcap(struct ops *ops, struct stream *stream, int64_t count, double cap, void *x)
+{
+    CHECK_LE(0, count);
+    CHECK(cap > 0);
+    CHECK(count == 0 || x);
+    if (count > 0 && run_or_spend(ops, stream, CASE("softcap", .count = count, .cap = cap)))
+        ops->backend->softcap(ops, stream, count, cap, x);
 }
 
 void ops_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,

@@ -261,10 +261,11 @@ struct logits {
     int64_t vocab;    /* V */
     int64_t stride;   /* elements from one row to the next; 0: V */
     int64_t first_id; /* 0 in ops_cross_entropy */
+    double cap;       /* a logit counts as cap tanh(logit / cap); 0: as it is */
 };
 /* losses[r] = -log softmax(logits[r])[labels[r]], 0 where the label is -1. With `gradient`, logits
- * become (softmax - onehot) * scalars->loss_scale (0 for a row whose label is -1); otherwise they
- * are not changed. */
+ * become (softmax - onehot) * scalars->loss_scale (0 for a row whose label is -1), times the slope
+ * of the cap; otherwise they are not changed. */
 struct cross_entropy {
     const int32_t *labels; /* (R) */
     bool gradient;
@@ -275,8 +276,9 @@ struct cross_entropy {
 void ops_cross_entropy(struct ops *ops, struct stream *stream, struct logits l, int64_t rows,
                        const struct cross_entropy *a);
 /* The same in two halves, for ranks that hold some columns of the logits each. The first half
- * describes these columns in parts (R, 3): for each row the largest logit, the sum of exp(logit -
- * largest), and the label's logit (0 where the label is not among these columns). The second half
+ * describes these columns in parts (R, 3): for each row the largest logit (after the cap, as in all
+ * that follows), the sum of exp(logit - largest), and the label's logit (0 where the label is not
+ * among these columns). The second half
  * joins the parts of all ranks, (ranks, R, 3), in rank order: losses as above, with the same bits
  * on every rank, and with `gradient` that of these columns, in place. */
 enum { OPS_LOSS_PART = 3 };
@@ -284,6 +286,8 @@ void ops_cross_entropy_part(struct ops *ops, struct stream *stream, struct logit
                             const int32_t *labels, const void *logits, double *parts);
 void ops_cross_entropy_join(struct ops *ops, struct stream *stream, struct logits l, int64_t rows,
                             int ranks, const double *parts, const struct cross_entropy *a);
+/* x = cap tanh(x / cap): logits as the loss sees them, for decoding */
+void ops_softcap(struct ops *ops, struct stream *stream, int64_t count, double cap, void *x);
 /* *sum = the sum of all values in the order of a binary tree: pairs of neighbours, then pairs of
  * these sums, and so on; a value without a neighbour moves up unchanged. No values: 0. */
 void ops_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,
@@ -494,12 +498,13 @@ struct ops_case {
     struct attention attention; /* rope, attention */
     struct embedding embedding;
     struct routing routing; /* route; mas: without `in` */
-    int64_t count;          /* add, gelu, flat ranges */
+    int64_t count;          /* add, gelu, softcap, flat ranges */
     int64_t width;          /* swiglu: F; cross_entropy: V; orthogonalize, gate_rows: columns */
     int64_t stride;         /* cross_entropy: of the logits, 0: V */
     int64_t first;          /* rope, embedding, gate_rows */
     int64_t past, room;     /* attention_cached */
     bool at;                /* rope, embedding, attention_cached: past is read from device memory */
+    double cap;             /* cross_entropy, softcap */
     int level;              /* tree_sums: each sum is over 1 << level values */
     int64_t bad;            /* find_nonfinite: index of an infinity, NaN after it; -1: all finite */
     enum dtype from, to;    /* cast; updates: gradient and copy, F32 = no copy; square_sums,

@@ -142,6 +142,8 @@ char *ops_case_name(const struct ops_case *c, char *out)
         append(out, " x %lld", LL(c->width));
     if (c->stride > c->width)
         append(out, " stride %lld", LL(c->stride));
+    if (c->cap > 0)
+        append(out, " cap %g", c->cap);
     if (c->count > 0)
         append(out, " n %lld", LL(c->count));
     if (c->level > 0)

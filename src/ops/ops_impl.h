@@ -71,6 +71,7 @@ struct ops_backend {
                                const int32_t *, const void *, double *);
     void (*cross_entropy_join)(struct ops *, struct stream *, struct logits, int64_t, int,
                                const double *, const struct cross_entropy *);
+    void (*softcap)(struct ops *, struct stream *, int64_t, double, void *);
     void (*mas)(struct ops *, struct stream *, int64_t, int64_t, const void *, void *);
     void (*mas_backward)(struct ops *, struct stream *, int64_t, int64_t, const void *,
                          const float *, void *);

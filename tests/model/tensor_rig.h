@@ -50,6 +50,7 @@ static inline struct model_config untied(struct model_config c)
 {
     c.tied = 0;
     c.layers = 3;
+    c.logit_cap = 2;
     return c;
 }
 

@@ -179,6 +179,16 @@
         {"cross_entropy_parts", .rows = r, .width = v, .stride = s},    \
         {"cross_entropy_join", .rows = r, .width = v, .stride = s},
 
+/* With caps that many logits reach, and that none does */
+#define CAP_CASES(r, v, s, c)                                                     \
+    {"cross_entropy", .rows = r, .width = v, .stride = s, .cap = c},              \
+        {"cross_entropy_gradient", .rows = r, .width = v, .stride = s, .cap = c}, \
+        {"cross_entropy_part", .rows = r, .width = v, .stride = s, .cap = c},     \
+        {"cross_entropy_parts", .rows = r, .width = v, .stride = s, .cap = c},    \
+        {"cross_entropy_join", .rows = r, .width = v, .stride = s, .cap = c},     \
+        {"softcap", .count = r * v, .cap = c},
+#define CAP_SHAPES(X)    X(1, 7, 0, 1.5) X(21, 1001, 1008, 30) X(6, 2050, 0, 2) X(80, 300, 304, 3)
+
 #define TREE_SHAPES(X)   X(1, 0) X(6, 1) X(64, 3) X(96, 5) X(1024, 10) X(24576, 12) X(5000, 0)
 #define TREE_CASES(n, l) {"tree_sums", .count = n, .level = l},
 
@@ -232,7 +242,7 @@ static const struct ops_case op_shapes[] = {
         FLAT_SHAPES(FLAT_CASES) FLAT_SHAPES(UPDATE_CASES) GATE_SHAPES(GATE_CASES)
             ATTENTION_SHAPES(ATTENTION_CASES) WINDOW_SHAPES(WINDOW_CASES) TREE_SHAPES(TREE_CASES)
                 MATRIX_SHAPES(MATRIX_CASES) MAS_SHAPES(MAS_CASES) ROUTE_SHAPES(ROUTE_CASES)
-                    ROWS_SHAPES(ROWS_CASES) LOSS_SHAPES(LOSS_CASES){
+                    ROWS_SHAPES(ROWS_CASES) CAP_SHAPES(CAP_CASES) LOSS_SHAPES(LOSS_CASES){
                         "rope_attention", .attention = OPS_HEADS(1, 300, 2, 1, 32)},
     {"attention_backward_rope", .attention = OPS_HEADS(2, 37, 4, 2, 16), .bias = true},
     {"rope", .attention = OPS_HEADS(1, 1, 4, 2, 16), .first = 9, .at = true},

@@ -142,6 +142,8 @@
     X(300, 50304, 0)       \
     X(300, 50257, 50264)
 
+#define GPU_CAP_SHAPES(X) X(5, 50304, 0, 30) X(9, 10007, 10010, 2) X(3, 262144, 0, 30)
+
 /* Every number of values per thread, of a warp and of a block, completely and partly filled, in
  * packs and, at widths that are not multiples of 8, in single elements; several rows for each. With
  * 792 groups one block computes all rows of a group, more than it computes norms of at once. */

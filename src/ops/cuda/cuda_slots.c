@@ -178,7 +178,7 @@ static size_t cuda_embedding_scratch(const struct ops *ops, struct embedding e)
 
 static struct kernel_logits logits_here(struct logits l)
 {
-    return (struct kernel_logits){l.vocab, l.stride, l.first_id};
+    return (struct kernel_logits){l.vocab, l.stride, l.first_id, (float)l.cap};
 }
 
 static void cuda_cross_entropy(struct ops *ops, struct stream *stream, struct logits l,
@@ -211,6 +211,11 @@ static void cuda_cross_entropy_join(struct ops *ops, struct stream *stream, stru
             launch_cross_entropy_join(ON, logits_here(l), rows, a->labels, ranks, parts,
                                       a->gradient, (const struct kernel_scalars *)a->scalars,
                                       a->logits, a->losses));
+}
+
+static void cuda_softcap(struct ops *ops, struct stream *stream, int64_t count, double cap, void *x)
+{
+    ENQUEUE("softcap", launch_softcap(ON, count, (float)cap, x));
 }
 
 static void cuda_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,
@@ -359,6 +364,7 @@ void cuda_slots_fill(struct ops_backend *table)
     table->cross_entropy = cuda_cross_entropy;
     table->cross_entropy_part = cuda_cross_entropy_part;
     table->cross_entropy_join = cuda_cross_entropy_join;
+    table->softcap = cuda_softcap;
     table->mas = cuda_mas;
     table->mas_backward = cuda_mas_backward;
     table->route = cuda_route;

@@ -153,6 +153,7 @@ size_t kernel_embedding_scratch(int64_t rows, int64_t width, int64_t vocab); /* 
 
 struct kernel_logits { /* struct logits; the stride is never 0 */
     int64_t vocab, stride, first_id;
+    float cap;
 };
 cudaError_t launch_cross_entropy(cudaStream_t stream, enum dtype type, struct kernel_logits l,
                                  int64_t rows, const int32_t *labels, bool gradient,
@@ -174,6 +175,7 @@ cudaError_t launch_cross_entropy_join(cudaStream_t stream, enum dtype type, stru
                                       const double *parts, bool gradient,
                                       const struct kernel_scalars *scalars, void *logits,
                                       double *losses);
+cudaError_t launch_softcap(cudaStream_t stream, enum dtype type, int64_t count, float cap, void *x);
 cudaError_t launch_sum(cudaStream_t stream, int64_t count, const double *values, double *sum);
 cudaError_t launch_tree_sums(cudaStream_t stream, int64_t count, int level, const double *values,
                              double *sums);
