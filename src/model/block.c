@@ -1,5 +1,5 @@
-/* block -- what GPT-2's and Llama's blocks share: buffers, norms, attention and its cache, and the
- * matrices that are split over ranks.
+/* block -- the parts of a block: buffers, norms, attention and its cache, and the matrices that are
+ * split over ranks.
  *
  *     residual, pending -> sum1 -> normed1 -> qkv -> attn -> sum2 -> normed2 -> pre -> act -> room
  *                          kept    cheap      costly costly  costly  cheap      costly cheap
@@ -59,18 +59,25 @@ struct attention block_attention(const struct block *k, struct unit_shape shape)
                               .head_width = k->head_width};
 }
 
+/* The use that a by-product is the gradient of; -1: none. A gated MLP forms its bias's gradient
+ * with that of the matrix. */
+static int formed_use(const struct block *k, int i)
+{
+    static const enum block_use uses[FORMED_COUNT] = {
+        [FORMED_NORM1] = BLOCK_NORM1,         [FORMED_BIAS1] = BLOCK_NORM1_BIAS,
+        [FORMED_NORM2] = BLOCK_NORM2,         [FORMED_BIAS2] = BLOCK_NORM2_BIAS,
+        [FORMED_UP_BIAS] = BLOCK_UP_BIAS,     [FORMED_QKV_BIAS] = BLOCK_QKV_BIAS,
+        [FORMED_DOWN_BIAS] = BLOCK_DOWN_BIAS, [FORMED_PROJ_BIAS] = BLOCK_PROJ_BIAS};
+    return k->gated && i == FORMED_UP_BIAS ? -1 : k->uses[uses[i]];
+}
+
 /* Elements of a by-product gradient: those of the norms, and of the biases whose gradients the
  * activation, attention or a norm forms. */
 static int64_t formed_count(const struct block *k, int i)
 {
-    bool biases = k->norm.kind != NORM_RMS;
-    switch (i) {
-    case FORMED_NORM1:
-    case FORMED_NORM2: return k->norm.width;
-    case FORMED_UP_BIAS: return biases ? k->up.out : 0;
-    case FORMED_QKV_BIAS: return biases ? k->qkv.out : 0;
-    default: return biases ? k->norm.width : 0;
-    }
+    if (formed_use(k, i) < 0)
+        return 0;
+    return i == FORMED_UP_BIAS ? k->up.out : i == FORMED_QKV_BIAS ? k->qkv.out : k->norm.width;
 }
 
 /* Its first element in the buffer FORMED; for FORMED_COUNT, the end of the last one. */
@@ -306,8 +313,9 @@ void block_column_weight(struct unit_run *run, const struct block_buffers *b,
                          const struct column *c)
 {
     region_await(&b->region, REGION_AGAIN);
-    ops_linear_dw(run->ops, run->stream, c->l, b->rows,
-                  &(struct linear_dw){.x = c->input->full, .dy = c->dy, .dw = c->dw});
+    ops_linear_dw(
+        run->ops, run->stream, c->l, b->rows,
+        &(struct linear_dw){.x = c->input->full, .dy = c->dy, .dw = c->dw, .dbias = c->dbias});
 }
 
 void *block_column_backward(struct unit_run *run, const struct block_buffers *b,
@@ -338,22 +346,24 @@ void block_end_input(struct unit_run *run, const struct block_buffers *b)
         device_copy(run->stream, b->norm1.sum, b->d_out, bytes);
 }
 
-void block_choose_formed(const struct unit *unit, const int *uses, struct block_buffers *b)
+void block_choose_formed(const struct unit *unit, struct block_buffers *b)
 {
     for (int i = 0; i < FORMED_COUNT; i++) {
-        bool partial = b->region.sequence && (i == FORMED_OUT_BIAS || i == FORMED_PROJ_BIAS);
-        if (partial || uses[i] < 0 || unit->frozen >> uses[i] & 1)
+        bool partial = b->region.sequence && (i == FORMED_DOWN_BIAS || i == FORMED_PROJ_BIAS);
+        int use = formed_use(unit->self, i);
+        if (partial || use < 0 || unit->frozen >> use & 1)
             b->formed[i] = NULL;
     }
 }
 
-void block_hand_over(const struct block *k, struct unit_run *run, const struct block_buffers *b,
-                     const int *uses)
+void block_hand_over(const struct block *k, struct unit_run *run, const struct block_buffers *b)
 {
-    for (int i = 0; i < FORMED_COUNT; i++)
-        if (b->formed[i])
-            device_copy(run->stream, run->grads[uses[i]], b->formed[i],
+    for (int i = 0; i < FORMED_COUNT; i++) {
+        int use = formed_use(k, i);
+        if (use >= 0 && b->formed[i])
+            device_copy(run->stream, run->grads[use], b->formed[i],
                         (size_t)formed_count(k, i) * dtype_bytes(run->ops->type));
+    }
 }
 
 /* --- attention ------------------------------------------------------------------------------ */

@@ -39,6 +39,7 @@ struct model {
     float *rope; /* device memory; NULL: learned positions */
     struct embedding_unit embedding;
     struct block block;
+    struct unit_type block_type;
     struct sars_block sars_block;
     struct head_unit head;
 };
@@ -137,7 +138,7 @@ static void add_gpt2_block(struct model *m, int64_t layer)
     snprintf(name, sizeof name, "block %lld", (long long)layer);
     snprintf(at, sizeof at, "transformer.h.%lld.", (long long)layer);
     add_piece(m, name);
-    struct unit *unit = add_unit(m, name, &gpt2_block_type, &m->block);
+    struct unit *unit = add_unit(m, name, &m->block_type, &m->block);
     /* A matrix is [in][out]: rows are dim 0, columns dim 1. The biases of proj and down are added
      * once to the sum over the ranks, so every rank has their full gradient. */
     struct unit_split norm = norm_split(m), bias = part_repeated(&m->tp_group, false);
@@ -170,7 +171,7 @@ static void add_llama_block(struct model *m, int64_t layer)
     snprintf(name, sizeof name, "block %lld", (long long)layer);
     snprintf(at, sizeof at, "model.layers.%lld.", (long long)layer);
     add_piece(m, name);
-    struct unit *unit = add_unit(m, name, &llama_block_type, &m->block);
+    struct unit *unit = add_unit(m, name, &m->block_type, &m->block);
     /* A matrix is [out][in]: columns are dim 0, rows dim 1. */
     struct unit_split heads = part_of_units(&m->tp_group, 0, 1, c->heads);
     struct unit_split kv_heads = part_of_kv_heads(&m->tp_group, 0, c->kv_heads);
@@ -323,6 +324,15 @@ static int64_t most_vocab(const struct model *m)
     return most;
 }
 
+/* The params of a layer, in the order in which they are added. */
+static void list_uses(struct model *m)
+{
+    bool biases = m->config.arch == MODEL_GPT2;
+    int count = 0;
+    for (int use = 0; use < BLOCK_USES; use++) /* a bias follows its weight */
+        m->block.uses[use] = biases || use % 2 == 0 ? count++ : -1;
+}
+
 /* This rank's part of each size. */
 static void fill_sizes(struct model *m)
 {
@@ -351,6 +361,8 @@ static void fill_sizes(struct model *m)
                               .down = {ff, c->width, .out_in = !gpt2},
                               .gated = !gpt2,
                               .rope = m->rope};
+    list_uses(m);
+    m->block_type = transformer_block_type(&m->block);
     m->sars_block = (struct sars_block){
         .block = m->block, .width = c->width, .layers = c->layers, .sars = c->sars};
     m->head = (struct head_unit){.tp_group = m->tp_group,

@@ -85,7 +85,23 @@ struct embedding_unit {
 };
 extern const struct unit_type embedding_unit_type;
 
-/* --- blocks: GPT-2's and Llama's differ in params and activation, not in their buffers ------ */
+/* --- blocks: flags and sizes say what a layer is -------------------------------------------- */
+enum block_use {
+    BLOCK_NORM1,
+    BLOCK_NORM1_BIAS,
+    BLOCK_QKV,
+    BLOCK_QKV_BIAS,
+    BLOCK_PROJ,
+    BLOCK_PROJ_BIAS,
+    BLOCK_NORM2,
+    BLOCK_NORM2_BIAS,
+    BLOCK_UP, /* where the MLP is gated, gate and up */
+    BLOCK_UP_BIAS,
+    BLOCK_DOWN,
+    BLOCK_DOWN_BIAS,
+    BLOCK_USES
+};
+
 struct block {
     struct tp_group tp_group;
     struct norm norm;
@@ -95,10 +111,11 @@ struct block {
     struct linear up;                    /* C -> F, or 2F where gate and up are one */
     struct linear down;                  /* F -> C */
     bool gated; /* act is SwiGLU of gate and up; the backward pass computes it again from these */
-    const float *rope; /* borrowed; (context, D/2, 2), NULL = positions are learned */
+    const float *rope;    /* borrowed; (context, D/2, 2), NULL = positions are learned */
+    int uses[BLOCK_USES]; /* the index of each among the unit's uses; -1: the layer has none */
 };
-extern const struct unit_type gpt2_block_type;
-extern const struct unit_type llama_block_type;
+/* The type of the units that borrow a block, once its fields are set. */
+struct unit_type transformer_block_type(const struct block *block);
 
 /* Small gradients that PASS_BACKWARD_INPUT forms as by-products. */
 enum {
@@ -108,7 +125,7 @@ enum {
     FORMED_BIAS2,
     FORMED_UP_BIAS,
     FORMED_QKV_BIAS,
-    FORMED_OUT_BIAS, /* this and the next only where the stream has all rows */
+    FORMED_DOWN_BIAS, /* this and the next only where the stream has all rows */
     FORMED_PROJ_BIAS,
     FORMED_COUNT
 };
@@ -147,13 +164,13 @@ struct block_buffers {
     void *d_rows;               /* (R, C) sequence parallel, backward: a gathered gradient */
     void *pre;     /* (R, up.out) before the activation; PASS_BACKWARD_INPUT: then its gradient */
     void *act;     /* (R, F); forward: before that the attention branch (N, C);
-                      backward: the gradient of pre (GPT-2), or first its own gradient and then
-                      act computed again (Llama); then the gradient of qkv (R, (H + 2G) D) */
+                      backward: the gradient of pre (GELU), or first its own gradient and then
+                      act computed again (gated); then the gradient of qkv (R, (H + 2G) D) */
     void *scratch; /* of attention and of the norms' backward, which never run at once */
 };
 struct block_buffers block_buffers_of(const struct block *block, const struct unit_run *run);
 
-/* The slots `work`, `buffers` and `cache_bytes` of both block types. */
+/* The slots `work`, `buffers` and `cache_bytes` of a block's type. */
 int64_t block_work(const struct unit *unit, struct unit_shape shape);
 int block_list_buffers(const struct unit *unit, const struct ops *ops, struct unit_shape shape,
                        struct unit_buffer *list);
@@ -206,7 +223,8 @@ struct column {
     const struct block_norm *input; /* its input is input->normed (N, C), on all ranks ->full */
     const void *dy;                 /* (R, out) gradient of its output */
     const void *w;
-    void *dw; /* gradient to be written; NULL: frozen */
+    void *dw;    /* gradient to be written; NULL: frozen */
+    void *dbias; /* the same; NULL: frozen, formed elsewhere, or there is none */
 };
 /* If the gathered input was not kept (regather), begin to gather it again. `full` must be free; the
  * weight's gradient will wait for it. */
@@ -226,12 +244,12 @@ void block_column_weight(struct unit_run *run, const struct block_buffers *b,
 
 /* The last step of PASS_BACKWARD_INPUT: norm1.sum is no longer needed, so d_out moves there. */
 void block_end_input(struct unit_run *run, const struct block_buffers *b);
-/* Both halves: keep those of b->formed that become gradients of `uses` (FORMED_COUNT entries, -1:
- * the block has none); the others, and those of frozen uses, become NULL. */
-void block_choose_formed(const struct unit *unit, const int *uses, struct block_buffers *b);
-/* PASS_BACKWARD_WEIGHT: copy the by-products of PASS_BACKWARD_INPUT to the gradients of `uses`. */
-void block_hand_over(const struct block *block, struct unit_run *run, const struct block_buffers *b,
-                     const int *uses);
+/* Both halves: keep those of b->formed that become gradients; the others, and those of frozen uses,
+ * become NULL. */
+void block_choose_formed(const struct unit *unit, struct block_buffers *b);
+/* PASS_BACKWARD_WEIGHT: copy the by-products of PASS_BACKWARD_INPUT to the gradients. */
+void block_hand_over(const struct block *block, struct unit_run *run,
+                     const struct block_buffers *b);
 
 /* --- SARS blocks: sars_block.c lists the params -------------------------------------------- */
 struct sars_block {

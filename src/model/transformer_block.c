@@ -1,0 +1,317 @@
+/* transformer_block -- a layer of attention and MLP, as GPT-2, Llama and their relatives have it. What
+ * differs between them is in struct block: the kind of the norms, which of the params exist, and
+ * whether the MLP is gated.
+ *
+ *     x = x + proj(attention(qkv(norm1(x))))
+ *     x = x + down(act(up(norm2(x))))          act: GELU, or SwiGLU of gate and up, one matrix
+ *
+ * Letters: R rows, N of them this rank's rows of the stream, C width, F feed-forward width; H query
+ * heads and G key/value heads of width D.
+ */
+#include "model/model_impl.h"
+
+static const void *param(const struct block *k, const struct unit_run *run, enum block_use use)
+{
+    return k->uses[use] < 0 ? NULL : run->params[k->uses[use]];
+}
+
+static void *grad(const struct block *k, const struct unit_run *run, enum block_use use)
+{
+    return k->uses[use] < 0 ? NULL : run->grads[k->uses[use]];
+}
+
+/* --- forward -------------------------------------------------------------------------------- */
+
+/* pre and, unless the MLP is gated, act from the normed rows. */
+static void expand(const struct block *k, struct unit_run *run, const struct block_buffers *b,
+                   const void *x)
+{
+    const void *w = param(k, run, BLOCK_UP), *bias = param(k, run, BLOCK_UP_BIAS);
+    if (k->gated)
+        ops_linear(run->ops, run->stream, k->up, b->rows, x, w, bias, b->pre);
+    else
+        ops_linear_gelu(
+            run->ops, run->stream, k->up, b->rows,
+            &(struct linear_gelu){.x = x, .w = w, .bias = bias, .pre = b->pre, .y = b->act});
+}
+
+/* From the block's input, residual + branch, to pre, and to act unless the MLP is gated. */
+static void attend_and_expand(const struct block *k, struct unit_run *run,
+                              const struct block_buffers *b, const void *residual,
+                              const void *branch)
+{
+    block_add_norm(k, run, b, &b->norm1, residual, branch, param(k, run, BLOCK_NORM1),
+                   param(k, run, BLOCK_NORM1_BIAS));
+    const void *x = region_enter(&b->region, b->own, b->norm1.normed, b->norm1.full);
+    ops_linear(run->ops, run->stream, k->qkv, b->rows, x, param(k, run, BLOCK_QKV),
+               param(k, run, BLOCK_QKV_BIAS), b->qkv);
+    block_attend(k, run, b);
+    block_row_linear(run, b, k->proj, b->attn, param(k, run, BLOCK_PROJ),
+                     param(k, run, BLOCK_PROJ_BIAS), b->act);
+    block_add_norm(k, run, b, &b->norm2, b->norm1.sum, b->act, param(k, run, BLOCK_NORM2),
+                   param(k, run, BLOCK_NORM2_BIAS));
+    expand(k, run, b, region_enter(&b->region, b->own, b->norm2.normed, b->norm2.full));
+}
+
+static void forward(const struct unit *unit, struct unit_run *run)
+{
+    const struct block *k = unit->self;
+    struct block_buffers b = block_buffers_of(k, run);
+    attend_and_expand(k, run, &b, run->residual, run->pending);
+    if (k->gated)
+        ops_swiglu(run->ops, run->stream, b.rows, k->down.in, b.pre, b.act);
+    block_row_linear(run, &b, k->down, b.act, param(k, run, BLOCK_DOWN),
+                     param(k, run, BLOCK_DOWN_BIAS), run->room);
+    run->out_residual = b.norm2.sum;
+    run->out_pending = run->room;
+}
+
+static void rebuild(const struct unit *unit, struct unit_run *run)
+{
+    const struct block *k = unit->self;
+    struct block_buffers b = block_buffers_of(k, run);
+    if (run->rebuild <= KEEP_UNLESS_FULL) {
+        attend_and_expand(k, run, &b, b.norm1.sum, NULL);
+        return;
+    }
+    block_norm_again(k, run, &b, &b.norm1, param(k, run, BLOCK_NORM1),
+                     param(k, run, BLOCK_NORM1_BIAS));
+    block_gather_normed(&b, &b.norm1);
+    block_norm_again(k, run, &b, &b.norm2, param(k, run, BLOCK_NORM2),
+                     param(k, run, BLOCK_NORM2_BIAS));
+    block_gather_normed(&b, &b.norm2);
+    bool needs_act = !k->gated, remakes = needs_act && ops_gelu_remakes(run->ops);
+    if (remakes)
+        ops_gelu(run->ops, run->stream, b.rows * k->up.out, b.pre, b.act);
+    block_await_normed(&b);
+    if (needs_act && !remakes)
+        expand(k, run, &b, block_all_normed2(&b));
+}
+
+/* --- backward ------------------------------------------------------------------------------- */
+
+/* Where the biases of proj and down get their gradients. These are column sums of the stream's
+ * gradient, which the second norm's backward pass reads and writes, so it can form them at no cost.
+ * In a sequence-parallel run that pass sees only this rank's rows, and ops_linear_dw forms them. */
+struct stream_biases {
+    void *down, *proj;           /* for ops_norm_backward, or NULL */
+    void *with_down, *with_proj; /* for ops_linear_dw, or NULL */
+};
+
+static struct stream_biases stream_biases(const struct block *k, const struct unit_run *run,
+                                          const struct region *r)
+{
+    void *down = grad(k, run, BLOCK_DOWN_BIAS), *proj = grad(k, run, BLOCK_PROJ_BIAS);
+    return r->sequence ? (struct stream_biases){.with_down = down, .with_proj = proj}
+                       : (struct stream_biases){.down = down, .proj = proj};
+}
+
+/* From the gradient of act, in act's buffer, to that of pre, in pre's buffer; act itself is not
+ * kept and is computed again on the way. */
+static void gate_backward(const struct block *k, struct unit_run *run,
+                          const struct block_buffers *b)
+{
+    ops_swiglu_backward(run->ops, run->stream, b->rows, k->down.in, b->pre, b->act, b->pre, b->act);
+}
+
+static struct column up_column(const struct block *k, const struct unit_run *run,
+                               const struct block_buffers *b, const void *d_pre)
+{
+    return (struct column){.l = k->up,
+                           .input = &b->norm2,
+                           .dy = d_pre,
+                           .w = param(k, run, BLOCK_UP),
+                           .dw = grad(k, run, BLOCK_UP),
+                           .dbias = k->gated ? grad(k, run, BLOCK_UP_BIAS) : NULL};
+}
+
+static struct column qkv_column(const struct block *k, const struct unit_run *run,
+                                const struct block_buffers *b)
+{
+    return (struct column){.l = k->qkv,
+                           .input = &b->norm1,
+                           .w = param(k, run, BLOCK_QKV),
+                           .dw = grad(k, run, BLOCK_QKV)};
+}
+
+/* The gradients of a matrix that is split by rows. */
+static void row_weight(struct unit_run *run, const struct block_buffers *b, struct linear l,
+                       const void *x, const void *dy, void *dw, void *dbias)
+{
+    ops_linear_dw(run->ops, run->stream, l, b->rows,
+                  &(struct linear_dw){.x = x, .dy = dy, .dw = dw, .dbias = dbias});
+}
+
+/* The gradient of pre, and that of the last matrix, where dy is the stream's (R, C). A GELU's
+ * overwrites act, so the gradient of the last matrix comes first; a gate's is in pre, and act is
+ * there once it is computed again. */
+static void *activation_backward(const struct block *k, struct unit_run *run,
+                                 const struct block_buffers *b, const void *dy, void *with_down)
+{
+    const void *w = param(k, run, BLOCK_DOWN);
+    if (k->gated) {
+        ops_linear_dx(run->ops, run->stream, k->down, b->rows, dy, w, b->act);
+        gate_backward(k, run, b);
+        return b->pre;
+    }
+    row_weight(run, b, k->down, b->act, dy, grad(k, run, BLOCK_DOWN), with_down);
+    ops_linear_dx_dgelu(
+        run->ops, run->stream, k->down, b->rows,
+        &(struct linear_dx_dgelu){
+            .dy = dy, .w = w, .pre = b->pre, .dpre = b->act, .dbias = grad(k, run, BLOCK_UP_BIAS)});
+    return b->act;
+}
+
+static void backward(const struct unit *unit, struct unit_run *run)
+{
+    const struct block *k = unit->self;
+    struct block_buffers b = block_buffers_of(k, run);
+    const struct region *r = &b.region;
+    void *g = run->gradient; /* (N, C) of the stream: after the block, then between its halves, at
+                                last before it */
+    struct stream_biases biases = stream_biases(k, run, r);
+    bool later = r->sequence && k->gated; /* the last matrix's gradient overlaps with the sum, and
+                                             that of `up` with the next gather */
+
+    struct column up = up_column(k, run, &b, NULL), qkv = qkv_column(k, run, &b);
+    const void *dy = region_enter(r, b.own, g, b.d_rows); /* (R, C) */
+    block_gather_again(&b, &up);
+    up.dy = activation_backward(k, run, &b, dy, biases.with_down);
+    void *d_normed = block_column_backward(run, &b, &up);
+    if (k->gated)
+        row_weight(run, &b, k->down, b.act, dy, grad(k, run, BLOCK_DOWN), biases.with_down);
+    if (!later)
+        block_column_rest(run, &b, &up);
+    region_await(r, REGION_STREAM);
+    block_norm_backward(k, run, &b, &b.norm2,
+                        (struct norm_backward){.dy = d_normed,
+                                               .weight = param(k, run, BLOCK_NORM2),
+                                               .dweight = grad(k, run, BLOCK_NORM2),
+                                               .dbias = grad(k, run, BLOCK_NORM2_BIAS),
+                                               .dsum_columns = biases.down,
+                                               .out_columns = biases.proj});
+
+    /* Attention. The gradient of attn overwrites norm2.normed, that of qkv overwrites act. */
+    dy = region_begin_enter(r, REGION_STREAM, b.own, g, b.d_rows);
+    if (later)
+        block_column_rest(run, &b, &up);
+    region_await(r, REGION_STREAM);
+    block_gather_again(&b, &qkv);
+    ops_linear_dx(run->ops, run->stream, k->proj, b.rows, dy, param(k, run, BLOCK_PROJ), b.d_attn);
+    qkv.dy = block_attend_backward(k, run, &b, grad(k, run, BLOCK_QKV_BIAS));
+    d_normed = block_column_backward(run, &b, &qkv);
+    row_weight(run, &b, k->proj, b.attn, dy, grad(k, run, BLOCK_PROJ), biases.with_proj);
+    block_column_rest(run, &b, &qkv);
+    region_await(r, REGION_STREAM);
+    block_norm_backward(k, run, &b, &b.norm1,
+                        (struct norm_backward){.dy = d_normed,
+                                               .weight = param(k, run, BLOCK_NORM1),
+                                               .dweight = grad(k, run, BLOCK_NORM1),
+                                               .dbias = grad(k, run, BLOCK_NORM1_BIAS)});
+}
+
+/* --- backward in two halves ----------------------------------------------------------------- */
+
+/* The gradient of pre, to pre's buffer. */
+static void activation_input(const struct block *k, struct unit_run *run,
+                             const struct block_buffers *b)
+{
+    const void *w = param(k, run, BLOCK_DOWN);
+    if (k->gated) {
+        ops_linear_dx(run->ops, run->stream, k->down, b->rows, b->d_out, w, b->act);
+        gate_backward(k, run, b);
+        return;
+    }
+    ops_linear_dx_dgelu(run->ops, run->stream, k->down, b->rows,
+                        &(struct linear_dx_dgelu){.dy = b->d_out,
+                                                  .w = w,
+                                                  .pre = b->pre,
+                                                  .dpre = b->d_wide,
+                                                  .dbias = b->formed[FORMED_UP_BIAS]});
+    device_copy(run->stream, b->pre, b->d_wide,
+                (size_t)(b->rows * k->up.out) * dtype_bytes(run->ops->type));
+}
+
+static void backward_input(const struct unit *unit, struct unit_run *run)
+{
+    const struct block *k = unit->self;
+    struct block_buffers b = block_buffers_of(k, run);
+    void *const *f = b.formed;
+    void *g = run->gradient; /* as in `backward` */
+    block_choose_formed(unit, &b);
+
+    region_keep(&b.region, b.own, g, b.d_out);
+    activation_input(k, run, &b);
+    void *d_normed = block_column_input(run, &b, k->up, b.pre, param(k, run, BLOCK_UP), b.d_normed);
+    block_norm_backward(k, run, &b, &b.norm2,
+                        (struct norm_backward){.dy = d_normed,
+                                               .weight = param(k, run, BLOCK_NORM2),
+                                               .dweight = f[FORMED_NORM2],
+                                               .dbias = f[FORMED_BIAS2],
+                                               .dsum_columns = f[FORMED_DOWN_BIAS],
+                                               .out_columns = f[FORMED_PROJ_BIAS]});
+
+    /* Attention. The gradient of qkv overwrites qkv. */
+    region_keep(&b.region, b.own, g, b.d_mid);
+    ops_linear_dx(run->ops, run->stream, k->proj, b.rows, b.d_mid, param(k, run, BLOCK_PROJ),
+                  b.d_attn);
+    void *d_qkv = block_attend_backward(k, run, &b, f[FORMED_QKV_BIAS]);
+    d_normed = block_column_input(run, &b, k->qkv, d_qkv, param(k, run, BLOCK_QKV), b.d_normed);
+    block_norm_backward(k, run, &b, &b.norm1,
+                        (struct norm_backward){.dy = d_normed,
+                                               .weight = param(k, run, BLOCK_NORM1),
+                                               .dweight = f[FORMED_NORM1],
+                                               .dbias = f[FORMED_BIAS1]});
+    block_end_input(run, &b);
+}
+
+static void backward_weight(const struct unit *unit, struct unit_run *run)
+{
+    const struct block *k = unit->self;
+    struct block_buffers b = block_buffers_of(k, run);
+    struct stream_biases biases = stream_biases(k, run, &b.region);
+    struct column up = up_column(k, run, &b, b.pre), qkv = qkv_column(k, run, &b);
+    qkv.dy = b.qkv;
+    block_choose_formed(unit, &b);
+    block_gather_again(&b, &up);
+    row_weight(run, &b, k->down, b.act, b.d_out, grad(k, run, BLOCK_DOWN), biases.with_down);
+    block_column_weight(run, &b, &up);
+    block_gather_again(&b, &qkv);
+    row_weight(run, &b, k->proj, b.attn, b.d_mid, grad(k, run, BLOCK_PROJ), biases.with_proj);
+    block_column_weight(run, &b, &qkv);
+    block_hand_over(k, run, &b);
+}
+
+/* --- the type ------------------------------------------------------------------------------- */
+
+static uint32_t bit_of(const struct block *k, enum block_use use)
+{
+    return k->uses[use] < 0 ? 0 : 1u << k->uses[use];
+}
+
+struct unit_type transformer_block_type(const struct block *k)
+{
+    uint32_t last = bit_of(k, BLOCK_DOWN) | bit_of(k, BLOCK_DOWN_BIAS), weights = 0;
+    static const enum block_use read[] = {BLOCK_NORM1, BLOCK_QKV, BLOCK_PROJ,
+                                          BLOCK_NORM2, BLOCK_UP,  BLOCK_DOWN};
+    for (size_t i = 0; i < sizeof read / sizeof *read; i++) /* no biases */
+        weights |= bit_of(k, read[i]);
+    return (struct unit_type){
+        .name = "transformer block",
+        .reads = {[PASS_FORWARD] = UNIT_ALL_USES,
+                  [PASS_REBUILD] = UNIT_ALL_USES & ~last,
+                  [PASS_BACKWARD] = weights,
+                  [PASS_BACKWARD_INPUT] = weights,
+                  [PASS_DECODE] = UNIT_ALL_USES},
+        .writes = {[PASS_BACKWARD] = UNIT_ALL_USES, [PASS_BACKWARD_WEIGHT] = UNIT_ALL_USES},
+        .run = {[PASS_FORWARD] = forward,
+                [PASS_REBUILD] = rebuild,
+                [PASS_BACKWARD] = backward,
+                [PASS_BACKWARD_INPUT] = backward_input,
+                [PASS_BACKWARD_WEIGHT] = backward_weight,
+                [PASS_DECODE] = forward},
+        .buffers = block_list_buffers,
+        .work = block_work,
+        .cache_bytes = block_cache_bytes,
+    };
+}
