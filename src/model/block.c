@@ -66,7 +66,10 @@ struct attention block_attention(const struct block *k, struct unit_shape shape)
                               .tokens = shape.tokens,
                               .heads = k->heads,
                               .kv_heads = k->kv_heads,
-                              .head_width = k->head_width};
+                              .head_width = k->head_width,
+                              .window = k->window,
+                              .scale = k->scale,
+                              .cap = k->cap};
 }
 
 static bool has_head_norms(const struct block *k)

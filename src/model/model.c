@@ -446,6 +446,7 @@ static void fill_variants(struct model *m, struct block block)
     for (int variant = 0; variant < BLOCK_VARIANTS; variant++) {
         m->blocks[variant] = block;
         m->blocks[variant].rope = variant & BLOCK_NOPE ? NULL : m->rope;
+        m->blocks[variant].window = variant & BLOCK_WINDOW ? m->config.window : 0;
     }
     m->block_type = transformer_block_type(&block);
 }
@@ -470,23 +471,26 @@ static void fill_sizes(struct model *m)
                                            .id_count = parts ? c->vocab : 0,
                                            .positions = gpt2 ? c->context : 0,
                                            .scale = traits->scaled ? sqrt((double)c->width) : 0};
-    fill_variants(m, (struct block){.tp_group = m->tp_group,
-                                    .norm = norm,
-                                    .heads = heads,
-                                    .kv_heads = kv_heads,
-                                    .head_width = c->head_width,
-                                    .head_rms = {.heads = heads,
-                                                 .kv_heads = kv_heads,
-                                                 .head_width = c->head_width,
-                                                 .whole = traits->whole_norm ? c->heads : 0,
-                                                 .eps = c->norm_eps,
-                                                 .offset = offset},
-                                    .qkv = {c->width, query + 2 * key, .out_in = !gpt2},
-                                    .proj = {query, c->width, .out_in = !gpt2},
-                                    .up = {c->width, gpt2 ? ff : 2 * ff, .out_in = !gpt2},
-                                    .down = {ff, c->width, .out_in = !gpt2},
-                                    .geglu = traits->geglu,
-                                    .gated = !gpt2});
+    fill_variants(
+        m, (struct block){.tp_group = m->tp_group,
+                          .norm = norm,
+                          .heads = heads,
+                          .kv_heads = kv_heads,
+                          .head_width = c->head_width,
+                          .scale = c->query_scalar > 0 ? 1 / sqrt((double)c->query_scalar) : 0,
+                          .cap = c->score_cap,
+                          .head_rms = {.heads = heads,
+                                       .kv_heads = kv_heads,
+                                       .head_width = c->head_width,
+                                       .whole = traits->whole_norm ? c->heads : 0,
+                                       .eps = c->norm_eps,
+                                       .offset = offset},
+                          .qkv = {c->width, query + 2 * key, .out_in = !gpt2},
+                          .proj = {query, c->width, .out_in = !gpt2},
+                          .up = {c->width, gpt2 ? ff : 2 * ff, .out_in = !gpt2},
+                          .down = {ff, c->width, .out_in = !gpt2},
+                          .geglu = traits->geglu,
+                          .gated = !gpt2});
     m->sars_block = (struct sars_block){
         .block = m->blocks[0], .width = c->width, .layers = c->layers, .sars = c->sars};
     m->head = (struct head_unit){.tp_group = m->tp_group,
@@ -496,7 +500,8 @@ static void fill_sizes(struct model *m)
                                  .linear = {c->width, vocab, .out_in = true},
                                  .vocab = c->vocab,
                                  .first_id = words.first,
-                                 .most = most_vocab(m)};
+                                 .most = most_vocab(m),
+                                 .logit_cap = c->logit_cap};
 }
 
 static void build(struct model *m)

@@ -81,14 +81,14 @@ struct model_config {
     bool attention_bias; /* q, k, v and o have biases */
     bool mlp_bias;       /* gate, up and down have biases */
     /* Layers that differ. Layer i, from 0, is one of "every n-th" if n divides i + 1. */
-    int64_t window;      /* a query sees itself and the window - 1 keys before; 0 = all before */
-    int64_t window_from; /* the first layer with the window */
-    int64_t full_every;  /* every so many-th layer has no window; 0 = all have it */
-    int64_t nope_every;  /* every so many-th layer has no rotary positions; 0 = all have them */
-    double query_scalar; /* scores are divided by its square root; 0 = head_width */
-    double score_cap;    /* scores become cap tanh(score / cap); 0 = they do not */
-    double logit_cap;    /* the same for logits */
-    int tied;            /* 0 no, 1 yes, 2 from the preset or architecture (choices no|yes|auto) */
+    int64_t window;       /* a query sees itself and the window - 1 keys before; 0 = all before */
+    int64_t window_from;  /* the first layer with the window */
+    int64_t full_every;   /* every so many-th layer has no window; 0 = all have it */
+    int64_t nope_every;   /* every so many-th layer has no rotary positions; 0 = all have them */
+    int64_t query_scalar; /* scores are divided by its square root; 0 = head_width */
+    double score_cap;     /* scores become cap tanh(score / cap); 0 = they do not */
+    double logit_cap;     /* the same for logits */
+    int tied;             /* 0 no, 1 yes, 2 from the preset or architecture (choices no|yes|auto) */
     double norm_eps;
     double init_std;
     double rope_theta;

@@ -127,7 +127,7 @@ static const struct option options_model[] = {
     SIZE(full_every, MAX_LAYERS, "every so many-th layer has no window; 0 = all have it"),
     SIZE(nope_every, MAX_LAYERS,
          "every so many-th layer has no rotary positions; 0 = all have them; smollm3"),
-    REAL(query_scalar, "0", 1e6,
+    SIZE(query_scalar, MAX_WIDTH,
          "scores of attention are divided by its square root; 0 = head_width; gemma2 and gemma3"),
     REAL(score_cap, "0", 1e6,
          "scores of attention become cap tanh(score / cap); 0 = they do not; gemma2 and gemma3"),
@@ -347,8 +347,6 @@ static enum status check_traits(struct env *env, const struct model_config *c)
         if (keys[i].set && !keys[i].has)
             return FAIL(env, CONFIG, "model.%s: model.arch %s does not have it; leave the key out",
                         keys[i].key, model_arch_word(c->arch));
-    if (c->window != 0)
-        return FAIL(env, CONFIG, "model.window: sliding windows are not supported yet");
     if (c->window == 0 && (c->window_from != 0 || c->full_every != 0))
         return FAIL(env, CONFIG, "model.%s: it needs model.window, which is 0",
                     c->window_from != 0 ? "window_from" : "full_every");

@@ -115,6 +115,8 @@ struct block {
     struct tp_group tp_group;
     struct norm norm;
     int64_t heads, kv_heads, head_width; /* this rank's heads; all sizes but C are this rank's */
+    int64_t window;                      /* this and the next two as in struct attention */
+    double scale, cap;
     struct head_rms head_rms; /* without rows; where the layer has BLOCK_Q_NORM and BLOCK_K_NORM */
     struct linear qkv;        /* C -> (H + 2G) D */
     struct linear proj;       /* H D -> C */
@@ -319,6 +321,7 @@ struct head_unit {
     int64_t vocab;        /* columns on all ranks */
     int64_t first_id;     /* the token of this rank's first column */
     int64_t most;         /* the largest number of columns on any rank */
+    double logit_cap;     /* of the logits; 0: none */
 };
 extern const struct unit_type head_unit_type;
 

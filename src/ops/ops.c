@@ -292,8 +292,9 @@ static void check_heads(struct head_rms n)
 
 static struct ops_case head_case(const char *op, struct head_rms n)
 {
-    return (struct ops_case){
-        .op = op, .attention = {1, n.rows, n.heads, n.kv_heads, n.head_width}, .width = n.whole};
+    return (struct ops_case){.op = op,
+                             .attention = OPS_HEADS(1, n.rows, n.heads, n.kv_heads, n.head_width),
+                             .width = n.whole};
 }
 
 void ops_head_sums(struct ops *ops, struct stream *stream, struct head_rms n,
@@ -413,6 +414,16 @@ static void check_attention(struct attention a)
     CHECK_LT(0, a.kv_heads);
     CHECK_LT(0, a.head_width);
     CHECK_EQ(a.heads % a.kv_heads, 0);
+    CHECK_LE(0, a.window);
+    CHECK(a.scale >= 0 && a.cap >= 0);
+}
+
+/* A window that no query fills is none: such calls take the same kernels as those without. */
+static struct attention whole_window(struct attention a)
+{
+    check_attention(a);
+    a.window = a.window < a.tokens ? a.window : 0;
+    return a;
 }
 
 /* Host back ends run immediately, so the value in memory is read here. */
@@ -436,7 +447,7 @@ void ops_rope(struct ops *ops, struct stream *stream, struct attention a, const 
 void ops_attention(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
                    void *out, float *lse, void *scratch)
 {
-    check_attention(a);
+    a = whole_window(a);
     CHECK(qkv && out && lse && scratch);
     if (run_or_spend(ops, stream, CASE("attention", .attention = a)))
         ops->backend->attention(ops, stream, a, qkv, out, lse, scratch);
@@ -445,7 +456,7 @@ void ops_attention(struct ops *ops, struct stream *stream, struct attention a, c
 void ops_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
                             const struct attention_backward *b)
 {
-    check_attention(a);
+    a = whole_window(a);
     CHECK(!b->rope || a.head_width % 2 == 0);
     CHECK(b->qkv && b->out && b->lse && b->dout && b->dqkv && b->scratch);
     if (run_or_spend(ops, stream,
@@ -456,7 +467,7 @@ void ops_attention_backward(struct ops *ops, struct stream *stream, struct atten
 
 size_t ops_attention_scratch(const struct ops *ops, struct attention a)
 {
-    check_attention(a);
+    a = whole_window(a);
     return ops->backend->attention_scratch(ops, a);
 }
 
@@ -538,6 +549,7 @@ static struct logits check_logits(struct logits l, int64_t rows)
     CHECK_LT(0, l.vocab);
     CHECK_LE(l.vocab, l.stride);
     CHECK_LE(0, l.first_id);
+    CHECK(l.cap >= 0);
     return l;
 }
 
@@ -555,7 +567,7 @@ void ops_cross_entropy(struct ops *ops, struct stream *stream, struct logits l, 
     check_cross_entropy(a);
     if (run_or_spend(ops, stream,
                      CASE(a->gradient ? "cross_entropy_gradient" : "cross_entropy", .rows = rows,
-                          .width = l.vocab, .stride = l.stride)))
+                          .width = l.vocab, .stride = l.stride, .cap = l.cap)))
         ops->backend->cross_entropy(ops, stream, l, rows, a);
 }
 
@@ -564,9 +576,9 @@ void ops_cross_entropy_part(struct ops *ops, struct stream *stream, struct logit
 {
     l = check_logits(l, rows);
     CHECK(labels && logits && parts);
-    if (run_or_spend(
-            ops, stream,
-            CASE("cross_entropy_part", .rows = rows, .width = l.vocab, .stride = l.stride)))
+    if (run_or_spend(ops, stream,
+                     CASE("cross_entropy_part", .rows = rows, .width = l.vocab, .stride = l.stride,
+                          .cap = l.cap)))
         ops->backend->cross_entropy_part(ops, stream, l, rows, labels, logits, parts);
 }
 
@@ -577,10 +589,19 @@ void ops_cross_entropy_join(struct ops *ops, struct stream *stream, struct logit
     check_cross_entropy(a);
     CHECK_LT(0, ranks);
     CHECK(parts);
-    if (run_or_spend(
-            ops, stream,
-            CASE("cross_entropy_join", .rows = rows, .width = l.vocab, .stride = l.stride)))
+    if (run_or_spend(ops, stream,
+                     CASE("cross_entropy_join", .rows = rows, .width = l.vocab, .stride = l.stride,
+                          .cap = l.cap)))
         ops->backend->cross_entropy_join(ops, stream, l, rows, ranks, parts, a);
+}
+
+void ops_softcap(struct ops *ops, struct stream *stream, int64_t count, double cap, void *x)
+{
+    CHECK_LE(0, count);
+    CHECK(cap > 0);
+    CHECK(count == 0 || x);
+    if (count > 0 && run_or_spend(ops, stream, CASE("softcap", .count = count, .cap = cap)))
+        ops->backend->softcap(ops, stream, count, cap, x);
 }
 
 void ops_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,

@@ -234,7 +234,15 @@ void ops_scale(struct ops *ops, struct stream *stream, int64_t count, double fac
 /* --- attention ------------------------------------------------------------------------------ */
 struct attention {
     int64_t batch, tokens, heads, kv_heads, head_width; /* B T H G D */
+    int64_t window; /* keys that a query sees: its own and window - 1 before it; 0: all of them */
+    double scale;   /* of the scores q . k; 0: 1 / sqrt(D) */
+    double cap;     /* scaled scores become cap tanh(score / cap); 0: they stay as they are */
 };
+/* An initializer with everything else as usual. */
+#define OPS_HEADS(b, t, h, g, d)                                                      \
+    {                                                                                 \
+        .batch = (b), .tokens = (t), .heads = (h), .kv_heads = (g), .head_width = (d) \
+    }
 /* The number of positions before the first row of a call: `count`, or, if `at` is not NULL, the
  * value that it points to in device memory when the work runs. The latter is for work that is
  * recorded once and replayed (device.h); `count` is then the current value. */
@@ -247,13 +255,15 @@ struct past {
  * `inverse` rotates back: the backward pass. */
 void ops_rope(struct ops *ops, struct stream *stream, struct attention a, const float *table,
               struct past past, bool inverse, void *qkv);
-/* Causal softmax(q k^T / sqrt(D)) v. qkv (B, T, (H + 2G) D): all query heads, then key heads, then
- * value heads; query head h reads key head h / (H / G). out (B, T, H D); lse (B, H, T): log of the
- * softmax's denominator. The T x T matrix is never stored. */
+/* Causal softmax(scale q k^T) v, with the scores capped and each query's past cut off as struct
+ * attention says. qkv (B, T, (H + 2G) D): all query heads, then key heads, then value heads; query
+ * head h reads key head h / (H / G). out (B, T, H D); lse (B, H, T): log of the softmax's
+ * denominator. The T x T matrix is never stored. */
 void ops_attention(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
                    void *out, float *lse, void *scratch);
-/* Gradient of the attention's qkv. The first query of a sequence sees one key, so its score has no
- * gradient: in every back end its dq is exactly 0 (of either sign), and it adds exactly 0 to dk. */
+/* Gradient of the attention's qkv. The score of a query that sees one key has no gradient: in every
+ * back end the dq of the first query of a sequence, or of every query with a window of 1, is
+ * exactly 0 (of either sign), and it adds exactly 0 to dk. */
 struct attention_backward {
     const float *rope;     /* the table that rotated qkv, at past 0: dq and dk are rotated back, and
                               dqkv is the gradient of what ops_rope was given; NULL: no rotation */
@@ -270,8 +280,8 @@ void ops_attention_backward(struct ops *ops, struct stream *stream, struct atten
 size_t ops_attention_scratch(const struct ops *ops,
                              struct attention a); /* bytes, for forward and backward */
 /* Decoding: a.tokens new positions after `past` earlier ones. Their keys and values are first
- * stored in the cache, at rows past .. past + T - 1; then each position attends to all rows up to
- * its own. */
+ * stored in the cache, at rows past .. past + T - 1; then each position attends to the rows of its
+ * window, up to its own. Other rows are not read. */
 struct attention_cached {
     struct past past;
     int64_t room;            /* rows of the cache for one sequence */
@@ -307,10 +317,11 @@ struct logits {
     int64_t vocab;    /* V */
     int64_t stride;   /* elements from one row to the next; 0: V */
     int64_t first_id; /* 0 in ops_cross_entropy */
+    double cap;       /* a logit counts as cap tanh(logit / cap); 0: as it is */
 };
 /* losses[r] = -log softmax(logits[r])[labels[r]], 0 where the label is -1. With `gradient`, logits
- * become (softmax - onehot) * scalars->loss_scale (0 for a row whose label is -1); otherwise they
- * are not changed. */
+ * become (softmax - onehot) * scalars->loss_scale (0 for a row whose label is -1), times the slope
+ * of the cap; otherwise they are not changed. */
 struct cross_entropy {
     const int32_t *labels; /* (R) */
     bool gradient;
@@ -321,8 +332,9 @@ struct cross_entropy {
 void ops_cross_entropy(struct ops *ops, struct stream *stream, struct logits l, int64_t rows,
                        const struct cross_entropy *a);
 /* The same in two halves, for ranks that hold some columns of the logits each. The first half
- * describes these columns in parts (R, 3): for each row the largest logit, the sum of exp(logit -
- * largest), and the label's logit (0 where the label is not among these columns). The second half
+ * describes these columns in parts (R, 3): for each row the largest logit (after the cap, as in all
+ * that follows), the sum of exp(logit - largest), and the label's logit (0 where the label is not
+ * among these columns). The second half
  * joins the parts of all ranks, (ranks, R, 3), in rank order: losses as above, with the same bits
  * on every rank, and with `gradient` that of these columns, in place. */
 enum { OPS_LOSS_PART = 3 };
@@ -330,6 +342,8 @@ void ops_cross_entropy_part(struct ops *ops, struct stream *stream, struct logit
                             const int32_t *labels, const void *logits, double *parts);
 void ops_cross_entropy_join(struct ops *ops, struct stream *stream, struct logits l, int64_t rows,
                             int ranks, const double *parts, const struct cross_entropy *a);
+/* x = cap tanh(x / cap): logits as the loss sees them, for decoding */
+void ops_softcap(struct ops *ops, struct stream *stream, int64_t count, double cap, void *x);
 /* *sum = the sum of all values in the order of a binary tree: pairs of neighbours, then pairs of
  * these sums, and so on; a value without a neighbour moves up unchanged. No values: 0. */
 void ops_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,
@@ -540,13 +554,14 @@ struct ops_case {
     struct attention attention; /* rope, attention */
     struct embedding embedding;
     struct routing routing; /* route; mas: without `in` */
-    int64_t count;          /* add, gelu, flat ranges */
-    int64_t
-        width; /* head_rms: heads under one norm; swiglu: F; cross_entropy: V; orthogonalize, gate_rows: columns */
+    int64_t count;          /* add, gelu, softcap, flat ranges */
+    int64_t width;          /* swiglu: F; cross_entropy: V; orthogonalize, gate_rows: columns;
+                               head_rms: heads under one norm */
     int64_t stride;         /* cross_entropy: of the logits, 0: V */
     int64_t first;          /* rope, embedding, gate_rows */
     int64_t past, room;     /* attention_cached */
     bool at;                /* rope, embedding, attention_cached: past is read from device memory */
+    double cap;             /* cross_entropy, softcap */
     int level;              /* tree_sums: each sum is over 1 << level values */
     int64_t bad;            /* find_nonfinite: index of an infinity, NaN after it; -1: all finite */
     enum dtype from, to;    /* cast; updates: gradient and copy, F32 = no copy; square_sums,

@@ -1,5 +1,6 @@
 /* ops_cases_attention -- descriptions of rotary embedding and attention. */
 #include "ops/ops_cases_impl.h"
+#include "ops/ops_impl.h"
 
 static int64_t qkv_count(struct attention a)
 {
@@ -41,11 +42,11 @@ OPS_RUN(rope_inverse)
              ops_at(call, "dqkv"));
 }
 
-/* Operations of one of the two products of the forward pass, without those above the diagonal. */
+/* Operations of one of the two products of the forward pass, without those of masked scores. */
 static double attention_flops(struct attention a)
 {
-    double tokens = (double)a.tokens;
-    return (double)(a.batch * a.heads) * tokens * (tokens + 1) * (double)a.head_width;
+    return 2 * (double)(a.batch * a.heads) * ops_attention_pairs(a, a.tokens) *
+           (double)a.head_width;
 }
 
 OPS_DESCRIBE(attention)
@@ -144,7 +145,8 @@ OPS_DESCRIBE(attention_cached)
     ops_add_tensor(call, "cache_v", OPS_IN_OUT, ops->type, cache_count);
     ops_add_tensor(call, "out", OPS_OUT, ops->type, out_count(a));
     ops_add_scratch(call, ops_attention_scratch(ops, a));
-    call->flops = 4 * (double)out_count(a) * ((double)c->past + 0.5 * (double)(a.tokens + 1));
+    call->flops = 4 * (double)(a.batch * a.heads * a.head_width) *
+                  (ops_attention_pairs(a, c->past + a.tokens) - ops_attention_pairs(a, c->past));
 }
 
 OPS_RUN(attention_cached)

@@ -40,6 +40,7 @@
     X(cross_entropy_part, NULL, 1e-6)                  \
     X(cross_entropy_parts, NULL, 1e-6)                 \
     X(cross_entropy_join, "cross_entropy_parts", 2e-6) \
+    X(softcap, NULL, 1e-6)                             \
     X(mas, NULL, 1e-6)                                 \
     X(mas_backward, "mas", 1e-6)                       \
     X(route, NULL, 1e-6)                               \

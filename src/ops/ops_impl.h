@@ -65,6 +65,9 @@ struct ops_backend {
     size_t (*attention_scratch)(const struct ops *, struct attention);
     /* For prices: the shape rounded up to the tiles that are computed. NULL: no rounding. */
     struct attention (*attention_tiles)(const struct ops *, struct attention);
+    /* For prices: how many times as long an operation takes as at the machine's rate, which is that
+     * of the fastest kernels. NULL: 1. */
+    double (*attention_times)(const struct ops *, struct attention, bool backward);
     void (*attention_cached)(struct ops *, struct stream *, struct attention,
                              const struct attention_cached *);
     void (*embedding)(struct ops *, struct stream *, struct embedding, const int32_t *,
@@ -78,6 +81,7 @@ struct ops_backend {
                                const int32_t *, const void *, double *);
     void (*cross_entropy_join)(struct ops *, struct stream *, struct logits, int64_t, int,
                                const double *, const struct cross_entropy *);
+    void (*softcap)(struct ops *, struct stream *, int64_t, double, void *);
     void (*mas)(struct ops *, struct stream *, int64_t, int64_t, const void *, void *);
     void (*mas_backward)(struct ops *, struct stream *, int64_t, int64_t, const void *,
                          const float *, void *);
@@ -120,6 +124,29 @@ static inline struct head_span ops_head_span(struct head_rms n, int64_t s)
 static inline int64_t ops_head_weight(struct head_rms n, bool key)
 {
     return n.whole ? (key ? n.kv_heads : n.heads) * n.head_width : n.head_width;
+}
+
+/* The factor of the scores q . k. */
+static inline double ops_attention_scale(struct attention a)
+{
+    return a.scale > 0 ? a.scale : 1 / sqrt((double)a.head_width);
+}
+/* The first of the keys that the query at position `at` sees. */
+static inline int64_t ops_first_key(struct attention a, int64_t at)
+{
+    return a.window > 0 && at >= a.window ? at - a.window + 1 : 0;
+}
+/* Whether the query at position `at` sees its own key only, so that its score has no gradient. */
+static inline bool ops_sees_one(struct attention a, int64_t at)
+{
+    return ops_first_key(a, at) == at;
+}
+/* The pairs of a query and a key that it sees among the first `count` positions. */
+static inline double ops_attention_pairs(struct attention a, int64_t count)
+{
+    double tokens = (double)count, window = (double)a.window;
+    return a.window > 0 && a.window < count ? window * (tokens - (window - 1) / 2)
+                                            : tokens * (tokens + 1) / 2;
 }
 
 /* What the faces know of a meter (ops_price.c). */

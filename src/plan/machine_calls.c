@@ -33,6 +33,8 @@ static const struct field fields[] = {
     FIELD(attention.heads, COUNT),
     FIELD(attention.kv_heads, COUNT),
     FIELD(attention.head_width, COUNT),
+    FIELD(attention.window, COUNT),
+    FIELD(attention.cap, REAL),
     FIELD(embedding.batch, COUNT),
     FIELD(embedding.tokens, COUNT),
     FIELD(embedding.width, COUNT),

@@ -543,15 +543,15 @@ static void test_no_host_memory(void **state)
     struct env env = testing_env(1);
     struct device *device;
     struct far *far;
-    struct far_config config = {FAR_HOST, MEM_OPTIMIZER, "moments", (size_t)1 << 46, NULL, NULL};
+    struct far_config config = {FAR_HOST, MEM_OPTIMIZER, "moments", (size_t)1 << 50, NULL, NULL};
     assert_ok(device_create(&env, test_device(), 0, &device));
     size_t before = mem_total(env.mem);
     assert_int_equal(far_create(device, &config, &far), STATUS_MEMORY);
     const char *message = log_first_error(env.log);
-    assert_non_null(strstr(message, "64.0 TiB"));
+    assert_non_null(strstr(message, "1.0 PiB"));
     assert_non_null(strstr(message, "optimizer 'moments'"));
     if (device_memory(device) == MEM_GPU)
-        assert_non_null(strstr(message, "cannot pin 64.0 TiB of host memory"));
+        assert_non_null(strstr(message, "cannot pin 1.0 PiB of host memory"));
     assert_int_equal(mem_total(env.mem), before);
     device_destroy(device);
     env_destroy(&env);

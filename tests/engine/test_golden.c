@@ -48,7 +48,7 @@ static struct model_config model_of(const json_t *m)
         .window = golden_int(m, "window"),
         .full_every = golden_int(m, "full_every"),
         .nope_every = golden_int(m, "nope_every"),
-        .query_scalar = golden_real(m, "query_scalar"),
+        .query_scalar = golden_int(m, "query_scalar"),
         .score_cap = golden_real(m, "cap"),
         .logit_cap = golden_real(m, "final_cap"),
         .tied = is_true(m, "tied"),
@@ -241,6 +241,18 @@ static void test_olmo2(void **state)
     check_targets("olmo2");
 }
 
+static void test_mistral(void **state)
+{
+    (void)state;
+    check_targets("mistral");
+}
+
+static void test_gemma2(void **state)
+{
+    (void)state;
+    check_targets("gemma2");
+}
+
 static void check_that_rows_are_cut(const char *name, int owners)
 {
     struct golden_run r;
@@ -274,6 +286,8 @@ int main(void)
         cmocka_unit_test(test_qwen3),
         cmocka_unit_test(test_smollm3),
         cmocka_unit_test(test_olmo2),
+        cmocka_unit_test(test_mistral),
+        cmocka_unit_test(test_gemma2),
         cmocka_unit_test(test_shards_that_cut_rows),
     };
     if (test_device_missing())

@@ -390,6 +390,11 @@ static inline struct model_config rig_relative(enum model_arch arch)
                                                                    keys has no gradient */
     c.mlp_bias = traits->mlp_bias;
     c.nope_every = traits->nope ? 2 : 0;
+    c.window = traits->window ? 3 : 0;
+    c.full_every = traits->window ? 2 : 0;
+    c.query_scalar = traits->caps ? 3 : 0;
+    c.score_cap = traits->caps ? 2 : 0;
+    c.logit_cap = traits->caps ? 1.5 : 0;
     return c;
 }
 

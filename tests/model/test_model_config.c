@@ -241,6 +241,8 @@ static void test_sars(void **state)
     refused("arch=sars layers=60000 width=16384 heads=1", "parameters; use smaller sizes");
     refused("arch=sars layers=1 width=12 heads=1 rope_scaling=linear",
             "model.rope_scaling: only model.arch llama has it");
+    refused("arch=sars layers=1 width=12 heads=1 logit_cap=30",
+            "model.logit_cap: model.arch sars does not have it");
 }
 
 static void test_keys_of_sars_need_sars(void **state)

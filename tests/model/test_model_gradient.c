@@ -18,7 +18,7 @@ static struct model_config wide_heads(void)
 }
 
 /* Append the relatives of Llama; returns the count of all. */
-enum { OTHERS = 4 };
+enum { OTHERS = 5 };
 static int add_relatives(struct model_config *configs, int count)
 {
     for (int arch = 0; arch < MODEL_ARCHS; arch++)
@@ -280,12 +280,38 @@ static void check_decode(const struct model_config *config, const char *backend,
     rig_close(&r);
 }
 
+/* The logits are those of the loss: with a cap, too. */
+static void test_logits_give_the_loss(void **state)
+{
+    (void)state;
+    struct model_config configs[] = {rig_llama(), rig_relative(MODEL_GEMMA2)};
+    for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++) {
+        struct rig r;
+        rig_open(&r, &configs[i], "ref", DTYPE_F64, SHAPE, KEEP_NOT);
+        rig_fill_params(&r, 0.3);
+        int64_t rows = SHAPE.batch * SHAPE.tokens, vocab = configs[i].vocab;
+        double *logits = rig_block(&r, (size_t)(rows * vocab) * sizeof *logits), loss = 0;
+        forward_logits(&r, logits);
+        for (int64_t row = 0; row < rows; row++) {
+            double sum = 0;
+            for (int64_t v = 0; v < vocab; v++)
+                sum += exp(logits[row * vocab + v]);
+            loss += r.labels[row] < 0 ? 0 : log(sum) - logits[row * vocab + r.labels[row]];
+        }
+        double found = rig_eval(&r);
+        if (!(fabs(found - loss) < 1e-6 * loss))
+            fail_msg("the loss is %.9g, that of the logits %.9g", found, loss);
+        device_free(r.device, logits);
+        rig_close(&r);
+    }
+}
+
 static void test_decode_agrees(void **state)
 {
     (void)state;
     struct model_config configs[OTHERS + MODEL_ARCHS] = {rig_gpt2(), rig_llama(), wide_heads(),
-                                                         rig_sars()};
-    int count = add_relatives(configs, 4);
+                                                         rig_sars(), untied_gpt2()};
+    int count = add_relatives(configs, 5);
     for (int i = 0; i < count; i++) {
         check_decode(&configs[i], "ref", DTYPE_F64, 1e-9);
         check_decode(&configs[i], "cpu", DTYPE_F32, 1e-5);
@@ -303,6 +329,7 @@ int main(void)
         cmocka_unit_test(test_recompute_same_bits),
         cmocka_unit_test(test_two_parts_same_bits),
         cmocka_unit_test(test_decode_agrees),
+        cmocka_unit_test(test_logits_give_the_loss),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -205,6 +205,7 @@ void cpu_cross_entropy_part(struct ops *ops, struct stream *stream, struct logit
                             const int32_t *labels, const void *logits, double *parts);
 void cpu_cross_entropy_join(struct ops *ops, struct stream *stream, struct logits l, int64_t rows,
                             int ranks, const double *parts, const struct cross_entropy *a);
+void cpu_softcap(struct ops *ops, struct stream *stream, int64_t count, double cap, void *x);
 
 /* cpu_route.c */
 void cpu_route(struct ops *ops, struct stream *stream, struct routing n, int64_t rows,

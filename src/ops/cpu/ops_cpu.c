@@ -50,6 +50,7 @@ void ops_cpu_fill(struct ops_backend *table)
     table->cross_entropy = cpu_cross_entropy;
     table->cross_entropy_part = cpu_cross_entropy_part;
     table->cross_entropy_join = cpu_cross_entropy_join;
+    table->softcap = cpu_softcap;
     table->route = cpu_route;
     table->route_backward = cpu_route_backward;
     table->route_scratch = cpu_route_scratch;

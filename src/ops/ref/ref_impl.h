@@ -35,6 +35,17 @@ static inline double ref_gated(double gate, double up)
     return gate * ref_sigmoid(gate) * up;
 }
 
+/* cap tanh(x / cap); cap 0: x. And the slope where that is y. */
+static inline double ref_softcap(double cap, double x)
+{
+    return cap > 0 ? cap * tanh(x / cap) : x;
+}
+
+static inline double ref_softcap_slope(double cap, double y)
+{
+    return cap > 0 ? 1 - y / cap * (y / cap) : 1;
+}
+
 /* 16-bit compute types */
 struct ref_bf16 {
     uint16_t bits;

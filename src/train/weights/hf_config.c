@@ -182,6 +182,9 @@ static void read_rope(struct cursor *c, double theta, struct hf_config *config)
         rope = get(c, c->root, "rope_scaling");
     config->rope_theta = get_real(c, c->root, "rope_theta", theta);
     config->rope_theta = get_real(c, rope, "rope_theta", config->rope_theta);
+    if (get(c, rope, "full_attention") && c->status == STATUS_OK)
+        c->status = FAIL(c->env, CONFIG, "'%s': rope_parameters by layer type are not supported",
+                         c->origin);
     const char *type = get_string(c, rope, "rope_type", get_string(c, rope, "type", "default"));
     if (get_real(c, rope, "partial_rotary_factor", 1) != 1 && c->status == STATUS_OK)
         c->status = FAIL(c->env, CONFIG, "'%s': partial_rotary_factor is not supported", c->origin);
@@ -211,7 +214,8 @@ static const struct family {
     bool window_switch; /* the window counts only if use_sliding_window is true */
     int64_t window;     /* sliding_window */
     int64_t full_every; /* without layer_types: the layers that have no window */
-    double query_scalar, score_cap, logit_cap;
+    int64_t query_scalar;
+    double score_cap, logit_cap;
 } families[] = {
     {.arch = MODEL_LLAMA,
      .type = "llama",
@@ -538,7 +542,7 @@ static void read_llama(struct cursor *c, const struct family *f, struct hf_confi
     if (traits->window)
         read_window(c, f, config);
     if (traits->caps) {
-        config->query_scalar = get_real(c, c->root, "query_pre_attn_scalar", f->query_scalar);
+        config->query_scalar = get_size(c, "query_pre_attn_scalar", NULL, f->query_scalar);
         config->score_cap = get_cap(c, "attn_logit_softcapping", f->score_cap);
         config->logit_cap = get_cap(c, "final_logit_softcapping", f->logit_cap);
     }
@@ -771,8 +775,8 @@ static void print_layers(const struct hf_config *config, struct text *text)
                     window ? "sliding" : "full", i + 1 < config->layers ? "" : "]");
     }
     if (traits->caps) {
-        add_real(text, "query_pre_attn_scalar",
-                 config->query_scalar ? config->query_scalar : (double)config->head_dim);
+        add_integer(text, "query_pre_attn_scalar",
+                    config->query_scalar ? config->query_scalar : config->head_dim);
         add_cap(text, "attn_logit_softcapping", config->score_cap);
         add_cap(text, "final_logit_softcapping", config->logit_cap);
     }

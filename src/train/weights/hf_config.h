@@ -28,7 +28,8 @@ struct hf_config {
     bool tied;
     bool attention_bias, mlp_bias;
     int64_t window, window_from, full_every, nope_every; /* as in struct model_config */
-    double query_scalar, score_cap, logit_cap;           /* the same */
+    int64_t query_scalar;                                /* the same */
+    double score_cap, logit_cap;                         /* the same */
     bool rotary;                                         /* SARS: positions are rotated */
     double rope_theta; /* Llama and SARS; the other rope fields: Llama only */
     enum hf_rope rope;
