@@ -56,6 +56,7 @@ CASES.update(
     qwen3=family("qwen3", attention_bias=True),
     smollm3=family("smollm3", nope_every=2, mlp_bias=True),
     olmo2=family("olmo2", attention_bias=True),
+    phi3=family("phi3", window=5),
     mistral=family("mistral", window=4, tied=True),
     gemma2=family("gemma2", window=4, full_every=2, query_scalar=10, cap=2.0, final_cap=3.0, tied=True, attention_bias=True),
 )

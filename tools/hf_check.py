@@ -281,13 +281,13 @@ def family_keys(name):
             keys.update(use_sliding_window=True, max_window_layers=2)
     if words[0] == "smollm3" and "rope" in words:
         keys["no_rope_layers"] = [1, 1, 1, 1]
-    names = dict(llama="Llama", qwen2="Qwen2", qwen3="Qwen3", mistral="Mistral", smollm3="SmolLM3", olmo2="Olmo2", gemma2="Gemma2",
+    names = dict(llama="Llama", qwen2="Qwen2", qwen3="Qwen3", mistral="Mistral", smollm3="SmolLM3", phi3="Phi3", olmo2="Olmo2", gemma2="Gemma2",
                  gemma3="Gemma3")
     if words[0].startswith("gemma"):
         keys.update(query_pre_attn_scalar=20, sliding_window=20, hidden_activation="gelu_pytorch_tanh")
     if words[0] == "gemma2":
         keys.update(attn_logit_softcapping=None if "plain" in words else 3.0, final_logit_softcapping=None if "plain" in words else 4.0)
-    if words[0] == "olmo2":
+    if words[0] in ("olmo2", "phi3"):
         del keys["head_dim"]
     return names[words[0]], keys
 
@@ -343,7 +343,7 @@ def check_training(bench, what, source):
 
 
 FAMILIES = ["qwen2", "qwen2 tied", "llama biases", "llama biases single tied", "qwen3", "qwen3 biases wide tied", "mistral",
-            "mistral wide tied", "smollm3", "smollm3 biases tied", "smollm3 rope", "olmo2", "olmo2 biases tied", "mistral window", "qwen2 window", "qwen3 window",
+            "mistral wide tied", "smollm3", "smollm3 biases tied", "smollm3 rope", "phi3", "phi3 window tied", "olmo2", "olmo2 biases tied", "mistral window", "qwen2 window", "qwen3 window",
             "gemma2 tied", "gemma2 biases", "gemma2 plain tied"]
 
 

@@ -201,6 +201,13 @@ static void add_joined(struct model *m, struct unit *unit, const char *at, const
     }
 }
 
+/* The same as one tensor of the files. */
+static void add_fused(struct model *m, struct unit *unit, const char *at, const char *name,
+                      int64_t rows, struct unit_split split)
+{
+    add_matrix(m, unit, at, name, rows, m->config.width, m->config.init_std, split);
+}
+
 static void add_llama_attention(struct model *m, struct unit *unit, const char *at)
 {
     const struct model_config *c = &m->config;
@@ -212,7 +219,11 @@ static void add_llama_attention(struct model *m, struct unit *unit, const char *
     const struct joined qkv[] = {{"self_attn.q_proj", query, heads},
                                  {"self_attn.k_proj", key, kv_heads},
                                  {"self_attn.v_proj", key, kv_heads}};
-    add_joined(m, unit, at, "weight", qkv, 3);
+    if (traits->fused)
+        add_fused(m, unit, at, "self_attn.qkv_proj.weight", query + 2 * key,
+                  part_of_units(&m->tp_group, 0, 3, c->heads));
+    else
+        add_joined(m, unit, at, "weight", qkv, 3);
     if (traits->qkv_bias || c->attention_bias)
         add_joined(m, unit, at, "bias", qkv, 3);
     if (traits->head_norm) { /* one weight for all heads, of which a rank has some */
@@ -236,7 +247,11 @@ static void add_llama_mlp(struct model *m, struct unit *unit, const char *at)
     const struct model_config *c = &m->config;
     struct unit_split ff = part_of_units(&m->tp_group, 0, 1, c->ff);
     const struct joined up[] = {{"mlp.gate_proj", c->ff, ff}, {"mlp.up_proj", c->ff, ff}};
-    add_joined(m, unit, at, "weight", up, 2);
+    if (model_traits(c->arch)->fused)
+        add_fused(m, unit, at, "mlp.gate_up_proj.weight", 2 * c->ff,
+                  part_of_units(&m->tp_group, 0, 2, c->ff));
+    else
+        add_joined(m, unit, at, "weight", up, 2);
     if (c->mlp_bias)
         add_joined(m, unit, at, "bias", up, 2);
     add_matrix(m, unit, at, "mlp.down_proj.weight", c->width, c->ff, deep_deviation(c),

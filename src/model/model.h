@@ -17,6 +17,7 @@ enum model_arch {
     MODEL_QWEN3,
     MODEL_MISTRAL,
     MODEL_SMOLLM3,
+    MODEL_PHI3,
     MODEL_OLMO2,
     MODEL_GEMMA2,
     MODEL_GEMMA3,
@@ -33,6 +34,7 @@ struct model_traits {
     bool post_norms;   /* norms of the outputs of attention and MLP, before they are added */
     bool plus_one;     /* norms multiply by 1 + weight */
     bool geglu;        /* the gate is GELU, not SiLU */
+    bool fused;        /* q, k and v are one tensor, and so are gate and up */
     bool scaled;       /* embeddings are multiplied by sqrt(width) */
     /* Keys that the architecture has: */
     bool attention_bias, mlp_bias, window, nope, caps;

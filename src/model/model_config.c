@@ -33,8 +33,8 @@ const int model_preset_count = sizeof model_presets / sizeof model_presets[0];
 const char *const model_preset_names[] = {PRESETS(NAME) NULL};
 
 /* --- keys ----------------------------------------------------------------------------------- */
-static const char *const arch_names[] = {"gpt2",    "llama", "sars",   "qwen2",  "qwen3", "mistral",
-                                         "smollm3", "olmo2", "gemma2", "gemma3", NULL};
+static const char *const arch_names[] = {"gpt2",    "llama", "sars",  "qwen2",  "qwen3",  "mistral",
+                                         "smollm3", "phi3",  "olmo2", "gemma2", "gemma3", NULL};
 _Static_assert(sizeof arch_names / sizeof *arch_names == MODEL_ARCHS + 1, "one name each");
 static const struct model_traits traits[MODEL_ARCHS] = {
     [MODEL_LLAMA] = {.llama = true, .attention_bias = true, .mlp_bias = true},
@@ -43,6 +43,7 @@ static const struct model_traits traits[MODEL_ARCHS] = {
     [MODEL_MISTRAL] = {.llama = true, .window = true},
     [MODEL_SMOLLM3] =
         {.llama = true, .attention_bias = true, .mlp_bias = true, .window = true, .nope = true},
+    [MODEL_PHI3] = {.llama = true, .fused = true, .window = true},
     [MODEL_OLMO2] = {.llama = true,
                      .whole_norm = true,
                      .no_pre_norms = true,

@@ -253,6 +253,12 @@ static void test_gemma2(void **state)
     check_targets("gemma2");
 }
 
+static void test_phi3(void **state)
+{
+    (void)state;
+    check_targets("phi3");
+}
+
 static void check_that_rows_are_cut(const char *name, int owners)
 {
     struct golden_run r;
@@ -278,17 +284,12 @@ static void test_shards_that_cut_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpt2),
-        cmocka_unit_test(test_llama),
-        cmocka_unit_test(test_llama_untied),
-        cmocka_unit_test(test_qwen2),
-        cmocka_unit_test(test_llama_biases),
-        cmocka_unit_test(test_qwen3),
-        cmocka_unit_test(test_smollm3),
-        cmocka_unit_test(test_olmo2),
-        cmocka_unit_test(test_mistral),
-        cmocka_unit_test(test_gemma2),
-        cmocka_unit_test(test_shards_that_cut_rows),
+        cmocka_unit_test(test_gpt2),         cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_llama_untied), cmocka_unit_test(test_qwen2),
+        cmocka_unit_test(test_llama_biases), cmocka_unit_test(test_qwen3),
+        cmocka_unit_test(test_smollm3),      cmocka_unit_test(test_olmo2),
+        cmocka_unit_test(test_mistral),      cmocka_unit_test(test_gemma2),
+        cmocka_unit_test(test_phi3),         cmocka_unit_test(test_shards_that_cut_rows),
     };
     if (test_device_missing())
         return 77;

@@ -53,7 +53,7 @@ static inline struct model_config untied(struct model_config c)
     return c;
 }
 
-enum { MODELS = 5 + 8 };
+enum { MODELS = 5 + 9 };
 static inline struct model_config model_at(int i)
 {
     switch (i) {
@@ -67,7 +67,7 @@ static inline struct model_config model_at(int i)
     struct model_config c = rig_relative(arch < MODEL_ARCHS ? arch : MODEL_LLAMA);
     bool whole = model_traits(c.arch)->whole_norm;
     c.heads = 8;
-    c.kv_heads = whole ? 4 : 2;
+    c.kv_heads = model_traits(c.arch)->fused ? 8 : whole ? 4 : 2;
     c.ff = 8;
     return c;
 }

@@ -188,7 +188,7 @@ static void test_check(void **state)
         "model.norm_eps: 0 must be above 0",
         "model.rope_theta: 0 must be above 0",
         "model.tied: not set",
-        "model.arch: there is no architecture 9",
+        "model.arch: there is no architecture 99",
     };
     for (int i = 0; i < 8; i++)
         bad[i] = good;
@@ -199,7 +199,7 @@ static void test_check(void **state)
     bad[4].norm_eps = 0;
     bad[5].rope_theta = 0;
     bad[6].tied = 2;
-    bad[7].arch = 9;
+    bad[7].arch = 99;
     assert_int_equal(model_check(&c.f.env, &good), STATUS_OK);
     for (int i = 0; i < 8; i++) {
         assert_int_equal(model_check(&c.f.env, &bad[i]), STATUS_CONFIG);
