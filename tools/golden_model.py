@@ -57,6 +57,7 @@ CASES.update(
     smollm3=family("smollm3", nope_every=2, mlp_bias=True),
     olmo2=family("olmo2", attention_bias=True),
     phi3=family("phi3", window=5),
+    gpt2_exact=dict(CASES["gpt2"], width=12, ff=26, head_width=4, vocab=29, exact=True, narrow=True),
     mistral=family("mistral", window=4, tied=True),
     gemma2=family("gemma2", window=4, full_every=2, query_scalar=10, cap=2.0, final_cap=3.0, tied=True, attention_bias=True),
 )
@@ -172,7 +173,7 @@ def gpt2_logits(c, p, tokens):
         q, k, v = linear(norm(x, at + "ln_1"), at + "attn.c_attn").split(C, -1)
         y = attend(*(split_heads(t, c["heads"]) for t in (q, k, v)))
         x = x + linear(merge_heads(y), at + "attn.c_proj")
-        y = F.gelu(linear(norm(x, at + "ln_2"), at + "mlp.c_fc"), approximate="tanh")
+        y = F.gelu(linear(norm(x, at + "ln_2"), at + "mlp.c_fc"), approximate="none" if c.get("exact") else "tanh")
         x = x + linear(y, at + "mlp.c_proj")
     return norm(x, "transformer.ln_f") @ p["transformer.wte.weight"].T
 
@@ -262,7 +263,7 @@ def peer_model(c):
     if c["arch"] == "gpt2":
         return transformers.GPT2LMHeadModel(transformers.GPT2Config(
             vocab_size=c["vocab"], n_positions=c["context"], n_embd=c["width"], n_layer=c["layers"],
-            n_head=c["heads"], n_inner=c["ff"], layer_norm_epsilon=c["norm_eps"], resid_pdrop=0.0,
+            n_head=c["heads"], n_inner=c["ff"], activation_function="gelu" if c.get("exact") else "gelu_new", layer_norm_epsilon=c["norm_eps"], resid_pdrop=0.0,
             embd_pdrop=0.0, attn_pdrop=0.0, attn_implementation="eager"))
     rope = dict(rope_type="default", rope_theta=c["rope_theta"])
     if c["rope_scaling"] == "llama3":

@@ -178,7 +178,8 @@ def made(name, vocab=VOCAB, **tokens):
     if name.startswith("gpt2"):
         model = GPT2LMHeadModel(GPT2Config(
             vocab_size=vocab, n_positions=CONTEXT * 2, n_embd=36, n_layer=2, n_head=3, tie_word_embeddings=tied, bos_token_id=0,
-            eos_token_id=0, n_inner=100 if "inner" in name else None))
+            eos_token_id=0, n_inner=100 if "inner" in name else None,
+            activation_function="gelu" if "exact" in name else "gelu_new"))
     else:
         rope = {"rope_type": "default", "rope_theta": 500000.0}
         if "linear" in name:
@@ -223,7 +224,7 @@ def strip_prefix(folder):
 
 def check_saved(bench):
     import torch
-    names = ["gpt2 tied", "gpt2 untied", "gpt2 tied inner", "llama tied", "llama untied", "llama untied linear",
+    names = ["gpt2 tied", "gpt2 untied", "gpt2 tied inner", "gpt2 tied exact", "llama tied", "llama untied", "llama untied linear",
              "llama untied llama3", "llama untied wide heads"]
     for name in names:
         model = made(name)

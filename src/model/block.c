@@ -95,7 +95,7 @@ static int64_t head_numbers(const struct block *k, int64_t rows)
     return has_head_norms(k) ? rows * ops_head_groups(k->head_rms) : 0;
 }
 
-/* The use that a by-product is the gradient of; -1: none. A gated MLP forms its bias's gradient
+/* The use that a by-product is the gradient of; -1: none. A gated or exact MLP forms its bias's gradient
  * with that of the matrix, and so do qkv where q and k have norms, and proj and down where their
  * outputs have. */
 static int formed_use(const struct block *k, int i)
@@ -107,7 +107,7 @@ static int formed_use(const struct block *k, int i)
         [FORMED_DOWN_BIAS] = BLOCK_DOWN_BIAS, [FORMED_PROJ_BIAS] = BLOCK_PROJ_BIAS,
         [FORMED_Q_NORM] = BLOCK_Q_NORM,       [FORMED_K_NORM] = BLOCK_K_NORM,
         [FORMED_POST1] = BLOCK_POST1,         [FORMED_POST2] = BLOCK_POST2};
-    bool elsewhere = (k->gated && i == FORMED_UP_BIAS) ||
+    bool elsewhere = ((k->gated || k->exact) && i == FORMED_UP_BIAS) ||
                      (has_head_norms(k) && i == FORMED_QKV_BIAS) ||
                      (block_has_posts(k) && (i == FORMED_DOWN_BIAS || i == FORMED_PROJ_BIAS));
     return elsewhere ? -1 : k->uses[uses[i]];

@@ -505,6 +505,7 @@ static void fill_sizes(struct model *m)
                           .up = {c->width, gpt2 ? ff : 2 * ff, .out_in = !gpt2},
                           .down = {ff, c->width, .out_in = !gpt2},
                           .geglu = traits->geglu,
+                          .exact = c->gelu == 1,
                           .gated = !gpt2});
     m->sars_block = (struct sars_block){
         .block = m->blocks[0], .width = c->width, .layers = c->layers, .sars = c->sars};

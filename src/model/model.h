@@ -90,6 +90,7 @@ struct model_config {
     int64_t query_scalar; /* scores are divided by its square root; 0 = head_width */
     double score_cap;     /* scores become cap tanh(score / cap); 0 = they do not */
     double logit_cap;     /* the same for logits */
+    int gelu;             /* of gpt2: 0 tanh form, 1 exact (choices tanh|exact) */
     int tied;             /* 0 no, 1 yes, 2 from the preset or architecture (choices no|yes|auto) */
     double norm_eps;
     double init_std;

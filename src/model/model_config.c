@@ -67,6 +67,7 @@ static const struct model_traits traits[MODEL_ARCHS] = {
                       .window = true,
                       .caps = true},
 };
+static const char *const gelu_names[] = {"tanh", "exact", NULL};
 static const char *const tied_names[] = {"no", "yes", "auto", NULL};
 static const char *const scaling_names[] = {"none", "linear", "llama3", NULL};
 enum { TIED_NO, TIED_YES, TIED_AUTO };
@@ -134,6 +135,7 @@ static const struct option options_model[] = {
          "scores of attention become cap tanh(score / cap); 0 = they do not; gemma2 and gemma3"),
     REAL(logit_cap, "0", 1e6,
          "logits become cap tanh(logit / cap); 0 = they do not; gemma2 and gemma3"),
+    CHOICE(gelu, gelu_names, "tanh", "form of the activation function GELU; exact: gpt2 only"),
     CHOICE(tied, tied_names, "auto",
            "head shares its matrix with the embedding; auto = as in the preset, or yes if there is "
            "no preset (sars: no)"),
@@ -340,6 +342,7 @@ static enum status check_traits(struct env *env, const struct model_config *c)
         {"window_from", c->window_from != 0, t->window},
         {"full_every", c->full_every != 0, t->window},
         {"nope_every", c->nope_every != 0, t->nope},
+        {"gelu", c->gelu != 0, c->arch == MODEL_GPT2},
         {"query_scalar", c->query_scalar != 0, t->caps},
         {"score_cap", c->score_cap != 0, t->caps},
         {"logit_cap", c->logit_cap != 0, t->caps},

@@ -123,6 +123,7 @@ struct block {
     struct linear up;         /* C -> F, or 2F where gate and up are one */
     struct linear down;       /* F -> C */
     bool geglu;               /* gated: by GELU, not by SiLU */
+    bool exact; /* not gated: GELU is exact, and not fused with the products beside it */
     bool gated; /* act is SwiGLU of gate and up; the backward pass computes it again from these */
     const float *rope;    /* borrowed; (context, D/2, 2), NULL = q and k are not rotated */
     int uses[BLOCK_USES]; /* the index of each among the unit's uses; -1: the layer has none */

@@ -29,9 +29,11 @@ static void expand(const struct block *k, struct unit_run *run, const struct blo
                    const void *x)
 {
     const void *w = param(k, run, BLOCK_UP), *bias = param(k, run, BLOCK_UP_BIAS);
-    if (k->gated)
+    if (k->gated || k->exact)
         ops_linear(run->ops, run->stream, k->up, b->rows, x, w, bias, b->pre);
-    else
+    if (k->exact)
+        ops_gelu_exact(run->ops, run->stream, b->rows * k->up.out, b->pre, b->act);
+    if (!k->gated && !k->exact)
         ops_linear_gelu(
             run->ops, run->stream, k->up, b->rows,
             &(struct linear_gelu){.x = x, .w = w, .bias = bias, .pre = b->pre, .y = b->act});
@@ -105,8 +107,10 @@ static void rebuild(const struct unit *unit, struct unit_run *run)
     block_norm_again(k, run, &b, &b.norm2, param(k, run, BLOCK_NORM2),
                      param(k, run, BLOCK_NORM2_BIAS));
     block_gather_normed(&b, &b.norm2);
-    bool needs_act = !k->gated, remakes = needs_act && ops_gelu_remakes(run->ops);
-    if (remakes)
+    bool needs_act = !k->gated, remakes = needs_act && (k->exact || ops_gelu_remakes(run->ops));
+    if (remakes && k->exact)
+        ops_gelu_exact(run->ops, run->stream, b.rows * k->up.out, b.pre, b.act);
+    else if (remakes)
         ops_gelu(run->ops, run->stream, b.rows * k->up.out, b.pre, b.act);
     block_await_normed(&b);
     if (needs_act && !remakes)
@@ -150,7 +154,7 @@ static struct column up_column(const struct block *k, const struct unit_run *run
                            .dy = d_pre,
                            .w = param(k, run, BLOCK_UP),
                            .dw = grad(k, run, BLOCK_UP),
-                           .dbias = k->gated ? grad(k, run, BLOCK_UP_BIAS) : NULL};
+                           .dbias = k->gated || k->exact ? grad(k, run, BLOCK_UP_BIAS) : NULL};
 }
 
 static struct column qkv_column(const struct block *k, const struct unit_run *run,
@@ -185,6 +189,11 @@ static void *activation_backward(const struct block *k, struct unit_run *run,
         return b->pre;
     }
     row_weight(run, b, k->down, b->act, dy, grad(k, run, BLOCK_DOWN), with_down);
+    if (k->exact) {
+        ops_linear_dx(run->ops, run->stream, k->down, b->rows, dy, w, b->act);
+        ops_gelu_exact_backward(run->ops, run->stream, b->rows * k->up.out, b->pre, b->act, b->act);
+        return b->act;
+    }
     ops_linear_dx_dgelu(
         run->ops, run->stream, k->down, b->rows,
         &(struct linear_dx_dgelu){
@@ -260,6 +269,12 @@ static void activation_input(const struct block *k, struct unit_run *run,
     if (k->gated) {
         ops_linear_dx(run->ops, run->stream, k->down, b->rows, b->d_out, w, b->act);
         gate_backward(k, run, b);
+        return;
+    }
+    if (k->exact) {
+        ops_linear_dx(run->ops, run->stream, k->down, b->rows, b->d_out, w, b->d_wide);
+        ops_gelu_exact_backward(run->ops, run->stream, b->rows * k->up.out, b->pre, b->d_wide,
+                                b->pre);
         return;
     }
     ops_linear_dx_dgelu(run->ops, run->stream, k->down, b->rows,

@@ -354,6 +354,23 @@ void ops_gelu_backward(struct ops *ops, struct stream *stream, int64_t count, co
         ops->backend->gelu_backward(ops, stream, count, pre, dy, dpre);
 }
 
+void ops_gelu_exact(struct ops *ops, struct stream *stream, int64_t count, const void *pre, void *y)
+{
+    CHECK_LE(0, count);
+    CHECK(count == 0 || (pre && y));
+    if (count > 0 && run_or_spend(ops, stream, CASE("gelu_exact", .count = count)))
+        ops->backend->gelu_exact(ops, stream, count, pre, y);
+}
+
+void ops_gelu_exact_backward(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
+                             const void *dy, void *dpre)
+{
+    CHECK_LE(0, count);
+    CHECK(count == 0 || (pre && dy && dpre));
+    if (count > 0 && run_or_spend(ops, stream, CASE("gelu_exact_backward", .count = count)))
+        ops->backend->gelu_exact_backward(ops, stream, count, pre, dy, dpre);
+}
+
 void ops_swiglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
                 const void *gate_up, void *y)
 {

@@ -215,6 +215,11 @@ void ops_gelu(struct ops *ops, struct stream *stream, int64_t count, const void 
               void *y); /* tanh form */
 void ops_gelu_backward(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
                        const void *dy, void *dpre /* may be dy */);
+/* The exact form, x (1 + erf(x / sqrt(2))) / 2. */
+void ops_gelu_exact(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
+                    void *y);
+void ops_gelu_exact_backward(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
+                             const void *dy, void *dpre /* may be dy */);
 /* gate_up (R, 2F): gate in the first F columns, up in the last; y = silu(gate) * up, (R, F) */
 void ops_swiglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
                 const void *gate_up, void *y);

@@ -21,6 +21,8 @@
     X(add, NULL, 1e-6)                                 \
     X(gelu, NULL, 1e-6)                                \
     X(gelu_backward, "gelu", 1e-6)                     \
+    X(gelu_exact, NULL, 1e-6)                          \
+    X(gelu_exact_backward, "gelu_exact", 1e-6)         \
     X(swiglu, NULL, 1e-6)                              \
     X(swiglu_backward, "swiglu", 1e-6)                 \
     X(geglu, NULL, 1e-6)                               \

@@ -415,3 +415,24 @@ OPS_RUN(scale)
 {
     ops_scale(ops, stream, c->count, 1.75, ops_at(call, "x"));
 }
+
+OPS_DESCRIBE(gelu_exact)
+{
+    ops_describe_gelu(ops, c, call);
+}
+
+OPS_RUN(gelu_exact)
+{
+    ops_gelu_exact(ops, stream, c->count, ops_at(call, "pre"), ops_at(call, "y"));
+}
+
+OPS_DESCRIBE(gelu_exact_backward)
+{
+    ops_describe_gelu_backward(ops, c, call);
+}
+
+OPS_RUN(gelu_exact_backward)
+{
+    ops_gelu_exact_backward(ops, stream, c->count, ops_at(call, "pre"), ops_at(call, "dy"),
+                            ops_at(call, "dpre"));
+}

@@ -49,6 +49,9 @@ struct ops_backend {
     void (*gelu)(struct ops *, struct stream *, int64_t, const void *, void *);
     void (*gelu_backward)(struct ops *, struct stream *, int64_t, const void *, const void *,
                           void *);
+    void (*gelu_exact)(struct ops *, struct stream *, int64_t, const void *, void *);
+    void (*gelu_exact_backward)(struct ops *, struct stream *, int64_t, const void *, const void *,
+                                void *);
     void (*swiglu)(struct ops *, struct stream *, int64_t, int64_t, const void *, void *);
     void (*swiglu_backward)(struct ops *, struct stream *, int64_t, int64_t, const void *,
                             const void *, void *, void *);

@@ -43,6 +43,7 @@ static struct model_config model_of(const json_t *m)
         .ff = golden_int(m, "ff"),
         .context = golden_int(m, "context"),
         .vocab = golden_int(m, "vocab"),
+        .gelu = is_true(m, "exact"),
         .attention_bias = is_true(m, "attention_bias"),
         .mlp_bias = is_true(m, "mlp_bias"),
         .window = golden_int(m, "window"),
@@ -259,6 +260,12 @@ static void test_phi3(void **state)
     check_targets("phi3");
 }
 
+static void test_gpt2_exact(void **state)
+{
+    (void)state;
+    check_targets("gpt2_exact");
+}
+
 static void check_that_rows_are_cut(const char *name, int owners)
 {
     struct golden_run r;
@@ -284,12 +291,19 @@ static void test_shards_that_cut_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpt2),         cmocka_unit_test(test_llama),
-        cmocka_unit_test(test_llama_untied), cmocka_unit_test(test_qwen2),
-        cmocka_unit_test(test_llama_biases), cmocka_unit_test(test_qwen3),
-        cmocka_unit_test(test_smollm3),      cmocka_unit_test(test_olmo2),
-        cmocka_unit_test(test_mistral),      cmocka_unit_test(test_gemma2),
-        cmocka_unit_test(test_phi3),         cmocka_unit_test(test_shards_that_cut_rows),
+        cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_llama_untied),
+        cmocka_unit_test(test_qwen2),
+        cmocka_unit_test(test_llama_biases),
+        cmocka_unit_test(test_qwen3),
+        cmocka_unit_test(test_smollm3),
+        cmocka_unit_test(test_olmo2),
+        cmocka_unit_test(test_mistral),
+        cmocka_unit_test(test_gemma2),
+        cmocka_unit_test(test_phi3),
+        cmocka_unit_test(test_gpt2_exact),
+        cmocka_unit_test(test_shards_that_cut_rows),
     };
     if (test_device_missing())
         return 77;

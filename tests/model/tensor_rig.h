@@ -58,7 +58,11 @@ static inline struct model_config model_at(int i)
 {
     switch (i) {
     case 0: return gpt2();
-    case 1: return untied(gpt2());
+    case 1: {
+        struct model_config c = untied(gpt2());
+        c.gelu = 1;
+        return c;
+    }
     case 2: return llama(4);
     case 3: return llama(2); /* fewer kv heads than ranks */
     case 4: return untied(llama(1));

@@ -30,6 +30,7 @@ static int add_relatives(struct model_config *configs, int count)
 static struct model_config untied_gpt2(void)
 {
     struct model_config c = rig_gpt2();
+    c.gelu = 1;
     c.tied = 0;
     return c;
 }

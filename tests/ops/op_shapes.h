@@ -74,21 +74,22 @@
         {"norm_backward", .rows = r, .norm = {NORM_RMS, c, 1e-5, 1}},
 
 #define FLAT_SHAPES(X) X(1) X(63) X(64) X(65) X(1000) X(8200) X(20011)
-#define FLAT_CASES(n)                                                                            \
-    {"add", .count = n}, {"scale", .count = n}, {"gelu", .count = n},                            \
-        {"gelu_backward", .count = n}, {"sum", .count = n}, {"square_sums", .count = n},         \
-        {"square_sums", .count = n, .from = DTYPE_BF16},                                         \
-        {"square_sums", .count = n, .from = DTYPE_F16},                                          \
-        {"find_nonfinite", .count = n, .bad = n - 1, .from = DTYPE_BF16},                        \
-        {"find_nonfinite", .count = n, .bad = -1, .from = DTYPE_F16},                            \
-        {"find_nonfinite", .count = n, .bad = -1}, {"find_nonfinite", .count = n, .bad = n - 1}, \
-        {"find_nonfinite", .count = n, .bad = n / 2}, {"find_nonfinite", .count = n, .bad = 0},  \
-        {"cast", .count = n, .from = DTYPE_F32, .to = DTYPE_BF16},                               \
-        {"cast", .count = n, .from = DTYPE_F32, .to = DTYPE_F16},                                \
-        {"cast", .count = n, .from = DTYPE_F32, .to = DTYPE_F64},                                \
-        {"cast", .count = n, .from = DTYPE_F32, .to = DTYPE_F32},                                \
-        {"cast", .count = n, .from = DTYPE_BF16, .to = DTYPE_F32},                               \
-        {"cast", .count = n, .from = DTYPE_F16, .to = DTYPE_F32},                                \
+#define FLAT_CASES(n)                                                                             \
+    {"add", .count = n}, {"scale", .count = n}, {"gelu_exact", .count = n},                       \
+        {"gelu_exact_backward", .count = n}, {"gelu", .count = n}, {"gelu_backward", .count = n}, \
+        {"sum", .count = n}, {"square_sums", .count = n},                                         \
+        {"square_sums", .count = n, .from = DTYPE_BF16},                                          \
+        {"square_sums", .count = n, .from = DTYPE_F16},                                           \
+        {"find_nonfinite", .count = n, .bad = n - 1, .from = DTYPE_BF16},                         \
+        {"find_nonfinite", .count = n, .bad = -1, .from = DTYPE_F16},                             \
+        {"find_nonfinite", .count = n, .bad = -1}, {"find_nonfinite", .count = n, .bad = n - 1},  \
+        {"find_nonfinite", .count = n, .bad = n / 2}, {"find_nonfinite", .count = n, .bad = 0},   \
+        {"cast", .count = n, .from = DTYPE_F32, .to = DTYPE_BF16},                                \
+        {"cast", .count = n, .from = DTYPE_F32, .to = DTYPE_F16},                                 \
+        {"cast", .count = n, .from = DTYPE_F32, .to = DTYPE_F64},                                 \
+        {"cast", .count = n, .from = DTYPE_F32, .to = DTYPE_F32},                                 \
+        {"cast", .count = n, .from = DTYPE_BF16, .to = DTYPE_F32},                                \
+        {"cast", .count = n, .from = DTYPE_F16, .to = DTYPE_F32},                                 \
         {"cast", .count = n, .from = DTYPE_F64, .to = DTYPE_F32},
 
 #define UPDATE_TYPES(X, n)  \

@@ -152,6 +152,7 @@ static void expect_round_trip(struct scratch *s, const struct hf_config *c)
     assert_int_equal(back.rope, c->rope);
     assert_int_equal(back.rope_original, c->rope_original);
     assert_int_equal(back.rotary, c->rotary);
+    assert_true(back.exact_gelu == c->exact_gelu);
     assert_true(back.attention_bias == c->attention_bias && back.mlp_bias == c->mlp_bias);
     assert_true(back.window == c->window && back.window_from == c->window_from);
     assert_true(back.full_every == c->full_every && back.nope_every == c->nope_every);
@@ -219,6 +220,8 @@ static void test_printed_config_parses_to_the_same(void **state)
     expect_round_trip(&s, &sars);
     sars.rotary = sars.tied = false;
     expect_round_trip(&s, &sars);
+    expect_round_trip(&s, &gpt2);
+    gpt2.exact_gelu = true;
     expect_round_trip(&s, &gpt2);
     expect_round_trip(&s, &llama);
     llama.rope = HF_ROPE_LINEAR;

@@ -138,6 +138,10 @@ struct cpu_product {
 void cpu_multiply(struct ops *ops, const struct cpu_product *p);
 
 /* cpu_pointwise.c, with those below */
+void cpu_gelu_exact(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
+                    void *y);
+void cpu_gelu_exact_backward(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
+                             const void *dy, void *dpre);
 void cpu_geglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
                const void *gate_up, void *y);
 void cpu_geglu_backward(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,

@@ -45,6 +45,35 @@ void cpu_gelu_backward(struct ops *ops, struct stream *stream, int64_t count, co
     IN_THREADS(cpu_threads(ops, count), gelu_backward_thread(count, pre, dy, dpre));
 }
 
+/* With erff: few models have the exact form, and it is as good as the vector functions. */
+static void gelu_exact_thread(int64_t count, const float *pre, float *y)
+{
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < count; i++)
+        y[i] = 0.5f * pre[i] * (1.0f + erff(pre[i] * 0.70710678f));
+}
+
+void cpu_gelu_exact(struct ops *ops, struct stream *stream, int64_t count, const void *pre, void *y)
+{
+    IN_THREADS(cpu_threads(ops, count), gelu_exact_thread(count, pre, y));
+}
+
+static void gelu_exact_backward_thread(int64_t count, const float *pre, const float *dy,
+                                       float *dpre)
+{
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < count; i++) {
+        float x = pre[i], bell = expf(-0.5f * x * x) * 0.39894228f;
+        dpre[i] = dy[i] * (0.5f * (1.0f + erff(x * 0.70710678f)) + x * bell);
+    }
+}
+
+void cpu_gelu_exact_backward(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
+                             const void *dy, void *dpre)
+{
+    IN_THREADS(cpu_threads(ops, count), gelu_exact_backward_thread(count, pre, dy, dpre));
+}
+
 /* silu(gate) up, or gelu(gate) up */
 static inline vf gated(bool gelu, vf gate, vf up)
 {

@@ -36,6 +36,8 @@ void ops_cpu_fill(struct ops_backend *table)
     table->head_rms_scratch = cpu_head_rms_scratch;
     table->swiglu = cpu_swiglu;
     table->swiglu_backward = cpu_swiglu_backward;
+    table->gelu_exact = cpu_gelu_exact;
+    table->gelu_exact_backward = cpu_gelu_exact_backward;
     table->geglu = cpu_geglu;
     table->geglu_backward = cpu_geglu_backward;
     table->scale = cpu_scale;

@@ -37,6 +37,27 @@ struct gelu_slope_of {
     }
 };
 
+/* The exact form: x Phi(x), and its slope Phi(x) + x phi(x) */
+static __device__ inline float normal_share(float x)
+{
+    return mul(0.5f, add(1.0f, erff(mul(x, 0.70710678118654752440f))));
+}
+
+struct gelu_exact_of {
+    template <typename T> static __device__ float of(float x, float)
+    {
+        return mul(x, normal_share(x));
+    }
+};
+
+struct gelu_exact_slope_of {
+    template <typename T> static __device__ float of(float x, float dy)
+    {
+        float bell = mul(expf(mul(mul(-0.5f, x), x)), 0.39894228040143267794f);
+        return mul(dy, fma_(x, bell, normal_share(x)));
+    }
+};
+
 template <typename Op, int INPUTS, typename T>
 __global__ void __launch_bounds__(THREADS)
     map(int64_t count, bool wide, const T *a, const T *b, T *out)
@@ -96,6 +117,18 @@ cudaError_t launch_gelu_backward(cudaStream_t stream, enum dtype type, int64_t c
                                  const void *pre, const void *dy, void *dpre)
 {
     return launch_map<gelu_slope_of, 2>(stream, type, count, pre, dy, dpre);
+}
+
+cudaError_t launch_gelu_exact(cudaStream_t stream, enum dtype type, int64_t count, const void *pre,
+                              void *y)
+{
+    return launch_map<gelu_exact_of, 1>(stream, type, count, pre, NULL, y);
+}
+
+cudaError_t launch_gelu_exact_backward(cudaStream_t stream, enum dtype type, int64_t count,
+                                       const void *pre, const void *dy, void *dpre)
+{
+    return launch_map<gelu_exact_slope_of, 2>(stream, type, count, pre, dy, dpre);
 }
 
 /* --- swiglu and geglu: one block per row ------------------------------------------------------ */

@@ -139,6 +139,18 @@ static struct kernel_past past_here(struct past past)
     return (struct kernel_past){past.count, past.at};
 }
 
+static void cuda_gelu_exact(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
+                            void *y)
+{
+    ENQUEUE("gelu_exact", launch_gelu_exact(ON, count, pre, y));
+}
+
+static void cuda_gelu_exact_backward(struct ops *ops, struct stream *stream, int64_t count,
+                                     const void *pre, const void *dy, void *dpre)
+{
+    ENQUEUE("gelu_exact_backward", launch_gelu_exact_backward(ON, count, pre, dy, dpre));
+}
+
 static void cuda_geglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
                        const void *gate_up, void *y)
 {
@@ -415,6 +427,8 @@ void cuda_slots_fill(struct ops_backend *table)
     table->gelu_backward = cuda_gelu_backward;
     table->swiglu = cuda_swiglu;
     table->swiglu_backward = cuda_swiglu_backward;
+    table->gelu_exact = cuda_gelu_exact;
+    table->gelu_exact_backward = cuda_gelu_exact_backward;
     table->geglu = cuda_geglu;
     table->geglu_backward = cuda_geglu_backward;
     table->scale = cuda_scale;

@@ -124,6 +124,10 @@ cudaError_t launch_gelu(cudaStream_t stream, enum dtype type, int64_t count, con
                         void *y);
 cudaError_t launch_gelu_backward(cudaStream_t stream, enum dtype type, int64_t count,
                                  const void *pre, const void *dy, void *dpre);
+cudaError_t launch_gelu_exact(cudaStream_t stream, enum dtype type, int64_t count, const void *pre,
+                              void *y);
+cudaError_t launch_gelu_exact_backward(cudaStream_t stream, enum dtype type, int64_t count,
+                                       const void *pre, const void *dy, void *dpre);
 cudaError_t launch_swiglu(cudaStream_t stream, enum dtype type, int64_t rows, int64_t ff,
                           const void *gate_up, void *y);
 cudaError_t launch_swiglu_backward(cudaStream_t stream, enum dtype type, int64_t rows, int64_t ff,

@@ -79,9 +79,11 @@ static bool ref_supports(enum dtype type)
         .head_rms = ref_head_rms_##type, .head_rms_backward = ref_head_rms_backward_##type,        \
         .head_rms_scratch = ref_head_rms_scratch_##type, .add = ref_add_##type,                    \
         .gelu = ref_gelu_##type, .gelu_backward = ref_gelu_backward_##type,                        \
-        .swiglu = ref_swiglu_##type, .swiglu_backward = ref_swiglu_backward_##type,                \
-        .geglu = ref_geglu_##type, .geglu_backward = ref_geglu_backward_##type,                    \
-        .scale = ref_scale_##type, .rope = ref_rope_##type, .attention = ref_attention_##type,     \
+        .gelu_exact = ref_gelu_exact_##type,                                                       \
+        .gelu_exact_backward = ref_gelu_exact_backward_##type, .swiglu = ref_swiglu_##type,        \
+        .swiglu_backward = ref_swiglu_backward_##type, .geglu = ref_geglu_##type,                  \
+        .geglu_backward = ref_geglu_backward_##type, .scale = ref_scale_##type,                    \
+        .rope = ref_rope_##type, .attention = ref_attention_##type,                                \
         .attention_backward = ref_attention_backward_##type,                                       \
         .attention_scratch = ref_attention_scratch_##type,                                         \
         .attention_cached = ref_attention_cached_##type, .embedding = ref_embedding_##type,        \

@@ -24,6 +24,17 @@ static inline double ref_gelu_slope(double x)
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * REF_GELU_RATE * (1 + 3 * REF_GELU_CUBE * x * x);
 }
 
+static inline double ref_gelu_exact(double x)
+{
+    return 0.5 * x * (1 + erf(x * 0.70710678118654752440));
+}
+
+static inline double ref_gelu_exact_slope(double x)
+{
+    return 0.5 * (1 + erf(x * 0.70710678118654752440)) +
+           x * exp(-0.5 * x * x) * 0.39894228040143267794;
+}
+
 static inline double ref_sigmoid(double x)
 {
     return 1 / (1 + exp(-x));

@@ -48,6 +48,24 @@ static void REF(gelu_backward)(struct ops *ops, struct stream *stream, int64_t c
         dpre[i] = PUT(GET(dy[i]) * ref_gelu_slope(GET(pre[i])));
 }
 
+static void REF(gelu_exact)(struct ops *ops, struct stream *stream, int64_t count, const void *pre_,
+                            void *y_)
+{
+    const REAL *pre = pre_;
+    REAL *y = y_;
+    for (int64_t i = 0; i < count; i++)
+        y[i] = PUT(ref_gelu_exact(GET(pre[i])));
+}
+
+static void REF(gelu_exact_backward)(struct ops *ops, struct stream *stream, int64_t count,
+                                     const void *pre_, const void *dy_, void *dpre_)
+{
+    const REAL *pre = pre_, *dy = dy_;
+    REAL *dpre = dpre_;
+    for (int64_t i = 0; i < count; i++)
+        dpre[i] = PUT(GET(dy[i]) * ref_gelu_exact_slope(GET(pre[i])));
+}
+
 static void REF(linear_gelu)(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                              const struct linear_gelu *a)
 {

@@ -140,11 +140,12 @@ static void read_gpt2(struct cursor *c, struct hf_config *config)
     config->tied = get_bool(c, "tie_word_embeddings", true);
     read_tokens(c, 50256, 50256, -1, config);
     const char *activation = get_string(c, c->root, "activation_function", "gelu_new");
-    if (strcmp(activation, "gelu_new") != 0 && strcmp(activation, "gelu_pytorch_tanh") != 0 &&
-        c->status == STATUS_OK)
+    config->exact_gelu = strcmp(activation, "gelu") == 0;
+    if (!config->exact_gelu && strcmp(activation, "gelu_new") != 0 &&
+        strcmp(activation, "gelu_pytorch_tanh") != 0 && c->status == STATUS_OK)
         c->status = FAIL(c->env, CONFIG,
                          "'%s': activation_function '%s' is not supported, only "
-                         "gelu_new",
+                         "gelu_new and gelu",
                          c->origin, activation);
     require_bool(c, "scale_attn_weights", true);
     require_bool(c, "scale_attn_by_inverse_layer_idx", false);
@@ -711,7 +712,7 @@ static void print_gpt2(const struct hf_config *config, struct text *text)
     add_integer(text, "n_layer", config->layers);
     add_integer(text, "n_head", config->heads);
     add_integer(text, "n_inner", config->ff);
-    add_word(text, "activation_function", "\"gelu_new\"");
+    add_word(text, "activation_function", config->exact_gelu ? "\"gelu\"" : "\"gelu_new\"");
     add_real(text, "layer_norm_epsilon", config->eps);
     add_word(text, "resid_pdrop", "0.0");
     add_word(text, "embd_pdrop", "0.0");

@@ -26,6 +26,7 @@ struct hf_config {
     double eps;
     double init_std; /* initializer_range */
     bool tied;
+    bool exact_gelu; /* GPT-2 */
     bool attention_bias, mlp_bias;
     int64_t window, window_from, full_every, nope_every; /* as in struct model_config */
     int64_t query_scalar;                                /* the same */
