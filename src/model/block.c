@@ -56,7 +56,8 @@ struct attention block_attention(const struct block *k, struct unit_shape shape)
                               .tokens = shape.tokens,
                               .heads = k->heads,
                               .kv_heads = k->kv_heads,
-                              .head_width = k->head_width};
+                              .head_width = k->head_width,
+                              .rotary = k->rope.table ? k->rope.width : 0};
 }
 
 /* The use that a by-product is the gradient of; -1: none. A gated MLP forms its bias's gradient
@@ -389,8 +390,9 @@ void block_attend(const struct block *k, struct unit_run *run, const struct bloc
 {
     struct attention a = block_attention(k, run->shape);
     bool cached = run->pass == PASS_DECODE;
-    if (k->rope)
-        ops_rope(run->ops, run->stream, a, k->rope, cached ? run->past : (struct past){0}, false,
+    const float *rope = rope_for(&k->rope, cached ? run->cache_tokens : a.tokens);
+    if (rope)
+        ops_rope(run->ops, run->stream, a, rope, cached ? run->past : (struct past){0}, false,
                  b->qkv);
     if (!cached) {
         ops_attention(run->ops, run->stream, a, b->qkv, b->attn, b->lse, b->scratch);
@@ -414,7 +416,7 @@ void *block_attend_backward(const struct block *k, struct unit_run *run,
     bool parts = run->pass == PASS_BACKWARD_INPUT;
     void *d_qkv = parts ? b->d_wide : b->act;
     ops_attention_backward(run->ops, run->stream, a,
-                           &(struct attention_backward){.rope = k->rope,
+                           &(struct attention_backward){.rope = rope_for(&k->rope, a.tokens),
                                                         .qkv = b->qkv,
                                                         .out = b->attn,
                                                         .lse = b->lse,

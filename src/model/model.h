@@ -7,11 +7,11 @@
 #ifndef MODEL_MODEL_H
 #define MODEL_MODEL_H
 #include "base/options.h"
+#include "model/rope.h"
 #include "unit/unit.h"
 
 enum model_arch { MODEL_GPT2, MODEL_LLAMA, MODEL_SARS, MODEL_ARCHS };
 const char *model_arch_word(int arch); /* the value of model.arch: "llama" */
-enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 };
 
 /* sars.*: how a SARS model is trained, and whether its positions are rotated. docs/sars.md */
 enum sars_gate {
@@ -59,6 +59,7 @@ struct model_config {
     int rope_scaling; /* enum rope_scaling */
     double rope_factor, rope_low, rope_high;
     int64_t rope_original;   /* original_max_position_embeddings */
+    struct rope_extras rope; /* model.rope_part ... */
     const char *path;        /* a Hugging Face directory to start from; "" = none */
     struct sars_config sars; /* where arch is MODEL_SARS */
     const char *freeze;      /* for unit_freeze; NULL or "" = every param is trained */

@@ -111,7 +111,7 @@ struct block {
     struct linear up;                    /* C -> F, or 2F where gate and up are one */
     struct linear down;                  /* F -> C */
     bool gated; /* act is SwiGLU of gate and up; the backward pass computes it again from these */
-    const float *rope;    /* borrowed; (context, D/2, 2), NULL = positions are learned */
+    struct rope rope;     /* without a table where positions are learned */
     int uses[BLOCK_USES]; /* the index of each among the unit's uses; -1: the layer has none */
 };
 /* The type of the units that borrow a block, once its fields are set. */
@@ -273,9 +273,5 @@ struct head_unit {
     double logit_cap;     /* of the logits; 0: none */
 };
 extern const struct unit_type head_unit_type;
-
-/* --- rotary table --------------------------------------------------------------------------- */
-/* table (context, D/2, 2): cos and sin of position * frequency, formed in double. */
-void rope_table_fill(const struct model_config *config, float *table);
 
 #endif

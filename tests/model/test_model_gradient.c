@@ -17,6 +17,28 @@ static struct model_config wide_heads(void)
     return c;
 }
 
+/* Four of six columns are rotated, and scaled by a factor: the backward pass is no rotation. */
+static struct model_config partial_yarn(void)
+{
+    struct model_config c = wide_heads();
+    c.rope_scaling = ROPE_YARN;
+    c.rope_original = 4;
+    c.rope.part = 0.7;
+    c.rope.attention = 0.8;
+    return c;
+}
+
+/* Sequences are longer than the original context. */
+static struct model_config longrope(void)
+{
+    struct model_config c = wide_heads();
+    c.rope_scaling = ROPE_LONGROPE;
+    c.rope_original = 5;
+    c.rope.shorter = (struct rope_list){3, {1, 1.5, 2}};
+    c.rope.longer = (struct rope_list){3, {0.5, 3, 0.25}};
+    return c;
+}
+
 static struct model_config untied_gpt2(void)
 {
     struct model_config c = rig_gpt2();
@@ -68,9 +90,9 @@ static void test_gpt2_gradients(void **state)
 static void test_llama_gradients(void **state)
 {
     (void)state;
-    struct model_config tied = rig_llama(), own = wide_heads();
-    check_gradients(&tied, 6);
-    check_gradients(&own, 6);
+    struct model_config configs[] = {rig_llama(), wide_heads(), partial_yarn(), longrope()};
+    for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++)
+        check_gradients(&configs[i], 6);
 }
 
 /* --- the loss in chunks --------------------------------------------------------------------- */
@@ -288,8 +310,8 @@ static void test_logits_give_the_loss(void **state)
 static void test_decode_agrees(void **state)
 {
     (void)state;
-    struct model_config configs[] = {rig_gpt2(), rig_llama(), wide_heads(), rig_sars(),
-                                     untied_gpt2()};
+    struct model_config configs[] = {rig_gpt2(),    rig_llama(),    wide_heads(), rig_sars(),
+                                     untied_gpt2(), partial_yarn(), longrope()};
     for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++) {
         check_decode(&configs[i], "ref", DTYPE_F64, 1e-9);
         check_decode(&configs[i], "cpu", DTYPE_F32, 1e-5);

@@ -115,8 +115,7 @@ static void test_refusals_name_the_key(void **state)
     refuse(&s, "{" LLAMA ",\"hidden_act\":\"gelu\"}", "'gelu'");
     refuse(&s, "{" LLAMA ",\"attention_bias\":true}", "attention_bias true is not supported");
     refuse(&s, "{" LLAMA ",\"mlp_bias\":true}", "mlp_bias true");
-    refuse(&s, "{" LLAMA ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2}}", "'yarn'");
-    refuse(&s, "{" LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\"}}", "'dynamic'");
+    refuse(&s, "{" LLAMA ",\"rope_scaling\":{\"rope_type\":\"proportional\"}}", "'proportional'");
     refuse(&s, "{" LLAMA ",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8}}",
            "no low_freq_factor");
     refuse(&s, "{" LLAMA ",\"dtype\":\"int8\"}", "'int8'");
