@@ -57,6 +57,7 @@ CASES.update(
     smollm3=family("smollm3", nope_every=2, mlp_bias=True),
     olmo2=family("olmo2", attention_bias=True),
     phi3=family("phi3", window=5),
+    gemma3=family("gemma3", window=4, full_every=2, query_scalar=10, rope_local=7.0, tied=True),
     gpt2_exact=dict(CASES["gpt2"], width=12, ff=26, head_width=4, vocab=29, exact=True, narrow=True),
     mistral=family("mistral", window=4, tied=True),
     gemma2=family("gemma2", window=4, full_every=2, query_scalar=10, cap=2.0, final_cap=3.0, tied=True, attention_bias=True),
@@ -201,7 +202,7 @@ def is_every(i, every):
     return every and (i + 1) % every == 0
 
 
-def llama_attention(c, p, i, y, angles):
+def llama_attention(c, p, i, y):
     at, heads, kv_heads = f"model.layers.{i}.self_attn.", c["heads"], c["kv_heads"]
     q, k = heads * c["head_width"], kv_heads * c["head_width"]
     if trait(c, "fused"):
@@ -213,10 +214,12 @@ def llama_attention(c, p, i, y, angles):
     q, k, v = split_heads(q, heads), split_heads(k, kv_heads), split_heads(v, kv_heads)
     if trait(c, "qk_norm") == "head":
         q, k = (rms_norm(c, x, p[at + name]) for x, name in ((q, "q_norm.weight"), (k, "k_norm.weight")))
+    window = 0 if is_every(i, c.get("full_every")) else c.get("window", 0)
     if not is_every(i, c.get("nope_every")):
+        local = dict(c, rope_theta=c["rope_local"]) if window and c.get("rope_local") else c
+        angles = rope_angles(local)[: y.shape[1]]
         q, k = rotate(q, angles), rotate(k, angles)
     k, v = (t.repeat_interleave(heads // kv_heads, 1) for t in (k, v))
-    window = 0 if is_every(i, c.get("full_every")) else c.get("window", 0)
     scale = c["query_scalar"] ** -0.5 if c.get("query_scalar") else None
     return llama_linear(p, merge_heads(attend(q, k, v, scale, c.get("cap"), window)), at + "o_proj")
 
@@ -242,10 +245,9 @@ def llama_linear(p, x, at):
 def llama_logits(c, p, tokens):
     def norm(x, i, which):
         return rms_norm(c, x, p[f"model.layers.{i}.{trait(c, which)}.weight"]) if trait(c, which) else x
-    angles = rope_angles(c)[: tokens.shape[1]]
     x = p["model.embed_tokens.weight"][tokens] * (math.sqrt(c["width"]) if trait(c, "scaled") else 1)
     for i in range(c["layers"]):
-        x = x + norm(llama_attention(c, p, i, norm(x, i, "pre"), angles), i, "post1")
+        x = x + norm(llama_attention(c, p, i, norm(x, i, "pre")), i, "post1")
         x = x + norm(llama_mlp(c, p, i, norm(x, i, "mid")), i, "post2")
     x = rms_norm(c, x, p["model.norm.weight"])
     logits = x @ p["model.embed_tokens.weight" if c["tied"] else "lm_head.weight"].T
@@ -269,6 +271,8 @@ def peer_model(c):
     if c["rope_scaling"] == "llama3":
         rope.update(rope_type="llama3", factor=c["rope_factor"], low_freq_factor=c["rope_low"],
                     high_freq_factor=c["rope_high"], original_max_position_embeddings=c["rope_original"])
+    if c.get("rope_local"):
+        rope = dict(full_attention=rope, sliding_attention=dict(rope_type="default", rope_theta=c["rope_local"]))
     names = dict(llama="Llama", mistral="Mistral", qwen2="Qwen2", qwen3="Qwen3", smollm3="SmolLM3", phi3="Phi3",
                  olmo2="Olmo2", gemma2="Gemma2", gemma3="Gemma3")
     name = names[c["arch"]]

@@ -286,6 +286,10 @@ def family_keys(name):
                  gemma3="Gemma3")
     if words[0].startswith("gemma"):
         keys.update(query_pre_attn_scalar=20, sliding_window=20, hidden_activation="gelu_pytorch_tanh")
+    if words[0] == "gemma3":
+        keys["rope_parameters"] = {"full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 100000.0},
+                                   "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}}
+        keys["layer_types"] = ["sliding_attention", "full_attention"] * 2
     if words[0] == "gemma2":
         keys.update(attn_logit_softcapping=None if "plain" in words else 3.0, final_logit_softcapping=None if "plain" in words else 4.0)
     if words[0] in ("olmo2", "phi3"):
@@ -345,7 +349,7 @@ def check_training(bench, what, source):
 
 FAMILIES = ["qwen2", "qwen2 tied", "llama biases", "llama biases single tied", "qwen3", "qwen3 biases wide tied", "mistral",
             "mistral wide tied", "smollm3", "smollm3 biases tied", "smollm3 rope", "phi3", "phi3 window tied", "olmo2", "olmo2 biases tied", "mistral window", "qwen2 window", "qwen3 window",
-            "gemma2 tied", "gemma2 biases", "gemma2 plain tied"]
+            "gemma2 tied", "gemma2 biases", "gemma2 plain tied", "gemma3 tied", "gemma3 biases single"]
 
 
 def check_families(bench, chosen):

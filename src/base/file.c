@@ -7,11 +7,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 #include "base/file_guard.h"
 #include "base/input.h"
@@ -194,6 +196,12 @@ bool dir_exists(const char *path)
 {
     struct stat info;
     return input_stat(NULL, path, &info) && S_ISDIR(info.st_mode);
+}
+
+bool dir_is_memory(const char *path)
+{
+    struct statfs info;
+    return statfs(path, &info) == 0 && (info.f_type == TMPFS_MAGIC || info.f_type == RAMFS_MAGIC);
 }
 
 /* *made = it did not exist before. */

@@ -68,7 +68,8 @@ bool path_is_link(const char *path); /* a symbolic link */
 /* Whether `name` in the open folder (AT_FDCWD: a path) is still the open file itself, not a link to
  * it. */
 bool file_is_at(int fd, int folder, const char *name);
-bool dir_exists(const char *path); /* follows links */
+bool dir_exists(const char *path);    /* follows links */
+bool dir_is_memory(const char *path); /* its files are in memory: tmpfs, ramfs */
 /* Also true when it does not exist. When false, errno is 0 if the folder has entries, else the
  * reason why it could not be listed. */
 bool dir_is_empty(struct env *env, const char *path);

@@ -53,11 +53,13 @@ static enum status reserve(struct env *env, const char *folder, const char *what
     errno = ENOSPC;
     if ((!known || bytes <= left) && output_reserve(env, fd, bytes))
         return STATUS_OK;
+    int reason = errno;
     return FAIL(env, IO,
-                "cannot reserve %s in '%s' for %s: %s; %s is free there: free some space, name a "
-                "folder on another disk, or keep less on disk",
-                text_human_bytes(needed, (double)bytes), folder, what, strerror(errno),
-                known ? text_human_bytes(free_space, (double)left) : "an unknown amount");
+                "cannot reserve %s in '%s' for %s: %s; %s is free there: %s, name a folder on "
+                "another disk, or keep less on disk",
+                text_human_bytes(needed, (double)bytes), folder, what, strerror(reason),
+                known ? text_human_bytes(free_space, (double)left) : "an unknown amount",
+                reason == EFBIG ? "raise the limit of file sizes (ulimit -f)" : "free some space");
 }
 
 enum status unnamed_file_open(struct env *env, const char *folder, const char *what, uint64_t bytes,

@@ -15,6 +15,8 @@
 #define CLI_AGAIN       "; press Ctrl-C again to terminate immediately"
 #define CLI_ENDED       "terminated by a signal"
 #define CLI_ENDED_SAVED CLI_ENDED " after everything was saved; rerun the same command to resume"
+#define CLI_ENDED_UNSAVED \
+    CLI_ENDED " after the last step, which is not saved (checkpoint.final: false)"
 
 /* A SIGINT within this time counts as the same one: timeout(1) sends it to the process and to its
  * group. */

@@ -53,7 +53,9 @@ static _Noreturn void end_at_once(void)
 {
     bool kept = saved;
     console_signal_line(answers->console, kept ? LOG_INFO : LOG_ERROR,
-                        kept ? CLI_ENDED_SAVED : CLI_ENDED);
+                        !kept                              ? CLI_ENDED
+                        : stepping == CLI_STEPPING_UNSAVED ? CLI_ENDED_UNSAVED
+                                                           : CLI_ENDED_SAVED);
     _exit(status_exit_code(kept ? STATUS_SAVED : STATUS_STOPPED));
 }
 

@@ -253,6 +253,19 @@ static double unsigned_nan(double value)
     return isnan(value) ? (double)NAN : value;
 }
 
+/* All labels of the step are masked. */
+static struct engine_result no_labels(const struct engine *engine)
+{
+    return (struct engine_result){.loss = NAN,
+                                  .grad_norm = NAN,
+                                  .meta_norm = NAN,
+                                  .skipped = true,
+                                  .bad_tensor = -1,
+                                  .bad_micro_batch = -1,
+                                  .loss_scale = engine->scale.scale,
+                                  .next_loss_scale = engine->scale.scale};
+}
+
 static enum status gradients(struct engine *engine, struct engine_result *result,
                              struct zero_verdict *verdict)
 {
@@ -261,10 +274,10 @@ static enum status gradients(struct engine *engine, struct engine_result *result
     TRY(sum_counts(engine, rounds, engine->micro_batches, &count));
     if (device_is_dry(engine->ops->device)) /* a plan has no labels; any count will do */
         count = 1;
-    if (count == 0)
-        return FAIL(
-            engine->env, FORMAT,
-            "all labels of this step are masked; check the data, or give a step more sequences");
+    if (count == 0) { /* on every rank: there is nothing to compute */
+        *result = no_labels(engine);
+        return STATUS_OK;
+    }
     if (!(count > 0 && isfinite(count)))
         return FAIL(engine->env, FORMAT, "the count of this step is %g; it must be above 0", count);
     weigh_micro_batches(engine, count);
@@ -352,7 +365,7 @@ enum status engine_step(struct engine *engine, int64_t t, double lr, struct engi
         TRY(zero_update(engine->zero, t, lr, result->loss_scale, &verdict));
         scope_end(&engine->scopes, &scope);
     }
-    if (zero_wants_scaling(engine->zero)) {
+    if (zero_wants_scaling(engine->zero) && result->count > 0) {
         bool explained = loss_scale_update(&engine->scale, result->skipped);
         result->overflow = explained && isfinite(result->loss);
         result->next_loss_scale = engine->scale.scale;

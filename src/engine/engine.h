@@ -81,7 +81,8 @@ struct engine_result {
     double loss;                 /* mean over the step's valid labels */
     double grad_norm, meta_norm; /* zero_verdict */
     double count;                /* valid labels, or what the graph counts instead */
-    bool skipped;                /* the loss or a gradient was not finite: nothing was updated */
+    bool
+        skipped; /* the count is 0, or the loss or a gradient was not finite: nothing was updated */
     int bad_tensor; /* first tensor with a non-finite gradient; -1: only the loss is not finite */
     int64_t bad_index;
     int64_t bad_micro_batch; /* first one whose loss is not finite; -1: none */

@@ -612,6 +612,10 @@ static enum status step(struct sifr_trainer *t, const struct sifr_batch *batch, 
     TRY(read_batch(t, batch, &copy));
     TRY(load_batches(t, &copy, 0, t->options.micro_batches, &own));
     TRY(engine_step(t->engine, t->updates + 1, lr, &r));
+    if (r.count == 0)
+        return FAIL(
+            &t->context->env, FORMAT,
+            "all labels of this step are masked; check the data, or give a step more sequences");
     t->steps++;
     t->updates += !r.skipped;
     struct sifr_result all = {.loss = r.loss,

@@ -69,7 +69,8 @@ struct attention block_attention(const struct block *k, struct unit_shape shape)
                               .head_width = k->head_width,
                               .window = k->window,
                               .scale = k->scale,
-                              .cap = k->cap};
+                              .cap = k->cap,
+                              .rotary = k->rope.table ? k->rope.width : 0};
 }
 
 static bool has_head_norms(const struct block *k)
@@ -528,8 +529,9 @@ void block_attend(const struct block *k, struct unit_run *run, const struct bloc
 {
     struct attention a = block_attention(k, run->shape);
     bool cached = run->pass == PASS_DECODE;
-    if (k->rope)
-        ops_rope(run->ops, run->stream, a, k->rope, cached ? run->past : (struct past){0}, false,
+    const float *rope = rope_for(&k->rope, cached ? run->cache_tokens : a.tokens);
+    if (rope)
+        ops_rope(run->ops, run->stream, a, rope, cached ? run->past : (struct past){0}, false,
                  b->qkv);
     if (!cached) {
         ops_attention(run->ops, run->stream, a, b->qkv, b->attn, b->lse, b->scratch);
@@ -593,7 +595,7 @@ void *block_attend_backward(const struct block *k, struct unit_run *run,
     bool parts = run->pass == PASS_BACKWARD_INPUT;
     void *d_qkv = parts ? b->d_wide : b->act;
     ops_attention_backward(run->ops, run->stream, a,
-                           &(struct attention_backward){.rope = k->rope,
+                           &(struct attention_backward){.rope = rope_for(&k->rope, a.tokens),
                                                         .qkv = b->qkv,
                                                         .out = b->attn,
                                                         .lse = b->lse,

@@ -36,7 +36,7 @@ struct model {
     struct unit_param *params;
     struct unit_piece *pieces;
     struct unit *units;
-    float *rope; /* device memory; NULL: learned positions */
+    float *rope[ROPE_TABLES]; /* device memory; NULL: the model has none */
     struct embedding_unit embedding;
     struct block blocks[BLOCK_VARIANTS];
     struct unit_type block_type;
@@ -455,12 +455,23 @@ int model_block_variant(const struct model_config *c, int64_t layer)
     return (nope ? BLOCK_NOPE : 0) | (window ? BLOCK_WINDOW : 0);
 }
 
+/* What rotates the queries and keys of a layer; `window`: of one with a window. */
+static struct rope rope_of(const struct model *m, bool window)
+{
+    const float *local = window ? m->rope[ROPE_LOCAL] : NULL;
+    return (struct rope){.width = rope_width(&m->config),
+                         .table = local ? local : m->rope[ROPE_USUAL],
+                         .longer = local ? NULL : m->rope[ROPE_LONGER],
+                         .original = m->config.rope_original};
+}
+
 static void fill_variants(struct model *m, struct block block)
 {
     list_uses(&m->config, &block);
     for (int variant = 0; variant < BLOCK_VARIANTS; variant++) {
         m->blocks[variant] = block;
-        m->blocks[variant].rope = variant & BLOCK_NOPE ? NULL : m->rope;
+        if (!(variant & BLOCK_NOPE))
+            m->blocks[variant].rope = rope_of(m, variant & BLOCK_WINDOW);
         m->blocks[variant].window = variant & BLOCK_WINDOW ? m->config.window : 0;
     }
     m->block_type = transformer_block_type(&block);
@@ -561,59 +572,35 @@ static enum status freeze(struct model *m, const char *globs)
     return STATUS_OK;
 }
 
-/* --- the rotary table -----------------------------------------------------------------------
- * Pair i of a head is rotated by position * f(i), f(i) = theta^(-2i/D). "linear" divides every
- * frequency by the factor; "llama3" keeps high frequencies, divides low ones and blends in between.
- * Angles are computed in double: fp32 is not precise enough at large positions. */
-static double scaled_frequency(const struct model_config *c, double f)
-{
-    static const double two_pi = 6.283185307179586476925286766559;
-    if (c->rope_scaling == ROPE_LINEAR)
-        return f / c->rope_factor;
-    if (c->rope_scaling != ROPE_LLAMA3)
-        return f;
-    double turns = (double)c->rope_original * f / two_pi; /* over the original context */
-    if (turns > c->rope_high)
-        return f;
-    if (turns < c->rope_low)
-        return f / c->rope_factor;
-    double blend = (turns - c->rope_low) / (c->rope_high - c->rope_low);
-    return (1 - blend) * f / c->rope_factor + blend * f;
-}
+/* --- the rotary tables ---------------------------------------------------------------------- */
 
-void rope_table_fill(const struct model_config *c, float *table)
-{
-    int64_t half = c->head_width / 2;
-    for (int64_t i = 0; i < half; i++) {
-        double f = pow(c->rope_theta, -2.0 * (double)i / (double)c->head_width);
-        f = scaled_frequency(c, f);
-        for (int64_t t = 0; t < c->context; t++) {
-            float *pair = table + 2 * (t * half + i);
-            pair[0] = (float)cos((double)t * f);
-            pair[1] = (float)sin((double)t * f);
-        }
-    }
-}
-
-static enum status create_rope(struct model *m)
+static enum status create_table(struct model *m, enum rope_table which)
 {
     struct env *env = device_env(m->device);
-    size_t bytes = (size_t)(m->config.context * (m->config.head_width / 2) * 2) * sizeof(float);
+    size_t bytes = (size_t)(m->config.context * rope_width(&m->config)) * sizeof(float);
     struct stream *stream;
     float *host;
-    TRY(device_alloc(m->device, MEM_OTHER, "rope table", bytes, &m->rope));
+    TRY(device_alloc(m->device, MEM_OTHER, "rope table", bytes, &m->rope[which]));
     if (device_is_dry(m->device))
         return STATUS_OK;
     TRY(mem_alloc(env, MEM_OTHER, "rope table on the host", bytes, &host));
-    rope_table_fill(&m->config, host);
+    rope_table_fill(&m->config, which, host);
     enum status st = stream_create(m->device, "rope table", &stream);
     if (st == STATUS_OK) {
-        device_copy(stream, m->rope, host, bytes);
+        device_copy(stream, m->rope[which], host, bytes);
         st = stream_sync(stream);
         stream_destroy(stream);
     }
     mem_free(env, host);
     return st;
+}
+
+static enum status create_rope(struct model *m)
+{
+    for (int which = 0; which < ROPE_TABLES; which++)
+        if (rope_has(&m->config, which))
+            TRY(create_table(m, which));
+    return STATUS_OK;
 }
 
 /* --- life ----------------------------------------------------------------------------------- */
@@ -662,7 +649,8 @@ void model_destroy(struct model *m)
     if (!m)
         return;
     struct env *env = device_env(m->device);
-    device_free(m->device, m->rope);
+    for (int which = 0; which < ROPE_TABLES; which++)
+        device_free(m->device, m->rope[which]);
     mem_free(env, m->units);
     mem_free(env, m->pieces);
     mem_free(env, m->params);

@@ -7,6 +7,7 @@
 #ifndef MODEL_MODEL_H
 #define MODEL_MODEL_H
 #include "base/options.h"
+#include "model/rope.h"
 #include "unit/unit.h"
 
 enum model_arch {
@@ -40,7 +41,6 @@ struct model_traits {
     bool attention_bias, mlp_bias, window, nope, caps;
 };
 const struct model_traits *model_traits(int arch);
-enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 };
 
 /* sars.*: how a SARS model is trained, and whether its positions are rotated. docs/sars.md */
 enum sars_gate {
@@ -98,6 +98,7 @@ struct model_config {
     int rope_scaling; /* enum rope_scaling */
     double rope_factor, rope_low, rope_high;
     int64_t rope_original;   /* original_max_position_embeddings */
+    struct rope_extras rope; /* model.rope_part ... */
     const char *path;        /* a Hugging Face directory to start from; "" = none */
     struct sars_config sars; /* where arch is MODEL_SARS */
     const char *freeze;      /* for unit_freeze; NULL or "" = every param is trained */

@@ -6,6 +6,7 @@
  * later, and model_check requires it.
  */
 #include <inttypes.h>
+#include <stdlib.h>
 #include "model/model_impl.h"
 
 /* --- presets -------------------------------------------------------------------------------- */
@@ -69,7 +70,8 @@ static const struct model_traits traits[MODEL_ARCHS] = {
 };
 static const char *const gelu_names[] = {"tanh", "exact", NULL};
 static const char *const tied_names[] = {"no", "yes", "auto", NULL};
-static const char *const scaling_names[] = {"none", "linear", "llama3", NULL};
+static const char *const scaling_names[] = {"none",    "linear",   "llama3", "yarn",
+                                            "dynamic", "longrope", NULL};
 enum { TIED_NO, TIED_YES, TIED_AUTO };
 enum { SARS_MATRICES = 3 * SARS_KINDS }; /* of a block, each as wide as the stream */
 
@@ -102,6 +104,12 @@ enum { SARS_MATRICES = 3 * SARS_KINDS }; /* of a block, each as wide as the stre
     {                                                                                       \
         .key = "model." #field_, .type = OPTION_BOOL,                                       \
         .offset = offsetof(struct model_config, field_), .fallback = "false", .help = help_ \
+    }
+#define ROPE_REAL(field_, max_, help_)                                                        \
+    {                                                                                         \
+        .key = "model.rope_" #field_, .type = OPTION_REAL,                                    \
+        .offset = offsetof(struct model_config, rope.field_), .fallback = "0", .help = help_, \
+        .ranged = true, .min = 0, .max = max_                                                 \
     }
 
 static const struct option options_model[] = {
@@ -143,11 +151,37 @@ static const struct option options_model[] = {
     REAL(init_std, "0.02", 10, "standard deviation of the initial weights; 0 = 0.02"),
     REAL(rope_theta, "0", 1e12, "base of the rotary frequencies; 0 = as in the preset, else 10000"),
     CHOICE(rope_scaling, scaling_names, "none", "scaling of the rotary frequencies"),
-    REAL(rope_factor, "0", 1e6, "factor of the rotary scaling; 0 = 8"),
+    REAL(rope_factor, "0", 1e6,
+         "factor of the rotary scaling; 0 = 8, for yarn and longrope context / original context"),
     REAL(rope_low, "0", 1e6, "llama3 rotary scaling: low frequency factor; 0 = 1"),
     REAL(rope_high, "0", 1e6, "llama3 rotary scaling: high frequency factor; 0 = 4"),
     SIZE(rope_original, MAX_CONTEXT,
-         "llama3 rotary scaling: context of the original model; 0 = 8192"),
+         "rotary scaling: context of the original model; 0 = 8192, for dynamic model.context"),
+    ROPE_REAL(part, 1, "share of a head's columns that are rotated, the first ones; 0 = all"),
+    ROPE_REAL(local, 1e12,
+              "base of the rotary frequencies in layers with a window, which are not scaled; 0 = "
+              "as in the other layers"),
+    ROPE_REAL(fast, 1e6, "yarn: turns from which a frequency is kept; 0 = 32"),
+    ROPE_REAL(slow, 1e6, "yarn: turns up to which a frequency is divided; 0 = 1"),
+    ROPE_REAL(attention, 1e6,
+              "yarn and longrope: factor of cos and sin; 0 = derived from model.rope_factor"),
+    ROPE_REAL(mscale, 1e6, "yarn: weight of the factor in model.rope_attention; 0 = none"),
+    ROPE_REAL(mscale_all, 1e6, "yarn: weight in its denominator; 0 = none"),
+    {.key = "model.rope_exact",
+     .type = OPTION_BOOL,
+     .offset = offsetof(struct model_config, rope.exact),
+     .fallback = "false",
+     .help = "yarn: do not round the range of blended frequencies to whole pairs"},
+    {.key = "model.rope_short",
+     .type = OPTION_STRING,
+     .offset = offsetof(struct model_config, rope.short_text),
+     .help = "longrope: a divisor for each pair, in texts up to the original context",
+     .value_name = "X,X,..."},
+    {.key = "model.rope_long",
+     .type = OPTION_STRING,
+     .offset = offsetof(struct model_config, rope.long_text),
+     .help = "longrope: a divisor for each pair, in longer texts",
+     .value_name = "X,X,..."},
     {.key = "model.path",
      .type = OPTION_STRING,
      .offset = offsetof(struct model_config, path),
@@ -261,7 +295,13 @@ static enum status check_plain_heads(struct env *env, const struct model_config 
 
 static enum status check_rotary(struct env *env, const struct model_config *c)
 {
-    if (c->head_width % 2)
+    int64_t width = rope_width(c);
+    if (c->rope.part > 0 && (width < 2 || width % 2))
+        return FAIL(env, CONFIG,
+                    "model.rope_part: %g of model.head_width %" PRId64 " are %" PRId64
+                    " columns, but rotary positions need pairs; try 0.5",
+                    c->rope.part, c->head_width, width);
+    if (width % 2)
         return FAIL(env, CONFIG,
                     "model.head_width: %" PRId64 " is odd, but rotary positions need pairs; change "
                     "model.heads or model.width",
@@ -270,6 +310,45 @@ static enum status check_rotary(struct env *env, const struct model_config *c)
         return FAIL(env, CONFIG, "model.rope_theta: %g must be above 0; 10000 is usual",
                     c->rope_theta);
     return STATUS_OK;
+}
+
+static enum status check_divisors(struct env *env, const char *key, const struct rope_list *list,
+                                  int64_t pairs)
+{
+    if (list->count != pairs)
+        return FAIL(env, CONFIG,
+                    "model.%s: %d numbers, but longrope needs one for each of the %" PRId64
+                    " pairs of a head",
+                    key, list->count, pairs);
+    for (int i = 0; i < list->count; i++)
+        if (!(list->values[i] > 0))
+            return FAIL(env, CONFIG, "model.%s: %g must be above 0", key, list->values[i]);
+    return STATUS_OK;
+}
+
+static enum status check_scaling(struct env *env, const struct model_config *c)
+{
+    int scaling = c->rope_scaling;
+    if (scaling == ROPE_PLAIN)
+        return STATUS_OK;
+    if (!(c->rope_factor > 0))
+        return FAIL(env, CONFIG, "model.rope_factor: %g must be above 0", c->rope_factor);
+    if (scaling == ROPE_LINEAR)
+        return STATUS_OK;
+    if (scaling == ROPE_LLAMA3 && !(c->rope_low > 0 && c->rope_low < c->rope_high))
+        return FAIL(env, CONFIG, "model.rope_low: %g must be above 0 and below model.rope_high %g",
+                    c->rope_low, c->rope_high);
+    TRY(check_size(env, "rope_original", c->rope_original, MAX_CONTEXT));
+    if (scaling == ROPE_DYNAMIC && c->context > c->rope_original)
+        return FAIL(env, CONFIG,
+                    "model.context: %" PRId64 " is longer than model.rope_original %" PRId64
+                    ", where dynamic frequencies change with the length of each text; set it to at "
+                    "most that",
+                    c->context, c->rope_original);
+    if (scaling != ROPE_LONGROPE)
+        return STATUS_OK;
+    TRY(check_divisors(env, "rope_short", &c->rope.shorter, rope_width(c) / 2));
+    return check_divisors(env, "rope_long", &c->rope.longer, rope_width(c) / 2);
 }
 
 static enum status check_gpt2(struct env *env, const struct model_config *c)
@@ -283,14 +362,7 @@ static enum status check_llama(struct env *env, const struct model_config *c)
     TRY(check_divides(env, "kv_heads", c->kv_heads, "heads", c->heads, 1));
     TRY(check_size(env, "ff", c->ff, MAX_WIDTH));
     TRY(check_rotary(env, c));
-    if (c->rope_scaling != ROPE_PLAIN && !(c->rope_factor > 0))
-        return FAIL(env, CONFIG, "model.rope_factor: %g must be above 0", c->rope_factor);
-    if (c->rope_scaling == ROPE_LLAMA3 && !(c->rope_low > 0 && c->rope_low < c->rope_high))
-        return FAIL(env, CONFIG, "model.rope_low: %g must be above 0 and below model.rope_high %g",
-                    c->rope_low, c->rope_high);
-    if (c->rope_scaling == ROPE_LLAMA3)
-        return check_size(env, "rope_original", c->rope_original, MAX_CONTEXT);
-    return STATUS_OK;
+    return check_scaling(env, c);
 }
 
 static enum status check_sars(struct env *env, const struct model_config *c)
@@ -308,6 +380,9 @@ static enum status check_sars(struct env *env, const struct model_config *c)
     if (c->rope_scaling != ROPE_PLAIN)
         return FAIL(env, CONFIG,
                     "model.rope_scaling: only model.arch llama has it; set it to none");
+    if (c->rope.part > 0 || c->rope.local > 0)
+        return FAIL(env, CONFIG, "model.rope_%s: only model.arch llama has it; leave the key out",
+                    c->rope.part > 0 ? "part" : "local");
     return c->sars.rope ? check_rotary(env, c) : STATUS_OK;
 }
 
@@ -464,6 +539,28 @@ static int64_t derived_ff(const struct model_config *c)
     return c->arch == MODEL_GPT2 ? 4 * c->width : 0;
 }
 
+/* "1,1.05,1.2" */
+static enum status read_divisors(struct env *env, const char *key, const char *text,
+                                 struct rope_list *list)
+{
+    if (!text || !text[0])
+        return STATUS_OK;
+    list->count = 0;
+    for (const char *at = text;; at++) {
+        char *end;
+        double value = strtod(at, &end);
+        if (end == at || (*end && *end != ',') || list->count == ROPE_PAIRS)
+            return FAIL(env, CONFIG,
+                        "model.%s: '%s' is not a list of up to %d numbers; write them as "
+                        "1,1.05,1.2",
+                        key, text, ROPE_PAIRS);
+        list->values[list->count++] = value;
+        at = end;
+        if (!*at)
+            return STATUS_OK;
+    }
+}
+
 static enum status derive(struct env *env, struct model_config *c)
 {
     fill_size(&c->context, 1024);
@@ -471,10 +568,14 @@ static enum status derive(struct env *env, struct model_config *c)
     fill_real(&c->norm_eps, 1e-5);
     fill_real(&c->init_std, 0.02);
     fill_real(&c->rope_theta, 10000);
+    fill_size(&c->rope_original, c->rope_scaling == ROPE_DYNAMIC ? c->context : 8192);
+    if (c->rope_scaling == ROPE_YARN || c->rope_scaling == ROPE_LONGROPE)
+        fill_real(&c->rope_factor, (double)c->context / (double)c->rope_original);
     fill_real(&c->rope_factor, 8);
     fill_real(&c->rope_low, 1);
     fill_real(&c->rope_high, 4);
-    fill_size(&c->rope_original, 8192);
+    TRY(read_divisors(env, "rope_short", c->rope.short_text, &c->rope.shorter));
+    TRY(read_divisors(env, "rope_long", c->rope.long_text, &c->rope.longer));
     if (c->tied == TIED_AUTO)
         c->tied = c->arch == MODEL_SARS ? TIED_NO : TIED_YES;
     fill_size(&c->ff, derived_ff(c));

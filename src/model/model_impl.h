@@ -125,7 +125,7 @@ struct block {
     bool geglu;               /* gated: by GELU, not by SiLU */
     bool exact; /* not gated: GELU is exact, and not fused with the products beside it */
     bool gated; /* act is SwiGLU of gate and up; the backward pass computes it again from these */
-    const float *rope;    /* borrowed; (context, D/2, 2), NULL = q and k are not rotated */
+    struct rope rope;     /* without a table where q and k are not rotated */
     int uses[BLOCK_USES]; /* the index of each among the unit's uses; -1: the layer has none */
 };
 /* The type of the units that borrow a block, once its fields are set. */
@@ -329,9 +329,5 @@ extern const struct unit_type head_unit_type;
 /* Which variant of the block a layer is: bits. */
 enum { BLOCK_NOPE = 1, BLOCK_WINDOW = 2, BLOCK_VARIANTS = 4 };
 int model_block_variant(const struct model_config *config, int64_t layer);
-
-/* --- rotary table --------------------------------------------------------------------------- */
-/* table (context, D/2, 2): cos and sin of position * frequency, formed in double. */
-void rope_table_fill(const struct model_config *config, float *table);
 
 #endif

@@ -433,6 +433,15 @@ static void check_attention(struct attention a)
     CHECK_EQ(a.heads % a.kv_heads, 0);
     CHECK_LE(0, a.window);
     CHECK(a.scale >= 0 && a.cap >= 0);
+    CHECK(a.rotary >= 0 && a.rotary <= a.head_width);
+}
+
+/* The shape with its rotary columns. */
+static struct attention with_rotary(struct attention a)
+{
+    a.rotary = a.rotary ? a.rotary : a.head_width;
+    CHECK_EQ(a.rotary % 2, 0);
+    return a;
 }
 
 /* A window that no query fills is none: such calls take the same kernels as those without. */
@@ -453,7 +462,7 @@ void ops_rope(struct ops *ops, struct stream *stream, struct attention a, const 
               struct past past, bool inverse, void *qkv)
 {
     check_attention(a);
-    CHECK_EQ(a.head_width % 2, 0);
+    a = with_rotary(a);
     CHECK_LE(0, past.count);
     CHECK(table && qkv);
     if (run_or_spend(ops, stream,
@@ -474,7 +483,7 @@ void ops_attention_backward(struct ops *ops, struct stream *stream, struct atten
                             const struct attention_backward *b)
 {
     a = whole_window(a);
-    CHECK(!b->rope || a.head_width % 2 == 0);
+    a = b->rope ? with_rotary(a) : a;
     CHECK(b->qkv && b->out && b->lse && b->dout && b->dqkv && b->scratch);
     if (run_or_spend(ops, stream,
                      CASE(b->rope ? "attention_backward_rope" : "attention_backward",

@@ -240,6 +240,7 @@ void ops_scale(struct ops *ops, struct stream *stream, int64_t count, double fac
 struct attention {
     int64_t batch, tokens, heads, kv_heads, head_width; /* B T H G D */
     int64_t window; /* keys that a query sees: its own and window - 1 before it; 0: all of them */
+    int64_t rotary; /* columns of a head that rope rotates, the first ones; 0: all of them */
     double scale;   /* of the scores q . k; 0: 1 / sqrt(D) */
     double cap;     /* scaled scores become cap tanh(score / cap); 0: they stay as they are */
 };
@@ -255,9 +256,10 @@ struct past {
     int64_t count;
     const int64_t *at;
 };
-/* Rotate-half RoPE in place on the query and key columns of qkv (B, T, (H + 2G) D): pairs (i, i +
- * D/2). table (positions, D/2, 2) holds cos and sin; row t of a sequence uses table row past + t.
- * `inverse` rotates back: the backward pass. */
+/* Rotate-half RoPE in place on the query and key columns of qkv (B, T, (H + 2G) D): of the N rotary
+ * columns of a head, pairs (i, i + N/2). table (positions, N/2, 2) holds cos and sin, both times a
+ * factor where a model has one; row t of a sequence uses table row past + t. `inverse` multiplies by
+ * the transposed matrices: the backward pass, which rotates back. */
 void ops_rope(struct ops *ops, struct stream *stream, struct attention a, const float *table,
               struct past past, bool inverse, void *qkv);
 /* Causal softmax(scale q k^T) v, with the scores capped and each query's past cut off as struct

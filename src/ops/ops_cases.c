@@ -123,6 +123,8 @@ char *ops_case_name(const struct ops_case *c, char *out)
                LL(a.kv_heads), LL(a.head_width));
     if (a.window > 0)
         append(out, " window %lld", LL(a.window));
+    if (a.rotary > 0)
+        append(out, " rotary %lld", LL(a.rotary));
     if (a.scale > 0)
         append(out, " scale %g", a.scale);
     if (a.cap > 0)

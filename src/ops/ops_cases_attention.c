@@ -12,11 +12,16 @@ static int64_t out_count(struct attention a)
     return a.batch * a.tokens * a.heads * a.head_width;
 }
 
+static void add_table(struct ops_call *call, struct attention a, int64_t rows)
+{
+    int64_t columns = a.rotary ? a.rotary : a.head_width;
+    ops_add_tensor(call, "table", OPS_IN, DTYPE_F32, rows * columns)->draw = OPS_ANGLES;
+}
+
 OPS_DESCRIBE(rope)
 {
     struct attention a = c->attention;
-    ops_add_tensor(call, "table", OPS_IN, DTYPE_F32, (c->first + a.tokens) * a.head_width)->draw =
-        OPS_ANGLES;
+    add_table(call, a, c->first + a.tokens);
     ops_add_past(call, c, c->first);
     ops_add_tensor(call, "qkv", OPS_IN_OUT, ops->type, qkv_count(a));
     call->flops = 3 * (double)qkv_count(a);
@@ -93,16 +98,11 @@ OPS_RUN(attention_backward)
                                                         OPS_AT(scratch)});
 }
 
-static void add_table(struct ops_call *call, struct attention a)
-{
-    ops_add_tensor(call, "table", OPS_IN, DTYPE_F32, a.tokens * a.head_width)->draw = OPS_ANGLES;
-}
-
 /* Rotation of raw, then attention: not an op, but attention_backward_rope is its gradient. */
 OPS_DESCRIBE(rope_attention)
 {
     struct attention a = c->attention;
-    add_table(call, a);
+    add_table(call, a, a.tokens);
     ops_add_tensor(call, "raw", OPS_IN, ops->type, qkv_count(a));
     ops_add_tensor(call, "qkv", OPS_OUT, ops->type, qkv_count(a));
     ops_add_tensor(call, "out", OPS_OUT, ops->type, out_count(a));
@@ -126,7 +126,7 @@ OPS_DESCRIBE(attention_backward_rope)
     for (int i = 0; i < call->count; i++)
         if (call->tensors[i].gradient_of)
             call->tensors[i].gradient_of = "raw";
-    add_table(call, c->attention);
+    add_table(call, c->attention, c->attention.tokens);
     call->flops += 3 * (double)qkv_count(c->attention);
 }
 

@@ -14,7 +14,8 @@
  * less than half a step of the code, and v would stand still. It is rounded up or down at random,
  * with bits that follow from the tensor, the element and the number of the update. A v above 0
  * never becomes 0, so that a step is never divided by eps alone. What is decoded is encoded again
- * without loss (to nearest), so states can be saved as floats, too.
+ * without loss (to nearest), so states can be saved as floats, too. A zero has no sign: otherwise
+ * that of a later gradient of zero, which depends on who sums it, would be in the code.
  *
  * C and CUDA C++ both include this header, so it includes nothing of sifr.
  */
@@ -84,6 +85,12 @@ CODE8_INLINE uint32_t code8_encode(uint32_t magnitude, uint8_t scale, int top, i
     else
         code = code8_round(mantissa, CODE8_STEP + 1 - exponent, random);
     return code < limit ? code : limit;
+}
+
+/* One to four codes of m, a byte each, with the signs in the first bits of the bytes of `signs`. */
+CODE8_INLINE uint32_t code8_signed(uint32_t codes, uint32_t signs)
+{
+    return codes | (signs & (codes + 0x7f7f7f7fu) & 0x80808080u);
 }
 
 /* The bits of the float that a code without sign stands for. */

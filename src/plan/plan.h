@@ -155,6 +155,10 @@ struct zero_offload plan_offload_most(const struct plan_request *request,
 /* Whether optimizer state or summed gradients leave the device; and whether anything does. */
 bool plan_is_offloaded(const struct plan_request *request);
 bool plan_moves_anything(const struct plan_request *request);
+/* The keys that would move more to disk: " offload.grads=disk offload.params=disk"; "" if nothing is
+ * left. */
+enum { PLAN_OFFLOAD_KEYS = 96 };
+char *plan_offload_left(const struct zero_offload *offload, char out[PLAN_OFFLOAD_KEYS]);
 /* Not on the device? Host memory is where ranks without a GPU compute. */
 bool plan_is_far(const struct plan_request *request, enum far_kind kind);
 /* What a ZeRO stage shards: also far params, which are gathered as in stage 3. */

@@ -5,6 +5,8 @@
  * the link. On the CPU, state is in host memory already, so only the disk is left. Params leave only
  * where the request says so.
  */
+#include <stdio.h>
+
 #include "plan/plan_impl.h"
 
 static const struct {
@@ -20,6 +22,15 @@ bool plan_is_offloaded(const struct plan_request *request)
     const struct zero_offload *offload = &request->zero.offload;
     return offload->optimizer != FAR_NONE || offload->grads != FAR_NONE ||
            offload->params != FAR_NONE;
+}
+
+char *plan_offload_left(const struct zero_offload *offload, char out[PLAN_OFFLOAD_KEYS])
+{
+    snprintf(out, PLAN_OFFLOAD_KEYS, "%s%s%s",
+             offload->optimizer == FAR_NONE ? " offload.optimizer=disk" : "",
+             offload->grads == FAR_NONE ? " offload.grads=disk" : "",
+             offload->params == FAR_NONE ? " offload.params=disk" : "");
+    return out;
 }
 
 bool plan_is_far(const struct plan_request *request, enum far_kind kind)

@@ -105,9 +105,10 @@ static enum status refuse(struct env *env, const char *what, double needed, size
 /* What helps where a model is only read. */
 static const char *reading_advice(const struct zero_config *store)
 {
-    return store->offload.params == FAR_NONE
-               ? "read the parameters layer by layer: offload.params=disk (on a GPU also host)"
-               : "read fewer layers ahead: zero.prefetch=0";
+    if (store->offload.params == FAR_NONE)
+        return "read the parameters layer by layer: offload.params=disk (on a GPU also host)";
+    return store->prefetch > 0 ? "read fewer layers ahead: zero.prefetch=0"
+                               : "share the model with more ranks (-n): parallel.tp or parallel.pp";
 }
 
 static enum status check_limit(struct env *env, size_t limit, const struct plan_rank *rank,
@@ -121,6 +122,21 @@ static enum status check_limit(struct env *env, size_t limit, const struct plan_
                 advice);
 }
 
+/* The same for host memory of ranks with a GPU: what is offloaded there, and bounce buffers. */
+static enum status compare_host(struct env *env, const struct plan_rank *rank,
+                                const struct run_ranks *ranks, size_t available, const char *what)
+{
+    char a[32], b[32];
+    double needed = (double)rank->host_bytes * ranks->local;
+    if (available == 0 || needed <= (double)available)
+        return STATUS_OK;
+    return FAIL(env, FIT,
+                "%s needs %s of host memory and %s is free; keep less there: offload.optimizer, "
+                "offload.grads or offload.params on disk or none, a smaller offload.share or "
+                "offload.activations_share, or fewer ranks on this machine",
+                what, text_human_bytes(a, needed), text_human_bytes(b, (double)available));
+}
+
 /* Refuse the request if `ranks` of this machine need more than it has. */
 static enum status compare(struct env *env, const struct plan_rank *rank,
                            const struct device_info *device, const struct run_ranks *ranks,
@@ -128,6 +144,7 @@ static enum status compare(struct env *env, const struct plan_rank *rank,
 {
     int together = ranks->local; /* ranks that share a memory */
     if (device->total_bytes > 0) {
+        TRY(compare_host(env, rank, ranks, available, what));
         together = ranks_per_gpu(device, ranks->local);
         available = together > 1 ? device->total_bytes : device->free_bytes;
     }

@@ -17,9 +17,10 @@ enum status run_gpu_that_fits(struct env *env, const struct run_config *config, 
                               int local, char *name, size_t bytes);
 
 /* Refuse with STATUS_FIT, before anything is allocated, a run whose ranks on this machine need more
- * than their GPU has, or on the CPU more than `available` bytes (0 = not known). One rank is built
- * on the dry device and stands for each of the `local` ones; mapped tokens are not counted. A
- * config that was bound for reading is checked as an evaluation. */
+ * than their GPU has, or more than `available` bytes of host memory (0 = not known): all memory of
+ * ranks on the CPU, and what ranks with a GPU offload to the host. One rank is built on the dry
+ * device and stands for each of the `local` ones; mapped tokens are not counted. A config that was
+ * bound for reading is checked as an evaluation. */
 struct run_ranks {
     int size, rank, local;
 };

@@ -25,6 +25,7 @@ struct trainer {
     struct engine *engine;
     struct text_sampler *sampler; /* NULL = no text samples */
     bool eval_empty;              /* held-out data without labels, and a warning was logged */
+    bool step_empty;              /* a step without labels, and a warning was logged */
     bool sample_stopped;          /* a sample has failed, and a warning was logged */
     struct metrics *metrics;
     struct lock_file *lock; /* of the folder; NULL on ranks other than 0 */

@@ -88,12 +88,33 @@ static bool weights_are_given(const struct trainer *t)
     return t->config->source && t->done.skipped == t->step;
 }
 
+/* A step whose labels are all masked changes nothing, and is no sign of divergence. A run that has
+ * seen no label at all ends. */
+static enum status note_no_labels(struct trainer *t)
+{
+    t->summary->skipped = ++t->done.skipped;
+    if (t->done.skipped == t->step && t->step >= t->config->train.max_skips)
+        return FAIL(t->env, FORMAT,
+                    "all labels of the first %" PRId64 " steps are masked (train.max_skips); check "
+                    "the data, or give a step more sequences (train.global_batch)",
+                    t->step);
+    if (!t->step_empty)
+        log_warn(t->env,
+                 "step %" PRId64 " skipped: all its labels are masked; the run continues (logged "
+                 "once); check the data, or give a step more sequences (train.global_batch)",
+                 t->step);
+    t->step_empty = true;
+    return STATUS_OK;
+}
+
 /* A step whose loss or gradient is not finite changes nothing. Too many in a row end the run, and
  * so does a loss that is not finite in the last step: then the weights are not, either. */
 static enum status note_skip(struct trainer *t, const struct engine_result *result)
 {
     const struct unit_graph *graph = model_graph(t->session.model);
     char origin[160];
+    if (result->count == 0)
+        return note_no_labels(t);
     t->summary->skipped = ++t->done.skipped;
     if (result->overflow) { /* normal while the scale adapts; a fault only at its floor */
         log_warn(t->env,
@@ -166,7 +187,8 @@ static void describe_step(struct trainer *t, const struct engine_result *result,
     traffic_add(&traffic, &t->carried, 1);
     t->carried = (struct traffic){0};
     pace_add(t->pace, trainer_step_tokens(t), end - start, end);
-    if (t->routing)
+    bool routed = t->routing && result->count > 0;
+    if (routed)
         routing_read(t->routing, engine_statistics(t->engine), trainer_step_tokens(t));
     *step = (struct trainer_step){.step = t->step,
                                   .steps = steps,
@@ -188,8 +210,8 @@ static void describe_step(struct trainer *t, const struct engine_result *result,
                                   .gauges = t->gauges.now,
                                   .ranks = t->session.spread.mesh.size,
                                   .traffic = traffic,
-                                  .routing = t->routing,
-                                  .meta_norm = t->routing ? result->meta_norm : NAN};
+                                  .routing = routed ? t->routing : NULL,
+                                  .meta_norm = routed ? result->meta_norm : NAN};
 }
 
 static void note_progress(struct trainer *t, const struct engine_result *result)

@@ -81,8 +81,11 @@ static void find_role(struct zero *zero, int rank, int size)
     zero->members = r->copies > 1 ? zero->shards : size;
     zero->first_member = r->copies > 1 ? rank / zero->shards * zero->shards : 0;
     c->noise = c->noise && c->micro_batches > 1;
-    /* One rank sums its own anyway, but a 16-bit sum must be rounded like one that is sent. */
-    c->local = c->local && (size > 1 || (c->type != DTYPE_F32 && c->micro_batches > 1));
+    /* One rank sums its own anyway, but a 16-bit sum must be rounded like one that is sent, and so
+     * must a single gradient in fp16 that goes through a sum in bf16. */
+    bool rounds = c->micro_batches > 1 ||
+                  (c->micro_batches == 1 && c->sum_type != DTYPE_F32 && c->sum_type != c->type);
+    c->local = c->local && (size > 1 || (c->type != DTYPE_F32 && rounds));
     zero->micro_batches = c->micro_batches;
     zero->reductions = zero->most_reductions = count_reductions(zero, c->micro_batches);
     zero->type = c->micro_batches > 0 ? c->type : zero->ops->type;

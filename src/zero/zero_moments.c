@@ -261,7 +261,7 @@ void moments_encode(enum zero_state state, const float *values, int count, uint8
         uint32_t magnitude = code8_magnitude(bits[i]);
         uint32_t code = code8_encode(magnitude, *scale, top, -1);
         if (signs)
-            code |= bits[i] >> 24 & 0x80u;
+            code = code8_signed(code, bits[i] >> 24);
         else if (code == 0 && magnitude > 0)
             code = 1; /* as in the update: never divide by eps alone */
         codes[i] = (uint8_t)code;

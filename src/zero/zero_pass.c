@@ -245,10 +245,11 @@ void zero_release(struct zero *zero, int u, enum pass pass)
 
 /* --- gradients ------------------------------------------------------------------------------ */
 
-/* Gradients leave the compute stream: to other ranks, or to sums in far memory. */
-static bool sends(const struct zero *zero)
+/* Is a gradient written where another stream may still read the one before? Gradients leave the
+ * compute stream to other ranks, or to sums in far memory; one that is its own sum has no slot. */
+static bool waits_for_wire(const struct zero *zero, int piece, const struct zero_use *use)
 {
-    return !zero_alone(zero) || zero->far_sums;
+    return !zero_alone(zero) || (zero->far_sums && !zero_sum_is_gradient(zero, piece, use));
 }
 
 /* A worker sends the sum of its own micro-batches from where it is. */
@@ -306,7 +307,7 @@ void zero_grads(struct zero *zero, int u, enum pass pass, int64_t round, struct 
             continue;
         zero_update_piece(zero, piece); /* its gradient may be in the memory of this one */
         const struct zero_use *sent = zero_find_use(zero, piece, u);
-        if (sends(zero) && (!zero_widens(zero) || sends_local(zero, sent)))
+        if (waits_for_wire(zero, piece, sent) && (!zero_widens(zero) || sends_local(zero, sent)))
             stream_wait(zero->stream, wire_free(zero, sent));
         struct piece_range part = zero_part_of_unit(zero, piece, u);
         run->grads[use] = zero_at(gradient_address(zero, part, u, round), zero->ops->type,
@@ -323,7 +324,7 @@ static void round_gradient(struct zero *zero, struct piece_range part, int u, in
                                   : gradient_address(zero, part, u, round);
     if (use->local ? sends_local(zero, use) : !zero_widens(zero))
         return;
-    if (sends(zero))
+    if (waits_for_wire(zero, part.piece, use))
         stream_wait(zero->stream, wire_free(zero, use));
     ops_cast(zero->ops, zero->stream, wire_part(zero, part, use), zero->type, from,
              use->local ? zero->sum_type : DTYPE_F32, part.count);

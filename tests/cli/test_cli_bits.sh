@@ -34,6 +34,18 @@ for arch in gpt2 llama; do
     ! cmp -s $arch-base.loss $arch-other.loss || fail "$arch: another seed gave the same losses"
 done
 
+# Gradients of zero in fp16: one rank takes them with their sign, several ranks add them to zero. Zeros
+# in 8-bit momentum have no sign.
+signs=(--model.layers=2 --model.width=36 --model.heads=4 --model.ff=78 --model.context=22 --model.vocab=263 --model.tied=no --train.micro_batch=2
+    --train.global_batch=2 --train.steps=8 --train.warmup=1 --train.clip=0.5 --train.lr=5e-3 --precision.mode=fp16 --optimizer.kind=adamw8bit --data.path=text.txt --quiet)
+ok "$sifr" train "${signs[@]}" --out=signs-1
+ok "$sifr" train "${signs[@]}" --out=signs-3 -n 3 --comm.backend=threads --zero.stage=2
+same_state signs-1 signs-3 8 "8-bit momentum of 1 and 3 ranks"
+# A single gradient in fp16 and sums in bf16: rounded twice, in the same order, whether it is sent or not.
+ok "$sifr" train "${signs[@]}" --precision.accumulate=bf16 --zero.accumulate=local --out=sums-1
+ok "$sifr" train "${signs[@]}" --precision.accumulate=bf16 --zero.accumulate=local --out=sums-2 -n 2 --comm.backend=threads --zero.stage=1 --zero.servers=1
+same_state sums-1 sums-2 8 "one gradient, local sums in bf16, with and without a server"
+
 # In fp32 nothing is rounded, so stochastic rounding has no effect: one warning.
 train random --model.arch=gpt2 --run.threads=2 --optimizer.rounding=stochastic
 [ "$(grep -c 'warning: optimizer.rounding=stochastic has no effect with precision.mode=fp32' err)" = 1 ] ||

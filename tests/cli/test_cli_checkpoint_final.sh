@@ -37,6 +37,27 @@ for way in '-n1 INT' '-n1 TERM' '-n2 INT' '-n2 TERM'; do
     has_saved "$out" ""
     grep -q '"end": "stopped"' "$out/summary.json" || fail "$way: summary.json does not say stopped"
 done
+# a second Ctrl-C when the run has stopped, but is not gone: summary.json takes a while to be renamed
+if command -v strace >/dev/null && strace -o /dev/null true 2>/dev/null; then
+    for final in true false; do
+        strace -f -D -o renames -e trace=renameat -P slow-$final/summary.json -e inject=renameat:delay_enter=5s \
+            "$sifr" train "${keys[@]}" --checkpoint.final=$final --train.steps=1000000 --checkpoint.every=0 --out=slow-$final >out 2>err &
+        pid=$!
+        wait_for is_under_way slow-$final $pid
+        kill -INT $pid
+        wait_for grep -q 'stopped after step' err
+        sleep 0.2
+        kill -INT $pid 2>/dev/null || { skip_part "a second Ctrl-C, final $final: this machine is too slow for it"; wait $pid || true; continue; }
+        code=0
+        wait $pid || code=$?
+        words='after everything was saved; rerun the same command to resume'
+        [ $final = true ] || words='after the last step, which is not saved (checkpoint.final: false)'
+        [ $code = 75 ] || fail "a second Ctrl-C, final $final: exit $code, not 75: $(cat err)"
+        grep -qF "sifr: terminated by a signal $words" err || fail "a second Ctrl-C, final $final: $(cat err)"
+    done
+else
+    skip_part "a second Ctrl-C after the last step: no strace that may trace"
+fi
 # the same command starts again, as the message says
 ok "$sifr" train "${keys[@]}" --train.steps=4 --checkpoint.every=0 --out=again
 expect 75 "stopped after step 2: nothing is saved" "$sifr" train "${keys[@]}" --train.steps=4 --train.stop_at=2 --checkpoint.every=0 --out=twice

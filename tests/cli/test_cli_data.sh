@@ -126,4 +126,26 @@ grep -q '"val"' masked/metrics.jsonl && fail "an evaluation without labels: $(ca
 train 0 masked2 -n 3 --comm.backend=threads --zero.stage=3 --data.path=pairs.jsonl --data.val=masked.jsonl --train.eval_batches=1
 same masked masked2 "three ranks without evaluation"
 expect 1 "the held-out data has no labels: all are masked" "$sifr" eval masked --data.val=masked.jsonl --batches=1
+
+# --- steps without labels: skipped with one warning, on any ranks; a run that has only such steps ends ---
+one=(--train.micro_batch=1 --train.global_batch=1 --data.split=0 --data.tokenizer=bytes)
+{
+    printf '{"prompt": "%0200d", "completion": "the end"}\n' $(seq 1 20)
+    printf '{"prompt": "what is %d", "completion": "it is %d indeed"}\n' $(seq 1 60)
+} >some.jsonl
+for ranks in 1 3; do
+    train 0 some$ranks "${one[@]}" --data.path=some.jsonl --train.steps=12 -n $ranks --comm.backend=threads --zero.stage=2
+    [ "$(grep -c 'step [0-9]* skipped: all its labels are masked; the run continues (logged once)' err)" = 1 ] || fail "steps without labels: $(cat err)"
+done
+skips=$(grep -c '"loss":null.*"skipped":true' some1/metrics.jsonl)
+[ "$skips" -ge 2 ] && [ "$skips" -lt 12 ] || fail "$skips of 12 steps are skipped: no good data for this test"
+grep -q "\"skipped\": $skips," some1/summary.json || fail "summary.json has other skipped steps: $(grep skipped some1/summary.json)"
+cmp -s <(losses some1) <(losses some3) || fail "steps without labels: other losses with 3 ranks"
+same_state some1 some3 12 "steps without labels, 1 and 3 ranks"
+train 75 some-cut "${one[@]}" --data.path=some.jsonl --train.steps=12 --train.stop_at=6
+train 0 some-cut "${one[@]}" --data.path=some.jsonl --train.steps=12
+same_state some1 some-cut 12 "steps without labels, resumed"
+printf '{"prompt": "%020000d", "completion": "the end"}\n' 1 >none.jsonl
+train 1 none "${one[@]}" --data.path=none.jsonl
+grep -qE 'error: all labels of the first 5 steps are masked \(train.max_skips\); check the data' err || fail "no labels at all: $(cat err)"
 finish

@@ -121,6 +121,8 @@ field loss >larger-loss
 expect 4 "a rank needs [0-9.]+ MiB and run.device_memory allows 38.1 MiB; raise it, or read the parameters layer by layer: offload.params=disk" \
     "$sifr" "${text[@]}" --run.device_memory=40M
 expect 4 "run.device_memory allows 38.1 MiB; .*offload.params=disk" "$sifr" eval larger --run.device_memory=40M
+expect 4 "raise it, or read fewer layers ahead: zero.prefetch=0" "$sifr" "${text[@]}" --offload.params=disk --run.device_memory=1M
+expect 4 "raise it, or share the model with more ranks" "$sifr" "${text[@]}" --offload.params=disk --zero.prefetch=0 --run.device_memory=1M
 ok "$sifr" "${text[@]}" "${fits[@]}"
 field text | cmp -s - larger-text || fail "another text from disk: $(cat out)"
 grep -qE '^sifr: memory: [0-9.]+ MiB, 0 B of it parameters; 7[0-9.]+ MiB on disk$' err || fail "no memory: $(cat err)"
@@ -134,7 +136,7 @@ for ranks in "" "-n 2 --zero.stage=3 $threads"; do
         expect 2 "^sifr: error: offload.folder: 'nowhere' is not a folder; create it, or name another$" \
             "$sifr" $command --offload.params=disk --offload.folder=nowhere $ranks
     done
-    expect 1 "error: (rank [0-9]: )?cannot reserve [0-9.]+ MiB in 'far' for .*: File too large; .* is free there: free some space" \
+    expect 1 "error: (rank [0-9]: )?cannot reserve [0-9.]+ MiB in 'far' for .*: File too large; .* is free there: raise the limit of file sizes" \
         bash -c "ulimit -f 64 && exec '$sifr' sample large x --offload.params=disk --offload.folder=far $ranks"
 done
 [ -z "$(ls -A far)" ] || fail "files are left: $(ls -A far)"

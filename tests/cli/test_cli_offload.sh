@@ -21,12 +21,17 @@ for ranks in 1 3; do
     refused 2 "(rank [0-9]: )?offload.folder: 'nowhere' is not a folder; create it, or name another$" --offload.folder=nowhere -n $ranks --zero.stage=2
 done
 refused 2 "offload.folder: 'file' is not a folder; create it, or name another$" --offload.folder=file
-(ulimit -f 64 && refused 1 "cannot reserve [0-9.]+ KiB in 'far' for .*: File too large; .* is free there: free some space" --offload.folder=far && exit $failures) ||
+(ulimit -f 64 && refused 1 "cannot reserve [0-9.]+ KiB in 'far' for .*: File too large; .* is free there: raise the limit of file sizes \(ulimit -f\)" --offload.folder=far && exit $failures) ||
     failures=$((failures + 1))
 mkdir tiny
 if mount -t tmpfs -o size=200k none tiny 2>/dev/null; then
     refused 1 "cannot reserve [0-9.]+ KiB in 'tiny' for .*: No space left on device; 200.0 KiB is free there: free some space, name a folder on another disk" \
         --offload.folder=tiny
+    # files in memory save none
+    mount -o remount,size=16M tiny
+    ok "$sifr" train "${keys[@]}" --train.steps=1 --offload.optimizer=disk --offload.folder=tiny --out=in-memory
+    [ "$(grep -c "warning: offload.folder: files in 'tiny' are in memory (tmpfs), which saves none; name a folder on a disk" err)" = 1 ] ||
+        fail "no warning about a tmpfs: $(cat err)"
     umount tiny
 else
     skip_part "a disk that is too small: no file system can be mounted here"
@@ -34,7 +39,7 @@ fi
 # parameters alone
 only_params=(--offload.optimizer=none --offload.grads=none --offload.params=disk)
 refused 2 "offload.folder: 'nowhere' is not a folder; create it, or name another$" "${only_params[@]}" --offload.folder=nowhere
-(ulimit -f 64 && refused 1 "cannot reserve [0-9.]+ KiB in 'far' for params 'params' .*: File too large; .* is free there: free some space" \
+(ulimit -f 64 && refused 1 "cannot reserve [0-9.]+ KiB in 'far' for params 'params' .*: File too large; .* is free there: raise the limit of file sizes \(ulimit -f\)" \
     "${only_params[@]}" --offload.folder=far && exit $failures) || failures=$((failures + 1))
 TMPDIR=$work/nowhere refused 2 "offload.folder: '$work/nowhere' is not a folder" # the default
 is_empty "refused runs"
@@ -88,6 +93,15 @@ for stage in 1 2 3; do
     ok timeout 100 "$sifr" train "${keys[@]}" "${steps[@]}" --no-checkpoint.async -n 3 --comm.backend=threads --zero.stage=$stage --zero.servers=1 "${params[@]}" \
         --out=params-$stage
     same_state plain params-$stage 12 "servers, parameters on disk, stage $stage"
+done
+
+# --- sums of which some stay ------------------------------------------------------------------------
+# One rank and one micro-batch: the sum of a tied matrix stays and is its own gradient; its unit sends nothing to the disk.
+one=(--model.layers=1 --model.width=24 --model.heads=1 --model.context=18 --train.micro_batch=2 --train.global_batch=2 --train.steps=3 --data.path=text.txt --quiet)
+for model in '--model.arch=llama --model.tied=yes --train.freeze=*norm*' '--model.arch=sars' '--model.arch=sars --precision.mode=bf16'; do
+    ok "$sifr" train "${one[@]}" $model --out=near --fresh
+    ok "$sifr" train "${one[@]}" $model --offload.grads=disk --offload.folder=far --out=some-far --fresh
+    same_state near some-far 3 "sums of which some stay, $model"
 done
 
 # --- stopped --------------------------------------------------------------------------------------

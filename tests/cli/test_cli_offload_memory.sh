@@ -23,7 +23,7 @@ limited "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=1 --out=t
 
 expect 4 "a rank needs 1.9 GiB and run.device_memory allows 476.8 MiB; " "$sifr" train "${run[@]}" --run.device_memory=$limit --out=refused
 expect 4 "out of memory: cannot take .*" limited "$sifr" train "${run[@]}" --out=refused
-grep -q 'to need less memory, use .*--offload.optimizer=disk' err || fail "no hint: $(cat err)"
+grep -q 'to need less memory, use .* offload.optimizer=disk offload.grads=disk offload.params=disk' err || fail "no hint: $(cat err)"
 [ ! -e refused ] || fail "a run that did not start left a folder"
 
 ok limited "$sifr" train "${run[@]}" "${far[@]}" --run.device_memory=$limit --out=far
@@ -32,6 +32,7 @@ params=$(sed -n 's/^ *"parameters": \([0-9]*\),/\1/p' far/summary.json)
 limit=250000000
 expect 4 "a rank needs 311.0 MiB and run.device_memory allows 238.4 MiB; " "$sifr" train "${run[@]}" "${far[@]}" --run.device_memory=$limit --out=refused
 expect 4 "out of memory" limited "$sifr" train "${run[@]}" "${far[@]}" --out=refused
+grep -q 'to need less memory, use more ranks with zero.stage=3, or offload.params=disk' err || fail "the hint names what is set: $(cat err)"
 ok limited "$sifr" train "${run[@]}" "${far[@]}" --offload.params=disk --run.device_memory=$limit --out=params
 [ $((18 * params)) -ge $((8 * limit)) ] || fail "the state of $params parameters is less than 8 x $limit bytes"
 

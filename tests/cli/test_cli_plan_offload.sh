@@ -149,7 +149,13 @@ expect 4 'try .*offload.optimizer=host' "$sifr" plan "${model[@]}" --run.device=
 expect 4 'try .*offload.optimizer=disk' "$sifr" plan "${model[@]}" --run.device=cuda --memory=10G --disk=200G
 expect 4 'with --host-memory or --disk, offload is considered, too' "$sifr" plan "${model[@]}" --run.device=cuda --memory=1G
 
-# A window that is too large for the memory is named.
-expect 4 'offload or number of ranks fits; use a smaller offload.window' "$sifr" plan "${model[@]}" --run.device=cuda --memory=1G --disk=200G
+# A window that is too large for the memory is named, and what could leave as well; not what does.
+expect 4 'offload or number of ranks fits; set offload.params=disk, or use a smaller offload.window' "$sifr" plan "${model[@]}" --run.device=cuda --memory=1G --disk=200G
+expect 4 'number of ranks fits; set offload.grads=disk offload.params=disk, or use a smaller offload.window.*global_batch$' \
+    "$sifr" plan "${model[@]}" --run.device=cuda --memory=1G --offload.optimizer=disk
+expect 4 'number of ranks fits; use a smaller offload.window.*global_batch$' \
+    "$sifr" plan "${model[@]}" --run.device=cuda --memory=1G --offload.optimizer=disk --offload.grads=disk --offload.params=disk
+expect 4 'number of ranks fits; use a larger disk or host memory, a smaller model' \
+    "$sifr" plan "${model[@]}" --run.device=cuda --train.global_batch=1 --train.micro_batch=1 --memory=60G --disk=1G --offload.optimizer=disk
 expect 4 'train.context, or set a smaller offload.window' "${search[@]}" --memory=1G --disk=200G
 finish

@@ -56,6 +56,7 @@ static struct model_config model_of(const json_t *m)
         .norm_eps = golden_real(m, "norm_eps"),
         .init_std = 0.02,
         .rope_theta = golden_real(m, "rope_theta"),
+        .rope.local = golden_real(m, "rope_local"),
         .rope_scaling = llama3 ? ROPE_LLAMA3 : ROPE_PLAIN,
         .rope_factor = golden_real(m, "rope_factor"),
         .rope_low = golden_real(m, "rope_low"),
@@ -260,6 +261,12 @@ static void test_phi3(void **state)
     check_targets("phi3");
 }
 
+static void test_gemma3(void **state)
+{
+    (void)state;
+    check_targets("gemma3");
+}
+
 static void test_gpt2_exact(void **state)
 {
     (void)state;
@@ -291,19 +298,13 @@ static void test_shards_that_cut_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpt2),
-        cmocka_unit_test(test_llama),
-        cmocka_unit_test(test_llama_untied),
-        cmocka_unit_test(test_qwen2),
-        cmocka_unit_test(test_llama_biases),
-        cmocka_unit_test(test_qwen3),
-        cmocka_unit_test(test_smollm3),
-        cmocka_unit_test(test_olmo2),
-        cmocka_unit_test(test_mistral),
-        cmocka_unit_test(test_gemma2),
-        cmocka_unit_test(test_phi3),
-        cmocka_unit_test(test_gpt2_exact),
-        cmocka_unit_test(test_shards_that_cut_rows),
+        cmocka_unit_test(test_gpt2),         cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_llama_untied), cmocka_unit_test(test_qwen2),
+        cmocka_unit_test(test_llama_biases), cmocka_unit_test(test_qwen3),
+        cmocka_unit_test(test_smollm3),      cmocka_unit_test(test_olmo2),
+        cmocka_unit_test(test_mistral),      cmocka_unit_test(test_gemma2),
+        cmocka_unit_test(test_phi3),         cmocka_unit_test(test_gemma3),
+        cmocka_unit_test(test_gpt2_exact),   cmocka_unit_test(test_shards_that_cut_rows),
     };
     if (test_device_missing())
         return 77;

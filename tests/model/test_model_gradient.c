@@ -18,13 +18,35 @@ static struct model_config wide_heads(void)
 }
 
 /* Append the relatives of Llama; returns the count of all. */
-enum { OTHERS = 5 };
+enum { OTHERS = 7 };
 static int add_relatives(struct model_config *configs, int count)
 {
     for (int arch = 0; arch < MODEL_ARCHS; arch++)
         if (model_traits(arch)->llama)
             configs[count++] = rig_relative(arch);
     return count;
+}
+
+/* Four of six columns are rotated, and scaled by a factor: the backward pass is no rotation. */
+static struct model_config partial_yarn(void)
+{
+    struct model_config c = wide_heads();
+    c.rope_scaling = ROPE_YARN;
+    c.rope_original = 4;
+    c.rope.part = 0.7;
+    c.rope.attention = 0.8;
+    return c;
+}
+
+/* Sequences are longer than the original context. */
+static struct model_config longrope(void)
+{
+    struct model_config c = wide_heads();
+    c.rope_scaling = ROPE_LONGROPE;
+    c.rope_original = 5;
+    c.rope.shorter = (struct rope_list){3, {1, 1.5, 2}};
+    c.rope.longer = (struct rope_list){3, {0.5, 3, 0.25}};
+    return c;
 }
 
 static struct model_config untied_gpt2(void)
@@ -78,9 +100,9 @@ static void test_gpt2_gradients(void **state)
 static void test_llama_gradients(void **state)
 {
     (void)state;
-    struct model_config tied = rig_llama(), own = wide_heads();
-    check_gradients(&tied, 6, 1e-2);
-    check_gradients(&own, 6, 1e-2);
+    struct model_config configs[] = {rig_llama(), wide_heads(), partial_yarn(), longrope()};
+    for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++)
+        check_gradients(&configs[i], 6, 1e-2);
 }
 
 static void test_gradients_of_relatives(void **state)
@@ -310,9 +332,10 @@ static void test_logits_give_the_loss(void **state)
 static void test_decode_agrees(void **state)
 {
     (void)state;
-    struct model_config configs[OTHERS + MODEL_ARCHS] = {rig_gpt2(), rig_llama(), wide_heads(),
-                                                         rig_sars(), untied_gpt2()};
-    int count = add_relatives(configs, 5);
+    struct model_config configs[OTHERS + MODEL_ARCHS] = {rig_gpt2(), rig_llama(),   wide_heads(),
+                                                         rig_sars(), untied_gpt2(), partial_yarn(),
+                                                         longrope()};
+    int count = add_relatives(configs, 7);
     for (int i = 0; i < count; i++) {
         check_decode(&configs[i], "ref", DTYPE_F64, 1e-9);
         check_decode(&configs[i], "cpu", DTYPE_F32, 1e-5);

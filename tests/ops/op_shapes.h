@@ -180,6 +180,22 @@
 #define CACHED_CASES(p, r, ...) \
     {"attention_cached", .attention = OPS_WINDOW(__VA_ARGS__), .past = p, .room = r},
 
+/* Heads of which only the first columns are rotated */
+#define ROTARY(b, t, h, g, d, r)                                                         \
+    {                                                                                    \
+        .batch = b, .tokens = t, .heads = h, .kv_heads = g, .head_width = d, .rotary = r \
+    }
+#define ROTARY_CASES(...)                                               \
+    {"rope", .attention = ROTARY(__VA_ARGS__), .first = 3},             \
+        {"rope_inverse", .attention = ROTARY(__VA_ARGS__), .first = 3}, \
+        {"attention_backward_rope", .attention = ROTARY(__VA_ARGS__)},
+#define ROTARY_SHAPES(X)   \
+    X(1, 1, 1, 1, 4, 2)    \
+    X(2, 37, 4, 2, 16, 4)  \
+    X(1, 40, 2, 1, 96, 72) \
+    X(1, 65, 2, 1, 64, 32) \
+    X(3, 19, 6, 2, 10, 10)
+
 /* Rows, vocabulary, stride (0: dense) */
 #define LOSS_SHAPES(X) \
     X(1, 7, 0)         \
@@ -260,10 +276,10 @@ static const struct ops_case op_shapes[] = {
     LINEAR_SHAPES(LINEAR_CASES) STRIDE_SHAPES(STRIDE_CASES) NORM_SHAPES(NORM_CASES)
         FLAT_SHAPES(FLAT_CASES) FLAT_SHAPES(UPDATE_CASES) GATE_SHAPES(GATE_CASES)
             HEAD_SHAPES(HEAD_CASES) ATTENTION_SHAPES(ATTENTION_CASES) WINDOW_SHAPES(WINDOW_CASES)
-                TREE_SHAPES(TREE_CASES) MATRIX_SHAPES(MATRIX_CASES) MAS_SHAPES(MAS_CASES)
-                    ROUTE_SHAPES(ROUTE_CASES) ROWS_SHAPES(ROWS_CASES) CAP_SHAPES(CAP_CASES)
-                        LOSS_SHAPES(LOSS_CASES){"rope_attention",
-                                                .attention = OPS_HEADS(1, 300, 2, 1, 32)},
+                ROTARY_SHAPES(ROTARY_CASES) TREE_SHAPES(TREE_CASES) MATRIX_SHAPES(MATRIX_CASES)
+                    MAS_SHAPES(MAS_CASES) ROUTE_SHAPES(ROUTE_CASES) ROWS_SHAPES(ROWS_CASES)
+                        CAP_SHAPES(CAP_CASES) LOSS_SHAPES(LOSS_CASES){
+                            "rope_attention", .attention = OPS_HEADS(1, 300, 2, 1, 32)},
     {"attention_backward_rope", .attention = OPS_HEADS(2, 37, 4, 2, 16), .bias = true},
     {"rope", .attention = OPS_HEADS(1, 1, 4, 2, 16), .first = 9, .at = true},
     {"attention_cached", .attention = OPS_HEADS(1, 1, 4, 2, 16), .past = 0, .room = 7, .at = true},

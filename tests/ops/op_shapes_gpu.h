@@ -119,6 +119,9 @@
     X(1, 300, 4, 2, 256, 128, 0.0625, 0)  \
     X(1, 60, 2, 1, 264, 20, 0, 1)
 
+#define GPU_ROTARY_SHAPES(X) \
+    X(2, 200, 4, 2, 128, 64) X(2, 200, 4, 2, 128, 96) X(1, 129, 2, 2, 80, 20)
+
 #define GPU_TREE_SHAPES(X) X(65536, 8) X(1048576, 15)
 
 /* Logits of odd vocabularies, whose rows start at multiples of 16 bytes in 16 bit, or do not. */
@@ -172,10 +175,11 @@ static const struct ops_case op_shapes_gpu[] = {
         GPU_FLAT_SHAPES(FLAT_CASES) GPU_FLAT_SHAPES(UPDATE_CASES) GPU_GATE_SHAPES(GATE_CASES)
             GPU_HEAD_SHAPES(HEAD_CASES) GPU_ATTENTION_SHAPES(ATTENTION_CASES)
                 GPU_ODD_SHAPES(ATTENTION_CASES) GPU_WIDE_SHAPES(ATTENTION_CASES)
-                    GPU_WINDOW_SHAPES(WINDOW_CASES) GPU_TREE_SHAPES(TREE_CASES)
-                        GPU_ROUTE_SHAPES(ROUTE_CASES) GPU_MAS_SHAPES(MAS_CASES)
-                            GPU_ROWS_SHAPES(ROWS_CASES) GPU_LOSS_SHAPES(LOSS_CASES){
-                                "embedding", .embedding = {2, 128, 768, 1000, 128, 0, 0}},
+                    GPU_WINDOW_SHAPES(WINDOW_CASES) GPU_ROTARY_SHAPES(ROTARY_CASES)
+                        GPU_TREE_SHAPES(TREE_CASES) GPU_ROUTE_SHAPES(ROUTE_CASES)
+                            GPU_MAS_SHAPES(MAS_CASES) GPU_ROWS_SHAPES(ROWS_CASES)
+                                GPU_LOSS_SHAPES(LOSS_CASES){
+                                    "embedding", .embedding = {2, 128, 768, 1000, 128, 0, 0}},
     {"embedding", .embedding = {3, 65, 256, 5000, 0, 0, 0}},
     {"embedding_backward", .embedding = {2, 128, 768, 1000, 128, 0, 0}},
     {"embedding_backward", .embedding = {3, 65, 256, 5000, 0, 0, 0}},

@@ -78,6 +78,21 @@ static void what_is_not_finite_has_the_largest_code(void **state)
     }
 }
 
+/* All but zero have the sign of their float. */
+static void zero_has_no_sign(void **state)
+{
+    (void)state;
+    for (uint32_t code = 0; code < 128; code++)
+        for (uint32_t next = 0; next < 128; next += 127)
+            for (uint32_t bits = 0; bits < 256; bits++) {
+                uint32_t sign = code > 0 ? bits & 0x80u : 0, other = next > 0 ? bits & 0x80u : 0;
+                assert_int_equal(code8_signed(code, bits), code | sign);
+                assert_int_equal(
+                    code8_signed(code | next << 8 | code << 16 | next << 24, bits * 0x01010101u),
+                    (code | sign) * 0x00010001u | (next | other) * 0x01000100u);
+            }
+}
+
 static void random_bits_are_the_same(void **state)
 {
     (void)state;
@@ -96,6 +111,7 @@ int main(void)
         cmocka_unit_test(every_largest_magnitude_has_its_scale),
         cmocka_unit_test(magnitudes_have_their_codes),
         cmocka_unit_test(what_is_not_finite_has_the_largest_code),
+        cmocka_unit_test(zero_has_no_sign),
         cmocka_unit_test(random_bits_are_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -298,7 +298,7 @@ static void test_adamw_first_step(void **state)
 static void test_norm_without_sum(void **state)
 {
     struct rig rig;
-    struct norm n = {NORM_LAYER, 7, 1e-5};
+    struct norm n = {NORM_LAYER, 7, 1e-5, 0};
     float x[14], weight[7], y[14], again[14], sum[14], mean[2], rstd[2];
     rig_open(&rig, *state, DTYPE_F32, 1);
     for (int i = 0; i < 14; i++)

@@ -117,8 +117,7 @@ static void test_refusals_name_the_key(void **state)
     refuse(&s, "{" LLAMA ",\"num_local_experts\":8}", "num_local_experts is not supported");
     refuse(&s, "{" LLAMA ",\"vision_config\":{}}", "vision_config is not supported");
     refuse(&s, "{" LLAMA ",\"logits_scaling\":8.0}", "logits_scaling is not supported");
-    refuse(&s, "{" LLAMA ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2}}", "'yarn'");
-    refuse(&s, "{" LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\"}}", "'dynamic'");
+    refuse(&s, "{" LLAMA ",\"rope_scaling\":{\"rope_type\":\"proportional\"}}", "'proportional'");
     refuse(&s, "{" LLAMA ",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8}}",
            "no low_freq_factor");
     refuse(&s, "{" LLAMA ",\"dtype\":\"int8\"}", "'int8'");

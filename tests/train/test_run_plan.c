@@ -79,6 +79,42 @@ static void test_a_limit_is_respected(void **state)
     rig_close(&rig);
 }
 
+/* State that is offloaded to the host of a GPU must fit there, for all ranks of the machine. */
+static void test_the_host_of_a_gpu_is_checked(void **state)
+{
+    (void)state;
+    static const char *const placements[] = {"offload.optimizer=host", "offload.grads=host",
+                                             "offload.params=host", "offload.activations=host"};
+    for (size_t i = 0; i < sizeof placements / sizeof *placements; i++) {
+        struct run_rig rig;
+        struct plan_rank rank;
+        char keys[256];
+        rig_open(&rig);
+        snprintf(keys, sizeof keys,
+                 "model.layers=12 model.width=256 model.ff=512 train.global_batch=8 %s",
+                 placements[i]);
+        rig_config(&rig, keys);
+        struct env *env = &rig.scratch.env;
+        rig.config.machine.device =
+            RUN_DEVICE_CUDA; /* a GPU that is not here, with memory enough */
+        rig.config.device = (struct device_info){
+            .count = 2, .total_bytes = (size_t)1 << 40, .free_bytes = (size_t)1 << 40};
+        const struct plan_request request = run_plan_request(&rig.config, 1);
+        assert_int_equal(plan_rank_memory(env, &request, 0, NULL, NULL, &rank), STATUS_OK);
+        size_t host = rank.host_bytes;
+        assert_true(host > (size_t)1 << 20);
+        assert_int_equal(run_fit_check(env, &rig.config, &(struct run_ranks){1, 0, 1}, host),
+                         STATUS_OK);
+        assert_int_equal(run_fit_check(env, &rig.config, &(struct run_ranks){1, 0, 1}, host - 1),
+                         STATUS_FIT);
+        scratch_expect(&rig.scratch, "of host memory and");
+        assert_int_equal(run_fit_check(env, &rig.config, &(struct run_ranks){1, 0, 2}, host),
+                         STATUS_FIT);
+        log_error_clear(env->log);
+        rig_close(&rig);
+    }
+}
+
 static void test_a_model_that_does_not_fit_is_refused(void **state)
 {
     (void)state;
@@ -118,6 +154,7 @@ int main(void)
         cmocka_unit_test(test_a_run_that_does_not_fit_is_refused),
         cmocka_unit_test(test_ranks_share_a_machine),
         cmocka_unit_test(test_a_limit_is_respected),
+        cmocka_unit_test(test_the_host_of_a_gpu_is_checked),
         cmocka_unit_test(test_a_model_that_does_not_fit_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

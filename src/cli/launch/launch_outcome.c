@@ -127,7 +127,7 @@ enum status launch_outcome(const struct job *job, struct launch_end *end)
     /* mpirun was killed, but not by the supervisor; the ranks end with it. */
     bool launcher_killed = WIFSIGNALED(job->wait_status) && job->ending == 0;
     if (job->quit && is_saved(job)) {
-        log_info(job->cli->env, "%s", CLI_ENDED_SAVED);
+        log_info(job->cli->env, "%s", job->order->saves ? CLI_ENDED_SAVED : CLI_ENDED_UNSAVED);
         return STATUS_SAVED;
     }
     if (job->quit)

@@ -316,23 +316,39 @@ static void offload_keys(const struct zero_offload *asked, const struct zero_off
         text_printf(text, " offload.share=%g", advised->share);
 }
 
+/* Nothing fits: what is left to do. The advice has tried to offload state and gradients, unless the
+ * request does so. */
+static void describe_rest(const struct plan_view *view, struct text *text)
+{
+    const struct zero_offload *asked = &view->request->zero.offload;
+    const struct plan_room needs = plan_needs(&view->plan->stages[view->request->zero.stage]);
+    bool offloads = offers_room(view) || plan_is_offloaded(view->request);
+    bool on_device = offloads && needs.memory > view->room.memory; /* not only the disk is full */
+    struct zero_offload tried = *asked;
+    char left[PLAN_OFFLOAD_KEYS];
+    if (!plan_is_offloaded(view->request))
+        tried.optimizer = tried.grads = FAR_DISK;
+    text_printf(text, "no ZeRO stage, recomputation, micro-batch%s or number of ranks fits; ",
+                offers_room(view) ? ", offload" : "");
+    if (on_device && *plan_offload_left(&tried, left))
+        text_printf(text, "set%s, or ", left);
+    text_printf(text,
+                "use a %ssmaller model, a shorter context, or more ranks with a larger "
+                "train.global_batch",
+                on_device && asked->window > 0 ? "smaller offload.window, a "
+                : offloads && !on_device       ? "larger disk or host memory, a "
+                                               : "");
+    if (!offloads)
+        text_add(text, "; with --host-memory or --disk, offload is considered, too");
+}
+
 void plan_view_advice(const struct plan_view *view, struct text *text)
 {
     const struct plan_request *request = view->request;
     const struct plan_advice *advice = view->advice;
     char word[PLAN_VIEW_MEMORY];
     if (!advice->found) {
-        text_printf(text,
-                    "no ZeRO stage, recomputation, micro-batch%s or number of ranks fits; use a "
-                    "%ssmaller model, a shorter context, or more ranks with a larger "
-                    "train.global_batch%s",
-                    offers_room(view) ? ", offload" : "",
-                    offers_room(view) && request->zero.offload.window > 0
-                        ? "smaller offload.window, a "
-                        : "",
-                    offers_room(view) ? ""
-                                      : "; with --host-memory or --disk, offload is considered, "
-                                        "too");
+        describe_rest(view, text);
         return;
     }
     text_add(text, "try");
@@ -346,9 +362,9 @@ void plan_view_advice(const struct plan_view *view, struct text *text)
         text_printf(text, " engine.recompute=%s", recompute_word(advice->recompute));
     if (advice->micro_batch != request->engine.micro_batch)
         text_printf(text, " train.micro_batch=%lld", (long long)advice->micro_batch);
+    offload_keys(&request->zero.offload, &advice->offload, text);
     if (advice->ranks != request->ranks)
         text_printf(text, " -n %d with %s per rank", advice->ranks, plan_view_memory(view, word));
-    offload_keys(&request->zero.offload, &advice->offload, text);
 }
 
 /* --- every buffer ---------------------------------------------------------------------------- */

@@ -130,6 +130,19 @@ static enum status train_here(struct train_job *job)
     return train_rank(job, job->cli->env, job->mode == TRAIN_JOIN ? &member : NULL);
 }
 
+/* What is left to try after an allocation has failed. */
+static void advise_memory(struct env *env, const struct run_config *config)
+{
+    const struct zero_offload offload = run_offload(&config->offload);
+    char left[PLAN_OFFLOAD_KEYS];
+    plan_offload_left(&offload, left);
+    log_warn(env, "to need less memory, use %s%smore ranks with zero.stage=3, or%s%s",
+             config->engine.micro_batch > 1 ? "a smaller train.micro_batch, " : "",
+             config->engine.recompute < RECOMPUTE_FULL ? "engine.recompute=full, " : "",
+             left[0] != '\0' ? left : " a smaller offload.window",
+             left[0] != '\0' ? " (on a GPU also host)" : "");
+}
+
 /* Resolve the configuration, then print the plan or train. */
 static enum status run_job(struct train_job *job)
 {
@@ -155,10 +168,7 @@ static enum status run_job(struct train_job *job)
     else
         st = train_here(job);
     if (st == STATUS_MEMORY)
-        log_warn(env, "to need less memory, use a smaller train.micro_batch, "
-                      "--engine.recompute=full, more ranks with --zero.stage=3, or "
-                      "--offload.optimizer=disk, also with --offload.grads and --offload.params "
-                      "(on a GPU also host)");
+        advise_memory(env, &settings->config);
     run_config_release(&settings->config);
 undo_view:
     train_view_close(job->view);

@@ -41,7 +41,7 @@ static void encode_m(int64_t n, const struct moments *restrict b, uint8_t scale,
     float inverse = cpu_code8_inverse(scale);
     for (int64_t k = 0; k < n; k++) {
         uint32_t code = cpu_code8_nearest(b->size_m[k], inverse, CODE8_TOP_M) & mask;
-        codes[k] = (uint8_t)(code | (bits_of(b->m[k]) >> 24 & 0x80u));
+        codes[k] = (uint8_t)code8_signed(code, bits_of(b->m[k]) >> 24);
     }
 }
 

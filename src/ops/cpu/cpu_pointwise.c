@@ -182,7 +182,7 @@ void cpu_scale(struct ops *ops, struct stream *stream, int64_t count, double fac
 static void rope_thread(struct attention a, const float *table, int64_t first, bool inverse,
                         float *qkv)
 {
-    int64_t half = a.head_width / 2, width = (a.heads + 2 * a.kv_heads) * a.head_width;
+    int64_t half = a.rotary / 2, width = (a.heads + 2 * a.kv_heads) * a.head_width;
     float sign = inverse ? -1.0f : 1.0f;
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < a.batch * a.tokens; r++) {

@@ -312,19 +312,19 @@ static __device__ inline void store_by(T *to, const pack<T> &p, int n)
 
 template <typename T, int BYTES>
 __global__ void __launch_bounds__(THREADS)
-    rope(int64_t tokens, int heads, int half, int64_t row_width, const float *table,
+    rope(int64_t tokens, int heads, int head_width, int half, int64_t row_width, const float *table,
          kernel_past past, float sign, T *qkv)
 {
     constexpr int N = PACK<T>;
     int packs = (half + N - 1) / N; /* of a half */
     follow_let();
     follow_wait();
-    const float *turns = table + (past_of(past) + blockIdx.x % tokens) * half * 2; /* (D/2, 2) */
+    const float *turns = table + (past_of(past) + blockIdx.x % tokens) * half * 2; /* (N/2, 2) */
     T *row = qkv + (int64_t)blockIdx.x * row_width;
 #pragma unroll 2
     for (int item = threadIdx.x; item < heads * packs; item += blockDim.x) {
         int head = item / packs, at = (item - head * packs) * N, n = half - at;
-        T *x = row + (int64_t)head * 2 * half + at, *y = x + half;
+        T *x = row + (int64_t)head * head_width + at, *y = x + half;
         float a[N], b[N], turn[2 * N];
         widen(load_by<BYTES>(x, n), a);
         widen(load_by<BYTES>(y, n), b);
@@ -348,18 +348,19 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 cudaError_t launch_rope(cudaStream_t stream, enum dtype type, int64_t rows, int64_t tokens,
-                        int64_t heads, int64_t head_width, int64_t row_width, const float *table,
-                        struct kernel_past past, bool inverse, void *qkv)
+                        int64_t heads, int64_t head_width, int64_t rotary, int64_t row_width,
+                        const float *table, struct kernel_past past, bool inverse, void *qkv)
 {
     return with_type(type, [=](auto zero) {
         using T = decltype(zero);
-        int64_t half = head_width / 2;
+        int64_t half = rotary / 2;
         int64_t half_pack = PACK<T> / 2;
-        bool aligned = is_wide(table) && is_wide(qkv) && half % half_pack == 0;
+        bool aligned =
+            is_wide(table) && is_wide(qkv) && half % half_pack == 0 && head_width % PACK<T> == 0;
         auto *kernel = !aligned              ? rope<T, sizeof(T)>
                        : half % PACK<T> == 0 ? rope<T, 16>
                                              : rope<T, 8>;
         return follow(kernel, rows, row_threads(heads * div_up(half, PACK<T>)), 0, stream, tokens,
-                      heads, half, row_width, table, past, inverse ? -1.0f : 1.0f, qkv);
+                      heads, head_width, half, row_width, table, past, inverse ? -1.0f : 1.0f, qkv);
     });
 }

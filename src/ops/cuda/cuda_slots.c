@@ -173,8 +173,8 @@ static void cuda_rope(struct ops *ops, struct stream *stream, struct attention a
                       const float *table, struct past past, bool inverse, void *qkv)
 {
     ENQUEUE("rope", launch_rope(ON, a.batch * a.tokens, a.tokens, a.heads + a.kv_heads,
-                                a.head_width, (a.heads + 2 * a.kv_heads) * a.head_width, table,
-                                past_here(past), inverse, qkv));
+                                a.head_width, a.rotary, (a.heads + 2 * a.kv_heads) * a.head_width,
+                                table, past_here(past), inverse, qkv));
 }
 
 /* --- embedding and loss --------------------------------------------------------------------- */

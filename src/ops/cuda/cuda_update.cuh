@@ -614,8 +614,7 @@ struct adamw8_rule {
         encode(s, u.hyper.number, at, a, b);
         uint32_t signs = bytes_of<3>(__float_as_uint(m[0]), __float_as_uint(m[1]),
                                      __float_as_uint(m[2]), __float_as_uint(m[3]));
-        store_words((uint8_t *)s.m, {bytes_of<0>(a[0], a[1], a[2], a[3]) | (signs & 0x80808080u)},
-                    at);
+        store_words((uint8_t *)s.m, {code8_signed(bytes_of<0>(a[0], a[1], a[2], a[3]), signs)}, at);
         store_words((uint8_t *)s.v, {bytes_of<0>(b[0], b[1], b[2], b[3])}, at);
         if (threadIdx.x % LANES == 0 && has_block(s, at)) {
             s.m_scale[block_of(s, at)] = (uint8_t)m_scale;

@@ -138,11 +138,11 @@ cudaError_t launch_geglu_backward(cudaStream_t stream, enum dtype type, int64_t 
                                   const void *gate_up, const void *dy, void *dgate_up, void *act);
 cudaError_t launch_scale(cudaStream_t stream, enum dtype type, int64_t count, float factor,
                          void *x);
-/* Rotates `heads` heads of `head_width` in each of `rows` rows, `row_width` apart; row r uses row
- * past + r % tokens of the table. */
+/* Rotates the first `rotary` columns of `heads` heads of `head_width` in each of `rows` rows,
+ * `row_width` apart; row r uses row past + r % tokens of the table. */
 cudaError_t launch_rope(cudaStream_t stream, enum dtype type, int64_t rows, int64_t tokens,
-                        int64_t heads, int64_t head_width, int64_t row_width, const float *table,
-                        struct kernel_past past, bool inverse, void *qkv);
+                        int64_t heads, int64_t head_width, int64_t rotary, int64_t row_width,
+                        const float *table, struct kernel_past past, bool inverse, void *qkv);
 
 /* --- cuda_heads.cu -------------------------------------------------------------------------- */
 

@@ -22,9 +22,9 @@ static int64_t REF(qkv_width)(struct attention a)
 static void REF(rope)(struct ops *ops, struct stream *stream, struct attention a,
                       const float *table, struct past past, bool inverse, void *qkv)
 {
-    int64_t half = a.head_width / 2;
+    int64_t half = a.rotary / 2;
     for (int64_t row = 0; row < a.batch * a.tokens; row++) {
-        const float *turn = table + (past.count + row % a.tokens) * half * 2; /* (D/2, 2) */
+        const float *turn = table + (past.count + row % a.tokens) * half * 2; /* (N/2, 2) */
         REAL *x = (REAL *)qkv + row * REF(qkv_width)(a);
         for (int64_t head = 0; head < a.heads + a.kv_heads; head++, x += a.head_width) {
             for (int64_t i = 0; i < half; i++) {

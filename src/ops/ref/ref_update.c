@@ -75,7 +75,7 @@ static void adamw8_block(const struct factors *f, const struct update_segment *s
         int32_t random = code8_random(s->key, (uint64_t)(s->first + i), (uint64_t)number);
         uint32_t m_code = code8_encode(a, s->m_scale[block], CODE8_TOP_M, -1);
         uint32_t v_code = code8_encode(b, s->v_scale[block], CODE8_TOP_V, random);
-        m_codes[i] = (uint8_t)(m_code | (f32_bits(m[k]) >> 24 & 0x80u));
+        m_codes[i] = (uint8_t)code8_signed(m_code, f32_bits(m[k]) >> 24);
         v_codes[i] = (uint8_t)(v_code == 0 && b > 0 ? 1 : v_code);
     }
 }

@@ -465,6 +465,11 @@ enum status run_offload_check(struct env *env, const struct offload_config *o, i
     if (disk && !planning && !dir_exists(folder))
         return FAIL(env, CONFIG, "offload.folder: '%s' is not a folder; create it, or name another",
                     folder);
+    if (disk && !planning && dir_is_memory(folder))
+        log_warn(env,
+                 "offload.folder: files in '%s' are in memory (tmpfs), which saves none; name a "
+                 "folder on a disk",
+                 folder);
     if (host && device == RUN_DEVICE_CPU)
         log_warn(env, "offload: a CPU's state and activations are in host memory already, so host "
                       "moves nothing; for state, disk does");

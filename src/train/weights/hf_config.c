@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/json_doc.h"
 #include "base/named.h"
+#include "train/weights/hf_rope.h"
 
 #define CONFIG_BYTES_MAX ((size_t)16 << 20)
 #define SIZE_MAX_VALUE   ((int64_t)1 << 31)
@@ -150,56 +151,6 @@ static void read_gpt2(struct cursor *c, struct hf_config *config)
     require_bool(c, "scale_attn_weights", true);
     require_bool(c, "scale_attn_by_inverse_layer_idx", false);
     require_bool(c, "add_cross_attention", false);
-}
-
-static void read_rope_llama3(struct cursor *c, const json_t *rope, struct hf_config *config)
-{
-    static const char *const keys[] = {"factor", "low_freq_factor", "high_freq_factor",
-                                       "original_max_position_embeddings"};
-    config->rope = HF_ROPE_LLAMA3;
-    for (int i = 0; i < 4; i++)
-        if (!get(c, rope, keys[i]) && c->status == STATUS_OK)
-            c->status =
-                FAIL(c->env, FORMAT, "'%s': rope type llama3 has no %s", c->origin, keys[i]);
-    config->rope_factor = get_real(c, rope, keys[0], 0);
-    config->rope_low = get_real(c, rope, keys[1], 0);
-    config->rope_high = get_real(c, rope, keys[2], 0);
-    double original = get_real(c, rope, keys[3], 1);
-    config->rope_original = original < (double)SIZE_MAX_VALUE ? (int64_t)original : 0;
-    if (c->status == STATUS_OK &&
-        (config->rope_high <= config->rope_low || config->rope_original < 1))
-        c->status = FAIL(c->env, FORMAT,
-                         "'%s': rope type llama3: high_freq_factor must be above "
-                         "low_freq_factor",
-                         c->origin);
-}
-
-/* rope_parameters (transformers 5) takes precedence over rope_scaling and the top-level rope_theta
- * (transformers 4). */
-static void read_rope(struct cursor *c, double theta, struct hf_config *config)
-{
-    const json_t *rope = get(c, c->root, "rope_parameters");
-    if (!rope)
-        rope = get(c, c->root, "rope_scaling");
-    config->rope_theta = get_real(c, c->root, "rope_theta", theta);
-    config->rope_theta = get_real(c, rope, "rope_theta", config->rope_theta);
-    if (get(c, rope, "full_attention") && c->status == STATUS_OK)
-        c->status = FAIL(c->env, CONFIG, "'%s': rope_parameters by layer type are not supported",
-                         c->origin);
-    const char *type = get_string(c, rope, "rope_type", get_string(c, rope, "type", "default"));
-    if (get_real(c, rope, "partial_rotary_factor", 1) != 1 && c->status == STATUS_OK)
-        c->status = FAIL(c->env, CONFIG, "'%s': partial_rotary_factor is not supported", c->origin);
-    if (strcmp(type, "llama3") == 0) {
-        read_rope_llama3(c, rope, config);
-    } else if (strcmp(type, "linear") == 0) {
-        config->rope = HF_ROPE_LINEAR;
-        config->rope_factor = get_real(c, rope, "factor", 1);
-    } else if (strcmp(type, "default") != 0 && c->status == STATUS_OK) {
-        c->status = FAIL(c->env, CONFIG,
-                         "'%s': rope type '%s' is not supported, only default, "
-                         "linear and llama3",
-                         c->origin, type);
-    }
 }
 
 /* --- Llama and its relatives ---------------------------------------------------------------- */
@@ -564,7 +515,11 @@ static void read_llama(struct cursor *c, const struct family *f, struct hf_confi
     if (traits->nope)
         read_nope(c, config);
     refuse_others(c, traits->caps);
-    read_rope(c, f->theta, config);
+    if (c->status == STATUS_OK)
+        c->status = hf_rope_read(c->env, c->origin, c->root, f->theta, config);
+    if (f->arch == MODEL_GEMMA3 && !get(c, c->root, "rope_parameters") &&
+        !get(c, c->root, "rope_local_base_freq"))
+        config->rope_extras.local = 10000;
 }
 
 /* Our own type: transformers has no such model. So no size has a default. */
@@ -657,16 +612,6 @@ enum status hf_config_read(struct env *env, const char *path, struct hf_config *
 
 /* --- writing -------------------------------------------------------------------------------- */
 
-/* Always print a decimal point or an exponent: transformers reads 8 as an int, and rejects an int
- * where it expects a float. */
-static void print_real(struct text *text, double value)
-{
-    size_t before = text->bytes;
-    text_json_real(text, value);
-    if (text->status == STATUS_OK && !strpbrk(text->data + before, ".en"))
-        text_add(text, ".0");
-}
-
 static void add_integer(struct text *text, const char *key, int64_t value)
 {
     text_printf(text, ",\n  \"%s\": %lld", key, (long long)value);
@@ -675,7 +620,7 @@ static void add_integer(struct text *text, const char *key, int64_t value)
 static void add_real(struct text *text, const char *key, double value)
 {
     text_printf(text, ",\n  \"%s\": ", key);
-    print_real(text, value);
+    hf_real_print(text, value);
 }
 
 static void add_word(struct text *text, const char *key, const char *word) /* true, null, "x" */
@@ -718,41 +663,6 @@ static void print_gpt2(const struct hf_config *config, struct text *text)
     add_word(text, "embd_pdrop", "0.0");
     add_word(text, "attn_pdrop", "0.0");
     add_word(text, "scale_attn_weights", "true");
-}
-
-/* The parameters of a rope object, which follow its type. */
-static void print_rope_numbers(const struct hf_config *config, struct text *text)
-{
-    if (config->rope == HF_ROPE_PLAIN)
-        return;
-    text_add(text, ", \"factor\": ");
-    print_real(text, config->rope_factor);
-    if (config->rope != HF_ROPE_LLAMA3)
-        return;
-    text_add(text, ", \"low_freq_factor\": ");
-    print_real(text, config->rope_low);
-    text_add(text, ", \"high_freq_factor\": ");
-    print_real(text, config->rope_high);
-    text_printf(text, ", \"original_max_position_embeddings\": %lld",
-                (long long)config->rope_original);
-}
-
-static void print_rope(const struct hf_config *config, struct text *text)
-{
-    static const char *const types[] = {"default", "linear", "llama3"};
-    const char *type = types[config->rope];
-    add_real(text, "rope_theta", config->rope_theta);
-    if (config->rope == HF_ROPE_PLAIN) {
-        add_word(text, "rope_scaling", "null");
-    } else {
-        text_printf(text, ",\n  \"rope_scaling\": {\"rope_type\": \"%s\"", type);
-        print_rope_numbers(config, text);
-        text_add(text, "}");
-    }
-    text_printf(text, ",\n  \"rope_parameters\": {\"rope_type\": \"%s\", \"rope_theta\": ", type);
-    print_real(text, config->rope_theta);
-    print_rope_numbers(config, text);
-    text_add(text, "}");
 }
 
 static void add_flag(struct text *text, const char *key, bool value)
@@ -825,7 +735,7 @@ static void print_llama(const struct hf_config *config, struct text *text)
         add_flag(text, "mlp_bias", config->mlp_bias);
     add_word(text, "attention_dropout", "0.0");
     print_layers(config, text);
-    print_rope(config, text);
+    hf_rope_print(config, text);
 }
 
 static void print_sars(const struct hf_config *config, struct text *text)

@@ -16,9 +16,17 @@
 #include "base/env.h"
 #include "base/text.h"
 #include "model/model.h"
+#include "model/rope.h"
 
 enum { HF_EOS = 16 };
-enum hf_rope { HF_ROPE_PLAIN, HF_ROPE_LINEAR, HF_ROPE_LLAMA3 };
+enum hf_rope {
+    HF_ROPE_PLAIN = ROPE_PLAIN,
+    HF_ROPE_LINEAR = ROPE_LINEAR,
+    HF_ROPE_LLAMA3 = ROPE_LLAMA3,
+    HF_ROPE_YARN = ROPE_YARN,
+    HF_ROPE_DYNAMIC = ROPE_DYNAMIC,
+    HF_ROPE_LONGROPE = ROPE_LONGROPE
+};
 
 struct hf_config {
     enum model_arch arch;
@@ -34,11 +42,12 @@ struct hf_config {
     bool rotary;                                         /* SARS: positions are rotated */
     double rope_theta; /* Llama and SARS; the other rope fields: Llama only */
     enum hf_rope rope;
-    double rope_factor;         /* linear and llama3 */
+    double rope_factor;         /* where the frequencies are scaled */
     double rope_low, rope_high; /* llama3: low_freq_factor, high_freq_factor */
-    int64_t rope_original;      /* llama3: original_max_position_embeddings */
-    int64_t bos, pad;           /* -1 = none */
-    int64_t eos[HF_EOS];        /* several may end a text */
+    int64_t rope_original;      /* original_max_position_embeddings */
+    struct rope_extras rope_extras;
+    int64_t bos, pad;    /* -1 = none */
+    int64_t eos[HF_EOS]; /* several may end a text */
     int eos_count;
     enum dtype type; /* of the weights: f32, bf16 or f16 */
 };

@@ -41,13 +41,12 @@ static struct model_config from_hf(const struct hf_config *hf)
         .norm_eps = hf->eps,
         .init_std = hf->init_std,
         .rope_theta = hf->rope_theta,
-        .rope_scaling = hf->rope == HF_ROPE_PLAIN    ? ROPE_PLAIN
-                        : hf->rope == HF_ROPE_LINEAR ? ROPE_LINEAR
-                                                     : ROPE_LLAMA3,
+        .rope_scaling = (int)hf->rope,
         .rope_factor = hf->rope_factor,
         .rope_low = hf->rope_low,
         .rope_high = hf->rope_high,
         .rope_original = hf->rope_original,
+        .rope = hf->rope_extras,
     };
 }
 
@@ -91,13 +90,12 @@ static struct hf_config to_hf(const struct model_config *model, enum dtype type,
         .init_std = model->init_std,
         .rotary = model->sars.rope,
         .rope_theta = model->rope_theta,
-        .rope = model->rope_scaling == ROPE_PLAIN    ? HF_ROPE_PLAIN
-                : model->rope_scaling == ROPE_LINEAR ? HF_ROPE_LINEAR
-                                                     : HF_ROPE_LLAMA3,
+        .rope = (enum hf_rope)model->rope_scaling,
         .rope_factor = model->rope_factor,
         .rope_low = model->rope_low,
         .rope_high = model->rope_high,
         .rope_original = model->rope_original,
+        .rope_extras = model->rope,
         .type = type,
     };
     set_tokens(tokenizer, &hf);
@@ -123,6 +121,8 @@ enum status model_file_config(struct env *env, const char *folder, struct model_
     *config = from_hf(&hf);
     config->path = kept.path;
     config->preset = kept.preset;
+    config->rope.short_text = kept.rope.short_text; /* of keys, which no file has */
+    config->rope.long_text = kept.rope.long_text;
     config->sars = kept.sars;
     config->sars.rope = hf.rotary;
     return STATUS_OK;

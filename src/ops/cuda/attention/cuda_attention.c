@@ -527,7 +527,8 @@ static void cuda_attention_backward(struct ops *ops, struct stream *stream, stru
 {
     const float *rope = g->rope;
     void *dbias = g->dbias, *fused = rope || is_padded(a) ? NULL : dbias;
-    const float *turned = cuda_attend_hopper_turns(hopper_heads(a)) ? rope : NULL;
+    const float *turned =
+        cuda_attend_hopper_turns(hopper_heads(a)) && a.rotary == a.head_width ? rope : NULL;
     bool done = cudnn_is_faster(a) && backward_cudnn(ops, stream, a, g);
     if (!done && backward_hopper(ops, stream, a, turned, fused, g)) {
         done = true;
