@@ -5,7 +5,8 @@
  *                          kept    cheap      costly costly  costly  cheap      costly cheap
  *
  * Where the outputs of attention and MLP have norms, post1 and post2 keep their inputs, which are
- * costly. Where q and k have norms, `heads` has their inputs, which are costly, and qkv has the outputs.
+ * costly. Where q and k have norms, `heads` has their inputs, which are costly, and qkv has the
+ * outputs.
  *
  * Selective recomputation rebuilds what is cheap (a norm from its saved statistics, an activation);
  * only full recomputation rebuilds what is costly. An act that the backward pass itself recomputes
@@ -96,9 +97,9 @@ static int64_t head_numbers(const struct block *k, int64_t rows)
     return has_head_norms(k) ? rows * ops_head_groups(k->head_rms) : 0;
 }
 
-/* The use that a by-product is the gradient of; -1: none. A gated or exact MLP forms its bias's gradient
- * with that of the matrix, and so do qkv where q and k have norms, and proj and down where their
- * outputs have. */
+/* The use that a by-product is the gradient of; -1: none. An MLP that is gated, or whose GELU is
+ * exact, forms its bias's gradient with that of the matrix, and so do qkv where q and k have norms,
+ * and proj and down where their outputs have. */
 static int formed_use(const struct block *k, int i)
 {
     static const enum block_use uses[FORMED_COUNT] = {

@@ -1,5 +1,5 @@
-/* model -- the graph of a GPT-2, a Llama (or relative) or a SARS model: tensors, params, pieces and units, in the
- * order of the stream.
+/* model -- the graph of a GPT-2, a Llama (or relative) or a SARS model: tensors, params, pieces and
+ * units, in the order of the stream.
  *
  *     piece      params                                       used by
  *     wte        the embedding matrix                         embedding; the head too when tied

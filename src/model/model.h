@@ -1,5 +1,5 @@
-/* model -- GPT-2, Llama and its relatives, and SARS as units: sizes, presets, and the graph that store and engine work
- * on.
+/* model -- GPT-2, Llama and its relatives, and SARS as units: sizes, presets, and the graph that
+ * store and engine work on.
  *
  * Tensors have the names and the orientation of Hugging Face files, so loading and saving need no
  * conversion: GPT-2's matrices are [in][out], Llama's [out][in].

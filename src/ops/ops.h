@@ -123,8 +123,8 @@ struct norm {
     double eps;
     double offset; /* added to the weight: Gemma's factor is 1 + weight */
 };
-/* sum = residual + branch; y = norm(sum) * (weight + offset) + bias. The bits are those of: add, round to the
- * compute type, normalize the rounded sum. */
+/* sum = residual + branch; y = norm(sum) * (weight + offset) + bias. The bits are those of: add,
+ * round to the compute type, normalize the rounded sum. */
 struct add_norm {
     const void *residual; /* (R, C) */
     const void *branch;   /* (R, C); NULL: sum = residual */
@@ -219,7 +219,7 @@ void ops_gelu_backward(struct ops *ops, struct stream *stream, int64_t count, co
 void ops_gelu_exact(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
                     void *y);
 void ops_gelu_exact_backward(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
-                             const void *dy, void *dpre /* may be dy */);
+                             const void *dy, void *dpre /* may be dy or pre */);
 /* gate_up (R, 2F): gate in the first F columns, up in the last; y = silu(gate) * up, (R, F) */
 void ops_swiglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
                 const void *gate_up, void *y);

@@ -116,6 +116,17 @@ static void test_refusals_name_the_key(void **state)
     refuse(&s, "{" LLAMA ",\"attention_bias\":1}", "attention_bias is not true or false");
     refuse(&s, "{" LLAMA ",\"num_local_experts\":8}", "num_local_experts is not supported");
     refuse(&s, "{" LLAMA ",\"vision_config\":{}}", "vision_config is not supported");
+    refuse(&s, "{" LLAMA ",\"final_logit_softcapping\":30.0}", "final_logit_softcapping is not");
+    refuse(&s, "{\"model_type\":\"gemma3\"}", "model_type 'gemma3' is not supported");
+    refuse(&s,
+           "{\"model_type\":\"qwen2\",\"num_hidden_layers\":3,\"use_sliding_window\":true,"
+           "\"sliding_window\":8,\"layer_types\":[\"full_attention\",\"sliding_attention\","
+           "\"full_attention\"]}",
+           "layer_types is supported only if");
+    refuse(&s, "{\"model_type\":\"smollm3\",\"num_hidden_layers\":3,\"no_rope_layers\":[0,1,1]}",
+           "no_rope_layers is supported only if");
+    refuse(&s, "{\"model_type\":\"smollm3\",\"num_hidden_layers\":3,\"no_rope_layers\":[1]}",
+           "no_rope_layers is not a list of num_hidden_layers entries");
     refuse(&s, "{" LLAMA ",\"logits_scaling\":8.0}", "logits_scaling is not supported");
     refuse(&s, "{" LLAMA ",\"rope_scaling\":{\"rope_type\":\"proportional\"}}", "'proportional'");
     refuse(&s, "{" LLAMA ",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8}}",

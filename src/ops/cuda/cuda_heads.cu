@@ -117,8 +117,8 @@ __global__ void __launch_bounds__(THREADS)
     narrow(mul(rstd, fma_(-mul(widen(kept[i]), rstd), mean, dhat)), d);
 }
 
-/* partials (blocks, Q), then (blocks, K): a thread has one element of a weight, and sums over the block's rows
- * and the heads that share it. Before head_gradient, which overwrites dqkv. */
+/* partials (blocks, Q), then (blocks, K): a thread has one element of a weight, and sums over the
+ * block's rows and the heads that share it. Before head_gradient, which overwrites dqkv. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     head_weights(kernel_heads n, int64_t block_rows, const double *squares, const T *kept,
