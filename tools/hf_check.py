@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Exchanges models between sifr and transformers, in both directions.
 
-    python3 tools/hf_check.py BUILD
+    python3 tools/hf_check.py BUILD [FAMILY...]     only the checks of these families, such as qwen3
 
 transformers loads what sifr exports, with no missing or unexpected tensor, and has the same loss and the same greedy
 text; sifr loads what transformers saves, with the same checks. Cases: GPT-2 and Llama with grouped heads, tied and
 untied heads, one or several files, F32, BF16 and F16, config keys of transformers 4 and 5, tensor names with and
 without their prefix, three kinds of rope. Special tokens: sifr adds and stops at the tokens that transformers does, and
 fine-tuning and exporting keep chat template, generation config and the tokenizer's files. Frozen parameters: transformers
-sees them unchanged, and the others as after a step that freezes nothing. Prints a line for each case. Exit code 1: a case failed; 0 with a message:
+sees them unchanged, and the others as after a step that freezes nothing. Families: relatives of Llama in their variants,
+also the gradient of one step, and 20 steps of training. Prints a line for each case. Exit code 1: a case failed; 0 with a message:
 a package is missing.
 """
 import glob
@@ -22,6 +23,7 @@ os.environ.update(TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", SIFR_RUN_T
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 VOCAB, CONTEXT, SEQUENCES, NEW_TOKENS = 400, 64, 12, 40
 LIMIT = 1e-5  # of a loss
+GRADIENT_LIMIT = 1e-4  # of a tensor's gradient, as a part of the norm of all
 PROMPT = "static enum status "
 
 
@@ -80,6 +82,13 @@ class Bench:
         self.count += 1
         self.failed += not ok
         print(f"{'ok    ' if ok else 'FAILED'}  {what}: {words}", flush=True)
+
+    def report(self):
+        import torch
+        import transformers
+        print(f"{self.count} checks with transformers {transformers.__version__} and torch {torch.__version__}: {self.failed} failed; "
+              f"losses at most {self.worst:.1e} apart")
+        return 1 if self.failed else 0
 
     def compare(self, what, sifr_model, peer):
         """Compare loss and greedy text of a model in sifr and in transformers."""
@@ -169,7 +178,8 @@ def made(name, vocab=VOCAB, **tokens):
     if name.startswith("gpt2"):
         model = GPT2LMHeadModel(GPT2Config(
             vocab_size=vocab, n_positions=CONTEXT * 2, n_embd=36, n_layer=2, n_head=3, tie_word_embeddings=tied, bos_token_id=0,
-            eos_token_id=0, n_inner=100 if "inner" in name else None))
+            eos_token_id=0, n_inner=100 if "inner" in name else None,
+            activation_function="gelu" if "exact" in name else "gelu_new"))
     else:
         rope = {"rope_type": "default", "rope_theta": 500000.0}
         if "linear" in name:
@@ -214,7 +224,7 @@ def strip_prefix(folder):
 
 def check_saved(bench):
     import torch
-    names = ["gpt2 tied", "gpt2 untied", "gpt2 tied inner", "llama tied", "llama untied", "llama untied linear",
+    names = ["gpt2 tied", "gpt2 untied", "gpt2 tied inner", "gpt2 tied exact", "llama tied", "llama untied", "llama untied linear",
              "llama untied llama3", "llama untied wide heads"]
     for name in names:
         model = made(name)
@@ -246,6 +256,122 @@ def check_saved(bench):
             model.base_model.save_pretrained(folder)
             bench.tokenizer.save_pretrained(folder)
             bench.compare(f"load {name}, body only", folder, model)
+
+
+# --- families ----------------------------------------------------------------------------------------
+
+def family_keys(name):
+    """The class and the config keys of a tiny model; the words after the family's name choose a variant."""
+    words = name.split()
+    keys = dict(vocab_size=VOCAB, hidden_size=48, intermediate_size=70, num_hidden_layers=4, num_attention_heads=6, num_key_value_heads=2,
+                head_dim=8, max_position_embeddings=CONTEXT * 2, tie_word_embeddings="tied" in words, bos_token_id=0, eos_token_id=[0, 1],
+                pad_token_id=None, rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
+    if "wide" in words:
+        keys["head_dim"] = 20
+    if "single" in words:
+        keys["num_key_value_heads"] = 1
+    if "biases" in words:
+        keys["attention_bias"] = True
+    if words[0] in ("llama", "smollm3") and "biases" in words:
+        keys["mlp_bias"] = True
+    if words[0] == "mistral":
+        keys["sliding_window"] = None
+    if "window" in words:
+        keys["sliding_window"] = 20
+        if words[0] in ("qwen2", "qwen3"):
+            keys.update(use_sliding_window=True, max_window_layers=2)
+    if words[0] == "smollm3" and "rope" in words:
+        keys["no_rope_layers"] = [1, 1, 1, 1]
+    names = dict(llama="Llama", qwen2="Qwen2", qwen3="Qwen3", mistral="Mistral", smollm3="SmolLM3", phi3="Phi3", olmo2="Olmo2", gemma2="Gemma2",
+                 gemma3="Gemma3")
+    if words[0].startswith("gemma"):
+        keys.update(query_pre_attn_scalar=20, sliding_window=20, hidden_activation="gelu_pytorch_tanh")
+    if words[0] == "gemma3":
+        keys["rope_parameters"] = {"full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 100000.0},
+                                   "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}}
+        keys["layer_types"] = ["sliding_attention", "full_attention"] * 2
+    if words[0] == "gemma2":
+        keys.update(attn_logit_softcapping=None if "plain" in words else 3.0, final_logit_softcapping=None if "plain" in words else 4.0)
+    if words[0] in ("olmo2", "phi3"):
+        del keys["head_dim"]
+    return names[words[0]], keys
+
+
+def made_family(name):
+    import torch
+    import transformers
+    torch.manual_seed(2)
+    kind, keys = family_keys(name)
+    config = getattr(transformers, kind + ("TextConfig" if kind == "Gemma3" else "Config"))(**keys)
+    model = getattr(transformers, kind + "ForCausalLM")(config)
+    with torch.no_grad():
+        for key, p in model.named_parameters():
+            if p.ndim > 1:
+                p.normal_(0, 0.15)
+            else:
+                p.add_(0.1 * torch.randn_like(p))
+    return model.eval()
+
+
+def check_step(bench, what, source):
+    """A step of SGD over the only sequence of a file: the gradient is the difference divided by the learning rate."""
+    import torch
+    run, data, rate = source + " step", source + " step.bin", 1.0
+    with open(data, "wb") as out:
+        out.write(b"".join(i.to_bytes(2, "little") for i in bench.ids[:CONTEXT + 1]))
+    bench.sifr("train", f"--model.path={source}", f"--data.path={data}", "--data.format=u16", "--data.split=0", f"--train.context={CONTEXT}",
+               "--train.steps=1", "--train.micro_batch=1", "--train.warmup=0", f"--train.lr={rate}", "--train.clip=0",
+               "--train.eval_every=0", "--optimizer.kind=sgd", "--train.weight_decay=0", "--optimizer.momentum=0", "--quiet",
+               f"--out={run}")
+    bench.sifr("export", run, run + " out", "--dtype=f32")
+    before, after = load(source), dict(load(run + " out").named_parameters())
+    ids = torch.tensor(bench.ids[:CONTEXT + 1])
+    x, y = ids[None, :-1], ids[1:]
+    torch.nn.functional.cross_entropy(before(input_ids=x).logits[0], y).backward()
+    total = sum(p.grad.pow(2).sum() for p in before.parameters()).sqrt()
+    away = {key: ((p.detach() - after[key].detach()) / rate - p.grad).norm() / total for key, p in before.named_parameters()}
+    worst = max(away, key=away.get)
+    bench.check(f"{what}, gradient", away[worst] <= GRADIENT_LIMIT, f"{away[worst]:.1e} of the norm at most, in {worst}")
+
+
+def check_training(bench, what, source):
+    """20 steps, export, load in transformers: the same loss and text, and a lower loss than before."""
+    run, out = source + " trained", source + " trained out"
+    bench.sifr("train", f"--model.path={source}", f"--data.path={bench.path('tokens/train.bin')}", f"--train.context={CONTEXT}",
+               "--train.steps=20", "--train.micro_batch=4", "--train.lr=3e-3", "--train.eval_every=0", "--quiet", f"--out={run}")
+    bench.sifr("export", run, out)
+    before, after = (json.load(open(os.path.join(folder, "config.json"), encoding="utf-8")) for folder in (source, out))
+    bench.check(f"{what}, class", before["architectures"] == after["architectures"] and before["model_type"] == after["model_type"],
+                after["architectures"])
+    bench.check(f"{what}, 20 steps", bench.sifr_loss(out) < bench.sifr_loss(source), f"loss {bench.sifr_loss(out):.4f}")
+    bench.compare(f"{what}, 20 steps and export", out, load(out))
+
+
+FAMILIES = ["qwen2", "qwen2 tied", "llama biases", "llama biases single tied", "qwen3", "qwen3 biases wide tied", "mistral",
+            "mistral wide tied", "smollm3", "smollm3 biases tied", "smollm3 rope", "phi3", "phi3 window tied", "olmo2", "olmo2 biases tied", "mistral window", "qwen2 window", "qwen3 window",
+            "gemma2 tied", "gemma2 biases", "gemma2 plain tied", "gemma3 tied", "gemma3 biases single"]
+
+
+def check_families(bench, chosen):
+    import torch
+    for name in FAMILIES:
+        if chosen and name.split()[0] not in chosen:
+            continue
+        try:
+            for dtype in (torch.float32, torch.bfloat16):
+                folder = bench.path(f"family {name} {dtype}")
+                made_family(name).to(dtype).save_pretrained(folder)
+                bench.tokenizer.save_pretrained(folder)
+                what = f"{name} {str(dtype)[6:]}"
+                bench.compare(f"load {what}", folder, load(folder))
+                bench.sifr("export", folder, folder + " back")
+                bench.sifr("inspect", "--diff", folder, folder + " back")
+                bench.compare(f"load {what} and export", folder, load(folder + " back"))
+                if dtype == torch.float32:
+                    check_step(bench, name, folder)
+                    check_training(bench, name, folder)
+        except (RuntimeError, AssertionError, KeyError) as error:
+            bench.check(name, False, error)
 
 
 # --- special tokens and metadata -------------------------------------------------------------------
@@ -338,7 +464,7 @@ def check_freeze(bench):
 
 
 def main():
-    if len(sys.argv) != 2:
+    if len(sys.argv) < 2:
         print(__doc__.strip().splitlines()[2].strip(), file=sys.stderr)
         return 2
     try:
@@ -353,14 +479,15 @@ def main():
     torch.set_num_threads(2)
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(os.path.abspath(sys.argv[1]), folder)
+        check_families(bench, sys.argv[2:])
+        if len(sys.argv) > 2:
+            return bench.report()
         check_exports(bench)
         check_saved(bench)
         for bos in ("template", "none"):
             check_special(bench, bos)
         check_freeze(bench)
-    print(f"{bench.count} checks with transformers {transformers.__version__} and torch {torch.__version__}: {bench.failed} failed; "
-          f"losses at most {bench.worst:.1e} apart")
-    return 1 if bench.failed else 0
+        return bench.report()
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ int64_t sifr_embedding_scratch(const struct sifr_context *context, int64_t batch
 
 static struct norm norm_of(enum sifr_norm_kind kind, int64_t width, double eps)
 {
-    return (struct norm){kind == SIFR_RMS_NORM ? NORM_RMS : NORM_LAYER, width, eps};
+    return (struct norm){kind == SIFR_RMS_NORM ? NORM_RMS : NORM_LAYER, width, eps, 0};
 }
 
 void sifr_norm(const struct sifr_call *call, const struct sifr_norm *n)
@@ -143,7 +143,8 @@ int64_t sifr_norm_scratch(const struct sifr_context *context, int64_t rows, int6
 
 static struct attention attention_of(const struct sifr_call *call, const struct sifr_attention *a)
 {
-    return (struct attention){call->batch, call->tokens, a->heads, a->kv_heads, a->head_width};
+    return (struct attention)OPS_HEADS(call->batch, call->tokens, a->heads, a->kv_heads,
+                                       a->head_width);
 }
 
 void sifr_attention(const struct sifr_call *call, const struct sifr_attention *a)
@@ -169,13 +170,14 @@ int64_t sifr_attention_scratch(const struct sifr_context *context, int64_t batch
                                int64_t heads, int64_t kv_heads, int64_t head_width)
 {
     return (int64_t)ops_attention_scratch(
-        context->session.ops, (struct attention){batch, tokens, heads, kv_heads, head_width});
+        context->session.ops,
+        (struct attention)OPS_HEADS(batch, tokens, heads, kv_heads, head_width));
 }
 
 void sifr_rope(const struct sifr_call *call, int64_t heads, int64_t kv_heads, int64_t head_width,
                const float *table, void *qkv)
 {
-    struct attention a = {call->batch, call->tokens, heads, kv_heads, head_width};
+    struct attention a = OPS_HEADS(call->batch, call->tokens, heads, kv_heads, head_width);
     ops_rope(ops_of(call), stream_of(call), a, table, (struct past){0}, false, qkv);
 }
 

@@ -56,6 +56,19 @@ static struct region region_here(const struct unit *unit, struct unit_run *run)
     return region_of(&k->tp_group, run, k->width, run->buffers[MEETING]);
 }
 
+/* Multiply rows, or their gradient, by the factor; transformers rounds it, too. */
+static void scale_rows(const struct unit *unit, struct unit_run *run, int64_t rows, void *x)
+{
+    const struct embedding_unit *k = unit->self;
+    double factor = k->scale;
+    unsigned char rounded[sizeof factor];
+    if (k->scale == 0)
+        return;
+    dtype_convert(rounded, run->ops->type, &k->scale, DTYPE_F64, 1);
+    dtype_convert(&factor, DTYPE_F64, rounded, run->ops->type, 1);
+    ops_scale(run->ops, run->stream, rows * k->width, factor, x);
+}
+
 static void embedding_unit_forward(const struct unit *unit, struct unit_run *run)
 {
     struct past past = run->pass == PASS_DECODE ? run->past : (struct past){0};
@@ -65,6 +78,7 @@ static void embedding_unit_forward(const struct unit *unit, struct unit_run *run
     void *rows = region.sequence ? run->buffers[ROWS] : run->room;
     ops_embedding(run->ops, run->stream, e, run->tokens, run->params[WTE],
                   adds_positions ? run->params[WPE] : NULL, past, rows);
+    scale_rows(unit, run, e.batch * e.tokens, rows);
     region_leave(&region, unit_stream_rows(run->shape), rows, run->room);
     run->out_residual = run->room;
     run->out_pending = NULL;
@@ -83,14 +97,17 @@ static void embedding_unit_backward(const struct unit *unit, struct unit_run *ru
     int64_t own = unit_stream_rows(run->shape);
     if (unit_is_frozen(unit))
         return;
+    scale_rows(unit, run, own, run->gradient);
     scatter_back(unit, run, region_enter(&region, own, run->gradient, run->buffers[ROWS]));
 }
 
 static void embedding_unit_input(const struct unit *unit, struct unit_run *run)
 {
     struct region region = region_here(unit, run);
-    if (!unit_is_frozen(unit))
-        region_keep(&region, unit_stream_rows(run->shape), run->gradient, run->buffers[D_OUT]);
+    if (unit_is_frozen(unit))
+        return;
+    scale_rows(unit, run, unit_stream_rows(run->shape), run->gradient);
+    region_keep(&region, unit_stream_rows(run->shape), run->gradient, run->buffers[D_OUT]);
 }
 
 static void embedding_unit_weight(const struct unit *unit, struct unit_run *run)

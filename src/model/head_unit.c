@@ -226,7 +226,10 @@ static void chunk_losses(const struct head *h, int64_t rows, const int32_t *labe
     const struct head_unit *k = h->k;
     struct unit_run *run = h->run;
     double *parts = run->buffers[PARTS];
-    struct logits l = {k->linear.out, h->to_chunk.y_stride, k->first_id};
+    struct logits l = {.vocab = k->linear.out,
+                       .stride = h->to_chunk.y_stride,
+                       .first_id = k->first_id,
+                       .cap = k->logit_cap};
     if (!h->region.parallel) {
         ops_cross_entropy(run->ops, run->stream, l, rows,
                           &(struct cross_entropy){.labels = labels,
@@ -341,6 +344,8 @@ static void head_unit_logits(const struct unit *unit, struct unit_run *run)
             else
                 ops_linear(run->ops, run->stream, h.k->linear, count, normed, h.matrix, NULL,
                            logits);
+            if (h.k->logit_cap > 0)
+                ops_softcap(run->ops, run->stream, count * h.k->vocab, h.k->logit_cap, logits);
         }
     }
 }

@@ -1,5 +1,5 @@
-/* model -- the graph of a GPT-2, a Llama or a SARS model: tensors, params, pieces and units, in the
- * order of the stream.
+/* model -- the graph of a GPT-2, a Llama (or relative) or a SARS model: tensors, params, pieces and
+ * units, in the order of the stream.
  *
  *     piece      params                                       used by
  *     wte        the embedding matrix                         embedding; the head too when tied
@@ -24,7 +24,7 @@
 #include "unit/unit_freeze.h"
 
 /* Upper limits for one layer, and for embedding and head together. */
-enum { LAYER_TENSORS = 30, LAYER_PARAMS = 12, END_TENSORS = 8, END_PARAMS = 8, END_UNITS = 2 };
+enum { LAYER_TENSORS = 30, LAYER_PARAMS = 16, END_TENSORS = 8, END_PARAMS = 8, END_UNITS = 2 };
 
 struct model {
     struct device *device; /* borrowed */
@@ -36,9 +36,9 @@ struct model {
     struct unit_param *params;
     struct unit_piece *pieces;
     struct unit *units;
-    float *rope; /* device memory; NULL: learned positions */
+    float *rope[ROPE_TABLES]; /* device memory; NULL: the model has none */
     struct embedding_unit embedding;
-    struct block block;
+    struct block blocks[BLOCK_VARIANTS];
     struct unit_type block_type;
     struct sars_block sars_block;
     struct head_unit head;
@@ -129,16 +129,22 @@ static struct unit_split norm_split(const struct model *m)
     return part_repeated(&m->tp_group, m->part.sequence);
 }
 
+/* Of the matrices that write into the stream. */
+static double deep_deviation(const struct model_config *c)
+{
+    return c->init_std / sqrt(2.0 * (double)c->layers);
+}
+
 static void add_gpt2_block(struct model *m, int64_t layer)
 {
     const struct model_config *c = &m->config;
     int64_t width = c->width, ff = c->ff;
-    double deep = c->init_std / sqrt(2.0 * (double)c->layers);
+    double deep = deep_deviation(c);
     char name[32], at[40];
     snprintf(name, sizeof name, "block %lld", (long long)layer);
     snprintf(at, sizeof at, "transformer.h.%lld.", (long long)layer);
     add_piece(m, name);
-    struct unit *unit = add_unit(m, name, &m->block_type, &m->block);
+    struct unit *unit = add_unit(m, name, &m->block_type, &m->blocks[0]);
     /* A matrix is [in][out]: rows are dim 0, columns dim 1. The biases of proj and down are added
      * once to the sum over the ranks, so every rank has their full gradient. */
     struct unit_split norm = norm_split(m), bias = part_repeated(&m->tp_group, false);
@@ -162,33 +168,120 @@ static void add_gpt2_block(struct model *m, int64_t layer)
     add_vector(m, unit, at, "mlp.c_proj.bias", width, INIT_ZERO, bias);
 }
 
+static enum unit_init norm_init(const struct model *m)
+{
+    return model_traits(m->config.arch)->plus_one ? INIT_ZERO : INIT_ONE;
+}
+
+static void add_norm(struct model *m, struct unit *unit, const char *at, const char *name)
+{
+    char full[48];
+    snprintf(full, sizeof full, "%s.weight", name);
+    add_vector(m, unit, at, full, m->config.width, norm_init(m), norm_split(m));
+}
+
+/* Where q, k and v, or gate and up, are one param. */
+struct joined {
+    const char *name;
+    int64_t rows;
+    struct unit_split split;
+};
+
+static void add_joined(struct model *m, struct unit *unit, const char *at, const char *kind,
+                       const struct joined *parts, int count)
+{
+    const struct model_config *c = &m->config;
+    bool bias = strcmp(kind, "bias") == 0;
+    add_param(m, unit);
+    for (int i = 0; i < count; i++) {
+        char name[40];
+        snprintf(name, sizeof name, "%s.%s", parts[i].name, kind);
+        add_tensor(m, at, name, parts[i].rows, bias ? 0 : c->width, bias ? INIT_ZERO : INIT_NORMAL,
+                   bias ? 0 : c->init_std, parts[i].split);
+    }
+}
+
+/* The same as one tensor of the files. */
+static void add_fused(struct model *m, struct unit *unit, const char *at, const char *name,
+                      int64_t rows, struct unit_split split)
+{
+    add_matrix(m, unit, at, name, rows, m->config.width, m->config.init_std, split);
+}
+
+static void add_llama_attention(struct model *m, struct unit *unit, const char *at)
+{
+    const struct model_config *c = &m->config;
+    const struct model_traits *traits = model_traits(c->arch);
+    int64_t query = c->heads * c->head_width, key = c->kv_heads * c->head_width;
+    /* A matrix is [out][in]: columns are dim 0, rows dim 1. */
+    struct unit_split heads = part_of_units(&m->tp_group, 0, 1, c->heads);
+    struct unit_split kv_heads = part_of_kv_heads(&m->tp_group, 0, c->kv_heads);
+    const struct joined qkv[] = {{"self_attn.q_proj", query, heads},
+                                 {"self_attn.k_proj", key, kv_heads},
+                                 {"self_attn.v_proj", key, kv_heads}};
+    if (traits->fused)
+        add_fused(m, unit, at, "self_attn.qkv_proj.weight", query + 2 * key,
+                  part_of_units(&m->tp_group, 0, 3, c->heads));
+    else
+        add_joined(m, unit, at, "weight", qkv, 3);
+    if (traits->qkv_bias || c->attention_bias)
+        add_joined(m, unit, at, "bias", qkv, 3);
+    if (traits->head_norm) { /* one weight for all heads, of which a rank has some */
+        struct unit_split norm = part_repeated(&m->tp_group, true);
+        add_vector(m, unit, at, "self_attn.q_norm.weight", c->head_width, norm_init(m), norm);
+        add_vector(m, unit, at, "self_attn.k_norm.weight", c->head_width, norm_init(m), norm);
+    }
+    if (traits->whole_norm) {
+        add_vector(m, unit, at, "self_attn.q_norm.weight", query, norm_init(m), heads);
+        add_vector(m, unit, at, "self_attn.k_norm.weight", key, norm_init(m), kv_heads);
+    }
+    add_matrix(m, unit, at, "self_attn.o_proj.weight", c->width, query, deep_deviation(c),
+               part_of_units(&m->tp_group, 1, 1, c->heads));
+    if (c->attention_bias)
+        add_vector(m, unit, at, "self_attn.o_proj.bias", c->width, INIT_ZERO,
+                   part_repeated(&m->tp_group, false));
+}
+
+static void add_llama_mlp(struct model *m, struct unit *unit, const char *at)
+{
+    const struct model_config *c = &m->config;
+    struct unit_split ff = part_of_units(&m->tp_group, 0, 1, c->ff);
+    const struct joined up[] = {{"mlp.gate_proj", c->ff, ff}, {"mlp.up_proj", c->ff, ff}};
+    if (model_traits(c->arch)->fused)
+        add_fused(m, unit, at, "mlp.gate_up_proj.weight", 2 * c->ff,
+                  part_of_units(&m->tp_group, 0, 2, c->ff));
+    else
+        add_joined(m, unit, at, "weight", up, 2);
+    if (c->mlp_bias)
+        add_joined(m, unit, at, "bias", up, 2);
+    add_matrix(m, unit, at, "mlp.down_proj.weight", c->width, c->ff, deep_deviation(c),
+               part_of_units(&m->tp_group, 1, 1, c->ff));
+    if (c->mlp_bias)
+        add_vector(m, unit, at, "mlp.down_proj.bias", c->width, INIT_ZERO,
+                   part_repeated(&m->tp_group, false));
+}
+
 static void add_llama_block(struct model *m, int64_t layer)
 {
     const struct model_config *c = &m->config;
-    int64_t width = c->width, query = c->heads * c->head_width, key = c->kv_heads * c->head_width;
-    double deep = c->init_std / sqrt(2.0 * (double)c->layers);
     char name[32], at[40];
     snprintf(name, sizeof name, "block %lld", (long long)layer);
     snprintf(at, sizeof at, "model.layers.%lld.", (long long)layer);
     add_piece(m, name);
-    struct unit *unit = add_unit(m, name, &m->block_type, &m->block);
-    /* A matrix is [out][in]: columns are dim 0, rows dim 1. */
-    struct unit_split heads = part_of_units(&m->tp_group, 0, 1, c->heads);
-    struct unit_split kv_heads = part_of_kv_heads(&m->tp_group, 0, c->kv_heads);
-    struct unit_split ff = part_of_units(&m->tp_group, 0, 1, c->ff);
-    add_vector(m, unit, at, "input_layernorm.weight", width, INIT_ONE, norm_split(m));
-    add_param(m, unit);
-    add_tensor(m, at, "self_attn.q_proj.weight", query, width, INIT_NORMAL, c->init_std, heads);
-    add_tensor(m, at, "self_attn.k_proj.weight", key, width, INIT_NORMAL, c->init_std, kv_heads);
-    add_tensor(m, at, "self_attn.v_proj.weight", key, width, INIT_NORMAL, c->init_std, kv_heads);
-    add_matrix(m, unit, at, "self_attn.o_proj.weight", width, query, deep,
-               part_of_units(&m->tp_group, 1, 1, c->heads));
-    add_vector(m, unit, at, "post_attention_layernorm.weight", width, INIT_ONE, norm_split(m));
-    add_param(m, unit);
-    add_tensor(m, at, "mlp.gate_proj.weight", c->ff, width, INIT_NORMAL, c->init_std, ff);
-    add_tensor(m, at, "mlp.up_proj.weight", c->ff, width, INIT_NORMAL, c->init_std, ff);
-    add_matrix(m, unit, at, "mlp.down_proj.weight", width, c->ff, deep,
-               part_of_units(&m->tp_group, 1, 1, c->ff));
+    struct unit *unit =
+        add_unit(m, name, &m->block_type, &m->blocks[model_block_variant(c, layer)]);
+    const struct model_traits *traits = model_traits(c->arch);
+    if (!traits->no_pre_norms)
+        add_norm(m, unit, at, "input_layernorm");
+    add_llama_attention(m, unit, at);
+    if (traits->post_norms)
+        add_norm(m, unit, at, "post_attention_layernorm");
+    if (!traits->no_pre_norms)
+        add_norm(m, unit, at,
+                 traits->post_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm");
+    add_llama_mlp(m, unit, at);
+    if (traits->post_norms)
+        add_norm(m, unit, at, "post_feedforward_layernorm");
 }
 
 /* One of the tensors that each routed projection has: a param of four, for q, k, v and o. */
@@ -295,8 +388,8 @@ static void add_head(struct model *m, int wte)
     if (!sars || !c->tied)
         add_piece(m, "head");
     if (!sars)
-        add_vector(m, unit, gpt2 ? "transformer.ln_f" : "model.norm", ".weight", c->width, INIT_ONE,
-                   norm_split(m));
+        add_vector(m, unit, gpt2 ? "transformer.ln_f" : "model.norm", ".weight", c->width,
+                   norm_init(m), norm_split(m));
     if (gpt2)
         add_vector(m, unit, "transformer.ln_f", ".bias", c->width, INIT_ZERO, norm_split(m));
     if (c->tied) {
@@ -324,13 +417,64 @@ static int64_t most_vocab(const struct model *m)
     return most;
 }
 
-/* The params of a layer, in the order in which they are added. */
-static void list_uses(struct model *m)
+/* Whether the layers have the param. */
+static bool has_use(const struct model_config *c, enum block_use use)
 {
-    bool biases = m->config.arch == MODEL_GPT2;
+    const struct model_traits *traits = model_traits(c->arch);
+    bool gpt2 = c->arch == MODEL_GPT2;
+    switch (use) {
+    case BLOCK_NORM1_BIAS:
+    case BLOCK_NORM2_BIAS: return gpt2;
+    case BLOCK_QKV_BIAS: return gpt2 || traits->qkv_bias || c->attention_bias;
+    case BLOCK_PROJ_BIAS: return gpt2 || c->attention_bias;
+    case BLOCK_UP_BIAS:
+    case BLOCK_DOWN_BIAS: return gpt2 || c->mlp_bias;
+    case BLOCK_NORM1:
+    case BLOCK_NORM2: return !traits->no_pre_norms;
+    case BLOCK_POST1:
+    case BLOCK_POST2: return traits->post_norms;
+    case BLOCK_Q_NORM:
+    case BLOCK_K_NORM: return traits->head_norm || traits->whole_norm;
+    default: return true;
+    }
+}
+
+/* The params of a layer, in the order in which they are added. */
+static void list_uses(const struct model_config *c, struct block *block)
+{
     int count = 0;
-    for (int use = 0; use < BLOCK_USES; use++) /* a bias follows its weight */
-        m->block.uses[use] = biases || use % 2 == 0 ? count++ : -1;
+    for (int use = 0; use < BLOCK_USES; use++)
+        block->uses[use] = has_use(c, use) ? count++ : -1;
+}
+
+int model_block_variant(const struct model_config *c, int64_t layer)
+{
+    bool nope = c->nope_every > 0 && (layer + 1) % c->nope_every == 0;
+    bool full = c->full_every > 0 && (layer + 1) % c->full_every == 0;
+    bool window = c->window > 0 && layer >= c->window_from && !full;
+    return (nope ? BLOCK_NOPE : 0) | (window ? BLOCK_WINDOW : 0);
+}
+
+/* What rotates the queries and keys of a layer; `window`: of one with a window. */
+static struct rope rope_of(const struct model *m, bool window)
+{
+    const float *local = window ? m->rope[ROPE_LOCAL] : NULL;
+    return (struct rope){.width = rope_width(&m->config),
+                         .table = local ? local : m->rope[ROPE_USUAL],
+                         .longer = local ? NULL : m->rope[ROPE_LONGER],
+                         .original = m->config.rope_original};
+}
+
+static void fill_variants(struct model *m, struct block block)
+{
+    list_uses(&m->config, &block);
+    for (int variant = 0; variant < BLOCK_VARIANTS; variant++) {
+        m->blocks[variant] = block;
+        if (!(variant & BLOCK_NOPE))
+            m->blocks[variant].rope = rope_of(m, variant & BLOCK_WINDOW);
+        m->blocks[variant].window = variant & BLOCK_WINDOW ? m->config.window : 0;
+    }
+    m->block_type = transformer_block_type(&block);
 }
 
 /* This rank's part of each size. */
@@ -343,28 +487,39 @@ static void fill_sizes(struct model *m)
     int64_t query = heads * c->head_width, key = kv_heads * c->head_width;
     struct unit_split words = part_of_vocab(&m->tp_group, c->vocab, m->tp_group.rank);
     int64_t vocab = parts ? words.count : c->vocab;
-    struct norm norm = {c->arch == MODEL_LLAMA ? NORM_RMS : NORM_LAYER, c->width, c->norm_eps};
+    const struct model_traits *traits = model_traits(c->arch);
+    double offset = traits->plus_one ? 1 : 0;
+    struct norm norm = {traits->llama ? NORM_RMS : NORM_LAYER, c->width, c->norm_eps, offset};
     m->embedding = (struct embedding_unit){.tp_group = m->tp_group,
                                            .width = c->width,
                                            .vocab = vocab,
                                            .first_id = words.first,
                                            .id_count = parts ? c->vocab : 0,
-                                           .positions = gpt2 ? c->context : 0};
-    m->block = (struct block){.tp_group = m->tp_group,
-                              .norm = norm,
-                              .heads = heads,
-                              .kv_heads = kv_heads,
-                              .head_width = c->head_width,
-                              .qkv = {c->width, query + 2 * key, .out_in = !gpt2},
-                              .proj = {query, c->width, .out_in = !gpt2},
-                              .up = {c->width, gpt2 ? ff : 2 * ff, .out_in = !gpt2},
-                              .down = {ff, c->width, .out_in = !gpt2},
-                              .gated = !gpt2,
-                              .rope = m->rope};
-    list_uses(m);
-    m->block_type = transformer_block_type(&m->block);
+                                           .positions = gpt2 ? c->context : 0,
+                                           .scale = traits->scaled ? sqrt((double)c->width) : 0};
+    fill_variants(
+        m, (struct block){.tp_group = m->tp_group,
+                          .norm = norm,
+                          .heads = heads,
+                          .kv_heads = kv_heads,
+                          .head_width = c->head_width,
+                          .scale = c->query_scalar > 0 ? 1 / sqrt((double)c->query_scalar) : 0,
+                          .cap = c->score_cap,
+                          .head_rms = {.heads = heads,
+                                       .kv_heads = kv_heads,
+                                       .head_width = c->head_width,
+                                       .whole = traits->whole_norm ? c->heads : 0,
+                                       .eps = c->norm_eps,
+                                       .offset = offset},
+                          .qkv = {c->width, query + 2 * key, .out_in = !gpt2},
+                          .proj = {query, c->width, .out_in = !gpt2},
+                          .up = {c->width, gpt2 ? ff : 2 * ff, .out_in = !gpt2},
+                          .down = {ff, c->width, .out_in = !gpt2},
+                          .geglu = traits->geglu,
+                          .exact = c->gelu == 1,
+                          .gated = !gpt2});
     m->sars_block = (struct sars_block){
-        .block = m->block, .width = c->width, .layers = c->layers, .sars = c->sars};
+        .block = m->blocks[0], .width = c->width, .layers = c->layers, .sars = c->sars};
     m->head = (struct head_unit){.tp_group = m->tp_group,
                                  .norm = norm,
                                  .norm_bias = gpt2,
@@ -372,7 +527,8 @@ static void fill_sizes(struct model *m)
                                  .linear = {c->width, vocab, .out_in = true},
                                  .vocab = c->vocab,
                                  .first_id = words.first,
-                                 .most = most_vocab(m)};
+                                 .most = most_vocab(m),
+                                 .logit_cap = c->logit_cap};
 }
 
 static void build(struct model *m)
@@ -380,12 +536,11 @@ static void build(struct model *m)
     const struct model_config *c = &m->config;
     fill_sizes(m);
     int wte = add_embedding(m);
-    static void (*const add_block[MODEL_ARCHS])(struct model * m,
-                                                int64_t layer) = {[MODEL_GPT2] = add_gpt2_block,
-                                                                  [MODEL_LLAMA] = add_llama_block,
-                                                                  [MODEL_SARS] = add_sars_block};
+    void (*add_block)(struct model *, int64_t) = c->arch == MODEL_SARS   ? add_sars_block
+                                                 : c->arch == MODEL_GPT2 ? add_gpt2_block
+                                                                         : add_llama_block;
     for (int64_t layer = 0; layer < c->layers; layer++)
-        add_block[c->arch](m, layer);
+        add_block(m, layer);
     add_head(m, wte);
     if (c->arch == MODEL_SARS) {
         set_sars_rules(m);
@@ -417,59 +572,35 @@ static enum status freeze(struct model *m, const char *globs)
     return STATUS_OK;
 }
 
-/* --- the rotary table -----------------------------------------------------------------------
- * Pair i of a head is rotated by position * f(i), f(i) = theta^(-2i/D). "linear" divides every
- * frequency by the factor; "llama3" keeps high frequencies, divides low ones and blends in between.
- * Angles are computed in double: fp32 is not precise enough at large positions. */
-static double scaled_frequency(const struct model_config *c, double f)
-{
-    static const double two_pi = 6.283185307179586476925286766559;
-    if (c->rope_scaling == ROPE_LINEAR)
-        return f / c->rope_factor;
-    if (c->rope_scaling != ROPE_LLAMA3)
-        return f;
-    double turns = (double)c->rope_original * f / two_pi; /* over the original context */
-    if (turns > c->rope_high)
-        return f;
-    if (turns < c->rope_low)
-        return f / c->rope_factor;
-    double blend = (turns - c->rope_low) / (c->rope_high - c->rope_low);
-    return (1 - blend) * f / c->rope_factor + blend * f;
-}
+/* --- the rotary tables ---------------------------------------------------------------------- */
 
-void rope_table_fill(const struct model_config *c, float *table)
-{
-    int64_t half = c->head_width / 2;
-    for (int64_t i = 0; i < half; i++) {
-        double f = pow(c->rope_theta, -2.0 * (double)i / (double)c->head_width);
-        f = scaled_frequency(c, f);
-        for (int64_t t = 0; t < c->context; t++) {
-            float *pair = table + 2 * (t * half + i);
-            pair[0] = (float)cos((double)t * f);
-            pair[1] = (float)sin((double)t * f);
-        }
-    }
-}
-
-static enum status create_rope(struct model *m)
+static enum status create_table(struct model *m, enum rope_table which)
 {
     struct env *env = device_env(m->device);
-    size_t bytes = (size_t)(m->config.context * (m->config.head_width / 2) * 2) * sizeof(float);
+    size_t bytes = (size_t)(m->config.context * rope_width(&m->config)) * sizeof(float);
     struct stream *stream;
     float *host;
-    TRY(device_alloc(m->device, MEM_OTHER, "rope table", bytes, &m->rope));
+    TRY(device_alloc(m->device, MEM_OTHER, "rope table", bytes, &m->rope[which]));
     if (device_is_dry(m->device))
         return STATUS_OK;
     TRY(mem_alloc(env, MEM_OTHER, "rope table on the host", bytes, &host));
-    rope_table_fill(&m->config, host);
+    rope_table_fill(&m->config, which, host);
     enum status st = stream_create(m->device, "rope table", &stream);
     if (st == STATUS_OK) {
-        device_copy(stream, m->rope, host, bytes);
+        device_copy(stream, m->rope[which], host, bytes);
         st = stream_sync(stream);
         stream_destroy(stream);
     }
     mem_free(env, host);
     return st;
+}
+
+static enum status create_rope(struct model *m)
+{
+    for (int which = 0; which < ROPE_TABLES; which++)
+        if (rope_has(&m->config, which))
+            TRY(create_table(m, which));
+    return STATUS_OK;
 }
 
 /* --- life ----------------------------------------------------------------------------------- */
@@ -502,7 +633,7 @@ enum status model_create_part(struct device *device, const struct model_config *
     TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "model", params, sizeof *m->pieces, &m->pieces));
     TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "model", layers + END_UNITS, sizeof *m->units,
                                  &m->units));
-    if (config->arch == MODEL_LLAMA || (config->arch == MODEL_SARS && config->sars.rope))
+    if (model_traits(config->arch)->llama || (config->arch == MODEL_SARS && config->sars.rope))
         TRY_OR(undo, create_rope(m));
     build(m);
     TRY_OR(undo, freeze(m, config->freeze));
@@ -518,7 +649,8 @@ void model_destroy(struct model *m)
     if (!m)
         return;
     struct env *env = device_env(m->device);
-    device_free(m->device, m->rope);
+    for (int which = 0; which < ROPE_TABLES; which++)
+        device_free(m->device, m->rope[which]);
     mem_free(env, m->units);
     mem_free(env, m->pieces);
     mem_free(env, m->params);

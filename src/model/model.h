@@ -1,5 +1,5 @@
-/* model -- GPT-2, Llama and SARS as units: sizes, presets, and the graph that store and engine work
- * on.
+/* model -- GPT-2, Llama and its relatives, and SARS as units: sizes, presets, and the graph that
+ * store and engine work on.
  *
  * Tensors have the names and the orientation of Hugging Face files, so loading and saving need no
  * conversion: GPT-2's matrices are [in][out], Llama's [out][in].
@@ -7,11 +7,40 @@
 #ifndef MODEL_MODEL_H
 #define MODEL_MODEL_H
 #include "base/options.h"
+#include "model/rope.h"
 #include "unit/unit.h"
 
-enum model_arch { MODEL_GPT2, MODEL_LLAMA, MODEL_SARS, MODEL_ARCHS };
+enum model_arch {
+    MODEL_GPT2,
+    MODEL_LLAMA,
+    MODEL_SARS,
+    MODEL_QWEN2,
+    MODEL_QWEN3,
+    MODEL_MISTRAL,
+    MODEL_SMOLLM3,
+    MODEL_PHI3,
+    MODEL_OLMO2,
+    MODEL_GEMMA2,
+    MODEL_GEMMA3,
+    MODEL_ARCHS
+};
 const char *model_arch_word(int arch); /* the value of model.arch: "llama" */
-enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 };
+/* What the layers of an architecture consist of. model_config.c has the table. */
+struct model_traits {
+    bool llama;      /* a relative of Llama: its names, RMS norms, rotary positions, a gated MLP */
+    bool qkv_bias;   /* q, k and v always have biases */
+    bool head_norm;  /* each head's q and k is normed before it is rotated */
+    bool whole_norm; /* all heads' q, and all heads' k, have one norm */
+    bool no_pre_norms; /* no norms before attention and MLP */
+    bool post_norms;   /* norms of the outputs of attention and MLP, before they are added */
+    bool plus_one;     /* norms multiply by 1 + weight */
+    bool geglu;        /* the gate is GELU, not SiLU */
+    bool fused;        /* q, k and v are one tensor, and so are gate and up */
+    bool scaled;       /* embeddings are multiplied by sqrt(width) */
+    /* Keys that the architecture has: */
+    bool attention_bias, mlp_bias, window, nope, caps;
+};
+const struct model_traits *model_traits(int arch);
 
 /* sars.*: how a SARS model is trained, and whether its positions are rotated. docs/sars.md */
 enum sars_gate {
@@ -50,14 +79,26 @@ struct model_config {
     int preset; /* index into model_presets; 0 = none */
     int arch;   /* enum model_arch */
     int64_t layers, heads, kv_heads, width, ff, context, vocab;
-    int64_t head_width; /* width / heads unless a file says otherwise */
-    int tied;           /* 0 no, 1 yes, 2 from the preset or architecture (choices no|yes|auto) */
+    int64_t head_width;  /* width / heads unless a file says otherwise */
+    bool attention_bias; /* q, k, v and o have biases */
+    bool mlp_bias;       /* gate, up and down have biases */
+    /* Layers that differ. Layer i, from 0, is one of "every n-th" if n divides i + 1. */
+    int64_t window;       /* a query sees itself and the window - 1 keys before; 0 = all before */
+    int64_t window_from;  /* the first layer with the window */
+    int64_t full_every;   /* every so many-th layer has no window; 0 = all have it */
+    int64_t nope_every;   /* every so many-th layer has no rotary positions; 0 = all have them */
+    int64_t query_scalar; /* scores are divided by its square root; 0 = head_width */
+    double score_cap;     /* scores become cap tanh(score / cap); 0 = they do not */
+    double logit_cap;     /* the same for logits */
+    int gelu;             /* of gpt2: 0 tanh form, 1 exact (choices tanh|exact) */
+    int tied;             /* 0 no, 1 yes, 2 from the preset or architecture (choices no|yes|auto) */
     double norm_eps;
     double init_std;
     double rope_theta;
     int rope_scaling; /* enum rope_scaling */
     double rope_factor, rope_low, rope_high;
     int64_t rope_original;   /* original_max_position_embeddings */
+    struct rope_extras rope; /* model.rope_part ... */
     const char *path;        /* a Hugging Face directory to start from; "" = none */
     struct sars_config sars; /* where arch is MODEL_SARS */
     const char *freeze;      /* for unit_freeze; NULL or "" = every param is trained */

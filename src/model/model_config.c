@@ -6,6 +6,7 @@
  * later, and model_check requires it.
  */
 #include <inttypes.h>
+#include <stdlib.h>
 #include "model/model_impl.h"
 
 /* --- presets -------------------------------------------------------------------------------- */
@@ -33,9 +34,44 @@ const int model_preset_count = sizeof model_presets / sizeof model_presets[0];
 const char *const model_preset_names[] = {PRESETS(NAME) NULL};
 
 /* --- keys ----------------------------------------------------------------------------------- */
-static const char *const arch_names[] = {"gpt2", "llama", "sars", NULL};
+static const char *const arch_names[] = {"gpt2",    "llama", "sars",  "qwen2",  "qwen3",  "mistral",
+                                         "smollm3", "phi3",  "olmo2", "gemma2", "gemma3", NULL};
+_Static_assert(sizeof arch_names / sizeof *arch_names == MODEL_ARCHS + 1, "one name each");
+static const struct model_traits traits[MODEL_ARCHS] = {
+    [MODEL_LLAMA] = {.llama = true, .attention_bias = true, .mlp_bias = true},
+    [MODEL_QWEN2] = {.llama = true, .qkv_bias = true, .window = true},
+    [MODEL_QWEN3] = {.llama = true, .head_norm = true, .attention_bias = true, .window = true},
+    [MODEL_MISTRAL] = {.llama = true, .window = true},
+    [MODEL_SMOLLM3] =
+        {.llama = true, .attention_bias = true, .mlp_bias = true, .window = true, .nope = true},
+    [MODEL_PHI3] = {.llama = true, .fused = true, .window = true},
+    [MODEL_OLMO2] = {.llama = true,
+                     .whole_norm = true,
+                     .no_pre_norms = true,
+                     .post_norms = true,
+                     .attention_bias = true},
+    [MODEL_GEMMA2] = {.llama = true,
+                      .post_norms = true,
+                      .plus_one = true,
+                      .geglu = true,
+                      .scaled = true,
+                      .attention_bias = true,
+                      .window = true,
+                      .caps = true},
+    [MODEL_GEMMA3] = {.llama = true,
+                      .head_norm = true,
+                      .post_norms = true,
+                      .plus_one = true,
+                      .geglu = true,
+                      .scaled = true,
+                      .attention_bias = true,
+                      .window = true,
+                      .caps = true},
+};
+static const char *const gelu_names[] = {"tanh", "exact", NULL};
 static const char *const tied_names[] = {"no", "yes", "auto", NULL};
-static const char *const scaling_names[] = {"none", "linear", "llama3", NULL};
+static const char *const scaling_names[] = {"none",    "linear",   "llama3", "yarn",
+                                            "dynamic", "longrope", NULL};
 enum { TIED_NO, TIED_YES, TIED_AUTO };
 enum { SARS_MATRICES = 3 * SARS_KINDS }; /* of a block, each as wide as the stream */
 
@@ -64,6 +100,18 @@ enum { SARS_MATRICES = 3 * SARS_KINDS }; /* of a block, each as wide as the stre
         .choices = names_                                                                      \
     }
 
+#define BOOL(field_, help_)                                                                 \
+    {                                                                                       \
+        .key = "model." #field_, .type = OPTION_BOOL,                                       \
+        .offset = offsetof(struct model_config, field_), .fallback = "false", .help = help_ \
+    }
+#define ROPE_REAL(field_, max_, help_)                                                        \
+    {                                                                                         \
+        .key = "model.rope_" #field_, .type = OPTION_REAL,                                    \
+        .offset = offsetof(struct model_config, rope.field_), .fallback = "0", .help = help_, \
+        .ranged = true, .min = 0, .max = max_                                                 \
+    }
+
 static const struct option options_model[] = {
     CHOICE(preset, model_preset_names, "none", "named set of sizes; other model keys override it"),
     CHOICE(arch, arch_names, "gpt2", "architecture"),
@@ -79,6 +127,23 @@ static const struct option options_model[] = {
          "width of the feed-forward layer; 0 = 4 x width (llama: 8/3 x width; sars has none)"),
     SIZE(context, MAX_CONTEXT, "maximum number of tokens in a sequence; 0 = 1024"),
     SIZE(vocab, MAX_VOCAB, "size of the vocabulary; 0 = that of the tokenizer"),
+    BOOL(attention_bias,
+         "biases in the matrices of attention; not in mistral, and in part always in qwen2"),
+    BOOL(mlp_bias, "biases in the matrices of the feed-forward layer; llama and smollm3"),
+    SIZE(window, MAX_CONTEXT,
+         "a token sees itself and the window - 1 tokens before it; 0 = all before it; not in llama "
+         "and olmo2"),
+    SIZE(window_from, MAX_LAYERS, "the first layer, from 0, that has the window"),
+    SIZE(full_every, MAX_LAYERS, "every so many-th layer has no window; 0 = all have it"),
+    SIZE(nope_every, MAX_LAYERS,
+         "every so many-th layer has no rotary positions; 0 = all have them; smollm3"),
+    SIZE(query_scalar, MAX_WIDTH,
+         "scores of attention are divided by its square root; 0 = head_width; gemma2 and gemma3"),
+    REAL(score_cap, "0", 1e6,
+         "scores of attention become cap tanh(score / cap); 0 = they do not; gemma2 and gemma3"),
+    REAL(logit_cap, "0", 1e6,
+         "logits become cap tanh(logit / cap); 0 = they do not; gemma2 and gemma3"),
+    CHOICE(gelu, gelu_names, "tanh", "form of the activation function GELU; exact: gpt2 only"),
     CHOICE(tied, tied_names, "auto",
            "head shares its matrix with the embedding; auto = as in the preset, or yes if there is "
            "no preset (sars: no)"),
@@ -86,11 +151,37 @@ static const struct option options_model[] = {
     REAL(init_std, "0.02", 10, "standard deviation of the initial weights; 0 = 0.02"),
     REAL(rope_theta, "0", 1e12, "base of the rotary frequencies; 0 = as in the preset, else 10000"),
     CHOICE(rope_scaling, scaling_names, "none", "scaling of the rotary frequencies"),
-    REAL(rope_factor, "0", 1e6, "factor of the rotary scaling; 0 = 8"),
+    REAL(rope_factor, "0", 1e6,
+         "factor of the rotary scaling; 0 = 8, for yarn and longrope context / original context"),
     REAL(rope_low, "0", 1e6, "llama3 rotary scaling: low frequency factor; 0 = 1"),
     REAL(rope_high, "0", 1e6, "llama3 rotary scaling: high frequency factor; 0 = 4"),
     SIZE(rope_original, MAX_CONTEXT,
-         "llama3 rotary scaling: context of the original model; 0 = 8192"),
+         "rotary scaling: context of the original model; 0 = 8192, for dynamic model.context"),
+    ROPE_REAL(part, 1, "share of a head's columns that are rotated, the first ones; 0 = all"),
+    ROPE_REAL(local, 1e12,
+              "base of the rotary frequencies in layers with a window, which are not scaled; 0 = "
+              "as in the other layers"),
+    ROPE_REAL(fast, 1e6, "yarn: turns from which a frequency is kept; 0 = 32"),
+    ROPE_REAL(slow, 1e6, "yarn: turns up to which a frequency is divided; 0 = 1"),
+    ROPE_REAL(attention, 1e6,
+              "yarn and longrope: factor of cos and sin; 0 = derived from model.rope_factor"),
+    ROPE_REAL(mscale, 1e6, "yarn: weight of the factor in model.rope_attention; 0 = none"),
+    ROPE_REAL(mscale_all, 1e6, "yarn: weight in its denominator; 0 = none"),
+    {.key = "model.rope_exact",
+     .type = OPTION_BOOL,
+     .offset = offsetof(struct model_config, rope.exact),
+     .fallback = "false",
+     .help = "yarn: do not round the range of blended frequencies to whole pairs"},
+    {.key = "model.rope_short",
+     .type = OPTION_STRING,
+     .offset = offsetof(struct model_config, rope.short_text),
+     .help = "longrope: a divisor for each pair, in texts up to the original context",
+     .value_name = "X,X,..."},
+    {.key = "model.rope_long",
+     .type = OPTION_STRING,
+     .offset = offsetof(struct model_config, rope.long_text),
+     .help = "longrope: a divisor for each pair, in longer texts",
+     .value_name = "X,X,..."},
     {.key = "model.path",
      .type = OPTION_STRING,
      .offset = offsetof(struct model_config, path),
@@ -142,6 +233,12 @@ const char *model_arch_word(int arch)
 {
     CHECK(arch >= 0 && arch < MODEL_ARCHS);
     return arch_names[arch];
+}
+
+const struct model_traits *model_traits(int arch)
+{
+    CHECK(arch >= 0 && arch < MODEL_ARCHS);
+    return &traits[arch];
 }
 
 /* --- checks --------------------------------------------------------------------------------- */
@@ -198,7 +295,13 @@ static enum status check_plain_heads(struct env *env, const struct model_config 
 
 static enum status check_rotary(struct env *env, const struct model_config *c)
 {
-    if (c->head_width % 2)
+    int64_t width = rope_width(c);
+    if (c->rope.part > 0 && (width < 2 || width % 2))
+        return FAIL(env, CONFIG,
+                    "model.rope_part: %g of model.head_width %" PRId64 " are %" PRId64
+                    " columns, but rotary positions need pairs; try 0.5",
+                    c->rope.part, c->head_width, width);
+    if (width % 2)
         return FAIL(env, CONFIG,
                     "model.head_width: %" PRId64 " is odd, but rotary positions need pairs; change "
                     "model.heads or model.width",
@@ -207,6 +310,45 @@ static enum status check_rotary(struct env *env, const struct model_config *c)
         return FAIL(env, CONFIG, "model.rope_theta: %g must be above 0; 10000 is usual",
                     c->rope_theta);
     return STATUS_OK;
+}
+
+static enum status check_divisors(struct env *env, const char *key, const struct rope_list *list,
+                                  int64_t pairs)
+{
+    if (list->count != pairs)
+        return FAIL(env, CONFIG,
+                    "model.%s: %d numbers, but longrope needs one for each of the %" PRId64
+                    " pairs of a head",
+                    key, list->count, pairs);
+    for (int i = 0; i < list->count; i++)
+        if (!(list->values[i] > 0))
+            return FAIL(env, CONFIG, "model.%s: %g must be above 0", key, list->values[i]);
+    return STATUS_OK;
+}
+
+static enum status check_scaling(struct env *env, const struct model_config *c)
+{
+    int scaling = c->rope_scaling;
+    if (scaling == ROPE_PLAIN)
+        return STATUS_OK;
+    if (!(c->rope_factor > 0))
+        return FAIL(env, CONFIG, "model.rope_factor: %g must be above 0", c->rope_factor);
+    if (scaling == ROPE_LINEAR)
+        return STATUS_OK;
+    if (scaling == ROPE_LLAMA3 && !(c->rope_low > 0 && c->rope_low < c->rope_high))
+        return FAIL(env, CONFIG, "model.rope_low: %g must be above 0 and below model.rope_high %g",
+                    c->rope_low, c->rope_high);
+    TRY(check_size(env, "rope_original", c->rope_original, MAX_CONTEXT));
+    if (scaling == ROPE_DYNAMIC && c->context > c->rope_original)
+        return FAIL(env, CONFIG,
+                    "model.context: %" PRId64 " is longer than model.rope_original %" PRId64
+                    ", where dynamic frequencies change with the length of each text; set it to at "
+                    "most that",
+                    c->context, c->rope_original);
+    if (scaling != ROPE_LONGROPE)
+        return STATUS_OK;
+    TRY(check_divisors(env, "rope_short", &c->rope.shorter, rope_width(c) / 2));
+    return check_divisors(env, "rope_long", &c->rope.longer, rope_width(c) / 2);
 }
 
 static enum status check_gpt2(struct env *env, const struct model_config *c)
@@ -220,14 +362,7 @@ static enum status check_llama(struct env *env, const struct model_config *c)
     TRY(check_divides(env, "kv_heads", c->kv_heads, "heads", c->heads, 1));
     TRY(check_size(env, "ff", c->ff, MAX_WIDTH));
     TRY(check_rotary(env, c));
-    if (c->rope_scaling != ROPE_PLAIN && !(c->rope_factor > 0))
-        return FAIL(env, CONFIG, "model.rope_factor: %g must be above 0", c->rope_factor);
-    if (c->rope_scaling == ROPE_LLAMA3 && !(c->rope_low > 0 && c->rope_low < c->rope_high))
-        return FAIL(env, CONFIG, "model.rope_low: %g must be above 0 and below model.rope_high %g",
-                    c->rope_low, c->rope_high);
-    if (c->rope_scaling == ROPE_LLAMA3)
-        return check_size(env, "rope_original", c->rope_original, MAX_CONTEXT);
-    return STATUS_OK;
+    return check_scaling(env, c);
 }
 
 static enum status check_sars(struct env *env, const struct model_config *c)
@@ -245,6 +380,9 @@ static enum status check_sars(struct env *env, const struct model_config *c)
     if (c->rope_scaling != ROPE_PLAIN)
         return FAIL(env, CONFIG,
                     "model.rope_scaling: only model.arch llama has it; set it to none");
+    if (c->rope.part > 0 || c->rope.local > 0)
+        return FAIL(env, CONFIG, "model.rope_%s: only model.arch llama has it; leave the key out",
+                    c->rope.part > 0 ? "part" : "local");
     return c->sars.rope ? check_rotary(env, c) : STATUS_OK;
 }
 
@@ -265,9 +403,42 @@ static enum status check_count(struct env *env, const struct model_config *c)
     return STATUS_OK;
 }
 
-static enum status (*const arch_checks[])(struct env *, const struct model_config *) = {
-    [MODEL_GPT2] = check_gpt2, [MODEL_LLAMA] = check_llama, [MODEL_SARS] = check_sars};
-_Static_assert(sizeof arch_checks / sizeof *arch_checks == MODEL_ARCHS, "one check each");
+/* Refuse a key of layers that the architecture does not have. */
+static enum status check_traits(struct env *env, const struct model_config *c)
+{
+    const struct model_traits *t = model_traits(c->arch);
+    const struct {
+        const char *key;
+        bool set, has;
+    } keys[] = {
+        {"attention_bias", c->attention_bias, t->attention_bias},
+        {"mlp_bias", c->mlp_bias, t->mlp_bias},
+        {"window", c->window != 0, t->window},
+        {"window_from", c->window_from != 0, t->window},
+        {"full_every", c->full_every != 0, t->window},
+        {"nope_every", c->nope_every != 0, t->nope},
+        {"gelu", c->gelu != 0, c->arch == MODEL_GPT2},
+        {"query_scalar", c->query_scalar != 0, t->caps},
+        {"score_cap", c->score_cap != 0, t->caps},
+        {"logit_cap", c->logit_cap != 0, t->caps},
+    };
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (keys[i].set && !keys[i].has)
+            return FAIL(env, CONFIG, "model.%s: model.arch %s does not have it; leave the key out",
+                        keys[i].key, model_arch_word(c->arch));
+    if (c->window == 0 && (c->window_from != 0 || c->full_every != 0))
+        return FAIL(env, CONFIG, "model.%s: it needs model.window, which is 0",
+                    c->window_from != 0 ? "window_from" : "full_every");
+    return STATUS_OK;
+}
+
+static enum status check_layers(struct env *env, const struct model_config *c)
+{
+    TRY(check_traits(env, c));
+    return c->arch == MODEL_SARS          ? check_sars(env, c)
+           : model_traits(c->arch)->llama ? check_llama(env, c)
+                                          : check_gpt2(env, c);
+}
 
 enum status model_check_keys(struct env *env, struct options *options,
                              const struct model_config *config)
@@ -291,7 +462,7 @@ static enum status check(struct env *env, const struct model_config *c)
     TRY(check_size(env, "kv_heads", c->kv_heads, MAX_WIDTH));
     TRY(check_size(env, "head_width", c->head_width, MAX_WIDTH));
     TRY(check_size(env, "context", c->context, MAX_CONTEXT));
-    TRY(arch_checks[c->arch](env, c));
+    TRY(check_layers(env, c));
     TRY(check_count(env, c));
     if (!(c->norm_eps > 0))
         return FAIL(env, CONFIG, "model.norm_eps: %g must be above 0", c->norm_eps);
@@ -357,16 +528,36 @@ static enum status demand(struct env *env, const char *key, int64_t value)
 /* Whether pairs of a head's elements are rotated by their position. */
 static bool is_rotary(const struct model_config *c)
 {
-    return c->arch == MODEL_LLAMA || (c->arch == MODEL_SARS && c->sars.rope);
+    return model_traits(c->arch)->llama || (c->arch == MODEL_SARS && c->sars.rope);
 }
 
-/* llama: 8/3 of the width, up to a multiple of 256. */
+/* Llama and relatives: 8/3 of the width, up to a multiple of 256. */
 static int64_t derived_ff(const struct model_config *c)
 {
-    switch (c->arch) {
-    case MODEL_GPT2: return 4 * c->width;
-    case MODEL_LLAMA: return (8 * c->width + 767) / 768 * 256;
-    default: return 0;
+    if (model_traits(c->arch)->llama)
+        return (8 * c->width + 767) / 768 * 256;
+    return c->arch == MODEL_GPT2 ? 4 * c->width : 0;
+}
+
+/* "1,1.05,1.2" */
+static enum status read_divisors(struct env *env, const char *key, const char *text,
+                                 struct rope_list *list)
+{
+    if (!text || !text[0])
+        return STATUS_OK;
+    list->count = 0;
+    for (const char *at = text;; at++) {
+        char *end;
+        double value = strtod(at, &end);
+        if (end == at || (*end && *end != ',') || list->count == ROPE_PAIRS)
+            return FAIL(env, CONFIG,
+                        "model.%s: '%s' is not a list of up to %d numbers; write them as "
+                        "1,1.05,1.2",
+                        key, text, ROPE_PAIRS);
+        list->values[list->count++] = value;
+        at = end;
+        if (!*at)
+            return STATUS_OK;
     }
 }
 
@@ -377,10 +568,14 @@ static enum status derive(struct env *env, struct model_config *c)
     fill_real(&c->norm_eps, 1e-5);
     fill_real(&c->init_std, 0.02);
     fill_real(&c->rope_theta, 10000);
+    fill_size(&c->rope_original, c->rope_scaling == ROPE_DYNAMIC ? c->context : 8192);
+    if (c->rope_scaling == ROPE_YARN || c->rope_scaling == ROPE_LONGROPE)
+        fill_real(&c->rope_factor, (double)c->context / (double)c->rope_original);
     fill_real(&c->rope_factor, 8);
     fill_real(&c->rope_low, 1);
     fill_real(&c->rope_high, 4);
-    fill_size(&c->rope_original, 8192);
+    TRY(read_divisors(env, "rope_short", c->rope.short_text, &c->rope.shorter));
+    TRY(read_divisors(env, "rope_long", c->rope.long_text, &c->rope.longer));
     if (c->tied == TIED_AUTO)
         c->tied = c->arch == MODEL_SARS ? TIED_NO : TIED_YES;
     fill_size(&c->ff, derived_ff(c));

@@ -1,8 +1,8 @@
 /* model_impl -- what the units of this folder share: their sizes, a block's buffers, and the
  * regions in which ranks compute parts of a layer.
  *
- * There is one struct for each unit type, and all units of that type borrow it: the layers of a
- * model differ only in their params.
+ * There is one struct for each unit type, and all units of that type borrow it, since layers differ
+ * only in their params. Blocks have a struct for each variant of a layer.
  */
 #ifndef MODEL_MODEL_IMPL_H
 #define MODEL_MODEL_IMPL_H
@@ -53,6 +53,9 @@ void region_keep(const struct region *r, int64_t own, const void *rows, void *fu
 /* The opposite: sum `partial` over the ranks and write this rank's rows of the sum to `rows`, which
  * is region_own of `partial` or, in a sequence-parallel run, any other buffer. */
 void region_leave(const struct region *r, int64_t own, void *partial, void *rows);
+/* Sums over the ranks of numbers that each rank has a part of; in place. */
+size_t region_numbers_scratch(const struct tp_group *tp_group, int64_t count);
+void region_add_numbers(const struct region *r, int64_t count, double *numbers);
 
 /* Asynchronous forms, which overlap with compute on the side stream. Until region_await, do not
  * write what the call reads and do not read what it writes. One call of each kind at a time. */
@@ -82,6 +85,8 @@ struct embedding_unit {
     int64_t width, vocab;       /* vocab: this rank's rows of wte */
     int64_t first_id, id_count; /* as in struct embedding */
     int64_t positions;          /* rows of wpe, 0 = none */
+    double scale; /* rows of wte are multiplied by it, rounded to the compute type; 0: they are not
+                   */
 };
 extern const struct unit_type embedding_unit_type;
 
@@ -91,14 +96,18 @@ enum block_use {
     BLOCK_NORM1_BIAS,
     BLOCK_QKV,
     BLOCK_QKV_BIAS,
+    BLOCK_Q_NORM,
+    BLOCK_K_NORM,
     BLOCK_PROJ,
     BLOCK_PROJ_BIAS,
+    BLOCK_POST1, /* a norm of the output of attention */
     BLOCK_NORM2,
     BLOCK_NORM2_BIAS,
     BLOCK_UP, /* where the MLP is gated, gate and up */
     BLOCK_UP_BIAS,
     BLOCK_DOWN,
     BLOCK_DOWN_BIAS,
+    BLOCK_POST2, /* a norm of the output of the MLP */
     BLOCK_USES
 };
 
@@ -106,12 +115,17 @@ struct block {
     struct tp_group tp_group;
     struct norm norm;
     int64_t heads, kv_heads, head_width; /* this rank's heads; all sizes but C are this rank's */
-    struct linear qkv;                   /* C -> (H + 2G) D */
-    struct linear proj;                  /* H D -> C */
-    struct linear up;                    /* C -> F, or 2F where gate and up are one */
-    struct linear down;                  /* F -> C */
+    int64_t window;                      /* this and the next two as in struct attention */
+    double scale, cap;
+    struct head_rms head_rms; /* without rows; where the layer has BLOCK_Q_NORM and BLOCK_K_NORM */
+    struct linear qkv;        /* C -> (H + 2G) D */
+    struct linear proj;       /* H D -> C */
+    struct linear up;         /* C -> F, or 2F where gate and up are one */
+    struct linear down;       /* F -> C */
+    bool geglu;               /* gated: by GELU, not by SiLU */
+    bool exact; /* not gated: GELU is exact, and not fused with the products beside it */
     bool gated; /* act is SwiGLU of gate and up; the backward pass computes it again from these */
-    const float *rope;    /* borrowed; (context, D/2, 2), NULL = positions are learned */
+    struct rope rope;     /* without a table where q and k are not rotated */
     int uses[BLOCK_USES]; /* the index of each among the unit's uses; -1: the layer has none */
 };
 /* The type of the units that borrow a block, once its fields are set. */
@@ -125,14 +139,19 @@ enum {
     FORMED_BIAS2,
     FORMED_UP_BIAS,
     FORMED_QKV_BIAS,
+    FORMED_Q_NORM,
+    FORMED_K_NORM,
+    FORMED_POST1,
+    FORMED_POST2,
     FORMED_DOWN_BIAS, /* this and the next only where the stream has all rows */
     FORMED_PROJ_BIAS,
     FORMED_COUNT
 };
 
-/* One of a block's two norms. */
+/* One of a block's norms. Where the layer has none before attention and MLP, the output is a copy
+ * of the input. */
 struct block_norm {
-    void *sum;          /* (N, C) its input, the stream; kept */
+    void *sum;          /* (N, C) its input, the stream or a branch; kept */
     float *mean, *rstd; /* (N); mean is NULL for NORM_RMS */
     void *normed;       /* (N, C) its output; backward overwrites it with its gradient */
     void *full;         /* (R, C) the output on all ranks: `normed` itself where that has all rows;
@@ -148,9 +167,15 @@ struct block_buffers {
     int64_t own;             /* N: this rank's rows of the stream */
     struct block_norm norm1; /* before attention; its sum is always kept */
     void *qkv;               /* (R, (H + 2G) D), rotated; PASS_BACKWARD_INPUT: then its gradient */
+    void *heads;             /* (R, (H + G) D) q and k before their norms, where they have norms */
+    double *squares;         /* (R, S) of these, as in ops_head_sums */
     void *attn;              /* (R, H D) */
     float *lse;              /* (B, H, T) */
     struct block_norm norm2; /* between attention and MLP */
+    struct block_norm post1; /* of the output of attention, where the layer has such norms; its
+                                output is the branch that is added to the stream */
+    struct block_norm post2; /* the same of the MLP */
+    void *d_branch;          /* (N, C) scratch: the gradient of the input of post1 or post2 */
     void *d_normed;          /* (R, C) PASS_BACKWARD_INPUT, scratch: gradients of both normed */
     void *d_attn;            /* (R, H D) backward: in norm2.normed; PASS_BACKWARD_INPUT: in
                                  d_normed */
@@ -166,6 +191,7 @@ struct block_buffers {
     void *act;     /* (R, F); forward: before that the attention branch (N, C);
                       backward: the gradient of pre (GELU), or first its own gradient and then
                       act computed again (gated); then the gradient of qkv (R, (H + 2G) D) */
+    double *dots;  /* (R, S) where q and k have norms, at the start of scratch */
     void *scratch; /* of attention and of the norms' backward, which never run at once */
 };
 struct block_buffers block_buffers_of(const struct block *block, const struct unit_run *run);
@@ -186,6 +212,24 @@ size_t block_cache_size(const struct block *block, const struct ops *ops, int64_
 void block_add_norm(const struct block *block, struct unit_run *run, const struct block_buffers *b,
                     const struct block_norm *n, const void *residual, const void *branch,
                     const void *weight, const void *bias);
+/* Whether the outputs of attention and MLP have norms. */
+bool block_has_posts(const struct block *block);
+/* A row linear (below) and, where the layer has it, the norm of its output. `out` gets the branch
+ * that is to be added to the stream. */
+struct branch {
+    struct linear l;
+    const void *x, *w, *bias;
+    const struct block_norm *post;
+    const void *post_weight;
+    void *out; /* (N, C) */
+};
+void block_branch(const struct block *block, struct unit_run *run, const struct block_buffers *b,
+                  const struct branch *a);
+/* The gradient (N, C) of the row linear's output, from that of the branch in run->gradient, and the
+ * gradient of the norm's weight. */
+const void *block_branch_backward(const struct block *block, struct unit_run *run,
+                                  const struct block_buffers *b, const struct block_norm *post,
+                                  const void *weight, void *dweight);
 /* Recompute n->normed from the saved sum and statistics. */
 void block_norm_again(const struct block *block, struct unit_run *run,
                       const struct block_buffers *b, const struct block_norm *n, const void *weight,
@@ -199,11 +243,19 @@ void block_norm_backward(const struct block *block, struct unit_run *run,
 /* attn from qkv, which is rotated first if there is a rope table. PASS_DECODE uses the run's
  * cache. */
 void block_attend(const struct block *block, struct unit_run *run, const struct block_buffers *b);
-/* Gradient of qkv before its rotation, from that of attn in d_attn. Returns the buffer that holds
- * it: `act`, or `qkv` in PASS_BACKWARD_INPUT. dbias, if not NULL, gets its column sums over all R
- * rows, in sequence-parallel runs too. */
+/* The norms of q and k in qkv; where the layer has none, does nothing. */
+void block_norm_heads(const struct block *block, struct unit_run *run,
+                      const struct block_buffers *b, const void *q, const void *k);
+struct attend_backward {
+    void *dbias;       /* or NULL: gets the column sums of the gradient over all R rows, in
+                          sequence-parallel runs too; not where q and k have norms */
+    const void *q, *k; /* weights of these norms */
+    void *dq, *dk;     /* their gradients, or NULL */
+};
+/* Gradient of qkv before its norms and its rotation, from that of attn in d_attn. Returns the
+ * buffer that holds it: `act`, or `qkv` in PASS_BACKWARD_INPUT. */
 void *block_attend_backward(const struct block *block, struct unit_run *run,
-                            const struct block_buffers *b, void *dbias);
+                            const struct block_buffers *b, const struct attend_backward *a);
 
 /* y (N, C) = x W + bias for a matrix that is split by rows, x (R, in): the sum of the ranks'
  * partial products. Rank 0 adds the bias (NULL: none) to its partial product. */
@@ -270,11 +322,12 @@ struct head_unit {
     int64_t vocab;        /* columns on all ranks */
     int64_t first_id;     /* the token of this rank's first column */
     int64_t most;         /* the largest number of columns on any rank */
+    double logit_cap;     /* of the logits; 0: none */
 };
 extern const struct unit_type head_unit_type;
 
-/* --- rotary table --------------------------------------------------------------------------- */
-/* table (context, D/2, 2): cos and sin of position * frequency, formed in double. */
-void rope_table_fill(const struct model_config *config, float *table);
+/* Which variant of the block a layer is: bits. */
+enum { BLOCK_NOPE = 1, BLOCK_WINDOW = 2, BLOCK_VARIANTS = 4 };
+int model_block_variant(const struct model_config *config, int64_t layer);
 
 #endif

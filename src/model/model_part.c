@@ -112,13 +112,18 @@ enum status model_check_limits(struct env *env, const struct model_config *confi
 
 const char *model_cannot_split(const struct model_config *c, int tp, int64_t *size)
 {
+    const struct model_traits *traits = model_traits(c->arch);
+    bool copies = !traits->whole_norm; /* which counts each head once */
+    /* The parts of a fused tensor must be of one size. */
+    bool even = !traits->fused || c->kv_heads == c->heads || tp == 1;
     struct {
         const char *key;
         int64_t size;
         bool fits;
     } sizes[] = {
         {"heads", c->heads, c->heads % tp == 0},
-        {"kv_heads", c->kv_heads, c->kv_heads % tp == 0 || tp % c->kv_heads == 0},
+        {"kv_heads", c->kv_heads,
+         even && (c->kv_heads % tp == 0 || (tp % c->kv_heads == 0 && copies))},
         {"ff", c->ff, c->ff % tp == 0},
         {"vocab", c->vocab, c->vocab >= tp},
     };

@@ -121,6 +121,20 @@ void region_leave(const struct region *r, int64_t own, void *partial, void *rows
         add_up(r, own, partial, rows, compute_stream(r));
 }
 
+/* As for comm_all_reduce: 64 elements a rank more than the data. */
+size_t region_numbers_scratch(const struct tp_group *tp_group, int64_t count)
+{
+    return tp_group->size == 1 ? 0 : (size_t)(count + 64 * tp_group->size) * sizeof(double);
+}
+
+void region_add_numbers(const struct region *r, int64_t count, double *numbers)
+{
+    if (!r->parallel)
+        return;
+    comm_label(r->run->group, "norms of heads");
+    comm_all_reduce(r->run->group, numbers, count, DTYPE_F64, r->scratch, compute_stream(r));
+}
+
 /* --- calls that overlap with compute -------------------------------------------------------- */
 
 /* The stream for the call; it first waits for what is on the compute stream now. */

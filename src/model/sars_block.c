@@ -66,7 +66,7 @@ static struct routing routing_of(const struct sars_block *k, int groups)
 
 static struct norm chain_norm(const struct sars_block *k)
 {
-    return (struct norm){NORM_LAYER, k->width, k->block.norm.eps};
+    return (struct norm){NORM_LAYER, k->width, k->block.norm.eps, 0};
 }
 
 static struct linear chain_linear(const struct sars_block *k)
@@ -395,7 +395,7 @@ static void sars_block_backward(const struct unit *unit, struct unit_run *run)
     project_backward(&s, out, run->gradient);
     ops_linear_dx(o, run->stream, linear_of(&s, &out), s.rows, out.pre,
                   at(&s, run->params[MU], OUT_KIND * square), s.b.d_attn);
-    const void *d_qkv = block_attend_backward(&k->block, run, &s.b, NULL);
+    const void *d_qkv = block_attend_backward(&k->block, run, &s.b, &(struct attend_backward){0});
     project_backward(&s, qkv, d_qkv);
     ops_linear_dx(o, run->stream, linear_of(&s, &qkv), s.rows, qkv.pre, run->params[MU],
                   s.b.norm1.normed); /* which nobody needs any more */

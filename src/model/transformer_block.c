@@ -1,9 +1,11 @@
 /* transformer_block -- a layer of attention and MLP, as GPT-2, Llama and their relatives have it. What
  * differs between them is in struct block: the kind of the norms, which of the params exist, and
- * whether the MLP is gated.
+ * whether the MLP is gated. There may be norms before attention and MLP, or of their outputs, or
+ * both.
  *
- *     x = x + proj(attention(qkv(norm1(x))))
- *     x = x + down(act(up(norm2(x))))          act: GELU, or SwiGLU of gate and up, one matrix
+ *     x = x + proj(attention(qkv(norm1(x))))   q and k may have norms of their own
+ *     x = x + down(act(up(norm2(x))))          act: GELU, or SwiGLU or GeGLU of gate and up, one
+ *                                              matrix
  *
  * Letters: R rows, N of them this rank's rows of the stream, C width, F feed-forward width; H query
  * heads and G key/value heads of width D.
@@ -27,9 +29,11 @@ static void expand(const struct block *k, struct unit_run *run, const struct blo
                    const void *x)
 {
     const void *w = param(k, run, BLOCK_UP), *bias = param(k, run, BLOCK_UP_BIAS);
-    if (k->gated)
+    if (k->gated || k->exact)
         ops_linear(run->ops, run->stream, k->up, b->rows, x, w, bias, b->pre);
-    else
+    if (k->exact)
+        ops_gelu_exact(run->ops, run->stream, b->rows * k->up.out, b->pre, b->act);
+    if (!k->gated && !k->exact)
         ops_linear_gelu(
             run->ops, run->stream, k->up, b->rows,
             &(struct linear_gelu){.x = x, .w = w, .bias = bias, .pre = b->pre, .y = b->act});
@@ -45,12 +49,36 @@ static void attend_and_expand(const struct block *k, struct unit_run *run,
     const void *x = region_enter(&b->region, b->own, b->norm1.normed, b->norm1.full);
     ops_linear(run->ops, run->stream, k->qkv, b->rows, x, param(k, run, BLOCK_QKV),
                param(k, run, BLOCK_QKV_BIAS), b->qkv);
+    block_norm_heads(k, run, b, param(k, run, BLOCK_Q_NORM), param(k, run, BLOCK_K_NORM));
     block_attend(k, run, b);
-    block_row_linear(run, b, k->proj, b->attn, param(k, run, BLOCK_PROJ),
-                     param(k, run, BLOCK_PROJ_BIAS), b->act);
+    block_branch(k, run, b,
+                 &(struct branch){.l = k->proj,
+                                  .x = b->attn,
+                                  .w = param(k, run, BLOCK_PROJ),
+                                  .bias = param(k, run, BLOCK_PROJ_BIAS),
+                                  .post = &b->post1,
+                                  .post_weight = param(k, run, BLOCK_POST1),
+                                  .out = b->act});
     block_add_norm(k, run, b, &b->norm2, b->norm1.sum, b->act, param(k, run, BLOCK_NORM2),
                    param(k, run, BLOCK_NORM2_BIAS));
     expand(k, run, b, region_enter(&b->region, b->own, b->norm2.normed, b->norm2.full));
+}
+
+/* From pre, or act where the MLP is not gated, to the branch that the next unit adds. */
+static void contract(const struct block *k, struct unit_run *run, const struct block_buffers *b,
+                     void *out)
+{
+    if (k->gated)
+        (k->geglu ? ops_geglu : ops_swiglu)(run->ops, run->stream, b->rows, k->down.in, b->pre,
+                                            b->act);
+    block_branch(k, run, b,
+                 &(struct branch){.l = k->down,
+                                  .x = b->act,
+                                  .w = param(k, run, BLOCK_DOWN),
+                                  .bias = param(k, run, BLOCK_DOWN_BIAS),
+                                  .post = &b->post2,
+                                  .post_weight = param(k, run, BLOCK_POST2),
+                                  .out = out});
 }
 
 static void forward(const struct unit *unit, struct unit_run *run)
@@ -58,10 +86,7 @@ static void forward(const struct unit *unit, struct unit_run *run)
     const struct block *k = unit->self;
     struct block_buffers b = block_buffers_of(k, run);
     attend_and_expand(k, run, &b, run->residual, run->pending);
-    if (k->gated)
-        ops_swiglu(run->ops, run->stream, b.rows, k->down.in, b.pre, b.act);
-    block_row_linear(run, &b, k->down, b.act, param(k, run, BLOCK_DOWN),
-                     param(k, run, BLOCK_DOWN_BIAS), run->room);
+    contract(k, run, &b, run->room);
     run->out_residual = b.norm2.sum;
     run->out_pending = run->room;
 }
@@ -72,6 +97,8 @@ static void rebuild(const struct unit *unit, struct unit_run *run)
     struct block_buffers b = block_buffers_of(k, run);
     if (run->rebuild <= KEEP_UNLESS_FULL) {
         attend_and_expand(k, run, &b, b.norm1.sum, NULL);
+        if (block_has_posts(k)) /* for post2's input and statistics */
+            contract(k, run, &b, b.act);
         return;
     }
     block_norm_again(k, run, &b, &b.norm1, param(k, run, BLOCK_NORM1),
@@ -80,8 +107,10 @@ static void rebuild(const struct unit *unit, struct unit_run *run)
     block_norm_again(k, run, &b, &b.norm2, param(k, run, BLOCK_NORM2),
                      param(k, run, BLOCK_NORM2_BIAS));
     block_gather_normed(&b, &b.norm2);
-    bool needs_act = !k->gated, remakes = needs_act && ops_gelu_remakes(run->ops);
-    if (remakes)
+    bool needs_act = !k->gated, remakes = needs_act && (k->exact || ops_gelu_remakes(run->ops));
+    if (remakes && k->exact)
+        ops_gelu_exact(run->ops, run->stream, b.rows * k->up.out, b.pre, b.act);
+    else if (remakes)
         ops_gelu(run->ops, run->stream, b.rows * k->up.out, b.pre, b.act);
     block_await_normed(&b);
     if (needs_act && !remakes)
@@ -92,7 +121,8 @@ static void rebuild(const struct unit *unit, struct unit_run *run)
 
 /* Where the biases of proj and down get their gradients. These are column sums of the stream's
  * gradient, which the second norm's backward pass reads and writes, so it can form them at no cost.
- * In a sequence-parallel run that pass sees only this rank's rows, and ops_linear_dw forms them. */
+ * In a sequence-parallel run that pass sees only this rank's rows, and where the outputs of the
+ * matrices have norms it sees other gradients: then ops_linear_dw forms them. */
 struct stream_biases {
     void *down, *proj;           /* for ops_norm_backward, or NULL */
     void *with_down, *with_proj; /* for ops_linear_dw, or NULL */
@@ -102,8 +132,9 @@ static struct stream_biases stream_biases(const struct block *k, const struct un
                                           const struct region *r)
 {
     void *down = grad(k, run, BLOCK_DOWN_BIAS), *proj = grad(k, run, BLOCK_PROJ_BIAS);
-    return r->sequence ? (struct stream_biases){.with_down = down, .with_proj = proj}
-                       : (struct stream_biases){.down = down, .proj = proj};
+    return r->sequence || block_has_posts(k)
+               ? (struct stream_biases){.with_down = down, .with_proj = proj}
+               : (struct stream_biases){.down = down, .proj = proj};
 }
 
 /* From the gradient of act, in act's buffer, to that of pre, in pre's buffer; act itself is not
@@ -111,7 +142,8 @@ static struct stream_biases stream_biases(const struct block *k, const struct un
 static void gate_backward(const struct block *k, struct unit_run *run,
                           const struct block_buffers *b)
 {
-    ops_swiglu_backward(run->ops, run->stream, b->rows, k->down.in, b->pre, b->act, b->pre, b->act);
+    (k->geglu ? ops_geglu_backward : ops_swiglu_backward)(
+        run->ops, run->stream, b->rows, k->down.in, b->pre, b->act, b->pre, b->act);
 }
 
 static struct column up_column(const struct block *k, const struct unit_run *run,
@@ -122,16 +154,18 @@ static struct column up_column(const struct block *k, const struct unit_run *run
                            .dy = d_pre,
                            .w = param(k, run, BLOCK_UP),
                            .dw = grad(k, run, BLOCK_UP),
-                           .dbias = k->gated ? grad(k, run, BLOCK_UP_BIAS) : NULL};
+                           .dbias = k->gated || k->exact ? grad(k, run, BLOCK_UP_BIAS) : NULL};
 }
 
 static struct column qkv_column(const struct block *k, const struct unit_run *run,
                                 const struct block_buffers *b)
 {
+    bool normed = k->uses[BLOCK_Q_NORM] >= 0;
     return (struct column){.l = k->qkv,
                            .input = &b->norm1,
                            .w = param(k, run, BLOCK_QKV),
-                           .dw = grad(k, run, BLOCK_QKV)};
+                           .dw = grad(k, run, BLOCK_QKV),
+                           .dbias = normed ? grad(k, run, BLOCK_QKV_BIAS) : NULL};
 }
 
 /* The gradients of a matrix that is split by rows. */
@@ -155,6 +189,11 @@ static void *activation_backward(const struct block *k, struct unit_run *run,
         return b->pre;
     }
     row_weight(run, b, k->down, b->act, dy, grad(k, run, BLOCK_DOWN), with_down);
+    if (k->exact) {
+        ops_linear_dx(run->ops, run->stream, k->down, b->rows, dy, w, b->act);
+        ops_gelu_exact_backward(run->ops, run->stream, b->rows * k->up.out, b->pre, b->act, b->act);
+        return b->act;
+    }
     ops_linear_dx_dgelu(
         run->ops, run->stream, k->down, b->rows,
         &(struct linear_dx_dgelu){
@@ -167,14 +206,16 @@ static void backward(const struct unit *unit, struct unit_run *run)
     const struct block *k = unit->self;
     struct block_buffers b = block_buffers_of(k, run);
     const struct region *r = &b.region;
-    void *g = run->gradient; /* (N, C) of the stream: after the block, then between its halves, at
-                                last before it */
+    /* run->gradient is that of the stream (N, C): after the block, then between its halves, at last
+     * before it. */
     struct stream_biases biases = stream_biases(k, run, r);
     bool later = r->sequence && k->gated; /* the last matrix's gradient overlaps with the sum, and
                                              that of `up` with the next gather */
 
     struct column up = up_column(k, run, &b, NULL), qkv = qkv_column(k, run, &b);
-    const void *dy = region_enter(r, b.own, g, b.d_rows); /* (R, C) */
+    const void *d_branch = block_branch_backward(k, run, &b, &b.post2, param(k, run, BLOCK_POST2),
+                                                 grad(k, run, BLOCK_POST2));
+    const void *dy = region_enter(r, b.own, d_branch, b.d_rows); /* (R, C) */
     block_gather_again(&b, &up);
     up.dy = activation_backward(k, run, &b, dy, biases.with_down);
     void *d_normed = block_column_backward(run, &b, &up);
@@ -192,13 +233,21 @@ static void backward(const struct unit *unit, struct unit_run *run)
                                                .out_columns = biases.proj});
 
     /* Attention. The gradient of attn overwrites norm2.normed, that of qkv overwrites act. */
-    dy = region_begin_enter(r, REGION_STREAM, b.own, g, b.d_rows);
+    d_branch = block_branch_backward(k, run, &b, &b.post1, param(k, run, BLOCK_POST1),
+                                     grad(k, run, BLOCK_POST1));
+    dy = region_begin_enter(r, REGION_STREAM, b.own, d_branch, b.d_rows);
     if (later)
         block_column_rest(run, &b, &up);
     region_await(r, REGION_STREAM);
     block_gather_again(&b, &qkv);
     ops_linear_dx(run->ops, run->stream, k->proj, b.rows, dy, param(k, run, BLOCK_PROJ), b.d_attn);
-    qkv.dy = block_attend_backward(k, run, &b, grad(k, run, BLOCK_QKV_BIAS));
+    qkv.dy = block_attend_backward(
+        k, run, &b,
+        &(struct attend_backward){.dbias = qkv.dbias ? NULL : grad(k, run, BLOCK_QKV_BIAS),
+                                  .q = param(k, run, BLOCK_Q_NORM),
+                                  .k = param(k, run, BLOCK_K_NORM),
+                                  .dq = grad(k, run, BLOCK_Q_NORM),
+                                  .dk = grad(k, run, BLOCK_K_NORM)});
     d_normed = block_column_backward(run, &b, &qkv);
     row_weight(run, &b, k->proj, b.attn, dy, grad(k, run, BLOCK_PROJ), biases.with_proj);
     block_column_rest(run, &b, &qkv);
@@ -222,6 +271,12 @@ static void activation_input(const struct block *k, struct unit_run *run,
         gate_backward(k, run, b);
         return;
     }
+    if (k->exact) {
+        ops_linear_dx(run->ops, run->stream, k->down, b->rows, b->d_out, w, b->d_wide);
+        ops_gelu_exact_backward(run->ops, run->stream, b->rows * k->up.out, b->pre, b->d_wide,
+                                b->pre);
+        return;
+    }
     ops_linear_dx_dgelu(run->ops, run->stream, k->down, b->rows,
                         &(struct linear_dx_dgelu){.dy = b->d_out,
                                                   .w = w,
@@ -237,10 +292,12 @@ static void backward_input(const struct unit *unit, struct unit_run *run)
     const struct block *k = unit->self;
     struct block_buffers b = block_buffers_of(k, run);
     void *const *f = b.formed;
-    void *g = run->gradient; /* as in `backward` */
     block_choose_formed(unit, &b);
 
-    region_keep(&b.region, b.own, g, b.d_out);
+    region_keep(
+        &b.region, b.own,
+        block_branch_backward(k, run, &b, &b.post2, param(k, run, BLOCK_POST2), f[FORMED_POST2]),
+        b.d_out);
     activation_input(k, run, &b);
     void *d_normed = block_column_input(run, &b, k->up, b.pre, param(k, run, BLOCK_UP), b.d_normed);
     block_norm_backward(k, run, &b, &b.norm2,
@@ -252,10 +309,18 @@ static void backward_input(const struct unit *unit, struct unit_run *run)
                                                .out_columns = f[FORMED_PROJ_BIAS]});
 
     /* Attention. The gradient of qkv overwrites qkv. */
-    region_keep(&b.region, b.own, g, b.d_mid);
+    region_keep(
+        &b.region, b.own,
+        block_branch_backward(k, run, &b, &b.post1, param(k, run, BLOCK_POST1), f[FORMED_POST1]),
+        b.d_mid);
     ops_linear_dx(run->ops, run->stream, k->proj, b.rows, b.d_mid, param(k, run, BLOCK_PROJ),
                   b.d_attn);
-    void *d_qkv = block_attend_backward(k, run, &b, f[FORMED_QKV_BIAS]);
+    void *d_qkv = block_attend_backward(k, run, &b,
+                                        &(struct attend_backward){.dbias = f[FORMED_QKV_BIAS],
+                                                                  .q = param(k, run, BLOCK_Q_NORM),
+                                                                  .k = param(k, run, BLOCK_K_NORM),
+                                                                  .dq = f[FORMED_Q_NORM],
+                                                                  .dk = f[FORMED_K_NORM]});
     d_normed = block_column_input(run, &b, k->qkv, d_qkv, param(k, run, BLOCK_QKV), b.d_normed);
     block_norm_backward(k, run, &b, &b.norm1,
                         (struct norm_backward){.dy = d_normed,
@@ -292,14 +357,15 @@ static uint32_t bit_of(const struct block *k, enum block_use use)
 struct unit_type transformer_block_type(const struct block *k)
 {
     uint32_t last = bit_of(k, BLOCK_DOWN) | bit_of(k, BLOCK_DOWN_BIAS), weights = 0;
-    static const enum block_use read[] = {BLOCK_NORM1, BLOCK_QKV, BLOCK_PROJ,
-                                          BLOCK_NORM2, BLOCK_UP,  BLOCK_DOWN};
+    static const enum block_use read[] = {BLOCK_NORM1, BLOCK_QKV,   BLOCK_Q_NORM, BLOCK_K_NORM,
+                                          BLOCK_PROJ,  BLOCK_POST1, BLOCK_NORM2,  BLOCK_UP,
+                                          BLOCK_DOWN,  BLOCK_POST2};
     for (size_t i = 0; i < sizeof read / sizeof *read; i++) /* no biases */
         weights |= bit_of(k, read[i]);
     return (struct unit_type){
         .name = "transformer block",
         .reads = {[PASS_FORWARD] = UNIT_ALL_USES,
-                  [PASS_REBUILD] = UNIT_ALL_USES & ~last,
+                  [PASS_REBUILD] = block_has_posts(k) ? UNIT_ALL_USES : UNIT_ALL_USES & ~last,
                   [PASS_BACKWARD] = weights,
                   [PASS_BACKWARD_INPUT] = weights,
                   [PASS_DECODE] = UNIT_ALL_USES},

@@ -286,6 +286,63 @@ void ops_add(struct ops *ops, struct stream *stream, int64_t count, const void *
         ops->backend->add(ops, stream, count, a, b, sum);
 }
 
+/* --- norms of heads ------------------------------------------------------------------------- */
+
+static void check_heads(struct head_rms n)
+{
+    CHECK_LT(0, n.rows);
+    CHECK_LT(0, n.heads);
+    CHECK_LT(0, n.kv_heads);
+    CHECK_LT(0, n.head_width);
+    CHECK_EQ(n.whole % n.heads, 0);
+    CHECK(n.eps >= 0);
+}
+
+static struct ops_case head_case(const char *op, struct head_rms n)
+{
+    return (struct ops_case){.op = op,
+                             .attention = OPS_HEADS(1, n.rows, n.heads, n.kv_heads, n.head_width),
+                             .width = n.whole};
+}
+
+void ops_head_sums(struct ops *ops, struct stream *stream, struct head_rms n,
+                   const struct head_sums *a)
+{
+    struct ops_case c = head_case("head_sums", n);
+    check_heads(n);
+    CHECK(a->x && a->sums);
+    CHECK(a->dy == NULL || (a->q && a->k));
+    c.branch = a->dy != NULL;
+    if (run_or_spend(ops, stream, &c))
+        ops->backend->head_sums(ops, stream, n, a);
+}
+
+void ops_head_rms(struct ops *ops, struct stream *stream, struct head_rms n,
+                  const struct head_rms_forward *a)
+{
+    struct ops_case c = head_case("head_rms", n);
+    check_heads(n);
+    CHECK(a->q && a->k && a->squares && a->qkv);
+    if (run_or_spend(ops, stream, &c))
+        ops->backend->head_rms(ops, stream, n, a);
+}
+
+void ops_head_rms_backward(struct ops *ops, struct stream *stream, struct head_rms n,
+                           const struct head_rms_backward *a)
+{
+    struct ops_case c = head_case("head_rms_backward", n);
+    check_heads(n);
+    CHECK(a->q && a->k && a->squares && a->dots && a->kept && a->dqkv && a->scratch);
+    if (run_or_spend(ops, stream, &c))
+        ops->backend->head_rms_backward(ops, stream, n, a);
+}
+
+size_t ops_head_rms_scratch(const struct ops *ops, struct head_rms n)
+{
+    check_heads(n);
+    return ops->backend->head_rms_scratch(ops, n);
+}
+
 /* --- activations ---------------------------------------------------------------------------- */
 
 void ops_gelu(struct ops *ops, struct stream *stream, int64_t count, const void *pre, void *y)
@@ -303,6 +360,23 @@ void ops_gelu_backward(struct ops *ops, struct stream *stream, int64_t count, co
     CHECK(count == 0 || (pre && dy && dpre));
     if (count > 0 && run_or_spend(ops, stream, CASE("gelu_backward", .count = count)))
         ops->backend->gelu_backward(ops, stream, count, pre, dy, dpre);
+}
+
+void ops_gelu_exact(struct ops *ops, struct stream *stream, int64_t count, const void *pre, void *y)
+{
+    CHECK_LE(0, count);
+    CHECK(count == 0 || (pre && y));
+    if (count > 0 && run_or_spend(ops, stream, CASE("gelu_exact", .count = count)))
+        ops->backend->gelu_exact(ops, stream, count, pre, y);
+}
+
+void ops_gelu_exact_backward(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
+                             const void *dy, void *dpre)
+{
+    CHECK_LE(0, count);
+    CHECK(count == 0 || (pre && dy && dpre));
+    if (count > 0 && run_or_spend(ops, stream, CASE("gelu_exact_backward", .count = count)))
+        ops->backend->gelu_exact_backward(ops, stream, count, pre, dy, dpre);
 }
 
 void ops_swiglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
@@ -326,6 +400,35 @@ void ops_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, i
         ops->backend->swiglu_backward(ops, stream, rows, ff, gate_up, dy, dgate_up, act);
 }
 
+void ops_geglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+               const void *gate_up, void *y)
+{
+    CHECK_LT(0, rows);
+    CHECK_LT(0, ff);
+    CHECK(gate_up && y);
+    if (run_or_spend(ops, stream, CASE("geglu", .rows = rows, .width = ff)))
+        ops->backend->geglu(ops, stream, rows, ff, gate_up, y);
+}
+
+void ops_geglu_backward(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+                        const void *gate_up, const void *dy, void *dgate_up, void *act)
+{
+    CHECK_LT(0, rows);
+    CHECK_LT(0, ff);
+    CHECK(gate_up && dy && dgate_up);
+    if (run_or_spend(ops, stream,
+                     CASE("geglu_backward", .rows = rows, .width = ff, .act = act != NULL)))
+        ops->backend->geglu_backward(ops, stream, rows, ff, gate_up, dy, dgate_up, act);
+}
+
+void ops_scale(struct ops *ops, struct stream *stream, int64_t count, double factor, void *x)
+{
+    CHECK_LE(0, count);
+    CHECK(count == 0 || x);
+    if (count > 0 && run_or_spend(ops, stream, CASE("scale", .count = count)))
+        ops->backend->scale(ops, stream, count, factor, x);
+}
+
 /* --- attention ------------------------------------------------------------------------------ */
 
 static void check_attention(struct attention a)
@@ -336,6 +439,25 @@ static void check_attention(struct attention a)
     CHECK_LT(0, a.kv_heads);
     CHECK_LT(0, a.head_width);
     CHECK_EQ(a.heads % a.kv_heads, 0);
+    CHECK_LE(0, a.window);
+    CHECK(a.scale >= 0 && a.cap >= 0);
+    CHECK(a.rotary >= 0 && a.rotary <= a.head_width);
+}
+
+/* The shape with its rotary columns. */
+static struct attention with_rotary(struct attention a)
+{
+    a.rotary = a.rotary ? a.rotary : a.head_width;
+    CHECK_EQ(a.rotary % 2, 0);
+    return a;
+}
+
+/* A window that no query fills is none: such calls take the same kernels as those without. */
+static struct attention whole_window(struct attention a)
+{
+    check_attention(a);
+    a.window = a.window < a.tokens ? a.window : 0;
+    return a;
 }
 
 /* Host back ends run immediately, so the value in memory is read here. */
@@ -348,7 +470,7 @@ void ops_rope(struct ops *ops, struct stream *stream, struct attention a, const 
               struct past past, bool inverse, void *qkv)
 {
     check_attention(a);
-    CHECK_EQ(a.head_width % 2, 0);
+    a = with_rotary(a);
     CHECK_LE(0, past.count);
     CHECK(table && qkv);
     if (run_or_spend(ops, stream,
@@ -359,7 +481,7 @@ void ops_rope(struct ops *ops, struct stream *stream, struct attention a, const 
 void ops_attention(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
                    void *out, float *lse, void *scratch)
 {
-    check_attention(a);
+    a = whole_window(a);
     CHECK(qkv && out && lse && scratch);
     if (run_or_spend(ops, stream, CASE("attention", .attention = a)))
         ops->backend->attention(ops, stream, a, qkv, out, lse, scratch);
@@ -368,8 +490,8 @@ void ops_attention(struct ops *ops, struct stream *stream, struct attention a, c
 void ops_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
                             const struct attention_backward *b)
 {
-    check_attention(a);
-    CHECK(!b->rope || a.head_width % 2 == 0);
+    a = whole_window(a);
+    a = b->rope ? with_rotary(a) : a;
     CHECK(b->qkv && b->out && b->lse && b->dout && b->dqkv && b->scratch);
     if (run_or_spend(ops, stream,
                      CASE(b->rope ? "attention_backward_rope" : "attention_backward",
@@ -379,7 +501,7 @@ void ops_attention_backward(struct ops *ops, struct stream *stream, struct atten
 
 size_t ops_attention_scratch(const struct ops *ops, struct attention a)
 {
-    check_attention(a);
+    a = whole_window(a);
     return ops->backend->attention_scratch(ops, a);
 }
 
@@ -461,6 +583,7 @@ static struct logits check_logits(struct logits l, int64_t rows)
     CHECK_LT(0, l.vocab);
     CHECK_LE(l.vocab, l.stride);
     CHECK_LE(0, l.first_id);
+    CHECK(l.cap >= 0);
     return l;
 }
 
@@ -478,7 +601,7 @@ void ops_cross_entropy(struct ops *ops, struct stream *stream, struct logits l, 
     check_cross_entropy(a);
     if (run_or_spend(ops, stream,
                      CASE(a->gradient ? "cross_entropy_gradient" : "cross_entropy", .rows = rows,
-                          .width = l.vocab, .stride = l.stride)))
+                          .width = l.vocab, .stride = l.stride, .cap = l.cap)))
         ops->backend->cross_entropy(ops, stream, l, rows, a);
 }
 
@@ -487,9 +610,9 @@ void ops_cross_entropy_part(struct ops *ops, struct stream *stream, struct logit
 {
     l = check_logits(l, rows);
     CHECK(labels && logits && parts);
-    if (run_or_spend(
-            ops, stream,
-            CASE("cross_entropy_part", .rows = rows, .width = l.vocab, .stride = l.stride)))
+    if (run_or_spend(ops, stream,
+                     CASE("cross_entropy_part", .rows = rows, .width = l.vocab, .stride = l.stride,
+                          .cap = l.cap)))
         ops->backend->cross_entropy_part(ops, stream, l, rows, labels, logits, parts);
 }
 
@@ -500,10 +623,19 @@ void ops_cross_entropy_join(struct ops *ops, struct stream *stream, struct logit
     check_cross_entropy(a);
     CHECK_LT(0, ranks);
     CHECK(parts);
-    if (run_or_spend(
-            ops, stream,
-            CASE("cross_entropy_join", .rows = rows, .width = l.vocab, .stride = l.stride)))
+    if (run_or_spend(ops, stream,
+                     CASE("cross_entropy_join", .rows = rows, .width = l.vocab, .stride = l.stride,
+                          .cap = l.cap)))
         ops->backend->cross_entropy_join(ops, stream, l, rows, ranks, parts, a);
+}
+
+void ops_softcap(struct ops *ops, struct stream *stream, int64_t count, double cap, void *x)
+{
+    CHECK_LE(0, count);
+    CHECK(cap > 0);
+    CHECK(count == 0 || x);
+    if (count > 0 && run_or_spend(ops, stream, CASE("softcap", .count = count, .cap = cap)))
+        ops->backend->softcap(ops, stream, count, cap, x);
 }
 
 void ops_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,

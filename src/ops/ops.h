@@ -127,9 +127,10 @@ struct norm {
     enum norm_kind kind;
     int64_t width;
     double eps;
+    double offset; /* added to the weight: Gemma's factor is 1 + weight */
 };
-/* sum = residual + branch; y = norm(sum) * weight + bias. The bits are those of: add, round to the
- * compute type, normalize the rounded sum. */
+/* sum = residual + branch; y = norm(sum) * (weight + offset) + bias. The bits are those of: add,
+ * round to the compute type, normalize the rounded sum. */
 struct add_norm {
     const void *residual; /* (R, C) */
     const void *branch;   /* (R, C); NULL: sum = residual */
@@ -168,11 +169,63 @@ size_t ops_norm_scratch(const struct ops *ops, struct norm n, int64_t rows);
 void ops_add(struct ops *ops, struct stream *stream, int64_t count, const void *a, const void *b,
              void *sum);
 
+/* RMS norms of the queries and keys in the rows of qkv (R, (H + 2G) D), whose values stay as they
+ * are. Each head has a norm of its own, with one weight (D) for the queries and one for the keys;
+ * or all query heads have one norm, with a weight (H D), and so do all key heads (G D). In the
+ * latter case the heads may be on several ranks: between the two calls of a pass, the caller adds
+ * the sums of all ranks. */
+struct head_rms {
+    int64_t rows, heads, kv_heads, head_width; /* R H G D */
+    int64_t whole;                             /* 0: each head has a norm; else the query heads of
+                                                  all ranks, which have one */
+    double eps;
+    double offset; /* added to the weights */
+};
+static inline int64_t ops_head_groups(struct head_rms n) /* S: norms in a row */
+{
+    return n.whole ? 2 : n.heads + n.kv_heads;
+}
+/* sums (R, S): of x^2, or with dy of dy weight x. */
+struct head_sums {
+    const void *x;     /* without dy: qkv; with dy: as head_rms_forward kept it */
+    const void *dy;    /* (R, (H + 2G) D) or NULL */
+    const void *q, *k; /* weights; unused without dy */
+    double *sums;
+};
+void ops_head_sums(struct ops *ops, struct stream *stream, struct head_rms n,
+                   const struct head_sums *a);
+/* x = x / rms(x) (weight + offset), in place. */
+struct head_rms_forward {
+    const void *q, *k;     /* weights */
+    const double *squares; /* (R, S) from ops_head_sums */
+    void *kept;            /* (R, (H + G) D) or NULL: x before it is changed, for backward */
+    void *qkv;
+};
+void ops_head_rms(struct ops *ops, struct stream *stream, struct head_rms n,
+                  const struct head_rms_forward *a);
+/* The gradient of x, in place, and those of the weights. */
+struct head_rms_backward {
+    const void *q, *k;            /* weights */
+    const double *squares, *dots; /* (R, S): of the forward pass; from ops_head_sums with dy */
+    const void *kept;             /* (R, (H + G) D) */
+    void *dqkv;                   /* (R, (H + 2G) D) */
+    void *dq, *dk;                /* gradients of the weights, or NULL */
+    void *scratch;                /* ops_head_rms_scratch bytes */
+};
+void ops_head_rms_backward(struct ops *ops, struct stream *stream, struct head_rms n,
+                           const struct head_rms_backward *a);
+size_t ops_head_rms_scratch(const struct ops *ops, struct head_rms n);
+
 /* --- activations ---------------------------------------------------------------------------- */
 void ops_gelu(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
               void *y); /* tanh form */
 void ops_gelu_backward(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
                        const void *dy, void *dpre /* may be dy */);
+/* The exact form, x (1 + erf(x / sqrt(2))) / 2. */
+void ops_gelu_exact(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
+                    void *y);
+void ops_gelu_exact_backward(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
+                             const void *dy, void *dpre /* may be dy or pre */);
 /* gate_up (R, 2F): gate in the first F columns, up in the last; y = silu(gate) * up, (R, F) */
 void ops_swiglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
                 const void *gate_up, void *y);
@@ -181,10 +234,27 @@ void ops_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, i
                          const void *gate_up, const void *dy, void *dgate_up /* may be gate_up */,
                          void *act /* or NULL; may be dy */);
 
+/* The same with y = gelu(gate) * up, in tanh form. */
+void ops_geglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+               const void *gate_up, void *y);
+void ops_geglu_backward(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+                        const void *gate_up, const void *dy, void *dgate_up, void *act);
+/* x = factor x, in place */
+void ops_scale(struct ops *ops, struct stream *stream, int64_t count, double factor, void *x);
+
 /* --- attention ------------------------------------------------------------------------------ */
 struct attention {
     int64_t batch, tokens, heads, kv_heads, head_width; /* B T H G D */
+    int64_t window; /* keys that a query sees: its own and window - 1 before it; 0: all of them */
+    int64_t rotary; /* columns of a head that rope rotates, the first ones; 0: all of them */
+    double scale;   /* of the scores q . k; 0: 1 / sqrt(D) */
+    double cap;     /* scaled scores become cap tanh(score / cap); 0: they stay as they are */
 };
+/* An initializer with everything else as usual. */
+#define OPS_HEADS(b, t, h, g, d)                                                      \
+    {                                                                                 \
+        .batch = (b), .tokens = (t), .heads = (h), .kv_heads = (g), .head_width = (d) \
+    }
 /* The number of positions before the first row of a call: `count`, or, if `at` is not NULL, the
  * value that it points to in device memory when the work runs. The latter is for work that is
  * recorded once and replayed (device.h); `count` is then the current value. */
@@ -192,18 +262,21 @@ struct past {
     int64_t count;
     const int64_t *at;
 };
-/* Rotate-half RoPE in place on the query and key columns of qkv (B, T, (H + 2G) D): pairs (i, i +
- * D/2). table (positions, D/2, 2) holds cos and sin; row t of a sequence uses table row past + t.
- * `inverse` rotates back: the backward pass. */
+/* Rotate-half RoPE in place on the query and key columns of qkv (B, T, (H + 2G) D): of the N rotary
+ * columns of a head, pairs (i, i + N/2). table (positions, N/2, 2) holds cos and sin, both times a
+ * factor where a model has one; row t of a sequence uses table row past + t. `inverse` multiplies by
+ * the transposed matrices: the backward pass, which rotates back. */
 void ops_rope(struct ops *ops, struct stream *stream, struct attention a, const float *table,
               struct past past, bool inverse, void *qkv);
-/* Causal softmax(q k^T / sqrt(D)) v. qkv (B, T, (H + 2G) D): all query heads, then key heads, then
- * value heads; query head h reads key head h / (H / G). out (B, T, H D); lse (B, H, T): log of the
- * softmax's denominator. The T x T matrix is never stored. */
+/* Causal softmax(scale q k^T) v, with the scores capped and each query's past cut off as struct
+ * attention says. qkv (B, T, (H + 2G) D): all query heads, then key heads, then value heads; query
+ * head h reads key head h / (H / G). out (B, T, H D); lse (B, H, T): log of the softmax's
+ * denominator. The T x T matrix is never stored. */
 void ops_attention(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
                    void *out, float *lse, void *scratch);
-/* Gradient of the attention's qkv. The first query of a sequence sees one key, so its score has no
- * gradient: in every back end its dq is exactly 0 (of either sign), and it adds exactly 0 to dk. */
+/* Gradient of the attention's qkv. The score of a query that sees one key has no gradient: in every
+ * back end the dq of the first query of a sequence, or of every query with a window of 1, is
+ * exactly 0 (of either sign), and it adds exactly 0 to dk. */
 struct attention_backward {
     const float *rope;     /* the table that rotated qkv, at past 0: dq and dk are rotated back, and
                               dqkv is the gradient of what ops_rope was given; NULL: no rotation */
@@ -220,8 +293,8 @@ void ops_attention_backward(struct ops *ops, struct stream *stream, struct atten
 size_t ops_attention_scratch(const struct ops *ops,
                              struct attention a); /* bytes, for forward and backward */
 /* Decoding: a.tokens new positions after `past` earlier ones. Their keys and values are first
- * stored in the cache, at rows past .. past + T - 1; then each position attends to all rows up to
- * its own. */
+ * stored in the cache, at rows past .. past + T - 1; then each position attends to the rows of its
+ * window, up to its own. Other rows are not read. */
 struct attention_cached {
     struct past past;
     int64_t room;            /* rows of the cache for one sequence */
@@ -257,10 +330,11 @@ struct logits {
     int64_t vocab;    /* V */
     int64_t stride;   /* elements from one row to the next; 0: V */
     int64_t first_id; /* 0 in ops_cross_entropy */
+    double cap;       /* a logit counts as cap tanh(logit / cap); 0: as it is */
 };
 /* losses[r] = -log softmax(logits[r])[labels[r]], 0 where the label is -1. With `gradient`, logits
- * become (softmax - onehot) * scalars->loss_scale (0 for a row whose label is -1); otherwise they
- * are not changed. */
+ * become (softmax - onehot) * scalars->loss_scale (0 for a row whose label is -1), times the slope
+ * of the cap; otherwise they are not changed. */
 struct cross_entropy {
     const int32_t *labels; /* (R) */
     bool gradient;
@@ -271,8 +345,9 @@ struct cross_entropy {
 void ops_cross_entropy(struct ops *ops, struct stream *stream, struct logits l, int64_t rows,
                        const struct cross_entropy *a);
 /* The same in two halves, for ranks that hold some columns of the logits each. The first half
- * describes these columns in parts (R, 3): for each row the largest logit, the sum of exp(logit -
- * largest), and the label's logit (0 where the label is not among these columns). The second half
+ * describes these columns in parts (R, 3): for each row the largest logit (after the cap, as in all
+ * that follows), the sum of exp(logit - largest), and the label's logit (0 where the label is not
+ * among these columns). The second half
  * joins the parts of all ranks, (ranks, R, 3), in rank order: losses as above, with the same bits
  * on every rank, and with `gradient` that of these columns, in place. */
 enum { OPS_LOSS_PART = 3 };
@@ -280,6 +355,8 @@ void ops_cross_entropy_part(struct ops *ops, struct stream *stream, struct logit
                             const int32_t *labels, const void *logits, double *parts);
 void ops_cross_entropy_join(struct ops *ops, struct stream *stream, struct logits l, int64_t rows,
                             int ranks, const double *parts, const struct cross_entropy *a);
+/* x = cap tanh(x / cap): logits as the loss sees them, for decoding */
+void ops_softcap(struct ops *ops, struct stream *stream, int64_t count, double cap, void *x);
 /* *sum = the sum of all values in the order of a binary tree: pairs of neighbours, then pairs of
  * these sums, and so on; a value without a neighbour moves up unchanged. No values: 0. */
 void ops_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,
@@ -493,12 +570,14 @@ struct ops_case {
     struct attention attention; /* rope, attention */
     struct embedding embedding;
     struct routing routing; /* route; mas: without `in` */
-    int64_t count;          /* add, gelu, flat ranges */
-    int64_t width;          /* swiglu: F; cross_entropy: V; orthogonalize, gate_rows: columns */
+    int64_t count;          /* add, gelu, softcap, flat ranges */
+    int64_t width;          /* swiglu: F; cross_entropy: V; orthogonalize, gate_rows: columns;
+                               head_rms: heads under one norm */
     int64_t stride;         /* cross_entropy: of the logits, 0: V */
     int64_t first;          /* rope, embedding, gate_rows */
     int64_t past, room;     /* attention_cached */
     bool at;                /* rope, embedding, attention_cached: past is read from device memory */
+    double cap;             /* cross_entropy, softcap */
     int level;              /* tree_sums: each sum is over 1 << level values */
     int64_t bad;            /* find_nonfinite: index of an infinity, NaN after it; -1: all finite */
     enum dtype from, to;    /* cast; updates: gradient and copy, F32 = no copy; square_sums,

@@ -6,8 +6,8 @@
 
 /* R 1024 rows are a micro-batch of 4 x 256 tokens; widths are those of the 124M model. */
 #define MATMUL(r, i, o)   .rows = (r), .linear = {.in = (i), .out = (o)}
-#define BLOCK_ATTENTION   .attention = {4, 256, 12, 12, 64}
-#define GROUPED_ATTENTION .attention = {4, 256, 32, 8, 64}
+#define BLOCK_ATTENTION   .attention = OPS_HEADS(4, 256, 12, 12, 64)
+#define GROUPED_ATTENTION .attention = OPS_HEADS(4, 256, 32, 8, 64)
 #define LAYER             .rows = 1024, .norm = {NORM_LAYER, 768, 1e-5}, .bias = 1, .branch = 1
 #define RMS               .rows = 1024, .norm = {NORM_RMS, 768, 1e-5}, .branch = 1
 #define ELEMENTS          .count = 1024 * 3072
@@ -35,7 +35,7 @@ const struct ops_bench_case ops_bench_cases[] = {
     {"attention grouped", {"attention", GROUPED_ATTENTION}},
     {"attention grouped backward", {"attention_backward", GROUPED_ATTENTION}},
     {"attention cached",
-     {"attention_cached", .attention = {1, 1, 12, 12, 64}, .past = 1000, .room = 1024}},
+     {"attention_cached", .attention = OPS_HEADS(1, 1, 12, 12, 64), .past = 1000, .room = 1024}},
     {"rope", {"rope", GROUPED_ATTENTION}},
     {"layer norm", {"add_norm", LAYER}},
     {"layer norm backward", {"norm_backward", LAYER}},

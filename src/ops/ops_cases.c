@@ -121,6 +121,14 @@ char *ops_case_name(const struct ops_case *c, char *out)
     if (a.batch > 0)
         append(out, " B%lld T%lld H%lld G%lld D%lld", LL(a.batch), LL(a.tokens), LL(a.heads),
                LL(a.kv_heads), LL(a.head_width));
+    if (a.window > 0)
+        append(out, " window %lld", LL(a.window));
+    if (a.rotary > 0)
+        append(out, " rotary %lld", LL(a.rotary));
+    if (a.scale > 0)
+        append(out, " scale %g", a.scale);
+    if (a.cap > 0)
+        append(out, " cap %g", a.cap);
     if (c->room > 0)
         append(out, " past %lld of %lld", LL(c->past), LL(c->room));
     if (e.batch > 0)
@@ -136,6 +144,8 @@ char *ops_case_name(const struct ops_case *c, char *out)
         append(out, " x %lld", LL(c->width));
     if (c->stride > c->width)
         append(out, " stride %lld", LL(c->stride));
+    if (c->cap > 0)
+        append(out, " cap %g", c->cap);
     if (c->count > 0)
         append(out, " n %lld", LL(c->count));
     if (c->level > 0)

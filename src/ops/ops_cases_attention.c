@@ -1,5 +1,6 @@
 /* ops_cases_attention -- descriptions of rotary embedding and attention. */
 #include "ops/ops_cases_impl.h"
+#include "ops/ops_impl.h"
 
 static int64_t qkv_count(struct attention a)
 {
@@ -11,11 +12,16 @@ static int64_t out_count(struct attention a)
     return a.batch * a.tokens * a.heads * a.head_width;
 }
 
+static void add_table(struct ops_call *call, struct attention a, int64_t rows)
+{
+    int64_t columns = a.rotary ? a.rotary : a.head_width;
+    ops_add_tensor(call, "table", OPS_IN, DTYPE_F32, rows * columns)->draw = OPS_ANGLES;
+}
+
 OPS_DESCRIBE(rope)
 {
     struct attention a = c->attention;
-    ops_add_tensor(call, "table", OPS_IN, DTYPE_F32, (c->first + a.tokens) * a.head_width)->draw =
-        OPS_ANGLES;
+    add_table(call, a, c->first + a.tokens);
     ops_add_past(call, c, c->first);
     ops_add_tensor(call, "qkv", OPS_IN_OUT, ops->type, qkv_count(a));
     call->flops = 3 * (double)qkv_count(a);
@@ -41,11 +47,11 @@ OPS_RUN(rope_inverse)
              ops_at(call, "dqkv"));
 }
 
-/* Operations of one of the two products of the forward pass, without those above the diagonal. */
+/* Operations of one of the two products of the forward pass, without those of masked scores. */
 static double attention_flops(struct attention a)
 {
-    double tokens = (double)a.tokens;
-    return (double)(a.batch * a.heads) * tokens * (tokens + 1) * (double)a.head_width;
+    return 2 * (double)(a.batch * a.heads) * ops_attention_pairs(a, a.tokens) *
+           (double)a.head_width;
 }
 
 OPS_DESCRIBE(attention)
@@ -92,16 +98,11 @@ OPS_RUN(attention_backward)
                                                         OPS_AT(scratch)});
 }
 
-static void add_table(struct ops_call *call, struct attention a)
-{
-    ops_add_tensor(call, "table", OPS_IN, DTYPE_F32, a.tokens * a.head_width)->draw = OPS_ANGLES;
-}
-
 /* Rotation of raw, then attention: not an op, but attention_backward_rope is its gradient. */
 OPS_DESCRIBE(rope_attention)
 {
     struct attention a = c->attention;
-    add_table(call, a);
+    add_table(call, a, a.tokens);
     ops_add_tensor(call, "raw", OPS_IN, ops->type, qkv_count(a));
     ops_add_tensor(call, "qkv", OPS_OUT, ops->type, qkv_count(a));
     ops_add_tensor(call, "out", OPS_OUT, ops->type, out_count(a));
@@ -125,7 +126,7 @@ OPS_DESCRIBE(attention_backward_rope)
     for (int i = 0; i < call->count; i++)
         if (call->tensors[i].gradient_of)
             call->tensors[i].gradient_of = "raw";
-    add_table(call, c->attention);
+    add_table(call, c->attention, c->attention.tokens);
     call->flops += 3 * (double)qkv_count(c->attention);
 }
 
@@ -144,7 +145,8 @@ OPS_DESCRIBE(attention_cached)
     ops_add_tensor(call, "cache_v", OPS_IN_OUT, ops->type, cache_count);
     ops_add_tensor(call, "out", OPS_OUT, ops->type, out_count(a));
     ops_add_scratch(call, ops_attention_scratch(ops, a));
-    call->flops = 4 * (double)out_count(a) * ((double)c->past + 0.5 * (double)(a.tokens + 1));
+    call->flops = 4 * (double)(a.batch * a.heads * a.head_width) *
+                  (ops_attention_pairs(a, c->past + a.tokens) - ops_attention_pairs(a, c->past));
 }
 
 OPS_RUN(attention_cached)

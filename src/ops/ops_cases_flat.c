@@ -60,6 +60,11 @@ static void add_loss_inputs(struct ops_call *call, const struct ops_case *c, enu
     call->flops = 4 * (double)c->rows * (double)c->width;
 }
 
+static struct logits whole_logits(const struct ops_case *c)
+{
+    return (struct logits){.vocab = c->width, .stride = c->stride, .cap = c->cap};
+}
+
 OPS_DESCRIBE(cross_entropy)
 {
     add_loss_inputs(call, c, OPS_IN, ops->type);
@@ -68,7 +73,7 @@ OPS_DESCRIBE(cross_entropy)
 
 OPS_RUN(cross_entropy)
 {
-    ops_cross_entropy(ops, stream, (struct logits){c->width, c->stride, 0}, c->rows,
+    ops_cross_entropy(ops, stream, whole_logits(c), c->rows,
                       &(struct cross_entropy){OPS_AT(labels), OPS_AT(logits), OPS_AT(losses)});
 }
 
@@ -93,7 +98,7 @@ OPS_DESCRIBE(cross_entropy_gradient)
 
 OPS_RUN(cross_entropy_gradient)
 {
-    ops_cross_entropy(ops, stream, (struct logits){c->width, c->stride, 0}, c->rows,
+    ops_cross_entropy(ops, stream, whole_logits(c), c->rows,
                       &(struct cross_entropy){OPS_AT(labels), .gradient = true, OPS_AT(scalars),
                                               OPS_AT(logits),
                                               .losses = ops_at(call, "losses_again")});
@@ -104,7 +109,9 @@ enum { OTHERS = 5 };
 
 static struct logits split_logits(const struct ops_case *c)
 {
-    return (struct logits){c->width, c->stride, OTHERS};
+    struct logits l = whole_logits(c);
+    l.first_id = OTHERS;
+    return l;
 }
 
 static void add_split_inputs(struct ops_call *call, const struct ops_case *c, enum ops_role role,
@@ -141,8 +148,8 @@ OPS_RUN(cross_entropy_parts)
     const int32_t *labels = ops_at(call, "labels");
     double *parts = ops_at(call, "parts");
     void *others = ops_at(call, "others"), *logits = ops_at(call, "logits");
-    ops_cross_entropy_part(ops, stream, (struct logits){.vocab = OTHERS}, c->rows, labels, others,
-                           parts);
+    ops_cross_entropy_part(ops, stream, (struct logits){.vocab = OTHERS, .cap = c->cap}, c->rows,
+                           labels, others, parts);
     ops_cross_entropy_part(ops, stream, split_logits(c), c->rows, labels, logits,
                            parts + c->rows * OPS_LOSS_PART);
     ops_cross_entropy_join(
@@ -164,6 +171,17 @@ OPS_RUN(cross_entropy_join)
                            &(struct cross_entropy){OPS_AT(labels), .gradient = true,
                                                    OPS_AT(scalars), OPS_AT(logits),
                                                    .losses = ops_at(call, "losses_again")});
+}
+
+OPS_DESCRIBE(softcap)
+{
+    ops_add_tensor(call, "x", OPS_IN_OUT, ops->type, c->count)->scale = 2;
+    call->flops = 3 * (double)c->count;
+}
+
+OPS_RUN(softcap)
+{
+    ops_softcap(ops, stream, c->count, c->cap, ops_at(call, "x"));
 }
 
 OPS_DESCRIBE(sum)

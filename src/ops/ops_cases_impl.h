@@ -15,11 +15,19 @@
     X(add_norm, NULL, 1e-6)                            \
     X(norm_apply, "add_norm", 1e-6)                    \
     X(norm_backward, "add_norm", 2e-6)                 \
+    X(head_sums, NULL, 1e-6)                           \
+    X(head_rms, NULL, 1e-6)                            \
+    X(head_rms_backward, "head_rms", 2e-6)             \
     X(add, NULL, 1e-6)                                 \
     X(gelu, NULL, 1e-6)                                \
     X(gelu_backward, "gelu", 1e-6)                     \
+    X(gelu_exact, NULL, 1e-6)                          \
+    X(gelu_exact_backward, "gelu_exact", 1e-6)         \
     X(swiglu, NULL, 1e-6)                              \
     X(swiglu_backward, "swiglu", 1e-6)                 \
+    X(geglu, NULL, 1e-6)                               \
+    X(geglu_backward, "geglu", 1e-6)                   \
+    X(scale, NULL, 1e-6)                               \
     X(rope, NULL, 1e-6)                                \
     X(rope_inverse, "rope", 1e-6)                      \
     X(attention, NULL, 2e-6)                           \
@@ -34,6 +42,7 @@
     X(cross_entropy_part, NULL, 1e-6)                  \
     X(cross_entropy_parts, NULL, 1e-6)                 \
     X(cross_entropy_join, "cross_entropy_parts", 2e-6) \
+    X(softcap, NULL, 1e-6)                             \
     X(mas, NULL, 1e-6)                                 \
     X(mas_backward, "mas", 1e-6)                       \
     X(route, NULL, 1e-6)                               \

@@ -120,7 +120,7 @@ OPS_RUN(linear_dw)
 static void add_norm_weights(struct ops_call *call, const struct ops_case *c, enum dtype type)
 {
     struct ops_tensor *weight = ops_add_tensor(call, "weight", OPS_IN, type, c->norm.width);
-    weight->center = 1;
+    weight->center = 1 - c->norm.offset;
     weight->scale = 0.25;
     if (c->bias)
         ops_add_tensor(call, "bias", OPS_IN, type, c->norm.width);
@@ -203,6 +203,113 @@ OPS_RUN(norm_backward)
                                               OPS_AT(out_columns), OPS_AT(scratch)});
 }
 
+/* --- norms of heads ------------------------------------------------------------------------- */
+
+static struct head_rms heads_of(const struct ops_case *c)
+{
+    struct attention a = c->attention;
+    return (struct head_rms){.rows = a.batch * a.tokens,
+                             .heads = a.heads,
+                             .kv_heads = a.kv_heads,
+                             .head_width = a.head_width,
+                             .whole = c->width,
+                             .eps = 1e-5,
+                             .offset = c->bias ? 1 : 0};
+}
+
+static int64_t head_kept(struct head_rms n)
+{
+    return n.rows * (n.heads + n.kv_heads) * n.head_width;
+}
+
+static int64_t head_row(struct head_rms n)
+{
+    return n.rows * (n.heads + 2 * n.kv_heads) * n.head_width;
+}
+
+static void add_head_weights(struct ops_call *call, struct head_rms n, enum dtype type)
+{
+    static const char *const names[] = {"q", "k"};
+    for (int key = 0; key < 2; key++) {
+        int64_t count = n.whole ? (key ? n.kv_heads : n.heads) * n.head_width : n.head_width;
+        struct ops_tensor *weight = ops_add_tensor(call, names[key], OPS_IN, type, count);
+        weight->center = 1 - n.offset;
+        weight->scale = 0.25;
+    }
+}
+
+OPS_DESCRIBE(head_sums)
+{
+    struct head_rms n = heads_of(c);
+    if (c->branch)
+        add_head_weights(call, n, ops->type);
+    ops_add_tensor(call, "x", OPS_IN, ops->type, c->branch ? head_kept(n) : head_row(n));
+    if (c->branch) /* near x, so that the sums do not cancel */
+        ops_add_tensor(call, "dy", OPS_IN, ops->type, head_row(n))->center = 1;
+    if (c->branch)
+        call->tensors[call->count - 2].center = 1;
+    ops_add_tensor(call, "sums", OPS_OUT, DTYPE_F64, n.rows * ops_head_groups(n));
+    call->flops = (c->branch ? 4 : 2) * (double)head_kept(n);
+}
+
+OPS_RUN(head_sums)
+{
+    ops_head_sums(ops, stream, heads_of(c),
+                  &(struct head_sums){OPS_AT(x), OPS_AT(dy), OPS_AT(q), OPS_AT(k), OPS_AT(sums)});
+}
+
+/* With the sums before it, of one rank. */
+OPS_DESCRIBE(head_rms)
+{
+    struct head_rms n = heads_of(c);
+    add_head_weights(call, n, ops->type);
+    ops_add_tensor(call, "squares", OPS_OUT, DTYPE_F64, n.rows * ops_head_groups(n));
+    ops_add_tensor(call, "kept", OPS_OUT, ops->type, head_kept(n));
+    ops_add_tensor(call, "qkv", OPS_IN_OUT, ops->type, head_row(n));
+    call->flops = 4 * (double)head_kept(n);
+}
+
+OPS_RUN(head_rms)
+{
+    struct head_rms n = heads_of(c);
+    void *qkv = ops_at(call, "qkv");
+    ops_head_sums(ops, stream, n, &(struct head_sums){.x = qkv, .sums = ops_at(call, "squares")});
+    ops_head_rms(ops, stream, n,
+                 &(struct head_rms_forward){OPS_AT(q), OPS_AT(k), OPS_AT(squares), OPS_AT(kept),
+                                            .qkv = qkv});
+}
+
+OPS_DESCRIBE(head_rms_backward)
+{
+    struct head_rms n = heads_of(c);
+    add_head_weights(call, n, ops->type);
+    ops_add_tensor(call, "squares", OPS_IN, DTYPE_F64, n.rows * ops_head_groups(n));
+    ops_add_tensor(call, "kept", OPS_IN, ops->type, head_kept(n));
+    ops_add_tensor(call, "dots", OPS_OUT, DTYPE_F64, n.rows * ops_head_groups(n));
+    struct ops_tensor *dqkv = ops_add_tensor(call, "dqkv", OPS_IN_OUT, ops->type, head_row(n));
+    dqkv->cogradient_of = dqkv->gradient_of = "qkv";
+    int64_t query = call->tensors[0].count, key = call->tensors[1].count;
+    ops_add_tensor(call, "dq", OPS_OUT, ops->type, query)->gradient_of = "q";
+    ops_add_tensor(call, "dk", OPS_OUT, ops->type, key)->gradient_of = "k";
+    ops_add_scratch(call, ops_head_rms_scratch(ops, n));
+    call->flops = 8 * (double)head_kept(n);
+}
+
+OPS_RUN(head_rms_backward)
+{
+    struct head_rms n = heads_of(c);
+    ops_head_sums(ops, stream, n,
+                  &(struct head_sums){.x = ops_at(call, "kept"),
+                                      .dy = ops_at(call, "dqkv"),
+                                      OPS_AT(q),
+                                      OPS_AT(k),
+                                      .sums = ops_at(call, "dots")});
+    ops_head_rms_backward(ops, stream, n,
+                          &(struct head_rms_backward){OPS_AT(q), OPS_AT(k), OPS_AT(squares),
+                                                      OPS_AT(dots), OPS_AT(kept), OPS_AT(dqkv),
+                                                      OPS_AT(dq), OPS_AT(dk), OPS_AT(scratch)});
+}
+
 OPS_DESCRIBE(add)
 {
     ops_add_tensor(call, "a", OPS_IN, ops->type, c->count);
@@ -275,4 +382,57 @@ OPS_RUN(swiglu_backward)
 {
     ops_swiglu_backward(ops, stream, c->rows, c->width, ops_at(call, "gate_up"), ops_at(call, "dy"),
                         ops_at(call, "dgate_up"), ops_at(call, "act"));
+}
+
+OPS_DESCRIBE(geglu)
+{
+    ops_describe_swiglu(ops, c, call);
+}
+
+OPS_RUN(geglu)
+{
+    ops_geglu(ops, stream, c->rows, c->width, ops_at(call, "gate_up"), ops_at(call, "y"));
+}
+
+OPS_DESCRIBE(geglu_backward)
+{
+    ops_describe_swiglu_backward(ops, c, call);
+}
+
+OPS_RUN(geglu_backward)
+{
+    ops_geglu_backward(ops, stream, c->rows, c->width, ops_at(call, "gate_up"), ops_at(call, "dy"),
+                       ops_at(call, "dgate_up"), ops_at(call, "act"));
+}
+
+OPS_DESCRIBE(scale)
+{
+    ops_add_tensor(call, "x", OPS_IN_OUT, ops->type, c->count);
+    call->flops = (double)c->count;
+}
+
+OPS_RUN(scale)
+{
+    ops_scale(ops, stream, c->count, 1.75, ops_at(call, "x"));
+}
+
+OPS_DESCRIBE(gelu_exact)
+{
+    ops_describe_gelu(ops, c, call);
+}
+
+OPS_RUN(gelu_exact)
+{
+    ops_gelu_exact(ops, stream, c->count, ops_at(call, "pre"), ops_at(call, "y"));
+}
+
+OPS_DESCRIBE(gelu_exact_backward)
+{
+    ops_describe_gelu_backward(ops, c, call);
+}
+
+OPS_RUN(gelu_exact_backward)
+{
+    ops_gelu_exact_backward(ops, stream, c->count, ops_at(call, "pre"), ops_at(call, "dy"),
+                            ops_at(call, "dpre"));
 }

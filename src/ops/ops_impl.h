@@ -39,13 +39,26 @@ struct ops_backend {
     void (*norm_backward)(struct ops *, struct stream *, struct norm, int64_t,
                           const struct norm_backward *);
     size_t (*norm_scratch)(const struct ops *, struct norm, int64_t);
+    void (*head_sums)(struct ops *, struct stream *, struct head_rms, const struct head_sums *);
+    void (*head_rms)(struct ops *, struct stream *, struct head_rms,
+                     const struct head_rms_forward *);
+    void (*head_rms_backward)(struct ops *, struct stream *, struct head_rms,
+                              const struct head_rms_backward *);
+    size_t (*head_rms_scratch)(const struct ops *, struct head_rms);
     void (*add)(struct ops *, struct stream *, int64_t, const void *, const void *, void *);
     void (*gelu)(struct ops *, struct stream *, int64_t, const void *, void *);
     void (*gelu_backward)(struct ops *, struct stream *, int64_t, const void *, const void *,
                           void *);
+    void (*gelu_exact)(struct ops *, struct stream *, int64_t, const void *, void *);
+    void (*gelu_exact_backward)(struct ops *, struct stream *, int64_t, const void *, const void *,
+                                void *);
     void (*swiglu)(struct ops *, struct stream *, int64_t, int64_t, const void *, void *);
     void (*swiglu_backward)(struct ops *, struct stream *, int64_t, int64_t, const void *,
                             const void *, void *, void *);
+    void (*geglu)(struct ops *, struct stream *, int64_t, int64_t, const void *, void *);
+    void (*geglu_backward)(struct ops *, struct stream *, int64_t, int64_t, const void *,
+                           const void *, void *, void *);
+    void (*scale)(struct ops *, struct stream *, int64_t, double, void *);
     void (*rope)(struct ops *, struct stream *, struct attention, const float *, struct past, bool,
                  void *);
     void (*attention)(struct ops *, struct stream *, struct attention, const void *, void *,
@@ -55,6 +68,9 @@ struct ops_backend {
     size_t (*attention_scratch)(const struct ops *, struct attention);
     /* For prices: the shape rounded up to the tiles that are computed. NULL: no rounding. */
     struct attention (*attention_tiles)(const struct ops *, struct attention);
+    /* For prices: how many times as long an operation takes as at the machine's rate, which is that
+     * of the fastest kernels. NULL: 1. */
+    double (*attention_times)(const struct ops *, struct attention, bool backward);
     void (*attention_cached)(struct ops *, struct stream *, struct attention,
                              const struct attention_cached *);
     void (*embedding)(struct ops *, struct stream *, struct embedding, const int32_t *,
@@ -68,6 +84,7 @@ struct ops_backend {
                                const int32_t *, const void *, double *);
     void (*cross_entropy_join)(struct ops *, struct stream *, struct logits, int64_t, int,
                                const double *, const struct cross_entropy *);
+    void (*softcap)(struct ops *, struct stream *, int64_t, double, void *);
     void (*mas)(struct ops *, struct stream *, int64_t, int64_t, const void *, void *);
     void (*mas_backward)(struct ops *, struct stream *, int64_t, int64_t, const void *,
                          const float *, void *);
@@ -89,6 +106,51 @@ struct ops_backend {
     void (*orthogonalize)(struct ops *, struct stream *, int64_t, int64_t, void *, void *);
     size_t (*orthogonalize_scratch)(const struct ops *, int64_t, int64_t);
 };
+
+/* Group s of head_rms: its columns in a row of qkv, and what its sum is divided by. */
+struct head_span {
+    bool key;
+    int64_t first, count;
+    double total;
+};
+static inline struct head_span ops_head_span(struct head_rms n, int64_t s)
+{
+    int64_t query = n.heads * n.head_width, key = n.kv_heads * n.head_width;
+    if (!n.whole)
+        return (struct head_span){s >= n.heads, s * n.head_width, n.head_width,
+                                  (double)n.head_width};
+    double ranks = (double)n.whole / (double)n.heads;
+    return s == 0 ? (struct head_span){false, 0, query, ranks * (double)query}
+                  : (struct head_span){true, query, key, ranks * (double)key};
+}
+/* Elements of the weights of queries and of keys. */
+static inline int64_t ops_head_weight(struct head_rms n, bool key)
+{
+    return n.whole ? (key ? n.kv_heads : n.heads) * n.head_width : n.head_width;
+}
+
+/* The factor of the scores q . k. */
+static inline double ops_attention_scale(struct attention a)
+{
+    return a.scale > 0 ? a.scale : 1 / sqrt((double)a.head_width);
+}
+/* The first of the keys that the query at position `at` sees. */
+static inline int64_t ops_first_key(struct attention a, int64_t at)
+{
+    return a.window > 0 && at >= a.window ? at - a.window + 1 : 0;
+}
+/* Whether the query at position `at` sees its own key only, so that its score has no gradient. */
+static inline bool ops_sees_one(struct attention a, int64_t at)
+{
+    return ops_first_key(a, at) == at;
+}
+/* The pairs of a query and a key that it sees among the first `count` positions. */
+static inline double ops_attention_pairs(struct attention a, int64_t count)
+{
+    double tokens = (double)count, window = (double)a.window;
+    return a.window > 0 && a.window < count ? window * (tokens - (window - 1) / 2)
+                                            : tokens * (tokens + 1) / 2;
+}
 
 /* What the faces know of a meter (ops_price.c). */
 struct ops_meter {

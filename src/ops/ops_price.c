@@ -34,7 +34,7 @@ const char *ops_kind_word(enum ops_kind kind)
 
 /* --- cases as numbers ----------------------------------------------------------------------- */
 
-enum { CASE_NUMBERS = 34 };
+enum { CASE_NUMBERS = 36 };
 
 static void case_numbers(const struct ops_case *c, int64_t out[CASE_NUMBERS])
 {
@@ -47,7 +47,7 @@ static void case_numbers(const struct ops_case *c, int64_t out[CASE_NUMBERS])
         e->tokens, e->width,     e->vocab,       e->positions,     e->id_count,   c->count,
         c->width,  c->past,      c->room,        c->level,         c->from,       c->to,
         c->bias,   c->branch,    c->add,         c->act,           c->columns,    n->in,
-        n->groups, n->width,     n->standardise, c->momentum,
+        n->groups, n->width,     n->standardise, c->momentum,      a->window,     a->cap > 0,
     };
     memcpy(out, numbers, sizeof numbers);
 }
@@ -129,18 +129,24 @@ static double bytes_of(const struct ops_case *c, const struct ops_call *call)
            (double)dtype_bytes(out->type);
 }
 
-/* Operations of a call, with its shape rounded up to the tiles that a back end computes. */
+/* Operations of a call, with its shape rounded up to the tiles that a back end computes, and times
+ * what its kernel takes longer than the fastest. */
 static double flops_of(const struct ops *ops, const struct ops_case *c, const struct ops_call *call)
 {
-    bool tiled = ops->backend->attention_tiles && c->attention.tokens > 0 && c->room == 0 &&
-                 ops_kind_of(c->op) != OPS_KIND_MEMORY;
-    if (!tiled)
-        return call->flops;
-    struct ops_case tiles = *c;
-    struct ops_call larger = {0};
-    tiles.attention = ops->backend->attention_tiles(ops, c->attention);
-    ops_find_op(c->op)->describe(ops, &tiles, &larger);
-    return larger.flops;
+    const struct ops_backend *backend = ops->backend;
+    enum ops_kind kind = ops_kind_of(c->op);
+    bool attends = c->attention.tokens > 0 && c->room == 0 && kind != OPS_KIND_MEMORY;
+    double flops = call->flops;
+    if (attends && backend->attention_tiles) {
+        struct ops_case tiles = *c;
+        struct ops_call larger = {0};
+        tiles.attention = backend->attention_tiles(ops, c->attention);
+        ops_find_op(c->op)->describe(ops, &tiles, &larger);
+        flops = larger.flops;
+    }
+    if (attends && backend->attention_times)
+        flops *= backend->attention_times(ops, c->attention, kind == OPS_KIND_ATTENTION_BACKWARD);
+    return flops;
 }
 
 static double by_rates(const struct ops_rate *rate, double f32_times, const struct ops *ops,

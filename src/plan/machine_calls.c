@@ -33,6 +33,8 @@ static const struct field fields[] = {
     FIELD(attention.heads, COUNT),
     FIELD(attention.kv_heads, COUNT),
     FIELD(attention.head_width, COUNT),
+    FIELD(attention.window, COUNT),
+    FIELD(attention.cap, REAL),
     FIELD(embedding.batch, COUNT),
     FIELD(embedding.tokens, COUNT),
     FIELD(embedding.width, COUNT),
@@ -178,7 +180,7 @@ static bool is_whole(const struct ops_case *c)
                fits((double)c->linear.in * (double)c->linear.out);
     if (strstr(c->op, "norm"))
         return fits(rows * (double)c->norm.width);
-    if (starts(c->op, "attention") || starts(c->op, "rope")) {
+    if (starts(c->op, "attention") || starts(c->op, "rope") || starts(c->op, "head_")) {
         double tokens = (double)(a.tokens + c->first) + (double)c->room;
         return a.heads > 0 && a.kv_heads > 0 && a.heads % a.kv_heads == 0 && a.tokens > 0 &&
                (!starts(c->op, "attention_cached") ||
@@ -194,7 +196,7 @@ static bool is_whole(const struct ops_case *c)
                fits(rows * (double)n.groups * (double)n.width);
     if (starts(c->op, "mas"))
         return fits((double)n.groups * (double)n.width);
-    if (starts(c->op, "swiglu") || starts(c->op, "cross_entropy"))
+    if (strstr(c->op, "glu") || starts(c->op, "cross_entropy"))
         return fits(2 * rows * (double)c->width);
     return c->count > 0;
 }

@@ -54,7 +54,7 @@ static void set_f32_times(const struct machine_preset *preset, double *times)
 
 /* The GPU whose 16-bit call times are listed below. */
 static const char measured_gpu[] = "H200";
-#define ATTENTION(b, t, h, g, d) .attention = {(b), (t), (h), (g), (d)}
+#define ATTENTION(b, t, h, g, d) .attention = OPS_HEADS((b), (t), (h), (g), (d))
 #define GELU(r, c)                                                                      \
     {                                                                                   \
         "linear_gelu", .rows = (r), .linear = {.in = (c), .out = 4 * (c)}, .bias = true \

@@ -17,11 +17,24 @@ static const struct golden_target gpu_f32 = {"cuda", "cuda", DTYPE_F32, 0.02, 1e
 static const struct golden_target gpu_bf16 = {"cuda", "cuda", DTYPE_BF16, 0.1, 0.01};
 
 /* --- setting up from the file --------------------------------------------------------------- */
+static enum model_arch arch_of(const json_t *m)
+{
+    int arch = 0;
+    while (!golden_is(m, "arch", model_arch_word(arch)))
+        arch++;
+    return arch;
+}
+
+static bool is_true(const json_t *m, const char *key)
+{
+    return json_is_true(json_object_get(m, key));
+}
+
 static struct model_config model_of(const json_t *m)
 {
     bool llama3 = golden_is(m, "rope_scaling", "llama3");
     return (struct model_config){
-        .arch = golden_is(m, "arch", "gpt2") ? MODEL_GPT2 : MODEL_LLAMA,
+        .arch = arch_of(m),
         .layers = golden_int(m, "layers"),
         .heads = golden_int(m, "heads"),
         .kv_heads = golden_int(m, "kv_heads"),
@@ -30,10 +43,20 @@ static struct model_config model_of(const json_t *m)
         .ff = golden_int(m, "ff"),
         .context = golden_int(m, "context"),
         .vocab = golden_int(m, "vocab"),
-        .tied = json_is_true(json_object_get(m, "tied")),
+        .gelu = is_true(m, "exact"),
+        .attention_bias = is_true(m, "attention_bias"),
+        .mlp_bias = is_true(m, "mlp_bias"),
+        .window = golden_int(m, "window"),
+        .full_every = golden_int(m, "full_every"),
+        .nope_every = golden_int(m, "nope_every"),
+        .query_scalar = golden_int(m, "query_scalar"),
+        .score_cap = golden_real(m, "cap"),
+        .logit_cap = golden_real(m, "final_cap"),
+        .tied = is_true(m, "tied"),
         .norm_eps = golden_real(m, "norm_eps"),
         .init_std = 0.02,
         .rope_theta = golden_real(m, "rope_theta"),
+        .rope.local = golden_real(m, "rope_local"),
         .rope_scaling = llama3 ? ROPE_LLAMA3 : ROPE_PLAIN,
         .rope_factor = golden_real(m, "rope_factor"),
         .rope_low = golden_real(m, "rope_low"),
@@ -190,6 +213,66 @@ static void test_llama_untied(void **state)
     check_targets("llama_untied");
 }
 
+static void test_qwen2(void **state)
+{
+    (void)state;
+    check_targets("qwen2");
+}
+
+static void test_llama_biases(void **state)
+{
+    (void)state;
+    check_targets("llama_biases");
+}
+
+static void test_qwen3(void **state)
+{
+    (void)state;
+    check_targets("qwen3");
+}
+
+static void test_smollm3(void **state)
+{
+    (void)state;
+    check_targets("smollm3");
+}
+
+static void test_olmo2(void **state)
+{
+    (void)state;
+    check_targets("olmo2");
+}
+
+static void test_mistral(void **state)
+{
+    (void)state;
+    check_targets("mistral");
+}
+
+static void test_gemma2(void **state)
+{
+    (void)state;
+    check_targets("gemma2");
+}
+
+static void test_phi3(void **state)
+{
+    (void)state;
+    check_targets("phi3");
+}
+
+static void test_gemma3(void **state)
+{
+    (void)state;
+    check_targets("gemma3");
+}
+
+static void test_gpt2_exact(void **state)
+{
+    (void)state;
+    check_targets("gpt2_exact");
+}
+
 static void check_that_rows_are_cut(const char *name, int owners)
 {
     struct golden_run r;
@@ -215,10 +298,13 @@ static void test_shards_that_cut_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpt2),
-        cmocka_unit_test(test_llama),
-        cmocka_unit_test(test_llama_untied),
-        cmocka_unit_test(test_shards_that_cut_rows),
+        cmocka_unit_test(test_gpt2),         cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_llama_untied), cmocka_unit_test(test_qwen2),
+        cmocka_unit_test(test_llama_biases), cmocka_unit_test(test_qwen3),
+        cmocka_unit_test(test_smollm3),      cmocka_unit_test(test_olmo2),
+        cmocka_unit_test(test_mistral),      cmocka_unit_test(test_gemma2),
+        cmocka_unit_test(test_phi3),         cmocka_unit_test(test_gemma3),
+        cmocka_unit_test(test_gpt2_exact),   cmocka_unit_test(test_shards_that_cut_rows),
     };
     if (test_device_missing())
         return 77;

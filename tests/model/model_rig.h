@@ -379,4 +379,24 @@ static inline struct model_config rig_sars(void)
                                  .sars = {.meta_weight = 1}};
 }
 
+/* A relative of Llama, with everything that its layers can have. */
+static inline struct model_config rig_relative(enum model_arch arch)
+{
+    const struct model_traits *traits = model_traits(arch);
+    struct model_config c = rig_llama();
+    c.arch = arch;
+    c.head_width = 4;
+    c.attention_bias = traits->attention_bias && !traits->nope; /* without positions, the bias of
+                                                                   keys has no gradient */
+    c.mlp_bias = traits->mlp_bias;
+    c.nope_every = traits->nope ? 2 : 0;
+    c.window = traits->window ? 3 : 0;
+    c.full_every = traits->window ? 2 : 0;
+    c.rope.local = arch == MODEL_GEMMA3 ? 20 : 0;
+    c.query_scalar = traits->caps ? 3 : 0;
+    c.score_cap = traits->caps ? 2 : 0;
+    c.logit_cap = traits->caps ? 1.5 : 0;
+    return c;
+}
+
 #endif

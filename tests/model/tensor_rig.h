@@ -53,16 +53,28 @@ static inline struct model_config untied(struct model_config c)
     return c;
 }
 
-enum { MODELS = 5 };
+enum { MODELS = 5 + 9 };
 static inline struct model_config model_at(int i)
 {
     switch (i) {
     case 0: return gpt2();
-    case 1: return untied(gpt2());
+    case 1: {
+        struct model_config c = untied(gpt2());
+        c.gelu = 1;
+        return c;
+    }
     case 2: return llama(4);
     case 3: return llama(2); /* fewer kv heads than ranks */
-    default: return untied(llama(1));
+    case 4: return untied(llama(1));
     }
+    int arch = MODEL_QWEN2 + i - 5;
+    struct model_config c = rig_relative(arch < MODEL_ARCHS ? arch : MODEL_LLAMA);
+    bool whole = model_traits(c.arch)->whole_norm;
+    c.width = 16;
+    c.heads = 8;
+    c.kv_heads = model_traits(c.arch)->fused ? 8 : whole ? 4 : 2;
+    c.ff = 8;
+    return c;
 }
 
 /* --- ranks ---------------------------------------------------------------------------------- */

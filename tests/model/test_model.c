@@ -151,7 +151,7 @@ static void test_rope_table(void **state)
     struct model_config c = {.head_width = 8, .context = 3, .rope_theta = 10000};
     float table[3 * 4 * 2];
     const double plain[4] = {1, 0.1, 0.01, 0.001};
-    rope_table_fill(&c, table);
+    rope_table_fill(&c, ROPE_USUAL, table);
     for (int i = 0; i < 4; i++) {
         assert_true(table[2 * i] == 1 && table[2 * i + 1] == 0);
         assert_true(fabs(angle_of(table + 2 * (4 + i)) - plain[i]) < 1e-7);
@@ -159,7 +159,7 @@ static void test_rope_table(void **state)
     }
     c.rope_scaling = ROPE_LINEAR;
     c.rope_factor = 4;
-    rope_table_fill(&c, table);
+    rope_table_fill(&c, ROPE_USUAL, table);
     for (int i = 0; i < 4; i++)
         assert_true(fabs(angle_of(table + 2 * (4 + i)) - plain[i] / 4) < 1e-7);
 
@@ -170,7 +170,7 @@ static void test_rope_table(void **state)
     c.rope_low = 0.5;
     c.rope_high = 4;
     c.rope_original = 512;
-    rope_table_fill(&c, table);
+    rope_table_fill(&c, ROPE_USUAL, table);
     double s = (512 / (2 * 3.14159265358979323846 / 0.01) - 0.5) / (4 - 0.5);
     const double expected[4] = {1, 0.1, (1 - s) * 0.01 / 8 + s * 0.01, 0.001 / 8};
     for (int i = 0; i < 4; i++)

@@ -154,6 +154,39 @@ static void test_refused(void **state)
     refused("layers=60000 width=1000000 heads=1 ff=9", "parameters; use smaller sizes");
     refused("preset=llama-1b rope_scaling=llama3 rope_low=5",
             "model.rope_low: 5 must be above 0 and below model.rope_high 4");
+#define SMALL "arch=llama layers=1 width=8 heads=2 "
+    refused(SMALL "rope_part=0.3", "model.rope_part: 0.3 of model.head_width 4 are 1 columns");
+    refused(SMALL "rope_scaling=dynamic rope_original=512", "model.context: 1024 is longer than");
+    refused(SMALL "rope_scaling=longrope rope_short=1,2", "model.rope_long: 0 numbers");
+    refused(SMALL "rope_scaling=longrope rope_short=1,2 rope_long=1,2,3",
+            "model.rope_long: 3 numbers, but longrope needs one for each of the 2 pairs");
+    refused(SMALL "rope_scaling=longrope rope_short=1,0 rope_long=1,2",
+            "model.rope_short: 0 must be above 0");
+    refused(SMALL "rope_scaling=longrope rope_short=1,x rope_long=1,2",
+            "model.rope_short: '1,x' is not a list of up to 256 numbers");
+    refused("arch=sars layers=1 width=12 heads=1 rope_part=0.5", "model.rope_part: only");
+}
+
+/* The table for long texts exists only if there can be such texts; factors come from contexts. */
+static void test_scaled_positions(void **state)
+{
+    (void)state;
+    struct case_ c;
+    const struct model_config *m = &c.config;
+    resolved(&c, SMALL "rope_scaling=longrope rope_short=1,2 rope_long=4,5 rope_original=256");
+    assert_int_equal(m->rope.shorter.count, 2);
+    assert_true(m->rope.longer.values[1] == 5 && m->rope_factor == 4);
+    assert_true(rope_has(m, ROPE_USUAL) && rope_has(m, ROPE_LONGER) && !rope_has(m, ROPE_LOCAL));
+    done(&c);
+    resolved(&c, SMALL "rope_scaling=longrope rope_short=1,2 rope_long=4,5 rope_original=1024");
+    assert_true(!rope_has(m, ROPE_LONGER));
+    done(&c);
+    resolved(&c, SMALL "rope_scaling=dynamic rope_local=500 rope_part=0.5");
+    assert_true(m->rope_original == 1024 && rope_has(m, ROPE_LOCAL) && rope_width(m) == 2);
+    done(&c);
+    resolved(&c, SMALL "rope_scaling=yarn rope_original=128");
+    assert_true(m->rope_factor == 8);
+    done(&c);
 }
 
 /* Values out of range: the option table rejects them and names the key. */
@@ -188,7 +221,7 @@ static void test_check(void **state)
         "model.norm_eps: 0 must be above 0",
         "model.rope_theta: 0 must be above 0",
         "model.tied: not set",
-        "model.arch: there is no architecture 9",
+        "model.arch: there is no architecture 99",
     };
     for (int i = 0; i < 8; i++)
         bad[i] = good;
@@ -199,7 +232,7 @@ static void test_check(void **state)
     bad[4].norm_eps = 0;
     bad[5].rope_theta = 0;
     bad[6].tied = 2;
-    bad[7].arch = 9;
+    bad[7].arch = 99;
     assert_int_equal(model_check(&c.f.env, &good), STATUS_OK);
     for (int i = 0; i < 8; i++) {
         assert_int_equal(model_check(&c.f.env, &bad[i]), STATUS_CONFIG);
@@ -241,6 +274,8 @@ static void test_sars(void **state)
     refused("arch=sars layers=60000 width=16384 heads=1", "parameters; use smaller sizes");
     refused("arch=sars layers=1 width=12 heads=1 rope_scaling=linear",
             "model.rope_scaling: only model.arch llama has it");
+    refused("arch=sars layers=1 width=12 heads=1 logit_cap=30",
+            "model.logit_cap: model.arch sars does not have it");
 }
 
 static void test_keys_of_sars_need_sars(void **state)
@@ -306,6 +341,10 @@ static void expect_stands(const char *settings)
         STATUS_OK);
     assert_int_equal(model_resolve(&again.f.env, again.options, &again.config), STATUS_OK);
     c.config.path = again.config.path = "";
+    assert_string_equal(again.config.rope.short_text, c.config.rope.short_text);
+    assert_string_equal(again.config.rope.long_text, c.config.rope.long_text);
+    again.config.rope.short_text = c.config.rope.short_text;
+    again.config.rope.long_text = c.config.rope.long_text;
     assert_memory_equal(&c.config, &again.config, sizeof c.config);
     done(&again);
     text_free(&yaml);
@@ -316,6 +355,9 @@ static void test_printed_config_stands(void **state)
 {
     (void)state;
     expect_stands("preset=llama-3b layers=5 arch=llama");
+    expect_stands(SMALL "rope_scaling=longrope rope_short=1,2.5 rope_long=4,5 rope_original=256");
+    expect_stands("arch=gemma3 layers=2 width=8 heads=2 logit_cap=30 window=7 full_every=2 "
+                  "query_scalar=9 rope_local=100");
     expect_stands("preset=tiny arch=sars sars.clamp=0.5 sars.standardise=on sars.rope=on");
 }
 
@@ -326,6 +368,7 @@ int main(void)
         cmocka_unit_test(test_keys_over_preset),
         cmocka_unit_test(test_derived),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_scaled_positions),
         cmocka_unit_test(test_negative_sizes),
         cmocka_unit_test(test_check),
         cmocka_unit_test(test_sars),

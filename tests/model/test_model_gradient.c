@@ -17,17 +17,50 @@ static struct model_config wide_heads(void)
     return c;
 }
 
+/* Append the relatives of Llama; returns the count of all. */
+enum { OTHERS = 7 };
+static int add_relatives(struct model_config *configs, int count)
+{
+    for (int arch = 0; arch < MODEL_ARCHS; arch++)
+        if (model_traits(arch)->llama)
+            configs[count++] = rig_relative(arch);
+    return count;
+}
+
+/* Four of six columns are rotated, and scaled by a factor: the backward pass is no rotation. */
+static struct model_config partial_yarn(void)
+{
+    struct model_config c = wide_heads();
+    c.rope_scaling = ROPE_YARN;
+    c.rope_original = 4;
+    c.rope.part = 0.7;
+    c.rope.attention = 0.8;
+    return c;
+}
+
+/* Sequences are longer than the original context. */
+static struct model_config longrope(void)
+{
+    struct model_config c = wide_heads();
+    c.rope_scaling = ROPE_LONGROPE;
+    c.rope_original = 5;
+    c.rope.shorter = (struct rope_list){3, {1, 1.5, 2}};
+    c.rope.longer = (struct rope_list){3, {0.5, 3, 0.25}};
+    return c;
+}
+
 static struct model_config untied_gpt2(void)
 {
     struct model_config c = rig_gpt2();
+    c.gelu = 1;
     c.tied = 0;
     return c;
 }
 
 /* --- finite differences --------------------------------------------------------------------- */
 
-/* `samples` elements of every tensor. */
-static void check_gradients(const struct model_config *config, int samples)
+/* `samples` elements of every tensor. `step`: of the difference. */
+static void check_gradients(const struct model_config *config, int samples, double step)
 {
     struct rig r;
     rig_open(&r, config, "ref", DTYPE_F64, SHAPE, KEEP_NOT);
@@ -43,7 +76,7 @@ static void check_gradients(const struct model_config *config, int samples)
             for (int s = 0; s < samples; s++) {
                 int64_t i = first + rig_sample(&r, tensor, rng_below(rng, (uint64_t)s, 1u << 30));
                 double found = rig_gradient(&r, p, i);
-                double expected = rig_difference(&r, p, i, 1e-2, rig_mean_loss, NULL);
+                double expected = rig_difference(&r, p, i, step, rig_mean_loss, NULL);
                 norm += expected * expected;
                 if (!(fabs(found - expected) < 2e-5 * (1 + fabs(expected))))
                     fail_msg("%s[%lld]: backward %.9g, finite difference %.9g", tensor->name,
@@ -60,16 +93,25 @@ static void test_gpt2_gradients(void **state)
 {
     (void)state;
     struct model_config tied = rig_gpt2(), own = untied_gpt2();
-    check_gradients(&tied, 6);
-    check_gradients(&own, 3);
+    check_gradients(&tied, 6, 1e-2);
+    check_gradients(&own, 3, 1e-2);
 }
 
 static void test_llama_gradients(void **state)
 {
     (void)state;
-    struct model_config tied = rig_llama(), own = wide_heads();
-    check_gradients(&tied, 6);
-    check_gradients(&own, 6);
+    struct model_config configs[] = {rig_llama(), wide_heads(), partial_yarn(), longrope()};
+    for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++)
+        check_gradients(&configs[i], 6, 1e-2);
+}
+
+static void test_gradients_of_relatives(void **state)
+{
+    (void)state;
+    struct model_config configs[MODEL_ARCHS];
+    int count = add_relatives(configs, 0);
+    for (int i = 0; i < count; i++)
+        check_gradients(&configs[i], 3, 1e-3);
 }
 
 /* --- the loss in chunks --------------------------------------------------------------------- */
@@ -169,8 +211,10 @@ static void check_same_bits(const struct model_config *config, const char *backe
 static void test_recompute_same_bits(void **state)
 {
     (void)state;
-    struct model_config configs[] = {rig_gpt2(), rig_llama(), wide_heads(), rig_sars()};
-    for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++)
+    struct model_config configs[OTHERS + MODEL_ARCHS] = {rig_gpt2(), rig_llama(), wide_heads(),
+                                                         rig_sars()};
+    int count = add_relatives(configs, 4);
+    for (int i = 0; i < count; i++)
         for (enum keep rebuild = KEEP_UNLESS_FULL; rebuild <= KEEP_UNLESS_SELECTIVE; rebuild++) {
             check_same_bits(&configs[i], "ref", DTYPE_F64, rebuild, false);
             check_same_bits(&configs[i], "ref", DTYPE_F32, rebuild, false);
@@ -181,8 +225,9 @@ static void test_recompute_same_bits(void **state)
 static void test_two_parts_same_bits(void **state)
 {
     (void)state;
-    struct model_config configs[] = {rig_gpt2(), rig_llama(), wide_heads()};
-    for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++)
+    struct model_config configs[OTHERS + MODEL_ARCHS] = {rig_gpt2(), rig_llama(), wide_heads()};
+    int count = add_relatives(configs, 3);
+    for (int i = 0; i < count; i++)
         for (enum keep rebuild = KEEP_UNLESS_FULL; rebuild <= KEEP_NOT; rebuild++) {
             check_same_bits(&configs[i], "ref", DTYPE_F64, rebuild, true);
             check_same_bits(&configs[i], "ref", DTYPE_F32, rebuild, true);
@@ -258,11 +303,40 @@ static void check_decode(const struct model_config *config, const char *backend,
     rig_close(&r);
 }
 
+/* The logits are those of the loss: with a cap, too. */
+static void test_logits_give_the_loss(void **state)
+{
+    (void)state;
+    struct model_config configs[] = {rig_llama(), rig_relative(MODEL_GEMMA2)};
+    for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++) {
+        struct rig r;
+        rig_open(&r, &configs[i], "ref", DTYPE_F64, SHAPE, KEEP_NOT);
+        rig_fill_params(&r, 0.3);
+        int64_t rows = SHAPE.batch * SHAPE.tokens, vocab = configs[i].vocab;
+        double *logits = rig_block(&r, (size_t)(rows * vocab) * sizeof *logits), loss = 0;
+        forward_logits(&r, logits);
+        for (int64_t row = 0; row < rows; row++) {
+            double sum = 0;
+            for (int64_t v = 0; v < vocab; v++)
+                sum += exp(logits[row * vocab + v]);
+            loss += r.labels[row] < 0 ? 0 : log(sum) - logits[row * vocab + r.labels[row]];
+        }
+        double found = rig_eval(&r);
+        if (!(fabs(found - loss) < 1e-6 * loss))
+            fail_msg("the loss is %.9g, that of the logits %.9g", found, loss);
+        device_free(r.device, logits);
+        rig_close(&r);
+    }
+}
+
 static void test_decode_agrees(void **state)
 {
     (void)state;
-    struct model_config configs[] = {rig_gpt2(), rig_llama(), wide_heads(), rig_sars()};
-    for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++) {
+    struct model_config configs[OTHERS + MODEL_ARCHS] = {rig_gpt2(), rig_llama(),   wide_heads(),
+                                                         rig_sars(), untied_gpt2(), partial_yarn(),
+                                                         longrope()};
+    int count = add_relatives(configs, 7);
+    for (int i = 0; i < count; i++) {
         check_decode(&configs[i], "ref", DTYPE_F64, 1e-9);
         check_decode(&configs[i], "cpu", DTYPE_F32, 1e-5);
     }
@@ -271,10 +345,15 @@ static void test_decode_agrees(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpt2_gradients),      cmocka_unit_test(test_llama_gradients),
-        cmocka_unit_test(test_chunked_loss),        cmocka_unit_test(test_chunk_rows),
-        cmocka_unit_test(test_recompute_same_bits), cmocka_unit_test(test_two_parts_same_bits),
+        cmocka_unit_test(test_gpt2_gradients),
+        cmocka_unit_test(test_llama_gradients),
+        cmocka_unit_test(test_gradients_of_relatives),
+        cmocka_unit_test(test_chunked_loss),
+        cmocka_unit_test(test_chunk_rows),
+        cmocka_unit_test(test_recompute_same_bits),
+        cmocka_unit_test(test_two_parts_same_bits),
         cmocka_unit_test(test_decode_agrees),
+        cmocka_unit_test(test_logits_give_the_loss),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

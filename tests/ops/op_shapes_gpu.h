@@ -42,6 +42,8 @@
 
 #define GPU_FLAT_SHAPES(X) X(4096) X(262144) X(300008)
 
+#define GPU_HEAD_SHAPES(X) X(130, 8, 2, 128, 1) X(1, 16, 8, 64, 2) X(2000, 4, 4, 256, 1)
+
 #define GPU_GATE_SHAPES(X) X(130, 512) X(9, 5632)
 
 #define GPU_ATTENTION_SHAPES(X) \
@@ -90,6 +92,36 @@
     X(1, 17, 2, 2, 254)    \
     X(1, 40, 2, 1, 264)
 
+/* Windows in the kernels of Hopper GPUs (widths up to 128 without a cap) and in those of other
+ * GPUs: within a tile, at the edges of tiles, over several of them; each tile width with a cap. */
+#define GPU_WINDOW_SHAPES(X)              \
+    X(2, 512, 4, 2, 64, 1, 0, 0)          \
+    X(2, 512, 4, 2, 64, 64, 0, 0)         \
+    X(1, 500, 4, 2, 64, 129, 0, 0)        \
+    X(1, 1000, 2, 1, 64, 300, 0.25, 0)    \
+    X(3, 449, 3, 3, 64, 2, 0, 0)          \
+    X(2, 512, 4, 2, 128, 1, 0, 0)         \
+    X(2, 512, 4, 2, 128, 127, 0, 0)       \
+    X(1, 500, 4, 2, 128, 128, 0, 0)       \
+    X(1, 1000, 2, 1, 128, 383, 0.0625, 0) \
+    X(33, 300, 3, 3, 128, 100, 0, 0)      \
+    X(33, 321, 3, 3, 64, 190, 0, 0)       \
+    X(2, 250, 4, 2, 96, 77, 0, 0)         \
+    X(2, 140, 4, 2, 100, 30, 0, 0)        \
+    X(2, 256, 4, 2, 64, 0, 0.5, 0)        \
+    X(2, 256, 4, 2, 128, 0, 0.25, 0)      \
+    X(1, 200, 2, 1, 60, 0, 0.25, 2)       \
+    X(1, 250, 4, 2, 128, 0, 0.0625, 50)   \
+    X(2, 250, 4, 2, 128, 50, 0, 1)        \
+    X(1, 129, 2, 2, 160, 0, 0, 1)         \
+    X(1, 250, 4, 2, 256, 0, 0.0625, 50)   \
+    X(1, 250, 4, 2, 256, 100, 0.0625, 1)  \
+    X(1, 300, 4, 2, 256, 128, 0.0625, 0)  \
+    X(1, 60, 2, 1, 264, 20, 0, 1)
+
+#define GPU_ROTARY_SHAPES(X) \
+    X(2, 200, 4, 2, 128, 64) X(2, 200, 4, 2, 128, 96) X(1, 129, 2, 2, 80, 20)
+
 #define GPU_TREE_SHAPES(X) X(65536, 8) X(1048576, 15)
 
 /* Logits of odd vocabularies, whose rows start at multiples of 16 bytes in 16 bit, or do not. */
@@ -115,6 +147,8 @@
     X(300, 50304, 0)       \
     X(300, 50257, 50264)
 
+#define GPU_CAP_SHAPES(X) X(5, 50304, 0, 30) X(9, 10007, 10010, 2) X(3, 262144, 0, 30)
+
 /* Every number of values per thread, of a warp and of a block, completely and partly filled, in
  * packs and, at widths that are not multiples of 8, in single elements; several rows for each. With
  * 792 groups one block computes all rows of a group, more than it computes norms of at once. */
@@ -139,11 +173,13 @@
 static const struct ops_case op_shapes_gpu[] = {
     GPU_LINEAR_SHAPES(LINEAR_CASES) GPU_STRIDE_SHAPES(STRIDE_CASES) GPU_NORM_SHAPES(NORM_CASES)
         GPU_FLAT_SHAPES(FLAT_CASES) GPU_FLAT_SHAPES(UPDATE_CASES) GPU_GATE_SHAPES(GATE_CASES)
-            GPU_ATTENTION_SHAPES(ATTENTION_CASES) GPU_ODD_SHAPES(ATTENTION_CASES)
-                GPU_WIDE_SHAPES(ATTENTION_CASES) GPU_TREE_SHAPES(TREE_CASES)
-                    GPU_ROUTE_SHAPES(ROUTE_CASES) GPU_MAS_SHAPES(MAS_CASES)
-                        GPU_ROWS_SHAPES(ROWS_CASES) GPU_LOSS_SHAPES(LOSS_CASES){
-                            "embedding", .embedding = {2, 128, 768, 1000, 128, 0, 0}},
+            GPU_HEAD_SHAPES(HEAD_CASES) GPU_ATTENTION_SHAPES(ATTENTION_CASES)
+                GPU_ODD_SHAPES(ATTENTION_CASES) GPU_WIDE_SHAPES(ATTENTION_CASES)
+                    GPU_WINDOW_SHAPES(WINDOW_CASES) GPU_ROTARY_SHAPES(ROTARY_CASES)
+                        GPU_TREE_SHAPES(TREE_CASES) GPU_ROUTE_SHAPES(ROUTE_CASES)
+                            GPU_MAS_SHAPES(MAS_CASES) GPU_ROWS_SHAPES(ROWS_CASES)
+                                GPU_LOSS_SHAPES(LOSS_CASES){
+                                    "embedding", .embedding = {2, 128, 768, 1000, 128, 0, 0}},
     {"embedding", .embedding = {3, 65, 256, 5000, 0, 0, 0}},
     {"embedding_backward", .embedding = {2, 128, 768, 1000, 128, 0, 0}},
     {"embedding_backward", .embedding = {3, 65, 256, 5000, 0, 0, 0}},
@@ -151,32 +187,40 @@ static const struct ops_case op_shapes_gpu[] = {
     {"embedding", .embedding = {2, 128, 768, 500, 128, 300, 1000}},
     {"embedding_backward", .embedding = {2, 128, 768, 500, 128, 300, 1000}},
     {"embedding_backward", .embedding = {8, 128, 64, 2, 200, 1, 3}},
-    {"attention_cached", .attention = {1, 1, 4, 4, 64}, .past = 0, .room = 40},
-    {"attention_cached", .attention = {2, 1, 6, 2, 64}, .past = 511, .room = 600},
-    {"attention_cached", .attention = {2, 1, 6, 2, 64}, .past = 512, .room = 600, .at = true},
-    {"attention_cached", .attention = {1, 1, 2, 1, 64}, .past = 2500, .room = 2600},
-    {"attention_cached", .attention = {1, 1, 6, 2, 128}, .past = 95, .room = 300, .at = true},
-    {"attention_cached", .attention = {1, 1, 2, 2, 128}, .past = 700, .room = 1024},
-    {"attention_cached", .attention = {300, 1, 4, 2, 128}, .past = 100, .room = 120},
-    {"attention_cached", .attention = {3, 1, 4, 1, 32}, .past = 1023, .room = 1024},
-    {"attention_backward", .attention = {33, 384, 3, 3, 64}}, /* enough heads for one a block */
-    {"attention_backward", .attention = {33, 256, 3, 3, 128}},
-    {"attention_backward", .attention = {33, 384, 3, 3, 64}, .bias = true},
-    {"attention_backward", .attention = {33, 256, 3, 3, 128}, .bias = true},
-    {"attention_backward_rope", .attention = {2, 128, 4, 4, 64}, .bias = true},
-    {"attention_backward_rope", .attention = {33, 384, 3, 3, 64}},
-    {"attention_backward_rope", .attention = {33, 256, 3, 3, 128}},
-    {"attention", .attention = {1, 1000, 2, 1, 64}},
-    {"attention", .attention = {1, 1000, 2, 1, 128}},
-    {"attention_backward", .attention = {1, 1000, 2, 1, 64}, .bias = true},
-    {"attention_backward", .attention = {1, 1000, 2, 1, 128}, .bias = true},
-    {"attention_backward", .attention = {33, 321, 3, 3, 64}, .bias = true},
-    {"attention_backward", .attention = {33, 193, 3, 3, 128}, .bias = true},
-    {"attention_backward", .attention = {33, 200, 4, 4, 48}, .bias = true},
-    {"attention_backward", .attention = {33, 200, 4, 4, 72}, .bias = true},
-    {"attention_backward_rope", .attention = {33, 321, 3, 3, 64}},
-    {"attention_backward_rope", .attention = {33, 193, 3, 3, 128}},
-    {"attention_backward_rope", .attention = {2, 129, 4, 2, 80}, .bias = true},
+    {"attention_cached", .attention = OPS_HEADS(1, 1, 4, 4, 64), .past = 0, .room = 40},
+    {"attention_cached", .attention = OPS_HEADS(2, 1, 6, 2, 64), .past = 511, .room = 600},
+    {"attention_cached", .attention = OPS_HEADS(2, 1, 6, 2, 64), .past = 512, .room = 600,
+     .at = true},
+    {"attention_cached", .attention = OPS_HEADS(1, 1, 2, 1, 64), .past = 2500, .room = 2600},
+    {"attention_cached", .attention = OPS_HEADS(1, 1, 6, 2, 128), .past = 95, .room = 300,
+     .at = true},
+    {"attention_cached", .attention = OPS_HEADS(1, 1, 2, 2, 128), .past = 700, .room = 1024},
+    {"attention_cached", .attention = OPS_HEADS(300, 1, 4, 2, 128), .past = 100, .room = 120},
+    {"attention_cached", .attention = OPS_HEADS(3, 1, 4, 1, 32), .past = 1023, .room = 1024},
+    CACHED_CASES(2500, 2600, 1, 1, 4, 2, 64, 1000, 0, 0)
+        CACHED_CASES(2500, 2600, 1, 1, 4, 2, 128, 33, 0, 2)
+            CACHED_CASES(2500, 2600, 1, 1, 4, 2, 256, 500, 0.0625, 50){
+                "attention_cached", .attention = OPS_WINDOW(2, 1, 6, 2, 128, 300, 0, 0),
+                .past = 512, .room = 600, .at = true},
+    {"attention_backward",
+     .attention = OPS_HEADS(33, 384, 3, 3, 64)}, /* enough heads for one a block */
+    {"attention_backward", .attention = OPS_HEADS(33, 256, 3, 3, 128)},
+    {"attention_backward", .attention = OPS_HEADS(33, 384, 3, 3, 64), .bias = true},
+    {"attention_backward", .attention = OPS_HEADS(33, 256, 3, 3, 128), .bias = true},
+    {"attention_backward_rope", .attention = OPS_HEADS(2, 128, 4, 4, 64), .bias = true},
+    {"attention_backward_rope", .attention = OPS_HEADS(33, 384, 3, 3, 64)},
+    {"attention_backward_rope", .attention = OPS_HEADS(33, 256, 3, 3, 128)},
+    {"attention", .attention = OPS_HEADS(1, 1000, 2, 1, 64)},
+    {"attention", .attention = OPS_HEADS(1, 1000, 2, 1, 128)},
+    {"attention_backward", .attention = OPS_HEADS(1, 1000, 2, 1, 64), .bias = true},
+    {"attention_backward", .attention = OPS_HEADS(1, 1000, 2, 1, 128), .bias = true},
+    {"attention_backward", .attention = OPS_HEADS(33, 321, 3, 3, 64), .bias = true},
+    {"attention_backward", .attention = OPS_HEADS(33, 193, 3, 3, 128), .bias = true},
+    {"attention_backward", .attention = OPS_HEADS(33, 200, 4, 4, 48), .bias = true},
+    {"attention_backward", .attention = OPS_HEADS(33, 200, 4, 4, 72), .bias = true},
+    {"attention_backward_rope", .attention = OPS_HEADS(33, 321, 3, 3, 64)},
+    {"attention_backward_rope", .attention = OPS_HEADS(33, 193, 3, 3, 128)},
+    {"attention_backward_rope", .attention = OPS_HEADS(2, 129, 4, 2, 80), .bias = true},
 };
 enum { OP_SHAPE_GPU_COUNT = sizeof op_shapes_gpu / sizeof op_shapes_gpu[0] };
 
@@ -194,11 +238,11 @@ enum { OP_SHAPE_GPU_COUNT = sizeof op_shapes_gpu / sizeof op_shapes_gpu[0] };
     X(2, 700, 3, 1, 56)    \
     X(1, 1000, 2, 1, 96)
 static const struct ops_case op_shapes_clusters[] = {
-    CLUSTERS_SHAPES(BACKWARD_CASES){"attention_backward", .attention = {67, 512, 1, 1, 64},
+    CLUSTERS_SHAPES(BACKWARD_CASES){"attention_backward", .attention = OPS_HEADS(67, 512, 1, 1, 64),
                                     .bias = true},
-    {"attention_backward_rope", .attention = {34, 512, 4, 2, 64}},
-    {"attention_backward", .attention = {67, 512, 1, 1, 128}, .bias = true},
-    {"attention_backward_rope", .attention = {67, 512, 1, 1, 128}},
+    {"attention_backward_rope", .attention = OPS_HEADS(34, 512, 4, 2, 64)},
+    {"attention_backward", .attention = OPS_HEADS(67, 512, 1, 1, 128), .bias = true},
+    {"attention_backward_rope", .attention = OPS_HEADS(67, 512, 1, 1, 128)},
 };
 enum { OP_SHAPE_CLUSTERS_COUNT = sizeof op_shapes_clusters / sizeof op_shapes_clusters[0] };
 

@@ -91,7 +91,7 @@ static void test_dry(void **state)
     assert_ok(device_alloc(device, MEM_ACTIVATIONS, "x", 4000000, &x));
     assert_ok(device_alloc(device, MEM_ACTIVATIONS, "y", 4000000, &y));
     ops_linear(ops, stream, l, 1000, x, w, NULL, y);
-    assert_true(ops_attention_scratch(ops, (struct attention){1, 64, 2, 2, 32}) > 0);
+    assert_true(ops_attention_scratch(ops, (struct attention)OPS_HEADS(1, 64, 2, 2, 32)) > 0);
     assert_ok(stream_sync(stream));
     device_free(device, x);
     device_free(device, w);
@@ -298,7 +298,7 @@ static void test_adamw_first_step(void **state)
 static void test_norm_without_sum(void **state)
 {
     struct rig rig;
-    struct norm n = {NORM_LAYER, 7, 1e-5};
+    struct norm n = {NORM_LAYER, 7, 1e-5, 0};
     float x[14], weight[7], y[14], again[14], sum[14], mean[2], rstd[2];
     rig_open(&rig, *state, DTYPE_F32, 1);
     for (int i = 0; i < 14; i++)
@@ -338,7 +338,7 @@ static void test_decoding(void **state)
     enum { T = 23, H = 4, G = 2, D = 10, WIDTH = (H + 2 * G) * D };
     static const int64_t chunks[] = {9, 1, 1, 5, 7};
     struct rig rig;
-    struct attention whole = {1, T, H, G, D};
+    struct attention whole = OPS_HEADS(1, T, H, G, D);
     struct ops_case shape = {"attention", .attention = whole};
     float cache_k[T * G * D], cache_v[T * G * D], out[T * H * D];
     rig_open(&rig, *state, DTYPE_F32, 2);
@@ -349,7 +349,7 @@ static void test_decoding(void **state)
     const float *expected = ops_find_tensor(call, "out")->data;
     int64_t past = 0;
     for (int i = 0; i < 5; i++) {
-        struct attention chunk = {1, chunks[i], H, G, D};
+        struct attention chunk = OPS_HEADS(1, chunks[i], H, G, D);
         ops_attention_cached(
             rig.ops, rig.stream, chunk,
             &(struct attention_cached){.past = (struct past){past, NULL},

@@ -2,8 +2,8 @@
  * shape: values, memory, aliases, and equal bits for any number of threads and from run to run.
  *
  * Without arguments it tests the back ends that run on any machine. `test_ops_agree cuda [TYPE
- * [OP]]` tests a GPU on more shapes and exits with 77 if there is none; with OP, only ops whose
- * name contains it. `cuda-fast` tests only what fast mode changes. `cuda-once` runs every shape
+ * [PART]]` tests a GPU on more shapes and exits with 77 if there is none; with PART, only cases
+ * whose name contains it: of an op ("attention"), or of its shape ("window"). `cuda-fast` tests only what fast mode changes. `cuda-once` runs every shape
  * once and compares nothing, for sanitizers, which are slow. SIFR_CUDA_ATTENTION=clusters in the
  * environment adds shapes for that form of attention's backward pass; with SIFR_CUDA_EXACT=1, f32
  * has the bounds of fp32 everywhere. The reference gets the inputs of the tested back end, already
@@ -21,7 +21,7 @@ struct subject {
     const char *backend;
     enum dtype type;
     bool fast;        /* see ops_be_fast */
-    const char *part; /* of the names of the ops to test; NULL: all */
+    const char *part; /* of the names of the cases to test; NULL: all */
 };
 
 /* --- shapes --------------------------------------------------------------------------------- */
@@ -58,10 +58,11 @@ static bool differs_in_fast_mode(const char *op)
     return strstr(op, "linear") != NULL || strstr(op, "attention_backward") != NULL;
 }
 
-static bool is_meant(const struct subject *subject, const char *op)
+static bool is_meant(const struct subject *subject, const struct ops_case *c)
 {
-    return (subject->part == NULL || strstr(op, subject->part) != NULL) &&
-           (!subject->fast || differs_in_fast_mode(op));
+    char name[OPS_CASE_NAME];
+    return (subject->part == NULL || strstr(ops_case_name(c, name), subject->part) != NULL) &&
+           (!subject->fast || differs_in_fast_mode(c->op));
 }
 
 /* The next shape of an op under test, starting at *i, which advances past it; NULL: no more. */
@@ -69,7 +70,7 @@ static const struct ops_case *next_shape(const struct subject *subject, int *i)
 {
     const struct ops_case *c;
     while ((c = shape_at(subject, (*i)++)) != NULL)
-        if (is_meant(subject, c->op))
+        if (is_meant(subject, c))
             return c;
     return NULL;
 }
@@ -274,7 +275,7 @@ static void test_agree(void **state)
     while ((c = next_shape(subject, &at)) != NULL)
         agree_on(&tested, &reference, c, &verdict, worst);
     for (int op = 0; is_gpu(subject) && op < ops_op_count; op++)
-        if (is_meant(subject, ops_ops[op].name))
+        if (worst[op].fraction > 0)
             print_message("%s %-24s worst error %.1e, %.0f%% of its bound\n",
                           dtype_name(subject->type), ops_ops[op].name, worst[op].error,
                           100 * worst[op].fraction);

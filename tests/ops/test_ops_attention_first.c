@@ -23,6 +23,10 @@ enum { REF_LENGTHS = 4, CPU_LENGTHS = 5, GPU_LENGTHS = 7 };
 static const int64_t widths[] = {8, 12, 16, 32, 64, 80, 128, 256, 264};
 enum { WIDTHS = 9 };
 
+/* A window comes with a cap. */
+static const int64_t windows[] = {0, 3};
+enum { WINDOWS = 2 };
+
 /* Of all elements, all bits except the signs. */
 static bool all_zero(const char *x, int64_t count, size_t element)
 {
@@ -123,13 +127,17 @@ static void test_first_query(void **state)
     if (subject->fast)
         ops_be_fast(rig.ops);
     for (int l = 0; l < subject->lengths; l++)
-        for (int w = 0; w < WIDTHS; w++)
+        for (int d = 0; d < WIDTHS; d++)
             for (int op = 0; op < 2; op++)
                 for (int grouped = 0; grouped < 2; grouped++)
-                    check_case(&rig,
-                               &(struct ops_case){.op = ops[op],
-                                                  .attention = {2, lengths[l], grouped ? 4 : 2,
-                                                                grouped ? 1 : 2, widths[w]}});
+                    for (int w = 0; w < WINDOWS; w++) {
+                        struct ops_case c = {.op = ops[op],
+                                             .attention = OPS_HEADS(2, lengths[l], grouped ? 4 : 2,
+                                                                    grouped ? 1 : 2, widths[d])};
+                        c.attention.window = windows[w];
+                        c.attention.cap = windows[w] > 0 ? 1 : 0;
+                        check_case(&rig, &c);
+                    }
     rig_close(&rig);
 }
 

@@ -81,8 +81,8 @@ static const struct ops_case cases[] = {
     {"linear_dw", .rows = 512, .linear = {512, 1024, .out_in = true}, .bias = true},
     {"linear", .rows = 1, .linear = {2048, 2048, .out_in = false}},
     {"linear", .rows = 1, .linear = {2048, 2048, .out_in = true}},
-    {"attention", .attention = {1, 512, 4, 4, 128}},
-    {"attention_backward", .attention = {1, 512, 4, 4, 128}},
+    {"attention", .attention = OPS_HEADS(1, 512, 4, 4, 128)},
+    {"attention_backward", .attention = OPS_HEADS(1, 512, 4, 4, 128)},
 };
 #define CASE_COUNT (int)(sizeof cases / sizeof cases[0])
 

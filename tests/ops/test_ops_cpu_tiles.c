@@ -8,11 +8,11 @@
     {                                                                   \
         op_name, .rows = r, .linear = {i, o, .out_in = w}, .bias = true \
     }
-#define ATTENTION(b, t, h, g, d)                                   \
-    {"attention", .attention = {b, t, h, g, d}},                   \
-        {"attention_backward_rope", .attention = {b, t, h, g, d}}, \
-    {                                                              \
-        "attention_backward", .attention = { b, t, h, g, d }       \
+#define ATTENTION(b, t, h, g, d)                                            \
+    {"attention", .attention = OPS_HEADS(b, t, h, g, d)},                   \
+        {"attention_backward_rope", .attention = OPS_HEADS(b, t, h, g, d)}, \
+    {                                                                       \
+        "attention_backward", .attention = OPS_HEADS(b, t, h, g, d)         \
     }
 
 static const struct ops_case cases[] = {
@@ -29,8 +29,8 @@ static const struct ops_case cases[] = {
     ATTENTION(1, 257, 2, 1, 32),
     ATTENTION(2, 321, 2, 2, 40),
     ATTENTION(1, 600, 3, 1, 16),
-    {"attention_cached", .attention = {2, 1, 4, 2, 32}, .past = 600, .room = 700},
-    {"attention_cached", .attention = {1, 70, 2, 1, 32}, .past = 300, .room = 400},
+    {"attention_cached", .attention = OPS_HEADS(2, 1, 4, 2, 32), .past = 600, .room = 700},
+    {"attention_cached", .attention = OPS_HEADS(1, 70, 2, 1, 32), .past = 300, .room = 400},
     {"norm_backward", .rows = 1500, .norm = {NORM_LAYER, 72, 1e-5}, .bias = true, .branch = true},
     {"norm_backward", .rows = 1500, .norm = {NORM_LAYER, 72, 1e-5}, .branch = true,
      .columns = true},

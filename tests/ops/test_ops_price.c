@@ -70,10 +70,10 @@ static void test_tiles_of_attention(void **state)
     (void)state;
     struct fixture f;
     struct ops_prices prices = {.rates = {[OPS_KIND_ATTENTION] = {0.0, 100.0, 1e9}}};
-    const struct ops_case odd = {.op = "attention", .attention = {1, 65, 2, 2, 8}};
-    const struct ops_case whole = {.op = "attention", .attention = {1, 128, 2, 2, 8}};
+    const struct ops_case odd = {.op = "attention", .attention = OPS_HEADS(1, 65, 2, 2, 8)};
+    const struct ops_case whole = {.op = "attention", .attention = OPS_HEADS(1, 128, 2, 2, 8)};
     const struct ops_case cached = {
-        .op = "attention_cached", .attention = {1, 65, 2, 2, 8}, .room = 65};
+        .op = "attention_cached", .attention = OPS_HEADS(1, 65, 2, 2, 8), .room = 65};
     open_fixture(&f);
     double alone = ops_price(&prices, f.ops, &odd), decoded = ops_price(&prices, f.ops, &cached);
     const struct ops_backend *own = f.ops->backend;
@@ -83,6 +83,43 @@ static void test_tiles_of_attention(void **state)
     assert_true(ops_price(&prices, f.ops, &odd) > 3.0 * alone);
     assert_near(ops_price(&prices, f.ops, &odd), ops_price(&prices, f.ops, &whole));
     assert_near(ops_price(&prices, f.ops, &cached), decoded);
+    f.ops->backend = own;
+    close_fixture(&f);
+}
+
+static double three_times_backward(const struct ops *ops, struct attention a, bool backward)
+{
+    (void)ops;
+    return a.window > 0 && backward ? 3 : 1;
+}
+
+/* A window costs the scores that are seen; a kernel that is slower than the machine's rate says by
+ * how much. */
+static void test_windows(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct ops_prices prices = {.rates = {[OPS_KIND_ATTENTION] = {0.0, 100.0, 1e9},
+                                          [OPS_KIND_ATTENTION_BACKWARD] = {0.0, 100.0, 1e9}}};
+    struct ops_case whole = {.op = "attention", .attention = OPS_HEADS(1, 8, 2, 2, 8)};
+    struct ops_case window = whole, backward = whole;
+    struct ops_case cached = {
+        .op = "attention_cached", .attention = OPS_HEADS(1, 2, 2, 2, 8), .past = 10, .room = 20};
+    open_fixture(&f);
+    window.attention.window = backward.attention.window = 3;
+    backward.op = "attention_backward";
+    assert_near(ops_price(&prices, f.ops, &window), ops_price(&prices, f.ops, &whole) * 21 / 36);
+    double all = ops_price(&prices, f.ops, &cached);
+    cached.attention.window = 4;
+    assert_near(ops_price(&prices, f.ops, &cached), all * 8 / 23);
+
+    double forth = ops_price(&prices, f.ops, &window), back = ops_price(&prices, f.ops, &backward);
+    const struct ops_backend *own = f.ops->backend;
+    struct ops_backend slow = *own;
+    slow.attention_times = three_times_backward;
+    f.ops->backend = &slow;
+    assert_near(ops_price(&prices, f.ops, &window), forth);
+    assert_near(ops_price(&prices, f.ops, &backward), 3 * back);
     f.ops->backend = own;
     close_fixture(&f);
 }
@@ -116,7 +153,8 @@ static void test_attention_that_turns(void **state)
 {
     (void)state;
     struct fixture f;
-    const struct ops_case turns = {"attention_backward_rope", .attention = {1, 8, 2, 1, 4}};
+    const struct ops_case turns = {"attention_backward_rope",
+                                   .attention = OPS_HEADS(1, 8, 2, 1, 4)};
     struct ops_case backward = turns, rope = turns, other = turns;
     backward.op = "attention_backward";
     rope.op = "rope_inverse";
@@ -178,6 +216,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rates),
         cmocka_unit_test(test_tiles_of_attention),
+        cmocka_unit_test(test_windows),
         cmocka_unit_test(test_measured_lines_count_first),
         cmocka_unit_test(test_attention_that_turns),
         cmocka_unit_test(test_the_meter_notes_each_call_once),

@@ -108,8 +108,8 @@ static void test_forward(void **state)
 {
     (void)state;
     struct rig rig;
-    struct ops_case backward = {"attention_backward", .attention = {1, 5, 2, 1, 4}};
-    struct ops_case forward = {"attention", .attention = {1, 5, 2, 1, 4}};
+    struct ops_case backward = {"attention_backward", .attention = OPS_HEADS(1, 5, 2, 1, 4)};
+    struct ops_case forward = {"attention", .attention = OPS_HEADS(1, 5, 2, 1, 4)};
     rig_open(&rig, "ref", DTYPE_F32, 1);
     struct ops_trial *a = rig_trial(&rig, &backward), *b = rig_trial(&rig, &forward);
     ops_trial_run(b);

@@ -65,6 +65,29 @@ static void test_exp_ends(void **state)
     }
 }
 
+static void test_tanh(void **state)
+{
+    (void)state;
+    double worst = 0;
+    for (uint64_t bits = 0; bits <= UINT32_MAX; bits += 101) {
+        float x = float_of((uint32_t)bits);
+        if (!isfinite(x) || fabsf(x) < 1e-30f)
+            continue;
+        double error = ulps(lane(v_tanh(v_set(x))), tanh((double)x));
+        worst = error > worst ? error : worst;
+    }
+    for (float x = -10; x < 10; x += 0x1p-14f) {
+        double error = x == 0 ? 0 : ulps(lane(v_tanh(v_set(x))), tanh((double)x));
+        worst = error > worst ? error : worst;
+    }
+    print_message("tanh: %.3f ulp at most\n", worst);
+    assert_true(worst <= 3);
+    assert_true(lane(v_tanh(v_set(0.0f))) == 0.0f);
+    assert_true(lane(v_tanh(v_set(INFINITY))) == 1.0f);
+    assert_true(lane(v_tanh(v_set(-INFINITY))) == -1.0f);
+    assert_true(isnan(lane(v_tanh(v_set(NAN)))));
+}
+
 static void test_log(void **state)
 {
     (void)state;
@@ -220,11 +243,11 @@ static void test_sqrt(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exp),      cmocka_unit_test(test_exp_ends),
-        cmocka_unit_test(test_log),      cmocka_unit_test(test_sigmoid),
-        cmocka_unit_test(test_gelu),     cmocka_unit_test(test_tails),
-        cmocka_unit_test(test_row_sums), cmocka_unit_test(test_quotients),
-        cmocka_unit_test(test_sqrt),
+        cmocka_unit_test(test_exp),       cmocka_unit_test(test_exp_ends),
+        cmocka_unit_test(test_tanh),      cmocka_unit_test(test_log),
+        cmocka_unit_test(test_sigmoid),   cmocka_unit_test(test_gelu),
+        cmocka_unit_test(test_tails),     cmocka_unit_test(test_row_sums),
+        cmocka_unit_test(test_quotients), cmocka_unit_test(test_sqrt),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

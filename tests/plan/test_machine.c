@@ -99,8 +99,8 @@ static void fill(struct machine_profile *profile, struct ops_measured *calls)
         {.op = "add_norm", .rows = 9, .norm = {NORM_RMS, 32, 1e-5}, .branch = true},
         DTYPE_BF16,
         2e-5};
-    calls[2] =
-        (struct ops_measured){{.op = "attention", .attention = {2, 16, 4, 2, 8}}, DTYPE_F32, 3e-5};
+    calls[2] = (struct ops_measured){
+        {.op = "attention", .attention = OPS_HEADS(2, 16, 4, 2, 8)}, DTYPE_F32, 3e-5};
     calls[3] = (struct ops_measured){
         {.op = "cast", .count = 1 << 20, .from = DTYPE_F32, .to = DTYPE_BF16}, DTYPE_F32, 4e-5};
     calls[4] = (struct ops_measured){

@@ -13,7 +13,7 @@ static void test_gpt2_defaults_and_aliases_are_read(void **state)
     (void)state;
     scratch_open(&s);
     assert_int_equal(parse(&s, "{\"model_type\":\"gpt2\"}", &c), STATUS_OK);
-    assert_int_equal(c.arch, HF_GPT2);
+    assert_int_equal(c.arch, MODEL_GPT2);
     assert_int_equal(c.layers, 12);
     assert_int_equal(c.width, 768);
     assert_int_equal(c.ff, 3072);
@@ -113,10 +113,22 @@ static void test_refusals_name_the_key(void **state)
     refuse(&s, "{" SARS ",\"rope_theta\":0}", "rope_theta is not a positive number");
     refuse(&s, "{" SARS ",\"layer_norm_eps\":-1}", "layer_norm_eps");
     refuse(&s, "{" LLAMA ",\"hidden_act\":\"gelu\"}", "'gelu'");
-    refuse(&s, "{" LLAMA ",\"attention_bias\":true}", "attention_bias true is not supported");
-    refuse(&s, "{" LLAMA ",\"mlp_bias\":true}", "mlp_bias true");
-    refuse(&s, "{" LLAMA ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2}}", "'yarn'");
-    refuse(&s, "{" LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\"}}", "'dynamic'");
+    refuse(&s, "{" LLAMA ",\"attention_bias\":1}", "attention_bias is not true or false");
+    refuse(&s, "{" LLAMA ",\"num_local_experts\":8}", "num_local_experts is not supported");
+    refuse(&s, "{" LLAMA ",\"vision_config\":{}}", "vision_config is not supported");
+    refuse(&s, "{" LLAMA ",\"final_logit_softcapping\":30.0}", "final_logit_softcapping is not");
+    refuse(&s, "{\"model_type\":\"gemma3\"}", "model_type 'gemma3' is not supported");
+    refuse(&s,
+           "{\"model_type\":\"qwen2\",\"num_hidden_layers\":3,\"use_sliding_window\":true,"
+           "\"sliding_window\":8,\"layer_types\":[\"full_attention\",\"sliding_attention\","
+           "\"full_attention\"]}",
+           "layer_types is supported only if");
+    refuse(&s, "{\"model_type\":\"smollm3\",\"num_hidden_layers\":3,\"no_rope_layers\":[0,1,1]}",
+           "no_rope_layers is supported only if");
+    refuse(&s, "{\"model_type\":\"smollm3\",\"num_hidden_layers\":3,\"no_rope_layers\":[1]}",
+           "no_rope_layers is not a list of num_hidden_layers entries");
+    refuse(&s, "{" LLAMA ",\"logits_scaling\":8.0}", "logits_scaling is not supported");
+    refuse(&s, "{" LLAMA ",\"rope_scaling\":{\"rope_type\":\"proportional\"}}", "'proportional'");
     refuse(&s, "{" LLAMA ",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8}}",
            "no low_freq_factor");
     refuse(&s, "{" LLAMA ",\"dtype\":\"int8\"}", "'int8'");
@@ -150,6 +162,12 @@ static void expect_round_trip(struct scratch *s, const struct hf_config *c)
     assert_int_equal(back.rope, c->rope);
     assert_int_equal(back.rope_original, c->rope_original);
     assert_int_equal(back.rotary, c->rotary);
+    assert_true(back.exact_gelu == c->exact_gelu);
+    assert_true(back.attention_bias == c->attention_bias && back.mlp_bias == c->mlp_bias);
+    assert_true(back.window == c->window && back.window_from == c->window_from);
+    assert_true(back.full_every == c->full_every && back.nope_every == c->nope_every);
+    assert_true(back.query_scalar == c->query_scalar && back.score_cap == c->score_cap);
+    assert_true(back.logit_cap == c->logit_cap);
     assert_true(back.eps == c->eps && back.init_std == c->init_std);
     assert_true(back.rope_theta == c->rope_theta && back.rope_factor == c->rope_factor);
     assert_true(back.rope_low == c->rope_low && back.rope_high == c->rope_high);
@@ -160,7 +178,7 @@ static void test_printed_config_parses_to_the_same(void **state)
     struct scratch s;
     (void)state;
     scratch_open(&s);
-    struct hf_config gpt2 = {.arch = HF_GPT2,
+    struct hf_config gpt2 = {.arch = MODEL_GPT2,
                              .layers = 3,
                              .heads = 5,
                              .kv_heads = 5,
@@ -176,7 +194,7 @@ static void test_printed_config_parses_to_the_same(void **state)
                              .pad = -1,
                              .eos = {300},
                              .eos_count = 1};
-    struct hf_config llama = {.arch = HF_LLAMA,
+    struct hf_config llama = {.arch = MODEL_LLAMA,
                               .layers = 3,
                               .heads = 6,
                               .kv_heads = 2,
@@ -191,7 +209,7 @@ static void test_printed_config_parses_to_the_same(void **state)
                               .bos = 1,
                               .pad = 4,
                               .type = DTYPE_F16};
-    struct hf_config sars = {.arch = HF_SARS,
+    struct hf_config sars = {.arch = MODEL_SARS,
                              .layers = 3,
                              .heads = 2,
                              .kv_heads = 2,
@@ -213,6 +231,8 @@ static void test_printed_config_parses_to_the_same(void **state)
     sars.rotary = sars.tied = false;
     expect_round_trip(&s, &sars);
     expect_round_trip(&s, &gpt2);
+    gpt2.exact_gelu = true;
+    expect_round_trip(&s, &gpt2);
     expect_round_trip(&s, &llama);
     llama.rope = HF_ROPE_LINEAR;
     llama.rope_factor = 2.5;
@@ -223,6 +243,27 @@ static void test_printed_config_parses_to_the_same(void **state)
     llama.rope_high = 4;
     llama.rope_original = 64;
     expect_round_trip(&s, &llama);
+    llama.layers = 7;
+    for (llama.arch = 0; llama.arch < MODEL_ARCHS; llama.arch++) {
+        const struct model_traits *traits = model_traits(llama.arch);
+        if (!traits->llama)
+            continue;
+        llama.attention_bias = traits->attention_bias;
+        llama.mlp_bias = traits->mlp_bias;
+        llama.window = traits->window ? 24 : 0;
+        llama.nope_every = traits->nope ? 3 : 0;
+        llama.query_scalar = traits->caps ? 30 : 0;
+        llama.score_cap = traits->caps ? 7.5 : 0;
+        expect_round_trip(&s, &llama);
+        if (!traits->window || llama.arch == MODEL_MISTRAL || llama.arch == MODEL_PHI3)
+            continue;
+        llama.window_from = 2;
+        expect_round_trip(&s, &llama);
+        llama.window_from = 0;
+        llama.full_every = 3;
+        expect_round_trip(&s, &llama);
+        llama.full_every = 0;
+    }
     scratch_close(&s);
 }
 
@@ -234,7 +275,7 @@ static void test_both_generations_are_written(void **state)
                                        "\n  \"dtype\": \"float32\""};
     struct scratch s;
     struct text text;
-    struct hf_config c = {.arch = HF_LLAMA, .rope_theta = 10000};
+    struct hf_config c = {.arch = MODEL_LLAMA, .rope_theta = 10000};
     (void)state;
     scratch_open(&s);
     text_init(&text, &s.env);

@@ -57,6 +57,34 @@ static void test_directories_and_files_are_found(void **state)
     scratch_close(&s);
 }
 
+/* What people have instead of a model that sifr can read: the message names it. */
+static void expect_no_weights(struct scratch *s, const char *name, const char *words)
+{
+    struct model_source *source;
+    struct weight_files weights = {.env = &s->env};
+    assert_int_equal(look(s, name, &all, &source), STATUS_OK);
+    assert_int_equal(weight_files_open(&weights, source), STATUS_CONFIG);
+    scratch_expect(s, words);
+    weight_files_close(&weights);
+    model_source_close(source);
+}
+
+static void test_other_formats_are_named(void **state)
+{
+    (void)state;
+    struct scratch s;
+    scratch_open(&s);
+    command(&s, "mkdir adapter merged bin bins && : >adapter/adapter_config.json && "
+                "for i in merged bin bins; do echo {} >$i/config.json; done && "
+                ": >merged/adapter_config.json && : >bin/pytorch_model.bin && "
+                ": >bins/pytorch_model.bin.index.json");
+    expect_refused(&s, "adapter", &all, STATUS_CONFIG, "is a PEFT adapter");
+    expect_no_weights(&s, "merged", "is a PEFT adapter");
+    expect_no_weights(&s, "bin", "pytorch_model.bin");
+    expect_no_weights(&s, "bins", "pytorch_model-*.bin");
+    scratch_close(&s);
+}
+
 /* Folders of a run that look like checkpoints but are not. */
 static void test_the_newest_checkpoint_of_a_run_is_found(void **state)
 {
@@ -133,6 +161,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_directories_and_files_are_found),
+        cmocka_unit_test(test_other_formats_are_named),
         cmocka_unit_test(test_the_newest_checkpoint_of_a_run_is_found),
         cmocka_unit_test(test_an_open_source_holds_little_memory),
         cmocka_unit_test(test_a_stray_file_is_ignored),

@@ -12,8 +12,8 @@
 static const struct ops_case tiny_calls[] = {
     {.op = "linear", .rows = 4, .linear = {TINY, TINY, .out_in = false}},
     {.op = "linear_dw", .rows = 4, .linear = {TINY, TINY, .out_in = false}},
-    {.op = "attention", .attention = {1, 4, 1, 1, TINY}},
-    {.op = "attention_backward", .attention = {1, 4, 1, 1, TINY}},
+    {.op = "attention", .attention = OPS_HEADS(1, 4, 1, 1, TINY)},
+    {.op = "attention_backward", .attention = OPS_HEADS(1, 4, 1, 1, TINY)},
     {.op = "add", .count = TINY},
     {.op = "gelu", .count = TINY},
 };

@@ -3,8 +3,8 @@
  *
  * Products are single-threaded sgemm calls directly on the packed qkv (strides, no copies). The
  * block of scores is in the thread's own scratch and stays in its L2 cache. Keys after a block's
- * last query are never read; in the block on the diagonal, masked scores become zeros after the
- * exp.
+ * last query and before the window of its first are never read; in the blocks on the diagonal and
+ * at the window's edge, masked scores become zeros after the exp.
  *
  *   forward   per (batch, head, query block), over key blocks: S = scale Q K^T; running maximum m
  *             and sum l of each row; P = exp(S - m); O = O exp(m_old - m) + P V; at the end O / l
@@ -12,6 +12,8 @@
  *   backward  per (batch, key head), over its query heads and query blocks in order, so that dK
  *             and dV are summed in one order and by one thread: P = exp(S - lse); dV += P^T dO;
  *             dP = dO V^T; dS = P (dP - rowsum(dO O)); dQ += scale dS K; dK += scale dS^T Q
+ *
+ * A cap changes S before all that, and dS is multiplied by its slope.
  *
  * Sizes, measured at T = 256, D = 64 on a Neoverse-V1: products of 64 queries run at 82-95 % of the
  * sgemm rate, of 32 queries at 40-90 % but with half the waste on the diagonal, of 128 queries at
@@ -38,10 +40,11 @@ static float *thread_scratch(void *scratch)
     return (float *)scratch + (int64_t)omp_get_thread_num() * 2 * QUERIES * STRIDE;
 }
 
-/* One head's view of its tensors. Query row t sees keys 0 .. past + t. */
+/* One head's view of its tensors. Query row t sees the keys up to past + t, as `shape` says. */
 struct head {
+    struct attention shape;
     int64_t width, tokens, past;
-    float scale;
+    float scale, cap;
     const float *q, *k, *v;
     int64_t q_stride, kv_stride; /* floats between the starts of two rows */
     float *out;
@@ -83,11 +86,35 @@ static void product(int64_t m, int64_t n, int64_t k, float alpha, struct factor 
                     (int)a.stride, b.x, (int)b.stride, beta, c.x, (int)c.stride);
 }
 
-/* Keys of the block k0 .. k0 + keys - 1 that query row t sees */
-static int64_t visible(const struct head *h, int64_t t, int64_t k0, int64_t keys)
+/* Columns of a block of scores: from .. end - 1. */
+struct range {
+    int64_t from, end;
+};
+
+static int64_t within(int64_t x, int64_t most)
 {
-    int64_t n = h->past + t + 1 - k0;
-    return n < 0 ? 0 : min64(n, keys);
+    return x < 0 ? 0 : min64(x, most);
+}
+
+/* Keys of the block k0 .. k0 + keys - 1 that query row t sees */
+static struct range visible(const struct head *h, int64_t t, int64_t k0, int64_t keys)
+{
+    int64_t at = h->past + t;
+    return (struct range){within(ops_first_key(h->shape, at) - k0, keys),
+                          within(at + 1 - k0, keys)};
+}
+
+/* The first key that a block of queries from row t0 on reads */
+static int64_t first_read(const struct head *h, int64_t t0)
+{
+    return ops_first_key(h->shape, h->past + t0);
+}
+
+/* A row outside its range becomes 0. */
+static void clear_outside(float *row, struct range in, int64_t keys)
+{
+    memset(row, 0, (size_t)in.from * sizeof(float));
+    memset(row + in.end, 0, (size_t)(keys - in.end) * sizeof(float));
 }
 
 static float exp_one(float x)
@@ -107,12 +134,16 @@ static void soften(const struct head *h, int64_t t0, int64_t rows, int64_t k0, i
 {
     for (int64_t r = 0; r < rows; r++) {
         float *row = s + r * STRIDE;
-        int64_t n = visible(h, t0 + r, k0, keys);
+        struct range in = visible(h, t0 + r, k0, keys);
+        int64_t n = in.end - in.from;
         if (n > 0) {
-            float max = v_row_max(row, n);
+            float *seen = row + in.from;
+            if (h->cap > 0)
+                v_row_softcap(seen, seen, h->cap, n);
+            float max = v_row_max(seen, n);
             max = max > m[r] ? max : m[r];
-            float sum = v_row_exp(row, row, max, n);
-            if (k0 > 0 && max > m[r]) {
+            float sum = v_row_exp(seen, seen, max, n);
+            if (l[r] > 0 && max > m[r]) {
                 float shrink = exp_one(m[r] - max);
                 l[r] *= shrink;
                 scale_row(h->width, shrink, h->out + (t0 + r) * h->out_stride);
@@ -120,7 +151,7 @@ static void soften(const struct head *h, int64_t t0, int64_t rows, int64_t k0, i
             l[r] += sum;
             m[r] = max;
         }
-        memset(row + n, 0, (size_t)(keys - n) * sizeof(float));
+        clear_outside(row, in, keys);
     }
 }
 
@@ -128,19 +159,20 @@ static void forward_block(const struct head *h, int64_t t0, float *s)
 {
     float m[QUERIES], l[QUERIES];
     int64_t rows = min64(QUERIES, h->tokens - t0), seen = h->past + t0 + rows;
+    int64_t first = first_read(h, t0);
     float *out = h->out + t0 * h->out_stride;
     for (int64_t r = 0; r < rows; r++) {
         m[r] = -INFINITY;
         l[r] = 0;
     }
-    for (int64_t k0 = 0; k0 < seen; k0 += KEYS) {
+    for (int64_t k0 = first; k0 < seen; k0 += KEYS) {
         int64_t keys = min64(KEYS, seen - k0);
         const float *k = h->k + k0 * h->kv_stride, *v = h->v + k0 * h->kv_stride;
         product(rows, keys, h->width, h->scale, AS_IS(h->q + t0 * h->q_stride, h->q_stride),
                 TRANSPOSED(k, h->kv_stride), TO(s, STRIDE));
         soften(h, t0, rows, k0, keys, s, m, l);
         product(rows, h->width, keys, 1.0f, AS_IS(s, STRIDE), AS_IS(v, h->kv_stride),
-                (struct result){out, h->out_stride, .add = k0 > 0});
+                (struct result){out, h->out_stride, .add = k0 > first});
     }
     for (int64_t r = 0; r < rows; r++) {
         scale_row(h->width, 1.0f / l[r], out + r * h->out_stride);
@@ -155,9 +187,11 @@ static struct head packed_head(struct attention a, int64_t b, int64_t head, cons
     int64_t width = (a.heads + 2 * a.kv_heads) * a.head_width, kv = head / (a.heads / a.kv_heads);
     const float *base = qkv + b * a.tokens * width;
     return (struct head){
+        .shape = a,
         .width = a.head_width,
         .tokens = a.tokens,
-        .scale = (float)(1.0 / sqrt((double)a.head_width)),
+        .scale = (float)ops_attention_scale(a),
+        .cap = (float)a.cap,
         .q = base + head * a.head_width,
         .k = base + (a.heads + kv) * a.head_width,
         .v = base + (a.heads + a.kv_heads + kv) * a.head_width,
@@ -202,30 +236,39 @@ struct head_gradient {
 static void score_gradients(const struct head *h, int64_t t0, int64_t rows, int64_t k0,
                             int64_t keys, const float *delta, float *s, float *dp)
 {
+    float capped[STRIDE]; /* a row of S after the cap */
     for (int64_t r = 0; r < rows; r++) {
         float *p = s + r * STRIDE, *d = dp + r * STRIDE;
-        int64_t n = visible(h, t0 + r, k0, keys), sloped = h->past + t0 + r == 0 ? 0 : n;
+        struct range in = visible(h, t0 + r, k0, keys), sloped = in;
+        if (ops_sees_one(h->shape, h->past + t0 + r))
+            sloped = (struct range){0, 0};
         vf lse = v_set(h->lse[t0 + r]), shift = v_set(delta[r]);
-        for (int64_t i = 0; i < n; i += LANES) {
+        if (h->cap > 0) {
+            v_row_softcap(p + in.from, p + in.from, h->cap, in.end - in.from);
+            memcpy(capped + in.from, p + in.from, (size_t)(in.end - in.from) * sizeof(float));
+        }
+        for (int64_t i = in.from; i < in.end; i += LANES) {
             vf e = v_exp(v_load(p + i) - lse);
             v_store(p + i, e);
             v_store(d + i, e * (v_load(d + i) - shift));
         }
-        memset(p + n, 0, (size_t)(keys - n) * sizeof(float));
-        memset(d + sloped, 0, (size_t)(keys - sloped) * sizeof(float));
+        if (h->cap > 0)
+            v_row_softcap_slope(d + in.from, capped + in.from, h->cap, in.end - in.from);
+        clear_outside(p, in, keys);
+        clear_outside(d, sloped, keys);
     }
 }
 
 static void backward_block(const struct head *h, const struct head_gradient *g, int64_t t0,
                            float *s, float *dp)
 {
-    int64_t rows = min64(QUERIES, h->tokens - t0), seen = t0 + rows, qs = h->q_stride,
-            ks = h->kv_stride;
+    int64_t rows = min64(QUERIES, h->tokens - t0), first = first_read(h, t0), seen = t0 + rows;
+    int64_t qs = h->q_stride, ks = h->kv_stride;
     const float *q = h->q + t0 * qs, *dout = g->dout + t0 * h->out_stride;
     float delta[QUERIES];
     for (int64_t r = 0; r < rows; r++)
         delta[r] = v_row_dot(dout + r * h->out_stride, h->out + (t0 + r) * h->out_stride, h->width);
-    for (int64_t k0 = 0; k0 < seen; k0 += KEYS) {
+    for (int64_t k0 = first; k0 < seen; k0 += KEYS) {
         int64_t keys = min64(KEYS, seen - k0);
         const float *k = h->k + k0 * ks, *v = h->v + k0 * ks;
         product(rows, keys, h->width, h->scale, AS_IS(q, qs), TRANSPOSED(k, ks), TO(s, STRIDE));
@@ -237,7 +280,7 @@ static void backward_block(const struct head *h, const struct head_gradient *g, 
         product(keys, h->width, rows, h->scale, TRANSPOSED(dp, STRIDE), AS_IS(q, qs),
                 ADD_TO(g->dk + k0 * ks, ks));
         product(rows, h->width, keys, h->scale, AS_IS(dp, STRIDE), AS_IS(k, ks),
-                (struct result){g->dq + t0 * qs, qs, .add = k0 > 0});
+                (struct result){g->dq + t0 * qs, qs, .add = k0 > first});
     }
 }
 
@@ -332,7 +375,7 @@ static void cached_thread(struct attention a, const struct attention_cached *c, 
 void cpu_attention_cached(struct ops *ops, struct stream *stream, struct attention a,
                           const struct attention_cached *c)
 {
-    int64_t seen = c->past.count + a.tokens, next = 0;
+    int64_t next = 0, seen = c->past.count + a.tokens - ops_first_key(a, c->past.count);
     int64_t work = a.batch * a.tokens * seen * a.heads * a.head_width;
     IN_THREADS(a.tokens == 1 ? cpu_threads_of_token(ops, work) : cpu_threads(ops, work),
                cached_thread(a, c, &next));

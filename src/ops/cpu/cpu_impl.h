@@ -142,6 +142,26 @@ struct cpu_product {
 };
 void cpu_multiply(struct ops *ops, const struct cpu_product *p);
 
+/* cpu_pointwise.c, with those below */
+void cpu_gelu_exact(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
+                    void *y);
+void cpu_gelu_exact_backward(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
+                             const void *dy, void *dpre);
+void cpu_geglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+               const void *gate_up, void *y);
+void cpu_geglu_backward(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+                        const void *gate_up, const void *dy, void *dgate_up, void *act);
+void cpu_scale(struct ops *ops, struct stream *stream, int64_t count, double factor, void *x);
+
+/* cpu_heads.c */
+void cpu_head_sums(struct ops *ops, struct stream *stream, struct head_rms n,
+                   const struct head_sums *a);
+void cpu_head_rms(struct ops *ops, struct stream *stream, struct head_rms n,
+                  const struct head_rms_forward *a);
+void cpu_head_rms_backward(struct ops *ops, struct stream *stream, struct head_rms n,
+                           const struct head_rms_backward *a);
+size_t cpu_head_rms_scratch(const struct ops *ops, struct head_rms n);
+
 /* cpu_orthogonalize.c */
 void cpu_orthogonalize(struct ops *ops, struct stream *stream, int64_t rows, int64_t columns,
                        void *x, void *scratch);
@@ -194,6 +214,7 @@ void cpu_cross_entropy_part(struct ops *ops, struct stream *stream, struct logit
                             const int32_t *labels, const void *logits, double *parts);
 void cpu_cross_entropy_join(struct ops *ops, struct stream *stream, struct logits l, int64_t rows,
                             int ranks, const double *parts, const struct cross_entropy *a);
+void cpu_softcap(struct ops *ops, struct stream *stream, int64_t count, double cap, void *x);
 
 /* cpu_route.c */
 void cpu_route(struct ops *ops, struct stream *stream, struct routing n, int64_t rows,

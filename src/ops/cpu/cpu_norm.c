@@ -12,17 +12,18 @@ size_t cpu_norm_scratch(const struct ops *ops, struct norm n, int64_t rows)
     return (size_t)(ceil_div(rows, cpu_block_rows(rows)) * 2 * n.width) * sizeof(float);
 }
 
-/* y = (x - mean) rstd weight + bias: the same expression in the forward pass and in
+/* y = (x - mean) rstd (weight + offset) + bias: the same expression in the forward pass and in
  * recomputation */
-static void normalize(int64_t width, const float *x, float mean, float rstd, const float *weight,
+static void normalize(struct norm n, const float *x, float mean, float rstd, const float *weight,
                       const float *bias, float *y)
 {
+    float offset = (float)n.offset;
     if (bias)
-        for (int64_t c = 0; c < width; c++)
-            y[c] = (x[c] - mean) * rstd * weight[c] + bias[c];
+        for (int64_t c = 0; c < n.width; c++)
+            y[c] = (x[c] - mean) * rstd * (weight[c] + offset) + bias[c];
     else
-        for (int64_t c = 0; c < width; c++)
-            y[c] = (x[c] - mean) * rstd * weight[c];
+        for (int64_t c = 0; c < n.width; c++)
+            y[c] = (x[c] - mean) * rstd * (weight[c] + offset);
 }
 
 static void add_row(int64_t width, const float *a, const float *b, float *sum)
@@ -52,7 +53,7 @@ static void add_norm_thread(struct norm n, int64_t rows, const struct add_norm *
         }
         double variance = (double)v_row_squares(x, center, n.width) / (double)n.width;
         a->rstd[r] = (float)(1.0 / sqrt(variance + n.eps));
-        normalize(n.width, x, center, a->rstd[r], a->weight, a->bias, y + at);
+        normalize(n, x, center, a->rstd[r], a->weight, a->bias, y + at);
     }
 }
 
@@ -68,7 +69,7 @@ static void apply_thread(struct norm n, int64_t rows, const struct norm_apply *a
     float *y = a->y;           /* (R, C) */
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; r++)
-        normalize(n.width, sum + r * n.width, n.kind == NORM_LAYER ? a->mean[r] : 0.0f, a->rstd[r],
+        normalize(n, sum + r * n.width, n.kind == NORM_LAYER ? a->mean[r] : 0.0f, a->rstd[r],
                   a->weight, a->bias, y + r * n.width);
 }
 
@@ -78,11 +79,11 @@ void cpu_norm_apply(struct ops *ops, struct stream *stream, struct norm n, int64
     IN_THREADS(cpu_threads(ops, rows * n.width), apply_thread(n, rows, a));
 }
 
-/* One row of the backward pass: g = dy weight, xhat = (x - mean) rstd */
+/* One row of the backward pass: g = dy (weight + offset), xhat = (x - mean) rstd */
 struct row {
     int64_t width;
     const float *dy, *x, *weight; /* (C) */
-    float mean, rstd;
+    float mean, rstd, offset;
     float mean_g, mean_gx; /* of g and of g xhat, from row_sums */
 };
 
@@ -92,13 +93,14 @@ static void row_sums(struct row *row, float *dweight, float *dbias)
     const int64_t width = row->width;
     const float *dy = row->dy, *x = row->x, *weight = row->weight, mean = row->mean,
                 rstd = row->rstd;
+    vf offset = v_set(row->offset);
     vf sum_g[2] = {{0}}, sum_gx[2] = {{0}};
     int64_t c = 0;
     for (; c + 2 * LANES <= width; c += 2 * LANES)
         for (int k = 0; k < 2; k++) {
             int64_t i = c + k * LANES;
             vf d = v_load(dy + i), xhat = (v_load(x + i) - v_set(mean)) * v_set(rstd),
-               g = d * v_load(weight + i);
+               g = d * (v_load(weight + i) + offset);
             sum_g[k] += g;
             sum_gx[k] = v_fma(g, xhat, sum_gx[k]);
             v_store(dweight + i, v_fma(d, xhat, v_load(dweight + i)));
@@ -108,7 +110,7 @@ static void row_sums(struct row *row, float *dweight, float *dbias)
         int64_t n = min64(LANES, width - c);
         vf d = v_load_part(dy + c, n, 0.0f),
            xhat = (v_load_part(x + c, n, 0.0f) - v_set(mean)) * v_set(rstd);
-        vf g = d * v_load_part(weight + c, n, 0.0f);
+        vf g = d * (v_load_part(weight + c, n, 0.0f) + offset);
         sum_g[0] += g;
         sum_gx[0] = v_fma(g, xhat, sum_gx[0]);
         v_store_part(dweight + c, v_fma(d, xhat, v_load_part(dweight + c, n, 0.0f)), n);
@@ -125,17 +127,18 @@ static void row_gradient(const struct row *row, const float *dsum, float *dx)
     const int64_t width = row->width;
     const float *dy = row->dy, *x = row->x, *weight = row->weight, mean = row->mean,
                 rstd = row->rstd, mean_g = row->mean_g, mean_gx = row->mean_gx;
+    vf offset = v_set(row->offset);
     int64_t c = 0;
     for (; c + LANES <= width; c += LANES) {
         vf xhat = (v_load(x + c) - v_set(mean)) * v_set(rstd),
-           g = v_load(dy + c) * v_load(weight + c);
+           g = v_load(dy + c) * (v_load(weight + c) + offset);
         vf d = v_fma(-xhat, v_set(mean_gx), g - v_set(mean_g)) * v_set(rstd);
         v_store(dx + c, dsum ? v_load(dsum + c) + d : d);
     }
     if (c < width) {
         int64_t n = width - c;
         vf xhat = (v_load_part(x + c, n, 0.0f) - v_set(mean)) * v_set(rstd);
-        vf g = v_load_part(dy + c, n, 0.0f) * v_load_part(weight + c, n, 0.0f);
+        vf g = v_load_part(dy + c, n, 0.0f) * (v_load_part(weight + c, n, 0.0f) + offset);
         vf d = v_fma(-xhat, v_set(mean_gx), g - v_set(mean_g)) * v_set(rstd);
         v_store_part(dx + c, dsum ? v_load_part(dsum + c, n, 0.0f) + d : d, n);
     }
@@ -157,6 +160,7 @@ static void backward_thread(struct norm n, int64_t rows, const struct norm_backw
             struct row row = {.width = width, .dy = dy + at, .x = x + at, .weight = a->weight};
             row.mean = n.kind == NORM_LAYER ? a->mean[r] : 0.0f;
             row.rstd = a->rstd[r];
+            row.offset = (float)n.offset;
             row_sums(&row, pw, pb);
             if (n.kind == NORM_RMS)
                 row.mean_g = 0;

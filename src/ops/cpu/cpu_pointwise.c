@@ -45,12 +45,42 @@ void cpu_gelu_backward(struct ops *ops, struct stream *stream, int64_t count, co
     IN_THREADS(cpu_threads(ops, count), gelu_backward_thread(count, pre, dy, dpre));
 }
 
-static vf gated(vf gate, vf up)
+/* With erff: few models have the exact form, and it is as good as the vector functions. */
+static void gelu_exact_thread(int64_t count, const float *pre, float *y)
 {
-    return gate * v_sigmoid(gate) * up;
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < count; i++)
+        y[i] = 0.5f * pre[i] * (1.0f + erff(pre[i] * 0.70710678f));
 }
 
-static void swiglu_thread(int64_t rows, int64_t ff, const float *gate_up, float *y)
+void cpu_gelu_exact(struct ops *ops, struct stream *stream, int64_t count, const void *pre, void *y)
+{
+    IN_THREADS(cpu_threads(ops, count), gelu_exact_thread(count, pre, y));
+}
+
+static void gelu_exact_backward_thread(int64_t count, const float *pre, const float *dy,
+                                       float *dpre)
+{
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < count; i++) {
+        float x = pre[i], bell = expf(-0.5f * x * x) * 0.39894228f;
+        dpre[i] = dy[i] * (0.5f * (1.0f + erff(x * 0.70710678f)) + x * bell);
+    }
+}
+
+void cpu_gelu_exact_backward(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
+                             const void *dy, void *dpre)
+{
+    IN_THREADS(cpu_threads(ops, count), gelu_exact_backward_thread(count, pre, dy, dpre));
+}
+
+/* silu(gate) up, or gelu(gate) up */
+static inline vf gated(bool gelu, vf gate, vf up)
+{
+    return (gelu ? v_gelu(gate) : gate * v_sigmoid(gate)) * up;
+}
+
+static inline void gate_thread(bool gelu, int64_t rows, int64_t ff, const float *gate_up, float *y)
 {
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
@@ -58,11 +88,12 @@ static void swiglu_thread(int64_t rows, int64_t ff, const float *gate_up, float 
         float *to = y + r * ff;
         int64_t i = 0;
         for (; i + LANES <= ff; i += LANES)
-            v_store(to + i, gated(v_load(gate + i), v_load(up + i)));
+            v_store(to + i, gated(gelu, v_load(gate + i), v_load(up + i)));
         if (i < ff) {
             int64_t n = ff - i;
             v_store_part(to + i,
-                         gated(v_load_part(gate + i, n, 0.0f), v_load_part(up + i, n, 0.0f)), n);
+                         gated(gelu, v_load_part(gate + i, n, 0.0f), v_load_part(up + i, n, 0.0f)),
+                         n);
         }
     }
 }
@@ -70,19 +101,24 @@ static void swiglu_thread(int64_t rows, int64_t ff, const float *gate_up, float 
 void cpu_swiglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
                 const void *gate_up, void *y)
 {
-    IN_THREADS(cpu_threads(ops, rows * ff), swiglu_thread(rows, ff, gate_up, y));
+    IN_THREADS(cpu_threads(ops, rows * ff), gate_thread(false, rows, ff, gate_up, y));
 }
 
-/* dgate = dy up s (1 + gate (1 - s)), dup = dy gate s, with s = sigmoid(gate) */
-static void swiglu_gradient(vf gate, vf up, vf dy, vf *dgate, vf *dup)
+/* silu: dgate = dy up s (1 + gate (1 - s)), dup = dy gate s, with s = sigmoid(gate) */
+static inline void gate_gradient(bool gelu, vf gate, vf up, vf dy, vf *dgate, vf *dup)
 {
+    if (gelu) {
+        *dup = dy * v_gelu(gate);
+        *dgate = dy * up * v_gelu_slope(gate);
+        return;
+    }
     vf s = v_sigmoid(gate), one = v_set(1.0f);
     *dup = dy * gate * s;
     *dgate = dy * up * s * v_fma(gate, one - s, one);
 }
 
-static void swiglu_backward_thread(int64_t rows, int64_t ff, const float *gate_up, const float *dy,
-                                   float *dgate_up, float *act)
+static inline void gate_backward_thread(bool gelu, int64_t rows, int64_t ff, const float *gate_up,
+                                        const float *dy, float *dgate_up, float *act)
 {
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
@@ -92,18 +128,18 @@ static void swiglu_backward_thread(int64_t rows, int64_t ff, const float *gate_u
         int64_t i = 0;
         for (; i + LANES <= ff; i += LANES) {
             vf g = v_load(gate + i), u = v_load(up + i);
-            swiglu_gradient(g, u, v_load(from + i), &dgate, &dup);
+            gate_gradient(gelu, g, u, v_load(from + i), &dgate, &dup);
             if (again)
-                v_store(again + i, gated(g, u));
+                v_store(again + i, gated(gelu, g, u));
             v_store(to + i, dgate);
             v_store(to + ff + i, dup);
         }
         if (i < ff) {
             int64_t n = ff - i;
             vf g = v_load_part(gate + i, n, 0.0f), u = v_load_part(up + i, n, 0.0f);
-            swiglu_gradient(g, u, v_load_part(from + i, n, 0.0f), &dgate, &dup);
+            gate_gradient(gelu, g, u, v_load_part(from + i, n, 0.0f), &dgate, &dup);
             if (again)
-                v_store_part(again + i, gated(g, u), n);
+                v_store_part(again + i, gated(gelu, g, u), n);
             v_store_part(to + i, dgate, n);
             v_store_part(to + ff + i, dup, n);
         }
@@ -114,13 +150,39 @@ void cpu_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, i
                          const void *gate_up, const void *dy, void *dgate_up, void *act)
 {
     IN_THREADS(cpu_threads(ops, rows * ff),
-               swiglu_backward_thread(rows, ff, gate_up, dy, dgate_up, act));
+               gate_backward_thread(false, rows, ff, gate_up, dy, dgate_up, act));
+}
+
+void cpu_geglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+               const void *gate_up, void *y)
+{
+    IN_THREADS(cpu_threads(ops, rows * ff), gate_thread(true, rows, ff, gate_up, y));
+}
+
+void cpu_geglu_backward(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+                        const void *gate_up, const void *dy, void *dgate_up, void *act)
+{
+    IN_THREADS(cpu_threads(ops, rows * ff),
+               gate_backward_thread(true, rows, ff, gate_up, dy, dgate_up, act));
+}
+
+static void scale_thread(int64_t count, float factor, float *x)
+{
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < count; i += FLAT_CHUNK)
+        for (int64_t k = i; k < min64(i + FLAT_CHUNK, count); k++)
+            x[k] *= factor;
+}
+
+void cpu_scale(struct ops *ops, struct stream *stream, int64_t count, double factor, void *x)
+{
+    IN_THREADS(cpu_threads(ops, count), scale_thread(count, (float)factor, x));
 }
 
 static void rope_thread(struct attention a, const float *table, int64_t first, bool inverse,
                         float *qkv)
 {
-    int64_t half = a.head_width / 2, width = (a.heads + 2 * a.kv_heads) * a.head_width;
+    int64_t half = a.rotary / 2, width = (a.heads + 2 * a.kv_heads) * a.head_width;
     float sign = inverse ? -1.0f : 1.0f;
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < a.batch * a.tokens; r++) {

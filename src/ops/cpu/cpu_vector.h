@@ -234,6 +234,19 @@ static inline vf v_sigmoid(vf x)
     return v_set(1.0f) / (v_set(1.0f) + v_exp(-x));
 }
 
+/* tanh(x): below 0.55 x + x^3 q(x^2), q of degree 4 (4e-9), which keeps small values; above that 1 -
+ * 2 / (exp(2 |x|) + 1) with the sign of x. */
+static inline vf v_tanh(vf x)
+{
+    vf size = v_abs(x), z = x * x;
+    vf q = v_fma(v_set(-6.61022784e-3f), z, v_set(2.13093887e-2f));
+    q = v_fma(v_fma(v_fma(q, z, v_set(-5.39094288e-2f)), z, v_set(0.133331137f)), z,
+              v_set(-0.33333332f));
+    vf large = v_set(1.0f) - v_set(2.0f) / (v_exp(size + size) + v_set(1.0f));
+    large = v_from_bits((vi)large | ((vi)x & (int32_t)0x80000000));
+    return v_select(size < v_set(0.55f), v_fma(q * z, x, x), large);
+}
+
 /* The tanh form of GELU, written with tanh(u) = 2 sigmoid(2u) - 1: 0.5 x (1 + tanh(u)) = x
  * sigmoid(2u), 2u = 2 sqrt(2/pi) (x + 0.044715 x^3). It keeps the small values far left of zero
  * that 1 + tanh cancels. */
@@ -352,6 +365,24 @@ static inline float v_row_exp(float *y, const float *x, float shift, int64_t n)
             v_store_part(y + i, e, part);
     }
     return v_fold_sum((s[0] + s[1]) + (s[2] + s[3]));
+}
+
+/* y[i] = cap tanh(x[i] / cap); y may be x */
+static inline void v_row_softcap(float *y, const float *x, float cap, int64_t n)
+{
+    vf inverse = v_set(1.0f / cap), c = v_set(cap);
+    for (int64_t i = 0; i < n; i += LANES)
+        v_put(y + i, c * v_tanh(v_get(x + i, n - i) * inverse), n - i);
+}
+
+/* d[i] *= 1 - (y[i] / cap)^2: through v_row_softcap, whose result y is */
+static inline void v_row_softcap_slope(float *d, const float *y, float cap, int64_t n)
+{
+    vf inverse = v_set(1.0f / cap), one = v_set(1.0f);
+    for (int64_t i = 0; i < n; i += LANES) {
+        vf t = v_get(y + i, n - i) * inverse;
+        v_put(d + i, v_get(d + i, n - i) * (one - t * t), n - i);
+    }
 }
 
 /* --- GELU over one row; four vectors at a time keep the pipes full -------------------------- */

@@ -32,8 +32,17 @@ void ops_cpu_fill(struct ops_backend *table)
     table->add = cpu_add;
     table->gelu = cpu_gelu;
     table->gelu_backward = cpu_gelu_backward;
+    table->head_sums = cpu_head_sums;
+    table->head_rms = cpu_head_rms;
+    table->head_rms_backward = cpu_head_rms_backward;
+    table->head_rms_scratch = cpu_head_rms_scratch;
     table->swiglu = cpu_swiglu;
     table->swiglu_backward = cpu_swiglu_backward;
+    table->gelu_exact = cpu_gelu_exact;
+    table->gelu_exact_backward = cpu_gelu_exact_backward;
+    table->geglu = cpu_geglu;
+    table->geglu_backward = cpu_geglu_backward;
+    table->scale = cpu_scale;
     table->rope = cpu_rope;
     table->attention = cpu_attention;
     table->attention_backward = cpu_attention_backward;
@@ -45,6 +54,7 @@ void ops_cpu_fill(struct ops_backend *table)
     table->cross_entropy = cpu_cross_entropy;
     table->cross_entropy_part = cpu_cross_entropy_part;
     table->cross_entropy_join = cpu_cross_entropy_join;
+    table->softcap = cpu_softcap;
     table->route = cpu_route;
     table->route_backward = cpu_route_backward;
     table->route_scratch = cpu_route_scratch;

@@ -6,6 +6,8 @@
  * second time for the gradient, mostly from L2. Both use the arithmetic of cuda_loss.cuh, so a GPU
  * with less shared memory gives the same bits; so does cuda_loss_hopper.cu.
  *
+ * With a cap (CAP, in instances of their own), logits are capped each time they are read.
+ *
  * Bytes: R V read, and R V written with the gradient.
  */
 #include "ops/cuda/cuda_loss.cuh"
@@ -70,9 +72,16 @@ template <typename T> static __device__ void clear_row(const row_packs<T> &row)
         row.write(i, zeros);
 }
 
+template <int N> static __device__ void cap_all(float (&x)[N], float cap)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        x[i] = capped(x[i], cap);
+}
+
 /* What this thread meets in its packs of the row. CACHED: `cache` receives them. */
-template <typename T, bool CACHED>
-static __device__ running meet_row(const row_packs<T> &row, uint4 *cache)
+template <typename T, bool CACHED, bool CAP>
+static __device__ running meet_row(const row_packs<T> &row, uint4 *cache, float cap)
 {
     running mine = nothing_met();
     for (int first = threadIdx.x; first < row.count; first += DEPTH * THREADS) {
@@ -89,6 +98,8 @@ static __device__ running meet_row(const row_packs<T> &row, uint4 *cache)
             if (CACHED)
                 store((T *)(cache + first + k * THREADS), p[k]);
             widen(p[k], f);
+            if constexpr (CAP)
+                cap_all(f, cap);
             meet<T>(mine, f);
         }
     }
@@ -96,20 +107,32 @@ static __device__ running meet_row(const row_packs<T> &row, uint4 *cache)
 }
 
 /* Replaces this thread's packs of the row by their gradients. */
-template <typename T, bool CACHED>
-static __device__ void turn_row(const row_packs<T> &row, const uint4 *cache, float max,
+template <typename T, bool CACHED, bool CAP>
+static __device__ void turn_row(const row_packs<T> &row, const uint4 *cache, float cap, float max,
                                 float factor, float loss_scale, int64_t label)
 {
 #pragma unroll DEPTH
     for (int i = threadIdx.x; i < row.count; i += THREADS) {
         float f[PACK<T>];
         widen(CACHED ? load((const T *)(cache + i)) : row.read(i), f);
-        turn<T>(f, max, factor, loss_scale, label - row.start(i));
+        if constexpr (CAP) {
+            float slope[PACK<T>];
+            cap_all(f, cap);
+#pragma unroll
+            for (int j = 0; j < PACK<T>; j++)
+                slope[j] = cap_slope(f[j], cap);
+            turn<T>(f, max, factor, loss_scale, label - row.start(i));
+#pragma unroll
+            for (int j = 0; j < PACK<T>; j++)
+                f[j] = mul(f[j], slope[j]);
+        } else {
+            turn<T>(f, max, factor, loss_scale, label - row.start(i));
+        }
         row.write(i, f);
     }
 }
 
-template <typename T, bool CACHED>
+template <typename T, bool CACHED, bool CAP>
 __global__ void __launch_bounds__(THREADS, 2)
     cross_entropy(kernel_logits l, const int32_t *labels, bool gradient,
                   const kernel_scalars *scalars, T *logits, double *losses)
@@ -125,13 +148,15 @@ __global__ void __launch_bounds__(THREADS, 2)
         return;
     }
     float wanted = widen(row.x[label]), max;
-    double sum = combine<T>(meet_row<T, CACHED>(row, cache), &max);
+    if (CAP)
+        wanted = capped(wanted, l.cap);
+    double sum = combine<T>(meet_row<T, CACHED, CAP>(row, cache, l.cap), &max);
     if (threadIdx.x == 0)
         losses[r] = log(sum) + (double)max - (double)wanted;
     if (!gradient)
         return;
     float loss_scale = scalars->loss_scale, factor = (float)((double)loss_scale / sum);
-    turn_row<T, CACHED>(row, cache, max, factor, loss_scale, label);
+    turn_row<T, CACHED, CAP>(row, cache, l.cap, max, factor, loss_scale, label);
 }
 
 /* Shared memory available to a block on the current GPU. */
@@ -151,7 +176,7 @@ template <typename T> static size_t cache_bytes(int64_t vocab)
     return (size_t)div_up(vocab + PACK<T> - 1, PACK<T>) * sizeof(uint4);
 }
 
-template <typename T, bool CACHED>
+template <typename T, bool CACHED, bool CAP>
 static cudaError_t cross_entropy_in(cudaStream_t stream, kernel_logits l, int64_t rows,
                                     const int32_t *labels, bool gradient,
                                     const kernel_scalars *scalars, T *logits, double *losses)
@@ -159,7 +184,7 @@ static cudaError_t cross_entropy_in(cudaStream_t stream, kernel_logits l, int64_
     size_t shared = CACHED ? cache_bytes<T>(l.vocab) : 0;
     unsigned blocks = (unsigned)rows;
     if (CACHED) {
-        auto kernel = cross_entropy<T, CACHED>;
+        auto kernel = cross_entropy<T, CACHED, CAP>;
         cudaError_t error =
             cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
         if (error == cudaSuccess) /* prefer shared memory: L1 has no other use here */
@@ -168,7 +193,7 @@ static cudaError_t cross_entropy_in(cudaStream_t stream, kernel_logits l, int64_
         if (error != cudaSuccess)
             return error;
     }
-    cross_entropy<T, CACHED>
+    cross_entropy<T, CACHED, CAP>
         <<<blocks, THREADS, shared, stream>>>(l, labels, gradient, scalars, logits, losses);
     return cudaGetLastError();
 }
@@ -180,17 +205,19 @@ cudaError_t launch_cross_entropy(cudaStream_t stream, enum dtype type, struct ke
     return with_type(type, [=](auto zero) {
         using T = decltype(zero);
         size_t fixed = 1024; /* upper bound of the static shared memory */
-        if (gradient && cache_bytes<T>(l.vocab) + fixed <= shared_limit())
-            return cross_entropy_in<T, true>(stream, l, rows, labels, gradient, scalars,
-                                             (T *)logits, losses);
-        return cross_entropy_in<T, false>(stream, l, rows, labels, gradient, scalars, (T *)logits,
-                                          losses);
+        const bool cached = gradient && cache_bytes<T>(l.vocab) + fixed <= shared_limit();
+        const auto run =
+            l.cap > 0
+                ? (cached ? cross_entropy_in<T, true, true> : cross_entropy_in<T, false, true>)
+            : cached ? cross_entropy_in<T, true, false>
+                     : cross_entropy_in<T, false, false>;
+        return run(stream, l, rows, labels, gradient, scalars, (T *)logits, losses);
     });
 }
 
 /* --- columns spread over ranks: a plain pass per half, each row read from memory -------------- */
 
-template <typename T>
+template <typename T, bool CAP>
 __global__ void __launch_bounds__(THREADS)
     cross_entropy_part(kernel_logits l, const int32_t *labels, T *logits /* only read */,
                        double *parts)
@@ -198,17 +225,19 @@ __global__ void __launch_bounds__(THREADS)
     const row_packs<T> row(logits + blockIdx.x * l.stride, l.vocab);
     int64_t label = labels[blockIdx.x] - l.first_id;
     float max;
-    double sum = combine<T>(meet_row<T, false>(row, NULL), &max);
+    double sum = combine<T>(meet_row<T, false, CAP>(row, NULL, l.cap), &max);
     if (threadIdx.x == 0) {
         double *part = parts + (int64_t)blockIdx.x * KERNEL_LOSS_PART;
         part[0] = max;
         part[1] = sum;
-        part[2] = row.has(label) ? (double)widen(row.x[label]) : 0;
+        part[2] = !row.has(label) ? 0
+                  : CAP           ? (double)capped(widen(row.x[label]), l.cap)
+                                  : (double)widen(row.x[label]);
     }
 }
 
 /* Every thread combines the few parts of its row. */
-template <typename T>
+template <typename T, bool CAP>
 __global__ void __launch_bounds__(THREADS)
     cross_entropy_join(kernel_logits l, const int32_t *labels, int ranks, const double *parts,
                        bool gradient, const kernel_scalars *scalars, T *logits, double *losses)
@@ -233,7 +262,8 @@ __global__ void __launch_bounds__(THREADS)
         return;
     }
     float loss_scale = scalars->loss_scale, factor = (float)((double)loss_scale / sum);
-    turn_row<T, false>(row, NULL, (float)max, factor, loss_scale, labels[blockIdx.x] - l.first_id);
+    turn_row<T, false, CAP>(row, NULL, l.cap, (float)max, factor, loss_scale,
+                            labels[blockIdx.x] - l.first_id);
 }
 
 cudaError_t launch_cross_entropy_part(cudaStream_t stream, enum dtype type, struct kernel_logits l,
@@ -242,8 +272,8 @@ cudaError_t launch_cross_entropy_part(cudaStream_t stream, enum dtype type, stru
 {
     return with_type(type, [=](auto zero) {
         using T = decltype(zero);
-        cross_entropy_part<T>
-            <<<(unsigned)rows, THREADS, 0, stream>>>(l, labels, (T *)logits, parts);
+        const auto kernel = l.cap > 0 ? cross_entropy_part<T, true> : cross_entropy_part<T, false>;
+        kernel<<<(unsigned)rows, THREADS, 0, stream>>>(l, labels, (T *)logits, parts);
         return cudaGetLastError();
     });
 }
@@ -256,8 +286,28 @@ cudaError_t launch_cross_entropy_join(cudaStream_t stream, enum dtype type, stru
 {
     return with_type(type, [=](auto zero) {
         using T = decltype(zero);
-        cross_entropy_join<T><<<(unsigned)rows, THREADS, 0, stream>>>(
-            l, labels, ranks, parts, gradient, scalars, (T *)logits, losses);
+        const auto kernel = l.cap > 0 ? cross_entropy_join<T, true> : cross_entropy_join<T, false>;
+        kernel<<<(unsigned)rows, THREADS, 0, stream>>>(l, labels, ranks, parts, gradient, scalars,
+                                                       (T *)logits, losses);
+        return cudaGetLastError();
+    });
+}
+
+/* --- decoding: few rows, speed does not matter ------------------------------------------------ */
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS) softcap(int64_t count, float cap, T *x)
+{
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < count)
+        narrow(capped(widen(x[i]), cap), &x[i]);
+}
+
+cudaError_t launch_softcap(cudaStream_t stream, enum dtype type, int64_t count, float cap, void *x)
+{
+    return with_type(type, [=](auto zero) {
+        using T = decltype(zero);
+        softcap<T><<<(unsigned)div_up(count, THREADS), THREADS, 0, stream>>>(count, cap, (T *)x);
         return cudaGetLastError();
     });
 }

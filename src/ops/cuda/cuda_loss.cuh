@@ -64,6 +64,19 @@ template <int N> __device__ inline void drop_rest(float (&x)[N], int left)
         x[i] = i < left ? x[i] : -INFINITY;
 }
 
+/* A logit after the cap. Missing ones stay minus infinity. */
+__device__ inline float capped(float x, float cap)
+{
+    return x == -INFINITY ? x : mul(cap, tanhf(__fdiv_rn(x, cap)));
+}
+
+/* The slope of the cap where the capped logit is y. */
+__device__ inline float cap_slope(float y, float cap)
+{
+    const float t = __fdiv_rn(y, cap);
+    return fma_(-t, t, 1.0f);
+}
+
 /* Replaces x (N) by its gradient; `label` counts from x. */
 template <typename T, int N>
 __device__ inline void turn(float (&x)[N], float max, float factor, float loss_scale, int64_t label)

@@ -1,6 +1,6 @@
 /* cuda_loss_hopper -- cross-entropy with its gradient for compute capability 9.0: logits go
  * through shared memory, moved by the copy engine. 16-bit types, rows that start at multiples of
- * 16 bytes; the copy engine also loads what follows a row in its last pack, and nobody uses it. The
+ * 16 bytes, no cap; the copy engine also loads what follows a row in its last pack, and nobody uses it. The
  * arithmetic is that of cuda_loss.cuh, so the bits are those of cuda_loss.cu.
  *
  * Two blocks per multiprocessor, each looping over rows. A row is cut into chunks of 16 KB, of
@@ -160,8 +160,8 @@ template <typename T> cudaError_t launch(cudaStream_t stream, const loss_args<T>
 
 bool kernel_loss_hopper_takes(enum dtype type, struct kernel_logits l, const void *logits)
 {
-    return type != DTYPE_F32 && l.stride % N == 0 && l.vocab <= CHUNKS * CHUNK * N &&
-           is_wide(logits);
+    return type != DTYPE_F32 && !(l.cap > 0) && l.stride % N == 0 &&
+           l.vocab <= CHUNKS * CHUNK * N && is_wide(logits);
 }
 
 cudaError_t launch_cross_entropy_hopper(cudaStream_t stream, enum dtype type,

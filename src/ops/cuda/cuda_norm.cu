@@ -13,7 +13,8 @@
 
 enum { ANY_THREADS = 256 }; /* of the plain kernels */
 
-/* The one expression for y, used by the first pass and by recomputation. */
+/* The one expression for y, used by the first pass and by recomputation; `weight` is with its
+ * offset. */
 static __device__ inline float normalised(float x, float mean, float rstd, float weight, float bias)
 {
     return fma_(mul(sub(x, mean), rstd), weight, bias);
@@ -30,7 +31,7 @@ template <typename T> struct add_norm_args {
     int64_t rows;
     int width;
     bool layer;
-    float eps;
+    float eps, offset;
     const T *residual, *branch, *weight, *bias;
     T *sum, *y;
     float *mean, *rstd;
@@ -38,7 +39,8 @@ template <typename T> struct add_norm_args {
 
 template <typename T>
 static __device__ inline void write_normalised(const pack<T> &x, float mean, float rstd,
-                                               const T *weight, const T *bias, int64_t c, T *y)
+                                               const T *weight, const T *bias, float offset,
+                                               int64_t c, T *y)
 {
     constexpr int N = PACK<T>;
     float f[N], w[N], b[N] = {};
@@ -48,7 +50,7 @@ static __device__ inline void write_normalised(const pack<T> &x, float mean, flo
         widen(load(bias + c), b);
 #pragma unroll
     for (int i = 0; i < N; i++)
-        f[i] = normalised(f[i], mean, rstd, w[i], b[i]);
+        f[i] = normalised(f[i], mean, rstd, add(w[i], offset), b[i]);
     store(y + c, narrow<T>(f));
 }
 
@@ -130,7 +132,8 @@ __global__ void __launch_bounds__(GROUP == WARP ? 128 : GROUP) add_norm_rows(add
 #pragma unroll
     for (int k = 0; k < PACKS; k++)
         if (at + k * GROUP < packs)
-            write_normalised(x[k], mean, rstd, a.weight, a.bias, (at + k * GROUP) * N, a.y + row);
+            write_normalised(x[k], mean, rstd, a.weight, a.bias, a.offset, (at + k * GROUP) * N,
+                             a.y + row);
     if (at == 0) {
         a.rstd[r] = rstd;
         if (a.layer)
@@ -162,7 +165,7 @@ __global__ void __launch_bounds__(ANY_THREADS) add_norm_any(add_norm_args<T> a)
     }
     float rstd = rstd_of(group_sum<ANY_THREADS>(squares, room), a.width, a.eps);
     for (int c = threadIdx.x; c < a.width; c += ANY_THREADS)
-        narrow(normalised(widen(sum[c]), mean, rstd, widen(a.weight[c]),
+        narrow(normalised(widen(sum[c]), mean, rstd, add(widen(a.weight[c]), a.offset),
                           a.bias ? widen(a.bias[c]) : 0.0f),
                &a.y[row + c]);
     if (threadIdx.x == 0) {
@@ -232,9 +235,9 @@ static cudaError_t add_norm_typed(cudaStream_t stream, const add_norm_args<T> &a
 }
 
 cudaError_t launch_add_norm(cudaStream_t stream, enum dtype type, bool layer, int64_t width,
-                            double eps, int64_t rows, const void *residual, const void *branch,
-                            const void *weight, const void *bias, void *sum, void *y, float *mean,
-                            float *rstd)
+                            double eps, double offset, int64_t rows, const void *residual,
+                            const void *branch, const void *weight, const void *bias, void *sum,
+                            void *y, float *mean, float *rstd)
 {
     return with_type(type, [=](auto zero) {
         using T = decltype(zero);
@@ -242,6 +245,7 @@ cudaError_t launch_add_norm(cudaStream_t stream, enum dtype type, bool layer, in
                               (int)width,
                               layer,
                               (float)eps,
+                              (float)offset,
                               (const T *)residual,
                               (const T *)branch,
                               (const T *)weight,
@@ -259,8 +263,8 @@ cudaError_t launch_add_norm(cudaStream_t stream, enum dtype type, bool layer, in
 template <typename T>
 __global__ void __launch_bounds__(128)
     apply_rows(int64_t rows, int width, bool layer, const T *__restrict__ sum,
-               const T *__restrict__ weight, const T *__restrict__ bias, const float *mean,
-               const float *rstd, T *__restrict__ y)
+               const T *__restrict__ weight, const T *__restrict__ bias, float offset,
+               const float *mean, const float *rstd, T *__restrict__ y)
 {
     int64_t r = (int64_t)blockIdx.x * (128 / WARP) + threadIdx.x / WARP;
     if (r >= rows)
@@ -268,24 +272,25 @@ __global__ void __launch_bounds__(128)
     float center = layer ? mean[r] : 0.0f, scale = rstd[r];
 #pragma unroll 4
     for (int c = threadIdx.x % WARP * PACK<T>; c < width; c += WARP * PACK<T>)
-        write_normalised(load(sum + r * width + c), center, scale, weight, bias, c, y + r * width);
+        write_normalised(load(sum + r * width + c), center, scale, weight, bias, offset, c,
+                         y + r * width);
 }
 
 template <typename T>
 __global__ void __launch_bounds__(ANY_THREADS)
-    apply_any(int width, bool layer, const T *sum, const T *weight, const T *bias,
+    apply_any(int width, bool layer, const T *sum, const T *weight, const T *bias, float offset,
               const float *mean, const float *rstd, T *y)
 {
     int64_t r = blockIdx.x, row = r * width;
     float center = layer ? mean[r] : 0.0f, scale = rstd[r];
     for (int c = threadIdx.x; c < width; c += ANY_THREADS)
-        narrow(normalised(widen(sum[row + c]), center, scale, widen(weight[c]),
+        narrow(normalised(widen(sum[row + c]), center, scale, add(widen(weight[c]), offset),
                           bias ? widen(bias[c]) : 0.0f),
                &y[row + c]);
 }
 
 cudaError_t launch_norm_apply(cudaStream_t stream, enum dtype type, bool layer, int64_t width,
-                              int64_t rows, const void *sum_, const void *weight_,
+                              double offset, int64_t rows, const void *sum_, const void *weight_,
                               const void *bias_, const float *mean, const float *rstd, void *y_)
 {
     return with_type(type, [=](auto zero) {
@@ -296,11 +301,11 @@ cudaError_t launch_norm_apply(cudaStream_t stream, enum dtype type, bool layer, 
             is_wide(y)) {
             unsigned blocks = (unsigned)div_up(rows, 128 / WARP);
             apply_rows<T><<<blocks, 128, 0, stream>>>(rows, (int)width, layer, sum, weight, bias,
-                                                      mean, rstd, y);
+                                                      (float)offset, mean, rstd, y);
         } else {
             unsigned blocks = (unsigned)rows;
             apply_any<T><<<blocks, ANY_THREADS, 0, stream>>>((int)width, layer, sum, weight, bias,
-                                                             mean, rstd, y);
+                                                             (float)offset, mean, rstd, y);
         }
         return cudaGetLastError();
     });

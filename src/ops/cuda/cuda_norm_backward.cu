@@ -30,6 +30,7 @@ template <typename T> struct backward_args {
     const T *dsum;
     T *dsum_out;
     float *partials; /* (blocks, 2, C) */
+    float offset;    /* added to the weight */
 };
 
 static __device__ inline float norm_gradient(float g, float xhat, float rstd, float mean_g,
@@ -163,7 +164,7 @@ __global__ void __launch_bounds__(shape<GROUP, PACKS>::THREADS,
             widen(load(a.weight + (at + k * GROUP) * N), w);
 #pragma unroll
             for (int i = 0; i < N; i++) {
-                float xhat = mul(sub(f[i], mean), rstd), g = mul(d[i], w[i]);
+                float xhat = mul(sub(f[i], mean), rstd), g = mul(d[i], add(w[i], a.offset));
                 sums.x = add(sums.x, g);
                 sums.y = fma_(g, xhat, sums.y);
                 dweight[k][i] = fma_(d[i], xhat, dweight[k][i]);
@@ -201,8 +202,8 @@ __global__ void __launch_bounds__(shape<GROUP, PACKS>::THREADS,
                 widen<T>(rows->at[stage][2][k][me], s);
 #pragma unroll
             for (int i = 0; i < N; i++)
-                f[i] = norm_gradient(mul(d[i], w[i]), mul(sub(f[i], mean), rstd), rstd, mean_g,
-                                     mean_gx, s[i]);
+                f[i] = norm_gradient(mul(d[i], add(w[i], a.offset)), mul(sub(f[i], mean), rstd),
+                                     rstd, mean_g, mean_gx, s[i]);
             store(a.dsum_out + r * a.width + (at + k * GROUP) * N, narrow<T>(f));
         }
     }
@@ -228,7 +229,7 @@ __global__ void __launch_bounds__(ANY_THREADS) backward_any(backward_args<T> a)
         float mean = a.layer ? a.mean[r] : 0.0f, rstd = a.rstd[r], mean_g = 0, mean_gx = 0;
         for (int c = threadIdx.x; c < a.width; c += ANY_THREADS) {
             float d = widen(a.dy[row + c]), xhat = mul(sub(widen(a.sum[row + c]), mean), rstd);
-            float g = mul(d, widen(a.weight[c]));
+            float g = mul(d, add(widen(a.weight[c]), a.offset));
             mean_g = add(mean_g, g);
             mean_gx = fma_(g, xhat, mean_gx);
             dweight[c] = fma_(d, xhat, dweight[c]);
@@ -240,7 +241,7 @@ __global__ void __launch_bounds__(ANY_THREADS) backward_any(backward_args<T> a)
             mean_g = 0;
         for (int c = threadIdx.x; c < a.width; c += ANY_THREADS) {
             float xhat = mul(sub(widen(a.sum[row + c]), mean), rstd);
-            float g = mul(widen(a.dy[row + c]), widen(a.weight[c]));
+            float g = mul(widen(a.dy[row + c]), add(widen(a.weight[c]), a.offset));
             narrow(norm_gradient(g, xhat, rstd, mean_g, mean_gx,
                                  a.dsum ? widen(a.dsum[row + c]) : 0.0f),
                    &a.dsum_out[row + c]);
@@ -393,7 +394,8 @@ static cudaError_t launch_rows(cudaStream_t stream, enum dtype type, const kerne
                               n.rstd,
                               (const T *)n.dsum,
                               (T *)n.dsum_out,
-                              (float *)n.scratch};
+                              (float *)n.scratch,
+                              n.offset};
         return backward_typed<T>(stream, cut, n.dbias != NULL, a);
     });
 }

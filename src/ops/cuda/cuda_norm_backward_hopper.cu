@@ -55,6 +55,7 @@ template <typename T> struct row_args {
     const T *dsum;
     T *dsum_out;
     float *partials; /* (blocks, SUMS, C) */
+    float offset;    /* added to the weight */
 };
 
 /* W warps per row, at most PACKS packs per thread. */
@@ -189,7 +190,7 @@ __global__ void __launch_bounds__(THREADS, 1) backward_rows(const __grid_constan
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 float xhat = fma_(f[i], rstd, shift);
-                dhat[k][i] = mul(d[i], w[i]);
+                dhat[k][i] = mul(d[i], add(w[i], a.offset));
                 g[i % 2] = add(g[i % 2], dhat[k][i]);
                 gx[i % 2] = fma_(dhat[k][i], xhat, gx[i % 2]);
                 share[0][k][i] = fma_(d[i], xhat, share[0][k][i]);
@@ -282,9 +283,9 @@ template <typename T>
 cudaError_t launch_typed(cudaStream_t stream, int sums, unsigned blocks,
                          const kernel_norm_backward &n)
 {
-    row_args<T> a = {n.rows,           (int)n.width,        0,      n.layer, (const T *)n.dy,
-                     (const T *)n.sum, (const T *)n.weight, n.mean, n.rstd,  (const T *)n.dsum,
-                     (T *)n.dsum_out,  (float *)n.scratch};
+    row_args<T> a = {n.rows,           (int)n.width,        0,       n.layer, (const T *)n.dy,
+                     (const T *)n.sum, (const T *)n.weight, n.mean,  n.rstd,  (const T *)n.dsum,
+                     (T *)n.dsum_out,  (float *)n.scratch,  n.offset};
     return sums == 1   ? launch_wide<T, 1>(stream, blocks, a)
            : sums == 2 ? launch_wide<T, 2>(stream, blocks, a)
                        : launch_wide<T, 4>(stream, blocks, a);

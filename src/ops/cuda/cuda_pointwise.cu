@@ -37,6 +37,27 @@ struct gelu_slope_of {
     }
 };
 
+/* The exact form: x Phi(x), and its slope Phi(x) + x phi(x) */
+static __device__ inline float normal_share(float x)
+{
+    return mul(0.5f, add(1.0f, erff(mul(x, 0.70710678118654752440f))));
+}
+
+struct gelu_exact_of {
+    template <typename T> static __device__ float of(float x, float)
+    {
+        return mul(x, normal_share(x));
+    }
+};
+
+struct gelu_exact_slope_of {
+    template <typename T> static __device__ float of(float x, float dy)
+    {
+        float bell = mul(expf(mul(mul(-0.5f, x), x)), 0.39894228040143267794f);
+        return mul(dy, fma_(x, bell, normal_share(x)));
+    }
+};
+
 template <typename Op, int INPUTS, typename T>
 __global__ void __launch_bounds__(THREADS)
     map(int64_t count, bool wide, const T *a, const T *b, T *out)
@@ -98,7 +119,19 @@ cudaError_t launch_gelu_backward(cudaStream_t stream, enum dtype type, int64_t c
     return launch_map<gelu_slope_of, 2>(stream, type, count, pre, dy, dpre);
 }
 
-/* --- swiglu: one block per row ---------------------------------------------------------------- */
+cudaError_t launch_gelu_exact(cudaStream_t stream, enum dtype type, int64_t count, const void *pre,
+                              void *y)
+{
+    return launch_map<gelu_exact_of, 1>(stream, type, count, pre, NULL, y);
+}
+
+cudaError_t launch_gelu_exact_backward(cudaStream_t stream, enum dtype type, int64_t count,
+                                       const void *pre, const void *dy, void *dpre)
+{
+    return launch_map<gelu_exact_slope_of, 2>(stream, type, count, pre, dy, dpre);
+}
+
+/* --- swiglu and geglu: one block per row ------------------------------------------------------ */
 
 /* silu(gate) up, with e = exp(-gate) */
 static __device__ inline float gated(float gate, float up, float e)
@@ -106,7 +139,7 @@ static __device__ inline float gated(float gate, float up, float e)
     return mul(__fdividef(gate, add(1.0f, e)), up);
 }
 
-template <typename T>
+template <typename T, bool GELU>
 __global__ void __launch_bounds__(THREADS)
     swiglu(int64_t ff, bool wide, const T *__restrict__ gate_up /* (R, 2F) */,
            T *__restrict__ y /* (R, F) */)
@@ -123,13 +156,14 @@ __global__ void __launch_bounds__(THREADS)
         widen(load_some(up + c, ff - c, wide), u);
 #pragma unroll
         for (int j = 0; j < N; j++)
-            u[j] = gated(g[j], u[j], exponential<T>(fminf(-g[j], 80.0f)));
+            u[j] = GELU ? mul(gelu_value<T>(g[j]), u[j])
+                        : gated(g[j], u[j], exponential<T>(fminf(-g[j], 80.0f)));
         store_some(to + c, narrow<T>(u), ff - c, wide);
     }
 }
 
 /* dgate = dy up s (1 + gate (1 - s)), dup = dy gate s, with s = sigmoid(gate), 1 - s = e s */
-template <typename T>
+template <typename T, bool GELU>
 __global__ void __launch_bounds__(THREADS)
     swiglu_backward(int64_t ff, bool wide, const T *gate_up, const T *dy, T *dgate_up, T *act)
 {
@@ -146,6 +180,13 @@ __global__ void __launch_bounds__(THREADS)
         widen(load_some(from + c, ff - c, wide), d);
 #pragma unroll
         for (int j = 0; j < N; j++) {
+            if constexpr (GELU) {
+                float value = gelu_value<T>(g[j]), d_up = mul(d[j], value);
+                g[j] = gelu_slope_of::of<T>(g[j], mul(d[j], u[j]));
+                d[j] = mul(value, u[j]);
+                u[j] = d_up;
+                continue;
+            }
             float e = exponential<T>(fminf(-g[j], 80.0f)), s = __fdividef(1.0f, add(1.0f, e));
             float ds = mul(d[j], s);
             float d_up = mul(ds, g[j]);
@@ -160,27 +201,81 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-cudaError_t launch_swiglu(cudaStream_t stream, enum dtype type, int64_t rows, int64_t ff,
-                          const void *gate_up, void *y)
+template <bool GELU>
+static cudaError_t launch_gate(cudaStream_t stream, enum dtype type, int64_t rows, int64_t ff,
+                               const void *gate_up, void *y)
 {
     return with_type(type, [=](auto zero) {
         using T = decltype(zero);
         bool wide = ff % PACK<T> == 0 && is_wide(gate_up) && is_wide(y);
-        return follow(swiglu<T>, rows, row_threads(div_up(ff, PACK<T>)), 0, stream, ff, wide,
+        return follow(swiglu<T, GELU>, rows, row_threads(div_up(ff, PACK<T>)), 0, stream, ff, wide,
                       gate_up, y);
     });
 }
 
-cudaError_t launch_swiglu_backward(cudaStream_t stream, enum dtype type, int64_t rows, int64_t ff,
-                                   const void *gate_up, const void *dy, void *dgate_up, void *act)
+template <bool GELU>
+static cudaError_t launch_gate_backward(cudaStream_t stream, enum dtype type, int64_t rows,
+                                        int64_t ff, const void *gate_up, const void *dy,
+                                        void *dgate_up, void *act)
 {
     return with_type(type, [=](auto zero) {
         using T = decltype(zero);
         bool wide = ff % PACK<T> == 0 && is_wide(gate_up) && is_wide(dy) && is_wide(dgate_up) &&
                     is_wide(act);
         unsigned blocks = (unsigned)rows, threads = row_threads(div_up(ff, PACK<T>));
-        swiglu_backward<T><<<blocks, threads, 0, stream>>>(ff, wide, (const T *)gate_up,
-                                                           (const T *)dy, (T *)dgate_up, (T *)act);
+        swiglu_backward<T, GELU><<<blocks, threads, 0, stream>>>(
+            ff, wide, (const T *)gate_up, (const T *)dy, (T *)dgate_up, (T *)act);
+        return cudaGetLastError();
+    });
+}
+
+cudaError_t launch_swiglu(cudaStream_t stream, enum dtype type, int64_t rows, int64_t ff,
+                          const void *gate_up, void *y)
+{
+    return launch_gate<false>(stream, type, rows, ff, gate_up, y);
+}
+
+cudaError_t launch_swiglu_backward(cudaStream_t stream, enum dtype type, int64_t rows, int64_t ff,
+                                   const void *gate_up, const void *dy, void *dgate_up, void *act)
+{
+    return launch_gate_backward<false>(stream, type, rows, ff, gate_up, dy, dgate_up, act);
+}
+
+cudaError_t launch_geglu(cudaStream_t stream, enum dtype type, int64_t rows, int64_t ff,
+                         const void *gate_up, void *y)
+{
+    return launch_gate<true>(stream, type, rows, ff, gate_up, y);
+}
+
+cudaError_t launch_geglu_backward(cudaStream_t stream, enum dtype type, int64_t rows, int64_t ff,
+                                  const void *gate_up, const void *dy, void *dgate_up, void *act)
+{
+    return launch_gate_backward<true>(stream, type, rows, ff, gate_up, dy, dgate_up, act);
+}
+
+/* --- scale ------------------------------------------------------------------------------------ */
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS) scale_all(int64_t count, bool wide, float factor, T *x)
+{
+    constexpr int N = PACK<T>;
+    int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N;
+    if (i >= count)
+        return;
+    float f[N];
+    widen(load_some(x + i, count - i, wide), f);
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        f[j] = mul(f[j], factor);
+    store_some(x + i, narrow<T>(f), count - i, wide);
+}
+
+cudaError_t launch_scale(cudaStream_t stream, enum dtype type, int64_t count, float factor, void *x)
+{
+    return with_type(type, [=](auto zero) {
+        using T = decltype(zero);
+        unsigned blocks = (unsigned)div_up(count, (int64_t)THREADS * PACK<T>);
+        scale_all<T><<<blocks, THREADS, 0, stream>>>(count, is_wide(x), factor, (T *)x);
         return cudaGetLastError();
     });
 }
@@ -217,19 +312,19 @@ static __device__ inline void store_by(T *to, const pack<T> &p, int n)
 
 template <typename T, int BYTES>
 __global__ void __launch_bounds__(THREADS)
-    rope(int64_t tokens, int heads, int half, int64_t row_width, const float *table,
+    rope(int64_t tokens, int heads, int head_width, int half, int64_t row_width, const float *table,
          kernel_past past, float sign, T *qkv)
 {
     constexpr int N = PACK<T>;
     int packs = (half + N - 1) / N; /* of a half */
     follow_let();
     follow_wait();
-    const float *turns = table + (past_of(past) + blockIdx.x % tokens) * half * 2; /* (D/2, 2) */
+    const float *turns = table + (past_of(past) + blockIdx.x % tokens) * half * 2; /* (N/2, 2) */
     T *row = qkv + (int64_t)blockIdx.x * row_width;
 #pragma unroll 2
     for (int item = threadIdx.x; item < heads * packs; item += blockDim.x) {
         int head = item / packs, at = (item - head * packs) * N, n = half - at;
-        T *x = row + (int64_t)head * 2 * half + at, *y = x + half;
+        T *x = row + (int64_t)head * head_width + at, *y = x + half;
         float a[N], b[N], turn[2 * N];
         widen(load_by<BYTES>(x, n), a);
         widen(load_by<BYTES>(y, n), b);
@@ -253,18 +348,19 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 cudaError_t launch_rope(cudaStream_t stream, enum dtype type, int64_t rows, int64_t tokens,
-                        int64_t heads, int64_t head_width, int64_t row_width, const float *table,
-                        struct kernel_past past, bool inverse, void *qkv)
+                        int64_t heads, int64_t head_width, int64_t rotary, int64_t row_width,
+                        const float *table, struct kernel_past past, bool inverse, void *qkv)
 {
     return with_type(type, [=](auto zero) {
         using T = decltype(zero);
-        int64_t half = head_width / 2;
+        int64_t half = rotary / 2;
         int64_t half_pack = PACK<T> / 2;
-        bool aligned = is_wide(table) && is_wide(qkv) && half % half_pack == 0;
+        bool aligned =
+            is_wide(table) && is_wide(qkv) && half % half_pack == 0 && head_width % PACK<T> == 0;
         auto *kernel = !aligned              ? rope<T, sizeof(T)>
                        : half % PACK<T> == 0 ? rope<T, 16>
                                              : rope<T, 8>;
         return follow(kernel, rows, row_threads(heads * div_up(half, PACK<T>)), 0, stream, tokens,
-                      heads, half, row_width, table, past, inverse ? -1.0f : 1.0f, qkv);
+                      heads, head_width, half, row_width, table, past, inverse ? -1.0f : 1.0f, qkv);
     });
 }

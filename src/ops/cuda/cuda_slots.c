@@ -64,15 +64,15 @@ static void cuda_add_norm(struct ops *ops, struct stream *stream, struct norm n,
                           const struct add_norm *a)
 {
     ENQUEUE("add_norm",
-            launch_add_norm(ON, n.kind == NORM_LAYER, n.width, n.eps, rows, a->residual, a->branch,
-                            a->weight, a->bias, a->sum, a->y, a->mean, a->rstd));
+            launch_add_norm(ON, n.kind == NORM_LAYER, n.width, n.eps, n.offset, rows, a->residual,
+                            a->branch, a->weight, a->bias, a->sum, a->y, a->mean, a->rstd));
 }
 
 static void cuda_norm_apply(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
                             const struct norm_apply *a)
 {
-    ENQUEUE("norm_apply", launch_norm_apply(ON, n.kind == NORM_LAYER, n.width, rows, a->sum,
-                                            a->weight, a->bias, a->mean, a->rstd, a->y));
+    ENQUEUE("norm_apply", launch_norm_apply(ON, n.kind == NORM_LAYER, n.width, n.offset, rows,
+                                            a->sum, a->weight, a->bias, a->mean, a->rstd, a->y));
 }
 
 static void cuda_norm_backward(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
@@ -92,7 +92,8 @@ static void cuda_norm_backward(struct ops *ops, struct stream *stream, struct no
                                         .dbias = a->dbias,
                                         .dsum_columns = a->dsum_columns,
                                         .out_columns = a->out_columns,
-                                        .scratch = a->scratch};
+                                        .scratch = a->scratch,
+                                        .offset = (float)n.offset};
     ENQUEUE("norm_backward", launch_norm_backward(ON, call, cuda_ops_of(ops)->is_hopper));
 }
 
@@ -138,12 +139,42 @@ static struct kernel_past past_here(struct past past)
     return (struct kernel_past){past.count, past.at};
 }
 
+static void cuda_gelu_exact(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
+                            void *y)
+{
+    ENQUEUE("gelu_exact", launch_gelu_exact(ON, count, pre, y));
+}
+
+static void cuda_gelu_exact_backward(struct ops *ops, struct stream *stream, int64_t count,
+                                     const void *pre, const void *dy, void *dpre)
+{
+    ENQUEUE("gelu_exact_backward", launch_gelu_exact_backward(ON, count, pre, dy, dpre));
+}
+
+static void cuda_geglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+                       const void *gate_up, void *y)
+{
+    ENQUEUE("geglu", launch_geglu(ON, rows, ff, gate_up, y));
+}
+
+static void cuda_geglu_backward(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+                                const void *gate_up, const void *dy, void *dgate_up, void *act)
+{
+    ENQUEUE("geglu_backward", launch_geglu_backward(ON, rows, ff, gate_up, dy, dgate_up, act));
+}
+
+static void cuda_scale(struct ops *ops, struct stream *stream, int64_t count, double factor,
+                       void *x)
+{
+    ENQUEUE("scale", launch_scale(ON, count, (float)factor, x));
+}
+
 static void cuda_rope(struct ops *ops, struct stream *stream, struct attention a,
                       const float *table, struct past past, bool inverse, void *qkv)
 {
     ENQUEUE("rope", launch_rope(ON, a.batch * a.tokens, a.tokens, a.heads + a.kv_heads,
-                                a.head_width, (a.heads + 2 * a.kv_heads) * a.head_width, table,
-                                past_here(past), inverse, qkv));
+                                a.head_width, a.rotary, (a.heads + 2 * a.kv_heads) * a.head_width,
+                                table, past_here(past), inverse, qkv));
 }
 
 /* --- embedding and loss --------------------------------------------------------------------- */
@@ -178,7 +209,7 @@ static size_t cuda_embedding_scratch(const struct ops *ops, struct embedding e)
 
 static struct kernel_logits logits_here(struct logits l)
 {
-    return (struct kernel_logits){l.vocab, l.stride, l.first_id};
+    return (struct kernel_logits){l.vocab, l.stride, l.first_id, (float)l.cap};
 }
 
 static void cuda_cross_entropy(struct ops *ops, struct stream *stream, struct logits l,
@@ -213,6 +244,11 @@ static void cuda_cross_entropy_join(struct ops *ops, struct stream *stream, stru
                                       a->logits, a->losses));
 }
 
+static void cuda_softcap(struct ops *ops, struct stream *stream, int64_t count, double cap, void *x)
+{
+    ENQUEUE("softcap", launch_softcap(ON, count, (float)cap, x));
+}
+
 static void cuda_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,
                      double *sum)
 {
@@ -223,6 +259,45 @@ static void cuda_tree_sums(struct ops *ops, struct stream *stream, int64_t count
                            const double *values, double *sums)
 {
     ENQUEUE("tree_sums", launch_tree_sums(cuda_handle(stream), count, level, values, sums));
+}
+
+/* --- norms of heads ------------------------------------------------------------------------- */
+
+static struct kernel_heads heads_of(struct head_rms n)
+{
+    return (struct kernel_heads){.rows = n.rows,
+                                 .heads = n.heads,
+                                 .kv_heads = n.kv_heads,
+                                 .head_width = n.head_width,
+                                 .whole = n.whole,
+                                 .eps = (float)n.eps,
+                                 .offset = (float)n.offset};
+}
+
+static void cuda_head_sums(struct ops *ops, struct stream *stream, struct head_rms n,
+                           const struct head_sums *a)
+{
+    ENQUEUE("head_sums", launch_head_sums(ON, heads_of(n), a->x, a->dy, a->q, a->k, a->sums));
+}
+
+static void cuda_head_rms(struct ops *ops, struct stream *stream, struct head_rms n,
+                          const struct head_rms_forward *a)
+{
+    ENQUEUE("head_rms", launch_head_rms(ON, heads_of(n), a->q, a->k, a->squares, a->kept, a->qkv));
+}
+
+static void cuda_head_rms_backward(struct ops *ops, struct stream *stream, struct head_rms n,
+                                   const struct head_rms_backward *a)
+{
+    ENQUEUE("head_rms_backward",
+            launch_head_rms_backward(ON, heads_of(n), a->q, a->k, a->squares, a->dots, a->kept,
+                                     a->dqkv, a->dq, a->dk, a->scratch));
+}
+
+static size_t cuda_head_rms_scratch(const struct ops *ops, struct head_rms n)
+{
+    (void)ops;
+    return kernel_head_scratch(heads_of(n));
 }
 
 /* --- routing -------------------------------------------------------------------------------- */
@@ -352,6 +427,15 @@ void cuda_slots_fill(struct ops_backend *table)
     table->gelu_backward = cuda_gelu_backward;
     table->swiglu = cuda_swiglu;
     table->swiglu_backward = cuda_swiglu_backward;
+    table->gelu_exact = cuda_gelu_exact;
+    table->gelu_exact_backward = cuda_gelu_exact_backward;
+    table->geglu = cuda_geglu;
+    table->geglu_backward = cuda_geglu_backward;
+    table->scale = cuda_scale;
+    table->head_sums = cuda_head_sums;
+    table->head_rms = cuda_head_rms;
+    table->head_rms_backward = cuda_head_rms_backward;
+    table->head_rms_scratch = cuda_head_rms_scratch;
     table->rope = cuda_rope;
     table->embedding = cuda_embedding;
     table->embedding_backward = cuda_embedding_backward;
@@ -359,6 +443,7 @@ void cuda_slots_fill(struct ops_backend *table)
     table->cross_entropy = cuda_cross_entropy;
     table->cross_entropy_part = cuda_cross_entropy_part;
     table->cross_entropy_join = cuda_cross_entropy_join;
+    table->softcap = cuda_softcap;
     table->mas = cuda_mas;
     table->mas_backward = cuda_mas_backward;
     table->route = cuda_route;

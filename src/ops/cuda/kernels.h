@@ -53,12 +53,12 @@ struct kernel_location { /* struct update_location */
 /* --- cuda_norm.cu; `layer`: LayerNorm, else RMSNorm ----------------------------------------- */
 
 cudaError_t launch_add_norm(cudaStream_t stream, enum dtype type, bool layer, int64_t width,
-                            double eps, int64_t rows, const void *residual, const void *branch,
-                            const void *weight, const void *bias, void *sum, void *y, float *mean,
-                            float *rstd);
+                            double eps, double offset, int64_t rows, const void *residual,
+                            const void *branch, const void *weight, const void *bias, void *sum,
+                            void *y, float *mean, float *rstd);
 cudaError_t launch_norm_apply(cudaStream_t stream, enum dtype type, bool layer, int64_t width,
-                              int64_t rows, const void *sum, const void *weight, const void *bias,
-                              const float *mean, const float *rstd, void *y);
+                              double offset, int64_t rows, const void *sum, const void *weight,
+                              const void *bias, const float *mean, const float *rstd, void *y);
 
 /* --- cuda_norm_backward.cu ------------------------------------------------------------------ */
 
@@ -69,6 +69,7 @@ struct kernel_norm_backward { /* arguments of ops_norm_backward */
     const float *mean, *rstd;
     const void *dsum;
     void *dsum_out, *dweight, *dbias, *dsum_columns, *out_columns, *scratch;
+    float offset;
 };
 /* `hopper`: the GPU has compute capability 9.0. */
 cudaError_t launch_norm_backward(cudaStream_t stream, enum dtype type,
@@ -123,15 +124,43 @@ cudaError_t launch_gelu(cudaStream_t stream, enum dtype type, int64_t count, con
                         void *y);
 cudaError_t launch_gelu_backward(cudaStream_t stream, enum dtype type, int64_t count,
                                  const void *pre, const void *dy, void *dpre);
+cudaError_t launch_gelu_exact(cudaStream_t stream, enum dtype type, int64_t count, const void *pre,
+                              void *y);
+cudaError_t launch_gelu_exact_backward(cudaStream_t stream, enum dtype type, int64_t count,
+                                       const void *pre, const void *dy, void *dpre);
 cudaError_t launch_swiglu(cudaStream_t stream, enum dtype type, int64_t rows, int64_t ff,
                           const void *gate_up, void *y);
 cudaError_t launch_swiglu_backward(cudaStream_t stream, enum dtype type, int64_t rows, int64_t ff,
                                    const void *gate_up, const void *dy, void *dgate_up, void *act);
-/* Rotates `heads` heads of `head_width` in each of `rows` rows, `row_width` apart; row r uses row
- * past + r % tokens of the table. */
+cudaError_t launch_geglu(cudaStream_t stream, enum dtype type, int64_t rows, int64_t ff,
+                         const void *gate_up, void *y);
+cudaError_t launch_geglu_backward(cudaStream_t stream, enum dtype type, int64_t rows, int64_t ff,
+                                  const void *gate_up, const void *dy, void *dgate_up, void *act);
+cudaError_t launch_scale(cudaStream_t stream, enum dtype type, int64_t count, float factor,
+                         void *x);
+/* Rotates the first `rotary` columns of `heads` heads of `head_width` in each of `rows` rows,
+ * `row_width` apart; row r uses row past + r % tokens of the table. */
 cudaError_t launch_rope(cudaStream_t stream, enum dtype type, int64_t rows, int64_t tokens,
-                        int64_t heads, int64_t head_width, int64_t row_width, const float *table,
-                        struct kernel_past past, bool inverse, void *qkv);
+                        int64_t heads, int64_t head_width, int64_t rotary, int64_t row_width,
+                        const float *table, struct kernel_past past, bool inverse, void *qkv);
+
+/* --- cuda_heads.cu -------------------------------------------------------------------------- */
+
+struct kernel_heads { /* struct head_rms */
+    int64_t rows, heads, kv_heads, head_width, whole;
+    float eps, offset;
+};
+cudaError_t launch_head_sums(cudaStream_t stream, enum dtype type, struct kernel_heads n,
+                             const void *x, const void *dy, const void *q, const void *k,
+                             double *sums);
+cudaError_t launch_head_rms(cudaStream_t stream, enum dtype type, struct kernel_heads n,
+                            const void *q, const void *k, const double *squares, void *kept,
+                            void *qkv);
+cudaError_t launch_head_rms_backward(cudaStream_t stream, enum dtype type, struct kernel_heads n,
+                                     const void *q, const void *k, const double *squares,
+                                     const double *dots, const void *kept, void *dqkv, void *dq,
+                                     void *dk, float *scratch);
+size_t kernel_head_scratch(struct kernel_heads n); /* needs no GPU */
 
 /* --- cuda_embedding.cu ---------------------------------------------------------------------- */
 
@@ -153,6 +182,7 @@ size_t kernel_embedding_scratch(int64_t rows, int64_t width, int64_t vocab); /* 
 
 struct kernel_logits { /* struct logits; the stride is never 0 */
     int64_t vocab, stride, first_id;
+    float cap;
 };
 cudaError_t launch_cross_entropy(cudaStream_t stream, enum dtype type, struct kernel_logits l,
                                  int64_t rows, const int32_t *labels, bool gradient,
@@ -174,6 +204,7 @@ cudaError_t launch_cross_entropy_join(cudaStream_t stream, enum dtype type, stru
                                       const double *parts, bool gradient,
                                       const struct kernel_scalars *scalars, void *logits,
                                       double *losses);
+cudaError_t launch_softcap(cudaStream_t stream, enum dtype type, int64_t count, float cap, void *x);
 cudaError_t launch_sum(cudaStream_t stream, int64_t count, const double *values, double *sum);
 cudaError_t launch_tree_sums(cudaStream_t stream, int64_t count, int level, const double *values,
                              double *sums);

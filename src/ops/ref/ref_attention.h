@@ -22,9 +22,9 @@ static int64_t REF(qkv_width)(struct attention a)
 static void REF(rope)(struct ops *ops, struct stream *stream, struct attention a,
                       const float *table, struct past past, bool inverse, void *qkv)
 {
-    int64_t half = a.head_width / 2;
+    int64_t half = a.rotary / 2;
     for (int64_t row = 0; row < a.batch * a.tokens; row++) {
-        const float *turn = table + (past.count + row % a.tokens) * half * 2; /* (D/2, 2) */
+        const float *turn = table + (past.count + row % a.tokens) * half * 2; /* (N/2, 2) */
         REAL *x = (REAL *)qkv + row * REF(qkv_width)(a);
         for (int64_t head = 0; head < a.heads + a.kv_heads; head++, x += a.head_width) {
             for (int64_t i = 0; i < half; i++) {
@@ -37,21 +37,28 @@ static void REF(rope)(struct ops *ops, struct stream *stream, struct attention a
     }
 }
 
-/* One query q (D) over `count` keys and values, rows `stride` apart; out (D). Returns the log of
- * the softmax's denominator. The width is processed in parts so that the sums fit on the stack. */
-static double REF(attend)(const REAL *q, const REAL *keys, const REAL *values, int64_t stride,
-                          int64_t count, int64_t width, REAL *out)
+static double REF(score)(struct attention a, const REAL *q, const REAL *key)
+{
+    return ref_softcap(a.cap, ops_attention_scale(a) * REF(dot)(q, key, a.head_width));
+}
+
+/* The query q (D) at position `at` over its keys and values, rows `stride` apart; out (D). Returns
+ * the log of the softmax's denominator. The width is processed in parts so that the sums fit on the
+ * stack. */
+static double REF(attend)(struct attention a, const REAL *q, const REAL *keys, const REAL *values,
+                          int64_t stride, int64_t at, REAL *out)
 {
     enum { PART = 64 };
-    double scale = 1 / sqrt((double)width), largest = -INFINITY, denominator = 0;
-    for (int64_t j = 0; j < count; j++)
-        largest = fmax(largest, scale * REF(dot)(q, keys + j * stride, width));
+    int64_t width = a.head_width, first_key = ops_first_key(a, at);
+    double largest = -INFINITY, denominator = 0;
+    for (int64_t j = first_key; j <= at; j++)
+        largest = fmax(largest, REF(score)(a, q, keys + j * stride));
     for (int64_t first = 0; first < width; first += PART) {
         int64_t part = first + PART < width ? PART : width - first;
         double sums[PART] = {0};
         denominator = 0;
-        for (int64_t j = 0; j < count; j++) {
-            double p = exp(scale * REF(dot)(q, keys + j * stride, width) - largest);
+        for (int64_t j = first_key; j <= at; j++) {
+            double p = exp(REF(score)(a, q, keys + j * stride) - largest);
             denominator += p;
             for (int64_t d = 0; d < part; d++)
                 sums[d] += p * GET(values[j * stride + first + d]);
@@ -73,7 +80,7 @@ static void REF(attention)(struct ops *ops, struct stream *stream, struct attent
             const REAL *keys = qkv + (a.heads + h / group) * D, *values = keys + a.kv_heads * D;
             for (int64_t t = 0; t < a.tokens; t++)
                 lse[(b * a.heads + h) * a.tokens + t] =
-                    (float)REF(attend)(qkv + t * stride + h * D, keys, values, stride, t + 1, D,
+                    (float)REF(attend)(a, qkv + t * stride + h * D, keys, values, stride, t,
                                        out + (t * a.heads + h) * D);
         }
     }
@@ -81,37 +88,38 @@ static void REF(attention)(struct ops *ops, struct stream *stream, struct attent
 
 /* Gradients of query t of head h in one sequence. dk and dv (T, D) are added to, the query's
  * columns of dqkv are written; p and dp have room for T values. With P the probabilities: dv += P
- * dout; dP = dout . v; ds = P (dP - sum P dP) / sqrt(D); dq = ds k; dk += ds q. */
+ * dout; dP = dout . v; ds = P (dP - sum P dP) times scale and the slope of the cap; dq = ds k; dk +=
+ * ds q. A query that sees one key has ds = 0: the sum of one term is exact. */
 static void REF(attend_backward)(struct attention a, int64_t h, int64_t t, const REAL *qkv,
                                  const REAL *dout, REAL *dqkv, double *scratch)
 {
-    int64_t D = a.head_width, stride = REF(qkv_width)(a), count = t + 1; /* keys that t sees */
+    int64_t D = a.head_width, stride = REF(qkv_width)(a), first = ops_first_key(a, t);
     double *p = scratch, *dp = p + a.tokens, *dk = dp + a.tokens, *dv = dk + a.tokens * D;
     const REAL *q = qkv + t * stride + h * D;                            /* (D) */
     const REAL *keys = qkv + (a.heads + h / (a.heads / a.kv_heads)) * D; /* rows `stride` apart */
     const REAL *values = keys + a.kv_heads * D;
     REAL *dq = dqkv + t * stride + h * D;
-    double scale = 1 / sqrt((double)D), largest = -INFINITY, denominator = 0, mean = 0;
+    double largest = -INFINITY, denominator = 0, mean = 0;
     dout += (t * a.heads + h) * D;
-    for (int64_t j = 0; j < count; j++) {
-        p[j] = scale * REF(dot)(q, keys + j * stride, D);
+    for (int64_t j = first; j <= t; j++) {
+        p[j] = REF(score)(a, q, keys + j * stride);
         dp[j] = REF(dot)(dout, values + j * stride, D);
         largest = fmax(largest, p[j]);
     }
-    for (int64_t j = 0; j < count; j++) {
-        p[j] = exp(p[j] - largest);
-        denominator += p[j];
-    }
-    for (int64_t j = 0; j < count; j++) {
-        p[j] /= denominator;
-        mean += p[j] * dp[j];
+    for (int64_t j = first; j <= t; j++)
+        denominator += exp(p[j] - largest);
+    for (int64_t j = first; j <= t; j++)
+        mean += exp(p[j] - largest) / denominator * dp[j];
+    for (int64_t j = first; j <= t; j++) {
+        double slope = ops_attention_scale(a) * ref_softcap_slope(a.cap, p[j]);
+        p[j] = exp(p[j] - largest) / denominator;
+        dp[j] = p[j] * (dp[j] - mean) * slope; /* ds */
     }
     for (int64_t d = 0; d < D; d++) {
         double sum = 0;
-        for (int64_t j = 0; j < count; j++) {
-            double ds = p[j] * (dp[j] - mean) * scale;
-            sum += ds * GET(keys[j * stride + d]);
-            dk[j * D + d] += ds * GET(q[d]);
+        for (int64_t j = first; j <= t; j++) {
+            sum += dp[j] * GET(keys[j * stride + d]);
+            dk[j * D + d] += dp[j] * GET(q[d]);
             dv[j * D + d] += p[j] * GET(dout[d]);
         }
         dq[d] = PUT(sum);
@@ -170,7 +178,7 @@ static void REF(attention_cached)(struct ops *ops, struct stream *stream, struct
             }
             for (int64_t h = 0; h < a.heads; h++)
                 REF(attend)
-            (q + h * D, keys + h / group * D, values + h / group * D, kv_stride, past + t + 1, D,
+            (a, q + h * D, keys + h / group * D, values + h / group * D, kv_stride, past + t,
              out + h * D);
         }
     }

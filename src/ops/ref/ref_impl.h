@@ -24,6 +24,17 @@ static inline double ref_gelu_slope(double x)
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * REF_GELU_RATE * (1 + 3 * REF_GELU_CUBE * x * x);
 }
 
+static inline double ref_gelu_exact(double x)
+{
+    return 0.5 * x * (1 + erf(x * 0.70710678118654752440));
+}
+
+static inline double ref_gelu_exact_slope(double x)
+{
+    return 0.5 * (1 + erf(x * 0.70710678118654752440)) +
+           x * exp(-0.5 * x * x) * 0.39894228040143267794;
+}
+
 static inline double ref_sigmoid(double x)
 {
     return 1 / (1 + exp(-x));
@@ -33,6 +44,17 @@ static inline double ref_sigmoid(double x)
 static inline double ref_gated(double gate, double up)
 {
     return gate * ref_sigmoid(gate) * up;
+}
+
+/* cap tanh(x / cap); cap 0: x. And the slope where that is y. */
+static inline double ref_softcap(double cap, double x)
+{
+    return cap > 0 ? cap * tanh(x / cap) : x;
+}
+
+static inline double ref_softcap_slope(double cap, double y)
+{
+    return cap > 0 ? 1 - y / cap * (y / cap) : 1;
 }
 
 /* 16-bit compute types */

@@ -48,6 +48,24 @@ static void REF(gelu_backward)(struct ops *ops, struct stream *stream, int64_t c
         dpre[i] = PUT(GET(dy[i]) * ref_gelu_slope(GET(pre[i])));
 }
 
+static void REF(gelu_exact)(struct ops *ops, struct stream *stream, int64_t count, const void *pre_,
+                            void *y_)
+{
+    const REAL *pre = pre_;
+    REAL *y = y_;
+    for (int64_t i = 0; i < count; i++)
+        y[i] = PUT(ref_gelu_exact(GET(pre[i])));
+}
+
+static void REF(gelu_exact_backward)(struct ops *ops, struct stream *stream, int64_t count,
+                                     const void *pre_, const void *dy_, void *dpre_)
+{
+    const REAL *pre = pre_, *dy = dy_;
+    REAL *dpre = dpre_;
+    for (int64_t i = 0; i < count; i++)
+        dpre[i] = PUT(GET(dy[i]) * ref_gelu_exact_slope(GET(pre[i])));
+}
+
 static void REF(linear_gelu)(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                              const struct linear_gelu *a)
 {
@@ -140,6 +158,44 @@ static void REF(swiglu_backward)(struct ops *ops, struct stream *stream, int64_t
     }
 }
 
+static void REF(geglu)(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+                       const void *gate_up_, void *y_)
+{
+    const REAL *gate_up = gate_up_; /* (R, 2F) */
+    REAL *y = y_;                   /* (R, F) */
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t f = 0; f < ff; f++) {
+            double gate = GET(gate_up[r * 2 * ff + f]), up = GET(gate_up[r * 2 * ff + ff + f]);
+            y[r * ff + f] = PUT(ref_gelu(gate) * up);
+        }
+    }
+}
+
+static void REF(geglu_backward)(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+                                const void *gate_up_, const void *dy_, void *dgate_up_, void *act_)
+{
+    const REAL *gate_up = gate_up_ /* (R, 2F) */, *dy = dy_ /* (R, F) */;
+    REAL *dgate_up = dgate_up_ /* (R, 2F) */, *act = act_ /* (R, F) or NULL */;
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t f = 0; f < ff; f++) {
+            int64_t at_gate = r * 2 * ff + f, at_up = at_gate + ff;
+            double gate = GET(gate_up[at_gate]), up = GET(gate_up[at_up]), d = GET(dy[r * ff + f]);
+            dgate_up[at_gate] = PUT(d * up * ref_gelu_slope(gate));
+            dgate_up[at_up] = PUT(d * ref_gelu(gate));
+            if (act != NULL)
+                act[r * ff + f] = PUT(ref_gelu(gate) * up);
+        }
+    }
+}
+
+static void REF(scale)(struct ops *ops, struct stream *stream, int64_t count, double factor,
+                       void *x_)
+{
+    REAL *x = x_;
+    for (int64_t i = 0; i < count; i++)
+        x[i] = PUT(GET(x[i]) * factor);
+}
+
 /* --- norms ---------------------------------------------------------------------------------- */
 
 /* Statistics of one row x (C). The variance is biased; for RMSNorm the mean is 0. */
@@ -172,8 +228,8 @@ static void REF(norm_row)(struct norm n, struct ref_statistics s, const REAL *x,
                           const REAL *bias, REAL *y)
 {
     for (int64_t c = 0; c < n.width; c++)
-        y[c] =
-            PUT((GET(x[c]) - s.mean) * s.rstd * GET(weight[c]) + (bias != NULL ? GET(bias[c]) : 0));
+        y[c] = PUT((GET(x[c]) - s.mean) * s.rstd * (GET(weight[c]) + n.offset) +
+                   (bias != NULL ? GET(bias[c]) : 0));
 }
 
 static void REF(add_norm)(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
@@ -218,7 +274,8 @@ static void REF(norm_row_backward)(struct norm n, int64_t r, const struct norm_b
     struct ref_statistics s = REF(recall)(n, r, x, a->mean, a->rstd);
     double mean_d = 0, mean_dx = 0; /* means of dhat and of dhat * xhat, dhat = dy * weight */
     for (int64_t c = 0; c < n.width; c++) {
-        double xhat = (GET(x[c]) - s.mean) * s.rstd, dhat = (double)GET(dy[c]) * GET(weight[c]);
+        double xhat = (GET(x[c]) - s.mean) * s.rstd,
+               dhat = (double)GET(dy[c]) * (GET(weight[c]) + n.offset);
         mean_d += dhat / (double)n.width;
         mean_dx += dhat * xhat / (double)n.width;
         dweight[c] += GET(dy[c]) * xhat;
@@ -227,7 +284,8 @@ static void REF(norm_row_backward)(struct norm n, int64_t r, const struct norm_b
     if (n.kind == NORM_RMS)
         mean_d = 0; /* no mean was subtracted */
     for (int64_t c = 0; c < n.width; c++) {
-        double xhat = (GET(x[c]) - s.mean) * s.rstd, dhat = (double)GET(dy[c]) * GET(weight[c]);
+        double xhat = (GET(x[c]) - s.mean) * s.rstd,
+               dhat = (double)GET(dy[c]) * (GET(weight[c]) + n.offset);
         double dx = s.rstd * (dhat - mean_d - xhat * mean_dx);
         dsum_out[c] = PUT(dsum != NULL ? GET(dsum[c]) + dx : dx);
     }

@@ -51,6 +51,12 @@ static size_t REF(embedding_scratch)(const struct ops *ops, struct embedding e)
     return (size_t)e.width * sizeof(double);
 }
 
+/* A logit after the cap. */
+static double REF(logit)(struct logits l, REAL x)
+{
+    return ref_softcap(l.cap, GET(x));
+}
+
 static void REF(cross_entropy)(struct ops *ops, struct stream *stream, struct logits l,
                                int64_t rows, const struct cross_entropy *a)
 {
@@ -61,14 +67,17 @@ static void REF(cross_entropy)(struct ops *ops, struct stream *stream, struct lo
         bool valid = label != -1;
         double largest = -INFINITY, denominator = 0;
         CHECK(!valid || (label >= 0 && label < vocab));
+        for (int64_t v = 0; v < vocab; v++) {
+            double y = REF(logit)(l, x[v]);
+            largest = y > largest ? y : largest;
+        }
         for (int64_t v = 0; v < vocab; v++)
-            largest = GET(x[v]) > largest ? GET(x[v]) : largest;
-        for (int64_t v = 0; v < vocab; v++)
-            denominator += exp(GET(x[v]) - largest);
-        a->losses[r] = valid ? largest + log(denominator) - GET(x[label]) : 0;
+            denominator += exp(REF(logit)(l, x[v]) - largest);
+        a->losses[r] = valid ? largest + log(denominator) - REF(logit)(l, x[label]) : 0;
         for (int64_t v = 0; a->gradient && v < vocab; v++) {
-            double d = exp(GET(x[v]) - largest) / denominator - (v == label ? 1 : 0);
-            x[v] = PUT(valid ? d * a->scalars->loss_scale : 0);
+            double y = REF(logit)(l, x[v]);
+            double d = exp(y - largest) / denominator - (v == label ? 1 : 0);
+            x[v] = PUT(valid ? d * ref_softcap_slope(l.cap, y) * a->scalars->loss_scale : 0);
         }
     }
 }
@@ -82,13 +91,15 @@ static void REF(cross_entropy_part)(struct ops *ops, struct stream *stream, stru
         const REAL *x = (const REAL *)logits + r * l.stride; /* (V) */
         int64_t label = labels[r] - l.first_id;
         double largest = -INFINITY, sum = 0;
+        for (int64_t v = 0; v < vocab; v++) {
+            double y = REF(logit)(l, x[v]);
+            largest = y > largest ? y : largest;
+        }
         for (int64_t v = 0; v < vocab; v++)
-            largest = GET(x[v]) > largest ? GET(x[v]) : largest;
-        for (int64_t v = 0; v < vocab; v++)
-            sum += exp(GET(x[v]) - largest);
+            sum += exp(REF(logit)(l, x[v]) - largest);
         parts[r * OPS_LOSS_PART] = largest;
         parts[r * OPS_LOSS_PART + 1] = sum;
-        parts[r * OPS_LOSS_PART + 2] = label >= 0 && label < vocab ? GET(x[label]) : 0;
+        parts[r * OPS_LOSS_PART + 2] = label >= 0 && label < vocab ? REF(logit)(l, x[label]) : 0;
     }
 }
 
@@ -103,9 +114,17 @@ static void REF(cross_entropy_join)(struct ops *ops, struct stream *stream, stru
         struct ref_loss_row row = ref_join_row(rows, r, ranks, parts);
         a->losses[r] = valid ? row.largest + log(row.denominator) - row.wanted : 0;
         for (int64_t v = 0; a->gradient && v < l.vocab; v++) {
-            double d =
-                exp(GET(x[v]) - row.largest) / row.denominator - (l.first_id + v == label ? 1 : 0);
-            x[v] = PUT(valid ? d * a->scalars->loss_scale : 0);
+            double y = REF(logit)(l, x[v]);
+            double d = exp(y - row.largest) / row.denominator - (l.first_id + v == label ? 1 : 0);
+            x[v] = PUT(valid ? d * ref_softcap_slope(l.cap, y) * a->scalars->loss_scale : 0);
         }
     }
+}
+
+static void REF(softcap)(struct ops *ops, struct stream *stream, int64_t count, double cap,
+                         void *x_)
+{
+    REAL *x = x_;
+    for (int64_t i = 0; i < count; i++)
+        x[i] = PUT(ref_softcap(cap, GET(x[i])));
 }

@@ -200,9 +200,15 @@ static enum status open_file(struct model_source *source, const char *path,
 static enum status open_folder(struct model_source *source, const char *path,
                                const struct model_want *want)
 {
-    bool checkpoint, plain;
+    bool checkpoint, plain, adapter;
     TRY(is_checkpoint(source->env, path, &checkpoint));
     TRY(has(source->env, path, "config.json", &plain));
+    TRY(has(source->env, path, "adapter_config.json", &adapter));
+    if (!checkpoint && !plain && adapter)
+        return FAIL(source->env, CONFIG,
+                    "'%s' is a PEFT adapter, not a model: merge it into its base model (in Python: "
+                    "model.merge_and_unload().save_pretrained(DIR)) and name that folder",
+                    path);
     if (!checkpoint && !plain)
         return open_run(source, path, want);
     TRY(mem_strdup(source->env, path, &source->folder));

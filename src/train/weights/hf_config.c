@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/json_doc.h"
 #include "base/named.h"
+#include "train/weights/hf_rope.h"
 
 #define CONFIG_BYTES_MAX ((size_t)16 << 20)
 #define SIZE_MAX_VALUE   ((int64_t)1 << 31)
@@ -83,14 +84,16 @@ static int64_t token_id(const json_t *value)
                                                                     : -1;
 }
 
-/* The tokens of config.json; bos and eos are the defaults of the model type, -1: none. */
-static void read_tokens(struct cursor *c, int64_t bos, int64_t eos, struct hf_config *config)
+/* The tokens of config.json; bos, eos and pad are the defaults of the model type, -1: none. */
+static void read_tokens(struct cursor *c, int64_t bos, int64_t eos, int64_t pad,
+                        struct hf_config *config)
 {
     const json_t *first = json_object_get(c->root, "bos_token_id");
     const json_t *ends = json_object_get(c->root, "eos_token_id");
     size_t count = json_is_array(ends) ? json_array_size(ends) : 1;
     config->bos = first ? token_id(first) : bos;
-    config->pad = token_id(json_object_get(c->root, "pad_token_id"));
+    const json_t *padding = json_object_get(c->root, "pad_token_id");
+    config->pad = padding ? token_id(padding) : pad;
     for (size_t i = 0; i < count && config->eos_count < HF_EOS; i++) {
         const json_t *item = json_is_array(ends) ? json_array_get(ends, i) : ends;
         int64_t id = ends ? token_id(item) : eos;
@@ -126,7 +129,7 @@ static enum dtype get_type(struct cursor *c)
 
 static void read_gpt2(struct cursor *c, struct hf_config *config)
 {
-    config->arch = HF_GPT2;
+    config->arch = MODEL_GPT2;
     config->vocab = get_size(c, "vocab_size", NULL, 50257);
     config->context = get_size(c, "n_positions", "max_position_embeddings", 1024);
     config->width = get_size(c, "n_embd", "hidden_size", 768);
@@ -136,92 +139,393 @@ static void read_gpt2(struct cursor *c, struct hf_config *config)
     config->ff = get_size(c, "n_inner", NULL, 4 * config->width);
     config->eps = get_real(c, c->root, "layer_norm_epsilon", 1e-5);
     config->tied = get_bool(c, "tie_word_embeddings", true);
-    read_tokens(c, 50256, 50256, config);
+    read_tokens(c, 50256, 50256, -1, config);
     const char *activation = get_string(c, c->root, "activation_function", "gelu_new");
-    if (strcmp(activation, "gelu_new") != 0 && strcmp(activation, "gelu_pytorch_tanh") != 0 &&
-        c->status == STATUS_OK)
+    config->exact_gelu = strcmp(activation, "gelu") == 0;
+    if (!config->exact_gelu && strcmp(activation, "gelu_new") != 0 &&
+        strcmp(activation, "gelu_pytorch_tanh") != 0 && c->status == STATUS_OK)
         c->status = FAIL(c->env, CONFIG,
                          "'%s': activation_function '%s' is not supported, only "
-                         "gelu_new",
+                         "gelu_new and gelu",
                          c->origin, activation);
     require_bool(c, "scale_attn_weights", true);
     require_bool(c, "scale_attn_by_inverse_layer_idx", false);
     require_bool(c, "add_cross_attention", false);
 }
 
-static void read_rope_llama3(struct cursor *c, const json_t *rope, struct hf_config *config)
+/* --- Llama and its relatives ---------------------------------------------------------------- */
+
+/* What transformers assumes where config.json says nothing. A size of 0: from the other sizes. */
+static const struct family {
+    enum model_arch arch;
+    const char *type, *class_name; /* model_type and architectures */
+    int64_t vocab, context, width, layers, heads, kv_heads, ff, head_dim;
+    double eps, theta;
+    bool tied;
+    int64_t bos, eos, pad;
+    bool window_switch; /* the window counts only if use_sliding_window is true */
+    int64_t window;     /* sliding_window */
+    int64_t full_every; /* without layer_types: the layers that have no window */
+    int64_t query_scalar;
+    double score_cap, logit_cap;
+} families[] = {
+    {.arch = MODEL_LLAMA,
+     .type = "llama",
+     .class_name = "LlamaForCausalLM",
+     .vocab = 32000,
+     .context = 2048,
+     .width = 4096,
+     .layers = 32,
+     .heads = 32,
+     .ff = 11008,
+     .eps = 1e-6,
+     .theta = 10000,
+     .bos = 1,
+     .eos = 2,
+     .pad = -1},
+    {.arch = MODEL_QWEN2,
+     .type = "qwen2",
+     .class_name = "Qwen2ForCausalLM",
+     .vocab = 151936,
+     .context = 32768,
+     .width = 4096,
+     .layers = 32,
+     .heads = 32,
+     .kv_heads = 32,
+     .ff = 22016,
+     .eps = 1e-6,
+     .theta = 10000,
+     .bos = -1,
+     .eos = -1,
+     .pad = -1,
+     .window_switch = true},
+    {.arch = MODEL_QWEN3,
+     .type = "qwen3",
+     .class_name = "Qwen3ForCausalLM",
+     .vocab = 151936,
+     .context = 32768,
+     .width = 4096,
+     .layers = 32,
+     .heads = 32,
+     .kv_heads = 32,
+     .ff = 22016,
+     .head_dim = 128,
+     .eps = 1e-6,
+     .theta = 10000,
+     .bos = -1,
+     .eos = -1,
+     .pad = -1,
+     .window_switch = true},
+    {.arch = MODEL_MISTRAL,
+     .type = "mistral",
+     .class_name = "MistralForCausalLM",
+     .vocab = 32000,
+     .context = 131072,
+     .width = 4096,
+     .layers = 32,
+     .heads = 32,
+     .kv_heads = 8,
+     .ff = 14336,
+     .eps = 1e-6,
+     .theta = 10000,
+     .bos = 1,
+     .eos = 2,
+     .pad = -1,
+     .window = 4096},
+    {.arch = MODEL_SMOLLM3,
+     .type = "smollm3",
+     .class_name = "SmolLM3ForCausalLM",
+     .vocab = 128256,
+     .context = 32768,
+     .width = 2048,
+     .layers = 36,
+     .heads = 16,
+     .kv_heads = 4,
+     .ff = 11008,
+     .eps = 1e-6,
+     .theta = 2000000,
+     .tied = true,
+     .bos = 128000,
+     .eos = 128001,
+     .pad = 128004,
+     .window_switch = true},
+    {.arch = MODEL_PHI3,
+     .type = "phi3",
+     .class_name = "Phi3ForCausalLM",
+     .vocab = 32064,
+     .context = 4096,
+     .width = 3072,
+     .layers = 32,
+     .heads = 32,
+     .ff = 8192,
+     .eps = 1e-5,
+     .theta = 10000,
+     .bos = 1,
+     .eos = 32000,
+     .pad = 32000},
+    {.arch = MODEL_OLMO2,
+     .type = "olmo2",
+     .class_name = "Olmo2ForCausalLM",
+     .vocab = 50304,
+     .context = 2048,
+     .width = 4096,
+     .layers = 32,
+     .heads = 32,
+     .ff = 11008,
+     .eps = 1e-5,
+     .theta = 10000,
+     .bos = -1,
+     .eos = 50279,
+     .pad = 1},
+    {.arch = MODEL_GEMMA2,
+     .type = "gemma2",
+     .class_name = "Gemma2ForCausalLM",
+     .vocab = 256000,
+     .context = 8192,
+     .width = 2304,
+     .layers = 26,
+     .heads = 8,
+     .kv_heads = 4,
+     .ff = 9216,
+     .head_dim = 256,
+     .eps = 1e-6,
+     .theta = 10000,
+     .tied = true,
+     .bos = 2,
+     .eos = 1,
+     .pad = 0,
+     .window = 4096,
+     .full_every = 2,
+     .query_scalar = 256,
+     .score_cap = 50,
+     .logit_cap = 30},
+    {.arch = MODEL_GEMMA3,
+     .type = "gemma3_text",
+     .class_name = "Gemma3ForCausalLM",
+     .vocab = 262208,
+     .context = 131072,
+     .width = 2304,
+     .layers = 26,
+     .heads = 8,
+     .kv_heads = 4,
+     .ff = 9216,
+     .head_dim = 256,
+     .eps = 1e-6,
+     .theta = 1000000,
+     .tied = true,
+     .bos = 2,
+     .eos = 1,
+     .pad = 0,
+     .window = 4096,
+     .full_every = 6,
+     .query_scalar = 256},
+};
+enum { FAMILIES = sizeof families / sizeof *families };
+
+static const struct family *family_of_type(const char *type)
 {
-    static const char *const keys[] = {"factor", "low_freq_factor", "high_freq_factor",
-                                       "original_max_position_embeddings"};
-    config->rope = HF_ROPE_LLAMA3;
-    for (int i = 0; i < 4; i++)
-        if (!get(c, rope, keys[i]) && c->status == STATUS_OK)
-            c->status =
-                FAIL(c->env, FORMAT, "'%s': rope type llama3 has no %s", c->origin, keys[i]);
-    config->rope_factor = get_real(c, rope, keys[0], 0);
-    config->rope_low = get_real(c, rope, keys[1], 0);
-    config->rope_high = get_real(c, rope, keys[2], 0);
-    double original = get_real(c, rope, keys[3], 1);
-    config->rope_original = original < (double)SIZE_MAX_VALUE ? (int64_t)original : 0;
-    if (c->status == STATUS_OK &&
-        (config->rope_high <= config->rope_low || config->rope_original < 1))
-        c->status = FAIL(c->env, FORMAT,
-                         "'%s': rope type llama3: high_freq_factor must be above "
-                         "low_freq_factor",
-                         c->origin);
+    for (int i = 0; i < FAMILIES; i++)
+        if (strcmp(families[i].type, type) == 0)
+            return &families[i];
+    return NULL;
 }
 
-/* rope_parameters (transformers 5) takes precedence over rope_scaling and the top-level rope_theta
- * (transformers 4). */
-static void read_rope(struct cursor *c, struct hf_config *config)
+static const struct family *family_of(enum model_arch arch)
 {
-    const json_t *rope = get(c, c->root, "rope_parameters");
-    if (!rope)
-        rope = get(c, c->root, "rope_scaling");
-    config->rope_theta = get_real(c, c->root, "rope_theta", 10000);
-    config->rope_theta = get_real(c, rope, "rope_theta", config->rope_theta);
-    const char *type = get_string(c, rope, "rope_type", get_string(c, rope, "type", "default"));
-    if (get_real(c, rope, "partial_rotary_factor", 1) != 1 && c->status == STATUS_OK)
-        c->status = FAIL(c->env, CONFIG, "'%s': partial_rotary_factor is not supported", c->origin);
-    if (strcmp(type, "llama3") == 0) {
-        read_rope_llama3(c, rope, config);
-    } else if (strcmp(type, "linear") == 0) {
-        config->rope = HF_ROPE_LINEAR;
-        config->rope_factor = get_real(c, rope, "factor", 1);
-    } else if (strcmp(type, "default") != 0 && c->status == STATUS_OK) {
-        c->status = FAIL(c->env, CONFIG,
-                         "'%s': rope type '%s' is not supported, only default, "
-                         "linear and llama3",
-                         c->origin, type);
+    int i = 0;
+    while (families[i].arch != arch)
+        CHECK_LT(++i, FAMILIES);
+    return &families[i];
+}
+
+/* Whether layer i, from 0, is one of every `every` layers. */
+static bool is_every(int64_t i, int64_t every)
+{
+    return every > 0 && (i + 1) % every == 0;
+}
+
+/* A list with an entry for each layer, or NULL. */
+static const json_t *get_layers(struct cursor *c, const char *key, int64_t layers)
+{
+    const json_t *list = get(c, c->root, key);
+    if (list && (!json_is_array(list) || (int64_t)json_array_size(list) != layers))
+        c->status = FAIL(c->env, FORMAT, "'%s': %s is not a list of num_hidden_layers entries",
+                         c->origin, key);
+    return c->status == STATUS_OK ? list : NULL;
+}
+
+/* Layers without rotary positions. */
+static void read_nope(struct cursor *c, struct hf_config *config)
+{
+    const json_t *list = get_layers(c, "no_rope_layers", config->layers);
+    int64_t every = get_size(c, "no_rope_layer_interval", NULL, 4), i = 0;
+    if (list) { /* 1: rotated */
+        for (i = 0; i < config->layers && json_integer_value(json_array_get(list, (size_t)i)); i++)
+            ;
+        every = i < config->layers ? i + 1 : 0;
+        for (i = 0; i < config->layers; i++)
+            if ((json_integer_value(json_array_get(list, (size_t)i)) == 0) != is_every(i, every))
+                break;
+    }
+    if (list && i < config->layers && c->status == STATUS_OK)
+        c->status =
+            FAIL(c->env, CONFIG, "'%s': no_rope_layers is supported only if every n-th layer is 0",
+                 c->origin);
+    config->nope_every = every > config->layers ? 0 : every;
+}
+
+/* Which layers have the window, by the list of their types: all from one layer on, or all but every
+ * n-th. Returns whether some have it. */
+static bool read_types(struct cursor *c, const json_t *list, struct hf_config *config)
+{
+    int64_t layers = config->layers, first_full = layers, first = layers, i;
+    for (i = layers - 1; i >= 0; i--) {
+        const char *type = json_string_value(json_array_get(list, (size_t)i));
+        bool window = type && strcmp(type, "sliding_attention") == 0;
+        if (!window && (!type || strcmp(type, "full_attention") != 0) && c->status == STATUS_OK)
+            c->status = FAIL(c->env, CONFIG, "'%s': layer_types: '%s' is not supported", c->origin,
+                             type ? type : "(not a string)");
+        *(window ? &first : &first_full) = i;
+    }
+    config->window_from = first_full == 0 && first < layers ? first : 0;
+    config->full_every = first_full > 0 && first_full < layers ? first_full + 1 : 0;
+    for (i = 0; i < layers && c->status == STATUS_OK; i++) {
+        const char *type = json_string_value(json_array_get(list, (size_t)i));
+        bool expected = i >= config->window_from && !is_every(i, config->full_every);
+        if (first < layers && expected != (strcmp(type, "sliding_attention") == 0))
+            c->status = FAIL(c->env, CONFIG,
+                             "'%s': layer_types is supported only if all layers from one on have "
+                             "sliding_attention, or all but every n-th",
+                             c->origin);
+    }
+    return first < layers;
+}
+
+/* A value that null turns off. */
+static double get_cap(struct cursor *c, const char *key, double fallback)
+{
+    bool off = json_is_null(json_object_get(c->root, key));
+    return off ? 0 : get_real(c, c->root, key, fallback);
+}
+
+static void read_window(struct cursor *c, const struct family *f, struct hf_config *config)
+{
+    const json_t *types = get_layers(c, "layer_types", config->layers);
+    double window = get_cap(c, "sliding_window", (double)f->window);
+    if (f->window_switch && !get_bool(c, "use_sliding_window", false))
+        window = 0;
+    if (window > 0 && types)
+        window = read_types(c, types, config) ? window : 0;
+    else if (window > 0 && config->arch == MODEL_SMOLLM3 && c->status == STATUS_OK)
+        c->status = FAIL(c->env, CONFIG, "'%s': use_sliding_window needs layer_types", c->origin);
+    else if (window > 0 && f->window_switch)
+        config->window_from = get_size(c, "max_window_layers", NULL, 28);
+    else if (window > 0 && f->full_every)
+        config->full_every =
+            get_size(c, "sliding_window_pattern", "_sliding_window_pattern", f->full_every);
+    config->window = config->window_from < config->layers && window < (double)SIZE_MAX_VALUE
+                         ? (int64_t)window
+                         : 0;
+    if (config->window == 0)
+        config->window_from = config->full_every = 0;
+}
+
+/* Keys by which relatives of these models compute something else, unless they have a value that
+ * changes nothing: null, false, 0, or the given number. */
+static void refuse_others(struct cursor *c, bool caps)
+{
+    static const struct {
+        const char *key;
+        double neutral;
+    } keys[] = {
+        {"num_local_experts", 0},
+        {"num_experts", 0},
+        {"n_routed_experts", 0},
+        {"vision_config", 0},
+        {"audio_config", 0},
+        {"quantization_config", 0},
+        {"embedding_multiplier", 1},
+        {"residual_multiplier", 1},
+        {"attention_multiplier", 1},
+        {"logits_scaling", 1},
+        {"logit_scale", 1},
+        {"scale_emb", 1},
+        {"scale_depth", 1},
+        {"clip_qkv", 0},
+        {"use_parallel_residual", 0},
+        {"alibi", 0},
+        {"kv_lora_rank", 0},
+        {"num_nextn_predict_layers", 0},
+        {"use_qk_norm", 0},
+        {"is_encoder_decoder", 0},
+        {"attention_chunk_size", 0},
+        {"attn_temperature_tuning", 0},
+        {"use_bidirectional_attention", 0},
+        {"attn_logit_softcapping", 0},
+        {"final_logit_softcapping", 0},
+    };
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && c->status == STATUS_OK; i++) {
+        const json_t *value = get(c, c->root, keys[i].key);
+        bool changes = value && !json_is_false(value) && !(caps && strstr(keys[i].key, "softcap"));
+        if (changes && json_is_number(value))
+            changes = json_number_value(value) != 0 && json_number_value(value) != keys[i].neutral;
+        if (changes)
+            c->status = FAIL(c->env, CONFIG, "'%s': %s is not supported", c->origin, keys[i].key);
     }
 }
 
-static void read_llama(struct cursor *c, struct hf_config *config)
+static void read_activation(struct cursor *c, const struct model_traits *traits)
 {
-    config->arch = HF_LLAMA;
-    config->vocab = get_size(c, "vocab_size", NULL, 32000);
-    config->context = get_size(c, "max_position_embeddings", NULL, 2048);
-    config->width = get_size(c, "hidden_size", NULL, 4096);
-    config->layers = get_size(c, "num_hidden_layers", NULL, 32);
-    config->heads = get_size(c, "num_attention_heads", NULL, 32);
-    config->kv_heads = get_size(c, "num_key_value_heads", NULL, config->heads);
-    config->ff = get_size(c, "intermediate_size", NULL, 11008);
-    config->eps = get_real(c, c->root, "rms_norm_eps", 1e-6);
-    config->tied = get_bool(c, "tie_word_embeddings", false);
-    read_tokens(c, 1, 2, config);
-    const char *activation = get_string(c, c->root, "hidden_act", "silu");
-    if (strcmp(activation, "silu") != 0 && c->status == STATUS_OK)
-        c->status = FAIL(c->env, CONFIG, "'%s': hidden_act '%s' is not supported, only silu",
-                         c->origin, activation);
-    require_bool(c, "attention_bias", false);
-    require_bool(c, "mlp_bias", false);
-    read_rope(c, config);
+    const char *wanted = traits->geglu ? "gelu_pytorch_tanh" : "silu";
+    const char *key =
+        traits->geglu && get(c, c->root, "hidden_activation") ? "hidden_activation" : "hidden_act";
+    const char *activation = get_string(c, c->root, key, wanted);
+    if (strcmp(activation, wanted) != 0 && c->status == STATUS_OK)
+        c->status = FAIL(c->env, CONFIG, "'%s': %s '%s' is not supported, only %s", c->origin, key,
+                         activation, wanted);
+}
+
+static void read_llama(struct cursor *c, const struct family *f, struct hf_config *config)
+{
+    const struct model_traits *traits = model_traits(f->arch);
+    config->arch = f->arch;
+    config->vocab = get_size(c, "vocab_size", NULL, f->vocab);
+    config->context = get_size(c, "max_position_embeddings", NULL, f->context);
+    config->width = get_size(c, "hidden_size", NULL, f->width);
+    config->layers = get_size(c, "num_hidden_layers", NULL, f->layers);
+    config->heads = get_size(c, "num_attention_heads", NULL, f->heads);
+    config->kv_heads =
+        get_size(c, "num_key_value_heads", NULL, f->kv_heads ? f->kv_heads : config->heads);
+    config->ff = get_size(c, "intermediate_size", NULL, f->ff);
+    config->head_dim = get(c, c->root, "head_dim") ? get_size(c, "head_dim", NULL, 0) : f->head_dim;
+    config->eps = get_real(c, c->root, "rms_norm_eps", f->eps);
+    config->tied = get_bool(c, "tie_word_embeddings", f->tied);
+    read_tokens(c, f->bos, f->eos, f->pad, config);
+    read_activation(c, traits);
+    /* qwen2 and mistral do not read these keys */
+    config->attention_bias = traits->attention_bias && get_bool(c, "attention_bias", false);
+    config->mlp_bias = traits->mlp_bias && get_bool(c, "mlp_bias", false);
+    if (traits->window)
+        read_window(c, f, config);
+    if (traits->caps) {
+        config->query_scalar = get_size(c, "query_pre_attn_scalar", NULL, f->query_scalar);
+        config->score_cap = get_cap(c, "attn_logit_softcapping", f->score_cap);
+        config->logit_cap = get_cap(c, "final_logit_softcapping", f->logit_cap);
+    }
+    if (traits->nope)
+        read_nope(c, config);
+    refuse_others(c, traits->caps);
+    if (c->status == STATUS_OK)
+        c->status = hf_rope_read(c->env, c->origin, c->root, f->theta, config);
+    if (f->arch == MODEL_GEMMA3 && !get(c, c->root, "rope_parameters") &&
+        !get(c, c->root, "rope_local_base_freq"))
+        config->rope_extras.local = 10000;
 }
 
 /* Our own type: transformers has no such model. So no size has a default. */
 static void read_sars(struct cursor *c, struct hf_config *config)
 {
-    config->arch = HF_SARS;
+    config->arch = MODEL_SARS;
     config->vocab = get_size(c, "vocab_size", NULL, 0);
     config->context = get_size(c, "max_position_embeddings", NULL, 0);
     config->width = get_size(c, "hidden_size", NULL, 0);
@@ -230,9 +534,22 @@ static void read_sars(struct cursor *c, struct hf_config *config)
     config->kv_heads = config->heads;
     config->eps = get_real(c, c->root, "layer_norm_eps", 1e-5);
     config->tied = get_bool(c, "tie_word_embeddings", false);
-    read_tokens(c, -1, -1, config);
+    read_tokens(c, -1, -1, -1, config);
     config->rotary = get_bool(c, "rope", false);
     config->rope_theta = get_real(c, c->root, "rope_theta", 10000);
+}
+
+static enum status fail_type(const struct cursor *c, const char *type)
+{
+    struct text known;
+    text_init(&known, c->env);
+    for (int i = 0; i < FAMILIES; i++)
+        text_printf(&known, ", %s", families[i].type);
+    enum status st =
+        FAIL(c->env, CONFIG, "'%s': model_type '%s' is not supported, only gpt2, sars%s", c->origin,
+             type, known.status == STATUS_OK ? text_string(&known) : "");
+    text_free(&known);
+    return st;
 }
 
 static enum status read_root(struct cursor *c, struct hf_config *config)
@@ -241,22 +558,20 @@ static enum status read_root(struct cursor *c, struct hf_config *config)
         return FAIL(c->env, FORMAT, "'%s' is not a JSON object", c->origin);
     const char *type = get_string(c, c->root, "model_type", "");
     TRY(c->status);
+    const struct family *family = family_of_type(type);
     if (strcmp(type, "gpt2") == 0)
         read_gpt2(c, config);
-    else if (strcmp(type, "llama") == 0)
-        read_llama(c, config);
     else if (strcmp(type, "sars") == 0)
         read_sars(c, config);
+    else if (family)
+        read_llama(c, family, config);
     else
-        return FAIL(c->env, CONFIG,
-                    "'%s': model_type '%s' is not supported, only gpt2, llama and sars", c->origin,
-                    type);
-    bool given = config->arch == HF_LLAMA && get(c, c->root, "head_dim");
-    if (c->status == STATUS_OK && !given && config->width % config->heads != 0)
+        return fail_type(c, type);
+    if (c->status == STATUS_OK && config->head_dim == 0 && config->width % config->heads != 0)
         c->status = FAIL(c->env, FORMAT, "'%s': %lld heads do not divide the width %lld", c->origin,
                          (long long)config->heads, (long long)config->width);
-    if (c->status == STATUS_OK)
-        config->head_dim = given ? get_size(c, "head_dim", NULL, 0) : config->width / config->heads;
+    if (c->status == STATUS_OK && config->head_dim == 0)
+        config->head_dim = config->width / config->heads;
     config->init_std = get_real(c, c->root, "initializer_range", 0.02);
     config->type = get_type(c);
     return c->status;
@@ -297,16 +612,6 @@ enum status hf_config_read(struct env *env, const char *path, struct hf_config *
 
 /* --- writing -------------------------------------------------------------------------------- */
 
-/* Always print a decimal point or an exponent: transformers reads 8 as an int, and rejects an int
- * where it expects a float. */
-static void print_real(struct text *text, double value)
-{
-    size_t before = text->bytes;
-    text_json_real(text, value);
-    if (text->status == STATUS_OK && !strpbrk(text->data + before, ".en"))
-        text_add(text, ".0");
-}
-
 static void add_integer(struct text *text, const char *key, int64_t value)
 {
     text_printf(text, ",\n  \"%s\": %lld", key, (long long)value);
@@ -315,7 +620,7 @@ static void add_integer(struct text *text, const char *key, int64_t value)
 static void add_real(struct text *text, const char *key, double value)
 {
     text_printf(text, ",\n  \"%s\": ", key);
-    print_real(text, value);
+    hf_real_print(text, value);
 }
 
 static void add_word(struct text *text, const char *key, const char *word) /* true, null, "x" */
@@ -352,7 +657,7 @@ static void print_gpt2(const struct hf_config *config, struct text *text)
     add_integer(text, "n_layer", config->layers);
     add_integer(text, "n_head", config->heads);
     add_integer(text, "n_inner", config->ff);
-    add_word(text, "activation_function", "\"gelu_new\"");
+    add_word(text, "activation_function", config->exact_gelu ? "\"gelu\"" : "\"gelu_new\"");
     add_real(text, "layer_norm_epsilon", config->eps);
     add_word(text, "resid_pdrop", "0.0");
     add_word(text, "embd_pdrop", "0.0");
@@ -360,44 +665,57 @@ static void print_gpt2(const struct hf_config *config, struct text *text)
     add_word(text, "scale_attn_weights", "true");
 }
 
-/* The parameters of a rope object, which follow its type. */
-static void print_rope_numbers(const struct hf_config *config, struct text *text)
+static void add_flag(struct text *text, const char *key, bool value)
 {
-    if (config->rope == HF_ROPE_PLAIN)
-        return;
-    text_add(text, ", \"factor\": ");
-    print_real(text, config->rope_factor);
-    if (config->rope != HF_ROPE_LLAMA3)
-        return;
-    text_add(text, ", \"low_freq_factor\": ");
-    print_real(text, config->rope_low);
-    text_add(text, ", \"high_freq_factor\": ");
-    print_real(text, config->rope_high);
-    text_printf(text, ", \"original_max_position_embeddings\": %lld",
-                (long long)config->rope_original);
+    add_word(text, key, value ? "true" : "false");
 }
 
-static void print_rope(const struct hf_config *config, struct text *text)
+static void add_cap(struct text *text, const char *key, double cap)
 {
-    static const char *const types[] = {"default", "linear", "llama3"};
-    const char *type = types[config->rope];
-    add_real(text, "rope_theta", config->rope_theta);
-    if (config->rope == HF_ROPE_PLAIN) {
-        add_word(text, "rope_scaling", "null");
-    } else {
-        text_printf(text, ",\n  \"rope_scaling\": {\"rope_type\": \"%s\"", type);
-        print_rope_numbers(config, text);
-        text_add(text, "}");
+    if (cap > 0)
+        add_real(text, key, cap);
+    else
+        add_word(text, key, "null");
+}
+
+/* The keys of layers that differ, and of attention, as the family has them. */
+static void print_layers(const struct hf_config *config, struct text *text)
+{
+    const struct model_traits *traits = model_traits(config->arch);
+    const struct family *f = family_of(config->arch);
+    bool types = f->window_switch || f->full_every;
+    if (f->window_switch)
+        add_flag(text, "use_sliding_window", config->window > 0);
+    if (f->window_switch)
+        add_integer(text, "max_window_layers",
+                    config->window > 0 ? config->window_from : config->layers);
+    if (traits->window && config->window > 0)
+        add_integer(text, "sliding_window", config->window);
+    else if (traits->window)
+        add_word(text, "sliding_window", "null");
+    for (int64_t i = 0; types && i < config->layers; i++) {
+        bool window =
+            config->window > 0 && i >= config->window_from && !is_every(i, config->full_every);
+        text_printf(text, "%s\"%s_attention\"%s", i ? ", " : ",\n  \"layer_types\": [",
+                    window ? "sliding" : "full", i + 1 < config->layers ? "" : "]");
     }
-    text_printf(text, ",\n  \"rope_parameters\": {\"rope_type\": \"%s\", \"rope_theta\": ", type);
-    print_real(text, config->rope_theta);
-    print_rope_numbers(config, text);
-    text_add(text, "}");
+    if (traits->caps) {
+        add_integer(text, "query_pre_attn_scalar",
+                    config->query_scalar ? config->query_scalar : config->head_dim);
+        add_cap(text, "attn_logit_softcapping", config->score_cap);
+        add_cap(text, "final_logit_softcapping", config->logit_cap);
+    }
+    for (int64_t i = 0; traits->nope && i < config->layers; i++)
+        text_printf(text, "%s%d%s", i ? ", " : ",\n  \"no_rope_layers\": [",
+                    !is_every(i, config->nope_every), i + 1 < config->layers ? "" : "]");
 }
 
 static void print_llama(const struct hf_config *config, struct text *text)
 {
-    text_add(text, "{\n  \"architectures\": [\"LlamaForCausalLM\"],\n  \"model_type\": \"llama\"");
+    const struct family *f = family_of(config->arch);
+    const struct model_traits *traits = model_traits(config->arch);
+    text_printf(text, "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\"", f->class_name,
+                f->type);
     add_integer(text, "vocab_size", config->vocab);
     add_integer(text, "max_position_embeddings", config->context);
     add_integer(text, "hidden_size", config->width);
@@ -406,12 +724,18 @@ static void print_llama(const struct hf_config *config, struct text *text)
     add_integer(text, "num_key_value_heads", config->kv_heads);
     add_integer(text, "head_dim", config->head_dim);
     add_integer(text, "intermediate_size", config->ff);
-    add_word(text, "hidden_act", "\"silu\"");
+    if (traits->geglu)
+        add_word(text, "hidden_activation", "\"gelu_pytorch_tanh\"");
+    else
+        add_word(text, "hidden_act", "\"silu\"");
     add_real(text, "rms_norm_eps", config->eps);
-    add_word(text, "attention_bias", "false");
-    add_word(text, "mlp_bias", "false");
+    if (traits->attention_bias)
+        add_flag(text, "attention_bias", config->attention_bias);
+    if (traits->mlp_bias)
+        add_flag(text, "mlp_bias", config->mlp_bias);
     add_word(text, "attention_dropout", "0.0");
-    print_rope(config, text);
+    print_layers(config, text);
+    hf_rope_print(config, text);
 }
 
 static void print_sars(const struct hf_config *config, struct text *text)
@@ -429,16 +753,19 @@ static void print_sars(const struct hf_config *config, struct text *text)
 
 void hf_config_print(const struct hf_config *config, struct text *text)
 {
-    static void (*const prints[])(const struct hf_config *, struct text *) = {
-        [HF_GPT2] = print_gpt2, [HF_LLAMA] = print_llama, [HF_SARS] = print_sars};
+    void (*print)(const struct hf_config *, struct text *) = config->arch == MODEL_SARS ? print_sars
+                                                             : config->arch == MODEL_GPT2
+                                                                 ? print_gpt2
+                                                                 : print_llama;
     const char *type = config->type == DTYPE_BF16  ? "\"bfloat16\""
                        : config->type == DTYPE_F16 ? "\"float16\""
                                                    : "\"float32\"";
-    prints[config->arch](config, text);
+    print(config, text);
     add_real(text, "initializer_range", config->init_std);
     add_token(text, "bos_token_id", config->bos);
     add_ends(config, text);
-    if (config->pad >= 0)
+    bool llama = model_traits(config->arch)->llama;
+    if (config->pad >= 0 || (llama && family_of(config->arch)->pad >= 0))
         add_token(text, "pad_token_id", config->pad);
     add_word(text, "tie_word_embeddings", config->tied ? "true" : "false");
     add_word(text, "torch_dtype", type);

@@ -15,15 +15,10 @@
 
 /* --- config.json ---------------------------------------------------------------------------- */
 
-static const enum model_arch arch_of_hf[] = {
-    [HF_GPT2] = MODEL_GPT2, [HF_LLAMA] = MODEL_LLAMA, [HF_SARS] = MODEL_SARS};
-static const enum hf_arch arch_to_hf[MODEL_ARCHS] = {
-    [MODEL_GPT2] = HF_GPT2, [MODEL_LLAMA] = HF_LLAMA, [MODEL_SARS] = HF_SARS};
-
 static struct model_config from_hf(const struct hf_config *hf)
 {
     return (struct model_config){
-        .arch = arch_of_hf[hf->arch],
+        .arch = hf->arch,
         .layers = hf->layers,
         .heads = hf->heads,
         .kv_heads = hf->kv_heads,
@@ -33,16 +28,25 @@ static struct model_config from_hf(const struct hf_config *hf)
         .vocab = hf->vocab,
         .head_width = hf->head_dim,
         .tied = hf->tied,
+        .gelu = hf->exact_gelu,
+        .attention_bias = hf->attention_bias,
+        .mlp_bias = hf->mlp_bias,
+        .window = hf->window,
+        .window_from = hf->window_from,
+        .full_every = hf->full_every,
+        .nope_every = hf->nope_every,
+        .query_scalar = hf->query_scalar,
+        .score_cap = hf->score_cap,
+        .logit_cap = hf->logit_cap,
         .norm_eps = hf->eps,
         .init_std = hf->init_std,
         .rope_theta = hf->rope_theta,
-        .rope_scaling = hf->rope == HF_ROPE_PLAIN    ? ROPE_PLAIN
-                        : hf->rope == HF_ROPE_LINEAR ? ROPE_LINEAR
-                                                     : ROPE_LLAMA3,
+        .rope_scaling = (int)hf->rope,
         .rope_factor = hf->rope_factor,
         .rope_low = hf->rope_low,
         .rope_high = hf->rope_high,
         .rope_original = hf->rope_original,
+        .rope = hf->rope_extras,
     };
 }
 
@@ -62,7 +66,7 @@ static struct hf_config to_hf(const struct model_config *model, enum dtype type,
                               const struct tokenizer *tokenizer)
 {
     struct hf_config hf = {
-        .arch = arch_to_hf[model->arch],
+        .arch = model->arch,
         .layers = model->layers,
         .heads = model->heads,
         .kv_heads = model->kv_heads,
@@ -72,17 +76,26 @@ static struct hf_config to_hf(const struct model_config *model, enum dtype type,
         .vocab = model->vocab,
         .head_dim = model->head_width,
         .tied = model->tied == 1,
+        .exact_gelu = model->gelu == 1,
+        .attention_bias = model->attention_bias,
+        .mlp_bias = model->mlp_bias,
+        .window = model->window,
+        .window_from = model->window_from,
+        .full_every = model->full_every,
+        .nope_every = model->nope_every,
+        .query_scalar = model->query_scalar,
+        .score_cap = model->score_cap,
+        .logit_cap = model->logit_cap,
         .eps = model->norm_eps,
         .init_std = model->init_std,
         .rotary = model->sars.rope,
         .rope_theta = model->rope_theta,
-        .rope = model->rope_scaling == ROPE_PLAIN    ? HF_ROPE_PLAIN
-                : model->rope_scaling == ROPE_LINEAR ? HF_ROPE_LINEAR
-                                                     : HF_ROPE_LLAMA3,
+        .rope = (enum hf_rope)model->rope_scaling,
         .rope_factor = model->rope_factor,
         .rope_low = model->rope_low,
         .rope_high = model->rope_high,
         .rope_original = model->rope_original,
+        .rope_extras = model->rope,
         .type = type,
     };
     set_tokens(tokenizer, &hf);
@@ -108,6 +121,8 @@ enum status model_file_config(struct env *env, const char *folder, struct model_
     *config = from_hf(&hf);
     config->path = kept.path;
     config->preset = kept.preset;
+    config->rope.short_text = kept.rope.short_text; /* of keys, which no file has */
+    config->rope.long_text = kept.rope.long_text;
     config->sars = kept.sars;
     config->sars.rope = hf.rotary;
     return STATUS_OK;

@@ -97,6 +97,24 @@ __device__ inline void add_rows(float *acc, const float *factors, const T *rows,
         add_rows_by<T, WIDE ? 2 : 1>(acc, factors, rows, stride, count, width, lane);
 }
 
+/* How a product q . k becomes a score. */
+struct scoring {
+    float scale, cap; /* cap 0: none */
+};
+
+__device__ inline float score_of(scoring how, float product)
+{
+    const float score = how.scale * product;
+    return how.cap > 0 ? how.cap * tanhf(score / how.cap) : score;
+}
+
+/* d score / d product */
+__device__ inline float score_slope(scoring how, float score)
+{
+    const float t = how.cap > 0 ? score / how.cap : 0;
+    return how.scale * (1 - t * t);
+}
+
 struct softmax { /* running values */
     float largest, sum;
 };
@@ -105,7 +123,7 @@ struct softmax { /* running values */
  * units of exp(largest). `weights` has room for 32. */
 template <typename T, bool WIDE>
 __device__ inline softmax over_keys(const float *q, const T *keys, const T *values, int64_t stride,
-                                    int64_t first, int64_t last, float scale, int width, int lane,
+                                    int64_t first, int64_t last, scoring how, int width, int lane,
                                     float *weights, float *acc)
 {
     softmax so_far = {-INFINITY, 0};
@@ -113,7 +131,7 @@ __device__ inline softmax over_keys(const float *q, const T *keys, const T *valu
         int count = last - j < WARP ? (int)(last - j) : WARP;
         float score = -INFINITY;
         if (lane < count)
-            score = scale * dot<T, WIDE>(q, keys + (j + lane) * stride, width);
+            score = score_of(how, dot<T, WIDE>(q, keys + (j + lane) * stride, width));
         float largest = fmaxf(so_far.largest, warp_max(score));
         float weight = lane < count ? expf(score - largest) : 0,
               fade = expf(so_far.largest - largest);

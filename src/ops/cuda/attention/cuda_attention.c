@@ -8,6 +8,8 @@
  *     plain    our kernels without tensor cores: f32 with SIFR_CUDA_EXACT=1, heads wider than 256
  *              (cuda_attention_plain.cu)
  *
+ * Windows are taken by the Hopper forward pass and by the last two, caps by the last two only.
+ *
  * On Hopper our forward pass is a fifth to a third faster than cuDNN's, and cuDNN's deterministic
  * backward pass writes dS to memory and reads it again, including the masked half. cuDNN goes
  * first only where our tiles are wider than the heads (cudnn_is_faster).
@@ -90,7 +92,15 @@ static struct attention sub_attention(struct attention a)
 
 static struct cuda_heads heads_of(struct attention a)
 {
-    return (struct cuda_heads){a.batch, a.tokens, a.heads, a.kv_heads, a.head_width, a.head_width};
+    return (struct cuda_heads){.batch = a.batch,
+                               .tokens = a.tokens,
+                               .heads = a.heads,
+                               .kv_heads = a.kv_heads,
+                               .width = a.head_width,
+                               .valid = a.head_width,
+                               .window = a.window > 0 ? a.window : a.tokens,
+                               .scale = (float)ops_attention_scale(a),
+                               .cap = (float)a.cap};
 }
 
 /* What the Hopper kernels receive: heads of full 16-byte units. Others are copied to such heads
@@ -160,6 +170,10 @@ static size_t cuda_attention_scratch(const struct ops *ops, struct attention a)
         size_t fast = attention_graph_workspace(ATTENTION_BACKWARD_FAST, sub) + dq_bytes(sub);
         most += sums_bytes(sub) + (kept > fast ? kept : fast);
     }
+    if (cuda_attend_forward_hopper_takes(ops->type, hopper_heads(a)) && is_padded(a)) {
+        size_t padded = padded_qkv_bytes(a) + padded_out_bytes(a);
+        most = most > padded ? most : padded;
+    }
     if (cuda_attend_hopper_takes(ops->type, hopper_heads(a), clusters_asked())) {
         size_t hopper = cuda_attend_hopper_scratch(hopper_heads(a), clusters_asked());
         if (is_padded(a)) /* qkv, dqkv, out, dout */
@@ -181,6 +195,18 @@ static struct attention cuda_attention_tiles(const struct ops *ops, struct atten
         a.head_width = cuda_attend_matrix_width(a.head_width);
     }
     return a;
+}
+
+/* The rates of a machine are those of the Hopper kernels, or of cuDNN, for 16-bit types. For f32 the
+ * matrix kernels are the only ones. */
+static double cuda_attention_times(const struct ops *ops, struct attention a, bool backward)
+{
+    const double MATRIX = 2.5, PLAIN = 30;
+    const struct cuda_heads heads = hopper_heads(a);
+    bool fast = ops->type == DTYPE_F32 || attention_graph_takes(ops->type, a) ||
+                (backward ? cuda_attend_hopper_takes(ops->type, heads, clusters_asked())
+                          : cuda_attend_forward_hopper_takes(ops->type, heads));
+    return !does_matrix(ops->type, a) ? PLAIN : fast ? 1 : MATRIX;
 }
 
 /* --- plans ---------------------------------------------------------------------------------- */
@@ -318,7 +344,7 @@ static bool forward_hopper(struct ops *ops, struct stream *stream, struct attent
 static bool forward_cudnn(struct ops *ops, struct stream *stream, struct attention a,
                           const void *qkv, void *out, float *lse, void *scratch)
 {
-    const float scale = (float)(1 / sqrt((double)a.head_width)), masked = -INFINITY;
+    const float scale = (float)ops_attention_scale(a), masked = -INFINITY;
     const struct dnn_plan *plan = find_plan(ops, stream, ATTENTION_FORWARD, a);
     struct binding b = {0};
     if (!plan || !aligned(qkv, out, lse, scratch))
@@ -384,7 +410,7 @@ static void backward_sub_batch(struct ops *ops, struct stream *stream, const str
                                struct attention a, int64_t first, struct attention sub,
                                const struct attention_backward *g, const float *lse, char *scratch)
 {
-    const float scale = (float)(1 / sqrt((double)a.head_width)), masked = -INFINITY, one = 1;
+    const float scale = (float)ops_attention_scale(a), masked = -INFINITY, one = 1;
     size_t element = dtype_bytes(ops->type);
     size_t row = (size_t)(a.heads * a.head_width) * element; /* of out */
     size_t wide = row + 2 * (size_t)(a.kv_heads * a.head_width) * element;
@@ -501,7 +527,8 @@ static void cuda_attention_backward(struct ops *ops, struct stream *stream, stru
 {
     const float *rope = g->rope;
     void *dbias = g->dbias, *fused = rope || is_padded(a) ? NULL : dbias;
-    const float *turned = cuda_attend_hopper_turns(hopper_heads(a)) ? rope : NULL;
+    const float *turned =
+        cuda_attend_hopper_turns(hopper_heads(a)) && a.rotary == a.head_width ? rope : NULL;
     bool done = cudnn_is_faster(a) && backward_cudnn(ops, stream, a, g);
     if (!done && backward_hopper(ops, stream, a, turned, fused, g)) {
         done = true;
@@ -520,9 +547,11 @@ static void cuda_attention_backward(struct ops *ops, struct stream *stream, stru
 static void cuda_attention_cached(struct ops *ops, struct stream *stream, struct attention a,
                                   const struct attention_cached *c)
 {
+    struct cuda_heads heads = heads_of(a);
+    heads.window = a.window > 0 ? a.window : c->room;
     if (cuda_on_gpu(ops, stream))
         cuda_enqueued(stream,
-                      cuda_attend_cached(ops->type, heads_of(a),
+                      cuda_attend_cached(ops->type, heads,
                                          (struct kernel_past){c->past.count, c->past.at}, c->room,
                                          c->qkv, c->cache_k, c->cache_v, c->out, c->scratch,
                                          cuda_ops_of(ops)->cached_arrived, cuda_handle(stream)),
@@ -572,5 +601,6 @@ void cuda_attention_fill(struct ops_backend *table)
     table->attention_backward = cuda_attention_backward;
     table->attention_scratch = cuda_attention_scratch;
     table->attention_tiles = cuda_attention_tiles;
+    table->attention_times = cuda_attention_times;
     table->attention_cached = cuda_attention_cached;
 }

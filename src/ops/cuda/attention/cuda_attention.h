@@ -15,10 +15,12 @@
 extern "C" {
 #endif
 
-/* B T H G D of struct attention; `type` is the compute type (enum dtype). Scores are divided by
- * the root of `scaled`, which is D unless heads were padded to `width` with zeros. */
+/* B T H G D of struct attention; `type` is the compute type (enum dtype). `valid` is D, and `width`
+ * too, unless heads were padded to `width` with zeros. A query sees `window` keys at most, never
+ * 0; cap 0: none. */
 struct cuda_heads {
-    int64_t batch, tokens, heads, kv_heads, width, scaled;
+    int64_t batch, tokens, heads, kv_heads, width, valid, window;
+    float scale, cap;
 };
 
 /* cuda_attention_plain.cu: any type and width, fp32 inside, correct but slow. `sums` has B H T
@@ -48,7 +50,7 @@ cudaError_t cuda_attend_matrix_backward(int type, struct cuda_heads a, const voi
 enum cuda_clusters { CUDA_CLUSTERS_WHERE_FASTER, CUDA_CLUSTERS_WHERE_POSSIBLE };
 
 /* cuda_attention_hopper.cu: the backward pass on compute capability 9.0 with `processors`
- * multiprocessors, for the shapes it takes; otherwise the same contract. All pointers are
+ * multiprocessors, for the shapes it takes, without window and cap; otherwise the same contract. All pointers are
  * multiples of 16. With `rope` (may be NULL) dq and dk are rotated back before they are rounded,
  * at the widths for which cuda_attend_hopper_turns returns true. Without it, `dbias` (may be NULL)
  * receives column sums of dqkv, those of dk and dv from unrounded values; both together are an
@@ -61,8 +63,8 @@ cudaError_t cuda_attend_backward_hopper(int type, struct cuda_heads a, enum cuda
                                         const float *lse, const void *dout, void *dqkv, void *dbias,
                                         float *scratch, int processors, cudaStream_t stream);
 
-/* cuda_attention_forward_hopper.cu: the forward pass, likewise. The bits do not depend on the
- * number of multiprocessors. */
+/* cuda_attention_forward_hopper.cu: the forward pass, likewise, but with windows. The bits do not
+ * depend on the number of multiprocessors. */
 bool cuda_attend_forward_hopper_takes(int type, struct cuda_heads a);
 cudaError_t cuda_attend_forward_hopper(int type, struct cuda_heads a, const void *qkv, void *out,
                                        float *lse, int processors, cudaStream_t stream);

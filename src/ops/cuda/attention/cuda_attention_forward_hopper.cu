@@ -68,7 +68,8 @@ cudaError_t run_forward(struct cuda_heads a, const void *qkv, void *out, float *
     p.tiles = (int)tiles;
     p.spare = (int)(tiles * W::QUERIES - length);
     p.rounds = rounds_of(heads, blocks);
-    p.scale = (float)(1 / sqrt((double)a.scaled));
+    p.window = (int)a.window;
+    p.scale = a.scale;
 
     encode_fn encode;
     CUtensorMap queries, keys;
@@ -90,8 +91,11 @@ cudaError_t run_forward(struct cuda_heads a, const void *qkv, void *out, float *
 
 template <typename T, typename... R> cudaError_t run_width(struct cuda_heads a, R... rest)
 {
-    return a.width <= 64 ? run_forward<forward::way<64>, T>(a, rest...)
-                         : run_forward<forward::way<128>, T>(a, rest...);
+    if (a.window < a.tokens)
+        return a.width <= 64 ? run_forward<forward::way<64, true>, T>(a, rest...)
+                             : run_forward<forward::way<128, true>, T>(a, rest...);
+    return a.width <= 64 ? run_forward<forward::way<64, false>, T>(a, rest...)
+                         : run_forward<forward::way<128, false>, T>(a, rest...);
 }
 
 } // namespace
@@ -99,7 +103,8 @@ template <typename T, typename... R> cudaError_t run_width(struct cuda_heads a, 
 bool cuda_attend_forward_hopper_takes(int type, struct cuda_heads a)
 {
     return (type == DTYPE_BF16 || type == DTYPE_F16) && a.width > 0 && a.width <= 128 &&
-           a.width % 8 == 0 && a.tokens > 0 && a.batch * a.heads * a.tokens <= INT32_MAX;
+           a.width % 8 == 0 && a.tokens > 0 && a.batch * a.heads * a.tokens <= INT32_MAX &&
+           !(a.cap > 0);
 }
 
 cudaError_t cuda_attend_forward_hopper(int type, struct cuda_heads a, const void *qkv, void *out,

@@ -144,7 +144,7 @@ enum status attention_graph_plan(struct env *env, enum dtype type, struct attent
 bool attention_graph_takes(enum dtype type, struct attention a)
 {
     return (type == DTYPE_BF16 || type == DTYPE_F16) && a.head_width % 8 == 0 &&
-           a.head_width <= 256;
+           a.head_width <= 256 && a.window == 0 && !(a.cap > 0);
 }
 
 size_t attention_graph_scores(struct attention a)

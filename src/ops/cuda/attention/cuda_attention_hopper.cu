@@ -204,7 +204,7 @@ problem problem_of(struct cuda_heads a, const shares &s, const float *rope, floa
     p.tokens = (int)a.tokens;
     p.width = (int)a.width;
     p.row = (int)((a.heads + 2 * a.kv_heads) * a.width);
-    p.scale = (float)(1 / sqrt((double)a.scaled));
+    p.scale = a.scale;
     p.sums = scratch;
     p.lse = powers;
     p.dq = powers + statistic_count(tiled);
@@ -319,7 +319,8 @@ bool cuda_attend_hopper_takes(int type, struct cuda_heads a, enum cuda_clusters 
 {
     const struct cuda_heads tiled = in_tiles(a);
     if ((type != DTYPE_BF16 && type != DTYPE_F16) || a.width <= 0 || a.width > 128 || a.width % 8 ||
-        a.tokens <= 0 || a.tokens > MOST_TOKENS || statistic_count(tiled) > INT32_MAX)
+        a.tokens <= 0 || a.tokens > MOST_TOKENS || statistic_count(tiled) > INT32_MAX ||
+        a.window < a.tokens || a.cap > 0)
         return false;
     const shares s = shares_of(tiled, clusters, false);
     if ((clusters == CUDA_CLUSTERS_WHERE_POSSIBLE && s.cluster) || a.tokens != tiled.tokens)
@@ -335,7 +336,7 @@ bool cuda_attend_hopper_takes(int type, struct cuda_heads a, enum cuda_clusters 
  * they compute. */
 bool cuda_attend_hopper_turns(struct cuda_heads a)
 {
-    return a.width == in_tiles(a).width && a.width == a.scaled;
+    return a.width == in_tiles(a).width && a.width == a.valid;
 }
 
 static size_t scratch_of(struct cuda_heads a, const shares &s)

@@ -16,7 +16,8 @@ struct place { /* the layout of one attention, strides in elements */
     int64_t row;     /* of qkv: (H + 2G) D */
     int64_t out_row; /* H D */
     int width;
-    float scale;
+    int64_t window;
+    scoring how;
 };
 
 place place_of(struct cuda_heads a)
@@ -28,7 +29,14 @@ place place_of(struct cuda_heads a)
             (a.heads + 2 * a.kv_heads) * a.width,
             a.heads * a.width,
             (int)a.width,
-            (float)(1 / sqrt((double)a.width))};
+            a.window,
+            {a.scale, a.cap}};
+}
+
+/* The first key that query t sees. */
+__device__ int64_t first_key(const place &p, int64_t t)
+{
+    return t >= p.window ? t - p.window + 1 : 0;
 }
 
 /* The calling warp's item, and its part of the block's shared memory. */
@@ -63,8 +71,8 @@ __global__ void forward(place p, int64_t items, const T *qkv, T *out, float *lse
     fetch(q, sequence + t * p.row + h * p.width, p.width, lane);
     clear(acc, p.width, lane);
     __syncwarp();
-    softmax s =
-        over_keys<T, WIDE>(q, keys, values, p.row, 0, t + 1, p.scale, p.width, lane, weights, acc);
+    softmax s = over_keys<T, WIDE>(q, keys, values, p.row, first_key(p, t), t + 1, p.how, p.width,
+                                   lane, weights, acc);
     T *to = out + (b * p.tokens + t) * p.out_row + h * p.width;
     for (int d = lane; d < p.width; d += WARP)
         to[d] = rounded<T>(acc[d] / s.sum);
@@ -112,13 +120,16 @@ __global__ void query_gradients(place p, int64_t items, const T *qkv, const T *d
     fetch(dy, dout + (b * p.tokens + t) * p.out_row + h * p.width, p.width, lane);
     clear(acc, p.width, lane);
     __syncwarp();
-    for (int64_t j = 0; j <= t; j += WARP) {
+    const int64_t first = first_key(p, t);
+    for (int64_t j = first; j <= t; j += WARP) {
         int count = t + 1 - j < WARP ? (int)(t + 1 - j) : WARP;
         float slope = 0;
         if (lane < count) {
-            float score = p.scale * dot<T, WIDE>(q, keys + (j + lane) * p.row, p.width);
+            float score = score_of(p.how, dot<T, WIDE>(q, keys + (j + lane) * p.row, p.width));
             float dp = dot<T, WIDE>(dy, values + (j + lane) * p.row, p.width);
-            slope = t > 0 ? p.scale * expf(score - lse[item]) * (dp - sums[item]) : 0;
+            slope = t > first
+                        ? score_slope(p.how, score) * expf(score - lse[item]) * (dp - sums[item])
+                        : 0;
         }
         ds[lane] = slope;
         __syncwarp();
@@ -158,14 +169,18 @@ __global__ void key_gradients(place p, int64_t items, const T *qkv, const T *dou
         const T *queries = qkv + b * p.tokens * p.row + h * p.width;
         const T *gradients = dout + b * p.tokens * p.out_row + h * p.width;
         int64_t at_row = (b * p.heads + h) * p.tokens;
-        for (int64_t t = j; t < p.tokens; t += WARP) {
-            int count = p.tokens - t < WARP ? (int)(p.tokens - t) : WARP;
+        const int64_t end = p.tokens - j > p.window ? j + p.window : p.tokens;
+        for (int64_t t = j; t < end; t += WARP) {
+            int count = end - t < WARP ? (int)(end - t) : WARP;
             float weight = 0, slope = 0;
             if (lane < count) {
-                float score = p.scale * dot<T, WIDE>(k, queries + (t + lane) * p.row, p.width);
+                float score =
+                    score_of(p.how, dot<T, WIDE>(k, queries + (t + lane) * p.row, p.width));
                 float dp = dot<T, WIDE>(v, gradients + (t + lane) * p.out_row, p.width);
                 weight = expf(score - lse[at_row + t + lane]);
-                slope = t + lane > 0 ? p.scale * weight * (dp - sums[at_row + t + lane]) : 0;
+                slope = t + lane > first_key(p, t + lane)
+                            ? score_slope(p.how, score) * weight * (dp - sums[at_row + t + lane])
+                            : 0;
             }
             weights[lane] = weight;
             ds[lane] = slope;

@@ -68,10 +68,13 @@ __global__ void attend_cached(place p, kernel_past past_, const T *qkv, T *cache
     int block = blockIdx.x % p.blocks, number = blockIdx.x / p.blocks;
     int h = number % p.heads, token = number / p.heads, b = token / p.tokens;
     int64_t query = number, past = past_of(past_);
-    cut cut = cut_of(p, (int)past + p.tokens, warps);
+    const int base = first_seen(p, (int)past);
+    cut cut = cut_of(p, (int)past + p.tokens - base, warps);
     int mine = block * warps + warp;
-    int64_t first = (int64_t)mine * cut.part;
+    int64_t first = base + (int64_t)mine * cut.part;
     int64_t last = first + cut.part, count = past + token % p.tokens + 1;
+    const int64_t seen = first_seen(p, (int)count - 1);
+    first = first > seen ? first : seen;
     last = last < count ? last : count;
 
     /* The wait is for q; keys and values of the past are already in the cache. */
@@ -94,8 +97,8 @@ __global__ void attend_cached(place p, kernel_past past_, const T *qkv, T *cache
         fetch(q, from + h * p.width, p.width, lane);
         clear(acc, p.width, lane);
         __syncwarp();
-        softmax s = over_keys<T, WIDE>(q, cache_k + at, cache_v + at, p.kv_row, first, last,
-                                       p.scale, p.width, lane, acc + p.width, acc);
+        softmax s = over_keys<T, WIDE>(q, cache_k + at, cache_v + at, p.kv_row, first, last, p.how,
+                                       p.width, lane, acc + p.width, acc);
         float *to = scratch + (query * p.parts + mine) * (p.width + 2);
         for (int d = lane; d < p.width; d += WARP) {
             if (cut.parts == 1)

@@ -6,7 +6,8 @@
  * there are enough queries to fill the GPU, as over a prompt. The position may be in device
  * memory, so the grid is sized for the longest past that fits the cache, and blocks without a part
  * exit. The last block of a query to arrive combines the results, always in the order of the
- * parts.
+ * parts. With a window, only the positions from the window of the first new one on are cut and
+ * read.
  */
 #ifndef OPS_CUDA_CUDA_CACHED_CUH
 #define OPS_CUDA_CUDA_CACHED_CUH
@@ -26,12 +27,15 @@ struct place {
     int64_t row;    /* of qkv: (H + 2G) D elements */
     int64_t kv_row; /* of the cache: G D */
     int64_t room;
-    float scale;
+    int window; /* positions that a query sees, at most */
+    attend::scoring how;
 };
 
 inline place place_of(struct cuda_heads a, int64_t room, int warps)
 {
-    int64_t queries = a.batch * a.tokens * a.heads, rounds = (room + 31) / 32;
+    const int64_t window = a.window < room ? a.window : room, most = window + a.tokens - 1;
+    int64_t queries = a.batch * a.tokens * a.heads,
+            rounds = ((most < room ? most : room) + 31) / 32;
     int parts = queries < PARTS ? (int)(PARTS / queries) : 1;
     parts = parts < MOST ? parts : MOST;
     int used = parts < rounds ? parts : (int)rounds;
@@ -44,7 +48,14 @@ inline place place_of(struct cuda_heads a, int64_t room, int warps)
             (a.heads + 2 * a.kv_heads) * a.width,
             a.kv_heads * a.width,
             room,
-            (float)(1 / sqrt((double)a.width))};
+            (int)window,
+            {a.scale, a.cap}};
+}
+
+/* The first position that the query at position `at` sees. */
+__device__ inline int first_seen(const place &p, int at)
+{
+    return at >= p.window ? at - p.window + 1 : 0;
 }
 
 /* Parts of a whole number of 32 positions (one round of a warp), and the resulting counts. */
@@ -60,7 +71,7 @@ __device__ inline cut cut_of(const place &p, int rows, int warps)
 }
 
 /* Combines `count` parts, (largest, sum, acc (D)) each, into the row of out, by the whole block.
- * The first part is never empty, so the largest score is finite. */
+ * A query sees itself, so the largest score is finite; parts outside its window are empty. */
 template <typename T>
 __device__ inline void put_together(const float *scratch, int count, int width, T *out)
 {

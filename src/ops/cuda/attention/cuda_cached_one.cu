@@ -61,8 +61,8 @@ template <typename T, int LANES_A_ROW> struct held {
     }
 
     /* Accumulates the rows before `end`, at least one. */
-    __device__ inline void meet(const float (&q)[N], float scale, int first, int end, int lane,
-                                found<T> &f)
+    __device__ inline void meet(const float (&q)[N], attend::scoring how, int first, int end,
+                                int lane, found<T> &f)
     {
         float scores[TIMES], largest = f.largest;
 #pragma unroll
@@ -75,7 +75,8 @@ template <typename T, int LANES_A_ROW> struct held {
 #pragma unroll
             for (int apart = 1; apart < LANES_A_ROW; apart *= 2)
                 sum = add(sum, __shfl_xor_sync(ALL_LANES, sum, apart));
-            scores[k] = first + k * ROWS + lane / LANES_A_ROW < end ? mul(scale, sum) : -INFINITY;
+            scores[k] = first + k * ROWS + lane / LANES_A_ROW < end ? attend::score_of(how, sum)
+                                                                    : -INFINITY;
             largest = fmaxf(largest, scores[k]);
         }
 #pragma unroll
@@ -122,8 +123,9 @@ __global__ void __launch_bounds__(WARPS<LANES_A_ROW> *WARP)
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, chunk = lane % LANES_A_ROW * N;
     const int query = blockIdx.x / p.blocks, block = blockIdx.x % p.blocks;
     const int h = query % p.heads, b = query / p.heads, past = (int)past_of(past_);
-    const cut cut = cut_of(p, past + 1, COUNT);
-    const int mine = block * COUNT + warp, first = min(mine, cut.parts) * cut.part;
+    const int base = first_seen(p, past);
+    const cut cut = cut_of(p, past + 1 - base, COUNT);
+    const int mine = block * COUNT + warp, first = base + min(mine, cut.parts) * cut.part;
     const int last = min(first + cut.part, past + 1), known = min(last, past);
 
     const int64_t at = b * p.room * p.kv_row + h / p.group * WIDTH + chunk;
@@ -151,7 +153,7 @@ __global__ void __launch_bounds__(WARPS<LANES_A_ROW> *WARP)
                 held.load(cache_k + at, cache_v + at, p.kv_row, row, known, lane);
             if (known < last)
                 held.put(row, past, new_key, new_value, lane);
-            held.meet(q, p.scale, row, last, lane, f);
+            held.meet(q, p.how, row, last, lane, f);
         }
         join_lanes<T, LANES_A_ROW>(f);
         if (lane == 0) {

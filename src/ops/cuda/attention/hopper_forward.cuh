@@ -73,6 +73,22 @@ __device__ inline void mask(float (&s)[64], int row, int key, const place &me)
             s[i] = -INFINITY;
 }
 
+/* Whether the tile's keys begin before the window of one of the warpgroup's queries; masks those. */
+__device__ inline bool reaches_before(const problem &p, int row, int key)
+{
+    return key <= row + 63 - p.window;
+}
+
+__device__ inline void mask_before(float (&s)[64], const problem &p, int row, int key,
+                                   const place &me)
+{
+    const int edge = row - key - p.window + me.warp * 16 + me.lane / 4 - me.lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 64; i++)
+        if (i / 4 * 8 + i % 2 - i % 4 / 2 * 8 <= edge)
+            s[i] = -INFINITY;
+}
+
 /* The maximum over the four lanes that hold a row. */
 __device__ inline float most_of_row(float x)
 {
@@ -176,6 +192,7 @@ struct course {
     unsigned n; /* item */
     int row;    /* row of the sequence where its queries begin */
     int key;    /* tile */
+    int end;    /* the item's last tile */
     bool first; /* whether the tile is the item's first */
 
     /* Steps to the next tile, once its item is there; false after the last. `skipped`: the item's
@@ -185,7 +202,7 @@ struct course {
                                 bool &skipped)
     {
         skipped = false;
-        first = key == 0;
+        first = key == end;
         if (!first) {
             key--;
             return true;
@@ -194,6 +211,7 @@ struct course {
         const order &o = m.orders[++n % ORDERS];
         row = o.row + group * 64;
         key = o.last_key;
+        end = W::WINDOW ? o.first_key : 0;
         if (W::QUERIES > KEYS && row >= 0 && row / KEYS < key) {
             key--;
             skipped = true;
@@ -222,7 +240,7 @@ __device__ inline void attend(memory<W> &m, const problem &p, T *out, float *lse
     uint32_t p16[32]; /* P of this tile */
     rows r;
     bool skipped;
-    course c = {~0u, 0, 0, true};
+    course c = {~0u, 0, 0, 0, true};
 
     /* P of the first tile */
     c.step(m, q, group, skipped);
@@ -250,6 +268,8 @@ __device__ inline void attend(memory<W> &m, const problem &p, T *out, float *lse
         k.step();
         r = {{-INFINITY, -INFINITY}, {0, 0}};
         mask(s, c.row, c.key * KEYS, place_in_group());
+        if (W::WINDOW && reaches_before(p, c.row, c.key * KEYS))
+            mask_before(s, p, c.row, c.key * KEYS, place_in_group());
         weigh(s, r, factor, scale);
         round_powers<T>(p16, s);
         barrier_wait(shared_address(&m.value_full[v.stage]), v.parity);
@@ -257,7 +277,7 @@ __device__ inline void attend(memory<W> &m, const problem &p, T *out, float *lse
 
     for (;;) {
         float s[64];
-        const bool first = c.first, last = c.key == 0;
+        const bool first = c.first, last = c.key == c.end;
         const unsigned n = c.n;
         if (last) {
             barrier_arrive(shared_address(&m.query_empty[q.stage]));
@@ -297,6 +317,8 @@ __device__ inline void attend(memory<W> &m, const problem &p, T *out, float *lse
             r = {{-INFINITY, -INFINITY}, {0, 0}};
             mask(s, c.row, c.key * KEYS, place_in_group());
         }
+        if (W::WINDOW && reaches_before(p, c.row, c.key * KEYS))
+            mask_before(s, p, c.row, c.key * KEYS, place_in_group());
         weigh(s, r, factor, scale);
         hold(s);
         const int value_now = v.stage;

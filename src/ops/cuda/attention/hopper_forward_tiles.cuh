@@ -5,6 +5,10 @@
  * the diagonal down to the first: so every sum has one order, on any GPU. The causal mask applies
  * only to the first tile of keys that a warpgroup sees.
  *
+ * With a window, in instances of their own (WINDOW), the last tile is the one where the window of
+ * the item's first query begins. Tiles that reach before the window of one of a warpgroup's queries
+ * are masked there; for the later queries of an item a tile may be masked completely.
+ *
  * Rows are counted as if the length of the sequence were a multiple of 64 (width 64) or 128: the
  * last tile ends there, and the first tile may begin before the first row. Rows before the first
  * and after the last are zeros and are not written; keys after the last are masked for every query
@@ -37,7 +41,8 @@ namespace hopper::forward
 const int KEYS = 128; /* of a tile */
 
 /* How heads of a width are computed: by how many warpgroups, with how much memory. */
-template <int WIDTH_> struct way {
+template <int WIDTH_, bool WINDOW_> struct way {
+    static constexpr bool WINDOW = WINDOW_;
     static constexpr int WIDTH = WIDTH_, GROUPS = WIDTH == 64 ? 3 : 2;
     static constexpr int QUERIES = 64 * GROUPS, THREADS = 128 * (GROUPS + 1);
     static constexpr int QUERY_BYTES = 2 * WIDTH * QUERIES, KEY_BYTES = 2 * WIDTH * KEYS;
@@ -55,6 +60,7 @@ struct problem {
     int tiles;                          /* of queries, in a sequence */
     int spare;                          /* rows of the first tile that lie before the first row */
     int rounds;                         /* of whole heads */
+    int window;                         /* keys that a query sees, at most */
     float scale;                        /* of the scores */
 };
 
@@ -84,6 +90,7 @@ __device__ inline bool item_of(const problem &p, int n, item &it)
 struct order {
     int row;          /* where the queries begin in the sequence; may be negative */
     int last_key;     /* the tile of keys to begin with; -1: the end, no item */
+    int first_key;    /* the tile of keys to end with */
     int64_t out, lse; /* offsets of the first query's elements */
 };
 
@@ -124,6 +131,7 @@ template <class W> __device__ inline order order_for(const problem &p, const ite
     order o;
     o.row = row;
     o.last_key = (row + W::QUERIES - 1) / KEYS;
+    o.first_key = W::WINDOW && row >= p.window ? (row - p.window + 1) / KEYS : 0;
     o.out = (((int64_t)it.batch * p.tokens + row) * p.heads + it.head) * p.width;
     o.lse = ((int64_t)it.batch * p.heads + it.head) * p.tokens + row;
     return o;
@@ -171,12 +179,12 @@ __device__ inline void produce(memory<W> &m, const problem &p, const CUtensorMap
         }
         o = order_for<W>(p, it);
         const int key_head = p.heads + it.head / p.group, value_head = key_head + p.kv_heads;
-        const int last = o.last_key;
+        const int last = o.last_key, first = o.first_key;
         bring<W::WIDTH, W::QUERY_BYTES>(m.query[q.stage], queries, it.head, o.row, it.batch,
                                         m.query_full[q.stage]);
         q.step();
-        for (int key = last; key >= -1; key--) {
-            if (key >= 0)
+        for (int key = last; key >= first - 1; key--) {
+            if (key >= first)
                 bring_keys<W>(m.key, keys, key_head, key * KEYS, it.batch, m.key_full, m.key_empty,
                               k);
             if (key < last)

@@ -32,8 +32,10 @@ struct problem { /* strides in elements */
     int sequences;   /* of the batch */
     int64_t row;     /* of qkv: (H + 2G) D */
     int64_t out_row; /* H D */
+    int window;      /* keys that a query sees, at most */
     float scale;
-    bool chunks; /* all rows consist of 16-byte units */
+    float from_cap, to_cap; /* with a cap: scale / cap and its inverse */
+    bool chunks;            /* all rows consist of 16-byte units */
 };
 
 const float LOG2_E = 1.44269504088896340736f, LN_2 = 0.693147180559945309417f;
@@ -65,8 +67,10 @@ constexpr shape backward_shape(int bytes, int width)
     return width <= 128 ? shape{4, 32, 2} : shape{4, 32, 1};
 }
 
-template <typename T, int W, bool BACKWARD> struct way {
+/* CAPPED: scores are capped. */
+template <typename T, int W, bool BACKWARD, bool CAPPED> struct way {
     using element = T;
+    static const bool CAP = CAPPED;
     static constexpr shape SHAPE =
         BACKWARD ? backward_shape(sizeof(T), W) : forward_shape(sizeof(T), W);
     static const int WIDTH = W;
@@ -318,6 +322,13 @@ __device__ inline void leave(T *to, int64_t stride, int rows, const problem &p,
     }
 }
 
+/* tanh(scale s / cap): the capped score as a fraction of the cap. Times to_cap it is again what is
+ * to be scaled. */
+__device__ inline float fraction_of_cap(const problem &p, float s)
+{
+    return tanhf(__fmul_rn(s, p.from_cap));
+}
+
 /* --- heads ---------------------------------------------------------------------------------- */
 
 /* Which tile of which head a block has: the longest of all heads first. */
@@ -335,6 +346,12 @@ __device__ inline item item_of(int tiles, int heads, int sequences, bool last_fi
 __host__ __device__ inline int tiles_of(int tokens, int rows)
 {
     return (tokens + rows - 1) / rows;
+}
+
+/* The first key that a query sees. */
+__device__ inline int first_key(const problem &p, int query)
+{
+    return query >= p.window ? query - p.window + 1 : 0;
 }
 
 } // namespace matrix

@@ -12,7 +12,10 @@
  * and dk are multiplied by the scale at the end. No atomics.
  *
  * The first query sees one key, so its dS is 0, but dP - sums would be rounding: its P is 0 where
- * dS is formed.
+ * dS is formed. With a window of 1 that holds for every query.
+ *
+ * With a cap, S is capped before it is used, and dS is multiplied by the slope of the cap, 1 -
+ * tanh^2.
  */
 #ifndef OPS_CUDA_MATRIX_BACKWARD_CUH
 #define OPS_CUDA_MATRIX_BACKWARD_CUH
@@ -44,11 +47,12 @@ __global__ void __launch_bounds__(W::THREADS, W::BLOCKS)
     const T *values = keys + p.kv_heads * (int64_t)p.width;
     const int64_t stat = (me.sequence * (int64_t)p.heads + me.head) * p.tokens + first + own;
     const float scale = __fmul_rn(p.scale, LOG2_E);
+    const int skipped = first_key(p, first) / W::STEP; /* steps of keys before the window */
     float dq[W::COLUMNS][4], minus[2], sum[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int row = lane / 4 + 8 * h;
-        const bool sloped = row < left && first + own + row > 0;
+        const bool sloped = row < left && first + own + row > 0 && p.window > 1;
         minus[h] = sloped ? -__fmul_rn(stats.lse[stat + row], LOG2_E) : -INFINITY;
         sum[h] = row < left ? stats.sums[stat + row] : 0;
     }
@@ -57,9 +61,9 @@ __global__ void __launch_bounds__(W::THREADS, W::BLOCKS)
     bring<W>(m.kept[0], queries, p.row, p.tokens - first, p);
     bring<W>(m.kept[1], slopes, p.out_row, p.tokens - first, p);
     pass_by<W>(
-        tiles_of(end, W::STEP),
+        tiles_of(end, W::STEP) - skipped,
         [&](int i, int stage) {
-            const int key = i * W::STEP;
+            const int key = (skipped + i) * W::STEP;
             bring<W>(m.passing[stage][0], keys + key * p.row, p.row, p.tokens - key, p);
             bring<W>(m.passing[stage][1], values + key * p.row, p.row, p.tokens - key, p);
         },
@@ -72,11 +76,12 @@ __global__ void __launch_bounds__(W::THREADS, W::BLOCKS)
             settle<W>(m.passing[stage][1]);
         },
         [&](int i, int stage) {
-            const int edge = first + own - i * W::STEP;
-            const int last = edge < W::STEP - 1 ? edge + lane / 4 - lane % 4 * 2 : W::STEP + 16;
+            const int edge = first + own - (skipped + i) * W::STEP;
+            const int at = edge + lane / 4 - lane % 4 * 2;
+            const int last = edge < W::STEP - 1 ? at : W::STEP + 16, before = at - p.window;
             float s[W::TILES][4], dp[W::TILES][4];
             uint32_t x[W::DOWN][4];
-            if (edge + 15 < 0)
+            if (edge + 15 < 0 || edge - p.window >= W::STEP - 1)
                 return;
             clear(s);
             clear(dp);
@@ -86,9 +91,18 @@ __global__ void __launch_bounds__(W::THREADS, W::BLOCKS)
             for (int n = 0; n < W::TILES; n++)
 #pragma unroll
                 for (int k = 0; k < 4; k++) {
+                    const int column = 8 * n + k % 2 - k / 2 * 8;
+                    const bool seen = column <= last && column > before;
+                    float slope = 1;
+                    if constexpr (W::CAP) {
+                        const float part = fraction_of_cap(p, s[n][k]);
+                        s[n][k] = __fmul_rn(part, p.to_cap);
+                        slope = __fmaf_rn(-part, part, 1.0f);
+                    }
                     const float power = power_of_two(__fmaf_rn(s[n][k], scale, minus[k / 2]));
-                    const bool seen = 8 * n + k % 2 - k / 2 * 8 <= last;
                     s[n][k] = seen ? __fmul_rn(power, __fadd_rn(dp[n][k], -sum[k / 2])) : 0;
+                    if constexpr (W::CAP)
+                        s[n][k] = __fmul_rn(s[n][k], slope);
                 }
             as_factor<W>(x, s);
             down<W>(dq, x, m.passing[stage][0][0]);
@@ -115,7 +129,9 @@ __global__ void __launch_bounds__(W::THREADS, W::BLOCKS)
     const int64_t at_key = (token + first) * p.row + (p.heads + me.head) * (int64_t)p.width;
     const int64_t at_value = at_key + p.kv_heads * (int64_t)p.width;
     const int skipped = first / W::STEP; /* steps of queries before the keys */
-    const int steps = tiles_of(p.tokens, W::STEP) - skipped;
+    const int reach = p.tokens - first - W::ROWS >= p.window ? first + W::ROWS - 1 + p.window
+                                                             : p.tokens; /* queries that see them */
+    const int steps = tiles_of(reach, W::STEP) - skipped;
     const float scale = __fmul_rn(p.scale, LOG2_E);
     float dk[KEYS ? W::COLUMNS : 1][4], dv[VALUES ? W::COLUMNS : 1][4];
     clear(dk);
@@ -147,11 +163,12 @@ __global__ void __launch_bounds__(W::THREADS, W::BLOCKS)
             const int head = me.head * p.group + i / steps;
             const int query = (skipped + i % steps) * W::STEP;
             const int edge = first + own - query; /* the warp's first key minus the first query */
-            const int least = edge + 15 > 0 ? edge + lane / 4 - lane % 4 * 2 : -16;
+            const int at_edge = edge + lane / 4 - lane % 4 * 2;
+            const int least = edge + 15 > 0 ? at_edge : -16, beyond = at_edge + p.window;
             const int64_t stat = (me.sequence * (int64_t)p.heads + head) * p.tokens;
-            float s[W::TILES][4];
+            float s[W::TILES][4], slope[W::CAP && KEYS ? W::TILES : 1][4];
             uint32_t x[W::DOWN][4];
-            if (edge > W::STEP - 1)
+            if (edge > W::STEP - 1 || edge + 15 + p.window <= 0)
                 return;
             clear(s);
             along<W>(s, m.kept[0][own], m.passing[stage][0][0]);
@@ -165,7 +182,14 @@ __global__ void __launch_bounds__(W::THREADS, W::BLOCKS)
                                             : -INFINITY;
 #pragma unroll
                     for (int k = j; k < 4; k += 2) {
-                        const bool seen = 8 * n + j - k / 2 * 8 >= least;
+                        const int column = 8 * n + j - k / 2 * 8;
+                        const bool seen = column >= least && column < beyond;
+                        if constexpr (W::CAP) {
+                            const float part = fraction_of_cap(p, s[n][k]);
+                            s[n][k] = __fmul_rn(part, p.to_cap);
+                            if constexpr (KEYS)
+                                slope[n][k] = __fmaf_rn(-part, part, 1.0f);
+                        }
                         s[n][k] = seen ? power_of_two(__fmaf_rn(s[n][k], scale, minus)) : 0;
                     }
                 }
@@ -186,8 +210,12 @@ __global__ void __launch_bounds__(W::THREADS, W::BLOCKS)
                         const int at = query + 8 * n + lane % 4 * 2 + j;
                         const float sum = at < p.tokens ? __ldg(stats.sums + stat + at) : 0;
 #pragma unroll
-                        for (int k = j; k < 4; k += 2)
-                            s[n][k] = __fmul_rn(s[n][k], __fadd_rn(dp[n][k], -sum));
+                        for (int k = j; k < 4; k += 2) {
+                            s[n][k] =
+                                p.window > 1 ? __fmul_rn(s[n][k], __fadd_rn(dp[n][k], -sum)) : 0;
+                            if constexpr (W::CAP)
+                                s[n][k] = __fmul_rn(s[n][k], slope[n][k]);
+                        }
                     }
                 as_factor<W>(x, s);
                 down<W>(dk, x, m.passing[stage][0][0]);

@@ -4,7 +4,8 @@
  *     S = Q K^T      P = 2^((S - most) scale)      O = O 2^((old most - most) scale) + P V
  *
  * where most is a row's largest score so far, and scale includes the logarithm of 2. P is rounded
- * for the product; a row's sum is of unrounded values.
+ * for the product; a row's sum is of unrounded values. A row may see nothing of the first tiles of
+ * keys, which are those of the window of the block's first query: its most is -inf until then.
  */
 #ifndef OPS_CUDA_MATRIX_FORWARD_CUH
 #define OPS_CUDA_MATRIX_FORWARD_CUH
@@ -43,6 +44,27 @@ template <int N> __device__ inline void mask(float (&s)[N][4], int edge)
                 s[n][i] = -INFINITY;
 }
 
+/* Masks keys before the query's window; `edge` as above, minus the window. */
+template <int N> __device__ inline void mask_before(float (&s)[N][4], int edge)
+{
+    const int lane = lane_of(), last = edge + lane / 4 - lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (8 * n + i % 2 - i / 2 * 8 <= last)
+                s[n][i] = -INFINITY;
+}
+
+template <class W> __device__ inline void cap_scores(float (&s)[W::TILES][4], const problem &p)
+{
+#pragma unroll
+    for (int n = 0; n < W::TILES; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            s[n][i] = __fmul_rn(fraction_of_cap(p, s[n][i]), p.to_cap);
+}
+
 /* Replaces scores by powers; `factor` receives what earlier sums must be multiplied by. */
 template <int N>
 __device__ inline void weigh(float (&s)[N][4], softmax_rows &r, float (&factor)[2], float scale)
@@ -54,8 +76,9 @@ __device__ inline void weigh(float (&s)[N][4], softmax_rows &r, float (&factor)[
         for (int n = 0; n < N; n++)
             most = fmaxf(most, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
         most = most_of_row(most);
-        const float minus = -__fmul_rn(most, scale);
-        factor[h] = power_of_two(__fmul_rn(__fadd_rn(r.most[h], -most), scale));
+        const float top = most == -INFINITY ? 0 : most; /* nothing seen yet: all powers are 0 */
+        const float minus = -__fmul_rn(top, scale);
+        factor[h] = power_of_two(__fmul_rn(__fadd_rn(r.most[h], -top), scale));
         r.most[h] = most;
 #pragma unroll
         for (int n = 0; n < N; n++)
@@ -85,7 +108,8 @@ __global__ void __launch_bounds__(W::THREADS, W::BLOCKS)
                     (p.heads + me.head / p.group) * (int64_t)p.width;
     const T *values = keys + p.kv_heads * (int64_t)p.width;
     const float scale = __fmul_rn(p.scale, LOG2_E);
-    const bool HELD = W::ALONG <= 8; /* queries stay in registers */
+    const int skipped = first_key(p, first) / W::STEP; /* steps of keys before the window */
+    const bool HELD = W::ALONG <= 8;                   /* queries stay in registers */
     uint32_t held[HELD ? W::ALONG : 1][4];
     float o[W::COLUMNS][4];
     softmax_rows r = {{-INFINITY, -INFINITY}, {0, 0}};
@@ -93,9 +117,9 @@ __global__ void __launch_bounds__(W::THREADS, W::BLOCKS)
 
     bring<W>(m.kept[0], queries + first * p.row, p.row, p.tokens - first, p);
     pass_by<W>(
-        tiles_of(end, W::STEP),
+        tiles_of(end, W::STEP) - skipped,
         [&](int i, int stage) {
-            const int key = i * W::STEP;
+            const int key = (skipped + i) * W::STEP;
             bring<W>(m.passing[stage][0], keys + key * p.row, p.row, p.tokens - key, p);
             bring<W>(m.passing[stage][1], values + key * p.row, p.row, p.tokens - key, p);
         },
@@ -106,7 +130,7 @@ __global__ void __launch_bounds__(W::THREADS, W::BLOCKS)
             settle<W>(m.passing[stage][1]);
         },
         [&](int i, int stage) {
-            const int edge = first + own - i * W::STEP;
+            const int edge = first + own - (skipped + i) * W::STEP;
             float s[W::TILES][4], factor[2];
             uint32_t x[W::DOWN][4];
             if constexpr (HELD) {
@@ -115,7 +139,7 @@ __global__ void __launch_bounds__(W::THREADS, W::BLOCKS)
                     for (int k = 0; k < W::ALONG; k++)
                         load_rows<W>(held[k], m.kept[0][own], k);
             }
-            if (edge + 15 < 0)
+            if (edge + 15 < 0 || edge - p.window >= W::STEP - 1)
                 return;
             clear(s);
             if constexpr (HELD) {
@@ -125,8 +149,12 @@ __global__ void __launch_bounds__(W::THREADS, W::BLOCKS)
             } else {
                 along<W>(s, m.kept[0][own], m.passing[stage][0][0]);
             }
+            if constexpr (W::CAP)
+                cap_scores<W>(s, p);
             if (edge < W::STEP - 1)
                 mask(s, edge);
+            if (edge + 15 >= p.window)
+                mask_before(s, edge - p.window);
             weigh(s, r, factor, scale);
 #pragma unroll
             for (int n = 0; n < W::COLUMNS; n++)

@@ -19,7 +19,10 @@ inline problem problem_of(struct cuda_heads a, bool chunks)
     p.sequences = (int)a.batch;
     p.row = (a.heads + 2 * a.kv_heads) * a.width;
     p.out_row = a.heads * a.width;
-    p.scale = (float)(1 / sqrt((double)a.scaled));
+    p.window = (int)a.window;
+    p.scale = a.scale;
+    p.from_cap = a.cap > 0 ? a.scale / a.cap : 0;
+    p.to_cap = a.cap / a.scale;
     p.chunks = chunks;
     return p;
 }
@@ -39,19 +42,19 @@ cudaError_t launch(void (*kernel)(P...), const problem &p, int heads, cudaStream
     return cudaGetLastError();
 }
 
-template <typename T, int WIDTH>
+template <typename T, int WIDTH, bool CAPPED>
 cudaError_t forward_at(const problem &p, const void *qkv, void *out, float *lse,
                        cudaStream_t stream)
 {
-    using W = way<T, WIDTH, false>;
+    using W = way<T, WIDTH, false, CAPPED>;
     return launch<W>(attend_forward<W>, p, p.heads, stream, (const T *)qkv, (T *)out, lse);
 }
 
-template <typename T, int WIDTH>
+template <typename T, int WIDTH, bool CAPPED>
 cudaError_t backward_at(const problem &p, const void *qkv, statistics stats, const void *dout,
                         void *dqkv, cudaStream_t stream)
 {
-    using W = way<T, WIDTH, true>;
+    using W = way<T, WIDTH, true, CAPPED>;
     const T *x = (const T *)qkv, *dy = (const T *)dout;
     T *dx = (T *)dqkv;
     cudaError_t error = launch<W>(query_gradients<W>, p, p.heads, stream, x, dy, stats, dx);
@@ -67,21 +70,25 @@ cudaError_t backward_at(const problem &p, const void *qkv, statistics stats, con
     }
 }
 
-/* Calls CALL(WIDTH) with the smallest width that is large enough. */
-#define MATRIX_BY_WIDTH(width, CALL) \
-    ((width) <= 32    ? CALL(32)     \
-     : (width) <= 64  ? CALL(64)     \
-     : (width) <= 128 ? CALL(128)    \
-     : (width) <= 192 ? CALL(192)    \
-                      : CALL(256))
+/* Calls CALL(WIDTH, CAPPED) with the smallest width that is large enough. Capped scores are rare:
+ * they have fewer widths, which saves compilation. */
+#define MATRIX_BY_WIDTH(width, capped, CALL)                 \
+    ((capped)         ? ((width) <= 64    ? CALL(64, true)   \
+                         : (width) <= 128 ? CALL(128, true)  \
+                                          : CALL(256, true)) \
+     : (width) <= 32  ? CALL(32, false)                      \
+     : (width) <= 64  ? CALL(64, false)                      \
+     : (width) <= 128 ? CALL(128, false)                     \
+     : (width) <= 192 ? CALL(192, false)                     \
+                      : CALL(256, false))
 
 template <typename T>
 cudaError_t run_forward(struct cuda_heads a, bool chunks, const void *qkv, void *out, float *lse,
                         cudaStream_t stream)
 {
     const problem p = problem_of(a, chunks);
-#define CALL(WIDTH) forward_at<T, WIDTH>(p, qkv, out, lse, stream)
-    return MATRIX_BY_WIDTH(a.width, CALL);
+#define CALL(WIDTH, CAPPED) forward_at<T, WIDTH, CAPPED>(p, qkv, out, lse, stream)
+    return MATRIX_BY_WIDTH(a.width, a.cap > 0, CALL);
 #undef CALL
 }
 
@@ -91,8 +98,8 @@ cudaError_t run_backward(struct cuda_heads a, bool chunks, const void *qkv, cons
 {
     const problem p = problem_of(a, chunks);
     const statistics stats = {lse, sums};
-#define CALL(WIDTH) backward_at<T, WIDTH>(p, qkv, stats, dout, dqkv, stream)
-    return MATRIX_BY_WIDTH(a.width, CALL);
+#define CALL(WIDTH, CAPPED) backward_at<T, WIDTH, CAPPED>(p, qkv, stats, dout, dqkv, stream)
+    return MATRIX_BY_WIDTH(a.width, a.cap > 0, CALL);
 #undef CALL
 }
 
