@@ -123,8 +123,8 @@ static void read_scaling(struct reader *r, struct hf_config *config)
     if (scaling == ROPE_LLAMA3)
         read_llama3(r, config);
     if (r->status == STATUS_OK && (scaling == ROPE_YARN || scaling == ROPE_LONGROPE))
-        config->rope_factor = real(r, r->rope, "factor",
-                                   (double)config->context / (double)config->rope_original);
+        config->rope_factor =
+            real(r, r->rope, "factor", (double)config->context / (double)config->rope_original);
     if (scaling == ROPE_YARN)
         read_yarn(r, config);
     if (scaling == ROPE_LONGROPE) {
