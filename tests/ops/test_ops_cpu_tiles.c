@@ -15,6 +15,20 @@
         "attention_backward", .attention = OPS_HEADS(b, t, h, g, d)         \
     }
 
+/* A window over several blocks of keys, and a cap that scores reach */
+#define WINDOW(op_name, t, w, ...)          \
+    {                                       \
+        op_name,                            \
+            .attention = {.batch = 1,       \
+                          .tokens = t,      \
+                          .heads = 2,       \
+                          .kv_heads = 1,    \
+                          .cap = 1.5,       \
+                          .head_width = 32, \
+                          .window = w},     \
+            __VA_ARGS__                     \
+    }
+
 static const struct ops_case cases[] = {
     LINEAR("linear", 600, 130, 1701, false),
     LINEAR("linear", 600, 130, 1701, true),
@@ -31,6 +45,11 @@ static const struct ops_case cases[] = {
     ATTENTION(1, 600, 3, 1, 16),
     {"attention_cached", .attention = OPS_HEADS(2, 1, 4, 2, 32), .past = 600, .room = 700},
     {"attention_cached", .attention = OPS_HEADS(1, 70, 2, 1, 32), .past = 300, .room = 400},
+    WINDOW("attention", 700, 290, .bias = false),
+    WINDOW("attention_backward", 700, 290, .bias = true),
+    WINDOW("attention_cached", 70, 290, .past = 600, .room = 700),
+    WINDOW("attention_cached", 1, 290, .past = 600, .room = 700),
+    {"cross_entropy_gradient", .rows = 5, .width = 5003, .cap = 2},
     {"norm_backward", .rows = 1500, .norm = {NORM_LAYER, 72, 1e-5}, .bias = true, .branch = true},
     {"norm_backward", .rows = 1500, .norm = {NORM_LAYER, 72, 1e-5}, .branch = true,
      .columns = true},

@@ -198,7 +198,7 @@ static struct attention cuda_attention_tiles(const struct ops *ops, struct atten
 }
 
 /* The rates of a machine are those of the Hopper kernels, or of cuDNN, for 16-bit types. For f32 the
- * matrix kernels are the only ones. */
+ * matrix kernels are the only ones. The factors are estimates. */
 static double cuda_attention_times(const struct ops *ops, struct attention a, bool backward)
 {
     const double MATRIX = 2.5, PLAIN = 30;
