@@ -200,7 +200,8 @@ class Moments:
             self.m_scale[b], self.v_scale[b] = scale_of(exact_m[first:end]), scale_of(exact_v[first:end])
             for i in range(first, end):
                 random = random_bits(self.s["key"], self.s["first"] + i, number)
-                self.m[i] = encode(exact_m[i], self.m_scale[b], LEAST_M) | (128 if np.signbit(m[i]) else 0)
+                code = encode(exact_m[i], self.m_scale[b], LEAST_M)
+                self.m[i] = code | (128 if code and np.signbit(m[i]) else 0)  # a zero has no sign
                 self.v[i] = encode(exact_v[i], self.v_scale[b], LEAST_V, random)
                 if self.v[i] == 0 and exact_v[i] > 0:
                     self.v[i] = 1
