@@ -8,8 +8,8 @@
 #define MATMUL(r, i, o)   .rows = (r), .linear = {.in = (i), .out = (o)}
 #define BLOCK_ATTENTION   .attention = OPS_HEADS(4, 256, 12, 12, 64)
 #define GROUPED_ATTENTION .attention = OPS_HEADS(4, 256, 32, 8, 64)
-#define LAYER             .rows = 1024, .norm = {NORM_LAYER, 768, 1e-5}, .bias = 1, .branch = 1
-#define RMS               .rows = 1024, .norm = {NORM_RMS, 768, 1e-5}, .branch = 1
+#define LAYER             .rows = 1024, .norm = {NORM_LAYER, 768, 1e-5, 0}, .bias = 1, .branch = 1
+#define RMS               .rows = 1024, .norm = {NORM_RMS, 768, 1e-5, 0}, .branch = 1
 #define ELEMENTS          .count = 1024 * 3072
 #define PARAMETERS        .count = 4 * 1024 * 1024
 

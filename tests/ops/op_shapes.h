@@ -54,13 +54,14 @@
     X(130, 37)         \
     X(257, 128)
 
-#define NORM_CASES_OF(r, c, k, has_bias, has_branch)                                             \
-    {"add_norm", .rows = r, .norm = {k, c, 1e-5}, .bias = has_bias, .branch = has_branch},       \
-        {"norm_apply", .rows = r, .norm = {k, c, 1e-5}, .bias = has_bias, .branch = has_branch}, \
-        {"norm_backward", .rows = r, .norm = {k, c, 1e-5}, .bias = has_bias,                     \
+#define NORM_CASES_OF(r, c, k, has_bias, has_branch)                                          \
+    {"add_norm", .rows = r, .norm = {k, c, 1e-5, 0}, .bias = has_bias, .branch = has_branch}, \
+        {"norm_apply", .rows = r, .norm = {k, c, 1e-5, 0}, .bias = has_bias,                  \
+         .branch = has_branch},                                                               \
+        {"norm_backward", .rows = r, .norm = {k, c, 1e-5, 0}, .bias = has_bias,               \
          .branch = has_branch},
-#define NORM_COLUMNS(r, c, k, has_bias)                      \
-    {"norm_backward",  .rows = r,      .norm = {k, c, 1e-5}, \
+#define NORM_COLUMNS(r, c, k, has_bias)                         \
+    {"norm_backward",  .rows = r,      .norm = {k, c, 1e-5, 0}, \
      .bias = has_bias, .branch = true, .columns = true},
 #define NORM_CASES(r, c)                                                        \
     NORM_CASES_OF(r, c, NORM_LAYER, true, true)                                 \

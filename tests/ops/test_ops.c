@@ -34,7 +34,7 @@ static void test_failing_allocations(void **state)
 {
     (void)state;
     struct rig rig;
-    struct ops_case shape = {"norm_backward", .rows = 3, .norm = {NORM_LAYER, 8, 1e-5}};
+    struct ops_case shape = {"norm_backward", .rows = 3, .norm = {NORM_LAYER, 8, 1e-5, 0}};
     struct ops_trial *trial = NULL;
     struct ops *ops = NULL;
     rig_open(&rig, "ref", DTYPE_F32, 1);

@@ -96,7 +96,7 @@ static void fill(struct machine_profile *profile, struct ops_measured *calls)
                                      DTYPE_F32,
                                      1.0 / 3};
     calls[1] = (struct ops_measured){
-        {.op = "add_norm", .rows = 9, .norm = {NORM_RMS, 32, 1e-5}, .branch = true},
+        {.op = "add_norm", .rows = 9, .norm = {NORM_RMS, 32, 1e-5, 0}, .branch = true},
         DTYPE_BF16,
         2e-5};
     calls[2] = (struct ops_measured){
