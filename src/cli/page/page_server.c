@@ -11,7 +11,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <microhttpd.h>
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +18,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "base/clock.h"
+#include "cli/page/http_library.h"
 #include "cli/page/page.h"
 
 enum {
@@ -32,6 +32,8 @@ enum {
     FIRST_PORT = 8017, /* without a port, the first free one of PORTS */
     PORTS = 20,
 };
+
+static const struct http_library *mhd; /* set by page_check */
 
 struct server;
 
@@ -67,7 +69,7 @@ static void wake_all(struct server *server)
         struct peer *peer = &server->peers[i];
         if (peer->connection && peer->suspended) {
             peer->suspended = false;
-            MHD_resume_connection(peer->connection);
+            mhd->resume_connection(peer->connection);
         }
     }
 }
@@ -112,7 +114,7 @@ static ssize_t read_events(void *user, uint64_t position, char *room, size_t mos
         return MHD_CONTENT_READER_END_OF_STREAM;
     if (peer->next == server->event_count) {
         peer->suspended = true;
-        MHD_suspend_connection(peer->connection);
+        mhd->suspend_connection(peer->connection);
         return 0;
     }
     const struct text *event = &server->events[peer->next % EVENTS];
@@ -144,13 +146,13 @@ static enum MHD_Result send_response(struct MHD_Connection *connection, int stat
     };
     if (response == NULL)
         return MHD_NO;
-    MHD_add_response_header(response, "Content-Type", type);
+    mhd->add_response_header(response, "Content-Type", type);
     for (size_t i = 0; i < sizeof headers / sizeof *headers; i++)
-        MHD_add_response_header(response, headers[i][0], headers[i][1]);
+        mhd->add_response_header(response, headers[i][0], headers[i][1]);
     if (status == MHD_HTTP_METHOD_NOT_ALLOWED)
-        MHD_add_response_header(response, "Allow", "GET, HEAD");
-    enum MHD_Result result = MHD_queue_response(connection, (unsigned)status, response);
-    MHD_destroy_response(response);
+        mhd->add_response_header(response, "Allow", "GET, HEAD");
+    enum MHD_Result result = mhd->queue_response(connection, (unsigned)status, response);
+    mhd->destroy_response(response);
     return result;
 }
 
@@ -159,7 +161,7 @@ static enum MHD_Result send_file(struct MHD_Connection *connection, const char *
 {
     return send_response(
         connection, MHD_HTTP_OK, type,
-        MHD_create_response_from_buffer(file->bytes, (void *)file->data, MHD_RESPMEM_PERSISTENT));
+        mhd->create_response_from_buffer(file->bytes, (void *)file->data, MHD_RESPMEM_PERSISTENT));
 }
 
 static enum MHD_Result refuse(struct MHD_Connection *connection, int status)
@@ -170,7 +172,7 @@ static enum MHD_Result refuse(struct MHD_Connection *connection, int status)
                                                        : "sifr: the request was refused\n";
     return send_response(
         connection, status, "text/plain; charset=utf-8",
-        MHD_create_response_from_buffer(strlen(words), (void *)words, MHD_RESPMEM_PERSISTENT));
+        mhd->create_response_from_buffer(strlen(words), (void *)words, MHD_RESPMEM_PERSISTENT));
 }
 
 static enum MHD_Result send_json(struct MHD_Connection *connection, const struct text *text)
@@ -178,8 +180,8 @@ static enum MHD_Result send_json(struct MHD_Connection *connection, const struct
     if (text->status != STATUS_OK)
         return refuse(connection, MHD_HTTP_SERVICE_UNAVAILABLE);
     return send_response(connection, MHD_HTTP_OK, "application/json; charset=utf-8",
-                         MHD_create_response_from_buffer(text->bytes, (void *)text_string(text),
-                                                         MHD_RESPMEM_MUST_COPY));
+                         mhd->create_response_from_buffer(text->bytes, (void *)text_string(text),
+                                                          MHD_RESPMEM_MUST_COPY));
 }
 
 static void print_runs(const struct server *server, struct text *text)
@@ -196,7 +198,7 @@ static void print_runs(const struct server *server, struct text *text)
 
 static const char *query(struct MHD_Connection *connection, const char *key)
 {
-    return MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, key);
+    return mhd->lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, key);
 }
 
 static enum MHD_Result answer_run(struct server *server, struct MHD_Connection *connection,
@@ -232,13 +234,13 @@ static enum MHD_Result answer_live(struct peer *peer, struct MHD_Connection *con
     peer->sent = 0;
     return send_response(
         connection, MHD_HTTP_OK, "text/event-stream",
-        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 8 << 10, read_events, peer, NULL));
+        mhd->create_response_from_callback(MHD_SIZE_UNKNOWN, 8 << 10, read_events, peer, NULL));
 }
 
 static struct peer *peer_of(struct MHD_Connection *connection)
 {
     const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+        mhd->get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     return info ? info->socket_context : NULL;
 }
 
@@ -259,8 +261,8 @@ static enum MHD_Result answer(void *user, struct MHD_Connection *connection, con
     const struct page_request request = {
         .method = method,
         .path = url,
-        .host = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Host"),
-        .origin = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Origin")};
+        .host = mhd->lookup_connection_value(connection, MHD_HEADER_KIND, "Host"),
+        .origin = mhd->lookup_connection_value(connection, MHD_HEADER_KIND, "Origin")};
     int status = page_request_check(&server->rules, &request, &target);
     if (status != MHD_HTTP_OK)
         return refuse(connection, status);
@@ -285,7 +287,7 @@ static void note_connection(void *user, struct MHD_Connection *connection, void 
         return;
     }
     const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+        mhd->get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     for (int i = 0; i < CONNECTIONS && info; i++) {
         if (server->peers[i].connection == NULL) {
             server->peers[i] = (struct peer){.server = server,
@@ -342,7 +344,7 @@ static struct MHD_Daemon *listen_on(struct server *server, const char *host, int
     if (!is_v4 && inet_pton(AF_INET6, host, &v6.sin6_addr) != 1)
         return NULL;
     errno = 0;
-    return MHD_start_daemon(
+    return mhd->start_daemon(
         MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | (is_v4 ? 0 : MHD_USE_IPv6), (uint16_t)port, NULL,
         NULL, answer, server, MHD_OPTION_SOCK_ADDR,
         is_v4 ? (struct sockaddr *)&v4 : (struct sockaddr *)&v6, MHD_OPTION_CONNECTION_LIMIT,
@@ -407,7 +409,7 @@ static void finish(struct server *server)
 {
     wake_all(server);
     if (server->daemon)
-        MHD_stop_daemon(server->daemon);
+        mhd->stop_daemon(server->daemon);
     for (int i = 0; i < EVENTS; i++)
         text_free(&server->events[i]);
     page_runs_close(&server->runs);
@@ -418,7 +420,7 @@ static void serve(struct cli *cli, struct server *server, bool child)
     pid_t parent = getppid();
     double looked = 0;
     while (*cli->stop == 0 && (!child || getppid() == parent)) {
-        MHD_run_wait(server->daemon, LOOK_MS / 2);
+        mhd->run_wait(server->daemon, LOOK_MS / 2);
         if (clock_seconds() - looked < LOOK_MS / 1e3)
             continue;
         looked = clock_seconds();
@@ -427,7 +429,7 @@ static void serve(struct cli *cli, struct server *server, bool child)
     }
     look_at_runs(server); /* how the run ended */
     for (double end = clock_seconds() + 0.5; clock_seconds() < end;)
-        MHD_run_wait(server->daemon, 50);
+        mhd->run_wait(server->daemon, 50);
 }
 
 enum status page_serve(struct cli *cli, const struct page_order *order)
@@ -435,6 +437,7 @@ enum status page_serve(struct cli *cli, const struct page_order *order)
     struct server *server;
     enum status st;
     int port;
+    TRY(page_check(cli->env));
     TRY(mem_alloc(cli->env, MEM_OTHER, "page", sizeof *server, &server));
     server->env = cli->env;
     server->beat = clock_seconds();
@@ -458,12 +461,21 @@ done:
 const char *page_library(void)
 {
     static char words[64];
-    snprintf(words, sizeof words, "libmicrohttpd %s", MHD_get_version());
+    const char *why;
+    const struct http_library *library = http_library(&why);
+    if (library == NULL)
+        return "none (libmicrohttpd cannot be loaded)";
+    snprintf(words, sizeof words, "libmicrohttpd %s", library->get_version());
     return words;
 }
 
 enum status page_check(struct env *env)
 {
-    (void)env;
-    return STATUS_OK;
+    const char *why;
+    mhd = http_library(&why);
+    return mhd ? STATUS_OK
+               : FAIL(env, USAGE,
+                      "the page server cannot be loaded: %s; install libmicrohttpd12, or write the "
+                      "page to a file with `sifr report`",
+                      why);
 }
