@@ -6,6 +6,7 @@
  * Each file here implements one family of ops and explains its speed and bits; cpu_impl.h and
  * cpu_vector.h have what they share.
  */
+#include <string.h>
 #include "ops/cpu/cpu_gemm.h"
 
 static bool cpu_supports(enum dtype type)
@@ -13,12 +14,19 @@ static bool cpu_supports(enum dtype type)
     return type == DTYPE_F32;
 }
 
+/* The workspace is counted whole, so all of it is made resident. */
+static enum status cpu_open(struct ops *ops)
+{
+    memset(ops->workspace, 0, ops->backend->workspace_bytes);
+    return cpu_blas_open(ops);
+}
+
 void ops_cpu_fill(struct ops_backend *table)
 {
     table->name = "cpu";
     table->supports = cpu_supports;
     table->workspace_bytes = cpu_gemm_bytes();
-    table->open = cpu_blas_open;
+    table->open = cpu_open;
     table->close = cpu_blas_close;
     table->linear = cpu_linear;
     table->linear_gelu = cpu_linear_gelu;
