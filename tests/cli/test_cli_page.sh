@@ -21,7 +21,11 @@ rm -r runs/two
 
 # --- a report needs no server ----------------------------------------------------------------------
 ok "$sifr" report runs/a -o a.html
+ok "$sifr" report runs/a -o a.html # its own page is replaced
 has '^wrote a.html: .*, 1 run$'
+cp runs/a/config.yaml kept.yaml
+expect 2 "'runs/a/config.yaml' exists and is not a page of .sifr report.: it is not overwritten" "$sifr" report runs/a -o runs/a/config.yaml
+cmp kept.yaml runs/a/config.yaml || fail "a report has replaced another file"
 ! grep -qiE 'src="|href="(http|//|page)|@import|url\(' a.html || fail "the report loads something: $(grep -oiE '.{40}src=".{20}' a.html | head -n 2)"
 [ "$(grep -c '</script>' a.html)" = 2 ] || fail "text of the run ends a script element"
 ! grep -q '<b>&' a.html || fail "text of the run is markup in the report"

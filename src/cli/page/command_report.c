@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/file.h"
+#include "cli/html_file.h"
 #include "cli/page/page.h"
 
 enum { SERIES_VALUES = SERIES_ROWS, SERIES_VALUES_MANY = 4096, TRACE_SPANS = 4000 };
@@ -105,9 +106,7 @@ static enum status run_report(struct cli *cli, struct options *options, void *us
     enum status st;
     char human[32];
     (void)options;
-    if (!*settings->out)
-        return FAIL(cli->env, USAGE, "--out is empty; name the file to write");
-    TRY(file_check_parent(cli->env, settings->out));
+    TRY(html_file_check(cli->env, "out", settings->out, "report"));
     setenv("CUDA_VISIBLE_DEVICES", "", 1); /* as in command_page.c */
     TRY(mem_alloc(cli->env, MEM_OTHER, "runs", sizeof *runs, &runs));
     text_init(&html, cli->env);
@@ -126,7 +125,8 @@ done:
 
 static const struct option report_list[] = {
     {COMMAND_FLAG("out", report_settings, out, STRING), .letter = 'o', .value_name = "FILE",
-     .fallback = "report.html", .help = "file to write; an existing one is replaced"},
+     .fallback = "report.html",
+     .help = "file to write; an earlier report is replaced, any other file is not"},
 };
 
 const struct command command_report = {

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include "cli/launch/launch.h"
 #include "base/host.h"
+#include "cli/html_file.h"
 #include "cli/json_out.h"
 #include "cli/plan/plan_html.h"
 #include "cli/plan/plan_view.h"
@@ -234,7 +235,7 @@ static enum status check_mode(struct cli *cli, const struct options *options,
     if (noise && options_is_set(options, "html"))
         return FAIL(cli->env, USAGE, "--html draws a layout or a search: omit the noise scale");
     if (options_is_set(options, "html"))
-        TRY(plan_html_check(cli->env, settings->html));
+        TRY(html_file_check(cli->env, "html", settings->html, "plan"));
     if (noise && options_is_set(options, "top"))
         return FAIL(
             cli->env, USAGE,

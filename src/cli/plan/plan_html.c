@@ -7,36 +7,10 @@
 #include <sys/random.h>
 #include "base/file.h"
 #include "base/named.h"
+#include "cli/html_file.h"
 #include "engine/timetable.h"
 
-#define GENERATOR "<meta name=\"generator\" content=\"sifr plan\">"
-
-enum { HEAD_BYTES = 1024, MOST_DOTS = 4000, MOST_PASSES = 20000 };
-
-/* --- the file ------------------------------------------------------------------------------- */
-
-enum status plan_html_check(struct env *env, const char *path)
-{
-    char head[HEAD_BYTES + 1] = "";
-    struct file_map map;
-    if (!*path)
-        return FAIL(env, USAGE, "--html is empty: name a file, or omit --html");
-    if (dir_exists(path))
-        return FAIL(env, CONFIG, "--html: '%s' is a folder; name a file in it", path);
-    if (!path_is_free(path)) {
-        TRY(file_map_open(env, path, &map));
-        size_t bytes = map.bytes < HEAD_BYTES ? map.bytes : HEAD_BYTES;
-        if (bytes > 0)
-            memcpy(head, map.data, bytes);
-        file_map_close(&map);
-        if (!strstr(head, GENERATOR))
-            return FAIL(env, CONFIG,
-                        "--html: '%s' exists and is not a page of `sifr plan`: it is not "
-                        "overwritten; choose another name",
-                        path);
-    }
-    return file_check_parent(env, path);
-}
+enum { MOST_DOTS = 4000, MOST_PASSES = 20000 };
 
 /* --- text ----------------------------------------------------------------------------------- */
 
@@ -105,7 +79,7 @@ static void begin_page(struct text *page, const char *title)
                 "style-src 'nonce-%016llx'; base-uri 'none'; form-action 'none'\">\n"
                 "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
                 "<meta name=\"referrer\" content=\"no-referrer\">\n<title>",
-                GENERATOR, (unsigned long long)number);
+                HTML_MADE_BY("plan"), (unsigned long long)number);
     add_escaped(page, title);
     text_printf(page, "</title>\n<style nonce=\"%016llx\">%s</style>\n</head>\n<body>\n<h1>",
                 (unsigned long long)number, style);

@@ -4,10 +4,6 @@
 #define CLI_PLAN_HTML_H
 #include "cli/plan/plan_view.h"
 
-/* Refuse a name that cannot be written to, or that belongs to a file of another origin: only pages
- * that this command has made are replaced. Called before anything is planned. */
-enum status plan_html_check(struct env *env, const char *path);
-
 enum status plan_html_layout(struct cli *cli, const struct plan_view *view, const char *path);
 
 /* The layouts that a search simulates: `visit` is a search_visit_fn, `user` is this. */
