@@ -39,6 +39,7 @@ struct model_traits {
     bool scaled;       /* embeddings are multiplied by sqrt(width) */
     /* Keys that the architecture has: */
     bool attention_bias, mlp_bias, window, nope, caps;
+    bool window_some; /* a part of the layers may have the window: window_from, full_every */
 };
 const struct model_traits *model_traits(int arch);
 

@@ -6,6 +6,7 @@
  * later, and model_check requires it.
  */
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include "model/model_impl.h"
 
@@ -39,11 +40,19 @@ static const char *const arch_names[] = {"gpt2",    "llama", "sars",  "qwen2",  
 _Static_assert(sizeof arch_names / sizeof *arch_names == MODEL_ARCHS + 1, "one name each");
 static const struct model_traits traits[MODEL_ARCHS] = {
     [MODEL_LLAMA] = {.llama = true, .attention_bias = true, .mlp_bias = true},
-    [MODEL_QWEN2] = {.llama = true, .qkv_bias = true, .window = true},
-    [MODEL_QWEN3] = {.llama = true, .head_norm = true, .attention_bias = true, .window = true},
+    [MODEL_QWEN2] = {.llama = true, .qkv_bias = true, .window = true, .window_some = true},
+    [MODEL_QWEN3] = {.llama = true,
+                     .head_norm = true,
+                     .attention_bias = true,
+                     .window = true,
+                     .window_some = true},
     [MODEL_MISTRAL] = {.llama = true, .window = true},
-    [MODEL_SMOLLM3] =
-        {.llama = true, .attention_bias = true, .mlp_bias = true, .window = true, .nope = true},
+    [MODEL_SMOLLM3] = {.llama = true,
+                       .attention_bias = true,
+                       .mlp_bias = true,
+                       .window = true,
+                       .window_some = true,
+                       .nope = true},
     [MODEL_PHI3] = {.llama = true, .fused = true, .window = true},
     [MODEL_OLMO2] = {.llama = true,
                      .whole_norm = true,
@@ -57,6 +66,7 @@ static const struct model_traits traits[MODEL_ARCHS] = {
                       .scaled = true,
                       .attention_bias = true,
                       .window = true,
+                      .window_some = true,
                       .caps = true},
     [MODEL_GEMMA3] = {.llama = true,
                       .head_norm = true,
@@ -66,6 +76,7 @@ static const struct model_traits traits[MODEL_ARCHS] = {
                       .scaled = true,
                       .attention_bias = true,
                       .window = true,
+                      .window_some = true,
                       .caps = true},
 };
 static const char *const gelu_names[] = {"tanh", "exact", NULL};
@@ -414,8 +425,8 @@ static enum status check_traits(struct env *env, const struct model_config *c)
         {"attention_bias", c->attention_bias, t->attention_bias},
         {"mlp_bias", c->mlp_bias, t->mlp_bias},
         {"window", c->window != 0, t->window},
-        {"window_from", c->window_from != 0, t->window},
-        {"full_every", c->full_every != 0, t->window},
+        {"window_from", c->window_from != 0, t->window_some},
+        {"full_every", c->full_every != 0, t->window_some},
         {"nope_every", c->nope_every != 0, t->nope},
         {"gelu", c->gelu != 0, c->arch == MODEL_GPT2},
         {"query_scalar", c->query_scalar != 0, t->caps},
@@ -429,6 +440,13 @@ static enum status check_traits(struct env *env, const struct model_config *c)
     if (c->window == 0 && (c->window_from != 0 || c->full_every != 0))
         return FAIL(env, CONFIG, "model.%s: it needs model.window, which is 0",
                     c->window_from != 0 ? "window_from" : "full_every");
+    if (c->window_from != 0 && c->full_every != 0)
+        return FAIL(env, CONFIG, "model.window_from and model.full_every: set only one of them");
+    if (c->window_from != 0 && c->window_from >= c->layers)
+        return FAIL(env, CONFIG,
+                    "model.window_from: it is %lld, and the last of model.layers %lld is %lld; "
+                    "leave model.window out if no layer has it",
+                    (long long)c->window_from, (long long)c->layers, (long long)c->layers - 1);
     return STATUS_OK;
 }
 
@@ -570,7 +588,7 @@ static enum status derive(struct env *env, struct model_config *c)
     fill_real(&c->rope_theta, 10000);
     fill_size(&c->rope_original, c->rope_scaling == ROPE_DYNAMIC ? c->context : 8192);
     if (c->rope_scaling == ROPE_YARN || c->rope_scaling == ROPE_LONGROPE)
-        fill_real(&c->rope_factor, (double)c->context / (double)c->rope_original);
+        fill_real(&c->rope_factor, fmax(1, (double)c->context / (double)c->rope_original));
     fill_real(&c->rope_factor, 8);
     fill_real(&c->rope_low, 1);
     fill_real(&c->rope_high, 4);

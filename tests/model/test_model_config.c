@@ -168,6 +168,21 @@ static void test_refused(void **state)
 }
 
 /* The table for long texts exists only if there can be such texts; factors come from contexts. */
+/* Windows in a part of the layers, where a model's files can say which. */
+static void test_windows_in_some_layers(void **state)
+{
+    (void)state;
+    const char *missing = "does not have it";
+    refused("arch=mistral layers=4 width=8 heads=2 window=4 window_from=2", missing);
+    refused("arch=phi3 layers=4 width=8 heads=2 window=4 full_every=2", missing);
+    refused("arch=qwen2 layers=4 width=8 heads=2 window=4 full_every=2 window_from=1", "only one");
+    refused("arch=qwen2 layers=4 width=8 heads=2 window=4 window_from=4", "model.layers 4");
+    struct case_ c;
+    resolved(&c, "arch=qwen2 layers=4 width=8 heads=2 window=4 window_from=3");
+    assert_int_equal(c.config.window_from, 3);
+    done(&c);
+}
+
 static void test_scaled_positions(void **state)
 {
     (void)state;
@@ -368,6 +383,7 @@ int main(void)
         cmocka_unit_test(test_keys_over_preset),
         cmocka_unit_test(test_derived),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_windows_in_some_layers),
         cmocka_unit_test(test_scaled_positions),
         cmocka_unit_test(test_negative_sizes),
         cmocka_unit_test(test_check),
