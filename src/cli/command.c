@@ -2,6 +2,7 @@
  * A supervisor starts its ranks with extra arguments, so it passes its own command line to them in
  * COMMAND_LINE_VARIABLE. */
 #include "cli/command.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "cli/rank_report.h"
@@ -106,9 +107,12 @@ void command_close(struct env *env, struct command_call *call)
 static enum status check_words(struct env *env, const struct command *command,
                                const char *const *words, int count)
 {
+    char most[48];
+    snprintf(most, sizeof most, ": there may be %d", command->most_words);
     if (count > command->most_words)
-        return FAIL(env, USAGE, "unexpected argument '%s'; usage: sifr %s %s",
-                    words[command->most_words], command->name, command->usage);
+        return FAIL(env, USAGE, "unexpected argument '%s'%s; usage: sifr %s %s",
+                    words[command->most_words], command->most_words > 1 ? most : "", command->name,
+                    command->usage);
     if (count < command->least_words)
         return FAIL(env, USAGE, "missing argument; usage: sifr %s %s", command->name,
                     command->usage);

@@ -30,6 +30,12 @@ has '^     7 of 8 common steps differ, by [0-9.e-]+ at most \(step [0-9]+\)$'
 has '^b  slow: done, 8 steps on 1 rank; loss [0-9.]+, held out'
 ! grep -q 'no setting above explains' out || fail "a setting explains the difference"
 
+# larger steps take longer, and are not slower for that
+ok "${train[@]}" --train.steps=8 --train.global_batch=64 --out=large
+ok "$sifr" compare one large
+! grep -qE 'b is slower than a by' out || fail "steps of different sizes are compared by their time: $(grep slower out)"
+expect 2 "unexpected argument 'x9': there may be 8" "$sifr" compare x1 x2 x3 x4 x5 x6 x7 x8 x9
+
 # resumed: the same run
 ok "$sifr" compare one cut two
 has '^  b  equal in every bit: 12 common steps'

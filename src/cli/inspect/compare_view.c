@@ -269,16 +269,55 @@ static double cause_of(const struct compare_time *t, const struct cause *cause)
     return isfinite(value) ? value : 0;
 }
 
+/* What the time of `b` has more than that of `a` for a cause. The parts are medians of their own;
+ * what they leave of the whole is compute's. */
+static double growth(const struct compare_time *a, const struct compare_time *b, int cause)
+{
+    double rest = b->seconds - a->seconds;
+    if (cause > 0)
+        return cause_of(b, &causes[cause]) - cause_of(a, &causes[cause]);
+    for (int i = 1; i < CAUSES; i++)
+        rest -= growth(a, b, i);
+    return rest;
+}
+
+static double step_tokens(const struct compare_time *t)
+{
+    return t->seconds * t->tokens_per_second;
+}
+
+/* Runs whose steps have different numbers of tokens are compared by their tokens per second. */
+static bool equal_steps(const struct compare_time *a, const struct compare_time *b)
+{
+    double first = step_tokens(a), second = step_tokens(b);
+    return !isfinite(first) || !isfinite(second) || fabs(first - second) <= 0.05 * first;
+}
+
+static double cost_of(const struct compare_time *t)
+{
+    return isfinite(t->tokens_per_second) && t->tokens_per_second > 0 ? 1 / t->tokens_per_second
+                                                                      : t->seconds;
+}
+
 static void explain_slower(const struct compare_time *times, int fast, int slow, struct text *text)
 {
     const struct compare_time *a = &times[fast], *b = &times[slow];
     double more = b->seconds - a->seconds;
     char all[32], part[32];
+    if (!equal_steps(a, b)) {
+        text_printf(
+            text,
+            "  %c is slower than %c: %.0f%% fewer tokens per second. Their steps have about "
+            "%s and %s tokens\n",
+            letter(slow), letter(fast), 100 - 100 * b->tokens_per_second / a->tokens_per_second,
+            text_human_count(all, step_tokens(b)), text_human_count(part, step_tokens(a)));
+        return;
+    }
     text_printf(text, "  %c is slower than %c by %s a step (%.0f%%):", letter(slow), letter(fast),
                 short_time(all, more), 100 * more / a->seconds);
     const char *separator = " ";
     for (int i = 0; i < CAUSES; i++) {
-        double grown = cause_of(b, &causes[i]) - cause_of(a, &causes[i]);
+        double grown = growth(a, b, i);
         if (fabs(grown) < 0.02 * more)
             continue;
         text_printf(text, "%s%s%s %s", separator, grown < 0 ? "-" : "+",
@@ -296,12 +335,12 @@ static void find_extremes(const struct compare_time *times, int count, int *fast
     for (int r = 0; r < count; r++) {
         if (!isfinite(times[r].seconds))
             continue;
-        if (*fast < 0 || times[r].seconds < times[*fast].seconds)
+        if (*fast < 0 || cost_of(&times[r]) < cost_of(&times[*fast]))
             *fast = r;
-        if (*slow < 0 || times[r].seconds > times[*slow].seconds)
+        if (*slow < 0 || cost_of(&times[r]) > cost_of(&times[*slow]))
             *slow = r;
     }
-    if (*fast >= 0 && times[*slow].seconds <= 1.01 * times[*fast].seconds)
+    if (*fast >= 0 && cost_of(&times[*slow]) <= 1.01 * cost_of(&times[*fast]))
         *slow = *fast;
 }
 
