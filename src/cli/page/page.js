@@ -95,6 +95,7 @@
       for (let i = this.rows - 1; v && i >= 0; i--) if (known(v[i])) return v[i];
       return NaN;
     }
+    newest(name) { return this.rows && this.mean[name] ? this.mean[name][this.rows - 1] : NaN; }
     has(name) { return !!this.mean[name] && this.mean[name].some(known); }
   }
   class Run {
@@ -486,7 +487,7 @@
   function statsOf(run) {
     const s = run.steps, held = run.heldOut(), left = (run.planned - run.step) * meanOfLast(s, 'seconds');
     const out = [stat('step', exact(run.step), known(run.planned) ? `of ${exact(run.planned)}` : '', known(run.planned) ? run.step / run.planned : null),
-      stat('loss', short(s.last('loss')))];
+      stat('loss', s.rows && !known(s.newest('loss')) ? 'not finite' : short(s.newest('loss')))];
     if (known(held.loss)) out.push(stat('held-out loss', short(held.loss), `step ${exact(Math.round(held.step))}`));
     out.push(stat('tokens per second', short(meanOfLast(s, 'tokens_per_second'))));
     if (s.has('mfu')) out.push(stat('MFU', percent(meanOfLast(s, 'mfu'))));

@@ -330,6 +330,8 @@ static bool look_at_state(struct run_watch *watch)
 {
     char words[sizeof watch->state_words] = "", *path;
     enum run_state state = RUN_WAITING;
+    if (!dir_exists(watch->folder)) /* moved or deleted: what is known stays */
+        return false;
     has_changed(watch, WHOLE_LOCK, &path);
     if (path && watch->stamps[WHOLE_LOCK] != 0)
         state = look_at_lock(watch, path, words, sizeof words);
