@@ -1,6 +1,6 @@
 /* zero -- create and destroy the store: configuration checks and this rank's role; and its traffic.
  */
-#include "zero/zero_impl.h"
+#include "zero/zero_offload.h"
 
 #include <stdio.h>
 

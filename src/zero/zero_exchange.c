@@ -14,7 +14,8 @@
  * In fast mode the communication library may add gradients while it moves them (comm_library_sums):
  * where all ranks are workers, rank r sums reduce shard r, and no worker is idle in the round.
  */
-#include "zero/zero_impl.h"
+#include "zero/zero_norm.h"
+#include "zero/zero_offload.h"
 
 /* --- construction --------------------------------------------------------------------------- */
 

@@ -1,4 +1,5 @@
-/* zero_impl -- the inside of the store, shared by the files of this folder.
+/* zero_impl -- the inside of the store, shared by the files of this folder. zero_norm.h and
+ * zero_offload.h declare the functions of the files with these names.
  *
  *     zero.c             create and destroy; a rank's role; traffic
  *     zero_memory.c      what each rank holds, and its allocation
@@ -14,7 +15,7 @@
  *     zero_offload_host.c  packets that the CPU updates where they are
  *     zero_offload_params.c  params in slower memory
  *     zero_muon.c        the update of matrices that are orthogonalized as a whole
- *     zero_stochastic.c       16-bit params that are rounded at random
+ *     zero_stochastic.c  16-bit params that are rounded at random
  *     zero_params.c      reading and writing parameters
  *     zero_state.c       reading and writing the whole state, and its snapshot
  *     zero_tp_group.c    what the ranks of a TP group do together
@@ -34,11 +35,11 @@ struct zero_use {
     int unit, last_unit; /* the units; backward walks end with `unit`, and then it is sent */
     int slot;            /* of gradients, if it is sent from one */
     int64_t slot_offset;
-    void *full;  /* (piece_count) gradient of this worker's micro-batch; NULL: in a slot */
-    void *local; /* (piece_count) sum of this worker's micro-batches in sum_type, with
+    void *full;         /* (piece_count) gradient of this worker's micro-batch; NULL: in a slot */
+    void *local;        /* (piece_count) sum of this worker's micro-batches in sum_type, with
                     config.local; may be `full`, and is `sum` on one rank */
-    void
-        *sum; /* (reduce_shard) sum over the step's micro-batches, at the owner, in zero_use_type */
+    void *sum;          /* (reduce_shard) sum over the step's micro-batches, at the owner, in
+                    zero_use_type */
     void *sum_block;    /* the allocation that `sum` is in; NULL: it is in `full` */
     struct event *free; /* of full: its gradient has been sent */
     /* With config.noise, sums of squares of blocks (zero_noise.c): of this owner's reduce shard
@@ -198,10 +199,10 @@ struct zero {
     struct zero_tp_group tp_group;
     struct zero_pipe pipe;  /* all NULL: the whole model is here */
     struct partition whole; /* of the whole model, in a pipeline; empty otherwise */
-    int shard,
-        shards; /* the shard this rank holds, -1: none; and the number of shards of its copy */
-    int reduce_shard; /* of every piece, that this rank sums; -1: none */
-    int members;      /* number of ranks of gather_comm, beginning with first_member */
+    int shard;              /* the shard this rank holds; -1: none */
+    int shards;             /* of its copy */
+    int reduce_shard;       /* of every piece, that this rank sums; -1: none */
+    int members;            /* number of ranks of gather_comm, beginning with first_member */
     int first_member;
     int64_t micro_batches;   /* of the current steps; config.micro_batches is the most */
     int64_t reductions;      /* gradients summed in a step: one per micro-batch, or, with
@@ -246,9 +247,8 @@ struct zero {
     float *round_sum[2]; /* a chunk of a round's sum in fp32, where sums have 16 bits: of what
                             `stream` adds, and of what the reduce stream adds meanwhile */
 
-    struct update_segment *segments; /* device memory, batch by batch */
-    struct update_location
-        *segment_locations; /* device memory; NULL: params are rounded to nearest */
+    struct update_segment *segments;           /* device memory, batch by batch */
+    struct update_location *segment_locations; /* the same; NULL: params are rounded to nearest */
     int segment_count;
     struct zero_batch *batches; /* (batch_count) at most one per tensor */
     int batch_count;
@@ -282,9 +282,9 @@ struct zero {
     double *weights;            /* (micro-batches) NULL: squares are not added */
     double *block_sums;         /* device: (block_room) sums of squares of blocks */
     int64_t block_room;
-    int64_t *first_block; /* (pieces) number of its first block in the whole model */
-    double *parts,
-        *parts_host; /* device: the values this rank's nodes are made of; and a host copy */
+    int64_t *first_block;           /* (pieces) number of its first block in the whole model */
+    double *parts;                  /* device: the values this rank's nodes are made of */
+    double *parts_host;             /* a copy */
     int64_t part_count, wide_count; /* the first wide_count parts cover more than one block */
     /* Aligned nodes of the norm, (node_room) each: this rank's, a neighbour's, and both merged. */
     double *nodes, *nodes_taken, *nodes_joined;
@@ -540,88 +540,6 @@ void add_contributions(struct zero *zero, struct stream *stream, void *sum, cons
 void add_gradients(struct zero *zero, struct stream *stream, struct piece_range range,
                    const struct zero_use *use, const void *gradients, int active, int64_t round);
 
-/* --- zero_norm.c ---------------------------------------------------------------------------- */
-enum status norm_create(struct zero *zero);
-/* What the blocks are. */
-enum norm_blocks {
-    NORM_SUMS,           /* squares of the summed gradients; those of another phase count as zero */
-    NORM_LATE_SUMS,      /* the same, after norm_form_early: of the late pieces only */
-    NORM_SQUARES,        /* the squares of the pieces' first uses (zero_noise.c) */
-    NORM_CHANGED_SQUARES /* the same where a piece changes; otherwise those of the last call */
-};
-struct norm_source {
-    enum norm_blocks blocks;
-    enum unit_phase phase; /* of NORM_SUMS */
-};
-/* The sum of squares of the gradients of one phase; `late`: norm_form_early was called before. */
-enum status norm_of_sums(struct zero *zero, enum unit_phase phase, bool late, double *square_sum);
-enum status norm_of_squares(struct zero *zero, enum norm_blocks blocks, double *sum);
-
-/* A sum of many numbers whose bits depend only on their order, not on how they were split. Numbers
- * 0, 1, 2, ... are the leaves of a binary tree. A node covers 2^level leaves, starting at a
- * multiple of 2^level, and is the sum of its two children. A rank that has all leaves of an aligned
- * node can send just the node. A node whose right half is past the end equals its left half. */
-struct norm_tree {
-    uint64_t leaves; /* added so far; bit `level` set = node[level] waits for its right sibling */
-    double node[64];
-};
-/* Add the next 2^level leaves as one node. `leaves` must be a multiple of 2^level. */
-void norm_tree_add(struct norm_tree *tree, int level, double value);
-double norm_tree_sum(const struct norm_tree *tree);
-/* The node over `count` values, where `count` is a power of two. Ten times as fast as adding
- * leaves. */
-double norm_tree_node(const double *values, int64_t count);
-
-/* Blocks first .. end-1 of the whole model. */
-struct block_range {
-    int64_t first, end;
-};
-/* The blocks of reduce shard `reduce_shard` of a piece. */
-struct block_range norm_reduce_shard_blocks(const struct zero *zero, int piece, int reduce_shard);
-/* The level of the largest aligned node at the start of a range. */
-static inline int norm_first_level(struct block_range range)
-{
-    int longest = 63 - __builtin_clzll((uint64_t)(range.end - range.first));
-    int aligned = range.first == 0 ? longest : __builtin_ctzll((uint64_t)range.first);
-    return aligned < longest ? aligned : longest;
-}
-
-/* --- zero_norm_parts.c ---------------------------------------------------------------------- */
-/* Count and allocate the parts. The blocks are numbered. */
-enum status norm_parts_create(struct zero *zero);
-/* Enqueue the parts of the pieces that are not late, in PHASE_MAIN. */
-void norm_form_early(struct zero *zero);
-/* Copy all parts of this rank to the host. */
-enum status norm_read_parts(struct zero *zero, struct norm_source source);
-/* zero->nodes = this rank's nodes, in block order. */
-enum status norm_form_nodes(struct zero *zero, struct norm_source source);
-/* The number of elements of a param, from its start, that count in a phase and on this rank. */
-int64_t norm_answered_count(const struct unit_graph *graph, int param, enum unit_phase phase);
-
-/* --- zero_noise.c --------------------------------------------------------------------------- */
-/* Nothing below does anything without config.noise. */
-enum status noise_create(struct zero *zero);
-void noise_free(struct zero *zero);
-/* The next elements of `part` that count, as a range of the part, which begins with a block; none:
- * {part.count, 0}. done: 0, or the end of the range before. */
-struct zero_range noise_next(const struct zero *zero, struct piece_range part, int64_t done);
-/* The weight of a worker's micro-batch. */
-double noise_weight(const struct zero *zero, int64_t round, int worker);
-/* Add the squares of the gradients of `active` workers, a range each, to those of the range. */
-void noise_add(struct zero *zero, struct stream *stream, struct piece_range range, double *squares,
-               const void *gradients, int active, int64_t round);
-/* With config.local: add those of a range of this worker's gradient, in the type of the ops; and
- * send the sums of the piece to their owners. */
-void noise_add_local(struct zero *zero, struct piece_range range, const struct zero_use *use,
-                     const void *gradient, int64_t round);
-void noise_send_local(struct zero *zero, int piece, const struct zero_use *use);
-/* The weighted squares of all micro-batches, before the uses are added. */
-enum status noise_judge_each(struct zero *zero, double *sum);
-/* The lent sums have arrived. */
-void noise_add_lent(struct zero *zero);
-/* The squares of the sum of all micro-batches; called after norm_of_sums of PHASE_MAIN. */
-enum status noise_judge_sum(struct zero *zero, double *sum);
-
 /* --- zero_params.c -------------------------------------------------------------------------- */
 /* dst = values, rounded to nearest in zero->type, where params have no masters. */
 enum status zero_write_rounded(struct zero *zero, void *dst, const float *values, int64_t count);
@@ -699,103 +617,6 @@ bool zero_defers_updates(const struct zero *zero);
 void zero_update_piece(struct zero *zero, int piece);
 /* The same for all pieces. Fails if a sum did not arrive. Not collective. */
 enum status zero_finish_update(struct zero *zero);
-
-/* --- zero_offload.c ------------------------------------------------------------------------- */
-/* The kinds of far memory that this store has a use for: on a CPU, host memory is not far. */
-void offload_choose(struct zero *zero);
-/* Decide what is far, before anything is allocated. */
-enum status offload_plan(struct zero *zero);
-/* Far memory, and the slots that lead there. The exchange is open. */
-enum status offload_create(struct zero *zero);
-void offload_free(struct zero *zero);
-/* A stream between far and device memory. One that waits for a stream with a thread of its own must
- * have one, too: the caller would wait in its place. */
-enum status offload_create_stream(struct zero *zero, const char *name, struct stream **stream);
-/* Memory for what this rank sends of far memory. */
-enum status offload_create_sender(struct zero *zero);
-/* The sums of the first piece that is not updated yet are final: fetch what the update needs. */
-void offload_begin_update(struct zero *zero);
-/* Enqueue the update of all packets of a piece. Pieces with packets come in their order. */
-void offload_update_piece(struct zero *zero, int piece);
-/* The far state of this piece and those after it is being saved: its updates wait. Any thread. */
-void offload_hold(struct zero *zero, int first);
-void offload_await_release(struct zero *zero, int piece);
-/* Bytes of far memory for the sum of a range, and where they begin. */
-size_t offload_sum_bytes(const struct zero *zero, struct piece_range range);
-size_t offload_sum_at(const struct zero *zero, struct piece_range range);
-/* Has a copy to or from far memory failed? */
-enum status offload_check(struct zero *zero);
-/* Wait until everything that was changed is in far memory. */
-enum status offload_settle(struct zero *zero);
-/* After offload_settle: the host may read and write far state; a write makes what was fetched
- * ahead invalid. */
-enum status offload_read(struct zero *zero, int packet, size_t at, void *out, size_t bytes);
-enum status offload_write(struct zero *zero, int packet, size_t at, const void *values,
-                          size_t bytes);
-/* Bring the masters or the moments of a packet to the device, moments with its part of the sum, for
- * what is enqueued up to offload_leave; -1: does nothing. Not during updates of pieces. */
-void offload_visit(struct zero *zero, int packet, bool masters);
-void offload_leave(struct zero *zero, int packet, bool masters);
-/* The first elements of a range that are in one packet; *packet is -1, and they are all of the range,
- * if the piece is resident. */
-struct piece_range offload_first(const struct zero *zero, struct piece_range range, int *packet);
-/* The packet that holds an element of a piece; -1: the piece is resident. */
-int offload_packet(const struct zero *zero, int piece, int64_t element);
-/* Where the update of a packet finds its state; -1: of a resident piece. */
-struct state_view offload_view(const struct zero *zero, int piece, int packet);
-/* sum (+)= gradients, as add_gradients, of a piece whose sum is far. Enqueued on `stream`. */
-void offload_add(struct zero *zero, struct stream *stream, struct piece_range range,
-                 const void *gradients, int active, int64_t round);
-/* Outside of a step, all of these wait. A range of masters, or of a sum, to host memory. */
-enum status offload_read_masters(struct zero *zero, struct piece_range range, void *out);
-enum status offload_read_sum(struct zero *zero, struct piece_range range, void *out);
-/* The sum of a packet, to device memory; valid until the next call. */
-enum status offload_fetch_sum(struct zero *zero, int packet, const void **sum);
-/* The 16-bit params of a piece = its masters, rounded to nearest. */
-enum status offload_publish(struct zero *zero, int piece);
-
-/* --- zero_offload_params.c ------------------------------------------------------------------ */
-void far_params_plan(struct zero *zero);
-/* Far memory, and the stream that reads it. Does nothing where no params are far. */
-enum status far_params_create(struct zero *zero);
-void far_params_free(struct zero *zero);
-/* Bytes of far memory for a range of this rank's shard of a piece, and where they begin. */
-size_t far_params_bytes(const struct zero *zero, struct piece_range range);
-size_t far_params_at(const struct zero *zero, struct piece_range range);
-/* The params of a residency to its slot; slot_ready is recorded. Where params are far, all pieces
- * come this way. */
-void far_params_gather(struct zero *zero, const struct residency *r);
-/* Outside of a step: the host reads params, writes them, or rounds fp32 values to them. */
-enum status far_params_read(struct zero *zero, struct piece_range range, void *out);
-enum status far_params_put(struct zero *zero, struct piece_range range, const void *params);
-enum status far_params_write(struct zero *zero, struct piece_range range, const float *values);
-/* The params of a piece = its masters, rounded to nearest. */
-enum status far_params_publish(struct zero *zero, int piece);
-
-/* --- zero_offload_host.c -------------------------------------------------------------------- */
-/* Decide whether the CPU updates far state: zero->config.offload.on_host. */
-void host_plan(struct zero *zero);
-/* Does the CPU update a packet? */
-static inline bool host_updates(const struct zero *zero, int packet)
-{
-    return zero->config.offload.on_host &&
-           zero->pieces[zero->packets[packet].range.piece].state_is_far;
-}
-/* The slots in host memory, and the stream. Nothing where the CPU updates no packet. */
-enum status host_create(struct zero *zero);
-/* Bytes of one of them: room for any packet that the CPU updates. */
-size_t host_find_slot(struct zero *zero);
-void host_free(struct zero *zero);
-/* Take over the list of segments. */
-void host_keep(struct zero *zero, struct update_segment *segments,
-               struct update_location *locations);
-/* The sums of this rank are final. */
-void host_begin_update(struct zero *zero);
-/* Start the update of a packet: when its slot's `fetched` is recorded, the new params are on the
- * device. The caller has waited for the packet that was in the slot before. */
-void host_start(struct zero *zero, int packet);
-/* Where the CPU finds the state of a packet. */
-struct state_view host_view(const struct zero *zero, int packet);
 
 /* --- zero_muon.c ---------------------------------------------------------------------------- */
 /* Does nothing where Muon updates no tensor. Collective. */

@@ -25,7 +25,8 @@
  * fp32 for one unit at a time. Optimizer state and sums may be in far memory (zero_offload.c), and
  * params (zero_offload_params.c): these are then sharded and gathered as in stage 3.
  */
-#include "zero/zero_impl.h"
+#include "zero/zero_norm.h"
+#include "zero/zero_offload.h"
 
 #include <stdio.h>
 

@@ -36,7 +36,7 @@
  * of the same sizes: those of the owner that needs most. TP ranks have parts of matrices, so
  * zero_batches_create refuses Muon there.
  */
-#include "zero/zero_impl.h"
+#include "zero/zero_offload.h"
 
 #include <stdlib.h>
 #include <string.h>

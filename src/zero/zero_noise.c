@@ -21,7 +21,7 @@
  * With config.local an owner never sees a single micro-batch. Each worker squares its own, and the
  * blocks are sent with the gradients, once a step.
  */
-#include "zero/zero_impl.h"
+#include "zero/zero_norm.h"
 
 /* --- which elements count ------------------------------------------------------------------- */
 

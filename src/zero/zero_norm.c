@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "zero/zero_impl.h"
+#include "zero/zero_norm.h"
 
 /* --- the tree -------------------------------------------------------------------------------- */
 

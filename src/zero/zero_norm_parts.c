@@ -10,7 +10,7 @@
  * The wide parts of all pieces come first, then the single blocks. So each call processes as many
  * blocks as there is room for, not one piece: fewer and larger calls.
  */
-#include "zero/zero_impl.h"
+#include "zero/zero_norm.h"
 
 /* --- cutting a range into parts ------------------------------------------------------------- */
 

@@ -27,7 +27,8 @@
  *
  * Where something is decides about time only: the same operations run on the same values.
  */
-#include "zero/zero_impl.h"
+#include "zero/zero_norm.h"
+#include "zero/zero_offload.h"
 
 #include <stdio.h>
 

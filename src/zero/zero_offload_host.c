@@ -15,7 +15,7 @@
  * changes state, so it starts after the verdict, not before. Packets whose sum is far while their
  * state stays on the device pass through the device as usual.
  */
-#include "zero/zero_impl.h"
+#include "zero/zero_offload.h"
 
 #include "ops/ops_cases.h"
 

@@ -15,7 +15,7 @@
  *
  * Outside of a step the host reads and writes far params itself.
  */
-#include "zero/zero_impl.h"
+#include "zero/zero_offload.h"
 
 static size_t aligned(size_t bytes)
 {

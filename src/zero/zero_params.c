@@ -4,7 +4,7 @@
  * Everything goes through a staging buffer of one chunk, so no tensor exists twice. Values are read
  * from their owners, and every rank gets them.
  */
-#include "zero/zero_impl.h"
+#include "zero/zero_offload.h"
 
 #include "base/rng.h"
 

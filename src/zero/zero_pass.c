@@ -20,7 +20,8 @@
  * With config.local, one rank is a worker that sends to itself: its sum is `local`, and is rounded
  * like one that is sent, so that the bits are those of one worker and a server.
  */
-#include "zero/zero_impl.h"
+#include "zero/zero_norm.h"
+#include "zero/zero_offload.h"
 
 #include <string.h>
 

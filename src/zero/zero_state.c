@@ -21,7 +21,7 @@
  *     2        * * * *   * * * *         saved by rank 1
  *     3        * + . .   * + . .         each saves its own end
  */
-#include "zero/zero_impl.h"
+#include "zero/zero_offload.h"
 
 /* --- arrays --------------------------------------------------------------------------------- */
 

@@ -8,7 +8,7 @@
  * same on the host, with the number of the last update; so a resumed run has the same params as one
  * that was not interrupted. Params that are never updated are rounded to nearest.
  */
-#include "zero/zero_impl.h"
+#include "zero/zero_offload.h"
 
 #include <stdio.h>
 

@@ -18,7 +18,7 @@
  * need many pieces; and in a pipeline each PP stage would update after the stages before it, not at
  * the same time.
  */
-#include "zero/zero_impl.h"
+#include "zero/zero_offload.h"
 
 /* The same on every rank. */
 static bool is_offloaded(const struct zero *zero)

@@ -1,7 +1,8 @@
 /* zero_update -- the end of a step: add the uses of tied pieces, form the verdict, update the
  * parameters, and send the new ones to the ranks that need them.
  */
-#include "zero/zero_impl.h"
+#include "zero/zero_norm.h"
+#include "zero/zero_offload.h"
 
 #include <fnmatch.h>
 #include <math.h>

@@ -2,7 +2,7 @@
  * than a plain loop. */
 #include "testing.h"
 #include "base/rng.h"
-#include "zero/zero_impl.h"
+#include "zero/zero_norm.h"
 
 static double leaf(int64_t i)
 {
