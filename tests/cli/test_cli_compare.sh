@@ -110,8 +110,20 @@ END
 printf 'model\n  : :\n:\n   x\n\ttab: 1\na:\n  b\n' >odd/config.yaml
 echo '{"end": 5, "steps": "x"}' >odd/summary.json
 ok "$sifr" compare odd one
+has 'loss 1e\+308, held out -1e\+308 '
+has '^   5 lines of metrics.jsonl skipped: no record of a step$'
+has '┤'
 ok "$sifr" compare one odd odd --json
 is_json out
+has '"skipped_lines": 0, .*"skipped_lines": 5, '
+
+# held-out losses of different amounts of data
+ok "${train[@]}" --train.steps=4 --train.eval_every=4 --train.eval_batches=2 --out=half
+ok "${train[@]}" --train.steps=4 --train.eval_every=4 --train.eval_batches=2 --train.micro_batch=8 --out=whole
+ok "$sifr" compare half whole
+has '^  held-out losses are of different amounts of data: a 256, b 512 tokens; '
+ok "$sifr" compare half half
+! grep -q 'different amounts' out || fail "equal amounts of held-out data differ"
 
 # what cannot be compared
 expect 2 "missing argument; usage: sifr compare RUN RUN" "$sifr" compare one
