@@ -30,6 +30,16 @@ has '^     7 of 8 common steps differ, by [0-9.e-]+ at most \(step [0-9]+\)$'
 has '^b  slow: done, 8 steps on 1 rank; loss [0-9.]+, held out'
 ! grep -q 'no setting above explains' out || fail "a setting explains the difference"
 
+# every slower run is explained
+mkdir quick slower slowest
+for run in quick:1:0 slower:2:1 slowest:4:2; do
+    IFS=: read -r name seconds waited <<<"$run"
+    for i in 1 2 3 4 5; do echo "{\"step\":$i,\"loss\":1,\"seconds\":$seconds,\"comm\":{\"ranks\":2,\"in_flight\":2,\"waited\":$waited}}"; done >$name/metrics.jsonl
+done
+ok "$sifr" compare slower quick slowest
+has '^  a is slower than b by 1 s a step \(100%\): \+1 s waiting for parameters, gradients and other messages$'
+has '^  c is slower than b by 3 s a step \(300%\): \+1 s compute and everything that is not waiting, \+2 s waiting for parameters'
+
 # larger steps take longer, and are not slower for that
 ok "${train[@]}" --train.steps=8 --train.global_batch=64 --out=large
 ok "$sifr" compare one large

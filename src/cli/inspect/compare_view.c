@@ -343,6 +343,11 @@ static double cost_of(const struct compare_time *t)
                                                                       : t->seconds;
 }
 
+static bool is_slower(const struct compare_time *t, const struct compare_time *fast)
+{
+    return cost_of(t) > 1.01 * cost_of(fast);
+}
+
 static void explain_slower(const struct compare_time *times, int fast, int slow, struct text *text)
 {
     const struct compare_time *a = &times[fast], *b = &times[slow];
@@ -384,7 +389,7 @@ static void find_extremes(const struct compare_time *times, int count, int *fast
         if (*slow < 0 || cost_of(&times[r]) > cost_of(&times[*slow]))
             *slow = r;
     }
-    if (*fast >= 0 && cost_of(&times[*slow]) <= 1.01 * cost_of(&times[*fast]))
+    if (*fast >= 0 && !is_slower(&times[*slow], &times[*fast]))
         *slow = *fast;
 }
 
@@ -411,9 +416,11 @@ static enum status print_times(struct cli *cli, const struct compare_run *runs, 
     for (int r = 0; r < count; r++)
         print_time_row(cli, &runs[r], r, &times[r], &times[0], text);
     find_extremes(times, count, &fast, &slow);
-    if (slow != fast)
-        explain_slower(times, fast, slow, text);
-    else if (fast >= 0)
+    for (int r = 0; r < count && slow != fast; r++) {
+        if (isfinite(times[r].seconds) && is_slower(&times[r], &times[fast]))
+            explain_slower(times, fast, r, text);
+    }
+    if (slow == fast && fast >= 0)
         text_add(text, "  no run is slower than another by more than 1%\n");
     return STATUS_OK;
 }

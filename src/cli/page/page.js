@@ -520,8 +520,9 @@
   }
   const cell = (text, best) => h('td', { class: 'n' }, best ? h('b', {}, text) : text);
   function compareTable() {
-    const rows = shown(), ranges = new Map(rows.map(r => [r, timed(rows, r)])), usual = (r, name) => median(r.steps, name, ranges.get(r)), columns = [
-      ['step', r => r.step, exact, 0], ['loss', r => r.steps.last('loss'), short, -1], ['held-out loss', r => r.heldOut().loss, short, -1],
+    const rows = shown(), ranges = new Map(rows.map(r => [r, timed(rows, r)])), usual = (r, name) => median(r.steps, name, ranges.get(r));
+    const parallel = rows.some(r => r.about && r.about.ranks > 1), columns = [
+      ['ranks', r => parallel ? r.about && r.about.ranks : NaN, exact, 0], ['step', r => r.step, exact, 0], ['loss', r => r.steps.last('loss'), short, -1], ['held-out loss', r => r.heldOut().loss, short, -1],
       ['tokens per second', r => usual(r, 'tokens_per_second'), short, 1], ['MFU', r => usual(r, 'mfu'), percent, 1],
       ['hidden', r => usual(r, 'hidden'), percent, 1], ['memory', r => r.memory, bytes, -1], ['time in steps', r => r.steps.elapsed[r.steps.elapsed.length - 1], duration, 0],
     ].filter(c => rows.some(r => known(c[1](r)))); // speed: medians, as in statsOf
