@@ -102,16 +102,17 @@
     constructor(index, folder) {
       this.index = index; this.folder = folder; this.colour = colourOf(index);
       this.steps = new Series(); this.evaluations = new Series();
-      this.about = null; this.layout = null; this.trace = null; this.generation = -1; this.record = null; this.smoothed = {};
+      this.about = null; this.layout = null; this.trace = null; this.generation = -1; this.record = null;
+      this.derived = {}; // what is computed from the steps, until there are more
     }
     takeSeries(s) {
       this.generation = s.generation;
-      this.smoothed = {};
+      this.derived = {};
       this.steps.clear(); this.evaluations.clear();
       this.steps.take(s.steps); this.evaluations.take(s.evaluations);
     }
     takeNews(n) {
-      this.smoothed = {};
+      this.derived = {};
       if (n.last) this.record = n.last;
       return n.generation === this.generation && this.steps.take(n.steps) && this.evaluations.take(n.evaluations);
     }
@@ -136,15 +137,15 @@
     }
     smooth(series, name, a) {
       const id = `${series === this.steps ? 's' : 'e'}${name}${a}`;
-      if (!this.smoothed[id]) {
+      if (!this.derived[id]) {
         let s = 0, w = 0;
-        this.smoothed[id] = series.mean[name].map(v => {
+        this.derived[id] = series.mean[name].map(v => {
           if (!known(v)) return NaN;
           s = a * s + (1 - a) * v; w = a * w + (1 - a);
           return s / w;
         });
       }
-      return this.smoothed[id];
+      return this.derived[id];
     }
   }
 
@@ -489,7 +490,7 @@
     const out = [stat('step', exact(run.step), known(run.planned) ? `of ${exact(run.planned)}` : '', known(run.planned) ? run.step / run.planned : null),
       stat('loss', s.rows && !known(s.newest('loss')) ? 'not finite' : short(s.newest('loss')))];
     if (known(held.loss)) out.push(stat('held-out loss', short(held.loss), `step ${exact(Math.round(held.step))}`));
-    const usual = name => median(s, name, timed([run], run));
+    const usual = name => median(run, name, timed([run], run));
     out.push(stat('tokens per second', short(usual('tokens_per_second')), 'median'));
     if (s.has('mfu')) out.push(stat('MFU', percent(usual('mfu')), 'median'));
     if (s.has('hidden')) out.push(stat('communication hidden', percent(usual('hidden')), 'median'));
@@ -514,13 +515,16 @@
     while (to > from && step[to - 1] > last) to--;
     return to - from < 3 ? [n > 3 ? 1 : 0, n] : [from, to];
   }
-  function median(series, name, [from, to]) {
-    const v = Float64Array.from((series.mean[name] || []).slice(from, to).filter(known)).sort(), half = v.length >> 1;
+  function median(run, name, [from, to]) {
+    return run.derived[`median ${name} ${from} ${to}`] ??= medianOf((run.steps.mean[name] || []).slice(from, to));
+  }
+  function medianOf(values) {
+    const v = Float64Array.from(values.filter(known)).sort(), half = v.length >> 1;
     return !v.length ? NaN : v.length % 2 ? v[half] : (v[half - 1] + v[half]) / 2;
   }
   const cell = (text, best) => h('td', { class: 'n' }, best ? h('b', {}, text) : text);
   function compareTable() {
-    const rows = shown(), ranges = new Map(rows.map(r => [r, timed(rows, r)])), usual = (r, name) => median(r.steps, name, ranges.get(r));
+    const rows = shown(), ranges = new Map(rows.map(r => [r, timed(rows, r)])), usual = (r, name) => median(r, name, ranges.get(r));
     const parallel = rows.some(r => r.about && r.about.ranks > 1), columns = [
       ['ranks', r => parallel ? r.about && r.about.ranks : NaN, exact, 0], ['step', r => r.step, exact, 0], ['loss', r => r.steps.last('loss'), short, -1], ['held-out loss', r => r.heldOut().loss, short, -1],
       ['tokens per second', r => usual(r, 'tokens_per_second'), short, 1], ['MFU', r => usual(r, 'mfu'), percent, 1],
