@@ -12,6 +12,8 @@ enum status html_file_check(struct env *env, const char *flag, const char *path,
     struct file_map map;
     if (!*path)
         return FAIL(env, USAGE, "--%s is empty: name a file, or omit it", flag);
+    if (strcmp(path, "-") == 0)
+        return FAIL(env, USAGE, "--%s=- would mix the page with other output: name a file", flag);
     if (dir_exists(path))
         return FAIL(env, CONFIG, "--%s: '%s' is a folder; name a file in it", flag, path);
     if (!path_is_free(path)) {

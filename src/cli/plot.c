@@ -10,6 +10,7 @@
  * bits, one for each dot of a cell of 2 x 4.
  */
 #include "cli/plot.h"
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,6 +28,12 @@ static void stretch(double value, double *low, double *high)
 {
     *low = value < *low ? value : *low;
     *high = value > *high ? value : *high;
+}
+
+/* Differences of such values do not overflow. */
+static bool is_drawn(double y)
+{
+    return fabs(y) <= FLT_MAX;
 }
 
 /* The point on the axes, and back for the labels. */
@@ -49,7 +56,7 @@ static int add_range(const struct plot *plot, const struct plot_point *points, i
     int drawn = 0;
     for (int i = 0; i < count; i++) {
         struct plot_point p = to_axes(plot, points[i]);
-        if (!isfinite(p.y))
+        if (!is_drawn(p.y))
             continue;
         stretch(p.x, &c->x0, &c->x1);
         stretch(p.y, &c->y0, &c->y1);
@@ -111,7 +118,7 @@ static void draw_line(struct canvas *c, const struct plot *plot, const struct pl
         int target_x = dot_x(c, p.x), n = 0;
         double sum = 0;
         while (dot_x(c, p.x) == target_x) {
-            if (isfinite(p.y)) {
+            if (is_drawn(p.y)) {
                 sum += p.y;
                 n++;
             }
@@ -138,7 +145,7 @@ static void draw_marks(struct canvas *c, const struct plot *plot)
 {
     for (int i = 0; i < plot->mark_count; i++) {
         struct plot_point p = to_axes(plot, plot->marks[i]);
-        if (isfinite(p.y))
+        if (is_drawn(p.y))
             c->cell[dot_y(c, p.y) / DOTS_Y][dot_x(c, p.x) / DOTS_X] = MARK;
     }
 }
@@ -241,7 +248,7 @@ static struct plot_point pending_mean(const struct curve *curve)
 
 void curve_add(struct curve *curve, double x, double y)
 {
-    if (!isfinite(y))
+    if (!is_drawn(y))
         return;
     if (curve->stride == 0)
         curve->stride = 1;

@@ -6,7 +6,7 @@
 #include "cli/console.h"
 
 struct plot_point {
-    double x, y; /* points whose y is not finite are skipped */
+    double x, y; /* points whose y no float can hold are skipped */
 };
 
 /* A further line. Where there are no colours, its cells are this letter. */
@@ -49,7 +49,7 @@ struct curve { /* starts as { 0 } */
     int64_t pending;
 };
 
-void curve_add(struct curve *curve, double x, double y); /* skips y that is not finite */
+void curve_add(struct curve *curve, double x, double y); /* skips y that no float can hold */
 /* All points, the incomplete last one included; returns their number, at most CURVE_POINTS. */
 int curve_points(const struct curve *curve, struct plot_point *out);
 /* Append the picture of a curve and marks, in the width and colours of the console. */

@@ -30,6 +30,16 @@ has '^     7 of 8 common steps differ, by [0-9.e-]+ at most \(step [0-9]+\)$'
 has '^b  slow: done, 8 steps on 1 rank; loss [0-9.]+, held out'
 ! grep -q 'no setting above explains' out || fail "a setting explains the difference"
 
+# every slower run is explained
+mkdir quick slower slowest
+for run in quick:1:0 slower:2:1 slowest:4:2; do
+    IFS=: read -r name seconds waited <<<"$run"
+    for i in 1 2 3 4 5; do echo "{\"step\":$i,\"loss\":1,\"seconds\":$seconds,\"comm\":{\"ranks\":2,\"in_flight\":2,\"waited\":$waited}}"; done >$name/metrics.jsonl
+done
+ok "$sifr" compare slower quick slowest
+has '^  a is slower than b by 1 s a step \(100%\): \+1 s waiting for parameters, gradients and other messages$'
+has '^  c is slower than b by 3 s a step \(300%\): \+1 s compute and everything that is not waiting, \+2 s waiting for parameters'
+
 # larger steps take longer, and are not slower for that
 ok "${train[@]}" --train.steps=8 --train.global_batch=64 --out=large
 ok "$sifr" compare one large
@@ -110,8 +120,20 @@ END
 printf 'model\n  : :\n:\n   x\n\ttab: 1\na:\n  b\n' >odd/config.yaml
 echo '{"end": 5, "steps": "x"}' >odd/summary.json
 ok "$sifr" compare odd one
+has 'loss 1e\+308, held out -1e\+308 '
+has '^   5 lines of metrics.jsonl skipped: no record of a step$'
+has '┤'
 ok "$sifr" compare one odd odd --json
 is_json out
+has '"skipped_lines": 0, .*"skipped_lines": 5, '
+
+# held-out losses of different amounts of data
+ok "${train[@]}" --train.steps=4 --train.eval_every=4 --train.eval_batches=2 --out=half
+ok "${train[@]}" --train.steps=4 --train.eval_every=4 --train.eval_batches=2 --train.micro_batch=8 --out=whole
+ok "$sifr" compare half whole
+has '^  held-out losses are of different amounts of data: a 256, b 512 tokens; '
+ok "$sifr" compare half half
+! grep -q 'different amounts' out || fail "equal amounts of held-out data differ"
 
 # what cannot be compared
 expect 2 "missing argument; usage: sifr compare RUN RUN" "$sifr" compare one

@@ -37,6 +37,24 @@ expect 2 "no-such" "$sifr" report no-such -o x.html
 expect 2 "missing argument; usage: sifr report" "$sifr" report
 ok "$sifr" report runs -o all.html # a folder of runs
 
+ok "$sifr" report runs/a -o -
+cmp -s out a.html || fail "-o - writes another page"
+[ ! -e ./- ] || fail "-o - makes a file"
+
+# of many runs, the newest
+mkdir many
+for i in $(seq 10 29); do
+    mkdir many/run-$i
+    cp runs/a/metrics.jsonl many/run-$i
+    touch -d "2020-01-01 00:00:$((60 - i))" many/run-$i/metrics.jsonl # run-10 is the newest
+done
+ok "$sifr" report runs/a many -o many.html
+grep -q 'the 16 newest runs are shown, 5 older are not; to choose, name the runs' err || fail "no word about runs that are left out: $(cat err)"
+has '^wrote many.html: .*, 16 runs$'
+for run in runs/a many/run-10 many/run-24; do grep -q "\"folder\":\"$run\"" many.html || fail "$run is left out"; done
+for run in many/run-25 many/run-29; do ! grep -q "\"folder\":\"$run\"" many.html || fail "$run is shown"; done
+grep -q '"left_out":5}' many.html || fail "the page does not say what is left out"
+
 "$sifr" page no-such >out 2>err || true
 if grep -q 'has no page server' err; then
     expect 2 "install libmicrohttpd-dev" "$sifr" page runs/a
@@ -52,6 +70,10 @@ expect 2 "no-such" "$sifr" page no-such
 expect 2 "'empty' is not a run folder" "$sifr" page empty
 expect 2 "--listen=here is not an address" "$sifr" page runs/a --listen=here
 expect 2 "--page=99999 is not an address" "$sifr" train "${small[@]}" --data.path=text.txt --out=runs/never --page=99999
+expect 2 "--page=300.1.1.1:80 is not an address; .*HOST is an IP address" "$sifr" train "${small[@]}" --data.path=text.txt --out=runs/never --page=300.1.1.1:80
+expect 2 "--page= is not an address" "$sifr" train "${small[@]}" --data.path=text.txt --out=runs/never --page=
+expect 2 "--listen= is not an address" "$sifr" page runs/a --listen=
+expect 1 "cannot listen on 192.0.2.1: this machine does not have that address" "$sifr" page runs/a --listen=192.0.2.1:8080
 [ ! -e runs/never ] || fail "a wrong --page has created the run folder"
 
 address_in() { sed -n 's|.*page: \(http://[^ ]*\)$|\1|p' "$1" 2>/dev/null | head -n 1; }
@@ -206,6 +228,10 @@ grep -q 'the page ends; no run is affected' served.err || fail "Ctrl-C is not an
 # a port that is taken: another one is chosen, unless it was named
 serve runs/a
 expect 1 "cannot listen on 127.0.0.1 port $port: .*in use; choose another port" "$sifr" page runs/a --listen="$port"
+ok "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=2 --out=runs/deaf --page="$port"
+said_so() { grep -q 'the run goes on without a page; .sifr page runs/deaf. shows it' err; }
+wait_for said_so # the server is a process of its own
+said_so || fail "a run without its page does not say so: $(cat err)"
 first=$port
 serve runs/a
 [ "$port" != "$first" ] || fail "two servers have the same port"

@@ -123,7 +123,46 @@ evaluate "document.querySelectorAll('.run')[0].click(); document.querySelectorAl
 [ "$value" = false ] || fail "a click does not hide a run"
 no_errors "two runs"
 
+# figures of speed are those of `sifr compare`; what is damaged or not comparable is said
+mkdir runs/fast runs/short
+awk 'BEGIN { for (i = 1; i <= 60; i++) printf "{\"step\":%d,\"loss\":%s,\"seconds\":1,\"tokens_per_second\":%d,\"val\":{\"loss\":2,\"tokens\":128}}\n", i, i == 30 ? "1e308" : 9 - i / 10, 100 * i }' >runs/fast/metrics.jsonl
+awk 'BEGIN { for (i = 1; i <= 40; i++) printf "{\"step\":%d,\"loss\":3,\"seconds\":1,\"tokens_per_second\":%d,\"val\":{\"loss\":2,\"tokens\":256}}\nnot a record\n", i, 10 * i }' >runs/short/metrics.jsonl
+ok "$sifr" compare runs/fast runs/short --json
+speeds=$(grep -o '"tokens_per_second": [0-9.]*' out | sed 's/.*: //' | tr '\n' ' ')
+[ "$speeds" = '2100 210 ' ] || fail "compare: $speeds tokens per second, not 2100 and 210"
+serve runs/fast runs/short
+browse "$url" 1280 900
+until_true "document.querySelectorAll('main table tr').length === 3"
+evaluate "(t => { const c = [...t.rows[0].cells].findIndex(e => e.innerText === 'tokens per second'); return [1, 2].map(r => t.rows[r].cells[c].innerText).join(' '); })(document.querySelector('main table'))"
+[ "$value" = '2.1k 210' ] || fail "the page shows other speeds than compare: $value"
+evaluate "document.querySelector('main').innerText"
+[[ $value == *'different amounts of data: fast 128, short 256 tokens'* ]] || fail "the page does not say that held-out losses differ in their data"
+evaluate "document.getElementById('notice').innerText"
+[[ $value == *'short died after step 40'*'40 lines of its metrics.jsonl are no records of steps'* ]] || fail "the page does not say what was skipped: $value"
+screenshot "$pictures/damaged.png"
+evaluate "(c => { const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; let n = 0; for (let i = 0; i < d.length; i += 4) n += d[i + 3] > 200 && d[i + 2] - d[i] > 100; return n; })(document.querySelector('.plot canvas'))"
+[ "$value" -gt 200 ] || fail "a huge loss blanks the curve: $value blue pixels"
+no_errors "damaged runs"
+mkdir many
+for i in $(seq 1 18); do mkdir many/$i && cp runs/fast/metrics.jsonl many/$i; done
+serve many
+browse "$url" 1280 900
+until_true "document.querySelectorAll('.run').length === 16"
+evaluate "document.getElementById('notice').innerText"
+[[ $value == *'The 16 newest runs are shown, 2 older are not.'* ]] || fail "the page does not say that runs are left out: $value"
+
+# a folder that is deleted: the page keeps what it has
+serve runs/short
+browse "$url" 1280 900
+until_true "$shown_step === 40"
+rm -r runs/short
+sleep 2
+evaluate "$shown_step"
+[ "$value" = 40 ] || fail "the page of a deleted run shows step $value"
+no_errors "a deleted run"
+
 # --- a phone ---------------------------------------------------------------------------------------
+serve runs/a runs/b
 browse "$url" 390 844
 look_at phone
 

@@ -111,6 +111,16 @@ if [ -n "$browser" ] && timeout 60 "$browser" --headless --no-sandbox --disable-
         ! grep -q 'CONSOLE' log || fail "$file.html: $(grep CONSOLE log | head -3)"
         grep -q '<svg' dom || fail "$file.html: nothing is drawn"
     done
+    # the layouts of a search are read without scrolling sideways
+    ok "$sifr" plan --model.preset=llama-1b --model.vocab=32000 --precision.mode=bf16 --train.global_batch=256 --gpus 8 --machine h100 --html long.html
+    . "$OLDPWD/tests/cli/browser.sh"
+    trap 'browser_close; rm -rf "$work"' EXIT
+    browser_open
+    call Emulation.setDeviceMetricsOverride '{"width":1300,"height":900,"deviceScaleFactor":1,"mobile":false}'
+    call Page.navigate "{\"url\":\"file://$work/long.html\"}"
+    until_true "document.querySelectorAll('.wide td.why').length > 1"
+    evaluate "[...document.querySelectorAll('.wide')].every(e => e.scrollWidth <= e.clientWidth)"
+    [ "$value" = true ] || fail "a table of the search is wider than its page"
 else
     skip_part "pages in a browser: chromium does not work here"
 fi

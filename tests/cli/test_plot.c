@@ -129,9 +129,9 @@ static void every_label_ends_before_the_axis(void **state)
 static void points_that_are_not_finite_are_left_out(void **state)
 {
     (void)state;
-    struct plot_point points[] = {{1, 3}, {2, NAN}, {3, INFINITY}, {4, 2}};
+    struct plot_point points[] = {{1, 3}, {2, NAN}, {3, INFINITY}, {4, 1e308}, {5, -1e308}, {6, 2}};
     const char *picture =
-        draw((struct plot){.width = 30, .height = 6, .line = points, .line_count = 4});
+        draw((struct plot){.width = 30, .height = 6, .line = points, .line_count = 6});
     assert_non_null(strstr(picture, "3.000"));
     assert_non_null(strstr(picture, "2.000"));
 }

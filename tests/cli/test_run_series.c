@@ -167,6 +167,11 @@ static void missing_and_huge_values_are_kept_apart(void **state)
     series_clear(&series);
     assert_int_equal(series.rows, 0);
     assert_true(isnan(series_last(&series, 1)));
+    series_add(&series, (const double[]){1, -1.7e308, 1e308}); /* differences would overflow */
+    series_add(&series, (const double[]){2, 3e38, 1e39});
+    series_merge(&series);
+    assert_true(series.mean[SERIES_ROWS] == 3e38 && isfinite(series.largest[SERIES_ROWS]));
+    assert_true(isnan(series_last(&series, 2)));
     series_free(&series);
 }
 

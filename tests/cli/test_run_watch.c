@@ -148,6 +148,7 @@ static void damaged_files_are_survived(void **state)
     assert_int_equal(watch.steps.rows, 1);
     json_t *about = printed(&watch, print_about, &doc);
     assert_int_equal(json_array_size(json_object_get(about, "samples")), 1);
+    assert_int_equal(json_integer_value(json_object_get(about, "skipped")), 5);
     assert_true(json_is_null(json_object_get(about, "summary")));
     json_doc_close(&doc);
     printed(&watch, print_all, &doc);
@@ -160,6 +161,7 @@ static void a_long_line_is_skipped(void **state)
 {
     (void)state;
     struct run_watch watch;
+    struct json_doc doc;
     clean();
     step(1, 1);
     FILE *file = fopen(in("metrics.jsonl"), "a");
@@ -172,6 +174,14 @@ static void a_long_line_is_skipped(void **state)
     step(2, 1);
     run_watch_look(&watch);
     assert_int_equal(watch.steps.rows, 2);
+    json_t *about = printed(&watch, print_about, &doc);
+    assert_int_equal(json_integer_value(json_object_get(about, "skipped")), 1);
+    json_doc_close(&doc);
+    put("metrics.jsonl", "w", "{\"step\":1}\n"); /* another file: nothing is skipped in it */
+    run_watch_look(&watch);
+    about = printed(&watch, print_about, &doc);
+    assert_int_equal(json_integer_value(json_object_get(about, "skipped")), 0);
+    json_doc_close(&doc);
     run_watch_close(&watch);
 }
 

@@ -18,11 +18,13 @@ struct compare_run {
     struct env *env;  /* borrowed */
     struct compare_step *steps;
     int64_t count, room;
+    int64_t skipped;       /* lines of metrics.jsonl that are no record of a step */
     enum status status;    /* of reading the records */
     int64_t planned;       /* steps by the configuration; 0 = not known */
     char end[COMPARE_END]; /* "done", "not finished": for people */
     double val, val_best;  /* held-out loss: the last and the lowest; NAN = no evaluation */
     int64_t val_step, val_best_step;
+    int64_t val_tokens; /* that the last evaluation predicted; 0 = not known */
     int ranks;
     size_t mem[MEM_CATEGORY_COUNT];   /* of the rank that holds the most, in the record with most */
     size_t held, gpu, host, disk;     /* bytes: their sum, and what else the record has; 0 = none */

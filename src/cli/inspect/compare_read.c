@@ -49,6 +49,7 @@ static void take_evaluation(struct compare_run *run, int64_t step, const json_t 
         return;
     run->val = loss;
     run->val_step = step;
+    run->val_tokens = json_integer_value(json_object_get(json_object_get(record, "val"), "tokens"));
     if (isnan(run->val_best) || loss < run->val_best) {
         run->val_best = loss;
         run->val_best_step = step;
@@ -62,8 +63,10 @@ static bool take_record(void *user, const json_t *record)
     const json_t *number_of = json_object_get(record, "step"),
                  *comm = json_object_get(record, "comm");
     int64_t step = json_integer_value(number_of);
-    if (!json_is_integer(number_of))
+    if (!json_is_integer(number_of)) {
+        run->skipped++;
         return true;
+    }
     while (run->count > 0 && run->steps[run->count - 1].step >= step)
         run->count--;
     if (run->count == run->room) {
@@ -98,7 +101,8 @@ static bool take_record(void *user, const json_t *record)
 
 static enum status read_steps(struct compare_run *run, const char *path)
 {
-    TRY(records_read(run->env, path, NULL, take_record, run));
+    const struct records_query all = {.bad = &run->skipped};
+    TRY(records_read(run->env, path, &all, take_record, run));
     return run->status;
 }
 

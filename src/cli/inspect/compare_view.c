@@ -45,13 +45,28 @@ static char *shorten(const char *value, size_t bytes, char out[VALUE_BYTES])
 
 /* --- the runs ------------------------------------------------------------------------------- */
 
+static void say_skipped(const struct compare_run *run, struct text *text)
+{
+    if (run->skipped > 0)
+        text_printf(text, "   %" PRId64 " line%s of metrics.jsonl skipped: no record of a step\n",
+                    run->skipped, run->skipped == 1 ? "" : "s");
+}
+
+static const char *short_loss(char out[32], double loss)
+{
+    snprintf(out, 32, fabs(loss) < 1e6 ? "%.4f" : "%.4g", loss);
+    return out;
+}
+
 static void describe_run(struct cli *cli, const struct compare_run *run, int r, struct text *text)
 {
+    char loss[32];
     int64_t last = run->count > 0 ? run->steps[run->count - 1].step : 0;
     text_printf(text, "%s%c  %s%s: %s, ", colour(cli, r), letter(r), run->path, plain(cli),
                 run->end);
     if (run->count == 0) {
         text_add(text, "no step is recorded\n");
+        say_skipped(run, text);
         return;
     }
     if (run->steps[0].step > 1)
@@ -60,15 +75,18 @@ static void describe_run(struct cli *cli, const struct compare_run *run, int r, 
         text_printf(text, "%" PRId64 " step%s", last, last == 1 ? "" : "s");
     if (run->planned > last)
         text_printf(text, " of %" PRId64, run->planned);
-    text_printf(text, " on %d rank%s; loss %.4f", run->ranks, run->ranks == 1 ? "" : "s",
-                run->steps[run->count - 1].loss);
+    text_printf(text, " on %d rank%s; loss %s", run->ranks, run->ranks == 1 ? "" : "s",
+                short_loss(loss, run->steps[run->count - 1].loss));
     if (!isnan(run->val))
-        text_printf(text, ", held out %.4f (step %" PRId64 ")", run->val, run->val_step);
+        text_printf(text, ", held out %s (step %" PRId64 ")", short_loss(loss, run->val),
+                    run->val_step);
     if (!isnan(run->val) && run->val_best < run->val)
-        text_printf(text, ", lowest %.4f (step %" PRId64 ")", run->val_best, run->val_best_step);
+        text_printf(text, ", lowest %s (step %" PRId64 ")", short_loss(loss, run->val_best),
+                    run->val_best_step);
     if (isnan(run->val))
         text_add(text, ", no evaluation");
     text_add(text, "\n");
+    say_skipped(run, text);
 }
 
 /* --- the curves ----------------------------------------------------------------------------- */
@@ -206,6 +224,32 @@ static void print_losses(struct cli *cli, const struct compare_run *runs, int co
                        "of ranks\n");
 }
 
+/* Held-out losses are means over the data of one evaluation, which may differ between runs. */
+static void print_evaluations(const struct compare_run *runs, int count, struct text *text)
+{
+    int64_t first = 0;
+    bool differ = false;
+    const char *separator = " ";
+    for (int r = 0; r < count; r++) {
+        if (runs[r].val_tokens <= 0)
+            continue;
+        differ = differ || (first > 0 && runs[r].val_tokens != first);
+        first = runs[r].val_tokens;
+    }
+    if (!differ)
+        return;
+    text_add(text, "  held-out losses are of different amounts of data:");
+    for (int r = 0; r < count; r++) {
+        if (runs[r].val_tokens <= 0)
+            continue;
+        text_printf(text, "%s%c %" PRId64, separator, letter(r), runs[r].val_tokens);
+        separator = ", ";
+    }
+    text_add(text,
+             " tokens; to compare them, run with train.eval_batches=0 (all held-out data), or "
+             "with the same train.eval_batches times train.micro_batch\n");
+}
+
 /* --- times ---------------------------------------------------------------------------------- */
 
 /* "12.3 ms": short steps need the digits. */
@@ -299,6 +343,11 @@ static double cost_of(const struct compare_time *t)
                                                                       : t->seconds;
 }
 
+static bool is_slower(const struct compare_time *t, const struct compare_time *fast)
+{
+    return cost_of(t) > 1.01 * cost_of(fast);
+}
+
 static void explain_slower(const struct compare_time *times, int fast, int slow, struct text *text)
 {
     const struct compare_time *a = &times[fast], *b = &times[slow];
@@ -340,7 +389,7 @@ static void find_extremes(const struct compare_time *times, int count, int *fast
         if (*slow < 0 || cost_of(&times[r]) > cost_of(&times[*slow]))
             *slow = r;
     }
-    if (*fast >= 0 && cost_of(&times[*slow]) <= 1.01 * cost_of(&times[*fast]))
+    if (*fast >= 0 && !is_slower(&times[*slow], &times[*fast]))
         *slow = *fast;
 }
 
@@ -367,9 +416,11 @@ static enum status print_times(struct cli *cli, const struct compare_run *runs, 
     for (int r = 0; r < count; r++)
         print_time_row(cli, &runs[r], r, &times[r], &times[0], text);
     find_extremes(times, count, &fast, &slow);
-    if (slow != fast)
-        explain_slower(times, fast, slow, text);
-    else if (fast >= 0)
+    for (int r = 0; r < count && slow != fast; r++) {
+        if (isfinite(times[r].seconds) && is_slower(&times[r], &times[fast]))
+            explain_slower(times, fast, r, text);
+    }
+    if (slow == fast && fast >= 0)
         text_add(text, "  no run is slower than another by more than 1%\n");
     return STATUS_OK;
 }
@@ -433,6 +484,7 @@ enum status compare_view_text(struct cli *cli, const struct compare_run *runs, i
     if (st == STATUS_OK) {
         print_config(cli, runs, count, text_string(&differences), &text);
         print_losses(cli, runs, count, text_string(&differences), &text);
+        print_evaluations(runs, count, &text);
         st = print_times(cli, runs, count, &text);
     }
     if (st == STATUS_OK)
@@ -461,6 +513,8 @@ static void json_run(struct json_out *json, const struct compare_run *run,
     }
     json_out_real(json, "val_loss", run->val);
     json_out_real(json, "lowest_val_loss", run->val_best);
+    json_out_int(json, "val_tokens", run->val_tokens);
+    json_out_int(json, "skipped_lines", run->skipped);
     json_out_int(json, "steps_timed", time->count);
     json_out_real(json, "seconds", time->seconds);
     json_out_real(json, "tokens_per_second", time->tokens_per_second);

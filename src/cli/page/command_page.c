@@ -13,12 +13,12 @@ static enum status run_page(struct cli *cli, struct options *options, void *user
     const struct page_settings *settings = user_settings;
     struct page_order order = {
         .folders = words, .folder_count = word_count, .child = settings->child};
-    (void)options;
     TRY(page_check(cli->env));
-    if (!page_address_parse(settings->listen, &order.address))
+    if ((options_is_set(options, "listen") && !*settings->listen) ||
+        !page_address_parse(settings->listen, &order.address))
         return FAIL(cli->env, USAGE,
-                    "--listen=%s is not an address; write --listen=8080 or --listen=HOST:8080 with "
-                    "the IP address of this machine",
+                    "--listen=%s is not an address; write --listen=8080 or --listen=HOST:8080, "
+                    "where HOST is an IP address of this machine",
                     settings->listen);
     /* The layout is planned as on the machine of the run; a GPU of this one must not be touched. */
     setenv("CUDA_VISIBLE_DEVICES", "", 1);
@@ -44,8 +44,9 @@ const struct command command_page = {
     .usage = "RUN... [--listen=[HOST:]PORT]",
     .summary = "show runs in a browser, live: curves, memory, layout, samples",
     .description =
-        "RUN is the folder of a run, or a folder of such folders. The run may be running, finished "
-        "or killed. Several runs are drawn into one picture, with the differences of their "
+        "RUN is the folder of a run, or a folder of such folders: then the newest are shown, up to "
+        "16 runs in all. A run may be running, finished or killed. Several runs are drawn into one "
+        "picture, with the differences of their "
         "configurations. The command prints the address to open, and serves the page until "
         "Ctrl-C.\n\n"
         "The address contains a random token: without it nothing is shown. The page is served to "
@@ -56,7 +57,7 @@ const struct command command_page = {
         "page to a file.\n",
     .examples = "  sifr page runs/tiny\n"
                 "  sifr page runs/tiny runs/four        # compare two runs\n"
-                "  sifr page runs                       # every run in the folder\n"
+                "  sifr page runs                       # the newest runs in the folder\n"
                 "  sifr train configs/tiny.yaml --data.path=notes.txt --page\n",
     .settings_bytes = sizeof(struct page_settings),
     .least_words = 1,

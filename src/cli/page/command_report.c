@@ -53,7 +53,7 @@ static enum status print_data(struct page_runs *runs, struct text *html)
         run_watch_look(&runs->watches[i]);
         print_run(&runs->watches[i], runs->count, &json);
     }
-    text_add(&json, "]}");
+    text_printf(&json, "],\"left_out\":%d}", runs->left_out);
     enum status st = json.status;
     if (st == STATUS_OK) {
         text_add(html, "<script type=\"application/json\" id=\"data\">");
@@ -104,14 +104,22 @@ static enum status run_report(struct cli *cli, struct options *options, void *us
     struct page_runs *runs;
     struct text html;
     enum status st;
-    char human[32];
+    char human[32], left_out[PAGE_WORDS];
     (void)options;
-    TRY(html_file_check(cli->env, "out", settings->out, "report"));
+    bool to_stdout = strcmp(settings->out, "-") == 0;
+    if (!to_stdout)
+        TRY(html_file_check(cli->env, "out", settings->out, "report"));
     setenv("CUDA_VISIBLE_DEVICES", "", 1); /* as in command_page.c */
     TRY(mem_alloc(cli->env, MEM_OTHER, "runs", sizeof *runs, &runs));
     text_init(&html, cli->env);
     TRY_OR(done, page_runs_open(cli->env, words, word_count, false, runs));
     TRY_OR(done, print_report(runs, &html));
+    if (*page_runs_left_out(runs, left_out))
+        log_warn(cli->env, "%s", left_out);
+    if (to_stdout) {
+        console_pass(cli->console, text_string(&html), html.bytes);
+        goto done;
+    }
     TRY_OR(done, file_write_text(cli->env, settings->out, &html));
     console_line(cli->console, "wrote %s: %s, %d run%s", settings->out,
                  text_human_bytes(human, (double)html.bytes), runs->count,
@@ -126,7 +134,8 @@ done:
 static const struct option report_list[] = {
     {COMMAND_FLAG("out", report_settings, out, STRING), .letter = 'o', .value_name = "FILE",
      .fallback = "report.html",
-     .help = "file to write; an earlier report is replaced, any other file is not"},
+     .help = "file to write, - for standard output; an earlier report is replaced, any other file "
+             "is not"},
 };
 
 const struct command command_report = {

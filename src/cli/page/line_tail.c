@@ -31,6 +31,7 @@ static bool read_open(struct env *env, struct line_tail *tail, int fd, char *blo
         size_t used = pass_lines(tail, block, (size_t)bytes, line, user);
         if (used == 0 && bytes < LINE_TAIL_BYTES) /* still being written */
             break;
+        tail->long_lines += used == 0 && !tail->skipping;
         tail->skipping = tail->skipping || used == 0;
         tail->done += used > 0 ? (off_t)used : bytes;
     }
@@ -76,6 +77,7 @@ bool line_tail_read(struct env *env, struct line_tail *tail, line_tail_fn *line,
             tail->inode = info.st_ino;
             tail->done = 0;
             tail->skipping = false;
+            tail->long_lines = 0;
         }
         read = read_open(env, tail, fd, block, line, user);
         memset(tail->last, 0, sizeof tail->last);

@@ -7,6 +7,7 @@
 #ifndef CLI_LINE_TAIL_H
 #define CLI_LINE_TAIL_H
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/types.h>
 #include "base/env.h"
 
@@ -16,9 +17,10 @@ struct line_tail {
     char *path;   /* owned by the caller */
     dev_t device; /* of the file that was read last */
     ino_t inode;
-    off_t done;    /* bytes that were read as complete lines, or skipped */
-    char last[32]; /* the bytes before `done` */
-    bool skipping; /* inside of a line that is too long */
+    off_t done;         /* bytes that were read as complete lines, or skipped */
+    char last[32];      /* the bytes before `done` */
+    bool skipping;      /* inside of a line that is too long */
+    int64_t long_lines; /* that were skipped */
 };
 
 /* `line` ends with a NUL in place of its newline, and may be changed. */

@@ -9,7 +9,7 @@
 #include "cli/page/page_request.h"
 #include "cli/page/run_watch.h"
 
-enum { PAGE_MOST_RUNS = 16 };
+enum { PAGE_MOST_RUNS = 16, PAGE_WORDS = 128 };
 
 /* --- files, embedded at build time (cmake/embed.cmake) ---------------------------------------- */
 struct page_file {
@@ -23,11 +23,15 @@ struct page_runs {
     struct env env; /* as the caller's, but silent: files may be incomplete at any time */
     struct run_watch watches[PAGE_MOST_RUNS];
     int count;
+    int left_out; /* older runs of a folder with more than a page shows */
 };
-/* Each path is a run folder, or a folder of run folders. `waits`: a folder may be missing. */
+/* Each path is a run folder, or a folder of run folders: of these, the newest that there is room
+ * for, by the last record. `waits`: a folder may be missing. */
 enum status page_runs_open(struct env *env, const char *const *paths, int count, bool waits,
                            struct page_runs *runs);
 void page_runs_close(struct page_runs *runs);
+/* "the 16 newest runs are shown, 3 are not; to choose, name runs"; "" if all are shown */
+const char *page_runs_left_out(const struct page_runs *runs, char words[PAGE_WORDS]);
 
 /* --- the server: page_server.c, or page_server_none.c without libmicrohttpd ------------------- */
 struct page_order {

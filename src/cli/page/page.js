@@ -102,16 +102,17 @@
     constructor(index, folder) {
       this.index = index; this.folder = folder; this.colour = colourOf(index);
       this.steps = new Series(); this.evaluations = new Series();
-      this.about = null; this.layout = null; this.trace = null; this.generation = -1; this.record = null; this.smoothed = {};
+      this.about = null; this.layout = null; this.trace = null; this.generation = -1; this.record = null;
+      this.derived = {}; // what is computed from the steps, until there are more
     }
     takeSeries(s) {
       this.generation = s.generation;
-      this.smoothed = {};
+      this.derived = {};
       this.steps.clear(); this.evaluations.clear();
       this.steps.take(s.steps); this.evaluations.take(s.evaluations);
     }
     takeNews(n) {
-      this.smoothed = {};
+      this.derived = {};
       if (n.last) this.record = n.last;
       return n.generation === this.generation && this.steps.take(n.steps) && this.evaluations.take(n.evaluations);
     }
@@ -132,19 +133,19 @@
     heldOut() {
       // of an evaluation, not interpolated
       const e = this.evaluations;
-      return { step: e.last('step'), loss: e.last('loss') };
+      return { step: e.last('step'), loss: e.last('loss'), tokens: e.last('tokens') };
     }
     smooth(series, name, a) {
       const id = `${series === this.steps ? 's' : 'e'}${name}${a}`;
-      if (!this.smoothed[id]) {
+      if (!this.derived[id]) {
         let s = 0, w = 0;
-        this.smoothed[id] = series.mean[name].map(v => {
+        this.derived[id] = series.mean[name].map(v => {
           if (!known(v)) return NaN;
           s = a * s + (1 - a) * v; w = a * w + (1 - a);
           return s / w;
         });
       }
-      return this.smoothed[id];
+      return this.derived[id];
     }
   }
 
@@ -153,7 +154,7 @@
     tab: 'curves', axis: 'step', smooth: 0, zoom: null, hover: null, hidden: new Set(), logs: new Set(),
     kind: 'optimizer', rank: -1, chosen: 0, filter: '', onlyDifferent: true, span: null,
   };
-  let runs = [], plots = [], live = null, lost = false;
+  let runs = [], plots = [], live = null, lost = false, leftOut = 0;
   const shown = () => runs.filter(r => !view.hidden.has(r.index));
   const chosen = () => runs[Math.min(view.chosen, runs.length - 1)];
 
@@ -489,9 +490,10 @@
     const out = [stat('step', exact(run.step), known(run.planned) ? `of ${exact(run.planned)}` : '', known(run.planned) ? run.step / run.planned : null),
       stat('loss', s.rows && !known(s.newest('loss')) ? 'not finite' : short(s.newest('loss')))];
     if (known(held.loss)) out.push(stat('held-out loss', short(held.loss), `step ${exact(Math.round(held.step))}`));
-    out.push(stat('tokens per second', short(meanOfLast(s, 'tokens_per_second'))));
-    if (s.has('mfu')) out.push(stat('MFU', percent(meanOfLast(s, 'mfu'))));
-    if (s.has('hidden')) out.push(stat('communication hidden', percent(meanOfLast(s, 'hidden'))));
+    const usual = name => median(run, name, timed([run], run));
+    out.push(stat('tokens per second', short(usual('tokens_per_second')), 'median'));
+    if (s.has('mfu')) out.push(stat('MFU', percent(usual('mfu')), 'median'));
+    if (s.has('hidden')) out.push(stat('communication hidden', percent(usual('hidden')), 'median'));
     if (known(run.memory)) out.push(stat('memory', bytes(run.memory), run.about && run.about.ranks > 1 ? 'rank 0' : ''));
     if (run.state[0] === 'running' && left > 0) out.push(stat('time left', duration(left)));
     else if (s.elapsed.length) out.push(stat('time in steps', duration(s.elapsed[s.elapsed.length - 1])));
@@ -501,20 +503,42 @@
     const v = (series.mean[name] || []).slice(-20).filter(known);
     return v.length ? v.reduce((a, b) => a + b) / v.length : NaN;
   }
+  // Figures of speed are medians over the rows that `sifr compare` uses (compare_time): those of the
+  // steps that all runs have, without the first of any; if they are fewer than three, all of the run
+  // but its first.
+  function timed(among, run) {
+    const step = run.steps.mean.step || [], n = step.length;
+    const begun = among.filter(r => r.steps.rows), first = Math.max(...begun.map(r => r.steps.mean.step[0]));
+    const last = Math.min(...begun.map(r => r.steps.mean.step[r.steps.rows - 1]));
+    let from = 0, to = n;
+    while (from < n && step[from] <= first) from++;
+    while (to > from && step[to - 1] > last) to--;
+    return to - from < 3 ? [n > 3 ? 1 : 0, n] : [from, to];
+  }
+  function median(run, name, [from, to]) {
+    return run.derived[`median ${name} ${from} ${to}`] ??= medianOf((run.steps.mean[name] || []).slice(from, to));
+  }
+  function medianOf(values) {
+    const v = Float64Array.from(values.filter(known)).sort(), half = v.length >> 1;
+    return !v.length ? NaN : v.length % 2 ? v[half] : (v[half - 1] + v[half]) / 2;
+  }
   const cell = (text, best) => h('td', { class: 'n' }, best ? h('b', {}, text) : text);
   function compareTable() {
-    const rows = shown(), columns = [
-      ['step', r => r.step, exact, 0], ['loss', r => r.steps.last('loss'), short, -1], ['held-out loss', r => r.heldOut().loss, short, -1],
-      ['tokens per second', r => meanOfLast(r.steps, 'tokens_per_second'), short, 1], ['MFU', r => meanOfLast(r.steps, 'mfu'), percent, 1],
-      ['hidden', r => meanOfLast(r.steps, 'hidden'), percent, 1], ['memory', r => r.memory, bytes, -1], ['time in steps', r => r.steps.elapsed[r.steps.elapsed.length - 1], duration, 0],
-    ].filter(c => rows.some(r => known(c[1](r))));
+    const rows = shown(), ranges = new Map(rows.map(r => [r, timed(rows, r)])), usual = (r, name) => median(r, name, ranges.get(r));
+    const parallel = rows.some(r => r.about && r.about.ranks > 1), columns = [
+      ['ranks', r => parallel ? r.about && r.about.ranks : NaN, exact, 0], ['step', r => r.step, exact, 0], ['loss', r => r.steps.last('loss'), short, -1], ['held-out loss', r => r.heldOut().loss, short, -1],
+      ['tokens per second', r => usual(r, 'tokens_per_second'), short, 1], ['MFU', r => usual(r, 'mfu'), percent, 1],
+      ['hidden', r => usual(r, 'hidden'), percent, 1], ['memory', r => r.memory, bytes, -1], ['time in steps', r => r.steps.elapsed[r.steps.elapsed.length - 1], duration, 0],
+    ].filter(c => rows.some(r => known(c[1](r)))); // speed: medians, as in statsOf
+    const values = columns.map(c => rows.map(c[1])), tokens = rows.map(r => r.heldOut().tokens).filter(known);
     return h('section', { class: 'card full scroll' }, h('table', {},
       h('tr', {}, h('th', {}, 'run'), h('th', {}, 'state'), columns.map(c => h('th', { class: 'n' }, c[0]))),
-      rows.map(r => h('tr', {}, h('td', {}, h('i', { class: 'dot', color: r.colour }), ' ', r.name), h('td', { class: `state ${r.state[0]}` }, r.state[1]),
-        columns.map(([, value, format, sign]) => {
-          const all = rows.map(value).filter(known), v = value(r);
+      rows.map((r, i) => h('tr', {}, h('td', {}, h('i', { class: 'dot', color: r.colour }), ' ', r.name), h('td', { class: `state ${r.state[0]}` }, r.state[1]),
+        columns.map(([, , format, sign], c) => {
+          const all = values[c].filter(known), v = values[c][i];
           return cell(format(v), sign && new Set(all).size > 1 && known(v) && v === (sign > 0 ? Math.max(...all) : Math.min(...all)));
-        })))));
+        })))),
+      new Set(tokens).size > 1 && h('p', {}, `Held-out losses are of different amounts of data: ${rows.filter(r => known(r.heldOut().tokens)).map(r => `${r.name} ${exact(r.heldOut().tokens)}`).join(', ')} tokens. To compare them, run with train.eval_batches=0, or with the same train.eval_batches times train.micro_batch.`));
   }
   const curves = {
     title: 'Curves',
@@ -902,14 +926,20 @@
     } }, h('i', { class: 'dot', color: r.colour }), r.name, h('span', { class: `state ${r.state[0]}` }, r.state[1]))));
     document.title = `${runs.map(r => r.name).join(', ')} · sifr`;
     const words = runs.map(troubleOf).filter(Boolean), notice = $('notice');
+    if (leftOut) words.push(`The ${runs.length} newest runs are shown, ${exact(leftOut)} older ${leftOut > 1 ? 'are' : 'is'} not. To choose, name the runs: sifr page RUN...`);
     if (lost) words.push('The page server has ended, so nothing new will arrive. To open the page again: sifr page ' + runs.map(r => r.folder).join(' '));
     notice.hidden = !words.length;
-    notice.className = words.length === 1 && lost ? 'notice mild' : 'notice';
+    notice.className = words.length === Number(lost) + Number(leftOut > 0) ? 'notice mild' : 'notice';
     notice.replaceChildren(...words.map(w => h('div', {}, w)));
   }
   function troubleOf(r) {
     const a = r.about, c = a && a.checkpoints && a.checkpoints[a.checkpoints.length - 1];
     if (!a) return '';
+    const skipped = a.skipped ? ` ${exact(a.skipped)} line${a.skipped > 1 ? 's' : ''} of its metrics.jsonl ${a.skipped > 1 ? 'are no records of steps and are' : 'is no record of a step and is'} not shown.` : '';
+    const trouble = troubleOfState(r, a, c);
+    return trouble ? trouble + skipped : skipped && `${r.name}:${skipped}`;
+  }
+  function troubleOfState(r, a, c) {
     const resume = c ? `rerun the same command to resume from step ${exact(c)}` : 'it had saved no checkpoint';
     if (a.state === 'died') return `${r.name} died${known(r.step) ? ` after step ${exact(r.step)}` : ''}: ${a.words || 'there is no summary'}; ${resume}.`;
     if (a.state === 'silent') return `${r.name}, started ${a.words}, has recorded nothing for ten minutes.`;
@@ -1008,6 +1038,7 @@
   async function load() {
     const list = await get('runs');
     if (list.runs.join('\n') !== runs.map(r => r.folder).join('\n')) runs = list.runs.map((folder, i) => new Run(i, folder));
+    leftOut = list.left_out;
     await Promise.all(runs.map(async run => { await loadSeries(run); await loadAbout(run); }));
     lost = false;
     nameRuns(); frameUpdate();
@@ -1015,6 +1046,7 @@
     listen(list.event);
   }
   function loadReport(data) {
+    leftOut = data.left_out;
     runs = data.runs.map((r, i) => {
       const run = new Run(i, r.about.folder);
       run.takeSeries(r.series); run.takeAbout(r.about);

@@ -10,7 +10,7 @@
 #include "base/named.h"
 #include "cli/page/page.h"
 
-static bool holds(struct env *env, const char *folder, const char *name)
+static bool holds(struct env *env, const char *folder, const char *name, struct timespec *when)
 {
     char *path;
     if (path_join(env, folder, name, &path) != STATUS_OK)
@@ -18,46 +18,91 @@ static bool holds(struct env *env, const char *folder, const char *name)
     struct stat info;
     bool found = stat(path, &info) == 0 && S_ISREG(info.st_mode);
     mem_free(env, path);
+    if (found)
+        *when = info.st_mtim;
     return found;
 }
 
-static bool is_run(struct env *env, const char *folder)
+/* *when: its last record, or its beginning */
+static bool is_run(struct env *env, const char *folder, struct timespec *when)
 {
-    return holds(env, folder, "config.yaml") || holds(env, folder, "metrics.jsonl");
+    return holds(env, folder, "metrics.jsonl", when) || holds(env, folder, "config.yaml", when);
 }
 
-static enum status add(struct env *env, struct page_runs *runs, const char *folder)
+static enum status add(struct page_runs *runs, const char *folder)
 {
-    if (runs->count == PAGE_MOST_RUNS)
-        return FAIL(env, USAGE, "'%s' is one run too many: a page shows at most %d", folder,
-                    PAGE_MOST_RUNS);
+    CHECK(runs->count < PAGE_MOST_RUNS);
     TRY(run_watch_open(&runs->env, folder, &runs->watches[runs->count]));
     runs->count++;
     return STATUS_OK;
 }
 
-static enum status add_matches(struct env *env, struct page_runs *runs, const char *pattern)
+/* --- the newest runs of a folder -------------------------------------------------------------- */
+
+struct found {
+    const char *path; /* borrowed */
+    struct timespec when;
+};
+
+static int by_age(const void *a, const void *b)
 {
+    const struct found *x = a, *y = b;
+    if (x->when.tv_sec != y->when.tv_sec)
+        return x->when.tv_sec < y->when.tv_sec ? 1 : -1;
+    if (x->when.tv_nsec != y->when.tv_nsec)
+        return x->when.tv_nsec < y->when.tv_nsec ? 1 : -1;
+    return strcmp(x->path, y->path);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const struct found *x = a, *y = b;
+    return strcmp(x->path, y->path);
+}
+
+static enum status add_newest(struct env *env, struct page_runs *runs, int room,
+                              const struct path_list *list)
+{
+    struct found *found;
+    int count = 0;
     enum status st = STATUS_OK;
+    TRY(mem_alloc_array(env, MEM_OTHER, "runs", (size_t)list->count, sizeof *found, &found));
+    for (int i = 0; i < list->count; i++) {
+        struct timespec when;
+        if (is_run(env, list->paths[i], &when))
+            found[count++] = (struct found){list->paths[i], when};
+    }
+    qsort(found, (size_t)count, sizeof *found, by_age);
+    if (count > room) {
+        runs->left_out += count - room;
+        count = room;
+    }
+    qsort(found, (size_t)count, sizeof *found, by_name);
+    for (int i = 0; i < count && st == STATUS_OK; i++)
+        st = add(runs, found[i].path);
+    mem_free(env, found);
+    return st;
+}
+
+static enum status add_matches(struct env *env, struct page_runs *runs, int room,
+                               const char *pattern)
+{
     struct path_list list;
     TRY(path_glob(env, pattern, &list));
-    for (int i = 0; i < list.count && st == STATUS_OK; i++) {
-        if (is_run(env, list.paths[i]))
-            st = add(env, runs, list.paths[i]);
-    }
+    enum status st = list.count > 0 ? add_newest(env, runs, room, &list) : STATUS_OK;
     path_list_free(env, &list);
     return st;
 }
 
 /* The runs in a folder that is none itself, such as runs/. */
-static enum status add_inside(struct env *env, struct page_runs *runs, const char *folder)
+static enum status add_inside(struct env *env, struct page_runs *runs, int room, const char *folder)
 {
     enum status st = STATUS_OK;
     char *pattern;
     int before = runs->count;
     TRY(path_join(env, folder, "*", &pattern));
     if (dir_exists(folder) && !dir_is_empty(env, folder))
-        st = add_matches(env, runs, pattern);
+        st = add_matches(env, runs, room, pattern);
     mem_free(env, pattern);
     if (st == STATUS_OK && runs->count == before)
         return FAIL(env, CONFIG,
@@ -77,6 +122,7 @@ static void ignore(void *user, enum log_level level, const char *line)
 enum status page_runs_open(struct env *env, const char *const *paths, int count, bool waits,
                            struct page_runs *runs)
 {
+    CHECK(count <= PAGE_MOST_RUNS);
     *runs = (struct page_runs){.env = *env};
     runs->env.log = log_create(ignore, NULL, LOG_ERROR);
     if (runs->env.log == NULL)
@@ -84,12 +130,24 @@ enum status page_runs_open(struct env *env, const char *const *paths, int count,
     for (int i = 0; i < count; i++) {
         if (!waits)
             TRY(path_exists(env, "", paths[i]));
-        if (waits || is_run(env, paths[i]))
-            TRY(add(env, runs, paths[i]));
+        int room = PAGE_MOST_RUNS - runs->count - (count - i - 1); /* one for each later path */
+        struct timespec when;
+        if (waits || is_run(env, paths[i], &when))
+            TRY(add(runs, paths[i]));
         else
-            TRY(add_inside(env, runs, paths[i]));
+            TRY(add_inside(env, runs, room, paths[i]));
     }
     return STATUS_OK;
+}
+
+const char *page_runs_left_out(const struct page_runs *runs, char words[PAGE_WORDS])
+{
+    *words = 0;
+    if (runs->left_out > 0)
+        snprintf(words, PAGE_WORDS,
+                 "the %d newest runs are shown, %d older %s not; to choose, name the runs",
+                 runs->count, runs->left_out, runs->left_out == 1 ? "is" : "are");
+    return words;
 }
 
 void page_runs_close(struct page_runs *runs)
@@ -112,9 +170,10 @@ enum status page_start(struct cli *cli, const char *folder, const char *address)
     sigset_t none;
     pid_t pid;
     TRY(page_check(cli->env));
-    if (!page_address_parse(address, &parsed))
+    if (!*address || !page_address_parse(address, &parsed))
         return FAIL(cli->env, USAGE,
-                    "--page=%s is not an address; write --page, --page=8080 or --page=HOST:8080",
+                    "--page=%s is not an address; write --page, --page=8080 or --page=HOST:8080, "
+                    "where HOST is an IP address of this machine",
                     address);
     ssize_t bytes = readlink("/proc/self/exe", program, sizeof program - 1);
     if (bytes < 0)

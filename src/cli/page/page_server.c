@@ -193,7 +193,7 @@ static void print_runs(const struct server *server, struct text *text)
         text_add(text, i ? "," : "");
         text_json_string(text, folder, strlen(folder));
     }
-    text_add(text, "]}");
+    text_printf(text, "],\"left_out\":%d}", server->runs.left_out);
 }
 
 static const char *query(struct MHD_Connection *connection, const char *key)
@@ -363,8 +363,14 @@ static enum status start(struct server *server, const struct page_address *addre
         server->daemon = listen_on(server, address->host, ++*port);
     if (server->daemon)
         return STATUS_OK;
-    return FAIL(server->env, IO, "cannot listen on %s port %d: %s; choose another port",
-                address->host, *port, errno ? strerror(errno) : "refused");
+    if (errno == EADDRNOTAVAIL)
+        return FAIL(server->env, IO,
+                    "cannot listen on %s: this machine does not have that address; choose one that "
+                    "`ip addr` lists, or 127.0.0.1 for this machine alone",
+                    address->host);
+    return FAIL(server->env, IO, "cannot listen on %s port %d: %s; choose %s", address->host, *port,
+                errno ? strerror(errno) : "refused",
+                errno == EACCES ? "a port above 1023" : "another port");
 }
 
 static void say(struct cli *cli, bool child, const char *line)
@@ -435,6 +441,7 @@ static void serve(struct cli *cli, struct server *server, bool child)
 enum status page_serve(struct cli *cli, const struct page_order *order)
 {
     struct server *server;
+    char words[PAGE_WORDS];
     enum status st;
     int port;
     TRY(page_check(cli->env));
@@ -450,9 +457,14 @@ enum status page_serve(struct cli *cli, const struct page_order *order)
                                 &server->runs));
     TRY_OR(done, start(server, &order->address, &port));
     look_at_runs(server);
+    if (*page_runs_left_out(&server->runs, words))
+        log_warn(cli->env, "%s", words);
     say_address(cli, server, order, port);
     serve(cli, server, order->child);
 done:
+    if (st != STATUS_OK && order->child)
+        log_warn(cli->env, "the run goes on without a page; `sifr page %s` shows it",
+                 order->folders[0]);
     finish(server);
     mem_free(cli->env, server);
     return st;

@@ -1,4 +1,5 @@
 #include "cli/page/run_series.h"
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -98,7 +99,7 @@ bool series_add(struct series *series, const double *values)
             series->mean[at] = NAN;
             series->least[at] = series->largest[at] = NAN;
         }
-        if (!isfinite(value))
+        if (!(fabs(value) <= FLT_MAX))
             continue;
         ++*known;
         series->mean[at] =

@@ -29,7 +29,7 @@ enum status series_create(struct env *env, const char *const *names, int columns
 void series_free(struct series *series); /* does nothing if all zero */
 void series_clear(struct series *series);
 
-/* values (columns): NaN = no value. True if rows were merged: earlier row numbers no longer hold. */
+/* values (columns): NaN, and what a float cannot hold = no value. True if rows were merged: earlier row numbers no longer hold. */
 bool series_add(struct series *series, const double *values);
 /* Merge rows in pairs. */
 void series_merge(struct series *series);

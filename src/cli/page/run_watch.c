@@ -47,7 +47,8 @@ static const char *const names[COLUMNS] = {
     "memory",
     "sent",
 };
-static const char *const evaluation_names[] = {"step", "loss"};
+static const char *const evaluation_names[] = {"step", "loss", "tokens"};
+enum { EVALUATION_COLUMNS = sizeof evaluation_names / sizeof *evaluation_names };
 
 static double number(const json_t *object, const char *key)
 {
@@ -95,10 +96,12 @@ static void restart_steps(void *user)
     struct run_watch *watch = user;
     series_clear(&watch->steps);
     series_clear(&watch->evaluations);
+    watch->skipped = 0;
     watch->generation++;
 }
 
-static void take_record(struct run_watch *watch, json_t *record)
+/* False: it is no record of a step. */
+static bool take_record(struct run_watch *watch, json_t *record)
 {
     static const char *const purposes[] = {"gather", "reduce",  "muon", "pipe",
                                            "tensor", "control", NULL};
@@ -107,12 +110,14 @@ static void take_record(struct run_watch *watch, json_t *record)
     for (int c = 0; c < HIDDEN; c++)
         values[c] = number(record, names[c]);
     if (isnan(values[STEP]))
-        return;
+        return false;
     values[HIDDEN] = share_hidden(comm);
     values[MEMORY] = sum_all(json_object_get(record, "mem"));
     values[SENT] = sum_of(comm, purposes);
     watch->generation += series_add(&watch->steps, values);
-    double evaluation[2] = {values[STEP], number(json_object_get(record, "val"), "loss")};
+    const json_t *val = json_object_get(record, "val");
+    double evaluation[EVALUATION_COLUMNS] = {values[STEP], number(val, "loss"),
+                                             number(val, "tokens")};
     if (isfinite(evaluation[1]))
         watch->generation += series_add(&watch->evaluations, evaluation);
     double ranks = number(comm, "ranks");
@@ -121,18 +126,22 @@ static void take_record(struct run_watch *watch, json_t *record)
         watch->ranks = now;
         text_clear(&watch->layout);
     }
+    return true;
 }
 
 static void take_step(void *user, char *line, size_t bytes)
 {
     struct run_watch *watch = user;
     struct json_doc doc;
-    if (json_doc_open(watch->env, line, bytes, &RULES, &doc) != STATUS_OK)
+    if (json_doc_open(watch->env, line, bytes, &RULES, &doc) != STATUS_OK) {
+        watch->skipped++;
         return;
-    if (json_is_object(doc.root)) {
-        take_record(watch, doc.root);
+    }
+    if (json_is_object(doc.root) && take_record(watch, doc.root)) {
         text_clear(&watch->last);
         text_add_bytes(&watch->last, line, bytes);
+    } else {
+        watch->skipped++;
     }
     json_doc_close(&doc);
 }
@@ -363,7 +372,7 @@ enum status run_watch_open(struct env *env, const char *folder, struct run_watch
     TRY_OR(undo, path_join(env, folder, "metrics.jsonl", &watch->metrics.path));
     TRY_OR(undo, path_join(env, folder, "samples.jsonl", &watch->samples.path));
     TRY_OR(undo, series_create(env, names, COLUMNS, &watch->steps));
-    TRY_OR(undo, series_create(env, evaluation_names, 2, &watch->evaluations));
+    TRY_OR(undo, series_create(env, evaluation_names, EVALUATION_COLUMNS, &watch->evaluations));
     return STATUS_OK;
 undo:
     run_watch_close(watch);
@@ -388,11 +397,18 @@ void run_watch_close(struct run_watch *watch)
     *watch = (struct run_watch){0};
 }
 
+static int64_t skipped_lines(const struct run_watch *watch)
+{
+    return watch->skipped + watch->metrics.long_lines;
+}
+
 bool run_watch_look(struct run_watch *watch)
 {
     char *path;
+    int64_t skipped = skipped_lines(watch);
     bool changed = line_tail_read(watch->env, &watch->metrics, take_step, restart_steps, watch);
     bool about = line_tail_read(watch->env, &watch->samples, take_sample, restart_samples, watch);
+    about = about || skipped_lines(watch) != skipped;
     static void (*const looks[])(struct run_watch *,
                                  const char *) = {[WHOLE_CONFIG] = look_at_config,
                                                   [WHOLE_SUMMARY] = look_at_summary,
@@ -475,6 +491,7 @@ void run_watch_about(const struct run_watch *watch, struct text *text)
     for (int64_t i = first; i < watch->text_count; i++)
         text_printf(text, "%s%s", i > first ? "," : "",
                     text_string(&watch->texts[i % RUN_SAMPLES]));
-    text_printf(text, "],\"has_layout\":%s,\"has_trace\":%s}",
-                watch->layout.bytes ? "true" : "false", watch->trace.bytes > 4 ? "true" : "false");
+    text_printf(text, "],\"skipped\":%" PRId64 ",\"has_layout\":%s,\"has_trace\":%s}",
+                skipped_lines(watch), watch->layout.bytes ? "true" : "false",
+                watch->trace.bytes > 4 ? "true" : "false");
 }

@@ -28,6 +28,7 @@ struct run_watch {
     int64_t sent_rows;  /* rows that were complete at the last run_watch_news */
     int64_t sent_evaluations;
     int64_t version;  /* of what run_watch_about prints */
+    int64_t skipped;  /* lines of metrics.jsonl that are no record of a step */
     int ranks;        /* 0 = not known yet */
     struct text last; /* the last record */
     struct text texts[RUN_SAMPLES];

@@ -62,7 +62,7 @@ static const char style[] =
     "font-size:.9rem;white-space:nowrap}td,th{padding:.25rem .6rem;text-align:right;"
     "border-bottom:1px solid var(--line);font-weight:400}th:first-child,td:first-child"
     "{text-align:left;white-space:normal;min-width:9rem}thead th{color:var(--dim)}tr.chosen "
-    "td{font-weight:600}"
+    "td{font-weight:600}td.why,th.why{text-align:left;white-space:normal;min-width:14rem}"
     ".plot{display:block;width:100%;max-width:44rem;height:auto}"
     ".plot text{fill:var(--dim);font-size:11px}.plot .axis{stroke:var(--line);stroke-width:1}"
     ".plot .edge{stroke:var(--hot);stroke-dasharray:4 3}.dot{fill:var(--c6);fill-opacity:.45}"
@@ -499,14 +499,15 @@ static void add_layouts(struct cli *cli, struct text *page, const struct plan_se
     char a[32], b[32];
     text_init(&words, cli->env);
     text_add(page, "<div class=\"wide\"><table><thead><tr><th>layout</th><th>step</th><th>memory "
-                   "of a rank</th><th>hidden</th><th></th></tr></thead><tbody>");
+                   "of a rank</th><th>hidden</th><th class=\"why\">against the "
+                   "others</th></tr></thead><tbody>");
     for (int i = 0; i < view->result->count; i++) {
         const struct search_layout *layout = &view->result->layouts[i];
         text_clear(&words);
         plan_search_say(layout, &words);
         text_printf(page, "<tr%s><td>", i == 0 ? " class=\"chosen\"" : "");
         add_escaped(page, text_string(&words));
-        text_printf(page, "</td><td>%s</td><td>%s</td><td>%.0f%%</td><td>",
+        text_printf(page, "</td><td>%s</td><td>%s</td><td>%.0f%%</td><td class=\"why\">",
                     plan_search_seconds(a, layout->time.step),
                     text_human_bytes(b, (double)layout->needed_bytes),
                     100 * plan_time_hidden(&layout->time));

@@ -254,7 +254,7 @@ static enum status run_train(struct cli *cli, struct options *options, void *use
     job.folder = folder;
     TRY_OR(done, named_out(cli->env, "--out", folder));
     TRY_OR(done, find_mode(&job, supervised));
-    if (*settings->page && !supervised && job.plan.rank == 0 && !settings->dry_run)
+    if (options_is_set(options, "page") && !supervised && job.plan.rank == 0 && !settings->dry_run)
         TRY_OR(done, page_start(cli, folder, settings->page));
     if (job.mode == TRAIN_SUPERVISE) {
         st = supervise(&job);

@@ -27,14 +27,16 @@ bool line_previous(const char *data, size_t *at, struct line *line)
     return true;
 }
 
-/* Text that is not JSON is skipped. *goes_on: `read` wants more. */
+/* Text that is not JSON is skipped, and counted in *bad (may be NULL). *goes_on: `read` wants more. */
 static enum status read_text(struct env *env, const char *text, size_t bytes, records_fn *read,
-                             void *user, bool *goes_on)
+                             void *user, bool *goes_on, int64_t *bad)
 {
     struct json_doc doc;
     if (bytes == 0)
         return STATUS_OK;
     enum status st = json_doc_open(env, text, bytes, &RULES, &doc);
+    if (st == STATUS_FORMAT && bad)
+        ++*bad;
     if (st != STATUS_OK)
         return st == STATUS_FORMAT ? STATUS_OK : st;
     *goes_on = read(user, doc.root);
@@ -52,7 +54,7 @@ static enum status read_lines(struct env *env, const struct file_map *map,
     while (goes_on && (query->backward ? line_previous(data, &at, &line)
                                        : line_next(data, map->bytes, &at, &line)))
         if (line.ended && (!text || memmem(line.text, line.bytes, text, strlen(text))))
-            TRY(read_text(env, line.text, line.bytes, read, user, &goes_on));
+            TRY(read_text(env, line.text, line.bytes, read, user, &goes_on, query->bad));
     return STATUS_OK;
 }
 
@@ -72,7 +74,7 @@ enum status record_read(struct env *env, const char *path, records_fn *read, voi
     struct file_map map;
     bool goes_on = true;
     TRY(file_map_open(env, path, &map));
-    enum status st = read_text(env, (const char *)map.data, map.bytes, read, user, &goes_on);
+    enum status st = read_text(env, (const char *)map.data, map.bytes, read, user, &goes_on, NULL);
     file_map_close(&map);
     return st;
 }

@@ -27,6 +27,7 @@ typedef bool records_fn(void *user, const json_t *record);
 struct records_query {
     const char *contains; /* skip lines without this text; NULL = none */
     bool backward;        /* from the last line to the first */
+    int64_t *bad;         /* counts the lines that are not JSON; NULL = no matter */
 };
 
 /* Call `read` for each line of metrics.jsonl that is JSON. A last line without a newline is still
