@@ -79,9 +79,9 @@ static size_t sub_batch_bytes(struct attention a)
     return layer < LEAST ? LEAST : layer < MOST ? layer : MOST;
 }
 
-/* Whether cuDNN's backward pass may be used: the scores of one sequence, which it keeps, are at most
- * 8 GiB (11,500 tokens of 32 heads). Beyond that they would be most of the GPU's memory, and of what
- * is planned for every GPU. */
+/* Whether cuDNN's deterministic backward pass may be used: the scores of one sequence, which it
+ * keeps, are at most 8 GiB (11,500 tokens of 32 heads). Beyond that they would be most of the GPU's
+ * memory, and of what is planned for every GPU. */
 static bool scores_fit(struct attention a)
 {
     const size_t MOST = (size_t)8 << 30;
@@ -174,9 +174,9 @@ static size_t dq_bytes(struct attention a)
 static size_t cuda_attention_scratch(const struct ops *ops, struct attention a)
 {
     size_t most = sums_bytes(a), cached = cuda_attend_cached_scratch(a.head_width);
-    if (attention_graph_takes(ops->type, a) && scores_fit(a)) {
+    if (attention_graph_takes(ops->type, a)) {
         struct attention sub = sub_attention(a);
-        size_t kept = attention_graph_workspace(ATTENTION_BACKWARD, sub);
+        size_t kept = scores_fit(a) ? attention_graph_workspace(ATTENTION_BACKWARD, sub) : 0;
         size_t fast = attention_graph_workspace(ATTENTION_BACKWARD_FAST, sub) + dq_bytes(sub);
         most += sums_bytes(sub) + (kept > fast ? kept : fast);
     }
@@ -448,7 +448,7 @@ static bool backward_cudnn(struct ops *ops, struct stream *stream, struct attent
 {
     enum attention_pass pass = backward_pass(ops);
     struct attention sub = sub_attention(a), last = sub;
-    if (!scores_fit(a))
+    if (pass == ATTENTION_BACKWARD && !scores_fit(a))
         return false;
     last.batch = a.batch - (a.batch - 1) / sub.batch * sub.batch;
     const struct dnn_plan *plan = find_plan(ops, stream, pass, sub), *last_plan = plan;

@@ -50,12 +50,12 @@ cudaError_t cuda_attend_matrix_backward(int type, struct cuda_heads a, const voi
 enum cuda_clusters { CUDA_CLUSTERS_WHERE_FASTER, CUDA_CLUSTERS_WHERE_POSSIBLE };
 
 /* cuda_attention_hopper.cu: the backward pass on compute capability 9.0 with `processors`
- * multiprocessors, for the shapes it takes, without a cap; otherwise the same contract. All pointers
- * are multiples of 16. With `rope` (may be NULL) dq and dk are rotated back before they are rounded,
- * at the widths for which cuda_attend_hopper_turns returns true. Without it, `dbias` (may be NULL)
- * receives column sums of dqkv, those of dk and dv from unrounded values, for the shapes for which
- * cuda_attend_hopper_sums returns true; both together are an error. Pass the same `clusters` to all.
- */
+ * multiprocessors, for the shapes it takes, without a cap; otherwise the same contract. All
+ * pointers are multiples of 16. With `rope` (may be NULL) dq and dk are rotated back before they
+ * are rounded, at the widths for which cuda_attend_hopper_turns returns true. Without it, `dbias`
+ * (may be NULL) receives column sums of dqkv, those of dk and dv from unrounded values, for the
+ * shapes for which cuda_attend_hopper_sums returns true; both together are an error. Pass the same
+ * `clusters` to all. */
 bool cuda_attend_hopper_takes(int type, struct cuda_heads a, enum cuda_clusters clusters);
 bool cuda_attend_hopper_turns(struct cuda_heads a);
 bool cuda_attend_hopper_sums(struct cuda_heads a, enum cuda_clusters clusters);

@@ -11,13 +11,14 @@
  *
  * If the caller passes a rope table, dq and dk are rotated back before they are written
  * (hopper_rows.cuh), in separate instances (ROPE), so that those without rope stay as fast. The
- * same holds for windows (WINDOW) and for column sums of dqkv (SUMS, hopper_columns.cuh), which take
- * a last launch that adds them up, and are not formed with windows or if query heads are items.
+ * same holds for windows (WINDOW) and for column sums of dqkv (SUMS, hopper_columns.cuh), which
+ * take a last launch that adds them up, and are not formed with windows or if query heads are
+ * items.
  *
  * What is cut, and whether there are clusters, depends on the shape only, as if every GPU had 132
  * multiprocessors: so do the bits. On another number the load is only less even. But if a GPU, or
  * a part of one, has fewer multiprocessors than one cluster needs, its blocks work alone, with
- * other bits.
+ * other bits (with a window in a smaller cluster, with the same bits).
  *
  * This file is compiled for sm_90a only (cmake/cuda.cmake): no other GPU has wgmma and setmaxnreg.
  */

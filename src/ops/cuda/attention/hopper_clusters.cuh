@@ -2,11 +2,11 @@
  * and take turns at dq. (A cluster here is part of a cooperative launch, not a hardware cluster.)
  *
  * A block that does an item alone visits all of its dq again for each tile of keys, and 132 such
- * dq are far more than the L2 cache holds if sequences are long; and items may be fewer than blocks.
- * So a cluster of blocks does one item. Its tiles of keys are bands of p.cluster tiles, and each
- * block has one tile of a band: of the last band block 0 has the last, of the band below it the
- * first, and so on, which is the same work for all if bands are even in number. At any time the
- * blocks add to neighbouring parts of dq. (The last band may have too few tiles for the first
+ * dq are far more than the L2 cache holds if sequences are long. Or there are fewer items than
+ * blocks. So a cluster of blocks does one item. Its tiles of keys are bands of p.cluster tiles, and
+ * each block has one tile of a band: of the last band block 0 has the last, of the band below it
+ * the first, and so on, which is the same work for all if bands are even in number. At any time
+ * the blocks add to neighbouring parts of dq. (The last band may have too few tiles for the first
  * blocks.) A cluster takes items cluster, cluster + clusters ..., and uses p.places buffers for
  * their dq in turn: a block that is done with an item begins the next.
  *
@@ -21,8 +21,8 @@
  * No block waits for ever: by (item, band, block) every part waits for smaller ones only, and a
  * block does its own in this order.
  *
- * With a window all sweeps are about equally long, and the keys of all bands go downwards. The order
- * of sums is then the same for every size of cluster, and blocks need not wait for each other.
+ * With a window all sweeps are about equally long, and the keys of all bands go downwards. The
+ * order of sums is then the same for every size of cluster, and blocks hardly wait for each other.
  *
  * At width 128 with rope no block takes the sum: rotated values go through both warpgroups there,
  * and the last block of a cluster, which has most of the last parts, would fall behind the others.

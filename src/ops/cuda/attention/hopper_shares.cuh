@@ -3,9 +3,10 @@
  *
  * An item (a sequence and key head) is done whole, by one block; or, for the items that remain
  * after whole rounds, cut into jobs whose partial dq are added later; or all items are done by
- * clusters of blocks. Items that are few even for clusters are query heads (in_items). Only the shape decides, for PROCESSORS multiprocessors, so that it fixes the
- * bits, and the memory is known without a GPU; but tests may ask for clusters (enum
- * cuda_clusters). The actual GPU only decides how many blocks work at a time (shares_on).
+ * clusters of blocks. Items that are few even for clusters are query heads (in_items). Only the
+ * shape decides, for PROCESSORS multiprocessors, so that it fixes the bits, and the memory is known
+ * without a GPU; but tests may ask for clusters (enum cuda_clusters). The actual GPU only decides
+ * how many blocks work at a time (shares_on).
  */
 #ifndef OPS_CUDA_HOPPER_SHARES_CUH
 #define OPS_CUDA_HOPPER_SHARES_CUH
@@ -248,9 +249,9 @@ inline shares shares_of(struct cuda_heads a, enum cuda_clusters clusters, bool l
     s.place_bytes = s.group * a.tokens * a.width * (int64_t)sizeof(float);
     s.reach = a.window < a.tokens ? (a.window + TILE - 2) / TILE + 1 : 0;
     s.rest = s.items % PROCESSORS;
-    if (a.width == 64)
+    if (!s.reach && a.width == 64)
         cut_by_tile(&s);
-    else
+    else if (!s.reach)
         cut_to_and_fro(&s);
     s.whole = s.items - s.rest;
     share_by_clusters(&s, clusters);
@@ -264,13 +265,15 @@ inline shares shares_of(struct cuda_heads a, enum cuda_clusters clusters, bool l
  * third. Their dk and dv are added later. */
 inline struct cuda_heads in_items(struct cuda_heads a, enum cuda_clusters clusters)
 {
-    const int64_t LEAST = 8, ASKED = 4;
+    const int64_t LEAST = 7, ASKED = 4; /* tiles, query heads */
     struct cuda_heads each = a;
     each.kv_heads = a.heads;
     if (clusters == CUDA_CLUSTERS_WHERE_POSSIBLE)
         return a.heads / a.kv_heads > ASKED ? each : a;
+    if (a.heads == a.kv_heads || a.tokens <= LEAST * TILE)
+        return a;
     const shares s = shares_of(in_tiles(a), clusters, false);
-    if (s.group == 1 || s.tiles < LEAST || 2 * all_tiles(s) > PROCESSORS * longest_of(s))
+    if (2 * all_tiles(s) > PROCESSORS * longest_of(s))
         return a;
     const shares t = shares_of(in_tiles(each), clusters, false);
     return 3 * longest_of(t) <= 2 * s.group * longest_of(s) ? each : a;

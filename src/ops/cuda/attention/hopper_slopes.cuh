@@ -34,7 +34,7 @@ template <int N> __device__ inline void mask(float (&s)[N], int above, const pla
     }
 }
 
-/* Masks keys before the window of the query: those of tile `o`, which has its queries in `flags`. */
+/* Masks keys of tile `o` before the window of the query; the tile's queries are in `flags`. */
 template <int WIDTH, int N>
 __device__ inline void mask_before(float (&s)[N], const order &o, int flags, int window,
                                    const place &me)

@@ -18,15 +18,16 @@
  * p.cuts tiles, back and forth (of 16 tiles in 4 jobs the first has 0, 7, 8, 15), which makes them
  * about equally long.
  *
- * If the dq of all items in work exceeds the L2 cache, or if items are few, a cluster of blocks does
- * an item together instead, each some of its sweeps, all of them upwards: hopper_clusters.cuh.
+ * If the dq of all items in work exceeds the L2 cache, or if items are few, a cluster of blocks
+ * does an item together instead, each some of its sweeps, all of them upwards:
+ * hopper_clusters.cuh.
  *
  * With a window, in instances of their own, clusters do all items, and a sweep ends with the last
  * tile of queries that sees one of its keys. Tiles that reach beyond the window of a query are
  * masked there, too (BEFORE).
  *
- * Where items are few even for clusters, every query head is an item, with group 1: p.split
- * of them read the same keys, and their dk and dv are added afterwards (join_groups).
+ * Where items are few even for clusters, every query head is an item, with group 1: p.split of
+ * them read the same keys, and their dk and dv are added afterwards (join_groups).
  *
  * A sequence may end inside its last tile, and a head may be narrower than the width that is
  * computed. The copy engine fills the rest with zeros: such queries have zero dout and statistics,
