@@ -106,6 +106,12 @@
     X(1, 1000, 2, 1, 128, 383, 0.0625, 0) \
     X(33, 300, 3, 3, 128, 100, 0, 0)      \
     X(33, 321, 3, 3, 64, 190, 0, 0)       \
+    X(1, 1100, 7, 1, 64, 257, 0, 0)       \
+    X(1, 1150, 2, 2, 128, 640, 0, 0)      \
+    X(70, 600, 2, 2, 64, 130, 0, 0)       \
+    X(70, 513, 2, 2, 128, 65, 0, 0)       \
+    X(1, 900, 6, 2, 32, 899, 0, 0)        \
+    X(1, 1030, 3, 1, 112, 250, 0, 0)      \
     X(2, 250, 4, 2, 96, 77, 0, 0)         \
     X(2, 140, 4, 2, 100, 30, 0, 0)        \
     X(2, 256, 4, 2, 64, 0, 0.5, 0)        \
@@ -221,13 +227,25 @@ static const struct ops_case op_shapes_gpu[] = {
     {"attention_backward_rope", .attention = OPS_HEADS(33, 321, 3, 3, 64)},
     {"attention_backward_rope", .attention = OPS_HEADS(33, 193, 3, 3, 128)},
     {"attention_backward_rope", .attention = OPS_HEADS(2, 129, 4, 2, 80), .bias = true},
+    /* few items: query heads are items */
+    {"attention_backward", .attention = OPS_HEADS(1, 1100, 4, 1, 32)},
+    {"attention_backward", .attention = OPS_HEADS(1, 1024, 4, 1, 64), .bias = true},
+    {"attention_backward_rope", .attention = OPS_HEADS(1, 1100, 4, 1, 64)},
+    {"attention_backward_rope", .attention = OPS_HEADS(1, 1100, 7, 1, 128)},
+    {"attention_backward", .attention = OPS_HEADS(1, 1200, 7, 1, 96), .bias = true},
+    /* windows, rotated back in the kernel, over clusters of several bands */
+    {"attention_backward_rope", .attention = OPS_WINDOW(1, 4224, 2, 1, 128, 200, 0, 0)},
+    {"attention_backward_rope", .attention = OPS_WINDOW(36, 1000, 4, 4, 64, 300, 0, 0)},
+    {"attention_backward_rope", .attention = OPS_WINDOW(36, 1000, 4, 4, 128, 300, 0, 0)},
+    {"attention_backward", .attention = OPS_WINDOW(36, 1000, 4, 4, 64, 300, 0, 0), .bias = true},
 };
 enum { OP_SHAPE_GPU_COUNT = sizeof op_shapes_gpu / sizeof op_shapes_gpu[0] };
 
 /* For block clusters in attention's backward pass (SIFR_CUDA_ATTENTION=clusters), in addition to
  * the shapes above with four tiles of 128 tokens: clusters of three and of four blocks; then more
  * items (a sequence and key head) than the 66 clusters of two that a GPU has, so that a cluster
- * processes several. */
+ * processes several. Odd numbers of tiles have clusters of two, so three bands or more; with five
+ * query heads or more per key head, query heads are items. */
 #define CLUSTERS_SHAPES(X) \
     X(1, 768, 4, 2, 64)    \
     X(2, 768, 3, 1, 128)   \
@@ -236,13 +254,24 @@ enum { OP_SHAPE_GPU_COUNT = sizeof op_shapes_gpu / sizeof op_shapes_gpu[0] };
     X(1, 500, 4, 2, 64)    \
     X(2, 449, 2, 1, 128)   \
     X(2, 700, 3, 1, 56)    \
-    X(1, 1000, 2, 1, 96)
+    X(1, 1000, 2, 1, 96)   \
+    X(1, 640, 4, 2, 64)    \
+    X(1, 600, 2, 1, 128)   \
+    X(2, 1152, 2, 2, 64)   \
+    X(1, 1100, 3, 1, 128)  \
+    X(1, 640, 6, 1, 64)    \
+    X(2, 500, 7, 1, 128)   \
+    X(1, 300, 5, 1, 80)
 static const struct ops_case op_shapes_clusters[] = {
     CLUSTERS_SHAPES(BACKWARD_CASES){"attention_backward", .attention = OPS_HEADS(67, 512, 1, 1, 64),
                                     .bias = true},
     {"attention_backward_rope", .attention = OPS_HEADS(34, 512, 4, 2, 64)},
     {"attention_backward", .attention = OPS_HEADS(67, 512, 1, 1, 128), .bias = true},
     {"attention_backward_rope", .attention = OPS_HEADS(67, 512, 1, 1, 128)},
+    {"attention_backward_rope", .attention = OPS_HEADS(67, 640, 1, 1, 128)},
+    {"attention_backward", .attention = OPS_HEADS(67, 640, 1, 1, 64), .bias = true},
+    {"attention_backward_rope", .attention = OPS_WINDOW(67, 640, 1, 1, 128, 200, 0, 0)},
+    {"attention_backward_rope", .attention = OPS_WINDOW(67, 640, 1, 1, 64, 200, 0, 0)},
 };
 enum { OP_SHAPE_CLUSTERS_COUNT = sizeof op_shapes_clusters / sizeof op_shapes_clusters[0] };
 

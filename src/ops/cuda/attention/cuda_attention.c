@@ -8,7 +8,7 @@
  *     plain    our kernels without tensor cores: f32 with SIFR_CUDA_EXACT=1, heads wider than 256
  *              (cuda_attention_plain.cu)
  *
- * Windows are taken by the Hopper forward pass and by the last two, caps by the last two only.
+ * Windows are taken by the Hopper kernels and by the last two, caps by the last two only.
  *
  * On Hopper our forward pass is a fifth to a third faster than cuDNN's, and cuDNN's deterministic
  * backward pass writes dS to memory and reads it again, including the masked half. cuDNN goes
@@ -77,6 +77,16 @@ static size_t sub_batch_bytes(struct attention a)
     size_t row = (size_t)((a.heads + 2 * a.kv_heads) * a.head_width) * 2;
     size_t layer = 6 * (size_t)(a.batch * a.tokens) * row;
     return layer < LEAST ? LEAST : layer < MOST ? layer : MOST;
+}
+
+/* Whether cuDNN's deterministic backward pass may be used: the scores of one sequence, which it
+ * keeps, are at most 8 GiB (11,500 tokens of 32 heads). Beyond that they would be most of the GPU's
+ * memory, and of what is planned for every GPU. */
+static bool scores_fit(struct attention a)
+{
+    const size_t MOST = (size_t)8 << 30;
+    a.batch = 1;
+    return attention_graph_scores(a) <= MOST;
 }
 
 /* The sub-batch that is computed at once; sub-batches are as equal as possible. */
@@ -166,7 +176,7 @@ static size_t cuda_attention_scratch(const struct ops *ops, struct attention a)
     size_t most = sums_bytes(a), cached = cuda_attend_cached_scratch(a.head_width);
     if (attention_graph_takes(ops->type, a)) {
         struct attention sub = sub_attention(a);
-        size_t kept = attention_graph_workspace(ATTENTION_BACKWARD, sub);
+        size_t kept = scores_fit(a) ? attention_graph_workspace(ATTENTION_BACKWARD, sub) : 0;
         size_t fast = attention_graph_workspace(ATTENTION_BACKWARD_FAST, sub) + dq_bytes(sub);
         most += sums_bytes(sub) + (kept > fast ? kept : fast);
     }
@@ -438,6 +448,8 @@ static bool backward_cudnn(struct ops *ops, struct stream *stream, struct attent
 {
     enum attention_pass pass = backward_pass(ops);
     struct attention sub = sub_attention(a), last = sub;
+    if (pass == ATTENTION_BACKWARD && !scores_fit(a))
+        return false;
     last.batch = a.batch - (a.batch - 1) / sub.batch * sub.batch;
     const struct dnn_plan *plan = find_plan(ops, stream, pass, sub), *last_plan = plan;
     if (plan && last.batch != sub.batch)
@@ -526,7 +538,8 @@ static void cuda_attention_backward(struct ops *ops, struct stream *stream, stru
                                     const struct attention_backward *g)
 {
     const float *rope = g->rope;
-    void *dbias = g->dbias, *fused = rope || is_padded(a) ? NULL : dbias;
+    const bool sums = cuda_attend_hopper_sums(hopper_heads(a), clusters_asked());
+    void *dbias = g->dbias, *fused = rope || is_padded(a) || !sums ? NULL : dbias;
     const float *turned =
         cuda_attend_hopper_turns(hopper_heads(a)) && a.rotary == a.head_width ? rope : NULL;
     bool done = cudnn_is_faster(a) && backward_cudnn(ops, stream, a, g);

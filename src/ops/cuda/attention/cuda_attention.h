@@ -50,20 +50,22 @@ cudaError_t cuda_attend_matrix_backward(int type, struct cuda_heads a, const voi
 enum cuda_clusters { CUDA_CLUSTERS_WHERE_FASTER, CUDA_CLUSTERS_WHERE_POSSIBLE };
 
 /* cuda_attention_hopper.cu: the backward pass on compute capability 9.0 with `processors`
- * multiprocessors, for the shapes it takes, without window and cap; otherwise the same contract. All pointers are
- * multiples of 16. With `rope` (may be NULL) dq and dk are rotated back before they are rounded,
- * at the widths for which cuda_attend_hopper_turns returns true. Without it, `dbias` (may be NULL)
- * receives column sums of dqkv, those of dk and dv from unrounded values; both together are an
- * error. Pass the same `clusters` to all three. */
+ * multiprocessors, for the shapes it takes, without a cap; otherwise the same contract. All
+ * pointers are multiples of 16. With `rope` (may be NULL) dq and dk are rotated back before they
+ * are rounded, at the widths for which cuda_attend_hopper_turns returns true. Without it, `dbias`
+ * (may be NULL) receives column sums of dqkv, those of dk and dv from unrounded values, for the
+ * shapes for which cuda_attend_hopper_sums returns true; both together are an error. Pass the same
+ * `clusters` to all. */
 bool cuda_attend_hopper_takes(int type, struct cuda_heads a, enum cuda_clusters clusters);
 bool cuda_attend_hopper_turns(struct cuda_heads a);
+bool cuda_attend_hopper_sums(struct cuda_heads a, enum cuda_clusters clusters);
 size_t cuda_attend_hopper_scratch(struct cuda_heads a, enum cuda_clusters clusters);
 cudaError_t cuda_attend_backward_hopper(int type, struct cuda_heads a, enum cuda_clusters clusters,
                                         const float *rope, const void *qkv, const void *out,
                                         const float *lse, const void *dout, void *dqkv, void *dbias,
                                         float *scratch, int processors, cudaStream_t stream);
 
-/* cuda_attention_forward_hopper.cu: the forward pass, likewise, but with windows. The bits do not
+/* cuda_attention_forward_hopper.cu: the forward pass, likewise. The bits do not
  * depend on the number of multiprocessors. */
 bool cuda_attend_forward_hopper_takes(int type, struct cuda_heads a);
 cudaError_t cuda_attend_forward_hopper(int type, struct cuda_heads a, const void *qkv, void *out,

@@ -5,18 +5,20 @@
  * Three launches: statistics of the rows (dout . out, and lse in powers of two); the pass itself,
  * one block per multiprocessor (hopper_attend.cuh for width 64, hopper_attend_wide.cuh for 128, in
  * the order of hopper_tiles.cuh); and, if some items were cut, the sum of their partial dq.
- * Clusters of blocks do long sequences (hopper_clusters.cuh), and nothing is cut; at width 128
- * with rope the last launch then rotates dq.
+ * Clusters of blocks do long sequences, few items and windows (hopper_clusters.cuh), and nothing is
+ * cut; at width 128 with rope the last launch then rotates dq. If query heads are items, dk and dv
+ * of a group are added at the end (join_groups).
  *
  * If the caller passes a rope table, dq and dk are rotated back before they are written
  * (hopper_rows.cuh), in separate instances (ROPE), so that those without rope stay as fast. The
- * same holds for column sums of dqkv (SUMS, hopper_columns.cuh), which take a last launch that
- * adds them up.
+ * same holds for windows (WINDOW) and for column sums of dqkv (SUMS, hopper_columns.cuh), which
+ * take a last launch that adds them up, and are not formed with windows or if query heads are
+ * items.
  *
  * What is cut, and whether there are clusters, depends on the shape only, as if every GPU had 132
  * multiprocessors: so do the bits. On another number the load is only less even. But if a GPU, or
  * a part of one, has fewer multiprocessors than one cluster needs, its blocks work alone, with
- * other bits.
+ * other bits (with a window in a smaller cluster, with the same bits).
  *
  * This file is compiled for sm_90a only (cmake/cuda.cmake): no other GPU has wgmma and setmaxnreg.
  */
@@ -110,13 +112,13 @@ __global__ void __launch_bounds__(256)
     }
 }
 
-template <int WIDTH, bool CLUSTER, bool LATE>
-using order_of = std::conditional_t<CLUSTER, cluster_walk<WIDTH, LATE>, walk<WIDTH>>;
+template <int WIDTH, bool CLUSTER, bool LATE, bool WINDOW>
+using order_of = std::conditional_t<CLUSTER, cluster_walk<WIDTH, LATE, WINDOW>, walk<WIDTH>>;
 
 /* One block per multiprocessor: a producer (one thread of the first warpgroup; in clusters two
  * more threads, which manage the turns) and two warpgroups that compute, with the registers that
  * the first does not need. */
-template <typename T, int WIDTH, bool ROPE, bool SUMS, bool CLUSTER>
+template <typename T, int WIDTH, bool ROPE, bool SUMS, bool CLUSTER, bool WINDOW>
 __global__ void __launch_bounds__(THREADS, 1)
     attend_backward(const __grid_constant__ CUtensorMap qkv,
                     const __grid_constant__ CUtensorMap dout, const __grid_constant__ problem p,
@@ -137,14 +139,14 @@ __global__ void __launch_bounds__(THREADS, 1)
         if (threadIdx.x % 32)
             return;
         if (warp == 0)
-            produce<order_of<WIDTH, CLUSTER, LATE>, SUMS>(m, p, &qkv, &dout);
+            produce<order_of<WIDTH, CLUSTER, LATE, WINDOW>, SUMS>(m, p, &qkv, &dout);
         else if (CLUSTER && warp == 1)
-            wait_for_turns<LATE>(m, p);
+            wait_for_turns<LATE, WINDOW>(m, p);
         else if (CLUSTER && warp == 2)
-            tell_turns<LATE>(m, p);
+            tell_turns<LATE, WINDOW>(m, p);
     } else {
         more_registers<240>();
-        consume<ROPE, SUMS, CLUSTER>(m, p, dqkv);
+        consume<ROPE, SUMS, CLUSTER, WINDOW>(m, p, dqkv);
     }
 }
 
@@ -188,10 +190,57 @@ __global__ void __launch_bounds__(CONSUMERS)
     }
 }
 
+/* dqkv of groups from that of items that are query heads: dq as it is; dk and dv are the sums over
+ * the heads of a group, in order. A thread has 16 bytes, of `units`. */
+template <typename T>
+__global__ void __launch_bounds__(256)
+    join_groups(const T *from, T *to, int64_t units, int heads, int kv_heads, int width)
+{
+    const int64_t at = (int64_t)blockIdx.x * 256 + threadIdx.x;
+    if (at >= units)
+        return;
+    const int head_units = width / 8, row = (heads + 2 * kv_heads) * head_units;
+    const int64_t token = at / row;
+    const int head = (int)(at % row) / head_units, unit = (int)(at % row) % head_units;
+    const int group = heads / kv_heads, rank = head - heads; /* of a key or value head */
+    const int first = rank < 0 ? head : heads + rank * group, count = rank < 0 ? 1 : group;
+    const uint4 *parts =
+        reinterpret_cast<const uint4 *>(from) + (token * 3 * heads + first) * head_units + unit;
+    float sum[8];
+    for (int i = 0; i < count; i++) {
+        const uint4 part = parts[(int64_t)i * head_units];
+        const uint32_t bits[4] = {part.x, part.y, part.z, part.w};
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const float2 both = unpacked<T>(bits[j]);
+            sum[2 * j] = i ? __fadd_rn(sum[2 * j], both.x) : both.x;
+            sum[2 * j + 1] = i ? __fadd_rn(sum[2 * j + 1], both.y) : both.y;
+        }
+    }
+    reinterpret_cast<uint4 *>(to)[at] = {packed<T>(sum[0], sum[1]), packed<T>(sum[2], sum[3]),
+                                         packed<T>(sum[4], sum[5]), packed<T>(sum[6], sum[7])};
+}
+
 /* --- launching ------------------------------------------------------------------------------ */
 
-/* Everything except the distribution; the layout of scratch does not depend on the GPU. */
-problem problem_of(struct cuda_heads a, const shares &s, const float *rope, float *scratch)
+size_t scratch_of(struct cuda_heads a, const shares &s)
+{
+    const size_t bytes = (size_t)(2 * statistic_count(a) + late_count(a, s)) * sizeof(float) +
+                         (size_t)(place_count(s) * s.place_bytes) +
+                         (size_t)turn_count(a, s) * sizeof(uint32_t);
+    return (bytes + 255) / 256 * 256;
+}
+
+/* Of dqkv if every query head is an item. */
+size_t split_bytes(struct cuda_heads a)
+{
+    return (size_t)(a.batch * a.tokens * 3 * a.heads * a.width) * 2;
+}
+
+/* Everything except the distribution; the layout of scratch does not depend on the GPU. Of `a`,
+ * key heads are as items have them, of which qkv has `key_heads`. */
+problem problem_of(struct cuda_heads a, int64_t key_heads, const shares &s, const float *rope,
+                   float *scratch)
 {
     const int64_t place = s.place_bytes / (int64_t)sizeof(float);
     const struct cuda_heads tiled = in_tiles(a);
@@ -204,6 +253,9 @@ problem problem_of(struct cuda_heads a, const shares &s, const float *rope, floa
     p.tokens = (int)a.tokens;
     p.width = (int)a.width;
     p.row = (int)((a.heads + 2 * a.kv_heads) * a.width);
+    p.key_heads = (int)key_heads;
+    p.split = (int)(a.kv_heads / key_heads);
+    p.window = (int)a.window;
     p.scale = a.scale;
     p.sums = scratch;
     p.lse = powers;
@@ -224,6 +276,7 @@ void deal(problem *p, const shares &s)
     p->cuts = (int)s.cuts;
     p->cluster = (int)s.cluster;
     p->clusters = (int)s.clusters;
+    p->bands = s.cluster ? (int)bands_of(s) : 0;
     p->places = (int)s.places;
 }
 
@@ -234,36 +287,47 @@ template <typename F> cudaError_t allow_shared(F *kernel, size_t bytes)
 
 /* The blocks of a cluster wait for each other: all must be resident at once, or fewer are
  * launched. */
-template <typename T, int WIDTH, bool ROPE, bool SUMS>
+template <typename T, int WIDTH, bool ROPE, bool SUMS, bool WINDOW>
 cudaError_t launch_pass(const CUtensorMap &qkv, const CUtensorMap &dout, problem *p, shares s,
                         T *dqkv, cudaStream_t stream)
 {
-    const auto alone = attend_backward<T, WIDTH, ROPE, SUMS, false>;
-    const auto together = attend_backward<T, WIDTH, ROPE, SUMS, true>;
+    const auto together = attend_backward<T, WIDTH, ROPE, SUMS, true, WINDOW>;
     const size_t shared = sizeof(memory<WIDTH>);
+    cudaError_t error = allow_shared(together, shared);
+    if (error != cudaSuccess)
+        return error;
     for (deal(p, s); s.cluster; deal(p, s)) {
         void *arguments[] = {(void *)&qkv, (void *)&dout, p, &dqkv};
-        const cudaError_t error = cudaLaunchCooperativeKernel(
-            together, dim3((unsigned)s.blocks), dim3(THREADS), arguments, shared, stream);
-        if (error != cudaErrorCooperativeLaunchTooLarge)
+        error = cudaLaunchCooperativeKernel(together, dim3((unsigned)s.blocks), dim3(THREADS),
+                                            arguments, shared, stream);
+        if (error != cudaErrorCooperativeLaunchTooLarge || s.blocks == 1)
             return error;
         (void)cudaGetLastError();
         s = shares_on(s, s.blocks - 1);
     }
-    alone<<<(unsigned)s.blocks, THREADS, shared, stream>>>(qkv, dout, *p, dqkv);
-    return cudaGetLastError();
+    if constexpr (!WINDOW) {
+        const auto alone = attend_backward<T, WIDTH, ROPE, SUMS, false, false>;
+        error = allow_shared(alone, shared);
+        if (error != cudaSuccess)
+            return error;
+        alone<<<(unsigned)s.blocks, THREADS, shared, stream>>>(qkv, dout, *p, dqkv);
+        error = cudaGetLastError();
+    }
+    return error;
 }
 
-template <typename T, int WIDTH, bool ROPE, bool SUMS>
+template <typename T, int WIDTH, bool ROPE, bool SUMS, bool WINDOW>
 cudaError_t run(struct cuda_heads a, enum cuda_clusters clusters, const float *rope, void *dbias,
                 const void *qkv, const void *out, const float *lse, const void *dout, void *dqkv,
                 float *scratch, int processors, cudaStream_t stream)
 {
     const bool late = IS_LATE<WIDTH, ROPE>;
-    const struct cuda_heads tiled = in_tiles(a);
+    const struct cuda_heads items = in_items(a, clusters), tiled = in_tiles(items);
+    const bool split = items.kv_heads != a.kv_heads;
     const shares s = shares_of(tiled, clusters, late);
     float *sums = scratch, *powers = sums + statistic_count(tiled);
-    problem p = problem_of(a, s, rope, scratch);
+    T *to = (T *)(split ? (char *)scratch + scratch_of(tiled, s) : dqkv);
+    problem p = problem_of(items, a.kv_heads, s, rope, scratch);
     encode_fn encode;
     CUtensorMap qkv_map, dout_map;
     cudaError_t error = find_encode(&encode);
@@ -271,26 +335,27 @@ cudaError_t run(struct cuda_heads a, enum cuda_clusters clusters, const float *r
         error = map_tiles<T>(encode, qkv, a, a.heads + 2 * a.kv_heads, QUERIES<WIDTH>, &qkv_map);
     if (error == cudaSuccess)
         error = map_tiles<T>(encode, dout, a, a.heads, QUERIES<WIDTH>, &dout_map);
-    if (error == cudaSuccess)
-        error = allow_shared(attend_backward<T, WIDTH, ROPE, SUMS, true>, sizeof(memory<WIDTH>));
-    if (error == cudaSuccess)
-        error = allow_shared(attend_backward<T, WIDTH, ROPE, SUMS, false>, sizeof(memory<WIDTH>));
     if (error != cudaSuccess)
         return error;
     statistics<T, WIDTH, SUMS><<<(unsigned)(a.batch * a.heads * s.tiles), 256, 0, stream>>>(
         p, (const T *)out, (const T *)dout, lse, sums, powers, (int)turn_count(tiled, s));
-    error = launch_pass<T, WIDTH, ROPE, SUMS>(qkv_map, dout_map, &p, shares_on(s, processors),
-                                              (T *)dqkv, stream);
+    error = launch_pass<T, WIDTH, ROPE, SUMS, WINDOW>(qkv_map, dout_map, &p,
+                                                      shares_on(s, processors), to, stream);
     if (error != cudaSuccess)
         return error;
     const unsigned query_tiles = (unsigned)s.tiles * QUERY_TILES<WIDTH>;
     if (s.cluster ? late && p.cluster : s.rest > 0)
         gather_parts<T, WIDTH, ROPE, SUMS>
-            <<<dim3(query_tiles, (unsigned)s.group, (unsigned)s.rest), CONSUMERS, 0, stream>>>(
-                p, (T *)dqkv);
+            <<<dim3(query_tiles, (unsigned)s.group, (unsigned)s.rest), CONSUMERS, 0, stream>>>(p,
+                                                                                               to);
     if constexpr (SUMS)
         total_columns<T, WIDTH><<<(unsigned)(p.row + 31) / 32, COLUMN_RUNS * 32, 0, stream>>>(
             p, (int)a.batch, (T *)dbias);
+    if (split) {
+        const int64_t units = a.batch * a.tokens * (a.heads + 2 * a.kv_heads) * (a.width / 8);
+        join_groups<T><<<(unsigned)((units + 255) / 256), 256, 0, stream>>>(
+            to, (T *)dqkv, units, (int)a.heads, (int)a.kv_heads, (int)a.width);
+    }
     return cudaGetLastError();
 }
 
@@ -298,12 +363,15 @@ template <typename T, int WIDTH, typename... R>
 cudaError_t run_way(struct cuda_heads a, enum cuda_clusters clusters, const float *rope,
                     void *dbias, R... rest)
 {
-    if (rope && (dbias || a.width != WIDTH))
+    if ((rope && (dbias || a.width != WIDTH)) || (dbias && !cuda_attend_hopper_sums(a, clusters)))
         return cudaErrorInvalidValue;
+    if (a.window < a.tokens)
+        return rope ? run<T, WIDTH, true, false, true>(a, clusters, rope, dbias, rest...)
+                    : run<T, WIDTH, false, false, true>(a, clusters, rope, dbias, rest...);
     if (rope)
-        return run<T, WIDTH, true, false>(a, clusters, rope, dbias, rest...);
-    return dbias ? run<T, WIDTH, false, true>(a, clusters, rope, dbias, rest...)
-                 : run<T, WIDTH, false, false>(a, clusters, rope, dbias, rest...);
+        return run<T, WIDTH, true, false, false>(a, clusters, rope, dbias, rest...);
+    return dbias ? run<T, WIDTH, false, true, false>(a, clusters, rope, dbias, rest...)
+                 : run<T, WIDTH, false, false, false>(a, clusters, rope, dbias, rest...);
 }
 
 template <typename T, typename... R> cudaError_t run_width(struct cuda_heads a, R... rest)
@@ -320,16 +388,23 @@ bool cuda_attend_hopper_takes(int type, struct cuda_heads a, enum cuda_clusters 
     const struct cuda_heads tiled = in_tiles(a);
     if ((type != DTYPE_BF16 && type != DTYPE_F16) || a.width <= 0 || a.width > 128 || a.width % 8 ||
         a.tokens <= 0 || a.tokens > MOST_TOKENS || statistic_count(tiled) > INT32_MAX ||
-        a.window < a.tokens || a.cap > 0)
+        a.window < 2 || a.cap > 0)
         return false;
-    const shares s = shares_of(tiled, clusters, false);
-    if ((clusters == CUDA_CLUSTERS_WHERE_POSSIBLE && s.cluster) || a.tokens != tiled.tokens)
+    if (a.window < a.tokens || a.tokens != tiled.tokens)
+        return true;
+    const struct cuda_heads items = in_items(a, clusters);
+    const shares s = shares_of(in_tiles(items), clusters, false);
+    if (clusters == CUDA_CLUSTERS_WHERE_POSSIBLE && s.cluster)
         return true;
     if (s.tiles <= (tiled.width == 64 ? 2 : 8) || s.items >= PROCESSORS * 2 / 3)
         return true;
-    const int64_t tiles = s.items * (s.tiles * (s.tiles + 1) / 2);
     return tiled.width == 64 && !s.cluster ? s.rest > 0
-                                           : 2 * PROCESSORS * longest_of(s) <= 3 * tiles;
+                                           : 2 * PROCESSORS * longest_of(s) <= 3 * all_tiles(s);
+}
+
+bool cuda_attend_hopper_sums(struct cuda_heads a, enum cuda_clusters clusters)
+{
+    return a.window >= a.tokens && in_items(a, clusters).kv_heads == a.kv_heads;
 }
 
 /* The columns that rope pairs are where the kernels expect them only if the head is as wide as
@@ -339,19 +414,14 @@ bool cuda_attend_hopper_turns(struct cuda_heads a)
     return a.width == in_tiles(a).width && a.width == a.valid;
 }
 
-static size_t scratch_of(struct cuda_heads a, const shares &s)
-{
-    return (size_t)(2 * statistic_count(a) + late_count(a, s)) * sizeof(float) +
-           (size_t)(place_count(s) * s.place_bytes) + (size_t)turn_count(a, s) * sizeof(uint32_t);
-}
-
 /* Enough with or without rope. */
 size_t cuda_attend_hopper_scratch(struct cuda_heads heads, enum cuda_clusters clusters)
 {
-    const struct cuda_heads a = in_tiles(heads);
+    const struct cuda_heads items = in_items(heads, clusters), a = in_tiles(items);
     const size_t late = scratch_of(a, shares_of(a, clusters, a.width == 128));
     const size_t other = scratch_of(a, shares_of(a, clusters, false));
-    return late > other ? late : other;
+    return (late > other ? late : other) +
+           (items.kv_heads != heads.kv_heads ? split_bytes(heads) : 0);
 }
 
 cudaError_t cuda_attend_backward_hopper(int type, struct cuda_heads a, enum cuda_clusters clusters,

@@ -65,7 +65,7 @@ __device__ inline void product_query(float (&dq)[32], uint32_t ds, uint32_t key,
 
 /* --- the loop ------------------------------------------------------------------------------- */
 
-template <bool ROPE, bool SUMS, bool CLUSTER, typename T>
+template <bool ROPE, bool SUMS, bool CLUSTER, bool WINDOW, typename T>
 __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
 {
     const place me = place_of((int)threadIdx.x - 128);
@@ -97,6 +97,8 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
         hold(s);
         if (flags & DIAGONAL)
             mask(s, 0, me);
+        if (WINDOW && flags & BEFORE)
+            mask_before<64>(s, m.orders[0], flags, p.window, me);
         const float4 ahead[1] = {stats_of(m.lse[0], 0, me)};
         probabilities(s, ahead, m.lse[0], scale, me);
         round_all<T>(p16, s);
@@ -181,6 +183,8 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
         hold(s);
         if (next & DIAGONAL)
             mask(s, 0, me);
+        if (WINDOW && next & BEFORE)
+            mask_before<64>(s, m.orders[(tile + 1) % ORDERS], next, p.window, me);
         probabilities(s, ahead, m.lse[q.stage], scale, me);
         hold(s);
         if (!(flags & END)) {

@@ -122,7 +122,7 @@ __device__ inline void query_finishes(memory<128> &m, const problem &p, T *dqkv,
     write_query<128, true>(dqkv + o.dq, p, row, dq, m.stage[me.half * 4 + me.warp], me);
 }
 
-template <bool ROPE, bool SUMS, bool CLUSTER, typename T>
+template <bool ROPE, bool SUMS, bool CLUSTER, bool WINDOW, typename T>
 __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
 {
     /* LATE: no dq is finished here; ptxas spills even if only the test for that is left out */
@@ -152,6 +152,8 @@ __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
         hold(s);
         if (flags & DIAGONAL)
             mask(s, flags & LOWER ? 64 : 0, me);
+        if (WINDOW && flags & BEFORE)
+            mask_before<128>(s, m.orders[0], flags, p.window, me);
         const float4 ahead[1] = {stats_of(m.lse[0], 0, me)};
         probabilities(s, ahead, m.lse[0], scale, me);
         round_all<T>(p16, s);
@@ -233,6 +235,8 @@ __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
         hold(s);
         if (next & DIAGONAL)
             mask(s, next & LOWER ? 64 : 0, here);
+        if (WINDOW && next & BEFORE)
+            mask_before<128>(s, m.orders[(tile + 1) % ORDERS], next, p.window, here);
         probabilities(s, ahead, m.lse[q.stage], scale, here);
         round_all<T>(p16, s);
         hold(p16);

@@ -2,19 +2,27 @@
  * and take turns at dq. (A cluster here is part of a cooperative launch, not a hardware cluster.)
  *
  * A block that does an item alone visits all of its dq again for each tile of keys, and 132 such
- * dq are far more than the L2 cache holds if sequences are long. So a cluster of tiles / 2 blocks
- * does one item: block b has the tiles of keys tiles - 1 - b, then b, which is the same work for
- * all, and at any time they add to neighbouring parts of dq. A cluster takes items cluster,
- * cluster + clusters ..., and uses p.places buffers for their dq in turn: a block that is done
- * with an item begins the next.
+ * dq are far more than the L2 cache holds if sequences are long. Or there are fewer items than
+ * blocks. So a cluster of blocks does one item. Its tiles of keys are bands of p.cluster tiles, and
+ * each block has one tile of a band: of the last band block 0 has the last, of the band below it
+ * the first, and so on, which is the same work for all if bands are even in number. At any time
+ * the blocks add to neighbouring parts of dq. (The last band may have too few tiles for the first
+ * blocks.) A cluster takes items cluster, cluster + clusters ..., and uses p.places buffers for
+ * their dq in turn: a block that is done with an item begins the next.
  *
- * Sums still have one order. Of the parts of dq of some queries, those of first sweeps come first,
- * keys downwards, then those of second sweeps, keys upwards: blocks in order both times
+ * Sums still have one order. Of the parts of dq of some queries, those of the last band come first,
+ * keys downwards, then those of the band below, keys upwards, and so on: blocks in order each time
  * (cluster_walk::turn). Blocks start together and a later one reaches the same queries no sooner,
  * so a block waits for its predecessor once, at the beginning, and then runs a little behind it.
  *
  *     8 tiles, dq of queries 5:  keys  5  4 | 0  1  2  3       the first is put, the last takes the
  *                                block 2  3 | 0  1  2  3       sum, adds its own and writes dq
+ *
+ * No block waits for ever: by (item, band, block) every part waits for smaller ones only, and a
+ * block does its own in this order.
+ *
+ * With a window all sweeps are about equally long, and the keys of all bands go downwards. The
+ * order of sums is then the same for every size of cluster, and blocks hardly wait for each other.
  *
  * At width 128 with rope no block takes the sum: rotated values go through both warpgroups there,
  * and the last block of a cluster, which has most of the last parts, would fall behind the others.
@@ -44,15 +52,22 @@ namespace hopper
 /* Whether sums of dq stay in memory, each item's in a buffer of its own. */
 template <int WIDTH, bool ROPE> constexpr bool IS_LATE = WIDTH == 128 && ROPE;
 
-template <int WIDTH, bool LATE> struct cluster_walk : tile_of<WIDTH> {
+template <int WIDTH, bool LATE, bool WINDOWED> struct cluster_walk : tile_of<WIDTH> {
+    static constexpr bool WINDOW = WINDOWED;
     using tile_of<WIDTH>::job, tile_of<WIDTH>::batch, tile_of<WIDTH>::kv_head, tile_of<WIDTH>::key;
     using tile_of<WIDTH>::head, tile_of<WIDTH>::query, tile_of<WIDTH>::place;
     using tile_of<WIDTH>::first_query, tile_of<WIDTH>::queries, tile_of<WIDTH>::diagonal;
     int round; /* items that the cluster did before */
+    int band;
 
-    __device__ inline void begin_sweep(int new_key)
+    __device__ inline bool is_upward(const problem &p) const
     {
-        key = new_key;
+        return !WINDOW && (p.bands - band) % 2 == 0;
+    }
+    __device__ inline void begin_sweep(const problem &p)
+    {
+        const int block = (int)blockIdx.x % p.cluster;
+        key = band * p.cluster + (is_upward(p) ? block : p.cluster - 1 - block);
         head = 0;
         query = first_query();
     }
@@ -61,6 +76,12 @@ template <int WIDTH, bool LATE> struct cluster_walk : tile_of<WIDTH> {
         job = item;
         batch = item / p.kv_heads;
         kv_head = item % p.kv_heads;
+        band = p.bands - 1;
+        begin_sweep(p);
+        if (key >= p.tiles) { /* nothing for this block in the last band */
+            band--;
+            begin_sweep(p);
+        }
     }
     __device__ inline void begin(const problem &p)
     {
@@ -68,39 +89,56 @@ template <int WIDTH, bool LATE> struct cluster_walk : tile_of<WIDTH> {
         round = 0;
         place = LATE ? cluster : cluster * p.places;
         begin_item(p, cluster);
-        begin_sweep(p.tiles - 1 - (int)blockIdx.x % p.cluster);
+    }
+    /* The sweep's last tile of queries. */
+    __device__ inline int last_query(const problem &p) const
+    {
+        const int last = queries(p) - 1;
+        if (!WINDOW)
+            return last;
+        return min(last, (key * TILE + TILE + p.window - 2) / QUERIES<WIDTH>);
     }
     /* Steps to the next tile; job is p.jobs or more after the last. True: a sweep begins. */
     __device__ inline bool step(const problem &p)
     {
-        if (++query < queries(p))
+        if (++query <= last_query(p))
             return false;
         query = first_query();
         if (++head < p.group)
             return false;
-        if (key < p.cluster) {
+        if (band == 0) {
             round++;
             place = LATE ? job + p.clusters : place ^ (p.places - 1);
             begin_item(p, job + p.clusters);
+        } else {
+            band--;
+            begin_sweep(p);
         }
-        begin_sweep(p.tiles - 1 - key);
         return true;
     }
-    /* How many parts of dq of these queries come before this one, of diagonal() in all. */
+    /* How many parts of dq of these queries come before this one. */
     __device__ inline int turn(const problem &p) const
     {
-        const int upper = diagonal() + 1 - p.cluster; /* parts of first sweeps */
-        return key >= p.cluster ? diagonal() - key : key + (upper > 0 ? upper : 0);
+        if (!is_upward(p))
+            return diagonal() - key;
+        const int above = diagonal() + 1 - (band + 1) * p.cluster; /* parts of later bands */
+        return key - band * p.cluster + (above > 0 ? above : 0);
+    }
+    /* And of the last part. */
+    __device__ inline int last_turn(const problem &p) const
+    {
+        const int before = query * QUERIES<WIDTH> - p.window + 1; /* window of the first query */
+        return diagonal() - (WINDOW && before > 0 ? before / TILE : 0);
     }
     /* The value of p.turns at that time. Buffers are reused, and the count continues. */
     __device__ inline uint32_t turn_number(const problem &p) const
     {
         const int uses = LATE ? 0 : round >> (p.places - 1); /* earlier uses of the buffer */
-        return (uint32_t)(uses * (diagonal() + 1) + turn(p));
+        return (uint32_t)(uses * (last_turn(p) + 1) + turn(p));
     }
     __device__ inline int leaving(const problem &p) const
     {
-        const int before = turn(p), last = diagonal();
+        const int before = turn(p), last = last_turn(p);
         if (LATE || before < last)
             return before ? ADD : PUT;
         return last ? TAKE : 0;
@@ -127,10 +165,10 @@ template <int WIDTH> __device__ inline void end_turn(memory<WIDTH> &m, unsigned 
 }
 
 /* Run by one thread. */
-template <bool LATE, int WIDTH>
+template <bool LATE, bool WINDOW, int WIDTH>
 __device__ inline void wait_for_turns(memory<WIDTH> &m, const problem &p)
 {
-    cluster_walk<WIDTH, LATE> w;
+    cluster_walk<WIDTH, LATE, WINDOW> w;
     w.begin(p);
     for (unsigned tile = 0; w.job < p.jobs; tile++) {
         const uint32_t turn = w.turn_number(p);
@@ -147,10 +185,10 @@ __device__ inline void wait_for_turns(memory<WIDTH> &m, const problem &p)
 }
 
 /* Run by one thread. */
-template <bool LATE, int WIDTH>
+template <bool LATE, bool WINDOW, int WIDTH>
 __device__ inline void tell_turns(memory<WIDTH> &m, const problem &p)
 {
-    cluster_walk<WIDTH, LATE> w;
+    cluster_walk<WIDTH, LATE, WINDOW> w;
     w.begin(p);
     barrier_arrive(shared_address(&m.turn_come[0]));
     barrier_arrive(shared_address(&m.turn_come[1]));

@@ -3,9 +3,10 @@
  *
  * An item (a sequence and key head) is done whole, by one block; or, for the items that remain
  * after whole rounds, cut into jobs whose partial dq are added later; or all items are done by
- * clusters of blocks. Only the shape decides, for PROCESSORS multiprocessors, so that it fixes the
- * bits, and the memory is known without a GPU; but tests may ask for clusters (enum
- * cuda_clusters). The actual GPU only decides how many blocks work at a time (shares_on).
+ * clusters of blocks. Items that are few even for clusters are query heads (in_items). Only the
+ * shape decides, for PROCESSORS multiprocessors, so that it fixes the bits, and the memory is known
+ * without a GPU; but tests may ask for clusters (enum cuda_clusters). The actual GPU only decides
+ * how many blocks work at a time (shares_on).
  */
 #ifndef OPS_CUDA_HOPPER_SHARES_CUH
 #define OPS_CUDA_HOPPER_SHARES_CUH
@@ -27,12 +28,15 @@ struct shares {
         clusters;   /* blocks of a cluster, number of clusters; 0: items are done whole or cut */
     int64_t places; /* buffers for dq of a cluster; 0: each item has its own */
     int64_t blocks;
+    int64_t reach; /* with a window: tiles of queries that see a tile of keys; 0: no window */
 };
 
 /* The same in full tiles, at the width that is computed. */
 inline struct cuda_heads in_tiles(struct cuda_heads a)
 {
-    a.tokens = (a.tokens + TILE - 1) / TILE * TILE;
+    const int64_t tokens = (a.tokens + TILE - 1) / TILE * TILE;
+    a.window = a.window < a.tokens ? a.window : tokens;
+    a.tokens = tokens;
     a.width = a.width <= 64 ? 64 : 128;
     return a;
 }
@@ -93,11 +97,32 @@ inline void cut_to_and_fro(shares *s)
         s->rest = 0;
 }
 
+inline int64_t bands_of(const shares &s)
+{
+    return (s.tiles + s.cluster - 1) / s.cluster;
+}
+
+/* Tiles of an item that a block of a cluster has: the lengths of its sweeps, as in cluster_walk. */
+inline int64_t block_tiles(const shares &s, int64_t block)
+{
+    const int64_t bands = bands_of(s);
+    int64_t sum = 0;
+    for (int64_t band = 0; band < bands; band++) {
+        const bool upward = !s.reach && (bands - band) % 2 == 0;
+        const int64_t key = band * s.cluster + (upward ? block : s.cluster - 1 - block);
+        const int64_t left = key < s.tiles ? s.tiles - key : 0;
+        sum += s.reach ? smaller(left, s.reach) : left;
+    }
+    return sum;
+}
+
 /* Tiles of the busiest block. */
 inline int64_t longest_of(const shares &s)
 {
-    if (s.cluster)
-        return (s.items + s.clusters - 1) / s.clusters * (s.tiles + 1);
+    if (s.cluster) { /* the busiest is the first or the last */
+        const int64_t first = block_tiles(s, 0), last = block_tiles(s, s.cluster - 1);
+        return (s.items + s.clusters - 1) / s.clusters * (first > last ? first : last);
+    }
     int64_t sum = (s.whole + PROCESSORS - 1) / PROCESSORS * (s.tiles * (s.tiles + 1) / 2);
     for (int64_t job = 0; job < s.rest * s.cuts; job += PROCESSORS)
         sum += job_tiles(job / s.rest, s.cuts, s.tiles);
@@ -123,9 +148,12 @@ inline int64_t job_count(const shares &s)
 }
 
 /* The same work, in the same memory, on `processors` multiprocessors: fewer clusters; if not even
- * one fits, blocks that work alone, no more than there are buffers. */
+ * one fits, with a window a smaller one, else blocks that work alone, no more than there are
+ * buffers. */
 inline shares shares_on(shares s, int64_t processors)
 {
+    if (s.reach)
+        s.cluster = smaller(s.cluster, processors);
     if (s.cluster && processors < s.cluster) {
         processors = smaller(processors, slot_count(s));
         s.cluster = 0;
@@ -148,20 +176,69 @@ inline bool faster_by_clusters(const shares &alone, const shares &by_clusters)
            8 * longest_of(by_clusters) <= 9 * longest_of(alone);
 }
 
+/* All items by clusters of that many blocks. */
+inline shares in_clusters(shares s, int64_t blocks)
+{
+    s.cluster = blocks;
+    s.clusters = smaller(s.items, PROCESSORS / blocks);
+    s.places = s.clusters < s.items ? 2 : 1;
+    s.whole = 0;
+    s.rest = s.items;
+    s.cuts = 1;
+    return s;
+}
+
+/* By the clusters, of at least so many blocks, that finish first. */
+inline shares in_best_clusters(const shares &s, int64_t least_blocks)
+{
+    shares best = in_clusters(s, least_blocks);
+    int64_t least = longest_of(best);
+    for (int64_t blocks = least_blocks + 1; blocks <= smaller(s.tiles, PROCESSORS); blocks++) {
+        const shares t = in_clusters(s, blocks);
+        if (longest_of(t) < least) {
+            best = t;
+            least = longest_of(t);
+        }
+    }
+    return best;
+}
+
+/* Tiles of all items: the last sweeps are 1, 2, ... tiles long. */
+inline int64_t all_tiles(const shares &s)
+{
+    const int64_t longest = s.reach ? smaller(s.reach, s.tiles) : s.tiles;
+    return s.items * (longest * s.tiles - longest * (longest - 1) / 2);
+}
+
+/* With a window, clusters of four or more: of the additions to dq, only the first of a band is of
+ * something that has left the cache. Without, two sweeps per block where dq would leave the cache,
+ * and what finishes first where more than a quarter of the GPU would be idle and that saves a
+ * quarter. */
 inline void share_by_clusters(shares *s, enum cuda_clusters clusters)
 {
-    const int64_t POSSIBLE = 4; /* tiles: clusters of two blocks */
-    shares t = *s;
-    if (s->tiles % 2 || s->tiles < POSSIBLE || s->tiles > PROCESSORS)
+    const int64_t POSSIBLE = 4, LEAST = 8; /* tiles */
+    const bool asked = clusters == CUDA_CLUSTERS_WHERE_POSSIBLE;
+    if (s->reach) {
+        *s =
+            asked && s->tiles > 1 ? in_clusters(*s, 2) : in_best_clusters(*s, smaller(4, s->tiles));
         return;
-    t.cluster = t.tiles / 2;
-    t.clusters = smaller(t.items, PROCESSORS / t.cluster);
-    t.places = t.clusters < t.items ? 2 : 1;
-    t.whole = 0;
-    t.rest = t.items;
-    t.cuts = 1;
-    if (clusters == CUDA_CLUSTERS_WHERE_POSSIBLE || faster_by_clusters(*s, t))
-        *s = t;
+    }
+    if (s->tiles < POSSIBLE)
+        return;
+    if (asked) { /* also of more than two bands */
+        *s = in_clusters(*s, s->tiles % 2 ? 2 : smaller(s->tiles / 2, PROCESSORS));
+        return;
+    }
+    if (s->tiles <= PROCESSORS) {
+        const shares halves = in_clusters(*s, (s->tiles + 1) / 2);
+        if (faster_by_clusters(*s, halves))
+            *s = halves;
+    }
+    if (s->tiles >= LEAST && 4 * all_tiles(*s) < 3 * PROCESSORS * longest_of(*s)) {
+        const shares best = in_best_clusters(*s, 2);
+        if (4 * longest_of(best) <= 3 * longest_of(*s))
+            *s = best;
+    }
 }
 
 /* late: clusters leave their sums of dq in memory. Here and below, `a` is the result of in_tiles.
@@ -170,16 +247,36 @@ inline shares shares_of(struct cuda_heads a, enum cuda_clusters clusters, bool l
 {
     shares s = {a.tokens / TILE, a.heads / a.kv_heads, a.batch * a.kv_heads};
     s.place_bytes = s.group * a.tokens * a.width * (int64_t)sizeof(float);
+    s.reach = a.window < a.tokens ? (a.window + TILE - 2) / TILE + 1 : 0;
     s.rest = s.items % PROCESSORS;
-    if (a.width == 64)
+    if (!s.reach && a.width == 64)
         cut_by_tile(&s);
-    else
+    else if (!s.reach)
         cut_to_and_fro(&s);
     s.whole = s.items - s.rest;
     share_by_clusters(&s, clusters);
     if (late)
         s.places = 0;
     return shares_on(s, PROCESSORS);
+}
+
+/* What items are made of: sequences and key heads; or, with several query heads per key head,
+ * sequences and query heads, if otherwise more than half of the GPU were idle and that saves a
+ * third. Their dk and dv are added later. */
+inline struct cuda_heads in_items(struct cuda_heads a, enum cuda_clusters clusters)
+{
+    const int64_t LEAST = 7, ASKED = 4; /* tiles, query heads */
+    struct cuda_heads each = a;
+    each.kv_heads = a.heads;
+    if (clusters == CUDA_CLUSTERS_WHERE_POSSIBLE)
+        return a.heads / a.kv_heads > ASKED ? each : a;
+    if (a.heads == a.kv_heads || a.tokens <= LEAST * TILE)
+        return a;
+    const shares s = shares_of(in_tiles(a), clusters, false);
+    if (2 * all_tiles(s) > PROCESSORS * longest_of(s))
+        return a;
+    const shares t = shares_of(in_tiles(each), clusters, false);
+    return 3 * longest_of(t) <= 2 * s.group * longest_of(s) ? each : a;
 }
 
 /* --- memory --------------------------------------------------------------------------------- */

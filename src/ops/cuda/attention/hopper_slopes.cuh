@@ -34,6 +34,21 @@ template <int N> __device__ inline void mask(float (&s)[N], int above, const pla
     }
 }
 
+/* Masks keys of tile `o` before the window of the query; the tile's queries are in `flags`. */
+template <int WIDTH, int N>
+__device__ inline void mask_before(float (&s)[N], const order &o, int flags, int window,
+                                   const place &me)
+{
+    const int above = query_row<WIDTH>(flags) - o.row;
+    const int edge = me.half * 64 + me.warp * 16 + me.lane / 4 - me.lane % 4 * 2 - above + window;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const int column = i / 4 * 8 + i % 2, row = i % 4 / 2 * 8;
+        if (column - row >= edge)
+            s[i] = -INFINITY;
+    }
+}
+
 /* s becomes 2^(s scale - lse); `ahead` holds the first values of lse. */
 template <int N, int AHEAD>
 __device__ inline void probabilities(float (&s)[N], const float4 (&ahead)[AHEAD], const float *lse,

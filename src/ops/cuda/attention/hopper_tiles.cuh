@@ -18,8 +18,16 @@
  * p.cuts tiles, back and forth (of 16 tiles in 4 jobs the first has 0, 7, 8, 15), which makes them
  * about equally long.
  *
- * If the dq of all items in work exceeds the L2 cache, a cluster of blocks does an item together
- * instead, each two of its sweeps, all of them upwards: hopper_clusters.cuh.
+ * If the dq of all items in work exceeds the L2 cache, or if items are few, a cluster of blocks
+ * does an item together instead, each some of its sweeps, all of them upwards:
+ * hopper_clusters.cuh.
+ *
+ * With a window, in instances of their own, clusters do all items, and a sweep ends with the last
+ * tile of queries that sees one of its keys. Tiles that reach beyond the window of a query are
+ * masked there, too (BEFORE).
+ *
+ * Where items are few even for clusters, every query head is an item, with group 1: p.split of
+ * them read the same keys, and their dk and dv are added afterwards (join_groups).
  *
  * A sequence may end inside its last tile, and a head may be narrower than the width that is
  * computed. The copy engine fills the rest with zeros: such queries have zero dout and statistics,
@@ -50,12 +58,15 @@ constexpr int SLOPE_BYTES = 2 * 64 * QUERIES<WIDTH>; /* of a warpgroup's keys */
 struct problem {
     int tiles, heads, kv_heads, group; /* T / 128, rounded up, H, G, H / G */
     int tokens, width, row;            /* T, D, (H + 2G) D */
+    int key_heads, split;              /* key heads in qkv; items that share one of them */
+    int window;                        /* keys that a query sees, at most */
     int whole, rest;                   /* items done whole, items that are cut */
     int jobs;              /* whole + rest * (tiles or cuts); with clusters, the items */
     int slots;             /* buffers for dq that whole items use; those of the rest follow */
     float scale;           /* of the scores */
     int cuts;              /* width 128: jobs of a cut item */
-    int cluster, clusters; /* blocks of a cluster (tiles / 2), number of clusters; 0: none */
+    int cluster, clusters; /* blocks of a cluster, number of clusters; 0: none */
+    int bands;             /* tiles / cluster, rounded up */
     int places; /* buffers for dq of a cluster, 1 or 2, used in turn; 0: each item has its own */
     uint32_t *turns; /* with clusters, (places, H / G, tiles of queries): parts added so far */
     const float *lse,
@@ -84,6 +95,7 @@ enum {
     TAKE = 64,    /* together with the sum */
     LOWER = 128,  /* width 128: the queries are the second 64 of their 128 */
     BEGIN = 256,  /* finished dq is the first in its column sums */
+    BEFORE = 512, /* keys begin before the window of one of the queries */
 };
 
 /* A tile of an item. */
@@ -114,6 +126,7 @@ template <int WIDTH> struct tile_of {
 
 /* The order of a block that works alone. */
 template <int WIDTH> struct walk : tile_of<WIDTH> {
+    static constexpr bool WINDOW = false;
     using tile_of<WIDTH>::job, tile_of<WIDTH>::batch, tile_of<WIDTH>::kv_head, tile_of<WIDTH>::key;
     using tile_of<WIDTH>::head, tile_of<WIDTH>::query, tile_of<WIDTH>::place;
     using tile_of<WIDTH>::first_query, tile_of<WIDTH>::queries, tile_of<WIDTH>::diagonal;
@@ -281,6 +294,8 @@ __device__ inline order order_for(const WALK &w, const problem &p, bool first)
     o.flags = w.leaving(p) | (first ? FIRST : 0) | (w.diagonal() == w.key ? DIAGONAL : 0);
     if (w.query % QUERY_TILES<WIDTH>)
         o.flags |= LOWER;
+    if (WALK::WINDOW && w.query * queries + queries > w.key * TILE + p.window)
+        o.flags |= BEFORE;
     o.flags |= w.query << QUERY_AT;
     o.sum = (int64_t)w.sum(p) * (queries * WIDTH);
     o.dq = (rows + w.query * queries) * p.row + (w.kv_head * p.group + w.head) * p.width;
@@ -327,7 +342,8 @@ __device__ inline void produce(memory<WIDTH> &m, const problem &p, const CUtenso
     bool next_first = true;
     for (unsigned tile = 0; w.job < p.jobs; tile++) {
         const bool first = next_first;
-        const int sequence = w.batch, key_row = w.key * TILE, key_head = p.heads + w.kv_head;
+        const int sequence = w.batch, key_row = w.key * TILE;
+        const int key_head = p.heads + w.kv_head / p.split;
         const int row = w.query * queries, head = w.kv_head * p.group + w.head;
         const int stat = (sequence * p.heads + head) * (p.tiles * TILE) + row;
         if (first) {
@@ -369,7 +385,7 @@ __device__ inline void produce(memory<WIDTH> &m, const problem &p, const CUtenso
             full = shared_address(&m.value_full);
             barrier_wait(shared_address(&m.value_empty), v.parity ^ 1);
             barrier_expect(full, KEY_BYTES<WIDTH>);
-            load_rows<WIDTH, TILE>(shared_address(m.value), qkv, key_head + p.kv_heads, key_row,
+            load_rows<WIDTH, TILE>(shared_address(m.value), qkv, key_head + p.key_heads, key_row,
                                    sequence, full);
             v.step();
         }
