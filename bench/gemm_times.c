@@ -1,9 +1,9 @@
 /* gemm_times -- products of gpt2-124m at 4 x 256 tokens: our kernels for fp32 and bf16, and OpenBLAS
  * with its own threads.
  *
- *     gemm_times THREADS [SECONDS]
+ *     gemm_times THREADS [SECONDS [SHAPE]]
  *
- * SECONDS for each shape; the best round counts. OpenBLAS is last, since its threads stay awake
+ * SECONDS for each shape, or for the one named; the best round counts. OpenBLAS is last, since its threads stay awake
  * after a call. Wall clock; with one thread the thread's CPU time, which a busy machine changes
  * less.
  */
@@ -91,6 +91,11 @@ static double best_of(const struct cpu_product *p, const struct cpu_kernel *kern
     return best;
 }
 
+static bool is_wanted(const struct shape *shape, int argc, char **argv)
+{
+    return argc <= 3 || strcmp(shape->name, argv[3]) == 0;
+}
+
 int main(int argc, char **argv)
 {
     int threads = argc > 1 ? atoi(argv[1]) : 1;
@@ -101,6 +106,8 @@ int main(int argc, char **argv)
         return 1;
     for (int way = 0; way < WAYS; way++)
         for (int s = 0; s < SHAPES; s++) {
+            if (!is_wanted(&shapes[s], argc, argv))
+                continue;
             struct cpu_product p = {.m = shapes[s].m,
                                     .n = shapes[s].n,
                                     .k = shapes[s].k,
@@ -120,10 +127,13 @@ int main(int argc, char **argv)
            kernels[1] ? kernels[1]->name : "OpenBLAS", openblas_get_corename(), kernels[0]->name);
     for (int s = 0; s < SHAPES; s++) {
         double flops = 2e-9 * (double)(shapes[s].m * shapes[s].n * shapes[s].k);
+        if (!is_wanted(&shapes[s], argc, argv))
+            continue;
         printf("%-18s %8.1f %8.1f %8.1f %6.2f\n", shapes[s].name, flops / times[0][s],
                flops / times[1][s], flops / times[2][s], times[2][s] / times[0][s]);
     }
-    printf("%-18s %8.2f %8.2f %8.2f %6.2f ms\n", "all but 2048^3", 1e3 * total[0], 1e3 * total[1],
-           1e3 * total[2], total[2] / total[0]);
+    if (argc <= 3)
+        printf("%-18s %8.2f %8.2f %8.2f %6.2f ms\n", "all but 2048^3", 1e3 * total[0],
+               1e3 * total[1], 1e3 * total[2], total[2] / total[0]);
     return 0;
 }

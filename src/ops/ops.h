@@ -549,7 +549,8 @@ struct ops_info {
     const char *blas;     /* "OpenBLAS 0.3.21 DYNAMIC_ARCH ...", as the library reports it */
     const char *core;     /* the CPU type whose kernels the BLAS chose: "NEOVERSEV1" */
     const char *flavour;  /* threading of the BLAS library: "openmp", "pthread" or "serial" */
-    const char *vectors;  /* instruction set that our loops were compiled for: "NEON", "AVX2" */
+    const char *kernels;  /* the set that the next three are from, as in run.kernels: "avx2" */
+    const char *vectors;  /* instructions of the loops besides products: "NEON", "AVX2" */
     const char *products; /* kernel of our own for products: "AVX-512", or "OpenBLAS" */
     const char *bf16_products; /* the one for operands rounded to bf16: "AMX"; "": none */
     const char *note;          /* why a faster kernel is not used; "": none is known */
@@ -557,6 +558,9 @@ struct ops_info {
 };
 
 void ops_cpu_info(struct ops_info *info); /* the strings live as long as the process */
+/* Use the named set of kernels on the CPU, in the whole process; "auto": the fastest. Refuses names
+ * of sets that do not run here, and another set while ops are open. */
+enum status ops_cpu_use(struct env *env, const char *name);
 
 /* --- calls described -------------------------------------------------------------------------- */
 

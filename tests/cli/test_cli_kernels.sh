@@ -24,6 +24,13 @@ if [ "$own" != OpenBLAS ]; then
     weights one plain || fail "the kernel $own has other bits than plain C"
 fi
 expect 2 'SIFR_CPU_KERNEL=MMX: this machine has no such kernel; use one of ' env SIFR_CPU_KERNEL=MMX "$sifr" "${run[@]}" --out=mmx
+expect 2 'run.kernels=mmx: this machine has no such kernels; use .*openblas, plain, or auto' "$sifr" "${run[@]}" --run.kernels=mmx --out=mmx
+ok "$sifr" "${run[@]}" --run.kernels=plain --run.threads=1 --out=forced
+grep -q "products in fp32 by plain, 1 thread" out err || fail "run.kernels=plain is not used: $(cat out err)"
+ok "$sifr" "${run[@]}" --run.kernels=plain --run.threads=2 --out=two-forced
+weights forced two-forced || fail "run.kernels=plain: two threads have other bits"
+ok "$sifr" "${run[@]}" --run.kernels=openblas --train.steps=3 --out=forced
+grep -q "bits of the run may differ from now on: cpu: .*products plain' -> .*products OpenBLAS'" err || fail "the resume does not name the change: $(cat err)"
 
 [ -n "$bf16" ] || { skip_part "products in bf16: this CPU has no instructions for them"; finish; exit; }
 ok "$sifr" "${run[@]}" --precision.mode=bf16 --run.threads=1 --out=short
@@ -40,7 +47,7 @@ case $(ldd "$sifr" | grep -oE 'libmpi(ch)?\.so' | head -n 1) in
     *) mine='mpirun.openmpi --oversubscribe' ;;
 esac
 if has_program "${mine%% *}" 'ranks with different kernels'; then
-    expect 2 'rank 1 has another configuration than rank 0: .*SIFR_CPU_KERNEL.*products' $mine -n 1 "$sifr" "${run[@]}" --run.threads=1 --out=two : \
-        -n 1 env SIFR_CPU_KERNEL=plain "$sifr" "${run[@]}" --run.threads=1 --out=two
+    expect 2 'rank 1 has another configuration than rank 0: .*run.kernels.*products' $mine -n 1 "$sifr" "${run[@]}" --run.threads=1 --out=two : \
+        -n 1 "$sifr" "${run[@]}" --run.threads=1 --run.kernels=plain --out=two
 fi
 finish

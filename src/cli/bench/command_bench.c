@@ -348,6 +348,7 @@ static enum status run_bench(struct cli *cli, struct options *options, void *use
         return FAIL(cli->env, USAGE, "%s works only with bench ops and bench comm",
                     settings->n > 0 ? "-n" : "--save");
     cli->env->threads = machine_threads(bench.settings->run.machine.threads);
+    TRY(ops_cpu_use(cli->env, settings->run.machine.kernels));
     bench.place = bench.settings->run;
     bench.place.machine.device = bench.settings->device;
     bench.place.machine.peak_tflops = bench.settings->peak_tflops;

@@ -218,6 +218,7 @@ static void print_facts(struct console *console, const struct checkup *checkup)
     fact(console, "cpu", "%s, %s vectors", m->cpu[0] ? m->cpu : ops->core, ops->vectors);
     fact(console, "threads", "%d (of %d processors, mask %s), OpenMP %d", m->allowed, m->processors,
          m->mask, ops->openmp);
+    fact(console, "kernels", "%s (run.kernels)", ops->kernels);
     fact(console, "products", "fp32 by %s; bf16 %s%s", ops->products,
          ops->bf16_products[0] ? "by " : "",
          ops->bf16_products[0] ? ops->bf16_products
@@ -274,6 +275,7 @@ static enum status print_json(struct cli *cli, const struct checkup *checkup)
     json_out_string(&json, "build", build_kind);
     json_out_string(&json, "compiler", compiler);
     json_out_string(&json, "cpu", m->cpu[0] ? m->cpu : checkup->ops.core);
+    json_out_string(&json, "kernels", checkup->ops.kernels);
     json_out_string(&json, "vectors", checkup->ops.vectors);
     json_out_int(&json, "processors", m->processors);
     json_out_int(&json, "threads", m->allowed);

@@ -167,13 +167,28 @@ static void describe_data(const struct trainer_facts *facts, char *out, size_t b
              text_human_bytes(mapped, (double)facts->data_bytes), facts->epochs);
 }
 
+/* The processors that rank 0 may use, and whether the ranks of this machine have enough. */
+static void describe_processors(const struct trainer_facts *facts, char *line, size_t bytes)
+{
+    struct machine machine;
+    machine_look(&machine);
+    long long threads = (long long)facts->config->machine.threads;
+    int local = launcher_local_ranks(facts->ranks);
+    size_t used =
+        (size_t)snprintf(line, bytes, "mask %s of %d processors", machine.mask, machine.processors);
+    if (local > 1 && used < bytes)
+        used += (size_t)snprintf(line + used, bytes - used, "; %d ranks x %lld thread%s here",
+                                 local, threads, threads == 1 ? "" : "s");
+    if (local > 1 && local * threads > machine.processors && used < bytes)
+        snprintf(line + used, bytes - used, ", more than processors: %s",
+                 threads > 1 ? "lower run.threads" : "they take turns");
+}
+
 static void print_header(struct train_view *view, const struct trainer_facts *facts)
 {
     struct console *console = view->cli->console;
     const struct tokenizer *tokenizer = facts->config->tokenizer;
-    struct machine machine;
     char line[512], human[32];
-    machine_look(&machine);
     console_line(console, "%ssifr train%s into %s", console_style(console, STYLE_BOLD),
                  console_style(console, STYLE_PLAIN), facts->folder);
     describe_config(console, view->cli->env, facts->config);
@@ -192,7 +207,7 @@ static void print_header(struct train_view *view, const struct trainer_facts *fa
         snprintf(line, sizeof line, "%s: %d tokens", name, tokenizer_vocab(tokenizer));
         console_fact(console, "tokenizer", line);
     }
-    snprintf(line, sizeof line, "mask %s of %d processors", machine.mask, machine.processors);
+    describe_processors(facts, line, sizeof line);
     console_fact(console, "affinity", line);
     describe_memory(facts->held, facts->ranks, line, sizeof line);
     console_fact(console, "memory", line);

@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "ops/cpu/cpu_impl.h"
 #include "ops/cpu/cpu_kernel.h"
+#include "ops/cpu/cpu_level.h"
 
 /* OpenBLAS exports these but declares them in no header; another BLAS may lack them. */
 extern void *blas_memory_alloc(int location) __attribute__((weak));
@@ -114,22 +115,15 @@ void cpu_blas_close(struct ops *ops)
     pthread_mutex_unlock(&blas.lock);
 }
 
-/* --- reports -------------------------------------------------------------------------------- */
-
-static const char *vectors(void)
+bool cpu_blas_is_open(void)
 {
-#if defined(__AVX512F__)
-    return "AVX-512";
-#elif defined(__AVX2__)
-    return "AVX2";
-#elif defined(__ARM_FEATURE_SVE)
-    return "SVE and NEON";
-#elif defined(__ARM_NEON)
-    return "NEON";
-#else
-    return "none in particular";
-#endif
+    pthread_mutex_lock(&blas.lock);
+    bool open = blas.threads > 0;
+    pthread_mutex_unlock(&blas.lock);
+    return open;
 }
+
+/* --- reports -------------------------------------------------------------------------------- */
 
 static const char *flavour(void)
 {
@@ -146,7 +140,8 @@ void ops_cpu_info(struct ops_info *info)
         .blas = openblas_get_config(),
         .core = openblas_get_corename(),
         .flavour = flavour(),
-        .vectors = vectors(),
+        .kernels = cpu_kernel_set(),
+        .vectors = cpu_level()->vectors(),
         .products = cpu_kernel() ? cpu_kernel()->name : "OpenBLAS",
         .bf16_products = cpu_kernel_bf16() ? cpu_kernel_bf16()->name : "",
         .note = cpu_kernel_note(),

@@ -143,23 +143,28 @@ static inline f32x4 load_four(const float *x)
     return four;
 }
 
-/* The sums of squares of four elements each, starting at x[0], x[16], x[32] and x[48]: the four
- * vectors are transposed and added in order. Squares of floats are exact in double. */
-static inline f64x4 four_squares(const float *x)
+/* *sums = the sums of squares of four elements each, starting at x[0], x[16], x[32] and x[48]: the
+ * four vectors are transposed and added in order. Squares of floats are exact in double. (gcc
+ * refuses to return such a vector where the CPU has no register for it.) */
+static inline void four_squares(const float *x, f64x4 *sums)
 {
     f32x4 p = load_four(x), q = load_four(x + 16), r = load_four(x + 32), s = load_four(x + 48);
     f32x4 even0 = EVEN(p, q), odd0 = ODD(p, q), even1 = EVEN(r, s), odd1 = ODD(r, s);
     f64x4 a = DOUBLE(EVEN(even0, even1)), b = DOUBLE(EVEN(odd0, odd1));
     f64x4 c = DOUBLE(ODD(even0, even1)), d = DOUBLE(ODD(odd0, odd1));
-    return a * a + b * b + c * c + d * d;
+    *sums = a * a + b * b + c * c + d * d;
 }
 
 /* In the order of ops.h. The sum that starts at x[4 j] is in lane j / 4, so that two levels of the
  * tree add whole vectors. */
 static double block_squares(const float x[OPS_BLOCK])
 {
-    f64x4 sums =
-        (four_squares(x) + four_squares(x + 4)) + (four_squares(x + 8) + four_squares(x + 12));
+    f64x4 a, b, c, d, sums;
+    four_squares(x, &a);
+    four_squares(x + 4, &b);
+    four_squares(x + 8, &c);
+    four_squares(x + 12, &d);
+    sums = (a + b) + (c + d);
     return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 

@@ -11,6 +11,14 @@
 #include <omp.h>
 #include "ops/ops_impl.h"
 
+/* Compiled for a level (cpu_level.h), the names of functions end with it. */
+#ifdef CPU_LEVEL
+#define CPU_LEVEL_PASTE(name, level) name##_##level
+#define CPU_LEVEL_JOIN(name, level)  CPU_LEVEL_PASTE(name, level)
+#define CPU_LEVEL_NAME(name)         CPU_LEVEL_JOIN(name, CPU_LEVEL)
+#include "cpu_level_names.h"
+#endif
+
 /* Work is done when a slot returns, so most slots do not use `stream`. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
@@ -106,6 +114,10 @@ static inline void cpu_sum_partials(int64_t blocks, int64_t stride, int64_t widt
         for (int64_t c = 0; c < width; c++)
             sum[c] = sum[c] + partials[block * stride + c];
 }
+
+/* ops_cpu.c: override ref's table, and the instructions that the loops were compiled for */
+void cpu_fill(struct ops_backend *table);
+const char *cpu_vectors(void);
 
 /* cpu_blas.c: reserve the memory that libraries need, before the first op */
 enum status cpu_blas_open(struct ops *ops);

@@ -1,12 +1,15 @@
-/* cpu_kernel -- which kernels were compiled in, which of them run here, and which one is used.
+/* cpu_kernel -- which kernels were compiled in, which of them run here, and which set of them is
+ * used.
  *
- * The variable SIFR_CPU_KERNEL names the one to use for fp32 ("openblas": none, and none for bf16
- * either), SIFR_CPU_KERNEL_BF16 the one for bf16 ("none").
+ * The variable SIFR_CPU_KERNEL names another one than the set's for fp32 ("openblas": none, and
+ * none for bf16 either), SIFR_CPU_KERNEL_BF16 another one for bf16 ("none").
  */
 #include "ops/cpu/cpu_kernel.h"
 #include <stdlib.h>
 #include <string.h>
 #include "base/text.h"
+#include "ops/cpu/cpu_level.h"
+#include "ops/ops.h"
 #if defined(__aarch64__)
 #include <sys/auxv.h>
 #elif defined(__x86_64__)
@@ -82,6 +85,26 @@ bool cpu_kernel_runs(const struct cpu_kernel *kernel)
 }
 #endif
 
+/* --- sets ----------------------------------------------------------------------------------- */
+
+/* A kernel for fp32, one for bf16, and the level of the rest (cpu_level.h), so that processors of
+ * different ages can be told to use the same. The fastest first; those after "openblas" only by
+ * name. */
+struct cpu_set {
+    const char *name, *fp32, *bf16, *level;
+};
+static const struct cpu_set sets[] = {
+#if defined(__x86_64__)
+    {"amx", "AVX-512", "AMX", "avx512"},     {"avx512-bf16", "AVX-512", "AVX512-BF16", "avx512"},
+    {"avx512", "AVX-512", "none", "avx512"}, {"avx2", "AVX2", "none", "avx2"},
+#elif defined(__aarch64__)
+    {"bfmmla", "NEON", "bfmmla", "bf16"},
+    {"neon", "NEON", "none", ""},
+#endif
+    {"openblas", "openblas", "none", ""},    {"plain", "plain", "none", ""},
+};
+enum { SETS = sizeof sets / sizeof sets[0] };
+
 /* The variable that names a kernel, and the word for none */
 struct choice {
     const char *variable, *none;
@@ -90,23 +113,38 @@ struct choice {
 static const struct choice fp32 = {"SIFR_CPU_KERNEL", "openblas", sizeof(float)};
 static const struct choice bf16 = {"SIFR_CPU_KERNEL_BF16", "none", sizeof(uint16_t)};
 
-/* The first that runs here and is not a model, or the one that the variable names */
-static const struct cpu_kernel *choose(const struct choice *choice)
+static const struct cpu_kernel *find(const struct choice *choice, const char *name)
 {
-    const char *wanted = getenv(choice->variable);
-    for (int i = 0; cpu_kernels[i] != NULL; i++) {
-        const struct cpu_kernel *kernel = cpu_kernels[i];
-        bool named = wanted ? strcmp(wanted, kernel->name) == 0 : kernel->model != NULL;
-        if (named && kernel->packed_bytes == choice->packed_bytes && cpu_kernel_runs(kernel))
-            return kernel;
-    }
+    for (int i = 0; cpu_kernels[i] != NULL; i++)
+        if (strcmp(name, cpu_kernels[i]->name) == 0 &&
+            cpu_kernels[i]->packed_bytes == choice->packed_bytes && cpu_kernel_runs(cpu_kernels[i]))
+            return cpu_kernels[i];
     return NULL;
+}
+
+static bool runs_or_none(const struct choice *choice, const char *name)
+{
+    return strcmp(name, choice->none) == 0 || find(choice, name);
+}
+
+static bool set_runs(const struct cpu_set *set)
+{
+    return runs_or_none(&fp32, set->fp32) && runs_or_none(&bf16, set->bf16) &&
+           cpu_level_find(set->level);
+}
+
+static const struct cpu_set *fastest_set(void)
+{
+    int i = 0;
+    while (!set_runs(&sets[i])) /* "openblas" does */
+        i++;
+    return &sets[i];
 }
 
 static enum status check(struct env *env, const struct choice *choice)
 {
     const char *wanted = getenv(choice->variable);
-    if (!wanted || strcmp(wanted, choice->none) == 0 || choose(choice))
+    if (!wanted || runs_or_none(choice, wanted))
         return STATUS_OK;
     struct text known;
     text_init(&known, env);
@@ -125,28 +163,89 @@ enum status cpu_kernel_check(struct env *env)
     return check(env, &bf16);
 }
 
-/* Chosen once. Two threads that choose at the same time choose the same. */
-static const struct cpu_kernel *once(const struct choice *choice, const struct cpu_kernel **chosen,
-                                     int *state)
+/* --- the one in use --------------------------------------------------------------------------- */
+
+/* Chosen once, or by ops_cpu_use. Two threads that choose at the same time choose the same. */
+static struct {
+    const struct cpu_set *set;
+    const struct cpu_kernel *fp32, *bf16;
+    const struct cpu_level *level;
+    int state;
+} used;
+
+static const struct cpu_kernel *named(const struct choice *choice, const char *of_set)
 {
-    if (!__atomic_load_n(state, __ATOMIC_ACQUIRE)) {
-        __atomic_store_n(chosen, choose(choice), __ATOMIC_RELAXED);
-        __atomic_store_n(state, 1, __ATOMIC_RELEASE);
-    }
-    return __atomic_load_n(chosen, __ATOMIC_RELAXED);
+    const char *wanted = getenv(choice->variable);
+    return find(choice, wanted ? wanted : of_set);
+}
+
+static void use(const struct cpu_set *set)
+{
+    const struct cpu_kernel *single = named(&fp32, set->fp32);
+    const struct cpu_kernel *half = single ? named(&bf16, set->bf16) : NULL;
+    __atomic_store_n(&used.set, set, __ATOMIC_RELAXED);
+    __atomic_store_n(&used.fp32, single, __ATOMIC_RELAXED);
+    __atomic_store_n(&used.bf16, half, __ATOMIC_RELAXED);
+    __atomic_store_n(&used.level, cpu_level_find(set->level), __ATOMIC_RELAXED);
+    __atomic_store_n(&used.state, 1, __ATOMIC_RELEASE);
+}
+
+static void choose(void)
+{
+    if (!__atomic_load_n(&used.state, __ATOMIC_ACQUIRE))
+        use(fastest_set());
 }
 
 const struct cpu_kernel *cpu_kernel(void)
 {
-    static const struct cpu_kernel *chosen;
-    static int state;
-    return once(&fp32, &chosen, &state);
+    choose();
+    return __atomic_load_n(&used.fp32, __ATOMIC_RELAXED);
 }
 
 const struct cpu_kernel *cpu_kernel_bf16(void)
 {
-    static const struct cpu_kernel *chosen;
-    static int state;
-    const struct cpu_kernel *kernel = once(&bf16, &chosen, &state);
-    return cpu_kernel() ? kernel : NULL;
+    choose();
+    return __atomic_load_n(&used.bf16, __ATOMIC_RELAXED);
+}
+
+const struct cpu_level *cpu_level(void)
+{
+    choose();
+    return __atomic_load_n(&used.level, __ATOMIC_RELAXED);
+}
+
+const char *cpu_kernel_set(void)
+{
+    choose();
+    return __atomic_load_n(&used.set, __ATOMIC_RELAXED)->name;
+}
+
+enum status ops_cpu_use(struct env *env, const char *name)
+{
+    const struct cpu_set *set = NULL;
+    struct text known;
+    text_init(&known, env);
+    if (strcmp(name, "auto") == 0)
+        set = fastest_set();
+    for (int i = 0; i < SETS; i++) {
+        if (!set_runs(&sets[i]))
+            continue;
+        text_printf(&known, "%s, ", sets[i].name);
+        set = strcmp(name, sets[i].name) == 0 ? &sets[i] : set;
+    }
+    enum status st =
+        set ? STATUS_OK
+            : FAIL(env, CONFIG, "run.kernels=%s: this machine has no such kernels; use %sor auto",
+                   name, text_string(&known));
+    text_free(&known);
+    choose();
+    if (st == STATUS_OK && set != __atomic_load_n(&used.set, __ATOMIC_RELAXED)) {
+        if (cpu_blas_is_open())
+            return FAIL(env, CONFIG,
+                        "run.kernels=%s: this process already computes with %s; use the same "
+                        "kernels for all jobs of a process",
+                        name, cpu_kernel_set());
+        use(set);
+    }
+    return st;
 }

@@ -54,8 +54,13 @@ const struct cpu_kernel *cpu_kernel(void);
 /* The fastest for operands rounded to bf16, or NULL. */
 const struct cpu_kernel *cpu_kernel_bf16(void);
 
+/* The name of the set that they are from, which ops_cpu_use chose, or the fastest */
+const char *cpu_kernel_set(void);
+
 /* Refuses names of kernels that do not exist or do not run here. */
 enum status cpu_kernel_check(struct env *env);
+/* cpu_blas.c: whether ops are open in this process */
+bool cpu_blas_is_open(void);
 /* Why a faster kernel is not used; "": none is known */
 const char *cpu_kernel_note(void);
 

@@ -1,7 +1,7 @@
 /* cpu_vector -- the vector type of the machine, and exp, log and sigmoid on it.
  *
  * A vf is one register of floats: 4 lanes (NEON, SSE), 8 (AVX) or 16 (AVX-512), chosen by the
- * build. Everything here uses operations that IEEE 754 rounds exactly, so a value has the same bits
+ * level (cpu_level.h). Everything here uses operations that IEEE 754 rounds exactly, so a value has the same bits
  * in any lane. A short tail is loaded with v_load_part, filled with a neutral value, and runs
  * through the same code. Sums over a row use four registers, then single registers, then the tail,
  * and are folded in a fixed tree: their bits depend only on the row's length.

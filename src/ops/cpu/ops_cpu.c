@@ -21,7 +21,24 @@ static enum status cpu_open(struct ops *ops)
     return cpu_blas_open(ops);
 }
 
-void ops_cpu_fill(struct ops_backend *table)
+const char *cpu_vectors(void)
+{
+#if defined(__AVX512F__)
+    return "AVX-512";
+#elif defined(__AVX2__)
+    return "AVX2";
+#elif defined(__SSE2__)
+    return "SSE2";
+#elif defined(__ARM_FEATURE_SVE)
+    return "SVE and NEON";
+#elif defined(__ARM_NEON)
+    return "NEON";
+#else
+    return "none in particular";
+#endif
+}
+
+void cpu_fill(struct ops_backend *table)
 {
     table->name = "cpu";
     table->supports = cpu_supports;

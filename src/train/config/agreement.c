@@ -18,8 +18,8 @@ enum { MOST_WINDOWS = 1024, MOST_LISTED = 8 };
 static bool is_bound(const char *key)
 {
     static const char *const keys[] = {
-        "run.threads:",     "run.peak_tflops:", "run.stop_timeout:", "run.device_memory:",
-        "train.log_every:", "comm.timeout:",    "comm.delay:"};
+        "run.threads:",       "run.kernels:",     "run.peak_tflops:", "run.stop_timeout:",
+        "run.device_memory:", "train.log_every:", "comm.timeout:",    "comm.delay:"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strncmp(key, keys[i], strlen(keys[i])) == 0)
             return false;
@@ -70,7 +70,7 @@ enum status agreement_make(struct env *env, const struct agreement_facts *facts,
     char cpu[FINGERPRINT_WORDS] = "";
     if (!facts->gpu[0])
         fingerprint_cpu(cpu, sizeof cpu);
-    text_printf(config, "CPU (SIFR_CPU_KERNEL and OPENBLAS_CORETYPE choose kernels): %s\n", cpu);
+    text_printf(config, "CPU (run.kernels and OPENBLAS_CORETYPE choose kernels): %s\n", cpu);
     TRY_OR(undo, config->status);
     TRY_OR(undo, fingerprint_binary(env, &prints[AGREEMENT_BINARY]));
     prints[AGREEMENT_CONFIG] = XXH3_64bits(config->data, config->bytes);

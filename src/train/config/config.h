@@ -51,6 +51,7 @@ enum run_accumulate { RUN_ACCUMULATE_EACH, RUN_ACCUMULATE_LOCAL };
 struct machine_config {
     int device;            /* enum run_device */
     int64_t threads;       /* 0 = all CPUs of the affinity mask */
+    const char *kernels;   /* set of CPU kernels, or "auto" */
     bool deterministic;    /* equal bits in every run, for any number of threads and ranks */
     int64_t device_memory; /* limit of a rank's account of its device, bytes; 0 = none */
     double peak_tflops;    /* of this machine, for MFU; 0 = by the GPU's name */

@@ -373,6 +373,9 @@ static const struct option machine_list[] = {
     {RUN(device_memory, INT), .fallback = "0", RANGE(0, 9e18), .value_name = "BYTES",
      .help = "limit on the memory of a rank on its device, GPU or CPU, as sifr plan counts it: an "
              "allocation beyond it ends the run; 0 = none"},
+    {RUN(kernels, STRING), .fallback = "auto", .value_name = "NAME",
+     .help = "set of CPU kernels: amx, avx512-bf16, avx512, avx2 (x86-64), bfmmla, neon (arm64), "
+             "openblas, plain; auto = the fastest here; all ranks need the same"},
     {RUN(deterministic, BOOL), .fallback = "true",
      .help = "same bits in every run and for any number of threads and ranks; false = faster on "
              "a GPU (matrix-product algorithms chosen by timing, sums by NCCL)"},

@@ -1,0 +1,41 @@
+# The files of src/ops/cpu, but for the kernels of products, compiled again for each level in
+# `levels`: a set of instructions that not every CPU of the kind has. In these objects the name of
+# each function that a header of the folder declares ends with the level, cpu_linear_avx2.
+# src/ops/cpu/cpu_level.c chooses one of them when the program starts.
+set(flags_avx2 -mavx2 -mfma)
+set(flags_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma)
+set(flags_bf16 -march=armv8.2-a+bf16)
+
+set(level_headers src/ops/cpu/cpu_impl.h src/ops/cpu/cpu_gemm.h)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${level_headers})
+set(names "")
+foreach(header IN LISTS level_headers)
+    file(READ ${header} text)
+    string(REGEX MATCHALL "cpu_[a-z0-9_]+\\(" found "${text}")
+    list(APPEND names ${found})
+endforeach()
+list(REMOVE_DUPLICATES names)
+list(FILTER names EXCLUDE REGEX "^cpu_blas_")   # one library, one table of buffers
+set(text "/* from cmake/cpu_levels.cmake */\n")
+foreach(name IN LISTS names)
+    string(REPLACE "(" "" name ${name})
+    string(APPEND text "#define ${name} CPU_LEVEL_NAME(${name})\n")
+endforeach()
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/generated/cpu_level_names.h CONTENT "${text}" @ONLY)
+
+set(level_sources ${sources})
+list(FILTER level_sources INCLUDE REGEX "/ops/cpu/")
+list(FILTER level_sources EXCLUDE REGEX "/cpu_(kernel|level|blas)[a-z0-9_]*\\.c$")
+set(level_objects "")
+foreach(level IN LISTS levels)
+    add_library(level_${level} OBJECT ${level_sources})
+    target_link_libraries(level_${level} PUBLIC sifr_flags)
+    target_include_directories(level_${level} PRIVATE ${OPENBLAS_INCLUDE_DIR})
+    target_compile_definitions(level_${level} PRIVATE CPU_LEVEL=${level})
+    target_compile_options(level_${level} PRIVATE ${flags_${level}})
+    list(APPEND level_objects $<TARGET_OBJECTS:level_${level}>)
+endforeach()
+list(APPEND objects ${level_objects})
+if(levels)
+    set_property(SOURCE src/ops/cpu/cpu_level.c APPEND PROPERTY COMPILE_DEFINITIONS SIFR_CPU_LEVELS=1)
+endif()
