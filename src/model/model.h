@@ -139,6 +139,8 @@ struct model_part {
 /* The first key (without "model.") whose size tp ranks cannot split, with that size; NULL if they
  * can split all. */
 const char *model_cannot_split(const struct model_config *config, int tp, int64_t *size);
+/* Why, if it is not a matter of divisors: ", whose ..."; else "". */
+const char *model_split_reason(const struct model_config *config, int tp, const char *key);
 bool model_can_split(const struct model_config *config, int tp);
 /* Check a micro-batch: with `sequence` the ranks must divide its rows. The error suggests a fix. */
 enum status model_part_check_rows(struct env *env, const struct model_part *part, int64_t batch,
