@@ -40,6 +40,7 @@ struct model_traits {
     /* Keys that the architecture has: */
     bool attention_bias, mlp_bias, window, nope, caps;
     bool window_some; /* a part of the layers may have the window: window_from, full_every */
+    bool part, local; /* rope_part, rope_local */
 };
 const struct model_traits *model_traits(int arch);
 
@@ -118,6 +119,10 @@ enum status model_check(struct env *env, const struct model_config *config);
  */
 enum status model_check_keys(struct env *env, struct options *options,
                              const struct model_config *config);
+
+/* Refuse keys that say something else than `file`, the model at asked->path. */
+enum status model_check_given(struct env *env, const struct options *options,
+                              const struct model_config *asked, const struct model_config *file);
 
 /* What an architecture cannot do, each with the reason; NULL: it can. */
 struct model_limits {

@@ -131,6 +131,10 @@ static void test_refusals_name_the_key(void **state)
     refuse(&s, "{" LLAMA ",\"rope_scaling\":{\"rope_type\":\"proportional\"}}", "'proportional'");
     refuse(&s, "{" LLAMA ",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8}}",
            "no low_freq_factor");
+    refuse(&s, "{" LLAMA ",\"partial_rotary_factor\":0.5}",
+           "partial_rotary_factor 0.5 is not supported in model_type llama");
+    refuse(&s, "{" LLAMA ",\"rope_local_base_freq\":100.0}",
+           "(rope_local_base_freq) are not supported in model_type llama");
     refuse(&s, "{" LLAMA ",\"dtype\":\"int8\"}", "'int8'");
     refuse(&s, "{" LLAMA ",\"rms_norm_eps\":\"x\"}", "rms_norm_eps");
     scratch_close(&s);

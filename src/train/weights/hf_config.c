@@ -485,6 +485,26 @@ static void read_activation(struct cursor *c, const struct model_traits *traits)
                          activation, wanted);
 }
 
+/* Positions that transformers has in one family only. */
+static void read_rope_extras(struct cursor *c, const struct family *f, struct hf_config *config)
+{
+    const struct model_traits *traits = model_traits(f->arch);
+    struct rope_extras *x = &config->rope_extras;
+    const json_t *ropes = get(c, c->root, "rope_parameters");
+    if (traits->local && !get(c, ropes, "sliding_attention") &&
+        !get(c, c->root, "rope_local_base_freq"))
+        x->local = 10000;
+    if (c->status == STATUS_OK && x->local > 0 && !traits->local)
+        c->status = FAIL(c->env, CONFIG,
+                         "'%s': other positions in layers with a window (%s) are not supported in "
+                         "model_type %s",
+                         c->origin, ropes ? "rope_parameters" : "rope_local_base_freq", f->type);
+    if (c->status == STATUS_OK && x->part > 0 && !traits->part)
+        c->status =
+            FAIL(c->env, CONFIG, "'%s': partial_rotary_factor %g is not supported in model_type %s",
+                 c->origin, x->part, f->type);
+}
+
 static void read_llama(struct cursor *c, const struct family *f, struct hf_config *config)
 {
     const struct model_traits *traits = model_traits(f->arch);
@@ -517,9 +537,7 @@ static void read_llama(struct cursor *c, const struct family *f, struct hf_confi
     refuse_others(c, traits->caps);
     if (c->status == STATUS_OK)
         c->status = hf_rope_read(c->env, c->origin, c->root, f->theta, config);
-    if (f->arch == MODEL_GEMMA3 && !get(c, c->root, "rope_parameters") &&
-        !get(c, c->root, "rope_local_base_freq"))
-        config->rope_extras.local = 10000;
+    read_rope_extras(c, f, config);
 }
 
 /* Our own type: transformers has no such model. So no size has a default. */
