@@ -94,7 +94,13 @@ static void test_refusals_name_the_key(void **state)
     scratch_open(&s);
     refuse(&s, "{", "not valid JSON");
     refuse(&s, "[]", "not a JSON object");
-    refuse(&s, "{}", "model_type ''");
+    refuse(&s, "{}", "model_type is missing");
+    refuse(&s, "{\"model_type\":\"qwen3_moe\",\"num_experts\":8}",
+           "num_experts is not supported: a mixture of experts");
+    refuse(&s, "{\"model_type\":\"llava\",\"vision_config\":{}}",
+           "vision_config is not supported: a model that sees images");
+    refuse(&s, "{\"model_type\":\"gpt2\",\"quantization_config\":{}}",
+           "quantization_config is not supported: the weights are quantized");
     refuse(&s, "{\"model_type\":\"mixtral\"}", "model_type 'mixtral' is not supported");
     refuse(&s, "{\"model_type\":\"gpt2\",\"activation_function\":\"relu\"}", "'relu'");
     refuse(&s, "{\"model_type\":\"gpt2\",\"scale_attn_weights\":false}",

@@ -345,7 +345,7 @@ static enum status load_indexed(struct scratch *s, const char *index, bool *same
     session_open(s, &gpt2, 1, &saved);
     session_open(s, &gpt2, 2, &loaded);
     assert_int_equal(dir_create(&s->env, scratch_path(s, "m")), STATUS_OK);
-    scratch_text(s, "m/config.json", "{}");
+    scratch_text(s, "m/config.json", "{\"model_type\":\"gpt2\"}");
     write_foreign(s, scratch_path(s, "m/model-00001-of-00002.safetensors"), &saved, ODD_ONLY,
                   DTYPE_F32);
     write_foreign(s, scratch_path(s, "m/model-00002-of-00002.safetensors"), &saved, EVEN_ONLY,
