@@ -554,6 +554,7 @@ static void build(struct model *m)
     m->graph.stream_width = c->width;
     m->graph.vocab = c->vocab;
     m->graph.context = c->context;
+    m->graph.short_text = rope_has(c, ROPE_LONGER) ? c->rope_original : 0;
     m->graph.sequence = m->part.sequence ? m->tp_group.size : 0;
     unit_graph_check(&m->graph);
 }

@@ -233,6 +233,7 @@ struct unit_run {
     void *cache;          /* PASS_DECODE: cache_bytes of this unit */
     struct past past;     /* positions that are in the cache already */
     int64_t cache_tokens; /* positions that the cache has room for */
+    int64_t text_tokens;  /* PASS_DECODE: tokens of the sequence, with all that are being fed */
 };
 
 typedef void unit_pass_fn(const struct unit *unit, struct unit_run *run);
@@ -290,6 +291,9 @@ struct unit_graph {
     int sequence;         /* as in unit_shape: what partial gradients were declared for */
     int64_t vocab;        /* tokens are 0 .. vocab-1 */
     int64_t context;      /* longest sequence */
+    int64_t short_text;   /* sequences of more tokens are computed in another way from their first
+                             token on: what was cached for a shorter one is of no use; 0: there are
+                             none */
     const struct unit_input *inputs; /* NULL: tokens and labels of a language model */
     int input_count;
     /* What the loss of a micro-batch is divided by; NULL: the number of labels that are not masked.
