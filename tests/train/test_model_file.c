@@ -321,7 +321,7 @@ static void test_differences_are_listed(void **state)
         int habits;
         const char *words;
     } cases[] = {
-        {LOSE_ONE, "1 missing (transformer.ln_f.bias)"},
+        {LOSE_ONE, "1 missing (transformer.ln_f.bias); config.json must describe"},
         {ADD_ONE, "1 unexpected (adapter.weight)"},
         {BEND_ONE, "1 of another shape (transformer.wte.weight [299,12] instead of [300,12])"},
         {OTHER_HEAD, "lm_head.weight is not the embedding"},

@@ -69,8 +69,8 @@ static enum status open_folder(struct weight_files *weights, const char *folder)
     TRY_OR(undo_single, path_join(weights->env, folder, "model.safetensors.index.json", &index));
     if (!file_exists(single) && !file_exists(index))
         TRY_OR(undo_index, FAIL(weights->env, CONFIG,
-                                "'%s' has no weights: model.safetensors is missing; copy the whole "
-                                "model directory",
+                                "'%s' has no model.safetensors and no "
+                                "model.safetensors.index.json; copy the whole model directory",
                                 folder));
     if (file_exists(single) || !file_exists(index)) {
         TRY_OR(undo_index, weights_room(weights, 1));
@@ -213,6 +213,16 @@ static void add_kind(struct text *text, const char *kind, int count, const struc
         text_printf(text, "; %d %s (%s)", count, kind, text_string(names));
 }
 
+/* What to do about it. */
+static const char *way_out(const struct differences *d)
+{
+    bool head = d->missing_count == 1 && d->unexpected_count + d->shape_count == 0 &&
+                strcmp(text_string(&d->missing), "lm_head.weight") == 0;
+    return head
+               ? "if the embedding is also the head, set tie_word_embeddings to true in config.json"
+               : "config.json must describe these weights; copy both from one source";
+}
+
 static enum status match_names(const struct weight_files *weights, const struct unit_graph *graph,
                                bool tied, const char *path)
 {
@@ -232,8 +242,8 @@ static enum status match_names(const struct weight_files *weights, const struct 
     add_kind(&all, "unexpected", d.unexpected_count, &d.unexpected);
     add_kind(&all, "of another shape", d.shape_count, &d.shapes);
     if (d.missing_count + d.unexpected_count + d.shape_count > 0)
-        st = FAIL(env, FORMAT, "the tensors at '%s' are not those of the model%s", path,
-                  text_string(&all));
+        st = FAIL(env, FORMAT, "the tensors at '%s' are not those of the model%s; %s", path,
+                  text_string(&all), way_out(&d));
     text_free(&d.missing);
     text_free(&d.unexpected);
     text_free(&d.shapes);
