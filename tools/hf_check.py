@@ -70,13 +70,16 @@ class Bench:
             logits = model(input_ids=x).logits
         return torch.nn.functional.cross_entropy(logits.double().flatten(0, 1), y.flatten()).item()
 
-    def peer_text(self, model):
+    def peer_ids(self, model):
         import torch
         x = torch.tensor([self.tokenizer(PROMPT)["input_ids"]])
         model.generation_config.eos_token_id = None
         y = model.generate(input_ids=x, attention_mask=torch.ones_like(x), do_sample=False, max_new_tokens=NEW_TOKENS,
                            pad_token_id=0)
-        return self.tokenizer.decode(y[0, x.shape[1]:], clean_up_tokenization_spaces=False)
+        return y[0, x.shape[1]:]
+
+    def peer_text(self, model):
+        return self.tokenizer.decode(self.peer_ids(model), clean_up_tokenization_spaces=False)
 
     def check(self, what, ok, words):
         self.count += 1
@@ -446,6 +449,13 @@ def pieces_tokenizer(bench):
     return core
 
 
+def text_of_pieces(tokenizer, ids):
+    """The bytes of each token, as sifr prints them; `tokenizers` makes other characters of bytes that are not UTF-8."""
+    words = tokenizer.convert_ids_to_tokens(ids)
+    bits = [bytes([int(word[3:5], 16)]) if word.startswith("<0x") else word.replace("▁", " ").encode() for word in words]
+    return b"".join(bits).decode(errors="replace")
+
+
 def special_tokenizer(bench, bos):
     """A tokenizer with special tokens. `bos`: how <s> gets before a text: by a template, not at all; "pieces": by a template, and
     the tokenizer is not the byte-level one of `bench`."""
@@ -504,7 +514,7 @@ def check_special(bench, bos):
                 f"{len(ours)} ids")
     text = bench.sifr_text(source)
     bench.tokenizer, plain = reloaded, bench.tokenizer
-    theirs = bench.peer_text(model)
+    theirs = text_of_pieces(reloaded, bench.peer_ids(model)) if bos == "pieces" else bench.peer_text(model)
     bench.tokenizer = plain
     bench.check(f"special tokens ({bos}), greedy text", text == theirs, "equal" if text == theirs else f"{text!r} and {theirs!r}")
 

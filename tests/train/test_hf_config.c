@@ -181,6 +181,7 @@ static void expect_round_trip(struct scratch *s, const struct hf_config *c)
     assert_true(back.eps == c->eps && back.init_std == c->init_std);
     assert_true(back.rope_theta == c->rope_theta && back.rope_factor == c->rope_factor);
     assert_true(back.rope_low == c->rope_low && back.rope_high == c->rope_high);
+    assert_true(back.rope_extras.local == c->rope_extras.local);
 }
 
 static void test_printed_config_parses_to_the_same(void **state)
@@ -264,6 +265,10 @@ static void test_printed_config_parses_to_the_same(void **state)
         llama.nope_every = traits->nope ? 3 : 0;
         llama.query_scalar = traits->caps ? 30 : 0;
         llama.score_cap = traits->caps ? 7.5 : 0;
+        llama.rope_extras.local = traits->local ? 77 : 0;
+        expect_round_trip(&s, &llama);
+        llama.rope_extras.local =
+            0; /* as in the other layers, where a file that is silent has 10000 */
         expect_round_trip(&s, &llama);
         if (!traits->window || llama.arch == MODEL_MISTRAL || llama.arch == MODEL_PHI3)
             continue;

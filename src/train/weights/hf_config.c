@@ -500,8 +500,9 @@ static void read_rope_extras(struct cursor *c, const struct family *f, struct hf
     const struct model_traits *traits = model_traits(f->arch);
     struct rope_extras *x = &config->rope_extras;
     const json_t *ropes = get(c, c->root, "rope_parameters");
-    if (traits->local && !get(c, ropes, "sliding_attention") &&
-        !get(c, c->root, "rope_local_base_freq"))
+    bool silent =
+        !ropes || (get(c, ropes, "full_attention") && !get(c, ropes, "sliding_attention"));
+    if (traits->local && silent && !get(c, c->root, "rope_local_base_freq"))
         x->local = 10000;
     if (c->status == STATUS_OK && x->local > 0 && !traits->local)
         c->status = FAIL(c->env, CONFIG,
