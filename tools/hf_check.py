@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """Exchanges models between sifr and transformers, in both directions.
 
-    python3 tools/hf_check.py BUILD [FAMILY...]     only the checks of these families, such as qwen3
+    python3 tools/hf_check.py BUILD [FAMILY...]     only the checks of these families, such as qwen3 or "phi3 partial"
 
 transformers loads what sifr exports, with no missing or unexpected tensor, and has the same loss and the same greedy
 text; sifr loads what transformers saves, with the same checks. Cases: GPT-2 and Llama with grouped heads, tied and
 untied heads, one or several files, F32, BF16 and F16, config keys of transformers 4 and 5, tensor names with and
 without their prefix, three kinds of rope. Special tokens: sifr adds and stops at the tokens that transformers does, and
 fine-tuning and exporting keep chat template, generation config and the tokenizer's files. Frozen parameters: transformers
-sees them unchanged, and the others as after a step that freezes nothing. Families: relatives of Llama in their variants,
-also the gradient of one step, and 20 steps of training. Prints a line for each case. Exit code 1: a case failed; 0 with a message:
-a package is missing.
+sees them unchanged, and the others as after a step that freezes nothing. Families: every kind of model in its variants,
+also the gradient of one step, 20 steps of training, and the bits of tp 2 alone under tp 2 x pp 2 x stage 3. Prints a line for
+each case. Exit code 1: a case failed; 0 with a message: a package is missing.
 """
 import glob
 import json
@@ -70,13 +70,16 @@ class Bench:
             logits = model(input_ids=x).logits
         return torch.nn.functional.cross_entropy(logits.double().flatten(0, 1), y.flatten()).item()
 
-    def peer_text(self, model):
+    def peer_ids(self, model):
         import torch
         x = torch.tensor([self.tokenizer(PROMPT)["input_ids"]])
         model.generation_config.eos_token_id = None
         y = model.generate(input_ids=x, attention_mask=torch.ones_like(x), do_sample=False, max_new_tokens=NEW_TOKENS,
                            pad_token_id=0)
-        return self.tokenizer.decode(y[0, x.shape[1]:], clean_up_tokenization_spaces=False)
+        return y[0, x.shape[1]:]
+
+    def peer_text(self, model):
+        return self.tokenizer.decode(self.peer_ids(model), clean_up_tokenization_spaces=False)
 
     def check(self, what, ok, words):
         self.count += 1
@@ -260,9 +263,21 @@ def check_saved(bench):
 
 # --- families ----------------------------------------------------------------------------------------
 
+ROPES = {
+    "linear": {"rope_type": "linear", "factor": 4.0},
+    "llama3": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32},
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+    "dynamic": {"rope_type": "dynamic", "factor": 2.0},
+    "longrope": {"rope_type": "longrope", "short_factor": [1.0, 1.1, 1.3, 1.6], "long_factor": [1.0, 1.5, 2.5, 4.0], "factor": 4.0},
+}
+
+
 def family_keys(name):
     """The class and the config keys of a tiny model; the words after the family's name choose a variant."""
     words = name.split()
+    if words[0] == "gpt2":
+        return "GPT2", dict(vocab_size=VOCAB, n_positions=CONTEXT * 2, n_embd=48, n_layer=4, n_head=6, bos_token_id=0, eos_token_id=0,
+                            tie_word_embeddings="tied" in words, activation_function="gelu" if "exact" in words else "gelu_new")
     keys = dict(vocab_size=VOCAB, hidden_size=48, intermediate_size=70, num_hidden_layers=4, num_attention_heads=6, num_key_value_heads=2,
                 head_dim=8, max_position_embeddings=CONTEXT * 2, tie_word_embeddings="tied" in words, bos_token_id=0, eos_token_id=[0, 1],
                 pad_token_id=None, rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
@@ -282,6 +297,12 @@ def family_keys(name):
             keys.update(use_sliding_window=True, max_window_layers=2)
     if words[0] == "smollm3" and "rope" in words:
         keys["no_rope_layers"] = [1, 1, 1, 1]
+    for word in set(words) & set(ROPES):
+        keys["rope_parameters"] = {**ROPES[word], "rope_theta": 10000.0}
+    if "longrope" in words:  # the text is longer, or shorter, than the original context
+        keys["original_max_position_embeddings"] = keys["rope_parameters"]["original_max_position_embeddings"] = 32 if "long" in words else 100
+    if "partial" in words:
+        keys["rope_parameters"]["partial_rotary_factor"] = 0.5
     names = dict(llama="Llama", qwen2="Qwen2", qwen3="Qwen3", mistral="Mistral", smollm3="SmolLM3", phi3="Phi3", olmo2="Olmo2", gemma2="Gemma2",
                  gemma3="Gemma3")
     if words[0].startswith("gemma"):
@@ -303,7 +324,7 @@ def made_family(name):
     torch.manual_seed(2)
     kind, keys = family_keys(name)
     config = getattr(transformers, kind + ("TextConfig" if kind == "Gemma3" else "Config"))(**keys)
-    model = getattr(transformers, kind + "ForCausalLM")(config)
+    model = getattr(transformers, kind + ("LMHeadModel" if kind == "GPT2" else "ForCausalLM"))(config)
     with torch.no_grad():
         for key, p in model.named_parameters():
             if p.ndim > 1:
@@ -347,15 +368,32 @@ def check_training(bench, what, source):
     bench.compare(f"{what}, 20 steps and export", out, load(out))
 
 
-FAMILIES = ["qwen2", "qwen2 tied", "llama biases", "llama biases single tied", "qwen3", "qwen3 biases wide tied", "mistral",
-            "mistral wide tied", "smollm3", "smollm3 biases tied", "smollm3 rope", "phi3", "phi3 window tied", "olmo2", "olmo2 biases tied", "mistral window", "qwen2 window", "qwen3 window",
-            "gemma2 tied", "gemma2 biases", "gemma2 plain tied", "gemma3 tied", "gemma3 biases single"]
+def check_layout(bench, what, source):
+    """The bits of tp 2 alone and of tp 2 with a pipeline and ZeRO-3."""
+    files = []
+    for ranks, words in ((2, []), (4, ["--parallel.pp=2", "--zero.stage=3"])):
+        run = f"{source} tp{ranks}"
+        bench.sifr("train", "-n", str(ranks), f"--model.path={source}", f"--data.path={bench.path('tokens/train.bin')}",
+                   f"--train.context={CONTEXT}", "--train.steps=3", "--train.micro_batch=2", "--train.global_batch=4", "--train.lr=3e-3",
+                   "--train.eval_every=0", "--parallel.tp=2", "--run.threads=1", "--quiet", f"--out={run}", *words)
+        bench.sifr("export", run, run + " out")
+        files.append(open(os.path.join(run + " out", "model.safetensors"), "rb").read())
+    bench.check(f"{what}, tp 2 x pp 2 x stage 3", files[0] == files[1], "the bits of tp 2" if files[0] == files[1] else "other bits")
+
+
+FAMILIES = [
+    "gpt2 tied", "gpt2 exact", "llama", "llama tied linear", "llama llama3", "llama yarn", "llama tied dynamic", "llama biases",
+    "llama biases single tied", "qwen2", "qwen2 tied", "qwen2 yarn", "qwen2 window", "qwen3", "qwen3 biases wide tied", "qwen3 window",
+    "mistral", "mistral wide tied", "mistral window", "smollm3", "smollm3 biases tied", "smollm3 rope", "phi3", "phi3 window tied",
+    "phi3 partial", "phi3 longrope", "phi3 longrope long", "olmo2", "olmo2 biases tied", "gemma2 tied", "gemma2 biases",
+    "gemma2 plain tied", "gemma3 tied", "gemma3 biases single",
+]
 
 
 def check_families(bench, chosen):
     import torch
     for name in FAMILIES:
-        if chosen and name.split()[0] not in chosen:
+        if chosen and name.split()[0] not in chosen and name not in chosen:
             continue
         try:
             for dtype in (torch.float32, torch.bfloat16):
@@ -370,6 +408,7 @@ def check_families(bench, chosen):
                 if dtype == torch.float32:
                     check_step(bench, name, folder)
                     check_training(bench, name, folder)
+                    check_layout(bench, name, folder)
         except (RuntimeError, AssertionError, KeyError) as error:
             bench.check(name, False, error)
 
@@ -379,18 +418,57 @@ def check_families(bench, chosen):
 KEPT = ("generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
         "tokenizer.json")
 CHAT = "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-TEXTS = ["static int x;", "", " two\n\nlines ", "<|im_start|>user\nhi<|im_end|>"]
+TEXTS = ["static int x;", "", " two\n\nlines ", "<|im_start|>user\nhi<|im_end|>", "naïve 漢字 🙂 \u0301"]
+
+
+def as_older_files(folder):
+    """The files as older versions of transformers wrote them: a map of special tokens, and the chat template inside
+    tokenizer_config.json."""
+    path, template = (os.path.join(folder, name) for name in ("tokenizer_config.json", "chat_template.jinja"))
+    config = json.load(open(path, encoding="utf-8"))
+    config["chat_template"] = open(template, encoding="utf-8").read()
+    os.remove(template)
+    json.dump(config, open(path, "w", encoding="utf-8"), indent=1)
+    with open(os.path.join(folder, "special_tokens_map.json"), "w", encoding="utf-8") as out:
+        json.dump({key: config[key] for key in ("bos_token", "eos_token", "pad_token")}, out, indent=3)
+
+
+def pieces_tokenizer(bench):
+    """A tokenizer over characters that falls back to bytes, as those that were made by sentencepiece."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, trainers
+    spaces = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    trained = Tokenizer(models.BPE())
+    trained.normalizer = spaces
+    trained.train([bench.text], trainers.BpeTrainer(vocab_size=VOCAB - 259, show_progress=False))
+    parts = json.loads(trained.to_str())["model"]
+    words = ["<unk>", "<s>", "</s>"] + [f"<0x{i:02X}>" for i in range(256)] + sorted(parts["vocab"], key=parts["vocab"].get)
+    core = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, [tuple(pair) for pair in parts["merges"]], unk_token="<unk>",
+                                fuse_unk=True, byte_fallback=True))
+    core.normalizer = spaces
+    core.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    return core
+
+
+def text_of_pieces(tokenizer, ids):
+    """The bytes of each token, as sifr prints them; `tokenizers` makes other characters of bytes that are not UTF-8."""
+    words = tokenizer.convert_ids_to_tokens(ids)
+    bits = [bytes([int(word[3:5], 16)]) if word.startswith("<0x") else word.replace("▁", " ").encode() for word in words]
+    return b"".join(bits).decode(errors="replace")
 
 
 def special_tokenizer(bench, bos):
-    """The tokenizer of `bench` with special tokens; `bos`: how <s> gets before a text."""
+    """A tokenizer with special tokens. `bos`: how <s> gets before a text: by a template, not at all; "pieces": by a template, and
+    the tokenizer is not the byte-level one of `bench`."""
     from tokenizers import Tokenizer, processors
     from transformers import PreTrainedTokenizerFast
-    core = Tokenizer.from_file(bench.path("tokens/tokenizer.json"))
+    core = pieces_tokenizer(bench) if bos == "pieces" else Tokenizer.from_file(bench.path("tokens/tokenizer.json"))
     core.add_special_tokens(["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<pad>"])
     if bos == "template":
         core.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), processors.TemplateProcessing(
             single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", core.token_to_id("<s>"))])])
+    if bos == "pieces":
+        core.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A <s> $B",
+                                                            special_tokens=[("<s>", core.token_to_id("<s>"))])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
     tokenizer.chat_template = CHAT
     return tokenizer
@@ -406,6 +484,8 @@ def check_special(bench, bos):
     source, run, out = (bench.path(f"special {bos} {name}") for name in ("source", "run", "out"))
     model.save_pretrained(source)
     tokenizer.save_pretrained(source)
+    if bos == "none":
+        as_older_files(source)
     reloaded = AutoTokenizer.from_pretrained(source)
 
     bench.sifr("train", f"--model.path={source}", f"--data.path={bench.text}", "--train.steps=2", "--train.micro_batch=2",
@@ -434,7 +514,7 @@ def check_special(bench, bos):
                 f"{len(ours)} ids")
     text = bench.sifr_text(source)
     bench.tokenizer, plain = reloaded, bench.tokenizer
-    theirs = bench.peer_text(model)
+    theirs = text_of_pieces(reloaded, bench.peer_ids(model)) if bos == "pieces" else bench.peer_text(model)
     bench.tokenizer = plain
     bench.check(f"special tokens ({bos}), greedy text", text == theirs, "equal" if text == theirs else f"{text!r} and {theirs!r}")
 
@@ -484,7 +564,7 @@ def main():
             return bench.report()
         check_exports(bench)
         check_saved(bench)
-        for bos in ("template", "none"):
+        for bos in ("template", "none", "pieces"):
             check_special(bench, bos)
         check_freeze(bench)
         return bench.report()

@@ -11,6 +11,9 @@
  * hundred. The first token of a text always runs without a recording, and so does the first token
  * of all that follows another, so that libraries can initialize themselves. Devices that cannot
  * record, such as the CPU, launch every operation. The bits are the same.
+ *
+ * Some models compute long texts in another way than short ones, from their first token on. When a
+ * text becomes long, its tokens, which are kept for this, are fed again.
  */
 #include "engine/decoder.h"
 
@@ -36,7 +39,10 @@ struct row {
     struct recording *recording;   /* of one token; NULL: not recorded */
     bool warm;                     /* one token has been fed */
     int64_t position;
-    void *passed; /* (chunk, C): the stream between PP stages */
+    int32_t *text; /* host: (room) the tokens at positions below `position`; NULL: not needed */
+    int64_t text_count; /* tokens with all that are being fed */
+    bool recorded_long; /* the recording is of a long text */
+    void *passed;       /* (chunk, C): the stream between PP stages */
 
     bool replayed;       /* the current tokens are: no walk feeds them */
     struct unit_run run; /* of the current walk */
@@ -91,12 +97,20 @@ static enum status alloc_units(struct decoder *d, struct row *row)
     return STATUS_OK;
 }
 
+static bool is_long(const struct decoder *d, int64_t tokens)
+{
+    return d->graph->short_text > 0 && tokens > d->graph->short_text;
+}
+
 static enum status alloc_row(struct decoder *d, struct row *row)
 {
     struct device *device = d->ops->device;
     size_t vocab = (size_t)d->graph->vocab, element = dtype_bytes(d->ops->type);
     if (computes(d))
         TRY(alloc_units(d, row));
+    if (is_long(d, d->room))
+        TRY(mem_alloc_array(d->env, MEM_OTHER, "decoded text", (size_t)d->room, sizeof *row->text,
+                            &row->text));
     TRY(device_alloc(device, MEM_ACTIVATIONS, "decoded tokens", (size_t)d->chunk * sizeof(int32_t),
                      &row->tokens));
     TRY(device_alloc(device, MEM_ACTIVATIONS, "logits", vocab * element, &row->logits));
@@ -160,6 +174,7 @@ static void free_row(struct decoder *d, struct row *row)
     for (int u = 0; row->caches && u < d->graph->unit_count; u++)
         device_free(device, row->caches[u]);
     mem_free(d->env, row->caches);
+    mem_free(d->env, row->text);
     activations_destroy(row->activations);
     device_free(device, row->passed);
     device_free(device, row->tokens);
@@ -203,6 +218,7 @@ static void start_row(struct decoder *d, struct row *row, const int32_t *tokens,
         .logit_tokens = 1,
         .past = past,
         .cache_tokens = d->room,
+        .text_tokens = row->text_count,
     };
     row->wants_logits = wants_logits;
     d->fed[d->fed_count++] = row;
@@ -329,8 +345,15 @@ static bool feed_recorded(struct decoder *d, const struct decoder_input *input)
     struct row *row = &d->rows[input->row];
     if (input->count > 1 || row->position == 0)
         return false;
-    if (d->records && row->warm && !row->recording)
+    if (row->recording && row->recorded_long != is_long(d, row->text_count)) {
+        recording_destroy(d->ops->device, row->recording);
+        row->recording = NULL;
+        row->warm = false;
+    }
+    if (d->records && row->warm && !row->recording) {
+        row->recorded_long = is_long(d, row->text_count);
         record(d, row);
+    }
     row->warm = true;
     if (!row->recording)
         return false;
@@ -361,12 +384,27 @@ static void feed_walks(struct decoder *d, const struct decoder_input *inputs, in
             fetch_logits(d, &d->rows[inputs[i].row]);
 }
 
+/* Keep the tokens of an input. If they make the text a long one, they become all of its tokens. */
+static void keep_text(const struct decoder *d, struct row *row, struct decoder_input *input)
+{
+    row->text_count = row->position + input->count;
+    if (!row->text)
+        return;
+    memcpy(row->text + row->position, input->tokens, (size_t)input->count * sizeof *row->text);
+    if (row->position == 0 || is_long(d, row->position) || !is_long(d, row->text_count))
+        return;
+    row->position = 0;
+    input->tokens = row->text;
+    input->count = row->text_count;
+}
+
 enum status decoder_feed_rows(struct decoder *d, struct decoder_input *inputs, int count)
 {
     for (int i = 0; i < count; i++) {
         struct row *row = &d->rows[inputs[i].row];
         CHECK(inputs[i].row >= 0 && inputs[i].row < d->row_count);
         CHECK(inputs[i].count >= 1 && row->position + inputs[i].count <= d->room);
+        keep_text(d, row, &inputs[i]);
         row->replayed = feed_recorded(d, &inputs[i]);
         inputs[i].logits = row->logits_host;
     }

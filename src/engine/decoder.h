@@ -27,7 +27,7 @@ void decoder_reset(struct decoder *decoder); /* all rows: position 0, empty cach
  * are those after the last token. */
 struct decoder_input {
     int row;
-    const int32_t *tokens;
+    const int32_t *tokens; /* this and count may be changed */
     int64_t count;
     const float *logits; /* out */
 };

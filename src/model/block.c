@@ -530,7 +530,7 @@ void block_attend(const struct block *k, struct unit_run *run, const struct bloc
 {
     struct attention a = block_attention(k, run->shape);
     bool cached = run->pass == PASS_DECODE;
-    const float *rope = rope_for(&k->rope, cached ? run->cache_tokens : a.tokens);
+    const float *rope = rope_for(&k->rope, cached ? run->text_tokens : a.tokens);
     if (rope)
         ops_rope(run->ops, run->stream, a, rope, cached ? run->past : (struct past){0}, false,
                  b->qkv);

@@ -221,7 +221,7 @@ static void add_llama_attention(struct model *m, struct unit *unit, const char *
                                  {"self_attn.v_proj", key, kv_heads}};
     if (traits->fused)
         add_fused(m, unit, at, "self_attn.qkv_proj.weight", query + 2 * key,
-                  part_of_units(&m->tp_group, 0, 3, c->heads));
+                  part_of_qkv(&m->tp_group, c->heads, c->kv_heads));
     else
         add_joined(m, unit, at, "weight", qkv, 3);
     if (traits->qkv_bias || c->attention_bias)
@@ -554,6 +554,7 @@ static void build(struct model *m)
     m->graph.stream_width = c->width;
     m->graph.vocab = c->vocab;
     m->graph.context = c->context;
+    m->graph.short_text = rope_has(c, ROPE_LONGER) ? c->rope_original : 0;
     m->graph.sequence = m->part.sequence ? m->tp_group.size : 0;
     unit_graph_check(&m->graph);
 }

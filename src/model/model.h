@@ -40,6 +40,7 @@ struct model_traits {
     /* Keys that the architecture has: */
     bool attention_bias, mlp_bias, window, nope, caps;
     bool window_some; /* a part of the layers may have the window: window_from, full_every */
+    bool part, local; /* rope_part, rope_local */
 };
 const struct model_traits *model_traits(int arch);
 
@@ -119,6 +120,10 @@ enum status model_check(struct env *env, const struct model_config *config);
 enum status model_check_keys(struct env *env, struct options *options,
                              const struct model_config *config);
 
+/* Refuse keys that say something else than `file`, the model at asked->path. */
+enum status model_check_given(struct env *env, const struct options *options,
+                              const struct model_config *asked, const struct model_config *file);
+
 /* What an architecture cannot do, each with the reason; NULL: it can. */
 struct model_limits {
     const char *fp16, *tp, *pp, *freeze;
@@ -139,6 +144,8 @@ struct model_part {
 /* The first key (without "model.") whose size tp ranks cannot split, with that size; NULL if they
  * can split all. */
 const char *model_cannot_split(const struct model_config *config, int tp, int64_t *size);
+/* Why, if it is not a matter of divisors: ", whose ..."; else "". */
+const char *model_split_reason(const struct model_config *config, int tp, const char *key);
 bool model_can_split(const struct model_config *config, int tp);
 /* Check a micro-batch: with `sequence` the ranks must divide its rows. The error suggests a fix. */
 enum status model_part_check_rows(struct env *env, const struct model_part *part, int64_t batch,

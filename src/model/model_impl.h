@@ -73,6 +73,7 @@ void region_await(const struct region *r, enum region_call call);
 /* model_part.c: how tensors are split, and which splits are refused */
 struct unit_split part_of_units(const struct tp_group *tp_group, int dim, int sections,
                                 int64_t units);
+struct unit_split part_of_qkv(const struct tp_group *tp_group, int64_t heads, int64_t kv_heads);
 struct unit_split part_of_kv_heads(const struct tp_group *tp_group, int dim, int64_t heads);
 struct unit_split part_of_vocab(const struct tp_group *tp_group, int64_t vocab, int rank);
 struct unit_split part_repeated(const struct tp_group *tp_group, bool partial);

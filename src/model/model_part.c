@@ -8,6 +8,7 @@
  * since no collective carries columns of logits; so nothing is padded.
  */
 #include <inttypes.h>
+#include <string.h>
 #include "model/model_impl.h"
 
 /* --- parts ---------------------------------------------------------------------------------- */
@@ -24,6 +25,13 @@ struct unit_split part_of_units(const struct tp_group *tp_group, int dim, int se
                                .first = tp_group->rank * each,
                                .count = each,
                                .replicas = 1};
+}
+
+struct unit_split part_of_qkv(const struct tp_group *tp_group, int64_t heads, int64_t kv_heads)
+{
+    struct unit_split split = part_of_units(tp_group, 0, 3, kv_heads);
+    split.lead = heads / kv_heads;
+    return split;
 }
 
 struct unit_split part_of_kv_heads(const struct tp_group *tp_group, int dim, int64_t heads)
@@ -110,20 +118,25 @@ enum status model_check_limits(struct env *env, const struct model_config *confi
     return STATUS_OK;
 }
 
+/* Why key/value heads cannot be on several ranks of a TP group; NULL: they can. */
+static const char *why_no_copies(const struct model_traits *traits)
+{
+    return traits->whole_norm ? ", whose norm counts each of them once"
+           : traits->fused    ? ", which share one tensor with q and so cannot be on several ranks"
+                              : NULL;
+}
+
 const char *model_cannot_split(const struct model_config *c, int tp, int64_t *size)
 {
     const struct model_traits *traits = model_traits(c->arch);
-    bool copies = !traits->whole_norm; /* which counts each head once */
-    /* The parts of a fused tensor must be of one size. */
-    bool even = !traits->fused || c->kv_heads == c->heads || tp == 1;
+    bool copies = !why_no_copies(traits);
     struct {
         const char *key;
         int64_t size;
         bool fits;
     } sizes[] = {
         {"heads", c->heads, c->heads % tp == 0},
-        {"kv_heads", c->kv_heads,
-         even && (c->kv_heads % tp == 0 || (tp % c->kv_heads == 0 && copies))},
+        {"kv_heads", c->kv_heads, c->kv_heads % tp == 0 || (tp % c->kv_heads == 0 && copies)},
         {"ff", c->ff, c->ff % tp == 0},
         {"vocab", c->vocab, c->vocab >= tp},
     };
@@ -133,6 +146,13 @@ const char *model_cannot_split(const struct model_config *c, int tp, int64_t *si
             return sizes[i].key;
     }
     return NULL;
+}
+
+const char *model_split_reason(const struct model_config *c, int tp, const char *key)
+{
+    const char *reason = why_no_copies(model_traits(c->arch));
+    bool repeats = strcmp(key, "kv_heads") == 0 && tp % c->kv_heads == 0;
+    return repeats && reason ? reason : "";
 }
 
 bool model_can_split(const struct model_config *config, int tp)
@@ -151,16 +171,17 @@ enum status model_part_check(struct env *env, const struct model_config *config,
     const char *key = model_cannot_split(config, part->tp, &size);
     if (key == NULL)
         return STATUS_OK;
+    const char *reason = model_split_reason(config, part->tp, key);
     int below = part->tp, above = part->tp;
     while (model_cannot_split(config, below, &other))
         below--; /* ends at one rank */
     while (above <= config->heads && model_cannot_split(config, above, &other))
         above++;
     if (above <= config->heads)
-        return FAIL(env, CONFIG, "parallel.tp=%d cannot split model.%s=%" PRId64 "; try %d or %d",
-                    part->tp, key, size, below, above);
-    return FAIL(env, CONFIG, "parallel.tp=%d cannot split model.%s=%" PRId64 "; try %d", part->tp,
-                key, size, below);
+        return FAIL(env, CONFIG, "parallel.tp=%d cannot split model.%s=%" PRId64 "%s; try %d or %d",
+                    part->tp, key, size, reason, below, above);
+    return FAIL(env, CONFIG, "parallel.tp=%d cannot split model.%s=%" PRId64 "%s; try %d", part->tp,
+                key, size, reason, below);
 }
 
 enum status model_part_check_rows(struct env *env, const struct model_part *part, int64_t batch,

@@ -494,16 +494,19 @@ struct update {
 /* Where a segment's elements are in their whole tensor. The random bits depend on it: copy =
  * round(param, rng_word(key, ops_whole_element(location, i), number)), with the rounding of
  * base/dtype.h. This rank's part of the tensor consists of runs of consecutive elements, all of the
- * same length. */
+ * same length; or the first is `lead` times as long as the others, which begins at lead * start. */
 struct update_location {
     uint64_t key;              /* of a struct rng: seed and tensor */
     int64_t first;             /* index of the segment's first element in this rank's part */
     int64_t run, apart, start; /* elements of a run; distance between the starts of two runs in the
                                   whole tensor; start of the first run */
+    int64_t lead;              /* 0 means 1 */
 };
 static inline int64_t ops_whole_element(const struct update_location *l, int64_t i)
 {
     int64_t local = l->first + i;
+    if (l->lead > 1 && local < l->lead * l->run)
+        return l->lead * l->start + local;
     return local / l->run * l->apart + l->start + local % l->run;
 }
 struct update_segment {

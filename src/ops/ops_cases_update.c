@@ -11,11 +11,11 @@ enum {
     SKIP = 27 /* of the second segment */
 };
 
-/* A whole tensor that starts at a multiple of four; and runs of odd length, which share blocks of
- * random bits. */
+/* A whole tensor that starts at a multiple of four; and runs of odd length, of which the first is
+ * longer, which share blocks of random bits. */
 const struct update_location ops_update_locations[SEGMENTS] = {
-    {0x243f6a8885a308d3u, 1020, INT64_MAX, 0, 0},
-    {0x13198a2e03707344u, 3, 101, 203, 5},
+    {0x243f6a8885a308d3u, 1020, INT64_MAX, 0, 0, 0},
+    {0x13198a2e03707344u, 3, 101, 203, 5, 2},
 };
 
 /* --- tensors -------------------------------------------------------------------------------- */

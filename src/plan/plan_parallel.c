@@ -56,8 +56,8 @@ static enum status refuse_tp(struct env *env, const struct layout *l)
         return FAIL(env, CONFIG, "parallel.tp=%d does not divide %d ranks; try %s", l->tp, l->ranks,
                     others);
     return FAIL(env, CONFIG,
-                "parallel.tp=%d cannot split model.%s=%" PRId64 "; with %d ranks try %s", l->tp,
-                key, size, l->ranks, others);
+                "parallel.tp=%d cannot split model.%s=%" PRId64 "%s; with %d ranks try %s", l->tp,
+                key, size, model_split_reason(l->model, l->tp, key), l->ranks, others);
 }
 
 static enum status refuse_pp(struct env *env, const struct layout *l)

@@ -40,21 +40,24 @@ int64_t unit_tensor_whole(const struct unit_tensor *tensor)
     return count;
 }
 
-/* A split tensor consists of runs of consecutive elements, one for each section of each index
- * before dim. */
-struct runs {
-    int64_t count;  /* elements of a run */
-    int64_t stride; /* distance between the starts of two runs in the whole tensor */
-    int64_t first;  /* start of the first run in the whole tensor */
-};
+static int64_t lead_of(const struct unit_split *split)
+{
+    return split->lead > 0 ? split->lead : 1;
+}
 
-static struct runs runs_of(const struct unit_tensor *tensor)
+/* The parts of a unit in all sections, if one of them in the sections that are not the first is 1. */
+static int64_t parts_of(const struct unit_split *split)
+{
+    return split->sections + lead_of(split) - 1;
+}
+
+struct unit_lines unit_tensor_lines(const struct unit_tensor *tensor)
 {
     const struct unit_split *s = &tensor->split;
-    int64_t unit = tensor->shape[s->dim] / (s->sections * s->units);
+    int64_t unit = tensor->shape[s->dim] / (parts_of(s) * s->units);
     for (int d = s->dim + 1; d < tensor->dims; d++)
         unit *= tensor->shape[d];
-    return (struct runs){s->count * unit, s->units * unit, s->first * unit};
+    return (struct unit_lines){s->count * unit, s->units * unit, s->first * unit, lead_of(s)};
 }
 
 int64_t unit_tensor_count(const struct unit_tensor *tensor)
@@ -67,9 +70,12 @@ int64_t unit_tensor_index(const struct unit_tensor *tensor, int64_t local, int64
 {
     int64_t left = unit_tensor_count(tensor) - local, index = local;
     if (tensor->split.units != 0) {
-        struct runs runs = runs_of(tensor);
-        index = local / runs.count * runs.stride + runs.first + local % runs.count;
-        left = runs.count == runs.stride ? left : runs.count - local % runs.count;
+        struct unit_lines l = unit_tensor_lines(tensor);
+        int64_t first = l.lead * l.run; /* elements of the first line */
+        index = local < first ? l.lead * l.start + local
+                              : local / l.run * l.line + l.start + local % l.run;
+        if (l.run != l.line)
+            left = local < first ? first - local : l.run - local % l.run;
     }
     if (run)
         *run = left;
@@ -80,10 +86,15 @@ int64_t unit_tensor_before(const struct unit_tensor *tensor, int64_t index)
 {
     if (tensor->split.units == 0)
         return index;
-    struct runs runs = runs_of(tensor);
-    int64_t in_run = index % runs.stride - runs.first;
-    in_run = in_run < 0 ? 0 : in_run < runs.count ? in_run : runs.count;
-    return index / runs.stride * runs.count + in_run;
+    struct unit_lines l = unit_tensor_lines(tensor);
+    int64_t line = index / l.line, scale = 1;
+    if (line < l.lead) {
+        line = 0;
+        scale = l.lead;
+    }
+    int64_t in_run = index - line * l.line - scale * l.start, run = scale * l.run;
+    in_run = in_run < 0 ? 0 : in_run < run ? in_run : run;
+    return line * l.run + in_run;
 }
 
 bool unit_tensor_answers(const struct unit_tensor *tensor)
@@ -362,10 +373,12 @@ static void check_split(const struct unit_tensor *tensor)
     if (s->units == 0)
         return;
     if (s->dim < 0 || s->dim >= tensor->dims || s->sections < 1 || s->units < 1 ||
-        tensor->shape[s->dim] % (s->sections * s->units) != 0)
+        tensor->shape[s->dim] % (parts_of(s) * s->units) != 0)
         inconsistent(tensor->name, "is cut along a dimension that its units do not divide");
     if (s->first < 0 || s->count < 1 || s->first + s->count > s->units)
         inconsistent(tensor->name, "has a part outside the whole tensor");
+    if (s->lead > 1 && (s->dim != 0 || s->sections < 2 || s->most != 0 || s->replicas > 1))
+        inconsistent(tensor->name, "has a larger first section, but is not cut evenly in rows");
     if (s->most != 0 && s->most < s->count)
         inconsistent(tensor->name, "has more units than the largest part");
 }

@@ -72,6 +72,10 @@ enum unit_phase {
  *     whole tensor   | q0 q1 q2 q3 | k0 k1 k2 k3 | v0 v1 v2 v3 |      sections 3, units 4
  *     this rank      | q2 q3 k2 k3 v2 v3 |                            first 2, count 2
  *
+ * The first section may be `lead` times as large as the others, as q is if several of its heads share
+ * those of k and v. Then a unit of it is so many times as large, `dim` is 0, and no part is padded or
+ * replicated.
+ *
  * A rank with fewer units than another leaves padding behind them, so that whatever follows in the
  * piece has the same offset on all ranks.
  *
@@ -82,6 +86,7 @@ enum unit_phase {
 struct unit_split {
     int dim;
     int64_t sections, units, first, count; /* units 0: the tensor is not cut */
+    int64_t lead;          /* size of the first section, in sizes of the others; 0 means 1 */
     int64_t most;          /* the largest count of any rank; 0: all ranks have `count` */
     int replicas, replica; /* replicas 0 means 1 */
     bool partial;
@@ -228,6 +233,7 @@ struct unit_run {
     void *cache;          /* PASS_DECODE: cache_bytes of this unit */
     struct past past;     /* positions that are in the cache already */
     int64_t cache_tokens; /* positions that the cache has room for */
+    int64_t text_tokens;  /* PASS_DECODE: tokens of the sequence, with all that are being fed */
 };
 
 typedef void unit_pass_fn(const struct unit *unit, struct unit_run *run);
@@ -285,6 +291,9 @@ struct unit_graph {
     int sequence;         /* as in unit_shape: what partial gradients were declared for */
     int64_t vocab;        /* tokens are 0 .. vocab-1 */
     int64_t context;      /* longest sequence */
+    int64_t short_text;   /* sequences of more tokens are computed in another way from their first
+                             token on: what was cached for a shorter one is of no use; 0: there are
+                             none */
     const struct unit_input *inputs; /* NULL: tokens and labels of a language model */
     int input_count;
     /* What the loss of a micro-batch is divided by; NULL: the number of labels that are not masked.
@@ -304,6 +313,20 @@ int64_t unit_tensor_index(const struct unit_tensor *tensor, int64_t local, int64
 /* How many of this rank's elements have an index below `index` in the whole tensor. So the elements
  * that this rank has of a range of the whole tensor form a range, too. */
 int64_t unit_tensor_before(const struct unit_tensor *tensor, int64_t index);
+/* A cut tensor consists of lines: one section each, for each index before `dim`. A rank has a run of
+ * consecutive elements of every line, and line n begins at n' runs of its part and at n' lines of the
+ * whole tensor. n' = n where all lines are equal; the first may be `lead` times as long as the
+ * others. */
+struct unit_lines {
+    int64_t run, line; /* elements of a line, here and in the whole tensor */
+    int64_t start;     /* of the run in its line */
+    int64_t lead;      /* of the first line: both sizes and the start are so many times as large */
+};
+struct unit_lines unit_tensor_lines(const struct unit_tensor *tensor); /* of a cut tensor */
+static inline int64_t unit_line_place(const struct unit_lines *lines, int64_t n) /* n' */
+{
+    return n == 0 ? 0 : n + lines->lead - 1;
+}
 /* Whether this rank accounts for its part in sums and files. One of the replicas does. */
 bool unit_tensor_answers(const struct unit_tensor *tensor);
 /* Elements of all tensors of a param: that this rank has, that all ranks have together, and that

@@ -114,6 +114,7 @@ static void fill(const struct unit_graph *whole, const int *pp_stage_of, const s
                                      .sequence = whole->sequence,
                                      .vocab = whole->vocab,
                                      .context = whole->context,
+                                     .short_text = whole->short_text,
                                      .inputs = whole->inputs,
                                      .input_count = whole->input_count,
                                      .count = whole->count,

@@ -58,20 +58,25 @@ static struct zero_range own_range(const struct unit_tensor *tensor, int64_t fir
     return (struct zero_range){unit_tensor_index(tensor, first, NULL), end - first};
 }
 
-/* Elements first .. end-1 of a part that is split across lines: `run` elements of every line. */
+/* Elements first .. end-1 of a part that is split across lines. */
 static struct reduce_shard part_of_lines(const struct unit_tensor *tensor, int64_t first,
-                                         int64_t end, int64_t run, int t, int tp_group)
+                                         int64_t end, int t, int tp_group)
 {
-    int64_t width = unit_tensor_whole(tensor) / (unit_tensor_count(tensor) / run);
-    int64_t from = (first + run - 1) / run, to = end / run, lines = to - from;
+    const struct unit_lines l = unit_tensor_lines(tensor);
+    /* The first line that begins here, and the one after the last that ends here. */
+    int64_t begun = (first + l.run - 1) / l.run, ended = end / l.run;
+    int64_t from = begun == 0 ? 0 : begun <= l.lead ? 1 : begun - l.lead + 1;
+    int64_t to = ended < l.lead ? 0 : ended - l.lead + 1, lines = to - from;
     if (lines < 0)
         return (struct reduce_shard){.head = own_range(tensor, first, end)};
-    int64_t mine = from + lines * t / tp_group, next = from + lines * (t + 1) / tp_group;
-    struct reduce_shard reduce_shard = {.head = own_range(tensor, first, from * run),
-                                        .tail = own_range(tensor, to * run, end),
-                                        .together = lines > 0};
+    int64_t mine = unit_line_place(&l, from + lines * t / tp_group);
+    int64_t next = unit_line_place(&l, from + lines * (t + 1) / tp_group);
+    struct reduce_shard reduce_shard = {
+        .head = own_range(tensor, first, unit_line_place(&l, from) * l.run),
+        .tail = own_range(tensor, unit_line_place(&l, to) * l.run, end),
+        .together = lines > 0};
     if (mine < next)
-        reduce_shard.lines = (struct zero_range){mine * width, (next - mine) * width};
+        reduce_shard.lines = (struct zero_range){mine * l.line, (next - mine) * l.line};
     return reduce_shard;
 }
 
@@ -91,7 +96,7 @@ static struct reduce_shard saved_part(const struct zero *zero, int tensor, int r
     if (run == count)
         return (struct reduce_shard){.head = own_range(&part, first, end)};
     CHECK(part.split.replicas <= 1 && part.split.most == 0);
-    return part_of_lines(&part, first, end, run, t, zero->tp_group.size);
+    return part_of_lines(&part, first, end, t, zero->tp_group.size);
 }
 
 static void add_range(struct zero_ranges *ranges, struct zero_range range)

@@ -24,12 +24,18 @@ static struct rng stream_of(const struct zero *zero, const struct unit_tensor *t
 struct update_location zero_location_of(const struct zero *zero, int t, int64_t first)
 {
     const struct unit_tensor *tensor = &zero->graph->tensors[t];
-    int64_t run, start = unit_tensor_index(tensor, 0, &run), stride = 0;
-    if (run == unit_tensor_count(tensor))
-        run = INT64_MAX;
-    else
-        stride = unit_tensor_index(tensor, run, NULL) - start;
-    return (struct update_location){stream_of(zero, tensor).key, first, run, stride, start};
+    struct update_location location = {
+        .key = stream_of(zero, tensor).key, .first = first, .run = INT64_MAX};
+    if (tensor->split.units == 0)
+        return location;
+    struct unit_lines lines = unit_tensor_lines(tensor);
+    location.start = lines.start;
+    if (lines.run == unit_tensor_count(tensor)) /* there is no other line */
+        return location;
+    location.run = lines.run;
+    location.apart = lines.line;
+    location.lead = lines.lead;
+    return location;
 }
 
 /* Round `count` elements of a tensor's part, from `first`, on the host. */

@@ -30,11 +30,11 @@ for command in "tokenize no-such" "tokenize --decode no-such"; do
 done
 expect 2 "--tokenizer: no file matches 'no-such'" "$sifr" tokenize text.txt --tokenizer=no-such --out=no
 expect 2 "'tokens' is a folder; name a file" "$sifr" tokenize tokens --out=no
-expect 2 "'text.txt' is no model directory" "$sifr" sample text.txt
+expect 2 "'text.txt' is not a model directory" "$sifr" sample text.txt
 mkdir bare
 cp text.txt bare/x.safetensors
 expect 2 "'bare/config.json' is missing: it describes the model in the same folder; name a model directory" "$sifr" sample bare/x.safetensors
-expect 2 "'text.txt' is no model directory" "$sifr" eval text.txt
+expect 2 "'text.txt' is not a model directory" "$sifr" eval text.txt
 expect 2 "--out: 'text.txt' is a file, but a folder will be written there; choose another --out" train --data.path=text.txt --out=text.txt
 expect 2 "--out: 'text.txt' is a file" "$sifr" tokenize text.txt --out=text.txt
 ln -s no dead

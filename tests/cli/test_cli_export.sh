@@ -55,7 +55,7 @@ ok sifr sample half --tokens=3 -q The
 expect 2 "'plain' exists and is not an empty folder" "$sifr" export run plain
 expect 2 "'text.txt' exists and is not an empty folder" "$sifr" export run text.txt
 expect 2 "error: there is no 'nowhere'" "$sifr" export nowhere x
-expect 2 "is no model directory" "$sifr" export tokens x
+expect 2 "is not a model directory" "$sifr" export tokens x
 expect 2 "missing argument; usage: sifr export" "$sifr" export run
 expect 2 "dtype" "$sifr" export run x --dtype=f64
 mkdir empty

@@ -21,6 +21,36 @@ expect 1 "'pointer.safetensors' is a Git LFS pointer" "$sifr" inspect pointer.sa
 printf '{"version": "1.0",\n' >half.json
 expect 1 'half.json: not a tokenizer.json: line [12]' "$sifr" tokenize text.txt --tokenizer=half.json --out=no
 
+# --- folders that people have instead of a model --------------------------------------------------
+# in_all PATTERN FOLDER: every command that reads a model refuses the folder with the same message
+in_all() {
+    expect 2 "$1" "${run[@]:0:2}" --model.path="$2" --data.path=text.txt --out=no
+    expect 2 "$1" "$sifr" sample "$2" x
+    expect 2 "$1" "$sifr" eval "$2" --data.val=text.txt
+    expect 2 "$1" "$sifr" export "$2" no
+    expect 2 "$1" "$sifr" inspect "$2"
+}
+mkdir adapter bin bins kinds authors
+: >adapter/adapter_config.json
+: >bin/pytorch_model.bin
+: >bins/pytorch_model.bin.index.json
+: >authors/consolidated.safetensors
+in_all "'adapter' is a PEFT adapter, not a model: merge it .*and name that folder" adapter
+for state in alone with-config; do
+    in_all "'bin' has its weights in pytorch_model.bin, .*convert it .*and name that folder" bin
+    in_all "'bins' has its weights in pytorch_model-\*.bin, .*convert them" bins
+    in_all "'authors' has its weights in consolidated.safetensors, .*Hugging Face" authors
+    for folder in bin bins authors; do echo '{"model_type": "gpt2"}' >$folder/config.json; done
+done
+echo '{"hidden_size": 8}' >kinds/config.json
+in_all "'kinds/config.json': model_type is missing, .*add it" kinds
+echo '{"model_type": "mixtral", "num_local_experts": 8}' >kinds/config.json
+in_all "'kinds/config.json': num_local_experts is not supported: a mixture of experts; use a dense model" kinds
+echo '{"model_type": "gemma3", "vision_config": {}}' >kinds/config.json
+in_all "'kinds/config.json': vision_config is not supported: a model that sees images; use" kinds
+echo '{"model_type": "bert"}' >kinds/config.json
+in_all "'kinds/config.json': model_type 'bert' is not supported, only gpt2, " kinds
+
 # --- data that is not plain text ------------------------------------------------------------------
 { printf '[\n'; sed 's/.*/{"text": "&"},/' text.txt; printf '{}]\n'; } >list.json
 expect 1 "list.json' is JSON and is not read as text" "${run[@]}" --data.path=list.json --out=no

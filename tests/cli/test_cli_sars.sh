@@ -43,7 +43,7 @@ grep -q '^  arch: sars$' more/config.yaml || fail "the model of model.path is no
 grep -q '^  meta_weight: 2$' more/config.yaml || fail "sars.meta_weight is lost"
 expect 2 "sars.rope: true \(--sars.rope\), but the model at '[^']*' has false; leave the key out" \
     "$sifr" train --model.path=out-hf --data.path=text.txt --sars.rope --out=other
-expect 2 "model.arch: gpt2 \(--model.arch\), but the model at '[^']*' is sars; leave the key out" \
+expect 2 "model.arch: gpt2 \(--model.arch\), but the model at '[^']*' has sars; leave the key out" \
     "$sifr" train --model.path=out-hf --data.path=text.txt --model.arch=gpt2 --out=other
 sed 's/"rope": false/"rope": 0/' out-hf/config.json >config.json
 cp config.json out-hf/config.json

@@ -14,36 +14,71 @@ static double distance(const float *a, const float *b, int64_t count)
     return sqrt(difference / norm);
 }
 
-static void compare_with_forward(struct model_config model, int64_t chunk)
+enum { TEXT = 21 };
+
+/* Decode with `model`; the logits after `first` .. `end` - 1 tokens are those that `whole_model`
+ * has in a forward pass. */
+static void compare_texts(struct model_config model, struct model_config whole_model, int64_t first,
+                          int64_t end, int64_t chunk)
 {
-    enum { TOKENS = 21 };
     struct env env = testing_env(2);
-    struct rig rig;
+    struct rig rig, forward;
     struct decoder *decoder;
-    struct rig_config config = {.model = model, .threads = 2, .batch = 1, .tokens = TOKENS};
+    struct rig_config config = {.model = model, .threads = 2, .batch = 1, .tokens = TEXT};
     assert_ok(rig_create(&env, config, &rig));
+    config.model = whole_model;
+    assert_ok(rig_create(&env, config, &forward));
     int64_t vocab = model.vocab;
-    float *whole = malloc((size_t)(TOKENS * vocab) * sizeof *whole);
+    float *whole = malloc((size_t)(TEXT * vocab) * sizeof *whole);
     int32_t *tokens, *labels;
-    rig_fill(&rig, 0, 0);
-    engine_batch(rig.engine, 0, &tokens, &labels);
-    assert_ok(engine_logits(rig.engine, TOKENS, whole));
+    rig_fill(&forward, 0, 0);
+    engine_batch(forward.engine, 0, &tokens, &labels);
+    assert_ok(engine_logits(forward.engine, TEXT, whole));
     assert_ok(decoder_create(rig.ops, rig.stream, rig.spread.graph, rig.zero,
                              &(struct decoder_config){.tokens = model.context, .chunk = chunk},
                              &decoder));
     for (int round = 0; round < 2; round++) { /* twice: reset must clear the first sequence */
         decoder_reset(decoder);
-        for (int64_t at = 0, n = 5; at < TOKENS; at += n, n = 1) {
+        for (int64_t at = 0, n = 5; at < TEXT; at += n, n = 1) {
             const float *logits;
             assert_ok(decoder_feed(decoder, tokens + at, n, &logits));
             double bound = test_on_cpu() ? 1e-5 : 1e-2; /* other products in TF32 */
-            assert_true(distance(logits, whole + (at + n - 1) * vocab, vocab) < bound);
+            double away = distance(logits, whole + (at + n - 1) * vocab, vocab);
+            assert_true(at + n < first || at + n >= end || away < bound);
         }
     }
     free(whole);
     decoder_destroy(decoder);
+    rig_destroy(&forward);
     rig_destroy(&rig);
     env_destroy(&env);
+}
+
+static void compare_with_forward(struct model_config model, int64_t chunk)
+{
+    compare_texts(model, model, 0, TEXT + 1, chunk);
+}
+
+/* A text that becomes longer than the original context is computed again, with other positions. */
+static void test_a_text_that_becomes_long(void **state)
+{
+    (void)state;
+    struct model_config model = rig_llama(), brief;
+    model.rope_scaling = ROPE_LONGROPE;
+    model.rope_original = 11;
+    model.rope_factor = 2;
+    model.rope.attention = 1;
+    for (int i = 0; i < model.head_width / 2; i++) {
+        model.rope.shorter.values[i] = 1 + 0.1 * i;
+        model.rope.longer.values[i] = 2 + i;
+    }
+    model.rope.shorter.count = model.rope.longer.count = (int)model.head_width / 2;
+    brief = model;
+    brief.rope.longer = brief.rope.shorter;
+    for (int64_t chunk = 3; chunk <= 8; chunk += 5) {
+        compare_texts(model, brief, 0, model.rope_original + 1, chunk);
+        compare_texts(model, model, model.rope_original + 1, TEXT + 1, chunk);
+    }
 }
 
 static void test_cached_logits_agree_with_a_whole_forward(void **state)
@@ -161,6 +196,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cached_logits_agree_with_a_whole_forward),
+        cmocka_unit_test(test_a_text_that_becomes_long),
         cmocka_unit_test(test_replayed_tokens_have_the_same_bits),
         cmocka_unit_test(test_reset_forms_new_prototypes),
     };

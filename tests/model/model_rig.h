@@ -391,7 +391,7 @@ static inline struct model_config rig_relative(enum model_arch arch)
     c.mlp_bias = traits->mlp_bias;
     c.nope_every = traits->nope ? 2 : 0;
     c.window = traits->window ? 3 : 0;
-    c.full_every = traits->window ? 2 : 0;
+    c.full_every = traits->window_some ? 2 : 0;
     c.rope.local = arch == MODEL_GEMMA3 ? 20 : 0;
     c.query_scalar = traits->caps ? 3 : 0;
     c.score_cap = traits->caps ? 2 : 0;

@@ -69,10 +69,10 @@ static inline struct model_config model_at(int i)
     }
     int arch = MODEL_QWEN2 + i - 5;
     struct model_config c = rig_relative(arch < MODEL_ARCHS ? arch : MODEL_LLAMA);
-    bool whole = model_traits(c.arch)->whole_norm;
+    bool once = model_traits(c.arch)->whole_norm || model_traits(c.arch)->fused;
     c.width = 16;
     c.heads = 8;
-    c.kv_heads = model_traits(c.arch)->fused ? 8 : whole ? 4 : 2;
+    c.kv_heads = once ? 4 : 2;
     c.ff = 8;
     return c;
 }

@@ -155,7 +155,8 @@ static void test_refused(void **state)
     refused("preset=llama-1b rope_scaling=llama3 rope_low=5",
             "model.rope_low: 5 must be above 0 and below model.rope_high 4");
 #define SMALL "arch=llama layers=1 width=8 heads=2 "
-    refused(SMALL "rope_part=0.3", "model.rope_part: 0.3 of model.head_width 4 are 1 columns");
+    refused("arch=phi3 layers=1 width=8 heads=2 rope_part=0.3",
+            "model.rope_part: 0.3 of model.head_width 4 are 1 columns");
     refused(SMALL "rope_scaling=dynamic rope_original=512", "model.context: 1024 is longer than");
     refused(SMALL "rope_scaling=longrope rope_short=1,2", "model.rope_long: 0 numbers");
     refused(SMALL "rope_scaling=longrope rope_short=1,2 rope_long=1,2,3",
@@ -164,7 +165,8 @@ static void test_refused(void **state)
             "model.rope_short: 0 must be above 0");
     refused(SMALL "rope_scaling=longrope rope_short=1,x rope_long=1,2",
             "model.rope_short: '1,x' is not a list of up to 256 numbers");
-    refused("arch=sars layers=1 width=12 heads=1 rope_part=0.5", "model.rope_part: only");
+    refused("arch=sars layers=1 width=12 heads=1 rope_part=0.5",
+            "model.rope_part: it has no effect");
 }
 
 /* The table for long texts exists only if there can be such texts; factors come from contexts. */
@@ -183,6 +185,103 @@ static void test_windows_in_some_layers(void **state)
     done(&c);
 }
 
+/* What models of an architecture have where a key is not set; 0 turns it off. */
+static void test_usual_values(void **state)
+{
+    (void)state;
+    struct case_ c;
+    const struct model_config *m = &c.config;
+    resolved(&c, "arch=gemma2 layers=4 width=8 heads=2");
+    assert_true(m->window == 4096 && m->full_every == 2 && m->rope.local == 0);
+    assert_true(m->score_cap == 50 && m->logit_cap == 30 && m->norm_eps == 1e-6);
+    done(&c);
+    resolved(&c, "arch=gemma2 layers=4 width=8 heads=2 window=0 score_cap=0");
+    assert_true(m->window == 0 && m->full_every == 0 && m->score_cap == 0 && m->logit_cap == 30);
+    done(&c);
+    resolved(&c, "arch=gemma2 layers=4 width=8 heads=2 window=9 full_every=0");
+    assert_true(m->window == 9 && m->full_every == 0);
+    done(&c);
+    resolved(&c, "arch=gemma2 layers=4 width=8 heads=2 window_from=2");
+    assert_true(m->window == 4096 && m->full_every == 0 && m->window_from == 2);
+    done(&c);
+    resolved(&c, "arch=gemma3 layers=12 width=8 heads=2");
+    assert_true(m->window == 1024 && m->full_every == 6 && m->rope.local == 10000);
+    assert_true(m->rope_theta == 1e6 && m->score_cap == 0);
+    done(&c);
+    resolved(&c, "arch=gemma3 layers=5 width=8 heads=2"); /* too few for a layer without a window */
+    assert_true(m->window == 1024 && m->full_every == 0);
+    done(&c);
+    resolved(&c, "arch=smollm3 layers=8 width=8 heads=2");
+    assert_true(m->nope_every == 4 && m->window == 0 && m->rope_theta == 5e6);
+    done(&c);
+    resolved(&c, "arch=mistral layers=8 width=8 heads=2");
+    assert_true(m->window == 0 && m->rope_theta == 10000 && m->norm_eps == 1e-5);
+    done(&c);
+}
+
+/* Keys that nothing would read, unless a run's config.yaml has them. */
+static void test_keys_without_effect(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"preset=tiny rope_theta=500", "model.rope_theta: it has no effect: this model has no"},
+        {"preset=tiny rope_scaling=linear", "model.rope_scaling: it has no effect"},
+        {SMALL "rope_factor=4", "model.rope_factor: it has no effect: model.rope_scaling is none"},
+        {SMALL "rope_original=77", "model.rope_original: it has no effect: model.rope_scaling is"},
+        {SMALL "rope_scaling=linear rope_original=77", "linear scaling does not read it"},
+        {SMALL "rope_scaling=yarn rope_low=2", "model.rope_low: it has no effect: only"},
+        {SMALL "rope_scaling=llama3 rope_fast=9", "only model.rope_scaling yarn reads it"},
+        {SMALL "rope_exact=yes", "only model.rope_scaling yarn reads it"},
+        {SMALL "rope_scaling=llama3 rope_attention=2", "yarn and longrope read it"},
+        {SMALL "rope_short=1,2", "only model.rope_scaling longrope reads it"},
+        {SMALL "rope_part=0.5", "only model.arch phi3 has it"},
+        {SMALL "rope_local=500", "only model.arch gemma3 has it"},
+        {"arch=gemma3 layers=8 width=8 heads=2 window=0 rope_local=5", "it needs model.window"},
+        {"arch=smollm3 layers=3 width=8 heads=2 nope_every=4",
+         "model.nope_every: 4 has no effect: model.layers is 3"},
+        {"arch=qwen3 layers=3 width=8 heads=2 window=5 full_every=4",
+         "model.full_every: 4 has no effect: model.layers is 3"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        refused(cases[i][0], cases[i][1]);
+    struct case_ c;
+    resolved(&c, "preset=tiny rope_theta=10000 rope_factor=8 rope_low=1 rope_high=4 "
+                 "rope_original=8192");
+    done(&c);
+}
+
+/* Beside the files of a model, a key may repeat what they say. */
+static void test_keys_beside_files(void **state)
+{
+    (void)state;
+    static const char *const wrong[][2] = {
+        {"layers=3", "model.layers: 3 (test), but the model at '' has 2; leave the key out"},
+        {"window=7", "model.window: 7 (test), but the model at '' has 0"},
+        {"rope_theta=500000", "model.rope_theta: 500000 (test), but the model at '' has 10000"},
+        {"rope_factor=4", "model.rope_factor: 4"},
+        {"rope_scaling=yarn", "model.rope_scaling: yarn (test), but the model at '' has none"},
+        {"attention_bias=yes", "model.attention_bias: true (test), but the model at '' has false"},
+        {"arch=qwen2", "model.arch: qwen2 (test), but the model at '' has llama"},
+        {"tied=no", "model.tied: no (test), but the model at '' has yes"},
+        {"rope_short=1,2", "model.rope_short: the model at '' has other numbers, or none"},
+    };
+    struct case_ file, c;
+    resolved(&file, "arch=llama layers=2 width=8 heads=2 vocab=9");
+    struct model_config model = file.config;
+    model.rope_factor = model.rope_low = model.rope_high = 0; /* as files have them */
+    model.rope_original = 0;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        given(&c, wrong[i][0]);
+        assert_int_equal(model_check_given(&c.f.env, c.options, &c.config, &model), STATUS_CONFIG);
+        assert_contains(c.f.heard.line, wrong[i][1]);
+        done(&c);
+    }
+    given(&c, "arch=llama layers=2 tied=auto window=0 rope_factor=8 rope_theta=10000 ff=0");
+    assert_int_equal(model_check_given(&c.f.env, c.options, &c.config, &model), STATUS_OK);
+    done(&c);
+    done(&file);
+}
+
 static void test_scaled_positions(void **state)
 {
     (void)state;
@@ -196,8 +295,11 @@ static void test_scaled_positions(void **state)
     resolved(&c, SMALL "rope_scaling=longrope rope_short=1,2 rope_long=4,5 rope_original=1024");
     assert_true(!rope_has(m, ROPE_LONGER));
     done(&c);
-    resolved(&c, SMALL "rope_scaling=dynamic rope_local=500 rope_part=0.5");
-    assert_true(m->rope_original == 1024 && rope_has(m, ROPE_LOCAL) && rope_width(m) == 2);
+    resolved(&c, "arch=phi3 layers=1 width=8 heads=2 rope_scaling=dynamic rope_part=0.5");
+    assert_true(m->rope_original == 1024 && !rope_has(m, ROPE_LOCAL) && rope_width(m) == 2);
+    done(&c);
+    resolved(&c, "arch=gemma3 layers=1 width=8 heads=2 window=9 rope_local=500");
+    assert_true(rope_has(m, ROPE_LOCAL));
     done(&c);
     resolved(&c, SMALL "rope_scaling=yarn rope_original=128");
     assert_true(m->rope_factor == 8);
@@ -287,7 +389,7 @@ static void test_sars(void **state)
     refused("arch=sars layers=1 width=12 heads=1 ff=48", "model.ff: 48, but sars has no");
     refused("arch=sars layers=1 width=16385 heads=1", "set it to at most 16384");
     refused("arch=sars layers=60000 width=16384 heads=1", "parameters; use smaller sizes");
-    refused("arch=sars layers=1 width=12 heads=1 rope_scaling=linear",
+    refused("arch=sars layers=1 width=12 heads=1 sars.rope=on rope_scaling=linear",
             "model.rope_scaling: only model.arch llama has it");
     refused("arch=sars layers=1 width=12 heads=1 logit_cap=30",
             "model.logit_cap: model.arch sars does not have it");
@@ -373,6 +475,9 @@ static void test_printed_config_stands(void **state)
     expect_stands(SMALL "rope_scaling=longrope rope_short=1,2.5 rope_long=4,5 rope_original=256");
     expect_stands("arch=gemma3 layers=2 width=8 heads=2 logit_cap=30 window=7 full_every=2 "
                   "query_scalar=9 rope_local=100");
+    expect_stands("arch=gemma3 layers=12 width=8 heads=2");
+    expect_stands("arch=gemma2 layers=2 width=8 heads=2 window=0 logit_cap=0");
+    expect_stands("arch=smollm3 layers=8 width=8 heads=2 nope_every=0");
     expect_stands("preset=tiny arch=sars sars.clamp=0.5 sars.standardise=on sars.rope=on");
 }
 
@@ -384,6 +489,9 @@ int main(void)
         cmocka_unit_test(test_derived),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_windows_in_some_layers),
+        cmocka_unit_test(test_usual_values),
+        cmocka_unit_test(test_keys_without_effect),
+        cmocka_unit_test(test_keys_beside_files),
         cmocka_unit_test(test_scaled_positions),
         cmocka_unit_test(test_negative_sizes),
         cmocka_unit_test(test_check),

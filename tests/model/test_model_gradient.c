@@ -278,6 +278,7 @@ static void check_decode(const struct model_config *config, const char *backend,
         run.tokens = fed;
         run.past = (struct past){past, NULL};
         run.cache_tokens = tokens + 1;
+        run.text_tokens = tokens;
         run.logits = last;
         run.logit_tokens = 1;
         for (int u = 0; u < r.graph->unit_count; u++) {

@@ -326,6 +326,7 @@ static void work_decode(struct rank *rank)
         run.tokens = fed;
         run.past = (struct past){past, NULL};
         run.cache_tokens = tokens;
+        run.text_tokens = tokens;
         run.logits = (char *)rank->logits + (size_t)(c * batch * vocab) * dtype_bytes(r->ops->type);
         run.logit_tokens = 1;
         for (int u = 0; u < r->graph->unit_count; u++) {

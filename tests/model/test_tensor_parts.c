@@ -22,6 +22,8 @@ static void check_parts(const struct model_config *config, int tp)
                 index = unit_tensor_index(tensor, i, &run);
                 assert_true(run >= 1 && i + run <= count);
                 assert_int_equal(unit_tensor_index(tensor, i + run - 1, NULL), index + run - 1);
+                assert_int_equal(unit_tensor_before(tensor, index), i);
+                assert_int_equal(unit_tensor_before(tensor, index + run), i + run);
                 for (int64_t k = 0; k < run; k++)
                     held[index + k]++;
             }
@@ -163,6 +165,14 @@ static void test_refusals(void **state)
     three.heads = 12;
     three.kv_heads = 6;
     refused(three, 4, "parallel.tp=4 cannot split model.kv_heads=6; try 2");
+
+    three.kv_heads = 2;
+    three.arch = MODEL_PHI3;
+    refused(three, 4,
+            "model.kv_heads=2, which share one tensor with q and so cannot be on several "
+            "ranks; try 2");
+    three.arch = MODEL_OLMO2;
+    refused(three, 4, "model.kv_heads=2, whose norm counts each of them once; try 2");
 
     struct fixture f;
     struct model_part part = {.tp = 4, .sequence = true};

@@ -230,7 +230,7 @@ static void test_adamw_random_mean(void **state)
     static float param[COUNT], grad[COUNT], m[COUNT], v[COUNT];
     uint16_t copy[COUNT];
     struct rig rig;
-    struct update_location location = {rng_stream(1, "mean").key, 0, INT64_MAX, 0, 0};
+    struct update_location location = {rng_stream(1, "mean").key, 0, INT64_MAX, 0, 0, 0};
     struct update hyper = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .locations = &location};
     struct update_segment segment = {.count = COUNT,
                                      .param = param,

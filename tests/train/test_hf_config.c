@@ -94,7 +94,13 @@ static void test_refusals_name_the_key(void **state)
     scratch_open(&s);
     refuse(&s, "{", "not valid JSON");
     refuse(&s, "[]", "not a JSON object");
-    refuse(&s, "{}", "model_type ''");
+    refuse(&s, "{}", "model_type is missing");
+    refuse(&s, "{\"model_type\":\"qwen3_moe\",\"num_experts\":8}",
+           "num_experts is not supported: a mixture of experts");
+    refuse(&s, "{\"model_type\":\"llava\",\"vision_config\":{}}",
+           "vision_config is not supported: a model that sees images");
+    refuse(&s, "{\"model_type\":\"gpt2\",\"quantization_config\":{}}",
+           "quantization_config is not supported: the weights are quantized");
     refuse(&s, "{\"model_type\":\"mixtral\"}", "model_type 'mixtral' is not supported");
     refuse(&s, "{\"model_type\":\"gpt2\",\"activation_function\":\"relu\"}", "'relu'");
     refuse(&s, "{\"model_type\":\"gpt2\",\"scale_attn_weights\":false}",
@@ -131,6 +137,10 @@ static void test_refusals_name_the_key(void **state)
     refuse(&s, "{" LLAMA ",\"rope_scaling\":{\"rope_type\":\"proportional\"}}", "'proportional'");
     refuse(&s, "{" LLAMA ",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8}}",
            "no low_freq_factor");
+    refuse(&s, "{" LLAMA ",\"partial_rotary_factor\":0.5}",
+           "partial_rotary_factor 0.5 is not supported in model_type llama");
+    refuse(&s, "{" LLAMA ",\"rope_local_base_freq\":100.0}",
+           "(rope_local_base_freq) are not supported in model_type llama");
     refuse(&s, "{" LLAMA ",\"dtype\":\"int8\"}", "'int8'");
     refuse(&s, "{" LLAMA ",\"rms_norm_eps\":\"x\"}", "rms_norm_eps");
     scratch_close(&s);
@@ -171,6 +181,7 @@ static void expect_round_trip(struct scratch *s, const struct hf_config *c)
     assert_true(back.eps == c->eps && back.init_std == c->init_std);
     assert_true(back.rope_theta == c->rope_theta && back.rope_factor == c->rope_factor);
     assert_true(back.rope_low == c->rope_low && back.rope_high == c->rope_high);
+    assert_true(back.rope_extras.local == c->rope_extras.local);
 }
 
 static void test_printed_config_parses_to_the_same(void **state)
@@ -254,6 +265,10 @@ static void test_printed_config_parses_to_the_same(void **state)
         llama.nope_every = traits->nope ? 3 : 0;
         llama.query_scalar = traits->caps ? 30 : 0;
         llama.score_cap = traits->caps ? 7.5 : 0;
+        llama.rope_extras.local = traits->local ? 77 : 0;
+        expect_round_trip(&s, &llama);
+        llama.rope_extras.local =
+            0; /* as in the other layers, where a file that is silent has 10000 */
         expect_round_trip(&s, &llama);
         if (!traits->window || llama.arch == MODEL_MISTRAL || llama.arch == MODEL_PHI3)
             continue;

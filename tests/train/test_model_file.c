@@ -321,7 +321,7 @@ static void test_differences_are_listed(void **state)
         int habits;
         const char *words;
     } cases[] = {
-        {LOSE_ONE, "1 missing (transformer.ln_f.bias)"},
+        {LOSE_ONE, "1 missing (transformer.ln_f.bias); config.json must describe"},
         {ADD_ONE, "1 unexpected (adapter.weight)"},
         {BEND_ONE, "1 of another shape (transformer.wte.weight [299,12] instead of [300,12])"},
         {OTHER_HEAD, "lm_head.weight is not the embedding"},
@@ -345,7 +345,7 @@ static enum status load_indexed(struct scratch *s, const char *index, bool *same
     session_open(s, &gpt2, 1, &saved);
     session_open(s, &gpt2, 2, &loaded);
     assert_int_equal(dir_create(&s->env, scratch_path(s, "m")), STATUS_OK);
-    scratch_text(s, "m/config.json", "{}");
+    scratch_text(s, "m/config.json", "{\"model_type\":\"gpt2\"}");
     write_foreign(s, scratch_path(s, "m/model-00001-of-00002.safetensors"), &saved, ODD_ONLY,
                   DTYPE_F32);
     write_foreign(s, scratch_path(s, "m/model-00002-of-00002.safetensors"), &saved, EVEN_ONLY,

@@ -46,9 +46,10 @@ static void test_directories_and_files_are_found(void **state)
     struct model_source *source;
     scratch_open(&s);
     expect_refused(&s, "nowhere", &all, STATUS_CONFIG, "there is no '");
-    command(&s, "mkdir -p empty plain && echo {} >plain/config.json && : >plain/x.safetensors");
-    expect_refused(&s, "empty", &all, STATUS_CONFIG, "no model directory");
-    expect_refused(&s, "plain/config.json", &all, STATUS_CONFIG, "no model directory");
+    command(&s, "mkdir -p empty plain && echo '{\"model_type\":\"gpt2\"}' >plain/config.json && : "
+                ">plain/x.safetensors");
+    expect_refused(&s, "empty", &all, STATUS_CONFIG, "not a model directory");
+    expect_refused(&s, "plain/config.json", &all, STATUS_CONFIG, "not a model directory");
     expect_found(&s, "plain", &all, "plain", false);
     assert_int_equal(look(&s, "plain/x.safetensors", &all, &source), STATUS_OK);
     assert_string_equal(source->file, s.path);
@@ -58,30 +59,21 @@ static void test_directories_and_files_are_found(void **state)
 }
 
 /* What people have instead of a model that sifr can read: the message names it. */
-static void expect_no_weights(struct scratch *s, const char *name, const char *words)
-{
-    struct model_source *source;
-    struct weight_files weights = {.env = &s->env};
-    assert_int_equal(look(s, name, &all, &source), STATUS_OK);
-    assert_int_equal(weight_files_open(&weights, source), STATUS_CONFIG);
-    scratch_expect(s, words);
-    weight_files_close(&weights);
-    model_source_close(source);
-}
-
 static void test_other_formats_are_named(void **state)
 {
     (void)state;
     struct scratch s;
     scratch_open(&s);
-    command(&s, "mkdir adapter merged bin bins && : >adapter/adapter_config.json && "
+    command(&s, "mkdir adapter merged bin bins empty && : >adapter/adapter_config.json && "
                 "for i in merged bin bins; do echo {} >$i/config.json; done && "
+                "echo '{\"hidden_size\":8}' >empty/config.json && "
                 ": >merged/adapter_config.json && : >bin/pytorch_model.bin && "
                 ": >bins/pytorch_model.bin.index.json");
     expect_refused(&s, "adapter", &all, STATUS_CONFIG, "is a PEFT adapter");
-    expect_no_weights(&s, "merged", "is a PEFT adapter");
-    expect_no_weights(&s, "bin", "pytorch_model.bin");
-    expect_no_weights(&s, "bins", "pytorch_model-*.bin");
+    expect_refused(&s, "merged", &all, STATUS_CONFIG, "is a PEFT adapter");
+    expect_refused(&s, "bin", &all, STATUS_CONFIG, "pytorch_model.bin");
+    expect_refused(&s, "bins", &all, STATUS_CONFIG, "pytorch_model-*.bin");
+    expect_refused(&s, "empty", &all, STATUS_CONFIG, "model_type is missing");
     scratch_close(&s);
 }
 

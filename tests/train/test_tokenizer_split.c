@@ -238,6 +238,8 @@ static void test_unsupported_regexes_are_refused(void **state)
         {"a\\Kb", "'\\K'", STATUS_CONFIG},
         {"(?i:[\\p{Lu}])", "one case", STATUS_CONFIG},
         {"\\C", "'\\C'", STATUS_CONFIG},
+        {"\\R", "'\\R'", STATUS_CONFIG},
+        {"\\X", "'\\X'", STATUS_CONFIG},
         {"a\\", "'\\'", STATUS_CONFIG},
         {"a(", "'a('", STATUS_FORMAT},
         {"a)", "'a)'", STATUS_FORMAT},

@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/named.h"
 #include "cli/inspect/inspect.h"
+#include "train/weights/model_file.h"
 
 enum inspect_format { FORMAT_AUTO, FORMAT_U16, FORMAT_U32 };
 
@@ -45,6 +46,7 @@ static enum status inspect_folder(struct inspection *in)
         return inspect_run(in);
     if (folder_holds(env, in->path, "train.bin") || folder_holds(env, in->path, "val.bin"))
         return inspect_shards(in);
+    TRY(model_file_check_folder(env, in->path)); /* an adapter, or weights alone */
     return FAIL(
         env, CONFIG,
         "cannot recognize the folder '%s': no config.yaml (a run), no config.json (a model) "

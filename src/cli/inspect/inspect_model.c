@@ -93,6 +93,7 @@ enum status inspect_model(struct inspection *in)
     struct totals totals = {0};
     char *pattern;
     enum status st = STATUS_OK;
+    TRY(model_file_check_folder(env, in->path));
     TRY(model_file_config(env, in->path, &config));
     print_sizes(in, &config);
     TRY(path_join(env, in->path, "*.safetensors", &pattern));

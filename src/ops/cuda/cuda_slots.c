@@ -38,6 +38,7 @@ SAME_PLACE(kernel_location, update_location, first);
 SAME_PLACE(kernel_location, update_location, run);
 SAME_PLACE(kernel_location, update_location, apart);
 SAME_PLACE(kernel_location, update_location, start);
+SAME_PLACE(kernel_location, update_location, lead);
 _Static_assert(sizeof(struct kernel_location) == sizeof(struct update_location), "one stride");
 SAME_PLACE(kernel_range, square_range, x);
 SAME_PLACE(kernel_range, square_range, count);

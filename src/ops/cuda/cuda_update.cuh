@@ -63,6 +63,14 @@ static __device__ inline void random_four(const kernel_location &place, int64_t 
             in_run = 0;
         }
     }
+    if (place.lead > 1) { /* the first run is so many times as long */
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            int64_t local = place.first + i + j;
+            if (local < place.lead * place.run)
+                at[j] = place.lead * place.start + local;
+        }
+    }
     int64_t block = at[0] / 4, next;
     do {
         uint4 x = random_block(place.key, (uint64_t)block, (uint64_t)number);

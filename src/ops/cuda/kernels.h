@@ -48,6 +48,7 @@ struct kernel_location { /* struct update_location */
     uint64_t key;
     int64_t first;
     int64_t run, apart, start;
+    int64_t lead;
 };
 
 /* --- cuda_norm.cu; `layer`: LayerNorm, else RMSNorm ----------------------------------------- */

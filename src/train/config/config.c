@@ -215,36 +215,7 @@ static enum status resolve_model_from_file(struct env *env, const struct options
     file.preset = 0;
     file.path = model->path;
 
-    const struct {
-        const char *key;
-        int64_t asked, file;
-    } sizes[] = {
-        {"model.layers", model->layers, file.layers},
-        {"model.heads", model->heads, file.heads},
-        {"model.kv_heads", model->kv_heads, file.kv_heads},
-        {"model.width", model->width, file.width},
-        {"model.ff", model->ff, file.ff},
-        {"model.vocab", model->vocab, file.vocab},
-        {"model.context", model->context, file.context},
-    };
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (options_is_set(options, sizes[i].key) && sizes[i].asked != 0 &&
-            sizes[i].asked != sizes[i].file)
-            return FAIL(
-                env, CONFIG, "%s: %lld (%s), but the model at '%s' has %lld; leave the key out",
-                sizes[i].key, (long long)sizes[i].asked, options_origin(options, sizes[i].key),
-                model->path, (long long)sizes[i].file);
-    if (options_is_set(options, "model.arch") && model->arch != file.arch)
-        return FAIL(env, CONFIG,
-                    "model.arch: %s (%s), but the model at '%s' is %s; leave the key out",
-                    model_arch_word(model->arch), options_origin(options, "model.arch"),
-                    model->path, model_arch_word(file.arch));
-    bool tie_asked = options_is_set(options, "model.tied") && model->tied <= 1; /* 2 = auto */
-    if (tie_asked && model->tied != file.tied)
-        return FAIL(env, CONFIG,
-                    "model.tied: %s (%s), but the model at '%s' has %s; leave the key out",
-                    model->tied ? "yes" : "no", options_origin(options, "model.tied"), model->path,
-                    file.tied ? "yes" : "no");
+    TRY(model_check_given(env, options, model, &file));
     if (options_is_set(options, "sars.rope") && model->sars.rope != file.sars.rope)
         return FAIL(env, CONFIG,
                     "sars.rope: %s (%s), but the model at '%s' has %s; leave the key out",

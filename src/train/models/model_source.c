@@ -6,6 +6,7 @@
 #include "train/checkpoint/fallback.h"
 #include "train/data/source.h"
 #include "train/weights/hf_config.h"
+#include "train/weights/model_file.h"
 
 void model_source_close(struct model_source *source)
 {
@@ -113,7 +114,8 @@ static enum status fail_none(struct env *env, const char *path, int64_t tried, c
         return FAIL(env, FORMAT, "no checkpoint of '%s' can be used, the last because of: %s", path,
                     why);
     return FAIL(env, CONFIG,
-                "'%s' is no model directory (config.json is missing) and no run with a checkpoint",
+                "'%s' is not a model directory (config.json is missing) and not a run with a "
+                "checkpoint",
                 path);
 }
 
@@ -197,23 +199,26 @@ static enum status open_file(struct model_source *source, const char *path,
     return st;
 }
 
+/* What sifr cannot read is said before anything else about the model, such as its tokenizer. */
+static enum status check_config(const struct model_source *source)
+{
+    struct model_config config = {.path = ""};
+    return model_file_config(source->env, source->folder, &config);
+}
+
 static enum status open_folder(struct model_source *source, const char *path,
                                const struct model_want *want)
 {
-    bool checkpoint, plain, adapter;
+    bool checkpoint, plain;
     TRY(is_checkpoint(source->env, path, &checkpoint));
     TRY(has(source->env, path, "config.json", &plain));
-    TRY(has(source->env, path, "adapter_config.json", &adapter));
-    if (!checkpoint && !plain && adapter)
-        return FAIL(source->env, CONFIG,
-                    "'%s' is a PEFT adapter, not a model: merge it into its base model (in Python: "
-                    "model.merge_and_unload().save_pretrained(DIR)) and name that folder",
-                    path);
+    if (!checkpoint)
+        TRY(model_file_check_folder(source->env, path));
     if (!checkpoint && !plain)
         return open_run(source, path, want);
     TRY(mem_strdup(source->env, path, &source->folder));
     if (!checkpoint)
-        return STATUS_OK;
+        return want->depth >= MODEL_DEPTH_SMALL ? check_config(source) : STATUS_OK;
     return open_checked(source->env, path, want, &source->checkpoint, &source->role);
 }
 

@@ -61,34 +61,6 @@ static enum status open_index(struct weight_files *weights, const char *folder, 
     return st;
 }
 
-/* Files that people have instead of model.safetensors, and the way out. */
-static enum status check_other_files(struct env *env, const char *folder)
-{
-    static const struct {
-        const char *name, *way;
-    } others[] = {
-        {"adapter_config.json",
-         "is a PEFT adapter, not a model: merge it into its base model (in Python: "
-         "model.merge_and_unload().save_pretrained(DIR)) and name that folder"},
-        {"pytorch_model.bin",
-         "has its weights in pytorch_model.bin, a format that can run code: convert it (in Python: "
-         "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW)) and name that folder"},
-        {"pytorch_model.bin.index.json",
-         "has its weights in pytorch_model-*.bin, a format that can run code: convert them (in "
-         "Python: AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW)) and name that "
-         "folder"},
-    };
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        char *path;
-        TRY(path_join(env, folder, others[i].name, &path));
-        bool there = file_exists(path);
-        mem_free(env, path);
-        if (there)
-            return FAIL(env, CONFIG, "'%s' %s", folder, others[i].way);
-    }
-    return STATUS_OK;
-}
-
 static enum status open_folder(struct weight_files *weights, const char *folder)
 {
     enum status st;
@@ -96,7 +68,10 @@ static enum status open_folder(struct weight_files *weights, const char *folder)
     TRY(path_join(weights->env, folder, "model.safetensors", &single));
     TRY_OR(undo_single, path_join(weights->env, folder, "model.safetensors.index.json", &index));
     if (!file_exists(single) && !file_exists(index))
-        TRY_OR(undo_index, check_other_files(weights->env, folder));
+        TRY_OR(undo_index, FAIL(weights->env, CONFIG,
+                                "'%s' has no model.safetensors and no "
+                                "model.safetensors.index.json; copy the whole model directory",
+                                folder));
     if (file_exists(single) || !file_exists(index)) {
         TRY_OR(undo_index, weights_room(weights, 1));
         st = weights_add(weights, single);
@@ -238,6 +213,16 @@ static void add_kind(struct text *text, const char *kind, int count, const struc
         text_printf(text, "; %d %s (%s)", count, kind, text_string(names));
 }
 
+/* What to do about it. */
+static const char *way_out(const struct differences *d)
+{
+    bool head = d->missing_count == 1 && d->unexpected_count + d->shape_count == 0 &&
+                strcmp(text_string(&d->missing), "lm_head.weight") == 0;
+    return head
+               ? "if the embedding is also the head, set tie_word_embeddings to true in config.json"
+               : "config.json must describe these weights; copy both from one source";
+}
+
 static enum status match_names(const struct weight_files *weights, const struct unit_graph *graph,
                                bool tied, const char *path)
 {
@@ -257,8 +242,8 @@ static enum status match_names(const struct weight_files *weights, const struct 
     add_kind(&all, "unexpected", d.unexpected_count, &d.unexpected);
     add_kind(&all, "of another shape", d.shape_count, &d.shapes);
     if (d.missing_count + d.unexpected_count + d.shape_count > 0)
-        st = FAIL(env, FORMAT, "the tensors at '%s' are not those of the model%s", path,
-                  text_string(&all));
+        st = FAIL(env, FORMAT, "the tensors at '%s' are not those of the model%s; %s", path,
+                  text_string(&all), way_out(&d));
     text_free(&d.missing);
     text_free(&d.unexpected);
     text_free(&d.shapes);

@@ -431,46 +431,55 @@ static void read_window(struct cursor *c, const struct family *f, struct hf_conf
 }
 
 /* Keys by which relatives of these models compute something else, unless they have a value that
- * changes nothing: null, false, 0, or the given number. */
-static void refuse_others(struct cursor *c, bool caps)
+ * changes nothing: null, false, 0, or the given number. `kinds`: only keys of other kinds of model. */
+#define EXPERTS ": a mixture of experts; use a dense model"
+#define IMAGES  ": a model that sees images; use one of text only"
+#define SOUND   ": a model that hears sound; use one of text only"
+static void refuse_others(struct cursor *c, bool kinds, bool caps)
 {
     static const struct {
         const char *key;
         double neutral;
+        const char *kind; /* of model, in every model_type */
     } keys[] = {
-        {"num_local_experts", 0},
-        {"num_experts", 0},
-        {"n_routed_experts", 0},
-        {"vision_config", 0},
-        {"audio_config", 0},
-        {"quantization_config", 0},
-        {"embedding_multiplier", 1},
-        {"residual_multiplier", 1},
-        {"attention_multiplier", 1},
-        {"logits_scaling", 1},
-        {"logit_scale", 1},
-        {"scale_emb", 1},
-        {"scale_depth", 1},
-        {"clip_qkv", 0},
-        {"use_parallel_residual", 0},
-        {"alibi", 0},
-        {"kv_lora_rank", 0},
-        {"num_nextn_predict_layers", 0},
-        {"use_qk_norm", 0},
-        {"is_encoder_decoder", 0},
-        {"attention_chunk_size", 0},
-        {"attn_temperature_tuning", 0},
-        {"use_bidirectional_attention", 0},
-        {"attn_logit_softcapping", 0},
-        {"final_logit_softcapping", 0},
+        {"num_local_experts", 0, EXPERTS},
+        {"num_experts", 0, EXPERTS},
+        {"n_routed_experts", 0, EXPERTS},
+        {"moe_num_experts", 0, EXPERTS},
+        {"vision_config", 0, IMAGES},
+        {"visual", 0, IMAGES},
+        {"audio_config", 0, SOUND},
+        {"quantization_config", 0,
+         ": the weights are quantized; use the model in bf16, fp16 or fp32"},
+        {"embedding_multiplier", 1, NULL},
+        {"residual_multiplier", 1, NULL},
+        {"attention_multiplier", 1, NULL},
+        {"logits_scaling", 1, NULL},
+        {"logit_scale", 1, NULL},
+        {"scale_emb", 1, NULL},
+        {"scale_depth", 1, NULL},
+        {"clip_qkv", 0, NULL},
+        {"use_parallel_residual", 0, NULL},
+        {"alibi", 0, NULL},
+        {"kv_lora_rank", 0, NULL},
+        {"num_nextn_predict_layers", 0, NULL},
+        {"use_qk_norm", 0, NULL},
+        {"is_encoder_decoder", 0, NULL},
+        {"attention_chunk_size", 0, NULL},
+        {"attn_temperature_tuning", 0, NULL},
+        {"use_bidirectional_attention", 0, NULL},
+        {"attn_logit_softcapping", 0, NULL},
+        {"final_logit_softcapping", 0, NULL},
     };
     for (size_t i = 0; i < sizeof keys / sizeof *keys && c->status == STATUS_OK; i++) {
         const json_t *value = get(c, c->root, keys[i].key);
         bool changes = value && !json_is_false(value) && !(caps && strstr(keys[i].key, "softcap"));
+        changes = changes && (keys[i].kind || !kinds);
         if (changes && json_is_number(value))
             changes = json_number_value(value) != 0 && json_number_value(value) != keys[i].neutral;
         if (changes)
-            c->status = FAIL(c->env, CONFIG, "'%s': %s is not supported", c->origin, keys[i].key);
+            c->status = FAIL(c->env, CONFIG, "'%s': %s is not supported%s", c->origin, keys[i].key,
+                             keys[i].kind ? keys[i].kind : "");
     }
 }
 
@@ -483,6 +492,27 @@ static void read_activation(struct cursor *c, const struct model_traits *traits)
     if (strcmp(activation, wanted) != 0 && c->status == STATUS_OK)
         c->status = FAIL(c->env, CONFIG, "'%s': %s '%s' is not supported, only %s", c->origin, key,
                          activation, wanted);
+}
+
+/* Positions that transformers has in one family only. */
+static void read_rope_extras(struct cursor *c, const struct family *f, struct hf_config *config)
+{
+    const struct model_traits *traits = model_traits(f->arch);
+    struct rope_extras *x = &config->rope_extras;
+    const json_t *ropes = get(c, c->root, "rope_parameters");
+    bool silent =
+        !ropes || (get(c, ropes, "full_attention") && !get(c, ropes, "sliding_attention"));
+    if (traits->local && silent && !get(c, c->root, "rope_local_base_freq"))
+        x->local = 10000;
+    if (c->status == STATUS_OK && x->local > 0 && !traits->local)
+        c->status = FAIL(c->env, CONFIG,
+                         "'%s': other positions in layers with a window (%s) are not supported in "
+                         "model_type %s",
+                         c->origin, ropes ? "rope_parameters" : "rope_local_base_freq", f->type);
+    if (c->status == STATUS_OK && x->part > 0 && !traits->part)
+        c->status =
+            FAIL(c->env, CONFIG, "'%s': partial_rotary_factor %g is not supported in model_type %s",
+                 c->origin, x->part, f->type);
 }
 
 static void read_llama(struct cursor *c, const struct family *f, struct hf_config *config)
@@ -514,12 +544,10 @@ static void read_llama(struct cursor *c, const struct family *f, struct hf_confi
     }
     if (traits->nope)
         read_nope(c, config);
-    refuse_others(c, traits->caps);
+    refuse_others(c, false, traits->caps);
     if (c->status == STATUS_OK)
         c->status = hf_rope_read(c->env, c->origin, c->root, f->theta, config);
-    if (f->arch == MODEL_GEMMA3 && !get(c, c->root, "rope_parameters") &&
-        !get(c, c->root, "rope_local_base_freq"))
-        config->rope_extras.local = 10000;
+    read_rope_extras(c, f, config);
 }
 
 /* Our own type: transformers has no such model. So no size has a default. */
@@ -557,7 +585,14 @@ static enum status read_root(struct cursor *c, struct hf_config *config)
     if (!json_is_object(c->root))
         return FAIL(c->env, FORMAT, "'%s' is not a JSON object", c->origin);
     const char *type = get_string(c, c->root, "model_type", "");
+    refuse_others(c, true, false);
     TRY(c->status);
+    if (!*type)
+        return FAIL(
+            c->env, CONFIG,
+            "'%s': model_type is missing, so it is not known what the model computes; add "
+            "it, as in \"model_type\": \"llama\", or take config.json from the model's origin",
+            c->origin);
     const struct family *family = family_of_type(type);
     if (strcmp(type, "gpt2") == 0)
         read_gpt2(c, config);

@@ -282,6 +282,12 @@ void hf_rope_print(const struct hf_config *config, struct text *text)
         add_real(text, "rope_theta", x->local);
         add_some(text, "partial_rotary_factor", x->part);
         text_add(text, "}}");
+    } else if (model_traits(config->arch)->local) { /* where a single object is not enough */
+        text_add(text, "{\"full_attention\": ");
+        print_object(config, text);
+        text_add(text, ", \"sliding_attention\": ");
+        print_object(config, text);
+        text_add(text, "}");
     } else {
         print_object(config, text);
     }

@@ -102,6 +102,41 @@ static struct hf_config to_hf(const struct model_config *model, enum dtype type,
     return hf;
 }
 
+/* Files that people have instead of a model's safetensors files, and the way out. */
+enum status model_file_check_folder(struct env *env, const char *folder)
+{
+#define CONVERT                                                                                  \
+    "(in Python: AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW)) and name that " \
+    "folder"
+#define AUTHORS                                                                                  \
+    "a format of its authors: use the version of the model for Hugging Face transformers, with " \
+    "config.json and model.safetensors"
+    static const struct {
+        const char *name, *way; /* NULL: such a folder is a model */
+    } files[] = {
+        {"model.safetensors", NULL},
+        {"model.safetensors.index.json", NULL},
+        {"adapter_config.json",
+         "is a PEFT adapter, not a model: merge it into its base model (in Python: "
+         "model.merge_and_unload().save_pretrained(DIR)) and name that folder"},
+        {"pytorch_model.bin",
+         "has its weights in pytorch_model.bin, a format that can run code: convert it " CONVERT},
+        {"pytorch_model.bin.index.json", "has its weights in pytorch_model-*.bin, a format that "
+                                         "can run code: convert them " CONVERT},
+        {"consolidated.safetensors", "has its weights in consolidated.safetensors, " AUTHORS},
+        {"consolidated.00.pth", "has its weights in consolidated.00.pth, " AUTHORS},
+    };
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char *path;
+        TRY(path_join(env, folder, files[i].name, &path));
+        bool there = file_exists(path);
+        mem_free(env, path);
+        if (there)
+            return files[i].way ? FAIL(env, CONFIG, "'%s' %s", folder, files[i].way) : STATUS_OK;
+    }
+    return STATUS_OK;
+}
+
 enum status model_file_config(struct env *env, const char *folder, struct model_config *config)
 {
     char *file;

@@ -14,4 +14,8 @@ enum status model_file_describe(struct env *env, const char *folder, const struc
  * are kept in *config. */
 enum status model_file_config(struct env *env, const char *folder, struct model_config *config);
 
+/* Refuse a folder that has no safetensors files of a model but something else that people have: an
+ * adapter, weights of another format. The message says how to convert it. */
+enum status model_file_check_folder(struct env *env, const char *folder);
+
 #endif

@@ -131,7 +131,9 @@ static enum status tensor_parse(const struct safetensors *file, const char *name
     while (type < DTYPE_COUNT && strcmp(word, TYPE_WORDS[type]) != 0)
         type++;
     if (type == DTYPE_COUNT)
-        return FAIL(file->env, FORMAT, "'%s': tensor '%s' has type %s, which is not supported",
+        return FAIL(file->env, FORMAT,
+                    "'%s': tensor '%s' has type %s, which is not supported; use a "
+                    "model in F32, BF16 or F16",
                     file->origin, name, word);
     if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end) ||
         json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin))
