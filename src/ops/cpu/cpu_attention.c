@@ -12,6 +12,7 @@
  */
 #include <string.h>
 #include "ops/cpu/cpu_attention.h"
+#include "ops/cpu/cpu_vector.h"
 
 enum { ALIGNMENT = 64 };
 
@@ -40,29 +41,35 @@ static size_t threads_bytes(const struct ops *ops, struct attention a)
     return (size_t)(ops->threads * thread_room(a)) * sizeof(float) + ALIGNMENT;
 }
 
-/* Of the tasks of the backward pass: how far each is */
-static size_t progress_bytes(struct attention a)
+/* What the tasks of a backward pass share */
+struct shared {
+    int64_t *done; /* (B, G, blocks of keys): how far each is */
+    float *delta;  /* (B, H, T): rowsum(dout out) */
+    size_t done_bytes, bytes;
+};
+
+static struct shared shared_in(struct attention a, void *scratch)
 {
-    return (size_t)(a.batch * a.kv_heads * cpu_attention_key_blocks(a)) * sizeof(int64_t);
+    struct shared s = {.done = (int64_t *)cpu_round_up((int64_t)(uintptr_t)scratch, ALIGNMENT)};
+    int64_t count = a.batch * a.kv_heads * cpu_attention_key_blocks(a);
+    s.delta = (float *)(s.done + count);
+    s.done_bytes = (size_t)count * sizeof(int64_t);
+    s.bytes = s.done_bytes + (size_t)(a.batch * a.heads * a.tokens) * sizeof(float) + ALIGNMENT;
+    return s;
 }
 
 size_t cpu_attention_scratch(const struct ops *ops, struct attention a)
 {
     size_t threads = threads_bytes(ops, a);
     bool fits = threads <= ops->backend->workspace_bytes;
-    return progress_bytes(a) + ALIGNMENT + (fits ? 0 : threads);
-}
-
-static int64_t *progress_in(void *scratch)
-{
-    return (int64_t *)cpu_round_up((int64_t)(uintptr_t)scratch, ALIGNMENT);
+    return shared_in(a, NULL).bytes + (fits ? 0 : threads);
 }
 
 /* The calling thread's memory */
 static float *room_of_thread(const struct ops *ops, struct attention a, void *scratch)
 {
     bool fits = threads_bytes(ops, a) <= ops->backend->workspace_bytes;
-    char *from = fits ? ops->workspace : (char *)progress_in(scratch) + progress_bytes(a);
+    char *from = fits ? ops->workspace : (char *)scratch + shared_in(a, scratch).bytes;
     float *first = (float *)cpu_round_up((int64_t)(uintptr_t)from, ALIGNMENT);
     return first + omp_get_thread_num() * thread_room(a);
 }
@@ -94,12 +101,13 @@ struct cut {
     int64_t heads, rows, blocks, tasks;
 };
 
-static struct cut cut_forward(struct attention a)
+static struct cut cut_forward(struct attention a, int threads)
 {
+    enum { TASKS = 6 }; /* of a thread */
     struct cut c = {.kernel = kernel_for(a), .heads = 1, .rows = CPU_ATTENTION_BLAS_ROWS};
     if (c.kernel) {
         c.heads = cpu_head_group(a);
-        c.rows = cpu_attention_rows(c.kernel, a);
+        c.rows = cpu_attention_rows(c.kernel, a, TASKS * threads);
     }
     c.blocks = ceil_div(a.tokens, c.rows);
     c.tasks = a.batch * a.heads / c.heads * c.blocks;
@@ -127,7 +135,7 @@ static void run_forward(const struct cut *c, const struct cpu_head *h, int64_t t
 static void forward_thread(struct ops *ops, struct attention a, const float *qkv, float *out,
                            float *lse, void *scratch, int64_t *next)
 {
-    struct cut c = cut_forward(a);
+    struct cut c = cut_forward(a, ops->threads);
     int64_t out_width = a.heads * a.head_width, b, head, t0;
     float *room = room_of_thread(ops, a, scratch);
     for (int64_t task; (task = next_chunk(next)) < c.tasks;) {
@@ -166,11 +174,26 @@ static void backward_task(const struct cpu_kernel *kernel, struct attention a, i
                                   .dq = dqkv + (h.q - qkv),
                                   .dk = dqkv + (h.k - qkv),
                                   .dv = dqkv + (h.v - qkv)};
-    int64_t *done = progress_in(all->scratch) + (b * a.kv_heads + kv) * cpu_attention_key_blocks(a);
+    struct shared shared = shared_in(a, all->scratch);
     if (kernel)
-        cpu_attention_backward_task(kernel, &h, &g, block, done, room);
+        cpu_attention_backward_task(
+            kernel, &h, &g, shared.delta + (b * a.heads + head) * a.tokens, block,
+            shared.done + (b * a.kv_heads + kv) * cpu_attention_key_blocks(a), room);
     else
         cpu_attention_blas_backward(&h, &g, room);
+}
+
+static void delta_thread(struct attention a, const struct attention_backward *all)
+{
+    const float *out = all->out, *dout = all->dout;
+    float *delta = shared_in(a, all->scratch).delta;
+#pragma omp for schedule(static)
+    for (int64_t r = 0; r < a.batch * a.tokens; r++)
+        for (int64_t head = 0; head < a.heads; head++) {
+            int64_t at = (r * a.heads + head) * a.head_width, b = r / a.tokens;
+            delta[(b * a.heads + head) * a.tokens + r % a.tokens] =
+                v_row_dot(dout + at, out + at, a.head_width);
+        }
 }
 
 static void backward_thread(struct ops *ops, struct attention a,
@@ -179,6 +202,7 @@ static void backward_thread(struct ops *ops, struct attention a,
     const struct cpu_kernel *kernel = kernel_for(a);
     int64_t heads = a.batch * a.kv_heads, blocks = kernel ? cpu_attention_key_blocks(a) : 1;
     float *room = room_of_thread(ops, a, all->scratch);
+    delta_thread(a, all); /* ends with a barrier */
     for (int64_t task; (task = next_chunk(next)) < heads * blocks;)
         backward_task(kernel, a, task % heads / a.kv_heads, task % a.kv_heads, task / heads, all,
                       room);
@@ -188,7 +212,7 @@ void cpu_attention_backward(struct ops *ops, struct stream *stream, struct atten
                             const struct attention_backward *g)
 {
     int64_t next = 0;
-    memset(progress_in(g->scratch), 0, progress_bytes(a));
+    memset(shared_in(a, g->scratch).done, 0, shared_in(a, g->scratch).done_bytes);
     IN_THREADS(ops->threads, backward_thread(ops, a, g, &next));
     if (g->rope)
         cpu_rope(ops, stream, a, g->rope, (struct past){0}, true, g->dqkv);
@@ -216,7 +240,7 @@ static void cached_thread(struct ops *ops, struct attention a, const struct atte
                           int64_t *next)
 {
     int64_t kv_width = a.kv_heads * a.head_width, out_width = a.heads * a.head_width, b, head, t0;
-    struct cut cut = cut_forward(a);
+    struct cut cut = cut_forward(a, ops->threads);
     float *room = room_of_thread(ops, a, c->scratch);
     keep_thread(a, c); /* ends with a barrier: all rows are in the cache when it returns */
     for (int64_t task; (task = next_chunk(next)) < cut.tasks;) {

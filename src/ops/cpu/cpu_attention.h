@@ -57,8 +57,9 @@ void cpu_attention_blas_backward(const struct cpu_head *first, const struct cpu_
 
 /* --- cpu_attention_forward.c: a task is some query rows of all heads of a group */
 
-/* Rows of a task; a multiple of the kernel's columns. They do not change the bits. */
-int64_t cpu_attention_rows(const struct cpu_kernel *kernel, struct attention a);
+/* Rows of a task so that there are `tasks`, if that is not too many: a multiple of the kernel's
+ * columns, at most as with tasks = 1. They do not change the bits. */
+int64_t cpu_attention_rows(const struct cpu_kernel *kernel, struct attention a, int64_t tasks);
 /* Floats of memory that a thread needs */
 int64_t cpu_attention_forward_room(const struct cpu_kernel *kernel, struct attention a);
 /* Rows t0 .. t0 + rows - 1 of the heads from `first` on */
@@ -69,14 +70,28 @@ void cpu_attention_forward_task(const struct cpu_kernel *kernel, const struct cp
 
 int64_t cpu_attention_key_blocks(struct attention a);
 int64_t cpu_attention_backward_room(const struct cpu_kernel *kernel, struct attention a);
-/* Block `block` of the key head of the group from `first` on. `done`: how far each block of this key
+/* Block `block` of the key head of the group from `first` on. `delta`: rowsum(dout out), as lse.
+ * `done`: how far each block of this key
  * head is, 0 at first. Adds to dq when the block before it has, so that block must be started
  * first. */
 void cpu_attention_backward_task(const struct cpu_kernel *kernel, const struct cpu_head *first,
-                                 const struct cpu_head_gradient *g, int64_t block, int64_t *done,
-                                 float *room);
+                                 const struct cpu_head_gradient *g, const float *delta,
+                                 int64_t block, int64_t *done, float *room);
 
-/* --- cpu_attention_panel.c */
+/* --- cpu_attention_panel.c: packing of rows, and back */
+
+/* Rows of a tensor, `stride` floats apart */
+struct cpu_rows {
+    int64_t count, width;
+    const float *x;
+    int64_t stride;
+};
+/* Panels of `panel` rows, for a product over the columns */
+void cpu_attention_pack_across(void (*pack)(const struct cpu_panel *, void *), int64_t panel,
+                               const struct cpu_rows *r, float *to);
+/* Panels of the kernel's rows, for a product over these rows; each has memory for `room` of them. */
+void cpu_attention_pack_along(const struct cpu_kernel *kernel, const struct cpu_rows *r,
+                              int64_t room, float *to);
 
 /* to[i * stride + d] (+)= panel[d * cols + i] times[i] for `count` rows i and `depth` columns d;
  * times may be NULL: 1 */
@@ -87,5 +102,14 @@ struct cpu_turn {
     bool add;
 };
 void cpu_attention_turn(const struct cpu_turn *t, float *to, int64_t stride);
+
+/* Ask for rows that are used soon: they are far apart, so the processor does not see it coming. */
+static inline void cpu_fetch_rows(struct cpu_rows r)
+{
+    enum { LINE = 16 }; /* floats of a line of cache */
+    for (int64_t i = 0; i < r.count; i++)
+        for (int64_t d = 0; d < r.width; d += LINE)
+            __builtin_prefetch(r.x + i * r.stride + d);
+}
 
 #endif

@@ -35,7 +35,6 @@ struct room {
     float *k_across, *v_across, *k_along;                 /* of the block of keys */
     float *dk, *dv;                                       /* (panels, D, cols) */
     float *q_across, *dout_across, *q_along, *dout_along; /* of a block of queries */
-    float *delta;                                         /* (QUERIES) rowsum(dO O) */
     float *p, *ds;                                        /* of a panel: (QUERIES, cols) */
     float *ds_turned;                                     /* (panels of queries, KEYS, cols) */
     float *dq;                                            /* of a panel: (D, cols) */
@@ -64,7 +63,6 @@ static int64_t cut(const struct cpu_kernel *kernel, struct attention a, float *b
                  {&r->dout_across, QUERIES * width},
                  {&r->q_along, QUERIES * depth},
                  {&r->dout_along, QUERIES * depth},
-                 {&r->delta, QUERIES},
                  {&r->p, QUERIES * cols},
                  {&r->ds, QUERIES * cols},
                  {&r->ds_turned, cpu_round_up(QUERIES, cols) * keys},
@@ -86,6 +84,7 @@ struct task {
     const struct cpu_kernel *kernel;
     struct cpu_head h;          /* of the query head at work */
     struct cpu_head_gradient g; /* the same */
+    const float *delta;         /* the same: rowsum(dO O) of each query */
     int64_t k0, keys;           /* its keys */
     int64_t t0, rows;           /* queries at work */
     struct room room;
@@ -93,82 +92,87 @@ struct task {
 
 /* --- packing -------------------------------------------------------------------------------- */
 
-/* Of `count` rows: panels for a product over the columns */
-static void pack_across(void (*pack)(const struct cpu_panel *, void *), int64_t panel,
-                        int64_t count, int64_t width, const float *x, int64_t stride, float *to)
-{
-    for (int64_t r = 0; r < count; r += panel)
-        pack(&(struct cpu_panel){.depth = width,
-                                 .valid = min64(panel, count - r),
-                                 .from = x + r * stride,
-                                 .stride = stride},
-             to + r * width);
-}
-
-/* Panels for a product over the rows, each with memory for `room` rows */
-static void pack_along(const struct cpu_kernel *kernel, int64_t count, int64_t room, int64_t width,
-                       const float *x, int64_t stride, float *to)
-{
-    for (int64_t d = 0; d < width; d += kernel->rows)
-        kernel->pack_a_along(&(struct cpu_panel){.depth = count,
-                                                 .valid = min64(kernel->rows, width - d),
-                                                 .from = x + d,
-                                                 .stride = stride},
-                             to + d * room);
-}
-
 static void pack_keys(const struct task *t)
 {
     const struct cpu_kernel *kernel = t->kernel;
     const struct cpu_head *h = &t->h;
-    const float *k = h->k + t->k0 * h->kv_stride, *v = h->v + t->k0 * h->kv_stride;
-    pack_across(kernel->pack_b_across, kernel->cols, t->keys, h->width, k, h->kv_stride,
-                t->room.k_across);
-    pack_across(kernel->pack_b_across, kernel->cols, t->keys, h->width, v, h->kv_stride,
-                t->room.v_across);
-    pack_along(kernel, t->keys, KEYS, h->width, k, h->kv_stride, t->room.k_along);
+    int64_t stride = h->kv_stride;
+    struct cpu_rows k = {t->keys, h->width, h->k + t->k0 * stride, stride};
+    struct cpu_rows v = {t->keys, h->width, h->v + t->k0 * stride, stride};
+    cpu_attention_pack_across(kernel->pack_b_across, kernel->cols, &k, t->room.k_across);
+    cpu_attention_pack_along(kernel, &k, KEYS, t->room.k_along);
+    cpu_attention_pack_across(kernel->pack_b_across, kernel->cols, &v, t->room.v_across);
 }
 
 static void pack_queries(const struct task *t)
 {
     const struct cpu_kernel *kernel = t->kernel;
     const struct cpu_head *h = &t->h;
-    int64_t at = t->t0 * h->out_stride;
-    const float *q = h->q + t->t0 * h->q_stride, *dout = t->g.dout + at, *out = h->out + at;
-    pack_across(kernel->pack_a_across, kernel->rows, t->rows, h->width, q, h->q_stride,
-                t->room.q_across);
-    pack_across(kernel->pack_a_across, kernel->rows, t->rows, h->width, dout, h->out_stride,
-                t->room.dout_across);
-    pack_along(kernel, t->rows, QUERIES, h->width, q, h->q_stride, t->room.q_along);
-    pack_along(kernel, t->rows, QUERIES, h->width, dout, h->out_stride, t->room.dout_along);
-    for (int64_t r = 0; r < t->rows; r++)
-        t->room.delta[r] = v_row_dot(dout + r * h->out_stride, out + r * h->out_stride, h->width);
+    int64_t stride = h->out_stride;
+    struct cpu_rows q = {t->rows, h->width, h->q + t->t0 * h->q_stride, h->q_stride};
+    struct cpu_rows dout = {t->rows, h->width, t->g.dout + t->t0 * stride, stride};
+    cpu_attention_pack_across(kernel->pack_a_across, kernel->rows, &q, t->room.q_across);
+    cpu_attention_pack_along(kernel, &q, QUERIES, t->room.q_along);
+    cpu_attention_pack_across(kernel->pack_a_across, kernel->rows, &dout, t->room.dout_across);
+    cpu_attention_pack_along(kernel, &dout, QUERIES, t->room.dout_along);
 }
 
 /* --- scores --------------------------------------------------------------------------------- */
 
-/* Rows lo .. hi - 1 of a panel: S becomes P, dP becomes dS. */
+/* Some rows of a panel */
+struct rows {
+    int64_t cols;
+    float *p, *ds;
+    const float *lse, *delta;
+    float cap;
+};
+
+/* Vector j of `count` rows: S becomes P, dP becomes dS. */
+static inline __attribute__((always_inline)) void slope_lanes(struct rows n, int count, int64_t j,
+                                                              int64_t lanes, bool capped)
+{
+    enum { MOST = 4 };
+    vf e[MOST], slope[MOST];
+    for (int i = 0; i < count; i++) {
+        e[i] = v_get(n.p + i * n.cols + j, lanes);
+        if (capped) {
+            vf tanh = v_tanh(e[i] * v_set(1.0f / n.cap));
+            e[i] = tanh * v_set(n.cap);
+            slope[i] = v_set(1.0f) - tanh * tanh;
+        }
+        e[i] -= v_set(n.lse[i]);
+    }
+    v_exp_below(count, e);
+    for (int i = 0; i < count; i++) {
+        float *ds = n.ds + i * n.cols + j;
+        vf d = e[i] * (v_get(ds, lanes) - v_set(n.delta[i]));
+        v_put(n.p + i * n.cols + j, e[i], lanes);
+        v_put(ds, capped ? d * slope[i] : d, lanes);
+    }
+}
+
+/* Rows lo .. hi - 1, four at a time, which keeps the pipes full */
 static inline __attribute__((always_inline)) void slope_rows(const struct task *t, int64_t lo,
                                                              int64_t hi, bool whole, bool capped)
 {
     int64_t cols = t->kernel->cols;
-    const float *lse = t->h.lse + t->t0;
-    vf cap = v_set(t->h.cap), inverse = v_set(capped ? 1.0f / t->h.cap : 1.0f), one = v_set(1.0f);
-    for (int64_t r = lo; r < hi; r++) {
-        float *p = t->room.p + r * cols, *ds = t->room.ds + r * cols;
-        vf shift = v_set(lse[r]), delta = v_set(t->room.delta[r]);
-        for (int64_t j = 0; j < cols; j += LANES) {
-            int64_t lanes = whole ? LANES : cols - j;
-            vf s = v_get(p + j, lanes), slope = one;
-            if (capped) {
-                vf tanh = v_tanh(s * inverse);
-                s = cap * tanh;
-                slope = one - tanh * tanh;
-            }
-            vf e = v_exp(s - shift), d = e * (v_get(ds + j, lanes) - delta);
-            v_put(p + j, e, lanes);
-            v_put(ds + j, capped ? d * slope : d, lanes);
-        }
+    struct rows n = {cols,
+                     t->room.p + lo * cols,
+                     t->room.ds + lo * cols,
+                     t->h.lse + t->t0 + lo,
+                     t->delta + t->t0 + lo,
+                     t->h.cap};
+    for (int64_t r = lo, count; r < hi; r += count) {
+        count = hi - r < 4 ? 1 : 4;
+        for (int64_t j = 0; j < cols; j += LANES)
+            if (count == 4)
+                slope_lanes(n, 4, j, whole ? LANES : cols - j, capped);
+            else
+                slope_lanes(n, 1, j, whole ? LANES : cols - j, capped);
+        n.p += count * cols;
+        n.ds += count * cols;
+        n.lse += count;
+        n.delta += count;
     }
 }
 
@@ -268,6 +272,8 @@ static void add_dq(const struct task *t)
         int64_t hi = min64(first + count - t->k0, t->keys);
         if (lo >= hi)
             continue;
+        cpu_fetch_rows((struct cpu_rows){count, width, t->g.dq + first * t->h.q_stride, //
+                                         t->h.q_stride});
         for (int64_t d = 0; d < width; d += rows)
             kernel->multiply(hi - lo, m->k_along + d * KEYS + lo * rows,
                              m->ds_turned + r * keys_room(kernel) + lo * cols, t->h.scale, false,
@@ -309,11 +315,11 @@ static void store_keys(const struct task *t, const float *panels, float *to)
 }
 
 void cpu_attention_backward_task(const struct cpu_kernel *kernel, const struct cpu_head *first,
-                                 const struct cpu_head_gradient *g, int64_t block, int64_t *done,
-                                 float *base)
+                                 const struct cpu_head_gradient *g, const float *delta,
+                                 int64_t block, int64_t *done, float *base)
 {
     struct attention a = first->shape;
-    struct task t = {.kernel = kernel, .h = *first, .g = *g, .k0 = block * KEYS};
+    struct task t = {.kernel = kernel, .h = *first, .g = *g, .delta = delta, .k0 = block * KEYS};
     struct span span = queries_of(a, block), before = {0, -1};
     if (block > 0)
         before = queries_of(a, block - 1);
@@ -339,6 +345,7 @@ void cpu_attention_backward_task(const struct cpu_kernel *kernel, const struct c
             __atomic_store_n(&done[block], head * blocks + i + 1, __ATOMIC_RELEASE);
         }
         cpu_next_head(&t.h, &t.g);
+        t.delta += t.h.tokens;
     }
     store_keys(&t, t.room.dk, g->dk);
     store_keys(&t, t.room.dv, g->dv);

@@ -22,15 +22,18 @@
 #include "ops/cpu/cpu_vector.h"
 
 enum {
-    KEYS = 192,    /* a multiple of every kernel's rows */
-    QUERIES = 192, /* of all heads of a task, about: they share the packing */
-    WIDEST = 32,   /* panel: of any kernel's columns */
+    KEYS = 192, /* a multiple of every kernel's rows */
+    MOST = 384, /* queries of a task, in all its heads: they share the packing */
+    FEWEST = 96,
+    WIDEST = 32, /* panel: of any kernel's columns */
 };
 
-int64_t cpu_attention_rows(const struct cpu_kernel *kernel, struct attention a)
+int64_t cpu_attention_rows(const struct cpu_kernel *kernel, struct attention a, int64_t tasks)
 {
-    int64_t rows = QUERIES / cpu_head_group(a) / kernel->cols * kernel->cols;
-    return max64(rows, kernel->cols);
+    int64_t group = cpu_head_group(a);
+    int64_t even = a.batch * a.heads * a.tokens / tasks;
+    int64_t queries = min64(max64(even, FEWEST), MOST);
+    return max64(queries / group / kernel->cols, 1) * kernel->cols;
 }
 
 /* A thread's memory. Of each panel of queries: q (D, cols), o (D, cols), m and l (cols) */
@@ -43,7 +46,7 @@ struct room {
 /* Takes parts of `base` in turn; returns their sum. */
 static int64_t cut(const struct cpu_kernel *kernel, struct attention a, float *base, struct room *r)
 {
-    int64_t queries = cpu_attention_rows(kernel, a) * cpu_head_group(a);
+    int64_t queries = max64(MOST, kernel->cols * cpu_head_group(a));
     int64_t depth = cpu_round_up(a.head_width, kernel->rows), at = 0;
     const struct part {
         float **x;
@@ -87,19 +90,38 @@ static void hide(const struct cpu_kernel *kernel, const struct cpu_head *h, cons
         }
 }
 
-/* One vector of queries: S becomes P, m and l go on; returns the factor of what was summed. */
+/* One vector of queries: S becomes P, m and l go on; returns the factor of what was summed. Several
+ * keys at a time keep the pipes full. */
 static inline __attribute__((always_inline)) vf
 soften_lanes(int64_t keys, int64_t cols, int64_t lanes, float *p, float *m, float *l)
 {
-    vf old = v_get(m, lanes), max = old, sum = {0};
-    for (int64_t k = 0; k < keys; k++)
-        max = v_max(max, v_get(p + k * cols, lanes));
-    for (int64_t k = 0; k < keys; k++) {
-        vf e = v_exp(v_get(p + k * cols, lanes) - max);
+    enum { MANY = 4 };
+    vf old = v_get(m, lanes), most[MANY] = {old, old, old, old}, sum = {0};
+    int64_t k = 0;
+    for (; k + MANY <= keys; k += MANY)
+        for (int i = 0; i < MANY; i++)
+            most[i] = v_max(most[i], v_get(p + (k + i) * cols, lanes));
+    for (; k < keys; k++)
+        most[0] = v_max(most[0], v_get(p + k * cols, lanes));
+    vf max = v_max(v_max(most[0], most[1]), v_max(most[2], most[3]));
+    for (k = 0; k + MANY <= keys; k += MANY) {
+        vf e[MANY];
+        for (int i = 0; i < MANY; i++)
+            e[i] = v_get(p + (k + i) * cols, lanes) - max;
+        v_exp_below(MANY, e);
+        for (int i = 0; i < MANY; i++) {
+            sum += e[i];
+            v_put(p + (k + i) * cols, e[i], lanes);
+        }
+    }
+    for (; k < keys; k++) {
+        vf e = v_get(p + k * cols, lanes) - max;
+        v_exp_below(1, &e);
         sum += e;
         v_put(p + k * cols, e, lanes);
     }
-    vf shrink = v_exp(old - max);
+    vf shrink = old - max;
+    v_exp_below(1, &shrink);
     v_put(m, max, lanes);
     v_put(l, v_get(l, lanes) * shrink + sum, lanes);
     return shrink;
@@ -131,23 +153,17 @@ static void soften(const struct cpu_kernel *kernel, const struct cpu_head *h, co
 
 /* --- a task --------------------------------------------------------------------------------- */
 
+/* Keys from .. keys - 1 of the block at k0 */
 static void pack_keys(const struct cpu_kernel *kernel, const struct cpu_head *h, int64_t k0,
                       int64_t from, int64_t keys, const struct room *room)
 {
-    const float *k = h->k + k0 * h->kv_stride, *v = h->v + k0 * h->kv_stride;
-    int64_t rows = kernel->rows;
-    for (int64_t r = from / rows * rows; r < keys; r += rows)
-        kernel->pack_a_across(&(struct cpu_panel){.depth = h->width,
-                                                  .valid = min64(rows, keys - r),
-                                                  .from = k + r * h->kv_stride,
-                                                  .stride = h->kv_stride},
-                              room->k + r * h->width);
-    for (int64_t d = 0; d < h->width; d += rows)
-        kernel->pack_a_along(&(struct cpu_panel){.depth = keys - from,
-                                                 .valid = min64(rows, h->width - d),
-                                                 .from = v + from * h->kv_stride + d,
-                                                 .stride = h->kv_stride},
-                             room->v + d * KEYS + from * rows);
+    int64_t stride = h->kv_stride, start = from / kernel->rows * kernel->rows;
+    const float *k = h->k + (k0 + start) * stride, *v = h->v + (k0 + from) * stride;
+    cpu_attention_pack_across(kernel->pack_a_across, kernel->rows,
+                              &(struct cpu_rows){keys - start, h->width, k, stride},
+                              room->k + start * h->width);
+    cpu_attention_pack_along(kernel, &(struct cpu_rows){keys - from, h->width, v, stride}, KEYS,
+                             room->v + from * kernel->rows);
 }
 
 /* The keys of a block that a panel sees; the block ends before `seen`. */

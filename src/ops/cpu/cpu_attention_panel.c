@@ -1,5 +1,7 @@
-/* cpu_attention_panel -- from the panels of a kernel, where a row has one value of each token, to
- * rows of tokens: four by four values in registers.
+/* cpu_attention_panel -- between rows of tokens, which are far apart, and the panels of a kernel.
+ *
+ * A stride of many rows maps them to few places of the first-level cache, so all of a few rows is
+ * used before the next ones.
  */
 #include "ops/cpu/cpu_attention.h"
 #include "ops/cpu/cpu_vector.h"
@@ -11,6 +13,40 @@ static inline four load_four(const float *from)
     four v;
     memcpy(&v, from, sizeof v);
     return v;
+}
+
+static struct cpu_rows some_rows(const struct cpu_rows *r, int64_t from, int64_t count)
+{
+    return (struct cpu_rows){max64(min64(count, r->count - from), 0), r->width,
+                             r->x + from * r->stride, r->stride};
+}
+
+void cpu_attention_pack_across(void (*pack)(const struct cpu_panel *, void *), int64_t panel,
+                               const struct cpu_rows *r, float *to)
+{
+    for (int64_t i = 0; i < r->count; i += panel) {
+        cpu_fetch_rows(some_rows(r, i + 2 * panel, panel));
+        pack(&(struct cpu_panel){.depth = r->width,
+                                 .valid = min64(panel, r->count - i),
+                                 .from = r->x + i * r->stride,
+                                 .stride = r->stride},
+             to + i * r->width);
+    }
+}
+
+void cpu_attention_pack_along(const struct cpu_kernel *kernel, const struct cpu_rows *r,
+                              int64_t room, float *to)
+{
+    enum { FEW = 16 };
+    for (int64_t i = 0; i < r->count; i += FEW) {
+        cpu_fetch_rows(some_rows(r, i + FEW, FEW));
+        for (int64_t d = 0; d < r->width; d += kernel->rows)
+            kernel->pack_a_along(&(struct cpu_panel){.depth = min64(FEW, r->count - i),
+                                                     .valid = min64(kernel->rows, r->width - d),
+                                                     .from = r->x + i * r->stride + d,
+                                                     .stride = r->stride},
+                                 to + d * room + i * kernel->rows);
+    }
 }
 
 static void put(float *to, float x, bool add)

@@ -214,6 +214,36 @@ static inline vf v_exp(vf x)
     return v_fma(q, r2, r + v_set(1.0f)) * v_from_bits((vi)z << 23);
 }
 
+/* v_exp of `count` vectors, all below 88 or NaN, with the same bits; step by step for all of them,
+ * since each step waits for the one before it. */
+static inline __attribute__((always_inline)) void v_exp_below(int count, vf *x)
+{
+    enum { MOST = 8 };
+    const vf shift = v_set(0x1.8000fep23f), least = v_set(-88.0f);
+    vf z[MOST], r[MOST], r2[MOST], low[MOST], high[MOST];
+    for (int i = 0; i < count; i++) {
+        x[i] = v_max(least, x[i]);
+        z[i] = v_fma(x[i], v_set(0x1.715476p0f), shift);
+    }
+    for (int i = 0; i < count; i++) {
+        r[i] = z[i] - shift;
+        x[i] = v_fma(r[i], v_set(-0x1.62e400p-1f), x[i]);
+    }
+    for (int i = 0; i < count; i++) {
+        r[i] = v_fma(r[i], v_set(-0x1.7f7d1cp-20f), x[i]);
+        r2[i] = r[i] * r[i];
+    }
+    for (int i = 0; i < count; i++) {
+        low[i] = v_fma(v_set(0x1.555492p-3f), r[i], v_set(0x1.fffffcp-2f));
+        high[i] = v_fma(v_set(0x1.123a20p-7f), r[i], v_set(0x1.5558f2p-5f));
+        high[i] = v_fma(v_set(0x1.6a23cep-10f), r2[i], high[i]);
+    }
+    for (int i = 0; i < count; i++) {
+        low[i] = v_fma(high[i], r2[i], low[i]);
+        x[i] = v_fma(low[i], r2[i], r[i] + v_set(1.0f)) * v_from_bits((vi)z[i] << 23);
+    }
+}
+
 /* log(x) = n ln 2 + log(m) with m = x / 2^n from sqrt(1/2) to sqrt(2); log(m) = 2 atanh(s), s = (m -
  * 1) / (m + 1), |s| < 0.172, by its series up to s^9 (2e-9). With m = 1 + f, 2 s = f - s f. */
 static inline vf v_log(vf x)
