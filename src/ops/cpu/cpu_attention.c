@@ -41,36 +41,46 @@ static size_t threads_bytes(const struct ops *ops, struct attention a)
     return (size_t)(ops->threads * thread_room(a)) * sizeof(float) + ALIGNMENT;
 }
 
-/* What the tasks of a backward pass share */
-struct shared {
-    int64_t *done; /* (B, G, blocks of keys): how far each is */
-    float *delta;  /* (B, H, T): rowsum(dout out) */
-    size_t done_bytes, bytes;
-};
-
-static struct shared shared_in(struct attention a, void *scratch)
+/* What the tasks of a backward pass share: how far each is, (B, G, blocks of keys), and rowsum(dout
+ * out), (B, H, T) */
+static int64_t done_count(struct attention a)
 {
-    struct shared s = {.done = (int64_t *)cpu_round_up((int64_t)(uintptr_t)scratch, ALIGNMENT)};
-    int64_t count = a.batch * a.kv_heads * cpu_attention_key_blocks(a);
-    s.delta = (float *)(s.done + count);
-    s.done_bytes = (size_t)count * sizeof(int64_t);
-    s.bytes = s.done_bytes + (size_t)(a.batch * a.heads * a.tokens) * sizeof(float) + ALIGNMENT;
-    return s;
+    return a.batch * a.kv_heads * cpu_attention_key_blocks(a);
+}
+
+static size_t shared_bytes(struct attention a)
+{
+    return (size_t)done_count(a) * sizeof(int64_t) +
+           (size_t)(a.batch * a.heads * a.tokens) * sizeof(float) + ALIGNMENT;
+}
+
+static void *align(void *x)
+{
+    return (char *)x + (-(uintptr_t)x & (ALIGNMENT - 1));
+}
+
+static int64_t *done_in(void *scratch)
+{
+    return align(scratch);
+}
+
+static float *delta_in(struct attention a, void *scratch)
+{
+    return (float *)(done_in(scratch) + done_count(a));
 }
 
 size_t cpu_attention_scratch(const struct ops *ops, struct attention a)
 {
     size_t threads = threads_bytes(ops, a);
     bool fits = threads <= ops->backend->workspace_bytes;
-    return shared_in(a, NULL).bytes + (fits ? 0 : threads);
+    return shared_bytes(a) + (fits ? 0 : threads);
 }
 
 /* The calling thread's memory */
 static float *room_of_thread(const struct ops *ops, struct attention a, void *scratch)
 {
     bool fits = threads_bytes(ops, a) <= ops->backend->workspace_bytes;
-    char *from = fits ? ops->workspace : (char *)scratch + shared_in(a, scratch).bytes;
-    float *first = (float *)cpu_round_up((int64_t)(uintptr_t)from, ALIGNMENT);
+    float *first = align(fits ? ops->workspace : (char *)scratch + shared_bytes(a));
     return first + omp_get_thread_num() * thread_room(a);
 }
 
@@ -174,11 +184,10 @@ static void backward_task(const struct cpu_kernel *kernel, struct attention a, i
                                   .dq = dqkv + (h.q - qkv),
                                   .dk = dqkv + (h.k - qkv),
                                   .dv = dqkv + (h.v - qkv)};
-    struct shared shared = shared_in(a, all->scratch);
+    const float *delta = delta_in(a, all->scratch) + (b * a.heads + head) * a.tokens;
+    int64_t *done = done_in(all->scratch) + (b * a.kv_heads + kv) * cpu_attention_key_blocks(a);
     if (kernel)
-        cpu_attention_backward_task(
-            kernel, &h, &g, shared.delta + (b * a.heads + head) * a.tokens, block,
-            shared.done + (b * a.kv_heads + kv) * cpu_attention_key_blocks(a), room);
+        cpu_attention_backward_task(kernel, &h, &g, delta, block, done, room);
     else
         cpu_attention_blas_backward(&h, &g, room);
 }
@@ -186,7 +195,7 @@ static void backward_task(const struct cpu_kernel *kernel, struct attention a, i
 static void delta_thread(struct attention a, const struct attention_backward *all)
 {
     const float *out = all->out, *dout = all->dout;
-    float *delta = shared_in(a, all->scratch).delta;
+    float *delta = delta_in(a, all->scratch);
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < a.batch * a.tokens; r++)
         for (int64_t head = 0; head < a.heads; head++) {
@@ -212,7 +221,7 @@ void cpu_attention_backward(struct ops *ops, struct stream *stream, struct atten
                             const struct attention_backward *g)
 {
     int64_t next = 0;
-    memset(shared_in(a, g->scratch).done, 0, shared_in(a, g->scratch).done_bytes);
+    memset(done_in(g->scratch), 0, (size_t)done_count(a) * sizeof(int64_t));
     IN_THREADS(ops->threads, backward_thread(ops, a, g, &next));
     if (g->rope)
         cpu_rope(ops, stream, a, g->rope, (struct past){0}, true, g->dqkv);
