@@ -1,11 +1,11 @@
 /* attention_times -- the FLOP rate of attention, forward and backward, and its share of the rate of
  * a product of 2048^3 on as many threads, by our kernel or by OpenBLAS, whichever is faster.
  *
- *     attention_times THREADS [SECONDS [WORD]]
+ *     attention_times THREADS [ROUNDS [WORD]]
  *
- * SECONDS for each shape and pass; the best call counts. WORD: only shapes whose name contains it.
- * Products and shapes alternate, so that both see the same machine; OpenBLAS is first and sleeps
- * again before the rest. Time is the CPU time of the process divided by the threads, which a busy
+ * Medians of 5 or ROUNDS rounds, in which our product, the forward and the backward pass take
+ * turns. WORD: only shapes whose name contains it. OpenBLAS's product is measured before all that:
+ * its threads stay awake for a while. Time is the CPU time of the process divided by the threads, which a busy
  * machine changes less than wall time. Flops are those of the scores that a query sees: 4 D for each
  * in the forward pass, 10 D in the backward pass.
  */
@@ -35,7 +35,7 @@ static const struct shape {
     {"1 x 4096, 12 of 64, window 512",
      {.batch = 1, .tokens = 4096, .heads = 12, .kv_heads = 12, .head_width = 64, .window = 512}},
 };
-enum { SHAPES = sizeof shapes / sizeof shapes[0], SIDE = 2048, PASSES = 2 };
+enum { SHAPES = sizeof shapes / sizeof shapes[0], SIDE = 2048, MOST_ROUNDS = 99 };
 
 struct bench {
     struct env env;
@@ -101,12 +101,19 @@ static double once(struct bench *b, void (*call)(struct bench *))
     return (now() - start) / b->env.threads;
 }
 
-static void keep_least(double *least, double seconds)
+static int by_size(const void *x, const void *y)
 {
-    *least = seconds < *least ? seconds : *least;
+    double a = *(const double *)x, b = *(const double *)y;
+    return (a > b) - (a < b);
 }
 
-static void measure(struct bench *b, const struct shape *s, double budget, double blas)
+static double median(double *seconds, int rounds)
+{
+    qsort(seconds, (size_t)rounds, sizeof *seconds, by_size);
+    return (seconds[rounds / 2] + seconds[(rounds - 1) / 2]) / 2;
+}
+
+static void measure(struct bench *b, const struct shape *s, int rounds, double blas)
 {
     struct attention a = b->a = s->a;
     int64_t rows = a.batch * a.tokens, width = (a.heads + 2 * a.kv_heads) * a.head_width;
@@ -116,19 +123,19 @@ static void measure(struct bench *b, const struct shape *s, double budget, doubl
     b->dout = numbers(rows * a.heads * a.head_width);
     b->lse = numbers(a.batch * a.heads * a.tokens);
     b->scratch = numbers((int64_t)ops_attention_scratch(b->ops, a) / 4 + 16);
-    double least[PASSES] = {1e9, 1e9}, product = blas, spent = 0;
-    for (int round = 0; round < 3 || spent < PASSES * budget; round++) {
-        keep_least(&product, once(b, our_product));
-        for (int pass = 0; pass < PASSES; pass++) {
-            double seconds = once(b, pass == 0 ? forward : backward);
-            keep_least(&least[pass], seconds);
-            spent += seconds;
-        }
+    double products[MOST_ROUNDS], forwards[MOST_ROUNDS], backwards[MOST_ROUNDS];
+    for (int round = -1; round < rounds; round++) { /* the first is not counted */
+        int at = round < 0 ? 0 : round;
+        products[at] = once(b, our_product);
+        forwards[at] = once(b, forward);
+        backwards[at] = once(b, backward);
     }
+    double product = median(products, rounds),
+           seconds[] = {median(forwards, rounds), median(backwards, rounds)};
     double pairs = (double)(a.batch * a.heads * a.head_width) * ops_attention_pairs(a, a.tokens);
-    double sgemm = 2e-9 * SIDE * SIDE * SIDE / product;
-    double rates[] = {4e-9 * pairs / least[0], 10e-9 * pairs / least[1],
-                      14e-9 * pairs / (least[0] + least[1])};
+    double sgemm = 2e-9 * SIDE * SIDE * SIDE / (product < blas ? product : blas);
+    double rates[] = {4e-9 * pairs / seconds[0], 10e-9 * pairs / seconds[1],
+                      14e-9 * pairs / (seconds[0] + seconds[1])};
     printf("%-32s %7.1f", s->name, sgemm);
     for (int i = 0; i < 3; i++)
         printf(" %7.1f %3.0f %%", rates[i], 100 * rates[i] / sgemm);
@@ -155,7 +162,9 @@ static void say(void *user, enum log_level level, const char *line)
 
 int main(int argc, char **argv)
 {
-    double budget = argc > 2 ? atof(argv[2]) : 1, blas = 1e9;
+    int rounds = argc > 2 ? atoi(argv[2]) : 5;
+    rounds = rounds < 1 ? 1 : rounds > MOST_ROUNDS ? MOST_ROUNDS : rounds;
+    double seconds[MOST_ROUNDS];
     const char *word = argc > 3 ? argv[3] : "";
     struct bench b = {0};
     if (env_create(&b.env, say, NULL, LOG_WARN, argc > 1 ? atoi(argv[1]) : 1) != STATUS_OK ||
@@ -165,15 +174,16 @@ int main(int argc, char **argv)
         return 1;
     float *x = numbers(SIDE * SIDE), *y = numbers(SIDE * SIDE), *z = numbers(SIDE * SIDE);
     b.square = (struct cpu_product){.m = SIDE, .n = SIDE, .k = SIDE, .a = x, .b = y, .c = z};
-    for (int i = 0; i < 4; i++)
-        keep_least(&blas, once(&b, blas_product));
+    for (int i = -1; i < rounds; i++)
+        seconds[i < 0 ? 0 : i] = once(&b, blas_product);
+    double blas = median(seconds, rounds);
     sleep_a_while();
     printf("%d threads, %s, OpenBLAS %s %.1f GFLOP/s\n%-32s %7s %13s %13s %13s\n", b.env.threads,
            cpu_kernel() ? cpu_kernel()->name : "OpenBLAS", openblas_get_corename(),
            2e-9 * SIDE * SIDE * SIDE / blas, "GFLOP/s", "2048^3", "forward", "backward", "both");
     for (int s = 0; s < SHAPES; s++)
         if (strstr(shapes[s].name, word))
-            measure(&b, &shapes[s], budget, blas);
+            measure(&b, &shapes[s], rounds, blas);
     free(x);
     free(y);
     free(z);
