@@ -22,6 +22,13 @@ static const struct cpu_kernel *kernel_for(struct attention a)
     return a.tokens > 1 ? cpu_kernel() : NULL;
 }
 
+/* From about 60 us on one thread */
+static int threads_for(const struct ops *ops, struct attention a)
+{
+    double pairs = (double)(a.batch * a.heads) * ops_attention_pairs(a, a.tokens);
+    return cpu_threads(ops, (int64_t)(pairs * (double)a.head_width / 64));
+}
+
 /* --- memory --------------------------------------------------------------------------------- */
 
 /* Floats that a thread needs, for any number of tokens */
@@ -162,7 +169,7 @@ void cpu_attention(struct ops *ops, struct stream *stream, struct attention a, c
                    void *out, float *lse, void *scratch)
 {
     int64_t next = 0;
-    IN_THREADS(ops->threads, forward_thread(ops, a, qkv, out, lse, scratch, &next));
+    IN_THREADS(threads_for(ops, a), forward_thread(ops, a, qkv, out, lse, scratch, &next));
 }
 
 /* --- backward ------------------------------------------------------------------------------- */
@@ -222,7 +229,7 @@ void cpu_attention_backward(struct ops *ops, struct stream *stream, struct atten
 {
     int64_t next = 0;
     memset(done_in(g->scratch), 0, (size_t)done_count(a) * sizeof(int64_t));
-    IN_THREADS(ops->threads, backward_thread(ops, a, g, &next));
+    IN_THREADS(threads_for(ops, a), backward_thread(ops, a, g, &next));
     if (g->rope)
         cpu_rope(ops, stream, a, g->rope, (struct past){0}, true, g->dqkv);
     if (g->dbias)
