@@ -1,192 +1,104 @@
-/* cpu_attention -- causal attention in blocks: of the T x T matrix, 64 queries by 256 keys exist at
- * a time.
+/* cpu_attention -- how attention is cut into tasks, and the memory of its threads.
  *
- * Products are single-threaded sgemm calls directly on the packed qkv (strides, no copies). The
- * block of scores is in the thread's own scratch and stays in its L2 cache. Keys after a block's
- * last query and before the window of its first are never read; in the blocks on the diagonal and
- * at the window's edge, masked scores become zeros after the exp.
+ *   forward   a task is some rows of one head, or of all query heads that share a key head
+ *   backward  a task is a key head, or a block of its keys; those of all heads take turns, so that
+ *             blocks of one head, which wait for each other, seldom run at the same time
  *
- *   forward   per (batch, head, query block), over key blocks: S = scale Q K^T; running maximum m
- *             and sum l of each row; P = exp(S - m); O = O exp(m_old - m) + P V; at the end O / l
- *             and lse = m + log l
- *   backward  per (batch, key head), over its query heads and query blocks in order, so that dK
- *             and dV are summed in one order and by one thread: P = exp(S - lse); dV += P^T dO;
- *             dP = dO V^T; dS = P (dP - rowsum(dO O)); dQ += scale dS K; dK += scale dS^T Q
+ * The products in a task are a kernel's of our own (cpu_attention_forward.c and
+ * cpu_attention_backward.c) or OpenBLAS's (cpu_attention_blas.c). Tasks are taken by any thread,
+ * long ones first; the bits follow from the shape alone.
  *
- * A cap changes S before all that, and dS is multiplied by its slope.
- *
- * Sizes, measured at T = 256, D = 64 on a Neoverse-V1: products of 64 queries run at 82-95 % of the
- * sgemm rate, of 32 queries at 40-90 % but with half the waste on the diagonal, of 128 queries at
- * 87-97 % with twice the waste; the whole op is equally fast from 32 to 96 queries (55 % forward,
- * 59 % backward of the causal flops; 62 and 67 % at T = 1024). A row of scores is padded: at a
- * stride of exactly 256 floats P V drops from 93 % to 69 %.
+ * Threads use the workspace of products, which is free here; where it is too small, scratch.
  */
-#include <cblas.h>
-#include "ops/cpu/cpu_impl.h"
+#include <string.h>
+#include "ops/cpu/cpu_attention.h"
 #include "ops/cpu/cpu_vector.h"
 
-#define QUERIES 64
-#define KEYS    256
-/* Of a row of scores: room for a whole vector after the last key, and not a power of two */
-#define STRIDE (KEYS + 16)
+enum { ALIGNMENT = 64 };
+
+/* Packing pays off from two queries on. */
+static const struct cpu_kernel *kernel_for(struct attention a)
+{
+    return a.tokens > 1 ? cpu_kernel() : NULL;
+}
+
+/* From about 60 us on one thread */
+static int threads_for(const struct ops *ops, struct attention a)
+{
+    double pairs = (double)(a.batch * a.heads) * ops_attention_pairs(a, a.tokens);
+    return cpu_threads(ops, (int64_t)(pairs * (double)a.head_width / 64));
+}
+
+/* --- memory --------------------------------------------------------------------------------- */
+
+/* Floats that a thread needs, for any number of tokens */
+static int64_t thread_room(struct attention a)
+{
+    const struct cpu_kernel *kernel = cpu_kernel();
+    int64_t room = cpu_attention_blas_room();
+    if (kernel) {
+        room = max64(room, cpu_attention_forward_room(kernel, a));
+        room = max64(room, cpu_attention_backward_room(kernel, a));
+    }
+    return cpu_round_up(room, ALIGNMENT / (int64_t)sizeof(float));
+}
+
+static size_t threads_bytes(const struct ops *ops, struct attention a)
+{
+    return (size_t)(ops->threads * thread_room(a)) * sizeof(float) + ALIGNMENT;
+}
+
+/* What the tasks of a backward pass share: how far each is, (B, G, blocks of keys), and rowsum(dout
+ * out), (B, H, T) */
+static int64_t done_count(struct attention a)
+{
+    return a.batch * a.kv_heads * cpu_attention_key_blocks(a);
+}
+
+static size_t shared_bytes(struct attention a)
+{
+    return (size_t)done_count(a) * sizeof(int64_t) +
+           (size_t)(a.batch * a.heads * a.tokens) * sizeof(float) + ALIGNMENT;
+}
+
+static void *align(void *x)
+{
+    return (char *)x + (-(uintptr_t)x & (ALIGNMENT - 1));
+}
+
+static int64_t *done_in(void *scratch)
+{
+    return align(scratch);
+}
+
+static float *delta_in(struct attention a, void *scratch)
+{
+    return (float *)(done_in(scratch) + done_count(a));
+}
 
 size_t cpu_attention_scratch(const struct ops *ops, struct attention a)
 {
-    return (size_t)ops->threads * 2 * QUERIES * STRIDE * sizeof(float);
+    size_t threads = threads_bytes(ops, a);
+    bool fits = threads <= ops->backend->workspace_bytes;
+    return shared_bytes(a) + (fits ? 0 : threads);
 }
 
-static float *thread_scratch(void *scratch)
+/* The calling thread's memory */
+static float *room_of_thread(const struct ops *ops, struct attention a, void *scratch)
 {
-    return (float *)scratch + (int64_t)omp_get_thread_num() * 2 * QUERIES * STRIDE;
+    bool fits = threads_bytes(ops, a) <= ops->backend->workspace_bytes;
+    float *first = align(fits ? ops->workspace : (char *)scratch + shared_bytes(a));
+    return first + omp_get_thread_num() * thread_room(a);
 }
 
-/* One head's view of its tensors. Query row t sees the keys up to past + t, as `shape` says. */
-struct head {
-    struct attention shape;
-    int64_t width, tokens, past;
-    float scale, cap;
-    const float *q, *k, *v;
-    int64_t q_stride, kv_stride; /* floats between the starts of two rows */
-    float *out;
-    int64_t out_stride;
-    float *lse; /* (T) or NULL */
-};
-
-/* A factor of a product: rows `stride` floats apart */
-struct factor {
-    const float *x;
-    int64_t stride;
-    bool transposed;
-};
-#define AS_IS(x, stride)      ((struct factor){(x), (stride), false})
-#define TRANSPOSED(x, stride) ((struct factor){(x), (stride), true})
-
-struct result {
-    float *x;
-    int64_t stride;
-    bool add; /* to what is there */
-};
-#define TO(x, stride)     ((struct result){(x), (stride), false})
-#define ADD_TO(x, stride) ((struct result){(x), (stride), true})
-
-/* c (m, n) = alpha a b, with a (m, k) and b (k, n) as they are or transposed */
-static void product(int64_t m, int64_t n, int64_t k, float alpha, struct factor a, struct factor b,
-                    struct result c)
-{
-    float beta = c.add ? 1.0f : 0.0f;
-    if (m == 1 && b.transposed) /* one query: K times it */
-        cblas_sgemv(CblasRowMajor, CblasNoTrans, (int)n, (int)k, alpha, b.x, (int)b.stride, a.x, 1,
-                    beta, c.x, 1);
-    else if (m == 1 && !a.transposed)
-        cblas_sgemv(CblasRowMajor, CblasTrans, (int)k, (int)n, alpha, b.x, (int)b.stride, a.x, 1,
-                    beta, c.x, 1);
-    else
-        cblas_sgemm(CblasRowMajor, a.transposed ? CblasTrans : CblasNoTrans,
-                    b.transposed ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, alpha, a.x,
-                    (int)a.stride, b.x, (int)b.stride, beta, c.x, (int)c.stride);
-}
-
-/* Columns of a block of scores: from .. end - 1. */
-struct range {
-    int64_t from, end;
-};
-
-static int64_t within(int64_t x, int64_t most)
-{
-    return x < 0 ? 0 : min64(x, most);
-}
-
-/* Keys of the block k0 .. k0 + keys - 1 that query row t sees */
-static struct range visible(const struct head *h, int64_t t, int64_t k0, int64_t keys)
-{
-    int64_t at = h->past + t;
-    return (struct range){within(ops_first_key(h->shape, at) - k0, keys),
-                          within(at + 1 - k0, keys)};
-}
-
-/* The first key that a block of queries from row t0 on reads */
-static int64_t first_read(const struct head *h, int64_t t0)
-{
-    return ops_first_key(h->shape, h->past + t0);
-}
-
-/* A row outside its range becomes 0. */
-static void clear_outside(float *row, struct range in, int64_t keys)
-{
-    memset(row, 0, (size_t)in.from * sizeof(float));
-    memset(row + in.end, 0, (size_t)(keys - in.end) * sizeof(float));
-}
-
-static float exp_one(float x)
-{
-    return v_exp(v_set(x))[0];
-}
-
-static void scale_row(int64_t n, float factor, float *x)
-{
-    for (int64_t i = 0; i < n; i++)
-        x[i] *= factor;
-}
-
-/* Scores become exp(S - m); m, l and the rows of out so far are rescaled to the new maxima. */
-static void soften(const struct head *h, int64_t t0, int64_t rows, int64_t k0, int64_t keys,
-                   float *s, float *m, float *l)
-{
-    for (int64_t r = 0; r < rows; r++) {
-        float *row = s + r * STRIDE;
-        struct range in = visible(h, t0 + r, k0, keys);
-        int64_t n = in.end - in.from;
-        if (n > 0) {
-            float *seen = row + in.from;
-            if (h->cap > 0)
-                v_row_softcap(seen, seen, h->cap, n);
-            float max = v_row_max(seen, n);
-            max = max > m[r] ? max : m[r];
-            float sum = v_row_exp(seen, seen, max, n);
-            if (l[r] > 0 && max > m[r]) {
-                float shrink = exp_one(m[r] - max);
-                l[r] *= shrink;
-                scale_row(h->width, shrink, h->out + (t0 + r) * h->out_stride);
-            }
-            l[r] += sum;
-            m[r] = max;
-        }
-        clear_outside(row, in, keys);
-    }
-}
-
-static void forward_block(const struct head *h, int64_t t0, float *s)
-{
-    float m[QUERIES], l[QUERIES];
-    int64_t rows = min64(QUERIES, h->tokens - t0), seen = h->past + t0 + rows;
-    int64_t first = first_read(h, t0);
-    float *out = h->out + t0 * h->out_stride;
-    for (int64_t r = 0; r < rows; r++) {
-        m[r] = -INFINITY;
-        l[r] = 0;
-    }
-    for (int64_t k0 = first; k0 < seen; k0 += KEYS) {
-        int64_t keys = min64(KEYS, seen - k0);
-        const float *k = h->k + k0 * h->kv_stride, *v = h->v + k0 * h->kv_stride;
-        product(rows, keys, h->width, h->scale, AS_IS(h->q + t0 * h->q_stride, h->q_stride),
-                TRANSPOSED(k, h->kv_stride), TO(s, STRIDE));
-        soften(h, t0, rows, k0, keys, s, m, l);
-        product(rows, h->width, keys, 1.0f, AS_IS(s, STRIDE), AS_IS(v, h->kv_stride),
-                (struct result){out, h->out_stride, .add = k0 > first});
-    }
-    for (int64_t r = 0; r < rows; r++) {
-        scale_row(h->width, 1.0f / l[r], out + r * h->out_stride);
-        if (h->lse)
-            h->lse[t0 + r] = m[r] + (float)log((double)l[r]);
-    }
-}
+/* --- forward -------------------------------------------------------------------------------- */
 
 /* Head number `head` of sequence b of the packed qkv */
-static struct head packed_head(struct attention a, int64_t b, int64_t head, const float *qkv)
+static struct cpu_head packed_head(struct attention a, int64_t b, int64_t head, const float *qkv)
 {
     int64_t width = (a.heads + 2 * a.kv_heads) * a.head_width, kv = head / (a.heads / a.kv_heads);
     const float *base = qkv + b * a.tokens * width;
-    return (struct head){
+    return (struct cpu_head){
         .shape = a,
         .width = a.head_width,
         .tokens = a.tokens,
@@ -200,18 +112,56 @@ static struct head packed_head(struct attention a, int64_t b, int64_t head, cons
     };
 }
 
-static void forward_thread(struct attention a, const float *qkv, float *out, float *lse,
-                           void *scratch, int64_t *next)
+/* The tasks of a forward pass: `rows` rows of `heads` heads */
+struct cut {
+    const struct cpu_kernel *kernel;
+    int64_t heads, rows, blocks, tasks;
+};
+
+static struct cut cut_forward(struct attention a, int threads)
 {
-    int64_t blocks = ceil_div(a.tokens, QUERIES), out_width = a.heads * a.head_width;
-    float *s = thread_scratch(scratch);
-    for (int64_t chunk; (chunk = next_chunk(next)) < a.batch * a.heads * blocks;) {
-        int64_t b = chunk / blocks / a.heads, head = chunk / blocks % a.heads;
-        struct head h = packed_head(a, b, head, qkv);
+    enum { TASKS = 6 }; /* of a thread */
+    struct cut c = {.kernel = kernel_for(a), .heads = 1, .rows = CPU_ATTENTION_BLAS_ROWS};
+    if (c.kernel) {
+        c.heads = cpu_head_group(a);
+        c.rows = cpu_attention_rows(c.kernel, a, TASKS * threads);
+    }
+    c.blocks = ceil_div(a.tokens, c.rows);
+    c.tasks = a.batch * a.heads / c.heads * c.blocks;
+    return c;
+}
+
+/* Where a task begins: longest first, which are the last rows */
+static void place(const struct cut *c, struct attention a, int64_t task, int64_t *b, int64_t *head,
+                  int64_t *t0)
+{
+    int64_t groups = a.heads / c->heads, all = a.batch * groups;
+    *b = task % all / groups;
+    *head = task % groups * c->heads;
+    *t0 = (c->blocks - 1 - task / all) * c->rows;
+}
+
+static void run_forward(const struct cut *c, const struct cpu_head *h, int64_t t0, float *room)
+{
+    if (c->kernel)
+        cpu_attention_forward_task(c->kernel, h, t0, min64(c->rows, h->tokens - t0), room);
+    else
+        cpu_attention_blas_forward(h, t0, room);
+}
+
+static void forward_thread(struct ops *ops, struct attention a, const float *qkv, float *out,
+                           float *lse, void *scratch, int64_t *next)
+{
+    struct cut c = cut_forward(a, ops->threads);
+    int64_t out_width = a.heads * a.head_width, b, head, t0;
+    float *room = room_of_thread(ops, a, scratch);
+    for (int64_t task; (task = next_chunk(next)) < c.tasks;) {
+        place(&c, a, task, &b, &head, &t0);
+        struct cpu_head h = packed_head(a, b, head, qkv);
         h.out = out + b * a.tokens * out_width + head * a.head_width;
         h.out_stride = out_width;
         h.lse = lse + (b * a.heads + head) * a.tokens;
-        forward_block(&h, (blocks - 1 - chunk % blocks) * QUERIES, s); /* longest first */
+        run_forward(&c, &h, t0, room);
     }
 }
 
@@ -219,116 +169,67 @@ void cpu_attention(struct ops *ops, struct stream *stream, struct attention a, c
                    void *out, float *lse, void *scratch)
 {
     int64_t next = 0;
-    IN_THREADS(ops->threads, forward_thread(a, qkv, out, lse, scratch, &next));
+    IN_THREADS(threads_for(ops, a), forward_thread(ops, a, qkv, out, lse, scratch, &next));
 }
 
 /* --- backward ------------------------------------------------------------------------------- */
 
-struct head_gradient {
-    const float *dout; /* strides as in struct head: out_stride, then q_stride and kv_stride */
-    float *dq, *dk, *dv;
-};
-
-/* S becomes P = exp(S - lse), dP becomes dS = P (dP - delta); both are 0 where the query does not
- * see the key. A query that sees one key has dS = 0 there, too: delta would only leave rounding. A
- * row is processed in whole vectors: the elements after its end are scratch, which is cleared or
- * never read. */
-static void score_gradients(const struct head *h, int64_t t0, int64_t rows, int64_t k0,
-                            int64_t keys, const float *delta, float *s, float *dp)
-{
-    float capped[STRIDE]; /* a row of S after the cap */
-    for (int64_t r = 0; r < rows; r++) {
-        float *p = s + r * STRIDE, *d = dp + r * STRIDE;
-        struct range in = visible(h, t0 + r, k0, keys), sloped = in;
-        if (ops_sees_one(h->shape, h->past + t0 + r))
-            sloped = (struct range){0, 0};
-        vf lse = v_set(h->lse[t0 + r]), shift = v_set(delta[r]);
-        if (h->cap > 0) {
-            v_row_softcap(p + in.from, p + in.from, h->cap, in.end - in.from);
-            memcpy(capped + in.from, p + in.from, (size_t)(in.end - in.from) * sizeof(float));
-        }
-        for (int64_t i = in.from; i < in.end; i += LANES) {
-            vf e = v_exp(v_load(p + i) - lse);
-            v_store(p + i, e);
-            v_store(d + i, e * (v_load(d + i) - shift));
-        }
-        if (h->cap > 0)
-            v_row_softcap_slope(d + in.from, capped + in.from, h->cap, in.end - in.from);
-        clear_outside(p, in, keys);
-        clear_outside(d, sloped, keys);
-    }
-}
-
-static void backward_block(const struct head *h, const struct head_gradient *g, int64_t t0,
-                           float *s, float *dp)
-{
-    int64_t rows = min64(QUERIES, h->tokens - t0), first = first_read(h, t0), seen = t0 + rows;
-    int64_t qs = h->q_stride, ks = h->kv_stride;
-    const float *q = h->q + t0 * qs, *dout = g->dout + t0 * h->out_stride;
-    float delta[QUERIES];
-    for (int64_t r = 0; r < rows; r++)
-        delta[r] = v_row_dot(dout + r * h->out_stride, h->out + (t0 + r) * h->out_stride, h->width);
-    for (int64_t k0 = first; k0 < seen; k0 += KEYS) {
-        int64_t keys = min64(KEYS, seen - k0);
-        const float *k = h->k + k0 * ks, *v = h->v + k0 * ks;
-        product(rows, keys, h->width, h->scale, AS_IS(q, qs), TRANSPOSED(k, ks), TO(s, STRIDE));
-        product(rows, keys, h->width, 1.0f, AS_IS(dout, h->out_stride), TRANSPOSED(v, ks),
-                TO(dp, STRIDE));
-        score_gradients(h, t0, rows, k0, keys, delta, s, dp);
-        product(keys, h->width, rows, 1.0f, TRANSPOSED(s, STRIDE), AS_IS(dout, h->out_stride),
-                ADD_TO(g->dv + k0 * ks, ks));
-        product(keys, h->width, rows, h->scale, TRANSPOSED(dp, STRIDE), AS_IS(q, qs),
-                ADD_TO(g->dk + k0 * ks, ks));
-        product(rows, h->width, keys, h->scale, AS_IS(dp, STRIDE), AS_IS(k, ks),
-                (struct result){g->dq + t0 * qs, qs, .add = k0 > first});
-    }
-}
-
-static void clear_rows(int64_t rows, int64_t width, int64_t stride, float *x)
-{
-    for (int64_t r = 0; r < rows; r++)
-        memset(x + r * stride, 0, (size_t)width * sizeof(float));
-}
-
-/* One query head of sequence b; the first of a group clears the group's dk and dv */
-static void backward_head(struct attention a, int64_t b, int64_t head,
-                          const struct attention_backward *all, float *s)
+/* Block `block` of key head `kv` of sequence b */
+static void backward_task(const struct cpu_kernel *kernel, struct attention a, int64_t b,
+                          int64_t kv, int64_t block, const struct attention_backward *all,
+                          float *room)
 {
     const float *qkv = all->qkv; /* (B, T, (H + 2G) D), as dqkv */
     float *dqkv = all->dqkv;
-    int64_t out_width = a.heads * a.head_width, at = b * a.tokens * out_width + head * a.head_width;
-    struct head h = packed_head(a, b, head, qkv);
+    int64_t head = kv * cpu_head_group(a), out_width = a.heads * a.head_width;
+    int64_t at = b * a.tokens * out_width + head * a.head_width;
+    struct cpu_head h = packed_head(a, b, head, qkv);
     h.out = (float *)all->out + at; /* only read here, as is lse */
     h.out_stride = out_width;
     h.lse = (float *)all->lse + (b * a.heads + head) * a.tokens;
-    struct head_gradient g = {.dout = (const float *)all->dout + at,
-                              .dq = dqkv + (h.q - qkv),
-                              .dk = dqkv + (h.k - qkv),
-                              .dv = dqkv + (h.v - qkv)};
-    if (head % (a.heads / a.kv_heads) == 0) {
-        clear_rows(a.tokens, a.head_width, h.kv_stride, g.dk);
-        clear_rows(a.tokens, a.head_width, h.kv_stride, g.dv);
-    }
-    for (int64_t t0 = 0; t0 < a.tokens; t0 += QUERIES)
-        backward_block(&h, &g, t0, s, s + QUERIES * STRIDE);
+    struct cpu_head_gradient g = {.dout = (const float *)all->dout + at,
+                                  .dq = dqkv + (h.q - qkv),
+                                  .dk = dqkv + (h.k - qkv),
+                                  .dv = dqkv + (h.v - qkv)};
+    const float *delta = delta_in(a, all->scratch) + (b * a.heads + head) * a.tokens;
+    int64_t *done = done_in(all->scratch) + (b * a.kv_heads + kv) * cpu_attention_key_blocks(a);
+    if (kernel)
+        cpu_attention_backward_task(kernel, &h, &g, delta, block, done, room);
+    else
+        cpu_attention_blas_backward(&h, &g, room);
 }
 
-static void backward_thread(struct attention a, const struct attention_backward *all, int64_t *next)
+static void delta_thread(struct attention a, const struct attention_backward *all)
 {
-    int64_t group = a.heads / a.kv_heads;
-    float *s = thread_scratch(all->scratch);
-    for (int64_t chunk; (chunk = next_chunk(next)) < a.batch * a.kv_heads;) {
-        int64_t b = chunk / a.kv_heads, first = chunk % a.kv_heads * group;
-        for (int64_t head = first; head < first + group; head++)
-            backward_head(a, b, head, all, s);
-    }
+    const float *out = all->out, *dout = all->dout;
+    float *delta = delta_in(a, all->scratch);
+#pragma omp for schedule(static)
+    for (int64_t r = 0; r < a.batch * a.tokens; r++)
+        for (int64_t head = 0; head < a.heads; head++) {
+            int64_t at = (r * a.heads + head) * a.head_width, b = r / a.tokens;
+            delta[(b * a.heads + head) * a.tokens + r % a.tokens] =
+                v_row_dot(dout + at, out + at, a.head_width);
+        }
+}
+
+static void backward_thread(struct ops *ops, struct attention a,
+                            const struct attention_backward *all, int64_t *next)
+{
+    const struct cpu_kernel *kernel = kernel_for(a);
+    int64_t heads = a.batch * a.kv_heads, blocks = kernel ? cpu_attention_key_blocks(a) : 1;
+    float *room = room_of_thread(ops, a, all->scratch);
+    delta_thread(a, all); /* ends with a barrier */
+    for (int64_t task; (task = next_chunk(next)) < heads * blocks;)
+        backward_task(kernel, a, task % heads / a.kv_heads, task % a.kv_heads, task / heads, all,
+                      room);
 }
 
 void cpu_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
                             const struct attention_backward *g)
 {
     int64_t next = 0;
-    IN_THREADS(ops->threads, backward_thread(a, g, &next));
+    memset(done_in(g->scratch), 0, (size_t)done_count(a) * sizeof(int64_t));
+    IN_THREADS(threads_for(ops, a), backward_thread(ops, a, g, &next));
     if (g->rope)
         cpu_rope(ops, stream, a, g->rope, (struct past){0}, true, g->dqkv);
     if (g->dbias)
@@ -351,24 +252,24 @@ static void keep_thread(struct attention a, const struct attention_cached *c)
     }
 }
 
-static void cached_thread(struct attention a, const struct attention_cached *c, int64_t *next)
+static void cached_thread(struct ops *ops, struct attention a, const struct attention_cached *c,
+                          int64_t *next)
 {
-    int64_t kv_width = a.kv_heads * a.head_width, out_width = a.heads * a.head_width;
-    int64_t blocks = ceil_div(a.tokens, QUERIES);
-    float *s = thread_scratch(c->scratch);
+    int64_t kv_width = a.kv_heads * a.head_width, out_width = a.heads * a.head_width, b, head, t0;
+    struct cut cut = cut_forward(a, ops->threads);
+    float *room = room_of_thread(ops, a, c->scratch);
     keep_thread(a, c); /* ends with a barrier: all rows are in the cache when it returns */
-    for (int64_t chunk; (chunk = next_chunk(next)) < a.batch * a.heads * blocks;) {
-        int64_t b = chunk / blocks / a.heads, head = chunk / blocks % a.heads;
-        int64_t kv = head / (a.heads / a.kv_heads);
-        int64_t at = b * c->room * kv_width + kv * a.head_width;
-        struct head h = packed_head(a, b, head, c->qkv);
+    for (int64_t task; (task = next_chunk(next)) < cut.tasks;) {
+        place(&cut, a, task, &b, &head, &t0);
+        int64_t at = b * c->room * kv_width + head / cpu_head_group(a) * a.head_width;
+        struct cpu_head h = packed_head(a, b, head, c->qkv);
         h.past = c->past.count;
         h.k = (const float *)c->cache_k + at;
         h.v = (const float *)c->cache_v + at;
         h.kv_stride = kv_width;
         h.out = (float *)c->out + b * a.tokens * out_width + head * a.head_width;
         h.out_stride = out_width;
-        forward_block(&h, chunk % blocks * QUERIES, s);
+        run_forward(&cut, &h, t0, room);
     }
 }
 
@@ -378,5 +279,5 @@ void cpu_attention_cached(struct ops *ops, struct stream *stream, struct attenti
     int64_t next = 0, seen = c->past.count + a.tokens - ops_first_key(a, c->past.count);
     int64_t work = a.batch * a.tokens * seen * a.heads * a.head_width;
     IN_THREADS(a.tokens == 1 ? cpu_threads_of_token(ops, work) : cpu_threads(ops, work),
-               cached_thread(a, c, &next));
+               cached_thread(ops, a, c, &next));
 }

@@ -197,21 +197,42 @@ static inline float v_fold_max(vf v)
 
 /* exp(x) = 2^n exp(r) with |r| <= ln 2 / 2; exp(r) = 1 + r + r^2 q(r), q minimax of degree 4
  * (3e-9). Adding 1.5 * 2^23 + 127 leaves n + 127 in the last bits, which shifted into the exponent
- * are 2^n: 0 for n = -127, inf for n = 128. */
+ * are 2^n: 0 for n = -127, inf for n = 128. Of `count` vectors, all below 88.5 or NaN; step by step
+ * for all of them, since each step waits for the one before it. */
+static inline __attribute__((always_inline)) void v_exp_below(int count, vf *x)
+{
+    enum { MOST = 4 };
+    const vf shift = v_set(0x1.8000fep23f);
+    vf z[MOST], r[MOST], r2[MOST], low[MOST], high[MOST];
+    for (int i = 0; i < count; i++) {
+        x[i] = v_max(v_set(-88.0f), x[i]); /* n from -127 */
+        z[i] = v_fma(x[i], v_set(0x1.715476p0f), shift);
+    }
+    for (int i = 0; i < count; i++) {
+        r[i] = z[i] - shift; /* n */
+        /* ln 2 in two parts, the first exact in n times it */
+        x[i] = v_fma(r[i], v_set(-0x1.62e400p-1f), x[i]);
+    }
+    for (int i = 0; i < count; i++) {
+        r[i] = v_fma(r[i], v_set(-0x1.7f7d1cp-20f), x[i]);
+        r2[i] = r[i] * r[i];
+    }
+    for (int i = 0; i < count; i++) {
+        low[i] = v_fma(v_set(0x1.555492p-3f), r[i], v_set(0x1.fffffcp-2f));
+        high[i] = v_fma(v_set(0x1.123a20p-7f), r[i], v_set(0x1.5558f2p-5f));
+        high[i] = v_fma(v_set(0x1.6a23cep-10f), r2[i], high[i]);
+    }
+    for (int i = 0; i < count; i++) {
+        low[i] = v_fma(high[i], r2[i], low[i]);
+        x[i] = v_fma(low[i], r2[i], r[i] + v_set(1.0f)) * v_from_bits((vi)z[i] << 23);
+    }
+}
+
 static inline vf v_exp(vf x)
 {
-    const vf shift = v_set(0x1.8000fep23f);
-    x = v_max(v_set(-88.0f), v_min(v_set(88.5f), x)); /* n from -127 to 128 */
-    vf z = v_fma(x, v_set(0x1.715476p0f), shift);
-    vf n = z - shift;
-    vf r =
-        v_fma(n, v_set(-0x1.62e400p-1f), x); /* ln 2 in two parts, the first exact in n times it */
-    r = v_fma(n, v_set(-0x1.7f7d1cp-20f), r);
-    vf r2 = r * r;
-    vf low = v_fma(v_set(0x1.555492p-3f), r, v_set(0x1.fffffcp-2f));
-    vf high = v_fma(v_set(0x1.123a20p-7f), r, v_set(0x1.5558f2p-5f));
-    vf q = v_fma(v_fma(v_set(0x1.6a23cep-10f), r2, high), r2, low);
-    return v_fma(q, r2, r + v_set(1.0f)) * v_from_bits((vi)z << 23);
+    x = v_min(v_set(88.5f), x); /* n up to 128 */
+    v_exp_below(1, &x);
+    return x;
 }
 
 /* log(x) = n ln 2 + log(m) with m = x / 2^n from sqrt(1/2) to sqrt(2); log(m) = 2 atanh(s), s = (m -
