@@ -6,7 +6,7 @@ set(flags_avx2 -mavx2 -mfma)
 set(flags_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma)
 set(flags_bf16 -march=armv8.2-a+bf16)
 
-set(level_headers src/ops/cpu/cpu_impl.h src/ops/cpu/cpu_gemm.h)
+set(level_headers src/ops/cpu/cpu_impl.h src/ops/cpu/cpu_gemm.h src/ops/cpu/cpu_attention.h)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${level_headers})
 set(names "")
 foreach(header IN LISTS level_headers)

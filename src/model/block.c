@@ -287,8 +287,9 @@ struct block_buffers block_buffers_of(const struct block *k, const struct unit_r
         .pre = at[PRE],
         .act = at[ACT],
         .dots = at[SCRATCH],
-        .scratch = (char *)at[SCRATCH] + dots_bytes(k, run->shape.batch * run->shape.tokens),
     };
+    if (b.dots)
+        b.scratch = (char *)b.dots + dots_bytes(k, run->shape.batch * run->shape.tokens);
     for (int i = 0; i < FORMED_COUNT && at[FORMED]; i++)
         b.formed[i] = (char *)at[FORMED] + (size_t)formed_at(k, i) * dtype_bytes(run->ops->type);
     return b;

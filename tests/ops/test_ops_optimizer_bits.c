@@ -63,8 +63,8 @@ static const char *const array_names[ARRAYS] = {"param", "copy",    "grad",   "m
 static const int64_t lengths[SEGMENTS] = {1, 63, 4096, 100003, 64, 50021};
 static const int skips[SEGMENTS] = {63, 5, 0, 17, 1, 0};
 static const struct update_location locations[SEGMENTS] = {
-    {1, 0, INT64_MAX, 0, 0}, {2, 3, 101, 203, 5}, {3, 1020, INT64_MAX, 0, 0},
-    {4, 7, 4099, 9001, 2},   {5, 6, 1, 3, 0},     {6, (int64_t)1 << 33, INT64_MAX, 0, 1},
+    {1, 0, INT64_MAX, 0, 0, 0}, {2, 3, 101, 203, 5, 0}, {3, 1020, INT64_MAX, 0, 0, 0},
+    {4, 7, 4099, 9001, 2, 3},   {5, 6, 1, 3, 0, 0},     {6, (int64_t)1 << 33, INT64_MAX, 0, 1, 0},
 };
 
 struct setting {
