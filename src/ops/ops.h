@@ -549,12 +549,12 @@ size_t ops_orthogonalize_scratch(const struct ops *ops, int64_t rows, int64_t co
 
 /* What it was built with and runs on, for `sifr doctor` and the fingerprint of a run. */
 struct ops_info {
-    const char *blas;     /* "OpenBLAS 0.3.21 DYNAMIC_ARCH ...", as the library reports it */
-    const char *core;     /* the CPU type whose kernels the BLAS chose: "NEOVERSEV1" */
-    const char *flavour;  /* threading of the BLAS library: "openmp", "pthread" or "serial" */
-    const char *kernels;  /* the set that the next three are from, as in run.kernels: "avx2" */
-    const char *vectors;  /* instructions of the loops besides products: "NEON", "AVX2" */
-    const char *products; /* kernel of our own for products: "AVX-512", or "OpenBLAS" */
+    const char *blas;          /* "OpenBLAS 0.3.21 DYNAMIC_ARCH ...", as the library reports it */
+    const char *core;          /* the CPU type whose kernels the BLAS chose: "NEOVERSEV1" */
+    const char *flavour;       /* threading of the BLAS library: "openmp", "pthread" or "serial" */
+    const char *kernels;       /* the set that the next three are from, as in run.kernels: "avx2" */
+    const char *vectors;       /* instructions of the loops besides products: "NEON", "AVX2" */
+    const char *products;      /* kernel of our own for products: "AVX-512", or "OpenBLAS" */
     const char *bf16_products; /* the one for operands rounded to bf16: "AMX"; "": none */
     const char *note;          /* why a faster kernel is not used; "": none is known */
     int openmp;                /* year and month of the OpenMP version: 201511 */
