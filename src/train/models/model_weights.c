@@ -67,7 +67,8 @@ static enum status open_folder(struct weight_files *weights, const char *folder)
     char *single, *index;
     TRY(path_join(weights->env, folder, "model.safetensors", &single));
     TRY_OR(undo_single, path_join(weights->env, folder, "model.safetensors.index.json", &index));
-    if (!file_exists(single) && !file_exists(index))
+    if (file_is_missing(weights->env, folder, "model.safetensors") &&
+        file_is_missing(weights->env, folder, "model.safetensors.index.json"))
         TRY_OR(undo_index, FAIL(weights->env, CONFIG,
                                 "'%s' has no model.safetensors and no "
                                 "model.safetensors.index.json; copy the whole model directory",
