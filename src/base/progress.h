@@ -4,8 +4,8 @@
  * Long operations increment a counter; a watcher that reads the same value twice knows that nothing
  * was done in between. There are no locks, so a signal handler may read it at any time.
  *
- * A task has a name and a size. env->view draws it: whoever may take more than two seconds begins a
- * task and never asks whether there is a terminal. Without a view a task costs an addition.
+ * A task has a name and a size. Code that may run for more than two seconds begins one; env->view
+ * draws it, on a terminal or in a log. Without a view a task costs one addition.
  */
 #ifndef BASE_PROGRESS_H
 #define BASE_PROGRESS_H
@@ -42,7 +42,7 @@ struct progress_task {
     char figure[64];           /* more to print: "12.5 tok/s"; "" = nothing */
 };
 
-/* Draws tasks. `show` decides by itself whether it is time to draw again. */
+/* Draws tasks. `show` may be called often: it draws only when it is time to. */
 struct progress_view {
     void (*show)(void *user, struct progress_task *task, double now);
     void (*clear)(void *user); /* remove what a task has left on a terminal */

@@ -10,7 +10,7 @@
 
 enum { WIDTH_MAX = 100 };
 
-static const char about[] = "train GPT-2, Llama and SARS language models in C, on one rank or many";
+static const char about[] = "train language models in C, on one rank or many";
 
 static const char overview_examples[] =
     "  sifr train configs/tiny.yaml --data.path=notes.txt     # train a small model on a text "

@@ -87,8 +87,8 @@ struct model_config {
     /* Layers that differ. Layer i, from 0, is one of "every n-th" if n divides i + 1. */
     int64_t window;       /* a query sees itself and the window - 1 keys before; 0 = all before */
     int64_t window_from;  /* the first layer with the window */
-    int64_t full_every;   /* every so many-th layer has no window; 0 = all have it */
-    int64_t nope_every;   /* every so many-th layer has no rotary positions; 0 = all have them */
+    int64_t full_every;   /* N: every Nth layer has no window; 0: all have one */
+    int64_t nope_every;   /* N: every Nth layer has no rotary positions; 0: all have them */
     int64_t query_scalar; /* scores are divided by its square root; 0 = head_width */
     double score_cap;     /* scores become cap tanh(score / cap); 0 = they do not */
     double logit_cap;     /* the same for logits */

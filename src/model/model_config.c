@@ -162,11 +162,9 @@ static const struct option options_model[] = {
          "and olmo2; gemma2: 4096, gemma3: 1024 unless it is set"),
     SIZE(window_from, MAX_LAYERS, "the first layer, from 0, that has the window"),
     SIZE(full_every, MAX_LAYERS,
-         "every so many-th layer has no window; 0 = all have it; gemma2: 2, gemma3: 6 unless it "
-         "is set"),
+         "N: every Nth layer has no window; 0: all have one; default of gemma2: 2, of gemma3: 6"),
     SIZE(nope_every, MAX_LAYERS,
-         "every so many-th layer has no rotary positions; 0 = all have them; smollm3: 4 unless it "
-         "is set"),
+         "N: every Nth layer has no rotary positions; 0: all have them; default of smollm3: 4"),
     SIZE(query_scalar, MAX_WIDTH,
          "scores of attention are divided by its square root; 0 = head_width; gemma2 and gemma3"),
     REAL(score_cap, "0", 1e6,

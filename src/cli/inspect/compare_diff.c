@@ -156,7 +156,7 @@ undo:
 
 /* --- configurations ------------------------------------------------------------------------- */
 
-/* The value after "key: " in lines; NULL = there is none. */
+/* The value of a key in lines of "key: value"; NULL: no line has the key. */
 static const char *value_in(const char *lines, const char *key, size_t key_bytes, size_t *bytes)
 {
     for (const char *s = lines; *s;) {
