@@ -15,9 +15,9 @@ ok timeout 60 "${train[@]}" -n 2 --zero.stage=3 --out=auto
 [ "$(grep -cE "$line" err)" = 1 ] && [ "$(wc -l <err)" = 1 ] || fail "not exactly one line: $(cat err)"
 ok timeout 60 "${train[@]}" -n 2 --out=asked --comm.backend=threads
 [ ! -s err ] || fail "output on stderr although threads were requested: $(cat err)"
-has 'mask .* of [0-9]+ processors; 2 ranks x 1 thread here'
+has '^  cores +[0-9,-]+ of [0-9]+; 2 ranks x 1 thread here'
 ok timeout 60 "${train[@]}" -n 2 --out=crowded --comm.backend=threads --run.threads="$(nproc --all)"
-has 'here, more than processors: lower run.threads'
+has 'here, more than there are cores: lower run.threads'
 for folder in auto asked; do
     [ "$(losses one)" = "$(losses $folder)" ] || fail "$folder: losses differ"
 done

@@ -174,13 +174,12 @@ static void describe_processors(const struct trainer_facts *facts, char *line, s
     machine_look(&machine);
     long long threads = (long long)facts->config->machine.threads;
     int local = launcher_local_ranks(facts->ranks);
-    size_t used =
-        (size_t)snprintf(line, bytes, "mask %s of %d processors", machine.mask, machine.processors);
+    size_t used = (size_t)snprintf(line, bytes, "%s of %d", machine.mask, machine.processors);
     if (local > 1 && used < bytes)
         used += (size_t)snprintf(line + used, bytes - used, "; %d ranks x %lld thread%s here",
                                  local, threads, threads == 1 ? "" : "s");
     if (local > 1 && local * threads > machine.processors && used < bytes)
-        snprintf(line + used, bytes - used, ", more than processors: %s",
+        snprintf(line + used, bytes - used, ", more than there are cores: %s",
                  threads > 1 ? "lower run.threads" : "they take turns");
 }
 
@@ -208,7 +207,7 @@ static void print_header(struct train_view *view, const struct trainer_facts *fa
         console_fact(console, "tokenizer", line);
     }
     describe_processors(facts, line, sizeof line);
-    console_fact(console, "affinity", line);
+    console_fact(console, "cores", line);
     describe_memory(facts->held, facts->ranks, line, sizeof line);
     console_fact(console, "memory", line);
 }
