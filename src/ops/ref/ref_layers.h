@@ -30,40 +30,41 @@ static void REF(linear)(struct ops *ops, struct stream *stream, struct linear l,
     }
 }
 
-static void REF(gelu)(struct ops *ops, struct stream *stream, int64_t count, const void *pre_,
-                      void *y_)
+static void REF(each)(int64_t count, const REAL *x, REAL *y, double (*function)(double))
 {
-    const REAL *pre = pre_;
-    REAL *y = y_;
     for (int64_t i = 0; i < count; i++)
-        y[i] = PUT(ref_gelu(GET(pre[i])));
+        y[i] = PUT(function(GET(x[i])));
+}
+
+static void REF(each_slope)(int64_t count, const REAL *x, const REAL *dy, REAL *dx,
+                            double (*slope)(double))
+{
+    for (int64_t i = 0; i < count; i++)
+        dx[i] = PUT(GET(dy[i]) * slope(GET(x[i])));
+}
+
+static void REF(gelu)(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
+                      void *y)
+{
+    REF(each)(count, pre, y, ref_gelu);
 }
 
 static void REF(gelu_backward)(struct ops *ops, struct stream *stream, int64_t count,
-                               const void *pre_, const void *dy_, void *dpre_)
+                               const void *pre, const void *dy, void *dpre)
 {
-    const REAL *pre = pre_, *dy = dy_;
-    REAL *dpre = dpre_;
-    for (int64_t i = 0; i < count; i++)
-        dpre[i] = PUT(GET(dy[i]) * ref_gelu_slope(GET(pre[i])));
+    REF(each_slope)(count, pre, dy, dpre, ref_gelu_slope);
 }
 
-static void REF(gelu_exact)(struct ops *ops, struct stream *stream, int64_t count, const void *pre_,
-                            void *y_)
+static void REF(gelu_exact)(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
+                            void *y)
 {
-    const REAL *pre = pre_;
-    REAL *y = y_;
-    for (int64_t i = 0; i < count; i++)
-        y[i] = PUT(ref_gelu_exact(GET(pre[i])));
+    REF(each)(count, pre, y, ref_gelu_exact);
 }
 
 static void REF(gelu_exact_backward)(struct ops *ops, struct stream *stream, int64_t count,
-                                     const void *pre_, const void *dy_, void *dpre_)
+                                     const void *pre, const void *dy, void *dpre)
 {
-    const REAL *pre = pre_, *dy = dy_;
-    REAL *dpre = dpre_;
-    for (int64_t i = 0; i < count; i++)
-        dpre[i] = PUT(GET(dy[i]) * ref_gelu_exact_slope(GET(pre[i])));
+    REF(each_slope)(count, pre, dy, dpre, ref_gelu_exact_slope);
 }
 
 static void REF(linear_gelu)(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
