@@ -63,6 +63,18 @@ static inline int64_t testing_fail_each(enum status (*build)(struct env *env, co
     return n;
 }
 
+/* Tests that repeat one check over many settings ask this before each. SIFR_TEST_SAMPLE=N in the
+ * environment: true for about one call of N, always for the first, the same in every run; else
+ * always true. scripts/test sets it under sanitizers, which make a check five times slower. */
+static inline bool testing_sampled(void)
+{
+    static _Atomic uint32_t calls;
+    const char *every = getenv("SIFR_TEST_SAMPLE");
+    uint32_t n = every ? (uint32_t)atoi(every) : 1;
+    uint32_t call = calls++; /* scrambled, so that no loop inside the test is in step with N */
+    return n <= 1 || (call * UINT32_C(2654435761) >> 16) % n == 0;
+}
+
 #define assert_ok(call) assert_int_equal((call), STATUS_OK)
 
 #endif

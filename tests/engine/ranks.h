@@ -121,6 +121,8 @@ static inline struct rig_config shared_config(int llama)
 
 static inline void compare(const struct trace *plain, struct rig_config config, int ranks)
 {
+    if (!testing_sampled())
+        return;
     struct trace other = run(config, ranks);
     if (memcmp(plain->loss, other.loss, sizeof other.loss) != 0 ||
         memcmp(plain->norm, other.norm, sizeof other.norm) != 0 ||

@@ -154,6 +154,8 @@ static inline void fail_run(const char *what, struct rig_config c, int ranks)
 static inline void expect_same(const struct watch *plain, struct rig_config one,
                                struct rig_config config, int ranks)
 {
+    if (!testing_sampled())
+        return;
     struct watch other = watch_run(config, ranks);
     size_t bytes = (size_t)plain->count * sizeof(float);
     if (memcmp(plain->loss, other.loss, sizeof other.loss) != 0)
