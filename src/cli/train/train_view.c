@@ -256,6 +256,7 @@ static void on_ready(void *user, const struct trainer_facts *facts)
         print_header(view, facts);
     if (!view->json)
         return;
+    char line[512];
     struct json_out *json = train_view_event(view, "start");
     json_out_string(json, "folder", facts->folder);
     json_out_int(json, "parameters", facts->parameters);
@@ -272,6 +273,8 @@ static void on_ready(void *user, const struct trainer_facts *facts)
     }
     json_out_real(json, "flops_per_token", facts->flops_per_token);
     json_out_int(json, "ranks", facts->ranks);
+    describe_processors(view->cli->env, facts, line, sizeof line);
+    json_out_string(json, "cores", line);
     json_out_string(json, "comm", facts->comm);
     json_out_int(json, "mem_bytes", (int64_t)facts->held->total_bytes);
     json_out_int(json, "mem_rank", facts->held->rank);
