@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
+#include "base/topology.h"
 
 /* The value of the first line of `path` that starts with `name`, after white space and colons. */
 static bool read_field(const char *path, const char *name, char *out, size_t bytes)
@@ -37,31 +38,21 @@ static size_t meminfo_bytes(const char *name)
                                                                   : 0;
 }
 
-/* Runs of set bits: "0-3,8". */
-static void describe_mask(const cpu_set_t *mask, char *out, size_t bytes)
-{
-    size_t used = 0;
-    out[0] = 0;
-    for (int i = 0; i < CPU_SETSIZE && used < bytes; i++) {
-        if (!CPU_ISSET(i, mask))
-            continue;
-        int last = i;
-        while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, mask))
-            last++;
-        const char *comma = used ? "," : "";
-        used += (size_t)(last > i ? snprintf(out + used, bytes - used, "%s%d-%d", comma, i, last)
-                                  : snprintf(out + used, bytes - used, "%s%d", comma, i));
-        i = last;
-    }
-}
-
 static void look_at_processors(struct machine *machine)
 {
     cpu_set_t mask;
+    struct topology topology;
     machine->processors = (int)sysconf(_SC_NPROCESSORS_ONLN);
     if (sched_getaffinity(0, sizeof mask, &mask) == 0) {
+        topology_read("/sys", &mask, &topology);
         machine->allowed = CPU_COUNT(&mask);
-        describe_mask(&mask, machine->mask, sizeof machine->mask);
+        machine->cores = topology.core_count;
+        machine->nodes = topology.node_count;
+        topology_print(&mask, machine->mask, sizeof machine->mask);
+        topology_print_nodes(&topology, machine->node_list, sizeof machine->node_list);
+        memset(&mask, 0xff, sizeof mask);
+        topology_read("/sys", &mask, &topology);
+        machine->all_nodes = topology.node_count;
     }
     if (!read_field("/proc/cpuinfo", "model name", machine->cpu, sizeof machine->cpu))
         read_field("/proc/cpuinfo", "Model", machine->cpu, sizeof machine->cpu);

@@ -8,9 +8,13 @@
 struct machine {
     char cpu[128];  /* as in /proc/cpuinfo */
     int processors; /* online */
-    int allowed;    /* in this process's affinity mask */
+    int allowed;    /* in the affinity mask of this thread */
     char mask[128]; /* "0-3,8" */
-    double quota;   /* processors granted by the control group; 0 = no limit */
+    int cores;      /* that have a processor of the mask; fewer than `allowed` with hyper-threads */
+    int nodes;      /* NUMA nodes of the mask, and their numbers as a list */
+    char node_list[64];
+    int all_nodes; /* of the machine, with processors */
+    double quota;  /* processors granted by the control group; 0 = no limit */
     size_t memory_bytes, memory_free_bytes;
     size_t memory_limit_bytes; /* of the control group; 0 = none */
     size_t disk_free_bytes;    /* of the current folder */

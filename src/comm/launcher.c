@@ -5,8 +5,10 @@
  */
 #include "comm/launcher.h"
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct {
     const char *name, *needs, *rank, *size, *local_rank;
@@ -31,6 +33,45 @@ static bool read_number(const char *variable, int *number)
     return true;
 }
 
+/* Does the process have this variable? Another user's process cannot be read: it has not. */
+static bool process_has(int process, const char *variable)
+{
+    char path[64], *entry = NULL;
+    size_t room = 0, length = strlen(variable);
+    bool found = false;
+    snprintf(path, sizeof path, "/proc/%d/environ", process);
+    FILE *file = fopen(path, "r");
+    while (file && !found && getdelim(&entry, &room, 0, file) > 0)
+        found = strncmp(entry, variable, length) == 0 && entry[length] == '=';
+    if (file)
+        fclose(file);
+    free(entry);
+    return found;
+}
+
+static int parent_of(int process)
+{
+    char path[64], line[512];
+    int parent = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", process);
+    FILE *file = fopen(path, "r");
+    const char *name_end = file && fgets(line, sizeof line, file) ? strrchr(line, ')') : NULL;
+    if (name_end && sscanf(name_end, ") %*c %d", &parent) != 1)
+        parent = 0;
+    if (file)
+        fclose(file);
+    return parent;
+}
+
+/* A launcher gives the variable to its ranks and does not have it itself. */
+static int find_process(const char *variable)
+{
+    int process = (int)getppid();
+    while (process > 1 && process_has(process, variable))
+        process = parent_of(process);
+    return process;
+}
+
 bool launcher_find(struct launcher *launcher)
 {
     for (int i = 0; i < LAUNCHER_COUNT; i++) {
@@ -39,6 +80,7 @@ bool launcher_find(struct launcher *launcher)
             !read_number(launchers[i].size, &found.size) || found.rank >= found.size)
             continue;
         read_number(launchers[i].local_rank, &found.local_rank);
+        found.process = find_process(launchers[i].needs);
         *launcher = found;
         return true;
     }

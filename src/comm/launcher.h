@@ -8,6 +8,7 @@ struct launcher {
     const char *name; /* "Open MPI's mpirun", "srun", ...: for messages */
     int rank, size;
     int local_rank; /* among the ranks of this machine; -1 = unknown */
+    int process;    /* that started this rank on its machine; scripts between them do not count */
 };
 
 /* false = not started by a launcher. */

@@ -419,6 +419,7 @@ static void report_ready(struct trainer *t)
                                   .first_step = t->first_step,
                                   .load = &t->load,
                                   .held = &t->held,
+                                  .cores = &t->cores,
                                   .ranks = t->session.spread.mesh.size,
                                   .comm = t->session.comm ? comm_backend_name(t->session.comm) : "",
                                   .device = device_backend(t->session.device),
@@ -456,6 +457,7 @@ static enum status note_state(struct trainer *t)
     struct trainer_summary *s = t->summary;
     trainer_look(t);
     TRY(footprint_compare(&t->footprints, false, t->session.device, t->session.comm, &t->held));
+    TRY(cores_compare(t->env, t->session.comm, &t->cores));
     s->ranks = t->session.spread.mesh.size;
     s->state_bytes = t->held.state_bytes;
     s->state_rank = t->held.state_rank;

@@ -34,6 +34,7 @@ struct trainer {
     struct tracing tracing;
     struct footprints footprints; /* of this rank */
     struct gauges gauges;         /* of the first rank's GPU */
+    struct cores cores;           /* of all ranks */
     struct footprint_worst held;  /* before the first step; nothing is allocated later */
 
     char *checkpoints;  /* the folder */

@@ -16,6 +16,27 @@ ok timeout 60 "${train[@]}" -n 2 --zero.stage=3 --out=auto
 ok timeout 60 "${train[@]}" -n 2 --out=asked --comm.backend=threads
 [ ! -s err ] || fail "output on stderr although threads were requested: $(cat err)"
 has '^  cores +[0-9,-]+ of [0-9]+; 2 ranks x 1 thread here'
+free=$(nproc) # CPUs that this shell may use
+if [ "$free" -ge 2 ]; then
+    has '2 ranks x 1 thread here, each on cores of its own$'
+    ok timeout 60 "${train[@]}" -n 2 --out=loose --comm.backend=threads --run.bind=none
+    has '2 ranks x 1 thread here$'
+    ok timeout 60 env OMP_PROC_BIND=true "${train[@]}" -n 2 --out=openmp --comm.backend=threads
+    has '; ranks 0 and 1 share 1 CPU for 2 threads: unset OMP_PROC_BIND$'
+    OMP_PROC_BIND=true ok "$sifr" doctor
+    has '^! OMP_PROC_BIND is set: .* run.bind does nothing; unset it$'
+    for folder in loose openmp; do
+        [ "$(losses one)" = "$(losses $folder)" ] || fail "$folder: losses differ"
+    done
+else
+    skip_part "ranks cannot have cores of their own on one CPU"
+fi
+first=$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')
+if [ "$free" -lt "$(nproc --all)" ] || [ "$free" -ge 2 ]; then # a mask smaller than the machine
+    ok timeout 60 taskset -c "$first" "${train[@]}" -n 2 --out=narrow --comm.backend=threads --run.threads=3
+    has "cores +$first of [0-9]+.*; ranks 0 and 1 share 1 CPU for 6 threads: lower run.threads, or let the launcher or taskset give more CPUs$"
+    [ "$(losses one)" = "$(losses narrow)" ] || fail "narrow: losses differ"
+fi
 ok timeout 60 "${train[@]}" -n 2 --out=crowded --comm.backend=threads --run.threads="$(nproc --all)"
 has 'here, more than there are cores: lower run.threads'
 for folder in auto asked; do
@@ -46,6 +67,9 @@ has '"launcher": ?""'
     unset SIFR_MPIRUN
     ok timeout 60 "${train[@]}" -n 2 --out=processes
     grep -qE '^sifr: launch: 2 ranks x 1 thread with (Open MPI|MPICH)' err || fail "ranks are not processes: $(cat err)"
+    [ "$free" -lt 2 ] || has '2 ranks x 1 thread here, each on cores of its own$'
+    ok timeout 60 "${train[@]}" -n 2 --out=loose-processes --run.bind=none
+    has '2 ranks x 1 thread here(, more than there are cores: they take turns)?$'
     ok "$sifr" doctor
     has '^  ranks +processes, started with (Open MPI|MPICH) [0-9.]+ \(.*mpi.*\), or threads of one process'
     [ $failures = 0 ]

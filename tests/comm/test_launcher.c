@@ -1,6 +1,7 @@
 /* Which launcher started this process: each launcher's variables are recognized, incomplete sets
  * are not. */
 #include "comm/launcher.h"
+#include <unistd.h>
 #include "testing.h"
 
 static const char *const variables[] = {"OMPI_COMM_WORLD_SIZE",
@@ -75,13 +76,48 @@ static void test_srun(void **state)
     assert_string_equal(launcher.name, "srun");
 }
 
-int main(void)
+/* This program as a rank that a script starts, which a shell has started as one of its ranks: the
+ * shell is the launcher. */
+static void test_process(void **state)
 {
+    (void)state;
+    char program[512], command[1024];
+    int shell = 0, process = 0;
+    ssize_t bytes = readlink("/proc/self/exe", program, sizeof program - 1);
+    assert_true(bytes > 0);
+    program[bytes] = 0;
+    snprintf(
+        command, sizeof command,
+        "echo $$; OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 sh -c '\"%s\" rank; true'; true",
+        program);
+    FILE *answer = popen(command, "r");
+    assert_non_null(answer);
+    assert_int_equal(fscanf(answer, "%d %d", &shell, &process), 2);
+    assert_int_equal(pclose(answer), 0);
+    assert_true(shell > 0);
+    assert_int_equal(process, shell);
+}
+
+static int be_rank(void)
+{
+    struct launcher launcher;
+    if (!launcher_find(&launcher))
+        return 1;
+    printf("%d\n", launcher.process);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    (void)argv;
+    if (argc > 1)
+        return be_rank();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_no_launcher, clear_variables),
         cmocka_unit_test_setup(test_mpirun, clear_variables),
         cmocka_unit_test_setup(test_hydra, clear_variables),
         cmocka_unit_test_setup(test_srun, clear_variables),
+        cmocka_unit_test_setup(test_process, clear_variables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "base/host.h"
 #include "device/device.h"
 #include "testing.h"
 
@@ -356,6 +357,30 @@ static void test_aborts(void **state)
     }
 }
 
+/* Several threads touch what they allocate, so that pages are spread over their NUMA nodes; the
+ * contents are zeros. One thread leaves it to the first use. */
+static void test_touched(void **state)
+{
+    (void)state;
+    const size_t bytes = ((size_t)64 << 20) + 12345, slack = (size_t)8 << 20;
+    if (TESTING_SANITIZED)
+        testing_skip("a sanitizer touches memory itself");
+    for (int threads = 1; threads <= 3; threads++) {
+        struct env env = testing_env(threads);
+        struct device *device;
+        char *block;
+        assert_ok(device_create(&env, "cpu", 0, &device));
+        size_t before = resident_bytes();
+        assert_ok(device_alloc(device, MEM_PARAMS, "block", bytes, &block));
+        size_t grown = resident_bytes() - before;
+        assert_true(threads == 1 ? grown < slack : grown > bytes - slack);
+        assert_true(block[0] == 0 && memcmp(block, block + 1, bytes - 1) == 0);
+        device_free(device, block);
+        device_destroy(device);
+        env_destroy(&env);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -371,6 +396,7 @@ int main(void)
         cmocka_unit_test(test_copy_rows),
         cmocka_unit_test(test_accumulate_f16),
         cmocka_unit_test(test_first_of_squares),
+        cmocka_unit_test(test_touched),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,7 +46,8 @@ enum status bench_step_run(struct env *env, const struct bench_step_config *conf
 struct bench_ranks {
     const char *backend; /* comm.backend */
     double timeout;
-    bool quiet; /* print no line about the launch */
+    int bind, device; /* run.bind, run.device */
+    bool quiet;       /* print no line about the launch */
     struct ranks_plan plan;
 };
 

@@ -160,6 +160,8 @@ enum status bench_machine_run(struct cli *cli, struct options *options,
                       .order = order,
                       .ranks = {.backend = comm_backend_words[ranks->backend],
                                 .timeout = ranks->timeout,
+                                .bind = order->config->machine.bind,
+                                .device = order->device,
                                 .quiet = order->json}};
     TRY(bench_ranks_find(cli, order->n, order->threads, &job.ranks));
     if (order->comm && job.ranks.plan.size < 2)

@@ -42,6 +42,8 @@ enum status bench_ranks_run(struct cli *cli, const struct bench_ranks *ranks,
     struct job job = {.prepare = prepare, .work = work, .user = user};
     return ranks_job_run(cli, &(struct ranks_job){.plan = ranks->plan,
                                                   .threads = cli->env->threads,
+                                                  .bind = ranks->bind,
+                                                  .device = ranks->device,
                                                   .backend = ranks->backend,
                                                   .timeout = ranks->timeout,
                                                   .quiet = ranks->quiet,

@@ -17,6 +17,7 @@
 #include "cli/command.h"
 #include "cli/json_out.h"
 #include "base/host.h"
+#include "base/placement.h"
 #include "device/device.h"
 #include "ops/ops.h"
 #include "cli/launch/launch.h"
@@ -26,7 +27,7 @@ struct doctor_settings {
     bool json;
 };
 
-enum { FINDINGS_MAX = 8, FINDING_BYTES = 256 };
+enum { FINDINGS_MAX = 10, FINDING_BYTES = 256 };
 
 /* Versions of the loaded libraries, as they report them. */
 struct libraries {
@@ -123,6 +124,16 @@ static void examine(struct checkup *checkup)
              "this process may use only %d of %d processors (mask %s); check taskset or the "
              "binding of the launcher",
              m->allowed, m->processors, m->mask);
+    if (m->cores > 0 && m->cores < m->allowed)
+        find(checkup,
+             "%d processors are hyper-threads of %d cores, which products may fill with one thread "
+             "each; compare --run.threads=%d",
+             m->allowed, m->cores, m->cores);
+    if (placement_openmp())
+        find(checkup,
+             "%s is set: OpenMP binds the threads of every rank, all ranks of a machine to the "
+             "same cores, and run.bind does nothing; unset it",
+             placement_openmp());
     if (m->quota > 0 && m->quota < m->allowed)
         find(checkup, "the container may use only %.1f of %d processors; set --run.threads=%.0f",
              m->quota, m->allowed, ceil(m->quota));
@@ -206,6 +217,28 @@ static void print_ranks(struct console *console, const struct checkup *checkup)
              cuda->nccl > 0 ? "NCCL with one GPU per rank, otherwise " : "");
 }
 
+/* Cores, and the processors of each NUMA node that this process may use. */
+static void print_nodes(struct console *console)
+{
+    struct topology topology;
+    cpu_set_t allowed, node;
+    char list[128];
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0)
+        return;
+    topology_read("/sys", &allowed, &topology);
+    fact(console, "cores", "%d%s; %d NUMA node%s", topology.core_count,
+         topology.core_count < topology.count ? " with hyper-threads" : "", topology.node_count,
+         topology.node_count == 1 ? "" : "s");
+    for (int n = 0; n < topology.node_count && topology.node_count > 1; n++) {
+        CPU_ZERO(&node);
+        for (int i = 0; i < topology.count; i++)
+            if (topology.cpus[i].node == n)
+                CPU_SET((size_t)topology.cpus[i].cpu, &node);
+        topology_print(&node, list, sizeof list);
+        fact(console, "", "node %d: processors %s", topology.nodes[n], list);
+    }
+}
+
 static void print_facts(struct console *console, const struct checkup *checkup)
 {
     const struct machine *m = &checkup->machine;
@@ -218,6 +251,7 @@ static void print_facts(struct console *console, const struct checkup *checkup)
     fact(console, "cpu", "%s, %s vectors", m->cpu[0] ? m->cpu : ops->core, ops->vectors);
     fact(console, "threads", "%d (of %d processors, mask %s), OpenMP %d", m->allowed, m->processors,
          m->mask, ops->openmp);
+    print_nodes(console);
     fact(console, "kernels", "%s (run.kernels)", ops->kernels);
     fact(console, "products", "fp32 by %s; bf16 %s%s", ops->products,
          ops->bf16_products[0] ? "by " : "",
@@ -280,6 +314,8 @@ static enum status print_json(struct cli *cli, const struct checkup *checkup)
     json_out_int(&json, "processors", m->processors);
     json_out_int(&json, "threads", m->allowed);
     json_out_string(&json, "mask", m->mask);
+    json_out_int(&json, "cores", m->cores);
+    json_out_string(&json, "numa_nodes", m->node_list);
     json_out_real(&json, "cpu_quota", m->quota);
     json_out_int(&json, "openmp", checkup->ops.openmp);
     json_out_open(&json, "blas", '{');

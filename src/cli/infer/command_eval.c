@@ -207,6 +207,8 @@ static enum status run_eval(struct cli *cli, struct options *options, void *user
                     command_eval.usage);
     TRY(infer_find_ranks(cli, settings->n, &settings->layout, settings->machine.threads,
                          &job.ranks));
+    job.ranks.bind = settings->machine.bind;
+    job.ranks.device = settings->machine.device;
     TRY(options_create(cli->env, &job.all));
     text_init(&job.yaml, cli->env);
     enum status st = ranks_job_run(cli, &job.ranks);

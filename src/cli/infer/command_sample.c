@@ -26,6 +26,7 @@ struct sample_settings {
     struct layout_config layout;
     const char *model, *tokenizer, *prompts;
     int64_t threads, device_memory, count, batch, n;
+    int bind;
     int device;  /* enum run_device */
     int compute; /* index into compute_words */
     bool json, raw;
@@ -494,6 +495,8 @@ static enum status run_sample(struct cli *cli, struct options *options, void *us
                      &job.generate.prompt));
     TRY(check_flags(&job, options, job.generate.prompt != settings->generate.prompt));
     TRY(infer_find_ranks(cli, settings->n, &settings->layout, settings->threads, &job.ranks));
+    job.ranks.bind = settings->bind;
+    job.ranks.device = settings->device;
     TRY(check_copies(cli->env, &settings->layout, job.ranks.plan.size));
     cli->env->threads =
         job.ranks.plan.size > 1 ? job.ranks.threads : machine_threads(settings->threads);
@@ -546,6 +549,9 @@ static const struct option sample_list[] = {
      .help = "arithmetic of a GPU; a CPU always computes in fp32"},
     {FLAG("run.threads", threads, INT), .also = "threads", .fallback = "0", COMMAND_RANGE(0, 4096),
      .help = "CPU threads per rank; 0 = all that this process may use, divided among its ranks"},
+    {FLAG("run.bind", bind, CHOICE), .fallback = "auto", .choices = run_bind_words,
+     .help = "auto = CPU ranks of one machine keep to cores of their own; none = the system moves "
+             "them"},
     {FLAG("run.device_memory", device_memory, INT), .fallback = "0", COMMAND_RANGE(0, 9e18),
      .value_name = "BYTES",
      .help = "limit on the memory of a rank on its device: a model that needs more is refused; 0 = "

@@ -5,19 +5,20 @@
 #include <sched.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/placement.h"
 #include "cli/launch/launch.h"
 #include "cli/rank_report.h"
 #include "comm/launcher.h"
 
 /* --- where the ranks run -------------------------------------------------------------------- */
 
-/* If the launcher binds ranks to CPUs, this process has other CPUs than its parent. */
-static bool is_bound(void)
+/* If the launcher binds ranks to CPUs, this process has other CPUs than the launcher. */
+static bool is_bound(const struct launcher *launcher)
 {
-    cpu_set_t mine, parents;
+    cpu_set_t mine, launchers;
     return sched_getaffinity(0, sizeof mine, &mine) == 0 &&
-           sched_getaffinity(getppid(), sizeof parents, &parents) == 0 &&
-           !CPU_EQUAL(&mine, &parents);
+           sched_getaffinity(launcher->process, sizeof launchers, &launchers) == 0 &&
+           !CPU_EQUAL(&mine, &launchers);
 }
 
 static int divide(int cpus, int ranks)
@@ -47,12 +48,15 @@ static enum status find_joined(struct env *env, int64_t wanted, const char *back
                     "srun --mpi=pmix (--mpi=pmi2 with MPICH), or sifr train -n %d in the "
                     "batch script",
                     launcher->size, launcher->size);
+    bool bound = is_bound(launcher);
     *plan = (struct ranks_plan){
         .way = alone ? RANKS_ONE : RANKS_JOIN,
         .size = launcher->size,
         .rank = launcher->rank,
         .local = local,
-        .threads = is_bound() ? cpus : divide(cpus, local),
+        .local_rank = launcher->local_rank,
+        .threads = bound ? cpus : divide(cpus, local),
+        .bound = bound,
     };
     return STATUS_OK;
 }
@@ -97,6 +101,20 @@ void ranks_say_choice(struct env *env, const struct ranks_plan *plan)
     if (plan->way == RANKS_THREADS && *plan->why_threads)
         log_info(env, "launch: %d ranks as threads of one process: %s", plan->size,
                  plan->why_threads);
+}
+
+void ranks_bind(struct ranks_plan *plan, int threads, int bind, int device)
+{
+    bool gpu =
+        device == RUN_DEVICE_CUDA || (device == RUN_DEVICE_AUTO && device_has_driver("cuda"));
+    bool joined = plan->way == RANKS_JOIN;
+    if (bind == RUN_BIND_NONE || gpu || plan->local < 2 || plan->bound)
+        return;
+    if (plan->way == RANKS_THREADS)
+        plan->slice = threads;
+    else if (joined && plan->local_rank >= 0 && plan->local_rank < plan->local &&
+             placement_bind(plan->local, threads, plan->local_rank))
+        plan->slice = threads;
 }
 
 /* --- a rank that is a process --------------------------------------------------------------- */

@@ -2,6 +2,7 @@
 #ifndef CLI_RANKS_H
 #define CLI_RANKS_H
 #include "cli/command.h"
+#include "train/config/config.h"
 #include "train/session.h"
 
 enum ranks_way {
@@ -14,9 +15,12 @@ enum ranks_way {
 struct ranks_plan {
     enum ranks_way way;
     int size;
-    int rank;    /* of this process, from its launcher; 0 unless joined */
-    int local;   /* ranks on this machine */
-    int threads; /* default per rank: the CPUs of the process, divided */
+    int rank;       /* of this process, from its launcher; 0 unless joined */
+    int local;      /* ranks on this machine */
+    int local_rank; /* of this process among them; -1 = unknown */
+    int threads;    /* default per rank: the CPUs of the process, divided */
+    bool bound;     /* the launcher has bound this rank to CPUs */
+    int slice;      /* set by ranks_bind: threads of a rank with CPUs of its own; 0 = none has */
     char why_threads
         [640]; /* why ranks are threads although comm.backend is not "threads"; else "" */
 };
@@ -27,6 +31,12 @@ enum status ranks_find(struct env *env, int64_t wanted, const char *backend,
                        struct ranks_plan *plan);
 /* Log one line if the ranks are threads because there is no mpirun. */
 void ranks_say_choice(struct env *env, const struct ranks_plan *plan);
+
+/* By run.bind and run.device, each rank of `threads` threads keeps to its own CPUs of this machine
+ * (base/placement.h). A rank that is a process does it now, so it must not have started threads;
+ * ranks that are threads do it in ranks_run_threads. Ranks with GPUs are not bound: which CPUs are
+ * near which GPU is not known here. */
+void ranks_bind(struct ranks_plan *plan, int threads, int bind, int device);
 
 /* Outcomes that all ranks reach together. */
 static inline bool ranks_is_orderly(enum status st)
@@ -43,10 +53,10 @@ enum status ranks_leave(struct cli *cli, const struct ranks_plan *plan, enum sta
 void ranks_report_failure(int rank, enum status st, const char *error);
 
 typedef enum status ranks_main_fn(void *user, struct env *env, const struct session_ranks *ranks);
-/* Run `main` in each of `size` threads, rank 0 with the caller's env. Logs of the others are
+/* Run `main` in a thread for each rank of the plan, rank 0 with the caller's env. Logs of the others are
  * printed only with --verbose. `member` is copied for every rank, except for hub and rank. Returns
  * the first failure; if a rank does not return after it, the process ends (cli->quit). */
-enum status ranks_run_threads(struct cli *cli, int size, const struct session_ranks *member,
-                              ranks_main_fn *main, void *user);
+enum status ranks_run_threads(struct cli *cli, const struct ranks_plan *plan,
+                              const struct session_ranks *member, ranks_main_fn *main, void *user);
 
 #endif

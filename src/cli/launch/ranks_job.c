@@ -20,16 +20,18 @@ static enum status launch(struct cli *cli, const struct ranks_job *job)
 
 static enum status run_here(struct cli *cli, const struct ranks_job *job, bool *met)
 {
-    const struct ranks_plan *plan = &job->plan;
+    struct ranks_plan bound = job->plan;
+    const struct ranks_plan *plan = &bound;
     struct session_ranks member = {.comm = {.backend = job->backend, .timeout = job->timeout},
                                    .rank = plan->rank,
                                    .delay = job->delay};
+    ranks_bind(&bound, job->threads, job->bind, job->device);
     TRY(job->prepare(job->user));
     *met = true;
     if (!job->quiet)
         ranks_say_choice(cli->env, plan);
     if (plan->way == RANKS_THREADS)
-        return ranks_run_threads(cli, plan->size, &member, job->main, job->user);
+        return ranks_run_threads(cli, plan, &member, job->main, job->user);
     member.failing = ranks_report_failure;
     return job->main(job->user, cli->env, plan->way == RANKS_JOIN ? &member : NULL);
 }

@@ -11,6 +11,7 @@ typedef enum status ranks_prepare_fn(void *user);
 struct ranks_job {
     struct ranks_plan plan; /* from ranks_find */
     int threads;            /* of a rank */
+    int bind, device;       /* run.bind, run.device */
     const char *backend;    /* comm.backend */
     double timeout, delay;  /* comm.timeout, comm.delay */
     bool quiet;             /* print no line about the launch */

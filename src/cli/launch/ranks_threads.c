@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 #include "base/clock.h"
+#include "base/placement.h"
 #include "cli/launch/ranks.h"
 
 static const double END_SECONDS = 8; /* for the other ranks to return after the first failure */
@@ -26,6 +27,7 @@ struct crew {
     struct cli *cli;
     ranks_main_fn *main;
     void *user;
+    const struct ranks_plan *plan; /* borrowed */
     int size, started;
     pthread_mutex_t lock;
     pthread_cond_t news;       /* a rank has returned */
@@ -74,6 +76,9 @@ static void come_back(struct thread_rank *rank, enum status st)
 static void *rank_main(void *arg)
 {
     struct thread_rank *rank = arg;
+    const struct ranks_plan *plan = rank->crew->plan;
+    if (plan->slice > 0) /* before it starts threads, which inherit it */
+        placement_bind(plan->local, plan->slice, rank->member.rank);
     enum status st = rank->crew->main(rank->crew->user, rank->env, &rank->member);
     if (!ranks_is_orderly(st)) { /* the rank may have failed before it joined the hub */
         const char *error = log_first_error(rank->env->log);
@@ -180,16 +185,18 @@ static enum status run_all(struct crew *crew)
     return st == STATUS_OK ? outcome(crew) : st;
 }
 
-enum status ranks_run_threads(struct cli *cli, int size, const struct session_ranks *member,
-                              ranks_main_fn *main, void *user)
+enum status ranks_run_threads(struct cli *cli, const struct ranks_plan *plan,
+                              const struct session_ranks *member, ranks_main_fn *main, void *user)
 {
     enum status st;
+    int size = plan->size;
     struct comm_hub *hub;
     struct thread_rank *ranks;
     TRY(comm_hub_create(cli->env, size, &hub));
     TRY_OR(undo_hub,
            mem_alloc_array(cli->env, MEM_OTHER, "ranks", (size_t)size, sizeof *ranks, &ranks));
-    struct crew crew = {.cli = cli, .main = main, .user = user, .size = size, .ranks = ranks};
+    struct crew crew = {
+        .cli = cli, .main = main, .user = user, .plan = plan, .size = size, .ranks = ranks};
     for (int r = 0; r < size; r++) {
         ranks[r] = (struct thread_rank){.crew = &crew, .member = *member};
         ranks[r].member.hub = hub;

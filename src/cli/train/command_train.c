@@ -127,7 +127,7 @@ static enum status train_here(struct train_job *job)
     if (!job->cli->console->quiet && !job->settings->json)
         ranks_say_choice(job->cli->env, &job->plan);
     if (job->mode == TRAIN_THREADS)
-        return ranks_run_threads(job->cli, job->plan.size, &member, train_rank, job);
+        return ranks_run_threads(job->cli, &job->plan, &member, train_rank, job);
     return train_rank(job, job->cli->env, job->mode == TRAIN_JOIN ? &member : NULL);
 }
 
@@ -150,6 +150,10 @@ static enum status run_job(struct train_job *job)
     enum status st;
     struct train_settings *settings = job->settings;
     struct env *env = job->cli->env;
+    const struct machine_config *machine = &settings->config.machine;
+    if (job->mode == TRAIN_JOIN || job->mode == TRAIN_THREADS)
+        ranks_bind(&job->plan, machine->threads ? (int)machine->threads : job->plan.threads,
+                   machine->bind, machine->device);
     if (job->plan.size > 1 && settings->config.machine.threads == 0) {
         char threads[16];
         snprintf(threads, sizeof threads, "%d", job->plan.threads);

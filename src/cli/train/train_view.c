@@ -7,6 +7,7 @@
 #include <string.h>
 #include "base/clock.h"
 #include "base/host.h"
+#include "base/placement.h"
 #include "cli/rank_report.h"
 #include "comm/launcher.h"
 #include "train/run/pace.h"
@@ -167,20 +168,53 @@ static void describe_data(const struct trainer_facts *facts, char *out, size_t b
              text_human_bytes(mapped, (double)facts->data_bytes), facts->epochs);
 }
 
-/* The processors that rank 0 may use, and whether the ranks of this machine have enough. */
-static void describe_processors(const struct trainer_facts *facts, char *line, size_t bytes)
+/* More threads than CPUs: whose, and what to change. */
+static void describe_crowd(const struct cores *cores, const struct machine *machine,
+                           long long threads, struct text *line)
+{
+    bool all = cores->cpus == machine->processors;
+    const char *lower = threads > 1 ? "lower run.threads" : "";
+    const char *openmp = placement_openmp();
+    if (all && cores->ranks == 1)
+        text_printf(line, "; %d threads", cores->threads);
+    if (all) {
+        text_printf(line, ", more than there are cores: %s", *lower ? lower : "they take turns");
+        return;
+    }
+    if (cores->also >= 0)
+        text_printf(line, "; ranks %d and %d share %d CPU%s for", cores->crowded, cores->also,
+                    cores->cpus, cores->cpus == 1 ? "" : "s");
+    else
+        text_printf(line, "; rank %d has %d CPU%s for", cores->crowded, cores->cpus,
+                    cores->cpus == 1 ? "" : "s");
+    text_printf(line, " %d threads: %s%s", cores->threads, lower, *lower ? ", or " : "");
+    text_printf(line, openmp ? "unset %s" : "let the launcher or taskset give more CPUs", openmp);
+}
+
+/* The processors that rank 0 may use, and whether the ranks have enough. */
+static void describe_processors(struct env *env, const struct trainer_facts *facts, char *out,
+                                size_t bytes)
 {
     struct machine machine;
     machine_look(&machine);
+    const struct cores *cores = facts->cores;
     long long threads = (long long)facts->config->machine.threads;
-    int local = launcher_local_ranks(facts->ranks);
-    size_t used = (size_t)snprintf(line, bytes, "%s of %d", machine.mask, machine.processors);
-    if (local > 1 && used < bytes)
-        used += (size_t)snprintf(line + used, bytes - used, "; %d ranks x %lld thread%s here",
-                                 local, threads, threads == 1 ? "" : "s");
-    if (local > 1 && local * threads > machine.processors && used < bytes)
-        snprintf(line + used, bytes - used, ", more than there are cores: %s",
-                 threads > 1 ? "lower run.threads" : "they take turns");
+    int sharers = cores->apart ? 1 : cores->ranks; /* ranks on these cores */
+    struct text line;
+    text_init(&line, env);
+    text_printf(&line, "%s of %d", machine.mask, machine.processors);
+    if (machine.all_nodes > 1)
+        text_printf(&line, ", NUMA node%s %s", machine.nodes == 1 ? "" : "s", machine.node_list);
+    if (cores->ranks > 1)
+        text_printf(&line, "; %d ranks x %lld thread%s here%s", cores->ranks, threads,
+                    threads == 1 ? "" : "s", cores->apart ? ", each on cores of its own" : "");
+    if (cores->crowded >= 0)
+        describe_crowd(cores, &machine, threads, &line);
+    else if (threads * sharers > machine.cores && threads > 1 && strcmp(facts->device, "cpu") == 0)
+        text_printf(&line, "; two threads on a core, as hyper-threads: compare run.threads=%lld",
+                    threads / 2);
+    snprintf(out, bytes, "%s", text_string(&line));
+    text_free(&line);
 }
 
 static void print_header(struct train_view *view, const struct trainer_facts *facts)
@@ -206,7 +240,7 @@ static void print_header(struct train_view *view, const struct trainer_facts *fa
         snprintf(line, sizeof line, "%s: %d tokens", name, tokenizer_vocab(tokenizer));
         console_fact(console, "tokenizer", line);
     }
-    describe_processors(facts, line, sizeof line);
+    describe_processors(view->cli->env, facts, line, sizeof line);
     console_fact(console, "cores", line);
     describe_memory(facts->held, facts->ranks, line, sizeof line);
     console_fact(console, "memory", line);
@@ -222,6 +256,7 @@ static void on_ready(void *user, const struct trainer_facts *facts)
         print_header(view, facts);
     if (!view->json)
         return;
+    char line[512];
     struct json_out *json = train_view_event(view, "start");
     json_out_string(json, "folder", facts->folder);
     json_out_int(json, "parameters", facts->parameters);
@@ -238,6 +273,8 @@ static void on_ready(void *user, const struct trainer_facts *facts)
     }
     json_out_real(json, "flops_per_token", facts->flops_per_token);
     json_out_int(json, "ranks", facts->ranks);
+    describe_processors(view->cli->env, facts, line, sizeof line);
+    json_out_string(json, "cores", line);
     json_out_string(json, "comm", facts->comm);
     json_out_int(json, "mem_bytes", (int64_t)facts->held->total_bytes);
     json_out_int(json, "mem_rank", facts->held->rank);

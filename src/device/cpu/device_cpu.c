@@ -19,6 +19,8 @@
 enum {
     CHUNK = 64 * 1024,         /* elements that one thread takes at a time */
     CHUNK_BYTES = 1024 * 1024, /* the same for copies */
+    TOUCH_BYTES = 2048 * 1024, /* the same for new memory: a huge page */
+    PAGE_BYTES = 4096,
 };
 
 struct cpu_stream {
@@ -31,11 +33,56 @@ struct cpu_event {
     struct tickets tickets;
 };
 
+/* --- chunks --------------------------------------------------------------------------------- */
+
+/* Runs the chunk that starts at `at` (in bytes or elements). */
+typedef void chunk_fn(const void *args, size_t at);
+
+/* Runs every chunk of `total`; a thread takes chunks that follow each other. A single thread starts
+ * no parallel region: a worker's thread never uses OpenMP. */
+static void for_chunks(int threads, chunk_fn *run, const void *args, size_t total, size_t chunk)
+{
+    if (threads == 1 || total <= chunk) {
+        for (size_t at = 0; at < total; at += chunk)
+            run(args, at);
+    } else {
+#pragma omp parallel for num_threads(threads) schedule(static)
+        for (size_t at = 0; at < total; at += chunk)
+            run(args, at);
+    }
+}
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static int threads_of(const struct stream *stream)
+{
+    return stream->worker ? 1 : stream->device->env->threads;
+}
+
 /* --- memory --------------------------------------------------------------------------------- */
+
+/* The system places a page on the NUMA node of the thread that touches it first. Left to the first
+ * use, that may be one thread for a whole model (a file that is read, a worker that receives). So
+ * the threads of the rank touch a block when it is allocated, each its part: the pages are spread
+ * over the nodes on which the rank runs. The pages are zero before and after. */
+static void touch_chunk(const void *args, size_t at)
+{
+    const struct device_block *block = args;
+    volatile char *start = block->address;
+    size_t end = smaller(at + TOUCH_BYTES, block->bytes);
+    for (; at < end; at += PAGE_BYTES)
+        start[at] = 0;
+}
 
 static enum status cpu_alloc(struct device *device, struct device_block *block)
 {
-    return mem_alloc(device->env, block->category, block->name, block->bytes, &block->address);
+    TRY(mem_alloc(device->env, block->category, block->name, block->bytes, &block->address));
+    if (device->env->threads > 1)
+        for_chunks(device->env->threads, touch_chunk, block, block->bytes, TOUCH_BYTES);
+    return STATUS_OK;
 }
 
 static void cpu_free(struct device *device, const struct device_block *block)
@@ -204,32 +251,6 @@ static void copy_far(void *dst, const void *src, size_t bytes)
 
 #endif
 
-/* --- chunks --------------------------------------------------------------------------------- */
-
-/* Runs the chunk that starts at `at` (in bytes or elements). */
-typedef void chunk_fn(const void *args, size_t at);
-
-/* Runs every chunk of `total`. A single thread starts no parallel region: a worker's thread
- * never uses OpenMP. */
-static void for_chunks(const struct stream *stream, chunk_fn *run, const void *args, size_t total,
-                       size_t chunk)
-{
-    int threads = stream->worker || total <= chunk ? 1 : stream->device->env->threads;
-    if (threads == 1) {
-        for (size_t at = 0; at < total; at += chunk)
-            run(args, at);
-    } else {
-#pragma omp parallel for num_threads(threads) schedule(static)
-        for (size_t at = 0; at < total; at += chunk)
-            run(args, at);
-    }
-}
-
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
 /* --- copies --------------------------------------------------------------------------------- */
 
 struct range {
@@ -257,7 +278,7 @@ static void fill_task(struct stream *stream, const void *args)
     if (stream_failed(stream))
         return;
     note_time(stream, range->mark, false);
-    for_chunks(stream, fill_chunk, range, range->bytes, CHUNK_BYTES);
+    for_chunks(threads_of(stream), fill_chunk, range, range->bytes, CHUNK_BYTES);
     note_time(stream, range->mark, true);
 }
 
@@ -366,7 +387,7 @@ static void sum_chunk(const void *args, size_t at)
 static void sum_task(struct stream *stream, const void *args)
 {
     if (!stream_failed(stream))
-        for_chunks(stream, sum_chunk, args, ((const struct sum *)args)->count, CHUNK);
+        for_chunks(threads_of(stream), sum_chunk, args, ((const struct sum *)args)->count, CHUNK);
 }
 
 static void cpu_accumulate(struct stream *stream, void *dst, enum dtype dst_type, const void *src,
@@ -448,7 +469,8 @@ static void squares_chunk(const void *args, size_t at)
 static void squares_task(struct stream *stream, const void *args)
 {
     if (!stream_failed(stream))
-        for_chunks(stream, squares_chunk, args, ((const struct square_sums *)args)->count, CHUNK);
+        for_chunks(threads_of(stream), squares_chunk, args,
+                   ((const struct square_sums *)args)->count, CHUNK);
 }
 
 static void cpu_accumulate_squares(struct stream *stream, float *dst, const void *src,

@@ -18,8 +18,9 @@ enum { MOST_WINDOWS = 1024, MOST_LISTED = 8 };
 static bool is_bound(const char *key)
 {
     static const char *const keys[] = {
-        "run.threads:",       "run.kernels:",     "run.peak_tflops:", "run.stop_timeout:",
-        "run.device_memory:", "train.log_every:", "comm.timeout:",    "comm.delay:"};
+        "run.threads:",     "run.bind:",         "run.kernels:",
+        "run.peak_tflops:", "run.stop_timeout:", "run.device_memory:",
+        "train.log_every:", "comm.timeout:",     "comm.delay:"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strncmp(key, keys[i], strlen(keys[i])) == 0)
             return false;

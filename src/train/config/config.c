@@ -95,8 +95,8 @@ static enum status resolve_machine(struct env *env, struct run_config *config)
     if (machine->threads == 0)
         machine->threads = available;
     else if (machine->threads > available)
-        log_warn(env, "run.threads: %lld threads will share %d processors",
-                 (long long)machine->threads, available);
+        log_warn(env, "run.threads: %lld threads will share %d processor%s",
+                 (long long)machine->threads, available, available == 1 ? "" : "s");
     env->threads = (int)machine->threads;
     if (!config->planning && !config->reading) /* which may be about a run of another machine */
         TRY(ops_cpu_use(env, machine->kernels));

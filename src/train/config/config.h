@@ -44,6 +44,8 @@ struct train_config {
 
 enum run_device { RUN_DEVICE_AUTO, RUN_DEVICE_CPU, RUN_DEVICE_CUDA };
 extern const char *const run_device_words[];
+enum run_bind { RUN_BIND_AUTO, RUN_BIND_NONE };
+extern const char *const run_bind_words[];
 enum run_precision { RUN_PRECISION_FP32, RUN_PRECISION_BF16, RUN_PRECISION_FP16 };
 enum run_rounding { RUN_ROUNDING_NEAREST, RUN_ROUNDING_STOCHASTIC };
 enum run_accumulate { RUN_ACCUMULATE_EACH, RUN_ACCUMULATE_LOCAL };
@@ -51,6 +53,7 @@ enum run_accumulate { RUN_ACCUMULATE_EACH, RUN_ACCUMULATE_LOCAL };
 struct machine_config {
     int device;            /* enum run_device */
     int64_t threads;       /* 0 = all CPUs of the affinity mask */
+    int bind;              /* enum run_bind */
     const char *kernels;   /* set of CPU kernels, or "auto" */
     bool deterministic;    /* equal bits in every run, for any number of threads and ranks */
     int64_t device_memory; /* limit of a rank's account of its device, bytes; 0 = none */
@@ -148,7 +151,7 @@ extern const struct option_table offload_options;   /* offload.* over struct off
 extern const struct option_table layout_options;    /* of these, what matters where a model is only
                                                     read; over struct layout_config */
 extern const struct option_table machine_options;   /* run.* over struct machine_config */
-extern const struct option_table place_options;     /* only device, threads and device_memory */
+extern const struct option_table place_options; /* only device, threads, bind and device_memory */
 
 /* Bind all tables. _reading is for commands that only read a model: model.path is required, and
  * training keys are accepted but ignored, so that a run's config.yaml can be used; the command

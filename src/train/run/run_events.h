@@ -3,6 +3,7 @@
 #ifndef TRAIN_RUN_EVENTS_H
 #define TRAIN_RUN_EVENTS_H
 #include "train/config/config.h"
+#include "train/run/cores.h"
 #include "train/run/footprint.h"
 #include "train/run/routing.h"
 #include "train/checkpoint/resume.h"
@@ -33,6 +34,7 @@ struct trainer_facts { /* known when everything is built, before the first step 
     int64_t first_step;             /* the step after which the run resumes; 0 = a new run */
     const struct resume_load *load; /* cost of reading the state */
     const struct footprint_worst *held;
+    const struct cores *cores;
     int ranks;
     const char *comm;   /* communication back end, as "mpi"; "" for one rank */
     const char *device; /* "cpu", "cuda" */
