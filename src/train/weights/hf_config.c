@@ -38,9 +38,18 @@ static int64_t get_size(struct cursor *c, const char *key, const char *alias, in
         value = get(c, c->root, alias);
     int64_t size = !value ? fallback : json_is_integer(value) ? json_integer_value(value) : 0;
     if ((size < 1 || size >= SIZE_MAX_VALUE) && c->status == STATUS_OK)
-        c->status = FAIL(c->env, FORMAT, "'%s': %s is %s", c->origin, key,
-                         value || fallback ? "not a size" : "missing");
+        c->status =
+            FAIL(c->env, FORMAT, "'%s': %s is %s", c->origin, key,
+                 value || fallback ? "not a size: it must be a whole number above 0" : "missing");
     return size;
+}
+
+/* A size that may be 0. */
+static int64_t get_count(struct cursor *c, const char *key, int64_t fallback)
+{
+    const json_t *value = get(c, c->root, key);
+    bool zero = json_is_integer(value) && json_integer_value(value) == 0;
+    return zero ? 0 : get_size(c, key, NULL, fallback);
 }
 
 static double get_real(struct cursor *c, const json_t *object, const char *key, double fallback)
@@ -123,7 +132,10 @@ static enum dtype get_type(struct cursor *c)
         if (strcmp(word, words[i].word) == 0)
             return words[i].type;
     if (c->status == STATUS_OK)
-        c->status = FAIL(c->env, CONFIG, "'%s': dtype '%s' is not supported", c->origin, word);
+        c->status = FAIL(c->env, CONFIG,
+                         "'%s': dtype '%s' is not supported, only float32, bfloat16 and float16; "
+                         "set it to the type of the tensors",
+                         c->origin, word);
     return DTYPE_F32;
 }
 
@@ -198,7 +210,8 @@ static const struct family {
      .bos = -1,
      .eos = -1,
      .pad = -1,
-     .window_switch = true},
+     .window_switch = true,
+     .window = 4096},
     {.arch = MODEL_QWEN3,
      .type = "qwen3",
      .class_name = "Qwen3ForCausalLM",
@@ -215,7 +228,8 @@ static const struct family {
      .bos = -1,
      .eos = -1,
      .pad = -1,
-     .window_switch = true},
+     .window_switch = true,
+     .window = 4096},
     {.arch = MODEL_MISTRAL,
      .type = "mistral",
      .class_name = "MistralForCausalLM",
@@ -411,7 +425,11 @@ static double get_cap(struct cursor *c, const char *key, double fallback)
 static void read_window(struct cursor *c, const struct family *f, struct hf_config *config)
 {
     const json_t *types = get_layers(c, "layer_types", config->layers);
+    const json_t *given = get(c, c->root, "sliding_window");
     double window = get_cap(c, "sliding_window", (double)f->window);
+    if (given && !json_is_integer(given) && c->status == STATUS_OK)
+        c->status =
+            FAIL(c->env, FORMAT, "'%s': sliding_window is not a whole number of tokens", c->origin);
     if (f->window_switch && !get_bool(c, "use_sliding_window", false))
         window = 0;
     if (window > 0 && types)
@@ -419,7 +437,7 @@ static void read_window(struct cursor *c, const struct family *f, struct hf_conf
     else if (window > 0 && config->arch == MODEL_SMOLLM3 && c->status == STATUS_OK)
         c->status = FAIL(c->env, CONFIG, "'%s': use_sliding_window needs layer_types", c->origin);
     else if (window > 0 && f->window_switch)
-        config->window_from = get_size(c, "max_window_layers", NULL, 28);
+        config->window_from = get_count(c, "max_window_layers", 28);
     else if (window > 0 && f->full_every)
         config->full_every =
             get_size(c, "sliding_window_pattern", "_sliding_window_pattern", f->full_every);
@@ -580,6 +598,22 @@ static enum status fail_type(const struct cursor *c, const char *type)
     return st;
 }
 
+/* The model checks this, too, but by its own keys, which nobody who named a folder has set. */
+static void check_heads(struct cursor *c, const struct hf_config *config)
+{
+    bool pairs = model_traits(config->arch)->llama;
+    if (c->status == STATUS_OK && config->heads % config->kv_heads != 0)
+        c->status = FAIL(c->env, CONFIG,
+                         "'%s': num_key_value_heads %lld does not divide num_attention_heads %lld; "
+                         "take config.json from the model's origin",
+                         c->origin, (long long)config->kv_heads, (long long)config->heads);
+    if (c->status == STATUS_OK && pairs && config->head_dim % 2 != 0)
+        c->status = FAIL(c->env, CONFIG,
+                         "'%s': head_dim %lld is odd, but rotary positions need pairs; take "
+                         "config.json from the model's origin",
+                         c->origin, (long long)config->head_dim);
+}
+
 static enum status read_root(struct cursor *c, struct hf_config *config)
 {
     if (!json_is_object(c->root))
@@ -607,6 +641,7 @@ static enum status read_root(struct cursor *c, struct hf_config *config)
                          (long long)config->heads, (long long)config->width);
     if (c->status == STATUS_OK && config->head_dim == 0)
         config->head_dim = config->width / config->heads;
+    check_heads(c, config);
     config->init_std = get_real(c, c->root, "initializer_range", 0.02);
     config->type = get_type(c);
     return c->status;
