@@ -20,6 +20,7 @@
 #include "base/host.h"
 #include "base/named.h"
 #include "train/run_plan.h"
+#include "train/weights/model_file.h"
 
 struct sample_settings {
     struct generate_config generate;
@@ -401,9 +402,8 @@ static enum status check_tokenizer(struct env *env, const char *named,
     mem_free(env, path);
     return found ? STATUS_OK
                  : FAIL(env, CONFIG,
-                        "no tokenizer.json in the model folder '%s'; name one with "
-                        "--tokenizer",
-                        source->folder);
+                        "no tokenizer.json in the model folder '%s'; %sname one with --tokenizer",
+                        source->folder, model_file_convert(env, source->folder));
 }
 
 static enum status prepare(void *user)
