@@ -25,7 +25,7 @@
 struct sample_settings {
     struct generate_config generate;
     struct layout_config layout;
-    const char *model, *tokenizer, *prompts;
+    const char *model, *tokenizer, *prompts, *kernels;
     int64_t threads, device_memory, count, batch, n;
     int device;  /* enum run_device */
     int compute; /* index into compute_words */
@@ -381,6 +381,7 @@ static enum status choose_compute(struct sample_job *job)
     int device = settings->device;
     struct run_text text = {
         .folder = job->source->folder, .layout = &settings->layout, .rows = (int)settings->batch};
+    TRY(ops_cpu_use(env, settings->kernels));
     TRY(run_device_find(env, false, &device, &text.device));
     TRY(run_offload_check(env, &settings->layout.offload, device, false));
     job->compute = run_device_compute(device, compute_types[settings->compute]);
@@ -550,6 +551,9 @@ static const struct option sample_list[] = {
      .value_name = "BYTES",
      .help = "limit on the memory of a rank on its device: a model that needs more is refused; 0 = "
              "none"},
+    {FLAG("run.kernels", kernels, STRING), .fallback = "auto", .value_name = "NAME",
+     .help = "set of CPU kernels, as in sifr train; auto = the fastest here; all ranks need the "
+             "same"},
     {FLAG("raw", raw, BOOL), .help = "print only the generated text: no prompt, no final newline"},
     {FLAG("json", json, BOOL), .help = "print one JSON object per text"},
 };

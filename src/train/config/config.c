@@ -98,7 +98,7 @@ static enum status resolve_machine(struct env *env, struct run_config *config)
         log_warn(env, "run.threads: %lld threads will share %d processors",
                  (long long)machine->threads, available);
     env->threads = (int)machine->threads;
-    if (!config->planning && !config->reading) /* which may be about a run of another machine */
+    if (!config->planning) /* which may be about another machine */
         TRY(ops_cpu_use(env, machine->kernels));
     return run_device_find(env, config->planning, &machine->device, &config->device);
 }

@@ -363,7 +363,7 @@ const struct option_table offload_options = {
     .title = "offload", .options = offload_list, .count = COUNT(offload_list)};
 
 const char *const run_device_words[] = {"auto", "cpu", "cuda", NULL};
-enum { PLACE_KEYS = 3 }; /* the first options of machine_list */
+enum { PLACE_KEYS = 4 }; /* the first options of machine_list */
 static const struct option machine_list[] = {
     {RUN(device, CHOICE), .fallback = "auto", .choices = run_device_words,
      .help = "device; auto = cuda if there is a GPU"},
