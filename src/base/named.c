@@ -16,11 +16,37 @@ static const char *colon(const char *key)
     return *key ? ": " : "";
 }
 
+/* In a folder that may not be searched everything would seem to be missing. */
 enum status path_exists(struct env *env, const char *key, const char *path)
 {
-    if (file_exists(path))
-        return STATUS_OK;
-    return FAIL(env, CONFIG, "%s%sthere is no '%s'", key, colon(key), path);
+    bool there = file_exists(path);
+    if ((!there || dir_exists(path)) && access(path, there ? R_OK | X_OK : F_OK) != 0 &&
+        errno == EACCES)
+        return FAIL(env, IO, "%s%scannot look %s '%s': Permission denied; ask its owner, or chmod",
+                    key, colon(key), there ? "into the folder" : "at", path);
+    return there ? STATUS_OK : FAIL(env, CONFIG, "%s%sthere is no '%s'", key, colon(key), path);
+}
+
+/* "organization/model" */
+static bool is_hub_name(const char *path)
+{
+    char folder[PATH_MAX];
+    const char *slash = strchr(path, '/');
+    if (!slash || slash == path || !slash[1] || strchr(slash + 1, '/') || *path == '.' ||
+        *path == '~')
+        return false;
+    int bytes = snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
+    return bytes > 0 && (size_t)bytes < sizeof folder && !file_exists(folder);
+}
+
+enum status named_model(struct env *env, const char *key, const char *path)
+{
+    if (!file_exists(path) && is_hub_name(path))
+        return FAIL(env, CONFIG,
+                    "%s%sthere is no '%s'; if that is the name of a model on Hugging Face, "
+                    "download it first (hf download %s --local-dir DIR) and name the folder",
+                    key, colon(key), path, path);
+    return path_exists(env, key, path);
 }
 
 /* A dangling link. */

@@ -10,7 +10,10 @@
 #include <stddef.h>
 #include "base/env.h"
 
+/* A folder must also be one that we may look into (otherwise STATUS_IO). */
 enum status path_exists(struct env *env, const char *key, const char *path);
+/* The same for a model; the message about "organization/model" says that nothing is downloaded. */
+enum status named_model(struct env *env, const char *key, const char *path);
 /* A file, or a glob with at least one match. Folders, pipes and dangling links are errors. */
 enum status named_files(struct env *env, const char *key, const char *pattern);
 /* 'bytes', a file, or a folder with tokenizer.json. */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/file.h"
 #include "cli/rank_report.h"
 #include "comm/launcher.h"
 
@@ -119,7 +120,7 @@ static enum status check_words(struct env *env, const struct command *command,
     return STATUS_OK;
 }
 
-/* A text is easily given in place of a configuration. */
+/* A text or a model is easily given in place of a configuration. */
 static enum status refuse_data(struct env *env, const char *path)
 {
     static const char *const endings[] = {".txt", ".md", ".jsonl", ".bin", ".gz"};
@@ -129,6 +130,11 @@ static enum status refuse_data(struct env *env, const char *path)
                 env, USAGE,
                 "'%s' is not a configuration file (FILE.yaml); to train on it, use --data.path=%s",
                 path, path);
+    if (dir_exists(path))
+        return FAIL(env, USAGE,
+                    "'%s' is a folder, not a configuration file (FILE.yaml); to start from the "
+                    "model in it, use --model.path=%s",
+                    path, path);
     return STATUS_OK;
 }
 

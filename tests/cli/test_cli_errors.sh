@@ -12,7 +12,7 @@ expect 2 "no-such.yaml" "$sifr" train no-such.yaml
 expect 2 "no-such.yaml" "$sifr" plan no-such.yaml
 expect 2 "'text.txt' is not a configuration file .FILE.yaml.; to train on it, use --data.path=text.txt" "$sifr" train text.txt
 expect 2 "OUT is empty" "$sifr" export tokens ""
-expect 2 "it is a folder" "$sifr" plan tokens
+expect 2 "is a folder, not a configuration file" "$sifr" plan tokens
 expect 2 "error: there is no 'no-such'" "$sifr" eval no-such
 expect 2 "error: there is no 'no-such'" "$sifr" sample no-such
 expect 2 "error: model.path: there is no 'no-such'" train --data.path=text.txt --model.path=no-such
@@ -135,7 +135,7 @@ once "$sifr" eval nul --data.val=nul.txt
 expect 2 "is beyond the vocabulary of 100; for a new model set data.tokenizer to the tokenizer.json of these tokens or raise model.vocab" \
     train --data.path=tokens/train.bin --model.vocab=100
 expect 2 "is beyond the vocabulary of 257; .* an existing model needs tokens of its own tokenizer" "$sifr" eval good --data.val=tokens/train.bin
-expect 2 "the context of 32 is longer than the data" train --data.path="$(printf 'too short\n' >tiny.txt && echo tiny.txt)"
+expect 2 "the context of 32 is longer than the data: .*; lower train.context, or give more data" train --data.path="$(printf 'too short\n' >tiny.txt && echo tiny.txt)"
 expect 2 "vocab" train --data.path=text.txt --data.tokenizer=tokens --model.vocab=100
 expect 2 "trace.*range of steps" train --data.path=text.txt --trace=8:5
 expect 2 "trace.*beyond train.steps" train --data.path=text.txt --train.steps=3 --trace=4:5

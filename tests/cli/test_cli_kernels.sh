@@ -32,6 +32,21 @@ weights forced two-forced || fail "run.kernels=plain: two threads have other bit
 ok "$sifr" "${run[@]}" --run.kernels=openblas --train.steps=3 --out=forced
 grep -q "bits of the run may differ from now on: cpu: .*products plain' -> .*products OpenBLAS'" err || fail "the resume does not name the change: $(cat err)"
 
+# eval and sample: by their own key, not by that of the run, which may have been on another machine
+for command in "eval forced --data.val=text.txt --batches=1" "sample forced The --tokens=2 --temperature=0"; do
+    expect 2 'run.kernels=mmx: this machine has no such kernels; use .*openblas, plain, or auto' "$sifr" $command --run.kernels=mmx
+    ok "$sifr" $command --run.kernels=plain
+done
+sed -i 's/^  kernels: .*/  kernels: mmx/' forced/config.yaml
+grep -q 'kernels: mmx' forced/config.yaml || fail "config.yaml has no kernels"
+ok "$sifr" eval forced --data.val=text.txt --batches=1
+if [ "$own" != OpenBLAS ]; then
+    ok "$sifr" eval forced --data.val=text.txt --json
+    loss=$(grep -o '"loss": [^,]*' out)
+    ok "$sifr" eval forced --data.val=text.txt --json --run.kernels=openblas
+    [ "$(grep -o '"loss": [^,]*' out)" != "$loss" ] || fail "run.kernels changes nothing in eval: $loss"
+fi
+
 [ -n "$bf16" ] || { skip_part "products in bf16: this CPU has no instructions for them"; finish; exit; }
 ok "$sifr" "${run[@]}" --precision.mode=bf16 --run.threads=1 --out=short
 grep -q "products in bf16 by $bf16, 1 thread" out err || fail "the head of the run does not name the kernel: $(cat out err)"

@@ -143,6 +143,34 @@ static void test_refusals_name_the_key(void **state)
            "(rope_local_base_freq) are not supported in model_type llama");
     refuse(&s, "{" LLAMA ",\"dtype\":\"int8\"}", "'int8'");
     refuse(&s, "{" LLAMA ",\"rms_norm_eps\":\"x\"}", "rms_norm_eps");
+    refuse(&s, "{\"model_type\":\"mistral\",\"sliding_window\":7.5}",
+           "sliding_window is not a whole number");
+    refuse(&s, "{\"model_type\":\"mistral\",\"sliding_window\":0}", "sliding_window is not");
+    refuse(&s, "{\"model_type\":\"mistral\",\"num_key_value_heads\":3}",
+           "num_key_value_heads 3 does not divide num_attention_heads 32");
+    refuse(&s, "{\"model_type\":\"qwen3\",\"head_dim\":23}", "head_dim 23 is odd");
+    refuse(&s, "{\"model_type\":\"qwen2\",\"use_sliding_window\":true,\"max_window_layers\":-1}",
+           "max_window_layers is not a size");
+    scratch_close(&s);
+}
+
+#define WINDOWS "{\"model_type\":\"qwen2\",\"num_hidden_layers\":3,\"use_sliding_window\":true"
+static void test_windows_without_a_list_of_layers(void **state)
+{
+    struct scratch s;
+    struct hf_config c;
+    (void)state;
+    scratch_open(&s);
+    assert_int_equal(parse(&s, WINDOWS ",\"sliding_window\":8,\"max_window_layers\":0}", &c),
+                     STATUS_OK);
+    assert_true(c.window == 8 && c.window_from == 0); /* all layers */
+    assert_int_equal(parse(&s, WINDOWS ",\"max_window_layers\":1}", &c), STATUS_OK);
+    assert_true(c.window == 4096 && c.window_from == 1); /* the default of transformers */
+    assert_int_equal(parse(&s, WINDOWS ",\"sliding_window\":8}", &c), STATUS_OK);
+    assert_int_equal(c.window, 0); /* from layer 28 on */
+    assert_int_equal(parse(&s, WINDOWS ",\"sliding_window\":null,\"max_window_layers\":1}", &c),
+                     STATUS_OK);
+    assert_int_equal(c.window, 0);
     scratch_close(&s);
 }
 
@@ -308,6 +336,7 @@ int main(void)
         cmocka_unit_test(test_gpt2_defaults_and_aliases_are_read),
         cmocka_unit_test(test_both_generations_of_rope_are_read),
         cmocka_unit_test(test_refusals_name_the_key),
+        cmocka_unit_test(test_windows_without_a_list_of_layers),
         cmocka_unit_test(test_printed_config_parses_to_the_same),
         cmocka_unit_test(test_both_generations_are_written),
     };

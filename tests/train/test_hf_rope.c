@@ -132,6 +132,17 @@ static void refuse(struct fixture *f, const char *json, const char *why)
     json_decref(root);
 }
 
+static void accept(struct fixture *f, const char *text, enum model_arch arch, enum hf_rope rope)
+{
+    json_error_t error;
+    json_t *root = json_loads(text, 0, &error);
+    struct hf_config config = {.arch = arch, .head_dim = 2, .context = 64};
+    assert_non_null(root);
+    assert_ok(hf_rope_read(&f->env, "x.json", root, 10000, &config));
+    assert_int_equal(config.rope, rope);
+    json_decref(root);
+}
+
 static void test_refusals(void **state)
 {
     struct fixture *f = *state;
@@ -147,6 +158,46 @@ static void test_refusals(void **state)
            "{\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e6},"
            "\"sliding_attention\":{\"rope_type\":\"linear\",\"factor\":2}}}",
            "sliding_attention");
+    refuse(f, "{\"rope_parameters\":[1]}", "rope_parameters is not an object");
+    refuse(f, "{\"rope_scaling\":\"linear\"}", "rope_scaling is not an object");
+    refuse(f, "{\"rope_parameters\":{\"full_attention\":1}}", "full_attention is not an object");
+    refuse(f, "{\"rope_scaling\":{\"type\":\"linear\"}}", "the rope object has no factor");
+    refuse(f, "{\"rope_scaling\":{\"type\":\"dynamic\"}}", "the rope object has no factor");
+    refuse(f, "{\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1],\"long_factor\":[1]}}",
+           "'su' is not supported"); /* only in Phi-3 */
+}
+
+#define PLAIN "\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1e6}"
+#define YARN  "\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":32"
+
+/* Instructions of Qwen models say to add rope_scaling to config.json; beside the rope_parameters of
+ * transformers 5 it used to be ignored. */
+static void test_both_objects_agree(void **state)
+{
+    struct fixture *f = *state;
+    refuse(f, "{" PLAIN ",\"rope_scaling\":{" YARN "}}", "rope_scaling and rope_parameters differ");
+    refuse(f, "{\"rope_parameters\":{" YARN "},\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2}}",
+           "differ in their factor");
+    refuse(f,
+           "{\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e6},"
+           "\"sliding_attention\":{}},\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
+           "differ in their");
+    accept(f, "{" PLAIN ",\"rope_scaling\":null}", MODEL_LLAMA, HF_ROPE_PLAIN);
+    accept(f, "{" PLAIN ",\"rope_scaling\":{}}", MODEL_LLAMA, HF_ROPE_PLAIN);
+    accept(f,
+           "{\"rope_parameters\":{\"rope_theta\":1e6," YARN
+           "},\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}",
+           MODEL_LLAMA, HF_ROPE_YARN);
+}
+
+#define LISTS ",\"short_factor\":[1],\"long_factor\":[2],\"original_max_position_embeddings\":16}}"
+static void test_older_words_of_phi3(void **state)
+{
+    struct fixture *f = *state;
+    accept(f, "{\"rope_scaling\":{\"type\":\"su\"" LISTS, MODEL_PHI3, HF_ROPE_LONGROPE);
+    accept(f, "{\"rope_scaling\":{\"type\":\"yarn\"" LISTS, MODEL_PHI3, HF_ROPE_LONGROPE);
+    accept(f, "{\"rope_scaling\":{" YARN "}}", MODEL_PHI3, HF_ROPE_YARN);
+    accept(f, "{\"rope_scaling\":{\"type\":\"yarn\"" LISTS, MODEL_LLAMA, HF_ROPE_YARN);
 }
 
 int main(void)
@@ -154,6 +205,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_tables, open_fixture, close_fixture),
         cmocka_unit_test_setup_teardown(test_refusals, open_fixture, close_fixture),
+        cmocka_unit_test_setup_teardown(test_both_objects_agree, open_fixture, close_fixture),
+        cmocka_unit_test_setup_teardown(test_older_words_of_phi3, open_fixture, close_fixture),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

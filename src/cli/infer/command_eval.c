@@ -98,7 +98,8 @@ static enum status load_config(void *user)
     }
     take_given(job->given, &data_options, &settings->data, &config->data);
     take_given(job->given, &place_options, &settings->machine, &config->machine);
-    config->machine.device = settings->machine.device; /* the device of the run does not matter */
+    config->machine.device = settings->machine.device; /* those of the run do not matter */
+    config->machine.kernels = settings->machine.kernels;
     config->parallel = settings->layout.parallel;
     config->ranks = settings->layout.ranks;
     config->offload = settings->layout.offload;

@@ -20,11 +20,12 @@
 #include "base/host.h"
 #include "base/named.h"
 #include "train/run_plan.h"
+#include "train/weights/model_file.h"
 
 struct sample_settings {
     struct generate_config generate;
     struct layout_config layout;
-    const char *model, *tokenizer, *prompts;
+    const char *model, *tokenizer, *prompts, *kernels;
     int64_t threads, device_memory, count, batch, n;
     int bind;
     int device;  /* enum run_device */
@@ -381,6 +382,7 @@ static enum status choose_compute(struct sample_job *job)
     int device = settings->device;
     struct run_text text = {
         .folder = job->source->folder, .layout = &settings->layout, .rows = (int)settings->batch};
+    TRY(ops_cpu_use(env, settings->kernels));
     TRY(run_device_find(env, false, &device, &text.device));
     TRY(run_offload_check(env, &settings->layout.offload, device, false));
     job->compute = run_device_compute(device, compute_types[settings->compute]);
@@ -402,9 +404,8 @@ static enum status check_tokenizer(struct env *env, const char *named,
     mem_free(env, path);
     return found ? STATUS_OK
                  : FAIL(env, CONFIG,
-                        "no tokenizer.json in the model folder '%s'; name one with "
-                        "--tokenizer",
-                        source->folder);
+                        "no tokenizer.json in the model folder '%s'; %sname one with --tokenizer",
+                        source->folder, model_file_convert(env, source->folder));
 }
 
 static enum status prepare(void *user)
@@ -556,6 +557,9 @@ static const struct option sample_list[] = {
      .value_name = "BYTES",
      .help = "limit on the memory of a rank on its device: a model that needs more is refused; 0 = "
              "none"},
+    {FLAG("run.kernels", kernels, STRING), .fallback = "auto", .value_name = "NAME",
+     .help = "set of CPU kernels, as in sifr train; auto = the fastest here; all ranks need the "
+             "same"},
     {FLAG("raw", raw, BOOL), .help = "print only the generated text: no prompt, no final newline"},
     {FLAG("json", json, BOOL), .help = "print one JSON object per text"},
 };

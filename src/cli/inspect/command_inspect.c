@@ -119,7 +119,7 @@ static enum status run_inspect(struct cli *cli, struct options *options, void *u
     struct inspection in = {.cli = cli, .path = words[0], .json = settings->json ? &json : NULL};
     TRY(check_use(cli->env, settings, words, word_count));
     for (int i = 0; i < word_count; i++)
-        TRY(path_exists(cli->env, "", words[i]));
+        TRY(named_model(cli->env, "", words[i]));
     json_out_begin(&json, cli->env);
     json_out_string(&json, "path", words[0]);
     enum status st = inspect(&in, settings, word_count > 1 ? words[1] : NULL);

@@ -85,31 +85,52 @@ static void print_sizes(struct inspection *in, const struct model_config *c)
         inspect_string(in, "rope", c->sars.rope ? "yes" : "no");
 }
 
+static void close_files(struct env *env, struct safetensors **files, int count)
+{
+    for (int i = 0; i < count; i++)
+        safetensors_close(files[i]);
+    mem_free(env, files);
+}
+
+/* All are opened before anything is printed: the answer is the model or an error, not both. */
+static enum status open_files(struct env *env, const char *folder, struct safetensors ***files,
+                              int *count)
+{
+    struct path_list paths;
+    char *pattern;
+    *count = 0;
+    TRY(path_join(env, folder, "*.safetensors", &pattern));
+    enum status st = path_glob(env, pattern, &paths);
+    mem_free(env, pattern);
+    TRY(st);
+    TRY_OR(undo_paths, mem_alloc_array(env, MEM_OTHER, "open files", (size_t)paths.count,
+                                       sizeof **files, files));
+    while (st == STATUS_OK && *count < paths.count)
+        if ((st = safetensors_open(env, paths.paths[*count], &(*files)[*count])) == STATUS_OK)
+            ++*count;
+    if (st != STATUS_OK)
+        close_files(env, *files, *count);
+undo_paths:
+    path_list_free(env, &paths);
+    return st;
+}
+
 enum status inspect_model(struct inspection *in)
 {
     struct env *env = in->cli->env;
     struct model_config config = {.path = ""};
-    struct path_list files;
+    struct safetensors **files;
     struct totals totals = {0};
-    char *pattern;
-    enum status st = STATUS_OK;
+    int count;
     TRY(model_file_check_folder(env, in->path));
     TRY(model_file_config(env, in->path, &config));
+    TRY(model_file_check_weights(env, in->path));
+    TRY(open_files(env, in->path, &files, &count));
     print_sizes(in, &config);
-    TRY(path_join(env, in->path, "*.safetensors", &pattern));
-    st = path_glob(env, pattern, &files);
-    mem_free(env, pattern);
-    TRY(st);
     inspect_open_list(in, "list");
-    for (int i = 0; i < files.count; i++) {
-        struct safetensors *file;
-        if ((st = safetensors_open(env, files.paths[i], &file)) != STATUS_OK)
-            break;
-        print_tensors(in, file, &totals);
-        safetensors_close(file);
-    }
-    path_list_free(env, &files);
-    TRY(st);
+    for (int i = 0; i < count; i++)
+        print_tensors(in, files[i], &totals);
+    close_files(env, files, count);
     finish_list(in, &totals);
     return STATUS_OK;
 }

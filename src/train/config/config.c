@@ -98,7 +98,7 @@ static enum status resolve_machine(struct env *env, struct run_config *config)
         log_warn(env, "run.threads: %lld threads will share %d processor%s",
                  (long long)machine->threads, available, available == 1 ? "" : "s");
     env->threads = (int)machine->threads;
-    if (!config->planning && !config->reading) /* which may be about a run of another machine */
+    if (!config->planning) /* which may be about another machine */
         TRY(ops_cpu_use(env, machine->kernels));
     return run_device_find(env, config->planning, &machine->device, &config->device);
 }
@@ -144,9 +144,9 @@ static enum status resolve_tokenizer(struct env *env, tokenizer_progress_fn *pro
     TRY(data_has_text(env, &config->data, &has_text));
     if (has_text && *config->model.path)
         return FAIL(env, CONFIG,
-                    "data.tokenizer: no tokenizer.json next to the model at '%s'; name one, or "
+                    "data.tokenizer: no tokenizer.json next to the model at '%s'; %sname one, or "
                     "'bytes'",
-                    config->model.path);
+                    config->model.path, model_file_convert(env, config->source->folder));
     return has_text ? tokenizer_bytes(env, &config->tokenizer) : STATUS_OK;
 }
 
@@ -496,7 +496,7 @@ static enum status resolve(struct env *env, struct options *options,
     if (config->reading && *config->model.path == '\0')
         return FAIL(env, CONFIG, "model.path: which model? Give a model directory or a run folder");
     if (*config->model.path) /* reading commands take it as an argument without a key */
-        TRY(path_exists(env, config->reading ? "" : "model.path", config->model.path));
+        TRY(named_model(env, config->reading ? "" : "model.path", config->model.path));
     if (!data_is_given(&config->data) && config->reading && *config->data.val == '\0') {
         const struct model_want small = {.depth = MODEL_DEPTH_SMALL};
         TRY(model_source_open(env, config->model.path, &small, &config->source)); /* report first */

@@ -151,7 +151,7 @@ extern const struct option_table offload_options;   /* offload.* over struct off
 extern const struct option_table layout_options;    /* of these, what matters where a model is only
                                                     read; over struct layout_config */
 extern const struct option_table machine_options;   /* run.* over struct machine_config */
-extern const struct option_table place_options; /* only device, threads, bind and device_memory */
+extern const struct option_table place_options;     /* device to kernels */
 
 /* Bind all tables. _reading is for commands that only read a model: model.path is required, and
  * training keys are accepted but ignored, so that a run's config.yaml can be used; the command

@@ -364,7 +364,7 @@ const struct option_table offload_options = {
 
 const char *const run_device_words[] = {"auto", "cpu", "cuda", NULL};
 const char *const run_bind_words[] = {"auto", "none", NULL};
-enum { PLACE_KEYS = 4 }; /* the first options of machine_list */
+enum { PLACE_KEYS = 5 }; /* the first options of machine_list */
 static const struct option machine_list[] = {
     {RUN(device, CHOICE), .fallback = "auto", .choices = run_device_words,
      .help = "device; auto = cuda if there is a GPU"},

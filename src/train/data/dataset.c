@@ -108,7 +108,7 @@ static enum status member_init(struct dataset *set, int index, uint64_t seed)
         return FAIL(
             set->env, CONFIG,
             "the context of %lld is longer than the data: '%s' has %lld tokens to train on, "
-            "a window needs %lld",
+            "a window needs %lld; lower train.context, or give more data",
             (long long)T, member->source->path, (long long)member->stream->count, (long long)T + 1);
     member->windows = (predictions - T + 1) / T;
     if (member->windows == 0)

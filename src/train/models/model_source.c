@@ -226,7 +226,7 @@ enum status model_source_open(struct env *env, const char *path, const struct mo
                               struct model_source **source)
 {
     struct model_source *s;
-    TRY(path_exists(env, "", path));
+    TRY(named_model(env, "", path));
     TRY(mem_alloc(env, MEM_OTHER, "model source", sizeof *s, &s));
     *s = (struct model_source){.env = env, .role = CHECKPOINT_MODEL};
     enum status st = is_weights(path) ? open_file(s, path, want) : open_folder(s, path, want);

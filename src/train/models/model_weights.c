@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/progress.h"
 #include "base/text.h"
+#include "train/weights/model_file.h"
 #include "train/weights/safetensors.h"
 #include "train/weights/weight_index.h"
 
@@ -56,7 +57,11 @@ static enum status open_index(struct weight_files *weights, const char *folder, 
     TRY(st);
     st = weights_room(weights, index.count);
     for (int i = 0; st == STATUS_OK && i < index.count; i++)
-        st = weights_add_inside(weights, folder, index.files[i]);
+        st = file_is_missing(weights->env, folder, index.files[i])
+                 ? FAIL(weights->env, CONFIG,
+                        "'%s' lists %s, which is not in the folder; copy the whole model directory",
+                        path, index.files[i])
+                 : weights_add_inside(weights, folder, index.files[i]);
     weight_index_free(&index);
     return st;
 }
@@ -67,12 +72,7 @@ static enum status open_folder(struct weight_files *weights, const char *folder)
     char *single, *index;
     TRY(path_join(weights->env, folder, "model.safetensors", &single));
     TRY_OR(undo_single, path_join(weights->env, folder, "model.safetensors.index.json", &index));
-    if (file_is_missing(weights->env, folder, "model.safetensors") &&
-        file_is_missing(weights->env, folder, "model.safetensors.index.json"))
-        TRY_OR(undo_index, FAIL(weights->env, CONFIG,
-                                "'%s' has no model.safetensors and no "
-                                "model.safetensors.index.json; copy the whole model directory",
-                                folder));
+    TRY_OR(undo_index, model_file_check_weights(weights->env, folder));
     if (file_exists(single) || !file_exists(index)) {
         TRY_OR(undo_index, weights_room(weights, 1));
         st = weights_add(weights, single);

@@ -1,4 +1,4 @@
-/* hf_config.c -- reads and writes config.json.
+/* hf_config.c -- reads config.json; hf_config_print.c writes it.
  *
  * The getters share a cursor that keeps the first error, so that the code for each architecture is
  * a plain list of its keys.
@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/json_doc.h"
 #include "base/named.h"
+#include "train/weights/hf_family.h"
 #include "train/weights/hf_rope.h"
 
 #define CONFIG_BYTES_MAX ((size_t)16 << 20)
@@ -38,9 +39,18 @@ static int64_t get_size(struct cursor *c, const char *key, const char *alias, in
         value = get(c, c->root, alias);
     int64_t size = !value ? fallback : json_is_integer(value) ? json_integer_value(value) : 0;
     if ((size < 1 || size >= SIZE_MAX_VALUE) && c->status == STATUS_OK)
-        c->status = FAIL(c->env, FORMAT, "'%s': %s is %s", c->origin, key,
-                         value || fallback ? "not a size" : "missing");
+        c->status =
+            FAIL(c->env, FORMAT, "'%s': %s is %s", c->origin, key,
+                 value || fallback ? "not a size: it must be a whole number above 0" : "missing");
     return size;
+}
+
+/* A size that may be 0. */
+static int64_t get_count(struct cursor *c, const char *key, int64_t fallback)
+{
+    const json_t *value = get(c, c->root, key);
+    bool zero = json_is_integer(value) && json_integer_value(value) == 0;
+    return zero ? 0 : get_size(c, key, NULL, fallback);
 }
 
 static double get_real(struct cursor *c, const json_t *object, const char *key, double fallback)
@@ -123,7 +133,10 @@ static enum dtype get_type(struct cursor *c)
         if (strcmp(word, words[i].word) == 0)
             return words[i].type;
     if (c->status == STATUS_OK)
-        c->status = FAIL(c->env, CONFIG, "'%s': dtype '%s' is not supported", c->origin, word);
+        c->status = FAIL(c->env, CONFIG,
+                         "'%s': dtype '%s' is not supported, only float32, bfloat16 and float16; "
+                         "set it to the type of the tensors",
+                         c->origin, word);
     return DTYPE_F32;
 }
 
@@ -155,195 +168,6 @@ static void read_gpt2(struct cursor *c, struct hf_config *config)
 
 /* --- Llama and its relatives ---------------------------------------------------------------- */
 
-/* What transformers assumes where config.json says nothing. A size of 0: from the other sizes. */
-static const struct family {
-    enum model_arch arch;
-    const char *type, *class_name; /* model_type and architectures */
-    int64_t vocab, context, width, layers, heads, kv_heads, ff, head_dim;
-    double eps, theta;
-    bool tied;
-    int64_t bos, eos, pad;
-    bool window_switch; /* the window counts only if use_sliding_window is true */
-    int64_t window;     /* sliding_window */
-    int64_t full_every; /* without layer_types: the layers that have no window */
-    int64_t query_scalar;
-    double score_cap, logit_cap;
-} families[] = {
-    {.arch = MODEL_LLAMA,
-     .type = "llama",
-     .class_name = "LlamaForCausalLM",
-     .vocab = 32000,
-     .context = 2048,
-     .width = 4096,
-     .layers = 32,
-     .heads = 32,
-     .ff = 11008,
-     .eps = 1e-6,
-     .theta = 10000,
-     .bos = 1,
-     .eos = 2,
-     .pad = -1},
-    {.arch = MODEL_QWEN2,
-     .type = "qwen2",
-     .class_name = "Qwen2ForCausalLM",
-     .vocab = 151936,
-     .context = 32768,
-     .width = 4096,
-     .layers = 32,
-     .heads = 32,
-     .kv_heads = 32,
-     .ff = 22016,
-     .eps = 1e-6,
-     .theta = 10000,
-     .bos = -1,
-     .eos = -1,
-     .pad = -1,
-     .window_switch = true},
-    {.arch = MODEL_QWEN3,
-     .type = "qwen3",
-     .class_name = "Qwen3ForCausalLM",
-     .vocab = 151936,
-     .context = 32768,
-     .width = 4096,
-     .layers = 32,
-     .heads = 32,
-     .kv_heads = 32,
-     .ff = 22016,
-     .head_dim = 128,
-     .eps = 1e-6,
-     .theta = 10000,
-     .bos = -1,
-     .eos = -1,
-     .pad = -1,
-     .window_switch = true},
-    {.arch = MODEL_MISTRAL,
-     .type = "mistral",
-     .class_name = "MistralForCausalLM",
-     .vocab = 32000,
-     .context = 131072,
-     .width = 4096,
-     .layers = 32,
-     .heads = 32,
-     .kv_heads = 8,
-     .ff = 14336,
-     .eps = 1e-6,
-     .theta = 10000,
-     .bos = 1,
-     .eos = 2,
-     .pad = -1,
-     .window = 4096},
-    {.arch = MODEL_SMOLLM3,
-     .type = "smollm3",
-     .class_name = "SmolLM3ForCausalLM",
-     .vocab = 128256,
-     .context = 32768,
-     .width = 2048,
-     .layers = 36,
-     .heads = 16,
-     .kv_heads = 4,
-     .ff = 11008,
-     .eps = 1e-6,
-     .theta = 2000000,
-     .tied = true,
-     .bos = 128000,
-     .eos = 128001,
-     .pad = 128004,
-     .window_switch = true},
-    {.arch = MODEL_PHI3,
-     .type = "phi3",
-     .class_name = "Phi3ForCausalLM",
-     .vocab = 32064,
-     .context = 4096,
-     .width = 3072,
-     .layers = 32,
-     .heads = 32,
-     .ff = 8192,
-     .eps = 1e-5,
-     .theta = 10000,
-     .bos = 1,
-     .eos = 32000,
-     .pad = 32000},
-    {.arch = MODEL_OLMO2,
-     .type = "olmo2",
-     .class_name = "Olmo2ForCausalLM",
-     .vocab = 50304,
-     .context = 2048,
-     .width = 4096,
-     .layers = 32,
-     .heads = 32,
-     .ff = 11008,
-     .eps = 1e-5,
-     .theta = 10000,
-     .bos = -1,
-     .eos = 50279,
-     .pad = 1},
-    {.arch = MODEL_GEMMA2,
-     .type = "gemma2",
-     .class_name = "Gemma2ForCausalLM",
-     .vocab = 256000,
-     .context = 8192,
-     .width = 2304,
-     .layers = 26,
-     .heads = 8,
-     .kv_heads = 4,
-     .ff = 9216,
-     .head_dim = 256,
-     .eps = 1e-6,
-     .theta = 10000,
-     .tied = true,
-     .bos = 2,
-     .eos = 1,
-     .pad = 0,
-     .window = 4096,
-     .full_every = 2,
-     .query_scalar = 256,
-     .score_cap = 50,
-     .logit_cap = 30},
-    {.arch = MODEL_GEMMA3,
-     .type = "gemma3_text",
-     .class_name = "Gemma3ForCausalLM",
-     .vocab = 262208,
-     .context = 131072,
-     .width = 2304,
-     .layers = 26,
-     .heads = 8,
-     .kv_heads = 4,
-     .ff = 9216,
-     .head_dim = 256,
-     .eps = 1e-6,
-     .theta = 1000000,
-     .tied = true,
-     .bos = 2,
-     .eos = 1,
-     .pad = 0,
-     .window = 4096,
-     .full_every = 6,
-     .query_scalar = 256},
-};
-enum { FAMILIES = sizeof families / sizeof *families };
-
-static const struct family *family_of_type(const char *type)
-{
-    for (int i = 0; i < FAMILIES; i++)
-        if (strcmp(families[i].type, type) == 0)
-            return &families[i];
-    return NULL;
-}
-
-static const struct family *family_of(enum model_arch arch)
-{
-    int i = 0;
-    while (families[i].arch != arch)
-        CHECK_LT(++i, FAMILIES);
-    return &families[i];
-}
-
-/* Whether layer i, from 0, is one of every `every` layers. */
-static bool is_every(int64_t i, int64_t every)
-{
-    return every > 0 && (i + 1) % every == 0;
-}
-
 /* A list with an entry for each layer, or NULL. */
 static const json_t *get_layers(struct cursor *c, const char *key, int64_t layers)
 {
@@ -364,7 +188,7 @@ static void read_nope(struct cursor *c, struct hf_config *config)
             ;
         every = i < config->layers ? i + 1 : 0;
         for (i = 0; i < config->layers; i++)
-            if ((json_integer_value(json_array_get(list, (size_t)i)) == 0) != is_every(i, every))
+            if ((json_integer_value(json_array_get(list, (size_t)i)) == 0) != hf_is_every(i, every))
                 break;
     }
     if (list && i < config->layers && c->status == STATUS_OK)
@@ -391,7 +215,7 @@ static bool read_types(struct cursor *c, const json_t *list, struct hf_config *c
     config->full_every = first_full > 0 && first_full < layers ? first_full + 1 : 0;
     for (i = 0; i < layers && c->status == STATUS_OK; i++) {
         const char *type = json_string_value(json_array_get(list, (size_t)i));
-        bool expected = i >= config->window_from && !is_every(i, config->full_every);
+        bool expected = i >= config->window_from && !hf_is_every(i, config->full_every);
         if (first < layers && expected != (strcmp(type, "sliding_attention") == 0))
             c->status = FAIL(c->env, CONFIG,
                              "'%s': layer_types is supported only if all layers from one on have "
@@ -408,10 +232,14 @@ static double get_cap(struct cursor *c, const char *key, double fallback)
     return off ? 0 : get_real(c, c->root, key, fallback);
 }
 
-static void read_window(struct cursor *c, const struct family *f, struct hf_config *config)
+static void read_window(struct cursor *c, const struct hf_family *f, struct hf_config *config)
 {
     const json_t *types = get_layers(c, "layer_types", config->layers);
+    const json_t *given = get(c, c->root, "sliding_window");
     double window = get_cap(c, "sliding_window", (double)f->window);
+    if (given && !json_is_integer(given) && c->status == STATUS_OK)
+        c->status =
+            FAIL(c->env, FORMAT, "'%s': sliding_window is not a whole number of tokens", c->origin);
     if (f->window_switch && !get_bool(c, "use_sliding_window", false))
         window = 0;
     if (window > 0 && types)
@@ -419,7 +247,7 @@ static void read_window(struct cursor *c, const struct family *f, struct hf_conf
     else if (window > 0 && config->arch == MODEL_SMOLLM3 && c->status == STATUS_OK)
         c->status = FAIL(c->env, CONFIG, "'%s': use_sliding_window needs layer_types", c->origin);
     else if (window > 0 && f->window_switch)
-        config->window_from = get_size(c, "max_window_layers", NULL, 28);
+        config->window_from = get_count(c, "max_window_layers", 28);
     else if (window > 0 && f->full_every)
         config->full_every =
             get_size(c, "sliding_window_pattern", "_sliding_window_pattern", f->full_every);
@@ -495,7 +323,7 @@ static void read_activation(struct cursor *c, const struct model_traits *traits)
 }
 
 /* Positions that transformers has in one family only. */
-static void read_rope_extras(struct cursor *c, const struct family *f, struct hf_config *config)
+static void read_rope_extras(struct cursor *c, const struct hf_family *f, struct hf_config *config)
 {
     const struct model_traits *traits = model_traits(f->arch);
     struct rope_extras *x = &config->rope_extras;
@@ -515,7 +343,7 @@ static void read_rope_extras(struct cursor *c, const struct family *f, struct hf
                  c->origin, x->part, f->type);
 }
 
-static void read_llama(struct cursor *c, const struct family *f, struct hf_config *config)
+static void read_llama(struct cursor *c, const struct hf_family *f, struct hf_config *config)
 {
     const struct model_traits *traits = model_traits(f->arch);
     config->arch = f->arch;
@@ -571,13 +399,29 @@ static enum status fail_type(const struct cursor *c, const char *type)
 {
     struct text known;
     text_init(&known, c->env);
-    for (int i = 0; i < FAMILIES; i++)
-        text_printf(&known, ", %s", families[i].type);
+    for (int i = 0; i < hf_family_count; i++)
+        text_printf(&known, ", %s", hf_families[i].type);
     enum status st =
         FAIL(c->env, CONFIG, "'%s': model_type '%s' is not supported, only gpt2, sars%s", c->origin,
              type, known.status == STATUS_OK ? text_string(&known) : "");
     text_free(&known);
     return st;
+}
+
+/* The model checks this, too, but by its own keys, which nobody who named a folder has set. */
+static void check_heads(struct cursor *c, const struct hf_config *config)
+{
+    bool pairs = model_traits(config->arch)->llama;
+    if (c->status == STATUS_OK && config->heads % config->kv_heads != 0)
+        c->status = FAIL(c->env, CONFIG,
+                         "'%s': num_key_value_heads %lld does not divide num_attention_heads %lld; "
+                         "take config.json from the model's origin",
+                         c->origin, (long long)config->kv_heads, (long long)config->heads);
+    if (c->status == STATUS_OK && pairs && config->head_dim % 2 != 0)
+        c->status = FAIL(c->env, CONFIG,
+                         "'%s': head_dim %lld is odd, but rotary positions need pairs; take "
+                         "config.json from the model's origin",
+                         c->origin, (long long)config->head_dim);
 }
 
 static enum status read_root(struct cursor *c, struct hf_config *config)
@@ -593,7 +437,7 @@ static enum status read_root(struct cursor *c, struct hf_config *config)
             "'%s': model_type is missing, so it is not known what the model computes; add "
             "it, as in \"model_type\": \"llama\", or take config.json from the model's origin",
             c->origin);
-    const struct family *family = family_of_type(type);
+    const struct hf_family *family = hf_family_of_type(type);
     if (strcmp(type, "gpt2") == 0)
         read_gpt2(c, config);
     else if (strcmp(type, "sars") == 0)
@@ -607,6 +451,7 @@ static enum status read_root(struct cursor *c, struct hf_config *config)
                          (long long)config->heads, (long long)config->width);
     if (c->status == STATUS_OK && config->head_dim == 0)
         config->head_dim = config->width / config->heads;
+    check_heads(c, config);
     config->init_std = get_real(c, c->root, "initializer_range", 0.02);
     config->type = get_type(c);
     return c->status;
@@ -643,167 +488,4 @@ enum status hf_config_read(struct env *env, const char *path, struct hf_config *
     enum status st = hf_config_parse(env, json, bytes, path, config);
     mem_free(env, json);
     return st;
-}
-
-/* --- writing -------------------------------------------------------------------------------- */
-
-static void add_integer(struct text *text, const char *key, int64_t value)
-{
-    text_printf(text, ",\n  \"%s\": %lld", key, (long long)value);
-}
-
-static void add_real(struct text *text, const char *key, double value)
-{
-    text_printf(text, ",\n  \"%s\": ", key);
-    hf_real_print(text, value);
-}
-
-static void add_word(struct text *text, const char *key, const char *word) /* true, null, "x" */
-{
-    text_printf(text, ",\n  \"%s\": %s", key, word);
-}
-
-static void add_token(struct text *text, const char *key, int64_t id)
-{
-    if (id >= 0)
-        add_integer(text, key, id);
-    else
-        add_word(text, key, "null");
-}
-
-static void add_ends(const struct hf_config *config, struct text *text)
-{
-    if (config->eos_count <= 1) {
-        add_token(text, "eos_token_id", config->eos_count == 1 ? config->eos[0] : -1);
-        return;
-    }
-    for (int i = 0; i < config->eos_count; i++)
-        text_printf(text, "%s%lld", i == 0 ? ",\n  \"eos_token_id\": [" : ", ",
-                    (long long)config->eos[i]);
-    text_add(text, "]");
-}
-
-static void print_gpt2(const struct hf_config *config, struct text *text)
-{
-    text_add(text, "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\"");
-    add_integer(text, "vocab_size", config->vocab);
-    add_integer(text, "n_positions", config->context);
-    add_integer(text, "n_embd", config->width);
-    add_integer(text, "n_layer", config->layers);
-    add_integer(text, "n_head", config->heads);
-    add_integer(text, "n_inner", config->ff);
-    add_word(text, "activation_function", config->exact_gelu ? "\"gelu\"" : "\"gelu_new\"");
-    add_real(text, "layer_norm_epsilon", config->eps);
-    add_word(text, "resid_pdrop", "0.0");
-    add_word(text, "embd_pdrop", "0.0");
-    add_word(text, "attn_pdrop", "0.0");
-    add_word(text, "scale_attn_weights", "true");
-}
-
-static void add_flag(struct text *text, const char *key, bool value)
-{
-    add_word(text, key, value ? "true" : "false");
-}
-
-static void add_cap(struct text *text, const char *key, double cap)
-{
-    if (cap > 0)
-        add_real(text, key, cap);
-    else
-        add_word(text, key, "null");
-}
-
-/* The keys of layers that differ, and of attention, as the family has them. */
-static void print_layers(const struct hf_config *config, struct text *text)
-{
-    const struct model_traits *traits = model_traits(config->arch);
-    const struct family *f = family_of(config->arch);
-    bool types = f->window_switch || f->full_every;
-    if (f->window_switch)
-        add_flag(text, "use_sliding_window", config->window > 0);
-    if (f->window_switch)
-        add_integer(text, "max_window_layers",
-                    config->window > 0 ? config->window_from : config->layers);
-    if (traits->window && config->window > 0)
-        add_integer(text, "sliding_window", config->window);
-    else if (traits->window)
-        add_word(text, "sliding_window", "null");
-    for (int64_t i = 0; types && i < config->layers; i++) {
-        bool window =
-            config->window > 0 && i >= config->window_from && !is_every(i, config->full_every);
-        text_printf(text, "%s\"%s_attention\"%s", i ? ", " : ",\n  \"layer_types\": [",
-                    window ? "sliding" : "full", i + 1 < config->layers ? "" : "]");
-    }
-    if (traits->caps) {
-        add_integer(text, "query_pre_attn_scalar",
-                    config->query_scalar ? config->query_scalar : config->head_dim);
-        add_cap(text, "attn_logit_softcapping", config->score_cap);
-        add_cap(text, "final_logit_softcapping", config->logit_cap);
-    }
-    for (int64_t i = 0; traits->nope && i < config->layers; i++)
-        text_printf(text, "%s%d%s", i ? ", " : ",\n  \"no_rope_layers\": [",
-                    !is_every(i, config->nope_every), i + 1 < config->layers ? "" : "]");
-}
-
-static void print_llama(const struct hf_config *config, struct text *text)
-{
-    const struct family *f = family_of(config->arch);
-    const struct model_traits *traits = model_traits(config->arch);
-    text_printf(text, "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\"", f->class_name,
-                f->type);
-    add_integer(text, "vocab_size", config->vocab);
-    add_integer(text, "max_position_embeddings", config->context);
-    add_integer(text, "hidden_size", config->width);
-    add_integer(text, "num_hidden_layers", config->layers);
-    add_integer(text, "num_attention_heads", config->heads);
-    add_integer(text, "num_key_value_heads", config->kv_heads);
-    add_integer(text, "head_dim", config->head_dim);
-    add_integer(text, "intermediate_size", config->ff);
-    if (traits->geglu)
-        add_word(text, "hidden_activation", "\"gelu_pytorch_tanh\"");
-    else
-        add_word(text, "hidden_act", "\"silu\"");
-    add_real(text, "rms_norm_eps", config->eps);
-    if (traits->attention_bias)
-        add_flag(text, "attention_bias", config->attention_bias);
-    if (traits->mlp_bias)
-        add_flag(text, "mlp_bias", config->mlp_bias);
-    add_word(text, "attention_dropout", "0.0");
-    print_layers(config, text);
-    hf_rope_print(config, text);
-}
-
-static void print_sars(const struct hf_config *config, struct text *text)
-{
-    text_add(text, "{\n  \"architectures\": [\"SarsForCausalLM\"],\n  \"model_type\": \"sars\"");
-    add_integer(text, "vocab_size", config->vocab);
-    add_integer(text, "max_position_embeddings", config->context);
-    add_integer(text, "hidden_size", config->width);
-    add_integer(text, "num_hidden_layers", config->layers);
-    add_integer(text, "num_attention_heads", config->heads);
-    add_real(text, "layer_norm_eps", config->eps);
-    add_word(text, "rope", config->rotary ? "true" : "false");
-    add_real(text, "rope_theta", config->rope_theta);
-}
-
-void hf_config_print(const struct hf_config *config, struct text *text)
-{
-    void (*print)(const struct hf_config *, struct text *) = config->arch == MODEL_SARS ? print_sars
-                                                             : config->arch == MODEL_GPT2
-                                                                 ? print_gpt2
-                                                                 : print_llama;
-    const char *type = config->type == DTYPE_BF16  ? "\"bfloat16\""
-                       : config->type == DTYPE_F16 ? "\"float16\""
-                                                   : "\"float32\"";
-    print(config, text);
-    add_real(text, "initializer_range", config->init_std);
-    add_token(text, "bos_token_id", config->bos);
-    add_ends(config, text);
-    bool llama = model_traits(config->arch)->llama;
-    if (config->pad >= 0 || (llama && family_of(config->arch)->pad >= 0))
-        add_token(text, "pad_token_id", config->pad);
-    add_word(text, "tie_word_embeddings", config->tied ? "true" : "false");
-    add_word(text, "torch_dtype", type);
-    add_word(text, "dtype", type);
-    text_add(text, "\n}\n");
 }

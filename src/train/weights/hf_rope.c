@@ -47,6 +47,51 @@ static const char *type_of(const json_t *rope)
     return !type ? "default" : json_is_string(type) ? json_string_value(type) : "";
 }
 
+/* Phi-3 had two other words for longrope. */
+static const char *scaling_of(const json_t *rope, enum model_arch arch)
+{
+    const char *type = type_of(rope);
+    bool old = strcmp(type, "su") == 0 || strcmp(type, "yarn") == 0;
+    return old && arch == MODEL_PHI3 && find(rope, "short_factor") ? types[ROPE_LONGROPE] : type;
+}
+
+/* The object of `key`, or NULL. */
+static const json_t *object(struct reader *r, const json_t *parent, const char *key)
+{
+    const json_t *value = find(parent, key);
+    if (value && !json_is_object(value) && r->status == STATUS_OK)
+        r->status = FAIL(r->env, FORMAT,
+                         "'%s': %s is not an object; write it as {\"rope_type\": \"linear\", "
+                         "\"factor\": 2.0}, or leave it out",
+                         r->origin, key);
+    return json_is_object(value) ? value : NULL;
+}
+
+static bool is_same(const json_t *a, const json_t *b)
+{
+    bool numbers = json_is_number(a) && json_is_number(b);
+    return numbers ? json_number_value(a) == json_number_value(b) : json_equal(a, b);
+}
+
+/* A file for both generations of transformers has both objects. Of two that differ transformers 5
+ * reads rope_scaling, with the usual base; 4 reads nothing else. Who added one to the other meant
+ * something else. */
+static void check_scaling(struct reader *r, const json_t *scaling)
+{
+    const char *key, *other = NULL;
+    json_t *value;
+    if (strcmp(type_of(scaling), type_of(r->rope)) != 0)
+        other = "type";
+    json_object_foreach((json_t *)scaling, key,
+                        value) if (!strstr(key, "type") && !json_is_null(value) &&
+                                   !is_same(value, find(r->rope, key))) other = key;
+    if (other && r->status == STATUS_OK)
+        r->status = FAIL(r->env, CONFIG,
+                         "'%s': rope_scaling and rope_parameters differ in their %s; write all of "
+                         "it into rope_parameters, and remove rope_scaling",
+                         r->origin, other);
+}
+
 /* transformers gives precedence to the one outside the rope object. */
 static int64_t original_of(struct reader *r, int64_t context)
 {
@@ -98,7 +143,7 @@ static void read_yarn(struct reader *r, struct hf_config *config)
 
 static void read_scaling(struct reader *r, struct hf_config *config)
 {
-    const char *type = type_of(r->rope);
+    const char *type = scaling_of(r->rope, config->arch);
     int scaling = 0;
     while (scaling < ROPE_SCALINGS && strcmp(types[scaling], type) != 0)
         scaling++;
@@ -119,7 +164,7 @@ static void read_scaling(struct reader *r, struct hf_config *config)
         config->rope_original =
             scaling == ROPE_DYNAMIC ? config->context : original_of(r, config->context);
     if (scaling == ROPE_LINEAR || scaling == ROPE_DYNAMIC)
-        config->rope_factor = real(r, r->rope, "factor", 1);
+        config->rope_factor = needed(r, "factor");
     if (scaling == ROPE_LLAMA3)
         read_llama3(r, config);
     if (r->status == STATUS_OK && (scaling == ROPE_YARN || scaling == ROPE_LONGROPE))
@@ -164,11 +209,15 @@ static double local_of(struct reader *r, const json_t *sliding, double theta)
 enum status hf_rope_read(struct env *env, const char *origin, const json_t *root, double theta,
                          struct hf_config *config)
 {
-    const json_t *rope = find(root, "rope_parameters");
-    rope = rope ? rope : find(root, "rope_scaling");
-    const json_t *full = find(rope, "full_attention"), *sliding = find(rope, "sliding_attention");
     struct reader r = {.env = env, .origin = origin, .root = root};
+    const json_t *parameters = object(&r, root, "rope_parameters");
+    const json_t *scaling = object(&r, root, "rope_scaling");
+    const json_t *rope = parameters ? parameters : scaling;
+    const json_t *full = object(&r, rope, "full_attention");
+    const json_t *sliding = object(&r, rope, "sliding_attention");
     r.rope = full ? full : sliding ? sliding : rope;
+    if (parameters && json_object_size(scaling) > 0)
+        check_scaling(&r, scaling);
     config->rope_extras = (struct rope_extras){0};
     theta = real(&r, root, "rope_theta", theta);
     config->rope_theta = real(&r, r.rope, "rope_theta", theta);

@@ -137,6 +137,26 @@ enum status model_file_check_folder(struct env *env, const char *folder)
     return STATUS_OK;
 }
 
+enum status model_file_check_weights(struct env *env, const char *folder)
+{
+    if (file_is_missing(env, folder, "model.safetensors") &&
+        file_is_missing(env, folder, "model.safetensors.index.json"))
+        return FAIL(env, CONFIG,
+                    "'%s' has no model.safetensors and no model.safetensors.index.json; copy the "
+                    "whole model directory",
+                    folder);
+    return STATUS_OK;
+}
+
+const char *model_file_convert(struct env *env, const char *folder)
+{
+    bool bare = !file_is_missing(env, folder, "tokenizer.model") ||
+                !file_is_missing(env, folder, "merges.txt");
+    return bare ? "write one from the files that are there (in Python: "
+                  "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)), or "
+                : "";
+}
+
 enum status model_file_config(struct env *env, const char *folder, struct model_config *config)
 {
     char *file;

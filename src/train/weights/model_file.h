@@ -17,5 +17,11 @@ enum status model_file_config(struct env *env, const char *folder, struct model_
 /* Refuse a folder that has no safetensors files of a model but something else that people have: an
  * adapter, weights of another format. The message says how to convert it. */
 enum status model_file_check_folder(struct env *env, const char *folder);
+/* Refuse a folder without weights. */
+enum status model_file_check_weights(struct env *env, const char *folder);
+
+/* Where tokenizer.json is missing: "write one ..., or " if the files of an older tokenizer are
+ * there, otherwise "". */
+const char *model_file_convert(struct env *env, const char *folder);
 
 #endif

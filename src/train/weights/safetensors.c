@@ -51,7 +51,8 @@ static enum status header_parse(struct safetensors *file, uint64_t *header_bytes
 {
     struct env *env = file->env;
     if (file->bytes < 8)
-        return FAIL(env, FORMAT, "'%s': header too small: the file has %zu bytes, 8 are needed",
+        return FAIL(env, FORMAT,
+                    "'%s': header too small: the file has %zu bytes, 8 are needed; copy it again",
                     file->origin, file->bytes);
     const char *mistaken = mistaken_for(file->data, file->bytes < 512 ? file->bytes : 512);
     if (mistaken != NULL)
@@ -63,7 +64,8 @@ static enum status header_parse(struct safetensors *file, uint64_t *header_bytes
                     file->origin, (unsigned long long)size, HEADER_BYTES_MAX);
     if (size > file->bytes - 8)
         return FAIL(env, FORMAT,
-                    "'%s': header of %llu bytes does not fit in a file of %zu bytes (truncated?)",
+                    "'%s': header of %llu bytes does not fit in a file of %zu bytes (truncated?); "
+                    "copy it again",
                     file->origin, (unsigned long long)size, file->bytes);
     if (size == 0 || file->data[8] != '{')
         return FAIL(env, FORMAT, "'%s': the header does not begin with '{'", file->origin);
@@ -219,8 +221,8 @@ static enum status tensors_check(struct safetensors *file, uint64_t header_bytes
         TRY(tensor_check_size(file, &file->tensors[i]));
     if (next != room)
         return FAIL(file->env, FORMAT,
-                    "'%s': the tensors need %llu bytes but %llu follow the header%s", file->origin,
-                    (unsigned long long)next, (unsigned long long)room,
+                    "'%s': the tensors need %llu bytes but %llu follow the header%s; copy it again",
+                    file->origin, (unsigned long long)next, (unsigned long long)room,
                     next > room ? " (truncated?)" : "");
     for (int i = 0; i < file->count; i++)
         file->tensors[i].begin += 8 + header_bytes;
