@@ -131,13 +131,13 @@ static struct sizes sizes_of(const struct plan_rank *all, const struct plan_rank
         .disk = (double)all->disk_bytes};
 }
 
-/* sizes (2): of the worker and of the server. */
+/* sizes (2): of the worker and of the server. `asked` is the request as it was built already. */
 static enum status measure(struct env *env, const struct plan_request *request,
-                           struct sizes sizes[2])
+                           const struct plan_zero_stage *asked, struct sizes sizes[2])
 {
     enum far_kind far = request->gpu ? FAR_HOST : FAR_DISK;
-    struct plan_zero_stage stages[3];
-    for (int i = 0; i < 3; i++) {
+    struct plan_zero_stage stages[3] = {*asked};
+    for (int i = plan_is_offloaded(request) ? 0 : 1; i < 3; i++) {
         struct plan_request other = *request;
         struct zero_offload *offload = &other.zero.offload;
         offload->optimizer = offload->grads = i > 0 ? far : FAR_NONE;
@@ -176,12 +176,13 @@ static double beyond(double needed, size_t room)
 }
 
 /* Add a rank's part of the estimate. State passes twice per step, sums twice per micro-batch, and
- * params are read twice per micro-batch and written once. A disk is slower than the link. */
+ * params are read twice per micro-batch and written once. Params count double, since every pass
+ * waits for them; the others pass behind it. A disk is slower than the link. */
 static void add_rank(struct placement *p, const struct sizes *s, const struct plan_room *room,
                      double rounds)
 {
     static const double slower[PLACES] = {[FAR_HOST] = 1, [FAR_DISK] = 16};
-    const double passes[KEYS] = {2, 2 * rounds, 2 * rounds + 1};
+    const double passes[KEYS] = {2, 2 * rounds, 2 * (2 * rounds + 1)};
     struct zero_offload o = p->offload;
     double far[PLACES] = {[FAR_HOST] = s->host, [FAR_DISK] = s->disk};
     double share = o.optimizer == FAR_NONE ? 0 : o.share;
@@ -293,7 +294,7 @@ enum status plan_offload(struct env *env, const struct plan_room *room,
     *fits = plan_fits(stage, room);
     if (*fits || !plan_may_offload(request, room, fixed))
         return STATUS_OK;
-    TRY(measure(env, request, sizes));
+    TRY(measure(env, request, stage, sizes));
     int count = list_placements(request, room, fixed, sizes, list);
     for (int i = 0; !*fits && i < count && (i == 0 || list[i].likely); i++) {
         struct plan_request other = asked;
