@@ -27,6 +27,7 @@ struct advising {
     struct env *env;
     const struct plan_room *room;
     bool offload; /* state may leave the device */
+    struct plan_offload_fixed fixed;
 };
 
 static enum status try(const struct advising *a, struct plan_request *request, bool *yes)
@@ -34,7 +35,7 @@ static enum status try(const struct advising *a, struct plan_request *request, b
     struct plan_request other = *request;
     struct plan_zero_stage stage;
     if (a->offload) {
-        TRY(plan_offload(a->env, a->room, &other, &stage, yes));
+        TRY(plan_offload(a->env, a->room, &a->fixed, &other, &stage, yes));
     } else {
         TRY(plan_worst_memory(a->env, &other, &stage));
         *yes = plan_fits(&stage, a->room);
@@ -113,10 +114,15 @@ static enum status search(const struct advising *a, struct plan_request *request
 static enum status search_all(struct advising *a, const struct plan_request *request,
                               struct plan_advice *advice)
 {
+    const struct zero_offload *asked = &request->zero.offload;
     struct plan_request plain = *request, offloaded = *request;
     bool yes;
+    a->fixed = (struct plan_offload_fixed){.optimizer = asked->optimizer != FAR_NONE,
+                                           .grads = asked->grads != FAR_NONE,
+                                           .params = asked->params != FAR_NONE,
+                                           .share = asked->optimizer != FAR_NONE};
     TRY(search(a, &plain, &yes));
-    a->offload = !yes && (a->room->host > 0 || a->room->disk > 0) && !plan_is_offloaded(request);
+    a->offload = !yes && plan_may_offload(request, a->room, &a->fixed);
     if (a->offload) {
         TRY(search(a, &offloaded, &yes));
         if (yes)

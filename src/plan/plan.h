@@ -157,17 +157,28 @@ struct plan_room plan_needs(const struct plan_zero_stage *stage);
 bool plan_fits(const struct plan_zero_stage *stage, const struct plan_room *room);
 
 /* --- offload: plan_offload.c ---------------------------------------------------------------- */
-/* Move as little state as possible away from the device (offload.*), so that every rank fits. Tried
- * in this order: nothing; optimizer state on the host; gradients, too; optimizer state on disk;
- * both. Of the optimizer state, the smallest share is moved that is enough, in steps of 1/32. A
- * location of which `room` has 0 bytes is not used. If nothing fits, *fits is false, and *request
- * and *stage are those of the last attempt. */
+/* Keys that stay as the request has them. */
+struct plan_offload_fixed {
+    bool optimizer, grads, params, share;
+};
+/* Move state away from the device (offload.*), so that every rank fits: of all combinations of
+ * places, the one whose bytes pass fastest, with the smallest share of the optimizer state that is
+ * enough, in steps of 1/64. A location of which `room` has 0 bytes is not used, unless a fixed key
+ * says so. If nothing fits, *fits is false, and *request and *stage are those of the attempt for
+ * which the fewest bytes are missing. */
 enum status plan_offload(struct env *env, const struct plan_room *room,
-                         struct plan_request *request, struct plan_zero_stage *stage, bool *fits);
-/* The placement at the end of that list: what needs the least memory. */
+                         const struct plan_offload_fixed *fixed, struct plan_request *request,
+                         struct plan_zero_stage *stage, bool *fits);
+/* Whether any key is open, and there is room for what it would move. */
+bool plan_may_offload(const struct plan_request *request, const struct plan_room *room,
+                      const struct plan_offload_fixed *fixed);
+/* Everything leaves that may leave. */
 struct zero_offload plan_offload_most(const struct plan_request *request,
-                                      const struct plan_room *room);
-/* Whether optimizer state or summed gradients leave the device; and whether anything does. */
+                                      const struct plan_room *room,
+                                      const struct plan_offload_fixed *fixed);
+/* Bytes by which the needs exceed the room, in all locations together. */
+double plan_missing(const struct plan_zero_stage *stage, const struct plan_room *room);
+/* Whether state, sums or params leave the device; and whether anything does. */
 bool plan_is_offloaded(const struct plan_request *request);
 bool plan_moves_anything(const struct plan_request *request);
 /* The keys that would move more to disk: " offload.grads=disk offload.params=disk"; "" if nothing is
@@ -213,8 +224,8 @@ struct plan_advice {
 /* The smallest change with which every rank fits in the room: a lower ZeRO stage that fits, a
  * higher one, then larger shard groups, recomputation, smaller micro-batches, each on top of the
  * previous change. At any point prefetch is turned off if that is enough. Then the same again with
- * offload (plan_offload), if the room has a host or a disk and the request offloads nothing itself;
- * then more ranks of the same memory. */
+ * offload (plan_offload) of what the request leaves on the device, if the room has a host or a
+ * disk; then more ranks of the same memory. */
 enum status plan_advise(struct env *env, const struct plan_request *request,
                         const struct plan *plan, const struct plan_room *room,
                         struct plan_advice *advice);

@@ -152,7 +152,8 @@ static enum status refine(struct search *s, struct search_point *point, bool *fi
     struct plan_zero_stage stage;
     bool refused;
     log_error_clear(s->quiet.log);
-    TRY(judge(s, plan_offload(&s->quiet, &room, &request, &stage, fits), &refused));
+    TRY(judge(s, plan_offload(&s->quiet, &room, &s->space->fixed.offload, &request, &stage, fits),
+              &refused));
     *fits = *fits && !refused;
     count_out(s, refused, *fits);
     search_place(point, &request.zero.offload);
@@ -281,25 +282,27 @@ static enum status time_on_device(struct search *s, struct search_layout *layout
     return time_other(s, &request, &layout->device);
 }
 
-/* Among the points with the lowest memory bounds, find the one that needs the least. */
+/* Among the points with the lowest memory bounds, find the one for which the least is missing. */
 static enum status find_nearest(struct search *s)
 {
-    struct best nearest = {.needs.memory = SIZE_MAX};
-    struct zero_offload most = search_offload(s->space);
+    struct plan_room room = search_room(s->space);
+    double least = INFINITY;
     for (int i = 0; i < s->points.least_count; i++) {
         struct best other = {.point = s->points.least[i]};
-        struct plan_zero_stage stage = {0};
-        bool refused;
-        search_place(&other.point, &most);
         struct plan_request request = search_request(s->space, &other.point);
+        struct plan_zero_stage stage = {0};
+        bool refused, fits;
         log_error_clear(s->quiet.log);
-        TRY(judge(s, plan_worst_memory(&s->quiet, &request, &stage), &refused));
+        TRY(judge(s,
+                  plan_offload(&s->quiet, &room, &s->space->fixed.offload, &request, &stage, &fits),
+                  &refused));
+        if (refused || plan_missing(&stage, &room) >= least)
+            continue;
+        least = plan_missing(&stage, &room);
+        search_place(&other.point, &request.zero.offload);
         other.needs = plan_needs(&stage);
-        if (!refused && other.needs.memory < nearest.needs.memory)
-            nearest = other;
+        s->out->nearest = layout_of(s->space, &other);
     }
-    if (nearest.needs.memory < SIZE_MAX)
-        s->out->nearest = layout_of(s->space, &nearest);
     return STATUS_OK;
 }
 

@@ -23,7 +23,8 @@
 /* What is taken from the request and not varied. */
 struct search_fixed {
     bool tp, pp, sequence, regather, stage, micro_batch, recompute, schedule, chunks, shard_group,
-        accumulate, offload, window, update, activations;
+        accumulate, window, update, activations;
+    struct plan_offload_fixed offload;
 };
 
 struct search_layout;
@@ -71,12 +72,13 @@ struct search_result {
     struct state_widths widths;
     struct search_layout *layouts; /* fastest first */
     int count;
-    int64_t possible;             /* layouts that divide ranks, model and batch; of these: */
-    int64_t too_large;            /* do not fit, by the bound or exactly */
-    int64_t bounded;              /* cannot be faster than those listed */
-    int64_t timed;                /* were simulated and fit */
-    int64_t refused;              /* would be refused by the run */
-    struct search_layout nearest; /* if none fits: the one that needs the least memory; its time is
+    int64_t possible;  /* layouts that divide ranks, model and batch; of these: */
+    int64_t too_large; /* do not fit, by the bound or exactly */
+    int64_t bounded;   /* cannot be faster than those listed */
+    int64_t timed;     /* were simulated and fit */
+    int64_t refused;   /* would be refused by the run */
+    struct search_layout
+        nearest; /* if none fits: the one for which the least is missing; its time is
                                      not set */
 };
 

@@ -9,7 +9,7 @@
  * completely, but messages of one purpose follow each other: a step takes at least as long as all
  * of them. After either, the owners update what they own; offloaded state is updated during the
  * next pass, while messages are sent. Memory: the state by the paper's formula, without what may
- * leave the device, and the activations of the micro-batches in flight.
+ * leave the device and has room elsewhere, and the activations of the micro-batches in flight.
  *
  * No bound may exceed the simulation: tests/plan/test_search.c checks that.
  */
@@ -238,24 +238,38 @@ static double update_seconds(const struct search_space *space, const struct sear
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
-static double state_bytes(const struct search_space *space, const struct search_point *point,
-                          double state, const struct holding *held)
+/* Bytes of the state that an offload leaves on the device. */
+static double state_left(const struct search_space *space, const struct search_point *point,
+                         const struct zero_offload *offload, struct sharding cut, double state,
+                         const struct holding *held)
 {
     const struct plan_request *request = space->request;
     struct zero_config store = request->zero;
     store.local = point->local;
     struct state_widths learned = plan_widths(&store), any = {.param = learned.param};
-    struct zero_offload offload = search_offload(space);
     learned.param = 0;
-    any.param = plan_is_far(request, offload.params) ? 0 : any.param;
-    learned.optimizer = plan_is_far(request, offload.optimizer) && offload.share > 0 ? 0 : state;
-    learned.grad = plan_is_far(request, offload.grads) ? 0 : learned.grad;
+    any.param = plan_is_far(request, offload->params) ? 0 : any.param;
+    learned.optimizer = plan_is_far(request, offload->optimizer) && offload->share > 0 ? 0 : state;
+    learned.grad = plan_is_far(request, offload->grads) ? 0 : learned.grad;
     struct roster roster = roster_of(0, point->dp, store.servers);
     if (point->shard_group > 0)
         roster.copies = point->dp / point->shard_group;
-    struct sharding cut = sharding_of(point->stage);
     return formula_state(&roster, cut, held->parameters, any) +
            formula_state(&roster, cut, held->learned, learned);
+}
+
+/* At least what cannot leave, and what has no room elsewhere. */
+static double state_bytes(const struct search_space *space, const struct search_point *point,
+                          double state, const struct holding *held)
+{
+    struct zero_offload offload = search_offload(space), none = {0};
+    struct sharding cut = sharding_of(point->stage);
+    double left = state_left(space, point, &offload, cut, state, held);
+    if (!search_may_offload(space))
+        return left;
+    cut.params = cut.params || plan_is_far(space->request, offload.params);
+    double all = state_left(space, point, &none, cut, state, held);
+    return fmax(left, all - (double)space->host - (double)space->disk);
 }
 
 static double activation_bytes(const struct search_space *space,

@@ -11,8 +11,8 @@ struct search_point {
     int32_t pp, dp, shard_group, micro_batch;
     int16_t tp, chunks;
     int8_t stage, recompute, schedule;
-    int8_t optimizer, grads; /* enum far_kind; if open, found when the point is refined */
-    double share;            /* of the optimizer state; the same */
+    int8_t optimizer, grads, params; /* enum far_kind; if open, found when the point is refined */
+    double share;                    /* of the optimizer state; the same */
     bool sequence, regather, local, refined;
 };
 

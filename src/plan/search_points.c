@@ -50,6 +50,7 @@ struct plan_request search_request(const struct search_space *space,
     request.zero.micro_batches = request.engine.micro_batches;
     request.zero.offload.optimizer = (enum far_kind)point->optimizer;
     request.zero.offload.grads = (enum far_kind)point->grads;
+    request.zero.offload.params = (enum far_kind)point->params;
     request.zero.offload.share = point->share;
     return request;
 }
@@ -61,21 +62,23 @@ struct plan_room search_room(const struct search_space *space)
 
 bool search_may_offload(const struct search_space *space)
 {
-    return !space->fixed.offload && !plan_is_offloaded(space->request) && space->memory > 0 &&
-           (space->host > 0 || space->disk > 0);
+    struct plan_room room = search_room(space);
+    return space->memory > 0 && plan_may_offload(space->request, &room, &space->fixed.offload);
 }
 
 struct zero_offload search_offload(const struct search_space *space)
 {
     struct plan_room room = search_room(space);
-    return search_may_offload(space) ? plan_offload_most(space->request, &room)
-                                     : space->request->zero.offload;
+    return search_may_offload(space)
+               ? plan_offload_most(space->request, &room, &space->fixed.offload)
+               : space->request->zero.offload;
 }
 
 void search_place(struct search_point *point, const struct zero_offload *offload)
 {
     point->optimizer = (int8_t)offload->optimizer;
     point->grads = (int8_t)offload->grads;
+    point->params = (int8_t)offload->params;
     point->share = offload->share;
 }
 
@@ -93,6 +96,7 @@ int search_simpler(const struct search_point *a, const struct search_point *b)
 {
     const int differences[] = {a->optimizer - b->optimizer,
                                a->grads - b->grads,
+                               a->params - b->params,
                                a->tp - b->tp,
                                a->pp - b->pp,
                                a->local - b->local,

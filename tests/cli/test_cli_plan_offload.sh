@@ -12,7 +12,8 @@ if has_program python3 "runs against their plans"; then
     for layout in '1 0 --offload.optimizer=disk' '1 0 --offload.optimizer=disk --offload.grads=disk' '2 0 --offload.optimizer=disk' \
         '2 2 --offload.optimizer=disk --offload.grads=disk' '2 3 --offload.optimizer=disk --offload.share=0.5 --precision.mode=bf16' \
         '1 0 --offload.params=disk' '2 0 --offload.params=disk --precision.mode=bf16' '2 1 --offload.params=disk' \
-        '2 2 --offload.params=disk --offload.optimizer=disk --offload.grads=disk --precision.mode=bf16' '2 3 --offload.params=disk --zero.prefetch=2'; do
+        '1 0 --offload.params=disk --offload.optimizer=disk --offload.share=0.3 --precision.mode=bf16' \
+        '1 0 --offload.params=disk --offload.grads=disk' '2 2 --offload.params=disk --offload.optimizer=disk --offload.grads=disk --precision.mode=bf16' '2 3 --offload.params=disk --zero.prefetch=2'; do
         read -r ranks stage placement <<<"$layout"
         ok "$sifr" plan "${keys[@]}" -n "$ranks" --zero.stage="$stage" $placement --json
         mv out plan.json
@@ -104,20 +105,33 @@ command=$(sed -n 's/^  sifr train //p' out)
 eval "ok \"\$sifr\" plan $command --memory=10G" # what it prints fits
 ok "${search[@]}" --memory=8G --host-memory=6G --disk=200G
 has '^ 1 .*  disk [01]'
-expect 4 'offload disk 1 \+ grads, needs .* per rank, .* on the host, .* on disk and there is .*; add [0-9.]+ GiB on disk per rank' \
+# Each kind of state has a place of its own.
+ok "${search[@]}" --memory=8G --host-memory=6G --disk=200G --html=mixed.html
+has '^ 1 .*  disk 0\.[0-9]+ \+ grads host \+ params$'
+has '^offload  [0-9.]+ % of the optimizer state is on disk, summed gradients are on the host, parameters are on the host$'
+has '^  sifr train -n 1 .*--offload.optimizer=disk --offload.grads=host --offload.params=host --offload.share=0\.[0-9]+$'
+grep -q 'disk 0\.[0-9]* + grads host + params' mixed.html || fail "the page does not say where state is"
+command=$(sed -n 's/^  sifr train //p' out)
+eval "ok \"\$sifr\" plan $command --memory=8G --host-memory=6G --disk=200G" # what it prints fits
+ok "${search[@]}" --memory=8G --host-memory=6G --disk=200G --offload.grads=disk # the others are open
+has '^fixed    offload.grads$'
+has '^ 1 .*  (host|disk) 0\.[0-9]+ \+ grads( disk)?'
+expect 4 'the nearest, .*, offload host 0\.[0-9]+ \+ grads disk, needs .* per rank, .* on the host, .* on disk and there is .*; add [0-9.]+ MiB on the host, [0-9.]+ MiB on disk per rank' \
     "${search[@]}" --memory=8G --host-memory=5G --disk=2G
+ok "${search[@]}" --memory=8G --host-memory=6G --disk=3G # what was missing has been added
+has '^ 1 .*  host 0\.[0-9]+ \+ grads disk$'
 ok "${search[@]}" --host-memory=64G --disk=200G # all of an H200: nothing leaves it
 has '^ 1 .*  -$'
 ! grep -qE '^offload' out || fail "offload was proposed although everything fits"
 ok "${search[@]}" --memory=20G --host-memory=64G --offload.optimizer=host # the key stays
-has '^fixed    offload$'
+has '^fixed    offload.optimizer$'
 has '^ 1 .*  host 1$'
 ok "${search[@]}" --memory=20G --host-memory=64G --disk=200G --offload.params=host --offload.optimizer=host --offload.grads=disk
 has '^ 1 .*  host 1 \+ grads disk \+ params host$'
 has '^offload  100 % of the optimizer state is on the host, summed gradients are on disk, parameters are on the host$'
 has '^  sifr train -n 1 .*--offload.params=host'
 ok "${search[@]}" --memory=30G --offload.params=disk # nothing else leaves
-has '^fixed    offload$'
+has '^fixed    offload.params$'
 has '^ 1 .*  params disk$'
 ok "${search[@]}" --memory=30G --offload.params=host --json
 is_json out
@@ -147,10 +161,12 @@ fi
 # The same without a machine: advice.
 expect 4 'try .*offload.optimizer=host' "$sifr" plan "${model[@]}" --run.device=cuda --memory=10G --host-memory=64G
 expect 4 'try .*offload.optimizer=disk' "$sifr" plan "${model[@]}" --run.device=cuda --memory=10G --disk=200G
+expect 4 'try .*offload.optimizer=disk offload.grads=host offload.params=host offload.share=0\.[0-9]+$' \
+    "$sifr" plan "${model[@]}" --run.device=cuda --memory=3G --host-memory=10G --disk=12G
 expect 4 'with --host-memory or --disk, offload is considered, too' "$sifr" plan "${model[@]}" --run.device=cuda --memory=1G
 
 # A window that is too large for the memory is named, and what could leave as well; not what does.
-expect 4 'offload or number of ranks fits; set offload.params=disk, or use a smaller offload.window' "$sifr" plan "${model[@]}" --run.device=cuda --memory=1G --disk=200G
+expect 4 'offload or number of ranks fits; use a smaller offload.window' "$sifr" plan "${model[@]}" --run.device=cuda --memory=1G --disk=200G
 expect 4 'number of ranks fits; set offload.grads=disk offload.params=disk, or use a smaller offload.window.*global_batch$' \
     "$sifr" plan "${model[@]}" --run.device=cuda --memory=1G --offload.optimizer=disk
 expect 4 'number of ranks fits; use a smaller offload.window.*global_batch$' \

@@ -91,8 +91,8 @@ ok env SIFR_ZERO_STAGE=2 "$sifr" plan "${keys[@]}" --gpus=8 --zero.stage=1 --top
 ok "$sifr" plan "${model[@]}" --gpus=2 --top=1 --lines=false -- 'a b.yaml'
 has "^  sifr train -n 2 --model.arch=llama .*--train.micro_batch=[0-9]+.* -- 'a b.yaml'$"
 
-# Nothing fits: exit code 4, with the smallest layout and what it lacks.
-expect 4 'no layout of 8 ranks fits in memory: the smallest, tp [0-9]+, pp [0-9]+, .*, needs .* per rank and there is .*; add .* per rank' \
+# Nothing fits: exit code 4, with the nearest layout and what it lacks.
+expect 4 'no layout of 8 ranks fits in memory: the nearest, tp [0-9]+, pp [0-9]+, .*, needs .* per rank and there is .*; add .* per rank' \
     "$sifr" plan "${keys[@]}" --gpus=8 --memory=600M
 has '^search   .* do not fit, 0 cannot be faster, 0 simulated'
 expect 4 'no layout' "$sifr" plan "${keys[@]}" --gpus=8 --memory=600M --json

@@ -8,6 +8,8 @@
 #include "plan/search_impl.h"
 #include "plan/search_rig.h"
 
+static const struct plan_offload_fixed all_fixed = {true, true, true, true}, open = {0};
+
 /* --- a run ---------------------------------------------------------------------------------- */
 
 static const struct zero_offload placements[] = {
@@ -33,6 +35,31 @@ static void test_runs_match_their_plan(void **state)
             config.model.freeze = i == 5 ? "*norm*,*.mlp.*" : "";
             run_and_compare(config, 1 + (i + stage) % 3);
         }
+}
+
+/* Each key has a place of its own. The CPU keeps what is on the host apart, as a GPU does. */
+static void test_mixed_placements_match_their_plan(void **state)
+{
+    (void)state;
+    static const struct zero_offload mixed[] = {
+        {.optimizer = FAR_HOST, .params = FAR_DISK, .share = 0.6},
+        {.optimizer = FAR_HOST, .grads = FAR_DISK, .params = FAR_HOST, .share = 0.3},
+        {.optimizer = FAR_DISK, .grads = FAR_HOST, .params = FAR_HOST, .share = 1},
+        {.grads = FAR_HOST, .params = FAR_DISK},
+        {.grads = FAR_DISK, .params = FAR_HOST},
+        {.optimizer = FAR_HOST, .grads = FAR_DISK, .share = 0.5, .on_host = true},
+        {.optimizer = FAR_HOST, .params = FAR_DISK, .share = 0.5, .on_host = true},
+    };
+    setenv("SIFR_CPU_OFFLOAD", "1", 1);
+    for (size_t i = 0; i < sizeof mixed / sizeof *mixed; i++)
+        for (int stage = 0; stage < PLAN_ZERO_STAGES; stage++) {
+            struct rig_config config = base_config(i % 2, stage % 2 ? 1 : 5);
+            config.stage = stage;
+            config.offload = mixed[i];
+            config.type = mixed[i].on_host || stage < 2 ? DTYPE_BF16 : DTYPE_F32;
+            run_and_compare(config, 1 + (int)(i + (size_t)stage) % 2);
+        }
+    unsetenv("SIFR_CPU_OFFLOAD");
 }
 
 static void test_optimizers_match_their_plan(void **state)
@@ -212,47 +239,142 @@ static void test_as_little_as_possible_leaves(void **state)
     bool fits;
     size_t all = needed(&env, &plain);
     struct plan_room room = {.memory = all, .host = (size_t)1 << 30};
-    assert_ok(plan_offload(&env, &room, &request, &stage, &fits));
+    assert_ok(plan_offload(&env, &room, &open, &request, &stage, &fits));
     assert_true(fits && !plan_is_offloaded(&request));
 
     double before = 0;
     for (int less = 2; less <= 8; less += 3) { /* the more is missing, the larger the share */
         request = plain;
         room.memory = all - (size_t)less * (4 << 20);
-        assert_ok(plan_offload(&env, &room, &request, &stage, &fits));
+        assert_ok(plan_offload(&env, &room, &open, &request, &stage, &fits));
         assert_true(fits && request.zero.offload.optimizer == FAR_HOST);
         assert_true(request.zero.offload.grads == FAR_NONE);
         assert_true(request.zero.offload.share > before && request.zero.offload.share <= 1);
         before = request.zero.offload.share;
-        request.zero.offload.share -= 1.0 / 32;
+        request.zero.offload.share -= 1.0 / 64;
         assert_true(request.zero.offload.share <= 0 || needed(&env, &request) > room.memory);
     }
 
-    /* gradients follow, then the disk */
-    request = plain;
-    request.zero.offload.optimizer = FAR_HOST;
-    request.zero.offload.share = 1;
-    room.memory = needed(&env, &request) - 1;
-    request = plain;
-    assert_ok(plan_offload(&env, &room, &request, &stage, &fits));
-    assert_true(fits && request.zero.offload.grads == FAR_HOST);
-    size_t host = plan_needs(&stage).host;
-    room.host = host; /* all of the optimizer state would need more, and is not moved */
-    assert_true(request.zero.offload.share < 1);
-    request = plain;
-    assert_ok(plan_offload(&env, &room, &request, &stage, &fits));
-    assert_true(fits && request.zero.offload.grads == FAR_HOST);
-    room.host = host - 1;
-    room.disk = (size_t)1 << 30;
-    request = plain;
-    assert_ok(plan_offload(&env, &room, &request, &stage, &fits));
-    assert_true(fits && request.zero.offload.optimizer == FAR_DISK);
-    assert_true(plan_needs(&stage).host <= room.host && plan_needs(&stage).disk <= room.disk);
+    env_destroy(&env);
+}
 
-    room.disk = 1000;
+/* With these keys: the smallest share with which the device has room, and whether all has. */
+static bool fits_with(struct env *env, const struct plan_room *room, struct plan_request request,
+                      double *share)
+{
+    struct plan_zero_stage stage;
+    for (int low = 0, high = 64, middle = 64; high - low > 1 || middle == 64;
+         middle = (low + high) / 2) {
+        request.zero.offload.share = middle / 64.0;
+        if (needed(env, &request) <= room->memory)
+            high = *share = middle, *share /= 64;
+        else if (middle == 64 || request.zero.offload.optimizer == FAR_NONE)
+            return false;
+        else
+            low = middle;
+    }
+    request.zero.offload.share = *share;
+    assert_ok(plan_worst_memory(env, &request, &stage));
+    return plan_fits(&stage, room);
+}
+
+/* Every combination of places is looked at: if one fits, one is found, with the least share. */
+static int check_all_placements(struct env *env, const struct plan_request *plain,
+                                const struct plan_room *room)
+{
+    struct plan_request found = *plain;
+    struct plan_zero_stage stage;
+    bool fits, any = false, without_disk = false;
+    assert_ok(plan_offload(env, room, &open, &found, &stage, &fits));
+    for (int i = 0; i < 27; i++) {
+        struct plan_request request = *plain;
+        struct zero_offload *o = &request.zero.offload;
+        double share;
+        o->optimizer = (enum far_kind)(i % 3);
+        o->grads = (enum far_kind)(i / 3 % 3);
+        o->params = (enum far_kind)(i / 9);
+        bool host = o->optimizer == FAR_HOST || o->grads == FAR_HOST || o->params == FAR_HOST;
+        bool disk = o->optimizer == FAR_DISK || o->grads == FAR_DISK || o->params == FAR_DISK;
+        if ((host && room->host == 0) || (disk && room->disk == 0) ||
+            !fits_with(env, room, request, &share))
+            continue;
+        any = true;
+        without_disk = without_disk || !disk;
+        if (found.zero.offload.optimizer == o->optimizer && o->optimizer != FAR_NONE &&
+            found.zero.offload.grads == o->grads && found.zero.offload.params == o->params)
+            assert_true(found.zero.offload.share == share);
+    }
+    if (fits != any)
+        fail_msg("memory %zu, host %zu, disk %zu: found %d, exists %d; %.0f bytes are missing",
+                 room->memory, room->host, room->disk, fits, any, plan_missing(&stage, room));
+    assert_true(fits == plan_fits(&stage, room) && fits == (plan_missing(&stage, room) == 0));
+    const struct zero_offload *o = &found.zero.offload;
+    if (fits && without_disk) /* the disk is the slowest */
+        assert_true(o->optimizer != FAR_DISK && o->grads != FAR_DISK && o->params != FAR_DISK);
+    return (int)o->optimizer + 3 * (int)o->grads + 9 * (int)o->params + 27 * !fits;
+}
+
+static void test_all_places_are_used_together(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct plan_request plain = gpu_request(1), most;
+    struct plan_zero_stage stage;
+    bool seen[28] = {0};
+    int different = 0;
+    plain.engine.micro_batches = plain.zero.micro_batches = 2;
+    plain.engine.recompute = RECOMPUTE_FULL;
+    most = plain;
+    most.zero.offload.optimizer = most.zero.offload.grads = most.zero.offload.params = FAR_HOST;
+    size_t all = needed(&env, &plain), least = needed(&env, &most);
+    assert_ok(plan_worst_memory(&env, &most, &stage));
+    size_t far = plan_needs(&stage).host;
+    for (size_t memory = 0; memory < 3; memory++)
+        for (size_t host = 1; host < 4; host++)
+            for (size_t disk = 0; disk < 3; disk += 1 + (memory > 0)) {
+                struct plan_room room = {.memory = least + memory * (all - least) / 8,
+                                         .host = host * far / 4,
+                                         .disk = disk * far / 4};
+                int placement = check_all_placements(&env, &plain, &room);
+                seen[placement < 27 ? placement : 27] = true;
+            }
+    for (int i = 0; i < 27; i++)
+        different += seen[i];
+    assert_true(seen[27] && different >= 3);
+    env_destroy(&env);
+}
+
+/* Fixed keys stay, also those that are none; and what is missing is told. */
+static void test_fixed_keys_stay(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct plan_request plain = gpu_request(1), request = plain;
+    struct plan_offload_fixed fixed = {.optimizer = true};
+    struct plan_zero_stage stage;
+    bool fits;
+    struct plan_room room = {.memory = needed(&env, &plain) - (8 << 20), .host = (size_t)1 << 30};
+    assert_ok(plan_offload(&env, &room, &fixed, &request, &stage, &fits));
+    assert_true(fits && request.zero.offload.optimizer == FAR_NONE);
+    assert_true(request.zero.offload.grads == FAR_HOST || request.zero.offload.params == FAR_HOST);
+
+    fixed = (struct plan_offload_fixed){.params = true, .share = true};
+    plain.zero.offload.params = FAR_DISK;
+    plain.zero.offload.share = 0.5;
     request = plain;
-    assert_ok(plan_offload(&env, &room, &request, &stage, &fits));
+    room.memory = needed(&env, &plain) - (8 << 20);
+    assert_ok(plan_offload(&env, &room, &fixed, &request, &stage, &fits));
+    assert_true(fits && request.zero.offload.params == FAR_DISK);
+    assert_true(request.zero.offload.optimizer == FAR_HOST && request.zero.offload.share == 0.5);
+
+    room.host = plan_needs(&stage).host - 4096; /* too little, wherever the sums go */
+    fixed.optimizer = fixed.grads = true;
+    plain = request;
+    plain.zero.offload.optimizer = FAR_HOST;
+    request = plain;
+    assert_ok(plan_offload(&env, &room, &fixed, &request, &stage, &fits));
     assert_false(fits);
+    assert_true(plan_missing(&stage, &room) == 4096);
     env_destroy(&env);
 }
 
@@ -267,11 +389,11 @@ static void test_the_cpu_has_only_the_disk(void **state)
     request.gpu = false;
     plain = request;
     struct plan_room room = {.host = (size_t)1 << 30, .memory = needed(&env, &request) - 1};
-    assert_ok(plan_offload(&env, &room, &request, &stage, &fits));
+    assert_ok(plan_offload(&env, &room, &open, &request, &stage, &fits));
     assert_false(fits || plan_is_offloaded(&request));
     /* a disk has bounce buffers in memory */
     room = (struct plan_room){.disk = (size_t)1 << 30, .memory = needed(&env, &plain) - (4 << 20)};
-    assert_ok(plan_offload(&env, &room, &request, &stage, &fits));
+    assert_ok(plan_offload(&env, &room, &open, &request, &stage, &fits));
     assert_true(fits && request.zero.offload.optimizer == FAR_DISK);
     env_destroy(&env);
 }
@@ -413,7 +535,7 @@ static void test_the_search_offloads_what_does_not_fit(void **state)
     search_result_free(&env, &result);
 
     /* keys of the user stay */
-    space.fixed.offload = true;
+    space.fixed.offload = all_fixed;
     assert_ok(search_layouts(&env, &space, &result));
     assert_int_equal(result.count, 0);
     search_result_free(&env, &result);
@@ -486,7 +608,7 @@ static int64_t check_bounds(struct env *env, const struct search_space *space, i
         struct plan_time time;
         bool fits;
         assert_ok(search_points_refine(env, space, &points, p));
-        assert_ok(plan_offload(env, &room, &its, &stage, &fits));
+        assert_ok(plan_offload(env, &room, &space->fixed.offload, &its, &stage, &fits));
         assert_ok(plan_time(env, &its, space->machine, &time));
         if (p->bound > time.step * (1 + 1e-9) || p->bytes > plan_needs(&stage).memory)
             fail_msg("tp %d pp %d stage %d micro-batch %d recompute %d: bound %g s, %zu bytes; "
@@ -530,7 +652,7 @@ static void test_bounds_hold_for_far_params(void **state)
     request.zero.type = DTYPE_BF16;
     machine.ops.rates[OPS_KIND_MEMORY].bytes_per_second = 1e9;
     machine.offload = (struct machine_offload){.link = 1e12, .disk_read = 1e12, .disk_write = 1e12};
-    space.fixed = (struct search_fixed){.offload = true, .tp = true, .micro_batch = true};
+    space.fixed = (struct search_fixed){.offload = all_fixed, .tp = true, .micro_batch = true};
     for (int i = 0; i < 4; i++) {
         request.zero.offload = (struct zero_offload){.params = i % 2 ? FAR_DISK : FAR_HOST,
                                                      .optimizer = i / 2 ? FAR_HOST : FAR_NONE,
@@ -546,6 +668,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_runs_match_their_plan),
+        cmocka_unit_test(test_mixed_placements_match_their_plan),
         cmocka_unit_test(test_optimizers_match_their_plan),
         cmocka_unit_test(test_pipelines_match_their_plan),
         cmocka_unit_test(test_servers_and_groups_match_their_plan),
@@ -553,6 +676,8 @@ int main(void)
         cmocka_unit_test(test_less_moves_where_the_host_updates),
         cmocka_unit_test(test_far_params_by_the_formula),
         cmocka_unit_test(test_as_little_as_possible_leaves),
+        cmocka_unit_test(test_all_places_are_used_together),
+        cmocka_unit_test(test_fixed_keys_stay),
         cmocka_unit_test(test_the_cpu_has_only_the_disk),
         cmocka_unit_test(test_advice_offloads_last),
         cmocka_unit_test(test_slower_links_take_longer),

@@ -21,7 +21,8 @@ static struct search_layout best_of(struct env *env, struct search_fixed fixed, 
     struct search_result result;
     machine.gpu = true;
     machine.offload = (struct machine_offload){.link = link, .host_update = host_update};
-    fixed.offload = fixed.micro_batch = fixed.recompute = true;
+    fixed.offload = (struct plan_offload_fixed){true, true, true, true};
+    fixed.micro_batch = fixed.recompute = true;
     struct search_space space = {.request = &request,
                                  .global_batch = 16,
                                  .machine = &machine,

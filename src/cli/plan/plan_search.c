@@ -21,10 +21,10 @@ static struct search_fixed fixed_by(const struct options *options)
         .chunks = options_is_set(options, "parallel.chunks"),
         .shard_group = options_is_set(options, "zero.shard_group"),
         .accumulate = options_is_set(options, "zero.accumulate"),
-        .offload = options_is_set(options, "offload.optimizer") ||
-                   options_is_set(options, "offload.grads") ||
-                   options_is_set(options, "offload.params") ||
-                   options_is_set(options, "offload.share"),
+        .offload = {.optimizer = options_is_set(options, "offload.optimizer"),
+                    .grads = options_is_set(options, "offload.grads"),
+                    .params = options_is_set(options, "offload.params"),
+                    .share = options_is_set(options, "offload.share")},
         .window = options_is_set(options, "offload.window"),
         .update = options_is_set(options, "offload.update"),
         .activations = options_is_set(options, "offload.activations_share"),
@@ -144,7 +144,7 @@ static enum status show(struct cli *cli, const struct plan_search_view *view, bo
     say_missing(&needs, &room, &missing);
     enum status st =
         FAIL(cli->env, FIT,
-             "no layout of %d rank%s fits in memory: the smallest, %s, needs %s per rank%s and "
+             "no layout of %d rank%s fits in memory: the nearest, %s, needs %s per rank%s and "
              "there is %s%s; add %s per rank or more ranks, or reduce train.global_batch or "
              "train.context%s",
              view->space->request->ranks, view->space->request->ranks == 1 ? "" : "s",

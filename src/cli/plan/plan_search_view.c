@@ -116,7 +116,10 @@ static void describe_given(struct text *text, const struct search_fixed *fixed)
                 {fixed->accumulate, "zero.accumulate"},
                 {fixed->micro_batch, "train.micro_batch"},
                 {fixed->recompute, "engine.recompute"},
-                {fixed->offload, "offload"}};
+                {fixed->offload.optimizer, "offload.optimizer"},
+                {fixed->offload.grads, "offload.grads"},
+                {fixed->offload.params, "offload.params"},
+                {fixed->offload.share, "offload.share"}};
     const char *before = "fixed    ";
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (keys[i].given) {

@@ -312,12 +312,13 @@ static void offload_keys(const struct zero_offload *asked, const struct zero_off
         text_printf(text, " offload.optimizer=%s", far_words[advised->optimizer]);
     if (advised->grads != asked->grads)
         text_printf(text, " offload.grads=%s", far_words[advised->grads]);
+    if (advised->params != asked->params)
+        text_printf(text, " offload.params=%s", far_words[advised->params]);
     if (advised->share != asked->share)
         text_printf(text, " offload.share=%g", advised->share);
 }
 
-/* Nothing fits: what is left to do. The advice has tried to offload state and gradients, unless the
- * request does so. */
+/* Nothing fits: what is left to do. Where there is room, the advice has tried to offload. */
 static void describe_rest(const struct plan_view *view, struct text *text)
 {
     const struct zero_offload *asked = &view->request->zero.offload;
@@ -326,8 +327,8 @@ static void describe_rest(const struct plan_view *view, struct text *text)
     bool on_device = offloads && needs.memory > view->room.memory; /* not only the disk is full */
     struct zero_offload tried = *asked;
     char left[PLAN_OFFLOAD_KEYS];
-    if (!plan_is_offloaded(view->request))
-        tried.optimizer = tried.grads = FAR_DISK;
+    if (offers_room(view))
+        tried.optimizer = tried.grads = tried.params = FAR_DISK;
     text_printf(text, "no ZeRO stage, recomputation, micro-batch%s or number of ranks fits; ",
                 offers_room(view) ? ", offload" : "");
     if (on_device && *plan_offload_left(&tried, left))
