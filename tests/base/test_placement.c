@@ -60,8 +60,8 @@ static void test_nodes(void **state)
     expect(&t, 2, 8, "0-7|8-15");
     expect(&t, 4, 4, "0-3|4-7|8-11|12-15");
     expect(&t, 6, 2, "0-1|2-4|5-7|8-9|10-12|13-15");
-    expect(&t, 3, 5, "0-4|5-9|10-15");               /* no way within the nodes */
-    expect(&four, 2, 8, "0-7|8-15");                 /* whole nodes */
+    expect(&t, 3, 5, "0-4|5-9|10-15"); /* no way within the nodes */
+    expect(&four, 2, 8, "0-7|8-15");   /* whole nodes */
     expect(&four, 5, 3, "0-2|3-5|6-8|9-11|12-15");
     expect(&four, 6, 2, "0-1|2-3|4-5|6-7|8-11|12-15"); /* the flat cut would cross: 2-4 */
 }
