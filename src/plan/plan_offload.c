@@ -260,27 +260,29 @@ double plan_missing(const struct plan_zero_stage *stage, const struct plan_room 
 }
 
 /* Build the request. If the share is open, it is an estimate: find the smallest with which the rest
- * of the state has room on the device; 1 if none is enough. */
+ * of the state has room on the device, first next to the estimate, then by halves. */
 static enum status settle(struct env *env, const struct plan_room *room, bool open,
                           struct plan_request *request, struct plan_zero_stage *stage)
 {
+    enum { NEAR = 2 };
     struct plan_request other = *request;
-    int share = (int)lround(request->zero.offload.share * SHARES), way = 0, next;
-    for (bool any = false;; way = next) {
+    int share = (int)lround(request->zero.offload.share * SHARES);
+    int low = 0, high = SHARES + 1; /* low is not enough, high is */
+    for (int tries = 0; high - low > 1; tries++) {
         struct plan_zero_stage its;
         TRY(plan_worst_memory(env, &other, &its));
         bool stays = plan_fits(&its, &(struct plan_room){.memory = room->memory});
-        if (stays || !any) {
+        if (stays || high > SHARES) {
             *request = other;
             *stage = its;
         }
-        any = any || stays;
-        next = stays ? -1 : 1;
-        share += next;
-        if (!open || way == -next || share < 1 || share > SHARES)
-            return STATUS_OK;
+        if (!open)
+            break;
+        *(stays ? &high : &low) = share;
+        share = tries >= NEAR ? (low + high) / 2 : stays ? share - 1 : share + 1;
         other.zero.offload.share = (double)share / SHARES;
     }
+    return STATUS_OK;
 }
 
 enum status plan_offload(struct env *env, const struct plan_room *room,
