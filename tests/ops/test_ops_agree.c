@@ -3,12 +3,14 @@
  *
  * Without arguments it tests the back ends that run on any machine. `test_ops_agree cuda [TYPE
  * [PART]]` tests a GPU on more shapes and exits with 77 if there is none; with PART, only cases
- * whose name contains it: of an op ("attention"), or of its shape ("window"). `cuda-fast` tests only what fast mode changes. `cuda-once` runs every shape
- * once and compares nothing, for sanitizers, which are slow. SIFR_CUDA_ATTENTION=clusters in the
- * environment adds shapes for that form of attention's backward pass; with SIFR_CUDA_EXACT=1, f32
- * has the bounds of fp32 everywhere. The reference gets the inputs of the tested back end, already
- * rounded to its type, so that the test sees only the errors of its arithmetic. All disagreements
- * are printed before the test fails.
+ * whose name contains it: of an op ("attention"), or of its shape ("window"). `cuda-fast` tests only
+ * what fast mode changes. `cuda-once` runs every shape once and compares nothing, for sanitizers,
+ * which are slow. In the environment, SIFR_TEST_SHARE=K/N takes only share K of N of the cases, so
+ * that N processes share the work of the reference; SIFR_CUDA_ATTENTION=clusters adds shapes for
+ * that form of attention's backward pass; with SIFR_CUDA_EXACT=1, f32 has the bounds of fp32
+ * everywhere. The reference gets the inputs of the tested back end, already rounded to its type, so
+ * that the test sees only the errors of its arithmetic. All disagreements are printed before the
+ * test fails.
  */
 #include <math.h>
 #include "gpu.h"
@@ -20,8 +22,9 @@ enum { NO_GPU = 77 };
 struct subject {
     const char *backend;
     enum dtype type;
-    bool fast;        /* see ops_be_fast */
-    const char *part; /* of the names of the cases to test; NULL: all */
+    bool fast;         /* see ops_be_fast */
+    const char *part;  /* of the names of the cases to test; NULL: all */
+    int share, shares; /* of the cases that are left, those with number % shares == share */
 };
 
 /* --- shapes --------------------------------------------------------------------------------- */
@@ -69,8 +72,11 @@ static bool is_meant(const struct subject *subject, const struct ops_case *c)
 static const struct ops_case *next_shape(const struct subject *subject, int *i)
 {
     const struct ops_case *c;
+    int number = 0; /* among those that are meant */
+    for (int before = 0; before < *i; before++)
+        number += is_meant(subject, shape_at(subject, before));
     while ((c = shape_at(subject, (*i)++)) != NULL)
-        if (is_meant(subject, c))
+        if (is_meant(subject, c) && number++ % subject->shares == subject->share)
             return c;
     return NULL;
 }
@@ -471,7 +477,7 @@ static int test_subject(struct subject subject)
 /* The reference has no threads. */
 static int test_reference(enum dtype type)
 {
-    struct subject subject = {.backend = "ref", .type = type};
+    struct subject subject = {.backend = "ref", .type = type, .shares = 1};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(test_agree, &subject),
         cmocka_unit_test_prestate(test_in_place, &subject),
@@ -488,10 +494,19 @@ static int test_single(struct subject subject, void (*test)(void **))
 
 static int test_type_of_gpu(enum dtype type, const char *way, const char *part)
 {
-    struct subject subject = {
-        .backend = "cuda", .type = type, .fast = strcmp(way, "-fast") == 0, .part = part};
+    struct subject subject = {.backend = "cuda",
+                              .type = type,
+                              .fast = strcmp(way, "-fast") == 0,
+                              .part = part,
+                              .shares = 1};
+    const char *share = getenv("SIFR_TEST_SHARE");
     if (next_shape(&subject, &(int){0}) == NULL) {
         fprintf(stderr, "no op has '%s' in its name\n", part);
+        return 1;
+    }
+    if (share != NULL && (sscanf(share, "%d/%d", &subject.share, &subject.shares) != 2 ||
+                          subject.share < 1 || subject.share-- > subject.shares)) {
+        fprintf(stderr, "SIFR_TEST_SHARE=%s: use K/N with K from 1 to N\n", share);
         return 1;
     }
     if (subject.fast) /* fast mode does not promise equal bits */
@@ -515,7 +530,7 @@ static int test_gpu(const char *only, const char *way, const char *part)
 int main(int count, char **words)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_covered)};
-    struct subject cpu = {.backend = "cpu", .type = DTYPE_F32};
+    struct subject cpu = {.backend = "cpu", .type = DTYPE_F32, .shares = 1};
     if (count > 1 && strncmp(words[1], "cuda", 4) == 0)
         return test_gpu(count > 2 ? words[2] : NULL, words[1] + 4, count > 3 ? words[3] : NULL);
     return cmocka_run_group_tests(tests, NULL, NULL) + test_reference(DTYPE_F32) +
