@@ -16,6 +16,8 @@
  *
  * Time advances in the order of the calls, so the simulation never has to revisit an earlier time.
  *
+ * What all streams share, the link between GPU and host and the disk, has a calendar for each way.
+ *
  * Where workers use the cores that compute (pace.theft), the time they take is a debt. Each second
  * on a worker adds `theft` seconds to it, and plain streams pay when they next work, at most what
  * they would lose if workers were busy during all of that work. While plain streams are idle they
@@ -28,6 +30,7 @@
 #include <math.h>
 #include "base/clock.h"
 #include "device/device_impl.h"
+#include "device/dry/calendar.h"
 
 #define FIRST_ADDRESS ((uintptr_t)1 << 54)
 #define ALIGNMENT     64
@@ -40,6 +43,7 @@ struct dry_device {
     double now; /* clock of the host */
     /* Seconds that workers have taken from plain streams and that these have not yet lost. */
     double owed;
+    struct calendar link[2], disk[2]; /* in and out: what streams share */
 };
 
 struct dry_stream {
@@ -277,20 +281,34 @@ static double seconds_of(size_t bytes, double bytes_per_second)
     return bytes_per_second > 0 ? (double)bytes / bytes_per_second : 0.0;
 }
 
+/* The time at which `bytes` have passed, if they may start now. */
+static double pass(struct stream *stream, struct calendar *way, size_t bytes, double rate)
+{
+    return calendar_book(way, stream_clock(stream), seconds_of(bytes, rate));
+}
+
 /* On the CPU, far memory on the host is copied by a core. Otherwise a copy engine or the disk moves
  * the bytes. From disk to GPU both work at the same time, so the slower one counts. */
 void dry_copy_far(struct stream *stream, enum far_kind kind, bool write, size_t bytes)
 {
-    const struct device_pace *pace = &own(stream->device)->pace;
+    struct dry_device *dry = own(stream->device);
+    const struct device_pace *pace = &dry->pace;
     bool gpu = stream->device->backend->location == MEM_GPU;
-    double seconds = gpu ? seconds_of(bytes, pace->link_bytes_per_second) : 0.0;
-    if (kind == FAR_DISK)
-        seconds = fmax(seconds, seconds_of(bytes, write ? pace->disk_write_bytes_per_second
-                                                        : pace->disk_read_bytes_per_second));
-    if (kind == FAR_HOST && !gpu)
+    double done = stream_clock(stream), begin = done;
+    if (!dry->keeps_time)
+        return;
+    if (kind == FAR_HOST && !gpu) {
         move(stream, 1, 2.0 * (double)bytes);
-    else if (seconds > 0)
-        spend(stream, pace->call + seconds, false);
+        return;
+    }
+    if (gpu)
+        done = pass(stream, &dry->link[write], bytes, pace->link_bytes_per_second);
+    if (kind == FAR_DISK)
+        done = fmax(done, pass(stream, &dry->disk[write], bytes,
+                               write ? pace->disk_write_bytes_per_second
+                                     : pace->disk_read_bytes_per_second));
+    if (done > begin)
+        spend(stream, pace->call + done - begin, false);
 }
 
 /* Next to a GPU, the cores that do this have nothing else to do. */
