@@ -20,6 +20,7 @@ enum {
     CHUNK = 64 * 1024,         /* elements that one thread takes at a time */
     CHUNK_BYTES = 1024 * 1024, /* the same for copies */
     TOUCH_BYTES = 2048 * 1024, /* the same for new memory: a huge page */
+    LARGE_BYTES = 16 * TOUCH_BYTES,
     PAGE_BYTES = 4096,
 };
 
@@ -66,8 +67,9 @@ static int threads_of(const struct stream *stream)
 
 /* The system places a page on the NUMA node of the thread that touches it first. Left to the first
  * use, that may be one thread for a whole model (a file that is read, a worker that receives). So
- * the threads of the rank touch a block when it is allocated, each its part: the pages are spread
- * over the nodes on which the rank runs. The pages are zero before and after. */
+ * the threads of the rank touch a large block when it is allocated, each its part: the pages are
+ * spread over the nodes on which the rank runs. The pages are zero before and after. Small blocks
+ * stay in caches, and some are allocated before the threads may be started (cpu_blas_open). */
 static void touch_chunk(const void *args, size_t at)
 {
     const struct device_block *block = args;
@@ -80,7 +82,7 @@ static void touch_chunk(const void *args, size_t at)
 static enum status cpu_alloc(struct device *device, struct device_block *block)
 {
     TRY(mem_alloc(device->env, block->category, block->name, block->bytes, &block->address));
-    if (device->env->threads > 1)
+    if (device->env->threads > 1 && block->bytes >= LARGE_BYTES)
         for_chunks(device->env->threads, touch_chunk, block, block->bytes, TOUCH_BYTES);
     return STATUS_OK;
 }
