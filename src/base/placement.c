@@ -98,10 +98,16 @@ const char *placement_openmp(void)
                                         "KMP_AFFINITY"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         const char *value = getenv(names[i]);
-        if (value && *value && strcmp(value, "false") != 0)
+        if (value && *value && strcmp(value, "false") != 0 && strcmp(value, "disabled") != 0)
             return names[i];
     }
     return NULL;
+}
+
+void placement_prepare(void)
+{
+    if (!placement_openmp())
+        setenv("KMP_AFFINITY", "disabled", 1);
 }
 
 bool placement_bind(int ranks, int threads, int rank)

@@ -16,6 +16,10 @@ bool placement_slice(const struct topology *topology, int ranks, int threads, in
  * now. false = nothing was changed. */
 bool placement_bind(int ranks, int threads, int rank);
 
+/* Call it before OpenMP is used and threads are started: clang's library would give every thread
+ * the CPUs of the first one that used it. */
+void placement_prepare(void);
+
 /* The variable that makes OpenMP bind the threads itself; NULL = none is set. */
 const char *placement_openmp(void);
 

@@ -26,6 +26,7 @@
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
+#include "base/placement.h"
 #include "base/progress.h"
 #include "cli/command.h"
 #include "cli/rank_report.h"
@@ -372,6 +373,7 @@ int main(int argc, char **argv)
     open_standard_files();
     signal(SIGXFSZ,
            SIG_IGN); /* a file above the size limit fails the write instead of the process */
+    placement_prepare();
     struct console console;
     struct env env;
     struct cli cli = {.env = &env,

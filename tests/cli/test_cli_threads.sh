@@ -22,7 +22,7 @@ if [ "$free" -ge 2 ]; then
     ok timeout 60 "${train[@]}" -n 2 --out=loose --comm.backend=threads --run.bind=none
     has '2 ranks x 1 thread here$'
     ok timeout 60 env OMP_PROC_BIND=true "${train[@]}" -n 2 --out=openmp --comm.backend=threads
-    has '; ranks 0 and 1 share 1 CPU for 2 threads: unset OMP_PROC_BIND$'
+    has '; ranks 0 and 1 share 1 CPU for 2 threads: unset OMP_PROC_BIND$|here, each on cores of its own$' # gcc's OpenMP, clang's
     OMP_PROC_BIND=true ok "$sifr" doctor
     has '^! OMP_PROC_BIND is set: .* run.bind does nothing; unset it$'
     for folder in loose openmp; do
