@@ -81,7 +81,7 @@ static struct attention with_rotary(struct attention a)
     return a;
 }
 
-/* A window that no query fills is none: such calls take the same kernels as those without. */
+/* A window at least as long as the sequence hides nothing: such calls use the kernels without. */
 static struct attention whole_window(struct attention a)
 {
     check_attention(a);

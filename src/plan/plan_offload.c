@@ -47,8 +47,7 @@ struct sharding plan_sharding(const struct plan_request *request, int stage)
 
 bool plan_moves_anything(const struct plan_request *request)
 {
-    return plan_is_offloaded(request) || request->zero.offload.params != FAR_NONE ||
-           request->engine.activations != FAR_NONE;
+    return plan_is_offloaded(request) || request->engine.activations != FAR_NONE;
 }
 
 static enum far_kind *key_of(struct zero_offload *offload, int key)

@@ -115,7 +115,7 @@ static void put_pairs(void)
     }
     put("0-1,4-5\n", "node/node0/cpulist");
     put("2-3,6-7\n", "node/node1/cpulist");
-    put("0-1\n", "node/online"); /* a file beside the nodes */
+    put("0-1\n", "node/online"); /* a file that is no node */
     put("1\n", "node/nodes/cpulist");
 }
 

@@ -344,7 +344,7 @@ static void test_all_places_are_used_together(void **state)
     env_destroy(&env);
 }
 
-/* Fixed keys stay, also those that are none; and what is missing is told. */
+/* Fixed keys keep their value, `none` as well, and the error says what is missing. */
 static void test_fixed_keys_stay(void **state)
 {
     (void)state;

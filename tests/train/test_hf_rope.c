@@ -170,8 +170,8 @@ static void test_refusals(void **state)
 #define PLAIN "\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1e6}"
 #define YARN  "\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":32"
 
-/* Instructions of Qwen models say to add rope_scaling to config.json; beside the rope_parameters of
- * transformers 5 it used to be ignored. */
+/* Qwen's model cards tell users to add rope_scaling to config.json. Files of transformers 5 already
+ * have rope_parameters there, so the two may disagree. */
 static void test_both_objects_agree(void **state)
 {
     struct fixture *f = *state;

@@ -1,5 +1,5 @@
-/* cores -- a machine is known by its name and the time it was started: containers on one machine
- * have other names, and are told apart. */
+/* cores -- two ranks are on one machine if its name and boot id are equal. Containers of one machine
+ * have different names, so they count as different machines. */
 #include "train/run/cores.h"
 #include <stdio.h>
 #include <string.h>
