@@ -7,6 +7,7 @@
  *     cuda_product.c       products through cuBLASLt; cuda_columns.cu: bias without an epilogue
  *     cuda_product_tune.c  chooses the algorithm of a product; cuda_trial.c, cuda_noise.cu: the
  *                          operands that candidates are tried on
+ *     cuda_gelu_hopper.cu, hopper_product.cuh   products with a GELU, on Hopper
  *     cuda_row.cu          products of one row, as in decoding
  *     cuda_orthogonalize.c, cuda_orthogonalize.cu     Newton-Schulz iterations, by products
  *     cuda_attention.c     chooses the attention kernel for a shape; cuda_cached.cu: with a cache
@@ -33,6 +34,8 @@
  *     SIFR_CUDA_EXACT=1                       f32 products and attention in fp32, without TF32
  *     SIFR_CUDA_PRODUCTS=first|same|fastest   how a product chooses its algorithm, in any mode
  *                                             (cuda_product.h)
+ *     SIFR_CUDA_GELU=library|own              products with a GELU on Hopper: by cuBLASLt, or by our
+ *                                             kernel at any size (cuda_linear.c)
  *     SIFR_CUDA_ATTENTION=matrix|clusters     attention on the kernels for any GPU; the Hopper
  *                                             backward pass in clusters wherever it can
  *     SIFR_CUDA_GRAPH=off                     record no graphs (device/cuda/stream_cuda.c)

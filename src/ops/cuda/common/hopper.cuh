@@ -109,6 +109,35 @@ struct spot {
     int column, head, row, sequence;
 };
 
+/* Loads a box of a matrix: 64 columns from `column` on. Outside of the matrix are zeros. */
+__device__ inline void load_box(uint32_t to, const CUtensorMap *map, int column, int row,
+                                uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4}], [%2];" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(column), "r"(row)
+                 : "memory");
+}
+
+/* The same, to both blocks of a cluster of two, and to the barriers of both. */
+__device__ inline void load_box_for_both(uint32_t to, const CUtensorMap *map, int column, int row,
+                                         uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(column), "r"(row), "h"((uint16_t)3)
+                 : "memory");
+}
+
+/* Stores a box, in the calling thread's current group of stores. What is outside is left out. */
+__device__ inline void store_box(const CUtensorMap *map, int column, int row, uint32_t from)
+{
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], "
+                 "[%1];" ::"l"(map),
+                 "r"(from), "r"(column), "r"(row)
+                 : "memory");
+}
+
 /* Loads the box of the tensor map that starts at `at`. Rows and columns outside the sequence or
  * the head are filled with zeros. */
 __device__ inline void load_tile(uint32_t to, const CUtensorMap *map, const spot &at,
@@ -205,6 +234,44 @@ __device__ inline void store_matrices(uint32_t row, uint32_t a, uint32_t b, uint
                  : "memory");
 }
 
+/* The inverse. */
+__device__ inline void load_matrices(uint32_t row, uint32_t (&m)[4])
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                 : "r"(row)
+                 : "memory");
+}
+
+/* --- clusters of blocks --------------------------------------------------------------------- */
+
+__device__ inline uint32_t rank_in_cluster()
+{
+    uint32_t rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+__device__ inline void cluster_meet()
+{
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.release.aligned;\n"
+                 "barrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+
+/* Arrives at the barrier of this address in block `rank` of the cluster. */
+__device__ inline void barrier_arrive_at(uint32_t barrier, uint32_t rank)
+{
+    asm volatile("{\n"
+                 ".reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+                 "}" ::"r"(barrier),
+                 "r"(rank)
+                 : "memory");
+}
+
 /* --- a block's warpgroups ------------------------------------------------------------------- */
 
 /* Releases registers, or claims them, to have N per thread. Must be the first thing a warpgroup's
@@ -223,6 +290,12 @@ template <int N> __device__ inline void more_registers()
 __device__ inline void consumers_meet()
 {
     asm volatile("bar.sync 1, 256;" ::: "memory");
+}
+
+/* A barrier of one warpgroup. */
+__device__ inline void group_meet(int barrier)
+{
+    asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
 }
 
 /* Warpgroups take turns. A turn, one of the barriers 2 .. 5, begins when the 128 threads of
@@ -373,6 +446,15 @@ __device__ inline void product_down(float (&d)[64], const uint32_t *a, uint64_t 
     HOPPER_PRODUCT("128", HOPPER_REGISTERS_64, "{%64, %65, %66, %67}, %68", "%69", "1",
                    HOPPER_32(d, 0), HOPPER_32(d, 32)
                    : HOPPER_FOUR(a), "l"(b), "r"(add));
+}
+
+/* d (64, 128) = a b, or +=: a along, b down, two tiles. */
+template <typename T>
+__device__ inline void product_down(float (&d)[64], uint64_t a, uint64_t b, int add)
+{
+    HOPPER_PRODUCT("128", HOPPER_REGISTERS_64, "%64, %65", "%66", "0, 1", HOPPER_32(d, 0),
+                   HOPPER_32(d, 32)
+                   : "l"(a), "l"(b), "r"(add));
 }
 
 /* Two floats in a register, the first in the low half; and back. */

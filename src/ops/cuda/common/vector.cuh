@@ -86,6 +86,15 @@ template <typename T> static __device__ inline float gelu_value(float x)
     return __fdividef(x, add(1.0f, gelu_exp<T>(x)));
 }
 
+/* dy times the slope. With e the exponential and s = 1 / (1 + e): dy (s + x s (1 - s) 2 u'), where
+ * 1 - s = e s. */
+template <typename T> static __device__ inline float gelu_slope(float x, float dy)
+{
+    float e = gelu_exp<T>(x), s = __fdividef(1.0f, add(1.0f, e));
+    float rise = mul(2 * GELU_RATE, fma_(mul(3 * GELU_CUBE, x), x, 1.0f)); /* 2 u' */
+    return mul(dy, fma_(mul(mul(x, s), mul(e, s)), rise, s));
+}
+
 /* --- packs ---------------------------------------------------------------------------------- */
 
 /* Four words, because the compiler would keep each 16-bit half in a register of its own. */

@@ -17,7 +17,8 @@
  *
  * cuBLASLt's GELU is the tanh form; its AUX matrix is the input of the GELU, of the same shape as
  * ours, and must have a multiple of 8 rows. Where no algorithm has the epilogue, a kernel follows
- * the plain product. Products of one row take cuda_row.cu.
+ * the plain product. On Hopper, large products with a GELU are our own (cuda_gelu_hopper.cu), whose
+ * epilogue costs no time. Products of one row take cuda_row.cu.
  *
  * Bias gradients are sums of our own kernel. cuBLASLt's epilogue of dw is a separate kernel, too,
  * that reads dy again at 2.6 TB/s where copies reach 4.2 (H200), and the product whose epilogue is
@@ -27,6 +28,7 @@
 
 struct cuda_linear_state {
     struct products *products;
+    enum gelu_way { GELU_BY_SIZE, GELU_LIBRARY, GELU_OWN } gelu;
 };
 
 static struct cuda_linear_state *state_of(const struct ops *ops)
@@ -86,6 +88,54 @@ static bool try_row(struct ops *ops, struct stream *stream, struct linear l, int
                       launch_linear_row(cuda_handle(stream), ops->type, l.out_in, l.in, l.out, a->x,
                                         a->w, a->bias, a->pre, a->y),
                       "a product of one row");
+    return true;
+}
+
+/* --- GELU on Hopper --------------------------------------------------------------------------- */
+
+enum { GELU_FROM = 6 << 20 }; /* elements of the result; with fewer, processors would be idle */
+
+static bool is_aligned(const void *p)
+{
+    return (uintptr_t)p % 16 == 0;
+}
+
+/* Whether our own kernel does a product with a GELU or its slope, (rows, in) to (rows, out). */
+static bool takes_own_gelu(const struct ops *ops, int64_t rows, int64_t in, int64_t out)
+{
+    enum gelu_way way = state_of(ops)->gelu;
+    return cuda_ops_of(ops)->is_hopper && way != GELU_LIBRARY &&
+           (way == GELU_OWN || (rows * out >= GELU_FROM && in >= 256)) &&
+           kernel_gelu_hopper_takes(ops->type, rows, in, out);
+}
+
+static bool try_own_gelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                         const struct linear_gelu *a)
+{
+    if (!takes_own_gelu(ops, rows, l.in, l.out) || !is_aligned(a->x) || !is_aligned(a->w) ||
+        !is_aligned(a->bias) || !is_aligned(a->pre) || !is_aligned(a->y))
+        return false;
+    if (cuda_on_gpu(ops, stream))
+        cuda_enqueued(stream,
+                      launch_linear_gelu_hopper(cuda_handle(stream), ops->type, l.out_in, rows,
+                                                l.in, l.out, a->x, a->w, a->bias, a->pre, a->y,
+                                                cuda_device_of(ops->device)->processors),
+                      "a product with GELU");
+    return true;
+}
+
+static bool try_own_dgelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                          const struct linear_dx_dgelu *a)
+{
+    if ((l.y_stride && l.y_stride != l.out) || !takes_own_gelu(ops, rows, l.out, l.in) ||
+        !is_aligned(a->dy) || !is_aligned(a->w) || !is_aligned(a->pre) || !is_aligned(a->dpre))
+        return false;
+    if (cuda_on_gpu(ops, stream))
+        cuda_enqueued(stream,
+                      launch_linear_dgelu_hopper(cuda_handle(stream), ops->type, l.out_in, rows,
+                                                 l.in, l.out, a->dy, a->w, a->pre, a->dpre,
+                                                 cuda_device_of(ops->device)->processors),
+                      "a product with the slope of GELU");
     return true;
 }
 
@@ -152,7 +202,7 @@ static void cuda_linear_gelu(struct ops *ops, struct stream *stream, struct line
     struct operands o = {.a = a->w, .b = a->x, .d = a->y, .bias = a->bias, .aux = a->pre};
     cublasLtEpilogue_t epilogue =
         a->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
-    if (try_row(ops, stream, l, rows, a))
+    if (try_row(ops, stream, l, rows, a) || try_own_gelu(ops, stream, l, rows, a))
         return;
     if (aux_fits(l.out, a->pre) && try_fused(ops, stream, forward_product(l, rows), epilogue, o))
         return;
@@ -196,7 +246,8 @@ static void cuda_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct 
 {
     struct product p = dx_product(l, rows);
     struct operands o = {.a = a->w, .b = a->dy, .d = a->dpre, .bias = a->dbias, .aux = a->pre};
-    if (!aux_fits(l.in, a->pre) || !try_fused(ops, stream, p, CUBLASLT_EPILOGUE_DGELU, o)) {
+    if (!try_own_dgelu(ops, stream, l, rows, a) &&
+        (!aux_fits(l.in, a->pre) || !try_fused(ops, stream, p, CUBLASLT_EPILOGUE_DGELU, o))) {
         run_plain(ops, stream, p, a->w, a->dy, a->dpre);
         if (!stream_failed(stream))
             ops->backend->gelu_backward(ops, stream, rows * l.in, a->pre, a->dpre, a->dpre);
@@ -246,10 +297,14 @@ enum status cuda_linear_open(struct ops *ops, struct cuda_linear_state **out)
     enum status st;
     static const char *const words[] = {"first", "same", "fastest", NULL};
     static const enum products_choice choices[] = {PRODUCTS_FIRST, PRODUCTS_SAME, PRODUCTS_FASTEST};
-    int word;
+    static const char *const ways[] = {"library", "own", NULL};
+    static const enum gelu_way gelu[] = {GELU_LIBRARY, GELU_OWN};
+    int word, way;
     TRY(cuda_word(env, "SIFR_CUDA_PRODUCTS", words, &word));
+    TRY(cuda_word(env, "SIFR_CUDA_GELU", ways, &way));
     enum products_choice choice = word < 0 ? PRODUCTS_BY_MODE : choices[word];
     TRY(mem_alloc(env, MEM_OTHER, "linear layers", sizeof *state, &state));
+    state->gelu = way < 0 ? GELU_BY_SIZE : gelu[way];
     TRY_OR(undo_state, products_create(ops, cuda_is_exact(), choice, &state->products));
     *out = state;
     return STATUS_OK;

@@ -1,0 +1,520 @@
+/* fake_hopper -- the instructions of ops/cuda/common/hopper.cuh on the host, for kernels whose blocks
+ * form clusters of two. Include it before the kernel's header.
+ *
+ * Every thread of the grid is a fiber. It runs until it must wait; then the others do, in an order
+ * that the seed draws. Loads arrive some rounds after they were requested. Products, and stores from
+ * shared memory, read it as late as they may: when a thread waits for them. So a buffer that is used
+ * again too early gives wrong results, and if all wait, the run ends with false. */
+#ifndef TESTS_OPS_FAKE_HOPPER_H
+#define TESTS_OPS_FAKE_HOPPER_H
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <vector>
+
+#define OPS_CUDA_HOPPER_CUH /* this file is in its place */
+#undef __device__
+#define __device__
+#define threadIdx       (fake::self->index)
+#define blockIdx        (fake::self->block->index)
+#define gridDim         (fake::grid)
+#define __syncthreads() fake::meet(fake::self->block->all, fake::self->block->threads)
+#define __syncwarp()    ((void)0)
+
+namespace fake
+{
+
+struct index_of {
+    unsigned x;
+};
+
+struct meeting { /* of a number of threads */
+    int arrived;
+    unsigned turn;
+};
+
+struct mbarrier {
+    int count, left;
+    int64_t bytes; /* announced and not here yet */
+    unsigned done; /* phases */
+};
+
+struct warp_words { /* what lanes exchange */
+    meeting lanes;
+    uint32_t row[32], *words[32];
+};
+
+struct block_of {
+    index_of index;
+    int threads;
+    char *memory; /* shared */
+    std::map<uint32_t, mbarrier> barriers;
+    meeting all, named[16];
+    std::vector<warp_words> warps;
+};
+
+typedef std::vector<std::function<void()>> group; /* of products, or of stores */
+
+struct thread_of {
+    index_of index;
+    block_of *block;
+    ucontext_t context;
+    std::vector<char> stack;
+    bool ended;
+    std::vector<group> products, stores;
+    group products_open, stores_open;
+};
+
+struct matrix { /* in the place of a tensor map */
+    uint16_t *at;
+    int rows, columns, box_rows;
+};
+
+static thread_of *self;
+static index_of grid;
+static ucontext_t scheduler;
+static std::vector<std::unique_ptr<block_of>> blocks;
+static std::vector<group> loads; /* on their way; each group is one load */
+static meeting clusters[64];
+static long changes; /* of anything that a thread may wait for */
+static std::mt19937 draw;
+
+static inline void wait_for(const std::function<bool()> &ready)
+{
+    while (!ready())
+        swapcontext(&self->context, &scheduler);
+}
+
+/* Lets others run, now and then. */
+static inline void pause_now_and_then()
+{
+    if (draw() % 4 == 0)
+        swapcontext(&self->context, &scheduler);
+}
+
+static inline void arrive(meeting &m, int of)
+{
+    changes++;
+    if (++m.arrived == of) {
+        m.arrived = 0;
+        m.turn++;
+    }
+}
+
+static inline void meet(meeting &m, int of)
+{
+    const unsigned turn = m.turn;
+    arrive(m, of);
+    wait_for([&] { return m.turn != turn; });
+}
+
+static inline void settle(mbarrier &b)
+{
+    changes++;
+    if (b.left < 0) {
+        fprintf(stderr, "too many arrivals at a barrier\n");
+        exit(1);
+    }
+    if (b.left == 0 && b.bytes == 0) {
+        b.left = b.count;
+        b.done++;
+    }
+}
+
+static inline block_of *neighbour(uint32_t rank)
+{
+    return blocks[self->block->index.x / 2 * 2 + rank].get();
+}
+
+/* Rows of 128 bytes, whose 16-byte units are swapped by the row's number. */
+static inline uint16_t *element(block_of *b, uint32_t address)
+{
+    return reinterpret_cast<uint16_t *>(b->memory + (address ^ (address >> 7 & 7) << 4));
+}
+
+static inline float value(uint16_t bits)
+{
+    const uint32_t word = (uint32_t)bits << 16;
+    float x;
+    memcpy(&x, &word, 4);
+    return x;
+}
+
+static inline uint16_t rounded(float x)
+{
+    const __nv_bfloat16 y = __float2bfloat16(x);
+    uint16_t bits;
+    memcpy(&bits, &y, 2);
+    return bits;
+}
+
+static inline matrix matrix_of(const CUtensorMap *map)
+{
+    matrix m;
+    memcpy(&m, map, sizeof m);
+    return m;
+}
+
+static inline CUtensorMap map_of(uint16_t *at, int rows, int columns, int box_rows)
+{
+    const matrix m = {at, rows, columns, box_rows};
+    CUtensorMap map = {};
+    memcpy(&map, &m, sizeof m);
+    return map;
+}
+
+static inline void load(block_of *b, uint32_t to, const CUtensorMap *map, int column, int row,
+                        uint32_t barrier)
+{
+    const matrix m = matrix_of(map);
+    loads.push_back({[=] {
+        for (int r = 0; r < m.box_rows; r++)
+            for (int c = 0; c < 64; c++)
+                *element(b, to + r * 128 + c * 2) =
+                    row + r < m.rows && column + c < m.columns
+                        ? m.at[(int64_t)(row + r) * m.columns + column + c]
+                        : 0;
+        mbarrier &bar = b->barriers.at(barrier);
+        bar.bytes -= m.box_rows * 128;
+        settle(bar);
+    }});
+}
+
+static inline void do_all(group &g)
+{
+    for (auto &f : g)
+        f();
+    g.clear();
+    changes++;
+}
+
+/* The last lane that arrives does `work` for the warp. */
+static inline void with_warp(uint32_t row, uint32_t *words,
+                             const std::function<void(warp_words &)> &work)
+{
+    warp_words &w = self->block->warps[self->index.x / 32];
+    w.row[self->index.x % 32] = row;
+    w.words[self->index.x % 32] = words;
+    if (w.lanes.arrived == 31)
+        work(w);
+    meet(w.lanes, 32);
+}
+
+static const std::function<void()> *entry; /* what all threads do */
+
+static void enter()
+{
+    (*entry)();
+    self->ended = true;
+    changes++;
+    swapcontext(&self->context, &scheduler);
+}
+
+/* Runs `body` in threads first, ... of each block; false: they wait for ever. `bytes` of shared memory;
+ * `threads`: their numbers in a block. */
+static inline bool run(int block_count, const std::vector<int> &threads, size_t bytes,
+                       unsigned seed, const std::function<void(char *)> &body)
+{
+    std::vector<std::unique_ptr<thread_of>> all;
+    draw.seed(seed);
+    blocks.clear();
+    loads.clear();
+    grid.x = (unsigned)block_count;
+    for (int i = 0; i < block_count; i++) {
+        blocks.push_back(std::make_unique<block_of>());
+        block_of *b = blocks.back().get();
+        b->index.x = (unsigned)i;
+        b->threads = (int)threads.size();
+        b->memory = (char *)aligned_alloc(1024, (bytes + 1023) / 1024 * 1024);
+        memset(b->memory, 0xff, bytes); /* not a number */
+        b->warps.resize(32);
+        for (int t : threads) {
+            all.push_back(std::make_unique<thread_of>());
+            all.back()->index.x = (unsigned)t;
+            all.back()->block = b;
+        }
+    }
+    const std::function<void()> start = [&] { body(self->block->memory); };
+    entry = &start;
+    for (auto &t : all) {
+        t->stack.resize(64 << 10);
+        getcontext(&t->context);
+        t->context.uc_stack.ss_sp = t->stack.data();
+        t->context.uc_stack.ss_size = t->stack.size();
+        makecontext(&t->context, enter, 0);
+    }
+    size_t left = all.size();
+    int still = 0; /* rounds without a change */
+    while (left > 0 && still < 3) {
+        const long before = changes;
+        std::shuffle(all.begin(), all.end(), draw);
+        for (auto &t : all) {
+            if (t->ended)
+                continue;
+            self = t.get();
+            swapcontext(&scheduler, &t->context);
+            left -= t->ended;
+        }
+        still = changes != before || !loads.empty() ? 0 : still + 1; /* some only pause */
+        std::shuffle(loads.begin(), loads.end(), draw);
+        for (size_t some = loads.empty() ? 0 : draw() % (loads.size() + 1); some > 0; some--) {
+            do_all(loads.back());
+            loads.pop_back();
+        }
+    }
+    bool done = left == 0;
+    for (auto &t : all)
+        done = done && t->stores.empty() && t->products.empty();
+    for (auto &b : blocks)
+        free(b->memory);
+    return done;
+}
+
+} // namespace fake
+
+namespace hopper
+{
+
+template <int STAGES> struct ring {
+    int stage = 0;
+    uint32_t parity = 0;
+    void step()
+    {
+        if (++stage == STAGES) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+static inline uint32_t shared_address(const void *p)
+{
+    return (uint32_t)((const char *)p - fake::self->block->memory);
+}
+
+static inline void barrier_init(uint32_t barrier, int arrivals)
+{
+    fake::self->block->barriers[barrier] = {arrivals, arrivals, 0, 0};
+}
+static inline void barrier_init_done() {}
+
+static inline void barrier_arrive_at(uint32_t barrier, uint32_t rank)
+{
+    fake::mbarrier &b = fake::neighbour(rank)->barriers.at(barrier);
+    b.left--;
+    fake::settle(b);
+    fake::pause_now_and_then();
+}
+
+static inline uint32_t rank_in_cluster()
+{
+    return fake::self->block->index.x % 2;
+}
+
+static inline void barrier_arrive(uint32_t barrier)
+{
+    barrier_arrive_at(barrier, rank_in_cluster());
+}
+
+static inline void barrier_expect(uint32_t barrier, int bytes)
+{
+    fake::mbarrier &b = fake::self->block->barriers.at(barrier);
+    b.bytes += bytes;
+    b.left--;
+    fake::settle(b);
+    fake::pause_now_and_then();
+}
+
+static inline void barrier_wait(uint32_t barrier, uint32_t parity)
+{
+    const fake::mbarrier &b = fake::self->block->barriers.at(barrier);
+    fake::wait_for([&] { return b.done % 2 != parity; });
+}
+
+static inline void cluster_meet()
+{
+    fake::meet(fake::clusters[fake::self->block->index.x / 2], 2 * fake::self->block->threads);
+}
+
+static inline void load_box(uint32_t to, const CUtensorMap *map, int column, int row,
+                            uint32_t barrier)
+{
+    fake::load(fake::self->block, to, map, column, row, barrier);
+}
+
+static inline void load_box_for_both(uint32_t to, const CUtensorMap *map, int column, int row,
+                                     uint32_t barrier)
+{
+    fake::load(fake::neighbour(0), to, map, column, row, barrier);
+    fake::load(fake::neighbour(1), to, map, column, row, barrier);
+}
+
+static inline void store_box(const CUtensorMap *map, int column, int row, uint32_t from)
+{
+    const fake::matrix m = fake::matrix_of(map);
+    fake::block_of *b = fake::self->block;
+    fake::self->stores_open.push_back([=] {
+        for (int r = 0; r < m.box_rows && row + r < m.rows; r++)
+            for (int c = 0; c < 64 && column + c < m.columns; c++)
+                m.at[(int64_t)(row + r) * m.columns + column + c] =
+                    *fake::element(b, from + r * 128 + c * 2);
+    });
+}
+
+static inline void stores_commit()
+{
+    fake::self->stores.push_back(std::move(fake::self->stores_open));
+    fake::self->stores_open.clear();
+}
+
+static inline void finish_groups(std::vector<fake::group> &groups, size_t most)
+{
+    while (groups.size() > most) {
+        fake::do_all(groups.front());
+        groups.erase(groups.begin());
+    }
+}
+
+template <int N> static inline void stores_read()
+{
+    finish_groups(fake::self->stores, N);
+}
+
+static inline void async_fence() {}
+
+static inline void store_matrices(uint32_t row, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+    uint32_t words[4] = {a, b, c, d};
+    fake::block_of *block = fake::self->block;
+    fake::with_warp(row, words, [=](fake::warp_words &w) {
+        for (int m = 0; m < 4; m++)
+            for (int lane = 0; lane < 32; lane++)
+                memcpy(block->memory + w.row[8 * m + lane / 4] + lane % 4 * 4, &w.words[lane][m],
+                       4);
+    });
+}
+
+static inline void load_matrices(uint32_t row, uint32_t (&to)[4])
+{
+    fake::block_of *block = fake::self->block;
+    fake::with_warp(row, to, [=](fake::warp_words &w) {
+        for (int m = 0; m < 4; m++)
+            for (int lane = 0; lane < 32; lane++)
+                memcpy(&w.words[lane][m], block->memory + w.row[8 * m + lane / 4] + lane % 4 * 4,
+                       4);
+    });
+}
+
+template <int N> static inline void fewer_registers() {}
+template <int N> static inline void more_registers() {}
+
+static inline void group_meet(int barrier)
+{
+    fake::meet(fake::self->block->named[barrier], 128);
+}
+
+static inline void turn_wait(int turn)
+{
+    fake::meet(fake::self->block->named[turn], 256);
+}
+
+static inline void turn_pass(int turn)
+{
+    fake::arrive(fake::self->block->named[turn], 256);
+}
+
+static inline int uniform(int x)
+{
+    return x;
+}
+
+static inline void products_begin() {}
+
+static inline void products_commit()
+{
+    fake::self->products.push_back(std::move(fake::self->products_open));
+    fake::self->products_open.clear();
+}
+
+template <int N> static inline void products_wait()
+{
+    finish_groups(fake::self->products, N);
+    fake::meet(fake::self->block->warps[threadIdx.x / 32].lanes, 32); /* a warp waits as one */
+}
+
+template <int N> static inline void hold(float (&)[N]) {}
+
+static inline uint64_t tile_at(uint32_t address)
+{
+    return (uint64_t)address;
+}
+
+static inline uint64_t tiles_at(uint32_t address, int bytes)
+{
+    return (uint64_t)address | (uint64_t)bytes << 32;
+}
+
+static inline uint64_t further(uint64_t tile, int bytes)
+{
+    return tile + (uint64_t)bytes;
+}
+
+/* A thread's part of a product (64, 128): see hopper.cuh. */
+static inline void product_64(float (&d)[64], uint64_t a, uint64_t b, int add, bool down)
+{
+    float *to = d;
+    const int thread = (int)threadIdx.x % 128, lane = thread % 32;
+    fake::block_of *block = fake::self->block;
+    fake::self->products_open.push_back([=] {
+        for (int i = 0; i < 64; i++) {
+            const int row = thread / 32 * 16 + lane / 4 + i % 4 / 2 * 8;
+            const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+            float sum = add ? to[i] : 0;
+            for (int k = 0; k < 16; k++) {
+                const uint32_t at = (uint32_t)a + row * 128 + k * 2;
+                const uint32_t from = down ? (uint32_t)b + column / 64 * (uint32_t)(b >> 32) +
+                                                 k * 128 + column % 64 * 2
+                                           : (uint32_t)b + column * 128 + k * 2;
+                sum += fake::value(*fake::element(block, at)) *
+                       fake::value(*fake::element(block, from));
+            }
+            to[i] = sum;
+        }
+    });
+}
+
+template <typename T>
+static inline void product_along(float (&d)[64], uint64_t a, uint64_t b, int add)
+{
+    product_64(d, a, b, add, false);
+}
+
+template <typename T>
+static inline void product_down(float (&d)[64], uint64_t a, uint64_t b, int add)
+{
+    product_64(d, a, b, add, true);
+}
+
+template <typename T> static inline uint32_t packed(float low, float high)
+{
+    return fake::rounded(low) | (uint32_t)fake::rounded(high) << 16;
+}
+
+template <typename T> static inline float2 unpacked(uint32_t both)
+{
+    return {fake::value((uint16_t)both), fake::value((uint16_t)(both >> 16))};
+}
+
+} // namespace hopper
+
+#endif
