@@ -17,8 +17,9 @@
  *
  * cuBLASLt's GELU is the tanh form; its AUX matrix is the input of the GELU, of the same shape as
  * ours, and must have a multiple of 8 rows. Where no algorithm has the epilogue, a kernel follows
- * the plain product. On Hopper, large products with a GELU are our own (cuda_gelu_hopper.cu), whose
- * epilogue costs no time. Products of one row take cuda_row.cu.
+ * the plain product. On Hopper, SIFR_CUDA_GELU=large takes our own kernel for large products with a
+ * GELU (cuda_gelu_hopper.cu), whose epilogue should cost no time; it has not been measured yet.
+ * Products of one row take cuda_row.cu.
  *
  * Bias gradients are sums of our own kernel. cuBLASLt's epilogue of dw is a separate kernel, too,
  * that reads dy again at 2.6 TB/s where copies reach 4.2 (H200), and the product whose epilogue is
@@ -28,7 +29,7 @@
 
 struct cuda_linear_state {
     struct products *products;
-    enum gelu_way { GELU_BY_SIZE, GELU_LIBRARY, GELU_OWN } gelu;
+    enum gelu_way { GELU_LIBRARY, GELU_LARGE, GELU_OWN } gelu;
 };
 
 static struct cuda_linear_state *state_of(const struct ops *ops)
@@ -297,14 +298,13 @@ enum status cuda_linear_open(struct ops *ops, struct cuda_linear_state **out)
     enum status st;
     static const char *const words[] = {"first", "same", "fastest", NULL};
     static const enum products_choice choices[] = {PRODUCTS_FIRST, PRODUCTS_SAME, PRODUCTS_FASTEST};
-    static const char *const ways[] = {"library", "own", NULL};
-    static const enum gelu_way gelu[] = {GELU_LIBRARY, GELU_OWN};
+    static const char *const ways[] = {"library", "large", "own", NULL};
     int word, way;
     TRY(cuda_word(env, "SIFR_CUDA_PRODUCTS", words, &word));
     TRY(cuda_word(env, "SIFR_CUDA_GELU", ways, &way));
     enum products_choice choice = word < 0 ? PRODUCTS_BY_MODE : choices[word];
     TRY(mem_alloc(env, MEM_OTHER, "linear layers", sizeof *state, &state));
-    state->gelu = way < 0 ? GELU_BY_SIZE : gelu[way];
+    state->gelu = way < 0 ? GELU_LIBRARY : (enum gelu_way)way;
     TRY_OR(undo_state, products_create(ops, cuda_is_exact(), choice, &state->products));
     *out = state;
     return STATUS_OK;
