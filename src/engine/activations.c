@@ -39,15 +39,21 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* The region of a buffer in a pass. */
-static enum region region_of(const struct activations *a, const struct unit *unit,
-                             const struct unit_buffer *buffer, enum pass pass)
+/* A unit without a backward pass keeps nothing. */
+static enum keep own_below(const struct activations *a, int u)
+{
+    return u < a->graph->backward_from ? KEEP_ALWAYS : a->own_below;
+}
+
+/* The region of a buffer of unit u in a pass. */
+static enum region region_of(const struct activations *a, int u, const struct unit_buffer *buffer,
+                             enum pass pass)
 {
     bool back = pass == PASS_REBUILD || pass == PASS_BACKWARD_INPUT || pass == PASS_BACKWARD_WEIGHT;
     bool both = (buffer->passes & UNIT_PARTS) == UNIT_PARTS;
-    if (buffer->keep < a->own_below)
+    if (buffer->keep < own_below(a, u))
         return OWN;
-    if (a->parts && unit_has_parts(unit) && back && both)
+    if (a->parts && unit_has_parts(&a->graph->units[u]) && back && both)
         return SPLIT;
     if (buffer->keep != KEEP_NOT)
         return SHARED;
@@ -62,7 +68,7 @@ static void lay_out_unit(const struct activations *a, int i, uint32_t passes)
     for (int pass = 0; pass < PASS_COUNT; pass++) {
         size_t end[REGIONS] = {0};
         for (int b = 0; b < u->count && passes >> pass & 1; b++) {
-            enum region region = region_of(a, &a->graph->units[i], &u->list[b], pass);
+            enum region region = region_of(a, i, &u->list[b], pass);
             if (region == NO_REGION)
                 continue;
             u->offset[pass][b] = end[region];
@@ -210,13 +216,13 @@ void activations_bind(const struct activations *a, int u, int64_t round, enum pa
         [SCRATCH] = a->scratch,
     };
     for (int b = 0; b < p->count; b++) {
-        enum region region = region_of(a, &a->graph->units[u], &p->list[b], pass);
+        enum region region = region_of(a, u, &p->list[b], pass);
         run->buffers[b] = region == NO_REGION ? NULL : bases[region] + p->offset[pass][b];
     }
     run->room = a->room[u % 2];
     run->carry = p->carry;
     run->out_carry = NULL;
-    run->rebuild = a->own_below;
+    run->rebuild = own_below(a, u);
 }
 
 void activations_advance(const struct activations *a, int u, struct unit_run *run)

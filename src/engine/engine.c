@@ -1,6 +1,7 @@
 /* engine -- the order of passes of a step.
  *
  *     for each round   forward of units 0 .. n-2, loss of unit n-1, backward of units n-2 .. 0
+ *                      (or down to the first unit that learns)
  *     then             the store judges the sum of all gradients and updates the params
  *
  * Each worker computes one micro-batch per round. Ranks without one (idle in the last round, or
@@ -243,7 +244,7 @@ static void forward_and_backward(struct engine *engine, int64_t round)
     engine_run_pass_with_gradients(engine, last, PASS_LOSS, &walk);
     if (engine->carry_gradient && !idle) /* nobody uses the carry of the last unit that has one */
         device_zero(engine->stream, engine->carry_gradient, engine_carry_bytes(engine));
-    engine_backward(engine, 0, last, &walk);
+    engine_backward(engine, engine->graph->backward_from, last, &walk);
     scope_end(&engine->scopes, &scope);
 }
 

@@ -315,10 +315,33 @@ static int whole_tensor(const struct spread *spread, int own)
     return spread->chunks ? spread->cut.whole_tensor[own] : own;
 }
 
+/* Whether unit u or a later one uses the param. */
+static bool used_from(const struct unit_graph *graph, int u, int param)
+{
+    for (; u < graph->unit_count; u++)
+        for (int i = 0; i < graph->units[u].use_count; i++)
+            if (graph->units[u].uses[i] == param)
+                return true;
+    return false;
+}
+
+/* Elements of params that only units without a backward pass use. */
+static int64_t count_once(const struct unit_graph *graph)
+{
+    int64_t count = 0;
+    for (int u = 0; u < graph->backward_from; u++)
+        for (int i = 0; i < graph->units[u].use_count; i++) {
+            int param = graph->units[u].uses[i];
+            if (!used_from(graph, graph->backward_from, param))
+                count += unit_param_count(graph, param);
+        }
+    return count;
+}
+
 struct spread_counts spread_count(const struct spread *spread, const struct zero *store)
 {
     const struct unit_graph *graph = spread->graph;
-    struct spread_counts counts = {.muon = zero_muon_counts(store)};
+    struct spread_counts counts = {.muon = zero_muon_counts(store), .once = count_once(graph)};
     for (int t = 0; t < graph->tensor_count; t++) {
         const struct unit_split *split = &graph->tensors[t].split;
         if (split->partial)
@@ -328,6 +351,7 @@ struct spread_counts spread_count(const struct spread *spread, const struct zero
     counts.first = !spread->chunks || spread->mesh.p == 0;
     counts.last = !spread->chunks || spread->mesh.p == spread->mesh.pp - 1;
     counts.inner_units = graph->unit_count - counts.first - counts.last;
+    counts.forward_units = graph->backward_from > 0 ? graph->backward_from - counts.first : 0;
     for (int i = 0; i < graph->param_count; i++) {
         int piece = graph->params[i].piece;
         int64_t count = unit_param_count(graph, i);

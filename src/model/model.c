@@ -669,23 +669,26 @@ const struct model_config *model_config(const struct model *m)
     return &m->config;
 }
 
-/* Of the three products with a frozen matrix, one is omitted. The embedding computes no products. */
-static double frozen_third(const struct model *m)
+/* Of the three products with a frozen matrix, one is omitted, and two where there is no backward pass.
+ * The embedding computes no products. */
+static double frozen_thirds(const struct model *m)
 {
     double count = 0;
     for (int u = 1; u < m->graph.unit_count; u++)
         for (int i = 0; i < m->units[u].use_count; i++)
             if (m->units[u].frozen >> i & 1)
-                count += (double)unit_param_whole(&m->graph, m->units[u].uses[i]);
+                count += (double)unit_param_whole(&m->graph, m->units[u].uses[i]) *
+                         (u < m->graph.backward_from ? 2 : 1);
     return count / 3;
 }
 
 double model_flops_per_token(const struct model *m, int64_t tokens)
 {
     const struct model_config *c = &m->config;
-    double attention =
-        12.0 * (double)c->layers * (double)(c->heads * c->head_width) * (double)tokens;
-    double count = (double)unit_graph_count(&m->graph) - frozen_third(m),
+    int from = m->graph.backward_from;
+    double passes = 3.0 * (double)c->layers - 2.0 * (from > 0 ? from - 1 : 0);
+    double attention = 4.0 * passes * (double)(c->heads * c->head_width) * (double)tokens;
+    double count = (double)unit_graph_count(&m->graph) - frozen_thirds(m),
            square = (double)(c->width * c->width);
     double layers = (double)(SARS_KINDS * c->layers);
     if (c->arch != MODEL_SARS)

@@ -85,7 +85,7 @@ double formula_sent(const struct roster *roster, struct sharding cut, const stru
 {
     double learned = volume->parameters - volume->frozen;
     double gathered_params =
-        cut.params ? 2.0 * (double)volume->rounds * volume->parameters : learned;
+        cut.params ? (double)volume->rounds * (2.0 * volume->parameters - volume->once) : learned;
     double shards = roster_shards(roster), owners = roster->owners;
     switch (purpose) {
     case TRAFFIC_GATHER:
@@ -109,6 +109,7 @@ struct layers formula_layers(const struct spread_counts *part,
                              const struct parallel_config *parallel, int recompute)
 {
     return (struct layers){.blocks = part->inner_units,
+                           .forward = part->forward_units,
                            .embedding = part->first,
                            .head = part->last,
                            .recompute = recompute,
@@ -118,7 +119,7 @@ struct layers formula_layers(const struct spread_counts *part,
 
 double formula_meetings(const struct layers *layers)
 {
-    double block = 8;
+    double forward = 4, block = 8;
     bool again = layers->sequence && layers->regather;
     if (again)
         block += 2;
@@ -126,7 +127,8 @@ double formula_meetings(const struct layers *layers)
         block += 2;
     if (layers->recompute == RECOMPUTE_FULL)
         block += layers->sequence ? 3 : 2;
-    return layers->blocks * block + 2.0 * layers->embedding + 2.0 * layers->head;
+    return (layers->blocks - layers->forward) * block + layers->forward * forward +
+           2.0 * layers->embedding + 2.0 * layers->head;
 }
 
 double formula_activations(const struct activation_shape *shape, int recompute)

@@ -26,6 +26,7 @@ double formula_state(const struct roster *roster, struct sharding cut, double pa
 struct volume {
     double parameters;
     double frozen;       /* of these: no gradients, no updates */
+    double once;         /* of these: read in forward passes only */
     int64_t rounds;      /* micro-batches per worker and step */
     int64_t reductions;  /* how often it sends gradients: after each micro-batch, or once */
     double value, total; /* bytes of a param or gradient, and of a summed gradient, on the wire */
@@ -58,6 +59,7 @@ double formula_sent(const struct roster *roster, struct sharding cut, const stru
 /* What a rank has of the model, and how it computes it. */
 struct layers {
     int blocks;
+    int forward; /* of these: without a backward pass */
     bool embedding, head;
     int recompute; /* enum recompute */
     bool sequence, regather;
@@ -67,7 +69,8 @@ struct layers formula_layers(const struct spread_counts *part,
 /* How often a rank sends (tp-1)/tp of the whole stream per micro-batch: 8 times per block, forward
  * and backward, as four all-reduces or, with sequence parallelism, as four gathers and four
  * reduce-scatters; 10 times with regather. Recomputation adds one all-reduce (2), or with sequence
- * parallelism two gathers (selective) or three calls (full). Embedding and head: 2 each. */
+ * parallelism two gathers (selective) or three calls (full). Embedding and head: 2 each. A block
+ * without a backward pass: 4. */
 double formula_meetings(const struct layers *layers);
 
 /* --- activations ---------------------------------------------------------------------------- */

@@ -503,6 +503,7 @@ double plan_sent_formula(const struct plan_request *request, int64_t rounds,
     const struct volume volume = {
         .parameters = (double)part->parameters,
         .frozen = (double)part->frozen,
+        .once = (double)part->once,
         .rounds = rounds,
         .reductions = store->local ? 1 : rounds,
         .value = (double)dtype_bytes(store->type),

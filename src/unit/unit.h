@@ -286,6 +286,7 @@ struct unit_graph {
     const struct unit_piece *pieces;
     const struct unit *units;
     int tensor_count, param_count, piece_count, unit_count;
+    int backward_from;    /* no unit before this one learns, nor needs a backward pass */
     bool part;            /* a part of a model (unit_cut.h): its last unit need not have a loss */
     int64_t stream_width; /* C of the residual stream; the largest, where units differ */
     int sequence;         /* as in unit_shape: what partial gradients were declared for */

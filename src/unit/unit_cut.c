@@ -109,7 +109,7 @@ static void fill(const struct unit_graph *whole, const int *pp_stage_of, const s
                                      .params = cut->params,
                                      .pieces = cut->pieces,
                                      .units = cut->units,
-                                     .part = true,
+                                     .part = true, /* and so backward_from is 0 */
                                      .stream_width = whole->stream_width,
                                      .sequence = whole->sequence,
                                      .vocab = whole->vocab,

@@ -72,6 +72,15 @@ static void mark_uses(const struct unit_graph *graph, const bool *frozen, struct
                 units[u].frozen |= 1u << i;
 }
 
+/* The first unit that writes a gradient. The last one always has a loss. */
+static int first_learning(const struct unit_graph *graph, const struct unit *units)
+{
+    int u = 0;
+    while (u < graph->unit_count - 1 && unit_is_frozen(&units[u]))
+        u++;
+    return u;
+}
+
 /* Split pieces where frozen params begin or end. `old` is a copy of the pieces. */
 static void split(struct unit_graph *graph, const bool *frozen, const struct unit_piece *old,
                   struct unit_param *params, struct unit_piece *pieces)
@@ -109,6 +118,7 @@ enum status unit_freeze(struct env *env, const char *globs, struct unit_graph *g
     memcpy(old, pieces, count * sizeof *old);
     mark_uses(graph, frozen, units);
     split(graph, frozen, old, params, pieces);
+    graph->backward_from = first_learning(graph, units);
 done:
     mem_free(env, old);
     mem_free(env, frozen);

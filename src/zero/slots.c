@@ -111,8 +111,8 @@ enum status slot_table_create(struct env *env, const struct partition *partition
 {
     const struct unit_graph *graph = partition->graph;
     int units = walk.end - walk.first;
-    *t =
-        (struct slot_table){.walk = walk, .entries = walk.way == WALK_BOTH ? 2 * units - 1 : units};
+    int back = walk.way == WALK_BOTH ? walk.end - 1 - graph->backward_from : 0;
+    *t = (struct slot_table){.walk = walk, .entries = units + back};
     size_t most = (size_t)t->entries * UNIT_MAX_USES;
     int *busy_until = NULL;
     enum status st;

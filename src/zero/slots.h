@@ -10,6 +10,7 @@
  *     both       entry    0   1  ..  n-2   n-1   n  ..  2n-2
  *                unit     0   1  ..  n-2   n-1   n-2 ..  0
  *
+ * Where the first units have no backward pass (unit_graph.backward_from), `both` ends before them.
  * In every walk the loss belongs to the entry of the last unit. A residency is the time that a
  * piece stays in a slot, from its first entry to its last. The piece is gathered `prefetch` entries
  * before the first. If it is needed again within two entries, it stays: the last block of the

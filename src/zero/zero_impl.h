@@ -432,10 +432,11 @@ static inline bool zero_is_learned(const struct zero *zero, int piece)
     return zero->pieces[piece].use_count > 0 && zero_borrowed_from(zero, piece) == UNIT_NO_STAGE;
 }
 
-/* The first unit writes a gradient of the piece, so its sum is complete last. */
+/* The last backward pass writes a gradient of the piece, so its sum is complete last. */
 static inline bool zero_is_late(const struct zero *zero, int piece)
 {
-    return zero->pieces[piece].use_count > 0 && zero->pieces[piece].uses[0].unit == 0;
+    return zero->pieces[piece].use_count > 0 &&
+           zero->pieces[piece].uses[0].unit == zero->graph->backward_from;
 }
 
 /* One call of its rule updates a batch; Muon's take turns (zero_muon.c). */

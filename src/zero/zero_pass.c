@@ -411,7 +411,7 @@ void zero_reduce(struct zero *zero, int u, enum pass pass, int64_t round)
 {
     uint32_t writes = unit_written_uses(&zero->graph->units[u], pass);
     int pieces[UNIT_MAX_USES], count = unit_pieces(zero->graph, u, pieces);
-    if (u == 0 && zero->early) /* the last gradients of this round */
+    if (u == zero->graph->backward_from && zero->early) /* the last gradients of this round */
         event_record(zero->early, zero->reduce_stream);
     for (int k = 0; k < count; k++) {
         if (!unit_uses_piece(zero->graph, u, writes, pieces[k]))

@@ -63,4 +63,30 @@ for name in ("", "frozen"):
             less = whole["comm"]["reduce"] - step["comm"]["reduce"]
             assert abs(less - 2 * 4 * FROZEN / 2) <= 64 * 64, (stage, less)  # two micro-batches each
 PY
+
+# 5. Blocks below the first one that learns have no backward pass: they keep no activations, stage 3
+# gathers them once, and TP ranks meet half as often there. The plan agrees with the run.
+keys+=(--model.layers=4)
+low=('--train.freeze=*embed*,*.layers.[0-2].*')
+run=(--train.steps=2 --checkpoint.every=0 -n 2 --comm.backend=threads --quiet)
+ok "$sifr" train "${keys[@]}" "${run[@]}" --zero.stage=3 --out=whole
+ok "$sifr" train "${keys[@]}" "${run[@]}" "${low[@]}" --zero.stage=3 --out=low
+ok "$sifr" train "${keys[@]}" "${run[@]}" "${low[@]}" --parallel.tp=2 --out=tp
+ok "$sifr" plan "${keys[@]}" "${low[@]}" -n 2 --json
+mv out planlow.json
+ok "$sifr" plan "${keys[@]}" "${low[@]}" -n 2 --parallel.tp=2 --json
+mv out plantp.json
+python3 - <<'PY' || fail "memory or traffic of a run with frozen low layers differ from the plan"
+import json
+def step(run):
+    return json.loads(open(f"{run}/metrics.jsonl").read().split("\n")[1])
+plan, low, whole = json.load(open("planlow.json"))["stages"][3]["rank"], step("low"), step("whole")
+assert low["comm"]["gather"] == plan["sent"]["gather"], (low["comm"], plan)
+assert low["mem"]["activations"] == plan["mem"]["activations"] < 0.6 * whole["mem"]["activations"], (low["mem"], whole["mem"])
+blocks = 3 * (2 * 64 + 4 * 64 * 64 + 3 * 64 * 128)
+assert whole["comm"]["gather"] - low["comm"]["gather"] == 2 * 4 * blocks // 2, (whole["comm"], low["comm"])
+plan, tp = json.load(open("plantp.json"))["stages"][0]["rank"], step("tp")
+assert tp["comm"]["tensor"] == plan["sent"]["tensor"], (tp["comm"], plan)
+assert abs(plan["sent"]["tensor"] - plan["tensor_formula_bytes"]) <= 8, plan  # the sum of norms
+PY
 finish

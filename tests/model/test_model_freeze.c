@@ -109,6 +109,14 @@ static void test_work(void **state)
     double saved = model_flops_per_token(all.model, 7) - model_flops_per_token(some.model, 7);
     assert_true(fabs(saved - 2.0 * (double)(c.vocab * c.width)) < 1e-6);
     rig_close(&some);
+    c.freeze = "*embed*,*.layers.0.*"; /* the first block has no backward pass */
+    rig_open(&some, &c, "cpu", DTYPE_F32, SHAPE, KEEP_NOT);
+    double block = 0;
+    for (int i = 0; i < some.graph->units[1].use_count; i++)
+        block += (double)unit_param_whole(some.graph, some.graph->units[1].uses[i]);
+    saved = model_flops_per_token(all.model, 7) - model_flops_per_token(some.model, 7);
+    assert_true(fabs(saved - 4.0 * block - 8.0 * (double)(c.heads * c.head_width) * 7) < 1e-6);
+    rig_close(&some);
     rig_close(&all);
 }
 

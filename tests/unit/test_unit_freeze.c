@@ -140,6 +140,23 @@ static void expect_refusal(const char *globs, const char *words)
     close_fixture(&f);
 }
 
+/* The first unit that learns: those before it need no backward pass. */
+static void test_backward_from(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *globs;
+        int first;
+    } cases[] = {{"0.*", 0}, {"norm", 0}, {"wte", 1}, {"wte,0.q,0.k", 1}, {"wte,0.*", 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct fixture f;
+        open_fixture(&f);
+        assert_ok(freeze(&f, cases[i].globs));
+        assert_int_equal(f.graph.backward_from, cases[i].first);
+        close_fixture(&f);
+    }
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -156,6 +173,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_uses),
+        cmocka_unit_test(test_backward_from),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
