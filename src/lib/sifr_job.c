@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/host.h"
+#include "base/threads.h"
 #include "comm/launcher.h"
 #include "lib/lib_impl.h"
 
@@ -137,8 +137,7 @@ void context_release(struct sifr_context *context)
 /* The threads of one of `local` ranks of this machine. */
 static int threads_of_rank(const struct sifr_job *job, int local)
 {
-    int share = machine_threads(0) / local;
-    return job->threads > 0 ? job->threads : share > 1 ? share : 1;
+    return job->threads > 0 ? job->threads : threads_default(local, false).count;
 }
 
 static enum status join(struct sifr_context *context, const struct sifr_job *job,

@@ -1,6 +1,5 @@
 /* ranks -- only rank 0 prints: the communicator spreads the failure of another rank, and rank 0
  * prints it. */
-#include "base/host.h"
 #include "cli/launch/ranks.h"
 #include <sched.h>
 #include <string.h>
@@ -21,15 +20,9 @@ static bool is_bound(const struct launcher *launcher)
            !CPU_EQUAL(&mine, &launchers);
 }
 
-static int divide(int cpus, int ranks)
-{
-    return cpus > ranks ? cpus / ranks : 1;
-}
-
 static enum status find_joined(struct env *env, int64_t wanted, const char *backend,
                                const struct launcher *launcher, struct ranks_plan *plan)
 {
-    int cpus = machine_threads(0);
     if (wanted > 0 && wanted != launcher->size)
         return FAIL(env, USAGE, "-n %lld conflicts with %s, which started %d rank%s; omit -n",
                     (long long)wanted, launcher->name, launcher->size,
@@ -55,7 +48,7 @@ static enum status find_joined(struct env *env, int64_t wanted, const char *back
         .rank = launcher->rank,
         .local = local,
         .local_rank = launcher->local_rank,
-        .threads = bound ? cpus : divide(cpus, local),
+        .share = threads_default(local, bound),
         .bound = bound,
     };
     return STATUS_OK;
@@ -92,7 +85,7 @@ enum status ranks_find(struct env *env, int64_t wanted, const char *backend,
     bool processes = become_processes(size, backend, plan->why_threads, sizeof plan->why_threads);
     plan->way = size == 1 ? RANKS_ONE : processes ? RANKS_LAUNCH : RANKS_THREADS;
     plan->local = processes ? launch_local_ranks(size) : size;
-    plan->threads = divide(machine_threads(0), plan->local);
+    plan->share = threads_default(plan->local, false);
     return STATUS_OK;
 }
 

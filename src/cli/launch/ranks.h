@@ -1,6 +1,7 @@
 /* ranks -- how many ranks a command has, where they run, and which of them this process is. */
 #ifndef CLI_RANKS_H
 #define CLI_RANKS_H
+#include "base/threads.h"
 #include "cli/command.h"
 #include "train/config/config.h"
 #include "train/session.h"
@@ -15,12 +16,12 @@ enum ranks_way {
 struct ranks_plan {
     enum ranks_way way;
     int size;
-    int rank;       /* of this process, from its launcher; 0 unless joined */
-    int local;      /* ranks on this machine */
-    int local_rank; /* of this process among them; -1 = unknown */
-    int threads;    /* default per rank: the CPUs of the process, divided */
-    bool bound;     /* the launcher has bound this rank to CPUs */
-    int slice;      /* set by ranks_bind: threads of a rank with CPUs of its own; 0 = none has */
+    int rank;                   /* of this process, from its launcher; 0 unless joined */
+    int local;                  /* ranks on this machine */
+    int local_rank;             /* of this process among them; -1 = unknown */
+    bool bound;                 /* the launcher has bound this rank to CPUs */
+    struct threads_share share; /* the threads of a rank if run.threads is 0 */
+    int slice; /* set by ranks_bind: threads of a rank with CPUs of its own; 0 = none has */
     char why_threads
         [640]; /* why ranks are threads although comm.backend is not "threads"; else "" */
 };
