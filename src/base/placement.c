@@ -114,7 +114,8 @@ bool placement_bind(int ranks, int threads, int rank)
 {
     struct topology topology;
     cpu_set_t allowed, slice;
-    if (placement_openmp() || sched_getaffinity(0, sizeof allowed, &allowed) != 0)
+    if (ranks < 2 || rank < 0 || rank >= ranks || placement_openmp() ||
+        sched_getaffinity(0, sizeof allowed, &allowed) != 0)
         return false;
     topology_read("/sys", &allowed, &topology);
     return placement_slice(&topology, ranks, threads, rank, &slice) &&

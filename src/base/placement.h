@@ -13,7 +13,8 @@ bool placement_slice(const struct topology *topology, int ranks, int threads, in
                      cpu_set_t *slice);
 
 /* Keep the calling thread, and those that it starts later, to its part of the CPUs that it may use
- * now. false = nothing was changed. */
+ * now. false = nothing was changed: one rank alone, `rank` -1 for unknown, OpenMP binds, or there
+ * are not enough CPUs. */
 bool placement_bind(int ranks, int threads, int rank);
 
 /* Call it before OpenMP is used and threads are started: clang's library would give every thread

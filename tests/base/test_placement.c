@@ -110,6 +110,9 @@ static void test_bind(void **state)
     int cpus = CPU_COUNT(&before);
     assert_false(placement_bind(cpus + 1, 1, 0));
     assert_false(placement_bind(1, cpus + 1, 0));
+    assert_false(placement_bind(1, 1, 0)); /* nobody to share with */
+    assert_false(placement_bind(2, 1, -1));
+    assert_false(placement_bind(2, 1, 2));
     setenv("OMP_PROC_BIND", "close", 1);
     assert_string_equal(placement_openmp(), "OMP_PROC_BIND");
     assert_false(placement_bind(cpus, 1, 0));
@@ -118,6 +121,10 @@ static void test_bind(void **state)
     look(&after);
     assert_true(CPU_EQUAL(&before, &after));
 
+    if (cpus < 2) {
+        testing_skip("ranks cannot have cores of their own on one CPU");
+        return;
+    }
     assert_true(placement_bind(cpus, 1, cpus - 1));
     look(&after);
     assert_int_equal(CPU_COUNT(&after), 1);

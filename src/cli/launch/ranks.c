@@ -1,7 +1,6 @@
 /* ranks -- only rank 0 prints: the communicator spreads the failure of another rank, and rank 0
  * prints it. */
 #include "cli/launch/ranks.h"
-#include <sched.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/placement.h"
@@ -10,15 +9,6 @@
 #include "comm/launcher.h"
 
 /* --- where the ranks run -------------------------------------------------------------------- */
-
-/* If the launcher binds ranks to CPUs, this process has other CPUs than the launcher. */
-static bool is_bound(const struct launcher *launcher)
-{
-    cpu_set_t mine, launchers;
-    return sched_getaffinity(0, sizeof mine, &mine) == 0 &&
-           sched_getaffinity(launcher->process, sizeof launchers, &launchers) == 0 &&
-           !CPU_EQUAL(&mine, &launchers);
-}
 
 static enum status find_joined(struct env *env, int64_t wanted, const char *backend,
                                const struct launcher *launcher, struct ranks_plan *plan)
@@ -41,7 +31,7 @@ static enum status find_joined(struct env *env, int64_t wanted, const char *back
                     "srun --mpi=pmix (--mpi=pmi2 with MPICH), or sifr train -n %d in the "
                     "batch script",
                     launcher->size, launcher->size);
-    bool bound = is_bound(launcher);
+    bool bound = launcher_has_bound(launcher);
     *plan = (struct ranks_plan){
         .way = alone ? RANKS_ONE : RANKS_JOIN,
         .size = launcher->size,
@@ -100,13 +90,10 @@ void ranks_bind(struct ranks_plan *plan, int threads, int bind, int device)
 {
     bool gpu =
         device == RUN_DEVICE_CUDA || (device == RUN_DEVICE_AUTO && device_has_driver("cuda"));
-    bool joined = plan->way == RANKS_JOIN;
-    if (bind == RUN_BIND_NONE || gpu || plan->local < 2 || plan->bound)
+    if (bind == RUN_BIND_NONE || gpu || plan->bound)
         return;
-    if (plan->way == RANKS_THREADS)
-        plan->slice = threads;
-    else if (joined && plan->local_rank >= 0 && plan->local_rank < plan->local &&
-             placement_bind(plan->local, threads, plan->local_rank))
+    if (plan->way == RANKS_THREADS ||
+        (plan->way == RANKS_JOIN && placement_bind(plan->local, threads, plan->local_rank)))
         plan->slice = threads;
 }
 
