@@ -123,6 +123,24 @@ static void test_damage(void **state)
     expect("0-1", "0:0:0 1:1:0");
 }
 
+static void test_pci(void **state)
+{
+    static const char *const bad[] = {"",
+                                      " of host",
+                                      "0000:1c:00.0",
+                                      "0000:1d:00.0 of host",
+                                      "0000:1e:00.0",
+                                      "a-name-that-is-no-address-of-any-device"};
+    (void)state;
+    made_put("1\n", "bus/pci/devices/0000:1b:00.0/numa_node");
+    made_put("-1\n", "bus/pci/devices/0000:1c:00.0/numa_node");
+    made_put("x\n", "bus/pci/devices/0000:1d:00.0/numa_node");
+    assert_int_equal(topology_pci_node(made_folder(), "0000:1B:00.0 of host"), 1);
+    assert_int_equal(topology_pci_node(made_folder(), "0000:1b:00.0"), 1);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(topology_pci_node(made_folder(), bad[i]), -1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -132,6 +150,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_offline, made_start, made_stop),
         cmocka_unit_test_setup_teardown(test_odd_nodes, made_start, made_stop),
         cmocka_unit_test_setup_teardown(test_damage, made_start, made_stop),
+        cmocka_unit_test_setup_teardown(test_pci, made_start, made_stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

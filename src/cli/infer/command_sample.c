@@ -550,7 +550,8 @@ static const struct option sample_list[] = {
      .help = "CPU threads per rank; 0 = OMP_NUM_THREADS, or the cores of the machine, divided "
              "among its ranks"},
     {FLAG("run.bind", bind, CHOICE), .fallback = "auto", .choices = run_bind_words,
-     .help = "auto = CPU ranks of one machine keep to cores of their own; none = the system moves "
+     .help = "auto = CPU ranks of one machine keep to cores of their own, ranks with GPUs to the "
+             "NUMA node of their GPU; none = the system moves "
              "them"},
     {FLAG("run.device_memory", device_memory, INT), .fallback = "0", COMMAND_RANGE(0, 9e18),
      .value_name = "BYTES",

@@ -90,7 +90,10 @@ void ranks_bind(struct ranks_plan *plan, int threads, int bind, int device)
 {
     bool gpu =
         device == RUN_DEVICE_CUDA || (device == RUN_DEVICE_AUTO && device_has_driver("cuda"));
-    if (bind == RUN_BIND_NONE || gpu || plan->bound)
+    if (bind == RUN_BIND_NONE || plan->bound)
+        return;
+    plan->near_gpu = gpu && plan->local > 1;
+    if (gpu)
         return;
     if (plan->way == RANKS_THREADS ||
         (plan->way == RANKS_JOIN && placement_bind(plan->local, threads, plan->local_rank)))

@@ -120,6 +120,7 @@ static enum status train_here(struct train_job *job)
     struct session_ranks member = {
         .comm = {.backend = comm_backend_words[ranks->backend], .timeout = ranks->timeout},
         .rank = job->plan.rank,
+        .near_gpu = job->plan.near_gpu,
         .delay = ranks->delay,
         .failing = job->mode == TRAIN_THREADS ? NULL : ranks_report_failure,
     };
