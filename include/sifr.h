@@ -57,14 +57,16 @@ struct sifr_context; /* one rank; used by one thread at a time, as is everything
 
 struct sifr_job {
     size_t size;
-    int ranks;      /* 0: as mpirun or srun started them, or one; n: n threads of this process */
-    int threads;    /* that each rank computes with; 0: the processors, shared evenly */
+    int ranks;   /* 0: as mpirun or srun started them, or one; n: n threads of this process */
+    int threads; /* that each rank computes with; 0: OMP_NUM_THREADS, or the cores, shared evenly */
     double timeout; /* seconds until a rank that does not answer is an error; 0: 600 */
     void (*log)(void *user, int rank, const char *line); /* may be NULL. With ranks as threads, it
                                                             is called by several threads at once */
     void *user;
     size_t device_memory; /* limit on the memory of a rank, in bytes: an allocation beyond it fails
                              with SIFR_MEMORY; 0: none */
+    int bind; /* 1: each rank of a machine keeps to cores of its own, as with run.bind=auto of the
+                 command. 0: the library changes no affinity */
 };
 /* Call `rank_main` for every rank of this process and return when all have returned: 0, or the
  * first failure. The context is valid inside `rank_main` only. If a rank fails, the collective

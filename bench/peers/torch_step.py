@@ -3,10 +3,10 @@
     python3 torch_step.py --threads 2 --size 124M --batch 4 --seq 256 --vocab 50304
 Prints {"torch": its version, "slow_bf16": whether bf16 only costs time on this CPU}. Then it reads commands from its
 input, one a line, and answers each with a line of JSON:
+    warm eager|compiled fp32|bf16           the first step of a way, which is not timed; of a compiled one the compilation
     step eager|compiled fp32|bf16 SECONDS   steps for SECONDS, at least one: {"seconds": [...], "peak_mib": ...}
     product fp32|bf16 SECONDS               2048^3 products for SECONDS: {"gflops": of the fastest}
-The first step of a way is not timed; of a compiled one that is the compilation. bf16 is autocast. All ways train one
-model with one fused AdamW. A way that fails answers {"error": "..."}.
+bf16 is autocast. All ways train one model with one fused AdamW. A way that fails answers {"error": "..."}.
 """
 import argparse, json, os, resource, sys, time
 import torch, torch.nn as nn
@@ -22,7 +22,6 @@ class Steps:
         groups = [dict(params=decay, weight_decay=0.1), dict(params=rest, weight_decay=0)]
         s.optimizer = torch.optim.AdamW(groups, lr=3e-4, betas=(0.9, 0.95), fused=True)
         s.forward = {"eager": s.model, "compiled": torch.compile(s.model)}
-        s.warm = set()
 
     def one(s, way, dtype):
         x = torch.randint(0, s.o.vocab, (s.o.batch, s.o.seq + 1))
@@ -36,11 +35,8 @@ class Steps:
         return time.perf_counter() - start
 
     def run(s, way, dtype, seconds):
-        if (way, dtype) not in s.warm:
-            s.one(way, dtype)
-            s.warm.add((way, dtype))
         took = []
-        while not took or sum(took) < seconds:
+        while not took or sum(took) < float(seconds):
             took.append(s.one(way, dtype))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         return {"seconds": took, "peak_mib": round(peak)}
@@ -75,8 +71,10 @@ def main():
     for line in sys.stdin:
         name, *words = line.split()
         try:
-            run = steps.run if name == "step" else product
-            answer = run(*words[:-1], float(words[-1]))
+            if name == "product":
+                answer = product(words[0], float(words[1]))
+            else:
+                answer = steps.run(*words, *[0] * (name == "warm"))
         except Exception as error:  # a compiler that is missing, for example
             text = str(error).strip() or type(error).__name__
             answer = {"error": text.splitlines()[0]}

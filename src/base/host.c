@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
+#include "base/cgroup.h"
 #include "base/topology.h"
 
 /* The value of the first line of `path` that starts with `name`, after white space and colons. */
@@ -56,11 +57,7 @@ static void look_at_processors(struct machine *machine)
     }
     if (!read_field("/proc/cpuinfo", "model name", machine->cpu, sizeof machine->cpu))
         read_field("/proc/cpuinfo", "Model", machine->cpu, sizeof machine->cpu);
-    char quota[64];
-    double granted = 0, period = 0;
-    if (read_field("/sys/fs/cgroup/cpu.max", "", quota, sizeof quota) &&
-        sscanf(quota, "%lf %lf", &granted, &period) == 2 && period > 0)
-        machine->quota = granted / period;
+    machine->quota = cgroup_cpu_quota("");
 }
 
 void machine_look(struct machine *machine)
@@ -88,11 +85,9 @@ size_t machine_memory(void)
 }
 
 /* With more CPUs than cpu_set_t can represent there is no mask; then count those online. */
-int machine_threads(int64_t wanted)
+int machine_cpus(void)
 {
     cpu_set_t mask;
-    if (wanted > 0)
-        return (int)wanted;
     long count = sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask)
                                                                : sysconf(_SC_NPROCESSORS_ONLN);
     return count > 0 ? (int)count : 1;

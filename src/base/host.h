@@ -3,7 +3,6 @@
 #ifndef BASE_HOST_H
 #define BASE_HOST_H
 #include <stddef.h>
-#include <stdint.h>
 
 struct machine {
     char cpu[128];  /* as in /proc/cpuinfo */
@@ -27,8 +26,8 @@ void machine_look(struct machine *machine);
  * less. */
 size_t machine_memory(void);
 
-/* `wanted`, or the number of processors in the affinity mask when it is 0; at least 1. */
-int machine_threads(int64_t wanted);
+/* Processors in the affinity mask; at least 1. */
+int machine_cpus(void);
 
 /* RssAnon + RssShmem of this process now, in bytes; 0 = unknown. Allocates nothing. The account
  * (mem.h) counts what sifr allocates; this figure also includes libraries (MPI with its shared

@@ -114,9 +114,37 @@ bool placement_bind(int ranks, int threads, int rank)
 {
     struct topology topology;
     cpu_set_t allowed, slice;
-    if (placement_openmp() || sched_getaffinity(0, sizeof allowed, &allowed) != 0)
+    if (ranks < 2 || rank < 0 || rank >= ranks || placement_openmp() ||
+        sched_getaffinity(0, sizeof allowed, &allowed) != 0)
         return false;
     topology_read("/sys", &allowed, &topology);
     return placement_slice(&topology, ranks, threads, rank, &slice) &&
+           sched_setaffinity(0, sizeof slice, &slice) == 0;
+}
+
+bool placement_near(const struct topology *topology, int node, int threads, cpu_set_t *slice)
+{
+    int cores = 0, last = -1;
+    CPU_ZERO(slice);
+    for (int at = 0; at < topology->count; at++) {
+        const struct topology_cpu *cpu = &topology->cpus[at];
+        if (topology->nodes[cpu->node] != node)
+            continue;
+        CPU_SET((size_t)cpu->cpu, slice);
+        cores += cpu->core != last;
+        last = cpu->core;
+    }
+    return cores > 0 && cores >= threads;
+}
+
+bool placement_bind_near(const char *gpu, int threads)
+{
+    struct topology topology;
+    cpu_set_t allowed, slice;
+    int node = topology_pci_node("/sys", gpu);
+    if (node < 0 || placement_openmp() || sched_getaffinity(0, sizeof allowed, &allowed) != 0)
+        return false;
+    topology_read("/sys", &allowed, &topology);
+    return placement_near(&topology, node, threads, &slice) &&
            sched_setaffinity(0, sizeof slice, &slice) == 0;
 }

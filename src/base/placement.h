@@ -13,8 +13,17 @@ bool placement_slice(const struct topology *topology, int ranks, int threads, in
                      cpu_set_t *slice);
 
 /* Keep the calling thread, and those that it starts later, to its part of the CPUs that it may use
- * now. false = nothing was changed. */
+ * now. false = nothing was changed: one rank alone, `rank` -1 for unknown, OpenMP binds, or there
+ * are not enough CPUs. */
 bool placement_bind(int ranks, int threads, int rank);
+
+/* The CPUs of NUMA node `node`, by the system's number. false = it has fewer cores than
+ * `threads`, or there is no such node. */
+bool placement_near(const struct topology *topology, int node, int threads, cpu_set_t *slice);
+/* Keep the calling thread, and those that it starts later, to the CPUs near a GPU, by its address
+ * (topology_pci_node). Ranks with GPUs of one node share them: most of their work is elsewhere.
+ * false = nothing was changed. */
+bool placement_bind_near(const char *gpu, int threads);
 
 /* Call it before OpenMP is used and threads are started: clang's library would give every thread
  * the CPUs of the first one that used it. */

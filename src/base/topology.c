@@ -3,9 +3,11 @@
  *     devices/system/cpu/online                              which CPUs are there
  *     devices/system/cpu/cpuN/topology/thread_siblings_list  those that share the core of N
  *     devices/system/node/nodeM/cpulist                      those of NUMA node M
+ *     bus/pci/devices/ADDRESS/numa_node                      M, or -1
  *
  * A core is known by its lowest CPU, also if the process may not use that one. */
 #include "base/topology.h"
+#include <ctype.h>
 #include <dirent.h>
 #include <limits.h>
 #include <stdarg.h>
@@ -175,4 +177,23 @@ void topology_read(const char *sys, const cpu_set_t *allowed, struct topology *t
                 (struct topology_cpu){.cpu = c, .core = core_of(sys, c), .node = node[c]};
     qsort(topology->cpus, (size_t)topology->count, sizeof *topology->cpus, compare);
     number_from_zero(topology);
+}
+
+int topology_pci_node(const char *sys, const char *bus)
+{
+    char address[32], path[PATH_MAX], line[32] = "", *end;
+    size_t length = strcspn(bus, " ");
+    if (length == 0 || length >= sizeof address)
+        return -1;
+    for (size_t i = 0; i <= length; i++) /* drivers write capitals, /sys does not */
+        address[i] = i < length ? (char)tolower((unsigned char)bus[i]) : '\0';
+    if (snprintf(path, sizeof path, "%s/bus/pci/devices/%s/numa_node", sys, address) >=
+        (int)sizeof path)
+        return -1;
+    FILE *file = fopen(path, "r");
+    bool got = file && fgets(line, sizeof line, file);
+    if (file)
+        fclose(file);
+    long node = got ? strtol(line, &end, 10) : -1;
+    return got && end != line && *end == '\n' && node >= 0 && node < CPU_SETSIZE ? (int)node : -1;
 }

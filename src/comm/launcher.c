@@ -5,6 +5,7 @@
  */
 #include "comm/launcher.h"
 #include <limits.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,6 +106,14 @@ int launcher_local_ranks(int size)
             return atoi(text);
     }
     return size;
+}
+
+bool launcher_has_bound(const struct launcher *launcher)
+{
+    cpu_set_t mine, above;
+    return sched_getaffinity(0, sizeof mine, &mine) == 0 &&
+           sched_getaffinity(launcher->process, sizeof above, &above) == 0 &&
+           !CPU_EQUAL(&mine, &above);
 }
 
 bool launcher_is_bare_srun(const struct launcher *launcher)

@@ -20,6 +20,8 @@ int launcher_gpu(int count);
 
 /* The number of ranks on this machine, of `size` in all; `size` when the launcher does not say. */
 int launcher_local_ranks(int size);
+/* Whether the launcher has bound this process to CPUs: the launcher itself has others. */
+bool launcher_has_bound(const struct launcher *launcher);
 /* srun may start ranks without PMI or PMIx, so that they cannot find each other; some MPI libraries
  * then end the process with pages of messages. */
 bool launcher_is_bare_srun(const struct launcher *launcher);

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/host.h"
+#include "base/placement.h"
+#include "base/threads.h"
 #include "comm/launcher.h"
 #include "lib/lib_impl.h"
 
@@ -134,13 +135,6 @@ void context_release(struct sifr_context *context)
     free(context);
 }
 
-/* The threads of one of `local` ranks of this machine. */
-static int threads_of_rank(const struct sifr_job *job, int local)
-{
-    int share = machine_threads(0) / local;
-    return job->threads > 0 ? job->threads : share > 1 ? share : 1;
-}
-
 static enum status join(struct sifr_context *context, const struct sifr_job *job,
                         struct comm_hub *hub)
 {
@@ -208,6 +202,10 @@ static int read_job(const struct sifr_job *job, struct sifr_job *copy)
         return refuse(copy, "sifr_job: wrong size, or a field that this version does not know");
     if (copy->ranks < 0 || copy->ranks > MOST_RANKS || copy->threads < 0 || !(copy->timeout >= 0))
         return refuse(copy, "sifr_job: ranks must be 0 to 1024, threads and timeout at least 0");
+    if (copy->bind != 0 && copy->bind != 1)
+        return refuse(copy, "sifr_job: bind must be 0 or 1");
+    if (copy->bind)
+        placement_prepare();
     if (launcher_find(&launcher) && launcher.size > 1) {
         if (copy->ranks > 1 && copy->ranks != launcher.size)
             return refuse(copy, "sifr_job: a launcher has started another number of ranks; set "
@@ -227,8 +225,12 @@ int sifr_join(const struct sifr_job *job, struct sifr_context **context)
         status = refuse(&copy, "sifr_join: ranks as threads need sifr_run");
     if (status != SIFR_OK)
         return status;
-    int local = launcher_find(&launcher) ? launcher_local_ranks(launcher.size) : 1;
-    return open_context(&copy, NULL, 0, threads_of_rank(&copy, local), context);
+    bool launched = launcher_find(&launcher), bound = launched && launcher_has_bound(&launcher);
+    int local = launched ? launcher_local_ranks(launcher.size) : 1;
+    int threads = copy.threads > 0 ? copy.threads : threads_default(local, bound).count;
+    if (copy.bind && launched && !bound)
+        placement_bind(local, threads, launcher.local_rank);
+    return open_context(&copy, NULL, 0, threads, context);
 }
 
 void sifr_leave(struct sifr_context *context)
@@ -280,6 +282,8 @@ static void *thread_main(void *argument)
 {
     struct thread_rank *rank = argument;
     struct sifr_context *context = NULL;
+    if (rank->job->bind)
+        placement_bind(rank->job->ranks, rank->threads, rank->rank);
     rank->status = open_context(rank->job, rank->hub, rank->rank, rank->threads, &context);
     if (rank->status == 0)
         rank->status = run_rank(context, rank->rank_main, rank->user);
@@ -324,9 +328,9 @@ static int run_in_threads(const struct sifr_job *job,
     if (status == SIFR_OK)
         status = public_status(comm_hub_create(&env, job->ranks, &hub));
     if (status == SIFR_OK) {
+        int each = job->threads > 0 ? job->threads : threads_default(job->ranks, false).count;
         for (int r = 0; r < job->ranks; r++)
-            ranks[r] = (struct thread_rank){job,       hub,  r, threads_of_rank(job, job->ranks),
-                                            rank_main, user, 0};
+            ranks[r] = (struct thread_rank){job, hub, r, each, rank_main, user, 0};
         status = run_threads(job, hub, ranks, threads);
     }
     comm_hub_destroy(hub);

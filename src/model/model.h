@@ -25,7 +25,7 @@ enum model_arch {
     MODEL_ARCHS
 };
 const char *model_arch_word(int arch); /* the value of model.arch: "llama" */
-/* What the layers of an architecture consist of. model_config.c has the table. */
+/* What the layers of an architecture consist of. model_keys.c has the table. */
 struct model_traits {
     bool llama;      /* a relative of Llama: its names, RMS norms, rotary positions, a gated MLP */
     bool qkv_bias;   /* q, k and v always have biases */

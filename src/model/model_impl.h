@@ -331,4 +331,25 @@ extern const struct unit_type head_unit_type;
 enum { BLOCK_NOPE = 1, BLOCK_WINDOW = 2, BLOCK_VARIANTS = 4 };
 int model_block_variant(const struct model_config *config, int64_t layer);
 
+/* --- configuration: model_keys.c has the keys, model_check.c the checks --------------------- */
+
+/* Larger sizes are typing errors. model_check_open limits their products. */
+#define MODEL_MAX_LAYERS  65536
+#define MODEL_MAX_WIDTH   (1 << 20)
+#define MODEL_MAX_CONTEXT (1 << 24)
+#define MODEL_MAX_VOCAB   (1 << 24)
+
+enum { MODEL_TIED_NO, MODEL_TIED_YES, MODEL_TIED_AUTO }; /* values of model_config.tied */
+
+/* Refuse a size below 1 or above `most`. */
+enum status model_check_size(struct env *env, const char *key, int64_t value, int64_t most);
+/* `part` must divide `whole` into parts that are a multiple of `unit`. The error suggests the
+ * nearest values that do. */
+enum status model_check_divides(struct env *env, const char *part_key, int64_t part,
+                                const char *whole_key, int64_t whole, int64_t unit);
+/* Refuse a key of layers that the architecture does not have. */
+enum status model_check_traits(struct env *env, const struct model_config *config);
+/* model_check for a configuration in which the vocabulary and `tied` may still be open. */
+enum status model_check_open(struct env *env, const struct model_config *config);
+
 #endif

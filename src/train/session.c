@@ -1,4 +1,5 @@
 #include "train/session.h"
+#include "base/placement.h"
 #include "base/text.h"
 #include "comm/launcher.h"
 #include "plan/plan.h"
@@ -27,6 +28,8 @@ static enum status start(struct env *env, struct compute_config compute,
                       &session->device));
     mem_limit(env->mem, device_memory(session->device), compute.memory_limit, "run.device_memory");
     log_in_use(session, "creating the context");
+    if (ranks && ranks->near_gpu) /* before pinned memory is allocated and threads are started */
+        placement_bind_near(device_gpu(session->device), env->threads);
     if (ranks) {
         struct comm_config comm = ranks->comm;
         comm.fast = compute.fast;

@@ -12,6 +12,7 @@ struct session_ranks {
     struct comm_config comm; /* comm.fast is ignored: compute_config decides */
     struct comm_hub *hub;    /* borrowed; NULL if ranks are processes: comm.backend decides */
     int rank;                /* of this thread or process */
+    bool near_gpu;           /* keep this thread to the CPUs near its GPU (base/placement.h) */
     double delay; /* for tests: longest random wait before and after every call, seconds */
     /* Called before the other ranks learn of a failure: they exit then, and a launcher may kill
      * this rank too. May be NULL. */

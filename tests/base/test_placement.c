@@ -95,6 +95,22 @@ static void test_hyper_threads(void **state)
     expect(&odd, 2, 3, "0-1,3|2,4-5"); /* as many threads as CPUs need half a core */
 }
 
+/* The CPUs of a GPU's node, which has the system's number 8. */
+static void test_near(void **state)
+{
+    struct topology t = machine(2, 2, 2);
+    cpu_set_t slice;
+    char list[32];
+    (void)state;
+    t.nodes[1] = 8;
+    assert_true(placement_near(&t, 8, 2, &slice));
+    topology_print(&slice, list, sizeof list);
+    assert_string_equal(list, "2-3,6-7");
+    assert_false(placement_near(&t, 8, 3, &slice)); /* more threads than cores */
+    assert_false(placement_near(&t, 1, 1, &slice)); /* no such node, or none of its CPUs is ours */
+    assert_false(placement_bind_near("", 1));       /* not a GPU */
+}
+
 static void *look(void *set)
 {
     assert_int_equal(sched_getaffinity(0, sizeof(cpu_set_t), set), 0);
@@ -110,6 +126,9 @@ static void test_bind(void **state)
     int cpus = CPU_COUNT(&before);
     assert_false(placement_bind(cpus + 1, 1, 0));
     assert_false(placement_bind(1, cpus + 1, 0));
+    assert_false(placement_bind(1, 1, 0)); /* nobody to share with */
+    assert_false(placement_bind(2, 1, -1));
+    assert_false(placement_bind(2, 1, 2));
     setenv("OMP_PROC_BIND", "close", 1);
     assert_string_equal(placement_openmp(), "OMP_PROC_BIND");
     assert_false(placement_bind(cpus, 1, 0));
@@ -118,6 +137,10 @@ static void test_bind(void **state)
     look(&after);
     assert_true(CPU_EQUAL(&before, &after));
 
+    if (cpus < 2) {
+        testing_skip("ranks cannot have cores of their own on one CPU");
+        return;
+    }
     assert_true(placement_bind(cpus, 1, cpus - 1));
     look(&after);
     assert_int_equal(CPU_COUNT(&after), 1);
@@ -132,7 +155,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_node),     cmocka_unit_test(test_nodes),
         cmocka_unit_test(test_uneven_nodes), cmocka_unit_test(test_hyper_threads),
-        cmocka_unit_test(test_bind),
+        cmocka_unit_test(test_near),         cmocka_unit_test(test_bind),
     };
     unsetenv("OMP_PLACES");
     unsetenv("GOMP_CPU_AFFINITY");

@@ -1,51 +1,6 @@
 /* Topologies are read from folders that the test makes in place of /sys. */
 #include "base/topology.h"
-#include <sys/stat.h>
-#include "testing.h"
-
-static char sys[] = "sys-XXXXXX";
-
-/* Writes `text` into a file under the folder; its folders are made. */
-__attribute__((format(printf, 2, 3))) static void put(const char *text, const char *format, ...)
-{
-    char path[512];
-    va_list args;
-    int used = snprintf(path, sizeof path, "%s/devices/system/", sys);
-    va_start(args, format);
-    vsnprintf(path + used, sizeof path - (size_t)used, format, args);
-    va_end(args);
-    for (char *at = strchr(path, '/'); at; at = strchr(at + 1, '/')) {
-        *at = 0;
-        mkdir(path, 0700);
-        *at = '/';
-    }
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fputs(text, file);
-    assert_int_equal(fclose(file), 0);
-}
-
-static void remove_sys(void)
-{
-    char command[64];
-    snprintf(command, sizeof command, "rm -rf %s", sys);
-    assert_int_equal(system(command), 0);
-}
-
-static int start(void **state)
-{
-    (void)state;
-    strcpy(sys, "sys-XXXXXX");
-    assert_non_null(mkdtemp(sys));
-    return 0;
-}
-
-static int stop(void **state)
-{
-    (void)state;
-    remove_sys();
-    return 0;
-}
+#include "made_folder.h"
 
 static cpu_set_t set_of(const char *list)
 {
@@ -60,7 +15,7 @@ static void expect(const char *allowed, const char *list)
     char out[1024] = "";
     struct topology t;
     cpu_set_t set = set_of(allowed);
-    topology_read(sys, &set, &t);
+    topology_read(made_folder(), &set, &t);
     for (int i = 0; i < t.count; i++)
         snprintf(out + strlen(out), sizeof out - strlen(out), "%s%d:%d:%d", i ? " " : "",
                  t.cpus[i].cpu, t.cpus[i].core, t.nodes[t.cpus[i].node]);
@@ -107,16 +62,16 @@ static void test_no_files(void **state)
 /* Two nodes with two cores of two hyper-threads: CPU n shares the core of n + 4. */
 static void put_pairs(void)
 {
-    put("0-7\n", "cpu/online");
+    made_put("0-7\n", "devices/system/cpu/online");
     for (int c = 0; c < 8; c++) {
         char pair[16];
         snprintf(pair, sizeof pair, "%d,%d\n", c % 4, c % 4 + 4);
-        put(pair, "cpu/cpu%d/topology/thread_siblings_list", c);
+        made_put(pair, "devices/system/cpu/cpu%d/topology/thread_siblings_list", c);
     }
-    put("0-1,4-5\n", "node/node0/cpulist");
-    put("2-3,6-7\n", "node/node1/cpulist");
-    put("0-1\n", "node/online"); /* a file that is no node */
-    put("1\n", "node/nodes/cpulist");
+    made_put("0-1,4-5\n", "devices/system/node/node0/cpulist");
+    made_put("2-3,6-7\n", "devices/system/node/node1/cpulist");
+    made_put("0-1\n", "devices/system/node/online"); /* a file that is no node */
+    made_put("1\n", "devices/system/node/nodes/cpulist");
 }
 
 static void test_pairs(void **state)
@@ -133,8 +88,10 @@ static void test_offline(void **state)
 {
     (void)state;
     put_pairs();
-    put("0,2-5,7\n", "cpu/online");
-    put("0\n", "cpu/cpu0/topology/thread_siblings_list"); /* 4 went offline and came back */
+    made_put("0,2-5,7\n", "devices/system/cpu/online");
+    made_put(
+        "0\n",
+        "devices/system/cpu/cpu0/topology/thread_siblings_list"); /* 4 went offline and came back */
     expect("0-7", "0:0:0 4:0:0 5:1:0 2:2:1 3:3:1 7:3:1");
 }
 
@@ -145,13 +102,13 @@ static void test_odd_nodes(void **state)
     struct topology t;
     cpu_set_t set = set_of("0-6");
     (void)state;
-    put("0-6\n", "cpu/online");
-    put("4-5\n", "node/node0/cpulist");
-    put("0-3\n", "node/node8/cpulist");
-    put("\n", "node/node16/cpulist");
-    put("x\n", "node/node3/cpulist");
+    made_put("0-6\n", "devices/system/cpu/online");
+    made_put("4-5\n", "devices/system/node/node0/cpulist");
+    made_put("0-3\n", "devices/system/node/node8/cpulist");
+    made_put("\n", "devices/system/node/node16/cpulist");
+    made_put("x\n", "devices/system/node/node3/cpulist");
     expect("0-6", "4:0:0 5:1:0 6:2:0 0:3:8 1:4:8 2:5:8 3:6:8");
-    topology_read(sys, &set, &t);
+    topology_read(made_folder(), &set, &t);
     topology_print_nodes(&t, nodes, sizeof nodes);
     assert_string_equal(nodes, "0,8");
 }
@@ -160,21 +117,40 @@ static void test_odd_nodes(void **state)
 static void test_damage(void **state)
 {
     (void)state;
-    put("many\n", "cpu/online");
-    put("0,2-\n", "cpu/cpu0/topology/thread_siblings_list");
-    put("5\n", "cpu/cpu1/topology/thread_siblings_list"); /* not itself */
+    made_put("many\n", "devices/system/cpu/online");
+    made_put("0,2-\n", "devices/system/cpu/cpu0/topology/thread_siblings_list");
+    made_put("5\n", "devices/system/cpu/cpu1/topology/thread_siblings_list"); /* not itself */
     expect("0-1", "0:0:0 1:1:0");
+}
+
+static void test_pci(void **state)
+{
+    static const char *const bad[] = {"",
+                                      " of host",
+                                      "0000:1c:00.0",
+                                      "0000:1d:00.0 of host",
+                                      "0000:1e:00.0",
+                                      "a-name-that-is-no-address-of-any-device"};
+    (void)state;
+    made_put("1\n", "bus/pci/devices/0000:1b:00.0/numa_node");
+    made_put("-1\n", "bus/pci/devices/0000:1c:00.0/numa_node");
+    made_put("x\n", "bus/pci/devices/0000:1d:00.0/numa_node");
+    assert_int_equal(topology_pci_node(made_folder(), "0000:1B:00.0 of host"), 1);
+    assert_int_equal(topology_pci_node(made_folder(), "0000:1b:00.0"), 1);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(topology_pci_node(made_folder(), bad[i]), -1);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lists),
-        cmocka_unit_test_setup_teardown(test_no_files, start, stop),
-        cmocka_unit_test_setup_teardown(test_pairs, start, stop),
-        cmocka_unit_test_setup_teardown(test_offline, start, stop),
-        cmocka_unit_test_setup_teardown(test_odd_nodes, start, stop),
-        cmocka_unit_test_setup_teardown(test_damage, start, stop),
+        cmocka_unit_test_setup_teardown(test_no_files, made_start, made_stop),
+        cmocka_unit_test_setup_teardown(test_pairs, made_start, made_stop),
+        cmocka_unit_test_setup_teardown(test_offline, made_start, made_stop),
+        cmocka_unit_test_setup_teardown(test_odd_nodes, made_start, made_stop),
+        cmocka_unit_test_setup_teardown(test_damage, made_start, made_stop),
+        cmocka_unit_test_setup_teardown(test_pci, made_start, made_stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

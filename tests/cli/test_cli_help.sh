@@ -97,9 +97,11 @@ if has_program groff "warnings of groff"; then
     ! grep -v "can't break line\|cannot break line\|cannot adjust line" warnings || fail "groff complains"
 fi
 
-ok "$sifr" doctor
+ok env -u OMP_NUM_THREADS "$sifr" doctor
 has 'blas +OpenBLAS'
-has 'threads +[0-9]+ \(of'
+has 'threads +[0-9]+ \((one per core|CPU quota [0-9.]+)\), OpenMP'
+OMP_NUM_THREADS=3 ok "$sifr" doctor
+has 'threads +3 \(OMP_NUM_THREADS\), OpenMP'
 ok "$sifr" doctor --json
 is_json out
 has '"flavour": "(openmp|pthread|serial)"'

@@ -16,7 +16,7 @@ ok timeout 60 "${train[@]}" -n 2 --zero.stage=3 --out=auto
 ok timeout 60 "${train[@]}" -n 2 --out=asked --comm.backend=threads
 [ ! -s err ] || fail "output on stderr although threads were requested: $(cat err)"
 has '^  cores +[0-9,-]+ of [0-9]+; 2 ranks x 1 thread here'
-free=$(nproc) # CPUs that this shell may use
+free=$(env -u OMP_NUM_THREADS nproc) # CPUs that this shell may use
 if [ "$free" -ge 2 ]; then
     has '2 ranks x 1 thread here, each on cores of its own$'
     ok timeout 60 "${train[@]}" -n 2 --out=loose --comm.backend=threads --run.bind=none
@@ -50,6 +50,12 @@ ok timeout 60 "$sifr" bench comm -n 2 --seconds=0.001 --largest=4k
 grep -qE "$line" err || fail "bench: no message: $(cat err)"
 ok timeout 60 "${train[@]}" -n 2 --dry-run
 [ ! -s err ] || fail "--dry-run: output on stderr: $(cat err)"
+for backend in threads auto; do # the default, and why
+    ok timeout 60 env -u SIFR_RUN_THREADS -u SIFR_MPIRUN OMP_NUM_THREADS=1 "${train[@]}" -n 2 --out=why-$backend --comm.backend=$backend
+    has '2 ranks x 1 thread \(OMP_NUM_THREADS\) here'
+done
+ok timeout 60 env -u SIFR_RUN_THREADS -u OMP_NUM_THREADS "${train[@]}" --out=why
+has '^  cores +[0-9,-]+ of [0-9]+.*; [0-9]+ threads? \((one per core|CPU quota [0-9.]+)\)$'
 # Jobs that need processes are refused: comm.backend=mpi, or several machines.
 expect 2 "no mpirun is looked for; install one, .*comm.backend=threads needs none" "${train[@]}" -n 2 --comm.backend=mpi --out=no
 expect 2 "no mpirun is looked for; install one" env SLURM_JOB_ID=7 SLURM_NNODES=2 "${train[@]}" -n 2 --out=no

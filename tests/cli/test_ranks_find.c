@@ -66,6 +66,19 @@ static void test_several_machines(void **state)
     assert_int_equal(find(4, "auto").way, RANKS_THREADS);
 }
 
+/* OMP_NUM_THREADS is per rank, wherever ranks run. */
+static void test_threads(void **state)
+{
+    (void)state;
+    setenv("SIFR_MPIRUN", "none", 1);
+    setenv("OMP_NUM_THREADS", "5", 1);
+    assert_int_equal(find(0, "auto").share.count, 5);
+    assert_int_equal(find(3, "threads").share.count, 5);
+    assert_int_equal(find(3, "mpi").share.count, 5);
+    unsetenv("OMP_NUM_THREADS");
+    assert_int_equal(find(1000, "threads").share.count, 1);
+}
+
 static void test_joined(void **state)
 {
     (void)state;
@@ -93,6 +106,7 @@ int main(void)
         cmocka_unit_test_setup(test_with_mpirun, forget),
         cmocka_unit_test_setup(test_without_mpirun, forget),
         cmocka_unit_test_setup(test_several_machines, forget),
+        cmocka_unit_test_setup(test_threads, forget),
         cmocka_unit_test_setup(test_joined, forget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,14 +1,11 @@
 /* bench_ranks -- a measurement is a job whose ranks have joined before the work begins. */
 #include "cli/bench/bench.h"
-#include "base/host.h"
 #include "cli/launch/ranks_job.h"
 
 enum status bench_ranks_find(struct cli *cli, int64_t n, int64_t threads, struct bench_ranks *ranks)
 {
     TRY(ranks_find(cli->env, n, ranks->backend, &ranks->plan));
-    cli->env->threads = threads > 0            ? (int)threads
-                        : ranks->plan.size > 1 ? ranks->plan.threads
-                                               : machine_threads(0);
+    cli->env->threads = threads > 0 ? (int)threads : ranks->plan.share.count;
     return STATUS_OK;
 }
 

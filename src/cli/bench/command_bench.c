@@ -10,7 +10,7 @@
 #include "cli/bench/bench.h"
 #include "cli/command.h"
 #include "cli/json_out.h"
-#include "base/host.h"
+#include "base/threads.h"
 #include "ops/ops_trial.h"
 #include "train/config/config.h"
 #include "train/config/optimizer_config.h"
@@ -347,7 +347,8 @@ static enum status run_bench(struct cli *cli, struct options *options, void *use
     if (settings->n > 0 || *settings->save)
         return FAIL(cli->env, USAGE, "%s works only with bench ops and bench comm",
                     settings->n > 0 ? "-n" : "--save");
-    cli->env->threads = machine_threads(bench.settings->run.machine.threads);
+    int64_t threads = bench.settings->run.machine.threads;
+    cli->env->threads = threads > 0 ? (int)threads : threads_default(1, true).count;
     TRY(ops_cpu_use(cli->env, settings->run.machine.kernels));
     bench.place = bench.settings->run;
     bench.place.machine.device = bench.settings->device;

@@ -6,7 +6,6 @@
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <jansson.h>
-#include <math.h>
 #include <pcre2.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -18,6 +17,7 @@
 #include "cli/json_out.h"
 #include "base/host.h"
 #include "base/placement.h"
+#include "base/threads.h"
 #include "device/device.h"
 #include "ops/ops.h"
 #include "cli/launch/launch.h"
@@ -37,6 +37,7 @@ struct libraries {
 
 struct checkup {
     struct machine machine;
+    struct threads_share share; /* of one rank */
     struct libraries libraries;
     struct ops_info ops;
     struct device_cuda_info cuda;
@@ -124,19 +125,11 @@ static void examine(struct checkup *checkup)
              "this process may use only %d of %d processors (mask %s); check taskset or the "
              "binding of the launcher",
              m->allowed, m->processors, m->mask);
-    if (m->cores > 0 && m->cores < m->allowed)
-        find(checkup,
-             "%d processors are hyper-threads of %d cores, which products may fill with one thread "
-             "each; compare --run.threads=%d",
-             m->allowed, m->cores, m->cores);
     if (placement_openmp())
         find(checkup,
              "%s is set: OpenMP binds the threads of every rank, all ranks of a machine to the "
              "same cores, and run.bind does nothing; unset it",
              placement_openmp());
-    if (m->quota > 0 && m->quota < m->allowed)
-        find(checkup, "the container may use only %.1f of %d processors; set --run.threads=%.0f",
-             m->quota, m->allowed, ceil(m->quota));
     if (free_bytes && free_bytes < (size_t)1 << 30)
         find(checkup,
              "only %s of memory is free; try a smaller train.micro_batch or engine.recompute=full",
@@ -242,6 +235,7 @@ static void print_nodes(struct console *console)
 static void print_facts(struct console *console, const struct checkup *checkup)
 {
     const struct machine *m = &checkup->machine;
+    const struct threads_share *share = &checkup->share;
     const struct ops_info *ops = &checkup->ops;
     const struct libraries *l = &checkup->libraries;
     char a[32], b[32];
@@ -249,8 +243,10 @@ static void print_facts(struct console *console, const struct checkup *checkup)
     fact(console, "back ends", "device cpu%s; ops cpu%s, ref",
          checkup->cuda.missing[0] ? "" : ", cuda", checkup->cuda.missing[0] ? "" : ", cuda");
     fact(console, "cpu", "%s, %s vectors", m->cpu[0] ? m->cpu : ops->core, ops->vectors);
-    fact(console, "threads", "%d (of %d processors, mask %s), OpenMP %d", m->allowed, m->processors,
-         m->mask, ops->openmp);
+    fact(console, "threads", "%d (%s), OpenMP %d", share->count, share->why, ops->openmp);
+    fact(console, "", "%d of %d processors, mask %s", m->allowed, m->processors, m->mask);
+    if (m->quota > 0)
+        fact(console, "", "limited to %.4g processors by the container", m->quota);
     print_nodes(console);
     fact(console, "kernels", "%s (run.kernels)", ops->kernels);
     fact(console, "products", "fp32 by %s; bf16 %s%s", ops->products,
@@ -312,7 +308,9 @@ static enum status print_json(struct cli *cli, const struct checkup *checkup)
     json_out_string(&json, "kernels", checkup->ops.kernels);
     json_out_string(&json, "vectors", checkup->ops.vectors);
     json_out_int(&json, "processors", m->processors);
-    json_out_int(&json, "threads", m->allowed);
+    json_out_int(&json, "allowed", m->allowed);
+    json_out_int(&json, "threads", checkup->share.count);
+    json_out_string(&json, "threads_why", checkup->share.why);
     json_out_string(&json, "mask", m->mask);
     json_out_int(&json, "cores", m->cores);
     json_out_string(&json, "numa_nodes", m->node_list);
@@ -353,6 +351,7 @@ static enum status run_doctor(struct cli *cli, struct options *options, void *se
     const struct doctor_settings *doctor = settings;
     struct checkup checkup = {0};
     machine_look(&checkup.machine);
+    checkup.share = threads_default(1, true);
     libraries_look(&checkup.libraries);
     ops_cpu_info(&checkup.ops);
     device_cuda_info(&checkup.cuda);

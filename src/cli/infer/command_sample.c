@@ -17,7 +17,6 @@
 #include "cli/infer/infer.h"
 #include "cli/infer/prompts.h"
 #include "cli/rank_report.h"
-#include "base/host.h"
 #include "base/named.h"
 #include "train/run_plan.h"
 #include "train/weights/model_file.h"
@@ -499,8 +498,7 @@ static enum status run_sample(struct cli *cli, struct options *options, void *us
     job.ranks.bind = settings->bind;
     job.ranks.device = settings->device;
     TRY(check_copies(cli->env, &settings->layout, job.ranks.plan.size));
-    cli->env->threads =
-        job.ranks.plan.size > 1 ? job.ranks.threads : machine_threads(settings->threads);
+    cli->env->threads = job.ranks.threads;
     text_init(&job.prompts, cli->env);
     enum status st = read_prompts(&job);
     if (st == STATUS_OK)
@@ -549,9 +547,11 @@ static const struct option sample_list[] = {
     {FLAG("precision.mode", compute, CHOICE), .fallback = "bf16", .choices = compute_words,
      .help = "arithmetic of a GPU; a CPU always computes in fp32"},
     {FLAG("run.threads", threads, INT), .also = "threads", .fallback = "0", COMMAND_RANGE(0, 4096),
-     .help = "CPU threads per rank; 0 = all that this process may use, divided among its ranks"},
+     .help = "CPU threads per rank; 0 = OMP_NUM_THREADS, or the cores of the machine, divided "
+             "among its ranks"},
     {FLAG("run.bind", bind, CHOICE), .fallback = "auto", .choices = run_bind_words,
-     .help = "auto = CPU ranks of one machine keep to cores of their own; none = the system moves "
+     .help = "auto = CPU ranks of one machine keep to cores of their own, ranks with GPUs to the "
+             "NUMA node of their GPU; none = the system moves "
              "them"},
     {FLAG("run.device_memory", device_memory, INT), .fallback = "0", COMMAND_RANGE(0, 9e18),
      .value_name = "BYTES",

@@ -9,7 +9,7 @@ enum status infer_find_ranks(struct cli *cli, int64_t n, const struct layout_con
     job->timeout = ranks->timeout;
     job->delay = ranks->delay;
     TRY(ranks_find(cli->env, n, job->backend, &job->plan));
-    job->threads = threads > 0 ? (int)threads : job->plan.threads;
+    job->threads = threads > 0 ? (int)threads : job->plan.share.count;
     return STATUS_OK;
 }
 

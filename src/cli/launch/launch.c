@@ -48,7 +48,7 @@ int launch_local_ranks(int ranks)
 static void say_choice(const struct job *job)
 {
     const struct launch_order *order = job->order;
-    int cpus = machine_threads(0);
+    int cpus = machine_cpus();
     bool crowded = launch_local_ranks(order->ranks) * order->threads > cpus;
     bool is_root = geteuid() == 0 && job->launcher.kind == MPI_KIND_OPEN;
     char notes[96] = "";

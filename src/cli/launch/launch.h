@@ -14,7 +14,8 @@
 struct launch_order {
     int ranks;
     bool alone;        /* all ranks are one process: no mpirun is needed */
-    int threads;       /* per rank, for the printed line; the ranks get it from argv */
+    int threads;       /* per rank, for the printed line */
+    bool own_threads;  /* each rank finds its number itself; else it gets `threads` by argv */
     char *const *argv; /* a rank's program and arguments, NULL-terminated */
     bool stops;        /* a signal asks the ranks to stop; else it kills them */
     bool saves;        /* ranks that stop save; for the printed line */

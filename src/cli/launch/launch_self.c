@@ -36,7 +36,7 @@ enum status launch_self(struct cli *cli, const struct launch_order *order, const
     if (bytes < 0)
         return FAIL(cli->env, IO, "cannot find the executable of sifr: %s", strerror(errno));
     program[bytes] = 0;
-    if (!order->alone) {
+    if (!order->alone && !order->own_threads) {
         snprintf(threads, sizeof threads, "--threads=%d", order->threads);
         all[count++] = threads;
     }

@@ -178,12 +178,14 @@ static void prepare_open_mpi(void)
     }
 }
 
-/* "-x NAME" for each SIFR_ variable: Open MPI passes only named ones to other machines. */
+/* "-x NAME" for OMP_NUM_THREADS, which ranks take their threads from, and for each SIFR_ variable:
+ * Open MPI passes only named ones to other machines. */
 static size_t add_variables(char **all)
 {
     size_t used = 0;
     for (char **variable = environ; *variable; variable++) {
-        if (strncmp(*variable, "SIFR_", 5) != 0 || !strchr(*variable, '='))
+        bool ours = strncmp(*variable, "SIFR_", 5) == 0 && strchr(*variable, '=');
+        if (!ours && strncmp(*variable, "OMP_NUM_THREADS=", 16) != 0)
             continue;
         all[used++] = "-x";
         all[used++] = strndup(*variable, strcspn(*variable, "="));

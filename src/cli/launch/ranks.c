@@ -1,8 +1,6 @@
 /* ranks -- only rank 0 prints: the communicator spreads the failure of another rank, and rank 0
  * prints it. */
-#include "base/host.h"
 #include "cli/launch/ranks.h"
-#include <sched.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/placement.h"
@@ -12,24 +10,9 @@
 
 /* --- where the ranks run -------------------------------------------------------------------- */
 
-/* If the launcher binds ranks to CPUs, this process has other CPUs than the launcher. */
-static bool is_bound(const struct launcher *launcher)
-{
-    cpu_set_t mine, launchers;
-    return sched_getaffinity(0, sizeof mine, &mine) == 0 &&
-           sched_getaffinity(launcher->process, sizeof launchers, &launchers) == 0 &&
-           !CPU_EQUAL(&mine, &launchers);
-}
-
-static int divide(int cpus, int ranks)
-{
-    return cpus > ranks ? cpus / ranks : 1;
-}
-
 static enum status find_joined(struct env *env, int64_t wanted, const char *backend,
                                const struct launcher *launcher, struct ranks_plan *plan)
 {
-    int cpus = machine_threads(0);
     if (wanted > 0 && wanted != launcher->size)
         return FAIL(env, USAGE, "-n %lld conflicts with %s, which started %d rank%s; omit -n",
                     (long long)wanted, launcher->name, launcher->size,
@@ -48,14 +31,14 @@ static enum status find_joined(struct env *env, int64_t wanted, const char *back
                     "srun --mpi=pmix (--mpi=pmi2 with MPICH), or sifr train -n %d in the "
                     "batch script",
                     launcher->size, launcher->size);
-    bool bound = is_bound(launcher);
+    bool bound = launcher_has_bound(launcher);
     *plan = (struct ranks_plan){
         .way = alone ? RANKS_ONE : RANKS_JOIN,
         .size = launcher->size,
         .rank = launcher->rank,
         .local = local,
         .local_rank = launcher->local_rank,
-        .threads = bound ? cpus : divide(cpus, local),
+        .share = threads_default(local, bound),
         .bound = bound,
     };
     return STATUS_OK;
@@ -92,7 +75,7 @@ enum status ranks_find(struct env *env, int64_t wanted, const char *backend,
     bool processes = become_processes(size, backend, plan->why_threads, sizeof plan->why_threads);
     plan->way = size == 1 ? RANKS_ONE : processes ? RANKS_LAUNCH : RANKS_THREADS;
     plan->local = processes ? launch_local_ranks(size) : size;
-    plan->threads = divide(machine_threads(0), plan->local);
+    plan->share = threads_default(plan->local, false);
     return STATUS_OK;
 }
 
@@ -107,13 +90,13 @@ void ranks_bind(struct ranks_plan *plan, int threads, int bind, int device)
 {
     bool gpu =
         device == RUN_DEVICE_CUDA || (device == RUN_DEVICE_AUTO && device_has_driver("cuda"));
-    bool joined = plan->way == RANKS_JOIN;
-    if (bind == RUN_BIND_NONE || gpu || plan->local < 2 || plan->bound)
+    if (bind == RUN_BIND_NONE || plan->bound)
         return;
-    if (plan->way == RANKS_THREADS)
-        plan->slice = threads;
-    else if (joined && plan->local_rank >= 0 && plan->local_rank < plan->local &&
-             placement_bind(plan->local, threads, plan->local_rank))
+    plan->near_gpu = gpu && plan->local > 1;
+    if (gpu)
+        return;
+    if (plan->way == RANKS_THREADS ||
+        (plan->way == RANKS_JOIN && placement_bind(plan->local, threads, plan->local_rank)))
         plan->slice = threads;
 }
 

@@ -1,6 +1,7 @@
 /* ranks -- how many ranks a command has, where they run, and which of them this process is. */
 #ifndef CLI_RANKS_H
 #define CLI_RANKS_H
+#include "base/threads.h"
 #include "cli/command.h"
 #include "train/config/config.h"
 #include "train/session.h"
@@ -15,12 +16,13 @@ enum ranks_way {
 struct ranks_plan {
     enum ranks_way way;
     int size;
-    int rank;       /* of this process, from its launcher; 0 unless joined */
-    int local;      /* ranks on this machine */
-    int local_rank; /* of this process among them; -1 = unknown */
-    int threads;    /* default per rank: the CPUs of the process, divided */
-    bool bound;     /* the launcher has bound this rank to CPUs */
-    int slice;      /* set by ranks_bind: threads of a rank with CPUs of its own; 0 = none has */
+    int rank;                   /* of this process, from its launcher; 0 unless joined */
+    int local;                  /* ranks on this machine */
+    int local_rank;             /* of this process among them; -1 = unknown */
+    bool bound;                 /* the launcher has bound this rank to CPUs */
+    struct threads_share share; /* the threads of a rank if run.threads is 0 */
+    int slice;     /* set by ranks_bind: threads of a rank with CPUs of its own; 0 = none has */
+    bool near_gpu; /* set by ranks_bind: ranks with GPUs keep near them */
     char why_threads
         [640]; /* why ranks are threads although comm.backend is not "threads"; else "" */
 };
@@ -34,8 +36,8 @@ void ranks_say_choice(struct env *env, const struct ranks_plan *plan);
 
 /* By run.bind and run.device, each rank of `threads` threads keeps to its own CPUs of this machine
  * (base/placement.h). A rank that is a process does it now, so it must not have started threads;
- * ranks that are threads do it in ranks_run_threads. Ranks with GPUs are not bound: which CPUs are
- * near which GPU is not known here. */
+ * ranks that are threads do it in ranks_run_threads. Ranks with GPUs do it when they open them
+ * (session_ranks.near_gpu). */
 void ranks_bind(struct ranks_plan *plan, int threads, int bind, int device);
 
 /* Outcomes that all ranks reach together. */

@@ -26,6 +26,7 @@ static enum status run_here(struct cli *cli, const struct ranks_job *job, bool *
                                    .rank = plan->rank,
                                    .delay = job->delay};
     ranks_bind(&bound, job->threads, job->bind, job->device);
+    member.near_gpu = bound.near_gpu;
     TRY(job->prepare(job->user));
     *met = true;
     if (!job->quiet)

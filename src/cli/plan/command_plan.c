@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include "cli/launch/launch.h"
 #include "base/host.h"
+#include "base/threads.h"
 #include "cli/html_file.h"
 #include "cli/json_out.h"
 #include "cli/plan/plan_html.h"
@@ -206,14 +207,13 @@ static enum status show_steps(struct cli *cli, const struct plan_settings *setti
 
 /* --- the mode ------------------------------------------------------------------------------- */
 
-/* Divide the processors of this machine among the ranks, as the launch of the run would. */
+/* Divide the cores of this machine among the ranks, as the launch of the run would. */
 static enum status share_threads(struct options *options, int local_ranks)
 {
     char text[16];
-    int threads = machine_threads(0) / local_ranks;
     if (local_ranks == 1 || options_is_set(options, "run.threads"))
         return STATUS_OK;
-    snprintf(text, sizeof text, "%d", threads > 0 ? threads : 1);
+    snprintf(text, sizeof text, "%d", threads_default(local_ranks, false).count);
     return options_set(options, "run.threads", text, "the number of ranks");
 }
 

@@ -120,6 +120,7 @@ static enum status train_here(struct train_job *job)
     struct session_ranks member = {
         .comm = {.backend = comm_backend_words[ranks->backend], .timeout = ranks->timeout},
         .rank = job->plan.rank,
+        .near_gpu = job->plan.near_gpu,
         .delay = ranks->delay,
         .failing = job->mode == TRAIN_THREADS ? NULL : ranks_report_failure,
     };
@@ -151,17 +152,19 @@ static enum status run_job(struct train_job *job)
     struct train_settings *settings = job->settings;
     struct env *env = job->cli->env;
     const struct machine_config *machine = &settings->config.machine;
+    bool chosen = machine->threads > 0;
     if (job->mode == TRAIN_JOIN || job->mode == TRAIN_THREADS)
-        ranks_bind(&job->plan, machine->threads ? (int)machine->threads : job->plan.threads,
+        ranks_bind(&job->plan, chosen ? (int)machine->threads : job->plan.share.count,
                    machine->bind, machine->device);
-    if (job->plan.size > 1 && settings->config.machine.threads == 0) {
+    if (job->plan.size > 1 && !chosen) {
         char threads[16];
-        snprintf(threads, sizeof threads, "%d", job->plan.threads);
+        snprintf(threads, sizeof threads, "%d", job->plan.share.count);
         TRY(options_set(job->options, "run.threads", threads, "the number of ranks"));
     }
     TRY(mem_alloc(env, MEM_OTHER, "view", sizeof *job->view, &job->view));
     train_view_open(job->view, job->cli, settings->json, settings->fresh,
                     settings->config.train.log_every);
+    job->view->threads_why = chosen ? "" : job->plan.share.why;
     st = run_config_resolve(env, job->options, job->plan.rank == 0 ? train_view_learning : NULL,
                             job->view, &settings->config);
     if (st == STATUS_STOPPED) /* while a vocabulary was learned: there is nothing to save */
@@ -192,7 +195,8 @@ static enum status start_ranks(void *user, const struct restarts_attempt *attemp
     bool chosen = options_is_set(job->options, "run.threads") && threads > 0;
     const struct launch_order order = {.ranks = job->plan.size,
                                        .alone = job->plan.way != RANKS_LAUNCH,
-                                       .threads = chosen ? (int)threads : job->plan.threads,
+                                       .threads = chosen ? (int)threads : job->plan.share.count,
+                                       .own_threads = !chosen,
                                        .stops = true,
                                        .saves = job->settings->config.checkpoint.final,
                                        .quiet = job->cli->console->quiet || job->settings->json,

@@ -192,22 +192,27 @@ static void describe_crowd(const struct cores *cores, const struct machine *mach
 }
 
 /* The processors that rank 0 may use, and whether the ranks have enough. */
-static void describe_processors(struct env *env, const struct trainer_facts *facts, char *out,
-                                size_t bytes)
+static void describe_processors(const struct train_view *view, const struct trainer_facts *facts,
+                                char *out, size_t bytes)
 {
     struct machine machine;
+    char why[48] = "";
     machine_look(&machine);
     const struct cores *cores = facts->cores;
     long long threads = (long long)facts->config->machine.threads;
     int sharers = cores->apart ? 1 : cores->ranks; /* ranks on these cores */
     struct text line;
-    text_init(&line, env);
+    text_init(&line, view->cli->env);
+    if (*view->threads_why)
+        snprintf(why, sizeof why, " (%s)", view->threads_why);
     text_printf(&line, "%s of %d", machine.mask, machine.processors);
     if (machine.all_nodes > 1)
         text_printf(&line, ", NUMA node%s %s", machine.nodes == 1 ? "" : "s", machine.node_list);
     if (cores->ranks > 1)
-        text_printf(&line, "; %d ranks x %lld thread%s here%s", cores->ranks, threads,
-                    threads == 1 ? "" : "s", cores->apart ? ", each on cores of its own" : "");
+        text_printf(&line, "; %d ranks x %lld thread%s%s here%s", cores->ranks, threads,
+                    threads == 1 ? "" : "s", why, cores->apart ? ", each on cores of its own" : "");
+    else if (*why && cores->crowded < 0)
+        text_printf(&line, "; %lld thread%s%s", threads, threads == 1 ? "" : "s", why);
     if (cores->crowded >= 0)
         describe_crowd(cores, &machine, threads, &line);
     else if (threads * sharers > machine.cores && threads > 1 && strcmp(facts->device, "cpu") == 0)
@@ -240,7 +245,7 @@ static void print_header(struct train_view *view, const struct trainer_facts *fa
         snprintf(line, sizeof line, "%s: %d tokens", name, tokenizer_vocab(tokenizer));
         console_fact(console, "tokenizer", line);
     }
-    describe_processors(view->cli->env, facts, line, sizeof line);
+    describe_processors(view, facts, line, sizeof line);
     console_fact(console, "cores", line);
     describe_memory(facts->held, facts->ranks, line, sizeof line);
     console_fact(console, "memory", line);
@@ -273,7 +278,7 @@ static void on_ready(void *user, const struct trainer_facts *facts)
     }
     json_out_real(json, "flops_per_token", facts->flops_per_token);
     json_out_int(json, "ranks", facts->ranks);
-    describe_processors(view->cli->env, facts, line, sizeof line);
+    describe_processors(view, facts, line, sizeof line);
     json_out_string(json, "cores", line);
     json_out_string(json, "comm", facts->comm);
     json_out_int(json, "mem_bytes", (int64_t)facts->held->total_bytes);

@@ -23,10 +23,11 @@ struct train_view {
     char line[STEP_LINE_BYTES]; /* of the last step */
     int64_t line_step;
     bool line_kept, stop_said;
-    bool stepped;          /* a step was done: there is something to save */
-    bool has_no_tokenizer; /* the run reads tokens and was given no tokenizer */
-    bool fresh;            /* --fresh was given */
-    double shown;          /* when the live line was last written */
+    bool stepped;            /* a step was done: there is something to save */
+    bool has_no_tokenizer;   /* the run reads tokens and was given no tokenizer */
+    bool fresh;              /* --fresh was given */
+    double shown;            /* when the live line was last written */
+    const char *threads_why; /* borrowed; "one per core"; "" = run.threads says so */
     struct json_out record;
     const struct run_config *config; /* borrowed; NULL before the run is ready */
 };

@@ -8,6 +8,7 @@
 #include <string.h>
 #include "base/file.h"
 #include "base/host.h"
+#include "base/threads.h"
 #include "comm/launcher.h"
 #include "comm/comm.h"
 #include "train/checkpoint/checkpoint_keep.h"
@@ -91,9 +92,9 @@ struct compute_config run_device_compute(int device, enum dtype type)
 static enum status resolve_machine(struct env *env, struct run_config *config)
 {
     struct machine_config *machine = &config->machine;
-    int available = machine_threads(0);
+    int available = machine_cpus();
     if (machine->threads == 0)
-        machine->threads = available;
+        machine->threads = threads_default(1, true).count;
     else if (machine->threads > available)
         log_warn(env, "run.threads: %lld threads will share %d processor%s",
                  (long long)machine->threads, available, available == 1 ? "" : "s");

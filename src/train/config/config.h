@@ -52,7 +52,7 @@ enum run_accumulate { RUN_ACCUMULATE_EACH, RUN_ACCUMULATE_LOCAL };
 
 struct machine_config {
     int device;            /* enum run_device */
-    int64_t threads;       /* 0 = all CPUs of the affinity mask */
+    int64_t threads;       /* 0 = by base/threads.h */
     int bind;              /* enum run_bind */
     const char *kernels;   /* set of CPU kernels, or "auto" */
     bool deterministic;    /* equal bits in every run, for any number of threads and ranks */

@@ -370,11 +370,14 @@ static const struct option machine_list[] = {
      .help = "device; auto = cuda if there is a GPU"},
     {RUN(threads, INT), .also = "threads", .fallback = "0", RANGE(0, 4096),
      .help =
-         "CPU threads per rank; 0 = the CPUs of the process, divided among the ranks of a machine"},
+         "CPU threads per rank; 0 = OMP_NUM_THREADS, or the cores that the process may use by its "
+         "affinity mask and CPU quota, divided among the ranks of a machine"},
     {RUN(bind, CHOICE), .fallback = "auto", .choices = run_bind_words,
-     .help = "auto = CPU ranks of one machine keep to cores of their own, of one NUMA node where "
-             "possible, unless the launcher or OpenMP has bound them or there are fewer CPUs than "
-             "threads; none = the system moves them; same bits"},
+     .help =
+         "auto = CPU ranks of one machine keep to cores of their own, of one NUMA node where "
+         "possible, and ranks with GPUs to the node of their GPU, unless the launcher or OpenMP "
+         "has bound them or there are fewer CPUs than threads; none = the system moves them; same "
+         "bits"},
     {RUN(device_memory, INT), .fallback = "0", RANGE(0, 9e18), .value_name = "BYTES",
      .help = "limit on the memory of a rank on its device, GPU or CPU, as sifr plan counts it: an "
              "allocation beyond it ends the run; 0 = none"},
