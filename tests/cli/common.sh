@@ -61,6 +61,14 @@ is_json() { # FILE: every line must be JSON; without python3 only the outer shap
     fi
 }
 
+# sampled: scripts that repeat one check over many settings ask this before each. SIFR_TEST_SAMPLE=N
+# in the environment: true for the first call and every N-th after it; else always.
+asked=0
+sampled() {
+    asked=$((asked + 1))
+    [ $(((asked - 1) % ${SIFR_TEST_SAMPLE:-1})) = 0 ]
+}
+
 make_text() { # about 40 kB of text with patterns that a model can learn
     local i
     for i in $(seq 1 400); do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The report of scripts/test: skipped tests and parts, tests that pass on the second try, the last
-# lines.
+# The report of scripts/test: skipped tests and parts, tests that pass on the second try, suites
+# beside others, the last lines.
 root=$(cd "$(dirname "$0")/../.." && pwd)
 . "$(dirname "$0")/common.sh" "$@"
 
@@ -21,13 +21,18 @@ cmake -S . -B tree >cmake.out || fail "cmake: $(cat cmake.out)"
 jobs=1
 . "$root/scripts/suites.sh"
 skip_suite() { echo "SKIPPED: no root"; return 77; }
+wait_for_good() { wait_for test -e good; [ -e good ]; }
 own_failures=$failures
 {
+    suite_beside late wait_for_good
+    suite_beside late-bad false
     suite tests run_ctest tree -E bad
     suite alone skip_suite
     suite bad run_ctest tree -R bad
     suite none run_ctest tree -R nothing
-    suite good true
+    suite good touch good
+    finish_beside late
+    finish_beside late-bad
     report build/test-logs/tests.log && echo "the report says that all is well"
 } >out 2>err
 failures=$own_failures
@@ -36,13 +41,15 @@ has '^  alone +skipped +[0-9]+ s  \(no root\)$'
 has '^  bad +FAIL +[0-9]+ s$'
 has '^  none +FAIL +[0-9]+ s$'
 has '^  good +ok +[0-9]+ s$'
+has '^  late +ok +[0-9]+ s$' # it waits for the suite good
+has '^  late-bad +FAIL +[0-9]+ s$'
 has '^3 skipped in suites that ran:$'
 has '^  tests: a/skipped: no such program$'
 has '^  tests: a/part: one part: no such program$'
 has '^  tests: a/cmocka: test_y$'
 has '^1 passed on the second try only:$'
 has '^  tests: a/second$'
-[ "$(tail -n 1 out)" = "2 passed, 2 failed, 1 skipped" ] || fail "the last line: $(tail -n 1 out)"
+[ "$(tail -n 1 out)" = "3 passed, 3 failed, 1 skipped" ] || fail "the last line: $(tail -n 1 out)"
 passed=1 failed=0 skipped=0
 [ "$(report build/test-logs/tests.log | tail -n 1)" = "1 passed, 0 failed" ] || fail "the last line when nothing was skipped"
 finish

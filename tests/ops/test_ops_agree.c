@@ -68,6 +68,17 @@ static bool is_meant(const struct subject *subject, const struct ops_case *c)
            (!subject->fast || differs_in_fast_mode(c->op));
 }
 
+/* With SIFR_TEST_SAMPLE=N (testing.h), shape i is tested if it is the first of its op, or every N-th
+ * after that. */
+static bool is_sampled(const struct subject *subject, int i)
+{
+    const char *every = getenv("SIFR_TEST_SAMPLE");
+    int n = every ? atoi(every) : 1, before = 0;
+    for (int j = 0; n > 1 && j < i; j++)
+        before += strcmp(shape_at(subject, j)->op, shape_at(subject, i)->op) == 0;
+    return n <= 1 || before % n == 0;
+}
+
 /* The next shape of an op under test, starting at *i, which advances past it; NULL: no more. */
 static const struct ops_case *next_shape(const struct subject *subject, int *i)
 {
@@ -76,7 +87,8 @@ static const struct ops_case *next_shape(const struct subject *subject, int *i)
     for (int before = 0; before < *i; before++)
         number += is_meant(subject, shape_at(subject, before));
     while ((c = shape_at(subject, (*i)++)) != NULL)
-        if (is_meant(subject, c) && number++ % subject->shares == subject->share)
+        if (is_meant(subject, c) && number++ % subject->shares == subject->share &&
+            is_sampled(subject, *i - 1))
             return c;
     return NULL;
 }
