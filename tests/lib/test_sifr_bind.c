@@ -41,10 +41,7 @@ static void test_threads(void **state)
         testing_skip("ranks cannot have cores of their own on one CPU");
         return;
     }
-    assert_int_equal(run(ranks, 1, 0, &masks), 0);
-    for (int r = 0; r < ranks; r++) /* nobody asked */
-        assert_true(CPU_EQUAL(&masks.of[r], &before));
-
+    /* First: clang's OpenMP library learns that it must not bind only before it is used. */
     CPU_ZERO(&used);
     assert_int_equal(run(ranks, 1, 1, &masks), 0);
     for (int r = 0; r < ranks; r++) {
@@ -56,6 +53,10 @@ static void test_threads(void **state)
     assert_true(CPU_EQUAL(&used, &before));
     after = mine();
     assert_true(CPU_EQUAL(&after, &before));
+
+    assert_int_equal(run(ranks, 1, 0, &masks), 0);
+    for (int r = 0; r < ranks; r++) /* nobody asked */
+        assert_true(CPU_EQUAL(&masks.of[r], &before));
 
     assert_int_equal(run(2, CPU_COUNT(&before), 1, &masks), 0); /* more threads than CPUs */
     assert_true(CPU_EQUAL(&masks.of[0], &before) && CPU_EQUAL(&masks.of[1], &before));
