@@ -76,8 +76,9 @@ static void note_balance(void)
 __attribute__((constructor)) static void count_blocks(void)
 {
     setvbuf(stdout, stdout_buffer, _IOLBF, sizeof stdout_buffer);
-    omp_get_max_threads(); /* it loads libraries, which allocate */
-    dlerror();             /* frees the message about those that it did not find */
+    setenv("KMP_AFFINITY", "disabled", 1); /* as placement_prepare, before OpenMP is used */
+    omp_get_max_threads();                 /* it loads libraries, which allocate */
+    dlerror();                             /* frees the message about those that it did not find */
     dl_iterate_phdr(note_library, NULL);
     __sanitizer_install_malloc_and_free_hooks(on_malloc, on_free);
     atexit(note_balance); /* before libraries free what they allocated before main */
