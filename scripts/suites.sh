@@ -19,8 +19,8 @@ log_of() { # SUITE
     echo "build/test-logs/$1.log"
 }
 
-# suite_beside NAME COMMAND...: start a suite that runs beside the next ones, in the CPU time that
-# they leave, because some mostly wait. finish_beside NAME waits for it and records it.
+# suite_beside NAME COMMAND...: start a suite in the background, at the lowest priority: it uses the
+# CPU time that the next suites leave, some of which mostly wait. finish_beside NAME waits for its end.
 declare -A beside=()
 suite_beside() {
     local log

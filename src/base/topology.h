@@ -26,8 +26,8 @@ struct topology { /* open */
 void topology_read(const char *sys, const cpu_set_t *allowed, struct topology *topology);
 
 /* The system's number of the NUMA node of a PCI device, such as a GPU; -1 = unknown, or the machine
- * has one node. `bus` begins with its address and may go on after a space: "0000:1B:00.0 of host".
- */
+ * has one node. `bus` is the device's address; what follows a space is ignored, as in "0000:1B:00.0
+ * of host". */
 int topology_pci_node(const char *sys, const char *bus);
 
 /* A list as in /sys: "0-3,8". CPUs that cpu_set_t cannot represent are left out. false = it is not

@@ -64,8 +64,8 @@ void spread_free(struct spread *spread); /* does nothing if all zero */
 /* What this rank has: parameters of its units; of these, those that are never updated (frozen), those
  * that only forward passes read (once), and those that another PP stage owns (borrowed) or also uses
  * (lent); units that are neither the first nor the last of the model, how many of these have no
- * backward pass (forward_units), and whether the first and the last are here. `partial`: elements of partial
- * gradients that TP ranks send to add them, 2 (n-1)/n for n replicas. */
+ * backward pass (forward_units), and whether the first and the last are here. `partial`: elements of
+ * partial gradients that TP ranks send to add them, 2 (n-1)/n for n replicas. */
 struct spread_counts {
     int64_t parameters, frozen, once, borrowed, lent;
     struct muon_counts muon;

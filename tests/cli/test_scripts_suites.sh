@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The report of scripts/test: skipped tests and parts, tests that pass on the second try, suites
-# beside others, the last lines.
+# in the background, the last lines.
 root=$(cd "$(dirname "$0")/../.." && pwd)
 . "$(dirname "$0")/common.sh" "$@"
 

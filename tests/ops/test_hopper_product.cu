@@ -6,6 +6,7 @@
 #include "ops/cuda/product/hopper_product.cuh"
 
 using namespace hopper;
+typedef __nv_bfloat16 number;
 
 /* Two results: the sum plus its column's number, and its double. */
 struct twice {
@@ -15,14 +16,13 @@ struct twice {
     {
         column = j.column + 64 * h + (int)threadIdx.x % 4 * 2;
     }
-    template <typename T>
     void of(int sixteen, const float *sums, uint32_t (&out)[4], uint32_t (&out2)[4])
     {
         for (int i = 0; i < 4; i++) {
             const int at = (column + 16 * sixteen + i / 2 * 8) % 7;
             const float a = sums[2 * i] + (float)at, b = sums[2 * i + 1] + (float)((at + 1) % 7);
-            out[i] = packed<T>(a, b);
-            out2[i] = packed<T>(2 * a, 2 * b);
+            out[i] = packed<number>(a, b);
+            out2[i] = packed<number>(2 * a, 2 * b);
         }
     }
 };
@@ -31,11 +31,11 @@ struct twice {
 struct minus {
     enum { READS = 1 };
     void fetch(const product::job &, int) {}
-    template <typename T> void of(int, const float *sums, uint32_t (&word)[4], uint32_t (&)[4])
+    void of(int, const float *sums, uint32_t (&word)[4], uint32_t (&)[4])
     {
         for (int i = 0; i < 4; i++) {
-            const float2 x = unpacked<T>(word[i]);
-            word[i] = packed<T>(sums[2 * i] - x.x, sums[2 * i + 1] - x.y);
+            const float2 x = unpacked<number>(word[i]);
+            word[i] = packed<number>(sums[2 * i] - x.x, sums[2 * i + 1] - x.y);
         }
     }
 };
@@ -73,8 +73,8 @@ template <class W, class E> static bool test(const sizes &s, unsigned seed)
         threads.push_back(t);
     bool right =
         fake::run(2 * s.clusters, threads, sizeof(product::memory<W>), seed, [&](char *raw) {
-            product::run_block<W, __nv_bfloat16>(*reinterpret_cast<product::memory<W> *>(raw), p,
-                                                 &map_a, &map_b, &map_out, &map_other, E{});
+            product::run_block<W, number>(*reinterpret_cast<product::memory<W> *>(raw), p, &map_a,
+                                          &map_b, &map_out, &map_other, E{});
         });
     if (!right)
         fprintf(stderr, "threads wait for ever, or results were not stored\n");

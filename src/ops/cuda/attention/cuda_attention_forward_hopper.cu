@@ -9,7 +9,7 @@
 #include "base/dtype.h"
 #include "ops/cuda/attention/cuda_attention.h"
 #include "ops/cuda/attention/hopper_forward.cuh"
-#include "ops/cuda/attention/hopper_maps.cuh"
+#include "ops/cuda/attention/hopper_heads.cuh"
 
 namespace
 {

@@ -27,7 +27,7 @@
 #include "base/dtype.h"
 #include "ops/cuda/attention/hopper_attend.cuh"
 #include "ops/cuda/attention/hopper_attend_wide.cuh"
-#include "ops/cuda/attention/hopper_maps.cuh"
+#include "ops/cuda/attention/hopper_heads.cuh"
 #include "ops/cuda/attention/hopper_shares.cuh"
 
 namespace

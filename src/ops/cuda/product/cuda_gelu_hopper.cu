@@ -8,7 +8,7 @@
  * This file is compiled for sm_90a only (cmake/cuda.cmake).
  */
 #include "base/dtype.h"
-#include "ops/cuda/attention/hopper_maps.cuh"
+#include "ops/cuda/common/hopper_maps.cuh"
 #include "ops/cuda/common/vector.cuh"
 #include "ops/cuda/kernels.h"
 #include "ops/cuda/product/hopper_product.cuh"
@@ -18,7 +18,7 @@ namespace
 
 using namespace hopper;
 
-/* A thread's 8 sums are of two times two columns: column and the next, and 8 further. */
+/* Of 16 columns a thread has 8 sums: two neighbouring columns and those 8 further on, in two rows. */
 template <typename T> struct gelu_forward {
     enum { READS = 0 };
     const T *bias; /* may be NULL */
@@ -35,7 +35,6 @@ template <typename T> struct gelu_forward {
                            : 0;
     }
 
-    template <typename>
     __device__ inline void of(int sixteen, const float *sums, uint32_t (&pre)[4], uint32_t (&y)[4])
     {
 #pragma unroll
@@ -53,7 +52,6 @@ template <typename T> struct gelu_backward {
 
     __device__ inline void fetch(const product::job &, int) {}
 
-    template <typename>
     __device__ inline void of(int, const float *sums, uint32_t (&pre)[4], uint32_t (&)[4])
     {
 #pragma unroll
@@ -85,16 +83,11 @@ cudaError_t map_matrix(encode_fn encode, const void *base, int64_t rows, int64_t
 {
     const cuuint64_t sizes[2] = {(cuuint64_t)columns, (cuuint64_t)rows};
     const cuuint64_t strides[1] = {(cuuint64_t)columns * sizeof(T)};
-    const cuuint32_t box[2] = {64, (cuuint32_t)box_rows}, steps[2] = {1, 1};
-    CUresult result =
-        encode(map, is_bf16<T> ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-               2, const_cast<void *>(base), sizes, strides, box, steps,
-               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-               CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+    const cuuint32_t box[2] = {64, (cuuint32_t)box_rows};
+    return make_map<T>(encode, base, 2, sizes, strides, box, map);
 }
 
-struct job { /* A (R, K), B, results (R, N); other: the second result, or what is read */
+struct request { /* A (R, K), B, results (R, N); other: the second result, or what is read */
     int64_t rows, columns, depth;
     const void *a, *b;
     void *out, *other;
@@ -102,7 +95,7 @@ struct job { /* A (R, K), B, results (R, N); other: the second result, or what i
 };
 
 template <class W, typename T, class E>
-cudaError_t run(const struct job &s, const E &e, cudaStream_t stream)
+cudaError_t run(const struct request &s, const E &e, cudaStream_t stream)
 {
     static_assert(sizeof(product::memory<W>) <= 227 * 1024, "too much");
     const product::problem p = product::problem_of<W>(s.rows, s.columns, s.depth);
@@ -132,7 +125,7 @@ cudaError_t run(const struct job &s, const E &e, cudaStream_t stream)
 }
 
 template <typename T, class E>
-cudaError_t run_way(bool down, const struct job &s, const E &e, cudaStream_t stream)
+cudaError_t run_way(bool down, const struct request &s, const E &e, cudaStream_t stream)
 {
     return down ? run<product::way<192, true>, T>(s, e, stream)
                 : run<product::way<192, false>, T>(s, e, stream);
@@ -152,7 +145,7 @@ cudaError_t launch_linear_gelu_hopper(cudaStream_t stream, enum dtype type, bool
                                       const void *w, const void *bias, void *pre, void *y,
                                       int processors)
 {
-    const struct job s = {rows, out, in, x, w, pre, y, processors};
+    const struct request s = {rows, out, in, x, w, pre, y, processors};
     if (type == DTYPE_BF16)
         return run_way<__nv_bfloat16>(
             !out_in, s, gelu_forward<__nv_bfloat16>{(const __nv_bfloat16 *)bias, (int)out, {}},
@@ -165,7 +158,7 @@ cudaError_t launch_linear_dgelu_hopper(cudaStream_t stream, enum dtype type, boo
                                        int64_t rows, int64_t in, int64_t out, const void *dy,
                                        const void *w, const void *pre, void *dpre, int processors)
 {
-    const struct job s = {rows, in, out, dy, w, dpre, const_cast<void *>(pre), processors};
+    const struct request s = {rows, in, out, dy, w, dpre, const_cast<void *>(pre), processors};
     return type == DTYPE_BF16
                ? run_way<__nv_bfloat16>(out_in, s, gelu_backward<__nv_bfloat16>{}, stream)
                : run_way<__half>(out_in, s, gelu_backward<__half>{}, stream);

@@ -193,7 +193,7 @@ template <class W> __device__ inline uint32_t row_address(uint32_t half, int par
 /* E, an epilogue, has
  *     READS                   whether a matrix is loaded to the halves first
  *     fetch(job, h)           what it needs of its own, before the turn
- *     of<T>(h, sixteen, v, out, out2)
+ *     of(sixteen, sums, out, out2)
  *                             for 8 sums of a thread as in 16 columns of a tile and, if READS, the
  *                             4 registers `out` that it reads: the registers to store. With two
  *                             results, `out2` are those of the other.
@@ -224,7 +224,7 @@ __device__ inline void finish(memory<W> &m, const job &j, int group, float (&d)[
                 uint32_t word[4], word2[4];
                 if (E::READS)
                     load_matrices(row_address<W>(to, part, sixteen), word);
-                e.template of<T>(sixteen, &d[part][32 * h + 8 * sixteen], word, word2);
+                e.of(sixteen, &d[part][32 * h + 8 * sixteen], word, word2);
                 store_matrices(row_address<W>(to, part, sixteen), word[0], word[1], word[2],
                                word[3]);
                 if (!E::READS)
