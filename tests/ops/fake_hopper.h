@@ -30,6 +30,7 @@
 #define gridDim         (fake::grid)
 #define __syncthreads() fake::meet(fake::self->block->all, fake::self->block->threads)
 #define __syncwarp()    ((void)0)
+#include "ops/cuda/common/hopper_descriptor.cuh"
 
 namespace fake
 {
@@ -136,10 +137,22 @@ static inline block_of *neighbour(uint32_t rank)
     return blocks[self->block->index.x / 2 * 2 + rank].get();
 }
 
+/* An address within a block: without the number of the block in its cluster. */
+static inline uint32_t within(uint32_t address)
+{
+    return address & 0xffffff;
+}
+
+static inline mbarrier &barrier_at(block_of *b, uint32_t address)
+{
+    return b->barriers.at(within(address));
+}
+
 /* Rows of 128 bytes, whose 16-byte units are swapped by the row's number. */
 static inline uint16_t *element(block_of *b, uint32_t address)
 {
-    return reinterpret_cast<uint16_t *>(b->memory + (address ^ (address >> 7 & 7) << 4));
+    const uint32_t at = within(address);
+    return reinterpret_cast<uint16_t *>(b->memory + (at ^ (at >> 7 & 7) << 4));
 }
 
 static inline float value(uint16_t bits)
@@ -184,7 +197,7 @@ static inline void load(block_of *b, uint32_t to, const CUtensorMap *map, int co
                     row + r < m.rows && column + c < m.columns
                         ? m.at[(int64_t)(row + r) * m.columns + column + c]
                         : 0;
-        mbarrier &bar = b->barriers.at(barrier);
+        mbarrier &bar = barrier_at(b, barrier);
         bar.bytes -= m.box_rows * 128;
         settle(bar);
     }});
@@ -297,28 +310,28 @@ template <int STAGES> struct ring {
     }
 };
 
+static inline uint32_t rank_in_cluster()
+{
+    return fake::self->block->index.x % 2;
+}
+
 static inline uint32_t shared_address(const void *p)
 {
-    return (uint32_t)((const char *)p - fake::self->block->memory);
+    return (uint32_t)((const char *)p - fake::self->block->memory) | rank_in_cluster() << 24;
 }
 
 static inline void barrier_init(uint32_t barrier, int arrivals)
 {
-    fake::self->block->barriers[barrier] = {arrivals, arrivals, 0, 0};
+    fake::self->block->barriers[fake::within(barrier)] = {arrivals, arrivals, 0, 0};
 }
 static inline void barrier_init_done() {}
 
 static inline void barrier_arrive_at(uint32_t barrier, uint32_t rank)
 {
-    fake::mbarrier &b = fake::neighbour(rank)->barriers.at(barrier);
+    fake::mbarrier &b = fake::barrier_at(fake::neighbour(rank), barrier);
     b.left--;
     fake::settle(b);
     fake::pause_now_and_then();
-}
-
-static inline uint32_t rank_in_cluster()
-{
-    return fake::self->block->index.x % 2;
 }
 
 static inline void barrier_arrive(uint32_t barrier)
@@ -328,7 +341,7 @@ static inline void barrier_arrive(uint32_t barrier)
 
 static inline void barrier_expect(uint32_t barrier, int bytes)
 {
-    fake::mbarrier &b = fake::self->block->barriers.at(barrier);
+    fake::mbarrier &b = fake::barrier_at(fake::self->block, barrier);
     b.bytes += bytes;
     b.left--;
     fake::settle(b);
@@ -337,7 +350,7 @@ static inline void barrier_expect(uint32_t barrier, int bytes)
 
 static inline void barrier_wait(uint32_t barrier, uint32_t parity)
 {
-    const fake::mbarrier &b = fake::self->block->barriers.at(barrier);
+    const fake::mbarrier &b = fake::barrier_at(fake::self->block, barrier);
     fake::wait_for([&] { return b.done % 2 != parity; });
 }
 
@@ -399,8 +412,8 @@ static inline void store_matrices(uint32_t row, uint32_t a, uint32_t b, uint32_t
     fake::with_warp(row, words, [=](fake::warp_words &w) {
         for (int m = 0; m < 4; m++)
             for (int lane = 0; lane < 32; lane++)
-                memcpy(block->memory + w.row[8 * m + lane / 4] + lane % 4 * 4, &w.words[lane][m],
-                       4);
+                memcpy(block->memory + fake::within(w.row[8 * m + lane / 4]) + lane % 4 * 4,
+                       &w.words[lane][m], 4);
     });
 }
 
@@ -410,8 +423,8 @@ static inline void load_matrices(uint32_t row, uint32_t (&to)[4])
     fake::with_warp(row, to, [=](fake::warp_words &w) {
         for (int m = 0; m < 4; m++)
             for (int lane = 0; lane < 32; lane++)
-                memcpy(&w.words[lane][m], block->memory + w.row[8 * m + lane / 4] + lane % 4 * 4,
-                       4);
+                memcpy(&w.words[lane][m],
+                       block->memory + fake::within(w.row[8 * m + lane / 4]) + lane % 4 * 4, 4);
     });
 }
 
@@ -454,19 +467,10 @@ template <int N> static inline void products_wait()
 
 template <int N> static inline void hold(float (&)[N]) {}
 
-static inline uint64_t tile_at(uint32_t address)
+/* A field of a descriptor: bytes. */
+static inline uint32_t field(uint64_t descriptor, int bit)
 {
-    return (uint64_t)address;
-}
-
-static inline uint64_t tiles_at(uint32_t address, int bytes)
-{
-    return (uint64_t)address | (uint64_t)bytes << 32;
-}
-
-static inline uint64_t further(uint64_t tile, int bytes)
-{
-    return tile + (uint64_t)bytes;
+    return (uint32_t)(descriptor >> bit & 0x3fff) << 4;
 }
 
 /* A thread's part of a product (64, 128): see hopper.cuh. */
@@ -476,15 +480,17 @@ static inline void product_64(float (&d)[64], uint64_t a, uint64_t b, int add, b
     const int thread = (int)threadIdx.x % 128, lane = thread % 32;
     fake::block_of *block = fake::self->block;
     fake::self->products_open.push_back([=] {
+        const uint32_t eight = field(b, 32), right = field(b, 16);
         for (int i = 0; i < 64; i++) {
             const int row = thread / 32 * 16 + lane / 4 + i % 4 / 2 * 8;
             const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
             float sum = add ? to[i] : 0;
             for (int k = 0; k < 16; k++) {
-                const uint32_t at = (uint32_t)a + row * 128 + k * 2;
-                const uint32_t from = down ? (uint32_t)b + column / 64 * (uint32_t)(b >> 32) +
-                                                 k * 128 + column % 64 * 2
-                                           : (uint32_t)b + column * 128 + k * 2;
+                const uint32_t at = field(a, 0) + row / 8 * field(a, 32) + row % 8 * 128 + k * 2;
+                const uint32_t from =
+                    field(b, 0) +
+                    (down ? column / 64 * right + k / 8 * eight + k % 8 * 128 + column % 64 * 2
+                          : column / 8 * eight + column % 8 * 128 + k * 2);
                 sum += fake::value(*fake::element(block, at)) *
                        fake::value(*fake::element(block, from));
             }

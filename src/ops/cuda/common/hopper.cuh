@@ -36,6 +36,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <stdint.h>
+#include "ops/cuda/common/hopper_descriptor.cuh"
 #include "ops/cuda/common/powers.cuh"
 
 namespace hopper
@@ -349,27 +350,6 @@ template <int N> __device__ inline void hold(uint32_t (&d)[N])
 #pragma unroll
     for (int i = 0; i < N; i++)
         asm volatile("" : "+r"(d[i])::"memory");
-}
-
-/* Descriptor of a tile with swizzled rows of 128 bytes. */
-__device__ inline uint64_t tile_at(uint32_t address)
-{
-    const uint64_t swizzle_128 = 1, eight_rows = 1024 >> 4, unused = 1;
-    return (uint64_t)(address >> 4) | unused << 16 | eight_rows << 32 | swizzle_128 << 62;
-}
-
-/* Descriptor of two such tiles for B down with N = 128, the second `bytes` after the first. */
-__device__ inline uint64_t tiles_at(uint32_t address, int bytes)
-{
-    const uint64_t swizzle_128 = 1, eight_rows = 1024 >> 4;
-    return (uint64_t)(address >> 4) | (uint64_t)(bytes >> 4) << 16 | eight_rows << 32 |
-           swizzle_128 << 62;
-}
-
-/* The same descriptor, `bytes` later. */
-__device__ inline uint64_t further(uint64_t tile, int bytes)
-{
-    return tile + (uint64_t)(bytes >> 4);
 }
 
 #define HOPPER_8(d, i)                                                                          \
