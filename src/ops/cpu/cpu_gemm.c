@@ -10,9 +10,10 @@
  * Bits: the shape alone decides how k is cut, and the parts of a sum are added in order. Nothing
  * else changes an element of c (cpu_kernel.h), so tiles may have any size and any order.
  *
- * Tiles are small, so that threads end a phase at nearly the same time. A thread takes many adjacent
- * tiles at first and fewer towards the end. Tiles are numbered by groups whose panels stay in the
- * second-level cache.
+ * The tiles of a block are divided among the threads in adjacent runs, the same in all parts of k: so a
+ * thread finds its part of c in its own cache. A thread that has done its run packs, and then helps the
+ * others with theirs. Tiles are small, so that all end a phase at nearly the same time. They are numbered
+ * row by row in strips, whose panels of b stay in the second-level cache.
  *
  * DEPTH: a panel of b of this depth stays in the first-level cache, and the sums of a tile are
  * added to c once in so many steps.
@@ -27,9 +28,7 @@ enum {
     BLOCK_COLS = 1536,
     TILE_ROWS = 48, /* about: whole panels */
     TILE_COLS = 64,
-    GROUP_ROWS = 4, /* tiles of a group */
-    GROUP_COLS = 6,
-    GROUP = GROUP_ROWS * GROUP_COLS,
+    STRIP = 6,          /* tiles side by side */
     PACK_CHUNK = 12288, /* floats that a thread packs at a time, about */
     LARGEST_ROWS = 32,  /* of a kernel; see `micro` */
     LARGEST_COLS = 32,
@@ -72,7 +71,7 @@ struct cpu_gemm cpu_gemm_plan(const struct cpu_product *p, const struct cpu_kern
     g.phases = p->c ? g.row_count * ceil_div(p->n, g.cols) * g.depth_count : 0;
     g.tile_rows = round_up(TILE_ROWS, kernel->rows);
     g.tile_cols = round_up(TILE_COLS, kernel->cols);
-    g.threads = threads;
+    g.runs = (int)min64(max64(threads, 1), CPU_GEMM_RUNS);
     return g;
 }
 
@@ -183,21 +182,18 @@ static void multiply_micro(const struct cpu_gemm *g, const struct phase *f, int6
         memcpy(c + r * ldc, micro + r * kernel->cols, (size_t)cols * sizeof(float));
 }
 
-/* How many tiles a phase has. Groups at the edges are counted whole. */
 static int64_t tile_count(const struct cpu_gemm *g, const struct phase *f)
 {
-    return ceil_div(f->rows, g->tile_rows * GROUP_ROWS) *
-           ceil_div(f->cols, g->tile_cols * GROUP_COLS) * GROUP;
+    return ceil_div(f->rows, g->tile_rows) * ceil_div(f->cols, g->tile_cols);
 }
 
 static void multiply_tile(const struct cpu_gemm *g, const struct phase *f, int64_t tile)
 {
     const struct cpu_product *p = g->p;
-    int64_t down = ceil_div(f->rows, g->tile_rows * GROUP_ROWS), group = tile / GROUP;
-    int64_t i0 = (group % down * GROUP_ROWS + tile % GROUP_ROWS) * g->tile_rows;
-    int64_t j0 = (group / down * GROUP_COLS + tile % GROUP / GROUP_ROWS) * g->tile_cols;
-    if (i0 >= f->rows || j0 >= f->cols)
-        return;
+    int64_t of_strip = ceil_div(f->rows, g->tile_rows) * STRIP, strip = tile / of_strip;
+    int64_t wide = min64(STRIP, ceil_div(f->cols, g->tile_cols) - strip * STRIP);
+    int64_t i0 = tile % of_strip / wide * g->tile_rows;
+    int64_t j0 = (strip * STRIP + tile % of_strip % wide) * g->tile_cols;
     int64_t rows = min64(g->tile_rows, f->rows - i0), cols = min64(g->tile_cols, f->cols - j0);
     if (p->symmetric && f->j + j0 > f->i + i0 + rows - 1) /* above the diagonal */
         return;
@@ -210,36 +206,48 @@ static void multiply_tile(const struct cpu_gemm *g, const struct phase *f, int64
         cpu_product_finish(p, f->i + i0, f->j + j0, rows, cols);
 }
 
-/* Take chunks of a phase: the first of them, and *count. Of `tiles` tiles, half of a fair share of
- * those that are left; then one by one. */
-static int64_t take(struct cpu_gemm *g, int64_t *next, int64_t tiles, int64_t *count)
+/* Computes the tiles of a run that nobody has taken. */
+static void multiply_run(struct cpu_gemm *g, const struct phase *f, int number, int set)
 {
-    int64_t first = __atomic_load_n(next, __ATOMIC_RELAXED);
-    do
-        *count = max64(1, (tiles - first) / (2 * g->threads));
-    while (!__atomic_compare_exchange_n(next, &first, first + *count, true, __ATOMIC_RELAXED,
-                                        __ATOMIC_RELAXED));
-    return first;
+    int64_t tiles = tile_count(g, f), first = tiles * number / g->runs;
+    int64_t count = tiles * (number + 1) / g->runs - first, *next = &g->run[number].next[set];
+    while (__atomic_load_n(next, __ATOMIC_RELAXED) < count) {
+        int64_t tile = next_chunk(next);
+        if (tile < count)
+            multiply_tile(g, f, first + tile);
+    }
 }
 
 static void run_phase(struct cpu_gemm *g, int64_t number, const struct cpu_gemm_side *side)
 {
+    int set = number & 1, own = omp_get_thread_num() % g->runs;
     bool multiplies = number >= 0, packs = number + 1 < g->phases;
     struct phase f = {0}, after = {0};
     if (multiplies)
         f = phase_of(g, number);
     if (packs)
         after = phase_of(g, number + 1);
-    int64_t of_a = 0, tiles = multiplies ? tile_count(g, &f) : side ? side->chunks : 0;
-    int64_t end = tiles + (packs ? pack_chunks(g, &after, &of_a) : 0), first, count;
-    while ((first = take(g, &g->next[number & 1], multiplies ? tiles : 0, &count)) < end)
-        for (int64_t chunk = first; chunk < first + count; chunk++)
-            if (chunk >= tiles)
-                pack_chunk(g, &after, chunk - tiles, of_a);
-            else if (multiplies)
-                multiply_tile(g, &f, chunk);
-            else
-                side->run(side->context, chunk);
+    int64_t of_a = 0, others = multiplies || !side ? 0 : side->chunks, chunk;
+    int64_t end = others + (packs ? pack_chunks(g, &after, &of_a) : 0);
+    if (multiplies)
+        multiply_run(g, &f, own, set);
+    while ((chunk = next_chunk(&g->next[set])) < end)
+        if (chunk < others)
+            side->run(side->context, chunk);
+        else
+            pack_chunk(g, &after, chunk - others, of_a);
+    for (int i = 1; multiplies && i < g->runs; i++)
+        multiply_run(g, &f, (own + i) % g->runs, set);
+}
+
+/* After a barrier: the counters of a phase, which are used again after the next barrier */
+static void reset(struct cpu_gemm *g, int set)
+{
+    int thread = omp_get_thread_num();
+    if (thread == 0)
+        __atomic_store_n(&g->next[set], 0, __ATOMIC_RELAXED);
+    for (int i = thread; i < g->runs; i += omp_get_num_threads())
+        __atomic_store_n(&g->run[i].next[set], 0, __ATOMIC_RELAXED);
 }
 
 void cpu_gemm_thread(struct cpu_gemm *g, const struct cpu_gemm_side *side)
@@ -251,9 +259,7 @@ void cpu_gemm_thread(struct cpu_gemm *g, const struct cpu_gemm_side *side)
         if (number + 1 == g->phases)
             break;
 #pragma omp barrier
-        /* The other counter is in use; this one is used again after the next barrier. */
-        if (omp_get_thread_num() == 0)
-            __atomic_store_n(&g->next[number & 1], 0, __ATOMIC_RELAXED);
+        reset(g, number & 1);
     }
     if (g->kernel->end)
         g->kernel->end();

@@ -9,6 +9,8 @@
 /* Of the packed panels, which are in the ops' workspace */
 size_t cpu_gemm_bytes(void);
 
+enum { CPU_GEMM_RUNS = 64 }; /* with more threads, some share one */
+
 /* How one product is cut, and the state that its threads share */
 struct cpu_gemm {
     const struct cpu_product *p;
@@ -18,8 +20,11 @@ struct cpu_gemm {
     int64_t rows, cols, row_count; /* of a block of c; row_count: blocks above each other */
     int64_t phases;
     int64_t tile_rows, tile_cols;
-    int threads;
-    int64_t next[2]; /* chunks of the phase */
+    int64_t next[2]; /* chunks of the phase that are not tiles */
+    int runs;
+    struct {
+        _Alignas(64) int64_t next[2]; /* tiles of this run */
+    } run[CPU_GEMM_RUNS];
 };
 /* For `threads` threads; panels are packed in the workspace. */
 struct cpu_gemm cpu_gemm_plan(const struct cpu_product *p, const struct cpu_kernel *kernel,
