@@ -70,7 +70,7 @@ def chart(title, x_name, y_name, curves, x_range, y_range, x_ticks=None, x_scale
         for a, b in curve.dots:
             out.append(f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="3" fill="{colour}"/>')
         row = TOP + 14 + 36 * i
-        out.append(f'<rect x="{WIDTH - RIGHT + 16}" y="{row - 9}" width="14" height="4" fill="{colour}"/>')
+        out.append(f'<path d="M{WIDTH - RIGHT + 14} {row - 7}h19" stroke="{colour}" stroke-width="3"{dash}/>')
         out.append(f'<text x="{WIDTH - RIGHT + 38}" y="{row - 3}" fill="#1d232b">{escape(curve.label)}</text>')
         if curve.note:
             out.append(f'<text x="{WIDTH - RIGHT + 38}" y="{row + 12}" fill="#5b6472">{escape(curve.note)}</text>')
