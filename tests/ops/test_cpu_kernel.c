@@ -1,6 +1,6 @@
 /* test_cpu_kernel -- every kernel that runs on this machine has the bits of its model in plain C,
  * with any number of threads: odd shapes, every layout of the operands, and what is added to the
- * product. And every model is right. */
+ * product. A product of many blocks has the bits of its parts. And every model is right. */
 #include <math.h>
 #include <string.h>
 #include "ops/cpu/cpu_gemm.h"
@@ -117,6 +117,55 @@ static void test_bits(void **state)
     assert_true(ran >= 1);
 }
 
+/* Several blocks of c in one direction, or in both, with one part of k and with several */
+static const int64_t blocked[][3] = {
+    {1100, 1700, 390}, {2200, 40, 800}, {40, 7000, 800},
+    {5000, 70, 60},    {70, 3200, 60},  {2100, 3200, 20},
+};
+enum { BLOCKED = sizeof blocked / sizeof blocked[0] };
+
+/* The same product in pieces of c that are smaller than a block */
+static float *product_in_pieces(const struct operands *o, const struct cpu_kernel *kernel)
+{
+    enum { ROWS = 700, COLS = 1300 };
+    struct operands piece = *o;
+    float *c = malloc((size_t)o->c_count * sizeof(float));
+    assert_non_null(c);
+    memcpy(c, o->first, (size_t)o->c_count * sizeof(float));
+    for (int64_t i = 0; i < o->p.m; i += ROWS)
+        for (int64_t j = 0; j < o->p.n; j += COLS) {
+            struct cpu_product *p = &piece.p;
+            p->m = min64(ROWS, o->p.m - i);
+            p->n = min64(COLS, o->p.n - j);
+            p->a = o->a + (p->a_transposed ? i : i * p->a_stride);
+            p->b = o->b + (p->b_transposed ? j * p->b_stride : j);
+            float *part = product(&piece, kernel, 1);
+            for (int64_t r = 0; r < p->m; r++)
+                memcpy(c + (i + r) * p->c_stride + j, part + r * p->c_stride,
+                       (size_t)p->n * sizeof(float));
+            free(part);
+        }
+    return c;
+}
+
+static void test_blocks(void **state)
+{
+    (void)state;
+    const struct cpu_kernel *kernels[] = {cpu_kernel(), cpu_kernel_bf16()};
+    for (int k = 0; k < 2; k++)
+        for (int s = 0; kernels[k] && s < BLOCKED; s++) {
+            struct operands o = operands_of(blocked[s], s % LAYOUTS, 0);
+            float *pieces = product_in_pieces(&o, kernels[k]);
+            float *whole = product(&o, kernels[k], 1 + s % 3);
+            if (memcmp(pieces, whole, (size_t)o.c_count * sizeof(float)) != 0)
+                fail_msg("%s: %d x %d x %d has other bits than its parts", kernels[k]->name,
+                         (int)o.p.m, (int)o.p.n, (int)o.p.k);
+            free(pieces);
+            free(whole);
+            operands_free(&o);
+        }
+}
+
 static double element(const float *x, int64_t stride, bool transposed, bool rounded, int64_t row,
                       int64_t col)
 {
@@ -163,6 +212,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_models_are_right),
         cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,6 +15,10 @@
  * others with theirs. Tiles are small, so that all end a phase at nearly the same time. They are numbered
  * row by row in strips, whose panels of b stay in the second-level cache.
  *
+ * The order of phases: blocks in turn, with all parts of k of a block; or, where k has one part only or
+ * where two blocks share the panels of a or b, all blocks that share them before the next part of k: then
+ * these panels are packed once.
+ *
  * DEPTH: a panel of b of this depth stays in the first-level cache, and the sums of a tile are
  * added to c once in so many steps.
  */
@@ -23,8 +27,8 @@
 
 enum {
     DEPTH = 384,
-    DEPTH_UNIT = 32, /* of every kernel, too: only the last part of k is filled up with zeros */
-    BLOCK_ROWS = 1024,
+    DEPTH_UNIT = 32,   /* of every kernel, too: only the last part of k is filled up with zeros */
+    BLOCK_ROWS = 1024, /* packed as fp32; twice as many in 16 bits */
     BLOCK_COLS = 1536,
     TILE_ROWS = 48, /* about: whole panels */
     TILE_COLS = 64,
@@ -65,10 +69,14 @@ struct cpu_gemm cpu_gemm_plan(const struct cpu_product *p, const struct cpu_kern
     g.packed = (char *)round_up((int64_t)(uintptr_t)workspace, ALIGNMENT);
     g.depth = part_of(p->k, DEPTH, DEPTH_UNIT);
     g.depth_count = p->k == 0 ? 1 : ceil_div(p->k, g.depth);
-    g.rows = part_of(p->m, BLOCK_ROWS, kernel->rows);
-    g.cols = part_of(p->n, BLOCK_COLS, kernel->cols);
-    g.row_count = ceil_div(p->m, g.rows);
-    g.phases = p->c ? g.row_count * ceil_div(p->n, g.cols) * g.depth_count : 0;
+    int64_t more = (int64_t)sizeof(float) / kernel->packed_bytes;
+    g.rows = part_of(p->m, BLOCK_ROWS * more, kernel->rows);
+    g.cols = part_of(p->n, BLOCK_COLS * more, kernel->cols);
+    int64_t down = ceil_div(p->m, g.rows), across = ceil_div(p->n, g.cols);
+    g.rows_first = down > across;
+    g.inner_count = g.rows_first ? down : across;
+    g.keeps = g.depth_count == 1 || g.inner_count <= 2;
+    g.phases = p->c ? down * across * g.depth_count : 0;
     g.tile_rows = round_up(TILE_ROWS, kernel->rows);
     g.tile_cols = round_up(TILE_COLS, kernel->cols);
     g.runs = (int)min64(max64(threads, 1), CPU_GEMM_RUNS);
@@ -78,22 +86,35 @@ struct cpu_gemm cpu_gemm_plan(const struct cpu_product *p, const struct cpu_kern
 /* A phase: rows i .., columns j .. of c, and k .. of the sums */
 struct phase {
     int64_t i, rows, j, cols, k, depth;
-    int64_t room; /* of one row of a packed panel, bytes */
-    char *a, *b;  /* packed */
+    int64_t room;      /* of one row of a packed panel, bytes */
+    char *a, *b;       /* packed */
+    bool new_a, new_b; /* not packed for the phase before */
 };
 
 static struct phase phase_of(const struct cpu_gemm *g, int64_t number)
 {
-    int64_t block = number / g->depth_count;
-    struct phase f = {.i = block % g->row_count * g->rows,
-                      .j = block / g->row_count * g->cols,
-                      .k = number % g->depth_count * g->depth};
+    int64_t inner, part, outer = number / (g->depth_count * g->inner_count), shared = number;
+    if (g->keeps) {
+        inner = number % g->inner_count;
+        shared = number / g->inner_count; /* so many packings before of what stays */
+        part = shared % g->depth_count;
+    } else {
+        inner = number / g->depth_count % g->inner_count;
+        part = number % g->depth_count;
+    }
+    bool is_new = !g->keeps || inner == 0;
+    struct phase f = {.i = (g->rows_first ? inner : outer) * g->rows,
+                      .j = (g->rows_first ? outer : inner) * g->cols,
+                      .k = part * g->depth,
+                      .new_a = g->rows_first || is_new,
+                      .new_b = !g->rows_first || is_new};
     f.rows = min64(g->rows, g->p->m - f.i);
     f.cols = min64(g->cols, g->p->n - f.j);
     f.depth = min64(g->depth, g->p->k - f.k);
     f.room = round_up(f.depth, g->kernel->depth_unit) * g->kernel->packed_bytes;
-    f.a = g->packed + number % 2 * (PACKED_A + PACKED_B) * (int64_t)sizeof(float);
-    f.b = f.a + PACKED_A * (int64_t)sizeof(float);
+    f.a = g->packed + (g->rows_first ? number : shared) % 2 * PACKED_A * (int64_t)sizeof(float);
+    f.b = g->packed + (2 * PACKED_A + (g->rows_first ? shared : number) % 2 * PACKED_B) *
+                          (int64_t)sizeof(float);
     return f;
 }
 
@@ -140,9 +161,13 @@ static void pack_b(const struct cpu_gemm *g, const struct phase *f, int64_t pane
 /* How many chunks of packing a phase has */
 static int64_t pack_chunks(const struct cpu_gemm *g, const struct phase *f, int64_t *of_a)
 {
-    int64_t rows = g->kernel->rows, cols = g->kernel->cols;
-    *of_a = ceil_div(ceil_div(f->rows, rows), panels_at_once(rows, f->depth));
-    return *of_a + ceil_div(ceil_div(f->cols, cols), panels_at_once(cols, f->depth));
+    int64_t rows = g->kernel->rows, cols = g->kernel->cols, of_b = 0;
+    *of_a = 0;
+    if (f->new_a)
+        *of_a = ceil_div(ceil_div(f->rows, rows), panels_at_once(rows, f->depth));
+    if (f->new_b)
+        of_b = ceil_div(ceil_div(f->cols, cols), panels_at_once(cols, f->depth));
+    return *of_a + of_b;
 }
 
 static void pack_chunk(const struct cpu_gemm *g, const struct phase *f, int64_t chunk, int64_t of_a)

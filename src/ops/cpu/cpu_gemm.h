@@ -16,8 +16,11 @@ struct cpu_gemm {
     const struct cpu_product *p;
     const struct cpu_kernel *kernel;
     char *packed;
-    int64_t depth, depth_count;    /* of a part of k */
-    int64_t rows, cols, row_count; /* of a block of c; row_count: blocks above each other */
+    int64_t depth, depth_count; /* of a part of k */
+    int64_t rows, cols;         /* of a block of c */
+    bool rows_first;            /* the next block is below; else to the right */
+    bool keeps;                 /* such blocks take turns, with the same panels of b or a */
+    int64_t inner_count;        /* of such blocks */
     int64_t phases;
     int64_t tile_rows, tile_cols;
     int64_t next[2]; /* chunks of the phase that are not tiles */
