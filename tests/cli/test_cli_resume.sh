@@ -72,6 +72,21 @@ expect 75 "warning: .*: the run will differ from an uninterrupted one" "${moved[
 grep -q "the data does not match the checkpoint" err || fail "no message about other data: $(cat err)"
 expect 75 "warning: .* so the run will differ .*: data.path: .*/elsewhere.txt -> .*/text.txt" "${moved[@]}" --train.stop_at=5
 
+# a model directory that is gone: a run that resumes has the model in its checkpoints
+ok "$sifr" export fp32 base
+tuned=("$sifr" train --model.path=base --data.path=text.txt --train.micro_batch=3 --train.global_batch=6 --train.steps=4)
+ok "${tuned[@]}" --out=kept
+expect 75 "stopped after step 2" "${tuned[@]}" --out=gone --train.stop_at=2
+mv base away
+expect 0 "model.path: there is no 'base' any more; the model comes from the checkpoints of 'gone'" "${tuned[@]}" --out=gone
+! grep -q differ err || fail "a warning about a difference: $(cat err)"
+cmp -s <(losses kept) <(losses gone) || fail "other losses without the model directory: $(paste <(losses kept) <(losses gone))"
+same_state kept gone 4 "without the model directory"
+expect 2 "model.path: there is no 'base'" "${tuned[@]}" --out=new
+expect 2 "model.path: there is no 'base'" "${tuned[@]}" --out=gone --fresh
+[ -d gone/checkpoints/step-4 ] || fail "a refused --fresh changed the run"
+mv away base
+
 # --- --quiet: warnings and errors -----------------------------------------------------------------
 quiet=("$sifr" train "${run[@]}" --train.steps=4 --quiet --out=quiet)
 expect 75 "stopped after step 2" "${quiet[@]}" --train.stop_at=2

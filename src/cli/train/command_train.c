@@ -165,6 +165,7 @@ static enum status run_job(struct train_job *job)
     train_view_open(job->view, job->cli, settings->json, settings->fresh,
                     settings->config.train.log_every);
     job->view->threads_why = chosen ? "" : job->plan.share.why;
+    settings->config.resumes = settings->fresh ? NULL : job->folder;
     st = run_config_resolve(env, job->options, job->plan.rank == 0 ? train_view_learning : NULL,
                             job->view, &settings->config);
     if (st == STATUS_STOPPED) /* while a vocabulary was learned: there is nothing to save */

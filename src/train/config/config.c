@@ -491,13 +491,37 @@ static enum status resolve_branch(struct env *env, struct options *options, cons
 
 /* --- everything ----------------------------------------------------------------------------- */
 
+/* *from = where the model is read: model.path or, if that is gone, the run that is resumed; "" = no
+ * model is named. */
+static enum status find_model(struct env *env, const struct run_config *config, const char **from)
+{
+    int64_t step = -1;
+    *from = config->model.path;
+    if (**from == '\0')
+        return STATUS_OK;
+    if (config->resumes && !file_exists(*from)) {
+        char *folder;
+        TRY(path_join(env, config->resumes, "checkpoints", &folder));
+        enum status st = checkpoint_keep_newest(env, folder, INT64_MAX, &step);
+        mem_free(env, folder);
+        TRY(st);
+    }
+    if (step < 0) /* reading commands take the path as an argument without a key */
+        return named_model(env, config->reading ? "" : "model.path", *from);
+    log_warn(env,
+             "model.path: there is no '%s' any more; the model comes from the checkpoints of '%s'",
+             *from, config->resumes);
+    *from = config->resumes;
+    return STATUS_OK;
+}
+
 static enum status resolve(struct env *env, struct options *options,
                            tokenizer_progress_fn *progress, void *user, struct run_config *config)
 {
     if (config->reading && *config->model.path == '\0')
         return FAIL(env, CONFIG, "model.path: which model? Give a model directory or a run folder");
-    if (*config->model.path) /* reading commands take it as an argument without a key */
-        TRY(named_model(env, config->reading ? "" : "model.path", config->model.path));
+    const char *model;
+    TRY(find_model(env, config, &model));
     if (!data_is_given(&config->data) && config->reading && *config->data.val == '\0') {
         const struct model_want small = {.depth = MODEL_DEPTH_SMALL};
         TRY(model_source_open(env, config->model.path, &small, &config->source)); /* report first */
@@ -516,8 +540,8 @@ static enum status resolve(struct env *env, struct options *options,
         TRY(data_paths_check(env, &config->data));
     const struct model_want want = {.depth =
                                         config->planning ? MODEL_DEPTH_SMALL : MODEL_DEPTH_ALL};
-    if (*config->model.path)
-        TRY(model_source_open(env, config->model.path, &want, &config->source));
+    if (*model)
+        TRY(model_source_open(env, model, &want, &config->source));
     if (!config->planning)
         TRY(resolve_tokenizer(env, progress, user, config));
     else
