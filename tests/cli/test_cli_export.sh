@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # sifr export: a Hugging Face directory in any type, in one or several files, from a run, a
 # checkpoint or another such directory. An export is complete or absent, and never made from damaged
-# files. sifr inspect --diff shows what differs.
+# files. sifr inspect --diff shows what differs, sifr inspect what a model has.
 . "$(dirname "$0")/common.sh" "$@"
 sifr() { "$sifr" "$@"; }
 make_text >text.txt
@@ -114,5 +114,16 @@ expect 2 "error: there is no 'nowhere'" "$sifr" inspect --diff run nowhere
 expect 2 "takes two models" "$sifr" inspect --diff run
 expect 2 "unexpected argument" "$sifr" inspect run plain
 expect 2 "cannot be combined" "$sifr" inspect run plain --diff --verify
+
+# --- what a model directory has besides its sizes ---------------------------------------------------
+ok sifr train "${small[@]}" --model.arch=gemma3 --model.head_width=12 --model.window=8 --model.rope_local=100 --model.logit_cap=20 --data.path=text.txt \
+    --train.steps=1 --out=kinds
+ok sifr export kinds kinds-hf
+ok sifr inspect kinds-hf
+for line in 'head_width +12' 'window +8' 'logit_cap +20' 'rope_local +100' 'norm_eps +1e-06'; do has "^  $line\$"; done
+! grep -qE '^  (score_cap|mlp_bias|rope_scaling|path|preset) ' out || fail "keys that say nothing are shown: $(cat out)"
+ok sifr inspect kinds-hf --json
+is_json out
+has '"window": 8'
 
 finish

@@ -69,7 +69,37 @@ enum status inspect_safetensors(struct inspection *in)
 
 /* --- a directory ---------------------------------------------------------------------------- */
 
-static void print_sizes(struct inspection *in, const struct model_config *c)
+/* Shown apart from the other keys, or not at all */
+static const char *const apart[] = {"preset",   "arch",       "layers",   "width",   "heads",
+                                    "kv_heads", "head_width", "ff",       "context", "vocab",
+                                    "tied",     "path",       "init_std", NULL};
+
+static bool is_apart(const char *name)
+{
+    for (int i = 0; apart[i] != NULL; i++)
+        if (strcmp(name, apart[i]) == 0)
+            return true;
+    return false;
+}
+
+/* The value of model.NAME, unless it is 0, no, "" or the first choice */
+static void print_key(struct inspection *in, const struct option *option, const char *name,
+                      const struct model_config *c)
+{
+    const void *at = (const char *)c + option->offset;
+    if (option->type == OPTION_INT && *(const int64_t *)at != 0)
+        inspect_int(in, name, *(const int64_t *)at);
+    else if (option->type == OPTION_REAL && *(const double *)at > 0)
+        inspect_real(in, name, *(const double *)at);
+    else if (option->type == OPTION_BOOL && *(const bool *)at)
+        inspect_string(in, name, "yes");
+    else if (option->type == OPTION_CHOICE && *(const int *)at > 0)
+        inspect_string(in, name, option->choices[*(const int *)at]);
+    else if (option->type == OPTION_STRING && *(const char *const *)at && **(const char *const *)at)
+        inspect_string(in, name, *(const char *const *)at);
+}
+
+static void print_config(struct inspection *in, const struct model_config *c)
 {
     inspect_string(in, "kind", "model directory");
     inspect_string(in, "arch", model_arch_word(c->arch));
@@ -77,10 +107,17 @@ static void print_sizes(struct inspection *in, const struct model_config *c)
     inspect_int(in, "width", c->width);
     inspect_int(in, "heads", c->heads);
     inspect_int(in, "kv_heads", c->kv_heads);
+    inspect_int(in, "head_width", c->head_width);
     inspect_int(in, "ff", c->ff);
     inspect_int(in, "context", c->context);
     inspect_int(in, "vocab", c->vocab);
     inspect_string(in, "tied", c->tied ? "yes" : "no");
+    for (int i = 0; i < model_options.count; i++) {
+        const struct option *option = &model_options.options[i];
+        const char *name = option->key + strlen("model.");
+        if (!is_apart(name))
+            print_key(in, option, name, c);
+    }
     if (c->arch == MODEL_SARS)
         inspect_string(in, "rope", c->sars.rope ? "yes" : "no");
 }
@@ -126,7 +163,7 @@ enum status inspect_model(struct inspection *in)
     TRY(model_file_config(env, in->path, &config));
     TRY(model_file_check_weights(env, in->path));
     TRY(open_files(env, in->path, &files, &count));
-    print_sizes(in, &config);
+    print_config(in, &config);
     inspect_open_list(in, "list");
     for (int i = 0; i < count; i++)
         print_tensors(in, files[i], &totals);
