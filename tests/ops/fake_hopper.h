@@ -431,9 +431,9 @@ static inline void load_matrices(uint32_t row, uint32_t (&to)[4])
 template <int N> static inline void fewer_registers() {}
 template <int N> static inline void more_registers() {}
 
-static inline void group_meet(int barrier)
+static inline void warp_meet()
 {
-    fake::meet(fake::self->block->named[barrier], 128);
+    fake::meet(fake::self->block->warps[threadIdx.x / 32].lanes, 32);
 }
 
 static inline void turn_wait(int turn)
@@ -466,6 +466,7 @@ template <int N> static inline void products_wait()
 }
 
 template <int N> static inline void hold(float (&)[N]) {}
+template <int N> static inline void hold(uint32_t (&)[N]) {}
 
 /* A field of a descriptor: bytes. */
 static inline uint32_t field(uint64_t descriptor, int bit)

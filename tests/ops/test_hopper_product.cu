@@ -65,8 +65,9 @@ template <class W, class E> static bool test(const sizes &s, unsigned seed)
     const CUtensorMap map_b = W::DOWN
                                   ? fake::map_of(b.data(), s.depth, s.columns, product::DEPTH)
                                   : fake::map_of(b.data(), s.columns, s.depth, product::COLUMNS);
-    const CUtensorMap map_out = fake::map_of(out.data(), s.rows, s.columns, W::ROWS);
-    const CUtensorMap map_other = fake::map_of(other.data(), s.rows, s.columns, W::ROWS);
+    const CUtensorMap map_out = fake::map_of(out.data(), s.rows, s.columns, product::STRIP);
+    const CUtensorMap map_other = fake::map_of(other.data(), s.rows, s.columns,
+                                               E::READS ? (int)W::ROWS : (int)product::STRIP);
     const product::problem p = product::problem_of<W>(s.rows, s.columns, s.depth);
     std::vector<int> threads = {0, 32}; /* the others that load do nothing */
     for (int t = 128; t < product::THREADS; t++)

@@ -293,10 +293,10 @@ __device__ inline void consumers_meet()
     asm volatile("bar.sync 1, 256;" ::: "memory");
 }
 
-/* A barrier of one warpgroup. */
-__device__ inline void group_meet(int barrier)
+/* A barrier of one warp. */
+__device__ inline void warp_meet()
 {
-    asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
+    __syncwarp();
 }
 
 /* Warpgroups take turns. A turn, one of the barriers 2 .. 5, begins when the 128 threads of

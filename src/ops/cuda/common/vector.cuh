@@ -74,25 +74,45 @@ template <typename T> __device__ inline float exponential(float x)
 #define GELU_CUBE 0.044715f
 #define GELU_RATE 0.79788456080286535588f /* sqrt(2 / pi) */
 
-/* 0.5 (1 + tanh u) = 1 / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3): free of cancellation */
+/* 0.5 (1 + tanh u) = 1 / (1 + e), e = exp(-2u), u = sqrt(2/pi) (x + 0.044715 x^3): free of
+ * cancellation. 16-bit types take few instructions, because epilogues of products compute this:
+ * e is 2^(x (a + b x^2)). */
 template <typename T> static __device__ inline float gelu_exp(float x)
 {
-    float cubic = fma_(mul(mul(GELU_CUBE, x), x), x, x);
-    return exponential<T>(fminf(mul(-2 * GELU_RATE, cubic), 80.0f));
+    if constexpr (sizeof(T) == sizeof(float)) {
+        float cubic = fma_(mul(mul(GELU_CUBE, x), x), x, x);
+        return expf(fminf(mul(-2 * GELU_RATE, cubic), 80.0f));
+    } else {
+        const float log2_e = 1.44269504088896340736f, a = -2 * GELU_RATE * log2_e;
+        return power_of_two(fminf(mul(x, fma_(mul(x, x), a * GELU_CUBE, a)), 115.0f));
+    }
+}
+
+/* 1 / (1 + e) */
+template <typename T> static __device__ inline float gelu_part(float e)
+{
+    if constexpr (sizeof(T) == sizeof(float))
+        return __fdividef(1.0f, add(1.0f, e));
+    else
+        return reciprocal(add(1.0f, e));
 }
 
 template <typename T> static __device__ inline float gelu_value(float x)
 {
-    return __fdividef(x, add(1.0f, gelu_exp<T>(x)));
+    return mul(x, gelu_part<T>(gelu_exp<T>(x)));
 }
 
-/* dy times the slope. With e the exponential and s = 1 / (1 + e): dy (s + x s (1 - s) 2 u'), where
- * 1 - s = e s. */
+/* dy times the slope, with e and s = gelu_part(e): dy s (1 + x (1 - s) 2 u'), where 1 - s = e s. */
+static __device__ inline float gelu_slope_of_parts(float x, float dy, float e, float s)
+{
+    float rise = fma_(mul(x, x), 6 * GELU_RATE * GELU_CUBE, 2 * GELU_RATE); /* 2 u' */
+    return mul(mul(dy, s), fma_(mul(x, mul(e, s)), rise, 1.0f));
+}
+
 template <typename T> static __device__ inline float gelu_slope(float x, float dy)
 {
-    float e = gelu_exp<T>(x), s = __fdividef(1.0f, add(1.0f, e));
-    float rise = mul(2 * GELU_RATE, fma_(mul(3 * GELU_CUBE, x), x, 1.0f)); /* 2 u' */
-    return mul(dy, fma_(mul(mul(x, s), mul(e, s)), rise, s));
+    float e = gelu_exp<T>(x);
+    return gelu_slope_of_parts(x, dy, e, gelu_part<T>(e));
 }
 
 /* --- packs ---------------------------------------------------------------------------------- */

@@ -37,13 +37,23 @@ template <typename T> struct gelu_forward {
 
     __device__ inline void of(int sixteen, const float *sums, uint32_t (&pre)[4], uint32_t (&y)[4])
     {
+        float x[8], s[8];
 #pragma unroll
         for (int i = 0; i < 4; i++) { /* rows 0 and 8 of columns 0, then of columns 8 */
             const float2 b = unpacked<T>(words[2 * sixteen + i / 2]);
             const float u = add(sums[2 * i], b.x), v = add(sums[2 * i + 1], b.y);
             pre[i] = packed<T>(u, v);
-            y[i] = packed<T>(gelu_value<T>(u), gelu_value<T>(v));
+            x[2 * i] = u, x[2 * i + 1] = v;
         }
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            s[i] = gelu_exp<T>(x[i]);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            s[i] = gelu_part<T>(s[i]);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            y[i] = packed<T>(mul(x[2 * i], s[2 * i]), mul(x[2 * i + 1], s[2 * i + 1]));
     }
 };
 
@@ -54,12 +64,24 @@ template <typename T> struct gelu_backward {
 
     __device__ inline void of(int, const float *sums, uint32_t (&pre)[4], uint32_t (&)[4])
     {
+        float x[8], e[8], s[8];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const float2 x = unpacked<T>(pre[i]);
-            pre[i] =
-                packed<T>(gelu_slope<T>(x.x, sums[2 * i]), gelu_slope<T>(x.y, sums[2 * i + 1]));
+            const float2 both = unpacked<T>(pre[i]);
+            x[2 * i] = both.x, x[2 * i + 1] = both.y;
         }
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            e[i] = gelu_exp<T>(x[i]);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            s[i] = gelu_part<T>(e[i]);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            x[i] = gelu_slope_of_parts(x[i], sums[i], e[i], s[i]);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            pre[i] = packed<T>(x[2 * i], x[2 * i + 1]);
     }
 };
 
@@ -110,9 +132,10 @@ cudaError_t run(const struct request &s, const E &e, cudaStream_t stream)
         error = W::DOWN ? map_matrix<T>(encode, s.b, p.depth, p.columns, product::DEPTH, &b)
                         : map_matrix<T>(encode, s.b, p.columns, p.depth, product::COLUMNS, &b);
     if (error == cudaSuccess)
-        error = map_matrix<T>(encode, s.out, p.rows, p.columns, W::ROWS, &out);
+        error = map_matrix<T>(encode, s.out, p.rows, p.columns, product::STRIP, &out);
     if (error == cudaSuccess)
-        error = map_matrix<T>(encode, s.other, p.rows, p.columns, W::ROWS, &other);
+        error = map_matrix<T>(encode, s.other, p.rows, p.columns,
+                              E::READS ? (int)W::ROWS : (int)product::STRIP, &other);
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(multiply<W, T, E>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      (int)sizeof(product::memory<W>));

@@ -30,7 +30,9 @@ namespace hopper::product
 enum {
     COLUMNS = 128, /* of a tile */
     DEPTH = 64,    /* k of a buffer */
-    BAND = 8,      /* pairs of tiles side by side, whose part of B should stay in the L2 cache */
+    PART_BYTES = 64 * 128,
+    STRIP = 16, /* rows that a warp stores at once */
+    BAND = 8,   /* pairs of tiles side by side, whose part of B should stay in the L2 cache */
     THREADS = 384
 };
 
@@ -98,7 +100,7 @@ template <class W> __device__ inline void init_barriers(memory<W> &m)
     }
     for (int i = 0; i < 2; i++) {
         barrier_init(shared_address(&m.side_full[i]), 1);
-        barrier_init(shared_address(&m.side_empty[i]), 1);
+        barrier_init(shared_address(&m.side_empty[i]), 4); /* warps */
     }
     barrier_init_done();
 }
@@ -111,6 +113,7 @@ __device__ inline void produce(memory<W> &m, const problem &p, const CUtensorMap
     ring<W::STAGES> s;
     for (int n = 0; n < jobs; n++) {
         const job j = job_of<W>(p, n);
+#pragma unroll 1 /* for few registers */
         for (int k = 0; k < p.depth; k += DEPTH) {
             const uint32_t full = shared_address(&m.full[s.stage]);
             const uint32_t tile = shared_address(m.b[s.stage]);
@@ -136,6 +139,7 @@ __device__ inline void produce_side(memory<W> &m, const problem &p, const CUtens
     const int jobs = jobs_of(p);
     for (int n = 0; n < jobs; n++) {
         const job j = job_of<W>(p, n);
+#pragma unroll 1
         for (int h = 0; h < 2; h++) {
             const uint32_t full = shared_address(&m.side_full[h]);
             barrier_wait(shared_address(&m.side_empty[h]), n % 2 ^ 1);
@@ -147,11 +151,7 @@ __device__ inline void produce_side(memory<W> &m, const problem &p, const CUtens
 
 /* --- the warpgroups that compute ---------------------------------------------------------------- */
 
-enum {
-    TURN_PRODUCTS = 2,
-    TURN_FINISH = 4,
-    MEET = 6
-}; /* named barriers: of group 0, then group 1 */
+enum { TURN_PRODUCTS = 2, TURN_FINISH = 4 }; /* named barriers: of group 0, then group 1 */
 
 /* Tells the producers of both blocks, for a warp, that a buffer is empty. */
 __device__ inline void let_go(uint64_t &empty)
@@ -172,7 +172,7 @@ __device__ inline void multiply(float (&d)[W::PARTS][64], uint32_t a_tile, uint3
     for (int k = 0; k < DEPTH / 16; k++)
 #pragma unroll
         for (int part = 0; part < W::PARTS; part++) {
-            const uint64_t rows = further(a, part * (64 * 128) + k * 32);
+            const uint64_t rows = further(a, part * PART_BYTES + k * 32);
             const int add = k > 0 || !first;
             if constexpr (W::DOWN)
                 product_down<T>(d[part], rows, further(b, 2048 * k), add);
@@ -181,13 +181,14 @@ __device__ inline void multiply(float (&d)[W::PARTS][64], uint32_t a_tile, uint3
         }
 }
 
-/* The address in a half tile, for store_matrices and load_matrices, of this lane's row of a part's
- * 16 columns. */
-template <class W> __device__ inline uint32_t row_address(uint32_t half, int part, int sixteen)
+/* For store_matrices and load_matrices in a half tile: where this lane's row of the first 16
+ * columns is. Bits 5 and 6 are those of the sixteen, to be changed by an exclusive or, because
+ * halves are aligned to 1024 bytes. Parts are 64 rows apart. */
+__device__ inline uint32_t row_place()
 {
     const int thread = (int)threadIdx.x % 128, lane = thread % 32;
-    const int row = part * 64 + thread / 32 * 16 + lane % 16;
-    return half + row * 128 + ((sixteen * 2 + lane / 16) ^ row % 8) * 16;
+    const int row = thread / 32 * 16 + lane % 16;
+    return row * 128 + (lane / 16 ^ row % 8) * 16;
 }
 
 /* E, an epilogue, has
@@ -197,52 +198,62 @@ template <class W> __device__ inline uint32_t row_address(uint32_t half, int par
  *                             for 8 sums of a thread as in 16 columns of a tile and, if READS, the
  *                             4 registers `out` that it reads: the registers to store. With two
  *                             results, `out2` are those of the other.
- * Results leave through m.half: one of them half by half, two of them in one half each. */
+ * Results leave through m.half: one of them half by half, two of them in one half each. A warp
+ * stores its own 16 rows of a part and waits for no other warp. Of two results, the second half of
+ * a part takes the place of the first, whose store has had the time of the other parts to read it. */
 template <class W, typename T, class E>
 __device__ inline void finish(memory<W> &m, const job &j, int group, float (&d)[W::PARTS][64], E &e,
                               const CUtensorMap *out, const CUtensorMap *out2)
 {
-    const bool chief = threadIdx.x % 128 == 0;
+    const int warp = uniform((int)threadIdx.x % 128 / 32);
+    const bool chief = threadIdx.x % 32 == 0;
+    uint32_t place[1] = {row_place()};
+    hold(place); /* else the compiler keeps all addresses in registers, which the sums need */
+    turn_wait(TURN_FINISH + group);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int main = E::READS ? h : 0;
-        const uint32_t to = shared_address(m.half[main]), to2 = shared_address(m.half[1]);
-        e.fetch(j, h);
-        if (h == 0)
-            turn_wait(TURN_FINISH + group);
+        const uint32_t half = shared_address(m.half[main]), half2 = shared_address(m.half[1]);
+        uint32_t word[2][4], word2[4]; /* words are loaded one step ahead */
+        if (h > 0)
+            e.fetch(j, h);
         if (E::READS) {
             barrier_wait(shared_address(&m.side_full[h]), group);
-        } else if (h > 0) {
-            if (chief)
-                stores_read<0>();
-            group_meet(MEET + group);
+            load_matrices(half + place[0], word[0]);
         }
 #pragma unroll
-        for (int sixteen = 0; sixteen < 4; sixteen++)
-#pragma unroll
-            for (int part = 0; part < W::PARTS; part++) {
-                uint32_t word[4], word2[4];
-                if (E::READS)
-                    load_matrices(row_address<W>(to, part, sixteen), word);
-                e.of(sixteen, &d[part][32 * h + 8 * sixteen], word, word2);
-                store_matrices(row_address<W>(to, part, sixteen), word[0], word[1], word[2],
-                               word[3]);
-                if (!E::READS)
-                    store_matrices(row_address<W>(to2, part, sixteen), word2[0], word2[1], word2[2],
-                                   word2[3]);
+        for (int i = 0; i < 4 * W::PARTS; i++) {
+            const int part = i / 4, sixteen = i % 4, next = i + 1;
+            const uint32_t at = (place[0] ^ sixteen << 5) + part * PART_BYTES;
+            uint32_t(&to)[4] = word[i % 2];
+            if (E::READS && next < 4 * W::PARTS)
+                load_matrices(half + (place[0] ^ next % 4 << 5) + next / 4 * PART_BYTES,
+                              word[next % 2]);
+            if (!E::READS && h > 0 && sixteen == 0) {
+                if (chief)
+                    stores_read<W::PARTS - 1>();
+                warp_meet();
             }
-        async_fence();
-        group_meet(MEET + group);
-        if (chief) {
-            store_box(out, j.column + 64 * h, j.row, to);
+            e.of(sixteen, &d[part][32 * h + 8 * sixteen], to, word2);
+            store_matrices(half + at, to[0], to[1], to[2], to[3]);
             if (!E::READS)
-                store_box(out2, j.column + 64 * h, j.row, to2);
-            stores_commit();
+                store_matrices(half2 + at, word2[0], word2[1], word2[2], word2[3]);
+            if (sixteen < 3)
+                continue;
+            async_fence();
+            warp_meet();
+            if (chief) {
+                const int rows = part * 64 + warp * STRIP;
+                store_box(out, j.column + 64 * h, j.row + rows, half + rows * 128);
+                if (!E::READS)
+                    store_box(out2, j.column + 64 * h, j.row + rows, half2 + rows * 128);
+                stores_commit();
+            }
         }
     }
     if (chief) {
         if (E::READS) {
-            stores_read<1>();
+            stores_read<W::PARTS>();
             barrier_arrive(shared_address(&m.side_empty[0]));
         }
         stores_read<0>();
@@ -265,27 +276,30 @@ __device__ inline void compute(memory<W> &m, const problem &p, E e, const CUtens
     int passed = group * steps; /* buffers before the job's first */
     for (int n = group; n < jobs; n += 2, passed += 2 * steps) {
         ring<W::STAGES> s = {passed % W::STAGES, (uint32_t)(passed / W::STAGES % 2)};
+        const job j = job_of<W>(p, n);
         float d[W::PARTS][64];
         int last = 0;
+        e.fetch(j, 0);
         turn_wait(TURN_PRODUCTS + group);
         for (int k = 0; k < steps; k++) {
             barrier_wait(shared_address(&m.full[s.stage]), s.parity);
             products_begin();
             multiply<W, T>(d, shared_address(m.a[s.stage]), shared_address(m.b[s.stage]), k == 0);
             products_commit();
+            if (k + 1 == steps) /* all buffers before the other group's first have been full */
+                turn_pass(TURN_PRODUCTS + 1 - group);
             products_wait<1>();
             if (k > 0)
                 let_go(m.empty[last]);
             last = s.stage;
             s.step();
         }
-        turn_pass(TURN_PRODUCTS + 1 - group);
         products_wait<0>();
 #pragma unroll
         for (int part = 0; part < W::PARTS; part++)
             hold(d[part]);
         let_go(m.empty[last]);
-        finish<W, T>(m, job_of<W>(p, n), group, d, e, out, out2);
+        finish<W, T>(m, j, group, d, e, out, out2);
     }
     if (group == jobs % 2) { /* take the last turns, which nobody else does */
         turn_wait(TURN_PRODUCTS + group);
@@ -306,13 +320,13 @@ __device__ inline void run_block(memory<W> &m, const problem &p, const CUtensorM
     __syncthreads();
     cluster_meet();
     if (threadIdx.x < 128) {
-        fewer_registers<40>();
+        fewer_registers<24>();
         if (threadIdx.x == 0)
             produce(m, p, a, b);
         else if (E::READS && threadIdx.x == 32)
             produce_side(m, p, other);
     } else {
-        more_registers<232>();
+        more_registers<240>();
         compute<W, T>(m, p, e, out, other);
     }
     cluster_meet(); /* no block ends while the other one may signal it */
