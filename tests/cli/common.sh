@@ -109,11 +109,13 @@ interrupt() { # PID [SIGNAL]: send the signal; true if the process has ended
     has_ended "$1"
 }
 # stops_by "SIGNAL SIGNAL ..." FOLDER [FLAG...]: send these signals within one step of about a
-# second. The first must be acknowledged before the step ends, and the run must stop and save.
+# second, of a quarter of the batch under a sanitizer. The first must be acknowledged before the step
+# ends, and the run must stop and save.
 stops_by() {
-    local signals=$1 folder=$2 first=${1%% *} signal pid before code=0
+    local signals=$1 folder=$2 first=${1%% *} signal pid before code=0 batch=32
+    [ -z "${SIFR_TEST_SAMPLE:-}" ] || batch=8
     shift 2
-    "$sifr" train --model.layers=2 --model.width=256 --model.heads=4 --model.context=256 --train.micro_batch=4 --train.global_batch=32 \
+    "$sifr" train --model.layers=2 --model.width=256 --model.heads=4 --model.context=256 --train.micro_batch=4 --train.global_batch=$batch \
         --data.path=text.txt --data.split=0 --train.steps=1000 --out="$folder" "$@" >out 2>err &
     pid=$!
     wait_for test -s "$folder/metrics.jsonl"
@@ -141,7 +143,7 @@ ends_by_two() {
     local folder=$1 seconds=$2 pid limit code=0
     shift 2
     "$sifr" train --model.layers=2 --model.width=512 --model.heads=8 --model.context=1024 --train.micro_batch=8 \
-        --train.global_batch=512 --data.path=text.txt --data.split=0 --train.steps=1000 --out="$folder" "$@" >out 2>err &
+        --train.global_batch=512 --data.path=text.txt --data.split=0 --train.steps=1000 --threads=1 --out="$folder" "$@" >out 2>err &
     pid=$!
     wait_for test -e "$folder/config.yaml"
     sleep 0.5
