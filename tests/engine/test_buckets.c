@@ -26,27 +26,19 @@ static struct rig_config config_of(int llama, int tied)
     return config;
 }
 
-/* Setting `turn` of the three for these ranks and this stage: every third of all, others in another
- * stage or with other ranks. */
-static void compare_setting(const struct trace *plain, struct rig_config config, int ranks,
-                            int turn)
-{
-    int i = (config.stage + ranks) % 3 + 3 * (turn % 3);
-    config.bucket = settings[i].bucket;
-    config.unit_layers = settings[i].layers;
-    config.prefetch = (ranks + i / 3) % 4;
-    config.recompute = (ranks + i / 3) % 3;
-    config.delays = (i + ranks) % 4 == 0 ? 1e-5 : 0;
-    compare(plain, config, ranks);
-}
-
+/* Every third setting, others in another stage or with other ranks. */
 static void compare_settings(const struct trace *plain, struct rig_config config, int ranks)
 {
-    for (int turn = 0; turn < SETTINGS / 3; turn++)
-        compare_setting(plain, config, ranks, turn);
+    for (int i = (config.stage + ranks) % 3; i < SETTINGS; i += 3) {
+        config.bucket = settings[i].bucket;
+        config.unit_layers = settings[i].layers;
+        config.prefetch = (ranks + i / 3) % 4;
+        config.recompute = (ranks + i / 3) % 3;
+        config.delays = (i + ranks) % 4 == 0 ? 1e-5 : 0;
+        compare(plain, config, ranks);
+    }
 }
 
-/* Each of the three settings of a stage and a number of ranks with another model. */
 static void test_stages_and_ranks(void **state)
 {
     (void)state;
@@ -55,7 +47,7 @@ static void test_stages_and_ranks(void **state)
         struct trace plain = run(config, 1);
         for (config.stage = 0; config.stage <= 3; config.stage++)
             for (int ranks = 1; ranks <= 5; ranks++)
-                compare_setting(&plain, config, ranks, model);
+                compare_settings(&plain, config, ranks);
         free(plain.params);
     }
 }
@@ -87,8 +79,7 @@ static void test_precision(void **state)
                 config.sum_type = ranks == 3 ? DTYPE_BF16 : DTYPE_F32;
                 config.stage = stage;
                 struct trace plain = run(config, ranks);
-                compare_setting(&plain, config, ranks, wide);
-                compare_setting(&plain, config, ranks, wide + 1 + stage % 2);
+                compare_settings(&plain, config, ranks);
                 free(plain.params);
             }
 }
@@ -136,7 +127,7 @@ static void test_pipelines(void **state)
                 config.pp = 2;
                 config.chunks = config.kind == TIMETABLE_INTERLEAVED ? 2 : 1;
                 config.lumps = config.stage == 2;
-                compare_setting(&plain, config, 4, tied + config.kind);
+                compare_settings(&plain, config, 4);
                 config.lumps = false, config.pp = 0;
             }
         free(plain.params);
