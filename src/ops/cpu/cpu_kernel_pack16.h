@@ -47,20 +47,64 @@ pack_along(const struct cpu_panel *p, int64_t width, int64_t step, uint16_t *to)
     pack_slowly(p, width, step, whole, p->stride, 1, to);
 }
 
-/* A line of each row of the source at a time */
+enum { PACK_LINE = 32 }; /* values of a row that are packed at a time: a multiple of every step */
+
+static inline __attribute__((always_inline)) void pack_line(const float *from, uint16_t *to)
+{
+    for (int s = 0; s < PACK_LINE; s++)
+        to[s] = (uint16_t)pack_bf16(from[s]);
+}
+
+/* A line of each row: steps of a whole line are packed in place, others are copied. */
+static inline __attribute__((always_inline)) void
+pack_lines(const struct cpu_panel *p, int64_t width, int64_t step, int64_t k, uint16_t *to)
+{
+    for (int64_t i = 0; i < width; i++) {
+        uint16_t line[PACK_LINE], *at = step == PACK_LINE ? to + k * width + i * step : line;
+        pack_line(p->from + i * p->stride + k, at);
+        for (int64_t s = 0; step < PACK_LINE && s < PACK_LINE; s += step)
+            memcpy(to + (k + s) * width + i * step, line + s, (size_t)step * sizeof *to);
+    }
+}
+
+/* Steps of two values: pairs are turned like floats in cpu_kernel_pack.h, four by four. */
+static inline __attribute__((always_inline)) void pack_pairs(const struct cpu_panel *p,
+                                                             int64_t width, int64_t k, uint16_t *to)
+{
+    typedef uint32_t four __attribute__((vector_size(16)));
+    for (int64_t i = 0; i < width; i += 4) {
+        uint16_t line[4][PACK_LINE];
+        for (int r = 0; r < 4; r++)
+            pack_line(p->from + (i + r) * p->stride + k, line[r]);
+        for (int s = 0; s < PACK_LINE / 8; s++) {
+            four a, b, c, d;
+            memcpy(&a, line[0] + 8 * s, sizeof a);
+            memcpy(&b, line[1] + 8 * s, sizeof b);
+            memcpy(&c, line[2] + 8 * s, sizeof c);
+            memcpy(&d, line[3] + 8 * s, sizeof d);
+            four ab = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+            four cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+            four ef = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+            four gh = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+            four pair[4] = {__builtin_shufflevector(ab, cd, 0, 1, 4, 5),
+                            __builtin_shufflevector(ab, cd, 2, 3, 6, 7),
+                            __builtin_shufflevector(ef, gh, 0, 1, 4, 5),
+                            __builtin_shufflevector(ef, gh, 2, 3, 6, 7)};
+            for (int n = 0; n < 4; n++)
+                memcpy(to + (k + 8 * s + 2 * n) * width + 2 * i, &pair[n], sizeof pair[n]);
+        }
+    }
+}
+
 static inline __attribute__((always_inline)) void
 pack_across(const struct cpu_panel *p, int64_t width, int64_t step, uint16_t *to)
 {
-    enum { LINE = 32 }; /* a multiple of every step */
-    int64_t whole = p->valid < width ? 0 : p->depth / LINE * LINE;
-    for (int64_t k = 0; k < whole; k += LINE)
-        for (int64_t i = 0; i < width; i++) {
-            uint16_t line[LINE];
-            for (int s = 0; s < LINE; s++)
-                line[s] = (uint16_t)pack_bf16(p->from[i * p->stride + k + s]);
-            for (int64_t s = 0; s < LINE; s += step)
-                memcpy(to + (k + s) * width + i * step, line + s, (size_t)step * sizeof *to);
-        }
+    int64_t whole = p->valid < width ? 0 : p->depth / PACK_LINE * PACK_LINE;
+    for (int64_t k = 0; k < whole; k += PACK_LINE)
+        if (step == 2 && width % 4 == 0)
+            pack_pairs(p, width, k, to);
+        else
+            pack_lines(p, width, step, k, to);
     pack_slowly(p, width, step, whole, 1, p->stride, to);
 }
 
