@@ -31,6 +31,14 @@ static void end(void)
     _tile_release();
 }
 
+static inline void store_tiles(float *to, int64_t stride)
+{
+    _tile_stored(0, to, stride * (int64_t)sizeof(float));
+    _tile_stored(1, to + TILE, stride * (int64_t)sizeof(float));
+    _tile_stored(2, to + TILE * stride, stride * (int64_t)sizeof(float));
+    _tile_stored(3, to + TILE * stride + TILE, stride * (int64_t)sizeof(float));
+}
+
 static void multiply(int64_t depth, const void *packed_a, const void *packed_b, float times,
                      bool add, float *c, int64_t stride)
 {
@@ -56,10 +64,11 @@ static void multiply(int64_t depth, const void *packed_a, const void *packed_b, 
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
     }
-    _tile_stored(0, sum[0], sizeof sum[0]);
-    _tile_stored(1, sum[0] + TILE, sizeof sum[0]);
-    _tile_stored(2, sum[TILE], sizeof sum[0]);
-    _tile_stored(3, sum[TILE] + TILE, sizeof sum[0]);
+    if (!add && times == 1) {
+        store_tiles(c, stride);
+        return;
+    }
+    store_tiles(sum[0], KERNEL_COLS);
     for (int i = 0; i < KERNEL_ROWS; i++)
         for (int j = 0; j < KERNEL_COLS; j += 16) {
             __m512 part = _mm512_load_ps(sum[i] + j);
