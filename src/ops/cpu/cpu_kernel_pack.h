@@ -6,34 +6,17 @@
  */
 #ifndef OPS_CPU_CPU_KERNEL_PACK_H
 #define OPS_CPU_CPU_KERNEL_PACK_H
-#include <string.h>
 #include "ops/cpu/cpu_kernel.h"
+#include "ops/cpu/cpu_kernel_turn.h"
 
-typedef float pack_four __attribute__((vector_size(16)));
-
-static inline __attribute__((always_inline)) pack_four pack_load(const float *from)
+/* Four steps of four values: to[k * width + i] = from[i * stride + k] */
+static inline __attribute__((always_inline)) void pack_transpose(const float *from, int64_t stride,
+                                                                 float *to, int64_t width)
 {
-    pack_four v;
-    memcpy(&v, from, sizeof v);
-    return v;
-}
-
-/* Four steps of four values: to[k * width + i] = from[i * stride + k]; only the first `count` of
- * the four values are stored. */
-static inline __attribute__((always_inline)) void
-pack_transpose(const float *from, int64_t stride, float *to, int64_t width, size_t count)
-{
-    pack_four a = pack_load(from), b = pack_load(from + stride);
-    pack_four c = pack_load(from + 2 * stride), d = pack_load(from + 3 * stride);
-    pack_four ab = __builtin_shufflevector(a, b, 0, 4, 1, 5);
-    pack_four cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
-    pack_four ef = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-    pack_four gh = __builtin_shufflevector(c, d, 2, 6, 3, 7);
-    pack_four step[4] = {
-        __builtin_shufflevector(ab, cd, 0, 1, 4, 5), __builtin_shufflevector(ab, cd, 2, 3, 6, 7),
-        __builtin_shufflevector(ef, gh, 0, 1, 4, 5), __builtin_shufflevector(ef, gh, 2, 3, 6, 7)};
+    turn_words step[4];
+    turn_four(from, from + stride, from + 2 * stride, from + 3 * stride, step);
     for (int k = 0; k < 4; k++)
-        memcpy(to + k * width, &step[k], count * sizeof(float));
+        memcpy(to + k * width, &step[k], sizeof step[k]);
 }
 
 /* Steps first .. end - 1, value by value */
@@ -66,8 +49,7 @@ static inline __attribute__((always_inline)) void pack_across(const struct cpu_p
         int64_t i = 0;
         for (; i + 4 <= width; i += 4)
             for (int64_t k = done; k < end; k += 4)
-                pack_transpose(p->from + i * p->stride + k, p->stride, to + k * width + i, width,
-                               4);
+                pack_transpose(p->from + i * p->stride + k, p->stride, to + k * width + i, width);
         if (i < width)
             for (int64_t k = done; k < end; k++)
                 for (int64_t r = i; r < width; r++)

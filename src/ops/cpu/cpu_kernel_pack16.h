@@ -6,8 +6,8 @@
  */
 #ifndef OPS_CPU_CPU_KERNEL_PACK16_H
 #define OPS_CPU_CPU_KERNEL_PACK16_H
-#include <string.h>
 #include "ops/cpu/cpu_kernel.h"
+#include "ops/cpu/cpu_kernel_turn.h"
 
 static inline __attribute__((always_inline)) uint32_t pack_bf16(float value)
 {
@@ -67,29 +67,17 @@ pack_lines(const struct cpu_panel *p, int64_t width, int64_t step, int64_t k, ui
     }
 }
 
-/* Steps of two values: pairs are turned like floats in cpu_kernel_pack.h, four by four. */
+/* Steps of two values, which are one word */
 static inline __attribute__((always_inline)) void pack_pairs(const struct cpu_panel *p,
                                                              int64_t width, int64_t k, uint16_t *to)
 {
-    typedef uint32_t four __attribute__((vector_size(16)));
     for (int64_t i = 0; i < width; i += 4) {
         uint16_t line[4][PACK_LINE];
         for (int r = 0; r < 4; r++)
             pack_line(p->from + (i + r) * p->stride + k, line[r]);
         for (int s = 0; s < PACK_LINE / 8; s++) {
-            four a, b, c, d;
-            memcpy(&a, line[0] + 8 * s, sizeof a);
-            memcpy(&b, line[1] + 8 * s, sizeof b);
-            memcpy(&c, line[2] + 8 * s, sizeof c);
-            memcpy(&d, line[3] + 8 * s, sizeof d);
-            four ab = __builtin_shufflevector(a, b, 0, 4, 1, 5);
-            four cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
-            four ef = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-            four gh = __builtin_shufflevector(c, d, 2, 6, 3, 7);
-            four pair[4] = {__builtin_shufflevector(ab, cd, 0, 1, 4, 5),
-                            __builtin_shufflevector(ab, cd, 2, 3, 6, 7),
-                            __builtin_shufflevector(ef, gh, 0, 1, 4, 5),
-                            __builtin_shufflevector(ef, gh, 2, 3, 6, 7)};
+            turn_words pair[4];
+            turn_four(line[0] + 8 * s, line[1] + 8 * s, line[2] + 8 * s, line[3] + 8 * s, pair);
             for (int n = 0; n < 4; n++)
                 memcpy(to + (k + 8 * s + 2 * n) * width + 2 * i, &pair[n], sizeof pair[n]);
         }
