@@ -470,22 +470,30 @@ static enum status check_training(struct env *env, const struct run_config *conf
     return check_bits(env, config);
 }
 
+/* *path = the newest checkpoint of a run; NULL = it has none. Free it with mem_free. */
+static enum status newest_checkpoint(struct env *env, const char *run, char **path)
+{
+    char *folder;
+    int64_t step = -1;
+    *path = NULL;
+    TRY(path_join(env, run, "checkpoints", &folder));
+    enum status st = checkpoint_keep_newest(env, folder, INT64_MAX, &step);
+    if (st == STATUS_OK && step >= 0)
+        st = checkpoint_keep_path(env, folder, "", step, "", path);
+    mem_free(env, folder);
+    return st;
+}
+
 /* The folder of a run means its newest checkpoint now, so that config.yaml names what the run
  * started from. That checkpoint may be missing: a run that resumes does not need it. */
 static enum status resolve_branch(struct env *env, struct options *options, const char **branch)
 {
-    char *folder, *path = NULL;
-    int64_t step = -1;
+    char *path;
     if (!**branch)
         return STATUS_OK;
-    TRY(path_join(env, *branch, "checkpoints", &folder));
-    enum status st = checkpoint_keep_newest(env, folder, INT64_MAX, &step);
-    if (st == STATUS_OK && step >= 0)
-        st = checkpoint_keep_path(env, folder, "", step, "", &path);
-    if (st == STATUS_OK && path)
-        st = options_keep(options, path, branch);
+    TRY(newest_checkpoint(env, *branch, &path));
+    enum status st = path ? options_keep(options, path, branch) : STATUS_OK;
     mem_free(env, path);
-    mem_free(env, folder);
     return st == STATUS_OK ? path_make_absolute(env, options, branch) : st;
 }
 
@@ -495,19 +503,15 @@ static enum status resolve_branch(struct env *env, struct options *options, cons
  * model is named. */
 static enum status find_model(struct env *env, const struct run_config *config, const char **from)
 {
-    int64_t step = -1;
+    char *saved = NULL;
     *from = config->model.path;
     if (**from == '\0')
         return STATUS_OK;
-    if (config->resumes && !file_exists(*from)) {
-        char *folder;
-        TRY(path_join(env, config->resumes, "checkpoints", &folder));
-        enum status st = checkpoint_keep_newest(env, folder, INT64_MAX, &step);
-        mem_free(env, folder);
-        TRY(st);
-    }
-    if (step < 0) /* reading commands take the path as an argument without a key */
+    if (config->resumes && !file_exists(*from))
+        TRY(newest_checkpoint(env, config->resumes, &saved));
+    if (!saved) /* reading commands take the path as an argument without a key */
         return named_model(env, config->reading ? "" : "model.path", *from);
+    mem_free(env, saved);
     log_warn(env,
              "model.path: there is no '%s' any more; the model comes from the checkpoints of '%s'",
              *from, config->resumes);

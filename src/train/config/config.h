@@ -135,9 +135,9 @@ struct run_config {
 
     bool reading;  /* eval and sample: no optimizer; set by run_config_bind_reading */
     bool planning; /* plan: no data is needed; set by run_config_bind_planning */
-    const char
-        *resumes; /* folder of a run that is resumed if it has a checkpoint, which then has the
-                            model if model.path is gone; NULL = none */
+    /* The folder of a run that is resumed if it has a checkpoint: then the model is read from there if
+     * model.path is gone. NULL = none */
+    const char *resumes;
     /* Set by run_config_resolve: */
     struct model_source *source;     /* opened from model.path; NULL = not set */
     struct tokenizer *tokenizer;     /* NULL = the data is tokens and no tokenizer is set */
