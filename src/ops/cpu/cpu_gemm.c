@@ -15,9 +15,9 @@
  * others with theirs. Tiles are small, so that all end a phase at nearly the same time. They are numbered
  * row by row in strips, whose panels of b stay in the second-level cache.
  *
- * The order of phases: blocks in turn, with all parts of k of a block; or, where k has one part only or
- * where two blocks share the panels of a or b, all blocks that share them before the next part of k: then
- * these panels are packed once.
+ * Usually all parts of k of a block come before the next block. Where k has one part, or where only two
+ * blocks share panels of a or b, the blocks that share them take turns in each part of k: then these
+ * panels are packed once.
  *
  * DEPTH: a panel of b of this depth stays in the first-level cache, and the sums of a tile are
  * added to c once in so many steps.
@@ -96,7 +96,7 @@ static struct phase phase_of(const struct cpu_gemm *g, int64_t number)
     int64_t inner, part, outer = number / (g->depth_count * g->inner_count), shared = number;
     if (g->keeps) {
         inner = number % g->inner_count;
-        shared = number / g->inner_count; /* so many packings before of what stays */
+        shared = number / g->inner_count; /* how often the shared panels were packed before */
         part = shared % g->depth_count;
     } else {
         inner = number / g->depth_count % g->inner_count;

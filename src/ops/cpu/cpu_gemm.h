@@ -18,13 +18,13 @@ struct cpu_gemm {
     char *packed;
     int64_t depth, depth_count; /* of a part of k */
     int64_t rows, cols;         /* of a block of c */
-    bool rows_first;            /* the next block is below; else to the right */
-    bool keeps;                 /* such blocks take turns, with the same panels of b or a */
-    int64_t inner_count;        /* of such blocks */
+    bool rows_first;     /* the next block is below, and shares b; else right, and shares a */
+    int64_t inner_count; /* blocks that share these panels */
+    bool keeps;          /* they take turns in each part of k, so panels are packed once */
     int64_t phases;
     int64_t tile_rows, tile_cols;
     int64_t next[2]; /* chunks of the phase that are not tiles */
-    int runs;
+    int runs;        /* of tiles, one for each thread */
     struct {
         _Alignas(64) int64_t next[2]; /* tiles of this run */
     } run[CPU_GEMM_RUNS];

@@ -19,6 +19,18 @@ namespace
 using namespace hopper;
 
 /* Of 16 columns a thread has 8 sums: two neighbouring columns and those 8 further on, in two rows. */
+/* e and s of gelu_slope_of_parts for eight values at once: a chain for each would be slow. */
+template <typename T>
+__device__ inline void gelu_parts(const float (&x)[8], float (&e)[8], float (&s)[8])
+{
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        e[i] = gelu_exp<T>(x[i]);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        s[i] = gelu_part<T>(e[i]);
+}
+
 template <typename T> struct gelu_forward {
     enum { READS = 0 };
     const T *bias; /* may be NULL */
@@ -37,7 +49,7 @@ template <typename T> struct gelu_forward {
 
     __device__ inline void of(int sixteen, const float *sums, uint32_t (&pre)[4], uint32_t (&y)[4])
     {
-        float x[8], s[8];
+        float x[8], e[8], s[8];
 #pragma unroll
         for (int i = 0; i < 4; i++) { /* rows 0 and 8 of columns 0, then of columns 8 */
             const float2 b = unpacked<T>(words[2 * sixteen + i / 2]);
@@ -45,12 +57,7 @@ template <typename T> struct gelu_forward {
             pre[i] = packed<T>(u, v);
             x[2 * i] = u, x[2 * i + 1] = v;
         }
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            s[i] = gelu_exp<T>(x[i]);
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            s[i] = gelu_part<T>(s[i]);
+        gelu_parts<T>(x, e, s);
 #pragma unroll
         for (int i = 0; i < 4; i++)
             y[i] = packed<T>(mul(x[2 * i], s[2 * i]), mul(x[2 * i + 1], s[2 * i + 1]));
@@ -70,12 +77,7 @@ template <typename T> struct gelu_backward {
             const float2 both = unpacked<T>(pre[i]);
             x[2 * i] = both.x, x[2 * i + 1] = both.y;
         }
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            e[i] = gelu_exp<T>(x[i]);
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            s[i] = gelu_part<T>(e[i]);
+        gelu_parts<T>(x, e, s);
 #pragma unroll
         for (int i = 0; i < 8; i++)
             x[i] = gelu_slope_of_parts(x[i], sums[i], e[i], s[i]);
