@@ -32,9 +32,12 @@ enum {
     BLOCK_COLS = 1536,
     TILE_ROWS = 48, /* about: whole panels */
     TILE_COLS = 64,
-    STRIP = 6,          /* tiles side by side */
-    PACK_CHUNK = 12288, /* floats that a thread packs at a time, about */
-    LARGEST_ROWS = 32,  /* of a kernel; see `micro` */
+    STRIP = 6, /* tiles side by side */
+    PACK_PANELS =
+        4, /* that a thread packs at a time, at most: long rows of the source are read faster */
+    PACK_SHARES = 4,   /* of a phase's panels for each thread, if there are so many */
+    PACK_STEP = 32,    /* of the depth; a multiple of every kernel's unit */
+    LARGEST_ROWS = 32, /* of a kernel; see `micro` */
     LARGEST_COLS = 32,
     ALIGNMENT = 64,
 };
@@ -120,67 +123,85 @@ static struct phase phase_of(const struct cpu_gemm *g, int64_t number)
 
 /* --- packing -------------------------------------------------------------------------------- */
 
-static int64_t panels_at_once(int64_t width, int64_t depth)
-{
-    int64_t n = PACK_CHUNK / (width * depth + 1);
-    return n < 1 ? 1 : n;
-}
-
-static void pack_a(const struct cpu_gemm *g, const struct phase *f, int64_t panel)
+/* Part of a panel: `depth` values from k on */
+static void pack_a(const struct cpu_gemm *g, const struct phase *f, int64_t panel, int64_t k,
+                   int64_t depth)
 {
     const struct cpu_product *p = g->p;
     int64_t at = panel * g->kernel->rows, lda = cpu_product_lda(p);
     struct cpu_panel from = {
-        .depth = f->depth, .valid = min64(g->kernel->rows, f->rows - at), .stride = lda};
-    void *to = f->a + at * f->room;
+        .depth = depth, .valid = min64(g->kernel->rows, f->rows - at), .stride = lda};
+    void *to = f->a + at * f->room + k * g->kernel->rows * g->kernel->packed_bytes;
     if (p->a_transposed) {
-        from.from = p->a + f->k * lda + f->i + at;
+        from.from = p->a + (f->k + k) * lda + f->i + at;
         g->kernel->pack_a_along(&from, to);
     } else {
-        from.from = p->a + (f->i + at) * lda + f->k;
+        from.from = p->a + (f->i + at) * lda + f->k + k;
         g->kernel->pack_a_across(&from, to);
     }
 }
 
-static void pack_b(const struct cpu_gemm *g, const struct phase *f, int64_t panel)
+static void pack_b(const struct cpu_gemm *g, const struct phase *f, int64_t panel, int64_t k,
+                   int64_t depth)
 {
     const struct cpu_product *p = g->p;
     int64_t at = panel * g->kernel->cols, ldb = cpu_product_ldb(p);
     struct cpu_panel from = {
-        .depth = f->depth, .valid = min64(g->kernel->cols, f->cols - at), .stride = ldb};
-    void *to = f->b + at * f->room;
+        .depth = depth, .valid = min64(g->kernel->cols, f->cols - at), .stride = ldb};
+    void *to = f->b + at * f->room + k * g->kernel->cols * g->kernel->packed_bytes;
     if (p->b_transposed) {
-        from.from = p->b + (f->j + at) * ldb + f->k;
+        from.from = p->b + (f->j + at) * ldb + f->k + k;
         g->kernel->pack_b_across(&from, to);
     } else {
-        from.from = p->b + f->k * ldb + f->j + at;
+        from.from = p->b + (f->k + k) * ldb + f->j + at;
         g->kernel->pack_b_along(&from, to);
     }
 }
 
-/* How many chunks of packing a phase has */
-static int64_t pack_chunks(const struct cpu_gemm *g, const struct phase *f, int64_t *of_a)
+/* The panels of one operand in a phase; chunks of packing are first those of a, then those of b. */
+struct panels {
+    int64_t count, at_once, chunks;
+    int64_t step; /* of the depth, in all panels of a chunk, before the next step */
+};
+
+static struct panels panels_of(const struct cpu_gemm *g, int64_t count, bool along, int64_t depth)
 {
-    int64_t rows = g->kernel->rows, cols = g->kernel->cols, of_b = 0;
-    *of_a = 0;
-    if (f->new_a)
-        *of_a = ceil_div(ceil_div(f->rows, rows), panels_at_once(rows, f->depth));
-    if (f->new_b)
-        of_b = ceil_div(ceil_div(f->cols, cols), panels_at_once(cols, f->depth));
-    return *of_a + of_b;
+    struct panels n = {.count = count, .step = along ? PACK_STEP : depth};
+    n.at_once = max64(min64(PACK_PANELS, count / (PACK_SHARES * g->runs)), 1);
+    n.chunks = ceil_div(count, n.at_once);
+    return n;
 }
 
-static void pack_chunk(const struct cpu_gemm *g, const struct phase *f, int64_t chunk, int64_t of_a)
+static struct panels panels_of_a(const struct cpu_gemm *g, const struct phase *f)
 {
-    bool a = chunk < of_a;
-    int64_t width = a ? g->kernel->rows : g->kernel->cols;
-    int64_t n = panels_at_once(width, f->depth), first = (a ? chunk : chunk - of_a) * n;
-    int64_t end = min64(first + n, ceil_div(a ? f->rows : f->cols, width));
-    for (int64_t panel = first; panel < end; panel++)
-        if (a)
-            pack_a(g, f, panel);
-        else
-            pack_b(g, f, panel);
+    int64_t count = f->new_a ? ceil_div(f->rows, g->kernel->rows) : 0;
+    return panels_of(g, count, g->p->a_transposed, f->depth);
+}
+
+static struct panels panels_of_b(const struct cpu_gemm *g, const struct phase *f)
+{
+    int64_t count = f->new_b ? ceil_div(f->cols, g->kernel->cols) : 0;
+    return panels_of(g, count, !g->p->b_transposed, f->depth);
+}
+
+static int64_t pack_chunks(const struct cpu_gemm *g, const struct phase *f)
+{
+    return panels_of_a(g, f).chunks + panels_of_b(g, f).chunks;
+}
+
+static void pack_chunk(const struct cpu_gemm *g, const struct phase *f, int64_t chunk)
+{
+    struct panels n = panels_of_a(g, f);
+    void (*pack)(const struct cpu_gemm *, const struct phase *, int64_t, int64_t, int64_t) = pack_a;
+    if (chunk >= n.chunks) {
+        chunk -= n.chunks;
+        n = panels_of_b(g, f);
+        pack = pack_b;
+    }
+    int64_t first = chunk * n.at_once, end = min64(first + n.at_once, n.count);
+    for (int64_t k = 0; k < f->depth; k += n.step)
+        for (int64_t panel = first; panel < end; panel++)
+            pack(g, f, panel, k, min64(n.step, f->depth - k));
 }
 
 /* --- tiles ---------------------------------------------------------------------------------- */
@@ -252,15 +273,15 @@ static void run_phase(struct cpu_gemm *g, int64_t number, const struct cpu_gemm_
         f = phase_of(g, number);
     if (packs)
         after = phase_of(g, number + 1);
-    int64_t of_a = 0, others = multiplies || !side ? 0 : side->chunks, chunk;
-    int64_t end = others + (packs ? pack_chunks(g, &after, &of_a) : 0);
+    int64_t others = multiplies || !side ? 0 : side->chunks, chunk;
+    int64_t end = others + (packs ? pack_chunks(g, &after) : 0);
     if (multiplies)
         multiply_run(g, &f, own, set);
     while ((chunk = next_chunk(&g->next[set])) < end)
         if (chunk < others)
             side->run(side->context, chunk);
         else
-            pack_chunk(g, &after, chunk - others, of_a);
+            pack_chunk(g, &after, chunk - others);
     for (int i = 1; multiplies && i < g->runs; i++)
         multiply_run(g, &f, (own + i) % g->runs, set);
 }

@@ -7,6 +7,7 @@
 #ifndef OPS_CPU_CPU_KERNEL_PACK_H
 #define OPS_CPU_CPU_KERNEL_PACK_H
 #include "ops/cpu/cpu_kernel.h"
+#include "ops/cpu/cpu_kernel_ahead.h"
 #include "ops/cpu/cpu_kernel_turn.h"
 
 /* Four steps of four values: to[k * width + i] = from[i * stride + k] */
@@ -35,19 +36,23 @@ static inline __attribute__((always_inline)) void pack_along(const struct cpu_pa
         pack_slowly(p, width, 0, p->depth, p->stride, 1, to);
         return;
     }
-    for (int64_t k = 0; k < p->depth; k++)
-        memcpy(to + k * width, p->from + k * p->stride, (size_t)width * sizeof(float));
+    for (int64_t k = 0; k < p->depth; k++) {
+        const float *from = p->from + k * p->stride;
+        ahead(from + AHEAD_ROWS * p->stride, width);
+        memcpy(to + k * width, from, (size_t)width * sizeof(float));
+    }
 }
 
 static inline __attribute__((always_inline)) void pack_across(const struct cpu_panel *p,
                                                               int64_t width, float *to)
 {
-    enum { LINE = 16 }; /* floats of a line of cache */
     int64_t done = 0, whole = p->valid < width ? 0 : p->depth / 4 * 4;
-    for (; done < whole; done += LINE) {
-        int64_t end = done + LINE < whole ? done + LINE : whole;
+    for (; done < whole; done += AHEAD_LINE) {
+        int64_t end = done + AHEAD_LINE < whole ? done + AHEAD_LINE : whole;
         int64_t i = 0;
-        for (; i + 4 <= width; i += 4)
+        for (; i < width; i++)
+            ahead(p->from + i * p->stride + done + AHEAD_VALUES, 1);
+        for (i = 0; i + 4 <= width; i += 4)
             for (int64_t k = done; k < end; k += 4)
                 pack_transpose(p->from + i * p->stride + k, p->stride, to + k * width + i, width);
         if (i < width)

@@ -7,6 +7,7 @@
 #ifndef OPS_CPU_CPU_KERNEL_PACK16_H
 #define OPS_CPU_CPU_KERNEL_PACK16_H
 #include "ops/cpu/cpu_kernel.h"
+#include "ops/cpu/cpu_kernel_ahead.h"
 #include "ops/cpu/cpu_kernel_turn.h"
 
 static inline __attribute__((always_inline)) uint32_t pack_bf16(float value)
@@ -39,6 +40,8 @@ pack_along(const struct cpu_panel *p, int64_t width, int64_t step, uint16_t *to)
         const float *even = p->from + k * p->stride, *odd = even + p->stride;
         uint16_t *at = to + k / step * width * step + k % step;
         uint32_t pairs[64];
+        ahead(even + AHEAD_ROWS * p->stride, width);
+        ahead(odd + AHEAD_ROWS * p->stride, width);
         for (int64_t i = 0; i < width; i++)
             pairs[i] = pack_bf16(even[i]) | pack_bf16(odd[i]) << 16;
         for (int64_t i = 0; i < width; i++)
@@ -51,6 +54,7 @@ enum { PACK_LINE = 32 }; /* values of a row that are packed at a time: a multipl
 
 static inline __attribute__((always_inline)) void pack_line(const float *from, uint16_t *to)
 {
+    ahead(from + AHEAD_VALUES, PACK_LINE);
     for (int s = 0; s < PACK_LINE; s++)
         to[s] = (uint16_t)pack_bf16(from[s]);
 }
