@@ -34,9 +34,9 @@ static const struct shape shapes[] = {
     {"down", 1024, 768, 3072, false, false},
     {"down dx", 1024, 3072, 768, false, true},
     {"down dw", 3072, 768, 1024, true, false},
-    {"logits 256 rows", 256, 50304, 768, false, true},
-    {"logits dx", 256, 768, 50304, false, false},
-    {"logits dw", 50304, 768, 256, true, false},
+    {"logits", 512, 50304, 768, false, true},
+    {"logits dx", 512, 768, 50304, false, false},
+    {"logits dw", 50304, 768, 512, true, false},
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0], WAYS = 3 };
 

@@ -41,7 +41,7 @@ enum {
 };
 
 enum {
-    CHUNK_MIN = 256,  /* with fewer rows, adding to the matrix's gradient dominates */
+    CHUNK_MIN = 512,  /* with fewer rows, reading the matrix and adding to its gradient dominate */
     COLUMNS_ROWS = 64 /* rows of logits that are assembled at a time */
 };
 

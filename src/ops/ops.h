@@ -455,8 +455,9 @@ void ops_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type,
                         int64_t count, int64_t *first);
 
 /* Counts the changes of the last bits that the cpu back end computes. 2: AdamW divides exactly, and
- * the norm adds in another order. 3: attention's first query adds no rounding to dq and dk. */
-enum { OPS_ARITHMETIC = 3 };
+ * the norm adds in another order. 3: attention's first query adds no rounding to dq and dk. 4: our
+ * own kernels for products and attention; a head has at least 512 rows in a chunk. */
+enum { OPS_ARITHMETIC = 4 };
 
 /* --- updates: what an optimizer does to its segments of the parameters ------------------------ */
 
