@@ -3,12 +3,14 @@
  * When it is loaded, OpenBLAS starts a thread for each processor, or allocates a buffer for itself,
  * and retries for ever when memory is short: the command would hang before main, or at exit.
  * Functions in .preinit_array run before the constructors of libraries. libc is not initialized
- * yet, so only system calls are allowed here. When memory is short, the command executes itself
- * again with one OpenBLAS thread; it does not use the others. When there is not enough memory even
- * for one buffer, it reports that and exits.
+ * yet, so only system calls are allowed here. When memory is short, or the size of the process is
+ * limited, the command executes itself again with one OpenBLAS thread; it does not use the others,
+ * and their buffers would count towards the limit. When there is not enough memory even for one
+ * buffer, it reports that and exits.
  */
 #include <sched.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include "base/mem.h"
 #include "base/status.h"
@@ -26,7 +28,22 @@ static void start_again(char *const *argv, char *const *environment, int count)
         return;
     longer[0] = ALONE; /* of two settings of a variable the first one counts */
     memcpy(longer + 1, environment, ((size_t)count + 1) * sizeof *longer);
+    /* by its path if it still has one: the kernel would name the process `exe` */
+    char path[4096];
+    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (length > 0) {
+        path[length] = '\0';
+        execve(path, argv, longer);
+    }
     execve("/proc/self/exe", argv, longer);
+}
+
+static bool is_limited(void)
+{
+    struct rlimit space = {.rlim_cur = RLIM_INFINITY}, data = space;
+    getrlimit(RLIMIT_AS, &space);
+    getrlimit(RLIMIT_DATA, &data);
+    return space.rlim_cur != RLIM_INFINITY || data.rlim_cur != RLIM_INFINITY;
 }
 
 static void check_memory(int argc, char *const *argv, char *const *environment)
@@ -40,7 +57,7 @@ static void check_memory(int argc, char *const *argv, char *const *environment)
     bool alone = false;
     int count = 0;
     (void)argc;
-    if (mem_is_there((size_t)processors * OPS_BLAS_BUFFER_BYTES))
+    if (!is_limited() && mem_is_there((size_t)processors * OPS_BLAS_BUFFER_BYTES))
         return;
     for (; environment[count] != NULL; count++)
         alone = alone || strcmp(environment[count], ALONE) == 0;
