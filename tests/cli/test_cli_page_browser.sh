@@ -46,7 +46,7 @@ browser_open
 
 # --- a live run: 4 ranks, ZeRO stage 3; with delays, so that it leaves the CPUs to the browser ------
 "$sifr" train "${small[@]}" --train.global_batch=16 --train.steps=100000 --train.eval_every=20 --train.sample_every=20 --train.sample_prompt='<img src=x>' \
-    --checkpoint.every=20 --data.path=text.txt --out=runs/live -n 4 --zero.stage=3 --comm.backend=threads --comm.delay=0.004 --trace 2:3 --page >live.out 2>live.err &
+    --checkpoint.every=20 --data.path=text.txt --out=runs/live -n 4 --zero.stage=3 --comm.delay=0.004 --trace 2:3 --page >live.out 2>live.err &
 live_pid=$!
 servers+=($live_pid)
 wait_for has_address live.err

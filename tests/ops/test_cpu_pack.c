@@ -1,5 +1,5 @@
-/* test_cpu_pack -- panels in bf16 have each value at the place that cpu_kernel.h defines, with zeros for what
- * is missing: the sizes and steps of AMX, which few machines can run. */
+/* test_cpu_pack -- panels in bf16 have each value at the place that cpu_kernel.h defines, with
+ * zeros for what is missing: the steps of AMX, which few machines can run, and of bfmmla. */
 #include <stdlib.h>
 #define KERNEL_ROWS   32
 #define KERNEL_COLS   24
@@ -77,8 +77,34 @@ static void test_places(void **state)
     free(source);
 }
 
+/* A step of four values is neither a whole line nor a pair. */
+static void pack_four_across(const struct cpu_panel *p, void *to)
+{
+    pack_across(p, KERNEL_COLS, 4, to);
+}
+
+static void pack_four_along(const struct cpu_panel *p, void *to)
+{
+    pack_along(p, KERNEL_COLS, 4, to);
+}
+
+static void test_four(void **state)
+{
+    (void)state;
+    float *source = malloc(sizeof(float) * STRIDE * STRIDE);
+    assert_non_null(source);
+    for (int64_t i = 0; i < STRIDE * STRIDE; i++)
+        source[i] = number(i);
+    for (int64_t depth = 32; depth <= DEPTH; depth += 31)
+        for (int less = 0; less <= 5; less += 5) {
+            check(pack_four_along, true, KERNEL_COLS, 4, depth, KERNEL_COLS - less, source);
+            check(pack_four_across, false, KERNEL_COLS, 4, depth, KERNEL_COLS - less, source);
+        }
+    free(source);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_places)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_places), cmocka_unit_test(test_four)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

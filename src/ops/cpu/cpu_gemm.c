@@ -10,14 +10,14 @@
  * Bits: the shape alone decides how k is cut, and the parts of a sum are added in order. Nothing
  * else changes an element of c (cpu_kernel.h), so tiles may have any size and any order.
  *
- * The tiles of a block are divided among the threads in adjacent runs, the same in all parts of k: so a
- * thread finds its part of c in its own cache. A thread that has done its run packs, and then helps the
- * others with theirs. Tiles are small, so that all end a phase at nearly the same time. They are numbered
- * row by row in strips, whose panels of b stay in the second-level cache.
+ * The tiles of a block are divided among the threads in adjacent runs, the same in all parts of k:
+ * so a thread finds its part of c in its own cache. A thread that has done its run packs, and then
+ * helps the others with theirs. Tiles are small, so that all end a phase at nearly the same time.
+ * They are numbered row by row in strips, whose panels of b stay in the second-level cache.
  *
- * Usually all parts of k of a block come before the next block. Where k has one part, or where only two
- * blocks share panels of a or b, the blocks that share them take turns in each part of k: then these
- * panels are packed once.
+ * Usually all parts of k of a block come before the next block. Where k has one part, or where only
+ * two blocks share panels of a or b, the blocks that share them take turns in each part of k: then
+ * these panels are packed once.
  *
  * DEPTH: a panel of b of this depth stays in the first-level cache, and the sums of a tile are
  * added to c once in so many steps.
@@ -27,7 +27,7 @@
 
 enum {
     DEPTH = 384,
-    DEPTH_UNIT = 32,   /* of every kernel, too: only the last part of k is filled up with zeros */
+    DEPTH_UNIT = 32,   /* of every kernel, too: only the last part of k is filled with zeros */
     BLOCK_ROWS = 1024, /* packed as fp32; twice as many in 16 bits */
     BLOCK_COLS = 1536,
     TILE_ROWS = 48, /* about: whole panels */

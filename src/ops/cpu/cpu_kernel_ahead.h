@@ -1,6 +1,6 @@
 /* cpu_kernel_ahead -- prefetches of packing. A panel is a narrow part of a matrix, so the hardware
- * sees short runs in many rows and fetches little ahead. Addresses past the end of a matrix do no harm.
- */
+ * sees short runs in many rows and fetches little ahead. Addresses past the end of a matrix do no
+ * harm. */
 #ifndef OPS_CPU_CPU_KERNEL_AHEAD_H
 #define OPS_CPU_CPU_KERNEL_AHEAD_H
 #include <stdint.h>

@@ -1,5 +1,5 @@
-/* hopper_descriptor -- descriptors of tiles in shared memory for products on Hopper: start, swizzle, and a
- * stride of 1024 bytes for eight rows (see hopper.cuh). */
+/* hopper_descriptor -- descriptors of tiles in shared memory for products on Hopper: start,
+ * swizzle, and a stride of 1024 bytes for eight rows (see hopper.cuh). */
 #ifndef OPS_CUDA_HOPPER_DESCRIPTOR_CUH
 #define OPS_CUDA_HOPPER_DESCRIPTOR_CUH
 #include <stdint.h>
@@ -7,8 +7,8 @@
 namespace hopper
 {
 
-/* Descriptor of two tiles for B down with N = 128, the second `bytes` after the first. In a cluster, the
- * upper bits of an address are the number of the block: they have no place here. */
+/* Descriptor of two tiles for B down with N = 128, the second `bytes` after the first. In a
+ * cluster, the upper bits of an address are the number of the block: they have no place here. */
 __device__ inline uint64_t tiles_at(uint32_t address, int bytes)
 {
     const uint64_t swizzle_128 = 1, eight_rows = 1024 >> 4;
