@@ -13,8 +13,15 @@ browser_open() { # starts Chromium with one empty tab
     call_number=0
     session=''
     : >browser.events
-    call Target.getTargets '{}'
-    local target=${answer#*\"targetId\":\"}
+    # Only tabs: parts of Chromium's own window are targets, too. The tab may come a little later.
+    local target limit=$((SECONDS + 60))
+    call Target.getTargets '{"filter":[{"type":"page"}]}'
+    until [[ $answer == *'"type":"page"'* ]]; do
+        [ $SECONDS -lt $limit ] || { fail "Chromium opens no tab: ${answer:0:400}"; finish; }
+        sleep 0.1
+        call Target.getTargets '{"filter":[{"type":"page"}]}'
+    done
+    target=${answer#*\"targetId\":\"}
     call Target.attachToTarget "{\"targetId\":\"${target%%\"*}\",\"flatten\":true}"
     session=${answer#*\"sessionId\":\"}
     session=${session%%\"*}
