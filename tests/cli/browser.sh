@@ -13,8 +13,15 @@ browser_open() { # starts Chromium with one empty tab
     call_number=0
     session=''
     : >browser.events
-    call Target.getTargets '{}'
-    local target=${answer#*\"targetId\":\"}
+    # Only tabs: parts of Chromium's own window are targets, too. The tab may come a little later.
+    local target limit=$((SECONDS + 60))
+    call Target.getTargets '{"filter":[{"type":"page"}]}'
+    until [[ $answer == *'"type":"page"'* ]]; do
+        [ $SECONDS -lt $limit ] || { fail "Chromium opens no tab: ${answer:0:400}"; finish; }
+        sleep 0.1
+        call Target.getTargets '{"filter":[{"type":"page"}]}'
+    done
+    target=${answer#*\"targetId\":\"}
     call Target.attachToTarget "{\"targetId\":\"${target%%\"*}\",\"flatten\":true}"
     session=${answer#*\"sessionId\":\"}
     session=${session%%\"*}
@@ -23,18 +30,26 @@ browser_open() { # starts Chromium with one empty tab
     call Log.enable '{}'
     call Performance.enable '{"timeDomain":"threadTicks"}'
 }
-browser_close() {
-    kill "$browser_pid" 2>/dev/null || true
-    wait "$browser_pid" 2>/dev/null || true
+browser_close() { end_processes ${browser_pid:-}; }
+# end_processes PID...: children of this script; what does not end within 10 seconds is killed. No
+# `wait`: it has no limit.
+end_processes() {
+    local pid limit=$((SECONDS + 10))
+    for pid in "$@"; do kill "$pid" 2>/dev/null || true; done
+    for pid in "$@"; do
+        until has_ended "$pid" || [ $SECONDS -ge $limit ]; do sleep 0.1; done
+        has_ended "$pid" || kill -KILL "$pid" 2>/dev/null || true
+    done
 }
 
 # call METHOD PARAMS: sends a command and waits for its answer, in $answer. Events go to
 # browser.events.
 call() {
-    local id=$((++call_number)) to=''
+    local id=$((++call_number)) to='' limit=$((SECONDS + 60))
+    ! has_ended "$browser_pid" || { fail "Chromium has ended before $1: $(tail -n 3 browser.log)"; finish; }
     [ -z "$session" ] || to=",\"sessionId\":\"$session\""
     printf '{"id":%d,"method":"%s","params":%s%s}\0' "$id" "$1" "$2" "$to" >&"$to_browser"
-    while IFS= read -r -d '' -t 60 -u "$from_browser" answer; do
+    while [ $SECONDS -lt $limit ] && IFS= read -r -d '' -t 60 -u "$from_browser" answer; do
         case $answer in
         "{\"id\":$id,"*) return 0 ;;
         *) printf '%s\n' "$answer" >>browser.events ;;
@@ -61,12 +76,14 @@ browse() {
     call Page.navigate "{\"url\":\"$1\"}"
     until_true "innerWidth === $2 && document.querySelectorAll('.run').length > 0 && document.querySelector('main').childElementCount > 0"
 }
-until_true() { # EXPRESSION
+# until_true EXPRESSION: waits for it. If that takes a minute, the script ends: what follows would
+# only wait, too.
+until_true() {
     local limit=$((SECONDS + 60))
     while :; do
         evaluate "!!($1)"
         [ "$value" != true ] || return 0
-        [ $SECONDS -lt $limit ] || { fail "never true: $1"; return 0; }
+        [ $SECONDS -lt $limit ] || { fail "never true: $1"; finish; }
         sleep 0.2
     done
 }

@@ -11,7 +11,7 @@ pictures=${SIFR_PICTURES:-$work/pictures}
 mkdir -p "$pictures"
 make_text >text.txt
 servers=()
-trap 'browser_close; for pid in "${servers[@]}"; do kill "$pid" 2>/dev/null || true; done; wait; rm -rf "$work"' EXIT
+trap 'end_processes ${browser_pid:-} "${servers[@]}"; rm -rf "$work"' EXIT
 
 address_in() { sed -n 's|.*page: \(http://[^ ]*\)$|\1|p' "$1" 2>/dev/null | head -n 1; }
 has_address() { [ -n "$(address_in "$1")" ]; }
@@ -77,13 +77,14 @@ evaluate "document.querySelector('[data-tab=curves]').click()"
 until_true "document.querySelectorAll('.plot').length >= 5"
 evaluate "(b => Math.round(b.left + b.width / 2) + ' ' + Math.round(b.top + b.height / 2))(document.querySelector('.plot').getBoundingClientRect())"
 read -r x y <<<"$value"
-for try in $(seq 1 100); do # a new figure may have moved the plot
-    mouse mouseMoved $((x + try % 2)) "$y"
+limit=$((SECONDS + 60)) try=0
+while [ $SECONDS -lt $limit ]; do # a new figure may have moved the plot
+    mouse mouseMoved $((x + ++try % 2)) "$y"
     evaluate "!document.getElementById('tip').hidden && /step \\d/.test(document.getElementById('tip').innerText)"
     [ "$value" != true ] || break
     sleep 0.2
 done
-[ "$value" = true ] || fail "no tooltip over the loss"
+[ "$value" = true ] || { fail "no tooltip over the loss"; finish; }
 mouse mousePressed "$x" "$y" left 1
 mouse mouseMoved $((x + 200)) "$y" left
 mouse mouseReleased $((x + 200)) "$y" left 1
