@@ -125,5 +125,10 @@ for line in 'head_width +12' 'window +8' 'logit_cap +20' 'rope_local +100' 'norm
 ok sifr inspect kinds-hf --json
 is_json out
 has '"window": 8'
+ok sifr train "${small[@]}" --model.arch=phi3 --model.rope_scaling=longrope --model.rope_original=16 --model.rope_short=1,1,1.05,1.2,1.5,2,2,2.5 \
+    --model.rope_long=1,2,3,4,5,6,7,8 --data.path=text.txt --train.steps=1 --out=long
+ok sifr export long long-hf
+ok sifr inspect long-hf
+for line in 'rope_scaling +longrope' 'rope_short +1,1,1.05,1.2,1.5,2,2,2.5' 'rope_long +1,2,3,4,5,6,7,8'; do has "^  $line\$"; done
 
 finish

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # A model whose parameters, summed gradients and optimizer states need four times the memory of the
-# machine, which is a limit here: of the account (run.device_memory) and of the process (ulimit -d).
-# It trains from disk, with the losses of a run without limits. Without offload it is refused. With
-# parameters on disk as well it needs half of that memory. The commands are those of docs/offload.md.
+# machine, which is a limit here: of the account (run.device_memory) and, on top of what a tiny model
+# needs, of the process (ulimit -d). It trains from disk, with the losses of a run without limits.
+# Without offload it is refused. With parameters on disk as well it needs half of that memory. The
+# model is that of docs/offload.md.
 . "$(dirname "$0")/common.sh" "$@"
 make_text >text.txt
 limit=500000000 # bytes

@@ -86,6 +86,28 @@ expect 2 "model.path: there is no 'base'" "${tuned[@]}" --out=new
 expect 2 "model.path: there is no 'base'" "${tuned[@]}" --out=gone --fresh
 [ -d gone/checkpoints/step-4 ] || fail "a refused --fresh changed the run"
 mv away base
+# the last checkpoint is in checkpoint.fallback: the run has only an older one, or none
+tuned+=(--checkpoint.fallback=spare)
+expect 75 "stopped after step 1" "${tuned[@]}" --out=full --train.stop_at=1
+mv full/checkpoints older
+ln -s nowhere full/checkpoints # nothing can be saved there
+expect 75 "the checkpoint of step 2 is in 'spare/full-.*/step-2'" "${tuned[@]}" --out=full --train.stop_at=2
+rm full/checkpoints
+mkdir moved-{away,hurt}
+cp -r full moved-away
+mv older full/checkpoints
+cp -r full spare moved-hurt
+printf x | dd of="$(ls moved-hurt/spare/full-*/step-2/config.json)" bs=1 conv=notrunc status=none
+mv base away
+for folder in . moved-away moved-hurt; do
+    expect 0 "model.path: there is no '.*base' any more; the model comes from the checkpoints of '$folder/full'" "${tuned[@]}" --out=$folder/full \
+        $([ $folder != moved-hurt ] || echo --checkpoint.fallback=moved-hurt/spare)
+    grep -q "resuming after step $([ $folder = moved-hurt ] && echo 1 || echo 2) from" err || fail "$folder: not from the last checkpoint that is good: $(cat err)"
+    [ $folder = moved-hurt ] || ! grep -qE 'not the last|differ|damaged' err || fail "$folder: another warning: $(cat err)"
+    cmp -s <(losses kept) <(losses $folder/full) || fail "$folder: other losses: $(paste <(losses kept) <(losses $folder/full))"
+    same_state kept $folder/full 4 "$folder: from checkpoint.fallback, without the model directory"
+done
+mv away base
 
 # --- --quiet: warnings and errors -----------------------------------------------------------------
 quiet=("$sifr" train "${run[@]}" --train.steps=4 --quiet --out=quiet)

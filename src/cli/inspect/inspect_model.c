@@ -95,8 +95,19 @@ static void print_key(struct inspection *in, const struct option *option, const 
         inspect_string(in, name, "yes");
     else if (option->type == OPTION_CHOICE && *(const int *)at > 0)
         inspect_string(in, name, option->choices[*(const int *)at]);
-    else if (option->type == OPTION_STRING && *(const char *const *)at && **(const char *const *)at)
-        inspect_string(in, name, *(const char *const *)at);
+}
+
+/* As the value of a key. A file has numbers, not the text that model_options is bound to. */
+static void print_divisors(struct inspection *in, const char *name, const struct rope_list *list)
+{
+    struct text text;
+    if (list->count == 0)
+        return;
+    text_init(&text, in->cli->env);
+    for (int i = 0; i < list->count; i++)
+        text_printf(&text, "%s%.15g", i > 0 ? "," : "", list->values[i]);
+    inspect_string(in, name, text_string(&text));
+    text_free(&text);
 }
 
 static void print_config(struct inspection *in, const struct model_config *c)
@@ -118,6 +129,8 @@ static void print_config(struct inspection *in, const struct model_config *c)
         if (!is_apart(name))
             print_key(in, option, name, c);
     }
+    print_divisors(in, "rope_short", &c->rope.shorter);
+    print_divisors(in, "rope_long", &c->rope.longer);
     if (c->arch == MODEL_SARS)
         inspect_string(in, "rope", c->sars.rope ? "yes" : "no");
 }

@@ -64,6 +64,19 @@ enum status checkpoint_keep_newest(struct env *env, const char *folder, int64_t 
     return STATUS_OK;
 }
 
+enum status checkpoint_keep_newest_of(struct env *env, const char *folder, const char *second,
+                                      int64_t below, int64_t *step, bool *apart)
+{
+    int64_t other = -1;
+    bool again = below < INT64_MAX && !*apart; /* `second` may have the same step */
+    TRY(checkpoint_keep_newest(env, folder, below, step));
+    if (second)
+        TRY(checkpoint_keep_newest(env, second, again ? below + 1 : below, &other));
+    *apart = other > *step;
+    *step = *apart ? other : *step;
+    return STATUS_OK;
+}
+
 /* --- ownership ------------------------------------------------------------------------------ */
 
 static bool is_member(const char *name, bool is_folder)

@@ -16,6 +16,7 @@
  */
 #ifndef TRAIN_CHECKPOINT_KEEP_H
 #define TRAIN_CHECKPOINT_KEEP_H
+#include <stdbool.h>
 #include <stdint.h>
 #include "base/text.h"
 
@@ -23,7 +24,12 @@
  * exist. */
 enum status checkpoint_keep_newest(struct env *env, const char *folder, int64_t below,
                                    int64_t *step);
-/* The same for the newest one that sifr provably wrote. */
+/* The same in two folders (second: NULL = none). `below` is INT64_MAX, then the previous *step.
+ * *apart = it is in `second`; false before the first call. If both have step N, the one in `folder`
+ * comes first. */
+enum status checkpoint_keep_newest_of(struct env *env, const char *folder, const char *second,
+                                      int64_t below, int64_t *step, bool *apart);
+/* As checkpoint_keep_newest for the newest one that sifr provably wrote. */
 enum status checkpoint_keep_newest_own(struct env *env, const char *folder, int64_t *step);
 /* Remove partly written and partly removed checkpoints of earlier runs if they provably belong to
  * sifr; warn about others. The caller holds the run's lock. */

@@ -192,16 +192,9 @@ static enum status tell_step(struct resume *r, int64_t *step, struct vote *votes
 static enum status pick(struct resume *r, int64_t below, int64_t *step, struct vote *votes)
 {
     *step = -1;
-    if (r->rank == 0 && r->source->wanted) {
-        int64_t second = -1;
-        bool equal = r->tried > 0 && !r->apart;
-        TRY(checkpoint_keep_newest(r->env, r->source->folder, below, step));
-        if (r->source->second)
-            TRY(checkpoint_keep_newest(r->env, r->source->second, equal ? below + 1 : below,
-                                       &second));
-        r->apart = second > *step;
-        *step = r->apart ? second : *step;
-    }
+    if (r->rank == 0 && r->source->wanted)
+        TRY(checkpoint_keep_newest_of(r->env, r->source->folder, r->source->second, below, step,
+                                      &r->apart));
     if (r->rank == 0 && *step < 0 && r->tried > 0)
         return FAIL(r->env, FORMAT,
                     "no usable checkpoint in '%s', last error: %s; give --fresh to move this run "

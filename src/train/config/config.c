@@ -12,6 +12,7 @@
 #include "comm/launcher.h"
 #include "comm/comm.h"
 #include "train/checkpoint/checkpoint_keep.h"
+#include "train/checkpoint/fallback.h"
 #include "train/data/data_config.h"
 #include "train/weights/model_file.h"
 #include "train/models/model_source.h"
@@ -470,16 +471,19 @@ static enum status check_training(struct env *env, const struct run_config *conf
     return check_bits(env, config);
 }
 
-/* *path = the newest checkpoint of a run; NULL = it has none. Free it with mem_free. */
-static enum status newest_checkpoint(struct env *env, const char *run, char **path)
+/* *path = the newest checkpoint of a run, also in the folder `second` (NULL = none); NULL = it has
+ * none. Free it with mem_free. */
+static enum status newest_checkpoint(struct env *env, const char *run, const char *second,
+                                     char **path)
 {
     char *folder;
-    int64_t step = -1;
+    int64_t step;
+    bool apart = false;
     *path = NULL;
     TRY(path_join(env, run, "checkpoints", &folder));
-    enum status st = checkpoint_keep_newest(env, folder, INT64_MAX, &step);
+    enum status st = checkpoint_keep_newest_of(env, folder, second, INT64_MAX, &step, &apart);
     if (st == STATUS_OK && step >= 0)
-        st = checkpoint_keep_path(env, folder, "", step, "", path);
+        st = checkpoint_keep_path(env, apart ? second : folder, "", step, "", path);
     mem_free(env, folder);
     return st;
 }
@@ -491,7 +495,7 @@ static enum status resolve_branch(struct env *env, struct options *options, cons
     char *path;
     if (!**branch)
         return STATUS_OK;
-    TRY(newest_checkpoint(env, *branch, &path));
+    TRY(newest_checkpoint(env, *branch, NULL, &path));
     enum status st = path ? options_keep(options, path, branch) : STATUS_OK;
     mem_free(env, path);
     return st == STATUS_OK ? path_make_absolute(env, options, branch) : st;
@@ -499,16 +503,37 @@ static enum status resolve_branch(struct env *env, struct options *options, cons
 
 /* --- everything ----------------------------------------------------------------------------- */
 
-/* *from = where the model is read: model.path or, if that is gone, the run that is resumed; "" = no
- * model is named. */
-static enum status find_model(struct env *env, const struct run_config *config, const char **from)
+/* *second = where the run looks for checkpoints, too: in checkpoint.fallback; NULL = nowhere */
+static enum status find_second(struct env *env, struct options *options,
+                               const struct run_config *config, const char **second)
+{
+    const char *fallback = config->checkpoint.fallback;
+    uint64_t id = *fallback ? fallback_id(env, config->resumes) : 0;
+    char *folder;
+    *second = NULL;
+    if (id == 0)
+        return STATUS_OK;
+    TRY(fallback_folder(env, fallback, config->resumes, id, &folder));
+    enum status st = options_keep(options, folder, second);
+    mem_free(env, folder);
+    return st;
+}
+
+/* *from = where the model is read: model.path or, if that is gone, the run that is resumed, with
+ * its checkpoints in *second; "" = no model is named. */
+static enum status find_model(struct env *env, struct options *options,
+                              const struct run_config *config, const char **from,
+                              const char **second)
 {
     char *saved = NULL;
     *from = config->model.path;
+    *second = NULL;
     if (**from == '\0')
         return STATUS_OK;
-    if (config->resumes && !file_exists(*from))
-        TRY(newest_checkpoint(env, config->resumes, &saved));
+    if (config->resumes && !file_exists(*from)) {
+        TRY(find_second(env, options, config, second));
+        TRY(newest_checkpoint(env, config->resumes, *second, &saved));
+    }
     if (!saved) /* reading commands take the path as an argument without a key */
         return named_model(env, config->reading ? "" : "model.path", *from);
     mem_free(env, saved);
@@ -524,8 +549,8 @@ static enum status resolve(struct env *env, struct options *options,
 {
     if (config->reading && *config->model.path == '\0')
         return FAIL(env, CONFIG, "model.path: which model? Give a model directory or a run folder");
-    const char *model;
-    TRY(find_model(env, config, &model));
+    const char *model, *second;
+    TRY(find_model(env, options, config, &model, &second));
     if (!data_is_given(&config->data) && config->reading && *config->data.val == '\0') {
         const struct model_want small = {.depth = MODEL_DEPTH_SMALL};
         TRY(model_source_open(env, config->model.path, &small, &config->source)); /* report first */
@@ -542,8 +567,8 @@ static enum status resolve(struct env *env, struct options *options,
         TRY(data_paths_held_out(env, &config->data));
     if (!config->planning)
         TRY(data_paths_check(env, &config->data));
-    const struct model_want want = {.depth =
-                                        config->planning ? MODEL_DEPTH_SMALL : MODEL_DEPTH_ALL};
+    const struct model_want want = {.depth = config->planning ? MODEL_DEPTH_SMALL : MODEL_DEPTH_ALL,
+                                    .second = second};
     if (*model)
         TRY(model_source_open(env, model, &want, &config->source));
     if (!config->planning)

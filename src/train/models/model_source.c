@@ -125,17 +125,19 @@ static enum status find_newest(struct env *env, struct env *quiet, const char *p
 {
     char *checkpoints;
     int64_t step = INT64_MAX, tried = 0;
-    bool good = false;
+    bool good = false, apart = false;
     enum status st = path_join(env, path, "checkpoints", &checkpoints);
-    if (st == STATUS_OK && !file_exists(checkpoints)) /* `path` may be any folder or file */
-        st = fail_none(env, path, 0, "");
+    if (st == STATUS_OK && !want->second && !file_exists(checkpoints))
+        st = fail_none(env, path, 0, ""); /* `path` may be any folder or file */
     for (; st == STATUS_OK && !good; tried++) {
-        TRY_OR(done, checkpoint_keep_newest(env, checkpoints, step, &step));
+        TRY_OR(done,
+               checkpoint_keep_newest_of(env, checkpoints, want->second, step, &step, &apart));
         if (step < 0) {
             st = fail_none(env, path, tried, log_first_error(quiet->log));
             break;
         }
-        TRY_OR(done, checkpoint_keep_path(env, checkpoints, "", step, "", folder));
+        TRY_OR(done,
+               checkpoint_keep_path(env, apart ? want->second : checkpoints, "", step, "", folder));
         st = try_one(env, quiet, *folder, want, &good);
         if (!good) {
             mem_free(env, *folder);

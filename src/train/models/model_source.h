@@ -24,6 +24,7 @@ struct model_want {
     const enum dtype *type; /* wanted type of the weights. If those of the checkpoint have another
                                type, its fp32 masters are used, if it has any, and the weights
                                of frozen tensors, which have none. NULL = use the weights */
+    const char *second;     /* of a run: another folder with checkpoints of it; NULL = none */
 };
 
 struct model_source {
