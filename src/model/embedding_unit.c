@@ -74,6 +74,7 @@ static void embedding_unit_forward(const struct unit *unit, struct unit_run *run
     struct past past = run->pass == PASS_DECODE ? run->past : (struct past){0};
     struct embedding e = shape_of(unit, run->shape);
     struct region region = region_here(unit, run);
+    e.wte_bf16 = run->bf16;
     bool adds_positions = e.positions != 0 && region.tp_group->rank == 0;
     void *rows = region.sequence ? run->buffers[ROWS] : run->room;
     ops_embedding(run->ops, run->stream, e, run->tokens, run->params[WTE],
@@ -124,5 +125,6 @@ const struct unit_type embedding_unit_type = {
             [PASS_BACKWARD_INPUT] = embedding_unit_input,
             [PASS_BACKWARD_WEIGHT] = embedding_unit_weight,
             [PASS_DECODE] = embedding_unit_forward},
+    .takes_bf16 = {[PASS_FORWARD] = 1u << WTE},
     .buffers = embedding_unit_buffers,
 };

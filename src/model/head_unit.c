@@ -96,17 +96,24 @@ static struct linear linear_to_chunk(const struct head_unit *k, const struct ops
     return l;
 }
 
+static int matrix_use_of(const struct head_unit *k)
+{
+    return k->plain ? 0 : k->norm_bias ? 2 : 1;
+}
+
 static struct head head_of(const struct unit *unit, struct unit_run *run)
 {
     const struct head_unit *k = unit->self;
     int64_t own = unit_stream_rows(run->shape);
-    int matrix_use = k->plain ? 0 : k->norm_bias ? 2 : 1;
+    int matrix_use = matrix_use_of(k);
     float *stats = run->buffers[STATS];
+    struct linear to_chunk = linear_to_chunk(k, run->ops);
+    to_chunk.w_bf16 = run->bf16;
     return (struct head){.k = k,
                          .run = run,
                          .region =
                              region_of(&k->tp_group, run, k->norm.width, run->buffers[MEETING]),
-                         .to_chunk = linear_to_chunk(k, run->ops),
+                         .to_chunk = to_chunk,
                          .element = dtype_bytes(run->ops->type),
                          .own = own,
                          .row_ranks = row_ranks_of(run->shape),
@@ -356,7 +363,7 @@ static int64_t head_unit_work(const struct unit *unit, struct unit_shape shape)
     return 2 * shape.batch * shape.tokens * k->linear.in * k->linear.out;
 }
 
-const struct unit_type head_unit_type = {
+static const struct unit_type head_type = {
     .name = "head",
     .reads =
         {[PASS_LOSS] = UNIT_ALL_USES, [PASS_EVAL] = UNIT_ALL_USES, [PASS_LOGITS] = UNIT_ALL_USES},
@@ -367,3 +374,10 @@ const struct unit_type head_unit_type = {
     .buffers = head_unit_buffers,
     .work = head_unit_work,
 };
+
+struct unit_type head_unit_type(const struct head_unit *k)
+{
+    struct unit_type type = head_type;
+    type.takes_bf16[PASS_LOSS] = type.takes_bf16[PASS_EVAL] = 1u << matrix_use_of(k);
+    return type;
+}

@@ -39,7 +39,7 @@ struct model {
     float *rope[ROPE_TABLES]; /* device memory; NULL: the model has none */
     struct embedding_unit embedding;
     struct block blocks[BLOCK_VARIANTS];
-    struct unit_type block_type;
+    struct unit_type block_type, head_type;
     struct sars_block sars_block;
     struct head_unit head;
 };
@@ -384,7 +384,7 @@ static void add_head(struct model *m, int wte)
 {
     const struct model_config *c = &m->config;
     bool gpt2 = c->arch == MODEL_GPT2, sars = c->arch == MODEL_SARS;
-    struct unit *unit = add_unit(m, "head", &head_unit_type, &m->head);
+    struct unit *unit = add_unit(m, "head", &m->head_type, &m->head);
     if (!sars || !c->tied)
         add_piece(m, "head");
     if (!sars)
@@ -529,6 +529,7 @@ static void fill_sizes(struct model *m)
                                  .first_id = words.first,
                                  .most = most_vocab(m),
                                  .logit_cap = c->logit_cap};
+    m->head_type = head_unit_type(&m->head);
 }
 
 static void build(struct model *m)

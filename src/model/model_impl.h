@@ -325,7 +325,7 @@ struct head_unit {
     int64_t most;         /* the largest number of columns on any rank */
     double logit_cap;     /* of the logits; 0: none */
 };
-extern const struct unit_type head_unit_type;
+struct unit_type head_unit_type(const struct head_unit *head);
 
 /* Which variant of the block a layer is: bits. */
 enum { BLOCK_NOPE = 1, BLOCK_WINDOW = 2, BLOCK_VARIANTS = 4 };

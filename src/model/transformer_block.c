@@ -22,6 +22,13 @@ static void *grad(const struct block *k, const struct unit_run *run, enum block_
     return k->uses[use] < 0 ? NULL : run->grads[k->uses[use]];
 }
 
+/* A matrix of the block in this pass */
+static struct linear matrix(const struct unit_run *run, struct linear l)
+{
+    l.w_bf16 = run->bf16;
+    return l;
+}
+
 /* --- forward -------------------------------------------------------------------------------- */
 
 /* pre and, unless the MLP is gated, act from the normed rows. */
@@ -30,12 +37,12 @@ static void expand(const struct block *k, struct unit_run *run, const struct blo
 {
     const void *w = param(k, run, BLOCK_UP), *bias = param(k, run, BLOCK_UP_BIAS);
     if (k->gated || k->exact)
-        ops_linear(run->ops, run->stream, k->up, b->rows, x, w, bias, b->pre);
+        ops_linear(run->ops, run->stream, matrix(run, k->up), b->rows, x, w, bias, b->pre);
     if (k->exact)
         ops_gelu_exact(run->ops, run->stream, b->rows * k->up.out, b->pre, b->act);
     if (!k->gated && !k->exact)
         ops_linear_gelu(
-            run->ops, run->stream, k->up, b->rows,
+            run->ops, run->stream, matrix(run, k->up), b->rows,
             &(struct linear_gelu){.x = x, .w = w, .bias = bias, .pre = b->pre, .y = b->act});
 }
 
@@ -47,12 +54,12 @@ static void attend_and_expand(const struct block *k, struct unit_run *run,
     block_add_norm(k, run, b, &b->norm1, residual, branch, param(k, run, BLOCK_NORM1),
                    param(k, run, BLOCK_NORM1_BIAS));
     const void *x = region_enter(&b->region, b->own, b->norm1.normed, b->norm1.full);
-    ops_linear(run->ops, run->stream, k->qkv, b->rows, x, param(k, run, BLOCK_QKV),
+    ops_linear(run->ops, run->stream, matrix(run, k->qkv), b->rows, x, param(k, run, BLOCK_QKV),
                param(k, run, BLOCK_QKV_BIAS), b->qkv);
     block_norm_heads(k, run, b, param(k, run, BLOCK_Q_NORM), param(k, run, BLOCK_K_NORM));
     block_attend(k, run, b);
     block_branch(k, run, b,
-                 &(struct branch){.l = k->proj,
+                 &(struct branch){.l = matrix(run, k->proj),
                                   .x = b->attn,
                                   .w = param(k, run, BLOCK_PROJ),
                                   .bias = param(k, run, BLOCK_PROJ_BIAS),
@@ -72,7 +79,7 @@ static void contract(const struct block *k, struct unit_run *run, const struct b
         (k->geglu ? ops_geglu : ops_swiglu)(run->ops, run->stream, b->rows, k->down.in, b->pre,
                                             b->act);
     block_branch(k, run, b,
-                 &(struct branch){.l = k->down,
+                 &(struct branch){.l = matrix(run, k->down),
                                   .x = b->act,
                                   .w = param(k, run, BLOCK_DOWN),
                                   .bias = param(k, run, BLOCK_DOWN_BIAS),
@@ -149,7 +156,7 @@ static void gate_backward(const struct block *k, struct unit_run *run,
 static struct column up_column(const struct block *k, const struct unit_run *run,
                                const struct block_buffers *b, const void *d_pre)
 {
-    return (struct column){.l = k->up,
+    return (struct column){.l = matrix(run, k->up),
                            .input = &b->norm2,
                            .dy = d_pre,
                            .w = param(k, run, BLOCK_UP),
@@ -161,7 +168,7 @@ static struct column qkv_column(const struct block *k, const struct unit_run *ru
                                 const struct block_buffers *b)
 {
     bool normed = k->uses[BLOCK_Q_NORM] >= 0;
-    return (struct column){.l = k->qkv,
+    return (struct column){.l = matrix(run, k->qkv),
                            .input = &b->norm1,
                            .w = param(k, run, BLOCK_QKV),
                            .dw = grad(k, run, BLOCK_QKV),
@@ -184,18 +191,18 @@ static void *activation_backward(const struct block *k, struct unit_run *run,
 {
     const void *w = param(k, run, BLOCK_DOWN);
     if (k->gated) {
-        ops_linear_dx(run->ops, run->stream, k->down, b->rows, dy, w, b->act);
+        ops_linear_dx(run->ops, run->stream, matrix(run, k->down), b->rows, dy, w, b->act);
         gate_backward(k, run, b);
         return b->pre;
     }
     row_weight(run, b, k->down, b->act, dy, grad(k, run, BLOCK_DOWN), with_down);
     if (k->exact) {
-        ops_linear_dx(run->ops, run->stream, k->down, b->rows, dy, w, b->act);
+        ops_linear_dx(run->ops, run->stream, matrix(run, k->down), b->rows, dy, w, b->act);
         ops_gelu_exact_backward(run->ops, run->stream, b->rows * k->up.out, b->pre, b->act, b->act);
         return b->act;
     }
     ops_linear_dx_dgelu(
-        run->ops, run->stream, k->down, b->rows,
+        run->ops, run->stream, matrix(run, k->down), b->rows,
         &(struct linear_dx_dgelu){
             .dy = dy, .w = w, .pre = b->pre, .dpre = b->act, .dbias = grad(k, run, BLOCK_UP_BIAS)});
     return b->act;
@@ -240,7 +247,8 @@ static void backward(const struct unit *unit, struct unit_run *run)
         block_column_rest(run, &b, &up);
     region_await(r, REGION_STREAM);
     block_gather_again(&b, &qkv);
-    ops_linear_dx(run->ops, run->stream, k->proj, b.rows, dy, param(k, run, BLOCK_PROJ), b.d_attn);
+    ops_linear_dx(run->ops, run->stream, matrix(run, k->proj), b.rows, dy,
+                  param(k, run, BLOCK_PROJ), b.d_attn);
     qkv.dy = block_attend_backward(
         k, run, &b,
         &(struct attend_backward){.dbias = qkv.dbias ? NULL : grad(k, run, BLOCK_QKV_BIAS),
@@ -267,17 +275,17 @@ static void activation_input(const struct block *k, struct unit_run *run,
 {
     const void *w = param(k, run, BLOCK_DOWN);
     if (k->gated) {
-        ops_linear_dx(run->ops, run->stream, k->down, b->rows, b->d_out, w, b->act);
+        ops_linear_dx(run->ops, run->stream, matrix(run, k->down), b->rows, b->d_out, w, b->act);
         gate_backward(k, run, b);
         return;
     }
     if (k->exact) {
-        ops_linear_dx(run->ops, run->stream, k->down, b->rows, b->d_out, w, b->d_wide);
+        ops_linear_dx(run->ops, run->stream, matrix(run, k->down), b->rows, b->d_out, w, b->d_wide);
         ops_gelu_exact_backward(run->ops, run->stream, b->rows * k->up.out, b->pre, b->d_wide,
                                 b->pre);
         return;
     }
-    ops_linear_dx_dgelu(run->ops, run->stream, k->down, b->rows,
+    ops_linear_dx_dgelu(run->ops, run->stream, matrix(run, k->down), b->rows,
                         &(struct linear_dx_dgelu){.dy = b->d_out,
                                                   .w = w,
                                                   .pre = b->pre,
@@ -299,7 +307,8 @@ static void backward_input(const struct unit *unit, struct unit_run *run)
         block_branch_backward(k, run, &b, &b.post2, param(k, run, BLOCK_POST2), f[FORMED_POST2]),
         b.d_out);
     activation_input(k, run, &b);
-    void *d_normed = block_column_input(run, &b, k->up, b.pre, param(k, run, BLOCK_UP), b.d_normed);
+    void *d_normed =
+        block_column_input(run, &b, matrix(run, k->up), b.pre, param(k, run, BLOCK_UP), b.d_normed);
     block_norm_backward(k, run, &b, &b.norm2,
                         (struct norm_backward){.dy = d_normed,
                                                .weight = param(k, run, BLOCK_NORM2),
@@ -313,15 +322,16 @@ static void backward_input(const struct unit *unit, struct unit_run *run)
         &b.region, b.own,
         block_branch_backward(k, run, &b, &b.post1, param(k, run, BLOCK_POST1), f[FORMED_POST1]),
         b.d_mid);
-    ops_linear_dx(run->ops, run->stream, k->proj, b.rows, b.d_mid, param(k, run, BLOCK_PROJ),
-                  b.d_attn);
+    ops_linear_dx(run->ops, run->stream, matrix(run, k->proj), b.rows, b.d_mid,
+                  param(k, run, BLOCK_PROJ), b.d_attn);
     void *d_qkv = block_attend_backward(k, run, &b,
                                         &(struct attend_backward){.dbias = f[FORMED_QKV_BIAS],
                                                                   .q = param(k, run, BLOCK_Q_NORM),
                                                                   .k = param(k, run, BLOCK_K_NORM),
                                                                   .dq = f[FORMED_Q_NORM],
                                                                   .dk = f[FORMED_K_NORM]});
-    d_normed = block_column_input(run, &b, k->qkv, d_qkv, param(k, run, BLOCK_QKV), b.d_normed);
+    d_normed = block_column_input(run, &b, matrix(run, k->qkv), d_qkv, param(k, run, BLOCK_QKV),
+                                  b.d_normed);
     block_norm_backward(k, run, &b, &b.norm1,
                         (struct norm_backward){.dy = d_normed,
                                                .weight = param(k, run, BLOCK_NORM1),
@@ -357,6 +367,8 @@ static uint32_t bit_of(const struct block *k, enum block_use use)
 struct unit_type transformer_block_type(const struct block *k)
 {
     uint32_t last = bit_of(k, BLOCK_DOWN) | bit_of(k, BLOCK_DOWN_BIAS), weights = 0;
+    uint32_t matrices =
+        bit_of(k, BLOCK_QKV) | bit_of(k, BLOCK_PROJ) | bit_of(k, BLOCK_UP) | bit_of(k, BLOCK_DOWN);
     static const enum block_use read[] = {BLOCK_NORM1, BLOCK_QKV,   BLOCK_Q_NORM, BLOCK_K_NORM,
                                           BLOCK_PROJ,  BLOCK_POST1, BLOCK_NORM2,  BLOCK_UP,
                                           BLOCK_DOWN,  BLOCK_POST2};
@@ -370,6 +382,10 @@ struct unit_type transformer_block_type(const struct block *k)
                   [PASS_BACKWARD_INPUT] = weights,
                   [PASS_DECODE] = UNIT_ALL_USES},
         .writes = {[PASS_BACKWARD] = UNIT_ALL_USES, [PASS_BACKWARD_WEIGHT] = UNIT_ALL_USES},
+        .takes_bf16 = {[PASS_FORWARD] = matrices,
+                       [PASS_REBUILD] = matrices,
+                       [PASS_BACKWARD] = matrices,
+                       [PASS_BACKWARD_INPUT] = matrices},
         .run = {[PASS_FORWARD] = forward,
                 [PASS_REBUILD] = rebuild,
                 [PASS_BACKWARD] = backward,

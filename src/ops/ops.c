@@ -94,6 +94,11 @@ void ops_multiply_in(struct ops *ops, enum dtype type)
     ops->products = type;
 }
 
+bool ops_takes_bf16(const struct ops *ops)
+{
+    return ops->backend->takes_bf16 != NULL && ops->backend->takes_bf16(ops);
+}
+
 void ops_destroy(struct ops *ops)
 {
     if (ops == NULL)

@@ -55,6 +55,10 @@ void ops_be_fast(struct ops *ops);
  * machine has instructions for that; call it before the first op. No effect elsewhere, nor on
  * products with one row, on attention and on orthogonalize. The use of memory does not change. */
 void ops_multiply_in(struct ops *ops, enum dtype type);
+/* Whether linear layers and embeddings take W and wte in bf16 although the compute type is f32:
+ * where products round to bf16 anyway. The bits are those of the same values in f32, but for
+ * products with one row, which then round like the others. */
+bool ops_takes_bf16(const struct ops *ops);
 
 /* On a dry device with a meter, add the price of a call to the stream's clock. The ops themselves
  * do this. */
@@ -86,6 +90,7 @@ struct linear {
     bool out_in;      /* W is [out][in] */
     int64_t y_stride; /* elements from one row of y or dy to the next; 0: out. Not with
                          ops_linear_gelu, whose y is dense. */
+    bool w_bf16;      /* W is in bf16, whatever the compute type: see ops_takes_bf16 */
 };
 void ops_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                 const void *x /* (R, in) */, const void *w, const void *bias /* (out) or NULL */,
@@ -314,6 +319,7 @@ struct embedding {
      * - 1 of id_count tokens in all (0: the table is complete). Other tokens give rows of zeros and
      * have no gradient. */
     int64_t first_id, id_count;
+    bool wte_bf16; /* wte is in bf16, whatever the compute type: see ops_takes_bf16 */
 };
 /* out (B, T, C) = wte[token] + wpe[past + t]; wpe may be NULL */
 void ops_embedding(struct ops *ops, struct stream *stream, struct embedding e,

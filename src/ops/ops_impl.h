@@ -17,6 +17,7 @@ struct ops_backend {
     /* Logits that a head should compute at a time: more rows make products faster and cost
      * memory. */
     int64_t chunk_logits;
+    bool (*takes_bf16)(const struct ops *); /* ops_takes_bf16; NULL: never */
     int64_t row_bytes;      /* rows of logits should start at multiples of this; 0: anywhere */
     size_t workspace_bytes; /* of ops->workspace; also allocated on a dry device, for `plan` */
 

@@ -203,6 +203,7 @@ struct unit_run {
     const struct step_scalars *scalars;
 
     const void *params[UNIT_MAX_USES]; /* of the uses that this pass reads, in the compute type */
+    bool bf16;                         /* but those that it takes in bf16 (struct unit_type) are */
     void *grads[UNIT_MAX_USES];        /* of the uses that this pass writes; it overwrites them;
                                           NULL where the use is frozen */
     void *buffers[UNIT_MAX_BUFFERS];   /* in the order in which the unit declared them */
@@ -243,6 +244,9 @@ struct unit_type {
     uint32_t reads[PASS_COUNT];    /* bit u: the pass reads params[u] */
     uint32_t writes[PASS_COUNT];   /* bit u: the pass writes grads[u] */
     unit_pass_fn *run[PASS_COUNT]; /* NULL: the unit has no such pass */
+    /* Bit u: the pass uses params[u] only as W of linear layers or as the table of an embedding,
+     * and tells these ops that it is in bf16 where unit_run.bf16 is set. */
+    uint32_t takes_bf16[PASS_COUNT];
     /* Fill `list` (UNIT_MAX_BUFFERS entries) in the order of unit_run.buffers; return the count. */
     int (*buffers)(const struct unit *unit, const struct ops *ops, struct unit_shape shape,
                    struct unit_buffer *list);

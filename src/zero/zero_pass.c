@@ -146,17 +146,34 @@ static int64_t work_offset(const struct zero *zero, int piece, int u, bool gradi
     return offset;
 }
 
-/* The params of unit u's part of a piece for a pass, in the compute type. */
-static const void *compute_params(struct zero *zero, struct piece_range part, int u, int entry)
+/* Where products round to bf16 anyway, params that a pass takes in bf16 are not made wider. */
+static bool stays_bf16(const struct zero *zero, const struct unit *unit, enum pass pass)
 {
+    return unit->type->takes_bf16[pass] != 0 && zero_widens(zero) && zero->type == DTYPE_BF16 &&
+           ops_takes_bf16(zero->ops);
+}
+
+/* The params of unit u's part of a piece for a pass: those that it reads, in the compute type. */
+static void compute_params(struct zero *zero, struct piece_range part, int u, enum pass pass,
+                           int entry, struct unit_run *run)
+{
+    const struct unit *unit = &zero->graph->units[u];
     const void *params = zero_at(piece_params(zero, part.piece, entry), zero->type, part.first);
-    int64_t used = zero->partition.piece_used[part.piece] - part.first;
-    if (!zero_widens(zero))
-        return params;
-    float *wide = zero->compute_slot + work_offset(zero, part.piece, u, false);
-    ops_cast(zero->ops, zero->stream, wide, DTYPE_F32, params, zero->type,
-             used < part.count ? used : part.count);
-    return wide;
+    float *wide = zero->compute_slot;
+    if (zero_widens(zero))
+        wide += work_offset(zero, part.piece, u, false);
+    for (int use = 0; use < unit->use_count; use++) {
+        int param = unit->uses[use];
+        if (zero->graph->params[param].piece != part.piece || !unit_reads(unit, pass, use))
+            continue;
+        int64_t at = zero->partition.param_offset[param] - part.first;
+        run->params[use] = zero_at(params, zero->type, at);
+        if (!zero_widens(zero) || (run->bf16 && unit->type->takes_bf16[pass] >> use & 1))
+            continue;
+        ops_cast(zero->ops, zero->stream, wide + at, DTYPE_F32, run->params[use], zero->type,
+                 unit_param_count(zero->graph, param));
+        run->params[use] = wide + at;
+    }
 }
 
 /* Update the pieces of a unit and, where new params are sent to other ranks, those of the next one,
@@ -188,17 +205,11 @@ void zero_acquire(struct zero *zero, int u, enum pass pass, struct unit_run *run
     int pieces[UNIT_MAX_USES], count = unit_pieces(zero->graph, u, pieces);
     for (int use = 0; use < unit->use_count; use++)
         run->params[use] = NULL;
+    run->bf16 = stays_bf16(zero, unit, pass);
     for (int k = 0; k < count; k++) {
         if (!unit_uses_piece(zero->graph, u, reads, pieces[k]))
             continue;
-        struct piece_range part = zero_part_of_unit(zero, pieces[k], u);
-        const void *params = compute_params(zero, part, u, entry);
-        for (int use = 0; use < unit->use_count; use++) {
-            int param = unit->uses[use];
-            if (zero->graph->params[param].piece == pieces[k] && unit_reads(unit, pass, use))
-                run->params[use] = zero_at(params, zero->ops->type,
-                                           zero->partition.param_offset[param] - part.first);
-        }
+        compute_params(zero, zero_part_of_unit(zero, pieces[k], u), u, pass, entry, run);
     }
 }
 

@@ -170,6 +170,33 @@ static void test_blocks(void **state)
         }
 }
 
+/* b in bf16 has the bits of the same values in fp32. */
+static void test_narrow(void **state)
+{
+    (void)state;
+    for (int i = 0; cpu_kernels[i] != NULL; i++) {
+        if (cpu_kernels[i]->packed_bytes != sizeof(uint16_t) || !cpu_kernel_runs(cpu_kernels[i]))
+            continue;
+        for (int s = 0; s < SHAPES; s++)
+            for (int layout = 0; layout < LAYOUTS; layout++) {
+                struct operands o = operands_of(shapes[s], layout, 0);
+                int64_t count = (o.p.b_transposed ? o.p.n : o.p.k) * o.p.b_stride;
+                uint16_t *narrow = malloc((size_t)count * sizeof *narrow);
+                assert_non_null(narrow);
+                dtype_convert(narrow, DTYPE_BF16, o.b, DTYPE_F32, count);
+                float *wide = product(&o, cpu_kernels[i], 2);
+                o.p.b = NULL;
+                o.p.b_bf16 = narrow;
+                float *c = product(&o, cpu_kernels[i], 3);
+                assert_memory_equal(wide, c, (size_t)o.c_count * sizeof(float));
+                free(c);
+                free(wide);
+                free(narrow);
+                operands_free(&o);
+            }
+    }
+}
+
 static double element(const float *x, int64_t stride, bool transposed, bool rounded, int64_t row,
                       int64_t col)
 {
@@ -217,6 +244,7 @@ int main(void)
         cmocka_unit_test(test_models_are_right),
         cmocka_unit_test(test_bits),
         cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_narrow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

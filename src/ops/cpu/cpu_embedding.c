@@ -17,14 +17,21 @@ static void add_to(int64_t width, const float *restrict from, float *restrict to
         to[c] += from[c];
 }
 
-static void rows_thread(struct embedding e, const int32_t *tokens, const float *wte,
+static void copy_row(struct embedding e, const void *wte, int64_t row, float *to)
+{
+    enum dtype type = e.wte_bf16 ? DTYPE_BF16 : DTYPE_F32;
+    const char *from = (const char *)wte + (size_t)(row * e.width) * dtype_bytes(type);
+    cpu_cast_chunk(to, DTYPE_F32, from, type, e.width);
+}
+
+static void rows_thread(struct embedding e, const int32_t *tokens, const void *wte,
                         const float *wpe, int64_t first, float *out)
 {
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < e.batch * e.tokens; r++) {
         int64_t at = tokens[r] - e.first_id;
         if (at >= 0 && at < e.vocab)
-            memcpy(out + r * e.width, wte + at * e.width, (size_t)e.width * sizeof(float));
+            copy_row(e, wte, at, out + r * e.width);
         else
             memset(out + r * e.width, 0, (size_t)e.width * sizeof(float));
         if (wpe)

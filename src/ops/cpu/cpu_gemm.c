@@ -149,13 +149,12 @@ static void pack_b(const struct cpu_gemm *g, const struct phase *f, int64_t pane
     struct cpu_panel from = {
         .depth = depth, .valid = min64(g->kernel->cols, f->cols - at), .stride = ldb};
     void *to = f->b + at * f->room + k * g->kernel->cols * g->kernel->packed_bytes;
-    if (p->b_transposed) {
-        from.from = p->b + (f->j + at) * ldb + f->k + k;
-        g->kernel->pack_b_across(&from, to);
-    } else {
-        from.from = p->b + (f->k + k) * ldb + f->j + at;
-        g->kernel->pack_b_along(&from, to);
-    }
+    int64_t first = p->b_transposed ? (f->j + at) * ldb + f->k + k : (f->k + k) * ldb + f->j + at;
+    if (p->b_bf16)
+        from.from_bf16 = p->b_bf16 + first;
+    else
+        from.from = p->b + first;
+    (p->b_transposed ? g->kernel->pack_b_across : g->kernel->pack_b_along)(&from, to);
 }
 
 /* The panels of one operand in a phase; chunks of packing are first those of a, then those of b. */

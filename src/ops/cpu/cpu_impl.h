@@ -142,6 +142,7 @@ struct cpu_product {
     int64_t m, n, k;
     bool a_transposed, b_transposed;
     const float *a, *b;
+    const uint16_t *b_bf16; /* or NULL: b, in bf16; only for products that round to it */
     float *c;
     int64_t a_stride, b_stride, c_stride; /* elements from row to row; 0: dense */
     bool add;                             /* c is added to, not overwritten */
@@ -153,6 +154,7 @@ struct cpu_product {
     const float *gelu_pre; /* (m, n) or NULL: c is multiplied by gelu'(gelu_pre) */
 };
 void cpu_multiply(struct ops *ops, const struct cpu_product *p);
+bool cpu_takes_bf16(const struct ops *ops);
 
 /* cpu_pointwise.c, with those below */
 void cpu_gelu_exact(struct ops *ops, struct stream *stream, int64_t count, const void *pre,

@@ -26,7 +26,8 @@
 struct cpu_panel {
     int64_t depth, valid;
     const float *from;
-    int64_t stride; /* of the source: elements between two of its rows */
+    const uint16_t *from_bf16; /* or NULL; in place of `from`; only of b, for bf16 kernels */
+    int64_t stride;            /* of the source: elements between two of its rows */
 };
 
 struct cpu_kernel {

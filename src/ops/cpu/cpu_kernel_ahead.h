@@ -8,14 +8,14 @@
 enum {
     AHEAD_ROWS = 32,   /* of a source that is read along its rows */
     AHEAD_VALUES = 64, /* of each row of a source that is read across its rows */
-    AHEAD_LINE = 16    /* floats of a line of cache */
+    AHEAD_LINE = 64    /* bytes of a line of cache */
 };
 
-/* `count` values from `from` on will be needed. */
-static inline __attribute__((always_inline)) void ahead(const float *from, int64_t count)
+/* What is at `from` will be needed. */
+static inline __attribute__((always_inline)) void ahead(const void *from, int64_t bytes)
 {
-    for (int64_t i = 0; i < count; i += AHEAD_LINE)
-        __builtin_prefetch(from + i);
+    for (int64_t i = 0; i < bytes; i += AHEAD_LINE)
+        __builtin_prefetch((const char *)from + i);
 }
 
 #endif

@@ -38,7 +38,7 @@ static inline __attribute__((always_inline)) void pack_along(const struct cpu_pa
     }
     for (int64_t k = 0; k < p->depth; k++) {
         const float *from = p->from + k * p->stride;
-        ahead(from + AHEAD_ROWS * p->stride, width);
+        ahead(from + AHEAD_ROWS * p->stride, width * (int64_t)sizeof *from);
         memcpy(to + k * width, from, (size_t)width * sizeof(float));
     }
 }
@@ -46,12 +46,13 @@ static inline __attribute__((always_inline)) void pack_along(const struct cpu_pa
 static inline __attribute__((always_inline)) void pack_across(const struct cpu_panel *p,
                                                               int64_t width, float *to)
 {
+    enum { LINE = AHEAD_LINE / sizeof *p->from };
     int64_t done = 0, whole = p->valid < width ? 0 : p->depth / 4 * 4;
-    for (; done < whole; done += AHEAD_LINE) {
-        int64_t end = done + AHEAD_LINE < whole ? done + AHEAD_LINE : whole;
+    for (; done < whole; done += LINE) {
+        int64_t end = done + LINE < whole ? done + LINE : whole;
         int64_t i = 0;
         for (; i < width; i++)
-            ahead(p->from + i * p->stride + done + AHEAD_VALUES, 1);
+            ahead(p->from + i * p->stride + done + AHEAD_VALUES, LINE * (int64_t)sizeof *p->from);
         for (i = 0; i + 4 <= width; i += 4)
             for (int64_t k = done; k < end; k += 4)
                 pack_transpose(p->from + i * p->stride + k, p->stride, to + k * width + i, width);

@@ -248,12 +248,30 @@ static void multiply_by(struct ops *ops, const struct cpu_kernel *kernel,
     }
 }
 
-/* A product of a layer: with operands rounded to bf16 if the caller of the ops wants that and the
- * machine has instructions for it */
+/* The kernel that rounds operands to bf16, if the caller of the ops wants that and the machine has
+ * instructions for it, or NULL */
+static const struct cpu_kernel *rounding_kernel(const struct ops *ops)
+{
+    return ops->products == DTYPE_BF16 ? cpu_kernel_bf16() : NULL;
+}
+
+bool cpu_takes_bf16(const struct ops *ops)
+{
+    return rounding_kernel(ops) != NULL;
+}
+
+/* A product of a layer */
 static void multiply(struct ops *ops, const struct cpu_product *p, const struct sums *s)
 {
-    const struct cpu_kernel *bf16 = ops->products == DTYPE_BF16 ? cpu_kernel_bf16() : NULL;
+    const struct cpu_kernel *bf16 = rounding_kernel(ops);
+    CHECK(bf16 || !p->b_bf16);
     multiply_by(ops, bf16 ? bf16 : cpu_kernel(), p, s);
+}
+
+/* W of a layer as the right operand */
+static struct cpu_product times_w(struct linear l, const void *w)
+{
+    return l.w_bf16 ? (struct cpu_product){.b_bf16 = w} : (struct cpu_product){.b = w};
 }
 
 void cpu_multiply(struct ops *ops, const struct cpu_product *p)
@@ -292,42 +310,40 @@ static void multiply_vector(struct ops *ops, struct linear l, const float *x, co
 void cpu_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                 const void *x, const void *w, const void *bias, void *y)
 {
-    if (rows == 1) {
+    if (rows == 1 && !l.w_bf16) {
         multiply_vector(ops, l, x, w, bias, y);
         return;
     }
-    multiply(ops,
-             &(struct cpu_product){.m = rows,
-                                   .n = l.out,
-                                   .k = l.in,
-                                   .a = x,
-                                   .b = w,
-                                   .b_transposed = l.out_in,
-                                   .c = y,
-                                   .c_stride = l.y_stride,
-                                   .bias = bias},
-             NULL);
+    struct cpu_product p = times_w(l, w);
+    p.m = rows;
+    p.n = l.out;
+    p.k = l.in;
+    p.a = x;
+    p.b_transposed = l.out_in;
+    p.c = y;
+    p.c_stride = l.y_stride;
+    p.bias = bias;
+    multiply(ops, &p, NULL);
 }
 
 void cpu_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                      const struct linear_gelu *a)
 {
-    if (rows == 1) {
+    if (rows == 1 && !l.w_bf16) {
         multiply_vector(ops, l, a->x, a->w, a->bias, a->pre);
         cpu_gelu(ops, stream, l.out, a->pre, a->y);
         return;
     }
-    multiply(ops,
-             &(struct cpu_product){.m = rows,
-                                   .n = l.out,
-                                   .k = l.in,
-                                   .a = a->x,
-                                   .b = a->w,
-                                   .b_transposed = l.out_in,
-                                   .c = a->pre,
-                                   .bias = a->bias,
-                                   .gelu = a->y},
-             NULL);
+    struct cpu_product p = times_w(l, a->w);
+    p.m = rows;
+    p.n = l.out;
+    p.k = l.in;
+    p.a = a->x;
+    p.b_transposed = l.out_in;
+    p.c = a->pre;
+    p.bias = a->bias;
+    p.gelu = a->y;
+    multiply(ops, &p, NULL);
 }
 
 void cpu_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
@@ -340,17 +356,16 @@ void cpu_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int6
 void cpu_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                          const struct linear_dx_dgelu *a)
 {
-    multiply(ops,
-             &(struct cpu_product){.m = rows,
-                                   .n = l.in,
-                                   .k = l.out,
-                                   .a = a->dy,
-                                   .a_stride = l.y_stride,
-                                   .b = a->w,
-                                   .b_transposed = !l.out_in,
-                                   .c = a->dpre,
-                                   .gelu_pre = a->pre},
-             NULL);
+    struct cpu_product p = times_w(l, a->w);
+    p.m = rows;
+    p.n = l.in;
+    p.k = l.out;
+    p.a = a->dy;
+    p.a_stride = l.y_stride;
+    p.b_transposed = !l.out_in;
+    p.c = a->dpre;
+    p.gelu_pre = a->pre;
+    multiply(ops, &p, NULL);
     if (a->dbias)
         cpu_column_sums(ops, rows, l.in, a->dpre, a->dbias);
 }

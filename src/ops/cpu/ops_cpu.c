@@ -45,6 +45,7 @@ void cpu_fill(struct ops_backend *table)
     table->workspace_bytes = cpu_gemm_bytes();
     table->open = cpu_open;
     table->close = cpu_blas_close;
+    table->takes_bf16 = cpu_takes_bf16;
     table->linear = cpu_linear;
     table->linear_gelu = cpu_linear_gelu;
     table->linear_dx = cpu_linear_dx;
