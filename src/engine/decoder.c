@@ -247,8 +247,10 @@ static void feed_units(struct decoder *d, int first, int end)
         struct unit_run *run = &d->fed[0]->run;
         zero_acquire(d->zero, u, pass, run);
         for (int i = 0; computes(d) && i < d->fed_count; i++) {
-            if (i > 0)
+            if (i > 0) {
                 memcpy(d->fed[i]->run.params, run->params, sizeof run->params);
+                d->fed[i]->run.bf16 = run->bf16;
+            }
             run_unit(d, d->fed[i], u, pass);
         }
         zero_release(d->zero, u, pass);

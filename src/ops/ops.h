@@ -53,7 +53,7 @@ void ops_be_fast(struct ops *ops);
 
 /* Round the operands of linear layers to `type` (f32: not at all) and sum in f32, on "cpu" where the
  * machine has instructions for that; call it before the first op. No effect elsewhere, nor on
- * products with one row, on attention and on orthogonalize. The use of memory does not change. */
+ * products with one row whose W is in f32, on attention and on orthogonalize. The use of memory does not change. */
 void ops_multiply_in(struct ops *ops, enum dtype type);
 /* Whether linear layers and embeddings take W and wte in bf16 although the compute type is f32:
  * where products round to bf16 anyway. The bits are those of the same values in f32, but for

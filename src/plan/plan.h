@@ -19,9 +19,10 @@ struct plan_request {
     struct engine_config engine; /* micro_batches holds for the store, too */
     struct zero_config zero;     /* with the chosen ZeRO stage */
     struct parallel_config parallel;
-    const char *ops;    /* the back end whose buffers are counted: "cpu" */
-    enum dtype compute; /* the compute type */
-    bool staged;        /* messages go through host memory: see comm_create_dry */
+    const char *ops;     /* the back end whose buffers are counted: "cpu" */
+    enum dtype compute;  /* the compute type */
+    enum dtype products; /* that operands of products are rounded to: ops_multiply_in */
+    bool staged;         /* messages go through host memory: see comm_create_dry */
     int ranks, threads;
     int64_t decode_tokens, decode_chunk; /* of text samples during training; 0 = none */
     int decode_rows;                     /* texts at once; 0 = 1 */

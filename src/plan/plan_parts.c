@@ -86,6 +86,7 @@ enum status plan_parts_build(struct env *env, const struct plan_request *request
     TRY(plan_check_parallel(env, &request->model, request->ranks, &request->parallel));
     TRY(build_part(env, request, rank, shape, clock, p));
     TRY(ops_create(p->device, request->ops, request->compute, &p->ops));
+    ops_multiply_in(p->ops, request->products);
     p->ops->meter = clock ? clock->meter : NULL;
     TRY(stream_create(p->device, "compute", &p->stream));
     spread_configure_store(&p->spread, &store);

@@ -37,6 +37,7 @@ struct plan_request run_plan_request(const struct run_config *config, int ranks)
         .loop_votes = 1, /* whether to stop, before each step */
         .ops = planned_ops(&config->device, &compute),
         .compute = compute.type,
+        .products = compute.products,
         /* NCCL's own memory is not known; where it may be used, the bounce buffer stands for it. */
         .staged = on_gpu && strcmp(comm_backend_words[config->ranks.backend], "nccl") != 0,
         .gpu = on_gpu,
@@ -185,6 +186,7 @@ enum status run_fit_text(struct env *env, const struct run_text *text,
         .parallel = text->layout->parallel,
         .ops = planned_ops(&text->device, &text->compute),
         .compute = text->compute.type,
+        .products = text->compute.products,
         .staged = text->device.total_bytes > 0 &&
                   strcmp(comm_backend_words[text->layout->ranks.backend], "nccl") != 0,
         .gpu = text->device.total_bytes > 0,

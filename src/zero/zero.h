@@ -17,8 +17,8 @@
  * also hold fp32 masters. Frozen params, whose gradients no pass writes, have no masters, no
  * gradients and no moments: their 16-bit value is the only one. Where the ops compute in that type,
  * a pass reads params in place and writes gradients where they are sent from. Where the ops compute
- * in fp32, params are widened for each pass, and each micro-batch's gradient is rounded once, on
- * one rank as on many.
+ * in fp32, params are widened for each pass, but for those that it takes in bf16 (unit_type), and
+ * each micro-batch's gradient is rounded once, on one rank as on many.
  */
 #ifndef ZERO_ZERO_H
 #define ZERO_ZERO_H

@@ -42,6 +42,8 @@ struct rig_config {
     bool snapshot;            /* allocate a copy of the state */
     bool eager;
     bool lumps;           /* every other unit has no split backward pass; only with a pipeline */
+    bool rounds;          /* products round their operands to bf16 */
+    bool widens;          /* passes take no params in bf16 */
     struct comm_hub *hub; /* borrowed; NULL: one rank */
     int rank;
     double delays;   /* injected around every collective */
@@ -58,7 +60,7 @@ struct rig {
     struct engine *engine;
     struct comm *comm; /* NULL: one rank */
     struct spread spread;
-    struct unit_type lumps[8];
+    struct unit_type types[8]; /* of units that the test changed */
     struct rig_config config;
 };
 
@@ -128,15 +130,20 @@ static inline void rig_destroy(struct rig *rig)
     rig->stream = NULL, rig->ops = NULL, rig->device = NULL, rig->comm = NULL;
 }
 
-/* Before the graph is cut and its pieces are merged. The units are the model's own table. */
-static inline void rig_lump(struct rig *rig, const struct unit_graph *graph)
+/* Units with types of their own, before the graph is cut and its pieces are merged. The units are
+ * the model's own table. */
+static inline void rig_change(struct rig *rig, const struct unit_graph *graph)
 {
-    assert_true(graph->unit_count <= (int)(sizeof rig->lumps / sizeof *rig->lumps));
-    for (int u = 0; u < graph->unit_count; u += 2) {
-        struct unit_type *type = &rig->lumps[u];
+    assert_true(graph->unit_count <= (int)(sizeof rig->types / sizeof *rig->types));
+    for (int u = 0; u < graph->unit_count; u++) {
+        struct unit_type *type = &rig->types[u];
         *type = *graph->units[u].type;
-        type->run[PASS_BACKWARD_INPUT] = type->run[PASS_BACKWARD_WEIGHT] = NULL;
-        type->reads[PASS_BACKWARD_INPUT] = type->writes[PASS_BACKWARD_WEIGHT] = 0;
+        if (rig->config.lumps && u % 2 == 0) {
+            type->run[PASS_BACKWARD_INPUT] = type->run[PASS_BACKWARD_WEIGHT] = NULL;
+            type->reads[PASS_BACKWARD_INPUT] = type->writes[PASS_BACKWARD_WEIGHT] = 0;
+        }
+        if (rig->config.widens)
+            memset(type->takes_bf16, 0, sizeof type->takes_bf16);
         ((struct unit *)graph->units)[u].type = type;
     }
 }
@@ -191,6 +198,8 @@ static inline enum status rig_build(struct rig *rig)
     if (c->fail_at > 0)
         mem_fail_at(rig->env->mem, c->fail_at);
     TRY(ops_create(rig->device, ops, on_host ? c->compute : c->type, &rig->ops));
+    if (c->rounds)
+        ops_multiply_in(rig->ops, DTYPE_BF16);
     TRY(stream_create(rig->device, "compute", &rig->stream));
     struct parallel_config parallel = {.tp = c->tp,
                                        .sequence = c->sequence,
@@ -203,8 +212,8 @@ static inline enum status rig_build(struct rig *rig)
     struct model_part part;
     TRY(spread_part(rig->env, rig->comm, shape, &parallel, &part));
     TRY(model_create_part(rig->device, &c->model, &part, &rig->model));
-    if (c->lumps)
-        rig_lump(rig, model_graph(rig->model));
+    if (c->lumps || c->widens)
+        rig_change(rig, model_graph(rig->model));
     TRY(spread_create(rig->env, rig->comm, model_graph(rig->model), shape, &parallel, &zero,
                       &rig->spread));
     spread_configure_store(&rig->spread, &zero);

@@ -104,8 +104,10 @@ static void print_divisors(struct inspection *in, const char *name, const struct
     if (list->count == 0)
         return;
     text_init(&text, in->cli->env);
-    for (int i = 0; i < list->count; i++)
-        text_printf(&text, "%s%.15g", i > 0 ? "," : "", list->values[i]);
+    for (int i = 0; i < list->count; i++) {
+        text_printf(&text, "%s", i > 0 ? "," : "");
+        text_json_real(&text, list->values[i]); /* all digits that a double needs */
+    }
     inspect_string(in, name, text_string(&text));
     text_free(&text);
 }
