@@ -246,7 +246,8 @@ static void backward(const struct unit *unit, struct unit_run *run)
     if (later)
         block_column_rest(run, &b, &up);
     region_await(r, REGION_STREAM);
-    block_gather_again(&b, &qkv);
+    if (!k->head_rms.whole)
+        block_gather_again(&b, &qkv); /* overlaps with the backward pass of attention */
     ops_linear_dx(run->ops, run->stream, matrix(run, k->proj), b.rows, dy,
                   param(k, run, BLOCK_PROJ), b.d_attn);
     qkv.dy = block_attend_backward(
@@ -256,6 +257,8 @@ static void backward(const struct unit *unit, struct unit_run *run)
                                   .k = param(k, run, BLOCK_K_NORM),
                                   .dq = grad(k, run, BLOCK_Q_NORM),
                                   .dk = grad(k, run, BLOCK_K_NORM)});
+    if (k->head_rms.whole) /* the ranks have summed norms of heads meanwhile: one call at a time */
+        block_gather_again(&b, &qkv);
     d_normed = block_column_backward(run, &b, &qkv);
     row_weight(run, &b, k->proj, b.attn, dy, grad(k, run, BLOCK_PROJ), biases.with_proj);
     block_column_rest(run, &b, &qkv);

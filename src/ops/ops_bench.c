@@ -8,10 +8,12 @@
 #define MATMUL(r, i, o)   .rows = (r), .linear = {.in = (i), .out = (o)}
 #define BLOCK_ATTENTION   .attention = OPS_HEADS(4, 256, 12, 12, 64)
 #define GROUPED_ATTENTION .attention = OPS_HEADS(4, 256, 32, 8, 64)
-#define LAYER             .rows = 1024, .norm = {NORM_LAYER, 768, 1e-5, 0}, .bias = 1, .branch = 1
-#define RMS               .rows = 1024, .norm = {NORM_RMS, 768, 1e-5, 0}, .branch = 1
-#define ELEMENTS          .count = 1024 * 3072
-#define PARAMETERS        .count = 4 * 1024 * 1024
+#define EMBEDDING \
+    .embedding = {.batch = 4, .tokens = 256, .width = 768, .vocab = 8192, .positions = 256}
+#define LAYER      .rows = 1024, .norm = {NORM_LAYER, 768, 1e-5, 0}, .bias = 1, .branch = 1
+#define RMS        .rows = 1024, .norm = {NORM_RMS, 768, 1e-5, 0}, .branch = 1
+#define ELEMENTS   .count = 1024 * 3072
+#define PARAMETERS .count = 4 * 1024 * 1024
 
 const struct ops_bench_case ops_bench_cases[] = {
     {"matmul 2048", {"linear", MATMUL(2048, 2048, 2048)}},
@@ -26,9 +28,12 @@ const struct ops_bench_case ops_bench_cases[] = {
     {"logits 256x768x8192", {"linear", .rows = 256, .linear = {768, 8192, .out_in = true}}},
     {"logits dx", {"linear_dx", .rows = 256, .linear = {768, 8192, .out_in = true}}},
     {"logits dw", {"linear_dw", .rows = 256, .linear = {768, 8192, .out_in = true}}},
-    {"logits of 8191", {"linear", .rows = 256, .linear = {768, 8191, true, 8192}}},
-    {"logits of 8191 dx", {"linear_dx", .rows = 256, .linear = {768, 8191, true, 8192}}},
-    {"logits of 8191 dw", {"linear_dw", .rows = 256, .linear = {768, 8191, true, 8192}}},
+    {"logits of 8191",
+     {"linear", .rows = 256, .linear = {768, 8191, .out_in = true, .y_stride = 8192}}},
+    {"logits of 8191 dx",
+     {"linear_dx", .rows = 256, .linear = {768, 8191, .out_in = true, .y_stride = 8192}}},
+    {"logits of 8191 dw",
+     {"linear_dw", .rows = 256, .linear = {768, 8191, .out_in = true, .y_stride = 8192}}},
     {"decode 1x768x3072", {"linear", MATMUL(1, 768, 3072), .bias = true}},
     {"attention", {"attention", BLOCK_ATTENTION}},
     {"attention backward", {"attention_backward", BLOCK_ATTENTION}},
@@ -49,8 +54,8 @@ const struct ops_bench_case ops_bench_cases[] = {
     {"route", {"route", .rows = 1024, .routing = {.in = 768, .groups = 3, .width = 768}}},
     {"route backward",
      {"route_backward", .rows = 1024, .routing = {.in = 768, .groups = 3, .width = 768}}},
-    {"embedding", {"embedding", .embedding = {4, 256, 768, 8192, 256, 0, 0}}},
-    {"embedding backward", {"embedding_backward", .embedding = {4, 256, 768, 8192, 256, 0, 0}}},
+    {"embedding", {"embedding", EMBEDDING}},
+    {"embedding backward", {"embedding_backward", EMBEDDING}},
     {"cross entropy", {"cross_entropy", .rows = 1024, .width = 8192}},
     {"cross entropy gradient", {"cross_entropy_gradient", .rows = 1024, .width = 8192}},
     {"cross entropy gradient 8191",

@@ -105,6 +105,12 @@ for way, planned in rank["sent"].items():
 PY
 done
 
+# OLMo 2 sums norms over the heads of all ranks in its backward pass, where others gather again.
+for way in false true; do
+    ok "$sifr" train "${keys[@]}" --model.arch=olmo2 -n 2 --train.steps=3 --out=olmo-$way --parallel.tp=2 --parallel.sequence=true --parallel.regather=$way
+done
+cmp olmo-false/checkpoints/step-3/model.safetensors olmo-true/checkpoints/step-3/model.safetensors || fail "OLMo 2 with parallel.regather"
+
 # The trace has a lane for the TP group, calls end before their pass does, and the table shows how
 # much communication was hidden.
 ok "$sifr" train "${keys[@]}" --model.arch=llama -n 2 --train.steps=3 --out=traced --parallel.tp=2 --parallel.sequence=true \

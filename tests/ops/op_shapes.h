@@ -17,18 +17,18 @@
     X(300, 65, 33, true)  \
     X(515, 24, 70, true)
 
-#define LINEAR_CASES(r, i, o, w)                                              \
-    {"linear", .rows = r, .linear = {i, o, w, 0}},                            \
-        {"linear", .rows = r, .linear = {i, o, w, 0}, .bias = true},          \
-        {"linear_gelu", .rows = r, .linear = {i, o, w, 0}, .bias = true},     \
-        {"linear_gelu", .rows = r, .linear = {i, o, w, 0}},                   \
-        {"linear_dx", .rows = r, .linear = {i, o, w, 0}},                     \
-        {"gelu_linear", .rows = r, .linear = {i, o, w, 0}},                   \
-        {"linear_dx_dgelu", .rows = r, .linear = {i, o, w, 0}},               \
-        {"linear_dx_dgelu", .rows = r, .linear = {i, o, w, 0}, .bias = true}, \
-        {"linear_dw", .rows = r, .linear = {i, o, w, 0}},                     \
-        {"linear_dw", .rows = r, .linear = {i, o, w, 0}, .bias = true},       \
-        {"linear_dw", .rows = r, .linear = {i, o, w, 0}, .bias = true, .add = true},
+#define LINEAR_CASES(r, i, o, w)                                                     \
+    {"linear", .rows = r, .linear = {i, o, .out_in = w}},                            \
+        {"linear", .rows = r, .linear = {i, o, .out_in = w}, .bias = true},          \
+        {"linear_gelu", .rows = r, .linear = {i, o, .out_in = w}, .bias = true},     \
+        {"linear_gelu", .rows = r, .linear = {i, o, .out_in = w}},                   \
+        {"linear_dx", .rows = r, .linear = {i, o, .out_in = w}},                     \
+        {"gelu_linear", .rows = r, .linear = {i, o, .out_in = w}},                   \
+        {"linear_dx_dgelu", .rows = r, .linear = {i, o, .out_in = w}},               \
+        {"linear_dx_dgelu", .rows = r, .linear = {i, o, .out_in = w}, .bias = true}, \
+        {"linear_dw", .rows = r, .linear = {i, o, .out_in = w}},                     \
+        {"linear_dw", .rows = r, .linear = {i, o, .out_in = w}, .bias = true},       \
+        {"linear_dw", .rows = r, .linear = {i, o, .out_in = w}, .bias = true, .add = true},
 
 /* Rows of y and dy with a stride: rows, in, out, [out][in], stride */
 #define STRIDE_SHAPES(X)      \
@@ -38,14 +38,15 @@
     X(300, 65, 33, true, 40)  \
     X(300, 65, 33, false, 34) \
     X(515, 24, 70, true, 72)
-#define STRIDE_CASES(r, i, o, w, s)                                           \
-    {"linear", .rows = r, .linear = {i, o, w, s}},                            \
-        {"linear", .rows = r, .linear = {i, o, w, s}, .bias = true},          \
-        {"linear_dx", .rows = r, .linear = {i, o, w, s}},                     \
-        {"linear_dx_dgelu", .rows = r, .linear = {i, o, w, s}, .bias = true}, \
-        {"linear_dw", .rows = r, .linear = {i, o, w, s}},                     \
-        {"linear_dw", .rows = r, .linear = {i, o, w, s}, .add = true},        \
-        {"linear_dw", .rows = r, .linear = {i, o, w, s}, .bias = true},
+#define STRIDE_CASES(r, i, o, w, s)                                                          \
+    {"linear", .rows = r, .linear = {i, o, .out_in = w, .y_stride = s}},                     \
+        {"linear", .rows = r, .linear = {i, o, .out_in = w, .y_stride = s}, .bias = true},   \
+        {"linear_dx", .rows = r, .linear = {i, o, .out_in = w, .y_stride = s}},              \
+        {"linear_dx_dgelu", .rows = r, .linear = {i, o, .out_in = w, .y_stride = s},         \
+         .bias = true},                                                                      \
+        {"linear_dw", .rows = r, .linear = {i, o, .out_in = w, .y_stride = s}},              \
+        {"linear_dw", .rows = r, .linear = {i, o, .out_in = w, .y_stride = s}, .add = true}, \
+        {"linear_dw", .rows = r, .linear = {i, o, .out_in = w, .y_stride = s}, .bias = true},
 
 #define NORM_SHAPES(X) \
     X(1, 5)            \
@@ -292,20 +293,20 @@ static const struct ops_case op_shapes[] = {
         CACHED_CASES(290, 300, 1, 1, 2, 1, 128, 250, 0.125,
                      2){"attention_cached", .attention = OPS_WINDOW(1, 1, 2, 1, 64, 70, 0, 0),
                         .past = 130, .room = 200, .at = true},
-    {"embedding", .embedding = {1, 1, 20, 11, 16, 0, 0}, .first = 4, .at = true},
-    {"embedding", .embedding = {1, 1, 5, 3, 0, 0, 0}},
-    {"embedding_backward", .embedding = {1, 1, 5, 3, 0, 0, 0}},
-    {"embedding", .embedding = {2, 9, 20, 11, 16, 0, 0}, .first = 4},
-    {"embedding", .embedding = {3, 17, 64, 1001, 17, 0, 0}},
-    {"embedding", .embedding = {2, 150, 40, 50, 200, 0, 0}, .first = 7},
-    {"embedding_backward", .embedding = {2, 9, 20, 11, 16, 0, 0}},
-    {"embedding_backward", .embedding = {3, 17, 64, 1001, 17, 0, 0}},
-    {"embedding_backward", .embedding = {4, 50, 33, 7, 64, 0, 0}},
-    {"embedding", .embedding = {2, 9, 20, 11, 16, 7, 30}, .first = 4},
-    {"embedding", .embedding = {3, 17, 64, 10, 0, 0, 1000}},
-    {"embedding_backward", .embedding = {2, 9, 20, 11, 16, 7, 30}},
-    {"embedding_backward", .embedding = {4, 50, 33, 7, 64, 3, 10}},
-    {"embedding_backward", .embedding = {3, 17, 64, 300, 17, 256, 600}},
+    {"embedding", .embedding = {1, 1, 20, 11, 16, 0, 0, false}, .first = 4, .at = true},
+    {"embedding", .embedding = {1, 1, 5, 3, 0, 0, 0, false}},
+    {"embedding_backward", .embedding = {1, 1, 5, 3, 0, 0, 0, false}},
+    {"embedding", .embedding = {2, 9, 20, 11, 16, 0, 0, false}, .first = 4},
+    {"embedding", .embedding = {3, 17, 64, 1001, 17, 0, 0, false}},
+    {"embedding", .embedding = {2, 150, 40, 50, 200, 0, 0, false}, .first = 7},
+    {"embedding_backward", .embedding = {2, 9, 20, 11, 16, 0, 0, false}},
+    {"embedding_backward", .embedding = {3, 17, 64, 1001, 17, 0, 0, false}},
+    {"embedding_backward", .embedding = {4, 50, 33, 7, 64, 0, 0, false}},
+    {"embedding", .embedding = {2, 9, 20, 11, 16, 7, 30, false}, .first = 4},
+    {"embedding", .embedding = {3, 17, 64, 10, 0, 0, 1000, false}},
+    {"embedding_backward", .embedding = {2, 9, 20, 11, 16, 7, 30, false}},
+    {"embedding_backward", .embedding = {4, 50, 33, 7, 64, 3, 10, false}},
+    {"embedding_backward", .embedding = {3, 17, 64, 300, 17, 256, 600, false}},
 };
 enum { OP_SHAPE_COUNT = sizeof op_shapes / sizeof op_shapes[0] };
 

@@ -30,11 +30,11 @@
     X(11000, 136, 264, true)  \
     X(191, 1000, 1160, false) \
     X(193, 1160, 1000, true)
-#define GELU_CASES(r, i, o, w)                                        \
-    {"linear_gelu", .rows = r, .linear = {i, o, w, 0}, .bias = true}, \
-        {"linear_gelu", .rows = r, .linear = {i, o, w, 0}},           \
-        {"linear_dx_dgelu", .rows = r, .linear = {i, o, w, 0}},       \
-        {"linear_dx_dgelu", .rows = r, .linear = {i, o, w, 0}, .bias = true},
+#define GELU_CASES(r, i, o, w)                                               \
+    {"linear_gelu", .rows = r, .linear = {i, o, .out_in = w}, .bias = true}, \
+        {"linear_gelu", .rows = r, .linear = {i, o, .out_in = w}},           \
+        {"linear_dx_dgelu", .rows = r, .linear = {i, o, .out_in = w}},       \
+        {"linear_dx_dgelu", .rows = r, .linear = {i, o, .out_in = w}, .bias = true},
 
 /* The last five: several rows for every warp or block of the backward pass. */
 #define GPU_NORM_SHAPES(X) \
@@ -195,20 +195,20 @@
 static const struct ops_case op_shapes_gpu[] = {
     GPU_LINEAR_SHAPES(LINEAR_CASES) GPU_GELU_SHAPES(GELU_CASES) GPU_STRIDE_SHAPES(STRIDE_CASES)
         GPU_NORM_SHAPES(NORM_CASES) GPU_FLAT_SHAPES(FLAT_CASES) GPU_FLAT_SHAPES(UPDATE_CASES)
-            GPU_GATE_SHAPES(GATE_CASES) GPU_HEAD_SHAPES(HEAD_CASES)
-                GPU_ATTENTION_SHAPES(ATTENTION_CASES) GPU_ODD_SHAPES(ATTENTION_CASES)
-                    GPU_WIDE_SHAPES(ATTENTION_CASES) GPU_WINDOW_SHAPES(WINDOW_CASES)
-                        GPU_ROTARY_SHAPES(ROTARY_CASES) GPU_TREE_SHAPES(TREE_CASES)
-                            GPU_ROUTE_SHAPES(ROUTE_CASES) GPU_MAS_SHAPES(MAS_CASES)
-                                GPU_ROWS_SHAPES(ROWS_CASES) GPU_LOSS_SHAPES(LOSS_CASES){
-                                    "embedding", .embedding = {2, 128, 768, 1000, 128, 0, 0}},
-    {"embedding", .embedding = {3, 65, 256, 5000, 0, 0, 0}},
-    {"embedding_backward", .embedding = {2, 128, 768, 1000, 128, 0, 0}},
-    {"embedding_backward", .embedding = {3, 65, 256, 5000, 0, 0, 0}},
-    {"embedding_backward", .embedding = {8, 128, 64, 3, 200, 0, 0}},
-    {"embedding", .embedding = {2, 128, 768, 500, 128, 300, 1000}},
-    {"embedding_backward", .embedding = {2, 128, 768, 500, 128, 300, 1000}},
-    {"embedding_backward", .embedding = {8, 128, 64, 2, 200, 1, 3}},
+            GPU_GATE_SHAPES(GATE_CASES) GPU_HEAD_SHAPES(HEAD_CASES) GPU_ATTENTION_SHAPES(
+                ATTENTION_CASES) GPU_ODD_SHAPES(ATTENTION_CASES) GPU_WIDE_SHAPES(ATTENTION_CASES)
+                GPU_WINDOW_SHAPES(WINDOW_CASES) GPU_ROTARY_SHAPES(ROTARY_CASES)
+                    GPU_TREE_SHAPES(TREE_CASES) GPU_ROUTE_SHAPES(ROUTE_CASES)
+                        GPU_MAS_SHAPES(MAS_CASES) GPU_ROWS_SHAPES(ROWS_CASES)
+                            GPU_LOSS_SHAPES(LOSS_CASES){
+                                "embedding", .embedding = {2, 128, 768, 1000, 128, 0, 0, false}},
+    {"embedding", .embedding = {3, 65, 256, 5000, 0, 0, 0, false}},
+    {"embedding_backward", .embedding = {2, 128, 768, 1000, 128, 0, 0, false}},
+    {"embedding_backward", .embedding = {3, 65, 256, 5000, 0, 0, 0, false}},
+    {"embedding_backward", .embedding = {8, 128, 64, 3, 200, 0, 0, false}},
+    {"embedding", .embedding = {2, 128, 768, 500, 128, 300, 1000, false}},
+    {"embedding_backward", .embedding = {2, 128, 768, 500, 128, 300, 1000, false}},
+    {"embedding_backward", .embedding = {8, 128, 64, 2, 200, 1, 3, false}},
     {"attention_cached", .attention = OPS_HEADS(1, 1, 4, 4, 64), .past = 0, .room = 40},
     {"attention_cached", .attention = OPS_HEADS(2, 1, 6, 2, 64), .past = 511, .room = 600},
     {"attention_cached", .attention = OPS_HEADS(2, 1, 6, 2, 64), .past = 512, .room = 600,

@@ -55,7 +55,7 @@ static const struct ops_case cases[] = {
     {"norm_backward", .rows = 1500, .norm = {NORM_LAYER, 72, 1e-5, 0}, .branch = true,
      .columns = true},
     {"cross_entropy", .rows = 5, .width = 5003},
-    {"embedding_backward", .embedding = {3, 100, 65, 1000, 128, 0, 0}},
+    {"embedding_backward", .embedding = {3, 100, 65, 1000, 128, 0, 0, false}},
     {"cast", .count = 50001, .from = DTYPE_F32, .to = DTYPE_F16},
     {"adamw", .count = 50001, .to = DTYPE_BF16},
     {"find_nonfinite", .count = 50001, .bad = 40000},

@@ -104,7 +104,7 @@ static void fill(struct machine_profile *profile, struct ops_measured *calls)
     calls[3] = (struct ops_measured){
         {.op = "cast", .count = 1 << 20, .from = DTYPE_F32, .to = DTYPE_BF16}, DTYPE_F32, 4e-5};
     calls[4] = (struct ops_measured){
-        {.op = "embedding", .embedding = {2, 16, 8, 100, 16, 100, 200}, .first = 3},
+        {.op = "embedding", .embedding = {2, 16, 8, 100, 16, 100, 200, false}, .first = 3},
         DTYPE_F32,
         5e-5};
     calls[5] =
