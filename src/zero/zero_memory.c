@@ -21,9 +21,10 @@
  *
  * The optimizer state is the moments that each tensor's optimizer keeps (zero_moments.c), and the
  * fp32 masters of 16-bit params. Pieces whose gradients no pass writes have params only.
- * Where units compute in fp32 and params have 16 bits, params are widened and gradients written in
- * fp32 for one unit at a time. Optimizer state and sums may be in far memory (zero_offload.c), and
- * params (zero_offload_params.c): these are then sharded and gathered as in stage 3.
+ * Where units compute in fp32 and params have 16 bits, params are widened (unless a pass takes them
+ * in bf16) and gradients written in fp32, for one unit at a time. Optimizer state and sums may be
+ * in far memory (zero_offload.c), and params (zero_offload_params.c): these are then sharded and
+ * gathered as in stage 3.
  */
 #include "zero/zero_norm.h"
 #include "zero/zero_offload.h"

@@ -4,10 +4,10 @@
  * once this rank has updated them (zero_sums.c).
  * Sharded params are gathered into slots ahead of their use, in the order of the slot table, and
  * the compute stream waits for them. Where units compute in fp32, 16-bit params are widened into a
- * slot for the current unit. Gradients are written to a buffer of their own or to a slot, and sent
- * to their owners while the next unit computes. With one rank, the first micro-batch is written
- * directly into the sum where both have the same type. With a single micro-batch they do, except
- * for the first use of a tied piece.
+ * slot for the current unit, unless the pass takes them in bf16. Gradients are written to a buffer
+ * of their own or to a slot, and sent to their owners while the next unit computes. With one rank,
+ * the first micro-batch is written directly into the sum where both have the same type. With a
+ * single micro-batch they do, except for the first use of a tied piece.
  *
  *     the pass writes to             then sent, in zero->type          when
  *     where it is sent from          a full gradient, or a slot        ops and store have one type

@@ -34,8 +34,8 @@ enum {
     TILE_COLS = 64,
     STRIP = 6, /* tiles side by side */
     PACK_PANELS =
-        4, /* that a thread packs at a time, at most: long rows of the source are read faster */
-    PACK_SHARES = 4,   /* of a phase's panels for each thread, if there are so many */
+        4, /* at most so many side by side are packed at once: long rows are read faster */
+    PACK_SHARES = 4,   /* fewer at once, so that each thread gets about four turns in a phase */
     PACK_STEP = 32,    /* of the depth; a multiple of every kernel's unit */
     LARGEST_ROWS = 32, /* of a kernel; see `micro` */
     LARGEST_COLS = 32,

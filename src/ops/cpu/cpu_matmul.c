@@ -307,13 +307,10 @@ static void multiply_vector(struct ops *ops, struct linear l, const float *x, co
     IN_THREADS(cpu_threads_of_token(ops, l.in * l.out), vector_thread(l, x, w, bias, y));
 }
 
-void cpu_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                const void *x, const void *w, const void *bias, void *y)
+/* y = x W + b */
+static struct cpu_product forward_product(struct linear l, int64_t rows, const void *x,
+                                          const void *w, const void *bias, void *y)
 {
-    if (rows == 1 && !l.w_bf16) {
-        multiply_vector(ops, l, x, w, bias, y);
-        return;
-    }
     struct cpu_product p = times_w(l, w);
     p.m = rows;
     p.n = l.out;
@@ -323,6 +320,17 @@ void cpu_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t
     p.c = y;
     p.c_stride = l.y_stride;
     p.bias = bias;
+    return p;
+}
+
+void cpu_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                const void *x, const void *w, const void *bias, void *y)
+{
+    if (rows == 1 && !l.w_bf16) {
+        multiply_vector(ops, l, x, w, bias, y);
+        return;
+    }
+    struct cpu_product p = forward_product(l, rows, x, w, bias, y);
     multiply(ops, &p, NULL);
 }
 
@@ -334,14 +342,7 @@ void cpu_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, in
         cpu_gelu(ops, stream, l.out, a->pre, a->y);
         return;
     }
-    struct cpu_product p = times_w(l, a->w);
-    p.m = rows;
-    p.n = l.out;
-    p.k = l.in;
-    p.a = a->x;
-    p.b_transposed = l.out_in;
-    p.c = a->pre;
-    p.bias = a->bias;
+    struct cpu_product p = forward_product(l, rows, a->x, a->w, a->bias, a->pre);
     p.gelu = a->y;
     multiply(ops, &p, NULL);
 }
