@@ -91,11 +91,16 @@ cudaError_t run_forward(struct cuda_heads a, const void *qkv, void *out, float *
 
 template <typename T, typename... R> cudaError_t run_width(struct cuda_heads a, R... rest)
 {
-    if (a.window < a.tokens)
-        return a.width <= 64 ? run_forward<forward::way<64, true>, T>(a, rest...)
-                             : run_forward<forward::way<128, true>, T>(a, rest...);
-    return a.width <= 64 ? run_forward<forward::way<64, false>, T>(a, rest...)
-                         : run_forward<forward::way<128, false>, T>(a, rest...);
+    const bool windowed = a.window < a.tokens;
+    switch (cuda_attend_hopper_columns(a.width, windowed)) {
+    case 32: return run_forward<forward::way<32, false>, T>(a, rest...);
+    case 64:
+        return windowed ? run_forward<forward::way<64, true>, T>(a, rest...)
+                        : run_forward<forward::way<64, false>, T>(a, rest...);
+    default:
+        return windowed ? run_forward<forward::way<128, true>, T>(a, rest...)
+                        : run_forward<forward::way<128, false>, T>(a, rest...);
+    }
 }
 
 } // namespace

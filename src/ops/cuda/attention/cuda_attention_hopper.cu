@@ -112,18 +112,22 @@ __global__ void __launch_bounds__(256)
     }
 }
 
+/* The width of tiles in shared memory. */
+template <int COLUMNS> constexpr int WIDTH_OF = COLUMNS <= 64 ? 64 : 128;
+
 template <int WIDTH, bool CLUSTER, bool LATE, bool WINDOW>
 using order_of = std::conditional_t<CLUSTER, cluster_walk<WIDTH, LATE, WINDOW>, walk<WIDTH>>;
 
 /* One block per multiprocessor: a producer (one thread of the first warpgroup; in clusters two
  * more threads, which manage the turns) and two warpgroups that compute, with the registers that
  * the first does not need. */
-template <typename T, int WIDTH, bool ROPE, bool SUMS, bool CLUSTER, bool WINDOW>
+template <typename T, int COLUMNS, bool ROPE, bool SUMS, bool CLUSTER, bool WINDOW>
 __global__ void __launch_bounds__(THREADS, 1)
     attend_backward(const __grid_constant__ CUtensorMap qkv,
                     const __grid_constant__ CUtensorMap dout, const __grid_constant__ problem p,
                     T *dqkv)
 {
+    constexpr int WIDTH = WIDTH_OF<COLUMNS>;
     constexpr bool LATE = IS_LATE<WIDTH, ROPE>;
     extern __shared__ __align__(1024) char raw[];
     memory<WIDTH> &m = *reinterpret_cast<memory<WIDTH> *>(raw);
@@ -146,17 +150,18 @@ __global__ void __launch_bounds__(THREADS, 1)
             tell_turns<LATE, WINDOW>(m, p);
     } else {
         more_registers<240>();
-        consume<ROPE, SUMS, CLUSTER, WINDOW>(m, p, dqkv);
+        consume<COLUMNS, ROPE, SUMS, CLUSTER, WINDOW>(m, p, dqkv);
     }
 }
 
 /* dq of a cut item: a block adds the parts of a tile, in the order of the jobs. A job has a part
  * for every tile of queries from its first tile of keys on. For clusters that left their sums: one
  * part. */
-template <typename T, int WIDTH, bool ROPE, bool SUMS>
+template <typename T, int COLUMNS, bool ROPE, bool SUMS>
 __global__ void __launch_bounds__(CONSUMERS)
     gather_parts(const __grid_constant__ problem p, T *dqkv)
 {
+    constexpr int WIDTH = WIDTH_OF<COLUMNS>, VALUES = COLUMNS < 64 ? COLUMNS / 2 : 32;
     __shared__ __align__(128) char stage[CONSUMERS / 32][16 * 128];
     const int queries = QUERIES<WIDTH>;
     const int tile = blockIdx.x, head = blockIdx.y, rest = blockIdx.z;
@@ -164,7 +169,7 @@ __global__ void __launch_bounds__(CONSUMERS)
     const int diagonal = tile / QUERY_TILES<WIDTH>;
     const int last = WIDTH == 64 || diagonal < p.cuts ? diagonal : p.cuts - 1;
     const place me = place_of(threadIdx.x);
-    float dq[32], part[32];
+    float dq[VALUES], part[VALUES];
     for (int job = 0; job <= last; job++) {
         int64_t at = p.slots + (int64_t)job * p.rest + rest;
         at = ((at * p.group + head) * (QUERY_TILES<WIDTH> * p.tiles) + tile) * (queries * WIDTH);
@@ -173,7 +178,7 @@ __global__ void __launch_bounds__(CONSUMERS)
         else
             take_sum(part, p.dq + at + sum_offset(me));
 #pragma unroll
-        for (int i = 0; i < 32; i++)
+        for (int i = 0; i < VALUES; i++)
             dq[i] = job ? __fadd_rn(dq[i], part[i]) : part[i];
     }
     const int row = tile * queries;
@@ -287,12 +292,12 @@ template <typename F> cudaError_t allow_shared(F *kernel, size_t bytes)
 
 /* The blocks of a cluster wait for each other: all must be resident at once, or fewer are
  * launched. */
-template <typename T, int WIDTH, bool ROPE, bool SUMS, bool WINDOW>
+template <typename T, int COLUMNS, bool ROPE, bool SUMS, bool WINDOW>
 cudaError_t launch_pass(const CUtensorMap &qkv, const CUtensorMap &dout, problem *p, shares s,
                         T *dqkv, cudaStream_t stream)
 {
-    const auto together = attend_backward<T, WIDTH, ROPE, SUMS, true, WINDOW>;
-    const size_t shared = sizeof(memory<WIDTH>);
+    const auto together = attend_backward<T, COLUMNS, ROPE, SUMS, true, WINDOW>;
+    const size_t shared = sizeof(memory<WIDTH_OF<COLUMNS>>);
     cudaError_t error = allow_shared(together, shared);
     if (error != cudaSuccess)
         return error;
@@ -306,7 +311,7 @@ cudaError_t launch_pass(const CUtensorMap &qkv, const CUtensorMap &dout, problem
         s = shares_on(s, s.blocks - 1);
     }
     if constexpr (!WINDOW) {
-        const auto alone = attend_backward<T, WIDTH, ROPE, SUMS, false, false>;
+        const auto alone = attend_backward<T, COLUMNS, ROPE, SUMS, false, false>;
         error = allow_shared(alone, shared);
         if (error != cudaSuccess)
             return error;
@@ -316,11 +321,12 @@ cudaError_t launch_pass(const CUtensorMap &qkv, const CUtensorMap &dout, problem
     return error;
 }
 
-template <typename T, int WIDTH, bool ROPE, bool SUMS, bool WINDOW>
+template <typename T, int COLUMNS, bool ROPE, bool SUMS, bool WINDOW>
 cudaError_t run(struct cuda_heads a, enum cuda_clusters clusters, const float *rope, void *dbias,
                 const void *qkv, const void *out, const float *lse, const void *dout, void *dqkv,
                 float *scratch, int processors, cudaStream_t stream)
 {
+    constexpr int WIDTH = WIDTH_OF<COLUMNS>;
     const bool late = IS_LATE<WIDTH, ROPE>;
     const struct cuda_heads items = in_items(a, clusters), tiled = in_tiles(items);
     const bool split = items.kv_heads != a.kv_heads;
@@ -339,13 +345,13 @@ cudaError_t run(struct cuda_heads a, enum cuda_clusters clusters, const float *r
         return error;
     statistics<T, WIDTH, SUMS><<<(unsigned)(a.batch * a.heads * s.tiles), 256, 0, stream>>>(
         p, (const T *)out, (const T *)dout, lse, sums, powers, (int)turn_count(tiled, s));
-    error = launch_pass<T, WIDTH, ROPE, SUMS, WINDOW>(qkv_map, dout_map, &p,
-                                                      shares_on(s, processors), to, stream);
+    error = launch_pass<T, COLUMNS, ROPE, SUMS, WINDOW>(qkv_map, dout_map, &p,
+                                                        shares_on(s, processors), to, stream);
     if (error != cudaSuccess)
         return error;
     const unsigned query_tiles = (unsigned)s.tiles * QUERY_TILES<WIDTH>;
     if (s.cluster ? late && p.cluster : s.rest > 0)
-        gather_parts<T, WIDTH, ROPE, SUMS>
+        gather_parts<T, COLUMNS, ROPE, SUMS>
             <<<dim3(query_tiles, (unsigned)s.group, (unsigned)s.rest), CONSUMERS, 0, stream>>>(p,
                                                                                                to);
     if constexpr (SUMS)
@@ -359,10 +365,12 @@ cudaError_t run(struct cuda_heads a, enum cuda_clusters clusters, const float *r
     return cudaGetLastError();
 }
 
-template <typename T, int WIDTH, typename... R>
+/* Windows and rope: only where all columns of a tile are computed. */
+template <typename T, int COLUMNS, typename... R>
 cudaError_t run_way(struct cuda_heads a, enum cuda_clusters clusters, const float *rope,
                     void *dbias, R... rest)
 {
+    constexpr int WIDTH = WIDTH_OF<COLUMNS>;
     if ((rope && (dbias || a.width != WIDTH)) || (dbias && !cuda_attend_hopper_sums(a, clusters)))
         return cudaErrorInvalidValue;
     if (a.window < a.tokens)
@@ -370,16 +378,27 @@ cudaError_t run_way(struct cuda_heads a, enum cuda_clusters clusters, const floa
                     : run<T, WIDTH, false, false, true>(a, clusters, rope, dbias, rest...);
     if (rope)
         return run<T, WIDTH, true, false, false>(a, clusters, rope, dbias, rest...);
-    return dbias ? run<T, WIDTH, false, true, false>(a, clusters, rope, dbias, rest...)
-                 : run<T, WIDTH, false, false, false>(a, clusters, rope, dbias, rest...);
+    return dbias ? run<T, COLUMNS, false, true, false>(a, clusters, rope, dbias, rest...)
+                 : run<T, COLUMNS, false, false, false>(a, clusters, rope, dbias, rest...);
 }
 
 template <typename T, typename... R> cudaError_t run_width(struct cuda_heads a, R... rest)
 {
-    return a.width <= 64 ? run_way<T, 64>(a, rest...) : run_way<T, 128>(a, rest...);
+    switch (cuda_attend_hopper_columns(a.width, a.window < a.tokens)) {
+    case 32: return run_way<T, 32>(a, rest...);
+    case 64: return run_way<T, 64>(a, rest...);
+    default: return run_way<T, 128>(a, rest...);
+    }
 }
 
 } // namespace
+
+int64_t cuda_attend_hopper_columns(int64_t width, bool windowed)
+{
+    if (width <= 32 && !windowed)
+        return 32;
+    return width <= 64 ? 64 : 128;
+}
 
 /* Few long items that are not cut, or not enough, leave so much of the GPU idle that cuDNN is
  * faster, if it supports the shape. */

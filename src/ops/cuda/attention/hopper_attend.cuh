@@ -1,5 +1,5 @@
 /* hopper_attend -- attention backward on Hopper: what two warpgroups do with the tiles of heads of
- * width 64.
+ * width 64, or of 32, of whose columns only those are computed.
  *
  * A warpgroup has 64 of a tile's 128 keys, with keys down and queries across:
  *
@@ -35,27 +35,27 @@ namespace hopper
 
 /* --- products of tiles ---------------------------------------------------------------------- */
 
-/* s (64, 128) = a b^T over 64, or += */
-template <typename T>
+/* s (64, 128) = a b^T over the columns, or += */
+template <int COLUMNS, typename T>
 __device__ inline void product_tiles(float (&s)[64], uint64_t a, uint64_t b, int add)
 {
 #pragma unroll
-    for (int k = 0; k < 4; k++)
+    for (int k = 0; k < COLUMNS / 16; k++)
         product_along<T>(s, further(a, 32 * k), further(b, 32 * k), k > 0 ? 1 : add);
 }
 
-/* d (64, 64) = a (64, 128) in registers times b (128, 64), or += */
-template <typename T>
-__device__ inline void product_tile(float (&d)[32], const uint32_t (&a)[32], uint64_t b, int add)
+/* d (64, 64) = a (64, 128) in registers times b (128, 64), or +=; or 32 of the columns */
+template <typename T, int N>
+__device__ inline void product_tile(float (&d)[N], const uint32_t (&a)[32], uint64_t b, int add)
 {
 #pragma unroll
     for (int k = 0; k < 8; k++)
         product_down<T>(d, a + 4 * k, further(b, 2048 * k), k > 0 ? 1 : add);
 }
 
-/* dq (64, 64) = ds (64, 128) in two tiles times k (128, 64), or += */
-template <typename T>
-__device__ inline void product_query(float (&dq)[32], uint32_t ds, uint32_t key, int add)
+/* dq (64, 64) = ds (64, 128) in two tiles times k (128, 64), or +=; or 32 of the columns */
+template <typename T, int N>
+__device__ inline void product_query(float (&dq)[N], uint32_t ds, uint32_t key, int add)
 {
 #pragma unroll
     for (int k = 0; k < 8; k++)
@@ -65,7 +65,7 @@ __device__ inline void product_query(float (&dq)[32], uint32_t ds, uint32_t key,
 
 /* --- the loop ------------------------------------------------------------------------------- */
 
-template <bool ROPE, bool SUMS, bool CLUSTER, bool WINDOW, typename T>
+template <int COLUMNS, bool ROPE, bool SUMS, bool CLUSTER, bool WINDOW, typename T>
 __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
 {
     const place me = place_of((int)threadIdx.x - 128);
@@ -76,7 +76,7 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
     ring<1> v;
     ring<QUERY_STAGES> q;
     ring<DOUT_STAGES> d;
-    float dk[32], dv[32], dq[32];
+    float dk[COLUMNS / 2], dv[COLUMNS / 2], dq[COLUMNS / 2];
     uint32_t p16[32];                /* P of this tile */
     int before = PUT, older = PUT;   /* flags of the last two tiles */
     int key_before = 0, key_now = 0; /* buffers of the keys of the last tile and this one */
@@ -90,8 +90,8 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
     {
         float s[64];
         products_begin();
-        product_tiles<T>(s, tile_at(shared_address(m.key[0]) + half),
-                         tile_at(shared_address(m.query[0])), 0);
+        product_tiles<COLUMNS, T>(s, tile_at(shared_address(m.key[0]) + half),
+                                  tile_at(shared_address(m.query[0])), 0);
         products_commit();
         products_wait<0>();
         hold(s);
@@ -109,14 +109,15 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
         barrier_arrive(shared_address(&m.start));
 
     for (unsigned tile = 0;; tile++) {
-        float s[64], dp[64], new_dq[32]; /* here, so that old values do not stay in registers */
+        float s[64], dp[64]; /* here, so that old values do not stay in registers */
+        float new_dq[COLUMNS / 2];
         uint32_t ds16[32];
 
         /* dP and dV start; finished results are written */
         start_slopes(dp, m.sums[d.stage], me);
         products_begin();
-        product_tiles<T>(dp, tile_at(shared_address(m.value) + half),
-                         tile_at(shared_address(m.dout[d.stage])), 1);
+        product_tiles<COLUMNS, T>(dp, tile_at(shared_address(m.value) + half),
+                                  tile_at(shared_address(m.dout[d.stage])), 1);
         products_commit();
         if (before & LAST)
             keys_leave(m, p, dqkv, m.orders[(tile - 1) % ORDERS], dk, dv);
@@ -157,8 +158,8 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
         /* dK, the next S and the last dQ start; after END the next S is not used */
         products_begin();
         product_tile<T>(dk, ds16, tile_at(shared_address(m.query[query_now])), !(flags & FIRST));
-        product_tiles<T>(s, tile_at(shared_address(m.key[k.stage]) + half),
-                         tile_at(shared_address(m.query[q.stage])), 0);
+        product_tiles<COLUMNS, T>(s, tile_at(shared_address(m.key[k.stage]) + half),
+                                  tile_at(shared_address(m.query[q.stage])), 0);
         products_commit();
         if (tile)
             barrier_wait(shared_address(&m.ds_full[(tile - 1) & 1]), (tile - 1) >> 1 & 1);
@@ -213,7 +214,7 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
         if (ROPE && flags & LAST)
             turn_part<64>(dk, p, m.orders[tile % ORDERS].row, place_again());
 #pragma unroll
-        for (int i = 0; i < 32; i++)
+        for (int i = 0; i < COLUMNS / 2; i++)
             dq[i] = new_dq[i];
 
         if (flags & END) {

@@ -122,7 +122,7 @@ __device__ inline void query_finishes(memory<128> &m, const problem &p, T *dqkv,
     write_query<128, true>(dqkv + o.dq, p, row, dq, m.stage[me.half * 4 + me.warp], me);
 }
 
-template <bool ROPE, bool SUMS, bool CLUSTER, bool WINDOW, typename T>
+template <int COLUMNS, bool ROPE, bool SUMS, bool CLUSTER, bool WINDOW, typename T>
 __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
 {
     /* LATE: no dq is finished here; ptxas spills even if only the test for that is left out */

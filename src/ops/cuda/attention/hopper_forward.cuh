@@ -38,14 +38,14 @@ __device__ inline void product_scores(float (&s)[64], uint32_t query, uint32_t k
 {
     const uint64_t a = tile_at(uniform(query)), b = tile_at(uniform(key));
 #pragma unroll
-    for (int k = 0; k < W::WIDTH / 16; k++)
+    for (int k = 0; k < W::COLUMNS / 16; k++)
         product_along<T>(s, further(a, k / 4 * (W::QUERIES * 128) + k % 4 * 32),
                          further(b, k / 4 * (KEYS * 128) + k % 4 * 32), k > 0);
 }
 
 /* o (64, D) = p (64, 128) v, or += */
 template <class W, typename T>
-__device__ inline void product_values(float (&o)[W::WIDTH / 2], const uint32_t (&p)[32],
+__device__ inline void product_values(float (&o)[W::COLUMNS / 2], const uint32_t (&p)[32],
                                       uint32_t value, int add)
 {
     const uint32_t at = uniform(value);
@@ -159,7 +159,7 @@ __device__ inline place place_in_group()
 /* Writes rows of out and lse of an item; rows before the first and after the last are skipped. */
 template <class W, typename T>
 __device__ inline void leave(memory<W> &m, const problem &p, const order &order, int group, rows &r,
-                             float (&o)[W::WIDTH / 2], float scale, T *out, float *lse)
+                             float (&o)[W::COLUMNS / 2], float scale, T *out, float *lse)
 {
     const place me = place_in_group();
     const int first = order.row + group * 64;
@@ -236,7 +236,7 @@ __device__ inline void attend(memory<W> &m, const problem &p, T *out, float *lse
     const float scale = p.scale * 1.44269504088896340736f;
     ring<W::QUERY_STAGES> q;
     ring<W::KEY_STAGES> k, v;
-    float o[W::WIDTH / 2], factor[2];
+    float o[W::COLUMNS / 2], factor[2];
     uint32_t p16[32]; /* P of this tile */
     rows r;
     bool skipped;

@@ -40,10 +40,12 @@ namespace hopper::forward
 
 const int KEYS = 128; /* of a tile */
 
-/* How heads of a width are computed: by how many warpgroups, with how much memory. */
-template <int WIDTH_, bool WINDOW_> struct way {
+/* How heads are computed, of which `COLUMNS` columns: by how many warpgroups, with how much memory.
+ * WIDTH: of a head in shared memory. */
+template <int COLUMNS_, bool WINDOW_> struct way {
     static constexpr bool WINDOW = WINDOW_;
-    static constexpr int WIDTH = WIDTH_, GROUPS = WIDTH == 64 ? 3 : 2;
+    static constexpr int COLUMNS = COLUMNS_, WIDTH = COLUMNS <= 64 ? 64 : 128;
+    static constexpr int GROUPS = WIDTH == 64 ? 3 : 2;
     static constexpr int QUERIES = 64 * GROUPS, THREADS = 128 * (GROUPS + 1);
     static constexpr int QUERY_BYTES = 2 * WIDTH * QUERIES, KEY_BYTES = 2 * WIDTH * KEYS;
     static constexpr int STEP =
@@ -55,7 +57,7 @@ template <int WIDTH_, bool WINDOW_> struct way {
 
 struct problem {
     int tokens, heads, kv_heads, group; /* T, H, G, H / G */
-    int width;                          /* D, of the WIDTH that is computed */
+    int width;                          /* D, of the COLUMNS that are computed */
     int sequences;                      /* B */
     int tiles;                          /* of queries, in a sequence */
     int spare;                          /* rows of the first tile that lie before the first row */

@@ -63,8 +63,8 @@ __device__ inline void turn_back(float (&d)[N], const problem &p, int row, int c
 
 /* The same for a part of a tile that begins at row `row`: at width 64 of queries or keys, at width
  * 128 the columns of take_pairs. */
-template <int WIDTH>
-__device__ inline void turn_part(float (&d)[32], const problem &p, int row, const place &me)
+template <int WIDTH, int N>
+__device__ inline void turn_part(float (&d)[N], const problem &p, int row, const place &me)
 {
     if constexpr (WIDTH == 64)
         turn_back<64>(d, p, row + me.half * 64, 0, me);
@@ -73,9 +73,9 @@ __device__ inline void turn_part(float (&d)[32], const problem &p, int row, cons
 }
 
 /* Writes the warp's 16 rows of d * scale to a tile of dqkv that starts at `to`, of which `left` is
- * valid; `width` elements per row. Takes the 64 columns of d from FROM on; in dqkv, GAP elements
- * lie between the first 32 and the others. With `sums`, also sums the columns, where invalid
- * elements count as zero. */
+ * valid; `width` elements per row. Takes the 64 columns of d from FROM on, or as many as it has;
+ * in dqkv, GAP elements lie between the first 32 and the others. With `sums`, also sums the
+ * columns, where invalid elements count as zero. */
 template <int FROM = 0, int GAP = 0, typename T, int N, typename S = no_columns>
 __device__ inline void write_rows(T *to, int64_t width, extent left, const float (&d)[N],
                                   float scale, char *stage, const place &me, S *sums = nullptr)
@@ -84,9 +84,9 @@ __device__ inline void write_rows(T *to, int64_t width, extent left, const float
     const int r = me.lane % 16;
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-        uint32_t w[4];
+        uint32_t w[4] = {};
 #pragma unroll
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; FROM / 2 + 8 * k < N && i < 4; i++)
             w[i] = packed<T>(__fmul_rn(d[FROM / 2 + 8 * k + 2 * i], scale),
                              __fmul_rn(d[FROM / 2 + 8 * k + 2 * i + 1], scale));
         store_matrices(base + r * 128 + ((2 * k + me.lane / 16) ^ r % 8) * 16, w[0], w[1], w[2],
@@ -110,8 +110,8 @@ __device__ inline void write_rows(T *to, int64_t width, extent left, const float
 
 /* Writes the warp's part of dq * scale to dqkv, whose tile of queries starts at `to` and at row
  * `row` of the sequence. PAIRED: the columns are those of take_pairs. */
-template <int WIDTH, bool PAIRED = false, typename T, typename S = no_columns>
-__device__ inline void write_query(T *to, const problem &p, int row, const float (&dq)[32],
+template <int WIDTH, bool PAIRED = false, typename T, int N, typename S = no_columns>
+__device__ inline void write_query(T *to, const problem &p, int row, const float (&dq)[N],
                                    char *stage, const place &me, S *sums = nullptr)
 {
     const place all_rows = {0, me.warp, me.lane, me.thread};
@@ -149,10 +149,10 @@ __device__ inline void take_four(float *d, const float *from)
                  : "memory");
 }
 
-__device__ inline void take_sum(float (&d)[32], const float *from)
+template <int N> __device__ inline void take_sum(float (&d)[N], const float *from)
 {
 #pragma unroll
-    for (int c = 0; c < 8; c++)
+    for (int c = 0; c < N / 4; c++)
         take_four(d + 4 * c, from + c * 512);
 }
 
@@ -168,19 +168,19 @@ __device__ inline void take_pairs(float (&d)[32], const float *tile, const place
     }
 }
 
-__device__ inline void put_sum(float *to, const float (&d)[32])
+template <int N> __device__ inline void put_sum(float *to, const float (&d)[N])
 {
 #pragma unroll
-    for (int c = 0; c < 8; c++)
+    for (int c = 0; c < N / 4; c++)
         asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to + c * 512),
                      "f"(d[4 * c]), "f"(d[4 * c + 1]), "f"(d[4 * c + 2]), "f"(d[4 * c + 3])
                      : "memory");
 }
 
-__device__ inline void add_sum(float *to, const float (&d)[32])
+template <int N> __device__ inline void add_sum(float *to, const float (&d)[N])
 {
 #pragma unroll
-    for (int c = 0; c < 8; c++)
+    for (int c = 0; c < N / 4; c++)
         asm volatile(
             "red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to + c * 512),
             "f"(d[4 * c]), "f"(d[4 * c + 1]), "f"(d[4 * c + 2]), "f"(d[4 * c + 3])

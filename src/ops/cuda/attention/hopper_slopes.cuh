@@ -136,8 +136,8 @@ __device__ inline bool finished(int flags)
 
 /* Puts dq to the sum at `to`, or adds it, when its turn comes; finished dq that is put aside has
  * had its turn already. */
-template <bool CLUSTER, int WIDTH>
-__device__ inline void sum_leaves(memory<WIDTH> &m, float *to, int flags, const float (&dq)[32],
+template <bool CLUSTER, int WIDTH, int N>
+__device__ inline void sum_leaves(memory<WIDTH> &m, float *to, int flags, const float (&dq)[N],
                                   unsigned tile)
 {
     if (CLUSTER && !finished(flags))
@@ -153,9 +153,9 @@ __device__ inline void sum_leaves(memory<WIDTH> &m, float *to, int flags, const 
 }
 
 /* Writes dq of the tile-th tile; `at` is the result of leaving_at. */
-template <bool SUMS, bool CLUSTER, typename T, int WIDTH>
+template <bool SUMS, bool CLUSTER, typename T, int WIDTH, int N>
 __device__ inline void query_leaves(memory<WIDTH> &m, const problem &p, T *dqkv, int flags,
-                                    int64_t at, const float (&dq)[32], unsigned tile)
+                                    int64_t at, const float (&dq)[N], unsigned tile)
 {
     const place me = place_again();
     const int row = query_row<WIDTH>(flags);
@@ -195,9 +195,9 @@ __device__ inline void write_turned(T *to, const float (&dk)[64], const problem 
 }
 
 /* TURNED: dk of width 128 is rotated back here; that of width 64 already is. */
-template <bool TURNED = false, typename T, int WIDTH>
+template <bool TURNED = false, typename T, int WIDTH, int N>
 __device__ inline void keys_leave(memory<WIDTH> &m, const problem &p, T *dqkv, const order &o,
-                                  const float (&dk)[WIDTH / 2], const float (&dv)[WIDTH / 2])
+                                  const float (&dk)[N], const float (&dv)[N])
 {
     const place me = place_again();
     const extent left = {p.tokens - o.row, p.width};

@@ -23,7 +23,8 @@
  * The descriptor is the same for both: start, swizzle, and a stride of 1024 bytes for eight rows.
  * Rows of 128 elements are two such tiles, columns 0-63 and 64-127: along, the fifth k is the
  * first of the second tile; down with N = 128, the descriptor has the offset from the first tile
- * to the second.
+ * to the second. Rows of up to 32 elements lie in tiles whose last columns are zeros: a product
+ * leaves these out by fewer k or N = 32.
  *
  * Shared memory is accessed through two proxies: ordinary loads and stores, and the copy engine
  * and tensor cores ("async"). Data that is stored and then read by a product needs async_fence()
@@ -355,7 +356,9 @@ template <int N> __device__ inline void hold(uint32_t (&d)[N])
 #define HOPPER_8(d, i)                                                                          \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
         "+f"(d[i + 6]), "+f"(d[i + 7])
-#define HOPPER_32(d, i) HOPPER_8(d, i), HOPPER_8(d, i + 8), HOPPER_8(d, i + 16), HOPPER_8(d, i + 24)
+#define HOPPER_16(d, i)     HOPPER_8(d, i), HOPPER_8(d, i + 8)
+#define HOPPER_32(d, i)     HOPPER_16(d, i), HOPPER_16(d, i + 16)
+#define HOPPER_REGISTERS_16 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}"
 #define HOPPER_REGISTERS_32                                                                   \
     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23," \
     "%24,%25,%26,%27,%28,%29,%30,%31}"
@@ -408,6 +411,23 @@ __device__ inline void product_down(float (&d)[32], uint64_t a, uint64_t b, int 
 {
     HOPPER_PRODUCT("64", HOPPER_REGISTERS_32, "%32, %33", "%34", "0, 1", HOPPER_32(d, 0)
                    : "l"(a), "l"(b), "r"(add));
+}
+
+/* d (64, 32) = a b, or +=: a along, b down. */
+template <typename T>
+__device__ inline void product_down(float (&d)[16], uint64_t a, uint64_t b, int add)
+{
+    HOPPER_PRODUCT("32", HOPPER_REGISTERS_16, "%16, %17", "%18", "0, 1", HOPPER_16(d, 0)
+                   : "l"(a), "l"(b), "r"(add));
+}
+
+/* d (64, 32) = a b, or +=: a in registers, b down. */
+template <typename T>
+__device__ inline void product_down(float (&d)[16], const uint32_t *a, uint64_t b, int add)
+{
+    HOPPER_PRODUCT("32", HOPPER_REGISTERS_16, "{%16, %17, %18, %19}, %20", "%21", "1",
+                   HOPPER_16(d, 0)
+                   : HOPPER_FOUR(a), "l"(b), "r"(add));
 }
 
 /* d (64, 64) = a b, or +=: a in registers, b down. */
