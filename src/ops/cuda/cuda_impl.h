@@ -34,8 +34,8 @@
  *     SIFR_CUDA_EXACT=1                       f32 products and attention in fp32, without TF32
  *     SIFR_CUDA_PRODUCTS=first|same|fastest   how a product chooses its algorithm, in any mode
  *                                             (cuda_product.h)
- *     SIFR_CUDA_GELU=library|large|own        products with a GELU on Hopper: by cuBLASLt (default),
- *                                             by our kernel if they are large, or at any size
+ *     SIFR_CUDA_GELU=library|large|own        products with a GELU on Hopper: by cuBLASLt, by our
+ *                                             kernel if they are large (default), or at any size
  *                                             (cuda_linear.c)
  *     SIFR_CUDA_ATTENTION=matrix|clusters     attention on the kernels for any GPU; the Hopper
  *                                             backward pass in clusters wherever it can
