@@ -36,7 +36,7 @@ static void test_no_memory_at_the_start_is_an_error(void **state)
     struct ops *ops;
     assert_ok(device_create(&env, "cpu", 0, &device));
     for (int buffers = 0; buffers < THREADS; buffers++) {
-        limit((size_t)buffers * (OPS_BLAS_BUFFER_BYTES / 8) + ((size_t)8 << 20));
+        limit((size_t)buffers * (OPS_BLAS_BUFFER_BYTES / 8) + ((size_t)20 << 20));
         assert_int_equal(ops_create(device, "cpu", DTYPE_F32, &ops), STATUS_MEMORY);
         limit(0);
         assert_non_null(strstr(log_first_error(env.log), "the BLAS library"));

@@ -10,7 +10,8 @@ enum { STRIDE_MORE = 5, LAYOUTS = 4, WAYS = 4 };
 
 /* Rows, columns and depth that end inside a panel, a tile, a part of k, and a block in fp32 */
 static const int64_t shapes[][3] = {
-    {1, 1, 1}, {2, 3, 5}, {7, 31, 4}, {13, 33, 9}, {61, 70, 400}, {1030, 40, 17}, {37, 1550, 11},
+    {1, 1, 1},     {2, 3, 5},     {7, 31, 4},     {13, 33, 9},
+    {61, 70, 400}, {30, 34, 900}, {2060, 40, 17}, {37, 3090, 11},
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
@@ -120,8 +121,8 @@ static void test_bits(void **state)
 /* Several blocks of c in one direction, or in both, with one part of k and with several, in fp32
  * and, where blocks have twice the size, in 16 bits */
 static const int64_t blocked[][3] = {
-    {1100, 1700, 390}, {2200, 40, 800},  {40, 7000, 800},   {5000, 70, 60},
-    {70, 3200, 60},    {2100, 3200, 20}, {2100, 3300, 400},
+    {2200, 3200, 800}, {4400, 40, 800},  {40, 13000, 800},  {9000, 70, 60},
+    {70, 6400, 60},    {4200, 6400, 20}, {4200, 6600, 400},
 };
 enum { BLOCKED = sizeof blocked / sizeof blocked[0] };
 

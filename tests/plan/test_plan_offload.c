@@ -573,7 +573,7 @@ static void test_the_search_misses_nothing(void **state)
     struct search_result quick, all;
     machine.gpu = true;
     machine.offload = (struct machine_offload){.link = 1e10, .disk_read = 1e9, .disk_write = 1e9};
-    space.memory = (size_t)593 << 20;
+    space.memory = (size_t)601 << 20;
     space.most = 2;
     space.host = space.disk = (size_t)1 << 30;
     space.fixed = (struct search_fixed){

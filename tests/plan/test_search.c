@@ -74,7 +74,7 @@ static void test_finds_what_an_exhaustive_search_finds(void **state)
     space.fixed.chunks = true;
     compare_with_all(&env, space);
     space.machine = &slow;
-    space.memory = 40 << 20;
+    space.memory = 48 << 20;
     space.fixed = (struct search_fixed){.micro_batch = true, .regather = true, .schedule = true};
     compare_with_all(&env, space);
     env_destroy(&env);

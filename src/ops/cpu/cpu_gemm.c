@@ -1,9 +1,9 @@
 /* cpu_gemm -- products by a kernel of our own (cpu_kernel.h) in any number of threads.
  *
- * A product is computed in phases. A phase is a block of c of at most BLOCK_ROWS x BLOCK_COLS and a
- * part of k of at most DEPTH: all threads together pack that part of a and b, once, and then
- * multiply tiles of the block. There are two sets of packed panels. While some threads multiply the
- * last tiles of a phase, the others pack the next phase, so a phase has one barrier:
+ * A product is computed in phases. A phase is a block of c of at most BLOCK_ROWS x BLOCK_COLS and
+ * one or two parts of k of at most DEPTH: all threads together pack these parts of a and b, once,
+ * and then multiply tiles of the block. There are two sets of packed panels. While some threads
+ * multiply tiles of a phase, others pack the next phase, so a phase has one barrier:
  *
  *     | pack 0 | tiles 0, pack 1 | tiles 1, pack 2 | tiles 2 |
  *
@@ -11,16 +11,22 @@
  * else changes an element of c (cpu_kernel.h), so tiles may have any size and any order.
  *
  * The tiles of a block are divided among the threads in adjacent runs, the same in all parts of k:
- * so a thread finds its part of c in its own cache. A thread that has done its run packs, and then
- * helps the others with theirs. Tiles are small, so that all end a phase at nearly the same time.
- * They are numbered row by row in strips, whose panels of b stay in the second-level cache.
+ * so a thread finds its part of c in its own cache. Between its tiles a thread packs now and then.
+ * When it has done its run, it packs what is left, and then helps the others with theirs. Tiles are
+ * small, so that all end a phase at nearly the same time. They are numbered row by row in strips,
+ * whose panels of b stay in the second-level cache.
+ *
+ * Packing limits many threads: on 16 cores it took 24 % of a step. So blocks are large, and rows of
+ * a that the kernel can read where they are (`multiply_rows`) are not packed, except those of a
+ * panel that is not whole.
  *
  * Usually all parts of k of a block come before the next block. Where k has one part, or where only
  * two blocks share panels of a or b, the blocks that share them take turns in each part of k: then
  * these panels are packed once.
  *
  * DEPTH: a panel of b of this depth stays in the first-level cache, and the sums of a tile are
- * added to c once in so many steps.
+ * added to c once in so many steps. With two parts of k in a phase, a tile of c stays in that cache
+ * from one part to the next.
  */
 #include "ops/cpu/cpu_gemm.h"
 #include <string.h>
@@ -28,13 +34,13 @@
 enum {
     DEPTH = 384,
     DEPTH_UNIT = 32,   /* of every kernel, too: only the last part of k is filled with zeros */
-    BLOCK_ROWS = 1024, /* packed as fp32; twice as many in 16 bits */
-    BLOCK_COLS = 1536,
+    BLOCK_ROWS = 2048, /* packed as fp32; twice as many in 16 bits */
+    BLOCK_COLS = 3072,
+    MOST_PARTS = 2, /* of k, in a phase */
     TILE_ROWS = 48, /* about: whole panels */
     TILE_COLS = 64,
-    STRIP = 6, /* tiles side by side */
-    PACK_PANELS =
-        4, /* at most so many side by side are packed at once: long rows are read faster */
+    STRIP = 6,         /* tiles side by side; half as many with two parts of k */
+    PACK_PANELS = 4,   /* at most so many are packed at once: long rows are read faster */
     PACK_SHARES = 4,   /* fewer at once, so that each thread gets about four turns in a phase */
     PACK_STEP = 32,    /* of the depth; a multiple of every kernel's unit */
     LARGEST_ROWS = 32, /* of a kernel; see `micro` */
@@ -65,20 +71,34 @@ static int64_t part_of(int64_t n, int64_t most, int64_t unit)
     return count == 0 ? unit : round_up(ceil_div(n, count), unit);
 }
 
+/* As many parts of k in a phase as there is memory for */
+static void choose_depth(struct cpu_gemm *g, int64_t more)
+{
+    int64_t parts = max64(ceil_div(g->p->k, g->part), 1);
+    int64_t room =
+        min64(PACKED_A * more / (g->rows * g->part), PACKED_B * more / (g->cols * g->part));
+    g->depth_count = ceil_div(parts, max64(min64(room, MOST_PARTS), 1));
+    g->parts = ceil_div(parts, g->depth_count);
+    g->depth = g->parts * g->part;
+    g->depth_count = ceil_div(parts, g->parts);
+}
+
 struct cpu_gemm cpu_gemm_plan(const struct cpu_product *p, const struct cpu_kernel *kernel,
                               int threads, void *workspace)
 {
     struct cpu_gemm g = {.p = p, .kernel = kernel};
     g.packed = (char *)round_up((int64_t)(uintptr_t)workspace, ALIGNMENT);
-    g.depth = part_of(p->k, DEPTH, DEPTH_UNIT);
-    g.depth_count = p->k == 0 ? 1 : ceil_div(p->k, g.depth);
+    g.part = part_of(p->k, DEPTH, DEPTH_UNIT);
     int64_t more = (int64_t)sizeof(float) / kernel->packed_bytes;
     g.rows = part_of(p->m, BLOCK_ROWS * more, kernel->rows);
     g.cols = part_of(p->n, BLOCK_COLS * more, kernel->cols);
+    choose_depth(&g, more);
     int64_t down = ceil_div(p->m, g.rows), across = ceil_div(p->n, g.cols);
     g.rows_first = down > across;
     g.inner_count = g.rows_first ? down : across;
     g.keeps = g.depth_count == 1 || g.inner_count <= 2;
+    g.strip = max64(STRIP / g.parts, 1);
+    g.reads_rows = kernel->multiply_rows && !p->a_transposed;
     g.phases = p->c ? down * across * g.depth_count : 0;
     g.tile_rows = round_up(TILE_ROWS, kernel->rows);
     g.tile_cols = round_up(TILE_COLS, kernel->cols);
@@ -159,28 +179,30 @@ static void pack_b(const struct cpu_gemm *g, const struct phase *f, int64_t pane
 
 /* The panels of one operand in a phase; chunks of packing are first those of a, then those of b. */
 struct panels {
-    int64_t count, at_once, chunks;
+    int64_t first, end, at_once, chunks;
     int64_t step; /* of the depth, in all panels of a chunk, before the next step */
 };
 
-static struct panels panels_of(const struct cpu_gemm *g, int64_t count, bool along, int64_t depth)
+static struct panels panels_of(const struct cpu_gemm *g, int64_t first, int64_t end, bool along,
+                               int64_t depth)
 {
-    struct panels n = {.count = count, .step = along ? PACK_STEP : depth};
-    n.at_once = max64(min64(PACK_PANELS, count / (PACK_SHARES * g->runs)), 1);
-    n.chunks = ceil_div(count, n.at_once);
+    struct panels n = {.first = first, .end = end, .step = along ? PACK_STEP : depth};
+    n.at_once = max64(min64(PACK_PANELS, (end - first) / (PACK_SHARES * g->runs)), 1);
+    n.chunks = ceil_div(end - first, n.at_once);
     return n;
 }
 
 static struct panels panels_of_a(const struct cpu_gemm *g, const struct phase *f)
 {
-    int64_t count = f->new_a ? ceil_div(f->rows, g->kernel->rows) : 0;
-    return panels_of(g, count, g->p->a_transposed, f->depth);
+    int64_t end = f->new_a ? ceil_div(f->rows, g->kernel->rows) : 0;
+    int64_t first = g->reads_rows ? min64(f->rows / g->kernel->rows, end) : 0;
+    return panels_of(g, first, end, g->p->a_transposed, f->depth);
 }
 
 static struct panels panels_of_b(const struct cpu_gemm *g, const struct phase *f)
 {
-    int64_t count = f->new_b ? ceil_div(f->cols, g->kernel->cols) : 0;
-    return panels_of(g, count, !g->p->b_transposed, f->depth);
+    int64_t end = f->new_b ? ceil_div(f->cols, g->kernel->cols) : 0;
+    return panels_of(g, 0, end, !g->p->b_transposed, f->depth);
 }
 
 static int64_t pack_chunks(const struct cpu_gemm *g, const struct phase *f)
@@ -197,7 +219,7 @@ static void pack_chunk(const struct cpu_gemm *g, const struct phase *f, int64_t 
         n = panels_of_b(g, f);
         pack = pack_b;
     }
-    int64_t first = chunk * n.at_once, end = min64(first + n.at_once, n.count);
+    int64_t first = n.first + chunk * n.at_once, end = min64(first + n.at_once, n.end);
     for (int64_t k = 0; k < f->depth; k += n.step)
         for (int64_t panel = first; panel < end; panel++)
             pack(g, f, panel, k, min64(n.step, f->depth - k));
@@ -205,24 +227,38 @@ static void pack_chunk(const struct cpu_gemm *g, const struct phase *f, int64_t 
 
 /* --- tiles ---------------------------------------------------------------------------------- */
 
-/* One call of the kernel on a part of c that may be smaller than the kernel's: then on a copy */
-static void multiply_micro(const struct cpu_gemm *g, const struct phase *f, int64_t i, int64_t j,
-                           float times, bool add)
+/* One call of the kernel: the part of k from `k` on, rows and columns of the block from (i, j) on */
+static void multiply_panels(const struct cpu_gemm *g, const struct phase *f, int64_t k, int64_t i,
+                            int64_t j, float times, bool add, float *c, int64_t ldc)
+{
+    const struct cpu_kernel *kernel = g->kernel;
+    const char *a = f->a + i * f->room + k * kernel->rows * kernel->packed_bytes;
+    const char *b = f->b + j * f->room + k * kernel->cols * kernel->packed_bytes;
+    int64_t depth = round_up(min64(g->part, f->depth - k), kernel->depth_unit);
+    int64_t lda = cpu_product_lda(g->p);
+    if (g->reads_rows && f->rows - i >= kernel->rows)
+        kernel->multiply_rows(depth, g->p->a + (f->i + i) * lda + f->k + k, lda, b, times, add, c,
+                              ldc);
+    else
+        kernel->multiply(depth, a, b, times, add, c, ldc);
+}
+
+/* The same for a part of c that may be smaller than the kernel's: then on a copy */
+static void multiply_micro(const struct cpu_gemm *g, const struct phase *f, int64_t k, int64_t i,
+                           int64_t j, float times, bool add)
 {
     const struct cpu_kernel *kernel = g->kernel;
     int64_t ldc = cpu_product_ldc(g->p);
     float *c = g->p->c + (f->i + i) * ldc + f->j + j;
-    const char *a = f->a + i * f->room, *b = f->b + j * f->room;
-    int64_t depth = round_up(f->depth, kernel->depth_unit);
     int64_t rows = min64(kernel->rows, f->rows - i), cols = min64(kernel->cols, f->cols - j);
     if (rows == kernel->rows && cols == kernel->cols) {
-        kernel->multiply(depth, a, b, times, add, c, ldc);
+        multiply_panels(g, f, k, i, j, times, add, c, ldc);
         return;
     }
     float micro[LARGEST_ROWS * LARGEST_COLS] = {0};
     for (int64_t r = 0; add && r < rows; r++)
         memcpy(micro + r * kernel->cols, c + r * ldc, (size_t)cols * sizeof(float));
-    kernel->multiply(depth, a, b, times, add, micro, kernel->cols);
+    multiply_panels(g, f, k, i, j, times, add, micro, kernel->cols);
     for (int64_t r = 0; r < rows; r++)
         memcpy(c + r * ldc, micro + r * kernel->cols, (size_t)cols * sizeof(float));
 }
@@ -235,54 +271,91 @@ static int64_t tile_count(const struct cpu_gemm *g, const struct phase *f)
 static void multiply_tile(const struct cpu_gemm *g, const struct phase *f, int64_t tile)
 {
     const struct cpu_product *p = g->p;
-    int64_t of_strip = ceil_div(f->rows, g->tile_rows) * STRIP, strip = tile / of_strip;
-    int64_t wide = min64(STRIP, ceil_div(f->cols, g->tile_cols) - strip * STRIP);
+    int64_t of_strip = ceil_div(f->rows, g->tile_rows) * g->strip, strip = tile / of_strip;
+    int64_t wide = min64(g->strip, ceil_div(f->cols, g->tile_cols) - strip * g->strip);
     int64_t i0 = tile % of_strip / wide * g->tile_rows;
-    int64_t j0 = (strip * STRIP + tile % of_strip % wide) * g->tile_cols;
+    int64_t j0 = (strip * g->strip + tile % of_strip % wide) * g->tile_cols;
     int64_t rows = min64(g->tile_rows, f->rows - i0), cols = min64(g->tile_cols, f->cols - j0);
     if (p->symmetric && f->j + j0 > f->i + i0 + rows - 1) /* above the diagonal */
         return;
     bool started = f->k == 0 && cpu_product_start(p, f->i + i0, f->j + j0, rows, cols);
     bool add = started || f->k > 0 || p->add;
-    for (int64_t j = j0; j < j0 + cols; j += g->kernel->cols)
-        for (int64_t i = i0; i < i0 + rows; i += g->kernel->rows)
-            multiply_micro(g, f, i, j, p->start ? p->times : 1, add);
+    for (int64_t j = j0; j < j0 + cols; j += g->kernel->cols) {
+        int64_t k = 0;
+        do {
+            for (int64_t i = i0; i < i0 + rows; i += g->kernel->rows)
+                multiply_micro(g, f, k, i, j, p->start ? p->times : 1, add || k > 0);
+            k += g->part;
+        } while (k < f->depth);
+    }
     if (f->k + f->depth == p->k)
         cpu_product_finish(p, f->i + i0, f->j + j0, rows, cols);
 }
 
-/* Computes the tiles of a run that nobody has taken. */
-static void multiply_run(struct cpu_gemm *g, const struct phase *f, int number, int set)
+/* Computes a tile of a run, unless all are taken. */
+static bool multiply_next(struct cpu_gemm *g, const struct phase *f, int number, int set)
 {
     int64_t tiles = tile_count(g, f), first = tiles * number / g->runs;
     int64_t count = tiles * (number + 1) / g->runs - first, *next = &g->run[number].next[set];
-    while (__atomic_load_n(next, __ATOMIC_RELAXED) < count) {
-        int64_t tile = next_chunk(next);
-        if (tile < count)
-            multiply_tile(g, f, first + tile);
-    }
+    if (__atomic_load_n(next, __ATOMIC_RELAXED) >= count)
+        return false;
+    int64_t tile = next_chunk(next);
+    if (tile < count)
+        multiply_tile(g, f, first + tile);
+    return tile < count;
+}
+
+/* What a phase does beside its tiles: the caller's work, and packing for the next phase */
+struct beside {
+    const struct cpu_gemm_side *side; /* chunks before `others` */
+    int64_t others, end;
+    struct phase after;
+};
+
+static bool do_beside(struct cpu_gemm *g, const struct beside *b, int set)
+{
+    if (__atomic_load_n(&g->next[set], __ATOMIC_RELAXED) >= b->end)
+        return false;
+    int64_t chunk = next_chunk(&g->next[set]);
+    if (chunk < b->others)
+        b->side->run(b->side->context, chunk);
+    else if (chunk < b->end)
+        pack_chunk(g, &b->after, chunk - b->others);
+    return chunk < b->end;
+}
+
+/* A thread's own tiles, and between them its share of the chunks. Each thread begins with these at
+ * another time, so that some pack, which memory limits, while others multiply. */
+static void multiply_own(struct cpu_gemm *g, const struct phase *f, const struct beside *b, int own,
+                         int set)
+{
+    int64_t tiles = ceil_div(tile_count(g, f), g->runs), chunks = ceil_div(b->end, g->runs);
+    int64_t every = max64(tiles / max64(chunks, 1), 1), left = 1 + every * own / g->runs;
+    while (multiply_next(g, f, own, set))
+        if (g->runs > 1 && --left == 0) {
+            do_beside(g, b, set);
+            left = every;
+        }
 }
 
 static void run_phase(struct cpu_gemm *g, int64_t number, const struct cpu_gemm_side *side)
 {
     int set = number & 1, own = omp_get_thread_num() % g->runs;
     bool multiplies = number >= 0, packs = number + 1 < g->phases;
-    struct phase f = {0}, after = {0};
-    if (multiplies)
-        f = phase_of(g, number);
+    struct phase f = {0};
+    struct beside b = {.side = side, .others = multiplies || !side ? 0 : side->chunks};
     if (packs)
-        after = phase_of(g, number + 1);
-    int64_t others = multiplies || !side ? 0 : side->chunks, chunk;
-    int64_t end = others + (packs ? pack_chunks(g, &after) : 0);
-    if (multiplies)
-        multiply_run(g, &f, own, set);
-    while ((chunk = next_chunk(&g->next[set])) < end)
-        if (chunk < others)
-            side->run(side->context, chunk);
-        else
-            pack_chunk(g, &after, chunk - others);
+        b.after = phase_of(g, number + 1);
+    b.end = b.others + (packs ? pack_chunks(g, &b.after) : 0);
+    if (multiplies) {
+        f = phase_of(g, number);
+        multiply_own(g, &f, &b, own, set);
+    }
+    while (do_beside(g, &b, set))
+        ;
     for (int i = 1; multiplies && i < g->runs; i++)
-        multiply_run(g, &f, (own + i) % g->runs, set);
+        while (multiply_next(g, &f, (own + i) % g->runs, set))
+            ;
 }
 
 /* After a barrier: the counters of a phase, which are used again after the next barrier */

@@ -16,13 +16,16 @@ struct cpu_gemm {
     const struct cpu_product *p;
     const struct cpu_kernel *kernel;
     char *packed;
-    int64_t depth, depth_count; /* of a part of k */
+    int64_t part, parts;        /* of k: each has its own sums; parts in a phase */
+    int64_t depth, depth_count; /* of a phase; phases from the first k to the last */
     int64_t rows, cols;         /* of a block of c */
     bool rows_first;     /* the next block is below, and shares b; else right, and shares a */
     int64_t inner_count; /* blocks that share these panels */
     bool keeps;          /* they take turns in each part of k, so panels are packed once */
     int64_t phases;
     int64_t tile_rows, tile_cols;
+    int64_t strip;   /* tiles side by side */
+    bool reads_rows; /* of a, where they are: only panels that are not whole are packed */
     int64_t next[2]; /* chunks of the phase that are not tiles */
     int runs;        /* of tiles, one for each thread */
     struct {

@@ -39,6 +39,9 @@ struct cpu_kernel {
     /* a, b: packed; c: rows `stride` elements apart */
     void (*multiply)(int64_t depth, const void *a, const void *b, float times, bool add, float *c,
                      int64_t stride);
+    /* NULL, or the same for `rows` rows of a that are not packed, `a_stride` elements apart */
+    void (*multiply_rows)(int64_t depth, const float *a, int64_t a_stride, const void *b,
+                          float times, bool add, float *c, int64_t stride);
     /* Pack a panel of a or b. `along`: a row of the source has the values of one step of the
      * depth. `across`: it has one value of each step. */
     void (*pack_a_along)(const struct cpu_panel *p, void *to);

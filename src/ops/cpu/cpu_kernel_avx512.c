@@ -6,10 +6,12 @@
 #define KERNEL_COLS 32
 #include "ops/cpu/cpu_kernel_pack.h"
 
-static void multiply(int64_t depth, const void *packed_a, const void *packed_b, float times,
-                     bool add, float *c, int64_t stride)
+/* Value k of row i of a is at a[i row + k step]. */
+static inline __attribute__((always_inline)) void multiply_by(int64_t depth, const float *a,
+                                                              int64_t row, int64_t step,
+                                                              const float *b, float times, bool add,
+                                                              float *c, int64_t stride)
 {
-    const float *a = packed_a, *b = packed_b;
     __m512 sum[KERNEL_ROWS][2], all = _mm512_set1_ps(times);
 #pragma GCC unroll 12
     for (int i = 0; i < KERNEL_ROWS; i++) {
@@ -18,13 +20,13 @@ static void multiply(int64_t depth, const void *packed_a, const void *packed_b, 
         sum[i][0] = sum[i][1] = _mm512_setzero_ps();
     }
     KERNEL_FORGET(c, stride);
-    for (int64_t k = 0; k < depth; k++, a += KERNEL_ROWS, b += KERNEL_COLS) {
+    for (int64_t k = 0; k < depth; k++, a += step, b += KERNEL_COLS) {
         __m512 b0 = _mm512_loadu_ps(b), b1 = _mm512_loadu_ps(b + 16);
         __builtin_prefetch(b + 8 * KERNEL_COLS);
         __builtin_prefetch(b + 8 * KERNEL_COLS + 16);
 #pragma GCC unroll 12
         for (int i = 0; i < KERNEL_ROWS; i++) {
-            __m512 one = _mm512_set1_ps(a[i]);
+            __m512 one = _mm512_set1_ps(a[i * row]);
             sum[i][0] = _mm512_fmadd_ps(one, b0, sum[i][0]);
             sum[i][1] = _mm512_fmadd_ps(one, b1, sum[i][1]);
         }
@@ -40,5 +42,21 @@ static void multiply(int64_t depth, const void *packed_a, const void *packed_b, 
         }
 }
 
-const struct cpu_kernel cpu_kernel_avx512 = {
-    .name = "AVX-512", .model = &cpu_kernel_plain, KERNEL_SHAPE, .multiply = multiply, KERNEL_PACK};
+static void multiply(int64_t depth, const void *packed_a, const void *packed_b, float times,
+                     bool add, float *c, int64_t stride)
+{
+    multiply_by(depth, packed_a, 1, KERNEL_ROWS, packed_b, times, add, c, stride);
+}
+
+static void multiply_rows(int64_t depth, const float *a, int64_t a_stride, const void *packed_b,
+                          float times, bool add, float *c, int64_t stride)
+{
+    multiply_by(depth, a, a_stride, 1, packed_b, times, add, c, stride);
+}
+
+const struct cpu_kernel cpu_kernel_avx512 = {.name = "AVX-512",
+                                             .model = &cpu_kernel_plain,
+                                             KERNEL_SHAPE,
+                                             .multiply = multiply,
+                                             .multiply_rows = multiply_rows,
+                                             KERNEL_PACK};
