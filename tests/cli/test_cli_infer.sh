@@ -95,7 +95,7 @@ read_model spread -n 2 --zero.stage=3 $threads
 cmp -s read spread-1 || fail "the model of a run with tp: $(cat read), on one rank: $(cat spread-1)"
 
 # --- memory -----------------------------------------------------------------------------------
-ok "$sifr" train --model.layers=6 --model.width=256 --model.heads=4 --model.context=32 --train.micro_batch=1 --train.steps=1 "${data[@]}" \
+ok "$sifr" train --model.layers=12 --model.width=256 --model.heads=4 --model.context=32 --train.micro_batch=1 --train.steps=1 "${data[@]}" \
     --out=large --quiet
 memory() { # [FLAG...]: "BYTES PARAMS" of the largest rank
     ok "$sifr" eval large --json --batches=1 --batch=1 $threads "$@"
