@@ -32,12 +32,13 @@
 static const struct ops_case cases[] = {
     LINEAR("linear", 600, 130, 1701, false),
     LINEAR("linear", 600, 130, 1701, true),
-    LINEAR("linear_gelu", 523, 70, 1603, false),
+    LINEAR("linear_gelu", 523, 70, 3203, false),
+    LINEAR("linear", 260, 800, 3203, false),
     LINEAR("linear_dx", 601, 1601, 130, false),
     LINEAR("linear_dx", 130, 65, 3301, true),
-    LINEAR("linear_dx_dgelu", 601, 1601, 130, false),
-    LINEAR("linear_dw", 203, 601, 1603, false),
-    LINEAR("linear_dw", 203, 1603, 601, true),
+    LINEAR("linear_dx_dgelu", 301, 3301, 70, false),
+    LINEAR("linear_dw", 203, 301, 3203, false),
+    LINEAR("linear_dw", 203, 3203, 301, true),
     LINEAR("linear", 1, 700, 3001, false),
     LINEAR("linear", 1, 700, 3001, true),
     ATTENTION(1, 257, 2, 1, 32),
@@ -61,6 +62,7 @@ static const struct ops_case cases[] = {
     {"find_nonfinite", .count = 50001, .bad = 40000},
     {"orthogonalize", .rows = 270, .width = 613},
     {"orthogonalize", .rows = 613, .width = 270},
+    {"orthogonalize", .rows = 100, .width = 900},
 };
 #define CASE_COUNT (int)(sizeof cases / sizeof cases[0])
 

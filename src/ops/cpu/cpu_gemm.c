@@ -20,9 +20,9 @@
  * a that the kernel can read where they are (`multiply_rows`) are not packed, except those of a
  * panel that is not whole.
  *
- * Usually all parts of k of a block come before the next block. Where k has one part, or where only
- * two blocks share panels of a or b, the blocks that share them take turns in each part of k: then
- * these panels are packed once.
+ * Usually all phases of a block come before the next block. Where a block has one phase, or where
+ * only two blocks share panels of a or b, the blocks that share them take turns: then these panels
+ * are packed once.
  *
  * DEPTH: a panel of b of this depth stays in the first-level cache, and the sums of a tile are
  * added to c once in so many steps. With two parts of k in a phase, a tile of c stays in that cache
@@ -30,6 +30,7 @@
  */
 #include "ops/cpu/cpu_gemm.h"
 #include <string.h>
+#include <unistd.h>
 
 enum {
     DEPTH = 384,
@@ -71,7 +72,7 @@ static int64_t part_of(int64_t n, int64_t most, int64_t unit)
     return count == 0 ? unit : round_up(ceil_div(n, count), unit);
 }
 
-/* As many parts of k in a phase as there is memory for */
+/* As many parts of k in a phase as there is memory for, at most MOST_PARTS */
 static void choose_depth(struct cpu_gemm *g, int64_t more)
 {
     int64_t parts = max64(ceil_div(g->p->k, g->part), 1);
@@ -81,6 +82,15 @@ static void choose_depth(struct cpu_gemm *g, int64_t more)
     g->parts = ceil_div(parts, g->depth_count);
     g->depth = g->parts * g->part;
     g->depth_count = ceil_div(parts, g->parts);
+}
+
+/* Rows that are a multiple of 4 KiB apart lie in the same few places of the first-level cache. If
+ * there are fewer of these than a panel has rows, each read of a would miss it. */
+static bool rows_fit(const struct cpu_gemm *g)
+{
+    enum { PLACES = 4096 / sizeof(float) };
+    return cpu_product_lda(g->p) % PLACES != 0 ||
+           sysconf(_SC_LEVEL1_DCACHE_ASSOC) >= g->kernel->rows;
 }
 
 struct cpu_gemm cpu_gemm_plan(const struct cpu_product *p, const struct cpu_kernel *kernel,
@@ -98,7 +108,7 @@ struct cpu_gemm cpu_gemm_plan(const struct cpu_product *p, const struct cpu_kern
     g.inner_count = g.rows_first ? down : across;
     g.keeps = g.depth_count == 1 || g.inner_count <= 2;
     g.strip = max64(STRIP / g.parts, 1);
-    g.reads_rows = kernel->multiply_rows && !p->a_transposed;
+    g.reads_rows = kernel->multiply_rows && !p->a_transposed && p->k > 0 && rows_fit(&g);
     g.phases = p->c ? down * across * g.depth_count : 0;
     g.tile_rows = round_up(TILE_ROWS, kernel->rows);
     g.tile_cols = round_up(TILE_COLS, kernel->cols);
@@ -227,7 +237,7 @@ static void pack_chunk(const struct cpu_gemm *g, const struct phase *f, int64_t 
 
 /* --- tiles ---------------------------------------------------------------------------------- */
 
-/* One call of the kernel: the part of k from `k` on, rows and columns of the block from (i, j) on */
+/* One call of the kernel: the part of k from `k` on, and rows and columns from (i, j) on */
 static void multiply_panels(const struct cpu_gemm *g, const struct phase *f, int64_t k, int64_t i,
                             int64_t j, float times, bool add, float *c, int64_t ldc)
 {

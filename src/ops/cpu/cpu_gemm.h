@@ -21,7 +21,7 @@ struct cpu_gemm {
     int64_t rows, cols;         /* of a block of c */
     bool rows_first;     /* the next block is below, and shares b; else right, and shares a */
     int64_t inner_count; /* blocks that share these panels */
-    bool keeps;          /* they take turns in each part of k, so panels are packed once */
+    bool keeps;          /* they take turns, so panels are packed once */
     int64_t phases;
     int64_t tile_rows, tile_cols;
     int64_t strip;   /* tiles side by side */

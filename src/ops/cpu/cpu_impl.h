@@ -137,7 +137,8 @@ void cpu_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int6
 /* sums (width) of the columns of x (rows, width): the bits of cpu_linear_dw's dbias */
 void cpu_column_sums(struct ops *ops, int64_t rows, int64_t width, const float *x, float *sums);
 
-/* c (m, n) = op(a) op(b) (+ c), with what is fused before and after each tile */
+/* c (m, n) = op(a) op(b) (+ c), with what is fused before and after each tile. c and gelu overlap
+ * neither a nor b. */
 struct cpu_product {
     int64_t m, n, k;
     bool a_transposed, b_transposed;

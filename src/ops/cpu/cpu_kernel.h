@@ -2,7 +2,7 @@
  * program runs.
  *
  * A kernel multiplies a panel of a (some rows, `depth` columns) by a panel of b (`depth` rows, some
- * columns). Panels are packed, in fp32 or rounded to bf16:
+ * columns). Panels are packed, in fp32 or rounded to bf16 (but see multiply_rows):
  *
  *     value k of row i of a panel is at  (k / step) (width step) + i step + k % step
  *
@@ -39,7 +39,8 @@ struct cpu_kernel {
     /* a, b: packed; c: rows `stride` elements apart */
     void (*multiply)(int64_t depth, const void *a, const void *b, float times, bool add, float *c,
                      int64_t stride);
-    /* NULL, or the same for `rows` rows of a that are not packed, `a_stride` elements apart */
+    /* NULL, or the same for a whole panel of a that is not packed: rows `a_stride` elements apart.
+     * Only where depth_unit is 1. */
     void (*multiply_rows)(int64_t depth, const float *a, int64_t a_stride, const void *b,
                           float times, bool add, float *c, int64_t stride);
     /* Pack a panel of a or b. `along`: a row of the source has the values of one step of the
