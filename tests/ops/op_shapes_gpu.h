@@ -29,7 +29,9 @@
     X(11000, 264, 136, true)  \
     X(11000, 136, 264, true)  \
     X(191, 1000, 1160, false) \
-    X(193, 1160, 1000, true)
+    X(193, 1160, 1000, true)  \
+    X(2049, 264, 3072, false) \
+    X(2049, 3072, 264, true)
 #define GELU_CASES(r, i, o, w)                                               \
     {"linear_gelu", .rows = r, .linear = {i, o, .out_in = w}, .bias = true}, \
         {"linear_gelu", .rows = r, .linear = {i, o, .out_in = w}},           \
@@ -245,6 +247,8 @@ static const struct ops_case op_shapes_gpu[] = {
     {"attention_backward_rope", .attention = OPS_HEADS(2, 129, 4, 2, 80), .bias = true},
     /* few items: query heads are items */
     {"attention_backward", .attention = OPS_HEADS(1, 1100, 4, 1, 32)},
+    {"attention_backward", .attention = OPS_HEADS(33, 384, 4, 4, 32), .bias = true},
+    {"attention_backward", .attention = OPS_HEADS(33, 384, 4, 4, 24)},
     {"attention_backward", .attention = OPS_HEADS(1, 1024, 4, 1, 64), .bias = true},
     {"attention_backward_rope", .attention = OPS_HEADS(1, 1100, 4, 1, 64)},
     {"attention_backward_rope", .attention = OPS_HEADS(1, 1100, 7, 1, 128)},
@@ -277,10 +281,12 @@ enum { OP_SHAPE_GPU_COUNT = sizeof op_shapes_gpu / sizeof op_shapes_gpu[0] };
     X(1, 1100, 3, 1, 128)  \
     X(1, 640, 6, 1, 64)    \
     X(2, 500, 7, 1, 128)   \
-    X(1, 300, 5, 1, 80)
+    X(1, 300, 5, 1, 80)    \
+    X(2, 768, 3, 1, 32)
 static const struct ops_case op_shapes_clusters[] = {
     CLUSTERS_SHAPES(BACKWARD_CASES){"attention_backward", .attention = OPS_HEADS(67, 512, 1, 1, 64),
                                     .bias = true},
+    {"attention_backward", .attention = OPS_HEADS(67, 512, 1, 1, 32), .bias = true},
     {"attention_backward_rope", .attention = OPS_HEADS(34, 512, 4, 2, 64)},
     {"attention_backward", .attention = OPS_HEADS(67, 512, 1, 1, 128), .bias = true},
     {"attention_backward_rope", .attention = OPS_HEADS(67, 512, 1, 1, 128)},

@@ -54,15 +54,19 @@ struct cuda_attention_state {
     enum cuda_clusters clusters;  /* of the Hopper kernels */
 };
 
-enum { WAY_MATRIX, WAY_CLUSTERS };
-static const char *const ways[] = {"matrix", "clusters", NULL};
+enum { WAY_MATRIX, WAY_CLUSTERS, WAY_NARROW };
+static const char *const ways[] = {"matrix", "clusters", "narrow", NULL};
 
 /* Called without a GPU, too; opening checks that the word is known. */
-static enum cuda_clusters clusters_asked(void)
+static bool is_asked(int way)
 {
     const char *asked = getenv("SIFR_CUDA_ATTENTION");
-    return asked && !strcmp(asked, ways[WAY_CLUSTERS]) ? CUDA_CLUSTERS_WHERE_POSSIBLE
-                                                       : CUDA_CLUSTERS_WHERE_FASTER;
+    return asked && !strcmp(asked, ways[way]);
+}
+
+static enum cuda_clusters clusters_asked(void)
+{
+    return is_asked(WAY_CLUSTERS) ? CUDA_CLUSTERS_WHERE_POSSIBLE : CUDA_CLUSTERS_WHERE_FASTER;
 }
 
 /* --- memory --------------------------------------------------------------------------------- */
@@ -119,6 +123,7 @@ static struct cuda_heads hopper_heads(struct attention a)
 {
     struct cuda_heads heads = heads_of(a);
     heads.width = (a.head_width + 7) / 8 * 8;
+    heads.narrow = is_asked(WAY_NARROW);
     return heads;
 }
 

@@ -21,6 +21,7 @@ extern "C" {
 struct cuda_heads {
     int64_t batch, tokens, heads, kv_heads, width, valid, window;
     float scale, cap;
+    bool narrow; /* compute only 32 columns of heads of up to 32, where the kernels can */
 };
 
 /* cuda_attention_plain.cu: any type and width, fp32 inside, correct but slow. `sums` has B H T
@@ -57,8 +58,8 @@ enum cuda_clusters { CUDA_CLUSTERS_WHERE_FASTER, CUDA_CLUSTERS_WHERE_POSSIBLE };
  * shapes for which cuda_attend_hopper_sums returns true; both together are an error. Pass the same
  * `clusters` to all. */
 bool cuda_attend_hopper_takes(int type, struct cuda_heads a, enum cuda_clusters clusters);
-/* The columns that the Hopper kernels compute of heads of up to 128, with a window or without. */
-int64_t cuda_attend_hopper_columns(int64_t width, bool windowed);
+/* The columns that they compute */
+int64_t cuda_attend_hopper_columns(struct cuda_heads a);
 bool cuda_attend_hopper_turns(struct cuda_heads a);
 bool cuda_attend_hopper_sums(struct cuda_heads a, enum cuda_clusters clusters);
 size_t cuda_attend_hopper_scratch(struct cuda_heads a, enum cuda_clusters clusters);

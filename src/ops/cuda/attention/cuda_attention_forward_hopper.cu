@@ -92,7 +92,7 @@ cudaError_t run_forward(struct cuda_heads a, const void *qkv, void *out, float *
 template <typename T, typename... R> cudaError_t run_width(struct cuda_heads a, R... rest)
 {
     const bool windowed = a.window < a.tokens;
-    switch (cuda_attend_hopper_columns(a.width, windowed)) {
+    switch (cuda_attend_hopper_columns(a)) {
     case 32: return run_forward<forward::way<32, false>, T>(a, rest...);
     case 64:
         return windowed ? run_forward<forward::way<64, true>, T>(a, rest...)

@@ -384,7 +384,7 @@ cudaError_t run_way(struct cuda_heads a, enum cuda_clusters clusters, const floa
 
 template <typename T, typename... R> cudaError_t run_width(struct cuda_heads a, R... rest)
 {
-    switch (cuda_attend_hopper_columns(a.width, a.window < a.tokens)) {
+    switch (cuda_attend_hopper_columns(a)) {
     case 32: return run_way<T, 32>(a, rest...);
     case 64: return run_way<T, 64>(a, rest...);
     default: return run_way<T, 128>(a, rest...);
@@ -393,11 +393,11 @@ template <typename T, typename... R> cudaError_t run_width(struct cuda_heads a, 
 
 } // namespace
 
-int64_t cuda_attend_hopper_columns(int64_t width, bool windowed)
+int64_t cuda_attend_hopper_columns(struct cuda_heads a)
 {
-    if (width <= 32 && !windowed)
+    if (a.narrow && a.width <= 32 && a.window >= a.tokens)
         return 32;
-    return width <= 64 ? 64 : 128;
+    return a.width <= 64 ? 64 : 128;
 }
 
 /* Few long items that are not cut, or not enough, leave so much of the GPU idle that cuDNN is
@@ -427,7 +427,7 @@ bool cuda_attend_hopper_sums(struct cuda_heads a, enum cuda_clusters clusters)
 }
 
 /* The columns that rope pairs are where the kernels expect them only if the head is as wide as
- * they compute. */
+ * a tile. */
 bool cuda_attend_hopper_turns(struct cuda_heads a)
 {
     return a.width == in_tiles(a).width && a.width == a.valid;

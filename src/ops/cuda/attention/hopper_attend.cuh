@@ -1,5 +1,5 @@
 /* hopper_attend -- attention backward on Hopper: what two warpgroups do with the tiles of heads of
- * width 64, or of 32, of whose columns only those are computed.
+ * width 64; of heads of up to 32 columns it can compute only 32.
  *
  * A warpgroup has 64 of a tile's 128 keys, with keys down and queries across:
  *

@@ -31,7 +31,7 @@ struct shares {
     int64_t reach; /* with a window: tiles of queries that see a tile of keys; 0: no window */
 };
 
-/* The same in full tiles, at the width that is computed. */
+/* The same in full tiles, at the width of tiles. */
 inline struct cuda_heads in_tiles(struct cuda_heads a)
 {
     const int64_t tokens = (a.tokens + TILE - 1) / TILE * TILE;

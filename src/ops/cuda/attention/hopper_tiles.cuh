@@ -29,10 +29,10 @@
  * Where items are few even for clusters, every query head is an item, with group 1: p.split of
  * them read the same keys, and their dk and dv are added afterwards (join_groups).
  *
- * A sequence may end inside its last tile, and a head may be narrower than the width that is
- * computed. The copy engine fills the rest with zeros: such queries have zero dout and statistics,
- * and so add nothing; such keys are masked for all other queries; their rows and columns are not
- * written (hopper_rows.cuh).
+ * A sequence may end inside its last tile, and a head may be narrower than its tiles. The copy
+ * engine fills the rest with zeros: such queries have zero dout and statistics, and so add nothing;
+ * such keys are masked for all other queries; their rows and columns are not written
+ * (hopper_rows.cuh).
  *
  * The producer follows this order, loads the tiles into rings of buffers, and puts an order next
  * to each tile of queries: the consumers know nothing of sequences and heads.

@@ -19,7 +19,7 @@
  * 16-byte unit c of row r is at unit c ^ (r % 8). They are aligned to 1024 bytes. The k dimension
  * of a product runs along the rows of a tile or down its columns:
  *     along:  A or B^T (64 or N rows) with k = 16 columns of the tile; the next k is 32 bytes on
- *     down:   B with k = 16 rows of the tile and N = 64 columns; the next k is 2048 bytes on
+ *     down:   B with k = 16 rows of the tile and N = 64 or 32 columns; the next k is 2048 bytes on
  * The descriptor is the same for both: start, swizzle, and a stride of 1024 bytes for eight rows.
  * Rows of 128 elements are two such tiles, columns 0-63 and 64-127: along, the fifth k is the
  * first of the second tile; down with N = 128, the descriptor has the offset from the first tile
