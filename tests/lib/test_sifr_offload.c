@@ -415,7 +415,7 @@ enum {
     BULK = 1 << 20,
     BULK_BATCHES = 2,
     LIMIT = 90000000,
-    LIMIT_WITHOUT_PARAMS = 58000000
+    LIMIT_WITHOUT_PARAMS = 66000000
 };
 
 static void bulk_forward(void *user, const struct sifr_call *call)

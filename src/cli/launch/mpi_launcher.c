@@ -178,14 +178,21 @@ static void prepare_open_mpi(void)
     }
 }
 
-/* "-x NAME" for OMP_NUM_THREADS, which ranks take their threads from, and for each SIFR_ variable:
- * Open MPI passes only named ones to other machines. */
+/* Open MPI passes only named variables to other machines: those of sifr, OMP_NUM_THREADS, which
+ * ranks take their threads from, and OPENBLAS_CORETYPE, which all ranks must agree on. */
+static bool is_passed(const char *variable)
+{
+    return (strncmp(variable, "SIFR_", 5) == 0 && strchr(variable, '=')) ||
+           strncmp(variable, "OMP_NUM_THREADS=", 16) == 0 ||
+           strncmp(variable, "OPENBLAS_CORETYPE=", 18) == 0;
+}
+
+/* "-x NAME" for each of them */
 static size_t add_variables(char **all)
 {
     size_t used = 0;
     for (char **variable = environ; *variable; variable++) {
-        bool ours = strncmp(*variable, "SIFR_", 5) == 0 && strchr(*variable, '=');
-        if (!ours && strncmp(*variable, "OMP_NUM_THREADS=", 16) != 0)
+        if (!is_passed(*variable))
             continue;
         all[used++] = "-x";
         all[used++] = strndup(*variable, strcspn(*variable, "="));
