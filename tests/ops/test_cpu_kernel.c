@@ -119,13 +119,12 @@ static void test_bits(void **state)
 }
 
 /* Several blocks of c in one direction, or in both, with one part of k and with several, in fp32
- * and, where blocks have twice the size, in 16 bits */
-static const int64_t blocked[][3] = {
-    {2200, 3200, 800}, {4100, 40, 800}, {8200, 40, 800},  {40, 13000, 800},
-    {9000, 70, 60},    {70, 6400, 60},  {4200, 6400, 20}, {4200, 6600, 400},
+ * and, where blocks have twice the size, in 16 bits. The last column: layout */
+static const int64_t blocked[][4] = {
+    {2200, 3200, 800, 0}, {4100, 40, 800, 2}, {8200, 40, 800, 0},  {40, 13000, 800, 3},
+    {9000, 70, 60, 1},    {70, 6400, 60, 1},  {4200, 6400, 20, 2}, {4200, 6600, 400, 3},
 };
-enum { BLOCKED = sizeof blocked / sizeof blocked[0] };
-static const int blocked_layouts[BLOCKED] = {0, 2, 0, 3, 1, 1, 2, 3};
+enum { BLOCKED = sizeof blocked / sizeof blocked[0], LAYOUT = 3 };
 
 /* The same product in pieces of c that are smaller than a block */
 static float *product_in_pieces(const struct operands *o, const struct cpu_kernel *kernel)
@@ -160,7 +159,7 @@ static void test_blocks(void **state)
     const struct cpu_kernel *kernels[] = {cpu_kernel(), cpu_kernel_bf16()};
     for (int k = 0; k < 2; k++)
         for (int s = 0; kernels[k] && s < BLOCKED; s++) {
-            struct operands o = operands_of(blocked[s], blocked_layouts[s], s % 3);
+            struct operands o = operands_of(blocked[s], (int)blocked[s][LAYOUT], s % 3);
             float *pieces = product_in_pieces(&o, kernels[k]);
             float *whole = product(&o, kernels[k], 2 + s % 3);
             if (memcmp(pieces, whole, (size_t)o.c_count * sizeof(float)) != 0)

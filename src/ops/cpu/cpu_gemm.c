@@ -11,22 +11,20 @@
  * else changes an element of c (cpu_kernel.h), so tiles may have any size and any order.
  *
  * The tiles of a block are divided among the threads in adjacent runs, the same in all parts of k:
- * so a thread finds its part of c in its own cache. Between its tiles a thread packs now and then.
- * When it has done its run, it packs what is left, and then helps the others with theirs. Tiles are
+ * so a thread finds its part of c in its own cache. After every few tiles, a thread packs a chunk.
+ * When its run is done, it packs what is left, and then computes tiles of other runs. Tiles are
  * small, so that all end a phase at nearly the same time. They are numbered row by row in strips,
  * whose panels of b stay in the second-level cache.
  *
- * Packing limits many threads: on 16 cores it took 24 % of a step. So blocks are large, and rows of
- * a that the kernel can read where they are (`multiply_rows`) are not packed, except those of a
- * panel that is not whole.
+ * With many threads, packing waits for memory. So blocks are large, and a kernel that can read a
+ * in place (`multiply_rows`) needs no packed a, except for the last rows if they fill no panel.
  *
  * Usually all phases of a block come before the next block. Where a block has one phase, or where
  * only two blocks share panels of a or b, the blocks that share them take turns: then these panels
  * are packed once.
  *
- * DEPTH: a panel of b of this depth stays in the first-level cache, and the sums of a tile are
- * added to c once in so many steps. With two parts of k in a phase, a tile of c stays in that cache
- * from one part to the next.
+ * DEPTH: a panel of b of this depth stays in the first-level cache. The sums of a tile are added to
+ * c after each part of k. With two parts in a phase, c is still in that cache for the second.
  */
 #include "ops/cpu/cpu_gemm.h"
 #include <string.h>
@@ -41,7 +39,7 @@ enum {
     TILE_ROWS = 48, /* about: whole panels */
     TILE_COLS = 64,
     STRIP = 6,         /* tiles side by side; half as many with two parts of k */
-    PACK_PANELS = 4,   /* at most so many are packed at once: long rows are read faster */
+    PACK_PANELS = 4,   /* side by side, packed at once: long rows are read faster */
     PACK_SHARES = 4,   /* fewer at once, so that each thread gets about four turns in a phase */
     PACK_STEP = 32,    /* of the depth; a multiple of every kernel's unit */
     LARGEST_ROWS = 32, /* of a kernel; see `micro` */
@@ -78,8 +76,7 @@ static void choose_depth(struct cpu_gemm *g, int64_t more)
     int64_t parts = max64(ceil_div(g->p->k, g->part), 1);
     int64_t room =
         min64(PACKED_A * more / (g->rows * g->part), PACKED_B * more / (g->cols * g->part));
-    g->depth_count = ceil_div(parts, max64(min64(room, MOST_PARTS), 1));
-    g->parts = ceil_div(parts, g->depth_count);
+    g->parts = max64(min64(min64(room, MOST_PARTS), parts), 1);
     g->depth = g->parts * g->part;
     g->depth_count = ceil_div(parts, g->parts);
 }
@@ -315,14 +312,14 @@ static bool multiply_next(struct cpu_gemm *g, const struct phase *f, int number,
     return tile < count;
 }
 
-/* What a phase does beside its tiles: the caller's work, and packing for the next phase */
-struct beside {
+/* The other work of a phase: the caller's, and packing for the next phase */
+struct other_work {
     const struct cpu_gemm_side *side; /* chunks before `others` */
     int64_t others, end;
     struct phase after;
 };
 
-static bool do_beside(struct cpu_gemm *g, const struct beside *b, int set)
+static bool do_other_work(struct cpu_gemm *g, const struct other_work *b, int set)
 {
     if (__atomic_load_n(&g->next[set], __ATOMIC_RELAXED) >= b->end)
         return false;
@@ -334,16 +331,16 @@ static bool do_beside(struct cpu_gemm *g, const struct beside *b, int set)
     return chunk < b->end;
 }
 
-/* A thread's own tiles, and between them its share of the chunks. Each thread begins with these at
- * another time, so that some pack, which memory limits, while others multiply. */
-static void multiply_own(struct cpu_gemm *g, const struct phase *f, const struct beside *b, int own,
-                         int set)
+/* A thread's own tiles, and between them its share of the other work. Threads start that at
+ * different times: if all packed at once, they would wait for memory. */
+static void multiply_own(struct cpu_gemm *g, const struct phase *f, const struct other_work *b,
+                         int own, int set)
 {
     int64_t tiles = ceil_div(tile_count(g, f), g->runs), chunks = ceil_div(b->end, g->runs);
     int64_t every = max64(tiles / max64(chunks, 1), 1), left = 1 + every * own / g->runs;
     while (multiply_next(g, f, own, set))
         if (g->runs > 1 && --left == 0) {
-            do_beside(g, b, set);
+            do_other_work(g, b, set);
             left = every;
         }
 }
@@ -353,7 +350,7 @@ static void run_phase(struct cpu_gemm *g, int64_t number, const struct cpu_gemm_
     int set = number & 1, own = omp_get_thread_num() % g->runs;
     bool multiplies = number >= 0, packs = number + 1 < g->phases;
     struct phase f = {0};
-    struct beside b = {.side = side, .others = multiplies || !side ? 0 : side->chunks};
+    struct other_work b = {.side = side, .others = multiplies || !side ? 0 : side->chunks};
     if (packs)
         b.after = phase_of(g, number + 1);
     b.end = b.others + (packs ? pack_chunks(g, &b.after) : 0);
@@ -361,7 +358,7 @@ static void run_phase(struct cpu_gemm *g, int64_t number, const struct cpu_gemm_
         f = phase_of(g, number);
         multiply_own(g, &f, &b, own, set);
     }
-    while (do_beside(g, &b, set))
+    while (do_other_work(g, &b, set))
         ;
     for (int i = 1; multiplies && i < g->runs; i++)
         while (multiply_next(g, &f, (own + i) % g->runs, set))
