@@ -72,44 +72,56 @@ static void assert_same(const struct tensors *x, const struct tensors *y, const 
 
 /* --- kernels -------------------------------------------------------------------------------- */
 
+/* Query head `head` of sequence b, and what its gradients are */
+static struct cpu_head head_of(const struct attention *a, const struct tensors *t, int64_t b,
+                               int64_t head, struct cpu_head_gradient *g)
+{
+    int64_t d = a->head_width, width = (a->heads + 2 * a->kv_heads) * d, row = b * a->tokens;
+    int64_t kv = head / cpu_head_group(*a), at = row * a->heads * d + head * d;
+    struct cpu_head h = {.shape = *a,
+                         .width = d,
+                         .tokens = a->tokens,
+                         .scale = (float)ops_attention_scale(*a),
+                         .cap = (float)a->cap,
+                         .q = t->qkv + row * width + head * d,
+                         .k = t->qkv + row * width + (a->heads + kv) * d,
+                         .v = t->qkv + row * width + (a->heads + a->kv_heads + kv) * d,
+                         .q_stride = width,
+                         .kv_stride = width,
+                         .out = t->out + at,
+                         .out_stride = a->heads * d,
+                         .lse = t->lse + row * a->heads + head * a->tokens};
+    *g = (struct cpu_head_gradient){.dout = t->dout + at,
+                                    .dq = t->dqkv + (h.q - t->qkv),
+                                    .dk = t->dqkv + (h.k - t->qkv),
+                                    .dv = t->dqkv + (h.v - t->qkv)};
+    return h;
+}
+
 /* All tasks of key head `kv` of sequence b, one after the other, with `rows` rows in a task */
 static void run_group(const struct cpu_kernel *kernel, struct attention a, struct tensors *t,
                       int64_t b, int64_t kv, int64_t rows)
 {
-    int64_t d = a.head_width, width = (a.heads + 2 * a.kv_heads) * d, row = b * a.tokens;
-    int64_t head = kv * cpu_head_group(a), at = row * a.heads * d + head * d;
     int64_t room =
         max64(cpu_attention_forward_room(kernel, a), cpu_attention_backward_room(kernel, a));
-    struct cpu_head h = {.shape = a,
-                         .width = d,
-                         .tokens = a.tokens,
-                         .scale = (float)ops_attention_scale(a),
-                         .cap = (float)a.cap,
-                         .q = t->qkv + row * width + head * d,
-                         .k = t->qkv + row * width + (a.heads + kv) * d,
-                         .v = t->qkv + row * width + (a.heads + a.kv_heads + kv) * d,
-                         .q_stride = width,
-                         .kv_stride = width,
-                         .out = t->out + at,
-                         .out_stride = a.heads * d,
-                         .lse = t->lse + row * a.heads + head * a.tokens};
-    struct cpu_head_gradient g = {.dout = t->dout + at,
-                                  .dq = t->dqkv + (h.q - t->qkv),
-                                  .dk = t->dqkv + (h.k - t->qkv),
-                                  .dv = t->dqkv + (h.v - t->qkv)};
-    float *memory = numbers(room, 0), *delta = numbers(cpu_head_group(a) * a.tokens, 0);
-    int64_t *done = calloc((size_t)cpu_attention_key_blocks(a), sizeof *done);
+    int64_t blocks = cpu_attention_key_blocks(a), group = cpu_head_group(a), first = kv * group;
+    struct cpu_head_gradient g;
+    struct cpu_head h = head_of(&a, t, b, first, &g);
+    float *memory = numbers(room, 0), *delta = numbers(a.tokens, 0);
+    int64_t *done = calloc((size_t)(group * blocks), sizeof *done);
     assert_non_null(done);
     memset(memory, 0xff, (size_t)room * sizeof(float)); /* NaN */
     for (int64_t t0 = 0; t0 < a.tokens; t0 += rows)
         cpu_attention_forward_task(kernel, &h, t0, min64(rows, a.tokens - t0), memory);
-    for (int64_t i = 0; i < cpu_head_group(a) * a.tokens; i++) {
-        int64_t x = i % a.tokens * a.heads * d + i / a.tokens * d;
-        delta[i] = v_row_dot(g.dout + x, h.out + x, d);
+    for (int64_t turn = 0; turn < group; turn++) {
+        h = head_of(&a, t, b, first + turn, &g);
+        for (int64_t i = 0; i < a.tokens; i++)
+            delta[i] = v_row_dot(g.dout + i * h.out_stride, h.out + i * h.out_stride, h.width);
+        memset(memory, 0xff, (size_t)room * sizeof(float));
+        for (int64_t block = 0; block < blocks; block++)
+            cpu_attention_backward_task(kernel, &h, &g, delta, block, turn, done + turn * blocks,
+                                        memory);
     }
-    memset(memory, 0xff, (size_t)room * sizeof(float));
-    for (int64_t block = 0; block < cpu_attention_key_blocks(a); block++)
-        cpu_attention_backward_task(kernel, &h, &g, delta, block, done, memory);
     free(memory);
     free(delta);
     free(done);

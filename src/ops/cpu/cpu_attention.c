@@ -1,8 +1,8 @@
 /* cpu_attention -- how attention is cut into tasks, and the memory of its threads.
  *
  *   forward   a task is some rows of one head, or of all query heads that share a key head
- *   backward  a task is a key head, or a block of its keys; those of all heads take turns, so that
- *             blocks of one head, which wait for each other, seldom run at the same time
+ *   backward  a task is a key head, or a block of its keys and one of its query heads; those of all
+ *             heads take turns, so that those that wait for each other seldom run at the same time
  *
  * The products in a task are a kernel's of our own (cpu_attention_forward.c and
  * cpu_attention_backward.c) or OpenBLAS's (cpu_attention_blas.c). Tasks are taken by any thread,
@@ -48,11 +48,11 @@ static size_t threads_bytes(const struct ops *ops, struct attention a)
     return (size_t)(ops->threads * thread_room(a)) * sizeof(float) + ALIGNMENT;
 }
 
-/* What the tasks of a backward pass share: how far each is, (B, G, blocks of keys), and rowsum(dout
+/* What the tasks of a backward pass share: how far each is, (B, H, blocks of keys), and rowsum(dout
  * out), (B, H, T) */
 static int64_t done_count(struct attention a)
 {
-    return a.batch * a.kv_heads * cpu_attention_key_blocks(a);
+    return a.batch * a.heads * cpu_attention_key_blocks(a);
 }
 
 static size_t shared_bytes(struct attention a)
@@ -174,27 +174,29 @@ void cpu_attention(struct ops *ops, struct stream *stream, struct attention a, c
 
 /* --- backward ------------------------------------------------------------------------------- */
 
-/* Block `block` of key head `kv` of sequence b */
+/* Query head `head` of sequence b and, by a kernel, block `block` of its keys; else all heads of its
+ * group, whose first one it is */
 static void backward_task(const struct cpu_kernel *kernel, struct attention a, int64_t b,
-                          int64_t kv, int64_t block, const struct attention_backward *all,
+                          int64_t head, int64_t block, const struct attention_backward *all,
                           float *room)
 {
     const float *qkv = all->qkv; /* (B, T, (H + 2G) D), as dqkv */
     float *dqkv = all->dqkv;
-    int64_t head = kv * cpu_head_group(a), out_width = a.heads * a.head_width;
+    int64_t row = b * a.heads + head, out_width = a.heads * a.head_width;
     int64_t at = b * a.tokens * out_width + head * a.head_width;
     struct cpu_head h = packed_head(a, b, head, qkv);
     h.out = (float *)all->out + at; /* only read here, as is lse */
     h.out_stride = out_width;
-    h.lse = (float *)all->lse + (b * a.heads + head) * a.tokens;
+    h.lse = (float *)all->lse + row * a.tokens;
     struct cpu_head_gradient g = {.dout = (const float *)all->dout + at,
                                   .dq = dqkv + (h.q - qkv),
                                   .dk = dqkv + (h.k - qkv),
                                   .dv = dqkv + (h.v - qkv)};
-    const float *delta = delta_in(a, all->scratch) + (b * a.heads + head) * a.tokens;
-    int64_t *done = done_in(all->scratch) + (b * a.kv_heads + kv) * cpu_attention_key_blocks(a);
     if (kernel)
-        cpu_attention_backward_task(kernel, &h, &g, delta, block, done, room);
+        cpu_attention_backward_task(kernel, &h, &g, delta_in(a, all->scratch) + row * a.tokens,
+                                    block, head % cpu_head_group(a),
+                                    done_in(all->scratch) + row * cpu_attention_key_blocks(a),
+                                    room);
     else
         cpu_attention_blas_backward(&h, &g, room);
 }
@@ -212,16 +214,20 @@ static void delta_thread(struct attention a, const struct attention_backward *al
         }
 }
 
+/* Tasks are in the order of their blocks, then of the heads of a group. */
 static void backward_thread(struct ops *ops, struct attention a,
                             const struct attention_backward *all, int64_t *next)
 {
     const struct cpu_kernel *kernel = kernel_for(a);
-    int64_t heads = a.batch * a.kv_heads, blocks = kernel ? cpu_attention_key_blocks(a) : 1;
+    int64_t group = cpu_head_group(a), turns = kernel ? group : 1, groups = a.batch * a.kv_heads;
+    int64_t blocks = kernel ? cpu_attention_key_blocks(a) : 1;
     float *room = room_of_thread(ops, a, all->scratch);
     delta_thread(a, all); /* ends with a barrier */
-    for (int64_t task; (task = next_chunk(next)) < heads * blocks;)
-        backward_task(kernel, a, task % heads / a.kv_heads, task % a.kv_heads, task / heads, all,
-                      room);
+    for (int64_t task; (task = next_chunk(next)) < groups * turns * blocks;) {
+        int64_t kv = task % groups, turn = task / groups % turns;
+        backward_task(kernel, a, kv / a.kv_heads, kv % a.kv_heads * group + turn,
+                      task / groups / turns, all, room);
+    }
 }
 
 void cpu_attention_backward(struct ops *ops, struct stream *stream, struct attention a,

@@ -66,17 +66,17 @@ int64_t cpu_attention_forward_room(const struct cpu_kernel *kernel, struct atten
 void cpu_attention_forward_task(const struct cpu_kernel *kernel, const struct cpu_head *first,
                                 int64_t t0, int64_t rows, float *room);
 
-/* --- cpu_attention_backward.c: a task is a block of keys and all queries that see them */
+/* --- cpu_attention_backward.c: a task is a block of keys and all queries of a head that see them */
 
 int64_t cpu_attention_key_blocks(struct attention a);
 int64_t cpu_attention_backward_room(const struct cpu_kernel *kernel, struct attention a);
-/* Block `block` of the key head of the group from `first` on. `delta`: rowsum(dout out), as lse.
- * `done`: how far each block of this key
- * head is, 0 at first. Adds to dq when the block before it has, so that block must be started
- * first. */
-void cpu_attention_backward_task(const struct cpu_kernel *kernel, const struct cpu_head *first,
+/* Block `block` of the keys of head `h`, which is number `turn` of those that share its key head.
+ * `delta`: rowsum(dout out), as lse. `done`: how far each block of this head is, 0 at first; that of
+ * the head before stands before it. Adds to dq when the block before it has, and to dk and dv when
+ * the head before it has, so these tasks must be started first. */
+void cpu_attention_backward_task(const struct cpu_kernel *kernel, const struct cpu_head *h,
                                  const struct cpu_head_gradient *g, const float *delta,
-                                 int64_t block, int64_t *done, float *room);
+                                 int64_t block, int64_t turn, int64_t *done, float *room);
 
 /* --- cpu_attention_panel.c: packing of rows, and back */
 

@@ -1,8 +1,8 @@
 /* cpu_attention_backward -- the backward pass by a kernel of our own.
  *
- * A task is a block of KEYS keys of one key head. It owns dK and dV of the block and walks the query
- * heads that share the key head and their blocks of QUERIES queries, in order. Of each pair of
- * blocks it computes panels of as many keys as the kernel has columns:
+ * A task is a block of KEYS keys, for one query head. It walks the blocks of QUERIES queries that see
+ * these keys, in order, and sums dK and dV of the block. Of each pair of blocks it computes panels of
+ * as many keys as the kernel has columns:
  *
  *     S (queries, keys)   = scale Q K^T                        P = exp(S - lse)
  *     dP (queries, keys)  = dO V^T                             dS = P (dP - rowsum(dO O))
@@ -12,7 +12,8 @@
  *
  * dQ^T is then added to the rows of dq. Blocks of keys may be computed at the same time, but they
  * add to the dq of a block of queries in order: a task says how far it is, and the task of the next
- * block waits for that. It seldom has to, because tasks of other heads come between the two.
+ * block waits for that. It seldom has to, because tasks of other heads come between the two. In the
+ * same way the query heads that share a key head add their dK and dV in order, at their ends.
  *
  * Bits: the shape alone decides the blocks, and all sums run over them in order.
  */
@@ -82,11 +83,11 @@ int64_t cpu_attention_backward_room(const struct cpu_kernel *kernel, struct atte
 /* A task, and where it is */
 struct task {
     const struct cpu_kernel *kernel;
-    struct cpu_head h;          /* of the query head at work */
-    struct cpu_head_gradient g; /* the same */
-    const float *delta;         /* the same: rowsum(dO O) of each query */
-    int64_t k0, keys;           /* its keys */
-    int64_t t0, rows;           /* queries at work */
+    struct cpu_head h;
+    struct cpu_head_gradient g;
+    const float *delta; /* rowsum(dO O) of each query */
+    int64_t k0, keys;   /* its keys */
+    int64_t t0, rows;   /* queries at work */
     struct room room;
 };
 
@@ -305,22 +306,23 @@ static void wait_for(const int64_t *done, int64_t least)
         sched_yield();
 }
 
-static void store_keys(const struct task *t, const float *panels, float *to)
+static void store_keys(const struct task *t, const float *panels, bool add, float *to)
 {
     int64_t cols = t->kernel->cols, depth = cpu_round_up(t->h.width, t->kernel->rows);
     for (int64_t at = 0; at < t->keys; at += cols)
         cpu_attention_turn(&(struct cpu_turn){panels + at * depth, cols, min64(cols, t->keys - at),
-                                              t->h.width, NULL, false},
+                                              t->h.width, NULL, add},
                            to + (t->k0 + at) * t->h.kv_stride, t->h.kv_stride);
 }
 
-void cpu_attention_backward_task(const struct cpu_kernel *kernel, const struct cpu_head *first,
+void cpu_attention_backward_task(const struct cpu_kernel *kernel, const struct cpu_head *h,
                                  const struct cpu_head_gradient *g, const float *delta,
-                                 int64_t block, int64_t *done, float *base)
+                                 int64_t block, int64_t turn, int64_t *done, float *base)
 {
-    struct attention a = first->shape;
-    struct task t = {.kernel = kernel, .h = *first, .g = *g, .delta = delta, .k0 = block * KEYS};
+    struct attention a = h->shape;
+    struct task t = {.kernel = kernel, .h = *h, .g = *g, .delta = delta, .k0 = block * KEYS};
     struct span span = queries_of(a, block), before = {0, -1};
+    int64_t blocks = cpu_attention_key_blocks(a), stored = ceil_div(a.tokens, QUERIES) + 1;
     if (block > 0)
         before = queries_of(a, block - 1);
     cut(kernel, a, base, &t.room);
@@ -329,24 +331,22 @@ void cpu_attention_backward_task(const struct cpu_kernel *kernel, const struct c
     size_t sums = (size_t)(keys_room(kernel) * cpu_round_up(t.h.width, kernel->rows));
     memset(t.room.dk, 0, sums * sizeof(float));
     memset(t.room.dv, 0, sums * sizeof(float));
-    int64_t blocks = ceil_div(a.tokens, QUERIES);
-    for (int64_t head = 0; head < cpu_head_group(a); head++) {
-        for (int64_t i = span.first; i <= span.last; i++) {
-            t.t0 = i * QUERIES;
-            t.rows = min64(QUERIES, a.tokens - t.t0);
-            pack_queries(&t);
-            for (int64_t at = 0; at < t.keys; at += kernel->cols)
-                add_panel(&t, at);
-            if (i <= before.last)
-                wait_for(&done[block - 1], head * blocks + i + 1);
-            else
-                clear_rows(t.rows, t.h.width, t.h.q_stride, t.g.dq + t.t0 * t.h.q_stride);
-            add_dq(&t);
-            __atomic_store_n(&done[block], head * blocks + i + 1, __ATOMIC_RELEASE);
-        }
-        cpu_next_head(&t.h, &t.g);
-        t.delta += t.h.tokens;
+    for (int64_t i = span.first; i <= span.last; i++) {
+        t.t0 = i * QUERIES;
+        t.rows = min64(QUERIES, a.tokens - t.t0);
+        pack_queries(&t);
+        for (int64_t at = 0; at < t.keys; at += kernel->cols)
+            add_panel(&t, at);
+        if (i <= before.last)
+            wait_for(&done[block - 1], i + 1);
+        else
+            clear_rows(t.rows, t.h.width, t.h.q_stride, t.g.dq + t.t0 * t.h.q_stride);
+        add_dq(&t);
+        __atomic_store_n(&done[block], i + 1, __ATOMIC_RELEASE);
     }
-    store_keys(&t, t.room.dk, g->dk);
-    store_keys(&t, t.room.dv, g->dv);
+    if (turn > 0)
+        wait_for(&done[block - blocks], stored);
+    store_keys(&t, t.room.dk, turn > 0, g->dk);
+    store_keys(&t, t.room.dv, turn > 0, g->dv);
+    __atomic_store_n(&done[block], stored, __ATOMIC_RELEASE);
 }
