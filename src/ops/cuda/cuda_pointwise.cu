@@ -280,8 +280,8 @@ cudaError_t launch_scale(cudaStream_t stream, enum dtype type, int64_t count, fl
 /* --- rope: one block per row, one pack of both halves of a head per thread --------------------
  *
  * If half a head is an odd number of half packs (head width 40 in 16 bit), the second half starts
- * at a multiple of 8 bytes only, and packs are accessed as two halves. BYTES: of one access; below
- * 8, one element. */
+ * at a multiple of 8 bytes only, and packs are accessed as two halves; if it is an odd number of
+ * pairs in 16 bit (head width 100), they are accessed as pairs. BYTES: of one access. */
 
 template <int BYTES, typename T> static __device__ inline pack<T> load_by(const T *from, int n)
 {
@@ -289,6 +289,13 @@ template <int BYTES, typename T> static __device__ inline pack<T> load_by(const 
         const uint2 *halves = reinterpret_cast<const uint2 *>(from);
         uint2 low = halves[0], high = n >= PACK<T> ? halves[1] : make_uint2(0, 0);
         return {{low.x, low.y, high.x, high.y}};
+    } else if constexpr (BYTES == 4 && sizeof(T) == 2) {
+        const uint32_t *pairs = reinterpret_cast<const uint32_t *>(from);
+        pack<T> p;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            p.word[i] = 2 * i < n ? pairs[i] : 0;
+        return p;
     } else {
         return load_some(from, n, BYTES == 16);
     }
@@ -302,6 +309,12 @@ static __device__ inline void store_by(T *to, const pack<T> &p, int n)
         halves[0] = make_uint2(p.word[0], p.word[1]);
         if (n >= PACK<T>)
             halves[1] = make_uint2(p.word[2], p.word[3]);
+    } else if constexpr (BYTES == 4 && sizeof(T) == 2) {
+        uint32_t *pairs = reinterpret_cast<uint32_t *>(to);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (2 * i < n)
+                pairs[i] = p.word[i];
     } else {
         store_some(to, p, n, BYTES == 16);
     }
@@ -328,7 +341,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int j = 0; j < 2 * N; j += 4) {
             float four[4];
-            widen(load_some(turns + 2 * at + j, 2 * n - j, BYTES >= 8), four);
+            widen(load_some(turns + 2 * at + j, 2 * n - j, BYTES > sizeof(T)), four);
 #pragma unroll
             for (int k = 0; k < 4; k++)
                 turn[j + k] = four[k];
@@ -352,9 +365,10 @@ cudaError_t launch_rope(cudaStream_t stream, enum dtype type, int64_t rows, int6
         using T = decltype(zero);
         int64_t half = rotary / 2;
         int64_t half_pack = PACK<T> / 2;
-        bool aligned =
-            is_wide(table) && is_wide(qkv) && half % half_pack == 0 && head_width % PACK<T> == 0;
-        auto *kernel = !aligned              ? rope<T, sizeof(T)>
+        bool wide = is_wide(table) && is_wide(qkv);
+        bool aligned = wide && half % half_pack == 0 && head_width % PACK<T> == 0;
+        bool pairs = wide && sizeof(T) == 2 && half % 2 == 0 && head_width % 2 == 0;
+        auto *kernel = !aligned              ? pairs ? rope<T, 4> : rope<T, sizeof(T)>
                        : half % PACK<T> == 0 ? rope<T, 16>
                                              : rope<T, 8>;
         return follow(kernel, rows, row_threads(heads * div_up(half, PACK<T>)), 0, stream, tokens,
