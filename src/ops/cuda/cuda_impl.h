@@ -37,10 +37,8 @@
  *     SIFR_CUDA_GELU=library|large|own        products with a GELU on Hopper: by cuBLASLt, by our
  *                                             kernel if they are large (default), or at any size
  *                                             (cuda_linear.c)
- *     SIFR_CUDA_ATTENTION=matrix|clusters|narrow
- *                                             attention on the kernels for any GPU; the Hopper
- *                                             backward pass in clusters wherever it can; the Hopper
- *                                             kernels without empty columns of narrow heads
+ *     SIFR_CUDA_ATTENTION=matrix|clusters     attention on the kernels for any GPU; the Hopper
+ *                                             backward pass in clusters wherever it can
  *     SIFR_CUDA_GRAPH=off                     record no graphs (device/cuda/stream_cuda.c)
  */
 #ifndef OPS_CUDA_CUDA_IMPL_H

@@ -27,6 +27,10 @@
  * The first query of a sequence has dS = 0: our kernels know, cuDNN is made to compute it
  * (cuda_attention_first.cu).
  *
+ * cuDNN's backward pass needs a multiple of 128 tokens. Heads wider than 128 columns get it for other
+ * lengths, too, on copies of the sequences that are filled up with zeros: 160 columns on an H200 take
+ * 0.2 to 0.7 of the time of the matrix kernels (`gpu_attention_times`).
+ *
  * In fast mode (ops_be_fast) cuDNN uses its other form, which adds with atomics: bits differ from
  * run to run.
  */
@@ -54,8 +58,8 @@ struct cuda_attention_state {
     enum cuda_clusters clusters;  /* of the Hopper kernels */
 };
 
-enum { WAY_MATRIX, WAY_CLUSTERS, WAY_NARROW };
-static const char *const ways[] = {"matrix", "clusters", "narrow", NULL};
+enum { WAY_MATRIX, WAY_CLUSTERS };
+static const char *const ways[] = {"matrix", "clusters", NULL};
 
 /* Called without a GPU, too; opening checks that the word is known. */
 static bool is_asked(int way)
@@ -123,7 +127,6 @@ static struct cuda_heads hopper_heads(struct attention a)
 {
     struct cuda_heads heads = heads_of(a);
     heads.width = (a.head_width + 7) / 8 * 8;
-    heads.narrow = is_asked(WAY_NARROW);
     return heads;
 }
 
@@ -162,10 +165,40 @@ static bool cudnn_is_faster(struct attention a)
     return a.head_width > 64 && a.head_width < 128 && a.tokens % 128 == 0 && a.tokens <= 2048;
 }
 
+/* cuDNN's backward pass is right for multiples of this, and from 9.15.1 on for all lengths. */
+enum { FULL_TOKENS = 128 };
+
+static struct attention filled_attention(struct attention a)
+{
+    a.tokens = (a.tokens + FULL_TOKENS - 1) / FULL_TOKENS * FULL_TOKENS;
+    return a;
+}
+
+/* Whether filling up is worth it, if it is needed: not where the Hopper kernels are fast, nor where
+ * there would be much to fill. */
+static bool may_fill(struct attention a)
+{
+    int64_t tokens = filled_attention(a).tokens;
+    return a.head_width > 128 && tokens > a.tokens && 2 * tokens <= 3 * a.tokens;
+}
+
+static size_t row_bytes(struct attention a, int64_t heads)
+{
+    return (size_t)(heads * a.head_width) * 2;
+}
+
+/* Copies of qkv, dqkv, out and dout, filled up */
+static size_t filled_bytes(struct attention a)
+{
+    return (size_t)(a.batch * a.tokens) * 2 *
+           (row_bytes(a, a.heads + 2 * a.kv_heads) + row_bytes(a, a.heads));
+}
+
 /* Scratch is: row sums of dout * out (B, H, T); or, for cuDNN, its lse (B, H, T), then of a
- * sub-batch the row sums and an fp32 dq (fast form only), and the workspace; or what the Hopper
- * kernel needs, whichever is larger, since no GPU is consulted. What attention with a cache needs
- * does not depend on the number of tokens: a decoder has one scratch for all lengths. */
+ * sub-batch copies that are filled up, if they may be, the row sums and an fp32 dq (fast form only),
+ * and the workspace; or what the Hopper kernel needs, whichever is larger, since no GPU is
+ * consulted. What attention with a cache needs does not depend on the number of tokens: a decoder
+ * has one scratch for all lengths. */
 static size_t sums_bytes(struct attention a)
 {
     return ((size_t)(a.batch * a.heads * a.tokens) * sizeof(float) + 255) / 256 * 256;
@@ -180,10 +213,12 @@ static size_t cuda_attention_scratch(const struct ops *ops, struct attention a)
 {
     size_t most = sums_bytes(a), cached = cuda_attend_cached_scratch(a.head_width);
     if (attention_graph_takes(ops->type, a)) {
-        struct attention sub = sub_attention(a);
-        size_t kept = scores_fit(a) ? attention_graph_workspace(ATTENTION_BACKWARD, sub) : 0;
+        bool fills = may_fill(a);
+        struct attention whole = fills ? filled_attention(a) : a, sub = sub_attention(whole);
+        size_t kept = scores_fit(whole) ? attention_graph_workspace(ATTENTION_BACKWARD, sub) : 0;
         size_t fast = attention_graph_workspace(ATTENTION_BACKWARD_FAST, sub) + dq_bytes(sub);
-        most += sums_bytes(sub) + (kept > fast ? kept : fast);
+        most = sums_bytes(whole) + sums_bytes(sub) + (fills ? filled_bytes(sub) : 0) +
+               (kept > fast ? kept : fast);
     }
     if (cuda_attend_forward_hopper_takes(ops->type, hopper_heads(a)) && is_padded(a)) {
         size_t padded = padded_qkv_bytes(a) + padded_out_bytes(a);
@@ -256,10 +291,7 @@ static const struct dnn_plan *find_plan(struct ops *ops, struct stream *stream,
                                         enum attention_pass pass, struct attention a)
 {
     struct cuda_attention_state *state = cuda_ops_of(ops)->attention;
-    /* without a padding mask, bprop of cuDNN up to 9.15.0 is wrong if 128 does not divide T */
-    bool trusted = pass == ATTENTION_FORWARD || a.tokens % 128 == 0 || cudnnGetVersion() > 91500;
-    if (!cuda_on_gpu(ops, stream) || !state->cudnn || !attention_graph_takes(ops->type, a) ||
-        !trusted)
+    if (!cuda_on_gpu(ops, stream) || !state->cudnn || !attention_graph_takes(ops->type, a))
         return NULL;
     const struct attention_plan *plan = state->plans;
     while (plan && (plan->pass != pass || memcmp(&plan->shape, &a, sizeof a) != 0))
@@ -419,25 +451,33 @@ static enum attention_pass backward_pass(const struct ops *ops)
     return ops->fast ? ATTENTION_BACKWARD_FAST : ATTENTION_BACKWARD;
 }
 
-/* The sequences of `a` from `first` on, as many as the plan takes; lse (B, H, T) and scratch as
- * backward_cudnn divides it. */
-static void backward_sub_batch(struct ops *ops, struct stream *stream, const struct dnn_plan *plan,
-                               struct attention a, int64_t first, struct attention sub,
-                               const struct attention_backward *g, const float *lse, char *scratch)
+/* The sequences of `a` from `first` on */
+static struct attention_backward from_sequence(struct attention a, int64_t first,
+                                               const struct attention_backward *g)
 {
-    const float scale = (float)ops_attention_scale(a), masked = -INFINITY, one = 1;
-    size_t element = dtype_bytes(ops->type);
-    size_t row = (size_t)(a.heads * a.head_width) * element; /* of out */
-    size_t wide = row + 2 * (size_t)(a.kv_heads * a.head_width) * element;
     size_t token = (size_t)(first * a.tokens);
+    size_t row = row_bytes(a, a.heads), wide = row_bytes(a, a.heads + 2 * a.kv_heads);
+    return (struct attention_backward){.qkv = (const char *)g->qkv + token * wide,
+                                       .dqkv = (char *)g->dqkv + token * wide,
+                                       .out = (const char *)g->out + token * row,
+                                       .dout = (const char *)g->dout + token * row};
+}
+
+/* One sub-batch; scratch: row sums, dq in the fast form, workspace. */
+static void backward_sub_batch(struct ops *ops, struct stream *stream, const struct dnn_plan *plan,
+                               struct attention sub, const struct attention_backward *g,
+                               const float *lse, char *scratch)
+{
+    const float scale = (float)ops_attention_scale(sub), masked = -INFINITY, one = 1;
+    size_t element = dtype_bytes(ops->type);
     bool fast = backward_pass(ops) == ATTENTION_BACKWARD_FAST;
     char *dq = scratch + sums_bytes(sub);
     struct binding b = {0};
-    bind_parts(&b, Q, K, V, (const char *)g->qkv + token * wide, a, element);
-    bind_parts(&b, DQ, DK, DV, (const char *)g->dqkv + token * wide, a, element);
-    bind(&b, OUT, (const char *)g->out + token * row);
-    bind(&b, DOUT, (const char *)g->dout + token * row);
-    bind(&b, LSE, lse + token * (size_t)a.heads);
+    bind_parts(&b, Q, K, V, g->qkv, sub, element);
+    bind_parts(&b, DQ, DK, DV, g->dqkv, sub, element);
+    bind(&b, OUT, g->out);
+    bind(&b, DOUT, g->dout);
+    bind(&b, LSE, lse);
     bind(&b, SUMS, scratch);
     bind(&b, SCALE, &scale);
     bind(&b, MASKED, &masked);
@@ -447,13 +487,48 @@ static void backward_sub_batch(struct ops *ops, struct stream *stream, const str
     run(ops, stream, plan, &b, fast ? dq + dq_bytes(sub) : dq);
 }
 
+/* Copies sequences of `heads` heads between lengths. */
+static void resize_sequences(struct stream *stream, struct attention from, struct attention to,
+                             int64_t heads, const void *x, void *y)
+{
+    if (!stream_failed(stream))
+        cuda_enqueued(stream,
+                      cuda_resize_sequences(from.batch, from.tokens, to.tokens,
+                                            (int64_t)row_bytes(from, heads), x, y,
+                                            cuda_handle(stream)),
+                      "filling up sequences");
+}
+
+/* The same with sequences of `tokens` tokens, filled up to those of `sub` in copies. */
+static void backward_filled(struct ops *ops, struct stream *stream, const struct dnn_plan *plan,
+                            struct attention sub, int64_t tokens,
+                            const struct attention_backward *g, const float *lse, char *scratch)
+{
+    struct attention own = sub;
+    int64_t all = sub.heads + 2 * sub.kv_heads;
+    own.tokens = tokens;
+    char *qkv = scratch, *dqkv = qkv + (size_t)(sub.batch * sub.tokens) * row_bytes(sub, all);
+    char *out = dqkv + (dqkv - qkv);
+    char *dout = out + (size_t)(sub.batch * sub.tokens) * row_bytes(sub, sub.heads);
+    resize_sequences(stream, own, sub, all, g->qkv, qkv);
+    resize_sequences(stream, own, sub, sub.heads, g->out, out);
+    resize_sequences(stream, own, sub, sub.heads, g->dout, dout);
+    backward_sub_batch(
+        ops, stream, plan, sub,
+        &(struct attention_backward){.qkv = qkv, .dqkv = dqkv, .out = out, .dout = dout}, lse,
+        scratch + filled_bytes(sub));
+    resize_sequences(stream, sub, own, all, dqkv, g->dqkv);
+}
+
 /* By cuDNN. False: not supported. */
 static bool backward_cudnn(struct ops *ops, struct stream *stream, struct attention a,
                            const struct attention_backward *g)
 {
     enum attention_pass pass = backward_pass(ops);
-    struct attention sub = sub_attention(a), last = sub;
-    if (pass == ATTENTION_BACKWARD && !scores_fit(a))
+    bool fills = a.tokens % FULL_TOKENS != 0 && cudnnGetVersion() <= 91500;
+    struct attention whole = fills ? filled_attention(a) : a;
+    struct attention sub = sub_attention(whole), last = sub;
+    if ((pass == ATTENTION_BACKWARD && !scores_fit(whole)) || (fills && !may_fill(a)))
         return false;
     last.batch = a.batch - (a.batch - 1) / sub.batch * sub.batch;
     const struct dnn_plan *plan = find_plan(ops, stream, pass, sub), *last_plan = plan;
@@ -464,13 +539,19 @@ static bool backward_cudnn(struct ops *ops, struct stream *stream, struct attent
         return false;
     const struct cuda_heads heads = heads_of(a);
     float *lse = g->scratch;
-    char *scratch = (char *)g->scratch + sums_bytes(a);
-    cuda_enqueued(stream, cuda_attend_hide_first(heads, g->lse, lse, cuda_handle(stream)),
+    char *scratch = (char *)g->scratch + sums_bytes(whole);
+    cuda_enqueued(stream,
+                  cuda_attend_hide_first(heads, whole.tokens, g->lse, lse, cuda_handle(stream)),
                   "attention backward");
     for (int64_t first = 0; first < a.batch; first += sub.batch) {
-        bool whole = first + sub.batch <= a.batch;
-        backward_sub_batch(ops, stream, whole ? plan : last_plan, a, first, whole ? sub : last, g,
-                           lse, scratch);
+        bool full = first + sub.batch <= a.batch;
+        const struct dnn_plan *by = full ? plan : last_plan;
+        struct attention_backward part = from_sequence(a, first, g);
+        const float *part_lse = lse + first * a.heads * whole.tokens;
+        if (fills)
+            backward_filled(ops, stream, by, full ? sub : last, a.tokens, &part, part_lse, scratch);
+        else
+            backward_sub_batch(ops, stream, by, full ? sub : last, &part, part_lse, scratch);
     }
     cuda_enqueued(stream,
                   cuda_attend_add_first(ops->type, heads, g->dout, g->dqkv, cuda_handle(stream)),

@@ -21,7 +21,6 @@ extern "C" {
 struct cuda_heads {
     int64_t batch, tokens, heads, kv_heads, width, valid, window;
     float scale, cap;
-    bool narrow; /* compute only 32 columns of heads of up to 32, where the kernels can */
 };
 
 /* cuda_attention_plain.cu: any type and width, fp32 inside, correct but slow. `sums` has B H T
@@ -78,12 +77,18 @@ cudaError_t cuda_attend_forward_hopper(int type, struct cuda_heads a, const void
  * another, truncated or filled with zeros. Pointers are multiples of 16. */
 cudaError_t cuda_resize_heads(int64_t heads, int64_t from_width, int64_t to_width, const void *from,
                               void *to, cudaStream_t stream);
+/* Copies sequences of rows of `row_bytes`, a multiple of 16, from one length to another, cut off or
+ * filled with zeros. Pointers are multiples of 16. */
+cudaError_t cuda_resize_sequences(int64_t sequences, int64_t from_tokens, int64_t to_tokens,
+                                  int64_t row_bytes, const void *from, void *to,
+                                  cudaStream_t stream);
 
 /* cuda_attention_first.cu: before and after a backward pass that does not know that the first query
- * of a sequence has no dS, of a 16-bit type. The pass gets `hidden` (B, H, T) instead of lse; then
- * the first query is added to dv. */
-cudaError_t cuda_attend_hide_first(struct cuda_heads a, const float *lse, float *hidden,
-                                   cudaStream_t stream);
+ * of a sequence has no dS, of a 16-bit type. The pass gets `hidden` (B, H, filled) instead of lse,
+ * where it computes `filled` queries of each sequence, at least T; then the first query is added to
+ * dv. */
+cudaError_t cuda_attend_hide_first(struct cuda_heads a, int64_t filled, const float *lse,
+                                   float *hidden, cudaStream_t stream);
 cudaError_t cuda_attend_add_first(int type, struct cuda_heads a, const void *dout, void *dqkv,
                                   cudaStream_t stream);
 

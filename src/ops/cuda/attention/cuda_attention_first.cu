@@ -14,11 +14,11 @@ const int THREADS = 256;
 const float HUGE_LSE = 1e30f; /* e^(s - lse) is 0 for every score s, also if computed in base 2 */
 
 __global__ void __launch_bounds__(THREADS)
-    hide_first(int64_t count, int64_t tokens, const float *lse, float *hidden)
+    hide_first(int64_t count, int64_t tokens, int64_t filled, const float *lse, float *hidden)
 {
-    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, t = i % filled;
     if (i < count)
-        hidden[i] = i % tokens ? lse[i] : HUGE_LSE;
+        hidden[i] = t > 0 && t < tokens ? lse[i / filled * tokens + t] : HUGE_LSE;
 }
 
 /* A thread has one column of dv in row 0 of a sequence. */
@@ -53,11 +53,11 @@ cudaError_t run_add(struct cuda_heads a, const void *dout, void *dqkv, cudaStrea
 
 } // namespace
 
-cudaError_t cuda_attend_hide_first(struct cuda_heads a, const float *lse, float *hidden,
-                                   cudaStream_t stream)
+cudaError_t cuda_attend_hide_first(struct cuda_heads a, int64_t filled, const float *lse,
+                                   float *hidden, cudaStream_t stream)
 {
-    const int64_t count = a.batch * a.heads * a.tokens;
-    hide_first<<<blocks_for(count), THREADS, 0, stream>>>(count, a.tokens, lse, hidden);
+    const int64_t count = a.batch * a.heads * filled;
+    hide_first<<<blocks_for(count), THREADS, 0, stream>>>(count, a.tokens, filled, lse, hidden);
     return cudaGetLastError();
 }
 

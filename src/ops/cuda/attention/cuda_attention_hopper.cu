@@ -395,7 +395,7 @@ template <typename T, typename... R> cudaError_t run_width(struct cuda_heads a, 
 
 int64_t cuda_attend_hopper_columns(struct cuda_heads a)
 {
-    if (a.narrow && a.width <= 32 && a.window >= a.tokens)
+    if (a.width <= 32 && a.window >= a.tokens)
         return 32;
     return a.width <= 64 ? 64 : 128;
 }
