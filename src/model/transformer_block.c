@@ -31,12 +31,24 @@ static struct linear matrix(const struct unit_run *run, struct linear l)
 
 /* --- forward -------------------------------------------------------------------------------- */
 
-/* pre and, unless the MLP is gated, act from the normed rows. */
+static bool is_swiglu(const struct block *k)
+{
+    return k->gated && !k->geglu;
+}
+
+/* pre from the normed rows, and act: with GeGLU contract() forms it, and with SwiGLU this pass may
+ * not need it. */
 static void expand(const struct block *k, struct unit_run *run, const struct block_buffers *b,
                    const void *x)
 {
     const void *w = param(k, run, BLOCK_UP), *bias = param(k, run, BLOCK_UP_BIAS);
-    if (k->gated || k->exact)
+    bool contracts = run->pass != PASS_REBUILD || block_has_posts(k);
+    if (is_swiglu(k))
+        ops_linear_swiglu(
+            run->ops, run->stream, matrix(run, k->up), b->rows,
+            &(struct linear_swiglu){
+                .x = x, .w = w, .bias = bias, .gate_up = b->pre, .act = contracts ? b->act : NULL});
+    if (k->geglu || k->exact)
         ops_linear(run->ops, run->stream, matrix(run, k->up), b->rows, x, w, bias, b->pre);
     if (k->exact)
         ops_gelu_exact(run->ops, run->stream, b->rows * k->up.out, b->pre, b->act);
@@ -46,7 +58,7 @@ static void expand(const struct block *k, struct unit_run *run, const struct blo
             &(struct linear_gelu){.x = x, .w = w, .bias = bias, .pre = b->pre, .y = b->act});
 }
 
-/* From the block's input, residual + branch, to pre, and to act unless the MLP is gated. */
+/* From the block's input, residual + branch, to pre and act, as expand() forms them. */
 static void attend_and_expand(const struct block *k, struct unit_run *run,
                               const struct block_buffers *b, const void *residual,
                               const void *branch)
@@ -71,13 +83,12 @@ static void attend_and_expand(const struct block *k, struct unit_run *run,
     expand(k, run, b, region_enter(&b->region, b->own, b->norm2.normed, b->norm2.full));
 }
 
-/* From pre, or act where the MLP is not gated, to the branch that the next unit adds. */
+/* From act, or from pre with GeGLU, to the branch that the next unit adds. */
 static void contract(const struct block *k, struct unit_run *run, const struct block_buffers *b,
                      void *out)
 {
-    if (k->gated)
-        (k->geglu ? ops_geglu : ops_swiglu)(run->ops, run->stream, b->rows, k->down.in, b->pre,
-                                            b->act);
+    if (k->geglu)
+        ops_geglu(run->ops, run->stream, b->rows, k->down.in, b->pre, b->act);
     block_branch(k, run, b,
                  &(struct branch){.l = matrix(run, k->down),
                                   .x = b->act,
@@ -144,13 +155,21 @@ static struct stream_biases stream_biases(const struct block *k, const struct un
                : (struct stream_biases){.down = down, .proj = proj};
 }
 
-/* From the gradient of act, in act's buffer, to that of pre, in pre's buffer; act itself is not
- * kept and is computed again on the way. */
+/* From dy, the stream's gradient (R, C), to that of pre, in pre's buffer; act itself is not kept and is
+ * computed again on the way. */
 static void gate_backward(const struct block *k, struct unit_run *run,
-                          const struct block_buffers *b)
+                          const struct block_buffers *b, const void *dy)
 {
-    (k->geglu ? ops_geglu_backward : ops_swiglu_backward)(
-        run->ops, run->stream, b->rows, k->down.in, b->pre, b->act, b->pre, b->act);
+    const void *w = param(k, run, BLOCK_DOWN);
+    if (is_swiglu(k)) {
+        ops_linear_dx_dswiglu(
+            run->ops, run->stream, matrix(run, k->down), b->rows,
+            &(struct linear_dx_dswiglu){
+                .dy = dy, .w = w, .gate_up = b->pre, .dgate_up = b->pre, .act = b->act});
+        return;
+    }
+    ops_linear_dx(run->ops, run->stream, matrix(run, k->down), b->rows, dy, w, b->act);
+    ops_geglu_backward(run->ops, run->stream, b->rows, k->down.in, b->pre, b->act, b->pre, b->act);
 }
 
 static struct column up_column(const struct block *k, const struct unit_run *run,
@@ -191,8 +210,7 @@ static void *activation_backward(const struct block *k, struct unit_run *run,
 {
     const void *w = param(k, run, BLOCK_DOWN);
     if (k->gated) {
-        ops_linear_dx(run->ops, run->stream, matrix(run, k->down), b->rows, dy, w, b->act);
-        gate_backward(k, run, b);
+        gate_backward(k, run, b, dy);
         return b->pre;
     }
     row_weight(run, b, k->down, b->act, dy, grad(k, run, BLOCK_DOWN), with_down);
@@ -278,8 +296,7 @@ static void activation_input(const struct block *k, struct unit_run *run,
 {
     const void *w = param(k, run, BLOCK_DOWN);
     if (k->gated) {
-        ops_linear_dx(run->ops, run->stream, matrix(run, k->down), b->rows, b->d_out, w, b->act);
-        gate_backward(k, run, b);
+        gate_backward(k, run, b, b->d_out);
         return;
     }
     if (k->exact) {

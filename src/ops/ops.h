@@ -89,7 +89,7 @@ struct linear {
     int64_t in, out;
     bool out_in;      /* W is [out][in] */
     int64_t y_stride; /* elements from one row of y or dy to the next; 0: out. Not with
-                         ops_linear_gelu, whose y is dense. */
+                         ops_linear_gelu and ops_linear_swiglu, whose y is dense. */
     bool w_bf16;      /* W is in bf16, whatever the compute type: see ops_takes_bf16 */
 };
 void ops_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
@@ -117,6 +117,26 @@ struct linear_dx_dgelu {
 };
 void ops_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                          const struct linear_dx_dgelu *a);
+/* gate_up = x W + b, gate in the first half of the columns, up in the last (2F = out); act = silu(gate)
+ * up, of the rounded gate and up: ops_swiglu(gate_up) has the bits of act. */
+struct linear_swiglu {
+    const void *x, *w; /* (R, in); as for ops_linear */
+    const void *bias;  /* (2F) or NULL */
+    void *gate_up;     /* (R, 2F); the bits do not depend on whether act is wanted */
+    void *act;         /* (R, F) or NULL */
+};
+void ops_linear_swiglu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                       const struct linear_swiglu *a);
+/* For a layer whose input was swiglu(gate_up), F = in: the gradient of gate_up by way of dy W^T, and
+ * act again, as from ops_swiglu_backward. */
+struct linear_dx_dswiglu {
+    const void *dy, *w;  /* (R, out); as for ops_linear */
+    const void *gate_up; /* (R, 2F) */
+    void *dgate_up;      /* (R, 2F); may be gate_up */
+    void *act;           /* (R, F) */
+};
+void ops_linear_dx_dswiglu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                           const struct linear_dx_dswiglu *a);
 /* dw = x^T dy in W's own orientation, dbias = column sums of dy. With neither, does nothing. */
 struct linear_dw {
     const void *x, *dy; /* (R, in), (R, out) */
@@ -599,7 +619,7 @@ struct ops_case {
                                find_nonfinite, gate_rows: `from` */
     bool bias, branch, add; /* linear, norm: whether there is one; linear_dw: add to dw;
                                attention_backward: bias = column sums */
-    bool act;               /* swiglu_backward: also recompute y */
+    bool act;               /* swiglu_backward: also recompute y; linear_swiglu: compute act */
     bool columns;           /* norm_backward: column sums of dsum and dsum_out */
     bool random;            /* updates: the copy is rounded stochastically */
     bool momentum;          /* sgd: there is one */

@@ -11,6 +11,9 @@
     X(linear_dx, "linear", 2e-6)                       \
     X(gelu_linear, NULL, 2e-6)                         \
     X(linear_dx_dgelu, "gelu_linear", 2e-6)            \
+    X(linear_swiglu, NULL, 2e-6)                       \
+    X(swiglu_linear, NULL, 2e-6)                       \
+    X(linear_dx_dswiglu, "swiglu_linear", 2e-6)        \
     X(linear_dw, "linear", 2e-6)                       \
     X(add_norm, NULL, 1e-6)                            \
     X(norm_apply, "add_norm", 1e-6)                    \

@@ -96,6 +96,65 @@ OPS_RUN(linear_dx_dgelu)
         &(struct linear_dx_dgelu){OPS_AT(dy), OPS_AT(w), OPS_AT(pre), OPS_AT(dpre), OPS_AT(dbias)});
 }
 
+OPS_DESCRIBE(linear_swiglu)
+{
+    struct linear l = c->linear;
+    ops_add_tensor(call, "x", OPS_IN, ops->type, c->rows * l.in);
+    add_w(call, l, ops->type);
+    if (c->bias)
+        ops_add_tensor(call, "bias", OPS_IN, ops->type, l.out);
+    ops_add_tensor(call, "gate_up", OPS_OUT, ops->type, c->rows * l.out);
+    if (c->act)
+        ops_add_tensor(call, "act", OPS_OUT, ops->type, c->rows * l.out / 2);
+    call->flops = linear_flops(c);
+}
+
+OPS_RUN(linear_swiglu)
+{
+    ops_linear_swiglu(
+        ops, stream, c->linear, c->rows,
+        &(struct linear_swiglu){OPS_AT(x), OPS_AT(w), OPS_AT(bias), OPS_AT(gate_up), OPS_AT(act)});
+}
+
+/* y = swiglu(gate_up) W: not an op, but linear_dx_dswiglu is its gradient. */
+OPS_DESCRIBE(swiglu_linear)
+{
+    struct linear l = c->linear;
+    ops_add_tensor(call, "gate_up", OPS_IN, ops->type, c->rows * 2 * l.in);
+    ops_add_tensor(call, "x", OPS_OUT, ops->type, c->rows * l.in);
+    add_w(call, l, ops->type);
+    ops_add_rows(call, "y", OPS_OUT, ops->type, c->rows, l.out, l.y_stride);
+    call->flops = linear_flops(c);
+}
+
+OPS_RUN(swiglu_linear)
+{
+    ops_swiglu(ops, stream, c->rows, c->linear.in, ops_at(call, "gate_up"), ops_at(call, "x"));
+    ops_linear(ops, stream, c->linear, c->rows, ops_at(call, "x"), ops_at(call, "w"), NULL,
+               ops_at(call, "y"));
+}
+
+OPS_DESCRIBE(linear_dx_dswiglu)
+{
+    struct linear l = c->linear;
+    ops_add_rows(call, "dy", OPS_IN, ops->type, c->rows, l.out, l.y_stride)->cogradient_of = "y";
+    add_w(call, l, ops->type);
+    ops_add_tensor(call, "gate_up", OPS_IN, ops->type, c->rows * 2 * l.in);
+    struct ops_tensor *dgate_up =
+        ops_add_tensor(call, "dgate_up", OPS_OUT, ops->type, c->rows * 2 * l.in);
+    dgate_up->gradient_of = "gate_up";
+    dgate_up->may_be[0] = "gate_up";
+    ops_add_tensor(call, "act", OPS_OUT, ops->type, c->rows * l.in);
+    call->flops = linear_flops(c);
+}
+
+OPS_RUN(linear_dx_dswiglu)
+{
+    ops_linear_dx_dswiglu(ops, stream, c->linear, c->rows,
+                          &(struct linear_dx_dswiglu){OPS_AT(dy), OPS_AT(w), OPS_AT(gate_up),
+                                                      OPS_AT(dgate_up), OPS_AT(act)});
+}
+
 OPS_DESCRIBE(linear_dw)
 {
     struct linear l = c->linear;

@@ -1,5 +1,6 @@
 /* ops_impl -- the slots of an ops back end; for src/ops only. There is one slot for each face in
- * ops/ops.h, with the same contract and arguments, except that a stride is never 0. */
+ * ops/ops.h, with the same contract and arguments, except that a stride is never 0. Those before
+ * `linear` may be empty. */
 #ifndef OPS_OPS_IMPL_H
 #define OPS_OPS_IMPL_H
 #include <math.h>
@@ -23,6 +24,17 @@ struct ops_backend {
 
     /* linear_gelu applies gelu to sums before they are rounded, so ops_gelu(pre) has other bits. */
     bool gelu_of_sums;
+
+    /* Products with SwiGLU, from (R, K) to gate and up, (R, F) each, or with `backward` to their
+     * gradients, without a bias and with dense rows: whether the next two slots compute this shape.
+     * Also asked on a dry device. NULL: no; the faces then call other ops. */
+    bool (*takes_swiglu)(const struct ops *, int64_t rows, int64_t depth, int64_t ff,
+                         bool backward);
+    /* False: the buffers are not aligned, and nothing was done. */
+    bool (*linear_swiglu)(struct ops *, struct stream *, struct linear, int64_t,
+                          const struct linear_swiglu *);
+    bool (*linear_dx_dswiglu)(struct ops *, struct stream *, struct linear, int64_t,
+                              const struct linear_dx_dswiglu *);
 
     void (*linear)(struct ops *, struct stream *, struct linear, int64_t, const void *,
                    const void *, const void *, void *);

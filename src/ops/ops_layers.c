@@ -58,6 +58,44 @@ void ops_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l
         ops->backend->linear_dx_dgelu(ops, stream, l, rows, a);
 }
 
+/* Whether the back end may compute a product with SwiGLU in one piece. */
+static bool takes_swiglu(const struct ops *ops, int64_t rows, int64_t depth, int64_t ff,
+                         bool backward)
+{
+    const struct ops_backend *backend = ops->backend;
+    return backend->takes_swiglu && backend->takes_swiglu(ops, rows, depth, ff, backward);
+}
+
+void ops_linear_swiglu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                       const struct linear_swiglu *a)
+{
+    l = check_linear(l, rows);
+    CHECK_EQ(l.y_stride, l.out);
+    CHECK_EQ(l.out % 2, 0);
+    CHECK(a->x && a->w && a->gate_up);
+    if (!a->bias && takes_swiglu(ops, rows, l.in, l.out / 2, false) &&
+        (!ops_must_run(ops, stream,
+                       CASE("linear_swiglu", .rows = rows, .linear = l, .act = a->act != NULL)) ||
+         ops->backend->linear_swiglu(ops, stream, l, rows, a)))
+        return;
+    ops_linear(ops, stream, l, rows, a->x, a->w, a->bias, a->gate_up);
+    if (a->act)
+        ops_swiglu(ops, stream, rows, l.out / 2, a->gate_up, a->act);
+}
+
+void ops_linear_dx_dswiglu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                           const struct linear_dx_dswiglu *a)
+{
+    l = check_linear(l, rows);
+    CHECK(a->dy && a->w && a->gate_up && a->dgate_up && a->act);
+    if (l.y_stride == l.out && takes_swiglu(ops, rows, l.out, l.in, true) &&
+        (!ops_must_run(ops, stream, CASE("linear_dx_dswiglu", .rows = rows, .linear = l)) ||
+         ops->backend->linear_dx_dswiglu(ops, stream, l, rows, a)))
+        return;
+    ops_linear_dx(ops, stream, l, rows, a->dy, a->w, a->act);
+    ops_swiglu_backward(ops, stream, rows, l.in, a->gate_up, a->act, a->dgate_up, a->act);
+}
+
 void ops_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                    const struct linear_dw *a)
 {

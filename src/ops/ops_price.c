@@ -15,7 +15,7 @@
 enum ops_kind ops_kind_of(const char *op)
 {
     if (strncmp(op, "linear", 6) == 0 || strcmp(op, "gelu_linear") == 0 ||
-        strcmp(op, "orthogonalize") == 0)
+        strcmp(op, "swiglu_linear") == 0 || strcmp(op, "orthogonalize") == 0)
         return OPS_KIND_PRODUCT;
     if (strncmp(op, "attention_backward", 18) == 0)
         return OPS_KIND_ATTENTION_BACKWARD;

@@ -154,6 +154,22 @@
         {"attention_cached", .attention = OPS_HEADS(b, t, h, g, d), .past = 0, .room = t},    \
         {"attention_cached", .attention = OPS_HEADS(b, t, h, g, d), .past = 21, .room = t + 30},
 
+/* Products with SwiGLU: rows, C, F, [out][in] */
+#define SWIGLU_SHAPES(X) \
+    X(1, 3, 1, false)    \
+    X(1, 64, 40, true)   \
+    X(7, 13, 5, true)    \
+    X(67, 96, 72, false) \
+    X(300, 33, 65, true)
+#define SWIGLU_CASES(r, c, f, w)                                                      \
+    {"linear_swiglu", .rows = r, .linear = {c, 2 * f, .out_in = w}},                  \
+        {"linear_swiglu", .rows = r, .linear = {c, 2 * f, .out_in = w}, .act = true}, \
+        {"linear_swiglu", .rows = r, .linear = {c, 2 * f, .out_in = w}, .bias = true, \
+         .act = true},                                                                \
+        {"swiglu_linear", .rows = r, .linear = {f, c, .out_in = w}},                  \
+        {"linear_dx_dswiglu", .rows = r, .linear = {f, c, .out_in = w}},              \
+        {"linear_dx_dswiglu", .rows = r, .linear = {f, c, .out_in = w, .y_stride = c + 3}},
+
 /* Windows smaller than a tile, around tiles, larger than T; caps that scores reach and that they do
  * not; scales. Positions, then window, scale, cap. */
 #define WINDOW_SHAPES(X)                  \
@@ -277,10 +293,10 @@
 static const struct ops_case op_shapes[] = {
     LINEAR_SHAPES(LINEAR_CASES) STRIDE_SHAPES(STRIDE_CASES) NORM_SHAPES(NORM_CASES)
         FLAT_SHAPES(FLAT_CASES) FLAT_SHAPES(UPDATE_CASES) GATE_SHAPES(GATE_CASES)
-            HEAD_SHAPES(HEAD_CASES) ATTENTION_SHAPES(ATTENTION_CASES) WINDOW_SHAPES(WINDOW_CASES)
-                ROTARY_SHAPES(ROTARY_CASES) TREE_SHAPES(TREE_CASES) MATRIX_SHAPES(MATRIX_CASES)
-                    MAS_SHAPES(MAS_CASES) ROUTE_SHAPES(ROUTE_CASES) ROWS_SHAPES(ROWS_CASES)
-                        CAP_SHAPES(CAP_CASES) LOSS_SHAPES(LOSS_CASES){
+            SWIGLU_SHAPES(SWIGLU_CASES) HEAD_SHAPES(HEAD_CASES) ATTENTION_SHAPES(ATTENTION_CASES)
+                WINDOW_SHAPES(WINDOW_CASES) ROTARY_SHAPES(ROTARY_CASES) TREE_SHAPES(TREE_CASES)
+                    MATRIX_SHAPES(MATRIX_CASES) MAS_SHAPES(MAS_CASES) ROUTE_SHAPES(ROUTE_CASES)
+                        ROWS_SHAPES(ROWS_CASES) CAP_SHAPES(CAP_CASES) LOSS_SHAPES(LOSS_CASES){
                             "rope_attention", .attention = OPS_HEADS(1, 300, 2, 1, 32)},
     {"attention_backward_rope", .attention = OPS_HEADS(2, 37, 4, 2, 16), .bias = true},
     {"rope", .attention = OPS_HEADS(1, 1, 4, 2, 16), .first = 9, .at = true},

@@ -1,5 +1,5 @@
-/* test_ops_again -- a recomputed output of a linear layer with GELU has its original bits, by
- * ops_gelu if ops_gelu_remakes, else by the product.
+/* test_ops_again -- a recomputed output of a linear layer has its original bits: with GELU by ops_gelu
+ * if ops_gelu_remakes, else by the product; with SwiGLU by each op that computes it.
  *
  * Without arguments on the CPU; `test_ops_again cuda` on a GPU, exit status 77 = no GPU. */
 #include "gpu.h"
@@ -76,6 +76,94 @@ static void test_linear_gelu(void **state)
     rig_close(&rig);
 }
 
+static float float_at(const void *x, enum dtype type, int64_t i)
+{
+    float value;
+    dtype_convert(&value, DTYPE_F32, (const char *)x + (size_t)i * dtype_bytes(type), type, 1);
+    return value;
+}
+
+/* Whether a device's numbers are the same to a few roundings. */
+static void nearly_same(struct rig *rig, const void *a, const void *b, int64_t count)
+{
+    enum dtype type = rig->ops->type;
+    size_t bytes = (size_t)count * dtype_bytes(type);
+    double difference = 0, norm = 0;
+    char *host;
+    assert_ok(mem_alloc(&rig->env, MEM_OTHER, "test", 2 * bytes, &host));
+    device_copy(rig->stream, host, a, bytes);
+    device_copy(rig->stream, host + bytes, b, bytes);
+    assert_ok(stream_sync(rig->stream));
+    for (int64_t i = 0; i < count; i++) {
+        double x = (double)float_at(host, type, i), y = (double)float_at(host + bytes, type, i);
+        difference += (x - y) * (x - y);
+        norm += y * y;
+    }
+    assert_true(norm > 0 && difference <= 1e-4 * norm); /* NaN is neither */
+    mem_free(&rig->env, host);
+}
+
+/* act of a product with SwiGLU, of the backward product, of ops_swiglu and of ops_swiglu_backward:
+ * all of the same gate_up, which has the same bits without act. The slopes agree with those of the
+ * ops that they are made of elsewhere. */
+static void check_swiglu(struct rig *rig, int64_t rows, int64_t width, int64_t ff)
+{
+    struct ops *ops = rig->ops;
+    struct stream *stream = rig->stream;
+    const struct linear up = {.in = width, .out = 2 * ff, .out_in = true},
+                        down = {.in = ff, .out = width, .out_in = true};
+    int64_t count = rows * ff;
+    void *x = filled(rig, rows * width, "x"), *w = filled(rig, 2 * ff * width, "w");
+    void *both = taken(rig, 2 * count), *act = taken(rig, count), *again = taken(rig, 2 * count);
+    void *slopes = taken(rig, 2 * count), *d_act = taken(rig, count);
+    ops_linear_swiglu(ops, stream, up, rows,
+                      &(struct linear_swiglu){.x = x, .w = w, .gate_up = both, .act = act});
+    ops_linear_swiglu(ops, stream, up, rows,
+                      &(struct linear_swiglu){.x = x, .w = w, .gate_up = again});
+    same_bits(rig, both, again, 2 * count);
+    ops_linear(ops, stream, up, rows, x, w, NULL, again);
+    nearly_same(rig, both, again, 2 * count);
+    ops_swiglu(ops, stream, rows, ff, both, again);
+    same_bits(rig, act, again, count);
+    ops_linear_dx(ops, stream, down, rows, x, w, d_act);
+    ops_swiglu_backward(ops, stream, rows, ff, both, d_act, slopes, d_act);
+    same_bits(rig, act, d_act, count);
+    ops_linear_dx_dswiglu(ops, stream, down, rows,
+                          &(struct linear_dx_dswiglu){
+                              .dy = x, .w = w, .gate_up = both, .dgate_up = again, .act = d_act});
+    same_bits(rig, act, d_act, count);
+    nearly_same(rig, slopes, again, 2 * count);
+    ops_linear_dx_dswiglu(ops, stream, down, rows,
+                          &(struct linear_dx_dswiglu){
+                              .dy = x, .w = w, .gate_up = both, .dgate_up = both, .act = d_act});
+    same_bits(rig, act, d_act, count);
+    same_bits(rig, both, again, 2 * count);
+    void *all[] = {x, w, both, act, again, slopes, d_act};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        device_free(rig->device, all[i]);
+}
+
+/* On a GPU, the large shape is one for our own kernels on Hopper, and the others with "own". */
+static void test_linear_swiglu(void **state)
+{
+    const struct subject *subject = *state;
+    static const char *const ways[] = {"library", "large", "own"};
+    bool on_gpu = strcmp(subject->backend, "cuda") == 0;
+    for (int way = 0; way < (on_gpu ? 3 : 1); way++) {
+        struct rig rig;
+        setenv("SIFR_CUDA_SWIGLU", ways[way], 1);
+        rig_open(&rig, subject->backend, subject->type, 2);
+        check_swiglu(&rig, ROWS, IN, 72);
+        check_swiglu(&rig, ROWS + 1, 37, 41);
+        if (on_gpu) {
+            check_swiglu(&rig, 8191, 320, 1096);
+            check_swiglu(&rig, 16384, 1024, 2816);
+        }
+        rig_close(&rig);
+    }
+    unsetenv("SIFR_CUDA_SWIGLU");
+}
+
 int main(int count, char **words)
 {
     static struct subject host[] = {{"ref", DTYPE_F32}, {"ref", DTYPE_F64}, {"cpu", DTYPE_F32}};
@@ -88,6 +176,9 @@ int main(int count, char **words)
         cmocka_unit_test_prestate(test_linear_gelu, &subjects[0]),
         cmocka_unit_test_prestate(test_linear_gelu, &subjects[1]),
         cmocka_unit_test_prestate(test_linear_gelu, &subjects[2]),
+        cmocka_unit_test_prestate(test_linear_swiglu, &subjects[0]),
+        cmocka_unit_test_prestate(test_linear_swiglu, &subjects[1]),
+        cmocka_unit_test_prestate(test_linear_swiglu, &subjects[2]),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

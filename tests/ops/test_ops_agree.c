@@ -137,7 +137,8 @@ static double depth_of(const struct ops_op *op)
 {
     if (has(op, "orthogonalize"))
         return DEPTH_ITERATIONS;
-    return has(op, "attention") || has(op, "gelu") ? 4 : has(op, "norm") ? 3 : 2;
+    bool gated = has(op, "linear") && has(op, "swiglu");
+    return has(op, "attention") || has(op, "gelu") || gated ? 4 : has(op, "norm") ? 3 : 2;
 }
 
 /* SIFR_CUDA_EXACT=1: nothing is rounded to TF32. */

@@ -48,6 +48,8 @@ static void test_rates(void **state)
         .op = "embedding", .embedding = {.batch = 1, .tokens = 4, .width = 2, .vocab = 1000}};
     assert_near(ops_price(&prices, f.ops, &rows), 2.0 + 64 / 10.0);
     assert_int_equal(ops_kind_of("linear_dx_dgelu"), OPS_KIND_PRODUCT);
+    assert_int_equal(ops_kind_of("linear_dx_dswiglu"), OPS_KIND_PRODUCT);
+    assert_int_equal(ops_kind_of("swiglu_linear"), OPS_KIND_PRODUCT);
     assert_int_equal(ops_kind_of("orthogonalize"), OPS_KIND_PRODUCT);
     assert_int_equal(ops_kind_of("attention_backward"), OPS_KIND_ATTENTION_BACKWARD);
     assert_int_equal(ops_kind_of("attention_backward_rope"), OPS_KIND_ATTENTION_BACKWARD);
