@@ -79,6 +79,7 @@ struct thread_of {
 struct matrix { /* in the place of a tensor map */
     uint16_t *at;
     int rows, columns, box_rows;
+    int64_t stride; /* elements from one row to the next */
 };
 
 static thread_of *self;
@@ -178,9 +179,11 @@ static inline matrix matrix_of(const CUtensorMap *map)
     return m;
 }
 
-static inline CUtensorMap map_of(uint16_t *at, int rows, int columns, int box_rows)
+/* stride 0: dense */
+static inline CUtensorMap map_of(uint16_t *at, int rows, int columns, int box_rows,
+                                 int64_t stride = 0)
 {
-    const matrix m = {at, rows, columns, box_rows};
+    const matrix m = {at, rows, columns, box_rows, stride ? stride : columns};
     CUtensorMap map = {};
     memcpy(&map, &m, sizeof m);
     return map;
@@ -193,10 +196,9 @@ static inline void load(block_of *b, uint32_t to, const CUtensorMap *map, int co
     loads.push_back({[=] {
         for (int r = 0; r < m.box_rows; r++)
             for (int c = 0; c < 64; c++)
-                *element(b, to + r * 128 + c * 2) =
-                    row + r < m.rows && column + c < m.columns
-                        ? m.at[(int64_t)(row + r) * m.columns + column + c]
-                        : 0;
+                *element(b, to + r * 128 + c * 2) = row + r < m.rows && column + c < m.columns
+                                                        ? m.at[(row + r) * m.stride + column + c]
+                                                        : 0;
         mbarrier &bar = barrier_at(b, barrier);
         bar.bytes -= m.box_rows * 128;
         settle(bar);
@@ -379,8 +381,7 @@ static inline void store_box(const CUtensorMap *map, int column, int row, uint32
     fake::self->stores_open.push_back([=] {
         for (int r = 0; r < m.box_rows && row + r < m.rows; r++)
             for (int c = 0; c < 64 && column + c < m.columns; c++)
-                m.at[(int64_t)(row + r) * m.columns + column + c] =
-                    *fake::element(b, from + r * 128 + c * 2);
+                m.at[(row + r) * m.stride + column + c] = *fake::element(b, from + r * 128 + c * 2);
     });
 }
 

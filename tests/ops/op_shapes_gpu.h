@@ -38,6 +38,16 @@
         {"linear_dx_dgelu", .rows = r, .linear = {i, o, .out_in = w}},       \
         {"linear_dx_dgelu", .rows = r, .linear = {i, o, .out_in = w}, .bias = true},
 
+/* For products with SwiGLU on Hopper, likewise; halves that end within a box of 64 columns. */
+#define GPU_SWIGLU_SHAPES(X)  \
+    X(13000, 72, 264, true)   \
+    X(11000, 264, 136, false) \
+    X(640, 8, 8, true)        \
+    X(191, 1000, 520, true)   \
+    X(193, 520, 1000, false)  \
+    X(2049, 264, 1536, true)  \
+    X(2049, 1536, 200, true)
+
 /* The last five: several rows for every warp or block of the backward pass. */
 #define GPU_NORM_SHAPES(X) \
     X(130, 768)            \
@@ -197,14 +207,14 @@
 #define GPU_ROWS_SHAPES(X) X(262144, 4096, 512) X(300008, 64, 504) X(300008, 0, 0)
 
 static const struct ops_case op_shapes_gpu[] = {
-    GPU_LINEAR_SHAPES(LINEAR_CASES) GPU_GELU_SHAPES(GELU_CASES) GPU_STRIDE_SHAPES(STRIDE_CASES)
-        GPU_NORM_SHAPES(NORM_CASES) GPU_FLAT_SHAPES(FLAT_CASES) GPU_FLAT_SHAPES(UPDATE_CASES)
-            GPU_GATE_SHAPES(GATE_CASES) GPU_HEAD_SHAPES(HEAD_CASES) GPU_ATTENTION_SHAPES(
-                ATTENTION_CASES) GPU_ODD_SHAPES(ATTENTION_CASES) GPU_WIDE_SHAPES(ATTENTION_CASES)
-                GPU_WINDOW_SHAPES(WINDOW_CASES) GPU_ROTARY_SHAPES(ROTARY_CASES)
-                    GPU_TREE_SHAPES(TREE_CASES) GPU_ROUTE_SHAPES(ROUTE_CASES)
-                        GPU_MAS_SHAPES(MAS_CASES) GPU_ROWS_SHAPES(ROWS_CASES)
-                            GPU_LOSS_SHAPES(LOSS_CASES){
+    GPU_LINEAR_SHAPES(LINEAR_CASES) GPU_GELU_SHAPES(GELU_CASES) GPU_SWIGLU_SHAPES(SWIGLU_CASES)
+        GPU_STRIDE_SHAPES(STRIDE_CASES) GPU_NORM_SHAPES(NORM_CASES) GPU_FLAT_SHAPES(FLAT_CASES)
+            GPU_FLAT_SHAPES(UPDATE_CASES) GPU_GATE_SHAPES(GATE_CASES) GPU_HEAD_SHAPES(HEAD_CASES)
+                GPU_ATTENTION_SHAPES(ATTENTION_CASES) GPU_ODD_SHAPES(ATTENTION_CASES)
+                    GPU_WIDE_SHAPES(ATTENTION_CASES) GPU_WINDOW_SHAPES(WINDOW_CASES)
+                        GPU_ROTARY_SHAPES(ROTARY_CASES) GPU_TREE_SHAPES(TREE_CASES)
+                            GPU_ROUTE_SHAPES(ROUTE_CASES) GPU_MAS_SHAPES(MAS_CASES) GPU_ROWS_SHAPES(
+                                ROWS_CASES) GPU_LOSS_SHAPES(LOSS_CASES){
                                 "embedding", .embedding = {2, 128, 768, 1000, 128, 0, 0, false}},
     {"embedding", .embedding = {3, 65, 256, 5000, 0, 0, 0, false}},
     {"embedding_backward", .embedding = {2, 128, 768, 1000, 128, 0, 0, false}},

@@ -8,34 +8,71 @@
 using namespace hopper;
 typedef __nv_bfloat16 number;
 
-/* Two results: the sum plus its column's number, and its double. */
+/* Calls f(i, column) for the registers of 16 columns; column: of the first of the two numbers. */
+template <class F> static void each_register(int sixteen, F f)
+{
+    for (int i = 0; i < 4; i++)
+        f(i, 16 * sixteen + i / 2 * 8 + (int)threadIdx.x % 4 * 2);
+}
+
+/* TWO: the sum plus its column's number, and its double. */
 struct twice {
-    enum { READS = 0 };
     int column;
     void fetch(const product::job &j, int h)
     {
-        column = j.column + 64 * h + (int)threadIdx.x % 4 * 2;
+        column = j.column + 64 * h;
     }
     void of(int sixteen, const float *sums, uint32_t (&out)[4], uint32_t (&out2)[4])
     {
-        for (int i = 0; i < 4; i++) {
-            const int at = (column + 16 * sixteen + i / 2 * 8) % 7;
-            const float a = sums[2 * i] + (float)at, b = sums[2 * i + 1] + (float)((at + 1) % 7);
+        each_register(sixteen, [&](int i, int at) {
+            const float a = sums[2 * i] + (float)((column + at) % 7);
+            const float b = sums[2 * i + 1] + (float)((column + at + 1) % 7);
             out[i] = packed<number>(a, b);
             out2[i] = packed<number>(2 * a, 2 * b);
-        }
+        });
     }
 };
 
-/* One result, which replaces what is read: the sum minus it. */
+/* OVER: the sum minus what is read. */
 struct minus {
-    enum { READS = 1 };
     void fetch(const product::job &, int) {}
-    void of(int, const float *sums, uint32_t (&word)[4], uint32_t (&)[4])
+    void of(int, const float *sums, uint32_t (&word)[4])
     {
         for (int i = 0; i < 4; i++) {
             const float2 x = unpacked<number>(word[i]);
             word[i] = packed<number>(sums[2 * i] - x.x, sums[2 * i + 1] - x.y);
+        }
+    }
+};
+
+/* GATE: gate minus twice up, of the rounded ones. */
+static float gated(float gate, float up)
+{
+    return gate - 2 * up;
+}
+
+struct gate {
+    bool third;
+    void fetch(const product::job &, int) {}
+    void of(const uint32_t (&gate)[4], const uint32_t (&up)[4], uint32_t (&word)[4])
+    {
+        for (int i = 0; i < 4; i++) {
+            const float2 g = unpacked<number>(gate[i]), u = unpacked<number>(up[i]);
+            word[i] = packed<number>(gated(g.x, u.x), gated(g.y, u.y));
+        }
+    }
+};
+
+/* SLOPES: the sum minus gate, the sum plus twice up, and the third of GATE. */
+struct slopes {
+    void fetch(const product::job &, int) {}
+    void of(const float *sums, uint32_t (&gate)[4], uint32_t (&up)[4], uint32_t (&word)[4])
+    {
+        for (int i = 0; i < 4; i++) {
+            const float2 g = unpacked<number>(gate[i]), u = unpacked<number>(up[i]);
+            word[i] = packed<number>(gated(g.x, u.x), gated(g.y, u.y));
+            gate[i] = packed<number>(sums[2 * i] - g.x, sums[2 * i + 1] - g.y);
+            up[i] = packed<number>(sums[2 * i] + 2 * u.x, sums[2 * i + 1] + 2 * u.y);
         }
     }
 };
@@ -52,56 +89,119 @@ static std::vector<uint16_t> numbers(int64_t count, int most, std::mt19937 &draw
     return x;
 }
 
-template <class W, class E> static bool test(const sizes &s, unsigned seed)
+/* A product's matrices. Those of the epilogue are (rows, halves * columns): gate and up of GATE and
+ * SLOPES are the halves of `first`, whose results take its place in SLOPES; `second` is TWO's other
+ * result or the third of the others. */
+template <class W> struct matrices {
+    enum {
+        HALVES = W::SCHEME == product::GATE || W::SCHEME == product::SLOPES ? 2 : 1,
+        B_HALVES = W::SCHEME == product::GATE ? 2 : 1
+    };
+    sizes s;
+    std::vector<uint16_t> a, b, read, first, second;
+
+    matrices(const sizes &of, std::mt19937 &draw) : s(of)
+    {
+        const int64_t count = (int64_t)s.rows * s.columns;
+        a = numbers((int64_t)s.rows * s.depth, W::SCHEME == product::GATE ? 5 : 1, draw);
+        b = numbers((int64_t)s.columns * s.depth * B_HALVES, 1, draw);
+        read = numbers(count * HALVES, 9, draw);
+        first.assign((size_t)(count * HALVES), 0x7fc0);
+        second.assign((size_t)count, 0x7fc0);
+        if (W::SCHEME == product::SLOPES) /* in place */
+            first = read;
+    }
+
+    product::maps maps(bool third)
+    {
+        const int columns = s.columns, wide = HALVES * columns;
+        product::maps of = {};
+        of.a = fake::map_of(a.data(), s.rows, s.depth, W::ROWS / 2);
+        for (int h = 0; h < B_HALVES; h++)
+            of.b[h] =
+                W::DOWN ? fake::map_of(b.data() + h * columns, s.depth, columns, product::DEPTH,
+                                       B_HALVES * columns)
+                        : fake::map_of(b.data() + (int64_t)h * columns * s.depth, columns, s.depth,
+                                       product::COLUMNS / B_HALVES);
+        for (int h = 0; h < HALVES; h++) {
+            uint16_t *in = W::SCHEME == product::SLOPES ? first.data() : read.data();
+            of.side[h] =
+                fake::map_of(in + h * columns, s.rows, columns, product::SIDE_ROWS<W>, wide);
+            of.out[h] =
+                fake::map_of(first.data() + h * columns, s.rows, columns, product::STRIP, wide);
+        }
+        if (third)
+            of.out[HALVES] = fake::map_of(second.data(), s.rows, columns, product::STRIP);
+        return of;
+    }
+
+    /* Column c of B; of GATE's halves together */
+    float sum(int64_t r, int64_t c) const
+    {
+        const int64_t columns = (int64_t)s.columns * B_HALVES;
+        float sum = 0;
+        for (int64_t k = 0; k < s.depth; k++)
+            sum += fake::value(a[(size_t)(r * s.depth + k)]) *
+                   fake::value(b[(size_t)(W::DOWN ? k * columns + c : c * s.depth + k)]);
+        return sum;
+    }
+
+    bool is_right(int64_t r, int64_t c, bool third) const
+    {
+        const size_t one = (size_t)(r * s.columns + c);
+        const size_t at = (size_t)(r * s.columns * HALVES + c), up = at + (size_t)s.columns;
+        const float x = sum(r, c), found = fake::value(read[at]);
+        const uint16_t none = 0x7fc0;
+        if (W::SCHEME == product::TWO) {
+            const float plus = x + (float)(c % 7);
+            return first[at] == fake::rounded(plus) && second[one] == fake::rounded(2 * plus);
+        }
+        if (W::SCHEME == product::OVER)
+            return first[at] == fake::rounded(x - found) && second[one] == none;
+        if (W::SCHEME == product::GATE) {
+            const uint16_t g = fake::rounded(x), u = fake::rounded(sum(r, s.columns + c));
+            return first[at] == g && first[up] == u &&
+                   second[one] ==
+                       (third ? fake::rounded(gated(fake::value(g), fake::value(u))) : none);
+        }
+        const float other = fake::value(read[up]);
+        return first[at] == fake::rounded(x - found) &&
+               first[up] == fake::rounded(x + 2 * other) &&
+               second[one] == fake::rounded(gated(found, other));
+    }
+};
+
+template <class W, class E> static bool test(const sizes &s, unsigned seed, E e)
 {
     std::mt19937 draw(seed);
-    const int64_t count = (int64_t)s.rows * s.columns;
-    auto a = numbers((int64_t)s.rows * s.depth, 1, draw);
-    auto b = numbers((int64_t)s.columns * s.depth, 1, draw);
-    auto other = numbers(count, 9, draw);
-    const auto read = other;
-    std::vector<uint16_t> out((size_t)count, 0x7fc0);
-    const CUtensorMap map_a = fake::map_of(a.data(), s.rows, s.depth, W::ROWS / 2);
-    const CUtensorMap map_b = W::DOWN
-                                  ? fake::map_of(b.data(), s.depth, s.columns, product::DEPTH)
-                                  : fake::map_of(b.data(), s.columns, s.depth, product::COLUMNS);
-    const CUtensorMap map_out = fake::map_of(out.data(), s.rows, s.columns, product::STRIP);
-    const CUtensorMap map_other = fake::map_of(other.data(), s.rows, s.columns,
-                                               E::READS ? (int)W::ROWS : (int)product::STRIP);
+    matrices<W> all(s, draw);
+    bool third = W::SCHEME != product::OVER;
+    if constexpr (W::SCHEME == product::GATE)
+        third = e.third;
+    const product::maps of = all.maps(third);
     const product::problem p = product::problem_of<W>(s.rows, s.columns, s.depth);
     std::vector<int> threads = {0, 32}; /* the others that load do nothing */
     for (int t = 128; t < product::THREADS; t++)
         threads.push_back(t);
     bool right =
         fake::run(2 * s.clusters, threads, sizeof(product::memory<W>), seed, [&](char *raw) {
-            product::run_block<W, number>(*reinterpret_cast<product::memory<W> *>(raw), p, &map_a,
-                                          &map_b, &map_out, &map_other, E{});
+            product::run_block<W, number>(*reinterpret_cast<product::memory<W> *>(raw), p, of, e);
         });
     if (!right)
         fprintf(stderr, "threads wait for ever, or results were not stored\n");
     for (int64_t r = 0; right && r < s.rows; r++)
         for (int64_t c = 0; right && c < s.columns; c++) {
-            float sum = 0;
-            for (int64_t k = 0; k < s.depth; k++)
-                sum += fake::value(a[(size_t)(r * s.depth + k)]) *
-                       fake::value(b[(size_t)(W::DOWN ? k * s.columns + c : c * s.depth + k)]);
-            const size_t at = (size_t)(r * s.columns + c);
-            if (E::READS) {
-                right =
-                    out[at] == fake::rounded(sum - fake::value(read[at])) && other[at] == read[at];
-            } else {
-                const float first = sum + (float)(c % 7);
-                right = out[at] == fake::rounded(first) && other[at] == fake::rounded(2 * first);
-            }
+            right = all.is_right(r, c, third);
             if (!right)
-                fprintf(stderr, "row %d, column %d is wrong: %g\n", (int)r, (int)c,
-                        (double)fake::value(out[at]));
+                fprintf(stderr, "row %d, column %d is wrong\n", (int)r, (int)c);
         }
     if (!right)
-        fprintf(stderr, "%d x %d over %d, %d clusters, tiles of %d, seed %u\n", s.rows, s.columns,
-                s.depth, s.clusters, (int)W::ROWS, seed);
+        fprintf(stderr, "scheme %d, %d x %d over %d, %d clusters, tiles of %d, seed %u\n",
+                (int)W::SCHEME, s.rows, s.columns, s.depth, s.clusters, (int)W::ROWS, seed);
     return right;
 }
+
+template <int ROWS, bool DOWN, product::scheme S> using way = product::way<ROWS, DOWN, S>;
 
 int main()
 {
@@ -110,11 +210,17 @@ int main()
     bool right = true;
     unsigned seed = 1;
     for (const sizes &s : all) {
-        right = test<product::way<192, false>, twice>(s, seed++) && right;
-        right = test<product::way<192, true>, minus>(s, seed++) && right;
-        right = test<product::way<192, true>, twice>(s, seed++) && right;
-        right = test<product::way<192, false>, minus>(s, seed++) && right;
-        right = test<product::way<128, true>, twice>(s, seed++) && right;
+        right = test<way<192, false, product::TWO>>(s, seed++, twice{}) && right;
+        right = test<way<192, true, product::OVER>>(s, seed++, minus{}) && right;
+        right = test<way<192, true, product::TWO>>(s, seed++, twice{}) && right;
+        right = test<way<192, false, product::OVER>>(s, seed++, minus{}) && right;
+        right = test<way<128, true, product::TWO>>(s, seed++, twice{}) && right;
+        right = test<way<192, false, product::GATE>>(s, seed++, gate{true}) && right;
+        right = test<way<192, true, product::GATE>>(s, seed++, gate{true}) && right;
+        right = test<way<192, false, product::GATE>>(s, seed++, gate{false}) && right;
+        right = test<way<192, true, product::SLOPES>>(s, seed++, slopes{}) && right;
+        right = test<way<192, false, product::SLOPES>>(s, seed++, slopes{}) && right;
+        right = test<way<128, true, product::SLOPES>>(s, seed++, slopes{}) && right;
     }
     puts(right ? "ok" : "failed");
     return right ? 0 : 1;

@@ -7,7 +7,8 @@
  *     cuda_product.c       products through cuBLASLt; cuda_columns.cu: bias without an epilogue
  *     cuda_product_tune.c  chooses the algorithm of a product; cuda_trial.c, cuda_noise.cu: the
  *                          operands that candidates are tried on
- *     cuda_gelu_hopper.cu, hopper_product.cuh   products with a GELU, on Hopper
+ *     cuda_gelu_hopper.cu, cuda_swiglu_hopper.cu, hopper_launch.cuh, hopper_product.cuh
+ *                          products with a GELU or SwiGLU, on Hopper
  *     cuda_row.cu          products of one row, as in decoding
  *     cuda_orthogonalize.c, cuda_orthogonalize.cu     Newton-Schulz iterations, by products
  *     cuda_attention.c     chooses the attention kernel for a shape; cuda_cached.cu: with a cache
@@ -37,6 +38,8 @@
  *     SIFR_CUDA_GELU=library|large|own        products with a GELU on Hopper: by cuBLASLt, by our
  *                                             kernel if they are large (default), or at any size
  *                                             (cuda_linear.c)
+ *     SIFR_CUDA_SWIGLU=library|large|own      the same for SwiGLU; library: cuBLASLt's product and
+ *                                             a kernel for SwiGLU
  *     SIFR_CUDA_ATTENTION=matrix|clusters     attention on the kernels for any GPU; the Hopper
  *                                             backward pass in clusters wherever it can
  *     SIFR_CUDA_GRAPH=off                     record no graphs (device/cuda/stream_cuda.c)

@@ -130,12 +130,6 @@ cudaError_t launch_gelu_exact_backward(cudaStream_t stream, enum dtype type, int
 
 /* --- swiglu and geglu: one block per row ------------------------------------------------------ */
 
-/* silu(gate) up, with e = exp(-gate) */
-static __device__ inline float gated(float gate, float up, float e)
-{
-    return mul(__fdividef(gate, add(1.0f, e)), up);
-}
-
 template <typename T, bool GELU>
 __global__ void __launch_bounds__(THREADS)
     swiglu(int64_t ff, bool wide, const T *__restrict__ gate_up /* (R, 2F) */,
@@ -154,12 +148,11 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int j = 0; j < N; j++)
             u[j] = GELU ? mul(gelu_value<T>(g[j]), u[j])
-                        : gated(g[j], u[j], exponential<T>(fminf(-g[j], 80.0f)));
+                        : swiglu_value(g[j], u[j], silu_parts_of<T>(g[j]));
         store_some(to + c, narrow<T>(u), ff - c, wide);
     }
 }
 
-/* dgate = dy up s (1 + gate (1 - s)), dup = dy gate s, with s = sigmoid(gate), 1 - s = e s */
 template <typename T, bool GELU>
 __global__ void __launch_bounds__(THREADS)
     swiglu_backward(int64_t ff, bool wide, const T *gate_up, const T *dy, T *dgate_up, T *act)
@@ -184,12 +177,11 @@ __global__ void __launch_bounds__(THREADS)
                 u[j] = d_up;
                 continue;
             }
-            float e = exponential<T>(fminf(-g[j], 80.0f)), s = __fdividef(1.0f, add(1.0f, e));
-            float ds = mul(d[j], s);
-            float d_up = mul(ds, g[j]);
-            d[j] = gated(g[j], u[j], e);
-            g[j] = mul(mul(ds, u[j]), fma_(g[j], mul(e, s), 1.0f));
-            u[j] = d_up;
+            const silu_parts<T> parts = silu_parts_of<T>(g[j]);
+            const float gate = g[j], up = u[j], dy = d[j];
+            g[j] = swiglu_gate_slope(gate, up, dy, parts);
+            u[j] = swiglu_up_slope(gate, dy, parts);
+            d[j] = swiglu_value(gate, up, parts);
         }
         store_some(dgate + c, narrow<T>(g), ff - c, wide);
         store_some(dup + c, narrow<T>(u), ff - c, wide);

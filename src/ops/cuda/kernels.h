@@ -108,6 +108,19 @@ cudaError_t launch_linear_dgelu_hopper(cudaStream_t stream, enum dtype type, boo
                                        int64_t rows, int64_t in, int64_t out, const void *dy,
                                        const void *w, const void *pre, void *dpre, int processors);
 
+/* --- cuda_swiglu_hopper.cu: linear layers with SwiGLU, on compute capability 9.0 -------------
+ *
+ * As above; F is `ff`, C is `width`. act of the first may be NULL; dgate_up may be gate_up. */
+
+bool kernel_swiglu_hopper_takes(enum dtype type, int64_t rows, int64_t width, int64_t ff);
+cudaError_t launch_linear_swiglu_hopper(cudaStream_t stream, enum dtype type, bool out_in,
+                                        int64_t rows, int64_t width, int64_t ff, const void *x,
+                                        const void *w, void *gate_up, void *act, int processors);
+cudaError_t launch_linear_dswiglu_hopper(cudaStream_t stream, enum dtype type, bool out_in,
+                                         int64_t rows, int64_t width, int64_t ff, const void *dy,
+                                         const void *w, const void *gate_up, void *dgate_up,
+                                         void *act, int processors);
+
 /* --- cuda_columns.cu: a bias and its gradient, where no product's epilogue computes it ------- */
 
 /* y[r][c] += bias[c]; rows of y are `stride` elements apart. */

@@ -115,6 +115,43 @@ template <typename T> static __device__ inline float gelu_slope(float x, float d
     return gelu_slope_of_parts(x, dy, e, gelu_part<T>(e));
 }
 
+/* SwiGLU: gate s up, where s = 1 / (1 + exp(-gate)). All that compute it, epilogues of products, too,
+ * take the same operations on gate and up as they are stored, so that their bits are equal. */
+
+template <typename T> struct silu_parts {
+    float s, rest; /* rest = 1 - s */
+};
+
+template <typename T> static __device__ inline silu_parts<T> silu_parts_of(float gate)
+{
+    if constexpr (sizeof(T) == sizeof(float)) {
+        float e = expf(fminf(-gate, 80.0f)), s = __fdividef(1.0f, add(1.0f, e));
+        return {s, mul(e, s)};
+    } else { /* free of cancellation where it is added to something larger */
+        const float log2_e = 1.44269504088896340736f;
+        float s = reciprocal(add(1.0f, power_of_two(mul(gate, -log2_e))));
+        return {s, sub(1.0f, s)};
+    }
+}
+
+template <typename T>
+static __device__ inline float swiglu_value(float gate, float up, silu_parts<T> p)
+{
+    return mul(mul(gate, p.s), up);
+}
+
+/* dup = dy gate s; dgate = dy up s (1 + gate (1 - s)) */
+template <typename T>
+static __device__ inline float swiglu_up_slope(float gate, float dy, silu_parts<T> p)
+{
+    return mul(dy, mul(gate, p.s));
+}
+template <typename T>
+static __device__ inline float swiglu_gate_slope(float gate, float up, float dy, silu_parts<T> p)
+{
+    return mul(mul(dy, up), fma_(mul(gate, p.s), p.rest, p.s));
+}
+
 /* --- packs ---------------------------------------------------------------------------------- */
 
 /* Four words, because the compiler would keep each 16-bit half in a register of its own. */

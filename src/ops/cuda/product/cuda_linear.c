@@ -1,5 +1,5 @@
 /* cuda_linear -- the slots of linear layers: products, with bias, GELU and the GELU gradient as
- * epilogues where cuBLASLt has them.
+ * epilogues where cuBLASLt has them, and on Hopper SwiGLU.
  *
  * cuBLASLt is column-major: a row-major (R, C) is its C x R. So nothing is ever transposed in
  * memory, only read as its transpose:
@@ -18,8 +18,9 @@
  * cuBLASLt's GELU is the tanh form; its AUX matrix is the input of the GELU, of the same shape as
  * ours, and must have a multiple of 8 rows. Where no algorithm has the epilogue, a kernel of ours
  * follows the plain product. So it does in f32, where cuBLASLt follows with kernels of its own, at
- * 1.4 (GELU) and 2.7 TB/s (its slope; H200). On Hopper, large products with a GELU take our own kernel
- * (cuda_gelu_hopper.cu): steps of GPT-2 are about 2 % shorter.
+ * 1.4 (GELU) and 2.7 TB/s (its slope; H200). On Hopper, large products with a GELU take our own
+ * kernel (cuda_gelu_hopper.cu): steps of GPT-2 are about 2 % shorter. So do those with SwiGLU
+ * (cuda_swiglu_hopper.cu), whose activation is then never read or written on its own.
  * Products of one row take cuda_row.cu.
  *
  * Bias gradients are sums of our own kernel. cuBLASLt's epilogue of dw is a separate kernel, too,
@@ -28,9 +29,12 @@
  */
 #include "ops/cuda/product/cuda_product.h"
 
+/* Which products with an activation our own kernel does: none, large ones, or all that it can. */
+enum own_way { OWN_NONE, OWN_LARGE, OWN_ALL };
+
 struct cuda_linear_state {
     struct products *products;
-    enum gelu_way { GELU_LIBRARY, GELU_LARGE, GELU_OWN } gelu;
+    enum own_way gelu, swiglu;
 };
 
 static struct cuda_linear_state *state_of(const struct ops *ops)
@@ -93,21 +97,25 @@ static bool try_row(struct ops *ops, struct stream *stream, struct linear l, int
     return true;
 }
 
-/* --- GELU on Hopper --------------------------------------------------------------------------- */
+/* --- GELU and SwiGLU on Hopper ---------------------------------------------------------------- */
 
-enum { GELU_FROM = 6 << 20 }; /* elements of the result; with fewer, processors would be idle */
+enum { OWN_FROM = 6 << 20 }; /* elements of the result; with fewer, processors would be idle */
 
 static bool is_aligned(const void *p)
 {
     return (uintptr_t)p % 16 == 0;
 }
 
-/* Whether our own kernel does a product with a GELU or its slope, (rows, in) to (rows, out). */
+/* Whether a product (rows, in) to (rows, out) is one for our own kernel. */
+static bool is_for_own(enum own_way way, int64_t rows, int64_t in, int64_t out)
+{
+    return way == OWN_ALL || (way == OWN_LARGE && rows * out >= OWN_FROM && in >= 256);
+}
+
+/* With a GELU or its slope */
 static bool takes_own_gelu(const struct ops *ops, int64_t rows, int64_t in, int64_t out)
 {
-    enum gelu_way way = state_of(ops)->gelu;
-    return cuda_ops_of(ops)->is_hopper && way != GELU_LIBRARY &&
-           (way == GELU_OWN || (rows * out >= GELU_FROM && in >= 256)) &&
+    return cuda_ops_of(ops)->is_hopper && is_for_own(state_of(ops)->gelu, rows, in, out) &&
            kernel_gelu_hopper_takes(ops->type, rows, in, out);
 }
 
@@ -138,6 +146,45 @@ static bool try_own_dgelu(struct ops *ops, struct stream *stream, struct linear 
                                                  l.in, l.out, a->dy, a->w, a->pre, a->dpre,
                                                  cuda_device_of(ops->device)->processors),
                       "a product with the slope of GELU");
+    return true;
+}
+
+/* On a dry device Hopper is assumed, as for attention. */
+static bool cuda_takes_swiglu(const struct ops *ops, int64_t rows, int64_t depth, int64_t ff,
+                              bool backward)
+{
+    const struct cuda_ops *cuda = cuda_ops_of(ops);
+    enum own_way way = cuda ? cuda->linear->swiglu : OWN_LARGE;
+    return (!cuda || cuda->is_hopper) && is_for_own(way, rows, depth, backward ? ff : 2 * ff) &&
+           kernel_swiglu_hopper_takes(ops->type, rows, depth, ff);
+}
+
+static bool cuda_linear_swiglu(struct ops *ops, struct stream *stream, struct linear l,
+                               int64_t rows, const struct linear_swiglu *a)
+{
+    if (!is_aligned(a->x) || !is_aligned(a->w) || !is_aligned(a->gate_up) || !is_aligned(a->act))
+        return false;
+    if (cuda_on_gpu(ops, stream))
+        cuda_enqueued(stream,
+                      launch_linear_swiglu_hopper(cuda_handle(stream), ops->type, l.out_in, rows,
+                                                  l.in, l.out / 2, a->x, a->w, a->gate_up, a->act,
+                                                  cuda_device_of(ops->device)->processors),
+                      "a product with SwiGLU");
+    return true;
+}
+
+static bool cuda_linear_dx_dswiglu(struct ops *ops, struct stream *stream, struct linear l,
+                                   int64_t rows, const struct linear_dx_dswiglu *a)
+{
+    if (!is_aligned(a->dy) || !is_aligned(a->w) || !is_aligned(a->gate_up) ||
+        !is_aligned(a->dgate_up) || !is_aligned(a->act))
+        return false;
+    if (cuda_on_gpu(ops, stream))
+        cuda_enqueued(stream,
+                      launch_linear_dswiglu_hopper(
+                          cuda_handle(stream), ops->type, l.out_in, rows, l.out, l.in, a->dy, a->w,
+                          a->gate_up, a->dgate_up, a->act, cuda_device_of(ops->device)->processors),
+                      "a product with the slopes of SwiGLU");
     return true;
 }
 
@@ -300,12 +347,14 @@ enum status cuda_linear_open(struct ops *ops, struct cuda_linear_state **out)
     static const char *const words[] = {"first", "same", "fastest", NULL};
     static const enum products_choice choices[] = {PRODUCTS_FIRST, PRODUCTS_SAME, PRODUCTS_FASTEST};
     static const char *const ways[] = {"library", "large", "own", NULL};
-    int word, way;
+    int word, gelu, swiglu;
     TRY(cuda_word(env, "SIFR_CUDA_PRODUCTS", words, &word));
-    TRY(cuda_word(env, "SIFR_CUDA_GELU", ways, &way));
+    TRY(cuda_word(env, "SIFR_CUDA_GELU", ways, &gelu));
+    TRY(cuda_word(env, "SIFR_CUDA_SWIGLU", ways, &swiglu));
     enum products_choice choice = word < 0 ? PRODUCTS_BY_MODE : choices[word];
     TRY(mem_alloc(env, MEM_OTHER, "linear layers", sizeof *state, &state));
-    state->gelu = way < 0 ? GELU_LARGE : (enum gelu_way)way;
+    state->gelu = gelu < 0 ? OWN_LARGE : (enum own_way)gelu;
+    state->swiglu = swiglu < 0 ? OWN_LARGE : (enum own_way)swiglu;
     TRY_OR(undo_state, products_create(ops, cuda_is_exact(), choice, &state->products));
     *out = state;
     return STATUS_OK;
@@ -324,6 +373,9 @@ void cuda_linear_close(struct ops *ops, struct cuda_linear_state *state)
 
 void cuda_linear_fill(struct ops_backend *table)
 {
+    table->takes_swiglu = cuda_takes_swiglu;
+    table->linear_swiglu = cuda_linear_swiglu;
+    table->linear_dx_dswiglu = cuda_linear_dx_dswiglu;
     table->linear = cuda_linear;
     table->linear_gelu = cuda_linear_gelu;
     table->gelu_of_sums = true; /* cuBLASLt's epilogue, and ours */

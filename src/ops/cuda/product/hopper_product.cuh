@@ -2,6 +2,15 @@
  *
  *     D (R, N) = A (R, K) B,  B stored [N][K] ("along") or [K][N] ("down")
  *
+ * with what an epilogue reads and stores in one of four schemes:
+ *
+ *     TWO     two results of D's shape
+ *     OVER    a matrix of D's shape is read, and the result takes its place in shared memory
+ *     GATE    B and D have two halves, gate and up, of N columns each: both are stored, rounded, and
+ *             a result (R, N) that is made of the rounded ones
+ *     SLOPES  two matrices of D's shape, gate and up, are read; two results take their places, and
+ *             there is a third
+ *
  * A library's product leaves the tensor cores idle during its epilogue: with 768 columns of A a GELU
  * takes a quarter of the time. Here a block has two warpgroups that compute, each with a tile of its
  * own, and they take turns: while one issues products, the other finishes its last tile (the
@@ -36,25 +45,36 @@ enum {
     THREADS = 384
 };
 
+enum scheme { TWO, OVER, GATE, SLOPES };
+
 /* ROWS of a tile: 128 or 192. DOWN: B is [K][N]. */
-template <int R, bool D> struct way {
+template <int R, bool D, scheme S> struct way {
+    static constexpr scheme SCHEME = S;
     enum {
         ROWS = R,
         PARTS = R / 64, /* products side by side */
         DOWN = D,
+        READS = S == OVER || S == SLOPES,
+        ACROSS = S == GATE ? COLUMNS / 2 : COLUMNS, /* columns of N in a tile */
         STAGES = R == 192 ? 4 : 5,
         A_BYTES = R * 128,
         B_BYTES = COLUMNS * 128,
-        HALF_BYTES = R * 128 /* 64 columns of a tile's results */
+        HALF_BYTES = R * 128, /* 64 columns of a tile's results */
+        THIRD_BYTES = S == GATE || S == SLOPES ? PART_BYTES : 8
     };
 };
+
+/* Rows of the boxes in which an epilogue's matrices are loaded. */
+template <class W> constexpr int SIDE_ROWS = W::SCHEME == SLOPES ? 64 : (int)W::ROWS;
 
 template <class W> struct memory {
     alignas(1024) char a[W::STAGES][W::A_BYTES];
     alignas(1024) char b[W::STAGES][W::B_BYTES];
     alignas(1024) char half[2][W::HALF_BYTES]; /* of the group whose turn to finish it is */
+    alignas(1024) char third[2][W::THIRD_BYTES]; /* two parts of the third result */
     uint64_t full[W::STAGES], empty[W::STAGES];
-    uint64_t side_full[2], side_empty[2]; /* of half, where the epilogue reads a matrix */
+    /* Where matrices are loaded for the epilogue: OVER: of each half; SLOPES: of a part of both. */
+    uint64_t side_full[W::PARTS], side_empty[W::PARTS];
 };
 
 struct problem {
@@ -64,9 +84,18 @@ struct problem {
 
 template <class W> inline problem problem_of(int64_t rows, int64_t columns, int64_t depth)
 {
-    return {(int)rows, (int)columns, (int)depth, (int)((columns + 2 * COLUMNS - 1) / (2 * COLUMNS)),
+    const int64_t pair = 2 * W::ACROSS;
+    return {(int)rows, (int)columns, (int)depth, (int)((columns + pair - 1) / pair),
             (int)((rows + W::ROWS - 1) / W::ROWS)};
 }
+
+/* The matrices, in boxes of 64 columns. GATE: those of b and of out 0 and 1 are the halves. */
+struct maps {
+    CUtensorMap a;       /* boxes of ROWS / 2 rows */
+    CUtensorMap b[2];    /* along: COLUMNS rows, GATE: 64; down: DEPTH */
+    CUtensorMap side[2]; /* SIDE_ROWS */
+    CUtensorMap out[3];  /* STRIP */
+};
 
 /* --- jobs: the tiles of a cluster, in order ---------------------------------------------------- */
 
@@ -87,7 +116,7 @@ template <class W> __device__ inline job job_of(const problem &p, int n)
     const int band = index / (BAND * p.downs), within = index - band * BAND * p.downs;
     const int left = p.pairs - band * BAND, across = left < BAND ? left : BAND;
     const int pair = band * BAND + within % across;
-    return {within / across * W::ROWS, (2 * pair + (int)rank_in_cluster()) * COLUMNS};
+    return {within / across * W::ROWS, (2 * pair + (int)rank_in_cluster()) * W::ACROSS};
 }
 
 /* --- the warps that load ------------------------------------------------------------------------ */
@@ -98,16 +127,14 @@ template <class W> __device__ inline void init_barriers(memory<W> &m)
         barrier_init(shared_address(&m.full[i]), 1);
         barrier_init(shared_address(&m.empty[i]), 8); /* four warps of each block */
     }
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < W::PARTS; i++) {
         barrier_init(shared_address(&m.side_full[i]), 1);
         barrier_init(shared_address(&m.side_empty[i]), 4); /* warps */
     }
     barrier_init_done();
 }
 
-template <class W>
-__device__ inline void produce(memory<W> &m, const problem &p, const CUtensorMap *a,
-                               const CUtensorMap *b)
+template <class W> __device__ inline void produce(memory<W> &m, const problem &p, const maps &of)
 {
     const int rank = (int)rank_in_cluster(), jobs = jobs_of(p);
     ring<W::STAGES> s;
@@ -119,22 +146,25 @@ __device__ inline void produce(memory<W> &m, const problem &p, const CUtensorMap
             const uint32_t tile = shared_address(m.b[s.stage]);
             barrier_wait(shared_address(&m.empty[s.stage]), s.parity ^ 1);
             barrier_expect(full, W::A_BYTES + W::B_BYTES);
-            load_box_for_both(shared_address(m.a[s.stage]) + rank * (W::A_BYTES / 2), a, k,
+            load_box_for_both(shared_address(m.a[s.stage]) + rank * (W::A_BYTES / 2), &of.a, k,
                               j.row + rank * (W::ROWS / 2), full);
             if (W::DOWN) {
-                load_box(tile, b, j.column, k, full);
-                load_box(tile + W::B_BYTES / 2, b, j.column + 64, k, full);
+                const bool gate = W::SCHEME == GATE;
+                load_box(tile, &of.b[0], j.column, k, full);
+                load_box(tile + W::B_BYTES / 2, &of.b[gate], j.column + (gate ? 0 : 64), k, full);
             } else {
-                load_box(tile, b, k, j.column, full);
+                load_box(tile, &of.b[0], k, j.column, full);
+                if (W::SCHEME == GATE)
+                    load_box(tile + W::B_BYTES / 2, &of.b[1], k, j.column, full);
             }
             s.step();
         }
     }
 }
 
-/* Loads the matrix that the epilogue reads and overwrites. */
+/* Loads what the epilogue reads and overwrites. OVER: each half once for a job. */
 template <class W>
-__device__ inline void produce_side(memory<W> &m, const problem &p, const CUtensorMap *side)
+__device__ inline void produce_over(memory<W> &m, const problem &p, const maps &of)
 {
     const int jobs = jobs_of(p);
     for (int n = 0; n < jobs; n++) {
@@ -144,7 +174,28 @@ __device__ inline void produce_side(memory<W> &m, const problem &p, const CUtens
             const uint32_t full = shared_address(&m.side_full[h]);
             barrier_wait(shared_address(&m.side_empty[h]), n % 2 ^ 1);
             barrier_expect(full, W::HALF_BYTES);
-            load_box(shared_address(m.half[h]), side, j.column + 64 * h, j.row, full);
+            load_box(shared_address(m.half[h]), &of.side[0], j.column + 64 * h, j.row, full);
+        }
+    }
+}
+
+/* SLOPES: each part of both halves twice for a job, with the tile's first 64 columns and then with
+ * the others. */
+template <class W>
+__device__ inline void produce_slopes(memory<W> &m, const problem &p, const maps &of)
+{
+    const int jobs = jobs_of(p);
+    for (int n = 0; n < jobs; n++) {
+        const job j = job_of<W>(p, n);
+#pragma unroll 1
+        for (int i = 0; i < 2 * W::PARTS; i++) {
+            const int h = i / W::PARTS, part = i % W::PARTS;
+            const uint32_t full = shared_address(&m.side_full[part]);
+            barrier_wait(shared_address(&m.side_empty[part]), h ^ 1);
+            barrier_expect(full, 2 * PART_BYTES);
+            for (int side = 0; side < 2; side++)
+                load_box(shared_address(m.half[side]) + part * PART_BYTES, &of.side[side],
+                         j.column + 64 * h, j.row + 64 * part, full);
         }
     }
 }
@@ -192,18 +243,18 @@ __device__ inline uint32_t row_place()
 }
 
 /* E, an epilogue, has
- *     READS                   whether a matrix is loaded to the halves first
- *     fetch(job, h)           what it needs of its own, before the turn
- *     of(sixteen, sums, out, out2)
- *                             for 8 sums of a thread as in 16 columns of a tile and, if READS, the
- *                             4 registers `out` that it reads: the registers to store. With two
- *                             results, `out2` are those of the other.
- * Results leave through m.half: one of them half by half, two of them in one half each. A warp
- * stores its own 16 rows of a part and waits for no other warp. Of two results, the second half of
- * a part takes the place of the first, whose store has had the time of the other parts to read it. */
+ *     fetch(job, h)           what it needs of its own for half h of a tile, before the turn
+ *     of(...)                 for 8 sums of a thread as in 16 columns of a tile: the 4 registers to
+ *                             store of each result, in the place of those that it reads, if any
+ * Results leave through shared memory: a warp stores its own 16 rows of a part and waits for no other
+ * warp. `chief` is the lane that does. */
+
+/* OVER: of(sixteen, sums, word). The result leaves half by half.
+ * TWO: of(sixteen, sums, word, word2), each result in a half of its own. The second half of a part
+ * takes the place of the first, whose store has had the time of the other parts to read it. */
 template <class W, typename T, class E>
 __device__ inline void finish(memory<W> &m, const job &j, int group, float (&d)[W::PARTS][64], E &e,
-                              const CUtensorMap *out, const CUtensorMap *out2)
+                              const maps &to)
 {
     const int warp = uniform((int)threadIdx.x % 128 / 32);
     const bool chief = threadIdx.x % 32 == 0;
@@ -212,12 +263,12 @@ __device__ inline void finish(memory<W> &m, const job &j, int group, float (&d)[
     turn_wait(TURN_FINISH + group);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const int main = E::READS ? h : 0;
+        const int main = W::READS ? h : 0;
         const uint32_t half = shared_address(m.half[main]), half2 = shared_address(m.half[1]);
         uint32_t word[2][4], word2[4]; /* words are loaded one step ahead */
         if (h > 0)
             e.fetch(j, h);
-        if (E::READS) {
+        if (W::READS) {
             barrier_wait(shared_address(&m.side_full[h]), group);
             load_matrices(half + place[0], word[0]);
         }
@@ -225,18 +276,22 @@ __device__ inline void finish(memory<W> &m, const job &j, int group, float (&d)[
         for (int i = 0; i < 4 * W::PARTS; i++) {
             const int part = i / 4, sixteen = i % 4, next = i + 1;
             const uint32_t at = (place[0] ^ sixteen << 5) + part * PART_BYTES;
-            uint32_t(&to)[4] = word[i % 2];
-            if (E::READS && next < 4 * W::PARTS)
+            uint32_t(&now)[4] = word[i % 2];
+            const float *sums = &d[part][32 * h + 8 * sixteen];
+            if (W::READS && next < 4 * W::PARTS)
                 load_matrices(half + (place[0] ^ next % 4 << 5) + next / 4 * PART_BYTES,
                               word[next % 2]);
-            if (!E::READS && h > 0 && sixteen == 0) {
+            if (!W::READS && h > 0 && sixteen == 0) {
                 if (chief)
                     stores_read<W::PARTS - 1>();
                 warp_meet();
             }
-            e.of(sixteen, &d[part][32 * h + 8 * sixteen], to, word2);
-            store_matrices(half + at, to[0], to[1], to[2], to[3]);
-            if (!E::READS)
+            if constexpr (W::READS)
+                e.of(sixteen, sums, now);
+            else
+                e.of(sixteen, sums, now, word2);
+            store_matrices(half + at, now[0], now[1], now[2], now[3]);
+            if (!W::READS)
                 store_matrices(half2 + at, word2[0], word2[1], word2[2], word2[3]);
             if (sixteen < 3)
                 continue;
@@ -244,28 +299,140 @@ __device__ inline void finish(memory<W> &m, const job &j, int group, float (&d)[
             warp_meet();
             if (chief) {
                 const int rows = part * 64 + warp * STRIP;
-                store_box(out, j.column + 64 * h, j.row + rows, half + rows * 128);
-                if (!E::READS)
-                    store_box(out2, j.column + 64 * h, j.row + rows, half2 + rows * 128);
+                store_box(&to.out[0], j.column + 64 * h, j.row + rows, half + rows * 128);
+                if (!W::READS)
+                    store_box(&to.out[1], j.column + 64 * h, j.row + rows, half2 + rows * 128);
                 stores_commit();
             }
         }
     }
     if (chief) {
-        if (E::READS) {
+        if (W::READS) {
             stores_read<W::PARTS>();
             barrier_arrive(shared_address(&m.side_empty[0]));
         }
         stores_read<0>();
-        if (E::READS)
+        if (W::READS)
             barrier_arrive(shared_address(&m.side_empty[1]));
     }
     turn_pass(TURN_FINISH + 1 - group);
 }
 
+/* GATE: of(gate, up, third), with the registers of the rounded gate and up; e.third: whether there is
+ * a third result. It has buffers for two parts, gate and up for all. */
 template <class W, typename T, class E>
-__device__ inline void compute(memory<W> &m, const problem &p, E e, const CUtensorMap *out,
-                               const CUtensorMap *out2)
+__device__ inline void finish_gate(memory<W> &m, const job &j, int group, float (&d)[W::PARTS][64],
+                                   E &e, const maps &to)
+{
+    const int warp = uniform((int)threadIdx.x % 128 / 32);
+    const bool chief = threadIdx.x % 32 == 0;
+    const uint32_t half = shared_address(m.half[0]), half2 = shared_address(m.half[1]);
+    uint32_t place[1] = {row_place()};
+    hold(place);
+    turn_wait(TURN_FINISH + group);
+#pragma unroll
+    for (int part = 0; part < W::PARTS; part++) {
+        const uint32_t third = shared_address(m.third[part % 2]);
+        if (part > 1) {
+            if (chief)
+                stores_read<1>();
+            warp_meet();
+        }
+#pragma unroll
+        for (int sixteen = 0; sixteen < 4; sixteen++) {
+            const uint32_t within = place[0] ^ sixteen << 5, at = within + part * PART_BYTES;
+            uint32_t gate[4], up[4], word[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float *sums = &d[part][8 * sixteen + 2 * i];
+                gate[i] = packed<T>(sums[0], sums[1]);
+                up[i] = packed<T>(sums[32], sums[33]);
+            }
+            store_matrices(half + at, gate[0], gate[1], gate[2], gate[3]);
+            store_matrices(half2 + at, up[0], up[1], up[2], up[3]);
+            if (e.third) {
+                e.of(gate, up, word);
+                store_matrices(third + within, word[0], word[1], word[2], word[3]);
+            }
+        }
+        async_fence();
+        warp_meet();
+        if (chief) {
+            const int rows = warp * STRIP, row = j.row + part * 64 + rows;
+            const int from = part * PART_BYTES + rows * 128;
+            store_box(&to.out[0], j.column, row, half + from);
+            store_box(&to.out[1], j.column, row, half2 + from);
+            if (e.third)
+                store_box(&to.out[2], j.column, row, third + rows * 128);
+            stores_commit();
+        }
+    }
+    if (chief)
+        stores_read<0>();
+    turn_pass(TURN_FINISH + 1 - group);
+}
+
+/* SLOPES: of(sums, gate, up, third). Steps of a part of 64 columns, whose gate and up are loaded to a
+ * part of each half. The buffer of a step is free once its store has read it: the warp sees to that
+ * late in the next step, and gate and up of the step after the one after that can come. So the third
+ * result has two buffers. */
+template <class W, typename T, class E>
+__device__ inline void finish_slopes(memory<W> &m, const job &j, int group,
+                                     float (&d)[W::PARTS][64], E &e, const maps &to)
+{
+    const int warp = uniform((int)threadIdx.x % 128 / 32);
+    const bool chief = threadIdx.x % 32 == 0;
+    const uint32_t half = shared_address(m.half[0]), half2 = shared_address(m.half[1]);
+    uint32_t place[1] = {row_place()};
+    hold(place);
+    turn_wait(TURN_FINISH + group);
+#pragma unroll
+    for (int step = 0; step < 2 * W::PARTS; step++) {
+        const int h = step / W::PARTS, part = step % W::PARTS;
+        const uint32_t third = shared_address(m.third[step % 2]);
+        uint32_t gate[2][4], up[2][4]; /* loaded one sixteen ahead */
+        barrier_wait(shared_address(&m.side_full[part]), h);
+        load_matrices(half + place[0] + part * PART_BYTES, gate[0]);
+        load_matrices(half2 + place[0] + part * PART_BYTES, up[0]);
+#pragma unroll
+        for (int sixteen = 0; sixteen < 4; sixteen++) {
+            const uint32_t within = place[0] ^ sixteen << 5;
+            const uint32_t at = within + part * PART_BYTES;
+            uint32_t(&g)[4] = gate[sixteen % 2], (&u)[4] = up[sixteen % 2], word[4];
+            if (sixteen < 3) {
+                const uint32_t next = (place[0] ^ (sixteen + 1) << 5) + part * PART_BYTES;
+                load_matrices(half + next, gate[(sixteen + 1) % 2]);
+                load_matrices(half2 + next, up[(sixteen + 1) % 2]);
+            }
+            e.of(&d[part][32 * h + 8 * sixteen], g, u, word);
+            store_matrices(half + at, g[0], g[1], g[2], g[3]);
+            store_matrices(half2 + at, u[0], u[1], u[2], u[3]);
+            store_matrices(third + within, word[0], word[1], word[2], word[3]);
+            if (sixteen == 2 && step > 0 && chief) {
+                stores_read<0>();
+                barrier_arrive(shared_address(&m.side_empty[(step - 1) % W::PARTS]));
+            }
+        }
+        async_fence();
+        warp_meet();
+        if (chief) {
+            const int rows = warp * STRIP, row = j.row + part * 64 + rows;
+            const int from = part * PART_BYTES + rows * 128;
+            store_box(&to.out[0], j.column + 64 * h, row, half + from);
+            store_box(&to.out[1], j.column + 64 * h, row, half2 + from);
+            store_box(&to.out[2], j.column + 64 * h, row, third + rows * 128);
+            stores_commit();
+        }
+    }
+    if (chief) {
+        stores_read<0>();
+        barrier_arrive(shared_address(&m.side_empty[W::PARTS - 1]));
+    }
+    turn_pass(TURN_FINISH + 1 - group);
+}
+
+template <class W, typename T, class E>
+__device__ inline void compute(memory<W> &m, const problem &p, E e, const maps &to)
 {
     const int group = uniform((int)threadIdx.x / 128 - 1);
     const int steps = (p.depth + DEPTH - 1) / DEPTH, jobs = jobs_of(p);
@@ -299,7 +466,12 @@ __device__ inline void compute(memory<W> &m, const problem &p, E e, const CUtens
         for (int part = 0; part < W::PARTS; part++)
             hold(d[part]);
         let_go(m.empty[last]);
-        finish<W, T>(m, j, group, d, e, out, out2);
+        if constexpr (W::SCHEME == GATE)
+            finish_gate<W, T>(m, j, group, d, e, to);
+        else if constexpr (W::SCHEME == SLOPES)
+            finish_slopes<W, T>(m, j, group, d, e, to);
+        else
+            finish<W, T>(m, j, group, d, e, to);
     }
     if (group == jobs % 2) { /* take the last turns, which nobody else does */
         turn_wait(TURN_PRODUCTS + group);
@@ -308,12 +480,9 @@ __device__ inline void compute(memory<W> &m, const problem &p, E e, const CUtens
 }
 
 /* What a block of a cluster of two does. One thread of each of two warps loads; the other two
- * warpgroups get the registers that these do not need. `other` is what the epilogue reads, or its
- * second result. */
+ * warpgroups get the registers that these do not need. */
 template <class W, typename T, class E>
-__device__ inline void run_block(memory<W> &m, const problem &p, const CUtensorMap *a,
-                                 const CUtensorMap *b, const CUtensorMap *out,
-                                 const CUtensorMap *other, const E &e)
+__device__ inline void run_block(memory<W> &m, const problem &p, const maps &of, const E &e)
 {
     if (threadIdx.x == 0)
         init_barriers(m);
@@ -322,12 +491,14 @@ __device__ inline void run_block(memory<W> &m, const problem &p, const CUtensorM
     if (threadIdx.x < 128) {
         fewer_registers<24>();
         if (threadIdx.x == 0)
-            produce(m, p, a, b);
-        else if (E::READS && threadIdx.x == 32)
-            produce_side(m, p, other);
+            produce(m, p, of);
+        else if (W::SCHEME == OVER && threadIdx.x == 32)
+            produce_over(m, p, of);
+        else if (W::SCHEME == SLOPES && threadIdx.x == 32)
+            produce_slopes(m, p, of);
     } else {
         more_registers<240>();
-        compute<W, T>(m, p, e, out, other);
+        compute<W, T>(m, p, e, of);
     }
     cluster_meet(); /* no block ends while the other one may signal it */
 }

@@ -1,0 +1,95 @@
+/* hopper_launch -- starts products of hopper_product.cuh: the kernel, and the maps of its matrices. */
+#ifndef OPS_CUDA_HOPPER_LAUNCH_CUH
+#define OPS_CUDA_HOPPER_LAUNCH_CUH
+#include "base/dtype.h"
+#include "ops/cuda/common/hopper_maps.cuh"
+#include "ops/cuda/product/hopper_product.cuh"
+
+namespace hopper::product
+{
+
+struct matrix {
+    void *at;       /* NULL: there is none */
+    int64_t stride; /* elements from one row to the next */
+};
+
+/* A (R, K) and B are dense; the others are (R, N). GATE: B has 2 N columns, gate's and then up's. */
+struct request {
+    int64_t rows, columns, depth; /* R, N, K */
+    const void *a, *b;
+    matrix side[2], out[3]; /* as in struct maps */
+    int processors;         /* of the GPU */
+};
+
+inline bool takes(enum dtype type, int64_t rows, int64_t in, int64_t out)
+{
+    const int64_t most = INT32_MAX / 2; /* so that a tile may begin behind the end */
+    return (type == DTYPE_BF16 || type == DTYPE_F16) && in % 8 == 0 && out % 8 == 0 && rows > 0 &&
+           rows <= most && in <= most && out <= most;
+}
+
+template <class W, typename T, class E>
+__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 1)
+    multiply(const __grid_constant__ maps of, const problem p, const E e)
+{
+    extern __shared__ __align__(1024) char raw[];
+    if (threadIdx.x == 0 && shared_address(raw) % 1024) /* the layout of tiles relies on this */
+        __trap();
+    run_block<W, T>(*reinterpret_cast<memory<W> *>(raw), p, of, e);
+}
+
+/* In boxes of 64 columns and `box_rows` rows. */
+template <typename T>
+cudaError_t map_matrix(encode_fn encode, matrix m, int64_t rows, int64_t columns, int box_rows,
+                       CUtensorMap *map)
+{
+    const cuuint64_t sizes[2] = {(cuuint64_t)columns, (cuuint64_t)rows};
+    const cuuint64_t strides[1] = {(cuuint64_t)m.stride * sizeof(T)};
+    const cuuint32_t box[2] = {64, (cuuint32_t)box_rows};
+    return m.at ? make_map<T>(encode, m.at, 2, sizes, strides, box, map) : cudaSuccess;
+}
+
+template <class W, typename T>
+cudaError_t map_all(encode_fn encode, const request &r, maps *of)
+{
+    const int halves = W::SCHEME == GATE ? 2 : 1;
+    T *const b = static_cast<T *>(const_cast<void *>(r.b));
+    cudaError_t error = map_matrix<T>(encode, {const_cast<void *>(r.a), r.depth}, r.rows, r.depth,
+                                      W::ROWS / 2, &of->a);
+    for (int i = 0; i < halves && error == cudaSuccess; i++)
+        error = W::DOWN ? map_matrix<T>(encode, {b + i * r.columns, halves * r.columns}, r.depth,
+                                        r.columns, DEPTH, &of->b[i])
+                        : map_matrix<T>(encode, {b + i * r.columns * r.depth, r.depth}, r.columns,
+                                        r.depth, COLUMNS / halves, &of->b[i]);
+    for (int i = 0; i < 2 && error == cudaSuccess; i++)
+        error = map_matrix<T>(encode, r.side[i], r.rows, r.columns, SIDE_ROWS<W>, &of->side[i]);
+    for (int i = 0; i < 3 && error == cudaSuccess; i++)
+        error = map_matrix<T>(encode, r.out[i], r.rows, r.columns, STRIP, &of->out[i]);
+    return error;
+}
+
+template <class W, typename T, class E>
+cudaError_t launch(const request &r, const E &e, cudaStream_t stream)
+{
+    static_assert(sizeof(memory<W>) <= 227 * 1024, "too much");
+    const problem p = problem_of<W>(r.rows, r.columns, r.depth);
+    const int64_t jobs = (int64_t)p.pairs * p.downs;
+    const int64_t clusters = jobs < r.processors / 2 ? jobs : r.processors / 2;
+    encode_fn encode;
+    maps of = {};
+    cudaError_t error = find_encode(&encode);
+    if (error == cudaSuccess)
+        error = map_all<W, T>(encode, r, &of);
+    if (error == cudaSuccess)
+        error = cudaFuncSetAttribute(multiply<W, T, E>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     (int)sizeof(memory<W>));
+    if (error != cudaSuccess)
+        return error;
+    multiply<W, T, E>
+        <<<(unsigned)(2 * clusters), THREADS, sizeof(memory<W>), stream>>>(of, p, e);
+    return cudaGetLastError();
+}
+
+} // namespace hopper::product
+
+#endif
