@@ -23,6 +23,8 @@ const struct ops_bench_case ops_bench_cases[] = {
     {"matmul + gelu", {"linear_gelu", MATMUL(1024, 768, 3072), .bias = true}},
     {"matmul dx", {"linear_dx", MATMUL(1024, 768, 3072)}},
     {"matmul dx + gelu'", {"linear_dx_dgelu", MATMUL(1024, 3072, 768)}},
+    {"matmul + swiglu", {"linear_swiglu", MATMUL(1024, 768, 2 * 2048), .act = true}},
+    {"matmul dx + swiglu'", {"linear_dx_dswiglu", MATMUL(1024, 2048, 768)}},
     {"matmul dw", {"linear_dw", MATMUL(1024, 768, 3072), .bias = true}},
     {"matmul dw add", {"linear_dw", MATMUL(1024, 768, 3072), .bias = true, .add = true}},
     {"logits 256x768x8192", {"linear", .rows = 256, .linear = {768, 8192, .out_in = true}}},

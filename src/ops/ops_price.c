@@ -173,6 +173,31 @@ static double cost(const struct ops_prices *prices, const struct ops *ops, const
                     prices->f32_times[kind], ops, c);
 }
 
+/* The calls that a call consists of where no kernel does both; their number, 0: it is one. */
+static int parts_of(const struct ops_prices *prices, const struct ops_case *c,
+                    struct ops_case parts[2])
+{
+    parts[0] = parts[1] = *c;
+    if (strcmp(c->op, "attention_backward_rope") == 0) {
+        parts[0].op = "attention_backward";
+        parts[1].op = "rope_inverse";
+        return 2;
+    }
+    if (prices->swiglu_alone && strcmp(c->op, "linear_swiglu") == 0) {
+        parts[0].op = "linear";
+        parts[0].act = false;
+        parts[1] = (struct ops_case){.op = "swiglu", .rows = c->rows, .width = c->linear.out / 2};
+        return c->act ? 2 : 1;
+    }
+    if (prices->swiglu_alone && strcmp(c->op, "linear_dx_dswiglu") == 0) {
+        parts[0].op = "linear_dx";
+        parts[1] = (struct ops_case){
+            .op = "swiglu_backward", .rows = c->rows, .width = c->linear.in, .act = true};
+        return 2;
+    }
+    return 0;
+}
+
 double ops_price(const struct ops_prices *prices, const struct ops *ops, const struct ops_case *c)
 {
     const struct ops_measured key = {.shape = *c, .type = ops->type}, *m = NULL;
@@ -182,11 +207,11 @@ double ops_price(const struct ops_prices *prices, const struct ops *ops, const s
     if (m)
         return m->seconds;
     m = find_nearest(prices, ops->type, c);
-    if (!m && strcmp(c->op, "attention_backward_rope") == 0) {
-        struct ops_case backward = *c, rope = *c;
-        backward.op = "attention_backward";
-        rope.op = "rope_inverse";
-        return ops_price(prices, ops, &backward) + ops_price(prices, ops, &rope);
+    struct ops_case parts[2];
+    int count = m ? 0 : parts_of(prices, c, parts);
+    if (count > 0) {
+        double sum = ops_price(prices, ops, &parts[0]);
+        return count > 1 ? sum + ops_price(prices, ops, &parts[1]) : sum;
     }
     enum ops_kind kind = ops_kind_of(c->op);
     if (!m)

@@ -5,7 +5,8 @@
  *
  *   1. the measured time of exactly this call
  *   2. the measured time of the nearest call of the same op, scaled (attention_backward_rope if
- *      never measured: the sum of attention_backward and rope_inverse)
+ *      never measured: the sum of attention_backward and rope_inverse; products with SwiGLU if never
+ *      measured, on a machine with swiglu_alone: the sum of the product and SwiGLU)
  *   3. call + max(operations / flops_per_second, bytes / bytes_per_second), with the rates of its
  *      kind; the rate of operations in f32 may be lower (f32_times)
  *
@@ -40,6 +41,7 @@ struct ops_prices {
     struct ops_rate rates[OPS_KIND_COUNT];
     /* Factor on the time of operations in f32; 0: 1. */
     double f32_times[OPS_KIND_COUNT];
+    bool swiglu_alone;             /* no kernels for products with SwiGLU */
     struct ops_measured *measured; /* owned by the caller; sorted by ops_prices_sort */
     int measured_count;
 };

@@ -121,6 +121,7 @@ enum status machine_preset_profile(struct env *env, const struct machine_preset 
                           [OPS_KIND_ATTENTION_BACKWARD] = {call, backward_share(preset) * flops,
                                                            stream},
                           [OPS_KIND_MEMORY] = {call, flops, stream}},
+                .swiglu_alone = !preset->hopper,
                 .measured = calls,
                 .measured_count = count},
         .comm = {.inside = {10e-6, 2e-6, preset->link_rate},

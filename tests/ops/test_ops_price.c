@@ -213,6 +213,87 @@ static void test_the_meter_notes_each_call_once(void **state)
     close_fixture(&f);
 }
 
+static bool takes_even(const struct ops *ops, int64_t rows, int64_t depth, int64_t ff,
+                       bool backward)
+{
+    (void)ops;
+    (void)depth;
+    (void)backward;
+    return rows % 2 == 0 && ff % 2 == 0;
+}
+
+/* A machine without kernels for products with SwiGLU pays for both; otherwise the memory traffic of
+ * SwiGLU is hidden in the product. */
+static void test_swiglu_alone(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct ops_prices prices = {
+        .rates = {[OPS_KIND_PRODUCT] = {0.0, 100.0, 1e9}, [OPS_KIND_MEMORY] = {3.0, 0.0, 1e3}}};
+    const struct ops_case forward = {"linear_swiglu", .rows = 10, .linear = {6, 8}, .act = true};
+    const struct ops_case backward = {"linear_dx_dswiglu", .rows = 10, .linear = {4, 6}};
+    struct ops_case bare = forward, up = forward, down = backward;
+    const struct ops_case alone = {"swiglu", .rows = 10, .width = 4};
+    const struct ops_case slopes = {"swiglu_backward", .rows = 10, .width = 4, .act = true};
+    bare.act = up.act = false;
+    up.op = "linear";
+    down.op = "linear_dx";
+    open_fixture(&f);
+    double forth = ops_price(&prices, f.ops, &up), back = ops_price(&prices, f.ops, &down);
+    assert_near(ops_price(&prices, f.ops, &forward), forth);
+    assert_near(ops_price(&prices, f.ops, &backward), back);
+    prices.swiglu_alone = true;
+    assert_near(ops_price(&prices, f.ops, &bare), forth);
+    assert_near(ops_price(&prices, f.ops, &forward), forth + ops_price(&prices, f.ops, &alone));
+    assert_near(ops_price(&prices, f.ops, &backward), back + ops_price(&prices, f.ops, &slopes));
+    close_fixture(&f);
+}
+
+/* Where a back end computes a product with SwiGLU in one piece, that is one call; else it is two: the
+ * product, with a bias, too, and SwiGLU where act is wanted. */
+static void test_products_with_swiglu(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct ops_meter *meter;
+    float *x;
+    bool all;
+    const struct linear up = {.in = 6, .out = 8}, down = {.in = 4, .out = 6};
+    static const char *const expected[] = {"linear",          "swiglu",           "linear_swiglu",
+                                           "linear_swiglu",   "linear",           "linear_dx",
+                                           "swiglu_backward", "linear_dx_dswiglu"};
+    enum { EXPECTED = sizeof expected / sizeof *expected };
+    open_fixture(&f);
+    assert_ok(device_alloc(f.device, MEM_OTHER, "x", 1600, &x));
+    assert_ok(ops_meter_create(&f.env, NULL, &meter));
+    f.ops->meter = meter;
+    struct ops_backend fused = *f.ops->backend;
+    const struct ops_backend *own = f.ops->backend;
+    struct linear_swiglu a = {.x = x, .w = x, .gate_up = x, .act = x};
+    struct linear_dx_dswiglu d = {.dy = x, .w = x, .gate_up = x, .dgate_up = x, .act = x};
+    ops_linear_swiglu(f.ops, f.stream, up, 4, &a);
+    fused.takes_swiglu = takes_even;
+    f.ops->backend = &fused;
+    ops_linear_swiglu(f.ops, f.stream, up, 4, &a);
+    a.act = NULL;
+    ops_linear_swiglu(f.ops, f.stream, up, 4, &a);
+    ops_linear_swiglu(f.ops, f.stream, up, 5, &a);
+    ops_linear_dx_dswiglu(f.ops, f.stream, down, 5, &d);
+    ops_linear_dx_dswiglu(f.ops, f.stream, down, 4, &d);
+    assert_int_equal(ops_meter_count(meter, &all), EXPECTED);
+    for (int i = 0; i < EXPECTED; i++)
+        assert_string_equal(ops_meter_case(meter, i)->op, expected[i]);
+    assert_true(ops_meter_case(meter, 2)->act && !ops_meter_case(meter, 3)->act);
+    a.bias = x;
+    ops_linear_swiglu(f.ops, f.stream, up, 4, &a);
+    assert_int_equal(ops_meter_count(meter, &all), EXPECTED + 1);
+    assert_string_equal(ops_meter_case(meter, EXPECTED)->op, "linear");
+    f.ops->backend = own;
+    ops_meter_destroy(meter);
+    device_free(f.device, x);
+    close_fixture(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -222,6 +303,8 @@ int main(void)
         cmocka_unit_test(test_measured_lines_count_first),
         cmocka_unit_test(test_attention_that_turns),
         cmocka_unit_test(test_the_meter_notes_each_call_once),
+        cmocka_unit_test(test_products_with_swiglu),
+        cmocka_unit_test(test_swiglu_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

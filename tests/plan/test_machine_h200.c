@@ -165,9 +165,25 @@ static void test_f32_is_slower(void **state)
     env_destroy(&env);
 }
 
+/* Only Hopper has kernels for products with SwiGLU. */
+static void test_swiglu_alone(void **state)
+{
+    struct env env = testing_env(1);
+    struct machine_profile machine;
+    (void)state;
+    for (int i = 0; machine_preset_name(i); i++) {
+        const char *name = machine_preset_name(i);
+        assert_ok(machine_profile_load(&env, name, &machine));
+        assert_true(machine.ops.swiglu_alone == (strncmp(name, "a100", 4) == 0));
+        machine_profile_free(&env, &machine);
+    }
+    env_destroy(&env);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_measured_steps),
-                                       cmocka_unit_test(test_f32_is_slower)};
+                                       cmocka_unit_test(test_f32_is_slower),
+                                       cmocka_unit_test(test_swiglu_alone)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
