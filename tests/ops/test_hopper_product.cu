@@ -118,11 +118,10 @@ template <class W> struct matrices {
         product::maps of = {};
         of.a = fake::map_of(a.data(), s.rows, s.depth, W::ROWS / 2);
         for (int h = 0; h < B_HALVES; h++)
-            of.b[h] =
-                W::DOWN ? fake::map_of(b.data() + h * columns, s.depth, columns, product::DEPTH,
-                                       B_HALVES * columns)
-                        : fake::map_of(b.data() + (int64_t)h * columns * s.depth, columns, s.depth,
-                                       product::COLUMNS / B_HALVES);
+            of.b[h] = W::DOWN ? fake::map_of(b.data() + h * columns, s.depth, columns,
+                                             product::DEPTH, B_HALVES * columns)
+                              : fake::map_of(b.data() + (int64_t)h * columns * s.depth, columns,
+                                             s.depth, product::COLUMNS / B_HALVES);
         for (int h = 0; h < HALVES; h++) {
             uint16_t *in = W::SCHEME == product::SLOPES ? first.data() : read.data();
             of.side[h] =
@@ -165,8 +164,7 @@ template <class W> struct matrices {
                        (third ? fake::rounded(gated(fake::value(g), fake::value(u))) : none);
         }
         const float other = fake::value(read[up]);
-        return first[at] == fake::rounded(x - found) &&
-               first[up] == fake::rounded(x + 2 * other) &&
+        return first[at] == fake::rounded(x - found) && first[up] == fake::rounded(x + 2 * other) &&
                second[one] == fake::rounded(gated(found, other));
     }
 };

@@ -134,6 +134,7 @@ cudaError_t launch_linear_dgelu_hopper(cudaStream_t stream, enum dtype type, boo
         .processors = processors,
     };
     return type == DTYPE_BF16
-               ? run<product::OVER, __nv_bfloat16>(out_in, r, gelu_backward<__nv_bfloat16>{}, stream)
+               ? run<product::OVER, __nv_bfloat16>(out_in, r, gelu_backward<__nv_bfloat16>{},
+                                                   stream)
                : run<product::OVER, __half>(out_in, r, gelu_backward<__half>{}, stream);
 }

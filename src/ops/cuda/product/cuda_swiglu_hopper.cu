@@ -114,10 +114,10 @@ cudaError_t launch_linear_swiglu_hopper(cudaStream_t stream, enum dtype type, bo
         .out = {half_of(gate_up, ff, 0), half_of(gate_up, ff, 1), {act, ff}},
         .processors = processors,
     };
-    return type == DTYPE_BF16
-               ? run<product::GATE, __nv_bfloat16>(
-                     !out_in, r, swiglu_forward<__nv_bfloat16>{act != NULL}, stream)
-               : run<product::GATE, __half>(!out_in, r, swiglu_forward<__half>{act != NULL}, stream);
+    return type == DTYPE_BF16 ? run<product::GATE, __nv_bfloat16>(
+                                    !out_in, r, swiglu_forward<__nv_bfloat16>{act != NULL}, stream)
+                              : run<product::GATE, __half>(
+                                    !out_in, r, swiglu_forward<__half>{act != NULL}, stream);
 }
 
 cudaError_t launch_linear_dswiglu_hopper(cudaStream_t stream, enum dtype type, bool out_in,

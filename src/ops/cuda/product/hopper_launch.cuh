@@ -49,8 +49,7 @@ cudaError_t map_matrix(encode_fn encode, matrix m, int64_t rows, int64_t columns
     return m.at ? make_map<T>(encode, m.at, 2, sizes, strides, box, map) : cudaSuccess;
 }
 
-template <class W, typename T>
-cudaError_t map_all(encode_fn encode, const request &r, maps *of)
+template <class W, typename T> cudaError_t map_all(encode_fn encode, const request &r, maps *of)
 {
     const int halves = W::SCHEME == GATE ? 2 : 1;
     T *const b = static_cast<T *>(const_cast<void *>(r.b));
@@ -85,8 +84,7 @@ cudaError_t launch(const request &r, const E &e, cudaStream_t stream)
                                      (int)sizeof(memory<W>));
     if (error != cudaSuccess)
         return error;
-    multiply<W, T, E>
-        <<<(unsigned)(2 * clusters), THREADS, sizeof(memory<W>), stream>>>(of, p, e);
+    multiply<W, T, E><<<(unsigned)(2 * clusters), THREADS, sizeof(memory<W>), stream>>>(of, p, e);
     return cudaGetLastError();
 }
 

@@ -70,7 +70,7 @@ template <class W> constexpr int SIDE_ROWS = W::SCHEME == SLOPES ? 64 : (int)W::
 template <class W> struct memory {
     alignas(1024) char a[W::STAGES][W::A_BYTES];
     alignas(1024) char b[W::STAGES][W::B_BYTES];
-    alignas(1024) char half[2][W::HALF_BYTES]; /* of the group whose turn to finish it is */
+    alignas(1024) char half[2][W::HALF_BYTES];   /* of the group whose turn to finish it is */
     alignas(1024) char third[2][W::THIRD_BYTES]; /* two parts of the third result */
     uint64_t full[W::STAGES], empty[W::STAGES];
     /* Where matrices are loaded for the epilogue: OVER: of each half; SLOPES: of a part of both. */
