@@ -1,7 +1,7 @@
 /* cpu_gemm -- products by a kernel of our own (cpu_kernel.h) in any number of threads.
  *
  * A product is computed in phases. A phase is a block of c of at most BLOCK_ROWS x BLOCK_COLS and
- * one or two parts of k of at most DEPTH: all threads together pack these parts of a and b, once,
+ * a few parts of k of at most DEPTH: all threads together pack these parts of a and b, once,
  * and then multiply tiles of the block. There are two sets of packed panels. While some threads
  * multiply tiles of a phase, others pack the next phase, so a phase has one barrier:
  *
@@ -24,7 +24,8 @@
  * are packed once.
  *
  * DEPTH: a panel of b of this depth stays in the first-level cache. The sums of a tile are added to
- * c after each part of k. With two parts in a phase, c is still in that cache for the second.
+ * c after each part of k. With two parts in a phase, c is still in that cache for the second. A
+ * small block has few tiles for each thread, so with more parts threads wait less for each other.
  */
 #include "ops/cpu/cpu_gemm.h"
 #include <string.h>
@@ -35,10 +36,12 @@ enum {
     DEPTH_UNIT = 32,   /* of every kernel, too: only the last part of k is filled with zeros */
     BLOCK_ROWS = 2048, /* packed as fp32; twice as many in 16 bits */
     BLOCK_COLS = 3072,
-    MOST_PARTS = 2, /* of k, in a phase */
+    MOST_PARTS = 2,       /* of k, in a phase */
+    MOST_PARTS_SMALL = 4, /* of a block of c with at most so many elements: */
+    SMALL_BLOCK = 1 << 20,
     TILE_ROWS = 48, /* about: whole panels */
     TILE_COLS = 64,
-    STRIP = 6,         /* tiles side by side; half as many with two parts of k */
+    STRIP = 6,         /* tiles side by side; fewer with several parts of k */
     PACK_PANELS = 4,   /* side by side, packed at once: long rows are read faster */
     PACK_SHARES = 4,   /* fewer at once, so that each thread gets about four turns in a phase */
     PACK_STEP = 32,    /* of the depth; a multiple of every kernel's unit */
@@ -70,13 +73,14 @@ static int64_t part_of(int64_t n, int64_t most, int64_t unit)
     return count == 0 ? unit : round_up(ceil_div(n, count), unit);
 }
 
-/* As many parts of k in a phase as there is memory for, at most MOST_PARTS */
+/* As many parts of k in a phase as there is memory for, up to a limit */
 static void choose_depth(struct cpu_gemm *g, int64_t more)
 {
     int64_t parts = max64(ceil_div(g->p->k, g->part), 1);
     int64_t room =
         min64(PACKED_A * more / (g->rows * g->part), PACKED_B * more / (g->cols * g->part));
-    g->parts = max64(min64(min64(room, MOST_PARTS), parts), 1);
+    int64_t most = g->rows * g->cols <= SMALL_BLOCK ? MOST_PARTS_SMALL : MOST_PARTS;
+    g->parts = max64(min64(min64(room, most), parts), 1);
     g->depth = g->parts * g->part;
     g->depth_count = ceil_div(parts, g->parts);
 }
