@@ -129,6 +129,17 @@ static double bytes_of(const struct ops_case *c, const struct ops_call *call)
            (double)dtype_bytes(out->type);
 }
 
+/* How many times as long the product of a linear layer takes as at the machine's rate */
+static double product_times(const struct ops_backend *backend, const struct ops_case *c)
+{
+    const struct linear *l = &c->linear;
+    if (!backend->product_times || l->out == 0)
+        return 1;
+    if (strncmp(c->op, "linear_dw", 9) == 0)
+        return backend->product_times(l->in, l->out);
+    return backend->product_times(c->rows, strncmp(c->op, "linear_dx", 9) == 0 ? l->in : l->out);
+}
+
 /* Operations of a call, with its shape rounded up to the tiles that a back end computes, and times
  * what its kernel takes longer than the fastest. */
 static double flops_of(const struct ops *ops, const struct ops_case *c, const struct ops_call *call)
@@ -146,7 +157,7 @@ static double flops_of(const struct ops *ops, const struct ops_case *c, const st
     }
     if (attends && backend->attention_times)
         flops *= backend->attention_times(ops, c->attention, kind == OPS_KIND_ATTENTION_BACKWARD);
-    return flops;
+    return kind == OPS_KIND_PRODUCT ? flops * product_times(backend, c) : flops;
 }
 
 static double by_rates(const struct ops_rate *rate, double f32_times, const struct ops *ops,

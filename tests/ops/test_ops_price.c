@@ -126,6 +126,38 @@ static void test_windows(void **state)
     close_fixture(&f);
 }
 
+static double rows_over_columns(int64_t m, int64_t n)
+{
+    return (double)m / (double)n;
+}
+
+/* The factor of a product belongs to the matrix that it writes; other kinds have none. */
+static void test_products_that_take_longer(void **state)
+{
+    (void)state;
+    struct fixture f;
+    const struct ops_prices prices = {
+        .rates = {[OPS_KIND_PRODUCT] = {0.0, 100.0, 1e9}, [OPS_KIND_MEMORY] = {0.0, 100.0, 1e9}}};
+    struct ops_case forward = {.op = "linear", .rows = 30, .linear = {.in = 5, .out = 10}};
+    struct ops_case dx = forward, dw = forward;
+    const struct ops_case add = {.op = "add", .count = 64};
+    open_fixture(&f);
+    dx.op = "linear_dx";
+    dw.op = "linear_dw";
+    double even = ops_price(&prices, f.ops, &forward), sum = ops_price(&prices, f.ops, &add);
+    double back = ops_price(&prices, f.ops, &dx), weights = ops_price(&prices, f.ops, &dw);
+    const struct ops_backend *own = f.ops->backend;
+    struct ops_backend waves = *own;
+    waves.product_times = rows_over_columns;
+    f.ops->backend = &waves;
+    assert_near(ops_price(&prices, f.ops, &forward), even * 30 / 10);
+    assert_near(ops_price(&prices, f.ops, &dx), back * 30 / 5);
+    assert_near(ops_price(&prices, f.ops, &dw), weights * 5 / 10);
+    assert_near(ops_price(&prices, f.ops, &add), sum);
+    f.ops->backend = own;
+    close_fixture(&f);
+}
+
 static void test_measured_lines_count_first(void **state)
 {
     (void)state;
@@ -300,6 +332,7 @@ int main(void)
         cmocka_unit_test(test_rates),
         cmocka_unit_test(test_tiles_of_attention),
         cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_products_that_take_longer),
         cmocka_unit_test(test_measured_lines_count_first),
         cmocka_unit_test(test_attention_that_turns),
         cmocka_unit_test(test_the_meter_notes_each_call_once),

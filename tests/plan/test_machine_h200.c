@@ -1,6 +1,6 @@
 /* The H200 preset against the five steps that were measured on one ("Time by kernel" in
  * docs/notes/2026-11-15-gpu-kernels.md): the whole step, and each kind of kernel. In f32, which was
- * not measured, products take twice as long and attention slightly longer than that. */
+ * not measured, products take 2.7 times as long and attention slightly longer than that. */
 #include <math.h>
 #include "testing.h"
 #include "plan/plan_time.h"
@@ -90,10 +90,10 @@ static double milliseconds(const struct row *row, const struct machine_profile *
 static double of_kind(const struct row *row, const struct machine_profile *machine, int kind)
 {
     struct machine_profile only = *machine;
-    struct ops_measured calls[64];
+    struct ops_measured calls[160];
     only.ops.measured = calls;
     only.ops.measured_count = 0;
-    for (int m = 0; m < machine->ops.measured_count && m < 64; m++) { /* still sorted */
+    for (int m = 0; m < machine->ops.measured_count && m < 160; m++) { /* still sorted */
         if (ops_kind_of(machine->ops.measured[m].shape.op) == (enum ops_kind)kind)
             calls[only.ops.measured_count++] = machine->ops.measured[m];
     }
@@ -142,7 +142,7 @@ static double times_in_f32(const struct machine_profile *machine, const struct r
     return milliseconds_in(row, &only, DTYPE_F32) / milliseconds_in(row, &only, DTYPE_BF16);
 }
 
-/* TF32 has half of the 16-bit rate, and its attention kernels differ from those of 16 bits; without
+/* TF32 products reach 0.37 of the 16-bit rate, and attention's kernels differ from those of 16 bits; without
  * tensor cores attention would take nine times as long. */
 static void test_f32_is_slower(void **state)
 {
@@ -157,7 +157,7 @@ static void test_f32_is_slower(void **state)
         double backward = times_in_f32(&machine, llama, OPS_KIND_ATTENTION_BACKWARD);
         print_message("%s in f32: products %.2f, attention %.2f and %.2f times as long\n",
                       machine.name, products, attention, backward);
-        assert_true(products > 1.9 && products < 2.1);
+        assert_true(products > 2.6 && products < 2.8);
         assert_true(attention > 2 && attention < 6);
         assert_true(backward > 2 && backward < 6);
         machine_profile_free(&env, &machine);

@@ -233,13 +233,14 @@ static size_t cuda_attention_scratch(const struct ops *ops, struct attention a)
     return most > cached ? most : cached;
 }
 
-/* Without a GPU, Hopper is assumed. The tiles of cuDNN are not known and assumed to be like ours.
- */
+/* Without a GPU, Hopper is assumed. cuDNN takes as long for any head wider than 128 columns as for
+ * one of 256. */
 static struct attention cuda_attention_tiles(const struct ops *ops, struct attention a)
 {
-    if (cuda_attend_hopper_takes(ops->type, hopper_heads(a), clusters_asked())) {
-        a.tokens = (a.tokens + 127) / 128 * 128;
-        a.head_width = a.head_width <= 64 ? 64 : 128;
+    bool wide = attention_graph_takes(ops->type, a) && a.head_width > 128;
+    if (wide || cuda_attend_hopper_takes(ops->type, hopper_heads(a), clusters_asked())) {
+        a = filled_attention(a);
+        a.head_width = wide ? 256 : a.head_width <= 64 ? 64 : 128;
     } else if (does_matrix(ops->type, a)) {
         a.tokens = (a.tokens + 63) / 64 * 64;
         a.head_width = cuda_attend_matrix_width(a.head_width);
@@ -248,15 +249,24 @@ static struct attention cuda_attention_tiles(const struct ops *ops, struct atten
 }
 
 /* The rates of a machine are those of the Hopper kernels, or of cuDNN, for 16-bit types. For f32 the
- * matrix kernels are the only ones. The factors are estimates. */
+ * matrix kernels are the only ones; above 128 columns they form dk and dv in two launches. Padded
+ * heads cost a copy per token, which counts less in longer sequences (H200, 100 columns at T 939).
+ * Heads of up to 32 columns leave out half of a tile. The factors are estimates. */
 static double cuda_attention_times(const struct ops *ops, struct attention a, bool backward)
 {
-    const double MATRIX = 2.5, PLAIN = 30;
+    const double MATRIX = 2.5, PLAIN = 30, TWICE = 2, NARROW = 0.85;
     const struct cuda_heads heads = hopper_heads(a);
-    bool fast = ops->type == DTYPE_F32 || attention_graph_takes(ops->type, a) ||
-                (backward ? cuda_attend_hopper_takes(ops->type, heads, clusters_asked())
-                          : cuda_attend_forward_hopper_takes(ops->type, heads));
-    return !does_matrix(ops->type, a) ? PLAIN : fast ? 1 : MATRIX;
+    bool hopper = backward ? cuda_attend_hopper_takes(ops->type, heads, clusters_asked())
+                           : cuda_attend_forward_hopper_takes(ops->type, heads);
+    if (!does_matrix(ops->type, a))
+        return PLAIN;
+    if (ops->type == DTYPE_F32)
+        return backward && a.head_width > 128 ? TWICE : 1;
+    if (hopper && is_padded(a))
+        return 1 + (backward ? 350.0 : 500.0) / (double)a.tokens;
+    if (hopper && a.head_width <= 32)
+        return NARROW;
+    return hopper || attention_graph_takes(ops->type, a) ? 1 : MATRIX;
 }
 
 /* --- plans ---------------------------------------------------------------------------------- */
