@@ -85,7 +85,7 @@ struct ops_backend {
      * of the fastest kernels. NULL: 1. */
     double (*attention_times)(const struct ops *, struct attention, bool backward);
     /* The same for a product (m, k) (k, n). NULL: 1. */
-    double (*product_times)(int64_t m, int64_t n);
+    double (*product_times)(int64_t m, int64_t n, int64_t k);
     void (*attention_cached)(struct ops *, struct stream *, struct attention,
                              const struct attention_cached *);
     void (*embedding)(struct ops *, struct stream *, struct embedding, const int32_t *,

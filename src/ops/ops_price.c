@@ -136,8 +136,9 @@ static double product_times(const struct ops_backend *backend, const struct ops_
     if (!backend->product_times || l->out == 0)
         return 1;
     if (strncmp(c->op, "linear_dw", 9) == 0)
-        return backend->product_times(l->in, l->out);
-    return backend->product_times(c->rows, strncmp(c->op, "linear_dx", 9) == 0 ? l->in : l->out);
+        return backend->product_times(l->in, l->out, c->rows);
+    bool dx = strncmp(c->op, "linear_dx", 9) == 0;
+    return backend->product_times(c->rows, dx ? l->in : l->out, dx ? l->out : l->in);
 }
 
 /* Operations of a call, with its shape rounded up to the tiles that a back end computes, and times
@@ -185,8 +186,7 @@ static double cost(const struct ops_prices *prices, const struct ops *ops, const
 }
 
 /* The calls that a call consists of where no kernel does both; their number, 0: it is one. */
-static int parts_of(const struct ops_prices *prices, const struct ops_case *c,
-                    struct ops_case parts[2])
+static int parts_of(const struct ops_case *c, struct ops_case parts[2])
 {
     parts[0] = parts[1] = *c;
     if (strcmp(c->op, "attention_backward_rope") == 0) {
@@ -194,19 +194,29 @@ static int parts_of(const struct ops_prices *prices, const struct ops_case *c,
         parts[1].op = "rope_inverse";
         return 2;
     }
-    if (prices->swiglu_alone && strcmp(c->op, "linear_swiglu") == 0) {
+    if (strcmp(c->op, "linear_swiglu") == 0) {
         parts[0].op = "linear";
         parts[0].act = false;
         parts[1] = (struct ops_case){.op = "swiglu", .rows = c->rows, .width = c->linear.out / 2};
         return c->act ? 2 : 1;
     }
-    if (prices->swiglu_alone && strcmp(c->op, "linear_dx_dswiglu") == 0) {
+    if (strcmp(c->op, "linear_dx_dswiglu") == 0) {
         parts[0].op = "linear_dx";
         parts[1] = (struct ops_case){
             .op = "swiglu_backward", .rows = c->rows, .width = c->linear.in, .act = true};
         return 2;
     }
     return 0;
+}
+
+/* Whether a call that was never measured is priced as its parts: attention, if it has any, and a
+ * product where the machine has no kernel for both, or where a profile has measured only the parts,
+ * as those of earlier versions have. */
+static bool are_apart(const struct ops_prices *prices, enum dtype type,
+                      const struct ops_case *product)
+{
+    return ops_kind_of(product->op) != OPS_KIND_PRODUCT || prices->swiglu_alone ||
+           find_nearest(prices, type, product);
 }
 
 double ops_price(const struct ops_prices *prices, const struct ops *ops, const struct ops_case *c)
@@ -219,8 +229,8 @@ double ops_price(const struct ops_prices *prices, const struct ops *ops, const s
         return m->seconds;
     m = find_nearest(prices, ops->type, c);
     struct ops_case parts[2];
-    int count = m ? 0 : parts_of(prices, c, parts);
-    if (count > 0) {
+    int count = m ? 0 : parts_of(c, parts);
+    if (count > 0 && are_apart(prices, ops->type, &parts[0])) {
         double sum = ops_price(prices, ops, &parts[0]);
         return count > 1 ? sum + ops_price(prices, ops, &parts[1]) : sum;
     }

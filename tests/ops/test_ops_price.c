@@ -126,9 +126,9 @@ static void test_windows(void **state)
     close_fixture(&f);
 }
 
-static double rows_over_columns(int64_t m, int64_t n)
+static double rows_over_columns(int64_t m, int64_t n, int64_t k)
 {
-    return (double)m / (double)n;
+    return (double)m / (double)n + (double)k;
 }
 
 /* The factor of a product belongs to the matrix that it writes; other kinds have none. */
@@ -150,9 +150,9 @@ static void test_products_that_take_longer(void **state)
     struct ops_backend waves = *own;
     waves.product_times = rows_over_columns;
     f.ops->backend = &waves;
-    assert_near(ops_price(&prices, f.ops, &forward), even * 30 / 10);
-    assert_near(ops_price(&prices, f.ops, &dx), back * 30 / 5);
-    assert_near(ops_price(&prices, f.ops, &dw), weights * 5 / 10);
+    assert_near(ops_price(&prices, f.ops, &forward), even * (30.0 / 10 + 5));
+    assert_near(ops_price(&prices, f.ops, &dx), back * (30.0 / 5 + 10));
+    assert_near(ops_price(&prices, f.ops, &dw), weights * (5.0 / 10 + 30));
     assert_near(ops_price(&prices, f.ops, &add), sum);
     f.ops->backend = own;
     close_fixture(&f);

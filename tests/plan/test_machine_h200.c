@@ -1,8 +1,9 @@
 /* The H200 preset against the five steps that were measured on one ("Time by kernel" in
- * docs/notes/2026-11-15-gpu-kernels.md): the whole step, and each kind of kernel. In f32, which was
- * not measured, products take 2.7 times as long and attention slightly longer than that. */
+ * docs/notes/2026-11-15-gpu-kernels.md): the whole step, and each kind of kernel. No step was measured
+ * in f32: products take 2.7 times as long, by those of one step, and attention longer than that. */
 #include <math.h>
 #include "testing.h"
+#include "base/plugin.h"
 #include "plan/plan_time.h"
 
 /* Milliseconds of a step, and of these: products (with the bias gradients fused into them),
@@ -42,7 +43,7 @@ static const struct row {
 };
 enum { ROWS = sizeof rows / sizeof rows[0] };
 
-static struct plan_request request_of(const struct row *row)
+static struct plan_request request_of(const struct row *row, const char *ops)
 {
     struct plan_request request = {
         .model = row->model,
@@ -55,7 +56,7 @@ static struct plan_request request_of(const struct row *row)
                  .type = DTYPE_BF16,
                  .sum_type = DTYPE_F32},
         .parallel = {.tp = 1, .pp = 1},
-        .ops = "ref",
+        .ops = ops,
         .compute = DTYPE_BF16,
         .ranks = 1,
         .threads = 1,
@@ -68,17 +69,23 @@ static struct plan_request request_of(const struct row *row)
     return request;
 }
 
-static double milliseconds_in(const struct row *row, const struct machine_profile *machine,
-                              enum dtype type)
+static double milliseconds_by(const char *ops, const struct row *row,
+                              const struct machine_profile *machine, enum dtype type)
 {
     struct env env = testing_env(1);
-    struct plan_request request = request_of(row);
+    struct plan_request request = request_of(row, ops);
     struct plan_time time;
     request.compute = request.zero.type = type;
     if (plan_time(&env, &request, machine, &time) != STATUS_OK)
         fail_msg("%s: %s", row->name, log_first_error(env.log));
     env_destroy(&env);
     return 1e3 * time.step;
+}
+
+static double milliseconds_in(const struct row *row, const struct machine_profile *machine,
+                              enum dtype type)
+{
+    return milliseconds_by("ref", row, machine, type);
 }
 
 static double milliseconds(const struct row *row, const struct machine_profile *machine)
@@ -93,7 +100,8 @@ static double of_kind(const struct row *row, const struct machine_profile *machi
     struct ops_measured calls[160];
     only.ops.measured = calls;
     only.ops.measured_count = 0;
-    for (int m = 0; m < machine->ops.measured_count && m < 160; m++) { /* still sorted */
+    assert_true(machine->ops.measured_count <= (int)(sizeof calls / sizeof *calls));
+    for (int m = 0; m < machine->ops.measured_count; m++) { /* still sorted */
         if (ops_kind_of(machine->ops.measured[m].shape.op) == (enum ops_kind)kind)
             calls[only.ops.measured_count++] = machine->ops.measured[m];
     }
@@ -123,6 +131,30 @@ static void test_measured_steps(void **state)
         }
         print_message("\n");
         assert_true(fabs(step / rows[i].step - 1) < 0.05);
+    }
+    machine_profile_free(&env, &machine);
+    env_destroy(&env);
+}
+
+/* Where the CUDA back end is built, a plan asks it what its kernels compute: tiles, waves, products
+ * with SwiGLU. These steps are newer (docs/notes/2026-11-19-gpu-shapes.md). */
+static void test_steps_of_cuda(void **state)
+{
+    static const double steps[ROWS] = {102.3, 291.6, 0, 309.1, 276.8}; /* 0: not measured */
+    struct env env = testing_env(1);
+    struct machine_profile machine;
+    char why[256];
+    void *entry;
+    (void)state;
+    if (!plugin_look("cuda", "sifr_ops_cuda_fill", &entry, why, sizeof why)) {
+        env_destroy(&env);
+        testing_skip(why);
+    }
+    assert_ok(machine_profile_load(&env, "h200", &machine));
+    for (int i = 0; i < ROWS; i++) {
+        double step = milliseconds_by("cuda", &rows[i], &machine, DTYPE_BF16);
+        print_message("%-10s step %6.1f measured %6.1f\n", rows[i].name, step, steps[i]);
+        assert_true(steps[i] == 0 || fabs(step / steps[i] - 1) < 0.05);
     }
     machine_profile_free(&env, &machine);
     env_destroy(&env);
@@ -182,8 +214,8 @@ static void test_swiglu_alone(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_measured_steps),
-                                       cmocka_unit_test(test_f32_is_slower),
-                                       cmocka_unit_test(test_swiglu_alone)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_measured_steps), cmocka_unit_test(test_steps_of_cuda),
+        cmocka_unit_test(test_f32_is_slower), cmocka_unit_test(test_swiglu_alone)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,7 +27,7 @@
  * The first query of a sequence has dS = 0: our kernels know, cuDNN is made to compute it
  * (cuda_attention_first.cu).
  *
- * cuDNN's backward pass needs a multiple of 128 tokens. Heads wider than 128 columns get it for other
+ * cuDNN's backward pass up to 9.15.0 needs a multiple of 128 tokens. Heads wider than 128 columns get it for other
  * lengths, too, on copies of the sequences that are filled up with zeros: 160 columns on an H200 take
  * 0.2 to 0.7 of the time of the matrix kernels (`gpu_attention_times`).
  *
@@ -263,8 +263,8 @@ static double cuda_attention_times(const struct ops *ops, struct attention a, bo
     if (ops->type == DTYPE_F32)
         return backward && a.head_width > 128 ? TWICE : 1;
     if (hopper && is_padded(a))
-        return 1 + (backward ? 350.0 : 500.0) / (double)a.tokens;
-    if (hopper && a.head_width <= 32)
+        return 1 + (backward ? 350.0 : 500.0) / (double)filled_attention(a).tokens;
+    if (hopper && cuda_attend_hopper_columns(heads) == 32)
         return NARROW;
     return hopper || attention_graph_takes(ops->type, a) ? 1 : MATRIX;
 }
@@ -556,12 +556,13 @@ static bool backward_cudnn(struct ops *ops, struct stream *stream, struct attent
     for (int64_t first = 0; first < a.batch; first += sub.batch) {
         bool full = first + sub.batch <= a.batch;
         const struct dnn_plan *by = full ? plan : last_plan;
+        struct attention these = full ? sub : last;
         struct attention_backward part = from_sequence(a, first, g);
         const float *part_lse = lse + first * a.heads * whole.tokens;
         if (fills)
-            backward_filled(ops, stream, by, full ? sub : last, a.tokens, &part, part_lse, scratch);
+            backward_filled(ops, stream, by, these, a.tokens, &part, part_lse, scratch);
         else
-            backward_sub_batch(ops, stream, by, full ? sub : last, &part, part_lse, scratch);
+            backward_sub_batch(ops, stream, by, these, &part, part_lse, scratch);
     }
     cuda_enqueued(stream,
                   cuda_attend_add_first(ops->type, heads, g->dout, g->dqkv, cuda_handle(stream)),

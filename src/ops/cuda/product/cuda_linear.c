@@ -17,10 +17,10 @@
  *
  * cuBLASLt's GELU is the tanh form; its AUX matrix is the input of the GELU, of the same shape as
  * ours, and must have a multiple of 8 rows. Where no algorithm has the epilogue, a kernel of ours
- * follows the plain product. So it does in f32, where cuBLASLt follows with kernels of its own, at
- * 1.4 (GELU) and 2.7 TB/s (its slope; H200). On Hopper, large products with a GELU take our own
+ * follows the plain product. In f32, too: there cuBLASLt itself runs slow kernels after the product,
+ * at 1.4 (GELU) and 2.7 TB/s (its slope; H200). On Hopper, large products with a GELU take our own
  * kernel (cuda_gelu_hopper.cu): steps of GPT-2 are about 2 % shorter. So do those with SwiGLU
- * (cuda_swiglu_hopper.cu), whose activation is then never read or written on its own.
+ * (cuda_swiglu_hopper.cu): then no kernel for SwiGLU alone runs.
  * Products of one row take cuda_row.cu.
  *
  * Bias gradients are sums of our own kernel. cuBLASLt's epilogue of dw is a separate kernel, too,
@@ -79,7 +79,8 @@ static void run_plain(struct ops *ops, struct stream *stream, struct product p, 
     cuda_multiply(ops, stream, p, (struct operands){.a = a, .b = b, .d = d});
 }
 
-static bool aux_fits(const struct ops *ops, int64_t columns, const void *aux)
+/* Whether cuBLASLt has GELU, or its slope, as an epilogue. `aux`: the input of the GELU */
+static bool library_fuses_gelu(const struct ops *ops, int64_t columns, const void *aux)
 {
     return ops->type != DTYPE_F32 && columns % 8 == 0 && (uintptr_t)aux % 16 == 0;
 }
@@ -254,7 +255,7 @@ static void cuda_linear_gelu(struct ops *ops, struct stream *stream, struct line
         a->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     if (try_row(ops, stream, l, rows, a) || try_own_gelu(ops, stream, l, rows, a))
         return;
-    if (aux_fits(ops, l.out, a->pre) &&
+    if (library_fuses_gelu(ops, l.out, a->pre) &&
         try_fused(ops, stream, forward_product(l, rows), epilogue, o))
         return;
     cuda_linear(ops, stream, l, rows, a->x, a->w, a->bias, a->pre);
@@ -298,7 +299,8 @@ static void cuda_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct 
     struct product p = dx_product(l, rows);
     struct operands o = {.a = a->w, .b = a->dy, .d = a->dpre, .bias = a->dbias, .aux = a->pre};
     if (!try_own_dgelu(ops, stream, l, rows, a) &&
-        (!aux_fits(ops, l.in, a->pre) || !try_fused(ops, stream, p, CUBLASLT_EPILOGUE_DGELU, o))) {
+        (!library_fuses_gelu(ops, l.in, a->pre) ||
+         !try_fused(ops, stream, p, CUBLASLT_EPILOGUE_DGELU, o))) {
         run_plain(ops, stream, p, a->w, a->dy, a->dpre);
         if (!stream_failed(stream))
             ops->backend->gelu_backward(ops, stream, rows * l.in, a->pre, a->dpre, a->dpre);
@@ -349,19 +351,24 @@ static const struct tile {
 } tiles[] = {{128, 256, 1},    {256, 128, 1},   {192, 192, 1},   {128, 192, 0.97}, {192, 128, 0.97},
              {128, 128, 0.88}, {256, 64, 0.85}, {64, 256, 0.85}, {64, 128, 0.75},  {128, 64, 0.75}};
 
-/* Tiles at the edges are computed as whole ones, and the last wave of tiles keeps all processors for
- * as long as a full one. The machine's rate is that of large products, which lose USUAL of theirs.
- * Without a GPU, Hopper is assumed. */
-static double cuda_product_times(int64_t m, int64_t n)
+/* Tiles at the edges are computed as whole ones, and the last wave of tiles keeps all processors
+ * busy for as long as a full one. Long sums may be cut into parts, which fill a wave and are added
+ * afterwards. The machine's rate is that of large products, which reach USUAL of what whole waves of
+ * whole tiles would. The processors are an H200's, for every GPU. */
+static double cuda_product_times(int64_t m, int64_t n, int64_t k)
 {
-    const double USUAL = 0.95, PROCESSORS = 132;
+    const double USUAL = 0.985, PROCESSORS = 132, OF_CUT = 0.97;
+    const int64_t LEAST = 1024; /* values of k in a part */
     double best = 0;
-    for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++) {
-        const struct tile *t = &tiles[i];
-        double down = ceil((double)m / (double)t->m), across = ceil((double)n / (double)t->n);
-        double whole = ceil(down * across / PROCESSORS) * PROCESSORS * (double)(t->m * t->n);
-        best = fmax(best, t->share * (double)m * (double)n / whole);
-    }
+    for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++)
+        for (int64_t parts = 1; parts == 1 || (parts <= 8 && k >= parts * LEAST); parts++) {
+            const struct tile *t = &tiles[i];
+            double down = ceil((double)m / (double)t->m), across = ceil((double)n / (double)t->n);
+            double waves = ceil(down * across * (double)parts / PROCESSORS) / (double)parts;
+            double share = t->share * (parts > 1 ? OF_CUT : 1);
+            best = fmax(best, share * (double)m * (double)n /
+                                  (waves * PROCESSORS * (double)(t->m * t->n)));
+        }
     return USUAL / best;
 }
 
