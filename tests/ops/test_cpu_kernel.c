@@ -10,8 +10,8 @@ enum { STRIDE_MORE = 5, LAYOUTS = 4, WAYS = 4 };
 
 /* Rows, columns and depth that end inside a panel, a tile, a part of k, and a block in fp32 */
 static const int64_t shapes[][3] = {
-    {1, 1, 1},     {2, 3, 5},     {7, 31, 4},     {13, 33, 9},
-    {61, 70, 400}, {30, 34, 900}, {2060, 40, 17}, {37, 3090, 11},
+    {1, 1, 1},     {2, 3, 5},      {7, 31, 4},     {13, 33, 9},    {61, 70, 400},
+    {30, 34, 900}, {30, 34, 1700}, {61, 70, 3200}, {2060, 40, 17}, {37, 3090, 11},
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
