@@ -36,8 +36,8 @@ static bool is_swiglu(const struct block *k)
     return k->gated && !k->geglu;
 }
 
-/* pre from the normed rows, and act: with GeGLU contract() forms it, and with SwiGLU this pass may
- * not need it. */
+/* pre, from the normed rows, and act. With GeGLU, contract() forms act. Where a pass rebuilds pre
+ * and needs no output, it needs no act of SwiGLU. */
 static void expand(const struct block *k, struct unit_run *run, const struct block_buffers *b,
                    const void *x)
 {
@@ -155,8 +155,8 @@ static struct stream_biases stream_biases(const struct block *k, const struct un
                : (struct stream_biases){.down = down, .proj = proj};
 }
 
-/* From dy, the stream's gradient (R, C), to that of pre, in pre's buffer; act itself is not kept and is
- * computed again on the way. */
+/* From dy, the stream's gradient (R, C), to that of pre, in pre's buffer; act itself is not kept and
+ * is computed again on the way. */
 static void gate_backward(const struct block *k, struct unit_run *run,
                           const struct block_buffers *b, const void *dy)
 {

@@ -1,8 +1,9 @@
 /* cpu_attention -- how attention is cut into tasks, and the memory of its threads.
  *
  *   forward   a task is some rows of one head, or of all query heads that share a key head
- *   backward  a task is a key head, or a block of its keys and one of its query heads; those of all
- *             heads take turns, so that those that wait for each other seldom run at the same time
+ *   backward  OpenBLAS: a task is a key head and its query heads; our kernel: a query head and a
+ *             block of keys; those of all heads take turns, so that those that wait for each other
+ *             seldom run at the same time
  *
  * The products in a task are a kernel's of our own (cpu_attention_forward.c and
  * cpu_attention_backward.c) or OpenBLAS's (cpu_attention_blas.c). Tasks are taken by any thread,
@@ -174,8 +175,8 @@ void cpu_attention(struct ops *ops, struct stream *stream, struct attention a, c
 
 /* --- backward ------------------------------------------------------------------------------- */
 
-/* Query head `head` of sequence b and, by a kernel, block `block` of its keys; else all heads of its
- * group, whose first one it is */
+/* Query head `head` of sequence b and, by our kernel, block `block` of its keys; by OpenBLAS, all
+ * heads of its group, whose first one it is */
 static void backward_task(const struct cpu_kernel *kernel, struct attention a, int64_t b,
                           int64_t head, int64_t block, const struct attention_backward *all,
                           float *room)

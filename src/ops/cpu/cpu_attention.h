@@ -36,16 +36,6 @@ static inline int64_t cpu_head_group(struct attention a)
     return a.heads / a.kv_heads;
 }
 
-/* On to the next query head of the group */
-static inline void cpu_next_head(struct cpu_head *h, struct cpu_head_gradient *g)
-{
-    h->q += h->width;
-    h->out += h->width;
-    h->lse += h->tokens;
-    g->dout += h->width;
-    g->dq += h->width;
-}
-
 /* --- cpu_attention_blas.c: a task is a block of rows of one head; backward, a group */
 
 #define CPU_ATTENTION_BLAS_ROWS 64
@@ -66,14 +56,14 @@ int64_t cpu_attention_forward_room(const struct cpu_kernel *kernel, struct atten
 void cpu_attention_forward_task(const struct cpu_kernel *kernel, const struct cpu_head *first,
                                 int64_t t0, int64_t rows, float *room);
 
-/* --- cpu_attention_backward.c: a task is a block of keys and all queries of a head that see them */
+/* --- cpu_attention_backward.c: a task is a block of keys and the queries of a head that see them */
 
 int64_t cpu_attention_key_blocks(struct attention a);
 int64_t cpu_attention_backward_room(const struct cpu_kernel *kernel, struct attention a);
 /* Block `block` of the keys of head `h`, which is number `turn` of those that share its key head.
- * `delta`: rowsum(dout out), as lse. `done`: how far each block of this head is, 0 at first; that of
- * the head before stands before it. Adds to dq when the block before it has, and to dk and dv when
- * the head before it has, so these tasks must be started first. */
+ * `delta`: rowsum(dout out), as lse. `done`: how far each block of this head is, 0 at first; the
+ * counters of the head before come right before these. Adds to dq when the block before it has, and
+ * to dk and dv when the head before it has, so these tasks must be started first. */
 void cpu_attention_backward_task(const struct cpu_kernel *kernel, const struct cpu_head *h,
                                  const struct cpu_head_gradient *g, const float *delta,
                                  int64_t block, int64_t turn, int64_t *done, float *room);

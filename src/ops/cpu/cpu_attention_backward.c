@@ -1,8 +1,8 @@
 /* cpu_attention_backward -- the backward pass by a kernel of our own.
  *
- * A task is a block of KEYS keys, for one query head. It walks the blocks of QUERIES queries that see
- * these keys, in order, and sums dK and dV of the block. Of each pair of blocks it computes panels of
- * as many keys as the kernel has columns:
+ * A task is a block of KEYS keys, for one query head. It walks the blocks of QUERIES queries that
+ * see these keys, in order, and sums dK and dV of the block. Of each pair of blocks it computes
+ * panels of as many keys as the kernel has columns:
  *
  *     S (queries, keys)   = scale Q K^T                        P = exp(S - lse)
  *     dP (queries, keys)  = dO V^T                             dS = P (dP - rowsum(dO O))

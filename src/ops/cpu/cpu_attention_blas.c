@@ -220,6 +220,16 @@ static void clear_rows(int64_t rows, int64_t width, int64_t stride, float *x)
         memset(x + r * stride, 0, (size_t)width * sizeof(float));
 }
 
+/* On to the next query head of the group */
+static void next_head(struct cpu_head *h, struct cpu_head_gradient *g)
+{
+    h->q += h->width;
+    h->out += h->width;
+    h->lse += h->tokens;
+    g->dout += h->width;
+    g->dq += h->width;
+}
+
 void cpu_attention_blas_backward(const struct cpu_head *first, const struct cpu_head_gradient *g,
                                  float *s)
 {
@@ -230,6 +240,6 @@ void cpu_attention_blas_backward(const struct cpu_head *first, const struct cpu_
     for (int64_t head = 0; head < cpu_head_group(h.shape); head++) {
         for (int64_t t0 = 0; t0 < h.tokens; t0 += QUERIES)
             backward_block(&h, &of_head, t0, s, s + QUERIES * STRIDE);
-        cpu_next_head(&h, &of_head);
+        next_head(&h, &of_head);
     }
 }

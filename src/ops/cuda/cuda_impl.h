@@ -3,7 +3,7 @@
  * A slot is plain C: it knows ops, streams and errors, and calls a launcher of kernels.h or a
  * library. Kernels are in .cu files, which see kernels.h only.
  *
- *     cuda_linear.c        linear layers: products with bias, GELU and their gradients as epilogues
+ *     cuda_linear.c        linear layers: products with bias, GELU, SwiGLU and their gradients
  *     cuda_product.c       products through cuBLASLt; cuda_columns.cu: bias without an epilogue
  *     cuda_product_tune.c  chooses the algorithm of a product; cuda_trial.c, cuda_noise.cu: the
  *                          operands that candidates are tried on
@@ -57,7 +57,7 @@ struct cuda_attention_state;
 struct cuda_ops {
     struct cuda_linear_state *linear;
     struct cuda_attention_state *attention;
-    bool is_hopper; /* use the *_hopper.cu kernels of AdamW, norms and the loss */
+    bool is_hopper; /* use the *_hopper.cu kernels of AdamW, norms, products, the loss */
     unsigned long long
         *adamw_taken; /* tile counter of cuda_adamw_hopper.cu: device memory, in ops->workspace */
     cudaEvent_t adamw_done;   /* recorded after each use of the counter */

@@ -127,7 +127,7 @@ template <typename T> static __device__ inline silu_parts<T> silu_parts_of(float
     if constexpr (sizeof(T) == sizeof(float)) {
         float e = expf(fminf(-gate, 80.0f)), s = __fdividef(1.0f, add(1.0f, e));
         return {s, mul(e, s)};
-    } else { /* free of cancellation where it is added to something larger */
+    } else { /* 1 - s loses digits only where s is near 1, and it is added to s */
         const float log2_e = 1.44269504088896340736f;
         float s = reciprocal(add(1.0f, power_of_two(mul(gate, -log2_e))));
         return {s, sub(1.0f, s)};

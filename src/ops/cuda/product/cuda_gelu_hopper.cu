@@ -83,13 +83,6 @@ template <typename T> struct gelu_backward {
     }
 };
 
-template <product::scheme S, typename T, class E>
-cudaError_t run(bool down, const product::request &r, const E &e, cudaStream_t stream)
-{
-    return down ? product::launch<product::way<192, true, S>, T>(r, e, stream)
-                : product::launch<product::way<192, false, S>, T>(r, e, stream);
-}
-
 } // namespace
 
 bool kernel_gelu_hopper_takes(enum dtype type, int64_t rows, int64_t in, int64_t out)
@@ -112,10 +105,10 @@ cudaError_t launch_linear_gelu_hopper(cudaStream_t stream, enum dtype type, bool
         .processors = processors,
     };
     if (type == DTYPE_BF16)
-        return run<product::TWO, __nv_bfloat16>(
+        return product::launch_turned<product::TWO, __nv_bfloat16>(
             !out_in, r, gelu_forward<__nv_bfloat16>{(const __nv_bfloat16 *)bias, (int)out, {}},
             stream);
-    return run<product::TWO, __half>(
+    return product::launch_turned<product::TWO, __half>(
         !out_in, r, gelu_forward<__half>{(const __half *)bias, (int)out, {}}, stream);
 }
 
@@ -133,8 +126,8 @@ cudaError_t launch_linear_dgelu_hopper(cudaStream_t stream, enum dtype type, boo
         .out = {{dpre, in}},
         .processors = processors,
     };
-    return type == DTYPE_BF16
-               ? run<product::OVER, __nv_bfloat16>(out_in, r, gelu_backward<__nv_bfloat16>{},
-                                                   stream)
-               : run<product::OVER, __half>(out_in, r, gelu_backward<__half>{}, stream);
+    return type == DTYPE_BF16 ? product::launch_turned<product::OVER, __nv_bfloat16>(
+                                    out_in, r, gelu_backward<__nv_bfloat16>{}, stream)
+                              : product::launch_turned<product::OVER, __half>(
+                                    out_in, r, gelu_backward<__half>{}, stream);
 }

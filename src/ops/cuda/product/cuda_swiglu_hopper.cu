@@ -87,13 +87,6 @@ product::matrix half_of(const void *both, int64_t ff, int number)
     return {static_cast<uint16_t *>(const_cast<void *>(both)) + number * ff, 2 * ff};
 }
 
-template <product::scheme S, typename T, class E>
-cudaError_t run(bool down, const product::request &r, const E &e, cudaStream_t stream)
-{
-    return down ? product::launch<product::way<192, true, S>, T>(r, e, stream)
-                : product::launch<product::way<192, false, S>, T>(r, e, stream);
-}
-
 } // namespace
 
 bool kernel_swiglu_hopper_takes(enum dtype type, int64_t rows, int64_t width, int64_t ff)
@@ -114,9 +107,9 @@ cudaError_t launch_linear_swiglu_hopper(cudaStream_t stream, enum dtype type, bo
         .out = {half_of(gate_up, ff, 0), half_of(gate_up, ff, 1), {act, ff}},
         .processors = processors,
     };
-    return type == DTYPE_BF16 ? run<product::GATE, __nv_bfloat16>(
+    return type == DTYPE_BF16 ? product::launch_turned<product::GATE, __nv_bfloat16>(
                                     !out_in, r, swiglu_forward<__nv_bfloat16>{act != NULL}, stream)
-                              : run<product::GATE, __half>(
+                              : product::launch_turned<product::GATE, __half>(
                                     !out_in, r, swiglu_forward<__half>{act != NULL}, stream);
 }
 
@@ -135,8 +128,8 @@ cudaError_t launch_linear_dswiglu_hopper(cudaStream_t stream, enum dtype type, b
         .out = {half_of(dgate_up, ff, 0), half_of(dgate_up, ff, 1), {act, ff}},
         .processors = processors,
     };
-    return type == DTYPE_BF16
-               ? run<product::SLOPES, __nv_bfloat16>(out_in, r, swiglu_backward<__nv_bfloat16>{},
-                                                     stream)
-               : run<product::SLOPES, __half>(out_in, r, swiglu_backward<__half>{}, stream);
+    return type == DTYPE_BF16 ? product::launch_turned<product::SLOPES, __nv_bfloat16>(
+                                    out_in, r, swiglu_backward<__nv_bfloat16>{}, stream)
+                              : product::launch_turned<product::SLOPES, __half>(
+                                    out_in, r, swiglu_backward<__half>{}, stream);
 }

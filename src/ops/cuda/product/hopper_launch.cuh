@@ -88,6 +88,14 @@ cudaError_t launch(const request &r, const E &e, cudaStream_t stream)
     return cudaGetLastError();
 }
 
+/* `down`: B is [K][N]. */
+template <scheme S, typename T, class E>
+cudaError_t launch_turned(bool down, const request &r, const E &e, cudaStream_t stream)
+{
+    return down ? launch<way<192, true, S>, T>(r, e, stream)
+                : launch<way<192, false, S>, T>(r, e, stream);
+}
+
 } // namespace hopper::product
 
 #endif

@@ -59,8 +59,8 @@ template <int R, bool D, scheme S> struct way {
         STAGES = R == 192 ? 4 : 5,
         A_BYTES = R * 128,
         B_BYTES = COLUMNS * 128,
-        HALF_BYTES = R * 128, /* 64 columns of a tile's results */
-        THIRD_BYTES = S == GATE || S == SLOPES ? PART_BYTES : 8
+        HALF_BYTES = R * 128,                                   /* 64 columns of a tile's results */
+        THIRD_BYTES = S == GATE || S == SLOPES ? PART_BYTES : 8 /* 8: not used */
     };
 };
 
@@ -373,9 +373,9 @@ __device__ inline void finish_gate(memory<W> &m, const job &j, int group, float 
 }
 
 /* SLOPES: of(sums, gate, up, third). Steps of a part of 64 columns, whose gate and up are loaded to a
- * part of each half. The buffer of a step is free once its store has read it: the warp sees to that
- * late in the next step, and gate and up of the step after the one after that can come. So the third
- * result has two buffers. */
+ * part of each half. The buffer of a step is free once its store has read it: late in the next step
+ * the warp waits for that, and the loads of step + PARTS may follow. The third result has two
+ * buffers, for the same reason. */
 template <class W, typename T, class E>
 __device__ inline void finish_slopes(memory<W> &m, const job &j, int group,
                                      float (&d)[W::PARTS][64], E &e, const maps &to)
@@ -408,9 +408,12 @@ __device__ inline void finish_slopes(memory<W> &m, const job &j, int group,
             store_matrices(half + at, g[0], g[1], g[2], g[3]);
             store_matrices(half2 + at, u[0], u[1], u[2], u[3]);
             store_matrices(third + within, word[0], word[1], word[2], word[3]);
-            if (sixteen == 2 && step > 0 && chief) {
-                stores_read<0>();
-                barrier_arrive(shared_address(&m.side_empty[(step - 1) % W::PARTS]));
+            if (sixteen == 2 && step > 0) {
+                if (chief) {
+                    stores_read<0>();
+                    barrier_arrive(shared_address(&m.side_empty[(step - 1) % W::PARTS]));
+                }
+                warp_meet();
             }
         }
         async_fence();
