@@ -262,8 +262,10 @@ static void test_swiglu_alone(void **state)
     struct fixture f;
     struct ops_prices prices = {
         .rates = {[OPS_KIND_PRODUCT] = {0.0, 100.0, 1e9}, [OPS_KIND_MEMORY] = {3.0, 0.0, 1e3}}};
-    const struct ops_case forward = {"linear_swiglu", .rows = 10, .linear = {6, 8}, .act = true};
-    const struct ops_case backward = {"linear_dx_dswiglu", .rows = 10, .linear = {4, 6}};
+    const struct ops_case forward = {"linear_swiglu", .rows = 10, .linear = {.in = 6, .out = 8},
+                                     .act = true};
+    const struct ops_case backward = {"linear_dx_dswiglu", .rows = 10,
+                                      .linear = {.in = 4, .out = 6}};
     struct ops_case bare = forward, up = forward, down = backward;
     const struct ops_case alone = {"swiglu", .rows = 10, .width = 4};
     const struct ops_case slopes = {"swiglu_backward", .rows = 10, .width = 4, .act = true};
