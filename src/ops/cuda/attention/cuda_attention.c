@@ -54,7 +54,7 @@ struct cuda_attention_state {
     bool cudnn;                   /* cuDNN may be used */
     bool hopper;                  /* the Hopper kernels may be used */
     bool matrix;                  /* the kernels for tensor cores of any GPU may be used */
-    bool warned;                  /* that a shape is slow */
+    bool said;                    /* that a shape is slow */
     enum cuda_clusters clusters;  /* of the Hopper kernels */
 };
 
@@ -372,6 +372,38 @@ static void resize(struct ops *ops, struct stream *stream, struct attention a, i
                       "padding heads");
 }
 
+/* Says once, for all shapes, that attention is slower than it could be, and by how much. */
+static void say_slow(struct ops *ops, struct attention a)
+{
+    struct cuda_attention_state *state = cuda_ops_of(ops)->attention;
+    struct env *env = device_env(ops->device);
+    const double forward = cuda_attention_times(ops, a, false);
+    const double backward = cuda_attention_times(ops, a, true);
+    const int64_t SHORT = 256; /* fewer tokens take no time worth a message */
+    bool exact = ops->type == DTYPE_F32 && cuda_is_exact();
+    if (state->said || exact || !state->matrix || (forward < 1.05 && backward < 1.05))
+        return;
+    if (!does_matrix(ops->type, a))
+        log_warn(env,
+                 "attention with heads of width %lld runs without tensor cores, 10 to 50 times "
+                 "slower; use heads of up to 256 columns",
+                 (long long)a.head_width);
+    else if (a.tokens >= SHORT && is_padded(a))
+        log_info(env,
+                 "attention copies heads of width %lld to %lld: about %.1f times as long forward "
+                 "and %.1f backward; multiples of 8 need no copy",
+                 (long long)a.head_width, (long long)hopper_heads(a).width, forward, backward);
+    else if (a.tokens >= SHORT)
+        log_info(env,
+                 "attention with heads of width %lld%s takes kernels for any GPU: about %.1f "
+                 "times as long forward and %.1f backward",
+                 (long long)a.head_width, a.window > 0 || a.cap > 0 ? " and a window or cap" : "",
+                 forward, backward);
+    else
+        return;
+    state->said = true;
+}
+
 /* By our Hopper kernel. False: not supported, and nothing was done. */
 static bool forward_hopper(struct ops *ops, struct stream *stream, struct attention a,
                            const void *qkv, void *out, float *lse, char *scratch)
@@ -382,6 +414,8 @@ static bool forward_hopper(struct ops *ops, struct stream *stream, struct attent
         return false;
     void *to = out;
     if (is_padded(a)) {
+        if (cuda_on_gpu(ops, stream))
+            say_slow(ops, a);
         resize(ops, stream, a, a.heads + 2 * a.kv_heads, a.head_width, heads.width, qkv, scratch);
         qkv = scratch;
         to = scratch + padded_qkv_bytes(a);
@@ -415,19 +449,6 @@ static bool forward_cudnn(struct ops *ops, struct stream *stream, struct attenti
     return true;
 }
 
-/* Warns once, for all shapes, if the plain kernels are used although tensor cores are available. */
-static void warn_slow(struct ops *ops, struct attention a)
-{
-    struct cuda_attention_state *state = cuda_ops_of(ops)->attention;
-    if (state->matrix && !state->warned && !(ops->type == DTYPE_F32 && cuda_is_exact())) {
-        state->warned = true;
-        log_warn(device_env(ops->device),
-                 "attention with heads of width %lld runs without tensor cores, 10 to 50 times "
-                 "slower; use heads of up to 256 columns",
-                 (long long)a.head_width);
-    }
-}
-
 /* By kernels that any GPU can run. */
 static void forward_own(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
                         void *out, float *lse)
@@ -436,11 +457,11 @@ static void forward_own(struct ops *ops, struct stream *stream, struct attention
     cudaStream_t to = cuda_handle(stream);
     if (stream_failed(stream) || !cuda_on_gpu(ops, stream))
         return;
+    say_slow(ops, a);
     if (cuda_ops_of(ops)->attention->matrix && does_matrix(ops->type, a)) {
         cuda_enqueued(stream, cuda_attend_matrix_forward(ops->type, heads, qkv, out, lse, to),
                       "attention");
     } else {
-        warn_slow(ops, a);
         cuda_enqueued(stream, cuda_attend_forward(ops->type, heads, qkv, out, lse, to),
                       "attention");
     }
@@ -578,13 +599,13 @@ static void backward_own(struct ops *ops, struct stream *stream, struct attentio
     cudaStream_t to = cuda_handle(stream);
     if (stream_failed(stream) || !cuda_on_gpu(ops, stream))
         return;
+    say_slow(ops, a);
     if (cuda_ops_of(ops)->attention->matrix && does_matrix(ops->type, a)) {
         cuda_enqueued(stream,
                       cuda_attend_matrix_backward(ops->type, heads, g->qkv, g->out, g->lse, g->dout,
                                                   g->dqkv, g->scratch, to),
                       "attention backward");
     } else {
-        warn_slow(ops, a);
         cuda_enqueued(stream,
                       cuda_attend_backward(ops->type, heads, g->qkv, g->out, g->lse, g->dout,
                                            g->dqkv, g->scratch, to),
