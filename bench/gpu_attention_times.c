@@ -1,4 +1,4 @@
-/* gpu_attention_times -- causal attention on a GPU by itself: milliseconds and TFLOP/s of the forward
+/* gpu_attention_times -- causal attention on a GPU in isolation: milliseconds and TFLOP/s of the forward
  * and of the deterministic backward pass of any shapes.
  *
  *     gpu_attention_times bf16|fp16|fp32 SECONDS BxTxHxGxD[xWINDOW] ...

@@ -483,7 +483,7 @@ void ops_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type,
 /* Counts the changes of the last bits that the cpu back end computes. 2: AdamW divides exactly, and
  * the norm adds in another order. 3: attention's first query adds no rounding to dq and dk. 4: our
  * own kernels for products and attention; a head has at least 512 rows in a chunk. 5: query heads
- * that share a key head sum dk and dv by themselves. */
+ * that share a key head sum dk and dv one by one. */
 enum { OPS_ARITHMETIC = 5 };
 
 /* --- updates: what an optimizer does to its segments of the parameters ------------------------ */
