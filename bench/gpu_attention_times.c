@@ -1,5 +1,5 @@
-/* gpu_attention_times -- causal attention on a GPU in isolation: milliseconds and TFLOP/s of the forward
- * and of the deterministic backward pass of any shapes.
+/* gpu_attention_times -- causal attention on a GPU in isolation: milliseconds and TFLOP/s of the
+ * forward and of the deterministic backward pass of any shapes.
  *
  *     gpu_attention_times bf16|fp16|fp32 SECONDS BxTxHxGxD[xWINDOW] ...
  *

@@ -155,8 +155,8 @@ static struct stream_biases stream_biases(const struct block *k, const struct un
                : (struct stream_biases){.down = down, .proj = proj};
 }
 
-/* From dy, the stream's gradient (R, C), to that of pre, in pre's buffer; act itself is not kept and
- * is computed again on the way. */
+/* From dy, the stream's gradient (R, C), to that of pre, in pre's buffer; act itself is not kept
+ * and is computed again on the way. */
 static void gate_backward(const struct block *k, struct unit_run *run,
                           const struct block_buffers *b, const void *dy)
 {

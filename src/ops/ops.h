@@ -117,8 +117,8 @@ struct linear_dx_dgelu {
 };
 void ops_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                          const struct linear_dx_dgelu *a);
-/* gate_up = x W + b, gate in the first half of the columns, up in the last (2F = out); act = silu(gate)
- * up, of the rounded gate and up: ops_swiglu(gate_up) has the bits of act. */
+/* gate_up = x W + b, gate in the first half of the columns, up in the last (2F = out); act =
+ * silu(gate) up, of the rounded gate and up: ops_swiglu(gate_up) has the bits of act. */
 struct linear_swiglu {
     const void *x, *w; /* (R, in); as for ops_linear */
     const void *bias;  /* (2F) or NULL */
@@ -127,8 +127,8 @@ struct linear_swiglu {
 };
 void ops_linear_swiglu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                        const struct linear_swiglu *a);
-/* For a layer whose input was swiglu(gate_up), F = in: the gradient of gate_up by way of dy W^T, and
- * act again, as from ops_swiglu_backward. */
+/* For a layer whose input was swiglu(gate_up), F = in: the gradient of gate_up by way of dy W^T,
+ * and act again, as from ops_swiglu_backward. */
 struct linear_dx_dswiglu {
     const void *dy, *w;  /* (R, out); as for ops_linear */
     const void *gate_up; /* (R, 2F) */

@@ -5,8 +5,9 @@
  *
  *   1. the measured time of exactly this call
  *   2. the measured time of the nearest call of the same op, scaled (attention_backward_rope if
- *      never measured: the sum of attention_backward and rope_inverse; products with SwiGLU if never
- *      measured, on a machine with swiglu_alone: the sum of the product and SwiGLU)
+ *      never measured: the sum of attention_backward and rope_inverse; products with SwiGLU if
+ *      never measured, where swiglu_alone or where the product was measured: the sum of the product
+ *      and SwiGLU)
  *   3. call + max(operations / flops_per_second, bytes / bytes_per_second), with the rates of its
  *      kind; the rate of operations in f32 may be lower (f32_times)
  *

@@ -4,8 +4,9 @@
  * activation reach 0.70 to 0.72 of the vendor's rate at the GPU's power limit. Streaming kernels
  * reach 0.84 of the memory rate. A call costs a few microseconds in addition to its work. Attention
  * and products with GELU depend on the shape, so they are listed as measured calls: the time of a
- * kind in a step, divided by its number of calls, or that of attention in isolation. Other GPUs are assumed to reach the same shares
- * of their vendors' figures, except in attention's backward pass: without Hopper it is cuDNN's.
+ * kind in a step, divided by its number of calls, or that of attention in isolation. Other GPUs are
+ * assumed to reach the same shares of their vendors' figures, except in attention's backward pass:
+ * without Hopper it is cuDNN's.
  *
  * The rates of offload are not from these steps. They are estimates: the link is PCI Express, 5.0
  * of 16 lanes (4.0 with the A100), of which copies of pinned memory reach about 0.8. Disk and host
@@ -65,8 +66,8 @@ static const char measured_gpu[] = "H200";
         "linear_dx_dgelu", .rows = (r), .linear = {.in = 4 * (c), .out = (c)}, .bias = true \
     }
 enum gpus { EVERY, HOPPER, OTHER };
-/* Attention in isolation on a GPU, milliseconds forward and backward, and of RoPE where that is a call
- * of its own. In a step, where power limits the clock, it takes about 5 % longer. */
+/* Attention in isolation on a GPU, milliseconds forward and backward, and of RoPE where that is a
+ * call of its own. In a step, where power limits the clock, it takes about 5 % longer. */
 #define ALONE(ms) (1.05e-3 * (ms))
 #define ATTENDS(b, t, h, g, d, forward, backward, rope)                                       \
     {{"attention", ATTENTION(b, t, h, g, d)}, ALONE(forward), HOPPER},                        \

@@ -1,5 +1,5 @@
-/* test_ops_again -- a recomputed output of a linear layer has its original bits: with GELU by ops_gelu
- * if ops_gelu_remakes, else by the product; with SwiGLU by each op that computes it.
+/* test_ops_again -- a recomputed output of a linear layer has its original bits: with GELU by
+ * ops_gelu if ops_gelu_remakes, else by the product; with SwiGLU by each op that computes it.
  *
  * Without arguments on the CPU; `test_ops_again cuda` on a GPU, exit status 77 = no GPU. */
 #include "gpu.h"

@@ -283,8 +283,8 @@ static void test_swiglu_alone(void **state)
     close_fixture(&f);
 }
 
-/* Where a back end computes a product with SwiGLU in one piece, that is one call; else it is two: the
- * product, with a bias, too, and SwiGLU where act is wanted. */
+/* Where a back end computes a product with SwiGLU in one piece, that is one call; else it is two:
+ * the product, with a bias, too, and SwiGLU where act is wanted. */
 static void test_products_with_swiglu(void **state)
 {
     (void)state;

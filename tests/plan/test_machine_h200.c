@@ -1,6 +1,7 @@
 /* The H200 preset against the five steps that were measured on one ("Time by kernel" in
- * docs/notes/2026-11-15-gpu-kernels.md): the whole step, and each kind of kernel. No step was measured
- * in f32: products take 2.7 times as long, by those of one step, and attention longer than that. */
+ * docs/notes/2026-11-15-gpu-kernels.md): the whole step, and each kind of kernel. No step was
+ * measured in f32: products take 2.7 times as long, by those of one step, and attention longer than
+ * that. */
 #include <math.h>
 #include "testing.h"
 #include "base/plugin.h"
@@ -174,8 +175,8 @@ static double times_in_f32(const struct machine_profile *machine, const struct r
     return milliseconds_in(row, &only, DTYPE_F32) / milliseconds_in(row, &only, DTYPE_BF16);
 }
 
-/* TF32 products reach 0.37 of the 16-bit rate, and attention's kernels differ from those of 16 bits; without
- * tensor cores attention would take nine times as long. */
+/* TF32 products reach 0.37 of the 16-bit rate, and attention's kernels differ from those of 16
+ * bits; without tensor cores attention would take nine times as long. */
 static void test_f32_is_slower(void **state)
 {
     struct env env = testing_env(1);

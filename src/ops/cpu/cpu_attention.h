@@ -56,7 +56,7 @@ int64_t cpu_attention_forward_room(const struct cpu_kernel *kernel, struct atten
 void cpu_attention_forward_task(const struct cpu_kernel *kernel, const struct cpu_head *first,
                                 int64_t t0, int64_t rows, float *room);
 
-/* --- cpu_attention_backward.c: a task is a block of keys and the queries of a head that see them */
+/* --- cpu_attention_backward.c: a task is a block of keys of a head, and the queries that see it */
 
 int64_t cpu_attention_key_blocks(struct attention a);
 int64_t cpu_attention_backward_room(const struct cpu_kernel *kernel, struct attention a);

@@ -16,7 +16,8 @@
  *     cuda_attention_plain.cu                   attention without tensor cores
  *     cuda_attention_forward_hopper.cu, cuda_attention_hopper.cu, hopper*.cuh
  *                          forward and backward attention on Hopper, with tiles and wgmma
- *     cuda_attention_graph.c, cuda_cudnn.c      attention as cuDNN graphs; cuDNN's graph API
+ *     cuda_attention_cudnn.c, cuda_attention_graph.c, cuda_cudnn.c
+ *                          attention by cuDNN: plans and runs; its graphs; cuDNN's graph API
  *     cuda_slots.c         the slots of all other ops: shapes to launchers
  *     cuda_norm.cu, cuda_norm_backward.cu, cuda_pointwise.cu, cuda_embedding.cu, cuda_loss.cu,
  *     cuda_route.cu, cuda_gate.cu, cuda_flat.cu   their kernels; *_hopper.cu: variants for Hopper
@@ -27,7 +28,7 @@
  *
  * Bits: the shape fixes the order of every sum; no float atomics. Compute types: f32 (products and
  * attention in TF32 unless SIFR_CUDA_EXACT=1), bf16, f16; sums and statistics are f32 or f64. Fast
- * mode (ops_be_fast) gives up equal bits in cuda_product.c and cuda_attention.c.
+ * mode (ops_be_fast) gives up equal bits in cuda_product.c and cuda_attention_cudnn.c.
  *
  * Environment variables, read when ops are opened. Users need the first only; the others are for
  * tests and measurements.
@@ -92,7 +93,7 @@ void cuda_linear_close(struct ops *ops, struct cuda_linear_state *state); /* sta
  * products. */
 void cuda_sum_columns(struct ops *ops, struct stream *stream, int64_t rows, int64_t columns,
                       const void *x, bool add, void *dbias);
-/* cuda_attention.c: the cuDNN handle and the cached plans. */
+/* cuda_attention.c: which kernels may be used, and cuDNN's plans. */
 enum status cuda_attention_open(struct ops *ops, struct cuda_attention_state **state);
 void cuda_attention_close(struct ops *ops,
                           struct cuda_attention_state *state); /* state may be NULL */

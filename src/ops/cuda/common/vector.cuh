@@ -115,8 +115,8 @@ template <typename T> static __device__ inline float gelu_slope(float x, float d
     return gelu_slope_of_parts(x, dy, e, gelu_part<T>(e));
 }
 
-/* SwiGLU: gate s up, where s = 1 / (1 + exp(-gate)). All that compute it, epilogues of products, too,
- * take the same operations on gate and up as they are stored, so that their bits are equal. */
+/* SwiGLU: gate s up, where s = 1 / (1 + exp(-gate)). All that compute it, epilogues of products,
+ * too, take the same operations on gate and up as they are stored, so that their bits are equal. */
 
 template <typename T> struct silu_parts {
     float s, rest; /* rest = 1 - s */

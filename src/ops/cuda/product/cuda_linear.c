@@ -17,11 +17,11 @@
  *
  * cuBLASLt's GELU is the tanh form; its AUX matrix is the input of the GELU, of the same shape as
  * ours, and must have a multiple of 8 rows. Where no algorithm has the epilogue, a kernel of ours
- * follows the plain product. In f32, too: there cuBLASLt itself runs slow kernels after the product,
- * at 1.4 (GELU) and 2.7 TB/s (its slope; H200). On Hopper, large products with a GELU take our own
- * kernel (cuda_gelu_hopper.cu): steps of GPT-2 are about 2 % shorter. So do those with SwiGLU
- * (cuda_swiglu_hopper.cu): then no kernel for SwiGLU alone runs.
- * Products of one row take cuda_row.cu.
+ * follows the plain product. In f32, too: there cuBLASLt itself runs slow kernels after the
+ * product, at 1.4 (GELU) and 2.7 TB/s (its slope; H200). On Hopper, large products with a GELU take
+ * our own kernel (cuda_gelu_hopper.cu): steps of GPT-2 are about 2 % shorter. So do those with
+ * SwiGLU (cuda_swiglu_hopper.cu): then no kernel for SwiGLU alone runs. Products of one row take
+ * cuda_row.cu.
  *
  * Bias gradients are sums of our own kernel. cuBLASLt's epilogue of dw is a separate kernel, too,
  * that reads dy again at 2.6 TB/s where copies reach 4.2 (H200), and the product whose epilogue is
@@ -353,8 +353,8 @@ static const struct tile {
 
 /* Tiles at the edges are computed as whole ones, and the last wave of tiles keeps all processors
  * busy for as long as a full one. Long sums may be cut into parts, which fill a wave and are added
- * afterwards. The machine's rate is that of large products, which reach USUAL of what whole waves of
- * whole tiles would. The processors are an H200's, for every GPU. */
+ * afterwards. The machine's rate is that of large products, which reach USUAL of what whole waves
+ * of whole tiles would. The processors are an H200's, for every GPU. */
 static double cuda_product_times(int64_t m, int64_t n, int64_t k)
 {
     const double USUAL = 0.985, PROCESSORS = 132, OF_CUT = 0.97;

@@ -1,4 +1,4 @@
-/* hopper_launch -- starts products of hopper_product.cuh: the kernel, and the maps of its matrices. */
+/* hopper_launch -- starts the products of hopper_product.cuh: kernels, and maps of their matrices. */
 #ifndef OPS_CUDA_HOPPER_LAUNCH_CUH
 #define OPS_CUDA_HOPPER_LAUNCH_CUH
 #include "base/dtype.h"
@@ -13,7 +13,7 @@ struct matrix {
     int64_t stride; /* elements from one row to the next */
 };
 
-/* A (R, K) and B are dense; the others are (R, N). GATE: B has 2 N columns, gate's and then up's. */
+/* A (R, K) and B are dense; the others are (R, N). GATE: B has 2 N columns, gate's, then up's. */
 struct request {
     int64_t rows, columns, depth; /* R, N, K */
     const void *a, *b;

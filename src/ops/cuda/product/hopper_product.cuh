@@ -6,8 +6,8 @@
  *
  *     TWO     two results of D's shape
  *     OVER    a matrix of D's shape is read, and the result takes its place in shared memory
- *     GATE    B and D have two halves, gate and up, of N columns each: both are stored, rounded, and
- *             a result (R, N) that is made of the rounded ones
+ *     GATE    B and D have two halves, gate and up, of N columns each: both are stored, rounded,
+ *             and a result (R, N) that is made of the rounded ones
  *     SLOPES  two matrices of D's shape, gate and up, are read; two results take their places, and
  *             there is a third
  *
@@ -246,8 +246,8 @@ __device__ inline uint32_t row_place()
  *     fetch(job, h)           what it needs of its own for half h of a tile, before the turn
  *     of(...)                 for 8 sums of a thread as in 16 columns of a tile: the 4 registers to
  *                             store of each result, in the place of those that it reads, if any
- * Results leave through shared memory: a warp stores its own 16 rows of a part and waits for no other
- * warp. `chief` is the lane that does. */
+ * Results leave through shared memory: a warp stores its own 16 rows of a part and waits for no
+ * other warp. `chief` is the lane that does. */
 
 /* OVER: of(sixteen, sums, word). The result leaves half by half.
  * TWO: of(sixteen, sums, word, word2), each result in a half of its own. The second half of a part
@@ -318,8 +318,8 @@ __device__ inline void finish(memory<W> &m, const job &j, int group, float (&d)[
     turn_pass(TURN_FINISH + 1 - group);
 }
 
-/* GATE: of(gate, up, third), with the registers of the rounded gate and up; e.third: whether there is
- * a third result. It has buffers for two parts, gate and up for all. */
+/* GATE: of(gate, up, third), with the registers of the rounded gate and up; e.third: whether there
+ * is a third result. It has buffers for two parts, gate and up for all. */
 template <class W, typename T, class E>
 __device__ inline void finish_gate(memory<W> &m, const job &j, int group, float (&d)[W::PARTS][64],
                                    E &e, const maps &to)
@@ -372,9 +372,9 @@ __device__ inline void finish_gate(memory<W> &m, const job &j, int group, float 
     turn_pass(TURN_FINISH + 1 - group);
 }
 
-/* SLOPES: of(sums, gate, up, third). Steps of a part of 64 columns, whose gate and up are loaded to a
- * part of each half. The buffer of a step is free once its store has read it: late in the next step
- * the warp waits for that, and the loads of step + PARTS may follow. The third result has two
+/* SLOPES: of(sums, gate, up, third). Steps of a part of 64 columns, whose gate and up are loaded to
+ * a part of each half. The buffer of a step is free once its store has read it: late in the next
+ * step the warp waits for that, and the loads of step + PARTS may follow. The third result has two
  * buffers, for the same reason. */
 template <class W, typename T, class E>
 __device__ inline void finish_slopes(memory<W> &m, const job &j, int group,
