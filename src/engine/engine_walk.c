@@ -115,7 +115,7 @@ void engine_run_pass_with_gradients(struct engine *engine, int u, enum pass pass
     if (!walk->idle)
         zero_grads(engine->zero, u, pass, walk->round, &walk->run);
     engine_run_pass(engine, u, pass, walk);
-    zero_reduce(engine->zero, u, pass, walk->round);
+    zero_reduce(engine->zero, u, pass, walk->round, walk->idle ? 0 : walk->run.sums.added);
 }
 
 void engine_forward(struct engine *engine, int first, int end, struct walk *walk)
@@ -148,6 +148,7 @@ void engine_backward_weight(struct engine *engine, int first, int end, struct wa
         if (!walk->idle)
             zero_grads(engine->zero, u, PASS_BACKWARD_WEIGHT, walk->round, &walk->run);
         compute(engine, u, PASS_BACKWARD_WEIGHT, walk);
-        zero_reduce(engine->zero, u, PASS_BACKWARD_WEIGHT, walk->round);
+        zero_reduce(engine->zero, u, PASS_BACKWARD_WEIGHT, walk->round,
+                    walk->idle ? 0 : walk->run.sums.added);
     }
 }

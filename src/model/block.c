@@ -437,7 +437,7 @@ const void *block_all_normed2(const struct block_buffers *b)
 
 void block_gather_again(const struct block_buffers *b, const struct column *c)
 {
-    if (b->region.tp_group->regather && c->dw)
+    if (b->region.tp_group->regather && b->region.run->grads[c->use])
         region_begin_enter(&b->region, REGION_AGAIN, b->own, c->input->normed, c->input->full);
 }
 
@@ -451,13 +451,32 @@ void *block_column_input(struct unit_run *run, const struct block_buffers *b, st
     return dx;
 }
 
+void block_weight(struct unit_run *run, const struct block_buffers *b, struct linear l, int use,
+                  const void *x, const void *dy, void *dbias)
+{
+    struct unit_sums *sums = &run->sums;
+    void *dw = run->grads[use];
+    if (!dw || !sums->at[use] || !ops_sums_dw(run->ops, l, b->rows, sums->type)) {
+        ops_linear_dw(run->ops, run->stream, l, b->rows,
+                      &(struct linear_dw){.x = x, .dy = dy, .dw = dw, .dbias = dbias});
+        return;
+    }
+    ops_linear_dw_sum(run->ops, run->stream, l, b->rows,
+                      &(struct linear_dw_sum){.x = x,
+                                              .dy = dy,
+                                              .type = sums->type,
+                                              .add = sums->add,
+                                              .sum = sums->at[use],
+                                              .dw = dw,
+                                              .dbias = dbias});
+    sums->added |= 1u << use;
+}
+
 void block_column_weight(struct unit_run *run, const struct block_buffers *b,
                          const struct column *c)
 {
     region_await(&b->region, REGION_AGAIN);
-    ops_linear_dw(
-        run->ops, run->stream, c->l, b->rows,
-        &(struct linear_dw){.x = c->input->full, .dy = c->dy, .dw = c->dw, .dbias = c->dbias});
+    block_weight(run, b, c->l, c->use, c->input->full, c->dy, c->dbias);
 }
 
 void *block_column_backward(struct unit_run *run, const struct block_buffers *b,

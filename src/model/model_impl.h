@@ -276,9 +276,13 @@ struct column {
     const struct block_norm *input; /* its input is input->normed (N, C), on all ranks ->full */
     const void *dy;                 /* (R, out) gradient of its output */
     const void *w;
-    void *dw;    /* gradient to be written; NULL: frozen */
-    void *dbias; /* the same; NULL: frozen, formed elsewhere, or there is none */
+    int use;     /* of the matrix */
+    void *dbias; /* gradient to be written; NULL: frozen, formed elsewhere, or there is none */
 };
+/* The gradients of the matrix of a use, unless it is frozen, and of its bias (NULL: not wanted), from
+ * x (R, in) and dy (R, out). */
+void block_weight(struct unit_run *run, const struct block_buffers *b, struct linear l, int use,
+                  const void *x, const void *dy, void *dbias);
 /* If the gathered input was not kept (regather), begin to gather it again. `full` must be free; the
  * weight's gradient will wait for it. */
 void block_gather_again(const struct block_buffers *b, const struct column *c);

@@ -179,7 +179,7 @@ static struct column up_column(const struct block *k, const struct unit_run *run
                            .input = &b->norm2,
                            .dy = d_pre,
                            .w = param(k, run, BLOCK_UP),
-                           .dw = grad(k, run, BLOCK_UP),
+                           .use = k->uses[BLOCK_UP],
                            .dbias = k->gated || k->exact ? grad(k, run, BLOCK_UP_BIAS) : NULL};
 }
 
@@ -190,16 +190,8 @@ static struct column qkv_column(const struct block *k, const struct unit_run *ru
     return (struct column){.l = matrix(run, k->qkv),
                            .input = &b->norm1,
                            .w = param(k, run, BLOCK_QKV),
-                           .dw = grad(k, run, BLOCK_QKV),
+                           .use = k->uses[BLOCK_QKV],
                            .dbias = normed ? grad(k, run, BLOCK_QKV_BIAS) : NULL};
-}
-
-/* The gradients of a matrix that is split by rows. */
-static void row_weight(struct unit_run *run, const struct block_buffers *b, struct linear l,
-                       const void *x, const void *dy, void *dw, void *dbias)
-{
-    ops_linear_dw(run->ops, run->stream, l, b->rows,
-                  &(struct linear_dw){.x = x, .dy = dy, .dw = dw, .dbias = dbias});
 }
 
 /* The gradient of pre, and that of the last matrix, where dy is the stream's (R, C). A GELU's
@@ -213,7 +205,7 @@ static void *activation_backward(const struct block *k, struct unit_run *run,
         gate_backward(k, run, b, dy);
         return b->pre;
     }
-    row_weight(run, b, k->down, b->act, dy, grad(k, run, BLOCK_DOWN), with_down);
+    block_weight(run, b, k->down, k->uses[BLOCK_DOWN], b->act, dy, with_down);
     if (k->exact) {
         ops_linear_dx(run->ops, run->stream, matrix(run, k->down), b->rows, dy, w, b->act);
         ops_gelu_exact_backward(run->ops, run->stream, b->rows * k->up.out, b->pre, b->act, b->act);
@@ -245,7 +237,7 @@ static void backward(const struct unit *unit, struct unit_run *run)
     up.dy = activation_backward(k, run, &b, dy, biases.with_down);
     void *d_normed = block_column_backward(run, &b, &up);
     if (k->gated)
-        row_weight(run, &b, k->down, b.act, dy, grad(k, run, BLOCK_DOWN), biases.with_down);
+        block_weight(run, &b, k->down, k->uses[BLOCK_DOWN], b.act, dy, biases.with_down);
     if (!later)
         block_column_rest(run, &b, &up);
     region_await(r, REGION_STREAM);
@@ -278,7 +270,7 @@ static void backward(const struct unit *unit, struct unit_run *run)
     if (k->head_rms.whole) /* the ranks have summed norms of heads meanwhile: one call at a time */
         block_gather_again(&b, &qkv);
     d_normed = block_column_backward(run, &b, &qkv);
-    row_weight(run, &b, k->proj, b.attn, dy, grad(k, run, BLOCK_PROJ), biases.with_proj);
+    block_weight(run, &b, k->proj, k->uses[BLOCK_PROJ], b.attn, dy, biases.with_proj);
     block_column_rest(run, &b, &qkv);
     region_await(r, REGION_STREAM);
     block_norm_backward(k, run, &b, &b.norm1,
@@ -369,10 +361,10 @@ static void backward_weight(const struct unit *unit, struct unit_run *run)
     qkv.dy = b.qkv;
     block_choose_formed(unit, &b);
     block_gather_again(&b, &up);
-    row_weight(run, &b, k->down, b.act, b.d_out, grad(k, run, BLOCK_DOWN), biases.with_down);
+    block_weight(run, &b, k->down, k->uses[BLOCK_DOWN], b.act, b.d_out, biases.with_down);
     block_column_weight(run, &b, &up);
     block_gather_again(&b, &qkv);
-    row_weight(run, &b, k->proj, b.attn, b.d_mid, grad(k, run, BLOCK_PROJ), biases.with_proj);
+    block_weight(run, &b, k->proj, k->uses[BLOCK_PROJ], b.attn, b.d_mid, biases.with_proj);
     block_column_weight(run, &b, &qkv);
     block_hand_over(k, run, &b);
 }

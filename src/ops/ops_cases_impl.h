@@ -15,6 +15,7 @@
     X(swiglu_linear, NULL, 2e-6)                       \
     X(linear_dx_dswiglu, "swiglu_linear", 2e-6)        \
     X(linear_dw, "linear", 2e-6)                       \
+    X(linear_dw_sum, NULL, 2e-6)                       \
     X(add_norm, NULL, 1e-6)                            \
     X(norm_apply, "add_norm", 1e-6)                    \
     X(norm_backward, "add_norm", 2e-6)                 \

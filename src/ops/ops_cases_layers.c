@@ -174,6 +174,30 @@ OPS_RUN(linear_dw)
         &(struct linear_dw){OPS_AT(x), OPS_AT(dy), .add = c->add, OPS_AT(dw), OPS_AT(dbias)});
 }
 
+OPS_DESCRIBE(linear_dw_sum)
+{
+    struct linear l = c->linear;
+    ops_add_tensor(call, "x", OPS_IN, ops->type, c->rows * l.in);
+    ops_add_rows(call, "dy", OPS_IN, ops->type, c->rows, l.out, l.y_stride);
+    ops_add_tensor(call, "sum", c->add ? OPS_IN_OUT : OPS_OUT, DTYPE_F32, l.in * l.out);
+    if (c->bias)
+        ops_add_tensor(call, "dbias", OPS_OUT, ops->type, l.out);
+    ops_add_tensor(call, "dw", OPS_SCRATCH, ops->type, l.in * l.out);
+    call->flops = linear_flops(c);
+}
+
+OPS_RUN(linear_dw_sum)
+{
+    ops_linear_dw_sum(ops, stream, c->linear, c->rows,
+                      &(struct linear_dw_sum){.x = ops_at(call, "x"),
+                                              .dy = ops_at(call, "dy"),
+                                              .type = c->to,
+                                              .add = c->add,
+                                              .sum = ops_at(call, "sum"),
+                                              .dw = ops_at(call, "dw"),
+                                              .dbias = ops_at(call, "dbias")});
+}
+
 /* --- norms ---------------------------------------------------------------------------------- */
 
 static void add_norm_weights(struct ops_call *call, const struct ops_case *c, enum dtype type)

@@ -46,6 +46,11 @@ struct ops_backend {
                             const struct linear_dx_dgelu *);
     void (*linear_dw)(struct ops *, struct stream *, struct linear, int64_t,
                       const struct linear_dw *);
+    /* Whether linear_dw_sum is called for the sake of speed. NULL: never. */
+    bool (*sums_dw)(const struct ops *, struct linear, int64_t, enum dtype);
+    /* NULL: by other calls. Only called where sums_dw is true, or NULL. */
+    void (*linear_dw_sum)(struct ops *, struct stream *, struct linear, int64_t,
+                          const struct linear_dw_sum *);
     void (*add_norm)(struct ops *, struct stream *, struct norm, int64_t, const struct add_norm *);
     void (*norm_apply)(struct ops *, struct stream *, struct norm, int64_t,
                        const struct norm_apply *);

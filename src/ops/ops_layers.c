@@ -112,6 +112,41 @@ void ops_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int6
         ops->backend->linear_dw(ops, stream, l, rows, a);
 }
 
+bool ops_sums_dw(const struct ops *ops, struct linear l, int64_t rows, enum dtype type)
+{
+    const struct ops_backend *backend = ops->backend;
+    return backend->sums_dw && backend->sums_dw(ops, check_linear(l, rows), rows, type);
+}
+
+/* By separate calls */
+static void sum_after(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                      const struct linear_dw_sum *a)
+{
+    CHECK(a->type == DTYPE_F32 || a->type == ops->type);
+    ops_linear_dw(ops, stream, l, rows,
+                  &(struct linear_dw){.x = a->x, .dy = a->dy, .dw = a->dw, .dbias = a->dbias});
+    if (a->add)
+        device_accumulate(stream, a->sum, DTYPE_F32, a->dw, ops->type, l.in * l.out);
+    else
+        ops_cast(ops, stream, a->sum, DTYPE_F32, a->dw, ops->type, l.in * l.out);
+}
+
+void ops_linear_dw_sum(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                       const struct linear_dw_sum *a)
+{
+    l = check_linear(l, rows);
+    CHECK(a->x && a->dy && a->sum && a->dw);
+    const struct ops_backend *backend = ops->backend;
+    if (!backend->linear_dw_sum || (backend->sums_dw && !ops_sums_dw(ops, l, rows, a->type))) {
+        sum_after(ops, stream, l, rows, a);
+        return;
+    }
+    if (ops_must_run(ops, stream,
+                     CASE("linear_dw_sum", .rows = rows, .linear = l, .add = a->add, .to = a->type,
+                          .bias = a->dbias != NULL)))
+        backend->linear_dw_sum(ops, stream, l, rows, a);
+}
+
 /* --- norms ---------------------------------------------------------------------------------- */
 
 static void check_norm(struct norm n, int64_t rows)

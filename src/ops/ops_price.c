@@ -186,13 +186,20 @@ static double cost(const struct ops_prices *prices, const struct ops *ops, const
 }
 
 /* The calls that a call consists of where no kernel does both; their number, 0: it is one. */
-static int parts_of(const struct ops_case *c, struct ops_case parts[2])
+static int parts_of(const struct ops *ops, const struct ops_case *c, struct ops_case parts[2])
 {
     parts[0] = parts[1] = *c;
     if (strcmp(c->op, "attention_backward_rope") == 0) {
         parts[0].op = "attention_backward";
         parts[1].op = "rope_inverse";
         return 2;
+    }
+    if (strcmp(c->op, "linear_dw_sum") == 0) { /* the second reads and writes as much as the sum */
+        parts[0].op = "linear_dw";
+        parts[0].add = false;
+        parts[0].to = DTYPE_F32;
+        parts[1] = (struct ops_case){.op = "cast", .count = c->linear.in * c->linear.out};
+        return ops->backend->on_host ? 2 : 1; /* a GPU adds meanwhile */
     }
     if (strcmp(c->op, "linear_swiglu") == 0) {
         parts[0].op = "linear";
@@ -229,7 +236,7 @@ double ops_price(const struct ops_prices *prices, const struct ops *ops, const s
         return m->seconds;
     m = find_nearest(prices, ops->type, c);
     struct ops_case parts[2];
-    int count = m ? 0 : parts_of(c, parts);
+    int count = m ? 0 : parts_of(ops, c, parts);
     if (count > 0 && are_apart(prices, ops->type, &parts[0])) {
         double sum = ops_price(prices, ops, &parts[0]);
         return count > 1 ? sum + ops_price(prices, ops, &parts[1]) : sum;

@@ -189,6 +189,15 @@ void unit_side_stream_destroy(struct device *device,
                               struct unit_side_stream *side_stream); /* NULL is fine */
 
 /* --- one pass over one micro-batch ---------------------------------------------------------- */
+/* The step's gradients, to which a pass may add its own with ops_linear_dw_sum. For a use that it
+ * adds so, grads[u] is scratch. */
+struct unit_sums {
+    float *at[UNIT_MAX_USES]; /* NULL: the pass must write grads[u] */
+    enum dtype type;          /* to which a gradient is rounded first */
+    bool add;                 /* false: what is there is overwritten */
+    uint32_t added;           /* set by the pass: bit u: grads[u] is in the sum */
+};
+
 /* Filled in by the engine. Pointers are device memory unless stated otherwise. */
 struct unit_run {
     struct ops *ops;
@@ -206,8 +215,9 @@ struct unit_run {
     bool bf16;                         /* but those that it takes in bf16 (struct unit_type) are */
     void *grads[UNIT_MAX_USES];        /* of the uses that this pass writes; it overwrites them;
                                           NULL where the use is frozen */
-    void *buffers[UNIT_MAX_BUFFERS];   /* in the order in which the unit declared them */
-    enum keep rebuild;                 /* PASS_REBUILD: rebuild all buffers with keep >= rebuild */
+    struct unit_sums sums;
+    void *buffers[UNIT_MAX_BUFFERS]; /* in the order in which the unit declared them */
+    enum keep rebuild;               /* PASS_REBUILD: rebuild all buffers with keep >= rebuild */
 
     /* The input stream, (N, C) each with N = unit_stream_rows. pending may be NULL; both are NULL
      * for the first unit. */

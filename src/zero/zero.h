@@ -243,10 +243,11 @@ void zero_walk(struct zero *zero, int first, int end, enum walk_way way);
  * An idle worker or a server makes the same calls and gets no usable pointers. */
 void zero_acquire(struct zero *zero, int u, enum pass pass, struct unit_run *run);
 void zero_release(struct zero *zero, int u, enum pass pass);
-/* Set run->grads for the gradients that `pass` of unit `u` writes (not called by idle ranks). When
- * the pass is enqueued, zero_reduce hands them over as part of `round` (called by all ranks). */
+/* Set run->grads and run->sums for the gradients that `pass` of unit `u` writes (not called by idle
+ * ranks). When the pass is enqueued, zero_reduce hands them over as part of `round` (called by all
+ * ranks; added: run->sums.added, 0 on idle ranks). */
 void zero_grads(struct zero *zero, int u, enum pass pass, int64_t round, struct unit_run *run);
-void zero_reduce(struct zero *zero, int u, enum pass pass, int64_t round);
+void zero_reduce(struct zero *zero, int u, enum pass pass, int64_t round, uint32_t added);
 
 /* --- the end of a step ---------------------------------------------------------------------- */
 struct zero_verdict {

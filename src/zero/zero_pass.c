@@ -7,7 +7,8 @@
  * slot for the current unit, unless the pass takes them in bf16. Gradients are written to a buffer
  * of their own or to a slot, and sent to their owners while the next unit computes. With one rank,
  * the first micro-batch is written directly into the sum where both have the same type. With a
- * single micro-batch they do, except for the first use of a tied piece.
+ * single micro-batch they do, except for the first use of a tied piece. Otherwise a pass may add
+ * gradients of matrices to fp32 sums itself, while it forms them (struct unit_sums).
  *
  *     the pass writes to             then sent, in zero->type          when
  *     where it is sent from          a full gradient, or a slot        ops and store have one type
@@ -309,9 +310,21 @@ static void *gradient_address(struct zero *zero, struct piece_range part, int u,
     return wire_part(zero, part, use);
 }
 
+/* Where a pass may add the gradients of unit u's part of a piece itself; NULL: it may not. */
+static float *open_sum(struct zero *zero, struct piece_range part, int u, int64_t round)
+{
+    const struct zero_use *use = zero_find_use(zero, part.piece, u);
+    if (!zero_alone(zero) || zero->config.local || !use->sum || use->squares ||
+        zero->pieces[part.piece].sum_is_far || zero_use_type(zero, part.piece, use) != DTYPE_F32)
+        return NULL;
+    float *sum = (float *)use->sum + part.first;
+    return gradient_address(zero, part, u, round) == sum ? NULL : sum;
+}
+
 void zero_grads(struct zero *zero, int u, enum pass pass, int64_t round, struct unit_run *run)
 {
     const struct unit *unit = &zero->graph->units[u];
+    run->sums = (struct unit_sums){.type = zero->type, .add = round > 0};
     for (int use = 0; use < unit->use_count; use++) {
         int param = unit->uses[use], piece = zero->graph->params[param].piece;
         run->grads[use] = NULL;
@@ -322,8 +335,10 @@ void zero_grads(struct zero *zero, int u, enum pass pass, int64_t round, struct 
         if (waits_for_wire(zero, piece, sent) && (!zero_widens(zero) || sends_local(zero, sent)))
             stream_wait(zero->stream, wire_free(zero, sent));
         struct piece_range part = zero_part_of_unit(zero, piece, u);
-        run->grads[use] = zero_at(gradient_address(zero, part, u, round), zero->ops->type,
-                                  zero->partition.param_offset[param] - part.first);
+        int64_t at = zero->partition.param_offset[param] - part.first;
+        float *sum = open_sum(zero, part, u, round);
+        run->grads[use] = zero_at(gradient_address(zero, part, u, round), zero->ops->type, at);
+        run->sums.at[use] = sum ? sum + at : NULL;
     }
 }
 
@@ -400,25 +415,64 @@ static void send_to_far(struct zero *zero, int piece, int u, int64_t round)
     event_record(wire_free(zero, use), zero->reduce_stream);
 }
 
-static void reduce_each(struct zero *zero, struct piece_range part, int u, int64_t round)
+/* The first gradient in `part`, from element `at` on, that unit u has added itself; count 0: none. */
+static struct piece_range next_added(const struct zero *zero, struct piece_range part, int64_t at,
+                                     int u, uint32_t added)
 {
-    if (has_gradient(zero, round))
-        round_gradient(zero, part, u, round);
-    if (!zero_alone(zero)) {
-        send_gradient(zero, part.piece, u, round);
-        return;
+    const struct unit *unit = &zero->graph->units[u];
+    struct piece_range next = {part.piece, part.first + part.count, 0};
+    for (int use = 0; use < unit->use_count; use++) {
+        int param = unit->uses[use];
+        int64_t first = zero->partition.param_offset[param];
+        if (added >> use & 1 && zero->graph->params[param].piece == part.piece && first >= at &&
+            first < next.first)
+            next = (struct piece_range){part.piece, first, unit_param_count(zero->graph, param)};
     }
-    struct zero_use *use = zero_find_use(zero, part.piece, u);
-    if (zero->pieces[part.piece].sum_is_far) {
-        send_to_far(zero, part.piece, u, round);
-        return;
-    }
-    const void *from =
-        zero_widens(zero) ? wire_part(zero, part, use) : gradient_address(zero, part, u, round);
-    add_gradients(zero, zero->stream, part, use, from, 1, round);
+    return next;
 }
 
-void zero_reduce(struct zero *zero, int u, enum pass pass, int64_t round)
+/* On one rank: add what the pass has not added itself. Where other sums are far, their gradients may
+ * still be in the slot. */
+static void add_others(struct zero *zero, struct piece_range part, int u, int64_t round,
+                       uint32_t added)
+{
+    struct zero_use *use = zero_find_use(zero, part.piece, u);
+    const void *written = gradient_address(zero, part, u, round);
+    if (zero_widens(zero) && waits_for_wire(zero, part.piece, use))
+        stream_wait(zero->stream, wire_free(zero, use));
+    for (int64_t at = part.first; at < part.first + part.count;) {
+        struct piece_range next = next_added(zero, part, at, u, added);
+        struct piece_range others = {part.piece, at, next.first - at};
+        const void *from = zero_at(written, zero->ops->type, at - part.first);
+        at = next.first + next.count;
+        if (others.count == 0)
+            continue;
+        if (zero_widens(zero)) {
+            void *rounded = wire_part(zero, others, use);
+            ops_cast(zero->ops, zero->stream, rounded, zero->type, from, DTYPE_F32, others.count);
+            from = rounded;
+        }
+        add_gradients(zero, zero->stream, others, use, from, 1, round);
+    }
+}
+
+static void reduce_each(struct zero *zero, struct piece_range part, int u, int64_t round,
+                        uint32_t added)
+{
+    bool far = zero->pieces[part.piece].sum_is_far;
+    if (zero_alone(zero) && !far) {
+        add_others(zero, part, u, round, added);
+        return;
+    }
+    if (has_gradient(zero, round))
+        round_gradient(zero, part, u, round);
+    if (zero_alone(zero))
+        send_to_far(zero, part.piece, u, round);
+    else
+        send_gradient(zero, part.piece, u, round);
+}
+
+void zero_reduce(struct zero *zero, int u, enum pass pass, int64_t round, uint32_t added)
 {
     uint32_t writes = unit_written_uses(&zero->graph->units[u], pass);
     int pieces[UNIT_MAX_USES], count = unit_pieces(zero->graph, u, pieces);
@@ -432,7 +486,7 @@ void zero_reduce(struct zero *zero, int u, enum pass pass, int64_t round)
         if (zero->config.local)
             reduce_local(zero, part, u, round);
         else
-            reduce_each(zero, part, u, round);
+            reduce_each(zero, part, u, round, added);
     }
 }
 

@@ -17,18 +17,20 @@
     X(300, 65, 33, true)  \
     X(515, 24, 70, true)
 
-#define LINEAR_CASES(r, i, o, w)                                                     \
-    {"linear", .rows = r, .linear = {i, o, .out_in = w}},                            \
-        {"linear", .rows = r, .linear = {i, o, .out_in = w}, .bias = true},          \
-        {"linear_gelu", .rows = r, .linear = {i, o, .out_in = w}, .bias = true},     \
-        {"linear_gelu", .rows = r, .linear = {i, o, .out_in = w}},                   \
-        {"linear_dx", .rows = r, .linear = {i, o, .out_in = w}},                     \
-        {"gelu_linear", .rows = r, .linear = {i, o, .out_in = w}},                   \
-        {"linear_dx_dgelu", .rows = r, .linear = {i, o, .out_in = w}},               \
-        {"linear_dx_dgelu", .rows = r, .linear = {i, o, .out_in = w}, .bias = true}, \
-        {"linear_dw", .rows = r, .linear = {i, o, .out_in = w}},                     \
-        {"linear_dw", .rows = r, .linear = {i, o, .out_in = w}, .bias = true},       \
-        {"linear_dw", .rows = r, .linear = {i, o, .out_in = w}, .bias = true, .add = true},
+#define LINEAR_CASES(r, i, o, w)                                                            \
+    {"linear", .rows = r, .linear = {i, o, .out_in = w}},                                   \
+        {"linear", .rows = r, .linear = {i, o, .out_in = w}, .bias = true},                 \
+        {"linear_gelu", .rows = r, .linear = {i, o, .out_in = w}, .bias = true},            \
+        {"linear_gelu", .rows = r, .linear = {i, o, .out_in = w}},                          \
+        {"linear_dx", .rows = r, .linear = {i, o, .out_in = w}},                            \
+        {"gelu_linear", .rows = r, .linear = {i, o, .out_in = w}},                          \
+        {"linear_dx_dgelu", .rows = r, .linear = {i, o, .out_in = w}},                      \
+        {"linear_dx_dgelu", .rows = r, .linear = {i, o, .out_in = w}, .bias = true},        \
+        {"linear_dw", .rows = r, .linear = {i, o, .out_in = w}},                            \
+        {"linear_dw", .rows = r, .linear = {i, o, .out_in = w}, .bias = true},              \
+        {"linear_dw", .rows = r, .linear = {i, o, .out_in = w}, .bias = true, .add = true}, \
+        {"linear_dw_sum", .rows = r, .linear = {i, o, .out_in = w}, .bias = true},          \
+        {"linear_dw_sum", .rows = r, .linear = {i, o, .out_in = w}, .add = true},
 
 /* Rows of y and dy with a stride: rows, in, out, [out][in], stride */
 #define STRIDE_SHAPES(X)      \
@@ -38,14 +40,15 @@
     X(300, 65, 33, true, 40)  \
     X(300, 65, 33, false, 34) \
     X(515, 24, 70, true, 72)
-#define STRIDE_CASES(r, i, o, w, s)                                                          \
-    {"linear", .rows = r, .linear = {i, o, .out_in = w, .y_stride = s}},                     \
-        {"linear", .rows = r, .linear = {i, o, .out_in = w, .y_stride = s}, .bias = true},   \
-        {"linear_dx", .rows = r, .linear = {i, o, .out_in = w, .y_stride = s}},              \
-        {"linear_dx_dgelu", .rows = r, .linear = {i, o, .out_in = w, .y_stride = s},         \
-         .bias = true},                                                                      \
-        {"linear_dw", .rows = r, .linear = {i, o, .out_in = w, .y_stride = s}},              \
-        {"linear_dw", .rows = r, .linear = {i, o, .out_in = w, .y_stride = s}, .add = true}, \
+#define STRIDE_CASES(r, i, o, w, s)                                                              \
+    {"linear", .rows = r, .linear = {i, o, .out_in = w, .y_stride = s}},                         \
+        {"linear", .rows = r, .linear = {i, o, .out_in = w, .y_stride = s}, .bias = true},       \
+        {"linear_dx", .rows = r, .linear = {i, o, .out_in = w, .y_stride = s}},                  \
+        {"linear_dx_dgelu", .rows = r, .linear = {i, o, .out_in = w, .y_stride = s},             \
+         .bias = true},                                                                          \
+        {"linear_dw", .rows = r, .linear = {i, o, .out_in = w, .y_stride = s}},                  \
+        {"linear_dw", .rows = r, .linear = {i, o, .out_in = w, .y_stride = s}, .add = true},     \
+        {"linear_dw_sum", .rows = r, .linear = {i, o, .out_in = w, .y_stride = s}, .add = true}, \
         {"linear_dw", .rows = r, .linear = {i, o, .out_in = w, .y_stride = s}, .bias = true},
 
 #define NORM_SHAPES(X) \

@@ -128,7 +128,7 @@ static void run_pass(struct rank *r, int u, enum pass pass, int64_t step, int64_
     }
     zero_release(r->zero, u, pass);
     if (writes)
-        zero_reduce(r->zero, u, pass, round);
+        zero_reduce(r->zero, u, pass, round, 0);
 }
 
 /* Gradients of this step arrive before the verdict, also where this rank is idle: an update of the

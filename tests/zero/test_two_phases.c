@@ -170,7 +170,7 @@ static void run_pass(struct rank *r, int u, enum pass pass, int64_t step, int64_
             out[40] = NAN;
     }
     if (pass != PASS_FORWARD)
-        zero_reduce(r->zero, u, pass, round);
+        zero_reduce(r->zero, u, pass, round, 0);
     zero_release(r->zero, u, pass);
 }
 

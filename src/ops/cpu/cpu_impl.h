@@ -134,6 +134,9 @@ void cpu_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l
                          const struct linear_dx_dgelu *a);
 void cpu_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                    const struct linear_dw *a);
+bool cpu_sums_dw(const struct ops *ops, struct linear l, int64_t rows, enum dtype type);
+void cpu_linear_dw_sum(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                       const struct linear_dw_sum *a);
 /* sums (width) of the columns of x (rows, width): the bits of cpu_linear_dw's dbias */
 void cpu_column_sums(struct ops *ops, int64_t rows, int64_t width, const float *x, float *sums);
 
@@ -153,6 +156,9 @@ struct cpu_product {
     bool symmetric;        /* c is symmetric: half of it is computed, the other half copied */
     float *gelu;           /* (m, n) or NULL: receives gelu(c) */
     const float *gelu_pre; /* (m, n) or NULL: c is multiplied by gelu'(gelu_pre) */
+    float *sum;            /* (m, n) or NULL: receives c, rounded to sum_type, or is added to */
+    enum dtype sum_type;
+    bool sum_adds;
 };
 void cpu_multiply(struct ops *ops, const struct cpu_product *p);
 bool cpu_takes_bf16(const struct ops *ops);

@@ -105,9 +105,32 @@ bool cpu_product_start(const struct cpu_product *p, int64_t i, int64_t j, int64_
     return p->bias || p->start;
 }
 
+/* sum (+)= c, rounded, for `cols` elements of a row */
+static void sum_row(const struct cpu_product *p, float *sum, const float *c, int64_t cols)
+{
+    enum { STRIP = 256 };
+    uint16_t half[STRIP];
+    float rounded[STRIP];
+    for (int64_t s = 0; s < cols; s += STRIP) {
+        int64_t n = min64(STRIP, cols - s);
+        const float *r = c + s;
+        if (p->sum_type != DTYPE_F32) {
+            cpu_cast_chunk(half, p->sum_type, r, DTYPE_F32, n);
+            cpu_cast_chunk(rounded, DTYPE_F32, half, p->sum_type, n);
+            r = rounded;
+        }
+        if (!p->sum_adds)
+            memcpy(sum + s, r, (size_t)n * sizeof(float));
+        for (int64_t k = 0; p->sum_adds && k < n; k++)
+            sum[s + k] += r[k];
+    }
+}
+
 void cpu_product_finish(const struct cpu_product *p, int64_t i, int64_t j, int64_t rows,
                         int64_t cols)
 {
+    for (int64_t r = i; p->sum && r < i + rows; r++)
+        sum_row(p, p->sum + r * p->n + j, p->c + r * cpu_product_ldc(p) + j, cols);
     for (int64_t r = i; (p->gelu || p->gelu_pre) && r < i + rows; r++) {
         int64_t at = r * p->n + j;
         float *c = p->c + r * cpu_product_ldc(p) + j;
@@ -371,20 +394,46 @@ void cpu_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l
         cpu_column_sums(ops, rows, l.in, a->dpre, a->dbias);
 }
 
+/* dw = x^T dy */
+static struct cpu_product dw_product(struct linear l, int64_t rows, const void *x, const void *dy,
+                                     void *dw)
+{
+    struct cpu_product p = {.k = rows, .a_transposed = true, .c = dw};
+    p.m = l.out_in ? l.out : l.in;
+    p.n = l.out_in ? l.in : l.out;
+    p.a = l.out_in ? dy : x;
+    p.b = l.out_in ? x : dy;
+    *(l.out_in ? &p.a_stride : &p.b_stride) = l.y_stride;
+    return p;
+}
+
+static struct sums dbias_sums(struct linear l, int64_t rows, const void *dy, bool add, void *dbias)
+{
+    return (struct sums){
+        .rows = rows, .width = l.out, .stride = l.y_stride, .x = dy, .add = add, .out = dbias};
+}
+
 void cpu_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                    const struct linear_dw *a)
 {
-    struct cpu_product p = {.k = rows, .a_transposed = true, .c = a->dw, .add = a->add};
-    p.m = l.out_in ? l.out : l.in;
-    p.n = l.out_in ? l.in : l.out;
-    p.a = l.out_in ? a->dy : a->x;
-    p.b = l.out_in ? a->x : a->dy;
-    *(l.out_in ? &p.a_stride : &p.b_stride) = l.y_stride;
-    multiply(ops, &p,
-             &(struct sums){.rows = rows,
-                            .width = l.out,
-                            .stride = l.y_stride,
-                            .x = a->dy,
-                            .add = a->add,
-                            .out = a->dbias});
+    struct cpu_product p = dw_product(l, rows, a->x, a->dy, a->dw);
+    struct sums s = dbias_sums(l, rows, a->dy, a->add, a->dbias);
+    p.add = a->add;
+    multiply(ops, &p, &s);
+}
+
+bool cpu_sums_dw(const struct ops *ops, struct linear l, int64_t rows, enum dtype type)
+{
+    return type == DTYPE_F32 || type == DTYPE_BF16 || type == DTYPE_F16;
+}
+
+void cpu_linear_dw_sum(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                       const struct linear_dw_sum *a)
+{
+    struct cpu_product p = dw_product(l, rows, a->x, a->dy, a->dw);
+    struct sums s = dbias_sums(l, rows, a->dy, false, a->dbias);
+    p.sum = a->sum;
+    p.sum_type = a->type;
+    p.sum_adds = a->add;
+    multiply(ops, &p, &s);
 }

@@ -51,6 +51,8 @@ void cpu_fill(struct ops_backend *table)
     table->linear_dx = cpu_linear_dx;
     table->linear_dx_dgelu = cpu_linear_dx_dgelu;
     table->linear_dw = cpu_linear_dw;
+    table->sums_dw = cpu_sums_dw;
+    table->linear_dw_sum = cpu_linear_dw_sum;
     table->add_norm = cpu_add_norm;
     table->norm_apply = cpu_norm_apply;
     table->norm_backward = cpu_norm_backward;

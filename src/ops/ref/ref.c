@@ -73,10 +73,11 @@ static bool ref_supports(enum dtype type)
         .name = "ref", .supports = ref_supports, .on_host = true, .chunk_logits = 16 << 20,        \
         .linear = ref_linear_##type, .linear_gelu = ref_linear_gelu_##type,                        \
         .linear_dx = ref_linear_dx_##type, .linear_dx_dgelu = ref_linear_dx_dgelu_##type,          \
-        .linear_dw = ref_linear_dw_##type, .add_norm = ref_add_norm_##type,                        \
-        .norm_apply = ref_norm_apply_##type, .norm_backward = ref_norm_backward_##type,            \
-        .norm_scratch = ref_norm_scratch_##type, .head_sums = ref_head_sums_##type,                \
-        .head_rms = ref_head_rms_##type, .head_rms_backward = ref_head_rms_backward_##type,        \
+        .linear_dw = ref_linear_dw_##type, .linear_dw_sum = ref_linear_dw_sum_##type,              \
+        .add_norm = ref_add_norm_##type, .norm_apply = ref_norm_apply_##type,                      \
+        .norm_backward = ref_norm_backward_##type, .norm_scratch = ref_norm_scratch_##type,        \
+        .head_sums = ref_head_sums_##type, .head_rms = ref_head_rms_##type,                        \
+        .head_rms_backward = ref_head_rms_backward_##type,                                         \
         .head_rms_scratch = ref_head_rms_scratch_##type, .add = ref_add_##type,                    \
         .gelu = ref_gelu_##type, .gelu_backward = ref_gelu_backward_##type,                        \
         .gelu_exact = ref_gelu_exact_##type,                                                       \

@@ -35,6 +35,16 @@ static inline double ref_gelu_exact_slope(double x)
            x * exp(-0.5 * x * x) * 0.39894228040143267794;
 }
 
+/* x, rounded once to `type` */
+static inline float ref_rounded(double x, enum dtype type)
+{
+    char number[sizeof x];
+    float rounded;
+    dtype_convert(number, type, &x, DTYPE_F64, 1);
+    dtype_convert(&rounded, DTYPE_F32, number, type, 1);
+    return rounded;
+}
+
 static inline double ref_sigmoid(double x)
 {
     return 1 / (1 + exp(-x));

@@ -128,6 +128,18 @@ static void REF(linear_dw)(struct ops *ops, struct stream *stream, struct linear
         REF(column_sums)(rows, l.out, l.y_stride, dy, a->add, a->dbias);
 }
 
+static void REF(linear_dw_sum)(struct ops *ops, struct stream *stream, struct linear l,
+                               int64_t rows, const struct linear_dw_sum *a)
+{
+    const struct linear_dw gradient = {.x = a->x, .dy = a->dy, .dw = a->dw, .dbias = a->dbias};
+    const REAL *dw = a->dw;
+    REF(linear_dw)(ops, stream, l, rows, &gradient);
+    for (int64_t i = 0; i < l.in * l.out; i++) {
+        float r = ref_rounded((double)GET(dw[i]), a->type);
+        a->sum[i] = a->add ? a->sum[i] + r : r;
+    }
+}
+
 static void REF(swiglu)(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
                         const void *gate_up_, void *y_)
 {
