@@ -1,6 +1,7 @@
 /* Prices of calls: measured, scaled from the nearest measured call, by rates; and the meter. */
 #include <math.h>
 #include "testing.h"
+#include "base/plugin.h"
 #include "ops/ops_impl.h"
 #include "ops/ops_price.h"
 
@@ -124,6 +125,44 @@ static void test_windows(void **state)
     assert_near(ops_price(&prices, f.ops, &backward), 3 * back);
     f.ops->backend = own;
     close_fixture(&f);
+}
+
+/* Factors of CUDA's attention, without a GPU: those of Hopper. */
+static void test_attention_of_cuda(void **state)
+{
+    static const struct {
+        struct attention shape;
+        double forward, backward;
+    } rows[] = {
+        {OPS_HEADS(8, 1024, 16, 16, 64), 1, 1},
+        {OPS_HEADS(8, 1024, 16, 16, 32), 0.85, 0.85},
+        {OPS_HEADS(8, 1024, 16, 16, 100), 1 + 500 / 1024.0, 1 + 350 / 1024.0}, /* copied */
+        {OPS_HEADS(8, 1024, 16, 16, 132), 2.5, 2.5},                           /* not copied */
+        {OPS_HEADS(8, 1024, 16, 16, 160), 1, 1},                               /* cuDNN */
+        {OPS_HEADS(8, 1000, 16, 16, 160), 1, 1},
+        {OPS_HEADS(1, 16384, 16, 16, 160), 1, 1},   /* scores of 8 GiB */
+        {OPS_HEADS(1, 16385, 16, 16, 160), 1, 2.5}, /* more */
+        {OPS_HEADS(8, 1024, 16, 16, 264), 30, 30},
+    };
+    struct env env = testing_env(1);
+    struct device *device;
+    struct ops *ops;
+    char why[256];
+    void *entry;
+    (void)state;
+    if (!plugin_look("cuda", "sifr_ops_cuda_fill", &entry, why, sizeof why)) {
+        env_destroy(&env);
+        testing_skip(why);
+    }
+    assert_ok(device_create(&env, "dry-gpu", 0, &device));
+    assert_ok(ops_create(device, "cuda", DTYPE_BF16, &ops));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_near(ops->backend->attention_times(ops, rows[i].shape, false), rows[i].forward);
+        assert_near(ops->backend->attention_times(ops, rows[i].shape, true), rows[i].backward);
+    }
+    ops_destroy(ops);
+    device_destroy(device);
+    env_destroy(&env);
 }
 
 static double rows_over_columns(int64_t m, int64_t n, int64_t k)
@@ -334,6 +373,7 @@ int main(void)
         cmocka_unit_test(test_rates),
         cmocka_unit_test(test_tiles_of_attention),
         cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_attention_of_cuda),
         cmocka_unit_test(test_products_that_take_longer),
         cmocka_unit_test(test_measured_lines_count_first),
         cmocka_unit_test(test_attention_that_turns),

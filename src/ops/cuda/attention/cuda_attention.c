@@ -26,13 +26,18 @@
 #include "ops/cuda/attention/cuda_cudnn.h"
 #include "ops/cuda/cuda_impl.h"
 
+/* That attention copies heads, or takes the kernels for any GPU, with or without tensor cores */
+enum saying { SAY_COPIES, SAY_MATRIX, SAY_PLAIN, SAYINGS };
+
 struct cuda_attention_state {
     struct dnn_attention *dnn;
     bool hopper;                 /* the Hopper kernels may be used */
     bool matrix;                 /* the kernels for tensor cores of any GPU may be used */
-    bool said;                   /* that a shape is slow */
+    bool said[SAYINGS][2];       /* forward, backward */
     enum cuda_clusters clusters; /* of the Hopper kernels */
 };
+
+static const char *const passes[] = {"attention's forward pass", "attention's backward pass"};
 
 enum { WAY_MATRIX, WAY_CLUSTERS };
 static const char *const ways[] = {"matrix", "clusters", NULL};
@@ -136,25 +141,35 @@ static struct attention cuda_attention_tiles(const struct ops *ops, struct atten
     return a;
 }
 
-/* The rates of a machine are those of the Hopper kernels, or of cuDNN, for 16-bit types. For f32 the
- * matrix kernels are the only ones; above 128 columns they form dk and dv in two launches. Padded
- * heads cost a copy per token, which counts less in longer sequences (H200, 100 columns at T 939).
+/* How many times as long a pass takes that copies padded heads: a copy per token, which counts less
+ * in longer sequences (H200, 100 columns at T 939); and on the kernels for any GPU (H200). */
+static double padded_times(struct attention a, bool backward)
+{
+    return 1 + (backward ? 350.0 : 500.0) / (double)dnn_attention_filled(a).tokens;
+}
+
+static const double matrix_times = 2.5;
+
+/* The rates of a machine are those of the Hopper kernels, or of cuDNN, for 16-bit types. For f32
+ * the matrix kernels are the only ones; above 128 columns they form dk and dv in two launches.
  * Heads of up to 32 columns leave out half of a tile. The factors are estimates. */
 static double cuda_attention_times(const struct ops *ops, struct attention a, bool backward)
 {
-    const double MATRIX = 2.5, PLAIN = 30, TWICE = 2, NARROW = 0.85;
+    const double PLAIN = 30, TWICE = 2, NARROW = 0.85;
     const struct cuda_heads heads = hopper_heads(a);
     bool hopper = backward ? cuda_attend_hopper_takes(ops->type, heads, clusters_asked())
                            : cuda_attend_forward_hopper_takes(ops->type, heads);
+    bool dnn =
+        backward ? dnn_attention_backward_takes(ops, a) : attention_graph_takes(ops->type, a);
     if (!does_matrix(ops->type, a))
         return PLAIN;
     if (ops->type == DTYPE_F32)
         return backward && a.head_width > 128 ? TWICE : 1;
     if (hopper && is_padded(a))
-        return 1 + (backward ? 350.0 : 500.0) / (double)dnn_attention_filled(a).tokens;
+        return padded_times(a, backward);
     if (hopper && cuda_attend_hopper_columns(heads) == 32)
         return NARROW;
-    return hopper || attention_graph_takes(ops->type, a) ? 1 : MATRIX;
+    return hopper || dnn ? 1 : matrix_times;
 }
 
 /* --- running -------------------------------------------------------------------------------- */
@@ -170,36 +185,45 @@ static void resize(struct ops *ops, struct stream *stream, struct attention a, i
                       "padding heads");
 }
 
-/* Says once, for all shapes, that attention is slower than it could be, and by how much. */
-static void say_slow(struct ops *ops, struct attention a)
+/* Whether to say, once for each kind and pass, that attention takes a slower way. Shorter sequences
+ * take no time worth a message. */
+static bool is_news(const struct ops *ops, struct attention a, enum saying kind, bool backward)
 {
-    struct cuda_attention_state *state = cuda_ops_of(ops)->attention;
+    enum { LEAST_TOKENS = 256 };
+    bool *said = &cuda_ops_of(ops)->attention->said[kind][backward];
+    bool news = !*said && a.tokens >= LEAST_TOKENS;
+    *said = *said || news;
+    return news;
+}
+
+static void say_copies(struct ops *ops, struct attention a, bool backward)
+{
+    if (is_news(ops, a, SAY_COPIES, backward))
+        log_info(device_env(ops->device),
+                 "%s copies heads of width %lld to %lld: about %.1f times as long (H200); "
+                 "multiples of 8 need no copy",
+                 passes[backward], (long long)a.head_width, (long long)hopper_heads(a).width,
+                 padded_times(a, backward));
+}
+
+/* In f32 no kernels are faster than those for any GPU; SIFR_CUDA_ATTENTION=matrix asks for them. */
+static void say_any_gpu(struct ops *ops, struct attention a, bool backward)
+{
     struct env *env = device_env(ops->device);
-    const double forward = cuda_attention_times(ops, a, false);
-    const double backward = cuda_attention_times(ops, a, true);
-    const int64_t SHORT = 256; /* fewer tokens take no time worth a message */
-    bool exact = ops->type == DTYPE_F32 && cuda_is_exact();
-    if (state->said || exact || !state->matrix || (forward < 1.05 && backward < 1.05))
-        return;
-    if (!does_matrix(ops->type, a))
+    bool f32 = ops->type == DTYPE_F32;
+    if (does_matrix(ops->type, a)) {
+        if (!f32 && !is_asked(WAY_MATRIX) && is_news(ops, a, SAY_MATRIX, backward))
+            log_info(env,
+                     "%s over %lld tokens with heads of width %lld%s takes the kernels for any "
+                     "GPU: about %.1f times as long (H200)",
+                     passes[backward], (long long)a.tokens, (long long)a.head_width,
+                     a.window > 0 || a.cap > 0 ? " and a window or cap" : "", matrix_times);
+    } else if (!(f32 && cuda_is_exact()) && is_news(ops, a, SAY_PLAIN, backward)) {
         log_warn(env,
-                 "attention with heads of width %lld runs without tensor cores, 10 to 50 times "
-                 "slower; use heads of up to 256 columns",
-                 (long long)a.head_width);
-    else if (a.tokens >= SHORT && is_padded(a))
-        log_info(env,
-                 "attention copies heads of width %lld to %lld: about %.1f times as long forward "
-                 "and %.1f backward; multiples of 8 need no copy",
-                 (long long)a.head_width, (long long)hopper_heads(a).width, forward, backward);
-    else if (a.tokens >= SHORT)
-        log_info(env,
-                 "attention with heads of width %lld%s takes kernels for any GPU: about %.1f "
-                 "times as long forward and %.1f backward",
-                 (long long)a.head_width, a.window > 0 || a.cap > 0 ? " and a window or cap" : "",
-                 forward, backward);
-    else
-        return;
-    state->said = true;
+                 "%s with heads of width %lld runs without tensor cores, 10 to 50 times slower; "
+                 "use heads of up to 256 columns",
+                 passes[backward], (long long)a.head_width);
+    }
 }
 
 /* By our Hopper kernel. False: not supported, and nothing was done. */
@@ -214,7 +238,7 @@ static bool forward_hopper(struct ops *ops, struct stream *stream, struct attent
     void *to = out;
     if (is_padded(a)) {
         if (cuda_on_gpu(ops, stream))
-            say_slow(ops, a);
+            say_copies(ops, a, false);
         resize(ops, stream, a, a.heads + 2 * a.kv_heads, a.head_width, heads.width, qkv, scratch);
         qkv = scratch;
         to = scratch + padded_qkv_bytes(a);
@@ -238,7 +262,7 @@ static void forward_own(struct ops *ops, struct stream *stream, struct attention
     cudaStream_t to = cuda_handle(stream);
     if (stream_failed(stream) || !cuda_on_gpu(ops, stream))
         return;
-    say_slow(ops, a);
+    say_any_gpu(ops, a, false);
     if (cuda_ops_of(ops)->attention->matrix && does_matrix(ops->type, a)) {
         cuda_enqueued(stream, cuda_attend_matrix_forward(ops->type, heads, qkv, out, lse, to),
                       "attention");
@@ -267,7 +291,7 @@ static void backward_own(struct ops *ops, struct stream *stream, struct attentio
     cudaStream_t to = cuda_handle(stream);
     if (stream_failed(stream) || !cuda_on_gpu(ops, stream))
         return;
-    say_slow(ops, a);
+    say_any_gpu(ops, a, true);
     if (cuda_ops_of(ops)->attention->matrix && does_matrix(ops->type, a)) {
         cuda_enqueued(stream,
                       cuda_attend_matrix_backward(ops->type, heads, g->qkv, g->out, g->lse, g->dout,
@@ -298,6 +322,8 @@ static bool backward_hopper(struct ops *ops, struct stream *stream, struct atten
     if (is_padded(a)) {
         char *wide_qkv = scratch, *wide_out = wide_qkv + 2 * padded_qkv_bytes(a);
         char *wide_dout = wide_out + padded_out_bytes(a);
+        if (cuda_on_gpu(ops, stream))
+            say_copies(ops, a, true);
         resize(ops, stream, a, all, a.head_width, heads.width, qkv, wide_qkv);
         resize(ops, stream, a, a.heads, a.head_width, heads.width, out, wide_out);
         resize(ops, stream, a, a.heads, a.head_width, heads.width, dout, wide_dout);

@@ -82,12 +82,23 @@ struct attention dnn_attention_filled(struct attention a)
     return a;
 }
 
+static bool must_fill(struct attention a)
+{
+    return a.tokens % FULL_TOKENS != 0 && cudnnGetVersion() <= 91500;
+}
+
 /* Whether filling up is worth it, if it is needed: not where the Hopper kernels are fast, nor where
  * there would be much to fill. */
 static bool may_fill(struct attention a)
 {
     int64_t tokens = dnn_attention_filled(a).tokens;
     return a.head_width > 128 && tokens > a.tokens && 2 * tokens <= 3 * a.tokens;
+}
+
+bool dnn_attention_backward_takes(const struct ops *ops, struct attention a)
+{
+    return attention_graph_takes(ops->type, a) && (ops->fast || scores_fit(a)) &&
+           (!must_fill(a) || may_fill(a));
 }
 
 static size_t row_bytes(struct attention a, int64_t heads)
@@ -302,10 +313,10 @@ bool dnn_attention_backward(struct ops *ops, struct dnn_attention *dnn, struct s
                             struct attention a, const struct attention_backward *g)
 {
     enum attention_pass pass = backward_pass(ops);
-    bool fills = a.tokens % FULL_TOKENS != 0 && cudnnGetVersion() <= 91500;
+    bool fills = must_fill(a);
     struct attention whole = fills ? dnn_attention_filled(a) : a;
     struct attention sub = sub_attention(whole), last = sub;
-    if ((pass == ATTENTION_BACKWARD && !scores_fit(whole)) || (fills && !may_fill(a)))
+    if (!dnn_attention_backward_takes(ops, a))
         return false;
     last.batch = a.batch - (a.batch - 1) / sub.batch * sub.batch;
     const struct dnn_plan *plan = find_plan(ops, dnn, stream, pass, sub), *last_plan = plan;

@@ -18,6 +18,8 @@ bool dnn_attention_forward(struct ops *ops, struct dnn_attention *dnn, struct st
 bool dnn_attention_backward(struct ops *ops, struct dnn_attention *dnn, struct stream *stream,
                             struct attention a, const struct attention_backward *g);
 
+/* Whether the backward pass may support a shape, apart from the engines of a GPU. Asks none. */
+bool dnn_attention_backward_takes(const struct ops *ops, struct attention a);
 /* 0: it takes no such shape. Asks no GPU. */
 size_t dnn_attention_scratch(enum dtype type, struct attention a);
 /* The shape with as many tokens as the backward pass computes */
