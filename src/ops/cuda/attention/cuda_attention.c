@@ -32,7 +32,6 @@ enum saying { SAY_COPIES, SAY_MATRIX, SAY_PLAIN, SAYINGS };
 struct cuda_attention_state {
     struct dnn_attention *dnn;
     bool hopper;                 /* the Hopper kernels may be used */
-    bool matrix;                 /* the kernels for tensor cores of any GPU may be used */
     bool said[SAYINGS][2];       /* forward, backward */
     enum cuda_clusters clusters; /* of the Hopper kernels */
 };
@@ -263,7 +262,7 @@ static void forward_own(struct ops *ops, struct stream *stream, struct attention
     if (stream_failed(stream) || !cuda_on_gpu(ops, stream))
         return;
     say_any_gpu(ops, a, false);
-    if (cuda_ops_of(ops)->attention->matrix && does_matrix(ops->type, a)) {
+    if (does_matrix(ops->type, a)) {
         cuda_enqueued(stream, cuda_attend_matrix_forward(ops->type, heads, qkv, out, lse, to),
                       "attention");
     } else {
@@ -292,7 +291,7 @@ static void backward_own(struct ops *ops, struct stream *stream, struct attentio
     if (stream_failed(stream) || !cuda_on_gpu(ops, stream))
         return;
     say_any_gpu(ops, a, true);
-    if (cuda_ops_of(ops)->attention->matrix && does_matrix(ops->type, a)) {
+    if (does_matrix(ops->type, a)) {
         cuda_enqueued(stream,
                       cuda_attend_matrix_backward(ops->type, heads, g->qkv, g->out, g->lse, g->dout,
                                                   g->dqkv, g->scratch, to),
@@ -395,7 +394,6 @@ enum status cuda_attention_open(struct ops *ops, struct cuda_attention_state **o
     TRY(cuda_status(env, cudaSetDevice(cuda_device_of(ops->device)->index), "choosing the GPU"));
     TRY(mem_alloc(env, MEM_OTHER, "attention plans", sizeof *state, &state));
     TRY_OR(undo_state, dnn_attention_open(env, way != WAY_MATRIX, &state->dnn));
-    state->matrix = cuda_device_of(ops->device)->capability >= 80;
     state->clusters = clusters_asked();
     state->hopper = way != WAY_MATRIX && cuda_device_of(ops->device)->capability == 90;
     *out = state;
