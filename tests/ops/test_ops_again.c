@@ -153,6 +153,8 @@ static void test_linear_swiglu(void **state)
         struct rig rig;
         setenv("SIFR_CUDA_SWIGLU", ways[way], 1);
         rig_open(&rig, subject->backend, subject->type, 2);
+        if (on_gpu)
+            rig_check_own(&rig);
         check_swiglu(&rig, ROWS, IN, 72);
         check_swiglu(&rig, ROWS + 1, 37, 41);
         if (on_gpu) {

@@ -309,6 +309,8 @@ static void test_agree(void **state)
     struct rig tested, reference;
     assert_non_null(worst);
     rig_open(&tested, subject->backend, subject->type, 2);
+    if (is_gpu(subject))
+        rig_check_own(&tested);
     if (subject->fast)
         ops_be_fast(tested.ops);
     rig_open(&reference, "ref", DTYPE_F64, 1);
@@ -485,6 +487,8 @@ static void test_once(void **state)
     struct rig rig;
     char name[OPS_CASE_NAME];
     rig_open(&rig, subject->backend, subject->type, 2);
+    if (is_gpu(subject))
+        rig_check_own(&rig);
     while ((c = next_shape(subject, &at)) != NULL) {
         struct ops_trial *trial = rig_trial(&rig, c);
         run(&rig, trial, ops_case_name(c, name), &verdict);
