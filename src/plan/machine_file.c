@@ -95,6 +95,8 @@ static void print_ops(const struct machine_profile *profile, struct text *text)
     }
     text_add(text, "},\n    ");
     print_f32_times(ops, text);
+    if (ops->swiglu_alone)
+        text_add(text, "\"swiglu_alone\": true, ");
     text_add(text, "\"copy_bytes_per_second\": ");
     text_json_real(text, profile->copy_bytes_per_second);
     text_add(text, ",\n    \"measured\": [");
@@ -247,11 +249,23 @@ static enum status read_f32_times(const struct machine_reader *r, json_t *object
     return STATUS_OK;
 }
 
+/* Optional. */
+static enum status read_swiglu_alone(const struct machine_reader *r, const json_t *value,
+                                     struct ops_prices *ops)
+{
+    if (value && !json_is_boolean(value))
+        return FAIL(r->env, FORMAT, "'%s': \"swiglu_alone\" in ops is not true or false",
+                    r->origin);
+    ops->swiglu_alone = json_is_true(value);
+    return STATUS_OK;
+}
+
 static enum status read_ops(const struct machine_reader *r, json_t *object,
                             struct machine_profile *profile)
 {
     static const char *const known[] = {
-        "ranks", "threads", "rates", "f32_times", "copy_bytes_per_second", "measured", NULL};
+        "ranks",    "threads", "rates", "f32_times", "swiglu_alone", "copy_bytes_per_second",
+        "measured", NULL};
     const char *kinds[OPS_KIND_COUNT + 1] = {NULL};
     TRY(check_keys(r, "ops", object, known));
     TRY(read_ranks(r, object, &profile->ops_ranks));
@@ -263,6 +277,7 @@ static enum status read_ops(const struct machine_reader *r, json_t *object,
         TRY(read_object(r, kinds[k], json_object_get(rates, kinds[k]), rate_figures,
                         &profile->ops.rates[k]));
     TRY(read_f32_times(r, json_object_get(object, "f32_times"), kinds, &profile->ops));
+    TRY(read_swiglu_alone(r, json_object_get(object, "swiglu_alone"), &profile->ops));
     TRY(read_figure(r, "ops", object, "copy_bytes_per_second", true,
                     &profile->copy_bytes_per_second));
     profile->has_ops = true;

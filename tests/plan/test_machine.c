@@ -40,6 +40,21 @@ static void expect_error(struct rig *rig, const char *part)
     log_error_clear(rig->env.log);
 }
 
+/* Seconds of a product with SwiGLU */
+static double price_of_swiglu(struct rig *rig, const struct machine_profile *profile)
+{
+    const struct ops_case c = {"linear_swiglu", .rows = 4096, .linear = {.in = 1024, .out = 8192},
+                               .act = true};
+    struct device *device;
+    struct ops *ops;
+    assert_ok(device_create(&rig->env, "dry", 0, &device));
+    assert_ok(ops_create(device, "ref", DTYPE_BF16, &ops));
+    double seconds = ops_price(&profile->ops, ops, &c);
+    ops_destroy(ops);
+    device_destroy(device);
+    return seconds;
+}
+
 /* --- presets -------------------------------------------------------------------------------- */
 
 static void test_presets(void **state)
@@ -60,9 +75,11 @@ static void test_presets(void **state)
         for (int k = 0; k < OPS_KIND_COUNT; k++)
             assert_true(profile.ops.rates[k].flops_per_second > 0 &&
                         profile.ops.rates[k].bytes_per_second > 0);
+        double swiglu = price_of_swiglu(rig, &profile);
         assert_ok(machine_profile_save(&rig->env, &profile, rig->path)); /* printing works */
         machine_profile_free(&rig->env, &profile);
         assert_ok(machine_profile_load(&rig->env, rig->path, &profile));
+        assert_true(price_of_swiglu(rig, &profile) == swiglu);
         assert_string_equal(profile.name, machine_preset_name(count));
         machine_profile_free(&rig->env, &profile);
         unlink(rig->path);
@@ -88,6 +105,7 @@ static void fill(struct machine_profile *profile, struct ops_measured *calls)
     for (int k = 0; k < OPS_KIND_COUNT; k++)
         profile->ops.rates[k] = (struct ops_rate){1e-6 * (k + 1), 1e11 / (k + 1), 1e10 / 3};
     profile->ops.f32_times[OPS_KIND_PRODUCT] = 2.5; /* the other kinds have none */
+    profile->ops.swiglu_alone = true;
     calls[0] = (struct ops_measured){{.op = "linear_dw",
                                       .rows = 7,
                                       .linear = {13, 5, .out_in = true},
@@ -159,6 +177,7 @@ static void test_save_and_load(void **state)
     assert_int_equal(read.memory_bytes, 12345);
     assert_memory_equal(read.ops.rates, ops.ops.rates, sizeof ops.ops.rates);
     assert_memory_equal(read.ops.f32_times, ops.ops.f32_times, sizeof ops.ops.f32_times);
+    assert_true(read.ops.swiglu_alone);
     assert_memory_equal(&read.comm.inside, &comm.comm.inside, sizeof comm.comm.inside);
     assert_memory_equal(&read.comm.between, &comm.comm.between, sizeof comm.comm.between);
     assert_true(read.comm.node == 4 && read.comm.exchange == 5e-5 && read.comm.theft == 0.75 &&
@@ -320,6 +339,8 @@ static void test_refused(void **state)
         {"\"product\": 2.5", "\"product\": 0",
          "\"product\" in ops.f32_times is not a positive number"},
         {"\"f32_times\": {\"product\": 2.5}", "\"f32_times\": 2", "is missing, or not an object"},
+        {"\"swiglu_alone\": true", "\"swiglu_alone\": 1",
+         "\"swiglu_alone\" in ops is not true or false"},
         {"\"call\"", "\"calls\"", "unknown key \"calls\" in product"},
         {"\"link_bytes_per_second\": ", "\"link_bytes_per_second\": -1",
          "\"link_bytes_per_second\" in offload is not a non-negative number"},
@@ -356,7 +377,8 @@ static void test_refused(void **state)
     }
     assert_ok(parse_changed(*state, "mine", "yours"));
     assert_ok(parse_changed(*state, "mine", "\u00e9\u00a0\u0142")); /* non-ASCII letters */
-    /* The first files contain neither ranks and threads nor f32_times. */
+    /* The first files contain neither ranks and threads nor f32_times nor swiglu_alone. */
+    assert_ok(parse_changed(*state, "\"swiglu_alone\": true, ", ""));
     assert_ok(parse_changed(*state, "\"f32_times\": {\"product\": 2.5},", ""));
     assert_ok(parse_changed(*state, "\"ranks\": 3, \"threads\": 2, ", ""));
     assert_ok(parse_changed(*state, "\"ranks\": 5, \"threads\": 4, ", ""));
