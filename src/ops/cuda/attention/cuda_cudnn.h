@@ -87,8 +87,8 @@ enum attention_pass { ATTENTION_FORWARD, ATTENTION_BACKWARD, ATTENTION_BACKWARD_
  * are scratch that cuDNN fills; SCALE, MASKED and ONE are floats in host memory. */
 enum attention_name { Q = 1, K, V, OUT, LSE, DOUT, DQ, DK, DV, SUMS, SCALE, MASKED, ONE, DQ_SUM };
 
-/* Whether there may be an engine: bf16 or f16, D a multiple of 8 and at most 256 (on Hopper; 128 in
- * bprop elsewhere). */
+/* Whether there may be an engine: bf16 or f16, D a multiple of 8 and at most 256. Only making a
+ * plan tells: by NVIDIA's table for 9.18, Ampere and Ada have none for bprop above 128. */
 bool attention_graph_takes(enum dtype type, struct attention a);
 /* A plan for `a` in at most `workspace_bytes` (dnn_plan_create). */
 enum status attention_graph_plan(struct env *env, enum dtype type, struct attention a,
