@@ -27,16 +27,30 @@ static bool read_type(const char *word, enum dtype *type)
     return *type != DTYPE_BF16 || strcmp(word, "bf16") == 0;
 }
 
+/* Five or six sizes from 1 to 2^20, joined by x; at most 2^40 elements */
 static bool read_shape(const char *word, struct attention *a)
 {
-    long long b, t, h, g, d, window = 0;
-    char more;
-    int found = sscanf(word, "%lldx%lldx%lldx%lldx%lldx%lld%c", &b, &t, &h, &g, &d, &window, &more);
-    if (found < 5 || found > 6 || b < 1 || t < 1 || g < 1 || h < g || h % g != 0 || d < 1)
-        return false;
-    *a = (struct attention)OPS_HEADS(b, t, h, g, d);
-    a->window = window;
-    return true;
+    long n[6] = {0};
+    char *end = NULL;
+    for (int i = 0; i < 6 && *word >= '1' && *word <= '9'; i++, word = end + 1) {
+        n[i] = strtol(word, &end, 10);
+        if (n[i] > 1 << 20 || (*end && *end != 'x'))
+            return false;
+        if (*end)
+            continue;
+        *a = (struct attention)OPS_HEADS(n[0], n[1], n[2], n[3], n[4]);
+        a->window = n[5];
+        return i >= 4 && n[2] % n[3] == 0 &&
+               (double)n[0] * (double)n[1] * (double)n[2] * (double)n[4] <= 0x1p40;
+    }
+    return false;
+}
+
+static bool read_seconds(const char *word, double *seconds)
+{
+    char *end;
+    *seconds = strtod(word, &end);
+    return end != word && *end == '\0' && *seconds > 0 && *seconds <= 3600;
 }
 
 static bool measure(struct ops *ops, const char *word, struct attention a, double seconds)
@@ -62,7 +76,8 @@ int main(int argc, char **argv)
     struct ops *ops;
     struct attention a;
     enum dtype type;
-    if (argc < 4 || !read_type(argv[1], &type)) {
+    double seconds;
+    if (argc < 4 || !read_type(argv[1], &type) || !read_seconds(argv[2], &seconds)) {
         fprintf(stderr,
                 "usage: gpu_attention_times bf16|fp16|fp32 SECONDS BxTxHxGxD[xWINDOW] ...\n");
         return 2;
@@ -82,7 +97,7 @@ int main(int argc, char **argv)
     printf("%-26s %12s %6s %12s %6s\n", argv[1], "forward", "TF/s", "backward", "TF/s");
     bool well = true;
     for (int i = 3; i < argc && well; i++)
-        well = read_shape(argv[i], &a) && measure(ops, argv[i], a, atof(argv[2]));
+        well = read_shape(argv[i], &a) && measure(ops, argv[i], a, seconds);
     ops_destroy(ops);
     device_destroy(device);
     env_destroy(&env);
