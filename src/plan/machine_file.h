@@ -56,7 +56,8 @@ struct machine_preset {
     double host_link_rate; /* achieved between host and GPU, bytes/s each way */
     double disk_read_rate, disk_write_rate, host_rate; /* a GPU's part of disk and host memory */
     int node;                                          /* GPUs per node */
-    bool hopper; /* attention's backward pass uses sifr's own kernels, otherwise cuDNN's */
+    bool hopper; /* measured calls and shares are those of our Hopper kernels; else of cuDNN's
+                  * backward pass of attention, and swiglu_alone */
 };
 extern const struct machine_preset machine_presets[];
 extern const int machine_preset_count;

@@ -96,8 +96,8 @@ cudaError_t launch_linear_row(cudaStream_t stream, enum dtype type, bool out_in,
 
 /* --- cuda_gelu_hopper.cu: linear layers with a GELU, on compute capability 9.0 ---------------
  *
- * Call the others only where the first returns true and all matrices are aligned to 16 bytes. `bias`
- * may be NULL. `processors`: of the GPU. */
+ * Call the others only where the first returns true and all matrices are aligned to 16 bytes.
+ * `bias` may be NULL. `processors`: of the GPU. */
 
 bool kernel_gelu_hopper_takes(enum dtype type, int64_t rows, int64_t in, int64_t out);
 cudaError_t launch_linear_gelu_hopper(cudaStream_t stream, enum dtype type, bool out_in,

@@ -4,8 +4,9 @@
  * therefore starts empty, each family of ops adds its slots, and an empty slot is found here, at
  * start-up, instead of in the middle of a step.
  *
- * On Hopper, AdamW, the backward pass of norms, and the loss with its gradient have kernels of
- * their own. AdamW and the loss have the same bits as the kernels for all GPUs; the norms do not.
+ * On Hopper, AdamW, the backward pass of norms, the loss with its gradient, attention, and products
+ * with a GELU or SwiGLU have kernels of their own. AdamW and the loss have the same bits as the
+ * kernels for all GPUs; the others do not.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -17,7 +17,6 @@ namespace
 
 using namespace hopper;
 
-/* Of 16 columns a thread has 8 sums: two neighbouring columns and those 8 further on, in two rows. */
 /* e and s of gelu_slope_of_parts for eight values at once: a chain for each would be slow. */
 template <typename T>
 __device__ inline void gelu_parts(const float (&x)[8], float (&e)[8], float (&s)[8])
