@@ -4,11 +4,15 @@
  * Every thread of the grid is a fiber. It runs until it must wait; then the others do, in an order
  * that the seed draws. Loads arrive some rounds after they were requested. Products, and stores from
  * shared memory, read it as late as they may: when a thread waits for them. So a buffer that is used
- * again too early gives wrong results, and if all wait, the run ends with false. */
+ * again too early gives wrong results, and if all wait, the run ends with false.
+ *
+ * Shared memory has two copies. Ordinary instructions use one; products and the copy engine read the
+ * other one, which gets what a thread has stored when it calls async_fence(). */
 #ifndef TESTS_OPS_FAKE_HOPPER_H
 #define TESTS_OPS_FAKE_HOPPER_H
 #include <cuda.h>
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -20,6 +24,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <type_traits>
 #include <vector>
 
 #define OPS_CUDA_HOPPER_CUH /* this file is in its place */
@@ -50,8 +55,11 @@ struct mbarrier {
     unsigned done; /* phases */
 };
 
+struct thread_of;
+
 struct warp_words { /* what lanes exchange */
     meeting lanes;
+    thread_of *lane[32];
     uint32_t row[32], *words[32];
 };
 
@@ -59,6 +67,7 @@ struct block_of {
     index_of index;
     int threads;
     char *memory; /* shared */
+    char *async;  /* as products and the copy engine see it */
     std::map<uint32_t, mbarrier> barriers;
     meeting all, named[16];
     std::vector<warp_words> warps;
@@ -72,12 +81,15 @@ struct thread_of {
     ucontext_t context;
     std::vector<char> stack;
     bool ended;
+    const std::function<bool()> *ready; /* what it waits for, or NULL */
     std::vector<group> products, stores;
     group products_open, stores_open;
+    std::vector<std::pair<uint32_t, uint32_t>> unfenced; /* places and bytes of ordinary stores */
 };
 
 struct matrix { /* in the place of a tensor map */
-    uint16_t *at;
+    char *at;
+    int bytes; /* of an element */
     int rows, columns, box_rows;
     int64_t stride; /* elements from one row to the next */
 };
@@ -93,8 +105,11 @@ static std::mt19937 draw;
 
 static inline void wait_for(const std::function<bool()> &ready)
 {
-    while (!ready())
-        swapcontext(&self->context, &scheduler);
+    if (ready())
+        return;
+    self->ready = &ready; /* the scheduler asks: that is quicker */
+    swapcontext(&self->context, &scheduler);
+    self->ready = nullptr;
 }
 
 /* Lets others run, now and then. */
@@ -150,23 +165,54 @@ static inline mbarrier &barrier_at(block_of *b, uint32_t address)
 }
 
 /* Rows of 128 bytes, whose 16-byte units are swapped by the row's number. */
-static inline uint16_t *element(block_of *b, uint32_t address)
+static inline uint32_t swizzled(uint32_t address)
 {
     const uint32_t at = within(address);
-    return reinterpret_cast<uint16_t *>(b->memory + (at ^ (at >> 7 & 7) << 4));
+    return at ^ (at >> 7 & 7) << 4;
 }
 
-static inline float value(uint16_t bits)
+/* What a product reads. */
+static inline uint16_t element(const block_of *b, uint32_t address)
 {
+    uint16_t bits;
+    memcpy(&bits, b->async + swizzled(address), 2);
+    return bits;
+}
+
+/* Thread t has stored with an ordinary instruction. */
+static inline void note_store(thread_of *t, uint32_t address, uint32_t bytes)
+{
+    t->unfenced.push_back({within(address), bytes});
+}
+
+/* By table, for speed. */
+static inline float half_value(uint16_t bits)
+{
+    static float table[1 << 16];
+    static bool made;
+    if (!made)
+        for (int i = 0; i < 1 << 16; i++) {
+            __half_raw raw;
+            raw.x = (uint16_t)i;
+            table[i] = __half2float(raw);
+        }
+    made = true;
+    return table[bits];
+}
+
+template <typename T = __nv_bfloat16> static inline float value(uint16_t bits)
+{
+    if (std::is_same<T, __half>::value)
+        return half_value(bits);
     const uint32_t word = (uint32_t)bits << 16;
     float x;
     memcpy(&x, &word, 4);
     return x;
 }
 
-static inline uint16_t rounded(float x)
+template <typename T = __nv_bfloat16> static inline uint16_t rounded(float x)
 {
-    const __nv_bfloat16 y = __float2bfloat16(x);
+    const T y = (T)x;
     uint16_t bits;
     memcpy(&bits, &y, 2);
     return bits;
@@ -180,13 +226,25 @@ static inline matrix matrix_of(const CUtensorMap *map)
 }
 
 /* stride 0: dense */
-static inline CUtensorMap map_of(uint16_t *at, int rows, int columns, int box_rows,
-                                 int64_t stride = 0)
+template <typename E>
+static inline CUtensorMap map_of(E *at, int rows, int columns, int box_rows, int64_t stride = 0)
 {
-    const matrix m = {at, rows, columns, box_rows, stride ? stride : columns};
+    const matrix m = {(char *)at, sizeof(E), rows, columns, box_rows, stride ? stride : columns};
     CUtensorMap map = {};
     memcpy(&map, &m, sizeof m);
     return map;
+}
+
+/* Calls f(place in shared memory, element of the matrix, or NULL outside) for those of a box. */
+template <class F>
+static inline void each_element(const matrix &m, int column, int row, uint32_t tile, F f)
+{
+    for (int r = 0; r < m.box_rows; r++)
+        for (int c = 0; c < 128 / m.bytes; c++)
+            f(swizzled(tile + r * 128 + c * m.bytes),
+              row + r < m.rows && column + c < m.columns
+                  ? m.at + ((row + r) * m.stride + column + c) * m.bytes
+                  : nullptr);
 }
 
 static inline void load(block_of *b, uint32_t to, const CUtensorMap *map, int column, int row,
@@ -194,11 +252,11 @@ static inline void load(block_of *b, uint32_t to, const CUtensorMap *map, int co
 {
     const matrix m = matrix_of(map);
     loads.push_back({[=] {
-        for (int r = 0; r < m.box_rows; r++)
-            for (int c = 0; c < 64; c++)
-                *element(b, to + r * 128 + c * 2) = row + r < m.rows && column + c < m.columns
-                                                        ? m.at[(row + r) * m.stride + column + c]
-                                                        : 0;
+        each_element(m, column, row, to, [&](uint32_t place, const char *from) {
+            const char zeros[4] = {};
+            for (char *view : {b->memory, b->async})
+                memcpy(view + place, from ? from : zeros, m.bytes);
+        });
         mbarrier &bar = barrier_at(b, barrier);
         bar.bytes -= m.box_rows * 128;
         settle(bar);
@@ -218,6 +276,7 @@ static inline void with_warp(uint32_t row, uint32_t *words,
                              const std::function<void(warp_words &)> &work)
 {
     warp_words &w = self->block->warps[self->index.x / 32];
+    w.lane[self->index.x % 32] = self;
     w.row[self->index.x % 32] = row;
     w.words[self->index.x % 32] = words;
     if (w.lanes.arrived == 31)
@@ -244,6 +303,8 @@ static inline bool run(int block_count, const std::vector<int> &threads, size_t 
     draw.seed(seed);
     blocks.clear();
     loads.clear();
+    for (meeting &m : clusters)
+        m = {};
     grid.x = (unsigned)block_count;
     for (int i = 0; i < block_count; i++) {
         blocks.push_back(std::make_unique<block_of>());
@@ -251,7 +312,9 @@ static inline bool run(int block_count, const std::vector<int> &threads, size_t 
         b->index.x = (unsigned)i;
         b->threads = (int)threads.size();
         b->memory = (char *)aligned_alloc(1024, (bytes + 1023) / 1024 * 1024);
+        b->async = (char *)aligned_alloc(1024, (bytes + 1023) / 1024 * 1024);
         memset(b->memory, 0xff, bytes); /* not a number */
+        memset(b->async, 0xff, bytes);
         b->warps.resize(32);
         for (int t : threads) {
             all.push_back(std::make_unique<thread_of>());
@@ -274,7 +337,7 @@ static inline bool run(int block_count, const std::vector<int> &threads, size_t 
         const long before = changes;
         std::shuffle(all.begin(), all.end(), draw);
         for (auto &t : all) {
-            if (t->ended)
+            if (t->ended || (t->ready && !(*t->ready)()))
                 continue;
             self = t.get();
             swapcontext(&scheduler, &t->context);
@@ -290,8 +353,10 @@ static inline bool run(int block_count, const std::vector<int> &threads, size_t 
     bool done = left == 0;
     for (auto &t : all)
         done = done && t->stores.empty() && t->products.empty();
-    for (auto &b : blocks)
+    for (auto &b : blocks) {
         free(b->memory);
+        free(b->async);
+    }
     return done;
 }
 
@@ -379,9 +444,10 @@ static inline void store_box(const CUtensorMap *map, int column, int row, uint32
     const fake::matrix m = fake::matrix_of(map);
     fake::block_of *b = fake::self->block;
     fake::self->stores_open.push_back([=] {
-        for (int r = 0; r < m.box_rows && row + r < m.rows; r++)
-            for (int c = 0; c < 64 && column + c < m.columns; c++)
-                m.at[(row + r) * m.stride + column + c] = *fake::element(b, from + r * 128 + c * 2);
+        fake::each_element(m, column, row, from, [&](uint32_t place, char *to) {
+            if (to)
+                memcpy(to, b->async + place, m.bytes);
+        });
     });
 }
 
@@ -404,7 +470,13 @@ template <int N> static inline void stores_read()
     finish_groups(fake::self->stores, N);
 }
 
-static inline void async_fence() {}
+static inline void async_fence()
+{
+    fake::block_of *b = fake::self->block;
+    for (const auto &[at, bytes] : fake::self->unfenced)
+        memcpy(b->async + at, b->memory + at, bytes);
+    fake::self->unfenced.clear();
+}
 
 static inline void store_matrices(uint32_t row, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
 {
@@ -412,9 +484,11 @@ static inline void store_matrices(uint32_t row, uint32_t a, uint32_t b, uint32_t
     fake::block_of *block = fake::self->block;
     fake::with_warp(row, words, [=](fake::warp_words &w) {
         for (int m = 0; m < 4; m++)
-            for (int lane = 0; lane < 32; lane++)
-                memcpy(block->memory + fake::within(w.row[8 * m + lane / 4]) + lane % 4 * 4,
-                       &w.words[lane][m], 4);
+            for (int lane = 0; lane < 32; lane++) {
+                const uint32_t at = fake::within(w.row[8 * m + lane / 4]) + lane % 4 * 4;
+                memcpy(block->memory + at, &w.words[lane][m], 4);
+                fake::note_store(w.lane[lane], at, 4);
+            }
     });
 }
 
@@ -427,6 +501,19 @@ static inline void load_matrices(uint32_t row, uint32_t (&to)[4])
                 memcpy(&w.words[lane][m],
                        block->memory + fake::within(w.row[8 * m + lane / 4]) + lane % 4 * 4, 4);
     });
+}
+
+static inline float2 load_pair(uint32_t from)
+{
+    float2 x;
+    memcpy(&x, fake::self->block->memory + fake::within(from), sizeof x);
+    return x;
+}
+
+static inline void store_pair(uint32_t to, float2 x)
+{
+    memcpy(fake::self->block->memory + fake::within(to), &x, sizeof x);
+    fake::note_store(fake::self, to, sizeof x);
 }
 
 template <int N> static inline void fewer_registers() {}
@@ -475,52 +562,73 @@ static inline uint32_t field(uint64_t descriptor, int bit)
     return (uint32_t)(descriptor >> bit & 0x3fff) << 4;
 }
 
-/* A thread's part of a product (64, 128): see hopper.cuh. */
-static inline void product_64(float (&d)[64], uint64_t a, uint64_t b, int add, bool down)
+/* k = 0 .. 15 of row i of a tile; down: of column i, in tiles of 64 columns. */
+template <typename T>
+static inline void sixteen_of(const fake::block_of *b, uint64_t tile, int i, bool down, float *x)
+{
+    const uint32_t start = field(tile, 0), eight = field(tile, 32);
+    const uint32_t first =
+        down ? start + i / 64 * field(tile, 16) + i % 64 * 2 : start + i / 8 * eight + i % 8 * 128;
+    for (int k = 0; k < 16; k++)
+        x[k] = fake::value<T>(
+            fake::element(b, first + (down ? k / 8 * eight + k % 8 * 128 : (uint32_t)k * 2)));
+}
+
+/* A thread's part of a product (64, 128): see hopper.cuh. Written for speed: tests spend much of their
+ * time here. */
+template <typename T>
+static inline void product_64(float (&d)[64], uint64_t a, uint64_t b, int add, bool a_down,
+                              bool b_down)
 {
     float *to = d;
     const int thread = (int)threadIdx.x % 128, lane = thread % 32;
-    fake::block_of *block = fake::self->block;
+    const fake::block_of *block = fake::self->block;
     fake::self->products_open.push_back([=] {
-        const uint32_t eight = field(b, 32), right = field(b, 16);
-        for (int i = 0; i < 64; i++) {
-            const int row = thread / 32 * 16 + lane / 4 + i % 4 / 2 * 8;
-            const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-            float sum = add ? to[i] : 0;
-            for (int k = 0; k < 16; k++) {
-                const uint32_t at = field(a, 0) + row / 8 * field(a, 32) + row % 8 * 128 + k * 2;
-                const uint32_t from =
-                    field(b, 0) +
-                    (down ? column / 64 * right + k / 8 * eight + k % 8 * 128 + column % 64 * 2
-                          : column / 8 * eight + column % 8 * 128 + k * 2);
-                sum += fake::value(*fake::element(block, at)) *
-                       fake::value(*fake::element(block, from));
-            }
-            to[i] = sum;
-        }
+        float x[2][16], y[32][16], across[16][32], sums[2][32];
+        for (int half = 0; half < 2; half++)
+            sixteen_of<T>(block, a, thread / 32 * 16 + lane / 4 + 8 * half, a_down, x[half]);
+        for (int n = 0; n < 32; n++)
+            sixteen_of<T>(block, b, n / 2 * 8 + lane % 4 * 2 + n % 2, b_down, y[n]);
+        for (int n = 0; n < 32; n++)
+            for (int k = 0; k < 16; k++)
+                across[k][n] = y[n][k];
+        for (int i = 0; i < 64; i++)
+            sums[i % 4 / 2][i / 4 * 2 + i % 2] = add ? to[i] : 0;
+        for (int k = 0; k < 16; k++)
+            for (int half = 0; half < 2; half++)
+                for (int n = 0; n < 32; n++)
+                    sums[half][n] += x[half][k] * across[k][n];
+        for (int i = 0; i < 64; i++)
+            to[i] = sums[i % 4 / 2][i / 4 * 2 + i % 2];
     });
 }
 
 template <typename T>
 static inline void product_along(float (&d)[64], uint64_t a, uint64_t b, int add)
 {
-    product_64(d, a, b, add, false);
+    product_64<T>(d, a, b, add, false, false);
 }
 
 template <typename T>
 static inline void product_down(float (&d)[64], uint64_t a, uint64_t b, int add)
 {
-    product_64(d, a, b, add, true);
+    product_64<T>(d, a, b, add, false, true);
+}
+
+template <typename T>
+static inline void product_turned(float (&d)[64], uint64_t a, uint64_t b, int add)
+{
+    product_64<T>(d, a, b, add, true, true);
 }
 
 template <typename T> static inline uint32_t packed(float low, float high)
 {
-    return fake::rounded(low) | (uint32_t)fake::rounded(high) << 16;
+    return fake::rounded<T>(low) | (uint32_t)fake::rounded<T>(high) << 16;
 }
 
 template <typename T> static inline float2 unpacked(uint32_t both)
 {
-    return {fake::value((uint16_t)both), fake::value((uint16_t)(both >> 16))};
+    return {fake::value<T>((uint16_t)both), fake::value<T>((uint16_t)(both >> 16))};
 }
 
 } // namespace hopper

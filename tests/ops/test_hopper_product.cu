@@ -1,8 +1,9 @@
 /* test_hopper_product -- products of hopper_product.cuh on the host: no GPU is needed. Whole clusters
  * run on fake instructions (fake_hopper.h), with loads, turns and buffers in orders that a seed draws.
  * The test checks every element of the results, and that no thread waits for ever. Elements are small
- * integers, so that sums are exact. */
+ * integers, so that sums are exact; those of weights' gradients also are others. */
 #include "ops/fake_hopper.h"
+#include <math.h>
 #include "ops/cuda/product/hopper_product.cuh"
 
 using namespace hopper;
@@ -169,6 +170,29 @@ template <class W> struct matrices {
     }
 };
 
+/* False, with a message: not to the end. */
+template <class W, typename T, class E>
+static bool run(const sizes &s, const product::maps &of, unsigned seed, const E &e)
+{
+    const product::problem p = product::problem_of<W>(s.rows, s.columns, s.depth);
+    std::vector<int> threads = {0, 32}; /* the others that load do nothing */
+    for (int t = 128; t < product::THREADS; t++)
+        threads.push_back(t);
+    const bool ended =
+        fake::run(2 * s.clusters, threads, sizeof(product::memory<W>), seed, [&](char *raw) {
+            product::run_block<W, T>(*reinterpret_cast<product::memory<W> *>(raw), p, of, e);
+        });
+    if (!ended)
+        fprintf(stderr, "threads wait for ever, or results were not stored\n");
+    return ended;
+}
+
+template <class W> static void complain(const sizes &s, unsigned seed)
+{
+    fprintf(stderr, "scheme %d, %d x %d over %d, %d clusters, tiles of %d, seed %u\n",
+            (int)W::SCHEME, s.rows, s.columns, s.depth, s.clusters, (int)W::ROWS, seed);
+}
+
 template <class W, class E> static bool test(const sizes &s, unsigned seed, E e)
 {
     std::mt19937 draw(seed);
@@ -177,16 +201,7 @@ template <class W, class E> static bool test(const sizes &s, unsigned seed, E e)
     if constexpr (W::SCHEME == product::GATE)
         third = e.third;
     const product::maps of = all.maps(third);
-    const product::problem p = product::problem_of<W>(s.rows, s.columns, s.depth);
-    std::vector<int> threads = {0, 32}; /* the others that load do nothing */
-    for (int t = 128; t < product::THREADS; t++)
-        threads.push_back(t);
-    bool right =
-        fake::run(2 * s.clusters, threads, sizeof(product::memory<W>), seed, [&](char *raw) {
-            product::run_block<W, number>(*reinterpret_cast<product::memory<W> *>(raw), p, of, e);
-        });
-    if (!right)
-        fprintf(stderr, "threads wait for ever, or results were not stored\n");
+    bool right = run<W, number>(s, of, seed, e);
     for (int64_t r = 0; right && r < s.rows; r++)
         for (int64_t c = 0; right && c < s.columns; c++) {
             right = all.is_right(r, c, third);
@@ -194,8 +209,107 @@ template <class W, class E> static bool test(const sizes &s, unsigned seed, E e)
                 fprintf(stderr, "row %d, column %d is wrong\n", (int)r, (int)c);
         }
     if (!right)
-        fprintf(stderr, "scheme %d, %d x %d over %d, %d clusters, tiles of %d, seed %u\n",
-                (int)W::SCHEME, s.rows, s.columns, s.depth, s.clusters, (int)W::ROWS, seed);
+        complain<W>(s, seed);
+    return right;
+}
+
+/* --- weights' gradients: A turned, with the schemes of one result -------------------------------- */
+
+enum elements {
+    WHOLE, /* their sums are rounded */
+    TINY,  /* the results are subnormal, or round to zeros of both signs */
+    ANY    /* the order of a sum matters */
+};
+
+/* dw (rows, columns) = a^T b, over `depth` tokens; behind each row of A and B are `gap` columns. */
+template <typename T> struct gradient {
+    sizes s;
+    int gap;
+    std::vector<uint16_t> a, b, dw; /* the model's */
+    std::vector<float> before;      /* sums */
+
+    gradient(const sizes &of, int gap, elements kind, unsigned seed) : s(of), gap(gap)
+    {
+        const int tiny = std::is_same<T, __half>::value ? -13 : -70; /* exponent of two */
+        std::mt19937 draw(seed);
+        const auto fraction = [&] { return (float)((int)(draw() % 2001) - 1000) / 1000; };
+        const auto element = [&] {
+            return kind == ANY     ? 2 * fraction()
+                   : kind == WHOLE ? (float)((int)(draw() % 61) - 30)
+                                   : ldexpf((float)((int)(draw() % 5) - 2), tiny);
+        };
+        const auto fill = [&](std::vector<uint16_t> &x, int columns) {
+            x.assign((size_t)s.depth * (columns + gap), 0x7fff); /* not a number */
+            for (int64_t k = 0; k < s.depth; k++)
+                for (int64_t c = 0; c < columns; c++)
+                    x[k * (columns + gap) + c] = fake::rounded<T>(element());
+        };
+        fill(a, s.rows);
+        fill(b, s.columns);
+        for (int64_t i = 0; i < (int64_t)s.rows * s.columns; i++) {
+            const int exponent = kind == TINY ? 2 * tiny : (int)(draw() % 20) - 5;
+            before.push_back(i % 8 == 0 ? -0.0f : ldexpf(fraction(), exponent));
+        }
+        for (int64_t r = 0; r < s.rows; r++)
+            for (int64_t c = 0; c < s.columns; c++) {
+                float sum = 0;
+                for (int64_t k = 0; k < s.depth; k++)
+                    sum += fake::value<T>(a[k * (s.rows + gap) + r]) *
+                           fake::value<T>(b[k * (s.columns + gap) + c]);
+                dw.push_back(fake::rounded<T>(sum));
+            }
+    }
+
+    template <class W, typename R>
+    bool is(std::vector<R> found, const std::vector<R> &right, unsigned seed)
+    {
+        product::maps of = {};
+        of.a = fake::map_of(a.data(), s.depth, s.rows, product::A_ROWS<W>, s.rows + gap);
+        of.b[0] = fake::map_of(b.data(), s.depth, s.columns, product::DEPTH, s.columns + gap);
+        if (W::SCHEME == product::ADD)
+            of.side[0] = fake::map_of(found.data(), s.rows, s.columns, product::SIDE_ROWS<W>);
+        of.out[0] = fake::map_of(found.data(), s.rows, s.columns, product::STRIP);
+        bool good = run<W, T>(s, of, seed, product::rounding<T>{});
+        for (size_t i = 0; good && i < right.size(); i++) {
+            good = memcmp(&found[i], &right[i], sizeof(R)) == 0; /* zeros have signs */
+            if (!good)
+                fprintf(stderr, "row %d, column %d is wrong\n", (int)i / s.columns,
+                        (int)i % s.columns);
+        }
+        if (!good)
+            complain<W>(s, seed);
+        return good;
+    }
+
+    template <int ROWS> bool test(unsigned seed)
+    {
+        std::vector<float> put, added;
+        for (size_t i = 0; i < dw.size(); i++) {
+            put.push_back(fake::value<T>(dw[i]));
+            added.push_back(before[i] + put[i]);
+        }
+        bool good = is<product::way<ROWS, true, product::ONE, true>>(
+            std::vector<uint16_t>(dw.size(), 0x7fff), dw, seed);
+        good = is<product::way<ROWS, true, product::PUT, true>>(before, put, seed + 1) && good;
+        return is<product::way<ROWS, true, product::ADD, true>>(before, added, seed + 2) && good;
+    }
+};
+
+template <typename T> static bool test_gradients(unsigned seed)
+{
+    static const struct {
+        sizes s;
+        int gap;
+        elements kind;
+    } all[] = {{{8, 8, 1, 1}, 0, WHOLE},      {{200, 264, 72, 1}, 8, ANY},
+               {{400, 136, 130, 1}, 24, ANY}, {{72, 1096, 24, 2}, 0, TINY},
+               {{584, 264, 40, 1}, 0, WHOLE}, {{600, 72, 200, 1}, 64, WHOLE}};
+    bool right = true;
+    for (const auto &one : all) {
+        gradient<T> g(one.s, one.gap, one.kind, seed++);
+        right = g.template test<192>(seed) && right;
+        right = g.template test<128>(seed + 10) && right;
+    }
     return right;
 }
 
@@ -220,6 +334,8 @@ int main()
         right = test<way<192, false, product::SLOPES>>(s, seed++, slopes{}) && right;
         right = test<way<128, true, product::SLOPES>>(s, seed++, slopes{}) && right;
     }
+    right = test_gradients<__nv_bfloat16>(100) && right;
+    right = test_gradients<__half>(200) && right;
     puts(right ? "ok" : "failed");
     return right ? 0 : 1;
 }

@@ -7,8 +7,8 @@
  *     cuda_product.c       products through cuBLASLt; cuda_columns.cu: bias without an epilogue
  *     cuda_product_tune.c  chooses the algorithm of a product; cuda_trial.c, cuda_noise.cu: the
  *                          operands that candidates are tried on
- *     cuda_gelu_hopper.cu, cuda_swiglu_hopper.cu, hopper_launch.cuh, hopper_product.cuh
- *                          products with a GELU or SwiGLU, on Hopper
+ *     cuda_gelu_hopper.cu, cuda_swiglu_hopper.cu, cuda_dw_hopper.cu, hopper_launch.cuh,
+ *     hopper_product.cuh   products with a GELU or SwiGLU, and weights' gradients, on Hopper
  *     cuda_row.cu          products of one row, as in decoding
  *     cuda_orthogonalize.c, cuda_orthogonalize.cu     Newton-Schulz iterations, by products
  *     cuda_attention.c     chooses the attention kernel for a shape; cuda_cached.cu: with a cache

@@ -121,6 +121,25 @@ cudaError_t launch_linear_dswiglu_hopper(cudaStream_t stream, enum dtype type, b
                                          const void *w, const void *gate_up, void *dgate_up,
                                          void *act, int processors);
 
+/* --- cuda_dw_hopper.cu: a weight's gradient, on compute capability 9.0 ------------------------
+ *
+ * dw (down, across) = a^T b, a (tokens, down), b (tokens, across), rounded to `type`. Where `sum` is
+ * not NULL, dw is not touched: sum becomes those rounded numbers, or with `add` they are added to
+ * it. Neither `add` nor `sum` changes their bits. Call the second only where the first, which looks
+ * at sizes and strides, returns true and all matrices are aligned to 16 bytes. */
+
+struct kernel_dw {
+    int64_t tokens, down, across;
+    const void *a, *b;
+    int64_t a_stride, b_stride; /* elements from one row to the next; 0: dense */
+    void *dw;
+    float *sum;
+    bool add;
+};
+bool kernel_dw_hopper_takes(enum dtype type, struct kernel_dw w);
+cudaError_t launch_dw_hopper(cudaStream_t stream, enum dtype type, struct kernel_dw w,
+                             int processors);
+
 /* --- cuda_columns.cu: a bias and its gradient, where no product's epilogue computes it ------- */
 
 /* y[r][c] += bias[c]; rows of y are `stride` elements apart. */

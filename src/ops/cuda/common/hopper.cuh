@@ -19,7 +19,8 @@
  * 16-byte unit c of row r is at unit c ^ (r % 8). They are aligned to 1024 bytes. The k dimension
  * of a product runs along the rows of a tile or down its columns:
  *     along:  A or B^T (64 or N rows) with k = 16 columns of the tile; the next k is 32 bytes on
- *     down:   B with k = 16 rows of the tile and N = 64 or 32 columns; the next k is 2048 bytes on
+ *     down:   B, or A^T, with k = 16 rows of the tile and N = 64 or 32 columns, or A's 64 rows; the
+ *             next k is 2048 bytes on
  * The descriptor is the same for both: start, swizzle, and a stride of 1024 bytes for eight rows.
  * Rows of 128 elements are two such tiles, columns 0-63 and 64-127: along, the fifth k is the
  * first of the second tile; down with N = 128, the descriptor has the offset from the first tile
@@ -111,7 +112,8 @@ struct spot {
     int column, head, row, sequence;
 };
 
-/* Loads a box of a matrix: 64 columns from `column` on. Outside of the matrix are zeros. */
+/* Loads a box of a matrix: 64 columns from `column` on, or 32 floats. Outside of the matrix are zeros.
+ */
 __device__ inline void load_box(uint32_t to, const CUtensorMap *map, int column, int row,
                                 uint32_t barrier)
 {
@@ -243,6 +245,19 @@ __device__ inline void load_matrices(uint32_t row, uint32_t (&m)[4])
                  : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
                  : "r"(row)
                  : "memory");
+}
+
+/* Two floats, aligned to 8 bytes. */
+__device__ inline float2 load_pair(uint32_t from)
+{
+    float2 x;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(from) : "memory");
+    return x;
+}
+
+__device__ inline void store_pair(uint32_t to, float2 x)
+{
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x.x), "f"(x.y) : "memory");
 }
 
 /* --- clusters of blocks --------------------------------------------------------------------- */
@@ -453,6 +468,15 @@ template <typename T>
 __device__ inline void product_down(float (&d)[64], uint64_t a, uint64_t b, int add)
 {
     HOPPER_PRODUCT("128", HOPPER_REGISTERS_64, "%64, %65", "%66", "0, 1", HOPPER_32(d, 0),
+                   HOPPER_32(d, 32)
+                   : "l"(a), "l"(b), "r"(add));
+}
+
+/* d (64, 128) = a b, or +=: both down, a of one tile, b of two. */
+template <typename T>
+__device__ inline void product_turned(float (&d)[64], uint64_t a, uint64_t b, int add)
+{
+    HOPPER_PRODUCT("128", HOPPER_REGISTERS_64, "%64, %65", "%66", "1, 1", HOPPER_32(d, 0),
                    HOPPER_32(d, 32)
                    : "l"(a), "l"(b), "r"(add));
 }

@@ -24,7 +24,13 @@ inline cudaError_t find_encode(encode_fn *encode)
                                                                         : cudaErrorSymbolNotFound;
 }
 
-/* An array of T, to be read or written in boxes whose rows are 64 elements, with the swizzle of
+/* As bits: floats keep subnormals. */
+template <typename T>
+constexpr CUtensorMapDataType MAP_TYPE = sizeof(T) == 4 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                                         : is_bf16<T>   ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                        : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+
+/* An array of T, to be read or written in boxes whose rows are 128 bytes, with the swizzle of
  * hopper.cuh. Dimensions begin with the columns; `strides` are bytes, of all others. What a box has
  * beyond the ends is read as zeros. */
 template <typename T>
@@ -33,9 +39,8 @@ cudaError_t make_map(encode_fn encode, const void *base, int dimensions, const c
 {
     const cuuint32_t steps[4] = {1, 1, 1, 1};
     CUresult result =
-        encode(map, is_bf16<T> ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-               (cuuint32_t)dimensions, const_cast<void *>(base), sizes, strides, box, steps,
-               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        encode(map, MAP_TYPE<T>, (cuuint32_t)dimensions, const_cast<void *>(base), sizes, strides,
+               box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }

@@ -1,9 +1,12 @@
 /* hopper_product -- products on Hopper whose epilogue runs while the next product is computed.
  *
- *     D (R, N) = A (R, K) B,  B stored [N][K] ("along") or [K][N] ("down")
+ *     D (R, N) = A (R, K) B,  B stored [N][K] ("along") or [K][N] ("down"), A [R][K] or [K][R]
  *
- * with what an epilogue reads and stores in one of four schemes:
+ * with what an epilogue reads and stores in one of seven schemes:
  *
+ *     ONE     a result of D's shape
+ *     PUT     the same, converted to floats
+ *     ADD     the same, added to a matrix of floats
  *     TWO     two results of D's shape
  *     OVER    a matrix of D's shape is read, and the result takes its place in shared memory
  *     GATE    B and D have two halves, gate and up, of N columns each: both are stored, rounded,
@@ -45,36 +48,45 @@ enum {
     THREADS = 384
 };
 
-enum scheme { TWO, OVER, GATE, SLOPES };
+enum scheme { TWO, OVER, GATE, SLOPES, ONE, PUT, ADD };
 
-/* ROWS of a tile: 128 or 192. DOWN: B is [K][N]. */
-template <int R, bool D, scheme S> struct way {
+/* ROWS of a tile: 128 or 192. DOWN: B is [K][N]. TURNED: A is [K][R]. */
+template <int R, bool D, scheme S, bool T = false> struct way {
+    static_assert(D || !T, "no product has such tiles");
     static constexpr scheme SCHEME = S;
     enum {
         ROWS = R,
         PARTS = R / 64, /* products side by side */
         DOWN = D,
-        READS = S == OVER || S == SLOPES,
+        TURNED = T,
+        FLOATS = S == PUT || S == ADD,
+        READS = S == OVER || S == SLOPES || S == ADD,
         ACROSS = S == GATE ? COLUMNS / 2 : COLUMNS, /* columns of N in a tile */
         STAGES = R == 192 ? 4 : 5,
         A_BYTES = R * 128,
         B_BYTES = COLUMNS * 128,
-        HALF_BYTES = R * 128,                                   /* 64 columns of a tile's results */
+        HALF_BYTES = R * 128,                  /* 64 columns of a tile's results */
+        BOXES = 2 * HALF_BYTES / PART_BYTES,   /* of 64 rows and 32 floats in the memory of both */
+        SIDES = S == ADD ? (int)BOXES : PARTS, /* buffers that are loaded for an epilogue */
         THIRD_BYTES = S == GATE || S == SLOPES ? PART_BYTES : 8 /* 8: not used */
     };
 };
 
-/* Rows of the boxes in which an epilogue's matrices are loaded. */
-template <class W> constexpr int SIDE_ROWS = W::SCHEME == SLOPES ? 64 : (int)W::ROWS;
+/* Rows of the boxes in which an epilogue's matrices are loaded, and in which A is. */
+template <class W>
+constexpr int SIDE_ROWS = W::SCHEME == SLOPES || W::SCHEME == ADD ? 64 : (int)W::ROWS;
+template <class W> constexpr int A_ROWS = W::TURNED ? DEPTH / 2 : W::ROWS / 2;
 
 template <class W> struct memory {
     alignas(1024) char a[W::STAGES][W::A_BYTES];
     alignas(1024) char b[W::STAGES][W::B_BYTES];
-    alignas(1024) char half[2][W::HALF_BYTES];   /* of the group whose turn to finish it is */
+    /* Of the group whose turn to finish it is. PUT, ADD: one ring of boxes. */
+    alignas(1024) char half[2][W::HALF_BYTES];
     alignas(1024) char third[2][W::THIRD_BYTES]; /* two parts of the third result */
     uint64_t full[W::STAGES], empty[W::STAGES];
-    /* Where matrices are loaded for the epilogue: OVER: of each half; SLOPES: of a part of both. */
-    uint64_t side_full[W::PARTS], side_empty[W::PARTS];
+    /* Where matrices are loaded for the epilogue: OVER: of each half; SLOPES: of a part of both; ADD:
+     * of each box. */
+    uint64_t side_full[W::SIDES], side_empty[W::SIDES];
 };
 
 struct problem {
@@ -89,9 +101,10 @@ template <class W> inline problem problem_of(int64_t rows, int64_t columns, int6
             (int)((rows + W::ROWS - 1) / W::ROWS)};
 }
 
-/* The matrices, in boxes of 64 columns. GATE: those of b and of out 0 and 1 are the halves. */
+/* The matrices, in boxes of 64 columns, or of 32 floats. GATE: those of b and of out 0 and 1 are the
+ * halves. */
 struct maps {
-    CUtensorMap a;       /* boxes of ROWS / 2 rows */
+    CUtensorMap a;       /* boxes of A_ROWS rows */
     CUtensorMap b[2];    /* along: COLUMNS rows, GATE: 64; down: DEPTH */
     CUtensorMap side[2]; /* SIDE_ROWS */
     CUtensorMap out[3];  /* STRIP */
@@ -127,11 +140,25 @@ template <class W> __device__ inline void init_barriers(memory<W> &m)
         barrier_init(shared_address(&m.full[i]), 1);
         barrier_init(shared_address(&m.empty[i]), 8); /* four warps of each block */
     }
-    for (int i = 0; i < W::PARTS; i++) {
+    for (int i = 0; i < W::SIDES; i++) {
         barrier_init(shared_address(&m.side_full[i]), 1);
         barrier_init(shared_address(&m.side_empty[i]), 4); /* warps */
     }
     barrier_init_done();
+}
+
+/* Block `rank`'s half of A's tile, for both: half of its rows; TURNED: half of the k of each part. */
+template <class W>
+__device__ inline void load_a(uint32_t tile, int rank, const maps &of, int row, int k,
+                              uint32_t full)
+{
+    if (W::TURNED)
+        for (int part = 0; part < W::PARTS; part++)
+            load_box_for_both(tile + part * PART_BYTES + rank * (PART_BYTES / 2), &of.a,
+                              row + 64 * part, k + rank * (DEPTH / 2), full);
+    else
+        load_box_for_both(tile + rank * (W::A_BYTES / 2), &of.a, k, row + rank * (W::ROWS / 2),
+                          full);
 }
 
 template <class W> __device__ inline void produce(memory<W> &m, const problem &p, const maps &of)
@@ -146,8 +173,7 @@ template <class W> __device__ inline void produce(memory<W> &m, const problem &p
             const uint32_t tile = shared_address(m.b[s.stage]);
             barrier_wait(shared_address(&m.empty[s.stage]), s.parity ^ 1);
             barrier_expect(full, W::A_BYTES + W::B_BYTES);
-            load_box_for_both(shared_address(m.a[s.stage]) + rank * (W::A_BYTES / 2), &of.a, k,
-                              j.row + rank * (W::ROWS / 2), full);
+            load_a<W>(shared_address(m.a[s.stage]), rank, of, j.row, k, full);
             if (W::DOWN) {
                 const bool gate = W::SCHEME == GATE;
                 load_box(tile, &of.b[0], j.column, k, full);
@@ -200,6 +226,25 @@ __device__ inline void produce_slopes(memory<W> &m, const problem &p, const maps
     }
 }
 
+/* ADD: the tile's boxes in the order of finish_floats, each buffer twice for a job. */
+template <class W>
+__device__ inline void produce_floats(memory<W> &m, const problem &p, const maps &of)
+{
+    const int jobs = jobs_of(p);
+    for (int n = 0; n < jobs; n++) {
+        const job j = job_of<W>(p, n);
+#pragma unroll 1
+        for (int i = 0; i < 4 * W::PARTS; i++) {
+            const int buffer = i % W::BOXES;
+            const uint32_t full = shared_address(&m.side_full[buffer]);
+            barrier_wait(shared_address(&m.side_empty[buffer]), i / W::BOXES ^ 1);
+            barrier_expect(full, PART_BYTES);
+            load_box(shared_address(m.half[0]) + buffer * PART_BYTES, &of.side[0],
+                     j.column + i % 4 * 32, j.row + i / 4 * 64, full);
+        }
+    }
+}
+
 /* --- the warpgroups that compute ---------------------------------------------------------------- */
 
 enum { TURN_PRODUCTS = 2, TURN_FINISH = 4 }; /* named barriers: of group 0, then group 1 */
@@ -223,9 +268,11 @@ __device__ inline void multiply(float (&d)[W::PARTS][64], uint32_t a_tile, uint3
     for (int k = 0; k < DEPTH / 16; k++)
 #pragma unroll
         for (int part = 0; part < W::PARTS; part++) {
-            const uint64_t rows = further(a, part * PART_BYTES + k * 32);
+            const uint64_t rows = further(a, part * PART_BYTES + k * (W::TURNED ? 2048 : 32));
             const int add = k > 0 || !first;
-            if constexpr (W::DOWN)
+            if constexpr (W::TURNED)
+                product_turned<T>(d[part], rows, further(b, 2048 * k), add);
+            else if constexpr (W::DOWN)
                 product_down<T>(d[part], rows, further(b, 2048 * k), add);
             else
                 product_along<T>(d[part], rows, further(b, 32 * k), add);
@@ -242,6 +289,15 @@ __device__ inline uint32_t row_place()
     return row * 128 + (lane / 16 ^ row % 8) * 16;
 }
 
+/* The same for load_pair and store_pair in a box of floats: where this thread's first pair is. Bits 5
+ * and 6 are those of the eight columns. */
+__device__ inline uint32_t pair_place()
+{
+    const int thread = (int)threadIdx.x % 128, lane = thread % 32;
+    const int row = thread / 32 * 16 + lane / 4;
+    return row * 128 + (lane % 4 / 2 ^ row % 8) * 16 + lane % 2 * 8;
+}
+
 /* E, an epilogue, has
  *     fetch(job, h)           what it needs of its own for half h of a tile, before the turn
  *     of(...)                 for 8 sums of a thread as in 16 columns of a tile: the 4 registers to
@@ -249,7 +305,19 @@ __device__ inline uint32_t row_place()
  * Results leave through shared memory: a warp stores its own 16 rows of a part and waits for no
  * other warp. `chief` is the lane that does. */
 
-/* OVER: of(sixteen, sums, word). The result leaves half by half.
+/* Of ONE, PUT and ADD: the sums rounded to T. */
+template <typename T> struct rounding {
+    __device__ inline void fetch(const job &, int) {}
+
+    __device__ inline void of(int, const float *sums, uint32_t (&word)[4])
+    {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            word[i] = packed<T>(sums[2 * i], sums[2 * i + 1]);
+    }
+};
+
+/* ONE, OVER: of(sixteen, sums, word). The result leaves half by half.
  * TWO: of(sixteen, sums, word, word2), each result in a half of its own. The second half of a part
  * takes the place of the first, whose store has had the time of the other parts to read it. */
 template <class W, typename T, class E>
@@ -258,12 +326,13 @@ __device__ inline void finish(memory<W> &m, const job &j, int group, float (&d)[
 {
     const int warp = uniform((int)threadIdx.x % 128 / 32);
     const bool chief = threadIdx.x % 32 == 0;
+    constexpr bool TWICE = W::SCHEME == TWO;
     uint32_t place[1] = {row_place()};
     hold(place); /* else the compiler keeps all addresses in registers, which the sums need */
     turn_wait(TURN_FINISH + group);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const int main = W::READS ? h : 0;
+        const int main = TWICE ? 0 : h;
         const uint32_t half = shared_address(m.half[main]), half2 = shared_address(m.half[1]);
         uint32_t word[2][4], word2[4]; /* words are loaded one step ahead */
         if (h > 0)
@@ -281,17 +350,17 @@ __device__ inline void finish(memory<W> &m, const job &j, int group, float (&d)[
             if (W::READS && next < 4 * W::PARTS)
                 load_matrices(half + (place[0] ^ next % 4 << 5) + next / 4 * PART_BYTES,
                               word[next % 2]);
-            if (!W::READS && h > 0 && sixteen == 0) {
+            if (TWICE && h > 0 && sixteen == 0) {
                 if (chief)
                     stores_read<W::PARTS - 1>();
                 warp_meet();
             }
-            if constexpr (W::READS)
-                e.of(sixteen, sums, now);
-            else
+            if constexpr (TWICE)
                 e.of(sixteen, sums, now, word2);
+            else
+                e.of(sixteen, sums, now);
             store_matrices(half + at, now[0], now[1], now[2], now[3]);
-            if (!W::READS)
+            if (TWICE)
                 store_matrices(half2 + at, word2[0], word2[1], word2[2], word2[3]);
             if (sixteen < 3)
                 continue;
@@ -300,7 +369,7 @@ __device__ inline void finish(memory<W> &m, const job &j, int group, float (&d)[
             if (chief) {
                 const int rows = part * 64 + warp * STRIP;
                 store_box(&to.out[0], j.column + 64 * h, j.row + rows, half + rows * 128);
-                if (!W::READS)
+                if (TWICE)
                     store_box(&to.out[1], j.column + 64 * h, j.row + rows, half2 + rows * 128);
                 stores_commit();
             }
@@ -434,6 +503,68 @@ __device__ inline void finish_slopes(memory<W> &m, const job &j, int group,
     turn_pass(TURN_FINISH + 1 - group);
 }
 
+/* PUT, ADD: of(sixteen, sums, word), whose words are converted to floats. Steps of a box, one
+ * of 64 rows and 32 columns. A warp waits for its own stores from a buffer before it writes there
+ * again; ADD: late in the next step, before the next load to it. */
+template <class W, typename T, class E>
+__device__ inline void finish_floats(memory<W> &m, const job &j, int group,
+                                     float (&d)[W::PARTS][64], E &e, const maps &to)
+{
+    const int warp = uniform((int)threadIdx.x % 128 / 32);
+    const bool chief = threadIdx.x % 32 == 0;
+    const uint32_t boxes = shared_address(m.half[0]);
+    uint32_t place[1] = {pair_place()};
+    hold(place);
+    turn_wait(TURN_FINISH + group);
+#pragma unroll
+    for (int step = 0; step < 4 * W::PARTS; step++) {
+        const int part = step / 4, quarter = step % 4, buffer = step % W::BOXES;
+        const uint32_t box = boxes + buffer * PART_BYTES;
+        float2 x[8]; /* of eight columns: row lane / 4, then 8 further down */
+        if (W::SCHEME == ADD) {
+            barrier_wait(shared_address(&m.side_full[buffer]), step / W::BOXES);
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                x[i] = load_pair(box + (place[0] ^ i / 2 << 5) + i % 2 * 1024);
+        } else if (step >= W::BOXES) {
+            if (chief)
+                stores_read<W::BOXES - 1>();
+            warp_meet();
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int sixteen = 2 * quarter + half;
+            uint32_t word[4];
+            e.of(sixteen, &d[part][8 * sixteen], word);
+#pragma unroll
+            for (int i = 4 * half; i < 4 * half + 4; i++) {
+                float2 r = unpacked<T>(word[i % 4]);
+                if (W::SCHEME == ADD)
+                    r = {x[i].x + r.x, x[i].y + r.y};
+                store_pair(box + (place[0] ^ i / 2 << 5) + i % 2 * 1024, r);
+            }
+        }
+        if (W::SCHEME == ADD && step > 0 && chief) {
+            stores_read<0>();
+            barrier_arrive(shared_address(&m.side_empty[(step - 1) % W::BOXES]));
+        }
+        async_fence();
+        warp_meet();
+        if (chief) {
+            const int rows = warp * STRIP;
+            store_box(&to.out[0], j.column + 32 * quarter, j.row + part * 64 + rows,
+                      box + rows * 128);
+            stores_commit();
+        }
+    }
+    if (chief) {
+        stores_read<0>();
+        if (W::SCHEME == ADD)
+            barrier_arrive(shared_address(&m.side_empty[W::BOXES - 1]));
+    }
+    turn_pass(TURN_FINISH + 1 - group);
+}
+
 template <class W, typename T, class E>
 __device__ inline void compute(memory<W> &m, const problem &p, E e, const maps &to)
 {
@@ -473,6 +604,8 @@ __device__ inline void compute(memory<W> &m, const problem &p, E e, const maps &
             finish_gate<W, T>(m, j, group, d, e, to);
         else if constexpr (W::SCHEME == SLOPES)
             finish_slopes<W, T>(m, j, group, d, e, to);
+        else if constexpr (W::FLOATS)
+            finish_floats<W, T>(m, j, group, d, e, to);
         else
             finish<W, T>(m, j, group, d, e, to);
     }
@@ -499,6 +632,8 @@ __device__ inline void run_block(memory<W> &m, const problem &p, const maps &of,
             produce_over(m, p, of);
         else if (W::SCHEME == SLOPES && threadIdx.x == 32)
             produce_slopes(m, p, of);
+        else if (W::SCHEME == ADD && threadIdx.x == 32)
+            produce_floats(m, p, of);
     } else {
         more_registers<240>();
         compute<W, T>(m, p, e, of);
