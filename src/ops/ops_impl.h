@@ -22,8 +22,9 @@ struct ops_backend {
     int64_t row_bytes;      /* rows of logits should start at multiples of this; 0: anywhere */
     size_t workspace_bytes; /* of ops->workspace; also allocated on a dry device, for `plan` */
 
-    /* linear_gelu applies gelu to sums before they are rounded, so ops_gelu(pre) has other bits. */
-    bool gelu_of_sums;
+    /* Whether linear_gelu applies gelu to sums before they are rounded, so that ops_gelu(pre) has
+     * other bits. NULL: no. */
+    bool (*gelu_of_sums)(const struct ops *);
 
     /* Products with SwiGLU, from (R, K) to gate and up, (R, F) each, or with `backward` to their
      * gradients, without a bias and with dense rows: whether the next two slots compute this shape.

@@ -36,7 +36,8 @@ void ops_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, in
 
 bool ops_gelu_remakes(const struct ops *ops)
 {
-    return !ops->backend->gelu_of_sums;
+    const struct ops_backend *backend = ops->backend;
+    return !backend->gelu_of_sums || !backend->gelu_of_sums(ops);
 }
 
 void ops_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,

@@ -48,6 +48,17 @@
     X(2049, 264, 1536, true)  \
     X(2049, 1536, 200, true)
 
+/* Our own weight gradients take these: several waves of tiles, odd counts of tiles, few tokens */
+#define GPU_DW_SHAPES(X)      \
+    X(2049, 1536, 1032, true) \
+    X(1030, 200, 5000, false) \
+    X(60, 2056, 776, true)    \
+    X(9, 8, 16, true)
+#define DW_CASES(r, i, o, w)                                         \
+    {"linear_dw", .rows = r, .linear = {i, o, .out_in = w}},         \
+        {"linear_dw_sum", .rows = r, .linear = {i, o, .out_in = w}}, \
+        {"linear_dw_sum", .rows = r, .linear = {i, o, .out_in = w}, .add = true},
+
 /* The last five: several rows for every warp or block of the backward pass. */
 #define GPU_NORM_SHAPES(X) \
     X(130, 768)            \
@@ -208,14 +219,14 @@
 
 static const struct ops_case op_shapes_gpu[] = {
     GPU_LINEAR_SHAPES(LINEAR_CASES) GPU_GELU_SHAPES(GELU_CASES) GPU_SWIGLU_SHAPES(SWIGLU_CASES)
-        GPU_STRIDE_SHAPES(STRIDE_CASES) GPU_NORM_SHAPES(NORM_CASES) GPU_FLAT_SHAPES(FLAT_CASES)
-            GPU_FLAT_SHAPES(UPDATE_CASES) GPU_GATE_SHAPES(GATE_CASES) GPU_HEAD_SHAPES(HEAD_CASES)
-                GPU_ATTENTION_SHAPES(ATTENTION_CASES) GPU_ODD_SHAPES(ATTENTION_CASES)
-                    GPU_WIDE_SHAPES(ATTENTION_CASES) GPU_WINDOW_SHAPES(WINDOW_CASES)
-                        GPU_ROTARY_SHAPES(ROTARY_CASES) GPU_TREE_SHAPES(TREE_CASES)
-                            GPU_ROUTE_SHAPES(ROUTE_CASES) GPU_MAS_SHAPES(MAS_CASES) GPU_ROWS_SHAPES(
-                                ROWS_CASES) GPU_LOSS_SHAPES(LOSS_CASES){
-                                "embedding", .embedding = {2, 128, 768, 1000, 128, 0, 0, false}},
+        GPU_DW_SHAPES(DW_CASES) GPU_STRIDE_SHAPES(STRIDE_CASES) GPU_NORM_SHAPES(NORM_CASES)
+            GPU_FLAT_SHAPES(FLAT_CASES) GPU_FLAT_SHAPES(UPDATE_CASES) GPU_GATE_SHAPES(
+                GATE_CASES) GPU_HEAD_SHAPES(HEAD_CASES) GPU_ATTENTION_SHAPES(ATTENTION_CASES)
+                GPU_ODD_SHAPES(ATTENTION_CASES) GPU_WIDE_SHAPES(ATTENTION_CASES) GPU_WINDOW_SHAPES(
+                    WINDOW_CASES) GPU_ROTARY_SHAPES(ROTARY_CASES) GPU_TREE_SHAPES(TREE_CASES)
+                    GPU_ROUTE_SHAPES(ROUTE_CASES) GPU_MAS_SHAPES(MAS_CASES)
+                        GPU_ROWS_SHAPES(ROWS_CASES) GPU_LOSS_SHAPES(LOSS_CASES){
+                            "embedding", .embedding = {2, 128, 768, 1000, 128, 0, 0, false}},
     {"embedding", .embedding = {3, 65, 256, 5000, 0, 0, 0, false}},
     {"embedding_backward", .embedding = {2, 128, 768, 1000, 128, 0, 0, false}},
     {"embedding_backward", .embedding = {3, 65, 256, 5000, 0, 0, 0, false}},

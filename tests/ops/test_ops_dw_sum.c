@@ -1,5 +1,9 @@
 /* A weight gradient that is added to the step's in one call has the bits of separate calls: the
- * gradient, a cast and an addition. On every back end, with every type that it is rounded to. */
+ * gradient, a cast and an addition. On every back end, with every type that it is rounded to.
+ *
+ * Without arguments on the CPU; `test_ops_dw_sum cuda` on a GPU, with our own kernels at all sizes;
+ * exit status 77 = no GPU. */
+#include "gpu.h"
 #include "ops/op_rig.h"
 #include "ops/op_shapes.h"
 
@@ -104,9 +108,30 @@ static void test_cpu_sums(void **state)
     rig_close(&rig);
 }
 
-int main(void)
+/* On Hopper our own kernels must take aligned shapes, else this compares a library with itself. */
+static void test_gpu(void **state)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_host),
-                                       cmocka_unit_test(test_cpu_sums)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    (void)state;
+    static const enum dtype types[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
+    const struct linear l = {.in = 64, .out = 72};
+    struct device_cuda_info info;
+    device_cuda_info(&info);
+    for (int i = 0; i < 3; i++) {
+        struct rig rig;
+        rig_open(&rig, "cuda", types[i], 1);
+        if (info.gpus[0].capability == 90)
+            assert_int_equal(ops_sums_dw(rig.ops, l, 97, types[i]), types[i] != DTYPE_F32);
+        rig_close(&rig);
+        compare_all("cuda", types[i]);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest host[] = {cmocka_unit_test(test_host), cmocka_unit_test(test_cpu_sums)};
+    const struct CMUnitTest gpu[] = {cmocka_unit_test(test_gpu)};
+    if (argc < 2)
+        return cmocka_run_group_tests(host, NULL, NULL);
+    setenv("SIFR_CUDA_DW", "own", 1);
+    return test_missing(argv[1]) ? 77 : cmocka_run_group_tests(gpu, NULL, NULL);
 }

@@ -20,8 +20,9 @@
  * follows the plain product. In f32, too: there cuBLASLt itself runs slow kernels after the
  * product, at 1.4 (GELU) and 2.7 TB/s (its slope; H200). On Hopper, large products with a GELU take
  * our own kernel (cuda_gelu_hopper.cu): steps of GPT-2 are about 2 % shorter. So do those with
- * SwiGLU (cuda_swiglu_hopper.cu): then no kernel for SwiGLU alone runs. Products of one row take
- * cuda_row.cu.
+ * SwiGLU (cuda_swiglu_hopper.cu): then no kernel for SwiGLU alone runs. With SIFR_CUDA_DW=large, so
+ * do large weight gradients (cuda_dw_hopper.cu), which may add to fp32 sums. Products of one row
+ * take cuda_row.cu.
  *
  * Bias gradients are sums of our own kernel. cuBLASLt's epilogue of dw is a separate kernel, too,
  * that reads dy again at 2.6 TB/s where copies reach 4.2 (H200), and the product whose epilogue is
@@ -30,12 +31,12 @@
 #include "ops/cuda/product/cuda_product.h"
 #include <math.h>
 
-/* Which products with an activation our own kernel does: none, large ones, or all that it can. */
+/* Which products our own kernels do: none, large ones, or all that they can. */
 enum own_way { OWN_NONE, OWN_LARGE, OWN_ALL };
 
 struct cuda_linear_state {
     struct products *products;
-    enum own_way gelu, swiglu;
+    enum own_way gelu, swiglu, dw;
 };
 
 static struct cuda_linear_state *state_of(const struct ops *ops)
@@ -190,6 +191,43 @@ static bool cuda_linear_dx_dswiglu(struct ops *ops, struct stream *stream, struc
     return true;
 }
 
+/* --- weight gradients on Hopper ------------------------------------------------------------- */
+
+/* Elements of the result and tokens: enough waves of tiles, and products long enough to hide the
+ * addition. */
+enum { DW_FROM = 8 << 20, DW_TOKENS = 512 };
+
+static struct kernel_dw own_dw(struct linear l, int64_t rows, const void *x, const void *dy)
+{
+    int64_t y = l.y_stride;
+    return l.out_in ? (struct kernel_dw){rows, l.out, l.in, dy, x, .a_stride = y}
+                    : (struct kernel_dw){rows, l.in, l.out, x, dy, .b_stride = y};
+}
+
+/* From the shape alone: a gradient has the same bits whether it is stored or added. */
+static bool takes_own_dw(const struct ops *ops, struct linear l, int64_t rows)
+{
+    const struct cuda_ops *cuda = cuda_ops_of(ops);
+    enum own_way way = cuda && cuda->is_hopper ? cuda->linear->dw : OWN_NONE;
+    bool large = l.in * l.out >= DW_FROM && rows >= DW_TOKENS;
+    return (way == OWN_ALL || (way == OWN_LARGE && large)) &&
+           kernel_dw_hopper_takes(ops->type, own_dw(l, rows, NULL, NULL));
+}
+
+static bool is_aligned_dw(const struct kernel_dw *w)
+{
+    return is_aligned(w->a) && is_aligned(w->b) && is_aligned(w->dw) && is_aligned(w->sum);
+}
+
+static void run_own_dw(struct ops *ops, struct stream *stream, struct kernel_dw w)
+{
+    if (cuda_on_gpu(ops, stream))
+        cuda_enqueued(stream,
+                      launch_dw_hopper(cuda_handle(stream), ops->type, w,
+                                       cuda_device_of(ops->device)->processors),
+                      "a weight's gradient");
+}
+
 /* --- odd sizes ------------------------------------------------------------------------------ */
 
 enum { SPLIT_FROM = 1024 }; /* columns; with fewer, a second launch costs more than it saves */
@@ -263,6 +301,12 @@ static void cuda_linear_gelu(struct ops *ops, struct stream *stream, struct line
         ops->backend->gelu(ops, stream, rows * l.out, a->pre, a->y);
 }
 
+/* cuBLASLt's epilogue does, and so does ours; f32 takes neither. */
+static bool cuda_gelu_of_sums(const struct ops *ops)
+{
+    return ops->type != DTYPE_F32;
+}
+
 static void cuda_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                            const void *dy, const void *w, void *dx)
 {
@@ -320,7 +364,13 @@ static void linear_dw_product(struct ops *ops, struct stream *stream, struct lin
                         .b_stride = l.out_in ? l.y_stride : 0,
                         .alpha = 1,
                         .beta = a->add ? 1 : 0};
+    struct kernel_dw own = own_dw(l, rows, a->x, a->dy);
     struct halves h;
+    own.dw = a->dw;
+    if (!a->add && takes_own_dw(ops, l, rows) && is_aligned_dw(&own)) {
+        run_own_dw(ops, stream, own);
+        return;
+    }
     if (split_layer(ops, l, &h)) {
         struct product rest = p;
         p.n = h.main.out;
@@ -339,6 +389,23 @@ static void cuda_linear_dw(struct ops *ops, struct stream *stream, struct linear
         linear_dw_product(ops, stream, l, rows, a);
     if (a->dbias)
         sum_columns(ops, stream, rows, l.out, l.y_stride, a->dy, a->add, a->dbias);
+}
+
+static bool cuda_sums_dw(const struct ops *ops, struct linear l, int64_t rows, enum dtype type)
+{
+    return type == ops->type && takes_own_dw(ops, l, rows);
+}
+
+static void cuda_linear_dw_sum(struct ops *ops, struct stream *stream, struct linear l,
+                               int64_t rows, const struct linear_dw_sum *a)
+{
+    struct kernel_dw own = own_dw(l, rows, a->x, a->dy);
+    own.sum = a->sum;
+    own.add = a->add;
+    CHECK(is_aligned_dw(&own));
+    run_own_dw(ops, stream, own);
+    if (a->dbias)
+        sum_columns(ops, stream, rows, l.out, l.y_stride, a->dy, false, a->dbias);
 }
 
 /* --- prices --------------------------------------------------------------------------------- */
@@ -382,14 +449,16 @@ enum status cuda_linear_open(struct ops *ops, struct cuda_linear_state **out)
     static const char *const words[] = {"first", "same", "fastest", NULL};
     static const enum products_choice choices[] = {PRODUCTS_FIRST, PRODUCTS_SAME, PRODUCTS_FASTEST};
     static const char *const ways[] = {"library", "large", "own", NULL};
-    int word, gelu, swiglu;
+    int word, gelu, swiglu, dw;
     TRY(cuda_word(env, "SIFR_CUDA_PRODUCTS", words, &word));
     TRY(cuda_word(env, "SIFR_CUDA_GELU", ways, &gelu));
     TRY(cuda_word(env, "SIFR_CUDA_SWIGLU", ways, &swiglu));
+    TRY(cuda_word(env, "SIFR_CUDA_DW", ways, &dw));
     enum products_choice choice = word < 0 ? PRODUCTS_BY_MODE : choices[word];
     TRY(mem_alloc(env, MEM_OTHER, "linear layers", sizeof *state, &state));
     state->gelu = gelu < 0 ? OWN_LARGE : (enum own_way)gelu;
     state->swiglu = swiglu < 0 ? OWN_LARGE : (enum own_way)swiglu;
+    state->dw = dw < 0 ? OWN_NONE : (enum own_way)dw; /* not yet run on a GPU */
     TRY_OR(undo_state, products_create(ops, cuda_is_exact(), choice, &state->products));
     *out = state;
     return STATUS_OK;
@@ -413,9 +482,11 @@ void cuda_linear_fill(struct ops_backend *table)
     table->linear_dx_dswiglu = cuda_linear_dx_dswiglu;
     table->linear = cuda_linear;
     table->linear_gelu = cuda_linear_gelu;
-    table->gelu_of_sums = true; /* cuBLASLt's epilogue, and ours */
+    table->gelu_of_sums = cuda_gelu_of_sums;
     table->linear_dx = cuda_linear_dx;
     table->linear_dx_dgelu = cuda_linear_dx_dgelu;
     table->linear_dw = cuda_linear_dw;
+    table->sums_dw = cuda_sums_dw;
+    table->linear_dw_sum = cuda_linear_dw_sum;
     table->product_times = cuda_product_times;
 }
