@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A model directory that is lost while it is read: the weights are truncated, cannot be opened, or
 # the directory is renamed. sample, eval, train and export end in time with exit code 1 and the name of the file
-# (or with 0, if everything had been opened by then, or with 2, if another rank had opened nothing), and leave
+# (or with 0, if everything had been opened by then; of two ranks also with 2, if one had opened nothing), and leave
 # nothing behind.
 . "$(dirname "$0")/common.sh" "$@"
 command -v strace >/dev/null && strace -o /dev/null true 2>/dev/null || skip_all "no strace that may trace, to stop between two calls"
@@ -42,7 +42,9 @@ for command in "${commands[@]}"; do
     # another rank may open the file afterwards
     lost 1 "(cannot read 'model/model.safetensors': it was truncated from $bytes to 200000 bytes while in use; restore it and rerun the same command|'model/model.safetensors': the tensors need [0-9]+ bytes but [0-9]+ follow)" \
         $slow 'truncate -s 200000 model/model.safetensors' "$command"
-    lost '0|1|2' "(cannot open 'model/[a-z.]*'|'model/config.json' is missing)" $slow 'mv model moved' "$command"
+    moved='0|1'
+    [[ $command != *' -n 2 '* ]] || moved='0|1|2'
+    lost "$moved" "(cannot open 'model/[a-z.]*'|'model/config.json' is missing)" $slow 'mv model moved' "$command"
     lost 1 "cannot open 'model/model.safetensors': Input/output error" openat:error=EIO '' "$command"
 done
 finish
