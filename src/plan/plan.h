@@ -19,7 +19,7 @@ struct plan_request {
     struct engine_config engine; /* micro_batches holds for the store, too */
     struct zero_config zero;     /* with the chosen ZeRO stage */
     struct parallel_config parallel;
-    const char *ops;     /* the back end whose buffers are counted: "cpu" */
+    const char *ops;     /* the back end whose buffers are counted, and which prices calls: "cpu" */
     enum dtype compute;  /* the compute type */
     enum dtype products; /* that operands of products are rounded to: ops_multiply_in */
     bool staged;         /* messages go through host memory: see comm_create_dry */
@@ -182,8 +182,8 @@ double plan_missing(const struct plan_zero_stage *stage, const struct plan_room 
 /* Whether state, sums or params leave the device; and whether anything does. */
 bool plan_is_offloaded(const struct plan_request *request);
 bool plan_moves_anything(const struct plan_request *request);
-/* The keys that would move more to disk: " offload.grads=disk offload.params=disk"; "" if nothing is
- * left. */
+/* The keys that would move more to disk: " offload.grads=disk offload.params=disk"; "" if nothing
+ * is left. */
 enum { PLAN_OFFLOAD_KEYS = 96 };
 char *plan_offload_left(const struct zero_offload *offload, char out[PLAN_OFFLOAD_KEYS]);
 /* Not on the device? Host memory is where ranks without a GPU compute. */

@@ -9,7 +9,7 @@
 #include "train/session.h"
 #include "train/trainer.h"
 
-/* The back end of ops whose buffers are counted. */
+/* The back end of ops whose buffers are counted, and which prices calls. */
 static const char *planned_ops(const struct device_info *device,
                                const struct compute_config *compute)
 {

@@ -5,7 +5,8 @@
 #include "train/config/config.h"
 
 /* `config` is resolved and outlives the request. If run.device is cuda and its back end is not
- * loaded (config->device.loaded), the scratch memory of the reference back end is planned. */
+ * loaded (config->device.loaded), another back end (.ops) stands for it: its scratch memory is
+ * planned, and calls have no tiles or kernels of the GPU, so their times are approximate. */
 struct plan_request run_plan_request(const struct run_config *config, int ranks);
 
 /* Bytes for each of `local` ranks on this machine: of its GPU, or of `host_bytes` of free host

@@ -18,14 +18,15 @@ ok "$sifr" plan "${keys[@]}" -n 3 --zero.stage=3 --zero.servers=1
 has '^ranks    3: 2 compute, 1 server;'
 has '^memory of a server +stage 0 +stage 1'
 has 'none for 1 of them in the last round'
-# A plan for a GPU works without one: it uses its compute type, and says whose scratch is shown.
+# A plan for a GPU works without one: it uses its compute type, and says whose scratch memory is shown.
 ok "$sifr" plan "${keys[@]}" --run.device=cuda --precision.mode=bf16 --memory=80G --lines
 has '^machine  cuda, computing in bf16'
 has '^memory   74.5 GiB \(80.0G bytes\) per rank;' # also in the unit of the flag
-has "^scratch  is that of the back end 'ref', because libsifr-cuda.so is not there"
+has "^prices   by back end 'ref': scratch memory is approximate, because libsifr-cuda.so is not there"
 ! grep -q 'params of a unit' out || fail "a GPU computes in bf16, but params are widened"
 ok "$sifr" plan "${keys[@]}" --precision.mode=bf16 --lines
 has 'params of a unit'
+! grep '^prices' out || fail "the CPU's own back end needs no note"
 
 ok "$sifr" plan "${keys[@]}" --lines
 ! grep -q '^it sends' out || fail "one rank sends something"

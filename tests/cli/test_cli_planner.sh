@@ -11,6 +11,8 @@ keys=("${model[@]}" --train.global_batch=32)
 
 ok "$sifr" plan "${keys[@]}" --gpus=8 --machine=h100
 has '^cluster  8 ranks on nodes of 8, h100: 8 H100'
+# Without the plugin another back end prices the calls; the plan says so.
+has "^prices   by back end 'ref': scratch memory and times are approximate, because libsifr-cuda.so is not there"
 has '^search   [0-9]+ layouts: [0-9]+ do not fit, [0-9]+ cannot be faster, [0-9]+ simulated'
 has '^    tp   pp    dp  stage'
 has '^ 1 +[1248] +[1248] +[1248] '
@@ -35,6 +37,7 @@ done
 ok "$sifr" plan "${keys[@]}" --gpus=8 --zero.stage=3 --parallel.pp=2 --engine.recompute=full --json
 is_json out
 has '"command": "sifr train -n 8 '
+has '"prices": "ref"'
 if has_program python3 "the figures of --json"; then
     python3 - <<'PY' || fail "wrong figures, or a key that was set has changed"
 import json
@@ -129,6 +132,7 @@ advised=$(grep -oE 'bench comm [^,]*' err)
 ok "$sifr" $advised --largest=64K --seconds=0.001
 ok "$sifr" plan "${keys[@]}" --gpus=2 --top=1 --machine=half.json
 ! grep -q 'memory_bytes' out || fail "a note although the memory is known"
+! grep '^prices' out || fail "a note about prices although the machine computes on the CPU"
 # Without memory in the profile every layout fits, with a note. A name with control characters is
 # refused.
 sed 's/"memory_bytes": [0-9]*/"memory_bytes": 0/' half.json >boundless.json

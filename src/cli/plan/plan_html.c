@@ -350,6 +350,7 @@ enum status plan_html_layout(struct cli *cli, const struct plan_view *view, cons
     begin_page(&page, "sifr plan");
     add_command(cli, &page);
     run_config_describe(view->config, &facts);
+    plan_view_prices(view->config, view->request, "scratch memory is", &facts);
     text_add(&page, "<pre>");
     add_escaped(&page, text_string(&facts));
     text_printf(&page, "ranks    %d</pre>\n", view->request->ranks);

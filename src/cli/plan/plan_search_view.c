@@ -188,7 +188,9 @@ void plan_search_describe(const struct plan_search_view *view, struct text *text
         text_printf(text, "; %s (%s bytes) per rank%s", text_human_bytes(a, (double)space->memory),
                     text_human_count(b, (double)space->memory),
                     plan_view_elsewhere(&room, &room, c));
-    text_printf(text, "\nstep     %lld sequence%s of %lld tokens\n", (long long)space->global_batch,
+    text_add(text, "\n");
+    plan_view_prices(view->config, space->request, "scratch memory and times are", text);
+    text_printf(text, "step     %lld sequence%s of %lld tokens\n", (long long)space->global_batch,
                 space->global_batch == 1 ? "" : "s", (long long)space->request->engine.tokens);
     text_printf(
         text,
@@ -372,6 +374,7 @@ enum status plan_search_view_json(struct cli *cli, const struct plan_search_view
     json_out_int(&json, "host_memory_bytes", (int64_t)space->host);
     json_out_int(&json, "disk_room_bytes", (int64_t)space->disk);
     json_out_string(&json, "machine", space->machine->name);
+    json_out_string(&json, "prices", space->request->ops);
     json_out_int(&json, "global_batch", space->global_batch);
     json_out_int(&json, "tokens", space->request->engine.tokens);
     json_out_open(&json, "search", '{');

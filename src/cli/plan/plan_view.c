@@ -276,6 +276,14 @@ static void describe_memory(struct text *text, const struct plan_view *view)
                 text_human_bytes(b, (double)checkpoint_write_bytes()));
 }
 
+void plan_view_prices(const struct run_config *config, const struct plan_request *request,
+                      const char *what, struct text *text)
+{
+    if (!config->device.loaded)
+        text_printf(text, "prices   by back end '%s': %s approximate, because %s\n", request->ops,
+                    what, config->device.why);
+}
+
 static void describe_gpu(struct text *text)
 {
     char word[32];
@@ -462,9 +470,7 @@ static enum status write_table(struct cli *cli, const struct plan_view *view, st
     describe_memory(text, view);
     if (view->config->ramp.count > 0)
         text_add(text, "note     memory and traffic are those of the largest step of the ramp\n");
-    if (!view->config->device.loaded)
-        text_printf(text, "scratch  is that of the back end '%s', because %s\n", view->request->ops,
-                    view->config->device.why);
+    plan_view_prices(view->config, view->request, "scratch memory is", text);
     rank_tables(cli, text, view, false);
     if (view->request->zero.servers > 0)
         rank_tables(cli, text, view, true);
@@ -632,6 +638,7 @@ enum status plan_view_json(struct cli *cli, const struct plan_view *view)
     json_out_int(&json, "micro_batches", view->request->engine.micro_batches);
     json_out_int(&json, "rounds", plan->rounds);
     json_out_int(&json, "idle", plan->idle_workers);
+    json_out_string(&json, "prices", view->request->ops);
     json_out_int(&json, "memory_bytes", (int64_t)view->room.memory);
     if (view->room.host > 0)
         json_out_int(&json, "host_memory_bytes", (int64_t)view->room.host);

@@ -27,6 +27,10 @@ char *plan_view_memory(const struct plan_view *view, char out[PLAN_VIEW_MEMORY])
 /* ", 40.0 GiB on the host, 120.0 GiB on disk": of `bytes`, what `given` limits. Returns out. */
 char *plan_view_elsewhere(const struct plan_room *bytes, const struct plan_room *given,
                           char out[PLAN_VIEW_MEMORY]);
+/* Append which back end priced the calls, unless it is the device's own: scratch memory and times
+ * are others then. `what` is approximate: "scratch memory is". */
+void plan_view_prices(const struct run_config *config, const struct plan_request *request,
+                      const char *what, struct text *text);
 /* Append what should differ from the request: "try zero.stage=3 engine.recompute=full". */
 void plan_view_advice(const struct plan_view *view, struct text *text);
 
