@@ -4,10 +4,10 @@
  * and bytes. Its price in seconds is, in this order:
  *
  *   1. the measured time of exactly this call
- *   2. the measured time of the nearest call of the same op, scaled (attention_backward_rope if
- *      never measured: the sum of attention_backward and rope_inverse; products with SwiGLU if
- *      never measured, where swiglu_alone or where the product was measured: the sum of the product
- *      and SwiGLU)
+ *   2. the measured times of calls of the same op, scaled, the nearest ones first
+ *      (attention_backward_rope if never measured: the sum of attention_backward and rope_inverse;
+ *      products with SwiGLU if never measured, where swiglu_alone or where the product was
+ *      measured: the sum of the product and SwiGLU)
  *   3. call + max(operations / flops_per_second, bytes / bytes_per_second), with the rates of its
  *      kind; the rate of operations in f32 may be lower (f32_times)
  *

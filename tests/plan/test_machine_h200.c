@@ -217,6 +217,36 @@ static void test_f32_is_slower(void **state)
     env_destroy(&env);
 }
 
+/* The prices of longer sequences rise, also between measured calls. */
+static void test_longer_sequences_take_longer(void **state)
+{
+    static const char *const names[] = {"attention", "attention_backward",
+                                        "attention_backward_rope"};
+    struct env env = testing_env(1);
+    struct machine_profile machine;
+    struct device *device;
+    struct ops *ops;
+    (void)state;
+    assert_ok(machine_profile_load(&env, "h200", &machine));
+    assert_ok(device_create(&env, "dry", 0, &device));
+    assert_ok(ops_create(device, "ref", DTYPE_BF16, &ops));
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        double before = 0;
+        for (int64_t tokens = 128; tokens <= 32768; tokens += 64) {
+            const struct ops_case call = {names[i], .attention = OPS_HEADS(4, tokens, 24, 8, 128)};
+            double seconds = ops_price(&machine.ops, ops, &call);
+            if (seconds <= before)
+                fail_msg("%s of %lld tokens takes %g s, of fewer %g s", names[i], (long long)tokens,
+                         seconds, before);
+            before = seconds;
+        }
+    }
+    ops_destroy(ops);
+    device_destroy(device);
+    machine_profile_free(&env, &machine);
+    env_destroy(&env);
+}
+
 /* Only Hopper has kernels for products with SwiGLU. */
 static void test_swiglu_alone(void **state)
 {
@@ -236,6 +266,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_measured_steps), cmocka_unit_test(test_steps_of_cuda),
-        cmocka_unit_test(test_f32_is_slower), cmocka_unit_test(test_swiglu_alone)};
+        cmocka_unit_test(test_f32_is_slower), cmocka_unit_test(test_longer_sequences_take_longer),
+        cmocka_unit_test(test_swiglu_alone)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
