@@ -96,6 +96,17 @@ bool device_is_dry(const struct device *device)
     return device->backend->dry;
 }
 
+int device_capability(const struct device *device)
+{
+    return device->capability;
+}
+
+void device_assume(struct device *device, int capability)
+{
+    CHECK(device_is_dry(device));
+    device->capability = capability;
+}
+
 bool device_on_host(const struct device *device)
 {
     return device->backend->on_host;

@@ -33,6 +33,10 @@ void device_destroy(struct device *device);
 struct env *device_env(const struct device *device);
 const char *device_backend(const struct device *device); /* "cpu" */
 bool device_is_dry(const struct device *device);
+/* The compute capability of a GPU, 90 = 9.0; 0: no GPU, or a dry one of a kind that nobody named. */
+int device_capability(const struct device *device);
+/* A dry GPU is of this kind. Call before ops are created. */
+void device_assume(struct device *device, int capability);
 /* Whether the host may read and write device memory through its address; not on a dry device. */
 bool device_on_host(const struct device *device);
 
@@ -64,6 +68,7 @@ struct device_info {
     char name[64];                  /* of device `index`: "NVIDIA H200"; "" = the host itself */
     char why[256];                  /* "" when there is a device */
     size_t free_bytes, total_bytes; /* of its own memory; 0 = none, or unknown */
+    int capability;                 /* as device_capability */
 };
 void device_look(const char *backend, int index, struct device_info *info);
 /* Whether the driver's library is installed. Loads nothing permanently. */

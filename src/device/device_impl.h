@@ -107,6 +107,7 @@ struct device {
     int event_count;                           /* existing events */
     struct far_disk *far_disk;                 /* of far memory on disk (far_disk.c); or NULL */
     char gpu[DEVICE_GPU_BYTES];                /* as device_gpu; set by `open` */
+    int capability;                            /* as device_capability; set by `open` */
 };
 
 struct stream {

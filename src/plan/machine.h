@@ -26,6 +26,7 @@ struct machine_offload {
 struct machine_profile {
     char name[64];
     bool gpu;            /* ranks compute on GPUs */
+    int capability;      /* of the GPUs, as device_capability; 0: unknown */
     size_t memory_bytes; /* per rank; 0: unknown */
     struct ops_prices ops;
     struct comm_prices comm;

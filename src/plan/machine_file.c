@@ -128,6 +128,8 @@ void machine_file_print(const struct machine_profile *profile, struct text *text
     text_json_string(text, profile->name, strlen(profile->name));
     text_printf(text, ", \"gpu\": %s, \"memory_bytes\": %zu", profile->gpu ? "true" : "false",
                 profile->memory_bytes);
+    if (profile->capability > 0)
+        text_printf(text, ", \"capability\": %d", profile->capability);
     if (profile->has_ops)
         print_ops(profile, text);
     if (profile->has_comm)
@@ -320,10 +322,11 @@ static enum status read_name(const struct machine_reader *r, const json_t *root,
 static enum status read_all(const struct machine_reader *r, json_t *root,
                             struct machine_profile *profile)
 {
-    static const char *const known[] = {"format",       "version", "name",    "gpu",  "card",
-                                        "memory_bytes", "ops",     "offload", "comm", NULL};
+    static const char *const known[] = {"format",     "version",      "name", "gpu",     "card",
+                                        "capability", "memory_bytes", "ops",  "offload", "comm",
+                                        NULL};
     const char *format = json_string_value(json_object_get(root, "format"));
-    int64_t version, memory;
+    int64_t version, memory, capability = 0;
     if (!format || strcmp(format, FORMAT_WORD) != 0)
         return FAIL(r->env, FORMAT,
                     "'%s' is not a machine profile; sifr bench ops --save and sifr bench comm -n 2 "
@@ -341,6 +344,9 @@ static enum status read_all(const struct machine_reader *r, json_t *root,
     if (!json_is_boolean(gpu))
         return FAIL(r->env, FORMAT, "'%s': \"gpu\" is not true or false", r->origin);
     profile->gpu = json_is_true(gpu);
+    if (json_object_get(root, "capability")) /* not in older files */
+        TRY(read_count(r, root, "capability", 1000, &capability));
+    profile->capability = (int)capability;
     TRY(read_count(r, root, "memory_bytes", INT64_MAX, &memory));
     profile->memory_bytes = (size_t)memory;
     if (json_object_get(root, "ops"))

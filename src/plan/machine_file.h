@@ -7,7 +7,8 @@
  *      "comm": {"ranks": 2, "threads": 1, "inside": {...}, "between": {...}, "node": 0, ...}}
  *
  * Either half may be missing, and so may offload, ranks and threads, which older files do not have.
- * ops may also have f32_times and swiglu_alone, as in struct ops_prices.
+ * ops may also have f32_times and swiglu_alone, as in struct ops_prices, and a profile of GPUs
+ * "capability": 90 for 9.0.
  * A measured call has the fields of its struct ops_case that are not 0. A file is untrusted input:
  * missing, duplicate and invalid values are refused.
  */

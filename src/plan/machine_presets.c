@@ -139,6 +139,7 @@ enum status machine_preset_profile(struct env *env, const struct machine_preset 
     }
     *profile = (struct machine_profile){
         .gpu = true,
+        .capability = preset->hopper ? 90 : 0,
         .memory_bytes = (size_t)preset->memory_bytes,
         .ops = {.rates = {[OPS_KIND_PRODUCT] = {call, product_share * flops, stream},
                           [OPS_KIND_ATTENTION] = {call, attention_share * flops, stream},

@@ -29,6 +29,7 @@ struct plan_request {
     bool decode_only;                    /* only text is generated: there is no engine */
     bool gpu;                            /* ranks compute on GPUs; device and host memory are
                                             separate */
+    int capability;                      /* of the GPUs, as device_capability */
     bool saves_apart;                    /* checkpoints are saved in the background, which needs
                                             comm_dup "save" */
     int loop_votes;                      /* engine_vote calls per step of the training loop */

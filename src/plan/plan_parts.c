@@ -36,6 +36,7 @@ enum status plan_device_create(struct env *env, const struct plan_request *reque
                                const struct plan_clock *clock, struct device **device)
 {
     TRY(device_create(env, request->gpu ? "dry-gpu" : "dry", 0, device));
+    device_assume(*device, request->capability);
     if (!clock || !clock->machine)
         return STATUS_OK;
     const struct machine_profile *m = clock->machine;

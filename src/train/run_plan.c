@@ -41,6 +41,7 @@ struct plan_request run_plan_request(const struct run_config *config, int ranks)
         /* NCCL's own memory is not known; where it may be used, the bounce buffer stands for it. */
         .staged = on_gpu && strcmp(comm_backend_words[config->ranks.backend], "nccl") != 0,
         .gpu = on_gpu,
+        .capability = config->device.capability,
         .ranks = ranks,
         .threads = (int)config->machine.threads,
         .decode_tokens = room,
@@ -190,6 +191,7 @@ enum status run_fit_text(struct env *env, const struct run_text *text,
         .staged = text->device.total_bytes > 0 &&
                   strcmp(comm_backend_words[text->layout->ranks.backend], "nccl") != 0,
         .gpu = text->device.total_bytes > 0,
+        .capability = text->device.capability,
         .ranks = ranks->size,
         .threads = env->threads,
         .decode_rows = text->rows,

@@ -166,6 +166,38 @@ static void test_attention_of_cuda(void **state)
     env_destroy(&env);
 }
 
+/* Scratch of attention on a dry GPU: on Hopper there is no room for cuDNN's scores. */
+static void test_scratch_of_cuda(void **state)
+{
+    const size_t scores = (size_t)32 * 8192 * 8192 * 2;
+    const struct attention rows[] = {OPS_HEADS(1, 8192, 32, 32, 128),  /* by our Hopper kernels */
+                                     OPS_HEADS(1, 8192, 32, 32, 160)}; /* by cuDNN */
+    struct env env = testing_env(1);
+    char why[256];
+    void *entry;
+    (void)state;
+    if (!plugin_look("cuda", "sifr_ops_cuda_fill", &entry, why, sizeof why)) {
+        env_destroy(&env);
+        testing_skip(why);
+    }
+    for (int i = 0; i < 4; i++) {
+        struct device *device;
+        struct ops *ops;
+        bool hopper = i / 2, wide = i % 2;
+        assert_ok(device_create(&env, "dry-gpu", 0, &device));
+        device_assume(device, hopper ? 90 : 0);
+        assert_ok(ops_create(device, "cuda", DTYPE_BF16, &ops));
+        size_t scratch = ops_attention_scratch(ops, rows[i % 2]);
+        if (hopper && !wide)
+            assert_true(scratch < scores / 8);
+        else
+            assert_true(scratch >= scores);
+        ops_destroy(ops);
+        device_destroy(device);
+    }
+    env_destroy(&env);
+}
+
 static double rows_over_columns(int64_t m, int64_t n, int64_t k)
 {
     return (double)m / (double)n + (double)k;
@@ -378,6 +410,7 @@ int main(void)
         cmocka_unit_test(test_tiles_of_attention),
         cmocka_unit_test(test_windows),
         cmocka_unit_test(test_attention_of_cuda),
+        cmocka_unit_test(test_scratch_of_cuda),
         cmocka_unit_test(test_products_that_take_longer),
         cmocka_unit_test(test_measured_lines_count_first),
         cmocka_unit_test(test_attention_that_turns),

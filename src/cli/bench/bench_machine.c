@@ -20,6 +20,7 @@ static void describe(const struct job *job, struct machine_profile *profile)
     machine_look(&host);
     size_t memory = host.memory_limit_bytes ? host.memory_limit_bytes : host.memory_bytes;
     profile->gpu = config->machine.device == RUN_DEVICE_CUDA;
+    profile->capability = config->device.capability;
     profile->memory_bytes =
         profile->gpu ? config->device.total_bytes : memory / (size_t)job->ranks.plan.local;
     profile->ops_ranks = profile->comm_ranks =

@@ -231,7 +231,8 @@ static enum status search_on(struct cli *cli, struct options *options,
     /* CPU ranks get as many threads as the measured ranks, unless run.threads is set. */
     if (!machine->gpu && machine->ops_ranks.threads > 0 && !options_is_set(options, "run.threads"))
         view.threads = config->machine.threads = machine->ops_ranks.threads;
-    const struct plan_request request = run_plan_request(config, (int)asked->gpus);
+    struct plan_request request = run_plan_request(config, (int)asked->gpus);
+    request.capability = machine->capability;
     int node = asked->node > 0 ? (int)asked->node : machine->comm.node;
     struct machine_profile cluster = *machine; /* with the given node size */
     cluster.comm.node = node > 0 ? node : (int)asked->gpus;

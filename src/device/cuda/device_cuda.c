@@ -108,6 +108,7 @@ static void cuda_look(int index, struct device_info *info)
         error = look_at_memory(index, info);
     if (error == cudaSuccess) {
         snprintf(info->name, sizeof info->name, "%.*s", (int)sizeof info->name - 1, gpu.name);
+        info->capability = 10 * gpu.major + gpu.minor;
         return;
     }
     (void)cudaGetLastError();
@@ -147,7 +148,7 @@ static enum status open_gpu(struct env *env, int index, struct cuda_device *cuda
     TRY(cuda_status(env, cudaGetDeviceProperties(&gpu, index), "the GPU cannot be used"));
     cuda->index = index;
     cuda->processors = gpu.multiProcessorCount;
-    cuda->capability = 10 * gpu.major + gpu.minor;
+    cuda->capability = cuda->base.capability = 10 * gpu.major + gpu.minor;
     snprintf(cuda->name, sizeof cuda->name, "%.*s", (int)sizeof cuda->name - 1, gpu.name);
     TRY(cuda_status(env, cudaDeviceGetPCIBusId(bus, sizeof bus, index),
                     "the GPU's place on the bus"));

@@ -104,13 +104,24 @@ static bool cudnn_is_faster(struct attention a)
     return a.head_width > 64 && a.head_width < 128 && a.tokens % 128 == 0 && a.tokens <= 2048;
 }
 
+/* Whether the Hopper kernels do both passes. Then no scratch is needed for cuDNN, whose backward
+ * pass keeps the scores: 4 GiB for 32 heads of 8192 tokens. */
+static bool is_for_hopper(const struct ops *ops, struct attention a)
+{
+    const struct cuda_ops *cuda = cuda_ops_of(ops);
+    bool hopper = cuda ? cuda->attention->hopper : device_capability(ops->device) == 90;
+    return hopper && !cudnn_is_faster(a) &&
+           cuda_attend_forward_hopper_takes(ops->type, hopper_heads(a)) &&
+           cuda_attend_hopper_takes(ops->type, hopper_heads(a), clusters_asked());
+}
+
 /* Scratch is: row sums of dout * out (B, H, T); or what cuDNN needs; or what the Hopper kernel
- * needs; whichever is largest, since no GPU is consulted. What attention with a cache needs does
- * not depend on the number of tokens: a decoder has one scratch for all lengths. */
+ * needs; whichever is largest, where the kind of GPU is not known. What attention with a cache
+ * needs does not depend on the number of tokens: a decoder has one scratch for all lengths. */
 static size_t cuda_attention_scratch(const struct ops *ops, struct attention a)
 {
     size_t most = attention_sums_bytes(a), cached = cuda_attend_cached_scratch(a.head_width);
-    size_t dnn = dnn_attention_scratch(ops->type, a);
+    size_t dnn = is_for_hopper(ops, a) ? 0 : dnn_attention_scratch(ops->type, a);
     most = most > dnn ? most : dnn;
     if (cuda_attend_forward_hopper_takes(ops->type, hopper_heads(a)) && is_padded(a)) {
         size_t padded = padded_qkv_bytes(a) + padded_out_bytes(a);
@@ -277,7 +288,8 @@ static void cuda_attention(struct ops *ops, struct stream *stream, struct attent
     if ((cudnn_is_faster(a) &&
          dnn_attention_forward(ops, dnn_of(ops), stream, a, qkv, out, lse, scratch)) ||
         forward_hopper(ops, stream, a, qkv, out, lse, scratch) ||
-        dnn_attention_forward(ops, dnn_of(ops), stream, a, qkv, out, lse, scratch))
+        (!is_for_hopper(ops, a) &&
+         dnn_attention_forward(ops, dnn_of(ops), stream, a, qkv, out, lse, scratch)))
         return;
     forward_own(ops, stream, a, qkv, out, lse);
 }
@@ -359,7 +371,9 @@ static void cuda_attention_backward(struct ops *ops, struct stream *stream, stru
         dbias = fused ? NULL : dbias;
         rope = turned ? NULL : rope;
     }
-    if (!done && !dnn_attention_backward(ops, dnn_of(ops), stream, a, g))
+    done =
+        done || (!is_for_hopper(ops, a) && dnn_attention_backward(ops, dnn_of(ops), stream, a, g));
+    if (!done)
         backward_own(ops, stream, a, g);
     if (rope)
         ops->backend->rope(ops, stream, a, rope, (struct past){0}, true, g->dqkv);
