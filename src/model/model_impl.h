@@ -279,8 +279,8 @@ struct column {
     int use;     /* of the matrix */
     void *dbias; /* gradient to be written; NULL: frozen, formed elsewhere, or there is none */
 };
-/* The gradients of the matrix of a use, unless it is frozen, and of its bias (NULL: not wanted), from
- * x (R, in) and dy (R, out). */
+/* The gradients of the matrix of a use, unless it is frozen, and of its bias (NULL: not wanted),
+ * from x (R, in) and dy (R, out). */
 void block_weight(struct unit_run *run, const struct block_buffers *b, struct linear l, int use,
                   const void *x, const void *dy, void *dbias);
 /* If the gathered input was not kept (regather), begin to gather it again. `full` must be free; the

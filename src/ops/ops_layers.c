@@ -142,9 +142,11 @@ void ops_linear_dw_sum(struct ops *ops, struct stream *stream, struct linear l, 
         sum_after(ops, stream, l, rows, a);
         return;
     }
-    if (ops_must_run(ops, stream,
-                     CASE("linear_dw_sum", .rows = rows, .linear = l, .add = a->add, .to = a->type,
-                          .bias = a->dbias != NULL)))
+    bool runs = ops_must_run(
+        ops, stream, CASE("linear_dw", .rows = rows, .linear = l, .bias = a->dbias != NULL));
+    if (backend->on_host) /* the price of reading and writing the sum; a GPU does so meanwhile */
+        runs = ops_must_run(ops, stream, CASE("cast", .count = l.in * l.out)) && runs;
+    if (runs)
         backend->linear_dw_sum(ops, stream, l, rows, a);
 }
 

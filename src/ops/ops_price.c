@@ -186,20 +186,13 @@ static double cost(const struct ops_prices *prices, const struct ops *ops, const
 }
 
 /* The calls that a call consists of where no kernel does both; their number, 0: it is one. */
-static int parts_of(const struct ops *ops, const struct ops_case *c, struct ops_case parts[2])
+static int parts_of(const struct ops_case *c, struct ops_case parts[2])
 {
     parts[0] = parts[1] = *c;
     if (strcmp(c->op, "attention_backward_rope") == 0) {
         parts[0].op = "attention_backward";
         parts[1].op = "rope_inverse";
         return 2;
-    }
-    if (strcmp(c->op, "linear_dw_sum") == 0) { /* the second reads and writes as much as the sum */
-        parts[0].op = "linear_dw";
-        parts[0].add = false;
-        parts[0].to = DTYPE_F32;
-        parts[1] = (struct ops_case){.op = "cast", .count = c->linear.in * c->linear.out};
-        return ops->backend->on_host ? 2 : 1; /* a GPU adds meanwhile */
     }
     if (strcmp(c->op, "linear_swiglu") == 0) {
         parts[0].op = "linear";
@@ -226,19 +219,24 @@ static bool are_apart(const struct ops_prices *prices, enum dtype type,
            find_nearest(prices, type, product);
 }
 
-/* By the measured calls of the op: each is scaled by its cost, and counts more the nearer it is. If
- * only the nearest one counted, prices would jump where another becomes the nearest. */
+/* By the measured calls of the op, of which `nearest` is one: each is scaled by its cost, and
+ * counts more the nearer it is. If only the nearest one counted, prices would jump where another
+ * becomes the nearest. Those that are more than FAR times as far away hardly count, and are left
+ * out. */
 static double by_measured(const struct ops_prices *prices, const struct ops *ops,
-                          const struct ops_case *c)
+                          const struct ops_case *c, const struct ops_measured *nearest)
 {
     const double STEEP = 6; /* as good as the nearest alone for measured steps of an H200 */
+    const double FAR = 2.5, most = FAR * distance(&nearest->shape, c);
     double sum = 0.0, weights = 0.0, wanted = cost(prices, ops, c);
     for (int i = 0; i < prices->measured_count; i++) {
         const struct ops_measured *m = &prices->measured[i];
         if (m->type != ops->type || strcmp(m->shape.op, c->op) != 0)
             continue;
-        double of_measured = cost(prices, ops, &m->shape);
-        double weight = pow(distance(&m->shape, c), -STEEP);
+        double far = distance(&m->shape, c);
+        if (far > most)
+            continue;
+        double of_measured = cost(prices, ops, &m->shape), weight = pow(far, -STEEP);
         sum += weight * m->seconds * (of_measured > 0 ? wanted / of_measured : 1);
         weights += weight;
     }
@@ -255,7 +253,7 @@ double ops_price(const struct ops_prices *prices, const struct ops *ops, const s
         return m->seconds;
     m = find_nearest(prices, ops->type, c);
     struct ops_case parts[2];
-    int count = m ? 0 : parts_of(ops, c, parts);
+    int count = m ? 0 : parts_of(c, parts);
     if (count > 0 && are_apart(prices, ops->type, &parts[0])) {
         double sum = ops_price(prices, ops, &parts[0]);
         return count > 1 ? sum + ops_price(prices, ops, &parts[1]) : sum;
@@ -263,7 +261,7 @@ double ops_price(const struct ops_prices *prices, const struct ops *ops, const s
     enum ops_kind kind = ops_kind_of(c->op);
     if (!m)
         return by_rates(&prices->rates[kind], prices->f32_times[kind], ops, c);
-    return by_measured(prices, ops, c);
+    return by_measured(prices, ops, c, m);
 }
 
 /* --- the meter ------------------------------------------------------------------------------ */

@@ -415,7 +415,7 @@ static void send_to_far(struct zero *zero, int piece, int u, int64_t round)
     event_record(wire_free(zero, use), zero->reduce_stream);
 }
 
-/* The first gradient in `part`, from element `at` on, that unit u has added itself; count 0: none. */
+/* The first gradient in `part`, from element `at` on, that unit u has added; count 0: none. */
 static struct piece_range next_added(const struct zero *zero, struct piece_range part, int64_t at,
                                      int u, uint32_t added)
 {
@@ -431,8 +431,8 @@ static struct piece_range next_added(const struct zero *zero, struct piece_range
     return next;
 }
 
-/* On one rank: add what the pass has not added itself. Where other sums are far, their gradients may
- * still be in the slot. */
+/* On one rank: add what the pass has not added itself. Where other sums are far, their gradients
+ * may still be in the slot. */
 static void add_others(struct zero *zero, struct piece_range part, int u, int64_t round,
                        uint32_t added)
 {

@@ -31,20 +31,27 @@ static inline void rig_close(struct rig *rig)
     env_destroy(&rig->env);
 }
 
-/* With SIFR_CUDA_SWIGLU=own, in 16 bits and on compute capability 9.0, the back end itself computes
- * aligned products with SwiGLU: otherwise a test of them would be one of the library's. */
+static inline bool rig_asks_own(const char *variable)
+{
+    const char *asked = getenv(variable);
+    return asked && strcmp(asked, "own") == 0;
+}
+
+/* With SIFR_CUDA_SWIGLU=own or SIFR_CUDA_DW=own, in 16 bits and on compute capability 9.0, the back
+ * end itself computes such aligned products: otherwise a test of them would be one of the library's.
+ */
 static inline void rig_check_own(const struct rig *rig)
 {
     const struct ops *ops = rig->ops;
-    const char *asked = getenv("SIFR_CUDA_SWIGLU");
-    struct device_cuda_info info;
-    if (!asked || strcmp(asked, "own") != 0 || (ops->type != DTYPE_BF16 && ops->type != DTYPE_F16))
+    const struct linear l = {.in = 64, .out = 72, .y_stride = 72};
+    if (device_capability(rig->device) != 90 || (ops->type != DTYPE_BF16 && ops->type != DTYPE_F16))
         return;
-    device_cuda_info(&info);
-    if (info.gpu_count > 0 && info.gpus[0].capability == 90) {
+    if (rig_asks_own("SIFR_CUDA_SWIGLU")) {
         assert_true(ops->backend->takes_swiglu(ops, 97, 64, 72, false));
         assert_true(ops->backend->takes_swiglu(ops, 97, 64, 72, true));
     }
+    if (rig_asks_own("SIFR_CUDA_DW"))
+        assert_true(ops_sums_dw(ops, l, 97, ops->type));
 }
 
 static inline struct ops_trial *rig_trial(struct rig *rig, const struct ops_case *c)

@@ -103,6 +103,7 @@ static void test_unknown_word(void **state)
         "SIFR_CUDA_PRODUCTS=fist: unknown value; use first, same or fastest",
         "SIFR_CUDA_GELU=fist: unknown value; use library, large or own",
         "SIFR_CUDA_SWIGLU=fist: unknown value; use library, large or own",
+        "SIFR_CUDA_DW=fist: unknown value; use library, large or own",
         "SIFR_CUDA_ATTENTION=fist: unknown value; use matrix or clusters"};
     (void)state;
     unsetenv("SIFR_CUDA_PRODUCTS");

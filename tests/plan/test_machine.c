@@ -106,6 +106,7 @@ static void fill(struct machine_profile *profile, struct ops_measured *calls)
         profile->ops.rates[k] = (struct ops_rate){1e-6 * (k + 1), 1e11 / (k + 1), 1e10 / 3};
     profile->ops.f32_times[OPS_KIND_PRODUCT] = 2.5; /* the other kinds have none */
     profile->ops.swiglu_alone = true;
+    profile->capability = 90;
     calls[0] = (struct ops_measured){{.op = "linear_dw",
                                       .rows = 7,
                                       .linear = {13, 5, .out_in = true},
@@ -178,6 +179,7 @@ static void test_save_and_load(void **state)
     assert_memory_equal(read.ops.rates, ops.ops.rates, sizeof ops.ops.rates);
     assert_memory_equal(read.ops.f32_times, ops.ops.f32_times, sizeof ops.ops.f32_times);
     assert_true(read.ops.swiglu_alone);
+    assert_int_equal(read.capability, 90);
     assert_memory_equal(&read.comm.inside, &comm.comm.inside, sizeof comm.comm.inside);
     assert_memory_equal(&read.comm.between, &comm.comm.between, sizeof comm.comm.between);
     assert_true(read.comm.node == 4 && read.comm.exchange == 5e-5 && read.comm.theft == 0.75 &&

@@ -313,6 +313,7 @@ static enum status show_json(struct cli *cli, const struct plan_batch_view *view
     json_out_bool(&json, "timed", view->search != NULL);
     if (view->search) {
         json_out_string(&json, "machine", view->search->space->machine->name);
+        json_out_string(&json, "prices", view->search->space->request->ops);
         json_out_real(&json, "search_s", view->search->seconds);
     }
     json_out_int(&json, "ranks", view->ranks);

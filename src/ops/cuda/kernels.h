@@ -123,10 +123,10 @@ cudaError_t launch_linear_dswiglu_hopper(cudaStream_t stream, enum dtype type, b
 
 /* --- cuda_dw_hopper.cu: a weight's gradient, on compute capability 9.0 ------------------------
  *
- * dw (down, across) = a^T b, a (tokens, down), b (tokens, across), rounded to `type`. Where `sum` is
- * not NULL, dw is not touched: sum becomes those rounded numbers, or with `add` they are added to
- * it. Neither `add` nor `sum` changes their bits. Call the second only where the first, which looks
- * at sizes and strides, returns true and all matrices are aligned to 16 bytes. */
+ * dw (down, across) = a^T b, a (tokens, down), b (tokens, across), rounded to `type`. Where `sum`
+ * is not NULL, dw is not touched: sum becomes those rounded numbers, or with `add` they are added
+ * to it. Neither `add` nor `sum` changes their bits. Call the second only where the first, which
+ * looks at sizes and strides, returns true and all matrices are aligned to 16 bytes. */
 
 struct kernel_dw {
     int64_t tokens, down, across;

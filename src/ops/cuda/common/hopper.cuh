@@ -112,7 +112,8 @@ struct spot {
     int column, head, row, sequence;
 };
 
-/* Loads a box of a matrix: 64 columns from `column` on, or 32 floats. Outside of the matrix are zeros.
+/* Loads a box of a matrix: 64 columns from `column` on, or 32 floats. Outside of the matrix are
+ * zeros.
  */
 __device__ inline void load_box(uint32_t to, const CUtensorMap *map, int column, int row,
                                 uint32_t barrier)

@@ -3,8 +3,8 @@
  *     dw = a^T b            rounded
  *     sum = or += a^T b     of the rounded numbers, in fp32
  *
- * in the epilogues of hopper_product.cuh, hidden behind the products of other tiles. One launch each,
- * no scratch. Tokens are the rows of both operands in memory, so both run down.
+ * in the epilogues of hopper_product.cuh, hidden behind the products of other tiles. One launch
+ * each, no scratch. Tokens are the rows of both operands in memory, so both run down.
  *
  * This file is compiled for sm_90a only (cmake/cuda.cmake).
  */
@@ -27,8 +27,8 @@ template <int ROWS> int64_t rows_in_turn(const product::request &r)
     return (jobs + clusters - 1) / clusters * ROWS;
 }
 
-/* The choice may depend on the GPU's processors, because tiles of both sizes give the same bits: one
- * accumulator per element, over tokens in increasing order. */
+/* The choice may depend on the GPU's processors, because tiles of both sizes give the same bits:
+ * one accumulator per element, over tokens in increasing order. */
 template <product::scheme S, typename T>
 cudaError_t launch_dw(const product::request &r, cudaStream_t stream)
 {

@@ -1,4 +1,4 @@
-/* hopper_launch -- starts the products of hopper_product.cuh: kernels, and maps of their matrices. */
+/* hopper_launch -- starts products of hopper_product.cuh: kernels, and maps of their matrices. */
 #ifndef OPS_CUDA_HOPPER_LAUNCH_CUH
 #define OPS_CUDA_HOPPER_LAUNCH_CUH
 #include <type_traits>

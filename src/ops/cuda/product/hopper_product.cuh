@@ -84,8 +84,8 @@ template <class W> struct memory {
     alignas(1024) char half[2][W::HALF_BYTES];
     alignas(1024) char third[2][W::THIRD_BYTES]; /* two parts of the third result */
     uint64_t full[W::STAGES], empty[W::STAGES];
-    /* Where matrices are loaded for the epilogue: OVER: of each half; SLOPES: of a part of both; ADD:
-     * of each box. */
+    /* Where matrices are loaded for the epilogue: OVER: of each half; SLOPES: of a part of both;
+     * ADD: of each box. */
     uint64_t side_full[W::SIDES], side_empty[W::SIDES];
 };
 
@@ -101,8 +101,8 @@ template <class W> inline problem problem_of(int64_t rows, int64_t columns, int6
             (int)((rows + W::ROWS - 1) / W::ROWS)};
 }
 
-/* The matrices, in boxes of 64 columns, or of 32 floats. GATE: those of b and of out 0 and 1 are the
- * halves. */
+/* The matrices, in boxes of 64 columns, or of 32 floats. GATE: those of b and of out 0 and 1 are
+ * the halves. */
 struct maps {
     CUtensorMap a;       /* boxes of A_ROWS rows */
     CUtensorMap b[2];    /* along: COLUMNS rows, GATE: 64; down: DEPTH */
@@ -147,7 +147,7 @@ template <class W> __device__ inline void init_barriers(memory<W> &m)
     barrier_init_done();
 }
 
-/* Block `rank`'s half of A's tile, for both: half of its rows; TURNED: half of the k of each part. */
+/* Block `rank`'s half of A's tile, for both: half of its rows; TURNED: half of the k of a part. */
 template <class W>
 __device__ inline void load_a(uint32_t tile, int rank, const maps &of, int row, int k,
                               uint32_t full)
@@ -289,8 +289,8 @@ __device__ inline uint32_t row_place()
     return row * 128 + (lane / 16 ^ row % 8) * 16;
 }
 
-/* The same for load_pair and store_pair in a box of floats: where this thread's first pair is. Bits 5
- * and 6 are those of the eight columns. */
+/* The same for load_pair and store_pair in a box of floats: where this thread's first pair is. Bits
+ * 5 and 6 are those of the eight columns. */
 __device__ inline uint32_t pair_place()
 {
     const int thread = (int)threadIdx.x % 128, lane = thread % 32;
