@@ -140,6 +140,7 @@ static void fill(struct machine_profile *profile, struct ops_measured *calls)
 static void fill_comm(struct machine_profile *profile)
 {
     *profile = (struct machine_profile){.name = "mine",
+                                        .capability = 90,
                                         .comm = {.inside = {1e-5, 2e-6, 3e9},
                                                  .between = {2e-5, 4e-6, 1e9},
                                                  .node = 4,
@@ -341,6 +342,7 @@ static void test_refused(void **state)
         {"\"product\": 2.5", "\"product\": 0",
          "\"product\" in ops.f32_times is not a positive number"},
         {"\"f32_times\": {\"product\": 2.5}", "\"f32_times\": 2", "is missing, or not an object"},
+        {"\"capability\": 90", "\"capability\": -1", "\"capability\" is not a whole number"},
         {"\"swiglu_alone\": true", "\"swiglu_alone\": 1",
          "\"swiglu_alone\" in ops is not true or false"},
         {"\"call\"", "\"calls\"", "unknown key \"calls\" in product"},
