@@ -109,7 +109,8 @@ static bool cudnn_is_faster(struct attention a)
 static bool is_for_hopper(const struct ops *ops, struct attention a)
 {
     const struct cuda_ops *cuda = cuda_ops_of(ops);
-    bool hopper = cuda ? cuda->attention->hopper : device_capability(ops->device) == 90;
+    bool hopper = cuda ? cuda->attention->hopper
+                       : device_capability(ops->device) == 90 && !is_asked(WAY_MATRIX);
     return hopper && !cudnn_is_faster(a) &&
            cuda_attend_forward_hopper_takes(ops->type, hopper_heads(a)) &&
            cuda_attend_hopper_takes(ops->type, hopper_heads(a), clusters_asked());
