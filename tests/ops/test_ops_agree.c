@@ -166,7 +166,7 @@ static double bound_computed(const struct subject *subject, const struct ops_op 
         return many ? DEPTH_ITERATIONS * 0x1p-11 : BOUND_TF32;
     }
     double unit = subject->type == DTYPE_BF16 ? 0x1p-8 : 0x1p-11;
-    bool rounded = of_compute_type || c->branch || has(op, "rope_attention");
+    bool rounded = of_compute_type || c->branch || has(op, "rope_attention") || has(op, "dw_sum");
     return rounded ? depth_of(op) * unit : BOUND_STATISTICS;
 }
 
