@@ -9,7 +9,7 @@
 
 static const struct ops_case larger[] = {
     {"linear_dw_sum", .rows = 700, .linear = {264, 1160, .out_in = true}, .bias = true},
-    {"linear_dw_sum", .rows = 1500, .linear = {776, 520}, .add = true},
+    {"linear_dw_sum", .rows = 1500, .linear = {.in = 776, .out = 520}, .add = true},
     {"linear_dw_sum", .rows = 9000, .linear = {72, 48, .out_in = true}, .add = true},
     {"linear_dw_sum", .rows = 60, .linear = {2056, 1032, .out_in = true}, .add = true},
 };
