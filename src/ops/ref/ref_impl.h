@@ -38,10 +38,10 @@ static inline double ref_gelu_exact_slope(double x)
 /* x, rounded once to `type` */
 static inline float ref_rounded(double x, enum dtype type)
 {
-    char number[sizeof x];
+    double number; /* room for any type */
     float rounded;
-    dtype_convert(number, type, &x, DTYPE_F64, 1);
-    dtype_convert(&rounded, DTYPE_F32, number, type, 1);
+    dtype_convert(&number, type, &x, DTYPE_F64, 1);
+    dtype_convert(&rounded, DTYPE_F32, &number, type, 1);
     return rounded;
 }
 
