@@ -35,7 +35,7 @@ const char *device_backend(const struct device *device); /* "cpu" */
 bool device_is_dry(const struct device *device);
 /* The compute capability of a GPU, 90 = 9.0; 0: no GPU, or a dry one of a kind that nobody named. */
 int device_capability(const struct device *device);
-/* A dry GPU is of this kind. Call before ops are created. */
+/* Plan for this compute capability on a dry device. Call it before ops are created. */
 void device_assume(struct device *device, int capability);
 /* Whether the host may read and write device memory through its address; not on a dry device. */
 bool device_on_host(const struct device *device);

@@ -277,7 +277,7 @@ struct column {
     const void *dy;                 /* (R, out) gradient of its output */
     const void *w;
     int use;     /* of the matrix */
-    void *dbias; /* gradient to be written; NULL: frozen, formed elsewhere, or there is none */
+    void *dbias; /* where the gradient of the bias goes; NULL: it is not wanted here */
 };
 /* The gradients of the matrix of a use, unless it is frozen, and of its bias (NULL: not wanted),
  * from x (R, in) and dy (R, out). */

@@ -189,8 +189,8 @@ void unit_side_stream_destroy(struct device *device,
                               struct unit_side_stream *side_stream); /* NULL is fine */
 
 /* --- one pass over one micro-batch ---------------------------------------------------------- */
-/* The step's gradients, to which a pass may add its own with ops_linear_dw_sum. For a use that it
- * adds so, grads[u] is scratch. */
+/* Sums of the step's gradients. A pass may add the gradient of a matrix to its sum with
+ * ops_linear_dw_sum, instead of writing grads[u], which is scratch then. */
 struct unit_sums {
     float *at[UNIT_MAX_USES]; /* NULL: the pass must write grads[u] */
     enum dtype type;          /* to which a gradient is rounded first */

@@ -128,6 +128,17 @@ static void test_windows(void **state)
     close_fixture(&f);
 }
 
+/* Needs the CUDA back end, but no GPU. */
+static void skip_without_cuda(struct env *env)
+{
+    char why[256];
+    void *entry;
+    if (plugin_look("cuda", "sifr_ops_cuda_fill", &entry, why, sizeof why))
+        return;
+    env_destroy(env);
+    testing_skip(why);
+}
+
 /* Factors of CUDA's attention, without a GPU: those of Hopper. */
 static void test_attention_of_cuda(void **state)
 {
@@ -148,13 +159,8 @@ static void test_attention_of_cuda(void **state)
     struct env env = testing_env(1);
     struct device *device;
     struct ops *ops;
-    char why[256];
-    void *entry;
     (void)state;
-    if (!plugin_look("cuda", "sifr_ops_cuda_fill", &entry, why, sizeof why)) {
-        env_destroy(&env);
-        testing_skip(why);
-    }
+    skip_without_cuda(&env);
     assert_ok(device_create(&env, "dry-gpu", 0, &device));
     assert_ok(ops_create(device, "cuda", DTYPE_BF16, &ops));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -173,13 +179,8 @@ static void test_scratch_of_cuda(void **state)
     const struct attention rows[] = {OPS_HEADS(1, 8192, 32, 32, 128),  /* by our Hopper kernels */
                                      OPS_HEADS(1, 8192, 32, 32, 160)}; /* by cuDNN */
     struct env env = testing_env(1);
-    char why[256];
-    void *entry;
     (void)state;
-    if (!plugin_look("cuda", "sifr_ops_cuda_fill", &entry, why, sizeof why)) {
-        env_destroy(&env);
-        testing_skip(why);
-    }
+    skip_without_cuda(&env);
     for (int i = 0; i < 4; i++) {
         struct device *device;
         struct ops *ops;

@@ -19,7 +19,6 @@ struct cuda_device {
     struct device base;
     int index;      /* of the GPU; callers of the driver must make it current */
     int processors; /* multiprocessors */
-    int capability; /* 90 = 9.0 */
     char name[64];  /* "NVIDIA H200" */
     struct nvml nvml;
     size_t others_bytes; /* in use by others before this process opened the GPU; 0 without NVML */

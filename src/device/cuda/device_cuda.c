@@ -119,8 +119,8 @@ static void cuda_look(int index, struct device_info *info)
 
 static enum status check_gpu(struct env *env, const struct cuda_device *cuda)
 {
-    int major = cuda->capability / 10, minor = cuda->capability % 10;
-    if (cuda->capability < LEAST_CAPABILITY)
+    int major = cuda->base.capability / 10, minor = cuda->base.capability % 10;
+    if (cuda->base.capability < LEAST_CAPABILITY)
         return FAIL(env, DEVICE,
                     "GPU %d, %s, has compute capability %d.%d; sifr needs 8.0 or later (Ampere)",
                     cuda->index, cuda->name, major, minor);
@@ -130,7 +130,7 @@ static enum status check_gpu(struct env *env, const struct cuda_device *cuda)
         return FAIL(env, DEVICE,
                     "this build has no code for GPU %d, %s: configure with "
                     "-DSIFR_CUDA_ARCHITECTURES=%d",
-                    cuda->index, cuda->name, cuda->capability);
+                    cuda->index, cuda->name, cuda->base.capability);
     return cuda_status(env, error, "the GPU cannot be used");
 }
 
@@ -148,7 +148,7 @@ static enum status open_gpu(struct env *env, int index, struct cuda_device *cuda
     TRY(cuda_status(env, cudaGetDeviceProperties(&gpu, index), "the GPU cannot be used"));
     cuda->index = index;
     cuda->processors = gpu.multiProcessorCount;
-    cuda->capability = cuda->base.capability = 10 * gpu.major + gpu.minor;
+    cuda->base.capability = 10 * gpu.major + gpu.minor;
     snprintf(cuda->name, sizeof cuda->name, "%.*s", (int)sizeof cuda->name - 1, gpu.name);
     TRY(cuda_status(env, cudaDeviceGetPCIBusId(bus, sizeof bus, index),
                     "the GPU's place on the bus"));

@@ -42,7 +42,7 @@ enum {
     SMALL_BLOCK = 1 << 20,
     TILE_ROWS = 48, /* about: whole panels */
     TILE_COLS = 64,
-    MANY_THREADS = 8,  /* from so many on, a is read in place */
+    MANY_THREADS = 8,  /* or more: a is read in place */
     PACK_PANELS = 4,   /* side by side, packed at once: long rows are read faster */
     PACK_SHARES = 4,   /* fewer at once, so that each thread gets about four turns in a phase */
     PACK_STEP = 32,    /* of the depth; a multiple of every kernel's unit */

@@ -78,7 +78,7 @@ static enum status cuda_ops_open(struct ops *ops)
     TRY(mem_alloc(env, MEM_OTHER, "ops", sizeof *cuda, &cuda));
     ops->state = cuda;
     cuda->cached_arrived = (unsigned *)((char *)ops->workspace + CACHED_ARRIVED);
-    cuda->is_hopper = cuda_device_of(ops->device)->capability == 90;
+    cuda->is_hopper = device_capability(ops->device) == 90;
     TRY_OR(undo_self, adamw_open(ops, cuda));
     TRY_OR(undo_adamw, cuda_linear_open(ops, &cuda->linear));
     TRY_OR(undo_linear, cuda_attention_open(ops, &cuda->attention));

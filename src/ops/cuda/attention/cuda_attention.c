@@ -410,7 +410,7 @@ enum status cuda_attention_open(struct ops *ops, struct cuda_attention_state **o
     TRY(mem_alloc(env, MEM_OTHER, "attention plans", sizeof *state, &state));
     TRY_OR(undo_state, dnn_attention_open(env, way != WAY_MATRIX, &state->dnn));
     state->clusters = clusters_asked();
-    state->hopper = way != WAY_MATRIX && cuda_device_of(ops->device)->capability == 90;
+    state->hopper = way != WAY_MATRIX && device_capability(ops->device) == 90;
     *out = state;
     return STATUS_OK;
 undo_state:
