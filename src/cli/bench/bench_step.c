@@ -8,13 +8,17 @@
 #include "base/rng.h"
 #include "train/session.h"
 
+/* Steps that warm up need no more: the first micro-batch of a step sets sums, the second adds. */
+enum { WARMUP_MICRO_BATCHES = 2 };
+
 static void fill_batches(struct env *env, struct engine *engine,
-                         const struct bench_step_config *config, int64_t step)
+                         const struct bench_step_config *config, int64_t step,
+                         int64_t micro_batches)
 {
     struct rng rng = rng_stream(1, "bench");
     uint64_t vocab = (uint64_t)config->model.vocab;
     int64_t count = config->engine.micro_batch * config->engine.tokens;
-    for (int64_t m = 0; m < config->engine.micro_batches; m++) {
+    for (int64_t m = 0; m < micro_batches; m++) {
         int32_t *tokens, *labels;
         engine_batch(engine, m, &tokens, &labels);
         int64_t first = (step * config->engine.micro_batches + m) * count;
@@ -25,6 +29,21 @@ static void fill_batches(struct env *env, struct engine *engine,
             labels[i] = (int32_t)rng_below(rng, index + 1, vocab);
         }
     }
+}
+
+static enum status one_step(struct env *env, struct engine *engine,
+                            const struct bench_step_config *config, int64_t i,
+                            struct engine_result *result, double *seconds)
+{
+    int64_t micro_batches = config->engine.micro_batches;
+    if (i < config->warmup && micro_batches > WARMUP_MICRO_BATCHES)
+        micro_batches = WARMUP_MICRO_BATCHES;
+    TRY(engine_set_micro_batches(engine, micro_batches));
+    fill_batches(env, engine, config, i, micro_batches);
+    double begin = clock_seconds();
+    TRY(engine_step(engine, i + 1, 1e-4, result));
+    *seconds = clock_seconds() - begin;
+    return STATUS_OK;
 }
 
 static int compare_reals(const void *a, const void *b)
@@ -42,11 +61,10 @@ static enum status time_steps(struct env *env, struct engine *engine,
     enum status st = STATUS_OK;
     progress_begin(&task, "timing", "steps", (uint64_t)(config->warmup + config->steps));
     for (int64_t i = 0; st == STATUS_OK && i < config->warmup + config->steps; i++) {
-        fill_batches(env, engine, config, i);
-        double begin = clock_seconds();
-        st = engine_step(engine, i + 1, 1e-4, &step);
+        double taken = 0;
+        st = one_step(env, engine, config, i, &step, &taken);
         if (i >= config->warmup)
-            seconds[i - config->warmup] = clock_seconds() - begin;
+            seconds[i - config->warmup] = taken;
         progress_advance(env, &task, 1);
     }
     progress_end(env, &task);
