@@ -458,7 +458,8 @@ void block_weight(struct unit_run *run, const struct block_buffers *b, struct li
     void *dw = run->grads[use];
     if (!dw || !sums->at[use] || !ops_sums_dw(run->ops, l, b->rows, sums->type)) {
         ops_linear_dw(run->ops, run->stream, l, b->rows,
-                      &(struct linear_dw){.x = x, .dy = dy, .dw = dw, .dbias = dbias});
+                      &(struct linear_dw){
+                          .x = x, .dy = dy, .several = sums->several, .dw = dw, .dbias = dbias});
         return;
     }
     ops_linear_dw_sum(run->ops, run->stream, l, b->rows,

@@ -141,12 +141,14 @@ void ops_linear_dx_dswiglu(struct ops *ops, struct stream *stream, struct linear
 struct linear_dw {
     const void *x, *dy; /* (R, in), (R, out) */
     bool add;           /* add to dw and dbias: for a unit that processes its rows in chunks */
+    bool several;       /* one of several gradients that are added, here or elsewhere: it gets the bits
+                           that linear_dw_sum gives it */
     void *dw, *dbias;   /* W's shape or NULL; (out) or NULL */
 };
 void ops_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                    const struct linear_dw *a);
 /* The weight gradient of a micro-batch, added to that of the step: sum = r or, with `add`, += r,
- * where r is ops_linear_dw's dw, rounded to `type`. The bits are those of ops_linear_dw, a cast and
+ * where r is ops_linear_dw's dw with `several`, rounded to `type`. The bits are those of ops_linear_dw, a cast and
  * device_accumulate. */
 struct linear_dw_sum {
     const void *x, *dy; /* as in struct linear_dw */

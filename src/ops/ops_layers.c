@@ -125,7 +125,8 @@ static void sum_after(struct ops *ops, struct stream *stream, struct linear l, i
 {
     CHECK(a->type == DTYPE_F32 || a->type == ops->type);
     ops_linear_dw(ops, stream, l, rows,
-                  &(struct linear_dw){.x = a->x, .dy = a->dy, .dw = a->dw, .dbias = a->dbias});
+                  &(struct linear_dw){
+                      .x = a->x, .dy = a->dy, .several = true, .dw = a->dw, .dbias = a->dbias});
     if (a->add)
         device_accumulate(stream, a->sum, DTYPE_F32, a->dw, ops->type, l.in * l.out);
     else

@@ -31,6 +31,7 @@ static void run_apart(struct rig *rig, const struct ops_case *c, struct ops_tria
     ops_linear_dw(rig->ops, rig->stream, c->linear, c->rows,
                   &(struct linear_dw){.x = at(trial, "x"),
                                       .dy = at(trial, "dy"),
+                                      .several = true,
                                       .dw = at(trial, "dw"),
                                       .dbias = at(trial, "dbias")});
     ops_cast(rig->ops, rig->stream, rounded, c->to, at(trial, "dw"), type, count);
