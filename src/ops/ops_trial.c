@@ -76,22 +76,29 @@ static int64_t draw_integer(const struct ops_tensor *t, struct rng rng, int64_t 
 }
 
 /* Every value is rounded to float first, so all compute types get the same values. */
+static void draw_value(const struct ops_tensor *t, struct rng rng, int64_t i, char *to)
+{
+    if (is_integer(t->type)) {
+        int64_t value = draw_integer(t, rng, i); /* little-endian: the low bytes come first */
+        memcpy(to, &value, dtype_bytes(t->type));
+    } else {
+        float value = (float)draw_real(t, rng, i);
+        dtype_convert(to, t->type, &value, DTYPE_F32, 1);
+    }
+}
+
 static void draw_tensor(const struct ops_tensor *t, uint64_t seed, char *image)
 {
     struct rng rng = rng_stream(seed, t->name);
     size_t width = dtype_bytes(t->type);
-    bool repeats = t->draw == OPS_NORMAL || t->draw == OPS_SQUARES;
-    for (int64_t i = 0; i < ops_value_count(t); i++) {
-        char *to = image + (size_t)i * width;
-        if (is_integer(t->type)) {
-            int64_t value = draw_integer(t, rng, i); /* little-endian: the low bytes come first */
-            memcpy(to, &value, width);
-        } else if (repeats && i >= PERIOD) {
-            memcpy(to, to - PERIOD * width, width);
-        } else {
-            float value = (float)draw_real(t, rng, i);
-            dtype_convert(to, t->type, &value, DTYPE_F32, 1);
-        }
+    int64_t count = ops_value_count(t), drawn = count;
+    if (t->draw == OPS_NORMAL || t->draw == OPS_SQUARES)
+        drawn = count < PERIOD ? count : PERIOD;
+    for (int64_t i = 0; i < drawn; i++)
+        draw_value(t, rng, i, image + (size_t)i * width);
+    for (int64_t more; drawn < count; drawn += more) { /* twice as many, as long as there is room */
+        more = drawn < count - drawn ? drawn : count - drawn;
+        memcpy(image + (size_t)drawn * width, image, (size_t)more * width);
     }
 }
 
