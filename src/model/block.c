@@ -456,7 +456,7 @@ void block_weight(struct unit_run *run, const struct block_buffers *b, struct li
 {
     struct unit_sums *sums = &run->sums;
     void *dw = run->grads[use];
-    if (!dw || !sums->at[use] || !ops_sums_dw(run->ops, l, b->rows, sums->type)) {
+    if (!dw || !sums->at[use] || !ops_sums_dw(run->ops, l, b->rows, sums->type, sums->several)) {
         ops_linear_dw(run->ops, run->stream, l, b->rows,
                       &(struct linear_dw){
                           .x = x, .dy = dy, .several = sums->several, .dw = dw, .dbias = dbias});
@@ -467,6 +467,7 @@ void block_weight(struct unit_run *run, const struct block_buffers *b, struct li
                                               .dy = dy,
                                               .type = sums->type,
                                               .add = sums->add,
+                                              .several = sums->several,
                                               .sum = sums->at[use],
                                               .dw = dw,
                                               .dbias = dbias});

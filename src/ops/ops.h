@@ -141,25 +141,25 @@ void ops_linear_dx_dswiglu(struct ops *ops, struct stream *stream, struct linear
 struct linear_dw {
     const void *x, *dy; /* (R, in), (R, out) */
     bool add;           /* add to dw and dbias: for a unit that processes its rows in chunks */
-    bool several;       /* one of several gradients that are added, here or elsewhere: it gets the bits
-                           that linear_dw_sum gives it */
+    bool several;       /* one of several that are added, here or elsewhere */
     void *dw, *dbias;   /* W's shape or NULL; (out) or NULL */
 };
 void ops_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                    const struct linear_dw *a);
 /* The weight gradient of a micro-batch, added to that of the step: sum = r or, with `add`, += r,
- * where r is ops_linear_dw's dw with `several`, rounded to `type`. The bits are those of ops_linear_dw, a cast and
+ * where r is ops_linear_dw's dw, rounded to `type`. The bits are those of ops_linear_dw, a cast and
  * device_accumulate. */
 struct linear_dw_sum {
     const void *x, *dy; /* as in struct linear_dw */
     enum dtype type;    /* f32 or the type of the ops; also another one where ops_sums_dw */
-    bool add;
-    float *sum;  /* W's shape */
-    void *dw;    /* W's shape: scratch */
-    void *dbias; /* as in struct linear_dw; never added to */
+    bool add, several;  /* several: as in struct linear_dw */
+    float *sum;         /* W's shape */
+    void *dw;           /* W's shape: scratch */
+    void *dbias;        /* as in struct linear_dw; never added to */
 };
 /* Whether the back end does this in one call, and so in less time. */
-bool ops_sums_dw(const struct ops *ops, struct linear l, int64_t rows, enum dtype type);
+bool ops_sums_dw(const struct ops *ops, struct linear l, int64_t rows, enum dtype type,
+                 bool several);
 void ops_linear_dw_sum(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                        const struct linear_dw_sum *a);
 

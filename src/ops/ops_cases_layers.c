@@ -193,6 +193,7 @@ OPS_RUN(linear_dw_sum)
                                               .dy = ops_at(call, "dy"),
                                               .type = c->to,
                                               .add = c->add,
+                                              .several = true,
                                               .sum = ops_at(call, "sum"),
                                               .dw = ops_at(call, "dw"),
                                               .dbias = ops_at(call, "dbias")});

@@ -48,7 +48,7 @@ struct ops_backend {
     void (*linear_dw)(struct ops *, struct stream *, struct linear, int64_t,
                       const struct linear_dw *);
     /* Whether linear_dw_sum is called for the sake of speed. NULL: never. */
-    bool (*sums_dw)(const struct ops *, struct linear, int64_t, enum dtype);
+    bool (*sums_dw)(const struct ops *, struct linear, int64_t, enum dtype, bool);
     /* NULL: by other calls. Only called where sums_dw is true, or NULL. */
     void (*linear_dw_sum)(struct ops *, struct stream *, struct linear, int64_t,
                           const struct linear_dw_sum *);

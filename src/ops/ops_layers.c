@@ -113,10 +113,11 @@ void ops_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int6
         ops->backend->linear_dw(ops, stream, l, rows, a);
 }
 
-bool ops_sums_dw(const struct ops *ops, struct linear l, int64_t rows, enum dtype type)
+bool ops_sums_dw(const struct ops *ops, struct linear l, int64_t rows, enum dtype type,
+                 bool several)
 {
     const struct ops_backend *backend = ops->backend;
-    return backend->sums_dw && backend->sums_dw(ops, check_linear(l, rows), rows, type);
+    return backend->sums_dw && backend->sums_dw(ops, check_linear(l, rows), rows, type, several);
 }
 
 /* By separate calls */
@@ -124,9 +125,10 @@ static void sum_after(struct ops *ops, struct stream *stream, struct linear l, i
                       const struct linear_dw_sum *a)
 {
     CHECK(a->type == DTYPE_F32 || a->type == ops->type);
-    ops_linear_dw(ops, stream, l, rows,
-                  &(struct linear_dw){
-                      .x = a->x, .dy = a->dy, .several = true, .dw = a->dw, .dbias = a->dbias});
+    ops_linear_dw(
+        ops, stream, l, rows,
+        &(struct linear_dw){
+            .x = a->x, .dy = a->dy, .several = a->several, .dw = a->dw, .dbias = a->dbias});
     if (a->add)
         device_accumulate(stream, a->sum, DTYPE_F32, a->dw, ops->type, l.in * l.out);
     else
@@ -139,7 +141,8 @@ void ops_linear_dw_sum(struct ops *ops, struct stream *stream, struct linear l, 
     l = check_linear(l, rows);
     CHECK(a->x && a->dy && a->sum && a->dw);
     const struct ops_backend *backend = ops->backend;
-    if (!backend->linear_dw_sum || (backend->sums_dw && !ops_sums_dw(ops, l, rows, a->type))) {
+    if (!backend->linear_dw_sum ||
+        (backend->sums_dw && !ops_sums_dw(ops, l, rows, a->type, a->several))) {
         sum_after(ops, stream, l, rows, a);
         return;
     }

@@ -325,7 +325,7 @@ void zero_grads(struct zero *zero, int u, enum pass pass, int64_t round, struct 
 {
     const struct unit *unit = &zero->graph->units[u];
     run->sums = (struct unit_sums){
-        .type = zero->type, .add = round > 0, .several = zero->config.micro_batches > 1};
+        .type = zero->type, .add = round > 0, .several = zero->micro_batches > 1};
     for (int use = 0; use < unit->use_count; use++) {
         int param = unit->uses[use], piece = zero->graph->params[param].piece;
         run->grads[use] = NULL;

@@ -51,7 +51,7 @@ static inline void rig_check_own(const struct rig *rig)
         assert_true(ops->backend->takes_swiglu(ops, 97, 64, 72, true));
     }
     if (rig_asks_own("SIFR_CUDA_DW"))
-        assert_true(ops_sums_dw(ops, l, 97, ops->type));
+        assert_true(ops_sums_dw(ops, l, 97, ops->type, false));
 }
 
 static inline struct ops_trial *rig_trial(struct rig *rig, const struct ops_case *c)

@@ -1,7 +1,8 @@
 /* A weight gradient that is added to the step's in one call has the bits of separate calls: the
  * gradient, a cast and an addition. On every back end, with every type that it is rounded to.
  *
- * Without arguments on the CPU; `test_ops_dw_sum cuda` on a GPU, with our own kernels at all sizes;
+ * Without arguments on the CPU; `test_ops_dw_sum cuda` on a GPU, with our own kernels at all sizes,
+ * and once with those that are the default;
  * exit status 77 = no GPU. */
 #include "gpu.h"
 #include "ops/op_rig.h"
@@ -69,7 +70,7 @@ static void compare_types(struct rig *rig, const struct ops_case *c)
         struct ops_case typed = *c;
         typed.to = types[i];
         if (types[i] == DTYPE_F32 || types[i] == rig->ops->type ||
-            ops_sums_dw(rig->ops, c->linear, c->rows, types[i]))
+            ops_sums_dw(rig->ops, c->linear, c->rows, types[i], true))
             compare(rig, &typed);
     }
 }
@@ -113,7 +114,7 @@ static void test_cpu_sums(void **state)
     struct rig rig;
     rig_open(&rig, "cpu", DTYPE_F32, 1);
     for (enum dtype type = DTYPE_F32; type <= DTYPE_F16; type++)
-        assert_true(ops_sums_dw(rig.ops, (struct linear){.in = 8, .out = 8}, 8, type));
+        assert_true(ops_sums_dw(rig.ops, (struct linear){.in = 8, .out = 8}, 8, type, false));
     rig_close(&rig);
 }
 
@@ -125,10 +126,27 @@ static void test_gpu(void **state)
     compare_all("cuda", DTYPE_F32);
 }
 
+/* Without SIFR_CUDA_DW, a Hopper GPU adds large gradients itself, if there are several. */
+static void test_gpu_default(void **state)
+{
+    (void)state;
+    const struct ops_case c = {"linear_dw_sum", .rows = 600, .linear = {2896, 2904, .out_in = true},
+                               .add = true};
+    struct rig rig;
+    unsetenv("SIFR_CUDA_DW");
+    rig_open(&rig, "cuda", DTYPE_BF16, 3);
+    bool hopper = device_capability(rig.device) == 90;
+    assert_int_equal(ops_sums_dw(rig.ops, c.linear, c.rows, DTYPE_BF16, true), hopper);
+    assert_false(ops_sums_dw(rig.ops, c.linear, c.rows, DTYPE_BF16, false));
+    compare_types(&rig, &c);
+    rig_close(&rig);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest host[] = {cmocka_unit_test(test_host), cmocka_unit_test(test_cpu_sums)};
-    const struct CMUnitTest gpu[] = {cmocka_unit_test(test_gpu)};
+    const struct CMUnitTest gpu[] = {cmocka_unit_test(test_gpu),
+                                     cmocka_unit_test(test_gpu_default)};
     if (argc < 2)
         return cmocka_run_group_tests(host, NULL, NULL);
     setenv("SIFR_CUDA_DW", "own", 1);

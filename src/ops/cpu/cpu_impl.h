@@ -134,7 +134,8 @@ void cpu_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l
                          const struct linear_dx_dgelu *a);
 void cpu_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                    const struct linear_dw *a);
-bool cpu_sums_dw(const struct ops *ops, struct linear l, int64_t rows, enum dtype type);
+bool cpu_sums_dw(const struct ops *ops, struct linear l, int64_t rows, enum dtype type,
+                 bool several);
 void cpu_linear_dw_sum(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                        const struct linear_dw_sum *a);
 /* sums (width) of the columns of x (rows, width): the bits of cpu_linear_dw's dbias */

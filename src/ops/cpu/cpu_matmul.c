@@ -422,7 +422,8 @@ void cpu_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int6
     multiply(ops, &p, &s);
 }
 
-bool cpu_sums_dw(const struct ops *ops, struct linear l, int64_t rows, enum dtype type)
+bool cpu_sums_dw(const struct ops *ops, struct linear l, int64_t rows, enum dtype type,
+                 bool several)
 {
     return type == DTYPE_F32 || type == DTYPE_BF16 || type == DTYPE_F16;
 }

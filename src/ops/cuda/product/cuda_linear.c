@@ -20,9 +20,9 @@
  * follows the plain product. In f32, too: there cuBLASLt itself runs slow kernels after the
  * product, at 1.4 (GELU) and 2.7 TB/s (its slope; H200). On Hopper, large products with a GELU take
  * our own kernel (cuda_gelu_hopper.cu): steps of GPT-2 are about 2 % shorter. So do those with
- * SwiGLU (cuda_swiglu_hopper.cu): then no kernel for SwiGLU alone runs. So do large weight gradients
- * of steps of several micro-batches (cuda_dw_hopper.cu), which add to fp32 sums: steps of a 7B model
- * are 3 % shorter. Products of one row take cuda_row.cu.
+ * SwiGLU (cuda_swiglu_hopper.cu): then no kernel for SwiGLU alone runs. So do large weight
+ * gradients of blocks in steps of several micro-batches (cuda_dw_hopper.cu), which may add to fp32
+ * sums: steps of a 7B model are 3 % shorter. Products of one row take cuda_row.cu.
  *
  * Bias gradients are sums of our own kernel. cuBLASLt's epilogue of dw is a separate kernel, too,
  * that reads dy again at 2.6 TB/s where copies reach 4.2 (H200), and the product whose epilogue is
@@ -205,7 +205,7 @@ static struct kernel_dw own_dw(struct linear l, int64_t rows, const void *x, con
                     : (struct kernel_dw){rows, l.in, l.out, x, dy, .b_stride = y};
 }
 
-/* A gradient has the same bits whether it is stored or added. */
+/* The same whether a gradient is stored or added: so it has the same bits. */
 static bool takes_own_dw(const struct ops *ops, struct linear l, int64_t rows, bool several)
 {
     const struct cuda_ops *cuda = cuda_ops_of(ops);
@@ -392,9 +392,10 @@ static void cuda_linear_dw(struct ops *ops, struct stream *stream, struct linear
         sum_columns(ops, stream, rows, l.out, l.y_stride, a->dy, a->add, a->dbias);
 }
 
-static bool cuda_sums_dw(const struct ops *ops, struct linear l, int64_t rows, enum dtype type)
+static bool cuda_sums_dw(const struct ops *ops, struct linear l, int64_t rows, enum dtype type,
+                         bool several)
 {
-    return type == ops->type && takes_own_dw(ops, l, rows, true);
+    return type == ops->type && takes_own_dw(ops, l, rows, several);
 }
 
 static void cuda_linear_dw_sum(struct ops *ops, struct stream *stream, struct linear l,
