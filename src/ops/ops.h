@@ -141,7 +141,7 @@ void ops_linear_dx_dswiglu(struct ops *ops, struct stream *stream, struct linear
 struct linear_dw {
     const void *x, *dy; /* (R, in), (R, out) */
     bool add;           /* add to dw and dbias: for a unit that processes its rows in chunks */
-    bool several;       /* one of several that are added, here or elsewhere */
+    bool several;       /* the step adds the gradients of several micro-batches */
     void *dw, *dbias;   /* W's shape or NULL; (out) or NULL */
 };
 void ops_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,

@@ -195,7 +195,7 @@ struct unit_sums {
     float *at[UNIT_MAX_USES]; /* NULL: the pass must write grads[u] */
     enum dtype type;          /* to which a gradient is rounded first */
     bool add;                 /* false: what is there is overwritten */
-    bool several;             /* the step has several micro-batches, whoever adds them */
+    bool several;             /* the step has more than one micro-batch, over all workers */
     uint32_t added;           /* set by the pass: bit u: grads[u] is in the sum */
 };
 

@@ -1,9 +1,8 @@
 /* A weight gradient that is added to the step's in one call has the bits of separate calls: the
  * gradient, a cast and an addition. On every back end, with every type that it is rounded to.
  *
- * Without arguments on the CPU; `test_ops_dw_sum cuda` on a GPU, with our own kernels at all sizes,
- * and once with those that are the default;
- * exit status 77 = no GPU. */
+ * Without arguments on the CPU. `test_ops_dw_sum cuda` on a GPU, with our own kernels at all sizes,
+ * and once as they are used by default; exit status 77 = no GPU. */
 #include "gpu.h"
 #include "ops/op_rig.h"
 #include "ops/op_shapes.h"
@@ -126,7 +125,7 @@ static void test_gpu(void **state)
     compare_all("cuda", DTYPE_F32);
 }
 
-/* Without SIFR_CUDA_DW, a Hopper GPU adds large gradients itself, if there are several. */
+/* By default, our kernels on Hopper add large gradients, if the step has several micro-batches. */
 static void test_gpu_default(void **state)
 {
     (void)state;

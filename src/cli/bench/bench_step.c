@@ -8,7 +8,7 @@
 #include "base/rng.h"
 #include "train/session.h"
 
-/* Steps that warm up need no more: the first micro-batch of a step sets sums, the second adds. */
+/* Of a warm-up step. Two run all kernels of a step: the first sets the sums, the second adds. */
 enum { WARMUP_MICRO_BATCHES = 2 };
 
 static void fill_batches(struct env *env, struct engine *engine,

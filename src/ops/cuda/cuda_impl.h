@@ -41,9 +41,9 @@
  *                                             (cuda_linear.c)
  *     SIFR_CUDA_SWIGLU=library|large|own      the same for SwiGLU; library: cuBLASLt's product and
  *                                             a kernel for SwiGLU
- *     SIFR_CUDA_DW=library|large|own          weight gradients on Hopper: by cuBLASLt, by our
- *                                             kernels if they are large and one of several
- *                                             (default), or at any size
+ *     SIFR_CUDA_DW=library|large|own          weight gradients on Hopper: by cuBLASLt; by our
+ *                                             kernels if they are large and the step has
+ *                                             several micro-batches (default); or always
  *     SIFR_CUDA_ATTENTION=matrix|clusters     attention on the kernels for any GPU; the Hopper
  *                                             backward pass in clusters wherever it can
  *     SIFR_CUDA_GRAPH=off                     record no graphs (device/cuda/stream_cuda.c)

@@ -20,9 +20,9 @@
  * follows the plain product. In f32, too: there cuBLASLt itself runs slow kernels after the
  * product, at 1.4 (GELU) and 2.7 TB/s (its slope; H200). On Hopper, large products with a GELU take
  * our own kernel (cuda_gelu_hopper.cu): steps of GPT-2 are about 2 % shorter. So do those with
- * SwiGLU (cuda_swiglu_hopper.cu): then no kernel for SwiGLU alone runs. So do large weight
- * gradients of blocks in steps of several micro-batches (cuda_dw_hopper.cu), which may add to fp32
- * sums: steps of a 7B model are 3 % shorter. Products of one row take cuda_row.cu.
+ * SwiGLU (cuda_swiglu_hopper.cu): then no kernel for SwiGLU alone runs. Large weight gradients of
+ * blocks take cuda_dw_hopper.cu in steps of several micro-batches, because it can add to fp32 sums:
+ * steps of a 7B model are 3 % shorter. Products of one row take cuda_row.cu.
  *
  * Bias gradients are sums of our own kernel. cuBLASLt's epilogue of dw is a separate kernel, too,
  * that reads dy again at 2.6 TB/s where copies reach 4.2 (H200), and the product whose epilogue is
@@ -194,8 +194,9 @@ static bool cuda_linear_dx_dswiglu(struct ops *ops, struct stream *stream, struc
 /* --- weight gradients on Hopper ------------------------------------------------------------- */
 
 /* Elements of the result and tokens: enough waves of tiles, and products long enough to hide the
- * addition. Smaller results, where cuBLASLt cuts tokens into parts, and gradients that are alone
- * (llama 0.8b, one micro-batch of 16 x 2048: a step of 308.5 instead of 303.8 ms) are its own. */
+ * addition. cuBLASLt is faster for smaller results, because it cuts the tokens into parts, and
+ * where nothing is added (llama 0.8b, one micro-batch of 16 x 2048: 303.8 ms a step instead of
+ * 308.5). */
 enum { DW_FROM = 8 << 20, DW_TOKENS = 512 };
 
 static struct kernel_dw own_dw(struct linear l, int64_t rows, const void *x, const void *dy)
@@ -205,7 +206,7 @@ static struct kernel_dw own_dw(struct linear l, int64_t rows, const void *x, con
                     : (struct kernel_dw){rows, l.in, l.out, x, dy, .b_stride = y};
 }
 
-/* The same whether a gradient is stored or added: so it has the same bits. */
+/* Does not depend on whether the gradient is stored or added, so that its bits do not either. */
 static bool takes_own_dw(const struct ops *ops, struct linear l, int64_t rows, bool several)
 {
     const struct cuda_ops *cuda = cuda_ops_of(ops);
