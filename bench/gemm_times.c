@@ -3,7 +3,7 @@
  *
  *     gemm_times THREADS [SECONDS [SHAPE]]
  *
- * SECONDS for each shape, or for the one named; the best round counts. OpenBLAS is last, since its threads stay awake
+ * SECONDS for each shape, or for the one named; the median round counts. OpenBLAS is last, since its threads stay awake
  * after a call. Wall clock; with one thread the thread's CPU time, which a busy machine changes
  * less.
  */
@@ -38,7 +38,7 @@ static const struct shape shapes[] = {
     {"logits dx", 512, 768, 50304, false, false},
     {"logits dw", 50304, 768, 512, true, false},
 };
-enum { SHAPES = sizeof shapes / sizeof shapes[0], WAYS = 3 };
+enum { SHAPES = sizeof shapes / sizeof shapes[0], WAYS = 3, LEAST_ROUNDS = 3, MOST_ROUNDS = 999 };
 
 static double now(int threads)
 {
@@ -72,12 +72,19 @@ static void theirs(const struct cpu_product *p, int threads)
                 (int)cpu_product_ldc(p));
 }
 
-/* The seconds of the best round */
-static double best_of(const struct cpu_product *p, const struct cpu_kernel *kernel, int threads,
-                      void *workspace, double budget)
+static int by_size(const void *x, const void *y)
 {
-    double best = 1e9, spent = 0;
-    for (int round = 0; round < 3 || spent < budget; round++) {
+    double a = *(const double *)x, b = *(const double *)y;
+    return (a > b) - (a < b);
+}
+
+/* The seconds of the median round */
+static double median_of(const struct cpu_product *p, const struct cpu_kernel *kernel, int threads,
+                        void *workspace, double budget)
+{
+    double rounds[MOST_ROUNDS], spent = 0;
+    int count = -1; /* the first is not counted */
+    while (count < LEAST_ROUNDS || (spent < budget && count < MOST_ROUNDS)) {
         double start = now(threads);
         if (kernel)
             ours(p, kernel, threads, workspace);
@@ -85,10 +92,12 @@ static double best_of(const struct cpu_product *p, const struct cpu_kernel *kern
             theirs(p, threads);
         double took = now(threads) - start;
         spent += took;
-        if (round > 0)
-            best = took < best ? took : best;
+        if (count >= 0)
+            rounds[count] = took;
+        count++;
     }
-    return best;
+    qsort(rounds, (size_t)count, sizeof *rounds, by_size);
+    return rounds[count / 2];
 }
 
 static bool is_wanted(const struct shape *shape, int argc, char **argv)
@@ -117,7 +126,7 @@ int main(int argc, char **argv)
             p.a = a;
             p.b = b;
             p.c = numbers(p.m * p.n);
-            times[way][s] = best_of(&p, kernels[way], threads, workspace, budget / WAYS);
+            times[way][s] = median_of(&p, kernels[way], threads, workspace, budget / WAYS);
             total[way] += s > 0 ? times[way][s] : 0;
             free(a);
             free(b);
