@@ -4,10 +4,10 @@
  *     attention_times THREADS [ROUNDS [WORD]]
  *
  * Medians of 5 or ROUNDS rounds, in which our product, the forward and the backward pass take
- * turns. WORD: only shapes whose name contains it. OpenBLAS's product is measured before all that:
- * its threads stay awake for a while. Time is the CPU time of the process divided by the threads, which a busy
- * machine changes less than wall time. Flops are those of the scores that a query sees: 4 D for each
- * in the forward pass, 10 D in the backward pass.
+ * turns, each for at least 20 ms. WORD: only shapes whose name contains it. OpenBLAS's product is
+ * measured before all that: its threads stay awake for a while. Wall clock; with one thread the
+ * process's CPU time, which a busy machine changes less. Flops are those of the scores that a query
+ * sees: 4 D for each in the forward pass, 10 D in the backward pass.
  */
 #include <cblas.h>
 #include <stdio.h>
@@ -36,6 +36,7 @@ static const struct shape {
      {.batch = 1, .tokens = 4096, .heads = 12, .kv_heads = 12, .head_width = 64, .window = 512}},
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0], SIDE = 2048, MOST_ROUNDS = 99 };
+static const double LEAST_SECONDS = 0.02;
 
 struct bench {
     struct env env;
@@ -48,10 +49,10 @@ struct bench {
     struct cpu_product square; /* 2048^3 */
 };
 
-static double now(void)
+static double now(int threads)
 {
     struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    clock_gettime(threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
@@ -93,12 +94,17 @@ static void blas_product(struct bench *b)
     openblas_set_num_threads(1);
 }
 
-/* Seconds of each thread in one call */
+/* Seconds of a call, as the mean of as many as take LEAST_SECONDS */
 static double once(struct bench *b, void (*call)(struct bench *))
 {
-    double start = now();
-    call(b);
-    return (now() - start) / b->env.threads;
+    int threads = b->env.threads, calls = 0;
+    double start = now(threads), taken;
+    do {
+        call(b);
+        calls++;
+        taken = now(threads) - start;
+    } while (taken < LEAST_SECONDS);
+    return taken / calls;
 }
 
 static int by_size(const void *x, const void *y)

@@ -252,12 +252,13 @@ static void add_panel(const struct task *t, int64_t at)
         kernel->multiply(width, m->dout_across + r * width, m->v_across + at * width, 1, false,
                          m->ds + r * cols, cols);
     slope_panel(t, k, lo, hi);
-    for (int64_t d = 0; d < depth; d += rows)
-        kernel->multiply(hi - lo, m->dout_along + d * QUERIES + lo * rows, m->p + lo * cols, 1,
-                         true, m->dv + at * depth + d * cols, cols);
-    for (int64_t d = 0; d < depth; d += rows)
-        kernel->multiply(hi - lo, m->q_along + d * QUERIES + lo * rows, m->ds + lo * cols,
-                         t->h.scale, true, m->dk + at * depth + d * cols, cols);
+    for (int64_t d = 0; d < width; d += rows)
+        cpu_kernel_multiply(kernel, width - d, hi - lo, m->dout_along + d * QUERIES + lo * rows,
+                            m->p + lo * cols, 1, true, m->dv + at * depth + d * cols, cols);
+    for (int64_t d = 0; d < width; d += rows)
+        cpu_kernel_multiply(kernel, width - d, hi - lo, m->q_along + d * QUERIES + lo * rows,
+                            m->ds + lo * cols, t->h.scale, true, m->dk + at * depth + d * cols,
+                            cols);
     turn_slopes(t, at, lo, hi);
 }
 
@@ -276,9 +277,9 @@ static void add_dq(const struct task *t)
         cpu_fetch_rows((struct cpu_rows){count, width, t->g.dq + first * t->h.q_stride, //
                                          t->h.q_stride});
         for (int64_t d = 0; d < width; d += rows)
-            kernel->multiply(hi - lo, m->k_along + d * KEYS + lo * rows,
-                             m->ds_turned + r * keys_room(kernel) + lo * cols, t->h.scale, false,
-                             m->dq + d * cols, cols);
+            cpu_kernel_multiply(kernel, width - d, hi - lo, m->k_along + d * KEYS + lo * rows,
+                                m->ds_turned + r * keys_room(kernel) + lo * cols, t->h.scale, false,
+                                m->dq + d * cols, cols);
         cpu_attention_turn(&(struct cpu_turn){m->dq, cols, count, width, NULL, true},
                            t->g.dq + first * t->h.q_stride, t->h.q_stride);
     }

@@ -179,16 +179,16 @@ static struct panel panel_of(const struct cpu_head *h, int64_t t, int64_t count,
 static void add_panel(const struct cpu_kernel *kernel, const struct cpu_head *h,
                       const struct panel *n, const struct room *room, int64_t number)
 {
-    int64_t rows = kernel->rows, cols = kernel->cols;
-    int64_t depth = cpu_round_up(h->width, rows);
-    float *q = room->q + number * cols * h->width, *o = room->o + number * cols * depth;
+    int64_t rows = kernel->rows, cols = kernel->cols, width = h->width;
+    int64_t depth = cpu_round_up(width, rows);
+    float *q = room->q + number * cols * width, *o = room->o + number * cols * depth;
     float *p = room->p;
     for (int64_t k = n->lo / rows * rows; k < n->hi; k += rows)
-        kernel->multiply(h->width, room->k + k * h->width, q, h->scale, false, p + k * cols, cols);
+        kernel->multiply(width, room->k + k * width, q, h->scale, false, p + k * cols, cols);
     soften(kernel, h, n, p, room->m + number * cols, room->l + number * cols, o);
-    for (int64_t d = 0; d < depth; d += rows)
-        kernel->multiply(n->hi - n->lo, room->v + d * KEYS + n->lo * rows, p + n->lo * cols, 1,
-                         true, o + d * cols, cols);
+    for (int64_t d = 0; d < width; d += rows)
+        cpu_kernel_multiply(kernel, width - d, n->hi - n->lo, room->v + d * KEYS + n->lo * rows,
+                            p + n->lo * cols, 1, true, o + d * cols, cols);
 }
 
 static void finish_panel(const struct cpu_kernel *kernel, const struct cpu_head *h, int64_t head,

@@ -263,7 +263,7 @@ static void multiply_panels(const struct cpu_gemm *g, const struct phase *f, int
         kernel->multiply_rows(depth, g->p->a + (f->i + i) * lda + f->k + k, lda, b, times, add, c,
                               ldc);
     else
-        kernel->multiply(depth, a, b, times, add, c, ldc);
+        cpu_kernel_multiply(kernel, f->rows - i, depth, a, b, times, add, c, ldc);
 }
 
 /* The same for a part of c that may be smaller than the kernel's: then on a copy */

@@ -43,6 +43,11 @@ struct cpu_kernel {
      * Only where depth_unit is 1. */
     void (*multiply_rows)(int64_t depth, const float *a, int64_t a_stride, const void *b,
                           float times, bool add, float *c, int64_t stride);
+    /* 0 and NULL, or the same for the first `few` rows of a packed panel only: for panels that are
+     * not full. Only where depth_unit is 1. */
+    int64_t few;
+    void (*multiply_few)(int64_t depth, const void *a, const void *b, float times, bool add,
+                         float *c, int64_t stride);
     /* Pack a panel of a or b. `along`: a row of the source has the values of one step of the
      * depth. `across`: it has one value of each step. */
     void (*pack_a_along)(const struct cpu_panel *p, void *to);
@@ -53,6 +58,19 @@ struct cpu_kernel {
     void (*begin)(void);
     void (*end)(void);
 };
+
+/* `multiply` for a packed panel of a of which `rows` rows count; the others may be computed, too. */
+static inline void cpu_kernel_multiply(const struct cpu_kernel *kernel, int64_t rows, int64_t depth,
+                                       const void *a, const void *b, float times, bool add,
+                                       float *c, int64_t stride)
+{
+    if (kernel->few == 0 || rows > kernel->rows - kernel->few) {
+        kernel->multiply(depth, a, b, times, add, c, stride);
+        return;
+    }
+    for (int64_t i = 0; i < rows; i += kernel->few)
+        kernel->multiply_few(depth, (const float *)a + i, b, times, add, c + i * stride, stride);
+}
 
 /* The fastest kernel of this machine for fp32; NULL: it has none, and products are OpenBLAS's. */
 const struct cpu_kernel *cpu_kernel(void);
