@@ -1,6 +1,6 @@
 /* cpu_kernel_avx512 -- 12 rows by 32 columns: 24 of the 32 registers hold sums. A step of the depth
- * loads two registers of b and twelve single values of a for 24 multiply-adds. FEW rows keep these
- * busy, too, but read more of b for each.
+ * loads two registers of b and twelve single values of a for 24 multiply-adds. FEW rows still have
+ * eight independent sums, enough to hide the latency of a multiply-add, but load b more often.
  */
 #include <immintrin.h>
 #define KERNEL_ROWS 12
@@ -11,17 +11,17 @@ enum { FEW = 4 };
 
 /* sum += *a b, the value spread by the instruction that multiplies. Two such loads of a value are
  * fewer instructions than one that spreads it and two that multiply, which counts where two threads
- * share a core. From addresses of two registers it would be no gain. Compilers do not do this to a
- * value that is used twice. */
+ * share a core. With an address made of two registers (rows in place) this would gain nothing.
+ * Compilers do not do it to a value that is used twice. */
 static inline __attribute__((always_inline)) void add_spread(__m512 *sum, const float *a, __m512 b)
 {
     __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(*sum) : "v"(b), "m"(*a));
 }
 
-/* Value k of row i of a is at a[i row + k step]. */
+/* Value k of row i of a is at a[i row + k step]; packed: row is 1. */
 static inline __attribute__((always_inline)) void
-multiply_by(int rows, int64_t depth, const float *a, int64_t row, int64_t step, const float *b,
-            float times, bool add, float *c, int64_t stride)
+multiply_by(bool packed, int rows, int64_t depth, const float *a, int64_t row, int64_t step,
+            const float *b, float times, bool add, float *c, int64_t stride)
 {
     __m512 sum[KERNEL_ROWS][2], all = _mm512_set1_ps(times);
 #pragma GCC unroll 12
@@ -37,7 +37,7 @@ multiply_by(int rows, int64_t depth, const float *a, int64_t row, int64_t step, 
         __builtin_prefetch(b + 8 * KERNEL_COLS + 16);
 #pragma GCC unroll 12
         for (int i = 0; i < rows; i++) {
-            if (row == 1) {
+            if (packed) {
                 add_spread(&sum[i][0], a + i, b0);
                 add_spread(&sum[i][1], a + i, b1);
                 continue;
@@ -61,19 +61,20 @@ multiply_by(int rows, int64_t depth, const float *a, int64_t row, int64_t step, 
 static void multiply(int64_t depth, const void *packed_a, const void *packed_b, float times,
                      bool add, float *c, int64_t stride)
 {
-    multiply_by(KERNEL_ROWS, depth, packed_a, 1, KERNEL_ROWS, packed_b, times, add, c, stride);
+    multiply_by(true, KERNEL_ROWS, depth, packed_a, 1, KERNEL_ROWS, packed_b, times, add, c,
+                stride);
 }
 
 static void multiply_few(int64_t depth, const void *packed_a, const void *packed_b, float times,
                          bool add, float *c, int64_t stride)
 {
-    multiply_by(FEW, depth, packed_a, 1, KERNEL_ROWS, packed_b, times, add, c, stride);
+    multiply_by(true, FEW, depth, packed_a, 1, KERNEL_ROWS, packed_b, times, add, c, stride);
 }
 
 static void multiply_rows(int64_t depth, const float *a, int64_t a_stride, const void *packed_b,
                           float times, bool add, float *c, int64_t stride)
 {
-    multiply_by(KERNEL_ROWS, depth, a, a_stride, 1, packed_b, times, add, c, stride);
+    multiply_by(false, KERNEL_ROWS, depth, a, a_stride, 1, packed_b, times, add, c, stride);
 }
 
 const struct cpu_kernel cpu_kernel_avx512 = {.name = "AVX-512",
