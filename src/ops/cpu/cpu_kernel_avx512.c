@@ -18,10 +18,11 @@ static inline __attribute__((always_inline)) void add_spread(__m512 *sum, const 
     __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(*sum) : "v"(b), "m"(*a));
 }
 
-/* Value k of row i of a is at a[i row + k step]; packed: row is 1. */
-static inline __attribute__((always_inline)) void
-multiply_by(bool packed, int rows, int64_t depth, const float *a, int64_t row, int64_t step,
-            const float *b, float times, bool add, float *c, int64_t stride)
+/* `a` is a packed panel, or rows that are `a_stride` apart. */
+static inline __attribute__((always_inline)) void multiply_by(bool packed, int rows, int64_t depth,
+                                                              const float *a, int64_t a_stride,
+                                                              const float *b, float times, bool add,
+                                                              float *c, int64_t stride)
 {
     __m512 sum[KERNEL_ROWS][2], all = _mm512_set1_ps(times);
 #pragma GCC unroll 12
@@ -31,7 +32,7 @@ multiply_by(bool packed, int rows, int64_t depth, const float *a, int64_t row, i
         sum[i][0] = sum[i][1] = _mm512_setzero_ps();
     }
     KERNEL_FORGET(c, stride);
-    for (int64_t k = 0; k < depth; k++, a += step, b += KERNEL_COLS) {
+    for (int64_t k = 0; k < depth; k++, a += packed ? KERNEL_ROWS : 1, b += KERNEL_COLS) {
         __m512 b0 = _mm512_loadu_ps(b), b1 = _mm512_loadu_ps(b + 16);
         __builtin_prefetch(b + 8 * KERNEL_COLS);
         __builtin_prefetch(b + 8 * KERNEL_COLS + 16);
@@ -42,7 +43,7 @@ multiply_by(bool packed, int rows, int64_t depth, const float *a, int64_t row, i
                 add_spread(&sum[i][1], a + i, b1);
                 continue;
             }
-            __m512 one = _mm512_set1_ps(a[i * row]);
+            __m512 one = _mm512_set1_ps(a[i * a_stride]);
             sum[i][0] = _mm512_fmadd_ps(one, b0, sum[i][0]);
             sum[i][1] = _mm512_fmadd_ps(one, b1, sum[i][1]);
         }
@@ -61,20 +62,19 @@ multiply_by(bool packed, int rows, int64_t depth, const float *a, int64_t row, i
 static void multiply(int64_t depth, const void *packed_a, const void *packed_b, float times,
                      bool add, float *c, int64_t stride)
 {
-    multiply_by(true, KERNEL_ROWS, depth, packed_a, 1, KERNEL_ROWS, packed_b, times, add, c,
-                stride);
+    multiply_by(true, KERNEL_ROWS, depth, packed_a, 0, packed_b, times, add, c, stride);
 }
 
 static void multiply_few(int64_t depth, const void *packed_a, const void *packed_b, float times,
                          bool add, float *c, int64_t stride)
 {
-    multiply_by(true, FEW, depth, packed_a, 1, KERNEL_ROWS, packed_b, times, add, c, stride);
+    multiply_by(true, FEW, depth, packed_a, 0, packed_b, times, add, c, stride);
 }
 
 static void multiply_rows(int64_t depth, const float *a, int64_t a_stride, const void *packed_b,
                           float times, bool add, float *c, int64_t stride)
 {
-    multiply_by(false, KERNEL_ROWS, depth, a, a_stride, 1, packed_b, times, add, c, stride);
+    multiply_by(false, KERNEL_ROWS, depth, a, a_stride, packed_b, times, add, c, stride);
 }
 
 const struct cpu_kernel cpu_kernel_avx512 = {.name = "AVX-512",
