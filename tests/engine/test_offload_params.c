@@ -518,6 +518,8 @@ static void test_memory(void **state)
 {
     (void)state;
     for (int number = 0; number < 16; number++) {
+        if (!testing_sampled())
+            continue;
         struct rig_config config = base_config(1);
         config.type = number / 8 ? DTYPE_BF16 : DTYPE_F32;
         config.stage = number % 4;

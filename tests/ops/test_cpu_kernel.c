@@ -109,6 +109,8 @@ static void test_bits(void **state)
         for (int s = 0; s < SHAPES; s++)
             for (int layout = 0; layout < LAYOUTS; layout++)
                 for (int way = 0; way < WAYS; way++) {
+                    if (!testing_sampled())
+                        continue;
                     struct operands o = operands_of(shapes[s], layout, way);
                     compare(&o, cpu_kernels[i], threads[(s + layout + way) % 5]);
                     operands_free(&o);
@@ -160,6 +162,8 @@ static void test_blocks(void **state)
     static const int threads[] = {3, 9}; /* many may read a in place */
     for (int k = 0; k < 2; k++)
         for (int s = 0; kernels[k] && s < BLOCKED; s++) {
+            if (!testing_sampled())
+                continue;
             struct operands o = operands_of(blocked[s], (int)blocked[s][LAYOUT], s % 3);
             float *pieces = product_in_pieces(&o, kernels[k]);
             for (int t = 0; t < 2; t++) {
@@ -183,6 +187,8 @@ static void test_narrow(void **state)
             continue;
         for (int s = 0; s < SHAPES; s++)
             for (int layout = 0; layout < LAYOUTS; layout++) {
+                if (!testing_sampled())
+                    continue;
                 struct operands o = operands_of(shapes[s], layout, 0);
                 int64_t count = (o.p.b_transposed ? o.p.n : o.p.k) * o.p.b_stride;
                 uint16_t *narrow = malloc((size_t)count * sizeof *narrow);
