@@ -16,6 +16,7 @@
 #include <time.h>
 #include "base/env.h"
 #include "ops/cpu/cpu_gemm.h"
+#include "times.h"
 
 static const struct shape {
     const char *name;
@@ -54,14 +55,6 @@ static double now(int threads)
     struct timespec t;
     clock_gettime(threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static float *numbers(int64_t count)
-{
-    float *x = aligned_alloc(64, (size_t)ceil_div(count, 16) * 64);
-    for (int64_t i = 0; i < count; i++)
-        x[i] = (float)((uint32_t)i * 2654435761u >> 8) * 0x1p-24f - 0.5f;
-    return x;
 }
 
 static void forward(struct bench *b)
@@ -107,28 +100,16 @@ static double once(struct bench *b, void (*call)(struct bench *))
     return taken / calls;
 }
 
-static int by_size(const void *x, const void *y)
-{
-    double a = *(const double *)x, b = *(const double *)y;
-    return (a > b) - (a < b);
-}
-
-static double median(double *seconds, int rounds)
-{
-    qsort(seconds, (size_t)rounds, sizeof *seconds, by_size);
-    return (seconds[rounds / 2] + seconds[(rounds - 1) / 2]) / 2;
-}
-
 static void measure(struct bench *b, const struct shape *s, int rounds, double blas)
 {
     struct attention a = b->a = s->a;
     int64_t rows = a.batch * a.tokens, width = (a.heads + 2 * a.kv_heads) * a.head_width;
-    b->qkv = numbers(rows * width);
-    b->dqkv = numbers(rows * width);
-    b->out = numbers(rows * a.heads * a.head_width);
-    b->dout = numbers(rows * a.heads * a.head_width);
-    b->lse = numbers(a.batch * a.heads * a.tokens);
-    b->scratch = numbers((int64_t)ops_attention_scratch(b->ops, a) / 4 + 16);
+    b->qkv = times_numbers(rows * width);
+    b->dqkv = times_numbers(rows * width);
+    b->out = times_numbers(rows * a.heads * a.head_width);
+    b->dout = times_numbers(rows * a.heads * a.head_width);
+    b->lse = times_numbers(a.batch * a.heads * a.tokens);
+    b->scratch = times_numbers((int64_t)ops_attention_scratch(b->ops, a) / 4 + 16);
     double products[MOST_ROUNDS], forwards[MOST_ROUNDS], backwards[MOST_ROUNDS];
     for (int round = -1; round < rounds; round++) { /* the first is not counted */
         int at = round < 0 ? 0 : round;
@@ -136,8 +117,8 @@ static void measure(struct bench *b, const struct shape *s, int rounds, double b
         forwards[at] = once(b, forward);
         backwards[at] = once(b, backward);
     }
-    double product = median(products, rounds),
-           seconds[] = {median(forwards, rounds), median(backwards, rounds)};
+    double product = times_median(products, rounds),
+           seconds[] = {times_median(forwards, rounds), times_median(backwards, rounds)};
     double pairs = (double)(a.batch * a.heads * a.head_width) * ops_attention_pairs(a, a.tokens);
     double sgemm = 2e-9 * SIDE * SIDE * SIDE / (product < blas ? product : blas);
     double rates[] = {4e-9 * pairs / seconds[0], 10e-9 * pairs / seconds[1],
@@ -178,11 +159,12 @@ int main(int argc, char **argv)
         stream_create(b.device, "bench", &b.stream) != STATUS_OK ||
         ops_create(b.device, "cpu", DTYPE_F32, &b.ops) != STATUS_OK)
         return 1;
-    float *x = numbers(SIDE * SIDE), *y = numbers(SIDE * SIDE), *z = numbers(SIDE * SIDE);
+    float *x = times_numbers(SIDE * SIDE), *y = times_numbers(SIDE * SIDE),
+          *z = times_numbers(SIDE * SIDE);
     b.square = (struct cpu_product){.m = SIDE, .n = SIDE, .k = SIDE, .a = x, .b = y, .c = z};
     for (int i = -1; i < rounds; i++)
         seconds[i < 0 ? 0 : i] = once(&b, blas_product);
-    double blas = median(seconds, rounds);
+    double blas = times_median(seconds, rounds);
     sleep_a_while();
     printf("%d threads, %s, OpenBLAS %s %.1f GFLOP/s\n%-32s %7s %13s %13s %13s\n", b.env.threads,
            cpu_kernel() ? cpu_kernel()->name : "OpenBLAS", openblas_get_corename(),

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <time.h>
 #include "ops/cpu/cpu_gemm.h"
+#include "times.h"
 
 struct shape {
     const char *name;
@@ -48,15 +49,6 @@ static double now(int threads)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static float *numbers(int64_t count)
-{
-    float *x = aligned_alloc(64, (size_t)ceil_div(count, 16) * 64);
-#pragma omp parallel for
-    for (int64_t i = 0; i < count; i++)
-        x[i] = (float)((uint32_t)i * 2654435761u >> 8) * 0x1p-24f - 0.5f;
-    return x;
-}
-
 static void ours(const struct cpu_product *p, const struct cpu_kernel *kernel, int threads,
                  void *workspace)
 {
@@ -71,12 +63,6 @@ static void theirs(const struct cpu_product *p, int threads)
                 p->b_transposed ? CblasTrans : CblasNoTrans, (int)p->m, (int)p->n, (int)p->k, 1,
                 p->a, (int)cpu_product_lda(p), p->b, (int)cpu_product_ldb(p), 0, p->c,
                 (int)cpu_product_ldc(p));
-}
-
-static int by_size(const void *x, const void *y)
-{
-    double a = *(const double *)x, b = *(const double *)y;
-    return (a > b) - (a < b);
 }
 
 /* The seconds of the median round */
@@ -97,8 +83,7 @@ static double median_of(const struct cpu_product *p, const struct cpu_kernel *ke
             rounds[count] = took;
         count++;
     }
-    qsort(rounds, (size_t)count, sizeof *rounds, by_size);
-    return rounds[count / 2];
+    return times_median(rounds, count);
 }
 
 static bool is_wanted(const struct shape *shape, int argc, char **argv)
@@ -110,7 +95,7 @@ int main(int argc, char **argv)
 {
     int threads = argc > 1 ? atoi(argv[1]) : 1;
     double budget = argc > 2 ? atof(argv[2]) : 0.3, times[WAYS][SHAPES], total[WAYS] = {0};
-    void *workspace = numbers((int64_t)cpu_gemm_bytes() / 4);
+    void *workspace = times_numbers((int64_t)cpu_gemm_bytes() / 4);
     const struct cpu_kernel *kernels[WAYS] = {cpu_kernel(), cpu_kernel_bf16(), NULL};
     if (!kernels[0])
         return 1;
@@ -123,10 +108,10 @@ int main(int argc, char **argv)
                                     .k = shapes[s].k,
                                     .a_transposed = shapes[s].a_transposed,
                                     .b_transposed = shapes[s].b_transposed};
-            float *a = numbers(p.m * p.k), *b = numbers(p.k * p.n);
+            float *a = times_numbers(p.m * p.k), *b = times_numbers(p.k * p.n);
             p.a = a;
             p.b = b;
-            p.c = numbers(p.m * p.n);
+            p.c = times_numbers(p.m * p.n);
             times[way][s] = median_of(&p, kernels[way], threads, workspace, budget / WAYS);
             total[way] += s > 0 ? times[way][s] : 0;
             free(a);
