@@ -104,12 +104,12 @@ static void measure(struct bench *b, const struct shape *s, int rounds, double b
 {
     struct attention a = b->a = s->a;
     int64_t rows = a.batch * a.tokens, width = (a.heads + 2 * a.kv_heads) * a.head_width;
-    b->qkv = times_numbers(rows * width);
-    b->dqkv = times_numbers(rows * width);
-    b->out = times_numbers(rows * a.heads * a.head_width);
-    b->dout = times_numbers(rows * a.heads * a.head_width);
-    b->lse = times_numbers(a.batch * a.heads * a.tokens);
-    b->scratch = times_numbers((int64_t)ops_attention_scratch(b->ops, a) / 4 + 16);
+    b->qkv = times_numbers(rows * width, b->env.threads);
+    b->dqkv = times_numbers(rows * width, b->env.threads);
+    b->out = times_numbers(rows * a.heads * a.head_width, b->env.threads);
+    b->dout = times_numbers(rows * a.heads * a.head_width, b->env.threads);
+    b->lse = times_numbers(a.batch * a.heads * a.tokens, b->env.threads);
+    b->scratch = times_numbers((int64_t)ops_attention_scratch(b->ops, a) / 4 + 16, b->env.threads);
     double products[MOST_ROUNDS], forwards[MOST_ROUNDS], backwards[MOST_ROUNDS];
     for (int round = -1; round < rounds; round++) { /* the first is not counted */
         int at = round < 0 ? 0 : round;
@@ -159,8 +159,9 @@ int main(int argc, char **argv)
         stream_create(b.device, "bench", &b.stream) != STATUS_OK ||
         ops_create(b.device, "cpu", DTYPE_F32, &b.ops) != STATUS_OK)
         return 1;
-    float *x = times_numbers(SIDE * SIDE), *y = times_numbers(SIDE * SIDE),
-          *z = times_numbers(SIDE * SIDE);
+    float *x = times_numbers(SIDE * SIDE, b.env.threads),
+          *y = times_numbers(SIDE * SIDE, b.env.threads),
+          *z = times_numbers(SIDE * SIDE, b.env.threads);
     b.square = (struct cpu_product){.m = SIDE, .n = SIDE, .k = SIDE, .a = x, .b = y, .c = z};
     for (int i = -1; i < rounds; i++)
         seconds[i < 0 ? 0 : i] = once(&b, blas_product);

@@ -95,7 +95,7 @@ int main(int argc, char **argv)
 {
     int threads = argc > 1 ? atoi(argv[1]) : 1;
     double budget = argc > 2 ? atof(argv[2]) : 0.3, times[WAYS][SHAPES], total[WAYS] = {0};
-    void *workspace = times_numbers((int64_t)cpu_gemm_bytes() / 4);
+    void *workspace = times_numbers((int64_t)cpu_gemm_bytes() / 4, threads);
     const struct cpu_kernel *kernels[WAYS] = {cpu_kernel(), cpu_kernel_bf16(), NULL};
     if (!kernels[0])
         return 1;
@@ -108,10 +108,10 @@ int main(int argc, char **argv)
                                     .k = shapes[s].k,
                                     .a_transposed = shapes[s].a_transposed,
                                     .b_transposed = shapes[s].b_transposed};
-            float *a = times_numbers(p.m * p.k), *b = times_numbers(p.k * p.n);
+            float *a = times_numbers(p.m * p.k, threads), *b = times_numbers(p.k * p.n, threads);
             p.a = a;
             p.b = b;
-            p.c = times_numbers(p.m * p.n);
+            p.c = times_numbers(p.m * p.n, threads);
             times[way][s] = median_of(&p, kernels[way], threads, workspace, budget / WAYS);
             total[way] += s > 0 ? times[way][s] : 0;
             free(a);

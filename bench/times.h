@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-/* Values between -0.5 and 0.5 in memory like sifr's: large pages, if they fill one, whose first
- * write is by the thread that is likely to use them. The caller frees them. */
-static inline float *times_numbers(int64_t count)
+/* Values between -0.5 and 0.5 in memory like sifr's: in large pages if they fill one, and first
+ * written by as many threads as will use them. The caller frees them. */
+static inline float *times_numbers(int64_t count, int threads)
 {
     enum { LARGE = 1 << 21, LINE = 64 };
     size_t bytes = (size_t)count * sizeof(float), unit = bytes < LARGE ? LINE : LARGE;
@@ -17,7 +17,7 @@ static inline float *times_numbers(int64_t count)
         abort();
     if (unit == LARGE)
         madvise(x, whole, MADV_HUGEPAGE);
-#pragma omp parallel for
+#pragma omp parallel for num_threads(threads)
     for (int64_t i = 0; i < count; i++)
         x[i] = (float)((uint32_t)i * 2654435761u >> 8) * 0x1p-24f - 0.5f;
     return x;
