@@ -187,12 +187,12 @@ static inline void *fail_one(void *argument)
 }
 
 /* Rank `who` of several runs out of memory while its part is created, at each allocation in turn:
- * all ranks stop and nothing leaks. Returns the number of allocations, or more if only some are
- * tried. */
+ * all ranks stop and nothing leaks. Returns the last allocation that failed; the number of all,
+ * unless only some are tried. */
 static inline int64_t fail_each(struct rig_config config, int ranks, int who)
 {
-    int64_t n = 1;
-    for (int64_t left = 1; left > 0; n++) {
+    int64_t failed = 0;
+    for (int64_t n = 1;; n++) {
         if (!testing_sampled())
             continue;
         struct rig_config configs[MOST_RANKS];
@@ -201,9 +201,10 @@ static inline int64_t fail_each(struct rig_config config, int ranks, int who)
             configs[r].fail_at = r == who ? n : 0;
         }
         rig_run_ranks(fail_one, configs, ranks, sizeof *configs);
-        left = configs[who].fail_at;
+        if (configs[who].fail_at == 0)
+            return failed;
+        failed = n;
     }
-    return n;
 }
 
 #endif
