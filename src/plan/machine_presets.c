@@ -1,6 +1,6 @@
 /* machine_presets -- the vendor figures of known GPUs, scaled by measurements on an H200.
  *
- * One H200 was measured in five steps (docs/benchmarks.md, "One H200"). Products without an
+ * One H200 was measured in five steps (docs/benchmarks.md, "One GPU"). Products without an
  * activation reach 0.70 to 0.72 of the vendor's rate at the GPU's power limit. Streaming kernels
  * reach 0.84 of the memory rate. A call costs a few microseconds in addition to its work. Attention
  * and products with GELU depend on the shape, so they are listed as measured calls: the time of a

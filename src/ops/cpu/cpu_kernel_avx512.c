@@ -15,7 +15,8 @@ enum {
     FEW = 4,
     STEPS_A = 16, /* of the depth, from a value's prefetch to its use */
     STEPS_B = 8,
-    STEPS_C = 32, /* between the prefetches of two rows of c; at once, they would delay a and b */
+    STEPS_C = 32, /* between the prefetches of two rows of c; at once, they would delay a and b.
+                     Rows that a short depth leaves out gain nothing from a prefetch. */
 };
 
 /* `a` is a packed panel, or rows that are `a_stride` apart. */
